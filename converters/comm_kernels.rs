@@ -18,7 +18,7 @@ impl UserCommKernelRules {
     /// # Errors
     ///
     /// Returns an error message that lists the valid kinds if `text` is malformed or names an unknown kind.
-    pub fn add_rules(&mut self, text: &str) -> Result<(), String> {
+    pub fn add_rule_from_text(&mut self, text: &str) -> Result<(), String> {
         let kinds = || {
             let names = CollectiveKind::ALL.iter().map(|(_, name, _)| *name);
             names.collect::<Vec<_>>().join(", ")
@@ -79,7 +79,7 @@ impl CommKernelTable<'_> {
         if let Some((_, kind)) = added.find(|(part, _)| name.contains(part)) {
             return KernelNameHint::Communicates(Some(*kind));
         }
-        let name = normalize_name(name);
+        let name = lowercase_name_without_arguments(name);
         let row = self
             .known
             .iter()
@@ -112,7 +112,7 @@ fn collective_kind_of_name(name: &str) -> Option<CollectiveKind> {
 }
 
 /// Converts a name to lower case and removes its argument types, which may belong to another library.
-fn normalize_name(name: &str) -> String {
+fn lowercase_name_without_arguments(name: &str) -> String {
     let name = name
         .to_ascii_lowercase()
         .replace("(anonymous namespace)", "");
@@ -156,7 +156,7 @@ mod tests {
             "all rows but the head are read"
         );
         for (place, row) in rows.iter().enumerate() {
-            let name = normalize_name(row.example);
+            let name = lowercase_name_without_arguments(row.example);
             let first = rows
                 .iter()
                 .position(|row| matches_pattern(row.pattern, &name));
@@ -211,19 +211,19 @@ mod tests {
         }
         assert_eq!(kind(&kernels, "my_gather<4>"), KernelNameHint::Nothing);
         kernels
-            .add_rules("my_gather=all-gather")
+            .add_rule_from_text("my_gather=all-gather")
             .expect("it is one");
         assert_eq!(
             kind(&kernels, "my_gather<4>"),
             KernelNameHint::Communicates(Some(CollectiveKind::AllGather))
         );
         let wrong = kernels
-            .add_rules("my_gather=gathering")
+            .add_rule_from_text("my_gather=gathering")
             .expect_err("it is none");
         assert!(
             wrong.contains("gathering") && wrong.contains("all-gather"),
             "{wrong}"
         );
-        assert!(kernels.add_rules("all-gather").is_err());
+        assert!(kernels.add_rule_from_text("all-gather").is_err());
     }
 }

@@ -34,7 +34,7 @@ pub fn begins_as_sqlite(head: &[u8]) -> bool {
 }
 
 /// Returns true if the file at `path` is an SQLite database, whichever program wrote it.
-pub fn is_database(path: &Path) -> bool {
+pub fn is_sqlite_database(path: &Path) -> bool {
     let mut head = Vec::new();
     let stream = DecompressedStream::open_path(path);
     let read = stream.map(|stream| stream.take(64).read_to_end(&mut head));
@@ -107,7 +107,7 @@ pub fn convert_exports(
         processes.extend(report::read_processes(path, &options.comm_kernels)?);
     }
     let (order, largest) = order_by_rank(&mut processes);
-    let stated = state_calls(&mut processes, largest.as_deref());
+    let stated = add_nccl_arguments_to_kernels(&mut processes, largest.as_deref());
     let about = processes.iter().map(|process| {
         let devices = process.devices.iter().copied().collect();
         (process.file.clone(), process.pid, devices)
@@ -168,7 +168,7 @@ fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (NcclOrDeviceRankSource
 
 /// Adds the members of communicators, and gives kernels the call arguments from NCCL's ranges. Returns the number of
 /// kernels that got arguments. If `all` names a communicator of all processes, its ranks are the job's ranks.
-fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
+fn add_nccl_arguments_to_kernels(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
     // Maps each communicator's name to its number of members and to the job rank of each known member.
     let mut communicators: BTreeMap<String, (u32, BTreeMap<u32, u32>)> = BTreeMap::new();
     for process in &*processes {
@@ -219,7 +219,7 @@ fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
                 (Some(members), Some(peer)) => members.get(peer as usize).copied(),
                 (_, peer) => peer,
             };
-            let mut arguments = call.list_arguments(peer);
+            let mut arguments = call.list_arguments_as_in_pytorch(peer);
             if members.is_none() {
                 // The size of a communicator may be known even if its members are not. If the job
                 // has only one communicator, the size is not needed.
@@ -232,7 +232,7 @@ fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
                 let size = size.or((name.is_some() && !is_only).then_some(0));
                 arguments.extend(size.map(|size| ("Group size".to_owned(), size.to_string())));
             }
-            process.add_arguments(*event, arguments);
+            process.add_arguments_to_event(*event, arguments);
             stated += 1;
         }
     }

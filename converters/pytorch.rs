@@ -122,7 +122,7 @@ impl JsonRepairs {
         self.counts.values().sum()
     }
 
-    fn push(&mut self, repair: JsonRepairRecord) {
+    fn count_and_list_repair(&mut self, repair: JsonRepairRecord) {
         *self.counts.entry(repair.what).or_default() += 1;
         if self.listed.len() < Self::LISTED {
             self.listed.push(repair);
@@ -155,7 +155,7 @@ const ITEMS_BETWEEN_CHECKS: usize = 1 << 14;
 const IN_FLIGHT: [&str; 4] = ["in flight: ", "gloo:", "mpi:", "ucc:"];
 
 /// Returns true if an interval with this name is communication in flight that the host executes.
-fn is_in_flight_interval_name(name: &str) -> bool {
+fn is_host_communication_interval_name(name: &str) -> bool {
     IN_FLIGHT.iter().any(|prefix| name.starts_with(prefix))
 }
 

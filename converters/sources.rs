@@ -5,7 +5,7 @@ use crate::folder::list_folder;
 use crate::goal::GoalSchedule;
 use crate::msccl::MscclAlgorithm;
 use crate::nsys;
-use crate::pytorch::tar::begins_as_tar;
+use crate::pytorch::tar::begins_with_tar_header;
 use crate::pytorch::{
     CaptureFileKind, describe_foreign_file, describe_foreign_magic, files, sniff_file,
 };
@@ -16,7 +16,7 @@ use chakram_base::setting::SettingKey;
 use chakram_trace::format::file::DecompressedStream;
 use chakram_trace::format::trace_format::detect_text_format;
 use chakram_trace::format::wire::{FrameCursor, WireCursor};
-use chakram_trace::format::{TraceError, discover_traces, escape_name};
+use chakram_trace::format::{TraceError, discover_traces, escape_and_shorten_name};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -231,7 +231,7 @@ fn detect_file_source(path: &Path) -> Result<Result<TraceSource, String>, TraceE
     ) {
         return Ok(Ok(TraceSource::Pytorch));
     }
-    if begins_as_tar(&head) {
+    if begins_with_tar_header(&head) {
         return Ok(match files::find_capture_pairs(&[path.to_owned()]) {
             Ok(_) => Ok(TraceSource::Pytorch),
             Err(error) => Err(error.describe_finding()),
@@ -275,7 +275,7 @@ fn detect_source_of_bytes(head: &[u8]) -> Result<TraceSource, String> {
         None => {}
     }
     match FrameCursor::new(head).next_record() {
-        Ok(Some(record)) if is_record(record.bytes) => Ok(TraceSource::Trace),
+        Ok(Some(record)) if may_begin_trace_record(record.bytes) => Ok(TraceSource::Trace),
         _ => Err(describe_unknown_contents(head)),
     }
 }
@@ -285,7 +285,7 @@ const MOST_FIELDS: u32 = 16;
 
 /// Returns true if `bytes` may be the beginning of a trace's first record. Text is rejected, because most letters would
 /// be keys of fields that are in no schema.
-fn is_record(bytes: &[u8]) -> bool {
+fn may_begin_trace_record(bytes: &[u8]) -> bool {
     let mut record = WireCursor::new(bytes, 0);
     while !record.is_empty() {
         if !matches!(record.read_field(), Ok((1..=MOST_FIELDS, _))) {
@@ -302,7 +302,10 @@ fn describe_unknown_contents(head: &[u8]) -> String {
     let text = std::str::from_utf8(line).ok();
     match text.filter(|text| text.chars().all(|c| !c.is_control() || c.is_whitespace())) {
         _ if head.is_empty() => "an empty file".to_owned(),
-        Some(text) => format!("text that begins with `{}`", escape_name(text.trim())),
+        Some(text) => format!(
+            "text that begins with `{}`",
+            escape_and_shorten_name(text.trim())
+        ),
         None => {
             let bytes = head.iter().take(8).map(|byte| format!("{byte:02x}"));
             let bytes = bytes.collect::<Vec<_>>().join(" ");
@@ -314,7 +317,7 @@ fn describe_unknown_contents(head: &[u8]) -> String {
 /// Returns the source of the folder's first file, by name, whose source is known. If no file has a known source,
 /// searches the subfolders for ranks' captures and for JAX profiles.
 fn detect_folder_source(path: &Path) -> Result<TraceSource, TraceError> {
-    let (files, folders) = folder_entries(path)?;
+    let (files, folders) = list_files_and_subfolders(path)?;
     for file in &files {
         if let Ok(source) = detect_file_source(file)? {
             return Ok(source);
@@ -326,7 +329,7 @@ fn detect_folder_source(path: &Path) -> Result<TraceSource, TraceError> {
     // If the subfolders have different sources, the folder is not a single capture.
     let mut inside = Vec::new();
     for folder in &folders {
-        inside.extend(folder_entries(folder)?.0);
+        inside.extend(list_files_and_subfolders(folder)?.0);
     }
     let mut sources = inside
         .iter()
@@ -344,7 +347,7 @@ fn detect_folder_source(path: &Path) -> Result<TraceSource, TraceError> {
 }
 
 /// Returns the files and folders directly in a folder, each list sorted by name.
-fn folder_entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TraceError> {
+fn list_files_and_subfolders(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TraceError> {
     let (folders, mut files): (Vec<_>, Vec<_>) = list_folder(folder)?
         .into_iter()
         .partition(|path| path.is_dir());
@@ -370,7 +373,7 @@ mod tests {
     use chakram_trace::format::TraceWriter;
 
     #[test]
-    fn every_source_has_a_word_of_its_own() {
+    fn source_command_words_equal_table_words() {
         let words = TraceSource::ALL.map(|described| described.source.source_command_word());
         assert_eq!(words, TraceSource::ALL.map(|described| described.word));
     }

@@ -1,10 +1,10 @@
 //! Splits lines into words with columns, so that errors state an exact position. Used by parsers of text formats with
 //! one line per layer.
 
-use chakram_trace::format::{TraceError, TraceErrorLocation, escape_name};
+use chakram_trace::format::{TraceError, TraceErrorLocation, escape_and_shorten_name};
 
 /// Returns the words of a line, each with its column, counted from 1.
-pub fn split_words(line: &str) -> impl Iterator<Item = (usize, &str)> {
+pub fn split_words_with_columns(line: &str) -> impl Iterator<Item = (usize, &str)> {
     line.split_whitespace()
         .map(move |word| (word.as_ptr() as usize - line.as_ptr() as usize + 1, word))
 }
@@ -14,8 +14,11 @@ pub fn split_words(line: &str) -> impl Iterator<Item = (usize, &str)> {
 const WORDS: usize = 12;
 
 /// Returns the words of a layer. Fails if the line has fewer than [`WORDS`] words.
-pub fn layer_words(line: &str, number_of: usize) -> Result<Vec<(usize, &str)>, TraceError> {
-    let words: Vec<(usize, &str)> = split_words(line).take(WORDS).collect();
+pub fn split_layer_line_into_words(
+    line: &str,
+    number_of: usize,
+) -> Result<Vec<(usize, &str)>, TraceError> {
+    let words: Vec<(usize, &str)> = split_words_with_columns(line).take(WORDS).collect();
     if words.len() < WORDS {
         return Err(error_at(
             number_of,
@@ -39,7 +42,7 @@ pub fn parse_number(
         _ => Err(error_at(
             line,
             word.0,
-            format!("{what} is `{}`", escape_name(word.1)),
+            format!("{what} is `{}`", escape_and_shorten_name(word.1)),
             format!("a whole number from 0 to {most}"),
         )),
     }

@@ -18,6 +18,6 @@
 
 pub use chakram_cli::embed::{
     CommandFailureWithMessageParts, CommandOutput, DeadlockedNodeIdentity, FailureKind,
-    NodeIdentity, describe_commands, execute_command, prepare_process,
+    NodeIdentity, describe_commands, execute_command, set_up_memory_survival_and_setting_names,
 };
 pub use chakram_cli::run_with_arguments;

@@ -4,8 +4,9 @@
 //!   [`CompiledReplay::run_on_network`](crate::engine::CompiledReplay::run_on_network).
 //! - A collective algorithm implements [`UserAlgorithmModel`]. Pass the algorithm to
 //!   [`Machine::with_algorithm`](crate::Machine::with_algorithm).
-//! - A [`KernelDurationModel`] times kernels, and a [`ReplacementMemoryModel`] with its [`UserRemoteMemoryModel`] adds a memory. Pass kernel models
-//!   and memories as [`ReplacementKernelAndMemoryModels`] of the [options](crate::engine::ReplayOptions).
+//! - A [`KernelDurationModel`] times kernels, and a [`ReplacementMemoryModel`] with its [`UserRemoteMemoryModel`] adds
+//!   a memory. Pass kernel models and memories as [`ReplacementKernelAndMemoryModels`] of the
+//!   [options](crate::engine::ReplayOptions).
 //!
 //! `testkit/extension` implements one extension of each kind and runs replays with them.
 //!

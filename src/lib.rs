@@ -90,7 +90,8 @@ pub mod astra_sim {
         LinkCutThroughNetwork, LogGpBusParams, MessageNpuAndRoutingState, NodeTypesById,
         PerCollectiveKind, PortCutThroughNetwork, Quirk, QuirkSet, RankTensors,
         RankWorkKindsAndKernelTime, RemoteMemoryFile, RemoteMemorySharing, RooflineMeans,
-        ServerHop, ServerRouting, TensorLifetimesAndAccesses, build_machine, counts_as,
+        ServerHop, ServerRouting, TensorLifetimesAndAccesses, astra_kind_of_compute_node,
+        build_machine,
     };
 }
 
@@ -194,7 +195,7 @@ pub mod engine {
         ReplacementKernelAndMemoryModels, ReplacementMemoryModel, ReplayError, ReplayGroupId,
         ReplayOptions, ReplayRefusal, RequiredCollectiveBackendTraits, RooflinePeakFraction,
         SelfSchedulingProcessorModel, SingleLaunchFeed, Stuck, TimedLaunchFeed,
-        TrainingStepStartAndEnd, UnusableOptionReason, place_ranks, replay_representatives,
+        TrainingStepStartAndEnd, UnusableOptionReason, place_ranks, replay_one_copy_or_all_ranks,
         run_launches,
     };
     pub use chakram_engine::{
@@ -292,8 +293,8 @@ pub mod interrupt {
     //! ```
 
     pub use chakram_base::interrupt::{
-        StopOrMemoryInterruption, StopToken, check_interruption, current_token, run_with_token,
-        wrap_with_current_token,
+        StopOrMemoryInterruption, StopToken, current_token, fail_if_stopped_or_out_of_memory,
+        run_with_token, wrap_with_current_token,
     };
 }
 
@@ -346,7 +347,7 @@ pub mod limits {
     pub use chakram_base::bounds::{
         MemoryLimitError, default_memory_limit, memory_limit, set_memory_limit,
     };
-    pub use chakram_base::interrupt::survive_memory_limit;
+    pub use chakram_base::interrupt::keep_process_alive_at_memory_limit;
 }
 
 pub mod machine {
@@ -369,8 +370,8 @@ pub mod machine {
     pub use chakram_hardware::machine::{
         FailedNpuOrNamedLinks, FailedPartAndTime, Host, HostBlockingOperations, Machine,
         MachineError, MachinePreset, NpuClass, PRESETS, PassKernelTimeCorrection,
-        PresetOrMachineFileText, find_source, is_inline, is_preset, lacks_rates, load_for_ranks,
-        machine_name_for_ranks, names_file, read_preset_text,
+        PresetOrMachineFileText, find_machine_text, is_inline, is_preset, lacks_rates,
+        load_for_ranks, machine_name_for_ranks, names_file, read_preset_text,
     };
     pub use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
     pub use chakram_hardware::network::SendCompletion;
@@ -439,8 +440,8 @@ pub mod report {
         Observer, OperatorObserver, PictureRecorder, RankBusyTime, RankBusyTimeObserver,
         ReplayPictures, Report, Throughput, TimelineFormat, TimelineSelection, TimelineWriter,
         WaitingAndTransferTime, attach_neighbour_reports, replay_folded, replay_launched_programs,
-        replay_to_report, replay_to_report_with_nodes, replay_with_given_models, report_csv,
-        report_text,
+        replay_to_report, replay_to_report_with_nodes, replay_with_network_and_collective_models,
+        report_csv, report_text,
     };
     pub use chakram_report::{compare, csv, edits, json, sensitivity, settings, text};
 }
@@ -454,8 +455,8 @@ pub mod score {
         OneKernelRecordedTimesBySize, PredictedStepTimeWithInterval, PredictionErrorSummary,
         PredictionIntervalSummary, RecordedKernelTimes, RunColumnRules, RunTable, ScoreError,
         StepGroupKernelTimeCorrection, assign_folds, cross_validate_runs, fit_corrections,
-        gemm_points, left_out_gemm_errors, left_out_size_error, nccl_log, predict_with_one_rate,
-        scale_machine_constants, score_runs,
+        gemm_errors_without_and_with_other_points, left_out_size_error, parse_mean_gemm_times,
+        parse_nccl_log, predict_with_one_rate, scale_machine_constants, score_runs,
     };
 }
 
@@ -494,7 +495,8 @@ pub mod serve {
         ServeCapacity, ServeError, ServeReport, ServeRow, ServeRowKind, ServedJob, ServedModel,
         ServiceOrderAndSlots, ServicePolicyWithParameters, SummedServeTimeParts,
         VectorProductJobGraph, WideTimeSum, compare, find_capacity, format_platform_file, html,
-        import_measurements, llm, read_platform_text, rows, serve_requests, sweep_rates, text,
+        llm, read_measurement_group_means, read_platform_text, rows, serve_requests, sweep_rates,
+        text,
     };
 }
 
@@ -502,7 +504,7 @@ pub mod sweep {
     //! Studies: replay each point along some axes once, and rank the points.
     //!
     //! ```
-    //! use chakram::sweep::{StudyExplorer, SweepOptions, SweepTable, load_study};
+    //! use chakram::sweep::{StudyExplorer, SweepOptions, SweepTable, load_study_with_hash};
     //! use std::num::NonZeroUsize;
     //!
     //! let folder = std::env::temp_dir().join("chakram-example-study");
@@ -522,7 +524,7 @@ pub mod sweep {
     //!     key = "machine"
     //!     values = ["dgx-a100", "dgx-h100"]
     //! "#)?;
-    //! let (study, _) = load_study(&file)?;
+    //! let (study, _) = load_study_with_hash(&file)?;
     //! let options = SweepOptions { threads: NonZeroUsize::MIN, shard: None, is_closed: false };
     //! let rows = StudyExplorer::new(&study, options, None, Vec::new(), &|_| {})?.run()?;
     //! let table = SweepTable::new(&study, rows, &[]);
@@ -534,7 +536,7 @@ pub mod sweep {
         JournaledBoundOrAnswer, LayerTurnRecord, ModelOrTracesArgument, NewAnswerOrBoundEvent,
         NewBoundAndReplayCounts, PointCommand, PointEvaluator, RESULTS, Settings, Study,
         StudyError, StudyExplorer, StudyShard, SweepError, SweepJournal, SweepOptions, SweepTable,
-        explain_row, load_study, render_sweep_page,
+        compare_row_with_neighbours, load_study_with_hash, render_sweep_page,
     };
 }
 
@@ -587,7 +589,8 @@ pub mod trace {
         KernelShape, KernelShapeError, MemoryBoundKernelClass, MemoryChanges, MemoryLocation,
         NodeLabels, NodeView, Op, RankFile, SchemaGeneration, Sink, TensorClass, TraceError,
         TraceErrorLocation, TraceWriter, TrainingPhase, append_name_family, discover_traces,
-        escape_control_characters, escape_name, is_harmful_character, strip_micro_batch,
+        escape_and_shorten_name, escape_control_characters, is_harmful_character,
+        replace_micro_batch_number_by_star,
     };
 }
 
@@ -649,7 +652,7 @@ pub mod workload {
     //!     graph.receive_node(&kernel(1, "forward", 1_000), &[])?;
     //!     graph.receive_node(&kernel(2, "backward", 2_000), &[1])?;
     //!     let (graph, slots) = graph.finish_graph()?;
-    //!     let graph = ranks.add_graph(graph);
+    //!     let graph = ranks.add_or_reuse_equal_graph(graph);
     //!     ranks.add_rank(Rank(rank), graph, slots, Time::ZERO)?;
     //! }
     //! let workload = ranks.finish_workload(None, MissingRankPolicy::Refuse)?;

@@ -72,29 +72,31 @@ const KERNELS: [(&str, f64, u64); 6] = [
 const NODES_OF_LAYER: u64 = 2 * KERNELS.len() as u64 + 2;
 
 impl WorkOfEachNpu {
-    fn iterations(nodes: u64) -> u64 {
+    fn iterations_for_node_count(nodes: u64) -> u64 {
         nodes / (LAYERS * NODES_OF_LAYER)
     }
 
     /// Returns the number of all-reduces that each NPU executes.
-    pub fn all_reduces(self) -> u64 {
+    pub fn all_reduce_count_per_npu(self) -> u64 {
         match self {
-            Self::Training(nodes) => Self::iterations(nodes) * LAYERS,
+            Self::Training(nodes) => Self::iterations_for_node_count(nodes) * LAYERS,
             Self::AllReduces(count) => count,
             Self::Kernel => 0,
         }
     }
 
-    fn write(self, out: &mut BenchTraceFileWriter) {
+    fn append_nodes_to_trace(self, out: &mut BenchTraceFileWriter) {
         match self {
-            Self::Training(nodes) => write_training_trace(out, Self::iterations(nodes)),
+            Self::Training(nodes) => {
+                append_training_nodes(out, Self::iterations_for_node_count(nodes))
+            }
             Self::AllReduces(count) => {
                 for i in 0..count {
                     out.all_reduce(&format!("all_reduce.{i}"), 1 << 20, &[]);
                 }
             }
             Self::Kernel => {
-                out.kernel("kernel", 1_000_000_000, 1_000_000, &[]);
+                out.append_compute_kernel("kernel", 1_000_000_000, 1_000_000, &[]);
             }
         }
     }
@@ -108,7 +110,7 @@ impl UniformNetwork {
 
     /// Returns the number of messages in an all-reduce with one chunk. In each dimension, every NPU
     /// sends two messages to each other NPU: one to scatter and one to gather.
-    pub fn messages(&self) -> u64 {
+    pub fn messages_per_all_reduce(&self) -> u64 {
         let steps = self.dimensions.iter().map(|npus| 2 * (npus - 1));
         self.npus() * steps.sum::<u64>()
     }
@@ -160,7 +162,7 @@ pub fn write_astra_inputs(
 ) {
     let first = folder.join("wl.0.et");
     let mut trace = BenchTraceFileWriter::new(&first);
-    work.write(&mut trace);
+    work.append_nodes_to_trace(&mut trace);
     trace.finish();
     for rank in 1..network.npus() {
         let path = folder.join(format!("wl.{rank}.et"));
@@ -185,7 +187,7 @@ pub fn write_astra_inputs(
 /// Writes the traces of a transformer's training. Each layer's gradients are reduced as soon as the layer's backward
 /// pass has ended, concurrently with the backward passes of lower layers. The layer's optimizer waits for the
 /// reduction, and its next forward pass waits for the optimizer.
-fn write_training_trace(out: &mut BenchTraceFileWriter, iterations: u64) {
+fn append_training_nodes(out: &mut BenchTraceFileWriter, iterations: u64) {
     let operations = (2 * TOKENS * HIDDEN * HIDDEN) as f64;
     let weights = 12 * HIDDEN * HIDDEN;
     let mut optimizers: Vec<Option<u64>> = vec![None; LAYERS as usize];
@@ -200,7 +202,12 @@ fn write_training_trace(out: &mut BenchTraceFileWriter, iterations: u64) {
                 };
                 let operations = (share * operations / 6.0) as u64;
                 let name = format!("f{i}.{layer}.{name}");
-                before = Some(out.kernel(&name, operations, bytes * TOKENS * HIDDEN, &waits));
+                before = Some(out.append_compute_kernel(
+                    &name,
+                    operations,
+                    bytes * TOKENS * HIDDEN,
+                    &waits,
+                ));
             }
         }
         for (layer, optimizer) in optimizers.iter_mut().enumerate().rev() {
@@ -208,11 +215,12 @@ fn write_training_trace(out: &mut BenchTraceFileWriter, iterations: u64) {
                 let operations = (2.0 * share * operations / 6.0) as u64;
                 let name = format!("b{i}.{layer}.{name}");
                 let bytes = 2 * bytes * TOKENS * HIDDEN;
-                before = Some(out.kernel(&name, operations, bytes, before.as_slice()));
+                before =
+                    Some(out.append_compute_kernel(&name, operations, bytes, before.as_slice()));
             }
             let reduced = out.all_reduce(&format!("ar{i}.{layer}"), weights * 2, before.as_slice());
             let name = format!("o{i}.{layer}");
-            *optimizer = Some(out.kernel(&name, weights, weights * 4, &[reduced]));
+            *optimizer = Some(out.append_compute_kernel(&name, weights, weights * 4, &[reduced]));
         }
     }
 }
@@ -230,7 +238,7 @@ impl BenchTraceFileWriter {
         Self { writer, next: 1 }
     }
 
-    fn node(&mut self, name: &str, op: Op<'_>, waits: &[u64]) -> u64 {
+    fn append_node(&mut self, name: &str, op: Op<'_>, waits: &[u64]) -> u64 {
         let id = self.next;
         self.next += 1;
         let node = NodeView::new(id, name, op);
@@ -240,13 +248,13 @@ impl BenchTraceFileWriter {
         id
     }
 
-    fn kernel(&mut self, name: &str, flops: u64, bytes: u64, waits: &[u64]) -> u64 {
+    fn append_compute_kernel(&mut self, name: &str, flops: u64, bytes: u64, waits: &[u64]) -> u64 {
         let op = Op::Compute {
             flops,
             bytes,
             dtype: None,
         };
-        self.node(name, op, waits)
+        self.append_node(name, op, waits)
     }
 
     fn all_reduce(&mut self, name: &str, bytes: u64, waits: &[u64]) -> u64 {
@@ -258,7 +266,7 @@ impl BenchTraceFileWriter {
             dimensions: None,
             host: false,
         };
-        self.node(name, op, waits)
+        self.append_node(name, op, waits)
     }
 
     fn finish(self) {

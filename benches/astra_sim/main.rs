@@ -69,52 +69,55 @@ impl BenchmarkCase {
     }
 
     /// Creates a training case in which kernels take time.
-    const fn training(
+    const fn new_training_case(
         label: &'static str,
         row: &'static str,
         nodes: u64,
         network: UniformNetwork,
     ) -> Self {
-        let mut case = Self::new(label, Some(row), WorkOfEachNpu::Training(nodes), network).local();
+        let mut case = Self::new(label, Some(row), WorkOfEachNpu::Training(nodes), network)
+            .optimize_for_local_bandwidth();
         case.system.memory = 2039;
         case.system.peak = Some(312);
         case
     }
 
-    const fn local(mut self) -> Self {
+    const fn optimize_for_local_bandwidth(mut self) -> Self {
         self.system.optimization = "localBWAware";
         self
     }
 
-    const fn aware(mut self) -> Self {
+    const fn use_aware_network_model(mut self) -> Self {
         self.model = "aware";
         self
     }
 
-    const fn copied(mut self) -> Self {
+    const fn copy_trace_file_for_each_rank(mut self) -> Self {
         self.files = RankFileLayout::Copied;
         self
     }
 
-    const fn splits(mut self, splits: u64) -> Self {
+    const fn with_dataset_splits(mut self, splits: u64) -> Self {
         self.system.splits = splits;
         self
     }
 
     /// Makes all chunks concurrent, and gives the NPUs slow memories.
-    const fn at_once(mut self) -> Self {
+    const fn make_all_chunks_concurrent(mut self) -> Self {
         self.system.active = self.system.splits;
         self.system.memory = 50;
         self
     }
 
-    const fn direct(mut self) -> Self {
+    const fn use_direct_algorithm(mut self) -> Self {
         self.system.algorithm = "direct";
         self
     }
 
-    fn messages(&self) -> u64 {
-        self.work.all_reduces() * self.system.splits * self.network.messages()
+    fn count_all_reduce_messages(&self) -> u64 {
+        self.work.all_reduce_count_per_npu()
+            * self.system.splits
+            * self.network.messages_per_all_reduce()
     }
 }
 
@@ -149,28 +152,28 @@ const KERNEL: WorkOfEachNpu = WorkOfEachNpu::Kernel;
 
 #[rustfmt::skip]
 const CASES: &[BenchmarkCase] = &[
-    BenchmarkCase::training("training 8 x 10k", "u_dp_8x10k", 10_000, build_ring_network(&[8])),
-    BenchmarkCase::training("training 8 x 100k", "u_dp_8x100k", 100_000, build_ring_network(&[8])),
-    BenchmarkCase::training("training 64 x 10k", "u_dp_64x10k", 10_000, build_torus_network(&[4, 4, 4])),
-    BenchmarkCase::training("  a file per rank", "u_dp_64x10k", 10_000, build_torus_network(&[4, 4, 4])).copied(),
-    BenchmarkCase::training("training 512 x 10k", "u_dp_512x10k", 10_000, build_torus_network(&[8, 8, 8])),
+    BenchmarkCase::new_training_case("training 8 x 10k", "u_dp_8x10k", 10_000, build_ring_network(&[8])),
+    BenchmarkCase::new_training_case("training 8 x 100k", "u_dp_8x100k", 100_000, build_ring_network(&[8])),
+    BenchmarkCase::new_training_case("training 64 x 10k", "u_dp_64x10k", 10_000, build_torus_network(&[4, 4, 4])),
+    BenchmarkCase::new_training_case("  a file per rank", "u_dp_64x10k", 10_000, build_torus_network(&[4, 4, 4])).copy_trace_file_for_each_rank(),
+    BenchmarkCase::new_training_case("training 512 x 10k", "u_dp_512x10k", 10_000, build_torus_network(&[8, 8, 8])),
     BenchmarkCase::new("torus 16x16x16", Some("u_T16_ar_1MB_s4"), ONE, build_torus_network(&[16, 16, 16])),
-    BenchmarkCase::new("  a file per rank", Some("u_T16_ar_1MB_s4"), ONE, build_torus_network(&[16, 16, 16])).copied(),
-    BenchmarkCase::new("  localBWAware", Some("u_T16_ar_1MB_s4_lbw"), ONE, build_torus_network(&[16, 16, 16])).local(),
-    BenchmarkCase::new("  64 splits at once", None, ONE, build_ring_network(&[16, 16, 16])).local().splits(64).at_once(),
-    BenchmarkCase::new("  a file per rank", None, ONE, build_ring_network(&[16, 16, 16])).local().splits(64).at_once().copied(),
+    BenchmarkCase::new("  a file per rank", Some("u_T16_ar_1MB_s4"), ONE, build_torus_network(&[16, 16, 16])).copy_trace_file_for_each_rank(),
+    BenchmarkCase::new("  localBWAware", Some("u_T16_ar_1MB_s4_lbw"), ONE, build_torus_network(&[16, 16, 16])).optimize_for_local_bandwidth(),
+    BenchmarkCase::new("  64 splits at once", None, ONE, build_ring_network(&[16, 16, 16])).optimize_for_local_bandwidth().with_dataset_splits(64).make_all_chunks_concurrent(),
+    BenchmarkCase::new("  a file per rank", None, ONE, build_ring_network(&[16, 16, 16])).optimize_for_local_bandwidth().with_dataset_splits(64).make_all_chunks_concurrent().copy_trace_file_for_each_rank(),
     BenchmarkCase::new("ring 64", Some("u_R64_ar_1MB_s4_ring"), ONE, build_ring_network(&[64])),
     BenchmarkCase::new("ring 256", Some("u_R256_ar_1MB_s4_ring"), ONE, build_ring_network(&[256])),
     BenchmarkCase::new("ring 1024", Some("u_R1024_ar_1MB_s4_ring"), ONE, build_ring_network(&[1024])),
     BenchmarkCase::new("ring 4096", Some("u_R4096_ar_1MB_s4_ring"), ONE, build_ring_network(&[4096])),
-    BenchmarkCase::new("ring 64, aware", Some("a_R64_ar_1MB_s4_ring"), ONE, build_ring_network(&[64])).aware(),
-    BenchmarkCase::new("ring 256, aware", Some("a_R256_ar_1MB_s4_ring"), ONE, build_ring_network(&[256])).aware(),
-    BenchmarkCase::new("ring 1024, aware", Some("a_R1024_ar_1MB_s4_ring"), ONE, build_ring_network(&[1024])).aware(),
-    BenchmarkCase::new("direct 1024, 1 split", None, ONE, build_fully_connected_network(&[1024])).direct().splits(1),
-    BenchmarkCase::new("direct 128, 200 times", None, WorkOfEachNpu::AllReduces(200), build_fully_connected_network(&[128])).direct(),
+    BenchmarkCase::new("ring 64, aware", Some("a_R64_ar_1MB_s4_ring"), ONE, build_ring_network(&[64])).use_aware_network_model(),
+    BenchmarkCase::new("ring 256, aware", Some("a_R256_ar_1MB_s4_ring"), ONE, build_ring_network(&[256])).use_aware_network_model(),
+    BenchmarkCase::new("ring 1024, aware", Some("a_R1024_ar_1MB_s4_ring"), ONE, build_ring_network(&[1024])).use_aware_network_model(),
+    BenchmarkCase::new("direct 1024, 1 split", None, ONE, build_fully_connected_network(&[1024])).use_direct_algorithm().with_dataset_splits(1),
+    BenchmarkCase::new("direct 128, 200 times", None, WorkOfEachNpu::AllReduces(200), build_fully_connected_network(&[128])).use_direct_algorithm(),
     BenchmarkCase::new("start, ring 4096", None, KERNEL, build_ring_network(&[4096])),
     BenchmarkCase::new("start, 16x32x32", None, KERNEL, build_torus_network(&[16, 32, 32])),
-    BenchmarkCase::new("  a file per rank", None, KERNEL, build_torus_network(&[16, 32, 32])).copied(),
+    BenchmarkCase::new("  a file per rank", None, KERNEL, build_torus_network(&[16, 32, 32])).copy_trace_file_for_each_rank(),
 ];
 
 /// Notes that are printed under the table.
@@ -231,10 +234,11 @@ fn run_benchmark_case(
         &case.network,
         &case.system,
     );
-    let run =
-        |stepwise| measure_best_run(|| process::run_astra_sim(folder.path(), case.model, stepwise));
+    let run = |stepwise| {
+        measure_best_run(|| process::run_chakram_astra_sim(folder.path(), case.model, stepwise))
+    };
     let (closed, stepwise) = (run(false), run(true));
-    let (npus, messages) = (case.network.npus(), case.messages());
+    let (npus, messages) = (case.network.npus(), case.count_all_reduce_messages());
     let at = parse_last_finish_ns(&stepwise.run.said, npus);
     let mut fault = |what: String| {
         findings
@@ -335,7 +339,7 @@ fn main() {
         run_benchmark_case(case, rows.as_ref(), &mut findings);
     }
     println!("* run once");
-    if let Some(own) = process::own_megabytes() {
+    if let Some(own) = process::own_peak_megabytes() {
         println!("MB below {own:.1}, those of the bench itself, are not counted");
     }
     if !findings.busy.is_empty() {

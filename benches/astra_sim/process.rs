@@ -19,7 +19,7 @@ pub struct MeasuredProcessRun {
 
 /// Runs the program in `folder`, which contains the inputs.
 #[expect(clippy::zombie_processes, reason = "`wait` does, and learns more")]
-pub fn run_astra_sim(folder: &Path, model: &str, stepwise: bool) -> MeasuredProcessRun {
+pub fn run_chakram_astra_sim(folder: &Path, model: &str, stepwise: bool) -> MeasuredProcessRun {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     command.current_dir(folder).args([
         "astra-sim",
@@ -45,7 +45,7 @@ pub fn run_astra_sim(folder: &Path, model: &str, stepwise: bool) -> MeasuredProc
     MeasuredProcessRun {
         wall,
         cpu: duration_from_timeval(usage.ru_utime) + duration_from_timeval(usage.ru_stime),
-        megabytes: read_peak_megabytes(&usage),
+        megabytes: peak_megabytes_from_rusage(&usage),
         said,
     }
 }
@@ -63,7 +63,7 @@ fn wait_for_child(child: u32) -> (libc::c_int, libc::rusage) {
 
 /// Returns the peak resident memory of the bench itself in MB, if the system reports it. On Linux,
 /// a child's peak starts at this value.
-pub fn own_megabytes() -> Option<f64> {
+pub fn own_peak_megabytes() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let most = status
         .lines()
@@ -72,7 +72,7 @@ pub fn own_megabytes() -> Option<f64> {
     Some(kib * 1024.0 / 1e6)
 }
 
-fn read_peak_megabytes(usage: &libc::rusage) -> f64 {
+fn peak_megabytes_from_rusage(usage: &libc::rusage) -> f64 {
     // Linux reports KiB, and macOS reports bytes.
     let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
     (usage.ru_maxrss * unit) as f64 / 1e6

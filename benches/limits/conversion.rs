@@ -1,6 +1,6 @@
 //! Measures how fast one thread converts generated captures of two ranks.
 
-use super::{compute_rate_per_second, held_since, measure_best_time, reset_peak};
+use super::{compute_rate_per_second, held_and_peak_bytes_since, measure_best_time, reset_peak};
 use chakram::convert::{
     ConvertOptions, OutputsAndProtectedInputs, convert_pairs, find_capture_pairs,
 };
@@ -40,7 +40,7 @@ fn measure_capture_conversion(
     let mut options = capture::Options::new(device, style, 2);
     options.layers = 32;
     options.steps = steps;
-    let json = write_capture(folder.path(), &options) as f64;
+    let json = write_generated_capture_files(folder.path(), &options) as f64;
     let found = find_capture_pairs(&[folder.path().to_owned()]).expect("they were just written");
     let pairs = found.pairs;
     let path = |rank: u32| -> PathBuf { folder.path().join(format!("job.{rank}.et")) };
@@ -57,7 +57,7 @@ fn measure_capture_conversion(
     };
     let before = reset_peak();
     let nodes: u64 = run().ranks.iter().map(|rank| rank.written.nodes).sum();
-    let (_, peak) = held_since(before);
+    let (_, peak) = held_and_peak_bytes_since(before);
     let time = measure_best_time(run);
     let seconds = time.as_secs_f64();
     let growth = smaller.map_or(String::new(), |(bytes, before)| {
@@ -72,7 +72,7 @@ fn measure_capture_conversion(
     (json, seconds)
 }
 
-fn write_capture(folder: &Path, options: &capture::Options) -> u64 {
+fn write_generated_capture_files(folder: &Path, options: &capture::Options) -> u64 {
     let capture = generate_capture(options).expect("the options make sense");
     capture.write_files(folder).expect("there is room for it");
     let files = std::fs::read_dir(folder).expect("it was just made");

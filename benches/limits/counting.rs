@@ -40,7 +40,7 @@ static ALLOCATOR: PeakCountingAllocator = PeakCountingAllocator;
 
 /// Returns the bytes allocated in addition to `before`: the current number, and the maximum since [`reset_peak`] was
 /// last called.
-pub fn held_since(before: usize) -> (f64, f64) {
+pub fn held_and_peak_bytes_since(before: usize) -> (f64, f64) {
     let since = |now: usize| now.saturating_sub(before) as f64;
     (since(HELD.load(Relaxed)), since(PEAK.load(Relaxed)))
 }

@@ -21,7 +21,7 @@ use chakram::report::{CollectiveRecord, Observer};
 use chakram::trace::{DecompressedTraceFile, TraceWriter};
 use chakram::units::Time;
 use chakram::workload::{EnforcedDependencyKinds, Graph, NodeKind, Workload};
-use counting::{held_since, reset_peak};
+use counting::{held_and_peak_bytes_since, reset_peak};
 use prost::Message;
 use std::hint::black_box;
 use std::path::Path;
@@ -53,7 +53,7 @@ fn compute_rate_per_second(amount: f64, time: Duration, unit: f64) -> f64 {
 
 /// Creates a data-parallel trace. Its nodes carry the arguments and the provenance of captured nodes, a little more
 /// than 300 bytes per node. As in captures, names repeat from step to step, unless `distinct` is `true`.
-fn build_captured_trace(nodes: u32, distinct: bool) -> Vec<u8> {
+fn encode_captured_like_trace(nodes: u32, distinct: bool) -> Vec<u8> {
     let job = CheckedWorkloadPattern::new(WorkloadPattern::DataParallel(
         DataParallelPattern::defaults_with_min_node_count(8, nodes),
     ));
@@ -123,7 +123,7 @@ fn measure_trace_load(label: &str, file: &[u8]) -> Duration {
     });
     let time = measure_best_time(read);
     let (nodes, edges) = (graph.len() as f64, graph.edge_count() as f64);
-    let repaired = graph.repairs();
+    let repaired = graph.repair_counts();
     println!(
         "{label:28}{:>9}{:>8.0}{:>7.1}{:>9.2}{:>10.2}{:>10.1}{:>9.1}{:>9.0}",
         graph.len(),
@@ -166,7 +166,7 @@ fn measure_rank_memory(label: &str, pattern: WorkloadPattern) {
     let machine = Machine::load_preset("dgx-h100").expect("it is a preset");
     let before = reset_peak();
     let workload = build_job_workload(pattern);
-    let (graph_held, building) = held_since(before);
+    let (graph_held, building) = held_and_peak_bytes_since(before);
     let graph = &workload.graphs()[0];
     let (nodes, edges) = (graph.len() as f64, graph.edge_count() as f64);
     let names: usize = (0..graph.names().len() as u32)
@@ -176,7 +176,7 @@ fn measure_rank_memory(label: &str, pattern: WorkloadPattern) {
     let prepared =
         CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).expect("it fits");
     let run = prepared.run(NoopObserver).expect("it ends");
-    let (_, running) = held_since(before);
+    let (_, running) = held_and_peak_bytes_since(before);
     black_box(run);
     let per_node = |bytes: f64| (bytes - 4.0 * edges) / nodes;
     println!(
@@ -238,17 +238,20 @@ fn measure_all_loads() {
     );
     let small = measure_trace_load(
         "data parallel, captured",
-        &build_captured_trace(100_000, false),
+        &encode_captured_like_trace(100_000, false),
     );
     let large = measure_trace_load(
         "data parallel, captured",
-        &build_captured_trace(1_000_000, false),
+        &encode_captured_like_trace(1_000_000, false),
     );
     print_time_growth("  growth", small, large);
-    let small = measure_trace_load("  all names distinct", &build_captured_trace(100_000, true));
+    let small = measure_trace_load(
+        "  all names distinct",
+        &encode_captured_like_trace(100_000, true),
+    );
     let large = measure_trace_load(
         "  all names distinct",
-        &build_captured_trace(1_000_000, true),
+        &encode_captured_like_trace(1_000_000, true),
     );
     print_time_growth("  growth", small, large);
     if let Some(corpus) = std::env::var_os("CHAKRAM_CORPUS") {

@@ -33,24 +33,24 @@ impl ParallelTrainingJobSize {
         tensor + self.tensor * (stage + self.stages * replica)
     }
 
-    fn tensor_group(self, stage: u32, replica: u32) -> String {
+    fn tensor_group_name(self, stage: u32, replica: u32) -> String {
         format!("tp{}", stage + self.stages * replica)
     }
 
-    fn data_group(self, tensor: u32, stage: u32) -> String {
+    fn data_group_name(self, tensor: u32, stage: u32) -> String {
         format!("dp{}", tensor + self.tensor * stage)
     }
 
-    fn groups(self) -> DeclaredGroups {
+    fn declare_tensor_and_data_groups(self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
         for stage in 0..self.stages {
             for replica in 0..self.replicas {
                 let members = (0..self.tensor).map(|t| self.rank(t, stage, replica));
-                groups.insert(self.tensor_group(stage, replica), members.collect());
+                groups.insert(self.tensor_group_name(stage, replica), members.collect());
             }
             for tensor in 0..self.tensor {
                 let members = (0..self.replicas).map(|r| self.rank(tensor, stage, r));
-                groups.insert(self.data_group(tensor, stage), members.collect());
+                groups.insert(self.data_group_name(tensor, stage), members.collect());
             }
         }
         groups
@@ -60,8 +60,9 @@ impl ParallelTrainingJobSize {
     /// groups.
     pub fn workload(self) -> Workload {
         let mut builder = WorkloadBuilder::default();
-        builder.declare_groups(self.groups());
-        let stages = (0..self.stages).map(|stage| builder.add_graph(self.stage(stage)));
+        builder.declare_groups(self.declare_tensor_and_data_groups());
+        let stages = (0..self.stages)
+            .map(|stage| builder.add_or_reuse_equal_graph(self.build_stage_graph(stage)));
         let stages: Vec<_> = stages.collect();
         for rank in 0..self.ranks() {
             let tensor = rank % self.tensor;
@@ -74,8 +75,8 @@ impl ParallelTrainingJobSize {
             let binding = RankBindingsOfGraphSlots {
                 peers: before.into_iter().chain(after).collect(),
                 groups: vec![
-                    Some(self.tensor_group(stage, replica)),
-                    Some(self.data_group(tensor, stage)),
+                    Some(self.tensor_group_name(stage, replica)),
+                    Some(self.data_group_name(tensor, stage)),
                 ],
                 ..RankBindingsOfGraphSlots::default()
             };
@@ -89,7 +90,7 @@ impl ParallelTrainingJobSize {
     }
 
     /// Builds the trace of the first rank of `stage`.
-    fn stage(self, stage: u32) -> Graph {
+    fn build_stage_graph(self, stage: u32) -> Graph {
         let rank = self.rank(0, stage, 0);
         let mut out = ChainedGraphBuilder {
             builder: GraphBuilder::new(rank, EnforcedDependencyKinds::Both, 1 << 20),
@@ -98,7 +99,7 @@ impl ParallelTrainingJobSize {
         };
         let first = (stage > 0).then(|| self.rank(0, stage - 1, 0));
         let next = (stage + 1 < self.stages).then(|| self.rank(0, stage + 1, 0));
-        let group = self.tensor_group(stage, 0);
+        let group = self.tensor_group_name(stage, 0);
         let warm = (self.stages - 1 - stage).min(self.micro_batches);
         let mut done = 0;
         for forward in 0..self.micro_batches + warm {
@@ -110,11 +111,11 @@ impl ParallelTrainingJobSize {
                 done += 1;
             }
         }
-        let group = self.data_group(0, stage);
+        let group = self.data_group_name(0, stage);
         let last = out.last;
         for layer in 0..self.layers {
             let kind = CollectiveKind::AllReduce;
-            out.collective(kind, 450_000_000, &group, last, format!("grads.{layer}"));
+            out.add_collective_after(kind, 450_000_000, &group, last, format!("grads.{layer}"));
         }
         out.builder.finish_graph().expect("it is sound").0
     }
@@ -137,14 +138,14 @@ impl ParallelTrainingJobSize {
             for (name, us) in [("context", 80), ("out", 100)] {
                 out.kernel(us, format!("fwd.{layer}.{name}"));
             }
-            self.tensor(out, group, format!("fwd.{layer}.attention"));
+            self.add_tensor_group_collective(out, group, format!("fwd.{layer}.attention"));
             for (name, us) in [("residual", 20), ("norm2", 20), ("up", 400)] {
                 out.kernel(us, format!("fwd.{layer}.{name}"));
             }
             for (name, us) in [("gelu", 40), ("down", 400)] {
                 out.kernel(us, format!("fwd.{layer}.{name}"));
             }
-            self.tensor(out, group, format!("fwd.{layer}.mlp"));
+            self.add_tensor_group_collective(out, group, format!("fwd.{layer}.mlp"));
             out.kernel(20, format!("fwd.{layer}.residual2"));
         }
         if let Some(peer) = to {
@@ -168,7 +169,7 @@ impl ParallelTrainingJobSize {
                 for step in 0..11 {
                     out.kernel(150 + step, format!("bwd.{layer}.{part}.{step}"));
                 }
-                self.tensor(out, group, format!("bwd.{layer}.{part}"));
+                self.add_tensor_group_collective(out, group, format!("bwd.{layer}.{part}"));
             }
         }
         if let Some(peer) = to {
@@ -177,17 +178,17 @@ impl ParallelTrainingJobSize {
     }
 
     /// Adds the tensor group's collective after one half of a layer.
-    fn tensor(self, out: &mut ChainedGraphBuilder, group: &str, name: String) {
+    fn add_tensor_group_collective(self, out: &mut ChainedGraphBuilder, group: &str, name: String) {
         let bytes = 2048 * 12_288 * 2;
         let last = out.last;
         if !self.sequence {
-            return out.collective(CollectiveKind::AllReduce, bytes, group, last, name);
+            return out.add_collective_after(CollectiveKind::AllReduce, bytes, group, last, name);
         }
         let kind = CollectiveKind::ReduceScatter;
-        out.collective(kind, bytes, group, last, format!("{name}.scatter"));
+        out.add_collective_after(kind, bytes, group, last, format!("{name}.scatter"));
         let (kind, last) = (CollectiveKind::AllGather, out.last);
         let shard = bytes / u64::from(self.tensor);
-        out.collective(kind, shard, group, last, format!("{name}.gather"));
+        out.add_collective_after(kind, shard, group, last, format!("{name}.gather"));
     }
 }
 
@@ -199,7 +200,7 @@ struct ChainedGraphBuilder {
 }
 
 impl ChainedGraphBuilder {
-    fn put(&mut self, op: Op<'_>, after: u64, recorded: Span) {
+    fn add_node_after(&mut self, op: Op<'_>, after: u64, recorded: Span) {
         self.last += 1;
         let node = NodeView {
             recorded,
@@ -217,7 +218,7 @@ impl ChainedGraphBuilder {
             bytes: 1_000_000,
             dtype: None,
         };
-        self.put(op, self.last, Span(us * 1_000_000));
+        self.add_node_after(op, self.last, Span(us * 1_000_000));
     }
 
     fn message(&mut self, receive: bool, peer: u32, own: u32, tag: u32) {
@@ -230,10 +231,10 @@ impl ChainedGraphBuilder {
             own: Some(own),
             host: false,
         };
-        self.put(op, self.last, Span::ZERO);
+        self.add_node_after(op, self.last, Span::ZERO);
     }
 
-    fn collective(
+    fn add_collective_after(
         &mut self,
         kind: CollectiveKind,
         bytes: u64,
@@ -250,6 +251,6 @@ impl ChainedGraphBuilder {
             dimensions: None,
             host: false,
         };
-        self.put(op, after, Span::ZERO);
+        self.add_node_after(op, after, Span::ZERO);
     }
 }

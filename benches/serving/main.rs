@@ -34,7 +34,7 @@ struct WallCpuTimeAndPeakMemory {
 
 fn main() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/serving");
-    let own = own_megabytes();
+    let own = read_own_peak_megabytes();
     println!(
         "{:34} {:>9} {:>8} {:>8} {:>7}",
         "", "requests", "wall s", "cores s", "MB"
@@ -48,15 +48,15 @@ fn main() {
         seconds,
         megabytes: 50.0,
     };
-    let few = run_serving_case(&million("mixed models", 100_000, 2.0));
-    let many = run_serving_case(&million("mixed models", 1_000_000, 20.0));
+    let few = assert_best_serving_run_in_budget(&million("mixed models", 100_000, 2.0));
+    let many = assert_best_serving_run_in_budget(&million("mixed models", 1_000_000, 20.0));
     let grown = many.megabytes - few.megabytes.max(own);
     assert!(
         grown < 2.0,
         "ten times the requests take {grown:.1} MB more"
     );
     for platform in ["lightning", "brainwave"] {
-        run_serving_case(&ServingBenchCaseWithBudgets {
+        assert_best_serving_run_in_budget(&ServingBenchCaseWithBudgets {
             name: "9.2e7 products on either platform",
             scenario: folder.join("chatgpt.toml"),
             requests: 1,
@@ -67,7 +67,7 @@ fn main() {
         });
     }
     if let Some(scenario) = create_azure_scenario() {
-        run_serving_case(&ServingBenchCaseWithBudgets {
+        assert_best_serving_run_in_budget(&ServingBenchCaseWithBudgets {
             name: "an hour of Azure, five times",
             scenario: scenario.path().join("azure.toml"),
             requests: 96_830,
@@ -77,16 +77,16 @@ fn main() {
             megabytes: 500.0,
         });
     }
-    serve_tokens(&folder);
+    print_language_model_serving_speed(&folder);
 }
 
 /// Prints how fast engines serve language models.
-fn serve_tokens(folder: &Path) {
+fn print_language_model_serving_speed(folder: &Path) {
     println!(
         "\n{:34} {:>9} {:>8} {:>10} {:>11} {:>7}",
         "", "requests", "cores s", "requests/s", "steps/s", "MB"
     );
-    run_tokens(
+    print_best_of_three_llm_runs(
         "1,024/128 tokens, 16 users",
         &folder.join("users.toml"),
         10_000.0,
@@ -119,14 +119,14 @@ fn serve_tokens(folder: &Path) {
         );
         let scenario = made.path().join("hour.toml");
         std::fs::write(&scenario, text).expect("it can be written");
-        run_tokens(name, &scenario, least);
+        print_best_of_three_llm_runs(name, &scenario, least);
     }
 }
 
 /// Runs a language model's scenario three times, and prints the best run. Fails if it serves fewer than `least`
 /// requests per second.
-fn run_tokens(name: &str, scenario: &Path, least: f64) {
-    let best = (0..3).map(|_| once_tokens(scenario));
+fn print_best_of_three_llm_runs(name: &str, scenario: &Path, least: f64) {
+    let best = (0..3).map(|_| measure_llm_serving_run(scenario));
     let (taken, [requests, steps]) = best
         .min_by(|a, b| a.0.cores.total_cmp(&b.0.cores))
         .expect("there are three");
@@ -141,7 +141,7 @@ fn run_tokens(name: &str, scenario: &Path, least: f64) {
 }
 
 /// Returns a run's time and memory, and how many requests and steps it had.
-fn once_tokens(scenario: &Path) -> (WallCpuTimeAndPeakMemory, [f64; 2]) {
+fn measure_llm_serving_run(scenario: &Path) -> (WallCpuTimeAndPeakMemory, [f64; 2]) {
     let report = tempfile::NamedTempFile::new().expect("a file can be made");
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     command
@@ -182,8 +182,10 @@ fn create_azure_scenario() -> Option<tempfile::TempDir> {
 }
 
 /// Runs a line several times, and prints the best run.
-fn run_serving_case(line: &ServingBenchCaseWithBudgets) -> WallCpuTimeAndPeakMemory {
-    let runs = (0..line.runs).map(|_| set_once(line));
+fn assert_best_serving_run_in_budget(
+    line: &ServingBenchCaseWithBudgets,
+) -> WallCpuTimeAndPeakMemory {
+    let runs = (0..line.runs).map(|_| measure_serve_command_once(line));
     let best = runs.min_by(|a, b| a.cores.total_cmp(&b.cores));
     let best = best.expect("there is one run at least");
     println!(
@@ -192,12 +194,12 @@ fn run_serving_case(line: &ServingBenchCaseWithBudgets) -> WallCpuTimeAndPeakMem
     );
     assert!(best.cores < line.seconds, "it may take {} s", line.seconds);
     // On Linux, a child's peak starts at its parent's memory.
-    let most = line.megabytes.max(own_megabytes());
+    let most = line.megabytes.max(read_own_peak_megabytes());
     assert!(best.megabytes <= most, "it may take {most} MB");
     best
 }
 
-fn set_once(line: &ServingBenchCaseWithBudgets) -> WallCpuTimeAndPeakMemory {
+fn measure_serve_command_once(line: &ServingBenchCaseWithBudgets) -> WallCpuTimeAndPeakMemory {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     command.arg("serve").arg(&line.scenario);
     command.args(line.platform.iter().flat_map(|name| ["--machine", name]));
@@ -230,7 +232,7 @@ fn measure_command(command: &mut Command) -> WallCpuTimeAndPeakMemory {
 }
 
 /// Returns the peak resident memory of the bench itself in MB, if the system reports it.
-fn own_megabytes() -> f64 {
+fn read_own_peak_megabytes() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok());

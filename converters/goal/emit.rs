@@ -19,11 +19,11 @@ impl GoalSchedule {
     /// # Errors
     ///
     /// Fails if operations require one another in a cycle, or if writing to `out` fails.
-    pub fn write_rank<W: Write>(&self, rank: u32, out: W) -> Result<(W, u64), TraceError> {
+    pub fn write_rank_as_trace<W: Write>(&self, rank: u32, out: W) -> Result<(W, u64), TraceError> {
         let io = |source: std::io::Error| TraceError::from_io("", "write", source);
         let mut writer = TraceWriter::new(out).map_err(io)?;
         let program = &self.programs[rank as usize];
-        let after = program.dependencies_of(rank)?;
+        let after = program.list_dependencies_per_operation(rank)?;
         let mut id = 0;
         for (operation, after) in program.operations.iter().zip(&after) {
             id += 1;
@@ -70,7 +70,7 @@ impl GoalSchedule {
 
 impl GoalRankProgram {
     /// Returns, for each operation, the operations that must end before it begins.
-    fn dependencies_of(&self, rank: u32) -> Result<Vec<BTreeSet<u32>>, TraceError> {
+    fn list_dependencies_per_operation(&self, rank: u32) -> Result<Vec<BTreeSet<u32>>, TraceError> {
         let count = self.operations.len();
         let mut waits = vec![0_u32; count];
         let mut later: Vec<Vec<u32>> = vec![Vec::new(); count];

@@ -11,7 +11,7 @@
 //! Labels begin with a letter. A comment begins with `//` and ends with the line, or is enclosed in `/* … */`.
 
 use super::{GoalOperation, GoalOperationKind, GoalRankProgram, GoalSchedule, error_at_line};
-use chakram_trace::format::{TraceError, escape_name};
+use chakram_trace::format::{TraceError, escape_and_shorten_name};
 use std::collections::BTreeMap;
 
 /// Splits a text into words, with line numbers counted from 1. A line end becomes the word `\n`; each `:`, `{` and `}`
@@ -29,7 +29,7 @@ impl<'t> GoalTokenizer<'t> {
         }
     }
 
-    fn skip_bytes(&mut self, length: usize) -> &'t str {
+    fn take_bytes(&mut self, length: usize) -> &'t str {
         let (word, rest) = self.rest.split_at(length);
         self.line += word.bytes().filter(|byte| *byte == b'\n').count();
         self.rest = rest;
@@ -43,13 +43,13 @@ impl<'t> Iterator for GoalTokenizer<'t> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let blank = self.rest.len() - self.rest.trim_start_matches([' ', '\t', '\r']).len();
-            self.skip_bytes(blank);
+            self.take_bytes(blank);
             if self.rest.starts_with("//") {
                 let end = self.rest.find('\n').unwrap_or(self.rest.len());
-                self.skip_bytes(end);
+                self.take_bytes(end);
             } else if self.rest.starts_with("/*") {
                 let end = self.rest.find("*/").map_or(self.rest.len(), |end| end + 2);
-                self.skip_bytes(end);
+                self.take_bytes(end);
             } else {
                 break;
             }
@@ -66,7 +66,7 @@ impl<'t> Iterator for GoalTokenizer<'t> {
                     .max(first.len_utf8())
             }
         };
-        Some((line, self.skip_bytes(length)))
+        Some((line, self.take_bytes(length)))
     }
 }
 
@@ -148,7 +148,7 @@ impl<'t> GoalParser<'t> {
         Some(word)
     }
 
-    fn is_next(&mut self, word: &str) -> bool {
+    fn consume_if_next(&mut self, word: &str) -> bool {
         let is = self.words.peek().is_some_and(|(_, next)| *next == word);
         if is {
             self.next();
@@ -158,14 +158,14 @@ impl<'t> GoalParser<'t> {
 
     /// Skips line ends.
     fn skip_line_ends(&mut self) {
-        while self.is_next("\n") {}
+        while self.consume_if_next("\n") {}
     }
 
     fn unexpected_word_error(&mut self, expected: &str) -> TraceError {
         let found = match self.words.peek() {
             Some(&(line, word)) => {
                 self.line = line;
-                format!("found `{}`", escape_name(word))
+                format!("found `{}`", escape_and_shorten_name(word))
             }
             None => "the text ends".to_owned(),
         };
@@ -173,7 +173,7 @@ impl<'t> GoalParser<'t> {
     }
 
     fn expect_word(&mut self, word: &str, expected: &str) -> Result<(), TraceError> {
-        if self.is_next(word) {
+        if self.consume_if_next(word) {
             Ok(())
         } else {
             Err(self.unexpected_word_error(expected))
@@ -201,7 +201,7 @@ impl<'t> GoalParser<'t> {
         let mut dependencies = Vec::new();
         loop {
             self.skip_line_ends();
-            if self.is_next("}") {
+            if self.consume_if_next("}") {
                 break;
             }
             let Some(&(line, word)) = self.words.peek() else {
@@ -221,7 +221,10 @@ impl<'t> GoalParser<'t> {
             }
             let place = program.operations.len() as u32;
             if !label.is_empty() && labels.insert(label, place).is_some() {
-                let found = format!("a second operation with the label `{}`", escape_name(label));
+                let found = format!(
+                    "a second operation with the label `{}`",
+                    escape_and_shorten_name(label)
+                );
                 return Err(error_at_line(
                     line,
                     found,
@@ -247,7 +250,10 @@ impl<'t> GoalParser<'t> {
         {
             let place = |label: &str| {
                 labels.get(label).copied().ok_or_else(|| {
-                    let found = format!("rank {rank} has no operation `{}`", escape_name(label));
+                    let found = format!(
+                        "rank {rank} has no operation `{}`",
+                        escape_and_shorten_name(label)
+                    );
                     error_at_line(line, found, "labels of operations of the same rank")
                 })
             };
@@ -271,10 +277,10 @@ impl<'t> GoalParser<'t> {
 
     /// Consumes the next word if it is a dependency keyword. Returns true if the earlier operation only needs to begin.
     fn read_dependency_keyword(&mut self) -> Option<bool> {
-        if self.is_next("requires") {
+        if self.consume_if_next("requires") {
             Some(false)
         } else {
-            self.is_next("irequires").then_some(true)
+            self.consume_if_next("irequires").then_some(true)
         }
     }
 
@@ -289,7 +295,7 @@ impl<'t> GoalParser<'t> {
             _ => return Err(self.unexpected_word_error("a label")),
         };
         self.next();
-        self.expect_line_end()?;
+        self.require_line_end_ahead()?;
         Ok(LabelledDependency {
             line,
             later,
@@ -298,7 +304,7 @@ impl<'t> GoalParser<'t> {
         })
     }
 
-    fn expect_line_end(&mut self) -> Result<(), TraceError> {
+    fn require_line_end_ahead(&mut self) -> Result<(), TraceError> {
         match self.words.peek() {
             None | Some((_, "\n" | "}")) => Ok(()),
             _ => Err(self.unexpected_word_error("the end of the line")),
@@ -318,12 +324,12 @@ impl<'t> GoalParser<'t> {
             "calc" => {
                 self.next();
                 let ns = self.read_number("nanoseconds", MOST_NS)?;
-                let cpu = if self.is_next("cpu") {
+                let cpu = if self.consume_if_next("cpu") {
                     self.read_number("a processor", MOST_CPU)?
                 } else {
                     0
                 };
-                self.expect_line_end()?;
+                self.require_line_end_ahead()?;
                 return Ok((GoalOperationKind::Calculation { ns }, cpu as u32));
             }
             "send" => false,
@@ -349,19 +355,19 @@ impl<'t> GoalParser<'t> {
             ));
         }
         let mut tag = 0;
-        if self.is_next("tag") {
+        if self.consume_if_next("tag") {
             self.reject_wildcard("tag")?;
             tag = self.read_number("a tag", i32::MAX as u64)? as i32;
         }
-        let cpu = if self.is_next("cpu") {
+        let cpu = if self.consume_if_next("cpu") {
             self.read_number("a processor", MOST_CPU)?
         } else {
             0
         };
-        if self.is_next("nic") {
+        if self.consume_if_next("nic") {
             self.read_number("a network interface", MOST_CPU)?;
         }
-        self.expect_line_end()?;
+        self.require_line_end_ahead()?;
         let kind = GoalOperationKind::Message {
             receive,
             peer,

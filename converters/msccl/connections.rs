@@ -18,7 +18,7 @@ impl MscclAlgorithm {
     /// Checks that each connection has one thread block at each end, and that both ends agree on the number and the
     /// sizes of messages. Maps each connection to its messages, in order. Each message is represented by the index of
     /// its first chunk in the sender's buffer.
-    pub(super) fn match_connection_ends(
+    pub(super) fn check_connections_and_map_messages(
         &self,
     ) -> Result<BTreeMap<Connection, Vec<u64>>, TraceError> {
         let mut all: BTreeMap<Connection, [ConnectionEndBlockSteps; 2]> = BTreeMap::new();
@@ -58,13 +58,13 @@ impl MscclAlgorithm {
         }
         let mut messages = BTreeMap::new();
         for (connection, ends) in all {
-            let chunks = self.check_ends(connection, &ends)?;
+            let chunks = self.check_ends_and_list_first_chunks(connection, &ends)?;
             messages.insert(connection, chunks);
         }
         Ok(messages)
     }
 
-    fn check_ends(
+    fn check_ends_and_list_first_chunks(
         &self,
         (from, to, channel): Connection,
         [sender, receiver]: &[ConnectionEndBlockSteps; 2],

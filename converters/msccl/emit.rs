@@ -28,7 +28,7 @@ impl<'a> MscclTraceWriter<'a> {
     pub fn new(algorithm: &'a MscclAlgorithm, buffer: u64) -> Result<Self, TraceError> {
         Ok(Self {
             algorithm,
-            messages: algorithm.match_connection_ends()?,
+            messages: algorithm.check_connections_and_map_messages()?,
             buffer,
         })
     }
@@ -132,7 +132,7 @@ mod tests {
     use chakram_trace::format::CollectiveKind;
 
     #[test]
-    fn chunks_share_the_bytes() {
+    fn bytes_not_divisible_by_chunks_are_split_nearly_equally() {
         let algorithm = MscclAlgorithm {
             name: String::new(),
             kind: CollectiveKind::AllReduce,

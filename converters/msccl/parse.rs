@@ -2,7 +2,9 @@
 //! contain `step` elements.
 
 use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, error_at};
-use chakram_trace::format::{CollectiveKind, TraceError, TraceErrorLocation, escape_name};
+use chakram_trace::format::{
+    CollectiveKind, TraceError, TraceErrorLocation, escape_and_shorten_name,
+};
 use roxmltree::{Document, Node};
 
 /// Maximum number of chunks, GPUs, channels, thread blocks per GPU, and steps per thread block. It is far above MSCCL's
@@ -46,7 +48,11 @@ impl<'d> XmlElement<'d> {
     }
 
     /// Parses the attribute `key` as a number from 0 to `most`; −1 becomes `None`.
-    fn optional_number(&self, key: &str, most: u64) -> Result<Option<u64>, TraceError> {
+    fn number_attribute_or_none_if_minus_one(
+        &self,
+        key: &str,
+        most: u64,
+    ) -> Result<Option<u64>, TraceError> {
         let text = self.text_attribute(key)?;
         if text == "-1" {
             return Ok(None);
@@ -54,7 +60,7 @@ impl<'d> XmlElement<'d> {
         match text.parse() {
             Ok(number) if number <= most => Ok(Some(number)),
             _ => {
-                let found = format!("`{key}` is \"{}\"", escape_name(text));
+                let found = format!("`{key}` is \"{}\"", escape_and_shorten_name(text));
                 let hint = format!("a number from 0 to {most}, or -1 for none");
                 Err(error_at(self.line_and_column(), found, hint))
             }
@@ -62,25 +68,26 @@ impl<'d> XmlElement<'d> {
     }
 
     fn number_attribute(&self, key: &str, most: u64) -> Result<u64, TraceError> {
-        self.optional_number(key, most)?.ok_or_else(|| {
-            let found = format!("`{key}` is \"-1\"");
-            error_at(
-                self.line_and_column(),
-                found,
-                format!("a number from 0 to {most}"),
-            )
-        })
+        self.number_attribute_or_none_if_minus_one(key, most)?
+            .ok_or_else(|| {
+                let found = format!("`{key}` is \"-1\"");
+                error_at(
+                    self.line_and_column(),
+                    found,
+                    format!("a number from 0 to {most}"),
+                )
+            })
     }
 
     /// Returns the child elements, sorted by their attribute `key`. All of them must be `name` elements, and their
     /// `key` attributes must be 0, 1, 2, ….
-    fn children_sorted_by_number(&self, name: &str, key: &str) -> Result<Vec<Self>, TraceError> {
+    fn children_numbered_from_zero(&self, name: &str, key: &str) -> Result<Vec<Self>, TraceError> {
         let mut inner = Vec::new();
         for element in self.0.children().filter(Node::is_element).map(XmlElement) {
             if element.tag_name() != name {
                 let found = format!(
                     "<{}> in <{}>",
-                    escape_name(element.tag_name()),
+                    escape_and_shorten_name(element.tag_name()),
                     self.tag_name()
                 );
                 return Err(error_at(
@@ -126,7 +133,10 @@ impl MscclAlgorithm {
         })?;
         let algo = XmlElement(document.root_element());
         if algo.tag_name() != "algo" {
-            let found = format!("the root element is <{}>", escape_name(algo.tag_name()));
+            let found = format!(
+                "the root element is <{}>",
+                escape_and_shorten_name(algo.tag_name())
+            );
             return Err(error_at(
                 algo.line_and_column(),
                 found,
@@ -136,14 +146,14 @@ impl MscclAlgorithm {
         let coll = algo.text_attribute("coll")?;
         let Some((_, kind)) = COLLECTIVES.iter().find(|(word, _)| *word == coll) else {
             let words = COLLECTIVES.map(|(word, _)| word).join(", ");
-            let found = format!("the collective \"{}\"", escape_name(coll));
+            let found = format!("the collective \"{}\"", escape_and_shorten_name(coll));
             return Err(error_at(
                 algo.line_and_column(),
                 found,
                 format!("one of {words}"),
             ));
         };
-        let gpus = algo.children_sorted_by_number("gpu", "id")?;
+        let gpus = algo.children_numbered_from_zero("gpu", "id")?;
         let stated = algo.number_attribute("ngpus", MOST)?;
         if gpus.len() as u64 != stated || stated < 2 {
             let found = format!("{} <gpu> elements, but `ngpus` is {stated}", gpus.len());
@@ -183,13 +193,13 @@ impl MscclAlgorithm {
             range,
             gpus: gpus.collect::<Result<_, _>>()?,
         };
-        this.check_waits()?;
-        this.match_connection_ends()?;
+        this.check_awaited_steps_exist()?;
+        this.check_connections_and_map_messages()?;
         Ok(this)
     }
 
     /// Rejects steps that wait for a step that does not exist.
-    fn check_waits(&self) -> Result<(), TraceError> {
+    fn check_awaited_steps_exist(&self) -> Result<(), TraceError> {
         for gpu in &self.gpus {
             for step in gpu.blocks.iter().flat_map(|block| &block.steps) {
                 let Some((block, wanted)) = step.after else {
@@ -212,17 +222,23 @@ impl MscclAlgorithm {
 }
 
 fn parse_gpu_element(gpu: &XmlElement<'_>, id: u32, gpus: u64) -> Result<MscclGpu, TraceError> {
-    let blocks = gpu.children_sorted_by_number("tb", "id")?;
-    let blocks = blocks.iter().map(|block| block_of(block, id, gpus));
+    let blocks = gpu.children_numbered_from_zero("tb", "id")?;
+    let blocks = blocks
+        .iter()
+        .map(|block| parse_thread_block_element(block, id, gpus));
     Ok(MscclGpu {
         blocks: blocks.collect::<Result<_, _>>()?,
     })
 }
 
-fn block_of(block: &XmlElement<'_>, own: u32, gpus: u64) -> Result<ThreadBlock, TraceError> {
+fn parse_thread_block_element(
+    block: &XmlElement<'_>,
+    own: u32,
+    gpus: u64,
+) -> Result<ThreadBlock, TraceError> {
     let peer = |key| {
         let peer = block
-            .optional_number(key, gpus - 1)?
+            .number_attribute_or_none_if_minus_one(key, gpus - 1)?
             .map(|peer| peer as u32);
         if peer == Some(own) {
             let found = format!("`{key}` of a thread block of GPU {own} is {own}, the GPU itself");
@@ -235,8 +251,11 @@ fn block_of(block: &XmlElement<'_>, own: u32, gpus: u64) -> Result<ThreadBlock, 
         Ok(peer)
     };
     let (send, receive) = (peer("send")?, peer("recv")?);
-    let steps = block.children_sorted_by_number("step", "s")?;
-    let steps = steps.iter().map(step_of).collect::<Result<Vec<_>, _>>()?;
+    let steps = block.children_numbered_from_zero("step", "s")?;
+    let steps = steps
+        .iter()
+        .map(parse_step_element)
+        .collect::<Result<Vec<_>, _>>()?;
     for step in &steps {
         let lacks = |needed, peer: Option<u32>| needed && peer.is_none();
         let word = step.kind.xml_word();
@@ -263,11 +282,11 @@ fn block_of(block: &XmlElement<'_>, own: u32, gpus: u64) -> Result<ThreadBlock, 
     })
 }
 
-fn step_of(step: &XmlElement<'_>) -> Result<MscclStep, TraceError> {
+fn parse_step_element(step: &XmlElement<'_>) -> Result<MscclStep, TraceError> {
     let word = step.text_attribute("type")?;
     let Some((kind, _)) = StepKind::ALL.iter().find(|(_, known)| *known == word) else {
         let words = StepKind::ALL.map(|(_, word)| word).join(", ");
-        let found = format!("a step of type \"{}\"", escape_name(word));
+        let found = format!("a step of type \"{}\"", escape_and_shorten_name(word));
         return Err(error_at(
             step.line_and_column(),
             found,
@@ -275,8 +294,8 @@ fn step_of(step: &XmlElement<'_>) -> Result<MscclStep, TraceError> {
         ));
     };
     let after = match (
-        step.optional_number("depid", MOST)?,
-        step.optional_number("deps", MOST)?,
+        step.number_attribute_or_none_if_minus_one("depid", MOST)?,
+        step.number_attribute_or_none_if_minus_one("deps", MOST)?,
     ) {
         (Some(block), Some(step)) => Some((block as u32, step as u32)),
         (None, _) => None,
@@ -293,7 +312,9 @@ fn step_of(step: &XmlElement<'_>) -> Result<MscclStep, TraceError> {
     };
     Ok(MscclStep {
         kind: *kind,
-        source: step.optional_number("srcoff", MOST)?.unwrap_or(0),
+        source: step
+            .number_attribute_or_none_if_minus_one("srcoff", MOST)?
+            .unwrap_or(0),
         count: step.number_attribute("cnt", MOST)?,
         after,
         line: step.line_and_column(),
@@ -306,7 +327,7 @@ mod tests {
 
     /// Builds two GPUs with one thread block each, connected in both directions. GPU 0 runs `first`, and GPU 1 runs
     /// `second`.
-    fn build_two_gpu_algorithm(first: &str, second: &str) -> String {
+    fn build_two_gpu_algorithm_xml(first: &str, second: &str) -> String {
         let gpu = |id: u32, steps: &str| {
             let peer = 1 - id;
             format!(
@@ -332,9 +353,9 @@ mod tests {
     const FREE: &str = "depid=\"-1\" deps=\"-1\"";
 
     #[test]
-    fn files_are_read_whatever_the_order_of_their_elements() {
+    fn parsing_sorts_steps_given_out_of_order() {
         let send = build_step_element(1, "s", 1, FREE) + &build_step_element(0, "nop", 0, FREE);
-        let text = build_two_gpu_algorithm(&send, &build_step_element(0, "rrc", 1, FREE));
+        let text = build_two_gpu_algorithm_xml(&send, &build_step_element(0, "rrc", 1, FREE));
         assert!(MscclAlgorithm::begins_as_msccl(text.as_bytes()));
         let algorithm = MscclAlgorithm::parse(&text).unwrap();
         assert_eq!((&algorithm.name[..], algorithm.chunks), ("two", 2));
@@ -353,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn words_say_what_steps_do() {
+    fn step_type_words_tell_whether_steps_send_or_receive() {
         for (i, (kind, _)) in StepKind::ALL.iter().enumerate() {
             assert_eq!(*kind as usize, i);
         }
@@ -369,46 +390,46 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_has_a_line() {
+    fn parse_errors_state_line_and_fault() {
         let (send, receive) = (
             build_step_element(0, "s", 0, FREE),
             build_step_element(0, "r", 0, FREE),
         );
-        let sound = build_two_gpu_algorithm(&send, &receive);
+        let sound = build_two_gpu_algorithm_xml(&send, &receive);
         MscclAlgorithm::parse(&sound).unwrap();
         for (text, parts) in [
             (
-                build_two_gpu_algorithm(&send, ""),
+                build_two_gpu_algorithm_xml(&send, ""),
                 &["line 5", "GPU 1", "has no receive for this send"][..],
             ),
             (
-                build_two_gpu_algorithm("", &receive),
+                build_two_gpu_algorithm_xml("", &receive),
                 &["GPU 0", "has no send for this receive"],
             ),
             (
-                build_two_gpu_algorithm(&build_step_element(0, "x", 0, FREE), ""),
+                build_two_gpu_algorithm_xml(&build_step_element(0, "x", 0, FREE), ""),
                 &["line 5, column 1", "\"x\"", "rrcs"],
             ),
             (
-                build_two_gpu_algorithm(&build_step_element(1, "nop", 0, FREE), ""),
+                build_two_gpu_algorithm_xml(&build_step_element(1, "nop", 0, FREE), ""),
                 &["<step> with `s` 1, but the next `s` is 0"],
             ),
             (
-                build_two_gpu_algorithm(
+                build_two_gpu_algorithm_xml(
                     &build_step_element(0, "nop", 0, "depid=\"0\" deps=\"7\""),
                     "",
                 ),
                 &["step 7 of thread block 0"],
             ),
             (
-                build_two_gpu_algorithm(
+                build_two_gpu_algorithm_xml(
                     &build_step_element(0, "nop", 0, "depid=\"0\" deps=\"-1\""),
                     "",
                 ),
                 &["but no `deps`"],
             ),
             (
-                build_two_gpu_algorithm(&build_step_element(0, "s", 0, "depid=\"-1\""), ""),
+                build_two_gpu_algorithm_xml(&build_step_element(0, "s", 0, "depid=\"-1\""), ""),
                 &["without `deps`"],
             ),
             (

@@ -234,7 +234,7 @@ fn assign_calls_to_launches(
 impl NcclCall {
     /// Returns the call's arguments under the names that PyTorch's records use. `peer` is the job rank of the
     /// collective's root or of the message's peer.
-    pub fn list_arguments(&self, peer: Option<u32>) -> Vec<(String, String)> {
+    pub fn list_arguments_as_in_pytorch(&self, peer: Option<u32>) -> Vec<(String, String)> {
         let mut arguments = vec![
             ("Collective name".to_owned(), self.kind.to_owned()),
             ("dtype".to_owned(), "Byte".to_owned()),
@@ -265,7 +265,7 @@ impl NcclCall {
 mod tests {
     use super::*;
 
-    fn build_nccl_call(kind: &'static str, bytes: u64) -> NcclCall {
+    fn build_nccl_call_of_kind_and_bytes(kind: &'static str, bytes: u64) -> NcclCall {
         NcclCall {
             kind,
             bytes: Some(bytes),
@@ -279,14 +279,17 @@ mod tests {
         let payload = r#"{"Message size [bytes]": 4096, "Reduction operation": "Sum"}"#;
         assert_eq!(
             NcclCallOrCommInit::parse_range("ncclAllReduce", Some(payload)),
-            Some(NcclCallOrCommInit::Call(build_nccl_call("allreduce", 4096)))
+            Some(NcclCallOrCommInit::Call(build_nccl_call_of_kind_and_bytes(
+                "allreduce",
+                4096
+            )))
         );
         let named =
             "ncclBroadcast(): commHash 0x7f, stream 0x1, data_size 512, type_size 4, root 3, pid 9";
         let expected = NcclCall {
             root: Some(3),
             communicator: Some("0x7f".to_owned()),
-            ..build_nccl_call("broadcast", 512)
+            ..build_nccl_call_of_kind_and_bytes("broadcast", 512)
         };
         assert_eq!(
             NcclCallOrCommInit::parse_range(named, None),
@@ -313,7 +316,7 @@ mod tests {
         );
         let unsaid = NcclCall {
             bytes: None,
-            ..build_nccl_call("allreduce", 0)
+            ..build_nccl_call_of_kind_and_bytes("allreduce", 0)
         };
         assert_eq!(
             NcclCallOrCommInit::parse_range("ncclAllReduce", None),
@@ -332,39 +335,40 @@ mod tests {
     /// Two calls and one kernel: the kernel moves 100 + 28 bytes. Two calls and two kernels: each kernel gets
     /// one call. Two calls and three kernels: the calls cannot be assigned.
     #[test]
-    fn kernels_have_the_calls_before_their_launches() {
+    fn one_kernel_sums_calls_and_two_kernels_get_one_call_each() {
         let of = |moments: &[NcclCallOrKernelLaunch]| {
             let moments = (0..).zip(moments.iter().cloned()).collect();
             map_kernels_to_nccl_calls(BTreeMap::from([(0, moments)]))
         };
-        let calls = [100, 28]
-            .map(|bytes| NcclCallOrKernelLaunch::Call(build_nccl_call("allreduce", bytes)));
+        let calls = [100, 28].map(|bytes| {
+            NcclCallOrKernelLaunch::Call(build_nccl_call_of_kind_and_bytes("allreduce", bytes))
+        });
         let launch = |event| NcclCallOrKernelLaunch::Launch(event, Some("allreduce"));
         let one = of(&[&calls[..], &[launch(7)]].concat());
         assert_eq!(
             one,
-            BTreeMap::from([(7, build_nccl_call("allreduce", 128))])
+            BTreeMap::from([(7, build_nccl_call_of_kind_and_bytes("allreduce", 128))])
         );
         let two = of(&[&calls[..], &[launch(7), launch(8)]].concat());
         let each = [
-            (7, build_nccl_call("allreduce", 100)),
-            (8, build_nccl_call("allreduce", 28)),
+            (7, build_nccl_call_of_kind_and_bytes("allreduce", 100)),
+            (8, build_nccl_call_of_kind_and_bytes("allreduce", 28)),
         ];
         assert_eq!(two, BTreeMap::from(each));
         let three = of(&[&calls[..], &[launch(7), launch(8), launch(9)]].concat());
         assert!(three.is_empty());
         // A kernel that executes a send and a receive gets no call.
-        let both =
-            ["send", "recv"].map(|kind| NcclCallOrKernelLaunch::Call(build_nccl_call(kind, 9)));
+        let both = ["send", "recv"]
+            .map(|kind| NcclCallOrKernelLaunch::Call(build_nccl_call_of_kind_and_bytes(kind, 9)));
         let both = of(&[&both[..], &[NcclCallOrKernelLaunch::Launch(7, None)]].concat());
         assert!(both.is_empty());
         let one_way = [
-            NcclCallOrKernelLaunch::Call(build_nccl_call("send", 9)),
+            NcclCallOrKernelLaunch::Call(build_nccl_call_of_kind_and_bytes("send", 9)),
             NcclCallOrKernelLaunch::Launch(7, None),
         ];
         assert_eq!(
             of(&one_way),
-            BTreeMap::from([(7, build_nccl_call("send", 9))])
+            BTreeMap::from([(7, build_nccl_call_of_kind_and_bytes("send", 9))])
         );
     }
 }

@@ -79,7 +79,7 @@ pub(super) struct ProcessCapture {
 
 impl ProcessCapture {
     /// Adds communication arguments to a kernel's event.
-    pub fn add_arguments(&mut self, event: u32, arguments: Vec<(String, String)>) {
+    pub fn add_arguments_to_event(&mut self, event: u32, arguments: Vec<(String, String)>) {
         let args = self.trace.args.len() as u32;
         self.trace.args.push(arguments);
         let event = &mut self.trace.events[event as usize];
@@ -94,7 +94,7 @@ impl ProcessCapture {
     pub fn finish_trace(mut self) -> (PathBuf, KinetoTrace) {
         self.trace.details = self.details.into_keys();
         self.trace.left_out = self.left_out.into_iter().collect();
-        self.trace.drop_outside();
+        self.trace.drop_events_with_impossible_times();
         (self.file, self.trace)
     }
 }
@@ -131,13 +131,13 @@ pub(super) fn read_processes(
     reader.read_kernels()?;
     reader.read_copies()?;
     reader.read_memory_sets()?;
-    reader.read_graph_launches()?;
+    reader.read_graph_launches_as_kernels()?;
     reader.read_runtime()?;
     reader.read_nvtx_ranges()?;
-    reader.read_event_records()?;
+    reader.read_cuda_event_records()?;
     reader.read_syncs()?;
     reader.name_threads()?;
-    reader.finish_processes()
+    reader.finish_into_processes_with_device_work()
 }
 
 /// State of reading an export.
@@ -261,7 +261,7 @@ impl<'d> NsysExportReader<'d> {
 
     /// Returns when a row's event started and how long it took, by the host's clock. A row without start or duration is
     /// counted as skipped.
-    fn host_time(
+    fn host_start_and_duration(
         &mut self,
         row: &[SqliteValue<'_>],
         global: SqliteValue<'_>,
@@ -320,7 +320,7 @@ impl<'d> NsysExportReader<'d> {
         bytes: u64,
     ) -> Result<Option<u32>, TraceError> {
         let global = row[5];
-        let Some((start, duration)) = self.host_time(row, global) else {
+        let Some((start, duration)) = self.host_start_and_duration(row, global) else {
             return Ok(None);
         };
         let device = row[2]
@@ -332,7 +332,7 @@ impl<'d> NsysExportReader<'d> {
         process.devices.insert(device);
         let tracks = &mut process.trace.tracks;
         let track = *process.streams.entry((device, stream)).or_insert_with(|| {
-            add_track(
+            append_track_and_return_index(
                 tracks,
                 KinetoTrackIdentity {
                     pid: format!("device {device}"),
@@ -353,12 +353,12 @@ impl<'d> NsysExportReader<'d> {
         self.push(global, event).map(Some)
     }
 
-    fn text_index(&self, id: SqliteValue<'_>) -> Option<u32> {
+    fn text_index_of_string_id(&self, id: SqliteValue<'_>) -> Option<u32> {
         self.text_of.get(&id.to_integer()?).copied()
     }
 
     /// Returns the communication that the name at index `name` describes.
-    fn kernel_hint(&mut self, name: u32) -> KernelNameHint {
+    fn communication_hint_of_kernel_name(&mut self, name: u32) -> KernelNameHint {
         let index = name as usize;
         if self.hints.len() <= index {
             self.hints.resize(self.texts.len(), None);
@@ -370,19 +370,23 @@ impl<'d> NsysExportReader<'d> {
     fn read_kernels(&mut self) -> Result<(), TraceError> {
         let columns = ["demangledName", "shortName", "graphNodeId"];
         self.for_each_work_row(WORK[0], &columns, &mut |this, row| {
-            let name = this.text_index(row[6]).or_else(|| this.text_index(row[7]));
+            let name = this
+                .text_index_of_string_id(row[6])
+                .or_else(|| this.text_index_of_string_id(row[7]));
             let shown = name
                 .map_or("kernel", |name| this.texts.get(name))
                 .to_owned();
             let Some(event) = this.add_device_work(row, &shown, EventCategory::Kernel, 0)? else {
                 return Ok(());
             };
-            let hint = name.map_or(KernelNameHint::Nothing, |name| this.kernel_hint(name));
+            let hint = name.map_or(KernelNameHint::Nothing, |name| {
+                this.communication_hint_of_kernel_name(name)
+            });
             let is_of_graph = row[8].to_unsigned_integer().is_some_and(|node| node > 0);
             if let (KernelNameHint::Communicates(kind), false) = (hint, is_of_graph)
                 && let Some(correlation) = row[4].to_unsigned_integer()
             {
-                let kind = kind.and_then(record_name);
+                let kind = kind.and_then(pytorch_record_name_of_collective);
                 let process = this.process_of_row(row[5]);
                 let kernels = process.kernels.entry(correlation).or_default();
                 kernels.push((event, kind));
@@ -414,7 +418,7 @@ impl<'d> NsysExportReader<'d> {
 
     /// Reads launches of CUDA graphs that the profiler traced as a whole. Each becomes one kernel, on the stream that
     /// ran it.
-    fn read_graph_launches(&mut self) -> Result<(), TraceError> {
+    fn read_graph_launches_as_kernels(&mut self) -> Result<(), TraceError> {
         let columns = ["graphId"];
         self.for_each_work_row(WORK[3], &columns, &mut |this, row| {
             let name = match row[6].to_integer() {
@@ -434,7 +438,7 @@ impl<'d> NsysExportReader<'d> {
         let pid = process.pid;
         let tracks = &mut process.trace.tracks;
         *process.threads.entry(id).or_insert_with(|| {
-            add_track(
+            append_track_and_return_index(
                 tracks,
                 KinetoTrackIdentity {
                     pid: pid.to_string(),
@@ -457,11 +461,11 @@ impl<'d> NsysExportReader<'d> {
                 let hint = "export with a newer Nsight Systems, whose kernels have `globalPid`";
                 return Err(TraceError::invalid_file(this.path, found, hint));
             }
-            let Some((start, duration)) = this.host_time(row, global) else {
+            let Some((start, duration)) = this.host_start_and_duration(row, global) else {
                 return Ok(());
             };
             let name = this
-                .text_index(row[4])
+                .text_index_of_string_id(row[4])
                 .map_or("CUDA call", |name| this.texts.get(name));
             let name = strip_api_version(name).to_owned();
             let correlation = row[3].to_unsigned_integer().unwrap_or(0);
@@ -499,7 +503,7 @@ impl<'d> NsysExportReader<'d> {
         self.for_each_row("NVTX_EVENTS", &columns, &mut |this, row| {
             let global = row[2];
             let id_text = |this: &Self, id| {
-                this.text_index(id)
+                this.text_index_of_string_id(id)
                     .map(|text| this.texts.get(text).to_owned())
             };
             let name = row[4].to_text().map(|text| text.into_owned());
@@ -531,7 +535,7 @@ impl<'d> NsysExportReader<'d> {
                     .or_default() += 1;
                 return Ok(());
             }
-            let Some((start, duration)) = this.host_time(row, global) else {
+            let Some((start, duration)) = this.host_start_and_duration(row, global) else {
                 return Ok(());
             };
             let track = this.thread_track(global);
@@ -557,7 +561,7 @@ impl<'d> NsysExportReader<'d> {
     }
 
     /// Reads the records of the CUDA events for which streams wait.
-    fn read_event_records(&mut self) -> Result<(), TraceError> {
+    fn read_cuda_event_records(&mut self) -> Result<(), TraceError> {
         let columns = ["correlationId", "streamId", "eventId", "globalPid"];
         self.for_each_row(
             "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
@@ -592,7 +596,7 @@ impl<'d> NsysExportReader<'d> {
             let Some((_, name)) = SYNCS.iter().find(|(number, _)| *number == kind) else {
                 return Ok(());
             };
-            let Some((start, duration)) = this.host_time(row, global) else {
+            let Some((start, duration)) = this.host_start_and_duration(row, global) else {
                 return Ok(());
             };
             let correlation = row[4].to_unsigned_integer().unwrap_or(0);
@@ -616,7 +620,7 @@ impl<'d> NsysExportReader<'d> {
                 ]);
             }
             let stream = row[3].to_integer().unwrap_or(-1);
-            let track = this.track_of_syncs(global);
+            let track = this.get_or_add_sync_track_of_process(global);
             let event = PendingKinetoEvent {
                 name,
                 category: EventCategory::Sync,
@@ -634,11 +638,11 @@ impl<'d> NsysExportReader<'d> {
     }
 
     /// Returns the track for synchronizations; no work runs on this track.
-    fn track_of_syncs(&mut self, global: SqliteValue<'_>) -> u32 {
+    fn get_or_add_sync_track_of_process(&mut self, global: SqliteValue<'_>) -> u32 {
         let process = self.process_of_row(global);
         let tracks = &mut process.trace.tracks;
         *process.streams.entry((i32::MIN, 0)).or_insert_with(|| {
-            add_track(
+            append_track_and_return_index(
                 tracks,
                 KinetoTrackIdentity {
                     name: "synchronisations".to_owned(),
@@ -651,7 +655,7 @@ impl<'d> NsysExportReader<'d> {
     fn name_threads(&mut self) -> Result<(), TraceError> {
         self.for_each_row("ThreadNames", &["nameId", "globalTid"], &mut |this, row| {
             let Some(name) = this
-                .text_index(row[0])
+                .text_index_of_string_id(row[0])
                 .map(|name| this.texts.get(name).to_owned())
             else {
                 return Ok(());
@@ -667,7 +671,7 @@ impl<'d> NsysExportReader<'d> {
     }
 
     /// Returns the processes with device work.
-    fn finish_processes(mut self) -> Result<Vec<ProcessCapture>, TraceError> {
+    fn finish_into_processes_with_device_work(mut self) -> Result<Vec<ProcessCapture>, TraceError> {
         let mut devices: BTreeMap<i64, String> = BTreeMap::new();
         let mut host = None;
         let database = self.database;
@@ -708,7 +712,7 @@ impl<'d> NsysExportReader<'d> {
                 .clone()
                 .map(|version| ("nsys_export".to_owned(), version));
             process.trace.versions.extend(version);
-            process.trace.bytes = database.file_bytes() / count;
+            process.trace.bytes = database.file_size_in_bytes() / count;
             process.trace.source = Some("nsys");
             process
         });
@@ -728,7 +732,10 @@ fn for_each_row(
 }
 
 /// Adds a track, and returns its index.
-fn add_track(tracks: &mut Vec<KinetoTrackIdentity>, track: KinetoTrackIdentity) -> u32 {
+fn append_track_and_return_index(
+    tracks: &mut Vec<KinetoTrackIdentity>,
+    track: KinetoTrackIdentity,
+) -> u32 {
     tracks.push(track);
     tracks.len() as u32 - 1
 }
@@ -768,7 +775,7 @@ fn strip_api_version(name: &str) -> &str {
 }
 
 /// Returns the name that PyTorch's records use for a collective, or `None` for kinds that have no name there.
-fn record_name(kind: CollectiveKind) -> Option<&'static str> {
+fn pytorch_record_name_of_collective(kind: CollectiveKind) -> Option<&'static str> {
     Some(match kind {
         CollectiveKind::AllReduce => "allreduce",
         CollectiveKind::AllGather => "allgather",

@@ -12,7 +12,7 @@
 //! and ends with an error.
 
 use chakram_trace::format::file::{DecompressedStream, read_all};
-use chakram_trace::format::{TraceError, TraceErrorLocation, escape_name};
+use chakram_trace::format::{TraceError, TraceErrorLocation, escape_and_shorten_name};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -169,7 +169,7 @@ impl SqliteDatabase {
 
     /// Opens a file whose contents are in memory.
     #[cfg(test)]
-    pub fn of(contents: Vec<u8>) -> Result<Self, TraceError> {
+    pub fn open_from_memory(contents: Vec<u8>) -> Result<Self, TraceError> {
         let bytes = contents.len() as u64;
         Self::new(Path::new("export"), DatabaseBytes::Memory(contents), bytes)
     }
@@ -250,7 +250,7 @@ impl SqliteDatabase {
     }
 
     /// Returns the size of the file, in bytes.
-    pub fn file_bytes(&self) -> u64 {
+    pub fn file_size_in_bytes(&self) -> u64 {
         self.bytes
     }
 
@@ -589,7 +589,7 @@ impl TableRowReader<'_> {
             None => {
                 let found = format!(
                     "the pages of table {} form a cycle",
-                    escape_name(&self.table.name)
+                    escape_and_shorten_name(&self.table.name)
                 );
                 return Err(self.damaged_page_error(number, &found));
             }

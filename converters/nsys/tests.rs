@@ -70,9 +70,9 @@ fn rows_are_read_as_they_were_written() {
             let mut writer = SqliteWriter::default();
             let columns = "id INTEGER NOT NULL PRIMARY KEY, -- its id, (counted), \"from\" 1\n [odd, name] INT, \
                            text TEXT DEFAULT 'a, b', CONSTRAINT one UNIQUE (text), FOREIGN KEY(text) REFERENCES b(c)";
-            writer.table("empty", "a INT", Vec::new());
-            writer.table("main", columns, written.clone());
-            let database = SqliteDatabase::of(writer.file(page)).unwrap();
+            writer.add_table("empty", "a INT", Vec::new());
+            writer.add_table("main", columns, written.clone());
+            let database = SqliteDatabase::open_from_memory(writer.file(page)).unwrap();
             let read =
                 read_table_rows(&database, "main", &["text", "id", "ODD, NAME", "none"]).unwrap();
             let expected = (1..).zip(&written).map(|(id, row)| {
@@ -95,16 +95,16 @@ fn rows_are_read_as_they_were_written() {
 /// Damaged files have pages that refer to themselves or beyond the end of the file, pages of an unknown type, or
 /// wrong header values.
 #[test]
-fn damage_ends_in_an_error() {
+fn damaged_database_files_fail_with_an_error() {
     let rows: Vec<Vec<StoredValue>> = (0..400)
         .map(|i| vec![StoredValue::Integer(i), "x".into()])
         .collect();
     let mut writer = SqliteWriter::default();
-    writer.table("main", "a INT, b TEXT", rows);
+    writer.add_table("main", "a INT, b TEXT", rows);
     let file = writer.file(512);
     let root = 1 + file.chunks(512).rposition(|page| page[0] == 5).unwrap();
     let said = |file: Vec<u8>| {
-        let read = SqliteDatabase::of(file)
+        let read = SqliteDatabase::open_from_memory(file)
             .and_then(|database| read_table_rows(&database, "main", &["a"]));
         read.unwrap_err().to_string()
     };
@@ -234,23 +234,23 @@ impl GeneratedExportCase {
         made
     }
 
-    fn file(&self, page: usize) -> Vec<u8> {
+    fn build_export_file(&self, page: usize) -> Vec<u8> {
         let mut writer = SqliteWriter::default();
         let names = (1..)
             .zip(NAMES)
             .map(|(id, name)| vec![StoredValue::Integer(id), name.into()]);
-        writer.table("StringIds", "id INT, value TEXT", names.collect());
-        writer.table("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, self.kernels.clone());
-        writer.table("CUPTI_ACTIVITY_KIND_MEMCPY", COPY, self.copies.clone());
-        writer.table("CUPTI_ACTIVITY_KIND_RUNTIME", RUNTIME, self.calls.clone());
+        writer.add_table("StringIds", "id INT, value TEXT", names.collect());
+        writer.add_table("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, self.kernels.clone());
+        writer.add_table("CUPTI_ACTIVITY_KIND_MEMCPY", COPY, self.copies.clone());
+        writer.add_table("CUPTI_ACTIVITY_KIND_RUNTIME", RUNTIME, self.calls.clone());
         let ranges = "start INT, end INT, globalTid INT, eventType INT, text TEXT, jsonText TEXT";
-        writer.table("NVTX_EVENTS", ranges, self.ranges.clone());
+        writer.add_table("NVTX_EVENTS", ranges, self.ranges.clone());
         writer.file(page)
     }
 
     /// Returns how long a process was busy, in ns: for each stream, the time covered by at least
     /// one interval, summed over streams.
-    fn union(&self, process: u64) -> i64 {
+    fn sum_busy_time_of_process(&self, process: u64) -> i64 {
         let own = self.busy.iter().filter(|((of, _), _)| *of == process);
         let union = own.map(|(_, intervals)| {
             let mut intervals = intervals.clone();
@@ -278,14 +278,14 @@ fn convert_export_bytes(folder: &Path, file: &[u8]) -> Result<NsysConversionSumm
 /// The conversion loses no kernel and no bytes, and preserves each stream's busy time (the union of its intervals) to
 /// the nanosecond.
 #[test]
-fn random_exports_keep_the_time_of_their_devices() {
+fn random_exports_convert_without_losing_kernels_bytes_or_stream_busy_time() {
     let folder = tempfile::tempdir().unwrap();
     let mut sized = 0;
     for (seed, page) in (1..=12).zip([512, 1024, 4096, 65536].into_iter().cycle()) {
         let processes = 1 + seed % 3;
         let made = GeneratedExportCase::new(seed, processes, 200 + 40 * seed);
         let path = folder.path().join("report.sqlite");
-        let file = made.file(page);
+        let file = made.build_export_file(page);
         std::fs::write(&path, &file).unwrap();
         let read = report::read_processes(&path, &UserCommKernelRules::default()).unwrap();
         assert_eq!(read.len() as u64, processes);
@@ -310,7 +310,7 @@ fn random_exports_keep_the_time_of_their_devices() {
         assert_eq!(sum(|rank| rank.unlaunched), 0, "{seed}");
         assert_eq!(sum(|rank| rank.dropped), made.dropped, "{seed}");
         for (process, rank) in (0..).zip(ranks) {
-            let union = made.union(process);
+            let union = made.sum_busy_time_of_process(process);
             assert_eq!(
                 rank.device_ns,
                 (union as u64, union as u64),
@@ -343,7 +343,7 @@ fn ranks_are_those_of_the_largest_communicator() {
             payload.as_str().into(),
         ]);
     }
-    let summary = convert_export_bytes(folder.path(), &made.file(1024)).unwrap();
+    let summary = convert_export_bytes(folder.path(), &made.build_export_file(1024)).unwrap();
     assert_eq!(summary.order, NcclOrDeviceRankSource::Nccl);
     let processes: Vec<u64> = summary.processes.iter().map(|(_, pid, _)| *pid).collect();
     assert_eq!(processes, [101, 100]);
@@ -355,7 +355,7 @@ fn ranks_are_those_of_the_largest_communicator() {
 fn what_says_nothing_of_devices_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = SqliteWriter::default();
-    writer.table(
+    writer.add_table(
         "StringIds",
         "id INT, value TEXT",
         vec![vec![1.into(), "x".into()]],
@@ -374,13 +374,13 @@ fn what_says_nothing_of_devices_is_refused() {
         assert!(error.contains(part), "{error}");
     }
     let mut other = SqliteWriter::default();
-    other.table("users", "id INT", vec![vec![1.into()]]);
+    other.add_table("users", "id INT", vec![vec![1.into()]]);
     assert!(said(&other.file(1024)).contains("that Nsight Systems did not export"));
-    writer.table("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, Vec::new());
+    writer.add_table("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, Vec::new());
     assert!(said(&writer.file(1024)).contains("are empty"));
     // The reader rejects a database whose newest pages are in a separate log.
     let made = GeneratedExportCase::new(3, 1, 20);
-    let mut file = made.file(1024);
+    let mut file = made.build_export_file(1024);
     (file[18], file[19]) = (2, 2);
     assert!(convert_export_bytes(folder.path(), &file).is_ok());
     std::fs::write(folder.path().join("report.sqlite-wal"), b"pages").unwrap();

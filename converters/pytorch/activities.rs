@@ -119,13 +119,14 @@ pub struct RankActivitiesAndDependencies {
 }
 
 /// Extracts the activities of `rank`, and records in `calls` when each call's result became usable.
-pub fn find_activities(
+pub fn find_activities_and_record_usable_results(
     rank: &JoinedRankCapture,
     calls: &mut CommCalls,
 ) -> RankActivitiesAndDependencies {
-    host_waits::set_done(rank, calls);
+    host_waits::record_when_call_results_are_usable(rank, calls);
     let mut found = InferredDependencyCounts::default();
-    let (mut waits, blocked) = host_waits::find_host_waits(rank, calls, &mut found);
+    let (mut waits, blocked) =
+        host_waits::find_host_waits_for_communication(rank, calls, &mut found);
     let mut bounds = thread_chains::ActivityEndUpperBounds::new(rank, calls);
     device::find_device_waits_of_host(rank, &mut bounds, &mut waits, &mut found);
     let mut activities = RankActivitiesAndDependencies {
@@ -135,8 +136,14 @@ pub fn find_activities(
         blocked,
         ..RankActivitiesAndDependencies::default()
     };
-    let chains = thread_chains::build_thread_chains(rank, calls, bounds, &waits, &mut activities);
-    in_flight::create_in_flight_activities(rank, calls, &chains, &mut activities);
+    let chains = thread_chains::place_activities_in_thread_chains(
+        rank,
+        calls,
+        bounds,
+        &waits,
+        &mut activities,
+    );
+    in_flight::create_activities_of_host_calls(rank, calls, &chains, &mut activities);
     let device_activities =
         device::create_device_activities(rank, calls, &mut activities, &mut found);
     for wait in &waits {
@@ -158,7 +165,7 @@ pub fn find_activities(
     }
     handoffs::link_handoffs(&chains, rank, calls, &mut activities, &mut found);
     activities.stats = found;
-    activities.normalize_dependencies();
+    activities.sort_and_drop_impossible_dependencies();
     activities
 }
 
@@ -224,7 +231,7 @@ impl RankActivitiesAndDependencies {
 
     /// Sorts the dependencies, and drops those that contradict the times: the cause must end before the effect begins.
     /// Zero-length activities at the same moment are ordered by insertion, which prevents cycles.
-    fn normalize_dependencies(&mut self) {
+    fn sort_and_drop_impossible_dependencies(&mut self) {
         sort_dependencies_by_effect(&mut self.dependencies, self.list.len());
         self.dependencies.dedup();
         let list = &self.list;
@@ -269,7 +276,7 @@ fn sort_dependencies_by_effect(dependencies: &mut [(u32, u32)], activities: usiz
 }
 
 /// Returns a flag for each thread, which is true if the thread only executes work that other threads requested.
-fn find_worker_threads(rank: &JoinedRankCapture, calls: &CommCalls) -> Vec<bool> {
+fn flag_worker_threads(rank: &JoinedRankCapture, calls: &CommCalls) -> Vec<bool> {
     let mut works_for = vec![false; rank.threads.len()];
     for call in calls.list.iter().filter(|call| call.worker != NONE) {
         works_for[call.worker as usize] = true;

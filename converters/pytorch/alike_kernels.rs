@@ -75,7 +75,12 @@ impl SameNameWorkEstimator {
 mod tests {
     use super::*;
 
-    fn build_timed_kernel(name: u32, time: u64, flops: u64, bytes: u64) -> TimedKernelWithCost {
+    fn build_timed_kernel_with_flops_and_bytes(
+        name: u32,
+        time: u64,
+        flops: u64,
+        bytes: u64,
+    ) -> TimedKernelWithCost {
         TimedKernelWithCost {
             name,
             time,
@@ -91,11 +96,11 @@ mod tests {
     #[test]
     fn a_kernel_without_an_operator_does_what_the_nearest_of_its_name_does() {
         let kernels = [
-            build_timed_kernel(0, 400, 16_000, 800),
-            build_timed_kernel(0, 100, 2000, 500),
-            build_timed_kernel(0, 120, 0, 0),
-            build_timed_kernel(1, 50, 0, 70),
-            build_timed_kernel(2, 10, 0, 0),
+            build_timed_kernel_with_flops_and_bytes(0, 400, 16_000, 800),
+            build_timed_kernel_with_flops_and_bytes(0, 100, 2000, 500),
+            build_timed_kernel_with_flops_and_bytes(0, 120, 0, 0),
+            build_timed_kernel_with_flops_and_bytes(1, 50, 0, 70),
+            build_timed_kernel_with_flops_and_bytes(2, 10, 0, 0),
         ];
         let alike = SameNameWorkEstimator::new(kernels.into_iter());
         let work = |name, time| {

@@ -62,7 +62,7 @@ pub struct JobRankWithTimeline<'a> {
 }
 
 /// Matches the calls of all ranks. `ranks` must be sorted, and the group of every call must be set.
-pub fn expand_pattern(
+pub fn match_calls_across_ranks(
     ranks: &[JobRankWithTimeline<'_>],
     calls: &[CommCalls],
     groups: &[JobGroup],
@@ -74,7 +74,7 @@ pub fn expand_pattern(
     };
     let mut matches = MatchedAndUnmatchedCallsOfJob::default();
     let calls_of = calls.iter().map(|calls| {
-        let all = sort_calls(calls);
+        let all = sort_calls_in_program_order(calls);
         let collectives = all.filter(|(_, call)| !call.is_message() && call.group != UNTOLD);
         TraceCallsByGroupSlot::new(groups.len(), collectives.map(|(i, call)| (call.group, i)))
     });
@@ -106,7 +106,7 @@ pub fn expand_pattern(
         for sequence in 0..first.calls.len() {
             let calls = members.iter().flat_map(|member| member.call_at(sequence));
             let calls: Vec<RankAndCommIndex> = calls.collect();
-            if calls.iter().any(|&at| job.is_dropped(at)) {
+            if calls.iter().any(|&at| job.has_dropped_kernel(at)) {
                 let others = calls.into_iter().map(|at| (at, PARTNER_DROPPED));
                 matches.unmatched.extend(others);
                 continue;
@@ -127,7 +127,9 @@ pub fn expand_pattern(
     }
     job.match_messages(&mut matches);
     // Dropped calls have no node, so they are not reported as unmatched.
-    matches.unmatched.retain(|&(at, _)| !job.is_dropped(at));
+    matches
+        .unmatched
+        .retain(|&(at, _)| !job.has_dropped_kernel(at));
     Ok(matches)
 }
 
@@ -135,7 +137,9 @@ pub fn expand_pattern(
 const PARTNER_DROPPED: &str = "with partners whose kernels the profiler dropped";
 
 /// Returns a rank's calls in program order, with their indices. Dropped calls have the highest indices.
-fn sort_calls(calls: &CommCalls) -> impl Iterator<Item = (u32, &CommCall)> + Clone {
+fn sort_calls_in_program_order(
+    calls: &CommCalls,
+) -> impl Iterator<Item = (u32, &CommCall)> + Clone {
     let mut all: Vec<(u32, &CommCall)> =
         (0..).zip(calls.list.iter().chain(&calls.dropped)).collect();
     if !calls.dropped.is_empty() {
@@ -161,11 +165,11 @@ impl<'a> CapturedCalls<'a> {
     }
 
     /// Returns true if a call's kernel was dropped.
-    fn is_dropped(&self, at: RankAndCommIndex) -> bool {
+    fn has_dropped_kernel(&self, at: RankAndCommIndex) -> bool {
         at.1 as usize >= self.calls[at.0 as usize].list.len()
     }
 
-    fn kind_of(&self, at: RankAndCommIndex) -> CollectiveKind {
+    fn collective_kind_of_call(&self, at: RankAndCommIndex) -> CollectiveKind {
         match self.call_at(at).act {
             CommOp::Collective(kind) => kind,
             _ => unreachable!("messages are not among them"),
@@ -180,7 +184,10 @@ impl<'a> CapturedCalls<'a> {
         alone: &mut Vec<(RankAndCommIndex, &'static str)>,
     ) -> Vec<MemberCalls<'c>> {
         let outlines = |member: &MemberCalls<'_>| -> Vec<CallFingerprint> {
-            member.iter().map(|at| self.outline_of_call(at)).collect()
+            member
+                .iter()
+                .map(|at| self.build_call_fingerprint(at))
+                .collect()
         };
         let Some((first, others)) = members.split_first() else {
             return members;
@@ -215,12 +222,12 @@ impl<'a> CapturedCalls<'a> {
         members
     }
 
-    fn outline_of_call(&self, at: RankAndCommIndex) -> CallFingerprint {
+    fn build_call_fingerprint(&self, at: RankAndCommIndex) -> CallFingerprint {
         let call = self.call_at(at);
         // The root may end before the others begin, so its times are of no use for aligning calls.
         let timed = !self.ranks[at.0 as usize].timeline.untimed
-            && !self.kind_of(at).has_root()
-            && !self.is_dropped(at);
+            && !self.collective_kind_of_call(at).has_root()
+            && !self.has_dropped_kernel(at);
         CallFingerprint {
             signature: self.signature_of_collective(at),
             sequence: call.asked.sequence,
@@ -229,7 +236,7 @@ impl<'a> CapturedCalls<'a> {
     }
 
     fn signature_of_collective(&self, at: RankAndCommIndex) -> CollectiveSignature {
-        let kind = self.kind_of(at);
+        let kind = self.collective_kind_of_call(at);
         // In a scatter, only the root knows the total size. In all-to-all and gather, each member may have its own
         // size. In these collectives, different sizes are therefore not an error.
         let one_size = !matches!(
@@ -243,23 +250,23 @@ impl<'a> CapturedCalls<'a> {
         CollectiveSignature {
             kind,
             bytes: if one_size { self.comm_size_of(at) } else { 0 },
-            root: self.root_of(at),
+            root: self.root_member_index_of_call(at),
         }
     }
 
     /// Returns the index of the root among the members.
-    fn root_of(&self, at: RankAndCommIndex) -> Option<u32> {
+    fn root_member_index_of_call(&self, at: RankAndCommIndex) -> Option<u32> {
         self.call_at(at)
             .asked
             .peer
-            .filter(|_| self.kind_of(at).has_root())
+            .filter(|_| self.collective_kind_of_call(at).has_root())
     }
 
     fn comm_size_of(&self, at: RankAndCommIndex) -> u64 {
         let call = self.call_at(at);
         let count = self.groups[call.group as usize].ranks.len() as u64;
         comm_size(
-            self.kind_of(at),
+            self.collective_kind_of_call(at),
             call.asked.bytes_in,
             call.asked.bytes_out,
             count,
@@ -275,12 +282,12 @@ impl<'a> CapturedCalls<'a> {
         let bytes = sizes.clone().max().unwrap_or(0);
         let asked = members.iter().any(|&at| self.call_at(at).asked.uneven);
         let uneven = asked || sizes.clone().any(|size| size != bytes);
-        let root = self.root_of(members[0]);
+        let root = self.root_member_index_of_call(members[0]);
         let root = root.and_then(|root| self.groups[group as usize].ranks.get(root as usize));
         let rank = |at: &RankAndCommIndex| self.ranks[at.0 as usize].number;
         let root = root.and_then(|root| members.iter().position(|at| rank(at) == *root));
         MatchedCollective {
-            kind: self.kind_of(members[0]),
+            kind: self.collective_kind_of_call(members[0]),
             group,
             root: root.map(|at| at as u32),
             bytes,
@@ -292,7 +299,7 @@ impl<'a> CapturedCalls<'a> {
     fn match_messages(&self, matches: &mut MatchedAndUnmatchedCallsOfJob) {
         let mut halves = Vec::new();
         for (index, (rank, calls)) in (0..).zip(self.ranks.iter().zip(self.calls)) {
-            let all = sort_calls(calls);
+            let all = sort_calls_in_program_order(calls);
             for (number, call) in all.filter(|(_, call)| call.is_message() && call.group != UNTOLD)
             {
                 let at = (index, number);
@@ -317,7 +324,7 @@ impl<'a> CapturedCalls<'a> {
         }
         for found in match_messages(&mut halves) {
             for (send, receive) in found.matched_pairs() {
-                match self.is_dropped(send) || self.is_dropped(receive) {
+                match self.has_dropped_kernel(send) || self.has_dropped_kernel(receive) {
                     true => {
                         let both = [send, receive].map(|at| (at, PARTNER_DROPPED));
                         matches.unmatched.extend(both);

@@ -38,12 +38,12 @@ pub fn find_call_window_shift(
 ) -> Option<i64> {
     let (n, m) = (one.len() as i64, other.len() as i64);
     if let Some(shift) = find_shift_by_sequence(one, other) {
-        return windows_agree(one, other, shift).then_some(shift);
+        return signatures_agree_at_shift(one, other, shift).then_some(shift);
     }
-    if n == m && windows_agree(one, other, 0) {
+    if n == m && signatures_agree_at_shift(one, other, 0) {
         let together = match one_clock {
-            true => overlap_in_time(one, other),
-            false => median_end_time_difference(one, other, 0).1 < ALIKE,
+            true => at_least_half_of_pairs_overlap_in_time(one, other),
+            false => median_end_difference_and_deviation(one, other, 0).1 < ALIKE,
         };
         if together {
             return Some(0);
@@ -53,9 +53,9 @@ pub fn find_call_window_shift(
     let least = (n.min(m) + 1) / 2;
     let (low, high) = ((n - m).min(0) - FARTHEST, (n - m).max(0) + FARTHEST);
     let shifts = (low..=high).filter(|&shift| overlap_count(n, m, shift) >= least.max(1));
-    let fitting = shifts.filter(|&shift| windows_agree(one, other, shift));
+    let fitting = shifts.filter(|&shift| signatures_agree_at_shift(one, other, shift));
     fitting.min_by_key(|&shift| {
-        let (offset, spread) = median_end_time_difference(one, other, shift);
+        let (offset, spread) = median_end_difference_and_deviation(one, other, shift);
         // If the times are inconclusive, prefer to align the starts, then the ends.
         let end = if shift == 0 {
             0
@@ -106,12 +106,16 @@ fn matching_pairs<'c>(
     ones.zip(other.iter().skip(skipped(-shift)))
 }
 
-fn windows_agree(one: &[CallFingerprint], other: &[CallFingerprint], shift: i64) -> bool {
+fn signatures_agree_at_shift(
+    one: &[CallFingerprint],
+    other: &[CallFingerprint],
+    shift: i64,
+) -> bool {
     matching_pairs(one, other, shift).all(|(one, other)| one.signature == other.signature)
 }
 
 /// Returns the median difference between end times, and the median deviation from this difference.
-fn median_end_time_difference(
+fn median_end_difference_and_deviation(
     one: &[CallFingerprint],
     other: &[CallFingerprint],
     shift: i64,
@@ -119,13 +123,16 @@ fn median_end_time_difference(
     let ends =
         matching_pairs(one, other, shift).map(|(one, other)| Some(one.span?.1 - other.span?.1));
     let mut ends: Vec<i64> = ends.flatten().collect();
-    let middle = median_of(&mut ends);
+    let middle = upper_median_of(&mut ends);
     let mut apart: Vec<i64> = ends.iter().map(|end| (end - middle).abs()).collect();
-    (middle, median_of(&mut apart))
+    (middle, upper_median_of(&mut apart))
 }
 
 /// Returns true if at least half of the pairs overlap in time. Both lists must use the same clock.
-fn overlap_in_time(one: &[CallFingerprint], other: &[CallFingerprint]) -> bool {
+fn at_least_half_of_pairs_overlap_in_time(
+    one: &[CallFingerprint],
+    other: &[CallFingerprint],
+) -> bool {
     let spans = matching_pairs(one, other, 0).filter_map(|(one, other)| one.span.zip(other.span));
     let spans: Vec<_> = spans.collect();
     let apart = |&&(one, other): &&((i64, i64), (i64, i64))| {
@@ -134,7 +141,7 @@ fn overlap_in_time(one: &[CallFingerprint], other: &[CallFingerprint]) -> bool {
     spans.iter().filter(apart).count() * 2 <= spans.len()
 }
 
-fn median_of(values: &mut [i64]) -> i64 {
+fn upper_median_of(values: &mut [i64]) -> i64 {
     statistics::middle_values(values).map_or(0, |[_, upper]| upper)
 }
 
@@ -143,7 +150,7 @@ mod tests {
     use super::*;
     use chakram_trace::format::CollectiveKind;
 
-    fn build_all_reduce_call(bytes: u64, end: i64) -> CallFingerprint {
+    fn build_all_reduce_fingerprint(bytes: u64, end: i64) -> CallFingerprint {
         CallFingerprint {
             signature: CollectiveSignature {
                 kind: CollectiveKind::AllReduce,
@@ -157,7 +164,7 @@ mod tests {
 
     /// Builds a job whose steps have three collectives each. The collectives have the given sizes and take 2, 3 and 5
     /// ms.
-    fn build_job_calls(steps: i64, sizes: [u64; 3]) -> Vec<CallFingerprint> {
+    fn build_steps_of_three_all_reduces(steps: i64, sizes: [u64; 3]) -> Vec<CallFingerprint> {
         let ends = (0..steps).flat_map(|step| {
             // Each step is 80 µs longer than the previous step.
             let start = step * 10_000_000 + step * step * 40_000;
@@ -165,11 +172,11 @@ mod tests {
         });
         let sizes = sizes.into_iter().cycle();
         ends.zip(sizes)
-            .map(|(end, bytes)| build_all_reduce_call(bytes, end))
+            .map(|(end, bytes)| build_all_reduce_fingerprint(bytes, end))
             .collect()
     }
 
-    fn shift_call_range(
+    fn copy_calls_with_shifted_clock(
         calls: &[CallFingerprint],
         range: std::ops::Range<usize>,
         clock: i64,
@@ -182,9 +189,9 @@ mod tests {
     }
 
     #[test]
-    fn windows_lie_where_sizes_agree_and_collectives_end_together() {
+    fn window_shift_is_found_from_sizes_and_end_times_despite_clock_offset() {
         for sizes in [[1, 2, 3], [7, 7, 7]] {
-            let all = build_job_calls(8, sizes);
+            let all = build_steps_of_three_all_reduces(8, sizes);
             for clock in [0, 300_000, -4_000_000] {
                 for (one, other) in [
                     (0..24, 0..24),
@@ -197,8 +204,8 @@ mod tests {
                 ] {
                     let expected = other.start as i64 - one.start as i64;
                     let (a, b) = (
-                        shift_call_range(&all, one, 0),
-                        shift_call_range(&all, other, clock),
+                        copy_calls_with_shifted_clock(&all, one, 0),
+                        copy_calls_with_shifted_clock(&all, other, clock),
                     );
                     for one_clock in [false, clock == 0] {
                         assert_eq!(
@@ -223,7 +230,7 @@ mod tests {
     fn only_one_clock_moves_lists_of_one_length_that_agree() {
         let calls = |first: i64| -> Vec<CallFingerprint> {
             (first..first + 9)
-                .map(|k| build_all_reduce_call(7, k * 10_000_000))
+                .map(|k| build_all_reduce_fingerprint(7, k * 10_000_000))
                 .collect()
         };
         assert_eq!(find_call_window_shift(&calls(1), &calls(0), true), Some(-1));
@@ -236,11 +243,11 @@ mod tests {
     }
 
     #[test]
-    fn numbers_tell_more_than_times() {
+    fn sequence_numbers_outweigh_times_in_finding_the_window_shift() {
         let numbered = |first: u64, count: u64| -> Vec<CallFingerprint> {
             let calls = (0..count).map(|k| CallFingerprint {
                 sequence: Some(first + k),
-                ..build_all_reduce_call(7, k as i64 * 10_000_000)
+                ..build_all_reduce_fingerprint(7, k as i64 * 10_000_000)
             });
             calls.collect()
         };
@@ -261,7 +268,7 @@ mod tests {
     #[test]
     fn without_times_the_first_or_the_last_calls_are_in_common() {
         let untimed = |range: std::ops::Range<usize>| -> Vec<CallFingerprint> {
-            let all = build_job_calls(8, [1, 2, 3]);
+            let all = build_steps_of_three_all_reduces(8, [1, 2, 3]);
             let calls = all[range].iter();
             calls
                 .map(|call| CallFingerprint {
@@ -289,7 +296,11 @@ mod tests {
             Some(0)
         );
         assert_eq!(
-            find_call_window_shift(&untimed(0..6), &[build_all_reduce_call(9, 0); 6], false),
+            find_call_window_shift(
+                &untimed(0..6),
+                &[build_all_reduce_fingerprint(9, 0); 6],
+                false
+            ),
             None
         );
         assert_eq!(find_call_window_shift(&[], &untimed(0..3), false), None);

@@ -107,7 +107,7 @@ impl CommCall {
     }
 
     /// Returns true if the profiler dropped all kernels of the call.
-    pub fn is_dropped(&self) -> bool {
+    pub fn has_only_dropped_kernels(&self) -> bool {
         self.parts == 0
     }
 

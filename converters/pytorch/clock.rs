@@ -53,7 +53,7 @@ pub struct ClockCorrection {
 impl ClockCorrection {
     /// Converts a time on the rank's clock to the reference clock, both in ns.
     pub fn to_reference_time(self, time: i64) -> i64 {
-        let drift = drift_gain(self.drift, time.saturating_sub(self.drift_from));
+        let drift = compute_clock_gain_from_drift(self.drift, time.saturating_sub(self.drift_from));
         time.saturating_add(self.applied).saturating_add(drift)
     }
 
@@ -68,7 +68,7 @@ impl ClockCorrection {
 }
 
 /// Returns how much, in ns, a clock with this drift gains in `passed` ns.
-fn drift_gain(drift: i64, passed: i64) -> i64 {
+fn compute_clock_gain_from_drift(drift: i64, passed: i64) -> i64 {
     let gained = i128::from(drift) * i128::from(passed) / i128::from(WHOLE);
     i64::try_from(gained).unwrap_or(i64::MAX)
 }
@@ -126,8 +126,9 @@ pub fn estimate_offsets(
     let between = collect_observations(calls, matches);
     let mut offsets = vec![ClockCorrection::default(); ranks.len()];
     let mut known = vec![false; ranks.len()];
-    let hosts =
-        |a: u32, b: u32| RankHostComparison::relate_hosts(&ranks[a as usize], &ranks[b as usize]);
+    let hosts = |a: u32, b: u32| {
+        RankHostComparison::compare_host_names(&ranks[a as usize], &ranks[b as usize])
+    };
     // Proceed from ranks whose offsets are known to ranks whose offsets are not. Ranks on the same host come first,
     // because they share a clock. The rank that shares the most observations with a known rank comes next.
     loop {
@@ -168,7 +169,7 @@ enum RankHostComparison {
 }
 
 impl RankHostComparison {
-    fn relate_hosts(one: &JoinedRankCapture, other: &JoinedRankCapture) -> Self {
+    fn compare_host_names(one: &JoinedRankCapture, other: &JoinedRankCapture) -> Self {
         match (&one.kineto.host_name, &other.kineto.host_name) {
             (Some(one), Some(other)) if one == other => Self::Same,
             (Some(_), Some(_)) => Self::Different,
@@ -193,12 +194,18 @@ fn estimate_offset(
     let (drift, drift_from) = match hosts {
         // Ranks on the same host share a clock, so use the first rank's drift and its origin.
         RankHostComparison::Same => (base.drift, base.drift_from),
-        RankHostComparison::Different | RankHostComparison::Unknown => fit_drift(&seen),
+        RankHostComparison::Different | RankHostComparison::Unknown => {
+            fit_clock_drift_and_origin(&seen)
+        }
     };
     for seen in &mut seen {
         let (start, end) = seen.spans[1];
-        let time =
-            |time: i64| time.saturating_add(drift_gain(drift, time.saturating_sub(drift_from)));
+        let time = |time: i64| {
+            time.saturating_add(compute_clock_gain_from_drift(
+                drift,
+                time.saturating_sub(drift_from),
+            ))
+        };
         seen.spans[1] = (time(start), time(end));
     }
     let mut differences = differences_of_ends(&seen);
@@ -265,7 +272,7 @@ fn differences_of_ends(seen: &[TwoRankCallObservation]) -> Vec<i64> {
 /// drift correction is zero. The drift is the median slope between collectives that are half the window apart. The
 /// median is robust against stragglers. The drift is zero if the scatter of the differences is enough to explain the
 /// growth.
-fn fit_drift(seen: &[TwoRankCallObservation]) -> (i64, i64) {
+fn fit_clock_drift_and_origin(seen: &[TwoRankCallObservation]) -> (i64, i64) {
     let collectives = seen
         .iter()
         .filter(|seen| seen.kind == RankPairCommCallKind::Collective);
@@ -299,11 +306,11 @@ fn fit_drift(seen: &[TwoRankCallObservation]) -> (i64, i64) {
     }
     let mut left: Vec<i64> = ends
         .iter()
-        .map(|&(end, apart)| apart.saturating_sub(drift_gain(drift, end - from)))
+        .map(|&(end, apart)| apart.saturating_sub(compute_clock_gain_from_drift(drift, end - from)))
         .collect();
     let middle = median_of(&mut left);
     let spread = median_distance(&left, middle) as f64;
-    let growth = drift_gain(drift, to.saturating_sub(from)).saturating_abs();
+    let growth = compute_clock_gain_from_drift(drift, to.saturating_sub(from)).saturating_abs();
     // A slope fitted to n differences of standard deviation s = 1.48 × spread has a standard error of s √12 / √n per
     // window. The error of a slope from medians is 1.25 times as large: 6.4 × spread / √n. A growth of four standard
     // errors counts as significant.
@@ -391,7 +398,7 @@ mod tests {
         seen.collect()
     }
 
-    fn reverse_observations(seen: &[TwoRankCallObservation]) -> Vec<TwoRankCallObservation> {
+    fn swap_ranks_in_observations(seen: &[TwoRankCallObservation]) -> Vec<TwoRankCallObservation> {
         seen.iter().map(|seen| seen.reversed()).collect()
     }
 
@@ -416,8 +423,11 @@ mod tests {
         // If the two ranks are swapped, all signs are reversed. The first rank's own offset is included in the second
         // rank's offset.
         assert_eq!(
-            estimate_rank_clock_offset(&reverse_observations(&seen), RankHostComparison::Different)
-                .applied,
+            estimate_rank_clock_offset(
+                &swap_ranks_in_observations(&seen),
+                RankHostComparison::Different
+            )
+            .applied,
             -3 * MS - 5
         );
         let base = ClockCorrection {
@@ -490,8 +500,11 @@ mod tests {
                 2 * MS
             );
             assert_eq!(
-                estimate_rank_clock_offset(&reverse_observations(&[message(2 * MS, 0)]), hosts)
-                    .applied,
+                estimate_rank_clock_offset(
+                    &swap_ranks_in_observations(&[message(2 * MS, 0)]),
+                    hosts
+                )
+                .applied,
                 -2 * MS
             );
         }

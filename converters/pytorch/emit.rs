@@ -13,7 +13,7 @@ use super::transfer_times::CallWaitAndTransfer;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{NamedAttribute, NodeFieldsBeyondView, TraceWriter};
-use node::{HostAndDeviceActivityEmitter, operator_dtypes};
+use node::{HostAndDeviceActivityEmitter, first_tensor_dtype_of_each_node_form};
 use order::order_activities;
 use serde::Serialize;
 use std::io::Write;
@@ -22,7 +22,7 @@ mod lanes;
 mod node;
 mod order;
 
-pub use lanes::lane_names;
+pub use lanes::list_lane_name_attributes;
 
 /// The job data needed to write a rank's nodes.
 pub struct RankEmitContext<'a> {
@@ -90,7 +90,7 @@ pub fn write_nodes<W: Write>(
         profiler_record_ns: job.record_ns,
         ..EmittedCountsAndTimes::default()
     };
-    let text = groups_json(job.number, job.groups);
+    let text = format_rank_groups_as_pg_config_json(job.number, job.groups);
     writer.write_node(
         &NodeView::declare_groups(1, &text),
         &[],
@@ -105,10 +105,10 @@ pub fn write_nodes<W: Write>(
         ids: &ids,
         efforts: &IntervalFlopsAndBytesTable::new(rank, job.host_computes),
         alike: SameNameWorkEstimator::default(),
-        dtypes: &operator_dtypes(rank),
+        dtypes: &first_tensor_dtype_of_each_node_form(rank),
         steps: &rank.step_windows(),
     };
-    writing.alike = SameNameWorkEstimator::new(writing.iter_computing_kernels());
+    writing.alike = SameNameWorkEstimator::new(writing.iter_device_work_except_communication());
     let mut first = vec![0_u32; ids.len() + 1];
     for &(_, effect) in &activities.dependencies {
         first[effect as usize + 1] += 1;
@@ -128,7 +128,9 @@ pub fn write_nodes<W: Write>(
         let mut last = None;
         for &(cause, _) in own {
             causes.push(u64::from(ids[cause as usize]));
-            last = last.max(Some(end_of(activities, calls, job, cause)));
+            last = last.max(Some(find_activity_end_in_replay(
+                activities, calls, job, cause,
+            )));
         }
         causes.sort_unstable();
         let late = match activity.kind {
@@ -138,7 +140,7 @@ pub fn write_nodes<W: Write>(
         let delay =
             clamp_to_nonnegative_ns(activity.begin.saturating_sub(last.unwrap_or(job.start)));
         let delay = delay.saturating_add(late);
-        let profiler = charges.take_profiler_share(rank, activity, delay);
+        let profiler = charges.take_profiler_ns_of_activity(rank, activity, delay);
         written.profiler_ns = written.profiler_ns.saturating_add(profiler);
         attributes.clear();
         let span = (delay, profiler);
@@ -148,7 +150,7 @@ pub fn write_nodes<W: Write>(
         if let ThreadCommunicationOrStreamLane::Stream(_) =
             activities.lane_of_activity(rank, activity)
         {
-            let end = end_of(activities, calls, job, work);
+            let end = find_activity_end_in_replay(activities, calls, job, work);
             let lasted = clamp_to_nonnegative_ns(end.saturating_sub(activity.begin));
             written.device_ns = written.device_ns.saturating_add(lasted);
         }
@@ -157,7 +159,7 @@ pub fn write_nodes<W: Write>(
 }
 
 /// Returns when an activity ends in a replay that reproduces the capture.
-fn end_of(
+fn find_activity_end_in_replay(
     activities: &RankActivitiesAndDependencies,
     calls: &CommCalls,
     job: &RankEmitContext<'_>,
@@ -187,7 +189,7 @@ struct EmittedPgConfigGroup<'g> {
 }
 
 /// Returns the declaration of a rank's groups, in the format of PyTorch's `pg_config`.
-fn groups_json(number: u32, groups: &[JobGroup]) -> String {
+fn format_rank_groups_as_pg_config_json(number: u32, groups: &[JobGroup]) -> String {
     let own = groups.iter().filter(|group| group.ranks.contains(&number));
     let declared = own.map(|group| EmittedPgConfigGroup {
         pg_name: &group.name,

@@ -3,7 +3,7 @@
 
 use super::host::{HostTrace, NONE};
 use super::kineto::{EventCategory, KinetoTrace, KinetoTrackIdentity};
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 
 mod by_order;
 
@@ -191,15 +191,15 @@ impl KinetoEventHostNodeMap {
                 this.first_renamed.get_or_insert_with(|| {
                     (
                         event.rf_id,
-                        escape_name(names.0),
-                        escape_name(names.1),
+                        escape_and_shorten_name(names.0),
+                        escape_and_shorten_name(names.1),
                         event.offset,
                     )
                 });
             }
         }
         this.host_only = by_id.len() as u64 - this.linked.min(by_id.len() as u64);
-        this.check_link_quality(by_id.len() as u64)?;
+        this.reject_links_of_different_runs(by_id.len() as u64)?;
         Ok(this)
     }
 
@@ -264,7 +264,7 @@ impl KinetoEventHostNodeMap {
         })
     }
 
-    fn check_link_quality(&self, nodes: u64) -> Result<(), EventLinkError> {
+    fn reject_links_of_different_runs(&self, nodes: u64) -> Result<(), EventLinkError> {
         const HINT: &str = "pair the host trace and the Kineto trace of one run, rank by rank; \
                             profile(execution_trace_observer=…) starts both together";
         if self.renamed as f64 > self.linked as f64 * MAX_RENAMED {

@@ -3,7 +3,7 @@
 use super::sniff::{CaptureFileKind, describe_foreign_file};
 use super::tar;
 use crate::folder::list_folder;
-use chakram_trace::format::{TraceError, escape_name};
+use chakram_trace::format::{TraceError, escape_and_shorten_name};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl RankCaptureFiles {
 
     /// Returns the file that messages about the rank should name: the Kineto trace if there is one, otherwise the host
     /// trace.
-    pub fn main_file(&self) -> &Path {
+    pub fn file_to_name_in_messages(&self) -> &Path {
         let file = self.kineto.as_ref().or(self.host.as_ref());
         match file {
             Some(file) if self.held.get(file).is_some() => path_for_messages(file),
@@ -123,7 +123,7 @@ pub fn find_pairs_with_piped(
         if piped.is_some() && is_pipe(path) {
             files.push((path.clone(), true));
         } else if path.is_dir() {
-            files.extend(list_captures(path)?);
+            files.extend(list_captures_in_folder_or_subfolders(path)?);
         } else if path.exists() {
             files.push((path.clone(), true));
         } else {
@@ -140,7 +140,7 @@ pub fn find_pairs_with_piped(
     let mut found = Vec::with_capacity(files.len());
     for (path, named) in files {
         let kind = held.detect_file_kind(&path)?;
-        let rank = rank_in(&path, kind, &held)?;
+        let rank = rank_in_name_unless_process_id(&path, kind, &held)?;
         found.push(FoundFile {
             kind,
             rank,
@@ -185,8 +185,18 @@ pub fn find_pairs_with_piped(
     }
     set.pairs = by_process::take_files_without_distinct_rank(&mut ranks, &held)?;
     for (rank, [hosts, kinetos]) in ranks {
-        let host = require_single_file(hosts, kinetos.first(), &held, &mut set.left_aside)?;
-        let kineto = require_single_file(kinetos, host.as_ref(), &held, &mut set.left_aside)?;
+        let host = require_single_file_of_same_process(
+            hosts,
+            kinetos.first(),
+            &held,
+            &mut set.left_aside,
+        )?;
+        let kineto = require_single_file_of_same_process(
+            kinetos,
+            host.as_ref(),
+            &held,
+            &mut set.left_aside,
+        )?;
         set.pairs.push(RankCaptureFiles {
             rank: rank.unwrap_or(set.pairs.len() as u32),
             unnumbered: false,
@@ -202,7 +212,7 @@ pub fn find_pairs_with_piped(
         set.left_aside.push((path, reason));
     }
     if let [only] = &mut set.pairs[..] {
-        only.guessed = !is_rank_number(only.main_file());
+        only.guessed = !has_certain_rank_in_name(only.file_to_name_in_messages());
     }
     let Some(first) = set.pairs.first() else {
         let path = paths.first().cloned().unwrap_or_default();
@@ -223,9 +233,9 @@ pub fn find_pairs_with_piped(
             (Some(_), None) => "Kineto trace",
             _ => continue,
         };
-        if let Some(damaged) = damaged_neighbour(pair, &found) {
+        if let Some(damaged) = find_unreadable_partner_file(pair, &found) {
             return Err(TraceError::invalid_file(
-                pair.main_file(),
+                pair.file_to_name_in_messages(),
                 format!(
                     "rank {} has no {missing}, but the same folder has {}, which is neither kind of \
                      trace; it may be empty or cut short",
@@ -237,7 +247,7 @@ pub fn find_pairs_with_piped(
         }
         if pair.kineto.is_none() && timed > 0 {
             return Err(TraceError::invalid_file(
-                pair.main_file(),
+                pair.file_to_name_in_messages(),
                 format!(
                     "rank {} has this host trace but no Kineto trace; only Kineto traces have \
                      times, and other ranks have them",
@@ -262,13 +272,13 @@ fn unpack_archives(
 ) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     let mut all = Vec::with_capacity(files.len());
     for (path, named) in files {
-        if !tar::begins_as_tar(&held.file_beginning(&path)?) {
+        if !tar::begins_with_tar_header(&held.decompressed_file_beginning(&path)?) {
             all.push((path, named));
             continue;
         }
         let archive = held.unpack_archive(&path)?;
         if archive.captures.is_empty() && named {
-            return Err(no_captures_error(&path, &archive.others));
+            return Err(archive_without_captures_error(&path, &archive.others));
         }
         all.extend(archive.captures.into_iter().map(|path| (path, false)));
         let others = archive.others.into_iter();
@@ -280,11 +290,11 @@ fn unpack_archives(
 }
 
 /// Builds the error for an archive without captures.
-fn no_captures_error(path: &Path, others: &[PathBuf]) -> TraceError {
+fn archive_without_captures_error(path: &Path, others: &[PathBuf]) -> TraceError {
     const SHOWN: usize = 3;
     let inside = |other: &PathBuf| {
         let name = other.strip_prefix(path).unwrap_or(other);
-        escape_name(&name.display().to_string())
+        escape_and_shorten_name(&name.display().to_string())
     };
     let names: Vec<_> = others.iter().take(SHOWN).map(inside).collect();
     let found = match others.len() {
@@ -332,7 +342,7 @@ fn describe_non_capture_files(found: &[FoundFile]) -> String {
 
 /// Returns the only file of one kind among `files` of one rank. If there are several, leaves aside files that come from
 /// a different process than `other`. Files that the user named are kept.
-fn require_single_file(
+fn require_single_file_of_same_process(
     mut files: Vec<FoundFile>,
     other: Option<&FoundFile>,
     held: &MemoryOnlyInputFiles,
@@ -372,14 +382,19 @@ fn require_single_file(
 }
 
 /// Returns an unreadable file that is probably the one missing from the rank's pair.
-fn damaged_neighbour<'f>(pair: &RankCaptureFiles, found: &'f [FoundFile]) -> Option<&'f Path> {
+fn find_unreadable_partner_file<'f>(
+    pair: &RankCaptureFiles,
+    found: &'f [FoundFile],
+) -> Option<&'f Path> {
     let name = |path: &Path| {
         path.file_name()
             .and_then(|n| n.to_str())
             .unwrap_or("")
             .to_owned()
     };
-    let named = found.iter().find(|file| file.path == pair.main_file());
+    let named = found
+        .iter()
+        .find(|file| file.path == pair.file_to_name_in_messages());
     let rank = named.and_then(|file| file.rank);
     let missing: &[&str] = match pair.host {
         Some(_) => &["kineto", "device", "trace"],
@@ -421,14 +436,16 @@ fn expand_pattern(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
 
 /// Returns the JSON files and archives directly in a folder. If there are none, returns those directly in its
 /// subfolders.
-fn list_captures(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
-    let (files, folders) = folder_entries(folder)?;
+fn list_captures_in_folder_or_subfolders(
+    folder: &Path,
+) -> Result<Vec<(PathBuf, bool)>, TraceError> {
+    let (files, folders) = list_capture_files_and_subfolders(folder)?;
     if !files.is_empty() {
         return Ok(files);
     }
     let mut inside = Vec::new();
     for folder in folders {
-        inside.extend(folder_entries(&folder)?.0);
+        inside.extend(list_capture_files_and_subfolders(&folder)?.0);
     }
     Ok(inside)
 }
@@ -436,7 +453,9 @@ fn list_captures(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
 /// A folder's JSON files and archives, each with `false` (not named by the user), and the folder's subfolders.
 type CaptureFilesAndSubfolders = (Vec<(PathBuf, bool)>, Vec<PathBuf>);
 
-fn folder_entries(folder: &Path) -> Result<CaptureFilesAndSubfolders, TraceError> {
+fn list_capture_files_and_subfolders(
+    folder: &Path,
+) -> Result<CaptureFilesAndSubfolders, TraceError> {
     let (mut files, mut folders) = (Vec::new(), Vec::new());
     for path in list_folder(folder)? {
         let name = path
@@ -471,12 +490,12 @@ const LARGEST: u32 = 99_999;
 
 /// Returns the rank in a capture's name. Profilers put the process id where the rank would be, so a number that equals
 /// the capture's process id does not count as a rank.
-fn rank_in(
+fn rank_in_name_unless_process_id(
     path: &Path,
     kind: CaptureFileKind,
     held: &MemoryOnlyInputFiles,
 ) -> Result<Option<u32>, TraceError> {
-    let rank = rank_of(path);
+    let rank = parse_rank_from_file_name(path);
     let capture = matches!(kind, CaptureFileKind::Host | CaptureFileKind::Kineto);
     let by_profiler = path.to_str().is_some_and(|name| name.contains(".pt.trace"));
     match rank {
@@ -492,7 +511,7 @@ fn rank_in(
 /// Returns the rank in a file's name: the number after `rank`, or else the last number that stands alone, as in
 /// `host.3.json`, `kineto_3.json.gz`, `worker3`. Numbers in versions such as `1.0.2` do not count as ranks. If the
 /// file's name has no number, the number after `rank` in the folder's name is used.
-fn rank_of(path: &Path) -> Option<u32> {
+fn parse_rank_from_file_name(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let stem = strip_version_numbers(name.split(".json").next()?);
     if let Some(rank) = parse_rank_after_word(&stem) {
@@ -507,7 +526,7 @@ fn rank_of(path: &Path) -> Option<u32> {
 }
 
 /// Returns true if the name of a file has a known form, so that its number is certainly a rank.
-fn is_rank_number(path: &Path) -> bool {
+fn has_certain_rank_in_name(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return false;
     };
@@ -554,7 +573,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_mean_files() {
+    fn glob_pattern_expands_to_matching_files() {
         let folder = tempfile::tempdir().expect("there is room");
         for name in ["host.0.json", "host.1.json", "kineto.0.json"] {
             std::fs::write(folder.path().join(name), "{}").expect("there is room");
@@ -575,7 +594,7 @@ mod tests {
 
     #[test]
     fn names_hold_ranks() {
-        let rank = |name: &str| rank_of(Path::new(name));
+        let rank = |name: &str| parse_rank_from_file_name(Path::new(name));
         assert_eq!(rank("run/host.3.json.zst"), Some(3));
         assert_eq!(rank("device_12.json"), Some(12));
         assert_eq!(

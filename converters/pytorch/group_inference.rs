@@ -70,7 +70,7 @@ pub fn resolve_run(
     let all: Vec<u32> = (0..world).collect();
     let mut own = Vec::new();
     for rank in ranks {
-        own.push(merge_declared_groups(rank, &all, &mut groups)?);
+        own.push(merge_declared_groups_of_rank(rank, &all, &mut groups)?);
     }
     let known: Vec<_> = (0..ranks.len())
         .map(|r| WorkerThreadPools::new(&ranks[r], &calls[r], &own[r], &groups))
@@ -86,7 +86,7 @@ pub fn resolve_run(
     let assumed: Vec<Option<u32>> = own
         .iter()
         .zip(&*calls)
-        .map(|(own, calls)| find_only_named_group(calls, own, &groups))
+        .map(|(own, calls)| find_only_group_named_by_calls(calls, own, &groups))
         .collect();
     for (r, rank) in ranks.iter().enumerate() {
         let own = &own[r];
@@ -99,10 +99,10 @@ pub fn resolve_run(
             };
             let by_stream = || communicators[r].get(&key?).copied();
             let by_thread = || workers[r].get(&call.worker).copied().or_else(by_stream);
-            let on_device = call.on_device() || call.is_dropped();
+            let on_device = call.on_device() || call.has_only_dropped_kernels();
             let assumed = || {
                 let other = || match call.asked.by_name {
-                    true => find_only_shared_group(own, &groups),
+                    true => find_only_multi_rank_group(own, &groups),
                     false => own.first().copied(),
                 };
                 let assumed = assumed[r].or_else(other);
@@ -136,12 +136,12 @@ pub fn resolve_run(
                         *inferred.by_worker.entry(group).or_default() += 1;
                         group
                     } else if let Some(group) =
-                        find_group_by_size(call, own, &groups).or_else(assumed)
+                        find_only_group_of_shown_size(call, own, &groups).or_else(assumed)
                     {
                         *inferred.by_size.entry(group).or_default() += 1;
                         group
                     } else if key.is_some()
-                        || call.is_dropped()
+                        || call.has_only_dropped_kernels()
                         || call.asked.by_name
                         || call.act == CommOp::Collective(CollectiveKind::Barrier)
                     {
@@ -167,7 +167,7 @@ pub fn resolve_run(
             call.asked.peer = place.map(|place| place as u32);
         }
     }
-    narrow_message_groups(ranks, calls, &groups, &mut inferred)?;
+    move_messages_to_smaller_group(ranks, calls, &groups, &mut inferred)?;
     Ok((groups, inferred))
 }
 
@@ -176,8 +176,8 @@ pub const UNTOLD: u32 = u32::MAX;
 
 /// Returns the only group in `own` whose number of members fits the sizes of `call`, or `None` if
 /// several fit.
-fn find_group_by_size(call: &CommCall, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
-    let shown = shown_members(call)?;
+fn find_only_group_of_shown_size(call: &CommCall, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
+    let shown = member_count_shown_by_sizes(call)?;
     let mut fitting = own
         .iter()
         .filter(|&&g| groups[g as usize].ranks.len() == shown as usize);
@@ -187,7 +187,7 @@ fn find_group_by_size(call: &CommCall, own: &[u32], groups: &[JobGroup]) -> Opti
 
 /// Returns the only group in `own` that has several members. Groups with equal members count as
 /// one.
-fn find_only_shared_group(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
+fn find_only_multi_rank_group(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let ranks = |group: u32| &groups[group as usize].ranks;
     let mut several = own.iter().copied().filter(|&group| ranks(group).len() > 1);
     let first = several.next()?;
@@ -198,7 +198,11 @@ fn find_only_shared_group(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
 
 /// Returns the group for a rank's kernels that are known only by name. It is the only group that the rank's other calls
 /// name.
-fn find_only_named_group(calls: &CommCalls, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
+fn find_only_group_named_by_calls(
+    calls: &CommCalls,
+    own: &[u32],
+    groups: &[JobGroup],
+) -> Option<u32> {
     let named = calls
         .list
         .iter()
@@ -215,9 +219,9 @@ fn find_only_named_group(calls: &CommCalls, own: &[u32], groups: &[JobGroup]) ->
     }
 }
 
-fn shown_members(call: &CommCall) -> Option<u32> {
+fn member_count_shown_by_sizes(call: &CommCall) -> Option<u32> {
     match call.act {
-        CommOp::Collective(kind) => call.asked.shown_members(kind),
+        CommOp::Collective(kind) => call.asked.member_count_from_size_ratio(kind),
         _ => None,
     }
 }
@@ -226,14 +230,16 @@ fn shown_members(call: &CommCall) -> Option<u32> {
 /// and no group is larger, so the groups determine the bound.
 pub(super) fn lower_bound_of_world_size(rank: &JoinedRankCapture, calls: &CommCalls) -> u32 {
     let declared = rank.host.groups.iter().chain(&rank.kineto.groups).cloned();
-    let of_groups = declared.chain(recorded_groups(rank)).map(|group| {
-        let last = group
-            .ranks
-            .iter()
-            .max()
-            .map_or(0, |last| last.saturating_add(1));
-        last.max(group.size.unwrap_or(0))
-    });
+    let of_groups = declared
+        .chain(groups_described_by_call_records(rank))
+        .map(|group| {
+            let last = group
+                .ranks
+                .iter()
+                .max()
+                .map_or(0, |last| last.saturating_add(1));
+            last.max(group.size.unwrap_or(0))
+        });
     let of_calls = calls.list.iter().filter_map(|call| call.asked.members);
     let plausible = |count: &u32| *count <= LARGEST_GROUP;
     of_groups
@@ -245,13 +251,13 @@ pub(super) fn lower_bound_of_world_size(rank: &JoinedRankCapture, calls: &CommCa
 
 /// Returns the groups that the records of calls describe. Each group has a name. It also has either its members (listed
 /// or computed) or only their number.
-fn recorded_groups(rank: &JoinedRankCapture) -> Vec<ProcessGroup> {
+fn groups_described_by_call_records(rank: &JoinedRankCapture) -> Vec<ProcessGroup> {
     let mut found: BTreeMap<String, ProcessGroup> = BTreeMap::new();
     let mut placed: BTreeMap<String, ProcessGroup> = BTreeMap::new();
     let kineto = rank.kineto.args.iter();
-    let kineto = kineto.filter_map(|args| group_from_arguments(args, &OF_PROFILER));
+    let kineto = kineto.filter_map(|args| group_from_record_arguments(args, &OF_PROFILER));
     let host = rank.host.args.iter();
-    let host = host.filter_map(|args| group_from_arguments(&args.attrs, &OF_OBSERVER));
+    let host = host.filter_map(|args| group_from_record_arguments(&args.attrs, &OF_OBSERVER));
     for group in kineto.chain(host) {
         found.entry(group.name.clone()).or_insert(group);
     }
@@ -297,7 +303,7 @@ const OF_OBSERVER: RecordGroupAttributeNames = [
 ];
 
 /// Returns the group that a record's arguments describe. The group states either its members or only their number.
-fn group_from_arguments(
+fn group_from_record_arguments(
     args: &[(String, String)],
     keys: &RecordGroupAttributeNames,
 ) -> Option<ProcessGroup> {
@@ -325,14 +331,14 @@ fn group_from_arguments(
 
 /// Returns true if a group without a member list contains all ranks: it is the default group, or
 /// its size is the number of ranks in the job.
-fn is_whole(group: &ProcessGroup, all: &[u32]) -> bool {
+fn contains_all_ranks(group: &ProcessGroup, all: &[u32]) -> bool {
     let is_default = group.desc == "default_pg" || group.name == "0" && group.desc.is_empty();
     is_default || group.size.is_none_or(|size| size as usize == all.len())
 }
 
 /// Merges the groups that `rank` declares into `groups`. Returns the indices of these groups; the
 /// group of all ranks comes first.
-fn merge_declared_groups(
+fn merge_declared_groups_of_rank(
     rank: &JoinedRankCapture,
     all: &[u32],
     groups: &mut Vec<JobGroup>,
@@ -347,9 +353,9 @@ fn merge_declared_groups(
         }
     }
     // Also merge the groups in records, because they may be undeclared, or may have members that no declaration lists.
-    for group in recorded_groups(rank) {
+    for group in groups_described_by_call_records(rank) {
         match list.iter_mut().find(|known| known.name == group.name) {
-            Some(known) if known.ranks.is_empty() && !is_whole(known, all) => {
+            Some(known) if known.ranks.is_empty() && !contains_all_ranks(known, all) => {
                 known.ranks = group.ranks;
                 known.size = known.size.or(group.size);
             }
@@ -358,7 +364,7 @@ fn merge_declared_groups(
         }
     }
     // Drop groups whose members are still unknown.
-    list.retain(|group| !group.ranks.is_empty() || is_whole(group, all));
+    list.retain(|group| !group.ranks.is_empty() || contains_all_ranks(group, all));
     // If no group is declared, the group of all ranks is the only one.
     if list.is_empty() {
         list.push(ProcessGroup {
@@ -429,7 +435,7 @@ pub(super) fn unique_group_name(name: &str, first: u32, groups: &[JobGroup]) -> 
 }
 
 /// Moves messages to a smaller group if their sends and receives do not match in the group of all ranks.
-fn narrow_message_groups(
+fn move_messages_to_smaller_group(
     ranks: &[JoinedRankCapture],
     calls: &mut [CommCalls],
     groups: &[JobGroup],

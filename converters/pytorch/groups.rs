@@ -124,7 +124,7 @@ fn quote_ellipses(json: &str) -> Cow<'_, str> {
 
 /// Parses a list of groups. If the text is damaged or truncated, returns the groups before the
 /// damage, and an error.
-pub(super) fn parse(json: &str) -> (Vec<ProcessGroup>, Option<String>) {
+pub(super) fn parse_group_list(json: &str) -> (Vec<ProcessGroup>, Option<String>) {
     let mut groups = Vec::new();
     let json = quote_ellipses(json);
     let Some(mut rest) = json.trim_start().strip_prefix('[') else {
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn gaps_are_quoted_outside_of_strings() {
         let json = r#"[{"pg_name": "a...\"b", "ranks": [0, 1, ..., 7]}, {"pg_name": "c", "ranks": "[0, ..., 2]", "pg_size": 2}]"#;
-        let (groups, wrong) = parse(json);
+        let (groups, wrong) = parse_group_list(json);
         assert_eq!(wrong, None);
         assert_eq!(groups[0].name, "a...\"b");
         assert_eq!(groups[0].ranks, (0..8).collect::<Vec<u32>>());
@@ -204,7 +204,7 @@ mod tests {
     fn groups_are_read_up_to_where_their_list_is_cut() {
         let json = r#"[{"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cpu:gloo", "ranks": [],
             "group_size": 4, "group_count": 2}, {"pg_name": 1, "uid": 0, "pg_size": 2, "ranks": [0, 2]}]"#;
-        let (groups, wrong) = parse(json);
+        let (groups, wrong) = parse_group_list(json);
         assert_eq!(wrong, None);
         let [all, pair] = groups.as_slice() else {
             panic!("{groups:?}")
@@ -214,10 +214,10 @@ mod tests {
         assert_eq!((pair.name.as_str(), &pair.ranks[..]), ("1", &[0, 2][..]));
         assert_eq!(pair.size, Some(2));
         for end in 0..json.len() {
-            let (cut, wrong) = parse(&json[..end]);
+            let (cut, wrong) = parse_group_list(&json[..end]);
             assert!(wrong.is_some(), "{end}");
             assert_eq!(cut, groups[..cut.len()]);
         }
-        assert_eq!(parse(" [ ] "), (Vec::new(), None));
+        assert_eq!(parse_group_list(" [ ] "), (Vec::new(), None));
     }
 }

@@ -118,7 +118,7 @@ pub struct RawCommOperatorArgs {
 
 impl HostTrace {
     /// Returns the shared properties of `node`, which must belong to this trace.
-    pub fn form_of_node(&self, node: &HostNode) -> &SharedOperatorProperties {
+    pub fn shared_properties_of_node(&self, node: &HostNode) -> &SharedOperatorProperties {
         &self.forms[node.form as usize]
     }
 
@@ -148,7 +148,7 @@ impl HostTrace {
     /// Reads the file at `path`, which may be compressed.
     pub fn read_file(path: &Path) -> Result<Self, TraceError> {
         let mut reader = HostTraceBuilder::default();
-        reader.trace.bytes = stream::read_elements(path, &mut reader)?;
+        reader.trace.bytes = stream::read_json_file_elements(path, &mut reader)?;
         Ok(reader.finish_trace())
     }
 

@@ -28,9 +28,9 @@ pub(super) fn build_kineto_trace(host: &HostTrace) -> (KinetoTrace, KinetoEventH
     link.roots = (host.nodes.len() - order.len()) as u64;
     let (flights, order): (Vec<u32>, Vec<u32>) = order
         .into_iter()
-        .partition(|&i| super::is_in_flight_interval_name(name(i)));
+        .partition(|&i| super::is_host_communication_interval_name(name(i)));
     link.carried = flights.len() as u64;
-    link.unrequested = count_unrequested_intervals(&flights, &order, &name);
+    link.unrequested = count_worker_intervals_without_operator(&flights, &order, &name);
     let ends = operator_ends(host, &order);
     let mut events = TickKinetoBuilder::default();
     for (place, &node) in order.iter().enumerate() {
@@ -58,7 +58,7 @@ pub(super) fn build_kineto_trace(host: &HostTrace) -> (KinetoTrace, KinetoEventH
 
 /// Returns the number of worker intervals of one kind that no operator in the file requests. They come from library
 /// calls without operators.
-fn count_unrequested_intervals<'h>(
+fn count_worker_intervals_without_operator<'h>(
     flights: &[u32],
     order: &[u32],
     name: &impl Fn(u32) -> &'h str,
@@ -153,7 +153,7 @@ fn operator_ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
 /// same thread ran inside it. This order is more reliable than the file's parent links, because a link names the top of
 /// a stack that gloo's workers share. If another tool has sorted the file, however, only the links are available.
 fn operator_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
-    let linked = linked_parents(host, order);
+    let linked = parents_linked_on_same_thread(host, order);
     let pairs = linked.iter().zip(order);
     let pairs = pairs.filter_map(|(parent, &i)| parent.map(|parent| i < order[parent]));
     let (before, behind): (Vec<bool>, Vec<bool>) = pairs.partition(|before| *before);
@@ -176,7 +176,7 @@ fn operator_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
 
 /// Returns the index in `order` of each operator's parent in the file. A parent counts only if it began earlier on the
 /// same thread.
-fn linked_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
+fn parents_linked_on_same_thread(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let place: BTreeMap<u64, usize> = order
         .iter()
         .enumerate()

@@ -99,7 +99,7 @@ pub fn infer_ranks(
                 number,
                 capture,
             };
-            match search.candidate_if_better(best.as_ref().map(|best| best.alike)) {
+            match search.infer_calls_if_more_groups_fit(best.as_ref().map(|best| best.alike)) {
                 Ok(Some(found)) => best = Some(found),
                 Ok(None) => {}
                 Err(found) => {
@@ -155,7 +155,7 @@ struct StandInRankCheck<'a> {
 impl StandInRankCheck<'_> {
     /// Returns the calls that the model implies for the rank, or `None` unless the rank and its model have the same
     /// position in more than `least` groups.
-    fn candidate_if_better(
+    fn infer_calls_if_more_groups_fit(
         &self,
         least: Option<usize>,
     ) -> Result<Option<InferredRankCalls>, String> {
@@ -172,7 +172,7 @@ impl StandInRankCheck<'_> {
         moved.extend(stay.iter().map(|&group| (group, group)));
         for group in go {
             let taken: BTreeSet<u32> = moved.values().copied().collect();
-            let to = self.counterpart_group(group, &taken, &mut added)?;
+            let to = self.find_or_add_counterpart_group(group, &taken, &mut added)?;
             let place = |ranks: &[u32], rank| ranks.iter().position(|other| *other == rank);
             let after = self.groups.iter().chain(&added).nth(to as usize);
             let after = after.and_then(|group| place(&group.ranks, self.number));
@@ -218,7 +218,7 @@ impl StandInRankCheck<'_> {
 
     /// Returns the group that this rank uses instead of the model's `group`. Adds the group to the job if no capture
     /// declares it.
-    fn counterpart_group(
+    fn find_or_add_counterpart_group(
         &self,
         group: u32,
         taken: &BTreeSet<u32>,

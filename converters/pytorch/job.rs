@@ -47,7 +47,7 @@ pub fn convert_pairs(
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<(ConversionSummary, Vec<(u32, UncommittedOutputHandle)>), TraceError> {
     let captures = AnalysedRankCapture::read_all(pairs, options, progress)?;
-    write_job(captures, options, path, files)
+    match_captures_and_write_traces(captures, options, path, files)
 }
 
 /// Converts the device traces of one job, as [`convert_pairs`] does. Each trace comes with the file from which it was
@@ -65,11 +65,11 @@ pub(crate) fn convert_kineto(
     let captures = traces
         .into_iter()
         .map(|(file, trace)| AnalysedRankCapture::new(0, None, Some(trace), &file, options));
-    write_job(captures.collect::<Result<_, _>>()?, options, path, files)
+    match_captures_and_write_traces(captures.collect::<Result<_, _>>()?, options, path, files)
 }
 
 /// Matches the captures of ranks and writes their traces.
-fn write_job(
+fn match_captures_and_write_traces(
     captures: Vec<AnalysedRankCapture>,
     options: &ConvertOptions,
     path: &dyn Fn(u32) -> PathBuf,
@@ -78,7 +78,7 @@ fn write_job(
     let mut job = MatchedJobCapture::new(captures, options.infer_ranks)?;
     let mut written = Vec::new();
     for i in 0..job.models.len() {
-        interrupt::check_interruption()?;
+        interrupt::fail_if_stopped_or_out_of_memory()?;
         let to = path(job.models[i].number);
         let io = |source| TraceError::from_io(to.clone(), "write", source);
         let ending = to.extension().and_then(|ending| ending.to_str());

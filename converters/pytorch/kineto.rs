@@ -235,14 +235,14 @@ pub(super) fn is_graph_launch(name: &str) -> bool {
 
 impl KinetoTrace {
     /// Returns the process that ran the most operators.
-    pub fn main_process(&self) -> Option<u64> {
-        let counts = self.operators_of_processes().into_iter();
+    pub fn process_with_most_operators(&self) -> Option<u64> {
+        let counts = self.count_operators_by_process().into_iter();
         let most = counts.max_by_key(|&(pid, count)| (count, pid))?;
         most.0.parse().ok()
     }
 
     /// Returns, for each process that ran operators, how many it ran.
-    pub(super) fn operators_of_processes(&self) -> BTreeMap<&str, u64> {
+    pub(super) fn count_operators_by_process(&self) -> BTreeMap<&str, u64> {
         let mut on_track = vec![0_u64; self.tracks.len()];
         let operators = self.events.iter();
         for event in operators.filter(|event| event.category == EventCategory::CpuOp) {
@@ -273,24 +273,24 @@ impl KinetoTrace {
 
     /// Returns the arguments of an event, or `None` if they were not kept.
     pub fn args_of(&self, event: &KinetoEvent) -> Option<&[(String, String)]> {
-        self.args_at(event.details)
+        self.args_at_details_index(event.details)
     }
 
     /// Returns the `args` of the event whose details are at `index`, or `None` if they were not kept.
-    pub(super) fn args_at(&self, index: u32) -> Option<&[(String, String)]> {
+    pub(super) fn args_at_details_index(&self, index: u32) -> Option<&[(String, String)]> {
         let args = self.args.get(self.details_at(index).args as usize)?;
         Some(args)
     }
 
     /// Drops events whose times are impossible, such as times before 1970.
-    pub(crate) fn drop_outside(&mut self) {
-        reader::drop_outside(self);
+    pub(crate) fn drop_events_with_impossible_times(&mut self) {
+        reader::drop_events_with_impossible_times(self);
     }
 
     /// Reads the file at `path`, which may be compressed.
     pub fn read_file(path: &Path) -> Result<Self, TraceError> {
         let mut reader = KinetoReader::default();
-        reader.trace.bytes = stream::read_elements(path, &mut reader)?;
+        reader.trace.bytes = stream::read_json_file_elements(path, &mut reader)?;
         reader.finish_trace().map_err(|error| error.in_file(path))
     }
 

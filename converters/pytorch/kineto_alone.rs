@@ -32,7 +32,7 @@ pub(super) fn build_host_trace(
     let mut link = KinetoEventHostNodeMap::without_links(kineto.events.len());
     link.method = HostKinetoMatchMethod::KinetoAlone;
     host.nodes.reserve_exact(order.len());
-    let carriers = find_executing_events(kineto, &order);
+    let carriers = find_events_executing_comm_operators(kineto, &order);
     let mut outputs = OutputShapeCache::default();
     let mut forms = DistinctKeyInterner::default();
     for &i in &order {
@@ -51,7 +51,9 @@ pub(super) fn build_host_trace(
         let text = |index| if index == NONE { none } else { index };
         let details = kineto.details_of_event(event);
         let (shapes_out, bytes_out) = match event.category {
-            EventCategory::CpuOp => outputs.output_of_event(kineto, i, &mut host.texts),
+            EventCategory::CpuOp => {
+                outputs.output_shapes_and_bytes_of_event(kineto, i, &mut host.texts)
+            }
             _ => None,
         }
         .unwrap_or((none, 0));
@@ -91,7 +93,7 @@ struct OutputShapeCache {
 
 impl OutputShapeCache {
     /// Returns the index of the output shapes in `texts`, and the bytes of the outputs.
-    fn output_of_event(
+    fn output_shapes_and_bytes_of_event(
         &mut self,
         kineto: &KinetoTrace,
         event: u32,
@@ -108,7 +110,8 @@ impl OutputShapeCache {
         let found = (shapes != NONE && types != NONE).then(|| {
             let parse = |text: &str| serde_json::from_str::<Vec<Value>>(text).unwrap_or_default();
             let dims = parse(kineto.texts.get(shapes));
-            let concrete = concrete.map(|args| parse_list(args, "Concrete Inputs"));
+            let concrete =
+                concrete.map(|args| parse_json_list_of_argument_key(args, "Concrete Inputs"));
             let name = kineto.texts.get(event.name);
             let shape = output_shapes::output_shape(name, &dims, &concrete.unwrap_or_default())?;
             let types = kineto.texts.get(types);
@@ -132,7 +135,7 @@ impl OutputShapeCache {
 
 /// Returns, for each communication operator, the event that executes it: the first event of the same kind with a higher
 /// id.
-fn find_executing_events(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
+fn find_events_executing_comm_operators(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
     /// Maximum number of events searched after an operator.
     const NEAR: usize = 64;
     let mut found = BTreeMap::new();
@@ -163,8 +166,8 @@ impl CommTensorElementsAndType {
     fn from_executing_event(kineto: &KinetoTrace, carrier: u32) -> Option<Self> {
         let args = kineto.args_of(&kineto.events[carrier as usize])?;
         let (dims, types) = (
-            parse_list(args, "Input Dims"),
-            parse_list(args, "Input type"),
+            parse_json_list_of_argument_key(args, "Input Dims"),
+            parse_json_list_of_argument_key(args, "Input type"),
         );
         let sizes = dims.iter().map(count_tensor_elements);
         Some(Self {
@@ -174,7 +177,7 @@ impl CommTensorElementsAndType {
     }
 }
 
-fn parse_list(args: &[(String, String)], key: &str) -> Vec<Value> {
+fn parse_json_list_of_argument_key(args: &[(String, String)], key: &str) -> Vec<Value> {
     let found = args.iter().find(|(name, _)| name == key);
     let parsed = found.and_then(|(_, text)| serde_json::from_str(text).ok());
     parsed.unwrap_or_default()
@@ -186,16 +189,19 @@ fn format_comm_arguments(
     carrier: Option<&CommTensorElementsAndType>,
 ) -> RawCommOperatorArgs {
     let (dims, types) = (
-        parse_list(args, "Input Dims"),
-        parse_list(args, "Input type"),
+        parse_json_list_of_argument_key(args, "Input Dims"),
+        parse_json_list_of_argument_key(args, "Input type"),
     );
-    let concrete = parse_list(args, "Concrete Inputs");
+    let concrete = parse_json_list_of_argument_key(args, "Concrete Inputs");
     let (mut values, mut kinds) = (Vec::new(), Vec::new());
     for (i, kind) in types.iter().enumerate() {
         let kind = kind.as_str().unwrap_or("");
         let dims = dims.get(i).unwrap_or(&Value::Null);
         if let Some(size) = element_bytes(kind) {
-            values.push(tensor_json(count_tensor_elements(dims), size));
+            values.push(json_of_tensor_without_storage(
+                count_tensor_elements(dims),
+                size,
+            ));
             kinds.push(format!("Tensor({kind})"));
         } else if kind == "TensorList" {
             let dtype = carrier.map_or("", |carrier| &carrier.dtype);
@@ -203,18 +209,18 @@ fn format_comm_arguments(
             let tensors = dims.as_array().map_or(&[][..], Vec::as_slice);
             let listed = tensors
                 .iter()
-                .map(|dims| tensor_json(count_tensor_elements(dims), size));
+                .map(|dims| json_of_tensor_without_storage(count_tensor_elements(dims), size));
             let mut listed: Vec<Value> = listed.collect();
             // Before 2024, profilers wrote no tensor lists. So take the tensor from the event that
             // executed the call.
             if let (true, Some(carrier)) = (listed.is_empty(), carrier) {
-                listed.push(tensor_json(carrier.elements, size));
+                listed.push(json_of_tensor_without_storage(carrier.elements, size));
             }
             values.push(Value::from(listed));
             kinds.push(format!("GenericList[Tensor({dtype})]"));
         } else {
             let text = concrete.get(i).and_then(Value::as_str).unwrap_or("");
-            values.push(scalar_json(text));
+            values.push(python_scalar_to_json(text));
             kinds.push(if kind.is_empty() { "Object" } else { kind }.to_owned());
         }
     }
@@ -228,7 +234,7 @@ fn format_comm_arguments(
 }
 
 /// Returns a tensor without storage in the host trace's notation.
-fn tensor_json(elements: u64, size: u64) -> Value {
+fn json_of_tensor_without_storage(elements: u64, size: u64) -> Value {
     let zero = Value::from(0);
     let [elements, size] = [elements, size].map(Value::from);
     Value::from(vec![
@@ -242,7 +248,7 @@ fn tensor_json(elements: u64, size: u64) -> Value {
 }
 
 /// Converts a scalar from Python's notation to JSON.
-fn scalar_json(text: &str) -> Value {
+fn python_scalar_to_json(text: &str) -> Value {
     match text {
         "True" => Value::Bool(true),
         "False" => Value::Bool(false),

@@ -35,7 +35,7 @@ pub(super) fn repair_element_name(
     text: &[u8],
     layout: &KeysAroundName,
 ) -> Option<ElementWithRepairedName> {
-    let start = name_offset(text)?;
+    let start = find_offset_of_json_name_value(text)?;
     let search = &text[..text.len().min(start + LONGEST)];
     let end = (start..search.len())
         .filter(|&i| search[i] == b'"')
@@ -43,7 +43,7 @@ pub(super) fn repair_element_name(
             layout
                 .follows
                 .iter()
-                .any(|key| continues_with(&search[i + 1..], key))
+                .any(|key| continues_with_json_key_and_plain_value(&search[i + 1..], key))
         })?;
     let raw = &text[start..end];
     // The name is valid JSON, so the damage is elsewhere.
@@ -67,7 +67,7 @@ pub(super) fn repair_element_name(
 
 /// Returns the offset of the name in the object at the start of `text`. Only a few keys with plain values may come
 /// before the name.
-fn name_offset(text: &[u8]) -> Option<usize> {
+fn find_offset_of_json_name_value(text: &[u8]) -> Option<usize> {
     let mut rest = skip_blanks(text).strip_prefix(b"{")?;
     // All programs that write traces put the name among the first eight keys.
     for _ in 0..8 {
@@ -92,7 +92,7 @@ fn name_offset(text: &[u8]) -> Option<usize> {
 }
 
 /// Returns true if `text` continues with `key` and a value that contains no other values.
-fn continues_with(text: &[u8], key: &str) -> bool {
+fn continues_with_json_key_and_plain_value(text: &[u8], key: &str) -> bool {
     let value = || {
         let rest = skip_blanks(text).strip_prefix(b",")?;
         let rest = skip_blanks(rest).strip_prefix(b"\"")?;

@@ -87,7 +87,7 @@ impl NvlinkRate {
 
     /// Returns the expected times of the kernel `name` on `members` GPUs, for a buffer of `bytes` bytes in total.
     /// Returns `None` if the formula does not apply.
-    pub fn expected_time(
+    pub fn expected_typical_and_longest_kernel_times(
         &self,
         name: &str,
         kind: CollectiveKind,
@@ -160,10 +160,18 @@ mod tests {
         let gather = "ncclDevKernel_AllGather_RING_LL128(ncclDevKernelArgsStorage<4096ul>)";
         let gather = formula(volta, gather, CollectiveKind::AllGather, 8_000_000);
         assert_eq!(gather, Some(25_400 + 63_405));
-        let times = volta.expected_time(old, CollectiveKind::AllToAll, 8, 240_000);
+        let times = volta.expected_typical_and_longest_kernel_times(
+            old,
+            CollectiveKind::AllToAll,
+            8,
+            240_000,
+        );
         let (typical, most) = (15_022, 22_025);
         assert_eq!(times, Some(ExpectedNcclKernelTimes { typical, most }));
-        assert_eq!(volta.expected_time(old, CollectiveKind::Gather, 8, 1), None);
+        assert_eq!(
+            volta.expected_typical_and_longest_kernel_times(old, CollectiveKind::Gather, 8, 1),
+            None
+        );
         for other in [
             "ncclDevKernel_AllReduce_Sum_f32_TREE_LL",
             "rccl_RING_LL",

@@ -47,7 +47,7 @@ impl IntervalFlopsAndBytesTable {
                 Vec::new()
             },
             launched: Vec::new(),
-            hints: compute_hints_of_kernels(rank),
+            hints: hint_which_kernels_compute_or_move(rank),
         };
         for device in &rank.devices {
             let operator = rank.operator_of_device_event(device);
@@ -76,7 +76,7 @@ impl IntervalFlopsAndBytesTable {
             let Some(node) = node.filter(|_| launched.time > 0) else {
                 continue;
             };
-            launched.cost = known.cost_of_launch(rank, node, launched.kernel);
+            launched.cost = known.cached_cost_of_launching_operator(rank, node, launched.kernel);
         }
         this
     }
@@ -89,7 +89,12 @@ impl IntervalFlopsAndBytesTable {
 
     /// Returns the cost of the kernel `device`, which the operator `item` launched. The operator's cost is divided
     /// among its kernels in proportion to their times. `name` is the index of the kernel's name.
-    pub fn cost_of_device_interval(&self, item: u32, device: &DeviceInterval, name: u32) -> OpCost {
+    pub fn kernel_share_of_operator_cost(
+        &self,
+        item: u32,
+        device: &DeviceInterval,
+        name: u32,
+    ) -> OpCost {
         let found = self
             .launched
             .binary_search_by_key(&item, |launched| launched.item);
@@ -114,7 +119,9 @@ impl IntervalFlopsAndBytesTable {
 
 /// Returns, for each kernel name of `rank` in the order of text indices, true if the name shows that the kernel
 /// computes.
-fn compute_hints_of_kernels(rank: &JoinedRankCapture) -> Vec<(u32, KernelComputeOrMoveHint)> {
+fn hint_which_kernels_compute_or_move(
+    rank: &JoinedRankCapture,
+) -> Vec<(u32, KernelComputeOrMoveHint)> {
     let devices = rank.devices.iter();
     let mut names: Vec<u32> = devices
         .map(|device| rank.events[device.event as usize].name)
@@ -139,7 +146,7 @@ fn costs_of_host_intervals(rank: &JoinedRankCapture) -> Vec<OpCost> {
     let mut inside = vec![OpCost::default(); count];
     for (i, item) in rank.items.iter().enumerate().rev() {
         let mut whole = inside[i];
-        if rank.role_of_interval(item) == HostIntervalKind::Operator
+        if rank.kind_of_host_interval(item) == HostIntervalKind::Operator
             && let Some(node) = rank.host.nodes.get(item.host as usize)
         {
             let own = if returns_view(&rank.host, item.host) {
@@ -185,7 +192,7 @@ impl OperatorCostCache {
 
 /// Returns the cost of an operator; `plain` is the operator's name without `aten::`.
 fn operator_cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
-    let form = host.form_of_node(node);
+    let form = host.shared_properties_of_node(node);
     let text = |number| host.texts.get(number);
     let mut operands = OperatorArguments::new(
         text(form.shapes_in),
@@ -210,7 +217,12 @@ struct OperatorCostCacheByKernel {
 
 impl OperatorCostCacheByKernel {
     /// Returns the cost of an operator; `kernel` is the event of the operator's first kernel.
-    fn cost_of_launch(&mut self, rank: &JoinedRankCapture, node: &HostNode, kernel: u32) -> OpCost {
+    fn cached_cost_of_launching_operator(
+        &mut self,
+        rank: &JoinedRankCapture,
+        node: &HostNode,
+        kernel: u32,
+    ) -> OpCost {
         let name = rank.events[kernel as usize].name;
         let operator = self.operators.intern_key((node.name, node.form, name)) as usize;
         if operator == self.costs.len() {
@@ -233,8 +245,8 @@ fn cost_of_launching_operator(rank: &JoinedRankCapture, node: &HostNode, kernel:
     // If an observer counted the bytes, the count already includes tensors in lists.
     let listed = match rank.host.is_observed() || op_work::is_row_lookup(plain) {
         true => None,
-        false => tensor_lists::bytes_moved_by_kernel(
-            texts.get(rank.host.form_of_node(node).shapes_in),
+        false => tensor_lists::bytes_moved_by_tensor_list_kernel(
+            texts.get(rank.host.shared_properties_of_node(node).shapes_in),
             kernel,
         ),
     };
@@ -251,7 +263,9 @@ pub(super) fn duration_of_device_interval(device: &DeviceInterval) -> u64 {
 fn returns_view(host: &HostTrace, index: u32) -> bool {
     let [inputs, outputs] = host.storages_of(index);
     let node = &host.nodes[index as usize];
-    let schema = host.texts.get(host.form_of_node(node).op_schema);
+    let schema = host
+        .texts
+        .get(host.shared_properties_of_node(node).op_schema);
     !outputs.is_empty()
         && !schema.is_empty()
         && !schema.contains('!')

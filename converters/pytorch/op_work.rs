@@ -14,7 +14,7 @@ mod computing;
 mod lookups;
 mod products;
 
-pub(super) use arguments::{OperatorArguments, scalar_values};
+pub(super) use arguments::{OperatorArguments, observer_inputs_to_kineto_scalar_values};
 pub(super) use computing::{KernelComputeOrMoveHint, kernel_hint};
 pub(super) use lookups::is_row_lookup;
 

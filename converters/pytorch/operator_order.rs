@@ -15,7 +15,9 @@ const OPEN: usize = 256;
 
 /// If any operator or annotation has no id, assigns new ids to all of them. Returns true if ids were assigned, and the
 /// indices of these events. The indices are sorted by start if ids were assigned.
-pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
+pub(super) fn assign_ids_to_host_events_if_any_missing(
+    kineto: &mut KinetoTrace,
+) -> (bool, Vec<u32>) {
     let on_host = |category| matches!(category, EventCategory::CpuOp | EventCategory::Annotation);
     let mut order: Vec<u32> = (0..kineto.events.len() as u32)
         .filter(|&i| on_host(kineto.events[i as usize].category))
@@ -47,9 +49,9 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
                 open.remove(0);
             }
         } else if let Some(kind) =
-            comm_kind_of_interval(name).filter(|_| super::is_in_flight_interval_name(name))
+            comm_kind_of_interval(name).filter(|_| super::is_host_communication_interval_name(name))
         {
-            let found = find_requester(
+            let found = find_operator_of_comm_interval(
                 &open,
                 kind,
                 event.track,
@@ -75,7 +77,7 @@ struct CommOperatorAwaitingTransfer {
 }
 
 /// Returns the first operator that may have produced an interval of this kind and size.
-fn find_requester(
+fn find_operator_of_comm_interval(
     open: &[CommOperatorAwaitingTransfer],
     kind: CollectiveOrMessageKind,
     track: u32,

@@ -111,7 +111,7 @@ fn convolution_shape(
 mod tests {
     use super::*;
 
-    fn shape_of(name: &str, dims: &str, concrete: &str) -> Option<Vec<u64>> {
+    fn infer_output_shape_from_json(name: &str, dims: &str, concrete: &str) -> Option<Vec<u64>> {
         let parse = |text: &str| serde_json::from_str::<Vec<Value>>(text).expect("it is JSON");
         output_shape(name, &parse(dims), &parse(concrete))
     }
@@ -119,31 +119,34 @@ mod tests {
     #[test]
     fn products_and_convolutions_follow_from_their_inputs() {
         assert_eq!(
-            shape_of("aten::mm", "[[4,5],[5,6]]", "[]"),
+            infer_output_shape_from_json("aten::mm", "[[4,5],[5,6]]", "[]"),
             Some(vec![4, 6])
         );
         assert_eq!(
-            shape_of("aten::addmm", "[[6],[4,5],[5,6]]", "[]"),
+            infer_output_shape_from_json("aten::addmm", "[[6],[4,5],[5,6]]", "[]"),
             Some(vec![4, 6])
         );
         // First layer of ResNet: (224 + 2·3 − 7) ÷ 2 + 1 = 112.
         let dims = "[[8,3,224,224],[64,3,7,7],[],[],[],[]]";
         let concrete = r#"["","","[3, 3]","[2, 2]","[1, 1]","1"]"#;
         assert_eq!(
-            shape_of("aten::cudnn_convolution", dims, concrete),
+            infer_output_shape_from_json("aten::cudnn_convolution", dims, concrete),
             Some(vec![8, 64, 112, 112])
         );
-        assert_eq!(shape_of("aten::cudnn_convolution", dims, "[]"), None);
+        assert_eq!(
+            infer_output_shape_from_json("aten::cudnn_convolution", dims, "[]"),
+            None
+        );
     }
 
     #[test]
     fn element_wise_operators_yield_their_largest_input_and_reductions_nothing() {
-        let yields = |name| shape_of(name, "[[4,8],[8]]", "[]");
+        let yields = |name| infer_output_shape_from_json(name, "[[4,8],[8]]", "[]");
         assert_eq!(yields("aten::add"), Some(vec![4, 8]));
         assert_eq!(yields("_C::fused_add_rms_norm"), Some(vec![4, 8]));
         assert_eq!(yields("aten::sum"), None);
         assert_eq!(
-            shape_of("aten::embedding", "[[1000,16],[2,3]]", "[]"),
+            infer_output_shape_from_json("aten::embedding", "[[1000,16],[2,3]]", "[]"),
             Some(vec![2, 3, 16])
         );
     }

@@ -61,7 +61,7 @@ const MOST_VIEWS: usize = 20_000;
 
 /// Returns the cost of one record of `rank`, whose files were joined by `method`. Returns `None` if
 /// the capture has no times.
-pub(super) fn record_cost_by_views(
+pub(super) fn estimate_cost_per_record_from_views(
     rank: &JoinedRankCapture,
     method: HostKinetoMatchMethod,
 ) -> Option<HostTimePerProfilerRecord> {
@@ -70,25 +70,26 @@ pub(super) fn record_cost_by_views(
         HostKinetoMatchMethod::KinetoAlone => PROFILED,
         HostKinetoMatchMethod::HostAlone => return None,
     };
-    let by_views = record_time_by_views(rank).map(|ns| percent_of(ns, estimate.over_views));
+    let by_views = estimate_time_per_record_from_views(rank)
+        .map(|ns| scale_by_percent(ns, estimate.over_views));
     let (record_ns, basis, interval) = match by_views {
         Some(ns) => (ns, ProfilerCostBasis::Views, estimate.interval),
         None => (estimate.elsewhere, ProfilerCostBasis::OtherJobs, ELSEWHERE),
     };
     Some(HostTimePerProfilerRecord {
         record_ns,
-        interval_ns: interval.map(|end| percent_of(record_ns, end)),
+        interval_ns: interval.map(|end| scale_by_percent(record_ns, end)),
         basis,
     })
 }
 
-fn percent_of(ns: u64, of: u64) -> u64 {
+fn scale_by_percent(ns: u64, of: u64) -> u64 {
     ns.saturating_mul(of) / 100
 }
 
 /// Returns the cost of one record of a job. The captured steps take `captured` ns, and equally many steps without a
 /// profiler take `unprofiled` ns. Returns `None` if no rank has a record.
-pub(super) fn record_cost_by_steps(
+pub(super) fn estimate_cost_per_record_from_steps(
     ranks: &[JoinedRankCapture],
     captured: u64,
     unprofiled: u64,
@@ -100,7 +101,7 @@ pub(super) fn record_cost_by_steps(
         let items = &rank.items[thread.items.start as usize..thread.items.end as usize];
         let recorded = items
             .iter()
-            .filter(|item| rank.role_of_interval(item) != HostIntervalKind::Runtime);
+            .filter(|item| rank.kind_of_host_interval(item) != HostIntervalKind::Runtime);
         recorded.count() as u64
     });
     let most = records.max().filter(|&most| most > 0)?;
@@ -113,7 +114,7 @@ pub(super) fn record_cost_by_steps(
 }
 
 /// Returns the time of one record in ns, estimated from the views of `rank`, or `None` if there are too few views.
-fn record_time_by_views(rank: &JoinedRankCapture) -> Option<u64> {
+fn estimate_time_per_record_from_views(rank: &JoinedRankCapture) -> Option<u64> {
     let (mut durations, mut starts) = (Vec::new(), Vec::new());
     for thread in &rank.threads {
         for i in thread.items.clone() {
@@ -157,7 +158,7 @@ impl ProfilerTimeSubtractor {
 
     /// Returns how much of an activity, and of the `delay` ns before it, is the profiler's time, in ns. Must be called
     /// for a thread's activities in order, because each call carries its excess over to the next.
-    pub fn take_profiler_share(
+    pub fn take_profiler_ns_of_activity(
         &mut self,
         rank: &JoinedRankCapture,
         activity: &HostOrDeviceActivity,
@@ -168,7 +169,7 @@ impl ProfilerTimeSubtractor {
                 let item = &rank.items[item as usize];
                 (
                     item.thread,
-                    rank.role_of_interval(item) != HostIntervalKind::Runtime,
+                    rank.kind_of_host_interval(item) != HostIntervalKind::Runtime,
                 )
             }
             ActivityKindAndIndex::End(thread) => (thread, false),

@@ -40,7 +40,7 @@ impl HostIntervalKind {
     }
 }
 
-/// An interval on a host thread; [`JoinedRankCapture::role_of_interval`] returns its role.
+/// An interval on a host thread; [`JoinedRankCapture::kind_of_host_interval`] returns its role.
 #[derive(Clone, Copy, Debug)]
 pub struct HostInterval {
     /// Index of the interval's Kineto event.
@@ -154,7 +154,7 @@ pub struct OverlappingDeviceEventCounts {
 
 impl JoinedRankCapture {
     /// Returns the hardware and software that the capture ran on, if the files state them.
-    pub fn captured_on(&self) -> CaptureEnvironment {
+    pub fn capture_environment(&self) -> CaptureEnvironment {
         let mut devices = self.kineto.device_names.iter();
         let device = devices
             .next()
@@ -166,14 +166,16 @@ impl JoinedRankCapture {
         CaptureEnvironment {
             // Host-only captures also list the machine's devices, so name the device only if
             // something ran on it.
-            device: device.filter(|_| self.has_device_work()).cloned(),
+            device: device
+                .filter(|_| self.has_run_or_launched_device_work())
+                .cloned(),
             host: self.kineto.host_name.clone(),
             software: (!versions.is_empty()).then(|| versions.join(", ")),
         }
     }
 
     /// Returns true if anything ran on a device or was launched on one.
-    pub fn has_device_work(&self) -> bool {
+    pub fn has_run_or_launched_device_work(&self) -> bool {
         !self.devices.is_empty() || !self.dropped.is_empty()
     }
 
@@ -188,7 +190,7 @@ impl JoinedRankCapture {
     }
 
     /// Returns the role of a host interval.
-    pub fn role_of_interval(&self, item: &HostInterval) -> HostIntervalKind {
+    pub fn kind_of_host_interval(&self, item: &HostInterval) -> HostIntervalKind {
         HostIntervalKind::from_event_category(self.events[item.event as usize].category)
     }
 
@@ -204,14 +206,16 @@ impl JoinedRankCapture {
 
     /// Returns the arguments of an event, or `None` if they were not kept.
     pub fn args_of(&self, event: &TimelineEventWithoutTimes) -> Option<&[(String, String)]> {
-        self.kineto.args_at(event.details)
+        self.kineto.args_at_details_index(event.details)
     }
 
     /// Returns the operator of a device event: the host interval around its launch. Returns [`NONE`] if
     /// unknown.
     pub fn operator_of_device_event(&self, device: &DeviceInterval) -> u32 {
         match self.items.get(device.launch as usize) {
-            Some(item) if self.role_of_interval(item) == HostIntervalKind::Runtime => item.parent,
+            Some(item) if self.kind_of_host_interval(item) == HostIntervalKind::Runtime => {
+                item.parent
+            }
             Some(_) => device.launch,
             None => NONE,
         }
@@ -221,7 +225,7 @@ impl JoinedRankCapture {
     /// that Python opened.
     pub fn has_no_enclosing_operator(&self, item: u32) -> bool {
         let parent = self.items.get(self.items[item as usize].parent as usize);
-        parent.is_none_or(|parent| self.role_of_interval(parent) != HostIntervalKind::Operator)
+        parent.is_none_or(|parent| self.kind_of_host_interval(parent) != HostIntervalKind::Operator)
     }
 
     /// Returns the name of a host interval, taken from the host trace if there is one and otherwise from Kineto.
@@ -246,6 +250,6 @@ fn is_device_category(category: EventCategory) -> bool {
     category.is_work() || category == EventCategory::Sync
 }
 
-fn end_of(event: &KinetoEvent) -> i64 {
+fn event_end_ns(event: &KinetoEvent) -> i64 {
     event.start_ns.saturating_add_unsigned(event.duration_ns)
 }

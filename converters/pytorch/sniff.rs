@@ -1,6 +1,6 @@
 //! Detects the kind of a PyTorch file from its beginning.
 
-use super::tar::begins_as_tar;
+use super::tar::begins_with_tar_header;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
 use std::io::Read;
@@ -27,7 +27,7 @@ const BEGINNING: u64 = 1 << 16;
 /// the file.
 pub fn sniff_file(path: &Path) -> Result<CaptureFileKind, TraceError> {
     let text = read_json_beginning(DecompressedStream::open_path(path)?, path)?;
-    Ok(kind_of(&text))
+    Ok(kind_of_capture_beginning(&text))
 }
 
 /// Returns the beginning of a JSON file, as UTF-8.
@@ -35,10 +35,13 @@ pub(super) fn read_json_beginning(
     stream: DecompressedStream<'_>,
     path: &Path,
 ) -> Result<Vec<u8>, TraceError> {
-    read_raw_beginning(stream, path).map(skip_bom)
+    read_decompressed_beginning(stream, path).map(skip_bom_and_reduce_utf16_to_ascii)
 }
 
-fn read_raw_beginning(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec<u8>, TraceError> {
+fn read_decompressed_beginning(
+    stream: DecompressedStream<'_>,
+    path: &Path,
+) -> Result<Vec<u8>, TraceError> {
     let mut text = Vec::new();
     let read = stream.take(BEGINNING).read_to_end(&mut text);
     // The beginning of a truncated file still shows its kind, so ignore the error.
@@ -53,7 +56,7 @@ fn read_raw_beginning(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec
 /// Returns the text after a byte order mark. For UTF-16, returns only the ASCII characters, which include all keys.
 /// JSON contains no zero bytes. Without a byte order mark, a zero byte next to the first character therefore identifies
 /// UTF-16.
-fn skip_bom(text: Vec<u8>) -> Vec<u8> {
+fn skip_bom_and_reduce_utf16_to_ascii(text: Vec<u8>) -> Vec<u8> {
     let ascii = |pairs: &[u8], low: usize| pairs.chunks_exact(2).map(|pair| pair[low]).collect();
     match &text[..] {
         [0xef, 0xbb, 0xbf, rest @ ..] => rest.to_vec(),
@@ -97,7 +100,7 @@ pub(crate) fn describe_foreign_magic(head: &[u8]) -> Option<&'static str> {
 pub(crate) fn describe_foreign_file(path: &Path) -> Option<&'static str> {
     /// Number of bytes at the start of a JSON file in which to look for its kind.
     const HEADING: usize = 256;
-    let text = read_raw_beginning(DecompressedStream::open_path(path).ok()?, path).ok()?;
+    let text = read_decompressed_beginning(DecompressedStream::open_path(path).ok()?, path).ok()?;
     let lines = || {
         let event = text.starts_with(b"{\"ph\"") || text.starts_with(b"{\"name\"");
         event.then_some("events, one per line; put them into a JSON list")
@@ -129,7 +132,7 @@ pub(crate) fn describe_foreign_file(path: &Path) -> Option<&'static str> {
         .then_some(HUB_CONFIGURATION)
     };
     let empty = || text.is_empty().then_some("empty");
-    let tar = || match begins_as_tar(&text) {
+    let tar = || match begins_with_tar_header(&text) {
         true => Some("a tar archive without captures; unpack it first"),
         false => (text.get(257..262) == Some(b"ustar"))
             .then_some("a tar archive whose first entry is damaged; copy it again"),
@@ -156,7 +159,7 @@ pub(super) fn find_process_id(text: &[u8]) -> Option<u64> {
 }
 
 /// Returns the kind of the capture that begins with `text`.
-pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
+pub(super) fn kind_of_capture_beginning(text: &[u8]) -> CaptureFileKind {
     let mut keys = TopLevelKeys::default();
     match text.trim_ascii_start() {
         [b'[', rest @ ..] if rest.trim_ascii_start().starts_with(b"{") => {
@@ -217,7 +220,7 @@ impl TopLevelKeys {
                         let value = rest[1..].trim_ascii_start();
                         // chakram's own reports also have a schema, but its name begins with `chakram.`.
                         if string == b"schema" && value.starts_with(b"\"chakram.")
-                            || self.record_key(string)
+                            || self.record_key_and_tell_if_kind_is_certain(string)
                         {
                             return;
                         }
@@ -229,7 +232,7 @@ impl TopLevelKeys {
     }
 
     /// Records a key, and returns true if the kind is now certain.
-    fn record_key(&mut self, key: &[u8]) -> bool {
+    fn record_key_and_tell_if_kind_is_certain(&mut self, key: &[u8]) -> bool {
         match key {
             b"schema" => self.schema = true,
             b"nodes" => self.nodes = true,
@@ -251,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_keys_tell() {
+    fn capture_file_kind_follows_from_first_keys() {
         for (text, expected) in [
             (
                 r#"{"schema": "1.0.1", "pid": 1, "nodes": ["#,
@@ -291,7 +294,11 @@ mod tests {
             ("{\"a\\", CaptureFileKind::Other),
             ("\u{a}\u{a}0.0.4", CaptureFileKind::Other),
         ] {
-            assert_eq!(kind_of(text.as_bytes()), expected, "{text}");
+            assert_eq!(
+                kind_of_capture_beginning(text.as_bytes()),
+                expected,
+                "{text}"
+            );
         }
     }
 }

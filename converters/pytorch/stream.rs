@@ -49,7 +49,7 @@ pub(super) trait JsonElementReceiver {
 
     /// Reads the element at the start of `text` into `element`, and returns its length. Returns
     /// `None` if only the general parser can read the element.
-    fn scan_element<'de>(
+    fn scan_element_and_return_length<'de>(
         &mut self,
         text: &'de str,
         element: &mut Self::Element<'de>,
@@ -72,12 +72,12 @@ pub(super) trait JsonElementReceiver {
 }
 
 /// Reads the file at `path`. Returns the length of the decompressed text in bytes.
-pub(super) fn read_elements(
+pub(super) fn read_json_file_elements(
     path: &Path,
     format: &mut impl JsonElementReceiver,
 ) -> Result<u64, TraceError> {
     let walked = TextWindow::new(DecompressedStream::open_path(path)?, path)
-        .and_then(|window| JsonWalker(window).run(format));
+        .and_then(|window| JsonWalker(window).walk_json_document(format));
     walked.map_err(|error| error.in_file(path))
 }
 
@@ -89,14 +89,17 @@ pub(super) fn read_bytes(
     let path = Path::new("trace");
     let stream = DecompressedStream::from_bytes(bytes)
         .map_err(|source| TraceError::from_io(path, "decompress", source))?;
-    JsonWalker(TextWindow::new(stream, path)?).run(format)
+    JsonWalker(TextWindow::new(stream, path)?).walk_json_document(format)
 }
 
 /// Walks through the text.
 struct JsonWalker<'s>(TextWindow<'s>);
 
 impl JsonWalker<'_> {
-    fn run<F: JsonElementReceiver>(&mut self, format: &mut F) -> Result<u64, TraceError> {
+    fn walk_json_document<F: JsonElementReceiver>(
+        &mut self,
+        format: &mut F,
+    ) -> Result<u64, TraceError> {
         let (expected, what): (&[u8], _) = if F::BARE {
             (b"{[", "`{` or `[`")
         } else {
@@ -108,7 +111,7 @@ impl JsonWalker<'_> {
         } else {
             self.walk_object(format)?;
         }
-        if self.0.peek_byte()?.is_some() {
+        if self.0.peek_non_blank_byte()?.is_some() {
             let (found, hint) = match self.0.remaining_bytes().first() {
                 Some(b'{') => ("a second JSON text begins here".to_owned(), SPLIT),
                 _ => (
@@ -129,7 +132,7 @@ impl JsonWalker<'_> {
         let mut first = true;
         loop {
             let expected = if first { "a key or `}`" } else { "a key" };
-            match self.0.peek_byte()? {
+            match self.0.peek_non_blank_byte()? {
                 Some(b'}') if first => self.0.advance_by(1),
                 Some(b'"') => {
                     let mut key = String::new();
@@ -173,16 +176,16 @@ impl JsonWalker<'_> {
     }
 
     fn walk_array<F: JsonElementReceiver>(&mut self, format: &mut F) -> Result<(), TraceError> {
-        if self.0.peek_byte()? == Some(b']') {
+        if self.0.peek_non_blank_byte()? == Some(b']') {
             self.0.advance_by(1);
             return Ok(());
         }
-        self.0.peek_byte()?;
+        self.0.peek_non_blank_byte()?;
         for record in 0.. {
             let offset = self.0.byte_offset();
             self.walk_element(format)
                 .map_err(|error| error.in_record(record, offset as usize))?;
-            if self.0.advance_to_next_object() {
+            if self.0.consume_comma_before_object() {
                 continue;
             }
             if self.0.expect_byte(b",]", "`,` or `]` after an element")? == b']'
@@ -190,7 +193,7 @@ impl JsonWalker<'_> {
             {
                 break;
             }
-            self.0.peek_byte()?;
+            self.0.peek_non_blank_byte()?;
         }
         Ok(())
     }
@@ -201,7 +204,7 @@ impl JsonWalker<'_> {
         close: u8,
         format: &mut impl JsonElementReceiver,
     ) -> Result<bool, TraceError> {
-        let ends = self.0.peek_byte()? == Some(close);
+        let ends = self.0.peek_non_blank_byte()? == Some(close);
         if ends {
             format.record_repair(JsonRepairRecord {
                 offset: self.0.byte_offset(),
@@ -217,7 +220,7 @@ impl JsonWalker<'_> {
         loop {
             let offset = self.0.byte_offset();
             let text = self.0.remaining_bytes();
-            if let Some(used) = self.scan_next_element(format)? {
+            if let Some(used) = self.scan_and_receive_next_element(format)? {
                 self.0.advance_by(used);
                 return Ok(());
             }
@@ -237,7 +240,7 @@ impl JsonWalker<'_> {
             };
             // If the window ends within a JSON token, the parser may report an error other than an
             // early end.
-            if !self.0.is_at_end() && (error.is_eof() || text.len() < ENOUGH) {
+            if !self.0.has_text_end_in_window() && (error.is_eof() || text.len() < ENOUGH) {
                 self.0.refill_window(MAX_ELEMENT)?;
                 continue;
             }
@@ -245,7 +248,7 @@ impl JsonWalker<'_> {
                 let Some(mended) = repair_tokens(text) else {
                     return Err(explain_parse_error(text, offset, &error));
                 };
-                let (element, _) = parse::<F::Element<'_>>(&mended.text)
+                let (element, _) = parse_first_value_of_bytes::<F::Element<'_>>(&mended.text)
                     .map_err(|error| explain_parse_error(&mended.text, offset, &error))?;
                 format.record_repair(describe_token_repair(&mended, offset));
                 let text = &mended.text;
@@ -263,7 +266,7 @@ impl JsonWalker<'_> {
                 let rest = &text[mended.resume..];
                 let mut mended_text = mended.text.clone();
                 mended_text.extend_from_slice(if whole { rest } else { &rest[..stretch] });
-                match parse::<F::Element<'_>>(&mended_text) {
+                match parse_first_value_of_bytes::<F::Element<'_>>(&mended_text) {
                     Ok((element, used)) => {
                         format.record_repair(JsonRepairRecord {
                             offset: offset + mended.name_at as u64,
@@ -284,7 +287,7 @@ impl JsonWalker<'_> {
                         return Ok(());
                     }
                     Err(error) if error.is_eof() && !whole => stretch *= 4,
-                    Err(error) if error.is_eof() && !self.0.is_at_end() => {
+                    Err(error) if error.is_eof() && !self.0.has_text_end_in_window() => {
                         self.0.refill_window(MAX_ELEMENT)?;
                         break;
                     }
@@ -297,12 +300,12 @@ impl JsonWalker<'_> {
     /// Consumes the element at the window's next byte, and returns its length. Returns `None` if the scanner
     /// cannot read the element.
     #[inline]
-    fn scan_next_element<F: JsonElementReceiver>(
+    fn scan_and_receive_next_element<F: JsonElementReceiver>(
         &self,
         format: &mut F,
     ) -> Result<Option<usize>, TraceError> {
         let mut element = F::Element::default();
-        let used = format.scan_element(self.0.valid_text(), &mut element);
+        let used = format.scan_element_and_return_length(self.0.valid_text(), &mut element);
         if used.is_some() {
             let (text, offset) = (self.0.remaining_bytes(), self.0.byte_offset());
             format.receive_element(&element, ElementTextAndOffset { text, offset })?;
@@ -316,23 +319,25 @@ impl JsonWalker<'_> {
         format: &mut F,
         take: impl FnOnce(&mut F, JsonValueText<'_>, ElementTextAndOffset<'_>) -> Result<(), TraceError>,
     ) -> Result<(), TraceError> {
-        self.0.peek_byte()?;
+        self.0.peek_non_blank_byte()?;
         loop {
             let offset = self.0.byte_offset();
             let text = self.0.remaining_bytes();
             match parse_value_in_window::<JsonValueText<'_>>(&self.0) {
                 // A number at the end of the window may continue beyond the window.
-                Ok((_, used)) if used == text.len() && !self.0.is_at_end() => {}
+                Ok((_, used)) if used == text.len() && !self.0.has_text_end_in_window() => {}
                 Ok((value, used)) => {
                     take(format, value, ElementTextAndOffset { text, offset })?;
                     self.0.advance_by(used);
                     return Ok(());
                 }
-                Err(error) if !self.0.is_at_end() && (error.is_eof() || text.len() < ENOUGH) => {}
+                Err(error)
+                    if !self.0.has_text_end_in_window()
+                        && (error.is_eof() || text.len() < ENOUGH) => {}
                 Err(error) => {
                     let mended = repair_tokens(text);
                     let mended = mended.ok_or_else(|| explain_parse_error(text, offset, &error))?;
-                    let (value, _) = parse::<JsonValueText<'_>>(&mended.text)
+                    let (value, _) = parse_first_value_of_bytes::<JsonValueText<'_>>(&mended.text)
                         .map_err(|error| explain_parse_error(&mended.text, offset, &error))?;
                     format.record_repair(describe_token_repair(&mended, offset));
                     let text = &mended.text;
@@ -364,13 +369,17 @@ fn parse_value_in_window<'de, T: Deserialize<'de>>(
     let (valid, text) = (window.valid_text(), window.remaining_bytes());
     match parse_first_value(serde_json::Deserializer::from_str(valid).into_iter()) {
         // The text contains invalid UTF-8, so leave it to the general path, which repairs or reports it.
-        Err(error) if error.is_eof() && valid.len() < text.len() => parse(text),
+        Err(error) if error.is_eof() && valid.len() < text.len() => {
+            parse_first_value_of_bytes(text)
+        }
         parsed => parsed,
     }
 }
 
 /// Parses the value at the start of `text`. Returns the value and the length of its text.
-fn parse<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<(T, usize), serde_json::Error> {
+fn parse_first_value_of_bytes<'de, T: Deserialize<'de>>(
+    text: &'de [u8],
+) -> Result<(T, usize), serde_json::Error> {
     parse_first_value(serde_json::Deserializer::from_slice(text).into_iter())
 }
 

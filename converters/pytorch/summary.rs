@@ -237,7 +237,7 @@ impl RankConversionSummary {
     ) -> Self {
         let mut roles = [0; 3];
         for item in &rank.items {
-            roles[rank.role_of_interval(item) as usize] += 1;
+            roles[rank.kind_of_host_interval(item) as usize] += 1;
         }
         let role = |role: HostIntervalKind| roles[role as usize];
         let kept = rank.items.len() as u64 + rank.flights.len() as u64;
@@ -292,8 +292,8 @@ impl RankConversionSummary {
             method: link.method,
             threads: link.threads.clone(),
             confidence: link.link_confidence(),
-            device_ns: (device_ns(rank), written.device_ns),
-            unsized_calls: unsized_calls(calls),
+            device_ns: (sum_device_time_ns(rank), written.device_ns),
+            unsized_calls: count_calls_of_unknown_size(calls),
             host_nodes: rank.host.nodes.len() as u64,
             events: rank.events.len() as u64,
             linked: link.linked,
@@ -364,7 +364,7 @@ fn describe_repairs<'r>(
         // The list of repairs is limited, so it may contain no repair of this kind.
         match first {
             Some(first) => {
-                let text = chakram_trace::format::escape_name(&first.text);
+                let text = chakram_trace::format::escape_and_shorten_name(&first.text);
                 format!("{file}, byte {}: {what}: `{text}`{more}", first.offset)
             }
             None => format!("{file}: {what}: {count} times"),
@@ -374,7 +374,7 @@ fn describe_repairs<'r>(
 
 /// Returns how much device time the capture contains, in ns. The time is summed over streams, because work on one
 /// stream does not overlap.
-fn device_ns(rank: &JoinedRankCapture) -> u64 {
+fn sum_device_time_ns(rank: &JoinedRankCapture) -> u64 {
     let lasts = |device: &DeviceInterval| device.end.saturating_sub(device.start);
     rank.devices.iter().fold(0, |sum: u64, device| {
         sum.saturating_add(u64::try_from(lasts(device)).unwrap_or(0))
@@ -382,7 +382,7 @@ fn device_ns(rank: &JoinedRankCapture) -> u64 {
 }
 
 /// Returns the number of calls that move an unknown amount of data.
-fn unsized_calls(calls: &CommCalls) -> u64 {
+fn count_calls_of_unknown_size(calls: &CommCalls) -> u64 {
     let list = calls.list.iter();
     list.filter(|call| call.size_unknown()).count() as u64
 }

@@ -11,7 +11,7 @@ const BLOCK: usize = 512;
 const MAX_ENTRIES: usize = 1 << 20;
 
 /// Returns true if `head`, the first bytes of a file, begins with an entry header with a valid checksum.
-pub fn begins_as_tar(head: &[u8]) -> bool {
+pub fn begins_with_tar_header(head: &[u8]) -> bool {
     let mut archive = Archive::new(head.get(..BLOCK).unwrap_or_default());
     let first = archive.entries().map(|entries| entries.raw(true).next());
     matches!(first, Ok(Some(Ok(_))))
@@ -91,7 +91,7 @@ mod tests {
         // The record "13 path=a/b " would be 12 bytes long. "12 path=a/b " states its own length correctly.
         append_tar_entry(&mut tar, "PaxHeader", b'x', b"12 path=a/b\n");
         append_tar_entry(&mut tar, "ab", b'0', b"3");
-        assert!(begins_as_tar(&tar));
+        assert!(begins_with_tar_header(&tar));
         let expected = [
             ("a/one", vec![1_u8 + 48]),
             (&long, vec![2; 512]),
@@ -126,9 +126,9 @@ mod tests {
             let mut wrong = tar.clone();
             wrong[at] ^= 0x41;
             assert!(read_tar_files(&wrong).is_err(), "{at}");
-            assert!(!begins_as_tar(&wrong), "{at}");
+            assert!(!begins_with_tar_header(&wrong), "{at}");
         }
-        assert!(!begins_as_tar(&[0; BLOCK]) && !begins_as_tar(b"{\"schema\""));
+        assert!(!begins_with_tar_header(&[0; BLOCK]) && !begins_with_tar_header(b"{\"schema\""));
         let mut claims = Vec::new();
         append_tar_entry(&mut claims, "a", b'L', &[b'x'; 10]);
         claims[124..135].copy_from_slice(b"77777777777");

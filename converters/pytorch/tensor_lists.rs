@@ -28,7 +28,7 @@ const ELEMENTS: [(&str, u64); 14] = [
 /// Returns the bytes that `kernel` moves for an operator with these input shapes (in Python's
 /// notation). Returns `None` if no input is a list of tensors, or if the kernel's name contains no
 /// element type.
-pub(super) fn bytes_moved_by_kernel(shapes: &str, kernel: &str) -> Option<u64> {
+pub(super) fn bytes_moved_by_tensor_list_kernel(shapes: &str, kernel: &str) -> Option<u64> {
     let arguments: Vec<Value> = serde_json::from_str(shapes).ok()?;
     let is_list = |argument: &&Value| {
         let tensors = argument.as_array().map_or(&[][..], Vec::as_slice);
@@ -38,12 +38,12 @@ pub(super) fn bytes_moved_by_kernel(shapes: &str, kernel: &str) -> Option<u64> {
     let (all, longest) = lists.fold((0_u64, 0), |(all, longest), one| {
         (all.saturating_add(one), one.max(longest))
     });
-    let size = element_bytes(kernel).filter(|_| all > 0)?;
+    let size = element_bytes_from_kernel_name(kernel).filter(|_| all > 0)?;
     Some(all.saturating_add(longest).saturating_mul(size))
 }
 
 /// Returns the size in bytes of the first element type among the C++ template arguments in a kernel's name.
-fn element_bytes(kernel: &str) -> Option<u64> {
+fn element_bytes_from_kernel_name(kernel: &str) -> Option<u64> {
     let (_, arguments) = kernel.split_once('<')?;
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let found = ELEMENTS.iter().filter_map(|&(name, size)| {
@@ -65,24 +65,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_read_and_one_is_written() {
+    fn tensor_list_kernel_reads_all_lists_and_writes_one_list() {
         let cat = "void at::native::CatArrayBatchedCopy_contig<at::native::OpaqueType<2u>, unsigned int, 3, 128, 1>(int)";
         // The operator reads and writes 2 · 3 + 4 elements of two bytes each.
-        assert_eq!(bytes_moved_by_kernel("[[[2, 3], [4]], []]", cat), Some(40));
+        assert_eq!(
+            bytes_moved_by_tensor_list_kernel("[[[2, 3], [4]], []]", cat),
+            Some(40)
+        );
         let add = "multi_tensor_apply_kernel<TensorListMetadata<2>, BinaryOpListAlphaFunctor<float, 2, 2, 0>>";
         // The operator reads two lists of 10 elements and writes one: 30 floats.
         assert_eq!(
-            bytes_moved_by_kernel("[[[10]], [[6], [4]], []]", add),
+            bytes_moved_by_tensor_list_kernel("[[[10]], [[6], [4]], []]", add),
             Some(120)
         );
         // A single tensor is not a list. A name without template arguments reveals no element type.
-        assert_eq!(bytes_moved_by_kernel("[[10], []]", add), None);
-        assert_eq!(bytes_moved_by_kernel("[[[10]]]", "triton_cat_0"), None);
-        assert_eq!(bytes_moved_by_kernel("no list", add), None);
+        assert_eq!(bytes_moved_by_tensor_list_kernel("[[10], []]", add), None);
+        assert_eq!(
+            bytes_moved_by_tensor_list_kernel("[[[10]]]", "triton_cat_0"),
+            None
+        );
+        assert_eq!(bytes_moved_by_tensor_list_kernel("no list", add), None);
     }
 
     #[test]
-    fn the_first_element_type_counts() {
+    fn first_element_type_in_kernel_name_gives_size() {
         for (kernel, expected) in [
             ("copy<c10::BFloat16, float>", Some(2)),
             ("copy<float, c10::BFloat16>", Some(4)),
@@ -91,7 +97,7 @@ mod tests {
             ("copy<3>", None),
             ("float", None),
         ] {
-            assert_eq!(element_bytes(kernel), expected, "{kernel}");
+            assert_eq!(element_bytes_from_kernel_name(kernel), expected, "{kernel}");
         }
     }
 }

@@ -20,11 +20,11 @@ const DEEPEST: usize = 32;
 
 impl TensorListOrOther {
     /// Parses the types of a list of values. Returns `None` if lists are nested too deeply.
-    pub fn parse_list(types: &[impl AsRef<str>]) -> Option<Self> {
-        Self::parse_types(types.iter().map(AsRef::as_ref), DEEPEST)
+    pub fn parse_argument_types(types: &[impl AsRef<str>]) -> Option<Self> {
+        Self::parse_types_up_to_depth(types.iter().map(AsRef::as_ref), DEEPEST)
     }
 
-    fn parse_nested(text: &str, deeper: usize) -> Option<Self> {
+    fn parse_single_type(text: &str, deeper: usize) -> Option<Self> {
         if text.starts_with("Tensor(") {
             return Some(Self::Tensor);
         }
@@ -32,15 +32,19 @@ impl TensorListOrOther {
         let inner = text.split_once('[').filter(|_| !text.starts_with('['));
         match inner.and_then(|(_, inner)| inner.strip_suffix(']')) {
             // The structure of a list matters only if it contains tensors.
-            Some(inner) if inner.contains("Tensor(") => {
-                Self::parse_types(split_at_commas(inner).into_iter(), deeper.checked_sub(1)?)
-            }
+            Some(inner) if inner.contains("Tensor(") => Self::parse_types_up_to_depth(
+                split_at_commas(inner).into_iter(),
+                deeper.checked_sub(1)?,
+            ),
             _ => Some(Self::Other),
         }
     }
 
-    fn parse_types<'t>(types: impl Iterator<Item = &'t str>, deeper: usize) -> Option<Self> {
-        let types: Option<Vec<Self>> = types.map(|t| Self::parse_nested(t, deeper)).collect();
+    fn parse_types_up_to_depth<'t>(
+        types: impl Iterator<Item = &'t str>,
+        deeper: usize,
+    ) -> Option<Self> {
+        let types: Option<Vec<Self>> = types.map(|t| Self::parse_single_type(t, deeper)).collect();
         let types = types?;
         let tensors = types.iter().any(|t| *t != Self::Other);
         Some(if tensors {
@@ -96,7 +100,7 @@ pub(super) fn append_tensors<'a>(
             text: values,
             at: 0,
         }
-        .read_value(types, into),
+        .append_tensors_in_value(types, into),
     }
 }
 
@@ -107,7 +111,7 @@ struct ArgTextCursor<'a> {
 
 impl<'a> ArgTextCursor<'a> {
     /// Returns the next non-blank byte, or 0 at the end of the text.
-    fn peek_byte(&mut self) -> u8 {
+    fn peek_non_blank_byte(&mut self) -> u8 {
         let bytes = self.text.as_bytes();
         while matches!(bytes.get(self.at), Some(b' ' | b'\n' | b'\r' | b'\t')) {
             self.at += 1;
@@ -115,8 +119,8 @@ impl<'a> ArgTextCursor<'a> {
         bytes.get(self.at).copied().unwrap_or(0)
     }
 
-    fn take_byte(&mut self, byte: u8) -> bool {
-        let found = self.peek_byte() == byte;
+    fn take_byte_if_next(&mut self, byte: u8) -> bool {
+        let found = self.peek_non_blank_byte() == byte;
         self.at += usize::from(found);
         found
     }
@@ -125,12 +129,12 @@ impl<'a> ArgTextCursor<'a> {
         Err((&self.text[start..], what))
     }
 
-    fn read_value(
+    fn append_tensors_in_value(
         &mut self,
         of: &TensorListOrOther,
         into: &mut Vec<TensorArgStorageAndSize>,
     ) -> Result<(), ArgError<'a>> {
-        self.peek_byte();
+        self.peek_non_blank_byte();
         let start = self.at;
         match of {
             TensorListOrOther::Other => self.skip_value(),
@@ -144,16 +148,17 @@ impl<'a> ArgTextCursor<'a> {
             },
             TensorListOrOther::List(types) => {
                 let uneven = "a list whose number of values differs from its number of types";
-                if !self.take_byte(b'[') {
+                if !self.take_byte_if_next(b'[') {
                     return self.argument_error(start, "a value of a list type, expected a list");
                 }
                 for (i, of) in types.iter().enumerate() {
-                    if i > 0 && !self.take_byte(b',') || self.peek_byte() == b']' {
+                    if i > 0 && !self.take_byte_if_next(b',') || self.peek_non_blank_byte() == b']'
+                    {
                         return self.argument_error(start, uneven);
                     }
-                    self.read_value(of, into)?;
+                    self.append_tensors_in_value(of, into)?;
                 }
-                if !self.take_byte(b']') {
+                if !self.take_byte_if_next(b']') {
                     return self.argument_error(start, uneven);
                 }
             }
@@ -162,17 +167,17 @@ impl<'a> ArgTextCursor<'a> {
     }
 
     fn read_tensor(&mut self) -> Option<TensorArgStorageAndSize> {
-        if !self.take_byte(b'[') {
+        if !self.take_byte_if_next(b'[') {
             return None;
         }
         let mut numbers = [0_u64; 5];
         for number in &mut numbers {
             *number = self.read_number()?;
-            if !self.take_byte(b',') {
+            if !self.take_byte_if_next(b',') {
                 return None;
             }
         }
-        if self.peek_byte() != b'"' {
+        if self.peek_non_blank_byte() != b'"' {
             return None;
         }
         let device = &self.text.as_bytes()[self.at + 1..];
@@ -180,16 +185,17 @@ impl<'a> ArgTextCursor<'a> {
         let on_device = !device.starts_with(b"cpu") && !device.starts_with(b"\"");
         self.skip_value();
         let [id, storage, _, elements, size] = numbers;
-        self.take_byte(b']').then_some(TensorArgStorageAndSize {
-            id,
-            storage,
-            bytes: elements.checked_mul(size),
-            on_device,
-        })
+        self.take_byte_if_next(b']')
+            .then_some(TensorArgStorageAndSize {
+                id,
+                storage,
+                bytes: elements.checked_mul(size),
+                on_device,
+            })
     }
 
     fn read_number(&mut self) -> Option<u64> {
-        self.peek_byte();
+        self.peek_non_blank_byte();
         let rest = &self.text[self.at..];
         let length = rest.bytes().take_while(u8::is_ascii_digit).count();
         self.at += length;
@@ -226,7 +232,7 @@ mod tests {
 
     fn parse_tensors(values: &str, types: &[&str]) -> Result<Vec<(u64, u64, u64)>, String> {
         let mut into = Vec::new();
-        let types = TensorListOrOther::parse_list(types).ok_or("too deep")?;
+        let types = TensorListOrOther::parse_argument_types(types).ok_or("too deep")?;
         append_tensors(values, &types, &mut into)
             .map_err(|(at, what)| format!("{what} at {at}"))?;
         let all = into.iter();

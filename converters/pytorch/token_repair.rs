@@ -45,7 +45,7 @@ pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedJsonValue> {
                 }
             }
             b',' if !matches!(before, b'[' | b'{' | b',' | b':') => {
-                if let Some(close) = closing_bracket(&text[at + 1..])? {
+                if let Some(close) = leading_closing_bracket(&text[at + 1..])? {
                     first.get_or_insert((at, JsonRepairKind::Comma, close));
                     before = b',';
                     at += 1;
@@ -87,7 +87,7 @@ pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedJsonValue> {
 
 /// Returns the closing bracket of a list or object if `text` begins with it. Returns `None` if the
 /// text ends first.
-fn closing_bracket(text: &[u8]) -> Option<Option<&'static str>> {
+fn leading_closing_bracket(text: &[u8]) -> Option<Option<&'static str>> {
     let next = text.iter().find(|byte| !byte.is_ascii_whitespace())?;
     Some(match next {
         b']' => Some("]"),
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_become_null_outside_of_strings() {
+    fn nan_and_infinity_become_null_outside_strings() {
         let text = br#" {"name": "NaN\"", "a": [NaN, -Infinity], "b": Infinity} , {"c": NaN}"#;
         let mended = repair_tokens(text).expect("there are three");
         let expected = r#" {"name": "NaN\"", "a": [null, null], "b": null}"#;

@@ -87,7 +87,7 @@ pub struct JobCallsWithCaptures<'a> {
 }
 
 /// Splits the time of every call into waiting and transfer. The result is indexed by rank, then by call.
-pub fn divide_axis(
+pub fn split_all_calls_into_wait_and_transfer(
     job: &JobCallsWithCaptures<'_>,
     matches: &MatchedAndUnmatchedCallsOfJob,
     groups: &[JobGroup],
@@ -98,7 +98,7 @@ pub fn divide_axis(
         .iter()
         .map(|calls| {
             let alone = |call: &super::calls::CommCall| CallWaitAndTransfer {
-                transfer: clamp_length(call.end - call.start),
+                transfer: clamp_negative_ns_to_zero(call.end - call.start),
                 ..CallWaitAndTransfer::default()
             };
             calls.list.iter().map(alone).collect()
@@ -126,19 +126,22 @@ pub fn divide_axis(
             *time = split_call_into_wait_and_move(start, end, needed);
             if time.eager && !matched.kind.has_root() {
                 odd.early += 1;
-                odd.most = odd.most.max(clamp_length(needed.saturating_sub(end)));
+                odd.most = odd
+                    .most
+                    .max(clamp_negative_ns_to_zero(needed.saturating_sub(end)));
                 // A member of a rootless collective cannot end early, so the clocks are inaccurate
                 // or a thread was scheduled late.
                 *time = CallWaitAndTransfer {
-                    wait: clamp_length(end.saturating_sub(start)),
+                    wait: clamp_negative_ns_to_zero(end.saturating_sub(start)),
                     met: true,
                     ..CallWaitAndTransfer::default()
                 };
             }
         }
     }
-    odd.bounded = absent_ranks::bound_collective_transfers(&mut times, job, matches, groups);
-    odd.late = absent_ranks::delay_first_inferred_member(&mut times, matches, models);
+    odd.bounded =
+        absent_ranks::bound_transfers_with_uncaptured_members(&mut times, job, matches, groups);
+    odd.late = absent_ranks::delay_inferred_member_if_captured_wait(&mut times, matches, models);
     let mut known: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let size = |at: RankAndCommIndex| {
         let asked = &calls[at.0 as usize].list[at.1 as usize].asked;
@@ -210,7 +213,7 @@ fn bound_message_batch_ends(
             let time = &mut times[at.0 as usize][at.1 as usize];
             let needed = start.saturating_add_unsigned(time.wait);
             if both >= needed {
-                time.transfer = clamp_length(both - needed);
+                time.transfer = clamp_negative_ns_to_zero(both - needed);
             }
         }
     }
@@ -219,21 +222,21 @@ fn bound_message_batch_ends(
 fn split_call_into_wait_and_move(start: i64, end: i64, needed: i64) -> CallWaitAndTransfer {
     if end < needed {
         CallWaitAndTransfer {
-            transfer: clamp_length(end.saturating_sub(start)),
+            transfer: clamp_negative_ns_to_zero(end.saturating_sub(start)),
             eager: true,
             met: true,
             ..CallWaitAndTransfer::default()
         }
     } else {
         CallWaitAndTransfer {
-            wait: clamp_length(needed.saturating_sub(start)),
-            transfer: clamp_length(end.saturating_sub(needed)),
+            wait: clamp_negative_ns_to_zero(needed.saturating_sub(start)),
+            transfer: clamp_negative_ns_to_zero(end.saturating_sub(needed)),
             met: true,
             ..CallWaitAndTransfer::default()
         }
     }
 }
 
-fn clamp_length(ns: i64) -> u64 {
+fn clamp_negative_ns_to_zero(ns: i64) -> u64 {
     u64::try_from(ns).unwrap_or(0)
 }

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found() {
+    fn view_and_no_move_operator_names_are_found_in_sorted_lists() {
         assert!(VIEWS.is_sorted() && OTHERS.is_sorted());
         assert!(
             VIEWS

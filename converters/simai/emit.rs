@@ -59,7 +59,7 @@ impl SimaiWorkload {
         builder.declare_group_roles(&grid.group_roles());
         // For each list of roots: the graph, and the role of the group in each slot of the graph.
         let mut built: BTreeMap<Vec<u32>, (GraphId, Vec<GroupRole>)> = BTreeMap::new();
-        let broadcasts = self.broadcast_roles();
+        let broadcasts = self.roles_of_broadcasting_groups();
         for rank in 0..grid.npus {
             let roots = broadcasts.iter();
             let roots = roots.map(|&role| grid.group_of_rank(role, rank).first);
@@ -70,7 +70,10 @@ impl SimaiWorkload {
                 let (graph, binding) = graph.finish_graph()?;
                 let slots = binding.groups.iter().flatten();
                 let slots = slots.map(|name| grid.role_of_group(rank, name));
-                built.insert(roots.clone(), (builder.add_graph(graph), slots.collect()));
+                built.insert(
+                    roots.clone(),
+                    (builder.add_or_reuse_equal_graph(graph), slots.collect()),
+                );
             }
             let (graph, slots) = &built[&roots];
             let names = slots.iter().map(|&role| {
@@ -89,7 +92,7 @@ impl SimaiWorkload {
     }
 
     /// Returns the roles of the groups that execute broadcasts.
-    fn broadcast_roles(&self) -> Vec<GroupRole> {
+    fn roles_of_broadcasting_groups(&self) -> Vec<GroupRole> {
         let stages = self
             .layers
             .iter()
@@ -123,13 +126,25 @@ impl SimaiWorkload {
         for _ in 0..passes {
             for (layer, reduced) in self.layers.iter().zip(&mut reduced) {
                 emitter.causes.extend(reduced.take());
-                emitter.emit_blocking(layer, layer.forward, TrainingPhase::Forward)?;
+                emitter.emit_compute_and_blocking_collective(
+                    layer,
+                    layer.forward,
+                    TrainingPhase::Forward,
+                )?;
             }
             for (index, layer) in self.layers.iter().enumerate().rev() {
                 for again in self.recomputed_layers(index) {
-                    emitter.emit_blocking(again, again.forward, TrainingPhase::Recompute)?;
+                    emitter.emit_compute_and_blocking_collective(
+                        again,
+                        again.forward,
+                        TrainingPhase::Recompute,
+                    )?;
                 }
-                emitter.emit_blocking(layer, layer.input_gradient, TrainingPhase::Backward)?;
+                emitter.emit_compute_and_blocking_collective(
+                    layer,
+                    layer.input_gradient,
+                    TrainingPhase::Backward,
+                )?;
                 emitter.emit_compute(layer, layer.weight_gradient, TrainingPhase::Backward)?;
                 let phase = TrainingPhase::Synchronize;
                 reduced[index] = emitter.emit_collective(layer, layer.weight_gradient, phase)?;
@@ -237,7 +252,7 @@ impl<S: Sink> SimaiNodeEmitter<'_, S> {
     }
 
     /// Emits a stage whose collective must end before the next stage begins.
-    fn emit_blocking(
+    fn emit_compute_and_blocking_collective(
         &mut self,
         layer: &SimaiLayer,
         stage: SimaiStage,

@@ -61,7 +61,7 @@ pub struct StridedRankGroup {
 
 impl StridedRankGroup {
     /// Returns the group's name, and its members in ascending order.
-    fn declare_members(self) -> (String, Vec<u32>) {
+    fn name_and_member_ranks(self) -> (String, Vec<u32>) {
         let ranks = (0..self.count).map(|i| self.first + i * self.stride);
         (self.number.to_string(), ranks.collect())
     }
@@ -156,7 +156,9 @@ impl RankGroupGrid {
     pub fn declared_groups(&self, rank: u32) -> DeclaredGroups {
         let groups = GroupRole::ALL.map(|(role, _)| self.group_of_rank(role, rank));
         let several = groups.into_iter().filter(|group| group.count > 1);
-        several.map(StridedRankGroup::declare_members).collect()
+        several
+            .map(StridedRankGroup::name_and_member_ranks)
+            .collect()
     }
 
     /// Returns all groups with several members, by name.
@@ -167,7 +169,9 @@ impl RankGroupGrid {
             let led = groups.into_iter().filter(move |group| group.first == rank);
             led.filter(|group| group.count > 1)
         });
-        of_ranks.map(StridedRankGroup::declare_members).collect()
+        of_ranks
+            .map(StridedRankGroup::name_and_member_ranks)
+            .collect()
     }
 
     /// Returns the role of the group `name`, which contains `rank`.

@@ -2,9 +2,9 @@
 //! twelve words per layer.
 
 use super::{GroupRole, KINDS, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
-use crate::words::{error_at, layer_words, parse_number, split_words};
+use crate::words::{error_at, parse_number, split_layer_line_into_words, split_words_with_columns};
 use chakram_trace::format::file::parse_text;
-use chakram_trace::format::{CollectiveKind, TraceError, escape_name};
+use chakram_trace::format::{CollectiveKind, TraceError, escape_and_shorten_name};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -53,7 +53,7 @@ impl SimaiWorkload {
         let (_, first) = lines.next().unwrap_or((1, ""));
         let mut this = parse_header(first)?;
         let (_, second) = lines.next().unwrap_or((2, ""));
-        let stated = split_words(second).next().unwrap_or((1, ""));
+        let stated = split_words_with_columns(second).next().unwrap_or((1, ""));
         let stated = parse_number(2, stated, "the number of layers", u32::MAX.into())?;
         let mut end = 2;
         for (line, content) in lines.filter(|(_, content)| !content.trim().is_empty()) {
@@ -99,13 +99,13 @@ impl SimaiWorkload {
 
 /// Parses the first line. Skips unknown keys, as SimAI does.
 fn parse_header(line: &str) -> Result<SimaiWorkload, TraceError> {
-    let words: Vec<(usize, &str)> = split_words(line).collect();
+    let words: Vec<(usize, &str)> = split_words_with_columns(line).collect();
     let (column, word) = words.first().copied().unwrap_or((1, ""));
     let Some(kind) = KINDS.iter().find(|kind| **kind == word) else {
         return Err(error_at(
             1,
             column,
-            format!("the first word is `{}`", escape_name(word)),
+            format!("the first word is `{}`", escape_and_shorten_name(word)),
             KINDS.join(" or "),
         ));
     };
@@ -178,7 +178,10 @@ fn parse_stage(
         return Err(error_at(
             line,
             column,
-            format!("the {what} collective is `{}`", escape_name(word)),
+            format!(
+                "the {what} collective is `{}`",
+                escape_and_shorten_name(word)
+            ),
             format!("one of {known}, optionally followed by _EP or _DP_EP"),
         ));
     };
@@ -189,7 +192,7 @@ fn parse_stage(
 }
 
 fn parse_layer(line: &str, number_of: usize) -> Result<SimaiLayer, TraceError> {
-    let words = layer_words(line, number_of)?;
+    let words = split_layer_line_into_words(line, number_of)?;
     Ok(SimaiLayer {
         name: words[0].1.to_owned(),
         forward: parse_stage(number_of, &words[2..5], "forward", GroupRole::Tensor)?,

@@ -31,13 +31,18 @@ impl TextWorkload {
                 TextParallelism::Micro => self.write_weight_gradient_comms(&mut emitter)?,
                 TextParallelism::Data => self.write_data_parallel(&mut before, &mut emitter)?,
                 TextParallelism::Model => {
-                    self.write_model_parallel("", false, &mut before, &mut emitter)?
+                    self.write_model_parallel_or_hybrid("", false, &mut before, &mut emitter)?
                 }
                 TextParallelism::DataModel => {
-                    self.write_model_parallel("_IG_COMM_", true, &mut before, &mut emitter)?;
+                    self.write_model_parallel_or_hybrid(
+                        "_IG_COMM_",
+                        true,
+                        &mut before,
+                        &mut emitter,
+                    )?;
                 }
                 TextParallelism::ModelData => {
-                    self.write_model_parallel("", true, &mut before, &mut emitter)?
+                    self.write_model_parallel_or_hybrid("", true, &mut before, &mut emitter)?
                 }
                 TextParallelism::Dlrm { last_bottom_layer } => {
                     self.write_dlrm(last_bottom_layer as usize, &mut before, &mut emitter)?;
@@ -85,7 +90,7 @@ impl TextWorkload {
 
     /// Writes the nodes of a model-parallel workload. If `hybrid` is true, also writes the all-reduces of weight
     /// gradients. The names of input-gradient collectives end in `suffix`.
-    fn write_model_parallel(
+    fn write_model_parallel_or_hybrid(
         &self,
         suffix: &str,
         hybrid: bool,
@@ -300,11 +305,11 @@ mod tests {
     struct DataDependencyIds(Vec<u64>);
 
     impl scan::DependencyVisitor for DataDependencyIds {
-        fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
+        fn visit_data_dependency(&mut self, id: u64) -> Result<(), TraceError> {
             self.0.push(id);
             Ok(())
         }
-        fn visit_control(&mut self, _: u64) -> Result<(), TraceError> {
+        fn visit_control_dependency(&mut self, _: u64) -> Result<(), TraceError> {
             panic!("there are none")
         }
     }
@@ -333,7 +338,7 @@ mod tests {
         all
     }
 
-    fn parse_layers(kind: &str) -> String {
+    fn build_three_layer_text(kind: &str) -> String {
         let line = |name: &str| format!("{name} -1 1 ALLTOALL 8 2 ALLGATHER 16 3 ALLREDUCE 32 0\n");
         format!("{kind}\n3\n{}{}{}", line("a"), line("b"), line("c"))
     }
@@ -345,7 +350,7 @@ mod tests {
     #[test]
     fn ids_go_on_from_rank_to_rank() {
         // MICRO has one node per layer. Two passes of three layers have six nodes, so rank 2 begins at id 12.
-        let told = list_written_nodes(&parse_layers("MICRO"), 2, 2);
+        let told = list_written_nodes(&build_three_layer_text("MICRO"), 2, 2);
         let ids: Vec<_> = told.iter().map(|(id, ..)| *id).collect();
         assert_eq!(ids, [12, 13, 14, 15, 16, 17]);
         assert!(
@@ -362,7 +367,7 @@ mod tests {
         // has WG 3, AR 4, IG 5; b has WG 6, AR 7, IG 8; a has WG 9, AR 10. The second pass begins
         // at 11. In the second pass, each forward stage also waits for the all-reduce of its layer:
         // 10, 7 and 4.
-        let told = list_written_nodes(&parse_layers("DATA"), 0, 2);
+        let told = list_written_nodes(&build_three_layer_text("DATA"), 0, 2);
         let first: [&[u64]; 11] = [
             &[],
             &[0],
@@ -386,7 +391,7 @@ mod tests {
         // Node ids. Forward, compute and exchange: a 0 1, b 2 3, c 4 5. Backward: c has IG 6, exchange 7, WG 8; b
         // has 9, 10, 11, which wait for WG 8 and exchange 7; a has IG 12 and WG 13, without an exchange. The next
         // pass waits for 13, 11 and 8.
-        let told = list_written_nodes(&parse_layers("MODEL"), 0, 2);
+        let told = list_written_nodes(&build_three_layer_text("MODEL"), 0, 2);
         let first: [&[u64]; 14] = [
             &[],
             &[0],
@@ -415,7 +420,7 @@ mod tests {
     fn hybrids_do_both_and_differ_in_a_name() {
         // Node ids are as for model parallelism, with an all-reduce after each WG: c 6 7 8 9, b 10
         // 11 12 13, a 14 15 16.
-        let one = list_written_nodes(&parse_layers("HYBRID_DATA_MODEL"), 0, 2);
+        let one = list_written_nodes(&build_three_layer_text("HYBRID_DATA_MODEL"), 0, 2);
         let first: [&[u64]; 17] = [
             &[],
             &[0],
@@ -439,7 +444,7 @@ mod tests {
         // In the second pass, each forward stage lists the all-reduces 16 and 13 before the
         // exchange of the previous layer.
         assert_eq!((&one[17].2[..], &one[19].2[..]), (&[16][..], &[13, 18][..]));
-        let other = list_written_nodes(&parse_layers("HYBRID_MODEL_DATA"), 0, 2);
+        let other = list_written_nodes(&build_three_layer_text("HYBRID_MODEL_DATA"), 0, 2);
         assert_eq!(list_data_dependencies(&one), list_data_dependencies(&other));
         assert_eq!(one[7].1, "COMM_COLL_NODE_c_IG_COMM__ALLGATHER");
         assert_eq!(other[7].1, "COMM_COLL_NODE_c_ALLGATHER");

@@ -3,9 +3,9 @@
 
 use super::{LayerStage, StageCollectiveKindOrNone, TextLayer, TextParallelism, TextWorkload};
 use crate::simai::SimaiWorkload;
-use crate::words::{error_at, layer_words, parse_number, split_words};
+use crate::words::{error_at, parse_number, split_layer_line_into_words, split_words_with_columns};
 use chakram_trace::format::file::parse_text;
-use chakram_trace::format::{TraceError, escape_name};
+use chakram_trace::format::{TraceError, escape_and_shorten_name};
 use std::path::Path;
 
 /// Maximum time, in us, that a trace can store.
@@ -14,7 +14,7 @@ const MOST_MICROS: u64 = u64::MAX / 1_000_000;
 impl TextParallelism {
     /// Parses the first line of a workload.
     fn parse(line: &str, number_of: usize) -> Result<Self, TraceError> {
-        let mut words = split_words(line);
+        let mut words = split_words_with_columns(line);
         let Some((column, word)) = words.next() else {
             return Err(error_at(
                 number_of,
@@ -59,7 +59,7 @@ impl TextParallelism {
         } else {
             format!(
                 "the parallelism `{}`, which does not exist",
-                escape_name(word)
+                escape_and_shorten_name(word)
             )
         };
         Err(error_at(
@@ -85,7 +85,10 @@ fn parse_stage(line: usize, words: &[(usize, &str)], what: &str) -> Result<Layer
         return Err(error_at(
             line,
             column,
-            format!("the {what} collective is `{}`", escape_name(word)),
+            format!(
+                "the {what} collective is `{}`",
+                escape_and_shorten_name(word)
+            ),
             format!("one of {known}"),
         ));
     };
@@ -98,7 +101,7 @@ fn parse_stage(line: usize, words: &[(usize, &str)], what: &str) -> Result<Layer
 }
 
 fn parse_layer(line: &str, number_of: usize) -> Result<TextLayer, TraceError> {
-    let words = layer_words(line, number_of)?;
+    let words = split_layer_line_into_words(line, number_of)?;
     Ok(TextLayer {
         name: words[0].1.to_owned(),
         forward: parse_stage(number_of, &words[2..5], "forward")?,
@@ -131,7 +134,7 @@ impl TextWorkload {
         let (_, first) = lines.next().unwrap_or((1, ""));
         let parallelism = TextParallelism::parse(first, 1)?;
         let (_, second) = lines.next().unwrap_or((2, ""));
-        let stated = split_words(second).next().unwrap_or((1, ""));
+        let stated = split_words_with_columns(second).next().unwrap_or((1, ""));
         let stated = parse_number(2, stated, "the number of layers", u32::MAX.into())?;
         let mut layers = Vec::new();
         let mut end = 2;
@@ -191,7 +194,7 @@ mod tests {
 
     const LAYER: &str = "l -1 1 NONE 0 2 NONE 0 3 ALLREDUCE 8 4";
 
-    fn expect_parse_error(text: &str) -> String {
+    fn parse_error_message(text: &str) -> String {
         TextWorkload::parse(text).unwrap_err().to_string()
     }
 
@@ -250,7 +253,7 @@ mod tests {
                 &["layers 0 to 0"],
             ),
         ] {
-            let why = expect_parse_error(text);
+            let why = parse_error_message(text);
             assert!(
                 parts.iter().all(|part| why.contains(part)),
                 "{text:?}: {why}"
@@ -258,9 +261,9 @@ mod tests {
         }
         let two = format!("HYBRID_DLRM 1\n2\n{LAYER}\n{LAYER}\n");
         assert!(
-            expect_parse_error(&two).contains("forward collective is NONE"),
+            parse_error_message(&two).contains("forward collective is NONE"),
             "{}",
-            expect_parse_error(&two)
+            parse_error_message(&two)
         );
     }
 }

@@ -47,7 +47,8 @@ impl MatchedAndUnmatchedCollectives {
                 let Some(found) = find_collective(device, piece, modules, &kernels) else {
                     continue;
                 };
-                let members = found.and_then(|found| group_members(found, device.id, &ranks));
+                let members = found
+                    .and_then(|found| ranks_of_group_containing_device(found, device.id, &ranks));
                 match (members, found) {
                     (Some(members), Some(found)) => {
                         let own = groups.entry(members).or_default().entry(rank).or_default();
@@ -166,7 +167,7 @@ fn find_collective<'m>(
     let op = op.as_deref().unwrap_or(name);
     let op = op.trim_start_matches('%').split(' ').next().unwrap_or(op);
     match modules.find_collective(device.file, program, module.as_deref(), op) {
-        None if kernel || is_communication(op) => Some(None),
+        None if kernel || is_communication_instruction(op) => Some(None),
         found => found,
     }
 }
@@ -185,14 +186,14 @@ const COMMUNICATION: [&str; 9] = [
 ];
 
 /// Returns true if an instruction communicates. Its name begins with the opcode, as in `collective-permute-start.3`.
-fn is_communication(instruction: &str) -> bool {
+fn is_communication_instruction(instruction: &str) -> bool {
     let name = instruction.split('.').next().unwrap_or(instruction);
     let name = name.trim_end_matches("-start").trim_end_matches("-done");
     COMMUNICATION.contains(&name)
 }
 
 /// Returns the ranks of the group that contains a device, or `None` if some of the group's devices are not in the job.
-fn group_members(
+fn ranks_of_group_containing_device(
     found: &HloCollective,
     device: u64,
     ranks: &BTreeMap<u64, u32>,

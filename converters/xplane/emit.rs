@@ -110,8 +110,10 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
             order: order.into_iter().map(|(_, node)| node).collect(),
             launch_ids: vec![0; device.launches.len()],
             piece_ids: vec![0; device.pieces.len()],
-            launch_before: previous_of_kind(device.launches.iter().map(|l| l.thread)),
-            piece_before: previous_of_kind(device.pieces.iter().map(|p| p.stream)),
+            launch_before: list_previous_index_of_same_kind(
+                device.launches.iter().map(|l| l.thread),
+            ),
+            piece_before: list_previous_index_of_same_kind(device.pieces.iter().map(|p| p.stream)),
         };
         for (id, node) in (FIRST..).zip(&this.order) {
             match *node {
@@ -230,7 +232,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
 }
 
 /// For each entry of `kinds`, returns the index of the last earlier entry of the same kind.
-fn previous_of_kind(kinds: impl Iterator<Item = u32>) -> Vec<Option<u32>> {
+fn list_previous_index_of_same_kind(kinds: impl Iterator<Item = u32>) -> Vec<Option<u32>> {
     let mut last = std::collections::BTreeMap::new();
     (0..)
         .zip(kinds)

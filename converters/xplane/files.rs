@@ -21,7 +21,7 @@ pub fn find_profiles(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
         "the folder that jax.profiler.start_trace was given, or the file itself",
     );
     expand_folders(paths, expected, |folder| {
-        let own = find_profiles_by_file_name(folder)?;
+        let own = list_files_with_profile_endings(folder)?;
         let runs = folder.join("plugins/profile");
         if !own.is_empty() || !runs.is_dir() {
             return Ok(own);
@@ -29,11 +29,11 @@ pub fn find_profiles(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
         // Runs are named after their start time, so the last name is the newest run.
         let runs = list_folder(&runs)?;
         let newest = runs.iter().rev().find(|run| run.is_dir());
-        newest.map_or(Ok(own), |newest| find_profiles_by_file_name(newest))
+        newest.map_or(Ok(own), |newest| list_files_with_profile_endings(newest))
     })
 }
 
-fn find_profiles_by_file_name(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
+fn list_files_with_profile_endings(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
     let mut files = list_folder(folder)?;
     files.retain(|file| {
         let name = file.to_string_lossy();

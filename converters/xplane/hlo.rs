@@ -72,7 +72,7 @@ impl HloModules {
                 // Newer profiles store the program in a stat; older ones store it in the metadata of the event's kind.
                 let mut found = kind.metadata;
                 for &stat in &kind.stats {
-                    plane.visit_stat(stat, &mut |name, value| {
+                    plane.decode_stat_and_visit_name_and_value(stat, &mut |name, value| {
                         if let (true, StatValue::Bytes(bytes)) = (name == PROGRAMS.1, value) {
                             found = Some(bytes);
                         }
@@ -221,10 +221,10 @@ impl HloCollectiveInstruction {
         for_each_field(message, |number, value| {
             match (number, value) {
                 (1, WireValue::Bytes(name, _)) => {
-                    this.name = super::space::text_of(name).into_owned()
+                    this.name = super::space::decode_utf8_lossily(name).into_owned()
                 }
                 (2, WireValue::Bytes(code, _)) => {
-                    this.opcode = super::space::text_of(code).into_owned();
+                    this.opcode = super::space::decode_utf8_lossily(code).into_owned();
                 }
                 (3, WireValue::Bytes(shape, offset)) => {
                     this.bytes = shape_bytes((shape, offset), DEEPEST)?;
@@ -410,7 +410,7 @@ fn read_module(proto: MessageBytesAndOffset<'_>) -> Result<HloModuleCollectives,
         for_each_field((bytes, offset), |number, value| {
             match (number, value) {
                 (1, WireValue::Bytes(name, _)) => {
-                    module.name = super::space::text_of(name).into_owned();
+                    module.name = super::space::decode_utf8_lossily(name).into_owned();
                 }
                 (3, WireValue::Bytes(computation, offset)) => {
                     let first = found.len();

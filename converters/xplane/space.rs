@@ -23,7 +23,7 @@ pub(super) fn for_each_field<'a>(
     Ok(())
 }
 
-pub(super) fn text_of(bytes: &[u8]) -> Cow<'_, str> {
+pub(super) fn decode_utf8_lossily(bytes: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
@@ -97,7 +97,7 @@ impl<'a> ProfilePlane<'a> {
         let mut plane = Self::default();
         for_each_field(message, |number, value| {
             match (number, value) {
-                (2, WireValue::Bytes(name, _)) => plane.name = text_of(name),
+                (2, WireValue::Bytes(name, _)) => plane.name = decode_utf8_lossily(name),
                 (3, WireValue::Bytes(line, offset)) => plane.lines.push((line, offset)),
                 (4, WireValue::Bytes(entry, offset)) => {
                     let (id, value) = parse_map_entry((entry, offset))?;
@@ -109,7 +109,7 @@ impl<'a> ProfilePlane<'a> {
                     let (id, value) = parse_map_entry((entry, offset))?;
                     for_each_field(value, |number, value| {
                         if let (2, WireValue::Bytes(name, _)) = (number, value) {
-                            plane.stat_names.insert(id, text_of(name));
+                            plane.stat_names.insert(id, decode_utf8_lossily(name));
                         }
                         Ok(())
                     })?;
@@ -133,7 +133,7 @@ impl<'a> ProfilePlane<'a> {
         let mut count = 0_u64;
         for_each_field(self.lines[index], |number, value| {
             match (number, value) {
-                (2, WireValue::Bytes(name, _)) => line.name = text_of(name),
+                (2, WireValue::Bytes(name, _)) => line.name = decode_utf8_lossily(name),
                 (3, WireValue::Varint(ns)) => timestamp = ns as i64,
                 (4, WireValue::Bytes(..)) => count += 1,
                 _ => {}
@@ -174,19 +174,19 @@ impl<'a> ProfilePlane<'a> {
     ) -> Result<(), TraceError> {
         if let Some(kind) = self.event_kinds.get(&event.kind) {
             for stat in &kind.stats {
-                self.visit_stat(*stat, &mut visit)?;
+                self.decode_stat_and_visit_name_and_value(*stat, &mut visit)?;
             }
         }
         for_each_field(event.message, |number, value| {
             if let (4, WireValue::Bytes(stat, offset)) = (number, value) {
-                self.visit_stat((stat, offset), &mut visit)?;
+                self.decode_stat_and_visit_name_and_value((stat, offset), &mut visit)?;
             }
             Ok(())
         })
     }
 
     /// Visits a stat with its name and value.
-    pub fn visit_stat(
+    pub fn decode_stat_and_visit_name_and_value(
         &self,
         message: MessageBytesAndOffset<'a>,
         visit: &mut impl FnMut(&str, StatValue<'a>),
@@ -196,7 +196,9 @@ impl<'a> ProfilePlane<'a> {
             match (number, value) {
                 (1, WireValue::Varint(number)) => id = number as i64,
                 (3 | 4, WireValue::Varint(number)) => found = Some(StatValue::Number(number)),
-                (5, WireValue::Bytes(bytes, _)) => found = Some(StatValue::Text(text_of(bytes))),
+                (5, WireValue::Bytes(bytes, _)) => {
+                    found = Some(StatValue::Text(decode_utf8_lossily(bytes)))
+                }
                 (6, WireValue::Bytes(bytes, offset)) => {
                     found = Some(StatValue::Bytes((bytes, offset)));
                 }
@@ -238,7 +240,7 @@ impl<'a> EventKindMetadata<'a> {
         let mut kind = Self::default();
         for_each_field(message, |number, value| {
             match (number, value) {
-                (2, WireValue::Bytes(name, _)) => kind.name = text_of(name),
+                (2, WireValue::Bytes(name, _)) => kind.name = decode_utf8_lossily(name),
                 (3, WireValue::Bytes(bytes, offset)) => kind.metadata = Some((bytes, offset)),
                 (5, WireValue::Bytes(stat, offset)) => kind.stats.push((stat, offset)),
                 _ => {}
@@ -252,7 +254,7 @@ impl<'a> EventKindMetadata<'a> {
 impl<'a> ProfileEvent<'a> {
     /// Creates an event with these times, without a kind or stats.
     #[cfg(test)]
-    pub fn at(start: i128, end: i128) -> Self {
+    pub fn with_start_and_end(start: i128, end: i128) -> Self {
         Self {
             kind: 0,
             start,

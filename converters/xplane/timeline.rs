@@ -164,7 +164,7 @@ pub(super) fn read_devices<'a>(
             continue;
         };
         let Ok(number) = number.parse::<u32>() else {
-            let events = count_events(&plane)?;
+            let events = count_plane_events(&plane)?;
             left_out.push((plane.name.to_string(), events));
             continue;
         };
@@ -184,7 +184,7 @@ pub(super) fn read_devices<'a>(
     numbered.into_iter().map(device).collect()
 }
 
-fn count_events(plane: &ProfilePlane<'_>) -> Result<u64, TraceError> {
+fn count_plane_events(plane: &ProfilePlane<'_>) -> Result<u64, TraceError> {
     let mut events = 0;
     for index in 0..plane.line_count() {
         events += plane.parse_line(index)?.events.len() as u64;
@@ -263,12 +263,12 @@ fn read_device<'a>(
         }
     }
     this.pieces.sort_by_key(|piece| (piece.start, piece.stream));
-    sort_host_calls(&mut this);
+    sort_and_trim_overlapping_host_calls(&mut this);
     Ok(this)
 }
 
 /// Sorts the calls by start, and cuts off each call where the next call on its thread starts.
-fn sort_host_calls(device: &mut DeviceTimeline<'_>) {
+fn sort_and_trim_overlapping_host_calls(device: &mut DeviceTimeline<'_>) {
     let launches = &mut device.launches;
     let mut order: Vec<u32> = (0..launches.len() as u32).collect();
     order.sort_by_key(|&i| {
@@ -345,7 +345,7 @@ mod tests {
     /// Cuts events with these starts and ends into slices: index, start, end, and true if the slice
     /// covers its whole event.
     fn cut_spans_into_slices(times: &[(i128, i128)]) -> Vec<(usize, i128, i128, bool)> {
-        let event = |&(start, end): &(i128, i128)| ProfileEvent::at(start, end);
+        let event = |&(start, end): &(i128, i128)| ProfileEvent::with_start_and_end(start, end);
         cut_into_slices(&times.iter().map(event).collect::<Vec<_>>())
     }
 

@@ -111,7 +111,7 @@ struct ArrowArrayOwnedParts {
     _owner: Option<Owner>,
 }
 
-fn schema(
+fn build_arrow_schema(
     format: &'static CStr,
     name: &str,
     flags: i64,
@@ -198,7 +198,7 @@ impl ZeroCopyColumn {
         let dictionary = self.dictionary.as_ref().map_or(ptr::null_mut(), |values| {
             Box::into_raw(Box::new(values.schema("")))
         });
-        schema(self.format, name, NULLABLE, Vec::new(), dictionary)
+        build_arrow_schema(self.format, name, NULLABLE, Vec::new(), dictionary)
     }
 
     fn array(&self) -> ArrowArray {
@@ -248,7 +248,7 @@ impl ZeroCopyTable {
     fn schema(&self) -> ArrowSchema {
         let columns = self.names.iter().zip(self.columns.iter());
         let children = columns.map(|(name, column)| Box::into_raw(Box::new(column.schema(name))));
-        schema(c"+s", "", 0, children.collect(), ptr::null_mut())
+        build_arrow_schema(c"+s", "", 0, children.collect(), ptr::null_mut())
     }
 
     fn array(&self) -> ArrowArray {

@@ -31,14 +31,18 @@ struct ColumnValuesAndValidity {
 }
 
 /// Adds the members of `row` to `flat`; members of nested objects are named `outer.inner`.
-fn flatten<'v>(prefix: &str, row: &'v Map<String, Value>, flat: &mut Vec<(String, &'v Value)>) {
+fn flatten_nested_json_object<'v>(
+    prefix: &str,
+    row: &'v Map<String, Value>,
+    flat: &mut Vec<(String, &'v Value)>,
+) {
     for (key, value) in row {
         let name = match prefix {
             "" => key.clone(),
             _ => format!("{prefix}.{key}"),
         };
         match value {
-            Value::Object(inner) => flatten(&name, inner, flat),
+            Value::Object(inner) => flatten_nested_json_object(&name, inner, flat),
             _ => flat.push((name, value)),
         }
     }
@@ -119,7 +123,7 @@ pub fn table(json: &str) -> PyResult<Table> {
         .iter()
         .map(|row| {
             let mut flat = Vec::new();
-            flatten("", row, &mut flat);
+            flatten_nested_json_object("", row, &mut flat);
             flat
         })
         .collect();

@@ -39,7 +39,7 @@ fn describe() -> String {
 #[pyfunction]
 #[pyo3(signature = (size=None))]
 fn limit_memory(size: Option<&str>) -> PyResult<u64> {
-    chakram::command::prepare_process();
+    chakram::command::set_up_memory_survival_and_setting_names();
     let size = match size {
         None => limits::default_memory_limit(),
         Some(text) => {

@@ -41,7 +41,7 @@ fn lend(table: &Arc<NodeTable>, column: NodeColumnValues<'_>) -> ZeroCopyColumn 
         owner: Arc::clone(&owner),
         dictionary: None,
     };
-    fn partial<T>(
+    fn lend_optional_number_column<T>(
         format: &'static CStr,
         column: &OptionalNumberColumn<T>,
         owner: &Owner,
@@ -58,8 +58,8 @@ fn lend(table: &Arc<NodeTable>, column: NodeColumnValues<'_>) -> ZeroCopyColumn 
     match column {
         NodeColumnValues::U32(numbers) => whole(c"I", numbers.len(), address_of(numbers)),
         NodeColumnValues::U64(numbers) => whole(c"L", numbers.len(), address_of(numbers)),
-        NodeColumnValues::PartialU32(column) => partial(c"I", column, &owner),
-        NodeColumnValues::PartialU64(column) => partial(c"L", column, &owner),
+        NodeColumnValues::PartialU32(column) => lend_optional_number_column(c"I", column, &owner),
+        NodeColumnValues::PartialU64(column) => lend_optional_number_column(c"L", column, &owner),
         NodeColumnValues::Text(column) => lend_texts(table, column),
     }
 }
@@ -124,7 +124,7 @@ impl Nodes {
         Self { table, lent }
     }
 
-    fn write(
+    fn create_file_and_write_table(
         &self,
         path: PathBuf,
         write: impl FnOnce(&NodeTable, &mut dyn Write) -> io::Result<()> + Send,
@@ -157,13 +157,16 @@ impl Nodes {
 
     /// Writes the table to a file of comma-separated values.
     fn write_csv(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        let written = py.detach(|| self.write(path, |table, out| table.write_csv(out)));
+        let written =
+            py.detach(|| self.create_file_and_write_table(path, |table, out| table.write_csv(out)));
         written.map_err(|error| io_error(&error))
     }
 
     /// Writes the table to an Apache Parquet file.
     fn write_parquet(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        let written = py.detach(|| self.write(path, |table, out| table.write_parquet(out)));
+        let written = py.detach(|| {
+            self.create_file_and_write_table(path, |table, out| table.write_parquet(out))
+        });
         written.map_err(|error| io_error(&error))
     }
 

@@ -73,10 +73,12 @@ pub fn run(
             output.is_failed,
             output.nodes.map(Nodes::new),
         )),
-        Ok(Err(failure)) => Err(CommandFailed::new_err(fields(py, &failure)?.unbind())),
+        Ok(Err(failure)) => Err(CommandFailed::new_err(
+            failure_fields_to_dict(py, &failure)?.unbind(),
+        )),
         Err(panic) => Err(PyRuntimeError::new_err(format!(
             "a fault of chakram: {}",
-            words(&*panic)
+            panic_message_text(&*panic)
         ))),
     }
 }
@@ -125,16 +127,18 @@ fn out_of_memory(py: Python<'_>) -> PyResult<PyErr> {
         hint: Some("a smaller job".to_owned()),
         ..CommandFailureWithMessageParts::default()
     };
-    Ok(CommandFailed::new_err(fields(py, &failure)?.unbind()))
+    Ok(CommandFailed::new_err(
+        failure_fields_to_dict(py, &failure)?.unbind(),
+    ))
 }
 
-fn words(panic: &(dyn Any + Send)) -> &str {
+fn panic_message_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("a panic")
 }
 
-fn kind(kind: FailureKind) -> &'static str {
+fn failure_kind_name(kind: FailureKind) -> &'static str {
     match kind {
         FailureKind::Usage => "usage",
         FailureKind::Input => "input",
@@ -146,7 +150,10 @@ fn kind(kind: FailureKind) -> &'static str {
     }
 }
 
-fn node<'py>(py: Python<'py>, node: &NodeIdentity) -> PyResult<Bound<'py, PyDict>> {
+fn node_identity_to_dict<'py>(
+    py: Python<'py>,
+    node: &NodeIdentity,
+) -> PyResult<Bound<'py, PyDict>> {
     let fields = PyDict::new(py);
     fields.set_item("rank", node.rank)?;
     fields.set_item("node", node.node)?;
@@ -155,7 +162,7 @@ fn node<'py>(py: Python<'py>, node: &NodeIdentity) -> PyResult<Bound<'py, PyDict
 }
 
 /// Returns the known fields of a failure.
-fn fields<'py>(
+fn failure_fields_to_dict<'py>(
     py: Python<'py>,
     failure: &CommandFailureWithMessageParts,
 ) -> PyResult<Bound<'py, PyDict>> {
@@ -181,7 +188,7 @@ fn fields<'py>(
         memory,
     } = failure;
     let fields = PyDict::new(py);
-    fields.set_item("kind", kind(*of))?;
+    fields.set_item("kind", failure_kind_name(*of))?;
     fields.set_item("message", message)?;
     fields.set_item("found", found)?;
     fields.set_item("expected", expected)?;
@@ -199,12 +206,12 @@ fn fields<'py>(
     fields.set_item("completed", completed.map(|(completed, _)| completed))?;
     fields.set_item("total", completed.map(|(_, total)| total))?;
     let waiting = waiting.iter().map(|waiting| {
-        let fields = node(py, &waiting.node)?;
+        let fields = node_identity_to_dict(py, &waiting.node)?;
         fields.set_item("why", &waiting.why)?;
         Ok(fields)
     });
     fields.set_item("waiting", waiting.collect::<PyResult<Vec<_>>>()?)?;
-    let cycle = cycle.iter().map(|one| node(py, one));
+    let cycle = cycle.iter().map(|one| node_identity_to_dict(py, one));
     fields.set_item("cycle", cycle.collect::<PyResult<Vec<_>>>()?)?;
     fields.set_item("needed_bytes", memory.map(|(needed, _)| needed))?;
     fields.set_item("limit_bytes", memory.map(|(_, limit)| limit))?;

@@ -18,7 +18,7 @@ pub use anonymise::{AnonymiserCounts, TraceAnonymiser};
 pub use audit::TraceAuditFindings;
 pub use scale::{JobScaler, RankGridDimensions, ScaledDimension, ShardedBufferKeptSize};
 pub use slice::{AnnotationStepOrIdSelector, JobCommunication, KeptNodesOfRank, RankSliceSummary};
-pub use step::select_step;
+pub use step::slice_traces_to_profiled_step;
 pub use what_if::{AbsentRankModelRule, EditedJob, JobEdit, edit_job};
 
 /// Type number of metadata nodes.

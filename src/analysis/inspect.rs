@@ -2,8 +2,8 @@
 //! neighbourhood; and the critical path of the recorded run.
 //!
 //! An inspection does not replay traces and needs no machine. Each rank's trace is read into its own
-//! [`InspectedRankTrace`], even if the file has faults. Several threads read traces, but [`for_each_in_order`] passes them
-//! on in ascending order of ranks, so that only a few are in memory at a time.
+//! [`InspectedRankTrace`], even if the file has faults. Several threads read traces, but [`for_each_in_order`] passes
+//! them on in ascending order of ranks, so that only a few are in memory at a time.
 
 mod attributes;
 mod class;

@@ -65,7 +65,7 @@ pub struct ValidateOptions {
 
 impl ValidateOptions {
     /// Returns the default options, changed by `change`.
-    pub fn changed_from_default(change: impl FnOnce(&mut Self)) -> Self {
+    pub fn default_options_changed_by(change: impl FnOnce(&mut Self)) -> Self {
         let mut options = Self::default();
         change(&mut options);
         options
@@ -112,7 +112,7 @@ impl<'a> ValidationReport<'a> {
     }
 
     /// Returns true if the job can be replayed: it has no errors and, if `strict` is true, no warnings either.
-    pub fn is_sound(&self) -> bool {
+    pub fn has_no_errors_or_strict_warnings(&self) -> bool {
         let tally = self.findings.count_by_severity();
         tally.errors == 0 && (tally.warnings == 0 || !self.strict)
     }

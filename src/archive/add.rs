@@ -3,7 +3,7 @@
 use super::chunk::WorkloadDeltaEncoder;
 use super::document::{
     BaselinePrediction, MeasuredStepTimeDistribution, NonTraceFileRow, Provenance,
-    RankRangeTraceRow, SegmentWorkloadCatalogueChanges, WorkloadEntry, check_name,
+    RankRangeTraceRow, SegmentWorkloadCatalogueChanges, WorkloadEntry, check_workload_name,
 };
 use super::metadata::MetadataValue;
 use super::segment::SegmentWriter;
@@ -52,7 +52,7 @@ pub struct BaselinePredictionDraft {
 
 /// Adds predictions to workloads of the archive at `path`, in one commit. If the archive ended in an unfinished tail,
 /// moves the tail to a file and returns this file.
-pub fn add_baselines(
+pub fn add_baseline_predictions(
     path: &Path,
     drafts: &[BaselinePredictionDraft],
 ) -> Result<Option<PathBuf>, ArchiveError> {
@@ -162,13 +162,13 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
             .map(|chunk| chunk.frame.len() as u64)
             .sum::<u64>();
         self.out
-            .write_object(hash.to_owned(), bytes.len() as u64, chunks)
+            .write_object_chunks(hash.to_owned(), bytes.len() as u64, chunks)
             .map_err(io)
     }
 }
 
 /// Returns a name without its digits. File names of one family differ only in their digits.
-pub(super) fn strip_digits(name: &str) -> String {
+pub(super) fn remove_all_digits(name: &str) -> String {
     name.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
@@ -178,7 +178,7 @@ pub fn add_workload(
     draft: &WorkloadToAdd,
     done: ObjectProgressCallback<'_>,
 ) -> Result<AddedWorkloadSizes, ArchiveError> {
-    check_name(&draft.name)?;
+    check_workload_name(&draft.name)?;
     let writer = ArchiveWriter::open_for_writing(path)?;
     let before = writer.committed_archive();
     if before.workloads().contains_key(&draft.name) && !draft.replace {
@@ -216,7 +216,7 @@ pub fn add_workload(
 }
 
 /// Splits the name of a trace file into prefix and ending.
-fn split_trace_name(
+fn split_trace_name_around_rank(
     file: &chakram_trace::format::file::RankFile,
 ) -> Result<(String, String), ArchiveError> {
     let name = file.path.file_name().and_then(|name| name.to_str());
@@ -247,7 +247,7 @@ fn pack_workload(
     let mut traces: Vec<RankRangeTraceRow> = Vec::new();
     let mut linked: Option<((u64, u64), String, u64)> = None;
     for file in &draft.found.files {
-        let (own, ending) = split_trace_name(file)?;
+        let (own, ending) = split_trace_name_around_rank(file)?;
         let other = prefix.get_or_insert_with(|| own.clone());
         if *other != own {
             let found = format!(
@@ -298,13 +298,17 @@ fn pack_workload(
         }
     }
     let mut files = Vec::new();
-    let jobs = draft.found.jobs.keys().map(|path| (name_of(path), path));
+    let jobs = draft
+        .found
+        .jobs
+        .keys()
+        .map(|path| (file_name_of_path(path), path));
     let others = draft.files.iter().map(|(name, path)| (name.clone(), path));
     for (name, path) in jobs.chain(others) {
         let contents = DecompressedTraceFile::open_without_decompressing(path)?;
         let bytes = contents.as_slice();
         files.push(NonTraceFileRow {
-            blake3: packer.pack_object(bytes, &strip_digits(&name), false)?,
+            blake3: packer.pack_object(bytes, &remove_all_digits(&name), false)?,
             name,
             bytes: bytes.len() as u64,
         });
@@ -325,11 +329,11 @@ fn pack_workload(
         baselines: Vec::new(),
         measured: draft.measured.clone(),
     };
-    entry.check_names()?;
+    entry.check_names_ranks_and_hashes()?;
     Ok(entry)
 }
 
-fn name_of(path: &Path) -> String {
+fn file_name_of_path(path: &Path) -> String {
     let name = path
         .file_name()
         .map(|name| name.to_string_lossy().into_owned());
@@ -337,7 +341,7 @@ fn name_of(path: &Path) -> String {
 }
 
 /// Packs all objects of workload `entry` in the archive `from`.
-pub(super) fn repack_workload(
+pub(super) fn pack_workload_from_archive(
     from: &Archive,
     entry: &WorkloadEntry,
     packer: &mut ObjectPacker<'_, '_>,
@@ -350,7 +354,7 @@ pub(super) fn repack_workload(
     let files = entry
         .files
         .iter()
-        .map(|row| (&row.blake3, strip_digits(&row.name), false));
+        .map(|row| (&row.blake3, remove_all_digits(&row.name), false));
     let baselines = entry.baselines.iter().flat_map(|row| {
         [
             (&row.report, "report".to_owned(), false),

@@ -10,7 +10,7 @@ use super::columns::{
     TraceNodesOrTextLines,
 };
 use super::wire::{decode_minimal_varint, varint_length};
-use frame::compress_parts;
+use frame::compress_parts_in_own_blocks;
 use std::cell::RefCell;
 use std::io;
 
@@ -109,7 +109,11 @@ impl WorkloadDeltaEncoder {
         family: &str,
         is_trace: bool,
     ) -> io::Result<Vec<EncodedChunk>> {
-        let records = if is_trace { split_records(bytes) } else { None };
+        let records = if is_trace {
+            split_trace_into_records(bytes)
+        } else {
+            None
+        };
         let plain = is_trace && self.level == CompressionLevel::Plain;
         let count = records.as_ref().map_or(0, Vec::len);
         let mut same = self.bases.iter().filter(|base| base.family == family);
@@ -137,7 +141,7 @@ impl WorkloadDeltaEncoder {
                     let position = out.len();
                     let own = base.and_then(|base| base.chunks.get(position));
                     let taken = own.map_or_else(
-                        || records_per_chunk(&records[at..]),
+                        || count_records_of_first_chunk(&records[at..]),
                         |own| own.records.min(records.len() - at),
                     );
                     let part = &records[at..at + taken];
@@ -149,7 +153,7 @@ impl WorkloadDeltaEncoder {
                             .decoded
                             .columns
                             .as_ref()
-                            .map_or(0, |own| columns.count_equal_templates(own));
+                            .map_or(0, |own| columns.count_records_with_template_of_base(own));
                     }
                     if position < KEPT {
                         made.chunks.push(kept);
@@ -161,7 +165,7 @@ impl WorkloadDeltaEncoder {
             (Some(records), true) => {
                 let (mut at, mut rest) = (0, bytes);
                 while at < records.len() {
-                    let taken = records_per_chunk(&records[at..]);
+                    let taken = count_records_of_first_chunk(&records[at..]);
                     let size = framed_records_size(&records[at..at + taken]);
                     let (part, behind) = rest.split_at(size);
                     out.push(EncodedChunk {
@@ -293,7 +297,12 @@ impl WorkloadDeltaEncoder {
         } = columns.encode_columns(base, memory, buffers);
         let dictionary = on.map(|on| &on.decoded.unpacked[..]);
         let chunk = EncodedChunk {
-            frame: compress_parts(&unpacked, &ends, self.level.zstd_level(), dictionary)?,
+            frame: compress_parts_in_own_blocks(
+                &unpacked,
+                &ends,
+                self.level.zstd_level(),
+                dictionary,
+            )?,
             coding: if kind == TraceNodesOrTextLines::Lines {
                 ChunkCoding::Lines
             } else {
@@ -320,7 +329,7 @@ impl WorkloadDeltaEncoder {
 
 /// Splits a trace into its records, without their lengths; returns `None` if the bytes are not a trace, or if a
 /// length is not encoded minimally.
-fn split_records(bytes: &[u8]) -> Option<Vec<&[u8]>> {
+fn split_trace_into_records(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut all = Vec::new();
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -343,7 +352,7 @@ fn framed_records_size(records: &[&[u8]]) -> usize {
 }
 
 /// Takes up to `count` records from the front of `bytes`, a part of a trace, and subtracts their number from `count`.
-pub fn take_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8]> {
+pub fn take_up_to_count_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8]> {
     let mut at = 0;
     while *count > 0 && at < bytes.len() {
         let (length, prefix) = decode_minimal_varint(&bytes[at..])?;
@@ -356,7 +365,7 @@ pub fn take_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8
 }
 
 /// Returns how many records at the start of `records` form one chunk.
-fn records_per_chunk(records: &[&[u8]]) -> usize {
+fn count_records_of_first_chunk(records: &[&[u8]]) -> usize {
     let mut bytes = 0;
     let fits = |record: &&&[u8]| {
         bytes += framed_records_size(&[record]);

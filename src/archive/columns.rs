@@ -109,14 +109,19 @@ impl ChunkTemplatesAndColumns {
             let before = values.len();
             let metadata = kind == TraceNodesOrTextLines::FirstNodes && number == 0;
             if kind == TraceNodesOrTextLines::Lines {
-                parse::parse_line(record, &mut key, &mut values);
-            } else if !parse::parse_record(record, metadata, &mut key, &mut values) {
-                parse::set_literal_key(record, &mut key);
+                parse::split_line_into_key_and_numbers(record, &mut key, &mut values);
+            } else if !parse::split_record_into_key_and_slots(
+                record,
+                metadata,
+                &mut key,
+                &mut values,
+            ) {
+                parse::set_key_to_whole_record(record, &mut key);
                 values.truncate(before);
             }
-            let known = index.keys.get(&key);
+            let known = index.keys.find_number_of_bytes(&key);
             sequence.push(known.unwrap_or_else(|| {
-                let outline = parse::parse_outline(&key, &mut index.columns);
+                let outline = parse::build_outline_from_key(&key, &mut index.columns);
                 index.outlines.push(Arc::new(outline));
                 index.keys.intern_bytes(&key)
             }));
@@ -136,9 +141,11 @@ impl ChunkTemplatesAndColumns {
         for number in &mut sequence {
             let outline = &index.outlines[*number as usize];
             let own = &values[from..from + outline.slots.len()];
-            let variant = index
-                .structural
-                .collect_fixed_values(&outline.slots, own, &mut fixed);
+            let variant = index.structural.fixed_values_and_variant_of_record(
+                &outline.slots,
+                own,
+                &mut fixed,
+            );
             for at in (0..fixed.len()).filter(|&at| fixed[at].is_none()) {
                 values[kept] = values[from + at];
                 kept += 1;
@@ -147,10 +154,10 @@ impl ChunkTemplatesAndColumns {
             key.clear();
             key.extend_from_slice(&number.to_le_bytes());
             key.extend_from_slice(&variant.to_le_bytes());
-            let known = index.templates.get(&key);
+            let known = index.templates.find_number_of_bytes(&key);
             *number = known.unwrap_or_else(|| {
                 let ops = outline.encode_with_fixed_slots(&fixed);
-                let pushed = templates.push(&ops, count);
+                let pushed = templates.push_encoded_template(&ops, count);
                 pushed.expect("ops are well formed");
                 put_varint(&mut written, ops.len() as u64);
                 written.extend_from_slice(&ops);
@@ -169,7 +176,7 @@ impl ChunkTemplatesAndColumns {
             }
         };
         let mut own = buffers.values.pop().unwrap_or_default();
-        shape.columns_of(&templates, &values[..kept], &mut own);
+        shape.copy_values_to_column_order(&templates, &values[..kept], &mut own);
         buffers.values.push(values);
         Self {
             templates,
@@ -183,7 +190,7 @@ impl ChunkTemplatesAndColumns {
     }
 
     /// Returns how many records share a template with the record of `base` at the same index.
-    pub fn count_equal_templates(&self, base: &Self) -> usize {
+    pub fn count_records_with_template_of_base(&self, base: &Self) -> usize {
         let pairs = self
             .shape
             .template_sequence()
@@ -226,11 +233,11 @@ impl ChunkTemplatesAndColumns {
         out.extend_from_slice(&self.written);
         let base_sequence = base.map(|base| base.shape.template_sequence());
         encode_template_sequence(sequence, base_sequence, &mut writer);
-        self.read_ids(&mut buffers.ids);
+        self.fill_record_ids(&mut buffers.ids);
         let (mut others, known) = match base {
             Some(base) => (base.relations.clone(), &base.chosen[..]),
             None => (
-                relations::find_related_columns(self.all_columns(), sequence.len()),
+                relations::find_predicting_columns(self.all_columns(), sequence.len()),
                 &[][..],
             ),
         };
@@ -295,12 +302,12 @@ impl ChunkTemplatesAndColumns {
         templates.begin_layer(buffers.layers.pop().unwrap_or_default());
         for _ in 0..new {
             let length = input.read_count(encoded.len())?;
-            templates.push(input.take_bytes(length)?, count)?;
+            templates.push_encoded_template(input.take_bytes(length)?, count)?;
         }
         // Each column is in the base, is the id column, or occurs in a new template. A new template
         // has at least one op per new column, so the size of the new templates limits the number of
         // columns.
-        if count > known + 1 + templates.last_layer_bytes() {
+        if count > known + 1 + templates.encoded_size_of_last_layer() {
             return Err(WireError(
                 "the chunk has more columns than its templates name",
             ));
@@ -425,7 +432,7 @@ impl ChunkTemplatesAndColumns {
     }
 
     /// Sets `ids` to the id of each record; a record without an id gets 0.
-    fn read_ids(&self, ids: &mut Vec<u64>) {
+    fn fill_record_ids(&self, ids: &mut Vec<u64>) {
         ids.clear();
         ids.resize(self.shape.template_sequence().len(), 0);
         if let Some((records, values)) = self.column_at(IDS) {

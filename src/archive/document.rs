@@ -223,7 +223,7 @@ impl WorkloadEntry {
     }
 
     /// Returns the hashes and sizes of the objects that the workload needs.
-    pub fn needed_objects(&self) -> impl Iterator<Item = (&str, u64)> {
+    pub fn hashes_and_sizes_of_needed_objects(&self) -> impl Iterator<Item = (&str, u64)> {
         let traces = self.traces.iter().map(|row| (&row.blake3[..], row.bytes));
         let files = self.files.iter().map(|row| (&row.blake3[..], row.bytes));
         let reports = self.baselines.iter();
@@ -241,20 +241,21 @@ impl WorkloadEntry {
     }
 
     /// Returns the latest prediction for each machine, sorted by machine.
-    pub fn latest_baselines(&self) -> Vec<&BaselinePrediction> {
+    pub fn latest_prediction_by_machine(&self) -> Vec<&BaselinePrediction> {
         let latest = self.baselines.iter().map(|row| (&row.machine, row));
         latest.collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
     /// Fails if a name leads out of the folder, a rank occurs twice, or a hash is malformed.
-    pub fn check_names(&self) -> Result<(), ArchiveError> {
+    pub fn check_names_ranks_and_hashes(&self) -> Result<(), ArchiveError> {
         let wrong = |found: String| {
             Err(ArchiveError::broken_archive_error(format!(
                 "workload `{}`: {found}",
-                chakram_trace::format::escape_name(&self.name)
+                chakram_trace::format::escape_and_shorten_name(&self.name)
             )))
         };
-        check_name(&self.name).or_else(|_| wrong("the workload's name is invalid".to_owned()))?;
+        check_workload_name(&self.name)
+            .or_else(|_| wrong("the workload's name is invalid".to_owned()))?;
         if !is_file_name(&self.prefix) {
             return wrong("the workload's traces have no file name".to_owned());
         }
@@ -279,7 +280,7 @@ impl WorkloadEntry {
             return wrong("the workload's files have invalid names".to_owned());
         }
         if self
-            .needed_objects()
+            .hashes_and_sizes_of_needed_objects()
             .any(|(hash, _)| blake3::Hash::from_hex(hash).is_err())
         {
             return wrong("one of the workload's objects has no BLAKE3 hash".to_owned());
@@ -296,14 +297,14 @@ fn is_file_name(name: &str) -> bool {
 
 /// Fails if `name` is not a valid workload name: parts separated by slashes, none of them `.` or
 /// `..`.
-pub fn check_name(name: &str) -> Result<(), ArchiveError> {
+pub fn check_workload_name(name: &str) -> Result<(), ArchiveError> {
     if name.split('/').all(is_file_name) && !name.contains("::") && name.len() <= 255 {
         return Ok(());
     }
     Err(ArchiveError::refused_request_error(
         format!(
             "`{}` is not a name of a workload",
-            chakram_trace::format::escape_name(name)
+            chakram_trace::format::escape_and_shorten_name(name)
         ),
         "letters, digits and dashes, with slashes between parts: llama3/step-7",
     ))

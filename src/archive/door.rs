@@ -53,7 +53,7 @@ fn split_archive_path(path: &Path) -> Option<(PathBuf, &str)> {
 
 /// Finds the traces of `ARCHIVE::WORKLOAD`; returns `None` if `path` is an ordinary path. The traces are read only
 /// when they are opened.
-pub fn find_workload(path: &Path) -> Result<Option<FoundTraces>, TraceError> {
+pub fn find_traces_of_archive_path(path: &Path) -> Result<Option<FoundTraces>, TraceError> {
     let Some((archive, name)) = split_archive_path(path) else {
         return Ok(None);
     };
@@ -64,7 +64,7 @@ pub fn find_workload(path: &Path) -> Result<Option<FoundTraces>, TraceError> {
 /// Finds the traces of the workload `name` in an open archive.
 pub fn find_workload_traces(archive: &Arc<Archive>, name: &str) -> Result<FoundTraces, TraceError> {
     let entry = archive.find_workload(name)?;
-    archive.check_ranks(entry, None)?;
+    archive.check_archive_can_hold_ranks(entry, None)?;
     let path = PathBuf::from(format!("{}::{name}", archive.path().display()));
     let store: Arc<dyn HashAddressedTraceStore> = archive.clone();
     let mut found = FoundTraces::default();

@@ -82,7 +82,7 @@ const NAME_BYTES: u64 = 8;
 /// # Errors
 ///
 /// Fails if `path` is a file with other contents, because extraction replaces a file only if its contents are the same.
-fn check_replaceable(path: &Path, hash: Option<&str>) -> Result<(), ArchiveError> {
+fn check_overwrites_no_other_contents(path: &Path, hash: Option<&str>) -> Result<(), ArchiveError> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         opened => opened.map_err(|error| ArchiveError::io_error(path, "read", error))?,
@@ -109,7 +109,7 @@ impl Archive {
     /// # Errors
     ///
     /// Fails if these traces are larger than anything that an archive of this size can unpack to.
-    pub(super) fn check_ranks(
+    pub(super) fn check_archive_can_hold_ranks(
         &self,
         entry: &WorkloadEntry,
         ranks: Option<RankOrNodeRange>,
@@ -119,11 +119,11 @@ impl Archive {
             last: u64::MAX,
         });
         let claimed = entry.min_extracted_bytes(ranks);
-        bounds::check_stated_unpacked_size(self.stored_bytes(), claimed).map_err(|error| {
+        bounds::check_stated_unpacked_size(self.total_segment_bytes(), claimed).map_err(|error| {
             let files = entry.traces.iter().map(|row| row.count_ranks_within(ranks));
             let found = format!(
                 "workload `{}` states {} files, which take at least {}: {error}",
-                chakram_trace::format::escape_name(&entry.name),
+                chakram_trace::format::escape_and_shorten_name(&entry.name),
                 format_thousands(files.sum()),
                 Bytes(claimed)
             );
@@ -146,7 +146,7 @@ impl Archive {
             part.ranks
                 .is_none_or(|ranks| (ranks.first..=ranks.last).contains(&rank))
         };
-        self.check_ranks(entry, part.ranks)?;
+        self.check_archive_can_hold_ranks(entry, part.ranks)?;
         let traces = entry.rank_rows().filter(|(rank, _)| wanted(*rank));
         let traces =
             traces.map(|(rank, row)| (entry.file_name(rank, row), &row.blake3, part.nodes));
@@ -164,7 +164,7 @@ impl Archive {
         let mut before: Option<(&String, UncommittedOutputHandle)> = None;
         for (name, hash, nodes) in all {
             let path = folder.join(&name);
-            check_replaceable(&path, nodes.is_none().then_some(&**hash))?;
+            check_overwrites_no_other_contents(&path, nodes.is_none().then_some(&**hash))?;
             // Ranks with the same trace share one file under several names, as in the source.
             let same = before.filter(|(own, _)| *own == hash);
             let same = same.map(|(_, handle)| outputs.duplicate_as(handle, &path, true));
@@ -180,7 +180,7 @@ impl Archive {
             match nodes {
                 None => self.copy_object(hash, &mut write)?,
                 Some(nodes) => self
-                    .copy_nodes(hash, nodes, &mut write)
+                    .copy_metadata_and_selected_nodes(hash, nodes, &mut write)
                     .map_err(|error| error.with_subject(&name))?,
             }
             before = Some((hash, outputs.finish_file(file)?));
@@ -192,7 +192,7 @@ impl Archive {
     }
 
     /// Passes a trace's metadata and the selected nodes to `out`, each with a length prefix.
-    fn copy_nodes(
+    fn copy_metadata_and_selected_nodes(
         &self,
         hash: &str,
         nodes: RankOrNodeRange,
@@ -212,7 +212,7 @@ impl Archive {
             return Err(ArchiveError::refused_request_error(found, hint));
         }
         // The metadata is the record before the nodes.
-        self.copy_records(hash, 0..1, out)?;
-        self.copy_records(hash, nodes.first + 1..nodes.last.min(all - 1) + 2, out)
+        self.copy_selected_records(hash, 0..1, out)?;
+        self.copy_selected_records(hash, nodes.first + 1..nodes.last.min(all - 1) + 2, out)
     }
 }

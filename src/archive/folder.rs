@@ -4,9 +4,11 @@
 //! manifest by renaming a file, so a reader sees the archive either before or after the commit.
 
 use super::document::{SCHEMA, SegmentWriteIntent};
-use super::segment::{ArchiveFileSegment, MultiSegmentFile, compute_crc32, start_of};
-use super::segment_file::{SegmentObjectsWriteCallback, write_file};
-use super::segments::find_segments;
+use super::segment::{
+    ArchiveFileSegment, MultiSegmentFile, compute_crc32, parse_segment_write_plan,
+};
+use super::segment_file::{SegmentObjectsWriteCallback, write_one_segment_archive_file};
+use super::segments::find_segments_and_tail;
 use super::tail::UncommittedArchiveTail;
 use super::{ArchiveError, ENDING};
 use chakram_trace::files::OutputsAndProtectedInputs;
@@ -93,7 +95,7 @@ fn pack_name(number: u64) -> String {
 
 /// Opens the segments of the archive `path`, and finds a pack that was written but not committed to
 /// the manifest.
-pub fn open_archive(
+pub fn open_segments_and_uncommitted_pack(
     path: &Path,
 ) -> Result<(Vec<ArchiveFileSegment>, Option<UncommittedArchiveTail>), ArchiveError> {
     if !path.join(MANIFEST).is_file() {
@@ -124,7 +126,7 @@ fn open_packs(
     let mut all = Vec::new();
     for row in &manifest.packs {
         let file = path.join(PACKS).join(&row.file);
-        let (mut found, tail) = find_segments(MultiSegmentFile::open_file(&file)?)?;
+        let (mut found, tail) = find_segments_and_tail(MultiSegmentFile::open_file(&file)?)?;
         let digest = blake3::Hash::from_hex(&row.digest)
             .map(|hash| *hash.as_bytes())
             .ok();
@@ -163,7 +165,7 @@ fn find_uncommitted_pack(
     }
     let file = MultiSegmentFile::open_file(&pack)?;
     let length = file.file_length()?;
-    let start = start_of(&file.read_exact_at(0, length.min(1 << 20))?);
+    let start = parse_segment_write_plan(&file.read_exact_at(0, length.min(1 << 20))?);
     Ok(Some(UncommittedArchiveTail {
         is_locked,
         ..UncommittedArchiveTail::new(&pack, 0..length, true, start)
@@ -191,8 +193,8 @@ fn write_pack(
 ) -> Result<PackSegmentFileRow, ArchiveError> {
     let name = pack_name(number);
     let file = path.join(PACKS).join(&name);
-    write_file(&file, start, body)?;
-    let (found, _) = find_segments(MultiSegmentFile::open_file(&file)?)?;
+    write_one_segment_archive_file(&file, start, body)?;
+    let (found, _) = find_segments_and_tail(MultiSegmentFile::open_file(&file)?)?;
     let segment = found
         .first()
         .ok_or_else(|| ArchiveError::broken_archive_error("the pack has no end").in_file(&file))?;
@@ -206,7 +208,7 @@ fn write_pack(
 }
 
 /// Writes a pack, and returns the manifest with this pack appended.
-fn write_pack_in_manifest(
+fn write_pack_returning_new_manifest(
     path: &Path,
     start: SegmentWriteIntent,
     body: &mut SegmentObjectsWriteCallback<'_>,
@@ -224,16 +226,16 @@ pub fn add_pack(
     start: SegmentWriteIntent,
     body: &mut SegmentObjectsWriteCallback<'_>,
 ) -> Result<(), ArchiveError> {
-    write_pack_in_manifest(path, start, body)?.write_file(path)
+    write_pack_returning_new_manifest(path, start, body)?.write_file(path)
 }
 
 /// Replaces all packs by one pack. The folder must be locked.
-pub fn replace_packs(
+pub fn replace_all_packs_by_one(
     path: &Path,
     start: SegmentWriteIntent,
     body: &mut SegmentObjectsWriteCallback<'_>,
 ) -> Result<(), ArchiveError> {
-    let mut manifest = write_pack_in_manifest(path, start, body)?;
+    let mut manifest = write_pack_returning_new_manifest(path, start, body)?;
     let number = manifest.next - 1;
     manifest.packs.drain(..manifest.packs.len() - 1);
     manifest.write_file(path)?;

@@ -24,18 +24,19 @@ mod verify;
 mod wire;
 
 pub use add::{
-    AddedWorkloadSizes, BaselinePredictionDraft, WorkloadToAdd, add_baselines, add_workload,
+    AddedWorkloadSizes, BaselinePredictionDraft, WorkloadToAdd, add_baseline_predictions,
+    add_workload,
 };
 pub use document::{
     BaselinePrediction, MeasuredStepTimeDistribution, NonTraceFileRow, Provenance,
     RankRangeTraceRow, WorkloadEntry,
 };
-pub use door::{find_workload, find_workload_traces, read_archived_file};
+pub use door::{find_traces_of_archive_path, find_workload_traces, read_archived_file};
 pub use extract::{RankOrNodeRange, RanksAndNodesToExtract};
 pub use listing::{ArchiveListingReader, WorkloadListingRow};
 pub use maintain::{
-    DroppedWorkloadsAndArchiveSizes, MergedAndKnownWorkloads, collect_garbage, expired_workloads,
-    merge_archives,
+    DroppedWorkloadsAndArchiveSizes, MergedAndKnownWorkloads, expired_workloads, merge_archives,
+    rewrite_archive_without_dropped_workloads,
 };
 pub use metadata::{
     MetadataQuery, MetadataValue, QueryComparisonOperator, QueryableWorkload, is_date,
@@ -176,7 +177,10 @@ impl ArchiveError {
     /// Inserts the subject `name` before the reason of an error about invalid input.
     fn with_subject(mut self, name: &str) -> Self {
         if let Self::Refused { found, .. } = &mut self {
-            *found = format!("{}: {found}", chakram_trace::format::escape_name(name));
+            *found = format!(
+                "{}: {found}",
+                chakram_trace::format::escape_and_shorten_name(name)
+            );
         }
         self
     }

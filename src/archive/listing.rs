@@ -1,8 +1,8 @@
 //! Reads listings, which contain only the facts about workloads that queries and tables need.
 
-use super::document::{SegmentWorkloadCatalogueChanges, check_name};
+use super::document::{SegmentWorkloadCatalogueChanges, check_workload_name};
 use super::metadata::{MetadataValue, QueryableWorkload};
-use super::store::{apply_catalogue_change, locate_segments};
+use super::store::{apply_catalogue_change, find_segments_of_file_or_folder};
 use super::tail::UncommittedArchiveTail;
 use super::{ArchiveError, WorkloadEntry};
 use serde::Deserialize;
@@ -140,7 +140,7 @@ impl ArchiveListingReader {
     ///
     /// Fails if `path` is not an archive, or if a catalogue cannot be unpacked.
     pub fn open_listing(path: &Path) -> Result<Self, ArchiveError> {
-        let (segments, tail) = locate_segments(path)?;
+        let (segments, tail) = find_segments_of_file_or_folder(path)?;
         let stored_bytes = segments.iter().map(|segment| segment.end.length).sum();
         let texts = segments.into_iter().map(|segment| {
             let text = segment.read_catalogue_text()?;
@@ -159,7 +159,7 @@ impl ArchiveListingReader {
     }
 
     /// Returns the total size of the archive's segments, in bytes.
-    pub fn stored_bytes(&self) -> u64 {
+    pub fn total_segment_bytes(&self) -> u64 {
         self.stored_bytes
     }
 
@@ -175,7 +175,7 @@ impl ArchiveListingReader {
         for (segment, text) in &self.catalogues {
             let change: SegmentWorkloadCatalogueChanges<WorkloadListingRow<'_>> =
                 segment.parse_catalogue(text)?;
-            let check = |row: &WorkloadListingRow<'_>| check_name(&row.name);
+            let check = |row: &WorkloadListingRow<'_>| check_workload_name(&row.name);
             apply_catalogue_change(&mut all, change, check, |row| row.name.clone())
                 .map_err(|error| error.in_file(&segment.file.path))?;
         }

@@ -1,6 +1,6 @@
 //! Merges archives, and removes expired workloads and unused objects.
 
-use super::add::{ObjectPacker, repack_workload};
+use super::add::{ObjectPacker, pack_workload_from_archive};
 use super::document::{SegmentWorkloadCatalogueChanges, WorkloadEntry};
 use super::metadata::{MetadataValue, is_date};
 use super::store::{Archive, ArchiveWriter, CommitCommandAndWorkloadNames};
@@ -45,9 +45,11 @@ pub fn merge_archives(
                     result.added.push(name.clone());
                     wanted.push((source, entry));
                 }
-                Some(own) if is_same(own, entry) => {
+                Some(own) if equal_apart_from_provenance(own, entry) => {
                     result.known.push(name.clone());
-                    entry.needed_objects().for_each(|_| done());
+                    entry
+                        .hashes_and_sizes_of_needed_objects()
+                        .for_each(|_| done());
                 }
                 Some(_) => {
                     let found = format!(
@@ -74,7 +76,7 @@ pub fn merge_archives(
         let mut change = SegmentWorkloadCatalogueChanges::default();
         for (source, entry) in &wanted {
             let mut packer = ObjectPacker::new(Some(&before), out, entry.level);
-            repack_workload(source, entry, &mut packer, done)?;
+            pack_workload_from_archive(source, entry, &mut packer, done)?;
             let mut entry = (*entry).clone();
             entry
                 .provenance
@@ -88,7 +90,7 @@ pub fn merge_archives(
 }
 
 /// Returns whether two workloads are equal except for their provenance.
-fn is_same(a: &WorkloadEntry, b: &WorkloadEntry) -> bool {
+fn equal_apart_from_provenance(a: &WorkloadEntry, b: &WorkloadEntry) -> bool {
     let plain = |entry: &WorkloadEntry| WorkloadEntry {
         provenance: super::document::Provenance::default(),
         level: a.level,
@@ -116,7 +118,7 @@ pub fn expired_workloads(archive: &Archive, as_of: &str) -> Result<Vec<String>, 
         return Err(ArchiveError::refused_request_error(
             format!(
                 "`{}` is not a date",
-                chakram_trace::format::escape_name(as_of)
+                chakram_trace::format::escape_and_shorten_name(as_of)
             ),
             "YYYY-MM-DD",
         ));
@@ -130,7 +132,7 @@ pub fn expired_workloads(archive: &Archive, as_of: &str) -> Result<Vec<String>, 
 }
 
 /// Rewrites the archive `path` as one segment, without the workloads `dropped` and without unused objects.
-pub fn collect_garbage(
+pub fn rewrite_archive_without_dropped_workloads(
     path: &Path,
     dropped: &dyn Fn(&Archive) -> Result<Vec<String>, ArchiveError>,
     done: ObjectProgressCallback<'_>,
@@ -147,19 +149,20 @@ pub fn collect_garbage(
         operation: "gc",
         workloads: Vec::new(),
     };
-    let kept_aside = writer.replace_all_segments(&plan, &mut |out| {
+    let kept_aside = writer.replace_all_segments_by_one(&plan, &mut |out| {
         let mut change = SegmentWorkloadCatalogueChanges::default();
         for entry in &kept {
             let mut packer = ObjectPacker::new(None, out, entry.level);
-            repack_workload(&before, entry, &mut packer, done)?;
+            pack_workload_from_archive(&before, entry, &mut packer, done)?;
             change.workloads.push((*entry).clone());
         }
         Ok(change)
     })?;
     Ok(DroppedWorkloadsAndArchiveSizes {
         dropped,
-        before: before.stored_bytes() + before.uncommitted_tail().map_or(0, |tail| tail.bytes),
-        after: Archive::open_archive(path)?.stored_bytes(),
+        before: before.total_segment_bytes()
+            + before.uncommitted_tail().map_or(0, |tail| tail.bytes),
+        after: Archive::open_archive(path)?.total_segment_bytes(),
         kept_aside,
     })
 }

@@ -46,7 +46,7 @@ const KEYS: [(&str, MetadataType); 12] = [
 
 impl MetadataValue {
     /// Parses the value of `key`. If the key has no fixed type, the type is guessed from the text.
-    pub fn parse(key: &str, text: &str) -> Result<Self, ArchiveError> {
+    pub fn parse_value_of_key(key: &str, text: &str) -> Result<Self, ArchiveError> {
         let own = KEYS.iter().find(|(known, _)| *known == key);
         let Some((_, kind)) = own else {
             return Ok(Self::parse_guessing_type(text));
@@ -61,7 +61,7 @@ impl MetadataValue {
             ArchiveError::refused_request_error(
                 format!(
                     "{key}: `{}` is not {what}",
-                    chakram_trace::format::escape_name(text)
+                    chakram_trace::format::escape_and_shorten_name(text)
                 ),
                 hint,
             )
@@ -94,7 +94,7 @@ impl MetadataValue {
     }
 
     /// Compares the value with the text of a query; returns `None` if the types differ.
-    fn compare_with(&self, text: &str) -> Option<Ordering> {
+    fn compare_with_query_text(&self, text: &str) -> Option<Ordering> {
         match self {
             Self::Text(own) => Some(own.to_lowercase().cmp(&text.to_lowercase())),
             Self::Number(own) => own.partial_cmp(&text.parse().ok()?),
@@ -237,7 +237,7 @@ impl MetadataQuery {
                     let own = own.to_string().to_lowercase();
                     return own.contains(&text.to_lowercase());
                 }
-                let order = own.compare_with(text);
+                let order = own.compare_with_query_text(text);
                 match comparison {
                     QueryComparisonOperator::Equal => order == Some(Ordering::Equal),
                     QueryComparisonOperator::NotEqual => order != Some(Ordering::Equal),

@@ -176,7 +176,7 @@ impl<W: Write> SegmentWriter<W> {
     }
 
     /// Writes the chunks of an object whose size is `bytes` bytes.
-    pub fn write_object(
+    pub fn write_object_chunks(
         &mut self,
         hash: String,
         bytes: u64,
@@ -217,7 +217,7 @@ impl<W: Write> SegmentWriter<W> {
 
     /// Writes the catalogue and the index. Returns the sink and the bytes of the segment's end. The caller must write
     /// the end once everything else is synced.
-    pub fn finish_segment(
+    pub fn finish_segment_and_return_footer(
         mut self,
         catalogue: &SegmentWorkloadCatalogueChanges,
     ) -> io::Result<(W, Vec<u8>)> {
@@ -254,7 +254,7 @@ impl MultiSegmentFile {
     }
 
     /// Acquires the writers' lock in shared mode; closing the returned file releases the lock.
-    pub fn try_lock_shared(&self) -> Result<File, TryLockError> {
+    pub fn try_open_with_shared_lock(&self) -> Result<File, TryLockError> {
         let file = File::open(&self.path).map_err(TryLockError::Error)?;
         file.try_lock_shared()?;
         Ok(file)
@@ -344,7 +344,7 @@ impl ArchiveFileSegment {
     }
 
     /// Reads the index of the segment's objects. Checks that its chunks follow one another within the segment.
-    pub fn index(&self) -> Result<SegmentObjectIndex, ArchiveError> {
+    pub fn read_object_index(&self) -> Result<SegmentObjectIndex, ArchiveError> {
         let text = self.read_document(self.end.index, "index")?;
         let index: SegmentObjectIndex = serde_json::from_slice(&text)
             .map_err(|error| self.unreadable_document_error(self.end.index.0, "index", &error))?;
@@ -406,7 +406,7 @@ pub fn unpack_document(frame: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// Parses the plan of a segment from the segment's first bytes.
-pub fn start_of(bytes: &[u8]) -> Option<SegmentWriteIntent> {
+pub fn parse_segment_write_plan(bytes: &[u8]) -> Option<SegmentWriteIntent> {
     let rest = bytes.strip_prefix(&MAGIC)?;
     let (size, rest) = rest.split_first_chunk::<4>()?;
     let contents = rest.get(..u32::from_le_bytes(*size) as usize)?;

@@ -13,7 +13,7 @@ pub type SegmentObjectsWriteCallback<'b> = dyn FnMut(
     + 'b;
 
 /// Writes a segment except for its end, and returns the end.
-pub fn write_segment(
+pub fn write_segment_without_footer(
     out: &mut dyn Write,
     start: SegmentWriteIntent,
     body: &mut SegmentObjectsWriteCallback<'_>,
@@ -22,13 +22,15 @@ pub fn write_segment(
     let io = |error| ArchiveError::io_error(path, "write", error);
     let mut writer = SegmentWriter::new(out, &start).map_err(io)?;
     let change = body(&mut writer)?;
-    let (_, end) = writer.finish_segment(&change).map_err(io)?;
+    let (_, end) = writer
+        .finish_segment_and_return_footer(&change)
+        .map_err(io)?;
     Ok(end)
 }
 
 /// Writes a file with one segment. The file receives its final name only when it is
 /// complete.
-pub fn write_file(
+pub fn write_one_segment_archive_file(
     path: &Path,
     start: SegmentWriteIntent,
     body: &mut SegmentObjectsWriteCallback<'_>,
@@ -36,7 +38,7 @@ pub fn write_file(
     let io = |error| ArchiveError::io_error(path, "write", error);
     let mut outputs = chakram_trace::files::OutputsAndProtectedInputs::default();
     let mut file = BufWriter::with_capacity(1 << 18, outputs.create_file(path)?);
-    let end = write_segment(&mut file, start, body, path)?;
+    let end = write_segment_without_footer(&mut file, start, body, path)?;
     file.write_all(&end).map_err(io)?;
     let file = file.into_inner().map_err(|error| io(error.into_error()))?;
     Ok(file.commit()?)

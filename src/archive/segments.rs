@@ -10,21 +10,21 @@ use std::fs::TryLockError;
 use std::sync::Arc;
 
 /// Finds the segments of a file in order, and the tail after them.
-pub fn find_segments(
+pub fn find_segments_and_tail(
     file: MultiSegmentFile,
 ) -> Result<(Vec<ArchiveFileSegment>, Option<UncommittedArchiveTail>), ArchiveError> {
     let file = Arc::new(file);
-    let (found, tail) = committed_segments(&file)?;
+    let (found, tail) = find_chained_segments_and_tail_bytes(&file)?;
     if tail == 0 {
         return Ok((found, None));
     }
     // A writer keeps the lock until it has committed its segment, so the tail of a locked archive
     // may still grow.
-    let lock = file.try_lock_shared();
+    let lock = file.try_open_with_shared_lock();
     let (found, bytes) = match lock {
         // Search again: bytes that looked like a tail before this function acquired the lock may have been committed
         // since.
-        Ok(_) => committed_segments(&file)?,
+        Ok(_) => find_chained_segments_and_tail_bytes(&file)?,
         Err(_) => (found, tail),
     };
     if bytes == 0 {
@@ -44,7 +44,7 @@ pub fn find_segments(
 ///
 /// A segment end counts as the last one only if a chain of segment ends leads from it back to byte 0, because a tail
 /// may contain another archive with its own segment ends.
-fn committed_segments(
+fn find_chained_segments_and_tail_bytes(
     file: &Arc<MultiSegmentFile>,
 ) -> Result<(Vec<ArchiveFileSegment>, u64), ArchiveError> {
     let length = file.file_length()?;

@@ -3,7 +3,7 @@
 
 use super::document::{SCHEMA, SegmentWorkloadCatalogueChanges, WorkloadEntry};
 use super::segment::{ArchiveFileSegment, MultiSegmentFile};
-use super::segments::find_segments;
+use super::segments::find_segments_and_tail;
 use super::tail::UncommittedArchiveTail;
 use super::{ArchiveError, folder};
 use objects::ObjectIndexAndChunkCache;
@@ -35,13 +35,18 @@ impl Archive {
     ///
     /// Fails if `path` is not an archive, or if the archive's catalogue is damaged.
     pub fn open_archive(path: &Path) -> Result<Self, ArchiveError> {
-        let (segments, tail) = locate_segments(path)?;
+        let (segments, tail) = find_segments_of_file_or_folder(path)?;
         let mut workloads = BTreeMap::new();
         for segment in &segments {
             let change = segment.parse_catalogue(&segment.read_catalogue_text()?)?;
             let name = |entry: &WorkloadEntry| entry.name.clone();
-            apply_catalogue_change(&mut workloads, change, WorkloadEntry::check_names, name)
-                .map_err(|error| error.in_file(&segment.file.path))?;
+            apply_catalogue_change(
+                &mut workloads,
+                change,
+                WorkloadEntry::check_names_ranks_and_hashes,
+                name,
+            )
+            .map_err(|error| error.in_file(&segment.file.path))?;
         }
         Ok(Self {
             path: path.to_owned(),
@@ -74,7 +79,7 @@ impl Archive {
     }
 
     /// Returns the total size of the archive's segments, in bytes.
-    pub fn stored_bytes(&self) -> u64 {
+    pub fn total_segment_bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.end.length).sum()
     }
 
@@ -84,13 +89,13 @@ impl Archive {
             let near = self.workloads.keys().find(|known| known.contains(name));
             let near = near.or_else(|| self.workloads.keys().next());
             let hint = near.map_or("chakram archive list".to_owned(), |near| {
-                chakram_trace::format::escape_name(near)
+                chakram_trace::format::escape_and_shorten_name(near)
             });
             let tail = self.tail.as_ref().map(|tail| format!("; {tail}"));
             let found = format!(
                 "{}: the archive has no workload `{}`{}",
                 self.path.display(),
-                chakram_trace::format::escape_name(name),
+                chakram_trace::format::escape_and_shorten_name(name),
                 tail.unwrap_or_default()
             );
             ArchiveError::refused_request_error(found, hint)
@@ -99,13 +104,13 @@ impl Archive {
 }
 
 /// Finds the segments of the archive `path` (a file or a folder), and the tail after them.
-pub(super) fn locate_segments(
+pub(super) fn find_segments_of_file_or_folder(
     path: &Path,
 ) -> Result<(Vec<ArchiveFileSegment>, Option<UncommittedArchiveTail>), ArchiveError> {
     if path.is_dir() {
-        return folder::open_archive(path);
+        return folder::open_segments_and_uncommitted_pack(path);
     }
-    let (found, tail) = find_segments(MultiSegmentFile::open_file(path)?)?;
+    let (found, tail) = find_segments_and_tail(MultiSegmentFile::open_file(path)?)?;
     if found.is_empty() {
         return Err(ArchiveError::refused_request_error(
             format!(
@@ -128,7 +133,7 @@ pub(super) fn apply_catalogue_change<N: Ord + Borrow<str>, W>(
     if change.schema != SCHEMA {
         let found = format!(
             "the schema is `{}`, expected {SCHEMA}",
-            chakram_trace::format::escape_name(&change.schema)
+            chakram_trace::format::escape_and_shorten_name(&change.schema)
         );
         return Err(ArchiveError::broken_archive_error(found));
     }

@@ -6,9 +6,10 @@
 use super::ArchiveError;
 use super::document::SegmentWriteIntent;
 use super::segment::{
-    CATALOGUE, END, END_BYTES, INDEX, MAGIC, MultiSegmentFile, OBJECT, START, start_of,
+    CATALOGUE, END, END_BYTES, INDEX, MAGIC, MultiSegmentFile, OBJECT, START,
+    parse_segment_write_plan,
 };
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -54,7 +55,7 @@ impl UncommittedArchiveTail {
         bytes: u64,
     ) -> Result<Self, ArchiveError> {
         let io = |error| ArchiveError::io_error(&file.path, "read", error);
-        let start = start_of(&file.read_exact_at(at, bytes.min(1 << 20))?);
+        let start = parse_segment_write_plan(&file.read_exact_at(at, bytes.min(1 << 20))?);
         let is_cut = has_truncated_segment(&file.path, at, at + bytes).map_err(io)?;
         Ok(Self::new(&file.path, at..at + bytes, is_cut, start))
     }
@@ -149,23 +150,27 @@ impl fmt::Display for UncommittedArchiveTail {
         write!(f, "the {bytes} bytes from byte {at} on are ")?;
         match (self.tail_state(), &self.operation) {
             (UncommittedTailState::Growing, _) => {
-                write!(f, "an `{}` in progress", escape_name(operation))?
+                write!(f, "an `{}` in progress", escape_and_shorten_name(operation))?
             }
             (UncommittedTailState::Unfinished, Some(_)) => {
-                write!(f, "an `{}` that was not finished", escape_name(operation))?;
+                write!(
+                    f,
+                    "an `{}` that was not finished",
+                    escape_and_shorten_name(operation)
+                )?;
             }
             (UncommittedTailState::Unfinished, None) => write!(f, "the beginning of a segment")?,
             (UncommittedTailState::Damaged, Some(_)) => write!(
                 f,
                 "a damaged `{}`, whose end has a wrong checksum",
-                escape_name(operation)
+                escape_and_shorten_name(operation)
             )?,
             (UncommittedTailState::Damaged, None) => write!(f, "damaged and not a segment")?,
         }
         let names: Vec<String> = self
             .workloads
             .iter()
-            .map(|name| escape_name(name))
+            .map(|name| escape_and_shorten_name(name))
             .collect();
         match &names[..] {
             [] => Ok(()),
@@ -197,7 +202,7 @@ fn has_truncated_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
         if next == [END] {
             return Ok(frames.left < END_BYTES);
         }
-        match frames.next_frame()? {
+        match frames.next_frame_kind()? {
             UncommittedTailFrameKind::Cut => return Ok(true),
             UncommittedTailFrameKind::Plain if next.contains(&OBJECT) => {}
             UncommittedTailFrameKind::Skippable(letters) if next.contains(&letters) => {
@@ -255,20 +260,20 @@ impl FrameHeaderIterator {
         Ok(Some(()))
     }
 
-    fn next_frame(&mut self) -> io::Result<UncommittedTailFrameKind> {
+    fn next_frame_kind(&mut self) -> io::Result<UncommittedTailFrameKind> {
         const ZSTD: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
         let Some(magic) = self.read_array::<4>()? else {
             return Ok(UncommittedTailFrameKind::Cut);
         };
         let end = match magic {
-            MAGIC => self.read_skippable()?,
+            MAGIC => self.read_skippable_frame_kind()?,
             ZSTD => self.skip_zstd_frame()?,
             _ => Some(UncommittedTailFrameKind::Unknown),
         };
         Ok(end.unwrap_or(UncommittedTailFrameKind::Cut))
     }
 
-    fn read_skippable(&mut self) -> io::Result<Option<UncommittedTailFrameKind>> {
+    fn read_skippable_frame_kind(&mut self) -> io::Result<Option<UncommittedTailFrameKind>> {
         let Some(size) = self.read_array()? else {
             return Ok(None);
         };

@@ -15,9 +15,11 @@ fn write_one_object_archive(chunks: Vec<EncodedChunk>, bytes: u64) -> tempfile::
         workloads: Vec::new(),
     };
     let mut writer = SegmentWriter::new(Vec::new(), &start).unwrap();
-    writer.write_object("00".repeat(32), bytes, chunks).unwrap();
+    writer
+        .write_object_chunks("00".repeat(32), bytes, chunks)
+        .unwrap();
     let change = SegmentWorkloadCatalogueChanges::default();
-    let (mut out, end) = writer.finish_segment(&change).unwrap();
+    let (mut out, end) = writer.finish_segment_and_return_footer(&change).unwrap();
     out.extend(end);
     assert!(out.len() < 1024, "{}", out.len());
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -25,7 +27,7 @@ fn write_one_object_archive(chunks: Vec<EncodedChunk>, bytes: u64) -> tempfile::
     file
 }
 
-fn build_encoded_chunk(unpacked: u64, bytes: u64, coding: ChunkCoding) -> EncodedChunk {
+fn build_chunk_claiming_sizes(unpacked: u64, bytes: u64, coding: ChunkCoding) -> EncodedChunk {
     EncodedChunk {
         frame: super::chunk::compress_frame(&[0; 100], 3, None).unwrap(),
         coding,
@@ -41,8 +43,10 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
     const TERA: u64 = 1 << 40;
     for (unpacked, bytes) in [(TERA, TERA), (100, TERA), (TERA, 100), (60 << 20, 60 << 20)] {
         for coding in ChunkCoding::ALL {
-            let file =
-                write_one_object_archive(vec![build_encoded_chunk(unpacked, bytes, coding)], bytes);
+            let file = write_one_object_archive(
+                vec![build_chunk_claiming_sizes(unpacked, bytes, coding)],
+                bytes,
+            );
             let started = Instant::now();
             let archive = Archive::open_archive(file.path()).unwrap();
             let result = archive.copy_object(&"00".repeat(32), &mut |_| Ok(()));
@@ -54,7 +58,7 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
         }
     }
     // The index claims that each of eight small chunks contains 60 MiB of the object.
-    let chunks = (0..8).map(|_| build_encoded_chunk(100, 60 << 20, ChunkCoding::Columns));
+    let chunks = (0..8).map(|_| build_chunk_claiming_sizes(100, 60 << 20, ChunkCoding::Columns));
     let file = write_one_object_archive(chunks.collect(), 8 * (60 << 20));
     assert!(
         Archive::open_archive(file.path())
@@ -64,7 +68,7 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
     );
     // The claimed size of the object exceeds the sum of the chunks' sizes.
     let file = write_one_object_archive(
-        vec![build_encoded_chunk(100, 100, ChunkCoding::Bytes)],
+        vec![build_chunk_claiming_sizes(100, 100, ChunkCoding::Bytes)],
         TERA,
     );
     let error = Archive::open_archive(file.path())
@@ -86,7 +90,7 @@ fn columns_that_claim_many_records_take_no_more_than_they_have() {
     let frame = super::chunk::compress_frame(&columns, 3, None).unwrap();
     let claimed = EncodedChunk {
         frame,
-        ..build_encoded_chunk(100, 100, ChunkCoding::Columns)
+        ..build_chunk_claiming_sizes(100, 100, ChunkCoding::Columns)
     };
     let file = write_one_object_archive(vec![claimed], 100);
     let error = Archive::open_archive(file.path())

@@ -90,7 +90,7 @@ impl Archive {
         }
         for (name, entry) in self.workloads() {
             let sound = entry
-                .needed_objects()
+                .hashes_and_sizes_of_needed_objects()
                 .all(|(hash, bytes)| whole.get(hash) == Some(&bytes));
             if !sound {
                 verdict.lost.push(name.clone());

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_back() {
+    fn algorithm_names_survive_parse_and_format() {
         for name in [
             "ring",
             "direct",
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_none() {
+    fn invalid_algorithm_names_parse_to_none() {
         for name in [
             "",
             "Ring",

@@ -27,7 +27,10 @@ impl AstraCollectiveBackend {
         node: u64,
     ) -> Result<(), CollectiveProblemAndAdvice> {
         if let Some(number) = self.script_index(kind, node) {
-            return self.check_custom_algorithm(number, members.unwrap_or(self.npu_count()));
+            return self.check_custom_algorithm_covers_members(
+                number,
+                members.unwrap_or(self.npu_count()),
+            );
         }
         let key = match kind {
             CollectiveKind::AllReduce => "all-reduce-implementation",
@@ -74,9 +77,14 @@ impl AstraCollectiveBackend {
             ));
         }
         let whole = members.is_none_or(|members| members == self.npu_count());
-        if !whole && self.can_groups_span_dimensions() {
+        if !whole && self.named_groups_have_phase_per_dimension() {
             // If an algorithm cannot run the collective, a ring replaces it.
-            return self.check_one(AstraAlgorithm::Ring, kind, members.unwrap_or(0), false);
+            return self.check_algorithm_runs_collective(
+                AstraAlgorithm::Ring,
+                kind,
+                members.unwrap_or(0),
+                false,
+            );
         }
         if !whole {
             return match list {
@@ -86,7 +94,7 @@ impl AstraCollectiveBackend {
                         .to_owned(),
                     "ring, direct or halvingDoubling",
                 )),
-                [only] => self.check_one(only.algorithm, kind, members.unwrap_or(0), false),
+                [only] => self.check_algorithm_runs_collective(only.algorithm, kind, members.unwrap_or(0), false),
                 _ => Ok(()),
             };
         }
@@ -100,10 +108,15 @@ impl AstraCollectiveBackend {
                         "remove `involved_dim`, or name an implementation for each dimension",
                     ));
                 }
-                return self.check_one(implementation.algorithm, kind, self.npu_count(), false);
+                return self.check_algorithm_runs_collective(
+                    implementation.algorithm,
+                    kind,
+                    self.npu_count(),
+                    false,
+                );
             }
             let several = list.len() > 1;
-            self.check_one(
+            self.check_algorithm_runs_collective(
                 implementation.algorithm,
                 kind,
                 self.dimension_size(level),
@@ -113,7 +126,7 @@ impl AstraCollectiveBackend {
         Ok(())
     }
 
-    fn check_custom_algorithm(
+    fn check_custom_algorithm_covers_members(
         &self,
         number: u16,
         members: u32,
@@ -137,7 +150,7 @@ impl AstraCollectiveBackend {
                 "a receive for each send, with the same tag and size",
             ));
         }
-        match algorithm.unknown_peer(members) {
+        match algorithm.find_peer_outside_group(members) {
             Some(peer) => Err((
                 format!(
                     "the custom algorithm names peer {peer}, but the group has {members} members"
@@ -152,7 +165,7 @@ impl AstraCollectiveBackend {
     /// into parts along these dimensions. Returns `None` if the mask has no effect. A custom algorithm has no
     /// dimensions, and a `one…` algorithm uses all NPUs if the mask includes its entry in the list. The second value
     /// returned is false if the mask includes no entry of the list; ASTRA-sim then skips the collective.
-    pub(super) fn dimensions_of_mask(
+    pub(super) fn masked_dimensions_and_whether_to_run(
         &self,
         kind: CollectiveKind,
         mask: u32,
@@ -173,7 +186,7 @@ impl AstraCollectiveBackend {
         }
     }
 
-    fn check_one(
+    fn check_algorithm_runs_collective(
         &self,
         algorithm: AstraAlgorithm,
         kind: CollectiveKind,

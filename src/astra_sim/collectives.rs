@@ -143,7 +143,7 @@ impl AstraCollectiveBackend {
 
     /// Returns the first NPU that started a collective at time 0 with an endpoint delay that a scale had reduced to 0.
     /// Also returns the collective's node, at which ASTRA-sim aborts.
-    pub fn first_undelayed_collective(&self) -> Option<(Npu, u64)> {
+    pub fn first_undelayed_npu_and_collective(&self) -> Option<(Npu, u64)> {
         self.undelayed.flatten()
     }
 
@@ -187,7 +187,7 @@ impl AstraCollectiveBackend {
     /// Returns the index of the custom algorithm for a collective; `None` if the collective uses a
     /// built-in algorithm.
     pub(super) fn script_index(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
-        self.scripts.script_index(kind, node)
+        self.scripts.script_index_of_collective(kind, node)
     }
 
     /// Returns the custom algorithm with index `number`.
@@ -211,7 +211,7 @@ impl AstraCollectiveBackend {
     /// to whole ns.
     #[inline]
     fn reduction_time_of(&self, amount: UnroundedBufferShare) -> Span {
-        let once = |gbps: f64| quirks::fractional_bytes(amount) / (gbps * 1e9) * 1e9;
+        let once = |gbps: f64| quirks::fractional_bytes_of_share(amount) / (gbps * 1e9) * 1e9;
         self.quirks
             .span_from_ns(self.reduction.map_or(0.0, once))
             .times(3)
@@ -243,7 +243,7 @@ impl AstraCollectiveBackend {
 
     /// Returns true if a named group has one phase for each dimension that it spans, instead of a
     /// single ring.
-    pub(super) fn can_groups_span_dimensions(&self) -> bool {
+    pub(super) fn named_groups_have_phase_per_dimension(&self) -> bool {
         !self.quirks.has_quirk(Quirk::GroupRing)
     }
 
@@ -279,7 +279,7 @@ impl AstraCollectiveBackend {
     /// Returns true if the extent belongs to a named group that lacks some ranks. Such a group either is a single line
     /// with an irregular extent, or spans dimensions. If it spans dimensions, the extent's last phase holds all
     /// members, and its index is beyond the machine's dimensions.
-    fn is_named(&self, extent: &GroupPlacement) -> bool {
+    fn is_named_partial_group(&self, extent: &GroupPlacement) -> bool {
         let beyond =
             |phase: &group::PhaseDimensionSizeAndStride| phase.dimension > self.dimension_count();
         !extent.regular || extent.phases.last().is_some_and(beyond)
@@ -293,7 +293,7 @@ impl AstraCollectiveBackend {
         extent: &GroupPlacement,
     ) -> Vec<(u32, u32, AstraAlgorithm)> {
         let list = self.implementations_of(kind);
-        if self.is_named(extent) && self.can_groups_span_dimensions() {
+        if self.is_named_partial_group(extent) && self.named_groups_have_phase_per_dimension() {
             return self.phases_of_group(kind, list, extent);
         }
         if !extent.regular {

@@ -205,7 +205,7 @@ impl NetworkBackend for CongestionAwareModel {
     }
 
     fn link_time(&self, amount: UnroundedBufferShare) -> Option<Span> {
-        let bytes = quirks::fractional_bytes(amount);
+        let bytes = quirks::fractional_bytes_of_share(amount);
         (self.shape == DimensionShape::Switch)
             .then(|| self.quirks.span_from_ns(bytes / self.bytes_per_ns))
     }
@@ -218,7 +218,7 @@ impl NetworkBackend for CongestionAwareModel {
     ) -> Option<Span> {
         let hops = self.shape.hop_count(self.npus, from.0, to.0);
         Some(
-            self.hop_time(quirks::fractional_bytes(amount))
+            self.hop_time(quirks::fractional_bytes_of_share(amount))
                 .times(u64::from(hops)),
         )
     }
@@ -233,7 +233,7 @@ impl NetworkBackend for CongestionAwareModel {
         let op = message.op.index();
         let (from, to) = message.ends;
         let carried = ForwardedMessage {
-            bytes: quirks::fractional_bytes(message.amount),
+            bytes: quirks::fractional_bytes_of_share(message.amount),
             at: from.0,
             to: to.0,
             next: NONE,

@@ -81,7 +81,7 @@ impl CongestionUnawareModel {
         }
         // A message from an NPU to itself crosses no link and takes no time.
         self.quirks
-            .span_from_ns(latency + quirks::fractional_bytes(amount) / slowest)
+            .span_from_ns(latency + quirks::fractional_bytes_of_share(amount) / slowest)
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_original_s_own_anchors() {
+    fn message_times_match_the_original_astra_sim() {
         // Serialization takes 2^20 B / (50 · 2^30 / 10^9 B/ns) = 19,531.25 ns. A message needs three hops in the first
         // shape, one in the second, and two in the third. Each hop takes 500 ns.
         for (shape, expected) in [

@@ -58,7 +58,7 @@ impl AstraOrRecordedScriptDurations {
 ///
 /// Returns the errors of [`Graph::read_graph`]; also fails if a node is not a compute node, a send or a receive. The
 /// error includes the trace's position.
-pub fn read_custom_algorithm<C: AsRef<[u8]>>(
+pub fn build_algorithm_from_traces<C: AsRef<[u8]>>(
     contents: &[C],
     lasting: AstraOrRecordedScriptDurations,
 ) -> Result<ScriptedAlgorithm, (u32, TraceError)> {

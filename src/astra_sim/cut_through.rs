@@ -134,7 +134,7 @@ impl<W: ServerRouting> NetworkBackend for CutThroughNetwork<W> {
         }
         let (Npu(npu), Npu(to)) = message.ends;
         self.carried[op] = MessageInTransit {
-            bytes: quirks::fractional_bytes(message.amount),
+            bytes: quirks::fractional_bytes_of_share(message.amount),
             at: MessageNpuAndRoutingState { npu, state: 0 },
             to,
             last: now,

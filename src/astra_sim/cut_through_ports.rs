@@ -2,11 +2,12 @@
 //! dimension, an NPU sends through one port and receives through another; each port passes one message at a time.
 //! Replaces the original network if [`Quirk::FreePorts`] is corrected.
 //!
-//! Latencies and bandwidths are as in [`CongestionUnawareModel`](super::CongestionUnawareModel). With [`Quirk::FirstDimension`],
-//! a message goes from the sender's port directly to the receiver's port, in the lowest dimension where the two NPUs
-//! differ. If this quirk is corrected, a message crosses each dimension in which sender and receiver differ, through
-//! the ports of the NPUs in between. With [`Quirk::FullyConnectedLinks`], a fully connected NPU's port passes n - 1
-//! messages in the time that a single message takes. Each single message still takes the same time.
+//! Latencies and bandwidths are as in [`CongestionUnawareModel`](super::CongestionUnawareModel). With
+//! [`Quirk::FirstDimension`], a message goes from the sender's port directly to the receiver's port, in the lowest
+//! dimension where the two NPUs differ. If this quirk is corrected, a message crosses each dimension in which sender
+//! and receiver differ, through the ports of the NPUs in between. With [`Quirk::FullyConnectedLinks`], a fully
+//! connected NPU's port passes n - 1 messages in the time that a single message takes. Each single message still takes
+//! the same time.
 
 use super::cut_through::{CutThroughNetwork, MessageNpuAndRoutingState, ServerHop, ServerRouting};
 use super::network_file;

@@ -4,7 +4,7 @@
 use super::error::{InputError, InputNote, did_you_mean, escape_key};
 use super::input_entry::{InputEntry, InputValue};
 use super::{json, yaml};
-use chakram_base::config::quote_for_message;
+use chakram_base::config::quote_and_truncate_for_message;
 use chakram_base::setting::SettingKey;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -280,7 +280,7 @@ impl InputValue {
             Self::Null => "nothing".to_owned(),
             Self::Flag(flag) => flag.to_string(),
             Self::Number(number) => format!("the number {number:?}"),
-            Self::Text(text) => quote_for_message(text),
+            Self::Text(text) => quote_and_truncate_for_message(text),
             Self::List(_) => "a list".to_owned(),
             Self::Nested => "an object or a list of lists".to_owned(),
         }

@@ -14,7 +14,8 @@
 //! stage in the order in which they end the stage that lets the chunk in. This is either the chunk's own previous
 //! stage, or the stage of another chunk whose place it takes. If delays of two chunks end at one instant, they become
 //! one event. Delays registered later adopt the order of delays registered earlier. All members of a collective handle
-//! a chunk's event before the next event in the list, so [`order_of_ends`] processes one event for all members.
+//! a chunk's event before the next event in the list, so [`order_change_from_start_to_ends`] processes one event for
+//! all members.
 //!
 //! Messages of two chunks interleave only if one event sends them and the messages arrive at one instant. The order of
 //! such messages is proven only if both chunks are in the same step of the same stage.
@@ -35,9 +36,9 @@ use std::ops::Range;
 /// Maximum number of members in a line whose message costs are compared for all pairs.
 const COMPARED: u32 = 64;
 
-/// Returns true if [`reorder_members`] is proven correct for `stage`, which must have a closed form. `sizes` are the
-/// machine's dimension sizes.
-pub(super) fn is_proved(
+/// Returns true if [`reorder_members_from_send_to_arrival`] is proven correct for `stage`, which must have a closed
+/// form. `sizes` are the machine's dimension sizes.
+pub(super) fn is_reordering_proved_for_stage(
     stage: &CollectiveChunkPhase,
     extent: &GroupPlacement,
     sizes: &[u32],
@@ -47,7 +48,7 @@ pub(super) fn is_proved(
         AstraAlgorithm::Ring | AstraAlgorithm::HalvingDoubling => true,
         AstraAlgorithm::Direct { window } => {
             let all_at_once = window.is_none_or(|window| window >= stage.size - 1);
-            !quiet.shared && all_at_once && costs_are_equal(stage, extent, sizes, quiet)
+            !quiet.shared && all_at_once && all_messages_cost_equal(stage, extent, sizes, quiet)
         }
         AstraAlgorithm::DoubleBinaryTree => false,
     }
@@ -83,11 +84,11 @@ impl PreExchangeOrderInterner {
         stage: &CollectiveChunkPhase,
         messages: Range<u32>,
     ) -> MemberReorderingSinceStart {
-        let slot = stage.only_queue_assignment();
+        let slot = stage.only_queue_and_direction();
         let place = order.moves.get(&stage.phase).copied().unwrap_or(0);
         let moved = match stage.algorithm {
             AstraAlgorithm::Ring => {
-                (place + ring_rotation(stage, messages.len() as u32)) % stage.size
+                (place + places_rotated_on_ring(stage, messages.len() as u32)) % stage.size
             }
             AstraAlgorithm::HalvingDoubling => {
                 let first = stage.line_position_from_index(0, Position(0));
@@ -95,7 +96,7 @@ impl PreExchangeOrderInterner {
                 steps.fold(place, |place, step| place ^ step.to)
             }
             AstraAlgorithm::Direct { .. } | AstraAlgorithm::DoubleBinaryTree => {
-                for _ in 0..exchange_count(stage, messages.len() as u32) {
+                for _ in 0..count_all_to_all_exchanges(stage, messages.len() as u32) {
                     let next = self.whole.len() as u32 + 1;
                     let whole = *self.whole.entry((order, stage.phase)).or_insert(next);
                     let moves = BTreeMap::new();
@@ -113,16 +114,16 @@ impl PreExchangeOrderInterner {
 }
 
 /// Returns the number of places by which `messages` rotate the order upward on a ring.
-fn ring_rotation(stage: &CollectiveChunkPhase, messages: u32) -> u32 {
+fn places_rotated_on_ring(stage: &CollectiveChunkPhase, messages: u32) -> u32 {
     let turn = messages % stage.size;
-    match stage.only_queue_assignment().backward {
+    match stage.only_queue_and_direction().backward {
         true => (stage.size - turn) % stage.size,
         false => turn,
     }
 }
 
 /// Returns how many complete all-to-all exchanges a member's `messages` make up.
-fn exchange_count(stage: &CollectiveChunkPhase, messages: u32) -> u32 {
+fn count_all_to_all_exchanges(stage: &CollectiveChunkPhase, messages: u32) -> u32 {
     messages / (stage.size - 1)
 }
 
@@ -165,7 +166,7 @@ impl AllMembersEventQueue {
     }
 
     /// Registers the same delay for every member, in the order that `order` gives.
-    fn register_delay(
+    fn register_delay_of_all_members(
         &mut self,
         at: Span,
         of: (usize, usize),
@@ -189,7 +190,7 @@ impl AllMembersEventQueue {
 /// Returns how the members' order changes from the start to the end of a collective, or `None` if the change cannot be
 /// proven. `passages` must be sorted by start time. `delays_of` returns the times at which a member's delays in a stage
 /// end, each with the number of messages that have arrived by then. `endpoint_of` returns the delay after a message.
-pub(super) fn order_of_ends(
+pub(super) fn order_change_from_start_to_ends(
     stages: &[CollectiveChunkPhase],
     passages: &[StageBeginAndAdmittingPassage],
     delays_of: impl Fn(&CollectiveChunkPhase) -> Option<Vec<(Span, u32)>>,
@@ -219,7 +220,7 @@ pub(super) fn order_of_ends(
     let mut last = None;
     for &passage in admitted.get(&None).into_iter().flatten() {
         let (at, _) = *delays[stage_of(passage).index()].first()?;
-        list.register_delay(
+        list.register_delay_of_all_members(
             at,
             (passage, 0),
             (MemberReorderingSinceStart::default(), None),
@@ -238,7 +239,7 @@ pub(super) fn order_of_ends(
                 changes.push((change, MemberOrderChangeByMessages { stage, messages }));
                 let change = Some(changes.len() - 1);
                 let at = passages[passage].begin + of[delay].0;
-                list.register_delay(at, (passage, delay), (order, change));
+                list.register_delay_of_all_members(at, (passage, delay), (order, change));
                 continue;
             }
         };
@@ -258,12 +259,20 @@ pub(super) fn order_of_ends(
                     let entry = Some(passages[passage].entry);
                     for &next in admitted.get(&entry).into_iter().flatten() {
                         let (at, _) = *delays[stage_of(next).index()].first()?;
-                        list.register_delay(now + at, (next, 0), (order.clone(), change));
+                        list.register_delay_of_all_members(
+                            now + at,
+                            (next, 0),
+                            (order.clone(), change),
+                        );
                     }
                 }
                 // No message arrives before the next delay ends, so register this delay immediately.
                 Some(&(at, arrived)) if arrived == of[delay].1 => {
-                    list.register_delay(begin + at, (passage, delay + 1), (order.clone(), change));
+                    list.register_delay_of_all_members(
+                        begin + at,
+                        (passage, delay + 1),
+                        (order.clone(), change),
+                    );
                 }
                 Some(&(at, _)) => {
                     let arrival = begin + at - endpoint_of(&stages[stage.index()]);
@@ -291,14 +300,18 @@ pub(super) fn order_of_ends(
 
 /// Returns true if all messages of `direct` take equally long. All lines of a sub-grid have equal costs, so only one
 /// line is checked. Along a dimension of the machine, only one member is checked.
-fn costs_are_equal(
+fn all_messages_cost_equal(
     stage: &CollectiveChunkPhase,
     extent: &GroupPlacement,
     sizes: &[u32],
     quiet: &UncontendedMessageCostFunctions<'_>,
 ) -> bool {
     let phase = &extent.phases[stage.phase as usize];
-    let npu = |index| extent.npus[phase.move_position(Position(0), index).index()];
+    let npu = |index| {
+        extent.npus[phase
+            .position_with_index_in_line(Position(0), index)
+            .index()]
+    };
     let Some(step) = stage.nth_send(
         MemberQueueDirectionAndTree::default(),
         line_position_in_stage(stage, phase, Position(0)),
@@ -326,25 +339,25 @@ fn line_position_in_stage(
     phase: &PhaseDimensionSizeAndStride,
     position: Position,
 ) -> MemberLinePosition {
-    stage.line_position_from_index(phase.index(position), position)
+    stage.line_position_from_index(phase.member_index_in_dimension(position), position)
 }
 
 /// Reorders `members` from the order in which they send the `messages` of `stage` to the order in which
 /// these messages arrive.
-pub(super) fn reorder_members(
+pub(super) fn reorder_members_from_send_to_arrival(
     stage: &CollectiveChunkPhase,
     messages: Range<u32>,
     extent: &GroupPlacement,
     members: &mut Vec<Position>,
 ) {
     let phase = &extent.phases[stage.phase as usize];
-    let slot = stage.only_queue_assignment();
+    let slot = stage.only_queue_and_direction();
     match stage.algorithm {
         AstraAlgorithm::Ring => {
-            let turn = ring_rotation(stage, messages.len() as u32);
+            let turn = places_rotated_on_ring(stage, messages.len() as u32);
             for member in members {
-                let to = (phase.index(*member) + turn) % stage.size;
-                *member = phase.move_position(*member, to);
+                let to = (phase.member_index_in_dimension(*member) + turn) % stage.size;
+                *member = phase.position_with_index_in_line(*member, to);
             }
         }
         AstraAlgorithm::HalvingDoubling => {
@@ -352,14 +365,14 @@ pub(super) fn reorder_members(
                 for member in &mut *members {
                     let line = line_position_in_stage(stage, phase, *member);
                     if let Some(step) = stage.nth_send(slot, line, step) {
-                        *member = phase.move_position(*member, step.to);
+                        *member = phase.position_with_index_in_line(*member, step.to);
                     }
                 }
             }
         }
         AstraAlgorithm::Direct { .. } => {
-            for _ in 0..exchange_count(stage, messages.len() as u32) {
-                *members = order_of_arrivals(stage, slot, phase, members);
+            for _ in 0..count_all_to_all_exchanges(stage, messages.len() as u32) {
+                *members = sort_members_by_first_arrival(stage, slot, phase, members);
             }
         }
         AstraAlgorithm::DoubleBinaryTree => {}
@@ -368,7 +381,7 @@ pub(super) fn reorder_members(
 
 /// Returns the members sorted by the time at which they receive their first messages. All members send at the same
 /// time, in the order of `members`.
-fn order_of_arrivals(
+fn sort_members_by_first_arrival(
     stage: &CollectiveChunkPhase,
     slot: MemberQueueDirectionAndTree,
     phase: &PhaseDimensionSizeAndStride,
@@ -381,12 +394,12 @@ fn order_of_arrivals(
     let mut left = vec![stage.size; members.len()];
     for &from in members {
         let line = line_position_in_stage(stage, phase, from);
-        let left = &mut left[phase.move_position(from, 0).index()];
+        let left = &mut left[phase.position_with_index_in_line(from, 0).index()];
         if *left == 0 {
             continue;
         }
         for step in (0..stage.size - 1).filter_map(|i| stage.nth_send(slot, line, i)) {
-            let to = phase.move_position(from, step.to);
+            let to = phase.position_with_index_in_line(from, step.to);
             if !std::mem::replace(&mut reached[to.index()], true) {
                 *left -= 1;
                 order.push(to);

@@ -98,7 +98,7 @@ impl EndlessCollectiveWaitDetector {
         }
     }
 
-    pub fn record_wait(&mut self, beyond: EndlessWait) {
+    pub fn record_first_endless_wait(&mut self, beyond: EndlessWait) {
         self.first.get_or_insert(beyond);
     }
 

@@ -116,7 +116,7 @@ pub(super) fn escape_key(key: &str) -> String {
     if !key.is_empty() && key.len() <= 60 && key.chars().all(plain) {
         key.to_owned()
     } else {
-        chakram_base::config::quote_for_message(key)
+        chakram_base::config::quote_and_truncate_for_message(key)
     }
 }
 

@@ -160,7 +160,9 @@ impl AstraInputs {
         notes.extend(found);
         if flags.logging != Path::new("empty") {
             let (text, file) = text("logging", &flags.logging)?;
-            notes.push(logging::check_logging_file(&text, &file)?);
+            notes.push(logging::check_logging_file_and_note_no_effect(
+                &text, &file,
+            )?);
         }
         if flags.logs {
             notes.retain(|note| !["trace-enabled", "--logging-folder"].contains(&&note.key[..]));
@@ -168,7 +170,7 @@ impl AstraInputs {
         let inputs = Self {
             model: flags.model,
             workload: flags.workload.clone(),
-            endpoint_delay: system.endpoint_delay(flags.injection_scale),
+            endpoint_delay: system.scaled_endpoint_delay(flags.injection_scale),
             system,
             network,
             memory,
@@ -188,7 +190,7 @@ impl AstraInputs {
     }
 
     /// Returns the distinct prefixes of custom algorithms' trace files.
-    pub fn custom_prefixes(&self) -> BTreeSet<&Path> {
+    pub fn custom_algorithm_file_prefixes(&self) -> BTreeSet<&Path> {
         let PerCollectiveKind {
             all_reduce,
             all_gather,
@@ -319,7 +321,7 @@ fn flag_notes(flags: &AstraFlags) -> Vec<InputNote> {
             notes.push(InputNote::about_flag(flag, unused));
         }
     }
-    for quirk in flags.quirks.corrected_quirks() {
+    for quirk in flags.quirks.quirks_not_in_set() {
         if !quirk.applies_to(flags.model) {
             let why = format!("{quirk} does not apply to the {} network", flags.model);
             notes.push(InputNote::about_flag(

@@ -32,13 +32,13 @@ pub(super) fn raw_entries<'t>(
         serde_json::from_str(text).map_err(|error| syntax_error(file, 1, &error))?;
     let lines = LineIndex::new(text);
     let entry = |(key, value): (&'t RawValue, &'t RawValue)| {
-        let line = lines.line_of(key.get());
+        let line = lines.line_where_slice_begins(key.get());
         Ok(RawJsonEntry {
             key: serde_json::from_str(key.get())
                 .map_err(|error| syntax_error(file, line, &error))?,
             line,
             value: value.get(),
-            value_line: lines.line_of(value.get()),
+            value_line: lines.line_where_slice_begins(value.get()),
         })
     };
     object.0.into_iter().map(entry).collect()
@@ -145,7 +145,7 @@ impl<'t> LineIndex<'t> {
     }
 
     /// Returns the line, counted from 1, on which `piece` of the text begins.
-    fn line_of(&self, piece: &str) -> usize {
+    fn line_where_slice_begins(&self, piece: &str) -> usize {
         let at = offset_of(self.text, piece);
         1 + self.ends.partition_point(|&end| end < at)
     }

@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 struct RecordDataAndControlDependencies(Vec<u64>, Vec<u64>);
 
 impl DependencyVisitor for RecordDataAndControlDependencies {
-    fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_data_dependency(&mut self, id: u64) -> Result<(), TraceError> {
         self.0.push(id);
         Ok(())
     }
 
-    fn visit_control(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_control_dependency(&mut self, id: u64) -> Result<(), TraceError> {
         self.1.push(id);
         Ok(())
     }

@@ -82,7 +82,7 @@ pub use system::{
     LogGpBusParams, PerCollectiveKind,
 };
 pub use tensors::RankTensors;
-pub use trace::{AstraRankGraphAndBinding, AstraTraceGraphReader, counts_as};
+pub use trace::{AstraRankGraphAndBinding, AstraTraceGraphReader, astra_kind_of_compute_node};
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,10 @@ use super::error::{InputError, InputNote, shorten_to_one_line};
 /// # Errors
 ///
 /// Fails if `text` is not TOML.
-pub fn check_logging_file(text: &str, file: &str) -> Result<InputNote, InputError> {
+pub fn check_logging_file_and_note_no_effect(
+    text: &str,
+    file: &str,
+) -> Result<InputNote, InputError> {
     match toml::de::DeTable::parse(text) {
         Ok(_) => Ok(InputNote::about_flag(
             "--logging-configuration",
@@ -36,13 +39,17 @@ mod tests {
     #[test]
     fn toml_is_noted_and_anything_else_refused() {
         let text = "[[sink]]\nname = \"file\"\ntype = \"rotating_file_sink_mt\"\n";
-        let note = check_logging_file(text, "l").unwrap().to_string();
+        let note = check_logging_file_and_note_no_effect(text, "l")
+            .unwrap()
+            .to_string();
         assert_eq!(
             note,
             "command line: `--logging-configuration`: has no effect: either no log is written, or \
              the log is written without this file"
         );
-        let error = check_logging_file("a = 1\n{", "l").unwrap_err().to_string();
+        let error = check_logging_file_and_note_no_effect("a = 1\n{", "l")
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with("l:2: not TOML: "), "{error}");
     }
 }

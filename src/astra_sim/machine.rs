@@ -46,8 +46,13 @@ pub fn build_machine(inputs: &AstraInputs, lanes: u32) -> Machine {
     let remote = inputs
         .memory
         .map(|memory| build_remote_memory(memory, inputs.quirks));
-    let machine =
-        Machine::with_uniform_class("ASTRA-sim".to_owned(), topology, algorithms, class, remote);
+    let machine = Machine::create_with_one_npu_class(
+        "ASTRA-sim".to_owned(),
+        topology,
+        algorithms,
+        class,
+        remote,
+    );
     machine.expect("an algorithm for each dimension, lanes and memory")
 }
 

@@ -303,7 +303,7 @@ fn add_system_notes(
     dimensions: &[AstraDimension],
     unsaid: &mut AstraKeysWithoutMachineEquivalent,
 ) {
-    let delay = system.endpoint_delay(1.0);
+    let delay = system.scaled_endpoint_delay(1.0);
     if delay > 0 {
         let by_default = if system.endpoint_delay.is_none() {
             " by default"

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn other_mappings_are_refused_by_line() {
+    fn malformed_node_mappings_are_refused_with_their_line() {
         for (text, start) in [
             ("a", "p:1: not YAML: "),
             ("1: a\n1: b", "p:2: not YAML: "),

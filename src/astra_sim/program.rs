@@ -105,7 +105,7 @@ impl MemberQueueDirectionAndTree {
     /// Returns the bits of a packed slot that encode the direction and the tree. Members whose steps match each other
     /// must have equal bits.
     #[inline]
-    pub fn slot_class(word: u16) -> u16 {
+    pub fn direction_and_tree_bits(word: u16) -> u16 {
         word & (Self::BACKWARD | Self::MIRRORED)
     }
 
@@ -128,7 +128,7 @@ struct NeverReducedThenReduciblePackets {
 impl NeverReducedThenReduciblePackets {
     /// Returns the number of reducible packets after packet `p` in its round, or `None` if packet `p` itself is never
     /// reduced.
-    fn remaining_packets(&self, p: u32) -> Option<u32> {
+    fn reducible_packets_left_in_round(&self, p: u32) -> Option<u32> {
         // Compute in 64 bits, because the sum may overflow 32 bits.
         let round = u64::from(self.idle) + u64::from(self.busy);
         let place = u64::from(p) % round;
@@ -175,7 +175,7 @@ fn distance_between(other: u32, position: MemberLinePosition, backward: bool) ->
 
 impl CollectiveChunkPhase {
     /// Returns the phase's only assignment (queue and direction). The machine must have one queue per level.
-    pub(super) fn only_queue_assignment(&self) -> MemberQueueDirectionAndTree {
+    pub(super) fn only_queue_and_direction(&self) -> MemberQueueDirectionAndTree {
         MemberQueueDirectionAndTree {
             backward: self.rotation == PhaseQueueSubset::Second,
             ..MemberQueueDirectionAndTree::default()
@@ -210,7 +210,7 @@ impl CollectiveChunkPhase {
     }
 
     /// Returns `amount` multiplied by `n`.
-    fn multiplied(amount: UnroundedBufferShare, n: u64) -> UnroundedBufferShare {
+    fn multiply_buffer_share(amount: UnroundedBufferShare, n: u64) -> UnroundedBufferShare {
         if amount.parts.is_multiple_of(n) {
             UnroundedBufferShare {
                 bytes: amount.bytes,
@@ -233,7 +233,7 @@ impl CollectiveChunkPhase {
             (AstraAlgorithm::DoubleBinaryTree, _) => self.amount,
             (_, PhaseOperation::AllReduce | PhaseOperation::AllToAll) => self.amount,
             (_, PhaseOperation::ReduceScatter) => self.equal_part(self.amount, n),
-            (_, PhaseOperation::AllGather) => Self::multiplied(self.amount, n),
+            (_, PhaseOperation::AllGather) => Self::multiply_buffer_share(self.amount, n),
         }
     }
 
@@ -245,7 +245,7 @@ impl CollectiveChunkPhase {
     ) -> u32 {
         match self.algorithm {
             AstraAlgorithm::Ring | AstraAlgorithm::HalvingDoubling => 1,
-            AstraAlgorithm::Direct { window } => direct::window_size(window, position),
+            AstraAlgorithm::Direct { window } => direct::max_packets_in_flight(window, position),
             AstraAlgorithm::DoubleBinaryTree => {
                 tree::TreeRole::role_of_member(slot, position).initial_credits()
             }
@@ -299,7 +299,7 @@ impl CollectiveChunkPhase {
                 }
                 let packet = halving_doubling::nth_packet(self, position, i);
                 (
-                    halving_doubling::partner_at(position, packet.distance),
+                    halving_doubling::partner_at_distance(position, packet.distance),
                     packet.amount,
                     after,
                     0,
@@ -327,7 +327,7 @@ impl CollectiveChunkPhase {
     }
 
     /// Returns the `k`-th source from which a member receives after it has taken `taken` steps.
-    pub(super) fn receive_source(
+    pub(super) fn nth_receive_source_after_steps(
         &self,
         slot: MemberQueueDirectionAndTree,
         position: MemberLinePosition,
@@ -336,7 +336,7 @@ impl CollectiveChunkPhase {
     ) -> Option<PostedReceive> {
         if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
             return tree::TreeRole::role_of_member(slot, position)
-                .receive_source(slot, position, taken, k);
+                .nth_receive_source_after_steps(slot, position, taken, k);
         }
         // A receive is posted together with the send of the same step.
         let step = taken.checked_sub(1).filter(|_| k == 0)?;
@@ -347,7 +347,7 @@ impl CollectiveChunkPhase {
             }
             AstraAlgorithm::HalvingDoubling => {
                 let packet = halving_doubling::nth_packet(self, position, step);
-                halving_doubling::partner_at(position, packet.distance)
+                halving_doubling::partner_at_distance(position, packet.distance)
             }
             _ => index_along(position.index, position.size, 1, !slot.backward),
         };
@@ -389,7 +389,7 @@ impl CollectiveChunkPhase {
     /// never receive from each other. In `direct`, a member receives one message per round from every other member. The
     /// sender's distance in the receiver's direction gives the step within the round. A member in one tree receives
     /// only from its neighbours in that tree.
-    pub(super) fn steps_before_receive(
+    pub(super) fn steps_before_nth_receive_from_member(
         &self,
         slot: MemberQueueDirectionAndTree,
         position: MemberLinePosition,
@@ -411,7 +411,7 @@ impl CollectiveChunkPhase {
                 // its message up. Each source is written as (steps taken, index).
                 let sources = [(0, 0), (0, 1), (1, 0)].into_iter();
                 let mut sources = sources.filter_map(|(taken, k)| {
-                    let source = self.receive_source(slot, position, taken, k)?;
+                    let source = self.nth_receive_source_after_steps(slot, position, taken, k)?;
                     (source.from == from).then_some(taken)
                 });
                 sources.next()
@@ -420,7 +420,7 @@ impl CollectiveChunkPhase {
     }
 
     /// Implements `CollectiveBackend::requested_step`.
-    pub(super) fn requested_step(
+    pub(super) fn own_step_that_receiver_requests(
         &self,
         slot: MemberQueueDirectionAndTree,
         position: MemberLinePosition,
@@ -446,10 +446,13 @@ impl CollectiveChunkPhase {
 
     /// Returns the numbers of `idle` and `busy` packets in each of the member's rounds.
     #[inline]
-    fn packet_rounds(&self, position: MemberLinePosition) -> NeverReducedThenReduciblePackets {
+    fn idle_and_busy_packets_per_round(
+        &self,
+        position: MemberLinePosition,
+    ) -> NeverReducedThenReduciblePackets {
         let (idle, busy) = match self.algorithm {
             AstraAlgorithm::Direct { window } => {
-                let idle = direct::window_size(window, position);
+                let idle = direct::max_packets_in_flight(window, position);
                 if self.named && self.quirks.has_quirk(Quirk::GroupReductions) {
                     (idle, idle.saturating_mul(position.size - 1))
                 } else {
@@ -471,7 +474,7 @@ impl CollectiveChunkPhase {
 
     /// Returns the bus transfer that a packet causes. Packets that are not reduced leave the NPU, and all others enter
     /// it. A packet that enters the NPU also leaves it again, unless it is one of the last `idle` packets of its round.
-    pub(super) fn bus_transfer(
+    pub(super) fn bus_transfer_caused_by_packet(
         &self,
         slot: MemberQueueDirectionAndTree,
         position: MemberLinePosition,
@@ -504,7 +507,7 @@ impl CollectiveChunkPhase {
                 }
             };
         }
-        let rounds = self.packet_rounds(position);
+        let rounds = self.idle_and_busy_packets_per_round(position);
         // A member's initial packets come first in a round, so index 0 represents them.
         let p = match of {
             BusTransferTrigger::Start => 0,
@@ -519,7 +522,7 @@ impl CollectiveChunkPhase {
             }
             _ => ring::message_size(self),
         };
-        match rounds.remaining_packets(p) {
+        match rounds.reducible_packets_left_in_round(p) {
             None => load(amount, true, false, false),
             Some(left) => {
                 let reduces = rounds.reduces_packet(self.part, p);
@@ -553,7 +556,7 @@ impl CollectiveChunkPhase {
         position: MemberLinePosition,
         r: u32,
     ) -> Option<UnroundedBufferShare> {
-        let rounds = self.packet_rounds(position);
+        let rounds = self.idle_and_busy_packets_per_round(position);
         let reduces = || rounds.reduces_packet(self.part, rounds.idle + r);
         match self.algorithm {
             AstraAlgorithm::Ring | AstraAlgorithm::Direct { .. } => {

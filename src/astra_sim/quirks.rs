@@ -57,7 +57,7 @@ struct QuirkText {
     corrected: &'static str,
 }
 
-const fn quirk_text(
+const fn build_quirk_text(
     quirk: Quirk,
     name: &'static str,
     original: &'static str,
@@ -73,97 +73,97 @@ const fn quirk_text(
 
 /// Names and descriptions of the quirks, in the order of the enumeration.
 const ABOUT: [QuirkText; 16] = [
-    quirk_text(
+    build_quirk_text(
         Quirk::Padding,
         "padding",
         "every chunk has floor(size / splits) bytes, also the last; small chunks are padded, shares truncated",
         "as many chunks as splits, which cover the size exactly, in equal shares",
     ),
-    quirk_text(
+    build_quirk_text(
         Quirk::ShortList,
         "short-list",
         "dimensions after the end of a list of implementations are left out",
         "the last name of a list applies to the dimensions after it",
     ),
-    quirk_text(
+    build_quirk_text(
         Quirk::FreePorts,
         "free-ports",
         "each message has the full bandwidth of an NPU, no matter how many are in flight",
         "an NPU sends and receives one message at a time in a dimension",
     ),
-    quirk_text(
+    build_quirk_text(
         Quirk::FullyConnectedLinks,
         "fully-connected-links",
         "the bandwidth of FullyConnected is per link, so an NPU has n - 1 times this bandwidth",
         "the bandwidth of FullyConnected is per NPU, over all its links",
     ),
-    quirk_text(
+    build_quirk_text(
         Quirk::FirstDimension,
         "first-dimension",
         "only the lowest dimension that a message crosses delays it",
         "latencies of all dimensions crossed add up, and the slowest sets the rate",
     ),
-    quirk_text(
+    build_quirk_text(
         Quirk::StoreAndForward,
         "store-and-forward",
         "each device receives a whole message before it forwards the message; one dimension only",
         "messages cut through; several dimensions are crossed in their order",
     ),
-    quirk_text(
+    build_quirk_text(
         Quirk::GroupRing,
         "group-ring",
         "a named group is one line, or a ring if the list has several names",
         "a named group goes through the dimensions that it spans, each with its own algorithm",
     ),
-    quirk_text(
+    build_quirk_text(
         Quirk::GroupEndpoint,
         "group-endpoint",
         "endpoints of named groups take 10 ns",
         "endpoints of named groups take the endpoint delay of the system file",
     ),
-    quirk_text(
+    build_quirk_text(
         Quirk::GroupReductions,
         "group-reductions",
         "direct in a named group also reduces the gathered data",
         "direct in a named group reduces once",
     ),
-    quirk_text(
+    build_quirk_text(
         Quirk::OneAtATime,
         "one-at-a-time",
         "collectives, sends, loads and stores of an NPU wait for one another",
         "collectives and sends wait only for dependencies, loads and stores also for one another",
     ),
-    quirk_text(
+    build_quirk_text(
         Quirk::SharedQueue,
         "shared-queue",
         "phases out and back share a dimension's queue, so late NPUs may wait for each other for ever",
         "each phase of a collective has its own queue",
     ),
-    quirk_text(
+    build_quirk_text(
         Quirk::Gib,
         "gib",
         "a GB of the network file is 2^30 bytes",
         "a GB is 10^9 bytes everywhere",
     ),
-    quirk_text(
+    build_quirk_text(
         Quirk::WholeNs,
         "whole-ns",
         "times of messages, reductions, kernels and loads are truncated to whole ns",
         "times are rounded to the nearest ps",
     ),
-    quirk_text(
+    build_quirk_text(
         Quirk::HalvingDoublingReductions,
         "halving-doubling-reductions",
         "halvingDoubling reduces one message too few, each at the size of the next",
         "halvingDoubling reduces all data received on the way in, at their own size",
     ),
-    quirk_text(
+    build_quirk_text(
         Quirk::EarlyReduction,
         "early-reduction",
         "direct begins to gather when all parts have arrived and any one of them is reduced",
         "direct begins to gather when all parts are reduced",
     ),
-    quirk_text(
+    build_quirk_text(
         Quirk::TreeReductions,
         "tree-reductions",
         "members of a doubleBinaryTree reduce the result again on its way down",
@@ -241,7 +241,7 @@ impl QuirkSet {
     }
 
     /// Returns the quirks that are not in the set.
-    pub fn corrected_quirks(self) -> impl Iterator<Item = Quirk> {
+    pub fn quirks_not_in_set(self) -> impl Iterator<Item = Quirk> {
         Quirk::all_quirks().filter(move |quirk| !self.has_quirk(*quirk))
     }
 
@@ -267,7 +267,7 @@ impl QuirkSet {
 
 /// Returns the number of bytes in a share; it may be fractional.
 #[inline]
-pub(super) fn fractional_bytes(amount: UnroundedBufferShare) -> f64 {
+pub(super) fn fractional_bytes_of_share(amount: UnroundedBufferShare) -> f64 {
     amount.bytes as f64 / amount.parts as f64
 }
 
@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_in_the_order_of_the_enumeration() {
+    fn the_quirk_table_is_in_enumeration_order_with_unique_names() {
         for (place, about) in ABOUT.iter().enumerate() {
             assert_eq!(about.quirk as usize, place, "{}", about.name);
         }
@@ -352,12 +352,12 @@ mod tests {
         let quirks: QuirkSet = "none,+gib,+padding,-gib".parse().unwrap();
         assert_eq!(quirks, QuirkSet::NONE.with_quirk(Quirk::Padding));
         assert!(quirks.has_quirk(Quirk::Padding) && !quirks.has_quirk(Quirk::Gib));
-        assert_eq!(QuirkSet::ALL.corrected_quirks().count(), 0);
-        assert_eq!(QuirkSet::NONE.corrected_quirks().count(), ABOUT.len());
+        assert_eq!(QuirkSet::ALL.quirks_not_in_set().count(), 0);
+        assert_eq!(QuirkSet::NONE.quirks_not_in_set().count(), ABOUT.len());
     }
 
     #[test]
-    fn other_sets_are_refused() {
+    fn malformed_or_unknown_quirk_sets_are_refused() {
         let error = |text: &str| text.parse::<QuirkSet>().unwrap_err();
         assert!(error("").starts_with("expected `all` or `none` first"));
         assert!(error("padding").starts_with("expected `all` or `none` first"));
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_rates() {
+    fn quirks_decide_rounding_of_times_and_unit_of_rates() {
         // 1.6786 ns is truncated if the quirk is on, and rounded to 1,679 ps if it is off.
         assert_eq!(QuirkSet::ALL.span_from_ns(1.6786), Span::from_ns(1));
         assert_eq!(QuirkSet::NONE.span_from_ns(1.6786), Span(1679));
@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(QuirkSet::NONE.bytes_per_ns(50.0), 50.0);
         // The share is a third of 10 bytes.
         assert_eq!(
-            fractional_bytes(UnroundedBufferShare::from_bytes(10).nth_part(3)),
+            fractional_bytes_of_share(UnroundedBufferShare::from_bytes(10).nth_part(3)),
             10.0 / 3.0
         );
     }

@@ -90,7 +90,7 @@ pub(super) struct NpuInnerAndOuterBus {
 }
 
 /// Returns the opposite side of the same bus.
-fn other_side(side: usize) -> usize {
+fn opposite_side_of_bus(side: usize) -> usize {
     side ^ 1
 }
 
@@ -130,7 +130,7 @@ impl NpuInnerAndOuterBus {
                 clock,
             );
         } else {
-            self.request_transfer(now, AGENT, transfer, clock);
+            self.queue_transfer_and_start_next(now, AGENT, transfer, clock);
         }
     }
 
@@ -155,7 +155,7 @@ impl NpuInnerAndOuterBus {
             _ => self.finish_reduction(now, side, clock),
         };
         if ended.is_none() {
-            self.start_pending_work_after(now, event, clock);
+            self.start_pending_work_after_event(now, event, clock);
         }
         ended
     }
@@ -171,10 +171,10 @@ impl NpuInnerAndOuterBus {
         if event / 3 >= INNER_NPU as u32 {
             self.start_next_transfer(now, NPU, clock);
         }
-        self.start_pending_work_after(now, event, clock);
+        self.start_pending_work_after_event(now, event, clock);
     }
 
-    fn start_pending_work_after(
+    fn start_pending_work_after_event(
         &mut self,
         now: Time,
         event: u32,
@@ -202,10 +202,10 @@ impl NpuInnerAndOuterBus {
             then,
             ..transfer
         };
-        self.request_transfer(now, side, transfer, clock);
+        self.queue_transfer_and_start_next(now, side, transfer, clock);
     }
 
-    fn request_transfer(
+    fn queue_transfer_and_start_next(
         &mut self,
         now: Time,
         side: usize,
@@ -218,14 +218,14 @@ impl NpuInnerAndOuterBus {
 
     /// Starts the next transfer of a free side, unless this side yields to the other side.
     fn start_next_transfer(&mut self, now: Time, side: usize, clock: &mut impl BusEventScheduler) {
-        let (state, other) = (&self.sides[side], &self.sides[other_side(side)]);
+        let (state, other) = (&self.sides[side], &self.sides[opposite_side_of_bus(side)]);
         if state.state != BusSideSendReceiveState::Free || state.sends.is_empty() {
             return;
         }
         if state.in_a_row > FAIR && !other.sends.is_empty() && other.in_a_row <= FAIR {
             // A busy side starts its next transfer when it becomes free, so start one here only if the side is free.
             if other.state == BusSideSendReceiveState::Free {
-                self.start_next_transfer(now, other_side(side), clock);
+                self.start_next_transfer(now, opposite_side_of_bus(side), clock);
             }
             return;
         }
@@ -254,7 +254,7 @@ impl NpuInnerAndOuterBus {
         };
         let transfer = state.sends.pop_front().expect("there is something to send");
         state.state = BusSideSendReceiveState::Sending;
-        let other = &mut self.sides[other_side(side)];
+        let other = &mut self.sides[opposite_side_of_bus(side)];
         other.receives.push_back(transfer);
         other.before = other.state;
         other.state = BusSideSendReceiveState::Receiving;
@@ -264,10 +264,10 @@ impl NpuInnerAndOuterBus {
         let leaves = offset as f64 + gap_per_byte * bytes;
         let arrives = offset as f64 + bytes * gap_per_byte + latency as f64 + overhead as f64;
         let mut after = |ns: f64, side: usize, what: u32| {
-            clock.schedule_event(now + Span::from_ns(ns as u64), side as u32 * 3 + what);
+            clock.schedule_bus_event(now + Span::from_ns(ns as u64), side as u32 * 3 + what);
         };
         // Schedule the arrival before the departure, so that the arrival comes first if both are at the same instant.
-        after(arrives, other_side(side), RECEIVED);
+        after(arrives, opposite_side_of_bus(side), RECEIVED);
         after(leaves, side, SENT);
     }
 
@@ -361,7 +361,7 @@ impl NpuInnerAndOuterBus {
         {
             state.reducing = true;
             let ns = u64::from(transfer.bytes / 100) * self.reduction + 50;
-            clock.schedule_event(now + Span::from_ns(ns), side as u32 * 3 + REDUCED);
+            clock.schedule_bus_event(now + Span::from_ns(ns), side as u32 * 3 + REDUCED);
         }
     }
 

@@ -1,7 +1,7 @@
 //! A rank's statistics as ASTRA-sim defines them. They include only values that follow from the rank's trace and the
 //! system file.
 
-use super::trace::counts_as;
+use super::trace::astra_kind_of_compute_node;
 use super::{AstraInputs, AstraSystemFile};
 use chakram_base::units::Span;
 use chakram_trace::graph::{Graph, NodeKind};
@@ -22,7 +22,7 @@ pub struct RankWorkKindsAndKernelTime {
     pub memory: bool,
     /// True if any node does nothing.
     pub nothing: bool,
-    /// True if [`counts_as`] classifies a [`NodeKind::Compute`] node as something other than a kernel.
+    /// True if [`astra_kind_of_compute_node`] classifies a [`NodeKind::Compute`] node as something other than a kernel.
     pub stand_ins: bool,
     /// Mean utilization of the NPU by kernels; `None` unless the system file enables the roofline model.
     pub roofline: Option<RooflineMeans>,
@@ -51,7 +51,11 @@ impl RankWorkKindsAndKernelTime {
         for node in graph.nodes() {
             let kind = graph.kind(node);
             let (timed, recorded) = (kind == NodeKind::Compute, graph.recorded_duration(node));
-            let kind = if timed { counts_as(graph, node) } else { kind };
+            let kind = if timed {
+                astra_kind_of_compute_node(graph, node)
+            } else {
+                kind
+            };
             match kind {
                 NodeKind::Nothing => work.nothing = true,
                 NodeKind::Host => {
@@ -135,7 +139,7 @@ fn as_ns(span: Span) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::{read_rank_graph, read_two_npu_inputs};
+    use crate::tests::{build_rank_graph_of_nodes, read_two_npu_inputs};
     use chakram_trace::format::Op;
 
     const KERNEL: fn(u64, u64) -> Op<'static> = |flops, bytes| Op::Compute {
@@ -161,7 +165,10 @@ mod tests {
             (KERNEL(7, 0), 0),
             (Op::Host, 2),
         ];
-        let work = RankWorkKindsAndKernelTime::sum_work(&read_rank_graph(&inputs, &nodes), &inputs);
+        let work = RankWorkKindsAndKernelTime::sum_work(
+            &build_rank_graph_of_nodes(&inputs, &nodes),
+            &inputs,
+        );
         assert_eq!(work.busy, Span::from_ns(20 + 10 + 29));
         // The total time is 20 + 10 + 29 + 2,000 + 1 = 2,060 ns.
         let found = work.roofline.unwrap();
@@ -197,13 +204,14 @@ mod tests {
         };
         // Busy time includes all nodes except host nodes: 3 us + 4 us, and 1 ns for the node without a recorded
         // duration.
-        let graph = read_rank_graph(&inputs, &[(memory, 3), (send, 4), (Op::Host, 9), (send, 0)]);
+        let graph =
+            build_rank_graph_of_nodes(&inputs, &[(memory, 3), (send, 4), (Op::Host, 9), (send, 0)]);
         let work = RankWorkKindsAndKernelTime::sum_work(&graph, &inputs);
         assert_eq!(work.busy, Span::from_ns(7_001));
         assert!(work.memory && work.communication && work.host && !work.kernels);
         assert!(work.stand_ins);
         let only = RankWorkKindsAndKernelTime::sum_work(
-            &read_rank_graph(&inputs, &[(memory, 3)]),
+            &build_rank_graph_of_nodes(&inputs, &[(memory, 3)]),
             &inputs,
         );
         assert!(only.memory && !only.communication);

@@ -39,7 +39,7 @@ enum MemberCreditOrArrivalEvent {
 
 impl PhaseMemberLine<'_> {
     /// Returns the duration of the phase, or `None` if this duration is not proven to be the same for all members.
-    pub fn phase_duration(
+    pub fn duration_if_same_for_all_members(
         &self,
         endpoint: Span,
         reduction: impl Fn(UnroundedBufferShare) -> Span,
@@ -48,21 +48,23 @@ impl PhaseMemberLine<'_> {
             // Members of a tree have different roles, so none of them can stand for the others.
             AstraAlgorithm::DoubleBinaryTree => None,
             AstraAlgorithm::Ring => self.ring_duration(endpoint, reduction),
-            _ if self.costs_are_equal() => self.simulate_phase(endpoint, reduction, |_, _| ()),
+            _ if self.costs_are_equal() => {
+                self.simulate_phase_of_one_member(endpoint, reduction, |_, _| ())
+            }
             _ => None,
         }
     }
 
     /// Returns the times at which a member's delays end, in ascending order, each with the number of messages that have
-    /// arrived by then. [`Self::phase_duration`] must return a duration for the phase.
-    pub fn member_delay_ends(
+    /// arrived by then. [`Self::duration_if_same_for_all_members`] must return a duration for the phase.
+    pub fn delay_ends_and_arrival_counts_of_member(
         &self,
         endpoint: Span,
         reduction: impl Fn(UnroundedBufferShare) -> Span,
     ) -> Option<Vec<(Span, u32)>> {
         let mut delays = Vec::new();
         if self.stage.algorithm != AstraAlgorithm::Ring {
-            self.simulate_phase(endpoint, reduction, |at, arrived| {
+            self.simulate_phase_of_one_member(endpoint, reduction, |at, arrived| {
                 delays.push((at, arrived))
             })?;
             return Some(delays);
@@ -108,7 +110,11 @@ impl PhaseMemberLine<'_> {
         let step = self
             .stage
             .nth_send(self.slot, self.position_of(index), step)?;
-        let npu = |index| self.extent.npus[phase.move_position(Position(0), index).index()];
+        let npu = |index| {
+            self.extent.npus[phase
+                .position_with_index_in_line(Position(0), index)
+                .index()]
+        };
         (self.quiet.cost)((npu(index), npu(step.to)), step.amount)
     }
 
@@ -151,7 +157,7 @@ impl PhaseMemberLine<'_> {
         same.then(|| (cost + endpoint).times(messages) + endpoint + once.times(reduced))
     }
 
-    fn simulate_phase(
+    fn simulate_phase_of_one_member(
         &self,
         endpoint: Span,
         reduction: impl Fn(UnroundedBufferShare) -> Span,

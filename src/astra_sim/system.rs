@@ -66,7 +66,7 @@ pub struct AstraSystemFile {
     /// Decomposition of an all-reduce; the baseline if absent.
     pub optimization: AllReduceDecomposition,
     /// `endpoint-delay`: delay before each message sent and after each message received, in ns. `None` if absent; see
-    /// [`AstraSystemFile::endpoint_delay`].
+    /// [`AstraSystemFile::scaled_endpoint_delay`].
     pub endpoint_delay: Option<u64>,
     /// `active-chunks-per-dimension`: maximum number of chunks in flight in each dimension, at least 1.
     pub active_chunks: u32,
@@ -104,7 +104,7 @@ impl AstraSystemFile {
 
     /// Returns the endpoint delay before each message sent and after each message received, in ns. `scale` multiplies
     /// the file's value but not the default; the product is truncated. If the result is 0 (no delay), ASTRA-sim aborts.
-    pub fn endpoint_delay(&self, scale: f64) -> u64 {
+    pub fn scaled_endpoint_delay(&self, scale: f64) -> u64 {
         match self.endpoint_delay {
             Some(delay) => (delay as f64 * scale) as u64,
             None => Self::ENDPOINT_DELAY,
@@ -123,7 +123,7 @@ impl AstraSystemFile {
         lenient: bool,
     ) -> Result<(Self, Vec<InputNote>), InputError> {
         let mut document = ValidatedInputDocument::parse_json(text, file, &KEYS, lenient)?;
-        let system = parse_system(&mut document)?;
+        let system = build_system_from_document(&mut document)?;
         Ok((system, document.into_notes()))
     }
 }
@@ -195,7 +195,9 @@ pub(super) const KEYS: ReadAndIgnoredKeys = ReadAndIgnoredKeys {
     ],
 };
 
-fn parse_system(document: &mut ValidatedInputDocument<'_>) -> Result<AstraSystemFile, InputError> {
+fn build_system_from_document(
+    document: &mut ValidatedInputDocument<'_>,
+) -> Result<AstraSystemFile, InputError> {
     let scheduling = document.read_choice(
         "scheduling-policy",
         &[
@@ -265,7 +267,7 @@ fn parse_system(document: &mut ValidatedInputDocument<'_>) -> Result<AstraSystem
         reduction_delay: document
             .read_whole_number("local-reduction-delay", 0, MOST)?
             .unwrap_or(1),
-        shared_bus: shared_bus(document)?,
+        shared_bus: read_shared_bus_params(document)?,
     })
 }
 
@@ -347,7 +349,7 @@ fn read_custom_prefix(
     }
 }
 
-fn shared_bus(
+fn read_shared_bus_params(
     document: &mut ValidatedInputDocument<'_>,
 ) -> Result<Option<LogGpBusParams>, InputError> {
     let bus = LogGpBusParams {

@@ -170,8 +170,8 @@ impl RankTensorsBuilder {
             let Some(bytes) = leading_number(size) else {
                 let why = format!(
                     "the node's `{list}` has the size `{}` of `{}`, expected bytes: a whole number from 0 to {}",
-                    chakram_trace::format::escape_name(size),
-                    chakram_trace::format::escape_name(name),
+                    chakram_trace::format::escape_and_shorten_name(size),
+                    chakram_trace::format::escape_and_shorten_name(name),
                     u64::MAX
                 );
                 return Err(TraceError::invalid_node(id, why, HINT));
@@ -192,7 +192,7 @@ impl RankTensorsBuilder {
             if write && let Some(first) = self.writers.insert(tensor, id) {
                 let why = format!(
                     "the node writes the tensor `{}`, and so does node {first}; the original aborts",
-                    chakram_trace::format::escape_name(name)
+                    chakram_trace::format::escape_and_shorten_name(name)
                 );
                 let hint = "a different name for each result, as STG writes it";
                 return Err(TraceError::invalid_node(id, why, hint));

@@ -44,7 +44,7 @@ pub fn read_two_npu_inputs(system: &str) -> AstraInputs {
 }
 
 /// Returns the graph of rank 0 with these nodes; each number is a recorded duration in microseconds.
-pub fn read_rank_graph(inputs: &AstraInputs, nodes: &[(Op<'_>, u64)]) -> Graph {
+pub fn build_rank_graph_of_nodes(inputs: &AstraInputs, nodes: &[(Op<'_>, u64)]) -> Graph {
     let mut writer = TraceWriter::new(Vec::new()).expect("memory takes all");
     for (id, (op, micros)) in nodes.iter().enumerate() {
         let mut node = NodeView::new(id as u64, "n", *op);

@@ -33,7 +33,7 @@ const COMMUNICATION: u64 = 0;
 const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;
 /// Returns the number of an NPU's lanes, not counting the lanes for single nodes.
-fn lane_count(quirks: QuirkSet) -> u32 {
+fn shared_lane_count_of_npu(quirks: QuirkSet) -> u32 {
     if quirks.has_quirk(Quirk::OneAtATime) {
         2
     } else {
@@ -58,7 +58,7 @@ pub struct AstraRankGraphAndBinding {
 /// The kind is a kernel, a node that does nothing, or communication or a memory access that has only a recorded
 /// duration.
 #[inline]
-pub fn counts_as(graph: &Graph, node: NodeIndex) -> NodeKind {
+pub fn astra_kind_of_compute_node(graph: &Graph, node: NodeIndex) -> NodeKind {
     if graph.lanes()[graph.lane(node) as usize] == Lane::Stream(KERNELS) {
         return NodeKind::Compute;
     }
@@ -121,7 +121,7 @@ impl<'a> AstraTraceGraphReader<'a> {
         let (graph, binding) =
             Graph::read_edited(contents, rank, policy, |n| state.convert_node(n))?;
         let mut note = |key: String, why: String| notes.push(InputNote::about_node(file, key, why));
-        let repairs = graph.repairs();
+        let repairs = graph.repair_counts();
         for (count, of, original) in [
             (
                 repairs.dangling_control,
@@ -152,7 +152,7 @@ impl<'a> AstraTraceGraphReader<'a> {
         Ok(AstraRankGraphAndBinding {
             graph,
             binding,
-            lanes: lane_count(self.inputs.quirks) + state.own,
+            lanes: shared_lane_count_of_npu(self.inputs.quirks) + state.own,
             notes,
         })
     }
@@ -203,10 +203,10 @@ impl AstraReaderStateBetweenNodes<'_> {
             }
             _ if replay_only => {
                 if let Op::Message { receive: true, .. } = node.op {
-                    node.lane = Some(self.own_lane());
+                    node.lane = Some(self.next_free_lane_for_single_node());
                 }
-                self.assign_separate_lane(node);
-                node.op = timed_op(match node.op {
+                self.assign_lanes_if_one_at_a_time_corrected(node);
+                node.op = build_recorded_duration_op(match node.op {
                     Op::Memory { .. } => MEMORY,
                     Op::NoOp => NOTHING,
                     _ => COMMUNICATION,
@@ -214,12 +214,12 @@ impl AstraReaderStateBetweenNodes<'_> {
             }
             // The node occupies the communication lane, and ends immediately.
             Op::NoOp => {
-                node.op = timed_op(NOTHING);
+                node.op = build_recorded_duration_op(NOTHING);
                 node.recorded = Span::ZERO;
             }
             Op::Memory { place, .. } => {
                 *place = MemoryLocation::Remote;
-                self.assign_separate_lane(node);
+                self.assign_lanes_if_one_at_a_time_corrected(node);
             }
             Op::Message { bytes, .. } if *bytes == 0 => {
                 return Err(TraceError::invalid_node(
@@ -228,13 +228,13 @@ impl AstraReaderStateBetweenNodes<'_> {
                     "remove the node, or give it the size that was sent",
                 ));
             }
-            Op::Message { .. } => self.assign_separate_lane(node),
+            Op::Message { .. } => self.assign_lanes_if_one_at_a_time_corrected(node),
             Op::Collective {
                 kind: CollectiveKind::Broadcast,
                 ..
             } => {
-                self.assign_separate_lane(node);
-                node.op = timed_op(COMMUNICATION);
+                self.assign_lanes_if_one_at_a_time_corrected(node);
+                node.op = build_recorded_duration_op(COMMUNICATION);
             }
             Op::Collective {
                 kind,
@@ -246,7 +246,7 @@ impl AstraReaderStateBetweenNodes<'_> {
                 let id = match *group {
                     GroupName::World => 0,
                     GroupName::Number(id) => id,
-                    GroupName::Text(name) => return Err(not_a_number_error(node.id, name)),
+                    GroupName::Text(name) => return Err(group_not_a_number_error(node.id, name)),
                 };
                 // Dimensions matter only for collectives without a named group, because a named group uses all
                 // dimensions.
@@ -254,7 +254,7 @@ impl AstraReaderStateBetweenNodes<'_> {
                     let (parts, goes) = self
                         .reader
                         .collectives
-                        .dimensions_of_mask(*kind, mask, node.id);
+                        .masked_dimensions_and_whether_to_run(*kind, mask, node.id);
                     *dimensions = parts;
                     if !goes {
                         self.nowhere.get_or_insert((node.id, 0)).1 += 1;
@@ -273,28 +273,28 @@ impl AstraReaderStateBetweenNodes<'_> {
                     checked.map_err(|(why, hint)| TraceError::invalid_node(node.id, why, hint))?;
                     self.last = Some(seen);
                 }
-                self.assign_separate_lane(node);
+                self.assign_lanes_if_one_at_a_time_corrected(node);
             }
         }
         Ok(())
     }
 
     /// Returns the next free lane for a single node.
-    fn own_lane(&mut self) -> i64 {
+    fn next_free_lane_for_single_node(&mut self) -> i64 {
         self.own += 1;
-        i64::from(lane_count(self.reader.inputs.quirks) + self.own - 1)
+        i64::from(shared_lane_count_of_npu(self.reader.inputs.quirks) + self.own - 1)
     }
 
     /// If [`Quirk::OneAtATime`] is corrected, gives each collective and each send its own lane, and puts all loads and
     /// stores on one common lane.
-    fn assign_separate_lane(&mut self, node: &mut NodeView<'_>) {
+    fn assign_lanes_if_one_at_a_time_corrected(&mut self, node: &mut NodeView<'_>) {
         if self.reader.inputs.quirks.has_quirk(Quirk::OneAtATime) {
             return;
         }
         match node.op {
             Op::Memory { .. } => node.lane = Some(LOADS),
             Op::Collective { .. } | Op::Message { receive: false, .. } => {
-                node.lane = Some(self.own_lane());
+                node.lane = Some(self.next_free_lane_for_single_node());
             }
             _ => {}
         }
@@ -326,7 +326,7 @@ impl AstraReaderStateBetweenNodes<'_> {
 
 /// Returns an operation that occupies its lane for its recorded duration, and whose FLOPs field stores the kind of node
 /// that it stands for.
-fn timed_op(stands_for: u64) -> Op<'static> {
+fn build_recorded_duration_op(stands_for: u64) -> Op<'static> {
     Op::Compute {
         flops: stands_for,
         bytes: 0,
@@ -334,12 +334,12 @@ fn timed_op(stands_for: u64) -> Op<'static> {
     }
 }
 
-fn not_a_number_error(node: u64, name: &str) -> TraceError {
+fn group_not_a_number_error(node: u64, name: &str) -> TraceError {
     TraceError::invalid_node(
         node,
         format!(
             "the node's group is `{}`, expected a number",
-            chakram_trace::format::escape_name(name)
+            chakram_trace::format::escape_and_shorten_name(name)
         ),
         "as `pg_name` the number of a group in the file of groups",
     )

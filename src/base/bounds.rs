@@ -101,7 +101,7 @@ impl MemoryLimitError {
     }
 
     /// Returns advice on how to use less memory.
-    pub fn hint(&self) -> &str {
+    pub fn advice_to_use_less_memory(&self) -> &str {
         &self.hint
     }
 }
@@ -155,7 +155,7 @@ pub fn check_items_fit_memory(
 
 /// Error about a compressed input that expands beyond its limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("its {packed} unpack to more than {limit}, the bound {}\n  try: {} {}, if you trust the file", self.describe_limit_rule(), SettingKey::MaxRatio, self.sufficient_limit())]
+#[error("its {packed} unpack to more than {limit}, the bound {}\n  try: {} {}, if you trust the file", self.describe_limit_rule(), SettingKey::MaxRatio, self.sufficient_expansion_limit_text())]
 pub struct UnpackLimitError {
     limit: Bytes,
     packed: Bytes,
@@ -165,7 +165,7 @@ pub struct UnpackLimitError {
 }
 
 impl UnpackLimitError {
-    fn sufficient_limit(&self) -> String {
+    fn sufficient_expansion_limit_text(&self) -> String {
         self.needed
             .map_or("N".to_owned(), |ratio| ratio.to_string())
     }
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_beyond_64_bits_are_refused_and_not_wrapped() {
+    fn item_sizes_beyond_64_bits_saturate_and_pass_without_a_memory_limit() {
         // Without a limit, every size that fits into 64 bits is allowed. Products that exceed 64 bits saturate.
         assert_eq!(
             check_items_fit_memory("a list", u64::MAX, 16, "less"),

@@ -17,10 +17,10 @@ mod literal;
 mod nearest;
 
 pub use edit::{
-    TomlEditError, TomlValueChangedByEdit, changed_values, list_toml_numbers, replace_toml_values,
-    toml_value_at,
+    TomlEditError, TomlValueChangedByEdit, changed_values, list_toml_number_like_values_with_paths,
+    replace_toml_values, toml_value_at,
 };
-pub use field::{ConfigField, quote_for_message, require_distinct_headings};
+pub use field::{ConfigField, quote_and_truncate_for_message, require_distinct_headings};
 pub use file::{STANDARD_INPUT, read_input};
 pub use literal::ConfigLiteral;
 pub use nearest::{did_you_mean, find_nearest};
@@ -83,7 +83,13 @@ impl<'d> ConfigDocument<'d> {
 
     /// Returns the root table; its keys must be in `allowed`.
     pub fn root_table(&'d self, allowed: &[&str]) -> Result<ConfigTable<'d>, ConfigError> {
-        ConfigTable::open_table(self, String::new(), 0, self.root.get_ref(), Some(allowed))
+        ConfigTable::build_table_checking_keys(
+            self,
+            String::new(),
+            0,
+            self.root.get_ref(),
+            Some(allowed),
+        )
     }
 
     /// Returns the root table without checking its keys.
@@ -114,7 +120,7 @@ fn line_of(text: &str, at: usize) -> usize {
 }
 
 impl<'d> ConfigTable<'d> {
-    fn open_table(
+    fn build_table_checking_keys(
         document: &'d ConfigDocument<'d>,
         key: String,
         at: usize,
@@ -152,7 +158,7 @@ impl<'d> ConfigTable<'d> {
         let name = if !name.is_empty() && name.len() <= 40 && name.chars().all(plain) {
             name.to_owned()
         } else {
-            quote_for_message(name)
+            quote_and_truncate_for_message(name)
         };
         if self.key.is_empty() {
             name

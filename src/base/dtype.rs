@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_are_in_the_order_of_their_enums() {
+    fn all_dtypes_list_is_in_enum_order() {
         for (i, (dtype, _)) in Dtype::ALL.iter().enumerate() {
             assert_eq!(*dtype as usize, i);
         }

@@ -1,8 +1,9 @@
 //! Interrupts work from outside, either on request or because the memory limit is exceeded.
 //!
 //! A [`StopToken`] belongs to a task, such as one call into the library. The caller makes it current on the task's
-//! threads ([`run_with_token`], [`wrap_with_current_token`]), and long-running code calls [`check_interruption`]
-//! regularly. An interruption never changes a result, because an interrupted task has no result.
+//! threads ([`run_with_token`], [`wrap_with_current_token`]), and long-running code calls
+//! [`fail_if_stopped_or_out_of_memory`] regularly. An interruption never changes a result, because an interrupted task
+//! has no result.
 
 use crate::bounds::{self, MemoryLimitError, allocator};
 use std::cell::RefCell;
@@ -40,7 +41,7 @@ impl StopToken {
     }
 
     /// Returns the interruption that ended the task, or `None` if no check has found one.
-    pub fn interruption(&self) -> Option<&StopOrMemoryInterruption> {
+    pub fn interruption_found_by_check(&self) -> Option<&StopOrMemoryInterruption> {
         self.0.found.get()
     }
 
@@ -84,7 +85,7 @@ pub fn wrap_with_current_token<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> 
 /// # Errors
 ///
 /// Fails if a stop was requested or the memory limit is exceeded. After the first failure, all later calls also fail.
-pub fn check_interruption() -> Result<(), StopOrMemoryInterruption> {
+pub fn fail_if_stopped_or_out_of_memory() -> Result<(), StopOrMemoryInterruption> {
     CURRENT.with_borrow(|token| {
         let memory = || bounds::check_allocated_memory().map_err(StopOrMemoryInterruption::from);
         let Some(StopToken(state)) = token else {
@@ -101,10 +102,10 @@ pub fn check_interruption() -> Result<(), StopOrMemoryInterruption> {
     })
 }
 
-/// Keeps the process alive when a task exceeds the memory limit; [`check_interruption`] then ends only the task. If the
-/// system itself has no memory left, the task's thread is abandoned with all its memory, and
+/// Keeps the process alive when a task exceeds the memory limit; [`fail_if_stopped_or_out_of_memory`] then ends only
+/// the task. If the system itself has no memory left, the task's thread is abandoned with all its memory, and
 /// [`StopToken::is_out_of_memory`] returns true.
-pub fn survive_memory_limit() {
+pub fn keep_process_alive_at_memory_limit() {
     allocator::disable_exit_at_limit(block_out_of_memory_task);
 }
 
@@ -130,23 +131,31 @@ mod tests {
     fn a_task_stops_on_all_its_threads_and_no_other_does() {
         let token = StopToken::default();
         let other = StopToken::default();
-        let checked = |token: &StopToken| run_with_token(Some(token.clone()), check_interruption);
+        let checked = |token: &StopToken| {
+            run_with_token(Some(token.clone()), fail_if_stopped_or_out_of_memory)
+        };
         assert_eq!(checked(&token), Ok(()));
         token.request_stop();
         let on_a_thread = run_with_token(Some(token.clone()), || {
             std::thread::scope(|scope| {
                 scope
-                    .spawn(wrap_with_current_token(check_interruption))
+                    .spawn(wrap_with_current_token(fail_if_stopped_or_out_of_memory))
                     .join()
                     .unwrap()
             })
         });
         assert_eq!(on_a_thread, Err(StopOrMemoryInterruption::Requested));
         assert_eq!(
-            token.interruption(),
+            token.interruption_found_by_check(),
             Some(&StopOrMemoryInterruption::Requested)
         );
         assert_eq!(checked(&other), Ok(()));
-        assert_eq!((check_interruption(), other.interruption()), (Ok(()), None));
+        assert_eq!(
+            (
+                fail_if_stopped_or_out_of_memory(),
+                other.interruption_found_by_check()
+            ),
+            (Ok(()), None)
+        );
     }
 }

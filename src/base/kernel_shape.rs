@@ -131,7 +131,7 @@ pub struct KernelShapeError;
 
 /// Extracts the values of the `NAME=VALUE` words with the given names, in the order of these names. Returns the
 /// extracted values, and the words without `=`.
-fn parse_named_numbers<'t, const N: usize>(
+fn parse_named_numbers_and_other_words<'t, const N: usize>(
     words: impl Iterator<Item = &'t str>,
     names: [&str; N],
 ) -> Result<([u64; N], Vec<&'t str>), KernelShapeError> {
@@ -164,14 +164,14 @@ impl FromStr for KernelShape {
         let mut words = text.split_ascii_whitespace();
         let class = words.next().ok_or(KernelShapeError)?;
         match class {
-            "gemm" => match parse_named_numbers(words, ["batch", "m", "n", "k"])? {
+            "gemm" => match parse_named_numbers_and_other_words(words, ["batch", "m", "n", "k"])? {
                 ([batch, m, n, k], rest) if rest.is_empty() => Ok(Self::Gemm { batch, m, n, k }),
                 _ => Err(KernelShapeError),
             },
             "attention" => {
                 let names = ["batch", "heads", "kv", "queries", "keys", "width"];
                 let ([batch, heads, kv_heads, queries, keys, width], rest) =
-                    parse_named_numbers(words, names)?;
+                    parse_named_numbers_and_other_words(words, names)?;
                 let (causal, backward) = match rest[..] {
                     [] => (false, false),
                     ["causal"] => (true, false),

@@ -153,12 +153,12 @@ pub enum SettingKey {
 
 impl SettingKey {
     /// Returns the setting's key in files. Keys never change.
-    pub fn display_key(self) -> impl fmt::Display {
+    pub fn display_key_in_files(self) -> impl fmt::Display {
         KeyDisplay(self)
     }
 
     /// Returns true if the setting affects how the traces of a job are read.
-    pub fn is_of_traces(self) -> bool {
+    pub fn affects_trace_reading(self) -> bool {
         matches!(
             self,
             Self::NoVerify
@@ -175,7 +175,7 @@ impl SettingKey {
 
     /// Returns the setting with `value` in backquotes, as both are written in files, for example `compute = curves`.
     pub fn format_as_entry(self, value: impl fmt::Display) -> String {
-        format!("`{} = {value}`", self.display_key())
+        format!("`{} = {value}`", self.display_key_in_files())
     }
 
     /// Formats the setting and `value` for messages. Uses the registered name if there is one; otherwise, formats them
@@ -227,7 +227,7 @@ impl fmt::Display for SettingKey {
         match NAMES.get() {
             Some(write_name) => write_name(*self, f),
             None if f.alternate() => self.serialize(f),
-            None => write!(f, "`{}`", self.display_key()),
+            None => write!(f, "`{}`", self.display_key_in_files()),
         }
     }
 }
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_name_settings_by_their_keys() {
+    fn messages_show_file_keys_without_registered_names() {
         let text = format!(
             "set {}, `{:#} 1` or {}",
             SettingKey::MissingRanks,

@@ -18,7 +18,8 @@ pub use energy::format_joules;
 pub use estimate::UnroundedTimeEstimate;
 pub use parse::QuantityError;
 pub use percent::{
-    format_percent, format_percent_change, format_percent_of, format_signed_percent, parse_percent,
+    format_given_percent_change, format_percent, format_percent_of, format_signed_percent,
+    parse_percent,
 };
 
 const PS_PER_US: u64 = 1_000_000;
@@ -385,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn several_shares_are_one_fraction() {
+    fn parts_of_a_share_are_one_reduced_fraction() {
         let amount = |bytes, parts| UnroundedBufferShare { bytes, parts };
         // 4 of 10 parts of 7/3 B are 2 of 5 parts: 14/15 B. All 5 of 5 parts are the whole buffer.
         assert_eq!(amount(7, 3).parts_of(4, 10), amount(14, 15));

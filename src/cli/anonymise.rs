@@ -7,7 +7,7 @@ use super::traces::{
 };
 use chakram_analysis::edit::anonymise::{AnonymiserCounts, TraceAnonymiser};
 use chakram_hardware::machine::is_preset;
-use chakram_jobs::{groups_of, read_text};
+use chakram_jobs::{groups_from_file_or_job, read_text};
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::format::job::JobTraceManifest;
@@ -70,7 +70,7 @@ struct AnonymiserCountsDocument {
     fields_removed: u64,
 }
 
-fn read_secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
+fn read_or_generate_secret_key(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
     let secret = match (&args.key, &args.key_file) {
         (Some(key), _) => key.clone().into_bytes(),
         // Remove the line break that editors add at the end of a file; it is not part of the key.
@@ -95,10 +95,17 @@ fn read_secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
 ///
 /// Fails if traces cannot be read, or if output cannot be written.
 pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let anonymiser = TraceAnonymiser::new(&read_secret(args)?, !args.all, args.keep.clone());
-    let traces = traces::find_traces(&args.input)?;
-    let groups =
-        anonymiser.replace_groups(&groups_of(args.groups.as_deref(), &traces.found, None)?);
+    let anonymiser = TraceAnonymiser::new(
+        &read_or_generate_secret_key(args)?,
+        !args.all,
+        args.keep.clone(),
+    );
+    let traces = traces::find_traces_and_select_step(&args.input)?;
+    let groups = anonymiser.replace_declared_group_names(&groups_from_file_or_job(
+        args.groups.as_deref(),
+        &traces.found,
+        None,
+    )?);
     let beside = [&args.groups, &args.key_file];
     let mut outputs =
         OutputPipeOrJobFiles::new(&args.output, traces.rank_files().len(), &traces, &beside)?;
@@ -119,10 +126,10 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     }
     let beside = outputs.write_groups(&groups, args.groups.is_some())?;
     let piped = outputs.is_pipe();
-    let told = traces.to_job_file(groups);
+    let told = traces.job_declarations_with_groups(groups);
     let machine = told.machine.clone();
     let about = JobTraceManifest {
-        roles: anonymiser.replace_roles(&told.roles),
+        roles: anonymiser.replace_private_roles(&told.roles),
         // Names of presets are public, as are those of PyTorch's operators. The name of any other machine, such as a
         // file or a list of dimensions, may be private.
         machine: machine.clone().filter(|name| !args.all && is_preset(name)),

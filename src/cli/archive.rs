@@ -64,16 +64,16 @@ enum ArchiveCommand {
 /// Fails if input is invalid, or if the archive cannot be written.
 pub fn run(args: &ArchiveArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.command {
-        ArchiveCommand::Create(args) => write::create_archive(args),
+        ArchiveCommand::Create(args) => write::create_empty_archive(args),
         ArchiveCommand::Add(args) => write::add_workload(args, out),
         ArchiveCommand::List(args) => contents::list_workloads(args, out),
-        ArchiveCommand::Show(args) => contents::show_machine(args, out),
+        ArchiveCommand::Show(args) => contents::show_workload_details(args, out),
         ArchiveCommand::Extract(args) => contents::extract_workload(args, out),
         ArchiveCommand::Baseline(args) => check::store_baselines(args, out),
         ArchiveCommand::Check(args) => check::check_baselines(args, out),
         ArchiveCommand::Verify(args) => maintain::verify_archive(args, out),
         ArchiveCommand::Merge(args) => maintain::merge_archives(args, out),
-        ArchiveCommand::Gc(args) => maintain::collect_garbage(args, out),
+        ArchiveCommand::Gc(args) => maintain::drop_workloads_and_collect_garbage(args, out),
     }
 }
 
@@ -94,7 +94,7 @@ fn warn_of_archive_tail(tail: Option<&UncommittedArchiveTail>) -> io::Result<()>
 }
 
 /// Returns exit code 2 if the archive's tail is damaged, because workloads may be missing, and 0 otherwise.
-fn exit_code(tail: Option<&UncommittedArchiveTail>) -> ExitCode {
+fn exit_code_for_archive_tail(tail: Option<&UncommittedArchiveTail>) -> ExitCode {
     match tail.is_some_and(UncommittedArchiveTail::is_damaged) {
         true => ExitCode::from(2),
         false => ExitCode::SUCCESS,
@@ -102,7 +102,7 @@ fn exit_code(tail: Option<&UncommittedArchiveTail>) -> ExitCode {
 }
 
 /// Prints the name of the file that now holds the bytes that an unfinished command had written.
-fn print_kept_bytes_file(file: Option<&PathBuf>) -> io::Result<()> {
+fn print_note_naming_kept_bytes_file(file: Option<&PathBuf>) -> io::Result<()> {
     file.map_or(Ok(()), |file| {
         terminal::print_to_stderr(format_args!(
             "note: the archive ended with a command that was not finished; its bytes are kept in {}",

@@ -172,7 +172,7 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     }
     let mut to = ReportDestinationAndOutputs::create_at_path(out, &args.output, outputs)?;
     if args.explain_quirks {
-        return explain::run(args, &mut to);
+        return explain::replay_each_variation_and_print_table(args, &mut to);
     }
     let job = args.load_job_timed(args.quirks)?;
     replay::run(args, &job, &mut to)?;
@@ -184,8 +184,9 @@ impl AstraSimArgs {
     fn load_job(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobLoadOrWriteError> {
         let hash = self.format == ReportFormatArg::Json;
         let flags = self.to_flags(quirks);
-        let mut job =
-            run_with_load_progress(|progress| AstraSimJob::load_inputs(&flags, hash, progress))?;
+        let mut job = run_with_load_progress(|progress| {
+            AstraSimJob::load_inputs_with_optional_hashes(&flags, hash, progress)
+        })?;
         job.notes.splice(..0, self.ignored.iter().cloned());
         Ok(job)
     }
@@ -202,7 +203,7 @@ impl AstraSimArgs {
 
     /// Returns true if the run prints and logs the same lines as ASTRA-sim: the program was called by the name of an
     /// ASTRA-sim program, and the user asked for no other format.
-    fn prints_transcript(&self) -> bool {
+    fn prints_as_original_astra_sim(&self) -> bool {
         self.original && self.format == ReportFormatArg::Text && !self.explain_quirks
     }
 
@@ -240,7 +241,7 @@ impl AstraSimArgs {
             injection_scale: self.injection_scale,
             rendezvous: self.rendezvous_protocol,
             lenient: self.lenient,
-            logs: self.prints_transcript(),
+            logs: self.prints_as_original_astra_sim(),
             quirks,
         }
     }

@@ -5,7 +5,7 @@ use super::traces::{self, InputTraceArgs, SummaryFormatArg};
 use chakram_analysis::edit::audit::{AuditFinding, LeakKind, TraceAuditFindings};
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 use clap::Args;
 use serde::Serialize;
 use std::error::Error;
@@ -66,8 +66,11 @@ const FOUND: u8 = 3;
 /// # Errors
 ///
 /// Fails if traces cannot be read completely, or if output cannot be written.
-pub fn run(args: &LeakAuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let traces = traces::find_traces(&args.input)?;
+pub fn audit_traces_and_print_findings(
+    args: &LeakAuditArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
+    let traces = traces::find_traces_and_select_step(&args.input)?;
     let mut texts = 0;
     let mut all: Vec<(&Path, AuditFinding)> = Vec::new();
     let progress =
@@ -88,7 +91,7 @@ pub fn run(args: &LeakAuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
         SummaryFormatArg::Json => {
             let findings = all.iter().map(|(path, finding)| LeakFindingDocument {
                 kind: finding.kind.to_string(),
-                text: escape_name(&finding.text),
+                text: escape_and_shorten_name(&finding.text),
                 count: finding.count,
                 file: path.display().to_string(),
                 record: finding.place.record,
@@ -145,7 +148,7 @@ fn write_text(
             writeln!(
                 out,
                 "  {}\n    {}, record {}{node}, {}{more}",
-                escape_name(&finding.text),
+                escape_and_shorten_name(&finding.text),
                 path.display(),
                 place.record,
                 place.field

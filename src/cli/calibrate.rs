@@ -6,7 +6,7 @@ mod products;
 mod rank_classes;
 
 use super::compute::ComputeArgs;
-use super::flags::flag_of;
+use super::flags::flag_of_setting;
 use super::output::ReportDestinationAndOutputs;
 use chakram_base::config::{self, ConfigLiteral};
 use chakram_base::units::format_percent;
@@ -88,7 +88,10 @@ pub struct CalibrateArgs {
 ///
 /// Fails if files cannot be read, if steps cannot be replayed, if the machine has no curves, or if output
 /// cannot be written.
-pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn calibrate_and_write_machine_file(
+    args: &CalibrateArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     let path = args.output.display().to_string();
     let mut outputs = OutputsAndProtectedInputs::default();
     let (text, summary) = match (&args.steps, &args.columns, &args.machine) {
@@ -105,7 +108,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             if let Some((key, _)) = args.compute.given_options().first() {
                 return Err(format!(
                     "{} has no effect without measured steps\n  try: STEPS.csv with --columns, or leave the option out",
-                    flag_of(*key)
+                    flag_of_setting(*key)
                 )
                 .into());
             }
@@ -113,12 +116,12 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             inputs.for_each(|path| outputs.register_input(path));
             outputs.register_input(Path::new(machine));
             if !args.kernels.is_empty() {
-                job::mark_read(
+                job::protect_found_files_as_inputs(
                     &mut outputs,
                     &job::find_traces(&args.kernels, JobFileVerifyLevel::Nothing)?,
                 );
             }
-            calibrate_machine_text(args, &machine::find_source(machine)?)?
+            calibrate_machine_text(args, &machine::find_machine_text(machine)?)?
         }
         _ => {
             return Err(
@@ -177,7 +180,7 @@ fn correct_by_steps(
     }
     let name = steps.display().to_string();
     let table = RunTable::parse(&read(steps)?, &name, &columns)?.require_all_valid()?;
-    let base = machine::find_source(columns.default_machine())?;
+    let base = machine::find_machine_text(columns.default_machine())?;
     let first = &table.runs[0].machine;
     let options = args.compute.replay_options()?;
     if !first.has_curves() || !options.compute.prefers_curves() {
@@ -253,7 +256,8 @@ fn summarize_corrections(found: &MeasuredStepKernelTimeCorrections, steps: usize
         format_thousands(steps as u64),
         format_thousands(found.groups.len() as u64)
     );
-    text += &table.render_headings(chakram_report::text::TextStyleWidthAndDetail::default());
+    text += &table
+        .render_empty_line_and_headings(chakram_report::text::TextStyleWidthAndDetail::default());
     for step in &found.groups {
         let [first, next] = step
             .correction

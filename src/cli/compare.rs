@@ -52,7 +52,7 @@ pub fn compare_machines<'a>(
         report.pictures = pictures.map(|pictures| pictures.into_pictures(&report));
         Ok(report)
     });
-    let names = distinct_names(named, machines);
+    let names = machine_names_or_given_names_if_equal(named, machines);
     let columns = machines.iter().zip(names).zip(results);
     MachineComparison {
         workload,
@@ -104,7 +104,7 @@ pub fn parallel_map<T: Send + Sync>(
 
 /// Returns the names in the machines' files. If several machines have the same name there, returns their names on the
 /// command line instead.
-fn distinct_names(named: &[String], machines: &[&Machine]) -> Vec<String> {
+fn machine_names_or_given_names_if_equal(named: &[String], machines: &[&Machine]) -> Vec<String> {
     let own = |machine: &&Machine| machine.name().to_owned();
     let mut sorted: Vec<_> = machines.iter().map(own).collect();
     sorted.sort_unstable();

@@ -43,9 +43,9 @@ pub fn add_completers(command: Command) -> Command {
         command = command.mut_subcommand(&name, |sub| {
             let sub = add_completers(sub);
             match &name[..] {
-                "machine" => complete_names(sub, complete_machines),
-                "model" => complete_names(sub, complete_models),
-                "platform" => complete_names(sub, complete_platforms),
+                "machine" => add_name_completer_to_subcommands(sub, complete_machines),
+                "model" => add_name_completer_to_subcommands(sub, complete_models),
+                "platform" => add_name_completer_to_subcommands(sub, complete_platforms),
                 _ => sub,
             }
         });
@@ -54,7 +54,10 @@ pub fn add_completers(command: Command) -> Command {
 }
 
 /// Adds completion of names to the arguments of commands such as `machine show`.
-fn complete_names(command: Command, all: fn(&OsStr) -> Vec<CompletionCandidate>) -> Command {
+fn add_name_completer_to_subcommands(
+    command: Command,
+    all: fn(&OsStr) -> Vec<CompletionCandidate>,
+) -> Command {
     let names: Vec<_> = command
         .get_subcommands()
         .map(|sub| sub.get_name().to_owned())
@@ -139,7 +142,7 @@ fn manual_page(command: Command) -> io::Result<Vec<u8>> {
     // Change arguments and subcommands first, because the renderer omits options that `-h` hides, and lists `help`,
     // which has no page.
     let mut command = command.mut_args(|arg| {
-        let text = help::help_text_of(&arg);
+        let text = help::argument_help_text_with_aliases(&arg);
         arg.hide_short_help(false).help(text)
     });
     if command.find_subcommand("help").is_some() {

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 pub struct KernelAndCollectiveTimeOptions;
 
 impl OptionGroupMembership for KernelAndCollectiveTimeOptions {
-    fn has_option(key: SettingKey) -> bool {
+    fn option_belongs_to_group(key: SettingKey) -> bool {
         matches!(
             key,
             SettingKey::Compute
@@ -32,7 +32,8 @@ pub type ComputeArgs = ReplayOptionGroupArgs<KernelAndCollectiveTimeOptions>;
 impl ComputeArgs {
     /// Returns the options of a replay that these arguments set.
     pub fn replay_options(&self) -> Result<ReplayOptions, ReplaySettingsError> {
-        self.parsed_settings().options_without_files()
+        self.parsed_settings()
+            .options_with_efficiency_without_files()
     }
 }
 
@@ -40,7 +41,7 @@ impl<G> ReplayOptionGroupArgs<G> {
     /// Returns the requested compute model, without the efficiency.
     pub fn compute_model(&self) -> KernelDurationSource {
         self.parsed_settings()
-            .replay_options_without_files()
+            .options_without_files_and_efficiency()
             .compute
     }
 
@@ -87,8 +88,10 @@ impl<G> ReplayOptionGroupArgs<G> {
                 text
             }
         };
-        if let HostDurationSource::Scaled(factor) =
-            self.parsed_settings().replay_options_without_files().host
+        if let HostDurationSource::Scaled(factor) = self
+            .parsed_settings()
+            .options_without_files_and_efficiency()
+            .host
         {
             text += &format!(", host time times {}", format_factor(factor));
         }
@@ -98,7 +101,9 @@ impl<G> ReplayOptionGroupArgs<G> {
     /// Describes the sources of durations in `options`, for JSON.
     pub fn add_duration_sources_to_json(&self, options: &mut Map<String, Value>) {
         let efficiency = self.parsed_settings().efficiency;
-        let replay = self.parsed_settings().replay_options_without_files();
+        let replay = self
+            .parsed_settings()
+            .options_without_files_and_efficiency();
         let launch = Some(replay.launch).filter(|launch| *launch != HostLaunchMode::Auto);
         options.insert("compute".to_owned(), self.describe_compute_basis().into());
         if matches!(self.compute_model(), KernelDurationSource::Roofline(_)) || efficiency.is_some()
@@ -117,8 +122,10 @@ impl<G> ReplayOptionGroupArgs<G> {
                 options.insert(key.to_owned(), word.into());
             }
         }
-        if let HostDurationSource::Scaled(factor) =
-            self.parsed_settings().replay_options_without_files().host
+        if let HostDurationSource::Scaled(factor) = self
+            .parsed_settings()
+            .options_without_files_and_efficiency()
+            .host
         {
             options.insert("host".to_owned(), format!("scaled:{factor}").into());
         }

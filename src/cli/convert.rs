@@ -163,7 +163,7 @@ impl ConvertOutputArgs {
 pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.source {
         None => match &args.auto {
-            None => Ok(door::list_sources(out).map(|()| ExitCode::SUCCESS)?),
+            None => Ok(door::print_source_table(out).map(|()| ExitCode::SUCCESS)?),
             Some(auto) => {
                 door::refuse_unknown_source(auto)?;
                 door::convert_detected(auto, out)
@@ -174,7 +174,7 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         Some(ConvertCommand::Msccl(args)) => msccl::run(args, out),
         Some(ConvertCommand::Nsys(args)) => nsys::run(args, out),
         Some(ConvertCommand::Pytorch(args)) => convert_pytorch(args, out),
-        Some(ConvertCommand::Simai(args)) => simai::run(args, out),
+        Some(ConvertCommand::Simai(args)) => simai::convert_or_replay_simai_workload(args, out),
         Some(ConvertCommand::Text(args)) => text_workload::run(args, out),
         Some(ConvertCommand::Trace(args)) => trace::run(args, out),
         Some(ConvertCommand::Xplane(args)) => xplane::run(args, out),
@@ -192,7 +192,7 @@ fn read_standard_input() -> Result<Arc<[u8]>, TraceError> {
 fn comm_kernels(added: &[String]) -> Result<UserCommKernelRules, String> {
     let mut kernels = UserCommKernelRules::default();
     for text in added {
-        let added = kernels.add_rules(text);
+        let added = kernels.add_rule_from_text(text);
         added.map_err(|wrong| format!("--comm-kernel: {wrong}"))?;
     }
     Ok(kernels)
@@ -240,7 +240,7 @@ fn convert_pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, 
         job.add_trace(rank, job.path_of_rank(rank), written);
     }
     // The job file needs no groups, because the traces declare them.
-    traces::name_saved_traces(&job.commit_job(JobTraceManifest::default())?)?;
+    traces::name_job_traces_and_note_others(&job.commit_job(JobTraceManifest::default())?)?;
     match args.format {
         SummaryFormatArg::Text => text::write_summary(&summary, "JSON", out)?,
         SummaryFormatArg::Json => {

@@ -8,14 +8,17 @@ use chakram_trace::workload::Workload;
 use serde_json::Value;
 
 /// Registers the files of `custom` as inputs, so that `outputs` must not replace them.
-pub fn mark_read(custom: &CustomAlgorithmKindAndPrefix, outputs: &mut OutputsAndProtectedInputs) {
+pub fn protect_custom_files_as_inputs(
+    custom: &CustomAlgorithmKindAndPrefix,
+    outputs: &mut OutputsAndProtectedInputs,
+) {
     for file in discover_traces(&custom.prefix).unwrap_or_default() {
         outputs.register_input(&file.path);
     }
 }
 
 /// Describes `custom` as JSON for a report.
-pub fn custom_files_to_json(custom: &CustomAlgorithmKindAndPrefix) -> Value {
+pub fn custom_algorithm_kind_and_prefix_to_json(custom: &CustomAlgorithmKindAndPrefix) -> Value {
     let prefix = custom.prefix.display().to_string();
     let fields = [("kind", custom.kind.to_string()), ("prefix", prefix)];
     fields.into_iter().collect()

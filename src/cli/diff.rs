@@ -10,7 +10,7 @@ use chakram_analysis::diff::render::{
 use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions, FileFaultSummary, TimeTolerance};
 use chakram_analysis::diff::{StructureTimeOrBytesAspect, differences, reports};
 use chakram_base::units::{Span, parse_percent};
-use chakram_jobs::{find_traces, mark_read, restrict_to_step};
+use chakram_jobs::{find_traces, protect_found_files_as_inputs, restrict_to_step};
 use chakram_report::document::json_text;
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_trace::files::{OutputFile, OutputsAndProtectedInputs};
@@ -183,7 +183,10 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     if paths.iter().all(|path| path.as_os_str() == "-") {
         return Err("standard input can be only one of the two documents\n  try: A and -".into());
     }
-    let texts = [read_report(paths[0])?, read_report(paths[1])?];
+    let texts = [
+        read_text_if_report(paths[0])?,
+        read_text_if_report(paths[1])?,
+    ];
     if args.step.step.is_some() && texts.iter().any(Option::is_some) {
         return Err("--step is for traces, but the input is a report\n  try: compare reports of `chakram replay --step`".into());
     }
@@ -236,7 +239,7 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
 
 /// Returns the text of `path` if the file is a report. A file is a report if it begins like JSON and does not have a
 /// trace's extension.
-fn read_report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
+fn read_text_if_report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if path.as_os_str() == "-" {
         let text = read_text(std::io::stdin().lock(), 0)
             .map_err(|source| TraceError::from_io("standard input", "read", source))?;
@@ -289,10 +292,11 @@ fn compare_report_files(
         return Err("--salvage is for traces, but the inputs are reports".into());
     }
     let read = |which: usize| -> Result<_, String> {
-        reports::read_report(texts[which]).map_err(|e| format!("{}: {e}", titles.names[which]))
+        reports::parse_report_document(texts[which])
+            .map_err(|e| format!("{}: {e}", titles.names[which]))
     };
     let found = reports::ReportDiffByMachine::new(&read(0)?, &read(1)?);
-    let verdict = found.evaluate_thresholds(&args.to_thresholds());
+    let verdict = found.find_exceeded_thresholds(&args.to_thresholds());
     if let Some(mut file) = page {
         file.write_all(reports::html(&found, titles.names).as_bytes())?;
         file.commit()?;
@@ -337,10 +341,12 @@ fn compare_trace_files(
             terminal::print_warning(format_args!("rank {rank}: {text}"))?;
         }
     }
-    let verdict = args.to_thresholds().evaluate_tally(&all);
+    let verdict = args.to_thresholds().find_exceeded_tally_thresholds(&all);
     let text = match args.format {
         ReportFormatArg::Text => render::text::render_text(&all, titles),
-        ReportFormatArg::Json => json_text(&render::json::render_json(&all, titles, &verdict)),
+        ReportFormatArg::Json => json_text(&render::json::build_trace_diff_document(
+            &all, titles, &verdict,
+        )),
         ReportFormatArg::Csv => render::csv::render_csv(&all, titles),
     };
     Ok((text, verdict))
@@ -373,7 +379,7 @@ fn pair_rank_files(
     let mut ranks = FilesOfBothJobsByRank::new();
     for (which, path) in paths.into_iter().enumerate() {
         let found = find_traces([path], args.verify.verify_level_for_replay())?;
-        mark_read(outputs, &found);
+        protect_found_files_as_inputs(outputs, &found);
         for file in restrict_to_step(found, args.step.step, None)?.files {
             let rank = ranks.entry(file.rank).or_default();
             rank[which] = Some(file);
@@ -400,10 +406,10 @@ fn compare_rank_files(
         differences::parse_both_traces(contents)
     };
     if same {
-        let once = sides[0].check_trace(&mut traces[0]);
+        let once = sides[0].fail_if_trace_damaged(&mut traces[0]);
         if once.is_err() {
             traces = differences::parse_both_traces(contents);
-            let checks = (0..2).map(|i| sides[i].check_trace(&mut traces[i]));
+            let checks = (0..2).map(|i| sides[i].fail_if_trace_damaged(&mut traces[i]));
             UnreadableTraces::values_or_unreadable_error(checks)?;
         }
         let mut tally = DiffTally::for_identical_rank(rank);
@@ -411,7 +417,7 @@ fn compare_rank_files(
         return Ok(tally);
     }
     UnreadableTraces::values_or_unreadable_error(
-        (0..2).map(|i| sides[i].check_trace(&mut traces[i])),
+        (0..2).map(|i| sides[i].fail_if_trace_damaged(&mut traces[i])),
     )?;
     for ((trace, side), file) in traces.iter_mut().zip(&sides).zip(files) {
         trace.map_faults(|error| side.with_source(error));

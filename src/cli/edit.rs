@@ -4,7 +4,7 @@ use super::traces::{
     self, InputTraceArgs, OutputPipeOrJobFiles, OutputTraceArgs, SummaryFormatArg,
 };
 use chakram_analysis::edit::{AbsentRankModelRule, edit_job};
-use chakram_jobs::{groups_of, parse_edits};
+use chakram_jobs::{groups_from_file_or_job, parse_edit_or_edits_file};
 use chakram_report::document::VersionedDocument;
 use chakram_report::edits::EditWithEffectCounts;
 use chakram_report::summary::{format_count, format_thousands};
@@ -81,15 +81,15 @@ pub(super) fn print_edit_rows(
 /// written.
 pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let edits = args.edit.iter().map(|text| {
-        let edits = parse_edits(text);
+        let edits = parse_edit_or_edits_file(text);
         edits.map_err(|why| format!("--edit {text}: {why}"))
     });
     let edits = edits.collect::<Result<Vec<_>, _>>()?.concat();
-    let traces = traces::find_traces(&args.input)?;
+    let traces = traces::find_traces_and_select_step(&args.input)?;
     if traces.found.stream.is_some() {
         return Err("a trace from a pipe cannot be edited\n  try: write it to a file first".into());
     }
-    let groups = groups_of(args.groups.as_deref(), &traces.found, None)?;
+    let groups = groups_from_file_or_job(args.groups.as_deref(), &traces.found, None)?;
     let edited = edit_job(&traces.found, &edits, &groups, AbsentRankModelRule::Nearest)?;
     let (before, ranks) = (traces.rank_files().len(), edited.found.files.len());
     let mut outputs = OutputPipeOrJobFiles::new(&args.output, ranks, &traces, &[&args.groups])?;
@@ -107,7 +107,7 @@ pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     }
     outputs.write_groups(&edited.groups, false)?;
     let piped = outputs.is_pipe();
-    let names = outputs.commit_files(traces.to_job_file(edited.groups))?;
+    let names = outputs.commit_files(traces.job_declarations_with_groups(edited.groups))?;
     match args.output.format {
         _ if piped => {}
         SummaryFormatArg::Text => {

@@ -6,11 +6,11 @@
 //! errors.
 
 use super::{
-    Cli, CliCommand, LazilyBuiltArgs, LimitAndVerbosityArgs, dispatch_command, parse_line,
-    recognition, terminal,
+    Cli, CliCommand, LazilyBuiltArgs, LimitAndVerbosityArgs, dispatch_command, recognition,
+    rewrite_and_parse_arguments, terminal,
 };
 use chakram_base::bounds;
-use chakram_base::interrupt::survive_memory_limit;
+use chakram_base::interrupt::keep_process_alive_at_memory_limit;
 use chakram_base::setting::{self, SettingKey};
 use chakram_base::units::Bytes;
 use chakram_report::NodeTable;
@@ -48,10 +48,10 @@ pub struct CommandOutput {
 
 /// Prepares the process, once. It then survives tasks that need too much memory, and messages name options as arguments
 /// (`max_memory` instead of `--max-memory`).
-pub fn prepare_process() {
+pub fn set_up_memory_survival_and_setting_names() {
     static PREPARED: Once = Once::new();
     PREPARED.call_once(|| {
-        survive_memory_limit();
+        keep_process_alive_at_memory_limit();
         setting::register_setting_names(write_setting_as_argument);
         bounds::set_process_limits(None, bounds::RATIO);
     });
@@ -67,7 +67,7 @@ fn write_setting_as_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) ->
         SettingKey::Dependencies => f.write_str("`deps`"),
         SettingKey::MissingRanks => f.write_str("`absent`"),
         SettingKey::Output => f.write_str("`output`"),
-        _ => write!(f, "`{}`", setting.display_key()),
+        _ => write!(f, "`{}`", setting.display_key_in_files()),
     }
 }
 
@@ -107,8 +107,8 @@ pub fn execute_command(
     arguments: Vec<OsString>,
     wants_nodes: bool,
 ) -> Result<CommandOutput, Box<CommandFailureWithMessageParts>> {
-    prepare_process();
-    let (parsed, words) = parse_line(arguments);
+    set_up_memory_survival_and_setting_names();
+    let (parsed, words) = rewrite_and_parse_arguments(arguments);
     let mut cli = match parsed {
         Ok(cli) => cli,
         // The help and version texts are output, not failures.
@@ -126,7 +126,7 @@ pub fn execute_command(
     };
     let table = Arc::new(OnceLock::new());
     if wants_nodes {
-        cli.keep_nodes(&CallerNodeTableSlot::into(Arc::clone(&table)));
+        cli.keep_nodes(&CallerNodeTableSlot::store_table_in(Arc::clone(&table)));
     }
     let _before = LimitsRestoreGuard::apply_given_limits(&cli.bounds);
     let mut text = Vec::new();
@@ -147,7 +147,9 @@ impl Cli {
     fn keep_nodes(&mut self, sink: &CallerNodeTableSlot) {
         match &mut self.command {
             CliCommand::Replay(LazilyBuiltArgs(args)) => args.run.nodes = sink.clone(),
-            CliCommand::Generate(LazilyBuiltArgs(args)) => args.run_args_mut().nodes = sink.clone(),
+            CliCommand::Generate(LazilyBuiltArgs(args)) => {
+                args.replay_args_mut().nodes = sink.clone()
+            }
             _ => {}
         }
     }
@@ -159,9 +161,9 @@ fn describe_failure(
     command: &CliCommand,
 ) -> CommandFailureWithMessageParts {
     let mut failure = CommandFailureWithMessageParts::from_error(error);
-    let readable = super::readable_inputs(command);
+    let readable = super::readable_input_kinds(command);
     if let Some(explained) = recognition::explain_input_error(error, words, readable) {
-        failure.set_message(&explained);
+        failure.set_message_and_split_off_hint(&explained);
     }
     failure
 }

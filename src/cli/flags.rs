@@ -13,7 +13,11 @@ pub fn write_setting_as_flag(setting: SettingKey, f: &mut fmt::Formatter<'_>) ->
         SettingKey::Edits => f.write_str("--edit"),
         SettingKey::MissingRanks => f.write_str("--absent"),
         SettingKey::Output => f.write_str("-o"),
-        _ => write!(UnderscoreToHyphenWriter(f), "--{}", setting.display_key()),
+        _ => write!(
+            UnderscoreToHyphenWriter(f),
+            "--{}",
+            setting.display_key_in_files()
+        ),
     }
 }
 
@@ -29,7 +33,7 @@ impl Write for UnderscoreToHyphenWriter<'_, '_> {
 }
 
 /// Returns the flag of a setting, including its dashes.
-pub fn flag_of(setting: SettingKey) -> String {
+pub fn flag_of_setting(setting: SettingKey) -> String {
     struct SettingFlagDisplay(SettingKey);
 
     impl fmt::Display for SettingFlagDisplay {
@@ -44,7 +48,7 @@ pub fn flag_of(setting: SettingKey) -> String {
 /// Returns the flag for a key of the library. If the key is not a setting, the flag has the key's name.
 pub fn flag_of_key(key: &str) -> String {
     match option_of_key(key) {
-        Some(setting) => flag_of(setting),
+        Some(setting) => flag_of_setting(setting),
         None => format!("--{}", key.replace('_', "-")),
     }
 }
@@ -94,7 +98,7 @@ mod tests {
     use serde::de::value::{self, U32Deserializer};
 
     /// Returns the commands whose messages may name the flag of `setting`; an empty list means every command.
-    fn list_setting_commands(setting: SettingKey) -> &'static [&'static str] {
+    fn list_commands_naming_setting_flag(setting: SettingKey) -> &'static [&'static str] {
         use SettingKey::*;
         match setting {
             Aggregate | Bandwidth | Collective | Collectives | Comm | Compute | Custom
@@ -141,7 +145,10 @@ mod tests {
         let settings: Vec<SettingKey> = (0..).map_while(setting).collect();
         assert_eq!(settings.last(), Some(&SettingKey::Without));
         for setting in settings {
-            let (flag, commands) = (setting.to_string(), list_setting_commands(setting));
+            let (flag, commands) = (
+                setting.to_string(),
+                list_commands_naming_setting_flag(setting),
+            );
             let flag = flag.as_str();
             if commands.is_empty() {
                 assert!(command_has_flag(&program, flag), "{flag}");

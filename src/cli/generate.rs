@@ -46,7 +46,7 @@ pub struct GenerateArgs {
 
 impl GenerateArgs {
     /// Returns the replay arguments, which are part of the pattern's or the model's arguments.
-    pub(super) fn run_args_mut(&mut self) -> &mut ReplayAndReportArgs {
+    pub(super) fn replay_args_mut(&mut self) -> &mut ReplayAndReportArgs {
         match &mut self.pattern {
             Some(pattern) => &mut pattern.trace_destination_mut().run,
             None => &mut self.training.run,
@@ -83,7 +83,7 @@ struct TraceOutputOrReplayArgs {
 pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let (machine, output, given, no_links) = match &args.pattern {
         Some(args) => {
-            let target = args.requested_pattern()?.2;
+            let target = args.requested_pattern_name_and_destination()?.2;
             (
                 &target.machine,
                 &target.output,
@@ -96,10 +96,10 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             (&args.machine, &args.output, &args.run, args.no_links)
         }
     };
-    given.check_options(false)?;
+    given.reject_options_without_effect(false)?;
     let named = machine
         .as_deref()
-        .map(|name| given.timing.parsed_settings().machine_name(name));
+        .map(|name| given.timing.parsed_settings().machine_name_with_rates(name));
     let named = named.transpose()?;
     let named = named.as_deref();
     let dry = args.pattern.is_none() && args.training.dry_run;
@@ -110,25 +110,25 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let (mut unstacked, mut stack) = (None, None);
     let asked = match &args.pattern {
         Some(_) => None,
-        None => args.training.load_stack()?,
+        None => args.training.load_software_stack()?,
     };
     if let Some(asked) = asked {
-        stack = Some(asked.start_stack_report());
+        stack = Some(asked.empty_stack_report());
         if let Some(loaded) = &mut machine {
-            let (priced, report) = asked.apply_stack_durations(&loaded.machine)?;
+            let (priced, report) = asked.apply_durations_to_machine(&loaded.machine)?;
             unstacked = Some(std::mem::replace(&mut loaded.machine, priced));
-            loaded.apply_kernel_times_of_stack(asked)?;
+            loaded.apply_stack_times_to_compared_machines(asked)?;
             stack = Some(report);
         }
     }
     let edits = match &args.pattern {
         Some(_) => Vec::new(),
-        None => edited::parse(&args.training.edit)?,
+        None => edited::parse_edits_rejecting_plan_options(&args.training.edit)?,
     };
     let (mut shortened, mut training, mut capacity) = (None, None, None);
     let (job, name) = match &args.pattern {
         Some(args) => {
-            let (pattern, name, _) = args.requested_pattern()?;
+            let (pattern, name, _) = args.requested_pattern_name_and_destination()?;
             (CheckedWorkloadPattern::new(pattern)?, name)
         }
         None => {
@@ -165,7 +165,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                 None => CheckedWorkloadPattern::new(asked.training),
             };
             (
-                job.map_err(|error| asked.origin.with_source(error))?,
+                job.map_err(|error| asked.origin.locate_error_in_plan_file(error))?,
                 asked.name,
             )
         }
@@ -174,7 +174,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let machines = machine.iter_mut().map(|loaded| &mut loaded.machine);
     machines
         .chain(&mut unstacked)
-        .for_each(|machine| machine.set_npu_memory(capacity));
+        .for_each(|machine| machine.set_npu_memory_capacity(capacity));
     let edited = (!edits.is_empty()).then(|| GeneratedJobAndEdits::new(&job, &name, edits));
     let edited = edited.transpose()?;
     let mut outputs = OutputsAndProtectedInputs::default();
@@ -188,7 +188,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             members: given
                 .timing
                 .parsed_settings()
-                .replay_options_without_files()
+                .options_without_files_and_efficiency()
                 .aggregate,
         };
         let outputs = std::mem::take(&mut outputs);
@@ -217,9 +217,9 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     }
     if let Some(loaded) = machine {
         let mut inputs: Vec<_> = loaded.input.clone().into_iter().collect();
-        job.check_memory()?;
+        job.check_workload_fits_memory()?;
         let progress = Progress::start_counting("generating", "nodes", job.min_shared_node_count());
-        let generated = job.workload_with(&|more| progress.count_more(more))?;
+        let generated = job.build_workload_with_progress(&|more| progress.count_more(more))?;
         drop(progress);
         let edited = edited.map(|edited| edited.load_edited()).transpose()?;
         let workload = edited
@@ -232,7 +232,9 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let shorter = shortened.map(|step| step.replay_shortened_step_twice(machine, &options));
         let shorter = shorter.transpose()?;
         let mut to = ReportDestinationAndOutputs::standard_output(out, outputs);
-        let rows = edited.as_ref().map_or(&[][..], |edited| edited.edits());
+        let rows = edited
+            .as_ref()
+            .map_or(&[][..], |edited| edited.edit_effect_counts());
         let edits = loaded.report_edits(&generated, rows, &options)?;
         let sensitivities = given.find_sensitivities(workload, &loaded, &options)?;
         let job = JobWithReportFacts {
@@ -247,10 +249,15 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let mut settings = given.replay_settings(&loaded, &options);
         if let Some(training) = &training {
             args.training
-                .rebind_plan_to_changed_machine(&mut settings, machine, workload);
-            settings.extend(args.training.plan_settings(machine, training, workload));
+                .rebind_jobs_of_machine_settings(&mut settings, machine, workload);
+            settings.extend(
+                args.training
+                    .plan_options_as_settings(machine, training, workload),
+            );
             if let Some(unstacked) = &unstacked {
-                let own = args.training.stack_setting(unstacked, training, workload);
+                let own = args
+                    .training
+                    .software_stack_setting(unstacked, training, workload);
                 settings.extend(own);
             }
         }

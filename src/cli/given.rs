@@ -1,6 +1,6 @@
 //! Parses replay options both as flags and as settings, so that each option's effect on a replay can be checked.
 
-use super::flags::{flag_of, replace_keys_by_flags};
+use super::flags::{flag_of_setting, replace_keys_by_flags};
 use chakram_base::setting::SettingKey;
 use chakram_jobs::{REPLAY_OPTIONS, ReplayOptionDefinition, ReplayOptionValueKind, ReplaySettings};
 use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
@@ -17,7 +17,7 @@ pub(super) const TRACES: &str = "Traces";
 /// A group of the replay options.
 pub trait OptionGroupMembership {
     /// Returns true if the option `key` belongs to the group.
-    fn has_option(key: SettingKey) -> bool;
+    fn option_belongs_to_group(key: SettingKey) -> bool;
 }
 
 /// Options on the command line that belong to one group.
@@ -32,7 +32,7 @@ pub struct ReplayOptionGroupArgs<G> {
 pub type GivenOptionsWithValues = Vec<(SettingKey, Vec<String>)>;
 
 /// Parses `given` without the option `left_out`.
-pub fn settings_without(
+pub fn parse_settings_without_option(
     given: &GivenOptionsWithValues,
     left_out: SettingKey,
 ) -> Option<ReplaySettings> {
@@ -56,13 +56,15 @@ impl<G: OptionGroupMembership> ReplayOptionGroupArgs<G> {
     fn all_options() -> impl Iterator<Item = &'static ReplayOptionDefinition> {
         REPLAY_OPTIONS
             .iter()
-            .filter(|option| G::has_option(option.key))
+            .filter(|option| G::option_belongs_to_group(option.key))
     }
 }
 
 /// Returns the name by which clap knows an option.
 fn clap_id(key: SettingKey) -> String {
-    flag_of(key).trim_start_matches('-').replace('-', "_")
+    flag_of_setting(key)
+        .trim_start_matches('-')
+        .replace('-', "_")
 }
 
 fn option_arg(option: &'static ReplayOptionDefinition) -> Arg {
@@ -82,12 +84,16 @@ fn option_arg(option: &'static ReplayOptionDefinition) -> Arg {
         }),
     };
     let key = option.key;
-    let flag: &'static str = flag_of(key).leak();
+    let flag: &'static str = flag_of_setting(key).leak();
     let name: &'static str = clap_id(key).leak();
     let arg = Arg::new(name)
         .long(flag.trim_start_matches('-'))
         .help(replace_keys_by_flags(option.help))
-        .help_heading(if key.is_of_traces() { TRACES } else { MODEL })
+        .help_heading(if key.affects_trace_reading() {
+            TRACES
+        } else {
+            MODEL
+        })
         .hide_short_help(option.is_rare)
         .conflicts_with_all(option.excludes.iter().map(|key| &*clap_id(*key).leak()));
     let arg = match option.syntax {

@@ -43,7 +43,7 @@ pub fn requested_help_length(arguments: &[OsString]) -> Option<HelpLength> {
 
 /// Replaces the help texts of `command` and of all its subcommands.
 pub fn replace_help(command: Command, length: HelpLength) -> Command {
-    render_help_of_all_commands(command, length, help_line_width())
+    set_rendered_help_of_all_commands(command, length, help_line_width())
 }
 
 /// Returns the width of lines: `COLUMNS` or the terminal's width, but at most [`WIDTH`].
@@ -56,18 +56,28 @@ fn help_line_width() -> usize {
     columns.unwrap_or(WIDTH).clamp(MIN_WIDTH, WIDTH)
 }
 
-fn render_help_of_all_commands(mut command: Command, length: HelpLength, width: usize) -> Command {
+fn set_rendered_help_of_all_commands(
+    mut command: Command,
+    length: HelpLength,
+    width: usize,
+) -> Command {
     command.build();
-    render_help_of_command(command, length, width)
+    set_rendered_help_of_command_tree(command, length, width)
 }
 
-fn render_help_of_command(mut command: Command, length: HelpLength, width: usize) -> Command {
+fn set_rendered_help_of_command_tree(
+    mut command: Command,
+    length: HelpLength,
+    width: usize,
+) -> Command {
     let names: Vec<_> = command
         .get_subcommands()
         .map(|c| c.get_name().to_owned())
         .collect();
     for name in names {
-        command = command.mut_subcommand(name, |sub| render_help_of_command(sub, length, width));
+        command = command.mut_subcommand(name, |sub| {
+            set_rendered_help_of_command_tree(sub, length, width)
+        });
     }
     let mut page = HelpPageBuilder {
         text: String::new(),
@@ -264,7 +274,7 @@ impl HelpPageBuilder {
                 _ => format!(" <{value}>"),
             };
         }
-        let mut text = help_text_of(arg);
+        let mut text = argument_help_text_with_aliases(arg);
         let values: Vec<PossibleValue> = arg.get_possible_values();
         let values: Vec<_> = values.iter().filter(|value| !value.is_hide_set()).collect();
         let takes = arg.get_action().takes_values();
@@ -304,7 +314,7 @@ impl HelpPageBuilder {
 }
 
 /// Returns an argument's help text, with its aliases.
-pub fn help_text_of(arg: &Arg) -> String {
+pub fn argument_help_text_with_aliases(arg: &Arg) -> String {
     let mut text = arg.get_help().map(ToString::to_string).unwrap_or_default();
     for alias in arg.get_visible_aliases().unwrap_or_default() {
         text += &format!(" [alias: --{alias}]");

@@ -160,7 +160,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     let found = job::find_traces(&args.traces, args.verify.verify_level_for_replay())?;
     let found = job::restrict_to_step(found, args.step.step, None)?;
     let mut outputs = OutputsAndProtectedInputs::default();
-    job::mark_read(&mut outputs, &found);
+    job::protect_found_files_as_inputs(&mut outputs, &found);
     let mut files = found.files;
     let found = files.len();
     if let Some(ranks) = &args.rank {
@@ -169,7 +169,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     if files.is_empty() {
         return Err(args.describe_missing_rank(found).into());
     }
-    let title = job::name_of(&args.traces, &files);
+    let title = job::job_name_from_paths(&args.traces, &files);
     // Write a listing directly: a listing is streamed, but the destination would first collect the whole text.
     if args.list && !args.critical_path {
         return args.list_nodes(&files, out, outputs);
@@ -325,7 +325,7 @@ impl InspectArgs {
         };
         let contents = DecompressedTraceFile::open_verified(file)?;
         let trace = InspectedRankTrace::read_trace(file.rank, contents.as_slice(), |e| {
-            contents.with_source(e)
+            contents.locate_error_in_original_file(e)
         })?;
         let limit = match self.format {
             // Apply the limit here too, because nobody can read a drawing of all nodes.
@@ -366,7 +366,7 @@ impl InspectArgs {
         let work = |file: &RankFile| {
             let contents = DecompressedTraceFile::open_verified(file)?;
             let trace = InspectedRankTrace::read_trace(file.rank, contents.as_slice(), |e| {
-                contents.with_source(e)
+                contents.locate_error_in_original_file(e)
             })?;
             let faults = trace.faults.fault_count();
             progress.count_one();
@@ -394,7 +394,7 @@ impl InspectArgs {
             list: self.list.then(|| self.row_limit()),
             hints: HINTS,
         };
-        let paths = render::find_paths(&tracks, critical_path);
+        let paths = render::find_job_or_per_rank_critical_paths(&tracks, critical_path);
         let text = match self.format {
             InspectFormatArg::Json => shown.build_paths_document(&paths).to_json_text(),
             InspectFormatArg::Csv => shown.render_csv(&paths),
@@ -426,11 +426,11 @@ impl InspectArgs {
             threads: self.thread_count(),
         };
         if self.output == Path::new("-") {
-            warn_of_faults(list.write_nodes(files, out)?)?;
+            warn_of_faults(list.write_filtered_nodes_and_count_faults(files, out)?)?;
         } else {
             let file = BufWriter::new(outputs.create_file(&self.output)?);
             let mut text = terminal::EscapingWriter::new(file, terminal::EscapeStyle::All);
-            let faults = list.write_nodes(files, &mut text)?;
+            let faults = list.write_filtered_nodes_and_count_faults(files, &mut text)?;
             let file = text.into_inner().into_inner();
             let file = file.map_err(std::io::IntoInnerError::into_error)?;
             file.commit()?;

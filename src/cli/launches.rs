@@ -78,7 +78,7 @@ impl RepeatAndExtraJobArgs {
     }
 
     /// Finds the files of the `--with` jobs.
-    pub fn find_concurrent_jobs(
+    pub fn find_trace_files_of_concurrent_jobs(
         &self,
         verify: JobFileVerifyLevel,
     ) -> Result<Vec<FoundTraces>, TraceError> {
@@ -92,7 +92,9 @@ impl RepeatAndExtraJobArgs {
         self.starts
             .iter()
             .for_each(|path| outputs.register_input(path));
-        found.iter().for_each(|of| job::mark_read(outputs, of));
+        found
+            .iter()
+            .for_each(|of| job::protect_found_files_as_inputs(outputs, of));
     }
 
     /// Returns these options as JSON. `names` are the names of the `--with` jobs.
@@ -146,7 +148,7 @@ impl RepeatAndExtraJobArgs {
                 mirrored: on.npus_of_ranks().len() as u32,
                 ..options.clone()
             };
-            let name = job::name_of(std::slice::from_ref(path), &found.files);
+            let name = job::job_name_from_paths(std::slice::from_ref(path), &found.files);
             let job = load::run_with_load_progress(|progress| {
                 job::load_found_traces(found, name, &loading, progress)
             })?;
@@ -161,7 +163,7 @@ impl RepeatAndExtraJobArgs {
         clippy::too_many_arguments,
         reason = "each is one thing that a report says"
     )]
-    pub fn replay_launches(
+    pub fn replay_launches_and_report(
         &self,
         run: &ReplayAndReportArgs,
         (job, others): (&Job, &[Job]),
@@ -171,7 +173,7 @@ impl RepeatAndExtraJobArgs {
         given: &[GivenSetting<'_>],
         to: &mut ReportDestinationAndOutputs<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
-        run.check_fit(job.workload())?;
+        run.check_memory_known_for_required_fit(job.workload())?;
         run.check_single_launch_options(!self.with.is_empty())?;
         let starts = self.launch_start_times()?;
         let mut programs = Vec::with_capacity(1 + others.len());

@@ -210,7 +210,9 @@ fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
 }
 
 /// Returns the parsed command line or an error, and the words of the rewritten command line.
-fn parse_line(arguments: Vec<OsString>) -> (Result<Cli, clap::Error>, Vec<OsString>) {
+fn rewrite_and_parse_arguments(
+    arguments: Vec<OsString>,
+) -> (Result<Cli, clap::Error>, Vec<OsString>) {
     // Rewrite the arguments before clap parses them, because ASTRA-sim accepts some arguments that clap rejects.
     let arguments = astra_sim::rewrite_arguments(arguments);
     let words = arguments.kept.clone();
@@ -244,7 +246,7 @@ pub fn run_with_arguments(arguments: Vec<OsString>) -> ExitCode {
     signals::install_handlers();
     progress::record_program_start();
     setting::register_setting_names(flags::write_setting_as_flag);
-    let (parsed, words) = parse_line(arguments);
+    let (parsed, words) = rewrite_and_parse_arguments(arguments);
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
@@ -253,7 +255,11 @@ pub fn run_with_arguments(arguments: Vec<OsString>) -> ExitCode {
                 Ok(()) => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
                 Err(failure) if failure.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
                 Err(failure) => {
-                    print_chain(&TraceError::from_io("standard output", "write", failure));
+                    print_error_with_causes(&TraceError::from_io(
+                        "standard output",
+                        "write",
+                        failure,
+                    ));
                     ExitCode::from(2)
                 }
             };
@@ -272,9 +278,13 @@ pub fn run_with_arguments(arguments: Vec<OsString>) -> ExitCode {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
-            match recognition::explain_input_error(&*error, &words, readable_inputs(&cli.command)) {
+            match recognition::explain_input_error(
+                &*error,
+                &words,
+                readable_input_kinds(&cli.command),
+            ) {
                 Some(explained) => print_error(&explained),
-                None => print_chain(&*error),
+                None => print_error_with_causes(&*error),
             }
             ExitCode::from(exit_code(&*error))
         }
@@ -294,17 +304,27 @@ fn dispatch_command(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCod
         CliCommand::Scale(LazilyBuiltArgs(args)) => scale::run(args, out),
         CliCommand::Edit(LazilyBuiltArgs(args)) => edit::run(args, out),
         CliCommand::Anonymise(LazilyBuiltArgs(args)) => anonymise::run(args, out),
-        CliCommand::Audit(LazilyBuiltArgs(args)) => audit::run(args, out),
+        CliCommand::Audit(LazilyBuiltArgs(args)) => {
+            audit::audit_traces_and_print_findings(args, out)
+        }
         CliCommand::Archive(LazilyBuiltArgs(args)) => archive::run(args, out),
         CliCommand::Machine(LazilyBuiltArgs(args)) => machine::run(args, out),
-        CliCommand::Model(LazilyBuiltArgs(args)) => model::run(args, out),
+        CliCommand::Model(LazilyBuiltArgs(args)) => model::print_model_list_or_model(args, out),
         CliCommand::Topology(LazilyBuiltArgs(args)) => topology::run(args, out),
-        CliCommand::Loopnest(LazilyBuiltArgs(args)) => loopnest::run(args, out),
-        CliCommand::Schedule(LazilyBuiltArgs(args)) => schedule::run(args, out),
-        CliCommand::Score(LazilyBuiltArgs(args)) => score::run(args, out),
-        CliCommand::Serve(LazilyBuiltArgs(args)) => serve::run(args, out),
+        CliCommand::Loopnest(LazilyBuiltArgs(args)) => {
+            loopnest::search_and_print_best_mapping(args, out)
+        }
+        CliCommand::Schedule(LazilyBuiltArgs(args)) => {
+            schedule::schedule_on_topologies_and_print(args, out)
+        }
+        CliCommand::Score(LazilyBuiltArgs(args)) => score::score_runs_and_report(args, out),
+        CliCommand::Serve(LazilyBuiltArgs(args)) => {
+            serve::serve_scenario_and_print_result(args, out)
+        }
         CliCommand::Platform(LazilyBuiltArgs(args)) => platform::run(args, out),
-        CliCommand::Calibrate(LazilyBuiltArgs(args)) => calibrate::run(args, out),
+        CliCommand::Calibrate(LazilyBuiltArgs(args)) => {
+            calibrate::calibrate_and_write_machine_file(args, out)
+        }
         CliCommand::Sweep(LazilyBuiltArgs(args)) => sweep::run(args, out),
         CliCommand::AstraSim(LazilyBuiltArgs(args)) => astra_sim::run(args, out),
         CliCommand::Completions { shell } => completion::print_script(*shell, out),
@@ -313,7 +333,7 @@ fn dispatch_command(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCod
 }
 
 /// Returns the kinds of inputs that a command reads.
-fn readable_inputs(command: &CliCommand) -> ReadableInputs {
+fn readable_input_kinds(command: &CliCommand) -> ReadableInputs {
     match command {
         CliCommand::Convert(LazilyBuiltArgs(args)) => match args.named_source() {
             Some(source) => ReadableInputs::Source(source),
@@ -368,12 +388,12 @@ fn parse_number(text: &str) -> Result<NonZeroUsize, String> {
         .map_err(|_| "expected a whole number, 1 or more".to_owned())
 }
 
-fn print_chain(error: &(dyn Error + 'static)) {
-    print_error(&error_text(error));
+fn print_error_with_causes(error: &(dyn Error + 'static)) {
+    print_error(&error_text_with_causes_and_hint(error));
 }
 
 /// Returns the text of an error: its message, its causes and a suggested next step.
-fn error_text(error: &(dyn Error + 'static)) -> String {
+fn error_text_with_causes_and_hint(error: &(dyn Error + 'static)) -> String {
     let own = error.to_string();
     let (mut last, mut text) = (own.clone(), own.clone());
     let mut cause = error.source();

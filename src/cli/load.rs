@@ -52,8 +52,8 @@ pub struct ProfiledStepArg {
 pub struct TraceReadingOptions;
 
 impl OptionGroupMembership for TraceReadingOptions {
-    fn has_option(key: SettingKey) -> bool {
-        key.is_of_traces()
+    fn option_belongs_to_group(key: SettingKey) -> bool {
+        key.affects_trace_reading()
     }
 }
 
@@ -69,7 +69,7 @@ impl TraceReadingArgs {
     ) -> Result<u32, String> {
         let first = machines.next().unwrap_or(0);
         let other = machines.find(|&npus| npus != first);
-        let job = self.parsed_settings().job_options(0);
+        let job = self.parsed_settings().job_load_options(0);
         match other.filter(|_| job.absent == MissingRankPolicy::Mirror && job.ranks.is_none()) {
             None => Ok(first),
             Some(other) => Err(format!(

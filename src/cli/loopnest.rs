@@ -28,7 +28,7 @@ pub struct LoopnestArgs {
     #[arg(value_name = "ACCELERATOR", value_parser = parse_loop_nest)]
     accelerator: LoopNestModel,
     /// Matrix product: Matrix product of M x K by K x N
-    #[arg(long, value_name = "MxNxK", value_parser = parse_product)]
+    #[arg(long, value_name = "MxNxK", value_parser = parse_matrix_product_layer)]
     product: Option<LayerShape>,
     /// Sizes of the loops N, K, C, P, Q, R and S (1 by default), and the stride and dilation of the windows
     #[arg(long, value_name = "LOOP=SIZE,…", value_parser = parse_layer, conflicts_with = "product", required_unless_present = "product")]
@@ -53,7 +53,7 @@ enum LoopnestFormat {
     Json,
 }
 
-fn parse_product(text: &str) -> Result<LayerShape, String> {
+fn parse_matrix_product_layer(text: &str) -> Result<LayerShape, String> {
     let sizes = text.split('x').map(|size| size.trim().parse().ok());
     let sizes: Option<Vec<u64>> = sizes.collect();
     let sizes = sizes.and_then(|sizes| <[u64; 3]>::try_from(sizes).ok());
@@ -96,7 +96,10 @@ fn parse_layer(text: &str) -> Result<LayerShape, String> {
 /// # Errors
 ///
 /// Fails if no mapping is possible, or if output cannot be written.
-pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn search_and_print_best_mapping(
+    args: &LoopnestArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     let mut model = args.accelerator;
     if let Some(mappings) = args.mappings {
         let set = set_accelerator_value(&mut model, "mappings", &mappings.to_string());
@@ -119,7 +122,7 @@ pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
 
 /// Returns two lower bounds in cycles. The first assumes that all units multiply in every cycle; the second, that each
 /// word is read from or written to memory only once.
-fn lower_bounds(
+fn lower_bounds_in_cycles(
     model: &LoopNestModel,
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
@@ -141,7 +144,7 @@ fn write_text(
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
     let cost = &found.cost;
-    let [multiplied, moved] = lower_bounds(model, accelerator, layer);
+    let [multiplied, moved] = lower_bounds_in_cycles(model, accelerator, layer);
     let sizes = LoopDimension::ALL.iter().zip(layer.sizes);
     let sizes: Vec<String> = sizes
         .filter(|(_, size)| *size > 1)
@@ -281,7 +284,7 @@ fn mapping_document(
             words: words.collect(),
         }
     };
-    let [multiplications, memory] = lower_bounds(model, accelerator, layer);
+    let [multiplications, memory] = lower_bounds_in_cycles(model, accelerator, layer);
     MappingSearchDocument {
         accelerator: model.to_string(),
         cycles: cost.cycles,

@@ -1,6 +1,6 @@
 //! `chakram machine`: lists, shows, checks, creates and imports machines.
 
-use crate::recognition::{ReadableInputs, describe_recognized};
+use crate::recognition::{ReadableInputs, describe_kind_and_reading_command};
 use chakram_hardware::machine::{self, Machine, MachineError, PRESETS};
 use chakram_hardware::network::NetworkModelKind;
 use chakram_hardware::topology::TopologyDimension;
@@ -151,7 +151,7 @@ fn list_machines(
         let dimensions = format_dimensions(machine).join("\n");
         table.add_row(&[
             &machine.name(),
-            &format_npus(machine),
+            &format_npu_count_or_multiple(machine),
             &dimensions,
             &machine.description(),
         ]);
@@ -165,7 +165,7 @@ fn show_machine(
     format: MachineOutputFormatArg,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
-    let source = machine::find_source(name)?;
+    let source = machine::find_machine_text(name)?;
     let machine = Machine::parse(&source.text, &source.file)?;
     match format {
         MachineOutputFormatArg::Text => {
@@ -191,7 +191,7 @@ fn check_files(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
             Ok(machine) => {
                 let npus = machine.topology().npu_count();
                 let dimensions = format_dimensions(&machine).join(", ");
-                let network = format_network(&machine);
+                let network = format_non_default_network(&machine);
                 writeln!(
                     out,
                     "{file}: ok: {}, {npus} NPUs, {dimensions}{network}",
@@ -200,9 +200,9 @@ fn check_files(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
             }
             Err(error) => {
                 code = ExitCode::from(2);
-                match describe_recognized(Path::new(file), ReadableInputs::Own) {
+                match describe_kind_and_reading_command(Path::new(file), ReadableInputs::Own) {
                     Some(explained) => writeln!(out, "{explained}")?,
-                    None => writeln!(out, "{}", crate::error_text(&error))?,
+                    None => writeln!(out, "{}", crate::error_text_with_causes_and_hint(&error))?,
                 }
             }
         }
@@ -211,7 +211,7 @@ fn check_files(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
 }
 
 /// Formats the number of NPUs: `512`, or `8 x N` if the outermost dimension has no fixed size.
-fn format_npus(machine: &Machine) -> String {
+fn format_npu_count_or_multiple(machine: &Machine) -> String {
     let npus = machine.topology().npu_count();
     match (machine.is_scalable(), machine.topology().dimensions()) {
         (true, [.., outermost]) => format!("{} x N", npus / outermost.size),
@@ -226,7 +226,7 @@ fn format_dimensions(machine: &Machine) -> Vec<String> {
     let dimensions = machine.topology().dimensions();
     let words = |(index, dimension): (usize, &TopologyDimension)| {
         let gb = dimension.bandwidth.bytes_per_second() / 1e9;
-        if let Some(label) = graph.and_then(|graph| graph.dimension_label(index)) {
+        if let Some(label) = graph.and_then(|graph| graph.explicit_links_label(index)) {
             return format!("{label} @ {gb} GB/s");
         }
         let open = machine.is_scalable() && index + 1 == dimensions.len() && dimension.size == 1;
@@ -241,7 +241,7 @@ fn format_dimensions(machine: &Machine) -> Vec<String> {
 }
 
 /// Formats the network properties that differ from their defaults: `, network ports, cut-through by 4096 B`.
-fn format_network(machine: &Machine) -> String {
+fn format_non_default_network(machine: &Machine) -> String {
     let mut text = String::new();
     if machine.network() != NetworkModelKind::default() {
         text += &format!(", network {}", machine.network());
@@ -250,7 +250,7 @@ fn format_network(machine: &Machine) -> String {
         let [[x, y], [a, b]] = [tiles.dies, tiles.cores];
         text += &format!(", {x} x {y} dies of {a} x {b} cores");
     }
-    text + &machine.network_settings().describe_changes()
+    text + &machine.network_settings().describe_non_default_settings()
 }
 
 #[cfg(test)]

@@ -109,10 +109,13 @@ enum ModelShowFormat {
 ///
 /// Fails if a model to show does not exist or is invalid (a [`chakram_workloads::model::ModelError`]), or if output
 /// cannot be written.
-pub fn run(args: &ModelArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn print_model_list_or_model(
+    args: &ModelArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     let (text, output) = match &args.action {
         ModelCommand::List { format, output } => (list_models(*format)?, output),
-        ModelCommand::Show(show) => (describe_model(show)?, &show.output),
+        ModelCommand::Show(show) => (render_model_in_format(show)?, &show.output),
     };
     let mut outputs = OutputsAndProtectedInputs::default();
     if let ModelCommand::Show(show) = &args.action {
@@ -202,7 +205,7 @@ fn list_csv(models: &[ModelWithDefinitionProperties]) -> String {
     rows.into_text()
 }
 
-fn describe_model(args: &ShowModelArgs) -> Result<String, Box<dyn Error>> {
+fn render_model_in_format(args: &ShowModelArgs) -> Result<String, Box<dyn Error>> {
     let source = PresetOrModelFileText::find_source(&args.name)?;
     let found = source.parse_definition(args.tokens)?;
     Ok(match args.format {

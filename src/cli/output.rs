@@ -1,7 +1,7 @@
 //! Parses replay arguments and prints reports, for all commands that replay a workload.
 
 use super::custom_algorithm;
-use super::flags::flag_of;
+use super::flags::flag_of_setting;
 use super::given::{OptionGroupMembership, ReplayOptionGroupArgs};
 use super::progress::{Progress, run_showing_elapsed_time};
 use super::terminal;
@@ -48,8 +48,8 @@ pub(super) const REPORT: &str = "Report";
 pub struct TimeChangingReplayOptions;
 
 impl OptionGroupMembership for TimeChangingReplayOptions {
-    fn has_option(key: SettingKey) -> bool {
-        !key.is_of_traces()
+    fn option_belongs_to_group(key: SettingKey) -> bool {
+        !key.affects_trace_reading()
     }
 }
 
@@ -155,7 +155,7 @@ impl ReplayAndReportArgs {
 
     /// Rejects options that would have no effect. `several` is true if the command replays on
     /// several machines.
-    pub fn check_options(&self, several: bool) -> Result<(), String> {
+    pub fn reject_options_without_effect(&self, several: bool) -> Result<(), String> {
         if self.wants_comparison() && !several {
             return Err(
                 "--table compare is for machines that `chakram replay` compares".to_owned(),
@@ -213,7 +213,7 @@ impl ReplayAndReportArgs {
                 "--all-operators needs --format json, or --format csv --table operators".to_owned(),
             );
         }
-        let options = self.options_without_files();
+        let options = self.options_without_custom_algorithms();
         let options = options.map_err(|refusal| refusal.to_string())?;
         options
             .check_together()
@@ -259,9 +259,9 @@ impl ReplayAndReportArgs {
             ..to.text_style()
         };
         to.write_output(|out| self.render_report(&mut report, name, absent, inputs, style, out))?;
-        self.print_warnings(&report)?;
+        self.print_warnings_missing_from_format(&report)?;
         let beside = report.beside.iter().map(|other| &other.report);
-        self.exit_code(beside.chain([&report]))
+        self.exit_code_for_memory_fit(beside.chain([&report]))
     }
 
     /// Returns the first option on the command line that has no effect without a replay.
@@ -286,7 +286,7 @@ impl ReplayAndReportArgs {
                 .find_map(|(given, name)| given.then(|| (*name).to_owned()))
         };
         let first = self.timing.given_options().first();
-        first.map(|(key, _)| flag_of(*key)).or_else(other)
+        first.map(|(key, _)| flag_of_setting(*key)).or_else(other)
     }
 
     /// Returns true if the replay counts bytes per link.
@@ -295,7 +295,7 @@ impl ReplayAndReportArgs {
     }
 
     /// Rejects options that have no effect on a command that only writes traces and prints a summary.
-    pub fn check_summary_alone(&self) -> Result<(), String> {
+    pub fn reject_replay_options_for_summary(&self) -> Result<(), String> {
         // A summary can also be text or JSON, so accept `--format`.
         let run = Self {
             format: match self.format {
@@ -350,20 +350,20 @@ impl ReplayAndReportArgs {
         to: &mut ReportDestinationAndOutputs<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         let JobWithReportFacts { workload, name, .. } = job;
-        self.check_fit(workload)?;
+        self.check_memory_known_for_required_fit(workload)?;
         let start = Instant::now();
         let prepared = run_showing_elapsed_time("matching ranks", || {
             CompiledReplay::new(workload, machine, options)
         });
         let prepared = prepared.map_err(ReplayError::from)?;
         let timeline = TimelineFileCreator::start_timeline(&self.timeline, &prepared, to)?;
-        let page = self.create_html_page(to)?;
+        let page = self.create_html_output_file(to)?;
         let map = self.tile_map.as_ref();
         let map = map
-            .map(|path| to.path_beside("--tile-map", path))
+            .map(|path| to.path_of_additional_output("--tile-map", path))
             .transpose()?;
         let map = map
-            .map(|path| to.other_outputs().create_file(&path))
+            .map(|record_path| to.other_outputs().create_file(&record_path))
             .transpose()?;
         let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
         // If the host is simulated, progress also counts its kernel launches as nodes.
@@ -424,8 +424,8 @@ impl ReplayAndReportArgs {
             self.nodes.store_first_table(nodes);
             if let Some(printed) = printed {
                 printed?;
-                self.print_warnings(&report)?;
-                return self.exit_code([&report]);
+                self.print_warnings_missing_from_format(&report)?;
+                return self.exit_code_for_memory_fit([&report]);
             }
         }
         self.print_report(report, name, options.missing_ranks, inputs, to)
@@ -444,7 +444,7 @@ impl ReplayAndReportArgs {
     /// Adds the job's cost to `report`. The price and the number of tokens come from the command line.
     pub fn state_cost(&self, report: &mut Report) {
         let own = report.cost.map(|cost| cost.dollars_per_npu_hour);
-        report.state_cost(self.price.or(own), self.total_tokens);
+        report.add_replay_and_token_costs(self.price.or(own), self.total_tokens);
         if let (Some(tokens), None) = (self.total_tokens, &report.run) {
             report.settings.without_effect.push(SettingWithoutEffect {
                 key: "total_tokens".to_owned(),
@@ -473,7 +473,7 @@ impl ReplayAndReportArgs {
     }
 
     /// Creates the file of the HTML page, if the user asked for one.
-    pub fn create_html_page(
+    pub fn create_html_output_file(
         &self,
         to: &mut ReportDestinationAndOutputs<'_>,
     ) -> Result<Option<OutputFile>, Box<dyn Error>> {
@@ -483,7 +483,10 @@ impl ReplayAndReportArgs {
     }
 
     /// Prints to standard error the warnings and notes that the report's format does not show.
-    pub fn print_warnings(&self, report: &Report) -> Result<(), Box<dyn Error>> {
+    pub fn print_warnings_missing_from_format(
+        &self,
+        report: &Report,
+    ) -> Result<(), Box<dyn Error>> {
         if self.format == ReportFormatArg::Csv || self.prints_node_table() {
             for warning in &report.warnings {
                 terminal::print_warning(format_args!("{warning}"))?;
@@ -496,9 +499,11 @@ impl ReplayAndReportArgs {
     }
 
     /// Rejects `--fit require` if `workload` does not state how much memory its nodes allocate.
-    pub fn check_fit(&self, workload: &Workload) -> Result<(), String> {
+    pub fn check_memory_known_for_required_fit(&self, workload: &Workload) -> Result<(), String> {
         let graphs = workload.graphs();
-        let silent = graphs.iter().all(|graph| graph.memory_changes().is_empty());
+        let silent = graphs
+            .iter()
+            .all(|graph| graph.distinct_memory_changes().is_empty());
         if self.fit == MemoryOverflowAction::Require && silent {
             return Err(
                 "--fit require: no node states its allocations, so the memory is unknown\n  \
@@ -511,7 +516,7 @@ impl ReplayAndReportArgs {
 
     /// Returns the exit code for replays that completed. With `--fit require`, also prints to standard error which
     /// replays do not fit.
-    pub fn exit_code<'r>(
+    pub fn exit_code_for_memory_fit<'r>(
         &self,
         reports: impl IntoIterator<Item = &'r Report>,
     ) -> Result<ExitCode, Box<dyn Error>> {
@@ -533,15 +538,18 @@ impl ReplayAndReportArgs {
     /// Registers the files that these options read as inputs, so that `outputs` cannot overwrite them.
     pub fn protect_inputs(&self, outputs: &mut OutputsAndProtectedInputs) {
         for arg in &self.timing.parsed_settings().custom {
-            custom_algorithm::mark_read(arg, outputs);
+            custom_algorithm::protect_custom_files_as_inputs(arg, outputs);
         }
     }
 
     /// Returns the engine's options, without those for custom algorithms.
-    fn options_without_files(&self) -> Result<ReplayOptions, ReplaySettingsError> {
+    fn options_without_custom_algorithms(&self) -> Result<ReplayOptions, ReplaySettingsError> {
         Ok(ReplayOptions {
             links: self.counts_link_bytes(),
-            ..self.timing.parsed_settings().options_without_files()?
+            ..self
+                .timing
+                .parsed_settings()
+                .options_with_efficiency_without_files()?
         })
     }
 
@@ -558,7 +566,7 @@ impl ReplayAndReportArgs {
         let options = ReplayOptions {
             custom: job::load_custom_algorithms(&self.timing.parsed_settings().custom, hashed)?,
             missing_ranks: absent,
-            ..self.options_without_files()?
+            ..self.options_without_custom_algorithms()?
         };
         for machine in machines {
             options.check_options_have_effect(&machine.machine, workload)?;
@@ -573,7 +581,7 @@ impl ReplayAndReportArgs {
     pub fn rank_map(&self) -> Option<&[Npu]> {
         self.timing
             .parsed_settings()
-            .replay_options_without_files()
+            .options_without_files_and_efficiency()
             .map
             .as_deref()
     }

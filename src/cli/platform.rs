@@ -6,8 +6,8 @@ use crate::terminal::plain_style;
 use chakram_base::units::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_serving::{
-    MeasurementImportDefaults, PRESETS, Platform, format_platform_file, import_measurements,
-    read_platform_text,
+    MeasurementImportDefaults, PRESETS, Platform, format_platform_file,
+    read_measurement_group_means, read_platform_text,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
 use clap::{Args, Subcommand};
@@ -82,7 +82,10 @@ pub fn run(args: &PlatformArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         }
         PlatformCommand::Import(import) => {
             outputs.register_input(&import.table);
-            (import_platform(import)?, import.output.as_deref())
+            (
+                import_table_as_platform_text(import)?,
+                import.output.as_deref(),
+            )
         }
     };
     let path = path.unwrap_or(Path::new("-"));
@@ -116,13 +119,13 @@ fn list_platforms() -> Result<String, Box<dyn Error>> {
     Ok(table.to_text(plain_style()))
 }
 
-fn import_platform(args: &PlatformTableImportArgs) -> Result<String, Box<dyn Error>> {
+fn import_table_as_platform_text(args: &PlatformTableImportArgs) -> Result<String, Box<dyn Error>> {
     let options = MeasurementImportDefaults {
         platform: args.name.clone(),
         model: args.model.clone(),
         batch: args.batch,
     };
-    let measurements = import_measurements(&args.table, &options)?;
+    let measurements = read_measurement_group_means(&args.table, &options)?;
     let source = args.table.file_name().unwrap_or_default().to_string_lossy();
     Ok(format_platform_file(&options, &source, &measurements))
 }

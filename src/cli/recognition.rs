@@ -68,10 +68,10 @@ pub fn explain_input_error(
         ));
     }
     let inputs = existing_inputs(words);
-    let named = inputs.iter().filter(|path| is_named(&text, path));
+    let named = inputs.iter().filter(|path| text_names_path(&text, path));
     // Choose the longest path, because the command line may name both a folder and a file in it.
     let path = named.max_by_key(|path| path.as_os_str().len())?;
-    describe_recognized(path, readable)
+    describe_kind_and_reading_command(path, readable)
 }
 
 /// Text that the error about an unknown machine contains.
@@ -110,7 +110,7 @@ const NEEDED: u64 = 32 << 20;
 
 /// Returns the kind of the input `path`, and the command that reads it. Returns `None` if the kind
 /// is unknown or `readable`.
-pub fn describe_recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
+pub fn describe_kind_and_reading_command(path: &Path, readable: ReadableInputs) -> Option<String> {
     let word = quote_shell_word(&path.to_string_lossy());
     if readable != ReadableInputs::AstraSim
         && let Some(kind) = detect_astra_sim_input_kind(path)
@@ -136,7 +136,8 @@ pub fn describe_recognized(path: &Path, readable: ReadableInputs) -> Option<Stri
         }
         // Keep the original error, because the Nsight reader already says what the database lacks.
         ConvertibleOrForeignInput::Foreign(_)
-            if readable == ReadableInputs::Source(TraceSource::Nsys) && nsys::is_database(path) =>
+            if readable == ReadableInputs::Source(TraceSource::Nsys)
+                && nsys::is_sqlite_database(path) =>
         {
             return None;
         }
@@ -154,7 +155,7 @@ pub fn describe_recognized(path: &Path, readable: ReadableInputs) -> Option<Stri
                 ReadableInputs::Source(TraceSource::Goal) if source == TraceSource::Trace => true,
                 ReadableInputs::Source(own) => own == source,
                 ReadableInputs::Own | ReadableInputs::Models | ReadableInputs::AstraSim => {
-                    source == TraceSource::Trace && !is_misnamed_trace(path)
+                    source == TraceSource::Trace && !is_trace_named_without_rank(path)
                 }
             };
             if is_readable {
@@ -187,7 +188,7 @@ fn conversion_command(source: TraceSource, input: &str) -> String {
 
 /// Returns true if the file's name has a trace's ending but no rank. An entry of an archive can also be a trace, but it
 /// is not a file.
-fn is_misnamed_trace(path: &Path) -> bool {
+fn is_trace_named_without_rank(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return false;
     };
@@ -235,7 +236,7 @@ fn is_output_option(word: &str) -> bool {
 
 /// Returns true if `text` names `path`, or a file inside it. A longer path that merely includes the text of `path` does
 /// not count.
-fn is_named(text: &str, path: &Path) -> bool {
+fn text_names_path(text: &str, path: &Path) -> bool {
     let name = path.to_string_lossy();
     let name = name.trim_end_matches('/');
     if name.is_empty() {
@@ -287,7 +288,7 @@ mod tests {
             ("kk.json: damaged", false),
             ("a/k.json: damaged", false),
         ] {
-            assert_eq!(is_named(text, Path::new("k.json")), named, "{text}");
+            assert_eq!(text_names_path(text, Path::new("k.json")), named, "{text}");
         }
         for (text, named) in [
             (".: no usable traces", true),
@@ -295,7 +296,7 @@ mod tests {
             ("cannot read a.b. Try another: c.", false),
             ("..: no usable traces", false),
         ] {
-            assert_eq!(is_named(text, Path::new(".")), named, "{text}");
+            assert_eq!(text_names_path(text, Path::new(".")), named, "{text}");
         }
     }
 

@@ -92,7 +92,7 @@ impl ReplayArgs {
 pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let several = args.machine.len() > 1;
     args.run
-        .check_options(several || args.run.wants_comparison())?;
+        .reject_options_without_effect(several || args.run.wants_comparison())?;
     args.launches
         .check_combinations(several || args.run.wants_comparison())?;
     if let (Some(_), false) = (args.threads, several) {
@@ -106,14 +106,19 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
         .into());
     }
     let settings = args.settings_without(None)?;
-    let loading = settings.job_options(0);
+    let loading = settings.job_load_options(0);
     let found = job::find_traces(&args.traces, loading.verify)?;
     let named = if args.machine.is_empty() {
-        vec![machine_beside_traces(&args.traces, &found)?]
+        vec![machine_beside_or_of_generated_traces(&args.traces, &found)?]
     } else {
         let names = args.machine.iter();
         names
-            .map(|name| args.run.timing.parsed_settings().machine_name(name))
+            .map(|name| {
+                args.run
+                    .timing
+                    .parsed_settings()
+                    .machine_name_with_rates(name)
+            })
             .collect::<Result<_, _>>()?
     };
     if let Some((_, twice)) = (1..)
@@ -123,12 +128,14 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
         return Err(format!("--machine {twice} is given twice").into());
     }
     let mut outputs = OutputsAndProtectedInputs::default();
-    job::mark_read(&mut outputs, &found);
+    job::protect_found_files_as_inputs(&mut outputs, &found);
     let beside = loading.groups.iter().map(PathBuf::as_path);
     let beside = beside.chain(named.iter().map(Path::new));
     beside.for_each(|path| outputs.register_input(path));
     args.run.protect_inputs(&mut outputs);
-    let found_beside = args.launches.find_concurrent_jobs(loading.verify)?;
+    let found_beside = args
+        .launches
+        .find_trace_files_of_concurrent_jobs(loading.verify)?;
     args.launches.protect_inputs(&found_beside, &mut outputs);
     // Claim the output file now, so that an unwritable file is reported before the replay and not after it.
     let mut to = ReportDestinationAndOutputs::create_at_path(out, &args.output, outputs)?;
@@ -137,10 +144,10 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let machines: Vec<MachineWithSourceAndEdits> = loaded.collect::<Result<_, _>>()?;
     let npus = machines.iter().map(|loaded| loaded.machine.max_ranks());
     let npus = args.job.mirrored_job_rank_count(npus)?;
-    let title = job::name_of(&args.traces, &found.files);
+    let title = job::job_name_from_paths(&args.traces, &found.files);
     let loading = JobLoadOptions {
         hash,
-        ..settings.job_options(npus)
+        ..settings.job_load_options(npus)
     };
     let job = load::load_job(&found, title, &loading)?;
     let (title, workload) = (job.name(), job.workload());
@@ -150,7 +157,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let options = args
         .run
         .replay_options(absent, workload, &machines, &mut inputs)?;
-    let of_traces = || job_settings(&found, args, &loading, workload);
+    let of_traces = || list_options_with_job_without_each(&found, args, &loading, workload);
     match &machines[..] {
         [loaded] if args.launches.has_multiple_launch_options() => {
             let (launches, run) = (&args.launches, &args.run);
@@ -158,7 +165,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let mut given = run.replay_settings(loaded, &options);
             given.extend(of_traces());
             let machine = &loaded.machine;
-            launches.replay_launches(
+            launches.replay_launches_and_report(
                 run,
                 (&job, &others),
                 machine,
@@ -170,7 +177,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
         }
         [loaded] if !args.run.wants_comparison() => {
             let machine = &loaded.machine;
-            let profilers = || workload.graphs().iter().map(|graph| graph.profiler());
+            let profilers = || workload.graphs().iter().map(|graph| graph.profiler_facts());
             let charged = profilers().any(|profiler| profiler.charged);
             let both = charged && workload.node_count() <= job::MAX_REPEATED_NODES;
             let other_profiler = both
@@ -179,7 +186,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let unedited = load_unedited(&found, &job, &loading)?;
             let completed =
                 makespan_range_with_added_ranks(&found, &job, &loading, machine, &options)?;
-            let edits = describe_job_edits(&job, unedited.as_ref(), loaded, &options)?;
+            let edits =
+                report_edits_and_unedited_makespan(&job, unedited.as_ref(), loaded, &options)?;
             let edits = edits.map(|edits| JobAndMachineEditReport { completed, ..edits });
             let sensitivities = args.run.find_sensitivities(workload, loaded, &options)?;
             let job = JobWithReportFacts {
@@ -197,7 +205,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 .replay_and_print(job, machine, &options, &inputs, &given, &mut to)
         }
         _ => {
-            args.run.check_fit(workload)?;
+            args.run.check_memory_known_for_required_fit(workload)?;
             let given = machines.iter().map(|loaded| {
                 let mut given = args.run.replay_settings(loaded, &options);
                 given.extend(of_traces());
@@ -207,7 +215,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let loaded = &machines;
             let machines = loaded.iter().map(|loaded| &loaded.machine);
             let machines: Vec<&Machine> = machines.collect();
-            let page = args.run.create_html_page(&mut to)?;
+            let page = args.run.create_html_output_file(&mut to)?;
             let of_traces_alone = &job;
             let job = MachineComparisonJob {
                 workload,
@@ -231,8 +239,12 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                     machine,
                     &options,
                 )?;
-                let edits =
-                    describe_job_edits(of_traces_alone, unedited.as_ref(), loaded, &options)?;
+                let edits = report_edits_and_unedited_makespan(
+                    of_traces_alone,
+                    unedited.as_ref(),
+                    loaded,
+                    &options,
+                )?;
                 let edits = edits.map(|edits| JobAndMachineEditReport { completed, ..edits });
                 report.add_edits(edits);
             }
@@ -246,9 +258,9 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                     run.render_comparison(&mut comparison, absent, &inputs, style, out)
                 })?;
             }
-            let code = args
-                .run
-                .exit_code(comparison.replayed_columns().map(|(_, report)| report))?;
+            let code = args.run.exit_code_for_memory_fit(
+                comparison.replayed_columns().map(|(_, report)| report),
+            )?;
             // Check for failures only after the report, because the report also compares the machines that completed.
             FailedReplays::check_all_completed(comparison)?;
             Ok(code)
@@ -258,7 +270,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
 
 /// Returns the options for traces on the command line as settings. Each setting comes with the job that results from
 /// `found` without that option.
-fn job_settings<'a>(
+fn list_options_with_job_without_each<'a>(
     found: &'a FoundTraces,
     args: &'a ReplayArgs,
     loading: &'a JobLoadOptions,
@@ -269,14 +281,14 @@ fn job_settings<'a>(
         .given_options()
         .iter()
         .map(|(key, words)| GivenSetting {
-            key: key.display_key().to_string(),
+            key: key.display_key_in_files().to_string(),
             value: words.join(" "),
             option: Some(*key),
             without: Box::new(move || {
                 let other = args.settings_without(Some(*key)).ok()?;
                 let other = JobLoadOptions {
                     hash: loading.hash,
-                    ..other.job_options(loading.mirrored)
+                    ..other.job_load_options(loading.mirrored)
                 };
                 if other == *loading {
                     return Some(RunInputsWithoutSetting::default());
@@ -305,17 +317,17 @@ fn job_settings<'a>(
 
 /// Describes the edits of `job` and its machine, and gives the makespan before the edits. Returns `None` if there are
 /// no edits.
-fn describe_job_edits(
+fn report_edits_and_unedited_makespan(
     job: &Job,
     unedited: Option<&Job>,
     loaded: &MachineWithSourceAndEdits,
     options: &ReplayOptions,
 ) -> Result<Option<JobAndMachineEditReport>, Box<dyn Error>> {
-    let rows = [&loaded.changes[..], job.edits()].concat();
-    if rows.is_empty() && !options.has_changes() {
+    let rows = [&loaded.changes[..], job.edit_effect_counts()].concat();
+    if rows.is_empty() && !options.changes_durations_or_has_failures() {
         return Ok(None);
     }
-    let workload = match job.edits() {
+    let workload = match job.edit_effect_counts() {
         [] => Some(job.workload()),
         _ => unedited.map(Job::workload),
     };
@@ -362,7 +374,7 @@ fn load_unedited(
     job: &Job,
     loading: &JobLoadOptions,
 ) -> Result<Option<Job>, job::JobLoadOrWriteError> {
-    if job.edits().is_empty() || found.stream.is_some() {
+    if job.edit_effect_counts().is_empty() || found.stream.is_some() {
         return Ok(None);
     }
     let loading = JobLoadOptions {
@@ -383,12 +395,15 @@ fn predict_makespan(
     options: &ReplayOptions,
 ) -> Result<Span, Box<dyn Error>> {
     let compiled = CompiledReplay::new(workload, machine, options).map_err(ReplayError::from)?;
-    Ok(compiled.find_makespan()?)
+    Ok(compiled.find_makespan_folding_large_jobs()?)
 }
 
 /// Returns the machine file in the traces' folder or, if there is none, the machine for which the job was generated.
-fn machine_beside_traces(paths: &[PathBuf], found: &FoundTraces) -> Result<String, String> {
-    let machine = job::machine_of(paths, found);
+fn machine_beside_or_of_generated_traces(
+    paths: &[PathBuf],
+    found: &FoundTraces,
+) -> Result<String, String> {
+    let machine = job::find_machine_beside_traces_or_in_job(paths, found);
     machine.ok_or_else(|| format!(
         "no machine is given, and the folder of the traces has no {CASE_MACHINE}\n  try: --machine NAME, one of {}, \
          or a file",

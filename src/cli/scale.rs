@@ -10,7 +10,7 @@ use chakram_analysis::edit::scale::{
     JobScaler, RankGridDimensions, ScaledDimension, ShardedBufferKeptSize,
 };
 use chakram_hardware::machine::machine_name_for_ranks;
-use chakram_jobs::groups_of;
+use chakram_jobs::groups_from_file_or_job;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::files::UncommittedOutputHandle;
@@ -72,7 +72,7 @@ struct ScaledJobDocument {
 
 /// Returns the machine for the scaled job. If a machine exists in several sizes, it gets enough nodes for `ranks`
 /// ranks.
-fn machine_for_scaled_job(name: &str, ranks: u32) -> io::Result<String> {
+fn machine_name_for_scaled_job(name: &str, ranks: u32) -> io::Result<String> {
     let sized = machine_name_for_ranks(name, ranks);
     match sized.as_deref() {
         Some(sized) if sized == name => {}
@@ -101,19 +101,19 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let along =
         ScaledDimension::new(grid, &to.0, to.1).map_err(|e| format!("--to {}: {e}", args.to))?;
     let sharded = args.sharded;
-    let traces = traces::find_traces(&args.input)?;
+    let traces = traces::find_traces_and_select_step(&args.input)?;
     let fits = traces
         .rank_files()
         .iter()
         .map(|file| file.rank)
-        .eq(0..along.rank_count());
+        .eq(0..along.original_rank_count());
     if !fits {
         let ranks: Vec<u32> = traces.rank_files().iter().map(|file| file.rank).collect();
         return Err(format!(
             "--grid {} has ranks 0 to {}, but the traces are of ranks {}\n  try: a --grid of all ranks, \
              outermost dimension first",
             args.grid,
-            along.rank_count() - 1,
+            along.original_rank_count() - 1,
             chakram_trace::workload::format_shortened_list(ranks.iter().copied())
         )
         .into());
@@ -124,7 +124,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let mut scaling = JobScaler::new(
         along,
         sharded,
-        groups_of(args.groups.as_deref(), &traces.found, None)?,
+        groups_from_file_or_job(args.groups.as_deref(), &traces.found, None)?,
     )?;
     let progress = Progress::start_counting("reading", "traces", traces.rank_files().len() as u64);
     for file in traces.rank_files() {
@@ -134,7 +134,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         learnt.map_err(|e| opened.locate_error(e))?;
     }
     // Read all traces before writing the first trace, so that an error leaves no output.
-    scaling.check_equal_ranks()?;
+    scaling.check_ranks_send_equal_messages()?;
     if !scaling.exchanges_along() && !args.side_by_side {
         let along = scaling.scaled_dimension();
         return Err(format!(
@@ -153,7 +153,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let mut of_old: BTreeMap<u32, Option<UncommittedOutputHandle>> = BTreeMap::new();
     let link = !args.no_links;
     for rank in 0..new_ranks {
-        let (old, _) = scaling.scaled_dimension().source_of_rank(rank);
+        let (old, _) = scaling.scaled_dimension().source_rank_and_block(rank);
         // All copies of the rank have the same contents, so they share the file and the trace is not generated again.
         if let Some(&known) = of_old.get(&old)
             && outputs.share_trace(rank, known, link)?
@@ -162,7 +162,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         }
         let file = &traces.rank_files()[old as usize];
         let opened = traces.open_file(file)?;
-        let trace = scaling.write_rank(rank, opened.as_slice());
+        let trace = scaling.build_trace_of_new_rank(rank, opened.as_slice());
         let trace = trace.map_err(|e| opened.locate_error(e))?;
         // Compare contents by their hash, so that only one trace is in memory at a time.
         let hash = *blake3::hash(&trace).as_bytes();
@@ -174,19 +174,19 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
                 known
             }
         };
-        if scaling.is_alike(old) {
+        if scaling.has_copies_with_equal_traces(old) {
             of_old.insert(old, known);
         }
     }
-    let groups = scaling.scale_groups();
+    let groups = scaling.scale_declared_groups();
     let beside = outputs.write_groups(&groups, args.groups.is_some())?;
     let piped = outputs.is_pipe();
-    let told = traces.to_job_file(groups);
+    let told = traces.job_declarations_with_groups(groups);
     let machine = told.machine.as_deref();
     let about = JobTraceManifest {
-        roles: scaling.scale_group_roles(&told.roles),
+        roles: scaling.add_roles_of_copied_groups(&told.roles),
         machine: machine
-            .map(|name| machine_for_scaled_job(name, new_ranks))
+            .map(|name| machine_name_for_scaled_job(name, new_ranks))
             .transpose()?,
         ..told
     };

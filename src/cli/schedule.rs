@@ -13,7 +13,7 @@ use chakram_base::units::format_count;
 use chakram_jobs::JobBeingWritten;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_studies::schedule::{
-    LayerCyclesAndEnergyTable, MatrixProductPartitionRule, ScheduleWithCosts, write_schedule,
+    LayerCyclesAndEnergyTable, MatrixProductPartitionRule, ScheduleWithCosts, format_schedule_file,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::job::JobTraceManifest;
@@ -33,7 +33,7 @@ pub use args::{SubLayerChipScheduleArgs, SubLayerScheduleFormat};
 /// # Errors
 ///
 /// Fails if a model, a file or a topology is invalid, or if output cannot be written.
-pub fn run(
+pub fn schedule_on_topologies_and_print(
     args: &SubLayerChipScheduleArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
@@ -84,7 +84,7 @@ pub fn run(
         terminal::print_table_heading(&table, out)?;
     }
     let rows = topologies::schedule_topologies(args, &work, &mut prices, |row| match is_text {
-        true => tables::write_row(&table, row, out),
+        true => tables::write_topology_row(&table, row, out),
         false => Ok(()),
     })?;
     let mapped = prices.table.is_some().then_some(prices.mapped);
@@ -129,7 +129,7 @@ pub fn run(
             .iter()
             .for_each(|file| outputs.register_input(file));
         let mut file = outputs.create_file(path)?;
-        file.write_all(write_schedule(&row.work.graph, &row.schedule).as_bytes())?;
+        file.write_all(format_schedule_file(&row.work.graph, &row.schedule).as_bytes())?;
         file.commit()?;
     }
     if let Some(prefix) = &args.traces {
@@ -162,8 +162,8 @@ fn write_traces(
         let target = outputs.path_of_rank(chip);
         let mut writer = TraceWriter::new(outputs.start_trace(chip)?)?;
         let nodes = job.write_chip_nodes(chip, &mut writer);
-        nodes.map_err(|error| error.with_output_path(&target))?;
+        nodes.map_err(|error| error.fill_missing_output_path(&target))?;
         outputs.finish_trace(chip, writer.into_inner())?;
     }
-    traces::name_saved_traces(&outputs.commit_job(JobTraceManifest::default())?)
+    traces::name_job_traces_and_note_others(&outputs.commit_job(JobTraceManifest::default())?)
 }

@@ -1,7 +1,7 @@
 //! `chakram score`: compares predictions with measured runs.
 
 use super::compute::ComputeArgs;
-use super::given::settings_without;
+use super::given::parse_settings_without_option;
 use super::output::ReportDestinationAndOutputs;
 use super::terminal;
 use chakram_base::config;
@@ -13,13 +13,16 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::summary::KernelCountsByDurationMethod;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyleWidthAndDetail;
-use chakram_serving::llm::score::{MeasuredServingTable, format_metric_csv_rows, render_scores};
+use chakram_serving::llm::score::{
+    MeasuredServingTable, format_csv_per_row_and_metric, render_scores,
+};
 use chakram_studies::score::{
     FittedConstant, MeasuredRun, PredictedStepTimeWithInterval, PredictionsCorrectedByOtherJobs,
     RunColumnRules, RunScoreCsvWriter, RunTable, RunsWithoutOneSetting, ScoreError, ScoredRunTable,
-    WhatIfPairsAndReplaySettings, WhatIfScoresByPredictor, assign_folds, correct_by_other_runs,
-    correct_by_steps, count_option_orders, cross_validate_runs, predict_with_one_rate, score_runs,
-    settings_without_effect, value_of_option,
+    WhatIfPairsAndReplaySettings, WhatIfScoresByPredictor, assign_folds,
+    correct_by_runs_of_other_option_values, correct_by_steps, count_option_orders,
+    cross_validate_runs, predict_with_one_rate, score_runs, settings_without_effect,
+    value_of_option,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
 use clap::{Args, ValueEnum};
@@ -207,7 +210,7 @@ impl RunTablesWithColumnFiles {
                 ..args.clone()
             };
             of_runs(
-                &SettingKey::Machine.display_key().to_string(),
+                &SettingKey::Machine.display_key_in_files().to_string(),
                 machine,
                 without,
             )
@@ -221,12 +224,12 @@ impl RunTablesWithColumnFiles {
         });
         let given = args.compute.given_options();
         let options = given.iter().map(|(key, words)| {
-            let settings = settings_without(given, *key)?;
+            let settings = parse_settings_without_option(given, *key)?;
             Some(RunsWithoutOneSetting {
-                key: key.display_key().to_string(),
+                key: key.display_key_in_files().to_string(),
                 value: words.join(" "),
                 table: None,
-                option: Some((*key, settings.options_without_files().ok()?)),
+                option: Some((*key, settings.options_with_efficiency_without_files().ok()?)),
             })
         });
         set.chain(machine)
@@ -263,7 +266,10 @@ fn parse_runs_of_table(
 /// # Errors
 ///
 /// Fails if files cannot be read, if runs cannot be replayed, or if output cannot be written.
-pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn score_runs_and_report(
+    args: &ScoreArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(path) = &args.pairs {
         return score_what_if_pairs(args, path, out);
     }
@@ -329,7 +335,8 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         fold_of = assign_folds(&table.runs, args.folds);
         (predicted, fits) = cross_validate_runs(&table, &options, &args.fit, &fold_of, threads)?;
     }
-    let correction = correct_by_measured_steps(args, &files, &table, &predicted, &options)?;
+    let correction =
+        correct_predictions_by_measured_steps(args, &files, &table, &predicted, &options)?;
     let scored = ScoredRunTable {
         correction,
         signs: match args.signs {
@@ -393,7 +400,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
 }
 
 /// Corrects the predictions of `table` by measured steps, if `args` requests it.
-fn correct_by_measured_steps(
+fn correct_predictions_by_measured_steps(
     args: &ScoreArgs,
     files: &RunTablesWithColumnFiles,
     table: &RunTable,
@@ -418,7 +425,7 @@ fn correct_by_measured_steps(
         }
         return Ok(Some(PredictionsCorrectedByOtherJobs {
             steps: format!("runs of another {}", key.replace('_', "-")),
-            runs: correct_by_other_runs(&table.runs, predicted, &key),
+            runs: correct_by_runs_of_other_option_values(&table.runs, predicted, &key),
         }));
     }
     let Some(path) = &args.steps else {
@@ -516,7 +523,7 @@ fn score_serving(
     let style = to.text_style();
     let rendered = match args.format {
         ScoreFormat::Text => render_scores(&scores, style),
-        ScoreFormat::Csv => format_metric_csv_rows(&scores),
+        ScoreFormat::Csv => format_csv_per_row_and_metric(&scores),
         ScoreFormat::Json => {
             VersionedDocument::new("chakram.score-serving.1", &scores).to_json_text()
         }
@@ -548,7 +555,7 @@ fn print_what_if_pair_scores(
         right_aligned_column("no change", 10),
         right_aligned_column("samples", 9),
     ]);
-    out.write_all(table.render_headings(style).as_bytes())?;
+    out.write_all(table.render_empty_line_and_headings(style).as_bytes())?;
     let percent = |value: f64| format!("{value:+.1} %");
     for pair in &scores.pairs {
         let change = pair.measured_change_percent.map_or("-".to_owned(), percent);

@@ -49,8 +49,8 @@ pub struct ServeArgs {
     /// A scenario file (models, arrivals, end of the run and policy), or a language model: a preset or a file
     #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
-    /// Platform to serve on: a preset from `chakram platform list`, a machine for traces or a language model, or a file;
-    /// several are compared, except with a language model
+    /// Platform to serve on: a preset from `chakram platform list`, a machine for traces or a language model, or a
+    /// file; several are compared, except with a language model
     #[arg(
         short = 'm',
         short_alias = 'p',
@@ -159,7 +159,8 @@ struct RequestRowAndTimelineWriter<'r, 'm, W> {
 impl<W: Write> RequestObserver for RequestRowAndTimelineWriter<'_, '_, W> {
     fn on_completed(&mut self, request: &CompletedRequest) -> io::Result<()> {
         if let Some(rows) = &mut self.rows {
-            let line = rows::render_request_csv(request, self.models[request.model as usize]);
+            let line =
+                rows::render_one_request_csv_line(request, self.models[request.model as usize]);
             rows.write_all(line.as_bytes())?;
         }
         match &mut self.timeline {
@@ -181,7 +182,7 @@ impl<W: Write> RequestObserver for RequestRowAndTimelineWriter<'_, '_, W> {
 
 impl ServeArgs {
     /// Returns the command's outputs, which must not replace its inputs, and the HTML page if the user wants one.
-    fn claim_html_page(
+    fn claim_outputs_and_html_page(
         &self,
     ) -> Result<(OutputsAndProtectedInputs, Option<OutputClaim>), TraceError> {
         let mut outputs = OutputsAndProtectedInputs::default();
@@ -255,7 +256,7 @@ impl ServeArgs {
 
 /// Returns why the seed of `args` has no effect on this run of `scenario`, or `None` if it has an effect. `own` is the
 /// scenario before the command line's settings are applied, and `report` is the run's report.
-fn seed_without_effect(
+fn reason_seed_has_no_effect(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
     platform: Option<&Platform>,
@@ -318,7 +319,10 @@ fn without_effect(option: &str, why: &str) -> String {
 /// # Errors
 ///
 /// Fails if the scenario or a platform is invalid, or if output cannot be written.
-pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn serve_scenario_and_print_result(
+    args: &ServeArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     args.check_options()?;
     if let Some(input) = LlmModelOrScenario::detect_llm_input(&args.scenario) {
         return llm::run(args, &input, out);
@@ -351,7 +355,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         .map(|name| Platform::load_by_name(name));
     let platforms: Vec<Platform> = platforms.collect::<Result<_, _>>()?;
     let options = RequestServeTimeLimitOption::from_serve_time_limit(slo);
-    let (mut outputs, page) = args.claim_html_page()?;
+    let (mut outputs, page) = args.claim_outputs_and_html_page()?;
     let picture = args
         .timeline
         .as_ref()
@@ -432,7 +436,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     // Each platform has its own run, so a setting may affect only some of them.
     for (i, report) in reports.iter_mut().enumerate() {
         let runs = (&own, &scenario);
-        let seed = seed_without_effect(args, runs, platforms.get(i), options, report)?;
+        let seed = reason_seed_has_no_effect(args, runs, platforms.get(i), options, report)?;
         report.warnings.extend(seed);
         let load = reasons_load_has_no_effect(args, &own, report);
         report.warnings.extend(load);
@@ -482,7 +486,7 @@ fn sweep_platform_rates(
     if let Some(point) = found.points.first() {
         let at_rate = scenario.with_rate(point.rate_per_s);
         let at_rate = at_rate.as_ref().unwrap_or(scenario);
-        seed = seed_without_effect(args, (own, at_rate), platform, options, &point.report)?;
+        seed = reason_seed_has_no_effect(args, (own, at_rate), platform, options, &point.report)?;
     }
     for RatePoint { report, .. } in &mut found.points {
         report.warnings.extend(seed.clone());
@@ -512,7 +516,7 @@ fn render_output(
             VersionedDocument::new("chakram.serve.1", document).to_json_text()
         }
         (ServeFormat::Csv, [], _) if args.table == Some(ServeTable::Levels) => {
-            rows::render_request_counts_csv(reports)
+            rows::render_request_counts_over_time_csv(reports)
         }
         (ServeFormat::Csv, [], _) => rows::render_models_csv(reports),
         (ServeFormat::Csv, sweeps, _) => {
@@ -521,7 +525,7 @@ fn render_output(
             rows::render_models_csv(&reports)
         }
         (ServeFormat::Text, [], [one]) => text::render_text(one, style),
-        (ServeFormat::Text, [], _) => compare::complete_platforms(reports, style),
+        (ServeFormat::Text, [], _) => compare::render_platforms_side_by_side(reports, style),
         (ServeFormat::Text, sweeps, _) => {
             let tables: Vec<_> = sweeps
                 .iter()

@@ -8,7 +8,7 @@ use super::traces::{
 use chakram_analysis::edit::slice::{
     AnnotationStepOrIdSelector, JobCommunication, KeptNodesOfRank, RankSliceSummary,
 };
-use chakram_jobs::groups_of;
+use chakram_jobs::groups_from_file_or_job;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -95,18 +95,18 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let (cut, traces) = match (&args.annotation, args.input.step.step) {
         (None, Some(step)) if !ids => (
             AnnotationStepOrIdSelector::Step(step),
-            traces::find_input_job(&args.input)?,
+            traces::find_traces_or_read_standard_input(&args.input)?,
         ),
         (Some(name), _) => (
             AnnotationStepOrIdSelector::Annotation(name.clone()),
-            traces::find_traces(&args.input)?,
+            traces::find_traces_and_select_step(&args.input)?,
         ),
         _ => (
             AnnotationStepOrIdSelector::Ids(args.from.unwrap_or(0)..=args.to.unwrap_or(u64::MAX)),
-            traces::find_traces(&args.input)?,
+            traces::find_traces_and_select_step(&args.input)?,
         ),
     };
-    let groups = groups_of(args.groups.as_deref(), &traces.found, None)?;
+    let groups = groups_from_file_or_job(args.groups.as_deref(), &traces.found, None)?;
     let ranks = traces.rank_files().len();
     let mut outputs = OutputPipeOrJobFiles::new(&args.output, ranks, &traces, &[&args.groups])?;
     let mut matches = JobCommunication::default();
@@ -115,7 +115,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     for file in traces.rank_files() {
         progress.count_one();
         let opened = traces.open_file(file)?;
-        let part = KeptNodesOfRank::select_nodes(
+        let part = KeptNodesOfRank::select_nodes_and_collect_communication(
             opened.as_slice(),
             file.rank,
             &cut,
@@ -126,7 +126,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     // The missing partners are known only after all ranks have been read, so read the traces a second time to write the
     // slice.
-    let unmatched = matches.find_unmatched();
+    let unmatched = matches.find_kept_with_cut_partners();
     if unmatched.count > 0 && args.unmatched == UnmatchedCommunicationArg::Refuse {
         return Err(format!(
             "the slice separates {} from partners outside the slice:\n{unmatched}\n  try: \
@@ -148,14 +148,14 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     for (file, mut part) in traces.rank_files().iter().zip(parts) {
         part.cut_unmatched_communication(&unmatched);
         let opened = traces.open_file(file)?;
-        let written = part.write_slice(opened.as_slice(), start);
+        let written = part.encode_slice_of_trace(opened.as_slice(), start);
         let (trace, sliced) = written.map_err(|e| opened.locate_error(e))?;
         outputs.write_trace(file.rank, &trace)?;
         slices.push((file.rank, sliced));
     }
     outputs.write_groups(&groups, false)?;
     let piped = outputs.is_pipe();
-    let names = outputs.commit_files(traces.to_job_file(groups))?;
+    let names = outputs.commit_files(traces.job_declarations_with_groups(groups))?;
     match args.output.format {
         _ if piped => {}
         SummaryFormatArg::Text => write_text(&slices, unmatched.count, &names, out)?,

@@ -5,8 +5,8 @@ use super::terminal;
 use chakram_report::report_text::render_text as render_text_report;
 use chakram_studies::sweep::{
     JournaledBoundOrAnswer, NewAnswerOrBoundEvent, NewBoundAndReplayCounts, PointEvaluator,
-    RESULTS, StudyExplorer, StudyShard, SweepJournal, SweepOptions, SweepTable, explain_row,
-    load_study, render_sweep_page,
+    RESULTS, StudyExplorer, StudyShard, SweepJournal, SweepOptions, SweepTable,
+    compare_row_with_neighbours, load_study_with_hash, render_sweep_page,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
 use clap::{Args, Subcommand, ValueEnum};
@@ -114,7 +114,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         return merge_shards(args, out);
     }
     let path = args.study.as_deref().unwrap_or(Path::new(""));
-    let (study, hash) = load_study(path)?;
+    let (study, hash) = load_study_with_hash(path)?;
     let (journal, known) = match &args.output {
         None => (None, Vec::new()),
         Some(folder) if args.resume => {
@@ -157,11 +157,11 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let rows = explorer.run()?;
         (
             rows,
-            explorer.turns_so_far().to_vec(),
+            explorer.list_turns_so_far().to_vec(),
             explorer.new_work_counts(),
         )
     };
-    print_detail(start, done)?;
+    print_counts_and_rates_of_bounds_and_points(start, done)?;
     let mut table = SweepTable::new(&study, rows, &turns);
     let style = terminal::text_style(true);
     if let Some(number) = args.explain {
@@ -184,17 +184,17 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         out.write_all(
             render_text_report(&report, &title, "as the study has it", style).as_bytes(),
         )?;
-        out.write_all(explain_row(&table, index, style).as_bytes())?;
+        out.write_all(compare_row_with_neighbours(&table, index, style).as_bytes())?;
         writeln!(
             out,
             "\n{}",
-            equivalent_command(&study, point, &sweep_command_of_row(args, number))
+            equivalent_command(&study, point, &explain_command_of_sweep_row(args, number))
         )?;
         return Ok(ExitCode::SUCCESS);
     }
     table.find_intervals(&PointEvaluator::new(&study));
     if let Some(folder) = &args.output {
-        write_all(&table, folder, path)?;
+        write_rows_front_and_page_files(&table, folder, path)?;
     }
     let text = match args.format {
         SweepFormat::Text => table.render_text(args.top, style),
@@ -224,7 +224,10 @@ fn exit_code_of_feasibility(table: &SweepTable<'_>) -> Result<ExitCode, Box<dyn 
 }
 
 /// Prints to standard error how many bounds and points were computed, and at what rates.
-fn print_detail(start: Instant, done: NewBoundAndReplayCounts) -> io::Result<()> {
+fn print_counts_and_rates_of_bounds_and_points(
+    start: Instant,
+    done: NewBoundAndReplayCounts,
+) -> io::Result<()> {
     let rate = |(count, seconds): (u64, f64), what: &str| {
         let rate = if seconds > 0.0 {
             count as f64 / seconds
@@ -241,7 +244,7 @@ fn print_detail(start: Instant, done: NewBoundAndReplayCounts) -> io::Result<()>
 }
 
 /// Returns the `chakram sweep` command that explains a row.
-fn sweep_command_of_row(args: &SweepArgs, number: u64) -> String {
+fn explain_command_of_sweep_row(args: &SweepArgs, number: u64) -> String {
     let study = args.study.as_deref().unwrap_or(Path::new("")).display();
     match &args.output {
         Some(folder) => format!(
@@ -253,7 +256,11 @@ fn sweep_command_of_row(args: &SweepArgs, number: u64) -> String {
 }
 
 /// Writes the rows, the front and the page into `folder`. Writes either all files or none.
-fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), Box<dyn Error>> {
+fn write_rows_front_and_page_files(
+    table: &SweepTable<'_>,
+    folder: &Path,
+    study: &Path,
+) -> Result<(), Box<dyn Error>> {
     let mut outputs = OutputsAndProtectedInputs::default();
     outputs.register_input(study);
     let explain = |index: usize| {
@@ -281,7 +288,7 @@ fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), 
 }
 
 fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let (study, hash) = load_study(&args.study)?;
+    let (study, hash) = load_study_with_hash(&args.study)?;
     let mut known: Vec<JournaledBoundOrAnswer> = Vec::new();
     for folder in &args.shards {
         known.extend(SweepJournal::read_entries(folder, &hash)?);
@@ -296,13 +303,13 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
     let rows = explorer.run()?;
     // Write the journal only after the run, so that a failed merge leaves no journal. The journal makes it possible to
     // resume the merged sweep and to explain its rows.
-    let mut table = SweepTable::new(&study, rows, explorer.turns_so_far());
+    let mut table = SweepTable::new(&study, rows, explorer.list_turns_so_far());
     table.find_intervals(&PointEvaluator::new(&study));
     let journal = SweepJournal::create_in(&args.output, &hash)?;
     known
         .iter()
         .try_for_each(|entry| journal.append_entry(entry))?;
-    write_all(&table, &args.output, &args.study)?;
+    write_rows_front_and_page_files(&table, &args.output, &args.study)?;
     out.write_all(
         table
             .render_text(args.top, terminal::text_style(true))

@@ -2,7 +2,9 @@
 
 use chakram_report::table::TextTable;
 use chakram_report::text::{TABLE_WIDTH, TextStyleWidthAndDetail};
-use chakram_trace::format::{TraceError, escape_control_characters_in_lines, escape_json};
+use chakram_trace::format::{
+    TraceError, escape_control_characters_in_lines, escape_harmful_characters_in_json,
+};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt::{Arguments, Display};
@@ -132,7 +134,7 @@ impl<W: Write> Write for EscapingWriter<W> {
 fn escape_controls(text: &str, escapes: EscapeStyle) -> Cow<'_, str> {
     match escapes {
         EscapeStyle::All => escape_control_characters_in_lines(text),
-        EscapeStyle::Json => escape_json(text),
+        EscapeStyle::Json => escape_harmful_characters_in_json(text),
         EscapeStyle::AllButColours => {
             let mut out = String::new();
             let mut from = 0;

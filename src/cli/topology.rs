@@ -133,12 +133,15 @@ pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                 writeln!(
                     out,
                     "{}",
-                    render_all_pairs(&found, &technology.link_rate_by_link_count())
+                    render_mean_transfer_time_of_all_pairs(
+                        &found,
+                        &technology.link_rate_by_link_count()
+                    )
                 )?;
             }
             write_chip_graph_file(&found, output.as_deref(), outputs)?;
         }
-        TopologyCommand::Tori { chips } => print_tori(*chips, out)?,
+        TopologyCommand::Tori { chips } => print_best_torus_of_each_chip_count(*chips, out)?,
         TopologyCommand::Random {
             draws,
             below,
@@ -190,7 +193,10 @@ fn mean_seconds_per_gigabyte(
     Some(1e9 * summary.mean_distance / technology.rate_per_link(summary.degrees.1)?)
 }
 
-fn render_all_pairs(graph: &ChipGraph, technology: &LinkRateByLinkCount) -> String {
+fn render_mean_transfer_time_of_all_pairs(
+    graph: &ChipGraph,
+    technology: &LinkRateByLinkCount,
+) -> String {
     let summary = graph.summarize();
     let degree = summary.degrees.1;
     let through = 1e9 / technology.interface;
@@ -210,7 +216,10 @@ fn render_all_pairs(graph: &ChipGraph, technology: &LinkRateByLinkCount) -> Stri
     }
 }
 
-fn print_tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+fn print_best_torus_of_each_chip_count(
+    most: u32,
+    out: &mut dyn Write,
+) -> Result<(), Box<dyn Error>> {
     let columns = [
         left_aligned_column("BEST TORUS", 18),
         right_aligned_column("chips", 8),

@@ -61,12 +61,16 @@ pub const PIPE: &str = "-";
 
 /// Finds the files that `args` names, or reads standard input. If the user chose a step, keeps only
 /// this step.
-pub fn find_traces(args: &InputTraceArgs) -> Result<JobTraceFilesOrPipe, Box<dyn Error>> {
-    Ok(find_input_job(args)?.select_step(args.step.step)?)
+pub fn find_traces_and_select_step(
+    args: &InputTraceArgs,
+) -> Result<JobTraceFilesOrPipe, Box<dyn Error>> {
+    Ok(find_traces_or_read_standard_input(args)?.select_step(args.step.step)?)
 }
 
 /// Finds the files that `args` names, or reads standard input. Keeps all steps.
-pub fn find_input_job(args: &InputTraceArgs) -> Result<JobTraceFilesOrPipe, Box<dyn Error>> {
+pub fn find_traces_or_read_standard_input(
+    args: &InputTraceArgs,
+) -> Result<JobTraceFilesOrPipe, Box<dyn Error>> {
     let pipe = |path: &PathBuf| path == Path::new(PIPE);
     if !args.traces.iter().any(pipe) {
         return Ok(JobTraceFilesOrPipe::find_traces(
@@ -117,7 +121,7 @@ impl<'o> OutputPipeOrJobFiles<'o> {
         }
         let mut files = OutputsAndProtectedInputs::default();
         // The command reads traces again while it writes outputs, so no output may replace a trace.
-        job::mark_read(&mut files, &traces.found);
+        job::protect_found_files_as_inputs(&mut files, &traces.found);
         beside
             .iter()
             .copied()
@@ -159,9 +163,9 @@ impl<'o> OutputPipeOrJobFiles<'o> {
         link: bool,
     ) -> Result<bool, Box<dyn Error>> {
         match (self, written) {
-            (Self::Files(outputs), Some(written)) => {
-                Ok(outputs.share_trace(rank, written, link)?.is_some())
-            }
+            (Self::Files(outputs), Some(written)) => Ok(outputs
+                .share_trace_by_link_or_copy(rank, written, link)?
+                .is_some()),
             _ => Ok(false),
         }
     }
@@ -188,7 +192,7 @@ impl<'o> OutputPipeOrJobFiles<'o> {
     /// names the files.
     pub fn commit_files(self, about: JobTraceManifest) -> Result<String, Box<dyn Error>> {
         match self {
-            Self::Files(outputs) => name_saved_traces(&outputs.commit_job(about)?),
+            Self::Files(outputs) => name_job_traces_and_note_others(&outputs.commit_job(about)?),
             Self::Pipe(_) => Ok(String::new()),
         }
     }
@@ -196,7 +200,7 @@ impl<'o> OutputPipeOrJobFiles<'o> {
 
 /// Prints a note about traces with the job's prefix that do not belong to the job. Returns a sentence that names the
 /// job's traces.
-pub fn name_saved_traces(job: &SavedJob) -> Result<String, Box<dyn Error>> {
+pub fn name_job_traces_and_note_others(job: &SavedJob) -> Result<String, Box<dyn Error>> {
     print_other_traces_note(&job.prefix, &job.others)?;
     Ok(format_first_to_last(&job.traces))
 }

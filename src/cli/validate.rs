@@ -119,15 +119,15 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     // Check all hashes here, although a replay checks hashes only for small jobs.
     let found = job::find_traces(&args.traces, args.verify.verify_level_for_full_read())?;
     let found = job::restrict_to_step(found, args.step.step, None)?;
-    let options = validate_options(args, &found, hash, &mut inputs)?;
+    let options = build_validate_options(args, &found, hash, &mut inputs)?;
     let mut outputs = OutputsAndProtectedInputs::default();
-    job::mark_read(&mut outputs, &found);
+    job::protect_found_files_as_inputs(&mut outputs, &found);
     let given = args.groups.iter().map(PathBuf::as_path);
     let given = given.chain(args.machine.as_deref().map(Path::new));
     given.for_each(|path| outputs.register_input(path));
     let mut to = ReportDestinationAndOutputs::create_at_path(out, &args.output, outputs)?;
     let files = found.files;
-    let (traces, of_file) = read_files(&files, &options, args.threads, hash);
+    let (traces, of_file) = read_and_check_distinct_files(&files, &options, args.threads, hash);
     let sources = files
         .iter()
         .zip(&of_file)
@@ -162,14 +162,14 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             json_text(&document)
         }
     })?;
-    if report.is_sound() {
+    if report.has_no_errors_or_strict_warnings() {
         Ok(ExitCode::SUCCESS)
     } else {
         Err(UnsoundTracesError(report.findings.count_by_severity()).into())
     }
 }
 
-fn validate_options(
+fn build_validate_options(
     args: &ValidateArgs,
     found: &FoundTraces,
     hash: bool,
@@ -182,7 +182,8 @@ fn validate_options(
         show: args.show,
         ..ValidateOptions::default()
     };
-    options.declared = job::groups_of(args.groups.as_deref(), found, hash.then_some(&mut *inputs))?;
+    options.declared =
+        job::groups_from_file_or_job(args.groups.as_deref(), found, hash.then_some(&mut *inputs))?;
     if let Some(name) = &args.machine {
         let (machine, input) = load_machine(name, hash)?;
         inputs.extend(input);
@@ -197,7 +198,7 @@ type ValidatedTraceAndHash = (TraceDefectsAndDigest, Option<String>);
 
 /// Reads and checks `files`. Returns the checked traces, and for each file the index of its trace. A file with several
 /// names is read only once, unless each name represents a different member of the file.
-fn read_files(
+fn read_and_check_distinct_files(
     files: &[RankFile],
     options: &ValidateOptions,
     threads: Option<NonZeroUsize>,
@@ -246,7 +247,7 @@ fn check_file(
         Ok(contents) => {
             let bytes = contents.as_slice();
             let hash = hash.then(|| job::hashed_input("trace", &file.path, bytes).blake3);
-            let told = |error| contents.with_source(error);
+            let told = |error| contents.locate_error_in_original_file(error);
             (
                 TraceDefectsAndDigest::check_trace_and_map_errors(bytes, policy, show, told),
                 hash,

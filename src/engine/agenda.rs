@@ -184,8 +184,8 @@ impl Agenda {
         Some(self.last)
     }
 
-    /// Returns the instant that [`Self::advance_to_next_time`] would return, but does not advance time, so earlier events can
-    /// still be added.
+    /// Returns the instant that [`Self::advance_to_next_time`] would return, but does not advance time, so earlier
+    /// events can still be added.
     pub fn peek_time(&self) -> Option<Time> {
         if !self.buckets[0].is_empty() {
             return Some(self.last);
@@ -227,7 +227,7 @@ impl Agenda {
     }
 
     /// Copies the pending node events of the instance `from` that `is_copied` accepts, once for each instance in `to`.
-    pub fn copy_events(
+    pub fn copy_node_events_to_instances(
         &mut self,
         from: InstanceIndex,
         to: &[InstanceIndex],
@@ -236,7 +236,7 @@ impl Agenda {
         for bucket in &mut self.buckets {
             for place in 0..bucket.len() {
                 let (at, event) = bucket[place];
-                if event.is_node_event()
+                if event.is_node_or_delay_end()
                     && event.instance_node().instance == from
                     && is_copied(event)
                 {

@@ -95,13 +95,13 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
 
     /// Returns the message-by-message simulator of collectives.
     #[inline]
-    pub fn chunk_executor(&self) -> &CollectiveMessageSimulator<'a, M> {
+    pub fn message_simulator(&self) -> &CollectiveMessageSimulator<'a, M> {
         &self.chunks
     }
 
     /// Returns the message-by-message simulator of collectives, mutably.
     #[inline]
-    pub fn chunk_executor_mut(&mut self) -> &mut CollectiveMessageSimulator<'a, M> {
+    pub fn message_simulator_mut(&mut self) -> &mut CollectiveMessageSimulator<'a, M> {
         &mut self.chunks
     }
 
@@ -111,8 +111,8 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
     }
 
     /// Writes to `outcome` how many collectives were answered analytically and how many were simulated.
-    pub fn add_counts_to(&self, outcome: &mut CompletedReplayTotals) {
-        self.answers.add_counts_to(outcome);
+    pub fn write_answer_counts_to_outcome(&self, outcome: &mut CompletedReplayTotals) {
+        self.answers.write_answer_counts_to_outcome(outcome);
     }
 
     /// Adds a member to its collective, after the member's node has taken its lane.
@@ -126,29 +126,29 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
         let (slot, mut sequence) = (call.slot, call.sequence);
         let launch_order = &mut self.chunks.groups[slot.group].order;
         if M::Order::MATCHES_AS_ISSUED {
-            sequence = if self.chunks.backend.matches_in_issue_order() {
+            sequence = if self.chunks.backend.matches_collectives_in_issue_order() {
                 launch_order.next_call_to_issue(slot.member)
             } else {
-                launch_order.register_call(sequence)
+                launch_order.add_collective_entry_if_new(sequence)
             };
         }
         let run = match launch_order.run_of[sequence as usize] {
-            None => self.add_run(call, slot, sequence),
+            None => self.create_run_for_first_arrival(call, slot, sequence),
             Some(run) => {
                 if M::Order::MATCHES_AS_ISSUED {
-                    self.check_calls_equal(call, slot, run);
+                    self.give_own_schedule_if_call_differs(call, slot, run);
                 }
                 run
             }
         };
         self.chunks.runs[run].record_arrival(now, slot.member, call.node);
         if M::Order::MATCHES_AS_ISSUED {
-            self.notify_member_joined(now, call, slot.group, run);
+            self.notify_backend_of_joined_member(now, call, slot.group, run);
         }
         // If events are handled in insertion order, the result may depend on the order of arrivals within an instant. A
         // member of a collective without an analytical answer therefore proceeds immediately.
         if M::Order::AT_ONCE && !self.can_answer_analytically(fabric, run) {
-            self.enroll_member(fabric, effects, now, run, slot.member);
+            self.begin_member_chunks_in_simulation(fabric, effects, now, run, slot.member);
             return;
         }
         let arrived = &mut self.chunks.runs[run].arrivals.arrived_now;
@@ -159,7 +159,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
         // Only the first member that arrives at an instant needs to schedule the event that starts all newly arrived
         // members.
         if M::Order::AT_ONCE {
-            let event = PackedEvent::of_run(EventClass::Settle, run, 0);
+            let event = PackedEvent::of_collective_in_flight(EventClass::Settle, run, 0);
             effects.agenda.push(now, event);
         } else {
             effects.arrivals.push(run);
@@ -167,7 +167,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
     }
 
     /// Creates the state of a collective in flight (its run) when the first member arrives.
-    fn add_run(
+    fn create_run_for_first_arrival(
         &mut self,
         call: MemberCollectiveCall<'_, 'a>,
         slot: LaunchGroupMember,
@@ -200,7 +200,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
     }
 
     /// Notifies the backend that a member has joined its collective.
-    fn notify_member_joined(
+    fn notify_backend_of_joined_member(
         &mut self,
         now: Time,
         call: MemberCollectiveCall<'_, 'a>,
@@ -262,7 +262,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
 
     /// Returns a sort key for collectives in which members arrived at the same instant. The key does not depend on the
     /// order of arrivals.
-    pub fn content_of(&self, run: RunIndex) -> (u32, u32) {
+    pub fn arrival_independent_sort_key_of_run(&self, run: RunIndex) -> (u32, u32) {
         let run = &self.chunks.runs[run];
         (run.number, run.sequence)
     }
@@ -278,8 +278,19 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
         detail: u32,
     ) {
         match event.event_class() {
-            EventClass::Settle => self.start_members_in_order(fabric, effects, now, event.run()),
-            EventClass::Run => self.end_run(fabric, effects, now, event.run(), event.rank_bits()),
+            EventClass::Settle => self.answer_or_start_arrived_members_in_order(
+                fabric,
+                effects,
+                now,
+                event.collective_run_index(),
+            ),
+            EventClass::Run => self.end_analytically_answered_collective(
+                fabric,
+                effects,
+                now,
+                event.collective_run_index(),
+                event.rank_bits(),
+            ),
             _ => self
                 .chunks
                 .handle_event(fabric, effects, now, event, detail),

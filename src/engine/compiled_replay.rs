@@ -19,7 +19,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
     ChunkCountChoiceCache, CollectiveAlgorithmsFormatter, MeasurementLinks, NamedScriptedAlgorithm,
-    find_measured_time_collective, measured_elsewhere,
+    find_dimension_measured_on_other_links, find_measured_time_collective,
 };
 use chakram_hardware::compute::HostDurationSource;
 use chakram_hardware::group::GroupPlacement;
@@ -86,7 +86,8 @@ impl<'a> CompiledReplay<'a> {
         machine: &'a Machine,
         options: &ReplayOptions,
     ) -> Result<Self, ReplayRefusal> {
-        let prices = host_launches::resolve_duration_defaults(workload, machine, options);
+        let prices =
+            host_launches::resolve_launch_and_time_source_defaults(workload, machine, options);
         let chosen = ChunkCountChoiceCache::default();
         let backend = create_native_backend(
             machine,
@@ -95,26 +96,28 @@ impl<'a> CompiledReplay<'a> {
             &prices,
             &chosen,
         );
-        let compiled = Self::with_prices(workload, machine, options, &backend, prices)?;
+        let compiled =
+            Self::compile_with_duration_sources(workload, machine, options, &backend, prices)?;
         // Keep the chunk counts that the backend chose at compilation, so that runs do not choose them again.
         Ok(Self { chosen, ..compiled })
     }
 
     /// Compiles a replay like [`Self::new`], but with the collectives of `backend`. To run such a replay, call
-    /// [`Self::run_with_backend`] with the same backend.
+    /// [`Self::run_with_network_and_backend`] with the same backend.
     pub fn compile_with_backend<M: RequiredCollectiveBackendTraits>(
         workload: &'a Workload,
         machine: &'a Machine,
         options: &ReplayOptions,
         backend: &M,
     ) -> Result<Self, ReplayRefusal> {
-        let prices = host_launches::resolve_duration_defaults(workload, machine, options);
-        Self::with_prices(workload, machine, options, backend, prices)
+        let prices =
+            host_launches::resolve_launch_and_time_source_defaults(workload, machine, options);
+        Self::compile_with_duration_sources(workload, machine, options, backend, prices)
     }
 
     /// Compiles a replay like [`Self::compile_with_backend`], but with known sources of durations. Finding the sources
     /// visits every graph, so callers do it only once.
-    fn with_prices<M: RequiredCollectiveBackendTraits>(
+    fn compile_with_duration_sources<M: RequiredCollectiveBackendTraits>(
         workload: &'a Workload,
         machine: &'a Machine,
         options: &ReplayOptions,
@@ -131,7 +134,8 @@ impl<'a> CompiledReplay<'a> {
         check_network_supports_links(machine, network, options)?;
         let measured = prices.measured_collectives && !machine.collective_curves().is_empty();
         let of_backend = (M::Order::MATCHES_AS_ISSUED, measured);
-        let failures = failures::plan_failures(machine, (options, network), of_backend)?;
+        let failures =
+            failures::resolve_failures_to_npus_and_links(machine, (options, network), of_backend)?;
         Ok(Self {
             plan: ReplayPlan::new(planned, machine, options, backend)?,
             given: workload,
@@ -160,7 +164,7 @@ impl<'a> CompiledReplay<'a> {
     /// # Errors
     ///
     /// Returns the errors of [`Self::new`].
-    pub(super) fn compile_part<'p>(
+    pub(super) fn compile_workload_part<'p>(
         &'p self,
         part: &'p Workload,
     ) -> Result<CompiledReplay<'p>, ReplayRefusal> {
@@ -172,19 +176,24 @@ impl<'a> CompiledReplay<'a> {
             &self.prices,
             chosen,
         );
-        let compiled =
-            CompiledReplay::with_prices(part, self.machine, &self.options, &backend, self.prices)?;
+        let compiled = CompiledReplay::compile_with_duration_sources(
+            part,
+            self.machine,
+            &self.options,
+            &backend,
+            self.prices,
+        )?;
         let chosen = chosen.clone();
         Ok(CompiledReplay { chosen, ..compiled })
     }
 
     /// Fails if most kernels would take no time because no model gives their durations.
-    pub fn check_most_kernels_timed(&self) -> Result<(), ReplayRefusal> {
+    pub fn check_most_kernels_have_durations(&self) -> Result<(), ReplayRefusal> {
         self.plan.mostly_free.clone().map_or(Ok(()), Err)
     }
 
     /// Fails if the options request tile groups but no rank can represent another.
-    pub fn check_aggregation(&self) -> Result<(), ReplayRefusal> {
+    pub fn check_requested_tile_groups_form(&self) -> Result<(), ReplayRefusal> {
         match self.aggregate {
             true => tile_groups::check_any_tile_group_forms(self.workload(), &self.plan),
             false => Ok(()),
@@ -197,28 +206,28 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns, for each requested change of durations ([`ReplayOptions::changes`]), the number of affected nodes.
-    pub fn price_changes(&self) -> &[DurationChangeEffect] {
+    pub fn duration_change_effects(&self) -> &[DurationChangeEffect] {
         &self.plan.changes
     }
 
     /// Returns true if tile groups are used, in which one rank is simulated for several identical ranks.
-    pub fn aggregates_tiles(&self) -> bool {
+    pub fn uses_tile_groups(&self) -> bool {
         self.aggregate
     }
 
     /// Returns where the durations of collectives and messages come from.
-    pub fn comm_timing(&self) -> CommTiming {
+    pub fn comm_duration_source(&self) -> CommTiming {
         self.comm
     }
 
     /// Returns where the durations of host work come from.
-    pub fn host_timing(&self) -> HostDurationSource {
+    pub fn host_duration_source(&self) -> HostDurationSource {
         self.host
     }
 
     /// Returns a node's duration if it does not depend on other nodes. The node is a kernel, host work, or a local load
     /// or store.
-    pub fn price_of_node(&self, instance: InstanceId, node: NodeIndex) -> Span {
+    pub fn duration_of_independent_node(&self, instance: InstanceId, node: NodeIndex) -> Span {
         let planned = &self.plan.instances[instance.index()];
         self.plan.shared[planned.shared as usize].prices[node.index()]
     }
@@ -253,7 +262,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns true if the machine's host launches nodes, because the trace has no host times.
-    pub fn is_launched(&self) -> bool {
+    pub fn has_machine_host_launches(&self) -> bool {
         self.launched.is_some()
     }
 
@@ -263,12 +272,16 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns the relative error that remains after the machine's correction, or `None` if no correction applies.
-    pub fn corrected_to(&self) -> Option<f64> {
+    pub fn error_remaining_after_correction(&self) -> Option<f64> {
         self.prices.corrected_to
     }
 
     /// Returns true if collectives of `kind` in `group` take measured times when nothing disturbs them.
-    pub fn is_measured(&self, kind: CollectiveKind, group: &PlacedWorkloadGroup<'_>) -> bool {
+    pub fn has_measured_collective_times(
+        &self,
+        kind: CollectiveKind,
+        group: &PlacedWorkloadGroup<'_>,
+    ) -> bool {
         let custom =
             |custom: &NamedScriptedAlgorithm| custom.applies_to(kind, group.extent.member_count());
         let curves = self.machine.collective_curves();
@@ -284,15 +297,15 @@ impl<'a> CompiledReplay<'a> {
 
     /// Returns the dimension and rates of the links on which `group`'s collectives of `kind` were measured. Returns
     /// `None` unless collectives take these measured times and the machine's links have different rates.
-    pub fn measured_elsewhere(
+    pub fn differing_links_of_measured_collectives(
         &self,
         kind: CollectiveKind,
         group: &PlacedWorkloadGroup<'_>,
     ) -> Option<(usize, MeasurementLinks)> {
         let curves = self.machine.collective_curves();
         let lie = (group.extent, self.machine.topology());
-        let measured = self.is_measured(kind, group);
-        measured.then(|| measured_elsewhere(curves, kind, lie))?
+        let measured = self.has_measured_collective_times(kind, group);
+        measured.then(|| find_dimension_measured_on_other_links(curves, kind, lie))?
     }
 
     /// Returns the NPU on which `rank` is placed.
@@ -308,13 +321,20 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns the group to which each communicator (group slot) in an instance's graph is bound, by slot index.
-    pub fn groups_of(&self, instance: InstanceId) -> impl Iterator<Item = ReplayGroupId> + '_ {
+    pub fn groups_of_instance_slots(
+        &self,
+        instance: InstanceId,
+    ) -> impl Iterator<Item = ReplayGroupId> + '_ {
         let slots = self.plan.instances[instance.index()].slots.iter();
         slots.map(|slot| slot.group)
     }
 
     /// Returns the group of a collective node, and the node's index among the group's collectives, counting from 0.
-    pub fn call_of(&self, instance: InstanceId, node: NodeIndex) -> (ReplayGroupId, u32) {
+    pub fn group_and_index_of_collective(
+        &self,
+        instance: InstanceId,
+        node: NodeIndex,
+    ) -> (ReplayGroupId, u32) {
         let of = &self.workload().instances()[instance.index()];
         let graph = self.workload().graph_of(of);
         let (call, planned) = (
@@ -327,7 +347,11 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns the index of the machine's memory that a load or store names, or `None` if the node names no memory.
-    pub fn named_memory(&self, instance: InstanceId, node: NodeIndex) -> Option<u32> {
+    pub fn memory_named_by_load_or_store(
+        &self,
+        instance: InstanceId,
+        node: NodeIndex,
+    ) -> Option<u32> {
         let of = &self.workload().instances()[instance.index()];
         let slot = self.workload().graph_of(of).remote_memory(node)?;
         let planned = &self.plan.instances[instance.index()];
@@ -335,7 +359,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Maps each lane of an instance's graph to the NPU lane that its nodes occupy, or to `None`.
-    pub fn lanes_of(
+    pub fn npu_lanes_of_graph_lanes(
         &self,
         instance: InstanceId,
     ) -> impl ExactSizeIterator<Item = Option<u32>> + '_ {
@@ -372,7 +396,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Fails if the program cannot run on `npu`; `None` selects the NPU that it was compiled for.
-    pub(super) fn check_launch_npu(&self, npu: Option<Npu>) -> Result<(), ReplayRefusal> {
+    pub(super) fn check_can_launch_on_npu(&self, npu: Option<Npu>) -> Result<(), ReplayRefusal> {
         let Some(npu) = npu else { return Ok(()) };
         let (name, npus) = (self.machine.name(), self.machine.topology().npu_count());
         if self.plan.shared_of_class.is_empty() {
@@ -429,7 +453,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns the workload without the launch nodes that the machine adds.
-    pub fn workload_as_given(&self) -> &'a Workload {
+    pub fn workload_without_added_launches(&self) -> &'a Workload {
         self.given
     }
 
@@ -478,12 +502,12 @@ impl<'a> CompiledReplay<'a> {
             &self.prices,
             &self.chosen,
         );
-        self.run_with_backend(observer, network, backend)
+        self.run_with_network_and_backend(observer, network, backend)
     }
 
     /// Runs the replay to its end over `network`, with the collectives of `backend`. The replay must have been compiled
     /// for this backend.
-    pub fn run_with_backend<
+    pub fn run_with_network_and_backend<
         O: Observer + ?Sized,
         N: NetworkBackend,
         M: RequiredCollectiveBackendTraits,

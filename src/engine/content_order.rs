@@ -52,23 +52,23 @@ impl EventOrderDiscipline for SortEventsByContentMarker {
                 .tile_groups
                 .rejoin_parts(&mut engine.flow, lanes, effects);
         }
-        engine.dispatch_ready(now);
+        engine.grant_lanes_and_post_ready_nodes(now);
         if !engine.effects.ended.is_empty() || engine.feeds.has_woken_feeds() {
-            engine.notify_feeds(now);
+            engine.notify_feeds_of_ends_and_wakes(now);
         }
         if engine.processors.has_unsettled_jobs() && !engine.effects.agenda.has_event_at(now) {
-            engine.settle_processors(now);
+            engine.notify_processors_that_instant_is_over(now);
         }
         engine.effects.progress.end_round(now);
         // Submit messages before collectives are settled, so that reservations of analytical answers account for
         // the traffic of this round.
-        engine.submit_messages(now);
+        engine.submit_messages_and_memory_accesses(now);
         if !engine.effects.arrivals.is_empty() && !engine.effects.agenda.has_event_at(now) {
             engine.effects.progress.count_settlement();
             engine.settle_collectives(now);
-            engine.submit_messages(now);
+            engine.submit_messages_and_memory_accesses(now);
         }
-        if engine.settle_memories(now) {
+        if engine.redistribute_memory_bandwidth(now) {
             engine.effects.progress.count_settlement();
         }
         // Settling may have ended nodes of only some members of a tile group; such a group must be split.
@@ -79,7 +79,7 @@ impl EventOrderDiscipline for SortEventsByContentMarker {
     }
 
     #[inline]
-    fn follow_up<
+    fn do_follow_up_work<
         O: Observer + ?Sized,
         N: NetworkBackend,
         M: RequiredCollectiveBackendTraits<Order = Self>,
@@ -92,7 +92,7 @@ impl EventOrderDiscipline for SortEventsByContentMarker {
             let effects = &mut engine.effects;
             engine
                 .tile_groups
-                .schedule_group_end(&engine.flow, effects, at, node);
+                .schedule_member_or_group_end(&engine.flow, effects, at, node);
         }
         engine.effects.ends = ends;
     }

@@ -104,7 +104,7 @@ impl DurationSourceCounts {
     }
 
     /// Returns the fraction of kernel time that loop nests do not account for, or 0 if there are no kernels.
-    pub fn share_without_loop_nest(&self) -> f64 {
+    pub fn kernel_time_share_without_loop_nest(&self) -> f64 {
         let all = self.recorded_time + self.roofline_time + self.curve_time;
         let rest = all.saturating_sub(self.mapped_time);
         rest as f64 / all.max(1) as f64

@@ -201,7 +201,7 @@ impl<'a> Dataflow<'a> {
 
     /// Initialises the open dependencies of an instance that begins. `used` is true if an earlier launch used the
     /// instance's state.
-    pub fn open_dependencies(&mut self, instance: InstanceIndex, used: bool) {
+    pub fn initialise_open_dependencies(&mut self, instance: InstanceIndex, used: bool) {
         let running = &self.instances[instance.index()];
         let (graph, first) = (running.graph, running.first_node);
         if used {
@@ -217,37 +217,37 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    pub fn launch_of_frame(&self, frame: u32) -> &LaunchPlanAndFirstIndices<'a> {
+    pub fn launch_plan_of_run_state(&self, frame: u32) -> &LaunchPlanAndFirstIndices<'a> {
         &self.places[frame as usize]
     }
 
     /// Sets the launch index of a run state.
-    pub fn set_launch_serial(&mut self, frame: u32, serial: u64) {
+    pub fn set_launch_index_of_run_state(&mut self, frame: u32, serial: u64) {
         self.places[frame as usize].serial = serial;
     }
 
     /// Returns the index of the instance's launch within the run.
     #[inline]
-    pub fn launch_serial(&self, instance: InstanceIndex) -> u64 {
-        self.place_of(instance).serial
+    pub fn launch_index_of_instance(&self, instance: InstanceIndex) -> u64 {
+        self.launch_plan_of_instance(instance).serial
     }
 
     /// Returns the workload's instance that this running instance executes.
     #[inline]
-    pub fn rank_of(&self, instance: InstanceIndex) -> &'a GraphBoundToRank {
-        let place = self.place_of(instance);
+    pub fn rank_binding_of_instance(&self, instance: InstanceIndex) -> &'a GraphBoundToRank {
+        let place = self.launch_plan_of_instance(instance);
         &place.ranks[(instance.0 - place.first_instance.0) as usize]
     }
 
     #[inline]
-    fn place_of(&self, instance: InstanceIndex) -> &LaunchPlanAndFirstIndices<'a> {
+    fn launch_plan_of_instance(&self, instance: InstanceIndex) -> &LaunchPlanAndFirstIndices<'a> {
         &self.places[self.instances[instance.index()].frame as usize]
     }
 
     /// Returns the communicator (group slot) of a collective node, and the node's index among the communicator's
     /// collectives.
     #[inline]
-    pub fn call_of_node(
+    pub fn communicator_and_sequence_of_collective(
         &self,
         instance: InstanceIndex,
         node: NodeIndex,
@@ -259,55 +259,62 @@ impl<'a> Dataflow<'a> {
             Some(sequences) => sequences[graph.call_index(node)],
         };
         let BoundGroupSlot { group, member } = planned.slots[call.group as usize];
-        let group = GroupIndex(self.place_of(instance).first_group.0 + group.0);
+        let group = GroupIndex(self.launch_plan_of_instance(instance).first_group.0 + group.0);
         (LaunchGroupMember { group, member }, sequence)
     }
 
     /// Returns true if the trace of an instance names the collective's group.
     pub fn has_named_group(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         let name = self.instance(instance).graph.collective_of(node).group;
-        self.rank_of(instance).group_names[name as usize].is_some()
+        self.rank_binding_of_instance(instance).group_names[name as usize].is_some()
     }
 
     /// Returns the match index that a send shares with its receive, or [`NONE`] if the rank at the other end has no
     /// trace.
     #[inline]
-    pub fn match_of_message(&self, instance: InstanceIndex, message: usize) -> u32 {
+    pub fn match_index_of_message(&self, instance: InstanceIndex, message: usize) -> u32 {
         match self.instance(instance).planned.pairs[message] {
             NONE => NONE,
-            pair => self.place_of(instance).first_pair + pair,
+            pair => self.launch_plan_of_instance(instance).first_pair + pair,
         }
     }
 
     /// For a message node, returns the rank at the other end and that rank's NPU.
     #[inline]
-    pub fn peer_of_message(&self, instance: InstanceIndex, message: usize) -> (Rank, Npu) {
+    pub fn peer_rank_and_npu_of_message(
+        &self,
+        instance: InstanceIndex,
+        message: usize,
+    ) -> (Rank, Npu) {
         let running = self.instance(instance);
         let peer = running.graph.messages()[message].peer;
-        let peer = self.rank_of(instance).peers[peer as usize];
-        (peer, self.place_of(instance).plan.npu_of[peer.index()])
+        let peer = self.rank_binding_of_instance(instance).peers[peer as usize];
+        (
+            peer,
+            self.launch_plan_of_instance(instance).plan.npu_of[peer.index()],
+        )
     }
 
     /// Returns another rank's instance in the same launch as `instance`, or `None` if the rank has no trace.
-    pub fn instance_in_same_launch(
+    pub fn instance_of_rank_in_same_launch(
         &self,
         instance: InstanceIndex,
         rank: Rank,
     ) -> Option<InstanceIndex> {
-        let place = self.place_of(instance);
+        let place = self.launch_plan_of_instance(instance);
         let own = place.plan.instance_of_rank(rank)?;
         Some(place.first_instance.nth_after(own.0))
     }
 
     /// Returns the key that orders nodes within an instant: NPU, launch and id.
-    pub fn content_of(&self, word: u64) -> (Npu, u64, NodeIndex) {
+    pub fn ordering_key_of_node(&self, word: u64) -> (Npu, u64, NodeIndex) {
         let InstanceNode { instance, node } = unpack_node(word);
         let running = self.instance(instance);
-        (running.npu, self.launch_serial(instance), node)
+        (running.npu, self.launch_index_of_instance(instance), node)
     }
 
     /// Sorts events of the same class by NPU, launch and node. The caller must already have sorted the round by class.
-    pub fn sort_by_launch_order(&self, round: &mut [PackedEvent]) {
+    pub fn sort_class_events_by_npu_launch_node(&self, round: &mut [PackedEvent]) {
         for alike in round.chunk_by_mut(|a, b| a.event_class() == b.event_class()) {
             let class = alike[0].event_class();
             let of_nodes = matches!(
@@ -318,7 +325,7 @@ impl<'a> Dataflow<'a> {
                 // Content order must not depend on instance indices, because these depend on how run states are reused.
                 alike.sort_unstable_by_key(|event| {
                     let InstanceNode { instance, node } = event.instance_node();
-                    self.content_of(pack_node(instance, node))
+                    self.ordering_key_of_node(pack_node(instance, node))
                 });
             }
         }
@@ -360,7 +367,7 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Counts completed nodes of represented instances.
-    pub fn count_completed(&mut self, nodes: u64) {
+    pub fn add_completed_nodes(&mut self, nodes: u64) {
         self.completed += nodes;
     }
 
@@ -383,20 +390,25 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Returns how many of a node's dependencies are open, or [`None`] if the node is complete.
-    pub fn count_open_dependencies(&self, instance: InstanceIndex, node: NodeIndex) -> Option<u32> {
+    pub fn open_dependency_count_of_node(
+        &self,
+        instance: InstanceIndex,
+        node: NodeIndex,
+    ) -> Option<u32> {
         let first = self.instance(instance).first_node;
         self.open.open_dependency_count(first + node.index())
     }
 
     /// Returns true if a node is ready or issued. Its dependencies are then complete and its delay is over, but it has
     /// not completed.
-    pub fn is_posted(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
+    pub fn is_ready_or_issued(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         let first = self.instance(instance).first_node;
-        self.open.has_met_dependencies(first + node.index())
+        self.open
+            .is_incomplete_with_met_dependencies(first + node.index())
     }
 
     /// Returns true if the same dependencies are open in two instances of one graph.
-    pub fn have_equal_state(&self, one: InstanceIndex, other: InstanceIndex) -> bool {
+    pub fn have_equal_open_dependencies(&self, one: InstanceIndex, other: InstanceIndex) -> bool {
         let [one, other] = [one, other].map(|of| self.node_range(of));
         self.open.have_equal_state(one, other)
     }

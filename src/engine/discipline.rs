@@ -64,7 +64,7 @@ pub trait EventOrderDiscipline: Sized {
     ) -> ControlFlow<()>;
 
     /// Does the follow-up work that components appended, such as ending nodes.
-    fn follow_up<
+    fn do_follow_up_work<
         O: Observer + ?Sized,
         N: NetworkBackend,
         M: RequiredCollectiveBackendTraits<Order = Self>,

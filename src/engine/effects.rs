@@ -91,12 +91,12 @@ pub(super) struct LoopEventAndRoundCounts {
 impl LoopEventAndRoundCounts {
     /// Returns how often the loop has settled the latest round's instant, that is, found no event left and let
     /// collectives and memories proceed.
-    pub fn settlement_count(&self) -> u32 {
+    pub fn settlements_at_latest_instant(&self) -> u32 {
         self.settled
     }
 
     /// Returns the number of rounds at the latest instant since the loop last settled it.
-    pub fn round_count(&self) -> u32 {
+    pub fn rounds_since_last_settlement(&self) -> u32 {
         self.rounds
     }
 
@@ -145,20 +145,20 @@ impl Effects {
 
     /// Clears the flag that [`Self::has_follow_up`] reads, because the caller will drain all lists.
     #[inline]
-    pub fn clear_follow_up(&mut self) {
+    pub fn clear_follow_up_flag(&mut self) {
         self.is_stirred = false;
     }
 
     /// Adds a notification for observers that a node's part of a collective begins.
     #[inline]
-    pub fn begin_transfer(&mut self, instance: InstanceId, node: NodeIndex) {
+    pub fn queue_collective_begin_notification(&mut self, instance: InstanceId, node: NodeIndex) {
         self.is_stirred = true;
         self.began.push((instance, node));
     }
 
     /// Adds a notification for observers that a collective ended.
     #[inline]
-    pub fn record_collective(&mut self, record: CollectiveRecord) {
+    pub fn queue_collective_end_notification(&mut self, record: CollectiveRecord) {
         self.is_stirred = true;
         self.records.push(record);
     }

@@ -103,7 +103,7 @@ impl EventClass {
 
 impl PackedEvent {
     /// Returns true if the event is the end of a node or of a node's delay.
-    pub fn is_node_event(self) -> bool {
+    pub fn is_node_or_delay_end(self) -> bool {
         matches!(self.event_class(), EventClass::Node | EventClass::Ready)
     }
 
@@ -125,7 +125,7 @@ impl PackedEvent {
 
     /// Creates an event for a collective in flight. The meaning of `number` depends on the class.
     #[inline]
-    pub fn of_run(class: EventClass, run: RunIndex, number: u32) -> Self {
+    pub fn of_collective_in_flight(class: EventClass, run: RunIndex, number: u32) -> Self {
         Self::new(class, number, run.0)
     }
 
@@ -150,9 +150,9 @@ impl PackedEvent {
         }
     }
 
-    /// Returns the collective of an event that [`Self::of_run`] created.
+    /// Returns the collective of an event that [`Self::of_collective_in_flight`] created.
     #[inline]
-    pub fn run(self) -> RunIndex {
+    pub fn collective_run_index(self) -> RunIndex {
         RunIndex(self.payload_bits())
     }
 

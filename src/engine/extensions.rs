@@ -1,7 +1,7 @@
 //! Caller-supplied models that replace the machine's models of kernel, load and store durations.
 //!
-//! To replace the network, call [`CompiledReplay::run_on_network`](super::CompiledReplay::run_on_network); to replace collective
-//! algorithms, call [`Machine::with_algorithm`](chakram_hardware::machine::Machine::with_algorithm).
+//! To replace the network, call [`CompiledReplay::run_on_network`](super::CompiledReplay::run_on_network); to replace
+//! collective algorithms, call [`Machine::with_algorithm`](chakram_hardware::machine::Machine::with_algorithm).
 
 use chakram_base::units::Span;
 use chakram_hardware::compute::KernelTraceFacts;

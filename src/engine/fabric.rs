@@ -107,13 +107,17 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.reservable_links_mut()
     }
 
-    pub fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsableLinks> {
-        self.network.rehearsed_links()
+    pub fn rehearsable_links_mut(&mut self) -> Option<&mut dyn RehearsableLinks> {
+        self.network.links_if_rehearsable()
     }
 
     /// Returns the lowest-numbered run with a reserved link that bytes sent between `ends` at `now` may use, or `None`.
     #[inline]
-    pub fn lowest_reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
+    pub fn lowest_run_reserving_route(
+        &mut self,
+        now: Time,
+        ends: (EndpointId, EndpointId),
+    ) -> Option<u32> {
         self.network
             .reservable_links_mut()?
             .lowest_reservation(now, ends)
@@ -121,7 +125,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
 
     /// Allocates an op for a message, and counts the message.
     #[inline]
-    pub fn allocate_op(&mut self, of: InFlightMessageContext) -> OpIndex {
+    pub fn allocate_message_op(&mut self, of: InFlightMessageContext) -> OpIndex {
         self.ops.insert(of)
     }
 
@@ -133,7 +137,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
 
     /// Returns the context that was stored with an op.
     #[inline]
-    pub fn in_flight_op(&self, op: OpIndex) -> InFlightMessageContext {
+    pub fn context_of_op(&self, op: OpIndex) -> InFlightMessageContext {
         self.ops.get(op)
     }
 
@@ -145,12 +149,17 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
 
     /// Subtracts a rehearsal's messages from the count, because the machine's network never carried them.
     pub fn subtract_rehearsed_messages(&mut self, messages: u64) {
-        self.ops.subtract_messages(messages);
+        self.ops.subtract_rehearsal_messages(messages);
     }
 
     /// Passes a message to the network.
     #[inline]
-    pub fn pass_to_network(&mut self, now: Time, message: &NetworkMessage, effects: &mut Effects) {
+    pub fn pass_message_to_network(
+        &mut self,
+        now: Time,
+        message: &NetworkMessage,
+        effects: &mut Effects,
+    ) {
         if let Some(traffic) = &mut self.traffic {
             let (from, to) = message.ends;
             traffic.count_transfer((from.into(), to.into()), message.amount);
@@ -170,7 +179,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         effects: &mut Effects,
     ) {
         if D::AT_ONCE {
-            self.pass_to_network(now, &message, effects);
+            self.pass_message_to_network(now, &message, effects);
         } else {
             effects
                 .sends
@@ -184,9 +193,9 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         leaving.sort_unstable_by_key(|leaving| leaving.key);
         for MessageToSubmitThisInstant { message, .. } in leaving.drain(..) {
             if N::SHARED {
-                self.ops.mark_submitted(message.op);
+                self.ops.assign_submission_number(message.op);
             }
-            self.pass_to_network(now, &message, effects);
+            self.pass_message_to_network(now, &message, effects);
         }
         effects.sends = leaving;
     }
@@ -208,7 +217,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         let op = self.ops.insert(op);
         let amount = UnroundedBufferShare::from_bytes(self.request_bytes.unwrap_or(0));
         let message = NetworkMessage::without_port(op, ends, amount);
-        self.pass_to_network(now, &message, effects);
+        self.pass_message_to_network(now, &message, effects);
     }
 
     /// Withholds a message until its receiver requests it.
@@ -219,7 +228,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     /// Submits a withheld message that its receiver has requested.
     pub fn submit_withheld(&mut self, now: Time, op: OpIndex, effects: &mut Effects) {
         if let Some(message) = self.withheld.remove(&op) {
-            self.pass_to_network(now, &message, effects);
+            self.pass_message_to_network(now, &message, effects);
         }
     }
 
@@ -230,19 +239,22 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         links: &[u32],
         effects: &mut Effects,
     ) -> LinkFailureEffect {
-        let Some(failing) = self.network.failing_links() else {
+        let Some(failing) = self.network.links_if_they_may_fail() else {
             unreachable!("failures of links are refused for networks that know none");
         };
         let effect = failing.fail_links(now, links, &mut effects.agenda);
         if let Some(traffic) = &mut self.traffic {
-            traffic.move_failed_bytes(Arc::clone(failing.links_in_service()), &effect.moved);
+            traffic.reroute_bytes_around_failed_links(
+                Arc::clone(failing.graph_of_links_in_service()),
+                &effect.moved,
+            );
         }
         effect
     }
 
     /// Returns the pairs of endpoints that have had no route since links failed.
     pub fn unreachable_pairs(&mut self) -> Vec<(EndpointId, EndpointId)> {
-        let failing = self.network.failing_links();
+        let failing = self.network.links_if_they_may_fail();
         failing.map_or_else(Vec::new, |failing| failing.unreachable_pairs())
     }
 
@@ -271,7 +283,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     /// Sorts the events of a round into content order. At a port or link, messages of one NPU keep the order of
     /// submission, because op indices are reused.
     #[inline]
-    pub fn sort_sends_by_content(&self, round: &mut [PackedEvent]) {
+    pub fn sort_round_events_by_content(&self, round: &mut [PackedEvent]) {
         // An unstable sort is deterministic here, because equal words are equal events.
         round.sort_unstable();
         if !N::SHARED {
@@ -294,10 +306,10 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     /// Reports the load of each link to an observer.
     pub fn report_links<O: Observer + ?Sized>(&self, observer: &mut O) {
         if let Some(traffic) = &self.traffic {
-            observer.on_links_measured(&traffic.collect_link_loads());
+            observer.on_link_loads_measured(&traffic.collect_link_loads());
         }
         if let Some(occupancy) = self.network.occupancy() {
-            observer.on_network_measured(&occupancy);
+            observer.on_link_and_memory_port_busy_times(&occupancy);
         }
     }
 }

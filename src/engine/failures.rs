@@ -60,12 +60,12 @@ enum FailedNpuOrLinks {
 /// # Errors
 ///
 /// Fails if a part does not exist, or if the communication model does not support failures.
-pub(super) fn plan_failures(
+pub(super) fn resolve_failures_to_npus_and_links(
     machine: &Machine,
     (options, network): (&ReplayOptions, NetworkModelKind),
     (as_issued, measured): (bool, bool),
 ) -> Result<Vec<PlannedFailure>, ReplayRefusal> {
-    let given = machine.failures().iter().chain(&options.failures);
+    let given = machine.parts_that_fail().iter().chain(&options.failures);
     let planned = given.map(|given| {
         let part = if as_issued {
             Err((
@@ -82,7 +82,7 @@ pub(super) fn plan_failures(
             ))
         } else {
             match &given.part {
-                FailedNpuOrNamedLinks::Npu(npu) => find_npu(machine, *npu),
+                FailedNpuOrNamedLinks::Npu(npu) => check_failing_npu_exists(machine, *npu),
                 FailedNpuOrNamedLinks::Link(ends) => {
                     check_link_failures(machine, (options, network), measured)
                         .and_then(|()| find_links(machine, ends))
@@ -102,7 +102,10 @@ pub(super) fn plan_failures(
 /// A sentence that states the problem, and a hint.
 type FindingAndHint = (String, String);
 
-fn find_npu(machine: &Machine, npu: Npu) -> Result<FailedNpuOrLinks, FindingAndHint> {
+fn check_failing_npu_exists(
+    machine: &Machine,
+    npu: Npu,
+) -> Result<FailedNpuOrLinks, FindingAndHint> {
     let npus = machine.topology().npu_count();
     if npu.0 < npus {
         return Ok(FailedNpuOrLinks::Npu(npu));
@@ -115,7 +118,7 @@ fn find_npu(machine: &Machine, npu: Npu) -> Result<FailedNpuOrLinks, FindingAndH
 
 fn find_links(machine: &Machine, ends: &str) -> Result<FailedNpuOrLinks, FindingAndHint> {
     let topology = machine.topology();
-    let Some(graph) = topology.link_graph() else {
+    let Some(graph) = topology.explicit_or_built_link_graph() else {
         return Err((
             format!(
                 "links cannot fail on a machine of {} NPUs",
@@ -124,7 +127,9 @@ fn find_links(machine: &Machine, ends: &str) -> Result<FailedNpuOrLinks, Finding
             format!("a machine of at most {MOST_NPUS} NPUs"),
         ));
     };
-    let links = graph.links_between(ends).map(FailedNpuOrLinks::Links);
+    let links = graph
+        .links_between_named_ends(ends)
+        .map(FailedNpuOrLinks::Links);
     links.map_err(|found| {
         (
             found,
@@ -234,11 +239,11 @@ impl<'a> PlannedAndOccurredFailures<'a> {
         InstanceNode { instance, node }: InstanceNode,
     ) -> Option<(Rank, &'a FailedPartAndTime)> {
         let running = flow.instance(instance);
-        let own = flow.rank_of(instance);
+        let own = flow.rank_binding_of_instance(instance);
         if let Some(failure) = self.npus.get(&running.npu) {
             return Some((own.rank, failure));
         }
-        let plan = flow.launch_of_frame(running.frame).plan;
+        let plan = flow.launch_plan_of_run_state(running.frame).plan;
         let on_failed = |rank: Rank| {
             let npu = plan.npu_of.get(rank.index())?;
             Some((rank, *self.npus.get(npu)?))
@@ -250,7 +255,7 @@ impl<'a> PlannedAndOccurredFailures<'a> {
                 on_failed(own.peers[message.peer as usize])
             }
             NodeKind::Collective => {
-                let (slot, _) = flow.call_of_node(instance, node);
+                let (slot, _) = flow.communicator_and_sequence_of_collective(instance, node);
                 let members = &groups[slot.group].plan.members;
                 members.iter().find_map(|rank| on_failed(*rank))
             }

@@ -21,14 +21,14 @@ pub trait LaunchFeed {
     /// Returns the instant at which the feed next wants to be woken, or `None` for never. The engine calls this method
     /// before the run and after each notification below. A past instant means "now", so time advances only once the
     /// feed returns a later one.
-    fn wake_at(&self) -> Option<Time>;
+    fn next_wake_time(&self) -> Option<Time>;
 
-    /// Notifies the feed that the instant returned by [`Self::wake_at`] has been reached.
+    /// Notifies the feed that the instant returned by [`Self::next_wake_time`] has been reached.
     fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndRankStartRequests);
 
     /// Returns the start and end of each of the feed's launches that have ended, in order. Returns an empty list if the
     /// feed does not keep these times.
-    fn step_times(&self) -> &[TrainingStepStartAndEnd] {
+    fn step_starts_and_ends(&self) -> &[TrainingStepStartAndEnd] {
         &[]
     }
 
@@ -83,7 +83,7 @@ impl SingleLaunchFeed {
 }
 
 impl LaunchFeed for SingleLaunchFeed {
-    fn wake_at(&self) -> Option<Time> {
+    fn next_wake_time(&self) -> Option<Time> {
         (!self.launched).then_some(Time::ZERO)
     }
 

@@ -53,24 +53,24 @@ impl<'a> RunningFeeds<'a> {
 
     /// Returns true if a feed wants to be woken at time 0.
     pub fn must_wake_at_start(&self, feed: u32) -> bool {
-        self.all[feed as usize].feed.wake_at() == Some(Time::ZERO)
+        self.all[feed as usize].feed.next_wake_time() == Some(Time::ZERO)
     }
 
     /// Returns the feeds to wake in this round, in ascending order.
-    pub fn take_woken(&mut self) -> Vec<u32> {
+    pub fn take_woken_feeds(&mut self) -> Vec<u32> {
         let mut woken = std::mem::take(&mut self.woken);
         woken.sort_unstable();
         woken
     }
 
-    /// Takes back the list that [`Self::take_woken`] returned, to reuse its allocation.
-    pub fn give_back(&mut self, woken: Vec<u32>) {
+    /// Takes back the list that [`Self::take_woken_feeds`] returned, to reuse its allocation.
+    pub fn give_back_woken_list(&mut self, woken: Vec<u32>) {
         self.woken = woken;
     }
 
     /// Notifies a feed by calling `tell`, and returns the feed's requests. `next` is the index of the run's next
     /// launch.
-    pub fn notify_feed(
+    pub fn notify_feed_and_take_its_requests(
         &mut self,
         feed: u32,
         next: u64,
@@ -83,7 +83,7 @@ impl<'a> RunningFeeds<'a> {
     }
 
     /// Takes back the list of requests after the engine has carried them out, and schedules the feed's next wake.
-    pub fn return_request_list(
+    pub fn give_back_requests_and_schedule_wake(
         &mut self,
         effects: &mut Effects,
         now: Time,
@@ -97,7 +97,7 @@ impl<'a> RunningFeeds<'a> {
     /// Schedules the next wake of a feed.
     pub fn schedule_wake(&mut self, effects: &mut Effects, now: Time, feed: u32) {
         let of = &mut self.all[feed as usize];
-        let wake = of.feed.wake_at().map(|at| at.max(now));
+        let wake = of.feed.next_wake_time().map(|at| at.max(now));
         if wake == of.wake {
             return;
         }

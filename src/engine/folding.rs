@@ -23,7 +23,7 @@
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::CommTiming;
 use super::plan::{NONE, PlacedRankGroup};
-use super::representatives::{layout_along_dimension, meet_only_in_collectives};
+use super::representatives::{meet_only_in_collectives, npu_layout_along_dimension};
 use super::{CompiledReplay, ReplayError, ReplayRefusal};
 use chakram_base::ids::{Npu, Rank};
 use chakram_base::units::Span;
@@ -68,7 +68,7 @@ impl FoldedReplay<'_> {
     /// Returns the groups of the job that one group represents: the group in whose collective the replay stopped. A
     /// folded replay stops at a collective whose members would end at different times although some are absent. Returns
     /// an empty list if the replay did not stop at such a collective.
-    fn find_unequal_groups(&self) -> Vec<ReplayGroupId> {
+    fn find_groups_ending_at_unequal_times(&self) -> Vec<ReplayGroupId> {
         let numbers = (0..).map(ReplayGroupId);
         let represented = numbers.zip(&self.groups);
         let is_unequal = |by: ReplayGroupId| {
@@ -85,8 +85,8 @@ impl FoldedReplay<'_> {
 /// Maximum number of attempts to fold a job; each distinguishes the members of one more group.
 const MOST_FOLDINGS: usize = 8;
 
-/// Maximum number of nodes for which [`CompiledReplay::find_makespan`] replays all ranks, because folding such a small
-/// job saves no time.
+/// Maximum number of nodes for which [`CompiledReplay::find_makespan_folding_large_jobs`] replays all ranks, because
+/// folding such a small job saves no time.
 const FEW_NODES: u64 = 1 << 20;
 
 impl CompiledReplay<'_> {
@@ -95,10 +95,10 @@ impl CompiledReplay<'_> {
     /// # Errors
     ///
     /// Returns the errors of [`Self::run`].
-    pub fn find_makespan(&self) -> Result<Span, ReplayError> {
+    pub fn find_makespan_folding_large_jobs(&self) -> Result<Span, ReplayError> {
         let makespan_of = |folded: &FoldedReplay<'_>| Ok(folded.part.run(())?.0.makespan);
         if self.workload().node_count() > FEW_NODES
-            && let Some(makespan) = self.replay_folded(makespan_of)?
+            && let Some(makespan) = self.fold_and_replay_with_retries(makespan_of)?
         {
             return Ok(makespan);
         }
@@ -112,11 +112,11 @@ impl CompiledReplay<'_> {
     /// # Errors
     ///
     /// Returns the errors of `replay`, except for a rejection, which a replay of all ranks explains better.
-    pub fn replay_folded<T>(
+    pub fn fold_and_replay_with_retries<T>(
         &self,
         mut replay: impl FnMut(&FoldedReplay<'_>) -> Result<T, ReplayError>,
     ) -> Result<Option<T>, ReplayError> {
-        self.check_most_kernels_timed()?;
+        self.check_most_kernels_have_durations()?;
         let mut positional = BTreeSet::new();
         for _ in 0..MOST_FOLDINGS {
             let Some(representatives) = self.find_representatives(&positional) else {
@@ -125,7 +125,7 @@ impl CompiledReplay<'_> {
             let folded = self.compile_folded(&representatives)?;
             match replay(&folded) {
                 Err(ReplayError::Refused(_)) => {
-                    let unequal = folded.find_unequal_groups();
+                    let unequal = folded.find_groups_ending_at_unequal_times();
                     if unequal.is_empty() {
                         return Ok(None);
                     }
@@ -228,7 +228,7 @@ impl CompiledReplay<'_> {
         representatives: &'p RankRepresentatives,
     ) -> Result<FoldedReplay<'p>, ReplayRefusal> {
         let RankRepresentatives { part, of } = representatives;
-        let mut part = self.compile_part(part)?;
+        let mut part = self.compile_workload_part(part)?;
         let mut counts = vec![0; part.plan.instances.len()];
         of.iter().for_each(|instance| counts[instance.index()] += 1);
         let mut groups = vec![ReplayGroupId(NONE); self.plan.groups.len()];
@@ -286,7 +286,7 @@ struct IndependentJobCopies {
 impl IndependentJobCopies {
     /// Finds the copies of a job in which every rank has a trace. Returns `None` if all ranks form one copy.
     fn find_copies(replay: &CompiledReplay<'_>) -> Option<Self> {
-        let instances = replay.workload_as_given().instances();
+        let instances = replay.workload_without_added_launches().instances();
         let mut parent: Vec<u32> = (0..instances.len() as u32).collect();
         for (one, instance) in (0..).zip(instances) {
             for peer in &instance.peers {
@@ -387,7 +387,7 @@ impl IndependentJobCopies {
         key: &mut Vec<u64>,
     ) {
         let planned = &replay.plan.instances[instance as usize];
-        let of = &replay.workload_as_given().instances()[instance as usize];
+        let of = &replay.workload_without_added_launches().instances()[instance as usize];
         key.extend([u64::from(planned.shared), of.release.0]);
         for slot in &planned.slots {
             let mut slots = planned.slots.iter();
@@ -397,7 +397,7 @@ impl IndependentJobCopies {
         for peer in &of.peers {
             let other = replay.plan.instance_of[peer.index()];
             let npus = [planned.npu, replay.plan.npu_of[peer.index()]];
-            let layout = layouts.number_of_key(describe_layout(replay, &npus));
+            let layout = layouts.number_of_key(describe_npu_placement(replay, &npus));
             key.extend([u64::from(self.places[other as usize].at), u64::from(layout)]);
         }
     }
@@ -433,7 +433,7 @@ fn find_root(parent: &mut [u32], mut instance: u32) -> u32 {
 fn describe_group(replay: &CompiledReplay<'_>, group: &PlacedRankGroup) -> Vec<u64> {
     let npus = group.members.iter();
     let npus: Vec<Npu> = npus.map(|rank| replay.plan.npu_of[rank.index()]).collect();
-    let mut key = describe_layout(replay, &npus);
+    let mut key = describe_npu_placement(replay, &npus);
     key.extend([
         u64::from(group.name.is_some()),
         group.dimensions.map_or(u64::MAX, u64::from),
@@ -448,9 +448,9 @@ fn describe_group(replay: &CompiledReplay<'_>, group: &PlacedRankGroup) -> Vec<u
 }
 
 /// Describes how NPUs are placed along every dimension of the machine.
-fn describe_layout(replay: &CompiledReplay<'_>, npus: &[Npu]) -> Vec<u64> {
+fn describe_npu_placement(replay: &CompiledReplay<'_>, npus: &[Npu]) -> Vec<u64> {
     let topology = replay.machine().topology();
     let along = 0..topology.dimensions().len();
-    let layouts = along.flat_map(|d| layout_along_dimension(topology, npus, d));
+    let layouts = along.flat_map(|d| npu_layout_along_dimension(topology, npus, d));
     layouts.map(|at| at as u64).collect()
 }

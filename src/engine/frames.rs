@@ -86,7 +86,7 @@ impl<'a> AllProgramLaunches<'a> {
 
     /// Returns the first lane of an instance. In a run with a single launch, the instance gets its own lanes.
     /// Otherwise, all launches from this feed share an NPU's lanes.
-    pub fn find_first_lane(
+    pub fn assign_first_lane(
         &mut self,
         lanes: &mut LanesOfAllNpus,
         feed: u32,
@@ -115,7 +115,7 @@ impl<'a> AllProgramLaunches<'a> {
     }
 
     /// Returns the index that the next launch will get.
-    pub fn next(&self) -> u64 {
+    pub fn next_launch_index(&self) -> u64 {
         self.next
     }
 
@@ -149,7 +149,7 @@ impl<'a> AllProgramLaunches<'a> {
                 "programs are numbered from 0, in the order in which they were given",
             )
         })?;
-        program.check_launch_npu(launch.npu)?;
+        program.check_can_launch_on_npu(launch.npu)?;
         let record = BegunLaunchRecord {
             serial,
             feed,
@@ -163,7 +163,7 @@ impl<'a> AllProgramLaunches<'a> {
 
     /// Returns the index of a run state for a launch, and true if an earlier launch used this state. If it is new
     /// (false), the caller must add it to all components.
-    pub fn take_run_state(
+    pub fn assign_run_state_to_launch(
         &mut self,
         record: BegunLaunchRecord,
         prices: LaunchKernelDurationAdjustment,
@@ -211,7 +211,7 @@ impl<'a> AllProgramLaunches<'a> {
         let Some(&frame) = self.held.get(&serial) else {
             return;
         };
-        let place = flow.launch_of_frame(frame);
+        let place = flow.launch_plan_of_run_state(frame);
         let index = place.plan.instance_of.get(rank.index());
         let Some(&index) = index.filter(|&&index| index != NONE) else {
             return;
@@ -245,14 +245,14 @@ impl<'a> AllProgramLaunches<'a> {
     pub fn price_of_node(&self, running: &RunningRankInstance<'_>, node: NodeIndex) -> Span {
         let price = running.duration_of_node(node);
         if running.has_flag(REPRICED | SLOWED) {
-            return self.duration_in_launch(running, node, price);
+            return self.duration_with_launch_changes_and_slowdown(running, node, price);
         }
         price
     }
 
     /// Returns how long a node takes, including the launch's changes and the slowdown from concurrent collectives.
     #[inline(never)]
-    fn duration_in_launch(
+    fn duration_with_launch_changes_and_slowdown(
         &self,
         running: &RunningRankInstance<'_>,
         node: NodeIndex,

@@ -20,9 +20,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         if round.len() < 2 {
             return;
         }
-        self.fabric.sort_sends_by_content(round);
+        self.fabric.sort_round_events_by_content(round);
         if self.launches.may_have_several_launches() {
-            self.flow.sort_by_launch_order(round);
+            self.flow.sort_class_events_by_npu_launch_node(round);
         }
     }
 
@@ -39,7 +39,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         if !M::Order::AT_ONCE {
             let (fabric, effects) = (&mut self.fabric, &mut self.effects);
             self.collectives
-                .chunk_executor_mut()
+                .message_simulator_mut()
                 .advance_begun_chunks(fabric, effects, now);
             self.run_follow_ups(now);
         }
@@ -56,7 +56,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             to,
             stage,
             recv_posted,
-        } = fabric.in_flight_op(op)
+        } = fabric.context_of_op(op)
         {
             fabric.forget_op(op);
             let number = recv_posted;
@@ -65,20 +65,20 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                 CollectiveStageStep { stage, number },
             );
             self.collectives
-                .chunk_executor_mut()
+                .message_simulator_mut()
                 .on_step_message_arrived(fabric, effects, now, to, from, step);
             // Members react to a step only after their endpoint has processed the message, so the arrival has no
             // further effect yet.
             return;
         }
-        self.on_control_message_arrived(now, op);
+        self.on_non_collective_message_arrived(now, op);
         if M::Order::AT_ONCE {
             self.run_follow_ups(now);
         }
     }
 
     /// Handles the arrival of a message that is not a step of a collective.
-    fn on_control_message_arrived(&mut self, now: Time, op: OpIndex) {
+    fn on_non_collective_message_arrived(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         let of = fabric.forget_op(op);
         match of {
@@ -123,22 +123,24 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                 run, from, part, ..
             } if self.settings.sends_end_on_arrival => {
                 // End the sender's part before the receiver's part.
-                self.collectives.chunk_executor_mut().on_script_send_ended(
-                    fabric,
-                    effects,
-                    now,
-                    ChunkAtMember { run, cell: from },
-                    part,
-                );
+                self.collectives
+                    .message_simulator_mut()
+                    .on_script_send_ended(
+                        fabric,
+                        effects,
+                        now,
+                        ChunkAtMember { run, cell: from },
+                        part,
+                    );
                 self.run_follow_ups(now);
                 let (fabric, effects) = (&mut self.fabric, &mut self.effects);
                 self.collectives
-                    .chunk_executor_mut()
+                    .message_simulator_mut()
                     .on_message_arrived(fabric, effects, now, of);
             }
             _ => self
                 .collectives
-                .chunk_executor_mut()
+                .message_simulator_mut()
                 .on_message_arrived(fabric, effects, now, of),
         }
     }
@@ -147,11 +149,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     #[inline]
     fn on_message_left(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-        match fabric.in_flight_op(op) {
+        match fabric.context_of_op(op) {
             InFlightMessageContext::Step { run, from, .. } => {
                 let at = ChunkAtMember { run, cell: from };
                 self.collectives
-                    .chunk_executor_mut()
+                    .message_simulator_mut()
                     .on_step_message_left(fabric, effects, now, at);
             }
             InFlightMessageContext::Send { sender, node, .. } => {
@@ -162,7 +164,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             } => {
                 let player = ChunkAtMember { run, cell: from };
                 self.collectives
-                    .chunk_executor_mut()
+                    .message_simulator_mut()
                     .on_script_send_ended(fabric, effects, now, player, part);
             }
             _ => {}
@@ -178,7 +180,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         match event.event_class() {
             EventClass::Node => {
                 let InstanceNode { instance, node } = event.instance_node();
-                self.complete_node(now, instance, node);
+                self.complete_node_with_its_tile_group(now, instance, node);
                 return;
             }
             EventClass::Ready => {
@@ -218,12 +220,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                 self.handle_bus_event(now, Npu(event.rank_bits()), event.payload_bits());
                 return;
             }
-            EventClass::Memory => {
-                fabric.handle_memory_event(now, event.rank_bits(), event.payload_bits(), effects)
-            }
+            EventClass::Memory => fabric.end_completed_memory_accesses(
+                now,
+                event.rank_bits(),
+                event.payload_bits(),
+                effects,
+            ),
             EventClass::Requested => fabric.submit_withheld(now, event.op_index(), effects),
             EventClass::Run if self.settings.comm != CommTiming::Model => {
-                let run = event.run();
+                let run = event.collective_run_index();
                 self.collectives
                     .end_recorded_collective(&self.flow, effects, now, run);
             }

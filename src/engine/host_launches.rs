@@ -12,7 +12,7 @@ use chakram_trace::workload::Workload;
 /// Fills in the defaults for the launch mode, for measured collective times and for the machine's correction. All three
 /// defaults depend on whether kernel times come from measured curves. Measured curves apply with
 /// [`KernelDurationSource::Curves`], and also to generated models on a machine with curves.
-pub(super) fn resolve_duration_defaults(
+pub(super) fn resolve_launch_and_time_source_defaults(
     workload: &Workload,
     machine: &Machine,
     options: &ReplayOptions,
@@ -20,7 +20,7 @@ pub(super) fn resolve_duration_defaults(
     let by_curves = match options.compute {
         KernelDurationSource::Curves => true,
         compute => {
-            let generated = |graph: &Graph| graph.has_no_kernel_durations();
+            let generated = |graph: &Graph| graph.has_kernel_shapes_but_no_durations();
             compute.prefers_curves()
                 && machine.has_curves()
                 && workload.graphs().iter().any(generated)
@@ -31,7 +31,7 @@ pub(super) fn resolve_duration_defaults(
         false => HostLaunchMode::None,
     };
     let found = by_curves
-        .then(|| find_kernel_time_correction(workload, machine))
+        .then(|| find_kernel_time_correction_of_model(workload, machine))
         .flatten();
     ResolvedReplayDurationSources {
         launch: match options.launch {
@@ -55,7 +55,7 @@ pub(super) fn resolve_duration_defaults(
 
 /// Returns the machine's correction for models with the same most frequent matrix multiplications as `workload`. If
 /// there is no such correction, returns the machine's correction for all other models.
-fn find_kernel_time_correction(
+fn find_kernel_time_correction_of_model(
     workload: &Workload,
     machine: &Machine,
 ) -> Option<PassKernelTimeCorrection> {
@@ -63,7 +63,7 @@ fn find_kernel_time_correction(
     if corrections.is_empty() {
         return None;
     }
-    let products = workload.most_frequent_matmuls()?;
+    let products = workload.two_most_frequent_matmul_sizes()?;
     let of = |gemms| corrections.iter().find(|known| known.gemms == gemms);
     of(Some(products)).or_else(|| of(None)).copied()
 }
@@ -122,7 +122,7 @@ pub(super) fn insert_host_launches(
 
 /// Adds launches by `host` to every graph without host work. Returns `None` if every graph has host work.
 fn add_launches_by_host(workload: &Workload, host: &Host) -> Option<Workload> {
-    let bare = |graph: &Graph| !graph.has_host_work();
+    let bare = |graph: &Graph| !graph.has_host_nodes_or_delays();
     workload.graphs().iter().any(bare).then(|| {
         workload.map_graphs(|graph| {
             if bare(graph) {

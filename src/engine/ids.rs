@@ -67,7 +67,7 @@ pub struct CollectiveStageStep {
 impl CellIndex {
     /// Returns the index of the same chunk's state at another position of the group.
     #[inline]
-    pub fn move_to_position(self, from: Position, to: Position) -> Self {
+    pub fn same_chunk_at_other_position(self, from: Position, to: Position) -> Self {
         Self(self.0 - from.0 + to.0)
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn check_switch_accesses(
 ) -> Result<(), ReplayRefusal> {
     let Some(instance) = workload.instances().iter().find(|instance| {
         let graph = workload.graph_of(instance);
-        find_switch_nodes(graph).next().is_some()
+        find_in_switch_access_nodes(graph).next().is_some()
     }) else {
         return Ok(());
     };
@@ -34,11 +34,11 @@ pub(super) fn check_switch_accesses(
             hint,
         )
     };
-    let first = find_switch_nodes(graph)
+    let first = find_in_switch_access_nodes(graph)
         .next()
         .expect("it was found by that");
     let (name, npus) = (machine.name(), machine.topology().npu_count());
-    for node in find_switch_nodes(graph) {
+    for node in find_in_switch_access_nodes(graph) {
         let Some(remote) = memory_of_access(machine, graph, node) else {
             continue;
         };
@@ -97,8 +97,16 @@ pub(super) fn check_switch_accesses(
             return Err(ReplayRefusal::new(
                 format!(
                     "ranks disagree on the loads and stores that switches gather and reduce: {}, but {}",
-                    describe_access(instance.rank, graph, find_switch_nodes(graph).nth(k)),
-                    describe_access(other.rank, theirs, find_switch_nodes(theirs).nth(k))
+                    describe_access(
+                        instance.rank,
+                        graph,
+                        find_in_switch_access_nodes(graph).nth(k)
+                    ),
+                    describe_access(
+                        other.rank,
+                        theirs,
+                        find_in_switch_access_nodes(theirs).nth(k)
+                    )
                 ),
                 "the same in-switch loads and stores on all ranks, in the order of ids",
             ));
@@ -108,7 +116,7 @@ pub(super) fn check_switch_accesses(
 }
 
 /// Returns the in-switch accesses of `graph`.
-fn find_switch_nodes(graph: &Graph) -> impl Iterator<Item = NodeIndex> + '_ {
+fn find_in_switch_access_nodes(graph: &Graph) -> impl Iterator<Item = NodeIndex> + '_ {
     let nodes = graph.nodes();
     nodes.filter(|&node| graph.in_switch(node).is_some())
 }
@@ -120,8 +128,8 @@ fn memory_of_access<'a>(
     node: NodeIndex,
 ) -> Option<&'a RemoteMemory> {
     match memory_name_of(graph, node) {
-        None => machine.first_remote_memory(),
-        Some(name) => Some(&machine.named_memories()[machine.named_memory(name)?].memory),
+        None => machine.unnamed_remote_memory(),
+        Some(name) => Some(&machine.named_memories()[machine.index_of_named_memory(name)?].memory),
     }
 }
 
@@ -136,7 +144,7 @@ type InSwitchAccessSizeAndMemory<'a> = (u64, Option<bool>, Option<&'a str>);
 
 /// Iterates over the in-switch accesses of `graph`.
 fn list_switch_accesses(graph: &Graph) -> impl Iterator<Item = InSwitchAccessSizeAndMemory<'_>> {
-    find_switch_nodes(graph).map(|node| {
+    find_in_switch_access_nodes(graph).map(|node| {
         (
             graph.bytes(node),
             graph.in_switch(node),

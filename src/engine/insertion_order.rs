@@ -68,16 +68,16 @@ impl EventOrderDiscipline for SortEventsByInsertionMarker {
         if engine.collectives.first_mismatch().is_some() {
             return ControlFlow::Break(());
         }
-        engine.settle_memories(now);
+        engine.redistribute_memory_bandwidth(now);
         if !engine.effects.ended.is_empty() {
-            engine.notify_feeds(now);
+            engine.notify_feeds_of_ends_and_wakes(now);
         }
         ControlFlow::Continue(())
     }
 
     /// Schedules the ends that are now known, and does this instant's work.
     #[inline]
-    fn follow_up<
+    fn do_follow_up_work<
         O: Observer + ?Sized,
         N: NetworkBackend,
         M: RequiredCollectiveBackendTraits<Order = Self>,
@@ -113,17 +113,17 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             let (fabric, effects) = (&mut self.fabric, &mut self.effects);
             match work {
                 LoopFollowUpWork::End(instance, node) => {
-                    self.complete_node(now, instance, node);
+                    self.complete_node_with_its_tile_group(now, instance, node);
                     self.dispatch_by_id(now);
                 }
                 LoopFollowUpWork::Leave(npu, queue) => {
                     self.collectives
-                        .chunk_executor_mut()
-                        .leave_stage_queue(fabric, effects, now, npu, queue);
+                        .message_simulator_mut()
+                        .leave_stage_queue_and_admit_others(fabric, effects, now, npu, queue);
                 }
                 LoopFollowUpWork::Admit(npu, queue) => {
                     self.collectives
-                        .chunk_executor_mut()
+                        .message_simulator_mut()
                         .admit_waiting_chunks(fabric, effects, now, npu, queue);
                 }
                 LoopFollowUpWork::Deliver(pair) => {
@@ -132,8 +132,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                 }
                 LoopFollowUpWork::Record(run) => {
                     self.collectives
-                        .chunk_executor_mut()
-                        .record_ended_collective(effects, now, run, false);
+                        .message_simulator_mut()
+                        .report_ended_collective_and_free_state(effects, now, run, false);
                 }
             }
             self.run_follow_ups(now);
@@ -147,7 +147,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         let effects = &mut self.effects;
         let Some((completion, detail)) = self
             .collectives
-            .chunk_executor_mut()
+            .message_simulator_mut()
             .handle_npu_bus_event(effects, now, npu, event)
         else {
             return;
@@ -156,7 +156,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         self.dispatch_by_id(now);
         let effects = &mut self.effects;
         self.collectives
-            .chunk_executor_mut()
+            .message_simulator_mut()
             .resume_bus(effects, now, npu, event);
     }
 
@@ -204,7 +204,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                     if running.duration_of_node(node) == Span::ZERO
                         && running.graph.bytes(node) == 0 =>
                 {
-                    if let Some(next) = self.complete_skipped_node(now, instance, node) {
+                    if let Some(next) =
+                        self.complete_node_without_work_and_grant_lane(now, instance, node)
+                    {
                         let place = i + issuable[i..].partition_point(|&word| word < next);
                         issuable.insert(place, next);
                     }
@@ -221,7 +223,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     }
 
     /// Completes a node without work immediately. Returns the node that takes the freed lane.
-    fn complete_skipped_node(
+    fn complete_node_without_work_and_grant_lane(
         &mut self,
         now: Time,
         instance: InstanceIndex,
@@ -230,7 +232,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         let id = self.flow.instance(instance).id;
         self.observer.on_issued(now, id, node, NodeKind::Compute);
         let dormant = std::mem::take(self.flow.dormant_nodes_mut());
-        self.complete_node(now, instance, node);
+        self.complete_node_with_its_tile_group(now, instance, node);
         *self.flow.dormant_nodes_mut() = dormant;
         self.flow
             .dormant_nodes_mut()
@@ -257,8 +259,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                     .has_posted_receive(&running.planned.pairs, instance);
             if !is_under_way {
                 self.collectives
-                    .chunk_executor_mut()
-                    .notify_npu_idle(running.npu);
+                    .message_simulator_mut()
+                    .notify_backend_that_npu_is_idle(running.npu);
                 self.flow.wake_dormant_nodes(&mut self.effects, instance);
             }
         }

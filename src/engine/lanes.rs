@@ -86,7 +86,7 @@ impl LanesOfAllNpus {
     /// Frees a lane whose holder has completed. Returns true if the loop must offer the lane to waiting nodes after the
     /// round.
     #[inline]
-    pub fn release_lane<D: EventOrderDiscipline>(&mut self, lane: u32) -> bool {
+    pub fn free_lane_and_say_if_to_offer<D: EventOrderDiscipline>(&mut self, lane: u32) -> bool {
         let state = &mut self.states[lane as usize];
         state.holder = FREE;
         D::offers_lane(state.waiting > 0)
@@ -137,7 +137,7 @@ impl LanesOfAllNpus {
             state.holder = node;
             return true;
         }
-        let serial = |word: u64| flow.launch_serial(unpack_node(word).instance);
+        let serial = |word: u64| flow.launch_index_of_instance(unpack_node(word).instance);
         let place = match queue.back() {
             // Nodes of later launches mostly arrive later, so check the back of the queue first.
             Some(&last) if serial(last) > serial(node) => {

@@ -31,11 +31,11 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
     Engine<'a, O, N, M>
 {
     /// Schedules failures, wakes feeds that want to be woken at time 0, and schedules the wakes of the other feeds.
-    pub(super) fn start_feeds(&mut self) {
+    pub(super) fn schedule_failures_and_first_feed_wakes(&mut self) {
         self.failures.schedule_failures(&mut self.effects);
         for feed in 0..self.feeds.feed_count() {
             if self.feeds.must_wake_at_start(feed) {
-                self.notify_feed_and_launch(Time::ZERO, feed, |feed, queue| {
+                self.notify_feed_and_carry_out_requests(Time::ZERO, feed, |feed, queue| {
                     feed.on_wake(Time::ZERO, queue)
                 });
             } else {
@@ -46,16 +46,18 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
     }
 
     /// Notifies feeds of the launches and ranks that ended in this round, and wakes feeds whose wake time has come.
-    pub(super) fn notify_feeds(&mut self, now: Time) {
+    pub(super) fn notify_feeds_of_ends_and_wakes(&mut self, now: Time) {
         // The list may grow during the loop, because launches without nodes end immediately.
         while !self.effects.ended.is_empty() {
             self.notify_ends(now);
         }
-        let mut woken = self.feeds.take_woken();
+        let mut woken = self.feeds.take_woken_feeds();
         for feed in woken.drain(..) {
-            self.notify_feed_and_launch(now, feed, |feed, queue| feed.on_wake(now, queue));
+            self.notify_feed_and_carry_out_requests(now, feed, |feed, queue| {
+                feed.on_wake(now, queue)
+            });
         }
-        self.feeds.give_back(woken);
+        self.feeds.give_back_woken_list(woken);
     }
 
     fn notify_ends(&mut self, now: Time) {
@@ -70,12 +72,15 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
         }
         for &instance in &ended {
             let running = self.flow.instance(instance);
-            let (frame, rank) = (running.frame, self.flow.rank_of(instance).rank);
+            let (frame, rank) = (
+                running.frame,
+                self.flow.rank_binding_of_instance(instance).rank,
+            );
             let (record, over) = self.launches.end_rank(frame);
             if over {
                 self.observer.launch_ended(now, &record);
             }
-            self.notify_feed_and_launch(now, record.feed, |feed, queue| {
+            self.notify_feed_and_carry_out_requests(now, record.feed, |feed, queue| {
                 feed.on_rank_ended(now, &record, rank, queue);
                 if over {
                     feed.on_launch_ended(now, &record, queue);
@@ -89,13 +94,17 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
     }
 
     /// Notifies a feed and carries out its requests.
-    fn notify_feed_and_launch(
+    fn notify_feed_and_carry_out_requests(
         &mut self,
         now: Time,
         feed: u32,
         tell: impl FnOnce(&mut dyn LaunchFeed, &mut FeedLaunchAndRankStartRequests),
     ) {
-        let mut queue = self.feeds.notify_feed(feed, self.launches.next(), tell);
+        let mut queue = self.feeds.notify_feed_and_take_its_requests(
+            feed,
+            self.launches.next_launch_index(),
+            tell,
+        );
         for order in queue.orders.drain(..) {
             match order {
                 LaunchOrRankStartRequest::LaunchRequest(launch) => {
@@ -108,7 +117,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
             }
         }
         self.feeds
-            .return_request_list(&mut self.effects, now, feed, queue);
+            .give_back_requests_and_schedule_wake(&mut self.effects, now, feed, queue);
     }
 
     /// Begins a launch.
@@ -119,14 +128,14 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
             tile_groups: &mut self.tile_groups,
             processors: &mut self.processors,
             messages: &mut self.messages,
-            groups: &mut self.collectives.chunk_executor_mut().groups,
+            groups: &mut self.collectives.message_simulator_mut().groups,
             effects: &mut self.effects,
             aggregate: self.settings.aggregate,
             watched: self.failures.have_stopped_npus(),
             as_issued: M::Order::MATCHES_AS_ISSUED,
         };
         if let Some(record) = parts.begin_launch(now, feed, launch) {
-            self.observer.on_launched(now, &record);
+            self.observer.on_launch_began(now, &record);
         }
     }
 
@@ -153,14 +162,19 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
     }
 
     /// Notifies the NPU's processor model that a kernel is complete.
-    pub(super) fn end_job(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
+    pub(super) fn notify_processor_model_of_job_end(
+        &mut self,
+        now: Time,
+        instance: InstanceIndex,
+        node: NodeIndex,
+    ) {
         let job = self.processor_job(instance, node);
         self.processors.notify_model_of_job_end(now, &job);
         self.schedule_job_ends(now);
     }
 
     /// Notifies processor models that no more jobs will end or be submitted at this instant.
-    pub(super) fn settle_processors(&mut self, now: Time) {
+    pub(super) fn notify_processors_that_instant_is_over(&mut self, now: Time) {
         self.processors.settle_instant(now);
         self.schedule_job_ends(now);
         // Processors may now have free capacity, so feeds may ask to be woken earlier.
@@ -215,13 +229,16 @@ impl<'a> LaunchStateComponents<'_, 'a> {
             }
         };
         let repriced = !matches!(launch.prices, LaunchKernelDurationAdjustment::AsCompiled);
-        let (frame, used) = self.launches.take_run_state(record, launch.prices);
+        let (frame, used) = self
+            .launches
+            .assign_run_state_to_launch(record, launch.prices);
         let (plan, many) = (&program.plan, self.launches.may_have_several_launches());
         if !used {
-            self.add_frame(program, record.program);
+            self.add_run_state_for_program(program, record.program);
         }
-        self.flow.set_launch_serial(frame, record.serial.0);
-        let place = *self.flow.launch_of_frame(frame);
+        self.flow
+            .set_launch_index_of_run_state(frame, record.serial.0);
+        let place = *self.flow.launch_plan_of_run_state(frame);
         let (first, count) = (place.first_instance, plan.instances.len() as u32);
         for (index, planned) in (0..).zip(&plan.instances) {
             let instance = first.nth_after(index);
@@ -230,7 +247,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
             let lanes = self.processors.kernel_lanes_mut();
             let first_lane =
                 self.launches
-                    .find_first_lane(lanes, record.feed, npu, shared.lane_count);
+                    .assign_first_lane(lanes, record.feed, npu, shared.lane_count);
             let served = self.processors.serves_program(npu, record.program);
             let flags = [
                 (served, SERVED),
@@ -246,9 +263,9 @@ impl<'a> LaunchStateComponents<'_, 'a> {
             (running.first_lane, running.left) = (first_lane, graph.len() as u32);
             running.flags = flags.fold(0, |all, (_, flag)| all | flag);
             running.collectives = 0;
-            self.flow.open_dependencies(instance, used);
+            self.flow.initialise_open_dependencies(instance, used);
             if many {
-                for (lane, nodes) in (first_lane..).zip(shared.lane_nodes(graph)) {
+                for (lane, nodes) in (first_lane..).zip(shared.count_nodes_per_npu_lane(graph)) {
                     let kernels = if served { 0 } else { nodes.kernels };
                     let left = nodes.others + kernels;
                     if left > 0 {
@@ -278,7 +295,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
             } else if held {
                 running.flags |= HELD;
             } else if !self.tile_groups.is_follower(self.flow, instance) {
-                let release = self.flow.rank_of(instance).release;
+                let release = self.flow.rank_binding_of_instance(instance).release;
                 let at = now + release.since(Time::ZERO);
                 let event = PackedEvent::of_node(EventClass::Release, instance, NodeIndex(0));
                 self.effects.agenda.push(at, event);
@@ -288,7 +305,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
     }
 
     /// Adds a new run state for launches of a program to all components.
-    fn add_frame(&mut self, program: &'a CompiledReplay<'a>, index: u32) {
+    fn add_run_state_for_program(&mut self, program: &'a CompiledReplay<'a>, index: u32) {
         let (plan, workload) = (&program.plan, program.workload());
         let numbers = self.launches.first_indices_of_program(index);
         let only = !self.launches.may_have_several_launches();

@@ -124,7 +124,7 @@ pub use price_changes::{
     KernelJitter, RequestedDurationChanges,
 };
 pub use processor::{ProcessorJobStartAndEnd, ProcessorKernelJob, SelfSchedulingProcessorModel};
-pub use representatives::{CopyRepresentsJobChecker, replay_representatives};
+pub use representatives::{CopyRepresentsJobChecker, replay_one_copy_or_all_ranks};
 pub use run_programs::run_launches;
 pub use tile_groups::{EventAndTileGroupCounts, FirstTileGroupDivergence};
 
@@ -198,7 +198,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     /// Handlers of events return no errors. Instead, a handler stores an error in the effects, and the loop checks for
     /// it before the next round.
     #[inline]
-    fn next(&mut self) -> Option<Time> {
+    fn next_round_time(&mut self) -> Option<Time> {
         let next = self.effects.agenda.advance_to_next_time();
         next.filter(|&now| now < Time::END && self.effects.refusal.is_none())
     }
@@ -209,13 +209,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     }
 
     #[inline]
-    fn end_round(&mut self, now: Time) -> ControlFlow<()> {
+    fn finish_round_or_stop(&mut self, now: Time) -> ControlFlow<()> {
         M::Order::end_round(self, now)
     }
 
     #[cold]
     fn check_interruption(&self) -> Result<(), StopOrMemoryInterruption> {
-        interrupt::check_interruption()
+        interrupt::fail_if_stopped_or_out_of_memory()
     }
 }
 
@@ -261,7 +261,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
         self.fabric.report_links(self.observer);
         let events = self.effects.progress.events;
         self.observer
-            .on_loop_counted(&self.tile_groups.count_events(events));
+            .on_event_loop_statistics(&self.tile_groups.event_and_tile_group_counts(events));
         Ok(outcome)
     }
 
@@ -277,21 +277,24 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
             failures: self.failures.take_outcomes(),
             messages: self.fabric.message_count(),
         };
-        self.collectives.add_counts_to(&mut outcome);
+        self.collectives
+            .write_answer_counts_to_outcome(&mut outcome);
         outcome
     }
 
     /// Runs the event loop until no event is pending.
     fn run_events(&mut self) -> Result<(), ReplayError> {
-        self.start_feeds();
-        self.notify_feeds(Time::ZERO);
+        self.schedule_failures_and_first_feed_wakes();
+        self.notify_feeds_of_ends_and_wakes(Time::ZERO);
         event_loop::run(self)?;
         if self.effects.agenda.advance_to_next_time() == Some(Time::END) {
             return Err(ReplayError::TooLong);
         }
         let mismatch = self.collectives.first_mismatch();
         let disagreement = mismatch.and_then(|mismatch| {
-            self.call_with_stuck_diagnosis(|diagnosis| diagnosis.describe_mismatch(mismatch))
+            self.call_with_stuck_diagnosis_inputs(|diagnosis| {
+                diagnosis.error_for_mismatched_collectives(mismatch)
+            })
         });
         if let Some(refusal) = self.effects.refusal.take().or(disagreement) {
             return Err(refusal.into());
@@ -302,19 +305,20 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
                 .dissolve_all(&mut self.flow, lanes, effects);
             let failures =
                 failures::describe_failures(&self.failures, &self.flow, &mut self.fabric);
-            let stuck =
-                self.call_with_stuck_diagnosis(|diagnosis| diagnosis.diagnose_deadlock(failures));
+            let stuck = self.call_with_stuck_diagnosis_inputs(|diagnosis| {
+                diagnosis.diagnose_deadlock(failures)
+            });
             return Err(ReplayError::Stuck(Box::new(stuck)));
         }
         Ok(())
     }
 
     /// Calls `say` with the loop state that a diagnosis of a deadlock needs.
-    fn call_with_stuck_diagnosis<T>(
+    fn call_with_stuck_diagnosis_inputs<T>(
         &self,
         say: impl FnOnce(&StuckDiagnosisInputs<'_, '_>) -> T,
     ) -> T {
-        let chunks = self.collectives.chunk_executor();
+        let chunks = self.collectives.message_simulator();
         say(&StuckDiagnosisInputs {
             flow: &self.flow,
             launches: &self.launches,
@@ -331,12 +335,12 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
     /// Submits this instant's messages, and the loads and stores that cross the network. First withdraws analytical
     /// answers that reserve links of this traffic.
     #[inline]
-    fn submit_messages(&mut self, now: Time) {
+    fn submit_messages_and_memory_accesses(&mut self, now: Time) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         if !effects.accesses.is_empty() {
             self.collectives
                 .materialize_runs_for_accesses(fabric, effects, now);
-            fabric.submit_accesses(now, effects);
+            fabric.submit_accesses_over_network(now, effects);
         }
         if !effects.sends.is_empty() {
             self.collectives
@@ -349,7 +353,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
     /// Settles collectives in which members have newly arrived. Must be called when no event is left at `now`.
     fn settle_collectives(&mut self, now: Time) {
         let mut arrivals = std::mem::take(&mut self.effects.arrivals);
-        arrivals.sort_unstable_by_key(|&run| self.collectives.content_of(run));
+        arrivals
+            .sort_unstable_by_key(|&run| self.collectives.arrival_independent_sort_key_of_run(run));
         for &run in &arrivals {
             let effects = &mut self.effects;
             if self.settings.comm == CommTiming::Model {
@@ -369,14 +374,15 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
     /// Redistributes the bandwidth of memories' links if accesses began or ended at this instant and no event of the
     /// instant is left. Returns true if any bandwidth was redistributed.
     #[inline]
-    fn settle_memories(&mut self, now: Time) -> bool {
+    fn redistribute_memory_bandwidth(&mut self, now: Time) -> bool {
         let (mut next, mut settled) = (0, false);
-        while let Some(memory) = self.fabric.unsettled_memory(next) {
+        while let Some(memory) = self.fabric.find_next_unsettled_memory(next) {
             next = memory + 1;
             // When an access to one memory ends, accesses to another may start at the same instant, so compute rates
             // only after all events of the instant.
             if !self.effects.agenda.has_event_at(now) {
-                self.fabric.settle_memory(now, memory, &mut self.effects);
+                self.fabric
+                    .redistribute_memory_bandwidth(now, memory, &mut self.effects);
                 self.run_follow_ups(now);
                 settled = true;
             }
@@ -394,13 +400,13 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
 
     #[inline(never)]
     fn notify_and_follow_up(&mut self, now: Time) {
-        self.effects.clear_follow_up();
+        self.effects.clear_follow_up_flag();
         for (instance, node) in self.effects.began.drain(..) {
             self.observer.on_transfer_began(now, instance, node);
         }
         for record in self.effects.records.drain(..) {
             self.observer.on_collective_ended(&record);
         }
-        M::Order::follow_up(self, now);
+        M::Order::do_follow_up_work(self, now);
     }
 }

@@ -11,7 +11,7 @@ use super::price_changes::RequestedDurationChanges;
 use super::split_sizes;
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Span;
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 use chakram_trace::graph::{CollectiveNode, Graph};
 use chakram_trace::matching::{
     CollectiveSignature, MemberCalls, MessageChannel, MessageDisagreement, MessageHalf,
@@ -29,7 +29,7 @@ pub(super) fn match_collectives(
     workload: &Workload,
     options: &ReplayOptions,
 ) -> Result<(), ReplayRefusal> {
-    renumber_shared_groups(plan, workload);
+    renumber_calls_in_shared_groups(plan, workload);
     let calls_of = workload.graphs().iter().map(|graph| {
         let calls = graph.calls().iter().map(|call| call.group).zip(0..);
         TraceCallsByGroupSlot::new(graph.group_slots().len(), calls)
@@ -45,10 +45,11 @@ pub(super) fn match_collectives(
     let mut before: Option<Arc<[PlannedCollective]>> = None;
     for same in callers.chunk_by(|a, b| a.0 == b.0) {
         let group = same[0].0.index();
-        let members: Vec<MemberCalls<'_>> = members_of(workload, &calls_of, same).collect();
-        let mut calls = collect_group_calls(plan, workload, same, &members)?;
+        let members: Vec<MemberCalls<'_>> =
+            calls_of_group_members(workload, &calls_of, same).collect();
+        let mut calls = collect_group_calls_and_check_members(plan, workload, same, &members)?;
         if options.comm == CommTiming::Model {
-            apply_changes_to_calls(plan, workload, &options.changes, &mut calls, &members);
+            apply_duration_changes_to_calls(plan, workload, &options.changes, &mut calls, &members);
         }
         // Groups with equal collectives are mostly adjacent, so compare each group only with the previous one.
         plan.groups[group].calls = match &before {
@@ -62,7 +63,7 @@ pub(super) fn match_collectives(
 }
 
 /// Returns the calls of each member that has a trace and uses the group of `callers`.
-fn members_of<'c>(
+fn calls_of_group_members<'c>(
     workload: &Workload,
     calls_of: &'c [TraceCallsByGroupSlot],
     callers: &[InstanceCommunicatorKey],
@@ -77,7 +78,7 @@ fn members_of<'c>(
 
 /// Returns the collectives of the group of `callers`, as the first member with a trace states them. Fails if the calls
 /// of another member differ.
-fn collect_group_calls(
+fn collect_group_calls_and_check_members(
     plan: &ReplayPlan,
     workload: &Workload,
     callers: &[InstanceCommunicatorKey],
@@ -91,7 +92,7 @@ fn collect_group_calls(
     };
     let calls = first
         .iter()
-        .map(|call| build_call_plan(workload, group, call));
+        .map(|call| build_planned_collective(workload, group, call));
     let mut calls: Vec<PlannedCollective> = calls.collect::<Result<_, _>>()?;
     // The first member with a trace that never uses the group.
     let mut silent = None;
@@ -115,7 +116,7 @@ fn collect_group_calls(
     };
     let Some(found) = find_disagreement(&first, members.chain(silent), signature) else {
         for (place, call) in calls.iter_mut().enumerate() {
-            call.recorded = longest_recorded_transfer(workload, all, place);
+            call.recorded = longest_recorded_transfer_if_size_unknown(workload, all, place);
         }
         return Ok(calls);
     };
@@ -133,7 +134,7 @@ fn collect_group_calls(
 }
 
 /// Changes the durations of `calls`, the collectives issued by `members`, as the options request.
-fn apply_changes_to_calls(
+fn apply_duration_changes_to_calls(
     plan: &mut ReplayPlan,
     workload: &Workload,
     changes: &RequestedDurationChanges,
@@ -155,7 +156,7 @@ fn apply_changes_to_calls(
 
 /// Returns the longest transfer that a member recorded for a collective of unknown size. Returns `None` if the first
 /// member states a size.
-fn longest_recorded_transfer(
+fn longest_recorded_transfer_if_size_unknown(
     workload: &Workload,
     members: &[MemberCalls<'_>],
     place: usize,
@@ -207,7 +208,7 @@ fn root_rank(call: &CollectiveNode, group: &PlacedRankGroup) -> Rank {
 
 /// Renumbers an instance's collective calls if two of its communicators (slots of the graph) are bound to the same
 /// group.
-pub(super) fn renumber_shared_groups(plan: &mut ReplayPlan, workload: &Workload) {
+pub(super) fn renumber_calls_in_shared_groups(plan: &mut ReplayPlan, workload: &Workload) {
     for (i, instance) in workload.instances().iter().enumerate() {
         let slots = &plan.instances[i].slots;
         let mut groups: Vec<ReplayGroupId> = slots.iter().map(|slot| slot.group).collect();
@@ -227,7 +228,7 @@ pub(super) fn renumber_shared_groups(plan: &mut ReplayPlan, workload: &Workload)
     }
 }
 
-fn build_call_plan(
+fn build_planned_collective(
     workload: &Workload,
     group: &PlacedRankGroup,
     at: RankAndCommIndex,
@@ -286,7 +287,7 @@ pub(super) fn number_channels(
             alone.push(disagreement);
         }
         for half in found.sends.iter().chain(found.receives) {
-            plan.assign_match_index(half.at);
+            plan.assign_next_match_index_to_message_half(half.at);
         }
         plan.pairs += 1;
     }
@@ -363,8 +364,8 @@ pub(super) fn assign_message_matches(
             return Err(message_disagreement_error(workload, &disagreement));
         }
         for (send, receive) in found.matched_pairs() {
-            plan.assign_match_index(send);
-            plan.assign_match_index(receive);
+            plan.assign_next_match_index_to_message_half(send);
+            plan.assign_next_match_index_to_message_half(receive);
             plan.pairs += 1;
         }
     }
@@ -421,6 +422,6 @@ fn message_disagreement_error<S>(
 
 /// Formats a node for messages, as `rank 3 node 17 `name``.
 pub(super) fn describe_node(rank: Rank, graph: &Graph, node: NodeIndex) -> String {
-    let name = escape_name(graph.name(node));
+    let name = escape_and_shorten_name(graph.name(node));
     format!("rank {rank} node {} `{name}`", graph.id(node))
 }

@@ -4,7 +4,9 @@
 use super::Engine;
 use super::discipline::RequiredCollectiveBackendTraits;
 use super::ids::{InstanceId, InstanceIndex, InstanceNode};
-use super::tile_groups::{GROUPED, StepTakenByWholePart, UnpostedReadyNodes, is_shared};
+use super::tile_groups::{
+    GROUPED, StepTakenByWholePart, UnpostedReadyNodes, is_carried_out_per_member,
+};
 use crate::Observer;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
@@ -56,7 +58,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             observer.on_issued(now, id, node, kind);
         });
         // Kernels and host work take the same time on all members, so one event ends such a node on all members.
-        if !is_shared(kind) {
+        if !is_carried_out_per_member(kind) {
             let end = now
                 + self
                     .launches
@@ -86,31 +88,33 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
 
     /// Posts a tile group's collective: marks each member ready in the launch order of its communicator.
     #[inline(never)]
-    pub(super) fn post_for_all_members(
+    pub(super) fn post_collective_for_all_members(
         &mut self,
         now: Time,
         leader: InstanceIndex,
         node: NodeIndex,
     ) {
         self.tile_groups
-            .note_collective_ready(&self.flow, leader, node);
+            .note_leader_collective_ready(&self.flow, leader, node);
         for index in 0..self.tile_groups.member_count(leader) {
             let member = self.tile_groups.nth_member(leader, index);
-            let (slot, sequence) = self.flow.call_of_node(member, node);
+            let (slot, sequence) = self
+                .flow
+                .communicator_and_sequence_of_collective(member, node);
             if self
                 .collectives
-                .chunk_executor_mut()
+                .message_simulator_mut()
                 .groups
-                .mark_ready(slot, sequence, node.0)
+                .mark_ready_or_park_node(slot, sequence, node.0)
             {
-                self.queue_if_in_order(now, member, node);
+                self.queue_when_launch_order_allows(now, member, node);
             }
-            self.queue_parked(now, slot.group);
+            self.queue_parked_collectives_of_group(now, slot.group);
         }
     }
 
     /// Queues a node for its lane once the launch order allows the node on all members of its tile group.
-    pub(super) fn queue_if_in_order(
+    pub(super) fn queue_when_launch_order_allows(
         &mut self,
         now: Time,
         instance: InstanceIndex,
@@ -118,10 +122,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     ) {
         if !self.flow.instance(instance).has_flag(GROUPED) {
             self.enqueue_on_lane(now, instance, node);
-        } else if let Some(leader) =
-            self.tile_groups
-                .record_queued(&self.flow, now, InstanceNode { instance, node })
-        {
+        } else if let Some(leader) = self.tile_groups.record_queued_and_return_leader_if_last(
+            &self.flow,
+            now,
+            InstanceNode { instance, node },
+        ) {
             self.enqueue_on_lane(now, leader, node);
         }
     }
@@ -139,7 +144,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             observer.on_completed(now, id, node, kind);
         });
         let members = self.tile_groups.member_count(leader);
-        self.flow.count_completed(members as u64 - 1);
+        self.flow.add_completed_nodes(members as u64 - 1);
         if self.flow.instance(leader).left == 0 {
             for index in 1..members {
                 let follower = self.tile_groups.nth_member(leader, index);
@@ -156,7 +161,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             let left = ready.as_mut().map(|(ready, next)| (&mut **ready, *next));
             let effects = &mut self.effects;
             let groups = &mut self.tile_groups;
-            let Some(steps) = groups.settle_uneven(flow, lanes, effects, now, left) else {
+            let Some(steps) = groups.settle_step_of_some_members(flow, lanes, effects, now, left)
+            else {
                 return;
             };
             self.carry_out_part_steps(now, steps);
@@ -164,7 +170,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     }
 
     /// Splits a group into single instances, before one of the leader's nodes is posted.
-    pub(super) fn split_group(
+    pub(super) fn split_group_into_instances(
         &mut self,
         now: Time,
         leader: InstanceNode,
@@ -187,7 +193,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                 StepTakenByWholePart::Announce(instance, node, ends) => {
                     let effects = &mut self.effects;
                     self.tile_groups
-                        .schedule_part_ends(effects, instance, node, &ends);
+                        .schedule_ends_of_split_part(effects, instance, node, &ends);
                 }
                 StepTakenByWholePart::End(instance, node)
                     if self.flow.instance(instance).has_flag(GROUPED) =>

@@ -159,10 +159,19 @@ impl<'a> Messages<'a> {
             self.start_send(flow, effects, now, send);
             return;
         }
-        let ends = (running.npu, flow.peer_of_message(instance, index).1);
+        let ends = (
+            running.npu,
+            flow.peer_rank_and_npu_of_message(instance, index).1,
+        );
         let bytes = running.graph.bytes(node);
-        let key = (ends.0.0, 0, flow.launch_serial(instance) as u32, node.0, 0);
-        let pair = flow.match_of_message(instance, index);
+        let key = (
+            ends.0.0,
+            0,
+            flow.launch_index_of_instance(instance) as u32,
+            node.0,
+            0,
+        );
+        let pair = flow.match_index_of_message(instance, index);
         self.notify_send_transfers_begin::<D>(
             flow,
             effects,
@@ -171,7 +180,7 @@ impl<'a> Messages<'a> {
             fabric.needs_message_requests(),
         );
         let ports = fabric.open_ports(2);
-        let op = fabric.allocate_op(InFlightMessageContext::Send {
+        let op = fabric.allocate_message_op(InFlightMessageContext::Send {
             pair,
             sender: instance,
             node,
@@ -198,14 +207,14 @@ impl<'a> Messages<'a> {
         receive @ InstanceNode { instance, node }: InstanceNode,
     ) {
         let index = flow.instance(instance).graph.message_index(node);
-        let pair = flow.match_of_message(instance, index);
+        let pair = flow.match_index_of_message(instance, index);
         if D::MATCHES_AS_ISSUED {
             let rendezvous = fabric.needs_message_requests();
             self.match_half(flow, effects, pair, receive, true, rendezvous);
             if rendezvous {
                 self.send_request(flow, fabric, effects, now, receive);
             } else {
-                self.match_or_post(effects, now, pair, receive);
+                self.complete_receive_or_post(effects, now, pair, receive);
             }
         } else if self.keeps_recorded_time::<D>(flow.instance(instance).graph, index) {
             self.start_receive(flow, effects, now, receive, pair);
@@ -215,7 +224,7 @@ impl<'a> Messages<'a> {
             let state = &mut self.pairs[pair as usize];
             (state.posted, state.waiter) = (node.0 + 1, instance);
             if state.sent {
-                effects.begin_transfer(flow.instance(instance).id, node);
+                effects.queue_collective_begin_notification(flow.instance(instance).id, node);
             }
             if state.delivered {
                 effects.end_node::<D>(now, instance, node);
@@ -235,7 +244,7 @@ impl<'a> Messages<'a> {
     ) {
         let matched = pair != NONE;
         if !(matched && D::MATCHES_AS_ISSUED && rendezvous) {
-            effects.begin_transfer(flow.instance(instance).id, node);
+            effects.queue_collective_begin_notification(flow.instance(instance).id, node);
         }
         if matched && D::MATCHES_AS_ISSUED {
             self.match_half(flow, effects, pair, send, false, rendezvous);
@@ -243,7 +252,10 @@ impl<'a> Messages<'a> {
             let state = &mut self.pairs[pair as usize];
             state.sent = true;
             if let Some(receive) = state.posted.checked_sub(1) {
-                effects.begin_transfer(flow.instance(state.waiter).id, NodeIndex(receive));
+                effects.queue_collective_begin_notification(
+                    flow.instance(state.waiter).id,
+                    NodeIndex(receive),
+                );
             }
         }
     }
@@ -275,7 +287,7 @@ impl<'a> Messages<'a> {
             .chain([(half, is_receive)])
         {
             if receives || rendezvous {
-                effects.begin_transfer(flow.instance(instance).id, node);
+                effects.queue_collective_begin_notification(flow.instance(instance).id, node);
             }
         }
     }
@@ -292,15 +304,18 @@ impl<'a> Messages<'a> {
     ) {
         let running = flow.instance(instance);
         let index = running.graph.message_index(node);
-        let ends = (flow.peer_of_message(instance, index).1, running.npu);
+        let ends = (
+            flow.peer_rank_and_npu_of_message(instance, index).1,
+            running.npu,
+        );
         let bytes = running.graph.bytes(node);
-        effects.begin_transfer(running.id, node);
+        effects.queue_collective_begin_notification(running.id, node);
         // The key contains the receiver's node, because the sender has no node. It is unambiguous, because the sender's
         // NPU sends nothing else in this launch except in collectives.
-        let (serial, InstanceId(id)) = (flow.launch_serial(instance) as u32, running.id);
+        let (serial, InstanceId(id)) = (flow.launch_index_of_instance(instance) as u32, running.id);
         let key = (ends.0.0, 0, serial, id, node.0.into());
         let ports = fabric.open_ports(2);
-        let op = fabric.allocate_op(InFlightMessageContext::Mirrored {
+        let op = fabric.allocate_message_op(InFlightMessageContext::Mirrored {
             receiver: instance,
             node,
             ports,
@@ -310,7 +325,7 @@ impl<'a> Messages<'a> {
     }
 
     /// Completes a receive with the channel's oldest arrived message. If no message has arrived, posts the receive.
-    fn match_or_post(
+    fn complete_receive_or_post(
         &mut self,
         effects: &mut Effects,
         now: Time,
@@ -387,6 +402,6 @@ fn submit_message<D: EventOrderDiscipline, N: NetworkBackend>(
     if N::SHARED {
         fabric.submit_message::<D>(now, key, message, effects);
     } else {
-        fabric.pass_to_network(now, &message, effects);
+        fabric.pass_message_to_network(now, &message, effects);
     }
 }

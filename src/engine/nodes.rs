@@ -43,14 +43,19 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
 
     /// Completes a node. A member of a tile group waits for the others, so that all complete the node together.
     #[inline]
-    pub(super) fn complete_node(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
+    pub(super) fn complete_node_with_its_tile_group(
+        &mut self,
+        now: Time,
+        instance: InstanceIndex,
+        node: NodeIndex,
+    ) {
         let running = self.flow.instance(instance);
         if !running.has_flag(GROUPED | WATCHED) {
             self.complete_instance_node(now, instance, node);
         } else if running.has_flag(WATCHED) {
             // A run in which NPUs fail has no tile groups, so check the node's own instance.
             let node = InstanceNode { instance, node };
-            let groups = &self.collectives.chunk_executor().groups;
+            let groups = &self.collectives.message_simulator().groups;
             if self
                 .failures
                 .find_blocking_failed_rank(&self.flow, groups, node)
@@ -58,10 +63,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             {
                 self.complete_instance_node(now, instance, node.node);
             }
-        } else if let Some(leader) =
-            self.tile_groups
-                .record_ended(&self.flow, now, InstanceNode { instance, node })
-        {
+        } else if let Some(leader) = self.tile_groups.record_ended_and_return_leader_if_last(
+            &self.flow,
+            now,
+            InstanceNode { instance, node },
+        ) {
             self.complete_for_all_members(now, leader, node);
         }
     }
@@ -81,7 +87,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                 groups.note_end_of_collective(instance, node);
             }
             observer.on_completed(now, running.id, node, kind);
-            served = running.is_served_by_processor_model(kind);
+            served = running.is_kernel_served_by_processor_model(kind);
             if !served {
                 processors.free_lane::<M::Order>(effects, running, InstanceNode { instance, node });
             }
@@ -93,7 +99,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             self.flow.wake_dormant_nodes(effects, instance);
         }
         if served {
-            self.end_job(now, instance, node);
+            self.notify_processor_model_of_job_end(now, instance, node);
         }
         if !self.effects.delayed.is_empty() {
             self.start_delays(now);
@@ -102,7 +108,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
 
     /// Gives freed lanes to the nodes that queue for them, and then posts newly ready nodes.
     #[inline]
-    pub(super) fn dispatch_ready(&mut self, now: Time) {
+    pub(super) fn grant_lanes_and_post_ready_nodes(&mut self, now: Time) {
         if !self.effects.freed.is_empty() {
             self.grant_freed_lanes(now);
             self.start_deferred_accesses(now);
@@ -113,7 +119,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         let mut ready = std::mem::take(&mut self.effects.ready);
         if ready.len() > 1 {
             if self.launches.may_have_several_launches() {
-                ready.sort_unstable_by_key(|&word| self.flow.content_of(word));
+                ready.sort_unstable_by_key(|&word| self.flow.ordering_key_of_node(word));
             } else {
                 ready.sort_unstable();
             }
@@ -125,7 +131,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             if self.tile_groups.has_groups() {
                 let left = &ready[next..];
                 if self.tile_groups.is_out_of_turn(&self.flow, left) {
-                    self.split_group(now, InstanceNode { instance, node }, (&mut ready, next));
+                    self.split_group_into_instances(
+                        now,
+                        InstanceNode { instance, node },
+                        (&mut ready, next),
+                    );
                     continue;
                 }
             }
@@ -217,10 +227,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             }
             NodeKind::Receive => self.post_receive(now, instance, node),
             NodeKind::Collective if running.has_flag(GROUPED) => {
-                self.post_for_all_members(now, instance, node);
+                self.post_collective_for_all_members(now, instance, node);
             }
             NodeKind::Collective => self.post_collective(now, instance, node),
-            kind if running.is_served_by_processor_model(kind) => {
+            kind if running.is_kernel_served_by_processor_model(kind) => {
                 self.observer.on_issued(now, running.id, node, kind);
                 self.submit_job(now, instance, node);
             }
@@ -240,32 +250,34 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                 return;
             }
         }
-        let (slot, sequence) = self.flow.call_of_node(instance, node);
+        let (slot, sequence) = self
+            .flow
+            .communicator_and_sequence_of_collective(instance, node);
         // If a node does not wait for other members, it counts as ready in the launch order but starts without waiting
         // for its turn.
         let parked = if alone { NONE } else { node.0 };
         if self
             .collectives
-            .chunk_executor_mut()
+            .message_simulator_mut()
             .groups
-            .mark_ready(slot, sequence, parked)
+            .mark_ready_or_park_node(slot, sequence, parked)
             && !alone
         {
             self.enqueue_on_lane(now, instance, node);
         }
-        self.queue_parked(now, slot.group);
+        self.queue_parked_collectives_of_group(now, slot.group);
     }
 
     /// Queues a group's parked collectives for their lanes if the launch order now allows them to start.
     #[inline]
-    pub(super) fn queue_parked(&mut self, now: Time, group: GroupIndex) {
+    pub(super) fn queue_parked_collectives_of_group(&mut self, now: Time, group: GroupIndex) {
         while let Some(InstanceNode { instance, node }) = self
             .collectives
-            .chunk_executor_mut()
+            .message_simulator_mut()
             .groups
-            .next_parked(group)
+            .take_startable_parked_node(group)
         {
-            self.queue_if_in_order(now, instance, node);
+            self.queue_when_launch_order_allows(now, instance, node);
         }
     }
 
@@ -283,7 +295,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     /// Issues the node if its lane is free, otherwise queues it.
     #[inline]
     pub(super) fn enqueue_on_lane(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
-        if self.processors.take_lane(&self.flow, instance, node) {
+        if self
+            .processors
+            .take_lane_or_queue_node(&self.flow, instance, node)
+        {
             self.start_node(now, instance, node);
         } else {
             self.notify_for_each_member(instance, |observer, id| {
@@ -348,7 +363,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         instance: InstanceIndex,
         node: NodeIndex,
     ) {
-        let (slot, sequence) = self.flow.call_of_node(instance, node);
+        let (slot, sequence) = self
+            .flow
+            .communicator_and_sequence_of_collective(instance, node);
         let call = MemberCollectiveCall {
             running: self.flow.instance(instance),
             instance,

@@ -142,7 +142,7 @@ pub trait Observer {
     /// Called when `node` is ready but another node occupies its lane.
     fn on_lane_wait(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// Called when a launch begins. A job is one launch.
-    fn on_launched(&mut self, _now: Time, _launch: &BegunLaunchRecord) {}
+    fn on_launch_began(&mut self, _now: Time, _launch: &BegunLaunchRecord) {}
     /// Called when all nodes of a launch are complete.
     fn launch_ended(&mut self, _now: Time, _launch: &BegunLaunchRecord) {}
     /// Called when a processor has decided at which times an issued kernel runs.
@@ -156,13 +156,13 @@ pub trait Observer {
     /// Called at the end of a replay whose critical path was recorded. The path is in time order.
     fn critical_path(&mut self, _path: &[CriticalPathSegment]) {}
     /// Called at the end of a replay that counted the load of links.
-    fn on_links_measured(&mut self, _loads: &[BytesOverOneLink]) {}
+    fn on_link_loads_measured(&mut self, _loads: &[BytesOverOneLink]) {}
 
     /// Called at the end of the replay with the busy times of links and of the tiles' memory ports.
-    fn on_network_measured(&mut self, _occupancy: &BusyTileLinksAndMemoryPorts) {}
+    fn on_link_and_memory_port_busy_times(&mut self, _occupancy: &BusyTileLinksAndMemoryPorts) {}
 
     /// Called at the end of the replay with the statistics of its loop.
-    fn on_loop_counted(&mut self, _counts: &EventAndTileGroupCounts) {}
+    fn on_event_loop_statistics(&mut self, _counts: &EventAndTileGroupCounts) {}
     /// Returns true if the observer ignores all notifications, so the loop can skip them.
     fn is_nobody(&self) -> bool {
         false
@@ -209,8 +209,8 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     fn on_lane_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         (**self).on_lane_wait(now, instance, node);
     }
-    fn on_launched(&mut self, now: Time, launch: &BegunLaunchRecord) {
-        (**self).on_launched(now, launch);
+    fn on_launch_began(&mut self, now: Time, launch: &BegunLaunchRecord) {
+        (**self).on_launch_began(now, launch);
     }
     fn launch_ended(&mut self, now: Time, launch: &BegunLaunchRecord) {
         (**self).launch_ended(now, launch);
@@ -226,15 +226,15 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     fn critical_path(&mut self, path: &[CriticalPathSegment]) {
         (**self).critical_path(path);
     }
-    fn on_links_measured(&mut self, loads: &[BytesOverOneLink]) {
-        (**self).on_links_measured(loads);
+    fn on_link_loads_measured(&mut self, loads: &[BytesOverOneLink]) {
+        (**self).on_link_loads_measured(loads);
     }
 
-    fn on_network_measured(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
-        (**self).on_network_measured(occupancy);
+    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
+        (**self).on_link_and_memory_port_busy_times(occupancy);
     }
-    fn on_loop_counted(&mut self, counts: &EventAndTileGroupCounts) {
-        (**self).on_loop_counted(counts);
+    fn on_event_loop_statistics(&mut self, counts: &EventAndTileGroupCounts) {
+        (**self).on_event_loop_statistics(counts);
     }
     fn is_nobody(&self) -> bool {
         (**self).is_nobody()
@@ -288,9 +288,9 @@ impl<O: Observer> Observer for Option<O> {
             observer.on_lane_wait(now, instance, node);
         }
     }
-    fn on_launched(&mut self, now: Time, launch: &BegunLaunchRecord) {
+    fn on_launch_began(&mut self, now: Time, launch: &BegunLaunchRecord) {
         if let Some(observer) = self {
-            observer.on_launched(now, launch);
+            observer.on_launch_began(now, launch);
         }
     }
     fn launch_ended(&mut self, now: Time, launch: &BegunLaunchRecord) {
@@ -313,20 +313,20 @@ impl<O: Observer> Observer for Option<O> {
             observer.critical_path(path);
         }
     }
-    fn on_links_measured(&mut self, loads: &[BytesOverOneLink]) {
+    fn on_link_loads_measured(&mut self, loads: &[BytesOverOneLink]) {
         if let Some(observer) = self {
-            observer.on_links_measured(loads);
+            observer.on_link_loads_measured(loads);
         }
     }
 
-    fn on_network_measured(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
+    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
         if let Some(observer) = self {
-            observer.on_network_measured(occupancy);
+            observer.on_link_and_memory_port_busy_times(occupancy);
         }
     }
-    fn on_loop_counted(&mut self, counts: &EventAndTileGroupCounts) {
+    fn on_event_loop_statistics(&mut self, counts: &EventAndTileGroupCounts) {
         if let Some(observer) = self {
-            observer.on_loop_counted(counts);
+            observer.on_event_loop_statistics(counts);
         }
     }
 }
@@ -370,9 +370,9 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.0.on_lane_wait(now, instance, node);
         self.1.on_lane_wait(now, instance, node);
     }
-    fn on_launched(&mut self, now: Time, launch: &BegunLaunchRecord) {
-        self.0.on_launched(now, launch);
-        self.1.on_launched(now, launch);
+    fn on_launch_began(&mut self, now: Time, launch: &BegunLaunchRecord) {
+        self.0.on_launch_began(now, launch);
+        self.1.on_launch_began(now, launch);
     }
     fn launch_ended(&mut self, now: Time, launch: &BegunLaunchRecord) {
         self.0.launch_ended(now, launch);
@@ -391,17 +391,17 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.0.critical_path(path);
         self.1.critical_path(path);
     }
-    fn on_links_measured(&mut self, loads: &[BytesOverOneLink]) {
-        self.0.on_links_measured(loads);
-        self.1.on_links_measured(loads);
+    fn on_link_loads_measured(&mut self, loads: &[BytesOverOneLink]) {
+        self.0.on_link_loads_measured(loads);
+        self.1.on_link_loads_measured(loads);
     }
 
-    fn on_network_measured(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
-        self.0.on_network_measured(occupancy);
-        self.1.on_network_measured(occupancy);
+    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
+        self.0.on_link_and_memory_port_busy_times(occupancy);
+        self.1.on_link_and_memory_port_busy_times(occupancy);
     }
-    fn on_loop_counted(&mut self, counts: &EventAndTileGroupCounts) {
-        self.0.on_loop_counted(counts);
-        self.1.on_loop_counted(counts);
+    fn on_event_loop_statistics(&mut self, counts: &EventAndTileGroupCounts) {
+        self.0.on_event_loop_statistics(counts);
+        self.1.on_event_loop_statistics(counts);
     }
 }

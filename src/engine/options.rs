@@ -70,12 +70,12 @@ pub struct ReplayOptions {
 
 impl ReplayOptions {
     /// Returns true if the options change durations or make parts of the machine fail.
-    pub fn has_changes(&self) -> bool {
+    pub fn changes_durations_or_has_failures(&self) -> bool {
         !self.changes.is_empty() || !self.failures.is_empty()
     }
 
     /// Returns the default options, modified by `change`.
-    pub fn with_changes(change: impl FnOnce(&mut Self)) -> Self {
+    pub fn default_with_changes(change: impl FnOnce(&mut Self)) -> Self {
         let mut options = Self::default();
         change(&mut options);
         options

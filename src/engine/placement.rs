@@ -21,7 +21,7 @@ pub fn place_ranks(
     let Some(map) = map else {
         let most = machine.max_ranks();
         if (most + 1..=npus).contains(&ranks)
-            && let Some(domain) = machine.rank_domain()
+            && let Some(domain) = machine.dimension_with_npu_limit()
         {
             let dimension = &machine.topology().dimensions()[domain.dimension].name;
             let (used, of) = (domain.used, domain.npus);

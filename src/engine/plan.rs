@@ -16,7 +16,7 @@ use chakram_hardware::collective::PairBytesByPhase;
 use chakram_hardware::group::{GroupPlacement, PathsToNextAndAnyMember};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::topology::Topology;
-use chakram_trace::format::{CollectiveKind, escape_name};
+use chakram_trace::format::{CollectiveKind, escape_and_shorten_name};
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::matching::RankAndCommIndex;
 use chakram_trace::workload::{Workload, format_shortened_list};
@@ -162,7 +162,7 @@ pub(super) struct KernelAndOtherCountsOnLane {
 
 impl SharedGraphPlan {
     /// Returns the number of nodes on each NPU lane; `graph` must be the graph of this plan.
-    pub fn lane_nodes(&self, graph: &Graph) -> &[KernelAndOtherCountsOnLane] {
+    pub fn count_nodes_per_npu_lane(&self, graph: &Graph) -> &[KernelAndOtherCountsOnLane] {
         self.lane_nodes.get_or_init(|| {
             let mut nodes = vec![KernelAndOtherCountsOnLane::default(); self.lane_count as usize];
             for node in graph.nodes() {
@@ -180,7 +180,7 @@ impl SharedGraphPlan {
     }
 
     /// Returns true if every kernel has a known duration.
-    fn is_priced(&self) -> bool {
+    fn has_durations_of_all_kernels(&self) -> bool {
         self.unpriced.is_empty()
     }
 }
@@ -245,7 +245,7 @@ impl ReplayPlan {
             let class = machine.class_of_npu(npu);
             // Durations depend only on the graph and the NPU class. Ranks with equal graphs and classes therefore share
             // them, unless an option gives a rank its own.
-            let own = changes.rank_with_own_durations(instance.rank);
+            let own = changes.rank_if_it_may_have_own_durations(instance.rank);
             let key = (instance.graph.0, class, own);
             let index = match known.get(&key) {
                 Some(&index) => index,
@@ -291,7 +291,9 @@ impl ReplayPlan {
                     continue;
                 }
                 let priced = compute_graph_durations(graph, class, machine, instance, options);
-                let mut priced = priced.ok().filter(SharedGraphPlan::is_priced);
+                let mut priced = priced
+                    .ok()
+                    .filter(SharedGraphPlan::has_durations_of_all_kernels);
                 if let Some(priced) = &mut priced {
                     changes.change_graph_durations(
                         graph,
@@ -307,7 +309,7 @@ impl ReplayPlan {
             }
         }
         let (free, mostly_free) =
-            unpriced.check_untimed_kernels(workload, machine, options.compute, &basis)?;
+            unpriced.count_or_refuse_untimed_kernels(workload, machine, options.compute, &basis)?;
         basis.unknown += free;
         // A replay needs only a few recorded durations, because the report counts the nodes without one.
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
@@ -341,14 +343,14 @@ impl ReplayPlan {
         in_switch::check_switch_accesses(workload, machine)?;
         plan.bind_groups(workload, machine, backend);
         if M::Order::MATCHES_AS_ISSUED {
-            matching::renumber_shared_groups(&mut plan, workload);
+            matching::renumber_calls_in_shared_groups(&mut plan, workload);
             matching::number_channels(&mut plan, workload, options.allow_unmatched)?;
         } else {
             matching::match_collectives(&mut plan, workload, options)?;
             matching::assign_message_matches(&mut plan, workload)?;
             plan.check_untimed_communication(workload, options)?;
         }
-        tile_checks::check_tile_machine(&plan, workload, machine, options)?;
+        tile_checks::check_job_fits_tile_machine(&plan, workload, machine, options)?;
         changes.check_changes_match_nodes(&plan.changes, workload)?;
         Ok(plan)
     }
@@ -380,7 +382,10 @@ impl ReplayPlan {
     }
 
     /// Assigns the next match index to one half of a message.
-    pub(super) fn assign_match_index(&mut self, (instance, message): RankAndCommIndex) {
+    pub(super) fn assign_next_match_index_to_message_half(
+        &mut self,
+        (instance, message): RankAndCommIndex,
+    ) {
         self.instances[instance as usize].pairs[message as usize] = self.pairs;
     }
 }
@@ -390,6 +395,9 @@ pub(super) fn group_text(group: &PlacedRankGroup) -> String {
     let members = format_shortened_list(group.members.iter().map(|m| m.0));
     match &group.name {
         None => format!("group of ranks {members}"),
-        Some(name) => format!("group `{}` of ranks {members}", escape_name(name)),
+        Some(name) => format!(
+            "group `{}` of ranks {members}",
+            escape_and_shorten_name(name)
+        ),
     }
 }

@@ -8,7 +8,7 @@ use crate::options::CommTiming;
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::random::split_mix;
 use chakram_base::units::Span;
-use chakram_trace::format::{CollectiveKind, escape_name};
+use chakram_trace::format::{CollectiveKind, escape_and_shorten_name};
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use std::str::FromStr;
 mod pattern;
 
 use pattern::{
-    KernelPattern, KernelPatternMatcher, PatternField, check_class, matches_glob,
+    KernelPattern, KernelPatternMatcher, PatternField, check_kernel_class_name, matches_glob,
     split_pattern_property,
 };
 
@@ -75,7 +75,7 @@ impl FromStr for KernelDurationChange {
         let (pattern, time) = split_assignment(text)?;
         let (field, glob) = split_pattern_property(pattern);
         if field == PatternField::Class && !glob.contains(['*', '?']) {
-            check_class(glob)?;
+            check_kernel_class_name(glob)?;
         }
         Ok(Self {
             text: text.to_owned(),
@@ -234,7 +234,7 @@ impl RequestedDurationChanges {
     }
 
     /// Returns `rank` if the changes may give this rank durations of its own, otherwise `None`.
-    pub(crate) fn rank_with_own_durations(&self, rank: Rank) -> Option<Rank> {
+    pub(crate) fn rank_if_it_may_have_own_durations(&self, rank: Rank) -> Option<Rank> {
         let is_slow = self.slow.iter().any(|(slow, _)| *slow == rank);
         (is_slow || self.jitter.is_some()).then_some(rank)
     }
@@ -369,7 +369,7 @@ impl RequestedDurationChanges {
         }
         let listed = |words: &mut dyn Iterator<Item = &str>| {
             words
-                .map(escape_name)
+                .map(escape_and_shorten_name)
                 .map(|word| word.to_string())
                 .collect::<Vec<_>>()
                 .join(", ")
@@ -386,7 +386,7 @@ impl RequestedDurationChanges {
         Err(ReplayRefusal::new(
             format!(
                 "`{}` matches none of the {what} of the job",
-                escape_name(&idle.change)
+                escape_and_shorten_name(&idle.change)
             ),
             hint,
         ))
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_say_what_they_expect() {
+    fn duration_changes_parse_or_say_what_is_expected() {
         let change: KernelDurationChange = "shape:gemm*m=1024*=0.5x".parse().unwrap();
         assert_eq!(change.time, DurationAdjustment::Factor(0.5));
         assert_eq!(

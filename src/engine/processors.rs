@@ -46,7 +46,7 @@ impl<'a> Processors<'a> {
 
     /// Gives a node its lane if the lane is free; otherwise queues the node. Returns true if the node took the lane.
     #[inline(always)]
-    pub fn take_lane(
+    pub fn take_lane_or_queue_node(
         &mut self,
         flow: &Dataflow<'_>,
         instance: InstanceIndex,
@@ -74,7 +74,7 @@ impl<'a> Processors<'a> {
             if running.has_flag(TURNS) {
                 self.lanes.count_turn_completion(lane);
             }
-            if self.lanes.release_lane::<D>(lane) {
+            if self.lanes.free_lane_and_say_if_to_offer::<D>(lane) {
                 effects.freed.push((instance, lane));
             }
         }
@@ -119,7 +119,7 @@ impl<'a> Processors<'a> {
 impl RunningRankInstance<'_> {
     /// Returns true if a node is a kernel that a processor model serves.
     #[inline]
-    pub fn is_served_by_processor_model(&self, kind: NodeKind) -> bool {
+    pub fn is_kernel_served_by_processor_model(&self, kind: NodeKind) -> bool {
         self.has_flag(SERVED) && kind == NodeKind::Compute
     }
 }

@@ -31,14 +31,14 @@ type JobCopyAndRankIndex = (u32, u32);
 /// # Errors
 ///
 /// Returns the errors of `replay`.
-pub fn replay_representatives<T, E>(
+pub fn replay_one_copy_or_all_ranks<T, E>(
     workload: &Workload,
     machine: &Machine,
     options: &ReplayOptions,
     copies: &[Vec<u32>],
     replay: impl Fn(&Workload) -> Result<(T, bool), E>,
 ) -> Result<T, E> {
-    if let Some(part) = extract_representatives(workload, machine, options, copies)
+    if let Some(part) = extract_first_copy_of_job(workload, machine, options, copies)
         && let (answer, true) = replay(&part)?
     {
         return Ok(answer);
@@ -85,7 +85,7 @@ impl Observer for CopyRepresentsJobChecker {
 /// Returns the part of `workload` that belongs to the first of `copies`. Members of other copies are absent from it,
 /// and arrive together with the first copy's members. Returns `None` if there is only one copy, or if copies may behave
 /// differently on `machine`.
-fn extract_representatives(
+fn extract_first_copy_of_job(
     workload: &Workload,
     machine: &Machine,
     options: &ReplayOptions,
@@ -119,7 +119,7 @@ fn extract_representatives(
     };
     let alike = first.iter().enumerate().all(|(at, &rank)| {
         let own = &instances[rank as usize];
-        comparison.has_members_in_first_copy(own)
+        comparison.has_all_group_members_in_first_copy(own)
             && others.iter().all(|other| {
                 let other = &instances[other[at] as usize];
                 comparison.are_equal_instances(own, other)
@@ -147,7 +147,7 @@ struct JobCopyComparison<'a> {
 impl JobCopyComparison<'_> {
     /// `instance` must belong to the first copy. Returns true if every member of `instance`'s groups has a counterpart
     /// in the first copy of the job.
-    fn has_members_in_first_copy(&self, instance: &GraphBoundToRank) -> bool {
+    fn has_all_group_members_in_first_copy(&self, instance: &GraphBoundToRank) -> bool {
         instance.groups.iter().all(|group| {
             let members = &self.workload.groups()[group.index()].members;
             let places = members.iter().map(|member| self.places[member.index()]);
@@ -171,7 +171,7 @@ impl JobCopyComparison<'_> {
             let mut pairs = a.groups.iter().zip(&b.groups);
             pairs.all(|(a, b)| {
                 let [a, b] = [a, b].map(|group| &self.workload.groups()[group.index()].members);
-                a == b || self.are_placed_alike(a, b)
+                a == b || self.are_rank_lists_placed_alike(a, b)
             })
         };
         let peers = || {
@@ -183,7 +183,7 @@ impl JobCopyComparison<'_> {
                 of_a.0 == own_a.0
                     && of_b.0 == own_b.0
                     && of_a.1 == of_b.1
-                    && self.are_placed_alike(&[a.rank, to_a], &[b.rank, to_b])
+                    && self.are_rank_lists_placed_alike(&[a.rank, to_a], &[b.rank, to_b])
             })
         };
         a.graph == b.graph
@@ -199,13 +199,14 @@ impl JobCopyComparison<'_> {
     }
 
     /// Returns true if two lists of ranks are placed equivalently in every dimension of the machine.
-    fn are_placed_alike(&self, a: &[Rank], b: &[Rank]) -> bool {
+    fn are_rank_lists_placed_alike(&self, a: &[Rank], b: &[Rank]) -> bool {
         let topology = self.machine.topology();
         let npus =
             |ranks: &[Rank]| Vec::from_iter(ranks.iter().map(|&rank| self.npu_of_rank(rank)));
         let (a, b) = (npus(a), npus(b));
         let along = |d: usize| {
-            layout_along_dimension(topology, &a, d) == layout_along_dimension(topology, &b, d)
+            npu_layout_along_dimension(topology, &a, d)
+                == npu_layout_along_dimension(topology, &b, d)
         };
         a.len() == b.len() && (0..topology.dimensions().len()).all(along)
     }
@@ -214,7 +215,7 @@ impl JobCopyComparison<'_> {
 /// Returns the coordinates of `npus` along dimension `d`, in a form that is equal for equivalent placements. In
 /// switched dimensions, it matters only which coordinates are equal, so distinct coordinates are numbered in the order
 /// of first use. In wired dimensions, the result gives each NPU's distance from the first NPU.
-pub(super) fn layout_along_dimension(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
+pub(super) fn npu_layout_along_dimension(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
     let coordinates: Vec<u32> = npus
         .iter()
         .map(|&npu| topology.coordinate_of(npu, d))
@@ -245,7 +246,7 @@ mod tests {
 
     /// Returns a job of four ranks. Odd ranks compute for 10 us and even ranks for `even` us. All ranks then take part
     /// in an all-reduce of 1 MB.
-    fn build_four_rank_job(even: u64) -> Workload {
+    fn build_four_rank_all_reduce_job(even: u64) -> Workload {
         let mut builder = WorkloadBuilder::default();
         let graphs = [even, 10].map(|us| {
             let mut graph = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 10);
@@ -271,7 +272,7 @@ mod tests {
                 .receive_node(&NodeView::new(2, "sum", sum), &[1])
                 .unwrap();
             let (graph, binding) = graph.finish_graph().unwrap();
-            (builder.add_graph(graph), binding)
+            (builder.add_or_reuse_equal_graph(graph), binding)
         });
         for rank in 0..4 {
             let (graph, binding) = graphs[rank as usize % 2].clone();
@@ -285,13 +286,17 @@ mod tests {
     }
 
     /// Returns the number of ranks in each replay, and whether its result equals that of a replay of all ranks.
-    fn compare_with_full_replay(even: u64, network: NetworkModelKind) -> (Vec<usize>, bool) {
+    fn replay_rank_counts_and_equality_to_full(
+        even: u64,
+        network: NetworkModelKind,
+    ) -> (Vec<usize>, bool) {
         let machine = "name = \"four\"\n[npu.one]\npeak = { bf16 = \"1 TFLOP/s\" }\nmemory_bandwidth = \"1 TB/s\"\n\
             memory_latency = \"0\"\nmemory_capacity = \"1 GB\"\nlanes = 2\nhost_lanes = 1\n[[dimension]]\n\
             name = \"all\"\nshape = \"switch\"\nsize = 4\nbandwidth = \"100 GB/s\"\nlatency = \"1 us\"\n\
             algorithm = \"ring\"\n";
         let machine = Machine::parse(machine, "machine").unwrap();
-        let options = ReplayOptions::with_changes(|options| options.network = Some(network));
+        let options =
+            ReplayOptions::default_with_changes(|options| options.network = Some(network));
         let sizes = RefCell::new(Vec::new());
         let replay = |workload: &Workload| {
             sizes.borrow_mut().push(workload.instances().len());
@@ -299,9 +304,10 @@ mod tests {
             let (outcome, check) = compiled.run(CopyRepresentsJobChecker::new(&compiled))?;
             Ok::<_, ReplayError>((outcome.makespan, check.represents_all()))
         };
-        let workload = build_four_rank_job(even);
+        let workload = build_four_rank_all_reduce_job(even);
         let copies = [vec![0, 1], vec![2, 3]];
-        let one = replay_representatives(&workload, &machine, &options, &copies, replay).unwrap();
+        let one =
+            replay_one_copy_or_all_ranks(&workload, &machine, &options, &copies, replay).unwrap();
         let all = replay(&workload).unwrap().0;
         sizes.borrow_mut().pop();
         (sizes.take(), one == all)
@@ -310,12 +316,18 @@ mod tests {
     #[test]
     fn a_copy_stands_for_others_if_all_come_to_their_collectives_together() {
         let free = NetworkModelKind::ContentionFree;
-        assert_eq!(compare_with_full_replay(10, free), (vec![2], true));
-        assert_eq!(compare_with_full_replay(4, free), (vec![2, 4], true));
+        assert_eq!(
+            replay_rank_counts_and_equality_to_full(10, free),
+            (vec![2], true)
+        );
+        assert_eq!(
+            replay_rank_counts_and_equality_to_full(4, free),
+            (vec![2, 4], true)
+        );
         // On a network with contention, messages of the other copies affect the result, so the engine replays all
         // ranks.
         assert_eq!(
-            compare_with_full_replay(10, NetworkModelKind::Ports),
+            replay_rank_counts_and_equality_to_full(10, NetworkModelKind::Ports),
             (vec![4], true)
         );
     }

@@ -41,7 +41,7 @@ impl<'a> RunSettings<'a> {
             collectives_alone: M::Order::AT_ONCE
                 && N::SHARED
                 && !many
-                && can_run_collectives_alone(prepared),
+                && has_only_sequential_all_rank_collectives(prepared),
             aggregate: prepared.aggregate,
             comm: prepared.comm,
             sends_end_on_arrival: M::Order::SENDS_END_ON_ARRIVAL
@@ -55,7 +55,7 @@ impl<'a> RunSettings<'a> {
 /// Returns true if NPUs share a memory channel. The order in which members complete a collective may then affect other
 /// operations.
 fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
-    let remote = prepared.machine.first_remote_memory();
+    let remote = prepared.machine.unnamed_remote_memory();
     remote.is_some_and(|remote| remote.attachment != MemoryAttachment::PerNpu)
         && prepared.workload().graphs().iter().any(|graph| {
             let mut kinds = graph.nodes().map(|node| graph.kind(node));
@@ -64,7 +64,7 @@ fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
 }
 
 /// Returns true if all traffic belongs to collectives of all ranks, and each rank runs them one at a time.
-fn can_run_collectives_alone(prepared: &CompiledReplay<'_>) -> bool {
+fn has_only_sequential_all_rank_collectives(prepared: &CompiledReplay<'_>) -> bool {
     let plan = &prepared.plan;
     let ranks = plan.instances.len();
     let groups = plan.groups.iter();

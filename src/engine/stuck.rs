@@ -11,7 +11,7 @@ use super::lanes::{FREE, LanesOfAllNpus};
 use super::launch::LaunchSerial;
 use super::plan::NONE;
 use chakram_base::ids::{MemberIndex, NodeIndex};
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 use chakram_trace::graph::NodeKind;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +54,7 @@ impl StuckDiagnosisInputs<'_, '_> {
                     instance: InstanceIndex(i as u32),
                     node,
                 };
-                if !self.is_posted(vertex) {
+                if !self.is_ready_but_incomplete(vertex) {
                     continue;
                 }
                 // The search for a cycle starts from the first waiting node, even if the error does not name it.
@@ -87,16 +87,18 @@ impl StuckDiagnosisInputs<'_, '_> {
             launch: self
                 .launches
                 .may_have_several_launches()
-                .then_some(LaunchSerial(self.flow.launch_serial(instance))),
-            rank: self.flow.rank_of(instance).rank,
+                .then_some(LaunchSerial(self.flow.launch_index_of_instance(instance))),
+            rank: self.flow.rank_binding_of_instance(instance).rank,
             id: graph.id(node),
-            name: escape_name(graph.name(node)),
+            name: escape_and_shorten_name(graph.name(node)),
             index: node,
         }
     }
 
     fn is_complete(&self, InstanceNode { instance, node }: InstanceNode) -> bool {
-        self.flow.count_open_dependencies(instance, node).is_none()
+        self.flow
+            .open_dependency_count_of_node(instance, node)
+            .is_none()
     }
 
     /// Describes why a posted node waits, and returns one of the nodes that it waits for.
@@ -121,7 +123,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         if self
             .flow
             .instance(instance)
-            .is_served_by_processor_model(kind)
+            .is_kernel_served_by_processor_model(kind)
         {
             return (
                 "its processor, which has not scheduled the node".to_owned(),
@@ -130,12 +132,12 @@ impl StuckDiagnosisInputs<'_, '_> {
         }
         if self.as_issued {
             return match kind {
-                NodeKind::Receive => self.describe_wait_in_channel(vertex),
+                NodeKind::Receive => self.describe_wait_of_message_half_in_channel(vertex),
                 kind => self
                     .describe_wait_for_lane(vertex)
                     .unwrap_or_else(|| match kind {
-                        NodeKind::Send => self.describe_wait_in_channel(vertex),
-                        NodeKind::Collective => self.describe_wait_in_collective(vertex),
+                        NodeKind::Send => self.describe_wait_of_message_half_in_channel(vertex),
+                        NodeKind::Collective => self.describe_wait_for_members_or_chunks(vertex),
                         _ => ("an event that never occurred".to_owned(), None),
                     }),
             };
@@ -163,9 +165,9 @@ impl StuckDiagnosisInputs<'_, '_> {
         let graph = self.flow.instance(instance).graph;
         let index = graph.message_index(node);
         let message = &graph.messages()[index];
-        let peer = self.flow.rank_of(instance).peers[message.peer as usize];
+        let peer = self.flow.rank_binding_of_instance(instance).peers[message.peer as usize];
         let pair = self.flow.instance(instance).planned.pairs[index];
-        let other = self.flow.instance_in_same_launch(instance, peer);
+        let other = self.flow.instance_of_rank_in_same_launch(instance, peer);
         let half = other.map(|other| {
             let pairs = &self.flow.instance(other).planned.pairs;
             let messages = self.flow.instance(other).graph.messages();
@@ -198,9 +200,11 @@ impl StuckDiagnosisInputs<'_, '_> {
         if self.comm.never_waits(graph, node) {
             return None;
         }
-        let (slot, sequence) = self.flow.call_of_node(instance, node);
+        let (slot, sequence) = self
+            .flow
+            .communicator_and_sequence_of_collective(instance, node);
         let group = &self.groups[slot.group];
-        let before = group.blocked_by(slot.member, sequence)?;
+        let before = group.collective_that_member_must_start_before(slot.member, sequence)?;
         let other = self.node_of_collective_call(instance, slot.group, before);
         let text = other.map_or_else(String::new, |other| {
             format!(": {}", self.describe_state(other))
@@ -218,7 +222,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         let InstanceNode { instance, node } = vertex;
         let lane = self.flow.instance(instance).lane_of_node(node)?;
         let holder = match self.lanes.holder_of_lane(lane) {
-            FREE => return self.describe_wait_for_launch(vertex, lane),
+            FREE => return self.describe_lane_reserved_for_earlier_launch(vertex, lane),
             holder => unpack_node(holder),
         };
         if holder == vertex {
@@ -232,7 +236,7 @@ impl StuckDiagnosisInputs<'_, '_> {
     }
 
     /// Describes a lane that is free but reserved for an earlier launch.
-    fn describe_wait_for_launch(
+    fn describe_lane_reserved_for_earlier_launch(
         &self,
         InstanceNode { instance, .. }: InstanceNode,
         lane: u32,
@@ -255,7 +259,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         });
         let text = format!(
             "its lane, which is reserved for launch {}{state}",
-            self.flow.launch_serial(turn)
+            self.flow.launch_index_of_instance(turn)
         );
         Some((text, before))
     }
@@ -265,25 +269,28 @@ impl StuckDiagnosisInputs<'_, '_> {
         InstanceNode { instance, node }: InstanceNode,
     ) -> (String, Option<InstanceNode>) {
         const SHOWN: usize = 4;
-        let (slot, sequence) = self.flow.call_of_node(instance, node);
+        let (slot, sequence) = self
+            .flow
+            .communicator_and_sequence_of_collective(instance, node);
         let running = &self.groups[slot.group];
         let group = running.plan;
         let mut missing = Vec::new();
         for (member, rank) in group.members.iter().enumerate() {
             let member = MemberIndex(member as u32);
-            let Some(other) = running.instance_of_rank(*rank) else {
+            let Some(other) = running.program_instance_index_of_rank(*rank) else {
                 continue;
             };
             if !self
                 .comm
-                .waits_for_recorded_end(running, sequence, slot.member, member)
+                .begins_only_after_other_started(running, sequence, slot.member, member)
             {
                 continue;
             }
             let own = self.node_of_collective_call(other, slot.group, sequence);
             // If members launch together, none of them arrives before all are ready.
             let arrived = self.has_arrived(slot.group, sequence, member);
-            let there = arrived.unwrap_or_else(|| own.is_some_and(|own| self.is_posted(own)));
+            let there =
+                arrived.unwrap_or_else(|| own.is_some_and(|own| self.is_ready_but_incomplete(own)));
             if !there {
                 missing.extend(own);
             }
@@ -320,7 +327,9 @@ impl StuckDiagnosisInputs<'_, '_> {
     ) -> Option<InstanceNode> {
         let calls = self.flow.instance(instance).graph.calls();
         let of = |node| {
-            let (slot, own) = self.flow.call_of_node(instance, node);
+            let (slot, own) = self
+                .flow
+                .communicator_and_sequence_of_collective(instance, node);
             (slot.group, own) == (group, sequence)
         };
         let call = calls.iter().find(|call| of(call.node))?;
@@ -334,7 +343,7 @@ impl StuckDiagnosisInputs<'_, '_> {
     fn describe_state(&self, vertex: InstanceNode) -> String {
         let left = match self
             .flow
-            .count_open_dependencies(vertex.instance, vertex.node)
+            .open_dependency_count_of_node(vertex.instance, vertex.node)
         {
             None => "is complete".to_owned(),
             Some(0) => "is ready".to_owned(),
@@ -354,7 +363,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         // Each node waits for at most one next node, so the walk ends at the first repeated node.
         while seen.insert(at) {
             path.push(at);
-            let next = if self.is_posted(at) {
+            let next = if self.is_ready_but_incomplete(at) {
                 self.describe_wait_of_node(at).1
             } else {
                 blockers.find_blocking_node(self, at)
@@ -369,7 +378,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         let cycle = &path[from..];
         let named = cycle.iter().enumerate().filter(|&(i, &vertex)| {
             let before = cycle[(i + cycle.len() - 1) % cycle.len()];
-            self.is_posted(vertex) || self.is_posted(before)
+            self.is_ready_but_incomplete(vertex) || self.is_ready_but_incomplete(before)
         });
         named
             .map(|(_, &vertex)| self.node_reference(vertex))
@@ -378,13 +387,13 @@ impl StuckDiagnosisInputs<'_, '_> {
 
     /// Returns true if a member of a collective has arrived, or `None` if no member has arrived.
     fn has_arrived(&self, group: GroupIndex, sequence: u32, member: MemberIndex) -> Option<bool> {
-        let run = self.groups[group].run(sequence)?;
+        let run = self.groups[group].run_index_of_collective(sequence)?;
         Some(self.runs[run].nodes_of_members()[member.index()] != NONE)
     }
 
     /// Returns true if a node is incomplete although all its dependencies are complete.
-    fn is_posted(&self, InstanceNode { instance, node }: InstanceNode) -> bool {
-        self.flow.is_posted(instance, node)
+    fn is_ready_but_incomplete(&self, InstanceNode { instance, node }: InstanceNode) -> bool {
+        self.flow.is_ready_or_issued(instance, node)
     }
 }
 

@@ -42,11 +42,11 @@ pub(super) fn place_ranks_on_cores(
             None => refuse(format!(
                 "the trace of rank {rank} names no core, but other traces do"
             )),
-            Some(at) if (0..2).any(|d| at[d] >= tiles.core_count(d)) => refuse(format!(
+            Some(at) if (0..2).any(|d| at[d] >= tiles.cores_along_dimension(d)) => refuse(format!(
                 "the trace of rank {rank} names core {}, but machine `{}` has cores from (0, 0) to {}",
                 format_coordinates(at),
                 machine.name(),
-                format_coordinates([0, 1].map(|d| tiles.core_count(d) - 1))
+                format_coordinates([0, 1].map(|d| tiles.cores_along_dimension(d) - 1))
             )),
             Some(at) => Ok(Npu(tiles.core_at(at))),
         }
@@ -56,7 +56,7 @@ pub(super) fn place_ranks_on_cores(
 }
 
 /// Fails if a job cannot run on a machine of tiles. Accepts all jobs on other machines.
-pub(super) fn check_tile_machine(
+pub(super) fn check_job_fits_tile_machine(
     plan: &ReplayPlan,
     workload: &Workload,
     machine: &Machine,
@@ -101,7 +101,7 @@ pub(super) fn check_tile_machine(
         return Ok(());
     }
     let closed = |a: Npu, b: Npu| {
-        let fault = topology.first_dimension(a, b).err()?;
+        let fault = topology.first_dimension_crossed_between(a, b).err()?;
         let [from, to] = [a, b].map(|npu| format_coordinates(tiles.coordinates_of_core(npu.0)));
         Some(format!(
             "no route from core {from} to core {to} of machine `{name}`, neither along x first nor \
@@ -138,10 +138,10 @@ pub(super) fn check_tile_machine(
             graph.kind(node) == NodeKind::RemoteMemory && graph.remote_memory(node).is_none()
         });
         let named = graph.remote_memories().iter();
-        let named = named.filter_map(|name| machine.named_memory(name));
+        let named = named.filter_map(|name| machine.index_of_named_memory(name));
         let named = named.map(|index| &machine.named_memories()[index].memory);
         let mut reached = machine
-            .first_remote_memory()
+            .unnamed_remote_memory()
             .filter(|_| unnamed)
             .into_iter()
             .chain(named);

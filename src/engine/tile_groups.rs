@@ -132,7 +132,7 @@ pub(super) struct InstanceGroupsSimulatedAsOne {
 
 impl InstanceGroupsSimulatedAsOne {
     /// Returns the statistics; `events` is the number of events that the loop handled.
-    pub fn count_events(&self, events: u64) -> EventAndTileGroupCounts {
+    pub fn event_and_tile_group_counts(&self, events: u64) -> EventAndTileGroupCounts {
         let counts = self.counts.clone();
         EventAndTileGroupCounts { events, ..counts }
     }
@@ -158,7 +158,7 @@ impl InstanceGroupsSimulatedAsOne {
 
     /// Records that `instance` has taken a step of a node. Once all members have taken it, returns the members and the
     /// times at which they end.
-    fn gather_step(
+    fn record_step_and_return_all_when_complete(
         &mut self,
         InstanceNode { instance, node }: InstanceNode,
         at: Time,
@@ -187,7 +187,7 @@ impl InstanceGroupsSimulatedAsOne {
 }
 
 /// Returns true if nodes of `kind` must be carried out separately for each member.
-pub(super) fn is_shared(kind: NodeKind) -> bool {
+pub(super) fn is_carried_out_per_member(kind: NodeKind) -> bool {
     matches!(
         kind,
         NodeKind::RemoteMemory | NodeKind::Send | NodeKind::Receive | NodeKind::Collective
@@ -216,7 +216,7 @@ impl InstanceGroupsSimulatedAsOne {
                 }
                 self.origins.push(SplitGroupSharedState {
                     parts: 1,
-                    shared_lanes: flow.instance(start).shared_lanes(),
+                    shared_lanes: flow.instance(start).shared_lane_flags(),
                 });
                 self.groups.push(InstanceGroupSimulatedAsOne {
                     origin: number,
@@ -262,7 +262,7 @@ impl InstanceGroupsSimulatedAsOne {
     /// Schedules the end of a node that each member carries out separately. If all members of a group end together,
     /// schedules one event that ends the node for all of them.
     #[inline]
-    pub fn schedule_group_end(
+    pub fn schedule_member_or_group_end(
         &mut self,
         flow: &Dataflow<'_>,
         effects: &mut Effects,
@@ -274,14 +274,14 @@ impl InstanceGroupsSimulatedAsOne {
             return;
         }
         let step = TileGroupSameRoundNodeStep::Announced;
-        if let Some(ends) = self.gather_step(member, at, step) {
+        if let Some(ends) = self.record_step_and_return_all_when_complete(member, at, step) {
             let number = self.group_of(instance);
-            self.schedule_all_member_ends(effects, number, node, &ends);
+            self.schedule_ends_of_whole_group(effects, number, node, &ends);
         }
     }
 
     /// Schedules the end of every member in one part of a split group.
-    pub fn schedule_part_ends(
+    pub fn schedule_ends_of_split_part(
         &mut self,
         effects: &mut Effects,
         leader: InstanceIndex,
@@ -290,12 +290,12 @@ impl InstanceGroupsSimulatedAsOne {
     ) {
         match *ends {
             [(alone, at)] => effects.end_node_at(at, alone, node),
-            _ => self.schedule_all_member_ends(effects, self.group_of(leader), node, ends),
+            _ => self.schedule_ends_of_whole_group(effects, self.group_of(leader), node, ends),
         }
     }
 
     /// Schedules the ends of all members of a group.
-    fn schedule_all_member_ends(
+    fn schedule_ends_of_whole_group(
         &mut self,
         effects: &mut Effects,
         group: usize,
@@ -317,7 +317,7 @@ impl InstanceGroupsSimulatedAsOne {
     }
 
     /// Records that a leader's collective is ready.
-    pub fn note_collective_ready(
+    pub fn note_leader_collective_ready(
         &mut self,
         flow: &Dataflow<'_>,
         leader: InstanceIndex,
@@ -331,14 +331,18 @@ impl InstanceGroupsSimulatedAsOne {
 
     /// Records that a member may queue for the lane of a node. Returns `None` until the last member is ready, and then
     /// the leader (the instance simulated for all members).
-    pub fn record_queued(
+    pub fn record_queued_and_return_leader_if_last(
         &mut self,
         flow: &Dataflow<'_>,
         now: Time,
         member @ InstanceNode { instance, node }: InstanceNode,
     ) -> Option<InstanceIndex> {
         let leader = self.leader_of(instance);
-        self.gather_step(member, now, TileGroupSameRoundNodeStep::Queued)?;
+        self.record_step_and_return_all_when_complete(
+            member,
+            now,
+            TileGroupSameRoundNodeStep::Queued,
+        )?;
         if flow.instance(leader).is_gathering_on_shared_lane(node) {
             let number = self.group_of(leader);
             self.groups[number].parked -= 1;
@@ -348,21 +352,25 @@ impl InstanceGroupsSimulatedAsOne {
 
     /// Records that a member has ended a node. Returns `None` until the last member has ended the node, and then the
     /// leader (the instance simulated for all members).
-    pub fn record_ended(
+    pub fn record_ended_and_return_leader_if_last(
         &mut self,
         flow: &Dataflow<'_>,
         now: Time,
         member @ InstanceNode { instance, node }: InstanceNode,
     ) -> Option<InstanceIndex> {
         let leader = self.leader_of(instance);
-        if is_shared(flow.instance(instance).graph.kind(node)) {
+        if is_carried_out_per_member(flow.instance(instance).graph.kind(node)) {
             let group = self.group_of(instance);
             let whole = &mut self.groups[group].whole;
             if let Some(place) = whole.iter().position(|&one| one == node) {
                 // One event ended the node on all members, so there is no need to wait for the other members.
                 whole.swap_remove(place);
             } else {
-                self.gather_step(member, now, TileGroupSameRoundNodeStep::Ended)?;
+                self.record_step_and_return_all_when_complete(
+                    member,
+                    now,
+                    TileGroupSameRoundNodeStep::Ended,
+                )?;
             }
         }
         Some(leader)
@@ -372,7 +380,10 @@ impl InstanceGroupsSimulatedAsOne {
 /// Returns true if the plan makes `next` do the same work as every instance from `start` up to `next`.
 fn can_join_group(flow: &Dataflow<'_>, start: InstanceIndex, next: InstanceIndex) -> bool {
     let (a, b) = (flow.instance(start), flow.instance(next));
-    let (first, second) = (flow.rank_of(start), flow.rank_of(next));
+    let (first, second) = (
+        flow.rank_binding_of_instance(start),
+        flow.rank_binding_of_instance(next),
+    );
     a.flags == b.flags
         && rank_differences::find_difference((first, a.planned), (second, b.planned)).is_none()
 }

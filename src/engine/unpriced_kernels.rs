@@ -82,7 +82,7 @@ impl UntimedKernels {
     /// Fails if an arithmetic kernel has no known duration. Otherwise returns the number of kernels that take no time.
     /// If most kernels take no time, it also returns an error for the reports to show. `basis` counts all other
     /// kernels.
-    pub fn check_untimed_kernels(
+    pub fn count_or_refuse_untimed_kernels(
         &self,
         workload: &Workload,
         machine: &Machine,
@@ -153,7 +153,7 @@ impl UntimedKernels {
             let found = format!(
                 "{first}: the kernel has FLOPs or bytes but no recorded duration, like {all} kernels of the job"
             );
-            let (found, hint) = missing_npu_error(machine, &found);
+            let (found, hint) = machine_without_npu_error_text(machine, &found);
             return ReplayRefusal::new(found, hint);
         }
         let has: Vec<_> = class
@@ -196,7 +196,7 @@ impl UntimedKernels {
 }
 
 /// Returns an error's problem and hint: `found` needs a rate of an NPU that `machine` does not describe.
-pub(super) fn missing_npu_error(machine: &Machine, found: &str) -> (String, String) {
+pub(super) fn machine_without_npu_error_text(machine: &Machine, found: &str) -> (String, String) {
     let name = machine.name();
     let example = match is_inline(name) {
         true => format!("h100:{name}"),

@@ -36,7 +36,7 @@ pub(super) fn find_untimed_nodes(plan: &ReplayPlan, workload: &Workload) -> Vec<
         let graph = workload.graph_of(instance);
         let nodes = graph.nodes().filter(|&node| graph.size_unknown(node));
         for node in nodes {
-            let operation = operation_of(plan, i, graph, node);
+            let operation = collective_or_message_of_node(plan, i, graph, node);
             match graph.recorded_duration(node) + graph.recorded_wait(node) {
                 Span::ZERO => bare.push((instance.rank, node, operation)),
                 _ => {
@@ -50,7 +50,7 @@ pub(super) fn find_untimed_nodes(plan: &ReplayPlan, workload: &Workload) -> Vec<
     untimed.map(|(rank, node, _)| (rank, node)).collect()
 }
 
-fn operation_of(
+fn collective_or_message_of_node(
     plan: &ReplayPlan,
     instance: usize,
     graph: &Graph,

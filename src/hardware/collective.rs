@@ -57,8 +57,8 @@ pub use backend::{
 pub use chunk_count::ChunkCountChoiceCache;
 pub use chunk_schedule::{ChunkAdmissionOrderPerPhase, ChunkAndEnteredStage, ChunkStageSequences};
 pub use curve::{
-    CollectiveCurve, MeasurementLinks, find_measured_time as find_measured_time_collective,
-    measured_elsewhere,
+    CollectiveCurve, MeasurementLinks, find_dimension_measured_on_other_links,
+    find_measured_time as find_measured_time_collective,
 };
 pub use custom::{
     MemberScript, NamedScriptedAlgorithm, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,
@@ -73,7 +73,8 @@ pub use peer_sizes::PairBytesByPhase;
 pub use pipeline::ChunkCountOrderAndOverlap;
 pub use protocol::{FittedCollectiveProtocol, fastest_protocol_time as find_fastest_time_protocol};
 pub use stage_assignment::{
-    ChunkShareAndPhaseOrder, StageWithAlgorithm, assign_stages, outward_phases,
+    ChunkShareAndPhaseOrder, StageWithAlgorithm, append_chunk_stages_with_algorithms,
+    outward_phases,
 };
 
 /// The operation that members perform in one phase of a collective.
@@ -261,8 +262,8 @@ impl MemberLinePosition {
         }
         Some(Self {
             size: phase.size,
-            index: phase.index(position),
-            root: phase.index(root),
+            index: phase.member_index_in_dimension(position),
+            root: phase.member_index_in_dimension(root),
             position: position.0,
         })
     }

@@ -37,8 +37,8 @@ pub use measured::{MeasuredKernels, MeasuredTimeAtFlopsAndBytes, SameKernelTimes
 pub use recorded_on::RecordingNpuClass;
 pub use systolic::SystolicArrays;
 pub use words::{
-    ACCELERATOR, parse_efficiency, parse_host, parse_loop_nest, parse_model, parse_scaled,
-    set_accelerator_value,
+    ACCELERATOR, parse_efficiency, parse_host_duration_source, parse_loop_nest, parse_model,
+    parse_scaled, set_accelerator_value,
 };
 
 /// Peak rates of an NPU class, one for each number format that the class supports.
@@ -101,7 +101,7 @@ pub enum KernelDurationSource {
     /// recorded, the kernel takes its roofline duration.
     RecordedOn(RecordingNpuClass),
     /// Works as [`Self::RecordedOn`] does, with the NPU class of the device that each capture names.
-    /// [`compute_model_for_capture`](super::recordings::compute_model_for_capture) inserts it.
+    /// [`compute_model_with_recording_class`](super::recordings::compute_model_with_recording_class) inserts it.
     RecordedOnDevices,
     /// Recorded durations only: a kernel without a recorded duration takes no time.
     RecordedOnly,
@@ -264,7 +264,7 @@ impl KernelDurationSource {
         memory: Option<Bandwidth>,
     ) -> bool {
         match (self, memory) {
-            (Self::RecordedOn(class), Some(memory)) => !class.has_rates(peaks, memory),
+            (Self::RecordedOn(class), Some(memory)) => !class.has_same_rates(peaks, memory),
             _ => false,
         }
     }
@@ -334,7 +334,7 @@ impl KernelDurationSource {
         let elsewhere = matches!(self, Self::RecordedOn(class) if class.keeps_recorded_time());
         let keeps = timed && (elsewhere || !self.ignores_recorded_durations());
         if kernel.flops_unknown && !keeps {
-            return self.time_without_flops(kernel, memory, factor);
+            return self.recorded_or_memory_time_without_flops(kernel, memory, factor);
         }
         if (*self == Self::Curves || self.prefers_curves() && !timed)
             && let Some(price) =
@@ -416,7 +416,7 @@ impl KernelDurationSource {
 impl KernelDurationSource {
     /// Returns the recorded duration of a kernel with unknown FLOPs. If nothing was recorded, returns the time of the
     /// kernel's memory traffic, or `Unknown` if the model allows only recorded durations.
-    fn time_without_flops(
+    fn recorded_or_memory_time_without_flops(
         self,
         kernel: &KernelTraceFacts<'_>,
         memory: Option<Bandwidth>,

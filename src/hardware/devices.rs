@@ -53,7 +53,7 @@ pub fn maker_of(name: &str) -> Option<&'static str> {
 }
 
 /// Returns the names of the preset and of its NPU class for devices called `name`, such as `NVIDIA H100 80GB HBM3`.
-pub fn preset_of_device(name: &str) -> Option<[&'static str; 2]> {
+pub fn preset_and_npu_class_of_device(name: &str) -> Option<[&'static str; 2]> {
     let words = split_words(name);
     let has = |word: &&str| words.iter().any(|own| own == word);
     let found = PRESETS
@@ -79,7 +79,7 @@ mod tests {
             ("tpu-v4", Some("Google"), Some("tpu-v4")),
             ("core", None, None),
         ] {
-            let found = preset_of_device(name).map(|[preset, _]| preset);
+            let found = preset_and_npu_class_of_device(name).map(|[preset, _]| preset);
             assert_eq!((maker_of(name), found), (maker, preset), "{name}");
         }
         for (.., [preset, class]) in PRESETS {

@@ -20,14 +20,16 @@ pub struct PhaseDimensionSizeAndStride {
 impl PhaseDimensionSizeAndStride {
     /// Returns the member's index in the dimension of this phase.
     #[inline]
-    pub fn index(&self, position: Position) -> u32 {
+    pub fn member_index_in_dimension(&self, position: Position) -> u32 {
         position.0 / self.stride % self.size
     }
 
     /// Returns the position with index `to` in the same line.
     #[inline]
-    pub fn move_position(&self, position: Position, to: u32) -> Position {
-        Position(position.0 - self.index(position) * self.stride + to * self.stride)
+    pub fn position_with_index_in_line(&self, position: Position, to: u32) -> Position {
+        Position(
+            position.0 - self.member_index_in_dimension(position) * self.stride + to * self.stride,
+        )
     }
 }
 
@@ -159,7 +161,9 @@ impl GroupPlacement {
             return false;
         }
         let at = |index| {
-            let npu = self.npus[phase.move_position(Position(0), index).index()];
+            let npu = self.npus[phase
+                .position_with_index_in_line(Position(0), index)
+                .index()];
             topology.coordinate_of(npu, phase.dimension)
         };
         // In a sub-grid, members are in the order of their coordinates, so the first two members determine the spacing.
@@ -179,14 +183,18 @@ impl GroupPlacement {
             return None;
         }
         // The lines of a sub-grid are translations of one another, so the first represents all.
-        let npu = |index| self.npus[phase.move_position(Position(0), index % phase.size).index()];
+        let npu = |index| {
+            self.npus[phase
+                .position_with_index_in_line(Position(0), index % phase.size)
+                .index()]
+        };
         let mut paths = (0..phase.size).map(|i| topology.path_between_npus(npu(i), npu(i + 1)));
         let first = paths.next()??;
         paths.all(|path| path == Some(first)).then_some(first)
     }
 
     /// Returns the paths between members of one line in `phase`.
-    pub fn common_line_paths(
+    pub fn common_paths_to_next_and_any_member(
         &self,
         phase: &PhaseDimensionSizeAndStride,
         topology: &Topology,
@@ -251,8 +259,11 @@ mod tests {
         assert_eq!(e.phases, [phase(0, 1), phase(1, 2)]);
         assert_eq!(e.npus, npus_from_numbers(&[1, 3, 9, 11]));
         assert_eq!(e.position_of, [3, 0, 2, 1].map(Position));
-        assert_eq!(e.phases[1].move_position(Position(1), 1), Position(3));
-        assert_eq!(e.phases[0].index(Position(3)), 1);
+        assert_eq!(
+            e.phases[1].position_with_index_in_line(Position(1), 1),
+            Position(3)
+        );
+        assert_eq!(e.phases[0].member_index_in_dimension(Position(3)), 1);
     }
 
     #[test]

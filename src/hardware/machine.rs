@@ -42,13 +42,13 @@ pub use host::{Host, HostBlockingOperations};
 pub use inline::{is_inline, lacks_rates};
 pub use network_settings::NetworkSettings;
 pub use preset::{
-    PresetOrMachineFileText, find_source, is_preset, load_for_ranks, load_for_ranks_with,
-    machine_name_for_ranks, names_file, read_preset_text,
+    PresetOrMachineFileText, find_machine_text, is_preset, load_for_ranks,
+    load_for_ranks_replacing_values, machine_name_for_ranks, names_file, read_preset_text,
 };
 pub use preset_files::{MachinePreset, PRESETS};
 pub use rank_domain::NpuLimitPerSpannedDomain;
 pub use relative::{
-    DatasheetNumbers, derive_relative_machine, find_machine_or_npu_source, parse_peak,
+    DatasheetNumbers, derive_relative_machine, find_source_by_machine_or_npu_name, parse_peak,
 };
 pub use stack_prices::{NameOfStackReplacedPart, SoftwareStackCurvesAndHosts};
 
@@ -149,7 +149,11 @@ impl Machine {
     /// # Errors
     ///
     /// Returns the errors of [`Self::parse`].
-    pub fn parse_edited(text: &str, file: &str, original: &Self) -> Result<Self, MachineError> {
+    pub fn parse_edited_text_of_machine(
+        text: &str,
+        file: &str,
+        original: &Self,
+    ) -> Result<Self, MachineError> {
         let document = ConfigDocument::parse(text, file)?;
         Ok(build::build_machine(&document, Some(original))?)
     }
@@ -175,7 +179,7 @@ impl Machine {
     ///
     /// Fails if there is no such preset or file, or the file is invalid.
     pub fn load_by_name(name: &str) -> Result<Self, MachineError> {
-        let source = find_source(name)?;
+        let source = find_machine_text(name)?;
         Self::parse(&source.text, &source.file)
     }
 
@@ -185,7 +189,7 @@ impl Machine {
     /// differs from the number of dimensions, the class has no lanes of one kind, a memory has a capacity of zero, or
     /// the remote memory does not fit the number of NPUs. The class may lack peak rates; a model that needs one then
     /// reports the kernel's format.
-    pub fn with_uniform_class(
+    pub fn create_with_one_npu_class(
         name: String,
         topology: Topology,
         algorithms: Vec<DimensionAlgorithmChoice>,
@@ -209,7 +213,7 @@ impl Machine {
                 switching: topology.switching_mode(),
                 ..NetworkSettings::default()
             },
-            topology: with_memories(topology, remote.as_ref(), &[]),
+            topology: add_memories_as_endpoints(topology, remote.as_ref(), &[]),
             algorithms,
             collective_curves: Vec::new(),
             collective_protocols: Vec::new(),
@@ -248,7 +252,7 @@ impl Machine {
         };
         let algorithms = vec![DimensionAlgorithmChoice::Named(CollectiveAlgorithm::Direct)];
         let topology = topology.expect("one dimension of one NPU");
-        Self::with_uniform_class(name.to_owned(), topology, algorithms, class, None)
+        Self::create_with_one_npu_class(name.to_owned(), topology, algorithms, class, None)
             .expect("an algorithm for the dimension, lanes and memory")
     }
 
@@ -352,7 +356,7 @@ impl Machine {
     }
 
     /// Returns the dimension along which large jobs use only some of the NPUs, or `None` if jobs use all NPUs.
-    pub fn rank_domain(&self) -> Option<&NpuLimitPerSpannedDomain> {
+    pub fn dimension_with_npu_limit(&self) -> Option<&NpuLimitPerSpannedDomain> {
         self.rank_domain.as_ref()
     }
 
@@ -399,18 +403,18 @@ impl Machine {
 
     /// Sets the memory capacity of every NPU, for plans that state it. With `None`, NPUs have the memory of their
     /// classes.
-    pub fn set_npu_memory(&mut self, capacity: Option<Bytes>) {
+    pub fn set_npu_memory_capacity(&mut self, capacity: Option<Bytes>) {
         self.stated_npu_memory = capacity;
     }
 
-    /// Returns the memory capacity of every NPU that [`Self::set_npu_memory`] set.
-    pub fn stated_npu_memory(&self) -> Option<Bytes> {
+    /// Returns the memory capacity of every NPU that [`Self::set_npu_memory_capacity`] set.
+    pub fn overriding_npu_memory_capacity(&self) -> Option<Bytes> {
         self.stated_npu_memory
     }
 
     /// Returns the memory capacity of one NPU of a class: its own memory, plus its share of memory at ports, unless
-    /// [`Self::set_npu_memory`] set another. Returns `None` if the capacity of its own memory is unknown.
-    pub fn npu_memory(&self, class: usize) -> Option<Bytes> {
+    /// [`Self::set_npu_memory_capacity`] set another. Returns `None` if the capacity of its own memory is unknown.
+    pub fn npu_memory_capacity_with_port_share(&self, class: usize) -> Option<Bytes> {
         if self.stated_npu_memory.is_some() {
             return self.stated_npu_memory;
         }
@@ -433,15 +437,15 @@ impl Machine {
     }
 
     /// Returns the remote memory that can store data beyond the NPUs' own capacity. It excludes memory at ports, which
-    /// [`Self::npu_memory`] already includes.
-    pub fn shared_memory(&self) -> Option<RemoteMemoryCapacityAndSharers> {
+    /// [`Self::npu_memory_capacity_with_port_share`] already includes.
+    pub fn remote_memory_beyond_npu_capacity(&self) -> Option<RemoteMemoryCapacityAndSharers> {
         self.remote
             .as_ref()?
-            .shared_capacity(self.topology.npu_count())
+            .capacity_and_sharing_npu_count(self.topology.npu_count())
     }
 
-    /// Returns the memory port that `npu` uses, as an index into [`RemoteMemory::npus_with_ports`]. Returns `None` if
-    /// there are no ports, or if no route leads to a port.
+    /// Returns the memory port that `npu` uses, as an index into [`RemoteMemory::list_npus_with_ports`]. Returns `None`
+    /// if there are no ports, or if no route leads to a port.
     pub fn nearest_port(&self, npu: Npu) -> Option<u32> {
         match &self.remote.as_ref()?.attachment {
             MemoryAttachment::Ports(ports) => ports.nearest_port(npu, &self.topology),
@@ -467,12 +471,12 @@ impl Machine {
     }
 
     /// Returns the parts of the machine that fail during each replay, in the order of the machine file.
-    pub fn failures(&self) -> &[FailedPartAndTime] {
+    pub fn parts_that_fail(&self) -> &[FailedPartAndTime] {
         &self.failures
     }
 
     /// Returns the same machine after `change` has modified the host and the curves of the classes.
-    pub fn with_prices(
+    pub fn with_changed_host_and_curves(
         &self,
         change: impl FnOnce(&mut Option<Host>, &mut [&mut KernelCurves]),
     ) -> Self {
@@ -494,7 +498,7 @@ impl Machine {
     }
 
     /// Returns the remote memory for loads and stores that name no memory, or `None`.
-    pub fn first_remote_memory(&self) -> Option<&RemoteMemory> {
+    pub fn unnamed_remote_memory(&self) -> Option<&RemoteMemory> {
         self.remote.as_ref()
     }
 
@@ -505,37 +509,42 @@ impl Machine {
 
     /// Returns the remote memories, starting with the unnamed memory. Each memory comes with its first endpoint, which
     /// is meaningful only if the memory is attached to the network.
-    pub fn iter_remote_memories(
+    pub fn remote_memories_with_first_endpoints(
         &self,
     ) -> impl Iterator<Item = (Option<&RemoteMemory>, EndpointId)> {
         let named = self.named_memories.iter().map(|named| Some(&named.memory));
         let mut next = self.topology.npu_count();
-        std::iter::once(self.first_remote_memory())
+        std::iter::once(self.unnamed_remote_memory())
             .chain(named)
             .map(move |memory| {
                 let first = EndpointId(next);
-                next += memory.map_or(0, |memory| memory.list_endpoints().len() as u32);
+                next += memory.map_or(0, |memory| {
+                    memory.list_memory_endpoints_in_network().len() as u32
+                });
                 (memory, first)
             })
     }
 
     /// Returns the index of the memory called `name` in [`Self::named_memories`], or `None`.
-    pub fn named_memory(&self, name: &str) -> Option<usize> {
+    pub fn index_of_named_memory(&self, name: &str) -> Option<usize> {
         let mut memories = self.named_memories.iter();
         memories.position(|memory| memory.name == name)
     }
 }
 
 /// Returns the same network with the machine's memories as endpoints, in the order of
-/// [`Machine::iter_remote_memories`].
-fn with_memories(
+/// [`Machine::remote_memories_with_first_endpoints`].
+fn add_memories_as_endpoints(
     topology: Topology,
     remote: Option<&RemoteMemory>,
     named: &[NamedRemoteMemory],
 ) -> Topology {
     let named = named.iter().map(|named| &named.memory);
     let all = remote.into_iter().chain(named);
-    topology.with_memories(all.flat_map(RemoteMemory::list_endpoints).collect())
+    topology.with_memories(
+        all.flat_map(RemoteMemory::list_memory_endpoints_in_network)
+            .collect(),
+    )
 }
 
 #[cfg(test)]

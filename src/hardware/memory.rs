@@ -8,11 +8,11 @@
 //! bandwidth in the same way (`memory/fair_sharing.rs`).
 //!
 //! Memory may also be attached to the network; the network then has [endpoints](MemorySiteAndLink) in addition to the
-//! NPUs. Accesses travel over the network's links to *ports* at NPUs ([`NpusWithMemoryPorts`]), for example at the edges of
-//! dies. The network determines the time of the whole access. For channels and pools, the last stage before the NPU may
-//! be the NPU's port into a dimension ([`MemoryNetworkAttachment`]). If the network model has contention, loads and stores
-//! compete with messages at this port, chunk by chunk (`memory/chunked_access.rs`). With any other network model, the
-//! port is one more stage of the access.
+//! NPUs. Accesses travel over the network's links to *ports* at NPUs ([`NpusWithMemoryPorts`]), for example at the
+//! edges of dies. The network determines the time of the whole access. For channels and pools, the last stage before
+//! the NPU may be the NPU's port into a dimension ([`MemoryNetworkAttachment`]). If the network model has contention,
+//! loads and stores compete with messages at this port, chunk by chunk (`memory/chunked_access.rs`). With any other
+//! network model, the port is one more stage of the access.
 
 use crate::topology::{MemoryAtNpuOrFabric, MemorySiteAndLink, Topology};
 use chakram_base::ids::Npu;
@@ -257,7 +257,10 @@ pub struct NamedRemoteMemory {
 impl RemoteMemory {
     /// Returns the memory's capacity, and the number of NPUs that share it on a machine of `npus` NPUs. If each NPU has
     /// its own channel, it has the whole capacity for itself. Returns `None` for ports and for unknown capacity.
-    pub fn shared_capacity(&self, npus: u32) -> Option<RemoteMemoryCapacityAndSharers> {
+    pub fn capacity_and_sharing_npu_count(
+        &self,
+        npus: u32,
+    ) -> Option<RemoteMemoryCapacityAndSharers> {
         let is_port = matches!(self.attachment, MemoryAttachment::Ports(_));
         let capacity = self.capacity.filter(|_| !is_port)?;
         Some(RemoteMemoryCapacityAndSharers {
@@ -271,7 +274,7 @@ impl RemoteMemory {
     }
 
     /// Returns the NPUs at which the memory has ports (empty for other attachments).
-    pub fn npus_with_ports(&self) -> &[Npu] {
+    pub fn list_npus_with_ports(&self) -> &[Npu] {
         match &self.attachment {
             MemoryAttachment::Ports(ports) => ports.port_npus(),
             _ => &[],
@@ -280,7 +283,7 @@ impl RemoteMemory {
 
     /// Returns the memory's endpoints in the network: one for each port, or a single endpoint beyond the switch of a
     /// dimension. The list is empty if the memory is not attached to the network.
-    pub fn list_endpoints(&self) -> Vec<MemorySiteAndLink> {
+    pub fn list_memory_endpoints_in_network(&self) -> Vec<MemorySiteAndLink> {
         let port = |npu| MemorySiteAndLink {
             site: MemoryAtNpuOrFabric::Npu(npu),
             bandwidth: self.bandwidth,
@@ -311,8 +314,8 @@ impl RemoteMemory {
     pub fn chunk_count(&self, bytes: u64, npus: u32) -> Option<u64> {
         let through = self.through.as_ref()?;
         let chunk_bytes = match &self.attachment {
-            MemoryAttachment::Hierarchical(design) => design.chunk_bytes(npus),
-            MemoryAttachment::Switch(design) => design.chunk_bytes(npus),
+            MemoryAttachment::Hierarchical(design) => design.bytes_per_access_in_chunk_round(npus),
+            MemoryAttachment::Switch(design) => design.bytes_per_access_and_round(npus),
             // For channels, the network attachment states the chunk size. Ring and mesh have no network ports, so they
             // never reach this arm.
             _ => through.chunk_size().0 as f64,

@@ -2,7 +2,8 @@
 //!
 //! A model owns its state but no event queue. [`NetworkBackend::submit_message`] accepts a message and schedules its
 //! events in the engine's one agenda. [`NetworkBackend::handle_event`] is called when such an event is due, and returns
-//! [`MessageProgressNotice`]s. An operation opens [`OperationPortHandle`]s, and its messages leave and enter through these ports.
+//! [`MessageProgressNotice`]s. An operation opens [`OperationPortHandle`]s, and its messages leave and enter through
+//! these ports.
 //!
 //! The network connects [endpoints](EndpointId): NPUs, which send messages to one another, and
 //! memories, which NPUs access by loads and stores ([`MemoryLoadStoreTransfer`]).
@@ -254,10 +255,10 @@ pub enum NetworkEvent {
 pub trait CollectiveLinkReservations {
     /// Returns true if the links or ports of `npu` along `dimension` are idle: they are not reserved, and no message in
     /// flight uses or will use them.
-    fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool;
+    fn are_npu_links_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool;
 
     /// Reserves the links or ports of `npu` along `dimension` for the owner `claim`, or releases them (`None`).
-    fn set_reservation(&mut self, npu: Npu, dimension: usize, claim: Option<u32>);
+    fn reserve_or_release_npu_links(&mut self, npu: Npu, dimension: usize, claim: Option<u32>);
 
     /// Returns the lowest owner number among the reservations that bytes sent at `now` between `ends` may disturb, or
     /// `None` if there are none.
@@ -297,7 +298,7 @@ pub trait LinkFailureHandler {
     ) -> LinkFailureEffect;
 
     /// Returns the graph of the links in service.
-    fn links_in_service(&self) -> &Arc<LinkGraph>;
+    fn graph_of_links_in_service(&self) -> &Arc<LinkGraph>;
 
     /// Returns, in ascending order, the pairs of endpoints between which failed links have left no route.
     fn unreachable_pairs(&self) -> Vec<(EndpointId, EndpointId)>;
@@ -370,18 +371,18 @@ pub trait NetworkBackend {
     }
 
     /// Returns the model's links if an operation can be simulated alone on them in advance, that is, rehearsed.
-    fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsableLinks> {
+    fn links_if_rehearsable(&mut self) -> Option<&mut dyn RehearsableLinks> {
         None
     }
 
     /// Returns the model's links if they may fail.
-    fn failing_links(&mut self) -> Option<&mut dyn LinkFailureHandler> {
+    fn links_if_they_may_fail(&mut self) -> Option<&mut dyn LinkFailureHandler> {
         None
     }
 
     /// Returns the servers of NPUs in dimensions where each NPU has its own ports. Traffic other than messages between
     /// NPUs, such as accesses to remote memory, uses these servers. Returns `None` if operations do not contend.
-    fn attachment_servers_mut(&mut self) -> Option<&mut QueueingServerTable> {
+    fn npu_port_servers_for_other_traffic(&mut self) -> Option<&mut QueueingServerTable> {
         None
     }
 

@@ -246,7 +246,7 @@ impl Topology {
 
     /// Returns all links individually: the explicit links, or else links built from the dimensions. Returns `None` if
     /// there are more NPUs than [`link_graph::MOST_NPUS`].
-    pub fn link_graph(&self) -> Option<Arc<LinkGraph>> {
+    pub fn explicit_or_built_link_graph(&self) -> Option<Arc<LinkGraph>> {
         match &self.graph {
             Some(graph) => Some(Arc::clone(graph)),
             None => LinkGraph::from_topology(self).map(Arc::new),
@@ -300,9 +300,9 @@ impl Topology {
     /// Fails if every route to `b` crosses a faulty link. The error is the first faulty link, as (core at its lower
     /// end, dimension).
     #[inline]
-    pub fn first_dimension(&self, a: Npu, b: Npu) -> Result<usize, (u32, usize)> {
+    pub fn first_dimension_crossed_between(&self, a: Npu, b: Npu) -> Result<usize, (u32, usize)> {
         match self.tile_grid() {
-            Some(tiles) => tiles.first_dimension(
+            Some(tiles) => tiles.first_dimension_avoiding_faults(
                 &self.dimensions,
                 [
                     tiles.coordinates_of_core(a.0),
@@ -328,7 +328,7 @@ impl Topology {
     #[inline]
     pub fn link_rate_and_latency(&self, dimension: usize, lower: u32) -> (Bandwidth, Span) {
         match self.tile_grid() {
-            Some(tiles) if tiles.is_border(dimension, lower) => {
+            Some(tiles) if tiles.is_link_between_dies(dimension, lower) => {
                 (tiles.borders.bandwidth, tiles.borders.latency)
             }
             _ => (self.links[dimension], self.dimensions[dimension].latency),
@@ -375,7 +375,7 @@ impl Topology {
     pub fn first_and_last_port(&self, a: Npu, b: Npu) -> [(usize, u32); 2] {
         let mut ports: Option<[(usize, u32); 2]> = None;
         let count = self.dimensions.len();
-        let first = self.first_dimension(a, b).unwrap_or(0);
+        let first = self.first_dimension_crossed_between(a, b).unwrap_or(0);
         for d in (0..count).map(|i| (first + i) % count) {
             let dimension = &self.dimensions[d];
             let (from, to) = (self.coordinate_of(a, d), self.coordinate_of(b, d));
@@ -410,14 +410,19 @@ impl Topology {
     #[inline]
     pub fn path_between_npus(&self, a: Npu, b: Npu) -> Option<PathLatencyAndRates> {
         if let Some(graph) = &self.graph {
-            return graph.find_path(a, b, self.switching);
+            return graph.path_latency_and_rates(a, b, self.switching);
         }
         if let Some(tiles) = self.tile_grid() {
             let ends = [
                 tiles.coordinates_of_core(a.0),
                 tiles.coordinates_of_core(b.0),
             ];
-            return tiles.find_path(&self.dimensions, self.links[0], self.switching, ends);
+            return tiles.path_latency_and_rates(
+                &self.dimensions,
+                self.links[0],
+                self.switching,
+                ends,
+            );
         }
         let path = self.ideal_path(a, b)?;
         if self.switching == SwitchingMode::IDEAL {
@@ -564,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn coordinates_are_moved_one_by_one() {
+    fn moving_along_a_dimension_changes_only_that_coordinate() {
         let t = build_stacked_topology();
         // NPU 30 = (2, 1, 3); (1, 1, 3) is 29, (2, 0, 3) is 26, (2, 1, 0) is 6.
         for (d, to, npu) in [(0, 1, 29), (1, 0, 26), (2, 0, 6), (2, 3, 30)] {

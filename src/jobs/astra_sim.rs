@@ -59,7 +59,7 @@ impl AstraSimJob {
     ///
     /// Fails if a file cannot be read, or if its content is invalid.
     pub fn open_inputs(flags: &AstraFlags) -> Result<Self, JobLoadOrWriteError> {
-        Self::load_inputs(flags, false, &mut |_, _| {})
+        Self::load_inputs_with_optional_hashes(flags, false, &mut |_, _| {})
     }
 
     /// Reads all files that `flags` name, and hashes them if `hash` is true.
@@ -67,7 +67,7 @@ impl AstraSimJob {
     /// # Errors
     ///
     /// Fails in the same cases as [`Self::open_inputs`].
-    pub fn load_inputs(
+    pub fn load_inputs_with_optional_hashes(
         flags: &AstraFlags,
         hash: bool,
         progress: &mut LoadProgressFn<'_>,
@@ -83,12 +83,13 @@ impl AstraSimJob {
         })?;
         let mut notes = inputs.notes.clone();
         let mut collectives = AstraCollectiveBackend::new(&inputs);
-        for prefix in inputs.custom_prefixes() {
+        for prefix in inputs.custom_algorithm_file_prefixes() {
             let algorithm = custom_algorithm(prefix, inputs.network.npu_count())?;
             collectives.add_custom_algorithm(&inputs, prefix, algorithm);
         }
         // Like ASTRA-sim, read one trace per NPU of the network.
-        let (ranks, beyond) = rank_files(&inputs.workload, inputs.network.npu_count());
+        let (ranks, beyond) =
+            rank_files_and_files_beyond_npus(&inputs.workload, inputs.network.npu_count());
         if let Some(first) = beyond.first() {
             notes.push(extra_traces_note(flags, &inputs, first, beyond.len()));
         }
@@ -213,17 +214,21 @@ pub fn replay_on_input_network(
             replay_over_network(network, prepared, collectives, full, observer)
         }
     };
-    match collectives.first_undelayed_collective() {
+    match collectives.first_undelayed_npu_and_collective() {
         None => replayed,
-        Some((npu, node)) => Err(ReplayError::Refused(zero_endpoint_delay_error(
-            inputs, npu, node,
-        ))),
+        Some((npu, node)) => Err(ReplayError::Refused(
+            collective_at_start_without_delay_error(inputs, npu, node),
+        )),
     }
 }
 
 /// Returns the error for a collective that starts at time 0 with a zero endpoint delay. Such a collective makes
 /// ASTRA-sim abort.
-fn zero_endpoint_delay_error(inputs: &AstraInputs, npu: Npu, node: u64) -> ReplayRefusal {
+fn collective_at_start_without_delay_error(
+    inputs: &AstraInputs,
+    npu: Npu,
+    node: u64,
+) -> ReplayRefusal {
     let delay = inputs.system.endpoint_delay.unwrap_or(0);
     ReplayRefusal::new(
         format!(
@@ -246,10 +251,15 @@ fn replay_over_network<N: NetworkBackend>(
     observer: &mut dyn Observer,
 ) -> Result<(CompletedReplayTotals, Option<Report>), ReplayError> {
     if full {
-        let replayed = report::replay_with_given_models(prepared, observer, network, collectives);
+        let replayed = report::replay_with_network_and_collective_models(
+            prepared,
+            observer,
+            network,
+            collectives,
+        );
         return replayed.map(|(report, _)| (report.outcome.clone(), Some(report)));
     }
-    let outcome = prepared.run_with_backend(observer, network, collectives)?;
+    let outcome = prepared.run_with_network_and_backend(observer, network, collectives)?;
     Ok((outcome, None))
 }
 
@@ -267,7 +277,8 @@ fn work_of_ranks(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWorkKinds
 fn read_node_types(ranks: &[RankFile]) -> Result<Vec<NodeTypesById>, TraceError> {
     let read = |file: &RankFile| {
         let contents = DecompressedTraceFile::open_verified(file)?;
-        NodeTypesById::read_types(contents.as_slice()).map_err(|e| contents.with_source(e))
+        NodeTypesById::read_types(contents.as_slice())
+            .map_err(|e| contents.locate_error_in_original_file(e))
     };
     ranks.iter().map(read).collect()
 }
@@ -282,14 +293,14 @@ fn read_tensors(
         let contents = DecompressedTraceFile::open_verified(file)?;
         let path = file.path.display().to_string();
         let tensors = RankTensors::read_tensors(contents.as_slice(), lenient, &path, notes);
-        tensors.map_err(|e| contents.with_source(e))
+        tensors.map_err(|e| contents.locate_error_in_original_file(e))
     };
     ranks.iter().map(&mut read).collect()
 }
 
 /// Returns the file of each rank, and the files of ranks that have no NPU in the network. Files may be compressed or in
 /// another format.
-fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
+fn rank_files_and_files_beyond_npus(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
     let named = PrefixedTraceFiles::new(prefix);
     let file = |rank| RankFile::new(rank, named.path_of_rank(rank));
     let beyond = named.ranks().filter(|&rank| rank >= npus);

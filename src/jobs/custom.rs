@@ -56,8 +56,9 @@ pub fn parse_algorithm_scripts(
         .iter()
         .map(DecompressedTraceFile::as_slice)
         .collect();
-    custom_algorithm::read_custom_algorithm(&bytes, timing)
-        .map_err(|(position, error)| contents[position as usize].with_source(error))
+    custom_algorithm::build_algorithm_from_traces(&bytes, timing).map_err(|(position, error)| {
+        contents[position as usize].locate_error_in_original_file(error)
+    })
 }
 
 /// Returns the files of an algorithm: one file per position, starting with 0, and at least two

@@ -18,7 +18,7 @@ pub const MAX_REPEATED_NODES: u64 = 2_000_000;
 
 /// Estimates the work of a run as a number of nodes. A simulated collective of n members also counts as 2 n² nodes,
 /// one per step of a ring.
-fn estimate_work(report: &Report, nodes: u64) -> u64 {
+fn estimate_run_work_in_nodes(report: &Report, nodes: u64) -> u64 {
     let steps = report.collectives.iter().map(|row| {
         let members = u64::from(row.members);
         (row.tally.calls.saturating_mul(2)).saturating_mul(members.saturating_mul(members))
@@ -84,13 +84,13 @@ pub fn note_settings_without_effect(
             let workload = without
                 .workload
                 .as_ref()
-                .unwrap_or(prepared.workload_as_given());
-            if workload.node_count() != prepared.workload_as_given().node_count()
+                .unwrap_or(prepared.workload_without_added_launches());
+            if workload.node_count() != prepared.workload_without_added_launches().node_count()
                 || workload.rank_count() != report.ranks
             {
                 continue;
             }
-            nodes += estimate_work(report, workload.node_count());
+            nodes += estimate_run_work_in_nodes(report, workload.node_count());
             if nodes > MAX_REPEATED_NODES {
                 found.unchecked.push(setting.key.clone());
                 continue;

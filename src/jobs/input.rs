@@ -33,7 +33,7 @@ pub fn read_text(path: &Path) -> Result<String, TraceError> {
 
 /// Returns a readable name for the job: the folder, file or prefix that the user gave. For several paths, returns the
 /// first rank's file, so that the name does not depend on their order.
-pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
+pub fn job_name_from_paths(paths: &[PathBuf], files: &[RankFile]) -> String {
     let path = match (paths, files) {
         // Canonicalize the path, because `.` is not a readable name.
         ([only], _) => only.canonicalize().unwrap_or_else(|_| only.clone()),
@@ -45,7 +45,10 @@ pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
 }
 
 /// Returns the machine file next to the traces. If there is none, returns the machine that the job file names.
-pub fn machine_of(paths: &[PathBuf], found: &FoundTraces) -> Option<String> {
+pub fn find_machine_beside_traces_or_in_job(
+    paths: &[PathBuf],
+    found: &FoundTraces,
+) -> Option<String> {
     if let Some(path) = paths.first()
         && let Ok(Some(_)) = chakram_archive::read_archived_file(&path.join(CASE_MACHINE))
     {

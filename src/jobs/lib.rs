@@ -9,7 +9,7 @@ use chakram_hardware::machine::Machine;
 use chakram_report::edits::EditWithEffectCounts;
 use chakram_report::summary::HashedInput;
 use chakram_report::{self as report, Report};
-use chakram_trace::format::{TraceError, escape_name};
+use chakram_trace::format::{TraceError, escape_and_shorten_name};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadError};
 use chakram_workloads::generate::{self, PatternOptionError, WorkloadPattern};
 use std::io;
@@ -35,23 +35,29 @@ pub use given_settings::{
     GivenSetting, MAX_REPEATED_NODES, RunInputsWithoutSetting, ValueChangedInMachineFile,
     edits_from_preset, machine_edits_between, note_settings_without_effect,
 };
-pub use input::{CASE_MACHINE, hashed_input, machine_of, name_of, read_text};
+pub use input::{
+    CASE_MACHINE, find_machine_beside_traces_or_in_job, hashed_input, job_name_from_paths,
+    read_text,
+};
 pub use load::{JobLoadOptions, LoadProgressFn};
 pub use load::{
-    check_memory, declared_groups, find_traces, groups_of, load_found_traces, mark_read,
-    restrict_to_step,
+    check_replay_state_fits_memory, declared_groups, find_traces, groups_from_file_or_job,
+    load_found_traces, protect_found_files_as_inputs, restrict_to_step,
 };
-pub use machine_facts::{least_npu_memory, machine_facts};
-pub use outputs::{JobBeingWritten, SavedJob, list_stale_traces, update_listed_digest, write_job};
+pub use machine_facts::{least_npu_memory, machine_properties_for_plans};
+pub use outputs::{
+    JobBeingWritten, SavedJob, list_stale_traces, update_trace_digest_in_job_file, write_job_file,
+};
 pub use replay_settings::{
     MachineValueChange, MachineValuesError, REPLAY_OPTIONS, ReplayOptionDefinition,
-    ReplayOptionValueKind, ReplaySettings, ReplaySettingsError, parse_edits, parse_npus,
+    ReplayOptionValueKind, ReplaySettings, ReplaySettingsError, parse_edit_or_edits_file,
+    parse_npus,
 };
 pub use sensitivities::{NamedMachineText, find_sensitivities};
 pub use stack::{
     FrameworkDurationsAndPlanOptions, STACK_PRESETS, SoftwareStackError, SoftwareStackPreset,
 };
-pub use traces::{JobTraceFilesOrPipe, merge_declarations};
+pub use traces::{JobTraceFilesOrPipe, merge_job_file_declarations};
 
 /// A job that can be replayed on any machine.
 #[derive(Debug)]
@@ -89,7 +95,7 @@ pub enum JobLoadOrWriteError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Two jobs declare a group differently.
-    #[error("{}: group `{}` has different ranks in another job of this command\n  try: one job, or {}", .file.display(), escape_name(.group), SettingKey::Groups)]
+    #[error("{}: group `{}` has different ranks in another job of this command\n  try: one job, or {}", .file.display(), escape_and_shorten_name(.group), SettingKey::Groups)]
     GroupTwice {
         /// The file of the second job.
         file: PathBuf,
@@ -140,7 +146,7 @@ impl Job {
         let paths = paths.into_iter().map(|path| path.as_ref().to_owned());
         let paths: Vec<PathBuf> = paths.collect();
         let found = find_traces(&paths, options.verify)?;
-        let name = name_of(&paths, &found.files);
+        let name = job_name_from_paths(&paths, &found.files);
         load_found_traces(&found, name, options, &mut |_, _| {})
     }
 
@@ -151,7 +157,7 @@ impl Job {
     /// Fails if the options are invalid, or if the job would exceed the memory limit.
     pub fn generate_job(pattern: WorkloadPattern) -> Result<Self, JobLoadOrWriteError> {
         let job = generate::CheckedWorkloadPattern::new(pattern)?;
-        job.check_memory()?;
+        job.check_workload_fits_memory()?;
         Ok(Self {
             name: "job".to_owned(),
             workload: job.build_workload()?,
@@ -196,8 +202,8 @@ impl Job {
         self.workload
     }
 
-    /// Returns the number of items that each of the [edits](JobLoadOptions::edits) changed.
-    pub fn edits(&self) -> &[EditWithEffectCounts] {
+    /// Returns the number of items that each of the [edit_effect_counts](JobLoadOptions::edits) changed.
+    pub fn edit_effect_counts(&self) -> &[EditWithEffectCounts] {
         &self.edits
     }
 

@@ -2,7 +2,9 @@
 
 use super::input::{hashed_input, read_text};
 use super::{Job, JobLoadOrWriteError};
-use chakram_analysis::edit::{AbsentRankModelRule, JobEdit, edit_job, select_step};
+use chakram_analysis::edit::{
+    AbsentRankModelRule, JobEdit, edit_job, slice_traces_to_profiled_step,
+};
 use chakram_archive as archive;
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, Rank};
@@ -65,7 +67,7 @@ pub fn find_traces<P: AsRef<Path>>(
     let mut finder = TraceFinder::new(verify);
     let mut stored = FoundTraces::default();
     for path in paths {
-        match archive::find_workload(path.as_ref())? {
+        match archive::find_traces_of_archive_path(path.as_ref())? {
             Some(found) => stored.extend(found),
             None => finder.add_path(path.as_ref())?,
         }
@@ -76,7 +78,7 @@ pub fn find_traces<P: AsRef<Path>>(
 }
 
 /// Registers the files in `found` as inputs, so that `outputs` cannot replace them.
-pub fn mark_read(outputs: &mut OutputsAndProtectedInputs, found: &FoundTraces) {
+pub fn protect_found_files_as_inputs(outputs: &mut OutputsAndProtectedInputs, found: &FoundTraces) {
     let traces = found.files.iter().map(|file| &file.path);
     traces
         .chain(found.jobs.keys())
@@ -102,7 +104,7 @@ pub fn declared_groups(found: &FoundTraces) -> Result<DeclaredGroups, JobLoadOrW
 
 /// Returns the groups that the file `path` declares. Without `path`, returns the groups in the job file. If hashes are
 /// requested, adds the groups' file to `inputs`.
-pub fn groups_of(
+pub fn groups_from_file_or_job(
     path: Option<&Path>,
     found: &FoundTraces,
     inputs: Option<&mut Vec<HashedInput>>,
@@ -125,7 +127,12 @@ pub fn restrict_to_step(
     piped: Option<DecompressedTraceFile>,
 ) -> Result<FoundTraces, JobLoadOrWriteError> {
     match step {
-        Some(step) => Ok(select_step(&found, step, &declared_groups(&found)?, piped)?),
+        Some(step) => Ok(slice_traces_to_profiled_step(
+            &found,
+            step,
+            &declared_groups(&found)?,
+            piped,
+        )?),
         None => Ok(found),
     }
 }
@@ -140,10 +147,10 @@ pub fn load_found_traces(
     let mut builder = WorkloadBuilder::default();
     let mut inputs = Vec::new();
     let groups = options.groups.as_deref();
-    let groups = groups_of(groups, found, options.hash.then_some(&mut inputs))?;
+    let groups = groups_from_file_or_job(groups, found, options.hash.then_some(&mut inputs))?;
     let sliced = options
         .step
-        .map(|step| select_step(found, step, &groups, None));
+        .map(|step| slice_traces_to_profiled_step(found, step, &groups, None));
     let sliced = sliced.transpose()?;
     let found = sliced.as_ref().unwrap_or(found);
     let edited = match &options.edits[..] {
@@ -199,10 +206,10 @@ pub fn load_found_traces(
         (ranks, _) => ranks,
     };
     let workload = builder.finish_workload(ranks, options.absent)?;
-    check_memory(&workload)?;
+    check_replay_state_fits_memory(&workload)?;
     let mut graphs = workload.graphs().iter();
     if options.profiler == ProfilerOverheadRemovalPolicy::Remove
-        && !graphs.any(|graph| graph.profiler().removed)
+        && !graphs.any(|graph| graph.profiler_facts().removed)
     {
         return Err(JobLoadOrWriteError::NoProfilerCost);
     }
@@ -225,7 +232,7 @@ pub fn load_found_traces(
 /// # Errors
 ///
 /// Fails if the state does not fit.
-pub fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
+pub fn check_replay_state_fits_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
     let graphs = workload.graphs();
     let nodes = workload.instances().iter();
     let nodes = nodes.map(|instance| graphs[instance.graph.index()].len() as u64);
@@ -265,9 +272,10 @@ pub fn read_traces<R: Send>(
 ) -> Result<(), JobLoadOrWriteError> {
     let is_hashed = inputs.is_some();
     let read = |file: &RankFile| -> Result<TraceContentWithHash<R>, JobLoadOrWriteError> {
-        interrupt::check_interruption()?;
+        interrupt::fail_if_stopped_or_out_of_memory()?;
         let contents = DecompressedTraceFile::open_verified(file)?;
-        let read = read(contents.as_slice(), file).map_err(|e| contents.with_source(e))?;
+        let read = read(contents.as_slice(), file)
+            .map_err(|e| contents.locate_error_in_original_file(e))?;
         let hash = is_hashed.then(|| hashed_input("trace", &file.path, contents.as_slice()));
         Ok(TraceContentWithHash {
             read,
@@ -321,7 +329,7 @@ pub fn read_traces<R: Send>(
                         inputs.len() - 1
                     });
                     let (graph, binding) = graph_of(trace.read);
-                    let graph = builder.add_graph(graph);
+                    let graph = builder.add_or_reuse_equal_graph(graph);
                     if let Some(key) = key.filter(|_| !trace.is_of_member) {
                         linked.0.insert(key, (graph, binding.clone(), index));
                     }

@@ -3,7 +3,7 @@
 
 use super::{JobLoadOrWriteError, machine_reference};
 use chakram_trace::files::{
-    OutputFile, OutputsAndProtectedInputs, UncommittedOutputHandle, numbered_path,
+    OutputFile, OutputsAndProtectedInputs, UncommittedOutputHandle, join_prefix_middle_and_ending,
 };
 use chakram_trace::format::file::{MaybeCompressedWriter, job_prefix_of_file};
 use chakram_trace::format::groups::DeclaredGroups;
@@ -78,7 +78,7 @@ impl JobBeingWritten {
 
     /// Returns the path of a rank's trace.
     pub fn path_of_rank(&self, rank: u32) -> PathBuf {
-        numbered_path(&self.prefix, rank, &format!(".et{}", self.packed))
+        join_prefix_middle_and_ending(&self.prefix, rank, &format!(".et{}", self.packed))
     }
 
     /// Starts to write a rank's trace.
@@ -121,7 +121,7 @@ impl JobBeingWritten {
 
     /// Uses the trace `written` for `rank` as well: as a hard link if `link` is true, otherwise as a copy. Returns
     /// `None` if the trace can be neither linked nor copied; the caller must then write the trace again.
-    pub fn share_trace(
+    pub fn share_trace_by_link_or_copy(
         &mut self,
         rank: u32,
         written: UncommittedOutputHandle,
@@ -151,7 +151,7 @@ impl JobBeingWritten {
         &mut self,
         declared: &DeclaredGroups,
     ) -> Result<PathBuf, JobLoadOrWriteError> {
-        let path = numbered_path(&self.prefix, "groups", ".json");
+        let path = join_prefix_middle_and_ending(&self.prefix, "groups", ".json");
         let mut file = BufWriter::new(self.files.create_file(&path)?);
         serde_json::to_writer_pretty(&mut file, declared).map_err(io::Error::from)?;
         file.write_all(b"\n")?;
@@ -165,12 +165,12 @@ impl JobBeingWritten {
     pub fn commit_job(mut self, about: JobTraceManifest) -> Result<SavedJob, JobLoadOrWriteError> {
         // Callers may add ranks in any order, but the job file lists them by rank.
         self.ranks.sort_by_key(|row| row.rank);
-        let path = numbered_path(&self.prefix, "job", ".json");
+        let path = join_prefix_middle_and_ending(&self.prefix, "job", ".json");
         let job = JobTraceManifest {
             ranks: self.ranks,
             ..about
         };
-        write_job(&mut self.files, &path, &job)?;
+        write_job_file(&mut self.files, &path, &job)?;
         self.files.commit_all()?;
         // List other traces only after the commit: until then, the job's own files have temporary names.
         Ok(SavedJob {
@@ -193,7 +193,7 @@ pub struct SavedJob {
 }
 
 /// Writes a job file. The path of a machine file becomes relative to the job file's folder.
-pub fn write_job(
+pub fn write_job_file(
     files: &mut OutputsAndProtectedInputs,
     path: &Path,
     job: &JobTraceManifest,
@@ -211,7 +211,7 @@ pub fn write_job(
 
 /// If the job file in `path`'s folder lists `path`, replaces the digest there with the digest of the new content,
 /// `written`.
-pub fn update_listed_digest(
+pub fn update_trace_digest_in_job_file(
     files: &mut OutputsAndProtectedInputs,
     path: &Path,
     written: UncommittedOutputHandle,
@@ -219,7 +219,7 @@ pub fn update_listed_digest(
     let Some(prefix) = job_prefix_of_file(path) else {
         return Ok(());
     };
-    let beside = numbered_path(&prefix, "job", ".json");
+    let beside = join_prefix_middle_and_ending(&prefix, "job", ".json");
     if !beside.is_file() {
         return Ok(());
     }
@@ -231,7 +231,7 @@ pub fn update_listed_digest(
         let machine = job.machine.as_deref();
         job.machine =
             machine.map(|machine| machine_reference::resolve_machine_name(machine, &beside));
-        write_job(files, &beside, &job)?;
+        write_job_file(files, &beside, &job)?;
     }
     Ok(())
 }

@@ -9,7 +9,9 @@ use chakram_base::setting::SettingKey;
 use chakram_engine::{
     CollectiveCurvesOrAlgorithms, CommTiming, HostLaunchMode, ReplayOptions, UnusableOptionReason,
 };
-use chakram_hardware::compute::{RooflinePeakFraction, parse_efficiency, parse_host, parse_model};
+use chakram_hardware::compute::{
+    RooflinePeakFraction, parse_efficiency, parse_host_duration_source, parse_model,
+};
 use chakram_hardware::machine::{Machine, MachineError, lacks_rates};
 use chakram_hardware::network::NetworkModelKind;
 use chakram_report::summary::HashedInput;
@@ -22,11 +24,11 @@ use std::fmt;
 mod words;
 
 use words::{
-    choice_words, parse_all, parse_choice, parse_custom_files, parse_delay, parse_flag,
-    parse_machine_value, parse_only_word, parse_ranks, parse_recording_machine, parse_slow_rank,
-    parse_step, parse_text,
+    choice_words_and_summaries, parse_choice, parse_custom_algorithm_prefix, parse_each_word,
+    parse_flag, parse_machine_value, parse_rank_count, parse_rank_delay, parse_recording_machine,
+    parse_single_word, parse_slow_rank, parse_step_number, parse_text,
 };
-pub use words::{parse_edits, parse_npus};
+pub use words::{parse_edit_or_edits_file, parse_npus};
 
 /// An option of a replay: a key in studies, and a flag on the command line.
 #[derive(Debug)]
@@ -84,9 +86,9 @@ impl ReplayOptionDefinition {
     }
 
     /// Returns the option that has this key in studies.
-    pub fn of_key(key: &str) -> Option<&'static Self> {
+    pub fn find_by_study_key(key: &str) -> Option<&'static Self> {
         let mut all = REPLAY_OPTIONS.iter();
-        all.find(|option| option.key.display_key().to_string() == key)
+        all.find(|option| option.key.display_key_in_files().to_string() == key)
     }
 
     /// Checks the words of this option, without regard to other options.
@@ -113,7 +115,9 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
                (measured, by class and shape), roofline (by FLOPs and bytes) or loopnest:gemmini-16",
         default: "recorded",
         is_rare: false,
-        set: |to, words| parse_only_word(words, parse_model).map(|model| to.replay.compute = model),
+        set: |to, words| {
+            parse_single_word(words, parse_model).map(|model| to.replay.compute = model)
+        },
         ..ReplayOptionDefinition::BASE
     },
     ReplayOptionDefinition {
@@ -123,7 +127,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
                recorded times by the ratio of the machines' rooflines",
         excludes: &[SettingKey::Compute, SettingKey::Efficiency],
         set: |to, words| {
-            to.replay.compute = parse_only_word(words, parse_recording_machine)?;
+            to.replay.compute = parse_single_word(words, parse_recording_machine)?;
             to.recorded_on = words.first().cloned();
             Ok(())
         },
@@ -135,7 +139,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         help: "Fraction of the peak rates that roofline kernels reach, up to 1",
         is_rare: false,
         set: |to, words| {
-            parse_only_word(words, parse_efficiency).map(|part| to.efficiency = Some(part))
+            parse_single_word(words, parse_efficiency).map(|part| to.efficiency = Some(part))
         },
         ..ReplayOptionDefinition::BASE
     },
@@ -144,7 +148,9 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         value: "MODEL",
         help: "Host timing: recorded, or scaled:F (recorded times F; below 1 is a faster host)",
         default: "recorded",
-        set: |to, words| parse_only_word(words, parse_host).map(|host| to.replay.host = host),
+        set: |to, words| {
+            parse_single_word(words, parse_host_duration_source).map(|host| to.replay.host = host)
+        },
         ..ReplayOptionDefinition::BASE
     },
     ReplayOptionDefinition {
@@ -152,7 +158,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         value: "HOW",
         help: "How the machine's host launches kernels, collectives and messages, for traces without host work; by \
                default eager if kernel times come from curves, else none",
-        syntax: Choice(choice_words::<HostLaunchMode>),
+        syntax: Choice(choice_words_and_summaries::<HostLaunchMode>),
         set: |to, words| parse_choice(words).map(|launch| to.replay.launch = launch),
         ..ReplayOptionDefinition::BASE
     },
@@ -160,7 +166,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         key: SettingKey::Collectives,
         value: "HOW",
         help: "How to time uncontended collectives; by default curves if kernels use curves",
-        syntax: Choice(choice_words::<CollectiveCurvesOrAlgorithms>),
+        syntax: Choice(choice_words_and_summaries::<CollectiveCurvesOrAlgorithms>),
         set: |to, words| parse_choice(words).map(|how| to.replay.collectives = Some(how)),
         ..ReplayOptionDefinition::BASE
     },
@@ -170,7 +176,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         help: "How to time collectives and messages",
         default: "model",
         is_rare: false,
-        syntax: Choice(choice_words::<CommTiming>),
+        syntax: Choice(choice_words_and_summaries::<CommTiming>),
         set: |to, words| parse_choice(words).map(|comm| to.replay.comm = comm),
         ..ReplayOptionDefinition::BASE
     },
@@ -179,7 +185,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         value: "MODEL",
         help: "Network contention model; by default the machine's own",
         is_rare: false,
-        syntax: Choice(choice_words::<NetworkModelKind>),
+        syntax: Choice(choice_words_and_summaries::<NetworkModelKind>),
         set: |to, words| parse_choice(words).map(|network| to.replay.network = Some(network)),
         ..ReplayOptionDefinition::BASE
     },
@@ -187,21 +193,25 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         key: SettingKey::Bandwidth,
         value: "RATES",
         help: "Bandwidth of an NPU into each dimension of {machine} 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one for all",
-        set: |to, words| parse_only_word(words, parse_text).map(|rates| to.bandwidth = Some(rates)),
+        set: |to, words| {
+            parse_single_word(words, parse_text).map(|rates| to.bandwidth = Some(rates))
+        },
         ..ReplayOptionDefinition::BASE
     },
     ReplayOptionDefinition {
         key: SettingKey::Latency,
         value: "TIMES",
         help: "Latency of a link in each dimension of {machine} 'Ring(4)_Switch(2)': 500ns,1us, or one for all",
-        set: |to, words| parse_only_word(words, parse_text).map(|times| to.latency = Some(times)),
+        set: |to, words| parse_single_word(words, parse_text).map(|times| to.latency = Some(times)),
         ..ReplayOptionDefinition::BASE
     },
     ReplayOptionDefinition {
         key: SettingKey::Map,
         value: "NPUS",
         help: "NPUs of ranks 0, 1, …, such as 0-3,8-11; by default rank r runs on NPU r",
-        set: |to, words| parse_only_word(words, parse_npus).map(|npus| to.replay.map = Some(npus)),
+        set: |to, words| {
+            parse_single_word(words, parse_npus).map(|npus| to.replay.map = Some(npus))
+        },
         ..ReplayOptionDefinition::BASE
     },
     ReplayOptionDefinition {
@@ -209,7 +219,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         help: "Place ranks on all NPUs of each rack, even if the machine's jobs leave some free",
         syntax: Switch,
         excludes: &[SettingKey::Map],
-        set: |to, words| parse_only_word(words, parse_flag).map(|fill| to.fill_domains = fill),
+        set: |to, words| parse_single_word(words, parse_flag).map(|fill| to.fill_domains = fill),
         ..ReplayOptionDefinition::BASE
     },
     ReplayOptionDefinition {
@@ -218,7 +228,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         syntax: Switch,
         is_exact: true,
         set: |to, words| {
-            parse_only_word(words, parse_flag).map(|stepwise| to.replay.stepwise = stepwise)
+            parse_single_word(words, parse_flag).map(|stepwise| to.replay.stepwise = stepwise)
         },
         ..ReplayOptionDefinition::BASE
     },
@@ -229,7 +239,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         syntax: Switch,
         is_exact: true,
         set: |to, words| {
-            parse_only_word(words, parse_flag).map(|aggregate| to.replay.aggregate = aggregate)
+            parse_single_word(words, parse_flag).map(|aggregate| to.replay.aggregate = aggregate)
         },
         ..ReplayOptionDefinition::BASE
     },
@@ -238,7 +248,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         help: "Give communication without size and recorded duration no time, instead of rejecting it",
         syntax: Switch,
         set: |to, words| {
-            parse_only_word(words, parse_flag).map(|bound| to.replay.lower_bound = bound)
+            parse_single_word(words, parse_flag).map(|bound| to.replay.lower_bound = bound)
         },
         ..ReplayOptionDefinition::BASE
     },
@@ -248,7 +258,9 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         help: "Custom algorithm for a kind of collective, from files PREFIX.0.et, …, one per member: all-reduce=ring8; \
                repeatable",
         syntax: List,
-        set: |to, words| parse_all(words, parse_custom_files).map(|custom| to.custom = custom),
+        set: |to, words| {
+            parse_each_word(words, parse_custom_algorithm_prefix).map(|custom| to.custom = custom)
+        },
         ..ReplayOptionDefinition::BASE
     },
     ReplayOptionDefinition {
@@ -257,7 +269,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         help: "Change the value of a key in the machine file: machine.dimension.nvlink.bandwidth=900GB/s; repeatable",
         syntax: List,
         set: |to, words| {
-            parse_all(words, parse_machine_value).map(|values| to.machine_values = values)
+            parse_each_word(words, parse_machine_value).map(|values| to.machine_values = values)
         },
         ..ReplayOptionDefinition::BASE
     },
@@ -268,7 +280,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
                'module:*mlp*=0.8' or op:aten::mm=2; a number is a factor; repeatable",
         syntax: List,
         set: |to, words| {
-            parse_all(words, str::parse).map(|kernels| to.replay.changes.kernels = kernels)
+            parse_each_word(words, str::parse).map(|kernels| to.replay.changes.kernels = kernels)
         },
         ..ReplayOptionDefinition::BASE
     },
@@ -279,7 +291,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
                factor; repeatable",
         syntax: List,
         set: |to, words| {
-            parse_all(words, str::parse)
+            parse_each_word(words, str::parse)
                 .map(|collectives| to.replay.changes.collectives = collectives)
         },
         ..ReplayOptionDefinition::BASE
@@ -290,7 +302,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         help: "Multiply the time of a rank's kernels by a factor: 3=1.2; repeatable",
         syntax: List,
         set: |to, words| {
-            parse_all(words, parse_slow_rank).map(|slow| to.replay.changes.slow = slow)
+            parse_each_word(words, parse_slow_rank).map(|slow| to.replay.changes.slow = slow)
         },
         ..ReplayOptionDefinition::BASE
     },
@@ -299,7 +311,8 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         value: "SPREAD",
         help: "Change each kernel's time at random by up to this spread, uniformly in both directions: 5% or 5%,seed=7",
         set: |to, words| {
-            parse_only_word(words, str::parse).map(|jitter| to.replay.changes.jitter = Some(jitter))
+            parse_single_word(words, str::parse)
+                .map(|jitter| to.replay.changes.jitter = Some(jitter))
         },
         ..ReplayOptionDefinition::BASE
     },
@@ -308,7 +321,9 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         value: "PART@TIME",
         help: "Make an NPU fail (3@2ms), which deadlocks its job, or a link (0-1@500us), which messages avoid; repeatable",
         syntax: List,
-        set: |to, words| parse_all(words, str::parse).map(|failures| to.replay.failures = failures),
+        set: |to, words| {
+            parse_each_word(words, str::parse).map(|failures| to.replay.failures = failures)
+        },
         ..ReplayOptionDefinition::BASE
     },
     ReplayOptionDefinition {
@@ -316,7 +331,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         help: "Accept traces that differ from their job's file, PREFIX.job.json",
         syntax: Switch,
         set: |to, words| {
-            to.job.verify = match parse_only_word(words, parse_flag)? {
+            to.job.verify = match parse_single_word(words, parse_flag)? {
                 true => JobFileVerifyLevel::Nothing,
                 false => JobFileVerifyLevel::default(),
             };
@@ -330,7 +345,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         help: "Process groups as JSON, replacing the job's: {\"1\": [0, 1], …}",
         is_rare: false,
         set: |to, words| {
-            parse_only_word(words, parse_text).map(|path| to.job.groups = Some(path.into()))
+            parse_single_word(words, parse_text).map(|path| to.job.groups = Some(path.into()))
         },
         ..ReplayOptionDefinition::BASE
     },
@@ -339,7 +354,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         value: "WHICH",
         help: "Which dependencies to enforce",
         default: "auto",
-        syntax: Choice(choice_words::<EnforcedDependencyKinds>),
+        syntax: Choice(choice_words_and_summaries::<EnforcedDependencyKinds>),
         set: |to, words| parse_choice(words).map(|which| to.job.dependencies = which),
         ..ReplayOptionDefinition::BASE
     },
@@ -349,7 +364,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         help: "Action for ranks without a trace",
         default: "refuse",
         is_rare: false,
-        syntax: Choice(choice_words::<MissingRankPolicy>),
+        syntax: Choice(choice_words_and_summaries::<MissingRankPolicy>),
         set: |to, words| parse_choice(words).map(|what| to.job.absent = what),
         ..ReplayOptionDefinition::BASE
     },
@@ -358,7 +373,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         value: "N",
         help: "Number of ranks of the job, if more than the traces show; by default all NPUs with {missing_ranks} mirror",
         set: |to, words| {
-            parse_only_word(words, parse_ranks).map(|ranks| to.job.ranks = Some(ranks))
+            parse_single_word(words, parse_rank_count).map(|ranks| to.job.ranks = Some(ranks))
         },
         ..ReplayOptionDefinition::BASE
     },
@@ -366,7 +381,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         key: SettingKey::Without,
         value: "WHAT",
         help: "Part of a captured job to leave out; by default the profiler, if the capture has steps without it",
-        syntax: Choice(choice_words::<ProfilerOverheadRemovalPolicy>),
+        syntax: Choice(choice_words_and_summaries::<ProfilerOverheadRemovalPolicy>),
         set: |to, words| parse_choice(words).map(|what| to.profiler = Some(what)),
         ..ReplayOptionDefinition::BASE
     },
@@ -374,7 +389,9 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         key: SettingKey::Step,
         value: "N",
         help: "Use only this profiled step, like `chakram slice`",
-        set: |to, words| parse_only_word(words, parse_step).map(|step| to.job.step = Some(step)),
+        set: |to, words| {
+            parse_single_word(words, parse_step_number).map(|step| to.job.step = Some(step))
+        },
         ..ReplayOptionDefinition::BASE
     },
     ReplayOptionDefinition {
@@ -382,7 +399,9 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         value: "RANK=TIME",
         help: "Start a rank late, to find the ranks that wait for a straggler: 3=10ms; repeatable",
         syntax: List,
-        set: |to, words| parse_all(words, parse_delay).map(|delays| to.job.delays = delays),
+        set: |to, words| {
+            parse_each_word(words, parse_rank_delay).map(|delays| to.job.delays = delays)
+        },
         ..ReplayOptionDefinition::BASE
     },
     ReplayOptionDefinition {
@@ -391,7 +410,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         help: "Change the job first: batch=2x, layers=+4, … (`chakram help edit`), or a file of `edits`; repeatable",
         syntax: List,
         set: |to, words| {
-            let edits = parse_all(words, parse_edits)?;
+            let edits = parse_each_word(words, parse_edit_or_edits_file)?;
             to.job.edits = edits.into_iter().flatten().collect();
             Ok(())
         },
@@ -471,7 +490,7 @@ pub enum ReplaySettingsError {
 
 impl ReplaySettingsError {
     /// Returns the rejected option.
-    pub fn rejected_key(&self) -> SettingKey {
+    pub fn key_of_rejected_option(&self) -> SettingKey {
         match self {
             Self::Value { key, .. } | Self::Beside(key, _) => *key,
             Self::CustomTwice(_) | Self::File(_) => SettingKey::Custom,
@@ -487,7 +506,7 @@ impl fmt::Display for ReplaySettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();
         let name = |key: &SettingKey| match in_files {
-            true => format!("`{}`", key.display_key()),
+            true => format!("`{}`", key.display_key_in_files()),
             false => key.to_string(),
         };
         match self {
@@ -560,15 +579,15 @@ impl ReplaySettings {
         Ok(settings)
     }
 
-    /// Returns the options of the replay, except options that need files. [`Self::options_without_files`]
-    /// also applies the efficiency.
-    pub fn replay_options_without_files(&self) -> &ReplayOptions {
+    /// Returns the options of the replay, except options that need files.
+    /// [`Self::options_with_efficiency_without_files`] also applies the efficiency.
+    pub fn options_without_files_and_efficiency(&self) -> &ReplayOptions {
         &self.replay
     }
 
     /// Returns the options for loading the traces. A mirrored job of unknown size gets one rank per NPU of the machine
     /// (`npus`).
-    pub fn job_options(&self, npus: u32) -> JobLoadOptions {
+    pub fn job_load_options(&self, npus: u32) -> JobLoadOptions {
         // A replay with recorded communication must reproduce the capture unchanged, including the
         // profiler's cost.
         let default = match self.replay.comm {
@@ -587,7 +606,9 @@ impl ReplaySettings {
     /// # Errors
     ///
     /// Fails if options contradict each other.
-    pub fn options_without_files(&self) -> Result<ReplayOptions, ReplaySettingsError> {
+    pub fn options_with_efficiency_without_files(
+        &self,
+    ) -> Result<ReplayOptions, ReplaySettingsError> {
         for (i, custom) in self.custom.iter().enumerate() {
             if self.custom[..i].iter().any(|one| one.kind == custom.kind) {
                 return Err(ReplaySettingsError::CustomTwice(custom.kind));
@@ -595,7 +616,7 @@ impl ReplaySettings {
         }
         let mut options = self.replay.clone();
         if let Some(efficiency) = self.efficiency {
-            options.set_efficiency(efficiency)?;
+            options.set_roofline_efficiency(efficiency)?;
         }
         Ok(options)
     }
@@ -605,12 +626,12 @@ impl ReplaySettings {
     ///
     /// # Errors
     ///
-    /// Fails in the same cases as [`Self::options_without_files`], and if a file cannot be read.
+    /// Fails in the same cases as [`Self::options_with_efficiency_without_files`], and if a file cannot be read.
     pub fn replay_options(
         &self,
         inputs: Option<&mut Vec<HashedInput>>,
     ) -> Result<ReplayOptions, ReplaySettingsError> {
-        let options = self.options_without_files()?;
+        let options = self.options_with_efficiency_without_files()?;
         Ok(ReplayOptions {
             custom: load_custom_algorithms(&self.custom, inputs)?,
             ..options
@@ -623,7 +644,7 @@ impl ReplaySettings {
     ///
     /// Fails if the user states rates that the machine file already sets. Also fails if the user states a bandwidth
     /// without a latency, or a latency without a bandwidth.
-    pub fn machine_name(&self, name: &str) -> Result<String, ReplaySettingsError> {
+    pub fn machine_name_with_rates(&self, name: &str) -> Result<String, ReplaySettingsError> {
         let missing = |given, missing| Err(ReplaySettingsError::RateMissing { given, missing });
         match (&self.bandwidth, &self.latency) {
             (None, None) => Ok(name.to_owned()),
@@ -661,7 +682,9 @@ impl ReplaySettings {
             return Ok(original);
         }
         let edited = self.apply_machine_values(text, file)?;
-        Ok(Machine::parse_edited(&edited, file, &original)?)
+        Ok(Machine::parse_edited_text_of_machine(
+            &edited, file, &original,
+        )?)
     }
 
     /// Returns the machine. If the options request it, jobs on the returned machine occupy all NPUs of each rack.
@@ -669,8 +692,11 @@ impl ReplaySettings {
     /// # Errors
     ///
     /// Fails if jobs on `machine` already occupy all NPUs of each rack.
-    pub fn fill_rack_npus(&self, machine: Machine) -> Result<Machine, UnusableOptionReason> {
-        match (self.fill_domains, machine.rank_domain()) {
+    pub fn fill_all_racks_if_requested(
+        &self,
+        machine: Machine,
+    ) -> Result<Machine, UnusableOptionReason> {
+        match (self.fill_domains, machine.dimension_with_npu_limit()) {
             (false, _) => Ok(machine),
             (true, Some(_)) => Ok(machine.with_all_npus_used()),
             (true, None) => Err(UnusableOptionReason::NoFreeNpus {
@@ -709,7 +735,9 @@ mod tests {
         assert_eq!(options.compute, KernelDurationSource::Roofline(half));
         assert_eq!(options.map, Some(vec![Npu(1), Npu(2), Npu(7)]));
         assert_eq!(options.network, Some(NetworkModelKind::ContentionFree));
-        let keys = REPLAY_OPTIONS.iter().map(|option| option.key.display_key());
+        let keys = REPLAY_OPTIONS
+            .iter()
+            .map(|option| option.key.display_key_in_files());
         let mut keys: Vec<String> = keys.map(|key| key.to_string()).collect();
         keys.sort();
         keys.dedup();
@@ -739,7 +767,12 @@ mod tests {
 
     #[test]
     fn replays_as_captured_keep_the_profiler_unless_told() {
-        let of = |given| parse_setting_words(given).unwrap().job_options(4).profiler;
+        let of = |given| {
+            parse_setting_words(given)
+                .unwrap()
+                .job_load_options(4)
+                .profiler
+        };
         assert_eq!(
             of(&[(SettingKey::Comm, "captured")]),
             ProfilerOverheadRemovalPolicy::Keep

@@ -1,7 +1,9 @@
 //! Computes how sensitive a job's makespan is to classes of durations, and to the machine's rates
 //! and latencies.
 
-use chakram_base::config::{ConfigLiteral, list_toml_numbers, replace_toml_values};
+use chakram_base::config::{
+    ConfigLiteral, list_toml_number_like_values_with_paths, replace_toml_values,
+};
 use chakram_base::units::Span;
 use chakram_engine::ReplayError;
 use chakram_hardware::machine::Machine;
@@ -55,7 +57,7 @@ pub fn find_sensitivities(
         return Ok(report);
     }
     let makespan = run.replay_makespan_on(run.machine)?;
-    for (path, value) in list_toml_numbers(machine.text) {
+    for (path, value) in list_toml_number_like_values_with_paths(machine.text) {
         let has = |words: &[&str]| path.split('.').any(|part| words.contains(&part));
         let is_rate = has(&RATES);
         if !is_rate && !has(&TIMES) || describes_measurements(&path) {
@@ -64,11 +66,15 @@ pub fn find_sensitivities(
         // `end` replays the job with the key's time multiplied by approximately `factor`.
         let end = |factor: f64| -> Option<ScaledMachineKeyRun> {
             let (factor, scaled) = match is_rate {
-                true => (factor, scale_literal(&value, 1.0 / factor)?),
-                false => scale_time(&value, factor)?,
+                true => (
+                    factor,
+                    scale_number_or_leading_number(&value, 1.0 / factor)?,
+                ),
+                false => scale_time_to_whole_picoseconds(&value, factor)?,
             };
             let text = replace_toml_values(machine.text, machine.file, &[(&path, &scaled)]).ok()?;
-            let other = Machine::parse_edited(&text, machine.file, run.machine).ok()?;
+            let other =
+                Machine::parse_edited_text_of_machine(&text, machine.file, run.machine).ok()?;
             let makespan = run.replay_makespan_on(&other).ok()?;
             Some(ScaledMachineKeyRun { factor, makespan })
         };
@@ -167,9 +173,12 @@ fn sensitivity_row(
 
 /// Multiplies a time by approximately `factor`, so that the result is a whole number of picoseconds. Also returns the
 /// exact factor. Callers need the exact factor, because a replay uses the same rounded latency hundreds of times.
-fn scale_time(value: &ConfigLiteral, factor: f64) -> Option<(f64, ConfigLiteral)> {
+fn scale_time_to_whole_picoseconds(
+    value: &ConfigLiteral,
+    factor: f64,
+) -> Option<(f64, ConfigLiteral)> {
     let ConfigLiteral::Text(text) = value else {
-        return Some((factor, scale_literal(value, factor)?));
+        return Some((factor, scale_number_or_leading_number(value, factor)?));
     };
     let time: Span = text.parse().ok()?;
     let scaled = (time.0 as f64 * factor).round();
@@ -178,7 +187,7 @@ fn scale_time(value: &ConfigLiteral, factor: f64) -> Option<(f64, ConfigLiteral)
 }
 
 /// Multiplies a number, or the number at the start of a string, by `factor`.
-fn scale_literal(value: &ConfigLiteral, factor: f64) -> Option<ConfigLiteral> {
+fn scale_number_or_leading_number(value: &ConfigLiteral, factor: f64) -> Option<ConfigLiteral> {
     Some(match value {
         ConfigLiteral::Whole(number) => ConfigLiteral::Number(*number as f64 * factor),
         ConfigLiteral::Number(number) => ConfigLiteral::Number(number * factor),

@@ -5,8 +5,8 @@
 //! class (`[npu.CLASS]`, as in machine files). The user's options override the stack's options.
 
 use chakram_base::config::{
-    ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, find_nearest, quote_for_message,
-    read_input,
+    ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, find_nearest,
+    quote_and_truncate_for_message, read_input,
 };
 use chakram_hardware::machine::{Machine, SoftwareStackCurvesAndHosts};
 use chakram_report::stack::{KernelOrPlanDecision, StackKernelAndPlanDecisions};
@@ -94,7 +94,7 @@ pub struct FrameworkDurationsAndPlanOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum SoftwareStackError {
     /// There is no stack with this name.
-    #[error("no stack is called {}{}\n  try: one of {}, or a file NAME.toml", quote_for_message(.name), did_you_mean(.closest.as_deref()), .all)]
+    #[error("no stack is called {}{}\n  try: one of {}, or a file NAME.toml", quote_and_truncate_for_message(.name), did_you_mean(.closest.as_deref()), .all)]
     Unknown {
         /// The unknown name.
         name: String,
@@ -116,7 +116,7 @@ pub enum SoftwareStackError {
     Refused(#[from] ConfigError),
     /// The stack has no plan options, and all its durations are for NPUs that the machine does not
     /// have.
-    #[error("stack {} has kernel times for {known}, but {machine} has none of these NPUs\n  try: another machine or stack", quote_for_message(.stack))]
+    #[error("stack {} has kernel times for {known}, but {machine} has none of these NPUs\n  try: another machine or stack", quote_and_truncate_for_message(.stack))]
     OtherNpus {
         /// Name of the stack, for the message.
         stack: String,
@@ -170,7 +170,7 @@ impl FrameworkDurationsAndPlanOptions {
                 .read_or_default("description", "", |field| field.read_line())?
                 .to_owned(),
             prices: match root.get("npu") {
-                Some(field) => SoftwareStackCurvesAndHosts::parse_stack(&field)?,
+                Some(field) => SoftwareStackCurvesAndHosts::parse_class_tables(&field)?,
                 None => SoftwareStackCurvesAndHosts::default(),
             },
             options: match root.get("plan") {
@@ -202,7 +202,7 @@ impl FrameworkDurationsAndPlanOptions {
     ///
     /// Fails if the stack has no plan options and all its durations are for NPUs that the machine
     /// does not have.
-    pub fn apply_stack_durations(
+    pub fn apply_durations_to_machine(
         &self,
         machine: &Machine,
     ) -> Result<(Machine, StackKernelAndPlanDecisions), SoftwareStackError> {
@@ -217,7 +217,7 @@ impl FrameworkDurationsAndPlanOptions {
         let decided = parts
             .into_iter()
             .map(|part| KernelOrPlanDecision::new(part.part, part.what));
-        let mut report = self.start_stack_report();
+        let mut report = self.empty_stack_report();
         report.decided = decided.collect();
         if report.decided.is_empty() && !self.prices.is_empty() {
             let classes = machine.classes().iter().map(|class| class.name.as_str());
@@ -234,7 +234,7 @@ impl FrameworkDurationsAndPlanOptions {
     }
 
     /// Returns the stack's report for a run without a machine. It lists no plan options yet.
-    pub fn start_stack_report(&self) -> StackKernelAndPlanDecisions {
+    pub fn empty_stack_report(&self) -> StackKernelAndPlanDecisions {
         StackKernelAndPlanDecisions {
             name: self.name.clone(),
             given: true,
@@ -286,7 +286,7 @@ fn read_options(
         else {
             continue;
         };
-        option.read_option(&mut draft, &field)?;
+        option.set_option_from_field(&mut draft, &field)?;
         let words = match field.read_literal()? {
             ConfigLiteral::List(items) => items.iter().map(ToString::to_string).collect(),
             one => vec![one.to_string()],
@@ -311,7 +311,7 @@ mod tests {
             .to_string()
     }
 
-    fn attention_of(machine: &Machine) -> f64 {
+    fn bf16_attention_fraction_of_machine(machine: &Machine) -> f64 {
         let curve = machine.classes()[0].curves.attention[Dtype::Bf16 as usize];
         curve.unwrap().compute
     }
@@ -357,9 +357,9 @@ mod tests {
     fn a_stack_changes_the_kernels_of_classes_that_it_names() {
         let stack = FrameworkDurationsAndPlanOptions::load_by_name("llm-foundry").unwrap();
         let machine = Machine::load_preset("dgx-h100").unwrap();
-        let (priced, report) = stack.apply_stack_durations(&machine).unwrap();
-        assert_eq!(attention_of(&machine), 0.58);
-        assert_eq!(attention_of(&priced), 0.272);
+        let (priced, report) = stack.apply_durations_to_machine(&machine).unwrap();
+        assert_eq!(bf16_attention_fraction_of_machine(&machine), 0.58);
+        assert_eq!(bf16_attention_fraction_of_machine(&priced), 0.272);
         assert!(
             report.to_line().contains("FlashAttention-1 (Triton)"),
             "{}",
@@ -374,16 +374,19 @@ mod tests {
         assert_eq!(of(&machine), of(&priced));
         // A power limit of 500 W instead of 700 W also slows the stack's kernels.
         let capped = Machine::load_preset("grand-teton-h100").unwrap();
-        let (priced, _) = stack.apply_stack_durations(&capped).unwrap();
+        let (priced, _) = stack.apply_durations_to_machine(&capped).unwrap();
         let kept = capped.classes()[0].curves.kept.attention;
-        assert!(kept < 0.9 && (attention_of(&priced) - 0.272 * kept).abs() < 1e-12);
+        assert!(
+            kept < 0.9
+                && (bf16_attention_fraction_of_machine(&priced) - 0.272 * kept).abs() < 1e-12
+        );
     }
 
     #[test]
     fn a_stack_without_prices_for_a_machine_says_so() {
         let stack = FrameworkDurationsAndPlanOptions::load_by_name("llm-foundry").unwrap();
         let machine = Machine::load_preset("tpu-v4").unwrap();
-        let (priced, report) = stack.apply_stack_durations(&machine).unwrap();
+        let (priced, report) = stack.apply_durations_to_machine(&machine).unwrap();
         assert_eq!(priced, machine);
         assert!(
             report.to_line().contains("not prices for tpu-v4"),
@@ -393,7 +396,7 @@ mod tests {
         let text = "name = \"a\"\n[npu.h100.moving]\nfraction = 0.5\nfloor = \"1 us\"\ngap = \"1 us\"\nerror = 0.1";
         let alone = FrameworkDurationsAndPlanOptions::parse(text, "s.toml").unwrap();
         let error = alone
-            .apply_stack_durations(&machine)
+            .apply_durations_to_machine(&machine)
             .unwrap_err()
             .to_string();
         assert!(error.contains("has kernel times for h100"), "{error}");
@@ -402,7 +405,7 @@ mod tests {
     #[test]
     fn options_that_are_given_go_before_those_of_the_stack() {
         let stack = FrameworkDurationsAndPlanOptions::load_by_name("megatron-te").unwrap();
-        let mut report = stack.start_stack_report();
+        let mut report = stack.empty_stack_report();
         let mut plan = ParallelismPlan::new();
         stack.set_plan_options(&mut plan, |key| key == "loss", &mut report);
         let given = ParallelismPlan::new();
@@ -420,7 +423,7 @@ mod tests {
             FrameworkDurationsAndPlanOptions::load_by_name(StackKernelAndPlanDecisions::REFERENCE)
                 .unwrap();
         let machine = Machine::load_preset("dgx-a100").unwrap();
-        let (priced, report) = stack.apply_stack_durations(&machine).unwrap();
+        let (priced, report) = stack.apply_durations_to_machine(&machine).unwrap();
         assert_eq!(priced, machine);
         assert_eq!(report.to_line(), "reference: attention FlashAttention-2");
     }

@@ -44,7 +44,7 @@ impl OpenedFileOrPipeTrace<'_> {
 
     /// Adds the file's or pipe's name to an error about its bytes.
     pub fn locate_error(&self, error: TraceError) -> TraceError {
-        self.trace_contents().with_source(error)
+        self.trace_contents().locate_error_in_original_file(error)
     }
 }
 
@@ -88,8 +88,8 @@ impl JobTraceFilesOrPipe {
     }
 
     /// Returns the declarations of the job file, with its groups replaced by `groups`. Leaves out the job file's ranks.
-    pub fn to_job_file(&self, groups: DeclaredGroups) -> JobTraceManifest {
-        merge_declarations(&self.found, groups)
+    pub fn job_declarations_with_groups(&self, groups: DeclaredGroups) -> JobTraceManifest {
+        merge_job_file_declarations(&self.found, groups)
     }
 
     /// Opens one of the files. For a pipe, returns the contents read earlier.
@@ -107,7 +107,10 @@ impl JobTraceFilesOrPipe {
 }
 
 /// Merges the declarations of the job files in `found`. `groups` replaces their groups, and the ranks are left out.
-pub fn merge_declarations(found: &FoundTraces, groups: DeclaredGroups) -> JobTraceManifest {
+pub fn merge_job_file_declarations(
+    found: &FoundTraces,
+    groups: DeclaredGroups,
+) -> JobTraceManifest {
     let mut about = JobTraceManifest {
         groups,
         ..JobTraceManifest::default()

@@ -55,7 +55,7 @@ impl Observer for EventLoopCountObserver {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_loop_counted(&mut self, counts: &EventAndTileGroupCounts) {
+    fn on_event_loop_statistics(&mut self, counts: &EventAndTileGroupCounts) {
         self.0 = Some(counts.clone());
     }
 }
@@ -63,11 +63,11 @@ impl Observer for EventLoopCountObserver {
 impl EventLoopCountObserver {
     /// Returns the results of rank aggregation for the replay of `prepared`; `None` if the replay did not detect
     /// groups.
-    pub(super) fn summarize_aggregation(
+    pub(super) fn summarize_rank_aggregation(
         self,
         prepared: &CompiledReplay<'_>,
     ) -> Option<IdenticalRankMergeCounts> {
-        let counts = self.0.filter(|_| prepared.aggregates_tiles())?;
+        let counts = self.0.filter(|_| prepared.uses_tile_groups())?;
         Some(IdenticalRankMergeCounts {
             groups: counts.groups,
             ranks: counts.ranks,

@@ -93,7 +93,7 @@ impl WaitingAndTransferTime {
     }
 
     /// Returns the exposed communication (waiting and transfer) without the bubble.
-    pub fn exposed_time(&self) -> Span {
+    pub fn exposed_time_without_bubble(&self) -> Span {
         self.exposed_waiting - self.bubble + self.exposed_transferring
     }
 }
@@ -154,7 +154,7 @@ impl<'a> BreakdownObserver<'a> {
 
     /// Creates an observer of all ranks in the simulated part of a folded job. In such a job, one rank represents many.
     /// Each instance has its own labels, because instances represent different numbers of ranks.
-    pub(super) fn of_part(prepared: &'a CompiledReplay<'a>) -> Self {
+    pub(super) fn for_part_of_folded_job(prepared: &'a CompiledReplay<'a>) -> Self {
         let instances = prepared.workload().instances().iter();
         let labels = |of: &GraphBoundToRank| COLLECTIVES + of.groups.len() * KINDS;
         let mut next = 0;
@@ -190,9 +190,12 @@ impl<'a> BreakdownObserver<'a> {
         for (instance, &by) in (0..).map(InstanceId).zip(folded.instances) {
             let own = &charged[firsts[by.index()] as usize..];
             let (of_no_group, own) = own.split_at(COLLECTIVES);
-            add_charged_times(&mut sums, of_no_group);
-            for (group, kinds) in whole.groups_of(instance).zip(own.chunks(KINDS)) {
-                add_charged_times(&mut sums[COLLECTIVES + group.index() * KINDS..], kinds);
+            add_charged_times_by_label(&mut sums, of_no_group);
+            for (group, kinds) in whole
+                .groups_of_instance_slots(instance)
+                .zip(own.chunks(KINDS))
+            {
+                add_charged_times_by_label(&mut sums[COLLECTIVES + group.index() * KINDS..], kinds);
             }
         }
         let times = folded.instances.iter().map(|by| times[by.index()]);
@@ -250,7 +253,10 @@ impl MessageAndCollectiveTimeTotals {
 }
 
 /// Adds each of `times` to the sum at the same index.
-fn add_charged_times(sums: &mut [WaitingAndTransferTime], times: &[WaitingAndTransferTime]) {
+fn add_charged_times_by_label(
+    sums: &mut [WaitingAndTransferTime],
+    times: &[WaitingAndTransferTime],
+) {
     sums.iter_mut()
         .zip(times)
         .for_each(|(sum, time)| sum.add(time));

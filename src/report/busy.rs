@@ -73,7 +73,7 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> RankBusyTimeObserver<F> {
     }
 
     /// Returns the busy times, one per instance. Leaves out the current busy period of an unfinished rank.
-    pub fn rank_busy_times(&self) -> impl ExactSizeIterator<Item = RankBusyTime> {
+    pub fn busy_times_of_all_ranks(&self) -> impl ExactSizeIterator<Item = RankBusyTime> {
         self.ranks.iter().map(|rank| RankBusyTime {
             finish: (rank.left == 0).then_some(rank.last),
             host: rank.total[HOST],
@@ -180,7 +180,7 @@ mod tests {
                 busy.on_completed(Time(at), InstanceId(0), NodeIndex(node), kind)
             }
         }
-        assert_eq!(busy.rank_busy_times().next().unwrap().finish, None);
+        assert_eq!(busy.busy_times_of_all_ranks().next().unwrap().finish, None);
         busy.on_completed(Time(30), InstanceId(0), NodeIndex(5), NodeKind::Host);
         let expected = RankBusyTime {
             finish: Some(Time(30)),
@@ -191,7 +191,7 @@ mod tests {
             nothing: Span::ZERO,
             overlap: Span(9),
         };
-        assert_eq!(busy.rank_busy_times().next(), Some(expected));
+        assert_eq!(busy.busy_times_of_all_ranks().next(), Some(expected));
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
         };
         busy.on_issued(Time(2), InstanceId(0), NodeIndex(0), NodeKind::Compute);
         busy.on_completed(Time(9), InstanceId(0), NodeIndex(0), NodeKind::Compute);
-        let found = busy.rank_busy_times().next().unwrap();
+        let found = busy.busy_times_of_all_ranks().next().unwrap();
         assert_eq!((found.kernels, found.memory), (Span::ZERO, Span(7)));
     }
 }

@@ -1,7 +1,7 @@
 //! Devices, hosts and software with which a job was captured.
 
 use chakram_base::setting::SettingKey;
-use chakram_hardware::devices::preset_of_device;
+use chakram_hardware::devices::preset_and_npu_class_of_device;
 use chakram_trace::format::scan::CaptureEnvironment;
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ impl CapturedOn {
                 device,
                 host,
                 software,
-            } = workload.graph_of(instance).captured_on();
+            } = workload.graph_of(instance).capture_environment();
             let said = [
                 (&mut all.devices, device),
                 (&mut all.hosts, host),
@@ -49,24 +49,29 @@ impl CapturedOn {
                 }
             }
         }
-        all.preset = all.common_preset().map(|[preset, _]| preset.to_owned());
+        all.preset = all
+            .common_preset_and_npu_class()
+            .map(|[preset, _]| preset.to_owned());
         (all != Self::default()).then_some(all)
     }
 
     /// Returns the preset that describes all devices, and its NPU class; `None` if there is no such preset.
-    fn common_preset(&self) -> Option<[&'static str; 2]> {
-        let mut presets = self.devices.iter().map(|device| preset_of_device(device));
+    fn common_preset_and_npu_class(&self) -> Option<[&'static str; 2]> {
+        let mut presets = self
+            .devices
+            .iter()
+            .map(|device| preset_and_npu_class_of_device(device));
         let first = presets.next()??;
         presets.all(|other| other == Some(first)).then_some(first)
     }
 
     /// Sets `kernels_stay` if any of the machine's NPU classes (`classes`) differs from the captured devices' class.
     /// The kernels then keep durations that were captured on another device.
-    pub(super) fn detect_kept_kernel_durations<'a>(
+    pub(super) fn mark_kernels_kept_from_other_device<'a>(
         &mut self,
         classes: impl IntoIterator<Item = &'a str>,
     ) {
-        let own = self.common_preset().map(|[_, class]| class);
+        let own = self.common_preset_and_npu_class().map(|[_, class]| class);
         self.kernels_stay = classes.into_iter().any(|class| Some(class) != own);
     }
 
@@ -77,7 +82,7 @@ impl CapturedOn {
             return None;
         }
         let option = |machine: &str| SettingKey::RecordedOn.format_with_value(machine);
-        let described = |device: &String| preset_of_device(device).is_some();
+        let described = |device: &String| preset_and_npu_class_of_device(device).is_some();
         Some(match &self.devices[..] {
             devices if !devices.is_empty() && devices.iter().all(described) => format!(
                 "kernels last as recorded there; {} scales them to this machine",
@@ -140,9 +145,9 @@ mod tests {
         // advice if the machine's NPU class had the same name as the device.
         on.devices = vec!["NVIDIA H100 80GB HBM3".to_owned()];
         on.preset = Some("dgx-h100".to_owned());
-        on.detect_kept_kernel_durations(["h100"]);
+        on.mark_kernels_kept_from_other_device(["h100"]);
         assert!(!on.kernels_stay);
-        on.detect_kept_kernel_durations(["mi300x"]);
+        on.mark_kernels_kept_from_other_device(["mi300x"]);
         let line = on.describe_capture();
         assert!(line.ends_with(
             "kernels last as recorded there; `recorded_on = capture` scales them to this machine"
@@ -150,10 +155,10 @@ mod tests {
         // Both names denote the same kind of device. If the devices differ or a device has no name, the user must
         // specify the device.
         on.devices.push("NVIDIA H100 SXM5".to_owned());
-        assert_eq!(on.common_preset(), Some(["dgx-h100", "h100"]));
+        assert_eq!(on.common_preset_and_npu_class(), Some(["dgx-h100", "h100"]));
         on.preset = None;
         on.devices[1] = "Tesla V100-SXM2-32GB".to_owned();
-        on.detect_kept_kernel_durations(["h100"]);
+        on.mark_kernels_kept_from_other_device(["h100"]);
         let differ = "some of these devices have no preset; `recorded_on = MACHINE` scales the kernels of all ranks as if one device had run them";
         assert!(
             on.describe_capture().ends_with(differ),
@@ -161,7 +166,7 @@ mod tests {
             on.describe_capture()
         );
         on.devices.clear();
-        on.detect_kept_kernel_durations(["h100"]);
+        on.mark_kernels_kept_from_other_device(["h100"]);
         let unnamed =
             "the capture names no device; `recorded_on = MACHINE` scales them to this machine";
         assert!(

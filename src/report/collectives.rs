@@ -125,7 +125,7 @@ impl CollectiveObserver {
 
     /// Returns the number of calls over all groups and kinds, and how many of these calls were
     /// simulated.
-    pub(super) fn count_calls(&self) -> (u64, u64) {
+    pub(super) fn count_all_and_simulated_calls(&self) -> (u64, u64) {
         let tallies = self.nonzero_tallies();
         tallies.fold((0, 0), |(calls, simulated), (.., tally)| {
             (calls + tally.calls, simulated + tally.stepwise)
@@ -163,7 +163,7 @@ impl CollectiveObserver {
 }
 
 impl Observer for CollectiveObserver {
-    fn on_links_measured(&mut self, loads: &[BytesOverOneLink]) {
+    fn on_link_loads_measured(&mut self, loads: &[BytesOverOneLink]) {
         self.loads = Some(loads.to_vec());
     }
 

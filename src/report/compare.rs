@@ -10,8 +10,12 @@ use super::Report;
 use super::breakdown::WaitingAndTransferTime;
 use super::collectives::{CollectiveRow, LongestAwaitedRank};
 use super::operators::{OperatorTime, table::combine_operator_families};
-use super::settings::{CompiledReplayWithReport, explain_nothing_moved, machine_differences};
-use super::summary::{MESSAGES, UNKNOWN_COMMUNICATION, groups_of, mean_span, percent_more};
+use super::settings::{
+    CompiledReplayWithReport, explain_why_differences_changed_nothing, machine_differences,
+};
+use super::summary::{
+    MESSAGES, UNKNOWN_COMMUNICATION, format_group_count_and_size, mean_span_from_sum, percent_more,
+};
 use chakram_base::ids::Rank;
 use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
@@ -139,13 +143,13 @@ impl DurationOnTwoMachines {
 
 impl CommunicationOnTwoMachines {
     /// Returns the exposed communication (mean over NPUs).
-    pub fn exposed_time_change(&self) -> DurationOnTwoMachines {
-        self.time_change(|side| side.mean.exposed_time())
+    pub fn exposed_communication_on_both_machines(&self) -> DurationOnTwoMachines {
+        self.communication_time_on_both_machines(|side| side.mean.exposed_time_without_bubble())
     }
 
     /// Returns `time` for the communication on both machines. The value is zero on a machine where the communication
     /// did not occur.
-    pub fn time_change(
+    pub fn communication_time_on_both_machines(
         &self,
         time: impl Fn(&CommunicationOnOneMachine) -> Span,
     ) -> DurationOnTwoMachines {
@@ -194,7 +198,7 @@ impl<'a> MachineComparison<'a> {
                     prepared: &prepared,
                     report,
                 };
-                explain_nothing_moved(&differs, &run)
+                explain_why_differences_changed_nothing(&differs, &run)
             }
             // The same replay compiled earlier, so compiling cannot fail here.
             Err(_) => "nothing changed".to_owned(),
@@ -264,13 +268,13 @@ impl MakespanExplanation {
         };
         let host = |report: &Report| {
             let host = report.operators.iter().filter(|o| o.kind == NodeKind::Host);
-            mean_span(host.map(|o| o.total).sum(), report.rows.len())
+            mean_span_from_sum(host.map(|o| o.total).sum(), report.rows.len())
         };
         Self {
             makespan: compare_makespans(first, other),
             parts,
             communication: compare_communication(first, other),
-            operators: compare_operators(first, other),
+            operators: operators_with_changed_times(first, other),
             host: DurationOnTwoMachines {
                 before: host(first),
                 after: host(other),
@@ -283,14 +287,14 @@ impl MakespanExplanation {
     }
 
     /// Returns a part of the time on both machines.
-    pub fn category_change(&self, part: NpuTimeCategory) -> DurationOnTwoMachines {
+    pub fn category_time_on_both_machines(&self, part: NpuTimeCategory) -> DurationOnTwoMachines {
         let found = self.parts.iter().find(|(p, _)| *p == part);
         found.map(|(_, change)| *change).unwrap_or_default()
     }
 }
 
 /// Returns the kernels and memory accesses whose times differ, with the largest change first.
-fn compare_operators(
+fn operators_with_changed_times(
     first: &Report,
     other: &Report,
 ) -> Vec<(NpuTimeCategory, String, DurationOnTwoMachines)> {
@@ -308,7 +312,7 @@ fn compare_operators(
             };
             let change = changes.entry((kind as u8, name));
             let (_, change) = change.or_insert((part, DurationOnTwoMachines::default()));
-            set(change, mean_span(total, report.rows.len()));
+            set(change, mean_span_from_sum(total, report.rows.len()));
         }
     };
     take(first, |change, time| change.before = time);
@@ -326,7 +330,9 @@ fn compare_operators(
 /// share both.
 type GroupNameAndKindKey = (String, CollectiveKind, u32);
 
-fn rows_by_key(report: &Report) -> BTreeMap<GroupNameAndKindKey, &CollectiveRow> {
+fn collective_rows_by_group_and_kind(
+    report: &Report,
+) -> BTreeMap<GroupNameAndKindKey, &CollectiveRow> {
     let mut rows = BTreeMap::new();
     for row in &report.collectives {
         let mut key = (row.group.clone(), row.kind, 0);
@@ -350,7 +356,10 @@ type SimilarGroupsKey<'r> = (
 type CollectiveRowPair<'r> = [Option<&'r CollectiveRow>; 2];
 
 fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationOnTwoMachines> {
-    let (before, after) = (rows_by_key(first), rows_by_key(other));
+    let (before, after) = (
+        collective_rows_by_group_and_kind(first),
+        collective_rows_by_group_and_kind(other),
+    );
     let mut keys: Vec<&GroupNameAndKindKey> = before.keys().chain(after.keys()).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -371,7 +380,10 @@ fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationOnT
         });
         let row = pairs[0][0].or(pairs[0][1]).expect("one of them is there");
         let what = match (pairs.len(), role) {
-            (n, Some(role)) => format!("{kind}, {role}, {}", groups_of(n, members)),
+            (n, Some(role)) => format!(
+                "{kind}, {role}, {}",
+                format_group_count_and_size(n, members)
+            ),
             (1, None) => format!("{kind}, {}", row.group),
             (n, None) => format!("{kind}, {n} groups of {members} such as {}", row.group),
         };
@@ -390,7 +402,7 @@ fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationOnT
     ];
     let of_no_group = of_no_group.into_iter().filter_map(|(what, charged)| {
         let [before, after] = reports.map(|report| {
-            let mean = mean_charged_time(charged(report), report.rows.len());
+            let mean = mean_charged_time_per_npu(charged(report), report.rows.len());
             (mean != WaitingAndTransferTime::default()).then(|| CommunicationOnOneMachine {
                 mean,
                 ..CommunicationOnOneMachine::default()
@@ -405,17 +417,18 @@ fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationOnT
         })
     });
     let mut moved: Vec<_> = folded.chain(of_no_group).collect();
-    moved.sort_by_key(|moved| Reverse(moved.exposed_time_change().absolute_ps()));
+    moved
+        .sort_by_key(|moved| Reverse(moved.exposed_communication_on_both_machines().absolute_ps()));
     moved
 }
 
-fn mean_charged_time(sum: WaitingAndTransferTime, npus: usize) -> WaitingAndTransferTime {
+fn mean_charged_time_per_npu(sum: WaitingAndTransferTime, npus: usize) -> WaitingAndTransferTime {
     WaitingAndTransferTime {
-        waiting: mean_span(sum.waiting, npus),
-        exposed_waiting: mean_span(sum.exposed_waiting, npus),
-        transferring: mean_span(sum.transferring, npus),
-        exposed_transferring: mean_span(sum.exposed_transferring, npus),
-        bubble: mean_span(sum.bubble, npus),
+        waiting: mean_span_from_sum(sum.waiting, npus),
+        exposed_waiting: mean_span_from_sum(sum.exposed_waiting, npus),
+        transferring: mean_span_from_sum(sum.transferring, npus),
+        exposed_transferring: mean_span_from_sum(sum.exposed_transferring, npus),
+        bubble: mean_span_from_sum(sum.bubble, npus),
     }
 }
 
@@ -448,11 +461,11 @@ fn summarize_similar_collectives(
         .into_iter()
         .max_by_key(|(rank, time)| (*time, Reverse(*rank)));
     Some(CommunicationOnOneMachine {
-        mean: mean_charged_time(charged, report.rows.len()),
-        transfer: mean_span(transfer, rows.len()),
+        mean: mean_charged_time_per_npu(charged, report.rows.len()),
+        transfer: mean_span_from_sum(transfer, rows.len()),
         bus: together.bus_bandwidth(first.kind, first.members),
         algorithm: first.algorithm.clone(),
-        waited: mean_span(waited, present),
+        waited: mean_span_from_sum(waited, present),
         latest: latest
             .filter(|_| waited > Span::ZERO)
             .map(|(rank, time)| (rank, time.0 as f64 / waited.0 as f64)),

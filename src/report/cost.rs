@@ -101,7 +101,11 @@ impl ReplayFiguresForCosts {
     }
 
     /// Returns the time and cost of processing `tokens` tokens, or `None` if the replayed job has no token count.
-    fn run(&self, tokens: u64, price: Option<f64>) -> Option<TimeAndCostForTokens> {
+    fn time_and_cost_for_tokens(
+        &self,
+        tokens: u64,
+        price: Option<f64>,
+    ) -> Option<TimeAndCostForTokens> {
         let seconds = tokens as f64 / self.tokens_per_s?;
         let npu_hours = self.npus * seconds / HOUR;
         let dollars = price.map(|price| price * npu_hours);
@@ -120,7 +124,7 @@ impl ReplayFiguresForCosts {
 impl Report {
     /// Adds the cost of the replay at `price` dollars per NPU hour, and the time and cost of processing `tokens`
     /// tokens. The latter are omitted if the job's token count is unknown.
-    pub fn state_cost(&mut self, price: Option<f64>, tokens: Option<u64>) {
+    pub fn add_replay_and_token_costs(&mut self, price: Option<f64>, tokens: Option<u64>) {
         let makespan = self.outcome.makespan.as_seconds();
         let ends = self.interval.filter(|_| makespan > 0.0);
         let launch = makespan / self.launches.len().max(1) as f64;
@@ -135,7 +139,7 @@ impl Report {
             watts: energy.map(|energy| energy.energy * 1e-12 / launch),
         };
         self.cost = price.map(|price| basis.cost_at_price(price));
-        self.run = tokens.and_then(|tokens| basis.run(tokens, price));
+        self.run = tokens.and_then(|tokens| basis.time_and_cost_for_tokens(tokens, price));
     }
 
     /// Returns the tokens per second; `None` if unknown.
@@ -166,7 +170,7 @@ fn format_number(amount: f64) -> String {
     }
 }
 
-fn format_interval(ends: Option<[f64; 2]>, shown: fn(f64) -> String) -> String {
+fn format_90_percent_interval(ends: Option<[f64; 2]>, shown: fn(f64) -> String) -> String {
     ends.map_or(String::new(), |[low, high]| {
         format!(" (90 %: {} to {})", shown(low), shown(high))
     })
@@ -187,7 +191,7 @@ pub(super) fn describe_cost_lines(report: &Report) -> Vec<String> {
         lines.push(format!(
             "{} {what}{}, at {} for an NPU hour",
             format_dollars(amount),
-            format_interval(ends, format_dollars),
+            format_90_percent_interval(ends, format_dollars),
             format_dollars(cost.dollars_per_npu_hour)
         ));
     }
@@ -196,7 +200,7 @@ pub(super) fn describe_cost_lines(report: &Report) -> Vec<String> {
             format!(
                 "{} days{}",
                 format_number(run.days),
-                format_interval(run.days_90, format_number)
+                format_90_percent_interval(run.days_90, format_number)
             ),
             format!("{} NPU hours", format_number(run.npu_hours)),
         ];
@@ -204,7 +208,7 @@ pub(super) fn describe_cost_lines(report: &Report) -> Vec<String> {
             format!(
                 "{}{}",
                 format_dollars(amount),
-                format_interval(run.dollars_90, format_dollars)
+                format_90_percent_interval(run.dollars_90, format_dollars)
             )
         }));
         parts.extend(
@@ -221,38 +225,38 @@ pub(super) fn describe_cost_lines(report: &Report) -> Vec<String> {
 }
 
 /// Formats an amount with nine decimals, which is enough for prices of single tokens.
-fn decimal_cell<'r>(amount: Option<f64>) -> CsvCell<'r> {
+fn csv_cell_with_nine_decimals<'r>(amount: Option<f64>) -> CsvCell<'r> {
     amount.map_or(CsvCell::Empty, |amount| CsvCell::Decimal(amount, 9))
 }
 
 /// Columns of the cost table, also used in comparisons.
 pub(super) const CSV: &[CsvColumn<Report, Report>] = &[
     ("tokens_per_s", |_, report| {
-        decimal_cell(report.tokens_per_s())
+        csv_cell_with_nine_decimals(report.tokens_per_s())
     }),
     ("dollars_per_npu_hour", |_, report| {
-        decimal_cell(report.cost.map(|cost| cost.dollars_per_npu_hour))
+        csv_cell_with_nine_decimals(report.cost.map(|cost| cost.dollars_per_npu_hour))
     }),
     ("dollars", |_, report| {
-        decimal_cell(report.cost.map(|cost| cost.dollars))
+        csv_cell_with_nine_decimals(report.cost.map(|cost| cost.dollars))
     }),
     ("dollars_per_million_tokens", |_, report| {
-        decimal_cell(report.cost.and_then(|cost| cost.dollars_per_million_tokens))
+        csv_cell_with_nine_decimals(report.cost.and_then(|cost| cost.dollars_per_million_tokens))
     }),
     ("run_tokens", |_, report| {
         report.run.map(|run| run.tokens).into()
     }),
     ("run_days", |_, report| {
-        decimal_cell(report.run.map(|run| run.days))
+        csv_cell_with_nine_decimals(report.run.map(|run| run.days))
     }),
     ("run_npu_hours", |_, report| {
-        decimal_cell(report.run.map(|run| run.npu_hours))
+        csv_cell_with_nine_decimals(report.run.map(|run| run.npu_hours))
     }),
     ("run_dollars", |_, report| {
-        decimal_cell(report.run.and_then(|run| run.dollars))
+        csv_cell_with_nine_decimals(report.run.and_then(|run| run.dollars))
     }),
     ("run_kernel_energy_j", |_, report| {
-        decimal_cell(report.run.and_then(|run| run.kernel_energy_j))
+        csv_cell_with_nine_decimals(report.run.and_then(|run| run.kernel_energy_j))
     }),
 ];
 
@@ -300,7 +304,7 @@ pub(super) fn collect_cost_figures(report: &Report) -> Vec<LabelledCostFigure> {
             format_number,
             hours,
         );
-        let ends = format_interval(run.dollars_90, format_dollars);
+        let ends = format_90_percent_interval(run.dollars_90, format_dollars);
         add(
             format!("Money for {tokens} tokens"),
             "/run/dollars",

@@ -30,7 +30,7 @@ use super::operators::OperatorTime;
 use super::{CriticalPathSegment, NpuTimeCategory};
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
-use chakram_trace::format::strip_micro_batch;
+use chakram_trace::format::replace_micro_batch_number_by_star;
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -104,7 +104,7 @@ impl RunRecorder<'_> {
     }
 
     /// Returns the number of segments in the critical path.
-    pub fn path_nodes(&self) -> u64 {
+    pub fn path_segment_count(&self) -> u64 {
         self.trace_path_segments().len() as u64
     }
 
@@ -128,8 +128,8 @@ impl RunRecorder<'_> {
             rank_changes: changes.count() as u64,
             parts,
             operators: self.sum_path_operators(&path),
-            ranks: self.sum_path_ranks(&path),
-            slack: slack::compute_slack_rows(self, &path, end),
+            ranks: self.list_ranks_with_most_path_time(&path),
+            slack: slack::summarise_slack_by_category(self, &path, end),
         };
         (summary, path)
     }
@@ -139,7 +139,10 @@ impl RunRecorder<'_> {
         let graph = self.relations.graph_of(segment.instance);
         let kind = graph.kind(segment.node);
         if NpuTimeCategory::from_node_kind(kind) == Some(segment.category) {
-            return (strip_micro_batch(graph.name(segment.node)), kind);
+            return (
+                replace_micro_batch_number_by_star(graph.name(segment.node)),
+                kind,
+            );
         }
         match segment.category {
             NpuTimeCategory::Host => ("launch delays".into(), NodeKind::Host),
@@ -169,7 +172,7 @@ impl RunRecorder<'_> {
         rows
     }
 
-    fn sum_path_ranks(&self, path: &[CriticalPathSegment]) -> Vec<PathRank> {
+    fn list_ranks_with_most_path_time(&self, path: &[CriticalPathSegment]) -> Vec<PathRank> {
         let instances = self.relations.prepared.workload().instances();
         let mut times: BTreeMap<Rank, Span> = BTreeMap::new();
         for segment in path {

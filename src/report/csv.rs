@@ -88,7 +88,7 @@ impl CsvRows {
     /// Creates rows below `header`, the column names separated by commas.
     pub fn new(header: &str) -> Self {
         let mut rows = Self::without_header();
-        rows.add_cells(header.split(','));
+        rows.add_row_of_cells(header.split(','));
         rows
     }
 
@@ -104,11 +104,11 @@ impl CsvRows {
 
     /// Adds a row with one field per element of `cells`.
     pub fn add_row(&mut self, cells: &[&dyn Display]) {
-        self.add_cells(cells);
+        self.add_row_of_cells(cells);
     }
 
     /// Adds a row with one field per item of `cells`.
-    pub fn add_cells<C: Display>(&mut self, cells: impl IntoIterator<Item = C>) {
+    pub fn add_row_of_cells<C: Display>(&mut self, cells: impl IntoIterator<Item = C>) {
         for cell in cells {
             self.cell.clear();
             write!(self.cell, "{cell}").expect("a string grows as needed");
@@ -138,7 +138,7 @@ impl CsvRows {
 
     /// Adds a header with the names of `columns`. `front`, if given, is the first column.
     pub(super) fn add_header<W, R>(&mut self, front: Option<&str>, columns: &[CsvColumn<W, R>]) {
-        self.add_cells(
+        self.add_row_of_cells(
             front
                 .into_iter()
                 .chain(columns.iter().map(|(name, _)| *name)),
@@ -155,7 +155,7 @@ impl CsvRows {
     ) {
         for row in rows {
             let cells = columns.iter().map(|(_, cell)| cell(whole, row));
-            self.add_cells(front.map(CsvCell::Text).into_iter().chain(cells));
+            self.add_row_of_cells(front.map(CsvCell::Text).into_iter().chain(cells));
         }
     }
 }
@@ -170,9 +170,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_no_formula_and_a_number_is_one() {
+    fn formula_like_names_are_neutralised_but_numbers_are_not() {
         let mut rows = CsvRows::without_header();
-        rows.add_cells([
+        rows.add_row_of_cells([
             "=1+1",
             "+x",
             "-x",

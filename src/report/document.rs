@@ -1,6 +1,6 @@
 //! JSON documents that commands print: schema name and version, program version, and the command's results.
 
-use chakram_trace::format::escape_json;
+use chakram_trace::format::escape_harmful_characters_in_json;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -37,7 +37,7 @@ impl<T: Serialize> VersionedDocument<T> {
 /// Renders a JSON document that is safe to print: characters that a terminal would interpret are escaped.
 pub fn json_text(document: &impl Serialize) -> String {
     let text = serde_json::to_string_pretty(document).expect("maps with names as keys are JSON");
-    escape_json(&text).into_owned() + "\n"
+    escape_harmful_characters_in_json(&text).into_owned() + "\n"
 }
 
 #[cfg(test)]
@@ -46,7 +46,7 @@ mod tests {
     use chakram_trace::format::is_harmful_character;
 
     #[test]
-    fn json_stays_what_it_says() {
+    fn json_text_escapes_harmful_characters_and_parses_to_same_value() {
         let document = serde_json::json!({"a\u{9b}": "x\u{202e}\u{e0041}\u{1b}\n"});
         let text = json_text(&document);
         assert!(

@@ -3,7 +3,7 @@
 use super::Report;
 use super::head::HeadingOrWarningLineLayout;
 use super::summary::format_thousands;
-use chakram_base::units::{Span, format_count, format_percent_change};
+use chakram_base::units::{Span, format_count, format_given_percent_change};
 use chakram_engine::{DurationChangeEffect, FailureLinkAndRerouteCounts};
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ impl Report {
 
 impl EditWithEffectCounts {
     /// Returns the row of an edit that changes the times of kernels or collectives.
-    pub(crate) fn of_prices(count: &DurationChangeEffect) -> Self {
+    pub(crate) fn of_duration_change(count: &DurationChangeEffect) -> Self {
         let together = count.before.zip(count.after).filter(|_| count.changed > 0);
         Self {
             edit: count.change.clone(),
@@ -147,7 +147,7 @@ impl JobAndMachineEditReport {
         if let Some(unedited) = self.unedited {
             let more = super::summary::percent_more(makespan, unedited);
             let more = more.map_or(String::new(), |percent| {
-                format!("; edited {}", format_percent_change(percent))
+                format!("; edited {}", format_given_percent_change(percent))
             });
             lines.push((
                 "unedited",

@@ -4,7 +4,7 @@ use super::Report;
 use super::cost;
 use super::summary::{format_count, format_thousands, percent_more};
 use super::throughput;
-use chakram_base::units::format_percent_change;
+use chakram_base::units::format_given_percent_change;
 
 /// Layout of a head line in the text report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,9 +79,9 @@ pub(crate) fn build_head_lines(report: &Report, basis: &str) -> Vec<HeadLine> {
             put(lead, text, style);
         }
     }
-    if let Some((captured, slowest)) = report.last_captured_end() {
+    if let Some((captured, slowest)) = report.last_captured_end_and_rank() {
         let more = match percent_more(outcome.makespan, captured) {
-            Some(percent) => format!("; replay {}", format_percent_change(percent)),
+            Some(percent) => format!("; replay {}", format_given_percent_change(percent)),
             None => String::new(),
         };
         let text = format!("{captured} (slowest rank {slowest}){more}");

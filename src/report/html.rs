@@ -91,7 +91,7 @@ pub fn render_html(report: &Report, title: &str, basis: &str) -> String {
         escape_html(&page::shorten_name(title)),
         escape_html(&head::format_scope(report))
     );
-    body += &tiles::render_tiles(report);
+    body += &tiles::render_key_figure_boxes(report);
     body += &render_head_facts(report, basis);
     body += &render_section("Warnings", "warnings", &render_warnings(report));
     for (heading, id, chapter) in chapters_with_content(report) {
@@ -102,7 +102,7 @@ pub fn render_html(report: &Report, title: &str, basis: &str) -> String {
 }
 
 /// Returns the head's sentences and the warnings as HTML.
-pub(crate) fn render_caveats(report: &Report, basis: &str) -> String {
+pub(crate) fn render_head_facts_and_warnings(report: &Report, basis: &str) -> String {
     render_head_facts(report, basis) + &render_warnings(report)
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn render_caveats(report: &Report, basis: &str) -> String {
 pub(crate) fn chapters_with_content(
     report: &Report,
 ) -> impl Iterator<Item = (&'static str, &'static str, String)> {
-    let tables = render_all_tables(report);
+    let tables = build_report_tables(report);
     let chapters = ReportChapter::ALL.into_iter();
     let chapters = chapters.map(move |(chapter, heading, id)| {
         let own = tables
@@ -122,8 +122,8 @@ pub(crate) fn chapters_with_content(
     chapters.filter(|(.., body)| !body.is_empty())
 }
 
-fn render_all_tables(report: &Report) -> Vec<ReportTableWithNotes> {
-    let breakdown = npus::build_breakdown_sections(report);
+fn build_report_tables(report: &Report) -> Vec<ReportTableWithNotes> {
+    let breakdown = npus::build_mean_npu_time_breakdown_sections(report);
     let groups =
         super::tables::build_grouped_tables(report, ReportTextDetailsOrPage::Page).flatten();
     let path = critical_path::build_path_sections(report, ReportTextDetailsOrPage::Page);

@@ -190,7 +190,7 @@ fn is_zero(span: &Span) -> bool {
 }
 
 /// Returns the time-weighted mean of the relative errors of the report's collectives with measured times.
-fn measured_collective_error(report: &Report) -> f64 {
+fn mean_error_of_measured_collectives(report: &Report) -> f64 {
     let rows = || report.collectives.iter().filter(|row| row.measured);
     let time = |row: &CollectiveRow| row.charged.transferring.0 as f64;
     let error = |row: &CollectiveRow| {
@@ -244,7 +244,7 @@ impl PredictionInterval {
         let as_recorded = compute - curves - roofline.min(compute - curves);
         let kept = of_kernels(basis.kept_time).min(as_recorded);
         let as_recorded = as_recorded - kept;
-        let (network, recorded) = match prepared.comm_timing() {
+        let (network, recorded) = match prepared.comm_duration_source() {
             CommTiming::Model => (communication - measured, as_recorded),
             _ => (Span::ZERO, as_recorded + communication - measured),
         };
@@ -261,7 +261,7 @@ impl PredictionInterval {
             (roofline, ROOFLINE),
             (recorded, RECORDED),
             (kept, ANOTHER_MAKER),
-            (measured, measured_collective_error(report)),
+            (measured, mean_error_of_measured_collectives(report)),
             (network, NETWORK),
             (host, host_error),
             (memory, MEMORY),
@@ -278,9 +278,10 @@ impl PredictionInterval {
         let errors = of_classes.chain(of_curves).chain([late, COMMON]);
         let amounts = prepared.workload().work_amounts();
         let has_experts = amounts.is_some_and(|amounts| amounts.experts);
-        let unlisted_kernels =
-            has_experts && basis.by_curves > 0 && prepared.corrected_to().is_none();
-        let (deviation, stragglers) = match prepared.corrected_to() {
+        let unlisted_kernels = has_experts
+            && basis.by_curves > 0
+            && prepared.error_remaining_after_correction().is_none();
+        let (deviation, stragglers) = match prepared.error_remaining_after_correction() {
             Some(left) => (left, 0.0),
             None => (
                 errors.map(|error| error * error).sum::<f64>().sqrt(),
@@ -388,7 +389,10 @@ fn exceeds_first_dimension(report: &Report, prepared: &CompiledReplay<'_>) -> bo
 /// Returns how much later a group's last host is than the mean host, in seconds. This lateness is summed over the
 /// collectives of each NPU, and averaged over NPUs. Returns zero if no host launches collectives.
 fn mean_host_lateness_seconds(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
-    let host = prepared.machine().host().filter(|_| prepared.is_launched());
+    let host = prepared
+        .machine()
+        .host()
+        .filter(|_| prepared.has_machine_host_launches());
     let Some(host) = host.filter(|host| host.jitter > Span::ZERO) else {
         return 0.0;
     };
@@ -437,7 +441,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_of_more_members_is_later() {
+    fn expected_maxima_match_tables_of_order_statistics() {
         // The expected maximum is 1 / sqrt(pi) for two variables and 1.5 / sqrt(pi) for three. Values for more
         // variables are from tables of order statistics.
         let root = std::f64::consts::PI.sqrt();

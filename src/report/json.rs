@@ -41,7 +41,7 @@ impl ReportOrComparisonJson {
     /// # Errors
     ///
     /// Fails if `text` is not a report or comparison in the current schema version.
-    pub fn parse_report(text: &str) -> Result<Self, InvalidReportDocumentError> {
+    pub fn parse_report_or_comparison(text: &str) -> Result<Self, InvalidReportDocumentError> {
         #[derive(Deserialize)]
         struct DocumentHeadWithSchema {
             schema: String,

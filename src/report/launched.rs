@@ -5,7 +5,9 @@
 //! [`RepeatedLaunchFeed`](chakram_engine::RepeatedLaunchFeed) ensure this.
 
 use super::memory::MemoryPeakObserver;
-use super::replay::{FinishedReplay, ReportObservers, create_observers, finish_report};
+use super::replay::{
+    FinishedReplay, ReportObservers, collect_results_and_build_report, create_report_observers,
+};
 use super::section::{
     ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
     SectionNote,
@@ -36,7 +38,7 @@ pub fn replay_launched_programs(
     extra: &mut dyn Observer,
 ) -> Result<Vec<Report>, ReplayError> {
     for program in programs {
-        program.check_most_kernels_timed()?;
+        program.check_most_kernels_have_durations()?;
     }
     let mut watched = ProgramEventForwarder::new(programs, extra);
     let mut all: Vec<&mut dyn LaunchFeed> = feeds.iter_mut().map(|feed| &mut **feed as _).collect();
@@ -55,14 +57,14 @@ pub fn replay_launched_programs(
             failures: whole.failures.clone(),
         };
         let network = program.network_kind().to_string();
-        let launches = feed.step_times().to_vec();
+        let launches = feed.step_starts_and_ends().to_vec();
         let finished = FinishedReplay {
             prepared: program,
             outcome,
             launches,
             network,
         };
-        finish_report(finished, watched.observers).0
+        collect_results_and_build_report(finished, watched.observers).0
     });
     Ok(reports.collect())
 }
@@ -90,7 +92,7 @@ const SHOWN: usize = 6;
 
 /// Returns a table of the launches, if there are several: start, end, duration, and time since the previous launch
 /// ended.
-pub(super) fn build_launch_sections(
+pub(super) fn build_launch_table_sections(
     report: &Report,
     medium: ReportTextDetailsOrPage,
 ) -> Vec<ReportTableWithNotes> {
@@ -183,7 +185,7 @@ impl<'a, 'e> ProgramEventForwarder<'a, 'e> {
         }
         let watched = programs.iter().map(|prepared| ProgramWithObservers {
             prepared,
-            observers: create_observers(
+            observers: create_report_observers(
                 prepared,
                 MemoryPeakObserver::for_first_launch(prepared),
                 (),
@@ -209,10 +211,10 @@ impl<'a, 'e> ProgramEventForwarder<'a, 'e> {
 
 impl Observer for ProgramEventForwarder<'_, '_> {
     /// Link loads are sums over all programs, so only the first program's report gets them.
-    fn on_links_measured(&mut self, loads: &[BytesOverOneLink]) {
-        self.extra.on_links_measured(loads);
+    fn on_link_loads_measured(&mut self, loads: &[BytesOverOneLink]) {
+        self.extra.on_link_loads_measured(loads);
         if let Some(program) = self.programs.first_mut() {
-            program.observers.on_links_measured(loads);
+            program.observers.on_link_loads_measured(loads);
         }
     }
 
@@ -236,7 +238,7 @@ impl Observer for ProgramEventForwarder<'_, '_> {
                     .is_none()
         };
         // A sender without a trace has no send node, so its message is counted at the receive.
-        if program.prepared.comm_timing() == CommTiming::Model
+        if program.prepared.comm_duration_source() == CommTiming::Model
             && (kind == NodeKind::Send || alone(kind))
         {
             program.tally.messages += 1;
@@ -271,7 +273,7 @@ impl Observer for ProgramEventForwarder<'_, '_> {
         program.observers.on_collective_ended(&record);
         let tally = &mut program.tally;
         tally.messages += record.messages;
-        if program.prepared.comm_timing() != CommTiming::Model {
+        if program.prepared.comm_duration_source() != CommTiming::Model {
             tally.recorded += 1;
         } else if record.stepwise {
             tally.stepwise += 1;

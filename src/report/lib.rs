@@ -76,7 +76,8 @@ pub use node_table::{NodeTable, NodeTableRowLimit};
 pub use operators::OperatorObserver;
 pub use pictures::{PictureRecorder, ReplayPictures};
 pub use replay::{
-    replay_folded, replay_to_report, replay_to_report_with_nodes, replay_with_given_models,
+    replay_folded, replay_to_report, replay_to_report_with_nodes,
+    replay_with_network_and_collective_models,
 };
 pub use spans::{NodeSpan, NodeSpanRecorder};
 pub use summary::HashedInput;
@@ -105,7 +106,7 @@ use memory::port_memory::OnePortMemoryPeakAndCapacity;
 use memory_accesses::OneMemoryAccessesRow;
 use modules::ModuleRow;
 use npus::NpuRow;
-use operators::{OperatorTime, sum_over_micro_batches};
+use operators::{OperatorTime, merge_operators_of_micro_batches};
 use profiler::ProfilerAndItsCost;
 use sensitivity::DurationSensitivityReport;
 use serde::{Deserialize, Serialize};
@@ -114,7 +115,8 @@ use stack::StackKernelAndPlanDecisions;
 use steps::StepRow;
 use summary::{
     CommunicationTimingMethods, GroupExposedCommunicationRow, KernelCountsByDurationMethod,
-    MachineNameAndSize, Provenance, ReportSchema, mean_span, percent_more, rounded_mean,
+    MachineNameAndSize, Provenance, ReportSchema, mean_span_from_sum, percent_more,
+    rounded_mean_span,
 };
 use tiles::TileLinkAndPortUse;
 use unknown::MissingTraceFactRow;
@@ -211,7 +213,10 @@ pub struct Report {
     /// Sentences that warn why numbers may be misleading.
     pub warnings: Vec<String>,
     /// User settings whose effect is unknown or that have none.
-    #[serde(default, skip_serializing_if = "GivenSettingTestResults::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "GivenSettingTestResults::is_every_setting_tested_and_effective"
+    )]
     pub settings: GivenSettingTestResults,
     /// Memory of NPUs. One row per rank with allocations or frees in its trace, sorted by rank.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
@@ -297,7 +302,7 @@ impl Report {
             .iter()
             .map(|row| u128::from(time(&row.time).0))
             .sum();
-        rounded_mean(sum, self.rows.len())
+        rounded_mean_span(sum, self.rows.len())
     }
 
     /// Returns the rows that spend the shortest and the longest time in category `part`.
@@ -313,14 +318,14 @@ impl Report {
 
     /// Merges the operators of different micro-batches: one row replaces `mb0/…`, `mb1/…` and so on.
     pub fn merge_micro_batch_operators(&mut self) {
-        self.operators = sum_over_micro_batches(&self.operators);
+        self.operators = merge_operators_of_micro_batches(&self.operators);
         let beside = self.beside.iter_mut();
         beside.for_each(|other| other.report.merge_micro_batch_operators());
     }
 
     /// Returns when the captured run ended and which rank ended last (the lowest, if several did); `None` unless every
     /// trace records when its rank ended.
-    pub fn last_captured_end(&self) -> Option<(Span, Rank)> {
+    pub fn last_captured_end_and_rank(&self) -> Option<(Span, Rank)> {
         let ends = self.rows.iter().map(|row| Some((row.captured?, row.rank)));
         let ends: Vec<_> = ends.collect::<Option<_>>()?;
         let slowest = |(end, rank): &(Span, Rank)| (*end, std::cmp::Reverse(*rank));
@@ -334,10 +339,10 @@ impl Report {
 
     /// Returns the exposed time spent waiting for partners that have not begun, as a mean over NPUs. It includes the
     /// pipeline bubble.
-    pub fn exposed_waiting(&self) -> Span {
+    pub fn mean_exposed_waiting_with_bubble(&self) -> Span {
         let rows = self.collectives.iter().map(|row| &row.charged);
         let charged = rows.chain([&self.messages_charged, &self.unknown_charged]);
-        mean_span(
+        mean_span_from_sum(
             charged.map(|charged| charged.exposed_waiting).sum(),
             self.rows.len(),
         )
@@ -347,7 +352,7 @@ impl Report {
     pub fn exposed_transferring(&self) -> Span {
         let part = |part: NpuTimeCategory| self.mean_parts[part as usize].0;
         let all = part(NpuTimeCategory::Communication) + part(NpuTimeCategory::Bubble);
-        Span(all.saturating_sub(self.exposed_waiting().0))
+        Span(all.saturating_sub(self.mean_exposed_waiting_with_bubble().0))
     }
 
     /// Returns the communication time that compute hides, waiting included, as a mean over NPUs.
@@ -359,7 +364,7 @@ impl Report {
     }
 
     /// Returns the exposed waiting without the bubble, as a mean over NPUs.
-    pub(crate) fn mean_exposed_waiting(&self) -> Span {
+    pub(crate) fn mean_exposed_waiting_without_bubble(&self) -> Span {
         let all = self.mean_parts[NpuTimeCategory::Communication as usize].0;
         Span(all.saturating_sub(self.exposed_transferring().0))
     }

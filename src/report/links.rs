@@ -109,10 +109,12 @@ fn named_link_groups(machine: &Machine) -> Vec<(SummedLinkGroup, String)> {
     let named = named.map(|memory| format!("remote {}", memory.name));
     let names = std::iter::once("remote".to_owned()).chain(named);
     let memories = machine
-        .iter_remote_memories()
+        .remote_memories_with_first_endpoints()
         .zip(names)
         .map(|((memory, first), name)| {
-            let ports = memory.map_or(0, |memory| memory.list_endpoints().len() as u32);
+            let ports = memory.map_or(0, |memory| {
+                memory.list_memory_endpoints_in_network().len() as u32
+            });
             (SummedLinkGroup::Memory(first.0..first.0 + ports), name)
         });
     dimensions.chain(memories).collect()

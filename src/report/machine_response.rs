@@ -8,7 +8,7 @@
 
 use super::NpuTimeCategory;
 use super::Report;
-use super::summary::mean_span;
+use super::summary::mean_span_from_sum;
 use super::text::format_share;
 use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay};
@@ -45,7 +45,7 @@ struct ComputeTimeBySource {
 }
 
 impl ComputeTimeBySource {
-    fn from_compute(compute: Span, prepared: &CompiledReplay<'_>) -> Self {
+    fn split_compute_time(compute: Span, prepared: &CompiledReplay<'_>) -> Self {
         let basis = prepared.duration_source_counts();
         let modelled = basis.roofline_time + basis.curve_time;
         let all = basis.recorded_time + modelled;
@@ -64,20 +64,21 @@ impl NpuTimeByMachineDependence {
     /// contain its mean parts.
     pub(super) fn of_report(report: &Report, prepared: &CompiledReplay<'_>) -> Self {
         let part = |part: NpuTimeCategory| report.mean_parts[part as usize];
-        let compute = ComputeTimeBySource::from_compute(part(NpuTimeCategory::Compute), prepared);
+        let compute =
+            ComputeTimeBySource::split_compute_time(part(NpuTimeCategory::Compute), prepared);
         let transfers = report.exposed_transferring();
         // Communication with an unknown operation keeps its recorded time on every machine.
-        let unknown = mean_span(
+        let unknown = mean_span_from_sum(
             report.unknown_charged.exposed_transferring,
             report.rows.len(),
         );
         let unknown = unknown.min(transfers);
-        let (by_network, as_recorded) = match prepared.comm_timing() {
+        let (by_network, as_recorded) = match prepared.comm_duration_source() {
             CommTiming::Model => (transfers - unknown, unknown),
             _ => (Span::ZERO, transfers),
         };
         let host = part(NpuTimeCategory::Host);
-        let (launches, host) = if prepared.is_launched() {
+        let (launches, host) = if prepared.has_machine_host_launches() {
             (host, Span::ZERO)
         } else {
             (Span::ZERO, host)
@@ -92,7 +93,7 @@ impl NpuTimeByMachineDependence {
         Self {
             kernels_on_cpu: instances
                 .map(|instance| prepared.workload().graph_of(instance))
-                .any(|graph| graph.kernels_on_cpu()),
+                .any(|graph| graph.were_kernels_captured_on_cpu()),
             responds,
             launches: launches.min(responds),
             fixed,

@@ -229,7 +229,8 @@ impl<'a> MemoryPeakObserver<'a> {
         let totals: Vec<_> = self.followed.totals_by_instance().collect();
         let observed = observed.filter_map(|instance| totals.get(instance).copied());
         let followed = workload.instances().iter().zip(observed);
-        let followed = followed.filter(|(_, (graph, _))| !graph.memory_changes().is_empty());
+        let followed =
+            followed.filter(|(_, (graph, _))| !graph.distinct_memory_changes().is_empty());
         let capacities = RankMemoryCapacityCalculator::new(workload, machine);
         let rows = followed.map(|(instance, (graph, totals))| {
             let npu = prepared.npu_of_rank(instance.rank);
@@ -238,7 +239,7 @@ impl<'a> MemoryPeakObserver<'a> {
                 id: graph.id(node),
                 name: graph.name(node).to_owned(),
             };
-            let capacity = capacities.capacity_of_instance(instance, npu);
+            let capacity = capacities.capacity_with_remote_memory_share(instance, npu);
             let offloaded = capacities.offloaded_bytes(instance);
             // On machines with memory at ports, the capacity includes the NPU's share of this memory.
             let beyond_sram = port_memory::bytes_beyond_sram(machine, npu, peak.bytes);
@@ -268,7 +269,7 @@ impl<'a> MemoryPeakObserver<'a> {
             }
         });
         let mut rows: Vec<MemoryRow> = rows.collect();
-        pool_memory::check_fit(machine, &mut rows);
+        pool_memory::set_fit_of_ranks_in_remote_memory(machine, &mut rows);
         rows
     }
 }

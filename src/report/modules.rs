@@ -188,7 +188,9 @@ impl<'a> ModuleObserver<'a> {
         let mut rows = DistinctKeyInterner::default();
         rows.intern_key((OUTSIDE, ""));
         let row_of = workload.graphs().iter();
-        let row_of: Vec<_> = row_of.map(|graph| rows_of(graph, &mut rows)).collect();
+        let row_of: Vec<_> = row_of
+            .map(|graph| module_row_of_each_python_call(graph, &mut rows))
+            .collect();
         if rows.keys().len() == 1 {
             return Self(None);
         }
@@ -242,13 +244,17 @@ fn python_calls_around_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
 impl ModuleTimeAccumulator<'_> {
     /// Returns true if the delay before a node is time spent in a host thread.
     #[inline]
-    fn is_on_thread(&self, instance: InstanceId, node: NodeIndex) -> bool {
+    fn counts_delay_as_host_thread_time(&self, instance: InstanceId, node: NodeIndex) -> bool {
         let graph = self.started.graph_of(instance);
-        graph.kind(node) == NodeKind::Host || graph.kernels_on_cpu()
+        graph.kind(node) == NodeKind::Host || graph.were_kernels_captured_on_cpu()
     }
 
     #[inline]
-    fn times_of_node(&mut self, instance: InstanceId, node: NodeIndex) -> &mut ModuleOwnTimes {
+    fn times_of_module_around_node_mut(
+        &mut self,
+        instance: InstanceId,
+        node: NodeIndex,
+    ) -> &mut ModuleOwnTimes {
         let graph = self.started.graph_of(instance);
         let rows = &self.row_of[self.graphs[instance.index()] as usize];
         let row = graph
@@ -305,7 +311,10 @@ impl ModuleTimeAccumulator<'_> {
 
 /// Returns the row index for each Python call: that of the call's own module, or else of the innermost module around
 /// the call.
-fn rows_of<'a>(graph: &'a Graph, rows: &mut DistinctKeyInterner<(u32, &'a str)>) -> Vec<u32> {
+fn module_row_of_each_python_call<'a>(
+    graph: &'a Graph,
+    rows: &mut DistinctKeyInterner<(u32, &'a str)>,
+) -> Vec<u32> {
     let stacks = graph.stacks();
     let mut row_of: Vec<u32> = Vec::with_capacity(stacks.calls.len());
     let mut levels: Vec<u32> = Vec::with_capacity(stacks.calls.len());
@@ -333,7 +342,7 @@ impl Observer for ModuleObserver<'_> {
             && kind != NodeKind::Nothing
         {
             let span = now.since(times.started.get(instance, node, kind));
-            let sum = times.times_of_node(instance, node);
+            let sum = times.times_of_module_around_node_mut(instance, node);
             match kind {
                 NodeKind::Host => sum.host += span,
                 _ => sum.device += span,
@@ -346,9 +355,9 @@ impl Observer for ModuleObserver<'_> {
     #[inline]
     fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(times) = &mut self.0
-            && times.is_on_thread(instance, node)
+            && times.counts_delay_as_host_thread_time(instance, node)
         {
-            let sum = times.times_of_node(instance, node);
+            let sum = times.times_of_module_around_node_mut(instance, node);
             sum.delays = sum.delays.wrapping_sub(now.0);
         }
     }
@@ -356,9 +365,9 @@ impl Observer for ModuleObserver<'_> {
     #[inline]
     fn on_ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(times) = &mut self.0
-            && times.is_on_thread(instance, node)
+            && times.counts_delay_as_host_thread_time(instance, node)
         {
-            let sum = times.times_of_node(instance, node);
+            let sum = times.times_of_module_around_node_mut(instance, node);
             sum.delays = sum.delays.wrapping_add(now.0);
         }
     }
@@ -369,7 +378,7 @@ mod tests {
     use super::family_of_module;
 
     #[test]
-    fn modules_of_one_class_are_a_family() {
+    fn numbered_modules_of_one_class_form_one_family() {
         assert_eq!(family_of_module("Net_0/Linear_12"), "Net_*/Linear_*");
         assert_eq!(family_of_module("Conv2d_3"), "Conv2d_*");
         for other in ["Conv2d", "Layer12", ""] {

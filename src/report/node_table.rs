@@ -327,7 +327,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn unknown_numbers_are_zero_bits() {
+    fn unknown_numbers_have_zero_bits_in_known_mask() {
         let table = build_example_table();
         // Rows 0, 3, 6 and 9 are unknown, so bits 1, 2, 4, 5, 7 of the first byte and bit 0 of the second are set.
         assert_eq!(table.waited_rank.known, [0b1011_0110, 0b01]);

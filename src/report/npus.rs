@@ -11,7 +11,7 @@ use super::section::{
 use super::table::{left_aligned_column, right_aligned_column};
 use super::text::format_share;
 use chakram_base::ids::{Npu, Rank};
-use chakram_base::units::{Span, format_percent_change};
+use chakram_base::units::{Span, format_given_percent_change};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of rows in a text report; JSON and CSV contain all rows.
@@ -106,7 +106,7 @@ pub(super) fn build_npu_sections(
     for (at, run) in runs.iter().take(shown) {
         let first = &run[0];
         let mut cells = vec![
-            ranks_of(run).into(),
+            format_ranks_of_adjacent_rows(run).into(),
             SectionCellWithValue::name_cell(&*first.class),
         ];
         let parts = NpuTimeCategory::ALL.iter().zip(NpuTimeCategory::KEYS);
@@ -122,7 +122,7 @@ pub(super) fn build_npu_sections(
 }
 
 /// Returns the table of the mean time per NPU by category.
-pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportTableWithNotes> {
+pub(super) fn build_mean_npu_time_breakdown_sections(report: &Report) -> Vec<ReportTableWithNotes> {
     let makespan = report.outcome.makespan;
     let mut section = ReportTableWithNotes::new(
         ReportTableSubject::Breakdown,
@@ -168,7 +168,9 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportTableWithNo
         }
         section.push_row(cells);
         if *part == NpuTimeCategory::Memory {
-            section.rows.extend(rows_of_memory_kinds(report));
+            section
+                .rows
+                .extend(rows_of_remote_and_local_memory_time(report));
         }
     }
     section.push_row(vec![
@@ -198,7 +200,7 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportTableWithNo
 }
 
 /// Returns rows that divide the mean NPU's memory time into remote and local accesses. Empty if there is only one kind.
-fn rows_of_memory_kinds(report: &Report) -> Vec<SectionTableRow> {
+fn rows_of_remote_and_local_memory_time(report: &Report) -> Vec<SectionTableRow> {
     let remote = report.mean_remote_memory;
     let local = report.mean_parts[NpuTimeCategory::Memory as usize].0 - remote.0;
     let row = |name: &str, mean: SectionCellWithValue, time: Span| {
@@ -219,12 +221,12 @@ fn rows_of_memory_kinds(report: &Report) -> Vec<SectionTableRow> {
 
 /// Formats the ranks of adjacent rows as `3` or `0-7`. If some ranks in between have no trace, formats them as `0 … 12
 /// (4)`.
-fn ranks_of(run: &[NpuRow]) -> String {
+fn format_ranks_of_adjacent_rows(run: &[NpuRow]) -> String {
     let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
-    span_of(&ranks)
+    format_rank_span(&ranks)
 }
 
-pub(super) fn span_of(run: &[Rank]) -> String {
+pub(super) fn format_rank_span(run: &[Rank]) -> String {
     let (first, last) = (run[0], run[run.len() - 1]);
     match run.len() {
         1 => first.to_string(),
@@ -234,7 +236,7 @@ pub(super) fn span_of(run: &[Rank]) -> String {
 }
 
 /// Returns the table of finish times in the replay and in the capture. Empty if no trace records its end.
-pub(super) fn build_finish_sections(
+pub(super) fn build_finish_against_capture_sections(
     report: &Report,
     medium: ReportTextDetailsOrPage,
 ) -> Vec<ReportTableWithNotes> {
@@ -259,11 +261,11 @@ pub(super) fn build_finish_sections(
         let unknown = || SectionCellWithValue::from("-");
         let captured = |span| SectionCellWithValue::from(span).with_json_pointer(at("captured_ps"));
         let difference = |percent: f64| {
-            SectionCellWithValue::number_cell(percent, format_percent_change(percent))
+            SectionCellWithValue::number_cell(percent, format_given_percent_change(percent))
                 .with_json_pointer(at("difference_percent"))
         };
         section.push_row(vec![
-            ranks_of(run).into(),
+            format_ranks_of_adjacent_rows(run).into(),
             SectionCellWithValue::from(row.time.finish).with_json_pointer(at("finish_ps")),
             row.captured.map_or_else(unknown, captured),
             row.difference.map_or_else(unknown, difference),

@@ -8,7 +8,7 @@ use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{CompiledReplay, FoldedReplay, InstanceId};
-use chakram_trace::format::strip_micro_batch;
+use chakram_trace::format::replace_micro_batch_number_by_star;
 use chakram_trace::graph::{DistinctKeyInterner, Graph, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -64,11 +64,14 @@ fn add_if_known(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 
 /// Merges the operators of different micro-batches: `mb0/layer2/norm`, `mb1/layer2/norm` and so on become one row. The
 /// result is sorted by time, longest first, then by name and kind.
-pub(super) fn sum_over_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime> {
+pub(super) fn merge_operators_of_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime> {
     let mut names = DistinctKeyInterner::default();
     let mut sums: Vec<OperatorSum> = Vec::new();
     for operator in operators {
-        let key = (strip_micro_batch(&operator.name), operator.kind as u8);
+        let key = (
+            replace_micro_batch_number_by_star(&operator.name),
+            operator.kind as u8,
+        );
         let number = names.intern_key(key) as usize;
         if number == sums.len() {
             sums.push(OperatorSum::empty_for_kind(operator.kind));
@@ -254,7 +257,7 @@ impl<'a> OperatorObserver<'a> {
 
     /// Returns the operators (longest time first, then by name and kind). Also returns the loads and stores
     /// by memory.
-    pub fn into_operators(self) -> (Vec<OperatorTime>, Vec<OneMemoryAccessesRow>) {
+    pub fn into_operators_and_memory_rows(self) -> (Vec<OperatorTime>, Vec<OneMemoryAccessesRow>) {
         let mut names = DistinctKeyInterner::default();
         let mut sums: Vec<OperatorSum> = Vec::new();
         // Most ranks have the same names in the same order. The first candidate for each name index is therefore the
@@ -263,7 +266,7 @@ impl<'a> OperatorObserver<'a> {
         let mut latest: Vec<u32> = Vec::new();
         let mut nodes = NameAndKindTotalsTable::default();
         for (index, graph) in (0..).zip(self.prepared.workload().graphs()) {
-            nodes.replace_by_totals_of(graph);
+            nodes.replace_by_totals_of_graph(graph);
             latest.resize(latest.len().max(graph.names().len()), 0);
             let firsts = (0..).zip(&self.sums[index as usize]);
             let others = self
@@ -279,7 +282,7 @@ impl<'a> OperatorObserver<'a> {
                     sums.push(OperatorSum::empty_for_kind(called.kind));
                 }
                 let SameNameNodeCountAndWork { nodes, work, .. } =
-                    nodes.totals_of(name, called.kind);
+                    nodes.totals_of_name_and_kind(name, called.kind);
                 let all = &mut sums[number];
                 all.called.add_calls(called.calls, called.total);
                 all.work.add_work(work.multiply_by(called.calls / nodes));
@@ -320,7 +323,7 @@ struct NameAndKindTotalsTable {
 impl NameAndKindTotalsTable {
     /// Replaces all totals with those of `graph` and reuses the memory, because totals of all ranks at once would need
     /// as much memory as their graphs.
-    fn replace_by_totals_of(&mut self, graph: &Graph) {
+    fn replace_by_totals_of_graph(&mut self, graph: &Graph) {
         let empty = SameNameNodeCountAndWork::empty_for_kind(NodeKind::Nothing);
         self.firsts.clear();
         self.firsts.resize(graph.names().len(), empty);
@@ -340,7 +343,7 @@ impl NameAndKindTotalsTable {
     }
 
     /// Returns the totals of the nodes with a name and kind; there must be at least one such node.
-    fn totals_of(&self, name: u32, kind: NodeKind) -> SameNameNodeCountAndWork {
+    fn totals_of_name_and_kind(&self, name: u32, kind: NodeKind) -> SameNameNodeCountAndWork {
         let first = self.firsts[name as usize];
         if first.kind == kind {
             first
@@ -377,7 +380,7 @@ impl Observer for OperatorObserver<'_> {
         let count = self.counts.get(instance.index()).copied().unwrap_or(1);
         sum.add_calls(count, Span(span.0 * count));
         if matches!(kind, NodeKind::LocalMemory | NodeKind::RemoteMemory) {
-            let memory = self.prepared.named_memory(instance, node);
+            let memory = self.prepared.memory_named_by_load_or_store(instance, node);
             let graph = self.started.graph_of(instance);
             self.accesses.add_access(graph, node, memory, span, count);
         }
@@ -445,7 +448,7 @@ mod tests {
             build_operator_row("mb*/a", NodeKind::Host, 1, 8),
             build_operator_row("mb*/b", NodeKind::Compute, 1, 7),
         ];
-        assert_eq!(sum_over_micro_batches(&all), summed);
+        assert_eq!(merge_operators_of_micro_batches(&all), summed);
         // Rows with equal times are sorted by name. Some names have the same first 16 bytes, and some end in a zero
         // byte.
         let names = [
@@ -461,9 +464,9 @@ mod tests {
             .map(|name| build_operator_row(name, NodeKind::Host, 1, 3))
             .into();
         turned.reverse();
-        let found = sum_over_micro_batches(&turned);
+        let found = merge_operators_of_micro_batches(&turned);
         assert!(found.iter().map(|row| row.name.as_str()).eq(names));
         // Rows that are already summed do not change.
-        assert_eq!(sum_over_micro_batches(&summed), summed);
+        assert_eq!(merge_operators_of_micro_batches(&summed), summed);
     }
 }

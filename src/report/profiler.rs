@@ -13,7 +13,7 @@
 use super::Report;
 use super::summary::percent_more;
 use chakram_base::setting::SettingKey;
-use chakram_base::units::{Span, format_percent_change};
+use chakram_base::units::{Span, format_given_percent_change};
 use chakram_trace::format::profiler_cost::{ProfilerCostBasis, StepTimesWithoutProfiler};
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -77,7 +77,7 @@ impl ProfilerAndItsCost {
     /// Returns the job's profiler; `None` unless the traces state the profiler's cost or the times of steps without a
     /// profiler.
     pub(super) fn profiler_of_workload(workload: &Workload) -> Option<Self> {
-        let graphs = workload.graphs().iter().map(|graph| graph.profiler());
+        let graphs = workload.graphs().iter().map(|graph| graph.profiler_facts());
         let removed = graphs.clone().any(|profiler| profiler.removed);
         let charged = graphs.clone().any(|profiler| profiler.charged);
         let unprofiled = unprofiled_steps_of_workload(workload);
@@ -143,7 +143,7 @@ impl ProfilerAndItsCost {
 /// Returns the steps that the job timed without a profiler, if any.
 fn unprofiled_steps_of_workload(workload: &Workload) -> Option<StepTimesWithoutProfiler> {
     let mut graphs = workload.graphs().iter();
-    graphs.find_map(|graph| graph.profiler().said.unprofiled)
+    graphs.find_map(|graph| graph.profiler_facts().said.unprofiled)
 }
 
 impl Report {
@@ -178,7 +178,7 @@ impl Report {
             let step = Span(self.outcome.makespan.0 / steps);
             let more = percent_more(step, measured);
             let more = more.map_or_else(String::new, |percent| {
-                format!("; {}", format_percent_change(percent))
+                format!("; {}", format_given_percent_change(percent))
             });
             let text = format!("{measured} a step without a profiler; replay {step} a step{more}");
             lines.push(("measured", text));

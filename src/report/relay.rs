@@ -188,13 +188,13 @@ struct RunEndStatistics {
 impl RunEndStatistics {
     fn deliver_to(&self, observer: &mut impl Observer) {
         if let Some(loads) = &self.links {
-            observer.on_links_measured(loads);
+            observer.on_link_loads_measured(loads);
         }
         if let Some(occupancy) = &self.network {
-            observer.on_network_measured(occupancy);
+            observer.on_link_and_memory_port_busy_times(occupancy);
         }
         if let Some(counts) = &self.counts {
-            observer.on_loop_counted(counts);
+            observer.on_event_loop_statistics(counts);
         }
     }
 }
@@ -340,9 +340,9 @@ impl Observer for ObserverRelay<'_, '_> {
 
     // Reports of a single launch do not use the three events below, so only the other observers get them.
 
-    fn on_launched(&mut self, now: Time, launch: &BegunLaunchRecord) {
+    fn on_launch_began(&mut self, now: Time, launch: &BegunLaunchRecord) {
         if let Some(others) = &mut self.others {
-            others.on_launched(now, launch);
+            others.on_launch_began(now, launch);
         }
     }
 
@@ -363,24 +363,24 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
-    fn on_links_measured(&mut self, loads: &[BytesOverOneLink]) {
+    fn on_link_loads_measured(&mut self, loads: &[BytesOverOneLink]) {
         self.links = Some(loads.to_vec());
         if let Some(others) = &mut self.others {
-            others.on_links_measured(loads);
+            others.on_link_loads_measured(loads);
         }
     }
 
-    fn on_network_measured(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
+    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
         self.network = Some(occupancy.clone());
         if let Some(others) = &mut self.others {
-            others.on_network_measured(occupancy);
+            others.on_link_and_memory_port_busy_times(occupancy);
         }
     }
 
-    fn on_loop_counted(&mut self, counts: &EventAndTileGroupCounts) {
+    fn on_event_loop_statistics(&mut self, counts: &EventAndTileGroupCounts) {
         self.counts = Some(counts.clone());
         if let Some(others) = &mut self.others {
-            others.on_loop_counted(counts);
+            others.on_event_loop_statistics(counts);
         }
     }
 }

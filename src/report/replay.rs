@@ -75,10 +75,10 @@ pub fn replay_to_report_with_nodes<O: Observer>(
 }
 
 /// Checks that the memory for `nodes` nodes is available, before another thread allocates it.
-fn check_memory(nodes: u64) -> Result<(), StopOrMemoryInterruption> {
+fn check_memory_for_node_times(nodes: u64) -> Result<(), StopOrMemoryInterruption> {
     // Bytes that the critical path needs per node: times, causes, order and partner.
     const BYTES_OF_NODE: u64 = 36;
-    interrupt::check_interruption()?;
+    interrupt::fail_if_stopped_or_out_of_memory()?;
     if nodes > NodeTableRowLimit::MOST {
         return Ok(());
     }
@@ -99,8 +99,8 @@ fn replay_with_erased_observer(
     extra: &mut dyn Observer,
     wants_nodes: bool,
 ) -> Result<(Report, Option<NodeTable>), ReplayError> {
-    prepared.check_most_kernels_timed()?;
-    prepared.check_aggregation()?;
+    prepared.check_most_kernels_have_durations()?;
+    prepared.check_requested_tile_groups_form()?;
     // Fold only replays with too many nodes for a critical path, because the path needs every rank.
     if prepared.workload().node_count() > NodeTableRowLimit::MOST
         && extra.is_nobody()
@@ -108,7 +108,7 @@ fn replay_with_erased_observer(
     {
         return Ok((report, None));
     }
-    check_memory(prepared.workload().node_count())?;
+    check_memory_for_node_times(prepared.workload().node_count())?;
     let others: Option<&mut dyn Observer> = if extra.is_nobody() {
         None
     } else {
@@ -119,7 +119,7 @@ fn replay_with_erased_observer(
         let memory = MemoryPeakObserver::new(prepared);
         (
             RunRecorder::new(prepared),
-            create_observers(prepared, memory, ()),
+            create_report_observers(prepared, memory, ()),
         )
     };
     let nodes = prepared.workload().node_count();
@@ -137,7 +137,7 @@ fn replay_with_erased_observer(
     };
     let ((mut report, _), (path, table)) = run_both(
         nodes as usize,
-        || finish_report(finished, observers),
+        || collect_results_and_build_report(finished, observers),
         || {
             let path = recorder.as_ref();
             let path = path.map(|recorder| recorder.find_critical_path(makespan));
@@ -149,7 +149,7 @@ fn replay_with_erased_observer(
         report.critical_path = Some(summary);
         report.interval = PredictionInterval::of_report(&report, prepared);
         // The profiler's cost has an interval too, so compute it after the prediction interval.
-        report.state_cost(prepared.machine().price_per_npu_hour(), None);
+        report.add_replay_and_token_costs(prepared.machine().price_per_npu_hour(), None);
         extra.critical_path(&path);
     }
     Ok((report, table))
@@ -167,19 +167,20 @@ pub fn replay_folded(prepared: &CompiledReplay<'_>) -> Result<Option<Report>, Re
     if prepared.workload().graphs().iter().any(is_captured) {
         return Ok(None);
     }
-    let report = prepared.replay_folded(|folded| replay_part(prepared, folded))?;
+    let report = prepared
+        .fold_and_replay_with_retries(|folded| replay_folded_representatives(prepared, folded))?;
     Ok(report.flatten())
 }
 
 /// Replays the representatives of a folded job. Returns `None` if messages cannot be attributed to all ranks.
-fn replay_part(
+fn replay_folded_representatives(
     prepared: &CompiledReplay<'_>,
     folded: &FoldedReplay<'_>,
 ) -> Result<Option<Report>, ReplayError> {
     let part = &folded.part;
     let watch = || {
         let memory = MemoryPeakObserver::new(part);
-        let breakdown = BreakdownObserver::of_part(part);
+        let breakdown = BreakdownObserver::for_part_of_folded_job(part);
         let operators = OperatorObserver::of_part(folded);
         combine_report_observers(part, (breakdown, operators), memory, ())
     };
@@ -197,7 +198,7 @@ fn replay_part(
     }
     let makespan = outcome.makespan;
     let results = ObservedResults::collect_for_whole_job(observers, makespan, prepared, folded);
-    let (calls, simulated) = results.collectives.count_calls();
+    let (calls, simulated) = results.collectives.count_all_and_simulated_calls();
     let finished = FinishedReplay {
         prepared,
         outcome: CompletedReplayTotals {
@@ -210,11 +211,11 @@ fn replay_part(
         launches: Vec::new(),
         network: prepared.network_kind().to_string(),
     };
-    Ok(Some(fill_report(finished, results)))
+    Ok(Some(build_report_from_results(finished, results)))
 }
 
 /// Replays like [`replay_to_report`], with the given network and collective models.
-pub fn replay_with_given_models<
+pub fn replay_with_network_and_collective_models<
     O: Observer,
     N: NetworkBackend,
     M: RequiredCollectiveBackendTraits,
@@ -224,16 +225,16 @@ pub fn replay_with_given_models<
     network: N,
     backend: &mut M,
 ) -> Result<(Report, O), ReplayError> {
-    let mut observers = create_observers(prepared, MemoryPeakObserver::new(prepared), extra);
+    let mut observers = create_report_observers(prepared, MemoryPeakObserver::new(prepared), extra);
     let watched: &mut dyn Observer = &mut observers;
-    let outcome = prepared.run_with_backend(watched, network, backend)?;
+    let outcome = prepared.run_with_network_and_backend(watched, network, backend)?;
     let finished = FinishedReplay {
         prepared,
         outcome,
         launches: Vec::new(),
         network: N::NAME.to_owned(),
     };
-    Ok(finish_report(finished, observers))
+    Ok(collect_results_and_build_report(finished, observers))
 }
 
 /// The observers of a report, and one additional observer.
@@ -257,7 +258,7 @@ pub(super) type ReportObservers<'a, O> = (
     ),
 );
 
-pub(super) fn create_observers<'a, O: Observer>(
+pub(super) fn create_report_observers<'a, O: Observer>(
     prepared: &'a CompiledReplay<'a>,
     memory: MemoryPeakObserver<'a>,
     extra: O,
@@ -318,7 +319,7 @@ impl<'a> ObservedResults<'a> {
         let (breakdown, (collectives, (operators, (memory, (tiles, (counts, program)))))) =
             observers;
         let (steps, (modules, extra)) = program;
-        let (operators, memory_accesses) = operators.into_operators();
+        let (operators, memory_accesses) = operators.into_operators_and_memory_rows();
         let (npu_times, charged) = breakdown.into_times(makespan);
         let memory = memory.into_rows();
         let results = Self {
@@ -347,7 +348,7 @@ impl<'a> ObservedResults<'a> {
         let (breakdown, (collectives, (operators, (memory, (tiles, (counts, program)))))) =
             observers;
         let (steps, (modules, _)) = program;
-        let (operators, memory_accesses) = operators.into_operators();
+        let (operators, memory_accesses) = operators.into_operators_and_memory_rows();
         let (npu_times, charged) = breakdown.into_times_of_whole_job(makespan, whole, folded);
         Self {
             npu_times,
@@ -365,16 +366,16 @@ impl<'a> ObservedResults<'a> {
 }
 
 /// Returns the report of a completed replay.
-pub(super) fn finish_report<O>(
+pub(super) fn collect_results_and_build_report<O>(
     finished: FinishedReplay<'_>,
     observers: ReportObservers<'_, O>,
 ) -> (Report, O) {
     let (results, extra) = ObservedResults::collect(observers, finished.outcome.makespan);
-    (fill_report(finished, results), extra)
+    (build_report_from_results(finished, results), extra)
 }
 
 /// Creates the report of a completed replay from the results of its observers.
-fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Report {
+fn build_report_from_results(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Report {
     let FinishedReplay {
         prepared,
         outcome,
@@ -423,9 +424,9 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         response: NpuTimeByMachineDependence::default(),
         profiler: ProfilerAndItsCost::profiler_of_workload(workload),
         interval: None,
-        network: (prepared.comm_timing() == CommTiming::Model).then_some(network),
+        network: (prepared.comm_duration_source() == CommTiming::Model).then_some(network),
         communication: CommunicationTimingMethods {
-            lasts_as: prepared.comm_timing(),
+            lasts_as: prepared.comm_duration_source(),
             as_recorded: basis.as_recorded,
             unknown: basis.unrecorded,
         },
@@ -452,16 +453,16 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         memory_pools: pool_memory::list_pool_memories(prepared, &memory),
         memory,
         tiles: tiles.summarize_tile_use(prepared),
-        aggregation: counts.summarize_aggregation(prepared),
+        aggregation: counts.summarize_rank_aggregation(prepared),
         sensitivities: None,
         stack: (basis.by_curves > 0)
             .then(|| StackKernelAndPlanDecisions::of_machine(machine))
             .flatten(),
         edits: {
             let rows: Vec<_> = prepared
-                .price_changes()
+                .duration_change_effects()
                 .iter()
-                .map(EditWithEffectCounts::of_prices)
+                .map(EditWithEffectCounts::of_duration_change)
                 .chain(
                     outcome
                         .failures
@@ -492,7 +493,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
     report.mean_parts = std::array::from_fn(|part| report.mean_over_npus(|time| time.parts[part]));
     report.mean_communicating = report.mean_over_npus(|time| time.communicating);
     report.mean_remote_memory = report.mean_over_npus(|time| time.remote_memory);
-    report.state_cost(machine.price_per_npu_hour(), None);
+    report.add_replay_and_token_costs(machine.price_per_npu_hour(), None);
     let captured = report.rows.iter().map(|row| row.captured);
     let captured: Option<u128> = captured
         .map(|span| span.map(|span| u128::from(span.0)))
@@ -507,12 +508,17 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         && basis.recorded_time > 0
         && basis.fell_back == 0
         && !basis.carried
-        && !workload.graphs().iter().any(Graph::kernels_on_cpu)
+        && !workload
+            .graphs()
+            .iter()
+            .any(Graph::were_kernels_captured_on_cpu)
     {
         let rows = report.rows.iter();
-        on.detect_kept_kernel_durations(rows.map(|row| &*row.class));
+        on.mark_kernels_kept_from_other_device(rows.map(|row| &*row.class));
     }
-    report.captured = report.last_captured_end().map(|(captured, _)| captured);
+    report.captured = report
+        .last_captured_end_and_rank()
+        .map(|(captured, _)| captured);
     report.response = NpuTimeByMachineDependence::of_report(&report, prepared);
     report.interval = PredictionInterval::of_report(&report, prepared);
     report.warnings = collect_warnings(&report, prepared);
@@ -561,8 +567,8 @@ fn build_collective_rows(
             members,
             present: group.present,
             kind,
-            algorithm: algorithm_label_range(prepared, kind, group, &tally),
-            measured: prepared.is_measured(kind, group),
+            algorithm: algorithm_labels_of_smallest_and_largest(prepared, kind, group, &tally),
+            measured: prepared.has_measured_collective_times(kind, group),
             derived_from: derived_from(prepared, kind, group),
             tally,
             latest: latest.map(|(rank, waited)| LongestAwaitedRank { rank, waited }),
@@ -585,7 +591,10 @@ fn build_exposed_rows(
         .map(|(group, kinds)| GroupExposedCommunicationRow {
             what: group_label(prepared, &group),
             members: group.members.len() as u32,
-            exposed: kinds.iter().map(WaitingAndTransferTime::exposed_time).sum(),
+            exposed: kinds
+                .iter()
+                .map(WaitingAndTransferTime::exposed_time_without_bubble)
+                .sum(),
             role: role_of_group(prepared, &group),
         });
     let of_no_group = [
@@ -595,7 +604,7 @@ fn build_exposed_rows(
     let of_no_group = of_no_group.map(|(what, charged)| GroupExposedCommunicationRow {
         what: what.to_owned(),
         members: 0,
-        exposed: charged.exposed_time(),
+        exposed: charged.exposed_time_without_bubble(),
         role: None,
     });
     let rows = by_group.chain(of_no_group);
@@ -631,7 +640,7 @@ pub(super) fn algorithm_label(
     group: &PlacedWorkloadGroup<'_>,
     bytes: u64,
 ) -> String {
-    match prepared.comm_timing() {
+    match prepared.comm_duration_source() {
         CommTiming::Model => prepared.describe_algorithms(kind, group, bytes),
         other => format!("as {other}"),
     }
@@ -643,7 +652,7 @@ fn derived_from(
     kind: CollectiveKind,
     group: &PlacedWorkloadGroup<'_>,
 ) -> Option<MeasuredAndMachineLinks> {
-    let (dimension, measured) = prepared.measured_elsewhere(kind, group)?;
+    let (dimension, measured) = prepared.differing_links_of_measured_collectives(kind, group)?;
     let dimension = &prepared.machine().topology().dimensions()[dimension];
     Some(MeasuredAndMachineLinks {
         dimension: dimension.name.clone(),
@@ -658,7 +667,7 @@ fn derived_from(
 /// one label if both are the same. An algorithm's time is a constant plus a part proportional to the buffer size. An
 /// algorithm that is fastest for both the smallest and the largest buffer is therefore fastest for all sizes in
 /// between.
-fn algorithm_label_range(
+fn algorithm_labels_of_smallest_and_largest(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
     group: &PlacedWorkloadGroup<'_>,

@@ -36,13 +36,16 @@ pub enum ReportCsvTable {
 }
 
 /// Renders one table of `report`, with times in integer picoseconds.
-pub fn render_report(report: &Report, table: ReportCsvTable) -> String {
-    render_reports(&[(None, report)], table)
+pub fn render_report_table(report: &Report, table: ReportCsvTable) -> String {
+    render_table_of_reports(&[(None, report)], table)
 }
 
 /// Renders one table with the rows of several reports under a single header. If a report has a machine name, each of
 /// its rows begins with that name.
-pub(super) fn render_reports(reports: &[(Option<&str>, &Report)], table: ReportCsvTable) -> String {
+pub(super) fn render_table_of_reports(
+    reports: &[(Option<&str>, &Report)],
+    table: ReportCsvTable,
+) -> String {
     match table {
         ReportCsvTable::Npus => {
             let bounded = reports.iter().any(|(_, report)| report.lower_bound);

@@ -33,11 +33,11 @@ fn write_all(
     let head = format!("{title}: {}", head::format_scope(report));
     writeln!(out, "{}", style.clip_line(&head, 0))?;
     for line in head::build_head_lines(report, basis) {
-        write_head(out, &line, style)?;
+        write_head_line(out, &line, style)?;
     }
     report.settings.write_notes(out, style)?;
     let medium = ReportTextDetailsOrPage::for_text_style(style);
-    for section in npus::build_breakdown_sections(report) {
+    for section in npus::build_mean_npu_time_breakdown_sections(report) {
         section.write_text(out, style)?;
     }
     let mut sections = Vec::new();
@@ -56,7 +56,7 @@ fn write_all(
     if !report.warnings.is_empty() {
         writeln!(end, "\n{h}WARNINGS{h:#}")?;
         for warning in &report.warnings {
-            write_wrapped(&mut end, warning, style.warning)?;
+            write_wrapped_warning(&mut end, warning, style.warning)?;
         }
     }
     if !style.details {
@@ -90,7 +90,7 @@ fn shorten_sections(sections: &mut [String], lines: usize) {
 }
 
 /// Writes one line of the head; the label is at least ten columns wide.
-fn write_head(
+fn write_head_line(
     out: &mut String,
     line: &HeadLine,
     style: TextStyleWidthAndDetail,
@@ -119,6 +119,6 @@ fn write_head(
 }
 
 /// Writes a warning, wrapped at spaces and indented.
-fn write_wrapped(out: &mut String, text: &str, style: anstyle::Style) -> std::fmt::Result {
+fn write_wrapped_warning(out: &mut String, text: &str, style: anstyle::Style) -> std::fmt::Result {
     write_paragraph(out, text, "  ! ", 4, style)
 }

@@ -309,7 +309,7 @@ impl ReportTableWithNotes {
             }
             if self.aligned {
                 table.add_row(&cells);
-                table.add_lines(note);
+                table.add_free_text(note);
             } else {
                 let mark = match row.alarm {
                     Some(_) => style.warning,

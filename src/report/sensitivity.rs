@@ -22,7 +22,7 @@ use chakram_engine::{
     KernelDurationChange, ReplayError, ReplayOptions,
 };
 use chakram_hardware::machine::Machine;
-use chakram_trace::format::strip_micro_batch;
+use chakram_trace::format::replace_micro_batch_number_by_star;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -159,7 +159,7 @@ impl SensitivityReplayInputs<'_> {
             });
         };
         let (outcome, recorder) = prepared.run(recorder)?;
-        let path_nodes = recorder.path_nodes();
+        let path_nodes = recorder.path_segment_count();
         let scaled = RetimableRun::new(&recorder);
         let mut notes = Vec::new();
         let mut rows = Vec::new();
@@ -312,8 +312,8 @@ fn find_end_of_slope(
 }
 
 /// Returns `name` with each number replaced by `*`.
-fn family_of_name(name: &str) -> String {
-    let name = strip_micro_batch(name);
+fn replace_numbers_in_name_by_stars(name: &str) -> String {
+    let name = replace_micro_batch_number_by_star(name);
     let mut out = String::with_capacity(name.len());
     for one in name.chars() {
         match one.is_ascii_digit() {
@@ -327,10 +327,10 @@ fn family_of_name(name: &str) -> String {
 
 /// Returns the name pattern of the kernel's class. The class depends on the kernel's shape or, if that is unknown, on
 /// the family of its name.
-fn kernel_name_pattern(graph: &Graph, node: NodeIndex) -> String {
+fn kernel_class_or_name_pattern(graph: &Graph, node: NodeIndex) -> String {
     match graph.kernel(node) {
         Some(shape) => format!("class:{}", shape.class_name()),
-        None => family_of_name(graph.name(node)),
+        None => replace_numbers_in_name_by_stars(graph.name(node)),
     }
 }
 
@@ -355,12 +355,13 @@ fn group_duration_classes(
                     let key = (graph.name_index(node), graph.kernel(node));
                     let pattern = patterns
                         .entry(key)
-                        .or_insert_with(|| kernel_name_pattern(graph, node));
+                        .or_insert_with(|| kernel_class_or_name_pattern(graph, node));
                     if !kernels.contains_key(pattern) {
                         kernels.insert(pattern.clone(), (0, vec![false; all]));
                     }
                     let (time, nodes) = kernels.get_mut(pattern).expect("it is there now");
-                    *time += u128::from(prepared.price_of_node(InstanceId(i), node).0);
+                    *time +=
+                        u128::from(prepared.duration_of_independent_node(InstanceId(i), node).0);
                     nodes[number] = true;
                     all_kernels[number] = true;
                 }
@@ -499,12 +500,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_of_their_family() {
+    fn numbers_in_names_become_stars() {
         assert_eq!(
-            family_of_name("step0/layer12/fwd/qkv"),
+            replace_numbers_in_name_by_stars("step0/layer12/fwd/qkv"),
             "step*/layer*/fwd/qkv"
         );
-        assert_eq!(family_of_name("gemm_128x64"), "gemm_*x*");
+        assert_eq!(replace_numbers_in_name_by_stars("gemm_128x64"), "gemm_*x*");
     }
 
     /// T(x) = max(10 + 10 x, 14 + 4 x, 15) is 20 at x = 1, and linear from there down to x = 2/3. Below x = 2/3, 14 + 4

@@ -16,7 +16,7 @@ mod machine_differences;
 mod option_reasons;
 mod run_facts;
 
-pub(super) use machine_differences::explain_nothing_moved;
+pub(super) use machine_differences::explain_why_differences_changed_nothing;
 pub use machine_differences::{
     DifferenceBetweenTwoMachines, explain_no_effect_of_differences, machine_differences,
 };
@@ -82,7 +82,7 @@ const MAX_VALUE: usize = 40;
 
 impl GivenSettingTestResults {
     /// Returns true if all settings were tested and have an effect.
-    pub fn is_empty(&self) -> bool {
+    pub fn is_every_setting_tested_and_effective(&self) -> bool {
         self.without_effect.is_empty() && self.unchecked.is_empty()
     }
 

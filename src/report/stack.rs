@@ -37,7 +37,7 @@ impl StackKernelAndPlanDecisions {
         machine.has_curves().then(|| Self {
             name: Self::REFERENCE.to_owned(),
             given: false,
-            decided: attention_of(machine),
+            decided: attention_kernels_of_machine(machine),
             left: Vec::new(),
         })
     }
@@ -85,7 +85,7 @@ impl KernelOrPlanDecision {
 }
 
 /// Returns the attention kernels that the machine file names.
-fn attention_of(machine: &Machine) -> Vec<KernelOrPlanDecision> {
+fn attention_kernels_of_machine(machine: &Machine) -> Vec<KernelOrPlanDecision> {
     let classes = machine.classes().iter();
     let kernels = classes.filter_map(|class| class.curves.attention_kernel.as_deref());
     let mut kernels: Vec<_> = kernels.collect();

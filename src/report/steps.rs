@@ -10,7 +10,7 @@ use super::csv::CsvColumn;
 use super::section::{
     ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
 };
-use super::summary::rounded_mean;
+use super::summary::rounded_mean_span;
 use super::table::{left_aligned_column, right_aligned_column};
 use super::{CollectiveRecord, NpuTimeCategory, Observer, Report};
 use chakram_base::ids::NodeIndex;
@@ -202,7 +202,7 @@ impl<'a> ProfiledStepObserver<'a> {
             let time = end.since(begun);
             let mean = |of: &dyn Fn(&SingleStepRankTimeTracker) -> Span| {
                 let sum = ranks.iter().map(|rank| u128::from(of(rank).0)).sum();
-                rounded_mean(sum, ranks.len())
+                rounded_mean_span(sum, ranks.len())
             };
             let part = |part: NpuTimeCategory| mean(&|rank| rank.parts[part as usize]);
             StepRow {

@@ -24,13 +24,13 @@ struct CollectiveRowsByDomainCrossing<'r> {
 }
 
 /// Returns one warning for each role and size of straddling groups. It states how much longer their collectives take.
-pub(super) fn describe_straddling_groups(
+pub(super) fn warn_of_slower_straddling_groups(
     rows: &[CollectiveRow],
     prepared: &CompiledReplay<'_>,
 ) -> Vec<String> {
     let topology = prepared.machine().topology();
     let dimensions = topology.dimensions();
-    if prepared.comm_timing() != CommTiming::Model || topology.tile_grid().is_some() {
+    if prepared.comm_duration_source() != CommTiming::Model || topology.tile_grid().is_some() {
         return Vec::new();
     }
     let groups: Vec<PlacedWorkloadGroup<'_>> = prepared.group_views().collect();
@@ -76,8 +76,8 @@ pub(super) fn describe_straddling_groups(
                 format_thousands(all as u64),
                 dimension.name,
             );
-            let mean = mean_transfer(&across);
-            text += &match mean_transfer(&inside) {
+            let mean = mean_transfer_per_call(&across);
+            text += &match mean_transfer_per_call(&inside) {
                 Some(within) => {
                     let mean = mean.unwrap_or_default();
                     let calls = across.iter().map(|row| row.tally.calls).max().unwrap_or(0);
@@ -103,7 +103,7 @@ pub(super) fn describe_straddling_groups(
 }
 
 /// Returns the mean transfer time per call; `None` if there are no calls.
-fn mean_transfer(rows: &[&CollectiveRow]) -> Option<Span> {
+fn mean_transfer_per_call(rows: &[&CollectiveRow]) -> Option<Span> {
     let calls: u64 = rows.iter().map(|row| row.tally.calls).sum();
     let transfer: u128 = rows
         .iter()

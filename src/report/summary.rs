@@ -140,7 +140,7 @@ impl KernelCountsByDurationMethod {
 }
 
 /// Formats a number of groups and their size, as in `128 groups of 8`.
-pub(super) fn groups_of(groups: usize, members: u32) -> String {
+pub(super) fn format_group_count_and_size(groups: usize, members: u32) -> String {
     format!("{} of {members}", format_count(groups as u64, "group"))
 }
 
@@ -151,17 +151,17 @@ pub fn percent_more(found: Span, expected: Span) -> Option<f64> {
 }
 
 /// Returns `sum / count`, rounded to the nearest picosecond.
-pub(super) fn mean_span(sum: Span, count: usize) -> Span {
-    rounded_mean(sum.0.into(), count)
+pub(super) fn mean_span_from_sum(sum: Span, count: usize) -> Span {
+    rounded_mean_span(sum.0.into(), count)
 }
 
-pub(super) fn rounded_mean(sum: u128, count: usize) -> Span {
+pub(super) fn rounded_mean_span(sum: u128, count: usize) -> Span {
     let count = count.max(1) as u128;
     Span(((sum + count / 2) / count) as u64)
 }
 
 /// Returns the name that users see for a node kind.
-pub fn kind_label(kind: NodeKind) -> &'static str {
+pub fn node_kind_label(kind: NodeKind) -> &'static str {
     match kind {
         NodeKind::Nothing => "nothing",
         NodeKind::Host => "host",

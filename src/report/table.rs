@@ -57,18 +57,20 @@ impl TextColumn<'_> {
 
     /// Returns how many spaces must separate a long cell of this column from the next cell. One space is enough for a
     /// column with a minimum width, whose cells are usually shorter.
-    const fn gap_width(&self) -> usize {
+    const fn min_spaces_before_next_cell(&self) -> usize {
         if self.width > 0 { 1 } else { 2 }
     }
 
     /// Returns how many spaces precede and follow a cell of this column. `next` is the following column.
     fn cell_padding(&self, first: bool, next: Option<&Self>) -> (u16, u16) {
         let before = match self.right && !first {
-            true => self.gap.max(self.gap_width()),
+            true => self.gap.max(self.min_spaces_before_next_cell()),
             false => self.gap,
         };
         let after = match next {
-            Some(next) if !next.right => self.gap_width().saturating_sub(next.gap),
+            Some(next) if !next.right => {
+                self.min_spaces_before_next_cell().saturating_sub(next.gap)
+            }
             _ => 0,
         };
         (before as u16, after as u16)
@@ -138,7 +140,7 @@ impl<'h> TextTable<'h> {
     }
 
     /// Adds free text below the last row. Allowed only if every cell of the table has a single line.
-    pub fn add_lines(&mut self, text: String) {
+    pub fn add_free_text(&mut self, text: String) {
         self.lines.push(RowOrFreeTextLine::Text(text));
     }
 
@@ -182,7 +184,7 @@ impl<'h> TextTable<'h> {
     }
 
     /// Renders an empty line, then the line of headings.
-    pub fn render_headings(&self, style: TextStyleWidthAndDetail) -> String {
+    pub fn render_empty_line_and_headings(&self, style: TextStyleWidthAndDetail) -> String {
         format!("\n{}", self.render_heading_line(style))
     }
 
@@ -193,7 +195,7 @@ impl<'h> TextTable<'h> {
 
     /// Writes the line of headings.
     pub fn write_heading(&self, out: &mut dyn Write, style: TextStyleWidthAndDetail) -> Result {
-        out.write_str(&self.render_headings(style))
+        out.write_str(&self.render_empty_line_and_headings(style))
     }
 
     /// Writes a row.
@@ -383,7 +385,7 @@ mod tests {
             left_aligned_column("most", 0),
         ]);
         table.add_row(&[&"mm", &7, &"x"]);
-        table.add_lines("    of two\n".to_owned());
+        table.add_free_text("    of two\n".to_owned());
         table.add_row(&[&"a_longer_name", &12, &"y"]);
         assert_eq!(
             table.to_text(TextStyleWidthAndDetail::default()),

@@ -13,10 +13,10 @@ pub(crate) fn build_grouped_tables(
     medium: ReportTextDetailsOrPage,
 ) -> impl Iterator<Item = Vec<ReportTableWithNotes>> {
     let all: [fn(&Report, ReportTextDetailsOrPage) -> Vec<ReportTableWithNotes>; 12] = [
-        launched::build_launch_sections,
+        launched::build_launch_table_sections,
         steps::build_step_sections,
         npus::build_npu_sections,
-        npus::build_finish_sections,
+        npus::build_finish_against_capture_sections,
         memory::build_memory_sections,
         table::build_collective_sections,
         links::build_link_sections,

@@ -60,7 +60,7 @@ pub(super) const HFU: &str = "FLOPs carried out over peak";
 /// FLOPs of a graph's kernels by number format. The last entry is for unknown formats.
 type FlopsByFormat = [u128; Dtype::COUNT + 1];
 
-fn flops_of(graph: &Graph) -> FlopsByFormat {
+fn graph_flops_by_format(graph: &Graph) -> FlopsByFormat {
     let mut flops = [0; Dtype::COUNT + 1];
     for node in graph
         .nodes()
@@ -86,7 +86,7 @@ pub(super) fn compute_throughput(
     let (mut flops, mut at_peak) = (0_u128, Some(0.0));
     for instance in workload.instances() {
         let of = graphs.entry(instance.graph);
-        let of = of.or_insert_with(|| flops_of(workload.graph_of(instance)));
+        let of = of.or_insert_with(|| graph_flops_by_format(workload.graph_of(instance)));
         let peaks =
             &machine.classes()[machine.class_of_npu(prepared.npu_of_rank(instance.rank))].peaks;
         for (format, count) in of.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -221,7 +221,7 @@ mod tests {
     /// Two jobs cause warnings. In one, kernels execute 3 FLOPs while the peaks allow only 2. In the other, the
     /// model needs 4 FLOPs while its kernels execute 3. A difference in the last digit causes no warning.
     #[test]
-    fn utilizations_above_one_another_are_warnings() {
+    fn utilization_above_peak_or_model_above_executed_flops_is_a_warning() {
         let rates = |hfu: f64, model_flops: f64| Throughput {
             model_flops,
             flops: 3.0,

@@ -59,7 +59,7 @@ pub fn render_tile_map(report: &Report, prepared: &CompiledReplay<'_>) -> Result
     }
     let along =
         |d: usize, at: u32| MARGIN + f64::from(at) * PITCH + f64::from(at / tiles.cores[d]) * GAP;
-    let size = [0, 1].map(|d| along(d, tiles.core_count(d) - 1) + PITCH);
+    let size = [0, 1].map(|d| along(d, tiles.cores_along_dimension(d) - 1) + PITCH);
     let (stages, groups) = rank_stages_and_tensor_groups(prepared);
     let mut cores_of_stage: BTreeMap<u32, usize> = BTreeMap::new();
     for stage in &stages {

@@ -56,7 +56,7 @@ pub struct TileLinkAndPortUse {
 
 impl TileLinkAndPortUse {
     /// Returns the mean busy times of all links and of all memory ports.
-    pub fn mean_busy(&self) -> [Span; 2] {
+    pub fn mean_link_and_port_busy_times(&self) -> [Span; 2] {
         let mean = |busy: u128, of: u64| Span((busy / u128::from(of.max(1))) as u64);
         let links = self.links.iter().map(|link| u128::from(link.busy.0));
         let ports = self.ports.iter().map(|port| u128::from(port.busy.0));
@@ -75,7 +75,7 @@ impl Observer for TileNetworkBusyTimesObserver {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_network_measured(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
+    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
         self.0 = Some(occupancy.clone());
     }
 }
@@ -92,8 +92,8 @@ impl TileNetworkBusyTimesObserver {
             busy: link.busy,
         });
         let cores = machine
-            .first_remote_memory()
-            .map_or(&[][..], |memory| memory.npus_with_ports());
+            .unnamed_remote_memory()
+            .map_or(&[][..], |memory| memory.list_npus_with_ports());
         let used = cores.iter().zip(&occupancy.ports);
         let used = used.filter(|(_, busy)| **busy > Span::ZERO);
         Some(TileLinkAndPortUse {
@@ -116,7 +116,7 @@ fn count_links_between_cores(machine: &Machine) -> u64 {
     let Some(tiles) = topology.tile_grid() else {
         return 0;
     };
-    let [x, y] = [0, 1].map(|d| u64::from(tiles.core_count(d)));
+    let [x, y] = [0, 1].map(|d| u64::from(tiles.cores_along_dimension(d)));
     let along = |d: usize, size: u64, lines: u64| {
         let closes = !topology.dimensions()[d].shape.is_open() && size > 2;
         (size - 1 + u64::from(closes)) * lines

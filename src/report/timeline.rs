@@ -15,7 +15,7 @@ use super::collectives::bus_factor;
 use super::issue_times::InProgressNodeIssueTimes;
 use super::memory::{BytesAtInstantEnd, MemoryTracker};
 use super::replay::group_label;
-use super::summary::kind_label;
+use super::summary::node_kind_label;
 use super::{CollectiveRecord, CriticalPathSegment, Observer};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Time;
@@ -64,7 +64,7 @@ enum ChromeOrPerfettoEncoder<W> {
 }
 
 impl<W: Write> ChromeOrPerfettoEncoder<W> {
-    fn get(&mut self) -> &mut dyn TimelineEncoder {
+    fn as_encoder_mut(&mut self) -> &mut dyn TimelineEncoder {
         match self {
             Self::Chrome(encoder) => encoder,
             Self::Perfetto(encoder) => &mut **encoder,
@@ -141,7 +141,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
     }
 
     fn encoder_mut(&mut self) -> &mut dyn TimelineEncoder {
-        self.encoder.get()
+        self.encoder.as_encoder_mut()
     }
 
     /// Finishes the timeline; returns `out`, or the first write error.
@@ -149,7 +149,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         for (instance, mut lanes) in std::mem::take(&mut self.nesting).into_iter().enumerate() {
             for (lane, nesting) in lanes.iter_mut().enumerate() {
                 let track = self.track_of(instance, lane as u32);
-                nesting.end_ranges(self.encoder_mut(), track, 0);
+                nesting.end_ranges_below_level(self.encoder_mut(), track, 0);
             }
         }
         for (instance, over) in self.memory.end_all_instances() {
@@ -160,8 +160,11 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         }
         let instances = self.prepared.workload().instances().iter();
         let ranks: Vec<u32> = instances.map(|instance| instance.rank.0).collect();
-        self.counters
-            .draw_remaining_counters(&ranks, self.encoder.get(), &self.selection);
+        self.counters.draw_remaining_counters(
+            &ranks,
+            self.encoder.as_encoder_mut(),
+            &self.selection,
+        );
         match self.encoder {
             ChromeOrPerfettoEncoder::Chrome(encoder) => encoder.finish_file(),
             ChromeOrPerfettoEncoder::Perfetto(encoder) => encoder.finish_file(),
@@ -201,7 +204,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
     }
 
     fn draw_allocated_memory(&mut self, instance: InstanceId, (at, held): BytesAtInstantEnd) {
-        let classes = self.memory.changing_tensor_classes(instance);
+        let classes = self.memory.flag_changing_tensor_classes(instance);
         let held = TensorClass::ALL.iter().zip(held);
         let held = held.zip(classes).filter(|(_, used)| *used);
         let held: Vec<_> = held.map(|(((_, name), bytes), _)| (*name, bytes)).collect();
@@ -232,18 +235,20 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
             launch: None,
             launched: Vec::new(),
         };
-        self.encoder.get().draw_slice(track, &slice);
+        self.encoder
+            .as_encoder_mut()
+            .draw_slice_or_instant(track, &slice);
     }
 
     /// Returns the end of the arrow at a send or receive; `None` if no arrow is drawn.
-    fn find_arrow_end(
+    fn message_arrow_end_at_node(
         &self,
         instance: InstanceId,
         node: NodeIndex,
         kind: NodeKind,
     ) -> Option<ArrowEnd> {
         // With captured times, ranks do not wait for each other, so an arrow could point back in time.
-        if self.prepared.comm_timing() == CommTiming::Captured {
+        if self.prepared.comm_duration_source() == CommTiming::Captured {
             return None;
         }
         let pair = || self.prepared.match_number_of_message(instance, node);
@@ -259,7 +264,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.started.store_issue_time(now, instance, node, kind);
         let of = (instance.index(), self.rank_of_instance(instance.index()));
-        let to = (self.encoder.get(), &self.selection);
+        let to = (self.encoder.as_encoder_mut(), &self.selection);
         self.counters.count_issued_node(of, now, node, to);
         if let Some(over) = self.memory.on_issued(now, instance, node) {
             self.draw_memory(instance, over);
@@ -281,7 +286,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
             let began = began.unwrap_or_else(|| self.started.get(instance, node, kind));
             let bytes = self.started.graph_of(instance).bytes(node);
             self.counters
-                .count_sent_bytes(instance.index(), bytes as f64, (began, now));
+                .add_sending_rate_interval(instance.index(), bytes as f64, (began, now));
         }
         let lane = match kind {
             NodeKind::Receive => self.free_receive_track(instance, node),
@@ -295,10 +300,10 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
             return;
         }
         self.name_receive_track(instance, track);
-        let arrow = self.find_arrow_end(instance, node, kind);
+        let arrow = self.message_arrow_end_at_node(instance, node, kind);
         let (name, facts) =
             describe::describe_node(self.prepared, &self.groups, instance, node, kind);
-        let encoder = self.encoder.get();
+        let encoder = self.encoder.as_encoder_mut();
         let step = nesting::step_of(self.started.graph_of(instance).name(node));
         if step > self.steps[instance.index()] {
             self.steps[instance.index()] = step;
@@ -306,23 +311,23 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
             encoder.draw_marker(track.rank, &name, start);
         }
         let nests = &mut self.nesting[instance.index()];
-        let is_visible = encoder.is_visible(start, now);
+        let is_visible = encoder.is_long_enough_for_slice(start, now);
         self.path.clear();
         self.origins
             .append_enclosing_ranges(instance, node, &mut self.path);
         let name = match nests.get_mut(lane as usize) {
             Some(nesting) if is_visible => {
-                nesting.begin_ranges(encoder, track, &self.path, &name, (start, now))
+                nesting.switch_to_ranges_of_node(encoder, track, &self.path, &name, (start, now))
             }
             _ => &name,
         };
         let (launch, launched) = match is_visible {
-            true => self.origins.launch_arrow_ids(instance, node),
+            true => self.origins.launch_arrow_ids_to_and_from(instance, node),
             false => (None, Vec::new()),
         };
         let slice = TimelineSlice {
             name,
-            category: kind_label(kind),
+            category: node_kind_label(kind),
             start,
             end: now,
             facts,
@@ -330,7 +335,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
             launch,
             launched,
         };
-        encoder.draw_slice(track, &slice);
+        encoder.draw_slice_or_instant(track, &slice);
     }
 
     fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
@@ -341,7 +346,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
 
     fn on_lane_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let of = (instance.index(), self.rank_of_instance(instance.index()));
-        let to = (self.encoder.get(), &self.selection);
+        let to = (self.encoder.as_encoder_mut(), &self.selection);
         self.counters.count_waiting_node(of, now, node, to);
     }
 
@@ -353,7 +358,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
             let instances = self.prepared.workload().instances();
             if let Ok(instance) = instances.binary_search_by_key(member, |one| one.rank) {
                 self.counters
-                    .count_sent_bytes(instance, bytes, (from, record.end));
+                    .add_sending_rate_interval(instance, bytes, (from, record.end));
             }
         }
     }

@@ -12,7 +12,7 @@ fn sum_repairs(prepared: &CompiledReplay<'_>) -> GraphRepairCounts {
     let workload = prepared.workload();
     let mut repairs = GraphRepairCounts::default();
     for instance in workload.instances() {
-        let of = workload.graph_of(instance).repairs();
+        let of = workload.graph_of(instance).repair_counts();
         repairs.dangling_control += of.dangling_control;
         repairs.self_control += of.self_control;
         repairs.cyclic_control += of.cyclic_control;
@@ -104,11 +104,11 @@ pub(super) fn collect_warnings(report: &Report, prepared: &CompiledReplay<'_>) -
             machine.name()
         ));
     }
-    warnings.extend(straddling::describe_straddling_groups(
+    warnings.extend(straddling::warn_of_slower_straddling_groups(
         &report.collectives,
         prepared,
     ));
-    warnings.extend(report.unknown_memory());
+    warnings.extend(report.explain_why_peaks_may_be_higher());
     warnings.extend(
         report
             .throughput

@@ -4,7 +4,7 @@ use super::error::ServeError;
 use super::random::{RandomPurpose, RandomStream};
 use super::scenario::{ArrivalPattern, ArrivalRateInRequestsOrBytes, RequestWork, Scenario};
 use super::tables::{CsvTableRowReader, TimeColumnUnit};
-use chakram_base::config::{did_you_mean, find_nearest, quote_for_message};
+use chakram_base::config::{did_you_mean, find_nearest, quote_and_truncate_for_message};
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::file::DecompressedStream;
 use serde::Deserialize;
@@ -273,7 +273,7 @@ impl<'s> FileArrivalSource<'s> {
                         );
                         return Err(self.invalid_row(
                             row.line,
-                            format_args!("model {}", quote_for_message(name)),
+                            format_args!("model {}", quote_and_truncate_for_message(name)),
                             expected,
                         ));
                     }

@@ -49,7 +49,7 @@ pub enum ServeError {
         "no platform is called {name:?}{}\n  \
          try: one of {}, a machine of `chakram machine list` for traces, or a file, whose name ends in .toml or has a / in it",
         did_you_mean(*.closest),
-        list_names()
+        list_platform_names()
     )]
     Platform {
         /// The requested name.
@@ -126,7 +126,7 @@ impl ServeError {
 }
 
 /// Returns the platforms' names, separated by commas.
-fn list_names() -> String {
+fn list_platform_names() -> String {
     let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
     names.join(", ")
 }

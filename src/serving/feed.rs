@@ -52,7 +52,7 @@ impl ModelToProgramIndexMaps {
     }
 
     /// Returns true if `program` is a trace (its kernels run on lanes).
-    fn is_trace(&self, program: u32) -> bool {
+    fn is_program_of_trace(&self, program: u32) -> bool {
         program < self.traces
     }
 }
@@ -77,7 +77,7 @@ impl ServerBatchFeed<'_, '_> {
 }
 
 impl LaunchFeed for ServerBatchFeed<'_, '_> {
-    fn wake_at(&self) -> Option<Time> {
+    fn next_wake_time(&self) -> Option<Time> {
         self.server.borrow().next_due()
     }
 
@@ -92,9 +92,9 @@ impl LaunchFeed for ServerBatchFeed<'_, '_> {
         ended: &BegunLaunchRecord,
         queue: &mut FeedLaunchAndRankStartRequests,
     ) {
-        if self.order.is_trace(ended.program) {
+        if self.order.is_program_of_trace(ended.program) {
             let mut server = self.server.borrow_mut();
-            server.on_launch_ended(now, ended.tag as u32);
+            server.on_trace_launch_ended(now, ended.tag as u32);
         }
         self.launch_batches(queue);
     }
@@ -109,7 +109,7 @@ struct ServerJobTimeProcessorModel<'f, 's> {
 }
 
 impl ServerJobTimeProcessorModel<'_, '_> {
-    fn report_started_jobs(&mut self, started: &mut Vec<ProcessorJobStartAndEnd>) {
+    fn append_started_job_times(&mut self, started: &mut Vec<ProcessorJobStartAndEnd>) {
         let times = self.answered.drain(..).map(|job| ProcessorJobStartAndEnd {
             token: job.token,
             start: job.times.start,
@@ -121,7 +121,7 @@ impl ServerJobTimeProcessorModel<'_, '_> {
 
 impl SelfSchedulingProcessorModel for ServerJobTimeProcessorModel<'_, '_> {
     fn serves_program(&self, _npu: Npu, program: u32) -> bool {
-        !self.order.is_trace(program)
+        !self.order.is_program_of_trace(program)
     }
 
     fn submit_job(
@@ -131,7 +131,7 @@ impl SelfSchedulingProcessorModel for ServerJobTimeProcessorModel<'_, '_> {
         started: &mut Vec<ProcessorJobStartAndEnd>,
     ) {
         let mut server = self.server.borrow_mut();
-        server.submit_job(
+        server.time_or_hold_back_ready_job(
             now,
             job.tag as u32,
             job.node.0,
@@ -139,7 +139,7 @@ impl SelfSchedulingProcessorModel for ServerJobTimeProcessorModel<'_, '_> {
             &mut self.answered,
         );
         drop(server);
-        self.report_started_jobs(started);
+        self.append_started_job_times(started);
     }
 
     fn on_job_ended(
@@ -151,12 +151,12 @@ impl SelfSchedulingProcessorModel for ServerJobTimeProcessorModel<'_, '_> {
         let mut server = self.server.borrow_mut();
         server.end_job(now, job.tag as u32, job.node.0, &mut self.answered);
         drop(server);
-        self.report_started_jobs(started);
+        self.append_started_job_times(started);
     }
 }
 
 /// Serves all requests.
-pub(super) fn run<'s>(
+pub(super) fn serve_all_requests<'s>(
     prepared: &'s ScenarioWithModelTimes<'s>,
     observer: &'s mut dyn RequestObserver,
 ) -> Result<ServeRunRecorder<'s>, ServeError> {
@@ -184,9 +184,11 @@ pub(super) fn run<'s>(
     let bare = program::untimed_replay_options();
     let programs = models().zip(&jobs).map(|(model, job)| {
         let compiled = match (model.traced_model(), job) {
-            (Some(trace), _) => {
-                CompiledReplay::new(trace.job.workload(), machine, &traced::replay_options())
-            }
+            (Some(trace), _) => CompiledReplay::new(
+                trace.job.workload(),
+                machine,
+                &traced::default_replay_options_for_traces(),
+            ),
             (None, Some(job)) => CompiledReplay::new(job, machine, &bare),
             (None, None) => unreachable!("what is no trace has jobs"),
         };
@@ -204,7 +206,7 @@ pub(super) fn run<'s>(
         answered: Vec::new(),
     };
     run_launches(&programs, &mut [&mut feed], Some(&mut processors), &mut ())?;
-    server.into_inner().close_records()
+    server.into_inner().close_and_check_run_records()
 }
 
 fn create_model_program(model: &ModelWithJobTimes<'_>) -> Result<Workload, ServeError> {

@@ -99,7 +99,7 @@ const TRITON: [&[&str]; 3] = [
 /// # Errors
 ///
 /// Fails if the table lacks columns or a row is invalid.
-pub fn import_measurements(
+pub fn read_measurement_group_means(
     path: &Path,
     options: &MeasurementImportDefaults,
 ) -> Result<Vec<MeasurementGroupMeanTimes>, ServeError> {

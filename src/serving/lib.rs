@@ -42,7 +42,8 @@ mod unloaded;
 pub use capacity::{find_capacity, sweep_rates};
 pub use error::ServeError;
 pub use import::{
-    MeasurementGroupMeanTimes, MeasurementImportDefaults, format_platform_file, import_measurements,
+    MeasurementGroupMeanTimes, MeasurementImportDefaults, format_platform_file,
+    read_measurement_group_means,
 };
 pub use jobs::{
     ConcurrentOperatorsRule, ConvolutionVectorProductSplit, EqualVectorProductTasks,
@@ -96,6 +97,6 @@ pub fn serve_requests(
 ) -> Result<ServeReport, ServeError> {
     let mut prepared = ScenarioWithModelTimes::new(scenario, platform)?;
     prepared.slo = options.slo;
-    let recorder = feed::run(&prepared, observer)?;
+    let recorder = feed::serve_all_requests(&prepared, observer)?;
     Ok(ServeReport::build_report(recorder))
 }

@@ -98,7 +98,7 @@ pub fn serve_llm(
     observer: &mut dyn LlmObserver,
 ) -> Result<LlmReport, ServeError> {
     let deployment = IdenticalLlmEngines::new(scenario, machine)?;
-    let recorder = feed::run(scenario, &deployment, observer)?;
+    let recorder = feed::serve_all_requests(scenario, &deployment, observer)?;
     let few = (1..=MOST_REPEATED).contains(&recorder.completed_in_all);
     let saturated = match few && scenario.workload.mean_rate().is_some() {
         true => saturated_request_rate(scenario, &deployment)?,
@@ -112,14 +112,14 @@ pub fn serve_llm(
     ))
 }
 
-/// Serves the requests of `scenario`, and counts those that meet their limits. `saturated` is the saturated request rate
-/// of all engines together, in requests per second. The report divides the arrival rate by it.
+/// Serves the requests of `scenario`, and counts those that meet their limits. `saturated` is the saturated request
+/// rate of all engines together, in requests per second. The report divides the arrival rate by it.
 fn serve_llm_on_engines(
     scenario: &LlmScenario,
     deployment: &IdenticalLlmEngines,
     saturated: Option<f64>,
 ) -> Result<(LlmReport, MetCountsByArrival), ServeError> {
-    let recorder = feed::run(scenario, deployment, &mut NoLlmObserver)?;
+    let recorder = feed::serve_all_requests(scenario, deployment, &mut NoLlmObserver)?;
     let met = recorder.met_by_arrival.clone();
     let report = LlmReport::build_report(scenario, deployment, recorder, saturated);
     Ok((report, met))
@@ -163,7 +163,7 @@ fn saturated_request_rate(
     scenario.warmup = 0;
     let mut one = deployment.clone();
     one.replicas = 1;
-    let recorder = feed::run(&scenario, &one, &mut NoLlmObserver)?;
+    let recorder = feed::serve_all_requests(&scenario, &one, &mut NoLlmObserver)?;
     let rate = recorder.middle_half_completion_rate();
     Ok(rate.map(|rate| rate * f64::from(deployment.replicas)))
 }

@@ -17,8 +17,8 @@
 use super::error::ServeError;
 use super::presets::PRESETS;
 use chakram_base::config::{
-    ConfigDocument, ConfigError, ConfigTable, STANDARD_INPUT, find_nearest, quote_for_message,
-    read_input,
+    ConfigDocument, ConfigError, ConfigTable, STANDARD_INPUT, find_nearest,
+    quote_and_truncate_for_message, read_input,
 };
 use chakram_base::units::{Frequency, Span};
 use chakram_hardware::machine::{self, Machine, MachineError};
@@ -225,7 +225,7 @@ impl Platform {
                     let machine = Machine::load_by_name(&path_beside(name, file));
                     machine.map_err(|source| ServeError::Machine {
                         place: Box::new(field.invalid_value_error(
-                            quote_for_message(name),
+                            quote_and_truncate_for_message(name),
                             "a machine that can be read",
                         )),
                         source: Box::new(source),
@@ -267,7 +267,7 @@ impl Platform {
 
     /// Returns the latencies of `model` that were measured with one request in flight, in ascending order of batch
     /// size.
-    pub fn measured_latencies(&self, model: &str) -> Vec<&MeasuredLatency> {
+    pub fn measured_latencies_with_least_concurrency(&self, model: &str) -> Vec<&MeasuredLatency> {
         let rows = self.measured.iter();
         let mut rows: Vec<_> = rows.filter(|row| row.model == model).collect();
         let least = rows.iter().map(|row| row.concurrency).min();

@@ -48,7 +48,7 @@ pub trait ServiceQueue {
     }
 
     /// Returns true if a queued request should be served instead of `running`.
-    fn has_urgent_request(&self, _running: &QueuedRequest) -> bool {
+    fn should_preempt_running(&self, _running: &QueuedRequest) -> bool {
         false
     }
 }

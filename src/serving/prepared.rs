@@ -126,7 +126,7 @@ fn unservable_error_with_hint(model: &ServedModel, why: impl std::fmt::Display) 
 }
 
 /// Rejects policies that do not support traces. Also rejects other models on a processor with traces.
-fn check_policy_fits_model(
+fn reject_policy_unfit_for_traces(
     scenario: &Scenario,
     model: &ServedModel,
     is_trace: bool,
@@ -220,7 +220,7 @@ impl<'s> ModelWithJobTimes<'s> {
                         ),
                     ));
                 };
-                let rows = platform.measured_latencies(&served.known_as);
+                let rows = platform.measured_latencies_with_least_concurrency(&served.known_as);
                 let points = rows.iter().map(|row| (f64::from(row.batch), row.compute));
                 by_batch = InterpolatedDurationCurve::of_means(points.collect()).map(Cow::Owned);
                 datapath = rows.first().map(|row| row.datapath);
@@ -260,7 +260,7 @@ impl<'s> ModelWithJobTimes<'s> {
             }
             _ => 1,
         };
-        check_policy_fits_model(scenario, served, traced.is_some())?;
+        reject_policy_unfit_for_traces(scenario, served, traced.is_some())?;
         if let ServicePolicyWithParameters::Batching { batch, .. } = scenario.policy.kind {
             match (&served.work, &by_batch) {
                 (_, Some(curve)) if f64::from(batch) > curve.largest_position() => {
@@ -410,7 +410,7 @@ impl<'s> ModelWithJobTimes<'s> {
 
     /// Returns how long a batch of requests takes on an unloaded processor, without datapath latency. Its jobs run on
     /// idle cores; jobs that have `ended` are not included.
-    pub(super) fn unloaded_time(
+    pub(super) fn unloaded_batch_time(
         &self,
         of: &ScenarioWithModelTimes<'_>,
         requests: &[RequestModelArrivalAndTokens],

@@ -10,7 +10,7 @@ use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
 /// Returns options for programs whose job times come from the server; the machine adds no times.
 pub fn untimed_replay_options() -> ReplayOptions {
-    ReplayOptions::with_changes(|options| {
+    ReplayOptions::default_with_changes(|options| {
         options.launch = HostLaunchMode::None;
         options.collectives = Some(CollectiveCurvesOrAlgorithms::Algorithms);
     })
@@ -43,7 +43,7 @@ pub fn create_job_program(
     }
     let (graph, binding) = graph.finish_graph().map_err(|error| unfit(&error))?;
     let mut workload = WorkloadBuilder::default();
-    let graph = workload.add_graph(graph);
+    let graph = workload.add_or_reuse_equal_graph(graph);
     workload
         .add_rank(Rank(0), graph, binding, Time::ZERO)
         .map_err(|error| unfit(&error))?;

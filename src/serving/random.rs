@@ -62,7 +62,7 @@ impl RandomStream {
         // Box-Muller transform.
         let (u, v) = (1.0 - self.next_unit(), self.next_unit());
         let turn = libm::cos(2.0 * std::f64::consts::PI * v);
-        log_normal_value_at(mean, deviation, (-2.0 * libm::log(u)).sqrt() * turn)
+        log_normal_value_at_deviations(mean, deviation, (-2.0 * libm::log(u)).sqrt() * turn)
     }
 
     /// Draws an index into `sums` at random. `sums` contains the running sums of the indices' weights. An index's
@@ -76,7 +76,7 @@ impl RandomStream {
 
 /// Returns the value of a log-normal distribution at `normal` standard deviations above the median. The mean of exp(m +
 /// s z) is exp(m + s^2 / 2), which yields the median.
-pub fn log_normal_value_at(mean: f64, deviation: f64, normal: f64) -> f64 {
+pub fn log_normal_value_at_deviations(mean: f64, deviation: f64, normal: f64) -> f64 {
     let middle = libm::log(mean) - deviation * deviation / 2.0;
     libm::exp(middle + deviation * normal)
 }

@@ -90,7 +90,7 @@ impl<'s> ServeRunRecorder<'s> {
     }
 
     /// Returns three row indices: the model's, its class's, and that of all requests.
-    fn rows_of(&self, model: u32) -> [Option<usize>; 3] {
+    fn model_class_and_total_row_indices(&self, model: u32) -> [Option<usize>; 3] {
         let models = self.prepared.models.len();
         let class = self.class_of[model as usize].map(|class| models + class);
         [Some(model as usize), class, Some(self.rows.len() - 1)]
@@ -103,7 +103,11 @@ impl<'s> ServeRunRecorder<'s> {
         self.arrivals = Some((first, now));
         if number >= self.prepared.scenario.warmup {
             self.counted_from.get_or_insert(now);
-            for row in self.rows_of(model).into_iter().flatten() {
+            for row in self
+                .model_class_and_total_row_indices(model)
+                .into_iter()
+                .flatten()
+            {
                 self.rows[row].arrived += 1;
             }
         }
@@ -133,7 +137,11 @@ impl<'s> ServeRunRecorder<'s> {
             request.compute,
             request.preempted,
         ];
-        for row in self.rows_of(request.model).into_iter().flatten() {
+        for row in self
+            .model_class_and_total_row_indices(request.model)
+            .into_iter()
+            .flatten()
+        {
             let row = &mut self.rows[row];
             row.serve.add_sample(serve);
             row.met += u64::from(met);

@@ -42,7 +42,7 @@ use super::tables::InterpolatedDurationCurve;
 use super::trace_job::RequestJobFromTraces;
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigField, ConfigTable, did_you_mean, find_nearest,
-    quote_for_message,
+    quote_and_truncate_for_message,
 };
 use chakram_base::units::{Bandwidth, Span};
 use chakram_workloads::model::{ModelError, PresetOrModelFileText};
@@ -341,7 +341,7 @@ fn unknown_name_error<'n>(
     let names: Vec<_> = all.clone().collect();
     let hint = did_you_mean(find_nearest(name, all));
     field.invalid_value_error(
-        quote_for_message(name),
+        quote_and_truncate_for_message(name),
         format_args!("{what}, one of {}{hint}", names.join(", ")),
     )
 }

@@ -141,14 +141,14 @@ impl<'s> ServeRunState<'s> {
             prepared,
         };
         if let ArrivalPattern::Closed { users, .. } = scenario.stream {
-            (0..users).for_each(|_| server.ask_at(Time::ZERO));
+            (0..users).for_each(|_| server.schedule_next_user_request(Time::ZERO));
         }
         Ok(server)
     }
 
     /// Returns the time of the next event that is not the end of a job; `None` if there is none.
     pub fn next_due(&self) -> Option<Time> {
-        if self.has_stopped() {
+        if self.has_stopped_before_completion() {
             return None;
         }
         if !self.launches.is_empty() {
@@ -164,7 +164,7 @@ impl<'s> ServeRunState<'s> {
     }
 
     /// Returns true if the run ended before all requests were complete.
-    pub fn has_stopped(&self) -> bool {
+    pub fn has_stopped_before_completion(&self) -> bool {
         self.first_left == Some(0) || self.failure.is_some()
     }
 
@@ -175,7 +175,7 @@ impl<'s> ServeRunState<'s> {
 
     /// Handles all events that are due at `now`.
     pub fn handle_due(&mut self, now: Time) {
-        if self.has_stopped() {
+        if self.has_stopped_before_completion() {
             return;
         }
         self.now = now;
@@ -188,7 +188,7 @@ impl<'s> ServeRunState<'s> {
 
     /// Handles a batch's job that has become ready: computes the job's times, or holds the job
     /// back.
-    pub fn submit_job(
+    pub fn time_or_hold_back_ready_job(
         &mut self,
         now: Time,
         flight: u32,
@@ -197,7 +197,7 @@ impl<'s> ServeRunState<'s> {
         answered: &mut Vec<JobTimeRangeWithEventToken>,
     ) {
         self.now = now;
-        if self.has_stopped() {
+        if self.has_stopped_before_completion() {
             // After the run, jobs take no time, so that the event loop ends soon.
             let times = JobTimeRange {
                 start: now,
@@ -206,7 +206,7 @@ impl<'s> ServeRunState<'s> {
             answered.push(JobTimeRangeWithEventToken { token, times });
             return;
         }
-        if !self.is_job_held_back(flight, job, token, answered) {
+        if !self.hold_back_job_if_batch_is_preempted(flight, job, token, answered) {
             self.assign_job_to_cores(flight, job, token, answered);
         }
     }
@@ -219,7 +219,7 @@ impl<'s> ServeRunState<'s> {
         job: u32,
         answered: &mut Vec<JobTimeRangeWithEventToken>,
     ) {
-        if self.has_stopped() {
+        if self.has_stopped_before_completion() {
             return;
         }
         self.now = now;
@@ -233,21 +233,21 @@ impl<'s> ServeRunState<'s> {
         if state.left == 0 {
             let processor = state.processor;
             self.complete_batch(flight);
-            if !self.has_stopped() {
+            if !self.has_stopped_before_completion() {
                 self.fill_processor_slots(processor, Some(answered));
             }
         }
     }
 
     /// Ends a batch whose job is a trace, after the event loop has run the trace itself.
-    pub fn on_launch_ended(&mut self, now: Time, flight: u32) {
-        if self.has_stopped() {
+    pub fn on_trace_launch_ended(&mut self, now: Time, flight: u32) {
+        if self.has_stopped_before_completion() {
             return;
         }
         self.now = now;
         let processor = self.end_trace_launch(flight);
         self.complete_batch(flight);
-        if !self.has_stopped() {
+        if !self.has_stopped_before_completion() {
             self.fill_processor_slots(processor, None);
         }
     }

@@ -28,7 +28,7 @@ pub(super) struct DurationHistogram {
 
 impl DurationHistogram {
     /// Returns the index of the power of two that a duration falls into, and the index of its bin within this power.
-    fn position_of(span: Span) -> (usize, usize) {
+    fn power_of_two_and_bin_of_duration(span: Span) -> (usize, usize) {
         let bits = u64::BITS - span.0.leading_zeros();
         match bits.checked_sub(FINE + 1) {
             None => (0, span.0 as usize & ((1 << FINE) - 1)),
@@ -56,7 +56,7 @@ impl DurationHistogram {
 
     /// Adds `times` samples of the same duration.
     pub fn add_repeated_sample(&mut self, span: Span, times: u32) {
-        let (octave, part) = Self::position_of(span);
+        let (octave, part) = Self::power_of_two_and_bin_of_duration(span);
         if self.octaves.len() <= octave {
             self.octaves.resize_with(octave + 1, || None);
         }

@@ -2,7 +2,7 @@
 
 use super::error::ServeError;
 use chakram_base::config::{
-    did_you_mean, find_nearest, quote_for_message, require_distinct_headings,
+    did_you_mean, find_nearest, quote_and_truncate_for_message, require_distinct_headings,
 };
 use chakram_base::units::Span;
 use chakram_trace::format::file::DecompressedStream;
@@ -110,7 +110,7 @@ impl CsvTableRowReader {
             ServeError::invalid_row(
                 &self.file,
                 1,
-                format_args!("no column {}", quote_for_message(name)),
+                format_args!("no column {}", quote_and_truncate_for_message(name)),
                 format_args!(
                     "one of {}{}",
                     all.collect::<Vec<_>>().join(", "),
@@ -152,7 +152,10 @@ impl CsvTableRowReader {
         number.ok_or_else(|| {
             let name = &self.headings[column];
             self.invalid_row(
-                format_args!("{} in column `{name}`", quote_for_message(text)),
+                format_args!(
+                    "{} in column `{name}`",
+                    quote_and_truncate_for_message(text)
+                ),
                 "a number of 0 or more",
             )
         })

@@ -103,7 +103,7 @@ impl<'m, W: Write> RequestTimelineWriter<'m, W> {
     }
 
     /// Counts another event; returns true if it still fits into the timeline.
-    fn has_room(&mut self) -> bool {
+    fn count_event_if_it_fits(&mut self) -> bool {
         let fits = self.events < MOST_EVENTS;
         self.events += u64::from(fits);
         self.left_out += u64::from(!fits);
@@ -129,7 +129,7 @@ impl<W: Write> RequestObserver for RequestTimelineWriter<'_, W> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        if !self.has_room() {
+        if !self.count_event_if_it_fits() {
             return Ok(());
         }
         let model = self.models[request.model as usize];
@@ -160,7 +160,7 @@ impl<W: Write> RequestObserver for RequestTimelineWriter<'_, W> {
     }
 
     fn on_job_served(&mut self, job: &ServedJob) {
-        if self.failed.is_some() || !self.has_room() {
+        if self.failed.is_some() || !self.count_event_if_it_fits() {
             return;
         }
         let args = JobEventProcessorNumber {

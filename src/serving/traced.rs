@@ -61,9 +61,13 @@ impl<'s> TracedJobLatencyAndInterval<'s> {
             ));
         }
         let text = |refusal: ReplayRefusal| refusal.to_string();
-        let program =
-            CompiledReplay::new(job.workload(), machine, &replay_options()).map_err(text)?;
-        program.check_most_kernels_timed().map_err(text)?;
+        let program = CompiledReplay::new(
+            job.workload(),
+            machine,
+            &default_replay_options_for_traces(),
+        )
+        .map_err(text)?;
+        program.check_most_kernels_have_durations().map_err(text)?;
         let (outcome, ()) = program.run(()).map_err(|error| error.to_string())?;
         let latency = outcome.makespan;
         let interval = match scenario.policy {
@@ -93,7 +97,7 @@ impl<'s> TracedJobLatencyAndInterval<'s> {
 }
 
 /// Returns the default options, which all jobs read from traces use.
-pub(super) fn replay_options() -> ReplayOptions {
+pub(super) fn default_replay_options_for_traces() -> ReplayOptions {
     ReplayOptions::default()
 }
 
@@ -128,7 +132,7 @@ impl FixedConcurrencyFeed {
 }
 
 impl LaunchFeed for FixedConcurrencyFeed {
-    fn wake_at(&self) -> Option<Time> {
+    fn next_wake_time(&self) -> Option<Time> {
         self.ends
             .is_empty()
             .then_some(Time::ZERO)

@@ -23,7 +23,7 @@ use chakram_analysis::diff::reports;
 use chakram_archive::{Archive, ArchiveError, BaselinePrediction, WorkloadEntry};
 use chakram_base::units::Span;
 use chakram_engine::UnusableOptionReason;
-use chakram_hardware::machine::{MachineError, find_source};
+use chakram_hardware::machine::{MachineError, find_machine_text};
 use chakram_jobs::{self as job, ReplaySettings, ReplaySettingsError};
 use chakram_report::NpuTimeCategory;
 use chakram_report::Report;
@@ -75,7 +75,7 @@ pub fn machine_text(
             String::from_utf8(bytes)
                 .map_err(|_| RegressionError::Report(format!("{name} is not UTF-8")))
         }
-        None => Ok(find_source(name)?.text.into_owned()),
+        None => Ok(find_machine_text(name)?.text.into_owned()),
     }
 }
 
@@ -99,14 +99,14 @@ pub fn predict_run(
 ) -> Result<ReplayReportWithIneffectiveOption, RegressionError> {
     let mut machine = settings.parse_machine(text, machine)?;
     let mut ineffective = None;
-    match settings.fill_rack_npus(machine.clone()) {
+    match settings.fill_all_racks_if_requested(machine.clone()) {
         Ok(filled) => machine = filled,
         Err(refusal) => ineffective = Some(refusal),
     }
     let options = settings.replay_options(None)?;
     options.check_together()?;
     options.check_machine(&machine)?;
-    let loading = settings.job_options(machine.max_ranks());
+    let loading = settings.job_load_options(machine.max_ranks());
     let found = chakram_archive::find_workload_traces(archive, &entry.name)?;
     let job = job::load_found_traces(&found, entry.name.clone(), &loading, &mut |_, _| {})?;
     let ineffective = ineffective.or(options.check_workload(job.workload()).err());
@@ -229,8 +229,8 @@ pub fn check_baseline(
         let before_machine =
             String::from_utf8_lossy(&archive.read_object(&baseline.machine_blake3)?).into_owned();
         let found = reports::ReportDiffByMachine::new(
-            &reports::read_report(&before).map_err(wrong)?,
-            &reports::read_report(&after).map_err(wrong)?,
+            &reports::parse_report_document(&before).map_err(wrong)?,
+            &reports::parse_report_document(&after).map_err(wrong)?,
         );
         checked.causes = cause::find_causes(
             &constant_changes(&before_machine, &text),

@@ -20,7 +20,7 @@ pub use cycles::LayerCyclesAndEnergyTable;
 pub use family::{DeapLanguageModel, MatrixProductPartitionRule, ModelCutsAndMovedWords};
 pub use list::{SubLayerChipAssignmentRule, schedule_tasks};
 pub use partition::MatrixCutDirection;
-pub use record::{SubLayerShapeAndKind, parse_schedule, write_schedule};
+pub use record::{SubLayerShapeAndKind, format_schedule_file, parse_schedule};
 pub use steps::{
     ChipDataNeedOrEviction, DataId, MultiChipMachine, ScheduleRunError, StepCostsAndTransferLog,
     StepTimeAndEnergy, SubLayerTimeAndEnergy, TransferSource,
@@ -70,19 +70,24 @@ impl SubLayersByAcceleratorAndStep {
     }
 
     /// Returns the sub-layer that an accelerator executes in `step`; `None` if it is idle.
-    pub fn task_at(&self, accelerator: usize, step: usize) -> Option<u32> {
+    pub fn sub_layer_of_accelerator_at_step(&self, accelerator: usize, step: usize) -> Option<u32> {
         self.chips.get(accelerator)?.get(step).copied().flatten()
     }
 
     /// Returns the sub-layers that `chip` runs in `step`, for the given number of accelerators per chip.
-    pub fn layers_of_chip(
+    pub fn sub_layers_of_chip_at_step(
         &self,
         chip: usize,
         accelerators: usize,
         step: usize,
     ) -> impl Iterator<Item = (usize, u32)> {
         let all = 0..accelerators;
-        all.filter_map(move |own| Some((own, self.task_at(chip * accelerators + own, step)?)))
+        all.filter_map(move |own| {
+            Some((
+                own,
+                self.sub_layer_of_accelerator_at_step(chip * accelerators + own, step)?,
+            ))
+        })
     }
 }
 

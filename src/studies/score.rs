@@ -10,7 +10,7 @@ use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Span;
 use chakram_engine::{
     CompiledReplay, CopyRepresentsJobChecker, ReplayError, ReplayOptions, UnusableOptionReason,
-    replay_representatives,
+    replay_one_copy_or_all_ranks,
 };
 use chakram_trace::format::TraceError;
 use chakram_trace::workload::Workload;
@@ -44,9 +44,11 @@ pub use chakram_base::prediction_scores::{PredictionErrorSummary, PredictionInte
 pub use columns::RunColumnRules;
 pub use constants::{FittedConstant, scale_machine_constants};
 pub use folds::{ConstantsFittedOutsideFold, assign_folds, cross_validate_runs};
-pub use gemm_points::{MeanGemmTimeByShape, gemm_points, left_out_gemm_errors};
+pub use gemm_points::{
+    MeanGemmTimeByShape, gemm_errors_without_and_with_other_points, parse_mean_gemm_times,
+};
 pub use kernel_times::{OneKernelRecordedTimesBySize, RecordedKernelTimes};
-pub use nccl_log::{left_out_size_error, nccl_log};
+pub use nccl_log::{left_out_size_error, parse_nccl_log};
 pub use null_model::predict_with_one_rate;
 pub use pairs::{
     JobEditsWithMeasuredTimes, MedianAndMeanWhatIfErrors, WhatIfPairPredictionAndErrors,
@@ -56,7 +58,8 @@ pub use report::{
     PredictionsCorrectedByOtherJobs, RunScoreCsvWriter, ScoreDocument, ScoredRunTable,
 };
 pub use residuals::{
-    CorrectedRunPrediction, correct_by_other_runs, correct_by_steps, value_of_option,
+    CorrectedRunPrediction, correct_by_runs_of_other_option_values, correct_by_steps,
+    value_of_option,
 };
 pub use runs::{MeasuredRun, RefusedRun, RunTable};
 pub use signs::{OptionOrderCounts, count_option_orders};
@@ -173,7 +176,7 @@ pub fn score_runs(
     // Predict repeated measurements of a plan last, because they reuse the first run's prediction.
     let (plans, repeats): (Vec<usize>, Vec<usize>) =
         (0..firsts.len()).partition(|&i| firsts[i] == i);
-    map_runs_in_given_order(table, &[plans, repeats].concat(), threads, ask, ended)
+    map_runs_started_in_given_order(table, &[plans, repeats].concat(), threads, ask, ended)
 }
 
 /// Returns, for each run, the index of the first run that has the same model, plan and machine.
@@ -210,12 +213,12 @@ fn map_runs_in_table_order<T: Send>(
     ended: impl FnMut(&MeasuredRun, &Result<T, ScoreError>) -> io::Result<()>,
 ) -> io::Result<Vec<Result<T, ScoreError>>> {
     let order: Vec<usize> = (0..table.runs.len()).collect();
-    map_runs_in_given_order(table, &order, threads, ask, ended)
+    map_runs_started_in_given_order(table, &order, threads, ask, ended)
 }
 
 /// Calls `ask` for each run, on several threads at once. Runs begin in the given `order` of
 /// indices. `ended` receives results in the table's order.
-fn map_runs_in_given_order<T: Send>(
+fn map_runs_started_in_given_order<T: Send>(
     table: &RunTable,
     order: &[usize],
     threads: NonZeroUsize,
@@ -264,7 +267,7 @@ fn predict_run(
     run: &MeasuredRun,
     options: &ReplayOptions,
 ) -> Result<PredictedStepTimeWithInterval, UnpredictableRunOptionOrFault> {
-    replay_run(run, options, |compiled| {
+    replay_run_and_compute_answer(run, options, |compiled| {
         let (report, check) =
             chakram_report::replay_to_report(compiled, CopyRepresentsJobChecker::new(compiled))?;
         let makespan = report.outcome.makespan;
@@ -280,7 +283,7 @@ fn predict_makespan(
     run: &MeasuredRun,
     options: &ReplayOptions,
 ) -> Result<Span, UnpredictableRunOptionOrFault> {
-    replay_run(run, options, |compiled| {
+    replay_run_and_compute_answer(run, options, |compiled| {
         let (outcome, check) = compiled.run(CopyRepresentsJobChecker::new(compiled))?;
         Ok((outcome.makespan, check.represents_all()))
     })
@@ -288,7 +291,7 @@ fn predict_makespan(
 
 /// Replays `run`, and returns the value that `answer` computes from the replay. Also returns true if the replayed ranks
 /// may represent all ranks.
-fn replay_run<T>(
+fn replay_run_and_compute_answer<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,
     answer: impl Fn(&CompiledReplay<'_>) -> Result<(T, bool), ReplayError>,
@@ -296,7 +299,8 @@ fn replay_run<T>(
     let pattern = WorkloadPattern::from(run.training.clone());
     let refused = |error: PatternOptionError| error.to_string();
     let job = CheckedWorkloadPattern::new(pattern).map_err(refused)?;
-    job.check_memory().map_err(|error| error.to_string())?;
+    job.check_workload_fits_memory()
+        .map_err(|error| error.to_string())?;
     let workload = job
         .build_workload()
         .map_err(|error: TraceError| error.to_string())?;
@@ -306,7 +310,7 @@ fn replay_run<T>(
             .map_err(|refusal| ReplayError::from(refusal).to_string())?;
         answer(&compiled).map_err(|error| error.to_string())
     };
-    Ok(replay_representatives(
+    Ok(replay_one_copy_or_all_ranks(
         &workload,
         &run.machine,
         options,
@@ -327,7 +331,7 @@ mod tests {
 
     /// Replays each row twice: with representative ranks, and with all ranks. For each row, returns whether
     /// representatives were enough, the makespan that they gave, and the makespan of all ranks.
-    fn of_one_and_of_all(rows: &str) -> Vec<(bool, Span, Span)> {
+    fn compare_representative_and_full_makespans(rows: &str) -> Vec<(bool, Span, Span)> {
         let columns = RunColumnRules::parse(COLUMNS, "columns").unwrap();
         let csv = format!("tp,dp,pp,order,seconds\n{rows}");
         let table = RunTable::parse(&csv, "runs", &columns).unwrap();
@@ -343,7 +347,7 @@ mod tests {
                 let (outcome, check) = compiled.run(CopyRepresentsJobChecker::new(&compiled))?;
                 Ok::<_, ReplayError>((outcome.makespan, check.represents_all()))
             };
-            let one = replay_representatives(
+            let one = replay_one_copy_or_all_ranks(
                 &workload,
                 &run.machine,
                 &options,
@@ -412,7 +416,10 @@ mod tests {
         let rows = "2,2,2,\"tp,dp,pp\",1\n2,8,1,\"tp,dp,pp\",1\n4,2,3,\"tp,dp,pp\",1\n\
             1,16,2,\"tp,dp,pp\",1\n8,2,2,\"tp,pp,dp\",1\n\
             4,1,3,\"tp,dp,pp\",1\n8,1,2,\"tp,dp,pp\",1\n";
-        for (i, (stands, one, all)) in of_one_and_of_all(rows).into_iter().enumerate() {
+        for (i, (stands, one, all)) in compare_representative_and_full_makespans(rows)
+            .into_iter()
+            .enumerate()
+        {
             assert!(stands, "row {i}");
             assert_eq!(one, all, "row {i}");
         }
@@ -422,7 +429,9 @@ mod tests {
     fn copies_that_lie_otherwise_are_replayed_whole() {
         // With six consecutive stages on nodes with eight NPUs, the first pipeline is within a node, but the second
         // spans two nodes.
-        let found = of_one_and_of_all("1,4,6,\"pp,dp,tp\",1\n1,1,6,\"tp,dp,pp\",1\n");
+        let found = compare_representative_and_full_makespans(
+            "1,4,6,\"pp,dp,tp\",1\n1,1,6,\"tp,dp,pp\",1\n",
+        );
         for (stands, one, all) in found {
             assert!(!stands);
             assert_eq!(one, all);
@@ -431,12 +440,12 @@ mod tests {
 
     #[test]
     fn kernels_take_longer_beside_collectives_and_nowhere_else() {
-        let preset = chakram_hardware::machine::find_source("dgx-a100")
+        let preset = chakram_hardware::machine::find_machine_text("dgx-a100")
             .unwrap()
             .text;
         let stated = "beside_collectives = 1.19";
         assert!(preset.contains(stated));
-        let options = ReplayOptions::with_changes(|options| {
+        let options = ReplayOptions::default_with_changes(|options| {
             options.launch = chakram_engine::HostLaunchMode::None
         });
         let seconds = |overlap: &str, stating: &str| {

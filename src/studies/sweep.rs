@@ -21,10 +21,10 @@ mod study;
 mod table;
 mod without_effect;
 
-pub use check::{StudyError, load_study};
+pub use check::{StudyError, load_study_with_hash};
 pub use command::{ModelOrTracesArgument, PointCommand};
 pub use evaluate::PointEvaluator;
-pub use explanation::explain_row;
+pub use explanation::compare_row_with_neighbours;
 pub use journal::{JournaledBoundOrAnswer, RESULTS, SweepJournal};
 pub use page::render_sweep_page;
 pub use search::{

@@ -2,8 +2,8 @@
 //!
 //! A regular file is first written under a temporary name in its folder, then synced, and finally renamed. The new file
 //! gets the permissions of the file that it replaces. Writers follow symbolic links. Devices, pipes, sockets and
-//! descriptors (`/dev/stdout`) are written directly, without a temporary file. [`OutputsAndProtectedInputs`] ensures that a command
-//! never replaces one of its inputs and never writes two outputs to one file.
+//! descriptors (`/dev/stdout`) are written directly, without a temporary file. [`OutputsAndProtectedInputs`] ensures
+//! that a command never replaces one of its inputs and never writes two outputs to one file.
 
 mod output;
 mod outputs;
@@ -11,6 +11,8 @@ mod target;
 mod temporary;
 
 pub use output::OutputFile;
-pub use outputs::{OutputClaim, OutputsAndProtectedInputs, UncommittedOutputHandle, numbered_path};
+pub use outputs::{
+    OutputClaim, OutputsAndProtectedInputs, UncommittedOutputHandle, join_prefix_middle_and_ending,
+};
 pub use target::file_identity;
 pub use temporary::{defer_signal, remove_temporaries};

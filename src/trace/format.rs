@@ -45,10 +45,10 @@ pub use chakram_base::dtype::Dtype;
 pub use chakram_base::kernel_shape::{KernelShape, KernelShapeError, MemoryBoundKernelClass};
 pub use error::{TraceError, TraceErrorLocation};
 pub use escape::{
-    escape_control_characters, escape_control_characters_in_lines, escape_json, escape_name,
-    is_harmful_character,
+    escape_and_shorten_name, escape_control_characters, escape_control_characters_in_lines,
+    escape_harmful_characters_in_json, is_harmful_character,
 };
-pub use family::{append_name_family, strip_micro_batch};
+pub use family::{append_name_family, replace_micro_batch_number_by_star};
 pub use file::{DecompressedTraceFile, FoundTraces, JobFileVerifyLevel, RankFile, discover_traces};
 pub use labels::{NodeLabels, TrainingPhase};
 pub use old_schemas::SchemaGeneration;

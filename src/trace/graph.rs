@@ -311,7 +311,7 @@ impl Graph {
     }
 
     /// Returns the distinct memory changes of all nodes, in order of first use.
-    pub fn memory_changes(&self) -> &[MemoryChanges] {
+    pub fn distinct_memory_changes(&self) -> &[MemoryChanges] {
         &self.changes
     }
 
@@ -321,7 +321,7 @@ impl Graph {
     }
 
     /// Returns true if the kernels are operators that were captured on a CPU.
-    pub fn kernels_on_cpu(&self) -> bool {
+    pub fn were_kernels_captured_on_cpu(&self) -> bool {
         self.kernels_on_cpu
     }
 
@@ -331,7 +331,7 @@ impl Graph {
     }
 
     /// Returns the device, host and software of the job's capture.
-    pub fn captured_on(&self) -> &CaptureEnvironment {
+    pub fn capture_environment(&self) -> &CaptureEnvironment {
         &self.captured_on
     }
 
@@ -368,7 +368,7 @@ impl Graph {
 
     /// Iterates over the distinct unbatched matrix products. Each item is (rows, columns, summed-over size) with its
     /// number of kernels. Forward and backward kernels are counted separately.
-    pub fn gemms(&self) -> impl Iterator<Item = ([u64; 3], u64)> + '_ {
+    pub fn count_distinct_gemms(&self) -> impl Iterator<Item = ([u64; 3], u64)> + '_ {
         let mut counts = vec![0; self.kernels.len()];
         for place in self.sparse.kernel_of.iter().filter(|place| **place > 0) {
             counts[*place as usize - 1] += 1;
@@ -381,7 +381,7 @@ impl Graph {
     }
 
     /// Returns true if kernels have classes and shapes but no durations, as in a generated graph.
-    pub fn has_no_kernel_durations(&self) -> bool {
+    pub fn has_kernel_shapes_but_no_durations(&self) -> bool {
         let timed =
             |(kind, span): (&NodeKind, &Span)| *kind == NodeKind::Compute && *span > Span::ZERO;
         let mut kernels = self.kinds.iter().zip(&self.recorded);
@@ -557,18 +557,18 @@ impl Graph {
     }
 
     /// Returns the work of the whole job, if the trace states it.
-    pub fn work_amounts(&self) -> Option<JobSamplesAndModelFlops> {
+    pub fn job_samples_and_flops(&self) -> Option<JobSamplesAndModelFlops> {
         self.amounts
     }
 
     /// Returns the trace's facts about its profiler, and whether the profiler's cost was subtracted from the graph's
     /// times.
-    pub fn profiler(&self) -> ProfilerFactsStatedByTrace {
+    pub fn profiler_facts(&self) -> ProfilerFactsStatedByTrace {
         self.profiler
     }
 
     /// Returns the number of repairs made while the graph was built.
-    pub fn repairs(&self) -> GraphRepairCounts {
+    pub fn repair_counts(&self) -> GraphRepairCounts {
         self.repairs
     }
 
@@ -588,23 +588,23 @@ impl Graph {
 
     /// Returns how many bytes the graph occupies on the heap, without names.
     pub fn heap_bytes(&self) -> usize {
-        fn heap_bytes_of<T>(v: &Vec<T>) -> usize {
+        fn vec_heap_bytes<T>(v: &Vec<T>) -> usize {
             v.capacity() * size_of::<T>()
         }
-        heap_bytes_of(&self.ids)
-            + heap_bytes_of(&self.name_of)
-            + heap_bytes_of(&self.kinds)
-            + heap_bytes_of(&self.lane_of)
-            + heap_bytes_of(&self.recorded)
+        vec_heap_bytes(&self.ids)
+            + vec_heap_bytes(&self.name_of)
+            + vec_heap_bytes(&self.kinds)
+            + vec_heap_bytes(&self.lane_of)
+            + vec_heap_bytes(&self.recorded)
             + self.sparse.heap_bytes()
-            + heap_bytes_of(&self.changes)
-            + heap_bytes_of(&self.kernels)
-            + heap_bytes_of(&self.flops)
-            + heap_bytes_of(&self.bytes)
-            + heap_bytes_of(&self.detail)
+            + vec_heap_bytes(&self.changes)
+            + vec_heap_bytes(&self.kernels)
+            + vec_heap_bytes(&self.flops)
+            + vec_heap_bytes(&self.bytes)
+            + vec_heap_bytes(&self.detail)
             + self.successors.heap_bytes()
-            + heap_bytes_of(&self.in_degree)
-            + heap_bytes_of(&self.calls)
-            + heap_bytes_of(&self.messages)
+            + vec_heap_bytes(&self.in_degree)
+            + vec_heap_bytes(&self.calls)
+            + vec_heap_bytes(&self.messages)
     }
 }

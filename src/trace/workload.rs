@@ -214,7 +214,7 @@ impl WorkloadBuilder {
     }
 
     /// Adds a graph that several ranks may share.
-    pub fn add_graph(&mut self, graph: Graph) -> GraphId {
+    pub fn add_or_reuse_equal_graph(&mut self, graph: Graph) -> GraphId {
         // Fingerprints may collide, so compare graphs with equal fingerprints in full.
         let alike = self.by_fingerprint.entry(graph.fingerprint()).or_default();
         if let Some(&found) = alike.iter().find(|id| self.graphs[id.index()] == graph) {
@@ -364,7 +364,7 @@ impl WorkloadBuilder {
                 core: binding.core,
             });
         }
-        let mut said = self.graphs.iter().map(Graph::work_amounts);
+        let mut said = self.graphs.iter().map(Graph::job_samples_and_flops);
         // Traces that state different amounts of work come from different jobs, so the work of this job is unknown.
         let first = said
             .next()
@@ -475,9 +475,9 @@ impl Workload {
     /// The most frequent multiplication alone does not identify the model, because it belongs to the feed-forward
     /// network (MLP). A model with twice the width and four times as many shards has the same multiplication in its
     /// MLP. The second most frequent multiplication belongs to attention, and it differs between such models.
-    pub fn most_frequent_matmuls(&self) -> Option<[[u64; 3]; 2]> {
+    pub fn two_most_frequent_matmul_sizes(&self) -> Option<[[u64; 3]; 2]> {
         let mut counts: BTreeMap<[u64; 3], u64> = BTreeMap::new();
-        for (gemm, count) in self.graphs().iter().flat_map(Graph::gemms) {
+        for (gemm, count) in self.graphs().iter().flat_map(Graph::count_distinct_gemms) {
             *counts.entry(gemm).or_default() += count;
         }
         let most = counts.values().copied().max()?;

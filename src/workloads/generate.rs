@@ -120,7 +120,7 @@ impl CheckedWorkloadPattern {
     ///
     /// # Panics
     /// Panics if `rank` is not below [`CheckedWorkloadPattern::rank_count`].
-    pub fn class_of(&self, rank: u32) -> u32 {
+    pub fn representative_of_identical_ranks(&self, rank: u32) -> u32 {
         assert!(rank < self.rank_count(), "rank {rank} does not exist");
         self.0.class_of(rank)
     }
@@ -145,13 +145,13 @@ impl CheckedWorkloadPattern {
     }
 
     /// Returns the rank that represents all ranks whose nodes differ from those of `rank` only in peers and groups. It
-    /// also represents all ranks with the same [`Self::class_of`]. It may be `rank` itself.
+    /// also represents all ranks with the same [`Self::representative_of_identical_ranks`]. It may be `rank` itself.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`CheckedWorkloadPattern::rank_count`].
-    pub fn shape_of(&self, rank: u32) -> u32 {
+    pub fn representative_of_same_shape_ranks(&self, rank: u32) -> u32 {
         assert!(rank < self.rank_count(), "rank {rank} does not exist");
-        self.0.shape_of(rank)
+        self.0.graph_class_of_rank(rank)
     }
 
     /// Returns sets of ranks that exchange messages only within their set, such as one pipeline per replica. All sets
@@ -163,7 +163,7 @@ impl CheckedWorkloadPattern {
 
     /// Returns the coordinates of the core that runs `rank` on a machine of tiles; `None` if the pattern assigns no
     /// cores.
-    pub fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
+    pub fn core_coordinates_of_rank(&self, rank: u32) -> Option<[u32; 2]> {
         assert!(rank < self.rank_count(), "rank {rank} does not exist");
         self.0.core_of(rank)
     }
@@ -174,11 +174,11 @@ impl CheckedWorkloadPattern {
     /// # Errors
     ///
     /// Fails if the largest trace does not fit.
-    pub fn check_traces(&self) -> Result<(), MemoryLimitError> {
+    pub fn check_largest_trace_fits_memory(&self) -> Result<(), MemoryLimitError> {
         let nodes = (0..self.rank_count())
             .map(|rank| self.0.min_node_count(rank))
             .max();
-        check_trace(nodes.unwrap_or(0), self.0.suggest_smaller())
+        check_trace_fits_memory(nodes.unwrap_or(0), self.0.suggest_smaller())
     }
 
     /// Checks that the [`workload`](Self::build_workload) fits into memory.
@@ -186,7 +186,7 @@ impl CheckedWorkloadPattern {
     /// # Errors
     ///
     /// Fails if a lower bound on the size of the workload's nodes does not fit.
-    pub fn check_memory(&self) -> Result<(), MemoryLimitError> {
+    pub fn check_workload_fits_memory(&self) -> Result<(), MemoryLimitError> {
         // Ranks of one shape share a graph, but each rank stores its own state for every node.
         let graphs = self.min_shared_node_count();
         let states = (0..self.rank_count()).map(|rank| self.0.min_node_count(rank));
@@ -213,7 +213,7 @@ impl CheckedWorkloadPattern {
     /// them.
     pub fn min_shared_node_count(&self) -> u64 {
         let shapes: BTreeSet<u32> = (0..self.rank_count())
-            .map(|rank| self.shape_of(rank))
+            .map(|rank| self.representative_of_same_shape_ranks(rank))
             .collect();
         let nodes = shapes.into_iter().map(|rank| self.0.min_node_count(rank));
         nodes.fold(0, u64::saturating_add)
@@ -221,12 +221,15 @@ impl CheckedWorkloadPattern {
 
     /// Generates all ranks as a workload, without files. Ranks of one shape share one graph.
     pub fn build_workload(&self) -> Result<Workload, TraceError> {
-        self.workload_with(&|_| ())
+        self.build_workload_with_progress(&|_| ())
     }
 
     /// Generates the workload like [`workload`](Self::build_workload). From time to time, calls `made` with the number
     /// of nodes added since the last call.
-    pub fn workload_with(&self, made: &(dyn Fn(u64) + Sync)) -> Result<Workload, TraceError> {
+    pub fn build_workload_with_progress(
+        &self,
+        made: &(dyn Fn(u64) + Sync),
+    ) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
         builder.declare_groups(self.declared_groups());
         builder.declare_group_roles(&self.group_roles());
@@ -234,7 +237,7 @@ impl CheckedWorkloadPattern {
         // Number graphs in the order in which ranks first use them. The rank that represents a shape may not be the
         // first one to use it, so sorting the shapes would give another order.
         let mut shapes: Vec<u32> = (0..self.rank_count())
-            .map(|rank| self.shape_of(rank))
+            .map(|rank| self.representative_of_same_shape_ranks(rank))
             .collect();
         let mut seen = BTreeSet::new();
         shapes.retain(|shape| seen.insert(*shape));
@@ -244,17 +247,18 @@ impl CheckedWorkloadPattern {
             true => 1,
             false => parallel::processor_count(),
         };
-        let graphs =
-            parallel::map_in_order(threads, &shapes, |&shape| self.build_graph(shape, made))?;
+        let graphs = parallel::map_in_order(threads, &shapes, |&shape| {
+            self.build_graph_and_slot_bindings(shape, made)
+        })?;
         let mut built: BTreeMap<u32, (GraphId, RankBindingsOfGraphSlots)> = BTreeMap::new();
         for (shape, (graph, binding)) in shapes.into_iter().zip(graphs) {
-            built.insert(shape, (builder.add_graph(graph), binding));
+            built.insert(shape, (builder.add_or_reuse_equal_graph(graph), binding));
         }
         for rank in 0..self.rank_count() {
-            let (graph, first) = &built[&self.shape_of(rank)];
+            let (graph, first) = &built[&self.representative_of_same_shape_ranks(rank)];
             let binding = RankBindingsOfGraphSlots {
-                core: self.core_of(rank),
-                ..self.0.bind_slots(rank, first)
+                core: self.core_coordinates_of_rank(rank),
+                ..self.0.bind_peers_and_groups_to_slots(rank, first)
             };
             let added = builder.add_rank(Rank(rank), *graph, binding, Time::ZERO);
             added.expect("each rank is added once");
@@ -264,7 +268,7 @@ impl CheckedWorkloadPattern {
     }
 
     /// Returns the graph of `rank`, and the peers and group names that fill the graph's slots.
-    fn build_graph(
+    fn build_graph_and_slot_bindings(
         &self,
         rank: u32,
         made: &(dyn Fn(u64) + Sync),
@@ -326,7 +330,7 @@ trait TraceGenerator: Debug + Send + Sync {
     fn core_of(&self, _rank: u32) -> Option<[u32; 2]> {
         None
     }
-    fn shape_of(&self, rank: u32) -> u32 {
+    fn graph_class_of_rank(&self, rank: u32) -> u32 {
         self.class_of(rank)
     }
     /// Returns sets of ranks that exchange messages only within their set
@@ -336,7 +340,11 @@ trait TraceGenerator: Debug + Send + Sync {
     }
     /// Returns the peers and the group names that fill the slots of `rank`, each list in order of first use. `first` is
     /// the binding of the rank that represents all ranks with the same graph as `rank`.
-    fn bind_slots(&self, _rank: u32, first: &RankBindingsOfGraphSlots) -> RankBindingsOfGraphSlots {
+    fn bind_peers_and_groups_to_slots(
+        &self,
+        _rank: u32,
+        first: &RankBindingsOfGraphSlots,
+    ) -> RankBindingsOfGraphSlots {
         first.clone()
     }
     fn node_count(&self, rank: u32) -> u64;
@@ -397,7 +405,7 @@ const MOST_WORK: u64 = i64::MAX as u64;
 /// # Errors
 ///
 /// Fails if the trace does not fit.
-pub fn check_trace(nodes: u64, fewer: impl Display) -> Result<(), MemoryLimitError> {
+pub fn check_trace_fits_memory(nodes: u64, fewer: impl Display) -> Result<(), MemoryLimitError> {
     let what = format!("to read a trace of {} nodes again", format_thousands(nodes));
     bounds::check_items_fit_memory(what, nodes, NODE_BYTES, fewer)
 }
@@ -492,7 +500,7 @@ impl<'s> TraceEmitter<'s> {
     }
 
     /// Sets the next node's name from two parts. A part that many names share is thus formatted only once.
-    fn name_parts(&mut self, common: &str, own: &str) {
+    fn set_name_from_parts(&mut self, common: &str, own: &str) {
         if self.named {
             self.name.clear();
             self.name.push_str(common);
@@ -520,7 +528,7 @@ impl<'s> TraceEmitter<'s> {
 
     /// Emits a node with memory changes, labels, a kernel class and a shape, but without a recorded
     /// duration.
-    fn emit_with(
+    fn emit_node_with_memory_and_labels(
         &mut self,
         (op, kernel): (Op<'_>, Option<KernelShape>),
         lane: Option<i64>,
@@ -548,7 +556,7 @@ impl<'s> TraceEmitter<'s> {
 }
 
 /// Returns a kernel with a recorded duration, but without FLOPs or bytes.
-fn delay_op() -> Op<'static> {
+fn build_workless_kernel_op() -> Op<'static> {
     Op::Compute {
         flops: 0,
         bytes: 0,

@@ -479,7 +479,7 @@ impl ModelLayer {
 
 impl ModelLayer {
     /// Returns true if operator `index` belongs to the experts, the dispatch before them, or the combine after them.
-    pub fn is_among_experts(&self, index: usize) -> bool {
+    pub fn is_operator_among_experts(&self, index: usize) -> bool {
         let at = |exchange| {
             let mut operators = self.operators.iter();
             operators.position(|one| one.work.to_axes_and_tensors().exchange == Some(exchange))

@@ -120,7 +120,7 @@ pub fn simulate_as_astra_sim(config: &WholeSimulationInput) -> SimulationAnswer 
 
 /// Simulates until no event is left. Numbers chunks so that no NPU waits forever merely because other NPUs have issued
 /// different numbers of chunks.
-pub fn simulate_with_own_numbering(config: &WholeSimulationInput) -> SimulationAnswer {
+pub fn simulate_with_separate_chunk_numbering(config: &WholeSimulationInput) -> SimulationAnswer {
     simulate_config(config, OriginalOrSeparateChunkNumbering::Apart)
 }
 
@@ -144,7 +144,7 @@ fn simulate_config(
         numbering,
     };
     for npu in 0..sim.npus.len() {
-        sim.start_workload(npu);
+        sim.start_workload_of_npu(npu);
     }
     for _ in 0..MOST_EVENTS {
         match sim.agenda.take_next_event() {
@@ -169,7 +169,7 @@ impl OracleSimulator<'_> {
         match event {
             AgendaEvent::Calls(npu) => {
                 while let Some(call) = self.agenda.take_due_call(npu) {
-                    self.resume_call(npu, call);
+                    self.run_delayed_call(npu, call);
                 }
             }
             AgendaEvent::Arrival(transfer) => {
@@ -182,12 +182,12 @@ impl OracleSimulator<'_> {
         }
     }
 
-    fn resume_call(&mut self, npu: usize, call: DelayedCall) {
+    fn run_delayed_call(&mut self, npu: usize, call: DelayedCall) {
         match call {
             DelayedCall::NodeEnds(node) | DelayedCall::BroadcastEnds(node) => {
                 self.handle_node_end(npu, node)
             }
-            DelayedCall::Packet(packet) => self.continue_packet(packet),
+            DelayedCall::Packet(packet) => self.reduce_packet_or_mark_ready(packet),
             DelayedCall::CustomEnds { stream, node } => {
                 self.step_stream_algorithm(stream, AlgorithmEvent::Ended(node))
             }

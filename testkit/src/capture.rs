@@ -29,7 +29,7 @@
 
 use cost::hash_parts;
 use layout::JobGroupsAndCommunications;
-use meet::{SimulatedHistoriesAndTallies, create_clock, draw_pace, simulate_job};
+use meet::{SimulatedHistoriesAndTallies, create_clock, pace_of_rank, simulate_job};
 use program::StepProgram;
 use simulate::SimulatedRankState;
 use std::fs::File;
@@ -160,7 +160,7 @@ impl SimulatedJobCaptureWriter {
     }
 
     /// Returns the program of `rank`, with the names of the rank's groups and devices.
-    fn named_program(&self, rank: u32) -> StepProgram {
+    fn program_with_group_and_device_names(&self, rank: u32) -> StepProgram {
         step::build_program(&self.options, &self.layout, rank).0
     }
 

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 static SKIPPED: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
 
 /// Returns a file or folder of the corpus. Without a corpus, returns `None` and counts the calling test as skipped.
-pub fn corpus_path(part: impl AsRef<Path>) -> Option<PathBuf> {
+pub fn corpus_path_or_count_skip(part: impl AsRef<Path>) -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os("CHAKRAM_CORPUS") {
         return Some(Path::new(&folder).join(part));
     }
@@ -19,14 +19,14 @@ pub fn corpus_path(part: impl AsRef<Path>) -> Option<PathBuf> {
 }
 
 /// Returns `true` if the variable `CHAKRAM_WHOLE_CORPUS` requests all cases, which are too many for every build.
-pub fn is_whole() -> bool {
+pub fn is_whole_corpus_requested() -> bool {
     std::env::var_os("CHAKRAM_WHOLE_CORPUS").is_some()
 }
 
 /// Returns every `n`-th case, because all cases take too long for every build. Returns all cases if the variable
 /// `CHAKRAM_WHOLE_CORPUS` is set.
 pub fn sample_every_nth<T>(n: usize, all: impl IntoIterator<Item = T>) -> Vec<T> {
-    let n = if is_whole() { 1 } else { n };
+    let n = if is_whole_corpus_requested() { 1 } else { n };
     all.into_iter().step_by(n).collect()
 }
 
@@ -34,7 +34,7 @@ pub fn sample_every_nth<T>(n: usize, all: impl IntoIterator<Item = T>) -> Vec<T>
 /// 1`, and so on. Picked this way, a few members show all the differences between members. Returns all members if the
 /// variable `CHAKRAM_WHOLE_CORPUS` is set.
 pub fn pick_one_per_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
-    if is_whole() {
+    if is_whole_corpus_requested() {
         return lists.into_iter().flatten().collect();
     }
     let one = |(i, mut list): (usize, Vec<T>)| list.swap_remove((turn + i) % list.len());
@@ -76,8 +76,8 @@ pub type CaseFiles = BTreeMap<String, Vec<u8>>;
 
 /// Returns all cases by name, unpacked in memory. Returns `None` without a corpus.
 pub fn unpack_cases() -> Option<BTreeMap<String, CaseFiles>> {
-    let packed =
-        std::fs::read(corpus_path("astra-sim/cases.tar.zst")?).expect("the corpus is there");
+    let packed = std::fs::read(corpus_path_or_count_skip("astra-sim/cases.tar.zst")?)
+        .expect("the corpus is there");
     let unpacked = zstd::decode_all(&packed[..]).expect("it is zstd");
     let mut cases: BTreeMap<String, CaseFiles> = BTreeMap::new();
     for entry in tar::Archive::new(&unpacked[..])
@@ -111,7 +111,10 @@ pub fn unpack_cases() -> Option<BTreeMap<String, CaseFiles>> {
 }
 
 /// Asserts that the results equal the expected results, and prints the differences.
-pub fn assert_expected(happened: &BTreeMap<String, String>, expected: &[(&str, &str)]) {
+pub fn assert_results_match_expected_parts(
+    happened: &BTreeMap<String, String>,
+    expected: &[(&str, &str)],
+) {
     let expected: BTreeMap<_, _> = expected.iter().copied().collect();
     let mut faults = Vec::new();
     for (name, why) in happened {

@@ -101,7 +101,7 @@ impl TokenExpertChoices {
         expert / (self.experts / self.ranks)
     }
 
-    fn count(
+    fn count_copies_by_rank_pair(
         &self,
         mut copy: impl FnMut(&mut TokenCopiesByRankPair, usize, &[usize]),
     ) -> TokenCopiesByRankPair {
@@ -125,7 +125,7 @@ impl TokenExpertChoices {
 
     /// Counts one copy of a token for each of its chosen experts.
     pub fn copies_for_experts(&self) -> TokenCopiesByRankPair {
-        self.count(|copies, from, token| {
+        self.count_copies_by_rank_pair(|copies, from, token| {
             for expert in token {
                 copies[from][self.rank_of(*expert)] += 1;
             }
@@ -134,7 +134,7 @@ impl TokenExpertChoices {
 
     /// Counts one copy of a token for each rank that has at least one of its experts.
     pub fn copies_for_ranks(&self) -> TokenCopiesByRankPair {
-        self.count(|copies, from, token| {
+        self.count_copies_by_rank_pair(|copies, from, token| {
             for (to, copies) in copies[from].iter_mut().enumerate() {
                 *copies += u64::from(token.iter().any(|expert| self.rank_of(*expert) == to));
             }
@@ -143,15 +143,17 @@ impl TokenExpertChoices {
 
     /// Counts one copy of every token to every rank.
     pub fn copies_for_all(&self) -> TokenCopiesByRankPair {
-        self.count(|copies, from, _| copies[from].iter_mut().for_each(|one| *one += 1))
+        self.count_copies_by_rank_pair(|copies, from, _| {
+            copies[from].iter_mut().for_each(|one| *one += 1)
+        })
     }
 
     /// Counts copies in an exchange with two levels. A node has `size` ranks. A token first goes once to each node that
     /// has one of its experts. There it goes to the rank with the sender's index within the node, which sends one copy
     /// to each rank of the node that has one of the token's experts.
-    pub fn copies_over_nodes(&self, size: usize) -> TwoLevelCopies {
+    pub fn copies_in_two_level_exchange(&self, size: usize) -> TwoLevelCopies {
         let mut within = vec![vec![0; self.ranks]; self.ranks];
-        let across = self.count(|copies, from, token| {
+        let across = self.count_copies_by_rank_pair(|copies, from, token| {
             for node in 0..self.ranks / size {
                 let gate = node * size + from % size;
                 let mut is_needed = false;
@@ -170,7 +172,7 @@ impl TokenExpertChoices {
 
     /// Counts copies if each rank has `slots` slots (token places) per expert. Tokens fill the
     /// slots in order, and tokens without a slot are dropped. Free slots are sent too.
-    pub fn copies_in_slots(&self, slots: u64) -> SlotLimitedCopies {
+    pub fn copies_kept_dropped_and_free_in_slots(&self, slots: u64) -> SlotLimitedCopies {
         let [mut kept, mut dropped, mut free] = [0; 3];
         let mut sent = vec![vec![0; self.ranks]; self.ranks];
         for (from, tokens) in self.tokens.iter().enumerate() {
@@ -225,17 +227,17 @@ mod tests {
         assert_eq!(most_received(&routing.copies_for_experts()), 6);
         // With one rank per node, the first level is an exchange between ranks, and the second level stays within a
         // rank.
-        let two = routing.copies_over_nodes(1);
+        let two = routing.copies_in_two_level_exchange(1);
         assert_eq!(two.across, routing.copies_for_ranks());
         assert_eq!(two.within, [[2, 0], [0, 4]]);
         // On a single node, a rank keeps its tokens in the first level, and sends them to the ranks
         // of their experts in the second level.
-        let two = routing.copies_over_nodes(2);
+        let two = routing.copies_in_two_level_exchange(2);
         assert_eq!(two.across, [[2, 0], [0, 2]]);
         assert_eq!(two.within, routing.copies_for_ranks());
         // With one slot per expert, each rank drops one of its two tokens for expert 3, and the
         // slot of expert 1 stays free.
-        let limited = routing.copies_in_slots(1);
+        let limited = routing.copies_kept_dropped_and_free_in_slots(1);
         assert_eq!(limited.slots, [[2, 2], [2, 2]]);
         assert_eq!((limited.kept, limited.dropped, limited.free), (6, 2, 2));
     }

@@ -200,7 +200,7 @@ pub fn serve_step_by_step(
             next += 1;
         }
         if composed.is_some() && flying.is_none() {
-            flying = Some(begin_step(
+            flying = Some(log_step_and_compute_end(
                 engine,
                 now,
                 composed.take().unwrap(),
@@ -440,7 +440,7 @@ struct PlainComposedStep {
 }
 
 /// Logs the step, and returns it with its end time.
-fn begin_step(
+fn log_step_and_compute_end(
     engine: &PlainEngine,
     now: u64,
     step: PlainComposedStep,

@@ -57,12 +57,12 @@ struct AstraSimCaseWriterArgs {
 
 fn main() -> Result<(), Box<dyn Error>> {
     match Cli::parse() {
-        Cli::Capture(args) => run_capture(&args),
-        Cli::AstraSim(args) => run_astra_sim(&args),
+        Cli::Capture(args) => write_capture_with_truth(&args),
+        Cli::AstraSim(args) => write_astra_sim_cases(&args),
     }
 }
 
-fn run_astra_sim(args: &AstraSimCaseWriterArgs) -> Result<(), Box<dyn Error>> {
+fn write_astra_sim_cases(args: &AstraSimCaseWriterArgs) -> Result<(), Box<dyn Error>> {
     for seed in args.from..args.to {
         let config = match seed % 3 {
             2 => create_overlapping_config(seed),
@@ -73,7 +73,7 @@ fn run_astra_sim(args: &AstraSimCaseWriterArgs) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn run_capture(args: &CaptureArgs) -> Result<(), Box<dyn Error>> {
+fn write_capture_with_truth(args: &CaptureArgs) -> Result<(), Box<dyn Error>> {
     let capture = generate_capture(&args.options)?;
     std::fs::create_dir_all(&args.output)?;
     capture.write_files(&args.output)?;

@@ -23,7 +23,10 @@ pub struct MultiJobRequest {
 
 /// Assigns tasks one by one, in turn, to `cores` cores, and returns the end times of the requests. At equal times,
 /// later jobs of old requests precede first jobs of new requests, and earlier requests precede later requests.
-pub fn deal_task_by_task(cores: usize, requests: &[MultiJobRequest]) -> Vec<u64> {
+pub fn request_ends_with_tasks_dealt_in_turn(
+    cores: usize,
+    requests: &[MultiJobRequest],
+) -> Vec<u64> {
     let mut free = vec![0_u64; cores];
     let mut turn = 0;
     let mut ends: Vec<Vec<Option<u64>>> =

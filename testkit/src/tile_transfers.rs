@@ -80,7 +80,10 @@ impl GridOfDiesAndCores {
     }
 
     /// Returns all resources that a transfer occupies, and the transfer's duration.
-    fn needed_resources(&self, transfer: &CoreTransfer) -> (Vec<TransferResource>, u64) {
+    fn needed_resources_and_duration(
+        &self,
+        transfer: &CoreTransfer,
+    ) -> (Vec<TransferResource>, u64) {
         let way = self.cores_on_path(transfer.from, transfer.to);
         let mut times = Vec::new();
         let mut resources = Vec::new();
@@ -119,7 +122,7 @@ impl GridOfDiesAndCores {
 pub fn transfer_end_times(grid: &GridOfDiesAndCores, transfers: &[CoreTransfer]) -> Vec<u64> {
     let needs: Vec<_> = transfers
         .iter()
-        .map(|transfer| grid.needed_resources(transfer))
+        .map(|transfer| grid.needed_resources_and_duration(transfer))
         .collect();
     let mut queues: BTreeMap<TransferResource, VecDeque<usize>> = BTreeMap::new();
     let mut running: BTreeSet<(u64, usize)> = BTreeSet::new();

@@ -20,7 +20,7 @@ impl WireMessage {
         self
     }
 
-    pub fn with_numbers(self, field: u64, values: &[u64]) -> Self {
+    pub fn with_repeated_number(self, field: u64, values: &[u64]) -> Self {
         values
             .iter()
             .fold(self, |this, v| this.with_number(field, *v))

@@ -37,7 +37,7 @@ impl ArchiveTestFolder {
     }
 
     /// Runs the program. A word that begins with `@` is a path in the folder.
-    pub fn run(&self, words: &[&str]) -> Output {
+    pub fn run_program(&self, words: &[&str]) -> Output {
         let words: Vec<String> = words
             .iter()
             .map(|word| match word.split_once('@') {
@@ -52,25 +52,25 @@ impl ArchiveTestFolder {
     }
 
     /// Runs the program, checks that it succeeds, and returns its output.
-    pub fn ok(&self, words: &[&str]) -> String {
-        let output = self.run(words);
+    pub fn run_successfully(&self, words: &[&str]) -> String {
+        let output = self.run_program(words);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{words:?}: {error}");
         String::from_utf8(output.stdout).unwrap()
     }
 
     /// Runs the program, checks that it fails with `code`, and returns its error message.
-    pub fn fails(&self, code: i32, words: &[&str]) -> String {
-        let output = self.run(words);
+    pub fn run_failing_with_code(&self, code: i32, words: &[&str]) -> String {
+        let output = self.run_program(words);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{words:?}: {error}");
         error
     }
 
     /// Generates a job of two ranks with a few nodes each, and adds it to `archive` as `name`.
-    pub fn small(&self, archive: &str, name: &str, layers: &str) {
+    pub fn add_small_job(&self, archive: &str, name: &str, layers: &str) {
         let prefix = format!("@{name}/job");
-        self.ok(&[
+        self.run_successfully(&[
             "generate",
             "data-parallel",
             "--ranks",
@@ -80,7 +80,7 @@ impl ArchiveTestFolder {
             "-o",
             &prefix,
         ]);
-        self.ok(&["archive", "add", archive, &prefix, "--name", name]);
+        self.run_successfully(&["archive", "add", archive, &prefix, "--name", name]);
     }
 }
 

@@ -42,7 +42,7 @@ fn list_book_pages() -> Vec<PathBuf> {
 }
 
 /// Returns all pages except the page about wrong inputs, whose commands another test runs.
-fn pages_of_right_commands() -> Vec<PathBuf> {
+fn list_book_pages_with_valid_commands() -> Vec<PathBuf> {
     let mut pages = list_book_pages();
     pages.retain(|page| !page.ends_with("reference/messages.md"));
     pages
@@ -54,6 +54,6 @@ fn read_page(page: &Path) -> String {
 }
 
 #[test]
-fn the_first_page_is_short() {
+fn the_readme_has_at_most_200_lines() {
     assert!(read_page(Path::new("README.md")).lines().count() <= 200);
 }

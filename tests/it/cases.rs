@@ -67,7 +67,7 @@ fn list_case_arguments(root: &Path, case: &Path) -> Vec<String> {
     let name = case.display();
     if !root.join(case).join("system.json").is_file() {
         let mut arguments = vec!["replay".to_owned(), name.to_string()];
-        let others = other_machines(&root.join(case));
+        let others = list_other_machine_files(&root.join(case));
         if !others.is_empty() {
             for file in ["machine.toml"]
                 .into_iter()
@@ -91,7 +91,7 @@ fn list_case_arguments(root: &Path, case: &Path) -> Vec<String> {
 }
 
 /// Returns the names of a case's machine files other than `machine.toml`.
-fn other_machines(case: &Path) -> Vec<String> {
+fn list_other_machine_files(case: &Path) -> Vec<String> {
     let files = std::fs::read_dir(case).unwrap();
     let names = files.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut others: Vec<_> = names

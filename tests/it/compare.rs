@@ -80,13 +80,13 @@ fn a_comparison_holds_the_single_reports() {
         }
         // Each mean is rounded to a picosecond.
         assert!((sum - expect_integer(&row["makespan"]["change_ps"])).abs() <= 5);
-        assert_charged(row, alone);
+        assert_charged_times_add_up_to_communication(row, alone);
     }
 }
 
 /// The charged times of collectives add up to the communication time and its exposed part. Each mean is rounded to a
 /// picosecond.
-fn assert_charged(row: &Value, alone: &Value) {
+fn assert_charged_times_add_up_to_communication(row: &Value, alone: &Value) {
     let sum = |keys: [&str; 2]| -> i64 {
         let groups = expect_list(&row["communication"]).iter();
         let sums = groups.map(|group| keys.map(|key| expect_integer(&group["after"][key])));

@@ -24,7 +24,7 @@ struct WorkspaceCrate {
     uses: &'static [&'static str],
 }
 
-const fn workspace_crate(
+const fn build_workspace_crate_row(
     name: &'static str,
     folder: &'static str,
     uses: &'static [&'static str],
@@ -34,34 +34,34 @@ const fn workspace_crate(
 
 /// Our crates, from the lowest layer upwards.
 const MEMBERS: &[WorkspaceCrate] = &[
-    workspace_crate("base", "src/base", &[]),
-    workspace_crate("trace", "src/trace", &["base"]),
-    workspace_crate("hardware", "src/hardware", &["base"]),
-    workspace_crate("engine", "src/engine", &["trace", "hardware"]),
-    workspace_crate("report", "src/report", &["engine"]),
-    workspace_crate("analysis", "src/analysis", &["trace", "report"]),
-    workspace_crate("workloads", "src/workloads", &["trace", "hardware"]),
-    workspace_crate(
+    build_workspace_crate_row("base", "src/base", &[]),
+    build_workspace_crate_row("trace", "src/trace", &["base"]),
+    build_workspace_crate_row("hardware", "src/hardware", &["base"]),
+    build_workspace_crate_row("engine", "src/engine", &["trace", "hardware"]),
+    build_workspace_crate_row("report", "src/report", &["engine"]),
+    build_workspace_crate_row("analysis", "src/analysis", &["trace", "report"]),
+    build_workspace_crate_row("workloads", "src/workloads", &["trace", "hardware"]),
+    build_workspace_crate_row(
         "astra-sim",
         "src/astra_sim",
         &["trace", "hardware", "engine"],
     ),
-    workspace_crate("archive", "src/archive", &["trace"]),
-    workspace_crate(
+    build_workspace_crate_row("archive", "src/archive", &["trace"]),
+    build_workspace_crate_row(
         "jobs",
         "src/jobs",
         // Jobs need `analysis`, because a step of a job is a slice of its traces.
         &["archive", "workloads", "astra-sim", "report", "analysis"],
     ),
-    workspace_crate("serving", "src/serving", &["jobs", "workloads", "report"]),
+    build_workspace_crate_row("serving", "src/serving", &["jobs", "workloads", "report"]),
     // Regression checks compare the reports in archives as `diff` does.
-    workspace_crate(
+    build_workspace_crate_row(
         "studies",
         "src/studies",
         &["jobs", "workloads", "report", "analysis"],
     ),
-    workspace_crate("converters", "converters", &["trace"]),
-    workspace_crate(
+    build_workspace_crate_row("converters", "converters", &["trace"]),
+    build_workspace_crate_row(
         "cli",
         "src/cli",
         &["analysis", "serving", "studies", "converters"],
@@ -286,7 +286,7 @@ fn find_manifest_violations(member: &str, manifest: &Table) -> Vec<String> {
 }
 
 /// Returns the packages that `file` uses although only other files may use them.
-fn check_file(file: &str, modules: &ModulesOfOneFile) -> Vec<String> {
+fn find_misplaced_package_uses(file: &str, modules: &ModulesOfOneFile) -> Vec<String> {
     let is_test = file.ends_with("/tests.rs") || file.contains("/tests/");
     let mut faults = Vec::new();
     for path in modules.values().flat_map(|module| &module.paths) {
@@ -344,7 +344,7 @@ fn list_own_dependencies(manifest: &Table) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_import_is_allowed() {
+fn manifests_depend_only_on_allowed_crates() {
     let mut faults = Vec::new();
     for member in MEMBERS {
         faults.extend(find_manifest_violations(
@@ -370,7 +370,7 @@ fn every_import_is_allowed() {
 }
 
 #[test]
-fn every_package_has_a_door() {
+fn external_packages_are_listed_and_used_only_in_allowed_files() {
     let mut used = BTreeSet::new();
     for member in MEMBERS {
         let found = list_manifest_dependencies(&read_manifest(member.folder)).into_iter();
@@ -381,13 +381,13 @@ fn every_package_has_a_door() {
     assert_eq!(used, doors);
     let mut faults = Vec::new();
     for (file, modules) in &*SOURCES {
-        faults.extend(check_file(file, modules));
+        faults.extend(find_misplaced_package_uses(file, modules));
     }
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
 #[test]
-fn a_module_has_its_name() {
+fn no_source_file_is_named_mod_rs() {
     let unnamed = SOURCES.keys().filter(|file| file.ends_with("mod.rs"));
     assert_eq!(unnamed.count(), 0);
 }

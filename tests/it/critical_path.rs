@@ -33,7 +33,7 @@ fn replay_with_critical_path(
     comm: CommTiming,
 ) -> (Report, Vec<CriticalPathSegment>) {
     let machine = Machine::load_preset("dgx-h100").unwrap();
-    let options = ReplayOptions::with_changes(|options| options.comm = comm);
+    let options = ReplayOptions::default_with_changes(|options| options.comm = comm);
     let prepared = CompiledReplay::new(workload, &machine, &options).unwrap();
     let (report, keeper) =
         replay_to_report(&prepared, CriticalPathSegmentKeeper::default()).unwrap();
@@ -47,25 +47,28 @@ fn critical_path_summary(report: &Report) -> &CriticalPathSummary {
 /// Returns a job of two ranks that compute for `a` and `b` microseconds, synchronise for 11 us, and
 /// then compute for 5 and 2 us. Rank 1 also runs a concurrent kernel of 3 us, and rank 0 has a
 /// delay of 4 us before its last kernel.
-fn two_ranks(a: u64, b: u64) -> Workload {
+fn build_job_of_two_ranks_with_barrier(a: u64, b: u64) -> Workload {
     let kernel = |us| build_kernel(us * 1000);
     let ranks = [(a, 5, 4), (b, 2, 0)].map(|(first, last, delay)| {
         vec![
-            kernel(first).on(7),
+            kernel(first).on_lane(7),
             build_collective(CollectiveKind::Barrier, 0)
                 .lasts(11_000)
                 .after(&[1]),
-            kernel(last).delayed(delay * 1000).on(7).after(&[2]),
+            kernel(last).delayed(delay * 1000).on_lane(7).after(&[2]),
         ]
     });
     let [first, mut second] = ranks;
-    second.push(kernel(3).on(8));
+    second.push(kernel(3).on_lane(8));
     build_rank_job(&[first, second], &[])
 }
 
 #[test]
 fn the_path_goes_on_from_the_rank_that_came_last() {
-    let (report, segments) = replay_with_critical_path(&two_ranks(4, 10), CommTiming::Recorded);
+    let (report, segments) = replay_with_critical_path(
+        &build_job_of_two_ranks_with_barrier(4, 10),
+        CommTiming::Recorded,
+    );
     // Rank 1 computes for 10 us, and the barrier takes 11 us. Then rank 0 delays for 4 us and
     // computes for 5 us, so the makespan is 30 us.
     let us = Span::from_us;
@@ -97,10 +100,13 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
 #[test]
 fn nodes_may_last_longer_by_their_slack_and_no_more() {
     let makespan = |a| {
-        replay_with_critical_path(&two_ranks(a, 10), CommTiming::Recorded)
-            .0
-            .outcome
-            .makespan
+        replay_with_critical_path(
+            &build_job_of_two_ranks_with_barrier(a, 10),
+            CommTiming::Recorded,
+        )
+        .0
+        .outcome
+        .makespan
     };
     assert_eq!(makespan(4), Span::from_us(30));
     assert_eq!(makespan(4 + 6), Span::from_us(30));

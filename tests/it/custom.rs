@@ -95,7 +95,7 @@ impl TwoRankJobFolder {
     }
 
     /// Writes the files of an algorithm, with one trace for each position.
-    fn algorithm(&self, name: &str, positions: &[&[NodeWithDependencies<'_>]]) {
+    fn write_algorithm_files(&self, name: &str, positions: &[&[NodeWithDependencies<'_>]]) {
         for (position, nodes) in positions.iter().enumerate() {
             write_trace(
                 Path::new(&self.path(&format!("{name}.{position}.et"))),
@@ -134,11 +134,11 @@ impl TwoRankJobFolder {
     }
 }
 
-const SEND: NodeWithDependencies<'_> = (7, message_to(false), &[]);
-const RECEIVE: NodeWithDependencies<'_> = (9, message_to(true), &[]);
+const SEND: NodeWithDependencies<'_> = (7, message_from_position_0_to_1(false), &[]);
+const RECEIVE: NodeWithDependencies<'_> = (9, message_from_position_0_to_1(true), &[]);
 
 /// Returns the send or the receive of a message of 1,000 B from position 0 to position 1.
-const fn message_to(receive: bool) -> Op<'static> {
+const fn message_from_position_0_to_1(receive: bool) -> Op<'static> {
     Op::Message {
         receive,
         peer: if receive { 0 } else { 1 },
@@ -151,9 +151,9 @@ const fn message_to(receive: bool) -> Op<'static> {
 
 /// 1,000 B at 50 GB/s and 500 ns take 520 ns, whatever the size of the all-reduce.
 #[test]
-fn files_are_played_and_named() {
+fn custom_algorithm_files_are_replayed_and_listed_in_the_report() {
     let case = TwoRankJobFolder::new();
-    case.algorithm("mine", &[&[SEND], &[RECEIVE]]);
+    case.write_algorithm_files("mine", &[&[SEND], &[RECEIVE]]);
     for kind in ["all-reduce=mine", "all_reduce=mine"] {
         let ProgramExitAndOutput { code, out, error } = case.replay(&[kind], &["--format", "json"]);
         assert_eq!((code, &error[..]), (0, ""));
@@ -179,9 +179,9 @@ fn files_are_played_and_named() {
 }
 
 #[test]
-fn what_no_collective_takes_is_said() {
+fn algorithms_that_no_collective_uses_give_a_note() {
     let case = TwoRankJobFolder::new();
-    case.algorithm("mine", &[&[SEND], &[RECEIVE], &[]]);
+    case.write_algorithm_files("mine", &[&[SEND], &[RECEIVE], &[]]);
     let ProgramExitAndOutput { code, out, error } = case.replay(&["all-reduce=mine"], &[]);
     assert_eq!(code, 0);
     assert!(out.contains("ring 2 (wire)"), "{out}");
@@ -190,7 +190,7 @@ fn what_no_collective_takes_is_said() {
         error.starts_with("note: ") && error.contains(words),
         "{error}"
     );
-    case.algorithm("other", &[&[SEND], &[RECEIVE]]);
+    case.write_algorithm_files("other", &[&[SEND], &[RECEIVE]]);
     let ProgramExitAndOutput { code, error, .. } = case.replay(&["barrier=other"], &[]);
     assert_eq!(code, 0);
     assert!(
@@ -203,7 +203,7 @@ fn what_no_collective_takes_is_said() {
 fn files_that_are_not_there_are_named() {
     let case = TwoRankJobFolder::new();
     case.refuses(&["all-reduce=none"], &["none", "PREFIX"]);
-    case.algorithm("mine", &[&[SEND], &[RECEIVE], &[]]);
+    case.write_algorithm_files("mine", &[&[SEND], &[RECEIVE], &[]]);
     std::fs::remove_file(case.path("mine.1.et")).expect("it is there");
     case.refuses(&["all-reduce=mine"], &["mine", "position 1", "try:"]);
     std::fs::remove_file(case.path("mine.2.et")).expect("it is there");
@@ -217,7 +217,7 @@ fn files_that_are_not_there_are_named() {
 fn algorithms_that_make_no_sense_are_refused() {
     let case = TwoRankJobFolder::new();
     let refuses = |positions: &[&[NodeWithDependencies<'_>]], words: &[&str]| {
-        case.algorithm("bad", positions);
+        case.write_algorithm_files("bad", positions);
         case.refuses(&["all-reduce=bad"], words);
     };
     // In these cases, a peer has no file, or a send or receive has no matching node, or its matching node has a
@@ -260,7 +260,7 @@ fn algorithms_that_make_no_sense_are_refused() {
 #[test]
 fn arguments_that_make_no_sense_are_refused() {
     let case = TwoRankJobFolder::new();
-    case.algorithm("mine", &[&[SEND], &[RECEIVE]]);
+    case.write_algorithm_files("mine", &[&[SEND], &[RECEIVE]]);
     let twice = ["all-reduce=mine", "all_reduce=mine"];
     case.refuses(&twice, &["all-reduce", "twice", "try:"]);
     case.refuses(&["sum=mine"], &["`sum`", "reduce-scatter"]);
@@ -276,9 +276,9 @@ fn arguments_that_make_no_sense_are_refused() {
 
 /// Comparisons and generated jobs accept the option, just as single replays do.
 #[test]
-fn other_commands_take_them_too() {
+fn comparisons_and_generated_jobs_accept_custom_algorithms() {
     let case = TwoRankJobFolder::new();
-    case.algorithm("mine", &[&[SEND], &[RECEIVE]]);
+    case.write_algorithm_files("mine", &[&[SEND], &[RECEIVE]]);
     let machine = case.path("machine.toml");
     let custom = format!("all-reduce={}", case.path("mine"));
     let args = [

@@ -52,7 +52,7 @@ fn parse_table_rows(text: &str) -> Vec<PrintedTableRow> {
 }
 
 /// Returns the output of a committed study, as one table for each command.
-fn read_study_tables(name: &str) -> Vec<Vec<PrintedTableRow>> {
+fn read_committed_study_tables(name: &str) -> Vec<Vec<PrintedTableRow>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("traces")
         .join(name)
@@ -68,7 +68,7 @@ fn read_study_tables(name: &str) -> Vec<Vec<PrintedTableRow>> {
 /// the processing time.
 #[test]
 fn links_shorten_communication_and_a_torus_no_less_than_its_mesh() {
-    let all = read_study_tables("deap-fixed");
+    let all = read_committed_study_tables("deap-fixed");
     assert_eq!(all.len(), 3);
     for rows in all {
         let [interfaces, mesh, flat, cube] = &rows[..] else {
@@ -177,7 +177,7 @@ fn hops_peak_at_prime_numbers_of_chips() {
     }
     // On the best torus for each number of chips, there are at least as many steps as the number of sub-layers divided
     // by the number of chips.
-    let rows = &read_study_tables("deap-chips")[0];
+    let rows = &read_committed_study_tables("deap-chips")[0];
     assert_eq!(rows.len(), 36);
     for (row, chips) in rows.iter().zip(1..) {
         assert_eq!(row.chips, chips);
@@ -203,7 +203,7 @@ fn hops_peak_at_prime_numbers_of_chips() {
 
 #[test]
 fn random_searches_get_better_and_stay_below_fifty_chips() {
-    for rows in read_study_tables("deap-random") {
+    for rows in read_committed_study_tables("deap-random") {
         assert!(rows.len() > 1);
         assert!(rows.windows(2).all(|pair| pair[1].all < pair[0].all));
         assert!(rows.iter().all(|row| (2..50).contains(&row.chips)));

@@ -313,7 +313,7 @@ fn tori_that_are_one_graph_take_equally_long() {
 /// Returns text traces with messages of `bytes` from every chip to every other chip, one after another. The messages
 /// follow an Eulerian circuit of all ordered pairs. Each message's sender is the previous one's receiver, so it begins
 /// when the previous one has arrived.
-fn all_pairs(dir: &TempDir, chips: usize, bytes: u64) -> String {
+fn write_all_pairs_message_traces(dir: &TempDir, chips: usize, bytes: u64) -> String {
     let mut left: Vec<Vec<usize>> = (0..chips)
         .map(|from| (0..chips).filter(|to| *to != from).collect())
         .collect();
@@ -365,7 +365,7 @@ fn all_pairs(dir: &TempDir, chips: usize, bytes: u64) -> String {
 #[test]
 fn all_pairs_of_chips_take_their_mean_hops() {
     let dir = TempDir::new().unwrap();
-    let pairs = all_pairs(&dir, 8, 64_000_000);
+    let pairs = write_all_pairs_message_traces(&dir, 8, 64_000_000);
     let file = |graph: &str| {
         let path = dir
             .path()

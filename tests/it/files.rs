@@ -75,12 +75,12 @@ impl Folder {
     }
 
     /// Captures a job of two ranks on CPUs into the folder `name`.
-    pub fn capture(&self, name: &str) {
-        self.capture_on(Device::Cpu, name);
+    pub fn write_two_rank_cpu_capture(&self, name: &str) {
+        self.write_two_rank_capture_on_device(Device::Cpu, name);
     }
 
     /// Captures a job of two ranks into the folder `name`.
-    pub fn capture_on(&self, device: Device, name: &str) {
+    pub fn write_two_rank_capture_on_device(&self, device: Device, name: &str) {
         std::fs::create_dir(self.at(name)).expect("there is room");
         let options = Options::new(device, JobParallelism::Ddp, 2);
         let capture = testkit::capture::generate_capture(&options).expect("the options make sense");
@@ -88,21 +88,21 @@ impl Folder {
     }
 
     /// Runs the program, checks that it succeeds, and returns its output.
-    pub fn ok(&self, args: &[&str]) -> String {
+    pub fn run_successfully_for_stdout(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {output:?}");
         text_from_bytes(&output.stdout)
     }
 
     /// Runs the program, checks that it succeeds, and returns its standard error.
-    pub fn errors(&self, args: &[&str]) -> String {
+    pub fn run_successfully_for_stderr(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {output:?}");
         text_from_bytes(&output.stderr)
     }
 
     /// Runs the program, checks that it rejects its input, and returns its error message.
-    pub fn refused(&self, args: &[&str]) -> String {
+    pub fn run_refused_for_stderr(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
         text_from_bytes(&output.stderr)
@@ -124,7 +124,7 @@ pub fn text_from_bytes(bytes: &[u8]) -> String {
 
 /// Returns the makespan of a replay, in picoseconds.
 pub fn replay_makespan(folder: &Folder, args: &[&str]) -> u64 {
-    let json = folder.ok(&[args, &["--format", "json"]].concat());
+    let json = folder.run_successfully_for_stdout(&[args, &["--format", "json"]].concat());
     let report: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
     report["makespan_ps"].as_u64().expect("it is whole")
 }

@@ -98,7 +98,7 @@ fn old_and_pasted_traces_replay_without_being_converted() {
             .with_number(1, id)
             .with_bytes(2, "op")
             .with_number(3, 3);
-        node.with_numbers(4, parents)
+        node.with_repeated_number(4, parents)
             .with_number(7, 10)
             .with_number(12, 0)
     };

@@ -1,6 +1,6 @@
 //! Compares generated captures with their truth, and with real captures.
 
-use crate::corpus::corpus_path;
+use crate::corpus::corpus_path_or_count_skip;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use testkit::capture::{
@@ -14,7 +14,10 @@ struct HostAndKinetoFiles {
     kineto: Value,
 }
 
-fn generate_rank_capture(capture: &SimulatedJobCaptureWriter, rank: u32) -> HostAndKinetoFiles {
+fn generate_rank_host_and_kineto_json(
+    capture: &SimulatedJobCaptureWriter,
+    rank: u32,
+) -> HostAndKinetoFiles {
     let parsed = |write: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = Vec::new();
         write(&mut bytes);
@@ -84,7 +87,11 @@ fn integer_attribute(node: &Value, name: &str) -> u64 {
 }
 
 /// Checks that both files contain the same operators, and as many as promised.
-fn check_ids(files: &HostAndKinetoFiles, truth: &JobTruth, rank: usize) {
+fn check_operator_ids_match_in_both_files(
+    files: &HostAndKinetoFiles,
+    truth: &JobTruth,
+    rank: usize,
+) {
     let ops = list_events_in_categories(&files.kineto, &["cpu_op", "user_annotation"]);
     assert_eq!(ops.len() as u64, truth.ranks[rank].host_ops);
     let number = |e: &&Value| e["args"]["Record function id"].as_u64().unwrap();
@@ -197,7 +204,7 @@ fn check_flows(kineto: &Value) {
 }
 
 /// Checks that the files give the true times for collectives and for the job's span.
-fn check_times(kineto: &Value, truth: &JobTruth, rank: usize) {
+fn check_times_match_truth(kineto: &Value, truth: &JobTruth, rank: usize) {
     let known = &truth.ranks[rank];
     let base = kineto["baseTimeNanoseconds"].as_u64().unwrap();
     let zero = (truth.epoch_ns - base) as i64 + known.clock_offset_ns;
@@ -239,7 +246,7 @@ fn check_times(kineto: &Value, truth: &JobTruth, rank: usize) {
 }
 
 /// Checks that the truth is consistent.
-fn check_truth(truth: &JobTruth, jitter: u32) {
+fn check_truth_is_consistent(truth: &JobTruth, jitter: u32) {
     let mut seen = BTreeSet::new();
     for meeting in &truth.collectives {
         let members: Vec<u32> = meeting.members.iter().map(|m| m.rank).collect();
@@ -269,14 +276,14 @@ fn both_files_agree_with_the_truth() {
     for options in list_job_options() {
         let capture = generate_capture(&options).unwrap();
         let truth = capture.compute_truth();
-        check_truth(&truth, options.jitter);
+        check_truth_is_consistent(&truth, options.jitter);
         for rank in 0..options.ranks as usize {
-            let files = generate_rank_capture(&capture, rank as u32);
-            check_ids(&files, &truth, rank);
+            let files = generate_rank_host_and_kineto_json(&capture, rank as u32);
+            check_operator_ids_match_in_both_files(&files, &truth, rank);
             check_nesting(&files, options.style);
             check_streams(&files.kineto, &truth, rank);
             check_flows(&files.kineto);
-            check_times(&files.kineto, &truth, rank);
+            check_times_match_truth(&files.kineto, &truth, rank);
         }
         let waiters = truth.collectives.iter().flat_map(|c| &c.members);
         let waited = waiters.filter(|member| member.waited.is_some()).count();
@@ -324,7 +331,9 @@ fn list_field_types(value: &Value) -> BTreeMap<String, &'static str> {
 }
 
 fn load_corpus_capture(file: &str) -> Option<Value> {
-    let packed = std::fs::read(corpus_path(format!("captures/{file}.json.zst"))?);
+    let packed = std::fs::read(corpus_path_or_count_skip(format!(
+        "captures/{file}.json.zst"
+    ))?);
     let text = zstd::decode_all(&packed.expect("the corpus is there")[..]).expect("it is zstd");
     Some(serde_json::from_slice(&text).expect("it is JSON"))
 }
@@ -388,7 +397,7 @@ fn host_nodes_look_as_pytorch_writes_them() {
             tensor_parallel,
             ..Options::new(Device::Cpu, style, 4)
         };
-        let host = generate_rank_capture(&generate_capture(&options).unwrap(), 0).host;
+        let host = generate_rank_host_and_kineto_json(&generate_capture(&options).unwrap(), 0).host;
         assert_eq!(list_field_types(&host), list_field_types(&real));
         let shapes = |host: &Value| -> BTreeSet<Vec<String>> {
             let nodes = host["nodes"].as_array().unwrap();
@@ -465,7 +474,7 @@ fn kineto_events_look_as_pytorch_writes_them() {
             return;
         };
         let capture = generate_capture(&Options::new(Device::Cpu, style, 2)).unwrap();
-        let kineto = generate_rank_capture(&capture, 0).kineto;
+        let kineto = generate_rank_host_and_kineto_json(&capture, 0).kineto;
         assert_eq!(list_field_types(&kineto), list_field_types(&real));
         assert_eq!(
             list_field_types(&kineto["distributedInfo"]),
@@ -484,7 +493,7 @@ fn kineto_events_look_as_pytorch_writes_them() {
     };
     let sync = "gpu/hta_misc_kineto/critical_path.cuda_event_sync_multi_stream.event_sync_trace";
     let capture = generate_capture(&Options::new(Device::Cuda, JobParallelism::Ddp, 2)).unwrap();
-    let kineto = generate_rank_capture(&capture, 0).kineto;
+    let kineto = generate_rank_host_and_kineto_json(&capture, 0).kineto;
     // The real file lacks these features, because it was captured in 2024 without shapes.
     let newer = [
         "Concrete Inputs",

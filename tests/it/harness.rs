@@ -69,8 +69,8 @@ fn seeds_of_conversions_hold() {
 
 #[test]
 fn seeds_of_algorithms_hold() {
-    run_on_every_seed("msccl", msccl::check_msccl_bytes);
-    run_on_seed_mutations("msccl", msccl::check_msccl_bytes);
+    run_on_every_seed("msccl", msccl::check_msccl_bytes_give_matched_messages);
+    run_on_seed_mutations("msccl", msccl::check_msccl_bytes_give_matched_messages);
 }
 
 proptest::proptest! {

@@ -6,7 +6,7 @@ use testkit::capture::Device;
 
 /// Returns the text report of a replay on a DGX H100, or on several machines.
 fn replay_report(folder: &Folder, args: &[&str]) -> String {
-    folder.ok(&[&["replay"], args, &["-m", "dgx-h100"]].concat())
+    folder.run_successfully_for_stdout(&[&["replay"], args, &["-m", "dgx-h100"]].concat())
 }
 
 /// Returns the same report as JSON.
@@ -94,8 +94,8 @@ fn a_job_of_mostly_host_time_says_so() {
 #[test]
 fn a_capture_on_cpus_says_so_in_the_first_lines() {
     let folder = Folder::new();
-    folder.capture("cap");
-    folder.ok(&["convert", "pytorch", "cap", "-o", "job/"]);
+    folder.write_two_rank_cpu_capture("cap");
+    folder.run_successfully_for_stdout(&["convert", "pytorch", "cap", "-o", "job/"]);
     for options in [
         &[][..],
         &["--compute", "roofline"],
@@ -130,9 +130,9 @@ fn a_capture_on_cpus_says_so_in_the_first_lines() {
         found.contains("! on mi300x: the kernels ran on a CPU"),
         "{found}"
     );
-    folder.ok(&["anonymise", "job", "--key", "k", "-o", "hidden/"]);
-    folder.ok(&["slice", "job", "--from", "0", "-o", "sliced/"]);
-    folder.ok(&["convert", "trace", "job", "-o", "lines/a.jsonl"]);
+    folder.run_successfully_for_stdout(&["anonymise", "job", "--key", "k", "-o", "hidden/"]);
+    folder.run_successfully_for_stdout(&["slice", "job", "--from", "0", "-o", "sliced/"]);
+    folder.run_successfully_for_stdout(&["convert", "trace", "job", "-o", "lines/a.jsonl"]);
     for made in ["hidden", "sliced", "lines"] {
         let found = replay_report(&folder, &[made]);
         assert!(found.contains("\nCPU CAPTURE  "), "{made}: {found}");
@@ -142,8 +142,8 @@ fn a_capture_on_cpus_says_so_in_the_first_lines() {
 #[test]
 fn a_capture_on_gpus_is_none_on_cpus() {
     let folder = Folder::new();
-    folder.capture_on(Device::Cuda, "cap");
-    folder.ok(&["convert", "pytorch", "cap", "-o", "job/"]);
+    folder.write_two_rank_capture_on_device(Device::Cuda, "cap");
+    folder.run_successfully_for_stdout(&["convert", "pytorch", "cap", "-o", "job/"]);
     let found = replay_report_json(&folder, &["job"]);
     assert_eq!(found["response"]["kernels_on_cpu"], false);
     split_makespan_by_response(&found);

@@ -46,7 +46,7 @@ pub fn activation_changes(allocates: u64, frees: u64) -> MemoryChanges {
     }
 }
 
-fn list_test_nodes(lines: &[TraceNodeWithMemoryChanges]) -> Vec<TestTraceNode> {
+fn convert_to_test_nodes(lines: &[TraceNodeWithMemoryChanges]) -> Vec<TestTraceNode> {
     let nodes =
         lines.iter().map(
             |TraceNodeWithMemoryChanges(op, lane, ns, memory, after)| TestTraceNode {
@@ -61,11 +61,14 @@ fn list_test_nodes(lines: &[TraceNodeWithMemoryChanges]) -> Vec<TestTraceNode> {
 }
 
 pub fn encode_trace_nodes(lines: &[TraceNodeWithMemoryChanges]) -> Vec<u8> {
-    encode_trace_file(&list_test_nodes(lines))
+    encode_trace_file(&convert_to_test_nodes(lines))
 }
 
 fn build_workload(ranks: &[Vec<TraceNodeWithMemoryChanges>]) -> Workload {
-    let ranks: Vec<_> = ranks.iter().map(|lines| list_test_nodes(lines)).collect();
+    let ranks: Vec<_> = ranks
+        .iter()
+        .map(|lines| convert_to_test_nodes(lines))
+        .collect();
     build_rank_job(&ranks, &[])
 }
 
@@ -75,7 +78,7 @@ fn replay_with_node_times(
 ) -> (Report, Vec<Vec<(Time, Time)>>) {
     let workload = build_workload(ranks);
     let machine = Machine::load_preset("dgx-h100").unwrap();
-    let options = ReplayOptions::with_changes(|o| {
+    let options = ReplayOptions::default_with_changes(|o| {
         o.comm = CommTiming::Recorded;
     });
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();

@@ -84,7 +84,7 @@ fn several_machines_take_the_same_model_and_say_so() {
 }
 
 #[test]
-fn a_model_without_a_network_is_refused() {
+fn a_network_model_is_refused_with_recorded_communication() {
     let recorded = ["replay", "traces/ddp-resnet18", "--comm", "recorded"];
     assert_eq!(run_chakram_json(&recorded)["network"], Value::Null);
     assert_eq!(
@@ -94,7 +94,7 @@ fn a_model_without_a_network_is_refused() {
 }
 
 #[test]
-fn machines_say_what_is_not_so_by_default() {
+fn machine_check_states_non_default_network_settings() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("my.toml");
     let path = path.to_str().unwrap();

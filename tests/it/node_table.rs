@@ -9,7 +9,7 @@ use chakram::report::{NodeColumnValues, NodeTable, replay_to_report_with_nodes};
 use chakram::trace::CollectiveKind;
 
 /// Returns a rank on which kernels of these durations in ns run on one lane, and an all-reduce follows the last kernel.
-fn list_kernels_and_all_reduce(kernels: &[u64]) -> Vec<TestTraceNode> {
+fn build_kernels_then_all_reduce(kernels: &[u64]) -> Vec<TestTraceNode> {
     let named = kernels.iter().map(|&ns| build_kernel(ns).named("kernel"));
     let sum = build_collective(CollectiveKind::AllReduce, 1 << 20).named("sum, all");
     named.chain([sum.after(&[kernels.len() as u64])]).collect()
@@ -17,7 +17,7 @@ fn list_kernels_and_all_reduce(kernels: &[u64]) -> Vec<TestTraceNode> {
 
 #[test]
 fn rows_say_what_each_node_waited_for() {
-    let ranks = [&[1_000, 2_000][..], &[5_000]].map(list_kernels_and_all_reduce);
+    let ranks = [&[1_000, 2_000][..], &[5_000]].map(build_kernels_then_all_reduce);
     let workload = build_rank_job(&ranks, &[]);
     let machine = Machine::load_by_name("dgx-h100").unwrap();
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();

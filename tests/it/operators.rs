@@ -40,7 +40,7 @@ fn add_operator_call_sum(
 }
 
 /// Returns the sums of a report's rows, and the number of rows.
-fn of_json(report: &Value) -> (CallsAndTimeByOperator, usize) {
+fn sum_json_rows_by_operator(report: &Value) -> (CallsAndTimeByOperator, usize) {
     let rows = report["operators"].as_array().unwrap();
     let mut sums = CallsAndTimeByOperator::new();
     for row in rows {
@@ -57,7 +57,7 @@ fn of_json(report: &Value) -> (CallsAndTimeByOperator, usize) {
     (sums, rows.len())
 }
 
-fn of_csv(table: &str) -> CallsAndTimeByOperator {
+fn sum_csv_rows_by_operator(table: &str) -> CallsAndTimeByOperator {
     let mut sums = CallsAndTimeByOperator::new();
     for line in table.lines().skip(1) {
         // No operator name contains a comma.
@@ -78,7 +78,7 @@ fn of_csv(table: &str) -> CallsAndTimeByOperator {
 
 /// Returns the rows of all micro-batches, added up independently of the product. A prefix `mb` with
 /// a number before the first `/` is dropped.
-fn complete_sum(all: &CallsAndTimeByOperator) -> CallsAndTimeByOperator {
+fn sum_micro_batches_by_operator(all: &CallsAndTimeByOperator) -> CallsAndTimeByOperator {
     let mut sums = CallsAndTimeByOperator::new();
     for ((name, kind), (calls, ps)) in all {
         let name = match name.split_once('/') {
@@ -97,13 +97,16 @@ fn rows_are_the_sums_of_the_list_of_all() {
     // Writing rows one by one gives the same text as writing all rows at once.
     assert_eq!(text, format!("{all:#}\n"));
     let few: Value = serde_json::from_str(&replay_generated_job(&["json"])).unwrap();
-    let ((every, count), (rows, row_count)) = (of_json(&all), of_json(&few));
+    let ((every, count), (rows, row_count)) = (
+        sum_json_rows_by_operator(&all),
+        sum_json_rows_by_operator(&few),
+    );
     assert_eq!(
         (every.len(), rows.len()),
         (count, row_count),
         "one row each"
     );
-    assert_eq!(complete_sum(&every), rows);
+    assert_eq!(sum_micro_batches_by_operator(&every), rows);
     // There are 8 micro-batches, and almost no operator is outside a micro-batch.
     assert!(
         7 * row_count < count && count <= 8 * row_count,
@@ -139,9 +142,12 @@ fn rows_are_the_sums_of_the_list_of_all() {
     assert_eq!(rest(&all), rest(&few));
     // The table has the same rows.
     let table = ["csv", "--table", "operators"];
-    assert_eq!(of_csv(&replay_generated_job(&table)), rows);
     assert_eq!(
-        of_csv(&replay_generated_job(
+        sum_csv_rows_by_operator(&replay_generated_job(&table)),
+        rows
+    );
+    assert_eq!(
+        sum_csv_rows_by_operator(&replay_generated_job(
             &[&table[..], &["--all-operators"]].concat()
         )),
         every
@@ -149,7 +155,7 @@ fn rows_are_the_sums_of_the_list_of_all() {
 }
 
 #[test]
-fn reports_of_both_kinds_do_not_differ() {
+fn reports_with_summed_and_all_operators_do_not_differ() {
     let folder = tempfile::tempdir().unwrap();
     let paths = [
         ("a.json", &["json"][..]),
@@ -172,7 +178,7 @@ fn reports_of_both_kinds_do_not_differ() {
 }
 
 #[test]
-fn comparisons_have_the_same_rows() {
+fn machine_comparisons_have_the_same_operator_rows_as_replays() {
     let folder = tempfile::tempdir().unwrap();
     let job = folder.path().join("job");
     let job = job.to_str().unwrap();
@@ -216,7 +222,10 @@ fn comparisons_have_the_same_rows() {
             .concat(),
         );
         let one: Value = serde_json::from_str(&one).unwrap();
-        assert_eq!(of_json(&report["machines"][1]), of_json(&one));
+        assert_eq!(
+            sum_json_rows_by_operator(&report["machines"][1]),
+            sum_json_rows_by_operator(&one)
+        );
     }
     let table = several(&["csv", "--table", "operators"]);
     assert!(

@@ -368,7 +368,7 @@ fn an_axis_acts_or_its_rows_name_it() {
 type OptionValueAsStudyAndFlag = (String, Vec<String>);
 
 /// Writes an algorithm for an all-reduce of two members, in which each member sends to the other.
-fn write_algorithm(folder: &Path) {
+fn write_two_member_all_reduce_algorithm(folder: &Path) {
     for rank in 0..2 {
         let mut writer = TraceWriter::new(Vec::new()).unwrap();
         for (id, receive, after) in [(1, false, &[][..]), (2, true, &[1])] {
@@ -395,7 +395,7 @@ fn write_algorithm(folder: &Path) {
 fn list_values_to_try(option: &ReplayOptionDefinition) -> Vec<OptionValueAsStudyAndFlag> {
     let text = |word: &str| (format!("{word:?}"), vec![word.to_owned()]);
     let number = |word: &str| (word.to_owned(), vec![word.to_owned()]);
-    let key = option.key.display_key().to_string();
+    let key = option.key.display_key_in_files().to_string();
     match (option.syntax, key.as_str()) {
         (ReplayOptionValueKind::Choice(choices), _) => {
             let words = choices().into_iter();
@@ -441,7 +441,7 @@ fn list_values_to_try(option: &ReplayOptionDefinition) -> Vec<OptionValueAsStudy
 }
 
 /// Returns the flag of a key. The flag must occur in the command's help.
-fn parse_flag(key: &str, help: &str) -> String {
+fn flag_of_option_key(key: &str, help: &str) -> String {
     let flag = match key {
         "dependencies" => "--deps".to_owned(),
         "missing_ranks" => "--absent".to_owned(),
@@ -462,7 +462,7 @@ fn parse_flag(key: &str, help: &str) -> String {
 fn studies_take_every_option_of_a_replay_with_its_answer() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path();
-    write_algorithm(folder);
+    write_two_member_all_reduce_algorithm(folder);
     let alike = ["generate", "data-parallel", "--ranks", "8", "-o", "alike"];
     assert!(run_chakram_in(folder, &alike).status.success());
     std::fs::write(folder.join("groups.json"), "{\"0\": [0, 1], \"1\": [1, 0]}").unwrap();
@@ -471,8 +471,8 @@ fn studies_take_every_option_of_a_replay_with_its_answer() {
     let help = String::from_utf8(run_chakram_in(folder, &["replay", "--help"]).stdout).unwrap();
     let (mut answered, mut tried) = (0, 0);
     for option in REPLAY_OPTIONS {
-        let key = option.key.display_key().to_string();
-        let flag = parse_flag(&key, &help);
+        let key = option.key.display_key_in_files().to_string();
+        let flag = flag_of_option_key(&key, &help);
         let (machine, beside): (&str, &[(&str, &str)]) = match key.as_str() {
             "bandwidth" => ("h100:Ring(2)", &[("latency", "500ns")]),
             "latency" => ("h100:Ring(2)", &[("bandwidth", "50GB/s")]),
@@ -510,7 +510,7 @@ fn studies_take_every_option_of_a_replay_with_its_answer() {
             let mut command = vec!["replay".to_owned(), work.to_owned()];
             command.extend(["--machine", machine, "--format", "json"].map(str::to_owned));
             for (key, value) in beside {
-                command.extend([parse_flag(key, &help), (*value).to_owned()]);
+                command.extend([flag_of_option_key(key, &help), (*value).to_owned()]);
             }
             match words.is_empty() {
                 true if toml == "true" => command.push(flag.clone()),

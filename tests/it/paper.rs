@@ -49,7 +49,7 @@ fn assert_relative_error(found: f64, want: f64, part: f64) {
 /// The table has the times of collectives in microseconds. Its 1024 MB at 2^30 bytes per GB take as long as 10^9 bytes
 /// at 10^9 bytes per GB.
 #[test]
-fn table_4_to_0_3_percent() {
+fn all_reduce_times_match_table_4_to_0_3_percent() {
     let rows = [
         ("2_8_8_4", 4392.85),
         ("2_8_8_8", 4392.85),
@@ -70,7 +70,7 @@ fn table_4_to_0_3_percent() {
 /// to fill and drain the pipeline: 4,375 + 4,000/64. Themis distributes the sum of all loads. The paper says that W-2D,
 /// Conv-3D and Conv-4D take the same time as one-dimensional wafers with the same total rate: 511/512 · 2 GB / rate.
 #[test]
-fn figure_9a_to_1_percent_and_its_claims_to_3() {
+fn all_reduce_times_match_figure_9a_to_1_percent_and_claims_to_3() {
     let wafer = |rate: f64| 2.0 * 511.0 / 512.0 / rate * 1e6;
     for (name, rate) in [
         ("w-1d-350", 350.0),
@@ -139,7 +139,7 @@ fn replay_plan_ms(model: &Model, plan: ParallelismPlan, machine: &Machine) -> f6
 /// GB/s.
 #[test]
 #[ignore = "long: 24 steps on 512 NPUs"]
-fn figure_9a_over_the_models_of_table_3() {
+fn figure_9a_step_time_claims_hold_for_models_of_table_3() {
     for workload in &load_table_iii_workloads() {
         let [plain, themis] = [load_preset_machine, |name: &str| {
             load_case_machine("fig-9a", name)
@@ -171,7 +171,7 @@ fn figure_9a_over_the_models_of_table_3() {
 /// 1.29 times as many for n = 32 as for n = 4. Transformer-1T's step therefore grows by 15 %.
 #[test]
 #[ignore = "long: 14 steps on up to 4,096 NPUs"]
-fn figure_9b_claims() {
+fn figure_9b_claims_on_dimension_sizes_hold() {
     let scale_out = ["2_8_8_4", "2_8_8_8", "2_8_8_16", "2_8_8_32"];
     let wafer = ["2_8_8_4", "4_8_8_4", "8_8_8_4", "16_8_8_4"];
     for (workload, growth) in load_table_iii_workloads().iter().zip([0.001, 0.16]) {
@@ -247,7 +247,7 @@ fn dlrm_of_table_3_reduces_gradients_as_fast_as_on_wafers() {
 /// exposed communication and idle time sum to the step.
 #[test]
 #[ignore = "long: steps of 256 ranks"]
-fn figure_11_claims() {
+fn figure_11_claims_on_remote_memory_pools_hold() {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/pool_residency/moe-1t.toml");
     let plan = "--data 256 --expert 64 --batch 256 --zero 3 --offload all --format json --machine";
     let step = |machine: &str, tokens: &str| {

@@ -32,7 +32,7 @@ fn build_kernel_job(ranks: &[&[RecordedKernel]]) -> Workload {
 }
 
 fn roofline_options() -> ReplayOptions {
-    ReplayOptions::with_changes(|o| {
+    ReplayOptions::default_with_changes(|o| {
         o.compute = KernelDurationSource::Roofline(RooflinePeakFraction::default());
     })
 }
@@ -100,7 +100,7 @@ fn what_has_bytes_or_a_duration_is_not_refused() {
 /// The job is generated in fp8, and the error states the number of such kernels in the job's
 /// graphs.
 #[test]
-fn a_generated_job_is_refused_with_the_count_of_its_kernels() {
+fn generated_fp8_job_is_refused_with_its_kernel_count() {
     let mut plan = ParallelismPlan::new();
     (plan.dtype, plan.tensor) = (Dtype::Fp8, 2);
     let model = chakram::model::Model::load_named("gpt2-small").unwrap();
@@ -130,7 +130,7 @@ fn a_generated_job_is_refused_with_the_count_of_its_kernels() {
 const FP8_JOB: [&str; 6] = ["generate", "gpt2-small", "--tensor", "2", "--dtype", "fp8"];
 
 #[test]
-fn the_program_refuses_it_and_a_machine_file_may_answer() {
+fn program_refuses_format_without_peak_unless_machine_file_adds_it() {
     let on = |machine: &str| -> Vec<String> {
         let args = FP8_JOB
             .iter()
@@ -163,7 +163,7 @@ fn the_program_refuses_it_and_a_machine_file_may_answer() {
 }
 
 #[test]
-fn of_several_machines_the_one_that_lacks_it_is_named() {
+fn machine_lacking_format_peak_is_named_among_several() {
     let folder = tempfile::tempdir().unwrap();
     let prefix = folder.path().join("job");
     let prefix = prefix.to_str().unwrap();

@@ -237,7 +237,7 @@ fn limits_of_studies_count_the_pool() {
 #[test]
 #[ignore = "long: a step of 256 ranks"]
 fn a_large_mixture_of_experts_runs_in_a_hierarchical_pool() {
-    let said = generate_large(&["--details"]);
+    let said = generate_large_mixture_of_experts(&["--details"]);
     let line = "  beyond NPUs: at most 100.3 GB of a rank; 25.7 TB of 256.0 TB in remote memory, of 256 ranks";
     assert!(said.lines().any(|own| own == line), "{said}");
 }
@@ -245,12 +245,12 @@ fn a_large_mixture_of_experts_runs_in_a_hierarchical_pool() {
 /// In the plan, a rank has the 80 GB of its NPU and a 256th of 256 TB: 1.08 TB.
 #[test]
 fn a_large_mixture_of_experts_fits_a_hierarchical_pool() {
-    let said = generate_large(&["--dry-run"]);
+    let said = generate_large_mixture_of_experts(&["--dry-run"]);
     assert!(said.contains("fits: 180.3 GB of 1.1 TB on "), "{said}");
 }
 
 /// Returns the output for that job, which must fit.
-fn generate_large(more: &[&str]) -> String {
+fn generate_large_mixture_of_experts(more: &[&str]) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/pool_residency/moe-1t.toml");
     let words = "--data 256 --expert 64 --zero 1 --batch 256 --machine hiermem --residency corrected --fit require";
     let model = ["generate", root.to_str().unwrap()];

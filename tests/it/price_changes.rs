@@ -136,7 +136,7 @@ fn keys_of_machines_are_set_as_in_their_files() {
 /// Kernels are selected by name, operator, module and class. Each kind of pattern is compared with
 /// sums over the capture's own table.
 #[test]
-fn patterns_mean_what_tables_show() {
+fn kernel_patterns_select_the_kernels_that_report_tables_count() {
     let job = ["replay", "traces/ddp-resnet18", "--machine", "dgx-h100"];
     let plain = run_for_json(&job);
     let operators = plain["operators"].as_array().expect("a list").iter();

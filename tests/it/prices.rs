@@ -11,13 +11,13 @@ mod measured_links;
 mod scores;
 mod tables;
 
-use crate::corpus::corpus_path;
+use crate::corpus::corpus_path_or_count_skip;
 use std::collections::BTreeMap;
 
 /// Returns the rows of a CSV file without quotes.
 fn read_validation_rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
-    let text =
-        std::fs::read_to_string(corpus_path("validation")?.join(name)).expect("it can be read");
+    let text = std::fs::read_to_string(corpus_path_or_count_skip("validation")?.join(name))
+        .expect("it can be read");
     Some(parse_csv_rows(&text))
 }
 
@@ -30,8 +30,9 @@ fn parse_csv_rows(text: &str) -> Vec<BTreeMap<String, String>> {
 }
 
 /// Returns the rows of a compressed CSV file.
-fn packed_rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
-    let file = std::fs::File::open(corpus_path("validation")?.join(name)).expect("it can be read");
+fn read_compressed_csv_rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
+    let file = std::fs::File::open(corpus_path_or_count_skip("validation")?.join(name))
+        .expect("it can be read");
     let mut text = String::new();
     let mut unpacked = flate2::read::GzDecoder::new(file);
     std::io::Read::read_to_string(&mut unpacked, &mut text).expect("it is sound");

@@ -34,7 +34,7 @@ fn report_training_step(machine: &str, more: &[&str]) -> Value {
 
 /// With equal rates, the interval also equals that of the known machine.
 #[test]
-fn without_numbers_it_predicts_as_its_machine_to_the_picosecond() {
+fn a_new_machine_without_numbers_predicts_exactly_as_its_base_machine() {
     let folder = tempfile::tempdir().expect("there is room");
     for (from, preset) in [
         ("h100", "dgx-h100"),

@@ -27,8 +27,9 @@ fn run_replay(asked: &[&str], format: &[&str]) -> String {
     run_for_output(&[&["replay"], asked, format].concat())
 }
 
-fn parse_and_check_report(text: &str) -> ReportOrComparisonJson {
-    let document = ReportOrComparisonJson::parse_report(text).expect("it is a document");
+fn parse_report_and_check_rewrite_is_equal(text: &str) -> ReportOrComparisonJson {
+    let document =
+        ReportOrComparisonJson::parse_report_or_comparison(text).expect("it is a document");
     let mut again = Vec::new();
     write_json(&mut again, &document).expect("it is a vector");
     assert_eq!(String::from_utf8(again).expect("it is text"), text);
@@ -36,7 +37,7 @@ fn parse_and_check_report(text: &str) -> ReportOrComparisonJson {
 }
 
 fn parse_single_report(text: &str) -> Report {
-    match parse_and_check_report(text) {
+    match parse_report_and_check_rewrite_is_equal(text) {
         ReportOrComparisonJson::Report(report) => *report,
         ReportOrComparisonJson::Comparison(_) => panic!("it is of one machine"),
     }
@@ -54,7 +55,7 @@ fn reports_read_back_say_the_same() {
         ] {
             let direct = run_replay(asked, &["--format", "csv", "--table", name]);
             assert_eq!(
-                report_csv::render_report(&report, table),
+                report_csv::render_report_table(&report, table),
                 direct,
                 "{asked:?}"
             );
@@ -105,7 +106,9 @@ fn comparisons_read_back_are_the_same_bytes() {
     ]
     .concat();
     let text = run_replay(&asked, &["--format", "json"]);
-    let ReportOrComparisonJson::Comparison(comparison) = parse_and_check_report(&text) else {
+    let ReportOrComparisonJson::Comparison(comparison) =
+        parse_report_and_check_rewrite_is_equal(&text)
+    else {
         panic!("it is of several machines");
     };
     assert_eq!(comparison.machines.len(), 3);

@@ -58,7 +58,7 @@ impl<'a> RemainingSchemaTokens<'a> {
     }
 
     /// Reads `= number ;`.
-    fn number(&mut self) -> i32 {
+    fn parse_equals_number_semicolon(&mut self) -> i32 {
         self.expect("=");
         let number = self.next().parse().unwrap();
         self.expect(";");
@@ -112,7 +112,7 @@ impl<'a> RemainingSchemaTokens<'a> {
                 "}" => break,
                 name => value.push(EnumValueDescriptorProto {
                     name: Some(name.to_owned()),
-                    number: Some(self.number()),
+                    number: Some(self.parse_equals_number_semicolon()),
                     options: None,
                 }),
             }
@@ -164,7 +164,7 @@ impl<'a> RemainingSchemaTokens<'a> {
         let mut field = FieldDescriptorProto {
             name: Some(name),
             json_name,
-            number: Some(self.number()),
+            number: Some(self.parse_equals_number_semicolon()),
             oneof_index,
             ..FieldDescriptorProto::default()
         };

@@ -28,13 +28,13 @@ impl RequestObserver for CompletedRequestCollector {
     }
 }
 
-pub fn build_scenario(text: &str) -> Scenario {
+pub fn parse_scenario_text(text: &str) -> Scenario {
     Scenario::parse(text, "test.toml", Path::new(env!("CARGO_MANIFEST_DIR")))
         .unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
 /// Serves a scenario; returns the report, and its requests by id.
-pub fn serve_scenario(
+pub fn serve_and_list_requests_by_id(
     scenario: &Scenario,
     platform: Option<&Platform>,
 ) -> (ServeReport, Vec<CompletedRequest>) {
@@ -51,7 +51,7 @@ pub fn serve_scenario(
 }
 
 /// Returns a platform with this many cores at 1 THz, so that a multiplication takes 1 ps.
-pub fn picosecond_cores(cores: usize) -> Platform {
+pub fn build_platform_of_picosecond_cores(cores: usize) -> Platform {
     let text = format!("name = \"p\"\nsource = \"a test\"\ncores = {cores}\nclock = \"1 THz\"");
     Platform::parse(&text, "p.toml").unwrap()
 }

@@ -68,7 +68,7 @@ impl TemporaryTestFolder {
     }
 
     /// Writes a file and returns its path.
-    fn file(&self, name: &str, contents: impl AsRef<[u8]>) -> String {
+    fn write_file(&self, name: &str, contents: impl AsRef<[u8]>) -> String {
         let path = self.path(name);
         std::fs::write(&path, contents).expect("there is room");
         path

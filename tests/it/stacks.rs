@@ -146,7 +146,7 @@ fn stacks_that_cannot_be_had_are_refused_by_name() {
 }
 
 /// Writes four steps of two widths, with the columns file, into a folder of their own.
-fn measured_steps(folder: &Path, steps: &str, name: &str) -> [String; 2] {
+fn write_measured_steps_and_columns(folder: &Path, steps: &str, name: &str) -> [String; 2] {
     let put = |name: &str, text: &str| {
         std::fs::write(folder.join(name), text).expect("there is room");
         folder.join(name).display().to_string()
@@ -175,7 +175,7 @@ fn runs_are_corrected_by_runs_of_other_models() {
     let widths = [512, 768, 1024, 1280];
     let line = |seconds: f64, width: u64| format!("{width},4,{seconds}\n");
     let guess: String = widths.iter().map(|&width| line(1.0, width)).collect();
-    let [runs, columns] = measured_steps(folder.path(), &guess, "guess.csv");
+    let [runs, columns] = write_measured_steps_and_columns(folder.path(), &guess, "guess.csv");
     let plain = run_score_for_json(&runs, &columns, &[]);
     assert!(plain.get("correction").is_none() && plain["runs"][0].get("corrected").is_none());
     let second = |run: &Value| run["predicted_s"].as_f64().expect("it is predicted");
@@ -183,7 +183,8 @@ fn runs_are_corrected_by_runs_of_other_models() {
     let rows: Vec<String> = (predicted.zip(widths))
         .map(|(seconds, width)| line(1.2 * seconds, width))
         .collect();
-    let [runs, columns] = measured_steps(folder.path(), &rows.concat(), "runs.csv");
+    let [runs, columns] =
+        write_measured_steps_and_columns(folder.path(), &rows.concat(), "runs.csv");
     let found = run_score_for_json(&runs, &columns, &["--leave-out", "hidden"]);
     let scores = &found["correction"]["scores"];
     let mean = |pointer: &str| {
@@ -198,8 +199,9 @@ fn runs_are_corrected_by_runs_of_other_models() {
     assert_eq!(scores["intervals"]["coverage"], 1.0);
     assert_eq!(found["runs"][0]["corrected"]["steps"], 3);
     // The first run gets the same correction when the others are given as a table of steps.
-    let [one, columns] = measured_steps(folder.path(), &rows[0], "one.csv");
-    let [others, _] = measured_steps(folder.path(), &rows[1..].concat(), "others.csv");
+    let [one, columns] = write_measured_steps_and_columns(folder.path(), &rows[0], "one.csv");
+    let [others, _] =
+        write_measured_steps_and_columns(folder.path(), &rows[1..].concat(), "others.csv");
     let by_steps = run_score_for_json(&one, &columns, &["--steps", &others]);
     assert_eq!(
         by_steps["runs"][0]["corrected"],
@@ -213,7 +215,8 @@ fn runs_are_corrected_by_runs_of_other_models() {
             format!("{},4,{}\n", cells[0], factor * seconds)
         })
         .collect();
-    let [runs, columns] = measured_steps(folder.path(), &unlike.concat(), "unlike.csv");
+    let [runs, columns] =
+        write_measured_steps_and_columns(folder.path(), &unlike.concat(), "unlike.csv");
     let found = run_score_for_json(&runs, &columns, &["--leave-out", "model"]);
     for run in found["runs"].as_array().expect("runs") {
         assert_eq!(run["corrected"]["predicted_s"], run["predicted_s"]);
@@ -249,7 +252,7 @@ fn pairs_that_differ_in_one_option_are_counted_by_their_order() {
     // With micro-batches of one sample, a step launches four times as many kernels. The measurement
     // in the third row contradicts this.
     let rows = "512,1,0.4\n512,4,0.1\n768,1,0.1\n768,4,0.4\n";
-    let [runs, columns] = measured_steps(folder.path(), rows, "runs.csv");
+    let [runs, columns] = write_measured_steps_and_columns(folder.path(), rows, "runs.csv");
     let found = run_score_for_json(&runs, &columns, &["--signs"]);
     let signs = &found["signs"];
     // Two pairs of rows differ in micro-batches, and two differ in widths. Rows with equal measurements differ in both
@@ -280,7 +283,7 @@ fn pairs_that_differ_in_one_option_are_counted_by_their_order() {
     assert_eq!(refused.status.code(), Some(2));
 }
 
-fn run_for_seconds(command: &str) -> f64 {
+fn replay_makespan_seconds(command: &str) -> f64 {
     let words: Vec<&str> = command.split_whitespace().collect();
     let output = run_chakram(&[&words[..], &["--format", "json"]].concat());
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -295,24 +298,25 @@ fn run_for_seconds(command: &str) -> f64 {
 fn published_signs_are_predicted() {
     let step = "generate megatron-22b --tensor 8 --batch 4 --micro-batch 4 --dtype fp16 --attention unfused \
                 --tensor-overlap false --machine selene";
-    let full = run_for_seconds(&format!("{step} --recompute full"));
-    let selective = run_for_seconds(&format!("{step} --recompute selective"));
-    let both = run_for_seconds(&format!("{step} --recompute selective --sequence-parallel"));
+    let full = replay_makespan_seconds(&format!("{step} --recompute full"));
+    let selective = replay_makespan_seconds(&format!("{step} --recompute selective"));
+    let both =
+        replay_makespan_seconds(&format!("{step} --recompute selective --sequence-parallel"));
     // The paper states 1.42 and 1.10 s; with sequence parallelism, a layer takes 0.6 of 19.6 ms less.
     assert!((full / both - 1.42 / 1.10).abs() < 0.05, "{full} {both}");
     let less = 1.0 - both / selective;
     assert!(less > 0.002 && less < 0.05, "{less}");
     // There are 48 blocks, and recomputing half of them costs half.
-    let none = run_for_seconds(&format!("{step} --recompute none"));
-    let half = run_for_seconds(&format!("{step} --recompute full --recompute-blocks 24"));
+    let none = replay_makespan_seconds(&format!("{step} --recompute none"));
+    let half = replay_makespan_seconds(&format!("{step} --recompute full --recompute-blocks 24"));
     let part = (half - none) / (full - none);
     assert!((part - 0.5).abs() < 0.02, "{part}");
     // With few micro-batches interleaving gains more than a tenth; with more of them it gains less.
     let stages = "generate megatron-3.6b --pipeline 5 --micro-batch 1 --dtype fp16 --attention unfused --machine selene";
     let gain = |batch: u32| {
         let step = format!("{stages} --batch {batch}");
-        run_for_seconds(&step)
-            / run_for_seconds(&format!("{step} --schedule interleaved --chunks 2"))
+        replay_makespan_seconds(&step)
+            / replay_makespan_seconds(&format!("{step} --schedule interleaved --chunks 2"))
             - 1.0
     };
     let [few, many] = [10, 40].map(gain);

@@ -68,7 +68,7 @@ impl StudyFolder {
     }
 
     /// Returns the rows as JSON lines, rows as CSV, and the Pareto front, from the folder `of`.
-    fn files(&self, of: &str) -> [String; 3] {
+    fn read_rows_and_front_files(&self, of: &str) -> [String; 3] {
         ["rows.jsonl", "rows.csv", "front.csv"]
             .map(|name| std::fs::read_to_string(self.path(of).join(name)).unwrap())
     }
@@ -191,7 +191,10 @@ fn rows_do_not_depend_on_the_number_of_threads() {
         let study = StudyFolder::new(&text);
         let one = study.run("one", &["--threads", "1"]);
         assert_eq!(one, study.run("four", &["--threads", "4"]));
-        assert_eq!(study.files("one"), study.files("four"));
+        assert_eq!(
+            study.read_rows_and_front_files("one"),
+            study.read_rows_and_front_files("four")
+        );
         // No two threads replay the same point.
         let journal = std::fs::read_to_string(study.path("four").join("journal.jsonl")).unwrap();
         let asked = |line: &str| {
@@ -354,7 +357,10 @@ fn shards_together_are_one_run_byte_for_byte() {
             &["merge", "s.toml", "part0", "part1", "part2", "-o", "all"],
         );
         assert_eq!(merged, whole);
-        assert_eq!(study.files("all"), study.files("whole"));
+        assert_eq!(
+            study.read_rows_and_front_files("all"),
+            study.read_rows_and_front_files("whole")
+        );
         // If a shard is missing, its rows are missing, and a note says so.
         let output = run_chakram_in_folder(
             folder,
@@ -391,7 +397,7 @@ fn kill_and_resume_sweep(study: &StudyFolder, mut pause: impl FnMut(u64) -> Dura
 }
 
 /// Returns the number of points with answers in a journal, and its number of lines.
-fn count_answered_points(study: &StudyFolder, of: &str) -> (usize, usize) {
+fn count_answered_points_and_lines(study: &StudyFolder, of: &str) -> (usize, usize) {
     let text = std::fs::read_to_string(study.path(of).join("journal.jsonl")).unwrap();
     let lines = text
         .lines()
@@ -414,9 +420,12 @@ fn sweeps_that_are_killed_lose_nothing_and_answer_nothing_twice() {
     });
     assert!(kills > 1, "{kills}");
     study.run("whole", &[]);
-    assert_eq!(study.files("killed"), study.files("whole"));
+    assert_eq!(
+        study.read_rows_and_front_files("killed"),
+        study.read_rows_and_front_files("whole")
+    );
     // The study has 21 bandwidths and three different latencies.
-    assert_eq!(count_answered_points(&study, "killed"), (63, 63));
+    assert_eq!(count_answered_points_and_lines(&study, "killed"), (63, 63));
 }
 
 /// A machine of two NPUs, whose file is read very quickly.
@@ -446,15 +455,24 @@ fn a_hundred_thousand_points_survive_kills_and_three_shards_are_one_run() {
         Duration::from_millis(50 + (state >> 33) % 500 + 50 * kills)
     });
     assert!(kills > 3, "{kills}");
-    assert_eq!(count_answered_points(&study, "killed"), (100_005, 100_005));
+    assert_eq!(
+        count_answered_points_and_lines(&study, "killed"),
+        (100_005, 100_005)
+    );
     study.run("whole", &[]);
-    assert_eq!(study.files("killed"), study.files("whole"));
+    assert_eq!(
+        study.read_rows_and_front_files("killed"),
+        study.read_rows_and_front_files("whole")
+    );
     for shard in ["0/3", "1/3", "2/3"] {
         study.run(&format!("part{}", &shard[..1]), &["--shard", shard]);
     }
     let merge = ["merge", "s.toml", "part0", "part1", "part2", "-o", "merged"];
     run_sweep(study.dir.path(), &merge);
-    assert_eq!(study.files("merged"), study.files("whole"));
+    assert_eq!(
+        study.read_rows_and_front_files("merged"),
+        study.read_rows_and_front_files("whole")
+    );
 }
 
 #[test]
@@ -795,7 +813,7 @@ fn layers_in_turns_end_with_a_round_that_finds_nothing() {
     };
     assert_eq!(best(&nested), best(&turns));
     // A second run resumes from the results of the first, and writes the same bytes.
-    let before = turns.files("out");
+    let before = turns.read_rows_and_front_files("out");
     turns.run("out", &["--resume"]);
-    assert_eq!(before, turns.files("out"));
+    assert_eq!(before, turns.read_rows_and_front_files("out"));
 }

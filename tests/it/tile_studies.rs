@@ -46,7 +46,7 @@ impl StudiedModelAndPlan<'_> {
         }
         words.extend(self.more.iter().map(|word| (*word).to_owned()));
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        serde_json::from_str(&folder.ok(&words)).expect("it is JSON")
+        serde_json::from_str(&folder.run_successfully_for_stdout(&words)).expect("it is JSON")
     }
 
     /// Returns how many samples per second a step processes.
@@ -66,7 +66,7 @@ fn read_makespan_seconds(report: &Value) -> f64 {
 const LAYER: [f64; 3] = [112.0, 2048.0, 12288.0];
 
 /// Writes models with one and with two layers of T-145B, whose difference is one layer.
-fn write_layers(folder: &Folder) {
+fn write_one_and_two_layer_models(folder: &Folder) {
     for (file, layers) in [("one.toml", 1), ("two.toml", 2)] {
         let model = format!(
             "name = \"t\"\nsource = \"none\"\npositions = \"learned\"\nactivation = \"gelu\"\nnorm = \"layernorm\"\n\
@@ -77,7 +77,7 @@ fn write_layers(folder: &Folder) {
     }
 }
 
-/// Returns a plan of 16 cores for the models of [`write_layers`].
+/// Returns a plan of 16 cores for the models of [`write_one_and_two_layer_models`].
 fn on_16_cores<'a>(model: &'a str, tensor: u32, more: &'a [&'a str]) -> StudiedModelAndPlan<'a> {
     StudiedModelAndPlan {
         model,

@@ -35,13 +35,13 @@ fn build_plan_arguments<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> 
 
 /// Returns the arguments of [`build_plan_arguments`] with die-by-die placement, and with loads and stores of data that
 /// does not fit in SRAM.
-fn with_loads<'a>(more: &[&'a str]) -> Vec<&'a str> {
+fn build_arguments_with_sram_loads<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let placed = ["--place", "s_shape", "--residency", "corrected"];
     build_plan_arguments("wafer-5x4", &[&placed[..], more].concat())
 }
 
 fn run_for_json(folder: &Folder, args: &[&str]) -> Value {
-    let report = folder.ok(&[args, &["--format", "json"]].concat());
+    let report = folder.run_successfully_for_stdout(&[args, &["--format", "json"]].concat());
     serde_json::from_str(&report).expect("it is JSON")
 }
 

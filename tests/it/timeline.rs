@@ -30,7 +30,7 @@ fn draw_pattern_events(pattern: WorkloadPattern) -> Vec<Value> {
 }
 
 /// Returns the timeline in `format`, and the replay's number of nodes.
-fn write_timeline(
+fn replay_to_timeline_and_node_count(
     workload: &Workload,
     options: &ReplayOptions,
     format: TimelineFormat,
@@ -45,7 +45,8 @@ fn write_timeline(
 
 fn draw_timeline_events(workload: &Workload, options: &ReplayOptions) -> Vec<Value> {
     let all = TimelineSelection::default();
-    let (file, count) = write_timeline(workload, options, TimelineFormat::Chrome, all);
+    let (file, count) =
+        replay_to_timeline_and_node_count(workload, options, TimelineFormat::Chrome, all);
     let parsed: Value = serde_json::from_slice(&file).unwrap();
     let events = parsed["traceEvents"].as_array().unwrap().clone();
     let ranks = workload.rank_count();
@@ -64,18 +65,18 @@ fn node_of(event: &Value) -> Option<u64> {
 
 /// Checks slices as viewers compute them. Speedscope subtracts the trace's start, using doubles in microseconds.
 /// Perfetto rounds to nanoseconds; earlier versions truncated.
-fn check_tracks(events: &[Value]) {
-    check_intervals(events, |ts| ts);
+fn check_slices_as_viewers_round_them(events: &[Value]) {
+    check_slices_nest_without_overlap(events, |ts| ts);
     let first = events.iter().filter_map(|event| event["ts"].as_f64());
     let first = first.fold(f64::INFINITY, f64::min);
-    check_intervals(events, |ts| ts - first);
-    check_intervals(events, |ts| (ts * 1000.0).trunc());
-    check_intervals(events, |ts| (ts * 1000.0).round());
+    check_slices_nest_without_overlap(events, |ts| ts - first);
+    check_slices_nest_without_overlap(events, |ts| (ts * 1000.0).trunc());
+    check_slices_nest_without_overlap(events, |ts| (ts * 1000.0).round());
 }
 
 /// Checks that no slice of a track overlaps the next, and that path slices enclose the slices below
 /// them.
-fn check_intervals(events: &[Value], seen: impl Fn(f64) -> f64) {
+fn check_slices_nest_without_overlap(events: &[Value], seen: impl Fn(f64) -> f64) {
     let mut tracks: BTreeMap<(u64, u64), Vec<&Value>> = BTreeMap::new();
     for event in events {
         match event["ph"].as_str().unwrap() {
@@ -124,7 +125,7 @@ fn training_is_drawn_with_named_collectives() {
         layers: 3,
         ..DataParallelPattern::new(4)
     }));
-    check_tracks(&events);
+    check_slices_as_viewers_round_them(&events);
     // The gradients have 2 h^2 * 12 bytes with h = 4096, which are 402,653,184 B.
     let wanted = "all-reduce of 402.7 MB, all 4 ranks, ring 4 (nvlink)";
     let drawn = events
@@ -161,7 +162,7 @@ fn build_fractional_ns_job() -> Workload {
         graph.receive_node(&kernel, before.as_slice()).unwrap();
     }
     let (graph, binding) = graph.finish_graph().unwrap();
-    let graph = builder.add_graph(graph);
+    let graph = builder.add_or_reuse_equal_graph(graph);
     builder
         .add_rank(Rank(0), graph, binding, Time(123_457))
         .unwrap();
@@ -173,7 +174,7 @@ fn build_fractional_ns_job() -> Workload {
 #[test]
 fn slices_of_odd_picoseconds_meet_and_nest() {
     let events = draw_timeline_events(&build_fractional_ns_job(), &ReplayOptions::default());
-    check_tracks(&events);
+    check_slices_as_viewers_round_them(&events);
     let phase = |phase: &str, name: &str| {
         let of = events
             .iter()
@@ -203,7 +204,7 @@ fn messages_are_drawn_with_arrows() {
             count: 5,
             ..P2pPattern::new(traffic, 1 << 20, 6)
         }));
-        check_tracks(&events);
+        check_slices_as_viewers_round_them(&events);
         let mut ends: BTreeMap<u64, Vec<(String, f64)>> = BTreeMap::new();
         for event in events.iter().filter(|event| event["cat"] == "message") {
             let phase = event["ph"].as_str().unwrap().to_owned();
@@ -337,7 +338,7 @@ fn list_rank_slices(events: &[Value], rank: u64) -> Vec<(String, f64, f64)> {
 #[test]
 fn delays_are_blank_and_communication_says_that_it_is_recorded() {
     let options = |comm| {
-        ReplayOptions::with_changes(|o| {
+        ReplayOptions::default_with_changes(|o| {
             o.comm = comm;
         })
     };
@@ -345,7 +346,7 @@ fn delays_are_blank_and_communication_says_that_it_is_recorded() {
     let named = |start, name: &str, duration| (name.to_owned(), start, duration);
 
     let events = draw_timeline_events(&build_delayed_job(), &options(CommTiming::Recorded));
-    check_tracks(&events);
+    check_slices_as_viewers_round_them(&events);
     // The receive waits from 0 to 30 and ends at 37. The send ends at 35, and 20 us later, at 55,
     // rank 0 enters the barrier, where rank 1 has waited since 37.
     let barrier = "barrier of 0 B, all 2 ranks, as recorded";
@@ -358,7 +359,7 @@ fn delays_are_blank_and_communication_says_that_it_is_recorded() {
 
     // As captured, the receive would end at 3 + 7, before the send starts, so there is no arrow.
     let events = draw_timeline_events(&build_delayed_job(), &options(CommTiming::Captured));
-    check_tracks(&events);
+    check_slices_as_viewers_round_them(&events);
     let barrier = "barrier of 0 B, all 2 ranks, as captured";
     let wanted = [named(0.0, received, 10.0), named(10.0, barrier, 11.0)];
     assert_eq!(list_rank_slices(&events, 1), wanted);
@@ -368,10 +369,15 @@ fn delays_are_blank_and_communication_says_that_it_is_recorded() {
 #[test]
 fn parts_of_a_replay_are_drawn_by_rank_and_time() {
     let workload = build_delayed_job();
-    let options = ReplayOptions::with_changes(|o| o.comm = CommTiming::Recorded);
+    let options = ReplayOptions::default_with_changes(|o| o.comm = CommTiming::Recorded);
     let us = |us| Time::ZERO + Span::from_us(us);
     let drawn = |selection| {
-        let (file, _) = write_timeline(&workload, &options, TimelineFormat::Chrome, selection);
+        let (file, _) = replay_to_timeline_and_node_count(
+            &workload,
+            &options,
+            TimelineFormat::Chrome,
+            selection,
+        );
         let parsed: Value = serde_json::from_slice(&file).unwrap();
         parsed["traceEvents"].as_array().unwrap().clone()
     };
@@ -402,7 +408,7 @@ fn parts_of_a_replay_are_drawn_by_rank_and_time() {
 }
 
 #[test]
-fn parts_that_are_none_are_refused() {
+fn invalid_timeline_selections_are_refused() {
     let replay = ["replay", "traces/data-parallel-8", "--timeline", "x.json"];
     for (asked, found) in [
         (

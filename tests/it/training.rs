@@ -139,26 +139,26 @@ fn build_training_job(
 }
 
 fn replay_training_job(job: &CheckedWorkloadPattern, machine: &Machine) -> CompletedReplayTotals {
-    replay_with(job, machine, ()).0
+    replay_job_with_observer(job, machine, ()).0
 }
 
-fn replay_with<O: Observer>(
+fn replay_job_with_observer<O: Observer>(
     job: &CheckedWorkloadPattern,
     machine: &Machine,
     observer: O,
 ) -> (CompletedReplayTotals, O) {
-    replay_under(job, machine, observer, |_| ())
+    replay_job_with_changed_options(job, machine, observer, |_| ())
 }
 
 /// Replays with kernels by the roofline, and with the options that `change` sets.
-fn replay_under<O: Observer>(
+fn replay_job_with_changed_options<O: Observer>(
     job: &CheckedWorkloadPattern,
     machine: &Machine,
     observer: O,
     change: impl Fn(&mut ReplayOptions),
 ) -> (CompletedReplayTotals, O) {
     let workload = job.build_workload().unwrap();
-    let options = ReplayOptions::with_changes(|o| {
+    let options = ReplayOptions::default_with_changes(|o| {
         o.compute = KernelDurationSource::Roofline(RooflinePeakFraction::default());
         change(o);
     });
@@ -190,7 +190,7 @@ impl RankNodeSums {
         sums
     }
 
-    fn peak(&self, class: TensorClass) -> u64 {
+    fn peak_bytes_of_tensor_class(&self, class: TensorClass) -> u64 {
         self.peak[class as usize]
     }
 }

@@ -67,10 +67,10 @@ const EFFECTS: [(&str, &str, f64); 6] = [
 /// Returns how many seconds a step of `row` takes with `more` options.
 fn predict_step_seconds(row: &MeasuredTrainingRun, more: &[&str]) -> f64 {
     let nodes = format!("selenex{}", row.npus.div_ceil(8));
-    predicted_on(&nodes, row, more)
+    predict_step_seconds_on_machine(&nodes, row, more)
 }
 
-fn predicted_on(machine: &str, row: &MeasuredTrainingRun, more: &[&str]) -> f64 {
+fn predict_step_seconds_on_machine(machine: &str, row: &MeasuredTrainingRun, more: &[&str]) -> f64 {
     let mut args = vec!["generate"];
     args.extend(row.plan.iter().map(String::as_str));
     args.extend(["--machine", machine, "--format", "json"]);
@@ -99,7 +99,7 @@ fn find_row_by_name<'r>(rows: &'r [MeasuredTrainingRun], name: &str) -> &'r Meas
 }
 
 /// Checks that the error of a row equals its value in [`ERRORS`].
-fn check_row_error(name: &str, off: f64) {
+fn assert_row_error_equals_listed(name: &str, off: f64) {
     let expected = ERRORS.iter().find(|(row, _)| *row == name);
     let (_, expected) = expected.unwrap_or_else(|| panic!("{name} has no error yet"));
     assert!(
@@ -109,7 +109,7 @@ fn check_row_error(name: &str, off: f64) {
 }
 
 #[test]
-fn the_constant_is_that_of_its_row() {
+fn anchor_row_is_predicted_within_a_fifth_of_a_percent() {
     let Some(rows) = read_measured_rows() else {
         return;
     };
@@ -119,13 +119,13 @@ fn the_constant_is_that_of_its_row() {
 }
 
 #[test]
-fn small_rows_are_predicted() {
+fn small_rows_have_their_listed_prediction_errors() {
     let Some(rows) = read_measured_rows() else {
         return;
     };
     for (name, _) in sample_every_nth(2, &ERRORS[..SMALL]) {
         let row = find_row_by_name(&rows, name);
-        check_row_error(
+        assert_row_error_equals_listed(
             name,
             compute_error_percent(row, predict_step_seconds(row, &[])),
         );

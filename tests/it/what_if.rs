@@ -2,7 +2,7 @@
 //! inverse transforms, and with measured runs.
 
 use crate::commands::run_chakram;
-use crate::corpus::corpus_path;
+use crate::corpus::corpus_path_or_count_skip;
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -48,7 +48,7 @@ impl Jobs {
         Self(tempfile::tempdir().expect("there is room"))
     }
 
-    fn path(&self, name: &str) -> String {
+    fn create_job_folder(&self, name: &str) -> String {
         let path = self.0.path().join(name);
         std::fs::create_dir_all(&path).expect("there is room");
         path.to_str().expect("UTF-8").to_owned()
@@ -58,7 +58,7 @@ impl Jobs {
     fn generate(&self, name: &str, layers: u32, options: &str) -> String {
         let file = self.0.path().join(format!("of-{layers}.toml"));
         std::fs::write(&file, format_small_model(layers)).expect("there is room");
-        let to = format!("{}/job", self.path(name));
+        let to = format!("{}/job", self.create_job_folder(name));
         let mut words = vec![
             "generate",
             file.to_str().expect("UTF-8"),
@@ -72,17 +72,17 @@ impl Jobs {
             words.extend(["--tokens", "64"]);
         }
         run_for_stdout(&words);
-        self.path(name)
+        self.create_job_folder(name)
     }
 
     /// Writes a transformed job.
     fn edit(&self, job: &str, name: &str, edits: &[&str]) -> String {
-        let to = format!("{}/job", self.path(name));
+        let to = format!("{}/job", self.create_job_folder(name));
         // Tests may have added recorded times to the kernels since the job was written.
         let mut words = vec!["edit", job, "--no-verify", "-o", &to];
         edits.iter().for_each(|edit| words.extend(["--edit", edit]));
         run_for_stdout(&words);
-        self.path(name)
+        self.create_job_folder(name)
     }
 }
 
@@ -182,7 +182,7 @@ fn jobs_of_a_few_ranks_are_completed_by_roles() {
         ),
     ] {
         let whole = jobs.generate("whole", 8, plan);
-        let part = jobs.path("part");
+        let part = jobs.create_job_folder("part");
         for rank in ranks {
             let file = format!("job.{rank}.et");
             std::fs::copy(Path::new(&whole).join(&file), Path::new(&part).join(&file))
@@ -232,7 +232,7 @@ fn jobs_of_a_few_ranks_are_completed_by_roles() {
 fn edits_and_their_inverses_give_the_same_bytes() {
     let jobs = Jobs::new();
     let generated = jobs.generate("base", 3, "--data 2 --batch 8 --micro-batch 2");
-    let captured = jobs.path("captured");
+    let captured = jobs.create_job_folder("captured");
     let capture = ["convert", "pytorch", "traces/ddp-resnet18/capture", "-o"];
     run_for_stdout(&[&capture[..], &[&format!("{captured}/job")]].concat());
     for (job, there, back) in [
@@ -371,7 +371,7 @@ fn edits_without_an_effect_or_an_answer_are_refused_by_name() {
 fn jobs_that_exchange_nothing_are_not_scaled_in_silence() {
     let jobs = Jobs::new();
     let job = jobs.generate("base", 2, "--batch 2 --micro-batch 2");
-    let to = format!("{}/job", jobs.path("scaled"));
+    let to = format!("{}/job", jobs.create_job_folder("scaled"));
     let scale = ["scale", &job, "--grid", "dp=1", "--to", "dp=8", "-o", &to];
     let found = expect_cli_error(&scale);
     assert!(found.contains("exchange nothing"), "{found}");
@@ -436,14 +436,14 @@ const PAIRS: [(&str, &str); 7] = [
 #[test]
 #[ignore = "takes half a minute; docs/validation/captures.md has the command"]
 fn measured_pairs_are_predicted_by_edits() {
-    let Some(pairs) = corpus_path("captures/interventions") else {
+    let Some(pairs) = corpus_path_or_count_skip("captures/interventions") else {
         return;
     };
     let jobs = Jobs::new();
     let mut file =
         "machine = \"dgx-a100\"\ncomm = \"recorded\"\nwithout = \"profiler\"\n".to_owned();
     for (name, edit) in PAIRS {
-        let side = jobs.path(&format!("{name}-capture"));
+        let side = jobs.create_job_folder(&format!("{name}-capture"));
         for entry in std::fs::read_dir(pairs.join(name).join("A")).expect("it is there") {
             let path = entry.expect("it is there").path();
             let file = path
@@ -455,7 +455,7 @@ fn measured_pairs_are_predicted_by_edits() {
                 std::fs::copy(&path, Path::new(&side).join(file)).expect("there is room");
             }
         }
-        let job = jobs.path(name);
+        let job = jobs.create_job_folder(name);
         run_for_stdout(&["convert", "pytorch", &side, "-o", &format!("{job}/job")]);
         let pair =
             std::fs::read_to_string(pairs.join(name).join("pair.json")).expect("it is there");

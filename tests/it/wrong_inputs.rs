@@ -27,7 +27,7 @@ fn check_rejections(inputs: &[RejectedCommandLine]) {
 }
 
 #[test]
-fn commands_and_options() {
+fn wrong_commands_and_options_are_refused() {
     check_rejections(&[
         (
             &["reply", DDP],
@@ -77,7 +77,7 @@ fn commands_and_options() {
 /// If a word is another tool's name for an option, the error names our option. An unknown option is never read as a
 /// value.
 #[test]
-fn words_of_other_tools() {
+fn option_names_of_other_tools_are_refused_with_our_names() {
     let collective = ["generate", "collective", "all-reduce", "--size", "1GB"];
     for (given, meant) in [
         ("--npus=8", Some("'--ranks'")),
@@ -102,7 +102,7 @@ fn words_of_other_tools() {
 }
 
 #[test]
-fn reject_wrong_option_values() {
+fn wrong_option_values_are_refused() {
     check_rejections(&[
         (
             &["generate", "gpt3-1.3b", "--tokens", "0", "--dry-run"],
@@ -201,7 +201,7 @@ fn reject_wrong_option_values() {
 }
 
 #[test]
-fn files_and_folders() {
+fn wrong_files_and_folders_are_refused() {
     check_rejections(&[
         (
             &["replay", "nosuch"],
@@ -275,7 +275,7 @@ fn files_and_folders() {
 }
 
 #[test]
-fn machines_and_models() {
+fn wrong_machines_and_models_are_refused() {
     check_rejections(&[
         (
             &["replay", DDP, "--machine", "dgx-h10"],
@@ -333,7 +333,7 @@ fn machines_and_models() {
 }
 
 #[test]
-fn plans_and_jobs_that_do_not_go_with_one_another() {
+fn mismatched_plans_and_jobs_are_refused() {
     let plan =
         |more: &'static [&'static str]| [&["generate", "llama3-70b", "--dry-run"], more].concat();
     for (args, parts) in [
@@ -443,7 +443,7 @@ fn verbosity_changes_standard_error_alone() {
 }
 
 /// In a manual page, a text follows the head of each option, after `.TP`, and has the same words as `--help`.
-fn manual_pages_have_the_texts_of_help(pages: &Path) {
+fn check_manual_pages_have_help_texts(pages: &Path) {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (mut commands, mut options) = (0, 0);
     for entry in std::fs::read_dir(pages).expect("it was written") {
@@ -509,7 +509,7 @@ fn the_manual_and_completions_know_commands_and_presets() {
         "{page}"
     );
     assert!(pages.join("chakram-machine-show.1").exists());
-    manual_pages_have_the_texts_of_help(&pages);
+    check_manual_pages_have_help_texts(&pages);
     let script = run_chakram(&["completions", "bash"]);
     assert!(String::from_utf8_lossy(&script.stdout).contains("COMPLETE"));
     let completed = |words: &[&str]| {

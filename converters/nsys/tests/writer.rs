@@ -67,7 +67,7 @@ fn encode_sqlite_record(row: &[StoredValue]) -> Vec<u8> {
 }
 
 impl SqliteWriter {
-    pub fn table(&mut self, name: &str, columns: &str, rows: Vec<Vec<StoredValue>>) {
+    pub fn add_table(&mut self, name: &str, columns: &str, rows: Vec<Vec<StoredValue>>) {
         self.tables
             .push((name.to_owned(), columns.to_owned(), rows));
     }
@@ -146,7 +146,7 @@ fn append_table_tree(
         }
         cells.push((id, cell));
     }
-    let mut level = pack_level(13, cells, page, gap, pages);
+    let mut level = pack_tree_level_with_gap_only_in_root(13, cells, page, gap, pages);
     while level.len() > 1 {
         // Each child page except the last becomes a cell (entry) that contains the child's page
         // number and largest row id.
@@ -156,14 +156,14 @@ fn append_table_tree(
                 [&child.to_be_bytes()[..], &encode_sqlite_varint(id)].concat(),
             )
         });
-        level = pack_level(5, cells.collect(), page, gap, pages);
+        level = pack_tree_level_with_gap_only_in_root(5, cells.collect(), page, gap, pages);
     }
     level[0].1
 }
 
 /// Distributes cells (encoded entries) over pages. If one page is enough, it is the root and contains the gap.
 /// Otherwise the pages have no gap, because the root is one level higher.
-fn pack_level(
+fn pack_tree_level_with_gap_only_in_root(
     kind: u8,
     cells: Vec<(u64, Vec<u8>)>,
     page: usize,

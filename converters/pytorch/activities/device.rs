@@ -62,7 +62,7 @@ pub(super) fn find_device_waits_of_host(
     let launches = DeviceEventsByStreamAndLaunch::new(rank);
     let syncs = sync_events_by_correlation(rank);
     for (index, item) in rank.items.iter().enumerate() {
-        if rank.role_of_interval(item) != HostIntervalKind::Runtime
+        if rank.kind_of_host_interval(item) != HostIntervalKind::Runtime
             || !is_blocking_call(rank.event_name(item.event))
         {
             continue;
@@ -74,8 +74,8 @@ pub(super) fn find_device_waits_of_host(
             .and_then(|i| stream_of_sync_event(rank, syncs[i].1));
         // The launched event that ended last. If the capture names a stream, only events on it count.
         let last = match stream {
-            Some(stream) => launches.last_event_before(stream, item.start),
-            None => launches.last_event_to_end(rank, item.start, item.end),
+            Some(stream) => launches.last_event_on_stream_launched_before(stream, item.start),
+            None => launches.last_event_ended_on_any_stream(rank, item.start, item.end),
         };
         let Some(device) = last else { continue };
         let end = rank.devices[device as usize].end.min(item.end);
@@ -197,13 +197,13 @@ pub(super) fn create_device_activities(
         }
         previous.1 = pieces;
     }
-    stream_waits(rank, &placed, activities, found);
-    link_collectives(rank, calls, &placed, activities, found);
+    add_stream_wait_dependencies(rank, &placed, activities, found);
+    link_collectives_to_stream_work(rank, calls, &placed, activities, found);
     placed
 }
 
 /// Adds dependencies between streams from `cudaStreamWaitEvent` calls, if the profiler recorded them.
-fn stream_waits(
+fn add_stream_wait_dependencies(
     rank: &JoinedRankCapture,
     placed: &[u32],
     activities: &mut RankActivitiesAndDependencies,
@@ -232,8 +232,9 @@ fn stream_waits(
         let (Some(recorded), Some(waited)) = (recorded, start_of(event.correlation)) else {
             continue;
         };
-        let source = launches.last_event_before(on, recorded);
-        let target = launches.first_event_after(rank.details_of_event(event).stream, waited);
+        let source = launches.last_event_on_stream_launched_before(on, recorded);
+        let target = launches
+            .first_event_on_stream_launched_after(rank.details_of_event(event).stream, waited);
         if let (Some(source), Some(target)) = (source, target) {
             found.stream_waits += 1;
             activities.add_dependency(placed[source as usize], placed[target as usize]);
@@ -243,7 +244,7 @@ fn stream_waits(
 
 /// Adds the dependencies of collectives. A collective waits for earlier work on the caller's stream, and the first
 /// kernel that uses the result waits for the collective.
-fn link_collectives(
+fn link_collectives_to_stream_work(
     rank: &JoinedRankCapture,
     calls: &CommCalls,
     placed: &[u32],
@@ -286,15 +287,18 @@ fn link_collectives(
             found.stream_waits += 1;
             activities.add_dependency(placed[device as usize], own);
         }
-        let user = uses.uses_of_call(rank, call).find_map(|item| {
-            let end = rank.items[item as usize].end;
-            let from = by_launch.partition_point(|&(launch, _)| launch < item);
-            let &(launch, device) = by_launch.get(from)?;
-            let inside = &rank.items[launch as usize];
-            let launched = inside.thread == rank.items[item as usize].thread && inside.start < end;
-            // A kernel that started before the collective ended did not wait for it.
-            (launched && rank.devices[device as usize].start >= call.end).then_some(device)
-        });
+        let user = uses
+            .find_host_intervals_using_results(rank, call)
+            .find_map(|item| {
+                let end = rank.items[item as usize].end;
+                let from = by_launch.partition_point(|&(launch, _)| launch < item);
+                let &(launch, device) = by_launch.get(from)?;
+                let inside = &rank.items[launch as usize];
+                let launched =
+                    inside.thread == rank.items[item as usize].thread && inside.start < end;
+                // A kernel that started before the collective ended did not wait for it.
+                (launched && rank.devices[device as usize].start >= call.end).then_some(device)
+            });
         if let Some(device) = user {
             found.first_use += 1;
             activities.add_dependency(own, placed[device as usize]);
@@ -302,7 +306,7 @@ fn link_collectives(
         }
         // A Kineto trace without a host trace names no storages, so only times can show which
         // kernel waited.
-        let timed = kernels_waiting_for_call(rank, call, &streams);
+        let timed = find_kernels_waiting_for_comm_call(rank, call, &streams);
         match timed.len() {
             0 => found.unawaited += 1,
             _ => found.by_time += 1,
@@ -318,7 +322,7 @@ const AT_ONCE: i64 = 20_000;
 
 /// Returns the kernels that waited for `call`. Such a kernel was launched before the call ended, and began right after
 /// it, on a stream that was idle when the call ended. `communicating` lists the streams on which communication runs.
-fn kernels_waiting_for_call(
+fn find_kernels_waiting_for_comm_call(
     rank: &JoinedRankCapture,
     call: &CommCall,
     communicating: &[i64],
@@ -376,7 +380,7 @@ impl DeviceEventsByStreamAndLaunch {
         Self { list, streams }
     }
 
-    fn last_event_before(&self, stream: i64, time: i64) -> Option<u32> {
+    fn last_event_on_stream_launched_before(&self, stream: i64, time: i64) -> Option<u32> {
         let after = self
             .list
             .partition_point(|&(s, at, _)| (s, at) < (stream, time));
@@ -384,7 +388,7 @@ impl DeviceEventsByStreamAndLaunch {
         (found == stream).then_some(device)
     }
 
-    fn first_event_after(&self, stream: i64, time: i64) -> Option<u32> {
+    fn first_event_on_stream_launched_after(&self, stream: i64, time: i64) -> Option<u32> {
         let from = self
             .list
             .partition_point(|&(s, at, _)| (s, at) < (stream, time));
@@ -394,7 +398,7 @@ impl DeviceEventsByStreamAndLaunch {
 
     /// Returns the event on any stream that was the last to end at or before `until`. Ignores events launched after
     /// `launched`.
-    fn last_event_to_end(
+    fn last_event_ended_on_any_stream(
         &self,
         rank: &JoinedRankCapture,
         launched: i64,
@@ -403,7 +407,7 @@ impl DeviceEventsByStreamAndLaunch {
         let candidates = self
             .streams
             .iter()
-            .filter_map(|&stream| self.last_event_before(stream, launched));
+            .filter_map(|&stream| self.last_event_on_stream_launched_before(stream, launched));
         candidates
             .filter(|&device| rank.devices[device as usize].end <= until)
             .max_by_key(|&device| (rank.devices[device as usize].end, device))
@@ -413,7 +417,7 @@ impl DeviceEventsByStreamAndLaunch {
 fn runtime_calls_by_correlation(rank: &JoinedRankCapture) -> Vec<(u64, u32)> {
     let runtime = rank.items.iter().enumerate();
     let runtime =
-        runtime.filter(|(_, item)| rank.role_of_interval(item) == HostIntervalKind::Runtime);
+        runtime.filter(|(_, item)| rank.kind_of_host_interval(item) == HostIntervalKind::Runtime);
     let mut list: Vec<(u64, u32)> = runtime
         .map(|(i, item)| (rank.events[item.event as usize].correlation, i as u32))
         .collect();

@@ -5,7 +5,7 @@ use super::super::rank_timeline::{JoinedRankCapture, NONE};
 use super::thread_chains::ActivitiesByThread;
 use super::{
     HostOrDeviceActivity, InferredDependencyCounts, RankActivitiesAndDependencies,
-    find_worker_threads,
+    flag_worker_threads,
 };
 
 /// Adds a dependency for each thread that starts, or continues after a pause, when another thread has
@@ -18,14 +18,14 @@ pub(super) fn link_handoffs(
     activities: &mut RankActivitiesAndDependencies,
     found: &mut InferredDependencyCounts,
 ) {
-    let workers = find_worker_threads(rank, calls);
+    let workers = flag_worker_threads(rank, calls);
     let free: Vec<u32> = (0..rank.threads.len() as u32)
         .filter(|&thread| !workers[thread as usize])
         .collect();
     if free.len() < 2 {
         return;
     }
-    let gaps = find_thread_gaps(chains, &free, &activities.list);
+    let gaps = find_long_thread_gaps_and_starts(chains, &free, &activities.list);
     let works: usize = free
         .iter()
         .map(|&thread| chains.activities_of(thread).len())
@@ -64,7 +64,7 @@ pub(super) fn link_handoffs(
 }
 
 /// Returns the gaps that are longer than Python usually leaves, and the start of every thread except the first.
-fn find_thread_gaps(
+fn find_long_thread_gaps_and_starts(
     chains: &ActivitiesByThread,
     free: &[u32],
     list: &[HostOrDeviceActivity],
@@ -157,12 +157,12 @@ impl SeveralThreadsActivitiesByEnd {
 mod tests {
     use super::super::ActivityKindAndIndex;
     use super::*;
-    use crate::pytorch::stream::damage::pseudo_random;
+    use crate::pytorch::stream::damage::build_pseudo_random_generator;
 
     /// For each thread, the merged list must give the same last end as a search through all other threads.
     #[test]
     fn the_last_end_of_other_threads_is_that_of_a_search_in_each() {
-        let mut below = pseudo_random(3);
+        let mut below = build_pseudo_random_generator(3);
         for threads in 2..6 {
             let mut list = Vec::new();
             let mut chains = vec![Vec::new(); threads];

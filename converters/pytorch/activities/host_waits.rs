@@ -43,7 +43,7 @@ const DEEPEST: usize = 16;
 
 /// Records when each call's result becomes usable. The worker may first copy the result into place, so the result may
 /// become usable after the call's end.
-pub(super) fn set_done(rank: &JoinedRankCapture, calls: &mut CommCalls) {
+pub(super) fn record_when_call_results_are_usable(rank: &JoinedRankCapture, calls: &mut CommCalls) {
     for (worker, list) in group_calls_by_worker(calls) {
         let range = rank.threads[worker as usize].items.clone();
         let items = &rank.items[range.start as usize..range.end as usize];
@@ -97,7 +97,7 @@ pub(super) fn segment_at(
 }
 
 /// Finds when the host waited for its own communication, and the calls on which it blocked.
-pub(super) fn find_host_waits(
+pub(super) fn find_host_waits_for_communication(
     rank: &JoinedRankCapture,
     calls: &CommCalls,
     found: &mut InferredDependencyCounts,
@@ -170,7 +170,7 @@ fn find_message_wait(
     let segment = segment_at(segments, call.end);
     let owner = segment.and_then(|segment| rank.items.get(segment.owner as usize));
     if owner.is_some_and(|item| {
-        rank.role_of_interval(item) != HostIntervalKind::Annotation && item.end > call.end
+        rank.kind_of_host_interval(item) != HostIntervalKind::Annotation && item.end > call.end
     }) {
         return None;
     }
@@ -198,7 +198,7 @@ fn find_idle_wait(
         .filter(|segment| segment.from < call.done)?;
     let idles = |segment: &InnermostIntervalSegment| {
         let own = rank.items.get(segment.owner as usize);
-        own.is_none_or(|item| rank.role_of_interval(item) == HostIntervalKind::Annotation)
+        own.is_none_or(|item| rank.kind_of_host_interval(item) == HostIntervalKind::Annotation)
     };
     let asker = rank.items[call.item as usize];
     // Operators that enclose the requesting operator end after it and do nothing else, so count them as idle time.
@@ -251,7 +251,7 @@ impl CallResultUses {
 
     /// Returns the host intervals that use a result of `call` and start after the call's operator,
     /// sorted by start.
-    pub fn uses_of_call<'a>(
+    pub fn find_host_intervals_using_results<'a>(
         &'a self,
         rank: &'a JoinedRankCapture,
         call: &'a CommCall,
@@ -286,7 +286,7 @@ impl CallResultUses {
         segments: &[Vec<InnermostIntervalSegment>],
     ) -> Option<HostWait> {
         let call = &calls.list[index];
-        for i in self.uses_of_call(rank, call) {
+        for i in self.find_host_intervals_using_results(rank, call) {
             let item = &rank.items[i as usize];
             if item.thread == call.worker {
                 continue;

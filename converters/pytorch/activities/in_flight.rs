@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 type HostCommLanesByFreeTime = BinaryHeap<Reverse<(i64, u32)>>;
 
 /// Creates an activity, with its dependencies, for every call that the host executed.
-pub(super) fn create_in_flight_activities(
+pub(super) fn create_activities_of_host_calls(
     rank: &JoinedRankCapture,
     calls: &CommCalls,
     chains: &ActivitiesByThread,

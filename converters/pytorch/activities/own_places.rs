@@ -50,7 +50,7 @@ pub(super) struct OwnWorkPositionAmongChildren {
 }
 
 /// Returns, for each host interval, the position of its own work among its children.
-pub(super) fn find_own_work_positions(
+pub(super) fn find_own_work_position_among_children(
     rank: &JoinedRankCapture,
 ) -> Vec<OwnWorkPositionAmongChildren> {
     let on_host = rank.devices.is_empty();
@@ -79,7 +79,7 @@ pub(super) fn find_own_work_positions(
         if launched[around] {
             continue;
         }
-        if crosses || rank.role_of_interval(item) == HostIntervalKind::Runtime {
+        if crosses || rank.kind_of_host_interval(item) == HostIntervalKind::Runtime {
             place.span.1 = place.span.1.min(item.start).max(place.span.0);
             launched[around] = true;
         } else {
@@ -102,7 +102,7 @@ pub(super) fn find_own_work_positions(
         });
         let place = &mut places[index];
         place.part_of = part_of;
-        let is_operator = rank.role_of_interval(item) == HostIntervalKind::Operator;
+        let is_operator = rank.kind_of_host_interval(item) == HostIntervalKind::Operator;
         if part_of.is_none()
             && is_operator
             && place.children > 0
@@ -121,11 +121,11 @@ fn is_view_or_allocation(rank: &JoinedRankCapture, item: usize) -> bool {
     let item = &rank.items[item];
     let plain = rank.item_name(item).strip_prefix("aten::");
     let helps = |plain| is_view(plain) || ALLOCATORS.binary_search(&plain).is_ok();
-    rank.role_of_interval(item) == HostIntervalKind::Operator && plain.is_some_and(helps)
+    rank.kind_of_host_interval(item) == HostIntervalKind::Operator && plain.is_some_and(helps)
 }
 
 /// Returns the host intervals of a thread, sorted by position.
-pub(super) fn order_host_intervals(
+pub(super) fn sort_host_intervals_by_position(
     rank: &JoinedRankCapture,
     items: std::ops::Range<u32>,
     places: &[OwnWorkPositionAmongChildren],
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn helpers_are_in_order() {
+    fn allocator_names_are_sorted() {
         assert!(ALLOCATORS.is_sorted());
     }
 }

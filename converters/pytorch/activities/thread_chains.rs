@@ -19,17 +19,17 @@ impl ActivityEndUpperBounds {
             latest: vec![i64::MAX; rank.items.len()],
         };
         for call in calls.list.iter().filter(|call| call.worker != NONE) {
-            this.bound_interval_end(call.item, call.launched);
+            this.lower_interval_end_bound(call.item, call.launched);
         }
         for device in &rank.devices {
             if let Some(launch) = rank.items.get(device.launch as usize) {
-                this.bound_interval_end(device.launch, device.start.max(launch.start));
+                this.lower_interval_end_bound(device.launch, device.start.max(launch.start));
             }
         }
         this
     }
 
-    fn bound_interval_end(&mut self, item: u32, time: i64) {
+    fn lower_interval_end_bound(&mut self, item: u32, time: i64) {
         let latest = &mut self.latest[item as usize];
         *latest = (*latest).min(time);
     }
@@ -39,7 +39,7 @@ impl ActivityEndUpperBounds {
 pub(super) struct ActivitiesByThread(Vec<Vec<u32>>);
 
 /// Chooses when each host interval's activity happens, and orders the activities of each thread.
-pub(super) fn build_thread_chains(
+pub(super) fn place_activities_in_thread_chains(
     rank: &JoinedRankCapture,
     calls: &CommCalls,
     bounds: ActivityEndUpperBounds,
@@ -54,7 +54,7 @@ pub(super) fn build_thread_chains(
     }
     // For each host interval, choose the longest stretch of its own time that contains no wait and falls between the
     // child calls on either side of its position.
-    let places = own_places::find_own_work_positions(rank);
+    let places = own_places::find_own_work_position_among_children(rank);
     let of_launch = |item: usize| match bounds.latest[item] {
         // The host interval launched its work before the position of its own work, so use the time up to the launch.
         latest if latest < places[item].span.0 => (rank.items[item].start, latest),
@@ -71,7 +71,7 @@ pub(super) fn build_thread_chains(
                 span,
                 ..
             } => span,
-            _ if !is_work(rank.role_of_interval(&rank.items[item])) => {
+            _ if !is_work(rank.kind_of_host_interval(&rank.items[item])) => {
                 (rank.items[item].start, rank.items[item].start)
             }
             _ => (of_launch(item).0, of_launch(item).0),
@@ -101,7 +101,7 @@ pub(super) fn build_thread_chains(
                 return;
             };
             let own = &places[segment.owner as usize];
-            if !is_work(rank.role_of_interval(item)) || own.is_whole || own.part_of.is_some() {
+            if !is_work(rank.kind_of_host_interval(item)) || own.is_whole || own.part_of.is_some() {
                 return;
             }
             while carved.get(next).is_some_and(|&(_, to)| to <= segment.from) {
@@ -163,7 +163,8 @@ pub(super) fn build_thread_chains(
         .reserve_exact(most + rank.devices.len() + waited);
     let mut chains = Vec::with_capacity(rank.threads.len());
     for (thread, own) in rank.threads.iter().enumerate() {
-        let mut order = own_places::order_host_intervals(rank, own.items.clone(), &places);
+        let mut order =
+            own_places::sort_host_intervals_by_position(rank, own.items.clone(), &places);
         // Most activities are already in order. Only host intervals that overlap without nesting, or that contain
         // waits, move.
         order.sort_by_key(|&item| place[item as usize]);

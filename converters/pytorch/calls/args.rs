@@ -55,7 +55,7 @@ struct C10dArgPositions {
     splits: Option<(usize, usize)>,
 }
 
-const fn build_c10d_signature(
+const fn build_c10d_arg_positions(
     name: &'static str,
     act: CommOp,
     output: Option<usize>,
@@ -82,7 +82,7 @@ use CommOp::Collective;
 /// Argument positions of the `c10d` operators, from their schemas in PyTorch's
 /// `torch/csrc/distributed/c10d/Ops.cpp`.
 static LAYOUTS: [C10dArgPositions; 18] = [
-    build_c10d_signature(
+    build_c10d_arg_positions(
         "allreduce_",
         Collective(AllReduce),
         Some(0),
@@ -90,7 +90,7 @@ static LAYOUTS: [C10dArgPositions; 18] = [
         None,
         Some(4),
     ),
-    build_c10d_signature(
+    build_c10d_arg_positions(
         "allreduce_coalesced_",
         Collective(AllReduce),
         Some(0),
@@ -98,7 +98,7 @@ static LAYOUTS: [C10dArgPositions; 18] = [
         None,
         Some(3),
     ),
-    build_c10d_signature(
+    build_c10d_arg_positions(
         "broadcast_",
         Collective(Broadcast),
         Some(0),
@@ -106,7 +106,7 @@ static LAYOUTS: [C10dArgPositions; 18] = [
         Some(2),
         Some(4),
     ),
-    build_c10d_signature(
+    build_c10d_arg_positions(
         "reduce_",
         Collective(Reduce),
         Some(0),
@@ -114,7 +114,7 @@ static LAYOUTS: [C10dArgPositions; 18] = [
         Some(3),
         Some(5),
     ),
-    build_c10d_signature(
+    build_c10d_arg_positions(
         "allgather_",
         Collective(AllGather),
         Some(0),
@@ -122,7 +122,7 @@ static LAYOUTS: [C10dArgPositions; 18] = [
         None,
         Some(3),
     ),
-    build_c10d_signature(
+    build_c10d_arg_positions(
         "_allgather_base_",
         Collective(AllGather),
         Some(0),
@@ -130,7 +130,7 @@ static LAYOUTS: [C10dArgPositions; 18] = [
         None,
         Some(3),
     ),
-    build_c10d_signature(
+    build_c10d_arg_positions(
         "allgather_coalesced_",
         Collective(AllGather),
         Some(0),
@@ -138,7 +138,7 @@ static LAYOUTS: [C10dArgPositions; 18] = [
         None,
         Some(3),
     ),
-    build_c10d_signature(
+    build_c10d_arg_positions(
         "allgather_into_tensor_coalesced_",
         Collective(AllGather),
         Some(0),
@@ -146,7 +146,7 @@ static LAYOUTS: [C10dArgPositions; 18] = [
         None,
         Some(3),
     ),
-    build_c10d_signature(
+    build_c10d_arg_positions(
         "reduce_scatter_",
         Collective(ReduceScatter),
         Some(0),
@@ -154,7 +154,7 @@ static LAYOUTS: [C10dArgPositions; 18] = [
         None,
         Some(4),
     ),
-    build_c10d_signature(
+    build_c10d_arg_positions(
         "_reduce_scatter_base_",
         Collective(ReduceScatter),
         Some(0),
@@ -162,7 +162,7 @@ static LAYOUTS: [C10dArgPositions; 18] = [
         None,
         Some(4),
     ),
-    build_c10d_signature(
+    build_c10d_arg_positions(
         "reduce_scatter_tensor_coalesced_",
         Collective(ReduceScatter),
         Some(0),
@@ -170,7 +170,7 @@ static LAYOUTS: [C10dArgPositions; 18] = [
         None,
         Some(4),
     ),
-    build_c10d_signature(
+    build_c10d_arg_positions(
         "gather_",
         Collective(Gather),
         Some(0),
@@ -178,7 +178,7 @@ static LAYOUTS: [C10dArgPositions; 18] = [
         Some(3),
         Some(4),
     ),
-    build_c10d_signature(
+    build_c10d_arg_positions(
         "scatter_",
         Collective(Scatter),
         Some(0),
@@ -188,7 +188,7 @@ static LAYOUTS: [C10dArgPositions; 18] = [
     ),
     C10dArgPositions {
         splits: Some((3, 4)),
-        ..build_c10d_signature(
+        ..build_c10d_arg_positions(
             "alltoall_base_",
             Collective(AllToAll),
             Some(0),
@@ -197,7 +197,7 @@ static LAYOUTS: [C10dArgPositions; 18] = [
             Some(5),
         )
     },
-    build_c10d_signature(
+    build_c10d_arg_positions(
         "alltoall_",
         Collective(AllToAll),
         Some(0),
@@ -205,17 +205,17 @@ static LAYOUTS: [C10dArgPositions; 18] = [
         None,
         Some(3),
     ),
-    build_c10d_signature("barrier", Collective(Barrier), None, None, None, Some(3)),
-    build_c10d_signature("send", CommOp::Send, None, Some(0), Some(2), None),
-    build_c10d_signature("recv_", CommOp::Receive, Some(0), None, Some(2), None),
+    build_c10d_arg_positions("barrier", Collective(Barrier), None, None, None, Some(3)),
+    build_c10d_arg_positions("send", CommOp::Send, None, Some(0), Some(2), None),
+    build_c10d_arg_positions("recv_", CommOp::Receive, Some(0), None, Some(2), None),
 ];
 
 /// Returns the operation of the operator `name` without parsing arguments.
 pub(super) fn comm_op_of_operator(name: &str) -> Option<CommOp> {
-    find_signature(name).map(|layout| layout.act)
+    find_c10d_arg_positions(name).map(|layout| layout.act)
 }
 
-fn find_signature(name: &str) -> Option<&'static C10dArgPositions> {
+fn find_c10d_arg_positions(name: &str) -> Option<&'static C10dArgPositions> {
     let name = name.strip_prefix("c10d::")?;
     LAYOUTS.iter().find(|layout| layout.name == name)
 }
@@ -226,7 +226,7 @@ pub(super) fn parse_comm_call(
     inputs: &str,
     types: &str,
 ) -> Option<(CommOp, CommCallArgs)> {
-    let layout = find_signature(name)?;
+    let layout = find_c10d_arg_positions(name)?;
     let values: Value = serde_json::from_str(inputs).ok()?;
     let at = |place: Option<usize>| place.and_then(|i| values.get(i));
     let (mut out, mut input) = (
@@ -256,17 +256,17 @@ pub(super) fn parse_comm_call(
     let uneven = layout.splits.is_some_and(|(a, b)| {
         [a, b]
             .iter()
-            .any(|&i| values.get(i).is_some_and(sizes_differ))
+            .any(|&i| values.get(i).is_some_and(split_sizes_differ))
     });
     let exchanged = match layout.act {
         Collective(AllToAll) => (
-            bytes_per_member(
+            all_to_all_bytes_per_member(
                 layout.splits.map(|at| at.1),
                 layout.input,
                 &values,
                 input.bytes,
             ),
-            bytes_per_member(
+            all_to_all_bytes_per_member(
                 layout.splits.map(|at| at.0),
                 layout.output,
                 &values,
@@ -294,7 +294,7 @@ pub(super) fn parse_comm_call(
             sends: exchanged.0,
             receives: exchanged.1,
             uneven: uneven || matches!(name, "c10d::alltoall_") && input.sizes_differ,
-            members: member_count(name, layout, &values),
+            members: group_size_from_splits_or_tensors(name, layout, &values),
             results: out.storages,
             by_name: false,
         },
@@ -303,7 +303,7 @@ pub(super) fn parse_comm_call(
 
 /// Returns how many of an all-to-all's `bytes` go to each member. The result is empty if all members get equal parts.
 /// `splits` and `tensors` are the argument positions of the split sizes and of the tensor list.
-fn bytes_per_member(
+fn all_to_all_bytes_per_member(
     splits: Option<usize>,
     tensors: Option<usize>,
     values: &Value,
@@ -338,7 +338,11 @@ pub(super) fn split_in_proportion(sizes: &[u64], bytes: u64) -> Option<Vec<u64>>
 
 /// Returns the group's size: the number of splits, or the length of a tensor list that has one
 /// tensor per member.
-fn member_count(name: &str, layout: &C10dArgPositions, values: &Value) -> Option<u32> {
+fn group_size_from_splits_or_tensors(
+    name: &str,
+    layout: &C10dArgPositions,
+    values: &Value,
+) -> Option<u32> {
     let length = |place: usize| {
         let list = values.get(place)?.as_array()?;
         u32::try_from(list.len()).ok().filter(|&count| count > 0)
@@ -353,7 +357,7 @@ fn member_count(name: &str, layout: &C10dArgPositions, values: &Value) -> Option
 impl CommCallArgs {
     /// Returns the number of group members: the ratio of the larger size to the smaller. Returns `None` if this kind of
     /// collective has no fixed ratio.
-    pub fn shown_members(&self, kind: CollectiveKind) -> Option<u32> {
+    pub fn member_count_from_size_ratio(&self, kind: CollectiveKind) -> Option<u32> {
         let ratio = |more: u64, less: u64| {
             let count = (less > 0 && more.is_multiple_of(less)).then(|| more / less)?;
             u32::try_from(count).ok().filter(|&count| count > 0)
@@ -412,7 +416,7 @@ pub fn first_dtype(types: &str) -> Option<Dtype> {
     Dtype::from_name(rest.split_once(')')?.0)
 }
 
-fn sizes_differ(splits: &Value) -> bool {
+fn split_sizes_differ(splits: &Value) -> bool {
     splits
         .as_array()
         .is_some_and(|list| list.windows(2).any(|pair| pair[0] != pair[1]))
@@ -509,9 +513,9 @@ mod tests {
             bytes_out: 160,
             ..CommCallArgs::default()
         };
-        assert_eq!(gathered.shown_members(AllGather), Some(4));
-        assert_eq!(gathered.shown_members(AllReduce), None);
-        assert_eq!(gathered.shown_members(ReduceScatter), None);
+        assert_eq!(gathered.member_count_from_size_ratio(AllGather), Some(4));
+        assert_eq!(gathered.member_count_from_size_ratio(AllReduce), None);
+        assert_eq!(gathered.member_count_from_size_ratio(ReduceScatter), None);
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(super) fn append_device_calls(
     let launches = communicating
         .iter()
         .map(|&(i, _)| &rank.devices[i as usize])
-        .filter(|device| device.launch != NONE && !is_of_graph(rank, device))
+        .filter(|device| device.launch != NONE && !is_kernel_of_launched_graph(rank, device))
         .map(|device| {
             (
                 device.launch,
@@ -55,7 +55,7 @@ pub(super) fn append_device_calls(
     let deferred = RequestsByExecutingLaunch::find_deferred_requests(rank, &launches.collect());
     for &request in &deferred.unlaunched {
         let requested = CommRecordsAroundLaunch::from_request(request)
-            .recorded_calls(rank)
+            .parse_recorded_or_operator_calls(rank)
             .into_iter();
         let names = requested.map(|(item, ..)| rank.item_name(&rank.items[item as usize]));
         calls.never_ran.extend(names.map(str::to_owned));
@@ -74,7 +74,7 @@ pub(super) fn append_device_calls(
                 // The kernel's own arguments are more specific than the records around its launch, so ignore the
                 // latter.
                 true => Vec::new(),
-                false => launched_calls(rank, device.launch, &context, &deferred),
+                false => calls_executed_by_launch(rank, device.launch, &context, &deferred),
             };
         // One graph launch runs many kernels, each a separate call, so do not merge kernels without a recorded call.
         let alone = made.is_empty();
@@ -107,7 +107,7 @@ pub(super) fn append_device_calls(
                     item,
                     rf_id: ids
                         .get_or_insert_with(|| OperatorIdsByStart::new(rank))
-                        .operator_id(rank, item),
+                        .find_item_or_preceding_operator_id(rank, item),
                     act,
                     asked,
                     group: NONE,
@@ -128,7 +128,7 @@ pub(super) fn append_device_calls(
     let named = |call: CommCall| {
         let ids = ids.get_or_insert_with(|| OperatorIdsByStart::new(rank));
         CommCall {
-            rf_id: ids.operator_id(rank, call.item),
+            rf_id: ids.find_item_or_preceding_operator_id(rank, call.item),
             ..call
         }
     };
@@ -138,17 +138,17 @@ pub(super) fn append_device_calls(
 
 /// Returns the calls that `launch` executes: the requests around it, which `context` describes, or else the requests
 /// deferred to it.
-fn launched_calls(
+fn calls_executed_by_launch(
     rank: &JoinedRankCapture,
     launch: u32,
     context: &CommRecordsAroundLaunch,
     deferred: &RequestsByExecutingLaunch,
 ) -> Vec<(u32, CommOp, CommCallArgs)> {
-    let mut calls = context.recorded_calls(rank);
+    let mut calls = context.parse_recorded_or_operator_calls(rank);
     if context.is_empty() {
         let requests = deferred.requests_executed_by_launch(launch).iter();
         calls.extend(requests.flat_map(|&request| {
-            CommRecordsAroundLaunch::from_request(request).recorded_calls(rank)
+            CommRecordsAroundLaunch::from_request(request).parse_recorded_or_operator_calls(rank)
         }));
     }
     calls
@@ -165,7 +165,7 @@ fn calls_without_kernels(
     let mut dropped: Vec<CommCall> = Vec::new();
     for &launch in &rank.dropped {
         let context = CommRecordsAroundLaunch::from_launch_interval(rank, launch);
-        let made = launched_calls(rank, launch, &context, deferred);
+        let made = calls_executed_by_launch(rank, launch, &context, deferred);
         let at = rank.items[launch as usize].end;
         for (item, act, asked) in made {
             // A call may launch several communication kernels, and also other kernels, so count each
@@ -196,7 +196,7 @@ fn calls_without_kernels(
 
 /// Returns true if a kernel belongs to a launched graph. The graph's requests were made earlier,
 /// when the graph was captured.
-fn is_of_graph(rank: &JoinedRankCapture, device: &DeviceInterval) -> bool {
+fn is_kernel_of_launched_graph(rank: &JoinedRankCapture, device: &DeviceInterval) -> bool {
     is_graph_launch(rank.event_name(rank.items[device.launch as usize].event))
 }
 
@@ -219,7 +219,7 @@ impl OperatorIdsByStart {
     }
 
     /// Returns the id of `item`, or of the last operator that began before it.
-    fn operator_id(&self, rank: &JoinedRankCapture, item: u32) -> u64 {
+    fn find_item_or_preceding_operator_id(&self, rank: &JoinedRankCapture, item: u32) -> u64 {
         let item = &rank.items[item as usize];
         let own = rank.events[item.event as usize].rf_id;
         if own != 0 {
@@ -239,7 +239,8 @@ fn comm_call_of_kernel(
 ) -> Option<(CommOp, CommCallArgs)> {
     let event = &rank.events[device.event as usize];
     let args = rank.args_of(event);
-    if let Some(told) = args.and_then(|args| call_of(None, Some(args))) {
+    if let Some(told) = args.and_then(|args| parse_call_from_attrs_or_kineto_args(None, Some(args)))
+    {
         return Some(told);
     }
     let kind = kind?;
@@ -247,7 +248,7 @@ fn comm_call_of_kernel(
         .items
         .get(rank.operator_of_device_event(device) as usize);
     let node = operator.and_then(|item| rank.host.nodes.get(item.host as usize));
-    let form = node.map(|node| rank.host.form_of_node(node));
+    let form = node.map(|node| rank.host.shared_properties_of_node(node));
     let bytes = form.map_or(0, |form| form.bytes_in);
     Some((
         CommOp::Collective(kind),
@@ -321,7 +322,10 @@ impl CommRecordsAroundLaunch {
         this
     }
 
-    fn recorded_calls(&self, rank: &JoinedRankCapture) -> Vec<(u32, CommOp, CommCallArgs)> {
+    fn parse_recorded_or_operator_calls(
+        &self,
+        rank: &JoinedRankCapture,
+    ) -> Vec<(u32, CommOp, CommCallArgs)> {
         let recorded = self.records.iter();
         let mut made: Vec<_> = recorded
             .filter_map(|&i| parse_recorded_call(rank, i).map(|(act, asked)| (i, act, asked)))
@@ -341,7 +345,7 @@ impl CommRecordsAroundLaunch {
         match &mut made[..] {
             [] => {
                 let mut named = self.records.iter();
-                let group = named.find_map(|&record| recorded_group(rank, record));
+                let group = named.find_map(|&record| find_recorded_group_name(rank, record));
                 made.push((self.operator, act, CommCallArgs { group, ..asked }));
             }
             // Only the operator states the root and the result's storages, so add them to the
@@ -372,7 +376,7 @@ impl CommRecordsAroundLaunch {
         let kind = comm_kind_of_interval(rank.item_name(item))?.collective_kind()?;
         let form = rank
             .host
-            .form_of_node(rank.host.nodes.get(item.host as usize)?);
+            .shared_properties_of_node(rank.host.nodes.get(item.host as usize)?);
         let asked = CommCallArgs {
             bytes_in: form.bytes_in,
             dtype: args::first_dtype(rank.host.texts.get(form.types_in)),
@@ -408,12 +412,12 @@ pub(super) fn parse_recorded_call(
     let host = rank.host.nodes.get(item.host as usize);
     let host = host.and_then(|node| rank.host.args.get(node.args as usize));
     let kineto = rank.args_of(event);
-    call_of(host.map(|args| &args.attrs[..]), kineto)
+    parse_call_from_attrs_or_kineto_args(host.map(|args| &args.attrs[..]), kineto)
 }
 
 /// Returns the group that a `record_param_comms` names in its attributes. Before schema 1.1.0, it is named only among
 /// the inputs.
-pub(super) fn recorded_group(rank: &JoinedRankCapture, index: u32) -> Option<String> {
+pub(super) fn find_recorded_group_name(rank: &JoinedRankCapture, index: u32) -> Option<String> {
     if let Some((_, asked)) = parse_recorded_call(rank, index) {
         return asked.group;
     }
@@ -425,7 +429,7 @@ pub(super) fn recorded_group(rank: &JoinedRankCapture, index: u32) -> Option<Str
 
 /// Parses the arguments of a call, either from the host node's attributes or from the Kineto event's
 /// arguments.
-fn call_of(
+fn parse_call_from_attrs_or_kineto_args(
     host: Option<&[(String, String)]>,
     kineto: Option<&[(String, String)]>,
 ) -> Option<(CommOp, CommCallArgs)> {
@@ -459,7 +463,7 @@ fn call_of(
     let uneven = splits.iter().flatten().any(|list| is_uneven(list));
     let [sends, receives] = match act {
         CommOp::Collective(CollectiveKind::AllToAll) => {
-            let [input, output] = splits.map(|list| split_sizes(&list?));
+            let [input, output] = splits.map(|list| parse_split_size_list(&list?));
             let bytes = [inputs, outputs].map(|elements| elements.saturating_mul(size));
             let of = |sizes: Option<Vec<u64>>, bytes| args::split_in_proportion(&sizes?, bytes);
             [of(input, bytes[0]), of(output, bytes[1])]
@@ -500,7 +504,7 @@ fn call_of(
 }
 
 /// Parses a list such as `[4, 8]`; returns `None` if it is truncated.
-fn split_sizes(list: &str) -> Option<Vec<u64>> {
+fn parse_split_size_list(list: &str) -> Option<Vec<u64>> {
     let inner = list.trim_matches(['[', ']']).trim();
     if inner.is_empty() {
         return Some(Vec::new());
@@ -584,9 +588,9 @@ mod tests {
         assert!(!is_uneven("[]"));
         assert!(!is_uneven("[4, 4]"));
         assert!(is_uneven("[4, 8]"));
-        assert_eq!(split_sizes("[4, 8]"), Some(vec![4, 8]));
-        assert_eq!(split_sizes("[]"), Some(vec![]));
+        assert_eq!(parse_split_size_list("[4, 8]"), Some(vec![4, 8]));
+        assert_eq!(parse_split_size_list("[]"), Some(vec![]));
         // The profiler truncates long lists.
-        assert_eq!(split_sizes("[4, 8, ...]"), None);
+        assert_eq!(parse_split_size_list("[4, 8, ...]"), None);
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn find_host_calls(rank: &JoinedRankCapture) -> CommCalls {
         let name = rank.item_name(item);
         if args::comm_op_of_operator(name).is_some() {
             askers.push((rank.events[item.event as usize].rf_id, i as u32));
-        } else if comm_kind_of_operator(name).is_some() && !launches_kernels(rank) {
+        } else if comm_kind_of_operator(name).is_some() && !rank_has_device_work(rank) {
             calls.never_ran.push(name.to_owned());
         }
     }
@@ -44,7 +44,7 @@ pub(super) fn find_host_calls(rank: &JoinedRankCapture) -> CommCalls {
     for (&(rf_id, item), flights) in askers.iter().zip(&flights) {
         let name = rank.item_name(&rank.items[item as usize]);
         if flights.is_empty() {
-            if !launches_kernels(rank) {
+            if !rank_has_device_work(rank) {
                 calls.never_ran.push(name.to_owned());
             }
             continue;
@@ -58,8 +58,8 @@ pub(super) fn find_host_calls(rank: &JoinedRankCapture) -> CommCalls {
 }
 
 /// Returns true if the host launched anything on a device. If so, kernels execute the calls.
-fn launches_kernels(rank: &JoinedRankCapture) -> bool {
-    rank.has_device_work()
+fn rank_has_device_work(rank: &JoinedRankCapture) -> bool {
+    rank.has_run_or_launched_device_work()
 }
 
 fn build_host_comm_call(
@@ -75,9 +75,9 @@ fn build_host_comm_call(
     // Functional operators wrap the `c10d` operator and carry the group's name.
     asked.group = rank
         .ancestors_of(index)
-        .find_map(|i| enclosing_group_name(rank, i));
+        .find_map(|i| parse_functional_operator_group_name(rank, i));
     if asked.group.is_none() {
-        asked.group = recorded_group(rank, index);
+        asked.group = find_group_name_in_operator_record(rank, index);
     }
     // A coalesced operation has several intervals, and ends with the last of them.
     let last = flights.iter().max_by_key(|flight| flight.end)?;
@@ -91,7 +91,9 @@ fn build_host_comm_call(
     let (start, end) = if by_caller {
         (item.start, last.end)
     } else {
-        let moving = flights.iter().map(|flight| transfer_interval(rank, flight));
+        let moving = flights
+            .iter()
+            .map(|flight| find_longest_operator_free_transfer_time(rank, flight));
         moving.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?
     };
     Some(CommCall {
@@ -117,15 +119,15 @@ fn build_host_comm_call(
 }
 
 /// Returns the group name in a `record_param_comms` inside the operator.
-fn recorded_group(rank: &JoinedRankCapture, operator: u32) -> Option<String> {
+fn find_group_name_in_operator_record(rank: &JoinedRankCapture, operator: u32) -> Option<String> {
     let end = rank.items[operator as usize].end;
     let inside = rank.items.iter().enumerate().skip(operator as usize + 1);
     let mut inside = inside.take_while(|(_, item)| item.start < end).take(16);
     let (record, _) = inside.find(|(_, item)| rank.item_name(item) == "record_param_comms")?;
-    super::device::recorded_group(rank, record as u32)
+    super::device::find_recorded_group_name(rank, record as u32)
 }
 
-fn enclosing_group_name(rank: &JoinedRankCapture, item: u32) -> Option<String> {
+fn parse_functional_operator_group_name(rank: &JoinedRankCapture, item: u32) -> Option<String> {
     let item = &rank.items[item as usize];
     if !rank.item_name(item).starts_with("_c10d_functional::") {
         return None;
@@ -135,7 +137,10 @@ fn enclosing_group_name(rank: &JoinedRankCapture, item: u32) -> Option<String> {
 }
 
 /// Returns when an interval moved data: the longest period in which no operator ran on the interval's worker.
-fn transfer_interval(rank: &JoinedRankCapture, flight: &InFlightGlooInterval) -> (i64, i64) {
+fn find_longest_operator_free_transfer_time(
+    rank: &JoinedRankCapture,
+    flight: &InFlightGlooInterval,
+) -> (i64, i64) {
     let range = rank.threads[flight.thread as usize].items.clone();
     let items = &rank.items[range.start as usize..range.end as usize];
     let first = items.partition_point(|item| item.start < flight.start);

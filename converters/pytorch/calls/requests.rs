@@ -53,7 +53,7 @@ impl RequestsByExecutingLaunch {
             for index in thread.items.clone() {
                 let item = &rank.items[index as usize];
                 let event = &rank.events[item.event as usize];
-                walk.close_ended(item.start, &mut found.unlaunched);
+                walk.close_open_request_if_ended(item.start, &mut found.unlaunched);
                 match roles[event.name as usize] {
                     // Only NCCL itself launches a group's kernels, so an operator of another kind ends
                     // the group.
@@ -61,23 +61,25 @@ impl RequestsByExecutingLaunch {
                         walk.last.clear()
                     }
                     CommRecordOperatorOrLaunch::Other => {}
-                    CommRecordOperatorOrLaunch::Record => walk.open_request(index, NONE, item.end),
+                    CommRecordOperatorOrLaunch::Record => {
+                        walk.open_request_or_add_record_to_open_one(index, NONE, item.end)
+                    }
                     CommRecordOperatorOrLaunch::Operator => {
-                        walk.open_request(NONE, index, item.end)
+                        walk.open_request_or_add_record_to_open_one(NONE, index, item.end)
                     }
                     CommRecordOperatorOrLaunch::Launch => match communicating.get(&index) {
                         Some(true) => {
-                            let requests = walk.take_unlaunched_requests();
+                            let requests = walk.take_requests_executed_by_outside_launch();
                             found.by_launch.insert(index, requests);
                         }
                         Some(false) => walk.mark_open_request_launched(),
                         // The profiler may have dropped the launch of these requests, or a graph capture may have
                         // recorded it.
                         None if launched.binary_search(&index).is_err() => {
-                            if !walk.mark_launched_if_request_open()
+                            if !walk.mark_launched_returning_whether_open()
                                 && rank.has_no_enclosing_operator(index)
                             {
-                                let requests = walk.take_unlaunched_requests();
+                                let requests = walk.take_requests_executed_by_outside_launch();
                                 found.by_launch.insert(index, requests);
                             }
                         }
@@ -85,7 +87,7 @@ impl RequestsByExecutingLaunch {
                     },
                 }
             }
-            walk.close_ended(i64::MAX, &mut found.unlaunched);
+            walk.close_open_request_if_ended(i64::MAX, &mut found.unlaunched);
             found.unlaunched.append(&mut walk.pending);
         }
         found
@@ -127,7 +129,11 @@ struct ThreadRequestLaunchMatcher {
 
 impl ThreadRequestLaunchMatcher {
     /// Closes the open request if it ended by `now`.
-    fn close_ended(&mut self, now: i64, unlaunched: &mut Vec<CommRequestHostIntervalIndices>) {
+    fn close_open_request_if_ended(
+        &mut self,
+        now: i64,
+        unlaunched: &mut Vec<CommRequestHostIntervalIndices>,
+    ) {
         let Some((request, _, own)) = self.open.take_if(|(_, end, _)| *end <= now) else {
             return;
         };
@@ -142,7 +148,7 @@ impl ThreadRequestLaunchMatcher {
     }
 
     /// If an operator is already open, adds the record to its request instead of opening a new one.
-    fn open_request(&mut self, record: u32, operator: u32, end: i64) {
+    fn open_request_or_add_record_to_open_one(&mut self, record: u32, operator: u32, end: i64) {
         match &mut self.open {
             Some((request, ..)) => {
                 if request.record == NONE {
@@ -166,13 +172,13 @@ impl ThreadRequestLaunchMatcher {
         }
     }
 
-    fn mark_launched_if_request_open(&mut self) -> bool {
+    fn mark_launched_returning_whether_open(&mut self) -> bool {
         self.mark_open_request_launched();
         self.open.is_some()
     }
 
     /// Returns the requests that a launch outside all requests executes.
-    fn take_unlaunched_requests(&mut self) -> Vec<CommRequestHostIntervalIndices> {
+    fn take_requests_executed_by_outside_launch(&mut self) -> Vec<CommRequestHostIntervalIndices> {
         if !self.pending.is_empty() {
             self.last = std::mem::take(&mut self.pending);
         }

@@ -7,7 +7,7 @@ use super::super::rank_timeline::JoinedRankCapture;
 pub(super) const FIRST_FLIGHT: i64 = 1000;
 
 /// Returns the names of the lanes as metadata attributes.
-pub fn lane_names(
+pub fn list_lane_name_attributes(
     rank: &JoinedRankCapture,
     activities: &RankActivitiesAndDependencies,
     host_computes: bool,

@@ -39,7 +39,7 @@ pub(super) struct HostAndDeviceActivityEmitter<'a> {
 }
 
 /// Returns, for each form of host node, the element type of the operator's first tensor.
-pub(super) fn operator_dtypes(rank: &JoinedRankCapture) -> Vec<Option<Dtype>> {
+pub(super) fn first_tensor_dtype_of_each_node_form(rank: &JoinedRankCapture) -> Vec<Option<Dtype>> {
     let forms = rank.host.forms.iter();
     forms
         .map(|form| first_dtype(rank.host.texts.get(form.types_in)))
@@ -49,7 +49,7 @@ pub(super) fn operator_dtypes(rank: &JoinedRankCapture) -> Vec<Option<Dtype>> {
 impl<'a> HostAndDeviceActivityEmitter<'a> {
     /// Returns the rank's device work except communication. The FLOPs and bytes are the values
     /// recorded for operators and copies.
-    pub fn iter_computing_kernels(
+    pub fn iter_device_work_except_communication(
         &self,
     ) -> impl Iterator<Item = TimedKernelWithCost> + Clone + use<'a, '_> {
         let work = self.activities.list.iter();
@@ -77,7 +77,7 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
                 let operator = self.rank.operator_of_device_event(own);
                 let cost = self
                     .efforts
-                    .cost_of_device_interval(operator, own, event.name);
+                    .kernel_share_of_operator_cost(operator, own, event.name);
                 (cost, self.compute_dtype(operator))
             }
             _ => {
@@ -114,22 +114,25 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
             ActivityKindAndIndex::Device(device) => {
                 let device = &self.rank.devices[device as usize];
                 if device.launch != NONE {
-                    attributes.push((origin::LAUNCH, self.id_of(device.launch)));
+                    attributes.push((
+                        origin::LAUNCH,
+                        self.node_id_attribute_of_item(device.launch),
+                    ));
                 }
                 (NONE, self.rank.event_name(device.event))
             }
             ActivityKindAndIndex::Call(call) => {
                 let call = &self.calls.list[call as usize];
-                attributes.push((origin::LAUNCH, self.id_of(call.item)));
+                attributes.push((origin::LAUNCH, self.node_id_attribute_of_item(call.item)));
                 (NONE, self.rank.event_name(call.event))
             }
             ActivityKindAndIndex::End(_) => (NONE, "end of the thread"),
         };
         if let Some(item) = self.rank.items.get(item_index as usize) {
             if item.parent != NONE {
-                attributes.push((origin::PARENT, self.id_of(item.parent)));
+                attributes.push((origin::PARENT, self.node_id_attribute_of_item(item.parent)));
             }
-            attributes.extend(self.step_and_python_attributes(item_index, item));
+            attributes.extend(self.changed_step_and_python_attributes(item_index, item));
             let event = &self.rank.events[item.event as usize];
             if event.rf_id != 0 && !self.rank.ordered {
                 attributes.push(("rf_id", AttributeValue::Int(event.rf_id as i64)));
@@ -145,7 +148,7 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
                         attributes.push(("fw_parent", fw_parent));
                     }
                 }
-                let form = self.rank.host.form_of_node(node);
+                let form = self.rank.host.shared_properties_of_node(node);
                 attributes.push(("scope", AttributeValue::Int(i64::from(form.scope))));
                 let texts = &self.rank.host.texts;
                 extra.inputs =
@@ -221,15 +224,16 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
     }
 
     /// Returns the step and the Python call of a host interval where they differ from those of the enclosing interval.
-    fn step_and_python_attributes(
+    fn changed_step_and_python_attributes(
         &self,
         index: u32,
         item: &HostInterval,
     ) -> impl Iterator<Item = NamedAttribute<'static>> + use<> {
         let around = self.rank.items.get(item.parent as usize);
-        let step = self.steps.step_of_interval(item);
-        let step =
-            step.filter(|_| around.and_then(|around| self.steps.step_of_interval(around)) != step);
+        let step = self.steps.step_number_of_interval(item);
+        let step = step.filter(|_| {
+            around.and_then(|around| self.steps.step_number_of_interval(around)) != step
+        });
         let stack = self.rank.stacks.innermost_python_call_of_item(index);
         let stack =
             (stack != self.rank.stacks.innermost_python_call_of_item(item.parent)).then_some(stack);
@@ -238,7 +242,7 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
         step.into_iter().chain(stack)
     }
 
-    fn id_of(&self, item: u32) -> AttributeValue<'static> {
+    fn node_id_attribute_of_item(&self, item: u32) -> AttributeValue<'static> {
         let work = self.activities.of_item[item as usize];
         AttributeValue::Int(self.ids.get(work as usize).map_or(0, |&id| i64::from(id)))
     }
@@ -257,7 +261,10 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
             ActivityKindAndIndex::End(_) => (Op::Host, false),
             ActivityKindAndIndex::Device(device) => self.kernel_op(device),
             ActivityKindAndIndex::Item(item) => {
-                match self.rank.role_of_interval(&self.rank.items[item as usize]) {
+                match self
+                    .rank
+                    .kind_of_host_interval(&self.rank.items[item as usize])
+                {
                     HostIntervalKind::Operator => self.operator_op(item),
                     _ => (Op::Host, false),
                 }

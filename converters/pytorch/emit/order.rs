@@ -23,18 +23,18 @@ pub(super) fn order_activities(
             program.push((before, work));
         }
     }
-    let order = sort_topologically(rank, activities, &program);
+    let order = sort_topologically_omitting_cycles(rank, activities, &program);
     if order.len() == activities.list.len() {
         return order;
     }
     // If a call ended before an earlier call began, the times contradict program order. In this
     // case, only the dependencies determine the order.
-    sort_topologically(rank, activities, &[])
+    sort_topologically_omitting_cycles(rank, activities, &[])
 }
 
 /// Sorts the activities topologically by dependencies and by the edges `more`. Activities that are ready together are
 /// sorted by submitter. The result omits activities on a cycle.
-fn sort_topologically(
+fn sort_topologically_omitting_cycles(
     rank: &JoinedRankCapture,
     activities: &RankActivitiesAndDependencies,
     more: &[(u32, u32)],

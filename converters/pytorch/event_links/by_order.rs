@@ -10,7 +10,7 @@ use super::{
     HostKinetoMatchMethod, HostThreadKinetoMatchCounts, KeptCaptureWindow, KinetoEventHostNodeMap,
 };
 use crate::pytorch::host::{HostTrace, NONE};
-use crate::pytorch::is_in_flight_interval_name;
+use crate::pytorch::is_host_communication_interval_name;
 use crate::pytorch::kineto::{EventCategory, KinetoTrace};
 use chakram_trace::graph::{StringArenaInterner, stable_hash};
 use std::cmp::Reverse;
@@ -60,7 +60,7 @@ pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> KinetoEve
                 None => (0, events.of.len()),
             };
         row.window = (from as u64, to as u64);
-        for (node, event) in pair_operators(nodes, events, from..to) {
+        for (node, event) in pair_same_named_operators(nodes, events, from..to) {
             link.host_of[event as usize] = node;
             row.linked += 1;
             match agreement.compare_event_shapes(host, kineto, node, event) {
@@ -109,7 +109,7 @@ fn operators_by_host_thread(
         }
         // The observer assigns intervals in flight to the requesting thread, whereas Kineto assigns them to the worker,
         // so they cannot match.
-        if is_in_flight_interval_name(name) {
+        if is_host_communication_interval_name(name) {
             continue;
         }
         let Some(key) = keys.intern_name(name) else {
@@ -131,7 +131,7 @@ fn operators_by_kineto_track(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequ
             matches!(
                 event.category,
                 EventCategory::CpuOp | EventCategory::Annotation
-            ) && !is_in_flight_interval_name(kineto.texts.get(event.name))
+            ) && !is_host_communication_interval_name(kineto.texts.get(event.name))
         })
         .collect();
     order.sort_by_key(|&i| {
@@ -228,7 +228,7 @@ fn find_matching_event_range(
 }
 
 /// Returns the pairs of a host node and an event within the range `window`.
-fn pair_operators(
+fn pair_same_named_operators(
     nodes: &OperatorSequence,
     events: &OperatorSequence,
     window: std::ops::Range<usize>,
@@ -282,7 +282,9 @@ impl ShapeComparisonCache {
         if theirs == NONE {
             return None;
         }
-        let own = host.form_of_node(&host.nodes[node as usize]).shapes_in;
+        let own = host
+            .shared_properties_of_node(&host.nodes[node as usize])
+            .shapes_in;
         let compared = self.0.entry((own, theirs));
         Some(
             *compared
@@ -308,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_is_where_most_sequences_agree() {
+    fn event_range_found_is_where_most_name_sequences_match() {
         // Kineto has four iterations of 40 names, and one name differs in the third iteration. The host
         // recorded only the third iteration.
         let iteration = |n: u32| (0..40).map(move |i| if n == 2 && i == 20 { 99 } else { i % 17 });

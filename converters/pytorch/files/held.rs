@@ -1,7 +1,9 @@
 //! Stores the files of a job that are in memory: standard input, and the contents of archives.
 
 use super::{PIPE, STANDARD_INPUT, is_pipe};
-use crate::pytorch::sniff::{CaptureFileKind, find_process_id, kind_of, read_json_beginning};
+use crate::pytorch::sniff::{
+    CaptureFileKind, find_process_id, kind_of_capture_beginning, read_json_beginning,
+};
 use crate::pytorch::tar::for_each_tar_file;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{DecompressedStream, read_all};
@@ -28,7 +30,10 @@ impl MemoryOnlyInputFiles {
     }
 
     /// Returns the first bytes of a file, decompressed.
-    pub fn file_beginning(&self, path: &Path) -> std::result::Result<Vec<u8>, TraceError> {
+    pub fn decompressed_file_beginning(
+        &self,
+        path: &Path,
+    ) -> std::result::Result<Vec<u8>, TraceError> {
         let Some(bytes) = self.get(path) else {
             return read_json_beginning(DecompressedStream::open_path(path)?, path);
         };
@@ -43,12 +48,14 @@ impl MemoryOnlyInputFiles {
         &self,
         path: &Path,
     ) -> std::result::Result<CaptureFileKind, TraceError> {
-        Ok(kind_of(&self.file_beginning(path)?))
+        Ok(kind_of_capture_beginning(
+            &self.decompressed_file_beginning(path)?,
+        ))
     }
 
     /// Returns the id of the process that wrote a file, if its beginning contains the id.
     pub fn read_process_id(&self, path: &Path) -> std::result::Result<Option<u64>, TraceError> {
-        Ok(find_process_id(&self.file_beginning(path)?))
+        Ok(find_process_id(&self.decompressed_file_beginning(path)?))
     }
 
     /// Reads the captures of the archive `path` into memory. Returns their names and the names of the archive's other
@@ -106,7 +113,7 @@ fn read_archive(
         let beginning = DecompressedStream::from_bytes(&first);
         let beginning = beginning.map(|stream| read_json_beginning(stream, &name));
         let kind = match beginning {
-            Ok(Ok(text)) => kind_of(&text),
+            Ok(Ok(text)) => kind_of_capture_beginning(&text),
             _ => CaptureFileKind::Other,
         };
         if kind == CaptureFileKind::Other {

@@ -82,7 +82,7 @@ pub(super) fn assign_communicator_groups(
                     }
                     group
                 }),
-                _ => find_declared_group(communicator, &fitting, groups, &seen, ranks),
+                _ => find_nearest_declared_group(communicator, &fitting, groups, &seen, ranks),
             };
             if let Some(group) = found {
                 given[r].insert(communicator.key, group);
@@ -119,7 +119,7 @@ impl CommunicatorOnRank {
     /// Compares the end times of this communicator's collectives with `other`'s. Returns the mean deviation of the
     /// differences, in ns, or `None` if the collectives differ. If the clocks are `apart` (not shared), the constant
     /// offset between them is removed first.
-    fn distance_to(&self, other: &Self, apart: bool) -> Option<i64> {
+    fn end_time_distance_to(&self, other: &Self, apart: bool) -> Option<i64> {
         let alike = self.key.1 == other.key.1
             && self.calls.len() == other.calls.len()
             && self
@@ -148,7 +148,8 @@ impl CommunicatorOnRank {
         apart: bool,
     ) -> Option<(i64, CommunicatorStreamAndSize)> {
         let all = of.iter();
-        let all = all.filter_map(|other| Some((self.distance_to(other, apart)?, other.key)));
+        let all =
+            all.filter_map(|other| Some((self.end_time_distance_to(other, apart)?, other.key)));
         all.min()
     }
 
@@ -206,7 +207,7 @@ fn find_undeclared_members(
     seen: &[Vec<CommunicatorOnRank>],
     ranks: &[JoinedRankCapture],
 ) -> Option<Vec<(usize, CommunicatorStreamAndSize)>> {
-    clock_assumptions(ranks).find_map(|apart| {
+    clock_difference_assumptions_to_try(ranks).find_map(|apart| {
         let members = communicator.find_members(seen, apart)?;
         let mutual = members.iter().all(|&(r, key)| {
             let own = seen[r].iter().find(|other| other.key == key);
@@ -218,14 +219,14 @@ fn find_undeclared_members(
 
 /// Returns the declared group of a communicator: the group among `fitting` whose end times are
 /// clearly nearest. Returns `None` if no group is clearly nearest.
-fn find_declared_group(
+fn find_nearest_declared_group(
     communicator: &CommunicatorOnRank,
     fitting: &[u32],
     groups: &[JobGroup],
     seen: &[Vec<CommunicatorOnRank>],
     ranks: &[JoinedRankCapture],
 ) -> Option<u32> {
-    clock_assumptions(ranks).find_map(|apart| {
+    clock_difference_assumptions_to_try(ranks).find_map(|apart| {
         let far = |group: u32| -> Option<(i64, u32)> {
             let members = groups[group as usize].ranks.iter();
             let present = members.filter_map(|rank| ranks.iter().position(|r| r.rank == *rank));
@@ -253,7 +254,9 @@ fn find_declared_group(
 
 /// Returns the assumptions to try, most likely first; true means that the ranks have different
 /// clocks. Ranks whose hosts are unknown may share a host, so both assumptions are tried.
-fn clock_assumptions(ranks: &[JoinedRankCapture]) -> impl Iterator<Item = bool> + use<> {
+fn clock_difference_assumptions_to_try(
+    ranks: &[JoinedRankCapture],
+) -> impl Iterator<Item = bool> + use<> {
     let mut names = ranks.iter().map(|rank| &rank.kineto.host_name);
     let first = names.next();
     let several = names.any(|name| Some(name) != first);

@@ -124,7 +124,7 @@ pub(super) fn assign_worker_groups(
             let given: Option<GroupsByRankAndWorkerThread> = own
                 .iter()
                 .zip(pools)
-                .map(|(own, pools)| groups_of_threads(own, pools, (way, places)))
+                .map(|(own, pools)| assign_groups_to_threads_of_rank(own, pools, (way, places)))
                 .collect();
             if let Some(given) = given
                 && group_sizes_fit_calls(calls, groups, &given)
@@ -148,7 +148,7 @@ pub(super) fn assign_worker_groups(
 }
 
 /// Returns the groups of a rank's threads under `choice`, or `None` if `choice` does not fit the rank.
-fn groups_of_threads(
+fn assign_groups_to_threads_of_rank(
     own: &[u32],
     pools: &WorkerThreadPools,
     (way, places): ThreadPartitionAndUsedGroups,
@@ -185,7 +185,7 @@ fn group_sizes_fit_calls(
             let group = given
                 .get(&call.worker)
                 .map(|&group| &groups[group as usize]);
-            let shown = super::shown_members(call);
+            let shown = super::member_count_shown_by_sizes(call);
             group
                 .zip(shown)
                 .is_none_or(|(group, shown)| group.ranks.len() == shown as usize)
@@ -217,7 +217,7 @@ fn score_worker_groups(
                 continue;
             };
             let fits = |(a, b): (&&super::CommCall, &&super::CommCall)| {
-                a.act == b.act && have_same_size(a, b)
+                a.act == b.act && calls_have_same_size(a, b)
             };
             if own.len() != before.len() || !own.iter().zip(before).all(fits) {
                 wrong += 1;
@@ -239,7 +239,7 @@ fn score_worker_groups(
     (wrong, off.iter().map(|ns| ns / count).sum())
 }
 
-fn have_same_size(a: &super::CommCall, b: &super::CommCall) -> bool {
+fn calls_have_same_size(a: &super::CommCall, b: &super::CommCall) -> bool {
     use chakram_trace::format::CollectiveKind::{AllReduce, Broadcast, Reduce};
     let one_size = matches!(a.act, CommOp::Collective(AllReduce | Broadcast | Reduce));
     !one_size || a.asked.bytes_in == b.asked.bytes_in
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn worker_threads_come_in_pairs() {
+    fn threads_split_at_largest_gaps_into_runs_of_at_most_two() {
         // Four threads and two groups are paired in order; three threads are split at the largest gap.
         let four = [(24_463, 0), (24_464, 1), (24_478, 2), (24_479, 3)];
         assert_eq!(split_threads_at_gaps(&four, 2), [vec![0, 1], vec![2, 3]]);

@@ -157,7 +157,7 @@ impl<'a> RawAttrs<'a> {
             let (mut name, mut value) = (None, None);
             scan.read_object(|scan, key| match key {
                 "name" => set_once(&mut name, scan.read_plain_string()?),
-                "value" => set_once(&mut value, scan.read_value()?),
+                "value" => set_once(&mut value, scan.read_value_text()?),
                 _ => scan.skip_value(),
             })?;
             match self.set_attribute(Cow::Borrowed(name?), value?) {
@@ -178,7 +178,7 @@ impl<'a> RawOperands<'a> {
         if scan.peek_byte()? == b'[' {
             let mut ends: Option<(JsonValueText<'a>, JsonValueText<'a>)> = None;
             scan.read_list(|scan| {
-                let value = scan.read_value()?;
+                let value = scan.read_value_text()?;
                 ends = Some((ends.map_or(value, |(first, _)| first), value));
                 Some(())
             })?;
@@ -186,9 +186,9 @@ impl<'a> RawOperands<'a> {
         }
         let (mut values, mut shapes, mut types) = (None, None, None);
         scan.read_object(|scan, key| match key {
-            "values" => set_once(&mut values, scan.read_value()?),
-            "shapes" => set_once(&mut shapes, scan.read_value()?),
-            "types" => set_once(&mut types, scan.read_value()?),
+            "values" => set_once(&mut values, scan.read_value_text()?),
+            "shapes" => set_once(&mut shapes, scan.read_value_text()?),
+            "types" => set_once(&mut types, scan.read_value_text()?),
             _ => scan.skip_value(),
         })?;
         Some(Self::Nested {
@@ -208,7 +208,7 @@ impl<'a> RawHostNode<'a> {
         let mut seen = SeenKeys::default();
         scan.read_object(|scan, key| {
             let (place, slot) = match key {
-                "id" => return set_once(&mut id, scan.read_value()?),
+                "id" => return set_once(&mut id, scan.read_value_text()?),
                 "name" => return set_once(&mut name, scan.read_plain_string()?),
                 "inputs" | "outputs" => {
                     let side = if key == "inputs" {
@@ -279,7 +279,7 @@ impl<'de> Visitor<'de> for RawAttrsVisitor {
 #[cfg(test)]
 mod tests {
     use super::super::reader::HostTraceBuilder;
-    use crate::pytorch::stream::damage::check_scan_against_parser;
+    use crate::pytorch::stream::damage::assert_scan_equals_parser_on_damaged_texts;
 
     #[test]
     fn what_is_scanned_is_what_the_general_parser_reads() {
@@ -312,6 +312,6 @@ mod tests {
             "1e3",
             " ",
         ];
-        check_scan_against_parser::<HostTraceBuilder>(&[nested, flat], &parts);
+        assert_scan_equals_parser_on_damaged_texts::<HostTraceBuilder>(&[nested, flat], &parts);
     }
 }

@@ -15,7 +15,7 @@ use crate::pytorch::{
     op_work, python_repr,
 };
 use chakram_base::interrupt;
-use chakram_trace::format::{TraceError, escape_name};
+use chakram_trace::format::{TraceError, escape_and_shorten_name};
 use chakram_trace::graph::{DistinctKeyInterner, StringArenaInterner};
 use std::borrow::Cow;
 
@@ -62,8 +62,9 @@ impl<'a> InputsOrOutputsAsJson<'a> {
                 types,
             }) => (Cow::Borrowed(list(values)), shapes, types),
             Some(RawOperands::Flat(first_and_last)) => {
-                let between =
-                    first_and_last.map_or("", |(first, last)| at.text_between(first, last));
+                let between = first_and_last.map_or("", |(first, last)| {
+                    at.text_from_first_through_last_value(first, last)
+                });
                 (Cow::Owned(format!("[{between}]")), flat_shapes, flat_types)
             }
         };
@@ -110,7 +111,7 @@ impl HostTraceBuilder {
     }
 
     /// Converts a JSON text to Python's notation; returns the index of the result.
-    fn intern_as_python_text(
+    fn intern_json_as_python_notation(
         &mut self,
         json: &str,
         at: &ElementTextAndOffset<'_>,
@@ -131,7 +132,7 @@ impl HostTraceBuilder {
     }
 
     /// Parses a list of types once, and returns the index of its parsed form.
-    fn parse_types(
+    fn intern_parsed_type_list(
         &mut self,
         json: &str,
         at: &ElementTextAndOffset<'_>,
@@ -146,15 +147,19 @@ impl HostTraceBuilder {
         let known = known as usize;
         if known == self.meaning.len() {
             let types = serde_json::from_str::<Vec<Cow<'_, str>>>(json).ok();
-            let Some(meaning) = types.and_then(|types| TensorListOrOther::parse_list(&types))
+            let Some(meaning) =
+                types.and_then(|types| TensorListOrOther::parse_argument_types(&types))
             else {
-                let found = format!("types {}, expected a list of strings", escape_name(json));
+                let found = format!(
+                    "types {}, expected a list of strings",
+                    escape_and_shorten_name(json)
+                );
                 // The text already has its index, so push a placeholder even after a failure.
                 // Otherwise all later indices would be off by one.
                 self.meaning.push((TensorListOrOther::Other, NONE));
                 return Err(at.error_about(json, found, OTHER_TOOL));
             };
-            let text = self.intern_as_python_text(json, at)?;
+            let text = self.intern_json_as_python_notation(json, at)?;
             self.meaning.push((meaning, text));
         }
         Ok(known)
@@ -165,13 +170,13 @@ impl HostTraceBuilder {
         lists: &InputsOrOutputsAsJson<'_>,
         at: &ElementTextAndOffset<'_>,
     ) -> Result<OperandSummary, TraceError> {
-        let meaning = self.parse_types(lists.types, at)?;
+        let meaning = self.intern_parsed_type_list(lists.types, at)?;
         self.tensors.clear();
         let read = append_tensors(&lists.values, &self.meaning[meaning].0, &mut self.tensors);
         read.map_err(|(part, what)| {
             at.error_about(
                 part,
-                format!("{what}, found {}", escape_name(part)),
+                format!("{what}, found {}", escape_and_shorten_name(part)),
                 OTHER_TOOL,
             )
         })?;
@@ -195,7 +200,7 @@ impl HostTraceBuilder {
             return Err(at.error_about(&lists.values, found, OTHER_TOOL));
         };
         Ok(OperandSummary {
-            shapes: self.intern_as_python_text(lists.shapes, at)?,
+            shapes: self.intern_json_as_python_notation(lists.shapes, at)?,
             types: self.meaning[meaning].1,
             storages: (first, self.trace.storages.len() as u32),
             bytes,
@@ -214,7 +219,7 @@ impl HostTraceBuilder {
             at.error_about(values, found, hint)
         })?;
         for text in texts {
-            let (groups, wrong) = groups::parse(&text);
+            let (groups, wrong) = groups::parse_group_list(&text);
             if let Some(wrong) = wrong {
                 if groups.is_empty() {
                     let found = format!("the process groups of this node cannot be read: {wrong}");
@@ -222,7 +227,7 @@ impl HostTraceBuilder {
                 }
                 // Show the end of the text, because the text was truncated there.
                 let end = text.char_indices().nth_back(60).map_or(0, |(i, _)| i);
-                self.trace.repairs.push(JsonRepairRecord {
+                self.trace.repairs.count_and_list_repair(JsonRepairRecord {
                     offset: at.offset_of(values),
                     what: JsonRepairKind::Groups,
                     text: text[end..].to_owned(),
@@ -244,7 +249,11 @@ impl JsonElementReceiver for HostTraceBuilder {
     };
     type Element<'de> = RawHostNode<'de>;
 
-    fn scan_element<'de>(&mut self, text: &'de str, node: &mut RawHostNode<'de>) -> Option<usize> {
+    fn scan_element_and_return_length<'de>(
+        &mut self,
+        text: &'de str,
+        node: &mut RawHostNode<'de>,
+    ) -> Option<usize> {
         RawHostNode::scan_node(text, node)
     }
 
@@ -295,7 +304,9 @@ impl JsonElementReceiver for HostTraceBuilder {
             (None, None) => Cow::Borrowed(""),
         };
         let values = match op_work::needs_values(&raw.name) {
-            true => Cow::Owned(op_work::scalar_values(&input.values)),
+            true => Cow::Owned(op_work::observer_inputs_to_kineto_scalar_values(
+                &input.values,
+            )),
             false => Cow::Borrowed("[]"),
         };
         let values = self.intern_text(&values, &at)?;
@@ -330,7 +341,7 @@ impl JsonElementReceiver for HostTraceBuilder {
             args,
         };
         if self.trace.nodes.len().is_multiple_of(ITEMS_BETWEEN_CHECKS) {
-            interrupt::check_interruption()?;
+            interrupt::fail_if_stopped_or_out_of_memory()?;
         }
         self.trace.nodes.push(node);
         Ok(())
@@ -354,6 +365,6 @@ impl JsonElementReceiver for HostTraceBuilder {
     }
 
     fn record_repair(&mut self, repair: JsonRepairRecord) {
-        self.trace.repairs.push(repair);
+        self.trace.repairs.count_and_list_repair(repair);
     }
 }

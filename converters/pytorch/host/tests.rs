@@ -39,7 +39,7 @@ fn parse_host_trace(text: &str) -> HostTrace {
     HostTrace::from_bytes(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-fn expect_host_trace_error(text: &[u8]) -> String {
+fn return_host_trace_error_message(text: &[u8]) -> String {
     let error = HostTrace::from_bytes(text).map(|trace| trace.nodes.len());
     error.expect_err("it is damaged").to_string()
 }
@@ -70,7 +70,7 @@ fn nested_nodes_are_read_in_every_version() {
         };
         let record = &trace.records[0];
         assert_eq!((record.id, record.parent, record.rf_id), (6, 1, 4));
-        let form = trace.form_of_node(node);
+        let form = trace.shared_properties_of_node(node);
         assert_eq!((record.seq_id, record.fw_parent, form.scope), (-1, 9, 7));
         assert_eq!((node.tid, node.args), (2, NONE));
         let text = |number| trace.texts.get(number);
@@ -118,7 +118,7 @@ fn flat_nodes_are_read() {
         (7, 4, 3, 440)
     );
     // The tensors have 112 × 4 and 48 × 4 bytes.
-    let form = trace.form_of_node(slice);
+    let form = trace.shared_properties_of_node(slice);
     assert_eq!((form.bytes_in, form.bytes_out), (448, 192));
     assert_eq!(trace.texts.get(form.op_schema), "s");
     assert_eq!(trace.storages, [6, 6]);
@@ -140,7 +140,10 @@ fn communication_keeps_its_arguments() {
     );
     let trace = parse_host_trace(&build_host_trace_json("1.1.0-chakra.0.0.4", &[text]));
     assert_eq!(trace.nodes[0].args, 0);
-    assert_eq!(trace.form_of_node(&trace.nodes[0]).bytes_in, 256);
+    assert_eq!(
+        trace.shared_properties_of_node(&trace.nodes[0]).bytes_in,
+        256
+    );
     let args = &trace.args[0];
     assert_eq!(
         [&*args.inputs, &args.input_shapes, &args.input_types],
@@ -178,8 +181,9 @@ fn process_groups_are_taken_even_when_their_list_was_cut() {
     ));
     assert_eq!(trace.groups.len(), 1);
     assert_eq!(trace.repairs.listed[0].what, JsonRepairKind::Groups);
-    let error =
-        expect_host_trace_error(build_host_trace_json("1.1.1", &[init("nonsense")]).as_bytes());
+    let error = return_host_trace_error_message(
+        build_host_trace_json("1.1.1", &[init("nonsense")]).as_bytes(),
+    );
     assert!(
         error.contains("the process groups of this node cannot be read"),
         "{error}"
@@ -253,7 +257,7 @@ fn damage_behind_a_repaired_name_is_said_to_be_there() {
         );
         let text = text.trim_start_matches("{\n  \"schema\": \"\",");
         let text = format!("{{{text}");
-        let error = expect_host_trace_error(text.as_bytes());
+        let error = return_host_trace_error_message(text.as_bytes());
         let at = text.find(to).unwrap() + "\"value\": ".len();
         let near = (at - 2..at + 4).any(|at| error.contains(&format!("byte {at}:")));
         assert!(error.contains(part) && near, "{at}: {error}");
@@ -276,19 +280,19 @@ fn legal_names_are_left_alone() {
         &[build_host_node_json(6, escaped, ["[", "[]", "[]"], NOTHING)],
     );
     assert!(
-        expect_host_trace_error(text.as_bytes()).contains("expected"),
+        return_host_trace_error_message(text.as_bytes()).contains("expected"),
         "{text}"
     );
 }
 
 #[test]
-fn a_name_never_swallows_a_node() {
+fn a_name_without_closing_quote_is_an_error_of_its_own_node() {
     let broken = build_host_node_json(6, "x", NOTHING, NOTHING).replace("\"x\"", "\"x");
     let text = build_host_trace_json(
         "1.1.1",
         &[broken, build_host_node_json(7, "y", NOTHING, NOTHING)],
     );
-    let error = expect_host_trace_error(text.as_bytes());
+    let error = return_host_trace_error_message(text.as_bytes());
     assert!(error.contains("record 0"), "{error}");
 }
 
@@ -305,7 +309,7 @@ fn every_truncation_is_an_error() {
     ];
     let text = build_host_trace_json("1.1.1", &nodes);
     for end in 0..text.trim_end().len() {
-        let error = expect_host_trace_error(&text.as_bytes()[..end]);
+        let error = return_host_trace_error_message(&text.as_bytes()[..end]);
         assert!(error.contains("byte"), "{end}: {error}");
         assert!(error.contains("try:"), "{end}: {error}");
     }
@@ -367,11 +371,11 @@ fn damage_is_refused_where_it_stands() {
             "found values without `types`",
         ),
     ] {
-        let error = expect_host_trace_error(text.as_bytes());
+        let error = return_host_trace_error_message(text.as_bytes());
         assert!(error.contains(part), "{text}\n{error}\nlacks {part}");
     }
     let at = plain.find("[], \"shapes\"").unwrap();
-    let error = expect_host_trace_error(with("\"values\": []", "\"values\": %").as_bytes());
+    let error = return_host_trace_error_message(with("\"values\": []", "\"values\": %").as_bytes());
     assert!(
         error.contains(&format!("byte {at}")) || error.contains(&format!("byte {}", at + 1)),
         "{at} {error}"
@@ -395,7 +399,7 @@ fn depth_and_length_are_bounded() {
         "1.1.1",
         &[build_host_node_json(6, "x", [&deep, "[]", &types], NOTHING)],
     );
-    assert!(expect_host_trace_error(text.as_bytes()).contains("types ["));
+    assert!(return_host_trace_error_message(text.as_bytes()).contains("types ["));
     // An element of 3 MiB makes the window grow.
     let long = "x".repeat(3 << 20);
     let nodes = [
@@ -409,7 +413,7 @@ fn depth_and_length_are_bounded() {
         2
     );
     let endless = format!("{{\"nodes\": [{{\"name\": \"{}", "x".repeat(20 << 20));
-    assert!(expect_host_trace_error(endless.as_bytes()).contains("longer than 16 MiB"));
+    assert!(return_host_trace_error_message(endless.as_bytes()).contains("longer than 16 MiB"));
 }
 
 #[test]
@@ -433,7 +437,7 @@ fn elements_that_cross_the_windows_end_are_read_once() {
     let unpacked = HostTrace::from_bytes(&packed).unwrap();
     assert_eq!(unpacked.nodes, trace.nodes);
     assert_eq!(unpacked.records, trace.records);
-    let cut = expect_host_trace_error(&packed[..packed.len() / 2]);
+    let cut = return_host_trace_error_message(&packed[..packed.len() / 2]);
     assert!(cut.contains("the file cannot be decompressed"), "{cut}");
 }
 

@@ -78,7 +78,10 @@ impl MatchedJobCapture {
         }
         let world = world_size(&parts, infer)?;
         check_together(&parts)?;
-        let captured_steps = parts.iter().map(AnalysedRankCapture::captured_steps).max();
+        let captured_steps = parts
+            .iter()
+            .map(AnalysedRankCapture::count_captured_steps)
+            .max();
         let mut steps = UnprofiledStepDurations::step_durations_of_job(
             parts.iter().filter_map(|part| part.steps.as_ref()),
         );
@@ -113,8 +116,8 @@ impl MatchedJobCapture {
             timeline: rank,
         });
         let captured: Vec<JobRankWithTimeline<'_>> = captured.collect();
-        let mut matches =
-            call_matching::expand_pattern(&captured, &calls, &groups).map_err(disagree)?;
+        let mut matches = call_matching::match_calls_across_ranks(&captured, &calls, &groups)
+            .map_err(disagree)?;
         let offsets = clock::estimate_offsets(&ranks, &calls, &matches);
         let mut models: Vec<CapturedOrInferredRank> = (0..)
             .zip(&ranks)
@@ -132,7 +135,8 @@ impl MatchedJobCapture {
                 timeline: &ranks[model.capture],
             });
             let all: Vec<JobRankWithTimeline<'_>> = all.collect();
-            matches = call_matching::expand_pattern(&all, &calls, &groups).map_err(disagree)?;
+            matches =
+                call_matching::match_calls_across_ranks(&all, &calls, &groups).map_err(disagree)?;
         }
         let seen = JobCallsWithCaptures {
             calls: &calls,
@@ -141,11 +145,14 @@ impl MatchedJobCapture {
             offsets: &offsets,
             models: &models,
         };
-        let (times, odd) = transfer_times::divide_axis(&seen, &matches, &groups);
+        let (times, odd) =
+            transfer_times::split_all_calls_into_wait_and_transfer(&seen, &matches, &groups);
         let starts = activities.iter().zip(&offsets);
         let starts =
             starts.map(|(activities, offset)| offset.to_reference_time(activities.time_span().0));
-        let host_computes = !ranks.iter().any(JoinedRankCapture::has_device_work);
+        let host_computes = !ranks
+            .iter()
+            .any(JoinedRankCapture::has_run_or_launched_device_work);
         let first = starts.min().unwrap_or(0);
         let ends = activities.iter().zip(&offsets);
         let last =
@@ -154,19 +161,19 @@ impl MatchedJobCapture {
         let by_steps = unprofiled.and_then(|steps| {
             let unprofiled = (steps.step.0 / 1000).saturating_mul(steps.captured);
             let captured = u64::try_from(captured).unwrap_or(0);
-            profiler_cost::record_cost_by_steps(&ranks, captured, unprofiled)
+            profiler_cost::estimate_cost_per_record_from_steps(&ranks, captured, unprofiled)
         });
         let costs = ranks.iter().zip(&links).map(|(rank, link)| {
             // The cost can be estimated only for PyTorch's own profiler.
             if rank.kineto.source.is_some() {
                 return None;
             }
-            let by_views = || profiler_cost::record_cost_by_views(rank, link.method);
+            let by_views = || profiler_cost::estimate_cost_per_record_from_views(rank, link.method);
             by_steps.filter(|_| !rank.untimed).or_else(by_views)
         });
         let costs: Vec<Option<HostTimePerProfilerRecord>> = costs.collect();
         Ok(Self {
-            met: match_results_of_calls(&calls, &matches, &models),
+            met: list_match_result_of_each_call(&calls, &matches, &models),
             first,
             summary: ConversionSummary::new(
                 &groups,
@@ -211,7 +218,7 @@ impl MatchedJobCapture {
             host_computes: self.host_computes,
             record_ns: cost.map_or(0, |cost| cost.record_ns),
         };
-        let lanes = emit::lane_names(rank, activities, self.host_computes);
+        let lanes = emit::list_lane_name_attributes(rank, activities, self.host_computes);
         let on_device = !self.host_computes || rank.untimed && rank.host.on_device;
         let kernels_on = if !on_device { scan::CPU } else { scan::DEVICE };
         let ns = u64::try_from(captured).unwrap_or(0);
@@ -229,7 +236,7 @@ impl MatchedJobCapture {
         if !rank.untimed {
             metadata.insert(0, ("captured_ns", AttributeValue::Uint(ns)));
         }
-        let captured_on = rank.captured_on();
+        let captured_on = rank.capture_environment();
         let said = captured_on.attributes();
         metadata.extend(said.map(|(name, value)| (name, AttributeValue::Text(value))));
         if model.inferred {
@@ -354,7 +361,7 @@ fn check_together(parts: &[AnalysedRankCapture]) -> Result<(), TraceError> {
         // In containers, every rank may have process id 1, so equal ids prove nothing.
         if process > 1
             && let Some(other) = processes.insert((host, process), part)
-            && (host.is_some() || are_consecutive_captures(part, other))
+            && (host.is_some() || are_unranked_and_disjoint_in_time(part, other))
         {
             let of = host.map_or(String::new(), |host| format!(" of host {host}"));
             return Err(TraceError::invalid_file(
@@ -404,7 +411,10 @@ fn check_together(parts: &[AnalysedRankCapture]) -> Result<(), TraceError> {
 
 /// Returns true if neither capture states its rank and they do not overlap in time. Such captures are successive
 /// windows of one process, not two ranks.
-fn are_consecutive_captures(one: &AnalysedRankCapture, other: &AnalysedRankCapture) -> bool {
+fn are_unranked_and_disjoint_in_time(
+    one: &AnalysedRankCapture,
+    other: &AnalysedRankCapture,
+) -> bool {
     let says = |part: &AnalysedRankCapture| part.rank.kineto.rank.is_some() || part.rank.untimed;
     let (one_span, other_span) = (one.activities.time_span(), other.activities.time_span());
     let apart = one_span.1 <= other_span.0 || other_span.1 <= one_span.0;
@@ -412,7 +422,7 @@ fn are_consecutive_captures(one: &AnalysedRankCapture, other: &AnalysedRankCaptu
 }
 
 /// For each call, returns the result of matching the call across ranks.
-fn match_results_of_calls(
+fn list_match_result_of_each_call(
     calls: &[CommCalls],
     matches: &MatchedAndUnmatchedCallsOfJob,
     models: &[CapturedOrInferredRank],

@@ -46,7 +46,8 @@ impl LinkedRankFiles {
             (Some(host), Some(kineto)) => (host, kineto),
             (None, kineto) => {
                 let mut kineto = kineto.unwrap_or_default();
-                let (ordered, operators) = operator_order::assign_ids(&mut kineto);
+                let (ordered, operators) =
+                    operator_order::assign_ids_to_host_events_if_any_missing(&mut kineto);
                 let (host, link) = kineto_alone::build_host_trace(&kineto, operators);
                 return Ok(Self {
                     host,
@@ -65,7 +66,7 @@ impl LinkedRankFiles {
                 });
             }
         };
-        if let (Some(own), Some(theirs)) = (host.pid, kineto.main_process())
+        if let (Some(own), Some(theirs)) = (host.pid, kineto.process_with_most_operators())
             && own != theirs
         {
             return Err(EventLinkError {
@@ -80,7 +81,7 @@ impl LinkedRankFiles {
         let ordered = !KinetoEventHostNodeMap::can_join_by_id(&host, &kineto);
         let link = KinetoEventHostNodeMap::new(&host, &kineto)?;
         if ordered {
-            operator_order::assign_ids(&mut kineto);
+            operator_order::assign_ids_to_host_events_if_any_missing(&mut kineto);
         }
         Ok(Self {
             host,
@@ -92,7 +93,7 @@ impl LinkedRankFiles {
 }
 
 /// Rejects times that a real clock cannot show.
-fn check_times(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
+fn reject_impossible_event_times(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     let far = |event: &&KinetoEvent| {
         let end = event.start_ns.checked_add_unsigned(event.duration_ns);
         end.is_none_or(|end| end >= FARTHEST)
@@ -114,7 +115,7 @@ fn check_times(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
 /// Rejects operators of several processes, because the ids of correlations, streams and devices are
 /// unique only within a process.
 fn check_single_process(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
-    let counts = kineto.operators_of_processes();
+    let counts = kineto.count_operators_by_process();
     let mut processes = counts.keys().filter(|pid| pid.parse::<u64>().is_ok());
     let (Some(one), Some(other)) = (processes.next(), processes.next()) else {
         return Ok(());
@@ -140,7 +141,7 @@ fn check_device_work_supported(rank: &JoinedRankCapture, file: &Path) -> Result<
     let unread = rank.kineto.unread.iter().map(|(category, count)| {
         format!(
             "{count} of category `{}`",
-            chakram_trace::format::escape_name(category)
+            chakram_trace::format::escape_and_shorten_name(category)
         )
     });
     let unread: Vec<String> = unread.collect();
@@ -167,7 +168,7 @@ impl AnalysedRankCapture {
         options: &ConvertOptions,
     ) -> Result<Self, TraceError> {
         if let Some(kineto) = &kineto {
-            check_times(kineto, file)?;
+            reject_impossible_event_times(kineto, file)?;
             check_single_process(kineto, file)?;
         }
         let joined = LinkedRankFiles::new(host, kineto)
@@ -190,7 +191,7 @@ impl AnalysedRankCapture {
         };
         let number = kineto.rank.unwrap_or(number);
         if kineto.host_name.is_none() {
-            let process = kineto.main_process();
+            let process = kineto.process_with_most_operators();
             kineto.host_name = process.and_then(|process| host_name_in_file_name(file, process));
         }
         let mut rank = JoinedRankCapture::new(number, host, kineto, ordered, &link, window);
@@ -206,7 +207,7 @@ impl AnalysedRankCapture {
         }
         check_device_work_supported(&rank, file)?;
         let mut calls = calls::find_comm_calls(&rank, &options.comm_kernels);
-        let activities = activities::find_activities(&rank, &mut calls);
+        let activities = activities::find_activities_and_record_usable_results(&rank, &mut calls);
         Ok(Self {
             rank,
             calls,
@@ -218,10 +219,10 @@ impl AnalysedRankCapture {
     }
 
     /// Returns the number of steps in the capture; 0 if unknown.
-    pub fn captured_steps(&self) -> u64 {
+    pub fn count_captured_steps(&self) -> u64 {
         let items = self.rank.items.iter();
         let mut steps: Vec<&str> = items
-            .filter(|item| self.rank.role_of_interval(item) == HostIntervalKind::Annotation)
+            .filter(|item| self.rank.kind_of_host_interval(item) == HostIntervalKind::Annotation)
             .filter_map(|item| self.rank.item_name(item).strip_prefix(STEP))
             .collect();
         steps.sort_unstable();
@@ -235,7 +236,7 @@ impl AnalysedRankCapture {
 
     /// Reads the files of a rank and extracts their contents. A file may also contain the merged traces of
     /// several ranks.
-    fn read_pair(
+    fn read_ranks_of_capture_files(
         pair: &RankCaptureFiles,
         options: &ConvertOptions,
     ) -> Result<Vec<Self>, TraceError> {
@@ -252,7 +253,13 @@ impl AnalysedRankCapture {
                 let mut ranks = kineto.split_ranks();
                 if ranks.len() > 1 {
                     let captures = ranks.into_iter().map(|rank| {
-                        Self::new(pair.rank, None, Some(rank), pair.main_file(), options)
+                        Self::new(
+                            pair.rank,
+                            None,
+                            Some(rank),
+                            pair.file_to_name_in_messages(),
+                            options,
+                        )
                     });
                     return captures.collect();
                 }
@@ -262,7 +269,7 @@ impl AnalysedRankCapture {
         };
         if pair.unnumbered && kineto.as_ref().is_none_or(|kineto| kineto.rank.is_none()) {
             return Err(TraceError::invalid_file(
-                pair.main_file(),
+                pair.file_to_name_in_messages(),
                 "the rank is unknown: neither the file's name nor a `distributedInfo` states it",
                 "name the files of the ranks host.0.json, kineto.0.json, host.1.json, …",
             ));
@@ -277,7 +284,13 @@ impl AnalysedRankCapture {
                 )
             })
             .transpose()?;
-        let mut capture = Self::new(pair.rank, host, kineto, pair.main_file(), options)?;
+        let mut capture = Self::new(
+            pair.rank,
+            host,
+            kineto,
+            pair.file_to_name_in_messages(),
+            options,
+        )?;
         // The number in the file name may be a step and not a rank, as in `trace_8.json`. Only captures with
         // communication must state their rank.
         if pair.guessed && capture.rank.kineto.rank.is_none() && capture.calls.list.is_empty() {
@@ -303,8 +316,8 @@ impl AnalysedRankCapture {
             loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);
                 let Some(pair) = pairs.get(i) else { break };
-                let part = interrupt::check_interruption().map_err(TraceError::from);
-                let part = part.and_then(|()| Self::read_pair(pair, options));
+                let part = interrupt::fail_if_stopped_or_out_of_memory().map_err(TraceError::from);
+                let part = part.and_then(|()| Self::read_ranks_of_capture_files(pair, options));
                 if let Ok(mut slot) = slots[i].lock() {
                     *slot = Some(part);
                 }

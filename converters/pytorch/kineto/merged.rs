@@ -91,7 +91,8 @@ impl KinetoTrace {
     /// Returns each track's rank and process, derived from the labels that precede process ids. Returns `None` unless
     /// there are several labels.
     fn ranks_of_tracks_by_label(&self) -> Option<Vec<Option<(u32, String)>>> {
-        let split: Vec<Option<(&str, &str)>> = self.tracks.iter().map(split_label).collect();
+        let split: Vec<Option<(&str, &str)>> =
+            self.tracks.iter().map(split_label_from_pid).collect();
         let labels: BTreeSet<(Vec<u32>, &str)> = split
             .iter()
             .flatten()
@@ -165,7 +166,7 @@ impl KinetoTrace {
 }
 
 /// Returns the label before a process id, and the process id.
-fn split_label(track: &KinetoTrackIdentity) -> Option<(&str, &str)> {
+fn split_label_from_pid(track: &KinetoTrackIdentity) -> Option<(&str, &str)> {
     let (label, pid) = track.pid.strip_prefix('[')?.split_once(']')?;
     (!label_numbers(label).is_empty()).then(|| (label, pid.trim_start()))
 }
@@ -182,7 +183,7 @@ mod tests {
 
     /// Builds a file of merged traces, and splits it. The file has one operator and one kernel for each combination of
     /// a process and a device.
-    fn split_merged_traces(pids: &[[&str; 2]]) -> Vec<KinetoTrace> {
+    fn build_and_split_merged_traces(pids: &[[&str; 2]]) -> Vec<KinetoTrace> {
         let events = pids.iter().enumerate().flat_map(|(i, [process, device])| {
             [
                 format!(r#"{{"ph": "X", "cat": "cpu_op", "name": "op{i}", "pid": {process}, "tid": 1, "ts": 1, "dur": 9}}"#),
@@ -199,8 +200,11 @@ mod tests {
             .split_ranks()
     }
 
-    /// Splits a file that `split_merged_traces` builds, and returns the rank, processes and event names of each trace.
-    fn list_split_trace_parts(pids: &[[&str; 2]]) -> Vec<(Option<u32>, Vec<String>, Vec<String>)> {
+    /// Splits a file that `build_and_split_merged_traces` builds, and returns the rank, processes and event names of
+    /// each trace.
+    fn split_and_list_ranks_pids_event_names(
+        pids: &[[&str; 2]],
+    ) -> Vec<(Option<u32>, Vec<String>, Vec<String>)> {
         let part = |trace: KinetoTrace| {
             let names = trace
                 .events
@@ -213,7 +217,10 @@ mod tests {
                 names,
             )
         };
-        split_merged_traces(pids).into_iter().map(part).collect()
+        build_and_split_merged_traces(pids)
+            .into_iter()
+            .map(part)
+            .collect()
     }
 
     fn build_expected_parts(
@@ -239,7 +246,7 @@ mod tests {
             [r#""[TP01] 70""#, r#""[TP01] 0""#],
         ];
         assert_eq!(
-            list_split_trace_parts(&labelled),
+            split_and_list_ranks_pids_event_names(&labelled),
             build_expected_parts([1, 3], [["70", "0"]; 2], [1, 0])
         );
         // Labels that put data parallelism before tensor parallelism also get ranks in sorted order.
@@ -248,7 +255,7 @@ mod tests {
             [r#""[DP00-TP01] 7""#, r#""[DP00-TP01] 0""#],
         ];
         assert_eq!(
-            list_split_trace_parts(&two),
+            split_and_list_ranks_pids_event_names(&two),
             build_expected_parts([0, 1], [["7", "0"]; 2], [1, 0])
         );
     }
@@ -257,7 +264,7 @@ mod tests {
     fn offsets_of_processes_tell_ranks() {
         let offset = [["4711", "0"], ["1004712", "1000001"]];
         assert_eq!(
-            list_split_trace_parts(&offset),
+            split_and_list_ranks_pids_event_names(&offset),
             build_expected_parts([0, 1], [["4711", "0"], ["4712", "1"]], [0, 1])
         );
     }
@@ -271,7 +278,7 @@ mod tests {
             &[["70", "0"], ["71", "1000000"]],
             &[[r#""[TP00] 70""#, r#""[TP00] 0""#]],
         ] {
-            assert_eq!(split_merged_traces(pids).len(), 1, "{pids:?}");
+            assert_eq!(build_and_split_merged_traces(pids).len(), 1, "{pids:?}");
         }
     }
 }

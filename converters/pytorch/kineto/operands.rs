@@ -42,7 +42,7 @@ impl OperatorInputCache {
         }
         let kind = self.types.intern_name(types)? as usize;
         if kind == self.known_types.len() {
-            let (text, sizes) = to_host_trace_types(types);
+            let (text, sizes) = host_trace_types_and_element_bytes(types);
             self.known_types.push((texts.intern_name(&text)?, sizes));
         }
         let (shapes, elements) = &self.known_shapes[shape];
@@ -65,7 +65,7 @@ fn element_counts(dims: &str) -> Vec<u64> {
 }
 
 /// Returns the types in the host trace's notation, and the bytes per element of each tensor.
-fn to_host_trace_types(types: &str) -> (String, Vec<u64>) {
+fn host_trace_types_and_element_bytes(types: &str) -> (String, Vec<u64>) {
     let list: Vec<String> = serde_json::from_str(types).unwrap_or_default();
     let sizes = list.iter().map(|name| element_bytes(name).unwrap_or(0));
     let sizes = sizes.collect();
@@ -82,7 +82,7 @@ fn to_host_trace_types(types: &str) -> (String, Vec<u64>) {
 mod tests {
     use super::*;
 
-    fn intern_operand_texts(dims: &str, types: &str) -> (String, String, u64) {
+    fn operand_shapes_types_and_bytes(dims: &str, types: &str) -> (String, String, u64) {
         let mut texts = StringArenaInterner::default();
         let found = OperatorInputCache::default()
             .intern_operands(dims, types, &mut texts)
@@ -95,7 +95,7 @@ mod tests {
     fn types_are_those_of_the_host_trace_and_tensors_have_bytes() {
         // The tensors have 4·8 half-precision elements and three 8-byte integers, so they take 4·8·2 + 3·8 = 88 bytes.
         // Scalars, and lists of unknown type, count as zero bytes.
-        let (shapes, types, bytes) = intern_operand_texts(
+        let (shapes, types, bytes) = operand_shapes_types_and_bytes(
             r#"[[4,8],[],[3],[[2],[2]]]"#,
             r#"["c10::Half","Scalar","long int","TensorList"]"#,
         );
@@ -108,8 +108,8 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_without_sizes_is_a_number() {
-        assert_eq!(intern_operand_texts("[[]]", r#"["float"]"#).2, 4);
+    fn tensor_without_dims_has_one_element_and_lists_sum_theirs() {
+        assert_eq!(operand_shapes_types_and_bytes("[[]]", r#"["float"]"#).2, 4);
         assert_eq!(element_counts("[[[2,3],[4]],[5]]"), [10, 5]);
     }
 }

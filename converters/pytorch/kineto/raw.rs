@@ -120,12 +120,14 @@ impl<'a> RawKinetoEvent<'a> {
         event: &mut Self,
     ) -> Option<usize> {
         let mut values = [None; value::COUNT];
-        if let Some(used) = layouts.read_by_layout(text, value::PID, &mut values) {
+        if let Some(used) =
+            layouts.read_element_values_by_known_layout(text, value::PID, &mut values)
+        {
             event.set_fields(&values);
             return Some(used);
         }
         values = [None; value::COUNT];
-        let used = scan_by_key(layouts, text, &mut values)?;
+        let used = scan_event_keys_and_learn_layout(layouts, text, &mut values)?;
         event.set_fields(&values);
         layouts.learn_layout(&text[..used]);
         Some(used)
@@ -160,7 +162,7 @@ impl<'a> RawKinetoEvent<'a> {
 
 /// Reads the event at the start of `text` key by key into `values`, and records its layout in `layouts`.
 /// Returns the event's length.
-fn scan_by_key<'a>(
+fn scan_event_keys_and_learn_layout<'a>(
     layouts: &mut ElementLayouts,
     text: &'a str,
     values: &mut [Option<&'a str>; value::COUNT],
@@ -182,16 +184,16 @@ fn scan_by_key<'a>(
             value::CAT | value::PID | value::TID | value::TS | value::DUR | value::ARGS
                 if scan.accept_null()? => {}
             value::ARGS => scan.read_object(|scan, key| {
-                let value = scan.read_value()?.get();
+                let value = scan.read_value_text()?.get();
                 note(value::index_of_argument(key), value, value);
                 Some(())
             })?,
             value::PH | value::CAT | value::NAME => {
-                let json = scan.read_value()?.get();
+                let json = scan.read_value_text()?.get();
                 note(number, content_without_escapes(json)?, json);
             }
             _ => {
-                let value = scan.read_value()?.get();
+                let value = scan.read_value_text()?.get();
                 note(number, value, value);
             }
         }
@@ -308,7 +310,7 @@ impl<'de> Visitor<'de> for AllEventArgsVisitor {
 #[cfg(test)]
 mod tests {
     use super::super::reader::KinetoReader;
-    use crate::pytorch::stream::damage::check_scan_against_parser;
+    use crate::pytorch::stream::damage::assert_scan_equals_parser_on_damaged_texts;
 
     #[test]
     fn what_is_scanned_is_what_the_general_parser_reads() {
@@ -335,6 +337,6 @@ mod tests {
             "1e3",
             " ",
         ];
-        check_scan_against_parser::<KinetoReader>(&[plain], &parts);
+        assert_scan_equals_parser_on_damaged_texts::<KinetoReader>(&[plain], &parts);
     }
 }

@@ -13,7 +13,7 @@ use crate::pytorch::{
     ITEMS_BETWEEN_CHECKS, JsonRepairKind, JsonRepairRecord, groups, is_communication, op_work,
 };
 use chakram_base::interrupt;
-use chakram_trace::format::{TraceError, TraceErrorLocation, escape_name};
+use chakram_trace::format::{TraceError, TraceErrorLocation, escape_and_shorten_name};
 use chakram_trace::graph::DistinctKeyInterner;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -111,9 +111,9 @@ impl KinetoReader {
         if let Some((from, to)) = &mut trace.span {
             (*from, *to) = (from.saturating_add(base), to.saturating_add(base));
         }
-        drop_outside(&mut trace);
-        trace.tracks = self.tracks.finish_tracks();
-        trace.unread = count_unread_events(&trace, self.unread);
+        drop_events_with_impossible_times(&mut trace);
+        trace.tracks = self.tracks.into_named_tracks();
+        trace.unread = count_unread_events_outside_operators(&trace, self.unread);
         trace.details = self.details.into_keys();
         trace.left_out = std::mem::take(&mut self.left_out).into_iter().collect();
         Ok(trace)
@@ -146,12 +146,12 @@ impl KinetoReader {
 
     /// Returns true if the converter needs the arguments of events with this name and category.
     fn needs_args(&mut self, name: u32, category: EventCategory) -> bool {
-        let used = self.used_args(name);
+        let used = self.argument_use_of_event_name(name);
         used.of_call || used.of_convolution && category == EventCategory::CpuOp
     }
 
     /// Returns the arguments that the conversion uses from events with the name `name`.
-    fn used_args(&mut self, name: u32) -> EventNameArgumentUse {
+    fn argument_use_of_event_name(&mut self, name: u32) -> EventNameArgumentUse {
         let known = self.named.len();
         let new = known..self.trace.texts.len();
         self.named.extend(new.map(|number| {
@@ -212,7 +212,7 @@ impl KinetoReader {
             _ => None,
         };
         let mut values = NONE;
-        if category == EventCategory::CpuOp && self.used_args(name).values {
+        if category == EventCategory::CpuOp && self.argument_use_of_event_name(name).values {
             let all = AllEventArgs::parse_arguments(at.text).0;
             let found = all.into_iter().find(|(key, _)| key == "Concrete Inputs");
             if let Some((_, found)) = found {
@@ -265,7 +265,7 @@ impl KinetoReader {
         };
         self.trace.with_rf_id += u64::from(event.rf_id != 0);
         if self.trace.events.len().is_multiple_of(ITEMS_BETWEEN_CHECKS) {
-            interrupt::check_interruption()?;
+            interrupt::fail_if_stopped_or_out_of_memory()?;
         }
         self.trace.events.push(event);
         Ok(())
@@ -334,13 +334,13 @@ impl KinetoReader {
         }
         if let Some(config) = read.pg_config {
             let json = number::value_text(config.get());
-            let (groups, wrong) = groups::parse(&json);
+            let (groups, wrong) = groups::parse_group_list(&json);
             if let Some(wrong) = wrong {
                 let text = format!(
                     "{} groups were read, the rest failed: {wrong}",
                     groups.len()
                 );
-                self.trace.repairs.push(JsonRepairRecord {
+                self.trace.repairs.count_and_list_repair(JsonRepairRecord {
                     offset: at.offset_of(config.get()),
                     what: JsonRepairKind::Groups,
                     text,
@@ -405,11 +405,11 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
 }
 
 /// Returns the number of unread events in each category, counting only tracks outside the operators' process.
-fn count_unread_events(
+fn count_unread_events_outside_operators(
     trace: &KinetoTrace,
     counts: BTreeMap<(String, u32), u64>,
 ) -> Vec<(String, u64)> {
-    let processes = trace.operators_of_processes();
+    let processes = trace.count_operators_by_process();
     let mut found: BTreeMap<String, u64> = BTreeMap::new();
     for ((category, track), count) in counts {
         let pid = &*trace.tracks[track as usize].pid;
@@ -424,7 +424,7 @@ fn count_unread_events(
 /// have another origin), or if it is outside the profiler's span by more than the span's length.
 /// Kernels, and the profiler's own shutdown, may end slightly after the span. If the file states no
 /// span, drops events that are a day or more from the median.
-pub(super) fn drop_outside(trace: &mut KinetoTrace) {
+pub(super) fn drop_events_with_impossible_times(trace: &mut KinetoTrace) {
     let middle = || {
         let mut starts: Vec<i64> = trace.events.iter().map(|event| event.start_ns).collect();
         let middle = starts.len() / 2;
@@ -478,7 +478,7 @@ fn parse_time(
     parse_nanoseconds(value.get()).ok_or_else(|| {
         let found = format!(
             "`{what}` is {}, expected microseconds within 292 years",
-            escape_name(value.get())
+            escape_and_shorten_name(value.get())
         );
         at.error_about(value.get(), found, DAMAGED)
     })
@@ -494,7 +494,7 @@ impl JsonElementReceiver for KinetoReader {
     };
     type Element<'de> = RawKinetoEvent<'de>;
 
-    fn scan_element<'de>(
+    fn scan_element_and_return_length<'de>(
         &mut self,
         text: &'de str,
         event: &mut RawKinetoEvent<'de>,
@@ -586,6 +586,6 @@ impl JsonElementReceiver for KinetoReader {
     }
 
     fn record_repair(&mut self, repair: JsonRepairRecord) {
-        self.trace.repairs.push(repair);
+        self.trace.repairs.count_and_list_repair(repair);
     }
 }

@@ -66,7 +66,7 @@ const RECENT: &str = r#"
 const BASE: i64 = 1_790_857_026_000_000_000;
 
 #[test]
-fn what_matters_is_kept_and_the_rest_counted() {
+fn used_event_categories_are_kept_and_others_counted() {
     let trace = parse_kineto_trace(RECENT);
     let categories: Vec<_> = trace.events.iter().map(|e| e.category).collect();
     use EventCategory::*;

@@ -37,7 +37,7 @@ fn track_id_text(part: Option<JsonValueText<'_>>) -> Cow<'_, str> {
 }
 
 impl TrackTable {
-    fn set_key(&mut self, pid: &str, tid: &str) {
+    fn set_key_from_pid_and_tid(&mut self, pid: &str, tid: &str) {
         self.key.clear();
         self.key.extend([pid, "\0", tid]);
     }
@@ -56,7 +56,7 @@ impl TrackTable {
         {
             return Some(self.last);
         }
-        self.set_key(&pid, &tid);
+        self.set_key_from_pid_and_tid(&pid, &tid);
         let number = self.keys.intern_name(&self.key)?;
         if number as usize == self.tracks.len() {
             self.tracks.push(KinetoTrackIdentity {
@@ -92,7 +92,7 @@ impl TrackTable {
         tid: Option<JsonValueText<'_>>,
         name: Option<JsonValueText<'_>>,
     ) -> Option<()> {
-        self.set_key(&track_id_text(pid), &track_id_text(tid));
+        self.set_key_from_pid_and_tid(&track_id_text(pid), &track_id_text(tid));
         if self.named.intern_name(&self.key)? as usize == self.names.len() {
             self.names
                 .push(self.texts.intern_name(&track_id_text(name))?);
@@ -101,7 +101,7 @@ impl TrackTable {
     }
 
     /// Returns the tracks with their names.
-    pub fn finish_tracks(mut self) -> Vec<KinetoTrackIdentity> {
+    pub fn into_named_tracks(mut self) -> Vec<KinetoTrackIdentity> {
         for (number, name) in self.names.into_iter().enumerate() {
             // The table cannot look up a key without inserting it. Keys inserted here do no harm, because their indices
             // follow those of all tracks.

@@ -92,7 +92,7 @@ impl OperatorArguments {
     }
 
     /// Returns the first result's number of elements.
-    pub fn output_elements(&self) -> Option<u64> {
+    pub fn element_count_of_first_output(&self) -> Option<u64> {
         element_count(self.outputs.first()?)
     }
 
@@ -137,7 +137,7 @@ fn shape_of(argument: &Value) -> Vec<u64> {
 
 /// Returns the scalar values among `inputs`, an observer's JSON list, in Kineto's notation. Tensors and lists
 /// become empty texts.
-pub(in crate::pytorch) fn scalar_values(inputs: &str) -> String {
+pub(in crate::pytorch) fn observer_inputs_to_kineto_scalar_values(inputs: &str) -> String {
     let word = |value: Value| match value {
         Value::Array(list) if !list.iter().all(Value::is_boolean) => Value::from(""),
         Value::Array(list) => Value::from(Value::from(list).to_string()),
@@ -168,12 +168,12 @@ mod tests {
         assert_eq!((scalar.byte_count(), list.listed), (Some(0), 12));
         assert_eq!(operands.number_at(2), Some(-1));
         assert_eq!(operands.number_at(0), None);
-        assert_eq!(operands.output_elements(), Some(24));
+        assert_eq!(operands.element_count_of_first_output(), Some(24));
     }
 
     #[test]
     fn values_of_an_observer_are_those_of_the_profiler() {
-        let values = scalar_values(
+        let values = observer_inputs_to_kineto_scalar_values(
             r#"[[1, 2, 0, 8, 2, "cuda:0"], 8192, true, "<None>", [true, false], 0.5]"#,
         );
         assert_eq!(values, r#"["",8192,true,"<None>","[true,false]",0.5]"#);

@@ -230,7 +230,7 @@ impl AttentionArgPositions {
             _ => u64::MAX,
         };
         let pairs = |queries, keys| match causal {
-            true => causal_pairs(queries, keys, window),
+            true => count_query_key_pairs_in_causal_window(queries, keys, window),
             false => u64::checked_mul(queries, keys),
         };
         // Number of pairs per head, summed over the sequences.
@@ -296,7 +296,7 @@ impl AttentionArgPositions {
 
 /// Returns the number of query-key pairs if each query sees the keys up to its own position, but at most `window` keys.
 /// The last query is aligned with the last key.
-fn causal_pairs(queries: u64, keys: u64, window: u64) -> Option<u64> {
+fn count_query_key_pairs_in_causal_window(queries: u64, keys: u64, window: u64) -> Option<u64> {
     // Queries whose position is before the first key see no key.
     let queries = queries.min(keys);
     // The first query sees `first` keys, and each later query sees one more key until the window is full.
@@ -321,7 +321,7 @@ mod tests {
     const VARLEN: &str = "flash_attn::_flash_attn_varlen_forward";
 
     #[test]
-    fn one_sequence_among_offsets_is_that_of_all_tokens() {
+    fn offsets_of_one_sequence_let_it_attend_to_all_tokens() {
         // One sequence of 8,192 queries and keys has 32 heads of width 128: 4 · 8192² · 32 · 128 =
         // 1.0995e12.
         let shapes = "[[8192, 32, 128], [8192, 8, 128], [8192, 8, 128], [2], [2], [], []]";
@@ -356,20 +356,32 @@ mod tests {
     fn queries_see_keys_up_to_their_own_place_and_within_a_window() {
         // By hand: 3 queries and 3 keys have 1 + 2 + 3 pairs; 2 queries and 5 keys have 4 + 5; 5 queries and 2 keys
         // have 1 + 2.
-        assert_eq!(causal_pairs(3, 3, u64::MAX), Some(6));
-        assert_eq!(causal_pairs(2, 5, u64::MAX), Some(9));
-        assert_eq!(causal_pairs(5, 2, u64::MAX), Some(3));
+        assert_eq!(
+            count_query_key_pairs_in_causal_window(3, 3, u64::MAX),
+            Some(6)
+        );
+        assert_eq!(
+            count_query_key_pairs_in_causal_window(2, 5, u64::MAX),
+            Some(9)
+        );
+        assert_eq!(
+            count_query_key_pairs_in_causal_window(5, 2, u64::MAX),
+            Some(3)
+        );
         // 4 queries and 4 keys in a window of 2 have 1 + 2 + 2 + 2 pairs; 2 queries and 5 keys in a window of 3 have
         // 3 + 3.
-        assert_eq!(causal_pairs(4, 4, 2), Some(7));
-        assert_eq!(causal_pairs(2, 5, 3), Some(6));
+        assert_eq!(count_query_key_pairs_in_causal_window(4, 4, 2), Some(7));
+        assert_eq!(count_query_key_pairs_in_causal_window(2, 5, 3), Some(6));
         for (queries, keys, window) in [(7_u64, 7_u64, 3_u64), (4, 9, 6), (9, 4, 2), (1, 1, 1)] {
             let seen = (0..queries.min(keys)).map(|i| {
                 let place = keys - queries.min(keys) + i;
                 (place + 1).min(window)
             });
             let expected: u64 = seen.sum();
-            assert_eq!(causal_pairs(queries, keys, window), Some(expected));
+            assert_eq!(
+                count_query_key_pairs_in_causal_window(queries, keys, window),
+                Some(expected)
+            );
         }
     }
 

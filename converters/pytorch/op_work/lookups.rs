@@ -40,7 +40,7 @@ enum RowAccess {
     BatchedBackward,
 }
 
-fn row_access_of(name: &str) -> Option<RowAccess> {
+fn row_access_of_operator(name: &str) -> Option<RowAccess> {
     use RowAccess::{
         Bag, Batched, BatchedBackward, Embedding, Gather, Index, Rows, Select, Target,
     };
@@ -80,13 +80,13 @@ fn row_access_of(name: &str) -> Option<RowAccess> {
 
 /// Returns true if an operator reads or writes rows of a table.
 pub(in crate::pytorch) fn is_row_lookup(name: &str) -> bool {
-    row_access_of(name).is_some()
+    row_access_of_operator(name).is_some()
 }
 
 /// Returns true if the operator's scalar values affect how many bytes it moves.
 pub(super) fn needs_values(name: &str) -> bool {
     matches!(
-        row_access_of(name),
+        row_access_of_operator(name),
         Some(RowAccess::Select | RowAccess::Batched)
     )
 }
@@ -94,7 +94,7 @@ pub(super) fn needs_values(name: &str) -> bool {
 /// Returns the bytes that the operator `name` moves. The result is `Some(None)` if the bytes are unknown, and `None` if
 /// the operator is not a lookup.
 pub(super) fn lookup_bytes(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
-    Some(row_access_of(name)?.count_bytes(operands))
+    Some(row_access_of_operator(name)?.count_bytes(operands))
 }
 
 impl RowAccess {
@@ -126,7 +126,7 @@ impl RowAccess {
             Self::Select => {
                 let ((table, size), (index, _)) = (tensor(0)?, tensor(2)?);
                 let selected = match operands.outputs_recorded {
-                    true => operands.output_elements()?,
+                    true => operands.element_count_of_first_output()?,
                     false => {
                         let dimensions = table.shape.len() as i64;
                         let dimension = match dimensions {
@@ -150,7 +150,7 @@ impl RowAccess {
             Self::Index => {
                 let (_, size) = tensor(0)?;
                 let taken = match operands.outputs_recorded {
-                    true => operands.output_elements()?,
+                    true => operands.element_count_of_first_output()?,
                     false => return None,
                 };
                 let indices = operands.argument_at(1)?.listed.checked_mul(INDEX)?;

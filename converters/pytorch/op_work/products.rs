@@ -107,7 +107,7 @@ impl MatrixProductKind {
             }
             Self::Broadcast => {
                 let &width = tensor(0)?.last()?;
-                let output = operands.output_elements()?;
+                let output = operands.element_count_of_first_output()?;
                 output.checked_mul(width)?.checked_mul(2)
             }
             Self::Transposed => convolution_flops(tensor(0)?, tensor(1)?),

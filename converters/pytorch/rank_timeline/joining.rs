@@ -2,12 +2,12 @@
 
 use super::super::event_links::{HostKinetoMatchMethod, KeptCaptureWindow, KinetoEventHostNodeMap};
 use super::super::host::HostTrace;
-use super::super::is_in_flight_interval_name;
+use super::super::is_host_communication_interval_name;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::timeline_events::TimelineEventWithoutTimes;
 use super::{
     HostInterval, HostThread, InFlightGlooInterval, IntervalPythonStacks, JoinedRankCapture, NONE,
-    OverlappingDeviceEventCounts, end_of, is_device_category,
+    OverlappingDeviceEventCounts, event_end_ns, is_device_category,
 };
 use std::cmp::Reverse;
 
@@ -24,7 +24,7 @@ impl JoinedRankCapture {
         let mut this = Self {
             rank,
             host,
-            process: kineto.main_process(),
+            process: kineto.process_with_most_operators(),
             kineto,
             events: Vec::new(),
             untimed: link.method == HostKinetoMatchMethod::HostAlone,
@@ -41,9 +41,10 @@ impl JoinedRankCapture {
             stacks: IntervalPythonStacks::default(),
         };
         let texts = &this.kineto.texts;
-        let flies = (0..texts.len() as u32).map(|name| is_in_flight_interval_name(texts.get(name)));
+        let flies = (0..texts.len() as u32)
+            .map(|name| is_host_communication_interval_name(texts.get(name)));
         let flies: Vec<bool> = flies.collect();
-        let kept = kept_events(&this.kineto.events, &flies, window);
+        let kept = host_events_kept_in_window(&this.kineto.events, &flies, window);
         let on_track = this.number_threads_by_start(&kept);
         this.move_host_events_to_intervals(kept, &on_track, &flies, link);
         this.find_interval_parents();
@@ -106,7 +107,7 @@ impl JoinedRankCapture {
                     event: index,
                     thread,
                     start: event.start_ns,
-                    end: end_of(event),
+                    end: event_end_ns(event),
                     rf_id: event.rf_id,
                 });
                 continue;
@@ -121,7 +122,12 @@ impl JoinedRankCapture {
         // time, the one that opened first, and so has the lower id, encloses the other.
         let key = |&index: &u32| {
             let event = &events[index as usize];
-            (event.start_ns, Reverse(end_of(event)), event.rf_id, index)
+            (
+                event.start_ns,
+                Reverse(event_end_ns(event)),
+                event.rf_id,
+                index,
+            )
         };
         self.items.reserve_exact(order.len());
         for (number, thread) in (0..).zip(&self.threads) {
@@ -136,7 +142,7 @@ impl JoinedRankCapture {
                     thread: number,
                     parent: NONE,
                     start: event.start_ns,
-                    end: end_of(event),
+                    end: event_end_ns(event),
                 }
             }));
         }
@@ -166,7 +172,11 @@ impl JoinedRankCapture {
 
 /// Returns the host events that start in `window`, and the communication intervals that operators requested within
 /// `window`.
-fn kept_events(events: &[KinetoEvent], flies: &[bool], window: KeptCaptureWindow) -> Vec<u32> {
+fn host_events_kept_in_window(
+    events: &[KinetoEvent],
+    flies: &[bool],
+    window: KeptCaptureWindow,
+) -> Vec<u32> {
     let ids = events.iter().filter(|event| {
         window.contains_time(event.start_ns)
             && event.rf_id != 0

@@ -3,7 +3,7 @@
 use super::super::event_links::KeptCaptureWindow;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::kineto::{is_graph_launch, is_launch};
-use super::{DeviceInterval, HostInterval, JoinedRankCapture, NONE, end_of};
+use super::{DeviceInterval, HostInterval, JoinedRankCapture, NONE, event_end_ns};
 
 /// Difference between the first lane numbers of successive devices of a process. The lanes of the first device start at
 /// 0.
@@ -20,7 +20,7 @@ impl JoinedRankCapture {
         }
         self.devices.reserve_exact(work);
         let mut launches = HostIntervalsByEventId::new(&self.items, &self.kineto.events, window);
-        let devices = device_numbers(&self.kineto);
+        let devices = numbers_of_devices_that_ran_work(&self.kineto);
         for (index, event) in self.kineto.events.iter().enumerate() {
             if !event.category.is_work() {
                 continue;
@@ -55,7 +55,7 @@ impl JoinedRankCapture {
                     .stream
                     .saturating_add(device.saturating_mul(DEVICE_LANES)),
                 start: event.start_ns,
-                end: end_of(event),
+                end: event_end_ns(event),
             });
         }
         // Among events with the same start, the longest comes last, because cutting at the next start leaves no time
@@ -126,7 +126,9 @@ impl JoinedRankCapture {
             if let Some(next) = next.filter(|next| own.end > next.start) {
                 overlaps.events += 1;
                 match (self.launch_name(own), self.launch_name(next)) {
-                    (_, name) if is_programmatic_launch(name) => overlaps.programmatic += 1,
+                    (_, name) if may_launch_kernel_before_previous_ends(name) => {
+                        overlaps.programmatic += 1
+                    }
                     (_, name) if own.launch == next.launch && is_graph_launch(name) => {
                         overlaps.in_graphs += 1;
                     }
@@ -152,7 +154,7 @@ impl JoinedRankCapture {
 
 /// Returns true if a call with this name can launch a kernel that starts before the previous kernel
 /// on its stream ends.
-fn is_programmatic_launch(name: &str) -> bool {
+fn may_launch_kernel_before_previous_ends(name: &str) -> bool {
     name.contains("LaunchKernelEx")
 }
 
@@ -209,9 +211,10 @@ struct HostIntervalsByEventId {
 impl HostIntervalsByEventId {
     fn new(items: &[HostInterval], events: &[KinetoEvent], window: KeptCaptureWindow) -> Self {
         // Calls that launch nothing have the correlation id 0, so ignore this id.
-        let calls = intervals_sorted_by_number(items, events, EventCategory::Runtime, |event| {
-            event.correlation
-        });
+        let calls =
+            category_intervals_sorted_by_number(items, events, EventCategory::Runtime, |event| {
+                event.correlation
+            });
         let outside = events.iter().filter(|event| {
             event.category == EventCategory::Runtime && !window.contains_time(event.start_ns)
         });
@@ -231,8 +234,12 @@ impl HostIntervalsByEventId {
         events: &[KinetoEvent],
     ) -> DeviceEventCallOrOperator {
         if event.correlation != 0
-            && let Some(call) =
-                last_interval_with_number(&self.calls, event.correlation, event.start_ns, items)
+            && let Some(call) = last_interval_with_number_by_time(
+                &self.calls,
+                event.correlation,
+                event.start_ns,
+                items,
+            )
         {
             return DeviceEventCallOrOperator::Call(call);
         }
@@ -245,11 +252,12 @@ impl HostIntervalsByEventId {
             return DeviceEventCallOrOperator::Before;
         }
         let operators = self.operators.get_or_insert_with(|| {
-            intervals_sorted_by_number(items, events, EventCategory::CpuOp, |event| {
+            category_intervals_sorted_by_number(items, events, EventCategory::CpuOp, |event| {
                 event.external_id
             })
         });
-        match last_interval_with_number(operators, event.external_id, event.start_ns, items) {
+        match last_interval_with_number_by_time(operators, event.external_id, event.start_ns, items)
+        {
             Some(operator) => DeviceEventCallOrOperator::Operator(operator),
             None => DeviceEventCallOrOperator::Before,
         }
@@ -258,7 +266,7 @@ impl HostIntervalsByEventId {
 
 /// Returns the last host interval that has `number` and starts at or before `time`. If all such intervals start later,
 /// returns the first one. Several intervals may have the same number, because numbers wrap around.
-fn last_interval_with_number(
+fn last_interval_with_number_by_time(
     list: &[(u64, u32)],
     number: u64,
     time: i64,
@@ -275,7 +283,7 @@ fn last_interval_with_number(
 
 /// Returns a category's host intervals with their `number`, sorted by number and start. Intervals without a number are
 /// omitted.
-fn intervals_sorted_by_number(
+fn category_intervals_sorted_by_number(
     items: &[HostInterval],
     events: &[KinetoEvent],
     category: EventCategory,
@@ -295,7 +303,7 @@ fn intervals_sorted_by_number(
 }
 
 /// Returns the devices that ran work, sorted.
-fn device_numbers(kineto: &KinetoTrace) -> Vec<i32> {
+fn numbers_of_devices_that_ran_work(kineto: &KinetoTrace) -> Vec<i32> {
     let events = kineto.events.iter();
     let work = events.filter(|event| event.category.is_work());
     let mut numbers: Vec<i32> = work

@@ -28,7 +28,7 @@ pub struct StepWindows(Vec<(u64, KeptCaptureWindow)>);
 
 impl StepWindows {
     /// Returns the number of the step in which an interval starts, or `None` if the interval starts outside all steps.
-    pub fn step_of_interval(&self, item: &HostInterval) -> Option<u64> {
+    pub fn step_number_of_interval(&self, item: &HostInterval) -> Option<u64> {
         let begun = self.0.partition_point(|(_, of)| of.from <= item.start);
         let (number, of) = self.0.get(begun.checked_sub(1)?)?;
         of.contains_time(item.start).then_some(*number)
@@ -48,7 +48,7 @@ impl JoinedRankCapture {
     pub fn step_windows(&self) -> StepWindows {
         let ranges = self.items.iter();
         let ranges =
-            ranges.filter(|item| self.role_of_interval(item) == HostIntervalKind::Annotation);
+            ranges.filter(|item| self.kind_of_host_interval(item) == HostIntervalKind::Annotation);
         let steps = ranges.filter_map(|item| {
             let window = KeptCaptureWindow {
                 from: item.start,
@@ -140,12 +140,12 @@ impl EnclosingPythonCallTree {
                 start < item.start || start == item.start && end >= item.end
             };
             while let Some(call) = calls.next_if(around) {
-                close_ended(&mut open, call.start);
+                close_ended_calls(&mut open, call.start);
                 let caller = open.last().map_or(NONE, |&(caller, _)| caller);
                 open.push((self.calls.len() as u32, call.end));
                 self.calls.push((call.name, caller));
             }
-            close_ended(&mut open, item.start);
+            close_ended_calls(&mut open, item.start);
             let least = match is_range(item) {
                 true => item.end,
                 false => i64::MIN,
@@ -196,7 +196,7 @@ impl EnclosingPythonCallTree {
 }
 
 /// Closes the calls that had ended by `time`.
-fn close_ended(open: &mut Vec<(u32, i64)>, time: i64) {
+fn close_ended_calls(open: &mut Vec<(u32, i64)>, time: i64) {
     while open.last().is_some_and(|&(_, end)| end <= time) {
         open.pop();
     }

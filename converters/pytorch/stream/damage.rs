@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 /// Returns a function that takes a number `n` and returns a pseudorandom number below `n`. The seed determines the
 /// sequence.
-pub(in crate::pytorch) fn pseudo_random(seed: u64) -> impl FnMut(usize) -> usize {
+pub(in crate::pytorch) fn build_pseudo_random_generator(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
     move |n| {
         state = state
@@ -18,7 +18,9 @@ pub(in crate::pytorch) fn pseudo_random(seed: u64) -> impl FnMut(usize) -> usize
 /// Compares what a reader's scanner returns with what the general parser (the oracle) returns. The inputs are `texts`
 /// with some positions replaced by one of `parts`. The scanner must return the parser's values, and must be able to
 /// read nearly all valid texts. Layouts learned from one text are used for the following texts.
-pub(in crate::pytorch) fn check_scan_against_parser<F: JsonElementReceiver + Default>(
+pub(in crate::pytorch) fn assert_scan_equals_parser_on_damaged_texts<
+    F: JsonElementReceiver + Default,
+>(
     texts: &[&str],
     parts: &[&str],
 ) where
@@ -29,7 +31,7 @@ pub(in crate::pytorch) fn check_scan_against_parser<F: JsonElementReceiver + Def
     for_each_damaged_text(texts, parts, |text| {
         let mut element = F::Element::default();
         let found = reader
-            .scan_element(text, &mut element)
+            .scan_element_and_return_length(text, &mut element)
             .map(|used| (element, used));
         let mut values = serde_json::Deserializer::from_str(text).into_iter();
         let expected = values.next().and_then(Result::ok);
@@ -44,7 +46,7 @@ pub(in crate::pytorch) fn check_scan_against_parser<F: JsonElementReceiver + Def
 /// Calls `check` 100,000 times. Each call gets the next of `texts`, with up to two positions replaced by parts from
 /// `parts`.
 fn for_each_damaged_text(texts: &[&str], parts: &[&str], mut check: impl FnMut(&str)) {
-    let mut below = pseudo_random(5);
+    let mut below = build_pseudo_random_generator(5);
     for round in 0..100_000 {
         let mut text = texts[round % texts.len()].to_owned();
         for _ in 0..round % 3 {

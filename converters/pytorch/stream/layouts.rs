@@ -59,7 +59,7 @@ impl ElementLayouts {
     /// `values`, by index, and returns the element's length. Only valid JSON values are accepted. Values whose index is
     /// below `plain` must be strings without escapes.
     #[inline]
-    pub fn read_by_layout<'a>(
+    pub fn read_element_values_by_known_layout<'a>(
         &self,
         text: &'a str,
         plain: u8,
@@ -76,7 +76,7 @@ impl ElementLayouts {
             }
             let value = match step.value {
                 value if value != SKIPPED && value < plain => scan.read_plain_string_here()?,
-                _ => scan.read_value_here()?,
+                _ => scan.read_non_null_value_here()?,
             };
             *values.get_mut(step.value as usize)? = Some(value);
             next = step.next;
@@ -100,12 +100,12 @@ impl ElementLayouts {
             return false;
         };
         (u64::from_le_bytes(*first) ^ step.first) & step.first_mask == 0
-            && (step.length <= 8 || self.rest_matches_layout_step(step, rest))
+            && (step.length <= 8 || self.text_matches_step_after_first_word(step, rest))
     }
 
     /// Returns true if `text` begins with a step's second and later words.
     #[inline]
-    fn rest_matches_layout_step(&self, step: &TextBetweenValues, text: &[u8]) -> bool {
+    fn text_matches_step_after_first_word(&self, step: &TextBetweenValues, text: &[u8]) -> bool {
         let words = &self.words[step.words.start as usize..step.words.end as usize];
         let (chunks, _) = text.as_chunks();
         let (Some(chunks), Some((last, words))) = (chunks.get(..words.len()), words.split_last())
@@ -145,7 +145,7 @@ impl ElementLayouts {
             let Some(between) = text.as_bytes().get(from..value.start as usize) else {
                 break;
             };
-            let Some(step) = self.add_step(before, between, value.value) else {
+            let Some(step) = self.find_or_add_step_after(before, between, value.value) else {
                 break;
             };
             (before, from) = (step, value.end as usize);
@@ -155,7 +155,7 @@ impl ElementLayouts {
 
     /// Returns the step that has this text and follows the step `before`, and adds it if necessary. Returns `None` if
     /// there are too many steps.
-    fn add_step(&mut self, before: u32, text: &[u8], value: u8) -> Option<u32> {
+    fn find_or_add_step_after(&mut self, before: u32, text: &[u8], value: u8) -> Option<u32> {
         let first = match self.steps.get(before as usize) {
             Some(step) => step.next,
             None if self.steps.is_empty() => NONE,
@@ -165,7 +165,7 @@ impl ElementLayouts {
         while let Some(step) = self.steps.get(at as usize) {
             if step.length as usize == text.len()
                 && step.value == value
-                && self.equals_layout_step(step, text)
+                && self.text_equals_whole_step_text(step, text)
             {
                 return Some(at);
             }
@@ -196,7 +196,7 @@ impl ElementLayouts {
         Some(new)
     }
 
-    fn equals_layout_step(&self, step: &TextBetweenValues, text: &[u8]) -> bool {
+    fn text_equals_whole_step_text(&self, step: &TextBetweenValues, text: &[u8]) -> bool {
         let words = &self.words[step.words.start as usize..step.words.end as usize];
         let words = [step.first].into_iter().chain(words.iter().copied());
         let bytes = words.flat_map(u64::to_le_bytes);
@@ -244,7 +244,7 @@ mod tests {
         text: &'a str,
     ) -> Option<(usize, [Option<&'a str>; 4])> {
         let mut values = [None; 4];
-        let used = layouts.read_by_layout(text, 2, &mut values)?;
+        let used = layouts.read_element_values_by_known_layout(text, 2, &mut values)?;
         Some((used, values))
     }
 
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_read() {
+    fn text_unlike_learnt_layout_is_not_read() {
         let mut layouts = ElementLayouts::default();
         assert_eq!(read_layout_values(&layouts, "{}                "), None);
         learn_marked_layout(
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_without_formats_are_learnt_up_to_a_bound() {
+    fn learnt_layout_steps_stay_within_limit() {
         let mut layouts = ElementLayouts::default();
         for number in 0..10 * MOST {
             learn_marked_layout(&mut layouts, &format!("{{\"key {number}\": <1>}}"));

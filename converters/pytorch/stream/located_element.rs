@@ -2,7 +2,7 @@
 
 use super::JsonValueText;
 use crate::pytorch::number;
-use chakram_trace::format::{TraceError, TraceErrorLocation, escape_name};
+use chakram_trace::format::{TraceError, TraceErrorLocation, escape_and_shorten_name};
 
 /// Advice for a text that ends too early.
 pub(super) const TRUNCATED: &str = "the file seems to be cut short: stop the profiler and the observer before the \
@@ -22,7 +22,11 @@ pub(in crate::pytorch) struct ElementTextAndOffset<'a> {
 
 impl<'a> ElementTextAndOffset<'a> {
     /// Returns the element's text from the start of the value `first` to the end of the value `last`.
-    pub fn text_between(&self, first: JsonValueText<'_>, last: JsonValueText<'_>) -> &'a str {
+    pub fn text_from_first_through_last_value(
+        &self,
+        first: JsonValueText<'_>,
+        last: JsonValueText<'_>,
+    ) -> &'a str {
         let start = self.offset_of(first.get()).wrapping_sub(self.offset) as usize;
         let end = self.offset_of(last.get()).wrapping_sub(self.offset) as usize + last.get().len();
         let text = self.text.get(start..end).unwrap_or_default();
@@ -57,7 +61,7 @@ pub(in crate::pytorch) fn parse_integer<T: TryFrom<i128>>(
         let bits = 8 * size_of::<T>();
         let found = format!(
             "`{what}` is {}, expected a whole number of {bits} bits",
-            escape_name(value.get())
+            escape_and_shorten_name(value.get())
         );
         at.error_about(value.get(), found, DAMAGED)
     })
@@ -101,5 +105,5 @@ pub(super) fn explain_parse_error(
 pub(super) fn shorten_first_line(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(&text[..text.len().min(200)]);
     let line = text.trim_start().lines().next().unwrap_or_default();
-    format!("`{}`", escape_name(line))
+    format!("`{}`", escape_and_shorten_name(line))
 }

@@ -77,7 +77,7 @@ impl<'a> JsonScanner<'a> {
 
     /// Reads any value except `null` that begins exactly here.
     #[inline]
-    pub fn read_value_here(&mut self) -> Option<&'a str> {
+    pub fn read_non_null_value_here(&mut self) -> Option<&'a str> {
         let start = self.at;
         match *self.text.as_bytes().get(start)? {
             b'0'..=b'9' => self.skip_number()?,
@@ -126,7 +126,7 @@ impl<'a> JsonScanner<'a> {
 
     /// Reads any value.
     #[inline]
-    pub fn read_value(&mut self) -> Option<JsonValueText<'a>> {
+    pub fn read_value_text(&mut self) -> Option<JsonValueText<'a>> {
         self.peek_byte()?;
         let start = self.at;
         self.skip_value()?;
@@ -136,7 +136,7 @@ impl<'a> JsonScanner<'a> {
     /// Reads any value; `null` becomes `None`.
     #[inline]
     pub fn read_optional(&mut self) -> Option<Option<JsonValueText<'a>>> {
-        let value = self.read_value()?;
+        let value = self.read_value_text()?;
         Some((value.0 != "null").then_some(value))
     }
 
@@ -150,7 +150,7 @@ impl<'a> JsonScanner<'a> {
         match self.peek_byte()? {
             b'"' => self.skip_string(),
             b'[' => {
-                if self.skip_plain_list() {
+                if self.skip_list_of_integers_and_strings() {
                     return Some(());
                 }
                 let deeper = deeper.checked_sub(1)?;
@@ -169,7 +169,7 @@ impl<'a> JsonScanner<'a> {
 
     /// Skips a list of integers and strings, such as the arguments of operators. Lists may be
     /// nested. If the next value has another form, returns `false` and consumes nothing.
-    fn skip_plain_list(&mut self) -> bool {
+    fn skip_list_of_integers_and_strings(&mut self) -> bool {
         let bytes = self.text.as_bytes();
         let (mut at, mut depth) = (self.at, 0);
         // `expected` is true if a value must come next. `optional` is true if the innermost list is still empty, so
@@ -233,7 +233,7 @@ impl<'a> JsonScanner<'a> {
             let key = self.read_plain_string()?;
             self.take_byte(b':')?;
             entry(self, key)?;
-            if self.read_separator(b'}')? {
+            if self.take_comma_or_closing_bracket(b'}')? {
                 return Some(());
             }
         }
@@ -249,7 +249,7 @@ impl<'a> JsonScanner<'a> {
         }
         loop {
             element(self)?;
-            if self.read_separator(b']')? {
+            if self.take_comma_or_closing_bracket(b']')? {
                 return Some(());
             }
         }
@@ -257,7 +257,7 @@ impl<'a> JsonScanner<'a> {
 
     /// Consumes either a comma or the closing bracket `close`. Returns true if it was the bracket.
     #[inline]
-    fn read_separator(&mut self, close: u8) -> Option<bool> {
+    fn take_comma_or_closing_bracket(&mut self, close: u8) -> Option<bool> {
         let byte = self.peek_byte()?;
         self.at += 1;
         match byte {
@@ -399,7 +399,7 @@ fn mark_string_end(word: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::damage::pseudo_random;
+    use super::super::damage::build_pseudo_random_generator;
     use super::*;
 
     #[test]
@@ -466,7 +466,7 @@ mod tests {
             "[[3], 4,[5 ,[0]] ]",
             "[\"\",[\"a b\", 2]]",
         ];
-        let mut below = pseudo_random(7);
+        let mut below = build_pseudo_random_generator(7);
         let (mut legal, mut scanned) = (0, 0);
         for _ in 0..200_000 {
             // Put the values into a list, because a number at the end of the text might be
@@ -478,7 +478,7 @@ mod tests {
             text.push(']');
             let mut scan = JsonScanner::new(&text);
             let found = scan
-                .read_value()
+                .read_value_text()
                 .map(|value| (value.get(), scan.consumed_bytes()));
             let mut values = serde_json::Deserializer::from_str(&text).into_iter::<&RawValue>();
             let expected = values.next().and_then(Result::ok);

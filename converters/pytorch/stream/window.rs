@@ -64,13 +64,13 @@ impl<'s> TextWindow<'s> {
     /// Returns the valid UTF-8 prefix of [`Self::remaining_bytes`].
     pub fn valid_text(&self) -> &str {
         let text = &self.window[self.at..self.valid];
-        // SAFETY: `validate_utf8` checked that `at..valid` is UTF-8, and moves `valid`
+        // SAFETY: `extend_valid_utf8_range` checked that `at..valid` is UTF-8, and moves `valid`
         // whenever `at` passes it.
         unsafe { std::str::from_utf8_unchecked(text) }
     }
 
     /// Extends the range that is known to be valid UTF-8.
-    fn validate_utf8(&mut self) {
+    fn extend_valid_utf8_range(&mut self) {
         let from = self.valid.max(self.at);
         let valid = match std::str::from_utf8(&self.window[from..self.end]) {
             Ok(text) => text.len(),
@@ -85,7 +85,7 @@ impl<'s> TextWindow<'s> {
     }
 
     /// Returns true if the text ends within the window.
-    pub fn is_at_end(&self) -> bool {
+    pub fn has_text_end_in_window(&self) -> bool {
         self.ended
     }
 
@@ -93,7 +93,7 @@ impl<'s> TextWindow<'s> {
     pub fn advance_by(&mut self, bytes: usize) {
         self.at += bytes;
         if self.at > self.valid {
-            self.validate_utf8();
+            self.extend_valid_utf8_range();
         }
     }
 
@@ -129,12 +129,12 @@ impl<'s> TextWindow<'s> {
                 Err(e) => return Err(TraceError::from_io(self.path, "read or decompress", e)),
             }
         }
-        self.validate_utf8();
+        self.extend_valid_utf8_range();
         Ok(())
     }
 
     /// Returns the next byte that is not blank, without consuming it.
-    pub fn peek_byte(&mut self) -> Result<Option<u8>, TraceError> {
+    pub fn peek_non_blank_byte(&mut self) -> Result<Option<u8>, TraceError> {
         loop {
             match self.remaining_bytes().iter().position(|b| !is_blank(*b)) {
                 Some(skip) => {
@@ -152,7 +152,7 @@ impl<'s> TextWindow<'s> {
 
     /// If an object follows, consumes the comma and the blanks before it. Returns true if an object follows.
     #[inline]
-    pub fn advance_to_next_object(&mut self) -> bool {
+    pub fn consume_comma_before_object(&mut self) -> bool {
         let text = &self.window[self.at..self.valid];
         let separator = &self.separator;
         // This separator is usually the same as before the previous object.
@@ -175,7 +175,7 @@ impl<'s> TextWindow<'s> {
 
     /// Consumes the next non-blank byte, which must be one of `expected`.
     pub fn expect_byte(&mut self, expected: &[u8], what: &str) -> Result<u8, TraceError> {
-        match self.peek_byte()? {
+        match self.peek_non_blank_byte()? {
             Some(byte) if expected.contains(&byte) => {
                 self.advance_by(1);
                 Ok(byte)

@@ -30,7 +30,7 @@ use chakram_trace::matching::RankAndCommIndex;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns NCCL's expected times for a collective among the ranks `members`, or `None` if unknown.
-fn expected_time(
+fn expected_nccl_times_of_collective(
     job: &JobCallsWithCaptures<'_>,
     matched: &MatchedCollective,
     members: &[u32],
@@ -38,7 +38,7 @@ fn expected_time(
     let &(rank, call) = matched.members.first()?;
     let timeline = &job.timelines[job.models[rank as usize].capture];
     let call = &job.calls[rank as usize].list[call as usize];
-    let device = device_of_host(&timeline.kineto.device_names, members)?;
+    let device = common_device_name_on_one_host(&timeline.kineto.device_names, members)?;
     let rate = NvlinkRate::from_device_name(device)?;
     if !call.on_device() || call.parts > 1 {
         return None;
@@ -49,12 +49,12 @@ fn expected_time(
         _ => matched.bytes,
     };
     let name = timeline.event_name(call.event);
-    rate.expected_time(name, matched.kind, count as u32, whole)
+    rate.expected_typical_and_longest_kernel_times(name, matched.kind, count as u32, whole)
 }
 
 /// Returns the device name if all of a host's `devices` have the same name and all `members` are on one host. Devices
 /// with consecutive ranks count as one host's devices, because launchers number ranks host by host.
-fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str> {
+fn common_device_name_on_one_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str> {
     let first = devices.first()?;
     let host = |rank: &u32| *rank as usize / devices.len();
     let alike = devices.iter().all(|device| device == first);
@@ -90,7 +90,7 @@ impl CollectiveSizeClassTimes {
 }
 
 /// Bounds the transfers of collectives in which some members have no capture. Returns the number of changed calls.
-pub(super) fn bound_collective_transfers(
+pub(super) fn bound_transfers_with_uncaptured_members(
     times: &mut [Vec<CallWaitAndTransfer>],
     job: &JobCallsWithCaptures<'_>,
     matches: &MatchedAndUnmatchedCallsOfJob,
@@ -141,7 +141,11 @@ pub(super) fn bound_collective_transfers(
         let Some(&least) = smallest.get(&class(matched)) else {
             continue;
         };
-        let least = match expected_time(job, matched, &groups[matched.group as usize].ranks) {
+        let least = match expected_nccl_times_of_collective(
+            job,
+            matched,
+            &groups[matched.group as usize].ranks,
+        ) {
             Some(time) if least > time.most => time.typical,
             _ => least,
         };
@@ -170,7 +174,7 @@ fn count_observed_members(matched: &MatchedCollective, models: &[CapturedOrInfer
 
 /// If every captured member of a collective waits, delays the first inferred member. Returns the number of changed
 /// calls.
-pub(super) fn delay_first_inferred_member(
+pub(super) fn delay_inferred_member_if_captured_wait(
     times: &mut [Vec<CallWaitAndTransfer>],
     matches: &MatchedAndUnmatchedCallsOfJob,
     models: &[CapturedOrInferredRank],
@@ -220,13 +224,19 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_a_host_are_numbered_in_succession() {
+    fn device_name_is_known_only_if_members_share_a_host_with_equal_devices() {
         let devices = vec!["V100".to_owned(); 4];
-        assert_eq!(device_of_host(&devices, &[4, 5, 6, 7]), Some("V100"));
-        assert_eq!(device_of_host(&devices, &[4, 6]), Some("V100"));
-        assert_eq!(device_of_host(&devices, &[3, 4]), None);
-        assert_eq!(device_of_host(&[], &[0, 1]), None);
+        assert_eq!(
+            common_device_name_on_one_host(&devices, &[4, 5, 6, 7]),
+            Some("V100")
+        );
+        assert_eq!(
+            common_device_name_on_one_host(&devices, &[4, 6]),
+            Some("V100")
+        );
+        assert_eq!(common_device_name_on_one_host(&devices, &[3, 4]), None);
+        assert_eq!(common_device_name_on_one_host(&[], &[0, 1]), None);
         let mixed = ["V100".to_owned(), "T4".to_owned()];
-        assert_eq!(device_of_host(&mixed, &[0, 1]), None);
+        assert_eq!(common_device_name_on_one_host(&mixed, &[0, 1]), None);
     }
 }

@@ -8,40 +8,40 @@ use testkit::seeds::{run_on_every_seed, run_on_seed_mutations};
 
 #[test]
 fn seeds_of_host_traces_hold() {
-    run_on_every_seed("pytorch_host", pytorch::check_host_trace);
+    run_on_every_seed("pytorch_host", pytorch::check_host_trace_loses_no_node);
 }
 
 #[test]
 fn seeds_of_device_traces_hold() {
-    run_on_every_seed("pytorch_kineto", pytorch::read_device);
+    run_on_every_seed("pytorch_kineto", pytorch::check_device_trace_loses_no_event);
 }
 
 #[test]
-fn seeds_of_text_workloads_hold() {
+fn text_workload_seeds_and_mutations_pass_checks() {
     run_on_every_seed("text_workload", sources::text_workload);
     run_on_seed_mutations("text_workload", sources::text_workload);
 }
 
 #[test]
-fn seeds_of_profiles_hold() {
+fn xplane_seeds_and_mutations_pass_checks() {
     run_on_every_seed("xplane", sources::check_xplane_conversion);
     run_on_seed_mutations("xplane", sources::check_xplane_conversion);
 }
 
 #[test]
-fn seeds_of_exports_hold() {
+fn nsys_seeds_and_mutations_pass_checks() {
     run_on_every_seed("nsys", sources::check_nsys_conversion);
     run_on_seed_mutations("nsys", sources::check_nsys_conversion);
 }
 
 #[test]
 fn seeds_of_schedules_hold() {
-    run_on_every_seed("goal", sources::check_goal_conversion);
-    run_on_seed_mutations("goal", sources::check_goal_conversion);
+    run_on_every_seed("goal", sources::check_goal_round_trip);
+    run_on_seed_mutations("goal", sources::check_goal_round_trip);
 }
 
 #[test]
-fn seeds_of_workloads_of_simai_hold() {
+fn simai_seeds_and_mutations_pass_checks() {
     run_on_every_seed("simai", sources::check_simai_conversion);
     run_on_seed_mutations("simai", sources::check_simai_conversion);
 }

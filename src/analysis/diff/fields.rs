@@ -5,7 +5,7 @@ mod compare;
 pub(super) use compare::compare_nodes;
 
 use super::value::FieldValue;
-use chakram_trace::format::{GroupName, MemoryLocation, Op, escape_name};
+use chakram_trace::format::{GroupName, MemoryLocation, Op, escape_and_shorten_name};
 use std::fmt;
 
 /// A field of a node.
@@ -135,7 +135,9 @@ impl fmt::Display for NodeField {
             Self::Micros => "duration_micros",
             Self::Start => "start_time_micros",
             Self::Io(which) => which,
-            Self::Attribute(name) => return write!(f, "attribute {}", escape_name(name)),
+            Self::Attribute(name) => {
+                return write!(f, "attribute {}", escape_and_shorten_name(name));
+            }
             Self::Unknown(number) => return write!(f, "field {number}"),
         })
     }
@@ -153,7 +155,9 @@ pub(super) fn type_name(op: &Op<'_>) -> String {
             match place {
                 MemoryLocation::Local => format!("local {what}"),
                 MemoryLocation::Remote => format!("remote {what}"),
-                MemoryLocation::Named(name) => format!("remote {what} of {}", escape_name(name)),
+                MemoryLocation::Named(name) => {
+                    format!("remote {what} of {}", escape_and_shorten_name(name))
+                }
             }
         }
         Op::Message { receive: true, .. } => "receive".to_owned(),
@@ -167,12 +171,12 @@ pub(super) fn group_name(group: GroupName<'_>) -> String {
     match group {
         GroupName::World => "all ranks".to_owned(),
         GroupName::Number(number) => format!("group {number}"),
-        GroupName::Text(text) => escape_name(text),
+        GroupName::Text(text) => escape_and_shorten_name(text),
     }
 }
 
 /// Returns the bytes that a node moves; `None` if the trace has no byte count.
-pub(super) fn bytes_of(op: &Op<'_>) -> Option<u64> {
+pub(super) fn bytes_moved_by_op(op: &Op<'_>) -> Option<u64> {
     match *op {
         Op::NoOp | Op::Host => None,
         Op::Compute { bytes, .. }

@@ -118,7 +118,9 @@ pub(super) fn map_both_traces<T: Send>(
 /// matched by id first.
 pub(super) fn match_nodes(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMatching {
     let mut pairs = NodeMatching::new([sides[0].len(), sides[1].len()]);
-    if sides[0].len().min(sides[1].len()) >= many && same_ids::pair_same_ids(sides, &mut pairs) {
+    if sides[0].len().min(sides[1].len()) >= many
+        && same_ids::pair_same_ids_if_nearly_all_identical(sides, &mut pairs)
+    {
         pair_by_neighbours(sides, &mut pairs);
     }
     pair_by_refinement(
@@ -237,7 +239,7 @@ fn pair_by_refinement(
 
 /// Pairs neighbours of paired nodes, and nodes at the same position between paired nodes in program order.
 fn pair_by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
-    use propagate::{EqualNeighbourPolicy, pair_neighbours};
+    use propagate::{EqualNeighbourPolicy, pair_equally_labelled_neighbours_of_pairs};
     const ROUNDS: usize = 3;
     for _ in 0..ROUNDS {
         if pairs.is_complete() {
@@ -246,26 +248,26 @@ fn pair_by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) 
         let before = pairs.free;
         // First pair neighbours that are unambiguous. After that, the alignment uses the new pairs as anchors to pair
         // other nodes.
-        pair_neighbours(
+        pair_equally_labelled_neighbours_of_pairs(
             sides,
             pairs,
             NodeLabelBasis::Key,
             EqualNeighbourPolicy::UniqueOnly,
         );
         align::pair_by_lane_alignment(sides, pairs);
-        pair_neighbours(
+        pair_equally_labelled_neighbours_of_pairs(
             sides,
             pairs,
             NodeLabelBasis::Content,
             EqualNeighbourPolicy::InIdOrder,
         );
-        pair_neighbours(
+        pair_equally_labelled_neighbours_of_pairs(
             sides,
             pairs,
             NodeLabelBasis::Key,
             EqualNeighbourPolicy::InIdOrder,
         );
-        pair_neighbours(
+        pair_equally_labelled_neighbours_of_pairs(
             sides,
             pairs,
             NodeLabelBasis::Kind,

@@ -14,7 +14,7 @@ pub(super) fn compute_labels(
 }
 
 /// Returns a small number that identifies the node's type.
-pub(super) fn type_of(op: &Op<'_>) -> u8 {
+pub(super) fn type_number_of_op(op: &Op<'_>) -> u8 {
     match *op {
         Op::NoOp => 0,
         Op::Host => 1,
@@ -29,7 +29,7 @@ pub(super) fn type_of(op: &Op<'_>) -> u8 {
 }
 
 pub(super) fn hash_name_and_type(view: &RawNodeCommonFields<'_>) -> u64 {
-    stable_hash(&(view.name, type_of(&view.op)))
+    stable_hash(&(view.name, type_number_of_op(&view.op)))
 }
 
 pub(super) fn hash_name(view: &RawNodeCommonFields<'_>) -> u64 {
@@ -54,7 +54,7 @@ pub(super) fn hash_name_type_lane_and_peers(view: &RawNodeCommonFields<'_>) -> u
         Op::Compute { dtype, .. } => stable_hash(&dtype),
         Op::NoOp | Op::Host | Op::Memory { .. } | Op::Communication { .. } => 0,
     };
-    stable_hash(&(view.name, type_of(&view.op), view.lane, whom))
+    stable_hash(&(view.name, type_number_of_op(&view.op), view.lane, whom))
 }
 
 /// Hashes the whole record except id and dependencies; the order of fields has no effect.

@@ -45,7 +45,7 @@ pub struct DiffFailureThresholds {
 impl DiffFailureThresholds {
     /// Checks that the changes of `totals` are within the threshold, and that the forbidden aspects do not differ.
     /// `differs` returns true if the jobs differ in an aspect.
-    pub(super) fn evaluate_totals(
+    pub(super) fn find_exceeded_total_thresholds(
         &self,
         totals: &[(&str, super::AmountChange)],
         differs: impl Fn(super::StructureTimeOrBytesAspect) -> bool,
@@ -56,7 +56,8 @@ impl DiffFailureThresholds {
                 .iter()
                 .filter(|(_, shift)| shift.exceeds_percent(threshold))
             {
-                let by = words::format_percent(shift).unwrap_or_else(|| "from nothing".to_owned());
+                let by = words::format_percent_increase(shift)
+                    .unwrap_or_else(|| "from nothing".to_owned());
                 exceeded.push(format!("{what} changed by {by}, more than {threshold} %"));
             }
         }
@@ -69,11 +70,11 @@ impl DiffFailureThresholds {
     }
 
     /// Checks the differences between traces against these thresholds.
-    pub fn evaluate_tally(&self, tally: &DiffTally) -> ExceededThresholds {
+    pub fn find_exceeded_tally_thresholds(&self, tally: &DiffTally) -> ExceededThresholds {
         let totals = [
-            ("time", tally.total.total_time()),
+            ("time", tally.total.sum_duration_delay_and_wait()),
             ("bytes", tally.total.bytes),
         ];
-        self.evaluate_totals(&totals, |aspect| tally.differs_in(aspect))
+        self.find_exceeded_total_thresholds(&totals, |aspect| tally.differs_in_aspect(aspect))
     }
 }

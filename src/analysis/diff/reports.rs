@@ -11,8 +11,8 @@ mod replay;
 mod text;
 
 pub use html::render_html as html;
-pub use json::render_json as json;
-pub use read::{ComparedReportDocument, InvalidOrCorruptReportError, read_report};
+pub use json::build_report_diff_document as json;
+pub use read::{ComparedReportDocument, InvalidOrCorruptReportError, parse_report_document};
 pub use text::render_text as text;
 
 use super::render::{DiffFailureThresholds, ExceededThresholds};
@@ -46,7 +46,10 @@ pub struct TimePartChange {
     /// Operators or groups that contribute to the part, largest change first. Times are means over NPUs.
     pub behind: Vec<TimeContributorChange>,
     /// Part of the change in `mean` that `behind` does not explain, in picoseconds.
-    #[serde(rename = "rest_ps", serialize_with = "json::serialize_saturated")]
+    #[serde(
+        rename = "rest_ps",
+        serialize_with = "json::serialize_change_as_saturated_i64"
+    )]
     pub rest: i128,
 }
 
@@ -121,10 +124,10 @@ impl ReportDiffByMachine {
         if a != b {
             notes.push(format!("written by version {a} and by version {b}"));
         }
-        notes.extend(compare_inputs(first, second));
+        notes.extend(notes_on_differing_inputs(first, second));
         let mut told: Vec<&String> = Vec::new();
         for name in origins.iter().flat_map(|origin| origin.options.keys()) {
-            let value = |d: &ComparedReportDocument| d.format_option(name);
+            let value = |d: &ComparedReportDocument| d.format_replay_option(name);
             if !told.contains(&name) && value(first) != value(second) {
                 notes.push(format!(
                     "option {name}: {} → {}",
@@ -178,7 +181,7 @@ impl ReportDiffByMachine {
     }
 
     /// Returns true if any replay differs in this aspect.
-    pub fn differs_in(&self, aspect: StructureTimeOrBytesAspect) -> bool {
+    pub fn any_replay_differs_in_aspect(&self, aspect: StructureTimeOrBytesAspect) -> bool {
         let alone = self.only.iter().any(|list| !list.is_empty());
         let mut replays = self.replays.iter();
         match aspect {
@@ -210,7 +213,7 @@ impl ReportDiffByMachine {
     }
 
     /// Checks the differences against `limits`.
-    pub fn evaluate_thresholds(&self, limits: &DiffFailureThresholds) -> ExceededThresholds {
+    pub fn find_exceeded_thresholds(&self, limits: &DiffFailureThresholds) -> ExceededThresholds {
         let name = |replay: &ReplayDiff| match self.replays.len() {
             1 => "the makespan".to_owned(),
             _ => format!("the makespan on {}", replay.before_machine),
@@ -218,12 +221,17 @@ impl ReportDiffByMachine {
         let names: Vec<_> = self.replays.iter().map(name).collect();
         let names = names.iter().map(String::as_str);
         let totals: Vec<_> = names.zip(self.replays.iter().map(|r| r.makespan)).collect();
-        limits.evaluate_totals(&totals, |aspect| self.differs_in(aspect))
+        limits.find_exceeded_total_thresholds(&totals, |aspect| {
+            self.any_replay_differs_in_aspect(aspect)
+        })
     }
 }
 
 /// Returns notes about inputs that differ between the two documents.
-fn compare_inputs(first: &ComparedReportDocument, second: &ComparedReportDocument) -> Vec<String> {
+fn notes_on_differing_inputs(
+    first: &ComparedReportDocument,
+    second: &ComparedReportDocument,
+) -> Vec<String> {
     let mut roles: BTreeMap<&str, [Vec<&str>; 2]> = BTreeMap::new();
     for (side, document) in [first, second].into_iter().enumerate() {
         for input in &document.provenance.inputs {

@@ -245,7 +245,7 @@ impl DiffTally {
             let on = match edge.on {
                 Some(on) => format!(
                     "{kind}, on {}",
-                    chakram_trace::format::escape_name(view(0, on[0]).name)
+                    chakram_trace::format::escape_and_shorten_name(view(0, on[0]).name)
                 ),
                 None => format!("{kind}, on a node that does not exist"),
             };
@@ -413,7 +413,7 @@ impl DiffTally {
     }
 
     /// Returns true if the jobs differ in this aspect.
-    pub fn differs_in(&self, aspect: StructureTimeOrBytesAspect) -> bool {
+    pub fn differs_in_aspect(&self, aspect: StructureTimeOrBytesAspect) -> bool {
         let of = |change: &NodeOrDependencyChangeKind| match change {
             NodeOrDependencyChangeKind::Field(field) => field.aspect_of_field(),
             _ => StructureTimeOrBytesAspect::Structure,

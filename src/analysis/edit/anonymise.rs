@@ -21,7 +21,8 @@ use super::audit;
 use chakram_trace::format::attr::{AttrView, ReplayAttributeValueKind, find_replay_attribute};
 use chakram_trace::format::encoder::ProtobufMessageBuilder;
 use chakram_trace::format::groups::{
-    DeclaredGroups, NODE_MARK, NODE_NAME, match_list_notation, metadata_text, parse_group_metadata,
+    DeclaredGroups, NODE_MARK, NODE_NAME, metadata_text, parse_group_metadata,
+    write_json_in_list_notation_of,
 };
 use chakram_trace::format::roles::{self, GroupRoles};
 use chakram_trace::format::scan::{self, DependencyVisitor};
@@ -161,7 +162,7 @@ impl TraceAnonymiser {
     }
 
     /// Returns declared groups with replaced names.
-    pub fn replace_groups(&self, declared: &DeclaredGroups) -> DeclaredGroups {
+    pub fn replace_declared_group_names(&self, declared: &DeclaredGroups) -> DeclaredGroups {
         let groups = declared.iter();
         groups
             .map(|(name, ranks)| (self.replace_group(name), ranks.clone()))
@@ -169,7 +170,7 @@ impl TraceAnonymiser {
     }
 
     /// Returns `roles` with private roles replaced. Roles that plans use are kept; any other role is hashed.
-    pub fn replace_roles(&self, roles: &GroupRoles) -> GroupRoles {
+    pub fn replace_private_roles(&self, roles: &GroupRoles) -> GroupRoles {
         roles.rename_roles(|role| match PUBLIC_ROLES.contains(&role) {
             true => role.to_owned(),
             false => self.hash_name("role-", role),
@@ -233,7 +234,7 @@ impl TraceAnonymiser {
             add(name, value);
         }
         if !metadata.roles.is_empty() {
-            let text = self.replace_roles(&metadata.roles).to_string();
+            let text = self.replace_private_roles(&metadata.roles).to_string();
             add(roles::ATTRIBUTE, AttributeValue::Text(&text));
         }
         if let Some(amounts) = metadata.amounts {
@@ -302,8 +303,8 @@ impl TraceAnonymiser {
             out.append_varint(7, view.micros);
         }
         if let Some(text) = view.groups {
-            let groups = self.replace_groups(&parse_group_metadata(view.id, text)?);
-            let text = match_list_notation(text, metadata_text(&groups));
+            let groups = self.replace_declared_group_names(&parse_group_metadata(view.id, text)?);
+            let text = write_json_in_list_notation_of(text, metadata_text(&groups));
             let mut inputs = ProtobufMessageBuilder::default();
             inputs.append_bytes(1, text.as_bytes());
             out.append_bytes(8, inputs.as_bytes());
@@ -314,7 +315,7 @@ impl TraceAnonymiser {
                 (10, WireValue::Bytes(message, at)) => {
                     let attr = AttrView::scan_attribute(message, at)?;
                     let before = out.as_bytes().len();
-                    self.anonymise_attribute(&attr, message, out)?;
+                    self.write_attribute_if_replays_use_it(&attr, message, out)?;
                     done.attributes += u64::from(out.as_bytes().len() == before);
                 }
                 // The declaration of groups was written above.
@@ -327,7 +328,7 @@ impl TraceAnonymiser {
     }
 
     /// Writes an attribute if this module's rules keep it.
-    fn anonymise_attribute(
+    fn write_attribute_if_replays_use_it(
         &self,
         attr: &AttrView<'_>,
         message: &[u8],
@@ -364,7 +365,9 @@ impl TraceAnonymiser {
             (ReplayAttributeValueKind::Notation, Some(text)) => {
                 kept.append_bytes(29, text.as_bytes())
             }
-            (ReplayAttributeValueKind::Mask, _) => copy_list(message, attr.offset, &mut kept)?,
+            (ReplayAttributeValueKind::Mask, _) => {
+                copy_number_list_packed(message, attr.offset, &mut kept)?
+            }
             (_, Some(text)) => match text.trim().parse::<f64>() {
                 Ok(_) => kept.append_bytes(29, text.trim().as_bytes()),
                 Err(_) => match text.trim() {
@@ -375,10 +378,10 @@ impl TraceAnonymiser {
                 },
             },
             (_, None) => {
-                if attr.as_i64().is_err() && attr.as_u64().is_err() && attr.as_bool().is_err() {
+                if attr.as_i64().is_err() && attr.as_count().is_err() && attr.as_bool().is_err() {
                     return Ok(());
                 }
-                copy_scalar(message, attr.offset, &mut kept)?;
+                copy_last_scalar_field(message, attr.offset, &mut kept)?;
             }
         }
         out.append_bytes(10, kept.as_bytes());
@@ -394,19 +397,19 @@ struct DependencyLists {
 }
 
 impl DependencyVisitor for DependencyLists {
-    fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_data_dependency(&mut self, id: u64) -> Result<(), TraceError> {
         self.data.push(id);
         Ok(())
     }
 
-    fn visit_control(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_control_dependency(&mut self, id: u64) -> Result<(), TraceError> {
         self.control.push(id);
         Ok(())
     }
 }
 
 /// Copies a numeric field; if the field is repeated, copies only the last value, which readers use.
-fn copy_scalar(
+fn copy_last_scalar_field(
     message: &[u8],
     at: usize,
     out: &mut ProtobufMessageBuilder,
@@ -424,7 +427,7 @@ fn copy_scalar(
 }
 
 /// Copies a list of integers or booleans, packed as readers expect.
-fn copy_list(
+fn copy_number_list_packed(
     message: &[u8],
     at: usize,
     out: &mut ProtobufMessageBuilder,

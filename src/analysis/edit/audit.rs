@@ -163,7 +163,10 @@ impl TraceAuditFindings {
         let told = SENSITIVE_ATTRIBUTES
             .iter()
             .find(|(known, _)| *known == lower);
-        let label = format!("attribute `{}`", chakram_trace::format::escape_name(&name));
+        let label = format!(
+            "attribute `{}`",
+            chakram_trace::format::escape_and_shorten_name(&name)
+        );
         self.for_each_field(message, at, place, |this, number, bytes, at, place| {
             match number {
                 1 => {}

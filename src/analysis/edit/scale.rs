@@ -113,7 +113,7 @@ impl JobScaler {
         };
         for (name, ranks) in &declared {
             this.scaling_of_group(name, ranks)?;
-            this.names.add_name(name);
+            this.names.record_taken_name(name);
         }
         this.declared = declared;
         Ok(this)
@@ -168,7 +168,7 @@ impl JobScaler {
                 self.scaling_of_group(name, ranks)?,
                 Some(ScalingEffectOnGroup::Copied)
             );
-            self.names.add_name(name);
+            self.names.record_taken_name(name);
         }
         self.own.insert(rank, own);
         // Sort by id, because replays match messages in id order, not in file order.
@@ -178,7 +178,9 @@ impl JobScaler {
             let at = |e: TraceError| e.in_record(record.number, record.offset);
             match view.op {
                 Op::Collective { group, .. } => {
-                    let (_, shape) = self.group_of_node(rank, view.id, group).map_err(at)?;
+                    let (_, shape) = self
+                        .group_members_and_scaling_of_node(rank, view.id, group)
+                        .map_err(at)?;
                     // A group's copies get new names, so the copies of a rank run different collectives.
                     alike &= shape != Some(ScalingEffectOnGroup::Copied);
                     self.exchanges |= shape != Some(ScalingEffectOnGroup::Copied);
@@ -193,7 +195,7 @@ impl JobScaler {
                     // Messages name their peers by rank, so the copies of a rank have different messages.
                     alike = false;
                     if let Some((step, others)) = self
-                        .ring_distance_of_message(rank, view.id, receive, peer)
+                        .grid_offset_of_message_peer(rank, view.id, receive, peer)
                         .map_err(at)?
                     {
                         self.exchanges = true;
@@ -210,7 +212,7 @@ impl JobScaler {
 
     /// Returns the members of the group that a node of `rank` uses (an empty list means all ranks), and how the
     /// group scales.
-    fn group_of_node(
+    fn group_members_and_scaling_of_node(
         &self,
         rank: u32,
         node: u64,
@@ -226,7 +228,7 @@ impl JobScaler {
                 node,
                 format!(
                     "the node's group `{}` is not declared",
-                    chakram_trace::format::escape_name(&name)
+                    chakram_trace::format::escape_and_shorten_name(&name)
                 ),
                 format!("pass the groups with {} FILE", SettingKey::Groups),
             )),
@@ -235,26 +237,26 @@ impl JobScaler {
 
     /// Returns how many steps along the dimension lead from a message's sender to its receiver, and the peer's other
     /// coordinates. Returns `None` if sender and receiver have the same coordinate along the dimension.
-    fn ring_distance_of_message(
+    fn grid_offset_of_message_peer(
         &self,
         rank: u32,
         node: u64,
         receive: bool,
         peer: u32,
     ) -> Result<Option<PeerGridOffset>, TraceError> {
-        if peer >= self.along.rank_count() {
+        if peer >= self.along.original_rank_count() {
             return Err(TraceError::invalid_node(
                 node,
                 format!(
                     "the node's peer is rank {peer}, but the grid has {}",
-                    self.along.rank_count()
+                    self.along.original_rank_count()
                 ),
                 format!("give a {} of all ranks of the job", SettingKey::Grid),
             ));
         }
         let (own, far) = (
-            self.along.original_position(rank),
-            self.along.original_position(peer),
+            self.along.coordinates_of_original_rank(rank),
+            self.along.coordinates_of_original_rank(peer),
         );
         if own.x == far.x {
             return Ok(None);
@@ -277,9 +279,9 @@ impl JobScaler {
     }
 
     /// Checks that all ranks along the scaled dimension send the same messages along it.
-    pub fn check_equal_ranks(&self) -> Result<(), TraceError> {
+    pub fn check_ranks_send_equal_messages(&self) -> Result<(), TraceError> {
         for (&rank, crossings) in &self.crossings {
-            let place = self.along.original_position(rank);
+            let place = self.along.coordinates_of_original_rank(rank);
             // Compare each rank with the first rank along the dimension.
             let first = self.along.original_rank_at(0, place);
             let expected = self.crossings.get(&first);
@@ -298,12 +300,12 @@ impl JobScaler {
     }
 
     /// Returns true if all copies of `rank` have equal traces.
-    pub fn is_alike(&self, rank: u32) -> bool {
+    pub fn has_copies_with_equal_traces(&self, rank: u32) -> bool {
         self.alike.get(&rank).copied().unwrap_or(false)
     }
 
     /// Returns the scaled form of the groups that are declared outside the traces.
-    pub fn scale_groups(&self) -> DeclaredGroups {
+    pub fn scale_declared_groups(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
         for (name, ranks) in &self.declared {
             let shape = self.scaling_of_group(name, ranks).ok().flatten();
@@ -317,7 +319,7 @@ impl JobScaler {
     }
 
     /// Returns `roles` plus the roles of the copied groups: a copy in another block has the same role as the original.
-    pub fn scale_group_roles(&self, roles: &GroupRoles) -> GroupRoles {
+    pub fn add_roles_of_copied_groups(&self, roles: &GroupRoles) -> GroupRoles {
         let mut scaled = roles.clone();
         for (name, ranks) in &self.declared {
             let shape = self.scaling_of_group(name, ranks).ok().flatten();
@@ -361,7 +363,7 @@ impl JobScaler {
                     .iter()
                     .map(|&rank| {
                         self.along
-                            .rank_in_block(self.along.original_position(rank), block)
+                            .new_rank_in_block(self.along.coordinates_of_original_rank(rank), block)
                     })
                     .collect();
                 Some((self.names.name_of_group_copy(name, block), ranks?))
@@ -370,8 +372,12 @@ impl JobScaler {
     }
 
     /// Writes the trace of the new rank `rank`; `contents` is the trace of the rank that it copies.
-    pub fn write_rank(&self, rank: u32, contents: &[u8]) -> Result<Vec<u8>, TraceError> {
-        let (old, block) = self.along.source_of_rank(rank);
+    pub fn build_trace_of_new_rank(
+        &self,
+        rank: u32,
+        contents: &[u8],
+    ) -> Result<Vec<u8>, TraceError> {
+        let (old, block) = self.along.source_rank_and_block(rank);
         let mut out = Vec::with_capacity(contents.len());
         let mut message = ProtobufMessageBuilder::default();
         let mut frames = FrameCursor::new(contents);
@@ -385,7 +391,7 @@ impl JobScaler {
             message.clear();
             let made = match record.number {
                 0 => writing.write_metadata(record, &mut message).map(|()| true),
-                _ => writing.write_node(record, &mut message),
+                _ => writing.write_node_if_changed(record, &mut message),
             };
             if made.map_err(|e| e.in_record(record.number, record.offset))? {
                 message.append_frame_to(&mut out)

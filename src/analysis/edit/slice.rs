@@ -94,7 +94,7 @@ impl KeptNodesOfRank {
     /// groups that are declared outside the traces.
     ///
     /// Fails if the trace cannot be replayed, or if no node is selected.
-    pub fn select_nodes(
+    pub fn select_nodes_and_collect_communication(
         contents: &[u8],
         rank: u32,
         cut: &AnnotationStepOrIdSelector,
@@ -137,7 +137,7 @@ impl KeptNodesOfRank {
     /// job's slice.
     ///
     /// Fails if `contents` is a different trace.
-    pub fn write_slice(
+    pub fn encode_slice_of_trace(
         &self,
         contents: &[u8],
         start: Span,
@@ -156,7 +156,7 @@ impl KeptNodesOfRank {
             closed: &closed,
             start,
         };
-        written.write_slice(contents)
+        written.encode_sliced_records(contents)
     }
 }
 
@@ -172,9 +172,12 @@ struct SliceWriter<'w> {
 }
 
 impl SliceWriter<'_> {
-    fn write_slice(&self, contents: &[u8]) -> Result<(Vec<u8>, RankSliceSummary), TraceError> {
+    fn encode_sliced_records(
+        &self,
+        contents: &[u8],
+    ) -> Result<(Vec<u8>, RankSliceSummary), TraceError> {
         let raw = &self.trace.raw;
-        let (delays, mut sliced) = self.compute_delays();
+        let (delays, mut sliced) = self.compute_kept_node_delays();
         let mut out = Vec::new();
         let mut record = ProtobufMessageBuilder::default();
         if let Some(first) = FrameCursor::new(contents).next_record()? {
@@ -200,7 +203,7 @@ impl SliceWriter<'_> {
                 continue;
             }
             let item = &raw.nodes[i as usize];
-            let changed = self.closed.changed_dependencies(i);
+            let changed = self.closed.new_dependencies_if_changed(i);
             control.clear();
             data.clear();
             for &(on, order) in changed.unwrap_or(&[]) {
@@ -244,7 +247,7 @@ impl SliceWriter<'_> {
 
     /// Returns the delay of each kept node, and a summary with the rank's start and end. Joints have no delay; a joint
     /// ends when its last dependency ends.
-    fn compute_delays(&self) -> (Vec<Span>, RankSliceSummary) {
+    fn compute_kept_node_delays(&self) -> (Vec<Span>, RankSliceSummary) {
         let raw: &RawTrace<'_> = &self.trace.raw;
         let mut delays = vec![Span::ZERO; raw.nodes.len()];
         let mut ends = vec![Span::ZERO; raw.nodes.len()];
@@ -259,7 +262,7 @@ impl SliceWriter<'_> {
             if !kept && !joint {
                 continue;
             }
-            let waited = match self.closed.changed_dependencies(i) {
+            let waited = match self.closed.new_dependencies_if_changed(i) {
                 Some(deps) => {
                     let deps = deps.iter().map(|&(on, _)| ends[on as usize]);
                     deps.max()
@@ -279,7 +282,7 @@ impl SliceWriter<'_> {
             }
             // Saturate, because kept metadata nodes may start before the slice.
             let from = Span(self.trace.starts[i as usize].0.saturating_sub(self.start.0));
-            let end = from + raw.nodes[i as usize].view.total_duration();
+            let end = from + raw.nodes[i as usize].view.recorded_duration_with_wait();
             delays[i as usize] = Span(from.0.saturating_sub(waited.0));
             ends[i as usize] = end;
             if self.part.asked[i as usize] {

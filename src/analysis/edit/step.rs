@@ -25,7 +25,7 @@ enum TraceFileOrPipeContents {
 }
 
 impl TraceFileOrPipeContents {
-    fn apply_to_contents<T>(
+    fn run_work_on_contents<T>(
         &self,
         work: impl FnOnce(&[u8]) -> Result<T, TraceError>,
     ) -> Result<T, TraceError> {
@@ -37,15 +37,15 @@ impl TraceFileOrPipeContents {
             }
             Self::Held(contents) => contents,
         };
-        work(contents.as_slice()).map_err(|error| contents.with_source(error))
+        work(contents.as_slice()).map_err(|error| contents.locate_error_in_original_file(error))
     }
 }
 
 impl HashAddressedTraceStore for OnDemandStepSliceStore {
     fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
         let (source, part) = self.parts.get(hash).expect("names are those of parts");
-        let written =
-            source.apply_to_contents(|contents| part.write_slice(contents, self.start))?;
+        let written = source
+            .run_work_on_contents(|contents| part.encode_slice_of_trace(contents, self.start))?;
         Ok(written.0)
     }
 }
@@ -58,7 +58,7 @@ impl HashAddressedTraceStore for OnDemandStepSliceStore {
 ///
 /// Fails if a replay would reject a trace, if a rank lacks the step, or if nodes of the step communicate with nodes
 /// outside it.
-pub fn select_step(
+pub fn slice_traces_to_profiled_step(
     found: &FoundTraces,
     step: u64,
     groups: &DeclaredGroups,
@@ -81,8 +81,14 @@ pub fn select_step(
                 TraceFileOrPipeContents::Held(contents)
             }
         };
-        let part = source.apply_to_contents(|contents| {
-            KeptNodesOfRank::select_nodes(contents, file.rank, &target, groups, &mut matches)
+        let part = source.run_work_on_contents(|contents| {
+            KeptNodesOfRank::select_nodes_and_collect_communication(
+                contents,
+                file.rank,
+                &target,
+                groups,
+                &mut matches,
+            )
         })?;
         let mut hasher = blake3::Hasher::new();
         hasher.update(&step.to_le_bytes());
@@ -92,7 +98,7 @@ pub fn select_step(
         hashes.push(hash);
         parts.insert(hash, (source, part));
     }
-    let unmatched = matches.find_unmatched();
+    let unmatched = matches.find_kept_with_cut_partners();
     if unmatched.count > 0 {
         return Err(TraceError::invalid_at(
             TraceErrorLocation::default(),

@@ -1,9 +1,9 @@
 //! Edits captured or generated jobs: changes their batch size, layers, buckets, replicas, stages and so on.
 //!
-//! A [`JobEdit`] changes the traces of all ranks, and reports how many items it [matched and changed](EditWithEffectCounts). The
-//! time of a kernel whose work changes is scaled by the ratio of new to old work (`kernels.rs`). Repeated parts of a
-//! program keep the recorded times of the part that they repeat. Edits that cancel each other restore the original
-//! bytes.
+//! A [`JobEdit`] changes the traces of all ranks, and reports how many items it [matched and
+//! changed](EditWithEffectCounts). The time of a kernel whose work changes is scaled by the ratio of new to old work
+//! (`kernels.rs`). Repeated parts of a program keep the recorded times of the part that they repeat. Edits that cancel
+//! each other restore the original bytes.
 
 use chakram_base::bounds;
 use chakram_report::edits::EditWithEffectCounts;
@@ -64,7 +64,7 @@ struct EditCounts {
 
 impl EditCounts {
     /// Returns notes about the edit: how it computed new times, and what remains unknown.
-    fn describe_counts(&self) -> Vec<String> {
+    fn list_edit_notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.notes.iter().cloned().collect();
         if self.by_line > 0 {
             notes.push(format!(
@@ -181,8 +181,8 @@ pub fn edit_job(
     for file in &found.files {
         let contents = read(file)?;
         let hash = *blake3::hash(contents.as_slice()).as_bytes();
-        let program =
-            RankProgram::read_program(contents.as_slice()).map_err(|e| contents.with_source(e))?;
+        let program = RankProgram::read_program(contents.as_slice())
+            .map_err(|e| contents.locate_error_in_original_file(e))?;
         rates.learn_rates(&program);
         stages.learn_rank(file.rank, &program);
         let bytes = known.entry(hash).or_insert_with(|| {
@@ -217,7 +217,7 @@ pub fn edit_job(
             if let JobEdit::Layers(change) = edit {
                 let count = traces
                     .iter()
-                    .map(|(rank, _)| stages.place_of(*rank).stages)
+                    .map(|(rank, _)| stages.stage_count_to_pipeline_end(*rank).stages)
                     .max();
                 let mut seen = BTreeSet::new();
                 for (rank, trace) in &traces {
@@ -252,9 +252,14 @@ pub fn edit_job(
                 let (new, own) = match done.get(&hash) {
                     Some(known) => known.clone(),
                     None => {
-                        let (new, own) =
-                            edit_rank(trace, &edit, &rates, stages.place_of(*rank), &layers)
-                                .map_err(|error| add_file_path_to_error(error, *rank, found))?;
+                        let (new, own) = edit_rank(
+                            trace,
+                            &edit,
+                            &rates,
+                            stages.stage_count_to_pipeline_end(*rank),
+                            &layers,
+                        )
+                        .map_err(|error| add_file_path_to_error(error, *rank, found))?;
                         done.insert(hash, (Arc::new(new), own));
                         done[&hash].clone()
                     }
@@ -262,7 +267,7 @@ pub fn edit_job(
                 *trace = new;
                 counts.add_counts(&own);
             }
-            store_replaced_records(&before, &mut traces, &stages)?;
+            store_records_replaced_by_layer_edit(&before, &mut traces, &stages)?;
         }
         if counts.matched == 0 {
             return Err(refuse_edit(
@@ -292,7 +297,7 @@ pub fn edit_job(
             changed: counts.changed,
             added: counts.added,
             removed: counts.removed,
-            notes: counts.describe_counts(),
+            notes: counts.list_edit_notes(),
         });
     }
     let mut store = BTreeMap::new();
@@ -325,7 +330,7 @@ pub fn edit_job(
 /// layer edit divides gradients into new buckets, which replaces the recorded reductions. Does nothing if an earlier
 /// edit had already changed the traces in `before`. To find the replaced records, it applies the inverse edit and
 /// compares the result with `before`.
-fn store_replaced_records(
+fn store_records_replaced_by_layer_edit(
     before: &[(u32, Arc<Vec<u8>>)],
     traces: &mut [(u32, Arc<Vec<u8>>)],
     stages: &NextStageRanksAndPassOrder,
@@ -337,7 +342,7 @@ fn store_replaced_records(
     let mut inverse = None;
     let count = traces
         .iter()
-        .map(|(rank, _)| stages.place_of(*rank).stages)
+        .map(|(rank, _)| stages.stage_count_to_pipeline_end(*rank).stages)
         .max();
     for ((_, old), (_, new)) in before.iter().zip(traces.iter()) {
         let (old, new) = (
@@ -360,12 +365,19 @@ fn store_replaced_records(
         return Ok(());
     };
     for ((rank, old), (_, new)) in before.iter().zip(traces) {
-        let again = edit_rank(new, &inverse, &rates, stages.place_of(*rank), &layers);
+        let again = edit_rank(
+            new,
+            &inverse,
+            &rates,
+            stages.stage_count_to_pipeline_end(*rank),
+            &layers,
+        );
         let Ok((again, _)) = again else {
             return Ok(());
         };
-        if let Some(kept) = OriginalRecordsToRestore::find_changed_records(old, &again)?
-            .filter(|kept| !kept.is_empty())
+        if let Some(kept) =
+            OriginalRecordsToRestore::find_records_changed_by_undone_edit(old, &again)?
+                .filter(|kept| !kept.is_empty())
         {
             let mut program = RankProgram::read_program(new)?;
             program.keeps = Some(kept.to_text());
@@ -446,14 +458,14 @@ fn edit_rank(
 ) -> Result<(Vec<u8>, EditCounts), TraceError> {
     let mut program = RankProgram::read_program(contents)?;
     let counts = match *edit {
-        JobEdit::Batch(batch) => scale_program_sizes(
+        JobEdit::Batch(batch) => scale_original_sizes_by_all_factors(
             &mut program,
             BatchSequenceHiddenFactors {
                 batch,
                 ..BatchSequenceHiddenFactors::NONE
             },
         )?,
-        JobEdit::Sequence(sequence) => scale_program_sizes(
+        JobEdit::Sequence(sequence) => scale_original_sizes_by_all_factors(
             &mut program,
             BatchSequenceHiddenFactors {
                 sequence,
@@ -464,7 +476,7 @@ fn edit_rank(
             let hidden = KernelWorkAndTimeScaler::new(&program)
                 .model_widths()
                 .factor_of_width_change(change)?;
-            scale_program_sizes(
+            scale_original_sizes_by_all_factors(
                 &mut program,
                 BatchSequenceHiddenFactors {
                     hidden,
@@ -489,7 +501,9 @@ fn edit_rank(
         JobEdit::Bucket(limit) => gradients::regroup_gradients(&mut program, limit, rates, None)?,
         JobEdit::Reshard(_) => gradients::keep_parameters_gathered(&mut program),
         JobEdit::Overlap(_) => gradients::move_reductions_to_end(&mut program),
-        JobEdit::Schedule(order) => repeat::reorder_passes(&mut program, order, place.stages)?,
+        JobEdit::Schedule(order) => {
+            repeat::reorder_micro_batch_passes_of_rank(&mut program, order, place.stages)?
+        }
         JobEdit::Delay { span, at, .. } => delay_phase_in_steps(&mut program, span.0 / 1000, at),
         JobEdit::Data(_) | JobEdit::Pipeline(_) | JobEdit::Ranks(_) => EditCounts::default(),
     };
@@ -546,7 +560,7 @@ fn note_bucket_sizes(program: &mut RankProgram<'_>, buckets: Option<BucketLimitA
 }
 
 /// Multiplies the factors by those of earlier edits, and scales the nodes' original values by the products.
-fn scale_program_sizes(
+fn scale_original_sizes_by_all_factors(
     program: &mut RankProgram<'_>,
     by: BatchSequenceHiddenFactors,
 ) -> Result<EditCounts, TraceError> {
@@ -573,7 +587,7 @@ fn scale_program_sizes(
     };
     let scaler = KernelWorkAndTimeScaler::new(program);
     scaler.model_widths().check_whole_widths(all.hidden)?;
-    let found = scaler.scale_items(program, all, &|_| true);
+    let found = scaler.scale_selected_nodes(program, all, &|_| true);
     let earlier_words = program.earlier.clone().unwrap_or_default();
     let others = earlier_words.split_ascii_whitespace().filter(|word| {
         !matches!(

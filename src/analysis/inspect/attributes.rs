@@ -14,7 +14,7 @@ const FIELDS: [(u32, &str, &str); 4] = [
 ];
 
 /// Counts the `selected` nodes that have each attribute, identified by name and type.
-pub fn count_attributes(
+pub fn count_nodes_by_attribute(
     raw: &RawTrace<'_>,
     selected: impl Fn(u32) -> bool,
 ) -> BTreeMap<(String, &'static str), u64> {

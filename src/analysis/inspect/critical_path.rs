@@ -82,7 +82,7 @@ pub fn critical_path(tracks: &[RankTimesForCriticalPath], joined: bool) -> Optio
         let track = &tracks[at as usize];
         let start = track.start[node as usize];
         let waited = track
-            .communication_of_node(node)
+            .communication_and_wait_of_node(node)
             .filter(|(_, wait)| *wait > Span::ZERO);
         if let (Some(matches), Some((step, _))) = (&matches, waited)
             && let Some((other, met)) = find_last_arrival(matches, tracks, (at, step), (start, end))

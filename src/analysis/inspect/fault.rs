@@ -1,6 +1,6 @@
 //! Faults of a file: how often each kind occurs, and its first occurrence.
 
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::graph::raw_trace::PredecessorIdIndexAndKind;
 use chakram_trace::graph::{Csr, InferredCapturedNodeTimeline, RawTrace};
@@ -108,7 +108,7 @@ impl RejectedAndRepairedFaults {
     }
 
     /// Adds a notice that `count` control dependencies are ignored because they close a cycle.
-    pub(super) fn note_ignored_control(&mut self, count: u64) {
+    pub(super) fn note_ignored_control_dependencies(&mut self, count: u64) {
         self.add_note(count, || {
             "control dependencies close a cycle; times and chains use only data dependencies"
                 .to_owned()
@@ -117,7 +117,7 @@ impl RejectedAndRepairedFaults {
 
     /// Adds the nodes that do not run in `recorded` because they are on a cycle or depend on one; `next` contains each
     /// node's successors.
-    pub(super) fn add_cycle_fault(
+    pub(super) fn add_fault_of_nodes_stuck_by_cycle(
         &mut self,
         raw: &RawTrace<'_>,
         next: &Csr,
@@ -134,7 +134,7 @@ impl RejectedAndRepairedFaults {
         );
         for &node in cycle.iter().take(SHOWN) {
             let view = &raw.nodes[node as usize].view;
-            text += &format!("{} ({}) → ", view.id, escape_name(view.name));
+            text += &format!("{} ({}) → ", view.id, escape_and_shorten_name(view.name));
         }
         if cycle.len() > SHOWN {
             text += &format!("… {} more … → ", cycle.len() - SHOWN);

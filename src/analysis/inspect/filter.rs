@@ -150,7 +150,7 @@ impl AttributeFilter {
         match attr.as_str() {
             Ok(Some(text)) => text == self.value,
             _ => attr
-                .as_u64()
+                .as_count()
                 .is_ok_and(|count| self.value.parse() == Ok(count)),
         }
     }
@@ -203,7 +203,7 @@ impl NodeFilter {
 
     /// Returns one entry per node of `trace`: true if the node is selected; `None` if all nodes are
     /// selected.
-    pub fn select_nodes(&self, trace: &InspectedRankTrace<'_>) -> Option<Vec<bool>> {
+    pub fn flag_selected_nodes(&self, trace: &InspectedRankTrace<'_>) -> Option<Vec<bool>> {
         if self.is_empty() {
             return None;
         }
@@ -217,7 +217,7 @@ impl NodeFilter {
             lane_fits[trace.lanes.lane_of_node(node) as usize]
                 && self.matches_kind(trace.classes[node as usize])
                 && self.matches_group(&trace.raw.nodes[node as usize].view.op)
-                && self.matches_time(trace, node)
+                && self.overlaps_time_window(trace, node)
                 && self.matches_attribute_filters(&trace.raw.nodes[node as usize].record)
                 && self.matches_name(trace.raw.nodes[node as usize].view.name)
         };
@@ -261,7 +261,7 @@ impl NodeFilter {
     }
 
     /// Returns true if the node overlaps the time window. A node without times is never in the window.
-    fn matches_time(&self, trace: &InspectedRankTrace<'_>, node: u32) -> bool {
+    fn overlaps_time_window(&self, trace: &InspectedRankTrace<'_>, node: u32) -> bool {
         if self.from.is_none() && self.to.is_none() {
             return true;
         }

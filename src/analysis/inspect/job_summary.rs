@@ -58,7 +58,7 @@ fn inspect_rank(file: &RankFile, filter: &NodeFilter) -> Result<RankInspectionSu
         return RankInspectionSummary::inspect_contents(file.rank, &file.path, size, &contents);
     }
     let trace = InspectedRankTrace::read_trace(file.rank, contents.as_slice(), |e| {
-        contents.with_source(e)
+        contents.locate_error_in_original_file(e)
     })?;
     let sizes = (size, length);
     Ok(RankInspectionSummary::new(

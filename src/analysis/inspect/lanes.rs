@@ -113,7 +113,7 @@ impl<'a> NodeLaneTable<'a> {
     }
 
     /// Returns the lane that a node has to itself while it runs; [`NONE`] if there is no such lane.
-    pub fn find_exclusive_lane(&self, node: u32) -> u32 {
+    pub fn find_lane_node_has_to_itself(&self, node: u32) -> u32 {
         let lane = self.lane_of_node(node);
         match self.keys[lane as usize] {
             Lane::None => NONE,
@@ -145,7 +145,7 @@ impl<'a> NodeLaneTable<'a> {
     }
 
     /// Returns true if a node of this type starts only after all other events at the same time, as a collective does.
-    pub fn starts_after_other_events(class: NodeClass) -> bool {
+    pub fn class_starts_after_same_time_events(class: NodeClass) -> bool {
         matches!(class, NodeClass::Collective(_))
     }
 }

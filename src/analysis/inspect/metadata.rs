@@ -1,7 +1,7 @@
 //! The metadata record of a file with all its fields.
 
 use chakram_trace::format::attr::AttrView;
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};
 
 /// The metadata record of a file.
@@ -15,7 +15,7 @@ pub struct TraceMetadataRecord {
 
 impl TraceMetadataRecord {
     /// Reads the record from the decompressed contents of a file. Stops at the first field that cannot be decoded.
-    pub fn read_header(contents: &[u8]) -> Self {
+    pub fn decode_from_trace_contents(contents: &[u8]) -> Self {
         let mut header = Self::default();
         let Ok(Some(record)) = FrameCursor::new(contents).next_record() else {
             return header;
@@ -24,7 +24,7 @@ impl TraceMetadataRecord {
         while !cursor.is_empty() {
             match cursor.read_field() {
                 Ok((1, WireValue::Bytes(text, _))) => {
-                    header.version = escape_name(&String::from_utf8_lossy(text));
+                    header.version = escape_and_shorten_name(&String::from_utf8_lossy(text));
                 }
                 Ok((2, WireValue::Bytes(message, at))) => {
                     let Ok(attr) = AttrView::scan_attribute(message, at) else {

@@ -3,7 +3,7 @@
 use super::row::NodeRow;
 use super::trace::InspectedRankTrace;
 use chakram_trace::format::attr::AttrView;
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 use chakram_trace::format::wire::{WireCursor, WireValue};
 use chakram_trace::graph::dot::{DotEdge, DotVertex, render_dot};
 use chakram_trace::graph::neighbourhood::find_neighbourhood;
@@ -121,7 +121,7 @@ impl<'a> NodeNeighbourhood<'a> {
             .iter()
             .filter(|dep| dep.target().is_none());
         Some(Self {
-            node: read_record(trace, centre),
+            node: decode_all_node_fields(trace, centre),
             before: neighbours(&before, true, more_before),
             after: neighbours(&after, false, more_after),
             nowhere: named.map(|dep| dep.id).collect(),
@@ -152,7 +152,7 @@ impl<'a> NodeNeighbourhood<'a> {
             if *places.entry(row.id).or_insert(next) == next {
                 vertices.push(DotVertex {
                     lines: vec![
-                        format!("{}: {}", row.id, escape_name(row.name)),
+                        format!("{}: {}", row.id, escape_and_shorten_name(row.name)),
                         format!("{}, {}", row.class, row.length),
                     ],
                     marked: row.id == self.node.row.id,
@@ -173,7 +173,7 @@ impl<'a> NodeNeighbourhood<'a> {
 }
 
 /// Decodes all fields of `node`.
-fn read_record<'a>(trace: &InspectedRankTrace<'a>, node: u32) -> NodeWithAllFields<'a> {
+fn decode_all_node_fields<'a>(trace: &InspectedRankTrace<'a>, node: u32) -> NodeWithAllFields<'a> {
     let item = &trace.raw.nodes[node as usize];
     let mut fields = Vec::new();
     let mut cursor = WireCursor::new(item.record.bytes, item.record.offset);
@@ -189,8 +189,12 @@ fn read_record<'a>(trace: &InspectedRankTrace<'a>, node: u32) -> NodeWithAllFiel
             (7, WireValue::Varint(v)) => {
                 fields.push(("duration_micros".to_owned(), "field", v.to_string()));
             }
-            (8, WireValue::Bytes(io, at)) => collect_io_texts("inputs", io, at, &mut fields),
-            (9, WireValue::Bytes(io, at)) => collect_io_texts("outputs", io, at, &mut fields),
+            (8, WireValue::Bytes(io, at)) => {
+                append_io_values_shapes_and_types("inputs", io, at, &mut fields)
+            }
+            (9, WireValue::Bytes(io, at)) => {
+                append_io_values_shapes_and_types("outputs", io, at, &mut fields)
+            }
             (10, WireValue::Bytes(message, at)) => {
                 if let Ok(attr) = AttrView::scan_attribute(message, at) {
                     let name = String::from_utf8_lossy(attr.name).into_owned();
@@ -214,7 +218,12 @@ fn read_record<'a>(trace: &InspectedRankTrace<'a>, node: u32) -> NodeWithAllFiel
 }
 
 /// Appends the values, shapes and types of the node's inputs or outputs, each as text.
-fn collect_io_texts(of: &str, message: &[u8], at: usize, fields: &mut Vec<FieldNameTypeAndText>) {
+fn append_io_values_shapes_and_types(
+    of: &str,
+    message: &[u8],
+    at: usize,
+    fields: &mut Vec<FieldNameTypeAndText>,
+) {
     let mut cursor = WireCursor::new(message, at);
     while !cursor.is_empty() {
         let Ok((number, wire)) = cursor.read_field() else {

@@ -90,7 +90,10 @@ impl RankTimesForCriticalPath {
     }
 
     /// Returns a node's collective or message, and how long it waited; `None` if the node does not communicate.
-    pub(super) fn communication_of_node(&self, node: u32) -> Option<(&RankCommNode, Span)> {
+    pub(super) fn communication_and_wait_of_node(
+        &self,
+        node: u32,
+    ) -> Option<(&RankCommNode, Span)> {
         let found = self
             .comms
             .steps

@@ -13,9 +13,15 @@ mod summary;
 pub use csv::render_csv as csv;
 pub use json::{NamedViewDocument, SummaryDocument, build_summary_document as json};
 pub use list::{NodeDocument, NodeListFormat};
-pub use node::{NeighbourhoodDocument, build_node_document as node_json, render_node as node_text};
-pub use path::{CriticalPathAndRankInputs, JobCriticalPathsDocument, PathRenderInput, find_paths};
-pub use summary::render_summary as text;
+pub use node::{
+    NeighbourhoodDocument, build_node_neighbourhood_document as node_json,
+    render_node_and_neighbours_as_text as node_text,
+};
+pub use path::{
+    CriticalPathAndRankInputs, JobCriticalPathsDocument, PathRenderInput,
+    find_job_or_per_rank_critical_paths,
+};
+pub use summary::render_summary_as_text as text;
 
 /// Hints on how to show what a text omits, in the option syntax of the program that prints it.
 #[derive(Clone, Copy, Debug)]

@@ -85,9 +85,9 @@ impl RankInspectionSummary {
         path: &Path,
         sizes: (u64, u64),
     ) -> Self {
-        let chosen = filter.select_nodes(trace);
+        let chosen = filter.flag_selected_nodes(trace);
         let selected = |node: u32| chosen.as_ref().is_none_or(|chosen| chosen[node as usize]);
-        let attributes = attributes::count_attributes(&trace.raw, selected);
+        let attributes = attributes::count_nodes_by_attribute(&trace.raw, selected);
         Self::sum_selected_nodes(trace, selected, attributes, path, sizes)
     }
 
@@ -99,9 +99,9 @@ impl RankInspectionSummary {
         contents: &DecompressedTraceFile,
     ) -> Result<Self, TraceError> {
         // Attribute counts need only records, so compute them in parallel to the sums, which need decoded nodes.
-        let count = |raw: &RawTrace<'_>| attributes::count_attributes(raw, |_| true);
+        let count = |raw: &RawTrace<'_>| attributes::count_nodes_by_attribute(raw, |_| true);
         let bytes = contents.as_slice();
-        let told = |e| contents.with_source(e);
+        let told = |e| contents.locate_error_in_original_file(e);
         let (trace, attributes) =
             InspectedRankTrace::read_trace_while_running(rank, bytes, told, count)?;
         let sizes = (file_bytes, bytes.len() as u64);
@@ -130,7 +130,7 @@ impl RankInspectionSummary {
         let (depth, width) = trace.times.run.depth_and_width();
         let (start, end) = trace.times.first_start_and_last_end();
         let mut faults = trace.faults.clone();
-        let groups = collect_groups(trace, &mut faults);
+        let groups = collect_declared_groups(trace, &mut faults);
         let given = raw.nodes.iter().filter(|item| item.view.start_micros > 0);
         let facts = UnfilteredRankTraceTotals {
             rank: trace.rank,
@@ -166,7 +166,7 @@ impl RankInspectionSummary {
 }
 
 /// Returns the groups that metadata nodes declare. Declarations that cannot be decoded are added to `faults`.
-fn collect_groups(
+fn collect_declared_groups(
     trace: &InspectedRankTrace<'_>,
     faults: &mut RejectedAndRepairedFaults,
 ) -> DeclaredGroups {
@@ -211,7 +211,7 @@ impl<K: std::hash::Hash + Eq + Clone> NodeSumsByKey<K> {
         }
     }
 
-    fn add_sums(&mut self, key: K, tally: &NodeSums) {
+    fn add_sums_for_key(&mut self, key: K, tally: &NodeSums) {
         let index = self.keys.intern_key(key) as usize;
         if index == self.sums.len() {
             self.sums.push(NodeSums::default());
@@ -254,18 +254,22 @@ impl OneRankNodeSums {
                 untimed: u64::from(class.takes_time() && time == Span::ZERO),
             };
             count += 1;
-            types.add_sums(class, &tally);
-            lanes.add_sums(trace.lanes.lane_of_node(node), &tally);
+            types.add_sums_for_key(class, &tally);
+            lanes.add_sums_for_key(trace.lanes.lane_of_node(node), &tally);
             match view.op {
-                Op::Collective { kind, group, .. } => collectives.add_sums((group, kind), &tally),
+                Op::Collective { kind, group, .. } => {
+                    collectives.add_sums_for_key((group, kind), &tally)
+                }
                 Op::Message {
                     receive: false,
                     peer,
                     ..
                 } => {
-                    messages[SENT].add_sums((trace.rank, peer), &tally);
+                    messages[SENT].add_sums_for_key((trace.rank, peer), &tally);
                 }
-                Op::Message { peer, .. } => messages[RECEIVED].add_sums((peer, trace.rank), &tally),
+                Op::Message { peer, .. } => {
+                    messages[RECEIVED].add_sums_for_key((peer, trace.rank), &tally)
+                }
                 _ => {}
             }
             family_name.clear();
@@ -273,7 +277,7 @@ impl OneRankNodeSums {
             // The name table cannot overflow: its text is shorter than the file, and the nodes of a raw trace take at
             // most 4 GiB.
             let name = families.intern_name(&family_name).unwrap_or(u32::MAX);
-            operators.add_sums((name, class), &tally);
+            operators.add_sums_for_key((name, class), &tally);
         }
         let mut pairs: BTreeMap<(u32, u32), [NodeSums; 2]> = BTreeMap::new();
         for (end, sum) in messages.into_iter().enumerate() {

@@ -55,16 +55,16 @@ impl RankNodeTimes {
     ) -> Self {
         let step = |node: u32| NodeDelayDurationAndLane {
             delay: raw.nodes[node as usize].view.delay,
-            length: raw.nodes[node as usize].view.total_duration(),
-            lane: lanes.find_exclusive_lane(node),
-            settles: NodeLaneTable::starts_after_other_events(classes[node as usize]),
+            length: raw.nodes[node as usize].view.recorded_duration_with_wait(),
+            lane: lanes.find_lane_node_has_to_itself(node),
+            settles: NodeLaneTable::class_starts_after_same_time_events(classes[node as usize]),
         };
         let mut run = InferredCapturedNodeTimeline::new(next, lanes.lane_count(), step);
         let (mut durations, mut delays, mut whole, mut started, mut all) =
             (false, false, true, false, true);
         for node in raw.node_indices() {
             let view = &raw.nodes[node as usize].view;
-            let took = view.total_duration();
+            let took = view.recorded_duration_with_wait();
             durations |= took > Span::ZERO;
             delays |= view.delay > Span::ZERO;
             whole &= took.0.is_multiple_of(1_000_000);
@@ -119,7 +119,7 @@ fn replace_times_by_file_times(
         let i = node as usize;
         let start = Time::ZERO + Span::from_us(micros(node).saturating_sub(origin));
         run.start[i] = start;
-        run.end[i] = start + raw.nodes[node as usize].view.total_duration();
+        run.end[i] = start + raw.nodes[node as usize].view.recorded_duration_with_wait();
         run.cause[i] = NONE;
     }
     // The file contains a start time for every node, so all nodes ran, even nodes on a cycle of dependencies.
@@ -129,14 +129,15 @@ fn replace_times_by_file_times(
     // Nodes on a lane run one after another, so the previous node on the lane may have delayed this one.
     order.sort_by_key(|&node| {
         (
-            lanes.find_exclusive_lane(node),
+            lanes.find_lane_node_has_to_itself(node),
             run.start[node as usize],
             node,
         )
     });
     for pair in order.windows(2) {
-        if lanes.find_exclusive_lane(pair[0]) != NONE
-            && lanes.find_exclusive_lane(pair[0]) == lanes.find_exclusive_lane(pair[1])
+        if lanes.find_lane_node_has_to_itself(pair[0]) != NONE
+            && lanes.find_lane_node_has_to_itself(pair[0])
+                == lanes.find_lane_node_has_to_itself(pair[1])
         {
             before[pair[1] as usize] = pair[0];
         }

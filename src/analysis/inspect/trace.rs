@@ -56,10 +56,10 @@ impl<'a> TraceLanesSuccessorsAndTimes<'a> {
             if control > 0 {
                 let data = raw.build_successors(|node, dep| dep.node != node && !dep.control);
                 let again = RankNodeTimes::new(raw, classes, &lanes, &data);
-                faults.note_ignored_control(control);
+                faults.note_ignored_control_dependencies(control);
                 (next, times) = (data, again);
             }
-            faults.add_cycle_fault(raw, &next, &times.run);
+            faults.add_fault_of_nodes_stuck_by_cycle(raw, &next, &times.run);
         }
         Self { lanes, next, times }
     }
@@ -86,7 +86,7 @@ impl<'a> InspectedRankTrace<'a> {
     ) -> Result<(Self, R), TraceError> {
         let mut raw = RawTrace::read_trace(contents);
         raw.map_faults(told);
-        let header = TraceMetadataRecord::read_header(contents);
+        let header = TraceMetadataRecord::decode_from_trace_contents(contents);
         if raw.nodes.is_empty()
             && header == TraceMetadataRecord::default()
             && let Some(first) = raw.faults.pop()
@@ -125,7 +125,9 @@ impl<'a> InspectedRankTrace<'a> {
 
     /// Returns the duration of a node, including waiting for other ranks.
     pub fn duration_of_node(&self, node: u32) -> Span {
-        self.raw.nodes[node as usize].view.total_duration()
+        self.raw.nodes[node as usize]
+            .view
+            .recorded_duration_with_wait()
     }
 
     /// Returns how long the node waited for other ranks, as part of its duration.

@@ -7,7 +7,10 @@ use chakram_trace::format::TensorClass;
 
 /// Reports each tensor class for which the whole trace frees more bytes than it allocates. The report names the first
 /// node in id order at which the bytes freed so far exceed all allocated bytes.
-pub(super) fn check_allocations(raw: &TraceReducedForValidation<'_>, findings: &mut DefectLog) {
+pub(super) fn report_classes_freed_beyond_allocations(
+    raw: &TraceReducedForValidation<'_>,
+    findings: &mut DefectLog,
+) {
     for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {
         // Sums stay below 2^96, because a trace has fewer than 2^32 nodes, whose numbers have 64 bits each.
         let changes = raw.memory.iter();
@@ -21,7 +24,7 @@ pub(super) fn check_allocations(raw: &TraceReducedForValidation<'_>, findings: &
             }
         }
         if let Some(node) = beyond {
-            findings.add_defect(DefectKind::Overfreed, || {
+            findings.count_defect_and_store_if_room(DefectKind::Overfreed, || {
                 let found = format!(
                     "the trace frees {freed} bytes of {class} in all, and allocates {allocated}"
                 );

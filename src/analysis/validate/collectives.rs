@@ -63,16 +63,19 @@ impl<'a> CallsOfAllGroupMembers<'a> {
     }
 
     /// Describes the communication after a member's `k`-th call or, if the member has fewer calls, after its last call.
-    fn next(&self, member: &MemberCalls<'_>, k: usize) -> String {
+    fn describe_next_communication(&self, member: &MemberCalls<'_>, k: usize) -> String {
         let last = member.calls.len().checked_sub(1);
         let place = last.and_then(|last| member.call_at(k.min(last)));
         let place = place.map(|at| self.find_call(at).2.node.place);
-        let next = self.members[member.rank as usize].1.facts.next(place);
+        let next = self.members[member.rank as usize]
+            .1
+            .facts
+            .describe_next_communication(place);
         format!("rank {} {next}", self.rank_of_member(member))
     }
 
     /// Checks one member's call, without comparing it with the other members' calls.
-    fn check_call(&self, at: RankAndCommIndex, findings: &mut DefectLog) {
+    fn check_call_of_one_member(&self, at: RankAndCommIndex, findings: &mut DefectLog) {
         let (rank, facts, call) = self.find_call(at);
         let (party, bytes) = (self.party, call.node.bytes);
         let size = party.members.len() as u32;
@@ -85,16 +88,16 @@ impl<'a> CallsOfAllGroupMembers<'a> {
                 call.root,
                 party.describe_group()
             );
-            findings.push(wrong(DefectKind::Root, found));
+            findings.push_and_count_for_rank(wrong(DefectKind::Root, found));
         }
         if party.partial.is_none() && call.kind.buffer_bytes(bytes, size).is_none() {
             let found = format!("{size} shards of {bytes} bytes are more than 2^63 bytes");
-            findings.push(wrong(DefectKind::Oversized, found));
+            findings.push_and_count_for_rank(wrong(DefectKind::Oversized, found));
         }
     }
 
     /// Reports the first collective that differs between members. Returns true if there is none.
-    fn compare_member_calls(
+    fn report_first_differing_collective(
         &self,
         sequences: &[MemberCalls<'_>],
         findings: &mut DefectLog,
@@ -142,11 +145,11 @@ impl<'a> CallsOfAllGroupMembers<'a> {
             as_on(right),
             self.describe_call(here, k),
             as_on(wrong),
-            self.next(there, k),
-            self.next(here, k),
+            self.describe_next_communication(there, k),
+            self.describe_next_communication(here, k),
         );
         let defect = Defect::new(kind, self.location_of_call(here.call_at(k)), found);
-        findings.push(Defect {
+        findings.push_and_count_for_rank(Defect {
             against: Some((
                 self.rank_of_member(there),
                 self.location_of_call(there.call_at(k)),
@@ -189,9 +192,9 @@ pub(super) fn check_collectives<'a>(
         }
         let calls = CallsOfAllGroupMembers { members, party };
         for at in sequences.iter().flat_map(MemberCalls::iter) {
-            calls.check_call(at, findings);
+            calls.check_call_of_one_member(at, findings);
         }
-        let same = calls.compare_member_calls(&sequences, findings);
+        let same = calls.report_first_differing_collective(&sequences, findings);
         all.push(if same && party.partial.is_none() {
             sequences
         } else {

@@ -6,7 +6,7 @@ use super::dependencies::ProgramOrderByIdOrPosition;
 use super::node::{TraceReducedForValidation, ValidationRole};
 use super::wait::OneTraceWaitGraph;
 use chakram_trace::format::groups::DeclaredGroups;
-use chakram_trace::format::{CollectiveKind, GroupName, Op, escape_name};
+use chakram_trace::format::{CollectiveKind, GroupName, Op, escape_and_shorten_name};
 use chakram_trace::graph::{DistinctKeyInterner, StringArenaInterner};
 use chakram_trace::matching::TraceCallsByGroupSlot;
 
@@ -103,7 +103,7 @@ impl DigestCollector {
 
     fn add_communication_digest(&mut self, raw: &TraceReducedForValidation<'_>, i: u32, part: u32) {
         let (name, op) = raw.retained.parts[part as usize];
-        let mut kept = |bytes| self.digest_node(raw, i, name, bytes);
+        let mut kept = |bytes| self.node_id_bytes_and_place(raw, i, name, bytes);
         match op {
             Op::Collective {
                 kind,
@@ -167,7 +167,7 @@ impl DigestCollector {
         slot
     }
 
-    fn digest_node(
+    fn node_id_bytes_and_place(
         &mut self,
         raw: &TraceReducedForValidation<'_>,
         i: u32,
@@ -227,7 +227,7 @@ impl CommunicationDigest {
             node: Some(node.id),
             name: match node.name {
                 NONE => String::new(),
-                name => escape_name(self.names.get(name)),
+                name => escape_and_shorten_name(self.names.get(name)),
             },
             record: Some(node.record as usize),
             offset: None,
@@ -236,7 +236,7 @@ impl CommunicationDigest {
 
     /// Describes the first message or collective after `place` in program order or, if `place` is `None`, the first one
     /// in the trace.
-    pub fn next(&self, place: Option<u32>) -> String {
+    pub fn describe_next_communication(&self, place: Option<u32>) -> String {
         let behind = |node: &NodeIdBytesAndPlace| place.is_some_and(|place| node.place <= place);
         let call = self.calls.partition_point(|call| behind(&call.node));
         let message = self.messages.partition_point(|m| behind(&m.node));

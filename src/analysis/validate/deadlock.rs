@@ -64,7 +64,7 @@ pub(super) fn check_deadlock(
         rendezvous,
         pairs,
     };
-    let rows = Csr::new(count, |each| world.for_each_edge(each));
+    let rows = Csr::new(count, |each| world.for_each_wait_edge(each));
     let order = rows.topological_order();
     // All vertices can be ordered, so there is no cycle.
     if order.len() == count {
@@ -78,18 +78,18 @@ pub(super) fn check_deadlock(
 impl WaitGraph<'_> {
     /// Returns the vertex of a call or message in the trace with index `index`; `own` is that vertex within its own
     /// trace.
-    fn vertex_of_rank(&self, index: usize, own: u32) -> u32 {
+    fn global_vertex_of_trace_vertex(&self, index: usize, own: u32) -> u32 {
         self.first[index] + own
     }
 
-    fn for_each_edge(&self, each: &mut dyn FnMut(u32, u32)) {
+    fn for_each_wait_edge(&self, each: &mut dyn FnMut(u32, u32)) {
         for (index, (_, trace)) in self.members.iter().enumerate() {
             let waits = &trace.facts.waits;
             for vertex in 0..waits.len() as u32 {
                 for &before in waits.predecessors_of(vertex) {
                     each(
-                        self.vertex_of_rank(index, before),
-                        self.vertex_of_rank(index, vertex),
+                        self.global_vertex_of_trace_vertex(index, before),
+                        self.global_vertex_of_trace_vertex(index, vertex),
                     );
                 }
             }
@@ -97,7 +97,7 @@ impl WaitGraph<'_> {
         for &((source, send), (target, receive)) in self.pairs {
             let end = |(index, message): (u32, u32)| {
                 let own = self.members[index as usize].1.facts.waits.messages[message as usize];
-                self.vertex_of_rank(index as usize, own)
+                self.global_vertex_of_trace_vertex(index as usize, own)
             };
             each(end((source, send)), end((target, receive)));
         }
@@ -108,14 +108,14 @@ impl WaitGraph<'_> {
             .zip(&self.rendezvous)
         {
             for sequence in all {
-                self.link_calls(party, sequence, rendezvous, each);
+                self.for_each_edge_of_member_calls(party, sequence, rendezvous, each);
             }
         }
     }
 
     /// Calls `each` for the edges between a member's calls and its party's vertices. `rendezvous` is the first vertex
     /// of the party.
-    fn link_calls(
+    fn for_each_edge_of_member_calls(
         &self,
         party: &ResolvedGroupAndCallers,
         sequence: &MemberCalls<'_>,
@@ -142,11 +142,17 @@ impl WaitGraph<'_> {
             };
             if gives {
                 for &before in waits.predecessors_of(own) {
-                    each(self.vertex_of_rank(index, before), rendezvous + k);
+                    each(
+                        self.global_vertex_of_trace_vertex(index, before),
+                        rendezvous + k,
+                    );
                 }
             }
             if takes {
-                each(rendezvous + k, self.vertex_of_rank(index, own));
+                each(
+                    rendezvous + k,
+                    self.global_vertex_of_trace_vertex(index, own),
+                );
             }
         }
     }
@@ -193,6 +199,8 @@ impl WaitGraph<'_> {
         let Some((rank, site, _)) = named.first() else {
             return;
         };
-        findings.push(Defect::new(DefectKind::Deadlock, site.clone(), text).set_defect_rank(*rank));
+        findings.push_and_count_for_rank(
+            Defect::new(DefectKind::Deadlock, site.clone(), text).set_defect_rank(*rank),
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use super::kind::{DefectKind, Severity};
 use super::node::NodeReducedForValidation;
-use chakram_trace::format::{TraceErrorLocation, escape_name, scan};
+use chakram_trace::format::{TraceErrorLocation, escape_and_shorten_name, scan};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,7 @@ impl DefectLocationInFile {
     pub(super) fn of_node(item: &NodeReducedForValidation<'_>) -> Self {
         Self {
             node: Some(item.view.id),
-            name: escape_name(scan::read_node_name(item.record)),
+            name: escape_and_shorten_name(scan::read_node_name(item.record)),
             record: Some(item.record.number),
             offset: Some(item.record.offset),
         }
@@ -144,7 +144,7 @@ impl DefectLog {
 
     /// Counts a defect of a trace. Calls `make` for the defect's location and description only if the defect is stored.
     #[inline]
-    pub(super) fn add_defect(
+    pub(super) fn count_defect_and_store_if_room(
         &mut self,
         kind: DefectKind,
         make: impl FnOnce() -> (DefectLocationInFile, String),
@@ -157,7 +157,7 @@ impl DefectLog {
     }
 
     /// Adds `defect`, and counts it for its rank.
-    pub(super) fn push(&mut self, defect: Defect) {
+    pub(super) fn push_and_count_for_rank(&mut self, defect: Defect) {
         let kind = defect.kind;
         if let Some(rank) = defect.rank {
             self.of_ranks
@@ -229,7 +229,7 @@ mod tests {
     fn all_are_counted_and_the_first_are_kept() {
         let mut trace = DefectLog::new(2);
         for i in 0..5 {
-            trace.add_defect(DefectKind::SelfData, || {
+            trace.count_defect_and_store_if_room(DefectKind::SelfData, || {
                 (DefectLocationInFile::default(), format!("{i}"))
             });
         }

@@ -5,7 +5,7 @@ use super::NONE;
 use super::defects::{DefectLocationInFile, DefectLog};
 use super::kind::DefectKind;
 use super::node::TraceReducedForValidation;
-use chakram_trace::format::{escape_name, scan};
+use chakram_trace::format::{escape_and_shorten_name, scan};
 use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::graph::raw_trace::PredecessorIdIndexAndKind;
 use chakram_trace::graph::{Csr, EnforcedDependencyKinds};
@@ -116,7 +116,8 @@ impl DependencyChecker {
         if !dep.control && self.seeds.last() != Some(&i) {
             self.seeds.push(i);
         }
-        findings.add_defect(kind, || (DefectLocationInFile::of_node(item), found));
+        findings
+            .count_defect_and_store_if_room(kind, || (DefectLocationInFile::of_node(item), found));
     }
 
     /// Reports dependencies of the same kind that name the same node again.
@@ -131,7 +132,7 @@ impl DependencyChecker {
         const FEW: usize = 8;
         let deps = raw.dependencies_of(i);
         let mut again = |id: u64| {
-            findings.add_defect(DefectKind::DuplicateDependency, || {
+            findings.count_defect_and_store_if_room(DefectKind::DuplicateDependency, || {
                 let found = format!("the node names node {id} more than once");
                 (DefectLocationInFile::of_node(&raw.nodes[i as usize]), found)
             });
@@ -160,7 +161,7 @@ impl DependencyChecker {
 
     /// Reports cycles and the nodes that they block. The caller must have checked all nodes. Returns the program order,
     /// given the dependencies that `policy` enforces.
-    pub fn report_cycles(
+    pub fn report_cycles_and_order_nodes(
         &self,
         raw: &TraceReducedForValidation<'_>,
         policy: EnforcedDependencyKinds,
@@ -179,7 +180,7 @@ impl DependencyChecker {
                 if !matches!(data, NodeOrderingResult::Cyclic(..)) {
                     let cycle = find_cycle_among(&rows, &stuck);
                     let first = cycle.first().copied().unwrap_or(0);
-                    findings.add_defect(DefectKind::ControlCycle, || {
+                    findings.count_defect_and_store_if_room(DefectKind::ControlCycle, || {
                         let site = DefectLocationInFile::of_node(&raw.nodes[first as usize]);
                         (site, cycle_text(raw, &cycle))
                     });
@@ -204,7 +205,7 @@ impl DependencyChecker {
             NodeOrderingResult::Cyclic(rows, stuck) => {
                 let cycle = find_cycle_among(&rows, &stuck);
                 let first = cycle.first().copied().unwrap_or(0);
-                findings.add_defect(DefectKind::Cycle, || {
+                findings.count_defect_and_store_if_room(DefectKind::Cycle, || {
                     let site = DefectLocationInFile::of_node(&raw.nodes[first as usize]);
                     (site, cycle_text(raw, &cycle))
                 });
@@ -272,7 +273,7 @@ impl DependencyChecker {
         blocked.extend(stuck.iter().filter(|&&node| origin[node as usize] == NONE));
         blocked.sort_unstable();
         for node in blocked {
-            findings.add_defect(DefectKind::Unreachable, || {
+            findings.count_defect_and_store_if_room(DefectKind::Unreachable, || {
                 let found = match origin[node as usize] {
                     NONE => "the node depends, through others, on a cycle".to_owned(),
                     origin => format!(
@@ -292,7 +293,7 @@ impl DependencyChecker {
         for (node, _) in self.flags.iter().enumerate().filter(|(_, f)| **f == 0) {
             let item = &raw.nodes[node];
             if item.view.role.is_doing_work() {
-                findings.add_defect(DefectKind::Isolated, || {
+                findings.count_defect_and_store_if_room(DefectKind::Isolated, || {
                     let found = "the node depends on no node, and no node depends on it";
                     (DefectLocationInFile::of_node(item), found.to_owned())
                 });
@@ -329,7 +330,7 @@ fn cycle_text(raw: &TraceReducedForValidation<'_>, cycle: &[u32]) -> String {
     let id = |node: u32| raw.nodes[node as usize].view.id;
     let mut text = String::new();
     for &node in cycle.iter().take(SHOWN) {
-        let name = escape_name(scan::read_node_name(raw.nodes[node as usize].record));
+        let name = escape_and_shorten_name(scan::read_node_name(raw.nodes[node as usize].record));
         text += &format!("{} ({name}) → ", id(node));
     }
     if cycle.len() > SHOWN {

@@ -6,7 +6,7 @@ use super::kind::DefectKind;
 use super::ranks;
 use super::trace::TraceDefectsAndDigest;
 use chakram_base::setting::SettingKey;
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 use std::collections::BTreeMap;
 
 /// Ranks that take part in the same collectives.
@@ -31,7 +31,10 @@ impl ResolvedGroupAndCallers {
         let members = ranks::format_ranks(&self.members);
         match &self.name {
             None => format!("group of ranks {members}"),
-            Some(name) => format!("group `{}` of ranks {members}", escape_name(name)),
+            Some(name) => format!(
+                "group `{}` of ranks {members}",
+                escape_and_shorten_name(name)
+            ),
         }
     }
 
@@ -90,11 +93,11 @@ impl<'a> NameAndMembersGroupInterner<'a> {
         for pair in sorted.chunk_by(|a, b| a == b).filter(|run| run.len() > 1) {
             let found = format!(
                 "group `{}` names rank {} {} times",
-                escape_name(name),
+                escape_and_shorten_name(name),
                 pair[0],
                 pair.len()
             );
-            findings.push(Defect::new(
+            findings.push_and_count_for_rank(Defect::new(
                 DefectKind::MemberTwice,
                 DefectLocationInFile::default(),
                 found,
@@ -117,7 +120,7 @@ type CoordinatesOutsideMask = Vec<(usize, u32)>;
 const UNKNOWN: usize = usize::MAX;
 
 /// Returns the groups that `members` (ranks in ascending order, with their traces) use in a job of `ranks` ranks.
-pub(super) fn bind_groups(
+pub(super) fn resolve_groups_and_callers(
     members: &[(u32, &TraceDefectsAndDigest)],
     ranks: u32,
     options: &ValidateOptions,
@@ -132,7 +135,7 @@ pub(super) fn bind_groups(
             "group `0` is declared as ranks {}",
             ranks::format_ranks(zero)
         );
-        findings.push(Defect::new(
+        findings.push_and_count_for_rank(Defect::new(
             DefectKind::GroupZero,
             DefectLocationInFile::default(),
             found,
@@ -146,8 +149,9 @@ pub(super) fn bind_groups(
                 let first = facts.calls_of.calls_of_member(rank, [slot]).call_at(0);
                 let site =
                     first.map(|(_, call)| facts.location_of_node(&facts.calls[call as usize].node));
-                findings
-                    .push(Defect::new(kind, site.unwrap_or_default(), found).set_defect_rank(rank));
+                findings.push_and_count_for_rank(
+                    Defect::new(kind, site.unwrap_or_default(), found).set_defect_rank(rank),
+                );
             };
             let group = match &named.name {
                 None => WORLD,
@@ -156,14 +160,17 @@ pub(super) fn bind_groups(
                     let Some(declared) = options.declared.get(name).or_else(own) else {
                         wrong(
                             DefectKind::Undeclared,
-                            format!("the node's group `{}` is not declared", escape_name(name)),
+                            format!(
+                                "the node's group `{}` is not declared",
+                                escape_and_shorten_name(name)
+                            ),
                         );
                         continue;
                     };
                     if !declared.is_empty() && !declared.contains(&rank) {
                         let found = format!(
                             "the rank is not a member of the node's group `{}`, which has ranks {}",
-                            escape_name(name),
+                            escape_and_shorten_name(name),
                             ranks::format_ranks(declared)
                         );
                         wrong(DefectKind::NotMember, found);
@@ -180,7 +187,7 @@ pub(super) fn bind_groups(
             if facts.whole {
                 let place = (index, rank, slot);
                 let of = (group, groups.names[group], &groups.members[group][..]);
-                parties.add_slot(place, of, named.dimensions, options);
+                parties.add_rank_slot_to_group(place, of, named.dimensions, options);
             }
         }
     }
@@ -196,7 +203,7 @@ struct GroupResolver {
 impl GroupResolver {
     /// Adds a slot of a rank. The first tuple contains the trace's index, the rank and the slot; the second tuple
     /// contains the index, name and members of the slot's group.
-    fn add_slot(
+    fn add_rank_slot_to_group(
         &mut self,
         (index, rank, slot): (usize, u32, u32),
         (group, name, all): (usize, Option<&str>, &[u32]),
@@ -226,7 +233,7 @@ impl GroupResolver {
             None => {
                 let same = |other: &&u32| match (mask, &options.dimensions) {
                     (Some(mask), Some(sizes)) => {
-                        has_coordinates_outside_mask(&key.1, **other, mask, sizes)
+                        has_same_coordinates_outside_mask(&key.1, **other, mask, sizes)
                     }
                     _ => true,
                 };
@@ -269,7 +276,7 @@ fn coordinates_outside_mask(rank: u32, mask: u32, sizes: &[u32]) -> CoordinatesO
     coordinates
 }
 
-fn has_coordinates_outside_mask(
+fn has_same_coordinates_outside_mask(
     known: &CoordinatesOutsideMask,
     rank: u32,
     mask: u32,
@@ -307,11 +314,11 @@ fn report_redeclared_groups(
                 );
                 let found = format!(
                     "group `{}` is ranks {}, but {by} states ranks {}",
-                    escape_name(name),
+                    escape_and_shorten_name(name),
                     ranks::format_ranks(ranks),
                     ranks::format_ranks(other)
                 );
-                findings.push(
+                findings.push_and_count_for_rank(
                     Defect::new(
                         DefectKind::Redeclared,
                         DefectLocationInFile::default(),

@@ -5,7 +5,7 @@ use super::kind::DefectKind;
 use super::trace::TraceDefectsAndDigest;
 use super::{ValidateOptions, collectives, deadlock, groups, memory, messages, ranks};
 use chakram_base::ids::MAX_NPUS;
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 
 /// Returns the defects of single traces and of the whole job. `members` must be in ascending order of ranks.
 pub fn validate_job(
@@ -24,20 +24,20 @@ pub fn validate_job(
                     DefectLocationInFile::default(),
                     found,
                 );
-                findings.push(defect.set_defect_rank(rank));
+                findings.push_and_count_for_rank(defect.set_defect_rank(rank));
             }
             _ => first.push((rank, trace)),
         }
     }
     let members = &first[..];
     let limit = options.ranks.unwrap_or(MAX_NPUS).min(MAX_NPUS);
-    let ranks = infer_job_size(members, options, limit, &mut findings);
+    let ranks = infer_job_size_and_report_high_ranks(members, options, limit, &mut findings);
     let missing = find_missing_ranks(members, options, ranks, &mut findings);
-    let parties = groups::bind_groups(members, ranks, options, &mut findings);
+    let parties = groups::resolve_groups_and_callers(members, ranks, options, &mut findings);
     let before = findings.count_by_severity().errors;
     let sequences = collectives::check_collectives(members, &parties, &mut findings);
-    let pairs = messages::check_messages(members, &mut findings);
-    memory::check_switch_accesses(members, &missing, &mut findings);
+    let pairs = messages::match_messages_and_report_defects(members, &mut findings);
+    memory::compare_switch_accesses_with_first_rank(members, &missing, &mut findings);
     if findings.count_by_severity().errors == before {
         deadlock::check_deadlock(members, &parties, &sequences, &pairs, &mut findings);
     }
@@ -46,7 +46,7 @@ pub fn validate_job(
 
 /// Returns the number of ranks in the job. Reports every rank at or above `limit` that has a trace, receives or sends a
 /// message, or is a member of a declared group.
-fn infer_job_size(
+fn infer_job_size_and_report_high_ranks(
     members: &[(u32, &TraceDefectsAndDigest)],
     options: &ValidateOptions,
     limit: u32,
@@ -66,7 +66,7 @@ fn infer_job_size(
     };
     for &(rank, trace) in members {
         if seen(rank) {
-            findings.push(
+            findings.push_and_count_for_rank(
                 beyond(
                     DefectLocationInFile::default(),
                     format!("this is rank {rank}"),
@@ -82,15 +82,19 @@ fn infer_job_size(
             if seen(message.peer) {
                 let site = trace.facts.location_of_node(&message.node);
                 let what = format!("the node's peer is rank {}", message.peer);
-                findings.push(beyond(site, what).set_defect_rank(rank));
+                findings.push_and_count_for_rank(beyond(site, what).set_defect_rank(rank));
             }
         }
         for (name, ranks) in &trace.facts.declared {
             for &member in ranks {
                 if seen(member) {
-                    let what = format!("group `{}` has rank {member}", escape_name(name));
-                    findings
-                        .push(beyond(DefectLocationInFile::default(), what).set_defect_rank(rank));
+                    let what = format!(
+                        "group `{}` has rank {member}",
+                        escape_and_shorten_name(name)
+                    );
+                    findings.push_and_count_for_rank(
+                        beyond(DefectLocationInFile::default(), what).set_defect_rank(rank),
+                    );
                 }
             }
         }
@@ -98,8 +102,11 @@ fn infer_job_size(
     for (name, ranks) in &options.declared {
         for &member in ranks {
             if seen(member) {
-                let what = format!("group `{}` has rank {member}", escape_name(name));
-                findings.push(beyond(DefectLocationInFile::default(), what));
+                let what = format!(
+                    "group `{}` has rank {member}",
+                    escape_and_shorten_name(name)
+                );
+                findings.push_and_count_for_rank(beyond(DefectLocationInFile::default(), what));
             }
         }
     }
@@ -139,7 +146,7 @@ fn find_missing_ranks(
             DefectLocationInFile::default(),
             found,
         );
-        findings.push(defect.set_defect_rank(first));
+        findings.push_and_count_for_rank(defect.set_defect_rank(first));
         findings.count_more(DefectKind::MissingRank, missing.len() as u64 - 1);
     }
     missing
@@ -161,7 +168,7 @@ fn describe_first_use_of_missing(
             let member = ranks.iter().find(|member| lacks(member))?;
             Some(format!(
                 "; group `{}` of rank {rank} names rank {member}",
-                escape_name(name)
+                escape_and_shorten_name(name)
             ))
         })
     })

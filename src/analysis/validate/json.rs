@@ -88,7 +88,7 @@ pub fn render_json(report: &ValidationReport<'_>, options: Value, inputs: Value)
     let document = ValidationDocument {
         options,
         inputs,
-        sound: report.is_sound(),
+        sound: report.has_no_errors_or_strict_warnings(),
         tally: findings.count_by_severity(),
         nodes: report.node_count(),
         defects: kinds.collect(),

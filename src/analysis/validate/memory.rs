@@ -10,7 +10,7 @@ use chakram_trace::matching::first_difference;
 
 /// Compares each rank's in-switch accesses with those of the first rank that has any. `missing` contains the ranks
 /// without a trace.
-pub(super) fn check_switch_accesses(
+pub(super) fn compare_switch_accesses_with_first_rank(
     members: &[(u32, &TraceDefectsAndDigest)],
     missing: &[u32],
     findings: &mut DefectLog,
@@ -38,7 +38,9 @@ pub(super) fn check_switch_accesses(
             "switches gather and reduce for all ranks, and ranks {} have no trace",
             ranks::format_ranks(missing)
         );
-        findings.push(Defect::new(DefectKind::InSwitch, site, found).set_defect_rank(first));
+        findings.push_and_count_for_rank(
+            Defect::new(DefectKind::InSwitch, site, found).set_defect_rank(first),
+        );
     }
     let what = |access: &InSwitchAccess| (access.store, access.node.bytes);
     for &(rank, other) in members {
@@ -56,7 +58,7 @@ pub(super) fn check_switch_accesses(
         let found = format!(
             "in-switch access {k} (counted from 0): rank {first} has {there}, but rank {rank} has {here}"
         );
-        findings.push(Defect {
+        findings.push_and_count_for_rank(Defect {
             against: Some((first, against)),
             ..Defect::new(DefectKind::InSwitch, site, found).set_defect_rank(rank)
         });

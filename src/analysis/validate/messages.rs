@@ -29,20 +29,27 @@ impl<'a> MessagesByTraceAndIndex<'a> {
     /// Describes the first collective or message of `rank`.
     fn describe_first_communication(&self, rank: u32) -> String {
         let found = self.0.binary_search_by_key(&rank, |(rank, _)| *rank);
-        found.map_or_else(|_| String::new(), |index| self.0[index].1.facts.next(None))
+        found.map_or_else(
+            |_| String::new(),
+            |index| self.0[index].1.facts.describe_next_communication(None),
+        )
     }
 
     /// Describes the collective or message that follows one end of a message on the same rank.
-    fn next(&self, half: &MessageHalf) -> String {
+    fn describe_next_communication(&self, half: &MessageHalf) -> String {
         let (facts, message) = self.find_message(half);
-        let next = facts.next(Some(message.node.place));
+        let next = facts.describe_next_communication(Some(message.node.place));
         format!("rank {} {next}", half.own_and_other_rank().0)
     }
 
-    fn describe_disagreement(&self, disagreement: &MessageDisagreement) -> Defect {
+    fn build_disagreement_defect(&self, disagreement: &MessageDisagreement) -> Defect {
         let (kind, half, against, more) = match disagreement {
             MessageDisagreement::Size { send, receive, .. } => {
-                let next = format!("next: {}; {}", self.next(send), self.next(receive));
+                let next = format!(
+                    "next: {}; {}",
+                    self.describe_next_communication(send),
+                    self.describe_next_communication(receive)
+                );
                 (DefectKind::MessageSize, send, Some(receive), next)
             }
             MessageDisagreement::Count { half, last, .. } => {
@@ -51,14 +58,14 @@ impl<'a> MessagesByTraceAndIndex<'a> {
                     Some(last) => format!(
                         "the last of them is {}; next: {}",
                         self.location_of_message(last),
-                        self.next(last)
+                        self.describe_next_communication(last)
                     ),
                     None => format!(
                         "rank {far} begins with {}",
                         self.describe_first_communication(far)
                     ),
                 };
-                let next = format!("{there}; {}", self.next(half));
+                let next = format!("{there}; {}", self.describe_next_communication(half));
                 (DefectKind::Unmatched, half, last.as_ref(), next)
             }
         };
@@ -93,7 +100,7 @@ impl<'a> MessagesByTraceAndIndex<'a> {
 
 /// Matches the k-th send with the k-th receive that has the same sender, receiver and tag. Returns the matched
 /// messages, each as its send and receive.
-pub(super) fn check_messages(
+pub(super) fn match_messages_and_report_defects(
     members: &[(u32, &TraceDefectsAndDigest)],
     findings: &mut DefectLog,
 ) -> Vec<(RankAndCommIndex, RankAndCommIndex)> {
@@ -111,8 +118,9 @@ pub(super) fn check_messages(
                     format!("rank {rank} sends to itself")
                 };
                 let site = trace.facts.location_of_node(&message.node);
-                findings
-                    .push(Defect::new(DefectKind::WrongRank, site, found).set_defect_rank(rank));
+                findings.push_and_count_for_rank(
+                    Defect::new(DefectKind::WrongRank, site, found).set_defect_rank(rank),
+                );
                 continue;
             }
             let peer = members.binary_search_by_key(&message.peer, |(rank, _)| *rank);
@@ -127,7 +135,9 @@ pub(super) fn check_messages(
     let mut pairs = Vec::with_capacity(halves.len() / 2);
     for found in match_messages(&mut halves) {
         match found.find_disagreement(|half| all.bytes_of_message(half)) {
-            Some(disagreement) => findings.push(all.describe_disagreement(&disagreement)),
+            Some(disagreement) => {
+                findings.push_and_count_for_rank(all.build_disagreement_defect(&disagreement))
+            }
             None => pairs.extend(found.matched_pairs()),
         }
     }

@@ -37,7 +37,8 @@ pub(super) enum ValidationRole {
     Call(u32),
     /// A send or receive; index into [`ContentsOfNotableNodes::parts`].
     Message(u32),
-    /// A load whose data switches gather, or a store whose data switches reduce; index into [`ContentsOfNotableNodes::parts`].
+    /// A load whose data switches gather, or a store whose data switches reduce; index into
+    /// [`ContentsOfNotableNodes::parts`].
     Access(u32),
 }
 
@@ -74,7 +75,7 @@ pub(super) struct ContentsOfNotableNodes<'a> {
 }
 
 impl<'a> ContentsOfNotableNodes<'a> {
-    fn store_communication_part(&mut self, view: &NodeView<'a>) -> u32 {
+    fn store_communication_name_and_op(&mut self, view: &NodeView<'a>) -> u32 {
         self.parts.push((view.name, view.op));
         (self.parts.len() - 1) as u32
     }
@@ -96,17 +97,17 @@ impl<'a> ContentsOfNotableNodes<'a> {
                 _,
             ) => ValidationRole::NoWork,
             (Op::Collective { .. }, ..) => {
-                ValidationRole::Call(self.store_communication_part(view))
+                ValidationRole::Call(self.store_communication_name_and_op(view))
             }
             (Op::Message { .. }, ..) => {
-                ValidationRole::Message(self.store_communication_part(view))
+                ValidationRole::Message(self.store_communication_name_and_op(view))
             }
             (
                 Op::Memory {
                     in_switch: true, ..
                 },
                 ..,
-            ) => ValidationRole::Access(self.store_communication_part(view)),
+            ) => ValidationRole::Access(self.store_communication_name_and_op(view)),
             (Op::Host | Op::Compute { .. } | Op::Communication { .. } | Op::Memory { .. }, ..) => {
                 ValidationRole::Work
             }

@@ -52,7 +52,7 @@ fn write_all(
     report: &ValidationReport<'_>,
     style: ValidationTextStyles,
 ) -> fmt::Result {
-    write_ranks(out, report)?;
+    write_rank_summary_lines(out, report)?;
     for kind in DefectKind::iter_all() {
         let count = report.findings.count_of_kind(kind);
         if count == 0 {
@@ -81,7 +81,7 @@ fn write_all(
         }
         writeln!(out, "  try: {}", kind.hint())?;
     }
-    let (word, verdict) = if report.is_sound() {
+    let (word, verdict) = if report.has_no_errors_or_strict_warnings() {
         (anstyle::Style::new(), "sound")
     } else {
         (style.error, "unsound")
@@ -90,7 +90,7 @@ fn write_all(
     writeln!(out, "\nverdict: {word}{verdict}{word:#}, {tally}")
 }
 
-fn write_ranks(out: &mut String, report: &ValidationReport<'_>) -> fmt::Result {
+fn write_rank_summary_lines(out: &mut String, report: &ValidationReport<'_>) -> fmt::Result {
     let of = |source: &ValidatedTraceFile<'_>| report.findings.defect_counts_of_rank(source.rank);
     let all = report.sources.len() <= LINES;
     let bad = |source: &&ValidatedTraceFile<'_>| {

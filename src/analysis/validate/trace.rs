@@ -9,7 +9,7 @@ use super::node::{NodeReducedForValidation, TraceReducedForValidation, Validatio
 use super::wait::OneTraceWaitGraphBuilder;
 use chakram_trace::format::error;
 use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
-use chakram_trace::format::{Op, TraceError, escape_name};
+use chakram_trace::format::{Op, TraceError, escape_and_shorten_name};
 use chakram_trace::graph::EnforcedDependencyKinds;
 use chakram_trace::graph::raw_trace::ReadFault;
 
@@ -41,7 +41,7 @@ impl TraceDefectsAndDigest {
         raw.map_faults(told);
         let mut findings = DefectLog::new(show);
         for fault in &raw.faults {
-            findings.push(defect_from_read_fault(&raw, fault));
+            findings.push_and_count_for_rank(defect_from_read_fault(&raw, fault));
         }
         let mut faulty: Vec<u32> = raw.faults.iter().filter_map(|fault| fault.node).collect();
         faulty.sort_unstable();
@@ -54,20 +54,21 @@ impl TraceDefectsAndDigest {
             edges.check_node(&raw, i, &mut findings);
             walk.add_node(&raw, i);
             collect.add_node(&raw, i);
-            check_node_work(&raw, item, &mut findings);
+            report_missing_duration_or_host_flag(&raw, item, &mut findings);
             // Nodes are sorted by id, so nodes with equal ids are adjacent.
             if item.view.id != raw.nodes[first as usize].view.id {
                 first = i;
             } else if i > first {
-                first = report_duplicate_id(&raw, (first, i), &faulty, &mut findings);
+                first =
+                    report_duplicate_id_and_pick_keeper(&raw, (first, i), &faulty, &mut findings);
             }
             if let ValidationRole::Declares(groups) = item.view.role {
                 let text = raw.retained.declared[groups as usize];
                 declare_node_groups(item, text, collect.declared_groups(), &mut findings);
             }
         }
-        allocations::check_allocations(&raw, &mut findings);
-        let order = edges.report_cycles(&raw, policy, &mut findings);
+        allocations::report_classes_freed_beyond_allocations(&raw, &mut findings);
+        let order = edges.report_cycles_and_order_nodes(&raw, policy, &mut findings);
         // If nodes are unreadable or have equal ids, the digest is incomplete.
         let lacking = !raw.faults.is_empty() || findings.count_of_kind(DefectKind::DuplicateId) > 0;
         let mut facts = collect.into_digest(&order, lacking);
@@ -88,7 +89,7 @@ impl TraceDefectsAndDigest {
     /// Returns the result for a trace that could not be opened.
     pub fn from_read_error(error: &TraceError, show: usize) -> Self {
         let mut findings = DefectLog::new(show);
-        findings.push(defect_from_error(error, DefectLocationInFile::default()));
+        findings.push_and_count_for_rank(defect_from_error(error, DefectLocationInFile::default()));
         Self {
             nodes: 0,
             edges: 0,
@@ -153,7 +154,7 @@ fn defect_from_error(error: &TraceError, site: DefectLocationInFile) -> Defect {
 
 /// Reports work without a duration, and communication that is marked as host work.
 #[inline]
-fn check_node_work(
+fn report_missing_duration_or_host_flag(
     raw: &TraceReducedForValidation<'_>,
     item: &NodeReducedForValidation<'_>,
     findings: &mut DefectLog,
@@ -172,7 +173,7 @@ fn check_node_work(
             None => return,
         },
     };
-    findings.add_defect(kind, || {
+    findings.count_defect_and_store_if_room(kind, || {
         (DefectLocationInFile::of_node(item), found.to_owned())
     });
 }
@@ -186,7 +187,7 @@ fn declare_node_groups(
     let groups = match parse_group_metadata(item.view.id, text) {
         Ok(groups) => groups,
         Err(error) => {
-            return findings.push(defect_from_error(
+            return findings.push_and_count_for_rank(defect_from_error(
                 &error,
                 DefectLocationInFile::of_node(item),
             ));
@@ -195,10 +196,10 @@ fn declare_node_groups(
     for (name, ranks) in groups {
         match declared.get(&name) {
             Some(known) if *known != ranks => {
-                findings.add_defect(DefectKind::DeclaredTwice, || {
+                findings.count_defect_and_store_if_room(DefectKind::DeclaredTwice, || {
                     let found = format!(
                         "group `{}` is ranks {} here and ranks {} before",
-                        escape_name(&name),
+                        escape_and_shorten_name(&name),
                         super::ranks::format_ranks(&ranks),
                         super::ranks::format_ranks(known)
                     );
@@ -216,7 +217,7 @@ fn declare_node_groups(
 /// Reports two nodes with the same id, unless an id was guessed because its record is damaged. Returns the index of the
 /// node that keeps the id.
 #[cold]
-fn report_duplicate_id(
+fn report_duplicate_id_and_pick_keeper(
     raw: &TraceReducedForValidation<'_>,
     (first, again): (u32, u32),
     faulty: &[u32],
@@ -227,7 +228,7 @@ fn report_duplicate_id(
         return again;
     }
     if !is_faulty(again) {
-        findings.add_defect(DefectKind::DuplicateId, || {
+        findings.count_defect_and_store_if_room(DefectKind::DuplicateId, || {
             let [first, again] = [first, again].map(|node| &raw.nodes[node as usize]);
             let mut found = format!("record {} already has this id", first.record.number);
             if again.record.bytes.is_empty() {

@@ -139,7 +139,7 @@ mod tests {
 
     /// Builds a trace with the given ids: two receives; a kernel that depends on both; a second kernel that depends on
     /// the first; and a send that depends on the second kernel and on the first receive.
-    fn list_wait_vertices(ids: [u64; 5]) -> (Vec<u32>, Vec<Vec<u32>>) {
+    fn build_trace_and_list_wait_vertices(ids: [u64; 5]) -> (Vec<u32>, Vec<Vec<u32>>) {
         let message = |receive, tag| Op::Message {
             receive,
             peer: 1,
@@ -180,11 +180,14 @@ mod tests {
     fn a_node_behind_several_joins_them_and_a_chain_takes_no_room() {
         // The vertices are the two receives, their join, and the send.
         let before = vec![vec![], vec![], vec![0, 1], vec![2, 0]];
-        assert_eq!(list_wait_vertices([1, 2, 3, 4, 5]), (vec![0, 1, 3], before));
+        assert_eq!(
+            build_trace_and_list_wait_vertices([1, 2, 3, 4, 5]),
+            (vec![0, 1, 3], before)
+        );
         // In program order, the second receive comes first.
         let before = vec![vec![], vec![], vec![1, 0], vec![2, 1]];
         assert_eq!(
-            list_wait_vertices([15, 14, 13, 12, 11]),
+            build_trace_and_list_wait_vertices([15, 14, 13, 12, 11]),
             (vec![0, 1, 3], before)
         );
     }

@@ -19,12 +19,12 @@ thread_local! {
 
 /// Compresses `bytes` into a frame with a checksum.
 pub fn compress_frame(bytes: &[u8], level: i32, dictionary: Option<&[u8]>) -> io::Result<Vec<u8>> {
-    compress_parts(bytes, &[], level, dictionary)
+    compress_parts_in_own_blocks(bytes, &[], level, dictionary)
 }
 
 /// Compresses `bytes`, whose parts end at `ends` and have different statistics. A zstd block uses one entropy code for
 /// all its bytes, so each sufficiently large part gets its own block.
-pub fn compress_parts(
+pub fn compress_parts_in_own_blocks(
     bytes: &[u8],
     ends: &[usize],
     level: i32,

@@ -238,7 +238,7 @@ fn lines_that_differ_in_numbers_cost_their_numbers() {
 }
 
 #[test]
-fn a_frame_that_claims_too_much_is_refused() {
+fn a_frame_with_a_wrong_stated_size_is_refused() {
     let frame = compress_frame(&vec![0; 1 << 20], 3, None).unwrap();
     for unpacked in [
         0,

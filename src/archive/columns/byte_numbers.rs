@@ -22,7 +22,7 @@ impl ByteStringInterner {
     }
 
     /// Returns the number of `bytes`, if they have one.
-    pub fn get(&self, bytes: &[u8]) -> Option<u32> {
+    pub fn find_number_of_bytes(&self, bytes: &[u8]) -> Option<u32> {
         self.numbers.get(bytes).copied()
     }
 

@@ -1,7 +1,7 @@
 //! Encodes a column: chooses the predictor with the smallest residuals, and writes these residuals in byte planes.
 
 use super::predict::{
-    ColumnPredictionInputs, ColumnPredictionRule, SparseRecordColumn, scan_by_key,
+    ColumnPredictionInputs, ColumnPredictionRule, SparseRecordColumn, scan_values_with_predictions,
 };
 use crate::wire::{ByteStringReader, WireError, put_varint};
 
@@ -30,14 +30,14 @@ fn compute_residuals(
 ) {
     left.clear();
     left.reserve(values.len());
-    scan_by_key(predictor, view, |at, predicted| {
+    scan_values_with_predictions(predictor, view, |at, predicted| {
         left.push(encode_zigzag(values[at].wrapping_sub(predicted)));
         values[at]
     });
 }
 
 /// Returns how many bytes the largest of `values` needs.
-fn byte_width(values: &[u64]) -> usize {
+fn byte_width_of_largest_value(values: &[u64]) -> usize {
     let all = values.iter().fold(0, |all, value| all | value);
     (64 - all.leading_zeros() as usize).div_ceil(8)
 }
@@ -58,7 +58,7 @@ fn log2_fixed(n: u64) -> u64 {
 /// in 1/65,536 bit.
 fn estimate_cost(values: &[u64]) -> u64 {
     let n = values.len() as u64;
-    let planes = (0..byte_width(values)).map(|plane| {
+    let planes = (0..byte_width_of_largest_value(values)).map(|plane| {
         let mut counts = [0u32; 256];
         for value in values {
             counts[(value >> (8 * plane)) as usize & 0xff] += 1;
@@ -118,7 +118,7 @@ pub fn encode_with_best_predictor(
     for (other, _) in view.others.iter().take(best.other_column_count()).flatten() {
         put_varint(out, (*other).into());
     }
-    let width = byte_width(left);
+    let width = byte_width_of_largest_value(left);
     out.push(width as u8);
     for plane in 0..width {
         writer.ends.push(out.len());
@@ -182,7 +182,7 @@ fn add_byte_plane_residuals<const W: usize>(
     let count = view.records.len();
     let values = &mut values[..count];
     let planes: [&[u8]; W] = std::array::from_fn(|plane| &planes[plane * count..][..count]);
-    scan_by_key(predictor, view, |at, predicted| {
+    scan_values_with_predictions(predictor, view, |at, predicted| {
         let bytes = planes.iter().enumerate();
         let left = bytes.fold(0, |all, (plane, bytes)| {
             all | u64::from(bytes[at]) << (8 * plane)

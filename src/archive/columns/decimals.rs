@@ -25,14 +25,14 @@ pub fn split_numbers(text: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
         let zeros = text[at..end].iter().take_while(|&&digit| digit == b'0');
         let start = (at + zeros.count()).min(end - 1);
         if end - start <= MOST_DIGITS {
-            push(&text[piece..start], key);
+            append_length_prefixed_piece(&text[piece..start], key);
             let digits = text[start..end].iter();
             slots.push(digits.fold(0, |value, digit| value * 10 + u64::from(digit - b'0')));
             piece = end;
         }
         at = end;
     }
-    push(&text[piece..], key);
+    append_length_prefixed_piece(&text[piece..], key);
     let numbers = slots.len() - first;
     match u8::try_from(numbers) {
         Ok(count @ ..0x80) => key[at_count] = count,
@@ -44,7 +44,7 @@ pub fn split_numbers(text: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     }
 }
 
-fn push(piece: &[u8], key: &mut Vec<u8>) {
+fn append_length_prefixed_piece(piece: &[u8], key: &mut Vec<u8>) {
     put_varint(key, piece.len() as u64);
     key.extend_from_slice(piece);
 }

@@ -54,14 +54,14 @@ impl ProtobufMessageKind {
     }
 
     /// Returns true if field `field` is a list of varints (dependencies).
-    fn is_list(self, field: u64) -> bool {
+    fn is_varint_list_field(self, field: u64) -> bool {
         self == Self::Node && matches!(field, 4 | 5)
     }
 }
 
 /// Appends the key of `record` to `key`, and the record's values to `slots`. Returns true if the record is encoded
 /// minimally. Otherwise `key` and `slots` contain only a part of the record.
-pub fn parse_record(
+pub fn split_record_into_key_and_slots(
     record: &[u8],
     metadata: bool,
     key: &mut Vec<u8>,
@@ -73,17 +73,17 @@ pub fn parse_record(
         ProtobufMessageKind::Node
     };
     key.push(kind as u8);
-    parse_message(record, kind, key, slots).is_some()
+    split_message_into_key_and_slots(record, kind, key, slots).is_some()
 }
 
 /// Appends the key of the text line `line` to `key`, and the line's numbers to `slots`.
-pub fn parse_line(line: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
+pub fn split_line_into_key_and_numbers(line: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     key.push(LINE_KEY);
     decimals::split_numbers(line, key, slots);
 }
 
 /// Sets `key` to the literal key of `record`, which contains all bytes of the record.
-pub fn set_literal_key(record: &[u8], key: &mut Vec<u8>) {
+pub fn set_key_to_whole_record(record: &[u8], key: &mut Vec<u8>) {
     key.clear();
     key.push(LITERAL_KEY);
     key.extend_from_slice(record);
@@ -98,7 +98,7 @@ fn append_key_part(part: &[u8], key: &mut Vec<u8>) {
     }
 }
 
-fn parse_message(
+fn split_message_into_key_and_slots(
     bytes: &[u8],
     kind: ProtobufMessageKind,
     key: &mut Vec<u8>,
@@ -130,9 +130,9 @@ fn parse_message(
                     append_key_part(&bytes[literal..at], key);
                     literal = end;
                     if let Some(inner) = kind.of_field(field) {
-                        parse_message(body, inner, key, slots)?;
+                        split_message_into_key_and_slots(body, inner, key, slots)?;
                         key.push(0);
-                    } else if kind.is_list(field) {
+                    } else if kind.is_varint_list_field(field) {
                         let first = slots.len();
                         let mut list = body;
                         while !list.is_empty() {
@@ -189,12 +189,12 @@ impl RecordOutlineBuilder {
         put_varint(&mut self.out.ops, op);
     }
 
-    fn push_slot(&mut self, column: u64) {
+    fn push_slot_of_column(&mut self, column: u64) {
         self.out.slots.push(column as u32);
         self.push_op(column << 2 | SLOT);
     }
 
-    fn push_decimal(&mut self, column: u64) {
+    fn push_decimal_slot_of_column(&mut self, column: u64) {
         self.out.slots.push(column as u32);
         self.out.decimals.push(column as u32);
         self.push_op(decimal_op(column));
@@ -242,12 +242,15 @@ impl RecordOutlineWithSlots {
 }
 
 /// Returns the outline that `key` describes, and adds its new columns to `columns`.
-pub fn parse_outline(key: &[u8], columns: &mut ByteStringInterner) -> RecordOutlineWithSlots {
+pub fn build_outline_from_key(
+    key: &[u8],
+    columns: &mut ByteStringInterner,
+) -> RecordOutlineWithSlots {
     let mut ops = RecordOutlineBuilder::with_capacity_for(key.len() + key.len() / 4);
     let (first, mut rest) = key.split_first().expect("a key has a first byte");
     match *first {
         LITERAL_KEY => ops.literal.extend_from_slice(rest),
-        LINE_KEY => text_of(&mut rest, &mut ops, columns, |first| {
+        LINE_KEY => append_text_ops(&mut rest, &mut ops, columns, |first| {
             let meaning = &first[first.len().saturating_sub(MEANING)..];
             [&[LINE_KEY], meaning].concat()
         })
@@ -273,8 +276,8 @@ fn column_path(kind: ProtobufMessageKind, field: u64, name: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the index of the column with this path; a new path gets a new column.
-fn column_index(columns: &mut ByteStringInterner, path: Vec<u8>) -> u64 {
-    let known = columns.get(&path);
+fn find_or_add_column(columns: &mut ByteStringInterner, path: Vec<u8>) -> u64 {
+    let known = columns.find_number_of_bytes(&path);
     let number = known.unwrap_or_else(|| {
         let room = columns.len() < MOST_COLUMNS;
         columns.intern_bytes(if room { &path } else { &[] })
@@ -284,7 +287,7 @@ fn column_index(columns: &mut ByteStringInterner, path: Vec<u8>) -> u64 {
 
 /// Appends the ops of a text: its parts and its numbers. `path` computes the path of the text's columns from the text's
 /// first part.
-fn text_of(
+fn append_text_ops(
     rest: &mut &[u8],
     ops: &mut RecordOutlineBuilder,
     columns: &mut ByteStringInterner,
@@ -298,7 +301,10 @@ fn text_of(
     for number in 0..numbers {
         // Numbers at the same position in a text have the same meaning, unless they are far from the start.
         let place = number.min(MOST_PLACES) as u8;
-        ops.push_decimal(column_index(columns, [&path[..], &[place]].concat()));
+        ops.push_decimal_slot_of_column(find_or_add_column(
+            columns,
+            [&path[..], &[place]].concat(),
+        ));
         ops.literal.extend_from_slice(take_text(rest)?);
     }
     Some(())
@@ -330,18 +336,20 @@ fn append_message_ops(
         *rest = &rest[length..];
         let field = tag >> 3;
         match tag & 7 {
-            0 => ops.push_slot(column_index(columns, column_path(kind, field, name))),
+            0 => {
+                ops.push_slot_of_column(find_or_add_column(columns, column_path(kind, field, name)))
+            }
             2 if kind.of_field(field).is_some() => {
                 ops.push_op(OPEN);
                 append_message_ops(rest, kind.of_field(field)?, ops, columns)?;
                 ops.push_op(CLOSE);
             }
-            2 if kind.is_list(field) => {
+            2 if kind.is_varint_list_field(field) => {
                 let (count, length) = decode_minimal_varint(rest)?;
                 *rest = &rest[length..];
-                let column = column_index(columns, column_path(kind, field, name));
+                let column = find_or_add_column(columns, column_path(kind, field, name));
                 ops.push_op(OPEN);
-                (0..count).for_each(|_| ops.push_slot(column));
+                (0..count).for_each(|_| ops.push_slot_of_column(column));
                 ops.push_op(CLOSE);
             }
             2 if kind.keeps_text_unsplit(field) => {
@@ -360,7 +368,7 @@ fn append_message_ops(
                         .extend_from_slice(&before[..before.len() - rest.len()]);
                 } else {
                     ops.push_op(OPEN);
-                    text_of(rest, ops, columns, |_| column_path(kind, field, name))?;
+                    append_text_ops(rest, ops, columns, |_| column_path(kind, field, name))?;
                     ops.push_op(CLOSE);
                 }
             }

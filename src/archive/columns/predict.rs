@@ -115,7 +115,7 @@ impl<'v> SparseColumnValueIterator<'v> {
 
     /// Returns the next value, if it belongs to `record`. Each value is returned only once.
     #[inline]
-    pub fn next(&mut self, record: u32) -> Option<u64> {
+    pub fn next_value_in_record(&mut self, record: u32) -> Option<u64> {
         let (records, values) = self.column;
         while *records.get(self.at)? < record {
             self.at += 1;
@@ -130,7 +130,7 @@ impl<'v> SparseColumnValueIterator<'v> {
 /// Iterates over the column: calls `value` with each value's index and prediction, and `value` returns the actual
 /// value.
 #[inline(always)]
-pub fn scan_by_key(
+pub fn scan_values_with_predictions(
     predictor: ColumnPredictionRule,
     view: &ColumnPredictionInputs<'_>,
     mut value: impl FnMut(usize, u64) -> u64,
@@ -171,7 +171,7 @@ pub fn scan_by_key(
             }
             let mut base = SparseColumnValueIterator::new(view.base);
             for (at, &record) in records.iter().enumerate() {
-                previous = value(at, base.next(record).unwrap_or(previous));
+                previous = value(at, base.next_value_in_record(record).unwrap_or(previous));
             }
         }
         ColumnPredictionRule::BaseShifted => {
@@ -184,7 +184,7 @@ pub fn scan_by_key(
             }
             let mut base = SparseColumnValueIterator::new(view.base);
             for (at, &record) in records.iter().enumerate() {
-                match base.next(record) {
+                match base.next_value_in_record(record) {
                     Some(own) => {
                         previous = value(at, own.wrapping_add(shift));
                         shift = previous.wrapping_sub(own);
@@ -196,14 +196,22 @@ pub fn scan_by_key(
         ColumnPredictionRule::Thousandth => {
             let [mut whole, _] = view.other_column_cursors();
             for (at, &record) in records.iter().enumerate() {
-                value(at, whole.next(record).map_or(0, |whole| whole / 1000));
+                value(
+                    at,
+                    whole
+                        .next_value_in_record(record)
+                        .map_or(0, |whole| whole / 1000),
+                );
             }
         }
         ColumnPredictionRule::Sum => {
             let [mut one, mut other] = view.other_column_cursors();
             for (at, &record) in records.iter().enumerate() {
-                let one = one.next(record).unwrap_or(0);
-                value(at, one.wrapping_add(other.next(record).unwrap_or(0)));
+                let one = one.next_value_in_record(record).unwrap_or(0);
+                value(
+                    at,
+                    one.wrapping_add(other.next_value_in_record(record).unwrap_or(0)),
+                );
             }
         }
     }

@@ -70,7 +70,7 @@ impl<'b> PaddedBufferWriter<'b> {
 
     /// Reserves `bytes` bytes for a length, and returns the offset at which the contents begin.
     #[inline(always)]
-    pub fn reserve_length_byte(&mut self, bytes: usize) -> usize {
+    pub fn reserve_length_bytes(&mut self, bytes: usize) -> usize {
         self.at += bytes;
         self.at
     }
@@ -132,11 +132,15 @@ impl<'b> PaddedBufferWriter<'b> {
     /// Writes a varint. If the varint ends a message, also writes the message's length into the byte that is `length`
     /// bytes before the varint; otherwise, `length` is 0.
     #[inline(always)]
-    pub fn write_varint(&mut self, value: u64, length: usize) -> Result<(), WireError> {
+    pub fn write_varint_and_message_length(
+        &mut self,
+        value: u64,
+        length: usize,
+    ) -> Result<(), WireError> {
         let place = self.buffer.get_mut(self.at - length..);
         let place = place.ok_or(TOO_LARGE)?;
         if value >> 56 != 0 || place.len() < length + 8 {
-            return self.write_long_varint(value, length);
+            return self.write_long_varint_and_message_length(value, length);
         }
         let (bytes, own) = spread_septets(value);
         // If no message ends here, the varint overwrites this byte.
@@ -147,7 +151,11 @@ impl<'b> PaddedBufferWriter<'b> {
     }
 
     #[inline(never)]
-    fn write_long_varint(&mut self, value: u64, length: usize) -> Result<(), WireError> {
+    fn write_long_varint_and_message_length(
+        &mut self,
+        value: u64,
+        length: usize,
+    ) -> Result<(), WireError> {
         let mut bytes = Vec::with_capacity(LONGEST);
         crate::wire::put_varint(&mut bytes, value);
         self.copy_exact(&bytes)?;
@@ -190,14 +198,14 @@ mod tests {
         let mut out = PaddedBufferWriter::new(&mut buffer);
         for &value in &values {
             put_varint(&mut expected, value);
-            out.write_varint(value, 0).unwrap();
+            out.write_varint_and_message_length(value, 0).unwrap();
             // The expected message consists of its length, "ab" and the value.
             let at = expected.len();
             expected.extend_from_slice(b"\0ab");
             put_varint(&mut expected, value);
             expected[at] = (expected.len() - at - 1) as u8;
             out.write_literal(b"\0ab", 3).unwrap();
-            out.write_varint(value, 3).unwrap();
+            out.write_varint_and_message_length(value, 3).unwrap();
         }
         assert_eq!(out.written_bytes(), expected);
     }
@@ -210,21 +218,22 @@ mod tests {
             let mut out = PaddedBufferWriter::new(&mut buffer);
             let written = (0..200).map_while(|_| out.write_literal(&literals, length).ok());
             assert_eq!(written.count(), 100 / length, "{length}");
-            let mut numbers = (0..100).map_while(|_| out.write_varint(u64::MAX >> 8, 0).ok());
+            let mut numbers =
+                (0..100).map_while(|_| out.write_varint_and_message_length(u64::MAX >> 8, 0).ok());
             assert!(numbers.by_ref().count() < 100);
             let digits = (0..100).map_while(|_| out.write_decimal(1024).ok());
             assert!(digits.count() < 100);
         }
         let mut buffer = vec![0; 130];
         let mut out = PaddedBufferWriter::new(&mut buffer);
-        let from = out.reserve_length_byte(1);
+        let from = out.reserve_length_bytes(1);
         (0..129).for_each(|_| out.write_literal(b"a", 1).unwrap());
         // A two-byte length would move the contents by one byte, for which the buffer has no room.
         assert_eq!(out.put_length(from, 1), Err(TOO_LARGE));
     }
 
     #[test]
-    fn lengths_take_what_they_take() {
+    fn contents_move_if_length_needs_more_or_fewer_bytes() {
         let mut buffer = create_stale_buffer(1000);
         let literals: Vec<u8> = (0..200).collect();
         for (length, left) in [
@@ -239,7 +248,7 @@ mod tests {
         ] {
             let mut out = PaddedBufferWriter::new(&mut buffer);
             out.write_decimal(1024).unwrap();
-            let from = out.reserve_length_byte(left);
+            let from = out.reserve_length_bytes(left);
             out.write_literal(&literals, length).unwrap();
             out.put_length(from, left).unwrap();
             let mut expected = b"1024".to_vec();

@@ -14,7 +14,7 @@ const LARGE: u64 = 1 << 8;
 /// Returns, for each column, the columns that probably predict its values: either one column with values about 1000
 /// times as large, or two columns whose values add up to the column's values. Columns that predict others are not
 /// predicted themselves, and neither is the first column (ids).
-pub fn find_related_columns<'c>(
+pub fn find_predicting_columns<'c>(
     columns: impl Iterator<Item = SparseRecordColumn<'c>>,
     records: usize,
 ) -> Vec<Vec<usize>> {
@@ -61,7 +61,9 @@ fn sample_column(column: SparseRecordColumn<'_>, records: usize) -> Vec<u64> {
     let step = records.div_ceil(SAMPLE).max(1);
     let mut cursor = SparseColumnValueIterator::new(Some(column));
     let wanted = (0..records as u32).step_by(step);
-    wanted.map(|r| cursor.next(r).unwrap_or(0)).collect()
+    wanted
+        .map(|r| cursor.next_value_in_record(r).unwrap_or(0))
+        .collect()
 }
 
 /// Nonzero values in the sample of a column, with their positions.
@@ -127,7 +129,7 @@ mod tests {
             (&thirds, &delay),
             (&records, &other),
         ];
-        let found = find_related_columns(columns.into_iter(), 4000);
+        let found = find_predicting_columns(columns.into_iter(), 4000);
         let none: Vec<usize> = Vec::new();
         assert_eq!(
             found,

@@ -75,7 +75,12 @@ impl TemplatePerRecordRecordPerValue {
     }
 
     /// Copies `values`, which are in record order, to `out` in column order.
-    pub fn columns_of(&self, templates: &TemplateTable, values: &[u64], out: &mut Vec<u64>) {
+    pub fn copy_values_to_column_order(
+        &self,
+        templates: &TemplateTable,
+        values: &[u64],
+        out: &mut Vec<u64>,
+    ) {
         let mut next = self.starts.clone();
         super::resize_uninitialised(out, values.len());
         let sequence = self.sequence.iter();

@@ -76,7 +76,7 @@ impl StructuralColumnValuesInTemplates {
     /// Sets `fixed` to the values that a record's template contains. A slot whose value is stored
     /// in a column gets `None`. Returns a number that distinguishes the template from others with
     /// the same outline.
-    pub fn collect_fixed_values(
+    pub fn fixed_values_and_variant_of_record(
         &self,
         slots: &[u32],
         values: &[u64],
@@ -124,10 +124,10 @@ mod tests {
         );
         assert_eq!(found.values, [vec![4, 5], vec![], vec![]]);
         let mut fixed = Vec::new();
-        let one = found.collect_fixed_values(&[0, 1, 2], &[5, 1, 7], &mut fixed);
+        let one = found.fixed_values_and_variant_of_record(&[0, 1, 2], &[5, 1, 7], &mut fixed);
         assert_eq!(fixed, [Some(5), None, None]);
         // A value that no template contains is stored in the column.
-        let other = found.collect_fixed_values(&[0, 1, 2], &[6, 1, 7], &mut fixed);
+        let other = found.fixed_values_and_variant_of_record(&[0, 1, 2], &[6, 1, 7], &mut fixed);
         assert_eq!(fixed, [None; 3]);
         assert_ne!(one, other);
         // Numbers in texts are never structural.

@@ -118,7 +118,7 @@ impl TemplateTable {
     /// Returns the layer (one chunk's part of the table) that holds template `number`, and two ends within this layer:
     /// where the previous template ends (0 for the first template) and where template `number` ends.
     #[inline]
-    fn template_ends(
+    fn layer_and_ends_of_template(
         &self,
         number: usize,
     ) -> (&ChunkAddedTemplates, [TemplateEndsInSharedArrays; 2]) {
@@ -131,21 +131,21 @@ impl TemplateTable {
     }
 
     /// Returns the encoded size of the last layer's templates, in bytes.
-    pub fn last_layer_bytes(&self) -> usize {
+    pub fn encoded_size_of_last_layer(&self) -> usize {
         self.layers.last().map_or(0, |layer| layer.bytes)
     }
 
     /// Returns the column of each slot of template `number`, in record order.
     #[inline]
     pub fn slot_columns(&self, number: usize) -> &[u32] {
-        let (layer, [from, to]) = self.template_ends(number);
+        let (layer, [from, to]) = self.layer_and_ends_of_template(number);
         &layer.slots[from.slots..to.slots]
     }
 
     /// Returns template `number`.
     #[inline]
     pub fn get(&self, number: usize) -> RecordLiteralsAndSlots<'_> {
-        let (layer, [from, to]) = self.template_ends(number);
+        let (layer, [from, to]) = self.layer_and_ends_of_template(number);
         RecordLiteralsAndSlots {
             steps: &layer.steps[from.steps..to.steps],
             literals: &layer.literals[from.literals..],
@@ -155,14 +155,22 @@ impl TemplateTable {
 
     /// Adds a template to the last layer. `encoded` holds the template's ops, whose column indices must all be below
     /// `columns`.
-    pub fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
+    pub fn push_encoded_template(
+        &mut self,
+        encoded: &[u8],
+        columns: usize,
+    ) -> Result<(), WireError> {
         let layer = self.layers.last_mut().expect("a layer was begun");
-        Arc::make_mut(layer).push(encoded, columns)
+        Arc::make_mut(layer).decode_and_push_template(encoded, columns)
     }
 }
 
 impl ChunkAddedTemplates {
-    fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
+    fn decode_and_push_template(
+        &mut self,
+        encoded: &[u8],
+        columns: usize,
+    ) -> Result<(), WireError> {
         let mut input = ByteStringReader::new(encoded);
         // `literal` counts the literal bytes since the last step. `open` has an entry for each open message: the index
         // after the message's first step, and the offset among the literals where its contents begin.
@@ -288,7 +296,7 @@ impl RecordLiteralsAndSlots<'_> {
         // Reserve as many bytes for the length as it needs if every number takes one byte; this is usually right.
         let left = 1 + usize::from(self.length + self.steps.len() >= 0x80);
         let begin = if framed {
-            out.reserve_length_byte(left)
+            out.reserve_length_bytes(left)
         } else {
             0
         };
@@ -298,12 +306,12 @@ impl RecordLiteralsAndSlots<'_> {
             literals = &literals[literal..];
             match step.behind {
                 PartAfterLiteral::Slot => {
-                    out.write_varint(value(step.column), step.field.into())?
+                    out.write_varint_and_message_length(value(step.column), step.field.into())?
                 }
                 PartAfterLiteral::Nothing => {}
                 PartAfterLiteral::Decimal => out.write_decimal(value(step.column))?,
                 PartAfterLiteral::Open => {
-                    open[depth] = out.reserve_length_byte(0);
+                    open[depth] = out.reserve_length_bytes(0);
                     depth += 1;
                 }
                 PartAfterLiteral::Close => {

@@ -2,7 +2,7 @@
 
 use super::Archive;
 use crate::ArchiveError;
-use crate::chunk::{ChunkBuffers, ChunkCoding, DecodedFrameAndColumns, take_records};
+use crate::chunk::{ChunkBuffers, ChunkCoding, DecodedFrameAndColumns, take_up_to_count_records};
 use crate::document::{ChunkFrameAndBaseRow, SegmentObjectIndex};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -44,7 +44,7 @@ impl Archive {
         }
         let mut index = ArchiveObjectIndex::default();
         for (number, segment) in self.segments.iter().enumerate() {
-            let own = segment.index()?;
+            let own = segment.read_object_index()?;
             for (at, row) in own.objects.iter().enumerate() {
                 if let Ok(hash) = blake3::Hash::from_hex(&row.blake3) {
                     index.places.entry(*hash.as_bytes()).or_insert((number, at));
@@ -158,7 +158,7 @@ impl Archive {
 
     /// Passes the selected records of a trace object to `out`, with their length prefixes. Reads only the chunks that
     /// hold these records, and the bases of these chunks. Verifies the chunks' checksums, but not the object's hash.
-    pub fn copy_records(
+    pub fn copy_selected_records(
         &self,
         hash: &str,
         wanted: Range<u64>,
@@ -177,7 +177,7 @@ impl Archive {
             }
             let mut missing = taken - skipped;
             self.copy_chunk_records((place, number), &mut |mut contents| {
-                let mut part = |count| take_records(&mut contents, count);
+                let mut part = |count| take_up_to_count_records(&mut contents, count);
                 match part(&mut skipped).and_then(|_| part(&mut missing)) {
                     Some(part) => out(part),
                     None => Err(ArchiveError::broken_archive_error("a record is malformed")),
@@ -186,13 +186,13 @@ impl Archive {
             if missing > 0 {
                 let error =
                     ArchiveError::broken_archive_error("the object has fewer records than stated");
-                return Err(self.error_at_chunk(place, chunk, error));
+                return Err(self.add_chunk_location_to_error(place, chunk, error));
             }
         }
         Ok(())
     }
 
-    fn error_at_chunk(
+    fn add_chunk_location_to_error(
         &self,
         place: ObjectSegmentAndIndex,
         chunk: &ChunkFrameAndBaseRow,
@@ -221,7 +221,7 @@ impl Archive {
         let mut joined = std::mem::take(&mut buffers.joined);
         let row = &self.index()?.indices[place.0.0].objects[place.0.1].chunks[place.1];
         let result = decoded.write_contents(row.4, &mut joined, out);
-        let result = result.map_err(|error| self.error_at_chunk(place.0, row, error));
+        let result = result.map_err(|error| self.add_chunk_location_to_error(place.0, row, error));
         buffers.joined = joined;
         if let Some(decoded) = Arc::into_inner(decoded) {
             decoded.recycle_into(&mut buffers);
@@ -283,7 +283,7 @@ impl Archive {
         let coding = ChunkCoding::ALL.get(usize::from(chunk.2));
         let coding = *coding.ok_or_else(|| {
             let error = ArchiveError::broken_archive_error("the coding is unknown");
-            self.error_at_chunk(object, chunk, error)
+            self.add_chunk_location_to_error(object, chunk, error)
         })?;
         let base = match chunk.base_chunk() {
             Some((base, number)) if depth < DEPTH => {
@@ -292,7 +292,7 @@ impl Archive {
             None => None,
             Some(_) => {
                 let error = ArchiveError::broken_archive_error("the chain of bases is too deep");
-                return Err(self.error_at_chunk(object, chunk, error));
+                return Err(self.add_chunk_location_to_error(object, chunk, error));
             }
         };
         let mut frame = std::mem::take(&mut buffers.frame);
@@ -302,7 +302,9 @@ impl Archive {
         let decoded =
             DecodedFrameAndColumns::decode_frame(&frame, coding, sizes, base.as_deref(), buffers);
         buffers.frame = frame;
-        let decoded = Arc::new(decoded.map_err(|error| self.error_at_chunk(object, chunk, error))?);
+        let decoded = Arc::new(
+            decoded.map_err(|error| self.add_chunk_location_to_error(object, chunk, error))?,
+        );
         // Cache only bases, because no other chunk is needed later.
         if index.bases.contains_key(&place) {
             let mut kept = kept();

@@ -3,7 +3,9 @@
 
 use super::Archive;
 use crate::document::{SCHEMA, SegmentWorkloadCatalogueChanges, SegmentWriteIntent};
-use crate::segment_file::{SegmentObjectsWriteCallback, write_file, write_segment};
+use crate::segment_file::{
+    SegmentObjectsWriteCallback, write_one_segment_archive_file, write_segment_without_footer,
+};
 use crate::tail::UncommittedArchiveTail;
 use crate::{ArchiveError, folder};
 use std::fs::{File, OpenOptions};
@@ -94,7 +96,7 @@ impl ArchiveWriter {
         let result = if self.archive.is_folder {
             folder::add_pack(&path, plan.to_segment_plan(), body)
         } else {
-            let end = self.archive.stored_bytes();
+            let end = self.archive.total_segment_bytes();
             let result = self.append_segment(end, plan, body);
             if result.is_err() {
                 let _ = self.lock.set_len(end);
@@ -124,7 +126,7 @@ impl ArchiveWriter {
                 match tail.filter(|_| self.archive.is_folder) {
                     Some(tail) => drop(io::copy(&mut file, &mut File::create(&tail.file)?)?),
                     None => {
-                        self.lock.set_len(self.archive.stored_bytes())?;
+                        self.lock.set_len(self.archive.total_segment_bytes())?;
                         self.lock.seek(SeekFrom::End(0))?;
                         io::copy(&mut file, &mut self.lock)?;
                         self.lock.sync_data()?;
@@ -151,7 +153,7 @@ impl ArchiveWriter {
         file.set_len(end).map_err(io)?;
         file.seek(SeekFrom::Start(end)).map_err(io)?;
         let mut out = BufWriter::with_capacity(1 << 18, &mut *file);
-        let tail = write_segment(&mut out, plan.to_segment_plan(), body, &path)?;
+        let tail = write_segment_without_footer(&mut out, plan.to_segment_plan(), body, &path)?;
         out.flush().map_err(io)?;
         drop(out);
         // Sync first, because the segment's end must not reach the disk before the data that it refers to.
@@ -162,7 +164,7 @@ impl ArchiveWriter {
 
     /// Replaces all segments by one segment. If there is an unfinished tail, moves it to another file and returns that
     /// file, as [`Self::commit_segment`] does.
-    pub fn replace_all_segments(
+    pub fn replace_all_segments_by_one(
         self,
         plan: &CommitCommandAndWorkloadNames,
         body: &mut SegmentObjectsWriteCallback<'_>,
@@ -170,8 +172,8 @@ impl ArchiveWriter {
         let aside = self.copy_tail_to_new_file()?;
         let path = &self.archive.path;
         let result = match self.archive.is_folder {
-            true => folder::replace_packs(path, plan.to_segment_plan(), body),
-            false => write_file(path, plan.to_segment_plan(), body),
+            true => folder::replace_all_packs_by_one(path, plan.to_segment_plan(), body),
+            false => write_one_segment_archive_file(path, plan.to_segment_plan(), body),
         };
         match (&result, &aside) {
             // The commit failed, so the archive still has its tail; the copy is not needed.
@@ -203,7 +205,7 @@ pub fn create_empty(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
     if is_folder {
         return folder::create_empty(path);
     }
-    write_file(path, plan.to_segment_plan(), &mut |_| {
+    write_one_segment_archive_file(path, plan.to_segment_plan(), &mut |_| {
         Ok(SegmentWorkloadCatalogueChanges::default())
     })
 }

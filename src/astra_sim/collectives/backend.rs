@@ -37,8 +37,8 @@ impl CollectiveBackend for AstraCollectiveBackend {
     fn place_group(&self, party: CollectiveMemberNpus<'_>, topology: &Topology) -> GroupPlacement {
         // A named group of all NPUs behaves like the unnamed group of all NPUs.
         let named = party.named && party.npus.len() < self.npus as usize;
-        if named && !self.can_groups_span_dimensions() {
-            return single_line_extent(party.npus);
+        if named && !self.named_groups_have_phase_per_dimension() {
+            return build_single_line_placement(party.npus);
         }
         let mut extent = GroupPlacement::new(party.npus, topology);
         // Add a phase with all members as one line, for `one…` algorithms. A group that is not a
@@ -53,7 +53,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
         extent
     }
 
-    fn collect_paths(
+    fn common_paths_of_phase(
         &self,
         _: &GroupPlacement,
         _: &group::PhaseDimensionSizeAndStride,
@@ -99,7 +99,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
                 size: extent.member_count(),
                 level: 0,
                 rotation: PhaseQueueSubset::None,
-                named: self.is_named(extent),
+                named: self.is_named_partial_group(extent),
                 order: 0,
                 collective: request.number,
                 quirks: self.quirks,
@@ -109,7 +109,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
         }
         let (chunk, count) = self.chunk_size_and_count(request.kind, request.bytes);
         let route = self.phases_of_collective(request.kind, extent);
-        let named = self.is_named(extent);
+        let named = self.is_named_partial_group(extent);
         let mut amount = chunk;
         let mut push = |&(phase, level, algorithm): &(u32, u32, AstraAlgorithm), part, rotation| {
             let stage = CollectiveChunkPhase {
@@ -181,7 +181,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
         position: Position,
         _: Position,
     ) -> Option<MemberLinePosition> {
-        let index = extent.phases[stage.phase as usize].index(position);
+        let index = extent.phases[stage.phase as usize].member_index_in_dimension(position);
         Some(stage.line_position_from_index(index, position))
     }
 
@@ -207,7 +207,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
     }
 
     #[inline]
-    fn is_paced(&self, _: &CollectiveChunkPhase) -> bool {
+    fn sends_one_message_at_a_time(&self, _: &CollectiveChunkPhase) -> bool {
         false
     }
 
@@ -237,7 +237,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
         _: &[PathsToNextAndAnyMember],
         quiet: &UncontendedMessageCostFunctions<'_>,
     ) -> Option<Span> {
-        let result = self.flow_shop(chunk_schedule, extent, quiet, |_| ())?;
+        let result = self.compute_collective_flow_shop(chunk_schedule, extent, quiet, |_| ())?;
         Some(result.end)
     }
 }
@@ -265,7 +265,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
     }
 
     #[inline]
-    fn initial_credits(
+    fn initial_credits_of_member(
         &self,
         stage: &CollectiveChunkPhase,
         slot: u16,
@@ -296,13 +296,16 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
             extent.npus.iter().filter(|npu| **npu < own).count() as u32
         };
         let (scripts, players) = self.scripts.algorithm_and_executor(script);
-        players.advance_script(scripts, place, player, cue, acts);
+        players.deliver_event_and_append_actions(scripts, place, player, cue, acts);
     }
 
     #[inline]
-    fn endpoint_cost(&self, stage: &CollectiveChunkPhase) -> EndpointMessageProcessing {
+    fn endpoint_processing_per_message(
+        &self,
+        stage: &CollectiveChunkPhase,
+    ) -> EndpointMessageProcessing {
         if self.has_constant_endpoint_delay(stage) || self.buses.is_empty() {
-            EndpointMessageProcessing::Delay(self.endpoint_of(stage))
+            EndpointMessageProcessing::Delay(self.endpoint_delay_of_stage(stage))
         } else {
             EndpointMessageProcessing::Bus
         }
@@ -316,7 +319,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
         of: BusTransferTrigger,
         ticket: TransferCompletionToken,
     ) -> EndpointBusTransfer {
-        stage.bus_transfer(
+        stage.bus_transfer_caused_by_packet(
             MemberQueueDirectionAndTree::from_packed(slot),
             position,
             of,
@@ -349,7 +352,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
     }
 
     #[inline]
-    fn time_reduction(
+    fn reduction_time_of_received_message(
         &self,
         stage: &CollectiveChunkPhase,
         slot: u16,
@@ -370,7 +373,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
     type Order = SortEventsByInsertionMarker;
 
     #[inline]
-    fn queue_slot(&mut self, npu: Npu, stage: &CollectiveChunkPhase) -> u16 {
+    fn assign_queue_slot_to_chunk_pass(&mut self, npu: Npu, stage: &CollectiveChunkPhase) -> u16 {
         self.counters.assign_next_queue(npu, stage).to_packed()
     }
 
@@ -378,7 +381,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         a.has_same_exchanges(b)
     }
 
-    fn order_of_ends(
+    fn order_changes_from_begin_to_end(
         &self,
         chunk_schedule: &ChunkStageSequences<CollectiveChunkPhase>,
         extent: &GroupPlacement,
@@ -386,33 +389,36 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
     ) -> Option<Vec<MemberOrderChangeByMessages>> {
         let stages = chunk_schedule.all_stages();
         let is_proved = stages.iter().all(|stage| {
-            self.endpoint_of(stage) > Span::ZERO
-                && end_order::is_proved(stage, extent, &self.sizes, quiet)
+            self.endpoint_delay_of_stage(stage) > Span::ZERO
+                && end_order::is_reordering_proved_for_stage(stage, extent, &self.sizes, quiet)
         });
         if !is_proved {
             return None;
         }
         let mut passages = Vec::new();
-        self.flow_shop(chunk_schedule, extent, quiet, |passage| {
+        self.compute_collective_flow_shop(chunk_schedule, extent, quiet, |passage| {
             passages.push(passage)
         })?;
         let delays = |stage: &CollectiveChunkPhase| {
-            let line = self.symmetric_line(stage, extent, quiet);
-            line.member_delay_ends(self.endpoint_of(stage), |amount| {
-                self.reduction_time_of(amount)
-            })
+            let line = self.member_line_of_stage(stage, extent, quiet);
+            line.delay_ends_and_arrival_counts_of_member(
+                self.endpoint_delay_of_stage(stage),
+                |amount| self.reduction_time_of(amount),
+            )
         };
-        end_order::order_of_ends(stages, &passages, delays, |stage| self.endpoint_of(stage))
+        end_order::order_change_from_start_to_ends(stages, &passages, delays, |stage| {
+            self.endpoint_delay_of_stage(stage)
+        })
     }
 
-    fn follow_order(
+    fn reorder_members_to_receive_order(
         &self,
         stage: &CollectiveChunkPhase,
         messages: Range<u32>,
         extent: &GroupPlacement,
         members: &mut Vec<Position>,
     ) {
-        end_order::reorder_members(stage, messages, extent, members);
+        end_order::reorder_members_from_send_to_arrival(stage, messages, extent, members);
     }
 
     fn on_join(
@@ -441,7 +447,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         };
         let node = request.node;
         if alone {
-            issued.record_wait(EndlessWait::Alone { npu, node });
+            issued.record_first_endless_wait(EndlessWait::Alone { npu, node });
             return;
         }
         // ASTRA-sim numbers messages of custom algorithms separately.
@@ -449,9 +455,9 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         issued.record_collective_join(npu, node, chunks, extent.member_count(), of_all);
     }
 
-    fn on_idle(&mut self, npu: Npu) {
+    fn on_node_never_started_in_astra_sim(&mut self, npu: Npu) {
         if let Some(issued) = &mut self.issued {
-            issued.record_wait(EndlessWait::Asleep { npu });
+            issued.record_first_endless_wait(EndlessWait::Asleep { npu });
         }
     }
 
@@ -460,11 +466,11 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
     }
 
     #[inline]
-    fn slot_class(&self, slot: u16) -> u16 {
-        MemberQueueDirectionAndTree::slot_class(slot)
+    fn direction_or_tree_of_slot(&self, slot: u16) -> u16 {
+        MemberQueueDirectionAndTree::direction_and_tree_bits(slot)
     }
 
-    fn steps_before_receive(
+    fn steps_before_posting_receive(
         &self,
         stage: &CollectiveChunkPhase,
         slot: u16,
@@ -472,7 +478,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         from: u32,
         heard: u32,
     ) -> Option<u32> {
-        stage.steps_before_receive(
+        stage.steps_before_nth_receive_from_member(
             MemberQueueDirectionAndTree::from_packed(slot),
             position,
             from,
@@ -480,7 +486,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         )
     }
 
-    fn requested_step(
+    fn translate_requested_step_to_sender(
         &self,
         stage: &CollectiveChunkPhase,
         slot: u16,
@@ -488,7 +494,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         to: u32,
         step: u32,
     ) -> Option<u32> {
-        stage.requested_step(
+        stage.own_step_that_receiver_requests(
             MemberQueueDirectionAndTree::from_packed(slot),
             position,
             to,
@@ -497,11 +503,11 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
     }
 
     #[inline]
-    fn matches_in_issue_order(&self) -> bool {
+    fn matches_collectives_in_issue_order(&self) -> bool {
         self.quirks.has_quirk(Quirk::OneAtATime)
     }
 
-    fn source_of_receive(
+    fn kth_source_to_post_receive_for(
         &self,
         stage: &CollectiveChunkPhase,
         slot: u16,
@@ -509,7 +515,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         taken: u32,
         k: u32,
     ) -> Option<PostedReceive> {
-        stage.receive_source(
+        stage.nth_receive_source_after_steps(
             MemberQueueDirectionAndTree::from_packed(slot),
             position,
             taken,
@@ -533,10 +539,11 @@ impl AstraCollectiveBackend {
         };
         let place = extent.npus.iter().zip(0..).find(|(at, _)| **at == npu);
         let position = place.map_or(Position(0), |(_, place)| Position(place));
-        let index = extent.phases[stage.phase as usize].index(position);
+        let index = extent.phases[stage.phase as usize].member_index_in_dimension(position);
         let line = stage.line_position_from_index(index, position);
-        let delays = EndpointMessageProcessing::Delay(Span::ZERO) == self.endpoint_cost(stage);
-        if delays && stage.initial_credits(stage.only_queue_assignment(), line) > 0 {
+        let delays = EndpointMessageProcessing::Delay(Span::ZERO)
+            == self.endpoint_processing_per_message(stage);
+        if delays && stage.initial_credits(stage.only_queue_and_direction(), line) > 0 {
             self.undelayed = Some(Some((npu, request.node)));
         }
     }
@@ -564,7 +571,7 @@ impl AstraCollectiveBackend {
     }
 
     /// Returns the line of members that communicate in `stage`; the levels must have one queue.
-    fn symmetric_line<'a>(
+    fn member_line_of_stage<'a>(
         &'a self,
         stage: &'a CollectiveChunkPhase,
         extent: &'a GroupPlacement,
@@ -572,7 +579,7 @@ impl AstraCollectiveBackend {
     ) -> symmetry::PhaseMemberLine<'a> {
         symmetry::PhaseMemberLine {
             stage,
-            slot: stage.only_queue_assignment(),
+            slot: stage.only_queue_and_direction(),
             extent,
             sizes: &self.sizes,
             quiet,
@@ -581,7 +588,7 @@ impl AstraCollectiveBackend {
 
     /// Returns the flow shop of a collective. All its members start together on idle links. Calls `on_begin` whenever a
     /// chunk begins a stage. Returns `None` if the duration cannot be proven.
-    fn flow_shop(
+    fn compute_collective_flow_shop(
         &self,
         chunk_schedule: &ChunkStageSequences<CollectiveChunkPhase>,
         extent: &GroupPlacement,
@@ -598,8 +605,8 @@ impl AstraCollectiveBackend {
             return None;
         }
         let spans = phases.iter().map(|stage| {
-            let line = self.symmetric_line(stage, extent, quiet);
-            line.phase_duration(self.endpoint_of(stage), |amount| {
+            let line = self.member_line_of_stage(stage, extent, quiet);
+            line.duration_if_same_for_all_members(self.endpoint_delay_of_stage(stage), |amount| {
                 self.reduction_time_of(amount)
             })
         });
@@ -626,7 +633,7 @@ impl AstraCollectiveBackend {
 
     /// Returns the endpoint delay in `stage` on machines without buses.
     #[inline]
-    fn endpoint_of(&self, stage: &CollectiveChunkPhase) -> Span {
+    fn endpoint_delay_of_stage(&self, stage: &CollectiveChunkPhase) -> Span {
         if self.has_constant_endpoint_delay(stage) {
             Span::from_ns(FAST)
         } else {
@@ -652,7 +659,7 @@ impl AstraCollectiveBackend {
 }
 
 /// Returns an extent with a single phase, in which the members form one line in their given order.
-fn single_line_extent(npus: &[Npu]) -> GroupPlacement {
+fn build_single_line_placement(npus: &[Npu]) -> GroupPlacement {
     let size = npus.len() as u32;
     let phase = group::PhaseDimensionSizeAndStride {
         dimension: 0,

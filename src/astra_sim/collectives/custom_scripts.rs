@@ -43,7 +43,7 @@ impl CustomCollectiveAlgorithms {
 
     /// Returns the index of a collective's algorithm. An algorithm for the collective's node takes precedence over one
     /// for the collective's kind.
-    pub fn script_index(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
+    pub fn script_index_of_collective(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
         let of_kind = match kind {
             CollectiveKind::AllReduce => self.of_kind.all_reduce,
             CollectiveKind::AllGather => self.of_kind.all_gather,

@@ -5,14 +5,20 @@ use super::*;
 const NETWORK: &str = "topology: [Ring, FullyConnected, Switch]\nnpus_count: [4, 8, 2]\n\
                        bandwidth: [50, 25, 100]\nlatency: [500, 300, 0.5]\n";
 
-fn parse_input<'a>(file: &'a str, text: &'a str) -> NamedInputText<'a> {
+fn build_named_input_text<'a>(file: &'a str, text: &'a str) -> NamedInputText<'a> {
     NamedInputText { file, text }
 }
 
 fn import_machine_file(system: Option<&str>, memory: Option<&str>) -> ImportedMachineFile {
-    let system = system.map(|text| parse_input("s.json", text));
-    let memory = memory.map(|text| parse_input("m.json", text));
-    machine_file("three", parse_input("n.yml", NETWORK), system, memory).expect("it is imported")
+    let system = system.map(|text| build_named_input_text("s.json", text));
+    let memory = memory.map(|text| build_named_input_text("m.json", text));
+    machine_file(
+        "three",
+        build_named_input_text("n.yml", NETWORK),
+        system,
+        memory,
+    )
+    .expect("it is imported")
 }
 
 fn parse_imported_machine(imported: &ImportedMachineFile) -> Machine {
@@ -63,11 +69,11 @@ fn npus_have_the_rates_that_the_system_file_says_and_no_others() {
     let own = class.memory.expect("its bandwidth is known");
     assert_eq!(own.bandwidth.bytes_per_second(), 1.6e12);
     assert_eq!((own.latency, own.capacity), (None, None));
-    assert_eq!(machine.npu_memory(0), None);
-    let remote = machine.first_remote_memory().expect("there is one");
+    assert_eq!(machine.npu_memory_capacity_with_port_share(0), None);
+    let remote = machine.unnamed_remote_memory().expect("there is one");
     assert_eq!(remote.bandwidth.bytes_per_second(), 30e9);
     assert_eq!((remote.latency.0, remote.capacity), (700_000, None));
-    assert_eq!(machine.shared_memory(), None);
+    assert_eq!(machine.remote_memory_beyond_npu_capacity(), None);
     for key in [
         "endpoint-delay",
         "local-mem-bw",
@@ -95,14 +101,14 @@ fn a_network_alone_is_a_machine_that_chooses_algorithms() {
     assert_eq!(
         (
             machine.topology().npu_count(),
-            machine.first_remote_memory()
+            machine.unnamed_remote_memory()
         ),
         (64, None)
     );
     assert!(imported.text.contains("algorithm = \"auto\""));
     assert!(imported.notes.iter().any(|note| note.key == "memory-type"));
     let huge = "topology: [Ring]\nnpus_count: [8]\nbandwidth: [1e300]\nlatency: [500]\n";
-    let error = machine_file("x", parse_input("n.yml", huge), None, None).unwrap_err();
+    let error = machine_file("x", build_named_input_text("n.yml", huge), None, None).unwrap_err();
     let error = error.to_string();
     assert!(
         error.contains("no machine file can say these numbers"),

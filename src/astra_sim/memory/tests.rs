@@ -106,7 +106,7 @@ fn a_tensor_that_is_written_after_it_was_read_was_there() {
 }
 
 #[test]
-fn the_picture_has_every_access_and_the_curve() {
+fn chrome_trace_has_every_access_and_memory_curve() {
     let tensors = build_layer_tensors();
     let mut out = Vec::new();
     let memory =

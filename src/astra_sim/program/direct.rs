@@ -10,7 +10,7 @@ use super::{AstraAlgorithm, CollectiveChunkPhase, PhaseOperation, Quirk};
 use chakram_hardware::collective::MemberLinePosition;
 
 /// Returns the maximum number of packets that a member has in flight.
-pub(super) fn window_size(window: Option<u32>, position: MemberLinePosition) -> u32 {
+pub(super) fn max_packets_in_flight(window: Option<u32>, position: MemberLinePosition) -> u32 {
     window.map_or(position.size - 1, |window| window.min(position.size - 1))
 }
 
@@ -36,7 +36,7 @@ pub(super) fn required_credits_and_messages(
     let others = position.size - 1;
     match (phase.part, phase.algorithm) {
         (PhaseOperation::AllReduce, AstraAlgorithm::Direct { window: given }) if i >= others => {
-            let reduced = window_size(given, position) + others;
+            let reduced = max_packets_in_flight(given, position) + others;
             if phase.quirks.has_quirk(Quirk::EarlyReduction) {
                 (i + 1, others)
             } else {

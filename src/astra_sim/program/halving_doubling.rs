@@ -53,7 +53,7 @@ pub(super) fn nth_packet(
     // Truncating once at the end gives the same size as truncating after each halving.
     let halved = |times: u32| phase.equal_part(phase.amount, power(times));
     let doubled = |amount: UnroundedBufferShare, times: u32| {
-        CollectiveChunkPhase::multiplied(amount, power(times))
+        CollectiveChunkPhase::multiply_buffer_share(amount, power(times))
     };
     match phase.part {
         PhaseOperation::AllGather => HalvingPartnerMessage {
@@ -75,7 +75,7 @@ pub(super) fn nth_packet(
 
 /// Returns the partner at `distance`. The partner's index is higher if ⌊index / distance⌋ is even, and lower otherwise.
 /// All members of the line pair up at this distance, so the partner is also on the line.
-pub(super) fn partner_at(position: MemberLinePosition, distance: u32) -> u32 {
+pub(super) fn partner_at_distance(position: MemberLinePosition, distance: u32) -> u32 {
     if (position.index / distance).is_multiple_of(2) {
         position.index + distance
     } else {
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     /// Returns the partner as ASTRA-sim computes it, on a line that wraps around.
-    fn find_halving_partner(index: u32, size: u32, distance: u32) -> u32 {
+    fn astra_sim_partner_on_wrapping_line(index: u32, size: u32, distance: u32) -> u32 {
         match index / distance % 2 {
             0 => (index + distance) % size,
             _ => (index + size - distance) % size,
@@ -102,8 +102,11 @@ mod tests {
             let distances = (1..=size.ilog2()).map(|level| size >> level);
             let mutual = distances.into_iter().all(|distance| {
                 (0..size).all(|i| {
-                    find_halving_partner(find_halving_partner(i, size, distance), size, distance)
-                        == i
+                    astra_sim_partner_on_wrapping_line(
+                        astra_sim_partner_on_wrapping_line(i, size, distance),
+                        size,
+                        distance,
+                    ) == i
                 })
             });
             assert_eq!(can_pair_all_members(size), mutual, "{size}");
@@ -118,8 +121,8 @@ mod tests {
                     position: index,
                 };
                 assert_eq!(
-                    partner_at(position, size / 2),
-                    find_halving_partner(index, size, size / 2)
+                    partner_at_distance(position, size / 2),
+                    astra_sim_partner_on_wrapping_line(index, size, size / 2)
                 );
             }
         }

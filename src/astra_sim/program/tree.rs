@@ -100,7 +100,7 @@ impl TreeRole {
     }
 
     /// Returns the `k`-th source from which a member receives after it has taken `taken` steps.
-    pub fn receive_source(
+    pub fn nth_receive_source_after_steps(
         self,
         slot: MemberQueueDirectionAndTree,
         position: MemberLinePosition,
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_trees_of_eight() {
+    fn eight_members_have_the_expected_tree_roles() {
         // An in-order traversal numbers the nodes 0..=6, so the leaves are 0, 2, 4 and 6. The leaves' parents are 1 and
         // 5, and the parent of 1 and 5 is 3. The root is 7.
         assert_eq!(find_tree_role(7, 8, false), TreeRole::Root { child: 3 });

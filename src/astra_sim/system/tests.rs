@@ -115,8 +115,8 @@ fn what_is_absent_has_a_default_and_what_is_odd_a_note() {
 }
 
 #[test]
-fn a_scale_applies_to_what_the_file_says() {
-    let delay = |text: &str, scale| parse_system_file(text).0.endpoint_delay(scale);
+fn scale_applies_to_stated_endpoint_delay_but_not_to_default() {
+    let delay = |text: &str, scale| parse_system_file(text).0.scaled_endpoint_delay(scale);
     // If the file states no delay, the delay is 10 ns at any scale. 25 x 0.5 = 12.5 is truncated to 12.
     assert_eq!(delay("{\"preferred-dataset-splits\": 1}", 2.0), 10);
     assert_eq!(delay(ALL, 0.5), 12);

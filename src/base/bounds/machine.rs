@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_says_it_in_kilobytes_and_groups_in_files_of_their_own() {
+    fn meminfo_process_limits_and_cgroup_texts_are_parsed() {
         // 16,384 KiB are 16,384 × 1,024 bytes.
         assert_eq!(
             parse_mem_total("MemFree: 1 kB\nMemTotal:   16384 kB\n"),

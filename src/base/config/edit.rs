@@ -82,23 +82,27 @@ pub fn toml_value_at(text: &str, path: &str) -> Option<String> {
 
 /// Returns the numbers in `text`, and the strings that begin with a number, each with its path. Returns no values if
 /// `text` is not TOML.
-pub fn list_toml_numbers(text: &str) -> Vec<(String, ConfigLiteral)> {
-    fn collect_toml_numbers(at: &Value, path: &str, out: &mut Vec<(String, ConfigLiteral)>) {
+pub fn list_toml_number_like_values_with_paths(text: &str) -> Vec<(String, ConfigLiteral)> {
+    fn collect_toml_number_like_values(
+        at: &Value,
+        path: &str,
+        out: &mut Vec<(String, ConfigLiteral)>,
+    ) {
         let inner = |part: &str| match path {
             "" => part.to_owned(),
             path => format!("{path}.{part}"),
         };
         match at {
             Value::Table(table) => {
-                table
-                    .iter()
-                    .for_each(|(key, value)| collect_toml_numbers(value, &inner(key), out));
+                table.iter().for_each(|(key, value)| {
+                    collect_toml_number_like_values(value, &inner(key), out)
+                });
             }
             Value::Array(items) => {
                 for (i, item) in items.iter().enumerate().filter(|(_, item)| item.is_table()) {
                     let name = item.get("name").and_then(Value::as_str);
                     let part = name.map_or_else(|| i.to_string(), str::to_owned);
-                    collect_toml_numbers(item, &inner(&part), out);
+                    collect_toml_number_like_values(item, &inner(&part), out);
                 }
             }
             Value::Integer(number) => out.push((path.to_owned(), ConfigLiteral::Whole(*number))),
@@ -111,7 +115,7 @@ pub fn list_toml_numbers(text: &str) -> Vec<(String, ConfigLiteral)> {
     }
     let mut out = Vec::new();
     if let Ok(table) = text.parse::<Table>() {
-        collect_toml_numbers(&Value::Table(table), "", &mut out);
+        collect_toml_number_like_values(&Value::Table(table), "", &mut out);
     }
     out
 }
@@ -146,7 +150,7 @@ pub fn changed_values(text: &str, original: &str) -> Vec<TomlValueChangedByEdit>
     );
     let changed = places.into_iter().map(|(place, value, before)| {
         let mut root = edited.clone();
-        restore_value(&mut root, &place, before);
+        set_or_remove_value_at_path(&mut root, &place, before);
         let parts: Vec<String> = place.iter().map(|(_, shown)| shown.clone()).collect();
         TomlValueChangedByEdit {
             path: parts.join("."),
@@ -216,7 +220,11 @@ fn item_name(item: &Value) -> Option<&str> {
 }
 
 /// Sets the value at `place` to `value`, or removes it if `value` is `None`.
-fn restore_value(root: &mut Value, place: &[SpelledTomlPathStep], value: Option<Value>) {
+fn set_or_remove_value_at_path(
+    root: &mut Value,
+    place: &[SpelledTomlPathStep],
+    value: Option<Value>,
+) {
     let Some(((last, _), parts)) = place.split_last() else {
         return;
     };

@@ -18,7 +18,7 @@ pub struct ConfigField<'d> {
 }
 
 /// Returns `text` in quotes on one line, truncated to fit in messages.
-pub fn quote_for_message(text: &str) -> String {
+pub fn quote_and_truncate_for_message(text: &str) -> String {
     let short: String = text.chars().take(40).collect();
     let more = if short.len() < text.len() { "…" } else { "" };
     format!("{:?}{more}", short)
@@ -41,7 +41,7 @@ pub fn require_distinct_headings<'h>(
         {
             return Err(format!(
                 "columns {first} and {column} have the same heading {}\n  try: another heading for one of them",
-                quote_for_message(heading)
+                quote_and_truncate_for_message(heading)
             ));
         }
     }
@@ -64,7 +64,7 @@ impl<'d> ConfigField<'d> {
     /// Builds the error about a value of the wrong type.
     fn type_mismatch_error(&self, expected: impl Display) -> ConfigError {
         let found = match self.value.get_ref() {
-            DeValue::String(text) => quote_for_message(text),
+            DeValue::String(text) => quote_and_truncate_for_message(text),
             DeValue::Integer(number) => {
                 format!("the number {}", truncate_number(&number.to_string()))
             }
@@ -95,8 +95,10 @@ impl<'d> ConfigField<'d> {
         let text = self.read_text("text in quotes")?;
         let blank = text.trim().is_empty();
         if blank || text.chars().any(char::is_control) || text.chars().count() > 200 {
-            return Err(self
-                .invalid_value_error(quote_for_message(text), "one line of 1 to 200 characters"));
+            return Err(self.invalid_value_error(
+                quote_and_truncate_for_message(text),
+                "one line of 1 to 200 characters",
+            ));
         }
         Ok(text)
     }
@@ -158,7 +160,7 @@ impl<'d> ConfigField<'d> {
     }
 
     /// Reads the values of an array. If the value is not an array, the error states `expected`.
-    pub fn read_items(&self, expected: impl Display) -> Result<Vec<Self>, ConfigError> {
+    pub fn read_array_items(&self, expected: impl Display) -> Result<Vec<Self>, ConfigError> {
         match self.value.get_ref() {
             DeValue::Array(items) => Ok(items
                 .iter()
@@ -170,12 +172,12 @@ impl<'d> ConfigField<'d> {
     }
 
     /// Reads an array of exactly `N` values. Error messages refer to the values as `what` and also state `expected`.
-    pub fn read_array<const N: usize>(
+    pub fn read_array_of_exact_length<const N: usize>(
         &self,
         what: &str,
         expected: impl Display,
     ) -> Result<[Self; N], ConfigError> {
-        let items = self.read_items(&expected)?;
+        let items = self.read_array_items(&expected)?;
         let count = items.len();
         let array = items.try_into();
         array.map_err(|_| self.invalid_value_error(format_args!("{count} {what}"), expected))
@@ -220,9 +222,13 @@ impl<'d> ConfigField<'d> {
     /// Reads a table whose keys must be in `allowed`. `None` allows all keys.
     pub fn read_table(&self, allowed: Option<&[&str]>) -> Result<ConfigTable<'d>, ConfigError> {
         match self.value.get_ref() {
-            DeValue::Table(entries) => {
-                ConfigTable::open_table(self.document, self.key.clone(), self.at, entries, allowed)
-            }
+            DeValue::Table(entries) => ConfigTable::build_table_checking_keys(
+                self.document,
+                self.key.clone(),
+                self.at,
+                entries,
+                allowed,
+            ),
             _ => Err(self.type_mismatch_error("a table")),
         }
     }

@@ -98,7 +98,7 @@ impl ConfigField<'_> {
                 )
             }
             DeValue::Array(_) => {
-                let items = self.read_items(expected)?;
+                let items = self.read_array_items(expected)?;
                 let items: Result<_, _> = items.iter().map(Self::read_literal).collect();
                 ConfigLiteral::List(items?)
             }

@@ -159,7 +159,7 @@ fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
 }
 
 /// Returns `value`, or, if it is `None`, an error that says that the quantity must be more than zero.
-fn parse_positive<T>(
+fn require_positive_value<T>(
     text: &str,
     kind: &QuantityKind,
     value: Option<T>,
@@ -177,9 +177,11 @@ impl FromStr for Span {
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let span = Self::from_seconds(parse(text, &TIME)?);
         // from_seconds() saturates, so MAX represents every longer duration.
-        parse_positive(text, &TIME, (span < Self::MAX).then_some(span)).map_err(|e| QuantityError {
-            why: "the time is longer than 213 days".to_owned(),
-            ..e
+        require_positive_value(text, &TIME, (span < Self::MAX).then_some(span)).map_err(|e| {
+            QuantityError {
+                why: "the time is longer than 213 days".to_owned(),
+                ..e
+            }
         })
     }
 }
@@ -204,21 +206,21 @@ impl FromStr for Bytes {
 impl FromStr for Bandwidth {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        parse_positive(text, &BANDWIDTH, Self::new(parse(text, &BANDWIDTH)?))
+        require_positive_value(text, &BANDWIDTH, Self::new(parse(text, &BANDWIDTH)?))
     }
 }
 
 impl FromStr for FlopRate {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        parse_positive(text, &RATE, Self::new(parse(text, &RATE)?))
+        require_positive_value(text, &RATE, Self::new(parse(text, &RATE)?))
     }
 }
 
 impl FromStr for Frequency {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        parse_positive(text, &FREQUENCY, Self::new(parse(text, &FREQUENCY)?))
+        require_positive_value(text, &FREQUENCY, Self::new(parse(text, &FREQUENCY)?))
     }
 }
 

@@ -16,7 +16,7 @@ pub fn format_percent_of(part: f64, whole: f64) -> String {
 }
 
 /// Formats a change in percent as `+1.25 %`.
-pub fn format_percent_change(percent: f64) -> String {
+pub fn format_given_percent_change(percent: f64) -> String {
     format!("{percent:+.2} %")
 }
 
@@ -35,8 +35,8 @@ mod tests {
     fn percentages_have_one_digit_and_changes_two() {
         assert_eq!(format_percent(0.1234), "12.3 %");
         assert_eq!(format_percent_of(1.0, 8.0), "12.5 %");
-        assert_eq!(format_percent_change(1.25), "+1.25 %");
-        assert_eq!(format_percent_change(-75.0), "-75.00 %");
+        assert_eq!(format_given_percent_change(1.25), "+1.25 %");
+        assert_eq!(format_given_percent_change(-75.0), "-75.00 %");
         assert_eq!(parse_percent("0.5 %"), Some(0.5));
         for wrong in ["0.5", "%", "-1%", "inf%", "x%"] {
             assert_eq!(parse_percent(wrong), None);

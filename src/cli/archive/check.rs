@@ -16,7 +16,7 @@ use chakram_studies::regression::{
     WorkloadCoverageAndCheckTime, page, verdict,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 use clap::{Args, Parser, ValueEnum};
 use std::error::Error;
 use std::io::Write;
@@ -111,7 +111,10 @@ pub fn store_baselines(
 ) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Arc::new(super::open_archive(&args.archive)?);
     let options = BaselineReplayOptions::parse(&args.options)?;
-    let machines = args.machine.iter().map(|name| options.machine_name(name));
+    let machines = args
+        .machine
+        .iter()
+        .map(|name| options.machine_name_with_rates(name));
     let machines: Vec<String> = machines.collect::<Result<_, _>>()?;
     let pairs: Vec<(&WorkloadEntry, &String)> = chosen_workloads(&archive, args.filter.as_ref())
         .flat_map(|entry| machines.iter().map(move |machine| (entry, machine)))
@@ -131,12 +134,12 @@ pub fn store_baselines(
     {
         return Err(first.clone().into());
     }
-    let kept = archive::add_baselines(&args.archive, &drafts)?;
-    super::print_kept_bytes_file(kept.as_ref())?;
+    let kept = archive::add_baseline_predictions(&args.archive, &drafts)?;
+    super::print_note_naming_kept_bytes_file(kept.as_ref())?;
     for draft in &drafts {
         let (name, machine) = (
-            escape_name(&draft.workload),
-            escape_name(&draft.record.machine),
+            escape_and_shorten_name(&draft.workload),
+            escape_and_shorten_name(&draft.record.machine),
         );
         writeln!(
             out,
@@ -281,7 +284,7 @@ pub fn check_baselines(
     let mut pairs: Vec<WorkloadAndBaseline<'_>> = Vec::new();
     let mut without = Vec::new();
     for entry in chosen_workloads(&archive, args.filter.as_ref()) {
-        let latest = entry.latest_baselines();
+        let latest = entry.latest_prediction_by_machine();
         if latest.is_empty() {
             without.push(entry.name.clone());
         }
@@ -311,7 +314,7 @@ pub fn check_baselines(
         }
     }
     let results = parallel_map(("predicting", "replays"), pairs.len(), args.threads, |at| {
-        check_one(&archive, pairs[at], args)
+        check_one_baseline(&archive, pairs[at], args)
     });
     for (result, (entry, record)) in results.into_iter().zip(&pairs) {
         match result {
@@ -340,12 +343,12 @@ pub fn check_baselines(
         ) {
             (false, _) => ExitCode::from(2),
             (_, Some(_)) => ExitCode::from(3),
-            _ => super::exit_code(archive.uncommitted_tail()),
+            _ => super::exit_code_for_archive_tail(archive.uncommitted_tail()),
         },
     )
 }
 
-fn check_one(
+fn check_one_baseline(
     archive: &Arc<Archive>,
     (entry, record): WorkloadAndBaseline<'_>,
     args: &PredictionChangeCheckArgs,

@@ -11,7 +11,7 @@ use chakram_base::units::{Bytes, format_count, format_thousands};
 use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
 use chakram_report::text::clip_middle;
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -73,7 +73,7 @@ fn list_csv(found: &[&WorkloadListingRow<'_>]) -> String {
     let keys = found.iter().flat_map(|row| &row.metadata.0);
     let keys: BTreeSet<&str> = keys.map(|(key, _)| &key[..]).collect();
     let mut rows = CsvRows::without_header();
-    rows.add_cells(
+    rows.add_row_of_cells(
         ["name", "ranks", "trace_bytes"]
             .into_iter()
             .chain(keys.iter().copied()),
@@ -85,7 +85,7 @@ fn list_csv(found: &[&WorkloadListingRow<'_>]) -> String {
             row.amounts.bytes.to_string(),
         ];
         let value = |key: &&str| row.metadata_value(key).map(ToString::to_string);
-        rows.add_cells(
+        rows.add_row_of_cells(
             own.into_iter()
                 .chain(keys.iter().map(|key| value(key).unwrap_or_default())),
         );
@@ -108,7 +108,9 @@ pub fn list_workloads(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, 
             workloads: archive.workloads().values().filter(holds).collect(),
         };
         VersionedDocument::new("chakram.archive.1", listed).print_to(out)?;
-        return Ok(super::exit_code(archive.uncommitted_tail()));
+        return Ok(super::exit_code_for_archive_tail(
+            archive.uncommitted_tail(),
+        ));
     }
     let listing = ArchiveListingReader::open_listing(&args.archive)?;
     super::warn_of_archive_tail(listing.uncommitted_tail())?;
@@ -119,7 +121,9 @@ pub fn list_workloads(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, 
         .collect();
     if args.format == ListFormat::Csv {
         out.write_all(list_csv(&found).as_bytes())?;
-        return Ok(super::exit_code(listing.uncommitted_tail()));
+        return Ok(super::exit_code_for_archive_tail(
+            listing.uncommitted_tail(),
+        ));
     }
     // The columns of numbers and the spaces between columns are 26 characters wide. Reserve another 26 characters for
     // the metadata, and give the remaining width to the names.
@@ -150,11 +154,13 @@ pub fn list_workloads(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, 
     if found.len() < all.len() {
         count = format!("{} of {count}", format_thousands(found.len() as u64));
     }
-    writeln!(out, "{count}, {}", Bytes(listing.stored_bytes()))?;
+    writeln!(out, "{count}, {}", Bytes(listing.total_segment_bytes()))?;
     drop((found, names));
     // Do not free the memory: the program ends here, and freeing ten thousand workloads takes a tenth of its time.
     std::mem::forget(all);
-    Ok(super::exit_code(listing.uncommitted_tail()))
+    Ok(super::exit_code_for_archive_tail(
+        listing.uncommitted_tail(),
+    ))
 }
 
 #[derive(Debug, Args)]
@@ -171,7 +177,10 @@ pub struct ShowArgs {
 }
 
 /// Prints a workload's metadata, files and baselines.
-pub fn show_machine(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn show_workload_details(
+    args: &ShowArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     let archive = super::open_archive(&args.workload.archive)?;
     let entry = archive.find_workload(&args.workload.workload)?;
     if args.format == ListFormat::Json {
@@ -181,7 +190,7 @@ pub fn show_machine(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     writeln!(
         out,
         "{}: {}, {} of traces",
-        escape_name(&entry.name),
+        escape_and_shorten_name(&entry.name),
         format_count(entry.rank_count(), "rank"),
         Bytes(entry.trace_bytes())
     )?;
@@ -189,19 +198,19 @@ pub fn show_machine(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
         writeln!(
             out,
             "  {:<12} {}",
-            escape_name(key),
-            escape_name(&value.to_string())
+            escape_and_shorten_name(key),
+            escape_and_shorten_name(&value.to_string())
         )?;
     }
     let provenance = &entry.provenance;
     writeln!(
         out,
         "  added by     chakram {} from {}",
-        escape_name(&provenance.tool_version),
-        escape_name(&provenance.sources.join(", "))
+        escape_and_shorten_name(&provenance.tool_version),
+        escape_and_shorten_name(&provenance.sources.join(", "))
     )?;
     for from in &provenance.merged_from {
-        writeln!(out, "  merged from  {}", escape_name(from))?;
+        writeln!(out, "  merged from  {}", escape_and_shorten_name(from))?;
     }
     writeln!(
         out,
@@ -232,14 +241,14 @@ pub fn show_machine(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
         }
     }
     for baseline in &entry.baselines {
-        let machine = escape_name(&baseline.machine);
+        let machine = escape_and_shorten_name(&baseline.machine);
         let makespan = chakram_base::units::Time(baseline.makespan_ps);
         writeln!(
             out,
             "BASELINE  {machine}: {makespan}, chakram {}",
-            escape_name(&baseline.tool_version)
+            escape_and_shorten_name(&baseline.tool_version)
         )?;
-        writeln!(out, "  {}", escape_name(&baseline.reason))?;
+        writeln!(out, "  {}", escape_and_shorten_name(&baseline.reason))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -251,7 +260,7 @@ fn format_archive_file_line(
     hash: &str,
 ) -> Result<String, Box<dyn Error>> {
     let packed = Bytes(archive.packed_object_size(hash)?).to_string();
-    let (name, bytes) = (escape_name(name), Bytes(bytes).to_string());
+    let (name, bytes) = (escape_and_shorten_name(name), Bytes(bytes).to_string());
     let hash = &hash[..16];
     Ok(format!("  {name:<22} {bytes:>9}  {packed:>9}  {hash}"))
 }

@@ -5,7 +5,7 @@ use crate::terminal;
 use chakram_archive::{self as archive, Archive, UncommittedTailState};
 use chakram_base::units::Bytes;
 use chakram_report::summary::format_count;
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
@@ -38,13 +38,13 @@ pub fn verify_archive(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode
         format_count(verdict.segments, "segment"),
         format_count(verdict.objects, "object"),
         Bytes(verdict.bytes),
-        Bytes(archive.stored_bytes())
+        Bytes(archive.total_segment_bytes())
     )?;
     for fault in &verdict.faults {
-        writeln!(out, "damaged: {}", escape_name(fault))?;
+        writeln!(out, "damaged: {}", escape_and_shorten_name(fault))?;
     }
     for name in &verdict.lost {
-        writeln!(out, "lost: {}", escape_name(name))?;
+        writeln!(out, "lost: {}", escape_and_shorten_name(name))?;
     }
     if let Some(tail) = &verdict.tail {
         let word = match tail.tail_state() {
@@ -53,7 +53,7 @@ pub fn verify_archive(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode
             UncommittedTailState::Damaged => "damaged",
         };
         let file = tail.file.display().to_string();
-        writeln!(out, "{word}: {}: {tail}", escape_name(&file))?;
+        writeln!(out, "{word}: {}: {tail}", escape_and_shorten_name(&file))?;
     }
     if !verdict.is_sound() {
         return Ok(ExitCode::from(2));
@@ -86,12 +86,12 @@ pub fn merge_archives(args: &MergeArgs, out: &mut dyn Write) -> Result<ExitCode,
         .iter()
         .flat_map(|source| source.workloads().values());
     let objects = entries
-        .map(|entry| entry.needed_objects().count() as u64)
+        .map(|entry| entry.hashes_and_sizes_of_needed_objects().count() as u64)
         .sum();
     let progress = Progress::start_counting("merging", "objects", objects);
     let result = archive::merge_archives(&args.archive, &sources, &|| progress.count_one())?;
     drop(progress);
-    super::print_kept_bytes_file(result.kept_aside.as_ref())?;
+    super::print_note_naming_kept_bytes_file(result.kept_aside.as_ref())?;
     writeln!(
         out,
         "{} joined, {} were there",
@@ -126,7 +126,7 @@ pub struct ExpiredWorkloadGcArgs {
 
 /// Removes workloads whose retention has ended, workloads that `--drop` names, and all data that no
 /// workload uses.
-pub fn collect_garbage(
+pub fn drop_workloads_and_collect_garbage(
     args: &ExpiredWorkloadGcArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
@@ -147,21 +147,24 @@ pub fn collect_garbage(
     if args.dry_run {
         super::warn_of_archive_tail(before.uncommitted_tail())?;
         for name in going {
-            writeln!(out, "would go: {}", escape_name(&name))?;
+            writeln!(out, "would go: {}", escape_and_shorten_name(&name))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
     let staying = before.workloads().values();
     let staying = staying.filter(|entry| !going.contains(&entry.name));
     let objects = staying
-        .map(|entry| entry.needed_objects().count() as u64)
+        .map(|entry| entry.hashes_and_sizes_of_needed_objects().count() as u64)
         .sum();
     let progress = Progress::start_counting("collecting", "objects", objects);
-    let result = archive::collect_garbage(&args.archive, &dropped, &|| progress.count_one())?;
+    let result =
+        archive::rewrite_archive_without_dropped_workloads(&args.archive, &dropped, &|| {
+            progress.count_one()
+        })?;
     drop(progress);
-    super::print_kept_bytes_file(result.kept_aside.as_ref())?;
+    super::print_note_naming_kept_bytes_file(result.kept_aside.as_ref())?;
     for name in &result.dropped {
-        terminal::print_to_stderr(format_args!("dropped: {}", escape_name(name)))?;
+        terminal::print_to_stderr(format_args!("dropped: {}", escape_and_shorten_name(name)))?;
     }
     writeln!(
         out,

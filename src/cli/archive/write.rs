@@ -8,7 +8,7 @@ use chakram_archive::{
 use chakram_base::units::Bytes;
 use chakram_jobs as job;
 use chakram_studies::regression::parse_step_times;
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 use chakram_trace::format::file::{JobFileVerifyLevel, job_prefix_of_file};
 use clap::Args;
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ pub struct CreateEmptyArchiveArgs {
 }
 
 /// Creates an empty archive.
-pub fn create_archive(args: &CreateEmptyArchiveArgs) -> Result<ExitCode, Box<dyn Error>> {
+pub fn create_empty_archive(args: &CreateEmptyArchiveArgs) -> Result<ExitCode, Box<dyn Error>> {
     archive::create_empty(&args.archive, args.folder)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -86,9 +86,9 @@ fn parse_metadata_entry(text: &str) -> Result<(String, MetadataValue), String> {
         || !key.chars().all(word)
         || matches!(key, "name" | "ranks" | "and" | "or" | "not")
     {
-        return Err(format!("`{}` is not a key", escape_name(key)));
+        return Err(format!("`{}` is not a key", escape_and_shorten_name(key)));
     }
-    let value = MetadataValue::parse(key, value).map_err(|error| error.to_string())?;
+    let value = MetadataValue::parse_value_of_key(key, value).map_err(|error| error.to_string())?;
     Ok((key.to_owned(), value))
 }
 
@@ -119,7 +119,7 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     for path in &args.with {
         add_file_or_folder(path, &mut files)?;
     }
-    let files = remove_repeated_paths(files)?;
+    let files = dedup_paths_and_refuse_name_clash(files)?;
     let measured = args.measured.as_deref().map(|path| {
         let text = job::read_text(path)?;
         parse_step_times(&text).map_err(|error| format!("{}: {error}", path.display()).into())
@@ -146,7 +146,7 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     let progress = Progress::start_counting("adding", "files", all as u64);
     let amounts = archive::add_workload(&args.archive, &draft, &|| progress.count_one())?;
     drop(progress);
-    super::print_kept_bytes_file(amounts.kept_aside.as_ref())?;
+    super::print_note_naming_kept_bytes_file(amounts.kept_aside.as_ref())?;
     let known = match amounts.known {
         0 => String::new(),
         n => format!(", {n} of its files were there"),
@@ -154,7 +154,7 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     writeln!(
         out,
         "{}: {} in {}{known}",
-        escape_name(&draft.name),
+        escape_and_shorten_name(&draft.name),
         Bytes(amounts.bytes),
         Bytes(amounts.packed)
     )?;
@@ -166,7 +166,7 @@ fn default_workload_name(
     paths: &[PathBuf],
     files: &[chakram_trace::format::file::RankFile],
 ) -> String {
-    let name = job::name_of(paths, files);
+    let name = job::job_name_from_paths(paths, files);
     let name = name
         .strip_suffix(chakram_trace::format::job::ENDING)
         .unwrap_or(&name);
@@ -187,7 +187,7 @@ fn folder_of(path: &Path) -> PathBuf {
 }
 
 /// Removes all paths to a file except the first. Fails if two different files would have the same name in the archive.
-fn remove_repeated_paths(
+fn dedup_paths_and_refuse_name_clash(
     mut files: Vec<(String, PathBuf)>,
 ) -> Result<Vec<(String, PathBuf)>, String> {
     files.sort();
@@ -201,7 +201,7 @@ fn remove_repeated_paths(
             "{} and {} would both be stored as `{}`\n  expected: files of different names\n  try: --with a folder that holds one of them",
             pair[0].1.display(),
             pair[1].1.display(),
-            escape_name(&pair[0].0)
+            escape_and_shorten_name(&pair[0].0)
         )),
     }
 }

@@ -31,7 +31,7 @@ impl QuirksCorrectedInReplay {
         all.chain([Self::Everything]).collect()
     }
 
-    fn corrected_quirks(self) -> QuirkSet {
+    fn reproduced_quirks(self) -> QuirkSet {
         match self {
             Self::Nothing => QuirkSet::ALL,
             Self::One(quirk) => QuirkSet::ALL.without_quirk(quirk),
@@ -61,7 +61,7 @@ struct QuirkCorrectionResult {
 
 /// Replays the inputs of `args` once per variation, and prints the table. If a replay with a corrected quirk fails, the
 /// table and the exit code report the failure.
-pub fn run(
+pub fn replay_each_variation_and_print_table(
     args: &AstraSimArgs,
     to: &mut ReportDestinationAndOutputs<'_>,
 ) -> Result<ExitCode, Box<dyn Error>> {
@@ -86,7 +86,10 @@ pub fn run(
             QuirksCorrectedInReplay::One(quirk) if !quirk.applies_to(model) => {
                 QuirkReplayResult::NotApplicable
             }
-            corrected => ended(makespan_with(args, corrected.corrected_quirks())),
+            corrected => ended(makespan_reproducing_quirks(
+                args,
+                corrected.reproduced_quirks(),
+            )),
         },
     );
     let variants = format_count(all.len() as u64, "variant");
@@ -118,7 +121,10 @@ pub fn run(
 
 /// Returns the makespan of a replay that reproduces `quirks`. If the replay fails, returns the kind of failure and its
 /// message.
-fn makespan_with(args: &AstraSimArgs, quirks: QuirkSet) -> Result<Span, (&'static str, String)> {
+fn makespan_reproducing_quirks(
+    args: &AstraSimArgs,
+    quirks: QuirkSet,
+) -> Result<Span, (&'static str, String)> {
     let job = args
         .load_job(quirks)
         .map_err(|error| ("refused", error.to_string()))?;

@@ -83,11 +83,15 @@ pub fn render_rank_end(row: &RankStatistics) -> String {
 /// unless `always` is true.
 pub fn render_rank_statistics(row: &RankStatistics, always: bool) -> String {
     let mut out = String::new();
-    write_lines(&mut out, row, always).expect("a string grows as needed");
+    append_rank_statistics_lines(&mut out, row, always).expect("a string grows as needed");
     out
 }
 
-fn write_lines(out: &mut String, row: &RankStatistics, always: bool) -> std::fmt::Result {
+fn append_rank_statistics_lines(
+    out: &mut String,
+    row: &RankStatistics,
+    always: bool,
+) -> std::fmt::Result {
     let (rank, time, work) = (row.rank, &row.time, &row.work);
     writeln!(out, "sys[{rank}], Wall time: {}", row.finish)?;
     for (any, name, span) in [
@@ -168,7 +172,7 @@ pub fn render_csv(rows: &[RankStatistics]) -> String {
         fields.extend(spans.map(|span| as_ns(span).to_string()));
         fields.extend(uses);
         fields.push(peak.unwrap_or_default());
-        out.add_cells(fields);
+        out.add_row_of_cells(fields);
     }
     out.into_text()
 }

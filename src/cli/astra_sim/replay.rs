@@ -10,7 +10,7 @@ use chakram_engine::{CompletedReplayTotals, ReplayError, ReplayOptions};
 use chakram_jobs::{AstraSimJob, replay_on_input_network};
 use chakram_report::summary::format_count;
 use chakram_report::{NodeSpanRecorder, RankBusyTimeObserver};
-use chakram_trace::files::{OutputsAndProtectedInputs, numbered_path};
+use chakram_trace::files::{OutputsAndProtectedInputs, join_prefix_middle_and_ending};
 use chakram_trace::format::{TraceError, escape_control_characters_in_lines};
 use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
@@ -69,7 +69,7 @@ fn replay_and_print(
     let mut busy =
         RankBusyTimeObserver::new(workload, |instance, node| match odd[instance.index()] {
             None => NodeKind::Compute,
-            Some(graph) => astra_sim::counts_as(graph, node),
+            Some(graph) => astra_sim::astra_kind_of_compute_node(graph, node),
         });
     let mut spans = job
         .tensors
@@ -79,7 +79,7 @@ fn replay_and_print(
     let timeline = TimelineFileCreator::start_timeline(&args.timeline, &prepared, to)?;
     let traces = job.types.is_some();
     let mut transcript = args
-        .prints_transcript()
+        .prints_as_original_astra_sim()
         .then(|| RankAndNodeEventRecorder::new(workload, traces));
     let mut order = FormulaTimingLineOrderCheck::default();
     let lines = transcript.as_mut().map(|lines| (lines, &mut order));
@@ -109,16 +109,16 @@ fn replay_and_print(
     }
     let result = result.map(|(_, report)| (report, timeline));
     let mut rows = Vec::new();
-    for (instance, time) in busy.rank_busy_times().enumerate() {
+    for (instance, time) in busy.busy_times_of_all_ranks().enumerate() {
         let row = RankStatistics::new(instances[instance].rank.0, time, job.work[instance]);
         rows.extend(row.map(|row| (instance, row)));
     }
     if let (Some(tensors), Some(spans)) = (&job.tensors, &spans) {
         for (instance, row) in &mut rows {
-            let ran = completed_nodes(workload, spans, *instance);
+            let ran = iter_completed_nodes(workload, spans, *instance);
             let memory = TensorLifetimesAndAccesses::compute_lifetimes(&tensors[*instance], ran);
-            print_early_accesses(&memory, row.rank)?;
-            draw_memory(
+            print_note_on_reads_before_writes(&memory, row.rank)?;
+            write_memory_chart_file(
                 &memory,
                 row.rank,
                 &inputs.system.memory_trace,
@@ -134,7 +134,7 @@ fn replay_and_print(
             inputs,
             &rows,
             types,
-            transcript::format_clock_time(),
+            transcript::format_current_timestamp(),
         );
         to.write_report(&lines.printed)?;
         let folder = args.logging_folder.as_deref();
@@ -185,10 +185,10 @@ pub fn engine_options(args: &AstraSimArgs) -> ReplayOptions {
         // A replay that writes a timeline cannot be repeated, because the timeline file can be started only once. It
         // therefore simulates step by step from the start. This always keeps the order of lines.
         stepwise: args.stepwise
-            || (args.prints_transcript() && args.timeline.file_path().is_some()),
+            || (args.prints_as_original_astra_sim() && args.timeline.file_path().is_some()),
         // If several ranks finish at the same time, ASTRA-sim prints them in the order of their last events, so the
         // engine must keep this order.
-        ordered_ends: args.prints_transcript(),
+        ordered_ends: args.prints_as_original_astra_sim(),
         ..ReplayOptions::default()
     }
 }
@@ -207,7 +207,7 @@ pub fn replay_to_outcome(
 }
 
 /// Iterates over an instance's nodes in the order in which they completed.
-fn completed_nodes<'a>(
+fn iter_completed_nodes<'a>(
     workload: &'a Workload,
     spans: &'a NodeSpanRecorder,
     instance: usize,
@@ -224,7 +224,10 @@ fn completed_nodes<'a>(
         })
 }
 
-fn print_early_accesses(memory: &TensorLifetimesAndAccesses<'_>, rank: u32) -> io::Result<()> {
+fn print_note_on_reads_before_writes(
+    memory: &TensorLifetimesAndAccesses<'_>,
+    rank: u32,
+) -> io::Result<()> {
     let mut early = memory.tensors_read_before_written();
     let count = early.len();
     match early.next() {
@@ -232,19 +235,19 @@ fn print_early_accesses(memory: &TensorLifetimesAndAccesses<'_>, rank: u32) -> i
         Some(first) => terminal::print_note(format_args!(
             "rank {rank}: {count} tensors are read before they are written, the first is `{}`: \
              these tensors count as present from the start, where the original aborts",
-            chakram_trace::format::escape_name(first)
+            chakram_trace::format::escape_and_shorten_name(first)
         )),
     }
 }
 
 /// Writes a chart of a rank's memory to a separate file.
-fn draw_memory(
+fn write_memory_chart_file(
     memory: &TensorLifetimesAndAccesses<'_>,
     rank: u32,
     name: &str,
     outputs: &mut OutputsAndProtectedInputs,
 ) -> Result<(), TraceError> {
-    let path = numbered_path(Path::new(name), rank, ".json");
+    let path = join_prefix_middle_and_ending(Path::new(name), rank, ".json");
     let mut out = io::BufWriter::new(outputs.create_file(&path)?);
     let drawn = memory.write_chrome_trace(rank, &mut out);
     let file = drawn.and_then(|()| out.into_inner().map_err(io::IntoInnerError::into_error));

@@ -233,7 +233,7 @@ mod tests {
     /// Tests that the parser knows the long and short names of all options in the help. Also tests that it accepts
     /// general options before the command.
     #[test]
-    fn options_that_the_help_lists_are_kept() {
+    fn rewriting_keeps_every_option_listed_in_help() {
         let mut cli = crate::build_whole_command();
         cli.build();
         let listed = cli.find_subcommand(NAME).expect("it is a command");

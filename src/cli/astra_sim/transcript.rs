@@ -53,7 +53,12 @@ impl<'a> RankAndNodeEventRecorder<'a> {
     }
 
     /// Returns true if ASTRA-sim's log has lines about a node; it has none if the node completes immediately.
-    fn prints_node_lines(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
+    fn has_log_lines_about_node(
+        &self,
+        instance: InstanceId,
+        node: NodeIndex,
+        kind: NodeKind,
+    ) -> bool {
         let graph = self
             .workload
             .graph_of(&self.workload.instances()[instance.index()]);
@@ -91,14 +96,14 @@ impl<'a> RankAndNodeEventRecorder<'a> {
 
 impl Observer for RankAndNodeEventRecorder<'_> {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        if self.prints_node_lines(instance, node, kind) {
+        if self.has_log_lines_about_node(instance, node, kind) {
             self.events
                 .push(PrintedTranscriptEvent::Issued(instance, node, now));
         }
     }
 
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        if self.prints_node_lines(instance, node, kind) {
+        if self.has_log_lines_about_node(instance, node, kind) {
             self.events
                 .push(PrintedTranscriptEvent::Completed(instance, node, now));
         }
@@ -195,7 +200,7 @@ pub fn render_lines(
         clock,
         ..PrintedAndLoggedLines::default()
     };
-    for (size, offset) in ring_sizes(inputs) {
+    for (size, offset) in ring_sizes_and_neighbour_distances(inputs) {
         // ASTRA-sim prints the lines about rings of NPU 0 first.
         to.append_info(
             "system::topology::RingTopology",
@@ -211,7 +216,7 @@ pub fn render_lines(
             PrintedTranscriptEvent::Finished(instance) => {
                 let row = rows.iter().find(|(of, _)| *of == instance.index());
                 if let Some((_, row)) = row {
-                    append_finished(&mut to, row);
+                    append_rank_end_and_statistics(&mut to, row);
                 }
                 continue;
             }
@@ -247,7 +252,7 @@ pub fn render_lines(
 }
 
 /// Renders the end and the statistics of an NPU. As in ASTRA-sim, some statistics have only their first line.
-fn append_finished(to: &mut PrintedAndLoggedLines, row: &RankStatistics) {
+fn append_rank_end_and_statistics(to: &mut PrintedAndLoggedLines, row: &RankStatistics) {
     let rank = row.rank;
     to.append_info("workload", &render::render_rank_end(row));
     let statistics = "statistics";
@@ -271,7 +276,7 @@ fn append_finished(to: &mut PrintedAndLoggedLines, row: &RankStatistics) {
 /// creates the rings. All-reduce, reduce-scatter, all-gather and all-to-all each have one ring per dimension in their
 /// list of algorithms, except for dimensions with a double binary tree. A list entry for all dimensions gives a single
 /// ring of all NPUs, and is always the last entry.
-fn ring_sizes(inputs: &AstraInputs) -> Vec<(u64, u64)> {
+fn ring_sizes_and_neighbour_distances(inputs: &AstraInputs) -> Vec<(u64, u64)> {
     let lists = &inputs.system.implementations;
     let all = u64::from(inputs.network.npu_count());
     let mut rings = Vec::new();
@@ -300,19 +305,19 @@ fn ring_sizes(inputs: &AstraInputs) -> Vec<(u64, u64)> {
 /// Returns the timestamp that begins each line (`2026-03-26 09:41:07.123`): the current time, or `SOURCE_DATE_EPOCH` if
 /// it is set.
 #[allow(clippy::disallowed_types, reason = "only what is printed bears it")]
-pub fn format_clock_time() -> String {
+pub fn format_current_timestamp() -> String {
     let fixed = std::env::var("SOURCE_DATE_EPOCH").ok();
     let fixed = fixed.and_then(|text| text.parse::<u64>().ok()?.checked_mul(1000));
     let present = || {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         since.map_or(0, |since| since.as_millis() as u64)
     };
-    format_date(fixed.unwrap_or_else(present))
+    format_date_and_time_from_ms(fixed.unwrap_or_else(present))
 }
 
 /// Formats a time in ms since 1970 as a date of the Gregorian calendar. Years are counted from March, so that a leap
 /// day is the last day of its year. Every fourth year has a leap day, except centuries that are not multiples of 400.
-fn format_date(ms: u64) -> String {
+fn format_date_and_time_from_ms(ms: u64) -> String {
     let (seconds, ms) = (ms / 1000, ms % 1000);
     let (days, seconds) = (seconds / 86_400, seconds % 86_400);
     // Count days from 1 March of the year 0, in eras of 400 years.
@@ -330,7 +335,7 @@ fn format_date(ms: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::format_date;
+    use super::format_date_and_time_from_ms;
 
     #[test]
     fn days_are_those_of_the_calendar() {
@@ -343,8 +348,11 @@ mod tests {
             (4_107_542_399, "2100-02-28 23:59:59.000"),
             (4_107_542_400, "2100-03-01 00:00:00.000"),
         ] {
-            assert_eq!(format_date(seconds * 1000), expected);
+            assert_eq!(format_date_and_time_from_ms(seconds * 1000), expected);
         }
-        assert_eq!(format_date(1_234), "1970-01-01 00:00:01.234");
+        assert_eq!(
+            format_date_and_time_from_ms(1_234),
+            "1970-01-01 00:00:01.234"
+        );
     }
 }

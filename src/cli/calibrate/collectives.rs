@@ -8,7 +8,7 @@ use chakram_hardware::collective::CollectiveCurve;
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::format_count;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_studies::score::{left_out_size_error, nccl_log};
+use chakram_studies::score::{left_out_size_error, parse_nccl_log};
 use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub(super) fn add_collective_logs(
         let file = path.display().to_string();
         let read =
             config::read_input(path).map_err(|error| format!("cannot read {file}: {error}"))?;
-        let curve = nccl_log(&read, &file)?;
+        let curve = parse_nccl_log(&read, &file)?;
         let alike = |(other, _): &&(CollectiveCurve, String)| {
             (other.kind, other.members) == (curve.kind, curve.members)
         };

@@ -10,7 +10,7 @@ use chakram_jobs::{Job, JobLoadOptions};
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_studies::score::{OneKernelRecordedTimesBySize, RecordedKernelTimes};
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 use chakram_trace::workload::MissingRankPolicy;
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -52,7 +52,7 @@ pub(super) fn add_recorded_kernels(
     let instances = job.workload().instances().iter();
     let present: BTreeSet<u32> = instances.map(|instance| instance.rank.0).collect();
     let shared = machine;
-    let split = by_rank.then(|| rank_classes::split_rank_classes(text, machine, &present));
+    let split = by_rank.then(|| rank_classes::give_ranks_own_npu_classes(text, machine, &present));
     let split = split.map(|text| Machine::parse(&text, machine.name()).map(|own| (text, own)));
     let split = split.transpose()?;
     let (text, machine) = match &split {
@@ -77,7 +77,7 @@ pub(super) fn add_recorded_kernels(
         for npu in (0..npus).map(Npu) {
             shared_class[machine.class_of_npu(npu)] = shared.class_of_npu(npu);
         }
-        for kernel in recorded.merge_classes(&shared_class).times_by_class() {
+        for kernel in recorded.merge_npu_classes(&shared_class).times_by_class() {
             let name = &shared.classes()[kernel.class].name;
             let class = (machine.classes().iter()).position(|class| class.name == *name);
             if let Some(class) = class.filter(|class| !measured.contains(class)) {
@@ -153,7 +153,7 @@ fn summarize_kernels(found: &[OneKernelRecordedTimesBySize]) -> String {
     );
     for kernel in by_time.iter().take(SHOWN) {
         let cells = [
-            escape_name(&kernel.name),
+            escape_and_shorten_name(&kernel.name),
             kernel
                 .dtype
                 .map_or("-".to_owned(), |dtype| dtype.to_string()),

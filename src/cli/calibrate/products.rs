@@ -7,7 +7,7 @@ use chakram_base::units::format_percent;
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_studies::score::{gemm_points, left_out_gemm_errors};
+use chakram_studies::score::{gemm_errors_without_and_with_other_points, parse_mean_gemm_times};
 use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(super) fn add_measured_gemms(
 ) -> Result<(String, String), Box<dyn Error>> {
     let file = path.display().to_string();
     let read = config::read_input(path).map_err(|error| format!("cannot read {file}: {error}"))?;
-    let found = gemm_points(&read, &file)?;
+    let found = parse_mean_gemm_times(&read, &file)?;
     let [class] = machine.classes() else {
         return Err(format!(
             "machine `{}` has {} classes of NPU, but a table of GEMMs is for one\n  try: a machine of the class that was measured",
@@ -62,7 +62,8 @@ pub(super) fn add_measured_gemms(
             .into());
         };
         let sizes = [dtype.element_bytes(), peak.per_second()];
-        let [alone, error] = left_out_gemm_errors(points, curve, sizes, memory);
+        let [alone, error] =
+            gemm_errors_without_and_with_other_points(points, curve, sizes, memory);
         // Writing to a string does not fail.
         let _ = write!(
             section,

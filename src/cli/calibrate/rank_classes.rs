@@ -10,7 +10,11 @@ use std::fmt::Write as _;
 /// Returns `text`, the contents of `machine`'s file, with new NPU classes. Each NPU in `ranks` that shares its class
 /// with other NPUs gets its own class `CLASS-RANK`. The new class is a copy of the old one. Other NPUs keep their
 /// class.
-pub(super) fn split_rank_classes(text: &str, machine: &Machine, ranks: &BTreeSet<u32>) -> String {
+pub(super) fn give_ranks_own_npu_classes(
+    text: &str,
+    machine: &Machine,
+    ranks: &BTreeSet<u32>,
+) -> String {
     let npus = machine.topology().npu_count();
     let members =
         |class: usize| (0..npus).filter(move |npu| machine.class_of_npu(Npu(*npu)) == class);
@@ -26,14 +30,14 @@ pub(super) fn split_rank_classes(text: &str, machine: &Machine, ranks: &BTreeSet
         let kept = (!rest.is_empty()).then(|| (named.name.clone(), rest.clone()));
         let all: Vec<(String, Vec<u32>)> = kept.into_iter().chain(renamed).collect();
         let copied =
-            sections
-                .into_iter()
-                .flat_map(|section| match class_header(&section, &named.name) {
+            sections.into_iter().flat_map(|section| {
+                match split_header_around_class_name(&section, &named.name) {
                     None => vec![section],
                     Some((before, after)) => (all.iter())
                         .map(|(name, _)| format!("{before}{}{after}", quote_toml(name)))
                         .collect(),
-                });
+                }
+            });
         sections = copied.collect();
         for (name, npus) in &all {
             // Writing to a string does not fail.
@@ -48,7 +52,9 @@ pub(super) fn split_rank_classes(text: &str, machine: &Machine, ranks: &BTreeSet
     sections.retain(|section| !section.starts_with("[assign]"));
     // Insert new tables before the sections of an earlier calibration, which must stay at the end
     // of the file.
-    let end = sections.iter().position(|section| is_heading(section));
+    let end = sections
+        .iter()
+        .position(|section| begins_calibration_section(section));
     let calibrated = sections.split_off(end.unwrap_or(sections.len())).concat();
     let base = sections.concat();
     format!("{}\n\n{assigned}\n{calibrated}", base.trim_end())
@@ -58,7 +64,7 @@ pub(super) fn split_rank_classes(text: &str, machine: &Machine, ranks: &BTreeSet
 fn split_sections(text: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     for line in text.split_inclusive('\n') {
-        if line.starts_with('[') || is_heading(line) {
+        if line.starts_with('[') || begins_calibration_section(line) {
             all.push(String::new());
         }
         all.last_mut().expect("there is one").push_str(line);
@@ -67,7 +73,7 @@ fn split_sections(text: &str) -> Vec<String> {
 }
 
 /// Returns true if `line` begins a section of an earlier calibration.
-fn is_heading(line: &str) -> bool {
+fn begins_calibration_section(line: &str) -> bool {
     SECTIONS
         .iter()
         .any(|title| line.starts_with(section_comment(title).trim_start()))
@@ -75,7 +81,7 @@ fn is_heading(line: &str) -> bool {
 
 /// Returns the two parts of the section's header that surround the class's name, or `None` if `section` is not a table
 /// of the class `class`.
-fn class_header<'s>(section: &'s str, class: &str) -> Option<(&'s str, &'s str)> {
+fn split_header_around_class_name<'s>(section: &'s str, class: &str) -> Option<(&'s str, &'s str)> {
     let start = ["[npu.", "[[npu."]
         .iter()
         .find(|start| section.starts_with(**start))?;
@@ -97,7 +103,7 @@ mod tests {
     fn ranks_get_classes_that_say_the_same() {
         let before = Machine::parse(FILE, "m.toml");
         let before = before.unwrap_or_else(|error| panic!("{error}"));
-        let text = split_rank_classes(FILE, &before, &(0..4).collect());
+        let text = give_ranks_own_npu_classes(FILE, &before, &(0..4).collect());
         let after =
             Machine::parse(&text, "m.toml").unwrap_or_else(|error| panic!("{error}\n{text}"));
         let named = |machine: &Machine, npu: u32| {
@@ -118,6 +124,9 @@ mod tests {
             assert_eq!(named(&after, npu).2, named(&before, npu).2);
         }
         // Classes that have only one NPU are not split again.
-        assert_eq!(split_rank_classes(&text, &after, &(0..4).collect()), text);
+        assert_eq!(
+            give_ranks_own_npu_classes(&text, &after, &(0..4).collect()),
+            text
+        );
     }
 }

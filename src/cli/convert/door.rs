@@ -96,7 +96,7 @@ pub fn refuse_unknown_source(args: &ConvertAutoArgs) -> Result<(), Box<dyn Error
 const WIDTH: u16 = 100;
 
 /// Prints the sources.
-pub fn list_sources(out: &mut dyn Write) -> io::Result<()> {
+pub fn print_source_table(out: &mut dyn Write) -> io::Result<()> {
     let columns = [
         left_aligned_column("SOURCE", 0),
         left_aligned_column("FILES", 0),

@@ -65,12 +65,13 @@ fn convert_goal_to_traces(
     )?;
     let mut nodes = 0;
     for rank in 0..schedule.programs.len() as u32 {
-        let written = schedule.write_rank(rank, job.start_trace(rank)?);
+        let written = schedule.write_rank_as_trace(rank, job.start_trace(rank)?);
         let (trace, written) = written.map_err(|error| error.in_file(&args.input))?;
         job.finish_trace(rank, trace)?;
         nodes += written;
     }
-    let names = traces::name_saved_traces(&job.commit_job(JobTraceManifest::default())?)?;
+    let names =
+        traces::name_job_traces_and_note_others(&job.commit_job(JobTraceManifest::default())?)?;
     writeln!(
         out,
         "{}: {} of {}: {} nodes in {names}",

@@ -74,7 +74,8 @@ pub fn run(args: &ConvertMscclArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         job.finish_trace(gpu, trace)?;
         nodes += written;
     }
-    let names = traces::name_saved_traces(&job.commit_job(JobTraceManifest::default())?)?;
+    let names =
+        traces::name_job_traces_and_note_others(&job.commit_job(JobTraceManifest::default())?)?;
     writeln!(
         out,
         "{}: {} of {} among {}: {} nodes in {names}",

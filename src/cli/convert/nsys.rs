@@ -61,7 +61,7 @@ pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
         job.add_trace(rank, job.path_of_rank(rank), written);
     }
     // The job file needs no groups, because the traces declare them.
-    traces::name_saved_traces(&job.commit_job(JobTraceManifest::default())?)?;
+    traces::name_job_traces_and_note_others(&job.commit_job(JobTraceManifest::default())?)?;
     match args.output.format {
         SummaryFormatArg::Text => print_summary(&summary, out)?,
         SummaryFormatArg::Json => {

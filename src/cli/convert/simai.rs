@@ -10,7 +10,7 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::job::JobTraceManifest;
-use chakram_workloads::generate::check_trace;
+use chakram_workloads::generate::check_trace_fits_memory;
 use clap::Args;
 use serde::Serialize;
 use std::error::Error;
@@ -84,10 +84,13 @@ struct SimaiConversionDocument {
 ///
 /// Fails if the file is not a workload, if its degrees do not divide the number of NPUs, if a replay fails, or if
 /// output cannot be written.
-pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    args.run.check_options(false)?;
+pub fn convert_or_replay_simai_workload(
+    args: &ConvertSimaiArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
+    args.run.reject_options_without_effect(false)?;
     if args.machine.is_none() {
-        args.run.check_summary_alone()?;
+        args.run.reject_replay_options_for_summary()?;
     }
     let workload = SimaiWorkload::open_file(&args.input)?;
     let input = args.input.display();
@@ -98,7 +101,7 @@ pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         .map_err(|error| format!("{input}: {error}\n  try: --npus, or other degrees in line 1"))?;
     if args.passes > 1 {
         let (_, pass) = workload.write_rank(&grid, 0, 1, std::io::sink())?;
-        check_trace(pass.saturating_mul(args.passes.into()), "fewer --passes")?;
+        check_trace_fits_memory(pass.saturating_mul(args.passes.into()), "fewer --passes")?;
     }
     let mut files = OutputsAndProtectedInputs::default();
     files.register_input(&args.input);
@@ -116,12 +119,16 @@ pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     }
     match &args.machine {
         Some(machine) => {
-            let name = args.run.timing.parsed_settings().machine_name(machine)?;
+            let name = args
+                .run
+                .timing
+                .parsed_settings()
+                .machine_name_with_rates(machine)?;
             let loaded = args.run.load_machine(&name)?;
             let converted = run_showing_elapsed_time("converting", || {
                 workload.build_workload(&grid, args.passes)
             })?;
-            job::check_memory(&converted)?;
+            job::check_replay_state_fits_memory(&converted)?;
             let name = args.input.file_stem().unwrap_or_default().to_string_lossy();
             let mut to = ReportDestinationAndOutputs::standard_output(out, files);
             let mut inputs = Vec::new();
@@ -168,7 +175,7 @@ impl ConvertSimaiArgs {
             data: grid.group_size_and_count(GroupRole::Data).0,
             expert: grid.expert,
             nodes_per_rank: nodes,
-            traces: traces::name_saved_traces(&job.commit_job(about)?)?,
+            traces: traces::name_job_traces_and_note_others(&job.commit_job(about)?)?,
         })
     }
 }

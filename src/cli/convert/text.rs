@@ -13,7 +13,10 @@ use std::io::{self, Write};
 /// Maximum number of ranks in a table.
 const SHOWN: usize = 16;
 
-fn write_more(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Result<()> {
+fn write_count_of_ranks_not_shown(
+    ranks: &[RankConversionSummary],
+    out: &mut dyn Write,
+) -> io::Result<()> {
     match ranks.len().saturating_sub(SHOWN) {
         0 => Ok(()),
         rest => writeln!(out, "  … {rest} more: --format json"),
@@ -35,7 +38,7 @@ pub fn write_summary(
         sum(|r| r.bytes) as f64 / 1e6,
         format_thousands(sum(|r| r.written.nodes)),
         format_thousands(sum(|r| r.written.causes)),
-        path_lines(ranks),
+        format_first_and_last_path(ranks),
     );
     write_prose(&head, "", out)?;
     let untimed = |rank: &RankConversionSummary| rank.method == HostKinetoMatchMethod::HostAlone;
@@ -48,14 +51,14 @@ pub fn write_summary(
         )?;
     }
     write_link_counts(ranks, out)?;
-    print_links_by_order(ranks, out)?;
-    write_groups(summary, out)?;
+    print_reliability_of_links_by_order(ranks, out)?;
+    write_how_groups_were_inferred(summary, out)?;
     write_times(ranks, out)?;
     write_host_wait_counts(ranks, out)?;
     write_notes(summary, out)
 }
 
-fn path_lines(ranks: &[RankConversionSummary]) -> String {
+fn format_first_and_last_path(ranks: &[RankConversionSummary]) -> String {
     match ranks {
         [] => String::new(),
         [only] => only.path.display().to_string(),
@@ -89,7 +92,7 @@ fn write_link_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io
         ];
         terminal::print_table_row(&table, &cells, out)?;
     }
-    write_more(ranks, out)?;
+    write_count_of_ranks_not_shown(ranks, out)?;
     let mut reasons: Vec<((&str, String), u64)> = Vec::new();
     for rank in ranks {
         let host = rank.host_left_out.iter();
@@ -108,11 +111,14 @@ fn write_link_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io
         .iter()
         .map(|((what, reason), n)| format!("{} ({reason})", format_count(*n, what)))
         .collect();
-    write_wrapped(out, "  left out: ", &reasons)
+    write_comma_separated_parts_wrapped(out, "  left out: ", &reasons)
 }
 
 /// Prints how reliable the links between the two traces are, for each thread that was linked by order.
-fn print_links_by_order(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Result<()> {
+fn print_reliability_of_links_by_order(
+    ranks: &[RankConversionSummary],
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let linked = ranks
         .iter()
         .filter(|rank| rank.method == HostKinetoMatchMethod::Order);
@@ -171,7 +177,10 @@ fn describe_drop_reason(reason: &str) -> &str {
     }
 }
 
-fn write_groups(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
+fn write_how_groups_were_inferred(
+    summary: &ConversionSummary,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     writeln!(out, "\nGROUP")?;
     for group in &summary.groups {
         let mut how = Vec::new();
@@ -199,7 +208,7 @@ fn write_groups(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<
             format_ranges(&group.ranks),
             format_count(group.collectives, "collective")
         );
-        write_wrapped(out, &start, &how)?;
+        write_comma_separated_parts_wrapped(out, &start, &how)?;
     }
     let mut kinds: Vec<String> = summary
         .collectives
@@ -209,7 +218,7 @@ fn write_groups(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<
     if summary.messages > 0 {
         kinds.push(format!("messages {}", format_thousands(summary.messages)));
     }
-    write_wrapped(out, "  ", &kinds)
+    write_comma_separated_parts_wrapped(out, "  ", &kinds)
 }
 
 fn write_times(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Result<()> {
@@ -249,7 +258,7 @@ fn write_times(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Resu
         ];
         terminal::print_table_row(&table, &cells, out)?;
     }
-    write_more(ranks, out)?;
+    write_count_of_ranks_not_shown(ranks, out)?;
     writeln!(
         out,
         "  all in ms; estimate: median of collective ends against another rank"
@@ -274,11 +283,11 @@ fn write_host_wait_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) 
     say(|r| r.found.handoffs, "of threads for one another");
     say(|r| r.found.unawaited, "calls that nothing waits for");
     writeln!(out, "\nWAITS")?;
-    write_wrapped(out, "  ", &said)
+    write_comma_separated_parts_wrapped(out, "  ", &said)
 }
 
 /// Describes the inferred ranks, and the captured ranks that they were inferred from.
-fn describe_inferred(summary: &ConversionSummary) -> Option<String> {
+fn describe_inferred_ranks(summary: &ConversionSummary) -> Option<String> {
     let of =
         |rank: &RankConversionSummary| Some(format!("{} from {}", rank.rank, rank.inferred_from?));
     let ranks: Vec<String> = summary.ranks.iter().filter_map(of).collect();
@@ -352,7 +361,7 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
             format_thousands(*n)
         ));
     }
-    notes.extend(describe_inferred(summary));
+    notes.extend(describe_inferred_ranks(summary));
     if summary.partial > 0 {
         notes.push(format!(
             "members without a capture in {}: {} calls have the transfer of others of their size",
@@ -420,7 +429,7 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
     }
     let ranks = &summary.ranks;
     let first = ranks.iter().find_map(|rank| rank.never_ran.first());
-    notes.extend(describe_rank_counts(
+    notes.extend(describe_ranks_with_nonzero_count(
         ranks,
         |rank| rank.never_ran.len() as u64,
         &format!(
@@ -428,17 +437,17 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
             first.map_or("", String::as_str)
         ),
     ));
-    notes.extend(describe_rank_counts(
+    notes.extend(describe_ranks_with_nonzero_count(
         ranks,
         |rank| rank.unlaunched,
         "kernels and copies were launched before the capture began: they follow their stream, and the first of it its start",
     ));
-    notes.extend(describe_rank_counts(
+    notes.extend(describe_ranks_with_nonzero_count(
         ranks,
         |rank| rank.unsized_calls,
         "communication calls have no sizes, and last as recorded in replays; capture with record_shapes=True",
     ));
-    notes.extend(describe_rank_counts(
+    notes.extend(describe_ranks_with_nonzero_count(
         ranks,
         |rank| rank.found.cut,
         "causes contradicted the times and were left out",
@@ -487,7 +496,7 @@ fn write_prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> 
 }
 
 /// Returns a note about all ranks for which the count `of` is above zero: `ranks 0-7: 1,234 kernels …`.
-fn describe_rank_counts(
+fn describe_ranks_with_nonzero_count(
     ranks: &[RankConversionSummary],
     of: fn(&RankConversionSummary) -> u64,
     what: &str,
@@ -510,7 +519,11 @@ fn ranks_of(of: &[u32]) -> String {
 }
 
 /// Writes `parts`, separated by commas, in lines of at most 100 columns.
-fn write_wrapped(out: &mut dyn Write, start: &str, parts: &[String]) -> io::Result<()> {
+fn write_comma_separated_parts_wrapped(
+    out: &mut dyn Write,
+    start: &str,
+    parts: &[String],
+) -> io::Result<()> {
     if parts.is_empty() {
         return Ok(());
     }

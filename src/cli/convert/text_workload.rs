@@ -8,7 +8,7 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::job::JobTraceManifest;
-use chakram_workloads::generate::check_trace;
+use chakram_workloads::generate::check_trace_fits_memory;
 use clap::Args;
 use serde::Serialize;
 use std::error::Error;
@@ -67,7 +67,7 @@ pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
                 .into(),
         );
     };
-    check_trace(nodes, "fewer --passes")?;
+    check_trace_fits_memory(nodes, "fewer --passes")?;
     let mut files = OutputsAndProtectedInputs::default();
     files.register_input(&args.input);
     let mut job = args.output.start_outputs(files)?;
@@ -76,7 +76,8 @@ pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
         workload.write_rank(rank, args.passes, &mut trace)?;
         job.finish_trace(rank, trace)?;
     }
-    let traces = traces::name_saved_traces(&job.commit_job(JobTraceManifest::default())?)?;
+    let traces =
+        traces::name_job_traces_and_note_others(&job.commit_job(JobTraceManifest::default())?)?;
     let summary = TextConversionDocument {
         input: args.input.display().to_string(),
         parallelism: workload.parallelism.file_word(),

@@ -5,12 +5,15 @@ use crate::load::SkipJobFileCheckArg;
 use crate::terminal;
 use crate::traces::print_other_traces_note;
 use chakram_jobs::{
-    declared_groups, list_stale_traces, merge_declarations, update_listed_digest, write_job,
+    declared_groups, list_stale_traces, merge_job_file_declarations,
+    update_trace_digest_in_job_file, write_job_file,
 };
-use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle, numbered_path};
+use chakram_trace::files::{
+    OutputsAndProtectedInputs, UncommittedOutputHandle, join_prefix_middle_and_ending,
+};
 use chakram_trace::format::file::{
     DecompressedStream, DecompressedTraceFile, FoundTraces, MaybeCompressedWriter,
-    decompress_partly, read_all,
+    decompress_as_far_as_possible, read_all,
 };
 use chakram_trace::format::job::JobFileRankEntry;
 use chakram_trace::format::salvage::{self, SalvageReport, SalvageSchemaAndDanglingOptions};
@@ -119,7 +122,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     match (prefix, single) {
         (Some(prefix), _) => commit_job(&prefix, &jobs, &all, &found, outputs)?,
         (None, Some((path, &written))) => {
-            update_listed_digest(&mut outputs, path, written)?;
+            update_trace_digest_in_job_file(&mut outputs, path, written)?;
             outputs.commit_all()?;
         }
         _ => {}
@@ -145,11 +148,11 @@ fn commit_job(
     found: &FoundTraces,
     mut outputs: OutputsAndProtectedInputs,
 ) -> Result<(), Box<dyn Error>> {
-    let path = numbered_path(prefix, "job", ".json");
+    let path = join_prefix_middle_and_ending(prefix, "job", ".json");
     if found.jobs.contains_key(&path) {
         return Ok(outputs.commit_all()?);
     }
-    let mut about = merge_declarations(found, declared_groups(found)?);
+    let mut about = merge_job_file_declarations(found, declared_groups(found)?);
     for (job, written) in jobs.iter().zip(all) {
         let (Some(input), Some(output)) = (&job.input, &job.output) else {
             continue;
@@ -161,7 +164,7 @@ fn commit_job(
             seal: written.seal,
         });
     }
-    write_job(&mut outputs, &path, &about)?;
+    write_job_file(&mut outputs, &path, &about)?;
     outputs.commit_all()?;
     Ok(print_other_traces_note(
         prefix,
@@ -183,7 +186,8 @@ fn convert_one(
             let packer = MaybeCompressedWriter::new(out, job.packed)?;
             let to = Path::new("standard output");
             let written = convert_records(job, args, packer);
-            let (packer, written) = written.map_err(|e| e.with_output_path(to).in_file(name))?;
+            let (packer, written) =
+                written.map_err(|e| e.fill_missing_output_path(to).in_file(name))?;
             packer.finish()?.flush()?;
             (written, None)
         }
@@ -193,7 +197,8 @@ fn convert_one(
             let file = BufWriter::with_capacity(1 << 16, file);
             let packer = MaybeCompressedWriter::new(file, job.packed).map_err(io)?;
             let written = convert_records(job, args, packer);
-            let (packer, written) = written.map_err(|e| e.with_output_path(path).in_file(name))?;
+            let (packer, written) =
+                written.map_err(|e| e.fill_missing_output_path(path).in_file(name))?;
             let file = packer.finish().map_err(io)?;
             let file = file.into_inner().map_err(|e| io(e.into_error()))?;
             (written, Some(outputs.finish_file(file)?))
@@ -292,7 +297,7 @@ fn salvage_records(
             &read
         }
     };
-    let unpacked = decompress_partly(packed);
+    let unpacked = decompress_as_far_as_possible(packed);
     let (contents, wrong) = match &unpacked {
         Some((bytes, wrong)) => (&bytes[..], wrong.as_ref().map(ToString::to_string)),
         None => (packed, None),

@@ -58,7 +58,8 @@ pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
         shown.set_done(u64::from(rank) + 1);
     }
     drop(shown);
-    let traces = traces::name_saved_traces(&written.commit_job(JobTraceManifest::default())?)?;
+    let traces =
+        traces::name_job_traces_and_note_others(&written.commit_job(JobTraceManifest::default())?)?;
     match args.output.format {
         SummaryFormatArg::Text => write_text(job.summary(), &traces, out)?,
         SummaryFormatArg::Json => {
@@ -71,7 +72,7 @@ pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
 /// Maximum number of ranks in the summary's table.
 const SHOWN: usize = 16;
 
-fn format_ms(ns: u64) -> String {
+fn format_ns_as_ms(ns: u64) -> String {
     format!("{:.3} ms", ns as f64 / 1e6)
 }
 
@@ -86,7 +87,7 @@ fn write_text(
         out,
         "{} over {}: {} nodes in {traces}",
         format_count(devices.len() as u64, "device"),
-        format_ms(summary.span_ns),
+        format_ns_as_ms(summary.span_ns),
         format_thousands(nodes),
     )?;
     let mut table = TextTable::new([
@@ -109,7 +110,7 @@ fn write_text(
             &device.device,
             &format_thousands(device.events),
             &format_thousands(device.linked),
-            &format_ms(device.busy_ns),
+            &format_ns_as_ms(device.busy_ns),
             &kept,
             &device.collectives,
         ]);

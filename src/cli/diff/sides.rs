@@ -2,7 +2,7 @@
 
 use chakram_analysis::diff::tally::FileFaultSummary;
 use chakram_trace::format::error::TraceErrorKind;
-use chakram_trace::format::file::{DecompressedTraceFile, RankFile, decompress_partly};
+use chakram_trace::format::file::{DecompressedTraceFile, RankFile, decompress_as_far_as_possible};
 use chakram_trace::format::salvage::{self, SalvageReport};
 use chakram_trace::format::{TraceError, TraceErrorLocation};
 use chakram_trace::graph::RawTrace;
@@ -127,7 +127,7 @@ impl WholeOrSalvagedTrace {
 
     fn salvage_file(path: &Path) -> Result<Self, TraceError> {
         let packed = DecompressedTraceFile::open_without_decompressing(path)?;
-        let unpacked = decompress_partly(packed.as_slice());
+        let unpacked = decompress_as_far_as_possible(packed.as_slice());
         let (contents, wrong) = match &unpacked {
             Some((bytes, wrong)) => (&bytes[..], wrong.as_ref().map(ToString::to_string)),
             None => (packed.as_slice(), None),
@@ -156,13 +156,13 @@ impl WholeOrSalvagedTrace {
     /// Adds the name of the file to an error about its bytes.
     pub fn with_source(&self, error: TraceError) -> TraceError {
         match self {
-            Self::File(contents) => contents.with_source(error),
+            Self::File(contents) => contents.locate_error_in_original_file(error),
             Self::Salvaged { path, .. } => error.in_file(path),
         }
     }
 
     /// Fails if `trace`, which was read from this file, is damaged.
-    pub fn check_trace(&self, trace: &mut RawTrace<'_>) -> Result<(), UnreadableTraces> {
+    pub fn fail_if_trace_damaged(&self, trace: &mut RawTrace<'_>) -> Result<(), UnreadableTraces> {
         if matches!(self, Self::Salvaged { .. }) || !is_damaged(trace) {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! Failures of commands as data, for programs that embed chakram.
 
 use crate::compare::FailedReplays;
-use crate::error_text;
+use crate::error_text_with_causes_and_hint;
 use chakram_astra_sim::InputError;
 use chakram_base::bounds::MemoryLimitError;
 use chakram_base::config::ConfigError;
@@ -175,7 +175,7 @@ impl CommandFailureWithMessageParts {
     /// Converts an error to a failure that states the facts of the error and of its causes.
     pub fn from_error(error: &(dyn Error + 'static)) -> Self {
         let mut failure = Self::default();
-        failure.set_message(&error_text(error));
+        failure.set_message_and_split_off_hint(&error_text_with_causes_and_hint(error));
         let mut next = Some(error);
         while let Some(error) = next {
             failure.take_known_fields(error);
@@ -183,7 +183,7 @@ impl CommandFailureWithMessageParts {
         }
         // Check for an interruption here, because it may be missing from the chain of causes: commands that run many
         // replays convert their errors to text.
-        if let Err(interruption) = interrupt::check_interruption() {
+        if let Err(interruption) = interrupt::fail_if_stopped_or_out_of_memory() {
             failure.take_interruption(&interruption);
         }
         if failure.file.is_none() {
@@ -206,7 +206,7 @@ impl CommandFailureWithMessageParts {
             .split("\n\nFor more information")
             .next()
             .unwrap_or(text);
-        failure.set_message(&strip_flag_values(text.trim_end()));
+        failure.set_message_and_split_off_hint(&strip_flag_values(text.trim_end()));
         let texts = |kind| match error.get(kind) {
             Some(ContextValue::String(text)) => Some(text.clone()),
             Some(ContextValue::Strings(texts)) => Some(texts.join(", ")),
@@ -227,7 +227,7 @@ impl CommandFailureWithMessageParts {
     }
 
     /// Sets the message, and splits it into fields.
-    pub fn set_message(&mut self, message: &str) {
+    pub fn set_message_and_split_off_hint(&mut self, message: &str) {
         self.message = replace_flags_by_argument_names(message);
         let (found, hint) = match self.message.split_once("\n  try: ") {
             Some((found, hint)) => (found.to_owned(), Some(hint.to_owned())),
@@ -306,7 +306,12 @@ impl CommandFailureWithMessageParts {
         } else if let Some(error) = error.downcast_ref::<InputError>() {
             self.astra_sim(error);
         } else if let Some(error) = error.downcast_ref::<ReplaySettingsError>() {
-            self.argument = Some(error.rejected_key().display_key().to_string());
+            self.argument = Some(
+                error
+                    .key_of_rejected_option()
+                    .display_key_in_files()
+                    .to_string(),
+            );
         } else if let Some(error) = error.downcast_ref::<MemoryLimitError>() {
             self.take_memory_error(error);
         } else if let Some(error) = error.downcast_ref::<StopOrMemoryInterruption>() {
@@ -418,7 +423,7 @@ impl CommandFailureWithMessageParts {
 
     fn take_memory_error(&mut self, error: &MemoryLimitError) {
         self.kind = FailureKind::Memory;
-        self.set_message(&error.to_string());
+        self.set_message_and_split_off_hint(&error.to_string());
         self.memory = Some((error.requested_memory().0, error.memory_limit().0));
     }
 
@@ -426,7 +431,7 @@ impl CommandFailureWithMessageParts {
         match interruption {
             StopOrMemoryInterruption::Requested => {
                 self.kind = FailureKind::Interrupted;
-                self.set_message(&interruption.to_string());
+                self.set_message_and_split_off_hint(&interruption.to_string());
             }
             StopOrMemoryInterruption::Memory(error) => self.take_memory_error(error),
         }

@@ -70,7 +70,7 @@ pub fn run(
     }
     let plan = asked.training.plan.clone();
     let summary = asked.training.summarize_plan();
-    let summary = summary.map_err(|error| asked.origin.with_source(error))?;
+    let summary = summary.map_err(|error| asked.origin.locate_error_in_plan_file(error))?;
     let cores = machine.and_then(|machine| npus_of_assigned_cores(&plan, machine));
     let map = run.rank_map().or(cores.as_deref());
     let npus = machine.map(|machine| place_ranks(summary.ranks, machine, map));

@@ -3,7 +3,9 @@
 use super::files::trace_metadata;
 use chakram_analysis::edit::{AbsentRankModelRule, EditedJob, JobEdit, edit_job};
 use chakram_base::bounds;
-use chakram_jobs::{Job, JobBeingWritten, JobLoadOptions, load_found_traces, parse_edits};
+use chakram_jobs::{
+    Job, JobBeingWritten, JobLoadOptions, load_found_traces, parse_edit_or_edits_file,
+};
 use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{
@@ -36,10 +38,11 @@ const PLAN_OPTIONS: &[(&str, &str)] = &[
 const NODE_BYTES: u64 = 64;
 
 /// Parses edits. Rejects an edit if a plan option can do the same.
-pub fn parse(words: &[String]) -> Result<Vec<JobEdit>, String> {
+pub fn parse_edits_rejecting_plan_options(words: &[String]) -> Result<Vec<JobEdit>, String> {
     let mut edits = Vec::new();
     for word in words {
-        let found = parse_edits(word).map_err(|why| format!("--edit {word}: {why}"))?;
+        let found =
+            parse_edit_or_edits_file(word).map_err(|why| format!("--edit {word}: {why}"))?;
         for edit in found {
             let text = edit.to_string();
             let name = text.split('=').next().unwrap_or_default();
@@ -67,7 +70,7 @@ fn generate_in_memory(
     job: &CheckedWorkloadPattern,
     name: &str,
 ) -> Result<FoundTraces, Box<dyn Error>> {
-    let class_of = |rank: u32| job.class_of(rank);
+    let class_of = |rank: u32| job.representative_of_identical_ranks(rank);
     let classes: BTreeMap<u32, u32> = (0..job.rank_count())
         .map(|rank| (class_of(rank), rank))
         .collect();
@@ -160,7 +163,9 @@ impl GeneratedJobAndEdits {
             let contents = DecompressedTraceFile::open_verified(file)?;
             let hash = *blake3::hash(contents.as_slice()).as_bytes();
             if let Some(&known) = written.get(&hash)
-                && outputs.share_trace(file.rank, known, link)?.is_some()
+                && outputs
+                    .share_trace_by_link_or_copy(file.rank, known, link)?
+                    .is_some()
             {
                 continue;
             }
@@ -170,12 +175,14 @@ impl GeneratedJobAndEdits {
         if !edited.groups.is_empty() {
             outputs.write_groups(&edited.groups)?;
         }
-        let names = crate::traces::name_saved_traces(&outputs.commit_job(JobTraceManifest {
-            groups: edited.groups.clone(),
-            roles: job.group_roles(),
-            machine: machine.map(str::to_owned),
-            ..JobTraceManifest::default()
-        })?)?;
+        let names = crate::traces::name_job_traces_and_note_others(&outputs.commit_job(
+            JobTraceManifest {
+                groups: edited.groups.clone(),
+                roles: job.group_roles(),
+                machine: machine.map(str::to_owned),
+                ..JobTraceManifest::default()
+            },
+        )?)?;
         Ok((names, edited))
     }
 

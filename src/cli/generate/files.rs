@@ -44,7 +44,7 @@ pub(super) fn trace_metadata(
     if let Some(amounts) = job.work_amounts() {
         metadata.push((work_amounts::ATTRIBUTE, amounts.to_string()));
     }
-    if let Some([x, y]) = job.core_of(rank) {
+    if let Some([x, y]) = job.core_coordinates_of_rank(rank) {
         metadata.push((CORE, format!("{x},{y}")));
     }
     metadata
@@ -71,12 +71,12 @@ pub fn write_traces(
     }
     let class_of = |rank: u32| match members.get(&rank) {
         Some(of) => (true, of.ranks[0]),
-        None => (false, job.class_of(rank)),
+        None => (false, job.representative_of_identical_ranks(rank)),
     };
     // If files can be shared, generate each class of identical ranks only once.
     let classes: BTreeMap<_, u32> = (0..job.rank_count()).map(|r| (class_of(r), r)).collect();
     let nodes = classes.values().map(|rank| job.node_count(*rank)).sum();
-    job.check_traces()?;
+    job.check_largest_trace_fits_memory()?;
     if nodes > MANY {
         terminal::print_note(format_args!(
             "writing {}, which takes a while and gigabytes; Ctrl-C leaves no file",
@@ -92,7 +92,9 @@ pub fn write_traces(
     for rank in 0..job.rank_count() {
         let class = class_of(rank);
         if let Some(&known) = written.get(&class)
-            && outputs.share_trace(rank, known, link)?.is_some()
+            && outputs
+                .share_trace_by_link_or_copy(rank, known, link)?
+                .is_some()
         {
             if !link {
                 progress.count_more(job.node_count(rank));
@@ -112,7 +114,7 @@ pub fn write_traces(
         let metadata: Vec<_> = metadata.chain(shared).collect();
         let mut writer = TraceWriter::start_with_metadata(outputs.start_trace(rank)?, &metadata)?;
         let nodes = job.emit_nodes(rank, &mut NodeCountingSink(&progress, &mut writer));
-        nodes.map_err(|error| error.with_output_path(&target))?;
+        nodes.map_err(|error| error.fill_missing_output_path(&target))?;
         let done = outputs.finish_trace(rank, writer.into_inner())?;
         // If the file could not be shared, later ranks of the class have written their own files.
         // Keep the file of the first rank.
@@ -122,7 +124,7 @@ pub fn write_traces(
     if !groups.is_empty() {
         outputs.write_groups(&groups)?;
     }
-    traces::name_saved_traces(&outputs.commit_job(JobTraceManifest {
+    traces::name_job_traces_and_note_others(&outputs.commit_job(JobTraceManifest {
         groups,
         roles: job.group_roles(),
         machine: machine.map(str::to_owned),

@@ -25,7 +25,7 @@ impl StepWithFewerMicroBatches {
     /// pipeline, or are not a whole number of turns.
     pub fn new(whole: ModelAndParallelismPlan, simulated: u32) -> Result<Self, String> {
         let plan = &whole.plan;
-        let Some((turn, fill)) = plan.schedule.repeat_period(plan.pipeline) else {
+        let Some((turn, fill)) = plan.schedule.repeat_period_and_minimum(plan.pipeline) else {
             return Err(format!(
                 "--extrapolate {simulated}: expected no such option with orders of passes from a file, because their repetition is unknown"
             ));

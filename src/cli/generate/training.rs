@@ -63,7 +63,7 @@ impl TrainingArgs {
     /// # Errors
     ///
     /// Fails if there is no such stack, or if its file is invalid.
-    pub fn load_stack(
+    pub fn load_software_stack(
         &self,
     ) -> Result<Option<&FrameworkDurationsAndPlanOptions>, SoftwareStackError> {
         let Some(name) = &self.stack else {
@@ -116,7 +116,7 @@ fn read_pass_orders(path: &Path) -> Result<StagePassOrders, Box<dyn Error>> {
 
 impl TrainingPlanArgs {
     /// Returns the plan without the option `left_out`, and the plan's source.
-    fn resolve_plan(
+    fn resolve_plan_without_option(
         &self,
         left_out: Option<&str>,
     ) -> Result<(ParallelismPlan, PlanFileText), Box<dyn Error>> {
@@ -136,7 +136,7 @@ impl TrainingPlanArgs {
         let plan = match &self.pass_orders {
             Some(path) => {
                 let mut draft = PlanDraft::new(plan);
-                draft.list_passes(read_pass_orders(path)?);
+                draft.replace_schedule_with_passes(read_pass_orders(path)?);
                 draft.finish_plan()?
             }
             None => plan,
@@ -145,10 +145,15 @@ impl TrainingPlanArgs {
     }
 
     /// Returns true if a flag or the plan file sets the option `key`. The option `left_out` counts as not set.
-    fn sets_plan_option(&self, file: &PlanFileText, key: &str, left_out: Option<&str>) -> bool {
+    fn flag_or_plan_file_sets_option(
+        &self,
+        file: &PlanFileText,
+        key: &str,
+        left_out: Option<&str>,
+    ) -> bool {
         let is_flag = self.flags.given_values().any(|(given, _)| given == key);
         let stated = file.0.as_ref().is_some_and(|[text, name]| {
-            ParallelismPlan::stated_options(text, name).is_ok_and(|keys| keys.contains(&key))
+            ParallelismPlan::stated_option_keys(text, name).is_ok_and(|keys| keys.contains(&key))
         });
         is_flag && left_out != Some(key) || stated
     }

@@ -4,7 +4,11 @@ use super::*;
 
 fn render_help_pages(command: &Command, length: HelpLength, width: usize) -> Vec<(String, String)> {
     let mut pages = Vec::new();
-    let mut stack = vec![render_help_of_all_commands(command.clone(), length, width)];
+    let mut stack = vec![set_rendered_help_of_all_commands(
+        command.clone(),
+        length,
+        width,
+    )];
     while let Some(mut command) = stack.pop() {
         let name = command.get_bin_name().unwrap_or("chakram").to_owned();
         pages.push((name, command.render_help().to_string()));
@@ -162,7 +166,7 @@ fn texts_of_arguments_are_one_paragraph() {
             let generated = matches!(arg.get_id().as_str(), "help" | "version");
             assert!(generated || arg.get_long_help().is_none(), "{arg}");
             assert!(
-                !help_text_of(arg).is_empty(),
+                !argument_help_text_with_aliases(arg).is_empty(),
                 "{:?}: {arg}",
                 command.get_bin_name()
             );

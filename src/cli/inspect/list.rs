@@ -37,7 +37,7 @@ impl NodeListingSettings {
     /// # Errors
     ///
     /// Returns the error of the first file if no file can be read; also fails if writing to `out` fails.
-    pub fn write_nodes(
+    pub fn write_filtered_nodes_and_count_faults(
         &self,
         files: &[RankFile],
         out: &mut dyn Write,
@@ -90,7 +90,7 @@ impl NodeListingSettings {
         }
         match self.list {
             NodeListFormat::Json => {
-                out.write_all(NodeListFormat::render_json_end(fit).as_bytes())?
+                out.write_all(NodeListFormat::render_json_end_with_selected_count(fit).as_bytes())?
             }
             NodeListFormat::Text { .. } if fit > written as u64 => {
                 let more = fit - written as u64;
@@ -104,15 +104,15 @@ impl NodeListingSettings {
     fn list_rank(&self, file: &RankFile) -> Result<RankListingLines, TraceError> {
         let contents = DecompressedTraceFile::open_verified(file)?;
         let trace = InspectedRankTrace::read_trace(file.rank, contents.as_slice(), |e| {
-            contents.with_source(e)
+            contents.locate_error_in_original_file(e)
         })?;
-        let chosen = self.filter.select_nodes(&trace);
+        let chosen = self.filter.flag_selected_nodes(&trace);
         let nodes = trace.order_by_start(chosen.as_deref());
         let rows = nodes
             .iter()
             .take(self.limit)
             .map(|&node| trace.row_of_node(node));
-        let (text, ends) = self.list.render_lines(rows);
+        let (text, ends) = self.list.render_lines_and_their_end_offsets(rows);
         Ok(RankListingLines {
             text,
             ends,

@@ -142,7 +142,7 @@ impl<'a> MachineSummary<'a> {
         let dimensions = dimensions.map(|(d, (dimension, algorithm))| DimensionDocument {
             name: &dimension.name,
             shape: dimension.shape.to_string(),
-            links: graph.and_then(|graph| graph.dimension_label(d)),
+            links: graph.and_then(|graph| graph.explicit_links_label(d)),
             size: dimension.size,
             bandwidth_bytes_per_s: dimension.bandwidth.bytes_per_second(),
             latency_ps: dimension.latency.0,
@@ -185,7 +185,7 @@ impl<'a> MachineDetails<'a> {
                 order: name_of(&WaitingChunkPriority::ALL, &pipeline.intra),
             },
             remote_memory: machine
-                .first_remote_memory()
+                .unnamed_remote_memory()
                 .map(RemoteMemoryDocument::from_remote_memory),
             remote_memories: machine
                 .named_memories()
@@ -207,8 +207,8 @@ impl DiesAndCoresDocument {
         let topology = machine.topology();
         let tiles = topology.tile_grid()?;
         let ports = machine
-            .first_remote_memory()
-            .map_or(&[][..], |memory| memory.npus_with_ports());
+            .unnamed_remote_memory()
+            .map_or(&[][..], |memory| memory.list_npus_with_ports());
         let links = tiles.faulty_links.iter();
         Some(Self {
             dies: tiles.dies,
@@ -264,7 +264,7 @@ impl<'a> RemoteMemoryDocument<'a> {
             latency_ps: remote.latency.0,
             capacity_bytes: remote.capacity.map(|capacity| capacity.0),
             design: remote.attachment.pool_design(),
-            at: remote.npus_with_ports(),
+            at: remote.list_npus_with_ports(),
             through: through.map(|through| through.dimension_name()),
             chunk_bytes: chunk.map(|through| through.chunk_size().0),
         }

@@ -3,7 +3,8 @@
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
 use chakram_hardware::machine::{
-    DatasheetNumbers, Machine, derive_relative_machine, find_machine_or_npu_source, parse_peak,
+    DatasheetNumbers, Machine, derive_relative_machine, find_source_by_machine_or_npu_name,
+    parse_peak,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
 use clap::Args;
@@ -82,7 +83,7 @@ pub fn run(args: &NewMachineArgs, out: &mut dyn Write) -> Result<(), Box<dyn Err
         multiprocessors: args.multiprocessors,
         price: args.price,
     };
-    let from = find_machine_or_npu_source(&args.from)?;
+    let from = find_source_by_machine_or_npu_name(&args.from)?;
     let text = derive_relative_machine(&args.name, &from, &sheet)?;
     let old = Machine::parse(&from.text, &from.file)?;
     let classes = old.classes().iter();

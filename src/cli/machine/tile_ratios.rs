@@ -32,7 +32,7 @@ impl TileHardwareRatios {
     pub(super) fn of_machine(machine: &Machine) -> Option<Self> {
         let topology = machine.topology();
         topology.tile_grid()?;
-        let memory = machine.first_remote_memory()?;
+        let memory = machine.unnamed_remote_memory()?;
         let MemoryAttachment::Ports(ports) = &memory.attachment else {
             return None;
         };

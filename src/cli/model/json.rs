@@ -106,7 +106,7 @@ impl<'a> ModelDetails<'a> {
         Self {
             summary: ModelSummary::of_definition(found),
             active_parameters: model.active_parameters(),
-            cached_elements: model.cached_elements(),
+            cached_elements: model.kv_cache_elements_per_token_in_all_layers(),
             sequence_state_bytes: model.sequence_state_bytes(element),
             skippable_macs: model.causally_skipped_multiplications(),
             table_weights: model.table_weights(),
@@ -151,7 +151,7 @@ impl<'a> OperatorDocument<'a> {
         Self {
             name: &operator.name,
             op: work.to_axes_and_tensors().name,
-            cut: labels::split_name(operator.cut),
+            cut: labels::tensor_parallel_split_name(operator.cut),
             sizes: work,
             parameters: work.parameter_count(),
             macs: work.multiplication_count(),

@@ -5,7 +5,7 @@ use chakram_workloads::model::{
 };
 
 /// Returns the name of `cut` in model files.
-pub(super) fn split_name(cut: OperatorTensorParallelSplit) -> &'static str {
+pub(super) fn tensor_parallel_split_name(cut: OperatorTensorParallelSplit) -> &'static str {
     match cut {
         OperatorTensorParallelSplit::Replicated => "whole",
         OperatorTensorParallelSplit::ColumnParallel => "outputs",
@@ -171,7 +171,7 @@ pub(super) fn format_sizes(work: &OperatorKind) -> String {
             groups,
             bias,
         } => {
-            let window = format_window(size, kernel, stride, padding);
+            let window = format_kernel_window_on_input(size, kernel, stride, padding);
             let groups = match groups {
                 1 => String::new(),
                 _ => format!(", {groups} groups"),
@@ -189,7 +189,7 @@ pub(super) fn format_sizes(work: &OperatorKind) -> String {
             padding,
         } => format!(
             "{channels}, {}",
-            format_window(size, kernel, stride, padding)
+            format_kernel_window_on_input(size, kernel, stride, padding)
         ),
         OperatorKind::EmbeddingBag {
             rows,
@@ -205,7 +205,12 @@ pub(super) fn format_sizes(work: &OperatorKind) -> String {
 }
 
 /// Formats a window: `7x7 on 224x224, stride 2, padding 3`.
-fn format_window([h, w]: [u64; 2], [kh, kw]: [u64; 2], stride: u64, padding: u64) -> String {
+fn format_kernel_window_on_input(
+    [h, w]: [u64; 2],
+    [kh, kw]: [u64; 2],
+    stride: u64,
+    padding: u64,
+) -> String {
     let mut text = format!("{kh}x{kw} on {h}x{w}");
     if stride != 1 {
         text += &format!(", stride {stride}");

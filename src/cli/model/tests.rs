@@ -13,7 +13,7 @@ struct ModelCommandLine {
 fn run_model_command(words: &[&str]) -> Result<String, Box<dyn Error>> {
     let line = ModelCommandLine::try_parse_from([&["model"], words].concat())?;
     let mut out = Vec::new();
-    run(&line.args, &mut out)?;
+    print_model_list_or_model(&line.args, &mut out)?;
     Ok(String::from_utf8(out)?)
 }
 

@@ -70,7 +70,7 @@ fn render_totals(found: &ModelWithDefinitionProperties, element: u64) -> String 
         )
     };
     rows.push(("activations", kept_text));
-    let cached = model.cached_elements();
+    let cached = model.kv_cache_elements_per_token_in_all_layers();
     if cached > 0 {
         let bytes = format_thousands(cached.saturating_mul(element));
         rows.push(("KV cache", format!("{bytes} B per token, all layers")));
@@ -120,8 +120,8 @@ fn render_operators(model: &Model, element: u64) -> String {
                 &"",
                 &operator.name,
                 &labels::format_sizes(&operator.work),
-                &format_count(operator.parameter_count()),
-                &format_count(operator.multiplication_count()),
+                &format_count_or_dash(operator.parameter_count()),
+                &format_count_or_dash(operator.multiplication_count()),
                 &saved,
             ]);
         }
@@ -130,7 +130,7 @@ fn render_operators(model: &Model, element: u64) -> String {
 }
 
 /// Formats a number, with a dash for 0.
-fn format_count(number: u64) -> String {
+fn format_count_or_dash(number: u64) -> String {
     match number {
         0 => "-".to_owned(),
         _ => format_thousands(number),

@@ -22,7 +22,7 @@ pub struct CallerNodeTableSlot(Option<Arc<OnceLock<NodeTable>>>);
 
 impl CallerNodeTableSlot {
     /// Creates a sink that stores the table of nodes in `place`.
-    pub fn into(place: Arc<OnceLock<NodeTable>>) -> Self {
+    pub fn store_table_in(place: Arc<OnceLock<NodeTable>>) -> Self {
         Self(Some(place))
     }
 

@@ -54,7 +54,7 @@ impl<'a> ReportDestinationAndOutputs<'a> {
 
     /// Returns the path of an additional output file; `option` is the option that gives `path`. `-`
     /// means standard output, which is an error if the report also goes there.
-    pub fn path_beside(&self, option: &str, path: &Path) -> Result<PathBuf, String> {
+    pub fn path_of_additional_output(&self, option: &str, path: &Path) -> Result<PathBuf, String> {
         match (path == Path::new("-"), &self.file) {
             (false, _) => Ok(path.to_owned()),
             (true, Some(_)) => Ok(PathBuf::from("/dev/stdout")),
@@ -71,7 +71,7 @@ impl<'a> ReportDestinationAndOutputs<'a> {
         option: &str,
         path: &Path,
     ) -> Result<OutputFile, Box<dyn Error>> {
-        let path = self.path_beside(option, path)?;
+        let path = self.path_of_additional_output(option, path)?;
         Ok(self.outputs.create_file(&path)?)
     }
 

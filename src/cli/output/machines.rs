@@ -4,7 +4,7 @@ use super::ReplayAndReportArgs;
 use chakram_base::config::toml_value_at;
 use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions, RequestedDurationChanges};
-use chakram_hardware::machine::{Machine, find_source, names_file};
+use chakram_hardware::machine::{Machine, find_machine_text, names_file};
 use chakram_jobs::{
     self as job, FrameworkDurationsAndPlanOptions, MachineValueChange, SoftwareStackError,
     ValueChangedInMachineFile, edits_from_preset, machine_edits_between,
@@ -56,7 +56,7 @@ fn describe_machine_key_change(set: &MachineValueChange, text: &str) -> EditWith
 
 impl MachineWithSourceAndEdits {
     /// Also applies the kernel times of `stack` to `unfilled` and `unchanged`, the machines for comparisons.
-    pub fn apply_kernel_times_of_stack(
+    pub fn apply_stack_times_to_compared_machines(
         &mut self,
         stack: &FrameworkDurationsAndPlanOptions,
     ) -> Result<(), SoftwareStackError> {
@@ -64,7 +64,7 @@ impl MachineWithSourceAndEdits {
             .into_iter()
             .flatten()
         {
-            *other = stack.apply_stack_durations(other)?.0;
+            *other = stack.apply_durations_to_machine(other)?.0;
         }
         Ok(())
     }
@@ -83,7 +83,7 @@ impl MachineWithSourceAndEdits {
             ..options.clone()
         };
         let prepared = CompiledReplay::new(workload, machine, &options)?;
-        prepared.find_makespan()
+        prepared.find_makespan_folding_large_jobs()
     }
 }
 
@@ -97,7 +97,9 @@ impl MachineWithSourceAndEdits {
         rows: &[EditWithEffectCounts],
         options: &ReplayOptions,
     ) -> Result<Option<JobAndMachineEditReport>, ReplayError> {
-        let is_changed = !self.changes.is_empty() || options.has_changes() || !rows.is_empty();
+        let is_changed = !self.changes.is_empty()
+            || options.changes_durations_or_has_failures()
+            || !rows.is_empty();
         let unedited = is_changed.then(|| self.unchanged_makespan(original, options));
         Ok(unedited
             .transpose()?
@@ -147,7 +149,9 @@ impl ReplayAndReportArgs {
                     edits,
                     machine,
                     unfilled: None,
-                    unchanged: Some(settings.fill_rack_npus(Machine::parse(&text, &file)?)?),
+                    unchanged: Some(
+                        settings.fill_all_racks_if_requested(Machine::parse(&text, &file)?)?,
+                    ),
                     changes: values
                         .iter()
                         .map(|set| describe_machine_key_change(set, &text))
@@ -160,7 +164,7 @@ impl ReplayAndReportArgs {
         if !settings.fill_domains {
             return Ok(loaded);
         }
-        let filled = settings.fill_rack_npus(loaded.machine.clone())?;
+        let filled = settings.fill_all_racks_if_requested(loaded.machine.clone())?;
         loaded.unfilled = Some(std::mem::replace(&mut loaded.machine, filled));
         for edit in &mut loaded.edits {
             edit.without = edit.without.take().map(Machine::with_all_npus_used);
@@ -197,7 +201,7 @@ fn read_machine(name: &str) -> Result<MachineFileText, Box<dyn Error>> {
                 is_named: false,
             },
             None => {
-                let source = find_source(name)?;
+                let source = find_machine_text(name)?;
                 MachineFileText {
                     text: source.text.into_owned(),
                     file: source.file,

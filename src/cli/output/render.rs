@@ -20,7 +20,7 @@ impl ReplayAndReportArgs {
         match self
             .timing
             .parsed_settings()
-            .replay_options_without_files()
+            .options_without_files_and_efficiency()
             .comm
         {
             CommTiming::Model => kernels,
@@ -72,7 +72,7 @@ impl ReplayAndReportArgs {
                     report,
                 );
             }
-            ReportFormatArg::Csv => report::report_csv::render_report(
+            ReportFormatArg::Csv => report::report_csv::render_report_table(
                 report,
                 self.requested_table().unwrap_or_default(),
             ),
@@ -132,7 +132,7 @@ impl ReplayAndReportArgs {
                 report::compare::text(
                     comparison,
                     &basis,
-                    &self.equal_time_notes(comparison),
+                    &self.notes_on_options_equalizing_times(comparison),
                     style,
                 )
             }
@@ -158,7 +158,7 @@ impl ReplayAndReportArgs {
         if self
             .timing
             .parsed_settings()
-            .replay_options_without_files()
+            .options_without_files_and_efficiency()
             .comm
             == CommTiming::Model
         {
@@ -170,11 +170,15 @@ impl ReplayAndReportArgs {
     /// Renders the HTML page of a comparison.
     pub fn render_comparison_page(&self, comparison: &MachineComparison<'_>) -> String {
         let basis = self.describe_common_basis(comparison);
-        report::compare::html(comparison, &basis, &self.equal_time_notes(comparison))
+        report::compare::html(
+            comparison,
+            &basis,
+            &self.notes_on_options_equalizing_times(comparison),
+        )
     }
 
     /// Returns a note for each option that makes certain times the same on all machines.
-    fn equal_time_notes(&self, comparison: &MachineComparison<'_>) -> Vec<String> {
+    fn notes_on_options_equalizing_times(&self, comparison: &MachineComparison<'_>) -> Vec<String> {
         let mut notes = Vec::new();
         let Some((column, report)) = comparison.reference_machine() else {
             return notes;
@@ -207,7 +211,7 @@ impl ReplayAndReportArgs {
         if self
             .timing
             .parsed_settings()
-            .replay_options_without_files()
+            .options_without_files_and_efficiency()
             .comm
             != CommTiming::Model
         {
@@ -215,7 +219,7 @@ impl ReplayAndReportArgs {
                 "communication lasts as {} on all machines; --comm model asks the network of each",
                 self.timing
                     .parsed_settings()
-                    .replay_options_without_files()
+                    .options_without_files_and_efficiency()
                     .comm
             ));
         }
@@ -225,7 +229,7 @@ impl ReplayAndReportArgs {
     fn options_json(&self, absent: MissingRankPolicy) -> Map<String, Value> {
         let mut options = Map::new();
         let settings = self.timing.parsed_settings();
-        let replay = settings.replay_options_without_files();
+        let replay = settings.options_without_files_and_efficiency();
         self.timing.add_duration_sources_to_json(&mut options);
         let comm = replay.comm.to_string();
         options.insert("comm".to_owned(), comm.into());
@@ -263,7 +267,7 @@ impl ReplayAndReportArgs {
             let custom = settings
                 .custom
                 .iter()
-                .map(custom_algorithm::custom_files_to_json);
+                .map(custom_algorithm::custom_algorithm_kind_and_prefix_to_json);
             options.insert("custom".to_owned(), custom.collect());
         }
         if let Some(map) = &replay.map {

@@ -2,7 +2,7 @@
 //! be without that setting.
 
 use super::{MachineWithSourceAndEdits, ReplayAndReportArgs};
-use crate::given::settings_without;
+use crate::given::parse_settings_without_option;
 use chakram_base::setting::SettingKey;
 use chakram_engine::ReplayOptions;
 use chakram_jobs::{
@@ -24,7 +24,7 @@ impl ReplayAndReportArgs {
             .iter()
             .filter_map(|(key, words)| {
                 let setting = |without| GivenSetting {
-                    key: key.display_key().to_string(),
+                    key: key.display_key_in_files().to_string(),
                     value: words.join(" "),
                     option: Some(*key),
                     without,
@@ -46,7 +46,7 @@ impl ReplayAndReportArgs {
                         None
                     }
                     _ => Some(setting(Box::new(move || {
-                        self.run_without_option(*key, loaded, options)
+                        self.build_run_inputs_without_option(*key, loaded, options)
                     }))),
                 }
             });
@@ -58,16 +58,18 @@ impl ReplayAndReportArgs {
     }
 
     /// Returns the run without the option `key`, or `None` if there can be no such run.
-    fn run_without_option(
+    fn build_run_inputs_without_option(
         &self,
         key: SettingKey,
         loaded: &MachineWithSourceAndEdits,
         options: &ReplayOptions,
     ) -> Option<RunInputsWithoutSetting<'static>> {
-        let settings = settings_without(self.timing.given_options(), key)?;
+        let settings = parse_settings_without_option(self.timing.given_options(), key)?;
         let (now, other) = (
-            self.timing.parsed_settings().replay_options_without_files(),
-            settings.replay_options_without_files(),
+            self.timing
+                .parsed_settings()
+                .options_without_files_and_efficiency(),
+            settings.options_without_files_and_efficiency(),
         );
         let is_default = match key {
             // Without its bandwidth or its latency, the machine would be incomplete.
@@ -92,7 +94,7 @@ impl ReplayAndReportArgs {
             custom,
             missing_ranks: options.missing_ranks,
             links: options.links,
-            ..settings.options_without_files().ok()?
+            ..settings.options_with_efficiency_without_files().ok()?
         };
         Some(RunInputsWithoutSetting {
             options: Some(options),

@@ -109,7 +109,7 @@ impl TimelineFileCreator {
         let Some(path) = args.file_path() else {
             return Ok(None);
         };
-        let path = &*to.path_beside("--timeline", path)?;
+        let path = &*to.path_of_additional_output("--timeline", path)?;
         let selection = args.timeline_selection(prepared)?;
         let sink = TimelineOutputFile::create_sink(path, to.other_outputs())?;
         let format = timeline_format_of_path(path);

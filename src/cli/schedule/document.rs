@@ -123,7 +123,7 @@ impl SummedStepCosts {
             self.total_ps.to_string(),
             self.between_chips_bytes.to_string(),
             self.memory_bytes.to_string(),
-            format_optional_cell(self.energy_pj),
+            cell_text_or_empty(self.energy_pj),
         ]
     }
 }
@@ -164,7 +164,7 @@ impl<'r> TopologyScheduleEntry<'r> {
             step,
             times: SummedStepCosts::sum_steps(std::slice::from_ref(cost)),
             cycles: cost.cycles,
-            sub_layers: sub_layers(row, step).collect(),
+            sub_layers: sub_layer_placements_of_step(row, step).collect(),
         });
         Self {
             name: &row.name,
@@ -184,12 +184,14 @@ impl<'r> TopologyScheduleEntry<'r> {
     }
 }
 
-fn sub_layers(
+fn sub_layer_placements_of_step(
     row: &TopologyScheduleResult,
     step: usize,
 ) -> impl Iterator<Item = SubLayerPlacementEntry<'_>> {
     (0..row.chip_count()).flat_map(move |chip| {
-        let all = row.schedule.layers_of_chip(chip, row.accelerators, step);
+        let all = row
+            .schedule
+            .sub_layers_of_chip_at_step(chip, row.accelerators, step);
         all.map(move |(accelerator, task)| SubLayerPlacementEntry {
             chip,
             accelerator,
@@ -214,7 +216,7 @@ pub fn render_json(
     VersionedDocument::new("chakram.schedule.1", document).to_json_text()
 }
 
-fn format_optional_cell(cell: Option<impl Display>) -> String {
+fn cell_text_or_empty(cell: Option<impl Display>) -> String {
     cell.map_or_else(String::new, |cell| cell.to_string())
 }
 
@@ -228,11 +230,11 @@ pub fn csv_topologies(rows: &[TopologyScheduleResult]) -> String {
             row.chip_count().to_string(),
             row.accelerators.to_string(),
             row.work.parts.to_string(),
-            format_optional_cell(row.mean_distance()),
+            cell_text_or_empty(row.mean_distance()),
             row.totals.steps.len().to_string(),
         ];
         let times = SummedStepCosts::sum_steps(&row.totals.steps);
-        csv.add_cells(front.into_iter().chain(times.table_cells()));
+        csv.add_row_of_cells(front.into_iter().chain(times.table_cells()));
     }
     csv.into_text()
 }
@@ -244,7 +246,7 @@ pub fn csv_steps(rows: &[TopologyScheduleResult]) -> String {
         for (step, cost) in row.totals.steps.iter().enumerate() {
             let front = [row.name.clone(), step.to_string(), cost.cycles.to_string()];
             let times = SummedStepCosts::sum_steps(std::slice::from_ref(cost));
-            csv.add_cells(front.into_iter().chain(times.table_cells()));
+            csv.add_row_of_cells(front.into_iter().chain(times.table_cells()));
         }
     }
     csv.into_text()
@@ -267,10 +269,10 @@ pub fn csv_log(rows: &[TopologyScheduleResult]) -> String {
                 &entry.chip,
                 &entry.data,
                 &entry.number,
-                &format_optional_cell(entry.piece),
+                &cell_text_or_empty(entry.piece),
                 &entry.bytes,
                 &entry.place,
-                &format_optional_cell(entry.from_chip),
+                &cell_text_or_empty(entry.from_chip),
                 &entry.duration_ps,
             ]);
         }

@@ -13,16 +13,16 @@ use std::error::Error;
 use std::io::Write;
 
 /// Formats an energy in joules as uJ; `-` if it is unknown.
-fn format_energy(joules: Option<f64>) -> String {
+fn format_joules_as_microjoules(joules: Option<f64>) -> String {
     joules.map_or("-".to_owned(), |joules| format!("{:.3} uJ", joules * 1e6))
 }
 
 /// Formats a time in seconds as us.
-fn format_time(seconds: f64) -> String {
+fn format_seconds_as_microseconds(seconds: f64) -> String {
     format!("{:.3} us", seconds * 1e6)
 }
 
-pub fn write_row(
+pub fn write_topology_row(
     table: &TextTable<'_>,
     row: &TopologyScheduleResult,
     out: &mut dyn Write,
@@ -37,13 +37,13 @@ pub fn write_row(
         row.chip_count().to_string(),
         steps.len().to_string(),
         distance.map_or("-".to_owned(), |far| format!("{far:.3}")),
-        format_time(sum(|step| step.communication)),
-        format_time(sum(|step| step.processing)),
-        format_time(row.totals.total_seconds()),
-        format_energy(row.totals.total_joules()),
+        format_seconds_as_microseconds(sum(|step| step.communication)),
+        format_seconds_as_microseconds(sum(|step| step.processing)),
+        format_seconds_as_microseconds(row.totals.total_seconds()),
+        format_joules_as_microjoules(row.totals.total_joules()),
     ];
     if row.has_host {
-        cells.insert(4, format_time(sum(|step| step.dispatch)));
+        cells.insert(4, format_seconds_as_microseconds(sum(|step| step.dispatch)));
     }
     let cells: Vec<&dyn std::fmt::Display> = cells.iter().map(|cell| cell as _).collect();
     terminal::print_table_row(table, &cells, out)?;
@@ -76,7 +76,7 @@ impl MatrixCutsAndTotalMovedBytes {
                 partition,
                 ..sizes.to_language_model(sizes.tensor)
             };
-            Ok(model.partition_products()?)
+            Ok(model.choose_product_cuts_and_count_moved_words()?)
         };
         let best = by(MatrixProductPartitionRule::Hierarchical)?;
         // Merge equal cuts into one entry, because most layers are cut alike.
@@ -163,12 +163,12 @@ pub fn print_steps(
         });
         let cells: [&dyn std::fmt::Display; 8] = [
             &number,
-            &format_time(step.communication),
-            &format_time(step.processing),
+            &format_seconds_as_microseconds(step.communication),
+            &format_seconds_as_microseconds(step.processing),
             &step.cycles,
             &format!("{} B", step.between_chips),
             &format!("{} B", step.memory),
-            &format_energy(step.joules),
+            &format_joules_as_microjoules(step.joules),
             &watts,
         ];
         terminal::print_table_row(&table, &cells, out)?;

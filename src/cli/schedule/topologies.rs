@@ -3,7 +3,8 @@
 
 use super::args::SubLayerChipScheduleArgs;
 use super::work::{
-    LayerCostCache, SubLayerCostsAndGivenSchedule, TopologyScheduleResult, schedule_on_topology,
+    LayerCostCache, SubLayerCostsAndGivenSchedule, TopologyScheduleResult,
+    schedule_doubling_parts_until_fit,
 };
 use chakram_base::config;
 use chakram_base::random::split_mix;
@@ -31,8 +32,13 @@ pub fn schedule_topologies(
                 for width in widths {
                     let graph =
                         ChipGraph::parse_named_shape(&format!("torus:{}x{width}", chips / width))?;
-                    let row =
-                        schedule_on_topology(args, work, Some(graph), chips as usize, prices)?;
+                    let row = schedule_doubling_parts_until_fit(
+                        args,
+                        work,
+                        Some(graph),
+                        chips as usize,
+                        prices,
+                    )?;
                     if best
                         .as_ref()
                         .is_none_or(|best| row.totals.total_seconds() < best.totals.total_seconds())
@@ -50,21 +56,24 @@ pub fn schedule_topologies(
                 let random = &mut || split_mix(&mut state);
                 let chips = 2 + ((u128::from(random()) * u128::from(args.below - 2)) >> 64) as u32;
                 let graph = ChipGraph::create_random(chips, random);
-                let row =
-                    match schedule_on_topology(args, work, Some(graph), chips as usize, prices) {
-                        // The table has no link rate for so many links, so assume that such chips do not exist, and
-                        // skip this topology.
-                        Err(error)
-                            if error
-                                .downcast_ref::<ScheduleRunError>()
-                                .is_some_and(|error| {
-                                    matches!(error, ScheduleRunError::NoRate(_))
-                                }) =>
-                        {
-                            continue;
-                        }
-                        other => other?,
-                    };
+                let row = match schedule_doubling_parts_until_fit(
+                    args,
+                    work,
+                    Some(graph),
+                    chips as usize,
+                    prices,
+                ) {
+                    // The table has no link rate for so many links, so assume that such chips do not exist, and
+                    // skip this topology.
+                    Err(error)
+                        if error
+                            .downcast_ref::<ScheduleRunError>()
+                            .is_some_and(|error| matches!(error, ScheduleRunError::NoRate(_))) =>
+                    {
+                        continue;
+                    }
+                    other => other?,
+                };
                 if best.is_none_or(|best| row.totals.total_seconds() < best) {
                     best = Some(row.totals.total_seconds());
                     let row = TopologyScheduleResult {
@@ -76,8 +85,8 @@ pub fn schedule_topologies(
                 }
             }
         } else {
-            let (graph, chips) = parse_topology(name)?;
-            let row = schedule_on_topology(args, work, graph, chips, prices)?;
+            let (graph, chips) = load_topology_and_chip_count(name)?;
+            let row = schedule_doubling_parts_until_fit(args, work, graph, chips, prices)?;
             shown(&row)?;
             rows.push(row);
         }
@@ -98,7 +107,7 @@ fn parse_number_after_word(name: &str, word: &str, most: u32) -> Result<Option<u
 }
 
 /// Returns the graph called `name`, and the number of its chips.
-fn parse_topology(name: &str) -> Result<(Option<ChipGraph>, usize), Box<dyn Error>> {
+fn load_topology_and_chip_count(name: &str) -> Result<(Option<ChipGraph>, usize), Box<dyn Error>> {
     if let Some(chips) = parse_number_after_word(name, "interfaces:", 4096)? {
         return Ok((None, chips as usize));
     }

@@ -124,7 +124,7 @@ pub fn load_work_to_schedule(
 
 /// Schedules the work on a topology. If a sub-layer does not fit into a chip's memory, doubles the number of parts per
 /// matrix product and schedules again.
-pub fn schedule_on_topology(
+pub fn schedule_doubling_parts_until_fit(
     args: &SubLayerChipScheduleArgs,
     work: &Rc<SubLayerCostsAndGivenSchedule>,
     links: Option<ChipGraph>,

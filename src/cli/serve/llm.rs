@@ -154,7 +154,7 @@ impl LlmObserver for RequestRowWriter<'_> {
         let class = self.classes[request.class as usize];
         let line = match self.is_json {
             true => rows::format_request_json(request, class),
-            false => rows::render_request_csv(request, class),
+            false => rows::render_request_csv_line(request, class),
         };
         self.out.write_all(line.as_bytes())
     }
@@ -443,7 +443,7 @@ pub fn run(
         .first()
         .map(|name| Machine::load_by_name(name))
         .transpose()?;
-    let (outputs, page) = args.claim_html_page()?;
+    let (outputs, page) = args.claim_outputs_and_html_page()?;
     let mut to =
         ReportDestinationAndOutputs::create_at_path(out, file.unwrap_or(Path::new("-")), outputs)?;
     let style = to.text_style();
@@ -511,8 +511,8 @@ pub fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the result of `--plan` or `--find-capacity`, and whether it is an answer. A plan without an answer still shows
-/// what was tried.
+/// Returns the result of `--plan` or `--find-capacity`, and whether it is an answer. A plan without an answer still
+/// shows what was tried.
 fn plan_or_find_capacity(
     args: &ServeArgs,
     scenario: &LlmScenario,

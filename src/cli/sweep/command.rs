@@ -1,6 +1,6 @@
 //! Builds the command that replays one point of a study.
 
-use crate::flags::{flag_of, flag_of_key};
+use crate::flags::{flag_of_key, flag_of_setting};
 use crate::terminal::quote_shell_word;
 use chakram_jobs::ReplayOptionValueKind;
 use chakram_studies::sweep::{ModelOrTracesArgument, PointCommand, Settings, Study};
@@ -25,7 +25,7 @@ pub(super) fn equivalent_command(study: &Study, point: &Settings, explain: &str)
         words.map(|(key, value)| format!("{} {}", flag_of_key(&key), quote_shell_word(&value)));
     let mut words: Vec<_> = words.collect();
     for (option, values) in options {
-        let flag = flag_of(option.key);
+        let flag = flag_of_setting(option.key);
         match option.syntax {
             ReplayOptionValueKind::Switch if values == ["true"] => words.push(flag),
             ReplayOptionValueKind::Switch => {}

@@ -54,23 +54,27 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             let at = ChunkAtMember { run: id, cell };
             for stage in 0..stages {
                 let run = &mut self.runs[id];
-                let schedule = self.schedules.get(run.schedule_index_at(position));
+                let schedule = self
+                    .schedules
+                    .get(run.schedule_index_of_member_at(position));
                 let of = schedule.stage_of_chunk(chunk, StageIndex(stage as u16));
-                let queue_slot = self.backend.queue_slot(npu, of.expect("it is one of them"));
+                let queue_slot = self
+                    .backend
+                    .assign_queue_slot_to_chunk_pass(npu, of.expect("it is one of them"));
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.queue_slots[cell.index() * stages + stage] = queue_slot;
             }
             if self.mixed_directions {
                 self.renumber_deferred_messages(at);
             }
-            let queue = self.enter_stage(npu, at, StageIndex(0));
+            let queue = self.move_to_stage_and_find_admission(npu, at, StageIndex(0));
             self.admit_waiting(fabric, effects, now, npu, at, queue);
         }
     }
 
     /// Moves a chunk to a stage, and returns the queue or phase that must admit the chunk first.
     #[inline]
-    pub(super) fn enter_stage(
+    pub(super) fn move_to_stage_and_find_admission(
         &mut self,
         npu: Npu,
         at: ChunkAtMember,
@@ -102,7 +106,9 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         queue_slot: u16,
     ) -> StageAdmissionCondition {
         let run = &self.runs[id];
-        let schedule = self.schedules.get(run.schedule_index_at(position));
+        let schedule = self
+            .schedules
+            .get(run.schedule_index_of_member_at(position));
         let of = schedule
             .stage_of_chunk(chunk, stage)
             .expect("it is one of them");
@@ -179,7 +185,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
 
     /// Removes a chunk from a queue, which then admits other chunks.
     #[inline]
-    pub fn leave_stage_queue<N: NetworkBackend>(
+    pub fn leave_stage_queue_and_admit_others<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -226,7 +232,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         match passed {
             StageAdmissionCondition::Nothing => {}
             StageAdmissionCondition::Queue(queue) => {
-                self.leave_stage_queue(fabric, effects, now, npu, queue);
+                self.leave_stage_queue_and_admit_others(fabric, effects, now, npu, queue);
             }
             StageAdmissionCondition::Ordered(phase) => {
                 let run = &mut self.runs[at.run];

@@ -39,7 +39,7 @@ impl AnalyticalAnswerCounts {
     }
 
     /// Writes the counts of answers to `outcome`.
-    pub fn add_counts_to(&self, outcome: &mut CompletedReplayTotals) {
+    pub fn write_answer_counts_to_outcome(&self, outcome: &mut CompletedReplayTotals) {
         outcome.closed = self.closed;
         outcome.stepwise = self.stepwise;
         outcome.unfolded = self.unfolded;

@@ -64,7 +64,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         self.open_strand(fabric, effects, now, at, place);
         if !self
             .backend
-            .is_bidirectional(self.schedules.stage_at(stage))
+            .is_split_into_two_strands(self.schedules.stage_at(stage))
         {
             return;
         }
@@ -96,20 +96,20 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         at: ChunkAtMember,
         place: ParticipantChunkStageAndPosition,
     ) {
-        self.start_endpoint_processing(effects, now, at, place);
+        self.start_processing_before_first_send(effects, now, at, place);
         let shared = self.shared_stage_number(at);
         let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("it has begun");
         // Messages that arrived before their receiver entered the stage were only counted, and are delivered now.
         let waiting = &mut progress.waiting[at.cell.index() * run.length + shared.index()];
         let waiting = std::mem::take(waiting);
-        self.post_receives(fabric, effects, now, at, waiting);
+        self.post_receives_and_deliver_early_messages(fabric, effects, now, at, waiting);
     }
 
     /// Posts the receives that a member now expects, and delivers the first `there` messages to them, which have
     /// already arrived.
     #[inline]
-    pub(super) fn post_receives<N: NetworkBackend>(
+    pub(super) fn post_receives_and_deliver_early_messages<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -118,7 +118,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         there: u32,
     ) {
         if fabric.needs_message_requests() {
-            self.request_messages(fabric, effects, now, at);
+            self.request_expected_messages_from_senders(fabric, effects, now, at);
         }
         for _ in 0..there {
             if M::Order::AT_ONCE {
@@ -230,7 +230,9 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             let progress = e.runs[at.run].progress.as_ref();
             progress.expect("it has begun").cells[at.cell.index()]
         };
-        let paced = self.backend.is_paced(self.schedules.stage_at(stage));
+        let paced = self
+            .backend
+            .sends_one_message_at_a_time(self.schedules.stage_at(stage));
         let mut progress = state(self);
         let mut next = self.step_at(stage, queue_slot, line, progress.taken);
         while let Some(step) = next {
@@ -246,11 +248,11 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         }
         let of = self.schedules.stage_at(stage);
         let all = self.backend.receive_count(of, queue_slot, line)
-            + self.backend.initial_credits(of, queue_slot, line);
+            + self.backend.initial_credits_of_member(of, queue_slot, line);
         if next.is_some() || progress.leaving || progress.credits < all {
             return;
         }
-        if self.backend.is_bidirectional(of) {
+        if self.backend.is_split_into_two_strands(of) {
             self.end_strand(fabric, effects, now, at);
         } else {
             self.end_stage(fabric, effects, now, at);
@@ -307,7 +309,10 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         let group = self.groups[run.group].plan;
         run.messages += 1;
         let position = run.position_of_cell(at.cell);
-        let (chunk, schedule) = (run.chunk_of_cell(at.cell), run.schedule_index_at(position));
+        let (chunk, schedule) = (
+            run.chunk_of_cell(at.cell),
+            run.schedule_index_of_member_at(position),
+        );
         let strand = run.strand_of_cell(at.cell);
         let of_all = chunk * run.strands + strand;
         let progress = run.progress.as_mut().expect("it has begun");
@@ -328,9 +333,9 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             0 => step.to,
             _ => phase.size - 1 - step.to,
         };
-        let to = phase.move_position(position, to);
-        let receiver = at.cell.move_to_position(position, to);
-        let op = fabric.allocate_op(InFlightMessageContext::Step {
+        let to = phase.position_with_index_in_line(position, to);
+        let receiver = at.cell.same_chunk_at_other_position(position, to);
+        let op = fabric.allocate_message_op(InFlightMessageContext::Step {
             run: at.run,
             from: at.cell,
             to: receiver,
@@ -364,7 +369,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             path: self.backend.uniform_path(assignment, &group.paths[index]),
             amount: step.amount,
             tell_injected: state.leaving,
-            sole_sender: !self.backend.is_paced(assignment),
+            sole_sender: !self.backend.sends_one_message_at_a_time(assignment),
             order: u32::from(number.0.min(LAST_ORDER)) << POSITION_BITS | position.0,
             // With a sub-grid and ideal switching, closed forms assume that ports serve messages in order of arrival,
             // so all messages get the same priority.
@@ -397,12 +402,12 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             // Group 0 is reserved for messages between ranks, so these sort before messages of the NPU's collectives.
             fabric.submit_message::<M::Order>(now, key, message, effects);
         } else {
-            fabric.pass_to_network(now, &message, effects);
+            fabric.pass_message_to_network(now, &message, effects);
         }
         let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("it has begun");
         let there = progress.take_deferred_count(at.cell, shared, taken + 1, false);
-        self.post_receives(fabric, effects, now, at, there);
+        self.post_receives_and_deliver_early_messages(fabric, effects, now, at, there);
     }
 
     /// Ends a chunk's stage at a member. The chunk then begins its next stage, or is complete.
@@ -428,7 +433,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         if number.index() + 1 < length {
             // The chunk must join the next stage's queue before it releases its current place, because both stages may
             // use the same queue.
-            let next = self.enter_stage(npu, at, StageIndex(number.0 + 1));
+            let next = self.move_to_stage_and_find_admission(npu, at, StageIndex(number.0 + 1));
             self.release_place(fabric, effects, now, npu, at, passed);
             self.admit_waiting(fabric, effects, now, npu, at, next);
             return;
@@ -445,7 +450,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
                 if M::Order::AT_ONCE {
                     effects.push_follow_up(LoopFollowUpWork::Leave(npu, queue));
                 } else {
-                    self.leave_stage_queue(fabric, effects, now, npu, queue);
+                    self.leave_stage_queue_and_admit_others(fabric, effects, now, npu, queue);
                 }
             }
         } else {
@@ -467,8 +472,8 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         let group = running.plan;
         let member = group.extent.member_at[position.index()];
         let node = run.arrivals.nodes[member.index()];
-        let instance = running.instance_of_rank(group.members[member.index()]);
-        let has_ended = run.answer.has_notified_member(position);
+        let instance = running.program_instance_index_of_rank(group.members[member.index()]);
+        let has_ended = run.answer.was_member_notified_of_end(position);
         let rehearsed_ends = self.rehearsed_ends.as_mut();
         let rehearsed = rehearsed_ends
             .map(|ends| ends.push((now, position)))
@@ -484,7 +489,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
                 fabric.close_ports(ports);
             }
             if !rehearsed {
-                self.record_ended_collective(effects, now, id, true);
+                self.report_ended_collective_and_free_state(effects, now, id, true);
             }
         }
         if let Some(instance) = instance.filter(|_| !rehearsed && !has_ended) {

@@ -29,7 +29,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     /// Converts the step number of a message or request to the numbering of the receiver `to` (a chunk at a member).
     /// Returns `None` if the receiver never receives from the sender. Also returns `None` if the receiver is not
     /// enrolled yet; the caller then stores the message.
-    pub(super) fn renumber_or_defer_message(
+    pub(super) fn renumber_step_or_defer_message(
         &mut self,
         id: RunIndex,
         to: CellIndex,
@@ -41,11 +41,11 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             progress.unsorted.entry(to).or_default().push(message);
             return None;
         }
-        self.convert_to_receiver_number(id, to, message)
+        self.convert_to_receiver_step_number(id, to, message)
     }
 
     /// Converts a message's step number to the receiver's numbering. Sender and receiver must be enrolled.
-    fn convert_to_receiver_number(
+    fn convert_to_receiver_step_number(
         &mut self,
         id: RunIndex,
         to: CellIndex,
@@ -64,21 +64,24 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             |cell: CellIndex| progress.queue_slots[cell.index() * run.length + own(cell).index()];
         let backend = &*self.backend;
         // Members with the same direction and tree use the same numbering.
-        if backend.slot_class(queue_slot(from)) == backend.slot_class(queue_slot(to)) {
+        if backend.direction_or_tree_of_slot(queue_slot(from))
+            == backend.direction_or_tree_of_slot(queue_slot(to))
+        {
             return Some(number);
         }
         let group = self.groups[run.group].plan;
         let schedule = self
             .schedules
-            .get(run.schedule_index_at(run.position_of_cell(to)));
-        let of = *schedule.stage_of_chunk(run.chunk_of_cell_or_first(schedule, to), own(to))?;
+            .get(run.schedule_index_of_member_at(run.position_of_cell(to)));
+        let of = *schedule
+            .stage_of_chunk(run.chunk_of_cell_or_zero_if_uniform(schedule, to), own(to))?;
         let ends = (run.position_of_cell(from), run.position_of_cell(to));
         let line = backend.line_position(&group.extent, &of, ends.1, run.root)?;
-        let index = group.extent.phases[backend.phase_index(&of)].index(ends.0);
+        let index = group.extent.phases[backend.phase_index(&of)].member_index_in_dimension(ends.0);
         let found = if is_request {
-            backend.requested_step(&of, queue_slot(to), line, index, number)
+            backend.translate_requested_step_to_sender(&of, queue_slot(to), line, index, number)
         } else {
-            backend.steps_before_receive(&of, queue_slot(to), line, index, number)
+            backend.steps_before_posting_receive(&of, queue_slot(to), line, index, number)
         };
         if found.is_none() {
             let progress = self.runs[id].progress.as_mut()?;
@@ -103,9 +106,9 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         let class = |cell: CellIndex, position: Position, shared: SharedStage| {
             let own = self.own_stage_index(run, position, shared).index();
             let slots = &progress.queue_slots[cell.index() * length..];
-            self.backend.slot_class(slots[own])
+            self.backend.direction_or_tree_of_slot(slots[own])
         };
-        let other = at.cell.move_to_position(position, first);
+        let other = at.cell.same_chunk_at_other_position(position, first);
         let mut stages = (0..length as u16).map(SharedStage);
         let mixed = stages.any(|s| class(at.cell, position, s) != class(other, first, s));
         let Some(progress) = self.runs[at.run].progress.as_mut() else {
@@ -114,7 +117,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         progress.mixed |= mixed;
         for early in progress.unsorted.remove(&at.cell).unwrap_or_default() {
             let stage = early.stage;
-            let Some(number) = self.convert_to_receiver_number(at.run, at.cell, early) else {
+            let Some(number) = self.convert_to_receiver_step_number(at.run, at.cell, early) else {
                 continue;
             };
             let progress = self.runs[at.run].progress.as_mut();

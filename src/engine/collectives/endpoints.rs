@@ -20,14 +20,14 @@ use chakram_hardware::network::NetworkBackend;
 struct NpuBusEventScheduler<'a>(&'a mut Agenda, Npu);
 
 impl BusEventScheduler for NpuBusEventScheduler<'_> {
-    fn schedule_event(&mut self, at: Time, event: u32) {
+    fn schedule_bus_event(&mut self, at: Time, event: u32) {
         let event = PackedEvent::new(EventClass::Bus, self.1.0, event);
         self.0.add_delay_end(self.1, at, event, 0);
     }
 }
 
 /// Creates the token of a bus transfer. The token encodes `event`, the event that follows once the transfer completes.
-fn completion_token(event: PackedEvent, detail: u32) -> TransferCompletionToken {
+fn create_bus_transfer_token(event: PackedEvent, detail: u32) -> TransferCompletionToken {
     let word = event.packed_content();
     TransferCompletionToken { word, detail }
 }
@@ -36,7 +36,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     /// Starts the endpoint's processing that precedes a member's first send in the stage. When it ends, the member
     /// earns its first credits.
     #[inline]
-    pub(super) fn start_endpoint_processing(
+    pub(super) fn start_processing_before_first_send(
         &mut self,
         effects: &mut Effects,
         now: Time,
@@ -48,12 +48,12 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         }: ParticipantChunkStageAndPosition,
     ) {
         let of = self.schedules.stage_at(stage);
-        let credits = self.backend.initial_credits(of, queue_slot, line);
+        let credits = self.backend.initial_credits_of_member(of, queue_slot, line);
         let run = &mut self.runs[at.run];
         let group = self.groups[run.group].plan;
         let npu = group.extent.npus[run.position_of_cell(at.cell).index()];
         let event = PackedEvent::of_chunk_at_member(EventClass::Opened, at);
-        match self.backend.endpoint_cost(of) {
+        match self.backend.endpoint_processing_per_message(of) {
             EndpointMessageProcessing::Instant => {
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.cells[at.cell.index()].credits = credits;
@@ -66,7 +66,10 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             EndpointMessageProcessing::Delay(_) => {}
             EndpointMessageProcessing::Bus => {
                 for _ in 0..credits {
-                    let (passing, token) = (BusTransferTrigger::Start, completion_token(event, 1));
+                    let (passing, token) = (
+                        BusTransferTrigger::Start,
+                        create_bus_transfer_token(event, 1),
+                    );
                     let of = self.schedules.stage_at(stage);
                     let load = self
                         .backend
@@ -104,11 +107,14 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         let number = state.stage;
         let schedule = self
             .schedules
-            .get(run.schedule_index_at(run.position_of_cell(at.cell)));
-        let stage = schedule.stage_of_chunk(run.chunk_of_cell_or_first(schedule, at.cell), number);
+            .get(run.schedule_index_of_member_at(run.position_of_cell(at.cell)));
+        let stage = schedule.stage_of_chunk(
+            run.chunk_of_cell_or_zero_if_uniform(schedule, at.cell),
+            number,
+        );
         let endpoint = self
             .backend
-            .endpoint_cost(stage.expect("it listens in a stage"));
+            .endpoint_processing_per_message(stage.expect("it listens in a stage"));
         if endpoint == EndpointMessageProcessing::Instant {
             let progress = run.progress.as_mut().expect("its messages are in flight");
             progress.cells[at.cell.index()].credits += 1;
@@ -131,7 +137,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
                 queue_slot,
                 line,
                 passing,
-                completion_token(event, r),
+                create_bus_transfer_token(event, r),
             );
             self.submit_bus_transfer(effects, now, npu, load);
         }
@@ -158,8 +164,8 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     }
 
     /// Notifies the backend that an NPU is idle although some of its nodes are ready.
-    pub fn notify_npu_idle(&mut self, npu: Npu) {
-        self.backend.on_idle(npu);
+    pub fn notify_backend_that_npu_is_idle(&mut self, npu: Npu) {
+        self.backend.on_node_never_started_in_astra_sim(npu);
     }
 
     /// Handles the end of the endpoint's work on the `r`-th message, counted from 1.
@@ -180,7 +186,10 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         } = place.expect("its messages are dealt with in their stage");
         let line = line.expect("whoever receives has a line");
         let of = self.schedules.stage_at(stage);
-        match self.backend.time_reduction(of, queue_slot, line, r - 1) {
+        match self
+            .backend
+            .reduction_time_of_received_message(of, queue_slot, line, r - 1)
+        {
             None => {
                 let run = &mut self.runs[at.run];
                 let progress = run.progress.as_mut().expect("it has begun");
@@ -204,7 +213,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
 
     /// Adds credits that a member has earned.
     #[inline]
-    pub(super) fn grant_credits<N: NetworkBackend>(
+    pub(super) fn add_earned_credits_and_advance_chunk<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,

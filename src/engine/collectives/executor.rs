@@ -72,11 +72,15 @@ impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
     ) {
         let at = event.chunk_at_member();
         match event.event_class() {
-            EventClass::Opened => self.grant_credits(fabric, effects, now, at, detail),
+            EventClass::Opened => {
+                self.add_earned_credits_and_advance_chunk(fabric, effects, now, at, detail)
+            }
             EventClass::EndpointDone => {
                 self.on_endpoint_done(fabric, effects, now, at, detail);
             }
-            EventClass::Reduced => self.grant_credits(fabric, effects, now, at, 1),
+            EventClass::Reduced => {
+                self.add_earned_credits_and_advance_chunk(fabric, effects, now, at, 1)
+            }
             EventClass::Found => self.on_message_received(effects, now, at),
             EventClass::ScriptMemberEvent => {
                 let cue = ScriptMemberEvent::OpCompleted { part: detail };
@@ -117,7 +121,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
                 number: step.number,
                 is_request: false,
             };
-            match self.renumber_or_defer_message(to.run, to.cell, message) {
+            match self.renumber_step_or_defer_message(to.run, to.cell, message) {
                 Some(own) => step.number = own,
                 None => return,
             }
@@ -197,14 +201,14 @@ impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
                     is_request: true,
                 };
                 let number = if self.mixed_directions {
-                    self.renumber_or_defer_message(run, to, request)
+                    self.renumber_step_or_defer_message(run, to, request)
                 } else {
                     Some(step)
                 };
                 if let Some(number) = number {
                     let to = ChunkAtMember { run, cell: to };
                     let step = CollectiveStageStep { stage, number };
-                    self.on_request(fabric, effects, now, to, step);
+                    self.release_or_store_requested_message(fabric, effects, now, to, step);
                 }
             }
             _ => {}
@@ -212,7 +216,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
     }
 
     /// Reports the end of a collective, and frees its state.
-    pub fn record_ended_collective(
+    pub fn report_ended_collective_and_free_state(
         &mut self,
         effects: &mut Effects,
         now: Time,
@@ -220,7 +224,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
         stepwise: bool,
     ) {
         let run = &self.runs[id];
-        let totals = run.sum_waiting_times(self.groups[run.group].plan);
+        let totals = run.sum_waiting_and_find_causing_rank(self.groups[run.group].plan);
         let transfer = now.since(run.arrivals.last);
         self.report_and_free_run(effects, now, id, stepwise, totals, transfer);
     }
@@ -238,7 +242,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
         let run = &self.runs[id];
         let running = &mut self.groups[run.group];
         let request = run.request.expect("a run carries something out");
-        effects.record_collective(CollectiveRecord {
+        effects.queue_collective_end_notification(CollectiveRecord {
             group: running.id,
             kind: request.kind,
             buffer: request.buffer,

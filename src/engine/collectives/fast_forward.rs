@@ -35,27 +35,30 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     ) -> bool {
         let mut number = 0;
         if N::SHARED {
-            if !self.for_each_port(fabric, id, |links, npu, d| links.is_idle(now, npu, d)) {
+            if !self.try_each_npu_and_dimension_of_run(fabric, id, |links, npu, d| {
+                links.are_npu_links_idle(now, npu, d)
+            }) {
                 return false;
             }
-            self.for_each_port(fabric, id, |links, npu, d| {
-                links.set_reservation(npu, d, Some(id.0));
+            self.try_each_npu_and_dimension_of_run(fabric, id, |links, npu, d| {
+                links.reserve_or_release_npu_links(npu, d, Some(id.0));
                 true
             });
             number = self.answers.count_revocable_answer();
         }
         let run = &mut self.chunks.runs[id];
-        (run.answer.number, run.answer.settlement) = (number, effects.progress.settlement_count());
+        (run.answer.number, run.answer.settlement) =
+            (number, effects.progress.settlements_at_latest_instant());
         run.answer.start = now;
         self.answers.closed += 1;
-        let event = PackedEvent::of_run(EventClass::Run, id, number);
+        let event = PackedEvent::of_collective_in_flight(EventClass::Run, id, number);
         effects.agenda.push(now + span, event);
         true
     }
 
     /// If the end event belongs to a collective's latest analytical answer, releases the reserved links and returns
     /// true.
-    pub(super) fn release_reservation<N: NetworkBackend>(
+    pub(super) fn release_links_if_answer_is_latest<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         id: RunIndex,
@@ -70,15 +73,15 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             self.answers.count_settled_answer();
             if let Some(rehearsal) = &run.answer.rehearsal {
                 let is_held = std::mem::take(&mut run.answer.is_held);
-                match fabric.rehearsed_links() {
+                match fabric.rehearsable_links_mut() {
                     Some(links) if is_held => links.release_uses(&rehearsal.links, id.0),
                     Some(links) => links.retract_uses(run.answer.start, &rehearsal.links, id.0),
                     None => {}
                 }
                 return true;
             }
-            self.for_each_port(fabric, id, |links, npu, d| {
-                links.set_reservation(npu, d, None);
+            self.try_each_npu_and_dimension_of_run(fabric, id, |links, npu, d| {
+                links.reserve_or_release_npu_links(npu, d, None);
                 true
             });
         }
@@ -87,7 +90,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
 
     /// Calls `what` for each NPU and dimension that a collective uses, and stops when `what` returns false. Returns
     /// true if every call returned true, and false if a call returned false or if links cannot be reserved.
-    fn for_each_port<N: NetworkBackend>(
+    fn try_each_npu_and_dimension_of_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         id: RunIndex,
@@ -116,7 +119,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             && let Some(leaving) = effects.sends.get(next)
         {
             let (from, to) = leaving.message.ends;
-            match fabric.lowest_reservation(now, (from.into(), to.into())) {
+            match fabric.lowest_run_reserving_route(now, (from.into(), to.into())) {
                 Some(run) => self.materialize_run(fabric, effects, now, RunIndex(run)),
                 None => next += 1,
             }
@@ -131,7 +134,9 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         now: Time,
     ) {
         for next in 0..effects.accesses.len() {
-            while let Some(run) = fabric.lowest_reservation(now, effects.accesses[next].ends) {
+            while let Some(run) =
+                fabric.lowest_run_reserving_route(now, effects.accesses[next].ends)
+            {
                 self.materialize_run(fabric, effects, now, RunIndex(run));
             }
         }
@@ -168,17 +173,17 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         } else {
             Vec::new()
         };
-        self.release_reservation(fabric, id, number);
+        self.release_links_if_answer_is_latest(fabric, id, number);
         let present = LoneRunMainLoopStopPoint {
             now,
-            done: effects.progress.settlement_count() > settled,
-            rounds: effects.progress.round_count(),
+            done: effects.progress.settlements_at_latest_instant() > settled,
+            rounds: effects.progress.rounds_since_last_settlement(),
             all: unsettled.is_empty(),
         };
         let mut own = Effects::default();
-        self.replay_alone(fabric, &mut own, id, waves, Some(present));
-        if let Some(links) = fabric.rehearsed_links() {
-            links.restore_traffic();
+        self.simulate_collective_until_present_or_end(fabric, &mut own, id, waves, Some(present));
+        if let Some(links) = fabric.rehearsable_links_mut() {
+            links.put_back_retracted_transfers();
         }
         effects.append_effects(own);
         self.chunks.runs[id].arrivals.arrived_now = unsettled;

@@ -31,27 +31,32 @@ pub struct RankGroupOfLaunch<'a> {
 impl RankGroupOfLaunch<'_> {
     /// Returns the instance of a rank, or `None` if the rank has no trace.
     #[inline]
-    pub fn instance_of_rank(&self, rank: Rank) -> Option<InstanceIndex> {
+    pub fn program_instance_index_of_rank(&self, rank: Rank) -> Option<InstanceIndex> {
         let own = self.program.instance_of_rank(rank)?;
         Some(self.first_instance.nth_after(own.0))
     }
 
     /// Returns the id that observers use for a rank's instance, or `None` if the rank has no trace.
     #[inline]
-    pub fn instance_id(&self, rank: Rank) -> Option<InstanceId> {
+    pub fn observer_instance_id_of_rank(&self, rank: Rank) -> Option<InstanceId> {
         let own = self.program.instance_of_rank(rank)?;
         Some(InstanceId(self.first_id.0 + own.0))
     }
 
     /// Returns the index of the state (run) of the collective `sequence`, or `None` if the collective is not in flight.
-    pub fn run(&self, sequence: u32) -> Option<RunIndex> {
+    pub fn run_index_of_collective(&self, sequence: u32) -> Option<RunIndex> {
         self.order.run_of[sequence as usize]
     }
 
     /// Returns the collective that `member` must start before the collective `sequence`. Returns `None` if the member
     /// may start `sequence` now.
-    pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
-        self.order.blocked_by(member, sequence)
+    pub fn collective_that_member_must_start_before(
+        &self,
+        member: MemberIndex,
+        sequence: u32,
+    ) -> Option<u32> {
+        self.order
+            .collective_that_member_must_start_before(member, sequence)
     }
 }
 
@@ -119,25 +124,30 @@ impl<'a> GroupsOfAllLaunchesInFlight<'a> {
     }
 
     /// Marks a member's `node` as ready for a collective. Returns true if the member may start the collective.
-    /// Otherwise parks the node until [`Self::next_parked`] returns it.
+    /// Otherwise parks the node until [`Self::take_startable_parked_node`] returns it.
     #[inline]
-    pub fn mark_ready(&mut self, slot: LaunchGroupMember, sequence: u32, node: u32) -> bool {
+    pub fn mark_ready_or_park_node(
+        &mut self,
+        slot: LaunchGroupMember,
+        sequence: u32,
+        node: u32,
+    ) -> bool {
         self[slot.group]
             .order
-            .mark_ready(slot.member, sequence, node)
+            .mark_ready_or_park_node(slot.member, sequence, node)
     }
 
     /// Removes and returns a parked node of a group that may start now, or `None`.
     #[inline]
-    pub fn next_parked(&mut self, group: GroupIndex) -> Option<InstanceNode> {
+    pub fn take_startable_parked_node(&mut self, group: GroupIndex) -> Option<InstanceNode> {
         let group = &mut self[group];
         loop {
-            let (member, node) = group.order.next_parked()?;
+            let (member, node) = group.order.take_startable_parked_node()?;
             // Skip members that waited for no other member: they started before their turn came.
             if node != NONE {
                 let rank = group.plan.members[member.index()];
                 let instance = group
-                    .instance_of_rank(rank)
+                    .program_instance_index_of_rank(rank)
                     .expect("who was ready has a trace");
                 let node = NodeIndex(node);
                 return Some(InstanceNode { instance, node });

@@ -91,7 +91,7 @@ impl GroupCollectiveLaunchOrder {
     /// Adds an entry for the collective `sequence` if it is new. Members that ignore the launch order need an entry
     /// too.
     #[inline]
-    pub fn register_call(&mut self, sequence: u32) -> u32 {
+    pub fn add_collective_entry_if_new(&mut self, sequence: u32) -> u32 {
         if sequence as usize >= self.run_of.len() {
             self.run_of.resize(sequence as usize + 1, None);
         }
@@ -99,16 +99,21 @@ impl GroupCollectiveLaunchOrder {
     }
 
     /// Marks `node` of `member` as ready for collective `sequence`. Returns true if the member may start the
-    /// collective. Otherwise parks the node until [`Self::next_parked`] returns it.
+    /// collective. Otherwise parks the node until [`Self::take_startable_parked_node`] returns it.
     #[inline]
-    pub fn mark_ready(&mut self, member: MemberIndex, sequence: u32, node: u32) -> bool {
+    pub fn mark_ready_or_park_node(
+        &mut self,
+        member: MemberIndex,
+        sequence: u32,
+        node: u32,
+    ) -> bool {
         let unready = &mut self.unready[sequence as usize];
         *unready -= 1;
         let everyone = *unready == 0;
         // The first collective in program order cannot depend on a later one, so a single ready member is enough.
         let first = sequence == self.first && !self.gathers;
         if self.place_of[sequence as usize] == NONE && (everyone || first) {
-            self.grant_launch(sequence);
+            self.launch_collective_and_next_in_order(sequence);
         }
         if self.place_of[sequence as usize] == self.next[member.index()] {
             self.next[member.index()] += 1;
@@ -121,7 +126,7 @@ impl GroupCollectiveLaunchOrder {
 
     /// Launches `sequence`. Launches a collective. Then launches each collective that becomes the first in program
     /// order and has a ready member.
-    fn grant_launch(&mut self, sequence: u32) {
+    fn launch_collective_and_next_in_order(&mut self, sequence: u32) {
         self.place_of[sequence as usize] = self.order.len() as u32;
         self.order.push(sequence);
         while let Some(place) = self.place_of.get_mut(self.first as usize) {
@@ -135,7 +140,7 @@ impl GroupCollectiveLaunchOrder {
             self.first += 1;
         }
         if !self.parked.is_empty() {
-            // Sort in descending order, because `next_parked` pops from the end.
+            // Sort in descending order, because `take_startable_parked_node` pops from the end.
             self.due
                 .extend((0..self.next.len() as u32).rev().map(MemberIndex));
         }
@@ -144,7 +149,7 @@ impl GroupCollectiveLaunchOrder {
     /// Removes a parked node that may start now, and returns its member and the node. Returns `None` if no parked node
     /// may start.
     #[inline]
-    pub fn next_parked(&mut self) -> Option<(MemberIndex, u32)> {
+    pub fn take_startable_parked_node(&mut self) -> Option<(MemberIndex, u32)> {
         if self.parked.is_empty() {
             self.due.clear();
             return None;
@@ -163,7 +168,11 @@ impl GroupCollectiveLaunchOrder {
 
     /// Returns the collective that `member` must start before the collective `sequence`. Returns `None` if the member
     /// may start `sequence` now.
-    pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
+    pub fn collective_that_member_must_start_before(
+        &self,
+        member: MemberIndex,
+        sequence: u32,
+    ) -> Option<u32> {
         let next = self.next[member.index()];
         let place = self.place_of[sequence as usize];
         if place < next || (place == NONE && self.gathers) {
@@ -183,42 +192,63 @@ mod tests {
     fn the_first_in_program_order_goes_when_anyone_is_ready() {
         let mut order = GroupCollectiveLaunchOrder::for_group(2, 2, 2, false);
         // Member 0 is ready for collective 1, but member 1 may need collective 0 first.
-        assert!(!order.mark_ready(MemberIndex(0), 1, 70));
+        assert!(!order.mark_ready_or_park_node(MemberIndex(0), 1, 70));
         assert_eq!(
-            (order.next_parked(), order.blocked_by(MemberIndex(0), 1)),
+            (
+                order.take_startable_parked_node(),
+                order.collective_that_member_must_start_before(MemberIndex(0), 1)
+            ),
             (None, Some(0))
         );
         // Member 1 does need collective 0 first, so the two collectives run in program order.
-        assert!(order.mark_ready(MemberIndex(1), 0, 80));
-        assert_eq!(order.next_parked(), None);
-        assert!(order.mark_ready(MemberIndex(0), 0, 71));
-        assert_eq!(order.next_parked(), Some((MemberIndex(0), 70)));
-        assert!(order.mark_ready(MemberIndex(1), 1, 81));
+        assert!(order.mark_ready_or_park_node(MemberIndex(1), 0, 80));
+        assert_eq!(order.take_startable_parked_node(), None);
+        assert!(order.mark_ready_or_park_node(MemberIndex(0), 0, 71));
+        assert_eq!(
+            order.take_startable_parked_node(),
+            Some((MemberIndex(0), 70))
+        );
+        assert!(order.mark_ready_or_park_node(MemberIndex(1), 1, 81));
     }
 
     #[test]
     fn one_that_all_are_ready_for_goes_first() {
         let mut order = GroupCollectiveLaunchOrder::for_group(2, 2, 2, false);
-        assert!(!order.mark_ready(MemberIndex(0), 1, 70));
-        assert!(order.mark_ready(MemberIndex(1), 1, 81));
-        assert_eq!(order.next_parked(), Some((MemberIndex(0), 70)));
-        assert!(order.mark_ready(MemberIndex(1), 0, 80));
-        assert!(order.mark_ready(MemberIndex(0), 0, 71));
-        assert_eq!(order.blocked_by(MemberIndex(0), 0), None);
+        assert!(!order.mark_ready_or_park_node(MemberIndex(0), 1, 70));
+        assert!(order.mark_ready_or_park_node(MemberIndex(1), 1, 81));
+        assert_eq!(
+            order.take_startable_parked_node(),
+            Some((MemberIndex(0), 70))
+        );
+        assert!(order.mark_ready_or_park_node(MemberIndex(1), 0, 80));
+        assert!(order.mark_ready_or_park_node(MemberIndex(0), 0, 71));
+        assert_eq!(
+            order.collective_that_member_must_start_before(MemberIndex(0), 0),
+            None
+        );
     }
 
     #[test]
     fn a_group_that_gathers_lets_all_members_go_at_once() {
         let mut order = GroupCollectiveLaunchOrder::for_group(2, 3, 3, true);
-        assert!(!order.mark_ready(MemberIndex(0), 0, 70));
-        assert!(!order.mark_ready(MemberIndex(2), 0, 90));
+        assert!(!order.mark_ready_or_park_node(MemberIndex(0), 0, 70));
+        assert!(!order.mark_ready_or_park_node(MemberIndex(2), 0, 90));
         assert_eq!(
-            (order.next_parked(), order.blocked_by(MemberIndex(0), 0)),
+            (
+                order.take_startable_parked_node(),
+                order.collective_that_member_must_start_before(MemberIndex(0), 0)
+            ),
             (None, None)
         );
-        assert!(order.mark_ready(MemberIndex(1), 0, 80));
-        assert_eq!(order.next_parked(), Some((MemberIndex(0), 70)));
-        assert_eq!(order.next_parked(), Some((MemberIndex(2), 90)));
-        assert_eq!(order.next_parked(), None);
+        assert!(order.mark_ready_or_park_node(MemberIndex(1), 0, 80));
+        assert_eq!(
+            order.take_startable_parked_node(),
+            Some((MemberIndex(0), 70))
+        );
+        assert_eq!(
+            order.take_startable_parked_node(),
+            Some((MemberIndex(2), 90))
+        );
+        assert_eq!(order.take_startable_parked_node(), None);
     }
 }

@@ -60,7 +60,7 @@ struct LoneCollectiveLoop<'x, 'a, 'f, N, M: RequiredCollectiveBackendTraits> {
 impl<N: NetworkBackend, M: RequiredCollectiveBackendTraits> EventRoundHandler
     for LoneCollectiveLoop<'_, '_, '_, N, M>
 {
-    fn next(&mut self) -> Option<Time> {
+    fn next_round_time(&mut self) -> Option<Time> {
         let (wave, present) = (self.waves.peek().map(|&(wave, _)| wave), self.present);
         let is_reached = |present: LoneRunMainLoopStopPoint| {
             wave.is_none() && present.is_reached(self.at, self.handled)
@@ -98,13 +98,14 @@ impl<N: NetworkBackend, M: RequiredCollectiveBackendTraits> EventRoundHandler
             return;
         }
         own.take_round(&mut self.round);
-        fabric.sort_sends_by_content(&mut self.round);
+        fabric.sort_round_events_by_content(&mut self.round);
         for &event in &self.round {
-            self.collectives.handle_lone_events(fabric, own, now, event);
+            self.collectives
+                .handle_network_or_collective_event(fabric, own, now, event);
         }
     }
 
-    fn end_round(&mut self, _: Time) -> ControlFlow<()> {
+    fn finish_round_or_stop(&mut self, _: Time) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
 
@@ -117,7 +118,7 @@ impl<N: NetworkBackend, M: RequiredCollectiveBackendTraits> EventRoundHandler
 impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     /// Simulates a collective up to the `present` or to the collective's end. Each of `waves` contains the members that
     /// arrive at the same time. No other queue may contain an event of the collective.
-    pub(super) fn replay_alone<N: NetworkBackend>(
+    pub(super) fn simulate_collective_until_present_or_end<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         own: &mut Effects,
@@ -143,7 +144,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     }
 
     /// Handles an event of the network or of the collective.
-    fn handle_lone_events<N: NetworkBackend>(
+    fn handle_network_or_collective_event<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         own: &mut Effects,
@@ -163,7 +164,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
                 }
                 // Scripted collectives have no closed form, so every message here belongs to a step.
                 MessageProgressNotice::Injected(op) => {
-                    if let InFlightMessageContext::Step { run, from, .. } = fabric.in_flight_op(op)
+                    if let InFlightMessageContext::Step { run, from, .. } = fabric.context_of_op(op)
                     {
                         self.chunks.on_step_message_left(
                             fabric,

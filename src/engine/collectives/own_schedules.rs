@@ -11,7 +11,7 @@ use chakram_hardware::collective::CollectiveRequest;
 impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     /// Returns the schedule of a member whose collective differs from the other members'. If this member and another
     /// one on a common line would exchange different messages, returns the other member as the error.
-    fn find_differing_schedule(
+    fn schedule_of_differing_member(
         &mut self,
         call: MemberCollectiveCall<'_, '_>,
         slot: LaunchGroupMember,
@@ -31,7 +31,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         let first = come.clone().next().unwrap_or(0);
         let Some(shared) = of
             .request
-            .filter(|_| self.chunks.backend.matches_in_issue_order())
+            .filter(|_| self.chunks.backend.matches_collectives_in_issue_order())
         else {
             return Err(first);
         };
@@ -77,11 +77,15 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         let positions = &group.extent.position_of;
         let position = positions[slot.member.index()];
         let disagrees = |&member: &usize| {
-            let (other, at) = (of.schedule_index_at(positions[member]), positions[member]);
+            let (other, at) = (
+                of.schedule_index_of_member_at(positions[member]),
+                positions[member],
+            );
             let differs = |phase: usize| {
                 let line = &group.extent.phases[phase];
                 let mut both = along(number, phase).zip(along(other, phase));
-                line.move_position(position, 0) == line.move_position(at, 0)
+                line.position_with_index_in_line(position, 0)
+                    == line.position_with_index_in_line(at, 0)
                     && !both.all(|(own, theirs)| backend.exchanges_same_messages(own, theirs))
             };
             other != number && phases.clone().any(differs)
@@ -92,7 +96,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     /// Checks whether a member's collective is the same as the first member's. If the collectives differ, gives the
     /// member its own schedule. If the member's messages also differ from a partner's messages, records the two members
     /// as the mismatch.
-    pub(super) fn check_calls_equal(
+    pub(super) fn give_own_schedule_if_call_differs(
         &mut self,
         call: MemberCollectiveCall<'_, '_>,
         slot: LaunchGroupMember,
@@ -106,7 +110,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         if same && of.own_schedules.is_empty() || self.mismatch.is_some() {
             return;
         }
-        let own = self.find_differing_schedule(call, slot, run);
+        let own = self.schedule_of_differing_member(call, slot, run);
         let of = &mut self.chunks.runs[run];
         let group = self.chunks.groups[slot.group].plan;
         match own {

@@ -34,18 +34,18 @@ impl CommTiming {
     }
 
     /// Returns true if `member`'s part in a collective can begin only after `other` has started.
-    pub(crate) fn waits_for_recorded_end(
+    pub(crate) fn begins_only_after_other_started(
         self,
         group: &RankGroupOfLaunch<'_>,
         sequence: u32,
         member: MemberIndex,
         other: MemberIndex,
     ) -> bool {
-        match root_of(group.plan, sequence).filter(|_| self == Self::Recorded) {
+        match root_member_index(group.plan, sequence).filter(|_| self == Self::Recorded) {
             None => true,
             Some(root) => {
                 let present = group
-                    .instance_of_rank(group.plan.members[root.index()])
+                    .program_instance_index_of_rank(group.plan.members[root.index()])
                     .is_some();
                 member == root || other == root || !present
             }
@@ -70,8 +70,8 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         let group = self.chunks.groups[slot].plan;
         run.recorded.begins.resize(members as usize, Time::END);
         let all = run.arrivals.arrived == group.present;
-        let root =
-            root_of(group, sequence).filter(|&root| run.arrivals.nodes[root.index()] != NONE);
+        let root = root_member_index(group, sequence)
+            .filter(|&root| run.arrivals.nodes[root.index()] != NONE);
         let sweep = all || root.is_some_and(|root| fresh.contains(&root));
         // If the root or the last member has just started, every member may be able to begin now. Otherwise, only newly
         // started members may be able to begin.
@@ -88,7 +88,8 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
                 continue;
             }
             let node = NodeIndex(node);
-            let instance = self.chunks.groups[slot].instance_of_rank(group.members[member.index()]);
+            let instance = self.chunks.groups[slot]
+                .program_instance_index_of_rank(group.members[member.index()]);
             let instance = instance.expect("who has started has a trace");
             // In a rooted collective, members other than the root wait only for the root.
             let follows = root.is_some_and(|root| root != member);
@@ -96,7 +97,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             if !(all || follows || self.settings.comm.never_waits(running.graph, node)) {
                 continue;
             }
-            effects.begin_transfer(running.id, node);
+            effects.queue_collective_begin_notification(running.id, node);
             let end = now + running.duration_of_node(node);
             effects.end_node_at(end, instance, node);
             let transfer = running.graph.recorded_duration(node);
@@ -110,7 +111,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         run.arrivals.arrived_now = fresh;
         if all {
             self.answers.recorded += 1;
-            let event = PackedEvent::of_run(EventClass::Run, id, 0);
+            let event = PackedEvent::of_collective_in_flight(EventClass::Run, id, 0);
             effects.agenda.push(run.recorded.end, event);
         }
     }
@@ -124,7 +125,8 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         id: RunIndex,
     ) {
         let run = &self.chunks.runs[id];
-        let totals = self.sum_recorded_waiting(flow, run, &self.chunks.groups[run.group]);
+        let totals =
+            self.sum_waiting_and_find_causing_rank(flow, run, &self.chunks.groups[run.group]);
         let transfer = run.recorded.transfer;
         self.chunks
             .report_and_free_run(effects, now, id, false, totals, transfer);
@@ -132,21 +134,21 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
 
     /// Returns how long the members of a collective with recorded durations waited in total, and the rank that caused
     /// most of it.
-    fn sum_recorded_waiting(
+    fn sum_waiting_and_find_causing_rank(
         &self,
         flow: &Dataflow<'_>,
         run: &CollectiveRun,
         running: &RankGroupOfLaunch<'_>,
     ) -> TotalWaitAndCausingRank {
         let group = running.plan;
-        let root =
-            root_of(group, run.sequence).filter(|&root| run.arrivals.nodes[root.index()] != NONE);
+        let root = root_member_index(group, run.sequence)
+            .filter(|&root| run.arrivals.nodes[root.index()] != NONE);
         let (mut for_last, mut for_root) = (Span::ZERO, Span::ZERO);
         for (member, &node) in run.arrivals.nodes.iter().enumerate() {
             if node == NONE {
                 continue;
             }
-            let instance = running.instance_of_rank(group.members[member]);
+            let instance = running.program_instance_index_of_rank(group.members[member]);
             let instance = instance.expect("who has started has a trace");
             let graph = flow.instance(instance).graph;
             if self.settings.comm == CommTiming::Captured {
@@ -172,7 +174,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
 }
 
 /// Returns the root's member index, or `None` if the collective has no root.
-fn root_of(group: &PlacedRankGroup, sequence: u32) -> Option<MemberIndex> {
+fn root_member_index(group: &PlacedRankGroup, sequence: u32) -> Option<MemberIndex> {
     let call = &group.calls[sequence as usize];
     let has_root = call.kind.has_root();
     has_root.then(|| group.extent.member_at[call.root.index()])

@@ -87,7 +87,7 @@ pub(super) enum ScheduleRehearsalAvailability {
 
 /// Returns true if every member needs data from every other member, so that no member ends before all members have
 /// arrived.
-fn needs_all_members(run: &CollectiveRun) -> bool {
+fn needs_data_from_all_members(run: &CollectiveRun) -> bool {
     let kind = run.request.map(|request| request.kind);
     matches!(
         kind,
@@ -102,7 +102,7 @@ fn needs_all_members(run: &CollectiveRun) -> bool {
 }
 
 /// Returns when each member arrives, relative to the first arrival. All values are zero if `together` is true.
-fn relative_arrival_times(run: &CollectiveRun, together: bool) -> Vec<Span> {
+fn arrival_times_since_first(run: &CollectiveRun, together: bool) -> Vec<Span> {
     let (first, last) = (run.arrivals.first, run.arrivals.last);
     let members = run.arrivals.starts.iter().zip(&run.arrivals.nodes);
     let since = members.map(|(&start, &node)| match node {
@@ -129,7 +129,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             return false;
         }
         if !N::SHARED {
-            return self.settle_alone(fabric, effects, now, id, all);
+            return self.settle_arrivals_without_contention(fabric, effects, now, id, all);
         }
         let run = &self.chunks.runs[id];
         let has_parts = run.request.is_some_and(|request| request.splits.is_some());
@@ -139,8 +139,13 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         }
         let (is_held, has_sent) = (run.answer.is_held, run.messages > 0);
         match (is_held, all) {
-            (true, false) => return self.record_arrivals_while_held(fabric, effects, now, id),
-            (false, false) => return !has_sent && self.reserve_links(fabric, effects, now, id),
+            (true, false) => {
+                return self.record_arrivals_while_links_reserved(fabric, effects, now, id);
+            }
+            (false, false) => {
+                return !has_sent
+                    && self.try_reserve_idle_links_until_all_arrive(fabric, effects, now, id);
+            }
             _ => {}
         }
         let together = !is_held && !has_sent;
@@ -160,12 +165,12 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         }
         let run = &self.chunks.runs[id];
         let start = if together { now } else { run.arrivals.first };
-        let links = fabric.rehearsed_links();
+        let links = fabric.rehearsable_links_mut();
         let performs = |links: &mut dyn RehearsableLinks| {
             if is_held {
                 links.release_uses(&rehearsal.links, id.0);
             }
-            links.repeat_uses(start, &rehearsal.links, id.0)
+            links.repeat_uses_if_links_idle(start, &rehearsal.links, id.0)
         };
         if !links.is_some_and(performs) {
             if is_held {
@@ -191,7 +196,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     /// Settles a collective's new arrivals on a network without contention, where no other traffic can disturb it. If
     /// every member needs data from every other, nothing is simulated until `all` have arrived. The collective then
     /// takes its times from a trial run. Returns false if it must be simulated.
-    fn settle_alone<N: NetworkBackend>(
+    fn settle_arrivals_without_contention<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -245,7 +250,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     fn can_wait_for_all(&self, run: &CollectiveRun) -> bool {
         let plan = self.chunks.groups[run.group].plan;
         !M::Order::MATCHES_AS_ISSUED
-            && needs_all_members(run)
+            && needs_data_from_all_members(run)
             && run.length > 0
             && run.progress.is_none()
             && run.request.is_none_or(|request| request.splits.is_none())
@@ -268,15 +273,15 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         let answer = &mut run.answer;
         answer.is_skewed = rehearsal.pattern.iter().any(|&since| since > Span::ZERO);
         (answer.number, answer.start, answer.is_held) = (number, start, false);
-        answer.settlement = effects.progress.settlement_count();
+        answer.settlement = effects.progress.settlements_at_latest_instant();
         (answer.rehearsal, answer.told) = (Some(rehearsal), 0);
-        let event = PackedEvent::of_run(EventClass::Run, id, number);
+        let event = PackedEvent::of_collective_in_flight(EventClass::Run, id, number);
         effects.agenda.push(start + first, event);
     }
 
     /// Reserves a collective's links for the members that arrived first, if the links are known and idle. Returns true
     /// if the links are now reserved.
-    fn reserve_links<N: NetworkBackend>(
+    fn try_reserve_idle_links_until_all_arrive<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -284,7 +289,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         id: RunIndex,
     ) -> bool {
         let run = &self.chunks.runs[id];
-        if !needs_all_members(run) || run.progress.is_some() {
+        if !needs_data_from_all_members(run) || run.progress.is_some() {
             return false;
         }
         let ScheduleRehearsalAvailability::Known(known) =
@@ -293,8 +298,9 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             return false;
         };
         let rehearsal = Arc::clone(&known[0]);
-        let links = fabric.rehearsed_links();
-        if !links.is_some_and(|links| links.reserve_uses(now, &rehearsal.links, id.0)) {
+        let links = fabric.rehearsable_links_mut();
+        if !links.is_some_and(|links| links.reserve_links_if_all_idle(now, &rehearsal.links, id.0))
+        {
             return false;
         }
         let number = self.answers.count_revocable_answer();
@@ -308,7 +314,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
 
     /// Records further arrivals at a collective whose links are reserved until all members have arrived. Returns true
     /// if the links are still reserved.
-    fn record_arrivals_while_held<N: NetworkBackend>(
+    fn record_arrivals_while_links_reserved<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -330,7 +336,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         let run = &mut self.chunks.runs[id];
         run.arrivals.arrived_now.clear();
         run.answer.last_wave = now;
-        run.answer.settlement = effects.progress.settlement_count();
+        run.answer.settlement = effects.progress.settlements_at_latest_instant();
     }
 
     /// Returns the rehearsal (trial run) for a collective whose members have all arrived. If this call made the
@@ -344,8 +350,8 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         together: bool,
     ) -> Option<(Arc<CollectiveRehearsalResult>, u64)> {
         let run = &self.chunks.runs[id];
-        let (schedule, own) = (run.schedule, relative_arrival_times(run, together));
-        let may_skew = needs_all_members(run);
+        let (schedule, own) = (run.schedule, arrival_times_since_first(run, together));
+        let may_skew = needs_data_from_all_members(run);
         let cached = self.chunks.schedules.schedule_mut(schedule);
         match &cached.rehearsal {
             ScheduleRehearsalAvailability::Impossible => return None,
@@ -369,10 +375,10 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         }
         let found = if self.chunks.is_scripted(&self.chunks.runs[id]) {
             None
-        } else if let Some(ends) = self.compute_ends(fabric, id, &own) {
+        } else if let Some(ends) = self.compute_member_ends_by_formula(fabric, id, &own) {
             CollectiveRehearsalResult::new(own, ends, Vec::new()).map(|computed| (computed, 0))
         } else {
-            self.rehearse_run(fabric, effects, id, own, together)
+            self.simulate_collective_alone_and_restore(fabric, effects, id, own, together)
         };
         let (found, messages) = match found {
             Some((found, messages)) => (Some(Arc::new(found)), messages),
@@ -398,7 +404,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
 
     /// Returns each position's end as a rehearsal without contention would give it, provided that a formula covers this
     /// pattern of arrivals.
-    fn compute_ends<N: NetworkBackend>(
+    fn compute_member_ends_by_formula<N: NetworkBackend>(
         &self,
         fabric: &Fabric<'_, N>,
         id: RunIndex,
@@ -418,13 +424,14 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             .iter()
             .map(|member| pattern[member.index()]);
         let begins: Vec<Span> = arrivals.collect();
-        let ends = (self.chunks.backend).time_late_members(schedule, extent, paths, &begins)?;
+        let ends =
+            (self.chunks.backend).end_times_of_late_members(schedule, extent, paths, &begins)?;
         Some(ends.into_iter().zip((0..).map(Position)).collect())
     }
 
     /// Simulates a collective as if nothing else were in flight, and then restores the state of everything else. Also
     /// returns how many messages this took, because the fabric has counted them.
-    fn rehearse_run<N: NetworkBackend>(
+    fn simulate_collective_alone_and_restore<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -432,7 +439,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         pattern: Vec<Span>,
         together: bool,
     ) -> Option<(CollectiveRehearsalResult, u64)> {
-        match fabric.rehearsed_links() {
+        match fabric.rehearsable_links_mut() {
             Some(links) => links.begin_rehearsal(),
             None if N::SHARED => return None,
             None => {}
@@ -451,13 +458,13 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         let waves = run.arrivals.group_arrivals_by_time(!together, start);
         let messages = std::mem::take(&mut run.messages);
         self.chunks.rehearsed_ends = Some(Vec::new());
-        self.replay_alone(fabric, &mut own, id, waves, None);
+        self.simulate_collective_until_present_or_end(fabric, &mut own, id, waves, None);
         effects.progress.events += own.progress.events;
         effects.refusal = effects.refusal.take().or(own.refusal);
         let ends = self.chunks.rehearsed_ends.take().unwrap_or_default();
         self.chunks.begun_chunks = begun;
         self.answers.stepwise = stepwise;
-        let links = match fabric.rehearsed_links() {
+        let links = match fabric.rehearsable_links_mut() {
             Some(links) => links.end_rehearsal(start),
             None => Some(Vec::new()),
         };
@@ -500,14 +507,14 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             run.answer.told += 1;
             let running = &self.chunks.groups[run.group];
             let member = running.plan.extent.member_at[position.index()].index();
-            let instance = running.instance_of_rank(running.plan.members[member]);
+            let instance = running.program_instance_index_of_rank(running.plan.members[member]);
             let node = run.arrivals.nodes[member];
             if let Some(instance) = instance {
                 effects.end_node::<M::Order>(now, instance, NodeIndex(node));
             }
         };
         if let Some(&(end, _)) = next {
-            let event = PackedEvent::of_run(EventClass::Run, id, number);
+            let event = PackedEvent::of_collective_in_flight(EventClass::Run, id, number);
             effects.agenda.push(start + end, event);
             return;
         }
@@ -518,6 +525,6 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         // Only a collective that was rehearsed itself has messages.
         let stepwise = self.chunks.runs[id].messages > 0;
         self.chunks
-            .record_ended_collective(effects, now, id, stepwise);
+            .report_ended_collective_and_free_state(effects, now, id, stepwise);
     }
 }

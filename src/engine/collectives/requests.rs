@@ -39,7 +39,7 @@ impl RendezvousWithheldMessages {
 
 impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     /// Sends a rendezvous request to every member from which a member now expects messages.
-    pub(super) fn request_messages<N: NetworkBackend>(
+    pub(super) fn request_expected_messages_from_senders<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -62,19 +62,23 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             let stage = self.schedules.stage_at(stage);
             let progress = run.progress.as_ref().expect("it has begun");
             let state = progress.cells[at.cell.index()];
-            let source = self
-                .backend
-                .source_of_receive(stage, queue_slot, line, state.taken, k);
+            let source = self.backend.kth_source_to_post_receive_for(
+                stage,
+                queue_slot,
+                line,
+                state.taken,
+                k,
+            );
             let Some(source) = source else {
                 return;
             };
             let position = run.position_of_cell(at.cell);
             let phase = &group.extent.phases[self.backend.phase_index(stage)];
-            let from = phase.move_position(position, source.from);
+            let from = phase.position_with_index_in_line(position, source.from);
             let op = InFlightMessageContext::ChunkRequest {
                 run: at.run,
                 from: at.cell,
-                to: at.cell.move_to_position(position, from),
+                to: at.cell.same_chunk_at_other_position(position, from),
                 stage: shared,
                 step: source.step,
             };
@@ -86,7 +90,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
 
     /// Handles a rendezvous request that has arrived at a member. Releases the message if it is ready, otherwise stores
     /// the request.
-    pub(super) fn on_request<N: NetworkBackend>(
+    pub(super) fn release_or_store_requested_message<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,

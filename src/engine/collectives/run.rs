@@ -114,7 +114,7 @@ pub(super) struct RevocableAnalyticalAnswerState {
 
 impl RevocableAnalyticalAnswerState {
     /// Returns true if the member at `position` has already been notified of the end that the rehearsal gave it.
-    pub fn has_notified_member(&self, position: Position) -> bool {
+    pub fn was_member_notified_of_end(&self, position: Position) -> bool {
         let ends = self.rehearsal.iter().flat_map(|rehearsal| &rehearsal.ends);
         ends.take(self.told as usize)
             .any(|&(_, told)| told == position)
@@ -324,7 +324,10 @@ impl CollectiveRun {
 
     /// Returns how long the members waited in total for the last member, that member's rank, and the waiting time that
     /// this rank caused. In a folded replay, the total includes represented members.
-    pub(super) fn sum_waiting_times(&self, plan: &PlacedRankGroup) -> TotalWaitAndCausingRank {
+    pub(super) fn sum_waiting_and_find_causing_rank(
+        &self,
+        plan: &PlacedRankGroup,
+    ) -> TotalWaitAndCausingRank {
         let count = |member: usize| plan.represents.get(member).copied().unwrap_or(1);
         let arrivals = self.arrivals.nodes.iter().zip(&self.arrivals.starts);
         let present = arrivals.enumerate().filter(|(_, (node, _))| **node != NONE);
@@ -371,7 +374,7 @@ impl CollectiveRun {
 
     /// Returns the index of the schedule that the member at a position follows.
     #[inline]
-    pub(super) fn schedule_index_at(&self, position: Position) -> u32 {
+    pub(super) fn schedule_index_of_member_at(&self, position: Position) -> u32 {
         if self.own_schedules.is_empty() {
             self.schedule
         } else {
@@ -416,7 +419,7 @@ impl CollectiveRun {
 
     /// Returns the chunk of a cell. Skips a division and returns 0 if all chunks have the same stages.
     #[inline]
-    pub(super) fn chunk_of_cell_or_first<S: Copy>(
+    pub(super) fn chunk_of_cell_or_zero_if_uniform<S: Copy>(
         &self,
         schedule: &ChunkStageSequences<S>,
         cell: CellIndex,
@@ -451,9 +454,12 @@ impl CollectiveRun {
         let progress = self.progress.as_ref()?;
         let position = self.position_of_cell(cell);
         let number = progress.cells[cell.index()].stage;
-        let own = self.schedule_index_at(position);
+        let own = self.schedule_index_of_member_at(position);
         let schedule = schedules.get(own);
-        let index = schedule.stage_index(self.chunk_of_cell_or_first(schedule, cell), number)?;
+        let index = schedule.stage_index(
+            self.chunk_of_cell_or_zero_if_uniform(schedule, cell),
+            number,
+        )?;
         let stage = ScheduleStageRef {
             schedule: own,
             index: index as u32,

@@ -43,7 +43,7 @@ impl CollectiveRuns {
     }
 
     /// Returns the simulated collective to which the member's `node` belongs, or `None` if there is none.
-    pub fn find_begun_run(
+    pub fn find_simulated_run_of_node(
         &self,
         slot: LaunchGroupMember,
         node: NodeIndex,

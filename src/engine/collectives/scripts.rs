@@ -28,7 +28,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         cue: ScriptMemberEvent,
     ) {
         let mut acts = Vec::new();
-        self.advance_script(at, cue, &mut acts);
+        self.deliver_event_to_script(at, cue, &mut acts);
         let mut done = 0;
         while let Some(&act) = acts.get(done) {
             done += 1;
@@ -43,9 +43,10 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
                     let op = InFlightMessageContext::Scripted {
                         run: at.run,
                         from: at.cell,
-                        to: at
-                            .cell
-                            .move_to_position(run.position_of_cell(at.cell), Position(to)),
+                        to: at.cell.same_chunk_at_other_position(
+                            run.position_of_cell(at.cell),
+                            Position(to),
+                        ),
                         part,
                         label,
                     };
@@ -70,16 +71,18 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
                 ScriptAction::TakeArrived { part } if M::Order::AT_ONCE => {
                     self.schedule_script_op_end(fabric, effects, now, at, part)
                 }
-                ScriptAction::TakeArrived { part } => {
-                    self.advance_script(at, ScriptMemberEvent::OpCompleted { part }, &mut acts)
-                }
+                ScriptAction::TakeArrived { part } => self.deliver_event_to_script(
+                    at,
+                    ScriptMemberEvent::OpCompleted { part },
+                    &mut acts,
+                ),
                 ScriptAction::End => self.end_stage(fabric, effects, now, at),
             }
         }
     }
 
     /// Delivers an event to the script of the member of `cell`. Appends the script's next actions to `acts`.
-    fn advance_script(
+    fn deliver_event_to_script(
         &mut self,
         at: ChunkAtMember,
         cue: ScriptMemberEvent,
@@ -155,15 +158,15 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         let extent = &group.extent;
         let (from, to) = (run.position_of_cell(from), run.position_of_cell(to));
         let ends = (extent.npus[from.index()], extent.npus[to.index()]);
-        let op = fabric.allocate_op(op);
+        let op = fabric.allocate_message_op(op);
         if !M::Order::OPENS_PORTS {
             let message = NetworkMessage::without_port(op, ends, amount);
-            fabric.pass_to_network(now, &message, effects);
+            fabric.pass_message_to_network(now, &message, effects);
             return;
         }
         let progress = run.progress.as_ref().expect("it has begun");
         let differs = |phase: &chakram_hardware::group::PhaseDimensionSizeAndStride| {
-            phase.index(from) != phase.index(to)
+            phase.member_index_in_dimension(from) != phase.member_index_in_dimension(to)
         };
         let port = |phase: Option<usize>, position, side| {
             let port = group.port_index(phase.unwrap_or(0), position, side);

@@ -43,7 +43,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     /// Starts the members that arrived at this instant, if events are handled in insertion order. If all members
     /// arrived at this instant, tries to compute the collective's end analytically. Otherwise, starts the members one
     /// by one, in the order of arrival.
-    pub(super) fn start_members_in_order<N: NetworkBackend>(
+    pub(super) fn answer_or_start_arrived_members_in_order<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -58,11 +58,11 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             self.notify_all_transfers_begin(effects, id);
             self.answers.closed += 1;
             self.record_member_end_order(id, &fresh);
-            let event = PackedEvent::of_run(EventClass::Run, id, 0);
+            let event = PackedEvent::of_collective_in_flight(EventClass::Run, id, 0);
             effects.agenda.push(now + span, event);
         } else {
             for &member in &fresh {
-                self.enroll_member(fabric, effects, now, id, member);
+                self.begin_member_chunks_in_simulation(fabric, effects, now, id, member);
             }
         }
     }
@@ -85,7 +85,12 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         let backend = &self.chunks.backend;
         for change in changes {
             let stage = &cached.schedule.all_stages()[change.stage.index()];
-            backend.follow_order(stage, change.messages.clone(), extent, &mut positions);
+            backend.reorder_members_to_receive_order(
+                stage,
+                change.messages.clone(),
+                extent,
+                &mut positions,
+            );
         }
         let ends = positions.iter().map(|at| extent.member_at[at.index()]);
         run.arrivals.ends.extend(ends);
@@ -96,8 +101,8 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         let run = &self.chunks.runs[id];
         let group = &self.chunks.groups[run.group];
         for (rank, &node) in group.plan.members.iter().zip(&run.arrivals.nodes) {
-            if let Some(instance) = group.instance_id(*rank) {
-                effects.begin_transfer(instance, NodeIndex(node));
+            if let Some(instance) = group.observer_instance_id_of_rank(*rank) {
+                effects.queue_collective_begin_notification(instance, NodeIndex(node));
             }
         }
     }
@@ -139,7 +144,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             .closed_form(&cached.schedule, extent, paths, &quiet);
         let backend = &self.chunks.backend;
         cached.end_order = (M::Order::AT_ONCE && span.is_some())
-            .then(|| backend.order_of_ends(&cached.schedule, extent, &quiet))
+            .then(|| backend.order_changes_from_begin_to_end(&cached.schedule, extent, &quiet))
             .flatten();
         // If there is no closed form, that is cached too.
         cached.closed = Some(span);
@@ -158,11 +163,11 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             && (!N::SHARED || self.settings.collectives_alone)
             && self.chunks.runs[id].progress.is_none()
             && self.find_closed_form_time(fabric, id).is_some()
-            && (!self.settings.ordered_ends || self.has_ordered_ends(id))
+            && (!self.settings.ordered_ends || self.has_proven_member_end_order(id))
     }
 
     /// Returns true if the order in which members end is proven. The caller must already have computed the closed form.
-    fn has_ordered_ends(&mut self, id: RunIndex) -> bool {
+    fn has_proven_member_end_order(&mut self, id: RunIndex) -> bool {
         let schedule = self.chunks.runs[id].schedule;
         self.chunks
             .schedules
@@ -172,7 +177,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     }
 
     /// Enrolls a member for simulation. Each of its chunks begins its first stage immediately, or waits to be admitted.
-    pub fn enroll_member<N: NetworkBackend>(
+    pub fn begin_member_chunks_in_simulation<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -211,12 +216,12 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         }
         if let Some(latency) = self
             .time_wired_barrier(id)
-            .or_else(|| self.find_stated_time(fabric, effects, id))
+            .or_else(|| self.find_stated_or_recorded_time(fabric, effects, id))
         {
             self.chunks.runs[id].arrivals.arrived_now.clear();
             if all {
                 self.answers.closed += 1;
-                let event = PackedEvent::of_run(EventClass::Run, id, 0);
+                let event = PackedEvent::of_collective_in_flight(EventClass::Run, id, 0);
                 effects.agenda.push(now + latency, event);
             }
             return;
@@ -260,7 +265,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
 
     /// Returns the duration of a collective whose members have all arrived. The duration is known here if an option
     /// states it, or if the size is unknown but the duration was recorded.
-    fn find_stated_time<N: NetworkBackend>(
+    fn find_stated_or_recorded_time<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -331,7 +336,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
                 .members
                 .iter()
                 .enumerate()
-                .filter(|(_, m)| running.instance_of_rank(**m).is_none());
+                .filter(|(_, m)| running.program_instance_index_of_rank(**m).is_none());
             fresh.extend(absent.map(|(member, _)| MemberIndex(member as u32)));
         }
         let position_of = &group.extent.position_of;
@@ -347,7 +352,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
 
     /// Ends an analytically answered collective. The members end together, or each at its time in the trial run
     /// (rehearsal).
-    pub(super) fn end_run<N: NetworkBackend>(
+    pub(super) fn end_analytically_answered_collective<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -360,14 +365,14 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             self.end_rehearsed_members(effects, now, id, number);
             return;
         }
-        if !self.release_reservation(fabric, id, number) {
+        if !self.release_links_if_answer_is_latest(fabric, id, number) {
             return;
         }
         let run = &self.chunks.runs[id];
         let running = &self.chunks.groups[run.group];
         let members = &running.plan.members;
         let mut end = |member: usize| {
-            if let Some(instance) = running.instance_of_rank(members[member]) {
+            if let Some(instance) = running.program_instance_index_of_rank(members[member]) {
                 let node = NodeIndex(run.arrivals.nodes[member]);
                 effects.end_node::<M::Order>(now, instance, node);
             }
@@ -379,7 +384,8 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         if M::Order::AT_ONCE {
             effects.push_follow_up(LoopFollowUpWork::Record(id));
         } else {
-            self.chunks.record_ended_collective(effects, now, id, false);
+            self.chunks
+                .report_ended_collective_and_free_state(effects, now, id, false);
         }
     }
 }

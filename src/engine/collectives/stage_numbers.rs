@@ -20,8 +20,8 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         if !M::Order::MATCHES_AS_ISSUED || run.own_schedules.is_empty() {
             return SharedStage(number.0);
         }
-        let own = run.schedule_index_at(run.position_of_cell(at.cell));
-        SharedStage(self.matching_stage_index(run, own, run.schedule, number.0))
+        let own = run.schedule_index_of_member_at(run.position_of_cell(at.cell));
+        SharedStage(self.matching_stage_in_other_schedule(run, own, run.schedule, number.0))
     }
 
     /// Returns the stage whose shared number is `shared`, as an index in the schedule that the member at `position`
@@ -32,14 +32,20 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         position: Position,
         shared: SharedStage,
     ) -> StageIndex {
-        let own = run.schedule_index_at(position);
-        StageIndex(self.matching_stage_index(run, run.schedule, own, shared.0))
+        let own = run.schedule_index_of_member_at(position);
+        StageIndex(self.matching_stage_in_other_schedule(run, run.schedule, own, shared.0))
     }
 
     /// Returns the stage of schedule `to` that corresponds to stage `number` of schedule `from`. The n-th stage of a
     /// phase corresponds to the n-th stage of the same phase.
     #[cold]
-    fn matching_stage_index(&self, run: &CollectiveRun, from: u32, to: u32, number: u16) -> u16 {
+    fn matching_stage_in_other_schedule(
+        &self,
+        run: &CollectiveRun,
+        from: u32,
+        to: u32,
+        number: u16,
+    ) -> u16 {
         if from == to {
             return number;
         }

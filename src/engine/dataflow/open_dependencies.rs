@@ -49,8 +49,11 @@ impl OpenDependencies {
     /// Adds the nodes of a graph with all dependencies open, and returns the index of the first node.
     pub fn add_nodes(&mut self, in_degrees: &[u32]) -> usize {
         let first = self.left.len();
-        self.left
-            .extend(in_degrees.iter().map(|&count| saturate_to_byte(count)));
+        self.left.extend(
+            in_degrees
+                .iter()
+                .map(|&count| encode_dependency_count(count)),
+        );
         if in_degrees.iter().max() > Some(&u32::from(MOST)) {
             let beyond = in_degrees
                 .iter()
@@ -65,7 +68,7 @@ impl OpenDependencies {
     pub fn reset_nodes(&mut self, first: usize, in_degrees: &[u32]) {
         let nodes = first..first + in_degrees.len();
         for (left, &count) in self.left[nodes.clone()].iter_mut().zip(in_degrees) {
-            *left = saturate_to_byte(count);
+            *left = encode_dependency_count(count);
         }
         let beyond = self.overflow_range(nodes);
         for (node, beyond) in &mut self.beyond[beyond] {
@@ -129,7 +132,7 @@ impl OpenDependencies {
 
     /// Returns true if all dependencies of a node are complete but the node itself is not. The node's delay may still
     /// be running.
-    pub fn has_met_dependencies(&self, node: usize) -> bool {
+    pub fn is_incomplete_with_met_dependencies(&self, node: usize) -> bool {
         self.left[node] == 0
     }
 
@@ -158,7 +161,7 @@ impl OpenDependencies {
 
 /// Returns the byte for a node that has `count` dependencies and no delay.
 #[inline]
-fn saturate_to_byte(count: u32) -> u8 {
+fn encode_dependency_count(count: u32) -> u8 {
     if count > u32::from(MOST) {
         MORE | MOST
     } else {
@@ -187,7 +190,10 @@ mod tests {
             }
             // Node 0 is a root, so marking it as delayed has no effect.
             open.mark_delayed(0);
-            assert!(open.has_met_dependencies(0) && open.open_dependency_count(0) == Some(0));
+            assert!(
+                open.is_incomplete_with_met_dependencies(0)
+                    && open.open_dependency_count(0) == Some(0)
+            );
             for &degree in &degrees[1..] {
                 let node = firsts[1] + degree as usize;
                 for met in 1..degree {
@@ -197,7 +203,7 @@ mod tests {
                         "{met} of {degree}"
                     );
                     assert_eq!(open.open_dependency_count(node), Some(degree - met));
-                    assert!(!open.has_met_dependencies(node));
+                    assert!(!open.is_incomplete_with_met_dependencies(node));
                 }
                 let last = match degree % 2 {
                     0 => NodeReadinessAfterDependency::Delayed,
@@ -209,7 +215,8 @@ mod tests {
                     "{degree}, round {round}"
                 );
                 assert!(
-                    open.has_met_dependencies(node) && open.open_dependency_count(node) == Some(0)
+                    open.is_incomplete_with_met_dependencies(node)
+                        && open.open_dependency_count(node) == Some(0)
                 );
                 open.mark_complete(node);
                 assert_eq!(open.open_dependency_count(node), None);

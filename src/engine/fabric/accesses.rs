@@ -109,7 +109,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
 
     /// Submits the accesses that cross the network. The caller must first withdraw all analytical answers that reserve
     /// their links.
-    pub fn submit_accesses(&mut self, now: Time, effects: &mut Effects) {
+    pub fn submit_accesses_over_network(&mut self, now: Time, effects: &mut Effects) {
         let topology = self.topology;
         let mut approaching = std::mem::take(&mut effects.accesses);
         for NetworkMemoryAccess {
@@ -134,7 +134,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
                     amount,
                 };
                 if N::SHARED {
-                    self.ops.mark_submitted(op);
+                    self.ops.assign_submission_number(op);
                 }
                 if let Some(at) = self
                     .network
@@ -143,8 +143,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
                     self.ops.remove(op);
                     schedule_access_end(effects, at, access.token);
                 }
-            } else if let Some(place) = QueueingServerId::of_memory(topology, ends)
-                && let Some(servers) = self.network.attachment_servers_mut()
+            } else if let Some(place) = QueueingServerId::of_memory_at_either_end(topology, ends)
+                && let Some(servers) = self.network.npu_port_servers_for_other_traffic()
             {
                 servers.expect_message(place);
             }
@@ -153,7 +153,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
     }
 
     /// Submits the chunks of loads and stores of one memory to the NPUs' ports.
-    fn submit_chunks(&mut self, now: Time, memory: usize, effects: &mut Effects) {
+    fn submit_memory_chunks_to_ports(&mut self, now: Time, memory: usize, effects: &mut Effects) {
         let Some(RemoteMemoryServiceAndEndpoint {
             service: NetworkPortsOrMemoryModel::Model(model),
             first: Some(endpoint),
@@ -164,15 +164,16 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         let (network, topology) = (&mut self.network, self.topology);
         let serve = |request: ChunkArrivalAtNpuPort| {
             let ends = access_endpoints(request.npu, *endpoint, request.store);
-            let place = QueueingServerId::of_memory(topology, ends);
-            let Some((place, servers)) = place.zip(network.attachment_servers_mut()) else {
+            let place = QueueingServerId::of_memory_at_either_end(topology, ends);
+            let Some((place, servers)) = place.zip(network.npu_port_servers_for_other_traffic())
+            else {
                 return now;
             };
             if request.last {
                 // The port discards its record of an access after the last chunk.
-                servers.serve_expected(now, place, request.span)
+                servers.serve_expected_message_and_return_begin(now, place, request.span)
             } else {
-                servers.serve_message(now, place, request.span)
+                servers.serve_message_and_return_begin(now, place, request.span)
             }
         };
         model.serve_due_chunks(now, serve, |of| {
@@ -183,7 +184,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
     /// Returns the first memory, starting at index `first`, whose bandwidth must be redistributed because accesses
     /// began or ended.
     #[inline]
-    pub fn unsettled_memory(&mut self, first: usize) -> Option<usize> {
+    pub fn find_next_unsettled_memory(&mut self, first: usize) -> Option<usize> {
         (first..self.memories.len()).find(|&memory| {
             let model = self.memory_model_mut(memory);
             model.is_some_and(|model| model.is_unsettled())
@@ -191,12 +192,17 @@ impl<N: NetworkBackend> Fabric<'_, N> {
     }
 
     /// Distributes the bandwidth of a memory's links among the current accesses.
-    pub fn settle_memory(&mut self, now: Time, memory: usize, effects: &mut Effects) {
-        self.submit_chunks(now, memory, effects);
+    pub fn redistribute_memory_bandwidth(
+        &mut self,
+        now: Time,
+        memory: usize,
+        effects: &mut Effects,
+    ) {
+        self.submit_memory_chunks_to_ports(now, memory, effects);
         let Some(model) = self.memory_model_mut(memory) else {
             return;
         };
-        if model.is_full() {
+        if model.has_too_many_chunks_in_flight() {
             let found = "loads and stores have more chunks in flight to ports of the network than fit in memory";
             effects.refusal = Some(ReplayRefusal::new(found.to_owned(), suggest_fewer_chunks()));
         }
@@ -210,7 +216,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
 
     /// Ends the accesses of a memory that have transferred all their bytes. Does nothing if rates were recomputed after
     /// the event with number `settlement` was scheduled.
-    pub fn handle_memory_event(
+    pub fn end_completed_memory_accesses(
         &mut self,
         now: Time,
         memory: u32,
@@ -218,7 +224,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         effects: &mut Effects,
     ) {
         if let Some(model) = self.memory_model_mut(memory as usize) {
-            model.handle_settlement(now, settlement, |of| {
+            model.deliver_ends_of_finished_accesses(now, settlement, |of| {
                 schedule_access_end(effects, of.at, of.token)
             });
         }
@@ -265,12 +271,12 @@ impl<'a> RemoteMemoryServiceAndEndpoint<'a> {
         let machine = prepared.machine;
         let own = prepared.extensions.memory.as_ref();
         // Ports are shared only if the network models contention and carries the messages.
-        let shared =
-            prepared.comm == CommTiming::Model && network.attachment_servers_mut().is_some();
+        let shared = prepared.comm == CommTiming::Model
+            && network.npu_port_servers_for_other_traffic().is_some();
         let state = |(memory, first): (Option<&'a RemoteMemory>, EndpointId)| {
             let memory = memory?;
             if let Some(model) = own.and_then(|design| design.create_remote_memory()) {
-                let model = RemoteMemorySimulation::of_model(memory, model);
+                let model = RemoteMemorySimulation::with_user_model(memory, model);
                 return Some(Self {
                     service: NetworkPortsOrMemoryModel::Model(model),
                     first: None,
@@ -291,7 +297,10 @@ impl<'a> RemoteMemoryServiceAndEndpoint<'a> {
                     .filter(|_| memory.through.is_some()),
             })
         };
-        machine.iter_remote_memories().map(state).collect()
+        machine
+            .remote_memories_with_first_endpoints()
+            .map(state)
+            .collect()
     }
 
     /// Returns the endpoint that loads and stores of `npu` use. Search for each NPU's nearest port only once.

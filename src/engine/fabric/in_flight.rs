@@ -96,7 +96,7 @@ impl InFlightOpSlab {
 
     /// Gives the message of `op` the next submission number.
     #[inline]
-    pub fn mark_submitted(&mut self, op: OpIndex) {
+    pub fn assign_submission_number(&mut self, op: OpIndex) {
         if self.handed.len() < self.slots.len() {
             self.handed.resize(self.slots.len(), 0);
         }
@@ -111,7 +111,7 @@ impl InFlightOpSlab {
     }
 
     /// Subtracts a rehearsal's messages from the count of messages.
-    pub fn subtract_messages(&mut self, messages: u64) {
+    pub fn subtract_rehearsal_messages(&mut self, messages: u64) {
         self.inserted -= messages;
     }
 

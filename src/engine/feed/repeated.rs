@@ -46,7 +46,12 @@ impl RepeatedLaunchFeed {
     }
 
     /// Starts `step` on `rank`. The first rank that starts a step also launches it.
-    fn launch_step(&mut self, step: u64, rank: Rank, queue: &mut FeedLaunchAndRankStartRequests) {
+    fn start_step_on_rank(
+        &mut self,
+        step: u64,
+        rank: Rank,
+        queue: &mut FeedLaunchAndRankStartRequests,
+    ) {
         if step == self.steps.len() as u64 {
             let serial = queue.begin_launch(LaunchRequest {
                 program: self.program,
@@ -63,7 +68,7 @@ impl RepeatedLaunchFeed {
 }
 
 impl LaunchFeed for RepeatedLaunchFeed {
-    fn wake_at(&self) -> Option<Time> {
+    fn next_wake_time(&self) -> Option<Time> {
         // The first step does not wait for any rank. For a later step, the feed needs to be woken only if a rank is
         // ready for that step.
         match self.steps.is_empty() {
@@ -90,7 +95,7 @@ impl LaunchFeed for RepeatedLaunchFeed {
             let (step, ranks) = entry.remove_entry();
             ranks
                 .into_iter()
-                .for_each(|rank| self.launch_step(step, rank, queue));
+                .for_each(|rank| self.start_step_on_rank(step, rank, queue));
         }
     }
 
@@ -105,11 +110,11 @@ impl LaunchFeed for RepeatedLaunchFeed {
         match self.starts.get(step as usize) {
             None => {}
             Some(&start) if start > now => self.early.entry(step).or_default().push(rank),
-            Some(_) => self.launch_step(step, rank, queue),
+            Some(_) => self.start_step_on_rank(step, rank, queue),
         }
     }
 
-    fn step_times(&self) -> &[TrainingStepStartAndEnd] {
+    fn step_starts_and_ends(&self) -> &[TrainingStepStartAndEnd] {
         &self.times
     }
 

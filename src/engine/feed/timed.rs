@@ -28,7 +28,7 @@ impl TimedLaunchFeed {
 }
 
 impl LaunchFeed for TimedLaunchFeed {
-    fn wake_at(&self) -> Option<Time> {
+    fn next_wake_time(&self) -> Option<Time> {
         self.times.last().copied()
     }
 

@@ -15,7 +15,7 @@ use chakram_trace::graph::{EnforcedDependencyKinds, Graph};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
 /// Returns a workload of one rank with one kernel of `ns` nanoseconds.
-fn build_kernel_workload(ns: u64) -> Workload {
+fn build_single_kernel_workload(ns: u64) -> Workload {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     let op = Op::Compute {
         flops: 0,
@@ -30,7 +30,7 @@ fn build_kernel_workload(ns: u64) -> Workload {
     let (graph, binding) =
         Graph::read_graph(&writer.into_inner(), 0, EnforcedDependencyKinds::Both).unwrap();
     let mut builder = WorkloadBuilder::default();
-    let graph = builder.add_graph(graph);
+    let graph = builder.add_or_reuse_equal_graph(graph);
     builder
         .add_rank(Rank(0), graph, binding, Time::ZERO)
         .unwrap();
@@ -66,7 +66,7 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
     }
     assert!((10..2000).contains(&most), "{most}");
     let (workload, machine) = (
-        build_kernel_workload(1000),
+        build_single_kernel_workload(1000),
         Machine::load_by_name("dgx-h100").unwrap(),
     );
     let program = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();

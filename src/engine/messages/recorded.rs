@@ -19,7 +19,7 @@ fn begin_transfer(
     InstanceNode { instance, node }: InstanceNode,
 ) {
     let running = flow.instance(instance);
-    effects.begin_transfer(running.id, node);
+    effects.queue_collective_begin_notification(running.id, node);
     let end = now + running.duration_of_node(node);
     effects.end_node_at(end, instance, node);
 }
@@ -35,7 +35,7 @@ impl Messages<'_> {
     ) {
         let graph = flow.instance(instance).graph;
         let index = graph.message_index(node);
-        let pair = flow.match_of_message(instance, index);
+        let pair = flow.match_index_of_message(instance, index);
         let mut waits = false;
         if pair != NONE && self.comm != CommTiming::Captured {
             let state = &mut self.pairs[pair as usize];

@@ -22,11 +22,14 @@ impl Messages<'_> {
         let running = flow.instance(instance);
         let index = running.graph.message_index(node);
         let op = InFlightMessageContext::RankRequest {
-            pair: flow.match_of_message(instance, index),
+            pair: flow.match_index_of_message(instance, index),
             receiver: instance,
             node,
         };
-        let ends = (running.npu, flow.peer_of_message(instance, index).1);
+        let ends = (
+            running.npu,
+            flow.peer_rank_and_npu_of_message(instance, index).1,
+        );
         fabric.send_request(now, op, ends, effects);
     }
 
@@ -40,7 +43,7 @@ impl Messages<'_> {
         pair: u32,
         receive: InstanceNode,
     ) {
-        self.match_or_post(effects, now, pair, receive);
+        self.complete_receive_or_post(effects, now, pair, receive);
         let channel = self.request_channels[pair as usize];
         let channel = &mut self.channels[channel as usize];
         match channel.expected.pop_front() {

@@ -7,8 +7,8 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::compute::{HostDurationSource, KernelDurationSource, RooflinePeakFraction};
 use chakram_hardware::machine::Machine;
-use chakram_hardware::recordings::compute_model_for_capture;
-use chakram_trace::format::escape_name;
+use chakram_hardware::recordings::compute_model_with_recording_class;
+use chakram_trace::format::escape_and_shorten_name;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 use std::fmt;
@@ -76,7 +76,7 @@ impl fmt::Display for UnusableOptionReason {
             false => key.format_with_value(value),
         };
         let own = match in_files {
-            true => format!("`{}`", self.rejected_key().display_key()),
+            true => format!("`{}`", self.rejected_key().display_key_in_files()),
             false => self.rejected_key().to_string(),
         };
         let text = match self {
@@ -122,7 +122,10 @@ impl fmt::Display for UnusableOptionReason {
             Self::DeviceUnknown(device) => {
                 let (found, hint) = match device {
                     Some(device) => (
-                        format!("no preset describes the device `{}`", escape_name(device)),
+                        format!(
+                            "no preset describes the device `{}`",
+                            escape_and_shorten_name(device)
+                        ),
                         "a file that describes the device",
                     ),
                     None => (
@@ -172,7 +175,7 @@ impl ReplayOptions {
     /// # Errors
     ///
     /// Fails if the compute model does not use the roofline.
-    pub fn set_efficiency(
+    pub fn set_roofline_efficiency(
         &mut self,
         efficiency: RooflinePeakFraction,
     ) -> Result<(), UnusableOptionReason> {
@@ -266,18 +269,18 @@ impl ReplayOptions {
             }
             KernelDurationSource::RecordedOnDevices => {
                 let unknown = |graph: &&Graph| {
-                    let device = graph.captured_on().device.as_deref();
-                    let model = compute_model_for_capture(self.compute, device);
+                    let device = graph.capture_environment().device.as_deref();
+                    let model = compute_model_with_recording_class(self.compute, device);
                     model == KernelDurationSource::RecordedOnDevices && has_recorded_kernels(graph)
                 };
                 if let Some(graph) = workload.graphs().iter().find(unknown) {
-                    let device = graph.captured_on().device.clone();
+                    let device = graph.capture_environment().device.clone();
                     return Err(UnusableOptionReason::DeviceUnknown(device));
                 }
             }
             _ => {}
         }
-        if self.host != HostDurationSource::Recorded && !any(has_host_time) {
+        if self.host != HostDurationSource::Recorded && !any(graph_has_host_time) {
             return Err(UnusableOptionReason::NoHostTime);
         }
         Ok(())
@@ -302,7 +305,7 @@ fn has_unrecorded_kernels(graph: &Graph) -> bool {
 }
 
 /// Returns true if `graph` has any host time.
-fn has_host_time(graph: &Graph) -> bool {
+fn graph_has_host_time(graph: &Graph) -> bool {
     let on_host =
         |node| graph.kind(node) == NodeKind::Host && graph.recorded_duration(node) > Span::ZERO;
     graph.has_delays() || graph.nodes().any(on_host)

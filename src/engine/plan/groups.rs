@@ -70,7 +70,9 @@ impl ReplayPlan {
                     }
                     let dimensions = slot.dimensions.filter(|_| !everyone);
                     let name = group.name.clone();
-                    let plan = self.bind_group(id, name, dimensions, members, machine, backend);
+                    let plan = self.place_group_members_on_npus(
+                        id, name, dimensions, members, machine, backend,
+                    );
                     self.groups.push(plan);
                     new
                 });
@@ -90,7 +92,7 @@ impl ReplayPlan {
         }
     }
 
-    fn bind_group<M: RequiredCollectiveBackendTraits>(
+    fn place_group_members_on_npus<M: RequiredCollectiveBackendTraits>(
         &self,
         id: GroupId,
         name: Option<String>,
@@ -104,7 +106,8 @@ impl ReplayPlan {
         let party = CollectiveMemberNpus { npus: &npus, named };
         let extent = backend.place_group(party, machine.topology());
         let paths = extent.phases.iter();
-        let paths = paths.map(|phase| backend.collect_paths(&extent, phase, machine.topology()));
+        let paths =
+            paths.map(|phase| backend.common_paths_of_phase(&extent, phase, machine.topology()));
         let dimensions_of = machine.topology().dimensions();
         // Members of rings and meshes have a port for each side.
         let wired = |d: usize| dimensions_of.get(d).is_some_and(|of| !of.shape.has_ports());

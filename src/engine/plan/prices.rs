@@ -4,15 +4,15 @@ use super::{NONE, SharedGraphPlan};
 use crate::coverage::DurationSourceCounts;
 use crate::options::{CommTiming, ReplayOptions};
 use crate::unpriced_kernels::UntimedKernels;
-use crate::unpriced_kernels::missing_npu_error;
+use crate::unpriced_kernels::machine_without_npu_error_text;
 use crate::{ReplayRefusal, fabric, matching};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Bytes, Span};
 use chakram_hardware::compute::{KernelDurationWithBasis, KernelTraceFacts};
 use chakram_hardware::machine::{Machine, NpuClass};
 use chakram_hardware::memory::NamedRemoteMemory;
-use chakram_hardware::recordings::compute_model_for_capture;
-use chakram_trace::format::escape_name;
+use chakram_hardware::recordings::compute_model_with_recording_class;
+use chakram_trace::format::escape_and_shorten_name;
 use chakram_trace::graph::{Graph, Lane, NodeKind};
 use chakram_trace::workload::GraphBoundToRank;
 use std::collections::BTreeMap;
@@ -42,12 +42,13 @@ pub(super) fn compute_graph_durations(
     };
     // Map the memories that the graph names to the machine's memories.
     let memories: Vec<_> = (graph.remote_memories().iter())
-        .map(|name| machine.named_memory(name))
+        .map(|name| machine.index_of_named_memory(name))
         .collect();
     let mut basis = DurationSourceCounts::default();
     let mut unpriced = UntimedKernels::default();
-    let device = graph.captured_on().device.as_deref();
-    let compute = compute_model_for_capture(options.compute, device).for_npu_class(&class.name);
+    let device = graph.capture_environment().device.as_deref();
+    let compute =
+        compute_model_with_recording_class(options.compute, device).for_npu_class(&class.name);
     basis.at_peaks = compute.assumes_full_peak_rates();
     basis.carried = compute.was_recorded_at_other_rates(&class.peaks, class.memory_bandwidth());
     let mut known: BTreeMap<_, KernelDurationWithBasis> = BTreeMap::new();
@@ -126,7 +127,7 @@ pub(super) fn compute_graph_durations(
             NodeKind::LocalMemory => {
                 let Some(memory) = class.memory else {
                     let found = "the node is a load or store of the NPU's own memory";
-                    let (found, hint) = missing_npu_error(machine, found);
+                    let (found, hint) = machine_without_npu_error_text(machine, found);
                     return Err(refusal(node, found, &hint));
                 };
                 let holder = format!("an NPU of class `{}`", class.name);
@@ -142,15 +143,17 @@ pub(super) fn compute_graph_durations(
             NodeKind::RemoteMemory => {
                 let remote = match graph.remote_memory(node) {
                     None => machine
-                        .first_remote_memory()
+                        .unnamed_remote_memory()
                         .ok_or_else(|| missing_memory_error(machine)),
                     Some(slot) => memories[slot as usize]
                         .map(|index| &machine.named_memories()[index].memory)
                         .ok_or_else(|| {
-                            unknown_memory(machine, &graph.remote_memories()[slot as usize])
+                            unknown_memory_error(machine, &graph.remote_memories()[slot as usize])
                         }),
                 };
-                let remote = remote.map_err(|(found, hint)| refusal(node, found, &hint))?;
+                let remote = remote.map_err(|(found, advice_to_use_less_memory)| {
+                    refusal(node, found, &advice_to_use_less_memory)
+                })?;
                 let hint = "give the remote memory more capacity, or split the tensor";
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
                 match fabric::find_too_many_chunks_fault(machine, remote, options, bytes) {
@@ -218,7 +221,7 @@ pub(super) fn compute_graph_durations(
         memories: memories.collect(),
         prices,
         lane_count: used.map_or(0, |&lane| lane + 1),
-        mixed: slots_with_mixed_lanes(graph, &lanes),
+        mixed: flag_group_slots_sharing_lanes_with_others(graph, &lanes),
         lane_nodes: OnceLock::new(),
         lanes,
         beside_collectives: match class.curves.beside_collectives {
@@ -232,7 +235,7 @@ pub(super) fn compute_graph_durations(
 
 /// Returns one flag for each communicator (group slot) of `graph`: true if a lane of its collectives also runs other
 /// nodes. `lanes` maps the graph's lanes to NPU lanes.
-fn slots_with_mixed_lanes(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
+fn flag_group_slots_sharing_lanes_with_others(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
     /// The group slots whose nodes use a lane.
     #[derive(Clone, Copy, PartialEq)]
     enum CollectiveGroupsUsingLane {
@@ -277,7 +280,7 @@ fn missing_memory_error(machine: &Machine) -> (String, String) {
             .to_owned(),
         named => format!(
             "name one of its memories with the attribute `remote_memory`: {}; or add [remote_memory]",
-            list_names(named)
+            list_memory_names(named)
         ),
     };
     let found = match machine.named_memories() {
@@ -290,23 +293,23 @@ fn missing_memory_error(machine: &Machine) -> (String, String) {
 }
 
 /// Builds the error for a load from or store to a memory that `machine` lacks.
-fn unknown_memory(machine: &Machine, name: &str) -> (String, String) {
-    let name = escape_name(name);
+fn unknown_memory_error(machine: &Machine, name: &str) -> (String, String) {
+    let name = escape_and_shorten_name(name);
     let found = format!(
         "the node accesses the remote memory \"{name}\", which machine `{}` does not have",
         machine.name()
     );
     let hint = match machine.named_memories() {
         [] => format!("add [remote_memories.{name}] to the machine"),
-        named => format!("it has {}", list_names(named)),
+        named => format!("it has {}", list_memory_names(named)),
     };
     (found, hint)
 }
 
-fn list_names(memories: &[NamedRemoteMemory]) -> String {
+fn list_memory_names(memories: &[NamedRemoteMemory]) -> String {
     let names: Vec<_> = memories
         .iter()
-        .map(|memory| escape_name(&memory.name))
+        .map(|memory| escape_and_shorten_name(&memory.name))
         .collect();
     names.join(", ")
 }

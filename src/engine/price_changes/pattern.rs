@@ -44,19 +44,19 @@ pub fn split_pattern_property(pattern: &str) -> (PatternField, &str) {
 }
 
 /// Iterates over the names of kernel classes.
-fn list_class_names() -> impl Iterator<Item = &'static str> {
+fn kernel_class_names() -> impl Iterator<Item = &'static str> {
     let moving = MemoryBoundKernelClass::ALL.iter();
     ["gemm", "attention"]
         .into_iter()
         .chain(moving.map(|(_, word)| *word))
 }
 
-pub fn check_class(word: &str) -> Result<(), String> {
-    if list_class_names().any(|class| class == word) {
+pub fn check_kernel_class_name(word: &str) -> Result<(), String> {
+    if kernel_class_names().any(|class| class == word) {
         return Ok(());
     }
-    let all: Vec<_> = list_class_names().collect();
-    let near = find_nearest(word, list_class_names());
+    let all: Vec<_> = kernel_class_names().collect();
+    let near = find_nearest(word, kernel_class_names());
     Err(format!(
         "`{word}` is not a class of kernels{}; expected one of {}",
         did_you_mean(near),

@@ -10,16 +10,16 @@ use chakram_trace::graph::Graph;
 
 impl StuckDiagnosisInputs<'_, '_> {
     /// Describes why one half of a message waits for the other half.
-    pub(super) fn describe_wait_in_channel(
+    pub(super) fn describe_wait_of_message_half_in_channel(
         &self,
         InstanceNode { instance, node }: InstanceNode,
     ) -> (String, Option<InstanceNode>) {
         let graph = self.flow.instance(instance).graph;
         let index = graph.message_index(node);
         let message = &graph.messages()[index];
-        let peer = self.flow.rank_of(instance).peers[message.peer as usize];
+        let peer = self.flow.rank_binding_of_instance(instance).peers[message.peer as usize];
         let channel = self.flow.instance(instance).planned.pairs[index];
-        let other = self.flow.instance_in_same_launch(instance, peer);
+        let other = self.flow.instance_of_rank_in_same_launch(instance, peer);
         let half = other.and_then(|other| {
             let running = self.flow.instance(other);
             let messages = running.graph.messages();
@@ -48,13 +48,15 @@ impl StuckDiagnosisInputs<'_, '_> {
     }
 
     /// Describes what an issued collective waits for: missing members or chunks.
-    pub(super) fn describe_wait_in_collective(
+    pub(super) fn describe_wait_for_members_or_chunks(
         &self,
         InstanceNode { instance, node }: InstanceNode,
     ) -> (String, Option<InstanceNode>) {
-        let (slot, _) = self.flow.call_of_node(instance, node);
+        let (slot, _) = self
+            .flow
+            .communicator_and_sequence_of_collective(instance, node);
         let group = self.groups[slot.group].plan;
-        let Some(run) = self.runs.find_begun_run(slot, node) else {
+        let Some(run) = self.runs.find_simulated_run_of_node(slot, node) else {
             return ("an event that never occurred".to_owned(), None);
         };
         let missing: Vec<_> = group
@@ -65,7 +67,7 @@ impl StuckDiagnosisInputs<'_, '_> {
             .collect();
         if let Some((rank, _)) = missing.first() {
             // The first incomplete collective of the group blocks the member.
-            let other = self.flow.instance_in_same_launch(instance, **rank);
+            let other = self.flow.instance_of_rank_in_same_launch(instance, **rank);
             let vertex = other.and_then(|other| {
                 let calls = self.flow.instance(other).graph.calls().iter();
                 let mut nodes = calls.map(|call| InstanceNode {
@@ -73,7 +75,11 @@ impl StuckDiagnosisInputs<'_, '_> {
                     node: call.node,
                 });
                 nodes.find(|call| {
-                    self.flow.call_of_node(other, call.node).0.group == slot.group
+                    self.flow
+                        .communicator_and_sequence_of_collective(other, call.node)
+                        .0
+                        .group
+                        == slot.group
                         && !self.is_complete(*call)
                 })
             });
@@ -97,13 +103,16 @@ impl StuckDiagnosisInputs<'_, '_> {
     }
 
     /// Builds the error for members that issued different collectives as the n-th collective of their group.
-    pub fn describe_mismatch(&self, disagreement: IssueMismatch) -> Option<ReplayRefusal> {
+    pub fn error_for_mismatched_collectives(
+        &self,
+        disagreement: IssueMismatch,
+    ) -> Option<ReplayRefusal> {
         let (group, sequence) = (disagreement.group, disagreement.sequence);
         let InstanceNode { instance, node } = disagreement.own;
         let (rank, other) = disagreement.other;
-        let own = self.flow.rank_of(instance);
+        let own = self.flow.rank_binding_of_instance(instance);
         let graph = self.flow.instance(instance).graph;
-        let theirs = self.groups[group].instance_of_rank(rank)?;
+        let theirs = self.groups[group].program_instance_index_of_rank(rank)?;
         let their_graph = self.flow.instance(theirs).graph;
         let say = |rank, graph: &Graph, node: NodeIndex| {
             format!(

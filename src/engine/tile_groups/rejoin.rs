@@ -12,7 +12,9 @@
 //! while none runs.
 
 use super::shared_lanes::count_parked_collectives;
-use super::{GROUPED, InstanceGroupSimulatedAsOne, InstanceGroupsSimulatedAsOne, is_shared};
+use super::{
+    GROUPED, InstanceGroupSimulatedAsOne, InstanceGroupsSimulatedAsOne, is_carried_out_per_member,
+};
 use crate::dataflow::{Dataflow, unpack_node};
 use crate::effects::Effects;
 use crate::ids::InstanceIndex;
@@ -50,7 +52,8 @@ impl InstanceGroupsSimulatedAsOne {
         ended.sort_unstable();
         for parts in ended.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
             let leaders: Vec<InstanceIndex> = parts.iter().map(|&(_, _, leader)| leader).collect();
-            let runs = leaders.chunk_by(|&a, &b| self.have_equal_state(flow, lanes, effects, a, b));
+            let runs = leaders
+                .chunk_by(|&a, &b| self.parts_are_adjacent_and_equal(flow, lanes, effects, a, b));
             let runs: Vec<&[InstanceIndex]> = runs.filter(|run| run.len() > 1).collect();
             for run in runs {
                 self.join_parts(flow, lanes, effects, run);
@@ -72,7 +75,7 @@ impl InstanceGroupsSimulatedAsOne {
     }
 
     /// Returns true if two parts of a group are adjacent, have equal states, and have no running kernel.
-    fn have_equal_state(
+    fn parts_are_adjacent_and_equal(
         &self,
         flow: &Dataflow<'_>,
         lanes: &LanesOfAllNpus,
@@ -101,13 +104,13 @@ impl InstanceGroupsSimulatedAsOne {
                 .zip(other.lane_range())
                 .all(|(first, second)| {
                     let holder = lanes.holder_of_lane(first);
-                    let is_own =
-                        holder == FREE || is_shared(one.graph.kind(unpack_node(holder).node));
+                    let is_own = holder == FREE
+                        || is_carried_out_per_member(one.graph.kind(unpack_node(holder).node));
                     is_own && lanes.have_equal_state(first, second)
                 })
             && ready_nodes_and_freed_lanes(flow, effects, a)
                 == ready_nodes_and_freed_lanes(flow, effects, b)
-            && flow.have_equal_state(a, b)
+            && flow.have_equal_open_dependencies(a, b)
     }
 
     /// Joins several parts into one group. The leader of the first part becomes the common leader.

@@ -19,7 +19,7 @@ use chakram_trace::graph::NodeKind;
 impl RunningRankInstance<'_> {
     /// Returns one flag per NPU lane: true if other nodes share the lane with one of the instance's collectives that
     /// wait for every member. The list is empty if no lane is shared.
-    pub(super) fn shared_lanes(&self) -> Vec<bool> {
+    pub(super) fn shared_lane_flags(&self) -> Vec<bool> {
         let Self { graph, shared, .. } = self;
         let mut lanes = Vec::new();
         for call in graph.calls() {
@@ -52,7 +52,7 @@ pub(super) fn count_parked_collectives(
     let is_parked = |node: NodeIndex| {
         let lane = running.first_lane + running.shared.lanes[graph.lane(node) as usize];
         let word = pack_node(instance, node);
-        flow.is_posted(instance, node)
+        flow.is_ready_or_issued(instance, node)
             && !lanes.holds_or_queues(lane, word)
             && !effects.ready.contains(&word)
     };

@@ -2,7 +2,7 @@
 
 use super::{
     FirstTileGroupDivergence, GROUPED, IncompleteGroupStep, InstanceGroupSimulatedAsOne,
-    InstanceGroupsSimulatedAsOne, TileGroupSameRoundNodeStep, is_shared,
+    InstanceGroupsSimulatedAsOne, TileGroupSameRoundNodeStep, is_carried_out_per_member,
 };
 use crate::dataflow::{Dataflow, pack_node, unpack_node};
 use crate::effects::Effects;
@@ -12,7 +12,7 @@ use crate::lanes::LanesOfAllNpus;
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 
 /// Ready nodes that are not posted yet: a list, and the index of its first unposted entry.
 pub type UnpostedReadyNodes<'x> = (&'x mut Vec<u64>, usize);
@@ -33,7 +33,7 @@ impl InstanceGroupsSimulatedAsOne {
     /// member its own end event. If the members differ in any other step, splits the group. Returns the resulting
     /// steps; the list is empty when everything is settled.
     #[inline(never)]
-    pub fn settle_uneven(
+    pub fn settle_step_of_some_members(
         &mut self,
         flow: &mut Dataflow<'_>,
         lanes: &mut LanesOfAllNpus,
@@ -120,14 +120,18 @@ impl InstanceGroupsSimulatedAsOne {
         let graph = flow.instance(leader).graph;
         // Separately executed nodes already have a scheduled end for each member, unless one event ends all members
         // (`whole`).
-        effects.agenda.copy_events(leader, &others, |event| {
-            let node = event.instance_node().node;
-            match event.event_class() {
-                EventClass::Ready => true,
-                EventClass::Node => !is_shared(graph.kind(node)) || group.whole.contains(&node),
-                _ => false,
-            }
-        });
+        effects
+            .agenda
+            .copy_node_events_to_instances(leader, &others, |event| {
+                let node = event.instance_node().node;
+                match event.event_class() {
+                    EventClass::Ready => true,
+                    EventClass::Node => {
+                        !is_carried_out_per_member(graph.kind(node)) || group.whole.contains(&node)
+                    }
+                    _ => false,
+                }
+            });
         let mut after = Vec::new();
         for run in runs {
             let number = self.groups.len() as u32;
@@ -201,11 +205,11 @@ impl InstanceGroupsSimulatedAsOne {
         let rank = |is_ahead: bool| {
             let mut one = members.iter().filter(|&&member| ahead(member) == is_ahead);
             let one = one.next().copied().unwrap_or(members[0]);
-            flow.rank_of(one).rank
+            flow.rank_binding_of_instance(one).rank
         };
         let split = FirstTileGroupDivergence {
             at: now,
-            node: escape_name(leader.graph.name(node)).to_string(),
+            node: escape_and_shorten_name(leader.graph.name(node)).to_string(),
             ahead: rank(true),
             behind: rank(false),
         };
@@ -243,14 +247,14 @@ fn copy_leader(
 ) {
     flow.copy_progress(leader, other);
     let [from, own] = [leader, other].map(|of| flow.instance(of).lane_range());
-    let (first_lane, own_lane) = (from.start, own.start);
+    let (first_lane, next_free_lane_for_single_node) = (from.start, own.start);
     for (from, own) in from.zip(own) {
         lanes.copy_lane(from, own, |word| pack_node(other, unpack_node(word).node));
     }
     let freed = effects.freed.iter();
     let freed: Vec<(InstanceIndex, u32)> = freed
         .filter(|(instance, _)| *instance == leader)
-        .map(|(_, lane)| (other, lane - first_lane + own_lane))
+        .map(|(_, lane)| (other, lane - first_lane + next_free_lane_for_single_node))
         .collect();
     effects.freed.extend(freed);
     let ready = effects.ready.iter().copied();

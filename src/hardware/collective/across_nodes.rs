@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_passes_through_all_members_of_all_nodes() {
+    fn ring_time_counts_steps_within_and_between_nodes() {
         // 32 members on 8 nodes: 7 steps between nodes and 24 within. LL is fastest for few bytes: 6.6 + 7 x 2.7 + 24 x
         // 1.08 = 51.42 us.
         let few = 31.0 / 50e9 / 0.09 * 1e6;
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn other_collectives_and_groups_have_no_such_way() {
+    fn other_collectives_and_uneven_groups_have_no_cross_node_time() {
         assert_eq!(
             predict_collective_us(CollectiveKind::AllToAll, 32, 0..32),
             None

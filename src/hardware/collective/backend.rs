@@ -202,7 +202,7 @@ pub enum BusTransferTrigger {
 /// The agenda that receives a bus's events.
 pub trait BusEventScheduler {
     /// Schedules a call of [`CollectiveEndpointModel::handle_bus_event`] with `event` at time `at`.
-    fn schedule_event(&mut self, at: Time, event: u32);
+    fn schedule_bus_event(&mut self, at: Time, event: u32);
 }
 
 /// Formats the algorithms of a collective over an extent, innermost dimension first: `ring 8 (nvlink), ring 4 (nodes)`.
@@ -255,7 +255,7 @@ pub trait CollectiveBackend {
     fn place_group(&self, party: CollectiveMemberNpus<'_>, topology: &Topology) -> GroupPlacement;
 
     /// Returns the paths of messages in `phase`, if they are equal for all members. Called once for each group.
-    fn collect_paths(
+    fn common_paths_of_phase(
         &self,
         extent: &GroupPlacement,
         phase: &PhaseDimensionSizeAndStride,
@@ -273,7 +273,7 @@ pub trait CollectiveBackend {
     /// Requests with equal keys, groups, roots, kinds and bytes share a cached schedule.
     fn cache_key(&self, request: &CollectiveRequest) -> u64;
 
-    /// Returns the schedule of a collective's chunks. `paths` are the results of [`Self::collect_paths`].
+    /// Returns the schedule of a collective's chunks. `paths` are the results of [`Self::common_paths_of_phase`].
     fn chunk_schedule(
         &self,
         request: &CollectiveRequest,
@@ -283,7 +283,7 @@ pub trait CollectiveBackend {
 
     /// Returns true if a stage runs as two concurrent *strands*, each with half of the buffer. One strand uses the
     /// members' positions, and the other strand uses the [`MemberLinePosition::reversed`] positions.
-    fn is_bidirectional(&self, _: &Self::Stage) -> bool {
+    fn is_split_into_two_strands(&self, _: &Self::Stage) -> bool {
         false
     }
 
@@ -313,14 +313,14 @@ pub trait CollectiveBackend {
 
     /// Returns true if a member sends this stage's messages one at a time, and waits for its port to be free before
     /// each message. A group of n members then needs no state for n² messages.
-    fn is_paced(&self, stage: &Self::Stage) -> bool;
+    fn sends_one_message_at_a_time(&self, stage: &Self::Stage) -> bool;
 
     /// Returns a formatter that names the algorithms in reports.
     fn describer(&self) -> CollectiveAlgorithmsFormatter;
 
     /// Returns the duration of a collective if all members begin together and nothing else is in flight. Returns `None`
     /// if no closed form is proven exact, or if members end at different times. `paths` are the results of
-    /// [`Self::collect_paths`].
+    /// [`Self::common_paths_of_phase`].
     fn closed_form(
         &self,
         chunk_schedule: &ChunkStageSequences<Self::Stage>,
@@ -332,7 +332,7 @@ pub trait CollectiveBackend {
     /// Returns the time at which each position ends if members begin at different times, on a network without
     /// contention or other traffic. `begins` is the time at which each position begins. Returns `None` if no formula is
     /// proven exact.
-    fn time_late_members(
+    fn end_times_of_late_members(
         &self,
         _chunk_schedule: &ChunkStageSequences<Self::Stage>,
         _extent: &GroupPlacement,
@@ -354,7 +354,7 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
     ) -> Option<ChunkQueueIndexAndCapacity>;
 
     /// Returns the initial number of credits of the member at `line`.
-    fn initial_credits(
+    fn initial_credits_of_member(
         &self,
         stage: &Self::Stage,
         queue_slot: u16,
@@ -377,7 +377,7 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
     );
 
     /// Returns the processing that an endpoint does before its first send and after each receive.
-    fn endpoint_cost(&self, stage: &Self::Stage) -> EndpointMessageProcessing;
+    fn endpoint_processing_per_message(&self, stage: &Self::Stage) -> EndpointMessageProcessing;
 
     /// Returns an endpoint's bus transfer at the start of a stage, or after a message is received. Called only for
     /// endpoints with [`EndpointMessageProcessing::Bus`].
@@ -414,7 +414,7 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
 
     /// Returns the time that the member at `line` needs to reduce its `r`-th received message, or `None` if it does not
     /// reduce it.
-    fn time_reduction(
+    fn reduction_time_of_received_message(
         &self,
         stage: &Self::Stage,
         queue_slot: u16,
@@ -444,7 +444,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
 
     /// Returns true if collectives are matched in issue order, false if in program order. Called only in
     /// [`SortEventsByInsertionMarker`].
-    fn matches_in_issue_order(&self) -> bool {
+    fn matches_collectives_in_issue_order(&self) -> bool {
         true
     }
 
@@ -456,13 +456,13 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
 
     /// Returns a number that identifies one chunk's pass through `stage` on `npu`. The engine requests it once for each
     /// chunk and stage when the collective is issued, and passes it to every later call.
-    fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
+    fn assign_queue_slot_to_chunk_pass(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
     /// Returns the successive changes that turn the order in which members begin the collective of `chunk_schedule`
     /// into the order in which they end it, if all end at the same instant. The collective must have a closed form.
     /// Returns `None` if the order is not proven; a caller that needs the order then simulates the collective message
     /// by message. Called only in [`SortEventsByInsertionMarker`].
-    fn order_of_ends(
+    fn order_changes_from_begin_to_end(
         &self,
         _chunk_schedule: &ChunkStageSequences<Self::Stage>,
         _extent: &GroupPlacement,
@@ -472,8 +472,8 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     }
 
     /// Reorders `members` from the order in which they send `messages` of `stage` to the order in which they receive
-    /// them. Called only for changes that [`Self::order_of_ends`] returned.
-    fn follow_order(
+    /// them. Called only for changes that [`Self::order_changes_from_begin_to_end`] returned.
+    fn reorder_members_to_receive_order(
         &self,
         _stage: &Self::Stage,
         _messages: Range<u32>,
@@ -496,7 +496,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
 
     /// Notifies the backend that a ready node of `npu` would never start in ASTRA-sim, because no running node remains
     /// to wake it. Called only in [`SortEventsByInsertionMarker`].
-    fn on_idle(&mut self, _npu: Npu) {}
+    fn on_node_never_started_in_astra_sim(&mut self, _npu: Npu) {}
 
     /// Returns true if members may enter a stage in different directions or trees. Messages are then matched by sender.
     fn matches_by_sender(&self) -> bool {
@@ -505,14 +505,14 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
 
     /// Returns the class of a chunk with this queue slot: its ring direction or tree. A message matches only if sender
     /// and receiver have equal classes.
-    fn slot_class(&self, _queue_slot: u16) -> u16 {
+    fn direction_or_tree_of_slot(&self, _queue_slot: u16) -> u16 {
         0
     }
 
     /// Returns the number of steps after which the member at `line` posts the receive for a message from index `from`.
     /// The sender uses a different direction or tree, and expects the receive after `recv_posted` steps. Returns `None`
     /// if the member posts no receive for this message.
-    fn steps_before_receive(
+    fn steps_before_posting_receive(
         &self,
         _stage: &Self::Stage,
         _queue_slot: u16,
@@ -526,7 +526,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     /// Translates the step that a receiver requests into a step of the member at `line`. The receiver, at index `to`,
     /// uses a different ring direction or tree, and requests step `step`. Returns `None` if no step of the member sends
     /// the requested message.
-    fn requested_step(
+    fn translate_requested_step_to_sender(
         &self,
         _stage: &Self::Stage,
         _queue_slot: u16,
@@ -539,7 +539,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
 
     /// Returns the `k`-th source for which the member at `line` posts a receive after `taken` steps. Called only if
     /// each message follows a request to send.
-    fn source_of_receive(
+    fn kth_source_to_post_receive_for(
         &self,
         stage: &Self::Stage,
         queue_slot: u16,

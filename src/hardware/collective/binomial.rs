@@ -58,7 +58,7 @@ impl BinomialTreePosition {
     }
 
     /// Returns the index of the member with number `x`.
-    fn index(&self, x: u32) -> u32 {
+    fn line_index_of_member_number(&self, x: u32) -> u32 {
         (self.root + x) % self.size
     }
 }
@@ -91,7 +91,7 @@ pub(super) fn nth_send(
         _ => return None,
     };
     Some(SendStepWithConditions {
-        to: place.index(to),
+        to: place.line_index_of_member_number(to),
         amount: share(of),
         after,
         arrived: 0,

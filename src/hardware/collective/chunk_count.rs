@@ -142,7 +142,7 @@ pub(super) struct ChunkCountSearchInputs<'a> {
 
 /// Returns the maximum number of chunks that a member of a tree with `size` members may process at the same time: at
 /// least four per level.
-pub(super) fn concurrent_chunks_in_tree(active: u32, size: u32) -> u32 {
+pub(super) fn max_chunks_in_flight_in_tree(active: u32, size: u32) -> u32 {
     active.max(4 * size.next_power_of_two().ilog2())
 }
 
@@ -175,7 +175,7 @@ impl ChunkCountChoiceCache {
             chunks: Some(chunks),
             ..pipeline
         };
-        if collective.is_trivial(pipeline) {
+        if collective.needs_no_chunk_count_trial(pipeline) {
             return with(NonZeroU32::MIN).into();
         }
         let key = collective.choice_key();
@@ -183,7 +183,7 @@ impl ChunkCountChoiceCache {
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = known().get(&key).cloned();
         let choice = found.unwrap_or_else(|| {
-            let chosen = collective.choose_with_algorithms(pipeline);
+            let chosen = collective.choose_fastest_count_and_algorithms(pipeline);
             known().insert(key, chosen.clone());
             chosen
         });
@@ -207,7 +207,7 @@ impl ChunkCountSearchInputs<'_> {
     /// Returns true if one chunk is chosen without any trial: along one dimension, with an algorithm that has a closed
     /// form. Also returns true on tiles, where members' routes cross, so the time of several chunks cannot be
     /// predicted.
-    fn is_trivial(&self, pipeline: ChunkCountOrderAndOverlap) -> bool {
+    fn needs_no_chunk_count_trial(&self, pipeline: ChunkCountOrderAndOverlap) -> bool {
         if self.topology.tile_grid().is_some() {
             return true;
         }
@@ -263,7 +263,7 @@ impl ChunkCountSearchInputs<'_> {
     }
 
     /// Returns the number of chunks and the algorithms that make the collective fastest.
-    fn choose_with_algorithms(
+    fn choose_fastest_count_and_algorithms(
         &self,
         pipeline: ChunkCountOrderAndOverlap,
     ) -> ChosenChunkCountAndAlgorithms {
@@ -316,12 +316,16 @@ impl ChunkCountSearchInputs<'_> {
             .max(1);
         let flows = one.all_stages().iter().filter(|stage| is_in_tree(stage));
         let messages: u64 = flows
-            .map(|stage| self.build_stage_flow(stage).messages_per_chunk())
+            .map(|stage| self.build_tree_stage_programs(stage).messages_per_chunk())
             .sum();
         let costs = |chunks, exact| {
             let plan = self.route_chunks(pipeline, chunks);
             let of = |stage| {
-                self.estimate_stage_cost(stage, pipeline.active.get(), (plan.chunk_count(), exact))
+                self.estimate_stage_life_and_interval(
+                    stage,
+                    pipeline.active.get(),
+                    (plan.chunk_count(), exact),
+                )
             };
             let costs: Vec<StageLifeAndInterval> = plan.all_stages().iter().map(of).collect();
             (plan, costs)
@@ -400,7 +404,7 @@ impl ChunkCountSearchInputs<'_> {
     }
 
     /// Builds the message programs of one chunk in a tree stage.
-    fn build_stage_flow(&self, assignment: &StageWithAlgorithm) -> StageMessagePrograms {
+    fn build_tree_stage_programs(&self, assignment: &StageWithAlgorithm) -> StageMessagePrograms {
         let phase = &self.extent.phases[assignment.stage.phase];
         let line = LineMessageCosts::new(self.extent, phase, self.topology);
         StageMessagePrograms::new(&line, assignment.algorithm, &assignment.stage)
@@ -408,7 +412,7 @@ impl ChunkCountSearchInputs<'_> {
 
     /// Returns the life and the interval of a stage if the collective has `chunks` chunks. For trees, the result is
     /// only a lower bound if `exact` is false.
-    fn estimate_stage_cost(
+    fn estimate_stage_life_and_interval(
         &self,
         assignment: &StageWithAlgorithm,
         active: u32,
@@ -438,11 +442,11 @@ impl ChunkCountSearchInputs<'_> {
             return StageLifeAndInterval { life, interval };
         }
         if is_in_tree(assignment) {
-            let flow = self.build_stage_flow(assignment);
+            let flow = self.build_tree_stage_programs(assignment);
             let life = flow.simulate_end(1, 1);
             let all = match (exact, chunks) {
                 (_, 1) => life,
-                (true, _) => flow.simulate_end(chunks, concurrent_chunks_in_tree(active, n)),
+                (true, _) => flow.simulate_end(chunks, max_chunks_in_flight_in_tree(active, n)),
                 (false, _) => flow.busiest_port_time(chunks),
             };
             let rest = Span(all.0.saturating_sub(life.0));

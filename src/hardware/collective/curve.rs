@@ -55,7 +55,7 @@ impl MeasurementLinks {
 
 /// If the `curves` for `kind` were measured on links other than those of `topology`, returns the dimension and the
 /// measured links.
-pub fn measured_elsewhere(
+pub fn find_dimension_measured_on_other_links(
     curves: &[Vec<CollectiveCurve>],
     kind: CollectiveKind,
     (extent, topology): (&GroupPlacement, &Topology),
@@ -282,7 +282,11 @@ mod tests {
         }
     }
 
-    fn as_micros(bytes: f64, from: MeasurementLinks, to: MeasurementLinks) -> f64 {
+    fn all_gather_micros_on_changed_links(
+        bytes: f64,
+        from: MeasurementLinks,
+        to: MeasurementLinks,
+    ) -> f64 {
         let change = MeasuredToMachineLinks { from, to, hops: 2 };
         1e6 * build_all_gather_curve().seconds_on(bytes, &change)
     }
@@ -292,7 +296,7 @@ mod tests {
         // From 10 MB to 20 MB, the time grows by 100 us: 10 us per MB. Without the transfer time, a start-up time of 10
         // us remains at 20 MB, 10 MB and 1 MB, and 9.99 us at 1 kB.
         let near = |bytes, gb, expected: f64| {
-            let found = as_micros(
+            let found = all_gather_micros_on_changed_links(
                 bytes,
                 build_measurement_links(100.0, 500),
                 build_measurement_links(gb, 500),
@@ -319,7 +323,7 @@ mod tests {
         // 7 steps over 2 links of 500 ns take 7 us of the start-up time. Ten times the latency adds 63 us; zero latency
         // removes 7 us.
         let near = |from, to, expected: f64| {
-            let found = as_micros(
+            let found = all_gather_micros_on_changed_links(
                 20e6,
                 build_measurement_links(100.0, from),
                 build_measurement_links(100.0, to),

@@ -171,7 +171,7 @@ impl ScriptedAlgorithm {
     }
 
     /// Returns a peer in the script that is outside a group of `size`, or `None` if there is none.
-    pub fn unknown_peer(&self, size: u32) -> Option<u32> {
+    pub fn find_peer_outside_group(&self, size: u32) -> Option<u32> {
         let mut peers = self
             .iter_ops(size)
             .filter_map(|(_, _, part)| part.peer_rank());
@@ -191,7 +191,7 @@ impl ScriptOp {
 impl ScriptExecutor {
     /// Delivers the event `cue` to one member of a collective in flight, and appends its script's next actions to
     /// `acts`. `script` returns the index of the member's script; it is called only on the first event.
-    pub fn advance_script(
+    pub fn deliver_event_and_append_actions(
         &mut self,
         scripts: &ScriptedAlgorithm,
         script: impl FnOnce() -> u32,

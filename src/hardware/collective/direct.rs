@@ -91,11 +91,12 @@ pub(super) fn estimate_cost(
         P::Broadcast | P::Reduce => buffer,
         _ => share,
     };
-    let (all, far) = line.sum_over_all_distances(message, |way| match primitive {
-        P::Broadcast | P::Reduce | P::Gather | P::Scatter => {
-            way.without_load().time_under_load(message)
-        }
-        _ => way.time_under_load(message),
-    });
+    let (all, far) =
+        line.sum_times_and_longest_first_byte_over_distances(message, |way| match primitive {
+            P::Broadcast | P::Reduce | P::Gather | P::Scatter => {
+                way.without_load().time_under_load(message)
+            }
+            _ => way.time_under_load(message),
+        });
     far + all
 }

@@ -113,7 +113,7 @@ struct FlowShopSimulation<'a, S, F> {
 
 impl<S: Copy, F: FnMut(StageBeginAndAdmittingPassage)> FlowShopSimulation<'_, S, F> {
     /// Returns the index of a chunk's current stage in the lists of all stages.
-    fn index(&self, chunk: u32) -> usize {
+    fn current_stage_index(&self, chunk: u32) -> usize {
         self.chunk_schedule.route_of_chunk(chunk) * self.chunk_schedule.stages_per_chunk()
             + usize::from(self.stage[chunk as usize])
     }
@@ -130,7 +130,7 @@ impl<S: Copy, F: FnMut(StageBeginAndAdmittingPassage)> FlowShopSimulation<'_, S,
         {
             self.queues[queue as usize].running += 1;
             self.count += 1;
-            let end = now + self.stages.spans[self.index(chunk)];
+            let end = now + self.stages.spans[self.current_stage_index(chunk)];
             self.ends.push(Reverse((end, self.count, chunk)));
             let stage = self.stage[chunk as usize];
             let stage = StageIndex(stage);
@@ -145,7 +145,7 @@ impl<S: Copy, F: FnMut(StageBeginAndAdmittingPassage)> FlowShopSimulation<'_, S,
     }
 
     fn enqueue_chunk(&mut self, chunk: u32) -> u32 {
-        let index = self.index(chunk);
+        let index = self.current_stage_index(chunk);
         let left = self.chunk_schedule.stages_per_chunk() - usize::from(self.stage[chunk as usize]);
         let key = match self.stages.intra {
             WaitingChunkPriority::Fifo | WaitingChunkPriority::Alternate => 0,
@@ -201,7 +201,7 @@ pub fn simulate_flow_shop_observed<S: Copy>(
     }
     while let Some(Reverse((now, _, chunk))) = shop.ends.pop() {
         end = now;
-        let left = stages.queue_of[shop.index(chunk)];
+        let left = stages.queue_of[shop.current_stage_index(chunk)];
         let stage = StageIndex(shop.stage[chunk as usize]);
         let ended = Some(ChunkAndEnteredStage { chunk, stage });
         // The chunk joins its next queue before the free place is refilled, because both may be the

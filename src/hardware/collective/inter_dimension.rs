@@ -95,7 +95,7 @@ pub(super) fn choose_routes(
         DimensionVisitOrder::Themis | DimensionVisitOrder::ThemisFlex if !shrinks => None,
         DimensionVisitOrder::Themis => Some(ThemisBalancer::new(extent, topology)),
         DimensionVisitOrder::ThemisFlex if exact => {
-            Some(ThemisBalancer::without_load(extent, topology))
+            Some(ThemisBalancer::new_for_flexible_chunks(extent, topology))
         }
         DimensionVisitOrder::ThemisFlex => Some(ThemisBalancer::new(extent, topology)),
         DimensionVisitOrder::Ascending | DimensionVisitOrder::RoundRobin => None,
@@ -107,7 +107,9 @@ pub(super) fn choose_routes(
     while left > 0 {
         let mut way = equal(ascending.clone());
         match &mut balance {
-            Some(balance) => way.grains = balance.next(&mut way.order, left),
+            Some(balance) => {
+                way.grains = balance.order_phases_and_size_next_chunk(&mut way.order, left)
+            }
             None if inter == DimensionVisitOrder::RoundRobin => {
                 way.order.rotate_left(way_of.len() % phases.max(1))
             }

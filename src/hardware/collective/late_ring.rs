@@ -56,8 +56,8 @@ pub(super) fn time_late_members(
     let mut ends = begins.to_vec();
     let mut line = Vec::new();
     let positions = (0..begins.len() as u32).map(Position);
-    for head in positions.filter(|position| phase.index(*position) == 0) {
-        let member = |index| phase.move_position(head, index).index();
+    for head in positions.filter(|position| phase.member_index_in_dimension(*position) == 0) {
+        let member = |index| phase.position_with_index_in_line(head, index).index();
         line.clear();
         line.extend((0..phase.size).map(|index| OneRingMemberStageTimes {
             begins: begins[member(index)],
@@ -66,7 +66,7 @@ pub(super) fn time_late_members(
         for assignment in stages {
             let message = assignment.stage.nth_part(phase.size);
             let occupied = path.bandwidth.serialization_time(message);
-            run_stage(&mut line, path.time_of_first_byte(message), occupied);
+            run_ring_stage_to_member_ends(&mut line, path.time_of_first_byte(message), occupied);
         }
         for (index, times) in (0..).zip(&line) {
             ends[member(index)] = times.begins;
@@ -76,7 +76,11 @@ pub(super) fn time_late_members(
 }
 
 /// Runs one stage along a ring. Afterwards, `begins` contains the time at which each member ends the stage.
-fn run_stage(line: &mut [OneRingMemberStageTimes], first_byte: Span, occupied: Span) {
+fn run_ring_stage_to_member_ends(
+    line: &mut [OneRingMemberStageTimes],
+    first_byte: Span,
+    occupied: Span,
+) {
     for member in &mut *line {
         member.ready = member.begins;
     }
@@ -110,10 +114,10 @@ mod tests {
             begins,
             ..OneRingMemberStageTimes::default()
         });
-        run_stage(&mut line, Span(3), Span(10));
-        // Round 1: 0 sends to 1 until 13, 1 to 2 until 13, and 2 to 0 from 100 until 113. Round 2: 0 sends from 113 and 1
-        // receives at 126; 1 sends at 13 and 2 receives at 26, but begins at 100; 2 has a message at 100, sends when its port
-        // is free at 110, and 0 receives at 123.
+        run_ring_stage_to_member_ends(&mut line, Span(3), Span(10));
+        // Round 1: 0 sends to 1 until 13, 1 to 2 until 13, and 2 to 0 from 100 until 113. Round 2: 0 sends from 113 and
+        // 1 receives at 126; 1 sends at 13 and 2 receives at 26, but begins at 100; 2 has a message at 100, sends when
+        // its port is free at 110, and 0 receives at 123.
         let ends = line.map(|times| times.begins.0);
         assert_eq!(ends, [123, 126, 120]);
     }
@@ -123,7 +127,7 @@ mod tests {
     fn members_that_begin_together_take_the_closed_form() {
         for n in 2..9 {
             let mut line = vec![OneRingMemberStageTimes::default(); n];
-            run_stage(&mut line, Span(7), Span(11));
+            run_ring_stage_to_member_ends(&mut line, Span(7), Span(11));
             assert!(
                 line.iter()
                     .all(|times| times.begins == Span(18).times(n as u64 - 1))

@@ -87,7 +87,12 @@ impl<'a> LineMessageCosts<'a> {
     }
 
     fn path_between(&self, a: u32, b: u32) -> PathLatencyAndRates {
-        let npu = |index| self.extent.npus[self.phase.move_position(Position(0), index).index()];
+        let npu = |index| {
+            self.extent.npus[self
+                .phase
+                .position_with_index_in_line(Position(0), index)
+                .index()]
+        };
         let path = self.topology.path_between_npus(npu(a), npu(b));
         path.expect("members sit on NPUs of their own")
     }
@@ -96,7 +101,12 @@ impl<'a> LineMessageCosts<'a> {
     /// receiver's ports.
     pub(super) fn path_and_ports(&self, a: u32, b: u32) -> (PathLatencyAndRates, [u32; 2]) {
         let path = self.flat.unwrap_or_else(|| self.path_between(a, b));
-        let npu = |index| self.extent.npus[self.phase.move_position(Position(0), index).index()];
+        let npu = |index| {
+            self.extent.npus[self
+                .phase
+                .position_with_index_in_line(Position(0), index)
+                .index()]
+        };
         // A member has two ports per dimension, one on each side.
         let dimensions = self.topology.dimensions().len() as u32;
         let [out, into] = self.topology.first_and_last_port(npu(a), npu(b));
@@ -147,7 +157,7 @@ impl<'a> LineMessageCosts<'a> {
     }
 
     /// Returns the sum of `time` over all distances, and the longest time until the first byte of `message` arrives.
-    pub(super) fn sum_over_all_distances(
+    pub(super) fn sum_times_and_longest_first_byte_over_distances(
         &self,
         message: UnroundedBufferShare,
         time: impl Fn(PathWithLinkLoad) -> UnroundedTimeEstimate,

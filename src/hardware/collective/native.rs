@@ -20,7 +20,7 @@ use super::backend::{
     SortEventsByContentMarker, TransferCompletionToken, UncontendedMessageCostFunctions,
 };
 use super::chunk_count::{
-    ChunkCountChoiceCache, ChunkCountSearchInputs, concurrent_chunks_in_tree, is_in_tree,
+    ChunkCountChoiceCache, ChunkCountSearchInputs, is_in_tree, max_chunks_in_flight_in_tree,
 };
 use super::flow_shop::{self, simulate_flow_shop};
 use super::routes::route_collective;
@@ -74,13 +74,13 @@ impl CollectiveBackend for NativeBackend<'_> {
         GroupPlacement::new(party.npus, topology)
     }
 
-    fn collect_paths(
+    fn common_paths_of_phase(
         &self,
         extent: &GroupPlacement,
         phase: &PhaseDimensionSizeAndStride,
         topology: &Topology,
     ) -> PathsToNextAndAnyMember {
-        extent.common_line_paths(phase, topology)
+        extent.common_paths_to_next_and_any_member(phase, topology)
     }
 
     #[inline]
@@ -182,10 +182,11 @@ impl CollectiveBackend for NativeBackend<'_> {
         if chunk_schedule.chunk_count() <= self.pipeline.active.get() || extent.phases.is_empty() {
             return chunk_schedule;
         }
-        let alone =
-            |assignment: &StageWithAlgorithm| self.uncontended_duration(assignment, extent, paths);
+        let alone = |assignment: &StageWithAlgorithm| {
+            self.estimate_uncontended_stage_duration(assignment, extent, paths)
+        };
         let spans: Vec<Span> = chunk_schedule.all_stages().iter().map(alone).collect();
-        let capacity = self.phase_capacities(&chunk_schedule, extent);
+        let capacity = self.max_concurrent_chunks_per_phase(&chunk_schedule, extent);
         let order = self
             .simulate_phases(&chunk_schedule, &spans, &capacity)
             .order;
@@ -193,7 +194,7 @@ impl CollectiveBackend for NativeBackend<'_> {
     }
 
     #[inline]
-    fn is_bidirectional(&self, assignment: &StageWithAlgorithm) -> bool {
+    fn is_split_into_two_strands(&self, assignment: &StageWithAlgorithm) -> bool {
         assignment.stage.bidirectional
     }
 
@@ -242,7 +243,7 @@ impl CollectiveBackend for NativeBackend<'_> {
     }
 
     #[inline]
-    fn is_paced(&self, assignment: &StageWithAlgorithm) -> bool {
+    fn sends_one_message_at_a_time(&self, assignment: &StageWithAlgorithm) -> bool {
         !assignment.algorithm.has_sole_senders()
     }
 
@@ -261,7 +262,7 @@ impl CollectiveBackend for NativeBackend<'_> {
             let of = (kind, bytes);
             let phases = extent.phases.iter();
             let paths: Vec<_> = phases
-                .map(|phase| extent.common_line_paths(phase, topology))
+                .map(|phase| extent.common_paths_to_next_and_any_member(phase, topology))
                 .collect();
             let counted = ChunkCountSearchInputs {
                 of,
@@ -343,7 +344,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         })
     }
 
-    fn time_late_members(
+    fn end_times_of_late_members(
         &self,
         chunk_schedule: &ChunkStageSequences<StageWithAlgorithm>,
         extent: &GroupPlacement,
@@ -367,7 +368,12 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
     }
 
     #[inline]
-    fn initial_credits(&self, _: &StageWithAlgorithm, _: u16, _: MemberLinePosition) -> u32 {
+    fn initial_credits_of_member(
+        &self,
+        _: &StageWithAlgorithm,
+        _: u16,
+        _: MemberLinePosition,
+    ) -> u32 {
         0
     }
 
@@ -409,7 +415,7 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
         let before = acts.len();
         let script = || script_of(player.position);
         self.players
-            .advance_script(&custom.scripts, script, player, cue, acts);
+            .deliver_event_and_append_actions(&custom.scripts, script, player, cue, acts);
         for act in &mut acts[before..] {
             if let ScriptAction::Send { to, .. } = act {
                 *to = position_of(*to).0;
@@ -418,7 +424,7 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
     }
 
     #[inline]
-    fn endpoint_cost(&self, _: &StageWithAlgorithm) -> EndpointMessageProcessing {
+    fn endpoint_processing_per_message(&self, _: &StageWithAlgorithm) -> EndpointMessageProcessing {
         EndpointMessageProcessing::Instant
     }
 
@@ -458,7 +464,7 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
     }
 
     #[inline]
-    fn time_reduction(
+    fn reduction_time_of_received_message(
         &self,
         _: &StageWithAlgorithm,
         _: u16,
@@ -477,11 +483,11 @@ impl CollectiveMatchingRules for NativeBackend<'_> {
     type Order = SortEventsByContentMarker;
 
     #[inline]
-    fn queue_slot(&mut self, _: Npu, _: &StageWithAlgorithm) -> u16 {
+    fn assign_queue_slot_to_chunk_pass(&mut self, _: Npu, _: &StageWithAlgorithm) -> u16 {
         0
     }
 
-    fn source_of_receive(
+    fn kth_source_to_post_receive_for(
         &self,
         _: &StageWithAlgorithm,
         _: u16,
@@ -497,7 +503,7 @@ impl NativeBackend<'_> {
     /// Returns, for each phase, the maximum number of chunks that a member may process at the same time. In trees, it
     /// is at least four per level, because a chunk travels up and down the tree while others follow. More chunks would
     /// only queue at the ports, where their upward messages would delay the downward ones that members wait for.
-    fn phase_capacities(
+    fn max_concurrent_chunks_per_phase(
         &self,
         chunk_schedule: &ChunkStageSequences<StageWithAlgorithm>,
         extent: &GroupPlacement,
@@ -507,7 +513,7 @@ impl NativeBackend<'_> {
             if is_in_tree(assignment) {
                 let size = extent.phases[assignment.stage.phase].size;
                 let most = &mut capacity[assignment.stage.phase];
-                *most = concurrent_chunks_in_tree(*most, size);
+                *most = max_chunks_in_flight_in_tree(*most, size);
             }
         }
         capacity
@@ -544,7 +550,7 @@ impl NativeBackend<'_> {
     /// only the order of chunks and never a result. The estimate adds up the times of successive messages over a link
     /// or up a tree. Each message has the algorithm's message size and the latency of one link. The estimate is
     /// proportional to the message times, so it is in whole picoseconds if they are.
-    fn uncontended_duration(
+    fn estimate_uncontended_stage_duration(
         &self,
         assignment: &StageWithAlgorithm,
         extent: &GroupPlacement,

@@ -77,7 +77,7 @@ pub(super) fn estimate_cost(
     buffer: UnroundedBufferShare,
 ) -> UnroundedTimeEstimate {
     let share = buffer.nth_part(line.member_count());
-    let rounds = line.sum_over_all_distances(share, |way| {
+    let rounds = line.sum_times_and_longest_first_byte_over_distances(share, |way| {
         way.time_of_first_byte(share) + way.time_under_load(share)
     });
     rounds.0

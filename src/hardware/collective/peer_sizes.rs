@@ -68,18 +68,19 @@ impl PairBytesByPhase {
             for p in 0..n {
                 for t in 0..n {
                     let amount = held[(p * n + t) as usize];
-                    let to = phase.index(Position(t));
+                    let to = phase.member_index_in_dimension(Position(t));
                     let size = &mut sizes[(p * phase.size + to) as usize];
                     *size = size.saturating_add(amount);
-                    let there =
-                        &mut next[(phase.move_position(Position(p), to).0 * n + t) as usize];
+                    let there = &mut next
+                        [(phase.position_with_index_in_line(Position(p), to).0 * n + t) as usize];
                     *there = there.saturating_add(amount);
                 }
             }
             held = std::mem::take(&mut next);
             let gaps = (0..n).any(|p| {
                 (0..phase.size).any(|q| {
-                    q != phase.index(Position(p)) && sizes[(p * phase.size + q) as usize] == 0
+                    q != phase.member_index_in_dimension(Position(p))
+                        && sizes[(p * phase.size + q) as usize] == 0
                 })
             });
             PairBytesInPhase {
@@ -187,7 +188,7 @@ mod tests {
     use chakram_base::ids::{Npu, Position};
     use chakram_base::units::{Bandwidth, Span, UnroundedBufferShare};
 
-    fn shared_extent(sizes: &[u32]) -> GroupPlacement {
+    fn build_switch_group(sizes: &[u32]) -> GroupPlacement {
         let dimensions = sizes.iter().map(|&size| TopologyDimension {
             name: String::new(),
             shape: DimensionShape::Switch,
@@ -227,7 +228,7 @@ mod tests {
             all.extend(steps.map(|s| {
                 (
                     position,
-                    of.move_position(Position(position), s.to).0,
+                    of.position_with_index_in_line(Position(position), s.to).0,
                     s.amount.to_bytes(),
                     s.after,
                 )
@@ -238,7 +239,7 @@ mod tests {
 
     #[test]
     fn equal_parts_need_no_sizes() {
-        let extent = shared_extent(&[3]);
+        let extent = build_switch_group(&[3]);
         // The bytes that members keep for themselves are ignored.
         assert_eq!(
             PairBytesByPhase::new(&extent, &[0, 5, 5, 5, 7, 5, 5, 5, 9], 5),
@@ -249,7 +250,7 @@ mod tests {
 
     #[test]
     fn members_send_what_each_pair_exchanges_and_nothing_for_nothing() {
-        let extent = shared_extent(&[3]);
+        let extent = build_switch_group(&[3]);
         let sizes = PairBytesByPhase::new(&extent, &[9, 1, 2, 0, 9, 3, 4, 0, 9], 5).unwrap();
         // With direct, a member sends to the next index first.
         let direct = [(0, 1, 1, 0), (0, 2, 2, 0), (1, 2, 3, 0), (2, 0, 4, 0)];
@@ -285,7 +286,7 @@ mod tests {
     fn a_round_without_a_message_is_over_at_once() {
         // In round k (1, 2 or 3), each of the 4 members exchanges with the member whose index is its own XOR k. Only
         // two pairs exchange data: 0 with 3, and 0 with 1.
-        let extent = shared_extent(&[4]);
+        let extent = build_switch_group(&[4]);
         let mut bytes = vec![0; 16];
         (bytes[3], bytes[12], bytes[4]) = (7, 8, 6);
         let sizes = PairBytesByPhase::new(&extent, &bytes, 5).unwrap();
@@ -301,7 +302,7 @@ mod tests {
     fn data_travel_along_one_phase_after_another() {
         // The group has 2 × 2 members, and position p is x + 2y. Member s has 10^t · (s + 1) bytes for member t, so the
         // digits of a sum identify the receivers and the senders.
-        let extent = shared_extent(&[2, 2]);
+        let extent = build_switch_group(&[2, 2]);
         let bytes = (0..4).flat_map(|s| (0..4).map(move |t| 10_u64.pow(t) * (s + 1)));
         let sizes = PairBytesByPhase::new(&extent, &bytes.collect::<Vec<_>>(), 5).unwrap();
         // Along x, member 0 passes on its data for x = 1, which is the data for members 1 and 3: 1,010 bytes.

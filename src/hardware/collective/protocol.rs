@@ -46,7 +46,12 @@ impl FittedCollectiveProtocol {
     }
 
     /// Returns the time, in seconds, of this collective on the target links of `change`.
-    fn seconds_on(&self, members: u32, bytes: f64, change: &MeasuredToMachineLinks) -> f64 {
+    fn seconds_on_adjusted_links(
+        &self,
+        members: u32,
+        bytes: f64,
+        change: &MeasuredToMachineLinks,
+    ) -> f64 {
         let (steps, part) = message_count_and_sent_fraction(self.kind, members);
         let step = change.adjust_start_up_seconds(self.step, 1.0);
         self.start
@@ -87,7 +92,7 @@ pub fn fastest_protocol_time(
     let seconds = alike.map(|protocol| {
         match MeasuredToMachineLinks::between_links(protocol.measured_at, phase, topology) {
             None => protocol.seconds_for(phase.size, bytes as f64),
-            Some(change) => protocol.seconds_on(phase.size, bytes as f64, &change),
+            Some(change) => protocol.seconds_on_adjusted_links(phase.size, bytes as f64, &change),
         }
     });
     seconds.min_by(f64::total_cmp).map(Span::from_seconds)
@@ -98,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_way_takes_its_steps_and_its_bytes() {
+    fn protocol_time_is_start_plus_steps_plus_bytes_over_bandwidth() {
         let way = |kind| FittedCollectiveProtocol {
             kind,
             start: 10e-6,

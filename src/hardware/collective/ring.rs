@@ -62,13 +62,13 @@ pub(super) fn nth_send(
         CollectiveStagePrimitive::ReduceScatter | CollectiveStagePrimitive::AllGather => (n - 1, 0),
         CollectiveStagePrimitive::AllToAll => (all_to_all_send_count(n), 0),
         CollectiveStagePrimitive::Broadcast => match line.hops_from_root() {
-            0 => return send_to_next(stage, line, i, n, None),
+            0 => return nth_send_to_next_member(stage, line, i, n, None),
             last if last == n - 1 => (0, 0),
             _ => (n, 1),
         },
         CollectiveStagePrimitive::Reduce => match line.hops_to_root() {
             0 => (0, 0),
-            last if last == n - 1 => return send_to_next(stage, line, i, n, None),
+            last if last == n - 1 => return nth_send_to_next_member(stage, line, i, n, None),
             _ => (n, 1),
         },
         // A member sends its own part first, then the parts of the members behind it.
@@ -79,17 +79,17 @@ pub(super) fn nth_send(
         // A member sends the farthest part first, and each member keeps the last part that it
         // receives.
         CollectiveStagePrimitive::Scatter => match line.hops_from_root() {
-            0 => return send_to_next(stage, line, i, n - 1, None),
+            0 => return nth_send_to_next_member(stage, line, i, n - 1, None),
             hops => (n - 1 - hops, 1),
         },
         CollectiveStagePrimitive::AllReduce => return None,
     };
-    send_to_next(stage, line, i, count, Some(first_after))
+    nth_send_to_next_member(stage, line, i, count, Some(first_after))
 }
 
 /// Returns the `i`-th of `count` messages to the next member. Message i waits until `first_after + i` messages have
 /// been received; if `first_after` is `None`, it does not wait.
-fn send_to_next(
+fn nth_send_to_next_member(
     stage: &CollectiveStage,
     line: MemberLinePosition,
     i: u32,

@@ -3,7 +3,7 @@
 use super::inter_dimension::{ChunkOrderAndSize, choose_routes};
 use super::{
     ChunkCountOrderAndOverlap, ChunkShareAndPhaseOrder, ChunkStageSequences, CollectiveAlgorithm,
-    DimensionAlgorithmChoice, StageWithAlgorithm, assign_stages,
+    DimensionAlgorithmChoice, StageWithAlgorithm, append_chunk_stages_with_algorithms,
 };
 use crate::group::GroupPlacement;
 use crate::topology::Topology;
@@ -35,7 +35,7 @@ pub(super) fn route_collective(
             fuses: ways.len() == 1,
             mirrored,
         };
-        assign_stages(kind, extent, topology, choices, &chunk, all);
+        append_chunk_stages_with_algorithms(kind, extent, topology, choices, &chunk, all);
     };
     for way in &ways {
         add(way, false, &mut all);

@@ -56,7 +56,7 @@ pub fn outward_phases(extent: &GroupPlacement) -> &'static [usize] {
 
 /// Appends one chunk's stages to `out`, each with its algorithm: the one named for the dimension, its substitute, or
 /// the fastest. `choices` has one entry for each of the machine's dimensions.
-pub fn assign_stages(
+pub fn append_chunk_stages_with_algorithms(
     kind: CollectiveKind,
     extent: &GroupPlacement,
     topology: &Topology,
@@ -182,7 +182,7 @@ mod tests {
             mirrored: true,
         };
         let mut out = Vec::new();
-        assign_stages(kind, &extent, &topology, choices, &chunk, &mut out);
+        append_chunk_stages_with_algorithms(kind, &extent, &topology, choices, &chunk, &mut out);
         assert!(out.iter().all(|assignment| assignment.stage.mirrored));
         out.iter()
             .map(|c| (c.stage.phase, c.stage.primitive, c.stage.buffer.parts))
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_what_is_used() {
+    fn stage_descriptions_name_algorithms_that_run() {
         let (topology, extent) = build_ring_group(&[8, 6]);
         let describe = |choices: [DimensionAlgorithmChoice; 2], kind, bytes| {
             let chunk = ChunkShareAndPhaseOrder {
@@ -262,7 +262,9 @@ mod tests {
                 mirrored: false,
             };
             let mut all = Vec::new();
-            assign_stages(kind, &extent, &topology, &choices, &chunk, &mut all);
+            append_chunk_stages_with_algorithms(
+                kind, &extent, &topology, &choices, &chunk, &mut all,
+            );
             describe_stages(&all, &extent, &topology, &choices).join(", ")
         };
         let doubling = [DimensionAlgorithmChoice::Named(CollectiveAlgorithm::HalvingDoubling); 2];

@@ -119,7 +119,10 @@ impl KernelCurves {
             let span = Span::from_seconds(seconds);
             Some(CurveKernelDuration { span, error, class })
         };
-        if let Some((seconds, error)) = self.measured.seconds_on(kernel, peaks, memory) {
+        if let Some((seconds, error)) = self
+            .measured
+            .kernel_seconds_and_error_on_npu(kernel, peaks, memory)
+        {
             return price(seconds, error, CorrelatedErrorClass::Measured);
         }
         let format = || {

@@ -107,7 +107,12 @@ impl SameKernelTimesByWorkAmount {
 
     /// Returns the time, in seconds, of a kernel with these FLOPs and bytes, and its relative error. A kernel with less
     /// work than any measured kernel takes at least `shortest`.
-    pub fn interpolate_seconds(&self, flops: u64, bytes: u64, shortest: f64) -> (f64, f64) {
+    pub fn interpolate_seconds_and_error(
+        &self,
+        flops: u64,
+        bytes: u64,
+        shortest: f64,
+    ) -> (f64, f64) {
         let size = |time: &MeasuredTimeAtFlopsAndBytes| (time.flops, time.bytes);
         if let Ok(at) = self.times.binary_search_by_key(&(flops, bytes), size) {
             return (self.times[at].seconds, self.error);
@@ -167,7 +172,7 @@ impl MeasuredKernels {
 
     /// Returns the time, in seconds, of `kernel` on an NPU with these rates, and its relative error. Returns `None` if
     /// no kernel with the same name and number format was measured.
-    pub fn seconds_on(
+    pub fn kernel_seconds_and_error_on_npu(
         &self,
         kernel: &KernelTraceFacts<'_>,
         peaks: &PeakRatesByFormat,
@@ -176,7 +181,7 @@ impl MeasuredKernels {
         let (seconds, error) = self.kernel_seconds_and_error(kernel)?;
         let Some(class) = self
             .measured_on
-            .filter(|class| !class.has_rates(peaks, memory))
+            .filter(|class| !class.has_same_rates(peaks, memory))
         else {
             return Some((seconds, error));
         };
@@ -212,7 +217,7 @@ impl MeasuredKernels {
     pub fn kernel_seconds_and_error(&self, kernel: &KernelTraceFacts<'_>) -> Option<(f64, f64)> {
         let formats = self.by_name.get(kernel.name)?;
         let (_, measured) = formats.iter().find(|(dtype, _)| *dtype == kernel.dtype)?;
-        Some(measured.interpolate_seconds(kernel.flops, kernel.bytes, self.shortest))
+        Some(measured.interpolate_seconds_and_error(kernel.flops, kernel.bytes, self.shortest))
     }
 }
 
@@ -236,19 +241,28 @@ mod tests {
             build_measured_time(100, 7, 3.0),
         ];
         let kernel = SameKernelTimesByWorkAmount::new(times, 0.1, 0.3).unwrap();
-        assert_eq!(kernel.interpolate_seconds(100, 7, 0.5), (3.0, 0.1));
-        assert_eq!(kernel.interpolate_seconds(400, 8, 0.5), (4.0, 0.1));
+        assert_eq!(
+            kernel.interpolate_seconds_and_error(100, 7, 0.5),
+            (3.0, 0.1)
+        );
+        assert_eq!(
+            kernel.interpolate_seconds_and_error(400, 8, 0.5),
+            (4.0, 0.1)
+        );
         // A kernel with 100 FLOPs but a different number of bytes takes the mean of the times with 100 FLOPs: (1 + 3) /
         // 2.
-        assert_eq!(kernel.interpolate_seconds(100, 8, 0.5), (2.0, 0.3));
+        assert_eq!(
+            kernel.interpolate_seconds_and_error(100, 8, 0.5),
+            (2.0, 0.3)
+        );
         // In logarithms, 200 is halfway between 100 and 400, so the time is the geometric mean of 2 and 4.
-        let (seconds, error) = kernel.interpolate_seconds(200, 8, 0.5);
+        let (seconds, error) = kernel.interpolate_seconds_and_error(200, 8, 0.5);
         assert!((seconds - 8f64.sqrt()).abs() < 1e-12 && error == 0.3);
         // Twice the largest work takes twice the time. Half the smallest work takes half the time, but at least the
         // shortest time. No other size is within a factor of two of either end, so each end alone determines its rate.
-        assert_eq!(kernel.interpolate_seconds(800, 1, 0.5).0, 8.0);
-        assert_eq!(kernel.interpolate_seconds(50, 1, 0.5).0, 1.0);
-        assert_eq!(kernel.interpolate_seconds(10, 1, 0.5).0, 0.5);
+        assert_eq!(kernel.interpolate_seconds_and_error(800, 1, 0.5).0, 8.0);
+        assert_eq!(kernel.interpolate_seconds_and_error(50, 1, 0.5).0, 1.0);
+        assert_eq!(kernel.interpolate_seconds_and_error(10, 1, 0.5).0, 0.5);
     }
 
     #[test]
@@ -264,8 +278,8 @@ mod tests {
         let kernel = SameKernelTimesByWorkAmount::new(times.to_vec(), 0.0, 0.0).unwrap();
         // Above the largest work, the time per operation is (10 + 40 + 5) / (1000 + 1500 + 2000) seconds. Below the
         // smallest work, the time per operation is (1 + 5) / (100 + 200) seconds.
-        assert_eq!(kernel.interpolate_seconds(9000, 1, 0.5).0, 110.0);
-        assert_eq!(kernel.interpolate_seconds(50, 1, 0.5).0, 1.0);
+        assert_eq!(kernel.interpolate_seconds_and_error(9000, 1, 0.5).0, 110.0);
+        assert_eq!(kernel.interpolate_seconds_and_error(50, 1, 0.5).0, 1.0);
     }
 
     #[test]
@@ -280,9 +294,9 @@ mod tests {
         );
         let kernel = kernel.unwrap();
         // Between zero work and the first size with work, the time is linear.
-        assert_eq!(kernel.interpolate_seconds(0, 50, 0.1).0, 2.0);
-        assert_eq!(kernel.interpolate_seconds(0, 200, 0.1).0, 6.0);
-        assert_eq!(kernel.interpolate_seconds(7, 100, 0.1).0, 3.0);
+        assert_eq!(kernel.interpolate_seconds_and_error(0, 50, 0.1).0, 2.0);
+        assert_eq!(kernel.interpolate_seconds_and_error(0, 200, 0.1).0, 6.0);
+        assert_eq!(kernel.interpolate_seconds_and_error(7, 100, 0.1).0, 3.0);
     }
 
     #[test]
@@ -292,12 +306,12 @@ mod tests {
             build_measured_time(2, 1, 2.0),
         ];
         let kernel = SameKernelTimesByWorkAmount::new(times, 0.0, 0.0).unwrap();
-        assert_eq!(kernel.interpolate_seconds(1, 1, 0.5).0, 0.0);
-        assert_eq!(kernel.interpolate_seconds(1, 2, 0.5).0, 1.0);
+        assert_eq!(kernel.interpolate_seconds_and_error(1, 1, 0.5).0, 0.0);
+        assert_eq!(kernel.interpolate_seconds_and_error(1, 2, 0.5).0, 1.0);
         let kernel =
             SameKernelTimesByWorkAmount::new(vec![build_measured_time(1, 1, 0.0)], 0.0, 0.0)
                 .unwrap();
-        assert_eq!(kernel.interpolate_seconds(4, 4, 0.5).0, 0.0);
+        assert_eq!(kernel.interpolate_seconds_and_error(4, 4, 0.5).0, 0.0);
     }
 
     #[test]
@@ -328,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_that_say_nothing_are_none() {
+    fn empty_repeated_or_bad_times_make_no_table() {
         assert_eq!(SameKernelTimesByWorkAmount::new(vec![], 0.0, 0.0), None);
         let twice = vec![
             build_measured_time(1, 1, 1.0),

@@ -78,7 +78,7 @@ impl RecordingNpuClass {
     }
 
     /// Returns true if the class has the rates `peaks` and `memory`.
-    pub(super) fn has_rates(&self, peaks: &PeakRatesByFormat, memory: Bandwidth) -> bool {
+    pub(super) fn has_same_rates(&self, peaks: &PeakRatesByFormat, memory: Bandwidth) -> bool {
         self.peaks == peaks.rates && self.memory == memory
     }
 
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fill_a_device_stays() {
+    fn kernels_up_to_ten_microseconds_keep_their_time() {
         for ns in [0, 5_000, 10_000] {
             let recorded = Span::from_ns(ns);
             let short = KernelTraceFacts { recorded, ..KERNEL };

@@ -54,7 +54,7 @@ impl fmt::Display for KernelDurationSource {
 /// # Errors
 ///
 /// Fails if `text` is invalid; the error describes the expected form.
-pub fn parse_host(text: &str) -> Result<HostDurationSource, String> {
+pub fn parse_host_duration_source(text: &str) -> Result<HostDurationSource, String> {
     match text {
         "recorded" => Ok(HostDurationSource::Recorded),
         _ => parse_scaled(text, "expected recorded or scaled:F").map(HostDurationSource::Scaled),

@@ -1,9 +1,9 @@
 //! Builds a [`Machine`] from the tables of a machine file, and checks every rule of the format.
 
 use super::class_assignment::{self, AssignmentFault, ClassAssignment};
-use super::{Machine, NpuClass, with_memories};
+use super::{Machine, NpuClass, add_memories_as_endpoints};
 use chakram_base::config::{
-    ConfigDocument, ConfigError, ConfigField, ConfigTable, quote_for_message,
+    ConfigDocument, ConfigError, ConfigField, ConfigTable, quote_and_truncate_for_message,
 };
 use chakram_base::units::Bytes;
 
@@ -70,10 +70,10 @@ pub(super) fn build_machine(
     let price_per_npu_hour = root.read_optional("price_per_npu_hour", price)?;
     let classes = class::parse_classes(&root, original)?;
     let (network, edge) = match root.get("tiles") {
-        Some(field) => tiles::parse_tiles(&root, &field)?,
+        Some(field) => tiles::parse_tile_network_and_memory(&root, &field)?,
         None => (network::parse_network(&root, original)?, None),
     };
-    let class_of = class_of(&root, &classes, network.topology.npu_count())?;
+    let class_of = parse_class_assignment(&root, &classes, network.topology.npu_count())?;
     let remote = root
         .read_optional("remote_memory", |field| {
             remote::parse_remote_memory(field, &network.topology)
@@ -86,7 +86,7 @@ pub(super) fn build_machine(
         description,
         relative_of,
         price_per_npu_hour,
-        topology: with_memories(network.topology, remote.as_ref(), &named_memories),
+        topology: add_memories_as_endpoints(network.topology, remote.as_ref(), &named_memories),
         network: network.settings,
         algorithms: network.algorithms,
         collective_curves: network.curves,
@@ -100,17 +100,17 @@ pub(super) fn build_machine(
         remote,
         named_memories,
         host: host::parse_host(&root)?,
-        corrections: corrections::parse_corrections(&root)?,
+        corrections: corrections::parse_pass_kernel_time_corrections(&root)?,
         failures,
         stated_npu_memory: None,
     })
 }
 
-pub(super) use stack_prices::parse_stack_classes;
+pub(super) use stack_prices::parse_stack_curves_by_class;
 
 /// Returns the byte ranges of two values in the text of `document`: the machine's `name`, and the size of its outermost
 /// dimension.
-pub(super) fn name_and_size_ranges(
+pub(super) fn byte_ranges_of_name_and_outermost_size(
     document: &ConfigDocument<'_>,
 ) -> Option<[std::ops::Range<usize>; 2]> {
     let root = document.root_table(ROOT).ok()?;
@@ -119,7 +119,7 @@ pub(super) fn name_and_size_ranges(
     Some([root.get("name")?.byte_range(), size])
 }
 
-fn class_of(
+fn parse_class_assignment(
     root: &ConfigTable<'_>,
     classes: &[NpuClass],
     npus: u32,
@@ -138,9 +138,9 @@ fn class_of(
         let field = table.require_field(name, &expected)?;
         let text = field.read_text(&expected)?;
         let more = class_assignment::parse_ranges(text, class, npus);
-        ranges.extend(
-            more.map_err(|piece| field.invalid_value_error(quote_for_message(piece), &expected))?,
-        );
+        ranges.extend(more.map_err(|piece| {
+            field.invalid_value_error(quote_and_truncate_for_message(piece), &expected)
+        })?);
     }
     ClassAssignment::new(ranges, npus).map_err(|fault| match fault {
         AssignmentFault::Never { first, last } if first == last => table.invalid_table_error(
@@ -157,7 +157,7 @@ fn class_of(
             later,
         } => {
             let [earlier, later] =
-                [earlier, later].map(|class| quote_for_message(names[class as usize]));
+                [earlier, later].map(|class| quote_and_truncate_for_message(names[class as usize]));
             let found = format!("NPU {npu} in {earlier} and in {later}");
             table.invalid_table_error(found, "each NPU in exactly one class")
         }

@@ -202,9 +202,12 @@ fn parse_quantities(
     let Some(part) = part.filter(|part| !part.trim().is_empty()) else {
         let expected = format!(
             "{what}, or the {} of each dimension after a colon",
-            what.display_key()
+            what.display_key_in_files()
         );
-        return Err(wrong(format!("no {}", what.display_key()), &expected));
+        return Err(wrong(
+            format!("no {}", what.display_key_in_files()),
+            &expected,
+        ));
     };
     let mut all: Vec<_> = part.split(',').map(str::trim).collect();
     if all.len() == 1 {
@@ -214,7 +217,7 @@ fn parse_quantities(
         let found = format!(
             "{} values of {} for {count} dimensions",
             all.len(),
-            what.display_key()
+            what.display_key_in_files()
         );
         return Err(wrong(found, "one value for each dimension, or one for all"));
     }

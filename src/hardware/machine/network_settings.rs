@@ -13,7 +13,10 @@ pub struct NetworkSettings {
     pub model: NetworkModelKind,
     /// Rule by which the devices between links forward messages. In JSON, it is the number of a message's bytes that
     /// must arrive before a device forwards them, or null for the whole message.
-    #[serde(rename = "segment_bytes", serialize_with = "serialize_switching")]
+    #[serde(
+        rename = "segment_bytes",
+        serialize_with = "serialize_switching_segment"
+    )]
     pub switching: SwitchingMode,
     /// Rule for when a send between two ranks completes; it is the same under every network model.
     #[serde(serialize_with = "serialize_word")]
@@ -38,7 +41,7 @@ impl NetworkSettings {
 
     /// Formats the settings that differ from the default, except the model:
     /// `, store-and-forward, sends complete when delivered`.
-    pub fn describe_changes(self) -> String {
+    pub fn describe_non_default_settings(self) -> String {
         let default = Self::default();
         let mut text = String::new();
         if self.switching != default.switching {
@@ -69,7 +72,10 @@ fn serialize_word<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S
     to.collect_str(value)
 }
 
-fn serialize_switching<S: Serializer>(switching: &SwitchingMode, to: S) -> Result<S::Ok, S::Error> {
+fn serialize_switching_segment<S: Serializer>(
+    switching: &SwitchingMode,
+    to: S,
+) -> Result<S::Ok, S::Error> {
     match switching {
         SwitchingMode::CutThrough { segment } => to.serialize_some(&segment.0),
         SwitchingMode::StoreAndForward => to.serialize_none(),

@@ -35,7 +35,7 @@ pub fn names_file(name: &str) -> bool {
 /// # Errors
 ///
 /// Fails if there is no such preset, the preset has a fixed size, or the file cannot be read.
-pub fn find_source(name: &str) -> Result<PresetOrMachineFileText, MachineError> {
+pub fn find_machine_text(name: &str) -> Result<PresetOrMachineFileText, MachineError> {
     if is_chip_graph_name(name) {
         return Ok(PresetOrMachineFileText {
             file: name.to_owned(),
@@ -103,7 +103,8 @@ fn scale_preset_text(
 ) -> Result<Option<String>, MachineError> {
     let document = ConfigDocument::parse(text, file)?;
     let scalable = build::build_machine(&document, None)?.is_scalable();
-    let Some([at_name, at_size]) = build::name_and_size_ranges(&document).filter(|_| scalable)
+    let Some([at_name, at_size]) =
+        build::byte_ranges_of_name_and_outermost_size(&document).filter(|_| scalable)
     else {
         return Ok(None);
     };
@@ -122,7 +123,7 @@ fn scale_preset_text(
 ///
 /// Returns the errors of [`Machine::load_by_name`].
 pub fn load_for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
-    load_for_ranks_with(name, ranks, &[])
+    load_for_ranks_replacing_values(name, ranks, &[])
 }
 
 /// Loads the machine called `name` as [`load_for_ranks`] does, but replaces some values, each identified by its path in
@@ -131,12 +132,12 @@ pub fn load_for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
 /// # Errors
 ///
 /// Returns the errors of [`Machine::load_by_name`]; also fails if the file has no such path.
-pub fn load_for_ranks_with(
+pub fn load_for_ranks_replacing_values(
     name: &str,
     ranks: u32,
     values: &[(&str, &ConfigLiteral)],
 ) -> Result<Machine, MachineError> {
-    let mut source = find_source(name)?;
+    let mut source = find_machine_text(name)?;
     let mut original = None;
     if !values.is_empty() {
         original = Some(Machine::parse(&source.text, &source.file)?);
@@ -144,7 +145,7 @@ pub fn load_for_ranks_with(
     }
     let parse = |text: &str| match &original {
         None => Machine::parse(text, &source.file),
-        Some(original) => Machine::parse_edited(text, &source.file, original),
+        Some(original) => Machine::parse_edited_text_of_machine(text, &source.file, original),
     };
     let machine = parse(&source.text)?;
     let dimensions = machine.topology().dimensions();
@@ -285,14 +286,14 @@ mod tests {
     }
 
     #[test]
-    fn pools_have_the_published_figures() {
+    fn remote_memory_presets_have_published_figures() {
         use crate::memory::MemoryAttachment;
         // Table V of the ASTRA-sim 2.0 paper: bandwidth of local memory and of a memory group in GB/s, numbers of
         // groups and switches, bandwidth within a node in GB/s.
         let gb = |rate: Bandwidth| rate.bytes_per_second() / 1e9;
         for (name, group, in_node) in [("hiermem", 100.0, 256.0), ("hiermem-opt", 500.0, 512.0)] {
             let machine = Machine::load_preset(name).unwrap();
-            let remote = machine.first_remote_memory().unwrap();
+            let remote = machine.unnamed_remote_memory().unwrap();
             let MemoryAttachment::Hierarchical(design) = &remote.attachment else {
                 panic!("{name}")
             };
@@ -302,14 +303,14 @@ mod tests {
             assert_eq!((design.groups, design.out_switches), (256, 16));
         }
         let machine = Machine::load_preset("zero-infinity").unwrap();
-        let remote = machine.first_remote_memory().unwrap();
+        let remote = machine.unnamed_remote_memory().unwrap();
         assert_eq!(remote.attachment, MemoryAttachment::PerNpu);
         assert_eq!(gb(remote.bandwidth), 100.0);
         assert_eq!(gb(machine.classes()[0].memory_bandwidth().unwrap()), 4096.0);
     }
 
     #[test]
-    fn presets_agree_with_the_totals_of_their_nodes() {
+    fn preset_node_totals_agree_with_datasheets() {
         // For each preset: its name, the number of NPUs in a node or rack, and the datasheet's totals for it: PFLOP/s
         // in fp8 or int8 with sparsity (which doubles the rate), memory in GB, bandwidth of the links in both
         // directions in TB/s, and bandwidth of the network ports in Gb/s. MI300X: 8 x 896 GB/s = 7.168 TB/s.
@@ -352,7 +353,7 @@ mod tests {
         }
         // NVLink-C2C has 900 GB/s, summed over both directions. The two NPUs of a Grace CPU share it.
         let machine = Machine::load_preset("gb200-nvl72").unwrap();
-        let host = machine.first_remote_memory().unwrap();
+        let host = machine.unnamed_remote_memory().unwrap();
         assert_eq!(host.bandwidth.bytes_per_second(), 900e9 / 2.0 / 2.0);
     }
 
@@ -466,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_read_and_named() {
+    fn machine_files_load_by_path_and_missing_paths_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("dgx-a100.toml");
         std::fs::write(&path, PRESETS[1].text).unwrap();

@@ -20,7 +20,7 @@ use super::{Machine, MachineError, build, preset};
 use crate::machine::PresetOrMachineFileText;
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigField, ConfigLiteral, ConfigTable, did_you_mean,
-    find_nearest, quote_for_message,
+    find_nearest, quote_and_truncate_for_message,
 };
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
@@ -87,16 +87,18 @@ pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
     ))
 }
 
-/// Finds a machine by `name`: a machine that [`preset::find_source`] finds, or the first preset whose NPU has this name
+/// Finds a machine by `name`: a machine that [`preset::find_machine_text`] finds, or the first preset whose NPU has this name
 /// (such as `h100`).
 ///
 /// # Errors
 ///
 /// Fails if there is no such machine.
-pub fn find_machine_or_npu_source(name: &str) -> Result<PresetOrMachineFileText, MachineError> {
+pub fn find_source_by_machine_or_npu_name(
+    name: &str,
+) -> Result<PresetOrMachineFileText, MachineError> {
     let head = format!("\n[npu.{name}]");
     let mut presets = PRESETS.iter();
-    match preset::find_source(name) {
+    match preset::find_machine_text(name) {
         Err(error @ MachineError::Unknown { .. }) => {
             let found = presets.find(|preset| preset.text.contains(&head));
             let found = found.map(|preset| PresetOrMachineFileText {
@@ -169,7 +171,9 @@ impl<'a> MachineTextEditor<'a> {
             None => Vec::new(),
         };
         match &npus[..] {
-            [(class, field)] => self.derive_npu(class, &field.read_table(None)?, sheet)?,
+            [(class, field)] => {
+                self.edit_npu_by_datasheet(class, &field.read_table(None)?, sheet)?
+            }
             _ if sheet.has_npu() => {
                 let found = format!("{} classes of NPUs", npus.len());
                 return Err(
@@ -178,7 +182,7 @@ impl<'a> MachineTextEditor<'a> {
             }
             _ => {}
         }
-        self.derive_network(&root, sheet)?;
+        self.edit_network_by_datasheet(&root, sheet)?;
         if self.is_carried && root.get("relative_of").is_none() {
             let end = label.byte_range().end;
             let end = end + self.rest_of_line(end).len();
@@ -271,7 +275,7 @@ impl<'a> MachineTextEditor<'a> {
         self.edits.push(entry);
     }
 
-    fn derive_npu(
+    fn edit_npu_by_datasheet(
         &mut self,
         class: &str,
         table: &ConfigTable<'_>,
@@ -307,14 +311,19 @@ impl<'a> MachineTextEditor<'a> {
             self.set_key(
                 table,
                 "memory_bandwidth",
-                quote_for_message(&shown),
+                quote_and_truncate_for_message(&shown),
                 &beside,
             );
         }
         if let Some(memory) = sheet.memory {
             let shown = format_capacity(memory);
             self.given.push(format!("{shown} of memory"));
-            self.set_key(table, "memory_capacity", quote_for_message(&shown), &beside);
+            self.set_key(
+                table,
+                "memory_capacity",
+                quote_and_truncate_for_message(&shown),
+                &beside,
+            );
         }
         if !sheet.peaks.is_empty() {
             let peaks = table
@@ -331,7 +340,7 @@ impl<'a> MachineTextEditor<'a> {
                 let shown = format!("{} TFLOP/s", rate.per_second() / 1e12);
                 self.given.push(format!("{name} at {shown}"));
                 if let Some(last) = &last {
-                    self.set_key(&peaks, name, quote_for_message(&shown), last);
+                    self.set_key(&peaks, name, quote_and_truncate_for_message(&shown), last);
                 }
             }
         }
@@ -380,14 +389,14 @@ impl<'a> MachineTextEditor<'a> {
                 continue;
             };
             let curves = match is_list {
-                true => field.read_items(list)?,
+                true => field.read_array_items(list)?,
                 false => vec![field],
             };
             for curve in curves {
                 let curve = curve.read_table(None)?;
                 let mut q = f64::min(bandwidth, 1.0 / bandwidth);
                 if let Some(formats) = curve.get("formats") {
-                    for format in formats.read_items(list)? {
+                    for format in formats.read_array_items(list)? {
                         let name = format.read_text("a number format")?;
                         let dtype = Dtype::ALL.iter().find(|(_, known)| *known == name);
                         let ratio = dtype.map_or(1.0, |(dtype, _)| ratios[*dtype as usize]);
@@ -432,7 +441,7 @@ impl<'a> MachineTextEditor<'a> {
         }
     }
 
-    fn derive_network(
+    fn edit_network_by_datasheet(
         &mut self,
         root: &ConfigTable<'_>,
         sheet: &DatasheetNumbers,
@@ -442,7 +451,7 @@ impl<'a> MachineTextEditor<'a> {
             return Ok(());
         }
         let dimensions = match root.get("dimension") {
-            Some(field) => field.read_items("a table for each dimension")?,
+            Some(field) => field.read_array_items("a table for each dimension")?,
             None => {
                 return Err(root.invalid_table_error(
                     "a machine of tiles",
@@ -505,7 +514,7 @@ impl<'a> MachineTextEditor<'a> {
             }
             if let Some((bytes_per_s, shown)) = rate {
                 self.given.push(format!("{shown} of {words}"));
-                let value = quote_for_message(&format!("{} GB/s", bytes_per_s / 1e9));
+                let value = quote_and_truncate_for_message(&format!("{} GB/s", bytes_per_s / 1e9));
                 let was = format!(
                     "given: {shown} of {words}; {} has {}",
                     self.old.name(),
@@ -515,7 +524,7 @@ impl<'a> MachineTextEditor<'a> {
             }
             if let Some(latency) = latency {
                 self.given.push(format!("{latency} over a link"));
-                let value = quote_for_message(&format!("{} ps", latency.0));
+                let value = quote_and_truncate_for_message(&format!("{} ps", latency.0));
                 self.set_key(table, "latency", value, &bandwidth);
             }
         }

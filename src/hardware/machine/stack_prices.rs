@@ -29,8 +29,8 @@ impl SoftwareStackCurvesAndHosts {
     /// # Errors
     ///
     /// Fails if a key is unknown, a value is invalid, or a table is empty.
-    pub fn parse_stack(field: &ConfigField<'_>) -> Result<Self, ConfigError> {
-        let classes = build::parse_stack_classes(field)?;
+    pub fn parse_class_tables(field: &ConfigField<'_>) -> Result<Self, ConfigError> {
+        let classes = build::parse_stack_curves_by_class(field)?;
         Ok(Self { classes })
     }
 

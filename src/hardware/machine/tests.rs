@@ -62,11 +62,11 @@ capacity = "1 TB"
 
 /// Returns the error that [`GOOD`] causes after the first `old` is replaced by `new`.
 fn expect_edit_error(old: &str, new: &str) -> String {
-    refusal_in(GOOD, old, new)
+    parse_error_after_replacement(GOOD, old, new)
 }
 
 /// Returns the error that `text` causes after the first `old` is replaced by `new`.
-fn refusal_in(text: &str, old: &str, new: &str) -> String {
+fn parse_error_after_replacement(text: &str, old: &str, new: &str) -> String {
     assert!(text.contains(old), "{old}");
     let error = Machine::parse(&text.replacen(old, new, 1), "m.toml");
     error.expect_err(new).to_string()
@@ -76,17 +76,17 @@ fn refusal_in(text: &str, old: &str, new: &str) -> String {
 /// begin with `m.toml:`, the line and the key, and then contain the pattern's parts in order; ` … ` matches any text.
 #[track_caller]
 fn check_edit_errors(table: &str) {
-    refused_in(GOOD, table);
+    check_edit_errors_of_text(GOOD, table);
 }
 
 /// Checks errors as [`check_edit_errors`] does, but for edits of `text`.
 #[track_caller]
-fn refused_in(text: &str, table: &str) {
+fn check_edit_errors_of_text(text: &str, table: &str) {
     let good = text;
     for line in table.trim().lines() {
         let cells: Vec<_> = line.trim_start().splitn(3, " => ").collect();
         let [old, new, pattern] = [0, 1, 2].map(|i| cells[i].replace("\\n", "\n"));
-        let text = refusal_in(good, &old, &new).replacen(": key ", ": ", 1);
+        let text = parse_error_after_replacement(good, &old, &new).replacen(": key ", ": ", 1);
         let mut rest = text.strip_prefix("m.toml:").expect(&text);
         for (index, piece) in pattern.split(" … ").enumerate() {
             let at = rest.find(piece).unwrap_or_else(|| panic!("{line}\n{text}"));
@@ -128,7 +128,7 @@ fn a_good_file_is_read_as_written() {
     assert_eq!(inner.bandwidth, Bandwidth::new(450e9).unwrap());
     assert!(machine.is_scalable());
     assert_eq!(
-        machine.first_remote_memory().unwrap().latency,
+        machine.unnamed_remote_memory().unwrap().latency,
         Span::from_us(2)
     );
 }
@@ -290,7 +290,7 @@ fn machines_need_dimensions_and_may_leave_npus_unknown() {
     let text = format!("name = \"x\"\n[[dimension]]{rest}");
     let machine = Machine::parse(&text, "m.toml").unwrap();
     assert_eq!(machine.classes(), [NpuClass::unknown_class()]);
-    assert_eq!(machine.npu_memory(0), None);
+    assert_eq!(machine.npu_memory_capacity_with_port_share(0), None);
     let text = error(&format!("npu = {{}}\n{text}"));
     assert!(text.contains("key `npu`: found no class"), "{text}");
 }
@@ -321,7 +321,7 @@ fn assignments_that_do_not_fit_are_refused() {
 #[test]
 fn power_slows_products_by_the_root_of_its_ratio() {
     let text = |power: &str| {
-        let source = find_source("dgx-h100").unwrap().text;
+        let source = find_machine_text("dgx-h100").unwrap().text;
         let lines = source.lines().filter(|line| !line.starts_with("slower"));
         let text: String = lines.flat_map(|line| [line, "\n"]).collect();
         text.replace("sustained = 0.87", power)
@@ -367,7 +367,7 @@ fn uniform_machines_are_checked() {
             .copied()
             .map(DimensionAlgorithmChoice::Named)
             .collect();
-        Machine::with_uniform_class(
+        Machine::create_with_one_npu_class(
             "m".to_owned(),
             whole.topology().clone(),
             algorithms,

@@ -27,7 +27,10 @@ pub(super) struct PendingAccessesOfAllChannels {
 }
 
 /// Returns the rate of a stream in bytes per second: the lower of the channel's and the port's rate.
-pub(super) fn stream_rate(channel: Bandwidth, through: &MemoryNetworkAttachment) -> Bandwidth {
+pub(super) fn slower_of_channel_and_port_rate(
+    channel: Bandwidth,
+    through: &MemoryNetworkAttachment,
+) -> Bandwidth {
     if through.port_bandwidth() < channel {
         through.port_bandwidth()
     } else {
@@ -36,7 +39,7 @@ pub(super) fn stream_rate(channel: Bandwidth, through: &MemoryNetworkAttachment)
 }
 
 /// Returns the seconds that a chunk spends in the channel and in the port, for an access of `bytes`.
-pub(super) fn chunk_times(
+pub(super) fn chunk_seconds_in_channel_and_port(
     channel: Bandwidth,
     through: &MemoryNetworkAttachment,
     bytes: u64,
@@ -61,7 +64,8 @@ impl PendingAccessesOfAllChannels {
 
     /// Starts the stream of an access that begins to occupy its channel at `begin`.
     pub fn begin_stream(&mut self, begin: Time, access: RemoteMemoryAccess) {
-        let [front, port] = chunk_times(self.channel, &self.through, access.bytes);
+        let [front, port] =
+            chunk_seconds_in_channel_and_port(self.channel, &self.through, access.bytes);
         let times = ChunkTimeBeforeAndInPort {
             front,
             port,
@@ -78,10 +82,11 @@ impl PendingAccessesOfAllChannels {
         self.unsettled = true;
     }
 
-    /// If an access has a next chunk, schedules [`Self::on_stream_ended`] for it.
+    /// If an access has a next chunk, schedules [`Self::on_chunks_streamed`] for it.
     fn schedule_next_chunk(&mut self, number: u32) {
-        if let Some(bytes) = self.chunks.next_position(number) {
-            let rate = stream_rate(self.channel, &self.through).bytes_per_second();
+        if let Some(bytes) = self.chunks.next_awaited_stream_position(number) {
+            let rate =
+                slower_of_channel_and_port_rate(self.channel, &self.through).bytes_per_second();
             let at = self.begins[number as usize] + Span::from_seconds(bytes / rate);
             self.due.push(Reverse((at, number)));
         }
@@ -91,21 +96,24 @@ impl PendingAccessesOfAllChannels {
         self.unsettled
     }
 
-    pub fn settle_streams(&mut self) -> Option<(Time, u32)> {
+    pub fn settle_streams_and_find_next_event(&mut self) -> Option<(Time, u32)> {
         self.unsettled = false;
         self.settlement = self.settlement.wrapping_add(1);
         let due = self.due.peek().map(|Reverse((at, _))| *at);
-        let next = [due, self.chunks.next()].into_iter().flatten().min();
+        let next = [due, self.chunks.next_chunk_arrival_or_store_end()]
+            .into_iter()
+            .flatten()
+            .min();
         next.map(|at| (at, self.settlement))
     }
 
-    pub fn on_stream_ended(&mut self, now: Time, settlement: u32) {
+    pub fn on_chunks_streamed(&mut self, now: Time, settlement: u32) {
         if settlement != self.settlement {
             return;
         }
         while let Some(&Reverse((_, number))) = self.due.peek().filter(|next| next.0.0 <= now)
             // If too many chunks are in flight, the replay fails, so no further event is needed.
-            && !self.chunks.is_full()
+            && !self.chunks.has_too_many_chunks_in_flight()
         {
             self.due.pop();
             self.chunks.on_streamed(now, number);
@@ -115,8 +123,8 @@ impl PendingAccessesOfAllChannels {
     }
 
     /// Returns true if more chunks are in flight than memory allows ([`ChunkedAccessesInFlight::is_full`]).
-    pub fn is_full(&self) -> bool {
-        self.chunks.is_full()
+    pub fn has_too_many_chunks_in_flight(&self) -> bool {
+        self.chunks.has_too_many_chunks_in_flight()
     }
 
     /// Serves the chunks that are due `now` ([`ChunkedAccessesInFlight::serve_due_chunks`]).

@@ -172,8 +172,8 @@ impl ChunkedAccessesInFlight {
 
     /// Returns the number of streamed bytes after which the caller must call [`Self::on_streamed`] for an access, or
     /// `None` if no further call is needed.
-    pub fn next_position(&self, number: u32) -> Option<f64> {
-        self.accesses[number as usize].next_position()
+    pub fn next_awaited_stream_position(&self, number: u32) -> Option<f64> {
+        self.accesses[number as usize].next_position_to_stream()
     }
 
     /// Handles the event that the stream of access `number` has reached [`Self::next_position`].
@@ -197,12 +197,12 @@ impl ChunkedAccessesInFlight {
 
     /// Returns true if the number of chunks in flight has reached the maximum that memory allows; the replay then
     /// fails.
-    pub fn is_full(&self) -> bool {
+    pub fn has_too_many_chunks_in_flight(&self) -> bool {
         self.coming.len() > MOST
     }
 
     /// Returns the time at which the next chunk arrives at a port or the next store ends.
-    pub fn next(&self) -> Option<Time> {
+    pub fn next_chunk_arrival_or_store_end(&self) -> Option<Time> {
         self.coming.peek().map(|Reverse(coming)| coming.at)
     }
 
@@ -258,7 +258,7 @@ impl ChunkedAccessProgress {
     }
 
     /// Returns the position in an access, in bytes, that the stream must have reached for a chunk to count as streamed.
-    fn bytes_through_chunk(&self, chunk: u64) -> f64 {
+    fn position_at_which_chunk_is_streamed(&self, chunk: u64) -> f64 {
         let (from, to) = (
             self.bytes_before_chunk(chunk),
             self.bytes_before_chunk(chunk + 1),
@@ -266,14 +266,13 @@ impl ChunkedAccessProgress {
         to - self.ahead * (to - from)
     }
 
-    fn next_position(&self) -> Option<f64> {
+    fn next_position_to_stream(&self) -> Option<f64> {
         match (self.access.store, self.next < self.count) {
-            (false, true) => Some(self.bytes_through_chunk(self.next)),
+            (false, true) => Some(self.position_at_which_chunk_is_streamed(self.next)),
             (false, false) => None,
             (true, true) => Some(self.bytes_before_chunk(self.next)),
-            (true, false) => {
-                (self.next == self.count).then(|| self.bytes_through_chunk(self.count - 1))
-            }
+            (true, false) => (self.next == self.count)
+                .then(|| self.position_at_which_chunk_is_streamed(self.count - 1)),
         }
     }
 

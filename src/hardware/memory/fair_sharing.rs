@@ -140,7 +140,7 @@ impl FairSharedPoolAccesses {
         }
         self.unsettled = true;
         if self.chunks.is_some() {
-            self.report_progress(now);
+            self.report_stream_progress_to_chunks(now);
             return;
         }
         let latency = self.latency;
@@ -170,26 +170,26 @@ impl FairSharedPoolAccesses {
     }
 
     /// Returns true if more chunks are in flight than memory allows ([`ChunkedAccessesInFlight::is_full`]).
-    pub fn is_full(&self) -> bool {
+    pub fn has_too_many_chunks_in_flight(&self) -> bool {
         self.chunks
             .as_ref()
-            .is_some_and(ChunkedAccessesInFlight::is_full)
+            .is_some_and(ChunkedAccessesInFlight::has_too_many_chunks_in_flight)
     }
 
     /// Notifies `chunks` of the positions that streams have reached.
-    fn report_progress(&mut self, now: Time) {
+    fn report_stream_progress_to_chunks(&mut self, now: Time) {
         let Some(chunks) = &mut self.chunks else {
             return;
         };
         while let Some(&Reverse((_, index))) = self.due.peek().filter(|next| next.0.0 <= now)
-            && !chunks.is_full()
+            && !chunks.has_too_many_chunks_in_flight()
         {
             self.due.pop();
             let stream = &mut self.streams[index as usize];
             match stream.chunked {
                 Some(chunked) => {
                     chunks.on_streamed(now, chunked);
-                    let at = stream.next_due(chunks);
+                    let at = stream.next_awaited_position_or_end_time(chunks);
                     self.due.push(Reverse((at, index)));
                 }
                 None => self.changed = true,
@@ -201,7 +201,7 @@ impl FairSharedPoolAccesses {
         }
     }
 
-    pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
+    pub fn settle_rates_and_find_next_event(&mut self, now: Time) -> Option<(Time, u32)> {
         self.unsettled = false;
         // The new number invalidates the event for the previous rates, which is still in the agenda.
         self.settlement = self.settlement.wrapping_add(1);
@@ -212,7 +212,10 @@ impl FairSharedPoolAccesses {
             None => self.streams.iter().map(|stream| stream.passed).min(),
             Some(chunks) => {
                 let due = self.due.peek().map(|Reverse((at, _))| *at);
-                [due, chunks.next()].into_iter().flatten().min()
+                [due, chunks.next_chunk_arrival_or_store_end()]
+                    .into_iter()
+                    .flatten()
+                    .min()
             }
         };
         next.map(|at| (at, self.settlement))
@@ -233,7 +236,9 @@ impl FairSharedPoolAccesses {
             let mut due = std::mem::take(&mut self.due).into_vec();
             due.clear();
             let streams = (0..).zip(&mut self.streams);
-            due.extend(streams.map(|(index, stream)| Reverse((stream.next_due(chunks), index))));
+            due.extend(streams.map(|(index, stream)| {
+                Reverse((stream.next_awaited_position_or_end_time(chunks), index))
+            }));
             self.due = due.into();
         }
     }
@@ -338,13 +343,13 @@ impl InFlightAccessStream {
 
     /// Returns the time at which the stream reaches the next position that a chunk waits for, or its end if no chunk
     /// waits.
-    fn next_due(&mut self, chunks: &ChunkedAccessesInFlight) -> Time {
+    fn next_awaited_position_or_end_time(&mut self, chunks: &ChunkedAccessesInFlight) -> Time {
         self.chunked = self
             .chunked
-            .filter(|&chunked| chunks.next_position(chunked).is_some());
+            .filter(|&chunked| chunks.next_awaited_stream_position(chunked).is_some());
         let Some(position) = self
             .chunked
-            .and_then(|chunked| chunks.next_position(chunked))
+            .and_then(|chunked| chunks.next_awaited_stream_position(chunked))
         else {
             return self.passed;
         };

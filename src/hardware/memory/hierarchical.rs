@@ -60,7 +60,7 @@ impl HierarchicalPool {
     }
 
     /// Returns the bytes that one access moves in one round of chunks, on a machine with `npus` NPUs.
-    pub(super) fn chunk_bytes(&self, npus: u32) -> f64 {
+    pub(super) fn bytes_per_access_in_chunk_round(&self, npus: u32) -> f64 {
         self.bytes_per_round() / f64::from(npus)
     }
 

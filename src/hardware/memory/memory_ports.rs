@@ -61,7 +61,7 @@ impl NpusWithMemoryPorts {
         let reached = ports.filter_map(|port| {
             let at = self.npus[port as usize];
             // Loads need a route from the port, and stores need a route to the port.
-            let open = |a, b| topology.first_dimension(a, b).is_ok();
+            let open = |a, b| topology.first_dimension_crossed_between(a, b).is_ok();
             let latency = topology
                 .path_between_npus(at, npu)
                 .map_or(0, |path| path.latency.0);

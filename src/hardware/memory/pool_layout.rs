@@ -16,7 +16,8 @@ pub(super) struct PathServerStageAndWeight {
     pub stage: u32,
     /// Number of bytes that the server carries for each byte of the access.
     pub weight: f64,
-    /// The value of `weight` if switches gather or reduce the bytes: see [`PathServerStageAndWeight::at_identical_servers`].
+    /// The value of `weight` if switches gather or reduce the bytes: see
+    /// [`PathServerStageAndWeight::hop_over_one_of_identical_servers`].
     pub in_switch: f64,
 }
 
@@ -26,7 +27,7 @@ impl PathServerStageAndWeight {
     ///
     /// With in-switch gathering, each of the servers carries the bytes of all n NPUs, not only the bytes of the n /
     /// `alike` NPUs behind it. The weight is therefore `alike`, so that each access accounts for its own share.
-    pub fn at_identical_servers(server: u32, stage: u32, alike: u32) -> Self {
+    pub fn hop_over_one_of_identical_servers(server: u32, stage: u32, alike: u32) -> Self {
         Self {
             server,
             stage,
@@ -70,7 +71,7 @@ impl NpuPathsOverPoolServers {
     pub fn new(npus: u32, stations: u32, memories: f64, port: Bandwidth, round: f64) -> Self {
         let mut rates = vec![memories];
         rates.resize(npus as usize + 1, port.bytes_per_second());
-        let memories = PathServerStageAndWeight::at_identical_servers(0, MEMORIES, 1);
+        let memories = PathServerStageAndWeight::hop_over_one_of_identical_servers(0, MEMORIES, 1);
         Self {
             rates,
             stations: vec![vec![memories]; stations as usize],
@@ -126,7 +127,11 @@ impl NpuPathsOverPoolServers {
         } else {
             FIRST_PORT
         };
-        let port = PathServerStageAndWeight::at_identical_servers(first + npu, PORTS, self.npus);
+        let port = PathServerStageAndWeight::hop_over_one_of_identical_servers(
+            first + npu,
+            PORTS,
+            self.npus,
+        );
         station.iter().copied().chain([port])
     }
 
@@ -155,7 +160,7 @@ impl NpuPathsOverPoolServers {
             }
             let first = layout.add_servers(stations / below, level.bandwidth);
             for station in 0..stations {
-                let leg = PathServerStageAndWeight::at_identical_servers(
+                let leg = PathServerStageAndWeight::hop_over_one_of_identical_servers(
                     first + station / below,
                     stage,
                     stations / below,

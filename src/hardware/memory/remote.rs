@@ -12,7 +12,7 @@ pub trait UserRemoteMemoryModel: fmt::Debug {
     /// Begins an access of `access.bytes` bytes by `access.npu` at `now`. Returns the end of the access, which must not
     /// be before `now`. Accesses arrive in ascending order of time and, at the same instant, in the order in which they
     /// take their lanes.
-    fn begin_access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time;
+    fn begin_access_and_return_end(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time;
 }
 
 /// State of a machine's remote memory during a replay: its channels or links.
@@ -76,7 +76,9 @@ impl RemoteMemorySimulation {
         };
         Self {
             latency: memory.latency,
-            bandwidth: through.map_or(one, |through| channel_stream::stream_rate(one, through)),
+            bandwidth: through.map_or(one, |through| {
+                channel_stream::slower_of_channel_and_port_rate(one, through)
+            }),
             whole_ns: memory.whole_ns,
             state,
             ports: match through {
@@ -90,7 +92,7 @@ impl RemoteMemorySimulation {
     }
 
     /// Creates a memory in which `model` computes the ends of accesses.
-    pub fn of_model(memory: &RemoteMemory, model: Box<dyn UserRemoteMemoryModel>) -> Self {
+    pub fn with_user_model(memory: &RemoteMemory, model: Box<dyn UserRemoteMemoryModel>) -> Self {
         Self {
             latency: memory.latency,
             bandwidth: memory.bandwidth,
@@ -102,8 +104,8 @@ impl RemoteMemorySimulation {
 
     /// Begins an access. Returns its end if already known, as with channels. Channels serve accesses in the order of
     /// these calls, and each access occupies a channel for latency + bytes / bandwidth. Returns `None` if the end
-    /// depends on later accesses; [`Self::settle_rates`], [`Self::handle_settlement`] and [`Self::serve_due_chunks`]
-    /// then deliver it.
+    /// depends on later accesses; [`Self::settle_rates`], [`Self::deliver_ends_of_finished_accesses`] and
+    /// [`Self::serve_due_chunks`] then deliver it.
     pub fn begin_access(&mut self, now: Time, access: RemoteMemoryAccess) -> Option<Time> {
         let transfer = if self.whole_ns {
             let per_ns = self.bandwidth.bytes_per_second() / 1e9;
@@ -122,12 +124,18 @@ impl RemoteMemorySimulation {
                 sharing.begin_access(now, access);
                 return None;
             }
-            RemoteMemoryModelByAttachment::Own(model) => model.begin_access(now, &access).max(now),
+            RemoteMemoryModelByAttachment::Own(model) => {
+                model.begin_access_and_return_end(now, &access).max(now)
+            }
         };
         match &mut self.ports {
             PortBetweenChannelAndNpu::None => Some(free),
             PortBetweenChannelAndNpu::Alone(through, channel) => {
-                let [front, port] = channel_stream::chunk_times(*channel, through, access.bytes);
+                let [front, port] = channel_stream::chunk_seconds_in_channel_and_port(
+                    *channel,
+                    through,
+                    access.bytes,
+                );
                 // The channel and the port form a pipeline of two stages. The total is the slower stage's time plus one
                 // chunk's time in the faster.
                 Some(free + through.link_latency() + Span::from_seconds(front.min(port)))
@@ -152,33 +160,46 @@ impl RemoteMemorySimulation {
     }
 
     /// Divides the links' bandwidth among the accesses in flight. Must be called after all other events of `now`,
-    /// including chunks. Returns the time of the next call of [`Self::handle_settlement`], and the number that this
-    /// call must pass to identify the division. Calls scheduled earlier then have no effect.
+    /// including chunks. Returns the time of the next call of [`Self::deliver_ends_of_finished_accesses`], and the
+    /// number that this call must pass to identify the division. Calls scheduled earlier then have no effect.
     pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
-            (RemoteMemoryModelByAttachment::Shared(sharing), _) => sharing.settle_rates(now),
-            (_, PortBetweenChannelAndNpu::Shared(lines)) => lines.settle_streams(),
+            (RemoteMemoryModelByAttachment::Shared(sharing), _) => {
+                sharing.settle_rates_and_find_next_event(now)
+            }
+            (_, PortBetweenChannelAndNpu::Shared(lines)) => {
+                lines.settle_streams_and_find_next_event()
+            }
             _ => None,
         }
     }
 
     /// Passes the ends of finished accesses to `take`. Does nothing if the bandwidth was divided again after the event
     /// with number `settlement` was scheduled.
-    pub fn handle_settlement(&mut self, now: Time, settlement: u32, take: impl FnMut(AccessEnd)) {
+    pub fn deliver_ends_of_finished_accesses(
+        &mut self,
+        now: Time,
+        settlement: u32,
+        take: impl FnMut(AccessEnd),
+    ) {
         match (&mut self.state, &mut self.ports) {
             (RemoteMemoryModelByAttachment::Shared(sharing), _) => {
                 sharing.end_accesses(now, settlement, take)
             }
-            (_, PortBetweenChannelAndNpu::Shared(lines)) => lines.on_stream_ended(now, settlement),
+            (_, PortBetweenChannelAndNpu::Shared(lines)) => {
+                lines.on_chunks_streamed(now, settlement)
+            }
             _ => {}
         }
     }
 
     /// Returns true if more chunks are in flight to ports than memory allows; the replay then fails.
-    pub fn is_full(&self) -> bool {
+    pub fn has_too_many_chunks_in_flight(&self) -> bool {
         match (&self.state, &self.ports) {
-            (RemoteMemoryModelByAttachment::Shared(sharing), _) => sharing.is_full(),
-            (_, PortBetweenChannelAndNpu::Shared(lines)) => lines.is_full(),
+            (RemoteMemoryModelByAttachment::Shared(sharing), _) => {
+                sharing.has_too_many_chunks_in_flight()
+            }
+            (_, PortBetweenChannelAndNpu::Shared(lines)) => lines.has_too_many_chunks_in_flight(),
             _ => false,
         }
     }

@@ -1,12 +1,12 @@
 //! Networks with contention: messages pass a sequence of servers, and each server carries one message at a time.
 //!
 //! Messages cross dimensions in order, innermost first. The model determines the servers of a route
-//! ([`PortsOrLinksOnRoute`]): the links, or the ports of NPUs. A server serves messages in the order of arrival. A message
-//! of m bytes occupies server i, whose rate is B_i, for s = m/B_i, from b to b + s without a gap. Let α be the latency
-//! of the link, and γ the serialization of a segment on the link ([`SwitchingMode`]). γ is zero with ideal cut-through,
-//! and all of s with store-and-forward. The first segment reaches the next device, as the *head*, at b + γ + α, and the
-//! last byte, the *tail*, at b + s + α. The message then reaches the next server at ready = max(head, tail − (s − γ)),
-//! where s and γ belong to the slowest link from this server on.
+//! ([`PortsOrLinksOnRoute`]): the links, or the ports of NPUs. A server serves messages in the order of arrival. A
+//! message of m bytes occupies server i, whose rate is B_i, for s = m/B_i, from b to b + s without a gap. Let α be the
+//! latency of the link, and γ the serialization of a segment on the link ([`SwitchingMode`]). γ is zero with ideal
+//! cut-through, and all of s with store-and-forward. The first segment reaches the next device, as the *head*, at b + γ
+//! + α, and the last byte, the *tail*, at b + s + α. The message then reaches the next server at ready = max(head, tail
+//! − (s − γ)), where s and γ belong to the slowest link from this server on.
 //!
 //! From this time on, the server never has to wait for a segment. A message that arrives more slowly than the server
 //! can forward it is collected before the server, so it occupies a fast link only for its serialization time there. If
@@ -112,7 +112,7 @@ impl<'a, D: PortOrLinkContention> ContendedNetwork<'a, D> {
                 agenda.schedule_event(in_flight.tail_arrival_time(), NetworkEvent::Delivered(op))
             }
             Some(ready) => {
-                let order = in_flight.send_priority();
+                let order = in_flight.priority_among_ready_messages();
                 agenda.schedule_event(ready, NetworkEvent::Hop { order, op });
             }
         }
@@ -142,9 +142,11 @@ impl<D: PortOrLinkContention> NetworkBackend for ContendedNetwork<'_, D> {
         while let Some(stop) = ahead.next(self.topology) {
             self.servers.expect_message(stop.place);
         }
-        let begin =
-            self.servers
-                .serve_message(now, in_flight.next_server(), in_flight.time_at_server());
+        let begin = self.servers.serve_message_and_return_begin(
+            now,
+            in_flight.next_server(),
+            in_flight.service_time_at_next_server(),
+        );
         if message.tell_injected {
             // Because of back-pressure, the message leaves at the rate of the path's slowest link.
             let left = begin + path.bandwidth.serialization_time(message.amount);
@@ -192,7 +194,7 @@ impl<D: PortOrLinkContention> NetworkBackend for ContendedNetwork<'_, D> {
         Some(self)
     }
 
-    fn attachment_servers_mut(&mut self) -> Option<&mut QueueingServerTable> {
+    fn npu_port_servers_for_other_traffic(&mut self) -> Option<&mut QueueingServerTable> {
         Some(&mut self.servers)
     }
 
@@ -214,10 +216,10 @@ impl<D: PortOrLinkContention> NetworkBackend for ContendedNetwork<'_, D> {
                 let in_flight = self.in_flight[op.index()]
                     .as_ref()
                     .expect("it is under way");
-                let begin = self.servers.serve_expected(
+                let begin = self.servers.serve_expected_message_and_return_begin(
                     now,
                     in_flight.next_server(),
-                    in_flight.time_at_server(),
+                    in_flight.service_time_at_next_server(),
                 );
                 self.advance_message(begin, op, agenda);
             }
@@ -229,12 +231,12 @@ impl<D: PortOrLinkContention> NetworkBackend for ContendedNetwork<'_, D> {
 }
 
 impl<D: PortOrLinkContention> CollectiveLinkReservations for ContendedNetwork<'_, D> {
-    fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool {
+    fn are_npu_links_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool {
         servers_of_npu(D::REACH, self.topology, npu, dimension)
             .all(|place| self.servers.is_idle(now, place))
     }
 
-    fn set_reservation(&mut self, npu: Npu, dimension: usize, claim: Option<u32>) {
+    fn reserve_or_release_npu_links(&mut self, npu: Npu, dimension: usize, claim: Option<u32>) {
         for place in servers_of_npu(D::REACH, self.topology, npu, dimension) {
             self.servers.set_server_reservation(place, claim);
         }

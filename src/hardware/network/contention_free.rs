@@ -14,10 +14,11 @@
 //! - begins to leave at b = max(t, e), has left at b + s, and occupies the egress until b + s_e,
 //! - enters from c = max(b + α, i) on, occupies the ingress until c + s_i, and has arrived at max(c + s_i, b + α + s).
 //!
-//! A message that arrives before its turn ([`ReceiverChunkAndMessageNumber`](super::ReceiverChunkAndMessageNumber)) does not delay messages that
-//! its receiver takes earlier. If the first and the last link are both faster than the slowest link, the first byte
-//! arrives (at b + α) at least s after the first byte of the previous message between the same NPUs. Every model with
-//! contention has at least these servers, so no model is faster than the contention-free model.
+//! A message that arrives before its turn ([`ReceiverChunkAndMessageNumber`](super::ReceiverChunkAndMessageNumber))
+//! does not delay messages that its receiver takes earlier. If the first and the last link are both faster than the
+//! slowest link, the first byte arrives (at b + α) at least s after the first byte of the previous message between the
+//! same NPUs. Every model with contention has at least these servers, so no model is faster than the contention-free
+//! model.
 //!
 //! For each port, the network stores only the times until which the two directions are busy. A message is therefore
 //! handled in constant time, without a queue. The ingress serves messages in the order in which their first bytes
@@ -26,7 +27,7 @@
 //! message's end is known only when its first byte arrives.
 
 use super::contended::PortsOrLinksOnRoute;
-use super::contended::route::{iter_servers_between, link_after_server};
+use super::contended::route::{iter_servers_between, link_rate_and_latency_after_server};
 use super::{
     EventScheduler, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
     OperationPortRange, ReceiverChunkAndMessageNumber,
@@ -161,7 +162,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             turn: message.turn,
         };
         if message.sole_sender {
-            let delivered = self.deliver_message(first_byte, arriving);
+            let delivered = self.admit_message_and_return_arrival(first_byte, arriving);
             agenda.schedule_event(delivered, NetworkEvent::Delivered(message.op));
         } else {
             let op = message.op.index();
@@ -186,7 +187,8 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             NetworkEvent::Injected(op) => notices.push(MessageProgressNotice::Injected(op)),
             NetworkEvent::Delivered(op) => notices.push(MessageProgressNotice::Delivered(op)),
             NetworkEvent::FirstByte { op, .. } => {
-                let delivered = self.deliver_message(now, self.arriving[op.index()]);
+                let delivered =
+                    self.admit_message_and_return_arrival(now, self.arriving[op.index()]);
                 if delivered == now {
                     // No byte follows the first, so the message has arrived, and needs no further event.
                     notices.push(MessageProgressNotice::Delivered(op));
@@ -204,7 +206,11 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
 impl ContentionFreeNetwork<'_> {
     /// Returns the arrival time of a message whose first byte is at its port at `first_byte`.
     #[inline]
-    fn deliver_message(&mut self, first_byte: Time, message: ArrivingMessage) -> Time {
+    fn admit_message_and_return_arrival(
+        &mut self,
+        first_byte: Time,
+        message: ArrivingMessage,
+    ) -> Time {
         let port = &mut self.calendars[message.to as usize];
         let ReceiverChunkAndMessageNumber { strand, step } = port.last;
         let is_early = strand == message.turn.strand && step > message.turn.step;
@@ -233,7 +239,7 @@ fn first_and_last_link_rates(topology: &Topology, (a, b): (Npu, Npu)) -> [Bandwi
     let mut hops = iter_servers_between(PortsOrLinksOnRoute::Links, (a.into(), b.into()), topology);
     let first = hops.next().expect("a message goes from one NPU to another");
     let last = hops.last().unwrap_or(first);
-    [first, last].map(|hop| link_after_server(hop.place, topology).0)
+    [first, last].map(|hop| link_rate_and_latency_after_server(hop.place, topology).0)
 }
 
 #[cfg(test)]

@@ -81,7 +81,10 @@ impl ExclusiveNetwork<'_> {
     fn are_idle(&self, now: Time, uses: &[RehearsedCollectiveUseOfLink]) -> bool {
         let is_idle = |link: &RehearsedCollectiveUseOfLink| {
             self.links.is_idle(now, link.place)
-                && self.claims.owner_of_server(now, link.place).is_none()
+                && self
+                    .claims
+                    .owner_that_will_still_transfer(now, link.place)
+                    .is_none()
         };
         uses.iter().all(is_idle)
     }
@@ -100,7 +103,7 @@ impl RehearsableLinks for ExclusiveNetwork<'_> {
         uses
     }
 
-    fn repeat_uses(
+    fn repeat_uses_if_links_idle(
         &mut self,
         now: Time,
         uses: &[RehearsedCollectiveUseOfLink],
@@ -117,7 +120,7 @@ impl RehearsableLinks for ExclusiveNetwork<'_> {
         true
     }
 
-    fn reserve_uses(
+    fn reserve_links_if_all_idle(
         &mut self,
         now: Time,
         uses: &[RehearsedCollectiveUseOfLink],
@@ -134,7 +137,7 @@ impl RehearsableLinks for ExclusiveNetwork<'_> {
 
     fn release_uses(&mut self, uses: &[RehearsedCollectiveUseOfLink], claim: u32) {
         for link in uses {
-            self.claims.clear(link.place, claim);
+            self.claims.end_claim_of_owner(link.place, claim);
         }
     }
 
@@ -145,11 +148,11 @@ impl RehearsableLinks for ExclusiveNetwork<'_> {
                 self.displaced.push((link.place, free));
             }
             self.links.revert_work(link.place, start, link.busy);
-            self.claims.clear(link.place, claim);
+            self.claims.end_claim_of_owner(link.place, claim);
         }
     }
 
-    fn restore_traffic(&mut self) {
+    fn put_back_retracted_transfers(&mut self) {
         for (place, free) in self.displaced.drain(..) {
             self.links.commit_work(place, free, Span::ZERO);
         }
@@ -203,11 +206,11 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
         Some(self)
     }
 
-    fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsableLinks> {
+    fn links_if_rehearsable(&mut self) -> Option<&mut dyn RehearsableLinks> {
         Some(self)
     }
 
-    fn attachment_servers_mut(&mut self) -> Option<&mut QueueingServerTable> {
+    fn npu_port_servers_for_other_traffic(&mut self) -> Option<&mut QueueingServerTable> {
         Some(&mut self.links)
     }
 
@@ -234,15 +237,15 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
 /// In this network, only collectives that reuse the times of a rehearsal (an earlier simulation on idle links) reserve
 /// links. Each link is reserved separately, not by NPU and dimension.
 impl CollectiveLinkReservations for ExclusiveNetwork<'_> {
-    fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
+    fn are_npu_links_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false
     }
 
-    fn set_reservation(&mut self, _: Npu, _: usize, _: Option<u32>) {}
+    fn reserve_or_release_npu_links(&mut self, _: Npu, _: usize, _: Option<u32>) {}
 
     fn lowest_reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
         let hops = iter_servers_between(PortsOrLinksOnRoute::Links, ends, self.topology);
-        hops.filter_map(|hop| self.claims.owner_of_server(now, hop.place))
+        hops.filter_map(|hop| self.claims.owner_that_will_still_transfer(now, hop.place))
             .min()
     }
 }

@@ -164,8 +164,8 @@ pub struct FairSharingNetwork<'a> {
 impl<'a> FairSharingNetwork<'a> {
     /// Creates the network with no messages. Returns `None` if the topology has more NPUs than a link graph supports.
     pub fn new(topology: &'a Topology) -> Option<Self> {
-        let graph = topology.link_graph()?;
-        let links = topology.links_with_memories(&graph);
+        let graph = topology.explicit_or_built_link_graph()?;
+        let links = topology.list_links_with_memory_links(&graph);
         Some(Self {
             topology,
             bundled_routes: BundledRouteFinder::new(&graph),
@@ -287,7 +287,7 @@ impl<'a> FairSharingNetwork<'a> {
         let link = self.links[stream.route[at as usize].0 as usize];
         stream.active = (at, at + 1);
         stream.latency = link.latency;
-        stream.left = link.stored_bytes(stream.size);
+        stream.left = link.bytes_times_length(stream.size);
         (stream.rate, stream.settled, stream.leaves) = (0.0, now, Time::END);
         self.add_stream(stream);
     }
@@ -302,21 +302,21 @@ impl<'a> FairSharingNetwork<'a> {
     }
 
     /// Removes the streams that have left. If there are none, computes the rates of all streams.
-    fn settle_rates(&mut self, now: Time, agenda: &mut impl EventScheduler) {
+    fn remove_departures_or_compute_rates(&mut self, now: Time, agenda: &mut impl EventScheduler) {
         self.pending.1 = None;
         if self.remove_departures(now, agenda) {
             // Notified senders may send further messages at this instant, so rates are computed afterwards.
             self.schedule_rate_update(now, agenda);
             return;
         }
-        self.update_rates(now);
+        self.assign_rates_to_entering_streams(now);
         if let Some((&at, _)) = self.departures.first_key_value() {
             self.schedule_rate_update(at, agenda);
         }
     }
 
     /// Assigns rates to the streams that are waiting for them, and changes other rates if necessary.
-    fn update_rates(&mut self, now: Time) {
+    fn assign_rates_to_entering_streams(&mut self, now: Time) {
         for &slot in &self.entering {
             let stream = self.streams[slot as usize].as_mut();
             let stream = stream.expect("streams enter before they leave");
@@ -361,13 +361,13 @@ impl<'a> FairSharingNetwork<'a> {
                 stream.map(|stream| stream.sequence)
             });
             for slot in slots {
-                self.remove_departure(now, slot, agenda);
+                self.remove_departed_stream(now, slot, agenda);
             }
         }
         any
     }
 
-    fn remove_departure(
+    fn remove_departed_stream(
         &mut self,
         now: Time,
         slot: u32,
@@ -434,12 +434,12 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         let links = route.links.iter().map(|(link, _)| {
             let link = self.links[*link as usize];
             let rate = link.bandwidth.bytes_per_second();
-            link.latency + Span::from_seconds(link.stored_bytes(size) / rate)
+            link.latency + Span::from_seconds(link.bytes_times_length(size) / rate)
         });
         links.reduce(|sum, link| sum + link)
     }
 
-    fn failing_links(&mut self) -> Option<&mut dyn LinkFailureHandler> {
+    fn links_if_they_may_fail(&mut self) -> Option<&mut dyn LinkFailureHandler> {
         self.departed.is_some().then_some(self)
     }
 
@@ -468,7 +468,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
             }
             NetworkEvent::LinkFree(number) => {
                 if number == self.pending.0 && self.pending.1.is_some() {
-                    self.settle_rates(now, agenda);
+                    self.remove_departures_or_compute_rates(now, agenda);
                 }
             }
             NetworkEvent::Hop { op, .. } => {

@@ -31,26 +31,31 @@ pub trait RehearsableLinks {
 
     /// If all links are idle, reserves them for the owner `claim`, and records that a rehearsed operation uses them
     /// from `now` on. Returns true if all links were idle.
-    fn repeat_uses(&mut self, now: Time, uses: &[RehearsedCollectiveUseOfLink], claim: u32)
-    -> bool;
-
-    /// Undoes [`Self::repeat_uses`] at `start`, so that the operation can be simulated again. Removes later transfers
-    /// on links that the operation had already released; [`Self::restore_traffic`] puts them back.
-    fn retract_uses(&mut self, start: Time, uses: &[RehearsedCollectiveUseOfLink], claim: u32);
-
-    /// Puts back transfers that [`Self::retract_uses`] removed.
-    fn restore_traffic(&mut self);
-
-    /// If all links of a rehearsed operation are idle, reserves them for the owner `claim` from `now` until
-    /// [`Self::release_uses`]. Returns true if all links were idle.
-    fn reserve_uses(
+    fn repeat_uses_if_links_idle(
         &mut self,
         now: Time,
         uses: &[RehearsedCollectiveUseOfLink],
         claim: u32,
     ) -> bool;
 
-    /// Ends reservations made by [`Self::reserve_uses`].
+    /// Undoes [`Self::repeat_uses_if_links_idle`] at `start`, so that the operation can be simulated again. Removes
+    /// later transfers on links that the operation had already released; [`Self::put_back_retracted_transfers`] puts
+    /// them back.
+    fn retract_uses(&mut self, start: Time, uses: &[RehearsedCollectiveUseOfLink], claim: u32);
+
+    /// Puts back transfers that [`Self::retract_uses`] removed.
+    fn put_back_retracted_transfers(&mut self);
+
+    /// If all links of a rehearsed operation are idle, reserves them for the owner `claim` from `now` until
+    /// [`Self::release_uses`]. Returns true if all links were idle.
+    fn reserve_links_if_all_idle(
+        &mut self,
+        now: Time,
+        uses: &[RehearsedCollectiveUseOfLink],
+        claim: u32,
+    ) -> bool;
+
+    /// Ends reservations made by [`Self::reserve_links_if_all_idle`].
     fn release_uses(&mut self, uses: &[RehearsedCollectiveUseOfLink], claim: u32);
 }
 
@@ -126,14 +131,18 @@ const SIDES: usize = 2;
 impl LinkClaimsUntilLastTransfer {
     /// Returns a link's owner if it will submit another transfer at `now` or later; otherwise returns `None`.
     #[inline]
-    pub fn owner_of_server(&self, now: Time, place: QueueingServerId) -> Option<u32> {
+    pub fn owner_that_will_still_transfer(
+        &self,
+        now: Time,
+        place: QueueingServerId,
+    ) -> Option<u32> {
         let row = self.rows.get(SIDES * place.dimension + place.side)?;
         let (owner, last) = row.get(place.npu.index())?;
         (*last >= now && *owner > 0).then(|| owner - 1)
     }
 
     /// Ends the claim of `owner` on a link, unless another owner has claimed the link since.
-    pub fn clear(&mut self, place: QueueingServerId, owner: u32) {
+    pub fn end_claim_of_owner(&mut self, place: QueueingServerId, owner: u32) {
         let row = self.rows.get_mut(SIDES * place.dimension + place.side);
         let claim = row.and_then(|row| row.get_mut(place.npu.index()));
         if let Some(claim) = claim.filter(|claim| claim.0 == owner + 1) {

@@ -49,7 +49,10 @@ const IDLE: QueueingServerState = QueueingServerState {
 impl QueueingServerId {
     /// If `from` or `to` is a memory, returns the server that connects it to the network: its own link, or the port of
     /// the NPU at the other end. Returns `None` if both ends are NPUs.
-    pub fn of_memory(topology: &Topology, (from, to): (EndpointId, EndpointId)) -> Option<Self> {
+    pub fn of_memory_at_either_end(
+        topology: &Topology,
+        (from, to): (EndpointId, EndpointId),
+    ) -> Option<Self> {
         let (memory, npu, side) = match topology.memory_at(from) {
             Some(_) => (from, to, IN),
             None => (to, from, OUT),
@@ -113,17 +116,27 @@ impl QueueingServerTable {
     }
 
     /// Serves a message that was announced with [`Self::expect_message`] and arrives `now` (see
-    /// [`Self::serve_message`]).
+    /// [`Self::serve_message_and_return_begin`]).
     #[inline]
-    pub fn serve_expected(&mut self, now: Time, place: QueueingServerId, span: Span) -> Time {
+    pub fn serve_expected_message_and_return_begin(
+        &mut self,
+        now: Time,
+        place: QueueingServerId,
+        span: Span,
+    ) -> Time {
         self.server_mut(place).coming -= 1;
-        self.serve_message(now, place, span)
+        self.serve_message_and_return_begin(now, place, span)
     }
 
     /// Serves a message that arrives `now` and occupies the server for `span`. Returns the time at which the service
     /// begins.
     #[inline]
-    pub fn serve_message(&mut self, now: Time, place: QueueingServerId, span: Span) -> Time {
+    pub fn serve_message_and_return_begin(
+        &mut self,
+        now: Time,
+        place: QueueingServerId,
+        span: Span,
+    ) -> Time {
         let server = self.server_mut(place);
         let begin = now.max(server.free);
         server.free = begin + span;

@@ -40,7 +40,12 @@ impl EventScheduler for PendingEvents {
 
 impl PendingEvents {
     /// Handles all events due until `end`, and records in `ends` when ops left and arrived.
-    pub fn run(&mut self, network: &mut impl NetworkBackend, end: Time, ends: &mut [[u64; 2]]) {
+    pub fn run_until_and_record_ends(
+        &mut self,
+        network: &mut impl NetworkBackend,
+        end: Time,
+        ends: &mut [[u64; 2]],
+    ) {
         while let Some((now, event)) = self.0.first().copied().filter(|(at, _)| *at <= end) {
             self.0.pop_first();
             let mut notices = Vec::new();
@@ -69,16 +74,16 @@ pub(super) fn create_message(op: u32, from: u32, to: u32, bytes: u64) -> Network
 
 /// Returns two times for each message: when its last byte left, and when it arrived. Messages are given as (submitted
 /// at, from, to, bytes), in ascending order of time.
-pub(super) fn simulate_delivery_times(
+pub(super) fn simulate_injection_and_delivery_times(
     network: &mut impl NetworkBackend,
     messages: &[(u64, u32, u32, u64)],
 ) -> Vec<[u64; 2]> {
     let mut pending = PendingEvents::default();
     let mut ends = vec![[0; 2]; messages.len()];
     for (op, &(at, from, to, bytes)) in (0..).zip(messages) {
-        pending.run(network, Time(at), &mut ends);
+        pending.run_until_and_record_ends(network, Time(at), &mut ends);
         network.submit_message(Time(at), &create_message(op, from, to, bytes), &mut pending);
     }
-    pending.run(network, Time::END, &mut ends);
+    pending.run_until_and_record_ends(network, Time::END, &mut ends);
     ends
 }

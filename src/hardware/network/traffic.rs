@@ -50,8 +50,8 @@ pub struct BytesOverOneLink {
 impl<'a> LinkTrafficBytes<'a> {
     /// Creates the counters, all zero. Returns `None` if the topology has more NPUs than a link graph supports.
     pub fn new(topology: &'a Topology) -> Option<Self> {
-        let graph = topology.link_graph()?;
-        let links = topology.links_with_memories(&graph);
+        let graph = topology.explicit_or_built_link_graph()?;
+        let links = topology.list_links_with_memory_links(&graph);
         Some(Self {
             bytes: vec![0.0; links.len()],
             topology,
@@ -64,10 +64,10 @@ impl<'a> LinkTrafficBytes<'a> {
     /// Counts bytes between two endpoints on all links of their route. At most one of the endpoints may be a memory.
     pub fn count_transfer(&mut self, ends: (EndpointId, EndpointId), amount: UnroundedBufferShare) {
         let UnroundedBufferShare { bytes, parts, .. } = amount;
-        self.add_bytes(ends, bytes as f64 / parts as f64);
+        self.add_bytes_along_route(ends, bytes as f64 / parts as f64);
     }
 
-    fn add_bytes(&mut self, ends: (EndpointId, EndpointId), bytes: f64) {
+    fn add_bytes_along_route(&mut self, ends: (EndpointId, EndpointId), bytes: f64) {
         let (topology, graph) = (self.topology, &self.graph);
         let way = self.ways.entry(ends);
         let way = way.or_insert_with(|| {
@@ -80,18 +80,18 @@ impl<'a> LinkTrafficBytes<'a> {
     }
 
     /// Moves the bytes `moved` from their former routes to routes over `graph`, which leaves out the failed links.
-    pub fn move_failed_bytes(
+    pub fn reroute_bytes_around_failed_links(
         &mut self,
         graph: Arc<LinkGraph>,
         moved: &[ReroutedUnsentAndResentBytes],
     ) {
         for bytes in moved {
-            self.add_bytes(bytes.ends, -bytes.unsent);
+            self.add_bytes_along_route(bytes.ends, -bytes.unsent);
         }
         self.graph = graph;
         self.ways.clear();
         for bytes in moved {
-            self.add_bytes(bytes.ends, bytes.unsent + bytes.again);
+            self.add_bytes_along_route(bytes.ends, bytes.unsent + bytes.again);
         }
     }
 

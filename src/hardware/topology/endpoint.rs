@@ -43,7 +43,7 @@ impl Topology {
     }
 
     /// Returns the rate and latency of the link that connects memory `number`.
-    pub fn memory_link_rate(&self, number: u32) -> (Bandwidth, Span) {
+    pub fn memory_link_rate_and_latency(&self, number: u32) -> (Bandwidth, Span) {
         let memory = &self.memories[number as usize];
         (memory.bandwidth, memory.latency)
     }
@@ -78,7 +78,7 @@ impl Topology {
 
     /// Returns the links of a graph of this topology, followed by the memories' links in the order of the memories. A
     /// memory beyond a fabric has only a placeholder in the list, because its bytes pass through the NPU's port.
-    pub fn links_with_memories(&self, graph: &LinkGraph) -> Vec<DirectedLink> {
+    pub fn list_links_with_memory_links(&self, graph: &LinkGraph) -> Vec<DirectedLink> {
         let memories = self.memories.iter().map(|memory| {
             let seat = match memory.site {
                 MemoryAtNpuOrFabric::Npu(npu) => npu.0,
@@ -96,17 +96,17 @@ impl Topology {
         graph.all_links().iter().copied().chain(memories).collect()
     }
 
-    /// Returns the links between two endpoints, numbered as in [`Self::links_with_memories`]. The route consists of the
-    /// links that a message between the endpoints' NPUs crosses, plus a memory's own link, which loads and stores
-    /// share. Bytes to or from a memory beyond a fabric use, in equal parts, all the NPU's links into that dimension.
-    /// Returns `None` if failed links of `graph` leave no route.
+    /// Returns the links between two endpoints, numbered as in [`Self::list_links_with_memory_links`]. The route
+    /// consists of the links that a message between the endpoints' NPUs crosses, plus a memory's own link, which loads
+    /// and stores share. Bytes to or from a memory beyond a fabric use, in equal parts, all the NPU's links into that
+    /// dimension. Returns `None` if failed links of `graph` leave no route.
     pub fn route_between(
         &self,
         graph: &LinkGraph,
         ends: (EndpointId, EndpointId),
     ) -> Option<RouteLinksAndFractions> {
         let (a, b) = self.npus_of_endpoints(ends);
-        let mut route = graph.find_route(a, b)?;
+        let mut route = graph.find_route_around_failures(a, b)?;
         let is_load = self.memory_at(ends.0).is_some();
         let memory = if is_load { ends.0 } else { ends.1 };
         let Some(at) = self.memory_at(memory) else {

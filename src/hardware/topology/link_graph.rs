@@ -63,7 +63,7 @@ pub struct DirectedLink {
     /// Index of the machine's dimension to which the link belongs.
     pub dimension: u32,
     /// Length in units, at least 1. If devices forward whole messages, a message takes its serialization time once per
-    /// unit ([`Self::stored_bytes`]). The latency already includes the length.
+    /// unit ([`Self::bytes_times_length`]). The latency already includes the length.
     pub length: u32,
 }
 
@@ -72,7 +72,7 @@ impl DirectedLink {
     /// forward. The formula is Eq. 2 of Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator
     /// Parallelism" (2023): latency = technology factor × size × distance. The technology factor is the inverse of the
     /// link's rate.
-    pub fn stored_bytes(&self, bytes: f64) -> f64 {
+    pub fn bytes_times_length(&self, bytes: f64) -> f64 {
         bytes * f64::from(self.length)
     }
 }
@@ -112,13 +112,13 @@ pub struct LinkGraph {
 
 impl LinkGraph {
     /// Computes distances. If two NPUs have no route to each other, returns this pair.
-    fn compute_distances(mut self) -> Result<Self, (Npu, Npu)> {
-        self.measure_distances();
+    fn measure_distances_or_unconnected_pair(mut self) -> Result<Self, (Npu, Npu)> {
+        self.measure_distances_and_outgoing_links();
         self.find_unconnected_pair().map_or(Ok(self), Err)
     }
 
     /// Computes distances and each vertex's outgoing links.
-    fn measure_distances(&mut self) {
+    fn measure_distances_and_outgoing_links(&mut self) {
         let vertices = self.npus as usize + self.switches.len();
         self.outgoing = vec![Vec::new(); vertices];
         let in_service = (0..)
@@ -151,7 +151,7 @@ impl LinkGraph {
 
     /// Returns the name of a dimension's explicit links, such as `clos 2x2x4` or `torus:2x4`, or `None` if the links
     /// are derived from the dimension's shape.
-    pub fn dimension_label(&self, dimension: usize) -> Option<&str> {
+    pub fn explicit_links_label(&self, dimension: usize) -> Option<&str> {
         self.labels[dimension].as_deref()
     }
 

@@ -23,7 +23,7 @@ impl SwitchingMode {
     /// Returns the part of a message of `amount` that must arrive before the message is forwarded.
     #[inline]
     pub fn first_segment(self, amount: UnroundedBufferShare) -> UnroundedBufferShare {
-        match self.split_into_segments(amount) {
+        match self.split_off_first_segment(amount) {
             Some((segment, _)) => segment,
             None => amount,
         }
@@ -32,7 +32,7 @@ impl SwitchingMode {
     /// Returns the remainder of the message after [`Self::first_segment`].
     #[inline]
     pub fn after_first_segment(self, amount: UnroundedBufferShare) -> UnroundedBufferShare {
-        self.split_into_segments(amount)
+        self.split_off_first_segment(amount)
             .map_or(UnroundedBufferShare::from_bytes(0), |(_, rest)| {
                 amount.with_bytes(rest)
             })
@@ -40,7 +40,7 @@ impl SwitchingMode {
 
     /// Returns the first segment, and the size of the remainder in units of 1 / `parts` bytes. Returns `None` if there
     /// is no remainder.
-    fn split_into_segments(
+    fn split_off_first_segment(
         self,
         amount: UnroundedBufferShare,
     ) -> Option<(UnroundedBufferShare, u64)> {

@@ -54,18 +54,21 @@ pub struct RouteDieLinkCounts {
 
 impl DieAndCoreLayout {
     /// Returns the number of cores along `dimension`, over all dies.
-    pub fn core_count(&self, dimension: usize) -> u32 {
+    pub fn cores_along_dimension(&self, dimension: usize) -> u32 {
         self.dies[dimension] * self.cores[dimension]
     }
 
     /// Returns the index of the core at coordinates `at`, x first.
     pub fn core_at(&self, at: [u32; 2]) -> u32 {
-        at[0] + at[1] * self.core_count(0)
+        at[0] + at[1] * self.cores_along_dimension(0)
     }
 
     /// Returns the coordinates of a core, x first.
     pub fn coordinates_of_core(&self, core: u32) -> [u32; 2] {
-        [core % self.core_count(0), core / self.core_count(0)]
+        [
+            core % self.cores_along_dimension(0),
+            core / self.cores_along_dimension(0),
+        ]
     }
 
     /// Returns the coordinates of a core's die, x first.
@@ -76,7 +79,7 @@ impl DieAndCoreLayout {
 
     /// Returns true if the link between coordinates `lower` and `lower + 1` along `dimension` connects two dies.
     #[inline]
-    pub fn is_border(&self, dimension: usize, lower: u32) -> bool {
+    pub fn is_link_between_dies(&self, dimension: usize, lower: u32) -> bool {
         self.dies[dimension] > 1 && (lower + 1).is_multiple_of(self.cores[dimension])
     }
 
@@ -89,7 +92,7 @@ impl DieAndCoreLayout {
         from: u32,
         to: u32,
     ) -> RouteDieLinkCounts {
-        let size = self.core_count(dimension);
+        let size = self.cores_along_dimension(dimension);
         let hops = shape.hop_count(size, from, to);
         if self.dies[dimension] == 1 {
             return RouteDieLinkCounts {
@@ -114,7 +117,7 @@ impl DieAndCoreLayout {
     /// Returns the path between two cores, whose coordinates along both dimensions are `ends`, or `None` if both are
     /// the same core.
     #[inline]
-    pub(super) fn find_path(
+    pub(super) fn path_latency_and_rates(
         &self,
         dimensions: &[TopologyDimension],
         inside: Bandwidth,
@@ -143,7 +146,7 @@ impl DieAndCoreLayout {
         } else {
             // Skip one of the slowest links: its segment is already part of the serialization.
             let in_slowest = bandwidth == inside && all.inside > 0;
-            self.inverse_rate_of(
+            self.sum_inverse_link_rates(
                 inside,
                 RouteDieLinkCounts {
                     inside: all.inside - u32::from(in_slowest),
@@ -161,7 +164,7 @@ impl DieAndCoreLayout {
 
     /// Returns the sum of the inverse rates of `count` links.
     #[inline]
-    pub fn inverse_rate_of(
+    pub fn sum_inverse_link_rates(
         &self,
         inside: Bandwidth,
         count: RouteDieLinkCounts,
@@ -181,7 +184,7 @@ impl DieAndCoreLayout {
     ) -> Option<(u32, usize)> {
         let [mut at, to] = ends;
         for d in [first, 1 - first] {
-            let (size, shape) = (self.core_count(d), dimensions[d].shape);
+            let (size, shape) = (self.cores_along_dimension(d), dimensions[d].shape);
             while at[d] != to[d] {
                 let before = at;
                 let up = shape.is_upward(size, at[d], to[d]);
@@ -205,7 +208,7 @@ impl DieAndCoreLayout {
     ///
     /// Fails if every route has a faulty link. The error is the first faulty link, as (core at the link's lower end,
     /// dimension).
-    pub(super) fn first_dimension(
+    pub(super) fn first_dimension_avoiding_faults(
         &self,
         dimensions: &[TopologyDimension],
         ends: [[u32; 2]; 2],
@@ -226,7 +229,7 @@ impl DieAndCoreLayout {
     pub fn link_name(&self, (lower, dimension): (u32, usize)) -> String {
         let at = self.coordinates_of_core(lower);
         let mut beyond = at;
-        beyond[dimension] = (at[dimension] + 1) % self.core_count(dimension);
+        beyond[dimension] = (at[dimension] + 1) % self.cores_along_dimension(dimension);
         format!(
             "between cores {} and {}",
             format_coordinates(at),

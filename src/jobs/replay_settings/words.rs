@@ -13,7 +13,7 @@ use chakram_trace::format::CollectiveKind;
 use std::path::Path;
 
 /// Parses `words`, which must be a single word.
-pub(super) fn parse_only_word<T>(
+pub(super) fn parse_single_word<T>(
     words: &[String],
     read: impl FnOnce(&str) -> Result<T, String>,
 ) -> Result<T, String> {
@@ -24,7 +24,7 @@ pub(super) fn parse_only_word<T>(
 }
 
 /// Parses each word.
-pub(super) fn parse_all<T>(
+pub(super) fn parse_each_word<T>(
     words: &[String],
     read: impl Fn(&str) -> Result<T, String>,
 ) -> Result<Vec<T>, String> {
@@ -33,10 +33,11 @@ pub(super) fn parse_all<T>(
 
 /// Parses the word of a choice. Hyphens and underscores are equivalent.
 pub(super) fn parse_choice<T: EnumeratedSetting>(words: &[String]) -> Result<T, String> {
-    parse_only_word(words, |word| T::parse(&word.replace('-', "_")))
+    parse_single_word(words, |word| T::parse(&word.replace('-', "_")))
 }
 
-pub(super) fn choice_words<T: EnumeratedSetting>() -> Vec<(&'static str, &'static str)> {
+pub(super) fn choice_words_and_summaries<T: EnumeratedSetting>() -> Vec<(&'static str, &'static str)>
+{
     let all = T::CHOICES.iter();
     all.map(|(_, word, summary)| (*word, *summary)).collect()
 }
@@ -98,19 +99,19 @@ pub fn parse_npus(text: &str) -> Result<Vec<Npu>, String> {
     Ok(map)
 }
 
-pub(super) fn parse_ranks(text: &str) -> Result<u32, String> {
+pub(super) fn parse_rank_count(text: &str) -> Result<u32, String> {
     let ranks = text.parse().ok();
     ranks
         .filter(|ranks| (1..=MAX_NPUS).contains(ranks))
         .ok_or_else(|| format!("expected a number of ranks from 1 to {MAX_NPUS}"))
 }
 
-pub(super) fn parse_step(text: &str) -> Result<u64, String> {
+pub(super) fn parse_step_number(text: &str) -> Result<u64, String> {
     let step = text.parse();
     step.map_err(|_| "expected the number of a step, as in the profiler".to_owned())
 }
 
-pub(super) fn parse_delay(text: &str) -> Result<(u32, Span), String> {
+pub(super) fn parse_rank_delay(text: &str) -> Result<(u32, Span), String> {
     let (rank, span) = text
         .split_once('=')
         .ok_or("expected RANK=TIME, for example 3=10ms")?;
@@ -126,7 +127,7 @@ pub(super) fn parse_delay(text: &str) -> Result<(u32, Span), String> {
 /// # Errors
 ///
 /// Fails with a description of the expected text.
-pub fn parse_edits(text: &str) -> Result<Vec<JobEdit>, String> {
+pub fn parse_edit_or_edits_file(text: &str) -> Result<Vec<JobEdit>, String> {
     if !text.ends_with(".toml") {
         return Ok(vec![text.parse()?]);
     }
@@ -140,7 +141,7 @@ pub fn parse_edits(text: &str) -> Result<Vec<JobEdit>, String> {
         .require_field("edits", "a list of edits")
         .map_err(|error| error.to_string())?;
     let items = field
-        .read_items("a list of edits")
+        .read_array_items("a list of edits")
         .map_err(|error| error.to_string())?;
     let edits = items.iter().map(|item| {
         let text = item.read_text("an edit such as \"batch=2x\"");
@@ -183,7 +184,9 @@ pub(super) fn parse_machine_value(text: &str) -> Result<MachineValueChange, Stri
 }
 
 /// Parses `KIND=PREFIX`.
-pub(super) fn parse_custom_files(text: &str) -> Result<CustomAlgorithmKindAndPrefix, String> {
+pub(super) fn parse_custom_algorithm_prefix(
+    text: &str,
+) -> Result<CustomAlgorithmKindAndPrefix, String> {
     let (name, prefix) = text
         .split_once('=')
         .filter(|(_, prefix)| !prefix.is_empty())

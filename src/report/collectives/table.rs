@@ -8,7 +8,7 @@ use crate::section::{
     ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
     SectionNote, SectionTableRow,
 };
-use crate::summary::{groups_of, mean_span};
+use crate::summary::{format_group_count_and_size, mean_span_from_sum};
 use crate::table::{left_aligned_column, right_aligned_column};
 use crate::text::format_share;
 use chakram_base::ids::Rank;
@@ -46,7 +46,7 @@ type CollectiveRowKey<'r> = (GroupRoleMergeKey<'r>, CollectiveKind, u32, &'r str
 
 /// Groups report rows that are shown as one table row. Returns the indices of each group's rows, in order of first
 /// occurrence.
-pub(crate) fn group_collective_rows(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
+pub(crate) fn row_indices_shown_as_one_table_row(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
     let mut place: BTreeMap<CollectiveRowKey<'_>, usize> = BTreeMap::new();
     let mut all: Vec<Vec<usize>> = Vec::new();
     for (i, row) in rows.iter().enumerate() {
@@ -83,7 +83,7 @@ pub fn build_collective_sections(
             right_aligned_column("bus GB/s", 10),
         ],
     );
-    let rows = group_collective_rows(&report.collectives);
+    let rows = row_indices_shown_as_one_table_row(&report.collectives);
     let shown = medium.max_rows_shown(ROWS);
     for groups in rows.iter().take(shown) {
         section.push_row(row_of(report, groups));
@@ -132,7 +132,7 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionTableRow {
         SectionCellWithValue::count_cell((sum.calls + count as u64 / 2) / count as u64)
             .with_optional_json_pointer(at("calls")),
         Bytes(sum.buffers.sum / sum.calls.max(1)).into(),
-        SectionCellWithValue::from(mean_span(sum.transfer, count))
+        SectionCellWithValue::from(mean_span_from_sum(sum.transfer, count))
             .with_optional_json_pointer(at("transfer_ps")),
         Span(sum.waited.0 / present.max(1) as u64).into(),
         match (bus, row.bus.filter(|_| count == 1)) {
@@ -147,12 +147,16 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionTableRow {
         },
     ];
     let mut how = match row.role {
-        Some(_) => format!("{}: {}", groups_of(count, row.members), row.algorithm),
+        Some(_) => format!(
+            "{}: {}",
+            format_group_count_and_size(count, row.members),
+            row.algorithm
+        ),
         None => row.algorithm.clone(),
     };
     let slowest = groups().rev().max_by_key(|group| group.tally.transfer);
     if let Some(slowest) =
-        slowest.filter(|group| group.tally.transfer > mean_span(sum.transfer, count))
+        slowest.filter(|group| group.tally.transfer > mean_span_from_sum(sum.transfer, count))
     {
         how += &format!("; slowest: {}, {}", slowest.group, slowest.tally.transfer);
     }
@@ -189,7 +193,7 @@ pub fn build_exposed_sections(
     }
     let rows = sums.into_iter().map(|((whose, members), (groups, sum))| {
         let what = match whose {
-            Ok(role) => format!("{role}, {}", groups_of(groups, members)),
+            Ok(role) => format!("{role}, {}", format_group_count_and_size(groups, members)),
             Err(i) => report.exposed[i].what.clone(),
         };
         (what, sum)

@@ -6,7 +6,7 @@ use crate::Report;
 use crate::cost;
 use crate::csv::{CsvCell, CsvColumn, CsvRows, decimal_cell};
 use crate::memory::find_fullest_rank;
-use crate::report_csv::{ReportCsvTable, render_reports};
+use crate::report_csv::{ReportCsvTable, render_table_of_reports};
 use chakram_engine::ReplayError;
 
 /// Renders the comparison. With `table`, renders that table of every report instead, with the machine's name in the
@@ -26,7 +26,7 @@ pub fn render_csv(comparison: &MachineComparison<'_>, table: Option<ReportCsvTab
         Some(table) => {
             let reports = comparison.replayed_columns();
             let reports = reports.map(|(column, report)| (Some(&*column.name), report));
-            render_reports(&reports.collect::<Vec<_>>(), table)
+            render_table_of_reports(&reports.collect::<Vec<_>>(), table)
         }
     }
 }
@@ -100,7 +100,9 @@ fn machine_columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn
             report_field(column, |report| report.mean_communicating.into())
         }),
         ("exposed_waiting_ps", |_, column| {
-            report_field(column, |report| report.exposed_waiting().into())
+            report_field(column, |report| {
+                report.mean_exposed_waiting_with_bubble().into()
+            })
         }),
         ("bubble_ps", |_, column| {
             category_cell(column, NpuTimeCategory::Bubble)

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::text::format_share;
 use crate::{NpuTimeCategory, WaitingAndTransferTime};
-use chakram_base::units::{self, Span, format_percent_change};
+use chakram_base::units::{self, Span, format_given_percent_change};
 
 /// Maximum number of communications, and of operators, that are named. The others are summarized.
 const NAMED: usize = 3;
@@ -79,7 +79,7 @@ pub(super) fn explain_makespan_change(
     if !rest.is_empty() {
         lines.push((1, format!("hardly moved: {}", rest.join(", "))));
     }
-    let stays = list_unchanged_parts(why);
+    let stays = list_large_parts_that_changed_little(why);
     if !stays.is_empty() {
         lines.push((1, format!("stays: {}", stays.join(", "))));
     }
@@ -104,7 +104,7 @@ pub(super) fn format_makespan_change(change: &DurationOnTwoMachines) -> String {
 
 /// Formats a change as a percentage, as in `-73.63 %`.
 pub(super) fn format_percent(change: &DurationOnTwoMachines) -> Option<String> {
-    change.percent_increase().map(format_percent_change)
+    change.percent_increase().map(format_given_percent_change)
 }
 
 fn format_speedup(speed: f64) -> String {
@@ -157,7 +157,8 @@ fn explain_operators(why: &MakespanExplanation, part: NpuTimeCategory) -> Vec<St
         })
         .collect();
     if changes.len() > NAMED {
-        let others = sum(changes.iter().skip(NAMED).map(|(.., change)| *change));
+        let others =
+            sum_durations_on_two_machines(changes.iter().skip(NAMED).map(|(.., change)| *change));
         let count = changes.len() - NAMED;
         texts.push(format!("{count} others {}", format_from_to(&others)));
     }
@@ -167,7 +168,9 @@ fn explain_operators(why: &MakespanExplanation, part: NpuTimeCategory) -> Vec<St
     )]
 }
 
-fn sum(changes: impl Iterator<Item = DurationOnTwoMachines>) -> DurationOnTwoMachines {
+fn sum_durations_on_two_machines(
+    changes: impl Iterator<Item = DurationOnTwoMachines>,
+) -> DurationOnTwoMachines {
     changes.fold(DurationOnTwoMachines::default(), |sum, change| {
         DurationOnTwoMachines {
             before: sum.before + change.before,
@@ -179,15 +182,20 @@ fn sum(changes: impl Iterator<Item = DurationOnTwoMachines>) -> DurationOnTwoMac
 fn explain_communication(why: &MakespanExplanation) -> Vec<String> {
     let moved = why.communication.iter();
     let moved: Vec<_> = moved
-        .filter(|m| m.exposed_time_change().increase_ps() != 0)
+        .filter(|m| m.exposed_communication_on_both_machines().increase_ps() != 0)
         .collect();
     let mut texts: Vec<_> = moved
         .iter()
         .take(NAMED)
-        .map(|m| describe_group(m))
+        .map(|m| describe_communication_change(m))
         .collect();
     if moved.len() > NAMED {
-        let others = sum(moved.iter().skip(NAMED).map(|m| m.exposed_time_change()));
+        let others = sum_durations_on_two_machines(
+            moved
+                .iter()
+                .skip(NAMED)
+                .map(|m| m.exposed_communication_on_both_machines()),
+        );
         let count = moved.len() - NAMED;
         texts.push(format!("{count} others {}", format_signed(&others)));
     }
@@ -196,11 +204,11 @@ fn explain_communication(why: &MakespanExplanation) -> Vec<String> {
 
 /// Formats the change of a communication, as in `all-reduce, all 8 ranks +7.1 ms: transfers in 9.9 ms instead of 3.0
 /// ms (…), …`.
-pub(super) fn describe_group(moved: &CommunicationOnTwoMachines) -> String {
+pub(super) fn describe_communication_change(moved: &CommunicationOnTwoMachines) -> String {
     let head = format!(
         "{} {}",
         moved.what,
-        format_signed(&moved.exposed_time_change())
+        format_signed(&moved.exposed_communication_on_both_machines())
     );
     let (before, after) = match (&moved.before, &moved.after) {
         (Some(before), Some(after)) => (before, after),
@@ -236,7 +244,8 @@ pub(super) fn describe_group(moved: &CommunicationOnTwoMachines) -> String {
     if let Some(text) = describe_hiding_change(before, after) {
         texts.push(text);
     }
-    let waiting = moved.time_change(|side| side.mean.exposed_waiting - side.mean.bubble);
+    let waiting = moved
+        .communication_time_on_both_machines(|side| side.mean.exposed_waiting - side.mean.bubble);
     if waiting != DurationOnTwoMachines::default() {
         let latest = after.latest.map(|(rank, share)| {
             let share = units::format_percent(share);
@@ -285,7 +294,10 @@ fn explain_bubble(why: &MakespanExplanation) -> String {
         .communication
         .iter()
         .filter(|moved| moved.kind.is_none());
-    let transfer = sum(transfer.map(|moved| moved.time_change(|side| side.mean.transferring)));
+    let transfer = sum_durations_on_two_machines(
+        transfer
+            .map(|moved| moved.communication_time_on_both_machines(|side| side.mean.transferring)),
+    );
     format!(
         "waiting for other stages, which follows from what they do; transfers between ranks {}",
         format_from_to(&transfer)
@@ -295,7 +307,8 @@ fn explain_bubble(why: &MakespanExplanation) -> String {
 fn explain_host(why: &MakespanExplanation) -> String {
     match (
         why.host.increase_ps(),
-        why.category_change(NpuTimeCategory::Host).increase_ps(),
+        why.category_time_on_both_machines(NpuTimeCategory::Host)
+            .increase_ps(),
     ) {
         (0, 1..) => "its work lasts as long; less of it is behind compute and communication",
         (0, _) => "its work lasts as long; more of it is behind compute and communication",
@@ -306,7 +319,7 @@ fn explain_host(why: &MakespanExplanation) -> String {
 
 fn explain_idle(why: &MakespanExplanation) -> String {
     let end = why.after_last;
-    let all = why.category_change(NpuTimeCategory::Idle);
+    let all = why.category_time_on_both_machines(NpuTimeCategory::Idle);
     let within = DurationOnTwoMachines {
         before: Span(all.before.0.saturating_sub(end.before.0)),
         after: Span(all.after.0.saturating_sub(end.after.0)),
@@ -319,14 +332,19 @@ fn explain_idle(why: &MakespanExplanation) -> String {
 }
 
 /// Lists the parts of the time that take a large share of the makespan but change little.
-fn list_unchanged_parts(why: &MakespanExplanation) -> Vec<String> {
+fn list_large_parts_that_changed_little(why: &MakespanExplanation) -> Vec<String> {
     let exposed = |collective: bool, of: fn(&WaitingAndTransferTime) -> Span| {
         let changes = why.communication.iter();
         let changes = changes.filter(|moved| moved.kind.is_some() == collective);
-        sum(changes.map(|moved| moved.time_change(|side| of(&side.mean))))
+        sum_durations_on_two_machines(
+            changes.map(|moved| moved.communication_time_on_both_machines(|side| of(&side.mean))),
+        )
     };
     let candidates = [
-        ("compute", why.category_change(NpuTimeCategory::Compute)),
+        (
+            "compute",
+            why.category_time_on_both_machines(NpuTimeCategory::Compute),
+        ),
         (
             "exposed waiting",
             exposed(true, |mean| mean.exposed_waiting - mean.bubble),
@@ -345,11 +363,20 @@ fn list_unchanged_parts(why: &MakespanExplanation) -> Vec<String> {
         ),
         (
             "pipeline bubble",
-            why.category_change(NpuTimeCategory::Bubble),
+            why.category_time_on_both_machines(NpuTimeCategory::Bubble),
         ),
-        ("memory", why.category_change(NpuTimeCategory::Memory)),
-        ("host", why.category_change(NpuTimeCategory::Host)),
-        ("idle", why.category_change(NpuTimeCategory::Idle)),
+        (
+            "memory",
+            why.category_time_on_both_machines(NpuTimeCategory::Memory),
+        ),
+        (
+            "host",
+            why.category_time_on_both_machines(NpuTimeCategory::Host),
+        ),
+        (
+            "idle",
+            why.category_time_on_both_machines(NpuTimeCategory::Idle),
+        ),
     ];
     let makespan = why.makespan.after;
     let large = |change: &DurationOnTwoMachines| change.after.0 as f64 >= LARGE * makespan.0 as f64;
@@ -369,7 +396,7 @@ mod tests {
     use chakram_base::ids::Rank;
     use chakram_trace::format::CollectiveKind;
 
-    const fn durations_from_us(from: u64, to: u64) -> DurationOnTwoMachines {
+    const fn durations_before_and_after_us(from: u64, to: u64) -> DurationOnTwoMachines {
         DurationOnTwoMachines {
             before: Span::from_us(from),
             after: Span::from_us(to),
@@ -404,10 +431,10 @@ mod tests {
 
     #[test]
     fn a_communication_says_how_it_is_carried_out_and_what_hides_it() {
-        // Exposed time increases by 3.861 + 0.2 - 0.24 - 0.1 = 3.721 ms. The hidden share of the transfer falls from 1 -
-        // 0.24 / 3 = 92 % to 1 - 3.861 / 9.9 = 61 %.
+        // Exposed time increases by 3.861 + 0.2 - 0.24 - 0.1 = 3.721 ms. The hidden share of the transfer falls from 1
+        // - 0.24 / 3 = 92 % to 1 - 3.861 / 9.9 = 61 %.
         assert_eq!(
-            describe_group(&all_reduce()),
+            describe_communication_change(&all_reduce()),
             "all-reduce, all 8 ranks +3.721 ms: transfers in 9.900 ms instead of 3.000 ms (ring 8 \
              (xgmi) instead of ring 8 (nvlink), bus 98.0 instead of 330.0 GB/s); compute hides 61.0 % \
              of it instead of 92.0 %; exposed waiting 200.000 us instead of 100.000 us, 62.5 % of all \
@@ -418,7 +445,7 @@ mod tests {
             ..all_reduce()
         };
         assert_eq!(
-            describe_group(&same),
+            describe_communication_change(&same),
             "all-reduce, all 8 ranks 0: transfers in 9.900 ms as before (ring 8 (xgmi) as before, bus \
              98.0 GB/s as before); compute hides 61.0 % of it, as before; exposed waiting 200.000 us as \
              before, 62.5 % of all waiting for rank 5"
@@ -432,47 +459,56 @@ mod tests {
         // only briefly. The 10 us change of the idle time therefore gets no line of its own. The host's 10 ms, which
         // are 53 % of 18.721 ms, do not change.
         let why = MakespanExplanation {
-            makespan: durations_from_us(20_000, 18_721),
+            makespan: durations_before_and_after_us(20_000, 18_721),
             parts: vec![
-                (NpuTimeCategory::Compute, durations_from_us(9_000, 4_000)),
+                (
+                    NpuTimeCategory::Compute,
+                    durations_before_and_after_us(9_000, 4_000),
+                ),
                 (
                     NpuTimeCategory::Communication,
-                    durations_from_us(340, 4_061),
+                    durations_before_and_after_us(340, 4_061),
                 ),
-                (NpuTimeCategory::Idle, durations_from_us(660, 670)),
-                (NpuTimeCategory::Host, durations_from_us(10_000, 10_000)),
-                (NpuTimeCategory::Memory, durations_from_us(0, 0)),
+                (
+                    NpuTimeCategory::Idle,
+                    durations_before_and_after_us(660, 670),
+                ),
+                (
+                    NpuTimeCategory::Host,
+                    durations_before_and_after_us(10_000, 10_000),
+                ),
+                (NpuTimeCategory::Memory, durations_before_and_after_us(0, 0)),
             ],
             communication: vec![all_reduce()],
             operators: vec![
                 (
                     NpuTimeCategory::Compute,
                     "mm".to_owned(),
-                    durations_from_us(8_000, 2_000),
+                    durations_before_and_after_us(8_000, 2_000),
                 ),
                 (
                     NpuTimeCategory::Compute,
                     "add".to_owned(),
-                    durations_from_us(400, 1_200),
+                    durations_before_and_after_us(400, 1_200),
                 ),
                 (
                     NpuTimeCategory::Compute,
                     "mul".to_owned(),
-                    durations_from_us(300, 500),
+                    durations_before_and_after_us(300, 500),
                 ),
                 (
                     NpuTimeCategory::Compute,
                     "sub".to_owned(),
-                    durations_from_us(200, 300),
+                    durations_before_and_after_us(200, 300),
                 ),
                 (
                     NpuTimeCategory::Compute,
                     "div".to_owned(),
-                    durations_from_us(100, 0),
+                    durations_before_and_after_us(100, 0),
                 ),
             ],
-            host: durations_from_us(12_000, 12_000),
-            after_last: durations_from_us(0, 0),
+            host: durations_before_and_after_us(12_000, 12_000),
+            after_last: durations_before_and_after_us(0, 0),
         };
         let lines = explain_makespan_change(&why, ("a", "b"), || unreachable!("parts moved"));
         let text = |(indent, text): &IndentedLine| (*indent, text.clone());
@@ -487,7 +523,7 @@ mod tests {
                  us → 300.000 us",
             ),
             (1, "exposed communication +3.721 ms: 340.000 us → 4.061 ms"),
-            (2, &*describe_group(&all_reduce())),
+            (2, &*describe_communication_change(&all_reduce())),
             (1, "hardly moved: idle +10.000 us (660.000 us → 670.000 us)"),
             (1, "stays: host 10.000 ms (53.4 % of the makespan)"),
         ];
@@ -497,12 +533,15 @@ mod tests {
     #[test]
     fn where_nothing_moved_that_is_said() {
         let why = MakespanExplanation {
-            makespan: durations_from_us(5, 5),
-            parts: vec![(NpuTimeCategory::Compute, durations_from_us(5, 5))],
+            makespan: durations_before_and_after_us(5, 5),
+            parts: vec![(
+                NpuTimeCategory::Compute,
+                durations_before_and_after_us(5, 5),
+            )],
             communication: Vec::new(),
             operators: Vec::new(),
-            host: durations_from_us(0, 0),
-            after_last: durations_from_us(0, 0),
+            host: durations_before_and_after_us(0, 0),
+            after_last: durations_before_and_after_us(0, 0),
         };
         let lines = explain_makespan_change(&why, ("a", "b"), || "because".to_owned());
         assert_eq!(lines[0].1, "a → b: the same makespan, 5.000 us");

@@ -2,8 +2,8 @@
 //! warnings.
 
 use super::text::{
-    WHY, build_table_rows, describe_captured_end, explain_time_categories, failure_lines,
-    format_scope, machine_lines, reason_lines, warning_lines,
+    WHY, build_table_rows, explain_time_categories, failure_lines,
+    format_captured_end_and_slowest_rank, format_scope, machine_lines, reason_lines, warning_lines,
 };
 use super::{ComparedMachineResult, MachineComparison};
 use crate::Report;
@@ -11,7 +11,7 @@ use crate::html::page::{
     escape_html, render_list, render_page_with_tables, render_report_number, render_section,
     render_table,
 };
-use crate::html::{chapters_with_content, render_caveats, render_time_bars};
+use crate::html::{chapters_with_content, render_head_facts_and_warnings, render_time_bars};
 use chakram_base::units::Span;
 
 /// Renders `comparison`. `basis` describes how durations were determined; `notes` are additional sentences.
@@ -22,7 +22,7 @@ pub fn render_html(comparison: &MachineComparison<'_>, basis: &str, notes: &[Str
         escape_html(&format_scope(comparison)),
         escape_html(basis)
     );
-    if let Some(line) = describe_captured_end(comparison) {
+    if let Some(line) = format_captured_end_and_slowest_rank(comparison) {
         body += &format!("<p class=\"sub\">{}</p>", escape_html(&line));
     }
     let columns = || comparison.columns.iter().enumerate();
@@ -149,7 +149,7 @@ fn render_machine_tile(
 
 /// Returns the whole report of one machine. Warnings come first, and only the first chapter is expanded.
 fn render_machine_report(at: usize, name: &str, report: &Report, basis: &str) -> String {
-    let mut all = render_caveats(report, basis);
+    let mut all = render_head_facts_and_warnings(report, basis);
     for (i, (heading, _, chapter)) in chapters_with_content(report).enumerate() {
         let open = if i == 0 { " open" } else { "" };
         all += &format!("<details{open}><summary>{heading}</summary>{chapter}</details>");

@@ -205,12 +205,13 @@ fn build_comparison_row(
     AgainstRow {
         machine: other.name.clone(),
         baseline: column.name.clone(),
-        makespan: build_change_row(why.makespan),
+        makespan: build_duration_change_row(why.makespan),
         speedup: why.makespan.speedup(),
         change_percent: why.makespan.percent_increase(),
         difference_from_capture_percent: report.captured_difference_percent(),
-        mean: NpuTimeCategory::ALL.map(|(part, _)| build_change_row(why.category_change(part))),
-        after_last_node: build_change_row(why.after_last),
+        mean: NpuTimeCategory::ALL
+            .map(|(part, _)| build_duration_change_row(why.category_time_on_both_machines(part))),
+        after_last_node: build_duration_change_row(why.after_last),
         communication: why
             .communication
             .iter()
@@ -220,7 +221,7 @@ fn build_comparison_row(
     }
 }
 
-fn build_change_row(change: DurationOnTwoMachines) -> BeforeAfterDuration {
+fn build_duration_change_row(change: DurationOnTwoMachines) -> BeforeAfterDuration {
     BeforeAfterDuration {
         before_ps: change.before,
         after_ps: change.after,
@@ -233,7 +234,7 @@ fn build_communication_row(moved: &CommunicationOnTwoMachines) -> CommunicationR
         name: moved.what.clone(),
         kind: moved.kind,
         groups: moved.groups,
-        exposed: build_change_row(moved.exposed_time_change()),
+        exposed: build_duration_change_row(moved.exposed_communication_on_both_machines()),
         before: moved.before.as_ref().map(build_machine_communication_row),
         after: moved.after.as_ref().map(build_machine_communication_row),
     }

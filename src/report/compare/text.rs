@@ -10,9 +10,9 @@ use crate::memory::find_fullest_rank;
 use crate::summary::format_thousands;
 use crate::table::{TextTable, left_aligned_column, right_aligned_column};
 use crate::text::{TextStyleWidthAndDetail, WIDTH, format_share, write_paragraph};
-use chakram_base::units::{Span, format_percent_change};
+use chakram_base::units::{Span, format_given_percent_change};
 use chakram_hardware::machine::Machine;
-use chakram_trace::format::{Dtype, escape_name};
+use chakram_trace::format::{Dtype, escape_and_shorten_name};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};
 
@@ -43,7 +43,7 @@ fn write_all(
     let head = format!("{}: {}", comparison.title, format_scope(comparison));
     writeln!(out, "{}", style.clip_line(&head, 0))?;
     writeln!(out, "{basis}")?;
-    if let Some(line) = describe_captured_end(comparison) {
+    if let Some(line) = format_captured_end_and_slowest_rank(comparison) {
         writeln!(out, "{line}")?;
     }
     for note in notes {
@@ -71,9 +71,11 @@ pub(super) fn format_scope(comparison: &MachineComparison<'_>) -> String {
 }
 
 /// Returns a sentence with the end time of the captured run, if the traces record this time.
-pub(super) fn describe_captured_end(comparison: &MachineComparison<'_>) -> Option<String> {
+pub(super) fn format_captured_end_and_slowest_rank(
+    comparison: &MachineComparison<'_>,
+) -> Option<String> {
     let (_, report) = comparison.reference_machine()?;
-    let (captured, slowest) = report.last_captured_end()?;
+    let (captured, slowest) = report.last_captured_end_and_rank()?;
     Some(format!("captured {captured} (slowest rank {slowest})"))
 }
 
@@ -105,18 +107,18 @@ pub(super) fn machine_lines<'c>(
     let dtypes = comparison.kernel_formats();
     let remote = comparison.uses_remote_memory();
     comparison.columns.iter().map(move |column| {
-        let mut text = describe_configuration(column.machine, &dtypes);
+        let mut text = describe_machine_hardware(column.machine, &dtypes);
         let report = column.result.as_ref().ok();
         if let Some(model) = report.and_then(Report::contention_network_model) {
             text += &format!("; network model {model}");
         }
-        if let Some(memory) = column.machine.first_remote_memory().filter(|_| remote) {
+        if let Some(memory) = column.machine.unnamed_remote_memory().filter(|_| remote) {
             text += &format!("; remote memory {memory}");
         }
         for named in column.machine.named_memories().iter().filter(|_| remote) {
             text += &format!(
                 "; remote memory {} {}",
-                escape_name(&named.name),
+                escape_and_shorten_name(&named.name),
                 named.memory
             );
         }
@@ -125,7 +127,7 @@ pub(super) fn machine_lines<'c>(
 }
 
 /// Describes a machine, as in `8 NPUs: switch 8 @ 300 GB/s; memory 2 TB/s; bf16 312 TFLOP/s`.
-fn describe_configuration(machine: &Machine, dtypes: &[Dtype]) -> String {
+fn describe_machine_hardware(machine: &Machine, dtypes: &[Dtype]) -> String {
     let topology = machine.topology();
     let dimensions = topology.dimensions().iter().filter(|d| d.size > 1);
     let network: Vec<_> = dimensions
@@ -252,7 +254,7 @@ pub(super) fn build_table_rows(
         row("  vs. capture", &|report| {
             report
                 .captured_difference_percent()
-                .map(format_percent_change)
+                .map(format_given_percent_change)
         });
     }
     let with_share = |report: &Report, time: Span| {
@@ -265,9 +267,11 @@ pub(super) fn build_table_rows(
             continue;
         }
         row(name, &|report| with_share(report, time(report)));
-        if *part == NpuTimeCategory::Communication && some(&Report::mean_exposed_waiting) {
+        if *part == NpuTimeCategory::Communication
+            && some(&Report::mean_exposed_waiting_without_bubble)
+        {
             row("  waiting for ranks", &|report| {
-                with_share(report, report.mean_exposed_waiting())
+                with_share(report, report.mean_exposed_waiting_without_bubble())
             });
             row("  transfer", &|report| {
                 with_share(report, report.exposed_transferring())

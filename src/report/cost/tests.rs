@@ -42,14 +42,16 @@ fn money_follows_from_hours_of_npus() {
         (cost.dollars_per_million_tokens, cost.dollars_90),
         (None, None)
     );
-    assert_eq!(silent.run(7, Some(2.5)), None);
+    assert_eq!(silent.time_and_cost_for_tokens(7, Some(2.5)), None);
 }
 
 #[test]
 fn a_run_takes_its_tokens_over_tokens_a_second() {
     // The run takes 1e12 / 8000 = 1.25e8 s = 1446.76 days. On 16 NPUs this is 555,556 NPU hours. At 2.5 dollars each,
     // they cost 1,388,889 dollars.
-    let run = BASIS.run(1_000_000_000_000, Some(2.5)).unwrap();
+    let run = BASIS
+        .time_and_cost_for_tokens(1_000_000_000_000, Some(2.5))
+        .unwrap();
     assert_near(run.days, 1.25e8 / 86_400.0);
     assert_near(run.npu_hours, 2e9 / 3600.0);
     assert_near(run.dollars.unwrap(), 5e9 / 3600.0);
@@ -65,13 +67,15 @@ fn a_run_takes_its_tokens_over_tokens_a_second() {
         watts: Some(3000.0),
         ..BASIS
     };
-    let run = lit.run(1_000_000_000_000, None).unwrap();
+    let run = lit
+        .time_and_cost_for_tokens(1_000_000_000_000, None)
+        .unwrap();
     assert_near(run.kernel_energy_j.unwrap(), 3.75e11);
     assert_eq!((run.dollars, run.dollars_90), (None, None));
 }
 
 #[test]
-fn amounts_have_as_many_digits_as_they_need() {
+fn dollar_amounts_have_as_many_digits_as_they_need() {
     for (amount, shown) in [
         (1_234_567.4, "$1,234,567"),
         (12.345, "$12.35"),

@@ -4,7 +4,7 @@ use super::recorder::{NodeStartAndEnd, RunRecorder};
 use super::relations::known_index;
 use crate::lane_names::lane_name;
 use crate::node_table::{DistinctTextIndices, NodeRankAndId, NodeTable, NodeTableRow, StartCause};
-use crate::summary::kind_label;
+use crate::summary::node_kind_label;
 use chakram_trace::graph::NodeKind;
 
 impl RunRecorder<'_> {
@@ -42,14 +42,14 @@ impl RunRecorder<'_> {
                     class: graph.kind(node) as i32,
                     span: [start, end],
                     lane: lane_numbers[graph.lane(node) as usize],
-                    cause: self.start_cause(number),
-                    partner: Some(self.find_determining_node(number))
+                    cause: self.find_start_cause_and_releasing_node(number),
+                    partner: Some(self.find_node_that_determined_end(number))
                         .filter(|origin| *origin != number)
                         .map(|origin| self.rank_and_id_of_node(origin)),
                 });
             }
         }
-        let classes = NodeKind::ALL.map(|kind| kind_label(kind).to_owned());
+        let classes = NodeKind::ALL.map(|kind| node_kind_label(kind).to_owned());
         table.set_column_texts(names, &classes, lanes);
         table
     }
@@ -63,7 +63,10 @@ impl RunRecorder<'_> {
 
     /// Returns the reason for a node's start time, and the node that released it, by the rules of the critical
     /// path.
-    fn start_cause(&self, number: usize) -> (StartCause, Option<NodeRankAndId>) {
+    fn find_start_cause_and_releasing_node(
+        &self,
+        number: usize,
+    ) -> (StartCause, Option<NodeRankAndId>) {
         let start = self.times[number].start;
         if self.ready_time_of(number) == start {
             return match known_index(self.freed_by[number].cause) {

@@ -80,9 +80,9 @@ impl<'a> NodeNumbersAndPartners<'a> {
         let [mut nodes, mut member_calls, mut lanes] = [0_usize; 3];
         for (i, instance) in (0..).zip(workload.instances()) {
             let graph = workload.graph_of(instance);
-            let own = prepared.lanes_of(InstanceId(i));
+            let own = prepared.npu_lanes_of_graph_lanes(InstanceId(i));
             let count = own.flatten().max().map_or(0, |lane| lane as usize + 1);
-            let own = prepared.lanes_of(InstanceId(i));
+            let own = prepared.npu_lanes_of_graph_lanes(InstanceId(i));
             instances.push(RankGraphWithNumberOffsets {
                 graph,
                 first: nodes as u32,
@@ -97,7 +97,7 @@ impl<'a> NodeNumbersAndPartners<'a> {
         }
         let mut this = Self {
             prepared,
-            comm: prepared.comm_timing(),
+            comm: prepared.comm_duration_source(),
             instances,
             nodes,
             member_calls,
@@ -122,7 +122,9 @@ impl<'a> NodeNumbersAndPartners<'a> {
         self.first_member = vec![0; count + 1];
         for (i, instance) in (0..).zip(&self.instances) {
             for call in instance.graph.calls() {
-                let (group, sequence) = self.prepared.call_of(InstanceId(i), call.node);
+                let (group, sequence) = self
+                    .prepared
+                    .group_and_index_of_collective(InstanceId(i), call.node);
                 let number = first_call[group.index()] + sequence;
                 self.peer[instance.node_number(call.node)] = number;
                 self.first_member[number as usize] += 1;

@@ -36,7 +36,7 @@ impl TimeWithSlope {
 
     /// Adds a duration, which is scaled by `factor` if it belongs to the scaled class.
     #[inline]
-    fn advance_by(self, span: i64, of_class: bool, factor: f64) -> Self {
+    fn advance_by_possibly_scaled_span(self, span: i64, of_class: bool, factor: f64) -> Self {
         match of_class {
             true => Self {
                 at: self.at + (span as f64 * factor).round() as i64,
@@ -93,7 +93,7 @@ fn signed_picoseconds(at: Time) -> i64 {
 impl<'r> RetimableRun<'r> {
     pub fn new(run: &'r RunRecorder<'r>) -> Self {
         let relations = &run.relations;
-        let host = relations.prepared.host_timing();
+        let host = relations.prepared.host_duration_source();
         let workload = relations.prepared.workload();
         let order = run
             .completed
@@ -137,7 +137,7 @@ impl<'r> RetimableRun<'r> {
         let NodeStartAndEnd { start, end } = run.times[number];
         let other = known_index(run.relations.peer[number]);
         match kind {
-            NodeKind::Collective if run.is_joined(of) => NodeEndRule::Joined,
+            NodeKind::Collective if run.has_end_set_by_other_members(of) => NodeEndRule::Joined,
             NodeKind::Receive | NodeKind::Send => {
                 let Some(other) = other else {
                     return NodeEndRule::Alone;
@@ -169,7 +169,7 @@ impl<'r> RetimableRun<'r> {
 
     /// Returns the earliest time when a node could start by itself: its dependencies have ended, its delay has
     /// passed, and its lane is free.
-    fn earliest_own_start(&self, number: usize) -> i64 {
+    fn earliest_start_after_dependencies_and_lane(&self, number: usize) -> i64 {
         let freed = self.run.freed_by[number];
         let end = |other: u32| {
             known_index(other).map(|other| signed_picoseconds(self.run.times[other].end))
@@ -181,13 +181,13 @@ impl<'r> RetimableRun<'r> {
 
     fn lane_gap_before(&self, number: usize) -> i64 {
         let start = signed_picoseconds(self.run.times[number].start);
-        let gap = start - self.earliest_own_start(number);
+        let gap = start - self.earliest_start_after_dependencies_and_lane(number);
         // If all members take their lanes at once, they start when the last member is ready. The wait for the last
         // member is recomputed, so it is not a gap.
         let together = gap != 0
             && matches!(self.rules[number], NodeEndRule::Joined)
             && (self.run.relations.call_members(number))
-                .any(|member| self.earliest_own_start(member) == start);
+                .any(|member| self.earliest_start_after_dependencies_and_lane(member) == start);
         if together { 0 } else { gap }
     }
 
@@ -252,13 +252,14 @@ impl ForwardTimingSweep<'_> {
     fn start_of_node(&self, number: usize) -> TimeWithSlope {
         let scaled = self.scaled;
         let delay = scaled.delays.get(number).copied().unwrap_or(0);
-        let ready = self.ready[number].advance_by(delay, self.of_host, self.factor);
+        let ready =
+            self.ready[number].advance_by_possibly_scaled_span(delay, self.of_host, self.factor);
         let before = scaled.run.freed_by[number].before;
         let start = match before {
             NONE => ready,
             before => ready.later_of_two_times(self.ends[before as usize]),
         };
-        start.advance_by(scaled.gaps[number], false, self.factor)
+        start.advance_by_possibly_scaled_span(scaled.gaps[number], false, self.factor)
     }
 
     fn end_of_node(&mut self, number: usize, of_class: &[bool]) -> TimeWithSlope {
@@ -267,10 +268,11 @@ impl ForwardTimingSweep<'_> {
         let is_scaled = of_class[number];
         let lasts = |from: Time| signed_picoseconds(end) - signed_picoseconds(from);
         match self.scaled.rules[number] {
-            NodeEndRule::Alone => {
-                self.start_of_node(number)
-                    .advance_by(lasts(start), is_scaled, self.factor)
-            }
+            NodeEndRule::Alone => self.start_of_node(number).advance_by_possibly_scaled_span(
+                lasts(start),
+                is_scaled,
+                self.factor,
+            ),
             NodeEndRule::Joined => {
                 let call = run.relations.peer[number] as usize;
                 if self.begins[call] == TimeWithSlope::NEVER {
@@ -280,12 +282,16 @@ impl ForwardTimingSweep<'_> {
                         starts.fold(TimeWithSlope::NEVER, TimeWithSlope::later_of_two_times);
                 }
                 let began = run.transfer_begin_of(run.relations.node_at_number(number));
-                self.begins[call].advance_by(lasts(began), is_scaled, self.factor)
+                self.begins[call].advance_by_possibly_scaled_span(
+                    lasts(began),
+                    is_scaled,
+                    self.factor,
+                )
             }
             NodeEndRule::Arrival { sender, lasts } => {
-                let there =
-                    self.start_of_node(sender as usize)
-                        .advance_by(lasts, is_scaled, self.factor);
+                let there = self
+                    .start_of_node(sender as usize)
+                    .advance_by_possibly_scaled_span(lasts, is_scaled, self.factor);
                 self.start_of_node(number).later_of_two_times(there)
             }
             NodeEndRule::Both(other) => {
@@ -293,7 +299,7 @@ impl ForwardTimingSweep<'_> {
                 let both = self
                     .start_of_node(number)
                     .later_of_two_times(self.start_of_node(other as usize));
-                both.advance_by(lasts(from), is_scaled, self.factor)
+                both.advance_by_possibly_scaled_span(lasts(from), is_scaled, self.factor)
             }
         }
     }

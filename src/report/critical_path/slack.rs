@@ -42,7 +42,7 @@ impl LatestTimesOfRun<'_> {
             end: late,
             start: subtract_span(late, end.since(start)),
         };
-        if kind == NodeKind::Collective && run.is_joined(of) {
+        if kind == NodeKind::Collective && run.has_end_set_by_other_members(of) {
             let call = run.relations.peer[number] as usize;
             let lasts = end.since(run.transfer_begin_of(of));
             self.begins[call] = self.begins[call].min(subtract_span(late, lasts));
@@ -64,17 +64,17 @@ impl LatestTimesOfRun<'_> {
                     instance: place,
                     node,
                 };
-                self.latest_communication_start(of, number)
+                self.latest_start_of_collective_or_message(of, number)
             }
             _ => self.latest[number].start,
         }
     }
 
     /// Returns the latest start of a collective, send or receive, which also depends on other ranks.
-    fn latest_communication_start(&self, of: InstanceNodeId, number: usize) -> Time {
+    fn latest_start_of_collective_or_message(&self, of: InstanceNodeId, number: usize) -> Time {
         let run = self.run;
         match run.relations.kind_of(of) {
-            NodeKind::Collective if run.is_joined(of) => {
+            NodeKind::Collective if run.has_end_set_by_other_members(of) => {
                 self.begins[run.relations.peer[number] as usize]
             }
             NodeKind::Collective => self.latest[number].start,
@@ -111,7 +111,7 @@ impl LatestTimesOfRun<'_> {
 }
 
 /// Summarizes the slack of the nodes outside `path` by category. `makespan` is the end of the run.
-pub fn compute_slack_rows(
+pub fn summarise_slack_by_category(
     run: &RunRecorder<'_>,
     path: &[CriticalPathSegment],
     makespan: Time,
@@ -163,7 +163,9 @@ pub fn compute_slack_rows(
             sums[category as usize].add_node(slack, time, near);
         }
     }
-    let medians = sums.each_ref().map(CategorySlackSums::range_of_median);
+    let medians = sums
+        .each_ref()
+        .map(CategorySlackSums::slack_range_and_remaining_time_of_median);
     let medians = median_slack_by_category(medians, &limits, &on_path);
     let rows = NpuTimeCategory::KEYS.iter().zip(sums).zip(medians);
     let rows = rows.filter_map(|((category, sums), median)| {
@@ -272,7 +274,7 @@ impl CategorySlackSums {
 
     /// Returns the slack range of the time-weighted median. Also returns the time needed within this range to reach the
     /// median: half of the total time minus the time in lower ranges. `None` if there are no nodes.
-    fn range_of_median(&self) -> Option<(usize, Span)> {
+    fn slack_range_and_remaining_time_of_median(&self) -> Option<(usize, Span)> {
         if self.nodes == 0 {
             return None;
         }
@@ -358,7 +360,7 @@ mod tests {
             for &(slack, time) in &nodes {
                 sums.add_node(slack, time, Span(1 << 18));
             }
-            let (range, left) = sums.range_of_median().unwrap();
+            let (range, left) = sums.slack_range_and_remaining_time_of_median().unwrap();
             let mut about = nodes.clone();
             about.retain(|(slack, _)| slack_range_index(*slack) == range);
             let all = sum_durations(nodes.iter());

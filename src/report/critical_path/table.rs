@@ -7,7 +7,7 @@ use crate::section::{
     ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
     SectionNote,
 };
-use crate::summary::{format_thousands, kind_label};
+use crate::summary::{format_thousands, node_kind_label};
 use crate::table::{left_aligned_column, right_aligned_column};
 use crate::text::format_share;
 use chakram_base::units::{Span, Time};
@@ -134,7 +134,7 @@ fn build_operators_section(path: &CriticalPathSummary, makespan: Span) -> Report
         let at = |field: &str| format!("/critical_path/operators/{i}/{field}");
         section.push_row(vec![
             SectionCellWithValue::name_cell(&*row.name),
-            kind_label(row.kind).into(),
+            node_kind_label(row.kind).into(),
             SectionCellWithValue::count_cell(row.calls).with_json_pointer(at("calls")),
             SectionCellWithValue::from(row.total).with_json_pointer(at("total_ps")),
             SectionCellWithValue::percent_cell(row.total, makespan),

@@ -16,7 +16,7 @@ impl RunRecorder<'_> {
     /// Returns true if the end of a collective node depends on its other members. Returns false if members do not
     /// wait for each other, or if the node ended before the transfer began.
     #[inline]
-    pub(super) fn is_joined(&self, of: InstanceNodeId) -> bool {
+    pub(super) fn has_end_set_by_other_members(&self, of: InstanceNodeId) -> bool {
         self.relations.comm != CommTiming::Captured
             && self.transfer_begin_of(of) <= self.times[self.relations.number_of_node(of)].end
     }
@@ -40,12 +40,12 @@ impl RunRecorder<'_> {
     }
 
     /// Returns the node whose start determined this node's end. The path continues at that node.
-    pub(super) fn find_determining_node(&self, number: usize) -> usize {
+    pub(super) fn find_node_that_determined_end(&self, number: usize) -> usize {
         let of = self.relations.node_at_number(number);
         match self.relations.kind_of(of) {
             NodeKind::Collective => {
                 let (began, start) = (self.transfer_begin_of(of), self.times[number].start);
-                if !self.is_joined(of) || began == start {
+                if !self.has_end_set_by_other_members(of) || began == start {
                     return number;
                 }
                 let mut members = self.relations.call_members(number);
@@ -97,7 +97,7 @@ impl RunRecorder<'_> {
         let mut number = self.relations.number_of_node(last);
         loop {
             let end = self.times[number].end;
-            let mut origin = self.find_determining_node(number);
+            let mut origin = self.find_node_that_determined_end(number);
             let mut start = self.times[origin].start;
             let kind = self
                 .relations

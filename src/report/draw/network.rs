@@ -54,7 +54,7 @@ pub struct NetworkPicture {
 impl NetworkPicture {
     /// Returns true if the group is drawn as a line: it has no hub and few nodes, and links connect only adjacent
     /// nodes.
-    fn is_line(&self) -> bool {
+    fn is_drawn_as_line(&self) -> bool {
         let has_hub = self.nodes.iter().any(|node| node.is_hub);
         let mut links = self.links.iter();
         !has_hub && self.nodes.len() <= 12 && links.all(|link| link.from.abs_diff(link.to) == 1)
@@ -62,9 +62,9 @@ impl NetworkPicture {
 }
 
 /// Draws each group as a circle with its hubs in the middle, or as a line if links connect only adjacent nodes.
-pub fn draw_network_circles(name: &str, groups: &[NetworkPicture]) -> String {
+pub fn draw_network_groups_as_circles_or_lines(name: &str, groups: &[NetworkPicture]) -> String {
     let rows = groups.len().div_ceil(ABREAST);
-    let side = match groups.iter().all(NetworkPicture::is_line) {
+    let side = match groups.iter().all(NetworkPicture::is_drawn_as_line) {
         true => LINE,
         false => SIDE,
     };
@@ -82,7 +82,7 @@ pub fn draw_network_circles(name: &str, groups: &[NetworkPicture]) -> String {
         let hubs = group.nodes.iter().filter(|node| node.is_hub).count();
         let around = group.nodes.len() - hubs;
         let radius = SIDE / 2.0 - if around <= NAMED { 26.0 } else { 10.0 };
-        let is_line = group.is_line();
+        let is_line = group.is_drawn_as_line();
         let (mut hub, mut out) = (0, 0);
         let places = group.nodes.iter().map(|node| {
             if is_line {

@@ -162,7 +162,7 @@ pub(super) fn value_range(values: impl Iterator<Item = f64>) -> (f64, f64) {
 }
 
 /// Draws points on two logarithmic axes; `names` are the names of the horizontal and the vertical axis.
-pub fn draw_scatter(
+pub fn draw_logarithmic_scatter(
     name: &str,
     points: &[ScatterPoint],
     names: (&str, &str),

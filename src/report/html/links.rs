@@ -56,7 +56,7 @@ fn render_dimension_pictures(links: &LinkReport, over: Span, of_tiles: bool) -> 
             .iter()
             .filter(|row| row.dimension == dimension.name);
         let rows: Vec<&LinkRow> = rows.collect();
-        let groups = group_link_rows(&rows);
+        let groups = group_links_by_connected_component(&rows);
         let is_memory = rows.iter().any(|row| row.from == MEMORY);
         if groups.is_empty() || (of_tiles && !is_memory) {
             continue;
@@ -66,13 +66,15 @@ fn render_dimension_pictures(links: &LinkReport, over: Span, of_tiles: bool) -> 
             rows.sort_by_key(|row| Reverse(row.busy));
             let left_out = rows.len().saturating_sub(LINKS);
             rows.truncate(LINKS);
-            group_of(&rows, left_out, |row| {
+            build_network_picture(&rows, left_out, |row| {
                 (load(row), shade_of(load(row), most))
             })
         });
         let drawn: Vec<_> = drawn.collect();
-        let picture =
-            network::draw_network_circles(&format!("Links of {}", dimension.name), &drawn);
+        let picture = network::draw_network_groups_as_circles_or_lines(
+            &format!("Links of {}", dimension.name),
+            &drawn,
+        );
         let of = match groups.len() > drawn.len() {
             true => format!(
                 "{} of {} groups of links with bytes are drawn, the busiest. ",
@@ -101,7 +103,7 @@ fn shade_scale_labels(most: f64) -> [String; 3] {
 }
 
 /// Groups links by connected component. The component with the busiest link comes first.
-fn group_link_rows<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
+fn group_links_by_connected_component<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
     let mut number: BTreeMap<&str, usize> = BTreeMap::new();
     for row in rows {
         for end in [&row.from, &row.to] {
@@ -136,7 +138,7 @@ fn parse_npu_name(name: &str) -> Option<u32> {
     name.strip_prefix("NPU ")?.parse().ok()
 }
 
-fn group_of(
+fn build_network_picture(
     rows: &[&LinkRow],
     left_out: usize,
     load: impl Fn(&LinkRow) -> (f64, u32),
@@ -275,13 +277,13 @@ mod tests {
             build_link_row("NPU 2", "NPU 1", 4),
             build_link_row("NPU 8", "x switch at 8", 9),
         ];
-        let found = group_link_rows(&rows.iter().collect::<Vec<_>>());
+        let found = group_links_by_connected_component(&rows.iter().collect::<Vec<_>>());
         let found: Vec<Vec<u64>> = found
             .iter()
             .map(|rows| rows.iter().map(|row| row.busy.0).collect())
             .collect();
         assert_eq!(found, [vec![9], vec![5, 4]]);
-        let drawn = group_of(&[&rows[2]], 0, |_| (0.5, 5));
+        let drawn = build_network_picture(&[&rows[2]], 0, |_| (0.5, 5));
         // The switch is drawn in the middle, although it is sorted after the NPUs.
         assert_eq!(
             (drawn.nodes[0].is_hub, drawn.nodes[1].is_hub),

@@ -4,13 +4,13 @@ use super::format_axis_time;
 use super::page::{escape_html, render_figure, render_figure_with_scale, shorten_name as page_cut};
 use crate::Report;
 use crate::collectives::GroupCollectiveTotals;
-use crate::collectives::table::group_collective_rows;
+use crate::collectives::table::row_indices_shown_as_one_table_row;
 use crate::draw::lines::{self, StepChartLine};
 use crate::draw::map;
 use crate::draw::roofline::{self, RooflinePeakRates};
 use crate::draw::scatter::{self, ScatterPoint};
 use crate::memory::group_equal_memory_rows;
-use crate::npus::span_of;
+use crate::npus::format_rank_span;
 use crate::operators::table::{combine_operator_families, format_rate};
 use crate::summary::format_thousands;
 use crate::text::format_share;
@@ -36,7 +36,7 @@ pub fn render_memory_section(report: &Report) -> String {
                 match own {
                     Some((_, run)) if run.len() > 1 => {
                         let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
-                        format!("ranks {}", span_of(&ranks))
+                        format!("ranks {}", format_rank_span(&ranks))
                     }
                     _ => format!("rank {}", curve.rank),
                 }
@@ -95,7 +95,7 @@ pub fn render_collectives_section(report: &Report) -> String {
     if report.collectives.is_empty() {
         return String::new();
     }
-    let together = group_collective_rows(&report.collectives);
+    let together = row_indices_shown_as_one_table_row(&report.collectives);
     let points = together.iter().take(POINTS).filter_map(|indices| {
         let groups = || indices.iter().map(|&i| &report.collectives[i]);
         let first = groups().next()?;
@@ -140,7 +140,8 @@ pub fn render_collectives_section(report: &Report) -> String {
         let bytes = |bytes: f64| Bytes(bytes as u64).to_string();
         let rate = |rate: f64| format!("{}/s", Bytes(rate as u64));
         let names = ("mean buffer of a call", "bus bandwidth");
-        let picture = scatter::draw_scatter("Collectives", &points, names, (&bytes, &rate));
+        let picture =
+            scatter::draw_logarithmic_scatter("Collectives", &points, names, (&bytes, &rate));
         let left_out = match together.len().saturating_sub(POINTS) {
             0 => String::new(),
             more => format!(" {} rows more are left out.", format_thousands(more as u64)),

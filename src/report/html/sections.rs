@@ -7,7 +7,7 @@ use crate::Report;
 use crate::draw::bars::{self, BarPart, BarRow};
 use crate::draw::gantt::{self, GanttRow, GanttSpan};
 use crate::draw::ribbon::{self, PlaceSpansInRibbon};
-use crate::npus::{NpuRow, span_of};
+use crate::npus::{NpuRow, format_rank_span};
 use crate::pictures::PictureSpan;
 use crate::summary::format_thousands;
 use crate::text::format_share;
@@ -87,7 +87,7 @@ pub fn render_breakdown_section(report: &Report) -> String {
         let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
         let noun = if run.len() == 1 { "rank" } else { "ranks" };
         rows.push(BarRow {
-            label: format!("{noun} {}", span_of(&ranks)),
+            label: format!("{noun} {}", format_rank_span(&ranks)),
             parts: parts(&run[0].time.parts),
         });
     }

@@ -8,10 +8,10 @@ use crate::memory::find_fullest_rank;
 use crate::summary::{format_thousands, percent_more};
 use crate::text::format_few_digits;
 use crate::throughput;
-use chakram_base::units::{Span, format_percent, format_percent_change};
+use chakram_base::units::{Span, format_given_percent_change, format_percent};
 
 /// Renders the boxes.
-pub fn render_tiles(report: &Report) -> String {
+pub fn render_key_figure_boxes(report: &Report) -> String {
     let outcome = &report.outcome;
     let mut tiles = String::new();
     let mut tile = |name: &str, value: &str, beside: &str| {
@@ -38,7 +38,7 @@ pub fn render_tiles(report: &Report) -> String {
     if let Some(captured) = report.captured {
         let more = percent_more(outcome.makespan, captured);
         let more = more.map_or_else(String::new, |more| {
-            format!("replay {}", format_percent_change(more))
+            format!("replay {}", format_given_percent_change(more))
         });
         tile("Captured", &render_span("/captured_ps", captured), &more);
     }

@@ -4,7 +4,7 @@ use super::{MemoryRow, NamedNode, find_fullest_rank, pool_memory};
 use crate::Report;
 use crate::summary::format_thousands;
 use chakram_base::units::{Bytes, Time};
-use chakram_trace::format::{TensorClass, escape_name};
+use chakram_trace::format::{TensorClass, escape_and_shorten_name};
 
 impl MemoryRow {
     /// Formats the time of the peak, as in ``at 12.35 us, when `layer3/mlp` was issued (node 17)``.
@@ -14,7 +14,7 @@ impl MemoryRow {
             Some(NamedNode { id, name }) => {
                 format!(
                     "at {at}, when `{}` was issued (node {id})",
-                    escape_name(name)
+                    escape_and_shorten_name(name)
                 )
             }
             None => "nothing is allocated".to_owned(),
@@ -22,7 +22,7 @@ impl MemoryRow {
     }
 
     /// Formats the peak and the capacity, as in `needs 81.5 GB of 80.0 GB`.
-    pub(super) fn describe_peak_need(&self) -> String {
+    pub(super) fn describe_peak_and_capacity(&self) -> String {
         match self.capacity {
             Some(capacity) => format!("needs {} of {capacity}", self.peak),
             None => format!("needs {}", self.peak),
@@ -30,7 +30,7 @@ impl MemoryRow {
     }
 
     /// Formats the peak by class, largest class first, as in `activations 60.1 GB, weights 20.0 GB`.
-    fn describe_classes(&self) -> String {
+    fn describe_peak_by_class(&self) -> String {
         let mut parts: Vec<_> = TensorClass::ALL.iter().zip(self.classes).collect();
         parts.retain(|(_, bytes)| *bytes > 0);
         parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
@@ -75,12 +75,12 @@ impl Report {
             row.peak,
             row.capacity.unwrap_or_default(),
             row.describe_peak_moment(),
-            row.describe_classes()
+            row.describe_peak_by_class()
         ))
     }
 
     /// Returns sentences that explain why the true peaks may be higher than the reported ones.
-    pub fn unknown_memory(&self) -> Vec<String> {
+    pub fn explain_why_peaks_may_be_higher(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let silent = self.rows.len() - self.memory.len();
         if silent > 0 && !self.memory.is_empty() {
@@ -102,7 +102,7 @@ impl Report {
                  rank {rank}; peaks may be too small",
                 format_thousands(missing.iter().map(|(_, missing)| missing.nodes).sum()),
                 Bytes(bytes.fold(0, u64::saturating_add)),
-                escape_name(name)
+                escape_and_shorten_name(name)
             ));
         }
         warnings

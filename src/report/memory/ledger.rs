@@ -16,20 +16,20 @@ pub(super) trait ByteSumInteger:
     Copy + Debug + Default + Ord + AddAssign + SubAssign + Sum
 {
     /// Returns true if sums cannot overflow when all allocations and frees sum to `bytes`.
-    fn is_exact_with(bytes: u128) -> bool;
+    fn cannot_overflow_with_total(bytes: u128) -> bool;
 
-    fn from_bytes(bytes: u64) -> Self;
+    fn byte_sum_from_u64(bytes: u64) -> Self;
 
     /// Returns the sum in bytes, capped at 2^64 - 1.
     fn to_capped_bytes(self) -> u64;
 }
 
 impl ByteSumInteger for i128 {
-    fn is_exact_with(_: u128) -> bool {
+    fn cannot_overflow_with_total(_: u128) -> bool {
         true
     }
 
-    fn from_bytes(bytes: u64) -> Self {
+    fn byte_sum_from_u64(bytes: u64) -> Self {
         bytes.into()
     }
 
@@ -39,12 +39,12 @@ impl ByteSumInteger for i128 {
 }
 
 impl ByteSumInteger for i64 {
-    fn is_exact_with(bytes: u128) -> bool {
+    fn cannot_overflow_with_total(bytes: u128) -> bool {
         i64::try_from(bytes).is_ok()
     }
 
     #[inline]
-    fn from_bytes(bytes: u64) -> Self {
+    fn byte_sum_from_u64(bytes: u64) -> Self {
         bytes as i64
     }
 
@@ -119,7 +119,7 @@ impl<S: ByteSumInteger> MemoryLedger<S> {
     pub fn allocate_bytes(&mut self, node: NodeIndex, bytes: &BytesByTensorClass) {
         let mut all = 0;
         for (sum, bytes) in self.fresh.iter_mut().zip(bytes) {
-            *sum += S::from_bytes(*bytes);
+            *sum += S::byte_sum_from_u64(*bytes);
             all |= bytes;
         }
         self.changed |= all > 0;
@@ -138,7 +138,7 @@ impl<S: ByteSumInteger> MemoryLedger<S> {
             if *bytes == 0 {
                 continue;
             }
-            let wanted = S::from_bytes(*bytes);
+            let wanted = S::byte_sum_from_u64(*bytes);
             let mut freed = self.held[i];
             let from = if fresh {
                 freed += self.fresh[i];
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_missing_once() {
+    fn frees_beyond_held_bytes_are_counted_as_missing() {
         // At time 0, 8 bytes are allocated. At time 5, a node without duration frees 6 of the 8 bytes. Another node
         // completes and frees 5 bytes, so 3 bytes are missing. It cannot free bytes that were allocated at the same
         // instant.

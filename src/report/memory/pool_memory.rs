@@ -52,7 +52,7 @@ pub(crate) struct RankMemoryCapacityCalculator<'a> {
 
 impl<'a> RankMemoryCapacityCalculator<'a> {
     pub fn new(workload: &Workload, machine: &'a Machine) -> Self {
-        let shared = machine.shared_memory();
+        let shared = machine.remote_memory_beyond_npu_capacity();
         let graphs = workload.graphs().iter().map(streams_weights);
         Self {
             machine,
@@ -70,7 +70,10 @@ impl<'a> RankMemoryCapacityCalculator<'a> {
     }
 
     /// Returns the remote memory that takes the bytes beyond the NPU's own memory; `None` if all bytes must fit.
-    fn shared_memory(&self, instance: &GraphBoundToRank) -> Option<RemoteMemoryCapacityAndSharers> {
+    fn remote_memory_for_excess_bytes(
+        &self,
+        instance: &GraphBoundToRank,
+    ) -> Option<RemoteMemoryCapacityAndSharers> {
         let streams = self.streams.get(instance.graph.index());
         let states_bytes = self.offloaded_bytes(instance).is_some();
         self.shared
@@ -79,9 +82,15 @@ impl<'a> RankMemoryCapacityCalculator<'a> {
 
     /// Returns the memory capacity of an instance on `npu`, including a share of remote memory; `None` if the capacity
     /// of the NPU's own memory is unknown.
-    pub fn capacity_of_instance(&self, instance: &GraphBoundToRank, npu: Npu) -> Option<Bytes> {
-        let own = self.machine.npu_memory(self.machine.class_of_npu(npu))?;
-        let share = self.shared_memory(instance);
+    pub fn capacity_with_remote_memory_share(
+        &self,
+        instance: &GraphBoundToRank,
+        npu: Npu,
+    ) -> Option<Bytes> {
+        let own = self
+            .machine
+            .npu_memory_capacity_with_port_share(self.machine.class_of_npu(npu))?;
+        let share = self.remote_memory_for_excess_bytes(instance);
         let share = share.map_or(0, |shared| shared.bytes_per_rank(self.ranks));
         Some(Bytes(own.0.saturating_add(share)))
     }
@@ -93,8 +102,10 @@ impl<'a> RankMemoryCapacityCalculator<'a> {
         npu: Npu,
         peak: u64,
     ) -> Option<Bytes> {
-        self.shared_memory(instance)?;
-        let own = self.machine.npu_memory(self.machine.class_of_npu(npu))?;
+        self.remote_memory_for_excess_bytes(instance)?;
+        let own = self
+            .machine
+            .npu_memory_capacity_with_port_share(self.machine.class_of_npu(npu))?;
         Some(Bytes(peak.saturating_sub(own.0)))
     }
 }
@@ -102,7 +113,7 @@ impl<'a> RankMemoryCapacityCalculator<'a> {
 /// Returns the bytes that the graph's nodes allocate in remote memory.
 fn sum_offloaded_bytes(graph: &Graph) -> u64 {
     if graph
-        .memory_changes()
+        .distinct_memory_changes()
         .iter()
         .all(|change| change.remote == 0)
     {
@@ -127,18 +138,18 @@ pub(crate) fn list_pool_memories(
     prepared: &CompiledReplay<'_>,
     rows: &[MemoryRow],
 ) -> Vec<OneRemoteMemoryPeakAndCapacity> {
-    sum_pool_memories(prepared.machine(), rows)
+    sum_used_remote_memories_by_index(prepared.machine(), rows)
         .into_values()
         .collect()
 }
 
 /// Returns the remote memories that contain bytes of the ranks in `rows`, by memory index.
-fn sum_pool_memories(
+fn sum_used_remote_memories_by_index(
     machine: &Machine,
     rows: &[MemoryRow],
 ) -> BTreeMap<u32, OneRemoteMemoryPeakAndCapacity> {
     let mut held: BTreeMap<u32, OneRemoteMemoryPeakAndCapacity> = BTreeMap::new();
-    let Some(shared) = machine.shared_memory() else {
+    let Some(shared) = machine.remote_memory_beyond_npu_capacity() else {
         return held;
     };
     for row in rows {
@@ -161,9 +172,9 @@ fn sum_pool_memories(
 
 /// Sets `fits` for each rank that uses remote memory: true if that memory has space for all its ranks at once and the
 /// rest fits in the NPU.
-pub(super) fn check_fit(machine: &Machine, rows: &mut [MemoryRow]) {
-    let held = sum_pool_memories(machine, rows);
-    let Some(shared) = machine.shared_memory() else {
+pub(super) fn set_fit_of_ranks_in_remote_memory(machine: &Machine, rows: &mut [MemoryRow]) {
+    let held = sum_used_remote_memories_by_index(machine, rows);
+    let Some(shared) = machine.remote_memory_beyond_npu_capacity() else {
         return;
     };
     for row in rows {

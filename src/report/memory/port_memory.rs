@@ -33,7 +33,11 @@ pub struct OnePortMemoryPeakAndCapacity {
 
 /// Returns by how many bytes `peak` exceeds the SRAM of `npu`; `None` on a machine without memory at ports.
 pub(crate) fn bytes_beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Bytes> {
-    if machine.first_remote_memory()?.npus_with_ports().is_empty() {
+    if machine
+        .unnamed_remote_memory()?
+        .list_npus_with_ports()
+        .is_empty()
+    {
         return None;
     }
     let own = machine.classes()[machine.class_of_npu(npu)]
@@ -48,7 +52,7 @@ pub(crate) fn list_port_memories(
     rows: &[MemoryRow],
 ) -> Vec<OnePortMemoryPeakAndCapacity> {
     let machine = prepared.machine();
-    let Some(remote) = machine.first_remote_memory() else {
+    let Some(remote) = machine.unnamed_remote_memory() else {
         return Vec::new();
     };
     let Some(capacity) = remote.capacity else {
@@ -64,7 +68,7 @@ pub(crate) fn list_port_memories(
             continue;
         };
         let at = held.entry(port).or_insert(OnePortMemoryPeakAndCapacity {
-            npu: remote.npus_with_ports()[port as usize],
+            npu: remote.list_npus_with_ports()[port as usize],
             cores: 0,
             capacity,
             peak: Bytes(0),

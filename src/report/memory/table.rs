@@ -3,7 +3,7 @@
 use super::{MemoryRow, pool_memory, port_memory};
 use crate::Report;
 use crate::csv::CsvColumn;
-use crate::npus::span_of;
+use crate::npus::format_rank_span;
 use crate::section::{
     ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
     SectionNote, SectionTableRow, group_adjacent_rows,
@@ -83,7 +83,7 @@ pub fn build_memory_sections(
                 SectionCellWithValue::from(capacity).with_json_pointer(at("capacity_bytes"))
             });
         let mut cells = vec![
-            span_of(&ranks).into(),
+            format_rank_span(&ranks).into(),
             SectionCellWithValue::from(row.peak).with_json_pointer(at("peak_bytes")),
             capacity,
             match row.peak_percent() {
@@ -106,7 +106,7 @@ pub fn build_memory_sections(
                 "{of}{}",
                 row.describe_peak_moment()
             ))),
-            alarm: (row.fits == Some(false)).then(|| row.describe_peak_need()),
+            alarm: (row.fits == Some(false)).then(|| row.describe_peak_and_capacity()),
         });
     }
     section.leave_out(runs.len(), shown, "memory");

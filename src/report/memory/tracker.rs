@@ -39,7 +39,7 @@ impl<'a> MemoryTracker<'a> {
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         Self {
             narrow: Vec::new(),
-            wide: collect_tracked_instances(prepared),
+            wide: create_memory_ledgers_of_instances(prepared),
         }
     }
 
@@ -48,10 +48,10 @@ impl<'a> MemoryTracker<'a> {
         let graphs = prepared.workload().graphs();
         if graphs
             .iter()
-            .all(|graph| i64::is_exact_with(changed_bytes(graph)))
+            .all(|graph| i64::cannot_overflow_with_total(sum_allocated_and_freed_bytes(graph)))
         {
             return Self {
-                narrow: collect_tracked_instances(prepared),
+                narrow: create_memory_ledgers_of_instances(prepared),
                 wide: Vec::new(),
             };
         }
@@ -104,10 +104,12 @@ impl<'a> MemoryTracker<'a> {
 
     /// Returns one entry per tensor class: true if any node of the instance allocates or frees bytes of the
     /// class.
-    pub fn changing_tensor_classes(&self, instance: InstanceId) -> [bool; TensorClass::COUNT] {
+    pub fn flag_changing_tensor_classes(&self, instance: InstanceId) -> [bool; TensorClass::COUNT] {
         let narrow = self.narrow.iter().map(|of| of.graph);
         let mut graphs = narrow.chain(self.wide.iter().map(|of| of.graph));
-        let changes = graphs.nth(instance.index()).map(Graph::memory_changes);
+        let changes = graphs
+            .nth(instance.index())
+            .map(Graph::distinct_memory_changes);
         let changes = changes.into_iter().flatten();
         std::array::from_fn(|i| changes.clone().any(|c| c.allocates[i] | c.frees[i] > 0))
     }
@@ -136,23 +138,23 @@ impl<'a> MemoryTracker<'a> {
     }
 }
 
-fn changes_memory(graph: &Graph) -> bool {
-    !graph.memory_changes().is_empty()
+fn graph_changes_memory(graph: &Graph) -> bool {
+    !graph.distinct_memory_changes().is_empty()
 }
 
 /// Creates the state of all instances of a program. Empty if no node changes memory.
-fn collect_tracked_instances<'a, S: ByteSumInteger>(
+fn create_memory_ledgers_of_instances<'a, S: ByteSumInteger>(
     prepared: &'a CompiledReplay<'a>,
 ) -> Vec<InstanceMemoryLedger<'a, S>> {
     let workload = prepared.workload();
-    let instances = if workload.graphs().iter().any(changes_memory) {
+    let instances = if workload.graphs().iter().any(graph_changes_memory) {
         workload.instances()
     } else {
         &[]
     };
     let instances = instances.iter().map(|instance| {
         let graph = workload.graph_of(instance);
-        let words = if changes_memory(graph) {
+        let words = if graph_changes_memory(graph) {
             graph.len().div_ceil(64)
         } else {
             0
@@ -169,7 +171,7 @@ fn collect_tracked_instances<'a, S: ByteSumInteger>(
 }
 
 /// Sums all bytes that the graph's nodes allocate and free.
-fn changed_bytes(graph: &Graph) -> u128 {
+fn sum_allocated_and_freed_bytes(graph: &Graph) -> u128 {
     let changes = graph
         .nodes()
         .filter_map(|node| graph.memory_changes_of(node));

@@ -178,7 +178,7 @@ struct UncompressedColumnPages {
 
 impl NodeColumnValues<'_> {
     /// Returns the physical type and the logical type. Also returns true if some of the column's values may be unknown.
-    fn column_types(&self) -> (i64, i64, bool) {
+    fn column_types_and_nullability(&self) -> (i64, i64, bool) {
         use codes::{BYTE_ARRAY, INT32, INT64, UINT_32, UINT_64, UTF8};
         match self {
             Self::U32(_) => (INT32, UINT_32, false),
@@ -286,7 +286,7 @@ fn write_column(
     write_varint(&mut path, name.len() as u64);
     path.extend_from_slice(name.as_bytes());
     let mut description = ThriftStruct::default()
-        .push_i32(1, column.column_types().0)
+        .push_i32(1, column.column_types_and_nullability().0)
         .push_list(2, I32, encodings.into_iter())
         .push_list(3, BINARY, [path].into_iter())
         .push_i32(4, codes::GZIP)
@@ -334,7 +334,7 @@ impl NodeTable {
             .push_i32(5, columns.len() as i64);
         let mut schema = vec![root.into_bytes()];
         for (name, column) in Self::COLUMNS.iter().zip(&columns) {
-            let (physical, logical, may_lack) = column.column_types();
+            let (physical, logical, may_lack) = column.column_types_and_nullability();
             let repetition = match may_lack {
                 true => codes::OPTIONAL,
                 false => codes::REQUIRED,

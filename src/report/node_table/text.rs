@@ -30,7 +30,7 @@ impl NodeTable {
         let columns = self.list_columns();
         let mut rows = CsvRows::new(&Self::COLUMNS.join(","));
         for row in 0..self.len() {
-            rows.add_cells(columns.iter().map(|column| column.cell_text(row)));
+            rows.add_row_of_cells(columns.iter().map(|column| column.cell_text(row)));
             if row % ROWS_AT_ONCE == ROWS_AT_ONCE - 1 {
                 let full = std::mem::replace(&mut rows, CsvRows::without_header());
                 out.write_all(full.into_text().as_bytes())?;

@@ -6,7 +6,7 @@ use crate::csv::CsvColumn;
 use crate::section::{
     ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
 };
-use crate::summary::kind_label;
+use crate::summary::node_kind_label;
 use crate::table::{left_aligned_column, right_aligned_column};
 use chakram_base::units::Span;
 use chakram_trace::format::append_name_family;
@@ -21,7 +21,7 @@ const ROWS_APART: [usize; 2] = [5, 3];
 /// Columns of the CSV table of operators.
 pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
     ("name", |_, row| row.name.as_str().into()),
-    ("kind", |_, row| kind_label(row.kind).into()),
+    ("kind", |_, row| node_kind_label(row.kind).into()),
     ("calls", |_, row| row.calls.into()),
     ("total_ps", |_, row| row.total.into()),
     ("flops", |_, row| row.flops.into()),
@@ -104,7 +104,7 @@ fn build_slowest_section(
         };
         let mut cells = vec![
             SectionCellWithValue::name_cell(name),
-            kind_label(operator.kind).into(),
+            node_kind_label(operator.kind).into(),
             SectionCellWithValue::count_cell(operator.calls),
             operator.total.into(),
             Span(operator.total.0 / operator.calls.max(1)).into(),

@@ -12,7 +12,7 @@ use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Bytes, Span, Time};
 use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
-use chakram_trace::format::strip_micro_batch;
+use chakram_trace::format::replace_micro_batch_number_by_star;
 use chakram_trace::graph::NodeKind;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -148,7 +148,7 @@ impl<'a> PictureRecorder<'a> {
         Some(of)
     }
 
-    fn change_activity(
+    fn begin_or_end_activity(
         &mut self,
         now: Time,
         instance: InstanceId,
@@ -163,7 +163,7 @@ impl<'a> PictureRecorder<'a> {
 
     /// If the rank is recorded, calls `change` with the open communications of the node's rank and the node's
     /// communication index.
-    fn update_open_comms(
+    fn change_open_communications(
         &mut self,
         instance: InstanceId,
         node: NodeIndex,
@@ -216,7 +216,7 @@ impl<'a> PictureRecorder<'a> {
             watched: Some(self.drawn.iter().flatten().count() as u32),
             ranks: self.build_rank_pictures(report, resolution),
             memory: self.build_memory_curves(report, resolution),
-            rooflines: rooflines::collect_rooflines(self.prepared),
+            rooflines: rooflines::collect_npu_class_peak_rates(self.prepared),
             ..ReplayPictures::default()
         };
         pictures.traffic = self.traffic.into_matrix(self.prepared);
@@ -429,7 +429,7 @@ fn merge_close_points(points: &[(Time, u64)], resolution: Span) -> Vec<(Time, u6
 }
 
 /// Returns the micro-batch and direction in a node's name, as in `mb3 bwd`; otherwise, the first part of the name.
-fn shorten_label(name: &str) -> String {
+fn short_label_of_batch_and_pass(name: &str) -> String {
     let parts = || name.split('/');
     let batch = parts().find(|part| {
         let digits = part.strip_prefix("mb").unwrap_or_default();
@@ -452,7 +452,7 @@ impl Observer for PictureRecorder<'_> {
         let Some(category) = NpuTimeCategory::from_node_kind(kind) else {
             return;
         };
-        self.change_activity(now, instance, category, true);
+        self.begin_or_end_activity(now, instance, category, true);
         let workload = self.prepared.workload();
         let of = &workload.instances()[instance.index()];
         let graph = workload.graph_of(of);
@@ -478,7 +478,7 @@ impl Observer for PictureRecorder<'_> {
             let (of_graph, name) = (of.graph.index(), graph.name_index(node) as usize);
             let mut kernel = self.labels[of_graph][name];
             if kernel == UNNAMED {
-                kernel = self.intern_name(shorten_label(graph.name(node)));
+                kernel = self.intern_name(short_label_of_batch_and_pass(graph.name(node)));
                 self.labels[of_graph][name] = kernel;
             }
             if let Some(of) = &mut self.drawn[instance.index()] {
@@ -494,24 +494,32 @@ impl Observer for PictureRecorder<'_> {
         let over = self.memory.on_completed(now, instance, node);
         self.record_memory(instance, over);
         if let Some(category) = NpuTimeCategory::from_node_kind(kind) {
-            self.change_activity(now, instance, category, false);
+            self.begin_or_end_activity(now, instance, category, false);
             if category == NpuTimeCategory::Communication {
-                self.update_open_comms(instance, node, NpuCommunicationsInProgress::end_comm);
+                self.change_open_communications(
+                    instance,
+                    node,
+                    NpuCommunicationsInProgress::end_comm,
+                );
             }
         }
     }
 
     fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         self.extend_current_interval(now, instance);
-        self.update_open_comms(instance, node, NpuCommunicationsInProgress::begin_transfer);
+        self.change_open_communications(
+            instance,
+            node,
+            NpuCommunicationsInProgress::begin_transfer,
+        );
     }
 
     fn on_delay_began(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
-        self.change_activity(now, instance, NpuTimeCategory::Host, true);
+        self.begin_or_end_activity(now, instance, NpuTimeCategory::Host, true);
     }
 
     fn on_ready(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
-        self.change_activity(now, instance, NpuTimeCategory::Host, false);
+        self.begin_or_end_activity(now, instance, NpuTimeCategory::Host, false);
     }
 
     fn on_collective_ended(&mut self, record: &CollectiveRecord) {
@@ -522,7 +530,7 @@ impl Observer for PictureRecorder<'_> {
         let workload = self.prepared.workload();
         for segment in path {
             let of = &workload.instances()[segment.instance.index()];
-            let name = strip_micro_batch(workload.graph_of(of).name(segment.node));
+            let name = replace_micro_batch_number_by_star(workload.graph_of(of).name(segment.node));
             let name = self.intern_name(name.into_owned());
             let key = (segment.category as u8, name);
             self.path.extend(segment.to, (of.rank.0, key));

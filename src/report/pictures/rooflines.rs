@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 
 /// Returns the peak rates of the NPU classes that `prepared` uses, in class order. Only the number formats that the
 /// job's kernels use are included.
-pub(super) fn collect_rooflines(prepared: &CompiledReplay<'_>) -> Vec<NpuClassPeakRates> {
+pub(super) fn collect_npu_class_peak_rates(
+    prepared: &CompiledReplay<'_>,
+) -> Vec<NpuClassPeakRates> {
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let mut used = [false; Dtype::COUNT];
     for graph in workload.graphs() {

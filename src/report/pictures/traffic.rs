@@ -31,13 +31,13 @@ impl RankPairTrafficCounter {
         }
     }
 
-    fn cell_index(&self, rank: Rank) -> usize {
+    fn cell_index_of_rank(&self, rank: Rank) -> usize {
         (rank.0 / self.ranks_per_cell) as usize
     }
 
     /// Adds a message of `bytes` from one rank to another.
     pub fn count_message(&mut self, from: Rank, to: Rank, bytes: u64) {
-        let (from, to) = (self.cell_index(from), self.cell_index(to));
+        let (from, to) = (self.cell_index_of_rank(from), self.cell_index_of_rank(to));
         let sum = &mut self.bytes[from][to];
         *sum = sum.saturating_add(bytes);
     }
@@ -65,7 +65,7 @@ impl RankPairTrafficCounter {
             let of_pair = u128::from(buffers) * times / members.len().max(1) as u128;
             let mut in_cell: BTreeMap<usize, u64> = BTreeMap::new();
             for &member in members {
-                *in_cell.entry(self.cell_index(member)).or_default() += 1;
+                *in_cell.entry(self.cell_index_of_rank(member)).or_default() += 1;
             }
             for (&from, &senders) in &in_cell {
                 for (&to, &receivers) in &in_cell {

@@ -109,7 +109,7 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<DifferenceBetw
         || (a.npu_count() == b.npu_count() && runs(one) != runs(other));
     let rest = [
         (
-            one.rank_domain() != other.rank_domain(),
+            one.dimension_with_npu_limit() != other.dimension_with_npu_limit(),
             Difference::RankDomain,
         ),
         (mine.model != theirs.model, Difference::NetworkModel),
@@ -123,7 +123,7 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<DifferenceBetw
         ),
         (classes, Difference::Classes),
         (
-            one.first_remote_memory() != other.first_remote_memory(),
+            one.unnamed_remote_memory() != other.unnamed_remote_memory(),
             Difference::RemoteMemory,
         ),
         (one.host() != other.host(), Difference::Host),
@@ -140,7 +140,7 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<DifferenceBetw
     let named = mine.iter().chain(theirs).map(|memory| &memory.name);
     for name in named {
         let find = |machine: &Machine| {
-            let index = machine.named_memory(name)?;
+            let index = machine.index_of_named_memory(name)?;
             Some(machine.named_memories()[index].clone())
         };
         let difference = Difference::NamedMemory(name.clone());
@@ -328,7 +328,10 @@ impl DifferenceBetweenTwoMachines {
                     true => as_long("loads and stores in it"),
                 }
             }
-            Self::Host => match (run.prepared.is_launched(), run.has_nodes(NodeKind::Host)) {
+            Self::Host => match (
+                run.prepared.has_machine_host_launches(),
+                run.has_nodes(NodeKind::Host),
+            ) {
                 (true, _) => "the host's launches are hidden by the work of the NPUs".to_owned(),
                 (false, true) => "host work lasts as the traces say".to_owned(),
                 (false, false) => "launches take no time in this run".to_owned(),
@@ -365,7 +368,7 @@ fn explain_dimensions(
 }
 
 /// Groups the differences by why they do not affect the run. Both machines must predict equal times for the run.
-fn group_by_reason(
+fn group_differences_by_reason(
     differs: &[DifferenceBetweenTwoMachines],
     run: &CompiledReplayWithReport<'_>,
 ) -> Vec<(String, Vec<String>)> {
@@ -395,7 +398,7 @@ pub fn explain_no_effect_of_differences(
     differs: &[DifferenceBetweenTwoMachines],
     run: &CompiledReplayWithReport<'_>,
 ) -> String {
-    match &group_by_reason(differs, run)[..] {
+    match &group_differences_by_reason(differs, run)[..] {
         [] => "the machines do not differ in anything that takes time".to_owned(),
         [(reason, _)] => reason.clone(),
         parts => join_with_reasons(parts),
@@ -403,11 +406,11 @@ pub fn explain_no_effect_of_differences(
 }
 
 /// Returns the differences in a comparison, with the reasons why no time changed.
-pub(crate) fn explain_nothing_moved(
+pub(crate) fn explain_why_differences_changed_nothing(
     differs: &[DifferenceBetweenTwoMachines],
     run: &CompiledReplayWithReport<'_>,
 ) -> String {
-    match &group_by_reason(differs, run)[..] {
+    match &group_differences_by_reason(differs, run)[..] {
         [] => "nothing changed: the machines do not differ in anything that takes time".to_owned(),
         parts => format!(
             "nothing changed: no time of this job depends on the differences between the machines: {}",

@@ -26,7 +26,7 @@ pub fn option_reason(
             false => "the job has no host work".to_owned(),
             true => "host work is hidden by the work of the NPUs".to_owned(),
         },
-        SettingKey::Launch => match run.prepared.is_launched() {
+        SettingKey::Launch => match run.prepared.has_machine_host_launches() {
             false => "every trace has host work of its own".to_owned(),
             true => "launches are hidden by the work of the NPUs".to_owned(),
         },

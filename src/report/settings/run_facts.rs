@@ -30,7 +30,7 @@ pub(super) struct DimensionCollectiveAndMessageCounts {
 impl CompiledReplayWithReport<'_> {
     /// Returns why nothing crosses the machine's network; `None` if the network carries traffic.
     pub(super) fn reason_without_network_traffic(&self) -> Option<String> {
-        let comm = self.prepared.comm_timing();
+        let comm = self.prepared.comm_duration_source();
         if self.report.collectives.is_empty()
             && !self.has_messages()
             && !self.has_network_memory_accesses()
@@ -46,7 +46,7 @@ impl CompiledReplayWithReport<'_> {
         if self.report.collectives.is_empty() {
             return Some("the job has no collective".to_owned());
         }
-        let comm = self.prepared.comm_timing();
+        let comm = self.prepared.comm_duration_source();
         (comm != CommTiming::Model).then(|| format!("collectives last as {comm}"))
     }
 
@@ -59,9 +59,10 @@ impl CompiledReplayWithReport<'_> {
     /// Returns true if loads or stores cross the network.
     fn has_network_memory_accesses(&self) -> bool {
         let machine = self.prepared.machine();
-        let mut memories = machine.iter_remote_memories();
-        let at_network = memories
-            .any(|(memory, _)| memory.is_some_and(|memory| !memory.list_endpoints().is_empty()));
+        let mut memories = machine.remote_memories_with_first_endpoints();
+        let at_network = memories.any(|(memory, _)| {
+            memory.is_some_and(|memory| !memory.list_memory_endpoints_in_network().is_empty())
+        });
         at_network && self.has_nodes(NodeKind::RemoteMemory)
     }
 
@@ -160,7 +161,7 @@ impl CompiledReplayWithReport<'_> {
         let lanes = instances.map(|instance| {
             let lanes = self
                 .prepared
-                .lanes_of(chakram_engine::InstanceId(instance as u32));
+                .npu_lanes_of_graph_lanes(chakram_engine::InstanceId(instance as u32));
             lanes.flatten().count()
         });
         lanes.max().unwrap_or(0)

@@ -176,7 +176,7 @@ impl<W: Write> ChromeEncoder<W> {
     /// Draws an arrow from the start of a send to a short slice at the end of the receive. The slice marks the arrival,
     /// and lasts for the last tick of the receive. It is needed because viewers draw an arrow to the beginning of a
     /// slice, but the receive's own slice may begin before the send.
-    fn draw_arrow(
+    fn draw_message_arrow_end(
         &mut self,
         track: RankTrackId,
         arrow: ArrowEnd,
@@ -213,7 +213,7 @@ impl<W: Write> ChromeEncoder<W> {
 
     /// Draws one end of a launch arrow, which leads from a call to a node that it launched. The end is at the beginning
     /// of the slice.
-    fn draw_launch_arrow(
+    fn draw_launch_arrow_end(
         &mut self,
         track: RankTrackId,
         phase: &'static str,
@@ -260,11 +260,11 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
         self.write_label(track.rank, Some(track.lane), name, order);
     }
 
-    fn is_visible(&self, start: Time, end: Time) -> bool {
+    fn is_long_enough_for_slice(&self, start: Time, end: Time) -> bool {
         TimeIn1024thMicros::nearest_tick(start) < TimeIn1024thMicros::nearest_tick(end)
     }
 
-    fn draw_slice(&mut self, track: RankTrackId, slice: &TimelineSlice<'_>) {
+    fn draw_slice_or_instant(&mut self, track: RankTrackId, slice: &TimelineSlice<'_>) {
         let (start, end) = (
             TimeIn1024thMicros::nearest_tick(slice.start),
             TimeIn1024thMicros::nearest_tick(slice.end),
@@ -290,15 +290,15 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             false => event("i", Some("t"), start),
         });
         if let Some(arrow) = slice.arrow {
-            self.draw_arrow(track, arrow, start, end);
+            self.draw_message_arrow_end(track, arrow, start, end);
         }
         if lasts {
             // Only slices can have arrows in this format, so a node drawn as an instant has none.
             for &id in &slice.launched {
-                self.draw_launch_arrow(track, "s", id, start);
+                self.draw_launch_arrow_end(track, "s", id, start);
             }
             if let Some(id) = slice.launch {
-                self.draw_launch_arrow(track, "f", id, start);
+                self.draw_launch_arrow_end(track, "f", id, start);
             }
             self.write_event(&event("E", None, end));
         }

@@ -41,7 +41,12 @@ impl WaitingAndSendingCounters {
     }
 
     /// Adds a transfer: an instance sends `bytes` between the two times.
-    pub fn count_sent_bytes(&mut self, instance: usize, bytes: f64, (from, to): (Time, Time)) {
+    pub fn add_sending_rate_interval(
+        &mut self,
+        instance: usize,
+        bytes: f64,
+        (from, to): (Time, Time),
+    ) {
         let seconds = to.since(from).as_seconds();
         if seconds > 0.0 && bytes > 0.0 {
             let rate = (bytes / seconds).round() as i128;

@@ -73,9 +73,9 @@ pub(super) trait TimelineEncoder {
     /// Sets the name of a track, and its position among the tracks of its rank.
     fn name_track(&mut self, track: RankTrackId, name: &str, order: u32);
     /// Returns true if an interval is long enough to be a slice at the format's resolution.
-    fn is_visible(&self, start: Time, end: Time) -> bool;
+    fn is_long_enough_for_slice(&self, start: Time, end: Time) -> bool;
     /// Draws a node as a slice. A node that is too short is drawn as an instant.
-    fn draw_slice(&mut self, track: RankTrackId, slice: &TimelineSlice<'_>);
+    fn draw_slice_or_instant(&mut self, track: RankTrackId, slice: &TimelineSlice<'_>);
     /// Begins a slice that will enclose other slices.
     fn begin_slice(&mut self, track: RankTrackId, name: &str, at: Time);
     /// Ends the innermost open slice.

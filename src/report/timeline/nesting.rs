@@ -36,7 +36,7 @@ pub(super) struct OpenRangesOfLane {
 impl OpenRangesOfLane {
     /// Closes open ranges that do not contain the node. Then opens the missing ranges of `path` and, below them, of the
     /// path in `name`. Returns the part of `name` after its path.
-    pub fn begin_ranges<'n>(
+    pub fn switch_to_ranges_of_node<'n>(
         &mut self,
         to: &mut dyn TimelineEncoder,
         track: RankTrackId,
@@ -56,7 +56,7 @@ impl OpenRangesOfLane {
             &NodeEnclosingSlice<'_>,
         )| { *of == part.of && open == part.name };
         let common = self.open.iter().zip(&path).take_while(same).count();
-        self.end_ranges(to, track, common);
+        self.end_ranges_below_level(to, track, common);
         for part in &path[common..] {
             to.begin_slice(track, part.name, start);
             self.open.push((part.name.to_owned(), part.of));
@@ -66,7 +66,12 @@ impl OpenRangesOfLane {
     }
 
     /// Closes all but the outermost `levels` ranges.
-    pub fn end_ranges(&mut self, to: &mut dyn TimelineEncoder, track: RankTrackId, levels: usize) {
+    pub fn end_ranges_below_level(
+        &mut self,
+        to: &mut dyn TimelineEncoder,
+        track: RankTrackId,
+        levels: usize,
+    ) {
         for (part, _) in self.open.drain(levels..).rev() {
             to.end_slice(track, &part, self.end);
         }

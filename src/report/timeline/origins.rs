@@ -55,7 +55,7 @@ impl<'a> TimelineNodeCallers<'a> {
             drawn: workload
                 .graphs()
                 .iter()
-                .map(innermost_drawn_calls)
+                .map(innermost_drawn_call_of_each)
                 .collect(),
             called,
         }
@@ -71,7 +71,8 @@ impl<'a> TimelineNodeCallers<'a> {
     ) {
         let (graph, number, _) = self.instances[instance.index()];
         let called = &self.called[number];
-        if !is_on_thread(graph, node) || called.row_count() == 0 && graph.stacks().is_empty() {
+        if !is_host_thread_work(graph, node) || called.row_count() == 0 && graph.stacks().is_empty()
+        {
             return;
         }
         let range = |node: NodeIndex| NodeEnclosingSlice {
@@ -80,7 +81,7 @@ impl<'a> TimelineNodeCallers<'a> {
         };
         let inside = (called.row_count() > 0).then(|| called.row(node.0));
         let mut inside = inside.into_iter().flatten();
-        if inside.any(|&node| is_on_thread(graph, NodeIndex(node))) {
+        if inside.any(|&node| is_host_thread_work(graph, NodeIndex(node))) {
             path.push(range(node));
         }
         let mut at = node;
@@ -110,7 +111,7 @@ impl<'a> TimelineNodeCallers<'a> {
 
     /// Returns the id of the arrow to a node, if that arrow's beginning was drawn, and the ids of the arrows from the
     /// node.
-    pub fn launch_arrow_ids(
+    pub fn launch_arrow_ids_to_and_from(
         &mut self,
         instance: InstanceId,
         node: NodeIndex,
@@ -121,10 +122,12 @@ impl<'a> TimelineNodeCallers<'a> {
             return (None, Vec::new());
         }
         let number = |node: NodeIndex| first + u64::from(node.0);
-        let launch = graph.caller_of(node).filter(|_| !is_on_thread(graph, node));
+        let launch = graph
+            .caller_of(node)
+            .filter(|_| !is_host_thread_work(graph, node));
         let launch = launch.filter(|&launch| self.is_drawn[number(launch) as usize]);
         let launched = called.row(node.0).iter().map(|&node| NodeIndex(node));
-        let launched = launched.filter(|&node| !is_on_thread(graph, node));
+        let launched = launched.filter(|&node| !is_host_thread_work(graph, node));
         let launched: Vec<u64> = launched.map(number).collect();
         self.is_drawn[number(node) as usize] = !launched.is_empty();
         (launch.map(|_| number(node)), launched)
@@ -132,7 +135,7 @@ impl<'a> TimelineNodeCallers<'a> {
 }
 
 /// For each Python call, returns the call itself if it is drawn, otherwise the innermost drawn call around it.
-fn innermost_drawn_calls(graph: &Graph) -> Vec<u32> {
+fn innermost_drawn_call_of_each(graph: &Graph) -> Vec<u32> {
     let mut drawn: Vec<(u32, usize)> = Vec::with_capacity(graph.stacks().calls.len());
     for (number, call) in (0..).zip(&graph.stacks().calls) {
         let around = call.caller.map(|caller| drawn[caller as usize]);
@@ -146,12 +149,12 @@ fn innermost_drawn_calls(graph: &Graph) -> Vec<u32> {
 }
 
 /// Returns true if a node is a host thread's own work, and false if a host thread launched it.
-fn is_on_thread(graph: &Graph, node: NodeIndex) -> bool {
+fn is_host_thread_work(graph: &Graph, node: NodeIndex) -> bool {
     match graph.kind(node) {
         NodeKind::Host => true,
         NodeKind::Compute => {
             let lane = graph.lanes()[graph.lane(node) as usize];
-            graph.kernels_on_cpu() && matches!(lane, Lane::Stream(_))
+            graph.were_kernels_captured_on_cpu() && matches!(lane, Lane::Stream(_))
         }
         _ => false,
     }

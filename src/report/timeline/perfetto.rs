@@ -94,7 +94,7 @@ impl<W: Write> PerfettoEncoder<W> {
             ..TrackDescriptor::default()
         };
         // The first packet must declare that no string ids are valid yet.
-        this.write_packet(TracePacket {
+        this.append_packet_with_new_strings(TracePacket {
             sequence_flags: Some(TracePacket::STATE_CLEARED),
             track_descriptor: Some(root),
             ..TracePacket::default()
@@ -107,12 +107,12 @@ impl<W: Write> PerfettoEncoder<W> {
 
     /// Finishes the file; returns `out`, or the first write error.
     pub fn finish_file(mut self) -> io::Result<W> {
-        self.write_packets();
+        self.compress_and_write_buffered_packets();
         self.failed.map_or(Ok(self.out), Err)
     }
 
     /// Compresses and writes the collected packets, and empties the buffer.
-    fn write_packets(&mut self) {
+    fn compress_and_write_buffered_packets(&mut self) {
         if self.failed.is_some() {
             return;
         }
@@ -130,7 +130,7 @@ impl<W: Write> PerfettoEncoder<W> {
     }
 
     /// Writes a packet. Also adds definitions of the strings that no earlier packet used.
-    fn write_packet(&mut self, packet: TracePacket) {
+    fn append_packet_with_new_strings(&mut self, packet: TracePacket) {
         let interned = InternedData {
             categories: std::mem::take(&mut self.categories.fresh),
             names: std::mem::take(&mut self.names.fresh),
@@ -144,13 +144,13 @@ impl<W: Write> PerfettoEncoder<W> {
         };
         self.buffer = frame_packet(&packet, std::mem::take(&mut self.buffer));
         if self.buffer.len() >= DEFLATED {
-            self.write_packets();
+            self.compress_and_write_buffered_packets();
         }
     }
 
     fn write_event(&mut self, at: Time, event: TrackEvent) {
         let uses_texts = event.name.is_some() || !event.categories.is_empty();
-        self.write_packet(TracePacket {
+        self.append_packet_with_new_strings(TracePacket {
             timestamp: Some(nearest_nanosecond(at)),
             sequence_flags: uses_texts.then_some(TracePacket::NEEDS_STATE),
             event: Some(event),
@@ -159,14 +159,18 @@ impl<W: Write> PerfettoEncoder<W> {
     }
 
     /// Returns the id of a track. On the track's first use, writes the description that `describe` returns.
-    fn track_number(&mut self, key: TrackKey, describe: impl FnOnce() -> TrackDescriptor) -> u64 {
+    fn track_id_describing_on_first_use(
+        &mut self,
+        key: TrackKey,
+        describe: impl FnOnce() -> TrackDescriptor,
+    ) -> u64 {
         if let Some(known) = self.tracks.get(&key) {
             return *known;
         }
         let uuid = ROOT + 1 + self.tracks.len() as u64;
         self.tracks.insert(key, uuid);
         let descriptor = TrackDescriptor { uuid, ..describe() };
-        self.write_packet(TracePacket {
+        self.append_packet_with_new_strings(TracePacket {
             track_descriptor: Some(descriptor),
             ..TracePacket::default()
         });
@@ -174,7 +178,7 @@ impl<W: Write> PerfettoEncoder<W> {
     }
 
     fn rank_track(&mut self, rank: u32) -> u64 {
-        self.track_number(TrackKey::Rank(rank), || TrackDescriptor {
+        self.track_id_describing_on_first_use(TrackKey::Rank(rank), || TrackDescriptor {
             parent: Some(ROOT),
             name: Some(format!("rank {rank}")),
             child_ordering: Some(TrackDescriptor::EXPLICIT_ORDER),
@@ -184,7 +188,7 @@ impl<W: Write> PerfettoEncoder<W> {
 
     fn lane_track(&mut self, track: RankTrackId) -> u64 {
         let parent = self.rank_track(track.rank);
-        self.track_number(TrackKey::Lane(track), || TrackDescriptor {
+        self.track_id_describing_on_first_use(TrackKey::Lane(track), || TrackDescriptor {
             parent: Some(parent),
             ..TrackDescriptor::default()
         })
@@ -199,7 +203,7 @@ impl<W: Write> PerfettoEncoder<W> {
         value: u64,
     ) {
         let parent = self.rank_track(rank);
-        let track = self.track_number(key, || {
+        let track = self.track_id_describing_on_first_use(key, || {
             let (name, counter) = describe();
             TrackDescriptor {
                 parent: Some(parent),
@@ -227,7 +231,13 @@ impl<W: Write> PerfettoEncoder<W> {
 
 impl<W: Write> PerfettoEncoder<W> {
     /// Writes the bytes that `rank` has allocated, of one class or in total.
-    fn memory_of(&mut self, rank: u32, class: Option<&'static str>, at: Time, bytes: u64) {
+    fn write_memory_counter(
+        &mut self,
+        rank: u32,
+        class: Option<&'static str>,
+        at: Time,
+        bytes: u64,
+    ) {
         let describe = || {
             let name = class.map_or("memory".to_owned(), |class| format!("memory: {class}"));
             let unit = CounterDescriptor {
@@ -242,7 +252,7 @@ impl<W: Write> PerfettoEncoder<W> {
 
 impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
     fn name_rank(&mut self, rank: u32, name: &str) {
-        self.track_number(TrackKey::Rank(rank), || TrackDescriptor {
+        self.track_id_describing_on_first_use(TrackKey::Rank(rank), || TrackDescriptor {
             parent: Some(ROOT),
             name: Some(name.to_owned()),
             child_ordering: Some(TrackDescriptor::EXPLICIT_ORDER),
@@ -255,7 +265,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
         let parent = self.rank_track(track.rank);
         // Sort tracks by `order`, then by lane.
         let order = order.saturating_mul(10_000) + track.lane.min(9_999);
-        self.track_number(TrackKey::Lane(track), || TrackDescriptor {
+        self.track_id_describing_on_first_use(TrackKey::Lane(track), || TrackDescriptor {
             parent: Some(parent),
             name: Some(name.to_owned()),
             order: i32::try_from(order).ok(),
@@ -264,13 +274,13 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
         });
     }
 
-    fn is_visible(&self, _: Time, _: Time) -> bool {
+    fn is_long_enough_for_slice(&self, _: Time, _: Time) -> bool {
         // A slice has two events, one at its begin and one at its end. Viewers process events with equal times in file
         // order.
         true
     }
 
-    fn draw_slice(&mut self, track: RankTrackId, slice: &TimelineSlice<'_>) {
+    fn draw_slice_or_instant(&mut self, track: RankTrackId, slice: &TimelineSlice<'_>) {
         let (kind, facts) = (Some(TrackEvent::SLICE_BEGIN), &slice.facts);
         let track = Some(self.lane_track(track));
         let number = |name: &str| {
@@ -381,9 +391,9 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
         let all = held
             .iter()
             .fold(0_u64, |all, (_, bytes)| all.saturating_add(*bytes));
-        self.memory_of(rank, None, at, all);
+        self.write_memory_counter(rank, None, at, all);
         for &(class, bytes) in held {
-            self.memory_of(rank, Some(class), at, bytes);
+            self.write_memory_counter(rank, Some(class), at, bytes);
         }
     }
 

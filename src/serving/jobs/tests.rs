@@ -15,7 +15,7 @@ fn lower_model(
 }
 
 #[test]
-fn counts_are_those_of_the_thesis() {
+fn multiplication_and_task_counts_match_the_thesis() {
     // Each entry contains the model, its tokens, the number of multiplications, and the number of tasks if the source
     // counts them. The counts follow from the layers' shapes.
     let counts = [

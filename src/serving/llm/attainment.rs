@@ -28,9 +28,9 @@ impl LimitAttainmentVerdict {
         }
     }
 
-    /// Returns the verdict on whether the fraction `attain` of requests meets their limits. Uses Wilson's interval for as
-    /// many independent requests as tell as much as these. No interval lies above 1, so with `attain` = 1, all requests
-    /// of the run must meet their limits.
+    /// Returns the verdict on whether the fraction `attain` of requests meets their limits. Uses Wilson's interval for
+    /// as many independent requests as tell as much as these. No interval lies above 1, so with `attain` = 1, all
+    /// requests of the run must meet their limits.
     pub fn judge_met_fraction(requests: &MetCountsByArrival, attain: f64) -> Self {
         let [met, all] = requests.sum_counts();
         if all == 0 {
@@ -112,9 +112,9 @@ impl MetCountsByArrival {
     /// requests met their limits, or none did, or if the requests are too few for batches, returns their number.
     ///
     /// The shares of `b` batches of `w` independent requests have the variance `p (1 - p) / w`. If the variance of the
-    /// batches is larger by a factor, the mean of all requests is less certain by that factor. Student's quantile allows
-    /// for the small number of batches. Source: batch means, for example Law, Simulation Modeling and Analysis, section
-    /// 9.5.3.
+    /// batches is larger by a factor, the mean of all requests is less certain by that factor. Student's quantile
+    /// allows for the small number of batches. Source: batch means, for example Law, Simulation Modeling and Analysis,
+    /// section 9.5.3.
     pub fn independent_request_count(&self) -> f64 {
         let [met, all] = self.sum_counts();
         let full = self
@@ -183,8 +183,8 @@ mod tests {
     }
 
     /// 1,024 requests are in 16 batches of 64. All 64 requests of the first batch miss their limits, so the batches'
-    /// shares are 0 once and 1 fifteen times. Their mean is 15/16, the sum of squares (15/16)^2 + 15 (1/16)^2 = 15/16, and
-    /// the variance 1/16. Batches of independent requests would have the variance 15/16 x 1/16 / 64. The factor is
+    /// shares are 0 once and 1 fifteen times. Their mean is 15/16, the sum of squares (15/16)^2 + 15 (1/16)^2 = 15/16,
+    /// and the variance 1/16. Batches of independent requests would have the variance 15/16 x 1/16 / 64. The factor is
     /// 64 x 16/15, times (2.131 / 1.96)^2.
     #[test]
     fn requests_that_miss_their_limits_together_tell_less() {

@@ -20,7 +20,11 @@ pub(super) struct KvBlockChangeStepQueue {
 impl KvBlockChangeStepQueue {
     /// Starts a run. `visits` yields a pair for each request of the step before the run. It contains the number of
     /// tokens computed after that step, and true if other requests may share the blocks that the request fills.
-    pub fn start_decode_run(&mut self, block_size: u32, visits: impl Iterator<Item = (u32, bool)>) {
+    pub fn start_decode_run_of_step_requests(
+        &mut self,
+        block_size: u32,
+        visits: impl Iterator<Item = (u32, bool)>,
+    ) {
         self.block_size = block_size;
         self.due.clear();
         let mut next = std::mem::take(&mut self.next).into_vec();
@@ -84,7 +88,7 @@ mod tests {
         {
             for start in 1..40 {
                 let mut visits = KvBlockChangeStepQueue::default();
-                visits.start_decode_run(
+                visits.start_decode_run_of_step_requests(
                     block_size,
                     [start, start + 1]
                         .map(|computed| (computed, is_shared))

@@ -5,7 +5,9 @@ use super::block_pool::MOST_BLOCKS;
 use super::model_sizes::LlmModelSizes;
 use super::rules::{EngineRules, HardwareForEngineRules};
 use super::scenario::{LlmModelAndServingOptions, LlmScenario};
-use super::step_cost::{EngineParallelism, ServedModelNumberFormats, StepTimeCalculator, name_of};
+use super::step_cost::{
+    EngineParallelism, ServedModelNumberFormats, StepTimeCalculator, name_of_format,
+};
 use super::step_price::StepTimeSource;
 use super::step_profile::ProfiledStepTimeModel;
 use chakram_base::ids::Npu;
@@ -51,7 +53,7 @@ pub struct EngineModelNpusAndMemory {
     /// Number of NPUs per rank of an engine.
     pub tensor: u32,
     /// Number of ranks per engine, which run in lockstep and share the experts.
-    #[serde(default = "default_rank_count")]
+    #[serde(default = "rank_count_if_report_omits_it")]
     pub data_parallel: u32,
     /// True if the scenario states the number of NPUs.
     pub is_stated: bool,
@@ -101,7 +103,7 @@ pub struct TensorDegreeCandidate {
 }
 
 /// Returns the number of ranks that a report without this field means.
-fn default_rank_count() -> u32 {
+fn rank_count_if_report_omits_it() -> u32 {
     1
 }
 
@@ -124,8 +126,8 @@ impl NpuMemoryBreakdown {
         // The activations, in BF16, consist of four copies of the residual stream (before a norm and after a product),
         // the queries, keys and values, and the MLP's intermediate products. Logits are stored in BF16, and again in
         // single precision with their probabilities.
-        let of_tokens =
-            2 * budget.saturating_mul(4 * sizes.hidden + sizes.max_activation_columns(npus));
+        let of_tokens = 2 * budget
+            .saturating_mul(4 * sizes.hidden + sizes.max_activation_columns_per_token(npus));
         let logits = 8 * rows * sizes.vocabulary;
         let usable = (memory as f64 * served.memory_utilization) as u64;
         let weights = sizes.weight_bytes(npus, ranks, [served.weights, served.expert_weights]);
@@ -135,7 +137,7 @@ impl NpuMemoryBreakdown {
             .saturating_add(CONTEXT_BYTES);
         let left = usable.saturating_sub(taken);
         let kv_of_token = sizes.kv_bytes_per_token(npus, served.kv);
-        let state_of_request = sizes.state_bytes(npus);
+        let state_of_request = sizes.linear_attention_state_bytes(npus);
         // The engine reserves one block for padding rows.
         let held = left / (kv_of_token * u64::from(rules.block_size)).max(1);
         let derived = held.saturating_sub(1).min(MOST_BLOCKS.into()) as u32;
@@ -192,7 +194,7 @@ impl<'a> ModelOnMachineWithoutEngineSize<'a> {
         };
         let sizes = LlmModelSizes::load_by_name(&served.name)?;
         let mut rules = scenario.resolve_engine_rules(Some(hardware))?;
-        if sizes.state_bytes(1) > 0 && rules.prefix_caching {
+        if sizes.linear_attention_state_bytes(1) > 0 && rules.prefix_caching {
             if scenario.states_rule("prefix_caching") {
                 return Err(ServeError::Unfit(format!(
                     "engine.prefix_caching: found true, expected false: {} has linear attention, and the state after a prefix \
@@ -296,8 +298,8 @@ impl<'a> ModelOnMachineWithoutEngineSize<'a> {
                 return Err(ServeError::Unfit(format!(
                     "engine.tensor: found {npus}, expected a number of NPUs among which {name} divides: {} \
                      heads, {} heads of keys and values\n  try: {}",
-                    self.sizes.max_head_counts()[0],
-                    self.sizes.max_head_counts()[1],
+                    self.sizes.max_query_and_key_head_counts()[0],
+                    self.sizes.max_query_and_key_head_counts()[1],
                     format_tensor_choices(&choices)
                 )));
             }
@@ -389,7 +391,7 @@ impl<'a> ModelOnMachineWithoutEngineSize<'a> {
                  {name}\n  try: expert_parallel = false"
             )));
         }
-        let stated = parse_stated_step_times(self.scenario)?;
+        let stated = load_step_time_source_of_scenario(self.scenario)?;
         let of_cost = [
             "all_reduce",
             "expert_kernels",
@@ -437,10 +439,10 @@ impl<'a> ModelOnMachineWithoutEngineSize<'a> {
                 npu: self.class.name.clone(),
                 npus: self.machine.topology().npu_count(),
                 model: name.clone(),
-                weights: name_of(self.served.weights).to_owned(),
+                weights: name_of_format(self.served.weights).to_owned(),
                 expert_weights: (self.served.expert_weights != self.served.weights)
-                    .then(|| name_of(self.served.expert_weights).to_owned()),
-                kv: name_of(self.served.kv).to_owned(),
+                    .then(|| name_of_format(self.served.expert_weights).to_owned()),
+                kv: name_of_format(self.served.kv).to_owned(),
                 tensor: npus,
                 data_parallel: ranks,
                 is_stated: tensor.is_some(),
@@ -455,7 +457,9 @@ impl<'a> ModelOnMachineWithoutEngineSize<'a> {
 
 /// Returns the step times that the scenario states, or `None` if a model and a machine determine
 /// them.
-fn parse_stated_step_times(scenario: &LlmScenario) -> Result<Option<StepTimeSource>, ServeError> {
+fn load_step_time_source_of_scenario(
+    scenario: &LlmScenario,
+) -> Result<Option<StepTimeSource>, ServeError> {
     if let Some(choice) = &scenario.profile {
         let besides = scenario.step.unwrap_or_default();
         let profile = ProfiledStepTimeModel::load_chosen_table(choice, besides, scenario.ranks)?;
@@ -491,9 +495,10 @@ impl IdenticalLlmEngines {
                 served.name
             ))),
             (None, _) => {
-                let (Some(price), Some(blocks)) =
-                    (parse_stated_step_times(scenario)?, scenario.blocks)
-                else {
+                let (Some(price), Some(blocks)) = (
+                    load_step_time_source_of_scenario(scenario)?,
+                    scenario.blocks,
+                ) else {
                     return Err(ServeError::Unfit(
                         "[engine] needs a model, or blocks and [step]".to_owned(),
                     ));

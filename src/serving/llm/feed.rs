@@ -20,17 +20,19 @@ use std::cell::RefCell;
 struct ServerStepFeed<'f, 's>(&'f RefCell<LlmRunState<'s>>);
 
 impl LaunchFeed for ServerStepFeed<'_, '_> {
-    fn wake_at(&self) -> Option<Time> {
-        self.0.borrow().next_due()
+    fn next_wake_time(&self) -> Option<Time> {
+        self.0.borrow().next_due_time_besides_step_ends()
     }
 
     fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndRankStartRequests) {
-        self.0.borrow_mut().handle_due(now, |engine| {
-            queue.begin_launch(LaunchRequest {
-                tag: engine.into(),
-                ..LaunchRequest::default()
+        self.0
+            .borrow_mut()
+            .handle_due_events_and_begin_steps(now, |engine| {
+                queue.begin_launch(LaunchRequest {
+                    tag: engine.into(),
+                    ..LaunchRequest::default()
+                });
             });
-        });
     }
 
     fn on_launch_ended(
@@ -39,7 +41,9 @@ impl LaunchFeed for ServerStepFeed<'_, '_> {
         ended: &BegunLaunchRecord,
         _queue: &mut FeedLaunchAndRankStartRequests,
     ) {
-        self.0.borrow_mut().end_step(now, ended.tag as u32);
+        self.0
+            .borrow_mut()
+            .end_step_on_all_ranks(now, ended.tag as u32);
     }
 }
 
@@ -67,7 +71,7 @@ impl SelfSchedulingProcessorModel for StepTimeProcessorModel<'_, '_> {
 }
 
 /// Serves all requests.
-pub(super) fn run<'s>(
+pub(super) fn serve_all_requests<'s>(
     scenario: &'s LlmScenario,
     deployment: &'s IdenticalLlmEngines,
     observer: &'s mut dyn LlmObserver,

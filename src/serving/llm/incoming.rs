@@ -36,9 +36,11 @@ pub enum RequestSharedContent {
 
 impl RequestSharedContent {
     /// Returns the content of request `number` with a prompt of `tokens` tokens.
-    pub fn of_request(self, number: u64, tokens: u32) -> RequestTokenContent {
+    pub fn token_content_of_request(self, number: u64, tokens: u32) -> RequestTokenContent {
         match self {
-            Self::Behind(shared) => RequestTokenContent::from_prompt_tokens(shared, number, tokens),
+            Self::Behind(shared) => {
+                RequestTokenContent::from_prompt_token_count(shared, number, tokens)
+            }
             Self::Pieces(pieces) => RequestTokenContent::from_pieces(pieces),
             Self::OwnEnd(pieces) => RequestTokenContent::from_pieces_with_own_end(pieces),
         }

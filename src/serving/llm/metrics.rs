@@ -269,7 +269,7 @@ impl LlmRunRecorder {
         }
     }
 
-    fn rows_of(&mut self, class: u32) -> [&mut RequestClassRecorder; 2] {
+    fn rows_of_class_and_of_all(&mut self, class: u32) -> [&mut RequestClassRecorder; 2] {
         let (last, classes) = self.rows.split_last_mut().expect("there is the row of all");
         [&mut classes[class as usize], last]
     }
@@ -279,13 +279,13 @@ impl LlmRunRecorder {
         self.last_arrival = self.last_arrival.max(now);
         self.active.change_level(now, 1);
         if self.is_counted(number) {
-            self.rows_of(class)
+            self.rows_of_class_and_of_all(class)
                 .into_iter()
                 .for_each(|row| row.arrived += 1);
         }
     }
 
-    pub fn record_priority(&mut self, priority: i32) {
+    pub fn widen_priority_range(&mut self, priority: i32) {
         let [least, most] = self.priorities.unwrap_or([priority; 2]);
         self.priorities = Some([least.min(priority), most.max(priority)]);
     }
@@ -300,7 +300,7 @@ impl LlmRunRecorder {
         self.active.change_level(now, -1);
         self.refused[why as usize] += 1;
         if self.is_counted(number) {
-            self.rows_of(class)
+            self.rows_of_class_and_of_all(class)
                 .into_iter()
                 .for_each(|row| row.refused += 1);
             self.met_by_arrival
@@ -419,7 +419,7 @@ impl LlmRunRecorder {
         let is_met = met.iter().all(|met| *met);
         self.met_by_arrival
             .count_request(request.number - self.warmup, is_met);
-        for row in self.rows_of(request.class) {
+        for row in self.rows_of_class_and_of_all(request.class) {
             row.ttft.add_sample(ttft);
             if let Some(tpot) = tpot {
                 row.tpot.add_sample(tpot);
@@ -449,7 +449,7 @@ impl LlmRunRecorder {
     }
 
     /// Closes the records and checks them for consistency.
-    pub fn close_records(&mut self) {
+    pub fn close_and_check_records(&mut self) {
         self.flush_pending_gaps();
         let (at, count) = self.made_now;
         self.made.add_count(at, count);

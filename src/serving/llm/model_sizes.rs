@@ -132,7 +132,7 @@ impl ModelBlockAttentionSizes {
     }
 
     /// Returns the number of query and gate columns on each of `npus` NPUs.
-    fn query_columns(&self, npus: u32) -> u64 {
+    fn query_and_gate_columns_per_npu(&self, npus: u32) -> u64 {
         self.heads / u64::from(npus) * if self.is_gated { 2 } else { 1 }
     }
 
@@ -197,14 +197,15 @@ pub struct EqualModelBlocks {
 
 impl EqualModelBlocks {
     /// Derives a kind, with a count of one, from the operators of one of its blocks.
-    fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
+    fn kind_from_operators_of_one_block(operators: &[LayerOperator]) -> Result<Self, String> {
         let mixing = TokenMixing::from_operators(operators)?;
         let attention = match mixing {
             TokenMixing::Attention(attention) => Some(attention),
             TokenMixing::Delta(_) => None,
         };
         let plain = attention.filter(|attention| attention.latent.is_none());
-        let qkv = plain.map(|of| (of.query_columns(1) + 2 * of.kv_heads) * of.width);
+        let qkv =
+            plain.map(|of| (of.query_and_gate_columns_per_npu(1) + 2 * of.kv_heads) * of.width);
         let (mut products, mut experts, mut widest) = (Vec::new(), None, 0);
         let mut chosen = 1;
         for operator in operators {
@@ -317,7 +318,7 @@ impl EqualModelBlocks {
     }
 
     /// Returns the block's linear attention, or `None` if it has none.
-    pub fn delta_sizes(&self) -> Option<&DeltaAttention> {
+    pub fn linear_attention_sizes(&self) -> Option<&DeltaAttention> {
         match &self.mixing {
             TokenMixing::Attention(_) => None,
             TokenMixing::Delta(delta) => Some(delta),
@@ -331,10 +332,14 @@ impl EqualModelBlocks {
     }
 
     /// Returns the numbers of input and output columns of a product on each of `npus` NPUs.
-    pub fn product_sizes_per_npu(&self, product: &ModelBlockMatrixProduct, npus: u32) -> [u64; 2] {
+    pub fn product_inputs_and_outputs_per_npu(
+        &self,
+        product: &ModelBlockMatrixProduct,
+        npus: u32,
+    ) -> [u64; 2] {
         let parts = u64::from(npus);
         if let (true, Some(of)) = (product.is_qkv, self.attention_sizes()) {
-            let columns = of.query_columns(npus) + 2 * of.kv_heads_per_npu(npus);
+            let columns = of.query_and_gate_columns_per_npu(npus) + 2 * of.kv_heads_per_npu(npus);
             return [product.inputs, columns * of.width];
         }
         match product.split {
@@ -349,7 +354,7 @@ impl EqualModelBlocks {
     fn product_weights_per_npu(&self, npus: u32, ranks: u32) -> [u64; 2] {
         let mut weights = [0; 2];
         for product in &self.products {
-            let [inputs, outputs] = self.product_sizes_per_npu(product, npus);
+            let [inputs, outputs] = self.product_inputs_and_outputs_per_npu(product, npus);
             match product.experts {
                 None => weights[0] += self.count * inputs * outputs,
                 Some([count, _]) => {
@@ -423,7 +428,7 @@ impl LlmModelSizes {
             match same {
                 Some((_, kind)) => kind.count += 1,
                 None => {
-                    let kind = EqualModelBlocks::from_operators(&block.operators)
+                    let kind = EqualModelBlocks::kind_from_operators_of_one_block(&block.operators)
                         .map_err(|why| unfit(&why))?;
                     known.push((&block.operators, kind));
                 }
@@ -515,7 +520,7 @@ impl LlmModelSizes {
     }
 
     /// Returns the largest numbers of query heads and of key heads in any block.
-    pub fn max_head_counts(&self) -> [u64; 2] {
+    pub fn max_query_and_key_head_counts(&self) -> [u64; 2] {
         let attentions = self
             .kinds
             .iter()
@@ -565,10 +570,10 @@ impl LlmModelSizes {
 
     /// Returns the bytes of a request's linear-attention states on each of `npus` NPUs; they do not depend on the
     /// request's length.
-    pub fn state_bytes(&self, npus: u32) -> u64 {
+    pub fn linear_attention_state_bytes(&self, npus: u32) -> u64 {
         let of_kinds = self.kinds.iter().filter_map(|kind| {
-            let delta = kind.delta_sizes()?;
-            Some(kind.count * delta.kept_bytes_per_npu(npus, 2))
+            let delta = kind.linear_attention_sizes()?;
+            Some(kind.count * delta.state_and_convolution_bytes_per_npu(npus, 2))
         });
         of_kinds.sum()
     }
@@ -582,7 +587,7 @@ impl LlmModelSizes {
 
     /// Returns how many columns per token a block keeps while it runs on one of `npus` NPUs; this is for the largest
     /// block. These are the queries, keys and values, and the MLP's intermediate products.
-    pub fn max_activation_columns(&self, npus: u32) -> u64 {
+    pub fn max_activation_columns_per_token(&self, npus: u32) -> u64 {
         let parts = u64::from(npus);
         let columns = self.kinds.iter().map(|kind| {
             let mixed = match &kind.mixing {
@@ -591,10 +596,11 @@ impl LlmModelSizes {
                         Some(_) => attention.heads / parts,
                         None => attention.kv_heads_per_npu(npus),
                     };
-                    (attention.query_columns(npus) + 2 * kv_heads) * attention.width
+                    (attention.query_and_gate_columns_per_npu(npus) + 2 * kv_heads)
+                        * attention.width
                 }
                 TokenMixing::Delta(delta) => {
-                    let [_, values] = delta.heads_per_npu(npus);
+                    let [_, values] = delta.key_and_value_heads_per_npu(npus);
                     delta.convolved_columns(npus) + values * delta.value_width
                 }
             };
@@ -654,10 +660,13 @@ mod tests {
         let hybrid = load_model_sizes("qwen3-next-80b-a3b");
         let states = 36 * (32 * 128 * 128 * 4 + 3 * 2 * 8192);
         assert_eq!(
-            [1, 4].map(|npus| hybrid.state_bytes(npus)),
+            [1, 4].map(|npus| hybrid.linear_attention_state_bytes(npus)),
             [states, states / 4]
         );
-        assert_eq!(load_model_sizes("llama3-8b").state_bytes(1), 0);
+        assert_eq!(
+            load_model_sizes("llama3-8b").linear_attention_state_bytes(1),
+            0
+        );
         // Each NPU keeps the whole latent vectors.
         let latent = load_model_sizes("deepseek-v3");
         assert_eq!(

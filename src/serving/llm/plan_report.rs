@@ -11,11 +11,15 @@ use std::fmt::{Result, Write};
 /// Renders `plan`.
 pub fn render_plan(plan: &LlmCapacityPlan, style: TextStyleWidthAndDetail) -> String {
     let mut out = String::new();
-    write_all(&mut out, plan, style).expect("a string grows as needed");
+    append_plan_text(&mut out, plan, style).expect("a string grows as needed");
     out
 }
 
-fn write_all(out: &mut String, plan: &LlmCapacityPlan, style: TextStyleWidthAndDetail) -> Result {
+fn append_plan_text(
+    out: &mut String,
+    plan: &LlmCapacityPlan,
+    style: TextStyleWidthAndDetail,
+) -> Result {
     let plain = anstyle::Style::new();
     let asked = plan.rows.first().map_or(0.0, |row| row.rate_per_s);
     let head = format!(
@@ -133,7 +137,7 @@ pub fn format_highest_rate(row: &TriedEngineConfiguration, attain: f64, limits: 
 /// Formats the configuration with the highest rate as CSV.
 pub fn render_highest_rate_csv(row: &TriedEngineConfiguration) -> String {
     let mut rows = CsvRows::new(COLUMNS);
-    rows.add_cells(row_cells(row));
+    rows.add_row_of_cells(row_cells(row));
     rows.into_text()
 }
 
@@ -143,7 +147,7 @@ const COLUMNS: &str = "tensor,replicas,npus,machine_npus,larger_machine,rate_per
 pub fn render_plan_csv(plan: &LlmCapacityPlan) -> String {
     let mut rows = CsvRows::new(COLUMNS);
     for row in &plan.rows {
-        rows.add_cells(row_cells(row));
+        rows.add_row_of_cells(row_cells(row));
     }
     rows.into_text()
 }

@@ -252,10 +252,10 @@ impl CapacityPlanner<'_> {
     }
 }
 
-/// Returns the number of requests that arrive within [`LEAST_RUN`] times the time that the queue needs to reach its usual
-/// length: the mean time of a request from arrival to last token, and the relaxation time of a queue,
-/// `1 / (mu (1 - sqrt(rho))^2)`, at the saturated rate `mu` and the load `rho` (M/M/1; Cohen, The Single Server Queue,
-/// section II.2.1). The closer the load is to 1, the longer the queue grows before it is at its usual length.
+/// Returns the number of requests that arrive within [`LEAST_RUN`] times the time that the queue needs to reach its
+/// usual length: the mean time of a request from arrival to last token, and the relaxation time of a queue, `1 / (mu (1
+/// - sqrt(rho))^2)`, at the saturated rate `mu` and the load `rho` (M/M/1; Cohen, The Single Server Queue, section
+/// II.2.1). The closer the load is to 1, the longer the queue grows before it is at its usual length.
 fn least_request_count(scenario: &LlmScenario, report: &LlmReport) -> u64 {
     let all = report.row_of_all_classes();
     let mean = all.and_then(|all| all.e2e.mean.as_ref());
@@ -280,7 +280,7 @@ pub fn plan_capacity(
     machine: &Machine,
     attain: f64,
 ) -> Result<LlmCapacityPlan, ServeError> {
-    check_limits_and_rate(scenario)?;
+    check_scenario_has_limits_and_rate(scenario)?;
     let planner = CapacityPlanner { scenario, attain };
     let first =
         IdenticalLlmEngines::new(&scenario_with_one_engine(scenario, None), machine.into())?;
@@ -340,7 +340,7 @@ pub fn find_highest_scenario_rate(
     machine: Option<&Machine>,
     attain: f64,
 ) -> Result<Option<TriedEngineConfiguration>, ServeError> {
-    check_limits_and_rate(scenario)?;
+    check_scenario_has_limits_and_rate(scenario)?;
     let deployment = IdenticalLlmEngines::new(scenario, machine)?;
     let planner = CapacityPlanner { scenario, attain };
     let each = planner.saturated_rate_per_engine(&deployment)?;
@@ -348,8 +348,8 @@ pub fn find_highest_scenario_rate(
     planner.find_highest_rate(&deployment, each, from)
 }
 
-fn check_limits_and_rate(scenario: &LlmScenario) -> Result<(), ServeError> {
-    if scenario.limits_on_all_requests() == LlmTimeLimits::default() {
+fn check_scenario_has_limits_and_rate(scenario: &LlmScenario) -> Result<(), ServeError> {
+    if scenario.limits_of_all_classes_together() == LlmTimeLimits::default() {
         return Err(ServeError::Unfit(
             "the requests have no limits, so every rate keeps them\n  try: limits such as ttft=500ms,tpot=30ms".to_owned(),
         ));

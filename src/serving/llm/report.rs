@@ -359,7 +359,7 @@ impl LlmReport {
             0 => 0.0,
             ps => count as f64 / Span(ps).as_seconds(),
         };
-        let limits = scenario.limits_on_all_requests();
+        let limits = scenario.limits_of_all_classes_together();
         let names = scenario
             .workload
             .classes
@@ -600,8 +600,8 @@ fn step_time_part_shares(
 /// Fraction of the saturated rate above which the report warns that a run is near its limit.
 const NEAR: f64 = 0.9;
 
-/// Returns a warning if the file of requests has fewer requests than asked for. `arrived` is the number of requests that
-/// were sent.
+/// Returns a warning if the file of requests has fewer requests than asked for. `arrived` is the number of requests
+/// that were sent.
 fn short_file_warning(workload: &LlmWorkload, arrived: u64) -> Option<String> {
     let LlmArrivals::File { path, .. } = &workload.arrivals else {
         return None;

@@ -19,7 +19,7 @@ use super::super::tables::{CsvTableRowReader, TimeColumnUnit};
 use super::incoming::{IncomingRequest, RequestSharedContent};
 use super::token_content::{SharedTokenSequence, TokenSequencePiece};
 use super::workload::MOST_LENGTH;
-use chakram_base::config::quote_for_message;
+use chakram_base::config::quote_and_truncate_for_message;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::file::DecompressedStream;
 use serde::Deserialize;
@@ -297,7 +297,10 @@ impl FileRequestSource {
 
     fn no_requests_error(&self) -> ServeError {
         let of = self.only.as_ref().map_or(String::new(), |(column, value)| {
-            format!(" with {} in column `{column}`", quote_for_message(value))
+            format!(
+                " with {} in column `{column}`",
+                quote_and_truncate_for_message(value)
+            )
         });
         ServeError::Table {
             file: self.name.clone(),
@@ -323,12 +326,13 @@ impl FileRequestSource {
                     ArrivalColumnUnit::Date => {
                         let text = reader.cell_text(*at);
                         let expected = "a date such as 2023-11-16 18:17:03.979, or seconds";
-                        let instant = parse_date_or_seconds(text)
-                            .ok_or_else(|| reader.invalid_row(quote_for_message(text), expected))?;
+                        let instant = parse_date_or_seconds(text).ok_or_else(|| {
+                            reader.invalid_row(quote_and_truncate_for_message(text), expected)
+                        })?;
                         let first = *self.first.get_or_insert(instant);
                         if instant < first {
                             return Err(reader.invalid_row(
-                                quote_for_message(text),
+                                quote_and_truncate_for_message(text),
                                 "arrivals in order of time",
                             ));
                         }
@@ -496,7 +500,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_as_far_apart_as_clocks_say() {
+    fn parsed_dates_differ_by_the_seconds_between_them() {
         let between = |a: &str, b: &str| {
             let (a, b) = (
                 parse_date_or_seconds(a).unwrap(),
@@ -520,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_traces_are_whole() {
+    fn prompts_split_into_whole_512_token_blocks_and_an_unshared_rest() {
         // 1,100 tokens fill two whole blocks of 512 tokens. The other 76 are not shared, although the trace states
         // three hashes.
         let pieces = prompt_pieces_from_hashes(&[7, 8, 9], 1100, 1);

@@ -3,7 +3,8 @@
 
 use super::super::error::ServeError;
 use chakram_base::config::{
-    ConfigDocument, ConfigError, ConfigTable, did_you_mean, find_nearest, quote_for_message,
+    ConfigDocument, ConfigError, ConfigTable, did_you_mean, find_nearest,
+    quote_and_truncate_for_message,
 };
 use chakram_base::units::Bytes;
 
@@ -269,7 +270,7 @@ impl EngineRules {
             let expected = list_rule_names_with_hint(name);
             return Err(ServeError::Unfit(format!(
                 "found {}, expected {expected}",
-                quote_for_message(name)
+                quote_and_truncate_for_message(name)
             )));
         };
         let file = format!("rules {name}");
@@ -399,13 +400,13 @@ impl EngineRules {
 
     /// Returns every rule with its value, in the syntax of scenarios.
     pub fn list_rule_values(&self) -> Vec<(&'static str, String)> {
-        fn name_of<T: PartialEq>(all: &[(T, &str)], one: T) -> String {
+        fn name_of_listed_value<T: PartialEq>(all: &[(T, &str)], one: T) -> String {
             let found = all.iter().find(|(value, _)| *value == one);
             found.map_or_else(String::new, |(_, name)| (*name).to_owned())
         }
         let length = self.max_model_len;
         vec![
-            ("batching", name_of(BATCHINGS, self.batching)),
+            ("batching", name_of_listed_value(BATCHINGS, self.batching)),
             (
                 "max_num_batched_tokens",
                 self.max_num_batched_tokens.to_string(),
@@ -416,7 +417,7 @@ impl EngineRules {
                 "max_model_len",
                 length.map_or("any".to_owned(), |most| most.to_string()),
             ),
-            ("policy", name_of(POLICIES, self.policy)),
+            ("policy", name_of_listed_value(POLICIES, self.policy)),
             ("chunked_prefill", self.chunked_prefill.to_string()),
             ("prefix_caching", self.prefix_caching.to_string()),
             (
@@ -428,21 +429,24 @@ impl EngineRules {
                 self.full_sequence_must_fit.to_string(),
             ),
             ("watermark", self.watermark.to_string()),
-            ("reserve", name_of(RESERVES, self.reserve)),
+            ("reserve", name_of_listed_value(RESERVES, self.reserve)),
             ("state_blocks", self.state_blocks.to_string()),
             (
                 "all_reduce",
-                name_of(AllReduceKernelLibrary::NAMES, self.all_reduce),
+                name_of_listed_value(AllReduceKernelLibrary::NAMES, self.all_reduce),
             ),
             (
                 "expert_kernels",
-                name_of(ExpertKernelLibrary::NAMES, self.expert_kernels),
+                name_of_listed_value(ExpertKernelLibrary::NAMES, self.expert_kernels),
             ),
             (
                 "quantization",
-                name_of(InputQuantizingKernels::NAMES, self.quantization),
+                name_of_listed_value(InputQuantizingKernels::NAMES, self.quantization),
             ),
-            ("graphs", name_of(GraphCaptureRule::NAMES, self.graphs)),
+            (
+                "graphs",
+                name_of_listed_value(GraphCaptureRule::NAMES, self.graphs),
+            ),
             ("dependent_launch", self.dependent_launch.to_string()),
             ("graph_tokens", self.graph_tokens.to_string()),
             ("receive_interval", self.receive_interval.to_string()),
@@ -499,7 +503,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn budgets_are_those_of_the_npu() {
+    fn vllm_token_and_request_budgets_depend_on_the_npu() {
         let gib = |count: u64| Some(Bytes(count << 30));
         let rules = |npu, memory| {
             let rules =

@@ -28,8 +28,8 @@
 //!   distinct `prefixes` (1), `turns` (1) and the time `think` between turns. The limits `ttft`,
 //!   `tpot` and `e2e` of a class replace the limits of `[slo]`;
 //! - `[slo]`, optionally: the limits `ttft`, `tpot` and `e2e`;
-//! - `[client]`, optionally: the times `before` the queue and `after` the engine, and the time to `tokenize` each token of a
-//!   prompt, one prompt after another;
+//! - `[client]`, optionally: the times `before` the queue and `after` the engine, and the time to `tokenize` each token
+//!   of a prompt, one prompt after another;
 //! - `[measure]`, optionally: `warmup`, the number of initial requests that are not counted (0).
 
 use super::super::error::ServeError;
@@ -42,7 +42,9 @@ use super::step_cost::StepTimePart;
 use super::step_load::LinearStepTimeCoefficients;
 use super::step_profile::StepProfileReadOptions;
 use super::workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
-use chakram_base::config::{ConfigDocument, ConfigError, ConfigTable, quote_for_message};
+use chakram_base::config::{
+    ConfigDocument, ConfigError, ConfigTable, quote_and_truncate_for_message,
+};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
 use std::path::Path;
@@ -272,8 +274,10 @@ impl LlmScenario {
             let name = field.read_line()?;
             match RULE_SETS.iter().any(|(known, _)| *known == name) {
                 true => Ok(name),
-                false => Err(field
-                    .invalid_value_error(quote_for_message(name), list_rule_names_with_hint(name))),
+                false => Err(field.invalid_value_error(
+                    quote_and_truncate_for_message(name),
+                    list_rule_names_with_hint(name),
+                )),
             }
         })?;
         let model = parse_served_llm(&engine, folder)?;
@@ -282,7 +286,7 @@ impl LlmScenario {
         })?;
         let step = root.read_optional("step", |field| field.read_table(Some(STEP)))?;
         let (given, left_out) = match &step {
-            Some(table) => step_of(table, model.is_some())?,
+            Some(table) => parse_linear_step_time_and_parts(table, model.is_some())?,
             None => (None, Vec::new()),
         };
         let profile = match &step {
@@ -393,7 +397,7 @@ impl LlmScenario {
     }
 
     /// Returns the limits for all classes together: the scenario's limits, with missing ones taken from the classes.
-    pub fn limits_on_all_requests(&self) -> LlmTimeLimits {
+    pub fn limits_of_all_classes_together(&self) -> LlmTimeLimits {
         let classes = self.workload.classes.iter();
         classes.fold(self.limits, |all, class| {
             all.with_missing_limits_from(&class.limits)
@@ -402,7 +406,7 @@ impl LlmScenario {
 
     /// Describes the limits on all requests: `their limits` if classes have different limits.
     pub fn describe_limits_on_all(&self) -> String {
-        let all = self.limits_on_all_requests();
+        let all = self.limits_of_all_classes_together();
         let mut classes = self.workload.classes.iter();
         match classes.all(|class| self.limits_of(class) == all) {
             true => all.describe_limits(),
@@ -535,7 +539,7 @@ fn parse_served_llm(
     }))
 }
 
-fn step_of(
+fn parse_linear_step_time_and_parts(
     table: &ConfigTable<'_>,
     has_model: bool,
 ) -> Result<(Option<LinearStepTimeCoefficients>, Vec<StepTimePart>), ConfigError> {
@@ -560,7 +564,7 @@ fn step_of(
                 "no such key, because steps have given times",
             ));
         }
-        let items = field.read_items("parts of the cost of a step")?;
+        let items = field.read_array_items("parts of the cost of a step")?;
         items
             .iter()
             .map(|item| item.read_choice(StepTimePart::NAMES))
@@ -612,8 +616,10 @@ fn parse_step_profile(
         rows: rows.unwrap_or_default(),
         layers: table.read_count("layers", 1 << 16)?,
         experts: table.read_optional("experts", |field| {
-            let [all, each] =
-                field.read_array("numbers", "experts of a block and experts per token")?;
+            let [all, each] = field.read_array_of_exact_length(
+                "numbers",
+                "experts of a block and experts per token",
+            )?;
             let all = all.read_count(1 << 16)?;
             let chosen = each.read_count(1 << 16)?;
             match chosen <= all {
@@ -739,7 +745,7 @@ fn parse_classes(root: &ConfigTable<'_>, is_file: bool) -> Result<Vec<RequestCla
             turns: table.read_or_default("turns", 1, |field| field.read_count(1 << 16))?,
             think: table
                 .read_or_default("think", Span::ZERO, |field| field.read_quantity("10 s"))?,
-            limits: limits_of(&table)?,
+            limits: parse_limits_in_table(&table)?,
             ..RequestClass::new(name, length("input")?, length("output")?)
         };
         if class.shared_prefix == 0 && class.prefixes > 1 {
@@ -767,11 +773,11 @@ fn parse_limits(root: &ConfigTable<'_>) -> Result<LlmTimeLimits, ConfigError> {
     else {
         return Ok(LlmTimeLimits::default());
     };
-    limits_of(&table)
+    parse_limits_in_table(&table)
 }
 
 /// Parses the limits in a table.
-fn limits_of(table: &ConfigTable<'_>) -> Result<LlmTimeLimits, ConfigError> {
+fn parse_limits_in_table(table: &ConfigTable<'_>) -> Result<LlmTimeLimits, ConfigError> {
     let limit = |key: &str| {
         table.read_optional(key, |field| match field.read_quantity("500 ms")? {
             Span::ZERO => Err(field.invalid_value_error(field.raw_text(), "a time above 0")),

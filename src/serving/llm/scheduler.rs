@@ -80,7 +80,7 @@ impl EngineRequestState {
     }
 
     /// Returns the number of tokens whose content is known.
-    fn known_token_count(&self) -> u32 {
+    fn token_count_with_known_content(&self) -> u32 {
         self.request.prompt + self.outputs
     }
 
@@ -92,7 +92,7 @@ impl EngineRequestState {
                 .last()
                 .copied()
                 .unwrap_or(KvBlockPrefixHash::START);
-            let hash = self.request.content.hash(before, block * size, size);
+            let hash = self.request.content.hash_block(before, block * size, size);
             self.hashes.push(hash);
         }
     }
@@ -367,7 +367,7 @@ impl StepScheduler {
         let size = self.rules.block_size;
         let (mut hash, mut known) = (KvBlockPrefixHash::START, 0);
         for block in 0..(prompt - 1).min(content.own_from()) / size {
-            hash = content.hash(hash, block * size, size);
+            hash = content.hash_block(hash, block * size, size);
             if self.pool.find_block(hash).is_none() {
                 break;
             }
@@ -444,7 +444,7 @@ impl StepScheduler {
 
     /// Ends the running step, and appends the tokens that it produced to `made`, in the order in which the step lists
     /// its requests.
-    pub fn end_step(&mut self, made: &mut Vec<ProducedToken>) {
+    pub fn end_step_and_append_produced_tokens(&mut self, made: &mut Vec<ProducedToken>) {
         let mut any_ended = false;
         let is_async = self.rules.async_scheduling;
         let step = match is_async {
@@ -504,7 +504,7 @@ impl StepScheduler {
     /// Prepares [`allocate_repeated_step_blocks`](Self::allocate_repeated_step_blocks). Returns how many further steps,
     /// all identical to the last composed one, can run before a request ends. Returns 0 unless every running request
     /// generates one token per step and no waiting request can be admitted.
-    pub fn begin_repeated_steps(&mut self) -> u32 {
+    pub fn begin_repeated_steps_and_return_limit(&mut self) -> u32 {
         debug_assert!(
             !self.rules.async_scheduling,
             "the next step is composed already"
@@ -533,7 +533,8 @@ impl StepScheduler {
                 let content = &self.slots[share.slot as usize].request.content;
                 (share.past + 1, content.own_from() > share.past)
             });
-            self.visits.start_decode_run(self.rules.block_size, visits);
+            self.visits
+                .start_decode_run_of_step_requests(self.rules.block_size, visits);
         }
         left
     }
@@ -559,9 +560,9 @@ impl StepScheduler {
         true
     }
 
-    /// Advances all requests of the composed step as if `steps` further steps had run. The last of
-    /// these steps is still running, so [`end_step`](Self::end_step) ends it.
-    pub fn end_run(&mut self, steps: u32) {
+    /// Advances all requests of the composed step as if `steps` further steps had run. The last of these steps is still
+    /// running, so [`end_step_and_append_produced_tokens`](Self::end_step_and_append_produced_tokens) ends it.
+    pub fn advance_requests_by_repeated_steps(&mut self, steps: u32) {
         self.since_received = (self.since_received + steps) % self.rules.receive_interval;
         for share in &mut self.step.shares {
             share.past += steps;
@@ -792,7 +793,7 @@ impl StepScheduler {
     fn publish_full_blocks(&mut self, slot: u32, tokens: u32) {
         let of = &mut self.slots[slot as usize];
         let tokens = match self.rules.async_scheduling {
-            true => tokens.min(of.known_token_count()),
+            true => tokens.min(of.token_count_with_known_content()),
             false => tokens,
         };
         of.findable = of.findable.max(tokens);

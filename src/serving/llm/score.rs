@@ -32,7 +32,7 @@ mod null_model;
 mod report;
 mod row_scenario;
 
-pub use report::{format_metric_csv_rows, render_scores};
+pub use report::{format_csv_per_row_and_metric, render_scores};
 
 use super::super::error::ServeError;
 use super::super::statistics::{NORMAL_90, student_quantile};
@@ -152,7 +152,7 @@ impl ServingTimeStatistic {
     }
 
     /// Returns true if the null model predicts the metric.
-    fn has_null_prediction(self) -> bool {
+    fn is_predicted_by_null_model(self) -> bool {
         let of_tokens = [
             ServingTimeKind::Tpot,
             ServingTimeKind::TpotOfMeans,
@@ -225,7 +225,7 @@ impl MeasuredServingTable {
             file: runs.display().to_string(),
             folder: file.parent().unwrap_or(Path::new("")).to_owned(),
             metrics: scenarios.list_metrics(),
-            fits_client: scenarios.fits_client(),
+            fits_client: scenarios.estimates_client_time(),
             rows,
             refused,
             by: by.map(str::to_owned),
@@ -257,7 +257,7 @@ impl MeasuredServingTable {
                     group: row.group,
                     fold: row.fold,
                     client_group: row.client_group,
-                    times: self.list_scored_times(row, &predicted),
+                    times: self.pair_predicted_and_measured_times(row, &predicted),
                     client_s: None,
                     rho: predicted.rho,
                     warnings: predicted.warnings,
@@ -281,11 +281,11 @@ impl MeasuredServingTable {
         if self.fits_client {
             scores.add_client_time(&self.metrics);
         }
-        scores.add_fold_intervals();
+        scores.set_prediction_intervals_from_other_folds();
         Ok(scores)
     }
 
-    fn list_scored_times(
+    fn pair_predicted_and_measured_times(
         &self,
         row: &MeasuredServingRow,
         predicted: &ServingRowPrediction,
@@ -298,7 +298,9 @@ impl MeasuredServingTable {
                 metric: metric.name,
                 measured_s: row.measured[i],
                 predicted_s: predicted.times[i],
-                null_s: predicted.null_tpot.filter(|_| metric.has_null_prediction()),
+                null_s: predicted
+                    .null_tpot
+                    .filter(|_| metric.is_predicted_by_null_model()),
                 with_client_s: None,
                 interval_s: None,
             });
@@ -323,7 +325,9 @@ impl MeasuredServingTable {
         Ok(ServingRowPrediction {
             times: times.collect(),
             null_tpot: machine.as_ref().zip(scenario.model.as_ref()).and_then(
-                |(machine, model)| null_model::predict_tpot(&model.name, &report, machine),
+                |(machine, model)| {
+                    null_model::predict_tpot_from_fitted_constants(&model.name, &report, machine)
+                },
             ),
             rho: report.rho,
             warnings: report.warnings,
@@ -361,7 +365,7 @@ pub struct PredictedAndMeasuredTime {
 
 impl PredictedAndMeasuredTime {
     /// Returns the predicted time, including the client's time if it was added.
-    fn best_prediction_seconds(&self) -> Option<f64> {
+    fn prediction_seconds_with_client_if_added(&self) -> Option<f64> {
         self.with_client_s.or(self.predicted_s)
     }
 }
@@ -511,14 +515,15 @@ impl ServingTablePredictions {
 
     /// Sets the interval around each predicted time from the errors of rows in other folds. In a new fold, it contains
     /// 90 % of the rows.
-    fn add_fold_intervals(&mut self) {
+    fn set_prediction_intervals_from_other_folds(&mut self) {
         for index in 0..self.metrics.len() {
             let mut errors: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
             for row in &self.rows {
                 let time = &row.times[index];
-                if let (Some(measured), Some(predicted)) =
-                    (time.measured_s, time.best_prediction_seconds())
-                {
+                if let (Some(measured), Some(predicted)) = (
+                    time.measured_s,
+                    time.prediction_seconds_with_client_if_added(),
+                ) {
                     let error = (measured / predicted).ln();
                     errors.entry(row.fold).or_default().push(error);
                 }
@@ -531,12 +536,11 @@ impl ServingTablePredictions {
                     predict_new_fold_interval(&others)
                 });
                 let time = &mut row.times[index];
-                time.interval_s =
-                    factors
-                        .zip(time.best_prediction_seconds())
-                        .map(|(factors, predicted)| {
-                            factors.map(|logarithm| predicted * logarithm.exp())
-                        });
+                time.interval_s = factors
+                    .zip(time.prediction_seconds_with_client_if_added())
+                    .map(|(factors, predicted)| {
+                        factors.map(|logarithm| predicted * logarithm.exp())
+                    });
             }
         }
     }

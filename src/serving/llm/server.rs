@@ -95,7 +95,7 @@ impl<'s> LlmRunState<'s> {
         observer: &'s mut dyn LlmObserver,
     ) -> Result<Self, ServeError> {
         let mut source = RequestSource::new(&scenario.workload, scenario.seed)?;
-        let next = source.next()?;
+        let next = source.next_independent_request()?;
         let engine = || RunningEngine {
             scheduler: StepScheduler::new(deployment.rules.clone(), deployment.blocks),
             live: Vec::new(),
@@ -129,14 +129,14 @@ impl<'s> LlmRunState<'s> {
         };
         if let LlmArrivals::Users { users, .. } = scenario.workload.arrivals {
             for _ in 0..users {
-                server.ask_at(Time::ZERO);
+                server.schedule_user_request(Time::ZERO);
             }
         }
         Ok(server)
     }
 
     /// Returns the next instant at which an event is due that is not the end of a step; `None` if there is none.
-    pub fn next_due(&self) -> Option<Time> {
+    pub fn next_due_time_besides_step_ends(&self) -> Option<Time> {
         if self.failure.is_some() {
             return None;
         }
@@ -150,17 +150,17 @@ impl<'s> LlmRunState<'s> {
 
     /// Handles all events due at `now`, and begins steps; calls `begin` with the index of each engine whose step
     /// begins.
-    pub fn handle_due(&mut self, now: Time, mut begin: impl FnMut(u32)) {
+    pub fn handle_due_events_and_begin_steps(&mut self, now: Time, mut begin: impl FnMut(u32)) {
         if self.failure.is_some() {
             return;
         }
         self.now = now;
         self.is_due = false;
-        if let Err(error) = self.admit_arrivals() {
+        if let Err(error) = self.send_and_deliver_due_requests() {
             self.failure = Some(error);
             return;
         }
-        self.apply_block_changes(Time(now.0.saturating_add(1)));
+        self.record_pending_block_changes(Time(now.0.saturating_add(1)));
         let ranks = self.deployment.ranks as usize;
         for first in (0..self.engines.len()).step_by(ranks) {
             let begins = self.engines[first].step.is_none()
@@ -180,7 +180,7 @@ impl<'s> LlmRunState<'s> {
         step.map_or(self.now, |(_, end)| end)
     }
 
-    fn admit_arrivals(&mut self) -> Result<(), ServeError> {
+    fn send_and_deliver_due_requests(&mut self) -> Result<(), ServeError> {
         while let Some(entry) = self.timers.first_entry() {
             if entry.key().0 > self.now {
                 break;
@@ -194,7 +194,7 @@ impl<'s> LlmRunState<'s> {
         }
         while let Some(next) = self.next.take_if(|next| next.at <= self.now) {
             self.send_request(next);
-            self.next = self.source.next()?;
+            self.next = self.source.next_independent_request()?;
         }
         Ok(())
     }
@@ -205,7 +205,7 @@ impl<'s> LlmRunState<'s> {
     }
 
     /// Makes a user send a request at time `at`, unless all of the scenario's requests have been sent.
-    fn ask_at(&mut self, at: Time) {
+    fn schedule_user_request(&mut self, at: Time) {
         if let Some(request) = self.source.make_user_request(at) {
             self.add_timer(at, RequestSendOrEnterEvent::Send(Box::new(request)));
         }
@@ -238,7 +238,7 @@ impl<'s> LlmRunState<'s> {
             conversation,
             ..
         } = request;
-        let content = request.content.of_request(number, prompt);
+        let content = request.content.token_content_of_request(number, prompt);
         if let Some(why) = self.engines[0]
             .scheduler
             .find_refusal_reason(prompt, output)
@@ -246,10 +246,10 @@ impl<'s> LlmRunState<'s> {
             self.answer_refused_request(number, class, why);
             return;
         }
-        let engine = self.route_request(&content, prompt);
+        let engine = self.pick_engine_for_request(&content, prompt);
         let of_class = self.scenario.workload.classes[class as usize].priority;
         let priority = request.priority.unwrap_or(of_class);
-        self.recorder.record_priority(priority);
+        self.recorder.widen_priority_range(priority);
         let of = &mut self.engines[engine];
         let slot = of.scheduler.enqueue_request(SubmittedEngineRequest {
             number,
@@ -285,12 +285,12 @@ impl<'s> LlmRunState<'s> {
         self.recorder
             .record_refused_request(number, class, why, self.now);
         if let LlmArrivals::Users { think, .. } = self.scenario.workload.arrivals {
-            self.ask_at(self.now + think.max(Span(1)));
+            self.schedule_user_request(self.now + think.max(Span(1)));
         }
     }
 
     /// Returns the engine to which the router assigns a request.
-    fn route_request(
+    fn pick_engine_for_request(
         &mut self,
         content: &super::token_content::RequestTokenContent,
         prompt: u32,
@@ -497,7 +497,9 @@ impl<'s> LlmRunState<'s> {
         if end >= until {
             return end;
         }
-        let most = self.engines[engine].scheduler.begin_repeated_steps();
+        let most = self.engines[engine]
+            .scheduler
+            .begin_repeated_steps_and_return_limit();
         let (mut last, mut gap, mut counted) = (end, None, 0);
         let mut steps = 0;
         while steps < most
@@ -524,7 +526,7 @@ impl<'s> LlmRunState<'s> {
         if steps > 0 {
             let of = &mut self.engines[engine];
             of.steps += u64::from(steps);
-            of.scheduler.end_run(steps);
+            of.scheduler.advance_requests_by_repeated_steps(steps);
             for share in &of.scheduler.last_composed_step().shares {
                 if let Some(live) = &mut of.live[share.slot as usize] {
                     live.last = last;
@@ -592,7 +594,7 @@ impl<'s> LlmRunState<'s> {
     }
 
     /// Applies all changes to the number of used blocks that are pending before `end`.
-    fn apply_block_changes(&mut self, end: Time) {
+    fn record_pending_block_changes(&mut self, end: Time) {
         while let Some(entry) = self.block_changes.first_entry() {
             if *entry.key() >= end {
                 return;
@@ -603,7 +605,7 @@ impl<'s> LlmRunState<'s> {
     }
 
     /// Ends the step of all ranks of an engine; `first` is the engine's first rank.
-    pub fn end_step(&mut self, now: Time, first: u32) {
+    pub fn end_step_on_all_ranks(&mut self, now: Time, first: u32) {
         for rank in first..first + self.deployment.ranks {
             self.end_rank_step(now, rank);
         }
@@ -615,12 +617,12 @@ impl<'s> LlmRunState<'s> {
         }
         self.now = now;
         self.is_due = true;
-        self.apply_block_changes(now);
+        self.record_pending_block_changes(now);
         let of = &mut self.engines[engine as usize];
         of.step = None;
         let mut made = std::mem::take(&mut self.made);
         made.clear();
-        of.scheduler.end_step(&mut made);
+        of.scheduler.end_step_and_append_produced_tokens(&mut made);
         self.recorder.record_produced_tokens(now, made.len() as u64);
         let mut ended = 0;
         for token in &made {
@@ -694,7 +696,7 @@ impl<'s> LlmRunState<'s> {
             }
         }
         if let LlmArrivals::Users { think, .. } = self.scenario.workload.arrivals {
-            self.ask_at(told + think);
+            self.schedule_user_request(told + think);
         }
     }
 
@@ -716,7 +718,7 @@ impl<'s> LlmRunState<'s> {
         }
         self.recorder.arrived_in_all = self.arrived;
         self.recorder.empty_answers = self.source.empty_answer_count();
-        self.recorder.close_records();
+        self.recorder.close_and_check_records();
         Ok(self.recorder)
     }
 }

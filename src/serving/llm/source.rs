@@ -54,7 +54,7 @@ impl<'w> RequestSource<'w> {
 
     /// Returns the next request whose arrival does not depend on an answer. Returns `None` if there are no more, or if
     /// users send all requests (each after an answer).
-    pub fn next(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
+    pub fn next_independent_request(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
         if self.workload.count.is_some_and(|most| self.came >= most) {
             return Ok(None);
         }

@@ -42,7 +42,7 @@ use chakram_base::units::Span;
 use chakram_hardware::compute::{KernelDurationSource, KernelDurationWithBasis, KernelTraceFacts};
 use chakram_hardware::machine::{Machine, NpuClass};
 use expert_kernels::ExpertKernelCurve;
-use products::gemm_kernel_profile;
+use products::gemm_kernel_facts_from_sizes;
 use std::collections::BTreeMap;
 
 pub(super) use products::expected_active_experts;
@@ -226,18 +226,18 @@ impl StepTimeCalculator {
             left_out: left_out.to_vec(),
         };
         let kind = &cost.sizes.kinds[0];
-        let [k, n] = kind.product_sizes_per_npu(&kind.products[0], npus);
+        let [k, n] = kind.product_inputs_and_outputs_per_npu(&kind.products[0], npus);
         for weights in [formats.weights, formats.experts] {
             let computes_in = cost.compute_format(weights);
             if let KernelDurationWithBasis::NoPeak(_) | KernelDurationWithBasis::Unknown =
-                cost.price_kernel(gemm_kernel_profile([1, 1, n, k], computes_in))
+                cost.price_kernel(gemm_kernel_facts_from_sizes([1, 1, n, k], computes_in))
             {
                 return Err(ServeError::Unfit(format!(
                     "machine {}: NPUs of class {} have no peak rate for {}, the number format of the served \
                      model\n  try: another format of weights, or a machine that states one",
                     machine.name(),
                     cost.class.name,
-                    name_of(weights)
+                    name_of_format(weights)
                 )));
             }
         }
@@ -287,11 +287,11 @@ impl StepTimeCalculator {
         for kind in &self.sizes.kinds {
             let count = kind.count as f64;
             let products = kind.products.iter().map(|product| {
-                let [k, n] = kind.product_sizes_per_npu(product, self.npus);
+                let [k, n] = kind.product_inputs_and_outputs_per_npu(product, self.npus);
                 match product.experts {
                     None => self.dense_product_seconds(
                         [padded, n, k],
-                        self.has_own_quantization(kind, product),
+                        self.has_separate_quantization_kernel(kind, product),
                     ),
                     Some(experts) => {
                         let sizes =
@@ -301,7 +301,7 @@ impl StepTimeCalculator {
                 }
             });
             let router = kind.experts.map_or(0.0, |[experts, _]| {
-                self.kernel_seconds(gemm_kernel_profile(
+                self.kernel_seconds(gemm_kernel_facts_from_sizes(
                     [1, padded, experts, self.sizes.hidden],
                     Dtype::Bf16,
                 ))
@@ -353,7 +353,7 @@ impl StepTimeCalculator {
             return 0.0;
         }
         let vocabulary = self.sizes.vocabulary.div_ceil(u64::from(self.npus));
-        let product = self.kernel_seconds(gemm_kernel_profile(
+        let product = self.kernel_seconds(gemm_kernel_facts_from_sizes(
             [1, rows, vocabulary, self.sizes.hidden],
             Dtype::Bf16,
         ));
@@ -418,10 +418,10 @@ impl StepTimeCalculator {
         parts[StepTimePart::Head as usize] =
             *head.or_insert_with(|| Span::from_seconds(self.output_head_seconds(load.sampled)));
         let prompts_and_size = (!load.chunks.is_empty(), self.fits_graphs(load));
-        let launching = *memo
-            .of_launches
-            .entry(prompts_and_size)
-            .or_insert_with(|| self.launch_time().times(self.launches_of_step(load)));
+        let launching = *memo.of_launches.entry(prompts_and_size).or_insert_with(|| {
+            self.host_time_per_kernel_launch()
+                .times(self.launches_of_step(load))
+        });
         let on_device: Span = parts[..StepTimePart::Launches as usize]
             .iter()
             .copied()
@@ -457,7 +457,7 @@ pub struct StepPartTimeCache {
 }
 
 /// Returns the name of a format in files.
-pub(super) fn name_of(format: Dtype) -> &'static str {
+pub(super) fn name_of_format(format: Dtype) -> &'static str {
     Dtype::ALL[format as usize].1
 }
 

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn given_times_add_up() {
+    fn tokens_contexts_and_given_times_of_shares_add_up() {
         let share = |past, tokens| RequestStepShare {
             slot: 0,
             number: 0,

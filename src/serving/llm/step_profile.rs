@@ -68,13 +68,13 @@ struct AttentionTimeGrid {
 }
 
 impl AttentionTimeGrid {
-    fn point_kind_index([prompts, singles]: [bool; 2]) -> usize {
+    fn batch_kind_index([prompts, singles]: [bool; 2]) -> usize {
         2 * usize::from(prompts) + usize::from(singles)
     }
 
     fn add_attention_time(&mut self, point: [u32; 4], seconds: f64) {
         self.times.insert(point, seconds);
-        let axes = &mut self.axes[Self::point_kind_index([point[0] > 0, point[2] > 0])];
+        let axes = &mut self.axes[Self::batch_kind_index([point[0] > 0, point[2] > 0])];
         for (axis, size) in axes.iter_mut().zip(point) {
             if let Err(at) = axis.binary_search(&size) {
                 axis.insert(at, size);
@@ -84,7 +84,7 @@ impl AttentionTimeGrid {
 
     /// Returns the seconds at `place`, interpolated linearly along each axis between batches of the same kind.
     fn interpolate_seconds(&self, place: [f64; 4]) -> f64 {
-        let kind = Self::point_kind_index([place[0] > 0.0, place[2] > 0.0]);
+        let kind = Self::batch_kind_index([place[0] > 0.0, place[2] > 0.0]);
         self.interpolate_between(&self.axes[kind], place)
     }
 

@@ -116,7 +116,7 @@ impl RequestTokenContent {
 
     /// Creates the content of a request whose prompt has `tokens` tokens. The prompt begins with `shared`: a stream,
     /// and the number of tokens taken from it. All other tokens belong only to request `number`.
-    pub fn from_prompt_tokens(
+    pub fn from_prompt_token_count(
         shared: Option<(SharedTokenSequence, u32)>,
         number: u64,
         tokens: u32,
@@ -148,7 +148,7 @@ impl RequestTokenContent {
 
     /// Returns the hash of the block with `size` tokens that begins at position `from`. `before` is the hash of the
     /// previous block. Tokens after the prompt belong to the last piece's stream.
-    pub fn hash(&self, before: KvBlockPrefixHash, from: u32, size: u32) -> KvBlockPrefixHash {
+    pub fn hash_block(&self, before: KvBlockPrefixHash, from: u32, size: u32) -> KvBlockPrefixHash {
         let (mut at, end) = (0_u32, from + size);
         let mut hash = before;
         let last = self.pieces.len().saturating_sub(1);
@@ -180,12 +180,12 @@ mod tests {
     #[test]
     fn blocks_are_alike_as_far_as_streams_are() {
         let system = SharedTokenSequence::from_prefix_number(0);
-        let a = RequestTokenContent::from_prompt_tokens(Some((system, 20)), 1, 40);
-        let b = RequestTokenContent::from_prompt_tokens(Some((system, 20)), 2, 40);
+        let a = RequestTokenContent::from_prompt_token_count(Some((system, 20)), 1, 40);
+        let b = RequestTokenContent::from_prompt_token_count(Some((system, 20)), 2, 40);
         let chain = |content: &RequestTokenContent| -> Vec<KvBlockPrefixHash> {
             let mut hash = KvBlockPrefixHash::START;
             let blocks = (0..5).map(|block| {
-                hash = content.hash(hash, block * 8, 8);
+                hash = content.hash_block(hash, block * 8, 8);
                 hash
             });
             blocks.collect()
@@ -198,7 +198,7 @@ mod tests {
             assert_ne!(first[k], second[k]);
         }
         // Blocks with the same tokens have different hashes if the blocks before them differ.
-        let c = RequestTokenContent::from_prompt_tokens(None, 1, 40);
+        let c = RequestTokenContent::from_prompt_token_count(None, 1, 40);
         assert_ne!(chain(&c)[4], first[4]);
         assert_eq!(a.tokens(), 40);
         assert_eq!((a.own_from(), c.own_from()), (20, 0));
@@ -217,8 +217,8 @@ mod tests {
         // The prompt's 10 tokens and the answer's 14 tokens are the first 24 tokens of the next
         // turn.
         assert_eq!(
-            turn(10).hash(KvBlockPrefixHash::START, 16, 8),
-            turn(40).hash(KvBlockPrefixHash::START, 16, 8)
+            turn(10).hash_block(KvBlockPrefixHash::START, 16, 8),
+            turn(40).hash_block(KvBlockPrefixHash::START, 16, 8)
         );
     }
 }

@@ -45,7 +45,8 @@ impl WeightsPerStepAndToken {
                 let Some([experts, chosen]) = product.experts else {
                     continue;
                 };
-                let [inputs, outputs] = kind.product_sizes_per_npu(product, place.tensor);
+                let [inputs, outputs] =
+                    kind.product_inputs_and_outputs_per_npu(product, place.tensor);
                 let touched =
                     expected_active_experts(experts, chosen, batch.max(1.0).round() as u64);
                 let each = (inputs * outputs * kind.count) as f64;
@@ -65,7 +66,7 @@ impl WeightsPerStepAndToken {
 
     /// Returns an NPU's peak rate in FLOP/s in the weights' format. Falls back to BF16 if the NPU does not compute in
     /// this format; `None` if it computes in neither.
-    pub fn peak_flops(&self, class: &NpuClass) -> Option<f64> {
+    pub fn peak_flops_in_weight_format(&self, class: &NpuClass) -> Option<f64> {
         let own = class.peaks.get(self.format);
         own.or(class.peaks.get(Dtype::Bf16))
             .map(|rate| rate.per_second())

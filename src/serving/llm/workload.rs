@@ -1,7 +1,7 @@
 //! Describes requests to language models: when they arrive, and how long their prompts and answers
 //! are.
 
-use super::super::random::{RandomStream, log_normal_value_at};
+use super::super::random::{RandomStream, log_normal_value_at_deviations};
 use super::limits::LlmTimeLimits;
 use chakram_base::units::Span;
 use std::fmt;
@@ -165,7 +165,8 @@ impl LengthDistribution {
             Self::Fixed(length) | Self::Uniform(_, length) => length,
             Self::LogNormal { mean, deviation } => {
                 // 99th percentile of the distribution.
-                (log_normal_value_at(mean, deviation, 2.326) as u32).clamp(1, MOST_LENGTH)
+                (log_normal_value_at_deviations(mean, deviation, 2.326) as u32)
+                    .clamp(1, MOST_LENGTH)
             }
             Self::Empirical(ref lengths) => lengths.iter().copied().max().unwrap_or(1),
         }

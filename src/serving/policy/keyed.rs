@@ -87,7 +87,7 @@ impl ServiceQueue for KeyedQueue {
         batch.extend(self.heap.pop().map(|Reverse(first)| first.request));
     }
 
-    fn has_urgent_request(&self, running: &QueuedRequest) -> bool {
+    fn should_preempt_running(&self, running: &QueuedRequest) -> bool {
         let first = self.heap.peek();
         first.is_some_and(|Reverse(first)| first.key < (self.key)(running))
     }

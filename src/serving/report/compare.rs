@@ -1,6 +1,8 @@
 //! Compares a scenario on several platforms, or at several rates.
 
-use super::text::{format_or_dash, format_rate, longest_name, name_column_width, row_name};
+use super::text::{
+    format_or_dash, format_rate, max_name_width_that_fits, name_column_width, row_name,
+};
 use super::{ServeReport, ServeRow, ServeRowKind};
 use chakram_base::units::format_percent;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -51,7 +53,10 @@ impl RateSweep {
 }
 
 /// Renders the reports of one scenario on several platforms, side by side.
-pub fn complete_platforms(reports: &[ServeReport], style: TextStyleWidthAndDetail) -> String {
+pub fn render_platforms_side_by_side(
+    reports: &[ServeReport],
+    style: TextStyleWidthAndDetail,
+) -> String {
     let mut out = String::new();
     let Some(first) = reports.first() else {
         return out;
@@ -96,7 +101,7 @@ pub fn complete_platforms(reports: &[ServeReport], style: TextStyleWidthAndDetai
         });
         row(
             &columns(""),
-            &style.clip_to_width(&row_name(of), longest_name(style)),
+            &style.clip_to_width(&row_name(of), max_name_width_that_fits(style)),
             cells.collect(),
         );
     }
@@ -117,7 +122,7 @@ pub fn complete_platforms(reports: &[ServeReport], style: TextStyleWidthAndDetai
                 let cells = rows.iter().map(attained).collect();
                 row(
                     &columns(""),
-                    &style.clip_to_width(&row_name(of), longest_name(style)),
+                    &style.clip_to_width(&row_name(of), max_name_width_that_fits(style)),
                     cells,
                 );
             }
@@ -190,7 +195,7 @@ pub fn render_rate_sweep(sweep: &RateSweep, style: TextStyleWidthAndDetail) -> S
         right_aligned_column("p99", 12),
         right_aligned_column("attained", 10),
     ]);
-    out += &table.render_headings(style);
+    out += &table.render_empty_line_and_headings(style);
     for point in &sweep.points {
         let report = &point.report;
         let Some(all) = report.row_of_all_models() else {

@@ -303,7 +303,7 @@ fn draw_times_against_rates(sweeps: &[RateSweep]) -> String {
                     true => (i % 8, sweep.platform_name().to_owned()),
                     false => (own, (*curve).to_owned()),
                 };
-                let line = curve_over_rates(sweep, *of, series, &name);
+                let line = build_curve_over_rates(sweep, *of, series, &name);
                 points.extend(line.way.iter().map(|(x, y)| ScatterPoint {
                     x: *x,
                     y: *y,
@@ -364,7 +364,7 @@ fn draw_times_against_rates(sweeps: &[RateSweep]) -> String {
 }
 
 /// Returns a quantity's curve through the rates at which it is known.
-fn curve_over_rates(
+fn build_curve_over_rates(
     sweep: &RateSweep,
     of: fn(&ServeRow) -> Option<Span>,
     series: usize,

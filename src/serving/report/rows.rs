@@ -9,7 +9,7 @@ use chakram_report::csv::CsvRows;
 pub const REQUESTS: &str = "number,model,arrival_ps,start_ps,end_ps,serve_ps,datapath_ps,queue_ps,compute_ps,preempted_ps,together,processor,input_toks,output_toks";
 
 /// Formats a request as one line of the table of requests, including the line end.
-pub fn render_request_csv(request: &CompletedRequest, model: &str) -> String {
+pub fn render_one_request_csv_line(request: &CompletedRequest, model: &str) -> String {
     let mut rows = CsvRows::without_header();
     let [input, output] = request.tokens;
     rows.add_row(&[
@@ -40,7 +40,7 @@ pub fn render_models_csv(reports: &[ServeReport]) -> String {
         let platform = report.platform.as_ref();
         let platform = platform.map_or("", |platform| platform.name.as_str());
         for row in &report.rows {
-            rows.add_cells(row_cells(platform, report, row));
+            rows.add_row_of_cells(row_cells(platform, report, row));
         }
     }
     rows.into_text()
@@ -48,7 +48,7 @@ pub fn render_models_csv(reports: &[ServeReport]) -> String {
 
 /// Formats, as CSV, the number of requests in the queue and in the system over time. There is one row per interval,
 /// platform by platform.
-pub fn render_request_counts_csv(reports: &[ServeReport]) -> String {
+pub fn render_request_counts_over_time_csv(reports: &[ServeReport]) -> String {
     let mut rows = CsvRows::new("platform,start_ps,end_ps,queued_mean,in_system_mean");
     for report in reports {
         let platform = report.platform.as_ref();

@@ -125,7 +125,7 @@ pub(super) fn row_name(row: &ServeRow) -> String {
 }
 
 /// Returns the maximum width of names at which the widest table still fits.
-pub(super) fn longest_name(style: TextStyleWidthAndDetail) -> usize {
+pub(super) fn max_name_width_that_fits(style: TextStyleWidthAndDetail) -> usize {
     16 + style.width.saturating_sub(WIDTH)
 }
 
@@ -137,7 +137,7 @@ pub(super) fn name_column_width(
 ) -> usize {
     let widths = rows.iter().map(|row| {
         style
-            .clip_to_width(&row_name(row), longest_name(style))
+            .clip_to_width(&row_name(row), max_name_width_that_fits(style))
             .chars()
             .count()
     });
@@ -163,7 +163,7 @@ fn write_times(out: &mut String, report: &ServeReport, style: TextStyleWidthAndD
         table.write_row(
             out,
             &[
-                &style.clip_to_width(&row_name(row), longest_name(style)),
+                &style.clip_to_width(&row_name(row), max_name_width_that_fits(style)),
                 &format_thousands(row.completed),
                 &format_rate(row.throughput_per_s),
                 &format_or_dash(row.mean.map(|mean| mean.value)),
@@ -190,7 +190,7 @@ fn write_times(out: &mut String, report: &ServeReport, style: TextStyleWidthAndD
         table.write_row(
             out,
             &[
-                &style.clip_to_width(&row_name(row), longest_name(style)),
+                &style.clip_to_width(&row_name(row), max_name_width_that_fits(style)),
                 &format_or_dash(row.alone),
                 &half(0),
                 &half(1),
@@ -220,7 +220,7 @@ fn write_times(out: &mut String, report: &ServeReport, style: TextStyleWidthAndD
                 table.write_row(
                     out,
                     &[
-                        &style.clip_to_width(&row_name(row), longest_name(style)),
+                        &style.clip_to_width(&row_name(row), max_name_width_that_fits(style)),
                         &format_percent(share),
                         &format_rate(goodput),
                     ],
@@ -253,7 +253,7 @@ fn write_serve_time_parts(
         table.write_row(
             out,
             &[
-                &style.clip_to_width(&row_name(row), longest_name(style)),
+                &style.clip_to_width(&row_name(row), max_name_width_that_fits(style)),
                 &mean(parts.datapath_ps),
                 &mean(parts.queue_ps),
                 &mean(parts.compute_ps),

@@ -84,7 +84,7 @@ pub(super) fn build_scenario(
             let field = entry.require_field("name", "a name")?;
             return Err(field
                 .invalid_value_error(
-                    quote_for_message(&model.name),
+                    quote_and_truncate_for_message(&model.name),
                     "a different name for each model",
                 )
                 .into());
@@ -163,7 +163,7 @@ fn reject_keys_of_other_variants(
 }
 
 /// Parses a duration above zero.
-fn parse_positive(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
+fn parse_positive_duration(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
     let span: Span = table.read_quantity(key, DURATION)?;
     if span == Span::ZERO {
         return Err(table
@@ -221,7 +221,7 @@ fn parse_arrival_stream(
                 burst: table
                     .require_field("burst", "a number of requests")?
                     .read_count(1 << 30)?,
-                every: parse_positive(&table, "every")?,
+                every: parse_positive_duration(&table, "every")?,
             })
         }
         ArrivalPatternName::Closed => {
@@ -270,7 +270,8 @@ fn parse_stop_rule(
     let stop = RunStopRule {
         requests: count("requests")?,
         first: count("first")?,
-        duration: table.read_optional("duration", |_| parse_positive(&table, "duration"))?,
+        duration: table
+            .read_optional("duration", |_| parse_positive_duration(&table, "duration"))?,
     };
     if endless && stop.requests.is_none() && stop.duration.is_none() {
         return Err(table.missing_entry_error("requests", "a number of requests, or a duration"));
@@ -322,7 +323,8 @@ fn parse_policy(root: &ConfigTable<'_>) -> Result<ServiceOrderAndSlots, ConfigEr
             let used = ["kind", "slots", "aging", "preemption"];
             reject_keys_of_other_variants(&table, POLICY, &used, "priority")?;
             ServicePolicyWithParameters::Priority {
-                aging: table.read_optional("aging", |_| parse_positive(&table, "aging"))?,
+                aging: table
+                    .read_optional("aging", |_| parse_positive_duration(&table, "aging"))?,
             }
         }
         ServicePolicyName::EarliestDeadline => {

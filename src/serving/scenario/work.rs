@@ -175,9 +175,10 @@ fn parse_model_work(
         let given = source.read_line()?;
         let path = folder.join(given);
         let job = RequestJobFromTraces::open_job(&path).map_err(|error| ServeError::Trace {
-            place: Box::new(
-                source.invalid_value_error(quote_for_message(given), "traces that can be replayed"),
-            ),
+            place: Box::new(source.invalid_value_error(
+                quote_and_truncate_for_message(given),
+                "traces that can be replayed",
+            )),
             source: Box::new(error),
         })?;
         return known(RequestWork::Trace(job));
@@ -214,8 +215,10 @@ fn parse_preset_work(
             return Err(unknown_name_error(source, given, "a model", names).into());
         }
         Err(error) => {
-            let place =
-                source.invalid_value_error(quote_for_message(given), "a model that can be read");
+            let place = source.invalid_value_error(
+                quote_and_truncate_for_message(given),
+                "a model that can be read",
+            );
             return Err(ServeError::Model {
                 place: Box::new(place),
                 source: Box::new(error),
@@ -266,7 +269,7 @@ fn check_vector_job_work(
 
 fn parse_job_graph(source: &ConfigField<'_>) -> Result<VectorProductJobGraph, ConfigError> {
     let mut graph = VectorProductJobGraph::default();
-    let entries = source.read_items("tables such as { tasks = 4, length = 5 }")?;
+    let entries = source.read_array_items("tables such as { tasks = 4, length = 5 }")?;
     for (number, entry) in (0_u32..).zip(&entries) {
         let table = entry.read_table(Some(&["tasks", "length", "after"]))?;
         let size = |key: &str| {
@@ -283,7 +286,7 @@ fn parse_job_graph(source: &ConfigField<'_>) -> Result<VectorProductJobGraph, Co
         match table.get("after") {
             None => after.extend(number.checked_sub(1)),
             Some(field) => {
-                for item in field.read_items("numbers of earlier jobs, from 0")? {
+                for item in field.read_array_items("numbers of earlier jobs, from 0")? {
                     let most = number.checked_sub(1);
                     let most = most.ok_or_else(|| {
                         item.invalid_value_error("a dependency of the first job", "none")
@@ -335,7 +338,7 @@ fn find_time_column(
     let name = field.read_line()?;
     let unit = TimeColumnUnit::from_column_name(name).ok_or_else(|| {
         field.invalid_value_error(
-            quote_for_message(name),
+            quote_and_truncate_for_message(name),
             "a column whose name ends in _ps, _ns, _us, _ms or _s",
         )
     })?;

@@ -46,7 +46,7 @@ impl ServeRunState<'_> {
     }
 
     /// Schedules a user's next request, unless the scenario has reached its maximum number of requests or duration.
-    pub(super) fn ask_at(&mut self, at: Time) {
+    pub(super) fn schedule_next_user_request(&mut self, at: Time) {
         let stop = &self.prepared.scenario.stop;
         let over = stop.requests.is_some_and(|most| self.asked >= most)
             || stop.duration.is_some_and(|end| at >= Time::ZERO + end);
@@ -97,7 +97,7 @@ impl ServeRunState<'_> {
             due: state.arrival + due,
             level: model.served.level,
             work: match self.orders_queue_by_work() {
-                true => model.unloaded_time(self.prepared, &[state], &[]),
+                true => model.unloaded_batch_time(self.prepared, &[state], &[]),
                 false => Span::ZERO,
             },
         });

@@ -6,7 +6,7 @@ use crate::recorder::ServeRunRecorder;
 
 impl<'s> ServeRunState<'s> {
     /// Closes and checks the run's records after the event loop has ended.
-    pub fn close_records(self) -> Result<ServeRunRecorder<'s>, ServeError> {
+    pub fn close_and_check_run_records(self) -> Result<ServeRunRecorder<'s>, ServeError> {
         if let Some(error) = self.failure {
             return Err(error);
         }

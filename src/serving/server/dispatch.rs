@@ -64,7 +64,7 @@ impl ServeRunState<'_> {
         let first = self.batch[0];
         let model = self.model_by_index(first.model);
         let mut state = self.ended_flights.pop().unwrap_or_default();
-        state.begin_batch(self.now, first, processor, model.jobs_per_request());
+        state.reuse_for_new_batch(self.now, first, processor, model.jobs_per_request());
         state
             .requests
             .extend(self.batch.iter().map(|request| request.slot));
@@ -119,7 +119,7 @@ impl ServeRunState<'_> {
 
     /// Returns true if a job must be held back because its batch has been preempted, earlier or by this call. Another
     /// batch may begin in place of the preempted one.
-    pub(super) fn is_job_held_back(
+    pub(super) fn hold_back_job_if_batch_is_preempted(
         &mut self,
         flight: u32,
         job: u32,
@@ -142,25 +142,31 @@ impl ServeRunState<'_> {
         // The remaining work is slow to compute, so first compare queued requests with the batch's whole work. It is
         // always less than the whole work. So if no queued request is more urgent than the whole work, none is more
         // urgent than the remaining work.
-        if !state.ended.is_empty() && !self.policy.has_urgent_request(&state.first) {
+        if !state.ended.is_empty() && !self.policy.should_preempt_running(&state.first) {
             return false;
         }
         let running = QueuedRequest {
             slot: flight,
             resumes: true,
-            work: self.work_left(flight),
+            work: self.unloaded_time_left_of_batch(flight),
             ..self.flights[flight].first
         };
-        if !self.policy.has_urgent_request(&running) {
+        if !self.policy.should_preempt_running(&running) {
             return false;
         }
         let processor = self.flights[flight].processor;
-        self.put_back(flight, running, (job, token), cost);
+        self.put_preempted_batch_back_in_queue(flight, running, (job, token), cost);
         self.fill_processor_slots(processor, Some(answered));
         true
     }
 
-    fn put_back(&mut self, flight: u32, queued: QueuedRequest, job: (u32, u64), cost: Span) {
+    fn put_preempted_batch_back_in_queue(
+        &mut self,
+        flight: u32,
+        queued: QueuedRequest,
+        job: (u32, u64),
+        cost: Span,
+    ) {
         let now = self.now;
         let state = &mut self.flights[flight];
         state.put_back = Some(now);

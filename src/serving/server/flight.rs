@@ -99,7 +99,13 @@ pub(super) struct BatchInFlight {
 impl BatchInFlight {
     /// Reuses an ended batch for a new batch, which begins at `now` with `jobs` jobs and no requests. It keeps the
     /// allocations.
-    pub fn begin_batch(&mut self, now: Time, first: QueuedRequest, processor: u32, jobs: u32) {
+    pub fn reuse_for_new_batch(
+        &mut self,
+        now: Time,
+        first: QueuedRequest,
+        processor: u32,
+        jobs: u32,
+    ) {
         let mut room = std::mem::take(self);
         room.requests.clear();
         room.kept.clear();

@@ -30,7 +30,7 @@ impl ServeRunState<'_> {
     }
 
     /// Returns how long the rest of a batch would take on an unloaded processor. No job of the batch may be running.
-    pub(super) fn work_left(&mut self, flight: u32) -> Span {
+    pub(super) fn unloaded_time_left_of_batch(&mut self, flight: u32) -> Span {
         let state = &self.flights[flight];
         if state.ended.is_empty() {
             return state.work_left;
@@ -39,7 +39,7 @@ impl ServeRunState<'_> {
         let requests = state.requests.iter().map(|&slot| self.requests[slot]);
         self.states.extend(requests);
         let model = self.model_by_index(state.first.model);
-        model.unloaded_time(self.prepared, &self.states, &state.ended)
+        model.unloaded_batch_time(self.prepared, &self.states, &state.ended)
     }
 
     /// Returns how many tasks a job has, and how long each task takes.
@@ -150,7 +150,7 @@ impl ServeRunState<'_> {
                 } else {
                     think
                 };
-                self.ask_at(now + think);
+                self.schedule_next_user_request(now + think);
             }
             let first = self.prepared.scenario.stop.first;
             if first.is_some_and(|first| request.number < first) {

@@ -85,7 +85,7 @@ pub fn find_causes(
         ));
     }
     for replay in &found.replays {
-        causes.extend(most_changed_times(replay));
+        causes.extend(most_changed_operators_and_groups(replay));
         let changed = replay
             .collectives
             .iter()
@@ -109,7 +109,7 @@ pub fn find_causes(
 }
 
 /// For each part of the breakdown, returns the operators and groups whose times changed most.
-fn most_changed_times(replay: &ReplayDiff) -> Vec<PredictionChangeCause> {
+fn most_changed_operators_and_groups(replay: &ReplayDiff) -> Vec<PredictionChangeCause> {
     let mut all = Vec::new();
     for part in &replay.parts {
         let behind = part

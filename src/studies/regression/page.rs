@@ -6,7 +6,7 @@
 use super::verdict::describe_measured_distance;
 use super::{ArchiveCheckResults, PredictionComparedWithBaseline};
 use chakram_archive::BaselinePrediction;
-use chakram_base::units::{Span, Time, format_count, format_percent_change};
+use chakram_base::units::{Span, Time, format_count, format_given_percent_change};
 use chakram_report::NpuTimeCategory;
 use chakram_report::html::page::{
     escape_html, render_page, render_report_number, render_section, render_table,
@@ -26,7 +26,7 @@ pub fn render_check_page(outcome: &ArchiveCheckResults, name: &str) -> String {
             "{} on {}: {}",
             checked.workload,
             checked.machine,
-            format_percent_change(checked.change_percent())
+            format_given_percent_change(checked.change_percent())
         );
         body += &render_section(
             &escape_html(&heading),
@@ -104,7 +104,7 @@ fn render_moved_prediction(checked: &PredictionComparedWithBaseline, at: usize) 
         let rows: Vec<_> = rows.collect();
         body += &render_table(&["mean of NPUs", "baseline", "now", "change"], &rows);
     }
-    body + &baselines_table(checked, at)
+    body + &render_baselines_table(checked, at)
 }
 
 /// Formats the difference between two times with its sign.
@@ -114,7 +114,7 @@ fn format_signed(before: Span, after: Span) -> String {
 }
 
 /// Renders the baselines of a prediction, from oldest to newest. The prediction is compared with the newest one.
-fn baselines_table(checked: &PredictionComparedWithBaseline, at: usize) -> String {
+fn render_baselines_table(checked: &PredictionComparedWithBaseline, at: usize) -> String {
     let rows = checked.baselines.iter().enumerate().map(|(i, record)| {
         let before = i.checked_sub(1).map(|before| &checked.baselines[before]);
         let pointer = format!("/predictions/{at}/baselines/{i}/makespan_ps");
@@ -124,7 +124,9 @@ fn baselines_table(checked: &PredictionComparedWithBaseline, at: usize) -> Strin
             render_report_number(&pointer, record.makespan_ps, &makespan),
             escape_html(&record.tool_version),
             escape_html(&record.arguments.join(" ")),
-            escape_html(&before.map_or(String::new(), |before| describe_changes(before, record))),
+            escape_html(&before.map_or(String::new(), |before| {
+                describe_baseline_changes(before, record)
+            })),
         ]
     });
     let rows: Vec<_> = rows.collect();
@@ -139,7 +141,10 @@ fn baselines_table(checked: &PredictionComparedWithBaseline, at: usize) -> Strin
 }
 
 /// Formats the differences between two baselines that a workload has on the same machine.
-pub(super) fn describe_changes(before: &BaselinePrediction, after: &BaselinePrediction) -> String {
+pub(super) fn describe_baseline_changes(
+    before: &BaselinePrediction,
+    after: &BaselinePrediction,
+) -> String {
     let parts = [
         (before.contents != after.contents, "traces or files"),
         (before.machine_blake3 != after.machine_blake3, "machine"),

@@ -1,11 +1,11 @@
 //! Formats a check's verdict as text, JSON, Markdown and JUnit XML.
 
 use super::{CategoryTimes, PredictionComparedWithBaseline, PredictionDistanceFromMeasuredSteps};
-use chakram_base::units::{Time, format_count, format_percent_change};
+use chakram_base::units::{Time, format_count, format_given_percent_change};
 use chakram_report::NpuTimeCategory;
 use chakram_report::document::VersionedDocument;
 use chakram_report::text::clip_middle;
-use chakram_trace::format::{escape_control_characters_in_lines, escape_name};
+use chakram_trace::format::{escape_and_shorten_name, escape_control_characters_in_lines};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -63,19 +63,19 @@ impl ArchiveCheckResults {
         if !self.without.is_empty() {
             lines.push(format!(
                 "without a baseline: {}",
-                escape_name(&self.without.join(", "))
+                escape_and_shorten_name(&self.without.join(", "))
             ));
         }
         if !self.left_out.is_empty() {
             lines.push(format!(
                 "left out by the budget: {}",
-                escape_name(&self.left_out.join(", "))
+                escape_and_shorten_name(&self.left_out.join(", "))
             ));
             let what = match self.uncovered.len() {
                 0 => "they cover nothing else".to_owned(),
                 n => format!(
                     "{n} features are only there: {}",
-                    escape_name(&self.uncovered.join(", "))
+                    escape_and_shorten_name(&self.uncovered.join(", "))
                 ),
             };
             lines.push(what);
@@ -84,8 +84,8 @@ impl ArchiveCheckResults {
     }
 }
 
-fn format_change(checked: &PredictionComparedWithBaseline) -> String {
-    format_percent_change(checked.change_percent())
+fn format_change_percent(checked: &PredictionComparedWithBaseline) -> String {
+    format_given_percent_change(checked.change_percent())
 }
 
 pub(super) fn describe_measured_distance(verdict: &PredictionDistanceFromMeasuredSteps) -> String {
@@ -130,7 +130,7 @@ pub fn verdict_text(outcome: &ArchiveCheckResults) -> String {
             out,
             "{verdict} {:<width$}  {:>9}  {before} → {after}",
             name(checked),
-            format_change(checked)
+            format_change_percent(checked)
         );
         if let Some(measured) = &checked.measured {
             let _ = writeln!(
@@ -151,8 +151,8 @@ pub fn verdict_text(outcome: &ArchiveCheckResults) -> String {
         let _ = writeln!(
             out,
             "FAILED {} on {}: {}",
-            escape_name(&failed.workload),
-            escape_name(&failed.machine),
+            escape_and_shorten_name(&failed.workload),
+            escape_and_shorten_name(&failed.machine),
             escape_control_characters_in_lines(&failed.error)
         );
     }
@@ -269,7 +269,9 @@ pub fn verdict_json(outcome: &ArchiveCheckResults) -> String {
 
 /// Escapes text for a cell of a Markdown table.
 fn escape_cell(text: &str) -> String {
-    escape_name(text).replace('|', "\\|").replace('<', "&lt;")
+    escape_and_shorten_name(text)
+        .replace('|', "\\|")
+        .replace('<', "&lt;")
 }
 
 /// Renders a verdict as Markdown for GitHub's job summaries.
@@ -292,7 +294,7 @@ pub fn verdict_markdown(outcome: &ArchiveCheckResults) -> String {
             escape_cell(&checked.machine),
             Time(checked.before_ps),
             Time(checked.after_ps),
-            format_change(checked),
+            format_change_percent(checked),
             causes.join("<br>")
         );
     }
@@ -330,7 +332,9 @@ pub fn verdict_markdown(outcome: &ArchiveCheckResults) -> String {
 
 /// Escapes text for an XML attribute or element.
 fn escape_xml(text: &str) -> String {
-    let text = escape_name(text).replace('&', "&amp;").replace('<', "&lt;");
+    let text = escape_and_shorten_name(text)
+        .replace('&', "&amp;")
+        .replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")
 }
 
@@ -361,7 +365,7 @@ pub fn verdict_junit(outcome: &ArchiveCheckResults) -> String {
             let _ = writeln!(
                 out,
                 "><failure message=\"{}\">{}</failure></testcase>",
-                format_change(checked),
+                format_change_percent(checked),
                 causes.join("\n")
             );
         } else {

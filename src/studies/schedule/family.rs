@@ -13,7 +13,8 @@
 
 use super::partition::{
     MatrixCutDirection, MatrixProductCutSequence, MatrixProductSizesForTransfers, PartPosition,
-    find_matching_row_piece, partition_products, position_of_part, words_moved,
+    count_words_moved_by_forward_pass, find_row_piece_and_piece_count, partition_products,
+    position_of_part,
 };
 use super::{LayerPartOfOneAccelerator, SubLayerShapeAndKind, SubLayerTaskGraph};
 use chakram_base::setting::EnumeratedSetting;
@@ -115,7 +116,7 @@ struct LayerMatrixProduct {
 }
 
 impl LayerMatrixProduct {
-    fn product_size(&self) -> MatrixProductSizesForTransfers {
+    fn sizes_for_transfers(&self) -> MatrixProductSizesForTransfers {
         MatrixProductSizesForTransfers {
             rows: self.rows,
             columns: self.outputs,
@@ -136,7 +137,7 @@ const SCORES: &str = "scores";
 
 impl DeapLanguageModel {
     /// Returns the matrix products of one encoder layer, or of one decoder layer.
-    fn layer_products(&self, decoder: bool) -> Vec<LayerMatrixProduct> {
+    fn products_of_encoder_or_decoder_layer(&self, decoder: bool) -> Vec<LayerMatrixProduct> {
         let (e, s, h) = (self.embedding, self.sequence, self.heads);
         let product = |name, rows, inputs, outputs, has_weights| LayerMatrixProduct {
             name,
@@ -205,7 +206,7 @@ impl DeapLanguageModel {
             .chain((0..self.decoders).map(|_| true));
         let mut products: Vec<(String, LayerMatrixProduct)> = Vec::new();
         for (layer, decoder) in layers.enumerate() {
-            for product in self.layer_products(decoder) {
+            for product in self.products_of_encoder_or_decoder_layer(decoder) {
                 products.push((format!("layer {layer}: {}", product.name), product));
             }
         }
@@ -234,7 +235,9 @@ impl DeapLanguageModel {
     /// # Errors
     ///
     /// Returns the errors of [`Self::build_task_graph`].
-    pub fn partition_products(&self) -> Result<ModelCutsAndMovedWords, LanguageModelError> {
+    pub fn choose_product_cuts_and_count_moved_words(
+        &self,
+    ) -> Result<ModelCutsAndMovedWords, LanguageModelError> {
         let products = self.list_all_products()?;
         let wrong = |found: String, expected| Err(LanguageModelError::Size { found, expected });
         if !self.tensor.is_power_of_two() {
@@ -244,7 +247,7 @@ impl DeapLanguageModel {
         let levels = self.tensor.ilog2();
         let sizes: Vec<MatrixProductSizesForTransfers> = products
             .iter()
-            .map(|(_, product)| product.product_size())
+            .map(|(_, product)| product.sizes_for_transfers())
             .collect();
         let same = |along| vec![vec![along; levels as usize]; sizes.len()];
         let cuts = match self.partition {
@@ -265,7 +268,7 @@ impl DeapLanguageModel {
             let found = format!("{} parts of products", self.tensor);
             return wrong(found, "no more than a product has rows and columns");
         };
-        let words = words_moved(&sizes, &cuts, self.micro_batches);
+        let words = count_words_moved_by_forward_pass(&sizes, &cuts, self.micro_batches);
         let names = products.into_iter().map(|(name, _)| name);
         Ok(ModelCutsAndMovedWords {
             products: names.zip(cuts).collect(),
@@ -291,7 +294,7 @@ impl DeapLanguageModel {
             return Ok(products.iter().map(columns).collect());
         }
         let parts = 0..self.tensor as u32;
-        let cuts = self.partition_products()?.products;
+        let cuts = self.choose_product_cuts_and_count_moved_words()?.products;
         let places = cuts.iter().map(|(_, cut)| {
             parts
                 .clone()
@@ -328,13 +331,13 @@ impl DeapLanguageModel {
                         found: format!("a product of {rows} x {} x {columns}", product.inputs),
                         expected: "one that can be counted",
                     })?;
-                    let needed = if product.product_size().takes_all {
+                    let needed = if product.sizes_for_transfers().takes_all {
                         (0, 1)
                     } else {
                         place.row
                     };
                     let taken = before.iter().filter_map(|(task, held)| {
-                        let share = find_matching_row_piece(held.row, needed)?;
+                        let share = find_row_piece_and_piece_count(held.row, needed)?;
                         Some((*task, share))
                     });
                     let taken: Vec<(u32, (u32, u32))> = taken.collect();

@@ -146,11 +146,14 @@ pub(super) fn schedule_by_durations(
             }
         }
     }
-    (align_steps(graph, &order), end)
+    (assign_steps_after_dependencies(graph, &order), end)
 }
 
 /// Assigns each sub-layer to a step after the steps of its dependencies and of all earlier sub-layers on its chip.
-fn align_steps(graph: &SubLayerTaskGraph, order: &[Vec<u32>]) -> SubLayersByAcceleratorAndStep {
+fn assign_steps_after_dependencies(
+    graph: &SubLayerTaskGraph,
+    order: &[Vec<u32>],
+) -> SubLayersByAcceleratorAndStep {
     let mut chip_of = vec![0; graph.tasks.len()];
     let mut before: Vec<Option<u32>> = vec![None; graph.tasks.len()];
     for (chip, tasks) in order.iter().enumerate() {

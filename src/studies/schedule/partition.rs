@@ -75,7 +75,7 @@ pub fn position_of_part(cut: &[MatrixCutDirection], part: u32) -> PartPosition {
 }
 
 /// Returns how many words a forward pass of `batches` micro-batches moves with these cuts.
-pub fn words_moved(
+pub fn count_words_moved_by_forward_pass(
     products: &[MatrixProductSizesForTransfers],
     cuts: &[MatrixProductCutSequence],
     batches: u32,
@@ -83,12 +83,12 @@ pub fn words_moved(
     let mut costs = MatrixCutPairTransferCostCache::default();
     let own = products.iter().zip(cuts);
     let weights = own
-        .map(|(product, cut)| weight_words(product, cut))
+        .map(|(product, cut)| count_weight_words_read(product, cut))
         .sum::<u128>();
     let pairs = products.windows(2).zip(cuts.windows(2));
     let moved = pairs.map(|(of, cuts)| costs.moved_words([&of[0], &of[1]], [&cuts[0], &cuts[1]]));
     let first = products.first().zip(cuts.first());
-    let input = first.map_or(0, |(product, cut)| input_words(product, cut));
+    let input = first.map_or(0, |(product, cut)| count_input_words_read(product, cut));
     let all = weights + u128::from(batches) * (input + moved.sum::<u128>());
     u64::try_from(all.div_ceil(SHARES)).unwrap_or(u64::MAX)
 }
@@ -101,7 +101,7 @@ pub fn partition_products(
 ) -> Option<Vec<MatrixProductCutSequence>> {
     let mut cuts = vec![MatrixProductCutSequence::new(); products.len()];
     for _ in 0..levels {
-        cut_level(products, &mut cuts, batches)?;
+        add_best_cut_on_one_more_level(products, &mut cuts, batches)?;
     }
     Some(cuts)
 }
@@ -109,7 +109,7 @@ pub fn partition_products(
 /// Divides the rows `held` into equal pieces, one of which is exactly the rows `needed`. Returns the index of this
 /// piece, and the number of pieces. There is one piece if `needed` contains all rows of `held`. `None` if `held` and
 /// `needed` share no row.
-pub fn find_matching_row_piece(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
+pub fn find_row_piece_and_piece_count(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
     if held.1 >= needed.1 {
         return (held.0 / (held.1 / needed.1) == needed.0).then_some((0, 1));
     }
@@ -121,7 +121,7 @@ pub fn find_matching_row_piece(held: (u32, u32), needed: (u32, u32)) -> Option<(
 const CHOICES: [MatrixCutDirection; 2] = [MatrixCutDirection::Columns, MatrixCutDirection::Rows];
 
 /// Adds the best cut on one more level to each matrix product.
-fn cut_level(
+fn add_best_cut_on_one_more_level(
     products: &[MatrixProductSizesForTransfers],
     cuts: &mut [MatrixProductCutSequence],
     batches: u32,
@@ -143,11 +143,11 @@ fn cut_level(
             if !goes {
                 continue;
             }
-            let own = weight_words(product, &cut);
+            let own = count_weight_words_read(product, &cut);
             for (earlier, cost) in least.into_iter().enumerate() {
                 let Some(cost) = cost else { continue };
                 let moved = match l.checked_sub(1) {
-                    None => input_words(product, &cut),
+                    None => count_input_words_read(product, &cut),
                     Some(l) => {
                         let other = with(&cuts[l], CHOICES[earlier]);
                         costs.moved_words([&products[l], product], [&other, &cut])
@@ -172,13 +172,19 @@ fn cut_level(
 }
 
 /// Returns how many weight words all parts read, in units of `1 / SHARES` word.
-fn weight_words(product: &MatrixProductSizesForTransfers, cut: &[MatrixCutDirection]) -> u128 {
+fn count_weight_words_read(
+    product: &MatrixProductSizesForTransfers,
+    cut: &[MatrixCutDirection],
+) -> u128 {
     let rows = u128::from(position_of_part(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
 }
 
 /// Counts the input words that the parts of the first matrix product read from memory, in units of `1 / SHARES` word.
-fn input_words(product: &MatrixProductSizesForTransfers, cut: &[MatrixCutDirection]) -> u128 {
+fn count_input_words_read(
+    product: &MatrixProductSizesForTransfers,
+    cut: &[MatrixCutDirection],
+) -> u128 {
     let parts = 1_u128 << cut.len();
     u128::from(product.inputs) * SHARES * parts / u128::from(position_of_part(cut, 0).row.1)
 }
@@ -210,7 +216,7 @@ impl MatrixCutPairTransferCostCache {
             .or_insert_with(|| {
                 let is_nested = |part: &u32| {
                     let [one, other] = cuts.map(|cut| position_of_part(cut, *part).row);
-                    find_matching_row_piece(one, other).is_some()
+                    find_row_piece_and_piece_count(one, other).is_some()
                 };
                 (0..parts).filter(is_nested).count() as u32
             });

@@ -112,7 +112,7 @@ impl SubLayerShapeAndKind {
 }
 
 /// Formats a schedule as a file with one record per line.
-pub fn write_schedule(
+pub fn format_schedule_file(
     graph: &SubLayerTaskGraph,
     schedule: &SubLayersByAcceleratorAndStep,
 ) -> String {
@@ -121,7 +121,7 @@ pub fn write_schedule(
     for chip in 0..schedule.chips.len() {
         text.push_str("  [\n");
         for step in 0..steps {
-            let record = match schedule.task_at(chip, step) {
+            let record = match schedule.sub_layer_of_accelerator_at_step(chip, step) {
                 None => format!("{{'type': '{NOTHING}'}}"),
                 Some(task) => {
                     let of = &graph.tasks[task as usize];
@@ -160,7 +160,7 @@ pub fn write_schedule(
 }
 
 /// Returns true if inference does not compute layers of this type.
-fn is_unused(kind: &str) -> bool {
+fn is_layer_type_unused_by_inference(kind: &str) -> bool {
     kind.starts_with("Dropout") || kind.starts_with("BatchNorm")
 }
 
@@ -289,7 +289,7 @@ pub fn parse_schedule(
             input = Some(next_input);
             next_input += 1;
         }
-        let is_unused = is_unused(&one.record.kind);
+        let is_unused = is_layer_type_unused_by_inference(&one.record.kind);
         let known = ReferableOrOmittedLayer {
             stands_for: if is_unused {
                 after.clone()
@@ -430,8 +430,8 @@ fn parse_placed_record(
         let sides = [
             n,
             c,
-            shape.window_extent(0, p, r),
-            shape.window_extent(1, q, s),
+            shape.input_extent_of_windows(0, p, r),
+            shape.input_extent_of_windows(1, q, s),
         ];
         sides.into_iter().map(u128::from).product::<u128>() < MOST_WORDS
     });

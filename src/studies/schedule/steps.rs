@@ -274,7 +274,7 @@ impl MultiChipMachine {
     ) -> Result<StepCostsAndTransferLog, ScheduleRunError> {
         let chips = schedule.chips.len().div_ceil(self.accelerators.max(1));
         let tasks_of = |chip: usize, step: usize| -> Vec<u32> {
-            let own = schedule.layers_of_chip(chip, self.accelerators.max(1), step);
+            let own = schedule.sub_layers_of_chip_at_step(chip, self.accelerators.max(1), step);
             own.map(|(_, task)| task).collect()
         };
         let rate = match &self.links {

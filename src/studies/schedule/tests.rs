@@ -61,17 +61,22 @@ fn schedules_are_read_as_they_are_written() {
     // product has two parts and two micro-batches.
     assert_eq!(graph.tasks.len(), 17 * 2 * 2);
     let schedule = schedule_tasks(&graph, 3, SubLayerChipAssignmentRule::Steps).unwrap();
-    let text = write_schedule(&graph, &schedule);
+    let text = format_schedule_file(&graph, &schedule);
     let (again, places) = parse_schedule(&text, "s").unwrap();
     assert_eq!(
-        write_schedule(&again, &places).matches("'id'").count(),
+        format_schedule_file(&again, &places)
+            .matches("'id'")
+            .count(),
         graph.tasks.len()
     );
     // The parsed schedule has the same sub-layers as the original, at the same positions and with
     // the same inputs.
     for step in 0..schedule.step_count() {
         for chip in 0..3 {
-            let (one, other) = (schedule.task_at(chip, step), places.task_at(chip, step));
+            let (one, other) = (
+                schedule.sub_layer_of_accelerator_at_step(chip, step),
+                places.sub_layer_of_accelerator_at_step(chip, step),
+            );
             assert_eq!(one.is_some(), other.is_some());
             if let (Some(one), Some(other)) = (one, other) {
                 let [one, other] = [&graph.tasks[one as usize], &again.tasks[other as usize]];
@@ -83,7 +88,7 @@ fn schedules_are_read_as_they_are_written() {
         }
     }
     assert_eq!(
-        parse_schedule(&write_schedule(&again, &places), "s")
+        parse_schedule(&format_schedule_file(&again, &places), "s")
             .unwrap()
             .1,
         places
@@ -144,7 +149,7 @@ fn task_graph_strategy() -> impl Strategy<Value = (SubLayerTaskGraph, usize)> {
 
 /// Returns the shortest time that any order of the sub-layers takes. In each order, a sub-layer starts as early as its
 /// chip and its dependencies allow.
-fn find_shortest_schedule(graph: &SubLayerTaskGraph, chips: usize) -> u64 {
+fn find_shortest_schedule_time(graph: &SubLayerTaskGraph, chips: usize) -> u64 {
     fn search_schedule_orders(
         graph: &SubLayerTaskGraph,
         ends: &mut Vec<Option<u64>>,
@@ -199,7 +204,7 @@ proptest! {
                     .collect();
                 let ready = |task: &LayerPartOfOneAccelerator| task.after.iter().all(|one| done.contains(one));
                 let can = graph.tasks.iter().enumerate().filter(|(i, task)| !done.contains(&(*i as u32)) && ready(task)).count();
-                let at: Vec<u32> = (0..chips).filter_map(|chip| schedule.task_at(chip, step)).collect();
+                let at: Vec<u32> = (0..chips).filter_map(|chip| schedule.sub_layer_of_accelerator_at_step(chip, step)).collect();
                 for task in &at {
                     prop_assert!(ready(&graph.tasks[*task as usize]));
                     prop_assert_eq!(step_of[*task as usize].replace(step), None);
@@ -224,7 +229,7 @@ proptest! {
         }
         let all: u64 = graph.tasks.iter().map(|task| task.record.operation_count()).sum();
         prop_assert!(path.into_iter().max().unwrap() <= end && end <= all);
-        let best = find_shortest_schedule(&graph, chips);
+        let best = find_shortest_schedule_time(&graph, chips);
         prop_assert!(best <= end);
         prop_assert!(end * chips as u64 <= (2 * chips as u64 - 1) * best, "{} {}", end, best);
     }
@@ -484,7 +489,7 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
 
 /// A sub-layer that reads a piece of an output transfers only this piece; this also holds for schedules from files.
 #[test]
-fn outputs_are_taken_in_pieces() {
+fn sub_layer_transfers_only_the_piece_it_reads() {
     let text = "[[{'P': 10, 'id': 7, 'pieces': 2}, {'id': 8, 'after': [7], 'piece': 1}],\n\
                 [None, {'id': 9, 'after': [7], 'piece': 0}]]";
     let (graph, schedule) = parse_schedule(text, "s").unwrap();
@@ -504,7 +509,7 @@ fn outputs_are_taken_in_pieces() {
             "step 1 chip 1: output 0.0, 5 B from chip 0"
         ]
     );
-    let again = write_schedule(&graph, &schedule);
+    let again = format_schedule_file(&graph, &schedule);
     assert_eq!(parse_schedule(&again, "s").unwrap().0, graph);
     let wrong = text.replace("'piece': 1", "'piece': 2");
     let error = parse_schedule(&wrong, "s").unwrap_err().to_string();

@@ -96,7 +96,7 @@ impl ScheduleWithCosts<'_> {
             if dispatch > 0.0 {
                 // Without barriers, the host continues as soon as it has issued all previous commands.
                 let after: Vec<u64> = writer.gate.iter().copied().chain(issued).collect();
-                let mut node = build_wait_node("commands of the host", dispatch);
+                let mut node = build_interface_wait_node("commands of the host", dispatch);
                 node.lane = Some(HOST);
                 let id = writer.write_node(node, &after)?;
                 issued = Some(id);
@@ -127,13 +127,18 @@ impl ScheduleWithCosts<'_> {
                         moved.push(id);
                     }
                     Some(TransferSource::Memory) if entry.chip == chip => {
-                        let id = writer.write_node(build_wait_node(&name, entry.seconds), &gate)?;
+                        let id = writer
+                            .write_node(build_interface_wait_node(&name, entry.seconds), &gate)?;
                         here.insert(entry.data, id);
                         moved.push(id);
                     }
                     None if entry.written && entry.chip == chip => {
-                        moved
-                            .push(writer.write_node(build_wait_node(&name, entry.seconds), &gate)?);
+                        moved.push(
+                            writer.write_node(
+                                build_interface_wait_node(&name, entry.seconds),
+                                &gate,
+                            )?,
+                        );
                     }
                     _ => {}
                 }
@@ -147,9 +152,9 @@ impl ScheduleWithCosts<'_> {
                 ends = vec![writer.write_barrier(step, &ends)?];
             }
             let begins = ends.clone();
-            for (own, task) in self
-                .schedule
-                .layers_of_chip(chip as usize, self.accelerators, step)
+            for (own, task) in
+                self.schedule
+                    .sub_layers_of_chip_at_step(chip as usize, self.accelerators, step)
             {
                 let mut after: Vec<u64> = if self.barriers {
                     begins.clone()
@@ -166,7 +171,7 @@ impl ScheduleWithCosts<'_> {
                 after.dedup();
                 let seconds = self.costs[task as usize].seconds;
                 let name = &self.graph.tasks[task as usize].name;
-                let mut node = build_wait_node(name, seconds);
+                let mut node = build_interface_wait_node(name, seconds);
                 node.lane = Some(PROCESSING + own as i64);
                 let id = writer.write_node(node, &after)?;
                 done.insert(task, id);
@@ -195,7 +200,7 @@ fn message_op(receive: bool, peer: u32, tag: i32, bytes: u64) -> Op<'static> {
 }
 
 /// Creates a wait on the network interface's lane.
-fn build_wait_node(name: &str, seconds: f64) -> NodeView<'_> {
+fn build_interface_wait_node(name: &str, seconds: f64) -> NodeView<'_> {
     let op = Op::Compute {
         flops: 0,
         bytes: 0,

@@ -58,12 +58,14 @@ pub struct MeasuredStepKernelTimeCorrections {
 type TwoMostFrequentProductShapes = [[u64; 3]; 2];
 
 /// Returns the two most frequent matrix products of the run's model.
-fn most_frequent_products(run: &MeasuredRun) -> Result<TwoMostFrequentProductShapes, String> {
+fn two_most_frequent_products_of_run(
+    run: &MeasuredRun,
+) -> Result<TwoMostFrequentProductShapes, String> {
     let pattern = WorkloadPattern::from(run.training.clone());
     let job = CheckedWorkloadPattern::new(pattern).map_err(|error| error.to_string())?;
     let workload = job.build_workload().map_err(|error| error.to_string())?;
     workload
-        .most_frequent_matmuls()
+        .two_most_frequent_matmul_sizes()
         .ok_or_else(|| "the run's model has no matrix multiplication for a correction".to_owned())
 }
 
@@ -77,8 +79,9 @@ pub fn fit_corrections(
     options: &ReplayOptions,
     threads: NonZeroUsize,
 ) -> Result<MeasuredStepKernelTimeCorrections, ScoreError> {
-    let products: Vec<TwoMostFrequentProductShapes> =
-        map_all_runs(table, threads, |_, run| Ok(most_frequent_products(run)?))?;
+    let products: Vec<TwoMostFrequentProductShapes> = map_all_runs(table, threads, |_, run| {
+        Ok(two_most_frequent_products_of_run(run)?)
+    })?;
     let mut factors: BTreeMap<TwoMostFrequentProductShapes, f64> =
         products.iter().map(|gemms| (*gemms, 1.0)).collect();
     let mut ratios = vec![0.0; products.len()];
@@ -107,7 +110,7 @@ pub fn fit_corrections(
         })
         .collect();
     let pooled = PooledLogFactorStatistics::new(&groups);
-    let left_out_groups = left_out_groups(&groups);
+    let left_out_groups = mean_errors_with_and_without_shared_factor(&groups);
     let mut found = Vec::new();
     for (gemms, own) in factors.into_keys().zip(&groups) {
         let factor = pooled.factor_of_group(own).exp();
@@ -221,7 +224,7 @@ impl PooledLogFactorStatistics {
 }
 
 /// Returns the mean error of all steps, first with the shared factor of the other groups, then without a correction.
-fn left_out_groups(groups: &[Vec<f64>]) -> Option<[f64; 2]> {
+fn mean_errors_with_and_without_shared_factor(groups: &[Vec<f64>]) -> Option<[f64; 2]> {
     if groups.len() <= LEAST_GROUPS {
         return None;
     }
@@ -269,7 +272,7 @@ mod tests {
         assert!((pooled.shared - 0.2).abs() < 0.01, "{}", pooled.shared);
         assert_eq!(pooled.between, 0.0);
         assert!((pooled.factor_of_group(&groups[2]) - pooled.shared).abs() < 1e-12);
-        let [by_others, without] = left_out_groups(&groups).unwrap();
+        let [by_others, without] = mean_errors_with_and_without_shared_factor(&groups).unwrap();
         assert!(by_others < 0.03 && without > 0.15, "{by_others} {without}");
     }
 
@@ -282,7 +285,7 @@ mod tests {
         assert_eq!(pooled.shared, 0.0);
         // Steps vary little within each group, so groups keep nearly all of their factor.
         assert!((pooled.factor_of_group(&groups[0]) - 0.305).abs() < 0.001);
-        let [by_others, without] = left_out_groups(&groups).unwrap();
+        let [by_others, without] = mean_errors_with_and_without_shared_factor(&groups).unwrap();
         assert!((by_others - without).abs() < 0.12);
     }
 
@@ -291,6 +294,6 @@ mod tests {
         let groups = vec![vec![0.4]];
         let pooled = PooledLogFactorStatistics::new(&groups);
         assert_eq!(pooled.factor_of_group(&groups[0]), 0.4);
-        assert_eq!(left_out_groups(&groups), None);
+        assert_eq!(mean_errors_with_and_without_shared_factor(&groups), None);
     }
 }

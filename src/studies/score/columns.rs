@@ -141,7 +141,7 @@ fn is_known_key(key: &str) -> bool {
 }
 
 /// Replaces dashes in an option's name with underscores. Paths in the machine file keep their spelling.
-fn option_key(name: &str) -> String {
+fn option_key_with_underscores(name: &str) -> String {
     match name.starts_with(MACHINE_VALUE) {
         true => name.to_owned(),
         false => name.replace('-', "_"),
@@ -149,8 +149,8 @@ fn option_key(name: &str) -> String {
 }
 
 /// Returns the key of the option `name`. An unknown name is an error at `field`.
-fn column_key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
-    let key = option_key(name);
+fn require_known_option_key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
+    let key = option_key_with_underscores(name);
     if is_known_key(&key) {
         return Ok(key);
     }
@@ -174,7 +174,7 @@ fn parse_accepted_values(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<Stri
     let expected = "a list of the column's values, in quotes";
     let mut only = Vec::new();
     for (column, field) in field.read_table(None)?.fields() {
-        let items = field.read_items(expected)?;
+        let items = field.read_array_items(expected)?;
         let values = items
             .iter()
             .map(|item| Ok(item.read_text(expected)?.to_owned()));
@@ -210,17 +210,19 @@ fn read_options(field: &ConfigField<'_>) -> Result<BTreeMap<String, String>, Sco
     let mut options = BTreeMap::new();
     for (name, field) in field.read_table(None)?.fields() {
         let text = field.read_text("text in quotes")?.to_owned();
-        options.insert(column_key(name, &field)?, text);
+        options.insert(require_known_option_key(name, &field)?, text);
     }
     Ok(options)
 }
 
 /// Parses the options that several columns' values determine together.
-fn matched_options(root: &ConfigTable<'_>) -> Result<Vec<OptionsForMatchingRows>, ScoreError> {
+fn parse_options_for_matching_rows(
+    root: &ConfigTable<'_>,
+) -> Result<Vec<OptionsForMatchingRows>, ScoreError> {
     let Some(field) = root.get("where") else {
         return Ok(Vec::new());
     };
-    let items = field.read_items("tables [[where]]")?;
+    let items = field.read_array_items("tables [[where]]")?;
     let matched = items.iter().map(|item| {
         let table = item.read_table(Some(&["only", "set"]))?;
         let set = table.require_field("set", "options, such as { scaling = \"current\" }")?;
@@ -233,13 +235,13 @@ fn matched_options(root: &ConfigTable<'_>) -> Result<Vec<OptionsForMatchingRows>
     matched.collect()
 }
 
-fn read_list(root: &ConfigTable<'_>, name: &str) -> Result<Vec<String>, ScoreError> {
+fn read_option_keys(root: &ConfigTable<'_>, name: &str) -> Result<Vec<String>, ScoreError> {
     let Some(field) = root.get(name) else {
         return Ok(Vec::new());
     };
     let expected = "a list of options";
-    let items = field.read_items(expected)?;
-    let text = |item: &ConfigField<'_>| column_key(item.read_text(expected)?, item);
+    let items = field.read_array_items(expected)?;
+    let text = |item: &ConfigField<'_>| require_known_option_key(item.read_text(expected)?, item);
     items.iter().map(text).collect()
 }
 
@@ -260,7 +262,7 @@ impl RunColumnRules {
             };
             for (name, field) in field.read_table(None)?.fields() {
                 let value = field.read_text("text in quotes")?.to_owned();
-                let key = column_key(name, &field)?;
+                let key = require_known_option_key(name, &field)?;
                 let source = if column {
                     ColumnOrFixedOptionSource::Column(value)
                 } else {
@@ -285,13 +287,13 @@ impl RunColumnRules {
                 .require_field("machine", "a preset or a machine file")?
                 .read_line()?
                 .to_owned(),
-            groups: read_list(&root, "groups")?,
-            folds: read_list(&root, "folds")?,
+            groups: read_option_keys(&root, "groups")?,
+            folds: read_option_keys(&root, "folds")?,
             options,
             names,
             only: parse_accepted_values(&root)?,
             when: parse_conditional_options(&root)?,
-            matched: matched_options(&root)?,
+            matched: parse_options_for_matching_rows(&root)?,
         };
         columns.resolve_names_in_folder(file);
         Ok(columns)
@@ -333,7 +335,7 @@ impl RunColumnRules {
     ///
     /// Fails if there is no such option.
     pub fn set_option_for_all(&mut self, key: &str, value: &str) -> Result<(), String> {
-        let key = option_key(key);
+        let key = option_key_with_underscores(key);
         if !is_known_key(&key) {
             return Err(format!("there is no option `{key}`"));
         }

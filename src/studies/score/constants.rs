@@ -42,7 +42,7 @@ impl FittedConstant {
     }
 
     /// Returns a predicate that selects the kernel classes affected by a bandwidth fraction; `None` for a time.
-    fn affected_classes(self) -> Option<fn(MemoryBoundKernelClass) -> bool> {
+    fn affected_kernel_classes(self) -> Option<fn(MemoryBoundKernelClass) -> bool> {
         match self {
             Self::Memory => Some(|class| {
                 !matches!(
@@ -57,14 +57,14 @@ impl FittedConstant {
     }
 
     /// Returns true for a bandwidth fraction, and false for a time.
-    pub fn is_part(self) -> bool {
-        self.affected_classes().is_some()
+    pub fn is_bandwidth_fraction(self) -> bool {
+        self.affected_kernel_classes().is_some()
     }
 
     /// Returns the constant's value in `machine`, in microseconds or as a fraction; `None` if the machine lacks the
     /// constant.
     pub fn value_in_machine(self, machine: &Machine) -> Option<f64> {
-        if let Some(of) = self.affected_classes() {
+        if let Some(of) = self.affected_kernel_classes() {
             let mut classes = machine.classes().iter();
             let first = MemoryBoundKernelClass::ALL
                 .map(|(class, _)| class)
@@ -87,9 +87,9 @@ impl FittedConstant {
 /// Returns `machine` with each of `constants` multiplied by its factor.
 pub fn scale_machine_constants(machine: &Machine, constants: &[(FittedConstant, f64)]) -> Machine {
     let times = |span: Span, factor: f64| Span::from_seconds(span.as_seconds() * factor);
-    machine.with_prices(|host, curves| {
+    machine.with_changed_host_and_curves(|host, curves| {
         for &(constant, factor) in constants {
-            if let Some(of) = constant.affected_classes() {
+            if let Some(of) = constant.affected_kernel_classes() {
                 let moving = curves
                     .iter_mut()
                     .filter_map(|curves| curves.moving.as_mut());

@@ -2,7 +2,7 @@
 //! GEMM's rows, columns and summed size, and its time.
 
 use super::ScoreError;
-use chakram_base::config::{quote_for_message, require_distinct_headings};
+use chakram_base::config::{quote_and_truncate_for_message, require_distinct_headings};
 use chakram_base::units::Bandwidth;
 use chakram_hardware::compute::{GemmCurve, MeasuredGemms};
 use chakram_trace::format::Dtype;
@@ -22,7 +22,7 @@ pub type MeanGemmTimeByShape = BTreeMap<[u64; 3], f64>;
 /// # Errors
 ///
 /// Fails if a column is missing, or if a row is not a GEMM.
-pub fn gemm_points(
+pub fn parse_mean_gemm_times(
     text: &str,
     file: &str,
 ) -> Result<Vec<(Dtype, MeanGemmTimeByShape)>, ScoreError> {
@@ -41,7 +41,7 @@ pub fn gemm_points(
     require_distinct_headings(heads.iter()).map_err(table)?;
     let find = |name: &str| heads.iter().position(|head| head == name);
     let missing = |what: &str| {
-        let found: Vec<_> = heads.iter().map(quote_for_message).collect();
+        let found: Vec<_> = heads.iter().map(quote_and_truncate_for_message).collect();
         table(format!(
             "there is no column {what}, only {}\n  try: format, m, n, k and us",
             found.join(", ")
@@ -66,8 +66,8 @@ pub fn gemm_points(
             line: record.position().map_or(0, csv::Position::line),
             why: format!(
                 "{} is {}; expected {expected}",
-                quote_for_message(heads.get(column).unwrap_or_default()),
-                quote_for_message(cell(column))
+                quote_and_truncate_for_message(heads.get(column).unwrap_or_default()),
+                quote_and_truncate_for_message(cell(column))
             ),
         };
         let dtype = Dtype::from_name(cell(format));
@@ -102,7 +102,7 @@ pub fn gemm_points(
 /// Returns two mean relative errors over `points`. The first error is that of the curve (the model of kernel times)
 /// alone, the second that of the curve corrected by other points. There are five folds; a fold's points are corrected
 /// by the points of the other folds. A point that others do not surround is not corrected.
-pub fn left_out_gemm_errors(
+pub fn gemm_errors_without_and_with_other_points(
     points: &MeanGemmTimeByShape,
     curve: &GemmCurve,
     [element, peak]: [f64; 2],
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn rows_of_one_shape_are_averaged() {
         let text = "gemm_dtype,m,n,k,ms\nbfloat16,8,16,32,0.002\nbf16,8,16,32,0.004\nfp8,1,1,1,1\n";
-        let found = gemm_points(text, "t.csv").unwrap();
+        let found = parse_mean_gemm_times(text, "t.csv").unwrap();
         assert_eq!(found.len(), 2);
         let (dtype, points) = &found[0];
         // The mean of both times is (2 + 4) / 2 us.
@@ -161,7 +161,9 @@ mod tests {
                 "t.csv:2: \"us\" is \"nan\"",
             ),
         ] {
-            let error = gemm_points(text, "t.csv").unwrap_err().to_string();
+            let error = parse_mean_gemm_times(text, "t.csv")
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(expected), "{error}");
         }
     }
@@ -192,7 +194,8 @@ mod tests {
                 2.0 * curve.predict_seconds([1, m, n, k], 2.0, 1e14, memory),
             );
         }
-        let [alone, with] = left_out_gemm_errors(&points, &curve, [2.0, 1e14], memory);
+        let [alone, with] =
+            gemm_errors_without_and_with_other_points(&points, &curve, [2.0, 1e14], memory);
         assert!((alone - 0.5).abs() < 1e-12, "{alone}");
         assert!(with < 0.25, "{with}");
     }

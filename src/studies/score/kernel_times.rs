@@ -113,7 +113,7 @@ impl<'w> RecordedKernelTimes<'w> {
     }
 
     /// Returns the sums with some NPU classes merged; `class` maps old classes to new ones.
-    pub fn merge_classes(&self, class: &[usize]) -> Self {
+    pub fn merge_npu_classes(&self, class: &[usize]) -> Self {
         let mut sums = Self::default();
         for (&(own, name, dtype), sizes) in &self.0 {
             let all = sums.0.entry((class[own], name, dtype)).or_default();
@@ -126,11 +126,11 @@ impl<'w> RecordedKernelTimes<'w> {
 
     /// Returns the times sorted by class, name and format.
     pub fn times_by_class(&self) -> Vec<OneKernelRecordedTimesBySize> {
-        self.0.iter().map(kernel_times).collect()
+        self.0.iter().map(summarize_times_of_kernel).collect()
     }
 }
 
-fn kernel_times(
+fn summarize_times_of_kernel(
     (&(class, name, dtype), sizes): (&KernelClassNameDtypeKey<'_>, &TimeSumsBySize),
 ) -> OneKernelRecordedTimesBySize {
     let time = |(&(flops, bytes), sum): (&(u64, u64), &TimeMoments)| MeasuredTimeAtFlopsAndBytes {
@@ -173,7 +173,7 @@ fn left_out_error(times: &[MeasuredTimeAtFlopsAndBytes], sizes: &TimeSumsBySize)
         let mut others = times.to_vec();
         others.remove(at);
         let others = SameKernelTimesByWorkAmount::new(others, 0.0, 0.0)?;
-        let (seconds, _) = others.interpolate_seconds(time.flops, time.bytes, 0.0);
+        let (seconds, _) = others.interpolate_seconds_and_error(time.flops, time.bytes, 0.0);
         off += (seconds / time.seconds - 1.0).abs() * sum.sum;
         over += sum.sum;
     }

@@ -5,7 +5,7 @@
 //! out-of-place operation. The `#wrong` columns count wrong results; they contain `N/A` if results were not checked.
 
 use super::ScoreError;
-use chakram_base::config::quote_for_message;
+use chakram_base::config::quote_and_truncate_for_message;
 use chakram_hardware::collective::CollectiveCurve;
 use chakram_trace::format::CollectiveKind;
 
@@ -22,7 +22,7 @@ const TESTS: [(&str, CollectiveKind); 4] = [
 /// # Errors
 ///
 /// Fails if the log has no test name, no ranks or no times, or if a line is invalid.
-pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
+pub fn parse_nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
     let refuse = |why: String| ScoreError::Table {
         file: file.to_owned(),
         why,
@@ -78,7 +78,7 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
         let micros = micros.ok_or_else(|| {
             row(format!(
                 "the time is {}; expected microseconds above zero",
-                quote_for_message(found)
+                quote_and_truncate_for_message(found)
             ))
         })?;
         let count = wrong.and_then(|at| words.get(at)?.parse::<f64>().ok());
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_log_is_a_curve_of_its_times_out_of_place() {
-        let curve = nccl_log(LOG, "log.txt").unwrap();
+        let curve = parse_nccl_log(LOG, "log.txt").unwrap();
         assert_eq!(
             (curve.kind, curve.members),
             (CollectiveKind::ReduceScatter, 2)
@@ -163,7 +163,7 @@ mod tests {
         // Older logs have neither a column `root` nor a test name, so the file name must state the kind of collective.
         let older = LOG.replace("    root ", " ").replace("      -1 ", " ");
         let older = older.replace("# Collective test starting: reduce_scatter_perf\n", "");
-        let other = nccl_log(&older, "logs/reduce_scatter_2.txt").unwrap();
+        let other = parse_nccl_log(&older, "logs/reduce_scatter_2.txt").unwrap();
         assert_eq!(other, curve);
         for (log, file, expected) in [
             (older.as_str(), "log.txt", "states the test"),
@@ -193,7 +193,7 @@ mod tests {
                 "no size with a time",
             ),
         ] {
-            let error = nccl_log(log, file).unwrap_err().to_string();
+            let error = parse_nccl_log(log, file).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
     }

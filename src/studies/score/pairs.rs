@@ -152,14 +152,14 @@ impl WhatIfPairsAndReplaySettings {
         let root = document.unchecked_root();
         let (mut pairs, mut given, mut machine) = (Vec::new(), Vec::new(), None);
         for (key, field) in root.fields() {
-            match (key, ReplayOptionDefinition::of_key(key)) {
+            match (key, ReplayOptionDefinition::find_by_study_key(key)) {
                 ("pair", _) => {
                     let allowed = ["name", "job", "edits", "baseline", "measured", "noise"];
                     for table in field.read_tables(&allowed)? {
                         let job = table.require_field("job", "the traces of the first job")?;
                         let job = folder.join(job.read_text("a path")?);
                         let items = table.require_field("edits", "a list of edits")?;
-                        let edits = items.read_items("a list of edits")?;
+                        let edits = items.read_array_items("a list of edits")?;
                         let edits = edits.iter().map(|item| {
                             let text = item.read_text("an edit such as \"batch=2x\"")?;
                             text.parse()
@@ -215,7 +215,7 @@ impl WhatIfPairsAndReplaySettings {
         let words = given.iter().map(|(key, _, words)| (*key, &words[..]));
         let place = |key: SettingKey| given.iter().find(|(own, ..)| *own == key);
         let settings = ReplaySettings::parse_settings(words).map_err(|error| {
-            match place(error.rejected_key()) {
+            match place(error.key_of_rejected_option()) {
                 Some((_, field, _)) => {
                     field.invalid_value_error(field.raw_text(), format!("{error:#}"))
                 }
@@ -270,8 +270,8 @@ impl WhatIfPairsAndReplaySettings {
         &self,
         pair: &JobEditsWithMeasuredTimes,
     ) -> Result<WhatIfPairPredictionAndErrors, String> {
-        let (unedited, _) = self.replay_mean_step(pair, Vec::new())?;
-        let (edited, edits) = self.replay_mean_step(pair, pair.edits.clone())?;
+        let (unedited, _) = self.replay_edited_mean_step(pair, Vec::new())?;
+        let (edited, edits) = self.replay_edited_mean_step(pair, pair.edits.clone())?;
         let percent = |value: Span, of: Span| (value.as_seconds() / of.as_seconds() - 1.0) * 100.0;
         let ratio = edited.as_seconds() / unedited.as_seconds();
         // Without a measured step, use the unedited replay's time, so that the prediction equals the edited replay's
@@ -292,7 +292,7 @@ impl WhatIfPairsAndReplaySettings {
             error_percent: percent(predicted, pair.measured),
             no_change_percent: percent(before, pair.measured),
             sample_ratio_percent: percent(
-                before.scale_by(sample_ratio(&pair.edits)),
+                before.scale_by(factor_of_samples_per_step(&pair.edits)),
                 pair.measured,
             ),
             change_percent,
@@ -303,14 +303,14 @@ impl WhatIfPairsAndReplaySettings {
     }
 
     /// Applies `edits` to a pair's job. Returns the mean step time, and how many items each edit changed.
-    fn replay_mean_step(
+    fn replay_edited_mean_step(
         &self,
         pair: &JobEditsWithMeasuredTimes,
         edits: Vec<JobEdit>,
     ) -> Result<(Span, Vec<EditWithEffectCounts>), String> {
         let loading = JobLoadOptions {
             edits,
-            ..self.settings.job_options(self.machine.max_ranks())
+            ..self.settings.job_load_options(self.machine.max_ranks())
         };
         let found =
             jobs::find_traces([&pair.job], loading.verify).map_err(|error| error.to_string())?;
@@ -324,13 +324,13 @@ impl WhatIfPairsAndReplaySettings {
         let steps = report.steps.len().max(1) as u64;
         Ok((
             Span(report.outcome.makespan.0 / steps),
-            job.edits().to_vec(),
+            job.edit_effect_counts().to_vec(),
         ))
     }
 }
 
 /// Returns the factor by which `edits` change the number of samples per rank and step.
-fn sample_ratio(edits: &[JobEdit]) -> f64 {
+fn factor_of_samples_per_step(edits: &[JobEdit]) -> f64 {
     let ratios = edits.iter().map(|edit| match edit {
         JobEdit::Batch(factor) | JobEdit::Sequence(factor) => factor.to_f64(),
         JobEdit::Accumulate(times) => f64::from(*times),

@@ -72,7 +72,10 @@ pub struct CorrectedAndNullScores {
 
 impl PredictionsCorrectedByOtherJobs {
     /// Summarizes the runs for which the null model also has predictions. `None` if there are no such runs.
-    fn summarize_runs(&self, runs: &[MeasuredRun]) -> Option<CorrectedAndNullScores> {
+    fn score_runs_known_to_null_model(
+        &self,
+        runs: &[MeasuredRun],
+    ) -> Option<CorrectedAndNullScores> {
         let known = runs.iter().zip(&self.runs);
         let known =
             known.filter_map(|(run, corrected)| Some((run, corrected, corrected.one_rate?)));
@@ -114,7 +117,7 @@ const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten runs are
 impl ScoredRunTable<'_> {
     /// Returns the scores of chakram and of the null model for the runs that `wanted` selects; `None` if there are
     /// none.
-    fn summarize_runs(
+    fn score_selected_runs_beside_null_model(
         &self,
         wanted: impl Fn(&MeasuredRun) -> bool,
     ) -> Option<[PredictionErrorSummary; 2]> {
@@ -191,19 +194,23 @@ impl ScoredRunTable<'_> {
             format_thousands(self.table.runs.len() as u64)
         );
         text += &self.describe_reservations(style);
-        text += &table.render_headings(style);
+        text += &table.render_empty_line_and_headings(style);
         let mut put = |name: &str, summary: &PredictionErrorSummary| {
             let cells = summary_cells(name, summary);
             let row = cells.each_ref().map(|cell| cell as &dyn std::fmt::Display);
             text += &table.render_line(&row, anstyle::Style::new());
         };
-        if let Some([ours, null]) = self.summarize_runs(|_| true) {
+        if let Some([ours, null]) = self.score_selected_runs_beside_null_model(|_| true) {
             put("chakram", &ours);
             put("null: one FLOP rate", &null);
         }
         let corrected = self.correction.as_ref();
-        let corrected =
-            corrected.and_then(|own| Some((&own.steps, own.summarize_runs(&self.table.runs)?)));
+        let corrected = corrected.and_then(|own| {
+            Some((
+                &own.steps,
+                own.score_runs_known_to_null_model(&self.table.runs)?,
+            ))
+        });
         if let Some((_, summary)) = &corrected {
             put("chakram, corrected", &summary.chakram);
             put("null: rate of these steps", &summary.one_rate);
@@ -212,7 +219,7 @@ impl ScoredRunTable<'_> {
             for value in self.option_values(key) {
                 let one =
                     |run: &MeasuredRun| run.options.get(key).map_or("", String::as_str) == value;
-                if let Some([ours, _]) = self.summarize_runs(one) {
+                if let Some([ours, _]) = self.score_selected_runs_beside_null_model(one) {
                     put(&format!("{key} {value}"), &ours);
                 }
             }
@@ -244,7 +251,11 @@ impl ScoredRunTable<'_> {
             let machine = &self.table.runs[0].machine;
             let constants = fit.constants.iter().map(|&(constant, factor)| {
                 let value = constant.value_in_machine(machine).unwrap_or_default() * factor;
-                let unit = if constant.is_part() { "" } else { " us" };
+                let unit = if constant.is_bandwidth_fraction() {
+                    ""
+                } else {
+                    " us"
+                };
                 format!(
                     "{} {}{unit}",
                     constant.constant_name(),
@@ -283,7 +294,7 @@ impl ScoredRunTable<'_> {
             for (file, lines, why) in group_by_reason(refused) {
                 match lines[..] {
                     [line] => put(&format!("{file}:{line}: {why}")),
-                    _ => put(&format!("{file}, {}: {why}", format_lines(&lines))),
+                    _ => put(&format!("{file}, {}: {why}", format_line_numbers(&lines))),
                 }
             }
         }
@@ -297,7 +308,7 @@ impl ScoredRunTable<'_> {
             }
         }
         for (note, lines) in notes {
-            put(&format!("{note} ({})", format_lines(&lines)));
+            put(&format!("{note} ({})", format_line_numbers(&lines)));
         }
         text
     }
@@ -310,7 +321,7 @@ impl ScoredRunTable<'_> {
         options: Map<String, Value>,
     ) -> VersionedDocument<ScoreDocument<'a>> {
         let both = |wanted: &dyn Fn(&MeasuredRun) -> bool| {
-            let pair = self.summarize_runs(wanted);
+            let pair = self.score_selected_runs_beside_null_model(wanted);
             pair.map(|[chakram, one_rate]| ScoreBesideSingleRateModel { chakram, one_rate })
         };
         let parts = by.into_iter().flat_map(|option| {
@@ -365,7 +376,7 @@ impl ScoredRunTable<'_> {
                 .as_ref()
                 .map(|correction| CorrectionScoresRow {
                     steps: &correction.steps,
-                    scores: correction.summarize_runs(&self.table.runs),
+                    scores: correction.score_runs_known_to_null_model(&self.table.runs),
                 }),
             signs: &self.signs,
             runs: runs.collect(),
@@ -620,7 +631,7 @@ fn group_by_reason(refused: &[RefusedRun]) -> Vec<(&str, Vec<u64>, &str)> {
 }
 
 /// Lists line numbers in text: all of them, or the first eight and the number of further ones.
-fn format_lines(lines: &[u64]) -> String {
+fn format_line_numbers(lines: &[u64]) -> String {
     let shown: Vec<String> = lines.iter().take(8).map(u64::to_string).collect();
     let more = match lines.len() {
         count @ 9.. => format!(" and {} more", format_thousands(count as u64 - 8)),

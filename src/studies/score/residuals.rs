@@ -43,7 +43,8 @@ const ALONE: f64 = 0.03;
 /// Minimum number of groups with different matrix products for choosing a fraction of the correction. With fewer
 /// groups, jobs get the whole correction.
 const LEAST_GROUPS: usize = 3;
-/// First size of [`StepSimilarityProperties`] for a width of 8192, with 12 x 8192^2 multiplications per token and block.
+/// First size of [`StepSimilarityProperties`] for a width of 8192, with 12 x 8192^2 multiplications per token and
+/// block.
 const WIDE: f64 = 28_378.0;
 /// Candidate fractions of the correction, in descending order.
 const PARTS: [f64; 5] = [1.0, 0.75, 0.5, 0.25, 0.0];
@@ -214,12 +215,12 @@ impl MeasuredStepCorrectionModel {
             rates: Vec::new(),
             parts: Vec::new(),
         };
-        known.parts = known.choose_correction_parts(ratios);
+        known.parts = known.choose_correction_fractions_by_npu(ratios);
         known
     }
 
     /// For each NPU class, chooses the fraction of the correction that jobs with unmeasured matrix products get.
-    fn choose_correction_parts(&self, ratios: &[f64]) -> Vec<((String, u64), f64)> {
+    fn choose_correction_fractions_by_npu(&self, ratios: &[f64]) -> Vec<((String, u64), f64)> {
         let inverse = invert_lower_triangular(&self.factor);
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for (i, step) in self.steps.iter().enumerate() {
@@ -263,7 +264,10 @@ impl MeasuredStepCorrectionModel {
     }
 
     /// Returns the mean logarithm of the rates of the steps that `wanted` selects; `None` if there are none.
-    fn mean_rate(&self, wanted: impl Fn(&StepSimilarityProperties) -> bool) -> Option<f64> {
+    fn mean_log_rate_of_steps(
+        &self,
+        wanted: impl Fn(&StepSimilarityProperties) -> bool,
+    ) -> Option<f64> {
         let steps = self.steps.iter().zip(&self.rates);
         let picked = steps.filter(|(step, _)| wanted(step));
         let picked: Vec<f64> = picked.map(|(_, rate)| *rate).collect();
@@ -281,8 +285,8 @@ impl MeasuredStepCorrectionModel {
         let job = StepSimilarityProperties::new(run);
         let is_near =
             |step: &StepSimilarityProperties| step.npu == job.npu && step.format == job.format;
-        let rate = self.mean_rate(is_near);
-        let rate = rate.or_else(|| self.mean_rate(|step| step.npu == job.npu));
+        let rate = self.mean_log_rate_of_steps(is_near);
+        let rate = rate.or_else(|| self.mean_log_rate_of_steps(|step| step.npu == job.npu));
         CorrectedRunPrediction {
             one_rate: rate.map(|rate| model_flops(run) / libm::exp(rate)),
             ..self.correct_predicted_time(&job, seconds, interval)
@@ -415,7 +419,7 @@ pub fn correct_by_steps(
 
 /// Corrects each run's prediction with the runs that have another value of the option `key` (`model`, or an option of
 /// the table).
-pub fn correct_by_other_runs(
+pub fn correct_by_runs_of_other_option_values(
     runs: &[MeasuredRun],
     predicted: &[PredictedStepTimeWithInterval],
     key: &str,
@@ -465,7 +469,11 @@ mod tests {
 
     /// Returns a step whose sizes differ by `sizes` length scales from those of a step with a width of 8192, where the
     /// variable of the width has no effect.
-    fn step_key(npu: &str, format: Dtype, mut sizes: [f64; SIZES]) -> StepSimilarityProperties {
+    fn build_step_properties(
+        npu: &str,
+        format: Dtype,
+        mut sizes: [f64; SIZES],
+    ) -> StepSimilarityProperties {
         sizes[0] += WIDE.ln() / LENGTHS[0];
         StepSimilarityProperties {
             npu: (npu.to_owned(), 0),
@@ -478,11 +486,11 @@ mod tests {
     fn one_step_corrects_by_its_part_of_the_variance() {
         // For two variables with variance v and covariance c, the conditional mean is c / v times the given value. The
         // conditional variance is v - c^2 / v.
-        let step = step_key("a", Dtype::Bf16, [0.0; SIZES]);
+        let step = build_step_properties("a", Dtype::Bf16, [0.0; SIZES]);
         let known = MeasuredStepCorrectionModel::new(vec![step.clone()], &[0.2]);
         let mut sizes = [100.0; SIZES];
         sizes[0] = 0.0;
-        let far = step_key("a", Dtype::Fp8, sizes);
+        let far = build_step_properties("a", Dtype::Fp8, sizes);
         let (common, all) = (NPU * NPU, ALL);
         let (mean, deviation, steps) = known.predict_log_ratio(&far);
         assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");
@@ -500,7 +508,7 @@ mod tests {
         let at = |x: f64| {
             let mut sizes = [0.0; SIZES];
             (sizes[0], sizes[1]) = (-1.0, x);
-            step_key("a", Dtype::Bf16, sizes)
+            build_step_properties("a", Dtype::Bf16, sizes)
         };
         let known = MeasuredStepCorrectionModel::new(vec![at(0.0), at(1.0)], &[0.1, -0.05]);
         // All three models are narrower than 8192 by one length scale, a factor of e^0.7.
@@ -525,7 +533,7 @@ mod tests {
         let at = |narrower: f64, other: f64| {
             let mut sizes = [other; SIZES];
             sizes[0] = -narrower / LENGTHS[0];
-            step_key(
+            build_step_properties(
                 "a",
                 if other == 0.0 {
                     Dtype::Bf16
@@ -545,10 +553,10 @@ mod tests {
     #[test]
     fn steps_on_other_npus_correct_nothing() {
         let known = MeasuredStepCorrectionModel::new(
-            vec![step_key("a", Dtype::Bf16, [0.0; SIZES])],
+            vec![build_step_properties("a", Dtype::Bf16, [0.0; SIZES])],
             &[0.3],
         );
-        let other = step_key("b", Dtype::Bf16, [0.0; SIZES]);
+        let other = build_step_properties("b", Dtype::Bf16, [0.0; SIZES]);
         let corrected = known.correct_predicted_time(&other, 2.0, Some([1.0, 3.0]));
         let same = CorrectedRunPrediction {
             seconds: 2.0,
@@ -564,7 +572,7 @@ mod tests {
         let at = |x: f64| {
             let mut sizes = [0.0; SIZES];
             (sizes[0], sizes[3]) = (x.floor(), x);
-            step_key("a", Dtype::Bf16, sizes)
+            build_step_properties("a", Dtype::Bf16, sizes)
         };
         let steps = [0.0, 0.5, 1.0, 1.25, 2.0].map(at);
         let ratios = [0.1, 0.12, -0.03, 0.0, 0.2];

@@ -5,9 +5,11 @@ use super::columns::{
     plan_option,
 };
 use super::{RunColumnRules, ScoreError};
-use chakram_base::config::{ConfigLiteral, quote_for_message, require_distinct_headings};
+use chakram_base::config::{
+    ConfigLiteral, quote_and_truncate_for_message, require_distinct_headings,
+};
 use chakram_hardware::machine::{self, Machine};
-use chakram_jobs::{FrameworkDurationsAndPlanOptions, machine_facts};
+use chakram_jobs::{FrameworkDurationsAndPlanOptions, machine_properties_for_plans};
 use chakram_report::stack::KernelOrPlanDecision;
 use chakram_workloads::generate::ModelAndParallelismPlan;
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft, SplitUnit};
@@ -74,7 +76,7 @@ impl std::fmt::Display for RefusedRun {
 struct DistinctStringNumbering(BTreeMap<String, usize>);
 
 impl DistinctStringNumbering {
-    fn intern_option_values(
+    fn intern_joined_option_values(
         &mut self,
         keys: &[String],
         options: &BTreeMap<String, String>,
@@ -113,10 +115,10 @@ impl RunTable {
         require_distinct_headings(heads.iter()).map_err(table)?;
         let find = |head: &str| {
             heads.iter().position(|h| h == head).ok_or_else(|| {
-                let found: Vec<_> = heads.iter().map(quote_for_message).collect();
+                let found: Vec<_> = heads.iter().map(quote_and_truncate_for_message).collect();
                 table(format!(
                     "there is no column {}, only {}",
-                    quote_for_message(head),
+                    quote_and_truncate_for_message(head),
                     found.join(", ")
                 ))
             })
@@ -188,8 +190,8 @@ impl RunTable {
                 Ok(made) => runs.push(MeasuredRun {
                     file: file.to_owned(),
                     line,
-                    group: groups.intern_option_values(&columns.groups, &made.options),
-                    fold: folds.intern_option_values(&columns.folds, &made.options),
+                    group: groups.intern_joined_option_values(&columns.groups, &made.options),
+                    fold: folds.intern_joined_option_values(&columns.folds, &made.options),
                     ..made
                 }),
                 Err(why) => refused.push(RefusedRun {
@@ -293,13 +295,13 @@ fn create_run(
         .ok_or_else(|| {
             format!(
                 "{} is {}, expected a number of more than zero",
-                quote_for_message(&columns.measured),
-                quote_for_message(measured)
+                quote_and_truncate_for_message(&columns.measured),
+                quote_and_truncate_for_message(measured)
             )
         })?;
     let mut notes = Vec::new();
-    let (training, machine) = resolve_run(&options, columns, &mut notes)?;
-    let measured = step_seconds(number, columns.unit, &training, &options)?;
+    let (training, machine) = resolve_run_to_plan_and_machine(&options, columns, &mut notes)?;
+    let measured = convert_measurement_to_step_seconds(number, columns.unit, &training, &options)?;
     options.insert(NPUS.to_owned(), training.plan.rank_count().to_string());
     Ok(MeasuredRun {
         file: String::new(),
@@ -327,7 +329,7 @@ fn derive_missing_options(options: &mut BTreeMap<String, String>) -> Result<(), 
         let wrong = || {
             format!(
                 "`{key}` is {}, expected a whole number",
-                quote_for_message(text)
+                quote_and_truncate_for_message(text)
             )
         };
         text.parse::<u64>().map_err(|_| wrong())
@@ -357,7 +359,7 @@ fn derive_missing_options(options: &mut BTreeMap<String, String>) -> Result<(), 
 }
 
 /// Converts the measured `number` from its unit to the duration of a step in seconds.
-fn step_seconds(
+fn convert_measurement_to_step_seconds(
     number: f64,
     unit: TimeOrThroughputUnit,
     training: &ModelAndParallelismPlan,
@@ -431,7 +433,7 @@ fn derive_uneven_split(
 
 /// Returns the model and plan that `options` describe, and the machine scaled to the plan's number
 /// of ranks.
-fn resolve_run(
+fn resolve_run_to_plan_and_machine(
     options: &BTreeMap<String, String>,
     columns: &RunColumnRules,
     notes: &mut Vec<String>,
@@ -446,7 +448,7 @@ fn resolve_run(
             if value != "false" && value != "0" {
                 notes.push(format!(
                     "`{key}` is {}, which has {why}",
-                    quote_for_message(value)
+                    quote_and_truncate_for_message(value)
                 ));
             }
             continue;
@@ -457,7 +459,12 @@ fn resolve_run(
             vec![value.clone()]
         };
         let set = (option.set)(&mut draft, &words);
-        set.map_err(|why| format!("`{key}` is {}: {why}", quote_for_message(value)))?;
+        set.map_err(|why| {
+            format!(
+                "`{key}` is {}: {why}",
+                quote_and_truncate_for_message(value)
+            )
+        })?;
     }
     let mut plan = draft.finish_plan().map_err(|error| error.to_string())?;
     let stack = options
@@ -466,17 +473,17 @@ fn resolve_run(
     let stack = stack.transpose().map_err(|error| error.to_string())?;
     let machine = options.get(MACHINE).unwrap_or(&columns.machine);
     if let Some(stack) = &stack {
-        let mut report = stack.start_stack_report();
+        let mut report = stack.empty_stack_report();
         stack.set_plan_options(&mut plan, |key| options.contains_key(key), &mut report);
         let misfits = (report.left.iter()).filter(|left| !options.contains_key(&left.part));
-        notes.extend(misfits.map(|left| left_out_error(stack, left)));
+        notes.extend(misfits.map(|left| inapplicable_stack_option_note(stack, left)));
     }
     derive_uneven_split(&model, &mut plan, options, notes);
     let ranks = u32::try_from(plan.rank_count()).map_err(|_| "too many ranks".to_owned())?;
     if let Some(npus) = options.get(NPUS).filter(|npus| **npus != ranks.to_string()) {
         return Err(format!(
             "the plan has {ranks} ranks (tensor x context x data x pipeline), but `{NPUS}` is {}",
-            quote_for_message(npus)
+            quote_and_truncate_for_message(npus)
         ));
     }
     let values = options.iter().filter_map(|(key, value)| {
@@ -485,22 +492,30 @@ fn resolve_run(
     });
     let values: Vec<_> = values.collect();
     let values: Vec<_> = values.iter().map(|(path, value)| (*path, value)).collect();
-    let machine = machine::load_for_ranks_with(machine, ranks, &values);
+    let machine = machine::load_for_ranks_replacing_values(machine, ranks, &values);
     let mut machine = machine.map_err(|error| error.to_string())?;
     if let Some(stack) = &stack {
         let (priced, report) = stack
-            .apply_stack_durations(&machine)
+            .apply_durations_to_machine(&machine)
             .map_err(|error| error.to_string())?;
-        notes.extend(report.left.iter().map(|left| left_out_error(stack, left)));
+        notes.extend(
+            report
+                .left
+                .iter()
+                .map(|left| inapplicable_stack_option_note(stack, left)),
+        );
         machine = priced;
     }
-    plan.bind_machine(&machine_facts(&machine))
+    plan.bind_machine(&machine_properties_for_plans(&machine))
         .map_err(|error| error.to_string())?;
     Ok((ModelAndParallelismPlan { model, plan }, machine))
 }
 
 /// Returns the note about an option of `stack` that does not apply to the run.
-fn left_out_error(stack: &FrameworkDurationsAndPlanOptions, left: &KernelOrPlanDecision) -> String {
+fn inapplicable_stack_option_note(
+    stack: &FrameworkDurationsAndPlanOptions,
+    left: &KernelOrPlanDecision,
+) -> String {
     format!(
         "stack {}: no {} {}",
         stack.stack_name(),
@@ -522,7 +537,7 @@ fn resolve_model(
             let wrong = || {
                 format!(
                     "`{key}` is {}, expected a whole number",
-                    quote_for_message(text)
+                    quote_and_truncate_for_message(text)
                 )
             };
             text.parse::<u64>().map_err(|_| wrong())
@@ -543,7 +558,7 @@ fn resolve_model(
                 let own = own.map_or("none".to_owned(), |own| own.to_string());
                 return Err(format!(
                     "`{key}` is {asked}, but model {} has {own}; expected the model's size, or no `{MODEL}`",
-                    quote_for_message(name)
+                    quote_and_truncate_for_message(name)
                 ));
             }
         }

@@ -8,7 +8,11 @@ use std::collections::BTreeMap;
 /// empty.
 pub(super) fn summarize_errors(runs: &[&MeasuredRun], predicted: &[f64]) -> PredictionErrorSummary {
     let measured: Vec<f64> = runs.iter().map(|run| run.measured).collect();
-    PredictionErrorSummary::of_groups(&measured, predicted, &plan_times_by_group(runs, predicted))
+    PredictionErrorSummary::of_groups(
+        &measured,
+        predicted,
+        &mean_plan_times_by_group(runs, predicted),
+    )
 }
 
 /// Compares `predicted` seconds and `intervals` with the measured times of `runs`. All lists are equally long, and not
@@ -24,7 +28,7 @@ pub(super) fn summarize_intervals(
 
 /// Returns, for each group with several plans, each plan's mean measured and mean predicted time. Runs with equal
 /// options are repeated measurements of one plan, so ranking them is meaningless.
-fn plan_times_by_group(runs: &[&MeasuredRun], predicted: &[f64]) -> Vec<Vec<(f64, f64)>> {
+fn mean_plan_times_by_group(runs: &[&MeasuredRun], predicted: &[f64]) -> Vec<Vec<(f64, f64)>> {
     let mut groups: BTreeMap<usize, BTreeMap<_, Vec<(f64, f64)>>> = BTreeMap::new();
     for (run, &predicted) in runs.iter().zip(predicted) {
         let plans = groups.entry(run.group).or_default();

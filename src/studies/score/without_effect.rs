@@ -2,7 +2,7 @@
 
 use super::{
     MeasuredRun, PredictedStepTimeWithInterval, RunTable, ScoreError, map_runs_in_table_order,
-    predict_run, replay_run,
+    predict_run, replay_run_and_compute_answer,
 };
 use chakram_base::setting::SettingKey;
 use chakram_engine::ReplayOptions;
@@ -93,7 +93,7 @@ fn no_effect_reason_on_first_run(
     options: &ReplayOptions,
 ) -> String {
     let reason = table.runs.iter().find_map(|run| {
-        let reason = replay_run(run, options, |compiled| {
+        let reason = replay_run_and_compute_answer(run, options, |compiled| {
             let (report, ()) = chakram_report::replay_to_report(compiled, ())?;
             let facts = CompiledReplayWithReport {
                 prepared: compiled,

@@ -3,7 +3,7 @@
 use super::MOST_POINTS;
 use super::setting::reject_unknown_key;
 use chakram_base::config::{
-    ConfigError, ConfigField, ConfigLiteral, ConfigTable, quote_for_message,
+    ConfigError, ConfigField, ConfigLiteral, ConfigTable, quote_and_truncate_for_message,
 };
 use chakram_base::ids::MAX_NPUS;
 
@@ -55,7 +55,10 @@ pub(super) fn parse_axes(field: &ConfigField<'_>) -> Result<Vec<JointSettingsAxi
     for table in &tables {
         let axis = parse_axis(table)?;
         if axes.iter().any(|other| other.name == axis.name) {
-            let found = format!("the axis {} twice", quote_for_message(&axis.name));
+            let found = format!(
+                "the axis {} twice",
+                quote_and_truncate_for_message(&axis.name)
+            );
             return Err(table.invalid_table_error(found, "a different name for each axis"));
         }
         let mut keys = axes.iter().flat_map(|other| &other.keys);
@@ -114,13 +117,13 @@ fn parse_axis(table: &ConfigTable<'_>) -> Result<JointSettingsAxis, ConfigError>
         let expected = "a list of values, `from` and `to`, `divisors`, or `plans`";
         let items = table
             .require_field("values", expected)?
-            .read_items(expected)?;
+            .read_array_items(expected)?;
         let value = |item: &ConfigField<'_>| {
             match (keys.len(), item.read_literal()?) {
             (1, ConfigLiteral::Text(text)) => match range_ends(&text) {
                 None => Ok(vec![ConfigLiteral::Text(text)]),
                 Some((from, to)) => Err(item.invalid_value_error(
-                    format_args!("the text {}", quote_for_message(&text)),
+                    format_args!("the text {}", quote_and_truncate_for_message(&text)),
                     format_args!(
                         "`from = {from}` and `to = {to}` in place of `values`, with `step` or `factor`"
                     ),
@@ -185,7 +188,7 @@ fn parse_keys(table: &ConfigTable<'_>) -> Result<Vec<String>, ConfigError> {
     match (table.get("key"), table.get("keys")) {
         (Some(key), None) => Ok(vec![normal(&key)?]),
         (None, Some(keys)) => {
-            let items = keys.read_items("a list of keys")?;
+            let items = keys.read_array_items("a list of keys")?;
             let all: Vec<String> = items.iter().map(normal).collect::<Result<_, _>>()?;
             let twice = (1..).zip(&all).any(|(i, key)| all[i..].contains(key));
             if all.is_empty() || twice {
@@ -236,7 +239,7 @@ fn split_unit(field: &ConfigField<'_>) -> Result<(f64, String), ConfigError> {
     match number.replace('_', "").parse::<f64>() {
         Ok(number) if number.is_finite() => Ok((number, unit.trim().to_owned())),
         _ => Err(field.invalid_value_error(
-            quote_for_message(&text),
+            quote_and_truncate_for_message(&text),
             "a number, or one with a unit such as \"100 GB/s\"",
         )),
     }
@@ -248,10 +251,10 @@ fn parse_range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigErro
     let to = table.require_field("to", "the last value")?;
     let (last, other) = split_unit(&to)?;
     if unit != other {
-        let found = format!("the unit {}", quote_for_message(&other));
+        let found = format!("the unit {}", quote_and_truncate_for_message(&other));
         return Err(to.invalid_value_error(
             found,
-            format_args!("{}, as `from` has", quote_for_message(&unit)),
+            format_args!("{}, as `from` has", quote_and_truncate_for_message(&unit)),
         ));
     }
     if last < first {
@@ -265,8 +268,8 @@ fn parse_range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigErro
             let (by, step_unit) = split_unit(&step)?;
             if step_unit != unit {
                 return Err(step.invalid_value_error(
-                    quote_for_message(&step_unit),
-                    format_args!("the unit {}", quote_for_message(&unit)),
+                    quote_and_truncate_for_message(&step_unit),
+                    format_args!("the unit {}", quote_and_truncate_for_message(&unit)),
                 ));
             }
             (by, step, false)

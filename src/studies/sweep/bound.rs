@@ -99,7 +99,7 @@ fn fits_memory(
     memory.can_fit_peaks(
         (0..)
             .zip(stages)
-            .map(|(i, stage)| (stage.peak, plan.ranks_of(i))),
+            .map(|(i, stage)| (stage.peak, plan.rank_count_of_stage(i))),
     )
 }
 
@@ -111,7 +111,7 @@ pub fn bound_step_quickly(
     let plan = &pattern.plan;
     let per_micro_batch = plan.micro_batch.saturating_mul(plan.data.into()).max(1);
     let all = plan.batch / per_micro_batch;
-    let Some((unit, least)) = plan.schedule.repeat_period(plan.pipeline) else {
+    let Some((unit, least)) = plan.schedule.repeat_period_and_minimum(plan.pipeline) else {
         return bound_whole_step(point, pattern);
     };
     let unit = u64::from(unit);
@@ -295,7 +295,7 @@ impl PointNodeDurationCache<'_> {
                     );
                     match price {
                         KernelDurationWithBasis::Curve { span, .. } => {
-                            corrected_lower_bound(&self.point.machine, span.0)
+                            apply_smallest_correction(&self.point.machine, span.0)
                         }
                         other => other.duration().0,
                     }
@@ -332,7 +332,7 @@ fn least_collective_time(
     comm_size: u64,
     members: &[Npu],
 ) -> u64 {
-    let wire = message_lower_bound(point, kind, comm_size, members);
+    let wire = collective_receive_time_bound(point, kind, comm_size, members);
     let (machine, options) = (&point.machine, &point.options);
     let by_curves = options.compute.prefers_curves() && machine.has_curves();
     let buffer = kind.buffer_bytes(comm_size, members.len() as u32);
@@ -349,13 +349,13 @@ fn least_collective_time(
     let span =
         measured.or_else(|| find_fastest_time_protocol(machine.collective_protocols(), of, lie));
     span.map_or(wire, |span| {
-        wire.min(corrected_lower_bound(machine, span.0))
+        wire.min(apply_smallest_correction(machine, span.0))
     })
 }
 
 /// Applies the machine's smallest correction to a kernel time from the curves. The workload decides which correction
 /// applies, so the smallest one yields a lower bound.
-fn corrected_lower_bound(machine: &Machine, ps: u64) -> u64 {
+fn apply_smallest_correction(machine: &Machine, ps: u64) -> u64 {
     let factors = machine.corrections().iter().map(|one| one.factor);
     let least = factors.fold(1.0, f64::min);
     if least < 1.0 {
@@ -368,7 +368,7 @@ fn corrected_lower_bound(machine: &Machine, ps: u64) -> u64 {
 
 /// Returns a lower bound on the time of a collective that consists of messages: the bytes that a member must receive,
 /// divided by the rate of the member's ports.
-fn message_lower_bound(
+fn collective_receive_time_bound(
     point: &ResolvedPoint,
     kind: CollectiveKind,
     comm_size: u64,
@@ -440,7 +440,7 @@ fn simulate_relaxed_stages(
     let groups = job.declared_groups();
     let mut placed = pattern.plan.clone();
     if !placed.place.is_empty() {
-        placed.ranks = placed.ranks_by_position()?;
+        placed.ranks = placed.ranks_by_order_position()?;
     }
     let placement = AllRankCoordinatesAndGroups::new(&placed);
     let ranks: Vec<u32> = (0..pattern.plan.pipeline)
@@ -476,11 +476,11 @@ fn simulate_relaxed_stages(
         walked.map_err(|e| PointRefusal::new("size", e))?;
         nodes.push(sink);
     }
-    Ok(longest_paths(point, &ranks, &nodes))
+    Ok(simulate_ranks_to_path_times(point, &ranks, &nodes))
 }
 
 /// Simulates all ranks at once: each advances until it needs a message that has not been sent yet.
-fn longest_paths(
+fn simulate_ranks_to_path_times(
     point: &ResolvedPoint,
     ranks: &[u32],
     nodes: &[RankNodeRecorder<'_>],

@@ -1,4 +1,5 @@
-//! Loads studies. [`load_study`] parses a study, and checks and hashes it together with the files that it names.
+//! Loads studies. [`load_study_with_hash`] parses a study, and checks and hashes it together with the files that it
+//! names.
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;
@@ -46,7 +47,7 @@ pub enum StudyError {
 /// # Errors
 ///
 /// Fails if the study cannot be read, or has an unknown key or value.
-pub fn load_study(path: &Path) -> Result<(Study, String), StudyError> {
+pub fn load_study_with_hash(path: &Path) -> Result<(Study, String), StudyError> {
     let text = config::read_input(path).map_err(|source| StudyError::Read {
         path: path.to_owned(),
         source,
@@ -57,10 +58,12 @@ pub fn load_study(path: &Path) -> Result<(Study, String), StudyError> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(env!("CARGO_PKG_VERSION").as_bytes());
     hasher.update(text.as_bytes());
-    for (key, value) in iter_all_values(&study) {
+    for (key, value) in iter_all_keys_and_values(&study) {
         let name = value.to_string();
         let text = match key {
-            "machine" | "recorded_on" => machine::find_source(&name).ok().map(|source| source.text),
+            "machine" | "recorded_on" => machine::find_machine_text(&name)
+                .ok()
+                .map(|source| source.text),
             "stack" if name.contains('/') || name.ends_with(".toml") => {
                 config::read_input(&name).ok().map(Into::into)
             }
@@ -94,7 +97,7 @@ pub fn load_study(path: &Path) -> Result<(Study, String), StudyError> {
 }
 
 /// Returns every key that the base settings or an axis set, with each of its values.
-fn iter_all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)> {
+fn iter_all_keys_and_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)> {
     let base = study.base.iter().map(|(key, value)| (key.as_str(), value));
     let axes = study.axes.iter().flat_map(|axis| {
         let values = axis.values.iter();
@@ -131,7 +134,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
         value: value.to_string(),
         why,
     };
-    for (key, value) in iter_all_values(study) {
+    for (key, value) in iter_all_keys_and_values(study) {
         if let Ok(SettingKind::Plan(option)) = kind_of_setting(key) {
             let mut draft = chakram_workloads::generate::plan::PlanDraft::new(
                 chakram_workloads::generate::ParallelismPlan::new(),

@@ -9,7 +9,7 @@ use chakram_base::config::ConfigLiteral;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_engine::{
-    CompiledReplay, CopyRepresentsJobChecker, ReplayError, replay_representatives,
+    CompiledReplay, CopyRepresentsJobChecker, ReplayError, replay_one_copy_or_all_ranks,
 };
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{Job, MAX_REPEATED_NODES};
@@ -74,7 +74,7 @@ impl<'s> PointEvaluator<'s> {
             ["trace", "model", "plan", "stack", "tokens"]
                 .iter()
                 .any(|start| key.starts_with(start))
-                || setting::is_of_traces(key)
+                || setting::changes_how_traces_are_read(key)
         };
         let of_work: Settings = (point.iter())
             .filter(|(key, _)| of_work(key))
@@ -92,12 +92,16 @@ impl<'s> PointEvaluator<'s> {
             WorkSource::Traces(..) => None,
         };
         if let Some(npus) = npus {
-            self.check_npus(npus, &settings)?;
+            self.check_npu_and_cost_limits(npus, &settings)?;
         }
         Ok(resolved)
     }
 
-    fn check_npus(&self, npus: u128, settings: &Settings) -> Result<(), PointRefusal> {
+    fn check_npu_and_cost_limits(
+        &self,
+        npus: u128,
+        settings: &Settings,
+    ) -> Result<(), PointRefusal> {
         let limits = &self.study.limits;
         if let Some(most) = limits.npus.filter(|most| npus > u128::from(*most)) {
             let detail = format!("{npus} NPUs, and limits.npus is {most}");
@@ -189,7 +193,7 @@ impl<'s> PointEvaluator<'s> {
 
     /// Replays a point, and returns its measures. `is_bounded` is true if the memory was already
     /// checked together with the point's full bound.
-    pub fn answer_point(&self, point: &Settings, is_bounded: bool) -> PointRefusalOrMeasures {
+    pub fn answer_by_replay(&self, point: &Settings, is_bounded: bool) -> PointRefusalOrMeasures {
         self.replay_point(point, is_bounded).map_or_else(
             PointRefusalOrMeasures::from,
             PointRefusalOrMeasures::Replayed,
@@ -213,7 +217,7 @@ impl<'s> PointEvaluator<'s> {
         let workload = work.workload();
         // Only the traces state the number of ranks, so it can be checked only now.
         if matches!(resolved.work, WorkSource::Traces(..)) {
-            self.check_npus(
+            self.check_npu_and_cost_limits(
                 workload.rank_count().into(),
                 &self.study.merge_with_base_settings(point),
             )?;
@@ -223,9 +227,9 @@ impl<'s> PointEvaluator<'s> {
         let copies = if options.aggregate {
             &[]
         } else {
-            work.rank_copies()
+            work.ranks_of_each_copy()
         };
-        let found = replay_representatives(workload, machine, options, copies, |workload| {
+        let found = replay_one_copy_or_all_ranks(workload, machine, options, copies, |workload| {
             replay_measured(workload, &resolved)
         })?;
         self.check_memory(&resolved, (found.peak.unwrap_or(0), found.fits), "")?;
@@ -316,7 +320,8 @@ impl<'s> PointEvaluator<'s> {
         let settings = self.study.merge_with_base_settings(point);
         let number = |key: &str| settings.get(key).and_then(ConfigLiteral::as_number);
         let price = number(PRICE).or(resolved.machine.price_per_npu_hour());
-        report.state_cost(price, number("total_tokens").map(|tokens| tokens as u64));
+        report
+            .add_replay_and_token_costs(price, number("total_tokens").map(|tokens| tokens as u64));
         Ok(report)
     }
 }
@@ -348,8 +353,8 @@ fn replay_measured(
     let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options);
     let compiled = compiled.map_err(|refusal| refused(refusal.into()))?;
     compiled
-        .check_most_kernels_timed()
-        .and_then(|()| compiled.check_aggregation())
+        .check_most_kernels_have_durations()
+        .and_then(|()| compiled.check_requested_tile_groups_form())
         .map_err(|refusal| refused(refusal.into()))?;
     let observers = (
         CopyRepresentsJobChecker::new(&compiled),
@@ -385,13 +390,13 @@ fn replay_measured(
         ]
         .map(part),
         kernel_energy: (basis.mapped > 0).then(|| basis.mapped_energy / count as f64),
-        unmapped_ps: (part(NpuTimeCategory::Compute) as f64 * basis.share_without_loop_nest())
-            as u64,
+        unmapped_ps: (part(NpuTimeCategory::Compute) as f64
+            * basis.kernel_time_share_without_loop_nest()) as u64,
         peak: rows.iter().map(|row| row.peak.0).max(),
         fits: rows.iter().all(|row| row.fits == Some(true)),
         busy: tiles
             .summarize_tile_use(&compiled)
-            .map(|tiles| tiles.mean_busy()),
+            .map(|tiles| tiles.mean_link_and_port_busy_times()),
     };
     Ok((measured, check.represents_all()))
 }
@@ -408,7 +413,7 @@ enum GeneratedOrCapturedWork {
 
 impl GeneratedOrCapturedWork {
     /// Returns the ranks of each copy, if the job consists of several equal copies.
-    fn rank_copies(&self) -> &[Vec<u32>] {
+    fn ranks_of_each_copy(&self) -> &[Vec<u32>] {
         match self {
             Self::Generated(_, copies) => copies,
             Self::Captured(_) => &[],
@@ -456,7 +461,7 @@ fn build_work(work: &WorkSource) -> Result<GeneratedOrCapturedWork, PointRefusal
     match work {
         WorkSource::Plan(pattern) => {
             let job = CheckedWorkloadPattern::new(WorkloadPattern::Training(pattern.clone()))?;
-            job.check_memory()
+            job.check_workload_fits_memory()
                 .map_err(|e| PointRefusal::new("size", e))?;
             let workload = job
                 .build_workload()

@@ -2,16 +2,20 @@
 
 use super::objective::PARTS;
 use super::setting::Settings;
-use super::table::{SweepTable, measures_of};
+use super::table::{SweepTable, measures_of_replayed_row};
 use chakram_base::units::Span;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyleWidthAndDetail;
 
 /// Compares row number `index` with its neighbours, and formats the result as text for users. The text lists neighbours
 /// by how far they are from the row in the first objective, nearest first.
-pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyleWidthAndDetail) -> String {
+pub fn compare_row_with_neighbours(
+    sweep: &SweepTable<'_>,
+    index: usize,
+    style: TextStyleWidthAndDetail,
+) -> String {
     let row = &sweep.rows[index];
-    let Some(own) = measures_of(row) else {
+    let Some(own) = measures_of_replayed_row(row) else {
         return String::new();
     };
     let objective = sweep.study.objectives[0];
@@ -20,7 +24,7 @@ pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyleWidthAn
     let mut beside: Vec<(f64, usize, String)> = Vec::new();
     for (i, other) in sweep.rows.iter().enumerate() {
         let Some((axis, measures)) =
-            differing_axis(sweep, &row.point, &other.point).zip(measures_of(other))
+            differing_axis(sweep, &row.point, &other.point).zip(measures_of_replayed_row(other))
         else {
             continue;
         };
@@ -49,12 +53,12 @@ pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyleWidthAn
         left_aligned_column("  most of it", 30),
     ];
     let table = TextTable::new(columns);
-    let mut text = table.render_headings(style);
+    let mut text = table.render_empty_line_and_headings(style);
     if beside.is_empty() {
         text += "  no replayed row differs along only one axis\n";
     }
     for (_, other, change) in beside.iter().take(20) {
-        let Some(measures) = measures_of(&sweep.rows[*other]) else {
+        let Some(measures) = measures_of_replayed_row(&sweep.rows[*other]) else {
             continue;
         };
         let settings = sweep

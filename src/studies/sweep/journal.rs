@@ -132,7 +132,7 @@ impl SweepJournal {
             path: path.clone(),
             source,
         };
-        let (entries, whole) = match parse_journal(&path, study) {
+        let (entries, whole) = match read_journal_entries_and_length(&path, study) {
             Err(JournalError::Missing(_)) => {
                 return Ok((Self::create_in(folder, study)?, Vec::new()));
             }
@@ -158,7 +158,8 @@ impl SweepJournal {
         folder: &Path,
         study: &str,
     ) -> Result<Vec<JournaledBoundOrAnswer>, JournalError> {
-        parse_journal(&Self::journal_path(folder), study).map(|(entries, _)| entries)
+        read_journal_entries_and_length(&Self::journal_path(folder), study)
+            .map(|(entries, _)| entries)
     }
 
     /// Appends an entry with a single write.
@@ -179,7 +180,7 @@ impl SweepJournal {
 }
 
 /// Parses a journal. Returns its entries, and how many bytes all complete lines take.
-fn parse_journal(
+fn read_journal_entries_and_length(
     path: &Path,
     study: &str,
 ) -> Result<(Vec<JournaledBoundOrAnswer>, u64), JournalError> {

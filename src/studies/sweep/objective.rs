@@ -142,7 +142,7 @@ impl SweepObjective {
 
     /// Returns true if a lower bound on the time also bounds this objective. The objective's bound is an upper one if
     /// larger values are better.
-    pub fn is_bounded(self) -> bool {
+    pub fn is_bounded_by_time(self) -> bool {
         matches!(
             self,
             Self::Time

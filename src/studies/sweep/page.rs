@@ -3,7 +3,7 @@
 
 use super::objective::SweepObjective;
 use super::setting;
-use super::table::{SweepTable, list_best_so_far, measures_of};
+use super::table::{SweepTable, list_best_values_so_far, measures_of_replayed_row};
 use chakram_base::config::ConfigLiteral;
 use chakram_base::units::format_thousands;
 use chakram_report::draw::lines::{self, StepChartLine};
@@ -31,7 +31,7 @@ pub fn render_sweep_page(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> Stri
         escape_html(&study.name),
         escape_html(&sweep.describe_counts())
     );
-    let notes = sweep.describe_notes();
+    let notes = sweep.describe_keys_without_effect();
     if !notes.is_empty() {
         let notes: String = (notes.iter())
             .map(|note| format!("<li>{}</li>", escape_html(note)))
@@ -39,8 +39,8 @@ pub fn render_sweep_page(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> Stri
         body += &format!("<ul class=\"warnings\">{notes}</ul>");
     }
     if !ranked.is_empty() {
-        let bests = sweep.best_rows();
-        body += &render_tiles(sweep, &bests);
+        let bests = sweep.best_row_by_each_objective();
+        body += &render_best_row_tiles(sweep, &bests);
         body += &render_section(
             "Points",
             "points",
@@ -64,7 +64,7 @@ pub fn render_sweep_page(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> Stri
 
 fn row_title(sweep: &SweepTable<'_>, index: usize, command: &dyn Fn(usize) -> String) -> String {
     let row = &sweep.rows[index];
-    let values = sweep.values_of_row(index).unwrap_or_default();
+    let values = sweep.all_objective_values_of_row(index).unwrap_or_default();
     let values: Vec<_> = (sweep.study.objectives.iter().zip(values))
         .map(|(objective, value)| {
             format!(
@@ -105,14 +105,16 @@ fn charted_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
 }
 
 /// Renders, for each objective, the best row and its interval, which is compared with other rows.
-fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
+fn render_best_row_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
     let tile = |(objective, row): &(SweepObjective, usize)| {
         let place = sweep
             .study
             .objectives
             .iter()
             .position(|one| one == objective);
-        let value = place.and_then(|i| Some(objective.format_value(sweep.values_of_row(*row)?[i])));
+        let value = place.and_then(|i| {
+            Some(objective.format_value(sweep.all_objective_values_of_row(*row)?[i]))
+        });
         let interval = match &*sweep.interval_text(*row, *objective) {
             "" => String::new(),
             ends => format!("<small>90 %: {}</small>", escape_html(ends)),
@@ -135,7 +137,7 @@ fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> St
         ))
     });
     let tiles = tiles + &stated.collect::<String>();
-    let lead = sweep.describe_lead(first, best);
+    let lead = sweep.describe_rows_within_interval_of_best(first, best);
     let lead = lead.map_or(String::new(), |lead| {
         format!("<p class=\"sub\">{}.</p>", escape_html(&lead))
     });
@@ -193,7 +195,7 @@ fn render_objective_charts(
 
 fn value_of(sweep: &SweepTable<'_>, row: usize, objective: SweepObjective) -> Option<f64> {
     let settings = sweep.study.merge_with_base_settings(&sweep.rows[row].point);
-    objective.value_of_point(measures_of(&sweep.rows[row])?, &settings)
+    objective.value_of_point(measures_of_replayed_row(&sweep.rows[row])?, &settings)
 }
 
 /// A chart of the first objective against another quantity.
@@ -359,7 +361,7 @@ fn render_parallel_coordinates(
     for (i, objective) in study.objectives.iter().enumerate() {
         let all: Vec<f64> = chosen
             .iter()
-            .filter_map(|row| Some(sweep.values_of_row(*row)?[i]))
+            .filter_map(|row| Some(sweep.all_objective_values_of_row(*row)?[i]))
             .collect();
         let (least, most) = all
             .iter()
@@ -466,7 +468,7 @@ fn shorten_key(key: &str) -> &str {
 /// Renders a chart of the best value so far by the first objective, in the order of rows.
 fn render_best_so_far(sweep: &SweepTable<'_>) -> String {
     let objective = sweep.study.objectives[0];
-    let curve = list_best_so_far(sweep, objective, 0);
+    let curve = list_best_values_so_far(sweep, objective, 0);
     let most = curve
         .iter()
         .fold(0.0_f64, |most, (_, value)| most.max(*value));
@@ -530,7 +532,9 @@ fn render_rows(
                 "{}{marks}",
                 escape_html(&format!("row {}: {point}", row.number))
             )];
-            let values = sweep.values_of_row(*index).unwrap_or_default();
+            let values = sweep
+                .all_objective_values_of_row(*index)
+                .unwrap_or_default();
             cells.extend(
                 sweep
                     .study
@@ -541,7 +545,7 @@ fn render_rows(
             );
             cells.push(escape_html(&sweep.interval_text(*index, first)));
             cells.push(
-                measures_of(row)
+                measures_of_replayed_row(row)
                     .map(|m| escape_html(&m.describe_largest_part()))
                     .unwrap_or_default(),
             );

@@ -10,7 +10,7 @@ use chakram_hardware::compute::{KernelDurationSource, set_accelerator_value};
 use chakram_hardware::machine::{self, Machine};
 use chakram_jobs::{
     FrameworkDurationsAndPlanOptions, JobLoadOptions, ReplaySettings, ReplaySettingsError,
-    least_npu_memory, machine_facts,
+    least_npu_memory, machine_properties_for_plans,
 };
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
 use chakram_workloads::generate::{ModelAndParallelismPlan, PatternOptionError};
@@ -63,12 +63,18 @@ impl From<ReplaySettingsError> for PointRefusal {
             | ReplaySettingsError::OwnRates(_) => Self {
                 is_option: true,
                 ..Self::new(
-                    error.rejected_key().display_key().to_string(),
+                    error
+                        .key_of_rejected_option()
+                        .display_key_in_files()
+                        .to_string(),
                     format!("{error:#}"),
                 )
             },
             _ => Self::new(
-                error.rejected_key().display_key().to_string(),
+                error
+                    .key_of_rejected_option()
+                    .display_key_in_files()
+                    .to_string(),
                 format!("{error:#}"),
             ),
         }
@@ -81,7 +87,7 @@ impl From<UnusableOptionReason> for PointRefusal {
             is_option: true,
             // Study files name options by their keys.
             ..Self::new(
-                refusal.rejected_key().display_key().to_string(),
+                refusal.rejected_key().display_key_in_files().to_string(),
                 format!("{refusal:#}"),
             )
         }
@@ -118,14 +124,14 @@ impl ResolvedPoint {
         let (machine, work, work_key) = match text("trace") {
             Some(path) => {
                 let machine = parts.machine_of(settings, &replay, 0)?;
-                let loading = replay.job_options(machine.max_ranks());
+                let loading = replay.job_load_options(machine.max_ranks());
                 let key = format!("{path} as {loading:?}");
                 let work = WorkSource::Traces(path.into(), Box::new(loading));
                 (machine, work, key)
             }
             None => {
                 // If both the machine and the plan are invalid, report the machine's error.
-                let mut pattern = match training_pattern(settings, parts) {
+                let mut pattern = match model_and_plan_of_settings(settings, parts) {
                     Ok(pattern) => pattern,
                     Err(refusal) => {
                         parts.machine_of(settings, &replay, 0)?;
@@ -135,7 +141,7 @@ impl ResolvedPoint {
                 let ranks = pattern.plan.rank_count();
                 let mut machine = parts.machine_of(settings, &replay, ranks)?;
                 if let Some(capacity) = pattern.plan.capacity {
-                    Arc::make_mut(&mut machine).set_npu_memory(Some(Bytes(capacity)));
+                    Arc::make_mut(&mut machine).set_npu_memory_capacity(Some(Bytes(capacity)));
                 }
                 let most = machine.max_ranks();
                 if ranks > u128::from(most) {
@@ -143,7 +149,11 @@ impl ResolvedPoint {
                     let detail = format!("{ranks} ranks on {name}, which takes {most}");
                     return Err(PointRefusal::new("machine", detail));
                 }
-                let key = bind_plan(&mut pattern.plan, &machine, settings)?;
+                let key = bind_plan_to_machine_and_return_work_key(
+                    &mut pattern.plan,
+                    &machine,
+                    settings,
+                )?;
                 (machine, WorkSource::Plan(Box::new(pattern)), key)
             }
         };
@@ -228,7 +238,7 @@ impl MachineModelStackCaches {
         ranks: u128,
     ) -> Result<Arc<Machine>, PointRefusal> {
         let name = settings.get("machine").map(ConfigLiteral::to_string);
-        let name = replay.machine_name(&name.unwrap_or_default())?;
+        let name = replay.machine_name_with_rates(&name.unwrap_or_default())?;
         let mut edits = machine_edits(settings, |kind| match kind {
             SettingKind::Machine(path) => Some(path),
             _ => None,
@@ -239,12 +249,12 @@ impl MachineModelStackCaches {
                 .iter()
                 .map(|set| (&*set.path, &set.value)),
         );
-        let stack = self.stack_of(settings)?;
+        let stack = self.software_stack_of_settings(settings)?;
         let named = settings.get("stack");
         let key = format!("{name}|{ranks}|{}|{edits:?}|{named:?}", replay.fill_domains);
         get_or_create(&self.machines, key, || {
             let refuse = |error: &dyn ToString| PointRefusal::new("machine", error.to_string());
-            let source = machine::find_source(&name).map_err(|e| refuse(&e))?;
+            let source = machine::find_machine_text(&name).map_err(|e| refuse(&e))?;
             let mut text = source.text.into_owned();
             let mut original = None;
             if !edits.is_empty() {
@@ -255,9 +265,11 @@ impl MachineModelStackCaches {
             let parse = |text: &str| -> Result<Machine, PointRefusal> {
                 let parsed = match &original {
                     None => Machine::parse(text, &source.file),
-                    Some(original) => Machine::parse_edited(text, &source.file, original),
+                    Some(original) => {
+                        Machine::parse_edited_text_of_machine(text, &source.file, original)
+                    }
                 };
-                Ok(replay.fill_rack_npus(parsed.map_err(|e| refuse(&e))?)?)
+                Ok(replay.fill_all_racks_if_requested(parsed.map_err(|e| refuse(&e))?)?)
             };
             let mut machine = parse(&text)?;
             if ranks > u128::from(machine.max_ranks())
@@ -267,7 +279,7 @@ impl MachineModelStackCaches {
             }
             if let Some(stack) = &stack {
                 machine = stack
-                    .apply_stack_durations(&machine)
+                    .apply_durations_to_machine(&machine)
                     .map_err(|error| PointRefusal::new("stack", error))?
                     .0;
             }
@@ -276,7 +288,7 @@ impl MachineModelStackCaches {
     }
 
     /// Returns the software stack that `settings` select, if there is one.
-    fn stack_of(
+    fn software_stack_of_settings(
         &self,
         settings: &Settings,
     ) -> Result<Option<Arc<FrameworkDurationsAndPlanOptions>>, PointRefusal> {
@@ -315,7 +327,7 @@ impl MachineModelStackCaches {
     }
 }
 
-fn training_pattern(
+fn model_and_plan_of_settings(
     settings: &Settings,
     parts: &MachineModelStackCaches,
 ) -> Result<ModelAndParallelismPlan, PointRefusal> {
@@ -334,15 +346,15 @@ fn training_pattern(
         set.map_err(|why| PointRefusal::new(key, format!("`{key}` is {value}: {why}")))?;
     }
     let mut plan = draft.finish_plan()?;
-    if let Some(stack) = parts.stack_of(settings)? {
+    if let Some(stack) = parts.software_stack_of_settings(settings)? {
         let is_given = |key: &str| settings.contains_key(&format!("plan.{key}"));
-        stack.set_plan_options(&mut plan, is_given, &mut stack.start_stack_report());
+        stack.set_plan_options(&mut plan, is_given, &mut stack.empty_stack_report());
     }
     Ok(ModelAndParallelismPlan { model, plan })
 }
 
 /// Binds a plan to its machine. Returns the work key of the bound plan.
-fn bind_plan(
+fn bind_plan_to_machine_and_return_work_key(
     plan: &mut ParallelismPlan,
     machine: &Machine,
     settings: &Settings,
@@ -356,7 +368,7 @@ fn bind_plan(
         .filter(|(key, _)| takes(key))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
-    let taken = plan.bind_machine(&machine_facts(machine))?;
+    let taken = plan.bind_machine(&machine_properties_for_plans(machine))?;
     Ok(format!(
         "{} on {taken:?}",
         super::setting::format_settings(&own)

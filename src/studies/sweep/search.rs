@@ -198,9 +198,9 @@ impl<'s> StudyExplorer<'s> {
         let layer = &study.layers[depth];
         match layer.strategy {
             SearchStrategy::Grid | SearchStrategy::Random(_) => {
-                let list = self.list_points(depth, fixed);
+                let list = self.list_layer_points_of_shard(depth, fixed);
                 let scores = self.score_points(depth, &list)?;
-                Ok(least_known_score(scores))
+                Ok(least_score_ignoring_unknown(scores))
             }
             SearchStrategy::Coordinate => self.descend_coordinates(depth, fixed),
             SearchStrategy::BranchAndBound => self.branch_and_bound(depth, fixed),
@@ -209,7 +209,7 @@ impl<'s> StudyExplorer<'s> {
 
     /// Returns the points of a layer, each with its index. The points must be listable. If this run computes a shard,
     /// returns only its points.
-    fn list_points(&self, depth: usize, fixed: &Settings) -> Vec<(u64, Settings)> {
+    fn list_layer_points_of_shard(&self, depth: usize, fixed: &Settings) -> Vec<(u64, Settings)> {
         let layer = &self.study.layers[depth];
         let size = self.study.layer_size(layer);
         let indices: Vec<u64> = match layer.strategy {
@@ -273,7 +273,7 @@ impl<'s> StudyExplorer<'s> {
                 .collect();
             for deeper in depth + 1..study.layers.len() {
                 let expand = |(of, point): &(usize, Settings)| {
-                    let list = self.list_points(deeper, point);
+                    let list = self.list_layer_points_of_shard(deeper, point);
                     list.into_iter()
                         .map(|(_, point)| (*of, point))
                         .collect::<Vec<_>>()
@@ -289,7 +289,7 @@ impl<'s> StudyExplorer<'s> {
             let mut scores = vec![None; list.len()];
             for (of, point) in &leaves {
                 let score = self.visit_point(None, point);
-                scores[*of] = least_known_score([scores[*of], score]);
+                scores[*of] = least_score_ignoring_unknown([scores[*of], score]);
             }
             return Ok(scores);
         }
@@ -387,6 +387,6 @@ fn score_of_answer(
     }
 }
 
-fn least_known_score(scores: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
+fn least_score_ignoring_unknown(scores: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
     scores.into_iter().flatten().min_by(f64::total_cmp)
 }

@@ -2,7 +2,8 @@
 //! with their values.
 
 use chakram_base::config::{
-    ConfigError, ConfigField, ConfigLiteral, did_you_mean, find_nearest, quote_for_message,
+    ConfigError, ConfigField, ConfigLiteral, did_you_mean, find_nearest,
+    quote_and_truncate_for_message,
 };
 use chakram_base::setting::SettingKey;
 use chakram_hardware::compute::ACCELERATOR;
@@ -45,8 +46,8 @@ pub enum SettingKind<'k> {
 }
 
 /// Returns true if `key` changes how a point's traces are read.
-pub(super) fn is_of_traces(key: &str) -> bool {
-    matches!(kind_of_setting(key), Ok(SettingKind::Option(option)) if option.key.is_of_traces())
+pub(super) fn changes_how_traces_are_read(key: &str) -> bool {
+    matches!(kind_of_setting(key), Ok(SettingKind::Option(option)) if option.key.affects_trace_reading())
 }
 
 /// Returns `value` as command-line arguments in the syntax of `option`.
@@ -98,7 +99,7 @@ pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
     if RATES.contains(&key) {
         return Ok(SettingKind::Rate);
     }
-    if let Some(option) = ReplayOptionDefinition::of_key(&key.replace('-', "_")) {
+    if let Some(option) = ReplayOptionDefinition::find_by_study_key(&key.replace('-', "_")) {
         return Ok(SettingKind::Option(option));
     }
     match key.split_once('.') {
@@ -124,7 +125,7 @@ pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
                 let name = |key: SettingKey| key.to_string().replace(['-', '`'], "");
                 let mut all = REPLAY_OPTIONS.iter();
                 let found = all.find(|option| name(option.key) == key.replace(['-', '_'], ""))?;
-                Some(found.key.display_key().to_string())
+                Some(found.key.display_key_in_files().to_string())
             });
             Err(bare
                 .or_else(|| find_nearest(key, all.iter().map(String::as_str)).map(str::to_owned)))
@@ -135,7 +136,7 @@ pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
 /// Returns all keys that are not paths in a file.
 fn keys_without_file_path() -> impl Iterator<Item = String> {
     let options = REPLAY_OPTIONS.iter();
-    let options = options.map(|option| option.key.display_key().to_string());
+    let options = options.map(|option| option.key.display_key_in_files().to_string());
     let named = |keys: &'static [&'static str]| keys.iter().map(|key| (*key).to_owned());
     named(&NAMES).chain(options).chain(named(&RATES))
 }
@@ -170,7 +171,10 @@ pub(super) fn reject_unknown_key(key: &str, field: &ConfigField<'_>) -> Result<(
             keys_without_file_path().collect::<Vec<_>>().join(", "),
             did_you_mean(near.as_deref())
         );
-        field.invalid_value_error(format_args!("the key {}", quote_for_message(key)), expected)
+        field.invalid_value_error(
+            format_args!("the key {}", quote_and_truncate_for_message(key)),
+            expected,
+        )
     })
 }
 

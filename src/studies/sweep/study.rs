@@ -31,7 +31,7 @@ use chakram_hardware::machine::Machine;
 
 mod strategy;
 
-use strategy::parse_layers;
+use strategy::parse_axis_layers_with_strategies;
 pub use strategy::{AxisSubsetWithSearchStrategy, SearchStrategy};
 
 const ROOT: &[&str] = &[
@@ -134,7 +134,7 @@ impl Study {
             })?,
             objectives,
             limits: root.read_or_default("limits", PointLimits::default(), parse_limits)?,
-            layers: parse_layers(&root, &axes)?,
+            layers: parse_axis_layers_with_strategies(&root, &axes)?,
             rounds: root.read_optional("rounds", |field| field.read_count(MAX_ROUNDS))?,
             base,
             axes,
@@ -179,7 +179,7 @@ impl Study {
             }
             (true, false) => {
                 let mut all = self.assigned_keys();
-                if let Some(key) = all.find(|key| setting::is_of_traces(key)) {
+                if let Some(key) = all.find(|key| setting::changes_how_traces_are_read(key)) {
                     return Err(base.invalid_table_error(
                         format_args!("{key} with a model"),
                         "a trace, because this key describes the files or ranks of a trace",
@@ -255,7 +255,7 @@ impl Study {
                         "branch-and-bound only in the last layer, whose points are replayed",
                     ));
                 }
-                if !self.objectives[0].is_bounded() {
+                if !self.objectives[0].is_bounded_by_time() {
                     return Err(refuse(
                         &format!("branch-and-bound for {}", self.objectives[0].column_name()),
                         "an objective that follows from the time: time, tokens_per_s, tokens_per_s_per_npu or cost",
@@ -399,7 +399,7 @@ fn parse_base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
 
 fn parse_objectives(field: &ConfigField<'_>) -> Result<Vec<SweepObjective>, ConfigError> {
     let names = SweepObjective::ALL.map(|one| (one, one.column_name()));
-    let all = match field.read_items("") {
+    let all = match field.read_array_items("") {
         Ok(items) => items
             .iter()
             .map(|item| item.read_choice(&names))

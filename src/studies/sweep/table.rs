@@ -6,7 +6,7 @@ use super::objective::{PointMeasures, SweepObjective};
 use super::search::{LayerTurnRecord, RowOutcome, SweepRow};
 use super::setting;
 use super::study::Study;
-use super::without_effect::keys_without_effect;
+use super::without_effect::keys_without_effect_by_row;
 use chakram_base::units::{Span, format_count};
 use chakram_jobs::MAX_REPEATED_NODES;
 use chakram_report::NpuTimeCategory;
@@ -53,7 +53,7 @@ impl<'s> SweepTable<'s> {
     /// it is empty.
     pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[LayerTurnRecord]) -> Self {
         let values = rows.iter().map(|row| {
-            let measures = measures_of(row)?;
+            let measures = measures_of_replayed_row(row)?;
             let settings = study.merge_with_base_settings(&row.point);
             let objectives = study.objectives.iter();
             objectives
@@ -63,7 +63,7 @@ impl<'s> SweepTable<'s> {
         let values: Vec<_> = values.collect();
         Self {
             study,
-            without_effect: keys_without_effect(study, &rows, &values),
+            without_effect: keys_without_effect_by_row(study, &rows, &values),
             rows,
             turns: turns.to_vec(),
             values,
@@ -80,7 +80,11 @@ impl<'s> SweepTable<'s> {
             .take(ROWS_WITH_INTERVAL)
             .collect();
         rows.extend(self.pareto_front().into_iter().take(ROWS_WITH_INTERVAL));
-        rows.extend(self.best_rows().into_iter().map(|(_, row)| row));
+        rows.extend(
+            self.best_row_by_each_objective()
+                .into_iter()
+                .map(|(_, row)| row),
+        );
         let mut left = MAX_REPEATED_NODES;
         for row in rows {
             if self.intervals.contains_key(&row) {
@@ -100,7 +104,7 @@ impl<'s> SweepTable<'s> {
     /// Returns the ends of the 90 % interval for a row's value by an objective, the smaller end first; `None` if
     /// unknown.
     pub fn interval_of_objective(&self, row: usize, objective: SweepObjective) -> Option<[f64; 2]> {
-        let measures = measures_of(&self.rows[row])?;
+        let measures = measures_of_replayed_row(&self.rows[row])?;
         let settings = self.study.merge_with_base_settings(&self.rows[row].point);
         let at = |time: Span| {
             let measures = PointMeasures {
@@ -124,7 +128,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns the best row by each objective. With ties, returns the first.
-    pub fn best_rows(&self) -> Vec<(SweepObjective, usize)> {
+    pub fn best_row_by_each_objective(&self) -> Vec<(SweepObjective, usize)> {
         let scores: Vec<_> = (0..self.rows.len())
             .filter_map(|row| Some((row, self.minimised_scores(row)?)))
             .collect();
@@ -140,7 +144,11 @@ impl<'s> SweepTable<'s> {
 
     /// Compares the interval of `best`, the best row by `objective`, with the values of all other rows. Rows that were
     /// not replayed count by their bounds. `None` if the interval is unknown.
-    pub fn describe_lead(&self, objective: SweepObjective, best: usize) -> Option<String> {
+    pub fn describe_rows_within_interval_of_best(
+        &self,
+        objective: SweepObjective,
+        best: usize,
+    ) -> Option<String> {
         let [low, high] = self.interval_of_objective(best, objective)?;
         let place = self
             .study
@@ -149,7 +157,7 @@ impl<'s> SweepTable<'s> {
             .position(|one| *one == objective)?;
         let inside = (0..self.rows.len())
             .filter(|row| *row != best)
-            .filter_map(|row| Some(self.values_of_row(row)?[place]))
+            .filter_map(|row| Some(self.all_objective_values_of_row(row)?[place]))
             .filter(|value| (low..=high).contains(value))
             .count();
         let open = self.count_unreplayed_within(objective, [low, high]);
@@ -209,7 +217,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns a row's values by the objectives, in the study's order; `None` if one of the values is unknown.
-    pub fn values_of_row(&self, row: usize) -> Option<&[f64]> {
+    pub fn all_objective_values_of_row(&self, row: usize) -> Option<&[f64]> {
         self.values[row].as_deref()
     }
 
@@ -222,7 +230,7 @@ impl<'s> SweepTable<'s> {
             .iter()
             .map(|one| if one.is_maximised() { -1.0 } else { 1.0 });
         Some(
-            self.values_of_row(row)?
+            self.all_objective_values_of_row(row)?
                 .iter()
                 .zip(signs)
                 .map(|(value, sign)| value * sign)
@@ -300,7 +308,7 @@ impl<'s> SweepTable<'s> {
                     .study
                     .objectives
                     .iter()
-                    .zip(self.values_of_row(index).unwrap_or_default())
+                    .zip(self.all_objective_values_of_row(index).unwrap_or_default())
                 {
                     out.insert(objective.column_name().to_owned(), (*value).into());
                 }
@@ -359,7 +367,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns columns for the busy times of links and memory ports, if any row has them.
-    fn busy_columns(&self) -> Vec<PointColumnHeadingAndFormatter> {
+    fn busy_time_columns_of_links_and_ports(&self) -> Vec<PointColumnHeadingAndFormatter> {
         let all: [PointColumnHeadingAndFormatter; 4] = [
             ("links_busy_ps", |m| format_optional(m.links_busy_ps)),
             ("links_busy_share", |m| {
@@ -370,7 +378,7 @@ impl<'s> SweepTable<'s> {
                 format_optional(m.share_of_makespan(m.ports_busy_ps))
             }),
         ];
-        let mut known = self.rows.iter().filter_map(measures_of);
+        let mut known = self.rows.iter().filter_map(measures_of_replayed_row);
         let is_shared = known.any(|m| m.links_busy_ps.is_some());
         all.into_iter().filter(|_| is_shared).collect()
     }
@@ -393,7 +401,7 @@ impl<'s> SweepTable<'s> {
     ) -> Option<f64> {
         let row = &self.rows[index];
         objective.value_of_point(
-            measures_of(row)?,
+            measures_of_replayed_row(row)?,
             &self.study.merge_with_base_settings(&row.point),
         )
     }
@@ -409,7 +417,7 @@ impl<'s> SweepTable<'s> {
                 .iter()
                 .map(|one| one.column_name().to_owned()),
         );
-        let busy = self.busy_columns();
+        let busy = self.busy_time_columns_of_links_and_ports();
         heads.extend(["time_ps", "low_ps", "high_ps", "npus", "memory_bytes"].map(str::to_owned));
         heads.extend(busy.iter().map(|(head, _)| (*head).to_owned()));
         let stated = self.unoptimised_objectives();
@@ -434,12 +442,12 @@ impl<'s> SweepTable<'s> {
                     .get(*key)
                     .map_or(String::new(), ToString::to_string)
             }));
-            let values = self.values_of_row(index);
+            let values = self.all_objective_values_of_row(index);
             cells.extend(
                 (0..self.study.objectives.len())
                     .map(|i| values.map_or(String::new(), |all| all[i].to_string())),
             );
-            let measures = measures_of(row);
+            let measures = measures_of_replayed_row(row);
             let of =
                 |value: &dyn Fn(&PointMeasures) -> String| measures.map_or(String::new(), value);
             cells.push(of(&|m| m.time_ps.to_string()));
@@ -528,7 +536,7 @@ impl<'s> SweepTable<'s> {
             text += "\nno point has a result\n";
             return text;
         }
-        text += &self.render_rounds(style);
+        text += &self.render_best_point_of_each_round(style);
         let first = self.study.objectives[0];
         let proved = self
             .rows
@@ -545,7 +553,7 @@ impl<'s> SweepTable<'s> {
         if proved {
             text += "  no unreplayed point is better by the model: all bounds of such points are above the best\n";
         }
-        if let Some(lead) = self.describe_lead(first, ranked[0]) {
+        if let Some(lead) = self.describe_rows_within_interval_of_best(first, ranked[0]) {
             write_paragraph(&mut text, &lead, "  ", 2, plain).expect("a string grows as needed");
         }
         if self.study.objectives.len() > 1 {
@@ -576,7 +584,7 @@ impl<'s> SweepTable<'s> {
             }
         }
         write_paragraph(&mut text, &legend, "  ", 2, plain).expect("a string grows as needed");
-        for note in self.describe_notes() {
+        for note in self.describe_keys_without_effect() {
             write_paragraph(&mut text, &note, "  ! ", 4, style.warning)
                 .expect("a string grows as needed");
         }
@@ -584,7 +592,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns a sentence for each key that has no effect on some rows.
-    pub fn describe_notes(&self) -> Vec<String> {
+    pub fn describe_keys_without_effect(&self) -> Vec<String> {
         let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
         for one in self.without_effect.iter().flatten() {
             *counts.entry((&one.key, &one.reason)).or_default() += 1;
@@ -605,7 +613,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Describes the best point after each layer's turn, with the values that the layer set.
-    fn render_rounds(&self, style: TextStyleWidthAndDetail) -> String {
+    fn render_best_point_of_each_round(&self, style: TextStyleWidthAndDetail) -> String {
         if self.turns.is_empty() {
             return String::new();
         }
@@ -622,12 +630,12 @@ impl<'s> SweepTable<'s> {
             ));
         }
         let table = TextTable::new(columns);
-        let mut text = table.render_headings(style);
+        let mut text = table.render_empty_line_and_headings(style);
         for turn in &self.turns {
             let found = turn.best.as_ref();
             let row = found.and_then(|best| self.rows.iter().position(|row| row.point == *best));
             let values = row
-                .and_then(|row| self.values_of_row(row))
+                .and_then(|row| self.all_objective_values_of_row(row))
                 .unwrap_or_default();
             let mut cells = vec![
                 turn.round.to_string(),
@@ -686,16 +694,16 @@ impl<'s> SweepTable<'s> {
         }
         columns.push(left_aligned_column("  limited by", 28));
         let table = TextTable::new(columns);
-        let mut text = table.render_headings(style);
+        let mut text = table.render_empty_line_and_headings(style);
         for index in rows {
             let row = &self.rows[index];
-            let values = self.values_of_row(index).unwrap_or_default();
+            let values = self.all_objective_values_of_row(index).unwrap_or_default();
             let shown: Vec<String> = objectives
                 .iter()
                 .zip(values)
                 .map(|(o, value)| o.format_value(*value))
                 .collect();
-            let limit = measures_of(row)
+            let limit = measures_of_replayed_row(row)
                 .map(|m| format!("  {}", m.describe_largest_part()))
                 .unwrap_or_default();
             let number = format!("row {}", row.number);
@@ -716,7 +724,7 @@ impl<'s> SweepTable<'s> {
 }
 
 /// Returns the measures of a replayed row.
-pub fn measures_of(row: &SweepRow) -> Option<&PointMeasures> {
+pub fn measures_of_replayed_row(row: &SweepRow) -> Option<&PointMeasures> {
     match &row.outcome {
         RowOutcome::Answered(PointRefusalOrMeasures::Replayed(measures)) => Some(measures),
         _ => None,
@@ -744,14 +752,14 @@ fn literal_to_json(value: &chakram_base::config::ConfigLiteral) -> Value {
 }
 
 /// Returns, for each replayed row in order, the best value so far by the objective.
-pub fn list_best_so_far(
+pub fn list_best_values_so_far(
     table: &SweepTable<'_>,
     objective: SweepObjective,
     index: usize,
 ) -> Vec<(u64, f64)> {
     let mut curve: Vec<(u64, f64)> = Vec::new();
     for (i, row) in table.rows.iter().enumerate() {
-        let Some(value) = table.values_of_row(i).map(|all| all[index]) else {
+        let Some(value) = table.all_objective_values_of_row(i).map(|all| all[index]) else {
             continue;
         };
         let better = |best: f64| {

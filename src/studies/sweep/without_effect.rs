@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Returns the keys that have no effect on a row, by row index. This requires that other rows differ from the row only
 /// in the key, that they were all replayed, and that all results are equal.
-pub(super) fn keys_without_effect(
+pub(super) fn keys_without_effect_by_row(
     study: &Study,
     rows: &[SweepRow],
     values: &[Option<Vec<f64>>],

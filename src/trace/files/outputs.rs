@@ -222,7 +222,7 @@ fn partial_commit_error(
 }
 
 /// Returns the path `PREFIX.MIDDLE` with `ending` appended.
-pub fn numbered_path(prefix: &Path, middle: impl Display, ending: &str) -> PathBuf {
+pub fn join_prefix_middle_and_ending(prefix: &Path, middle: impl Display, ending: &str) -> PathBuf {
     let mut name = prefix.as_os_str().to_owned();
     name.push(format!(".{middle}{ending}"));
     PathBuf::from(name)

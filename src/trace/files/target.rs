@@ -66,7 +66,7 @@ impl FileSpecialOrDescriptorTarget {
             ));
         }
         if !there.is_file() {
-            return Ok(Self::Special(takes_several(&there)));
+            return Ok(Self::Special(accepts_several_outputs(&there)));
         }
         let real = fs::canonicalize(path)
             .map_err(|error| TraceError::from_io(path, "follow links of", error))?;
@@ -110,7 +110,7 @@ pub(super) fn parent_folder(path: &Path) -> &Path {
 }
 
 #[cfg(unix)]
-fn takes_several(metadata: &Metadata) -> bool {
+fn accepts_several_outputs(metadata: &Metadata) -> bool {
     use std::os::unix::fs::FileTypeExt;
     // Terminals and /dev/null accept any number of outputs. If several outputs went to one pipe or socket, they would
     // be mixed.

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_of_the_dead_are_swept_and_those_of_the_living_stay() {
+    fn temporary_files_of_dead_processes_are_removed_and_others_stay() {
         let folder = tempfile::tempdir().unwrap();
         // No system has a process id this large.
         let dead = format!("{BEGIN}{}-4194999-0{END}", host_namespace_hash());

@@ -15,7 +15,9 @@ mod shown;
 pub use replayed::{
     AttributeReadByReplay, REPLAY_ATTRIBUTES, ReplayAttributeValueKind, find_replay_attribute,
 };
-pub(in crate::format) use replayed::{ReplayedNodeAttributes, append_replayed_attributes, store};
+pub(in crate::format) use replayed::{
+    ReplayedNodeAttributes, append_replayed_attributes, store_attribute_if_replays_read_it,
+};
 
 /// Field number of the first scalar in an attribute's `oneof`, whose last fields are lists.
 const FIRST_VALUE: u32 = 3;
@@ -153,7 +155,7 @@ impl<'a> AttrView<'a> {
                 continue;
             };
             if found == number {
-                count += append_list_texts(number - 1, list, at, &mut entries);
+                count += append_first_entries_and_count_all(number - 1, list, at, &mut entries);
             }
         }
         let more = if count > entries.len() {
@@ -166,15 +168,15 @@ impl<'a> AttrView<'a> {
 
     /// Converts the value to a count. Accepts whole-numbered reals and numeric text; rejects negative values.
     #[inline(always)]
-    pub fn as_u64(&self) -> Result<u64, TraceError> {
+    pub fn as_count(&self) -> Result<u64, TraceError> {
         match self.value {
             // Fields 9 and 13 are int64 and uint64; nearly all counts have one of these types.
             Some((9 | 13, WireValue::Varint(v))) if v <= i64::MAX as u64 => Ok(v),
-            _ => self.as_any_u64(),
+            _ => self.as_count_of_any_type(),
         }
     }
 
-    fn as_any_u64(&self) -> Result<u64, TraceError> {
+    fn as_count_of_any_type(&self) -> Result<u64, TraceError> {
         match self.as_number() {
             Some(AttrNumber::Unsigned(v)) => Ok(v),
             Some(AttrNumber::Signed(v)) if v >= 0 => Ok(v as u64),
@@ -308,7 +310,7 @@ impl<'a> AttrView<'a> {
 
     /// Converts a list of booleans or whole numbers to a mask; bit `i` of the mask is entry `i` of the list. Returns
     /// `None` if every entry is set, because such a list means "all", whatever its length.
-    pub fn as_mask(&self) -> Result<Option<u32>, TraceError> {
+    pub fn list_as_bit_mask(&self) -> Result<Option<u32>, TraceError> {
         // The fields 8, 10, 12, 14 and 28 are the lists of int32, int64, uint32, uint64 and bool.
         let Some((wanted @ (8 | 10 | 12 | 14 | 28), _)) = self.value else {
             return Err(self.wrong_type_error("a list of booleans"));
@@ -367,7 +369,7 @@ fn scalar_text(number: u32, raw: WireValue<'_>) -> String {
     };
     match raw {
         WireValue::Bytes(bytes, _) => match std::str::from_utf8(bytes) {
-            Ok(text) => format!("\"{}\"", super::escape_name(text)),
+            Ok(text) => format!("\"{}\"", super::escape_and_shorten_name(text)),
             Err(_) => format!("{} bytes that are not text", bytes.len()),
         },
         _ => match found.as_number() {
@@ -381,7 +383,12 @@ fn scalar_text(number: u32, raw: WireValue<'_>) -> String {
 
 /// Appends the first entries of a list (packed or not) as text; their type is that of the scalar field `number`.
 /// Returns the total number of entries.
-fn append_list_texts(number: u32, list: &[u8], at: usize, into: &mut Vec<String>) -> usize {
+fn append_first_entries_and_count_all(
+    number: u32,
+    list: &[u8],
+    at: usize,
+    into: &mut Vec<String>,
+) -> usize {
     let mut count = 0;
     let mut take = |raw| {
         if into.len() < SHOWN_ENTRIES {
@@ -453,7 +460,7 @@ mod tests {
     use super::*;
     use prost::Message;
 
-    fn read_scanned_value<T>(value: Value, read: impl FnOnce(AttrView<'_>) -> T) -> T {
+    fn scan_encoded_value_and_read<T>(value: Value, read: impl FnOnce(AttrView<'_>) -> T) -> T {
         let message = AttributeProto {
             name: "x".into(),
             value: Some(value),
@@ -468,15 +475,15 @@ mod tests {
         use super::super::proto::StringList;
         let values = vec!["w".to_owned(), String::new(), "é".to_owned()];
         let list = Value::StringList(StringList { values });
-        let texts = read_scanned_value(list, |a| {
+        let texts = scan_encoded_value_and_read(list, |a| {
             let texts = a.as_texts().unwrap().unwrap();
             texts.into_iter().map(str::to_owned).collect::<Vec<_>>()
         });
         assert_eq!(texts, ["w", "", "é"]);
-        assert!(read_scanned_value(Value::StringVal("w".into()), |a| a
-            .as_texts()
-            .unwrap()
-            .is_none()));
+        assert!(scan_encoded_value_and_read(
+            Value::StringVal("w".into()),
+            |a| a.as_texts().unwrap().is_none()
+        ));
         // A list may be split over two fields, so readers must merge the fields.
         let part = |value: &str| {
             let values = vec![value.to_owned()];
@@ -515,7 +522,7 @@ mod tests {
         ] {
             let label = format!("{value:?}");
             assert_eq!(
-                read_scanned_value(value, |a| a.as_u64().unwrap()),
+                scan_encoded_value_and_read(value, |a| a.as_count().unwrap()),
                 5,
                 "{label}"
             );
@@ -531,34 +538,36 @@ mod tests {
         ] {
             let label = format!("{value:?}");
             assert!(
-                read_scanned_value(value.clone(), |a| a.as_u64().is_err()),
+                scan_encoded_value_and_read(value.clone(), |a| a.as_count().is_err()),
                 "{label}"
             );
             assert_eq!(
-                read_scanned_value(value, |a| a.as_i64().unwrap()),
+                scan_encoded_value_and_read(value, |a| a.as_i64().unwrap()),
                 -5,
                 "{label}"
             );
         }
-        assert!(read_scanned_value(Value::DoubleVal(5.5), |a| a
-            .as_u64()
+        assert!(scan_encoded_value_and_read(Value::DoubleVal(5.5), |a| a
+            .as_count()
             .is_err()));
-        assert!(read_scanned_value(Value::StringVal("five".into()), |a| a
-            .as_u64()
-            .is_err()));
+        assert!(scan_encoded_value_and_read(
+            Value::StringVal("five".into()),
+            |a| a.as_count().is_err()
+        ));
     }
 
     #[test]
     fn booleans_come_as_bool_int_or_text() {
-        assert!(read_scanned_value(Value::BoolVal(true), |a| a
+        assert!(scan_encoded_value_and_read(Value::BoolVal(true), |a| a
             .as_bool()
             .unwrap()));
-        assert!(!read_scanned_value(Value::Int32Val(0), |a| a
+        assert!(!scan_encoded_value_and_read(Value::Int32Val(0), |a| a
             .as_bool()
             .unwrap()));
-        assert!(read_scanned_value(Value::StringVal("True".into()), |a| a
-            .as_bool()
-            .unwrap()));
+        assert!(scan_encoded_value_and_read(
+            Value::StringVal("True".into()),
+            |a| a.as_bool().unwrap()
+        ));
     }
 
     #[test]
@@ -566,20 +575,21 @@ mod tests {
         let list = BoolList {
             values: vec![true, false, true],
         };
-        let mask = read_scanned_value(Value::BoolList(list), |a| a.as_mask().unwrap());
+        let mask =
+            scan_encoded_value_and_read(Value::BoolList(list), |a| a.list_as_bit_mask().unwrap());
         assert_eq!(mask, Some(0b101));
         let all = BoolList {
             values: vec![true; 4],
         };
         assert_eq!(
-            read_scanned_value(Value::BoolList(all), |a| a.as_mask().unwrap()),
+            scan_encoded_value_and_read(Value::BoolList(all), |a| a.list_as_bit_mask().unwrap()),
             None
         );
         let long = BoolList {
             values: vec![true; 33],
         };
-        assert!(read_scanned_value(Value::BoolList(long), |a| a
-            .as_mask()
+        assert!(scan_encoded_value_and_read(Value::BoolList(long), |a| a
+            .list_as_bit_mask()
             .is_err()));
     }
 }

@@ -135,7 +135,7 @@ impl TraceError {
 
     /// Adds `path` to a write error that has no file name.
     #[must_use]
-    pub fn with_output_path(mut self, path: &Path) -> Self {
+    pub fn fill_missing_output_path(mut self, path: &Path) -> Self {
         if let TraceErrorKind::Io { file, doing, .. } = &mut *self.0
             && *doing == "write"
             && file.as_os_str().is_empty()
@@ -158,7 +158,7 @@ impl TraceError {
 
     /// Makes an error's location relative to the whole file: sets the record, and adds `by` bytes to the offset.
     #[must_use]
-    pub fn shift_record(mut self, record: usize, by: usize) -> Self {
+    pub fn set_record_and_shift_offset(mut self, record: usize, by: usize) -> Self {
         if let Some(place) = self.location_mut() {
             place.record = Some(record);
             place.offset = place.offset.map(|offset| offset + by);
@@ -226,7 +226,7 @@ impl TraceError {
 
     /// Builds the error for malformed text at this line and column, with the node if it is known.
     #[cold]
-    pub fn malformed_text_at(
+    pub fn malformed_text_at_line(
         line: (usize, usize),
         node: Option<u64>,
         found: impl Into<String>,

@@ -23,20 +23,20 @@ pub fn escape_control_characters(text: &str) -> Cow<'_, str> {
     }
     let mut out = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        push(&mut out, c);
+        push_escaped_character(&mut out, c);
     }
     Cow::Owned(out)
 }
 
 /// Like [`escape_control_characters`], but keeps line ends and tabs.
 pub fn escape_control_characters_in_lines(text: &str) -> Cow<'_, str> {
-    replace_control_characters(text, push)
+    replace_harmful_characters_with(text, push_escaped_character)
 }
 
 /// Returns the JSON text with harmful characters ([`is_harmful_character`]) written as JSON escapes, so that the
 /// document's values stay the same.
-pub fn escape_json(text: &str) -> Cow<'_, str> {
-    replace_control_characters(text, |out, c| {
+pub fn escape_harmful_characters_in_json(text: &str) -> Cow<'_, str> {
+    replace_harmful_characters_with(text, |out, c| {
         for unit in c.encode_utf16(&mut [0; 2]) {
             write!(out, "\\u{unit:04x}").expect("a string grows as needed");
         }
@@ -44,7 +44,7 @@ pub fn escape_json(text: &str) -> Cow<'_, str> {
 }
 
 /// Replaces each harmful character in `text`, except line ends and tabs, with the output of `put`.
-fn replace_control_characters(text: &str, put: impl Fn(&mut String, char)) -> Cow<'_, str> {
+fn replace_harmful_characters_with(text: &str, put: impl Fn(&mut String, char)) -> Cow<'_, str> {
     let foreign = |c: char| !matches!(c, '\n' | '\t') && is_harmful_character(c);
     // Most text is printable ASCII, which needs no replacement.
     let is_plain = |byte: u8| matches!(byte, b'\n' | b' '..=b'~');
@@ -64,11 +64,11 @@ fn replace_control_characters(text: &str, put: impl Fn(&mut String, char)) -> Co
 
 /// Prepares a name from a file for messages: escapes it ([`escape_control_characters`]) and shortens it
 /// to 60 characters.
-pub fn escape_name(name: &str) -> String {
+pub fn escape_and_shorten_name(name: &str) -> String {
     const SHOWN: usize = 60;
     let mut text = String::new();
     for c in name.chars().take(SHOWN) {
-        push(&mut text, c);
+        push_escaped_character(&mut text, c);
     }
     if name.chars().nth(SHOWN).is_some() {
         text.push('…');
@@ -76,7 +76,7 @@ pub fn escape_name(name: &str) -> String {
     text
 }
 
-fn push(out: &mut String, c: char) {
+fn push_escaped_character(out: &mut String, c: char) {
     if is_harmful_character(c) {
         write!(out, "\\u{{{:x}}}", c as u32).expect("a string grows as needed")
     } else {
@@ -90,10 +90,13 @@ mod tests {
 
     #[test]
     fn names_in_messages_leave_the_terminal_alone() {
-        assert_eq!(escape_name("aten::mm"), "aten::mm");
-        assert_eq!(escape_name("\u{1b}[31mred\n"), "\\u{1b}[31mred\\u{a}");
+        assert_eq!(escape_and_shorten_name("aten::mm"), "aten::mm");
         assert_eq!(
-            escape_name(&"x".repeat(100)),
+            escape_and_shorten_name("\u{1b}[31mred\n"),
+            "\\u{1b}[31mred\\u{a}"
+        );
+        assert_eq!(
+            escape_and_shorten_name(&"x".repeat(100)),
             format!("{}…", "x".repeat(60))
         );
         assert_eq!(
@@ -106,7 +109,10 @@ mod tests {
         );
         // U+E0001 is the surrogate pair D800 + (D0001 >> 10), DC00 + (D0001 & 3FF).
         let json = "{\n\"a\": \"\u{202e}\u{e0001}\"}";
-        assert_eq!(escape_json(json), "{\n\"a\": \"\\u202e\\udb40\\udc01\"}");
+        assert_eq!(
+            escape_harmful_characters_in_json(json),
+            "{\n\"a\": \"\\u202e\\udb40\\udc01\"}"
+        );
         assert!(matches!(
             escape_control_characters("größer 矩阵 ∂"),
             Cow::Borrowed(_)

@@ -26,7 +26,7 @@ pub fn append_name_family(name: &str, family: &mut String) {
 
 /// Returns an operator's name with `*` in place of the micro-batch's number: `mb17/layer2/norm` becomes
 /// `mb*/layer2/norm`.
-pub fn strip_micro_batch(name: &str) -> Cow<'_, str> {
+pub fn replace_micro_batch_number_by_star(name: &str) -> Cow<'_, str> {
     let rest = name.strip_prefix("mb").map(|rest| {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
         rest.split_at(digits)
@@ -59,8 +59,8 @@ mod tests {
     }
 
     #[test]
-    fn micro_batches_are_numbered_in_front() {
-        let any = super::strip_micro_batch;
+    fn leading_micro_batch_numbers_become_stars() {
+        let any = super::replace_micro_batch_number_by_star;
         assert_eq!(any("mb12/layer3/qkv"), "mb*/layer3/qkv");
         for other in ["mb/a", "mbx1/a", "mb1", "layer1/mb2/a", ""] {
             assert_eq!(any(other), other);

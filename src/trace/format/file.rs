@@ -22,7 +22,7 @@ pub use super::digest::ExpectedFileLengthAndHash;
 pub(super) use super::read_all::append_all_bytes;
 pub use super::read_all::{read_all, read_text};
 pub use compress::{GzipWriter, MaybeCompressedWriter};
-pub use decompress::{decompress_bytes, decompress_partly};
+pub use decompress::{decompress_as_far_as_possible, decompress_bytes};
 pub use discover::{
     FoundTraces, JobFileVerifyLevel, TraceFinder, discover_traces, job_prefix_of_file,
 };
@@ -97,14 +97,17 @@ impl DecompressedTraceFile {
                 origins: None,
                 is_of_member: false,
             };
-            return this.decompress()?.into_current_schema()?.of_rank(file.rank);
+            return this
+                .decompress()?
+                .into_current_schema()?
+                .extract_trace_of_rank(file.rank);
         }
         let Some(seal) = &file.seal else {
-            return Self::open_current_schema(&file.path)?.of_rank(file.rank);
+            return Self::open_current_schema(&file.path)?.extract_trace_of_rank(file.rank);
         };
         let packed = Self::open_without_decompressing(&file.path).map_err(|error| {
             if error.is_missing() {
-                ExpectedFileLengthAndHash::invalid_file_error(
+                ExpectedFileLengthAndHash::mismatch_with_job_file_error(
                     file,
                     "the file does not exist, but the job's file names it".to_owned(),
                 )
@@ -117,13 +120,13 @@ impl DecompressedTraceFile {
         packed
             .decompress()?
             .into_current_schema()?
-            .of_rank(file.rank)
+            .extract_trace_of_rank(file.rank)
     }
 
     /// Converts the contents of a file that represents several ranks to the trace of `rank`.
-    fn of_rank(mut self, rank: u32) -> Result<Self, TraceError> {
-        let own =
-            members::extract_rank_trace(self.as_slice(), rank).map_err(|e| self.with_source(e))?;
+    fn extract_trace_of_rank(mut self, rank: u32) -> Result<Self, TraceError> {
+        let own = members::extract_rank_trace(self.as_slice(), rank)
+            .map_err(|e| self.locate_error_in_original_file(e))?;
         if let Some(bytes) = own {
             self.storage = MappedOrBufferedContents::Read(bytes);
             self.is_of_member = true;
@@ -190,7 +193,7 @@ impl DecompressedTraceFile {
     /// Adds the file's name to an error in these contents. If the trace was upgraded or read from text, also translates
     /// the location to the record, byte or line of the original file.
     #[must_use]
-    pub fn with_source(&self, error: TraceError) -> TraceError {
+    pub fn locate_error_in_original_file(&self, error: TraceError) -> TraceError {
         let error = error.in_file(&self.path);
         match &self.origins {
             Some(origins) => error.relocate_to_origin(origins),

@@ -1,6 +1,6 @@
 //! Reads and writes declarations of rank groups, in separate files and in metadata nodes.
 
-use super::{TraceError, escape_name};
+use super::{TraceError, escape_and_shorten_name};
 use chakram_base::setting::SettingKey;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -56,12 +56,12 @@ pub fn rewrite_group_metadata(
         kept.push(serde_json::Value::Object(entry));
     }
     let text = serde_json::Value::Array(kept).to_string();
-    Ok(match_list_notation(values, text))
+    Ok(write_json_in_list_notation_of(values, text))
 }
 
 /// Returns the JSON `text`, in the notation that `before` uses. If `before` is a Python list of one string and `text`
 /// needs no escapes, the result is also such a list.
-pub fn match_list_notation(before: &str, text: String) -> String {
+pub fn write_json_in_list_notation_of(before: &str, text: String) -> String {
     let inner = before.trim_start().strip_prefix('[');
     let quoted = inner.is_some_and(|rest| rest.trim_start().starts_with(['\'', '"']));
     if quoted && !text.contains(['\\', '\'']) {
@@ -106,7 +106,10 @@ impl<'de> Visitor<'de> for GroupVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<DeclaredGroups, A::Error> {
         let mut groups = DeclaredGroups::new();
         while let Some((name, ranks)) = entries.next_entry::<String, Vec<u32>>()? {
-            let twice = format!("group `{}` is declared twice", escape_name(&name));
+            let twice = format!(
+                "group `{}` is declared twice",
+                escape_and_shorten_name(&name)
+            );
             if groups.insert(name, ranks).is_some() {
                 return Err(A::Error::custom(twice));
             }

@@ -22,7 +22,7 @@ use super::digest::ExpectedFileLengthAndHash;
 use super::groups::{DeclaredGroups, DuplicateRejectingGroupMap};
 use super::read_all::read_text;
 use super::roles::GroupRoles;
-use super::{TraceError, escape_name};
+use super::{TraceError, escape_and_shorten_name};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::Path;
@@ -91,19 +91,19 @@ impl JobTraceManifest {
         let wrong = |found: String| TraceError::malformed_at(0, found);
         let document: JobTraceManifestDocument = serde_json::from_str(text).map_err(|error| {
             let at = (error.line(), error.column());
-            TraceError::malformed_text_at(
+            TraceError::malformed_text_at_line(
                 at,
                 None,
                 format!("{error}; expected a job's file of schema {SCHEMA}"),
             )
         })?;
         if document.schema != SCHEMA {
-            let found = escape_name(&document.schema);
+            let found = escape_and_shorten_name(&document.schema);
             return Err(wrong(format!("the schema is `{found}`, expected {SCHEMA}")));
         }
         let mut ranks = Vec::with_capacity(document.ranks.len());
         for row in document.ranks {
-            let file = escape_name(&row.file);
+            let file = escape_and_shorten_name(&row.file);
             // A job file must not refer to files outside its folder.
             if row.file.is_empty() || row.file.contains(['/', '\\', '\0']) || row.file == ".." {
                 return Err(wrong(format!(
@@ -112,7 +112,7 @@ impl JobTraceManifest {
                 )));
             }
             let Ok(hash) = blake3::Hash::from_hex(&row.blake3) else {
-                let found = escape_name(&row.blake3);
+                let found = escape_and_shorten_name(&row.blake3);
                 return Err(wrong(format!(
                     "rank {}: `{found}` is not a BLAKE3 hash",
                     row.rank

@@ -160,7 +160,7 @@ pub fn extract_rank_trace(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>,
     while let Some(record) = records.next_record()? {
         edits.clear();
         for (attribute, _) in iter_attributes(record, NODE_ATTRIBUTES) {
-            if let Some(edit) = members.edit_member_attribute(&attribute, place) {
+            if let Some(edit) = members.attribute_edit_for_member(&attribute, place) {
                 edits.push(edit);
             }
         }
@@ -172,7 +172,7 @@ pub fn extract_rank_trace(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>,
 impl SharedTraceRankSubstitutions {
     /// Returns how a node attribute changes for the member at index `place` if the attribute is a peer, a group or the
     /// rank itself.
-    fn edit_member_attribute(
+    fn attribute_edit_for_member(
         &self,
         attribute: &AttrView<'_>,
         place: usize,
@@ -180,7 +180,7 @@ impl SharedTraceRankSubstitutions {
         let known = find_replay_attribute(str::from_utf8(attribute.name).ok()?)?;
         match known.content {
             ReplayAttributeValueKind::MessageEnd => {
-                let rank = u32::try_from(attribute.as_u64().ok()?).ok()?;
+                let rank = u32::try_from(attribute.as_count().ok()?).ok()?;
                 let own = (rank == self.ranks[0]).then(|| self.ranks[place]);
                 let found = self.peers.get(&rank).map(|peers| peers[place]).or(own)?;
                 Some((known.name, AttributeSetOrRemoval::Count(found.into())))
@@ -188,7 +188,7 @@ impl SharedTraceRankSubstitutions {
             ReplayAttributeValueKind::Group => {
                 let group = match attribute.as_str().ok()? {
                     Some(name) => name.to_owned(),
-                    None => attribute.as_u64().ok()?.to_string(),
+                    None => attribute.as_count().ok()?.to_string(),
                 };
                 let groups = self.groups.get(&group)?;
                 Some((known.name, AttributeSetOrRemoval::Text(&groups[place])))

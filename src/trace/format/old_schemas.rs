@@ -54,7 +54,7 @@ pub(super) use detect::is_current_metadata;
 const CURRENT: &str = "0.0.4";
 
 /// Returns the hint for records that are invalid in the file's generation.
-fn describe_generation_option() -> String {
+fn other_generation_hint() -> String {
     format!(
         "another {} of `chakram convert trace`, or {}",
         SettingKey::Generation,
@@ -63,7 +63,7 @@ fn describe_generation_option() -> String {
 }
 
 /// Returns true if `bytes` are a valid metadata record of the current schema.
-pub(super) fn is_metadata(bytes: &[u8]) -> bool {
+pub(super) fn is_current_metadata_record(bytes: &[u8]) -> bool {
     GlobalMetadata::decode(bytes).is_ok()
 }
 
@@ -124,7 +124,7 @@ impl SchemaGeneration {
     }
 
     /// Returns true if `first`, the first record of a file, is metadata rather than a node.
-    fn begins_with_metadata(self, first: &[u8]) -> bool {
+    fn first_record_is_metadata(self, first: &[u8]) -> bool {
         let suits = |layout: &MessageLayout| {
             schema_layout::check_message(first, 0, layout).is_ok_and(|fit| !fit.unknown)
         };
@@ -177,7 +177,7 @@ pub fn upgrade_contents(
             if generation == SchemaGeneration::V004 && !needs_upgrade(first.bytes) {
                 return Ok(None);
             }
-            (generation, generation.begins_with_metadata(first.bytes))
+            (generation, generation.first_record_is_metadata(first.bytes))
         }
     };
     // Upgraded records are larger, because fixed fields become attributes with names.

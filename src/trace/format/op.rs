@@ -1,7 +1,7 @@
 //! The operation of a node, decoded once from the node's type and attributes.
 
 use super::attr::ReplayedNodeAttributes;
-use super::{CollectiveKind, Dtype, TraceError, escape_name};
+use super::{CollectiveKind, Dtype, TraceError, escape_and_shorten_name};
 use chakram_base::units::Span;
 
 /// Name by which a trace refers to a group.
@@ -151,7 +151,7 @@ impl<'a> ReplayedNodeAttributes<'a> {
                 id,
                 format!(
                     "`in_switch` is \"{}\" on a node of type {kind}, expected it only on loads (2) and stores (3)",
-                    escape_name(found)
+                    escape_and_shorten_name(found)
                 ),
                 "remove the attribute; collectives among NPUs are separate nodes",
             ));
@@ -161,7 +161,7 @@ impl<'a> ReplayedNodeAttributes<'a> {
                 id,
                 format!(
                     "`remote_memory` is \"{}\" on a node of type {kind}, expected it only on loads (2) and stores (3)",
-                    escape_name(found)
+                    escape_and_shorten_name(found)
                 ),
                 "remove the attribute, which names the memory that a load or store accesses",
             ));
@@ -178,9 +178,9 @@ impl<'a> ReplayedNodeAttributes<'a> {
                 bytes: self.tensor_size,
                 dtype: self.dtype,
             }),
-            5 | 6 if self.is_launch() => Ok(Op::Host),
+            5 | 6 if self.is_host_op_of_communication() => Ok(Op::Host),
             5 | 6 => self.decode_message(id, kind == 6),
-            7 if self.is_launch() => Ok(Op::Host),
+            7 if self.is_host_op_of_communication() => Ok(Op::Host),
             7 => self.decode_collective(id),
             8..=10 => Err(TraceError::invalid_node(
                 id,
@@ -201,7 +201,7 @@ impl<'a> ReplayedNodeAttributes<'a> {
 
     /// Returns true if a communication node is only the host operator that launched the actual communication. Old
     /// converters mark both nodes as communication, but only the host's node has no size.
-    fn is_launch(&self) -> bool {
+    fn is_host_op_of_communication(&self) -> bool {
         self.host && self.comm_size.is_none()
     }
 
@@ -244,13 +244,16 @@ impl<'a> ReplayedNodeAttributes<'a> {
                     "set `tensor_loc` to 2 for remote memory, or remove the attribute",
                 ));
             }
-            Some(found) if found == Self::in_switch_attribute_text(store) => true,
+            Some(found) if found == Self::in_switch_value_for_access(store) => true,
             Some(found) => {
-                let expected = Self::in_switch_attribute_text(store);
+                let expected = Self::in_switch_value_for_access(store);
                 let what = if store { "store" } else { "load" };
                 return Err(TraceError::invalid_node(
                     id,
-                    format!("`in_switch` is \"{}\" on a {what}", escape_name(found)),
+                    format!(
+                        "`in_switch` is \"{}\" on a {what}",
+                        escape_and_shorten_name(found)
+                    ),
                     format!("{expected:?}, the only value for a {what}"),
                 ));
             }
@@ -264,7 +267,7 @@ impl<'a> ReplayedNodeAttributes<'a> {
     }
 
     /// Returns the value of the attribute `in_switch` for a load or a store.
-    pub fn in_switch_attribute_text(store: bool) -> &'static str {
+    pub fn in_switch_value_for_access(store: bool) -> &'static str {
         if store {
             "reduce_scatter"
         } else {

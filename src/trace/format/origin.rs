@@ -35,7 +35,7 @@ impl NodeCallerStepAndStack {
             b"step" => &mut self.step,
             _ => &mut self.stack,
         };
-        if let Ok(value) = attr.as_u64() {
+        if let Ok(value) = attr.as_count() {
             *field = Some(value);
         }
     }
@@ -121,7 +121,10 @@ impl CallStacks {
     }
 
     /// Stores an attribute of [`CallStacks::ATTRIBUTES`] and returns true; ignores other attributes and returns false.
-    pub(super) fn read_attribute(&mut self, attr: &AttrView<'_>) -> Result<bool, TraceError> {
+    pub(super) fn store_known_attribute(
+        &mut self,
+        attr: &AttrView<'_>,
+    ) -> Result<bool, TraceError> {
         let [names, calls] = Self::ATTRIBUTES.map(str::as_bytes);
         if attr.name == names {
             let texts = attr.as_texts()?.unwrap_or_default();

@@ -92,7 +92,7 @@ const BASIS: &str = "profiler_cost_basis";
 
 impl ProfilerOverheadAttributeCollector {
     /// Stores `attr` if it is about the profiler, and then returns true.
-    pub fn read_attribute(&mut self, attr: &AttrView<'_>) -> bool {
+    pub fn store_known_attribute(&mut self, attr: &AttrView<'_>) -> bool {
         if attr.name == BASIS.as_bytes() {
             self.basis = attr
                 .as_str()
@@ -103,7 +103,7 @@ impl ProfilerOverheadAttributeCollector {
         }
         let place = NUMBERS.iter().position(|name| name.as_bytes() == attr.name);
         if let Some(place) = place {
-            self.numbers[place] = attr.as_u64().ok();
+            self.numbers[place] = attr.as_count().ok();
         }
         place.is_some()
     }

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_inputs_and_removals() {
+    fn texts_and_inputs_are_edited_and_attributes_removed() {
         let node = Node {
             inputs: Some(IoInfo {
                 values: "old".into(),

@@ -18,10 +18,10 @@ pub struct GroupRoles(BTreeMap<u64, (u64, String)>);
 impl GroupRoles {
     /// Sets the role of group `number`, unless the group already has a role.
     pub fn add_role(&mut self, number: u64, role: &str) {
-        self.insert(number, number, role);
+        self.insert_range_unless_known(number, number, role);
     }
 
-    fn insert(&mut self, first: u64, last: u64, role: &str) {
+    fn insert_range_unless_known(&mut self, first: u64, last: u64, role: &str) {
         let before = self.0.range_mut(..=last).next_back();
         match before {
             Some((_, (end, _))) if *end >= first => {}
@@ -35,7 +35,7 @@ impl GroupRoles {
     /// Adds the roles that `other` gives to groups without a role here.
     pub fn extend(&mut self, other: &Self) {
         for (first, (last, role)) in &other.0 {
-            self.insert(*first, *last, role);
+            self.insert_range_unless_known(*first, *last, role);
         }
     }
 
@@ -43,7 +43,7 @@ impl GroupRoles {
     pub fn rename_roles(&self, word: impl Fn(&str) -> String) -> Self {
         let mut roles = Self::default();
         for (first, (last, role)) in &self.0 {
-            roles.insert(*first, *last, &word(role));
+            roles.insert_range_unless_known(*first, *last, &word(role));
         }
         roles
     }
@@ -90,7 +90,7 @@ impl FromStr for GroupRoles {
                 && first <= last
                 && last < u64::MAX
             {
-                roles.insert(first, last, role);
+                roles.insert_range_unless_known(first, last, role);
             }
         }
         Ok(roles)

@@ -163,7 +163,7 @@ pub fn salvage_trace(
         if missing.is_empty() || options.keep_dangling {
             old_schemas::push_framed(&mut out, message)
         } else {
-            old_schemas::push_framed(&mut out, &drop_dependencies(message, &ids))
+            old_schemas::push_framed(&mut out, &copy_without_missing_dependencies(message, &ids))
         }
         report.dangling.extend(missing);
     }
@@ -186,7 +186,7 @@ fn salvage_lines(
         // Use a new reader for each line, because only the reader of the first line expects metadata.
         let mut reader = JsonLineReader::new(bytes);
         if line > 1 {
-            reader.skip_metadata();
+            reader.treat_metadata_as_already_read();
         }
         match reader.next_record(&mut record) {
             Ok(None) => {}
@@ -253,7 +253,7 @@ fn find_dangling_dependencies(
 }
 
 /// Copies a sound node without the dependencies that are missing from `ids`.
-fn drop_dependencies(message: &[u8], ids: &BTreeSet<u64>) -> Vec<u8> {
+fn copy_without_missing_dependencies(message: &[u8], ids: &BTreeSet<u64>) -> Vec<u8> {
     let mut out = Vec::with_capacity(message.len());
     let mut cursor = WireCursor::new(message, 0);
     while !cursor.is_empty() {

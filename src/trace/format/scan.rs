@@ -16,9 +16,9 @@ use chakram_base::units::Span;
 /// Receives a node's dependencies while the node's record is scanned.
 pub trait DependencyVisitor {
     /// Visits a data dependency: the node consumes results of node `id`.
-    fn visit_data(&mut self, id: u64) -> Result<(), TraceError>;
+    fn visit_data_dependency(&mut self, id: u64) -> Result<(), TraceError>;
     /// Visits a control dependency: the node comes after node `id` in program order.
-    fn visit_control(&mut self, id: u64) -> Result<(), TraceError>;
+    fn visit_control_dependency(&mut self, id: u64) -> Result<(), TraceError>;
 }
 
 /// A node's record without its dependencies.
@@ -219,17 +219,19 @@ pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError>
             && attr.is_set()
         {
             if attr.name == b"captured_ns" {
-                let ns = attr.as_u64();
+                let ns = attr.as_count();
                 let ns = ns.map_err(|e| e.in_record(record.number, record.offset))?;
                 metadata.captured = Some(Span::from_ns(ns));
             } else if attr.name == WORLD_SIZE.as_bytes() {
                 // Other tools write arbitrary text in this attribute, so an invalid number is not an error.
-                metadata.world_size = attr.as_u64().ok().and_then(|n| u32::try_from(n).ok());
+                metadata.world_size = attr.as_count().ok().and_then(|n| u32::try_from(n).ok());
             } else if let Some(field) = metadata.captured_on.field_mut(attr.name) {
                 *field = attr.as_str().ok().flatten().map(str::to_owned);
             } else if attr.name == DROPPED_KERNELS.as_bytes() {
-                metadata.dropped_kernels = attr.as_u64().unwrap_or(0);
-            } else if profiler.read_attribute(&attr) || metadata.stacks.read_attribute(&attr)? {
+                metadata.dropped_kernels = attr.as_count().unwrap_or(0);
+            } else if profiler.store_known_attribute(&attr)
+                || metadata.stacks.store_known_attribute(&attr)?
+            {
                 // The call in the condition has already stored the value.
             } else if let (true, Ok(Some(text))) =
                 (attr.name == roles::ATTRIBUTE.as_bytes(), attr.as_str())
@@ -278,7 +280,7 @@ pub fn scan_node<'a>(
     let mut fields = UncheckedNodeFields::default();
     fields
         .read_fields(record, deps)
-        .and_then(|()| fields.decode_op(record))
+        .and_then(|()| fields.decode_name_op_and_groups(record))
         .map_err(|e| e.in_record(record.number, record.offset))
         .map(|(name, op, groups)| fields.build_view(name, op, groups))
 }
@@ -309,7 +311,7 @@ impl<'a> UncheckedNodeFields<'a> {
             // This gives the same result as the general path below, but keeps the state in registers. Speed matters
             // here: a typical node has ten attributes.
             if let Some(attr) = AttrView::scan_attribute_fast(&mut cursor) {
-                attr::store(attr, &mut self.facts)?;
+                attr::store_attribute_if_replays_read_it(attr, &mut self.facts)?;
                 continue;
             }
             let at = cursor.file_offset();
@@ -318,13 +320,15 @@ impl<'a> UncheckedNodeFields<'a> {
                 (2, WireValue::Bytes(bytes, _)) => self.name = bytes,
                 // Protobuf truncates enums to 32 bits, regardless of the varint's length.
                 (3, WireValue::Varint(v)) => self.kind = u64::from(v as u32),
-                (4, raw) => visit_repeated_varints(raw, at, |dep| deps.visit_control(dep))?,
-                (5, raw) => visit_repeated_varints(raw, at, |dep| deps.visit_data(dep))?,
+                (4, raw) => {
+                    visit_repeated_varints(raw, at, |dep| deps.visit_control_dependency(dep))?
+                }
+                (5, raw) => visit_repeated_varints(raw, at, |dep| deps.visit_data_dependency(dep))?,
                 (6, WireValue::Varint(v)) => self.start_micros = v,
                 (7, WireValue::Varint(v)) => self.micros = v,
                 (8 | 9, WireValue::Bytes(..)) => {}
                 (10, WireValue::Bytes(message, offset)) => {
-                    read_attribute(message, offset, &mut self.facts)?;
+                    read_and_store_attribute(message, offset, &mut self.facts)?;
                 }
                 (1..=10, _) => {
                     return Err(TraceError::malformed_at(
@@ -339,7 +343,10 @@ impl<'a> UncheckedNodeFields<'a> {
     }
 
     #[inline(always)]
-    fn decode_op(&self, record: RawRecord<'a>) -> Result<NameOpAndGroupText<'a>, TraceError> {
+    fn decode_name_op_and_groups(
+        &self,
+        record: RawRecord<'a>,
+    ) -> Result<NameOpAndGroupText<'a>, TraceError> {
         let (id, kind) = (self.id, self.kind);
         let name = as_utf8(self.name).ok_or_else(|| {
             TraceError::malformed_at(record.offset, format!("the name of node {id} is not UTF-8"))
@@ -401,8 +408,10 @@ pub fn recover_partial_node<'a>(
                 view.name = as_utf8(bytes).unwrap_or_default();
                 Ok(())
             }
-            Ok((4, raw)) => visit_repeated_varints(raw, at, |dep| deps.visit_control(dep)),
-            Ok((5, raw)) => visit_repeated_varints(raw, at, |dep| deps.visit_data(dep)),
+            Ok((4, raw)) => {
+                visit_repeated_varints(raw, at, |dep| deps.visit_control_dependency(dep))
+            }
+            Ok((5, raw)) => visit_repeated_varints(raw, at, |dep| deps.visit_data_dependency(dep)),
             other => other.map(|_| ()),
         };
         if read.is_err() {
@@ -417,11 +426,11 @@ pub fn recover_partial_node<'a>(
 pub struct IgnoreDependencies;
 
 impl DependencyVisitor for IgnoreDependencies {
-    fn visit_data(&mut self, _: u64) -> Result<(), TraceError> {
+    fn visit_data_dependency(&mut self, _: u64) -> Result<(), TraceError> {
         Ok(())
     }
 
-    fn visit_control(&mut self, _: u64) -> Result<(), TraceError> {
+    fn visit_control_dependency(&mut self, _: u64) -> Result<(), TraceError> {
         Ok(())
     }
 }
@@ -433,14 +442,14 @@ pub fn read_node_name(record: RawRecord<'_>) -> &str {
 
 /// Reads an attribute in any encoding, and stores it if replays read it.
 #[inline(never)]
-pub(super) fn read_attribute<'a>(
+pub(super) fn read_and_store_attribute<'a>(
     message: &'a [u8],
     offset: usize,
     facts: &mut ReplayedNodeAttributes<'a>,
 ) -> Result<(), TraceError> {
     let attr = AttrView::scan_attribute(message, offset)?;
     if attr.is_set() {
-        attr::store(attr, facts)?;
+        attr::store_attribute_if_replays_read_it(attr, facts)?;
     }
     Ok(())
 }
@@ -472,7 +481,7 @@ mod tests {
     use super::*;
     use prost::Message;
 
-    fn metadata_of(attr: Vec<AttributeProto>) -> Result<TraceMetadata, TraceError> {
+    fn read_metadata_of_attributes(attr: Vec<AttributeProto>) -> Result<TraceMetadata, TraceError> {
         let message = GlobalMetadata {
             version: "0.0.4".to_owned(),
             attr,
@@ -494,7 +503,7 @@ mod tests {
 
     #[test]
     fn the_end_of_the_capture_is_read_from_the_first_record() {
-        let captured = |attr| metadata_of(attr).map(|metadata| metadata.captured);
+        let captured = |attr| read_metadata_of_attributes(attr).map(|metadata| metadata.captured);
         assert_eq!(captured(vec![]).unwrap(), None);
         let other = build_attribute("schema", Value::StringVal("1.1.1".to_owned()));
         let own = |value| build_attribute("captured_ns", value);

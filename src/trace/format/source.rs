@@ -99,7 +99,7 @@ impl<'s> TraceRecordReader<'s> {
                 let record = match frames.next_record() {
                     Ok(Some(record)) => record,
                     Ok(None) => return Ok(None),
-                    Err(error) => return Err(error.shift_record(number, *at)),
+                    Err(error) => return Err(error.set_record_and_shift_offset(number, *at)),
                 };
                 self.record.clear();
                 self.record.extend_from_slice(record.bytes);

@@ -1,6 +1,6 @@
 //! The bytes that a member of an all-to-all exchanges with each member of its group.
 
-use super::{TraceError, escape_name};
+use super::{TraceError, escape_and_shorten_name};
 
 /// Attribute that lists the bytes sent to each member, including the sender itself, in the group's order.
 pub const SEND_BYTES: &str = "send_bytes";
@@ -60,7 +60,7 @@ fn parse_size_list(id: u64, name: &str, text: &str) -> Result<Vec<u64>, TraceErr
     numbers.filter(sound).ok_or_else(|| {
         TraceError::invalid_node(
             id,
-            format!("`{name}` is \"{}\", expected a list of bytes", escape_name(text)),
+            format!("`{name}` is \"{}\", expected a list of bytes", escape_and_shorten_name(text)),
             "write the bytes for each member of the group, such as [512, 0, 1024], less than 2^63 together",
         )
     })

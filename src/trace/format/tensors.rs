@@ -97,13 +97,13 @@ impl MemoryChanges {
         for (list, names) in lists.into_iter().zip(ATTRIBUTES) {
             for (bytes, name) in list.iter_mut().zip(names) {
                 if name.as_bytes() == attr.name {
-                    *bytes = attr.as_u64()?;
+                    *bytes = attr.as_count()?;
                     return Ok(());
                 }
             }
         }
         if attr.name == REMOTE_ATTRIBUTE.as_bytes() {
-            self.remote = attr.as_u64()?;
+            self.remote = attr.as_count()?;
         }
         Ok(())
     }

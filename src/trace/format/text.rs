@@ -42,7 +42,7 @@ pub struct TraceConvertedFromText {
 impl TraceConvertedFromText {
     /// Adds the record's original line to an error.
     #[must_use]
-    pub fn with_source(&self, error: TraceError) -> TraceError {
+    pub fn add_source_line_to_error(&self, error: TraceError) -> TraceError {
         error.relocate_to_origin(&self.origins)
     }
 }
@@ -73,7 +73,7 @@ pub fn parse_text_trace(
 }
 
 /// Builds the error for an input that is a capture instead of a trace.
-pub(super) fn not_a_trace_error(name: &str) -> TraceError {
+pub(super) fn capture_instead_of_trace_error(name: &str) -> TraceError {
     TraceError::invalid_at(
         TraceErrorLocation::default(),
         format!("this is {name}, not an execution trace"),

@@ -7,7 +7,9 @@
 //! Text begins with `{` or `[`, possibly after white space, followed by a key of the format. A binary file also begins
 //! with the byte `{` if its first record has 123 bytes, but then no key of a text format follows.
 
-use super::text::{JsonTraceFormat, TraceOrCaptureTextKind, classify_text, not_a_trace_error};
+use super::text::{
+    JsonTraceFormat, TraceOrCaptureTextKind, capture_instead_of_trace_error, classify_text,
+};
 use super::wire::FrameCursor;
 use super::{SchemaGeneration, TraceError, TraceErrorLocation, old_schemas};
 use std::fmt;
@@ -49,7 +51,7 @@ pub fn detect_text_format(contents: &[u8]) -> Option<Result<JsonTraceFormat, Tra
     Some(Err(match classify_text(contents) {
         TraceOrCaptureTextKind::NoJson => return None,
         TraceOrCaptureTextKind::Trace(form) => return Some(Ok(form)),
-        TraceOrCaptureTextKind::Capture(name) => not_a_trace_error(name),
+        TraceOrCaptureTextKind::Capture(name) => capture_instead_of_trace_error(name),
         TraceOrCaptureTextKind::Other => {
             if let Ok(Some(first)) = FrameCursor::new(contents).next_record()
                 && old_schemas::is_current_metadata(first.bytes) == Some(true)

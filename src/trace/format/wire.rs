@@ -58,7 +58,7 @@ impl<'a> WireCursor<'a> {
 
     /// Advances until `behind` is all that remains. `behind` must be a suffix of the remaining bytes.
     #[inline]
-    pub(super) fn skip_to(&mut self, behind: &'a [u8]) {
+    pub(super) fn skip_to_remaining_suffix(&mut self, behind: &'a [u8]) {
         debug_assert!(self.rest.ends_with(behind));
         self.rest = behind;
     }
@@ -87,12 +87,12 @@ impl<'a> WireCursor<'a> {
     #[inline(never)]
     fn read_long_varint(&mut self) -> Result<u64, TraceError> {
         let Some(head) = self.rest.first_chunk::<8>() else {
-            return self.read_odd_varint();
+            return self.read_varint_over_8_bytes_or_at_end();
         };
         let word = u64::from_le_bytes(*head);
         let ends = !word & 0x8080_8080_8080_8080;
         if ends == 0 {
-            return self.read_odd_varint();
+            return self.read_varint_over_8_bytes_or_at_end();
         }
         // The varint ends at the first byte whose top bit is clear.
         let used = ends.trailing_zeros() / 8 + 1;
@@ -101,7 +101,7 @@ impl<'a> WireCursor<'a> {
     }
 
     /// Reads a varint of more than eight bytes, or one near the end of the data.
-    fn read_odd_varint(&mut self) -> Result<u64, TraceError> {
+    fn read_varint_over_8_bytes_or_at_end(&mut self) -> Result<u64, TraceError> {
         if let Some((value, length)) = decode_varint(self.rest) {
             self.rest = &self.rest[length..];
             return Ok(value);
@@ -322,7 +322,7 @@ impl<'a> FrameCursor<'a> {
         }
         let number = self.next;
         let start = self.cursor.file_offset();
-        match self.read_message_at(start) {
+        match self.read_length_prefixed_message(start) {
             Ok((offset, bytes)) => {
                 self.next += 1;
                 Ok(Some(RawRecord {
@@ -337,7 +337,10 @@ impl<'a> FrameCursor<'a> {
 
     /// Returns the message that follows the length at `start`, and the message's file offset.
     #[inline]
-    fn read_message_at(&mut self, start: usize) -> Result<(usize, &'a [u8]), TraceError> {
+    fn read_length_prefixed_message(
+        &mut self,
+        start: usize,
+    ) -> Result<(usize, &'a [u8]), TraceError> {
         let length = self.cursor.read_varint()?;
         if length > MAX_RECORD {
             return Err(TraceError::malformed_at(
@@ -362,7 +365,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn varints_of_every_length() {
+    fn varints_of_every_length_are_read_and_broken_ones_refused() {
         for shift in 0..64 {
             for value in [1_u64 << shift, (1_u64 << shift) - 1, u64::MAX >> shift] {
                 let mut bytes = Vec::new();

@@ -128,8 +128,9 @@ impl<W: Write> TraceWriter<W> {
             ));
         }
         let shapes = node.labels;
-        let mut inputs = add_shape_labels(node.id, &extra.inputs, shapes.inputs)?;
-        let outputs = add_shape_labels(node.id, &extra.outputs, shapes.outputs)?;
+        let mut inputs =
+            inputs_or_outputs_with_label_shapes(node.id, &extra.inputs, shapes.inputs)?;
+        let outputs = inputs_or_outputs_with_label_shapes(node.id, &extra.outputs, shapes.outputs)?;
         if let Some(groups) = node.groups {
             if !inputs.values.is_empty() {
                 return Err(TraceError::invalid_node(
@@ -143,13 +144,13 @@ impl<W: Write> TraceWriter<W> {
         let put = &mut self.message;
         put.clear();
         // Protobuf's canonical form has ascending fields and omits default values.
-        append_varint(put, 1, node.id);
-        append_text(put, 2, node.name);
-        append_varint(put, 3, node_type_of(node) as u64);
+        append_nonzero_varint(put, 1, node.id);
+        append_nonempty_text(put, 2, node.name);
+        append_nonzero_varint(put, 3, node_type_of(node) as u64);
         put.append_packed(4, extra.control);
         put.append_packed(5, data);
-        append_varint(put, 6, node.start_micros);
-        append_varint(put, 7, node.recorded.0 / 1_000_000);
+        append_nonzero_varint(put, 6, node.start_micros);
+        append_nonzero_varint(put, 7, node.recorded.0 / 1_000_000);
         append_io_info(put, 8, &inputs, node.groups.is_some());
         append_io_info(put, 9, &outputs, false);
         attr::append_replayed_attributes(put, node);
@@ -189,10 +190,10 @@ impl<W: Write> Sink for TraceWriter<W> {
 fn are_equal_for_replay(a: &[u8], b: &[u8]) -> bool {
     struct DependencyIgnoringVisitor;
     impl scan::DependencyVisitor for DependencyIgnoringVisitor {
-        fn visit_data(&mut self, _: u64) -> Result<(), TraceError> {
+        fn visit_data_dependency(&mut self, _: u64) -> Result<(), TraceError> {
             Ok(())
         }
-        fn visit_control(&mut self, _: u64) -> Result<(), TraceError> {
+        fn visit_control_dependency(&mut self, _: u64) -> Result<(), TraceError> {
             Ok(())
         }
     }
@@ -216,14 +217,14 @@ fn are_equal_for_replay(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// Appends a number, unless it is 0.
-fn append_varint(put: &mut ProtobufMessageBuilder, number: u32, value: u64) {
+fn append_nonzero_varint(put: &mut ProtobufMessageBuilder, number: u32, value: u64) {
     if value != 0 {
         put.append_varint(number, value);
     }
 }
 
 /// Appends a text, unless it is empty.
-fn append_text(put: &mut ProtobufMessageBuilder, number: u32, text: &str) {
+fn append_nonempty_text(put: &mut ProtobufMessageBuilder, number: u32, text: &str) {
     if !text.is_empty() {
         put.append_bytes(number, text.as_bytes());
     }
@@ -253,7 +254,7 @@ pub(super) fn append_named_attribute(
 /// Appends an attribute's fields. Writes the value even if it is the default.
 #[inline]
 pub fn put_attribute(put: &mut ProtobufMessageBuilder, name: &str, value: AttributeValue<'_>) {
-    append_text(put, 1, name);
+    append_nonempty_text(put, 1, name);
     match value {
         AttributeValue::Int32(v) => put.append_varint(7, i64::from(v).cast_unsigned()),
         AttributeValue::Int(v) => put.append_varint(9, v.cast_unsigned()),
@@ -280,7 +281,7 @@ pub fn put_attribute(put: &mut ProtobufMessageBuilder, name: &str, value: Attrib
 }
 
 /// Adds the shapes in the node's labels to its inputs or outputs. Fails if `io` states other shapes than the labels.
-fn add_shape_labels<'a>(
+fn inputs_or_outputs_with_label_shapes<'a>(
     id: u64,
     io: &NodeInputsOrOutputs<'a>,
     shapes: &'a str,
@@ -306,9 +307,9 @@ fn append_io_info(
 ) {
     if stated || *io != NodeInputsOrOutputs::default() {
         put.append_nested(number, |put| {
-            append_text(put, 1, io.values);
-            append_text(put, 2, io.shapes);
-            append_text(put, 3, io.types);
+            append_nonempty_text(put, 1, io.values);
+            append_nonempty_text(put, 2, io.shapes);
+            append_nonempty_text(put, 3, io.types);
         });
     }
 }

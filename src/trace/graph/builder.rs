@@ -14,7 +14,8 @@ use crate::format::scan::{CaptureEnvironment, NodeView};
 use crate::format::work_amounts::JobSamplesAndModelFlops;
 use crate::format::write::Sink;
 use crate::format::{
-    KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, TrainingPhase, escape_name,
+    KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, TrainingPhase,
+    escape_and_shorten_name,
 };
 use chakram_base::ids::NodeIndex;
 use chakram_base::interrupt;
@@ -157,10 +158,13 @@ impl GraphBuilder {
     }
 
     /// Adds the node whose dependencies the builder has just visited.
-    pub(super) fn finish_node(&mut self, node: &NodeView<'_>) -> Result<(), TraceError> {
+    pub(super) fn add_node_with_visited_dependencies(
+        &mut self,
+        node: &NodeView<'_>,
+    ) -> Result<(), TraceError> {
         let index = self.graph.ids.len();
         if index.is_multiple_of(NODES_BETWEEN_CHECKS) {
-            interrupt::check_interruption()?;
+            interrupt::fail_if_stopped_or_out_of_memory()?;
         }
         if index >= MAX_NODES || self.preds.len() >= NO_NODE as usize {
             return Err(TraceError::invalid_node(
@@ -188,7 +192,7 @@ impl GraphBuilder {
                             node.id,
                             format!(
                                 "group `{}` is declared twice, with different ranks",
-                                escape_name(&name)
+                                escape_and_shorten_name(&name)
                             ),
                             format!(
                                 "delete one of the metadata nodes, or pass the groups with {}",
@@ -200,7 +204,7 @@ impl GraphBuilder {
                 };
             }
         }
-        let (kind, lane, flops, bytes, detail) = self.decode_node(node)?;
+        let (kind, lane, flops, bytes, detail) = self.decode_node_fields(node)?;
         let lane = self.lanes.intern_key(lane);
         let graph = &mut self.graph;
         graph.ids.push(node.id);
@@ -231,22 +235,26 @@ impl GraphBuilder {
     }
 
     /// Sets whether the captured kernels are operators that ran on a CPU.
-    pub fn set_kernels_on_cpu(&mut self, on_cpu: bool) {
+    pub fn set_whether_kernels_ran_on_cpu(&mut self, on_cpu: bool) {
         self.graph.kernels_on_cpu = on_cpu;
     }
 
     /// Sets the number of ranks in the job, and the device, host and software of the capture.
-    pub fn set_capture_environment(&mut self, world_size: Option<u32>, on: CaptureEnvironment) {
+    pub fn set_world_size_and_capture_environment(
+        &mut self,
+        world_size: Option<u32>,
+        on: CaptureEnvironment,
+    ) {
         (self.graph.world_size, self.graph.captured_on) = (world_size, on);
     }
 
     /// Sets the trace's facts about its profiler.
-    pub fn set_capture_profiler(&mut self, said: ProfilerOverheadFacts) {
+    pub fn set_capture_profiler_facts(&mut self, said: ProfilerOverheadFacts) {
         self.graph.profiler.said = said;
     }
 
     /// Sets the number of kernels that the profiler dropped.
-    pub fn set_dropped_kernels(&mut self, count: u64) {
+    pub fn set_dropped_kernel_count(&mut self, count: u64) {
         self.graph.dropped_kernels = count;
     }
 
@@ -256,7 +264,7 @@ impl GraphBuilder {
     }
 
     /// Sets the work of the whole job, or `None` if the trace does not state it.
-    pub fn set_work_amounts(&mut self, amounts: Option<JobSamplesAndModelFlops>) {
+    pub fn set_job_work_amounts(&mut self, amounts: Option<JobSamplesAndModelFlops>) {
         self.graph.amounts = amounts;
     }
 
@@ -280,7 +288,7 @@ impl GraphBuilder {
 
     /// Returns a node's type, lane, FLOPs, bytes and `detail` word. For a collective or a message, also appends an
     /// entry to its list.
-    fn decode_node(
+    fn decode_node_fields(
         &mut self,
         node: &NodeView<'_>,
     ) -> Result<(NodeKind, Lane, u64, u64, u32), TraceError> {
@@ -351,7 +359,7 @@ impl GraphBuilder {
                 own,
                 host,
             } => {
-                self.check_ends(node.id, peer, own)?;
+                self.check_message_ends(node.id, peer, own)?;
                 self.graph.repairs.host_communication += u64::from(host);
                 let peer = self.peers.intern_key(peer);
                 let detail = self.graph.messages.len() as u32;
@@ -412,7 +420,7 @@ impl GraphBuilder {
         })
     }
 
-    fn check_ends(&self, id: u64, peer: u32, own: Option<u32>) -> Result<(), TraceError> {
+    fn check_message_ends(&self, id: u64, peer: u32, own: Option<u32>) -> Result<(), TraceError> {
         match own {
             Some(own) if own != self.rank => Err(TraceError::invalid_node(
                 id,
@@ -445,18 +453,19 @@ impl GraphBuilder {
         }
         self.resolve_forward_dependencies()?;
         self.sort_by_id();
-        self.graph.resolve_origins(&self.origins, &self.index_of);
-        self.drop_self_dependencies()?;
+        self.graph
+            .resolve_callers_steps_and_stacks(&self.origins, &self.index_of);
+        self.drop_or_reject_self_dependencies()?;
         let with_control = self.policy != EnforcedDependencyKinds::Data;
         // In nearly all traces, the order of ids already respects all dependencies. `link_successors` detects this at
         // no extra cost.
-        if !self.link_successors(with_control) && !self.sort_program_order() {
+        if !self.link_successors(with_control) && !self.sort_communication_in_program_order() {
             if self.policy != EnforcedDependencyKinds::Auto || self.control_dependency_count() == 0
             {
                 return Err(self.cycle_error());
             }
             self.graph.repairs.cyclic_control = self.control_dependency_count();
-            if !self.link_successors(false) && !self.sort_program_order() {
+            if !self.link_successors(false) && !self.sort_communication_in_program_order() {
                 return Err(self.cycle_error());
             }
         }
@@ -498,13 +507,13 @@ fn predecessors_of<'a>(preds: &'a [u32], ends: &[u32], node: usize) -> &'a [u32]
 
 impl crate::format::scan::DependencyVisitor for GraphBuilder {
     #[inline]
-    fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_data_dependency(&mut self, id: u64) -> Result<(), TraceError> {
         self.add_dependency(id, 0);
         Ok(())
     }
 
     #[inline]
-    fn visit_control(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_control_dependency(&mut self, id: u64) -> Result<(), TraceError> {
         self.add_dependency(id, CONTROL);
         Ok(())
     }
@@ -515,7 +524,7 @@ impl Sink for GraphBuilder {
         for &id in data {
             self.add_dependency(id, 0);
         }
-        self.finish_node(node)
+        self.add_node_with_visited_dependencies(node)
     }
 }
 

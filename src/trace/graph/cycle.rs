@@ -67,7 +67,7 @@ pub fn find_short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    fn create_shuffled_cycle(count: usize, edges: &[(u32, u32)]) -> Vec<u32> {
+    fn find_short_cycle_of_edges(count: usize, edges: &[(u32, u32)]) -> Vec<u32> {
         let rows = Csr::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)));
         let stuck = rows.flag_unordered_nodes(&rows.topological_order());
         find_short_cycle(&rows, |node| stuck[node as usize])
@@ -77,15 +77,18 @@ mod tests {
     fn the_cycle_is_short_and_in_edge_order() {
         // The edges are 0 → 1 → 2 → 3 → 1, the shortcut 2 → 1, and the tail 3 → 4.
         let edges = [(0, 1), (1, 2), (2, 3), (3, 1), (2, 1), (3, 4)];
-        assert_eq!(create_shuffled_cycle(5, &edges), [1, 2]);
-        assert!(create_shuffled_cycle(3, &[(0, 1), (1, 2), (0, 2)]).is_empty());
-        assert_eq!(create_shuffled_cycle(2, &[(0, 1), (1, 1)]), [1]);
+        assert_eq!(find_short_cycle_of_edges(5, &edges), [1, 2]);
+        assert!(find_short_cycle_of_edges(3, &[(0, 1), (1, 2), (0, 2)]).is_empty());
+        assert_eq!(find_short_cycle_of_edges(2, &[(0, 1), (1, 1)]), [1]);
     }
 
     #[test]
     fn a_long_cycle_does_not_exhaust_the_stack() {
         let n = 100_000;
         let edges: Vec<_> = (0..n).map(|i| (i, (i + 1) % n)).collect();
-        assert_eq!(create_shuffled_cycle(n as usize, &edges).len(), n as usize);
+        assert_eq!(
+            find_short_cycle_of_edges(n as usize, &edges).len(),
+            n as usize
+        );
     }
 }

@@ -24,7 +24,7 @@ const LAUNCH: &str = "launch";
 
 impl Graph {
     /// Returns true if the graph has host nodes or delays.
-    pub fn has_host_work(&self) -> bool {
+    pub fn has_host_nodes_or_delays(&self) -> bool {
         self.kinds.contains(&NodeKind::Host) || self.has_delays()
     }
 

@@ -41,7 +41,7 @@ const NONE: u32 = u32::MAX;
 impl Graph {
     /// Resolves the stated origins. Ids of callers are replaced by nodes, and a node without a step or stack inherits
     /// it from its caller. Nodes on a cycle of callers do not inherit anything.
-    pub(super) fn resolve_origins(
+    pub(super) fn resolve_callers_steps_and_stacks(
         &mut self,
         stated: &NodeOriginColumnsBuilder,
         index_of: &NodeIdMap,

@@ -21,8 +21,8 @@ pub use view::RawNodeCommonFields;
 pub struct PredecessorIdIndexAndKind {
     /// Id of the predecessor.
     pub id: u64,
-    /// Index of the predecessor in [`RawTrace::nodes`] (the first node with this id), or [`PredecessorIdIndexAndKind::MISSING`] if
-    /// there is none.
+    /// Index of the predecessor in [`RawTrace::nodes`] (the first node with this id), or
+    /// [`PredecessorIdIndexAndKind::MISSING`] if there is none.
     pub node: u32,
     /// True for a control dependency (order only), false for a data dependency.
     pub control: bool,
@@ -116,7 +116,7 @@ const USUAL_RECORD: usize = 64;
 /// single zero byte is a valid empty record: a node with default values. Several in a row are damage, which is reported
 /// as one fault instead of one per byte.
 #[cold]
-fn zero_run_fault(record: RawRecord<'_>) -> ReadFault {
+fn zero_bytes_fault(record: RawRecord<'_>) -> ReadFault {
     let found = "found zero bytes (a second empty record in a row), expected a node";
     let error = TraceError::malformed_at(record.offset, found);
     ReadFault {
@@ -139,12 +139,12 @@ impl OneRecordDependencyCollector<'_> {
 }
 
 impl scan::DependencyVisitor for OneRecordDependencyCollector<'_> {
-    fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_data_dependency(&mut self, id: u64) -> Result<(), TraceError> {
         self.push(id, false);
         Ok(())
     }
 
-    fn visit_control(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_control_dependency(&mut self, id: u64) -> Result<(), TraceError> {
         self.push(id, true);
         Ok(())
     }
@@ -192,7 +192,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                     Err(error) => raw.faults.push(ReadFault { node: None, error }),
                 }
             } else if after_empty && record.bytes.is_empty() {
-                raw.faults.push(zero_run_fault(record));
+                raw.faults.push(zero_bytes_fault(record));
                 break;
             } else if !raw.add_node(record) {
                 break;
@@ -203,7 +203,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
             let error = TraceError::malformed_at(0, "the file is empty");
             raw.faults.push(ReadFault { node: None, error });
         }
-        raw.resolve_dependency_targets();
+        raw.sort_nodes_and_resolve_dependencies();
         raw
     }
 
@@ -256,7 +256,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     }
 
     /// Sorts the nodes by id, and resolves the predecessors of dependencies.
-    fn resolve_dependency_targets(&mut self) {
+    fn sort_nodes_and_resolve_dependencies(&mut self) {
         if self.unsorted {
             let mut place: Vec<u32> = self.node_indices().collect();
             place.sort_by_key(|&i| K::node_id(&self.nodes[i as usize].view));

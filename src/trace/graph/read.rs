@@ -112,12 +112,12 @@ impl Graph {
         if let Some(at) = metadata.captured {
             builder.set_captured_end(at);
         }
-        builder.set_kernels_on_cpu(metadata.kernels_on_cpu);
-        builder.set_capture_profiler(metadata.profiler);
-        builder.set_dropped_kernels(metadata.dropped_kernels);
-        builder.set_capture_environment(metadata.world_size, metadata.captured_on);
+        builder.set_whether_kernels_ran_on_cpu(metadata.kernels_on_cpu);
+        builder.set_capture_profiler_facts(metadata.profiler);
+        builder.set_dropped_kernel_count(metadata.dropped_kernels);
+        builder.set_world_size_and_capture_environment(metadata.world_size, metadata.captured_on);
         builder.set_group_roles(metadata.roles);
-        builder.set_work_amounts(metadata.amounts);
+        builder.set_job_work_amounts(metadata.amounts);
         builder.set_call_stacks(metadata.stacks);
         for (host, number, name) in metadata.lanes {
             let lane = if host {
@@ -130,7 +130,7 @@ impl Graph {
         while let Some(record) = frames.next_record()? {
             let mut node = scan::scan_node(record, &mut builder)?;
             edit(&mut node)
-                .and_then(|()| builder.finish_node(&node))
+                .and_then(|()| builder.add_node_with_visited_dependencies(&node))
                 .map_err(|e| e.in_record(record.number, record.offset))?;
         }
         let (graph, binding) = builder.finish_graph()?;

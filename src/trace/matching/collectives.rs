@@ -50,7 +50,7 @@ impl MemberCalls<'_> {
     }
 
     /// Returns true if both members share one list of calls, so that no comparison is needed.
-    fn has_equal_calls(&self, other: &Self) -> bool {
+    fn shares_call_list_with(&self, other: &Self) -> bool {
         match (&self.calls, &other.calls) {
             (Cow::Borrowed(own), Cow::Borrowed(other)) => std::ptr::eq(*own, *other),
             _ => false,
@@ -81,7 +81,7 @@ pub fn find_disagreement<'a, M: Borrow<MemberCalls<'a>>>(
 ) -> Option<FirstCollectiveDisagreement> {
     let differing = others.into_iter().filter_map(|other| {
         let other = other.borrow();
-        if other.has_equal_calls(first) {
+        if other.shares_call_list_with(first) {
             return None;
         }
         let (one, two) = (first.iter().map(&signature), other.iter().map(&signature));

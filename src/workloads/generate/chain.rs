@@ -100,7 +100,7 @@ impl TraceGenerator for ParallelKernelChainsGenerator {
 #[cfg(test)]
 mod tests {
     use super::super::WorkloadPattern;
-    use super::super::testing::{record_every_rank, rejection_message};
+    use super::super::testing::{check_and_record_every_rank, rejection_message};
     use super::*;
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
         let mut options = ParallelKernelChainsPattern::new(2, 7);
         options.chains = 3;
         options.flops = 5;
-        let ranks = record_every_rank(WorkloadPattern::Chain(options));
+        let ranks = check_and_record_every_rank(WorkloadPattern::Chain(options));
         assert_eq!((ranks.len(), ranks[0].len()), (2, 7));
         let data: Vec<_> = ranks[0].iter().map(|node| &node.data[..]).collect();
         assert_eq!(data, [&[][..], &[], &[], &[1], &[2], &[3], &[4]]);
@@ -122,9 +122,9 @@ mod tests {
 
     #[test]
     fn a_single_chain_is_a_line() {
-        let ranks = record_every_rank(WorkloadPattern::Chain(ParallelKernelChainsPattern::new(
-            1, 4,
-        )));
+        let ranks = check_and_record_every_rank(WorkloadPattern::Chain(
+            ParallelKernelChainsPattern::new(1, 4),
+        ));
         let data: Vec<_> = ranks[0].iter().map(|node| &node.data[..]).collect();
         assert_eq!(data, [&[][..], &[1], &[2], &[3]]);
     }

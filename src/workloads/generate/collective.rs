@@ -1,8 +1,8 @@
 //! One or more collectives of the same kind, among all ranks or among a group of ranks.
 
 use super::{
-    MOST_NODES, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least, check_limit,
-    check_ranks, check_whole_ns, delay_op, option_refused,
+    MOST_NODES, PatternOptionError, TraceEmitter, TraceGenerator, build_workless_kernel_op,
+    check_at_least, check_limit, check_ranks, check_whole_ns, option_refused,
 };
 use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -260,7 +260,7 @@ impl TraceGenerator for CollectiveGenerator {
         let lateness = self.delay_before_first_collective(rank);
         if lateness != Span::ZERO {
             out.set_name(format_args!("before"));
-            before = Some(out.emit_node(delay_op(), None, lateness, &[])?);
+            before = Some(out.emit_node(build_workless_kernel_op(), None, lateness, &[])?);
         }
         for i in 0..self.options.count {
             out.set_name(format_args!("{kind}/{i}"));
@@ -275,7 +275,7 @@ impl TraceGenerator for CollectiveGenerator {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{record_every_rank, rejection_message};
+    use super::super::testing::{check_and_record_every_rank, rejection_message};
     use super::super::{CheckedWorkloadPattern, WorkloadPattern};
     use super::*;
 
@@ -283,15 +283,21 @@ mod tests {
     fn all_ranks_of_the_world_are_alike() {
         let mut options = CollectivePattern::new(CollectiveKind::AllReduce, 1 << 20, 4);
         options.count = 3;
-        let ranks = record_every_rank(WorkloadPattern::Collective(options.clone()));
+        let ranks = check_and_record_every_rank(WorkloadPattern::Collective(options.clone()));
         assert!(ranks[0].iter().all(|node| node.data.is_empty()));
         options.chained = true;
-        let ranks = record_every_rank(WorkloadPattern::Collective(options.clone()));
+        let ranks = check_and_record_every_rank(WorkloadPattern::Collective(options.clone()));
         let data: Vec<_> = ranks[3].iter().map(|node| &node.data[..]).collect();
         assert_eq!(data, [&[][..], &[1], &[2]]);
         assert_eq!(ranks[3][2].name, "all-reduce/2");
         let job = CheckedWorkloadPattern::new(WorkloadPattern::Collective(options)).unwrap();
-        assert_eq!((job.declared_groups().len(), job.class_of(3)), (0, 0));
+        assert_eq!(
+            (
+                job.declared_groups().len(),
+                job.representative_of_identical_ranks(3)
+            ),
+            (0, 0)
+        );
     }
 
     #[test]
@@ -306,9 +312,11 @@ mod tests {
         );
         // Rank 1 represents members 1, 3 and 4. Rank 0 represents ranks 0, 2 and 5, which are
         // outside the group.
-        let classes: Vec<_> = (0..6).map(|rank| job.class_of(rank)).collect();
+        let classes: Vec<_> = (0..6)
+            .map(|rank| job.representative_of_identical_ranks(rank))
+            .collect();
         assert_eq!(classes, [0, 1, 0, 1, 1, 0]);
-        let ranks = record_every_rank(pattern);
+        let ranks = check_and_record_every_rank(pattern);
         assert_eq!(ranks[5][0].name, "idle");
         // Position 0 in the group is rank 4, so the broadcast starts there.
         assert!(ranks[3][0].op.contains("group: Number(1), root: Some(4)"));
@@ -327,7 +335,7 @@ mod tests {
                     .len(),
                 declared
             );
-            record_every_rank(pattern);
+            check_and_record_every_rank(pattern);
         }
     }
 
@@ -335,13 +343,13 @@ mod tests {
     fn skew_makes_stragglers() {
         let mut options = CollectivePattern::new(CollectiveKind::Barrier, 0, 3);
         options.skew = Span::from_ns(500);
-        let ranks = record_every_rank(WorkloadPattern::Collective(options.clone()));
+        let ranks = check_and_record_every_rank(WorkloadPattern::Collective(options.clone()));
         // Rank 0 computes for 0 x 500 ns and therefore has no node for it; rank 2 first computes for 2 x 500 ns.
         assert_eq!((ranks[0].len(), ranks[2].len()), (1, 2));
         assert_eq!(ranks[2][0].recorded, Span::from_us(1));
         assert_eq!(ranks[2][1].data, [1]);
         options.before = Span::from_ns(7);
-        let ranks = record_every_rank(WorkloadPattern::Collective(options));
+        let ranks = check_and_record_every_rank(WorkloadPattern::Collective(options));
         assert_eq!(ranks[2][0].recorded, Span::from_ns(1007));
     }
 

@@ -306,7 +306,7 @@ impl TraceGenerator for DataParallelGenerator {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{EmittedNode, record_every_rank, rejection_message};
+    use super::super::testing::{EmittedNode, check_and_record_every_rank, rejection_message};
     use super::super::{CheckedWorkloadPattern, WorkloadPattern};
     use super::*;
 
@@ -321,12 +321,12 @@ mod tests {
         }
     }
 
-    fn clap_id(nodes: &[EmittedNode], name: &str) -> u64 {
+    fn find_node_id_by_name(nodes: &[EmittedNode], name: &str) -> u64 {
         nodes.iter().position(|node| node.name == name).unwrap() as u64 + 1
     }
 
-    fn find_dependency_ids<'a>(nodes: &'a [EmittedNode], name: &str) -> &'a [u64] {
-        &nodes[clap_id(nodes, name) as usize - 1].data
+    fn find_dependency_ids_of_named_node<'a>(nodes: &'a [EmittedNode], name: &str) -> &'a [u64] {
+        &nodes[find_node_id_by_name(nodes, name) as usize - 1].data
     }
 
     #[test]
@@ -378,12 +378,19 @@ mod tests {
 
     #[test]
     fn layers_wait_for_what_they_need() {
-        let ranks = record_every_rank(WorkloadPattern::DataParallel(build_tiny_pattern()));
+        let ranks =
+            check_and_record_every_rank(WorkloadPattern::DataParallel(build_tiny_pattern()));
         let nodes = &ranks[1];
         // 2 steps x 2 layers x 14 nodes = 56 nodes.
         assert_eq!(nodes.len(), 56);
-        let id = |name: &str| clap_id(nodes, name);
-        let waits = |name, ids: &[u64]| assert_eq!(find_dependency_ids(nodes, name), ids, "{name}");
+        let id = |name: &str| find_node_id_by_name(nodes, name);
+        let waits = |name, ids: &[u64]| {
+            assert_eq!(
+                find_dependency_ids_of_named_node(nodes, name),
+                ids,
+                "{name}"
+            )
+        };
         waits("step0/layer0/fwd/qkv", &[]);
         waits("step0/layer1/fwd/qkv", &[id("step0/layer0/fwd/mlp2")]);
         waits(
@@ -397,9 +404,12 @@ mod tests {
             for layer in 0..2 {
                 let name = |what| format!("step{step}/layer{layer}/{what}");
                 let reduce = name("all-reduce");
-                assert_eq!(find_dependency_ids(nodes, &reduce), [id(&name("bwd/qkv"))]);
                 assert_eq!(
-                    find_dependency_ids(nodes, &name("optimizer")),
+                    find_dependency_ids_of_named_node(nodes, &reduce),
+                    [id(&name("bwd/qkv"))]
+                );
+                assert_eq!(
+                    find_dependency_ids_of_named_node(nodes, &name("optimizer")),
                     [id(&reduce)]
                 );
                 assert_eq!(

@@ -55,11 +55,12 @@ impl CheckedWorkloadPattern {
                 let among = first..rank;
                 run.first().is_some_and(|of| {
                     (of.peers.len(), of.groups.len()) == (own.peers.len(), own.groups.len())
-                }) && self.shape_of(rank) == self.shape_of(first)
+                }) && self.representative_of_same_shape_ranks(rank)
+                    == self.representative_of_same_shape_ranks(first)
                     && !own.peers.iter().any(|peer| among.contains(peer))
             };
             if !own.as_ref().is_some_and(joins) {
-                all.extend(self.members_of(first, &run));
+                all.extend(self.shared_trace_members_of_rank_run(first, &run));
                 (first, run) = (rank, Vec::new());
             }
             run.extend(own);
@@ -68,7 +69,7 @@ impl CheckedWorkloadPattern {
     }
 
     /// Returns the trace members for consecutive ranks that begin at `first`; `None` for a single rank.
-    fn members_of(
+    fn shared_trace_members_of_rank_run(
         &self,
         first: u32,
         run: &[RankPeerAndGroupCollector],
@@ -77,7 +78,10 @@ impl CheckedWorkloadPattern {
             return None;
         }
         let ranks: Vec<u32> = (first..).take(run.len()).collect();
-        let cores: Option<Vec<[u32; 2]>> = ranks.iter().map(|&rank| self.core_of(rank)).collect();
+        let cores: Option<Vec<[u32; 2]>> = ranks
+            .iter()
+            .map(|&rank| self.core_coordinates_of_rank(rank))
+            .collect();
         let by_place = |count: usize| 0..count;
         let peers = by_place(run[0].peers.len()).map(|place| {
             let all: Vec<u32> = run.iter().map(|of| of.peers[place]).collect();
@@ -88,8 +92,8 @@ impl CheckedWorkloadPattern {
             (all[0].clone(), all)
         });
         let members = SharedTraceRankSubstitutions {
-            peers: drop_equal_entries(peers),
-            groups: drop_equal_entries(groups),
+            peers: drop_entries_equal_for_all_members(peers),
+            groups: drop_entries_equal_for_all_members(groups),
             cores: cores.unwrap_or_default(),
             ranks,
         };
@@ -100,7 +104,9 @@ impl CheckedWorkloadPattern {
 }
 
 /// Drops the entries that have the same value for all members.
-fn drop_equal_entries<T: Ord>(all: impl Iterator<Item = (T, Vec<T>)>) -> BTreeMap<T, Vec<T>> {
+fn drop_entries_equal_for_all_members<T: Ord>(
+    all: impl Iterator<Item = (T, Vec<T>)>,
+) -> BTreeMap<T, Vec<T>> {
     all.filter(|(first, of)| of.iter().any(|one| one != first))
         .collect()
 }

@@ -146,11 +146,11 @@ impl TraceGenerator for LoadKernelStoreGenerator {
 #[cfg(test)]
 mod tests {
     use super::super::WorkloadPattern;
-    use super::super::testing::{record_every_rank, rejection_message};
+    use super::super::testing::{check_and_record_every_rank, rejection_message};
     use super::*;
 
     fn generate_dependency_ids(options: LoadKernelStorePattern) -> Vec<Vec<u64>> {
-        let ranks = record_every_rank(WorkloadPattern::Memory(options));
+        let ranks = check_and_record_every_rank(WorkloadPattern::Memory(options));
         ranks[0].iter().map(|node| node.data.clone()).collect()
     }
 
@@ -168,7 +168,7 @@ mod tests {
         options.prefetch = true;
         let ahead = [vec![], vec![1], vec![2], vec![1], vec![4], vec![5]];
         assert_eq!(generate_dependency_ids(options.clone()), ahead);
-        let ranks = record_every_rank(WorkloadPattern::Memory(options));
+        let ranks = check_and_record_every_rank(WorkloadPattern::Memory(options));
         let lanes: Vec<_> = ranks[1].iter().map(|node| node.lane.unwrap()).collect();
         assert_eq!(lanes, [0, 1, 2, 0, 1, 2]);
     }
@@ -177,7 +177,7 @@ mod tests {
     fn switches_gather_loads_and_reduce_stores() {
         let mut options = LoadKernelStorePattern::new(1, 1, 8);
         (options.in_switch, options.store) = (true, true);
-        let ranks = record_every_rank(WorkloadPattern::Memory(options.clone()));
+        let ranks = check_and_record_every_rank(WorkloadPattern::Memory(options.clone()));
         let ops: Vec<_> = ranks[0].iter().map(|node| &node.op[..]).collect();
         let what = |store| {
             format!("Memory {{ store: {store}, place: Remote, bytes: 8, in_switch: true }}")

@@ -250,18 +250,18 @@ impl TraceGenerator for P2pGenerator {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{EmittedNode, record_every_rank, rejection_message};
+    use super::super::testing::{EmittedNode, check_and_record_every_rank, rejection_message};
     use super::super::{CheckedWorkloadPattern, WorkloadPattern};
     use super::*;
 
-    fn generate_p2p_nodes(
+    fn generate_p2p_nodes_of_all_ranks(
         traffic: TrafficPattern,
         ranks: u32,
         count: u32,
     ) -> Vec<Vec<EmittedNode>> {
         let mut options = P2pPattern::new(traffic, 1000, ranks);
         options.count = count;
-        record_every_rank(WorkloadPattern::P2p(options))
+        check_and_record_every_rank(WorkloadPattern::P2p(options))
     }
 
     fn list_node_names(nodes: &[EmittedNode]) -> Vec<&str> {
@@ -284,14 +284,14 @@ mod tests {
                 TrafficPattern::Pairs,
                 TrafficPattern::Random(ranks.into()),
             ] {
-                generate_p2p_nodes(traffic, ranks, 3);
+                generate_p2p_nodes_of_all_ranks(traffic, ranks, 3);
             }
         }
     }
 
     #[test]
     fn a_ping_is_answered_when_it_has_come() {
-        let ranks = generate_p2p_nodes(TrafficPattern::PingPong, 4, 2);
+        let ranks = generate_p2p_nodes_of_all_ranks(TrafficPattern::PingPong, 4, 2);
         let ping = [
             "round0/send-to-3",
             "round0/receive-from-3",
@@ -313,12 +313,15 @@ mod tests {
             4,
         )))
         .unwrap();
-        assert_eq!([0, 1, 2, 3].map(|rank| job.class_of(rank)), [0, 1, 1, 3]);
+        assert_eq!(
+            [0, 1, 2, 3].map(|rank| job.representative_of_identical_ranks(rank)),
+            [0, 1, 1, 3]
+        );
     }
 
     #[test]
     fn a_round_of_a_ring_waits_for_both_halves_of_the_last() {
-        let ranks = generate_p2p_nodes(TrafficPattern::Ring, 5, 2);
+        let ranks = generate_p2p_nodes_of_all_ranks(TrafficPattern::Ring, 5, 2);
         assert_eq!(
             list_node_names(&ranks[0])[..2],
             ["round0/send-to-1", "round0/receive-from-4"]
@@ -328,7 +331,7 @@ mod tests {
             [&[][..], &[], &[1, 2], &[1, 2]]
         );
         // Modulo 5, rank 4 sends to 4 + 2 = 6 = 1 and receives from 4 - 2 = 2.
-        let ranks = generate_p2p_nodes(TrafficPattern::Stride(2), 5, 1);
+        let ranks = generate_p2p_nodes_of_all_ranks(TrafficPattern::Stride(2), 5, 1);
         assert_eq!(
             list_node_names(&ranks[4]),
             ["round0/send-to-1", "round0/receive-from-2"]
@@ -337,7 +340,7 @@ mod tests {
 
     #[test]
     fn senders_of_an_incast_do_not_wait_for_each_other() {
-        let ranks = generate_p2p_nodes(TrafficPattern::Incast, 4, 2);
+        let ranks = generate_p2p_nodes_of_all_ranks(TrafficPattern::Incast, 4, 2);
         // Three senders send for two rounds. Each receive waits for the previous receive from the same sender, 3 nodes
         // back.
         assert_eq!(
@@ -350,7 +353,7 @@ mod tests {
 
     #[test]
     fn the_odd_one_out_is_idle() {
-        let ranks = generate_p2p_nodes(TrafficPattern::Pairs, 5, 1);
+        let ranks = generate_p2p_nodes_of_all_ranks(TrafficPattern::Pairs, 5, 1);
         assert_eq!(
             list_node_names(&ranks[3]),
             ["round0/send-to-2", "round0/receive-from-2"]

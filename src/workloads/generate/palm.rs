@@ -114,7 +114,7 @@ impl PalmPattern {
         let [b, s, h, a] =
             [self.micro_batch, self.sequence, self.hidden, self.heads].map(u128::from);
         let (d, t) = (u128::from(STAGE / self.tensor), u128::from(self.tensor));
-        let bsh = limit_size_product([b, s, h])?;
+        let bsh = check_size_product_below_limit([b, s, h])?;
         let all = d * t;
         let wide = 4 * h;
         let macs = (4 * bsh * h + 2 * bsh * wide + 2 * bsh * s) / all;
@@ -152,7 +152,7 @@ impl Default for PalmPattern {
 }
 
 /// Limits a product of sizes to 2^48, so that later products cannot overflow.
-fn limit_size_product(factors: [u128; 3]) -> Result<u128, PatternOptionError> {
+fn check_size_product_below_limit(factors: [u128; 3]) -> Result<u128, PatternOptionError> {
     let product = factors.iter().product();
     check_limit(
         "numbers of a layer's input",
@@ -197,11 +197,11 @@ impl PalmCorePosition {
         }
     }
 
-    fn is_first(self) -> bool {
+    fn is_first_core_of_stage(self) -> bool {
         self.place == 0
     }
 
-    fn is_last(self) -> bool {
+    fn is_last_core_of_stage(self) -> bool {
         self.place == STAGE - 1
     }
 }
@@ -374,7 +374,7 @@ impl PalmGenerator {
         mut before: Option<u64>,
         out: &mut TraceEmitter<'_>,
     ) -> Result<Option<u64>, TraceError> {
-        let (first, last) = (core.is_first(), core.is_last());
+        let (first, last) = (core.is_first_core_of_stage(), core.is_last_core_of_stage());
         let [stage, pair, _, _] = self.group_numbers_of_core(core);
         let name = |out: &mut TraceEmitter<'_>, what: &str| {
             let (m, way) = (pass.micro_batch, if pass.backward { "bwd" } else { "fwd" });
@@ -430,7 +430,7 @@ impl TraceGenerator for PalmGenerator {
         for rank in 0..self.rank_count() {
             let core = PalmCorePosition::of_rank(rank);
             let [stage, pair, tensor, replicas] = self.group_numbers_of_core(core);
-            let passes_on = core.is_first() || core.is_last();
+            let passes_on = core.is_first_core_of_stage() || core.is_last_core_of_stage();
             for number in [
                 Some(stage),
                 passes_on.then_some(pair),
@@ -482,7 +482,7 @@ impl TraceGenerator for PalmGenerator {
 
     fn node_count(&self, rank: u32) -> u64 {
         let core = PalmCorePosition::of_rank(rank);
-        let passes_on = u64::from(core.is_first() || core.is_last());
+        let passes_on = u64::from(core.is_first_core_of_stage() || core.is_last_core_of_stage());
         let replicas = STAGE / self.options.tensor;
         let nodes = |access: u64, sums: bool, kernel: bool| {
             1 + u64::from(access > 0) + u64::from(sums) + u64::from(kernel)

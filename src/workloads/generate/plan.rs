@@ -25,10 +25,12 @@ pub use axis_mapping::{AxisPartMapping, MachineDimensionRef};
 pub use binding::PlanMachineProperties;
 pub use core_placement::{CorePlacement, TensorNeighbours, TileOrder};
 pub use operators::{OperatorNamePattern, OperatorPatternDegrees};
-pub use options::format_degrees;
+pub use options::join_degrees_with_commas;
 pub use options::{OPTIONS, OptionValueSyntax, ParallelismPlan, PlanDraft, PlanOption};
 pub use placement::{AllRankCoordinatesAndGroups, ParallelGroupKind, TensorDataStageCoordinates};
-pub use rank_memory::{RankMemoryCapacity, RankPeakOwnAndRemoteBytes, accesses_remote_memory};
+pub use rank_memory::{
+    RankMemoryCapacity, RankPeakOwnAndRemoteBytes, operation_accesses_remote_memory,
+};
 pub use routing::{ExpertCapacityFactor, ExpertRoutingBalance};
 pub(in crate::generate) use routing::{fullest_rank_load_ratio, mean_ranks_per_token};
 pub use tile_order::TiledMachineCoreGrid;
@@ -44,8 +46,8 @@ impl ParallelismPlan {
     }
 
     /// Number of ranks of a stage.
-    pub fn ranks_of(&self, stage: u32) -> u64 {
-        u64::from(self.tensor_of(stage)).saturating_mul(self.replica_count().into())
+    pub fn rank_count_of_stage(&self, stage: u32) -> u64 {
+        u64::from(self.tensor_degree_of_stage(stage)).saturating_mul(self.replica_count().into())
     }
 
     /// Number of ranks with the same weights in a stage: data-parallel replicas times the ranks
@@ -77,19 +79,19 @@ impl ParallelismPlan {
     pub fn state_shards(&self) -> u32 {
         match self.shard {
             // Avoid a division by zero, because degrees of 0 are rejected only after this call.
-            Some(ranks) if self.copies_shards() => ranks.max(1),
+            Some(ranks) if self.has_several_ranks_per_state_shard() => ranks.max(1),
             _ => self.copy_count(),
         }
     }
 
     /// Returns true if each shard of the state is on several ranks (hybrid sharding, HSDP).
-    pub fn copies_shards(&self) -> bool {
+    pub fn has_several_ranks_per_state_shard(&self) -> bool {
         self.shard.is_some_and(|ranks| ranks < self.replica_count())
     }
 
     /// Kind of the groups that shard the training state of ordinary weights, which all replicas have.
-    pub fn sharding_group(&self) -> ParallelGroupKind {
-        match self.copies_shards() {
+    pub fn sharding_group_kind(&self) -> ParallelGroupKind {
+        match self.has_several_ranks_per_state_shard() {
             true => ParallelGroupKind::Shard,
             false => ParallelGroupKind::Data,
         }
@@ -102,12 +104,12 @@ impl ParallelismPlan {
 
     /// Returns true if the members of a tensor group have different experts, or process different tokens with the same
     /// experts.
-    pub fn distributes_experts_in_group(&self) -> bool {
+    pub fn tensor_groups_split_experts_or_their_tokens(&self) -> bool {
         self.tensor_degree_of_experts() != self.tensor
     }
 
     /// Number of ranks of a stage that have the same shard index for experts. Their experts may differ.
-    pub fn ranks_with_same_expert_shard(&self) -> u32 {
+    pub fn count_ranks_with_same_expert_shard(&self) -> u32 {
         self.replica_count()
             .saturating_mul(self.tensor / self.tensor_degree_of_experts())
     }
@@ -115,7 +117,7 @@ impl ParallelismPlan {
     /// Number of ranks of a stage with the same shard of the same experts.
     pub fn expert_replicas(&self) -> u32 {
         // Avoid a division by zero, because degrees of 0 are rejected only after this call.
-        self.ranks_with_same_expert_shard() / self.expert.max(1)
+        self.count_ranks_with_same_expert_shard() / self.expert.max(1)
     }
 
     /// Number of ranks with the same shard of the same experts, including copies on other stages.
@@ -125,7 +127,7 @@ impl ParallelismPlan {
     }
 
     /// Tensor-parallel degree of `stage`, which may differ from the plan's general degree.
-    pub fn tensor_of(&self, stage: u32) -> u32 {
+    pub fn tensor_degree_of_stage(&self, stage: u32) -> u32 {
         let own = self.stage_tensor.get(stage as usize);
         own.copied().unwrap_or(self.tensor)
     }
@@ -137,7 +139,7 @@ impl ParallelismPlan {
     }
 
     /// Returns true if stages have different tensor-parallel degrees.
-    pub fn is_uneven(&self) -> bool {
+    pub fn has_uneven_tensor_degrees(&self) -> bool {
         self.stage_tensor.iter().any(|own| *own != self.tensor)
     }
 
@@ -148,12 +150,12 @@ impl ParallelismPlan {
     }
 
     /// Returns true if some weights are not trained.
-    pub fn freezes(&self) -> bool {
+    pub fn has_frozen_weights(&self) -> bool {
         self.lora.is_some() || !self.frozen.is_empty()
     }
 
     /// Returns the value of the option that freezes weights, for error messages.
-    fn frozen_weights_setting(&self) -> String {
+    fn format_frozen_weights_setting(&self) -> String {
         match (self.lora, self.frozen.first()) {
             (Some(rank), _) => rank.to_string(),
             (None, Some(first)) => format!("none, and frozen is {first}"),

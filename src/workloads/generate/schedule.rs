@@ -88,7 +88,7 @@ pub enum PassKind {
 
 impl PassKind {
     /// Returns true if the pass computes weight gradients.
-    pub fn finds_weights(self) -> bool {
+    pub fn computes_weight_gradients(self) -> bool {
         matches!(self, Self::Backward | Self::WeightGradient)
     }
 }
@@ -119,7 +119,7 @@ pub struct PassOrOverlappingPair {
 
 impl PassOrOverlappingPair {
     /// Creates a step of one pass that does not complete its chunk.
-    fn single_pass(pass: PipelinePass) -> Self {
+    fn from_single_pass(pass: PipelinePass) -> Self {
         Self {
             pass,
             beside: None,
@@ -135,7 +135,7 @@ impl PassOrOverlappingPair {
 
 /// Marks each chunk's last step that computes weight gradients. Without backward passes, marks each
 /// chunk's last step.
-fn mark_completed(steps: &mut [PassOrOverlappingPair]) {
+fn mark_last_step_of_each_chunk(steps: &mut [PassOrOverlappingPair]) {
     let trains = steps.iter().any(|step| {
         step.iter_passes()
             .any(|pass| pass.kind != PassKind::Forward)
@@ -144,7 +144,7 @@ fn mark_completed(steps: &mut [PassOrOverlappingPair]) {
     for step in steps.iter_mut().rev() {
         let mut finders = step
             .iter_passes()
-            .filter(|pass| pass.kind.finds_weights() || !trains);
+            .filter(|pass| pass.kind.computes_weight_gradients() || !trains);
         let Some(finder) = finders.next() else {
             continue;
         };
@@ -197,7 +197,7 @@ impl PipelineSchedule {
             Self::LayerWise { layers } => check_at_least("layers", *layers, 1)?,
             Self::DualPipe => dual_pipe::check_dual_pipe(stages, micro_batches)?,
             Self::DualPipeV => dual_pipe::check_dual_pipe_v(stages, micro_batches)?,
-            Self::Listed(orders) => check_listed(orders, stages, micro_batches)?,
+            Self::Listed(orders) => check_listed_order_matches_plan(orders, stages, micro_batches)?,
             Self::GPipe
             | Self::OneForwardOneBackward
             | Self::Inference
@@ -280,7 +280,7 @@ impl PipelineSchedule {
 
     /// Returns two numbers of micro-batches: the period with which a stage's steps repeat, and the smallest number of
     /// micro-batches per step from which this holds. Returns `None` if the period is unknown.
-    pub fn repeat_period(&self, stages: u32) -> Option<(u32, u32)> {
+    pub fn repeat_period_and_minimum(&self, stages: u32) -> Option<(u32, u32)> {
         match self {
             Self::Interleaved { .. } => Some((stages, stages)),
             Self::InterleavedPairs { .. } => Some((stages, 2 * stages)),
@@ -315,21 +315,27 @@ impl PipelineSchedule {
     /// # Panics
     /// Panics if [`PipelineSchedule::check_size`] rejects the arguments, or if `stage` is not below `stages`.
     pub fn steps_of_stage(&self, stage: u32, stages: u32, micro_batches: u32) -> PipelineStepIter {
-        match self.stage_shape(stage, stages, micro_batches) {
+        match self.schedule_parameters_of_stage(stage, stages, micro_batches) {
             Some(shape) => PipelineStepIter::from_shape(shape, micro_batches),
-            None => PipelineStepIter::from_steps(self.listed_steps(stage, stages, micro_batches)),
+            None => PipelineStepIter::from_steps(self.build_list_defined_steps(
+                stage,
+                stages,
+                micro_batches,
+            )),
         }
     }
 
     /// Returns the steps of a schedule that is defined by a list instead of a [`ScheduleParameters`].
-    fn listed_steps(
+    fn build_list_defined_steps(
         &self,
         stage: u32,
         stages: u32,
         micro_batches: u32,
     ) -> Vec<PassOrOverlappingPair> {
         let alone = |passes: Vec<PipelinePass>| {
-            let steps = passes.into_iter().map(PassOrOverlappingPair::single_pass);
+            let steps = passes
+                .into_iter()
+                .map(PassOrOverlappingPair::from_single_pass);
             steps.collect::<Vec<_>>()
         };
         let mut steps = match self {
@@ -343,7 +349,7 @@ impl PipelineSchedule {
             Self::Listed(orders) => return orders.steps_of_stage(stage),
             _ => unreachable!("other schedules have a shape"),
         };
-        mark_completed(&mut steps);
+        mark_last_step_of_each_chunk(&mut steps);
         steps
     }
 
@@ -375,7 +381,7 @@ impl PipelineSchedule {
     /// # Panics
     /// Panics under the same conditions as [`PipelineSchedule::passes_of_stage`].
     pub fn max_stored_passes(&self, stage: u32, stages: u32, micro_batches: u32) -> u64 {
-        match self.stage_shape(stage, stages, micro_batches) {
+        match self.schedule_parameters_of_stage(stage, stages, micro_batches) {
             Some(shape) if shape.training => shape
                 .forward_pass_count(micro_batches)
                 .min(shape.warm_up + 1),
@@ -396,7 +402,7 @@ impl PipelineSchedule {
         }
     }
 
-    fn stage_shape(
+    fn schedule_parameters_of_stage(
         &self,
         stage: u32,
         stages: u32,
@@ -407,15 +413,17 @@ impl PipelineSchedule {
         }
         assert!(stage < stages, "stage {stage} of {stages} does not exist");
         Some(match self {
-            Self::GPipe => gpipe::gpipe_shape(micro_batches),
+            Self::GPipe => gpipe::gpipe_schedule_parameters(micro_batches),
             Self::OneForwardOneBackward => {
-                one_f_one_b::one_f_one_b_shape(stage, stages, micro_batches)
+                one_f_one_b::one_f_one_b_schedule_parameters(stage, stages, micro_batches)
             }
             Self::Interleaved { chunks } => {
-                interleaved::interleaved_shape(*chunks, stage, stages, micro_batches)
+                interleaved::interleaved_schedule_parameters(*chunks, stage, stages, micro_batches)
             }
-            Self::LayerWise { layers } => layer_wise::layer_wise_shape(*layers, micro_batches),
-            Self::Inference => inference::inference_shape(micro_batches),
+            Self::LayerWise { layers } => {
+                layer_wise::layer_wise_schedule_parameters(*layers, micro_batches)
+            }
+            Self::Inference => inference::inference_schedule_parameters(micro_batches),
             _ => return None,
         })
     }
@@ -523,7 +531,7 @@ impl PipelineSchedule {
 }
 
 /// Rejects a listed order if its number of stages or micro-batches differs from the plan's.
-fn check_listed(
+fn check_listed_order_matches_plan(
     orders: &StagePassOrders,
     stages: u32,
     micro_batches: u32,

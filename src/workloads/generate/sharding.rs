@@ -1,8 +1,8 @@
 //! Operators that are sharded over several NPUs, each with its own degrees (PALM, Table III).
 //!
-//! [`OperatorAxisShardCounts`] split an operator's samples, rows, outputs and inputs into equal shards. Each device computes
-//! the product for one combination of shards. If a result is a sum over a sharded axis, each device has only a partial
-//! sum.
+//! [`OperatorAxisShardCounts`] split an operator's samples, rows, outputs and inputs into equal shards. Each device
+//! computes the product for one combination of shards. If a result is a sum over a sharded axis, each device has only a
+//! partial sum.
 //!
 //! | pass | result | sharded by | summed over |
 //! |---|---|---|---|
@@ -18,9 +18,9 @@
 //! [`OperatorAxisShardCounts`]). PALM's table computes FLOPs from the input's size. The table assumes that windows have
 //! no padding and do not cover rows beyond a device's border. This module computes FLOPs from the output's size, which
 //! depends on stride and padding. If a device's windows cover rows of neighbouring devices, the device receives these
-//! rows ([`OperatorShardWorkAndSums::image_rows_of`]). The gradients of the received rows are sent back before the sum
-//! over k, so that each device sums only its own rows. The input's gradient has the channels of the input (`B H W C`;
-//! PALM prints `B H W K`).
+//! rows ([`OperatorShardWorkAndSums::stored_and_covered_image_rows`]). The gradients of the received rows are sent back
+//! before the sum over k, so that each device sums only its own rows. The input's gradient has the channels of the
+//! input (`B H W C`; PALM prints `B H W K`).
 //!
 //! All shards are equal, so degrees that do not divide the sizes are rejected.
 
@@ -215,12 +215,12 @@ impl OperatorShardWorkAndSums {
 
     /// Returns the index of the shard that the device at `position` has along `axis`.
     pub fn shard_index(&self, position: u32, axis: OperatorShardAxis) -> u32 {
-        self.mesh_axis_of(axis).shard_of_member(position)
+        self.position_digit_of_axis(axis).shard_of_member(position)
     }
 
     /// Returns the digit of a device's position that states the index of its shard along `axis`.
-    pub fn mesh_axis_of(&self, axis: OperatorShardAxis) -> MemberNumberDigit {
-        self.grid.mesh_axis_for_operator_axis(axis)
+    pub fn position_digit_of_axis(&self, axis: OperatorShardAxis) -> MemberNumberDigit {
+        self.grid.position_digit_for_operator_axis(axis)
     }
 
     /// Returns the groups that sum `reduction`. `devices` contains all devices, in order of position. Groups are in
@@ -239,16 +239,16 @@ impl OperatorShardWorkAndSums {
 
     /// Returns the image rows that the device at `position` stores, and the image rows that its windows cover. Returns
     /// `None` if the operator has no windows.
-    pub fn image_rows_of(&self, position: u32) -> Option<[Range<u64>; 2]> {
-        self.rows_of(self.shard_index(position, OperatorShardAxis::M))
+    pub fn stored_and_covered_image_rows(&self, position: u32) -> Option<[Range<u64>; 2]> {
+        self.stored_and_covered_rows_of_part(self.shard_index(position, OperatorShardAxis::M))
     }
 
-    /// Like `image_rows_of`, but for all devices that have shard `part` of the rows.
-    pub fn rows_of(&self, part: u32) -> Option<[Range<u64>; 2]> {
+    /// Like `stored_and_covered_image_rows`, but for all devices that have shard `part` of the rows.
+    pub fn stored_and_covered_rows_of_part(&self, part: u32) -> Option<[Range<u64>; 2]> {
         let rows = self.rows?;
         Some([
             rows.input_rows_of_part(part, self.degrees.m),
-            rows.rows_covered_by_windows(part, self.degrees.m),
+            rows.input_row_range_of_windows(part, self.degrees.m),
         ])
     }
 }

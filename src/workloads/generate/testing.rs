@@ -80,7 +80,9 @@ fn write_rank(job: &CheckedWorkloadPattern, rank: u32) -> Vec<u8> {
 /// dependencies have lower ids. Node counts equal the announced counts. Ranks of one class, and repeated runs, produce
 /// the same bytes. Ranks of one shape produce the same graph, with the announced slots (peers and group names). Every
 /// message is sent once and received once.
-pub(super) fn record_every_rank(pattern: impl Into<WorkloadPattern>) -> Vec<Vec<EmittedNode>> {
+pub(super) fn check_and_record_every_rank(
+    pattern: impl Into<WorkloadPattern>,
+) -> Vec<Vec<EmittedNode>> {
     let pattern = pattern.into();
     pattern.validate_options().unwrap();
     let (job, again) = (
@@ -99,8 +101,12 @@ pub(super) fn record_every_rank(pattern: impl Into<WorkloadPattern>) -> Vec<Vec<
         assert!((1..=job.node_count(rank)).contains(&least), "{least}");
         let bytes = write_rank(&job, rank);
         assert_eq!(bytes, write_rank(&again, rank));
-        let class = job.class_of(rank);
-        assert_eq!(job.class_of(class), class, "a class stands for itself");
+        let class = job.representative_of_identical_ranks(rank);
+        assert_eq!(
+            job.representative_of_identical_ranks(class),
+            class,
+            "a class stands for itself"
+        );
         assert_eq!(
             bytes,
             write_rank(&job, class),
@@ -118,18 +124,22 @@ pub(super) fn record_every_rank(pattern: impl Into<WorkloadPattern>) -> Vec<Vec<
 /// the representative of the rank's shape.
 pub(super) fn assert_rank_shapes_match(job: &CheckedWorkloadPattern) {
     for rank in 0..job.rank_count() {
-        let shape = job.shape_of(rank);
-        assert_eq!(job.shape_of(shape), shape, "a shape stands for itself");
+        let shape = job.representative_of_same_shape_ranks(rank);
         assert_eq!(
-            job.shape_of(job.class_of(rank)),
+            job.representative_of_same_shape_ranks(shape),
+            shape,
+            "a shape stands for itself"
+        );
+        assert_eq!(
+            job.representative_of_same_shape_ranks(job.representative_of_identical_ranks(rank)),
             shape,
             "rank {rank} has the shape of its class"
         );
-        let (own, slots) = job.build_graph(rank, &|_| ()).unwrap();
-        let (shared, first) = job.build_graph(shape, &|_| ()).unwrap();
+        let (own, slots) = job.build_graph_and_slot_bindings(rank, &|_| ()).unwrap();
+        let (shared, first) = job.build_graph_and_slot_bindings(shape, &|_| ()).unwrap();
         assert!(own == shared, "rank {rank} has the shape of rank {shape}");
         assert_eq!(
-            job.0.bind_slots(rank, &first),
+            job.0.bind_peers_and_groups_to_slots(rank, &first),
             slots,
             "slots of rank {rank}"
         );
@@ -164,11 +174,15 @@ impl TraceGenerator for PairedRanksTestWorkload {
         rank
     }
 
-    fn shape_of(&self, rank: u32) -> u32 {
+    fn graph_class_of_rank(&self, rank: u32) -> u32 {
         if rank / 2 + 1 == self.pairs { rank } else { 0 }
     }
 
-    fn bind_slots(&self, rank: u32, first: &RankBindingsOfGraphSlots) -> RankBindingsOfGraphSlots {
+    fn bind_peers_and_groups_to_slots(
+        &self,
+        rank: u32,
+        first: &RankBindingsOfGraphSlots,
+    ) -> RankBindingsOfGraphSlots {
         let ranks = self.rank_count();
         RankBindingsOfGraphSlots {
             peers: vec![(rank + 2 + self.wrong) % ranks, (rank + ranks - 2) % ranks],

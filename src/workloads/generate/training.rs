@@ -82,11 +82,11 @@ impl ModelAndParallelismPlan {
             let layers = u32::try_from(self.model.layers.len()).unwrap_or(u32::MAX);
             self.plan.schedule = PipelineSchedule::LayerWise { layers };
         }
-        let micro_batches = check::check_plan(&self.model, &self.plan)?;
+        let micro_batches = check::check_plan_and_count_micro_batches(&self.model, &self.plan)?;
         frozen_weights::freeze_weights(&mut self.model, &self.plan)?;
         saved_tensors::mark_saved_outputs(&mut self.model, &self.plan)?;
         if !self.plan.place.is_empty() {
-            self.plan.ranks = self.plan.ranks_by_position()?;
+            self.plan.ranks = self.plan.ranks_by_order_position()?;
             // Clear the mapping, which would otherwise renumber the ranks a second time.
             self.plan.place.clear();
         }
@@ -121,7 +121,12 @@ impl ModelAndParallelismPlan {
             let prepared = TrainingGenerator::new(Self { model, plan }, micro_batches)?;
             let stages = 0..prepared.plan.pipeline;
             let peaks: Vec<(RankPeakOwnAndRemoteBytes, u64)> = stages
-                .map(|stage| (prepared.peak_bytes(stage), prepared.plan.ranks_of(stage)))
+                .map(|stage| {
+                    (
+                        prepared.peak_bytes(stage),
+                        prepared.plan.rank_count_of_stage(stage),
+                    )
+                })
                 .collect();
             let peak = peaks.iter().map(|(peak, _)| peak.bytes).max();
             least = least.min(peak.unwrap_or(0));
@@ -166,7 +171,7 @@ pub(super) struct TrainingGenerator {
 }
 
 /// Number of bytes per value, rounded up to whole bytes, so that a 4-bit value counts as one byte.
-fn bytes_of(dtype: Dtype) -> u64 {
+fn bytes_per_value(dtype: Dtype) -> u64 {
     match dtype {
         Dtype::Fp64 => 8,
         Dtype::Fp32 | Dtype::Tf32 => 4,
@@ -188,8 +193,8 @@ impl TrainingGenerator {
         }
         let sizes = KernelCostParameters {
             samples: plan.micro_batch,
-            number: bytes_of(plan.dtype),
-            gradient: bytes_of(plan.gradients.unwrap_or(plan.dtype)),
+            number: bytes_per_value(plan.dtype),
+            gradient: bytes_per_value(plan.gradients.unwrap_or(plan.dtype)),
             sums: micro_batches > 1,
             fused: plan.attention.is_fused(),
             unpads: plan.attention == AttentionKernel::Unpadded,
@@ -201,11 +206,11 @@ impl TrainingGenerator {
             elementwise: plan.elementwise,
             one_by_one: plan.expert_products == ExpertProducts::OneByOne,
             adds_expert_biases: false,
-            counts_on_host: local_experts::counts_on_host(&plan),
+            counts_on_host: local_experts::needs_expert_counts_on_host(&plan),
             sent: plan.expert_exchange_dtype,
             training: TrainedOperatorWeights::All,
         };
-        let loads = local_experts::load_and_exchange_ratios(&model, &plan);
+        let loads = local_experts::expert_loads_of_first_expert_layer(&model, &plan);
         let context = LayerLoweringOptions {
             sizes,
             tensor: plan.tensor.into(),
@@ -215,7 +220,7 @@ impl TrainingGenerator {
             exchange: plan.expert_exchange,
             exchange_dtype: plan.expert_exchange_dtype,
             loads,
-            experts_apart: plan.expert > 1 || plan.distributes_experts_in_group(),
+            experts_apart: plan.expert > 1 || plan.tensor_groups_split_experts_or_their_tokens(),
             context: (plan.context > 1).then_some(plan.context_exchange),
             context_ranks: plan.context,
             recompute,
@@ -235,18 +240,23 @@ impl TrainingGenerator {
             slots,
             ring_slots,
         } = DistinctLayers::new(&shard, &plan, &context)?;
-        check::check_messages(&model, &plan, slots.max(ring_slots), micro_batches)?;
+        check::check_message_tags_and_node_ids(
+            &model,
+            &plan,
+            slots.max(ring_slots),
+            micro_batches,
+        )?;
         let layers: Vec<&LoweredLayer> =
             lowered_of.iter().map(|of| &lowered[*of as usize]).collect();
         let parts = ModelPartsAndGradientBuckets::new(&shard, &plan, &layers, sizes);
         let mut placement = AllRankCoordinatesAndGroups::new(&plan);
         let adapters = InterStageAdapterGroups::new(&plan, &mut partitions);
         placement.declare_operator_partitions(partitions);
-        if parts.tied_weights().is_some() && plan.has_training() {
+        if parts.trained_tied_weight_count().is_some() && plan.has_training() {
             placement.declare_embedding_groups();
         }
         if plan.clip && plan.has_training() {
-            placement.declare_replica_groups();
+            placement.declare_whole_replica_groups();
         }
         // Counting nodes takes a long time, so do it only once per class of ranks.
         let apart = slots > 0 || adapters.is_some();
@@ -271,7 +281,10 @@ impl TrainingGenerator {
     }
 
     /// Returns the steps of a rank on `stage`, in order.
-    fn steps_of_stage(&self, stage: u32) -> impl Iterator<Item = PassOrOverlappingPair> + use<> {
+    fn ordered_passes_of_stage(
+        &self,
+        stage: u32,
+    ) -> impl Iterator<Item = PassOrOverlappingPair> + use<> {
         let (stages, count) = (self.plan.pipeline, self.micro_batches);
         let split = self.plan.split_backward;
         let steps = self.plan.schedule.steps_of_stage(stage, stages, count);
@@ -313,7 +326,7 @@ impl TrainingGenerator {
 
     /// Returns the parts of a stage in the model's order, each with its chunk. Stages with the same parts return them
     /// in the same order.
-    fn parts_of(&self, stage: u32) -> std::vec::IntoIter<(u32, u32)> {
+    fn parts_and_chunks_of_stage(&self, stage: u32) -> std::vec::IntoIter<(u32, u32)> {
         let chunks = 0..self.chunk_count();
         let mut parts: Vec<_> = chunks
             .map(|chunk| (self.part_of_chunk(stage, chunk), chunk))
@@ -336,7 +349,7 @@ impl TrainingGenerator {
         parts.flat_map(|part| self.layers_of_part(part))
     }
 
-    fn has_communication(&self) -> bool {
+    fn has_communication_between_replicas(&self) -> bool {
         let copies = self.plan.copy_count().max(self.plan.expert_copies());
         copies > 1
             && !self
@@ -346,7 +359,7 @@ impl TrainingGenerator {
     }
 
     fn gathers_parameters(&self) -> bool {
-        self.plan.zero == ZeroStage::Parameters && self.has_communication()
+        self.plan.zero == ZeroStage::Parameters && self.has_communication_between_replicas()
     }
 
     /// Returns true if shards of parameters and gradients are kept in remote memory.
@@ -385,13 +398,15 @@ impl TrainingGenerator {
 
     /// Returns true if kernels copy parameters out of gather buffers, and gradients into reduction buffers, as in
     /// FSDP2.
-    fn copies_parameters(&self) -> bool {
+    fn copies_through_collective_buffers(&self) -> bool {
         self.gathers_parameters() && self.plan.elementwise.is_pytorch()
     }
 
     fn gathers_after_step(&self) -> bool {
         let shared = matches!(self.plan.zero, ZeroStage::Optimizer | ZeroStage::Gradients);
-        shared && self.has_communication() && self.plan.optimizer != Optimizer::None
+        shared
+            && self.has_communication_between_replicas()
+            && self.plan.optimizer != Optimizer::None
     }
 
     /// Returns true if gathering updated parameters overlaps the next step's forward pass. A trace shows these gathers
@@ -402,31 +417,32 @@ impl TrainingGenerator {
 
     /// Returns true if a backward pass ends with reductions of gradients. `complete` is true if the chunk's gradients
     /// are complete after this pass.
-    fn ends_with_reductions(&self, complete: bool) -> bool {
+    fn backward_ends_with_reductions(&self, complete: bool) -> bool {
         let each = self.plan.zero >= ZeroStage::Gradients && !self.plan.accumulate;
-        self.has_communication() && self.plan.has_training() && (complete || each)
+        self.has_communication_between_replicas() && self.plan.has_training() && (complete || each)
     }
 
     /// Size in bytes of a layer's parameters after they are gathered.
     fn gathered_bytes(&self, layer: usize) -> u64 {
-        let parts = self.gathered_parts(layer).into_iter();
+        let parts = self.gathered_bytes_by_group_kind(layer).into_iter();
         parts.map(|(_, bytes)| bytes).sum()
     }
 
     /// For each kind of group that gathers parameters, the size in bytes of a layer's parameters after the gather. All
     /// replicas share all weights except those of experts, which fewer ranks share.
-    fn gathered_parts(&self, layer: usize) -> Vec<(ParallelGroupKind, u64)> {
+    fn gathered_bytes_by_group_kind(&self, layer: usize) -> Vec<(ParallelGroupKind, u64)> {
         let experts = self.lowered_layer(layer).expert_parameters.all;
         let parts = [
             (
-                self.plan.sharding_group(),
-                self.parts.weights_of_layer(layer).all - experts,
+                self.plan.sharding_group_kind(),
+                self.parts.weight_counts_of_layer(layer).all - experts,
             ),
             (ParallelGroupKind::ExpertData, experts),
         ];
         let shared = parts.into_iter().filter(|(among, weights)| {
             let is_first = *among != ParallelGroupKind::ExpertData;
-            let is_moved = self.copies_among(*among) > 1 || self.offloads_parameters();
+            let is_moved =
+                self.ranks_sharing_parameters_in_group(*among) > 1 || self.offloads_parameters();
             *weights > 0 && is_moved || is_first && experts == 0
         });
         let bytes = shared.map(|(among, weights)| (among, weights * self.sizes.number));
@@ -434,7 +450,7 @@ impl TrainingGenerator {
     }
 
     /// Number of ranks that share parameters in a group of the kind `among`.
-    fn copies_among(&self, among: ParallelGroupKind) -> u32 {
+    fn ranks_sharing_parameters_in_group(&self, among: ParallelGroupKind) -> u32 {
         match among {
             ParallelGroupKind::ExpertData => self.plan.expert_copies(),
             _ => self.plan.state_shards(),
@@ -442,7 +458,7 @@ impl TrainingGenerator {
     }
 
     /// Returns a kernel that copies `bytes` bytes.
-    fn copy_op(&self, bytes: u64) -> Op<'static> {
+    fn build_copy_kernel_op(&self, bytes: u64) -> Op<'static> {
         Op::Compute {
             flops: 0,
             bytes,
@@ -457,7 +473,7 @@ impl TrainingGenerator {
 
     /// Returns the name of the operator (or layer) that completes a bucket. It has three parts that the caller joins:
     /// layer, slash, operator.
-    fn bucket_end(&self, bucket: &GradientBucket) -> [&str; 3] {
+    fn name_parts_of_bucket_end(&self, bucket: &GradientBucket) -> [&str; 3] {
         let layer = &self.model.layers[bucket.layer];
         match self.plan.buckets {
             BucketPolicy::Layers if bucket.among == ParallelGroupKind::ExpertData => {
@@ -476,13 +492,13 @@ impl TrainingGenerator {
     }
 
     /// Number of bytes of the bucket's parameters that one replica updates.
-    fn bucket_shard(&self, bucket: &GradientBucket) -> u64 {
+    fn bucket_parameter_bytes_per_member(&self, bucket: &GradientBucket) -> u64 {
         let bytes = bucket.weights * self.sizes.number;
         bytes.div_ceil(self.placement.member_count(bucket.among).into())
     }
 
     /// Number of bytes that one member of a tensor group sends from part `below` to the next part.
-    fn boundary_bytes(&self, below: u32) -> u64 {
+    fn stage_boundary_bytes_per_member(&self, below: u32) -> u64 {
         if self
             .plan
             .without
@@ -533,7 +549,7 @@ impl TrainingGenerator {
                 .plan
                 .without
                 .has_effect(AblationEffect::DataCommunication);
-        if let Some(weights) = self.parts.tied_weights().filter(|_| tied) {
+        if let Some(weights) = self.parts.trained_tied_weight_count().filter(|_| tied) {
             let bytes = weights * self.sizes.gradient;
             sums.push(("embedding/all-reduce", bytes, ParallelGroupKind::Embedding));
         }

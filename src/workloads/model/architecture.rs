@@ -100,21 +100,21 @@ impl DeltaAttention {
 
     /// Number of output columns of the product before attention: queries, keys, values, gate, and
     /// one decay and one rate per value head.
-    fn input_columns(&self) -> u64 {
+    fn columns_of_product_before_attention(&self) -> u64 {
         let keys = self.key_heads.saturating_mul(self.key_width);
         let values = self.value_columns().saturating_add(self.value_heads);
         keys.saturating_add(values).saturating_mul(2)
     }
 
     /// Returns the number of key heads and the number of value heads on each of `npus` NPUs.
-    pub fn heads_per_npu(&self, npus: u32) -> [u64; 2] {
+    pub fn key_and_value_heads_per_npu(&self, npus: u32) -> [u64; 2] {
         [self.key_heads, self.value_heads].map(|heads| (heads / u64::from(npus)).max(1))
     }
 
     /// Returns the number of query, key and value columns that the convolution processes on each of
     /// `npus` NPUs.
     pub fn convolved_columns(&self, npus: u32) -> u64 {
-        let [keys, values] = self.heads_per_npu(npus);
+        let [keys, values] = self.key_and_value_heads_per_npu(npus);
         let keys = keys.saturating_mul(self.key_width).saturating_mul(2);
         keys.saturating_add(values.saturating_mul(self.value_width))
     }
@@ -122,7 +122,7 @@ impl DeltaAttention {
     /// Returns the bytes of a sequence's states on each of `npus` NPUs, without the inputs of the
     /// convolution.
     pub fn state_bytes_per_npu(&self, npus: u32) -> u64 {
-        let [_, values] = self.heads_per_npu(npus);
+        let [_, values] = self.key_and_value_heads_per_npu(npus);
         let values = values.saturating_mul(self.value_width);
         let states = values.saturating_mul(self.key_width);
         states.saturating_mul(self.state_bytes)
@@ -130,7 +130,7 @@ impl DeltaAttention {
 
     /// Returns the bytes per sequence on each of `npus` NPUs: the states, and the last inputs of the convolution with
     /// `number` bytes per value.
-    pub fn kept_bytes_per_npu(&self, npus: u32, number: u64) -> u64 {
+    pub fn state_and_convolution_bytes_per_npu(&self, npus: u32, number: u64) -> u64 {
         let inputs = self.convolved_columns(npus).saturating_mul(self.taps - 1);
         let inputs = inputs.saturating_mul(number);
         self.state_bytes_per_npu(npus).saturating_add(inputs)
@@ -189,14 +189,14 @@ impl ExtendedTransformerModel {
         layers
     }
 
-    fn has_experts(&self, index: u64) -> bool {
+    fn block_has_experts(&self, index: u64) -> bool {
         let at = index.checked_sub(self.dense_layers);
         let every = self.experts_every.max(1);
         at.is_some_and(|_| (index + 1).is_multiple_of(every)) && self.base.block.experts.is_some()
     }
 
     /// Returns the earlier tokens to which a token attends in block `index`.
-    fn span_of(&self, index: u64) -> AttentionSpan {
+    fn attention_span_of_block(&self, index: u64) -> AttentionSpan {
         match self.is_full(index) {
             true => AttentionSpan::All,
             false => self.span,
@@ -204,7 +204,7 @@ impl ExtendedTransformerModel {
     }
 
     fn block_operators(&self, index: u64) -> Vec<LayerOperator> {
-        let experts = self.has_experts(index);
+        let experts = self.block_has_experts(index);
         let block = TransformerBlock {
             experts: self.base.block.experts.filter(|_| experts),
             ffn: match experts {
@@ -222,7 +222,7 @@ impl ExtendedTransformerModel {
                     OperatorKind::Linear {
                         rows: block.tokens,
                         inputs: block.hidden,
-                        outputs: delta.input_columns(),
+                        outputs: delta.columns_of_product_before_attention(),
                         bias: false,
                         tied: false,
                     },
@@ -245,14 +245,14 @@ impl ExtendedTransformerModel {
                     },
                     ..operator
                 }),
-                _ => operators.extend(self.replace_operator(&block, operator, index)),
+                _ => operators.extend(self.replacement_operators(&block, operator, index)),
             }
         }
         operators
     }
 
     /// Returns the operators that replace `operator` in a block without linear attention.
-    fn replace_operator(
+    fn replacement_operators(
         &self,
         block: &TransformerBlock,
         operator: LayerOperator,
@@ -373,7 +373,7 @@ impl ExtendedTransformerModel {
         core: LayerOperator,
         index: u64,
     ) -> LayerOperator {
-        let span = self.span_of(index);
+        let span = self.attention_span_of_block(index);
         if self.latent.is_none() && span == AttentionSpan::All && !self.sinks {
             return core;
         }

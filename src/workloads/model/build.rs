@@ -71,7 +71,7 @@ fn parse_definition(
     }
     // A TOML file never starts with a brace, so this file is JSON.
     if text.trim_start().starts_with('{') {
-        let (hidden, model) = hub_config::parse_model(text, file, sizes)?;
+        let (hidden, model) = hub_config::parse_hidden_size_and_model(text, file, sizes)?;
         check_counts_fit_64_bits(&model, file)?;
         return Ok(ModelWithDefinitionProperties {
             kind: ModelDefinitionForm::Transformer,
@@ -97,8 +97,10 @@ fn parse_definition(
     let name = text("name", "the model's name")?;
     let source = text("source", "where its sizes are published, in quotes")?;
     let (sequence, hidden, layers) = match kind {
-        ModelDefinitionForm::Transformer => transformer::parse_layers(&root, sizes)?,
-        ModelDefinitionForm::Vit => vit::parse_layers(&root, sizes)?,
+        ModelDefinitionForm::Transformer => {
+            transformer::parse_tokens_hidden_and_layers(&root, sizes)?
+        }
+        ModelDefinitionForm::Vit => vit::parse_tokens_hidden_and_layers(&root, sizes)?,
         ModelDefinitionForm::Layers => {
             if let Some(layers) = layers {
                 let found = format_args!(
@@ -110,7 +112,7 @@ fn parse_definition(
                     .invalid_value_error(found, expected)
                     .into());
             }
-            chain::parse_layers(&root, tokens)?
+            chain::parse_tokens_hidden_and_layers(&root, tokens)?
         }
     };
     let model = Model {
@@ -151,7 +153,10 @@ fn check_counts_fit_64_bits(model: &Model, file: &str) -> Result<(), ModelError>
 }
 
 /// Returns the caller's number of blocks or, if the caller gives none, the file's.
-fn block_count(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError> {
+fn block_count_of_caller_or_file(
+    root: &ConfigTable<'_>,
+    asked: Option<u64>,
+) -> Result<u64, ConfigError> {
     let field = root.require_field("layers", "the number of blocks")?;
     let own = field.read_integer_between(1, MOST_LAYERS)?;
     match asked {
@@ -164,7 +169,7 @@ fn block_count(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, Config
 }
 
 /// Reads the integer at `key`, which must be at least 1.
-fn parse_size(table: &ConfigTable<'_>, key: &str) -> Result<u64, ConfigError> {
+fn read_positive_integer(table: &ConfigTable<'_>, key: &str) -> Result<u64, ConfigError> {
     let expected = format_args!("a whole number from 1 to {MOST}");
     table
         .require_field(key, expected)?
@@ -198,7 +203,8 @@ fn parse_height_and_width(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigErr
         let side = field.read_integer_between(1, MOST)?;
         return Ok([side, side]);
     }
-    let [height, width] = field.read_array("values", "a whole number, or [height, width]")?;
+    let [height, width] =
+        field.read_array_of_exact_length("values", "a whole number, or [height, width]")?;
     Ok([
         height.read_integer_between(1, MOST)?,
         width.read_integer_between(1, MOST)?,

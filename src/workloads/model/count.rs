@@ -4,7 +4,7 @@ use super::spec::{TensorContraction, saturate_to_u64};
 use super::{LayerOperator, Model, ModelLayer, OperatorKind};
 
 /// Returns the sum of `terms`, saturated at `u64::MAX`.
-pub(super) fn sum(terms: impl IntoIterator<Item = u64>) -> u64 {
+pub(super) fn saturating_sum(terms: impl IntoIterator<Item = u64>) -> u64 {
     terms.into_iter().fold(0, u64::saturating_add)
 }
 
@@ -12,7 +12,8 @@ impl OperatorKind {
     /// Number of weights. 0 if another operator owns the weights (tied weights).
     pub fn parameter_count(&self) -> u64 {
         saturate_to_u64(saturating_total(
-            self.to_axes_and_tensors().weight_gradient_sizes(false),
+            self.to_axes_and_tensors()
+                .weight_gradient_element_counts(false),
         ))
     }
 
@@ -41,7 +42,7 @@ impl OperatorKind {
 
     /// Number of elements per token in the KV cache: either the token's keys and values, or the latent vector and the
     /// rotary key from which they are computed.
-    pub fn cached_elements(&self) -> u64 {
+    pub fn kv_cache_elements_per_token(&self) -> u64 {
         match *self {
             Self::Attention {
                 kv_heads, width, ..
@@ -63,7 +64,9 @@ impl OperatorKind {
     /// stores its state, and the convolution stores its last inputs with `number` bytes per value.
     pub fn sequence_state_bytes(&self, number: u64) -> u64 {
         match self {
-            Self::LinearAttention { sizes, .. } => sizes.kept_bytes_per_npu(1, number),
+            Self::LinearAttention { sizes, .. } => {
+                sizes.state_and_convolution_bytes_per_npu(1, number)
+            }
             _ => 0,
         }
     }
@@ -145,26 +148,27 @@ impl LayerOperator {
 impl ModelLayer {
     /// Number of weights, summed over the layer's operators.
     pub fn parameter_count(&self) -> u64 {
-        sum(self.operators.iter().map(LayerOperator::parameter_count))
+        saturating_sum(self.operators.iter().map(LayerOperator::parameter_count))
     }
 
     /// Number of multiplications in the forward pass of one sample.
     pub fn multiplication_count(&self) -> u64 {
-        sum(self
-            .operators
-            .iter()
-            .map(LayerOperator::multiplication_count))
+        saturating_sum(
+            self.operators
+                .iter()
+                .map(LayerOperator::multiplication_count),
+        )
     }
 
     /// Number of multiplications that a kernel for causal attention skips.
     pub fn causally_skipped_multiplications(&self) -> u64 {
         let each = |operator: &LayerOperator| operator.work.causally_skipped_multiplications();
-        sum(self.operators.iter().map(each))
+        saturating_sum(self.operators.iter().map(each))
     }
 
     /// Number of weights in look-up tables.
     pub fn table_weights(&self) -> u64 {
-        sum(self.operators.iter().map(|o| o.work.table_weights()))
+        saturating_sum(self.operators.iter().map(|o| o.work.table_weights()))
     }
 
     /// Number of elements per sample that the layer reads from the previous layer.
@@ -190,7 +194,7 @@ impl Model {
     /// Sums a count over all layers; the sum saturates.
     pub(super) fn sum_over_layers(&self, count: impl Fn(&ModelLayer) -> u64) -> u64 {
         let each = |run: &[ModelLayer]| count(&run[0]).saturating_mul(run.len() as u64);
-        sum(self.equal_layer_runs().map(each))
+        saturating_sum(self.equal_layer_runs().map(each))
     }
 
     /// Number of weights.
@@ -202,7 +206,7 @@ impl Model {
     pub fn active_parameters(&self) -> u64 {
         let tokens = self.sequence.max(1);
         self.sum_over_layers(|layer| {
-            sum(layer.operators.iter().map(|operator| match operator.work {
+            saturating_sum(layer.operators.iter().map(|operator| match operator.work {
                 OperatorKind::ExpertLinear { rows, experts, .. } => {
                     let each = operator.parameter_count() / experts.max(1);
                     each.saturating_mul(rows / tokens)
@@ -213,8 +217,15 @@ impl Model {
     }
 
     /// Number of elements per token in the KV cache, summed over all layers.
-    pub fn cached_elements(&self) -> u64 {
-        self.sum_over_layers(|layer| sum(layer.operators.iter().map(|o| o.work.cached_elements())))
+    pub fn kv_cache_elements_per_token_in_all_layers(&self) -> u64 {
+        self.sum_over_layers(|layer| {
+            saturating_sum(
+                layer
+                    .operators
+                    .iter()
+                    .map(|o| o.work.kv_cache_elements_per_token()),
+            )
+        })
     }
 
     /// Bytes that linear attention stores per sequence, summed over all layers; activations have
@@ -222,7 +233,7 @@ impl Model {
     pub fn sequence_state_bytes(&self, number: u64) -> u64 {
         self.sum_over_layers(|layer| {
             let each = layer.operators.iter();
-            sum(each.map(|one| one.work.sequence_state_bytes(number)))
+            saturating_sum(each.map(|one| one.work.sequence_state_bytes(number)))
         })
     }
 

@@ -35,7 +35,7 @@ pub(super) fn nearest_preset<'n>(
     for &preset in &all {
         let own = split_name(preset);
         let is_better = best.is_none_or(|(count, _)| own.len() > count);
-        if is_better && is_subsequence(&own, &parts) {
+        if is_better && do_preset_parts_occur_in_order(&own, &parts) {
             best = Some((own.len(), preset));
         }
     }
@@ -66,7 +66,7 @@ fn split_name(name: &str) -> Vec<String> {
 
 /// Returns true if a preset's parts occur in a name in the same order. A single letter after the first part (the size
 /// of a vision transformer) matches every word that begins with it.
-fn is_subsequence(preset: &[String], name: &[String]) -> bool {
+fn do_preset_parts_occur_in_order(preset: &[String], name: &[String]) -> bool {
     let mut rest = name.iter();
     preset.iter().enumerate().all(|(index, part)| {
         rest.by_ref().any(|other| {

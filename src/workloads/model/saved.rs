@@ -12,7 +12,7 @@
 //! Only one tensor is counted twice. In a ResNet block that changes the number of channels, two convolutions have the
 //! same input, and both count it.
 
-use super::count::sum;
+use super::count::saturating_sum;
 use super::{LayerOperator, Model, ModelLayer, OperatorKind};
 
 impl OperatorKind {
@@ -38,7 +38,7 @@ impl ModelLayer {
     /// Bytes that are saved for the backward pass of one sample, as in
     /// [`OperatorKind::saved_bytes`].
     pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
-        sum(self.operators.iter().map(|o| o.saved_bytes(element, fused)))
+        saturating_sum(self.operators.iter().map(|o| o.saved_bytes(element, fused)))
     }
 }
 

@@ -234,7 +234,7 @@ impl OperatorAxesAndTensorsSpec {
     }
 
     /// Returns the sizes that the degree of `axis` must divide, each with a noun for its units.
-    pub fn sizes_along_axis(
+    pub fn sizes_that_axis_degree_must_divide(
         &self,
         axis: OperatorShardAxis,
     ) -> impl Iterator<Item = (u64, &'static str)> {
@@ -246,7 +246,7 @@ impl OperatorAxesAndTensorsSpec {
 
     /// Returns true if `axis` can be divided into `parts` equal parts.
     pub fn can_divide(&self, axis: OperatorShardAxis, parts: u64) -> bool {
-        let mut sizes = self.sizes_along_axis(axis).peekable();
+        let mut sizes = self.sizes_that_axis_degree_must_divide(axis).peekable();
         sizes.peek().is_some() && sizes.all(|(size, _)| size.is_multiple_of(parts.max(1)))
     }
 
@@ -286,7 +286,7 @@ impl OperatorAxesAndTensorsSpec {
     }
 
     /// Number of the operator's weights that belong to another operator; `None` if there are none.
-    pub fn tied_weights(&self) -> Option<u64> {
+    pub fn tied_weight_count(&self) -> Option<u64> {
         let tied = self.weights.iter().find(|one| one.tied);
         tied.map(|one| saturate_to_u64(self.tensor_element_count(one.axes)))
     }
@@ -318,7 +318,7 @@ impl OperatorAxesAndTensorsSpec {
 
     /// Number of rows per sample that a degree can divide, which are tokens. Returns `None` for rows of images.
     pub fn divisible_token_rows(&self) -> Option<u64> {
-        let mut sizes = self.sizes_along_axis(OperatorShardAxis::M);
+        let mut sizes = self.sizes_that_axis_degree_must_divide(OperatorShardAxis::M);
         sizes
             .next()
             .filter(|_| self.windows.is_none())
@@ -340,7 +340,7 @@ impl OperatorAxesAndTensorsSpec {
 
     /// Returns the number of elements in each weight tensor's gradient. If `tied`, weights that
     /// belong to other operators are included.
-    pub fn weight_gradient_sizes(&self, tied: bool) -> impl Iterator<Item = u128> {
+    pub fn weight_gradient_element_counts(&self, tied: bool) -> impl Iterator<Item = u128> {
         let own = self.weights.iter().filter(move |one| tied || !one.tied);
         own.map(|one| self.tensor_element_count(one.axes))
     }

@@ -68,7 +68,7 @@ fn a_star_carries_out_an_all_reduce() {
 fn kernels_take_what_their_model_says() {
     let mut chain = ParallelKernelChainsPattern::new(1, 10);
     chain.flops = 2_000_000_000;
-    let options = ReplayOptions::with_changes(|options| {
+    let options = ReplayOptions::default_with_changes(|options| {
         let speed = UniformRateModel(FlopRate::new(1e12).unwrap());
         options.extensions.kernels = Some(Arc::new(speed));
     });
@@ -81,7 +81,7 @@ fn kernels_take_what_their_model_says() {
 /// so the loads take 2 x 2 ms. Accesses to the NPUs' own memory do not use the tape.
 #[test]
 fn loads_come_from_tape() {
-    let text = chakram::machine::find_source("Switch(2):1 GB/s:100 ns")
+    let text = chakram::machine::find_machine_text("Switch(2):1 GB/s:100 ns")
         .unwrap()
         .text;
     let remote = "\n[remote_memory]\nattachment = \"per_npu\"\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n\
@@ -90,7 +90,7 @@ fn loads_come_from_tape() {
     let loads = generate_pattern_job(WorkloadPattern::Memory(LoadKernelStorePattern::new(
         2, 1, 1_000_000,
     )));
-    let options = ReplayOptions::with_changes(|options| {
+    let options = ReplayOptions::default_with_changes(|options| {
         options.extensions.memory = Some(Arc::new(TapeMemoryParameters {
             rate: Bandwidth::new(1e9).unwrap(),
             wind: Span::from_ns(1_000_000),

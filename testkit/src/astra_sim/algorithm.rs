@@ -128,9 +128,9 @@ impl RunningAlgorithm {
 
     fn step_algorithm(&mut self, input: AlgorithmEvent) -> Vec<AlgorithmAction> {
         match self {
-            Self::Credits(credits) => credits.take_input(input),
-            Self::Tree(tree) => tree.take_input(input),
-            Self::Custom(custom) => custom.take_input(input),
+            Self::Credits(credits) => credits.actions_after_event(input),
+            Self::Tree(tree) => tree.actions_after_event(input),
+            Self::Custom(custom) => custom.actions_after_event(input),
         }
     }
 }
@@ -206,7 +206,7 @@ impl OracleSimulator<'_> {
     /// Continues after a packet has crossed the bus: reduces it if necessary, then marks it as ready.
     ///
     /// As in ASTRA-sim 2.x, a reduction takes two reads and a write, 3 · trunc(bytes / bandwidth).
-    pub fn continue_packet(&mut self, packet: StreamBusPacket) {
+    pub fn reduce_packet_or_mark_ready(&mut self, packet: StreamBusPacket) {
         if packet.reduce {
             let bw = self.config.system.local_mem_bw * 1e9;
             let ns = packet.bytes as f64 / bw * 1e9;

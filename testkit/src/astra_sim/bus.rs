@@ -122,11 +122,11 @@ impl OracleSimulator<'_> {
 
     fn queue_bus_request(&mut self, npu: usize, side: usize, request: BusRequest) {
         self.bus_side_mut(npu, side).sends.push_back(request);
-        self.send_next_bus_transfer(npu, side);
+        self.send_next_bus_transfer_if_fair(npu, side);
     }
 
     /// Sends the next waiting transfer if the side is free and it is its turn.
-    fn send_next_bus_transfer(&mut self, npu: usize, side: usize) {
+    fn send_next_bus_transfer_if_fair(&mut self, npu: usize, side: usize) {
         let this = &self.npus[npu].sides[side];
         if this.state != SharedBusSideState::Free || this.sends.is_empty() {
             return;
@@ -134,14 +134,14 @@ impl OracleSimulator<'_> {
         let partner = &self.npus[npu].sides[side ^ 1];
         if this.in_a_row > FAIR && !partner.sends.is_empty() && partner.in_a_row <= FAIR {
             if partner.state == SharedBusSideState::Free {
-                self.send_next_bus_transfer(npu, side ^ 1);
+                self.send_next_bus_transfer_if_fair(npu, side ^ 1);
             }
             return;
         }
-        self.send_next(npu, side);
+        self.start_next_bus_transfer(npu, side);
     }
 
-    fn send_next(&mut self, npu: usize, side: usize) {
+    fn start_next_bus_transfer(&mut self, npu: usize, side: usize) {
         let Some(bus) = self.config.system.bus else {
             return;
         };
@@ -205,19 +205,19 @@ impl OracleSimulator<'_> {
                         self.queue_reduction(npu, side, request);
                         self.start_next_reduction(npu, side);
                     } else {
-                        self.return_or_finish_bus_request(npu, side, request);
+                        self.send_back_or_finish_bus_request(npu, side, request);
                     }
                 }
             }
             EndedSendReceiveOrReduction::Reduced(_) => {
                 this.reducing = false;
                 if let Some(request) = this.reductions.pop_front() {
-                    self.return_or_finish_bus_request(npu, side, request);
+                    self.send_back_or_finish_bus_request(npu, side, request);
                 }
                 self.start_next_reduction(npu, side);
             }
         }
-        self.send_next_bus_transfer(npu, side);
+        self.send_next_bus_transfer_if_fair(npu, side);
     }
 
     fn queue_reduction(&mut self, npu: usize, side: usize, request: BusRequest) {
@@ -228,7 +228,12 @@ impl OracleSimulator<'_> {
         }
     }
 
-    fn return_or_finish_bus_request(&mut self, npu: usize, side: usize, mut request: BusRequest) {
+    fn send_back_or_finish_bus_request(
+        &mut self,
+        npu: usize,
+        side: usize,
+        mut request: BusRequest,
+    ) {
         if request.send_back {
             request.send_back = false;
             if side == NPU {
@@ -245,7 +250,7 @@ impl OracleSimulator<'_> {
         } else if side == NPU {
             self.move_over_second_bus(npu, INNER_NPU, ActionAfterSecondBus::Retire, request, false);
         } else {
-            self.finish_request(npu, request);
+            self.run_bus_request_follow_up(npu, request);
         }
     }
 
@@ -263,9 +268,9 @@ impl OracleSimulator<'_> {
         }
     }
 
-    fn finish_request(&mut self, npu: usize, request: BusRequest) {
+    fn run_bus_request_follow_up(&mut self, npu: usize, request: BusRequest) {
         match request.then {
-            BusFollowUp::Packet(packet) => self.continue_packet(packet),
+            BusFollowUp::Packet(packet) => self.reduce_packet_or_mark_ready(packet),
             BusFollowUp::Outer(stage, what) => {
                 match stage {
                     ActionAfterSecondBus::Send => {
@@ -275,9 +280,9 @@ impl OracleSimulator<'_> {
                         self.bus_side_mut(npu, NPU).reductions.push_back(*what);
                         self.start_next_reduction(npu, NPU);
                     }
-                    ActionAfterSecondBus::Retire => self.finish_request(npu, *what),
+                    ActionAfterSecondBus::Retire => self.run_bus_request_follow_up(npu, *what),
                 }
-                self.send_next_bus_transfer(npu, NPU);
+                self.send_next_bus_transfer_if_fair(npu, NPU);
             }
         }
     }

@@ -134,7 +134,8 @@ impl OracleSimulator<'_> {
             let mut phases = VecDeque::new();
             for (dim, step, turn) in plan_phases(kind, &dims, config.system.local_bw_aware) {
                 let queues = config.queues_per_dim;
-                let (index, clockwise) = self.npus[npu].rotations[dim].next(queues, turn);
+                let (index, clockwise) =
+                    self.npus[npu].rotations[dim].next_queue_and_direction(queues, turn);
                 let queue = dim * queues + index;
                 let place = &places[dim];
                 let Some(algo) =

@@ -32,7 +32,7 @@ impl OracleSimulator<'_> {
         self.streams[stream].current = next;
         self.streams[stream].started = false;
         if let Some(new) = new {
-            self.insert(npu, new, stream);
+            self.insert_stream_by_priority(npu, new, stream);
         }
         if let Some(old) = old {
             self.npus[npu].queues[old].running -= 1;
@@ -54,7 +54,7 @@ impl OracleSimulator<'_> {
         }
     }
 
-    fn insert(&mut self, npu: usize, queue: usize, stream: usize) {
+    fn insert_stream_by_priority(&mut self, npu: usize, queue: usize, stream: usize) {
         let streams = &self.streams;
         let list = &mut self.npus[npu].queues[queue].list;
         let priority = streams[stream].priority;

@@ -105,9 +105,9 @@ impl<'c> NpuWorkload<'c> {
 
 impl OracleSimulator<'_> {
     /// Starts the workload of an NPU.
-    pub fn start_workload(&mut self, npu: usize) {
+    pub fn start_workload_of_npu(&mut self, npu: usize) {
         if self.issue_ready(npu) {
-            self.finish_npu(npu);
+            self.finish_npu_if_all_work_is_over(npu);
         }
     }
 
@@ -122,11 +122,11 @@ impl OracleSimulator<'_> {
         }
         workload.graph.end_node(id);
         if self.issue_ready(npu) {
-            self.finish_npu(npu);
+            self.finish_npu_if_all_work_is_over(npu);
         }
     }
 
-    fn finish_npu(&mut self, npu: usize) {
+    fn finish_npu_if_all_work_is_over(&mut self, npu: usize) {
         let workload = &mut self.npus[npu].workload;
         if workload.graph.is_over() && workload.occupied.is_empty() && workload.finish.is_none() {
             let now = self.agenda.now;
@@ -167,10 +167,10 @@ impl OracleSimulator<'_> {
             return true;
         }
         match node.work {
-            NodeWork::Nothing => self.skip_node(npu, node),
+            NodeWork::Nothing => self.end_node_without_work(npu, node),
             NodeWork::Memory { bytes, .. } => self.request_access(npu, node.id, bytes),
             NodeWork::Compute { bytes: 0, .. } if system.roofline && !node.cpu => {
-                self.skip_node(npu, node)
+                self.end_node_without_work(npu, node)
             }
             NodeWork::Compute { ops, bytes } if system.roofline && !node.cpu => {
                 let ns = roofline_ns(ops, bytes, system.local_mem_bw, system.peak_perf);
@@ -208,7 +208,7 @@ impl OracleSimulator<'_> {
     }
 
     /// Ends a node immediately, without another search for ready nodes.
-    fn skip_node(&mut self, npu: usize, node: &TraceNode) {
+    fn end_node_without_work(&mut self, npu: usize, node: &TraceNode) {
         let workload = &mut self.npus[npu].workload;
         workload.graph.end_node(node.id);
         if let Some(slot) = slot_of_node(node) {

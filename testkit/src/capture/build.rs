@@ -41,7 +41,7 @@ pub(super) struct OperatorNameAndAutogradRole<'a> {
 }
 
 /// Returns the call of an operator outside autograd.
-pub(super) fn operator_call(name: &str) -> OperatorNameAndAutogradRole<'_> {
+pub(super) fn plain_operator_call(name: &str) -> OperatorNameAndAutogradRole<'_> {
     OperatorNameAndAutogradRole {
         name,
         role: AutogradRole::Plain,
@@ -56,7 +56,7 @@ pub(super) fn operator_call(name: &str) -> OperatorNameAndAutogradRole<'_> {
 pub(super) fn annotation_call(name: &str) -> OperatorNameAndAutogradRole<'_> {
     OperatorNameAndAutogradRole {
         role: AutogradRole::Annotation,
-        ..operator_call(name)
+        ..plain_operator_call(name)
     }
 }
 
@@ -65,7 +65,7 @@ pub(super) fn forward_call(name: &str, seq: u32) -> OperatorNameAndAutogradRole<
     OperatorNameAndAutogradRole {
         role: AutogradRole::Forward,
         seq: Some(seq),
-        ..operator_call(name)
+        ..plain_operator_call(name)
     }
 }
 
@@ -241,7 +241,7 @@ impl<'o> StepProgramBuilder<'o> {
         inputs: &[OperatorOperand<'_>],
         outputs: &[OperatorOperand<'_>],
     ) {
-        self.add_operator(operator_call(name), inputs, outputs, |_| {});
+        self.add_operator(plain_operator_call(name), inputs, outputs, |_| {});
     }
 
     /// Adds the time that Python takes before the next operator.
@@ -251,7 +251,7 @@ impl<'o> StepProgramBuilder<'o> {
 
     /// Adds an operator's computation, on the thread itself or as a kernel.
     pub(super) fn add_work(&mut self, kernel: &str, flops: u128, bytes: u128) {
-        let ns = cost::price_kernel(self.options, flops, bytes);
+        let ns = cost::simulated_kernel_duration(self.options, flops, bytes);
         if !self.is_on_cuda() {
             self.program.instrs.push(ThreadInstruction::Busy(ns));
             return;
@@ -316,14 +316,17 @@ impl<'o> StepProgramBuilder<'o> {
 
     /// Assigns the number of the next meeting (collective or message) along `axis` to the next operator, and returns
     /// this number.
-    pub(super) fn assign_next_communication_number(&mut self, axis: GroupAxis) -> (u32, u32) {
+    pub(super) fn assign_next_exchange_number_to_operator(
+        &mut self,
+        axis: GroupAxis,
+    ) -> (u32, u32) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
         (self.counts[axis as usize], 0)
     }
 
     /// Assigns the number of the last meeting (collective or message) along `axis` to the next operator again.
-    pub(super) fn repeat_communication_number(&mut self, axis: GroupAxis) {
+    pub(super) fn repeat_exchange_number_for_operator(&mut self, axis: GroupAxis) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
     }

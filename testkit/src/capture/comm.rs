@@ -2,11 +2,11 @@
 
 use super::Device;
 use super::build::{
-    OperatorNameAndAutogradRole, StepProgramBuilder, annotation_call, operator_call,
+    OperatorNameAndAutogradRole, StepProgramBuilder, annotation_call, plain_operator_call,
 };
 use super::cost::CollectiveKind;
 use super::cost::CommunicationOperation;
-use super::layout::record_name;
+use super::layout::nccl_record_name_of_collective;
 use super::program::{GroupAxis, ThreadInstruction};
 use super::tensor::{NUMBER, OperatorOperand, ProgramTensor};
 
@@ -58,7 +58,11 @@ impl StepProgramBuilder<'_> {
         let start = group.ranks[0];
         let stride = group.ranks.get(1).map_or(1, |second| second - start);
         let ranks = format!("{:?}", group.ranks);
-        let (name, pg, desc) = (record_name(ask.kind), &group.name, group.description);
+        let (name, pg, desc) = (
+            nccl_record_name_of_collective(ask.kind),
+            &group.name,
+            group.description,
+        );
         let (sent, received) = (ask.input.element_count(), ask.output.element_count());
         let mut attrs = String::new();
         for (key, kind, value) in [
@@ -89,9 +93,9 @@ impl StepProgramBuilder<'_> {
              \"Rank\": {root}, \"Seq\": {NUMBER}"
         );
         let call = OperatorNameAndAutogradRole {
-            number: self.assign_next_communication_number(ask.axis),
+            number: self.assign_next_exchange_number_to_operator(ask.axis),
             more: [&attrs, &recorded],
-            ..operator_call("record_param_comms")
+            ..plain_operator_call("record_param_comms")
         };
         let place = group.ranks.binary_search(&root).unwrap_or(0);
         let own = match ask.kind {
@@ -128,7 +132,7 @@ impl StepProgramBuilder<'_> {
                     ),
                     _ => ("nccl:broadcast", "ncclDevKernel_Broadcast_RING_LL"),
                 };
-                let number = b.assign_next_communication_number(ask.axis);
+                let number = b.assign_next_exchange_number_to_operator(ask.axis);
                 let frame = OperatorNameAndAutogradRole {
                     number,
                     ..annotation_call(frame)
@@ -181,9 +185,9 @@ impl StepProgramBuilder<'_> {
         let call = OperatorNameAndAutogradRole {
             number: self.program.ops[self.program.meets[meet as usize].op as usize].number,
             more: [&attrs, recorded],
-            ..operator_call("record_param_comms")
+            ..plain_operator_call("record_param_comms")
         };
-        self.repeat_communication_number(self.program.meets[meet as usize].axis);
+        self.repeat_exchange_number_for_operator(self.program.meets[meet as usize].axis);
         self.add_operator(
             call,
             &[
@@ -223,7 +227,7 @@ impl StepProgramBuilder<'_> {
         let body = |b: &mut Self| meet = b.add_collective_start(ask);
         match ask.kind {
             CollectiveKind::AllReduce => self.add_operator(
-                operator_call("c10d::allreduce_"),
+                plain_operator_call("c10d::allreduce_"),
                 &[
                     list,
                     OperatorOperand::Object,
@@ -236,7 +240,7 @@ impl StepProgramBuilder<'_> {
                 body,
             ),
             CollectiveKind::AllGather => self.add_operator(
-                operator_call("c10d::_allgather_base_"),
+                plain_operator_call("c10d::_allgather_base_"),
                 &[
                     output,
                     input,
@@ -248,7 +252,7 @@ impl StepProgramBuilder<'_> {
                 body,
             ),
             CollectiveKind::ReduceScatter => self.add_operator(
-                operator_call("c10d::_reduce_scatter_base_"),
+                plain_operator_call("c10d::_reduce_scatter_base_"),
                 &[
                     output,
                     input,
@@ -261,7 +265,7 @@ impl StepProgramBuilder<'_> {
                 body,
             ),
             _ => self.add_operator(
-                operator_call("c10d::broadcast_"),
+                plain_operator_call("c10d::broadcast_"),
                 &[
                     list,
                     OperatorOperand::Object,
@@ -295,10 +299,10 @@ impl StepProgramBuilder<'_> {
         match ask.kind {
             CollectiveKind::AllReduce => {
                 let args = [input, OperatorOperand::Text("sum"), pg];
-                let call = operator_call("_c10d_functional::all_reduce");
+                let call = plain_operator_call("_c10d_functional::all_reduce");
                 self.add_operator(call, &args, &[output], |b| {
                     b.add_operator(
-                        operator_call("aten::clone"),
+                        plain_operator_call("aten::clone"),
                         &[input, OperatorOperand::Int(0)],
                         &[output],
                         |b| {
@@ -314,10 +318,10 @@ impl StepProgramBuilder<'_> {
                 });
             }
             CollectiveKind::AllGather => {
-                let call = operator_call("_c10d_functional::all_gather_into_tensor");
+                let call = plain_operator_call("_c10d_functional::all_gather_into_tensor");
                 self.add_operator(call, &[input, size, pg], &[output], |b| {
                     b.add_empty(ask.output);
-                    let call = operator_call("c10d::allgather_into_tensor_coalesced_");
+                    let call = plain_operator_call("c10d::allgather_into_tensor_coalesced_");
                     let args = [
                         to,
                         from,
@@ -330,11 +334,11 @@ impl StepProgramBuilder<'_> {
                 });
             }
             _ => {
-                let call = operator_call("_c10d_functional::reduce_scatter_tensor");
+                let call = plain_operator_call("_c10d_functional::reduce_scatter_tensor");
                 let args = [input, OperatorOperand::Text("sum"), size, pg];
                 self.add_operator(call, &args, &[output], |b| {
                     b.add_empty(ask.output);
-                    let call = operator_call("c10d::reduce_scatter_tensor_coalesced_");
+                    let call = plain_operator_call("c10d::reduce_scatter_tensor_coalesced_");
                     let args = [
                         to,
                         from,
@@ -355,7 +359,7 @@ impl StepProgramBuilder<'_> {
     /// Adds the wait for a functional collective, as `wait_tensor` records it.
     pub(super) fn wait_tensor(&mut self, meet: u32, tensor: &ProgramTensor) {
         let tensor = [OperatorOperand::Tensor(tensor)];
-        let call = operator_call("_c10d_functional::wait_tensor");
+        let call = plain_operator_call("_c10d_functional::wait_tensor");
         self.add_operator(call, &tensor, &tensor, |b| b.add_communication_wait(meet));
     }
 
@@ -380,7 +384,7 @@ impl StepProgramBuilder<'_> {
         ];
         let mut meet = 0;
         self.add_operator(
-            operator_call(outer),
+            plain_operator_call(outer),
             &args,
             &[OperatorOperand::Object],
             |b| {

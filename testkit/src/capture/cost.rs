@@ -36,7 +36,7 @@ fn duration_at_rate(amount: u128, per_us: u128) -> u64 {
 }
 
 /// Returns the duration of a kernel with this work, on the CPU's thread or on a stream.
-pub(super) fn price_kernel(options: &Options, flops: u128, bytes: u128) -> u64 {
+pub(super) fn simulated_kernel_duration(options: &Options, flops: u128, bytes: u128) -> u64 {
     match (options.device, options.bound) {
         // The CPU computes 100 GFLOP/s, and reads and writes 10 GB/s.
         (Device::Cpu, _) => duration_at_rate(flops, 100_000).max(duration_at_rate(bytes, 10_000)),

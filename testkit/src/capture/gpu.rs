@@ -2,7 +2,7 @@
 //! streams.
 
 use super::kineto::KinetoFileWriter;
-use super::out::template_number_in_step;
+use super::out::number_placeholder_value_in_step;
 use super::program::{CopyDirection, ProgramKernel};
 use super::records::{RuntimeCallOrGpuRecord, StepRecords};
 use super::simulate::{COMPUTE, RuntimeCall, StreamWork};
@@ -10,7 +10,10 @@ use super::{Device as Kind, step};
 use std::io::{Result, Write};
 
 /// Writes everything before the first event, and the names of processes and threads.
-pub(super) fn write_head(file: &mut KinetoFileWriter<'_, impl Write>, rank: u32) {
+pub(super) fn write_file_head_and_thread_names(
+    file: &mut KinetoFileWriter<'_, impl Write>,
+    rank: u32,
+) {
     let options = &file.capture.options;
     let cuda = options.device == Kind::Cuda;
     let mut configs = Vec::new();
@@ -62,7 +65,7 @@ pub(super) fn write_head(file: &mut KinetoFileWriter<'_, impl Write>, rank: u32)
     file.out.write_str(&text);
     let pid = file.pid;
     let name = |file: &mut KinetoFileWriter<'_, _>, what, tid: u64, key: &str, value: String| {
-        write_metadata(file, what, pid, tid, key, &value);
+        write_metadata_event(file, what, pid, tid, key, &value);
     };
     name(file, "process_name", 0, "name", "\"python\"".to_owned());
     name(file, "process_labels", 0, "labels", "\"CPU\"".to_owned());
@@ -74,8 +77,8 @@ pub(super) fn write_head(file: &mut KinetoFileWriter<'_, impl Write>, rank: u32)
     for (thread, title) in threads.chain((2..2 + workers).map(|t| (t, "pt_gloo_runloop"))) {
         let tid = file.thread_id(thread);
         let label = format!("\"thread {tid} ({title})\"");
-        write_metadata(file, "thread_name", pid, tid, "name", &label);
-        write_metadata(
+        write_metadata_event(file, "thread_name", pid, tid, "name", &label);
+        write_metadata_event(
             file,
             "thread_sort_index",
             pid,
@@ -88,8 +91,8 @@ pub(super) fn write_head(file: &mut KinetoFileWriter<'_, impl Write>, rank: u32)
         return;
     }
     let device = u64::from(rank % 8);
-    write_metadata(file, "process_name", device, 0, "name", "\"python\"");
-    write_metadata(
+    write_metadata_event(file, "process_name", device, 0, "name", "\"python\"");
+    write_metadata_event(
         file,
         "process_labels",
         device,
@@ -97,7 +100,7 @@ pub(super) fn write_head(file: &mut KinetoFileWriter<'_, impl Write>, rank: u32)
         "labels",
         &format!("\"GPU {device}\""),
     );
-    write_metadata(
+    write_metadata_event(
         file,
         "process_sort_index",
         device,
@@ -107,8 +110,8 @@ pub(super) fn write_head(file: &mut KinetoFileWriter<'_, impl Write>, rank: u32)
     );
     for stream in [COMPUTE, 20, 24] {
         let label = format!("\"stream {stream} \"");
-        write_metadata(file, "thread_name", device, stream.into(), "name", &label);
-        write_metadata(
+        write_metadata_event(file, "thread_name", device, stream.into(), "name", &label);
+        write_metadata_event(
             file,
             "thread_sort_index",
             device,
@@ -119,7 +122,7 @@ pub(super) fn write_head(file: &mut KinetoFileWriter<'_, impl Write>, rank: u32)
     }
 }
 
-fn write_metadata(
+fn write_metadata_event(
     file: &mut KinetoFileWriter<'_, impl Write>,
     what: &str,
     pid: u64,
@@ -139,7 +142,7 @@ fn write_metadata(
 }
 
 /// Writes the last events, and the end of the file.
-pub(super) fn write_kineto_file_end(
+pub(super) fn write_last_events_and_file_end(
     file: &mut KinetoFileWriter<'_, impl Write>,
     rank: u32,
     last: u64,
@@ -234,7 +237,7 @@ pub(super) fn write_gpu_step(
                 match what {
                     StreamWork::Kernel(kernel) => {
                         let known = &file.program.kernels[kernel as usize];
-                        ids.write_kernel(file, known, at, ns, 0);
+                        ids.write_kernel_or_copy_event(file, known, at, ns, 0);
                         let first = computing.map_or(at, |(first, _)| first);
                         computing = Some((first, at + ns));
                     }
@@ -243,7 +246,13 @@ pub(super) fn write_gpu_step(
                         let op = &file.program.ops[meet.op as usize];
                         let kernel = meet.kernel.expect("it is one of NCCL");
                         let known = &file.program.kernels[kernel as usize];
-                        ids.write_kernel(file, known, at, ns, template_number_in_step(op, nth));
+                        ids.write_kernel_or_copy_event(
+                            file,
+                            known,
+                            at,
+                            ns,
+                            number_placeholder_value_in_step(op, nth),
+                        );
                         let frame_name = &file.program.templates[op.template as usize].name[0].0;
                         file.open_event("gpu_user_annotation", frame_name);
                         file.write_thread_and_times(device, stream.into(), at, ns);
@@ -252,7 +261,7 @@ pub(super) fn write_gpu_step(
                         file.close_event();
                     }
                     StreamWork::WaitEvent { recorded, on, .. } => {
-                        ids.wait_event(file, recorded, on, at, ns);
+                        ids.write_stream_wait_event(file, recorded, on, at, ns);
                     }
                     StreamWork::Synchronize => ids.write_stream_sync(file, at, ns),
                 }
@@ -283,7 +292,7 @@ struct IdsOfOneStreamEvent {
 }
 
 impl IdsOfOneStreamEvent {
-    fn write_kernel(
+    fn write_kernel_or_copy_event(
         self,
         file: &mut KinetoFileWriter<'_, impl Write>,
         kernel: &ProgramKernel,
@@ -341,7 +350,7 @@ impl IdsOfOneStreamEvent {
         file.close_event();
     }
 
-    fn wait_event(
+    fn write_stream_wait_event(
         self,
         file: &mut KinetoFileWriter<'_, impl Write>,
         recorded: u64,

@@ -58,7 +58,7 @@ impl HandwrittenEvent {
 }
 
 /// Returns the operator and the annotation of an all-reduce of 256 floats that begins at `start`.
-pub fn create_all_reduce(
+pub fn create_all_reduce_operator_and_annotation(
     asynchronous: bool,
     worker: u64,
     start: i64,

@@ -1,7 +1,7 @@
 //! Writes the file of PyTorch's `ExecutionTraceObserver`.
 
 use super::meet::RankCommunicationHistoryReplay;
-use super::out::{BufferedOutput, template_number_in_step, tensor_slots_of_operator};
+use super::out::{BufferedOutput, number_placeholder_value_in_step, tensor_slots_of_operator};
 use super::program::{AutogradRole, StepProgram};
 use super::records::{HostRecord, ROOT, StepRecords};
 use super::simulate::SimulatedRankState;
@@ -25,7 +25,7 @@ pub(super) fn write_host_file(
     rank: u32,
     sink: impl Write,
 ) -> Result<()> {
-    let program = capture.named_program(rank);
+    let program = capture.program_with_group_and_device_names(rank);
     let history = &capture.outcome.histories[rank as usize];
     let mut records = StepRecords::new(&program, false);
     let mut clock = capture.clock_of_rank(rank);
@@ -40,7 +40,7 @@ pub(super) fn write_host_file(
     out.write_str(BETWEEN);
     write_groups(&mut out, capture, rank);
     for step in 0..capture.options.steps {
-        assert!(clock.run(
+        assert!(clock.run_until_step_end_or_unknown_meeting(
             &program,
             &mut RankCommunicationHistoryReplay(history),
             &mut records
@@ -71,7 +71,7 @@ pub(super) fn write_host_file(
     out.flush_rest()
 }
 
-fn write_head(out: &mut BufferedOutput<impl Write>, id: u64) {
+fn write_node_id_and_name_start(out: &mut BufferedOutput<impl Write>, id: u64) {
     out.write_str("        \"id\": ");
     out.write_number(id);
     out.write_str(", \"name\": \"");
@@ -118,7 +118,7 @@ fn write_thread_root_node(
     above: u64,
     tid: u8,
 ) {
-    write_head(out, id);
+    write_node_id_and_name_start(out, id);
     out.write_str("[pytorch|profiler|execution_trace|");
     out.write_str(what);
     out.write_str("]");
@@ -135,7 +135,7 @@ fn write_groups(
     capture: &SimulatedJobCaptureWriter,
     rank: u32,
 ) {
-    write_head(out, 3);
+    write_node_id_and_name_start(out, 3);
     out.write_str("## process_group:init ##");
     write_parent_id(out, 2);
     out.write_str("\"inputs\": {\"values\": [\"[");
@@ -175,8 +175,8 @@ fn write_node(
 ) {
     let op = &program.ops[record.op as usize];
     let template = &program.templates[op.template as usize];
-    let number = template_number_in_step(op, step);
-    write_head(out, record.id);
+    let number = number_placeholder_value_in_step(op, step);
+    write_node_id_and_name_start(out, record.id);
     out.write_text_with_number(&template.name, number);
     write_parent_id(out, record.parent);
     let ids = [&records.tensors[..], &records.storages];
@@ -195,7 +195,7 @@ fn write_node(
     let seq = (template.role != AutogradRole::Evaluate)
         .then_some(op.seq)
         .flatten();
-    let seq = seq.map(|seq| sequence_number_of(program, seq, step));
+    let seq = seq.map(|seq| autograd_sequence_number_in_step(program, seq, step));
     let fw_tid = u8::from(template.role == AutogradRole::Backward);
     write_attributes(
         out,
@@ -209,6 +209,6 @@ fn write_node(
 }
 
 /// Returns the sequence number of autograd's node `seq` in `step`.
-pub(super) fn sequence_number_of(program: &StepProgram, seq: u32, step: u32) -> u64 {
+pub(super) fn autograd_sequence_number_in_step(program: &StepProgram, seq: u32, step: u32) -> u64 {
     FIRST_SEQ + u64::from(step) * u64::from(program.seqs) + u64::from(seq)
 }

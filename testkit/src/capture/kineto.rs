@@ -1,8 +1,8 @@
 //! Writes Kineto's file: first the host's threads, one after another, then the device.
 
-use super::host::sequence_number_of;
+use super::host::autograd_sequence_number_in_step;
 use super::meet::RankCommunicationHistoryReplay;
-use super::out::{BufferedOutput, template_number_in_step};
+use super::out::{BufferedOutput, number_placeholder_value_in_step};
 use super::program::{AutogradRole, StepProgram};
 use super::records::{HostRecord, ROOT, StepRecords};
 use super::{Device, EPOCH, PID, SimulatedJobCaptureWriter, gpu};
@@ -108,11 +108,11 @@ impl<W: Write> KinetoFileWriter<'_, W> {
         self.out.write_number(u64::from(!forward));
     }
 
-    fn write_record(&mut self, record: &HostRecord, step: u32) {
+    fn write_operator_or_annotation_event(&mut self, record: &HostRecord, step: u32) {
         let program = self.program;
         let op = &program.ops[record.op as usize];
         let template = &program.templates[op.template as usize];
-        let number = template_number_in_step(op, step);
+        let number = number_placeholder_value_in_step(op, step);
         let category = match template.role {
             AutogradRole::Annotation => "user_annotation",
             _ => "cpu_op",
@@ -123,7 +123,9 @@ impl<W: Write> KinetoFileWriter<'_, W> {
         self.write_thread_and_times(self.pid, tid, record.start, record.end - record.start);
         self.out.write_str("\"External id\": ");
         self.out.write_number(record.external);
-        let seq = op.seq.map(|seq| sequence_number_of(program, seq, step));
+        let seq = op
+            .seq
+            .map(|seq| autograd_sequence_number_in_step(program, seq, step));
         let forward = template.role == AutogradRole::Forward;
         // Events with inputs list their arguments in a different order from events without inputs.
         if template.kineto[0].0.is_empty() {
@@ -161,7 +163,7 @@ pub(super) fn write_kineto_file(
     rank: u32,
     sink: impl Write,
 ) -> Result<()> {
-    let program = &capture.named_program(rank);
+    let program = &capture.program_with_group_and_device_names(rank);
     let mut file = KinetoFileWriter {
         out: BufferedOutput::new(sink),
         capture,
@@ -170,7 +172,7 @@ pub(super) fn write_kineto_file(
         clock: EPOCH.saturating_add_signed(capture.clock_offset_ns(rank)),
         events: 0,
     };
-    gpu::write_head(&mut file, rank);
+    gpu::write_file_head_and_thread_names(&mut file, rank);
     let cuda = capture.options.device == Device::Cuda;
     let mut workers: [Vec<(HostRecord, u32)>; THREADS] = Default::default();
     // Run the rank once for every thread that has many records, so that only a few records are in
@@ -180,7 +182,7 @@ pub(super) fn write_kineto_file(
         let mut clock = capture.clock_of_rank(rank);
         let mut again = RankCommunicationHistoryReplay(&capture.outcome.histories[rank as usize]);
         for step in 0..capture.options.steps {
-            assert!(clock.run(program, &mut again, &mut records));
+            assert!(clock.run_until_step_end_or_unknown_meeting(program, &mut again, &mut records));
             records.finish_step();
             if pass == 2 {
                 gpu::write_gpu_step(&mut file, &records, rank, step)?;
@@ -189,7 +191,7 @@ pub(super) fn write_kineto_file(
             }
             for record in records.list.iter().filter(|record| record.op != ROOT) {
                 if record.thread == pass {
-                    file.write_record(record, step);
+                    file.write_operator_or_annotation_event(record, step);
                     file.out.flush_full_chunk()?;
                 } else if pass == 0 && record.thread > 1 {
                     workers[usize::from(record.thread)].push((*record, step));
@@ -199,12 +201,12 @@ pub(super) fn write_kineto_file(
         }
         if pass == 0 {
             for (record, step) in workers.iter().flatten() {
-                file.write_record(record, *step);
+                file.write_operator_or_annotation_event(record, *step);
                 file.out.flush_full_chunk()?;
             }
         }
     }
     let last = capture.outcome.tallies[rank as usize].last;
-    gpu::write_kineto_file_end(&mut file, rank, last);
+    gpu::write_last_events_and_file_end(&mut file, rank, last);
     file.out.flush_rest()
 }

@@ -56,7 +56,7 @@ impl JobGroupsAndCommunications {
 
     /// Returns the index of the first group along an axis, the number of groups, and the index of
     /// the group that contains `rank`.
-    fn group_along_axis(&self, axis: GroupAxis, rank: u32) -> (u32, u32, u32) {
+    fn first_count_and_own_group_along_axis(&self, axis: GroupAxis, rank: u32) -> (u32, u32, u32) {
         let (groups, tp) = self.tensor;
         match axis {
             GroupAxis::Data | GroupAxis::Pair if tp == 1 => (0, 1, 0),
@@ -67,7 +67,7 @@ impl JobGroupsAndCommunications {
 
     /// Returns the group of `rank` along `axis`.
     pub(super) fn group_of_rank(&self, axis: GroupAxis, rank: u32) -> &LayoutGroup {
-        let (first, _, nth) = self.group_along_axis(axis, rank);
+        let (first, _, nth) = self.first_count_and_own_group_along_axis(axis, rank);
         &self.groups[(first + nth) as usize]
     }
 
@@ -87,7 +87,7 @@ impl JobGroupsAndCommunications {
     ) -> u32 {
         match meet.axis {
             GroupAxis::Pair => meet.global,
-            axis => meet.global + self.group_along_axis(axis, rank).2,
+            axis => meet.global + self.first_count_and_own_group_along_axis(axis, rank).2,
         }
     }
 
@@ -113,7 +113,7 @@ impl JobGroupsAndCommunications {
         }
         for (meet, (exchange, bytes, nth)) in program.meets.iter_mut().zip(asked) {
             meet.global = self.meetings.len() as u32;
-            let (first, count, _) = self.group_along_axis(meet.axis, 0);
+            let (first, count, _) = self.first_count_and_own_group_along_axis(meet.axis, 0);
             self.meetings
                 .extend((0..count).map(|group| GroupCommunication {
                     exchange: *exchange,
@@ -126,7 +126,7 @@ impl JobGroupsAndCommunications {
 }
 
 /// Returns the name that NCCL and PyTorch's records use for a collective.
-pub(super) fn record_name(kind: CollectiveKind) -> &'static str {
+pub(super) fn nccl_record_name_of_collective(kind: CollectiveKind) -> &'static str {
     match kind {
         CollectiveKind::AllReduce => "allreduce",
         CollectiveKind::AllGather => "_allgather_base",

@@ -126,7 +126,7 @@ struct ArrivalCountAndLatestStart {
 }
 
 /// Returns the speed of `rank`.
-pub(super) fn draw_pace(options: &Options, rank: u32) -> RankPace {
+pub(super) fn pace_of_rank(options: &Options, rank: u32) -> RankPace {
     let found = options.stragglers.iter().rev().find(|(r, _)| *r == rank);
     RankPace {
         seed: options.seed,
@@ -139,7 +139,7 @@ pub(super) fn draw_pace(options: &Options, rank: u32) -> RankPace {
 /// Returns the clock of `rank` before the first step.
 pub(super) fn create_clock(options: &Options, rank: u32) -> SimulatedRankState {
     let late = options.late.iter().rev().find(|(r, _)| *r == rank);
-    SimulatedRankState::new(draw_pace(options, rank), late.map_or(0, |(_, ns)| *ns))
+    SimulatedRankState::new(pace_of_rank(options, rank), late.map_or(0, |(_, ns)| *ns))
 }
 
 /// One rank's view of its meetings (collectives and messages) while the ends of some are unknown.
@@ -247,7 +247,11 @@ pub(super) fn simulate_job(
                 program(rank),
                 &mut outcome.steps[rank],
             );
-            done[rank] = clocks[rank].run(program(rank), &mut live, &mut counting);
+            done[rank] = clocks[rank].run_until_step_end_or_unknown_meeting(
+                program(rank),
+                &mut live,
+                &mut counting,
+            );
             for global in arrived.drain(..) {
                 let who = &members[global as usize];
                 let gathering = &gatherings[global as usize];

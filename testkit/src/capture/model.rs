@@ -5,7 +5,9 @@
 //! first matrix, and a reduce-scatter follows the second matrix.
 
 use super::JobParallelism;
-use super::build::{OperatorNameAndAutogradRole, StepProgramBuilder, forward_call, operator_call};
+use super::build::{
+    OperatorNameAndAutogradRole, StepProgramBuilder, forward_call, plain_operator_call,
+};
 use super::comm::CollectiveCallArguments;
 use super::cost::CollectiveKind;
 use super::ops::LinearResult;
@@ -46,7 +48,7 @@ impl StepProgramBuilder<'_> {
             .collect()
     }
 
-    fn is_sharded(&self) -> bool {
+    fn is_tensor_parallel(&self) -> bool {
         self.options.tensor_parallel > 1
     }
 
@@ -110,7 +112,7 @@ impl StepProgramBuilder<'_> {
     ) -> (ProgramTensor, SavedActivations) {
         let [gain, shift, w1, b1, w2, b2] = &layer.params;
         let (normal, statistics, norm) = self.layer_norm(x, gain, shift);
-        let (input, gather) = match self.is_sharded() {
+        let (input, gather) = match self.is_tensor_parallel() {
             true => {
                 let (whole, seq) = self.add_reshard_forward(CollectiveKind::AllGather, &normal);
                 (whole, Some(seq))
@@ -131,7 +133,7 @@ impl StepProgramBuilder<'_> {
         ];
         self.add_pointwise(call, &args, &bent, 8);
         let second = self.add_linear(&bent, w2, b2);
-        let (output, scatter) = match self.is_sharded() {
+        let (output, scatter) = match self.is_tensor_parallel() {
             true => {
                 let kind = CollectiveKind::ReduceScatter;
                 let (shard, seq) = self.add_reshard_forward(kind, &second.y);
@@ -241,7 +243,12 @@ impl StepProgramBuilder<'_> {
                     OperatorOperand::Tensor(&saved.first.y),
                     OperatorOperand::Text("none"),
                 ];
-                b.add_pointwise(operator_call("aten::gelu_backward"), &args, &inner, 16);
+                b.add_pointwise(
+                    plain_operator_call("aten::gelu_backward"),
+                    &args,
+                    &inner,
+                    16,
+                );
             },
             |_| {},
         );
@@ -272,7 +279,7 @@ impl StepProgramBuilder<'_> {
                     OperatorOperand::Bools(3),
                 ];
                 let results = [&dx, &dgain, &dshift];
-                let call = operator_call("aten::native_layer_norm_backward");
+                let call = plain_operator_call("aten::native_layer_norm_backward");
                 b.add_operator(call, &args, &results.map(OperatorOperand::Tensor), |b| {
                     b.empty_like(&saved.x, &dx);
                     b.empty_like(gain, &dgain);
@@ -324,7 +331,7 @@ impl StepProgramBuilder<'_> {
     ) -> ProgramTensor {
         let [dx, dw, db] = self.add_addmm_backward(of, grad);
         self.add_gradient_accumulation(param + 1, &db, reducer);
-        let turn = |b: &mut Self| b.add_transpose(operator_call("aten::t"), &dw);
+        let turn = |b: &mut Self| b.add_transpose(plain_operator_call("aten::t"), &dw);
         let (dw, ()) = self.add_backward_node("TBackward0", Some(of.seqs[0]), &dw, turn, |_| {});
         self.add_gradient_accumulation(param, &dw, reducer);
         dx

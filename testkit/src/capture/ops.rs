@@ -1,6 +1,8 @@
 //! Adds a model's operators, each with its child operators on the device.
 
-use super::build::{OperatorNameAndAutogradRole, StepProgramBuilder, forward_call, operator_call};
+use super::build::{
+    OperatorNameAndAutogradRole, StepProgramBuilder, forward_call, plain_operator_call,
+};
 use super::program::AutogradRole;
 use super::tensor::{OperatorOperand, ProgramTensor, dense_strides};
 
@@ -50,7 +52,7 @@ impl StepProgramBuilder<'_> {
             none,
         ];
         self.add_operator(
-            operator_call("aten::empty_like"),
+            plain_operator_call("aten::empty_like"),
             &args,
             &[OperatorOperand::Tensor(tensor)],
             |b| {
@@ -67,7 +69,7 @@ impl StepProgramBuilder<'_> {
         ];
         let bytes = u128::from(to.byte_count()) * 2;
         self.add_operator(
-            operator_call("aten::copy_"),
+            plain_operator_call("aten::copy_"),
             &args,
             &[OperatorOperand::Tensor(to)],
             |b| {
@@ -108,7 +110,7 @@ impl StepProgramBuilder<'_> {
         );
         self.add_operator(call, &[from], &to, |b| {
             let args = [from, OperatorOperand::Int(0), OperatorOperand::Int(1)];
-            b.add_operator(operator_call("aten::transpose"), &args, &to, |b| {
+            b.add_operator(plain_operator_call("aten::transpose"), &args, &to, |b| {
                 b.as_strided(of, &view, false);
             });
         });
@@ -123,7 +125,7 @@ impl StepProgramBuilder<'_> {
             OperatorOperand::Bool(false),
         ];
         self.add_operator(
-            operator_call("aten::expand"),
+            plain_operator_call("aten::expand"),
             &args,
             &[OperatorOperand::Tensor(&view)],
             |b| {
@@ -143,7 +145,7 @@ impl StepProgramBuilder<'_> {
         let product = self.create_temporary(&[n, m]);
         let args = [OperatorOperand::Tensor(a), OperatorOperand::Tensor(b)];
         self.add_operator(
-            operator_call("aten::mm"),
+            plain_operator_call("aten::mm"),
             &args,
             &[OperatorOperand::Tensor(&product)],
             |this| {
@@ -237,11 +239,11 @@ impl StepProgramBuilder<'_> {
             Some(of.seqs[1]),
             grad,
             |b| {
-                let weight = b.add_transpose(operator_call("aten::t"), &of.transposed);
+                let weight = b.add_transpose(plain_operator_call("aten::t"), &of.transposed);
                 let dx = b.add_mm(grad, &weight);
-                let turned = b.add_transpose(operator_call("aten::t"), grad);
+                let turned = b.add_transpose(plain_operator_call("aten::t"), grad);
                 let dw = b.add_mm(&turned, &of.x);
-                let dw = b.add_transpose(operator_call("aten::t"), &dw);
+                let dw = b.add_transpose(plain_operator_call("aten::t"), &dw);
                 (dx, dw)
             },
             |b| {
@@ -253,7 +255,7 @@ impl StepProgramBuilder<'_> {
                     OperatorOperand::None,
                 ];
                 b.add_operator(
-                    operator_call("aten::sum"),
+                    plain_operator_call("aten::sum"),
                     &args,
                     &[OperatorOperand::Tensor(&sum)],
                     |b| {
@@ -290,7 +292,7 @@ impl StepProgramBuilder<'_> {
             role,
             seq,
             flow: role == AutogradRole::Backward && seq.is_some(),
-            ..operator_call(name)
+            ..plain_operator_call(name)
         };
         let mut both = (None, None);
         self.add_operator(call(&frame, AutogradRole::Evaluate), &[], &[], |b| {
@@ -359,7 +361,7 @@ impl StepProgramBuilder<'_> {
         ];
         self.add_python_time();
         self.add_operator(
-            operator_call("aten::ones_like"),
+            plain_operator_call("aten::ones_like"),
             &args,
             &[OperatorOperand::Tensor(&ones)],
             |b| {
@@ -368,7 +370,7 @@ impl StepProgramBuilder<'_> {
                     OperatorOperand::Tensor(&ones),
                     OperatorOperand::Double("1.000000", "1."),
                 ];
-                b.add_pointwise(operator_call("aten::fill_"), &args, &ones, 1);
+                b.add_pointwise(plain_operator_call("aten::fill_"), &args, &ones, 1);
             },
         );
         ones

@@ -262,7 +262,7 @@ impl Options {
         if self.style == JobParallelism::Pipeline {
             self.validate_pipeline()?;
         }
-        self.validate_size()
+        self.validate_time_and_memory_bounds()
     }
 
     fn validate_pipeline(&self) -> Result<(), OptionError> {
@@ -285,7 +285,7 @@ impl Options {
     }
 
     /// Checks that times stay below 2^62 ns, and that each rank's history fits into memory.
-    fn validate_size(&self) -> Result<(), OptionError> {
+    fn validate_time_and_memory_bounds(&self) -> Result<(), OptionError> {
         let wide = |value: u32| u128::from(value);
         let (h, tokens, layers) = (wide(self.hidden), wide(self.tokens), wide(self.layers));
         let many = match self.style {

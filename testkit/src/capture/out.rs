@@ -98,7 +98,7 @@ impl<W: Write> BufferedOutput<W> {
 }
 
 /// Returns the integer that replaces an operator's [`TemplateTextHoleKind::Number`] in a step.
-pub(super) fn template_number_in_step(op: &ProgramOperator, step: u32) -> u64 {
+pub(super) fn number_placeholder_value_in_step(op: &ProgramOperator, step: u32) -> u64 {
     u64::from(op.number.0) + u64::from(op.number.1) * u64::from(step)
 }
 

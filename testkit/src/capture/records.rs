@@ -123,7 +123,7 @@ impl<'p> StepRecords<'p> {
 
     /// Ends the step and all open operators.
     pub(super) fn finish_step(&mut self) {
-        self.update_annotations_until(u64::MAX);
+        self.start_and_end_annotations_until(u64::MAX);
     }
 
     /// Removes the step's records. Tensors that exist only for one step then get new ids.
@@ -144,7 +144,7 @@ impl<'p> StepRecords<'p> {
         self.next_id - 1
     }
 
-    fn external_id(&mut self, thread: u8) -> u64 {
+    fn next_external_id(&mut self, thread: u8) -> u64 {
         let (next, left) = &mut self.external[usize::from(thread)];
         if *left == 0 {
             (*next, *left) = (self.blocks * BLOCK + 1, BLOCK);
@@ -156,7 +156,7 @@ impl<'p> StepRecords<'p> {
     }
 
     /// Assigns ids to the tensors of an operator that have no id.
-    fn assign_ids(&mut self, from: u32, count: u16) {
+    fn assign_tensor_ids(&mut self, from: u32, count: u16) {
         let (program, from) = (self.program, from as usize);
         for slot in &program.args[from..from + usize::from(count)] {
             let slot = *slot as usize;
@@ -198,14 +198,14 @@ impl<'p> StepRecords<'p> {
         let parent = self.innermost_open(on);
         let id = self.next_id();
         let known = self.program.ops[op as usize];
-        self.assign_ids(known.args, known.inputs);
+        self.assign_tensor_ids(known.args, known.inputs);
         let role = self.program.templates[known.template as usize].role;
         let fw_parent = match (role, on) {
             (AutogradRole::Backward, 0) => parent,
             (AutogradRole::Backward, _) => self.innermost_open(0),
             _ => 0,
         };
-        let external = self.external_id(thread);
+        let external = self.next_external_id(thread);
         self.list.push(HostRecord {
             op,
             thread,
@@ -221,7 +221,7 @@ impl<'p> StepRecords<'p> {
     }
 
     /// Starts and ends the workers' annotations that are due by the time `at`.
-    fn update_annotations_until(&mut self, at: u64) {
+    fn start_and_end_annotations_until(&mut self, at: u64) {
         loop {
             let start = self.starting.iter().enumerate().min_by_key(|(_, p)| p.at);
             let end = self.ending.iter().enumerate().min_by_key(|(_, e)| e.0);
@@ -248,7 +248,7 @@ impl<'p> StepRecords<'p> {
 
 impl EventRecorder for StepRecords<'_> {
     fn enter_operator(&mut self, op: u32, at: u64) {
-        self.update_annotations_until(at);
+        self.start_and_end_annotations_until(at);
         let thread = usize::from(self.thread);
         if self.rooted[thread] == 0 {
             let id = self.next_id();
@@ -272,12 +272,12 @@ impl EventRecorder for StepRecords<'_> {
     }
 
     fn exit_operator(&mut self, at: u64) {
-        self.update_annotations_until(at);
+        self.start_and_end_annotations_until(at);
         let record = self.stacks[usize::from(self.thread)].pop();
         let record = record.expect("what ends has begun");
         self.list[record as usize].end = at;
         let op = self.program.ops[self.list[record as usize].op as usize];
-        self.assign_ids(op.args + u32::from(op.inputs), op.outputs);
+        self.assign_tensor_ids(op.args + u32::from(op.inputs), op.outputs);
         self.done.push(record);
     }
 
@@ -297,7 +297,7 @@ impl EventRecorder for StepRecords<'_> {
             end,
         });
         if worker.is_none() {
-            self.update_annotations_until(start);
+            self.start_and_end_annotations_until(start);
         }
     }
 

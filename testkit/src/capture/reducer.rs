@@ -1,7 +1,7 @@
 //! Adds up gradients, and reduces them in buckets over the data-parallel group.
 
 use super::JobParallelism;
-use super::build::{StepProgramBuilder, operator_call};
+use super::build::{StepProgramBuilder, plain_operator_call};
 use super::comm::CollectiveCallArguments;
 use super::cost::CollectiveKind;
 use super::model::LayerParameters;
@@ -81,7 +81,9 @@ impl GradientReducer {
     }
 
     /// Returns the parameters, each with its gradient.
-    pub(super) fn iter_gradients(&self) -> impl Iterator<Item = (&ProgramTensor, &ProgramTensor)> {
+    pub(super) fn iter_parameters_with_gradients(
+        &self,
+    ) -> impl Iterator<Item = (&ProgramTensor, &ProgramTensor)> {
         self.params
             .iter()
             .filter_map(|param| Some((&param.value, param.grad.as_ref()?)))
@@ -110,7 +112,7 @@ impl StepProgramBuilder<'_> {
                         OperatorOperand::Tensor(grad),
                         OperatorOperand::Int(1),
                     ];
-                    b.add_pointwise(operator_call("aten::add_"), &args, &known, 1);
+                    b.add_pointwise(plain_operator_call("aten::add_"), &args, &known, 1);
                     known
                 }
                 None => {
@@ -118,7 +120,7 @@ impl StepProgramBuilder<'_> {
                     let kept = b.create_alias(grad, shape, &grad.strides, 0);
                     let args = [OperatorOperand::Tensor(grad)];
                     b.add_operator(
-                        operator_call("aten::detach"),
+                        plain_operator_call("aten::detach"),
                         &args,
                         &[OperatorOperand::Tensor(&kept)],
                         |b| {
@@ -136,13 +138,13 @@ impl StepProgramBuilder<'_> {
         };
         // The hook runs inside the record that has just ended, so reopen it by removing its end.
         let exit = self.program.instrs.pop();
-        self.add_gradient_hook(&kept, offset, nth, reducer);
+        self.add_gradient_copy_into_bucket(&kept, offset, nth, reducer);
         self.program.instrs.extend(exit);
     }
 
     /// Adds the copy of a gradient into its bucket. If the copy completes the bucket, also adds the
     /// bucket's reduction.
-    fn add_gradient_hook(
+    fn add_gradient_copy_into_bucket(
         &mut self,
         grad: &ProgramTensor,
         offset: u64,
@@ -156,13 +158,13 @@ impl StepProgramBuilder<'_> {
         } else {
             let name = "torch::distributed::reducer::mul_out";
             self.add_operator(
-                operator_call(name),
+                plain_operator_call(name),
                 &[OperatorOperand::Tensor(&view)],
                 &[],
                 |b| {
                     let scale = b.create_scalar();
                     let args = [grad, &scale, &view].map(OperatorOperand::Tensor);
-                    b.add_pointwise(operator_call("aten::mul"), &args, &view, 1);
+                    b.add_pointwise(plain_operator_call("aten::mul"), &args, &view, 1);
                 },
             );
         }
@@ -214,7 +216,7 @@ impl StepProgramBuilder<'_> {
                 match self.options.style {
                     JobParallelism::Functional => self.add_copy_operator(grad, &view),
                     _ => self.add_operator(
-                        operator_call(name),
+                        plain_operator_call(name),
                         &[OperatorOperand::Tensor(&known.value)],
                         &[],
                         |b| {

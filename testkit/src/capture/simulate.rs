@@ -189,7 +189,7 @@ impl SimulatedRankState {
 
     /// Runs until the step ends, or until an instruction needs the end of a meeting (collective or message) that is
     /// still unknown. Returns `true` if the step has ended.
-    pub(super) fn run(
+    pub(super) fn run_until_step_end_or_unknown_meeting(
         &mut self,
         program: &StepProgram,
         meetings: &mut impl CommunicationAccess,
@@ -301,7 +301,7 @@ impl SimulatedRankState {
                     return false;
                 };
                 let axis = program.meets[m as usize].axis;
-                self.wait_event(
+                self.make_stream_wait_for_event(
                     self.recorded[m as usize],
                     stream_of_axis(axis),
                     COMPUTE,
@@ -344,7 +344,7 @@ impl SimulatedRankState {
     ) {
         let ready = self.compute_free;
         let id = self.make_call(RuntimeCall::RecordEvent, RUNTIME, out);
-        self.wait_event(id, COMPUTE, stream_of_axis(axis), out);
+        self.make_stream_wait_for_event(id, COMPUTE, stream_of_axis(axis), out);
         let id = self.make_call(RuntimeCall::LaunchCollective, LAUNCH, out);
         let comm = &mut self.comm[index_of_axis(axis)];
         let start = (self.now - BETWEEN + REACH).max(comm.free).max(ready);
@@ -364,7 +364,13 @@ impl SimulatedRankState {
         recorded[m as usize] = record;
     }
 
-    fn wait_event(&mut self, recorded: u64, on: u32, by: u32, out: &mut impl EventRecorder) {
+    fn make_stream_wait_for_event(
+        &mut self,
+        recorded: u64,
+        on: u32,
+        by: u32,
+        out: &mut impl EventRecorder,
+    ) {
         let at = self.now;
         let id = self.make_call(RuntimeCall::WaitEvent, RUNTIME, out);
         let ns = self.now - BETWEEN - at;

@@ -1,7 +1,7 @@
 //! Adds a training step: data, forward pass, backward pass and optimizer, or the microbatches of a pipeline.
 
 use super::build::{
-    OperatorNameAndAutogradRole, StepProgramBuilder, annotation_call, operator_call,
+    OperatorNameAndAutogradRole, StepProgramBuilder, annotation_call, plain_operator_call,
 };
 use super::comm::CollectiveCallArguments;
 use super::cost::CollectiveKind;
@@ -70,22 +70,22 @@ impl StepProgramBuilder<'_> {
         }
         let (loss, seq) = self.add_loss(&x);
         let ones = self.ones_like(&loss);
-        self.begin_backward();
+        self.switch_to_backward_thread_on_cuda();
         let grad = self.add_loss_backward(&ones, seq, &shape);
         self.add_layers_backward(&layers, &saved, grad, &mut reducer);
-        self.end_backward();
+        self.switch_back_from_backward_thread();
         self.add_optimizer(&reducer);
         self.add_loss_read(&loss);
     }
 
-    fn begin_backward(&mut self) {
+    fn switch_to_backward_thread_on_cuda(&mut self) {
         if self.is_on_cuda() {
             self.add_python_time();
             self.push_instruction(ThreadInstruction::Thread(1));
         }
     }
 
-    fn end_backward(&mut self) {
+    fn switch_back_from_backward_thread(&mut self) {
         if self.is_on_cuda() {
             self.push_instruction(ThreadInstruction::Thread(0));
         }
@@ -106,14 +106,14 @@ impl StepProgramBuilder<'_> {
                 OperatorOperand::Device,
                 OperatorOperand::Bool(false),
             ];
-            self.add_operator(operator_call("aten::randn"), &args, &result, |b| {
+            self.add_operator(plain_operator_call("aten::randn"), &args, &result, |b| {
                 b.add_empty(&x);
                 let (zero, one) = (
                     OperatorOperand::Double("0.000000", "0."),
                     OperatorOperand::Double("1.000000", "1."),
                 );
                 let args = [OperatorOperand::Tensor(&x), zero, one, none];
-                b.add_pointwise(operator_call("aten::normal_"), &args, &x, 10);
+                b.add_pointwise(plain_operator_call("aten::normal_"), &args, &x, 10);
             });
             return x;
         }
@@ -132,12 +132,12 @@ impl StepProgramBuilder<'_> {
             OperatorOperand::Bool(false),
         );
         let args = [from, float, layout, device, none, yes, no, none];
-        self.add_operator(operator_call("aten::to"), &args, &result, |b| {
+        self.add_operator(plain_operator_call("aten::to"), &args, &result, |b| {
             let args = [from, float, layout, device, none, yes, none];
-            b.add_operator(operator_call("aten::_to_copy"), &args, &result, |b| {
+            b.add_operator(plain_operator_call("aten::_to_copy"), &args, &result, |b| {
                 b.empty_strided(&x);
                 let args = [OperatorOperand::Tensor(&x), from, yes];
-                b.add_operator(operator_call("aten::copy_"), &args, &result, |b| {
+                b.add_operator(plain_operator_call("aten::copy_"), &args, &result, |b| {
                     b.add_device_copy(CopyDirection::ToDevice, x.byte_count());
                 });
             });
@@ -191,7 +191,7 @@ impl StepProgramBuilder<'_> {
     fn add_optimizer(&mut self, reducer: &GradientReducer) {
         self.add_python_time();
         self.add_operator(annotation_call("Optimizer.step#SGD.step"), &[], &[], |b| {
-            for (value, grad) in reducer.iter_gradients() {
+            for (value, grad) in reducer.iter_parameters_with_gradients() {
                 let rate = OperatorOperand::Double("-0.010000", "-0.01");
                 let args = [
                     OperatorOperand::Tensor(value),
@@ -199,7 +199,7 @@ impl StepProgramBuilder<'_> {
                     rate,
                 ];
                 b.add_python_time();
-                b.add_pointwise(operator_call("aten::add_"), &args, value, 2);
+                b.add_pointwise(plain_operator_call("aten::add_"), &args, value, 2);
             }
         });
         self.add_python_time();
@@ -218,9 +218,9 @@ impl StepProgramBuilder<'_> {
             [OperatorOperand::Double("1.000000", "1.")],
         );
         self.add_python_time();
-        self.add_operator(operator_call("aten::item"), &args, &result, |b| {
+        self.add_operator(plain_operator_call("aten::item"), &args, &result, |b| {
             b.add_operator(
-                operator_call("aten::_local_scalar_dense"),
+                plain_operator_call("aten::_local_scalar_dense"),
                 &args,
                 &result,
                 |b| {
@@ -254,7 +254,7 @@ impl StepProgramBuilder<'_> {
             if is_forward {
                 let x = match stage {
                     0 => self.add_input_data(),
-                    _ => self.add_receive(stage - 1, number(stage - 1, nth, 0), &shape),
+                    _ => self.add_receive_and_wait(stage - 1, number(stage - 1, nth, 0), &shape),
                 };
                 let mut saved = Vec::new();
                 let y = self.add_forward(&layers, &x, &mut saved);
@@ -281,7 +281,7 @@ impl StepProgramBuilder<'_> {
                     let ones = self.ones_like(&loss);
                     self.add_loss_backward(&ones, seq, &shape)
                 }
-                None => self.add_receive(stage + 1, number(stage, nth, 1), &shape),
+                None => self.add_receive_and_wait(stage + 1, number(stage, nth, 1), &shape),
             };
             let grad = self.add_layers_backward(&layers, &saved, grad, &mut reducer);
             if stage > 0 {
@@ -301,7 +301,7 @@ impl StepProgramBuilder<'_> {
     }
 
     /// Adds a message from a neighbour, and the wait for it.
-    fn add_receive(&mut self, from: u32, number: u32, shape: &[u64]) -> ProgramTensor {
+    fn add_receive_and_wait(&mut self, from: u32, number: u32, shape: &[u64]) -> ProgramTensor {
         let tensor = self.create_temporary(shape);
         self.add_python_time();
         self.add_empty(&tensor);

@@ -95,17 +95,17 @@ pub(super) fn write_host_lists(
     slots: &mut Vec<u32>,
 ) {
     let lists: [(&str, ArgumentWriter); 4] = [
-        ("{\"values\": ", write_value),
+        ("{\"values\": ", write_host_operand_value),
         (", \"shapes\": ", |out, arg, _| {
-            write_host_sizes(out, arg, |t| &t.shape)
+            write_host_shape_or_strides(out, arg, |t| &t.shape)
         }),
         (", \"types\": ", |out, arg, _| {
             out.push('"');
-            type_name(out, arg);
+            write_host_type_name(out, arg);
             out.push('"');
         }),
         (", \"strides\": ", |out, arg, _| {
-            write_host_sizes(out, arg, |t| &t.strides);
+            write_host_shape_or_strides(out, arg, |t| &t.strides);
         }),
     ];
     for (title, render) in lists {
@@ -146,11 +146,11 @@ pub(super) fn write_kineto_inputs(out: &mut String, args: &[OperatorOperand<'_>]
     });
     out.push_str(", \"Input Strides\": ");
     write_list(out, args, ", ", |out, arg| {
-        write_extents(out, arg, |t| &t.strides)
+        write_kineto_shape_or_strides(out, arg, |t| &t.strides)
     });
     out.push_str(", \"Input Dims\": ");
     write_list(out, args, ", ", |out, arg| {
-        write_extents(out, arg, |t| &t.shape)
+        write_kineto_shape_or_strides(out, arg, |t| &t.shape)
     });
 }
 
@@ -171,7 +171,7 @@ fn write_numbers(out: &mut String, values: &[u64], between: &str) {
     });
 }
 
-fn write_value(out: &mut String, arg: &OperatorOperand<'_>, device: &str) {
+fn write_host_operand_value(out: &mut String, arg: &OperatorOperand<'_>, device: &str) {
     let tensor = |out: &mut String, t: &ProgramTensor| {
         let place = if t.host { "cpu" } else { device };
         let (offset, count, size) = (t.offset, t.element_count(), t.kind.element_bytes());
@@ -196,7 +196,7 @@ fn write_value(out: &mut String, arg: &OperatorOperand<'_>, device: &str) {
     }
 }
 
-fn type_name(out: &mut String, arg: &OperatorOperand<'_>) {
+fn write_host_type_name(out: &mut String, arg: &OperatorOperand<'_>) {
     let mut generic = |name: &str, count: usize| {
         write!(out, "GenericList[{}]", vec![name; count].join(",")).expect("a string grows");
     };
@@ -226,7 +226,11 @@ fn type_name(out: &mut String, arg: &OperatorOperand<'_>) {
 
 /// Writes shapes or strides for the host file. In the host file, a list of scalars has an empty
 /// list for each scalar.
-fn write_host_sizes(out: &mut String, arg: &OperatorOperand<'_>, of: fn(&ProgramTensor) -> &[u64]) {
+fn write_host_shape_or_strides(
+    out: &mut String,
+    arg: &OperatorOperand<'_>,
+    of: fn(&ProgramTensor) -> &[u64],
+) {
     let empty = |out: &mut String, count| {
         write_list(out, &vec![(); count], ",", |out, ()| out.push_str("[]"))
     };
@@ -243,7 +247,11 @@ fn write_host_sizes(out: &mut String, arg: &OperatorOperand<'_>, of: fn(&Program
 }
 
 /// Writes shapes or strides for Kineto's file.
-fn write_extents(out: &mut String, arg: &OperatorOperand<'_>, of: fn(&ProgramTensor) -> &[u64]) {
+fn write_kineto_shape_or_strides(
+    out: &mut String,
+    arg: &OperatorOperand<'_>,
+    of: fn(&ProgramTensor) -> &[u64],
+) {
     match *arg {
         OperatorOperand::Tensor(t) => write_numbers(out, of(t), ", "),
         OperatorOperand::Tensors(tensors) => {

@@ -2,7 +2,7 @@
 
 use super::meet::MemberCommunicationTimes;
 use super::simulate::CommunicationWaiterKind;
-use super::{SimulatedJobCaptureWriter, cost::CommunicationOperation, draw_pace};
+use super::{SimulatedJobCaptureWriter, cost::CommunicationOperation, pace_of_rank};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -105,7 +105,8 @@ pub struct ThreadOrStreamWaitTruth {
 impl SimulatedJobCaptureWriter {
     /// Returns the job's true times.
     pub fn compute_truth(&self) -> JobTruth {
-        let steps = (0..self.options.steps).flat_map(|step| self.step_truth(step));
+        let steps =
+            (0..self.options.steps).flat_map(|step| self.true_communication_times_of_step(step));
         JobTruth {
             version: 1,
             epoch_ns: super::BASE + super::EPOCH,
@@ -142,7 +143,7 @@ impl SimulatedJobCaptureWriter {
             first_ns: steps.first().map_or(0, |step| step.0),
             last_ns: tally.last,
             steps: steps.iter().map(|(start, end)| [*start, *end]).collect(),
-            straggle_permille: draw_pace(&self.options, rank).straggle,
+            straggle_permille: pace_of_rank(&self.options, rank).straggle,
             host_ops: tally.ops,
             runtime_calls: tally.calls,
             kernels: tally.kernels,
@@ -166,7 +167,7 @@ impl SimulatedJobCaptureWriter {
         self.stages_of_message(global)[0] == rank
     }
 
-    fn step_truth(&self, step: u32) -> Vec<CommunicationTrueTimes> {
+    fn true_communication_times_of_step(&self, step: u32) -> Vec<CommunicationTrueTimes> {
         let meetings = &self.layout.meetings;
         let mut parts: Vec<Vec<(u32, MemberCommunicationTimes)>> = vec![Vec::new(); meetings.len()];
         for rank in 0..self.options.ranks {

@@ -10,20 +10,20 @@ use super::regression::{
 fn with_baseline(words: &[&str]) -> ArchiveTestFolder {
     let corpus = ArchiveTestFolder::new();
     std::fs::write(corpus.at("m.toml"), format_sound_machine()).unwrap();
-    corpus.ok(&["archive", "create", "@a.etz"]);
+    corpus.run_successfully(&["archive", "create", "@a.etz"]);
     archive_generated_job(&corpus, words, &[]);
     let baseline = ["archive", "baseline", "@a.etz", "-m", "m.toml"];
     let options = ["--reason", "first", "--", "--compute", "roofline"];
-    corpus.ok(&[&baseline[..], &options].concat());
+    corpus.run_successfully(&[&baseline[..], &options].concat());
     assert_eq!(run_archive_check(&corpus, &[]).0, 0);
     corpus
 }
 
 /// Generates the job that `words` describe, and adds it to the archive as `w`, with `options`.
 fn archive_generated_job(corpus: &ArchiveTestFolder, words: &[&str], options: &[&str]) {
-    corpus.ok(&[&["generate"], words, &["-o", "@job/job"]].concat());
+    corpus.run_successfully(&[&["generate"], words, &["-o", "@job/job"]].concat());
     let add = ["archive", "add", "@a.etz", "@job/job", "--name", "w"];
-    corpus.ok(&[&add[..], &["--with", "@m.toml"], options].concat());
+    corpus.run_successfully(&[&add[..], &["--with", "@m.toml"], options].concat());
 }
 
 /// Returns the causes that a check names. If `text` is given, it describes the machine to use.
@@ -45,14 +45,14 @@ fn filter_causes_by_kind<'c>(causes: &'c [String], kind: &str) -> Vec<&'c str> {
 }
 
 /// Returns the arguments for a step in which only attention depends on the sequence length.
-fn list_step_arguments(sequence: &str) -> Vec<&str> {
+fn generate_arguments_with_sequence(sequence: &str) -> Vec<&str> {
     let words = "data-parallel --ranks 8 --layers 2 --hidden 512 --tokens 2048 --sequence";
     words.split(' ').chain([sequence]).collect()
 }
 
 #[test]
 fn a_constant_of_the_machine_is_named_alone() {
-    let corpus = with_baseline(&list_step_arguments("512"));
+    let corpus = with_baseline(&generate_arguments_with_sequence("512"));
     let [peak, memory, inner, outer, latency] = SOUND;
     for (text, constant, part) in [
         (
@@ -93,7 +93,7 @@ fn a_constant_of_the_machine_is_named_alone() {
 
 #[test]
 fn a_topology_is_named_alone() {
-    let corpus = with_baseline(&list_step_arguments("512"));
+    let corpus = with_baseline(&generate_arguments_with_sequence("512"));
     let [peak, memory, inner, outer, latency] = SOUND;
     let text = format_machine_toml(peak, memory, inner, outer, latency, "mesh");
     let found = list_check_causes(&corpus, Some(&text));
@@ -113,8 +113,12 @@ fn a_topology_is_named_alone() {
 
 #[test]
 fn an_operator_is_named_alone_and_beside_a_constant() {
-    let corpus = with_baseline(&list_step_arguments("512"));
-    archive_generated_job(&corpus, &list_step_arguments("2048"), &["--replace"]);
+    let corpus = with_baseline(&generate_arguments_with_sequence("512"));
+    archive_generated_job(
+        &corpus,
+        &generate_arguments_with_sequence("2048"),
+        &["--replace"],
+    );
     let operators = |found: &[String]| {
         let compute = filter_causes_by_kind(found, "compute:");
         assert!(!compute.is_empty());
@@ -171,9 +175,9 @@ fn groups_are_named_by_their_members() {
 /// numbers as the JSON.
 #[test]
 fn a_page_shows_what_moved_beside_its_baselines() {
-    let corpus = with_baseline(&list_step_arguments("512"));
+    let corpus = with_baseline(&generate_arguments_with_sequence("512"));
     // This second workload's prediction does not change.
-    corpus.ok(&[
+    corpus.run_successfully(&[
         "generate",
         "p2p",
         "ring",
@@ -185,14 +189,20 @@ fn a_page_shows_what_moved_beside_its_baselines() {
         "@ring/job",
     ]);
     let add = ["archive", "add", "@a.etz", "@ring/job", "--name", "still"];
-    corpus.ok(&[&add[..], &["--with", "@m.toml"]].concat());
+    corpus.run_successfully(&[&add[..], &["--with", "@m.toml"]].concat());
     let baseline = ["archive", "baseline", "@a.etz", "-m", "m.toml", "--reason"];
-    corpus.ok(&[
-        &baseline[..],
-        &["a <second> one", "--", "--compute", "roofline"],
-    ]
-    .concat());
-    archive_generated_job(&corpus, &list_step_arguments("2048"), &["--replace"]);
+    corpus.run_successfully(
+        &[
+            &baseline[..],
+            &["a <second> one", "--", "--compute", "roofline"],
+        ]
+        .concat(),
+    );
+    archive_generated_job(
+        &corpus,
+        &generate_arguments_with_sequence("2048"),
+        &["--replace"],
+    );
     let (code, found) = run_archive_check(&corpus, &["--html", "@check.html"]);
     assert_eq!(code, 3);
     let page = std::fs::read_to_string(corpus.at("check.html")).unwrap();

@@ -5,7 +5,7 @@ use chakram::archive::Archive;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-fn equivalent_command(corpus: &ArchiveTestFolder, words: &[&str]) -> Command {
+fn build_silent_chakram_command(corpus: &ArchiveTestFolder, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     let words = words.iter().map(|word| match word.strip_prefix('@') {
         Some(path) => corpus.name(path),
@@ -21,7 +21,7 @@ fn equivalent_command(corpus: &ArchiveTestFolder, words: &[&str]) -> Command {
 /// Runs a command and kills it after `micros` microseconds. Returns `false` if the command had
 /// already ended.
 fn run_and_kill(corpus: &ArchiveTestFolder, words: &[&str], micros: u64) -> bool {
-    let mut child = equivalent_command(corpus, words).spawn().unwrap();
+    let mut child = build_silent_chakram_command(corpus, words).spawn().unwrap();
     std::thread::sleep(Duration::from_micros(micros));
     let done = child.try_wait().unwrap().is_some();
     let _ = child.kill();
@@ -60,9 +60,9 @@ fn two_hundred_killed_commands_lose_nothing() {
 fn kill_adds(kills: u64) {
     for (archive, kind) in [("@a.etz", &[][..]), ("@a", &["--folder"])] {
         let corpus = ArchiveTestFolder::new();
-        corpus.ok(&[&["archive", "create", archive], kind].concat());
-        corpus.small(archive, "first", "1");
-        corpus.ok(&[
+        corpus.run_successfully(&[&["archive", "create", archive], kind].concat());
+        corpus.add_small_job(archive, "first", "1");
+        corpus.run_successfully(&[
             "generate",
             "data-parallel",
             "--ranks",
@@ -82,7 +82,7 @@ fn kill_adds(kills: u64) {
         let words = ["archive", "add", archive, "@job/job", "--with", "@noise"];
         noise(&mut state);
         let started = std::time::Instant::now();
-        corpus.ok(&[&words[..], &["--name", "whole"]].concat());
+        corpus.run_successfully(&[&words[..], &["--name", "whole"]].concat());
         let micros = started.elapsed().as_micros() as u64;
         let mut killed = 0;
         let mut there = vec!["first".to_owned(), "whole".to_owned()];
@@ -112,19 +112,19 @@ fn kill_adds(kills: u64) {
 /// Kills `kills` garbage collections that drop a workload, and `kills` merges that restore this workload.
 fn kill_collections_and_merges(kills: u64) {
     let corpus = ArchiveTestFolder::new();
-    corpus.ok(&["archive", "create", "@other.etz"]);
-    corpus.small("@other.etz", "other", "30");
+    corpus.run_successfully(&["archive", "create", "@other.etz"]);
+    corpus.add_small_job("@other.etz", "other", "30");
     for (archive, kind) in [("@a.etz", &[][..]), ("@a", &["--folder"])] {
-        corpus.ok(&[&["archive", "create", archive], kind].concat());
+        corpus.run_successfully(&[&["archive", "create", archive], kind].concat());
         for (name, layers) in [("one", "20"), ("two", "21")] {
-            corpus.small(archive, name, layers);
+            corpus.add_small_job(archive, name, layers);
         }
         let path = corpus.at(&archive[1..]);
         let merge = ["archive", "merge", archive, "@other.etz"];
         let collect = ["archive", "gc", archive, "--drop", "other"];
         let timed = |words: &[&str]| {
             let started = std::time::Instant::now();
-            corpus.ok(words);
+            corpus.run_successfully(words);
             started.elapsed().as_micros() as u64
         };
         let micros = [timed(&merge), timed(&collect)];
@@ -162,9 +162,9 @@ fn kill_collections_and_merges(kills: u64) {
                     .is_sound()
             );
         }
-        corpus.ok(&["archive", "gc", archive, "--drop", "two"]);
+        corpus.run_successfully(&["archive", "gc", archive, "--drop", "two"]);
         assert!(!list_workload_names(&path).contains(&"two".to_owned()));
-        corpus.ok(&["archive", "verify", archive]);
+        corpus.run_successfully(&["archive", "verify", archive]);
     }
 }
 
@@ -172,8 +172,8 @@ fn kill_collections_and_merges(kills: u64) {
 fn adds_at_the_same_time_are_all_there() {
     for (archive, kind) in [("@a.etz", &[][..]), ("@a", &["--folder"])] {
         let corpus = ArchiveTestFolder::new();
-        corpus.ok(&[&["archive", "create", archive], kind].concat());
-        corpus.ok(&[
+        corpus.run_successfully(&[&["archive", "create", archive], kind].concat());
+        corpus.run_successfully(&[
             "generate",
             "data-parallel",
             "--ranks",
@@ -187,7 +187,11 @@ fn adds_at_the_same_time_are_all_there() {
         let all = ["a", "b", "c", "d", "e", "f"];
         let children: Vec<_> = all
             .iter()
-            .map(|name| equivalent_command(&corpus, &words(name)).spawn().unwrap())
+            .map(|name| {
+                build_silent_chakram_command(&corpus, &words(name))
+                    .spawn()
+                    .unwrap()
+            })
             .collect();
         let path = corpus.at(&archive[1..]);
         // A concurrent reader may miss some workloads, but every workload that it sees is complete.
@@ -204,11 +208,12 @@ fn adds_at_the_same_time_are_all_there() {
             assert!(child.wait().unwrap().success());
         }
         assert_eq!(list_workload_names(&path), all);
-        corpus.ok(&["archive", "verify", archive]);
+        corpus.run_successfully(&["archive", "verify", archive]);
         // Only one add can take a name.
-        let error = corpus.fails(2, &["archive", "add", archive, "@job/job", "--name", "a"]);
+        let error = corpus
+            .run_failing_with_code(2, &["archive", "add", archive, "@job/job", "--name", "a"]);
         assert!(error.contains("--replace"), "{error}");
-        corpus.ok(&[
+        corpus.run_successfully(&[
             "archive",
             "add",
             archive,
@@ -224,8 +229,8 @@ fn adds_at_the_same_time_are_all_there() {
 fn a_full_disk_leaves_the_archive_as_it_was() {
     for (archive, kind) in [("@a.etz", &[][..]), ("@a", &["--folder"])] {
         let corpus = ArchiveTestFolder::new();
-        corpus.ok(&[&["archive", "create", archive], kind].concat());
-        corpus.small(archive, "first", "1");
+        corpus.run_successfully(&[&["archive", "create", archive], kind].concat());
+        corpus.add_small_job(archive, "first", "1");
         let before = super::read_folder_files(&corpus.at(""))
             .into_iter()
             .filter(|(name, _)| name.starts_with("/a"));
@@ -252,7 +257,7 @@ fn a_full_disk_leaves_the_archive_as_it_was() {
             .into_iter()
             .filter(|(name, _)| name.starts_with("/a"));
         assert!(before == after.collect::<Vec<_>>());
-        corpus.ok(&["archive", "verify", archive]);
+        corpus.run_successfully(&["archive", "verify", archive]);
     }
 }
 
@@ -265,8 +270,8 @@ fn a_folder_that_cannot_be_written_leaves_the_archive_as_it_was() {
     for (archive, kind) in [("@in/a.etz", &[][..]), ("@in/a", &["--folder"])] {
         let corpus = ArchiveTestFolder::new();
         std::fs::create_dir(corpus.at("in")).unwrap();
-        corpus.ok(&[&["archive", "create", archive], kind].concat());
-        corpus.small(archive, "first", "1");
+        corpus.run_successfully(&[&["archive", "create", archive], kind].concat());
+        corpus.add_small_job(archive, "first", "1");
         let before = super::read_folder_files(&corpus.at("in"));
         let set_mode = |path: &std::path::Path, mode| {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -276,7 +281,7 @@ fn a_folder_that_cannot_be_written_leaves_the_archive_as_it_was() {
         for folder in folders.iter().filter(|path| path.is_dir()) {
             set_mode(folder, 0o555);
         }
-        let mut add = equivalent_command(
+        let mut add = build_silent_chakram_command(
             &corpus,
             &["archive", "add", archive, "@first/job", "--name", "second"],
         );
@@ -296,6 +301,6 @@ fn a_folder_that_cannot_be_written_leaves_the_archive_as_it_was() {
             "{error}"
         );
         assert!(before == super::read_folder_files(&corpus.at("in")));
-        corpus.ok(&["archive", "verify", archive]);
+        corpus.run_successfully(&["archive", "verify", archive]);
     }
 }

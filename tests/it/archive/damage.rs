@@ -1,7 +1,7 @@
 //! Tests archives with damaged bytes.
 
 use super::ArchiveTestFolder;
-use crate::corpus::is_whole;
+use crate::corpus::is_whole_corpus_requested;
 use chakram::archive::Archive;
 use std::path::Path;
 
@@ -15,8 +15,8 @@ fn is_noticed(path: &Path) -> bool {
 #[test]
 fn every_changed_byte_of_a_file_is_noticed() {
     let corpus = ArchiveTestFolder::new();
-    corpus.ok(&["archive", "create", "@a.etz"]);
-    corpus.ok(&[
+    corpus.run_successfully(&["archive", "create", "@a.etz"]);
+    corpus.run_successfully(&[
         "generate",
         "collective",
         "all-reduce",
@@ -27,13 +27,17 @@ fn every_changed_byte_of_a_file_is_noticed() {
         "-o",
         "@job",
     ]);
-    corpus.ok(&["archive", "add", "@a.etz", "@job", "--set", "gpu=h100"]);
+    corpus.run_successfully(&["archive", "add", "@a.etz", "@job", "--set", "gpu=h100"]);
     let path = corpus.at("a.etz");
     let sound = std::fs::read(&path).unwrap();
     assert!(!is_noticed(&path));
     // Testing every bit of every byte takes ten times as long, so only the complete test flips all bits.
     for at in 0..sound.len() {
-        let bits = if is_whole() { 0..8 } else { at % 8..at % 8 + 1 };
+        let bits = if is_whole_corpus_requested() {
+            0..8
+        } else {
+            at % 8..at % 8 + 1
+        };
         for bit in bits {
             let mut bytes = sound.clone();
             bytes[at] ^= 1 << bit;
@@ -46,8 +50,8 @@ fn every_changed_byte_of_a_file_is_noticed() {
 #[test]
 fn every_changed_byte_of_a_folder_is_noticed() {
     let corpus = ArchiveTestFolder::new();
-    corpus.ok(&["archive", "create", "--folder", "@a"]);
-    corpus.small("@a", "x", "1");
+    corpus.run_successfully(&["archive", "create", "--folder", "@a"]);
+    corpus.add_small_job("@a", "x", "1");
     for file in ["manifest", "packs/00000001.etz"] {
         let path = corpus.at("a").join(file);
         let sound = std::fs::read(&path).unwrap();
@@ -66,11 +70,11 @@ fn every_changed_byte_of_a_folder_is_noticed() {
 #[ignore = "takes minutes: cargo test --release --test it ten_thousand -- --ignored"]
 fn ten_thousand_changed_bits_of_a_large_archive_are_noticed() {
     let corpus = ArchiveTestFolder::new();
-    corpus.ok(&["archive", "create", "@a.etz"]);
+    corpus.run_successfully(&["archive", "create", "@a.etz"]);
     let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18/capture");
     let capture = capture.display().to_string();
-    corpus.ok(&["convert", "pytorch", &capture, "-o", "@captured/job"]);
-    corpus.ok(&[
+    corpus.run_successfully(&["convert", "pytorch", &capture, "-o", "@captured/job"]);
+    corpus.run_successfully(&[
         "archive",
         "add",
         "@a.etz",
@@ -82,7 +86,7 @@ fn ten_thousand_changed_bits_of_a_large_archive_are_noticed() {
     ]);
     for (layers, level) in [("4", "plain"), ("20", "default"), ("40", "best")] {
         let at = format!("@{level}/job");
-        corpus.ok(&[
+        corpus.run_successfully(&[
             "generate",
             "data-parallel",
             "--ranks",
@@ -92,7 +96,7 @@ fn ten_thousand_changed_bits_of_a_large_archive_are_noticed() {
             "-o",
             &at,
         ]);
-        corpus.ok(&[
+        corpus.run_successfully(&[
             "archive", "add", "@a.etz", &at, "--name", level, "--level", level,
         ]);
     }
@@ -116,11 +120,11 @@ fn ten_thousand_changed_bits_of_a_large_archive_are_noticed() {
 #[test]
 fn a_tail_is_told_and_what_is_before_it_stays() {
     let corpus = ArchiveTestFolder::new();
-    corpus.ok(&["archive", "create", "@a.etz"]);
-    corpus.small("@a.etz", "first", "1");
+    corpus.run_successfully(&["archive", "create", "@a.etz"]);
+    corpus.add_small_job("@a.etz", "first", "1");
     let path = corpus.at("a.etz");
     let before = std::fs::read(&path).unwrap().len();
-    corpus.small("@a.etz", "second", "2");
+    corpus.add_small_job("@a.etz", "second", "2");
     let whole = std::fs::read(&path).unwrap();
     for length in before..whole.len() {
         std::fs::write(&path, &whole[..length]).unwrap();
@@ -146,30 +150,31 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
     let cut = &whole[..whole.len() - 1];
     for kept in ["a.etz.unfinished", "a.etz.unfinished.2"] {
         std::fs::write(&path, cut).unwrap();
-        let verified = corpus.run(&["archive", "verify", "@a.etz"]);
+        let verified = corpus.run_program(&["archive", "verify", "@a.etz"]);
         assert_eq!(verified.status.code(), Some(1));
         let told = String::from_utf8_lossy(&verified.stdout).into_owned();
         assert!(
             told.contains("unfinished: ") && told.contains("second"),
             "{told}"
         );
-        let listed = corpus.run(&["archive", "list", "@a.etz"]);
+        let listed = corpus.run_program(&["archive", "list", "@a.etz"]);
         let told = String::from_utf8_lossy(&listed.stderr).into_owned();
         assert!(listed.status.success() && told.contains("second"), "{told}");
-        let added = corpus.run(&["archive", "add", "@a.etz", "@first/job", "--name", "third"]);
+        let added =
+            corpus.run_program(&["archive", "add", "@a.etz", "@first/job", "--name", "third"]);
         let told = String::from_utf8_lossy(&added.stderr).into_owned();
         assert!(told.contains(&corpus.name(kept)), "{told}");
         assert_eq!(std::fs::read(corpus.at(kept)).unwrap(), cut[before..]);
         assert_eq!(super::list_workload_names(&path), ["first", "third"]);
-        corpus.ok(&["archive", "verify", "@a.etz"]);
+        corpus.run_successfully(&["archive", "verify", "@a.etz"]);
     }
     // A command that fails does not remove the tail.
     std::fs::write(&path, cut).unwrap();
-    corpus.fails(
+    corpus.run_failing_with_code(
         2,
         &["archive", "add", "@a.etz", "@first/job", "--with", "@none"],
     );
-    corpus.fails(
+    corpus.run_failing_with_code(
         2,
         &["archive", "add", "@a.etz", "@first/job", "--name", "first"],
     );
@@ -180,7 +185,7 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
         std::fs::write(&path, &whole[..length]).unwrap();
         assert!(
             corpus
-                .fails(2, &["archive", "list", "@a.etz"])
+                .run_failing_with_code(2, &["archive", "list", "@a.etz"])
                 .contains("this is not an archive")
         );
     }
@@ -191,9 +196,9 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
 #[test]
 fn a_damaged_end_is_damage_and_no_writer_removes_it() {
     let corpus = ArchiveTestFolder::new();
-    corpus.ok(&["archive", "create", "@a.etz"]);
+    corpus.run_successfully(&["archive", "create", "@a.etz"]);
     for (name, layers) in [("w1", "1"), ("w2", "2"), ("w3", "3")] {
-        corpus.small("@a.etz", name, layers);
+        corpus.add_small_job("@a.etz", name, layers);
     }
     let path = corpus.at("a.etz");
     let sound = std::fs::read(&path).unwrap();
@@ -220,15 +225,16 @@ fn a_damaged_end_is_damage_and_no_writer_removes_it() {
     let at = bytes.len() - 50;
     bytes[at] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
-    let verified = corpus.run(&["archive", "verify", "@a.etz"]);
+    let verified = corpus.run_program(&["archive", "verify", "@a.etz"]);
     assert_eq!(verified.status.code(), Some(2));
     let told = String::from_utf8_lossy(&verified.stdout).into_owned();
     assert!(told.contains("damaged: ") && told.contains("w3"), "{told}");
-    let told = corpus.fails(2, &["archive", "list", "@a.etz"]);
+    let told = corpus.run_failing_with_code(2, &["archive", "list", "@a.etz"]);
     assert!(told.contains("w3"), "{told}");
-    let told = corpus.fails(2, &["replay", &corpus.name("a.etz::w3"), "-m", "dgx-h100"]);
+    let told =
+        corpus.run_failing_with_code(2, &["replay", &corpus.name("a.etz::w3"), "-m", "dgx-h100"]);
     assert!(told.contains("has a wrong checksum"), "{told}");
-    corpus.ok(&["archive", "create", "@b.etz"]);
+    corpus.run_successfully(&["archive", "create", "@b.etz"]);
     for words in [
         &["archive", "add", "@a.etz", "@w1/job", "--name", "new"][..],
         &[
@@ -238,12 +244,12 @@ fn a_damaged_end_is_damage_and_no_writer_removes_it() {
         &["archive", "merge", "@a.etz", "@b.etz"],
         &["archive", "merge", "@b.etz", "@a.etz"],
     ] {
-        let told = corpus.fails(2, words);
+        let told = corpus.run_failing_with_code(2, words);
         assert!(told.contains("w3") && told.contains("head -c"), "{told}");
         assert_eq!(std::fs::read(&path).unwrap(), bytes, "{words:?}");
     }
     // Workloads before the damage are still readable.
-    corpus.ok(&["archive", "extract", "@a.etz::w1", "-o", "@out"]);
+    corpus.run_successfully(&["archive", "extract", "@a.etz::w1", "-o", "@out"]);
 }
 
 /// The tail contains an archive whose end matches no segment of this archive.
@@ -251,9 +257,9 @@ fn a_damaged_end_is_damage_and_no_writer_removes_it() {
 fn an_archive_within_a_tail_ends_no_segment() {
     let corpus = ArchiveTestFolder::new();
     for archive in ["@a.etz", "@inner.etz"] {
-        corpus.ok(&["archive", "create", archive]);
+        corpus.run_successfully(&["archive", "create", archive]);
     }
-    corpus.small("@a.etz", "first", "1");
+    corpus.add_small_job("@a.etz", "first", "1");
     let path = corpus.at("a.etz");
     let before = std::fs::read(&path).unwrap().len();
     let with = [
@@ -266,11 +272,11 @@ fn an_archive_within_a_tail_ends_no_segment() {
         "--with",
         "@inner.etz",
     ];
-    corpus.ok(&with);
+    corpus.run_successfully(&with);
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() - 10]).unwrap();
     let archive = Archive::open_archive(&path).unwrap();
-    assert_eq!(archive.stored_bytes(), before as u64);
+    assert_eq!(archive.total_segment_bytes(), before as u64);
     assert!(archive.verify_all(&|| ()).unwrap().is_unfinished());
 }
 
@@ -279,24 +285,24 @@ fn an_archive_within_a_tail_ends_no_segment() {
 #[test]
 fn a_pack_that_no_manifest_names_was_not_finished() {
     let corpus = ArchiveTestFolder::new();
-    corpus.ok(&["archive", "create", "--folder", "@a"]);
-    corpus.small("@a", "first", "1");
+    corpus.run_successfully(&["archive", "create", "--folder", "@a"]);
+    corpus.add_small_job("@a", "first", "1");
     let manifest = std::fs::read(corpus.at("a/manifest")).unwrap();
-    corpus.small("@a", "second", "2");
+    corpus.add_small_job("@a", "second", "2");
     let pack = std::fs::read(corpus.at("a/packs/00000002.etz")).unwrap();
     std::fs::write(corpus.at("a/manifest"), manifest).unwrap();
-    let verified = corpus.run(&["archive", "verify", "@a"]);
+    let verified = corpus.run_program(&["archive", "verify", "@a"]);
     assert_eq!(verified.status.code(), Some(1));
     let told = String::from_utf8_lossy(&verified.stdout).into_owned();
     assert!(
         told.contains("00000002.etz") && told.contains("second"),
         "{told}"
     );
-    let added = corpus.run(&["archive", "add", "@a", "@first/job", "--name", "third"]);
+    let added = corpus.run_program(&["archive", "add", "@a", "@first/job", "--name", "third"]);
     let told = String::from_utf8_lossy(&added.stderr).into_owned();
     assert!(told.contains(&corpus.name("a.unfinished")), "{told}");
     assert_eq!(std::fs::read(corpus.at("a.unfinished")).unwrap(), pack);
-    corpus.ok(&["archive", "verify", "@a"]);
+    corpus.run_successfully(&["archive", "verify", "@a"]);
 }
 
 /// An archive of 1,387 bytes has a catalogue, with correct checksums, that claims 4,000,000 ranks of one trace of 75
@@ -325,7 +331,7 @@ fn ranks_that_a_catalogue_claims_are_bounded_by_its_archive() {
         &["inspect", &workload],
     ] {
         let started = std::time::Instant::now();
-        let told = corpus.fails(2, words);
+        let told = corpus.run_failing_with_code(2, words);
         assert!(
             told.contains(" files, which take at least 64.0 MB"),
             "{told}"
@@ -336,7 +342,7 @@ fn ranks_that_a_catalogue_claims_are_bounded_by_its_archive() {
     assert!(!corpus.at("x").exists());
     // A single rank takes no more space than its own trace, and ranks with the same trace share one
     // file.
-    corpus.ok(&[
+    corpus.run_successfully(&[
         "archive", "extract", &workload, "-o", "@x", "--ranks", "5-9",
     ]);
     assert_eq!(std::fs::read_dir(corpus.at("x")).unwrap().count(), 5);
@@ -349,16 +355,20 @@ fn equal_ranks_of_large_jobs_come_out_of_a_small_archive() {
     let corpus = ArchiveTestFolder::new();
     let words = ["generate", "collective", "all-reduce", "--size", "1MB"];
     // The complete test has more names than 16 bits can count.
-    let ranks = if is_whole() { "70000" } else { "7000" };
-    corpus.ok(&[&words[..], &["--ranks", ranks, "-o", "@in/job"]].concat());
-    corpus.ok(&["archive", "create", "@a.etz"]);
-    corpus.ok(&["archive", "add", "@a.etz", "@in/job", "--name", "w"]);
+    let ranks = if is_whole_corpus_requested() {
+        "70000"
+    } else {
+        "7000"
+    };
+    corpus.run_successfully(&[&words[..], &["--ranks", ranks, "-o", "@in/job"]].concat());
+    corpus.run_successfully(&["archive", "create", "@a.etz"]);
+    corpus.run_successfully(&["archive", "add", "@a.etz", "@in/job", "--name", "w"]);
     assert!(std::fs::metadata(corpus.at("a.etz")).unwrap().len() < 10_000);
-    corpus.ok(&["archive", "extract", "@a.etz::w", "-o", "@out"]);
+    corpus.run_successfully(&["archive", "extract", "@a.etz::w", "-o", "@out"]);
     let names = |folder: &str| std::fs::read_dir(corpus.at(folder)).unwrap().count();
     assert_eq!(names("out"), names("in"));
     // A machine with too few NPUs gives an error.
-    let told = corpus.fails(2, &["replay", "@a.etz::w", "-m", "dgx-h100"]);
+    let told = corpus.run_failing_with_code(2, &["replay", "@a.etz::w", "-m", "dgx-h100"]);
     assert!(
         told.contains(&format!("the job has {ranks} ranks")),
         "{told}"
@@ -375,13 +385,13 @@ fn what_is_no_archive_is_refused() {
     ] {
         std::fs::write(corpus.at(name), bytes).unwrap();
         let path = format!("@{name}");
-        let error = corpus.fails(2, &["archive", "verify", &path]);
+        let error = corpus.run_failing_with_code(2, &["archive", "verify", &path]);
         assert!(error.contains("this is not an archive"), "{error}");
     }
     std::fs::create_dir(corpus.at("folder")).unwrap();
     assert!(
         corpus
-            .fails(2, &["archive", "list", "@folder"])
+            .run_failing_with_code(2, &["archive", "list", "@folder"])
             .contains("this folder is not an archive")
     );
 }

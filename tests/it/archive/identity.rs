@@ -1,7 +1,7 @@
 //! Tests that extraction returns packed files byte for byte.
 
 use super::{ArchiveTestFolder, read_folder_files};
-use crate::corpus::{corpus_path, sample_every_nth};
+use crate::corpus::{corpus_path_or_count_skip, sample_every_nth};
 use std::io::Read;
 
 const LEVELS: &[&str] = &["plain", "default", "best"];
@@ -17,12 +17,12 @@ fn round_trips(
     for (kind, ending) in [(&[][..], ".etz"), (&["--folder"], "")] {
         for &level in levels {
             let archive = format!("@{level}{ending}");
-            corpus.ok(&[&["archive", "create", &archive[..]], kind].concat());
-            corpus.ok(&[
+            corpus.run_successfully(&[&["archive", "create", &archive[..]], kind].concat());
+            corpus.run_successfully(&[
                 "archive", "add", &archive, prefix, "--name", "x", "--level", level,
             ]);
             let (workload, out) = (format!("{archive}::x"), format!("out{ending}-{level}"));
-            corpus.ok(&["archive", "extract", &workload, "-o", &format!("@{out}")]);
+            corpus.run_successfully(&["archive", "extract", &workload, "-o", &format!("@{out}")]);
             let found = read_folder_files(&corpus.at(&out));
             let names = |files: &[(String, Vec<u8>)]| {
                 files
@@ -34,7 +34,7 @@ fn round_trips(
             for (found, wanted) in found.iter().zip(wanted) {
                 assert!(found == wanted, "{} is another", wanted.0);
             }
-            corpus.ok(&["archive", "verify", &archive]);
+            corpus.run_successfully(&["archive", "verify", &archive]);
         }
     }
 }
@@ -67,7 +67,7 @@ fn generated_jobs_come_back() {
     ] {
         let corpus = ArchiveTestFolder::new();
         let all = [&["generate"], words, &["-o", "@job/job"]].concat();
-        corpus.ok(&all);
+        corpus.run_successfully(&all);
         round_trips(
             &corpus,
             "@job/job",
@@ -92,7 +92,7 @@ fn captures_come_back_from_every_level() {
 /// Archives and extracts one of every `n` captures in a folder of the corpus. At least `at_least`
 /// of these captures must be convertible.
 fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) {
-    let Some(captures) = corpus_path(folder) else {
+    let Some(captures) = corpus_path_or_count_skip(folder) else {
         return;
     };
     let mut folders: Vec<_> = std::fs::read_dir(captures)
@@ -104,7 +104,7 @@ fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) 
     for folder in sample_every_nth(n, folders) {
         let corpus = ArchiveTestFolder::new();
         let from = folder.display().to_string();
-        let traces = corpus.run(&["convert", "pytorch", &from, "-o", "@job/job"]);
+        let traces = corpus.run_program(&["convert", "pytorch", &from, "-o", "@job/job"]);
         // Some captures cannot be converted, but their files are archived too.
         if traces.status.success() {
             converted += 1;
@@ -115,15 +115,15 @@ fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) 
                 &read_folder_files(&corpus.at("job")),
             );
         } else {
-            corpus.ok(&[
+            corpus.run_successfully(&[
                 "generate", "chain", "--ranks", "1", "--nodes", "1", "-o", "@job/job",
             ]);
         }
-        corpus.ok(&["archive", "create", "@raw.etz"]);
-        corpus.ok(&[
+        corpus.run_successfully(&["archive", "create", "@raw.etz"]);
+        corpus.run_successfully(&[
             "archive", "add", "@raw.etz", "@job/job", "--name", "raw", "--with", &from,
         ]);
-        corpus.ok(&["archive", "extract", "@raw.etz::raw", "-o", "@raw"]);
+        corpus.run_successfully(&["archive", "extract", "@raw.etz::raw", "-o", "@raw"]);
         let name = folder.file_name().unwrap().to_str().unwrap();
         assert!(
             read_folder_files(&corpus.at(&format!("raw/{name}"))) == read_folder_files(&folder),
@@ -137,8 +137,8 @@ fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) 
 fn other_files_are_found_in_their_places() {
     let corpus = ArchiveTestFolder::new();
     let case = "traces/data-parallel-8";
-    corpus.ok(&["archive", "create", "@a.etz"]);
-    corpus.ok(&[
+    corpus.run_successfully(&["archive", "create", "@a.etz"]);
+    corpus.run_successfully(&[
         "archive",
         "add",
         "@a.etz",
@@ -148,7 +148,7 @@ fn other_files_are_found_in_their_places() {
         "--with",
         "docs/tutorials",
     ]);
-    corpus.ok(&[
+    corpus.run_successfully(&[
         "archive",
         "extract",
         "@a.etz::data-parallel-8",
@@ -160,7 +160,7 @@ fn other_files_are_found_in_their_places() {
     assert!(read("machine.toml") == std::fs::read(format!("{case}/machine.toml")).unwrap());
     assert!(corpus.at("out/tutorials/first-replay.md").is_file());
     // Ranks have traces, but the job's file, which lists the other ranks, is missing.
-    corpus.ok(&[
+    corpus.run_successfully(&[
         "archive",
         "extract",
         "@a.etz::data-parallel-8",
@@ -180,10 +180,10 @@ fn other_files_are_found_in_their_places() {
 #[test]
 fn a_file_that_is_named_twice_is_kept_once_and_two_of_a_name_are_refused() {
     let corpus = ArchiveTestFolder::new();
-    corpus.ok(&["archive", "create", "@a.etz"]);
+    corpus.run_successfully(&["archive", "create", "@a.etz"]);
     let case = "traces/data-parallel-8";
     let machine = "traces/data-parallel-8/machine.toml";
-    corpus.ok(&["archive", "add", "@a.etz", case, "--with", machine]);
+    corpus.run_successfully(&["archive", "add", "@a.etz", case, "--with", machine]);
     std::fs::create_dir(corpus.at("other")).unwrap();
     std::fs::write(corpus.at("other/machine.toml"), "# another\n").unwrap();
     let words = [
@@ -196,7 +196,7 @@ fn a_file_that_is_named_twice_is_kept_once_and_two_of_a_name_are_refused() {
         "--with",
         "@other/machine.toml",
     ];
-    let output = corpus.run(&words);
+    let output = corpus.run_program(&words);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(
@@ -212,7 +212,7 @@ fn a_file_that_is_named_twice_is_kept_once_and_two_of_a_name_are_refused() {
 #[test]
 fn plain_archives_are_traces_to_any_reader_of_zstd() {
     let corpus = ArchiveTestFolder::new();
-    corpus.ok(&[
+    corpus.run_successfully(&[
         "generate",
         "data-parallel",
         "--ranks",
@@ -223,7 +223,7 @@ fn plain_archives_are_traces_to_any_reader_of_zstd() {
         "-o",
         "@job/job",
     ]);
-    corpus.ok(&[
+    corpus.run_successfully(&[
         "generate",
         "collective",
         "all-gather",
@@ -234,10 +234,10 @@ fn plain_archives_are_traces_to_any_reader_of_zstd() {
         "-o",
         "@other/job",
     ]);
-    corpus.ok(&["archive", "create", "@a.etz"]);
+    corpus.run_successfully(&["archive", "create", "@a.etz"]);
     for name in ["job", "other"] {
         let prefix = format!("@{name}/job");
-        corpus.ok(&[
+        corpus.run_successfully(&[
             "archive",
             "add",
             "@a.etz",
@@ -283,12 +283,12 @@ fn plain_archives_are_traces_to_any_reader_of_zstd() {
 fn commands_take_workloads_where_they_take_traces() {
     let corpus = ArchiveTestFolder::new();
     let case = "traces/data-parallel-8";
-    corpus.ok(&["archive", "create", "@a.etz"]);
-    corpus.ok(&["archive", "add", "@a.etz", case, "--name", "x/dp"]);
+    corpus.run_successfully(&["archive", "create", "@a.etz"]);
+    corpus.run_successfully(&["archive", "add", "@a.etz", case, "--name", "x/dp"]);
     let body = |text: String| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
     assert!(
         corpus
-            .ok(&["validate", "@a.etz::x/dp"])
+            .run_successfully(&["validate", "@a.etz::x/dp"])
             .contains("verdict: sound")
     );
     for command in [
@@ -296,14 +296,15 @@ fn commands_take_workloads_where_they_take_traces() {
         &["inspect"],
         &["replay", "--machine", "dgx-h100"],
     ] {
-        let ours = corpus.ok(&[command, &["@a.etz::x/dp"]].concat());
-        let files = corpus.ok(&[command, &[case]].concat());
+        let ours = corpus.run_successfully(&[command, &["@a.etz::x/dp"]].concat());
+        let files = corpus.run_successfully(&[command, &[case]].concat());
         assert_eq!(body(ours), body(files), "{command:?}");
     }
-    let same = corpus.ok(&["diff", "@a.etz::x/dp", case]);
+    let same = corpus.run_successfully(&["diff", "@a.etz::x/dp", case]);
     assert!(same.contains("no differences"), "{same}");
     let json = |from: &str| -> serde_json::Value {
-        serde_json::from_str(&corpus.ok(&["replay", from, "--format", "json"])).unwrap()
+        serde_json::from_str(&corpus.run_successfully(&["replay", from, "--format", "json"]))
+            .unwrap()
     };
     // The input hashes in reports equal the hashes of the files.
     let hashes = |report: serde_json::Value| -> Vec<String> {
@@ -314,18 +315,18 @@ fn commands_take_workloads_where_they_take_traces() {
             .collect()
     };
     assert_eq!(hashes(json("@a.etz::x/dp")), hashes(json(case)));
-    corpus.ok(&[
+    corpus.run_successfully(&[
         "anonymise",
         "@a.etz::x/dp",
         "--random-key",
         "-o",
         "@other/job",
     ]);
-    let error = corpus.fails(2, &["replay", "@a.etz::dp"]);
+    let error = corpus.run_failing_with_code(2, &["replay", "@a.etz::dp"]);
     assert!(
         error.contains("the archive has no workload `dp`") && error.contains("x/dp"),
         "{error}"
     );
-    let error = corpus.fails(2, &["replay", "@b.etz::dp"]);
+    let error = corpus.run_failing_with_code(2, &["replay", "@b.etz::dp"]);
     assert!(error.contains("b.etz: cannot open"), "{error}");
 }

@@ -1,7 +1,7 @@
 //! Tests that this program and a Python reader read archives of every version of the format.
 
 use super::{ArchiveTestFolder, list_workload_names, read_folder_files};
-use crate::corpus::corpus_path as shared;
+use crate::corpus::corpus_path_or_count_skip as shared;
 use std::path::Path;
 use std::process::Command;
 
@@ -31,7 +31,7 @@ fn readers_agree(corpus: &ArchiveTestFolder, python: &str, archive: &Path) {
     for (number, name) in list_workload_names(archive).iter().enumerate() {
         let (ours, theirs) = (format!("ours{number}"), format!("theirs{number}"));
         let workload = format!("{}::{name}", archive.display());
-        corpus.ok(&["archive", "extract", &workload, "-o", &format!("@{ours}")]);
+        corpus.run_successfully(&["archive", "extract", &workload, "-o", &format!("@{ours}")]);
         let script = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/converters/archive/read_archive.py"
@@ -64,13 +64,13 @@ fn archives_of_every_version_are_read() {
         let captured = ["captured", "default", "plain"];
         let expected = &captured[usize::from(!golden.contains('3'))..];
         assert_eq!(list_workload_names(&path), expected, "{golden}");
-        let text = corpus.ok(&["archive", "verify", golden]);
+        let text = corpus.run_successfully(&["archive", "verify", golden]);
         assert!(text.ends_with("all committed data is intact\n"), "{text}");
         // When the format was introduced, four ranks had 28 nodes each (`default`) or 5 nodes each
         // (`plain`).
         for (name, nodes) in [("default", 112), ("plain", 20)] {
             let workload = format!("{golden}::{name}");
-            let text = corpus.ok(&["replay", &workload, "--machine", "dgx-h100"]);
+            let text = corpus.run_successfully(&["replay", &workload, "--machine", "dgx-h100"]);
             assert!(
                 text.contains(&format!(
                     "::{name}: 4 of 4 ranks, {nodes} nodes, all completed"
@@ -91,7 +91,7 @@ fn the_reader_in_python_reads_what_is_written_today() {
     };
     let corpus = ArchiveTestFolder::new();
     for (kind, archive) in [(&[][..], "@a.etz"), (&["--folder"], "@a")] {
-        corpus.ok(&[&["archive", "create", archive], kind].concat());
+        corpus.run_successfully(&[&["archive", "create", archive], kind].concat());
         let words = [
             "generate",
             "llama3-8b",
@@ -104,9 +104,9 @@ fn the_reader_in_python_reads_what_is_written_today() {
             "--tokens",
             "64",
         ];
-        corpus.ok(&[&words[..], &["-o", "@job/job"]].concat());
-        corpus.ok(&["archive", "add", archive, "@job/job", "--name", "best"]);
-        corpus.ok(&[
+        corpus.run_successfully(&[&words[..], &["-o", "@job/job"]].concat());
+        corpus.run_successfully(&["archive", "add", archive, "@job/job", "--name", "best"]);
+        corpus.run_successfully(&[
             "archive",
             "add",
             archive,
@@ -115,21 +115,21 @@ fn the_reader_in_python_reads_what_is_written_today() {
             "docs/tutorials",
         ]);
         if let Some(capture) = shared("captures/pytorch/pp_1f1b") {
-            corpus.ok(&[
+            corpus.run_successfully(&[
                 "convert",
                 "pytorch",
                 &capture.display().to_string(),
                 "-o",
                 "@captured/job",
             ]);
-            corpus.ok(&["archive", "add", archive, "@captured/job"]);
+            corpus.run_successfully(&["archive", "add", archive, "@captured/job"]);
         }
-        corpus.ok(&["archive", "gc", archive, "--drop", "best"]);
-        corpus.ok(&[
+        corpus.run_successfully(&["archive", "gc", archive, "--drop", "best"]);
+        corpus.run_successfully(&[
             "archive", "add", archive, "@job/job", "--name", "best", "--level", "best",
         ]);
-        corpus.ok(&["archive", "create", "--folder", &format!("{archive}-best")]);
-        corpus.ok(&[
+        corpus.run_successfully(&["archive", "create", "--folder", &format!("{archive}-best")]);
+        corpus.run_successfully(&[
             "archive",
             "add",
             &format!("{archive}-best"),

@@ -31,7 +31,7 @@ fn find_object_frame_offsets(archive: &[u8]) -> Vec<usize> {
 fn extract_rank0_nodes(corpus: &ArchiveTestFolder, nodes: &str, to: &str) -> Vec<u8> {
     let out = format!("@{to}");
     let words = ["archive", "extract", "@a.etz::long", "-o", &out];
-    corpus.ok(&[&words[..], &["--ranks", "0", "--nodes", nodes]].concat());
+    corpus.run_successfully(&[&words[..], &["--ranks", "0", "--nodes", nodes]].concat());
     let found = read_folder_files(&corpus.at(to));
     assert_eq!(found.len(), 1, "the trace, and no file of the job");
     found.into_iter().next().unwrap().1
@@ -40,13 +40,13 @@ fn extract_rank0_nodes(corpus: &ArchiveTestFolder, nodes: &str, to: &str) -> Vec
 #[test]
 fn nodes_are_read_alone() {
     let corpus = ArchiveTestFolder::new();
-    corpus.ok(&["archive", "create", "@a.etz"]);
+    corpus.run_successfully(&["archive", "create", "@a.etz"]);
     let nodes = "90000";
-    corpus.ok(&[
+    corpus.run_successfully(&[
         "generate", "chain", "--ranks", "2", "--nodes", nodes, "-o", "@job/job",
     ]);
-    corpus.ok(&["archive", "add", "@a.etz", "@job/job", "--name", "long"]);
-    let shown = corpus.ok(&["archive", "show", "@a.etz::long"]);
+    corpus.run_successfully(&["archive", "add", "@a.etz", "@job/job", "--name", "long"]);
+    let shown = corpus.run_successfully(&["archive", "show", "@a.etz::long"]);
     assert!(shown.contains(&format!("  {nodes}\n")), "{shown}");
     let trace = std::fs::read(corpus.at("job/job.0.et")).unwrap();
     let all = split_trace_records(&trace);
@@ -63,7 +63,7 @@ fn nodes_are_read_alone() {
             "{range}"
         );
     }
-    let text = corpus.ok(&["inspect", "@7/job.0.et"]);
+    let text = corpus.run_successfully(&["inspect", "@7/job.0.et"]);
     assert!(text.contains("1 node"), "{text}");
     // The second chunk is damaged, and only commands that read this chunk fail. This shows that a part is read without
     // the data after it.
@@ -75,20 +75,20 @@ fn nodes_are_read_alone() {
     std::fs::write(&path, bytes).unwrap();
     assert!(extract_rank0_nodes(&corpus, "0-9", "again") == expected(0, 9));
     let whole = ["archive", "extract", "@a.etz::long", "-o", "@whole"];
-    let error = corpus.fails(2, &whole);
+    let error = corpus.run_failing_with_code(2, &whole);
     assert!(error.contains("a frame cannot be unpacked"), "{error}");
-    corpus.fails(2, &[&whole[..], &["--nodes", "89990-89999"]].concat());
+    corpus.run_failing_with_code(2, &[&whole[..], &["--nodes", "89990-89999"]].concat());
     assert!(!Path::new(&corpus.at("whole/job.0.et")).exists());
 }
 
 #[test]
 fn parts_that_are_not_there_are_refused() {
     let corpus = ArchiveTestFolder::new();
-    corpus.ok(&["archive", "create", "@a.etz"]);
-    corpus.small("@a.etz", "x", "1");
+    corpus.run_successfully(&["archive", "create", "@a.etz"]);
+    corpus.add_small_job("@a.etz", "x", "1");
     let extract = |archive: &str, words: &[&str]| {
         let all = ["archive", "extract", archive, "-o", "@out"];
-        corpus.fails(2, &[&all[..], words].concat())
+        corpus.run_failing_with_code(2, &[&all[..], words].concat())
     };
     let error = extract("@a.etz::x", &["--nodes", "1000"]);
     assert!(
@@ -108,7 +108,7 @@ fn parts_that_are_not_there_are_refused() {
     // If a trace is archived as opaque bytes, its nodes are unknown.
     std::fs::create_dir(corpus.at("odd")).unwrap();
     std::fs::write(corpus.at("odd/job.0.et"), b"no trace").unwrap();
-    corpus.ok(&["archive", "add", "@a.etz", "@odd/job.0.et", "--name", "odd"]);
+    corpus.run_successfully(&["archive", "add", "@a.etz", "@odd/job.0.et", "--name", "odd"]);
     let error = extract("@a.etz::odd", &["--nodes", "0"]);
     assert!(error.contains("records are unknown"), "{error}");
     assert!(!corpus.at("out").exists() || read_folder_files(&corpus.at("out")).is_empty());

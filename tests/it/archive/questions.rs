@@ -9,9 +9,12 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 fn build_workload_entry(values: &[(&str, String)]) -> WorkloadEntry {
-    let metadata = values
-        .iter()
-        .map(|(key, text)| ((*key).to_owned(), MetadataValue::parse(key, text).unwrap()));
+    let metadata = values.iter().map(|(key, text)| {
+        (
+            (*key).to_owned(),
+            MetadataValue::parse_value_of_key(key, text).unwrap(),
+        )
+    });
     WorkloadEntry {
         name: "x".to_owned(),
         level: CompressionLevel::Default,
@@ -96,7 +99,7 @@ const VALUES: [(&str, &[&str]); 7] = [
 ];
 const SIGNS: [&str; 7] = ["=", "!=", "<", "<=", ">", ">=", "~"];
 
-fn numbers_of(version: &str) -> Vec<u64> {
+fn parse_version_numbers(version: &str) -> Vec<u64> {
     let mut parts: Vec<u64> = version
         .split('.')
         .map(|part| part.parse().unwrap())
@@ -118,7 +121,7 @@ fn compare_metadata_values(key: &str, own: &str, asked: &str) -> Option<std::cmp
     let lower = |text: &str| text.to_lowercase();
     match key {
         "gpu" | "name" => Some(lower(own).cmp(&lower(asked))),
-        "torch" => Some(numbers_of(own).cmp(&numbers_of(asked))),
+        "torch" => Some(parse_version_numbers(own).cmp(&parse_version_numbers(asked))),
         "retention" => are_dates(own, asked).then(|| own.cmp(asked)),
         "step" | "ranks" => number(own)?.partial_cmp(&number(asked)?),
         _ if number(own).is_some() => number(own)?.partial_cmp(&number(asked)?),
@@ -181,7 +184,7 @@ impl MetadataConditionTree {
     }
 }
 
-fn open_question() -> impl Strategy<Value = MetadataConditionTree> {
+fn arbitrary_condition_tree() -> impl Strategy<Value = MetadataConditionTree> {
     let leaf = (0..VALUES.len(), 0..SIGNS.len(), 0usize..60)
         .prop_map(|(key, sign, value)| MetadataConditionTree::Compare(key, sign, value));
     leaf.prop_recursive(4, 16, 2, |inner| {
@@ -203,7 +206,7 @@ proptest! {
     fn random_questions_about_random_metadata_are_answered_as_a_plain_filter_does(
         values in prop::collection::vec(prop::option::of(0usize..60), 5),
         ranks in 0u32..4,
-        asked in open_question(),
+        asked in arbitrary_condition_tree(),
     ) {
         let mut own = BTreeMap::new();
         let mut given = Vec::new();
@@ -211,7 +214,7 @@ proptest! {
             // A value that does not fit the key's type cannot be assigned to it.
             let all: Vec<&&str> = all
                 .iter()
-                .filter(|text| MetadataValue::parse(key, text).is_ok())
+                .filter(|text| MetadataValue::parse_value_of_key(key, text).is_ok())
                 .collect();
             if let Some(value) = value {
                 let value = all[value % all.len()].to_string();
@@ -240,10 +243,10 @@ proptest! {
 }
 
 #[test]
-fn lists_are_filtered() {
+fn archive_list_is_filtered_by_metadata_queries() {
     let corpus = ArchiveTestFolder::new();
-    corpus.ok(&["archive", "create", "@a.etz"]);
-    corpus.ok(&[
+    corpus.run_successfully(&["archive", "create", "@a.etz"]);
+    corpus.run_successfully(&[
         "generate", "chain", "--ranks", "2", "--nodes", "3", "-o", "@job",
     ]);
     for (name, set) in [
@@ -251,18 +254,20 @@ fn lists_are_filtered() {
         ("b", "torch=2.10"),
         ("c", "retention=2026-12-31"),
     ] {
-        corpus.ok(&[
+        corpus.run_successfully(&[
             "archive", "add", "@a.etz", "@job", "--name", name, "--set", set, "--set", "gpu=H100",
         ]);
     }
-    let list = |question: &str| corpus.ok(&["archive", "list", "@a.etz", "--where", question]);
+    let list = |question: &str| {
+        corpus.run_successfully(&["archive", "list", "@a.etz", "--where", question])
+    };
     let found = list("gpu = h100 and torch >= 2.10");
     assert!(
         found.starts_with("b ") && found.contains("1 of 3 workloads"),
         "{found}"
     );
     assert!(list("ranks > 2 or name ~ B").starts_with("b "));
-    let rows = corpus.ok(&["archive", "list", "@a.etz", "--format", "csv"]);
+    let rows = corpus.run_successfully(&["archive", "list", "@a.etz", "--format", "csv"]);
     let expected = "name,ranks,trace_bytes,gpu,retention,torch\n\
         a,2,BYTES,H100,,2.9\nb,2,BYTES,H100,,2.10\nc,2,BYTES,H100,2026-12-31,\n";
     let bytes = rows.lines().nth(1).unwrap().split(',').nth(2).unwrap();
@@ -278,12 +283,12 @@ fn lists_are_filtered() {
     ] {
         assert!(
             corpus
-                .fails(2, &["archive", "list", "@a.etz", "--where", wrong])
+                .run_failing_with_code(2, &["archive", "list", "@a.etz", "--where", wrong])
                 .contains("--where"),
             "{wrong}"
         );
     }
-    let error = corpus.fails(
+    let error = corpus.run_failing_with_code(
         2,
         &[
             "archive",
@@ -299,7 +304,7 @@ fn lists_are_filtered() {
     assert!(error.contains("is not a date"), "{error}");
     // A workload that is kept until the end of 2026 expires on 2027-01-01, and not before.
     for (day, left) in [("2026-12-31", 3), ("2027-01-01", 2)] {
-        corpus.ok(&["archive", "gc", "@a.etz", "--as-of", day]);
+        corpus.run_successfully(&["archive", "gc", "@a.etz", "--as-of", day]);
         assert_eq!(
             super::list_workload_names(&corpus.at("a.etz")).len(),
             left,

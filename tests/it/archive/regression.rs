@@ -1,7 +1,7 @@
 //! Tests checks of an archive in which some predictions changed and others did not.
 
 use super::ArchiveTestFolder;
-use crate::corpus::is_whole;
+use crate::corpus::is_whole_corpus_requested;
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -32,7 +32,8 @@ pub fn format_sound_machine() -> String {
 }
 
 pub fn run_archive_check(corpus: &ArchiveTestFolder, words: &[&str]) -> (i32, Value) {
-    let output = corpus.run(&[&["archive", "check", "@a.etz", "--format", "json"], words].concat());
+    let output =
+        corpus.run_program(&[&["archive", "check", "@a.etz", "--format", "json"], words].concat());
     let code = output.status.code().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let value = serde_json::from_str(&text)
@@ -50,9 +51,9 @@ pub fn join_prediction_causes(check: &Value, at: usize) -> String {
 fn causes_are_named() {
     let corpus = ArchiveTestFolder::new();
     std::fs::write(corpus.at("m.toml"), format_sound_machine()).unwrap();
-    corpus.ok(&["archive", "create", "@a.etz"]);
+    corpus.run_successfully(&["archive", "create", "@a.etz"]);
     let job = |layers: &str, at: &str| {
-        corpus.ok(&[
+        corpus.run_successfully(&[
             "generate",
             "data-parallel",
             "--ranks",
@@ -66,15 +67,17 @@ fn causes_are_named() {
         ])
     };
     job("2", "@two/job");
-    corpus.ok(&[
+    corpus.run_successfully(&[
         "archive", "add", "@a.etz", "@two/job", "--name", "dp", "--with", "@m.toml",
     ]);
     let words = ["--reason", "first", "--", "--compute", "roofline"];
-    corpus.ok(&[
-        &["archive", "baseline", "@a.etz", "-m", "m.toml"][..],
-        &words,
-    ]
-    .concat());
+    corpus.run_successfully(
+        &[
+            &["archive", "baseline", "@a.etz", "-m", "m.toml"][..],
+            &words,
+        ]
+        .concat(),
+    );
     let (code, same) = run_archive_check(&corpus, &[]);
     assert_eq!(
         (code, &same["predictions"][0]["change_percent"]),
@@ -123,7 +126,7 @@ fn causes_are_named() {
     assert!(found.contains("communication: all 8 ranks"), "{found}");
     // The changed traces have different operators and a different group.
     job("3", "@three/job");
-    corpus.ok(&[
+    corpus.run_successfully(&[
         "archive",
         "add",
         "@a.etz",
@@ -144,7 +147,7 @@ fn causes_are_named() {
         "{found}"
     );
     // The archive keeps the reasons of the first and the second baseline.
-    corpus.ok(&[
+    corpus.run_successfully(&[
         "archive",
         "baseline",
         "@a.etz",
@@ -157,30 +160,30 @@ fn causes_are_named() {
         "roofline",
     ]);
     assert_eq!(run_archive_check(&corpus, &[]).0, 0);
-    let shown = corpus.ok(&["archive", "show", "@a.etz::dp"]);
+    let shown = corpus.run_successfully(&["archive", "show", "@a.etz::dp"]);
     assert!(
         shown.contains("first") && shown.contains("a third layer"),
         "{shown}"
     );
-    corpus.ok(&["archive", "verify", "@a.etz"]);
+    corpus.run_successfully(&["archive", "verify", "@a.etz"]);
 }
 
 #[test]
 fn baselines_survive_collections_and_merges() {
     let corpus = ArchiveTestFolder::new();
-    corpus.ok(&["archive", "create", "@a.etz"]);
-    corpus.small("@a.etz", "two", "2");
-    corpus.ok(&[
+    corpus.run_successfully(&["archive", "create", "@a.etz"]);
+    corpus.add_small_job("@a.etz", "two", "2");
+    corpus.run_successfully(&[
         "archive", "baseline", "@a.etz", "-m", "dgx-h100", "--reason", "first",
     ]);
     let gc = ["archive", "gc", "@a.etz", "--as-of", "2026-01-01"];
-    corpus.ok(&gc);
-    corpus.ok(&["archive", "create", "@b.etz"]);
+    corpus.run_successfully(&gc);
+    corpus.run_successfully(&["archive", "create", "@b.etz"]);
     let merge = ["archive", "merge", "@b.etz", "@a.etz"];
-    corpus.ok(&merge);
+    corpus.run_successfully(&merge);
 
     for archive in ["@a.etz", "@b.etz"] {
-        let told = corpus.ok(&["archive", "verify", archive]);
+        let told = corpus.run_successfully(&["archive", "verify", archive]);
         assert!(told.contains("all committed data is intact"), "{told}");
     }
 }
@@ -188,30 +191,30 @@ fn baselines_survive_collections_and_merges() {
 #[test]
 fn a_prediction_that_cannot_be_made_is_told() {
     let corpus = ArchiveTestFolder::new();
-    corpus.ok(&["archive", "create", "@a.etz"]);
-    corpus.ok(&[
+    corpus.run_successfully(&["archive", "create", "@a.etz"]);
+    corpus.run_successfully(&[
         "generate", "chain", "--ranks", "2", "--nodes", "3", "-o", "@job",
     ]);
-    corpus.ok(&["archive", "add", "@a.etz", "@job", "--name", "chain"]);
+    corpus.run_successfully(&["archive", "add", "@a.etz", "@job", "--name", "chain"]);
     assert!(
         corpus
-            .fails(2, &["archive", "check", "@a.etz"])
+            .run_failing_with_code(2, &["archive", "check", "@a.etz"])
             .contains("none of the selected workloads has a baseline")
     );
-    corpus.ok(&[
+    corpus.run_successfully(&[
         "archive", "baseline", "@a.etz", "-m", "dgx-h100", "--reason", "first",
     ]);
     std::fs::write(corpus.at("wrong.toml"), "name = 1").unwrap();
     let (code, found) = run_archive_check(&corpus, &["--machine", "dgx-h100=@wrong.toml"]);
     assert_eq!((code, found["failed"].as_array().unwrap().len()), (2, 1));
-    let error = corpus.fails(
+    let error = corpus.run_failing_with_code(
         2,
         &["archive", "check", "@a.etz", "--machine", "tpu=@wrong.toml"],
     );
     assert!(error.contains("no baseline is for this machine"), "{error}");
     // Measured steps take 10 us, far from the predicted 3 us.
     std::fs::write(corpus.at("steps"), "10us\n10.1us\n9.9us\n").unwrap();
-    corpus.ok(&[
+    corpus.run_successfully(&[
         "archive",
         "add",
         "@a.etz",
@@ -222,7 +225,7 @@ fn a_prediction_that_cannot_be_made_is_told() {
         "--measured",
         "@steps",
     ]);
-    let text = corpus.ok(&["archive", "check", "@a.etz", "--junit", "@junit.xml"]);
+    let text = corpus.run_successfully(&["archive", "check", "@a.etz", "--junit", "@junit.xml"]);
     assert!(
         text.contains("measured: -70.0 % of 3 steps measured, outside their spread"),
         "{text}"
@@ -232,7 +235,7 @@ fn a_prediction_that_cannot_be_made_is_told() {
         junit.contains("tests=\"1\" failures=\"0\" errors=\"0\" skipped=\"0\""),
         "{junit}"
     );
-    let markdown = corpus.ok(&["archive", "check", "@a.etz", "--format", "markdown"]);
+    let markdown = corpus.run_successfully(&["archive", "check", "@a.etz", "--format", "markdown"]);
     assert!(
         markdown.starts_with("### 1 prediction checked, 0 moved by more than 1 %\n"),
         "{markdown}"
@@ -243,7 +246,7 @@ fn a_prediction_that_cannot_be_made_is_told() {
 fn seeded_regressions_are_caught_and_nothing_else() {
     let corpus = ArchiveTestFolder::new();
     std::fs::write(corpus.at("m.toml"), format_sound_machine()).unwrap();
-    corpus.ok(&["archive", "create", "--folder", "@a.etz"]);
+    corpus.run_successfully(&["archive", "create", "--folder", "@a.etz"]);
     // The archive has 40 workloads: collectives, messages, chains, and steps of small models.
     for number in 0..40u32 {
         let size = format!("{} kB", 1 << (number % 10));
@@ -281,12 +284,12 @@ fn seeded_regressions_are_caught_and_nothing_else() {
         };
         let at = format!("@w{number}/job");
         let name = format!("w{number}");
-        corpus.ok(&[&["generate"], words, &["-o", &at]].concat());
-        corpus.ok(&[
+        corpus.run_successfully(&[&["generate"], words, &["-o", &at]].concat());
+        corpus.run_successfully(&[
             "archive", "add", "@a.etz", &at, "--name", &name, "--with", "@m.toml",
         ]);
     }
-    corpus.ok(&[
+    corpus.run_successfully(&[
         "archive",
         "baseline",
         "@a.etz",
@@ -298,7 +301,7 @@ fn seeded_regressions_are_caught_and_nothing_else() {
         "--compute",
         "roofline",
     ]);
-    let listed = corpus.ok(&["archive", "list", "@a.etz", "--format", "json"]);
+    let listed = corpus.run_successfully(&["archive", "list", "@a.etz", "--format", "json"]);
     let listed: Value = serde_json::from_str(&listed).unwrap();
     let millis = |workload: &Value| workload["baselines"][0]["replay_ms"].as_u64().unwrap();
     let all: u64 = listed["workloads"]
@@ -317,7 +320,7 @@ fn seeded_regressions_are_caught_and_nothing_else() {
     };
     // Run only the first rounds, so that the sequence of random numbers is independent of the
     // number of rounds.
-    let rounds = if is_whole() { 50 } else { 15 };
+    let rounds = if is_whole_corpus_requested() { 50 } else { 15 };
     for number in 0..rounds {
         let mut constants = SOUND;
         let by = 1.0 - (0.005 + 0.195 * random());
@@ -388,11 +391,11 @@ fn seeded_regressions_are_caught_and_nothing_else() {
 fn a_capture_of_some_ranks_has_a_baseline() {
     let corpus = ArchiveTestFolder::new();
     let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/archive/partial");
-    corpus.ok(&["convert", "pytorch", capture, "-o", "@j/j"]);
-    let told = corpus.fails(2, &["archive", "add", "@c.etz", "@j"]);
+    corpus.run_successfully(&["convert", "pytorch", capture, "-o", "@j/j"]);
+    let told = corpus.run_failing_with_code(2, &["archive", "add", "@c.etz", "@j"]);
     assert!(told.contains("chakram archive create"), "{told}");
-    corpus.ok(&["archive", "create", "@c.etz"]);
-    corpus.ok(&["archive", "add", "@c.etz", "@j", "--name", "d"]);
+    corpus.run_successfully(&["archive", "create", "@c.etz"]);
+    corpus.run_successfully(&["archive", "add", "@c.etz", "@j", "--name", "d"]);
     let baseline = [
         "archive",
         "baseline",
@@ -404,18 +407,20 @@ fn a_capture_of_some_ranks_has_a_baseline() {
         "--",
     ];
     let with = |more: &[&'static str]| [&baseline[..], more].concat();
-    let told = corpus.fails(2, &with(&[]));
+    let told = corpus.run_failing_with_code(2, &with(&[]));
     assert!(told.contains("--absent mirror"), "{told}");
-    let told = corpus.fails(2, &with(&["--absent", "mirror", "--groups", "g.json"]));
+    let told =
+        corpus.run_failing_with_code(2, &with(&["--absent", "mirror", "--groups", "g.json"]));
     assert!(told.contains("g.json"), "{told}");
-    let told = corpus.fails(2, &with(&["--no-such-option"]));
+    let told = corpus.run_failing_with_code(2, &with(&["--no-such-option"]));
     assert_eq!(told.matches("error: ").count(), 1, "{told}");
-    let mirrored = corpus.ok(&with(&["--absent", "mirror"]));
-    let delayed = corpus.ok(&with(&["--absent", "mirror", "--delay", "0=10ms"]));
+    let mirrored = corpus.run_successfully(&with(&["--absent", "mirror"]));
+    let delayed = corpus.run_successfully(&with(&["--absent", "mirror", "--delay", "0=10ms"]));
     assert_ne!(mirrored, delayed);
-    corpus.ok(&["archive", "check", "@c.etz"]);
+    corpus.run_successfully(&["archive", "check", "@c.etz"]);
     // The makespan equals the makespan of a replay of the traces.
-    let predicted = corpus.ok(&["replay", "@j", "-m", "dgx-h100x2", "--absent", "mirror"]);
+    let predicted =
+        corpus.run_successfully(&["replay", "@j", "-m", "dgx-h100x2", "--absent", "mirror"]);
     let makespan = mirrored.trim().rsplit(": ").next().unwrap();
     assert!(predicted.contains(makespan), "{makespan} in {predicted}");
 }
@@ -423,7 +428,7 @@ fn a_capture_of_some_ranks_has_a_baseline() {
 /// A prediction with options equals the replay with these options, and a check repeats the
 /// prediction.
 #[test]
-fn predictions_have_the_options_of_their_replays() {
+fn predictions_with_options_equal_replays_with_them() {
     let corpus = ArchiveTestFolder::new();
     let job = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/data-parallel-8");
     let inline = "Ring(4)_Switch(2)";
@@ -444,25 +449,25 @@ fn predictions_have_the_options_of_their_replays() {
     ];
     let makespan = |machine: &str, more: &[&str]| {
         let args = ["replay", job, "-m", machine, "--format", "json"];
-        let report = corpus.ok(&[&args[..], more].concat());
+        let report = corpus.run_successfully(&[&args[..], more].concat());
         let report: Value = serde_json::from_str(&report).expect("it is JSON");
         report["makespan_ps"].as_u64().expect("it has one")
     };
     let plain = makespan("dgx-h100x2", &[]);
     for (index, (machine, more, moves)) in options.into_iter().enumerate() {
         let archive = format!("@{index}.etz");
-        corpus.ok(&["archive", "create", &archive]);
-        corpus.ok(&["archive", "add", &archive, job, "--name", "d"]);
+        corpus.run_successfully(&["archive", "create", &archive]);
+        corpus.run_successfully(&["archive", "add", &archive, job, "--name", "d"]);
         let args = [
             "archive", "baseline", &archive, "-m", machine, "--reason", "x", "--",
         ];
-        corpus.ok(&[&args[..], more].concat());
-        let list = corpus.ok(&["archive", "list", &archive, "--format", "json"]);
+        corpus.run_successfully(&[&args[..], more].concat());
+        let list = corpus.run_successfully(&["archive", "list", &archive, "--format", "json"]);
         let list: Value = serde_json::from_str(&list).expect("it is JSON");
         let kept = &list["workloads"][0]["baselines"][0]["makespan_ps"];
         let expected = makespan(machine, more);
         assert_eq!(kept.as_u64(), Some(expected), "{more:?}");
         assert_eq!(expected != plain, moves, "{more:?}");
-        corpus.ok(&["archive", "check", &archive, "--threshold", "0%"]);
+        corpus.run_successfully(&["archive", "check", &archive, "--threshold", "0%"]);
     }
 }

@@ -1,6 +1,6 @@
 //! Compares the program with the plain simulator of `testkit` on random configurations, with and without closed forms.
 
-use super::chance::does_nothing;
+use super::chance::has_node_without_work;
 use super::product;
 use crate::commands::run_chakram;
 use crate::corpus::sample_every_nth;
@@ -14,7 +14,7 @@ const NEVER: &str = "note: the original would never finish this job: ";
 
 /// Returns an error if this note is wrong, because the simulator says that the original finishes, or missing, although
 /// only the program finishes.
-fn find_wrong_note(
+fn find_wrong_or_missing_note(
     ran: &product::ProgramExitCodeAndFinishTimes,
     original: bool,
     program: bool,
@@ -33,15 +33,19 @@ fn compare_with_simulator(seeds: impl Iterator<Item = u64> + Send) {
     product::run_on_all_cores(seeds, |seed| {
         let config = create_random_config(seed);
         let expected = oracle::simulate_as_astra_sim(&config);
-        let [closed, stepwise] = product::run_both(&config);
+        let [closed, stepwise] = product::run_with_and_without_closed_forms(&config);
         let done = expected.finish.iter().all(Option::is_some);
         let why = match closed == stepwise {
             true => product::describe_answer_difference(&closed, &expected),
             false => Some(format!("{closed:?}, and step by step {stepwise:?}")),
         };
-        let why = why.or(find_wrong_note(&closed, done, closed.code == Some(0)));
+        let why = why.or(find_wrong_or_missing_note(
+            &closed,
+            done,
+            closed.code == Some(0),
+        ));
         // The original never continues after a node that does nothing; the program does.
-        let goes_on = !done && closed.code == Some(0) && does_nothing(&config);
+        let goes_on = !done && closed.code == Some(0) && has_node_without_work(&config);
         match why {
             Some(_) if goes_on && closed == stepwise && closed.error.contains(NEVER) => {
                 answered.fetch_add(1, Relaxed);
@@ -77,9 +81,9 @@ fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) -> [u64; 3] {
     product::run_on_all_cores(seeds, |seed| {
         let config = create_overlapping_config(seed);
         let original = oracle::simulate_as_astra_sim(&config);
-        let apart = oracle::simulate_with_own_numbering(&config);
+        let apart = oracle::simulate_with_separate_chunk_numbering(&config);
         let done = |answer: &oracle::SimulationAnswer| answer.finish.iter().all(Option::is_some);
-        let [closed, stepwise] = product::run_both(&config);
+        let [closed, stepwise] = product::run_with_and_without_closed_forms(&config);
         let mut why = match closed == stepwise {
             true => product::describe_answer_difference(&closed, &apart),
             false => Some(format!("{closed:?}, and step by step {stepwise:?}")),
@@ -93,7 +97,11 @@ fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) -> [u64; 3] {
         if done(&original) && original != apart {
             why = why.or(Some("the two numberings differ".to_owned()));
         }
-        why = why.or(find_wrong_note(&closed, done(&original), done(&apart)));
+        why = why.or(find_wrong_or_missing_note(
+            &closed,
+            done(&original),
+            done(&apart),
+        ));
         match (done(&original), done(&apart)) {
             (true, _) => finished.fetch_add(1, Relaxed),
             (false, true) => answered.fetch_add(1, Relaxed),
@@ -270,7 +278,7 @@ fn many_random_configurations_answer_alike() {
 /// collectives.
 #[test]
 #[ignore = "for looking at one"]
-fn one_random_configuration() {
+fn writes_and_prints_one_random_configuration() {
     let seed = read_env_number("CHAKRAM_SEED", 0);
     let config = match std::env::var("CHAKRAM_OVERLAPPING") {
         Ok(_) => create_overlapping_config(seed),
@@ -282,7 +290,7 @@ fn one_random_configuration() {
     println!("{config:#?}");
     println!(
         "{:?}",
-        product::run_astra_sim(folder, &config.command_args(), &[])
+        product::run_chakram_astra_sim(folder, &config.command_args(), &[])
     );
     println!("{:?}", oracle::simulate_as_astra_sim(&config));
 }

@@ -18,7 +18,7 @@ fn find_unfinished_configs(seeds: u64) -> Vec<(u64, WholeSimulationInput)> {
 /// Returns `true` if phases of two directions share a queue that cannot take all chunks. NPUs that
 /// start at different times may then take the chunks in different orders, and wait for one another
 /// forever.
-fn shares_queues(config: &WholeSimulationInput) -> bool {
+fn has_opposite_phases_sharing_queue(config: &WholeSimulationInput) -> bool {
     let system = &config.system;
     let late = system.active_chunks <= system.splits;
     system.local_bw_aware && config.dims.len() > 1 && config.queues_per_dim == 1 && late
@@ -26,7 +26,7 @@ fn shares_queues(config: &WholeSimulationInput) -> bool {
 
 /// Returns `true` if some node does nothing. If no other node ends later, the original never issues
 /// the nodes that wait for this node.
-pub fn does_nothing(config: &WholeSimulationInput) -> bool {
+pub fn has_node_without_work(config: &WholeSimulationInput) -> bool {
     let nothing = |work: &NodeWork| match work {
         NodeWork::Nothing => true,
         NodeWork::Compute { bytes, .. } => *bytes == 0 && config.system.roofline,
@@ -39,28 +39,31 @@ pub fn does_nothing(config: &WholeSimulationInput) -> bool {
         .any(|node| nothing(&node.work))
 }
 
-fn have_reasons(seeds: u64) {
+fn assert_unfinished_configs_have_causes(seeds: u64) {
     let stuck = find_unfinished_configs(seeds);
     println!("{} do not finish", stuck.len());
     assert!((stuck.len() as u64) < seeds / 8, "{}", stuck.len());
     for (seed, config) in stuck {
-        assert!(shares_queues(&config) || does_nothing(&config), "{seed}");
+        assert!(
+            has_opposite_phases_sharing_queue(&config) || has_node_without_work(&config),
+            "{seed}"
+        );
     }
 }
 
 #[test]
-fn what_does_not_finish_has_a_reason() {
-    have_reasons(60);
+fn sixty_configurations_finish_or_have_a_known_cause() {
+    assert_unfinished_configs_have_causes(60);
 }
 
 #[test]
 #[ignore = "takes a minute"]
-fn whatever_does_not_finish_has_a_reason() {
-    have_reasons(10_000);
+fn ten_thousand_configurations_finish_or_have_a_known_cause() {
+    assert_unfinished_configs_have_causes(10_000);
 }
 
 #[test]
-fn files_say_the_same() {
+fn written_configurations_read_back_equal() {
     for seed in 0..40 {
         let config = create_random_config(seed);
         let folder = tempfile::tempdir().expect("a folder");

@@ -79,7 +79,7 @@ pub fn build_collective_config(
 /// Returns the simulator's answer, after checking that the program gives the same answer.
 fn simulate_and_check_program(config: &WholeSimulationInput) -> SimulationAnswer {
     let answer = oracle::simulate_as_astra_sim(config);
-    let ran = product::run_config(config);
+    let ran = product::run_config_with_closed_forms(config);
     assert_eq!(product::describe_answer_difference(&ran, &answer), None);
     answer
 }
@@ -92,7 +92,7 @@ fn find_first_and_last_finish(answer: &SimulationAnswer) -> (u64, u64) {
 }
 
 #[test]
-fn the_table_of_one_dimension() {
+fn one_dimension_collectives_finish_at_table_times() {
     for &(kind, shape, name, expected) in sample_every_nth(3, table::ONE_DIMENSION) {
         let runs = [(Unaware, 1), (Unaware, 4), (Aware, 1), (Aware, 4)];
         for ((network, active), expected) in runs.into_iter().zip(expected) {
@@ -109,7 +109,7 @@ fn the_table_of_one_dimension() {
 }
 
 #[test]
-fn examples_of_the_original() {
+fn original_examples_finish_at_known_times() {
     // A switch of 8 with 400 GB/s and 936.25 ns, ring collectives, two active chunks, and
     // reductions at 3350 GB/s.
     let hgx = [(Switch, 8, 400.0, 936.25)];
@@ -134,7 +134,7 @@ fn examples_of_the_original() {
 
 #[test]
 #[ignore = "1.5 million messages"]
-fn a_large_torus() {
+fn a_large_torus_all_reduce_finishes_at_known_time() {
     let dims = [(Ring, 16, 50.0, 500.0); 3];
     let config = build_collective_config(Unaware, &dims, AllReduce, &["ring"; 3], MIB);
     assert_eq!(
@@ -144,7 +144,7 @@ fn a_large_torus() {
 }
 
 #[test]
-fn double_binary_trees() {
+fn double_binary_tree_all_reduces_finish_at_known_times() {
     for (n, expected) in [(4, 265_348), (8, 438_292), (16, 611_236)] {
         let dims = [(Switch, n, 50.0, 500.0)];
         let config = build_collective_config(Unaware, &dims, AllReduce, &["doubleBinaryTree"], MIB);
@@ -177,7 +177,7 @@ fn measure_message_arrival(
 }
 
 #[test]
-fn single_messages() {
+fn single_messages_arrive_at_known_times() {
     let to_4 = |network, shape| measure_message_arrival(network, &[(shape, 16, 50.0, 500.0)], 1, 4);
     assert_eq!(to_4(Unaware, Ring), 21_031);
     assert_eq!(to_4(Unaware, FullyConnected), 20_031);

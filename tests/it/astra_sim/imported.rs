@@ -29,7 +29,7 @@ fn replay_makespan(folder: &Path, prefix: &str) -> u64 {
 /// Returns the time of the last completion in ASTRA-sim's own models, in picoseconds.
 fn simulate_original_makespan(folder: &Path, args: &[String], quirks: &str) -> u64 {
     let quirks = format!("--quirks={quirks}");
-    let ran = product::run_astra_sim(folder, args, &[&quirks]);
+    let ran = product::run_chakram_astra_sim(folder, args, &[&quirks]);
     let last = ran.finish.values().map(|(finish, _)| finish * 1000).max();
     last.unwrap_or_else(|| panic!("{}: {}", folder.display(), ran.error))
 }
@@ -46,7 +46,7 @@ const FILES: [&str; 5] = [
 /// `chakram astra-sim` gives the same time with all its quirks. At 0.3125 x 2^30 bytes/s, 2^17
 /// bytes take 390,625 ns, a whole number.
 #[test]
-fn collectives_take_as_long_where_the_machine_says_all() {
+fn imported_collectives_take_astra_sim_time_if_fully_expressed() {
     for (network, algorithms, expected) in [
         // A ring has 14 steps of 2^17 bytes, each with 500 ns of latency.
         (
@@ -119,7 +119,7 @@ const OTHERWISE: [&str; 7] = [
 /// Apart from the effects that the notes name (endpoint delays, reductions and quirks), every collective in the
 /// original's own cases takes as long as in ASTRA-sim's models.
 #[test]
-fn notes_name_all_that_differs() {
+fn collectives_without_notes_take_as_long_as_in_astra_sim() {
     let Some(cases) = unpack_cases() else { return };
     let [equal, noted] = [const { AtomicU32::new(0) }; 2];
     let faults = Mutex::new(Vec::new());
@@ -202,7 +202,7 @@ fn notes_name_all_that_differs() {
 }
 
 #[test]
-fn files_are_told_apart_and_each_is_given_once() {
+fn machine_import_refuses_wrong_or_repeated_files() {
     let refused = |words: &[&str]| {
         let output = run_chakram(words);
         assert_eq!(output.status.code(), Some(2), "{output:?}");

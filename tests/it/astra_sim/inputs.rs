@@ -2,7 +2,7 @@
 
 use crate::commands::run_chakram;
 use crate::corpus::unpack_cases;
-use crate::harness::astra_sim::parse_all;
+use crate::harness::astra_sim::run_every_parser;
 use chakram::astra_sim::{
     AlgorithmPathsByNodeFile, AnalyticalCongestionModel, AstraFlags, AstraInputs,
 };
@@ -40,7 +40,7 @@ const PER_NODE: &str = "# nodes\n7: a/ring\n\"12\": 'b c'\n";
 const LOGGING: &str = "[[sink]]\nname = \"f\"\n[logger]\nlevel = 1\n";
 
 /// Returns a system file that names an algorithm in `folder`.
-fn system_in(folder: &Path) -> String {
+fn system_text_with_algorithm_in_folder(folder: &Path) -> String {
     let prefix = folder.join("a");
     SYSTEM.replace("[\"a\"]", &format!("[{:?}]", prefix.display().to_string()))
 }
@@ -60,7 +60,7 @@ fn write_input_folder() -> (tempfile::TempDir, Vec<String>) {
     // The algorithm that the system file names does nothing.
     let script = TraceWriter::new(Vec::new()).expect("memory takes all");
     std::fs::write(folder.path().join("a.0.et"), script.into_inner()).expect("there is room");
-    let system = system_in(folder.path());
+    let system = system_text_with_algorithm_in_folder(folder.path());
     for (flag, name, text) in [
         ("system-configuration", "system.json", &system[..]),
         ("network-configuration", "network.yml", NETWORK),
@@ -85,7 +85,7 @@ fn astra_sim(arguments: &[String], more: &[&str]) -> Output {
 }
 
 /// Returns the JSON report about these inputs.
-fn astra_sim_object(output: &Output) -> Value {
+fn parse_report_about_inputs(output: &Output) -> Value {
     let said: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
     said["astra_sim"].clone()
 }
@@ -111,7 +111,7 @@ fn flags_are_taken_as_the_original_takes_them() {
         "{}",
         text_from_bytes(&output.stderr)
     );
-    let said = astra_sim_object(&output).to_string();
+    let said = parse_report_about_inputs(&output).to_string();
     // 10 ns x 2.55 = 25.5 ns, which is truncated to 25 ns.
     for part in [
         "wl.RANK.et",
@@ -130,7 +130,7 @@ fn flags_are_taken_as_the_original_takes_them() {
         "--comm-scale=2",
         "--format=json",
     ];
-    let said = astra_sim_object(&astra_sim(&arguments, &twice)).to_string();
+    let said = parse_report_about_inputs(&astra_sim(&arguments, &twice)).to_string();
     assert!(!said.contains("rendezvous"), "{said}");
     assert!(said.contains("`--comm-scale`: has no effect"), "{said}");
     for bad in [
@@ -239,7 +239,8 @@ fn dangling_dependencies_are_said() {
 #[test]
 fn unknown_keys_are_ignored_if_that_is_asked_for() {
     let (folder, arguments) = write_input_folder();
-    let system = system_in(folder.path()).replace("\"peak-perf\"", "\"peak-pref\"");
+    let system = system_text_with_algorithm_in_folder(folder.path())
+        .replace("\"peak-perf\"", "\"peak-pref\"");
     std::fs::write(folder.path().join("system.json"), system).expect("there is room");
     let output = astra_sim(&arguments, &[]);
     assert_eq!(output.status.code(), Some(2));
@@ -256,7 +257,7 @@ fn unknown_keys_are_ignored_if_that_is_asked_for() {
         "{}",
         text_from_bytes(&output.stderr)
     );
-    let said = astra_sim_object(&output);
+    let said = parse_report_about_inputs(&output);
     let notes = said["notes"].as_array().expect("a list");
     let notes: Vec<_> = notes.iter().filter_map(Value::as_str).collect();
     assert_eq!(
@@ -441,7 +442,7 @@ proptest! {
     fn any_bytes_end_in_inputs_or_in_a_reason(
         bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..300),
     ) {
-        parse_all(&String::from_utf8_lossy(&bytes));
+        run_every_parser(&String::from_utf8_lossy(&bytes));
     }
 
     #[test]
@@ -456,14 +457,14 @@ proptest! {
             let to = floor((from + cut).min(text.len())).max(from);
             text.replace_range(from..to, PIECES[piece]);
         }
-        parse_all(&text);
+        run_every_parser(&text);
     }
 
     #[test]
     fn pieces_end_in_inputs_or_in_a_reason(
         pieces in proptest::collection::vec(0..PIECES.len(), 0..60),
     ) {
-        parse_all(&pieces.into_iter().map(|piece| PIECES[piece]).collect::<String>());
+        run_every_parser(&pieces.into_iter().map(|piece| PIECES[piece]).collect::<String>());
     }
 }
 
@@ -475,7 +476,7 @@ fn bombs_do_not_go_off() {
         let refer = vec![format!("*a{}", i - 1); 9].join(", ");
         aliases += &format!("a{i}: &a{i} [{refer}]\n");
     }
-    parse_all(&aliases);
+    run_every_parser(&aliases);
     for (open, close) in [
         ("[", "]"),
         ("{\"a\":", "}"),
@@ -484,23 +485,25 @@ fn bombs_do_not_go_off() {
         ("? ", ""),
     ] {
         for n in [100, 2_000] {
-            parse_all(&(open.repeat(n) + &close.repeat(n)));
-            parse_all(&(String::from("{\"1\": ") + &open.repeat(n) + &close.repeat(n) + "}"));
-            parse_all(&(String::from("1: ") + &open.repeat(n)));
+            run_every_parser(&(open.repeat(n) + &close.repeat(n)));
+            run_every_parser(
+                &(String::from("{\"1\": ") + &open.repeat(n) + &close.repeat(n) + "}"),
+            );
+            run_every_parser(&(String::from("1: ") + &open.repeat(n)));
         }
     }
     let many = |entry: &dyn Fn(usize) -> String| (0..10_000).map(entry).collect::<String>();
-    parse_all(&format!(
+    run_every_parser(&format!(
         "{{{}\"1\": [0]}}",
         many(&|_| "\"1\": [0],".to_owned())
     ));
-    parse_all(&format!(
+    run_every_parser(&format!(
         "{{{}\"1\": [0]}}",
         many(&|i| format!("\"{i}\": [0],"))
     ));
-    parse_all(&many(&|i| format!("{i}: x\n")));
-    parse_all(&many(&|_| "# a comment\n".to_owned()));
-    parse_all(&format!("\"{}\": 1", "x".repeat(300_000)));
+    run_every_parser(&many(&|i| format!("{i}: x\n")));
+    run_every_parser(&many(&|_| "# a comment\n".to_owned()));
+    run_every_parser(&format!("\"{}\": 1", "x".repeat(300_000)));
     let seen: BTreeMap<u64, _> =
         AlgorithmPathsByNodeFile::parse(&many(&|i| format!("{i}: x\n")), "f", false)
             .map(|(nodes, _)| {

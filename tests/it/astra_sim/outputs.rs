@@ -94,7 +94,7 @@ impl RingJobFolder {
     }
 
     /// Returns the printed lines of a run that must succeed.
-    fn says(&self, more: &[&str]) -> String {
+    fn run_and_return_printed_lines(&self, more: &[&str]) -> String {
         let output = self.run(more);
         assert_eq!(
             output.status.code(),
@@ -105,7 +105,7 @@ impl RingJobFolder {
         text_from_bytes(&output.stdout).to_owned()
     }
 
-    fn json(&self, path: &str) -> Value {
+    fn read_json_file(&self, path: &str) -> Value {
         let bytes = std::fs::read(self.0.path().join(path)).expect("it was written");
         serde_json::from_slice(&bytes).expect("it is JSON")
     }
@@ -184,8 +184,11 @@ sys[1], Total compute-communication overlap: 0
 #[test]
 fn every_rank_has_its_lines() {
     let case = build_mixed_job(json!({}));
-    assert_eq!(case.says(&[]), MIXED);
-    assert_eq!(case.says(&["--network-model=aware"]), MIXED);
+    assert_eq!(case.run_and_return_printed_lines(&[]), MIXED);
+    assert_eq!(
+        case.run_and_return_printed_lines(&["--network-model=aware"]),
+        MIXED
+    );
 }
 
 #[test]
@@ -209,7 +212,7 @@ sys[0], Average compute utilization: 67.742%
 sys[0], Average memory utilization: 64.516%
 sys[0], Average operation intensity: 13.226
 sys[1] finished, 0 cycles";
-    let said = case.says(&[]);
+    let said = case.run_and_return_printed_lines(&[]);
     assert!(said.starts_with(expected), "{said}");
 }
 
@@ -218,7 +221,7 @@ fn a_pure_replay_tells_sorts_apart() {
     // The load has no duration, so it takes 1 ns, as do the send and the node that does nothing. Each counts as 1 ns
     // that is not exposed. They run one after another and end 1 ns after the kernel, so the result is 10,001 - 10,003 =
     // -2.
-    let said = build_mixed_job(json!({"replay-only": 1})).says(&[]);
+    let said = build_mixed_job(json!({"replay-only": 1})).run_and_return_printed_lines(&[]);
     let rank_0 = "\
 sys[0] finished, 10001 cycles, exposed communication -2 cycles.
 sys[0], Wall time: 10001
@@ -235,7 +238,7 @@ sys[0], Total compute-communication overlap: 1
 #[test]
 fn the_report_for_programs_has_all_of_it() {
     let case = build_mixed_job(json!({"boost-mode": 1}));
-    let said = case.says(&["--format=json", "--injection-scale=2"]);
+    let said = case.run_and_return_printed_lines(&["--format=json", "--injection-scale=2"]);
     let said: Value = serde_json::from_str(&said).expect("it is JSON");
     assert_eq!(said["schema"], "chakram.report.1");
     assert_eq!(said["makespan_ps"], 25_031_000);
@@ -278,19 +281,25 @@ fn the_table_has_a_row_for_each_rank() {
     let rows =
         "0,20231,10231,3000,10000,20031,200,10000,,,,,\n1,25031,20031,0,5000,20031,0,0,,,,,\n";
     let case = build_mixed_job(json!({}));
-    assert_eq!(case.says(&["--format=csv"]), format!("{header}{rows}"));
+    assert_eq!(
+        case.run_and_return_printed_lines(&["--format=csv"]),
+        format!("{header}{rows}")
+    );
 }
 
 #[test]
 fn a_file_takes_what_would_be_printed() {
     let case = build_mixed_job(json!({}));
-    assert_eq!(case.says(&["-o", "new/out.txt"]), "");
+    assert_eq!(
+        case.run_and_return_printed_lines(&["-o", "new/out.txt"]),
+        ""
+    );
     let written = std::fs::read_to_string(case.0.path().join("new/out.txt"));
     assert_eq!(written.expect("it was written"), MIXED);
 }
 
 #[test]
-fn a_picture_is_drawn_where_the_original_logs() {
+fn trace_enabled_is_noted_and_timeline_draws_picture() {
     let case = build_mixed_job(json!({"trace-enabled": 1}));
     let output = case.run(&["--timeline", "t.json"]);
     assert_eq!(text_from_bytes(&output.stdout), MIXED);
@@ -301,7 +310,7 @@ fn a_picture_is_drawn_where_the_original_logs() {
     );
     assert!(notes.contains("--timeline FILE"), "{notes}");
     assert_eq!(notes.lines().count(), 1, "{notes}");
-    let picture = case.json("t.json");
+    let picture = case.read_json_file("t.json");
     let events = picture["traceEvents"].as_array().expect("a list");
     // The timeline shows all nodes: the node that does nothing as an instant, and all other nodes
     // with begin and end.
@@ -335,7 +344,7 @@ fn run_under_original_name(case: &RingJobFolder, more: &[&str]) -> Output {
 }
 
 /// Prefixes each line with the time.
-fn timed_op(lines: &str) -> String {
+fn prefix_lines_with_epoch_time(lines: &str) -> String {
     let lines = lines.lines();
     let lines = lines.map(|line| format!("[1970-01-01 00:00:00.000] {line}\n"));
     lines.collect()
@@ -359,7 +368,10 @@ fn under_its_name_the_lines_are_the_originals() {
 ";
     let case = build_mixed_job(json!({}));
     let output = run_under_original_name(&case, &[]);
-    assert_eq!(text_from_bytes(&output.stdout), timed_op(printed));
+    assert_eq!(
+        text_from_bytes(&output.stdout),
+        prefix_lines_with_epoch_time(printed)
+    );
     assert_eq!(
         (text_from_bytes(&output.stderr), output.status.code()),
         ("", Some(0))
@@ -367,7 +379,10 @@ fn under_its_name_the_lines_are_the_originals() {
     let log = |case: &RingJobFolder, path: &str| {
         std::fs::read_to_string(case.0.path().join(path)).expect("it was written")
     };
-    assert_eq!(log(&case, "log/log.log"), timed_op(printed));
+    assert_eq!(
+        log(&case, "log/log.log"),
+        prefix_lines_with_epoch_time(printed)
+    );
     // The node that does nothing prints no lines.
     let case = build_mixed_job(json!({"trace-enabled": 1}));
     let output = run_under_original_name(&case, &["--logging-folder=new/logs"]);
@@ -376,7 +391,7 @@ fn under_its_name_the_lines_are_the_originals() {
             text_from_bytes(&output.stdout),
             text_from_bytes(&output.stderr)
         ),
-        (&timed_op(printed)[..], "")
+        (&prefix_lines_with_epoch_time(printed)[..], "")
     );
     let nodes = |lines: &[&str]| -> String {
         let lines = lines
@@ -405,7 +420,10 @@ fn under_its_name_the_lines_are_the_originals() {
         &nodes(&["callback,sys->id=1, tick=25031, node->id=1, node->name=b, node->type=4"]),
         &rest[2..].concat(),
     ];
-    assert_eq!(log(&case, "new/logs/log.log"), timed_op(&logged.concat()));
+    assert_eq!(
+        log(&case, "new/logs/log.log"),
+        prefix_lines_with_epoch_time(&logged.concat())
+    );
 }
 
 /// The overlap of kernels and communication is the part of their sum that exceeds the total time.
@@ -516,7 +534,7 @@ fn build_tensor_memory_job(system: Value, listed: bool) -> RingJobFolder {
 fn the_memory_of_tensors_is_tracked() {
     let system = json!({"track-local-mem": 1, "local-mem-trace-filename": "out/mem"});
     let case = build_tensor_memory_job(system, true);
-    let said = case.says(&[]);
+    let said = case.run_and_return_printed_lines(&[]);
     let peak = said
         .lines()
         .filter(|line| line.contains("peak memory usage"));
@@ -525,7 +543,7 @@ fn the_memory_of_tensors_is_tracked() {
         "sys[1] peak memory usage: 0.00 B",
     ];
     assert_eq!(peak.collect::<Vec<_>>(), expected);
-    let picture = case.json("out/mem.0.json");
+    let picture = case.read_json_file("out/mem.0.json");
     let events = picture["traceEvents"].as_array().expect("a list");
     let curve = events.iter().filter(|event| event["ph"] == "C");
     let curve: Vec<_> = curve
@@ -540,10 +558,11 @@ fn the_memory_of_tensors_is_tracked() {
         json!({"size": 1 << 20, "node_name": "b", "node_id": 1})
     );
     assert!(case.0.path().join("out/mem.1.json").exists());
-    let table = case.says(&["--format=csv"]);
+    let table = case.run_and_return_printed_lines(&["--format=csv"]);
     let row = table.lines().nth(1).expect("a row");
     assert!(row.ends_with(",2621440"), "{row}");
-    let said: Value = serde_json::from_str(&case.says(&["--format=json"])).expect("it is JSON");
+    let said: Value = serde_json::from_str(&case.run_and_return_printed_lines(&["--format=json"]))
+        .expect("it is JSON");
     assert_eq!(
         said["astra_sim"]["ranks"][0]["peak_memory_bytes"],
         2_621_440
@@ -569,6 +588,6 @@ fn nodes_without_tensors_are_refused_where_memory_is_tracked() {
     );
     assert!(case.0.path().join("local_mem_trace.0.json").exists());
     // A run without memory tracking needs no lists of tensors.
-    let plain = build_tensor_memory_job(json!({}), false).says(&[]);
+    let plain = build_tensor_memory_job(json!({}), false).run_and_return_printed_lines(&[]);
     assert!(!plain.contains("memory"), "{plain}");
 }

@@ -34,7 +34,7 @@ pub struct ProgramExitCodeAndFinishTimes {
 
 /// Runs the program on the files in `folder`. As in [`Config::command_args`], the first of `args`
 /// is the network.
-pub fn run_astra_sim(
+pub fn run_chakram_astra_sim(
     folder: &Path,
     args: &[String],
     more: &[&str],
@@ -57,17 +57,21 @@ pub fn run_astra_sim(
 
 /// Writes the files of `config` into a temporary folder, and runs the program on them, with and
 /// without closed forms.
-pub fn run_both(config: &WholeSimulationInput) -> [ProgramExitCodeAndFinishTimes; 2] {
+pub fn run_with_and_without_closed_forms(
+    config: &WholeSimulationInput,
+) -> [ProgramExitCodeAndFinishTimes; 2] {
     let folder = tempfile::tempdir().expect("a folder");
     config.write_case(folder.path()).expect("it is written");
     [&[][..], &["--stepwise"]]
-        .map(|more| run_astra_sim(folder.path(), &config.command_args(), more))
+        .map(|more| run_chakram_astra_sim(folder.path(), &config.command_args(), more))
 }
 
 /// Writes the files of `config` into a temporary folder, and runs the program on them, only with
 /// closed forms.
-pub fn run_config(config: &WholeSimulationInput) -> ProgramExitCodeAndFinishTimes {
-    let [ran, _] = run_both(config);
+pub fn run_config_with_closed_forms(
+    config: &WholeSimulationInput,
+) -> ProgramExitCodeAndFinishTimes {
+    let [ran, _] = run_with_and_without_closed_forms(config);
     ran
 }
 

@@ -53,7 +53,7 @@ fn simulate_makespan_ns(config: &WholeSimulationInput, quirks: &str) -> u64 {
 }
 
 /// Sets the time of reductions to zero.
-fn without_reductions(mut config: WholeSimulationInput) -> WholeSimulationInput {
+fn with_zero_reduction_time(mut config: WholeSimulationInput) -> WholeSimulationInput {
     config.system.local_mem_bw = 1e9;
     config
 }
@@ -86,7 +86,7 @@ fn build_message_config(
 /// 3·3,750 = 21,304 ns. With the correction, there are four chunks of 250,000.75 B with messages of 62,500.1875 B,
 /// which take the same whole number of ns.
 #[test]
-fn chunks_cover_the_size() {
+fn padding_quirk_adds_a_chunk_to_cover_size() {
     let dims = [(Ring, 4, 50.0, 500.0)];
     let config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], 1_000_003);
     assert_eq!(simulate_makespan_ns(&config, "all"), 5 * 21_304);
@@ -112,9 +112,9 @@ fn chunks_cover_the_size() {
 /// these messages take 55.879, 27.940 and 13.970 ps, and the same on the way back. Endpoints add 7·10 ns, and latency
 /// adds 6·1000 ns.
 #[test]
-fn shares_are_exact() {
+fn message_shares_are_exact_without_rounding_quirks() {
     let dims = [(Switch, 8, 50.0, 500.0)];
-    let mut config = without_reductions(build_collective_config(
+    let mut config = with_zero_reduction_time(build_collective_config(
         Unaware,
         &dims,
         AllReduce,
@@ -149,7 +149,7 @@ fn the_last_name_stands_for_the_rest() {
 fn no_algorithm_is_faster_than_the_ports() {
     let s = 232_830;
     let dims = [(Switch, 8, 50.0, 500.0)];
-    let mut direct = without_reductions(build_collective_config(
+    let mut direct = with_zero_reduction_time(build_collective_config(
         Unaware,
         &dims,
         AllReduce,
@@ -157,7 +157,7 @@ fn no_algorithm_is_faster_than_the_ports() {
         100_000_000,
     ));
     direct.system.splits = 1;
-    let mut ring = without_reductions(build_collective_config(
+    let mut ring = with_zero_reduction_time(build_collective_config(
         Unaware,
         &dims,
         AllReduce,
@@ -191,7 +191,7 @@ fn no_algorithm_is_faster_than_the_ports() {
 #[test]
 fn chunks_share_the_port() {
     let dims = [(Ring, 8, 50.0, 500.0)];
-    let mut config = without_reductions(build_collective_config(
+    let mut config = with_zero_reduction_time(build_collective_config(
         Unaware,
         &dims,
         AllReduce,
@@ -332,7 +332,7 @@ fn messages_cut_through() {
     // In a ring of 8 through a switch with 100 MB as above, each step takes 232,830 + 500 twice
     // (store and forward), or 232,830 + 1,000.
     let dims = [(Switch, 8, 50.0, 500.0)];
-    let mut all = without_reductions(build_collective_config(
+    let mut all = with_zero_reduction_time(build_collective_config(
         Aware,
         &dims,
         AllReduce,
@@ -420,7 +420,7 @@ fn groups_go_through_the_dimensions_they_span() {
 /// Four members of a ring of 8 form a ring of their own. The last link back takes three hops, so members wait for
 /// different lengths of time, whether their line is the group's own or along the dimension.
 #[test]
-fn a_part_of_a_dimension_is_not_alike() {
+fn a_ring_of_half_a_dimension_is_slower_than_one_of_single_hops() {
     let mut config = build_collective_config(
         Unaware,
         &[(Ring, 8, 50.0, 500.0)],
@@ -438,7 +438,7 @@ fn a_part_of_a_dimension_is_not_alike() {
 
 /// In a group of 4, the ring has seven endpoint delays in each of four chunks; each delay is 123 ns or 10 ns.
 #[test]
-fn endpoints_of_groups_are_like_others() {
+fn corrected_groups_use_the_configured_endpoint_delay() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
     let mut config = build_collective_config(Unaware, &dims, AllReduce, &["ring", "ring"], MIB);
     split_collective_in_halves(&mut config);
@@ -531,7 +531,7 @@ fn overlapping_collectives_are_matched_in_program_order() {
             node(4, &[3], false, 0, gather),
         ];
     }
-    let ran = super::product::run_config(&config);
+    let ran = super::product::run_config_with_closed_forms(&config);
     assert_eq!(ran.code, Some(2), "{}", ran.error);
     // The gather ends long before NPU 1 issues the all-reduce at 900 us. The all-reduce has four
     // chunks of 3·10 + 2·(500 + 2,441) + 7,863 for two messages of 2^17 B and one reduction.
@@ -546,7 +546,7 @@ fn overlapping_collectives_are_matched_in_program_order() {
 /// queue for both directions, the time is 4·(16,990 + 5,200). With a queue for each direction,
 /// every phase except the slowest is hidden for all chunks except one.
 #[test]
-fn phases_have_queues_of_their_own() {
+fn corrected_phases_have_a_queue_for_each_direction() {
     let dims = [(Ring, 4, 50.0, 500.0), (Ring, 2, 25.0, 500.0)];
     let config = build_collective_config(Unaware, &dims, AllReduce, &["ring", "ring"], MIB);
     assert_eq!(simulate_makespan_ns(&config, "all"), 88_760);
@@ -556,7 +556,7 @@ fn phases_have_queues_of_their_own() {
 
 /// 2^20 B take 20,971.52 ns at 50 · 10^9 B/s, and 19,531.25 ns at 50 · 2^30 B/s.
 #[test]
-fn units_and_rounding() {
+fn gib_and_whole_ns_quirks_change_units_and_rounding() {
     let config = build_message_config(Unaware, &[(Ring, 4, 50.0, 500.0)], &[(0, 1)]);
     assert_eq!(simulate_makespan_ps(&config, "all"), 20_031_000);
     assert_eq!(simulate_makespan_ps(&config, "all,-gib"), 21_471_000);

@@ -1,12 +1,12 @@
 //! Tests inputs of the corpus on which the program was once wrong, or stricter than the original.
 
 use super::product::{self, ProgramExitCodeAndFinishTimes};
-use crate::corpus::corpus_path;
+use crate::corpus::corpus_path_or_count_skip;
 use std::path::{Path, PathBuf};
 
 /// Returns a folder with the inputs. Without a corpus, counts the test as skipped.
 fn find_repro_folder(name: &str) -> Option<PathBuf> {
-    corpus_path(format!("astra-sim/repro/{name}"))
+    corpus_path_or_count_skip(format!("astra-sim/repro/{name}"))
 }
 
 /// If members of a ring have issued different numbers of collectives, they use different queues, one forward and one
@@ -28,7 +28,7 @@ fn rings_of_two_directions_are_stuck() {
         ];
         let args = args.map(str::to_owned);
         for more in [&[][..], &["--stepwise"], &["--rendezvous-protocol=true"]] {
-            let ran = product::run_astra_sim(&folder, &args, more);
+            let ran = product::run_chakram_astra_sim(&folder, &args, more);
             assert_eq!(ran.code, Some(1), "{name}: {ran:?}");
             let ends: Vec<_> = ran.finish.into_iter().collect();
             assert_eq!(ends, [(4, (3000, 0))], "{name}");
@@ -39,7 +39,7 @@ fn rings_of_two_directions_are_stuck() {
             );
         }
         // With one queue, both collectives run in the same direction.
-        let ran = product::run_astra_sim(&folder, &args[..6], &[]);
+        let ran = product::run_chakram_astra_sim(&folder, &args[..6], &[]);
         assert_eq!((ran.code, ran.finish.len()), (Some(0), 5), "{}", ran.error);
     }
 }
@@ -83,7 +83,7 @@ fn the_regression_test_of_the_original_passes() {
     assert_eq!(said, expected.lines().collect::<Vec<_>>());
 }
 
-fn run_repro_stage(name: &str, folder: &Path) -> ProgramExitCodeAndFinishTimes {
+fn run_job_made_by_stage_tool(name: &str, folder: &Path) -> ProgramExitCodeAndFinishTimes {
     let work = tempfile::tempdir().expect("there is room");
     let put = |name: &str, text: &str| {
         std::fs::write(work.path().join(name), text).expect("there is room");
@@ -105,7 +105,7 @@ fn run_repro_stage(name: &str, folder: &Path) -> ProgramExitCodeAndFinishTimes {
             at(&format!("{name}/w.json"))
         ),
     ];
-    let ran = product::run_astra_sim(work.path(), &args, &[]);
+    let ran = product::run_chakram_astra_sim(work.path(), &args, &[]);
     assert!(
         work.path()
             .join("mem_trace/local_memory_trace.7.json")
@@ -123,7 +123,7 @@ fn jobs_of_stage_run_on_the_h100_that_comes_with_astra_sim() {
         return;
     };
     for name in ["stage-dp4tp2", "stage-dp2tp2pp2"] {
-        let ran = run_repro_stage(name, &folder);
+        let ran = run_job_made_by_stage_tool(name, &folder);
         assert_eq!(
             (ran.code, ran.finish.len()),
             (Some(0), 8),

@@ -16,7 +16,7 @@ use testkit::astra_sim::config::{
 /// no collective.
 const MESSAGE: &str = "tests/it/astra_sim/message";
 
-fn run_in(folder: &Path, program: &[&str], more: &[&str]) -> Output {
+fn run_astra_sim_command_in_folder(folder: &Path, program: &[&str], more: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_chakram"))
         .current_dir(folder)
         .args(program)
@@ -34,7 +34,7 @@ fn run_in(folder: &Path, program: &[&str], more: &[&str]) -> Output {
 }
 
 fn run_message_example(more: &[&str]) -> Output {
-    run_in(Path::new(MESSAGE), &["astra-sim"], more)
+    run_astra_sim_command_in_folder(Path::new(MESSAGE), &["astra-sim"], more)
 }
 
 fn text_from_bytes(bytes: &[u8]) -> &str {
@@ -45,7 +45,7 @@ fn text_from_bytes(bytes: &[u8]) -> &str {
 /// 2,220 ns without contention, and 3,440 ns if the switch stores the whole message before it
 /// forwards it. Endpoint delays do not apply to messages.
 #[test]
-fn scales_that_leave_no_endpoint_delay_to_messages_are_taken() {
+fn scales_without_endpoint_delay_are_accepted_for_messages() {
     for (model, cycles) in [("unaware", 2220), ("aware", 3440)] {
         for scale in ["0.5", "0"] {
             let scale = format!("--injection-scale={scale}");
@@ -71,7 +71,7 @@ fn run_config_with_options(
 ) -> ProgramExitCodeAndFinishTimes {
     let folder = tempfile::tempdir().expect("a folder");
     config.write_case(folder.path()).expect("it is written");
-    product::run_astra_sim(folder.path(), &config.command_args(), more)
+    product::run_chakram_astra_sim(folder.path(), &config.command_args(), more)
 }
 
 /// The original aborts if a collective delays a message by 0 ns at time 0.
@@ -80,7 +80,7 @@ fn run_config_with_options(
 /// / 53.687 + 500⌋ = 5,382 ns each. With 10 ns before each message and at the end, 7 · 10 ns are
 /// added.
 #[test]
-fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
+fn scales_without_endpoint_delay_are_refused_for_collectives_at_time_0() {
     let mut config = build_collective_config(
         Unaware,
         &[(Ring, 4, 50.0, 500.0)],
@@ -158,7 +158,7 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
 
 /// Options of all commands work both before and after the command's name.
 #[test]
-fn general_options_have_their_effect() {
+fn general_options_work_before_and_after_the_command_name() {
     let note = "`--comm-scale`: has no effect";
     let said = run_message_example(&["--comm-scale=2"]);
     assert!(text_from_bytes(&said.stderr).contains(note), "{said:?}");
@@ -167,7 +167,7 @@ fn general_options_have_their_effect() {
         (text_from_bytes(&quiet.stderr), &quiet.stdout),
         ("", &said.stdout)
     );
-    let before = run_in(
+    let before = run_astra_sim_command_in_folder(
         Path::new(MESSAGE),
         &["-q", "astra-sim"],
         &["--comm-scale=2", "--what"],
@@ -212,7 +212,10 @@ fn general_options_have_their_effect() {
     let packed = zstd::encode_all(&vec![0; 32 << 20][..], 1).expect("memory takes all");
     std::fs::write(folder.path().join("w.0.et"), packed).expect("there is room");
     let refused = |more: &[&str]| {
-        text_from_bytes(&run_in(folder.path(), &["astra-sim"], more).stderr).to_owned()
+        text_from_bytes(
+            &run_astra_sim_command_in_folder(folder.path(), &["astra-sim"], more).stderr,
+        )
+        .to_owned()
     };
     assert!(refused(&[]).contains("--max-ratio"), "{}", refused(&[]));
     let wide = refused(&["--max-ratio", "1000000"]);
@@ -221,14 +224,16 @@ fn general_options_have_their_effect() {
 
 /// Traces of ranks without an NPU in the network are ignored with a note, as in the original.
 #[test]
-fn traces_without_an_npu_are_said() {
+fn traces_without_an_npu_are_ignored_with_a_note() {
     let folder = tempfile::tempdir().expect("a folder");
     for name in ["s.json", "n.yml", "m.json", "w.0.et", "w.1.et"] {
         std::fs::copy(Path::new(MESSAGE).join(name), folder.path().join(name))
             .expect("there is room");
     }
     assert_eq!(
-        text_from_bytes(&run_in(folder.path(), &["astra-sim"], &[]).stderr),
+        text_from_bytes(
+            &run_astra_sim_command_in_folder(folder.path(), &["astra-sim"], &[]).stderr
+        ),
         ""
     );
     for (rank, count) in [
@@ -237,7 +242,7 @@ fn traces_without_an_npu_are_said() {
     ] {
         let more = folder.path().join(format!("w.{rank}.et"));
         std::fs::copy(Path::new(MESSAGE).join("w.1.et"), more).expect("there is room");
-        let output = run_in(folder.path(), &["astra-sim"], &[]);
+        let output = run_astra_sim_command_in_folder(folder.path(), &["astra-sim"], &[]);
         assert_eq!(output.status.code(), Some(0));
         let note = format!(
             "note: n.yml: `npus_count`: has 2 NPUs, fewer than there are traces: {count} no effect, as in the \
@@ -253,7 +258,7 @@ fn traces_without_an_npu_are_said() {
 
 /// Sends and receives share one tag, and some have different sizes on the two sides.
 #[test]
-fn sizes_that_differ_are_called_that() {
+fn differing_send_and_receive_sizes_are_reported_as_such() {
     let config = build_collective_config(
         Unaware,
         &[(Switch, 2, 50.0, 500.0)],

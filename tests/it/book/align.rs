@@ -43,7 +43,10 @@ fn compute_replacement_cost(shown: &str, printed: &str) -> u32 {
 }
 
 /// Returns the alignment with the fewest different lines; omits printed lines that a cut covers.
-pub fn align_steps<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<DiffLine<'a>> {
+pub fn align_shown_and_printed_lines<'a>(
+    shown: &[&'a str],
+    printed: &'a [String],
+) -> Vec<DiffLine<'a>> {
     let (n, m) = (shown.len(), printed.len());
     // costs[i][j] is the least cost of aligning the shown lines starting at i with the printed lines starting at j.
     let mut costs = vec![vec![0_u32; m + 1]; n + 1];
@@ -98,11 +101,11 @@ pub fn align_steps<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<DiffLine
 fn cuts_stand_for_lines_and_rests_of_lines() {
     let printed = ["a 1", "b 2", "c 3", "d 4"].map(str::to_owned);
     assert_eq!(
-        align_steps(&["a …", "…", "d 4"], &printed),
+        align_shown_and_printed_lines(&["a …", "…", "d 4"], &printed),
         ["a …", "…", "d 4"].map(DiffLine::Same)
     );
     // The second line changes, the third does not change, and the cut stays.
-    let lines = align_steps(&["a 1", "b 7", "c 3", "…"], &printed);
+    let lines = align_shown_and_printed_lines(&["a 1", "b 7", "c 3", "…"], &printed);
     let expected = [
         DiffLine::Same("a 1"),
         DiffLine::Gone("b 7"),
@@ -111,9 +114,12 @@ fn cuts_stand_for_lines_and_rests_of_lines() {
         DiffLine::Same("…"),
     ];
     assert_eq!(lines, expected);
-    assert_eq!(align_steps(&[], &printed[..1]), [DiffLine::New("a 1")]);
     assert_eq!(
-        align_steps(&["a 1", "z"], &printed[..1]),
+        align_shown_and_printed_lines(&[], &printed[..1]),
+        [DiffLine::New("a 1")]
+    );
+    assert_eq!(
+        align_shown_and_printed_lines(&["a 1", "z"], &printed[..1]),
         [DiffLine::Same("a 1"), DiffLine::Gone("z")]
     );
 }

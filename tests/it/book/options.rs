@@ -1,6 +1,6 @@
 //! Tests that options on pages occur in the help of some command.
 
-use super::{pages_of_right_commands, read_page};
+use super::{list_book_pages_with_valid_commands, read_page};
 use std::collections::BTreeSet;
 use std::process::Command;
 
@@ -26,7 +26,7 @@ const OTHERS: [&str; 17] = [
 ];
 
 #[test]
-fn every_option_is_one() {
+fn every_option_in_the_pages_belongs_to_a_command() {
     let mut known: BTreeSet<String> = OTHERS.map(str::to_owned).into();
     let mut commands = vec![String::new()];
     let mut count = 0;
@@ -38,7 +38,7 @@ fn every_option_is_one() {
     }
     // If the layout of help texts changed, the walk would end at the first command.
     assert!(count > 50, "{count} commands");
-    for page in pages_of_right_commands() {
+    for page in list_book_pages_with_valid_commands() {
         for option in list_option_names(&read_page(&page)) {
             assert!(
                 known.contains(&option),

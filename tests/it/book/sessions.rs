@@ -1,7 +1,7 @@
 //! Runs the commands of a page in order, and checks their output.
 
-use super::align::{DiffLine, align_steps};
-use super::{find_repository_root, pages_of_right_commands, read_page};
+use super::align::{DiffLine, align_shown_and_printed_lines};
+use super::{find_repository_root, list_book_pages_with_valid_commands, read_page};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -167,7 +167,7 @@ fn check_page_sessions(page: &Path) -> (String, usize, Vec<String>) {
                 shown = rest;
             }
             let (printed, sound) = run_shell_command(&folder, &step.command);
-            let alignment = align_steps(shown, &printed);
+            let alignment = align_shown_and_printed_lines(shown, &printed);
             let place = format!("{}:{}: $ {}", page.display(), step.line, step.command);
             if !sound {
                 let _ = writeln!(
@@ -230,7 +230,7 @@ fn cut_as(gone: Option<&str>, printed: &str) -> String {
 
 #[test]
 fn every_command_prints_what_is_shown() {
-    let pages = pages_of_right_commands();
+    let pages = list_book_pages_with_valid_commands();
     let results: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = pages
             .iter()

@@ -18,7 +18,7 @@ fn encode_number_field(field: usize, value: usize) -> Vec<u8> {
     [encode_varint(field << 3), encode_varint(value)].concat()
 }
 
-fn parse_block(field: usize, value: &[u8]) -> Vec<u8> {
+fn encode_block_field(field: usize, value: &[u8]) -> Vec<u8> {
     [
         &encode_varint(field << 3 | 2),
         &encode_varint(value.len()),
@@ -28,21 +28,25 @@ fn parse_block(field: usize, value: &[u8]) -> Vec<u8> {
 }
 
 /// Writes a trace of one compute node on the host with this name.
-fn write_trace(path: &Path, name: &str) {
-    let attribute = [parse_block(1, b"is_cpu_op"), encode_number_field(27, 0)].concat();
+fn write_trace_of_named_node(path: &Path, name: &str) {
+    let attribute = [
+        encode_block_field(1, b"is_cpu_op"),
+        encode_number_field(27, 0),
+    ]
+    .concat();
     let fields = [
         encode_number_field(3, 4),
         encode_number_field(7, 5),
-        parse_block(10, &attribute),
+        encode_block_field(10, &attribute),
     ]
     .concat();
     let node = [
         encode_number_field(1, 1),
-        parse_block(2, name.as_bytes()),
+        encode_block_field(2, name.as_bytes()),
         fields,
     ]
     .concat();
-    let meta = parse_block(1, b"0.0.4");
+    let meta = encode_block_field(1, b"0.0.4");
     let records = [meta, node].map(|record| [encode_varint(record.len()), record].concat());
     std::fs::write(path, records.concat()).unwrap();
 }
@@ -51,7 +55,7 @@ fn write_trace(path: &Path, name: &str) {
 fn a_name_of_a_megabyte_is_cut_and_takes_no_time() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("job.0.et");
-    write_trace(&trace, &"A".repeat(1_000_000));
+    write_trace_of_named_node(&trace, &"A".repeat(1_000_000));
     let trace = trace.display().to_string();
     let page = folder.path().join("page.html").display().to_string();
     for (words, whole) in [
@@ -95,7 +99,7 @@ fn names_that_are_cut_come_whole_with_details() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("job.0.et");
     let name = format!("kernel<{}>", "float, ".repeat(700));
-    write_trace(&trace, &name);
+    write_trace_of_named_node(&trace, &name);
     let trace = trace.display().to_string();
     let replay = |more: &[&str]| {
         let output = run_chakram(&[&["replay", &trace, "-m", "dgx-h100"], more].concat());

@@ -1,6 +1,6 @@
 //! Tests blocking copies: while the host waits in the call, the device works, even on kernels queued before the copy.
 
-use super::rig::{ConversionResult, convert_folder, replay_traces, set_lasts};
+use super::rig::{ConversionResult, convert_folder, replay_traces, set_duration_ns};
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
 
@@ -40,7 +40,7 @@ fn convert_blocking_copy_job(stream: u32) -> ConversionResult {
 fn replay_job_end_us(mut job: ConversionResult, kernel: u64) -> u64 {
     let nodes = job.traces[0].nodes.iter_mut();
     for node in nodes.filter(|node| node.name == "gemm") {
-        set_lasts(node, kernel * 1000);
+        set_duration_ns(node, kernel * 1000);
     }
     let log = replay_traces(
         &job.traces,
@@ -48,7 +48,7 @@ fn replay_job_end_us(mut job: ConversionResult, kernel: u64) -> u64 {
         |_| 0,
         MissingRankPolicy::Refuse,
     );
-    log.ends()[0] / 1000
+    log.last_node_end_of_each_rank_ns()[0] / 1000
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! Tests the hosts' clocks, and what a capture says about the job and its machine.
 
 use super::rig::{convert_files, convert_folder, replay_files, run_program};
-use crate::corpus::corpus_path;
+use crate::corpus::corpus_path_or_count_skip;
 
 /// The second of two hosts has a clock that runs 20 parts in a million fast. In a minute, there are 60 all-reduces of
 /// 300 us, and both ranks arrive at each of them at once. No rank waits, and each rank transfers for 60 × 300 us = 18
 /// ms.
 #[test]
 fn clocks_that_drift_are_no_waiting() {
-    let Some(folder) = corpus_path("faults/drift") else {
+    let Some(folder) = corpus_path_or_count_skip("faults/drift") else {
         return;
     };
     let summary = convert_folder(&folder).summary;
@@ -26,7 +26,7 @@ fn clocks_that_drift_are_no_waiting() {
 /// together at 20 all-reduces of 300 us.
 #[test]
 fn hosts_are_told_by_the_names_that_profilers_give_files() {
-    let Some(folder) = corpus_path("faults/small-skew") else {
+    let Some(folder) = corpus_path_or_count_skip("faults/small-skew") else {
         return;
     };
     for rank in convert_folder(&folder).summary.ranks {
@@ -38,7 +38,7 @@ fn hosts_are_told_by_the_names_that_profilers_give_files() {
 /// The capture has one rank of a job of 16, and the machine has 32 NPUs.
 #[test]
 fn mirrored_jobs_are_as_large_as_the_capture_says() {
-    let Some(folder) = corpus_path("faults/absent-mirror-world") else {
+    let Some(folder) = corpus_path_or_count_skip("faults/absent-mirror-world") else {
         return;
     };
     let job = convert_files(&folder);
@@ -49,7 +49,7 @@ fn mirrored_jobs_are_as_large_as_the_capture_says() {
 /// Reports name the hardware of a captured job, if the capture's files state it.
 #[test]
 fn reports_say_what_the_job_was_captured_on() {
-    let Some(folder) = corpus_path("captures/gpu/dlrm_8gpu") else {
+    let Some(folder) = corpus_path_or_count_skip("captures/gpu/dlrm_8gpu") else {
         return;
     };
     let job = convert_files(&folder);

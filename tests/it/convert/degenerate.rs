@@ -8,17 +8,17 @@ use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
 use std::time::Instant;
 use testkit::capture::handwritten::{
-    HandwrittenEvent, HandwrittenRank, create_all_reduce, create_handwritten_event,
-    create_operator_event, create_single_rank,
+    HandwrittenEvent, HandwrittenRank, create_all_reduce_operator_and_annotation,
+    create_handwritten_event, create_operator_event, create_single_rank,
 };
 
 /// Converts a job of one rank, and checks two invariants of every conversion: dependencies have
 /// lower ids, and the replay ends when the capture ended.
 fn convert_and_check_rank(events: &[HandwrittenEvent]) -> ConversionResult {
-    hold_all(&[create_single_rank(events)])
+    convert_and_check_ranks(&[create_single_rank(events)])
 }
 
-fn hold_all(ranks: &[HandwrittenRank<'_>]) -> ConversionResult {
+fn convert_and_check_ranks(ranks: &[HandwrittenRank<'_>]) -> ConversionResult {
     let folder = tempfile::tempdir().unwrap();
     for rank in ranks {
         rank.write_files(folder.path());
@@ -32,7 +32,8 @@ fn hold_all(ranks: &[HandwrittenRank<'_>]) -> ConversionResult {
         }
     }
     for comm in [CommTiming::Captured, CommTiming::Recorded] {
-        let ends = replay_traces(&job.traces, comm, |_| 0, MissingRankPolicy::Refuse).ends();
+        let ends = replay_traces(&job.traces, comm, |_| 0, MissingRankPolicy::Refuse)
+            .last_node_end_of_each_rank_ns();
         let captured = job.traces.iter().map(|t| t.captured_ns());
         assert_eq!(ends, captured.collect::<Vec<_>>(), "{comm:?}");
     }
@@ -40,7 +41,7 @@ fn hold_all(ranks: &[HandwrittenRank<'_>]) -> ConversionResult {
 }
 
 #[test]
-fn one_operator() {
+fn one_operator_converts_to_a_node_with_its_duration() {
     let job = convert_and_check_rank(&[create_operator_event("aten::mm", 1000, 500, 1)]);
     let node = &job.traces[0].nodes[1];
     assert_eq!(
@@ -51,7 +52,7 @@ fn one_operator() {
 }
 
 #[test]
-fn operators_without_length() {
+fn operators_without_length_convert_to_nodes() {
     let job = convert_and_check_rank(&[
         create_operator_event("a", 0, 0, 1),
         create_operator_event("b", 0, 0, 2),
@@ -68,7 +69,7 @@ fn operators_without_length() {
 }
 
 #[test]
-fn intervals_that_overlap_and_that_start_together() {
+fn intervals_that_overlap_or_start_together_convert() {
     convert_and_check_rank(&[
         create_operator_event("a", 0, 100, 1),
         create_operator_event("b", 50, 100, 2),
@@ -90,7 +91,7 @@ fn intervals_that_overlap_and_that_start_together() {
 }
 
 #[test]
-fn times_before_the_base_and_days_apart() {
+fn times_before_the_base_and_days_apart_convert() {
     let job = convert_and_check_rank(&[
         create_operator_event("a", -5_000_500, 100, 1),
         create_operator_event("b", -200, 300, 2),
@@ -104,7 +105,7 @@ fn times_before_the_base_and_days_apart() {
 }
 
 #[test]
-fn operators_that_only_one_file_has() {
+fn operators_that_only_one_file_has_become_nodes() {
     let unseen = [
         create_operator_event("a", 0, 100, 1),
         create_operator_event("b", 200, 100, 2).hide_from_host(),
@@ -116,9 +117,10 @@ fn operators_that_only_one_file_has() {
 
 /// A group of one rank has nothing to wait for.
 #[test]
-fn a_collective_of_one() {
+fn a_collective_of_one_rank_has_no_waiting() {
     for asynchronous in [true, false] {
-        let [asks, flight] = create_all_reduce(asynchronous, 2, 1000, 5000, 2);
+        let [asks, flight] =
+            create_all_reduce_operator_and_annotation(asynchronous, 2, 1000, 5000, 2);
         let job = convert_and_check_rank(&[
             create_operator_event("a", 0, 500, 1),
             asks,
@@ -132,11 +134,12 @@ fn a_collective_of_one() {
 
 /// Two ranks have three groups, and clocks that are seconds apart. One group has a single rank.
 #[test]
-fn groups_of_one_and_two_with_seconds_between_clocks() {
+fn groups_of_one_and_two_convert_with_clocks_seconds_apart() {
     let groups: &[(&str, &[u32])] = &[("0", &[0, 1]), ("1", &[0]), ("2", &[1])];
     let events = |rank: u64, start: i64| {
-        let [asks, flight] = create_all_reduce(true, 20, start, 500_000, 2);
-        let [own, own_flight] = create_all_reduce(true, 30, start + 600_000, 20_000, 5);
+        let [asks, flight] = create_all_reduce_operator_and_annotation(true, 20, start, 500_000, 2);
+        let [own, own_flight] =
+            create_all_reduce_operator_and_annotation(true, 30, start + 600_000, 20_000, 5);
         let late = i64::try_from(rank).unwrap() * 1000;
         let mut flight = flight;
         flight.start += late;
@@ -161,7 +164,7 @@ fn groups_of_one_and_two_with_seconds_between_clocks() {
         },
         events,
     };
-    let job = hold_all(&[of(0, &zero), of(1, &one)]);
+    let job = convert_and_check_ranks(&[of(0, &zero), of(1, &one)]);
     assert_eq!(job.summary.ranks[1].offset.applied, -apart);
     assert_eq!(
         job.summary
@@ -174,7 +177,7 @@ fn groups_of_one_and_two_with_seconds_between_clocks() {
 }
 
 #[test]
-fn many_threads() {
+fn many_threads_become_as_many_lanes() {
     let mut events = Vec::new();
     for thread in 0..300 {
         for nth in 0..10 {
@@ -191,7 +194,11 @@ fn many_threads() {
 
 /// Checks that an input of four times the size takes less than eight times the time (sixteen times would be quadratic).
 /// Skips very short runs, and makes three attempts, because the machine may be busy.
-fn check_linear_time(what: &str, make: &dyn Fn(u64) -> Vec<HandwrittenEvent>, count: u64) {
+fn check_conversion_time_is_linear(
+    what: &str,
+    make: &dyn Fn(u64) -> Vec<HandwrittenEvent>,
+    count: u64,
+) {
     let time = |count: u64| {
         let events = make(count);
         let folder = tempfile::tempdir().unwrap();
@@ -215,38 +222,46 @@ fn nothing_is_quadratic() {
         let event = |i: u64| create_operator_event("a", i as i64, 2 * count - 2 * i, i + 1);
         (0..count).map(event).collect()
     };
-    check_linear_time("operators within one another", &nested, 5_000);
+    check_conversion_time_is_linear("operators within one another", &nested, 5_000);
     let flat = |count: u64| {
         (0..count)
             .map(|i| create_operator_event("aten::add", i as i64 * 100, 50, i + 1))
             .collect()
     };
-    check_linear_time("operators after one another", &flat, 5_000);
+    check_conversion_time_is_linear("operators after one another", &flat, 5_000);
     let together = |count: u64| {
         (0..count)
             .map(|i| create_operator_event("aten::add", 0, 50, i + 1))
             .collect()
     };
-    check_linear_time("operators at once", &together, 5_000);
+    check_conversion_time_is_linear("operators at once", &together, 5_000);
     let calls = |count: u64| {
-        let calls = (0..count / 4)
-            .flat_map(|i| create_all_reduce(true, 2, i as i64 * 1000, 800, i * 3 + 1));
-        calls.collect()
-    };
-    check_linear_time("calls on one worker", &calls, 5_000);
-    let blocking = |count: u64| {
-        let calls = (0..count / 4)
-            .flat_map(|i| create_all_reduce(false, 2, i as i64 * 1000, 800, i * 3 + 1));
-        calls.collect()
-    };
-    check_linear_time("calls that block", &blocking, 5_000);
-    let in_flight = |count: u64| {
         let calls = (0..count / 4).flat_map(|i| {
-            create_all_reduce(true, 2 + i % 2, i as i64 * 1000, count * 1000, i * 3 + 1)
+            create_all_reduce_operator_and_annotation(true, 2, i as i64 * 1000, 800, i * 3 + 1)
         });
         calls.collect()
     };
-    check_linear_time("calls in flight at once", &in_flight, 5_000);
+    check_conversion_time_is_linear("calls on one worker", &calls, 5_000);
+    let blocking = |count: u64| {
+        let calls = (0..count / 4).flat_map(|i| {
+            create_all_reduce_operator_and_annotation(false, 2, i as i64 * 1000, 800, i * 3 + 1)
+        });
+        calls.collect()
+    };
+    check_conversion_time_is_linear("calls that block", &blocking, 5_000);
+    let in_flight = |count: u64| {
+        let calls = (0..count / 4).flat_map(|i| {
+            create_all_reduce_operator_and_annotation(
+                true,
+                2 + i % 2,
+                i as i64 * 1000,
+                count * 1000,
+                i * 3 + 1,
+            )
+        });
+        calls.collect()
+    };
+    check_conversion_time_is_linear("calls in flight at once", &in_flight, 5_000);
     let threads = |count: u64| {
         (0..count)
             .map(|i| {
@@ -255,7 +270,7 @@ fn nothing_is_quadratic() {
             })
             .collect()
     };
-    check_linear_time("threads", &threads, 5_000);
+    check_conversion_time_is_linear("threads", &threads, 5_000);
     let launches = |count: u64| {
         let pair = |i: u64| {
             let start = i as i64 * 1000;
@@ -273,11 +288,11 @@ fn nothing_is_quadratic() {
         };
         (0..count / 2).flat_map(pair).collect()
     };
-    check_linear_time("calls of the driver", &launches, 5_000);
+    check_conversion_time_is_linear("calls of the driver", &launches, 5_000);
 }
 
 #[test]
-fn host_work_is_the_hosts() {
+fn operators_and_annotations_without_kernels_become_host_nodes() {
     let job = convert_and_check_rank(&[
         create_operator_event("a", 0, 100, 1),
         create_handwritten_event("user_annotation", "step", 1, 0, 400, 2),

@@ -5,7 +5,7 @@ use super::rig::{
     convert_files, convert_folder, find_integer_attribute, on_host, read_duration_ns, run_program,
     try_convert,
 };
-use crate::corpus::corpus_path;
+use crate::corpus::corpus_path_or_count_skip;
 use chakram::convert::ConvertOptions as Conversion;
 use std::process::Command;
 
@@ -13,7 +13,7 @@ use std::process::Command;
 /// capture whose kernels a graph launched.
 #[test]
 fn kernels_whose_operators_have_shapes_are_described() {
-    let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {
+    let Some(tracelens) = corpus_path_or_count_skip("captures/gpu/tracelens") else {
         return;
     };
     for (file, least) in [
@@ -73,7 +73,7 @@ fn kernels_whose_operators_have_shapes_are_described() {
 /// A kernel or copy launched before the capture began does the same work per time as its namesakes with an operator or
 /// known bytes.
 #[test]
-fn kernels_without_an_operator_do_what_their_names_do() {
+fn kernels_without_an_operator_get_the_work_of_their_namesakes() {
     let device = |cat: &str, name: &str, (ts, dur): (u32, u32), args: &str| {
         format!(
             r#"{{"ph": "X", "cat": "{cat}", "name": "{name}", "pid": 0, "tid": 7, "ts": {ts}, "dur": {dur},
@@ -140,7 +140,7 @@ fn kernels_without_an_operator_do_what_their_names_do() {
 /// at least as close to the measured step as the unchanged capture is, and the interval covers the measured step.
 #[test]
 fn steps_on_another_makers_device_are_within_their_interval() {
-    let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {
+    let Some(tracelens) = corpus_path_or_count_skip("captures/gpu/tracelens") else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -197,7 +197,7 @@ fn steps_on_another_makers_device_are_within_their_interval() {
 /// scaling.
 #[test]
 fn kernels_are_carried_to_another_device_of_their_maker() {
-    let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {
+    let Some(tracelens) = corpus_path_or_count_skip("captures/gpu/tracelens") else {
         return;
     };
     let model = "facebook_timesformer-base-finetuned-k400__1016002";

@@ -3,7 +3,7 @@
 
 use super::rig::{ConversionResult, find_integer_attribute, read_json_file, try_convert};
 use crate::commands::run_chakram;
-use crate::corpus::{corpus_path, sample_every_nth};
+use crate::corpus::{corpus_path_or_count_skip, sample_every_nth};
 use chakram::convert::{ConvertOptions as Conversion, HostKinetoMatchMethod};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn count_rank_calls(job: &ConversionResult, i: usize) -> u64 {
 /// Tests one file of each schema that occurs in public captures.
 #[test]
 fn host_traces_of_every_schema_convert_alone() {
-    let Some(gpu) = corpus_path("captures/gpu") else {
+    let Some(gpu) = corpus_path_or_count_skip("captures/gpu") else {
         return;
     };
     for (file, schema) in [
@@ -87,7 +87,7 @@ fn host_traces_of_every_schema_convert_alone() {
 /// with them, or an error that states the reason.
 #[test]
 fn host_traces_of_real_jobs_lose_no_communication() {
-    let Some(captures) = corpus_path("captures") else {
+    let Some(captures) = corpus_path_or_count_skip("captures") else {
         return;
     };
     let (mut held, mut refused) = (0, Vec::new());
@@ -209,7 +209,7 @@ fn execution_graphs_are_host_traces() {
 /// Files merged by Chakra's linker contain kernels as copies of host nodes. They are rejected with an error that names
 /// the linker.
 #[test]
-fn linked_files_are_refused_by_name() {
+fn files_of_chakras_linker_are_refused_naming_it() {
     let folder = tempfile::tempdir().expect("there is room");
     let path = folder.path().join("linked.json");
     let node = |id: u32, more: &str| {

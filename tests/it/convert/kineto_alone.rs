@@ -2,7 +2,8 @@
 //! convert, no device time is lost, and replays end when the capture ended.
 
 use super::plain_count::{
-    FileBusyAndBlockedIntervals, Intervals, clamp_length, measure_intersection_ns, merge_intervals,
+    FileBusyAndBlockedIntervals, Intervals, measure_intersection_ns, merge_intervals,
+    total_interval_length,
 };
 use super::rig::{
     COLLECTIVE, ConversionResult, SchemaRankTrace, convert_folder, find_integer_attribute,
@@ -10,7 +11,7 @@ use super::rig::{
     write_generated_capture,
 };
 use super::truth::list_generated_jobs;
-use crate::corpus::corpus_path;
+use crate::corpus::corpus_path_or_count_skip;
 use chakram::convert::{ConvertOptions as Conversion, HostKinetoMatchMethod};
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
@@ -37,13 +38,14 @@ fn remove_capture_files(folder: &Path, what: &str, ranks: u32) {
     }
 }
 
-fn hold_ends(job: &ConversionResult, what: &str) {
+fn assert_replay_ends_near_captured_ends(job: &ConversionResult, what: &str) {
     for comm in [CommTiming::Captured, CommTiming::Recorded] {
         // Replays do not reproduce waits for absent ranks.
         if comm == CommTiming::Recorded && job.summary.partial > 0 {
             continue;
         }
-        let ends = replay_traces(&job.traces, comm, |_| 0, MissingRankPolicy::Mirror).ends();
+        let ends = replay_traces(&job.traces, comm, |_| 0, MissingRankPolicy::Mirror)
+            .last_node_end_of_each_rank_ns();
         for (end, trace) in ends.iter().zip(&job.traces) {
             let captured = trace.captured_ns();
             let off = end.abs_diff(captured);
@@ -64,7 +66,7 @@ fn generated_captures_convert_without_host_traces() {
         let both = convert_folder(folder);
         remove_capture_files(folder, "host", options.ranks);
         let alone = convert_folder(folder);
-        hold_ends(&alone, &what);
+        assert_replay_ends_near_captured_ends(&alone, &what);
         assert_eq!(
             alone.summary.ranks[0].method,
             HostKinetoMatchMethod::KinetoAlone,
@@ -142,7 +144,9 @@ fn generated_captures_convert_without_kineto_traces() {
 
 /// Returns the intervals in which nodes ran on devices, and the intervals in which a host thread
 /// waited for such a node, in ns from the job's start.
-fn replay_stream_intervals(trace: &SchemaRankTrace) -> (BTreeMap<i64, Intervals>, Intervals) {
+fn replay_stream_and_blocked_host_intervals(
+    trace: &SchemaRankTrace,
+) -> (BTreeMap<i64, Intervals>, Intervals) {
     let log = replay_traces(
         std::slice::from_ref(trace),
         CommTiming::Captured,
@@ -179,16 +183,23 @@ fn replay_stream_intervals(trace: &SchemaRankTrace) -> (BTreeMap<i64, Intervals>
 }
 
 /// Converts a single file, and compares the replay with a plain count of the file.
-fn hold_alone(path: &Path) {
+fn assert_kineto_file_alone_replays_as_counted(path: &Path) {
     let what = path.file_name().unwrap().to_string_lossy().into_owned();
     let job = try_convert(&[path.to_owned()], &Conversion::default())
         .unwrap_or_else(|e| panic!("{what}: {e}"));
-    hold_ends(&job, &what);
-    let plain = FileBusyAndBlockedIntervals::of(path);
+    assert_replay_ends_near_captured_ends(&job, &what);
+    let plain = FileBusyAndBlockedIntervals::read_from_file(path);
     let span = plain.last - plain.first;
-    let (streams, blocked) = replay_stream_intervals(&job.traces[0]);
-    let kept: i64 = streams.values().map(|list| clamp_length(list)).sum();
-    let there: i64 = plain.streams.values().map(|list| clamp_length(list)).sum();
+    let (streams, blocked) = replay_stream_and_blocked_host_intervals(&job.traces[0]);
+    let kept: i64 = streams
+        .values()
+        .map(|list| total_interval_length(list))
+        .sum();
+    let there: i64 = plain
+        .streams
+        .values()
+        .map(|list| total_interval_length(list))
+        .sum();
     assert!(
         kept * 100 >= there * 99,
         "{what}: {kept} ns of {there} on streams"
@@ -199,10 +210,10 @@ fn hold_alone(path: &Path) {
     );
     let (own, file) = (
         merge_intervals(streams.into_values().flatten().collect()),
-        plain.busy(),
+        plain.busy_intervals(),
     );
     let close = |one: i64, other: i64| (one - other).abs() * 100 <= span;
-    let (busy, expected) = (clamp_length(&own), clamp_length(&file));
+    let (busy, expected) = (total_interval_length(&own), total_interval_length(&file));
     assert!(
         close(busy, expected),
         "{what}: busy {busy} of {expected}, {span}"
@@ -220,7 +231,7 @@ fn hold_alone(path: &Path) {
 /// This test uses only small files. The test below covers the others, and takes minutes.
 #[test]
 fn real_kineto_traces_convert_alone() {
-    let Some(gpu) = corpus_path("captures/gpu") else {
+    let Some(gpu) = corpus_path_or_count_skip("captures/gpu") else {
         return;
     };
     for file in [
@@ -235,7 +246,7 @@ fn real_kineto_traces_convert_alone() {
         "hta_misc_kineto/critical_path.alexnet.benchmark_result_2869224_1695835535_trace.json.zst",
         "dlrm_8gpu/kineto.1.json.zst",
     ] {
-        hold_alone(&gpu.join(file));
+        assert_kineto_file_alone_replays_as_counted(&gpu.join(file));
     }
 }
 
@@ -243,7 +254,7 @@ fn real_kineto_traces_convert_alone() {
 #[test]
 #[ignore = "takes minutes; docs/validation/tests.md has the command"]
 fn every_kineto_trace_converts_alone() {
-    let Some(gpu) = corpus_path("captures/gpu") else {
+    let Some(gpu) = corpus_path_or_count_skip("captures/gpu") else {
         return;
     };
     let mut count = 0;
@@ -260,7 +271,7 @@ fn every_kineto_trace_converts_alone() {
             if !name.contains(".json.") || read_json_file(&path).is_none() {
                 continue;
             }
-            hold_alone(&path);
+            assert_kineto_file_alone_replays_as_counted(&path);
             count += 1;
         }
     }

@@ -7,8 +7,8 @@ use chakram::convert::{
 };
 use std::path::Path;
 use testkit::capture::handwritten::{
-    HandwrittenEvent, HandwrittenRank, create_all_reduce, create_handwritten_event,
-    create_operator_event, create_single_rank,
+    HandwrittenEvent, HandwrittenRank, create_all_reduce_operator_and_annotation,
+    create_handwritten_event, create_operator_event, create_single_rank,
 };
 use testkit::capture::{Device, JobParallelism, Options};
 
@@ -59,7 +59,7 @@ fn swapped_host_traces_are_refused() {
 fn build_two_rank_job(apart: i64, host_names: [&str; 2]) -> [(String, String); 2] {
     [0, 1].map(|rank| {
         let start = 1_000_000 + i64::from(rank) * apart;
-        let [asks, flight] = create_all_reduce(true, 20, start, 500_000, 2);
+        let [asks, flight] = create_all_reduce_operator_and_annotation(true, 20, start, 500_000, 2);
         let events = [
             create_operator_event("a", start - 1000, 500, 1),
             asks,
@@ -179,7 +179,7 @@ fn windows_that_open_at_different_calls_are_aligned() {
             let start = 1_000_000 + call * 10_000_000 + i64::from(rank) * 20_000;
             let ns = 500_000 - u64::from(rank) * 20_000;
             let id = 10 + call as u64 * 4;
-            let [asks, flight] = create_all_reduce(true, 20, start, ns, id);
+            let [asks, flight] = create_all_reduce_operator_and_annotation(true, 20, start, ns, id);
             [
                 asks,
                 flight,
@@ -389,7 +389,7 @@ fn versions_in_names_are_no_ranks() {
 /// Ranks 1 and 3 exchange NCCL messages in a group that is not the group of all ranks. The records
 /// contain ranks of the job.
 #[test]
-fn ends_of_messages_are_ranks_of_the_job() {
+fn message_ends_are_job_ranks_not_group_ranks() {
     let kineto = |rank: u32, name: &str, other: &str, start: u32| {
         let args = format!(
             r#""Collective name": "{name}", "dtype": "Float", "In msg nelems": 256, "Out msg nelems": 256,

@@ -34,7 +34,7 @@ pub fn merge_intervals(mut list: Intervals) -> Intervals {
     out
 }
 
-pub fn clamp_length(list: &[(i64, i64)]) -> i64 {
+pub fn total_interval_length(list: &[(i64, i64)]) -> i64 {
     list.iter().map(|(from, to)| to - from).sum()
 }
 
@@ -57,7 +57,7 @@ fn parse_us_as_ns(value: &Value) -> i64 {
 }
 
 impl FileBusyAndBlockedIntervals {
-    pub fn of(path: &Path) -> Self {
+    pub fn read_from_file(path: &Path) -> Self {
         let file = read_json_file(path).expect("it is JSON");
         let mut this = Self {
             streams: BTreeMap::new(),
@@ -115,7 +115,7 @@ impl FileBusyAndBlockedIntervals {
     }
 
     /// Returns the intervals in which at least one stream was busy.
-    pub fn busy(&self) -> Intervals {
+    pub fn busy_intervals(&self) -> Intervals {
         merge_intervals(self.streams.values().flatten().copied().collect())
     }
 }

@@ -6,7 +6,7 @@ use super::rig::{
 };
 use super::truth::list_generated_jobs;
 use crate::commands::run_chakram;
-use crate::corpus::corpus_path;
+use crate::corpus::corpus_path_or_count_skip;
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 use testkit::capture::{Device, JobParallelism, Options};
 
 /// Returns the profiler time that a node is charged, in ns.
-fn read_profiler_ns(node: &chakram::internals::proto::Node) -> u64 {
+fn profiler_ns_of_node(node: &chakram::internals::proto::Node) -> u64 {
     find_integer_attribute(node, "profiler_ns").map_or(0, |ns| ns as u64)
 }
 
 /// No node is charged more than its duration, and no thread is charged more than its records took.
 /// Kernels are charged nothing.
 #[test]
-fn nodes_bear_what_their_records_took() {
+fn nodes_are_charged_at_most_their_records_profiler_time() {
     for (what, options) in list_generated_jobs(1) {
         let captured = write_generated_capture(&options);
         let folder = captured.folder.path();
@@ -36,7 +36,7 @@ fn nodes_bear_what_their_records_took() {
             for (trace, rank) in job.traces.iter().zip(&job.summary.ranks) {
                 let mut sum = 0;
                 for node in &trace.nodes {
-                    let own = read_profiler_ns(node);
+                    let own = profiler_ns_of_node(node);
                     assert!(
                         own <= read_delay_ns(node) + read_duration_ns(node),
                         "{what}: {node:?}"
@@ -58,7 +58,7 @@ fn nodes_bear_what_their_records_took() {
 /// For a job of one rank and one thread without a device, the replay is shorter by exactly the time
 /// that is charged to the nodes.
 #[test]
-fn a_chain_is_shorter_by_its_profiler() {
+fn replay_of_a_chain_shortens_by_its_charged_profiler_time() {
     let captured = write_generated_capture(&Options {
         layers: 2,
         ..Options::new(Device::Cpu, JobParallelism::Ddp, 1)
@@ -68,7 +68,7 @@ fn a_chain_is_shorter_by_its_profiler() {
     let [trace] = &job.traces[..] else {
         panic!("one rank");
     };
-    let removed: u64 = trace.nodes.iter().map(read_profiler_ns).sum();
+    let removed: u64 = trace.nodes.iter().map(profiler_ns_of_node).sum();
     let prefix = folder.join("job").display().to_string();
     let input = folder.display().to_string();
     let made = run_chakram(&["convert", "pytorch", &input, "-o", &prefix]);
@@ -109,7 +109,7 @@ fn run_replay_report(prefix: &str, args: &[&str]) -> Value {
 /// passes between the start of the outer call and the start of the nested call. So one profiler record takes 240 % of 3
 /// us.
 #[test]
-fn views_tell_what_a_record_costs() {
+fn profiler_record_cost_is_measured_on_view_operators() {
     let mut events = Vec::new();
     let mut add = |name: &str, start: u64, lasts: u64| {
         events.push(
@@ -236,7 +236,7 @@ fn traces_without_estimates_are_refused() {
 
 /// Returns the job's step time in ms, first from a replay of the capture without the profiler, and then as measured.
 /// The machine has no influence, because all times are recorded times.
-fn compute_step_times_ms(
+fn replayed_and_measured_step_ms(
     side: &Path,
     what_if: impl Fn(&mut Vec<SchemaRankTrace>) -> u64,
 ) -> (f64, f64) {
@@ -252,7 +252,7 @@ fn compute_step_times_ms(
         rig::try_convert(&files, &Conversion::default()).unwrap_or_else(|e| panic!("{e}"));
     for trace in &mut job.traces {
         for node in &mut trace.nodes {
-            let own = read_profiler_ns(node);
+            let own = profiler_ns_of_node(node);
             let before = own.min(read_delay_ns(node));
             let (left, rest) = (
                 read_delay_ns(node) - before,
@@ -260,7 +260,7 @@ fn compute_step_times_ms(
             );
             if own > 0 {
                 rig::set_integer_attribute(node, "delay_ns", left);
-                rig::set_lasts(node, rest);
+                rig::set_duration_ns(node, rest);
             }
         }
     }
@@ -271,7 +271,11 @@ fn compute_step_times_ms(
         |rank| if rank == 1 { late } else { 0 },
         MissingRankPolicy::Refuse,
     );
-    let end = ends.ends().into_iter().max().expect("ranks") as f64;
+    let end = ends
+        .last_node_end_of_each_rank_ns()
+        .into_iter()
+        .max()
+        .expect("ranks") as f64;
     (
         end / 1e6 / count,
         timing["median_ms"].as_f64().expect("a median"),
@@ -300,7 +304,7 @@ struct StepPredictionErrorAndIntervalHit {
 
 /// Predicts the step of one side of a pair from its capture, with or without its process's unprofiled steps, and
 /// compares the prediction with the median of other processes.
-fn predicted_step(
+fn step_prediction_error(
     side: &Path,
     with_steps: bool,
     kineto: &str,
@@ -355,7 +359,7 @@ fn predicted_step(
 #[test]
 #[ignore = "takes a minute; docs/validation/tests.md has the command"]
 fn unprofiled_steps_are_those_that_were_measured() {
-    let Some(pairs) = corpus_path("captures/interventions") else {
+    let Some(pairs) = corpus_path_or_count_skip("captures/interventions") else {
         return;
     };
     let (mut within, mut count) = (0, 0);
@@ -364,7 +368,7 @@ fn unprofiled_steps_are_those_that_were_measured() {
         for pair in pairs_of {
             for side in sides {
                 let side = pairs.join(pair).join(side);
-                let predicted = predicted_step(&side, with_steps, kineto);
+                let predicted = step_prediction_error(&side, with_steps, kineto);
                 errors.push(predicted.error);
                 within += u32::from(predicted.is_within);
                 count += 1;
@@ -397,7 +401,7 @@ fn unprofiled_steps_are_those_that_were_measured() {
 #[test]
 #[ignore = "takes a minute; docs/validation/tests.md has the command"]
 fn interventions_are_predicted_without_the_profiler() {
-    let Some(pairs) = corpus_path("captures/interventions") else {
+    let Some(pairs) = corpus_path_or_count_skip("captures/interventions") else {
         return;
     };
     // With `--compute scaled:F`, the kernels of a CPU capture are its operators.
@@ -407,7 +411,7 @@ fn interventions_are_predicted_without_the_profiler() {
                 let kernel = find_integer_attribute(node, "num_ops").is_some() && !on_host(node);
                 if kernel && find_integer_attribute(node, "comm_size").is_none() {
                     let ns = read_duration_ns(node) * factor;
-                    rig::set_lasts(node, ns);
+                    rig::set_duration_ns(node, ns);
                 }
             }
             0
@@ -422,11 +426,11 @@ fn interventions_are_predicted_without_the_profiler() {
     ] {
         let side = pairs.join(pair).join("A");
         let (own, _) = match pair {
-            "infer_batch_x4" => compute_step_times_ms(&side, scaled(4)),
+            "infer_batch_x4" => replayed_and_measured_step_ms(&side, scaled(4)),
             // With `--delay 1=100ms`, rank 1 is delayed by 50 ms in each of two steps, and the
             // other ranks wait.
-            "ddp_sleep50" => compute_step_times_ms(&side, |_| 100_000_000),
-            _ => compute_step_times_ms(&side, scaled(2)),
+            "ddp_sleep50" => replayed_and_measured_step_ms(&side, |_| 100_000_000),
+            _ => replayed_and_measured_step_ms(&side, scaled(2)),
         };
         let timing =
             rig::read_json_file(&pairs.join(pair).join("B/timing.json")).expect("it is JSON");

@@ -3,7 +3,7 @@
 
 use super::rig::{convert_files, replay_files, run_program};
 use crate::commands;
-use crate::corpus::{corpus_path, sample_every_nth};
+use crate::corpus::{corpus_path_or_count_skip, sample_every_nth};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -347,7 +347,7 @@ fn every_command_takes_one_step_alone() {
 
 /// Returns the total time of kernels and copies, in ns, by the module path around their launch. Searches all Python
 /// calls for each kernel.
-fn plain_sums(kineto: &Value) -> BTreeMap<String, u64> {
+fn device_time_by_module_path(kineto: &Value) -> BTreeMap<String, u64> {
     let ns = |value: &Value| (value.as_f64().unwrap() * 1e3).round() as u64;
     let events = kineto["traceEvents"].as_array().unwrap();
     let of = |wanted: &[&str]| {
@@ -396,7 +396,7 @@ fn plain_sums(kineto: &Value) -> BTreeMap<String, u64> {
 /// the picosecond, and also equals the thread time.
 #[test]
 fn times_of_modules_sum_to_those_of_operators() {
-    let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {
+    let Some(tracelens) = corpus_path_or_count_skip("captures/gpu/tracelens") else {
         return;
     };
     let files = [
@@ -451,7 +451,7 @@ fn times_of_modules_sum_to_those_of_operators() {
             continue;
         }
         let kineto = super::rig::read_json_file(&path).unwrap();
-        let mut expected = plain_sums(&kineto);
+        let mut expected = device_time_by_module_path(&kineto);
         expected.retain(|_, ns| *ns > 0);
         let found = modules.iter().map(|row| {
             let own = row["own_device_ps"].as_u64().unwrap();
@@ -466,7 +466,7 @@ fn times_of_modules_sum_to_those_of_operators() {
 /// nodes, except nodes outside steps. Each step takes as long as in the full replay.
 #[test]
 fn steps_of_a_job_stay_steps() {
-    let Some(capture) = corpus_path("captures/pytorch/ddp_resnet18_3steps") else {
+    let Some(capture) = corpus_path_or_count_skip("captures/pytorch/ddp_resnet18_3steps") else {
         return;
     };
     let job = convert_files(&capture);

@@ -91,7 +91,7 @@ impl RankFileBuilder {
     }
 
     /// Adds an event of the thread that encloses the events of `inside`, and lasts 2 µs longer.
-    fn host<T>(
+    fn add_enclosing_host_event<T>(
         &mut self,
         cat: &str,
         name: &str,
@@ -135,7 +135,7 @@ impl RankFileBuilder {
     }
 
     /// Returns the end of the last kernel of a stream.
-    fn free(&self, stream: u64) -> u64 {
+    fn end_of_last_kernel_on_stream(&self, stream: u64) -> u64 {
         let own = self.truth.streams.get(&stream);
         own.map_or(0, |own| own.iter().map(|&(_, end)| end).max().unwrap_or(0))
     }
@@ -162,13 +162,17 @@ impl RankFileBuilder {
     }
 
     /// Adds a matrix product whose kernel may start before the previous kernel has ended.
-    fn compute(&mut self, random: &mut Random) {
+    fn add_matrix_product(&mut self, random: &mut Random) {
         let stream = COMPUTE[random.below(2) as usize];
         let extended = random.one_in(3);
         let shapes =
             json!({"Input Dims": [[32, 256], [256, 256]], "Input type": ["float", "float"]});
-        let launch = self.host("cpu_op", "aten::mm", shapes, |file| file.launch(extended));
-        let (free, lasts) = (self.free(stream), 5_000 + random.below(60_000));
+        let launch = self
+            .add_enclosing_host_event("cpu_op", "aten::mm", shapes, |file| file.launch(extended));
+        let (free, lasts) = (
+            self.end_of_last_kernel_on_stream(stream),
+            5_000 + random.below(60_000),
+        );
         let last = self
             .truth
             .streams
@@ -187,25 +191,25 @@ impl RankFileBuilder {
         );
     }
 
-    fn drop_kernel(&mut self) {
-        self.host("cpu_op", "aten::add", Value::Null, |file| {
+    fn add_launch_without_kernel(&mut self) {
+        self.add_enclosing_host_event("cpu_op", "aten::add", Value::Null, |file| {
             file.launch(false)
         });
         self.truth.dropped += 1;
     }
 
-    fn unknown(&mut self, random: &mut Random) {
+    fn add_unknown_communication_kernel(&mut self, random: &mut Random) {
         const NAMES: [&str; 4] = [
             "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)",
             "void deep_ep::intranode::notify_dispatch<8>(int const*)",
             "NCCLDEVKERNEL_SENDRECV",
             "void pplx::a2aDispatchSendKernel<8>(int)",
         ];
-        let launch = self.host("cpu_op", "a_library", Value::Null, |file| {
+        let launch = self.add_enclosing_host_event("cpu_op", "a_library", Value::Null, |file| {
             file.launch(false)
         });
         let (from, lasts) = (
-            launch.ready.max(self.free(UNKNOWN)),
+            launch.ready.max(self.end_of_last_kernel_on_stream(UNKNOWN)),
             3_000 + random.below(20_000),
         );
         let name = NAMES[random.below(4) as usize];
@@ -216,7 +220,7 @@ impl RankFileBuilder {
 
     /// Requests a message, either alone or in an operator of c10d; `old` profilers write arguments
     /// only on the operator.
-    fn request(
+    fn request_message(
         &mut self,
         random: &mut Random,
         (send, peer, bytes): (bool, u64, u64),
@@ -241,8 +245,8 @@ impl RankFileBuilder {
         );
         let record = |file: &mut Self| {
             let said = if old { Value::Null } else { said };
-            file.host("cpu_op", "record_param_comms", said, |file| {
-                file.host("user_annotation", &range, carried, |_| {});
+            file.add_enclosing_host_event("cpu_op", "record_param_comms", said, |file| {
+                file.add_enclosing_host_event("user_annotation", &range, carried, |_| {});
             });
         };
         if old {
@@ -251,12 +255,12 @@ impl RankFileBuilder {
                 "Concrete Inputs": ["", "", peer.to_string(), "0"],
             });
             let name = if send { "c10d::send" } else { "c10d::recv_" };
-            self.host("cpu_op", name, asked, record);
+            self.add_enclosing_host_event("cpu_op", name, asked, record);
         } else if random.one_in(3) {
             record(self);
         } else {
             let name = if send { "c10d::send" } else { "c10d::recv_" };
-            self.host("cpu_op", name, Value::Null, record);
+            self.add_enclosing_host_event("cpu_op", name, Value::Null, record);
         }
         let own = match send {
             true => &mut self.truth.sends,
@@ -268,7 +272,7 @@ impl RankFileBuilder {
 
 /// Sends a batch of messages between ranks. On each rank, one launch or two successive ones carry out all of its
 /// messages.
-fn check_batch(
+fn send_message_batch(
     files: &mut [RankFileBuilder],
     random: &mut Random,
     messages: &[(u64, u64, u64)],
@@ -293,7 +297,7 @@ fn check_batch(
         let sends_first = random.one_in(2);
         own.sort_by_key(|&(send, ..)| send != sends_first);
         for message in own {
-            file.request(random, message, world, old);
+            file.request_message(random, message, world, old);
         }
         let two = random.one_in(3);
         let launches = |file: &mut RankFileBuilder| {
@@ -301,11 +305,20 @@ fn check_batch(
             (first, two.then(|| file.launch(true)))
         };
         let (first, second) = match random.one_in(2) {
-            true => file.host("user_annotation", "nccl:coalesced", Value::Null, launches),
+            true => file.add_enclosing_host_event(
+                "user_annotation",
+                "nccl:coalesced",
+                Value::Null,
+                launches,
+            ),
             false => launches(file),
         };
         let ready = second.map_or(first.ready, |second| second.ready);
-        starts[file.rank as usize] = Some((first, second, ready.max(file.free(MESSAGES))));
+        starts[file.rank as usize] = Some((
+            first,
+            second,
+            ready.max(file.end_of_last_kernel_on_stream(MESSAGES)),
+        ));
     }
     let start = |rank: u64| starts[rank as usize].as_ref().map_or(0, |start| start.2);
     // A message takes 1 ns per 50 bytes, starting when both ends are ready.
@@ -342,13 +355,19 @@ fn all_reduce(files: &mut [RankFileBuilder], random: &mut Random) {
                 "Collective name": "allreduce", "dtype": "Float", "In msg nelems": elements,
                 "Out msg nelems": elements, "Process Group Name": "0", "Group size": world,
             });
-            let launch = file.host("cpu_op", "c10d::allreduce_", Value::Null, |file| {
-                file.host("cpu_op", "record_param_comms", said, |file| {
-                    file.launch(false)
-                })
-            });
+            let launch =
+                file.add_enclosing_host_event("cpu_op", "c10d::allreduce_", Value::Null, |file| {
+                    file.add_enclosing_host_event("cpu_op", "record_param_comms", said, |file| {
+                        file.launch(false)
+                    })
+                });
             file.truth.collectives += 1;
-            (launch, launch.ready.max(file.free(COLLECTIVES)))
+            (
+                launch,
+                launch
+                    .ready
+                    .max(file.end_of_last_kernel_on_stream(COLLECTIVES)),
+            )
         })
         .collect();
     let last = launches.iter().map(|launch| launch.1).max().unwrap_or(0);
@@ -364,7 +383,7 @@ fn all_reduce(files: &mut [RankFileBuilder], random: &mut Random) {
 }
 
 /// Returns each rank's file, which ends with the wait for the device, and the truth.
-fn append_finished(files: Vec<RankFileBuilder>) -> (Vec<String>, Vec<TrueDeviceActivity>) {
+fn finish_files_and_truths(files: Vec<RankFileBuilder>) -> (Vec<String>, Vec<TrueDeviceActivity>) {
     let world = files.len();
     let finish = |mut file: RankFileBuilder| {
         let busy = file.truth.streams.values().flatten();
@@ -396,9 +415,9 @@ fn random_job(seed: u64) -> (Vec<String>, Vec<TrueDeviceActivity>) {
         for file in &mut files {
             for _ in 0..random.below(5) {
                 match random.below(6) {
-                    0 => file.drop_kernel(),
-                    1 => file.unknown(&mut random),
-                    _ => file.compute(&mut random),
+                    0 => file.add_launch_without_kernel(),
+                    1 => file.add_unknown_communication_kernel(&mut random),
+                    _ => file.add_matrix_product(&mut random),
                 }
             }
         }
@@ -413,10 +432,10 @@ fn random_job(seed: u64) -> (Vec<String>, Vec<TrueDeviceActivity>) {
                     messages.push((from, to, 4 * (1 + random.below(1 << 20))));
                 }
             }
-            check_batch(&mut files, &mut random, &messages, old);
+            send_message_batch(&mut files, &mut random, &messages, old);
         }
     }
-    append_finished(files)
+    finish_files_and_truths(files)
 }
 
 /// Merges intervals that overlap or touch, and drops empty intervals.
@@ -583,19 +602,19 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
     const LATE: u64 = 1_000_000;
     let mut random = Random(77);
     let mut files: Vec<RankFileBuilder> = (0..3).map(RankFileBuilder::new).collect();
-    check_batch(
+    send_message_batch(
         &mut files,
         &mut random,
         &[(0, 1, 400_000), (0, 1, 800_000)],
         false,
     );
-    check_batch(
+    send_message_batch(
         &mut files,
         &mut random,
         &[(1, 2, 400_000), (1, 2, 800_000)],
         false,
     );
-    let (texts, _) = append_finished(files);
+    let (texts, _) = finish_files_and_truths(files);
     let job = convert_kineto_texts(&texts);
     let ends = |late: fn(u32) -> u64| {
         replay_traces(
@@ -604,7 +623,7 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
             late,
             MissingRankPolicy::Refuse,
         )
-        .ends()
+        .last_node_end_of_each_rank_ns()
     };
     let before = ends(|_| 0);
     for (end, trace) in before.iter().zip(&job.traces) {
@@ -644,7 +663,7 @@ fn collectives_match_around_a_dropped_kernel() {
         .map(|(i, _)| i)
         .collect();
     files[1].events.remove(places[1]);
-    let (texts, truths) = append_finished(files);
+    let (texts, truths) = finish_files_and_truths(files);
     let job = convert_kineto_texts(&texts);
     assert_eq!(job.summary.collectives["all-reduce"], 2);
     assert_eq!(
@@ -684,15 +703,16 @@ fn kernels_that_their_name_tells_have_a_group_only_if_there_is_one() {
     for (tensor_parallel, collectives) in [(4_u64, 1), (2, 0)] {
         let mut files: Vec<RankFileBuilder> = (0..4).map(RankFileBuilder::new).collect();
         for file in &mut files {
-            let launch = file.host("cpu_op", "a_library", Value::Null, |file| {
-                file.launch(false)
-            });
+            let launch =
+                file.add_enclosing_host_event("cpu_op", "a_library", Value::Null, |file| {
+                    file.launch(false)
+                });
             let name =
                 "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*, int)";
             let at = (launch.ready, 1_100_000);
             file.kernel(launch, UNKNOWN, name, at);
         }
-        let (texts, _) = append_finished(files);
+        let (texts, _) = finish_files_and_truths(files);
         let texts: Vec<String> = texts
             .iter()
             .zip(0_u64..)
@@ -723,12 +743,12 @@ fn kernels_that_their_name_tells_have_a_group_only_if_there_is_one() {
 
 /// If launches have no recorded kernels, no host time becomes compute.
 #[test]
-fn launches_without_kernels_are_counted_and_the_host_stays_the_host() {
+fn launches_without_kernels_do_not_turn_host_time_into_compute() {
     let mut files: Vec<RankFileBuilder> = vec![RankFileBuilder::new(0)];
     for _ in 0..20 {
-        files[0].drop_kernel();
+        files[0].add_launch_without_kernel();
     }
-    let job = convert_kineto_texts(&append_finished(files).0);
+    let job = convert_kineto_texts(&finish_files_and_truths(files).0);
     assert!(!job.summary.host_computes);
     assert_eq!(job.summary.ranks[0].dropped, 20);
     assert!(job.traces[0].nodes.iter().skip(1).all(on_host));

@@ -2,7 +2,7 @@
 //! file is written, and no code panics.
 
 use super::rig::{JobCaptureFiles, try_convert, write_generated_capture};
-use crate::corpus::is_whole;
+use crate::corpus::is_whole_corpus_requested;
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::trace::MaybeCompressedWriter;
 use std::io::Write;
@@ -20,10 +20,10 @@ fn generate_job_capture(style: JobParallelism, seed: u64, ranks: u32) -> JobCapt
 }
 
 fn expect_conversion_error(paths: &[PathBuf]) -> String {
-    error_of(paths, &Conversion::default())
+    expect_conversion_error_with_options(paths, &Conversion::default())
 }
 
-fn error_of(paths: &[PathBuf], options: &Conversion) -> String {
+fn expect_conversion_error_with_options(paths: &[PathBuf], options: &Conversion) -> String {
     match try_convert(paths, options) {
         Ok(_) => panic!("{paths:?} converts"),
         Err(error) => {
@@ -74,7 +74,11 @@ fn files_that_end_early_are_refused() {
             let dot = if ending.is_empty() { "" } else { "." };
             let path = broken.path().join(format!("{name}{dot}{ending}"));
             let steps = if ending.is_empty() { 40 } else { 8 };
-            let steps = if is_whole() { steps } else { steps / 4 };
+            let steps = if is_whole_corpus_requested() {
+                steps
+            } else {
+                steps / 4
+            };
             let lengths = (0..steps).map(|n| packed.len() * n / steps);
             // Only white space follows the last bracket.
             for length in lengths.chain([packed.len() - 2, packed.len() - 4]) {
@@ -227,12 +231,12 @@ fn a_step_that_is_not_there_is_refused() {
         step: Some(99),
         ..Conversion::default()
     };
-    let text = error_of(&[job.folder.path().to_owned()], &options);
+    let text = expect_conversion_error_with_options(&[job.folder.path().to_owned()], &options);
     check_text_contains(&text, &["kineto.0.json", "no step 99", "[2]", "try:"]);
     let folder = tempfile::tempdir().unwrap();
     create_single_rank(&[create_operator_event("aten::mm", 0, 10, 1)]).write_files(folder.path());
     check_text_contains(
-        &error_of(&[folder.path().to_owned()], &options),
+        &expect_conversion_error_with_options(&[folder.path().to_owned()], &options),
         &["no event is named `ProfilerStep#N`"],
     );
 }

@@ -154,7 +154,7 @@ pub fn read_duration_ns(node: &Node) -> u64 {
     find_integer_attribute(node, "duration_ns").map_or(node.duration_micros * 1000, |ns| ns as u64)
 }
 
-pub fn set_lasts(node: &mut Node, ns: u64) {
+pub fn set_duration_ns(node: &mut Node, ns: u64) {
     node.duration_micros = ns / 1000;
     set_integer_attribute(node, "duration_ns", ns);
 }
@@ -200,7 +200,7 @@ impl SchemaRankTrace {
 pub struct ReplayTimesOfAllNodes(pub Vec<Vec<(u64, u64)>>);
 
 impl ReplayTimesOfAllNodes {
-    fn slot(&mut self, instance: InstanceId, node: NodeIndex) -> &mut (u64, u64) {
+    fn times_of_node_mut(&mut self, instance: InstanceId, node: NodeIndex) -> &mut (u64, u64) {
         let (i, n) = (instance.index(), node.0 as usize);
         self.0.resize(self.0.len().max(i + 1), Vec::new());
         let list = &mut self.0[i];
@@ -211,17 +211,17 @@ impl ReplayTimesOfAllNodes {
 
 impl Observer for ReplayTimesOfAllNodes {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
-        self.slot(instance, node).0 = now.0;
+        self.times_of_node_mut(instance, node).0 = now.0;
     }
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
-        self.slot(instance, node).1 = now.0;
+        self.times_of_node_mut(instance, node).1 = now.0;
     }
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
 impl ReplayTimesOfAllNodes {
     /// Returns the end of the last node of each rank, in ns.
-    pub fn ends(&self) -> Vec<u64> {
+    pub fn last_node_end_of_each_rank_ns(&self) -> Vec<u64> {
         let ends = self.0.iter().map(|l| l.iter().map(|n| n.1).max().unwrap());
         ends.map(|ps| ps / 1000).collect()
     }
@@ -250,7 +250,7 @@ fn build_switch_machine(ranks: u32) -> Machine {
         latency: Span::from_ns(500),
     };
     let topology = Topology::new(vec![dimension]).unwrap();
-    Machine::with_uniform_class(
+    Machine::create_with_one_npu_class(
         "rig".to_owned(),
         topology,
         vec![DimensionAlgorithmChoice::Named(CollectiveAlgorithm::Ring)],
@@ -271,7 +271,7 @@ pub fn replay_traces(
     for trace in traces {
         let (graph, binding) =
             Graph::read_graph(&trace.bytes(), trace.rank, EnforcedDependencyKinds::Both).unwrap();
-        let graph = builder.add_graph(graph);
+        let graph = builder.add_or_reuse_equal_graph(graph);
         let at = Time(late(trace.rank) * 1000);
         builder
             .add_rank(Rank(trace.rank), graph, binding, at)
@@ -279,7 +279,7 @@ pub fn replay_traces(
     }
     let ranks = builder.min_rank_count();
     let workload = builder.finish_workload(Some(ranks), absent).unwrap();
-    let options = Replaying::with_changes(|o| {
+    let options = Replaying::default_with_changes(|o| {
         o.comm = comm;
         o.missing_ranks = absent;
     });

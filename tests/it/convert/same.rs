@@ -135,7 +135,7 @@ fn a_step_is_that_part_of_the_whole() {
             |_| 0,
             chakram::workload::MissingRankPolicy::Refuse,
         );
-        for (end, trace) in log.ends().iter().zip(&part.traces) {
+        for (end, trace) in log.last_node_end_of_each_rank_ns().iter().zip(&part.traces) {
             assert_eq!(*end, trace.captured_ns(), "{what}");
         }
     }

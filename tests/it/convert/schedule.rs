@@ -58,14 +58,13 @@ pub fn compute_node_schedule(
                     continue;
                 };
                 let parts = meeting_of[t][n].filter(|_| !is_eager_node(node));
-                let needed =
-                    match parts {
-                        Some(m) if arrived[m] == meetings[m].len() => Some(
-                            find_latest_needed_start(traces, &meetings[m], (t, n), &times),
-                        ),
-                        Some(_) => None,
-                        None => Some(start),
-                    };
+                let needed = match parts {
+                    Some(m) if arrived[m] == meetings[m].len() => Some(
+                        latest_start_of_needed_parts(traces, &meetings[m], (t, n), &times),
+                    ),
+                    Some(_) => None,
+                    None => Some(start),
+                };
                 match needed {
                     Some(from) => {
                         times[t][n].1 = Some(from + read_duration_ns(node));
@@ -88,7 +87,7 @@ pub fn compute_node_schedule(
 }
 
 /// Returns the latest start of the parts that a part needs, including the part itself.
-fn find_latest_needed_start(
+fn latest_start_of_needed_parts(
     traces: &[SchemaRankTrace],
     parts: &[(usize, usize)],
     own: (usize, usize),

@@ -2,7 +2,7 @@
 
 use super::rig::{convert_files, replay_files, run_program};
 use crate::commands::run_chakram;
-use crate::corpus::corpus_path;
+use crate::corpus::corpus_path_or_count_skip;
 use crate::page::check_facts;
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ fn without_shapes(trace: &mut Value) {
 /// In a capture without shapes, collectives take their recorded time on every network.
 #[test]
 fn collectives_of_unknown_size_keep_their_time() {
-    let Some(captures) = corpus_path("captures/interventions/ddp_accum_2/A") else {
+    let Some(captures) = corpus_path_or_count_skip("captures/interventions/ddp_accum_2/A") else {
         return;
     };
     let folder = tempfile::tempdir().expect("there is room");
@@ -72,7 +72,7 @@ fn collectives_of_unknown_size_keep_their_time() {
 /// compute model.
 #[test]
 fn kernels_of_communication_without_records_keep_their_time() {
-    let Some(folder) = corpus_path("faults/unsized-collectives") else {
+    let Some(folder) = corpus_path_or_count_skip("faults/unsized-collectives") else {
         return;
     };
     let job = convert_files(&folder);
@@ -100,7 +100,7 @@ fn kernels_of_communication_without_records_keep_their_time() {
 /// Returns a capture of one rank with one stream. Operators run one after another, each with one
 /// kernel. An operator consists of its name, its shapes, types and scalar values as JSON, and its
 /// kernel's name. Each kernel takes `us` microseconds.
-fn of_operators(operators: &[[&str; 5]], us: u32) -> Value {
+fn build_capture_of_operators(operators: &[[&str; 5]], us: u32) -> Value {
     let mut events = Vec::new();
     for (i, [name, dims, types, values, kernel]) in operators.iter().enumerate() {
         let (id, start) = (i + 1, 1000 * i as u32);
@@ -127,7 +127,7 @@ fn convert_one(capture: &Value) -> tempfile::TempDir {
 }
 
 /// Returns an operator's time in a report, in ps.
-fn time_of(report: &Value, name: &str) -> u64 {
+fn total_operator_time_in_report(report: &Value, name: &str) -> u64 {
     let operators = report["operators"].as_array().expect("there are some");
     let found = operators.iter().find(|row| row["name"] == name);
     let row = found.unwrap_or_else(|| panic!("there is no {name} in {operators:?}"));
@@ -145,7 +145,7 @@ fn kernels_that_compute_are_not_priced_by_their_bytes() {
     let attention = "[[8192, 32, 128], [8192, 8, 128], [8192, 8, 128], [2], [2], [], []]";
     let lengths = r#"["", "", "", "", "", "8192", "8192"]"#;
     let varlen = "flash_attn::_flash_attn_varlen_forward";
-    let capture = of_operators(
+    let capture = build_capture_of_operators(
         &[
             [varlen, attention, BF16, lengths, "flash_fwd_kernel"],
             [
@@ -190,7 +190,7 @@ fn kernels_that_compute_are_not_priced_by_their_bytes() {
         ("experts", 52_000_000, 52_300_000),
         ("add", 1_200_000, 1_200_000),
     ] {
-        let time = time_of(&report, name);
+        let time = total_operator_time_in_report(&report, name);
         assert!((least..=most).contains(&time), "{name}: {time}");
     }
     let unknown = report["unknown"].as_array().expect("there is a row");
@@ -220,7 +220,7 @@ fn lookups_move_the_rows_of_their_indices() {
     let cache = "[[888, 8, 64], [888, 8, 64], [100000, 16, 8, 64], [100000, 16, 8, 64], [888]]";
     let bf16 =
         r#"["c10::BFloat16", "c10::BFloat16", "c10::BFloat16", "c10::BFloat16", "long int"]"#;
-    let capture = of_operators(
+    let capture = build_capture_of_operators(
         &[
             [
                 "aten::index_select",
@@ -256,11 +256,11 @@ fn lookups_move_the_rows_of_their_indices() {
         ("gather", 14_208.0),
         ("reshape_and_cache", 3_644_352.0),
     ] {
-        let time = time_of(&report, name) as f64;
+        let time = total_operator_time_in_report(&report, name) as f64;
         let expected: f64 = bytes / 3.35;
         assert!((time - expected).abs() <= 1.0, "{name}: {time} {expected}");
     }
-    assert_eq!(time_of(&report, "index"), 9_000_000);
+    assert_eq!(total_operator_time_in_report(&report, "index"), 9_000_000);
     assert_eq!(report["unknown"][0]["what"], "kernel_work");
 }
 
@@ -268,7 +268,7 @@ fn lookups_move_the_rows_of_their_indices() {
 /// H100.
 #[test]
 fn dlrm_does_not_get_slower_on_a_faster_device() {
-    let Some(capture) = corpus_path("captures/gpu/dlrm_8gpu") else {
+    let Some(capture) = corpus_path_or_count_skip("captures/gpu/dlrm_8gpu") else {
         return;
     };
     let job = convert_files(&capture);
@@ -291,7 +291,7 @@ fn dlrm_does_not_get_slower_on_a_faster_device() {
 
 /// Returns a host trace of one rank. `groups` is the JSON of its groups, and the all-reduces run in groups with the
 /// given names and sizes. If `sized` is true, each all-reduce has 1 Mi floats.
-fn of_records(groups: &str, records: &[(&str, u64)], sized: bool) -> Value {
+fn build_host_trace_of_all_reduces(groups: &str, records: &[(&str, u64)], sized: bool) -> Value {
     let node = |id: u64,
                 parent: u64,
                 name: &str,
@@ -394,7 +394,7 @@ fn groups_have_the_members_that_follow_from_their_sizes() {
     let groups = r#"[{"pg_name": "0", "pg_desc": "default_pg", "ranks": [], "group_size": 16},
         {"pg_name": "tp", "pg_desc": "", "ranks": [0, 1, ..., 7], "group_size": 8},
         {"pg_name": "dp", "pg_desc": "", "ranks": "[0, ..., 8]", "group_size": 2}]"#;
-    let report = replay_host(&of_records(
+    let report = replay_host(&build_host_trace_of_all_reduces(
         groups,
         &[("0", 16), ("tp", 8), ("dp", 2)],
         true,
@@ -406,7 +406,7 @@ fn groups_have_the_members_that_follow_from_their_sizes() {
     members.sort_unstable();
     assert_eq!(members, [Some(2), Some(8), Some(16)]);
     // Without a declaration, the number of ranks comes from the records.
-    let report = replay_host(&of_records("[]", &[("0", 16)], true));
+    let report = replay_host(&build_host_trace_of_all_reduces("[]", &[("0", 16)], true));
     assert_eq!(report["ranks"], 16);
     assert_eq!(report["collectives"][0]["members"], 16);
 }
@@ -415,7 +415,7 @@ fn groups_have_the_members_that_follow_from_their_sizes() {
 /// and the headline says so.
 #[test]
 fn communication_without_size_and_time_is_refused() {
-    let trace = of_records("[]", &[("0", 2), ("0", 2)], false);
+    let trace = build_host_trace_of_all_reduces("[]", &[("0", 2), ("0", 2)], false);
     let folder = tempfile::tempdir().expect("there is room");
     std::fs::write(folder.path().join("host.0.json"), trace.to_string()).expect("there is room");
     let job = convert_files(folder.path());
@@ -457,7 +457,7 @@ fn communication_without_size_and_time_is_refused() {
     assert!(page.contains("a lower bound"));
     assert!(check_facts(&text, &page) > 10);
     // If all sizes are known, a note says that the option has no effect.
-    let sized = convert_one(&of_operators(
+    let sized = convert_one(&build_capture_of_operators(
         &[["aten::add", "[[8]]", r#"["float"]"#, "[]", "add"]],
         9,
     ));

@@ -3,7 +3,7 @@
 use super::rig::{COLLECTIVE, RECEIVE, SEND};
 use super::rig::{
     SchemaRankTrace, convert_folder, on_host, read_delay_ns, read_duration_ns, read_json_file,
-    replay_traces, set_integer_attribute, set_lasts, write_generated_capture,
+    replay_traces, set_duration_ns, set_integer_attribute, write_generated_capture,
 };
 use super::schedule::compute_node_schedule;
 use super::truth::find_job_start;
@@ -55,7 +55,7 @@ fn is_device_communication(node: &Node) -> bool {
 
 /// Returns the largest difference between the end times that a replay of `traces` predicts and the end times in
 /// `truth`, in thousandths of the makespan. Both are relative to `zero`.
-fn wrong_by(
+fn assert_prediction_within_thousandths(
     what: &str,
     traces: &[SchemaRankTrace],
     late: &dyn Fn(u32) -> u64,
@@ -69,7 +69,7 @@ fn wrong_by(
         late,
         MissingRankPolicy::Refuse,
     );
-    let ends = log.ends();
+    let ends = log.last_node_end_of_each_rank_ns();
     // Longer transfers queue for lanes, and the plain schedule does not model this.
     let own = if queued {
         Vec::new()
@@ -122,7 +122,7 @@ fn a_rank_that_starts_late_delays_the_others_as_predicted() {
                 .compute_truth();
             let by = |r| if r == rank { late } else { 0 };
             let what = format!("{what}, rank {rank} {late} ns late");
-            wrong_by(
+            assert_prediction_within_thousandths(
                 &what,
                 &job.traces,
                 &by,
@@ -147,7 +147,7 @@ fn half_the_bandwidth_costs_as_much_as_predicted() {
             .filter(|n| is_device_communication(n))
         {
             let ns = read_duration_ns(node);
-            set_lasts(node, ns * 2 - ns.min(20_000));
+            set_duration_ns(node, ns * 2 - ns.min(20_000));
         }
         let changed = Options {
             bandwidth: options.bandwidth / 2,
@@ -156,7 +156,7 @@ fn half_the_bandwidth_costs_as_much_as_predicted() {
         let truth = testkit::capture::generate_capture(&changed)
             .unwrap()
             .compute_truth();
-        wrong_by(
+        assert_prediction_within_thousandths(
             &format!("{what}, half the bandwidth"),
             &job.traces,
             &|_| 0,
@@ -179,7 +179,7 @@ fn a_straggler_costs_as_much_as_predicted() {
             set_integer_attribute(node, "delay_ns", ns);
             if !is_device_communication(node) {
                 let ns = read_duration_ns(node) * 3 / 2;
-                set_lasts(node, ns);
+                set_duration_ns(node, ns);
             }
         }
         let changed = Options {
@@ -189,7 +189,7 @@ fn a_straggler_costs_as_much_as_predicted() {
         let truth = testkit::capture::generate_capture(&changed)
             .unwrap()
             .compute_truth();
-        wrong_by(
+        assert_prediction_within_thousandths(
             &format!("{what}, a straggler"),
             &job.traces,
             &|_| 0,
@@ -228,7 +228,7 @@ fn streams_wait_for_what_they_use() {
             .unwrap()
             .compute_truth();
         let late = |rank| if rank == 2 { 10_000_000 } else { 0 };
-        wrong_by(
+        assert_prediction_within_thousandths(
             &format!("{style:?} without synchronisation"),
             &job.traces,
             &late,

@@ -67,7 +67,7 @@ pub fn build_switch_machine(sizes: &[u32]) -> Machine {
         through: None,
     };
     let algorithms = vec![DimensionAlgorithmChoice::Named(CollectiveAlgorithm::Ring); sizes.len()];
-    Machine::with_uniform_class(
+    Machine::create_with_one_npu_class(
         "corpus".to_owned(),
         topology,
         algorithms,

@@ -19,7 +19,7 @@ type SiblingImportsByParent = BTreeMap<Vec<String>, ImportsBetweenSiblings>;
 type ImportsBetweenSiblings = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Returns all children that `from` imports, directly or indirectly.
-fn find_reached_siblings<'a>(
+fn find_transitively_imported_siblings<'a>(
     siblings: &'a ImportsBetweenSiblings,
     from: &'a String,
 ) -> BTreeSet<&'a String> {
@@ -34,7 +34,7 @@ fn find_reached_siblings<'a>(
 
 impl<'a> CrateModules<'a> {
     /// Adds the module `at` and all modules below it, for the crate whose `lib.rs` is in `folder`.
-    fn add(
+    fn add_module_and_submodules(
         &mut self,
         sources: &'a BTreeMap<String, ModulesOfOneFile>,
         folder: &str,
@@ -51,7 +51,7 @@ impl<'a> CrateModules<'a> {
             let own = [at, inside].concat();
             self.modules.insert(own.clone(), (file, module));
             for below in &module.files {
-                self.add(
+                self.add_module_and_submodules(
                     sources,
                     folder,
                     &[&own[..], std::slice::from_ref(below)].concat(),
@@ -62,7 +62,7 @@ impl<'a> CrateModules<'a> {
 
     /// Resolves a path from module `at`, and adds each module along the path to `through`. Returns
     /// the module at the end of the path, if the path names a module.
-    fn follow(
+    fn resolve_module_path(
         &self,
         at: &[String],
         names: &[String],
@@ -83,7 +83,7 @@ impl<'a> CrateModules<'a> {
                     here.pop();
                 }
                 _ => {
-                    here = self.look_up(&here, name, through, depth)?;
+                    here = self.resolve_name_in_module(&here, name, through, depth)?;
                     through.insert(here.clone());
                 }
             }
@@ -93,7 +93,7 @@ impl<'a> CrateModules<'a> {
     }
 
     /// Resolves `name` in module `here` to a module.
-    fn look_up(
+    fn resolve_name_in_module(
         &self,
         here: &[String],
         name: &String,
@@ -106,15 +106,15 @@ impl<'a> CrateModules<'a> {
         }
         let (_, module) = self.modules.get(here)?;
         if let Some(path) = module.imports.get(name) {
-            return self.follow(here, path, through, depth + 1);
+            return self.resolve_module_path(here, path, through, depth + 1);
         }
         for glob in &module.globs {
             let mut beyond = BTreeSet::new();
-            if let Some(whole) = self.follow(here, glob, &mut beyond, depth + 1)
-                && self.has(&whole, name)
+            if let Some(whole) = self.resolve_module_path(here, glob, &mut beyond, depth + 1)
+                && self.is_module_or_import(&whole, name)
             {
                 through.extend(beyond);
-                return self.look_up(&whole, name, through, depth + 1);
+                return self.resolve_name_in_module(&whole, name, through, depth + 1);
             }
         }
         None
@@ -122,7 +122,7 @@ impl<'a> CrateModules<'a> {
 
     /// Returns `true` if `name` in module `here` is a module or an import. Other items of a module
     /// do not lead to another module.
-    fn has(&self, here: &[String], name: &String) -> bool {
+    fn is_module_or_import(&self, here: &[String], name: &String) -> bool {
         let child = [here, std::slice::from_ref(name)].concat();
         let imports = self
             .modules
@@ -131,7 +131,7 @@ impl<'a> CrateModules<'a> {
         imports || self.modules.contains_key(&child)
     }
 
-    fn arrows(&self) -> SiblingImportsByParent {
+    fn list_sibling_imports_by_parent(&self) -> SiblingImportsByParent {
         let mut arrows = SiblingImportsByParent::new();
         for (at, (file, module)) in &self.modules {
             for path in module.paths.iter().filter(|path| !path.is_test) {
@@ -144,7 +144,7 @@ impl<'a> CrateModules<'a> {
                 if path.names.len() == 1 && !path.is_import && is_child {
                     continue;
                 }
-                self.follow(at, &path.names, &mut through, 0);
+                self.resolve_module_path(at, &path.names, &mut through, 0);
                 for to in through {
                     let common = at.iter().zip(&to).take_while(|(a, b)| a == b).count();
                     if common < at.len() && common < to.len() {
@@ -165,17 +165,18 @@ impl<'a> CrateModules<'a> {
     }
 
     /// Finds the cycles among the children of each module, with a place for each import in a cycle.
-    fn circles(&self) -> Vec<SiblingModuleCycle> {
+    fn find_sibling_import_cycles(&self) -> Vec<SiblingModuleCycle> {
         let mut circles = Vec::new();
-        for (parent, children) in self.arrows() {
+        for (parent, children) in self.list_sibling_imports_by_parent() {
             let mut seen = BTreeSet::new();
             for child in children.keys() {
-                let from = find_reached_siblings(&children, child);
+                let from = find_transitively_imported_siblings(&children, child);
                 if !from.contains(child) || !seen.insert(child) {
                     continue;
                 }
-                let mutual =
-                    |other: &&&String| find_reached_siblings(&children, other).contains(child);
+                let mutual = |other: &&&String| {
+                    find_transitively_imported_siblings(&children, other).contains(child)
+                };
                 let members: BTreeSet<&String> = from.iter().filter(mutual).copied().collect();
                 seen.extend(&members);
                 let mut places = Vec::new();
@@ -225,9 +226,9 @@ fn no_modules_import_one_another_in_a_circle() {
     let mut modules = 0;
     for member in MEMBERS {
         let mut tree = CrateModules::default();
-        tree.add(&SOURCES, &format!("{}/", member.folder), &[]);
+        tree.add_module_and_submodules(&SOURCES, &format!("{}/", member.folder), &[]);
         modules += tree.modules.len();
-        for circle in tree.circles() {
+        for circle in tree.find_sibling_import_cycles() {
             let parent = circle.parent.join("/");
             if EXCEPTIONS.contains(&(member.folder, &parent)) {
                 excused.insert((member.folder, parent));
@@ -248,15 +249,15 @@ fn no_modules_import_one_another_in_a_circle() {
 }
 
 /// Returns the cycles in a crate that consists of these files.
-fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
+fn find_import_cycles_of_sources(files: &[(&str, &str)]) -> Vec<String> {
     let parsed = files.iter().map(|(name, source)| {
         let modules = paths::parse_module_paths(source).expect("it is Rust");
         ((*name).to_owned(), modules)
     });
     let parsed = parsed.collect();
     let mut tree = CrateModules::default();
-    tree.add(&parsed, "", &[]);
-    let circles = tree.circles();
+    tree.add_module_and_submodules(&parsed, "", &[]);
+    let circles = tree.find_sibling_import_cycles();
     circles.iter().map(|c| c.modules.join(" ")).collect()
 }
 
@@ -264,7 +265,7 @@ fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
 fn a_circle_is_found_however_it_is_closed() {
     let none: [&str; 0] = [];
     let b = ("b.rs", "use super::a::A; pub struct B;");
-    let two = |a| circles_of(&[("lib.rs", "mod a; mod b;"), ("a.rs", a), b]);
+    let two = |a| find_import_cycles_of_sources(&[("lib.rs", "mod a; mod b;"), ("a.rs", a), b]);
     assert_eq!(two("pub struct A;"), none);
     for a in [
         "use super::b::B;",
@@ -280,7 +281,7 @@ fn a_circle_is_found_however_it_is_closed() {
     assert_eq!(two("#[cfg(test)] mod tests { use crate::b::B; }"), none);
     assert_eq!(two("pub(in crate::b) struct A;"), none);
     // A name that the parent re-exports counts as a name of the child that declares it.
-    let again = |root, a| circles_of(&[("lib.rs", root), ("a.rs", a), b]);
+    let again = |root, a| find_import_cycles_of_sources(&[("lib.rs", root), ("a.rs", a), b]);
     let root = "mod a; mod b; pub use b::B; use b as other;";
     for a in [
         "use super::B;",
@@ -293,7 +294,7 @@ fn a_circle_is_found_however_it_is_closed() {
     let child = ("a/c.rs", "use super::A; use super::super::R;");
     let parent = ("a.rs", "mod c; pub use c::C; pub struct A;");
     let root = ("lib.rs", "mod a; pub use a::C; pub struct R;");
-    assert_eq!(circles_of(&[root, parent, child]), none);
+    assert_eq!(find_import_cycles_of_sources(&[root, parent, child]), none);
     // A module includes all modules below it, and cycles are found at every depth.
     let deep = [
         (
@@ -305,5 +306,5 @@ fn a_circle_is_found_however_it_is_closed() {
         ("b.rs", "mod inner;"),
         ("b/inner.rs", "use crate::a::A;"),
     ];
-    assert_eq!(circles_of(&deep), ["a b", "d e"]);
+    assert_eq!(find_import_cycles_of_sources(&deep), ["a b", "d e"]);
 }

@@ -23,13 +23,13 @@ const COMPONENTS: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Returns the engine's module to which a file belongs.
-fn module_of(file: &str) -> &str {
+fn engine_module_of_file(file: &str) -> &str {
     let first = file.split('/').next().unwrap_or(file);
     first.strip_suffix(".rs").unwrap_or(first)
 }
 
 /// Returns the violations in a component's struct. If the struct is not a component, the list is empty.
-fn faults_of(of: &ItemStruct, module: &str) -> Vec<String> {
+fn find_component_struct_violations(of: &ItemStruct, module: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let name = of.ident.to_string();
     let (Fields::Named(fields), Some(component)) =
@@ -55,12 +55,12 @@ fn faults_of(of: &ItemStruct, module: &str) -> Vec<String> {
 /// Returns the violations in a file of the engine. The file is given by its path under
 /// `src/engine/`.
 fn find_component_violations(file: &str, source: &str) -> Vec<String> {
-    let module = module_of(file);
+    let module = engine_module_of_file(file);
     let parsed = syn::parse_file(source).expect("it compiles");
     let mut faults = Vec::new();
     for item in &parsed.items {
         if let Item::Struct(of) = item {
-            faults.extend(faults_of(of, module));
+            faults.extend(find_component_struct_violations(of, module));
         }
     }
     if let Some((name, _, known)) = COMPONENTS.iter().find(|(_, own, _)| *own == module) {

@@ -53,11 +53,11 @@ struct ModulesInFileCollector {
 }
 
 impl ModulesInFileCollector {
-    fn module(&mut self) -> &mut FileOrInlineModule {
+    fn current_module(&mut self) -> &mut FileOrInlineModule {
         self.found.entry(self.at.clone()).or_default()
     }
 
-    fn path(&mut self, names: &[Ident], is_import: bool) {
+    fn record_path(&mut self, names: &[Ident], is_import: bool) {
         let Some(first) = names.first() else { return };
         let found = ItemPathInSource {
             line: first.span().start().line,
@@ -65,39 +65,41 @@ impl ModulesInFileCollector {
             is_import,
             is_test: self.is_test,
         };
-        self.module().paths.push(found);
+        self.current_module().paths.push(found);
     }
 
-    fn import(&mut self, tree: &UseTree, before: &mut Vec<Ident>) {
+    fn record_use_tree(&mut self, tree: &UseTree, before: &mut Vec<Ident>) {
         match tree {
             UseTree::Path(path) => {
                 before.push(path.ident.clone());
-                self.import(&path.tree, before);
+                self.record_use_tree(&path.tree, before);
                 before.pop();
             }
-            UseTree::Name(name) => self.leaf(&name.ident, &name.ident, before),
-            UseTree::Rename(rename) => self.leaf(&rename.ident, &rename.rename, before),
+            UseTree::Name(name) => self.record_imported_name(&name.ident, &name.ident, before),
+            UseTree::Rename(rename) => {
+                self.record_imported_name(&rename.ident, &rename.rename, before)
+            }
             UseTree::Glob(_) => {
-                self.path(before, true);
+                self.record_path(before, true);
                 if self.depth == 1 && !self.is_test {
                     let path = before.iter().map(Ident::to_string).collect();
-                    self.module().globs.push(path);
+                    self.current_module().globs.push(path);
                 }
             }
             UseTree::Group(group) => {
                 for tree in &group.items {
-                    self.import(tree, before);
+                    self.record_use_tree(tree, before);
                 }
             }
         }
     }
 
-    fn leaf(&mut self, name: &Ident, known_as: &Ident, before: &mut Vec<Ident>) {
+    fn record_imported_name(&mut self, name: &Ident, known_as: &Ident, before: &mut Vec<Ident>) {
         let is_itself = name == "self";
         if !is_itself {
             before.push(name.clone());
         }
-        self.path(before, true);
+        self.record_path(before, true);
         let same = if is_itself && known_as == "self" {
             before.last().map(Ident::to_string)
         } else {
@@ -108,7 +110,7 @@ impl ModulesInFileCollector {
             && let Some(known_as) = same
         {
             let path = before.iter().map(Ident::to_string).collect();
-            self.module().imports.insert(known_as, path);
+            self.current_module().imports.insert(known_as, path);
         }
         if !is_itself {
             before.pop();
@@ -116,36 +118,36 @@ impl ModulesInFileCollector {
     }
 
     /// Paths in unparsed tokens, such as arguments of macros and attributes.
-    fn tokens(&mut self, tokens: TokenStream) {
+    fn record_paths_in_tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<Ident> = Vec::new();
         let mut colons = 0;
         for token in tokens {
             match token {
                 TokenTree::Ident(name) => {
                     if colons != 2 {
-                        self.path(&std::mem::take(&mut path), false);
+                        self.record_path(&std::mem::take(&mut path), false);
                     }
                     path.push(name);
                     colons = 0;
                 }
                 TokenTree::Punct(mark) if mark.as_char() == ':' && !path.is_empty() => colons += 1,
                 other => {
-                    self.path(&std::mem::take(&mut path), false);
+                    self.record_path(&std::mem::take(&mut path), false);
                     colons = 0;
                     if let TokenTree::Group(group) = other {
-                        self.tokens(group.stream());
+                        self.record_paths_in_tokens(group.stream());
                     }
                 }
             }
         }
-        self.path(&path, false);
+        self.record_path(&path, false);
     }
 }
 
 impl<'ast> Visit<'ast> for ModulesInFileCollector {
     fn visit_item(&mut self, item: &'ast Item) {
         let before = self.is_test;
-        self.is_test |= item_attributes(item).iter().any(is_test);
+        self.is_test |= item_attributes(item).iter().any(is_cfg_test_attribute);
         self.depth += 1;
         visit::visit_item(self, item);
         self.depth -= 1;
@@ -153,20 +155,20 @@ impl<'ast> Visit<'ast> for ModulesInFileCollector {
     }
 
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
-        self.import(&item.tree, &mut Vec::new());
+        self.record_use_tree(&item.tree, &mut Vec::new());
     }
 
     fn visit_item_mod(&mut self, item: &'ast ItemMod) {
         let name = item.ident.to_string();
         if item.content.is_none() {
             if !self.is_test {
-                self.module().files.push(name);
+                self.current_module().files.push(name);
             }
             return;
         }
         let depth = std::mem::take(&mut self.depth);
         self.at.push(name);
-        self.module();
+        self.current_module();
         visit::visit_item_mod(self, item);
         self.at.pop();
         self.depth = depth;
@@ -177,19 +179,19 @@ impl<'ast> Visit<'ast> for ModulesInFileCollector {
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let names: Vec<Ident> = path.segments.iter().map(|s| s.ident.clone()).collect();
-        self.path(&names, false);
+        self.record_path(&names, false);
         visit::visit_path(self, path);
     }
 
     fn visit_macro(&mut self, call: &'ast Macro) {
         self.visit_path(&call.path);
-        self.tokens(call.tokens.clone());
+        self.record_paths_in_tokens(call.tokens.clone());
     }
 
     fn visit_attribute(&mut self, attribute: &'ast Attribute) {
         self.visit_path(attribute.path());
         if let syn::Meta::List(list) = &attribute.meta {
-            self.tokens(list.tokens.clone());
+            self.record_paths_in_tokens(list.tokens.clone());
         }
     }
 }
@@ -211,7 +213,7 @@ fn item_attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-fn is_test(attribute: &Attribute) -> bool {
+fn is_cfg_test_attribute(attribute: &Attribute) -> bool {
     let inner = attribute.parse_args::<Ident>();
     attribute.path().is_ident("cfg") && inner.is_ok_and(|name| name == "test")
 }

@@ -248,7 +248,7 @@ fn bad_input_is_refused() {
 }
 
 #[test]
-fn faults_are_said_first() {
+fn trace_faults_are_reported_before_differences() {
     let folder = tempfile::tempdir().unwrap();
     let other = write_changed_job(folder.path(), |_, nodes| {
         nodes[1].id = nodes[0].id;

@@ -14,7 +14,7 @@ const CUT: u64 = 1000;
 
 /// Returns all direct and indirect dependencies of each node, by id. If `data` is true, follows
 /// only data dependencies.
-fn find_all_dependencies(nodes: &[Node], data: bool) -> BTreeMap<u64, BTreeSet<u64>> {
+fn find_all_dependencies_of_each_node(nodes: &[Node], data: bool) -> BTreeMap<u64, BTreeSet<u64>> {
     let mut behind: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     // Repeat until nothing changes. This is slow, but obviously correct.
     loop {
@@ -53,7 +53,7 @@ fn compute_node_starts(nodes: &[Node]) -> BTreeMap<u64, u64> {
     starts
 }
 
-fn check_slice_dependencies(whole_trace: &[Node]) -> Result<(), TestCaseError> {
+fn check_slice_keeps_waits_and_starts(whole_trace: &[Node]) -> Result<(), TestCaseError> {
     let kept: BTreeSet<u64> = whole_trace
         .iter()
         .map(|n| n.id)
@@ -63,15 +63,22 @@ fn check_slice_dependencies(whole_trace: &[Node]) -> Result<(), TestCaseError> {
     let contents = encode_trace_file(whole_trace);
     let mut meetings = JobCommunication::default();
     let cut = AnnotationStepOrIdSelector::Ids(0..=CUT - 1);
-    let part =
-        KeptNodesOfRank::select_nodes(&contents, 0, &cut, &DeclaredGroups::new(), &mut meetings)
-            .unwrap();
-    let (after, sliced) = part.write_slice(&contents, part.earliest_start()).unwrap();
+    let part = KeptNodesOfRank::select_nodes_and_collect_communication(
+        &contents,
+        0,
+        &cut,
+        &DeclaredGroups::new(),
+        &mut meetings,
+    )
+    .unwrap();
+    let (after, sliced) = part
+        .encode_slice_of_trace(&contents, part.earliest_start())
+        .unwrap();
     let after = decode_trace_nodes(&after);
     for data in [false, true] {
         let (before, after) = (
-            find_all_dependencies(whole_trace, data),
-            find_all_dependencies(&after, data),
+            find_all_dependencies_of_each_node(whole_trace, data),
+            find_all_dependencies_of_each_node(&after, data),
         );
         for id in &kept {
             let of = |list: &BTreeSet<u64>| -> BTreeSet<u64> {
@@ -159,7 +166,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
-    fn who_waits_for_whom_and_since_when_stays(graph in graph_strategy()) {
-        check_slice_dependencies(&graph)?;
+    fn slicing_keeps_which_nodes_wait_for_which_and_since_when(graph in graph_strategy()) {
+        check_slice_keeps_waits_and_starts(&graph)?;
     }
 }

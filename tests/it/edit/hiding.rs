@@ -2,8 +2,8 @@
 
 use super::rig::{
     build_count_attribute, build_text_attribute, case_path, decode_trace_nodes, encode_trace_file,
-    expect_chakram_error, list_corpus_captures, read_job_traces, replay_report_json,
-    run_chakram_ok,
+    expect_chakram_error, list_corpus_captures, read_job_traces,
+    replay_report_json_without_job_identity, run_chakram_ok,
 };
 use crate::commands::run_chakram;
 use crate::corpus::{find_expected_refusal, sample_every_nth};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// Returns the report of a replay, without names.
 fn replay_report_without_names(traces: &str, machine: &str, more: &[&str]) -> Vec<Value> {
-    let report = replay_report_json(traces, machine, more);
+    let report = replay_report_json_without_job_identity(traces, machine, more);
     let npus = report["npus"].as_array();
     let mut found = vec![report["makespan_ps"].clone(), report["nodes"].clone()];
     found.push(report["messages"].clone());
@@ -149,8 +149,13 @@ fn names_are_those_of_the_key_and_groups_follow_their_file() {
     assert_eq!(random[0], random[1], "alike on all ranks");
     let kept = make("g", &["--key", "k", "--keep", "sec*"]);
     assert_eq!(decode_trace_nodes(&kept[0])[0].name, "secret");
-    let before = replay_report_json(&traces, "dgx-h100", &["--groups", &groups]);
-    let after = replay_report_json(&at("b"), "dgx-h100", &["--groups", &at("b.groups.json")]);
+    let before =
+        replay_report_json_without_job_identity(&traces, "dgx-h100", &["--groups", &groups]);
+    let after = replay_report_json_without_job_identity(
+        &at("b"),
+        "dgx-h100",
+        &["--groups", &at("b.groups.json")],
+    );
     assert_eq!(before["makespan_ps"], after["makespan_ps"]);
     for bad in [&["--key", ""][..], &[], &["--key", "k", "--random-key"]] {
         expect_chakram_error(&[&["anonymise", &traces, "-o", &at("h")][..], bad].concat());

@@ -1,7 +1,7 @@
 //! Reads traces with the types generated from the schema, and runs the program on traces.
 
 use crate::commands::run_chakram;
-use crate::corpus::corpus_path;
+use crate::corpus::corpus_path_or_count_skip;
 use chakram::internals::proto::attribute_proto::Value;
 use chakram::internals::proto::{AttributeProto, GlobalMetadata, Node};
 use chakram::trace::{DecompressedTraceFile, discover_traces};
@@ -82,7 +82,11 @@ pub fn expect_chakram_error(args: &[&str]) -> String {
 }
 
 /// Returns a replay's report without the fields that identify the job.
-pub fn replay_report_json(traces: &str, machine: &str, more: &[&str]) -> serde_json::Value {
+pub fn replay_report_json_without_job_identity(
+    traces: &str,
+    machine: &str,
+    more: &[&str],
+) -> serde_json::Value {
     let mut args = vec!["replay", traces, "--machine", machine, "--format", "json"];
     args.extend_from_slice(more);
     let mut report: serde_json::Value = serde_json::from_str(&run_chakram_ok(&args)).unwrap();
@@ -102,7 +106,7 @@ pub fn case_path(name: &str) -> PathBuf {
 
 /// Returns the captures of the corpus, each with its name; empty if there is no corpus.
 pub fn list_corpus_captures() -> Vec<(String, PathBuf)> {
-    let Some(folder) = corpus_path("captures/pytorch") else {
+    let Some(folder) = corpus_path_or_count_skip("captures/pytorch") else {
         return Vec::new();
     };
     let mut found: Vec<_> = std::fs::read_dir(folder)

@@ -2,7 +2,8 @@
 
 use super::rig::{
     build_attribute, build_count_attribute, build_text_attribute, case_path, decode_trace_nodes,
-    encode_trace_file, expect_chakram_error, read_job_traces, replay_report_json, run_chakram_ok,
+    encode_trace_file, expect_chakram_error, read_job_traces,
+    replay_report_json_without_job_identity, run_chakram_ok,
 };
 use crate::commands::run_chakram;
 use chakram::internals::proto::attribute_proto::Value;
@@ -34,7 +35,9 @@ fn generated_replicas_are_those_that_are_generated_for_the_size() {
     ]);
     assert!(read_job_traces(Path::new(&at("scaled"))) == read_job_traces(Path::new(&many)));
     let machine = "dgx-h100x4";
-    let makespan = |traces: &str| replay_report_json(traces, machine, &[])["makespan_ps"].clone();
+    let makespan = |traces: &str| {
+        replay_report_json_without_job_identity(traces, machine, &[])["makespan_ps"].clone()
+    };
     assert_eq!(makespan(&at("scaled")), makespan(&many));
     run_chakram_ok(&[
         "scale",
@@ -217,7 +220,7 @@ fn write_grid_job(folder: &Path, name: &str, sizes: [u32; 3]) -> String {
 }
 
 /// Returns a job's nodes, with groups given by their members, not by names.
-fn unnamed_group(prefix: &str) -> Vec<Vec<Node>> {
+fn read_nodes_with_groups_given_by_members(prefix: &str) -> Vec<Vec<Node>> {
     let traces = read_job_traces(Path::new(prefix));
     let rank = |trace: &Vec<u8>| {
         let mut list = decode_trace_nodes(trace);
@@ -261,13 +264,13 @@ fn grids_of_every_kind_scale_to_those_that_are_made_for_the_size() {
             "scale", &small, "--grid", &grid, "--to", &wanted, "-o", scaled,
         ]);
         assert_eq!(
-            unnamed_group(scaled),
-            unnamed_group(&large),
+            read_nodes_with_groups_given_by_members(scaled),
+            read_nodes_with_groups_given_by_members(&large),
             "{from:?} to {to:?}"
         );
         let machine = "dgx-h100x8";
         let times = |traces| {
-            let report = replay_report_json(traces, machine, &[]);
+            let report = replay_report_json_without_job_identity(traces, machine, &[]);
             (report["makespan_ps"].clone(), report["messages"].clone())
         };
         assert_eq!(times(scaled), times(&large), "{from:?} to {to:?}");
@@ -285,7 +288,8 @@ fn captures_scale_and_replay() {
         run_chakram_ok(&[
             "scale", capture, "--grid", "dp=2", "--to", to, "-z", "zst", "-o", scaled,
         ]);
-        let report = replay_report_json(scaled, "dgx-h100", &["--absent", "refuse"]);
+        let report =
+            replay_report_json_without_job_identity(scaled, "dgx-h100", &["--absent", "refuse"]);
         assert_eq!(report["ranks"], ranks);
         assert_eq!(report["nodes"], 2658 * ranks);
     }

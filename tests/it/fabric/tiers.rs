@@ -39,7 +39,7 @@ fn format_clos_keys(more: &str) -> String {
 
 /// Returns machines of two nodes, each of two NPUs, on three networks: rails with one switch each, one fabric with a
 /// switch for each rail, and one fabric with a switch for each node. In both fabrics, one uplink serves two NICs.
-fn write_fabric_machines(dir: &TempDir) -> [String; 3] {
+fn write_rails_and_two_fabric_machines(dir: &TempDir) -> [String; 3] {
     let of = |name: &str, more: &str| {
         write_machine_file(dir, name, &[NODE, ("nics", &format_clos_keys(more))], "")
     };
@@ -60,7 +60,7 @@ fn write_fabric_machines(dir: &TempDir) -> [String; 3] {
 #[test]
 fn nodes_on_a_fabric_send_over_it_and_inside_over_their_switch() {
     let dir = TempDir::new().unwrap();
-    let machines = write_fabric_machines(&dir);
+    let machines = write_rails_and_two_fabric_machines(&dir);
     let on = |map: &str| {
         machines.clone().map(|machine| {
             let args = ["--ranks", "2", "-m", &machine, "--map", map];
@@ -94,7 +94,7 @@ fn nodes_on_a_fabric_send_over_it_and_inside_over_their_switch() {
 #[test]
 fn collectives_go_inside_and_then_over_the_fabric() {
     let dir = TempDir::new().unwrap();
-    let found = write_fabric_machines(&dir).map(|machine| {
+    let found = write_rails_and_two_fabric_machines(&dir).map(|machine| {
         // With several chunks, the phases inside and outside the node would overlap.
         let text = fs::read_to_string(&machine).unwrap();
         fs::write(&machine, text + "\n[collectives]\nchunks = 1\n").unwrap();
@@ -132,7 +132,7 @@ fn collectives_go_inside_and_then_over_the_fabric() {
 /// If all messages leave their nodes, as with strides from 4 to 12, they take as long as on the Clos network alone.
 /// With one level, a rail equals the switch of its dimension, so all jobs take the same time on both.
 #[test]
-fn a_fabric_over_nodes_is_the_fabric_alone() {
+fn messages_leaving_their_nodes_take_as_long_as_on_the_fabric_alone() {
     let dir = TempDir::new().unwrap();
     let clos = |size: u32, more: &str| {
         format!(
@@ -158,7 +158,7 @@ fn a_fabric_over_nodes_is_the_fabric_alone() {
     let switch = format_clos_keys("").replace("clos", "switch");
     let network = "[network]\nmodel = \"fair_sharing\"\n";
     let switch = write_machine_file(&dir, "switch.toml", &[NODE, ("nics", &switch)], network);
-    let [rails, ..] = write_fabric_machines(&dir);
+    let [rails, ..] = write_rails_and_two_fabric_machines(&dir);
     for job in [
         &["generate", "collective", "all-reduce"][..],
         &["generate", "collective", "all-to-all"],

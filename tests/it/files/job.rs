@@ -10,7 +10,7 @@ const MACHINE: [&str; 2] = ["-m", "dgx-h100"];
 
 fn generate_data_parallel_job(folder: &Folder, ranks: &str, prefix: &str) {
     let pattern = ["generate", "data-parallel", "--ranks", ranks, "-o", prefix];
-    folder.ok(&pattern);
+    folder.run_successfully_for_stdout(&pattern);
 }
 
 fn read_json_file(folder: &Folder, name: &str) -> Value {
@@ -32,7 +32,7 @@ fn a_folder_is_a_job_with_its_groups_and_its_machine() {
     ];
     let pattern = [&pattern[..], &["--group", "4,1,2", "-m", "w-2d"]].concat();
     let direct = replay_makespan(&folder, &pattern);
-    folder.ok(&[&pattern[..], &["-o", "s/job"]].concat());
+    folder.run_successfully_for_stdout(&[&pattern[..], &["-o", "s/job"]].concat());
     assert!(direct > 0);
     for job in ["s", "s/job", "s/job.job.json"] {
         assert_eq!(
@@ -42,7 +42,7 @@ fn a_folder_is_a_job_with_its_groups_and_its_machine() {
         );
         // By default, a replay uses the machine for which the job was generated.
         assert_eq!(replay_makespan(&folder, &["replay", job]), direct, "{job}");
-        folder.ok(&["validate", job]);
+        folder.run_successfully_for_stdout(&["validate", job]);
     }
     let files: Vec<String> = (0..6).map(|rank| format!("s/job.{rank}.et")).collect();
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
@@ -60,7 +60,7 @@ fn a_folder_is_a_job_with_its_groups_and_its_machine() {
         assert_eq!(row["bytes"], file.len());
         assert_eq!(row["blake3"], blake3::hash(&file).to_hex().as_str());
     }
-    let report = folder.ok(&["replay", "s", "--format", "json"]);
+    let report = folder.run_successfully_for_stdout(&["replay", "s", "--format", "json"]);
     let report: Value = serde_json::from_str(&report).unwrap();
     let inputs = report["inputs"].as_array().unwrap();
     let roles = inputs.iter().map(|input| input["role"].as_str().unwrap());
@@ -69,11 +69,11 @@ fn a_folder_is_a_job_with_its_groups_and_its_machine() {
     assert_eq!(roles, ["trace", "job", "machine"]);
     // Groups of `--groups` replace the job's groups.
     folder.write("none.json", b"{}");
-    let error = folder.refused(&["replay", "s", "--groups", "none.json"]);
+    let error = folder.run_refused_for_stderr(&["replay", "s", "--groups", "none.json"]);
     assert!(error.contains("is not declared"), "{error}");
     // Without the job's file, the group is undeclared again.
     std::fs::remove_file(folder.at("s/job.job.json")).unwrap();
-    folder.refused(&["replay", "s", "-m", "w-2d"]);
+    folder.run_refused_for_stderr(&["replay", "s", "-m", "w-2d"]);
     let groups = ["replay", "s", "-m", "w-2d", "--groups", "s/job.groups.json"];
     assert_eq!(replay_makespan(&folder, &groups), direct);
 }
@@ -102,13 +102,13 @@ fn ranks_of_an_earlier_job_are_not_read() {
     let all: Vec<String> = (0..8).map(|rank| format!("s/job.{rank}.et")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     let replay = [&["replay"], &all[..], &MACHINE].concat();
-    let error = folder.refused(&replay);
+    let error = folder.run_refused_for_stderr(&replay);
     assert!(
         error.contains("s/job.4.et: the file is not part of the job"),
         "{error}"
     );
-    folder.refused(&["inspect", "s/job.5.et"]);
-    folder.ok(&["inspect", "s/job.5.et", "--no-verify"]);
+    folder.run_refused_for_stderr(&["inspect", "s/job.5.et"]);
+    folder.run_successfully_for_stdout(&["inspect", "s/job.5.et", "--no-verify"]);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn traces_that_were_changed_are_refused_by_name() {
         "-o",
         "job",
     ];
-    folder.ok(&generate);
+    folder.run_successfully_for_stdout(&generate);
     let replay = [&["replay", "job"], &MACHINE[..]].concat();
     let sound = replay_makespan(&folder, &replay);
     let trace = folder.read("job.2.et");
@@ -151,15 +151,15 @@ fn traces_that_were_changed_are_refused_by_name() {
                 "{command:?}: {all}"
             );
         }
-        let error = folder.refused(&replay);
+        let error = folder.run_refused_for_stderr(&replay);
         assert!(error.contains("--no-verify"), "{error}");
         let output = folder.run(&["validate", "job"]);
         assert_eq!(output.status.code(), Some(2));
         assert!(text_from_bytes(&output.stdout).contains(part), "{output:?}");
     }
-    folder.ok(&[&replay[..], &["--no-verify"]].concat());
+    folder.run_successfully_for_stdout(&[&replay[..], &["--no-verify"]].concat());
     std::fs::remove_file(folder.at("job.2.et")).unwrap();
-    let error = folder.refused(&replay);
+    let error = folder.run_refused_for_stderr(&replay);
     assert!(
         error.contains("job.2.et: the file does not exist"),
         "{error}"
@@ -169,18 +169,18 @@ fn traces_that_were_changed_are_refused_by_name() {
     // An unreadable job file is an error, unless it is not needed.
     let job = folder.read("job.job.json");
     folder.write("job.job.json", &job[..job.len() / 2]);
-    let error = folder.refused(&replay);
+    let error = folder.run_refused_for_stderr(&replay);
     assert!(error.contains("job.job.json, line"), "{error}");
-    folder.ok(&[&replay[..], &["--no-verify"]].concat());
-    folder.ok(&["replay", ".", "-m", "dgx-h100", "--no-verify"]);
+    folder.run_successfully_for_stdout(&[&replay[..], &["--no-verify"]].concat());
+    folder.run_successfully_for_stdout(&["replay", ".", "-m", "dgx-h100", "--no-verify"]);
     folder.write("job.job.json", &job);
     // The job's file lists only the original form of a trace, and not a converted form.
-    folder.ok(&["convert", "trace", "job.0.et", "-o", "job.0.jsonl"]);
-    folder.ok(&["inspect", "job.0.jsonl"]);
+    folder.run_successfully_for_stdout(&["convert", "trace", "job.0.et", "-o", "job.0.jsonl"]);
+    folder.run_successfully_for_stdout(&["inspect", "job.0.jsonl"]);
     // The program itself may rewrite a trace, and then records the new trace in the job's file.
-    folder.ok(&["convert", "trace", "job.0.jsonl", "-o", "job.2.et"]);
+    folder.run_successfully_for_stdout(&["convert", "trace", "job.0.jsonl", "-o", "job.2.et"]);
     assert_eq!(folder.read("job.2.et"), folder.read("job.0.et"));
-    folder.ok(&replay);
+    folder.run_successfully_for_stdout(&replay);
 }
 
 /// Above 64 MiB, only lengths are compared, unless there is time for hashes.
@@ -211,7 +211,7 @@ fn a_folder_with_several_jobs_says_which() {
     let folder = Folder::new();
     generate_data_parallel_job(&folder, "2", "s/first");
     generate_data_parallel_job(&folder, "2", "s/second");
-    let error = folder.refused(&[&["replay", "s"], &MACHINE[..]].concat());
+    let error = folder.run_refused_for_stderr(&[&["replay", "s"], &MACHINE[..]].concat());
     assert!(
         error.contains("several jobs; name one: s/first, s/second\n"),
         "{error}"
@@ -219,7 +219,7 @@ fn a_folder_with_several_jobs_says_which() {
     // A job's file is used even if some traces are elsewhere.
     std::fs::remove_file(folder.at("s/second.0.et")).unwrap();
     std::fs::remove_file(folder.at("s/second.1.et")).unwrap();
-    folder.refused(&[&["replay", "s"], &MACHINE[..]].concat());
+    folder.run_refused_for_stderr(&[&["replay", "s"], &MACHINE[..]].concat());
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_job_goes_into_a_folder_under_a_name() {
         ("a/b", "a/b.0.et to a/b.1.et"),
     ] {
         let args = ["generate", "data-parallel", "--ranks", "2", "-o", output];
-        let text = folder.ok(&args);
+        let text = folder.run_successfully_for_stdout(&args);
         assert!(text.contains(said), "{text}");
     }
     for name in ["new", "there"] {
@@ -242,7 +242,7 @@ fn a_job_goes_into_a_folder_under_a_name() {
         names.sort();
         assert_eq!(names, ["job.0.et", "job.1.et", "job.job.json"]);
     }
-    folder.refused(&["generate", "data-parallel", "--ranks", "2", "-o", ""]);
+    folder.run_refused_for_stderr(&["generate", "data-parallel", "--ranks", "2", "-o", ""]);
 }
 
 /// Identical ranks are one file with several names, unless an option prevents this.
@@ -260,12 +260,12 @@ fn links_are_made_unless_they_are_not_wanted() {
         "-o",
         "copied",
     ];
-    folder.ok(&generate);
+    folder.run_successfully_for_stdout(&generate);
     assert_eq!([links("linked.0.et"), links("copied.0.et")], [4, 1]);
     assert_eq!(folder.read("linked.3.et"), folder.read("copied.3.et"));
     let scale = ["scale", "linked", "--grid", "dp=4", "--to", "dp=6", "-o"];
-    folder.ok(&[&scale[..], &["more"]].concat());
-    folder.ok(&[&scale[..], &["apart", "--no-links"]].concat());
+    folder.run_successfully_for_stdout(&[&scale[..], &["more"]].concat());
+    folder.run_successfully_for_stdout(&[&scale[..], &["apart", "--no-links"]].concat());
     assert_eq!([links("more.5.et"), links("apart.5.et")], [6, 1]);
     assert_eq!(folder.read("more.5.et"), folder.read("apart.5.et"));
     let first = read_json_file(&folder, "more.job.json")["ranks"].clone();

@@ -32,7 +32,7 @@ fn generate_training_job(folder: &Folder) -> u64 {
 const ROOFLINE: [&str; 2] = ["--compute", "roofline"];
 
 #[test]
-fn a_job_of_a_job_is_a_job() {
+fn a_job_derived_from_a_job_is_again_a_job() {
     let folder = Folder::new();
     let direct = generate_training_job(&folder);
     let job = read_json_file(&folder, "run/job.job.json");
@@ -51,12 +51,12 @@ fn a_job_of_a_job_is_a_job() {
         replay_makespan(&folder, &args)
     };
     assert_eq!(replay("run"), direct);
-    folder.ok(&["slice", "run", "--from", "0", "-o", "sliced/"]);
-    folder.ok(&["anonymise", "run", "--key", "k", "-o", "hidden/"]);
-    folder.ok(&["convert", "trace", "run", "-o", "lines/a.jsonl.zst"]);
+    folder.run_successfully_for_stdout(&["slice", "run", "--from", "0", "-o", "sliced/"]);
+    folder.run_successfully_for_stdout(&["anonymise", "run", "--key", "k", "-o", "hidden/"]);
+    folder.run_successfully_for_stdout(&["convert", "trace", "run", "-o", "lines/a.jsonl.zst"]);
     for made in ["sliced", "hidden", "lines"] {
         assert_eq!(replay(made), direct, "{made}");
-        folder.ok(&["validate", made]);
+        folder.run_successfully_for_stdout(&["validate", made]);
     }
     for name in ["sliced/job", "lines/a", "hidden/job"] {
         let made = read_json_file(&folder, &format!("{name}.job.json"));
@@ -66,7 +66,7 @@ fn a_job_of_a_job_is_a_job() {
         assert_eq!(made["machine"], job["machine"], "{name}");
     }
     // The name of the user's own machine file is not copied, and with `--all` no machine is copied.
-    let machine = folder.ok(&["machine", "show", "dgx-h100"]);
+    let machine = folder.run_successfully_for_stdout(&["machine", "show", "dgx-h100"]);
     folder.write("secret.toml", machine.as_bytes());
     let own = [
         "generate",
@@ -78,10 +78,10 @@ fn a_job_of_a_job_is_a_job() {
         "-o",
         "own/job",
     ];
-    folder.ok(&own);
+    folder.run_successfully_for_stdout(&own);
     for (job, all) in [("own", None), ("run", Some("--all"))] {
         let args = ["anonymise", job, "--key", "k", "-o", "bare/"];
-        let said = folder.errors(&[&args[..], all.as_slice()].concat());
+        let said = folder.run_successfully_for_stderr(&[&args[..], all.as_slice()].concat());
         assert!(said.contains("replay the job with --machine"), "{said}");
         assert_eq!(
             read_json_file(&folder, "bare/job.job.json")["machine"],
@@ -89,7 +89,7 @@ fn a_job_of_a_job_is_a_job() {
         );
     }
     // Traces converted to another form are the same job if they are in the job's own folder and have its prefix.
-    folder.ok(&["convert", "trace", "run", "-o", "run/job.jsonl"]);
+    folder.run_successfully_for_stdout(&["convert", "trace", "run", "-o", "run/job.jsonl"]);
     assert_eq!(read_json_file(&folder, "run/job.job.json"), job);
     assert_eq!(replay("run"), direct);
 }
@@ -112,8 +112,8 @@ fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
         &["--group", "1,0", "-m", "dgx-h100", "-o", "a/job"],
     ]
     .concat();
-    folder.ok(&generate);
-    folder.ok(&[
+    folder.run_successfully_for_stdout(&generate);
+    folder.run_successfully_for_stdout(&[
         "scale",
         "a",
         "--grid",
@@ -128,7 +128,7 @@ fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
     assert_eq!(job["ranks"].as_array().unwrap().len(), 8);
     assert_eq!(job["machine"], "dgx-h100");
     assert_eq!(job["groups"], read_json_file(&folder, "b/job.groups.json"));
-    folder.ok(&["replay", "b"]);
+    folder.run_successfully_for_stdout(&["replay", "b"]);
     let larger = |job: &str, to: &str| {
         let args = [
             "scale",
@@ -141,7 +141,7 @@ fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
             "-o",
             to,
         ];
-        folder.errors(&args)
+        folder.run_successfully_for_stderr(&args)
     };
     let said = larger("a", "c/");
     assert!(
@@ -152,14 +152,14 @@ fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
         read_json_file(&folder, "c/job.job.json")["machine"],
         "dgx-h100x8"
     );
-    folder.ok(&["replay", "c"]);
+    folder.run_successfully_for_stdout(&["replay", "c"]);
     // A machine file does not change.
-    let machine = folder.ok(&["machine", "show", "dgx-h100"]);
+    let machine = folder.run_successfully_for_stdout(&["machine", "show", "dgx-h100"]);
     folder.write("my.toml", machine.as_bytes());
     let mut own = generate;
     let at = own.iter().position(|arg| *arg == "dgx-h100").unwrap();
     (own[at], own[at + 2]) = ("my.toml", "d/job");
-    folder.ok(&own);
+    folder.run_successfully_for_stdout(&own);
     let said = larger("d", "e/");
     assert!(said.contains("is too small for 64 ranks"), "{said}");
     assert_eq!(
@@ -171,13 +171,13 @@ fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
 #[test]
 fn a_capture_becomes_a_job() {
     let folder = Folder::new();
-    folder.capture("cap");
-    folder.ok(&["convert", "pytorch", "cap", "-o", "out/", "-z", "zst"]);
+    folder.write_two_rank_cpu_capture("cap");
+    folder.run_successfully_for_stdout(&["convert", "pytorch", "cap", "-o", "out/", "-z", "zst"]);
     let job = read_json_file(&folder, "out/job.job.json");
     for (rank, row) in job["ranks"].as_array().unwrap().iter().enumerate() {
         assert_eq!(row["file"], format!("job.{rank}.et.zst"));
         let file = folder.read(&format!("out/job.{rank}.et.zst"));
         assert_eq!(row["blake3"], blake3::hash(&file).to_hex().as_str());
     }
-    folder.ok(&["replay", "out", "-m", "dgx-h100", "--comm", "recorded"]);
+    folder.run_successfully_for_stdout(&["replay", "out", "-m", "dgx-h100", "--comm", "recorded"]);
 }

@@ -17,14 +17,14 @@ fn make_fifo(folder: &Folder, name: &str) {
 /// Writes a job of two ranks that share one file with two names.
 fn generate_shared_file_job(folder: &Folder) {
     let pattern = ["generate", "collective", "all-reduce", "--size", "1MB"];
-    folder.ok(&[&pattern[..], &["--ranks", "2", "-o", "job"]].concat());
+    folder.run_successfully_for_stdout(&[&pattern[..], &["--ranks", "2", "-o", "job"]].concat());
 }
 
 #[test]
 fn a_file_is_replaced_and_keeps_its_permissions() {
     let folder = Folder::new();
-    let expected = folder.ok(&["model", "list"]);
-    folder.ok(&LIST);
+    let expected = folder.run_successfully_for_stdout(&["model", "list"]);
+    folder.run_successfully_for_stdout(&LIST);
     assert_eq!(text_from_bytes(&folder.read("out")), expected);
     let umask = fs::metadata(folder.at("out")).unwrap().mode() & 0o777;
     assert_eq!(umask & 0o600, 0o600, "{umask:o}");
@@ -32,7 +32,7 @@ fn a_file_is_replaced_and_keeps_its_permissions() {
         folder.write("out", b"old");
         let before = fs::metadata(folder.at("out")).unwrap();
         fs::set_permissions(folder.at("out"), Permissions::from_mode(mode)).unwrap();
-        folder.ok(&LIST);
+        folder.run_successfully_for_stdout(&LIST);
         let after = fs::metadata(folder.at("out")).unwrap();
         assert_eq!(after.mode() & 0o7777, mode, "{:o}", after.mode());
         assert_ne!(after.ino(), before.ino(), "it is another file, renamed");
@@ -44,14 +44,14 @@ fn a_file_is_replaced_and_keeps_its_permissions() {
 #[test]
 fn links_are_followed() {
     let folder = Folder::new();
-    let expected = folder.ok(&["model", "list"]);
+    let expected = folder.run_successfully_for_stdout(&["model", "list"]);
     fs::create_dir(folder.at("far")).unwrap();
     folder.write("far/real", b"old");
     symlink("far/real", folder.at("first")).unwrap();
     symlink("first", folder.at("out")).unwrap();
     symlink("far/new", folder.at("dangling")).unwrap();
-    folder.ok(&LIST);
-    folder.ok(&["model", "list", "-o", "dangling"]);
+    folder.run_successfully_for_stdout(&LIST);
+    folder.run_successfully_for_stdout(&["model", "list", "-o", "dangling"]);
     for link in ["first", "out", "dangling"] {
         assert!(folder.at(link).is_symlink(), "{link}");
     }
@@ -62,16 +62,16 @@ fn links_are_followed() {
     // Symbolic links form a cycle.
     symlink("b", folder.at("a")).unwrap();
     symlink("a", folder.at("b")).unwrap();
-    folder.refused(&["model", "list", "-o", "a"]);
+    folder.run_refused_for_stderr(&["model", "list", "-o", "a"]);
 }
 
 /// The test's own link leads to the device, so a program that replaces the path destroys only the link.
 #[test]
 fn devices_and_pipes_are_written_to() {
     let folder = Folder::new();
-    let expected = folder.ok(&["model", "list"]);
+    let expected = folder.run_successfully_for_stdout(&["model", "list"]);
     symlink("/dev/null", folder.at("out")).unwrap();
-    folder.ok(&LIST);
+    folder.run_successfully_for_stdout(&LIST);
     assert!(folder.at("out").is_symlink());
     let null = fs::metadata("/dev/null").unwrap();
     assert!(null.file_type().is_char_device());
@@ -114,12 +114,12 @@ fn devices_and_pipes_are_written_to() {
 fn what_a_command_reads_it_does_not_replace() {
     let folder = Folder::new();
     generate_shared_file_job(&folder);
-    folder.ok(&[
+    folder.run_successfully_for_stdout(&[
         "generate", "chain", "--ranks", "1", "--nodes", "3", "-o", "other",
     ]);
     folder.write("groups.json", b"{}");
     folder.write("key", b"secret");
-    let machine = folder.ok(&["machine", "show", "dgx-h100"]);
+    let machine = folder.run_successfully_for_stdout(&["machine", "show", "dgx-h100"]);
     folder.write("mine.toml", machine.as_bytes());
     symlink("job.1.et", folder.at("link")).unwrap();
     let before: Vec<_> = folder
@@ -167,11 +167,11 @@ fn what_a_command_reads_it_does_not_replace() {
             "job",
         ),
     ] {
-        let error = folder.refused(&[args, &["-o", out]].concat());
+        let error = folder.run_refused_for_stderr(&[args, &["-o", out]].concat());
         assert!(error.contains("this command reads"), "{args:?}: {error}");
     }
     let timeline = [&replay[..], &["--timeline", "job.0.et"]].concat();
-    folder.refused(&timeline);
+    folder.run_refused_for_stderr(&timeline);
     let after: Vec<_> = folder
         .names()
         .iter()
@@ -187,14 +187,14 @@ fn two_outputs_are_two_files() {
     symlink("a", folder.at("b")).unwrap();
     let replay = ["replay", "job", "-m", "dgx-h100", "-o", "a", "--timeline"];
     for other in ["a", "./a", "b"] {
-        let error = folder.refused(&[&replay[..], &[other]].concat());
+        let error = folder.run_refused_for_stderr(&[&replay[..], &[other]].concat());
         assert!(error.contains("two outputs"), "{error}");
         assert!(!folder.at("a").exists());
     }
-    folder.ok(&[&replay[..], &["c"]].concat());
+    folder.run_successfully_for_stdout(&[&replay[..], &["c"]].concat());
     // A folder is not a valid output file.
     fs::create_dir(folder.at("d")).unwrap();
-    let error = folder.refused(&["model", "list", "-o", "d"]);
+    let error = folder.run_refused_for_stderr(&["model", "list", "-o", "d"]);
     assert!(error.contains("this is a folder"), "{error}");
 }
 
@@ -232,7 +232,7 @@ fn list_report_commands() -> Vec<Vec<&'static str>> {
 fn full_disks_exit_2_and_name_the_file() {
     let folder = Folder::new();
     generate_shared_file_job(&folder);
-    folder.capture("cap");
+    folder.write_two_rank_cpu_capture("cap");
     symlink("/dev/full", folder.at("full")).unwrap();
     symlink("/dev/full", folder.at("out.0.et")).unwrap();
     symlink("/dev/full", folder.at("out.0.jsonl")).unwrap();
@@ -255,7 +255,7 @@ fn full_disks_exit_2_and_name_the_file() {
     ];
     all.extend(jobs.iter().map(|args| args.to_vec()));
     for args in &all {
-        let error = folder.refused(args);
+        let error = folder.run_refused_for_stderr(args);
         let named = error.contains("full: cannot write") || error.contains("out.0.");
         assert!(
             named && error.contains("No space left"),
@@ -373,7 +373,7 @@ fn a_job_that_does_not_fit_leaves_the_old_one() {
         "job",
         "--nodes",
     ];
-    folder.ok(&[&chain[..], &["9"]].concat());
+    folder.run_successfully_for_stdout(&[&chain[..], &["9"]].concat());
     let before: Vec<_> = folder
         .names()
         .iter()
@@ -398,7 +398,7 @@ fn a_job_that_does_not_fit_leaves_the_old_one() {
     fs::remove_file(folder.at("job.1.et")).unwrap();
     symlink("/dev/full", folder.at("job.1.et")).unwrap();
     let old = folder.read("job.0.et");
-    let error = folder.refused(&[&chain[..], &["8"]].concat());
+    let error = folder.run_refused_for_stderr(&[&chain[..], &["8"]].concat());
     assert!(error.contains("job.1.et"), "{error}");
     assert!(old == folder.read("job.0.et"));
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// Returns a command's report, without the fields about the report's source.
 fn report_without_source(folder: &Folder, args: &[&str]) -> Value {
-    let json = folder.ok(&[args, &["--format", "json"]].concat());
+    let json = folder.run_successfully_for_stdout(&[args, &["--format", "json"]].concat());
     let mut report: Value = serde_json::from_str(&json).expect("it is JSON");
     for origin in ["tool_version", "options", "inputs"] {
         report.as_object_mut().expect("an object").remove(origin);
@@ -19,22 +19,27 @@ fn split_words(line: &str) -> Vec<&str> {
 }
 
 /// Returns the first lines of a text report after its title.
-fn first_lines(folder: &Folder, args: &[&str]) -> String {
-    let report = folder.ok(args);
+fn first_two_report_lines_after_title(folder: &Folder, args: &[&str]) -> String {
+    let report = folder.run_successfully_for_stdout(args);
     let lines: Vec<&str> = report.lines().skip(1).take(2).collect();
     lines.join("\n")
 }
 
 /// Generates the job into `s`, replays it from there and directly, checks that both reports are
 /// equal, and returns the report.
-fn there_and_back(folder: &Folder, job: &str, machine: &str, options: &str) -> Value {
+fn assert_replay_from_disk_equals_direct(
+    folder: &Folder,
+    job: &str,
+    machine: &str,
+    options: &str,
+) -> Value {
     let run = |args: String| report_without_source(folder, &split_words(&args));
     let direct = run(format!("generate {job} -m {machine} {options}"));
-    folder.ok(&split_words(&format!("generate {job} -o s/job")));
+    folder.run_successfully_for_stdout(&split_words(&format!("generate {job} -o s/job")));
     let back = run(format!("replay s -m {machine} {options}"));
     assert!(direct["makespan_ps"].as_u64() > Some(0), "{job}");
     assert_eq!(back, direct, "{job}");
-    let of_text = |args: String| first_lines(folder, &split_words(&args));
+    let of_text = |args: String| first_two_report_lines_after_title(folder, &split_words(&args));
     assert_eq!(
         of_text(format!("replay s -m {machine} {options}")),
         of_text(format!("generate {job} -m {machine} {options}")),
@@ -46,7 +51,7 @@ fn there_and_back(folder: &Folder, job: &str, machine: &str, options: &str) -> V
 /// Models under plans have no recorded times, so the options choose curves or roofline for every
 /// kernel.
 #[test]
-fn models_come_back_from_disk() {
+fn generated_models_replay_from_disk_as_without_files() {
     for (job, machine, options) in [
         ("llama3-8b --tensor 4 --data 2 --batch 4", "dgx-h100", ""),
         (
@@ -71,7 +76,7 @@ fn models_come_back_from_disk() {
         ),
     ] {
         let folder = Folder::new();
-        let report = there_and_back(&folder, job, machine, options);
+        let report = assert_replay_from_disk_equals_direct(&folder, job, machine, options);
         let curves = ["dgx-a100", "dgx-h100"]
             .iter()
             .any(|name| machine.starts_with(name));
@@ -97,7 +102,7 @@ fn models_come_back_from_disk() {
 
 /// Patterns have recorded durations, or no kernels.
 #[test]
-fn patterns_come_back_from_disk() {
+fn generated_patterns_replay_from_disk_as_without_files() {
     for (job, basis) in [
         (
             "collective all-gather --size 1MB --ranks 6 --group 4,1,2",
@@ -108,8 +113,8 @@ fn patterns_come_back_from_disk() {
         ("chain --ranks 2 --nodes 100", "kernels as recorded"),
     ] {
         let folder = Folder::new();
-        there_and_back(&folder, job, "dgx-h100", "");
-        let lines = first_lines(&folder, &["replay", "s", "-m", "dgx-h100"]);
+        assert_replay_from_disk_equals_direct(&folder, job, "dgx-h100", "");
+        let lines = first_two_report_lines_after_title(&folder, &["replay", "s", "-m", "dgx-h100"]);
         let first = lines.lines().next().unwrap();
         assert!(first.ends_with(basis), "{job}: {first}");
     }
@@ -120,11 +125,11 @@ fn patterns_come_back_from_disk() {
 #[test]
 fn what_is_made_of_a_job_replays_as_the_job() {
     let folder = Folder::new();
-    let machine = folder.ok(&["machine", "show", "dgx-h100"]);
+    let machine = folder.run_successfully_for_stdout(&["machine", "show", "dgx-h100"]);
     folder.write("my.toml", machine.as_bytes());
     let job = "generate gpt2-small --tensor 2 --data 2 --batch 4 --place tp@0,dp@0 -m my.toml";
     let direct = report_without_source(&folder, &split_words(job));
-    folder.ok(&split_words(&format!("{job} -o s/job")));
+    folder.run_successfully_for_stdout(&split_words(&format!("{job} -o s/job")));
     let told: Value = serde_json::from_slice(&folder.read("s/job.job.json")).unwrap();
     assert_eq!(told["machine"], "../my.toml");
     for (made, command) in [
@@ -134,7 +139,7 @@ fn what_is_made_of_a_job_replays_as_the_job() {
         ("hidden", "anonymise s --key k -o hidden/d"),
     ] {
         std::fs::create_dir_all(folder.at("deep/er")).unwrap();
-        folder.ok(&split_words(command));
+        folder.run_successfully_for_stdout(&split_words(command));
         let path = if made == "sliced" {
             "deep/er/sliced"
         } else {
@@ -173,12 +178,12 @@ fn what_is_made_of_a_job_replays_as_the_job() {
 
 /// A job scaled along the data dimension equals the job generated at this size, except for bucket sizes.
 #[test]
-fn a_scaled_job_prices_its_kernels_too() {
+fn scaled_job_replays_like_the_job_generated_at_its_size() {
     let folder = Folder::new();
-    folder.ok(&split_words(
+    folder.run_successfully_for_stdout(&split_words(
         "generate gpt2-small --tensor 2 --data 2 --batch 4 -o s/job",
     ));
-    folder.ok(&split_words("scale s --grid dp=2,tp=2 --to dp=4 -o t/"));
+    folder.run_successfully_for_stdout(&split_words("scale s --grid dp=2,tp=2 --to dp=4 -o t/"));
     let before = report_without_source(&folder, &split_words("replay s -m dgx-h100"));
     let after = report_without_source(&folder, &split_words("replay t -m dgx-h100"));
     // With curves, a kernel takes longer while a collective runs, and collectives run at other
@@ -199,14 +204,14 @@ fn a_scaled_job_prices_its_kernels_too() {
 #[test]
 fn a_capture_comes_back_from_disk() {
     let folder = Folder::new();
-    folder.capture("cap");
-    folder.ok(&split_words("convert pytorch cap -o job/"));
+    folder.write_two_rank_cpu_capture("cap");
+    folder.run_successfully_for_stdout(&split_words("convert pytorch cap -o job/"));
     let replay = |job: &str| report_without_source(&folder, &["replay", job, "-m", "dgx-h100"]);
     let direct = replay("job");
     assert_eq!(direct["kernels"]["estimated"], 0);
     assert!(direct["kernels"]["priced"].as_u64() > Some(0));
-    folder.ok(&split_words("convert trace job -o text/a.jsonl"));
-    folder.ok(&split_words("convert trace text -o back/b.et"));
+    folder.run_successfully_for_stdout(&split_words("convert trace job -o text/a.jsonl"));
+    folder.run_successfully_for_stdout(&split_words("convert trace text -o back/b.et"));
     for job in ["text", "back"] {
         assert_eq!(replay(job), direct, "{job}");
     }
@@ -224,7 +229,7 @@ fn astra_sim_jobs_come_back_from_disk() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/");
     let inputs = format!("{root}astra-sim-8");
     let replay = |job: &str| report_without_source(&folder, &["replay", job, "-m", "dgx-h100"]);
-    folder.ok(&["convert", "trace", &inputs, "-o", "s/job.et"]);
+    folder.run_successfully_for_stdout(&["convert", "trace", &inputs, "-o", "s/job.et"]);
     assert_eq!(replay("s"), replay(&inputs));
     // `replay` cannot use ASTRA-sim's system file as a machine. With `astra-sim`, the written job gives the same
     // results as the inputs.
@@ -238,7 +243,7 @@ fn astra_sim_jobs_come_back_from_disk() {
             flag("remote-memory-configuration", "memory.json"),
         ];
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        folder.ok(&args)
+        folder.run_successfully_for_stdout(&args)
     };
     assert_eq!(all("s/job"), all(&format!("{inputs}/all_reduce")));
 }
@@ -270,7 +275,7 @@ fn the_first_lines_count_kernels_by_their_basis() {
         "job.0.jsonl",
         &[RECORDED, RECORDED, RECORDED, RECORDED, WORK, NOTHING, FP4],
     );
-    let lines = first_lines(&folder, &replay);
+    let lines = first_two_report_lines_after_title(&folder, &replay);
     assert!(
         lines.contains("4 kernels as recorded, 1 by roofline, 2 without a price"),
         "{lines}"
@@ -287,7 +292,7 @@ fn a_job_of_kernels_without_a_price_is_refused_by_name() {
     let folder = Folder::new();
     let replay = ["replay", "job.0.jsonl", "-m", "dgx-h100"];
     write_kernel_trace(&folder, "job.0.jsonl", &[RECORDED, NOTHING, NOTHING]);
-    let error = folder.refused(&replay);
+    let error = folder.run_refused_for_stderr(&replay);
     assert!(
         error.contains("2 of 3 kernels have no time")
             && error.contains("rank 0 node 2 `k2`, rank 0 node 3 `k3`")
@@ -295,7 +300,7 @@ fn a_job_of_kernels_without_a_price_is_refused_by_name() {
         "{error}"
     );
     // The option that the error message proposes works.
-    folder.ok(&[&replay[..], &["--compute", "scaled:0"]].concat());
+    folder.run_successfully_for_stdout(&[&replay[..], &["--compute", "scaled:0"]].concat());
     // Half of the kernels do not count as most kernels. Arithmetic in a format without a peak is an error if most
     // kernels have no recorded duration.
     write_kernel_trace(
@@ -303,9 +308,9 @@ fn a_job_of_kernels_without_a_price_is_refused_by_name() {
         "job.0.jsonl",
         &[RECORDED, RECORDED, NOTHING, NOTHING],
     );
-    folder.ok(&replay);
+    folder.run_successfully_for_stdout(&replay);
     write_kernel_trace(&folder, "job.0.jsonl", &[RECORDED, WORK, WORK, FP4]);
-    let error = folder.refused(&replay);
+    let error = folder.run_refused_for_stderr(&replay);
     assert!(
         error.contains("rank 0 node 4 `k4`: the kernel computes in fp4"),
         "{error}"
@@ -317,15 +322,16 @@ fn options_without_effect_are_refused() {
     let folder = Folder::new();
     write_kernel_trace(&folder, "job.0.jsonl", &[RECORDED]);
     let replay = ["replay", "job.0.jsonl", "-m", "dgx-h100"];
-    let error = folder.refused(&[&replay[..], &["--efficiency", "0.5"]].concat());
+    let error = folder.run_refused_for_stderr(&[&replay[..], &["--efficiency", "0.5"]].concat());
     assert!(error.contains("try: --compute roofline"), "{error}");
-    let error = folder.refused(&[&replay[..], &["--host", "scaled:0.5"]].concat());
+    let error = folder.run_refused_for_stderr(&[&replay[..], &["--host", "scaled:0.5"]].concat());
     assert!(
         error.contains("no node of this job is host work"),
         "{error}"
     );
     write_kernel_trace(&folder, "job.0.jsonl", &[WORK]);
-    let error = folder.refused(&[&replay[..], &["--recorded-on", "dgx-a100"]].concat());
+    let error =
+        folder.run_refused_for_stderr(&[&replay[..], &["--recorded-on", "dgx-a100"]].concat());
     assert!(
         error.contains("the machine of recorded kernels, but this job has none"),
         "{error}"

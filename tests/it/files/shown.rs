@@ -54,7 +54,7 @@ fn write_control_character_job(folder: &Folder, prefix: &str, rank_of_kernel: &s
 }
 
 /// Returns all text that the program sends to a terminal.
-fn on_terminal(folder: &Folder, args: &[&str]) -> String {
+fn run_on_pseudo_terminal(folder: &Folder, args: &[&str]) -> String {
     let (mut ours, mut theirs) = (0, 0);
     let null = std::ptr::null_mut();
     // SAFETY: both descriptors are new and have no other owner.
@@ -82,7 +82,7 @@ fn is_control_character(c: char) -> bool {
 }
 
 #[test]
-fn no_name_reaches_the_terminal_as_an_order() {
+fn control_characters_in_names_never_reach_the_terminal() {
     let folder = Folder::new();
     let prefix = "job\u{1b}[2J\u{202e}";
     write_control_character_job(&folder, prefix, "");
@@ -161,7 +161,7 @@ fn no_name_reaches_the_terminal_as_an_order() {
             assert_eq!(harmful, None, "{args:?}: {said}");
             seen += said.matches("\\u").count();
         }
-        let said = on_terminal(&folder, &args);
+        let said = run_on_pseudo_terminal(&folder, &args);
         assert!(!said.is_empty());
         // Colour changes come from the program itself, and have one parameter.
         let harmful = said.match_indices(is_control_character).find(|(at, c)| {
@@ -177,14 +177,17 @@ fn no_name_reaches_the_terminal_as_an_order() {
         }
     }
     assert!(seen > 60, "{seen} escapes");
-    let shown = folder.ok(&csv("collectives"));
+    let shown = folder.run_successfully_for_stdout(&csv("collectives"));
     assert!(
         shown.contains("g\\u{1b}]0;x\\u{7}\\u{202e}\\u{9b}2J"),
         "{shown}"
     );
     // A report has the same text in a file as on a terminal.
-    folder.ok(&[&replay[..], &["-o", "report"]].concat());
-    assert_eq!(text_from_bytes(&folder.read("report")), folder.ok(&replay));
+    folder.run_successfully_for_stdout(&[&replay[..], &["-o", "report"]].concat());
+    assert_eq!(
+        text_from_bytes(&folder.read("report")),
+        folder.run_successfully_for_stdout(&replay)
+    );
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn whoever_is_interrupted_leaves_nothing() {
 
 /// Under `nohup`, the parent sets the signal to be ignored.
 #[test]
-fn what_is_to_be_ignored_is_ignored() {
+fn sighup_ignored_by_the_parent_stays_ignored() {
     let folder = Folder::new();
     let mut command = folder.command(&super::LONG_JOB);
     // SAFETY: the call is allowed between fork and exec.
@@ -93,7 +93,7 @@ fn what_killed_runs_left_goes_with_the_next() {
     // Another run that is still active keeps its files.
     let mut other = start_long_job(&folder);
     let theirs = format!("-{}-", other.id());
-    folder.ok(&[
+    folder.run_successfully_for_stdout(&[
         "generate", "chain", "--ranks", "1", "--nodes", "1", "-o", "job",
     ]);
     let names = folder.names();

@@ -72,7 +72,7 @@ impl WatchedTerminalProgram {
     }
 
     /// Waits until `part` appears on the terminal.
-    fn until(&mut self, part: &str) {
+    fn wait_for_text(&mut self, part: &str) {
         let begun = Instant::now();
         while !self.text.contains(part) {
             let left = Duration::from_secs(60).saturating_sub(begun.elapsed());
@@ -83,7 +83,7 @@ impl WatchedTerminalProgram {
     }
 
     /// Waits until the program ends, and returns all text on the terminal.
-    fn end(mut self) -> String {
+    fn wait_for_end_and_take_text(mut self) -> String {
         self.child.wait().unwrap();
         self.seen
             .iter()
@@ -96,7 +96,7 @@ impl WatchedTerminalProgram {
 fn a_bar_tells_the_rate_and_the_time_left_and_gives_way_to_what_a_signal_says() {
     let folder = Folder::new();
     let mut run = WatchedTerminalProgram::start(&folder, &super::LONG_JOB, false);
-    run.until(" left");
+    run.wait_for_text(" left");
     let bar = run.text.clone();
     assert!(
         bar.contains("writing ") && bar.contains(" of 64,000,000 nodes, ") && bar.contains("/s, "),
@@ -107,7 +107,7 @@ fn a_bar_tells_the_rate_and_the_time_left_and_gives_way_to_what_a_signal_says() 
         unsafe { libc::kill(run.child.id() as i32, libc::SIGINT) },
         0
     );
-    let text = run.end();
+    let text = run.wait_for_end_and_take_text();
     let said = "interrupted: unfinished files were removed";
     let at = text.find(said).unwrap_or_else(|| panic!("{text:?}"));
     assert!(text[..at].ends_with("\r\u{1b}[2K"), "{text:?}");
@@ -121,10 +121,10 @@ fn short_runs_and_pipes_have_no_bar() {
         "generate", "chain", "--ranks", "2", "--nodes", "10", "-o", "a",
     ];
     assert_eq!(
-        WatchedTerminalProgram::start(&folder, &short, false).end(),
+        WatchedTerminalProgram::start(&folder, &short, false).wait_for_end_and_take_text(),
         ""
     );
-    assert_eq!(folder.errors(&short), "");
+    assert_eq!(folder.run_successfully_for_stderr(&short), "");
 }
 
 #[test]
@@ -155,19 +155,25 @@ fn names_are_cut_in_the_middle_unless_details_are_asked_for() {
     };
     for args in reports {
         is_cut(
-            &WatchedTerminalProgram::start(&folder, args, true).end(),
+            &WatchedTerminalProgram::start(&folder, args, true).wait_for_end_and_take_text(),
             100,
             args,
         );
-        is_cut(&folder.ok(args), 120, args);
+        is_cut(&folder.run_successfully_for_stdout(args), 120, args);
         for columns in [100, 140] {
             let mut command = folder.command(args);
             let output = command.env("COLUMNS", columns.to_string()).output();
             is_cut(&text_from_bytes(&output.unwrap().stdout), columns, args);
         }
         let details = [args, &["--details"]].concat();
-        assert!(folder.ok(&details).contains(&long), "{args:?}");
+        assert!(
+            folder.run_successfully_for_stdout(&details).contains(&long),
+            "{args:?}"
+        );
         let json = [args, &["--format", "json"]].concat();
-        assert!(folder.ok(&json).contains(&long), "{args:?}");
+        assert!(
+            folder.run_successfully_for_stdout(&json).contains(&long),
+            "{args:?}"
+        );
     }
 }

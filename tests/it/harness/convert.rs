@@ -191,7 +191,7 @@ pub fn check_conversion_of_bytes(data: &[u8]) {
         let (graph, binding) = Graph::read_graph(trace, *rank, EnforcedDependencyKinds::Both)
             .expect("what was written can be read");
         ends.push(graph.captured_end().expect("it says when it ended"));
-        let graph = builder.add_graph(graph);
+        let graph = builder.add_or_reuse_equal_graph(graph);
         let placed = builder.add_rank(Rank(*rank), graph, binding, Time::ZERO);
         placed.expect("each rank comes once");
     }
@@ -199,7 +199,7 @@ pub fn check_conversion_of_bytes(data: &[u8]) {
         .finish_workload(None, MissingRankPolicy::Refuse)
         .expect("both ranks are there");
     let machine = Machine::load_preset("dgx-h100").expect("it is a preset");
-    let options = Replay::with_changes(|o| {
+    let options = Replay::default_with_changes(|o| {
         o.comm = CommTiming::Captured;
     });
     // A job without communication or with unmatched messages may be rejected, but a replay never

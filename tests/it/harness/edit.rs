@@ -38,7 +38,7 @@ pub fn check_edits_of_bytes(data: &[u8]) {
         (5, ShardedBufferKeptSize::KeepTotal),
         (1, ShardedBufferKeptSize::KeepShard),
     ] {
-        check_scaling(data, to, sharded);
+        check_scaled_ranks_keep_record_count(data, to, sharded);
     }
 }
 
@@ -50,12 +50,18 @@ fn parse_graph(data: &[u8]) -> Option<Graph> {
 
 fn check_slice(data: &[u8], cut: &AnnotationStepOrIdSelector, whole: bool) {
     let mut meetings = JobCommunication::default();
-    let part = KeptNodesOfRank::select_nodes(data, 0, cut, &DeclaredGroups::new(), &mut meetings);
+    let part = KeptNodesOfRank::select_nodes_and_collect_communication(
+        data,
+        0,
+        cut,
+        &DeclaredGroups::new(),
+        &mut meetings,
+    );
     let Ok(part) = part else {
         return;
     };
     // Damage may create a message from a rank to itself.
-    let unmatched = meetings.find_unmatched();
+    let unmatched = meetings.find_kept_with_cut_partners();
     let to_itself = |one: &String| one.contains("from rank 0 to rank 0 with");
     assert!(
         unmatched.first.iter().all(to_itself),
@@ -64,7 +70,9 @@ fn check_slice(data: &[u8], cut: &AnnotationStepOrIdSelector, whole: bool) {
     );
     let first = part.earliest_start();
     for start in [first, Span::ZERO] {
-        let (after, sliced) = part.write_slice(data, start).expect("it was read before");
+        let (after, sliced) = part
+            .encode_slice_of_trace(data, start)
+            .expect("it was read before");
         assert!(sliced.kept <= sliced.of);
         if whole {
             let graph = parse_graph(&after).expect("a part of what can be replayed");
@@ -73,16 +81,19 @@ fn check_slice(data: &[u8], cut: &AnnotationStepOrIdSelector, whole: bool) {
     }
 }
 
-fn check_scaling(data: &[u8], to: u32, sharded: ShardedBufferKeptSize) {
+fn check_scaled_ranks_keep_record_count(data: &[u8], to: u32, sharded: ShardedBufferKeptSize) {
     let grid = RankGridDimensions::parse("dp=2,tp=2").expect("it is right");
     let along = ScaledDimension::new(grid, "dp", to).expect("it is right");
     let mut scaling = JobScaler::new(along, sharded, DeclaredGroups::new()).expect("no group");
     let learnt = (0..4).try_for_each(|rank| scaling.scan_rank(rank, data));
-    if learnt.and_then(|()| scaling.check_equal_ranks()).is_err() {
+    if learnt
+        .and_then(|()| scaling.check_ranks_send_equal_messages())
+        .is_err()
+    {
         return;
     }
     for rank in 0..scaling.scaled_dimension().scaled_rank_count() {
-        if let Ok(after) = scaling.write_rank(rank, data) {
+        if let Ok(after) = scaling.build_trace_of_new_rank(rank, data) {
             let (before, after) = (count_records(data), count_records(&after));
             assert_eq!(before, after, "copies have the nodes of what they copy");
         }

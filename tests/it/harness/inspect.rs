@@ -32,13 +32,13 @@ pub fn check_inspection_of_bytes(data: &[u8]) {
         assert_eq!(trace.raw.nodes.len(), graph.len());
         assert_eq!(trace.times.run.ran, graph.len());
     }
-    check_summary_sums(&trace, file, contents.len() as u64);
-    check_neighbourhoods(&trace);
-    check_critical_path(trace);
+    check_summary_tables_count_same_nodes(&trace, file, contents.len() as u64);
+    check_neighbours_name_each_other(&trace);
+    check_critical_path_is_gapless(trace);
 }
 
 /// Checks that all tables of a summary count the same nodes.
-fn check_summary_sums(trace: &InspectedRankTrace<'_>, file: &Path, size: u64) {
+fn check_summary_tables_count_same_nodes(trace: &InspectedRankTrace<'_>, file: &Path, size: u64) {
     let mut job = chakram::inspect::JobInspectionSummary::default();
     job.add_rank(RankInspectionSummary::new(
         trace,
@@ -65,7 +65,7 @@ fn check_summary_sums(trace: &InspectedRankTrace<'_>, file: &Path, size: u64) {
 }
 
 /// Checks that neighbours name each other.
-fn check_neighbourhoods(trace: &InspectedRankTrace<'_>) {
+fn check_neighbours_name_each_other(trace: &InspectedRankTrace<'_>) {
     let nodes = &trace.raw.nodes;
     for item in nodes.first().into_iter().chain(nodes.last()) {
         let id = item.view.id;
@@ -86,7 +86,7 @@ fn check_neighbourhoods(trace: &InspectedRankTrace<'_>) {
 }
 
 /// Checks that the parts of the critical path follow one another from start to end.
-fn check_critical_path(trace: InspectedRankTrace<'_>) {
+fn check_critical_path_is_gapless(trace: InspectedRankTrace<'_>) {
     let (_, end) = trace.times.first_start_and_last_end();
     let track = RankTimesForCriticalPath::new(trace).expect("names are short");
     let Some(path) = critical_path(&[track], true) else {

@@ -5,7 +5,7 @@ use chakram::astra_sim::custom_algorithm::{self, AstraOrRecordedScriptDurations}
 use chakram::internals::{MscclAlgorithm, MscclTraceWriter};
 
 /// An algorithm that is not rejected has both ends of each of its messages.
-pub fn check_msccl_bytes(data: &[u8]) {
+pub fn check_msccl_bytes_give_matched_messages(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
@@ -19,9 +19,10 @@ pub fn check_msccl_bytes(data: &[u8]) {
     let traces = traces.map(|trace| trace.expect("memory takes everything").0);
     let traces: Vec<Vec<u8>> = traces.collect();
     // Steps may wait for one another in a cycle, so such an algorithm cannot run.
-    let Ok(read) =
-        custom_algorithm::read_custom_algorithm(&traces, AstraOrRecordedScriptDurations::Recorded)
-    else {
+    let Ok(read) = custom_algorithm::build_algorithm_from_traces(
+        &traces,
+        AstraOrRecordedScriptDurations::Recorded,
+    ) else {
         return;
     };
     if let Err(fault) = read.with_matched_labels() {

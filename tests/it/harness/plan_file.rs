@@ -230,7 +230,7 @@ pub fn check_plan(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
     if work > LITTLE || plan.rank_count() > RANKS {
         return PlanCheckOutcome::Summed;
     }
-    check_job_ranks(&job, plan, &summary);
+    compare_and_replay_job_ranks(&job, plan, &summary);
     PlanCheckOutcome::Held
 }
 
@@ -306,7 +306,11 @@ impl Sink for RankNodeSummingSink<'_> {
 }
 
 /// Compares the ranks of `job` with one another, and replays them.
-fn check_job_ranks(job: &CheckedWorkloadPattern, plan: &ParallelismPlan, summary: &PlanSummary) {
+fn compare_and_replay_job_ranks(
+    job: &CheckedWorkloadPattern,
+    plan: &ParallelismPlan,
+    summary: &PlanSummary,
+) {
     let groups = job.declared_groups();
     let mut all = SumsOverAllRanks::default();
     for rank in 0..job.rank_count() {
@@ -342,7 +346,7 @@ fn check_job_ranks(job: &CheckedWorkloadPattern, plan: &ParallelismPlan, summary
     }
     let workload = job.build_workload().expect("a job is a workload");
     let machine = build_switch_machine(job.rank_count());
-    let options = ReplayOptions::with_changes(|o| {
+    let options = ReplayOptions::default_with_changes(|o| {
         o.compute = KernelDurationSource::Roofline(RooflinePeakFraction::default());
     });
     let prepared = CompiledReplay::new(&workload, &machine, &options).expect("it can be replayed");

@@ -91,7 +91,7 @@ pub fn check_replays_of_bytes(data: &[u8]) {
             stepwise.map(move |stepwise| (comm, stepwise))
         });
         for (comm, stepwise) in modes {
-            let options = ReplayOptions::with_changes(|o| {
+            let options = ReplayOptions::default_with_changes(|o| {
                 o.missing_ranks = MissingRankPolicy::Mirror;
                 o.comm = comm;
                 o.stepwise = stepwise;
@@ -109,7 +109,7 @@ fn build_workload_from_bytes(data: &[u8], ranks: u32) -> Option<Workload> {
         if graph.len() > MOST_NODES {
             return None;
         }
-        let graph = builder.add_graph(graph);
+        let graph = builder.add_or_reuse_equal_graph(graph);
         let added = builder.add_rank(Rank(rank), graph, binding, Time::ZERO);
         added.expect("each rank is added once");
     }

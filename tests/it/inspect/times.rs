@@ -21,7 +21,7 @@ fn replay_captured_times(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(
     for (contents, rank) in ranks.iter().zip(0..) {
         let (graph, binding) =
             Graph::read_graph(contents, rank, EnforcedDependencyKinds::Auto).ok()?;
-        let graph = builder.add_graph(graph);
+        let graph = builder.add_or_reuse_equal_graph(graph);
         builder
             .add_rank(Rank(rank), graph, binding, Time::ZERO)
             .ok()?;
@@ -29,7 +29,7 @@ fn replay_captured_times(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(
     let workload = builder
         .finish_workload(Some(ranks.len() as u32), MissingRankPolicy::Refuse)
         .ok()?;
-    let options = ReplayOptions::with_changes(|o| {
+    let options = ReplayOptions::default_with_changes(|o| {
         o.comm = CommTiming::Captured;
     });
     let prepared = CompiledReplay::new(&workload, machine, &options).ok()?;
@@ -42,7 +42,7 @@ fn replay_captured_times(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(
     Some((0..ranks.len()).map(of).collect())
 }
 
-fn looked_at(contents: &[u8], rank: u32) -> Vec<(Time, Time)> {
+fn inspected_node_times(contents: &[u8], rank: u32) -> Vec<(Time, Time)> {
     let trace = InspectedRankTrace::read_trace(rank, contents, |e| e).unwrap();
     let run = &trace.times.run;
     run.start
@@ -67,7 +67,7 @@ fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
     let machine = Machine::load_by_name(case.join("machine.toml").to_str().unwrap()).unwrap();
     let expected = replay_captured_times(&contents, &machine).unwrap();
     for (rank, expected) in (0..).zip(expected) {
-        let found = looked_at(contents[rank as usize], rank);
+        let found = inspected_node_times(contents[rank as usize], rank);
         assert_eq!(found.len(), 2658);
         let moved = (0..found.len()).find(|&i| found[i] != expected[i]);
         assert_eq!(moved, None, "rank {rank}");
@@ -145,7 +145,7 @@ proptest! {
         let contents = encode_trace_file(Vec::new(), &nodes);
         let machine = Machine::parse(&format_wide_machine(), "wide.toml").unwrap();
         if let Some(expected) = replay_captured_times(&[&contents], &machine) {
-            prop_assert_eq!(&looked_at(&contents, 0), &expected[0]);
+            prop_assert_eq!(&inspected_node_times(&contents, 0), &expected[0]);
         }
     }
 }
@@ -177,11 +177,11 @@ fn a_collective_of_no_time_ends_after_all_else_of_its_instant() {
     .zip(1..)
     .map(|((kind, ns, lane), id)| build_random_node(id, (kind, [0, 0, ns], lane, 0, 0)))
     .collect();
-    for (node, count_open_dependencies) in [(3, 2), (4, 1), (5, 3)] {
-        nodes[node - 1].data_deps = vec![count_open_dependencies];
+    for (node, open_dependency_count_of_node) in [(3, 2), (4, 1), (5, 3)] {
+        nodes[node - 1].data_deps = vec![open_dependency_count_of_node];
     }
     let contents = encode_trace_file(Vec::new(), &nodes);
-    let found = looked_at(&contents, 0);
+    let found = inspected_node_times(&contents, 0);
     assert_eq!((found[3].0, found[4].0), (Time(5_000), Time::ZERO));
     let machine = Machine::parse(&format_wide_machine(), "wide.toml").unwrap();
     assert_eq!(

@@ -101,7 +101,7 @@ fn several_machines_are_compared_by_their_fullest_memory() {
 
 /// Tests the memory counters of rank 1 after each change, in GB.
 #[test]
-fn pictures_have_counters() {
+fn timeline_memory_counters_have_each_change() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.json");
     run_for_output(&["replay", CASE, "--timeline", path.to_str().unwrap()]);

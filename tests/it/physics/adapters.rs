@@ -10,7 +10,7 @@
 //! its cycles have even lengths.
 
 use super::lines::{TestTraceNode, build_collective, build_receive, build_send};
-use super::rig::{replay_with, try_job};
+use super::rig::{replay_with, try_build_rank_job};
 use chakram::engine::ReplayOptions;
 use chakram::ids::Npu;
 use chakram::machine::Machine;
@@ -156,8 +156,8 @@ fn replay_phases_time(
         .iter()
         .map(|(n, m)| (n.as_str(), m.as_slice()))
         .collect();
-    let workload = try_job(&ranks, &groups).unwrap();
-    let options = ReplayOptions::with_changes(|o| {
+    let workload = try_build_rank_job(&ranks, &groups).unwrap();
+    let options = ReplayOptions::default_with_changes(|o| {
         o.map = Some([list_core_ring(members, 0), list_core_ring(members, 4)].concat());
     });
     replay_with(&workload, &build_core_machine(duplex), &options).ps()

@@ -86,7 +86,11 @@ fn without_a_root_everyone_waits_for_everyone() {
                 build_member(900, 30),
             ],
         ));
-        assert_eq!(replay.ends(), [910_000, 920_000, 930_000], "{kind}");
+        assert_eq!(
+            replay.last_end_of_each_instance(),
+            [910_000, 920_000, 930_000],
+            "{kind}"
+        );
         let outcome = &replay.outcome;
         assert_eq!(
             (outcome.recorded, outcome.closed, outcome.stepwise),
@@ -116,7 +120,11 @@ fn with_a_root_the_others_wait_for_the_root() {
                 build_member(900, 30),
             ],
         ));
-        assert_eq!(replay.ends(), [510_000, 920_000, 930_000], "{kind}");
+        assert_eq!(
+            replay.last_end_of_each_instance(),
+            [510_000, 920_000, 930_000],
+            "{kind}"
+        );
         let record = replay.log.records[0];
         assert_eq!(record.waited, Span::from_ns(900));
         assert_eq!(record.waited_for, Some((Rank(1), Span::from_ns(500))));
@@ -136,7 +144,11 @@ fn an_eager_root_leaves_before_the_others_come() {
             ];
             let replay = replay_recorded(&build_member_ranks(kind, &of));
             let root = (500 + lasts) * 1000;
-            assert_eq!(replay.ends(), [510_000, root, 930_000], "{kind}");
+            assert_eq!(
+                replay.last_end_of_each_instance(),
+                [510_000, root, 930_000],
+                "{kind}"
+            );
             let record = replay.log.records[0];
             assert_eq!(
                 (record.end.0, record.transfer.0),
@@ -157,7 +169,11 @@ fn an_eager_member_waits_for_nobody() {
             build_eager_member(900, 30),
         ];
         let replay = replay_recorded(&build_member_ranks(kind, &of));
-        assert_eq!(replay.ends(), [10_000, 920_000, 930_000], "{kind}");
+        assert_eq!(
+            replay.last_end_of_each_instance(),
+            [10_000, 920_000, 930_000],
+            "{kind}"
+        );
     }
     // If the root is rank 1, rank 0 does not even wait for the root.
     for kind in WITH_ROOT {
@@ -167,7 +183,11 @@ fn an_eager_member_waits_for_nobody() {
             build_member(900, 30),
         ];
         let replay = replay_recorded(&build_member_ranks(kind, &of));
-        assert_eq!(replay.ends(), [10_000, 920_000, 930_000], "{kind}");
+        assert_eq!(
+            replay.last_end_of_each_instance(),
+            [10_000, 920_000, 930_000],
+            "{kind}"
+        );
     }
 }
 
@@ -178,7 +198,7 @@ fn members_that_come_together_wait_for_nobody() {
         K::Reduce,
         &[build_member(5, 10), build_member(5, 20), build_member(5, 0)],
     ));
-    assert_eq!(replay.ends(), [15_000, 25_000, 5_000]);
+    assert_eq!(replay.last_end_of_each_instance(), [15_000, 25_000, 5_000]);
     let record = replay.log.records[0];
     assert_eq!((record.waited, record.waited_for), (Span::ZERO, None));
 }
@@ -188,15 +208,15 @@ fn members_that_come_together_wait_for_nobody() {
 /// the kernel of 50 ns runs first. An eager member takes the lane immediately, and the kernel waits
 /// for it.
 #[test]
-fn who_is_eager_needs_no_turn() {
+fn eager_members_take_their_lane_immediately() {
     let rank = |is_eager: bool| {
-        let node = build_collective(K::AllReduce, 8).on(1).lasts(10);
+        let node = build_collective(K::AllReduce, 8).on_lane(1).lasts(10);
         let node = if is_eager { node.eager() } else { node };
-        vec![node, build_kernel(50).on(1)]
+        vec![node, build_kernel(50).on_lane(1)]
     };
     let late = vec![
         build_collective(K::AllReduce, 8)
-            .on(1)
+            .on_lane(1)
             .lasts(10)
             .delayed(900),
     ];
@@ -228,7 +248,7 @@ fn eager_members_are_counted_in_turns() {
 /// Rank 0 of 3 has no trace. If rank 0 is the root, it arrives with the last of the other ranks, at
 /// 900 ns, so both wait until then. If rank 1 is the root, rank 1 waits for rank 2.
 #[test]
-fn the_missing_come_with_the_last() {
+fn ranks_without_trace_arrive_with_last_present_rank() {
     let rank = |root, ns, lasts| {
         vec![
             build_kernel(ns),
@@ -249,7 +269,7 @@ fn the_missing_come_with_the_last() {
             &build_ring_machine(3),
             &make_comm_timing_options(CommTiming::Recorded),
         )
-        .ends()
+        .last_end_of_each_instance()
     };
     assert_eq!(ends(0), [910_000, 930_000]);
     assert_eq!(ends(1), [910_000, 930_000]);
@@ -324,7 +344,10 @@ fn as_captured_nobody_waits_for_another_rank() {
             rank[1].wait_ns = ns;
         }
         let replay = replay_on_ring(&ranks, CommTiming::Captured);
-        assert_eq!(replay.ends(), [910_000, 920_000, 730_000]);
+        assert_eq!(
+            replay.last_end_of_each_instance(),
+            [910_000, 920_000, 730_000]
+        );
         let record = replay.log.records[0];
         assert_eq!((record.last_start.0, record.end.0), (700_000, 920_000));
         assert_eq!(record.waited, Span::from_ns(1300));
@@ -352,15 +375,15 @@ fn as_captured_nobody_waits_for_another_rank() {
 fn as_captured_nobody_gathers() {
     let rank = |ns| {
         vec![
-            build_kernel(ns).on(1),
+            build_kernel(ns).on_lane(1),
             build_collective(K::AllReduce, 8)
-                .on(1)
+                .on_lane(1)
                 .after(&[1])
                 .lasts(10),
         ]
     };
     let replay = replay_on_ring(&[rank(100), rank(600)], CommTiming::Captured);
-    assert_eq!(replay.ends(), [110_000, 610_000]);
+    assert_eq!(replay.last_end_of_each_instance(), [110_000, 610_000]);
 }
 
 const MS: u64 = 1_000_000;
@@ -395,7 +418,7 @@ fn a_late_rank_shifts_its_peers_by_what_its_slack_does_not_take_up() {
                 &build_ring_machine(2),
                 &make_comm_timing_options(CommTiming::Recorded),
             )
-            .ends()
+            .last_end_of_each_instance()
         };
         let before = (1 + 2) * MS + slack;
         assert_eq!(ends(0), [before * 1000, (before + 5 * MS) * 1000]);
@@ -431,9 +454,12 @@ fn sends_that_wait_for_each_other_are_named() {
         .iter()
         .map(|lines| vec![lines[0].clone().eager(), lines[1].clone()])
         .collect();
-    assert_eq!(replay_recorded(&eager).ends(), [10_000, 10_000]);
     assert_eq!(
-        replay_on_ring(&ranks, CommTiming::Captured).ends(),
+        replay_recorded(&eager).last_end_of_each_instance(),
+        [10_000, 10_000]
+    );
+    assert_eq!(
+        replay_on_ring(&ranks, CommTiming::Captured).last_end_of_each_instance(),
         [10_000, 10_000]
     );
 }
@@ -441,7 +467,7 @@ fn sends_that_wait_for_each_other_are_named() {
 /// Ranks 1 and 2 of a broadcast from rank 0 wait only for rank 0. Rank 0 waits for a message that
 /// rank 1 sends after its part.
 #[test]
-fn only_those_that_a_member_waits_for_are_named() {
+fn a_stuck_member_names_only_the_ranks_that_it_waits_for() {
     let node = || build_collective(K::Broadcast, 8).root(0).lasts(5);
     let ranks = [
         vec![build_receive(1, 8).lasts(1), node().after(&[1])],

@@ -2,8 +2,8 @@
 
 use super::lines::{TestTraceNode, build_collective};
 use super::rig::{
-    Dim, build_machine_from_dims, build_rank_job, machine_of, make_dim, make_stepwise_options,
-    replay_and_log, replay_with,
+    Dim, build_machine_from_dims, build_machine_with_choices, build_rank_job, make_dim,
+    make_stepwise_options, replay_and_log, replay_with,
 };
 use chakram::engine::ReplayOptions;
 use chakram::machine::{CollectiveAlgorithm, DimensionAlgorithmChoice, Machine};
@@ -13,12 +13,12 @@ use chakram::trace::CollectiveKind as K;
 use chakram::workload::Workload;
 
 /// Returns a job in which every rank runs `lines`.
-fn all_do(ranks: u32, lines: &[TestTraceNode]) -> Workload {
+fn build_job_where_all_ranks_run(ranks: u32, lines: &[TestTraceNode]) -> Workload {
     build_rank_job(&vec![lines.to_vec(); ranks as usize], &[])
 }
 
 fn build_auto_machine(dims: &[Dim]) -> Machine {
-    machine_of(
+    build_machine_with_choices(
         dims,
         vec![DimensionAlgorithmChoice::Auto; dims.len()],
         SwitchingMode::IDEAL,
@@ -34,7 +34,7 @@ fn has_ring_dimension(dims: &[Dim]) -> bool {
 /// contention-free network does not, so there `auto` may be slower than the best algorithm by this
 /// factor.
 #[test]
-fn no_name_is_much_faster() {
+fn auto_is_not_much_slower_than_any_single_algorithm() {
     let slow = |dim: Dim| Dim {
         ps_per_byte: 40,
         link_ns: 2000,
@@ -59,7 +59,8 @@ fn no_name_is_much_faster() {
         for (kind, ..) in K::ALL {
             for bytes in [96, 960_000, 96_000_000] {
                 let bytes = if kind == K::Barrier { 0 } else { bytes };
-                let workload = all_do(ranks, &[build_collective(kind, bytes)]);
+                let workload =
+                    build_job_where_all_ranks_run(ranks, &[build_collective(kind, bytes)]);
                 let found = replay_and_log(&workload, &build_auto_machine(&dims)).ps();
                 let stepped = replay_with(
                     &workload,
@@ -70,8 +71,11 @@ fn no_name_is_much_faster() {
                 assert_eq!(found, stepped, "{kind} of {bytes} B");
                 let named = CollectiveAlgorithm::ALL.map(|(algorithm, _)| {
                     let choices = vec![DimensionAlgorithmChoice::Named(algorithm); dims.len()];
-                    replay_and_log(&workload, &machine_of(&dims, choices, SwitchingMode::IDEAL))
-                        .ps()
+                    replay_and_log(
+                        &workload,
+                        &build_machine_with_choices(&dims, choices, SwitchingMode::IDEAL),
+                    )
+                    .ps()
                 });
                 let best = named.into_iter().min().unwrap();
                 // The rings have 4 and 8 NPUs.
@@ -107,7 +111,7 @@ fn the_report_says_what_was_used() {
     };
     let small = build_collective(K::AllGather, 9);
     let large = build_collective(K::AllGather, 11_250_000);
-    let both = all_do(8, &[small.clone(), large.clone().after(&[1])]);
+    let both = build_job_where_all_ranks_run(8, &[small.clone(), large.clone().after(&[1])]);
     assert_eq!(
         said(&both, &build_auto_machine(&dims)),
         ["auto: direct 8 (d0) at 72 B; auto: ring 8 (d0) at 90.0 MB"]
@@ -116,7 +120,7 @@ fn the_report_says_what_was_used() {
         said(&both, &build_machine_from_dims(&dims)),
         ["halving_doubling 8 (d0)"]
     );
-    let one = all_do(8, &[large]);
+    let one = build_job_where_all_ranks_run(8, &[large]);
     assert_eq!(
         said(&one, &build_auto_machine(&dims)),
         ["auto: ring 8 (d0)"]
@@ -128,7 +132,10 @@ fn the_report_says_what_was_used() {
         CollectiveAlgorithm::HalvingDoubling,
     )];
     assert_eq!(
-        said(&all_do(6, &[small]), &build_machine_from_dims(&dims)),
+        said(
+            &build_job_where_all_ranks_run(6, &[small]),
+            &build_machine_from_dims(&dims)
+        ),
         ["ring 6 (d0)"]
     );
 }
@@ -139,7 +146,7 @@ fn the_report_says_what_was_used() {
 fn a_small_all_reduce_is_one_stage() {
     let dims = [make_dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)];
     let replay = replay_and_log(
-        &all_do(8, &[build_collective(K::AllReduce, 16)]),
+        &build_job_where_all_ranks_run(8, &[build_collective(K::AllReduce, 16)]),
         &build_auto_machine(&dims),
     );
     // The time is 500 + 1,000 + 2,000 ns, plus 0.64 ns for 3 times 16 B.

@@ -67,7 +67,7 @@ proptest! {
                 busy.carry(wiring, &dims, (flow.from, flow.to), (flow.bytes, 1));
             }
             let found = replay_flow_arrivals(&machine, model, &flows).into_iter().max();
-            prop_assert!(found.unwrap_or(0) >= busy.most(), "{model}: {found:?} < {}", busy.most());
+            prop_assert!(found.unwrap_or(0) >= busy.max_busy_time_ps(), "{model}: {found:?} < {}", busy.max_busy_time_ps());
         }
     }
 }
@@ -103,10 +103,10 @@ proptest! {
         let bytes = u64::from(kind != K::Barrier) * units * 3600;
         let root = root % n;
         let node = if kind.has_root() { build_collective(kind, bytes).root(root) } else { build_collective(kind, bytes) };
-        let mut ranks = vec![vec![node.on(100)]; n as usize];
+        let mut ranks = vec![vec![node.on_lane(100)]; n as usize];
         for (tag, &(a, b, bytes)) in (0..).zip(&beside) {
-            ranks[a as usize].push(build_send(b, bytes).tag(tag).on(tag.into()));
-            ranks[b as usize].push(build_receive(a, bytes).tag(tag).on(tag.into()));
+            ranks[a as usize].push(build_send(b, bytes).tag(tag).on_lane(tag.into()));
+            ranks[b as usize].push(build_receive(a, bytes).tag(tag).on_lane(tag.into()));
         }
         let workload = build_rank_job(&ranks, &[]);
         let machine = build_machine_from_dims(&dims);
@@ -124,7 +124,7 @@ proptest! {
                 busy.carry(wiring, &dims, (from, to), (bytes, 1));
             }
             let ps = replay_with(&workload, &machine, &make_stepwise_network_options(model)).ps();
-            prop_assert!(ps >= busy.most(), "{model}: {ps} < {}", busy.most());
+            prop_assert!(ps >= busy.max_busy_time_ps(), "{model}: {ps} < {}", busy.max_busy_time_ps());
             if model == Ports && beside.is_empty() {
                 prop_assert_eq!(ps, before, "ports");
             }

@@ -31,7 +31,7 @@ fn replay_makespan(machine: &Machine, pipeline: ChunkCountOrderAndOverlap, job: 
 }
 
 /// Returns the time with the chosen number divided by the best time with any number in `stated`, and the best number.
-fn excess_over(
+fn chosen_time_over_best_and_best_chunk_count(
     stated: impl IntoIterator<Item = u32>,
     machine: &Machine,
     pipeline: ChunkCountOrderAndOverlap,
@@ -53,12 +53,12 @@ fn excess_over(
     (chosen as f64 / best as f64, count)
 }
 
-fn makespan_over_best(
+fn makespan_over_best_of_sampled_chunk_counts(
     machine: &Machine,
     pipeline: ChunkCountOrderAndOverlap,
     job: &Workload,
 ) -> (f64, u32) {
-    excess_over(SAMPLE, machine, pipeline, job)
+    chosen_time_over_best_and_best_chunk_count(SAMPLE, machine, pipeline, job)
 }
 
 fn dimensions_strategy(
@@ -95,13 +95,13 @@ proptest! {
     ) {
         let job = build_skewed_collective(kind, bytes, dims.iter().map(|dim| dim.size).product(), 0);
         let pipeline = ChunkCountOrderAndOverlap { inter, ..UNSTATED };
-        let (excess, best) = makespan_over_best(&build_machine_from_dims(&dims), pipeline, &job);
+        let (excess, best) = makespan_over_best_of_sampled_chunk_counts(&build_machine_from_dims(&dims), pipeline, &job);
         prop_assert!(excess <= 1.02, "{excess}, the best has {best}");
     }
 
     /// Members of trees end one after another, so trees have no closed form.
     #[test]
-    fn trees_are_pipelined(
+    fn chosen_chunk_count_of_trees_is_within_two_percent_of_best(
         algorithm in prop::sample::select(vec![A::Tree, A::DoubleBinaryTree]),
         size in 2_u32..20,
         kind in prop::sample::select(vec![K::AllReduce, K::Broadcast, K::Reduce]),
@@ -110,17 +110,22 @@ proptest! {
     ) {
         let dims = [Dim { link_ns, ..make_dim(S::Switch, size, algorithm) }];
         let job = build_skewed_collective(kind, bytes, size, 0);
-        let (excess, best) = makespan_over_best(&build_machine_from_dims(&dims), UNSTATED, &job);
+        let (excess, best) = makespan_over_best_of_sampled_chunk_counts(&build_machine_from_dims(&dims), UNSTATED, &job);
         prop_assert!(excess <= 1.02, "{excess}, the best has {best}");
     }
 }
 
 /// Compares the chosen number with every number from 1 to 128. Numbers between the sampled numbers are no better.
-fn every_number(cases_of: &[(Vec<Dim>, K, u64)]) {
+fn assert_chosen_is_near_best_of_128_chunk_counts(cases_of: &[(Vec<Dim>, K, u64)]) {
     for (dims, kind, bytes) in cases_of {
         let job =
             build_skewed_collective(*kind, *bytes, dims.iter().map(|dim| dim.size).product(), 0);
-        let (excess, best) = excess_over(1..=128, &build_machine_from_dims(dims), UNSTATED, &job);
+        let (excess, best) = chosen_time_over_best_and_best_chunk_count(
+            1..=128,
+            &build_machine_from_dims(dims),
+            UNSTATED,
+            &job,
+        );
         assert!(
             excess <= 1.02,
             "{dims:?} {kind} {bytes}: {excess}, the best has {best}"
@@ -129,9 +134,9 @@ fn every_number(cases_of: &[(Vec<Dim>, K, u64)]) {
 }
 
 #[test]
-fn no_number_between_is_better() {
+fn no_chunk_count_up_to_128_is_better_than_the_chosen() {
     let tree = |algorithm, size| vec![make_dim(S::Switch, size, algorithm)];
-    every_number(&[
+    assert_chosen_is_near_best_of_128_chunk_counts(&[
         (tree(A::DoubleBinaryTree, 5), K::AllReduce, 1_000_000),
         (tree(A::Tree, 6), K::Broadcast, 300_000),
         (
@@ -147,7 +152,7 @@ fn no_number_between_is_better() {
 
 #[test]
 #[ignore = "minutes: cargo test --release --test it physics::chunk_count -- --ignored"]
-fn no_number_of_many_shapes_is_better() {
+fn no_chunk_count_is_better_on_machines_of_many_shapes() {
     let mut all = Vec::new();
     for size in [2, 3, 4, 5, 7, 8, 11, 16, 24, 33] {
         for algorithm in [A::Tree, A::DoubleBinaryTree] {
@@ -168,7 +173,7 @@ fn no_number_of_many_shapes_is_better() {
             all.push((dims, K::AllReduce, bytes));
         }
     }
-    every_number(&all);
+    assert_chosen_is_near_best_of_128_chunk_counts(&all);
 }
 
 /// `auto` chooses a tree with a suitable number of chunks if this is faster than any other
@@ -177,7 +182,7 @@ fn no_number_of_many_shapes_is_better() {
 /// us. If the number of members is not a power of two, the formula for binomial trees is only a
 /// bound.
 #[test]
-fn auto_weighs_trees_in_their_chunks() {
+fn auto_chooses_chunked_trees_where_they_are_fastest() {
     let mut trees = 0;
     let mut calls = Vec::new();
     for size in [32, 8] {
@@ -216,7 +221,7 @@ fn one_dimension_takes_one_chunk() {
         replay_and_log(&job, &machine).outcome.makespan.0,
         42_000_000
     );
-    let (_, best) = makespan_over_best(&machine, UNSTATED, &job);
+    let (_, best) = makespan_over_best_of_sampled_chunk_counts(&machine, UNSTATED, &job);
     assert_eq!(best, 1);
 }
 

@@ -66,7 +66,7 @@ fn every_collective_takes_what_its_closed_form_says() {
 /// ns. The whole buffer takes t = 1,600 ns. A ring's link has 25 GB/s, so a share and the buffer
 /// take 400 and 3,200 ns. The ring algorithm sends half of a share in each direction.
 #[test]
-fn eight_members_by_hand() {
+fn collective_times_of_eight_members_match_hand_computation() {
     use CollectiveAlgorithm::{
         Direct, DoubleBinaryTree, HalvingDoubling as Halving, Pairwise,
         RecursiveDoubling as Doubling, Ring, Tree,

@@ -28,7 +28,7 @@ fn validate_ranks(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> De
     let traces: Vec<TraceDefectsAndDigest> = traces.collect();
     let members: Vec<_> = (0..).zip(&traces).collect();
     let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
-    let options = chakram::validate::ValidateOptions::changed_from_default(|o| {
+    let options = chakram::validate::ValidateOptions::default_options_changed_by(|o| {
         o.ranks = Some(ranks.len() as u32);
         o.declared = declared.collect::<DeclaredGroups>();
         o.show = 9;
@@ -63,10 +63,10 @@ fn one_group_does_not_wait_for_another_of_the_same_ranks() {
         vec![
             vec![broadcast(first, 1), broadcast(second, 0)],
             vec![
-                build_kernel(80_000).on(1),
+                build_kernel(80_000).on_lane(1),
                 broadcast(first, 1).after(&[1]),
                 broadcast(second, 0),
-                build_kernel(100_000).on(2).after(&[3]),
+                build_kernel(100_000).on_lane(2).after(&[3]),
             ],
         ]
     };
@@ -105,7 +105,7 @@ fn build_crossed_group_ranks(dependent: bool) -> Vec<Vec<TestTraceNode>> {
 }
 
 #[test]
-fn their_orders_may_differ_from_rank_to_rank() {
+fn orders_of_group_collectives_may_differ_between_ranks() {
     let machine = build_machine_from_dims(&[make_dim(DimensionShape::FullyConnected, 2, Direct)]);
     let independent = build_crossed_group_ranks(false);
     for options in list_network_options() {
@@ -198,7 +198,7 @@ fn any_plan() -> impl Strategy<Value = InterleavedGroupCalls> {
 impl InterleavedGroupCalls {
     /// Returns the makespan with these members of groups `a` and `b`, in a job of `all` ranks.
     /// Group `c` has all ranks except the last, or only the first rank.
-    fn time(
+    fn replay_makespan_with_group_members(
         &self,
         [a, b]: [&[u32]; 2],
         all: u32,
@@ -225,12 +225,12 @@ impl InterleavedGroupCalls {
                 let (group, next) = left[at];
                 left[at].1 += 1;
                 let id = lines.len() as u64 + 1;
-                lines.push(build_kernel(ns).on(100 + id as i64));
+                lines.push(build_kernel(ns).on_lane(100 + id as i64));
                 let line = build_collective(self.calls[group][next], 6000)
                     .group(NAMES[group])
                     .after(&[id]);
                 lines.push(if self.streams {
-                    line.on(group as i64 / 2)
+                    line.on_lane(group as i64 / 2)
                 } else {
                     line
                 });
@@ -249,7 +249,7 @@ proptest! {
     /// The law: results depend neither on the declared order of members in one of two equal groups,
     /// nor on idle ranks outside both groups.
     #[test]
-    fn equal_groups_are_as_any_two_groups(
+    fn makespan_ignores_member_order_of_equal_groups_and_idle_ranks(
         plan in any_plan(),
         algorithm in prop::sample::select(vec![Ring, Direct]),
         model in prop::sample::select(vec![NetworkModel::ContentionFree, NetworkModel::Ports, NetworkModel::Links]),
@@ -257,10 +257,10 @@ proptest! {
         let ascending: Vec<u32> = (0..plan.ranks).collect();
         let mut turned = ascending.clone();
         turned.rotate_left(1);
-        let options = ReplayOptions::with_changes(|o| {
+        let options = ReplayOptions::default_with_changes(|o| {
 o.network = Some(model);
 });
-        let time = |members, all| plan.time(members, all, algorithm, &options);
+        let time = |members, all| plan.replay_makespan_with_group_members(members, all, algorithm, &options);
         let equal = time([&ascending, &ascending], plan.ranks);
         prop_assert_eq!(time([&ascending, &turned], plan.ranks), equal);
         prop_assert_eq!(time([&turned, &ascending], plan.ranks), equal);

@@ -10,7 +10,9 @@ use super::rig::{
     load_rank_traces, load_released_traces, make_dim, make_stepwise_network_options,
     make_stepwise_options, replay_with,
 };
-use chakram::astra_sim::custom_algorithm::{AstraOrRecordedScriptDurations, read_custom_algorithm};
+use chakram::astra_sim::custom_algorithm::{
+    AstraOrRecordedScriptDurations, build_algorithm_from_traces,
+};
 use chakram::engine::{EnumeratedSetting, NetworkModel, ReplayOptions};
 use chakram::machine::{CollectiveAlgorithm, NamedScriptedAlgorithm};
 use chakram::topology::DimensionShape;
@@ -23,7 +25,8 @@ fn build_custom_algorithm(kind: K, positions: &[Vec<TestTraceNode>]) -> NamedScr
         .iter()
         .map(|lines| encode_trace_file(lines))
         .collect();
-    let scripts = read_custom_algorithm(&files, AstraOrRecordedScriptDurations::Recorded).unwrap();
+    let scripts =
+        build_algorithm_from_traces(&files, AstraOrRecordedScriptDurations::Recorded).unwrap();
     NamedScriptedAlgorithm {
         kind,
         name: "mine".to_owned(),
@@ -32,7 +35,7 @@ fn build_custom_algorithm(kind: K, positions: &[Vec<TestTraceNode>]) -> NamedScr
 }
 
 fn with_custom_algorithm(custom: &NamedScriptedAlgorithm, options: ReplayOptions) -> ReplayOptions {
-    ReplayOptions::with_changes(|o| {
+    ReplayOptions::default_with_changes(|o| {
         *o = options;
         o.custom = vec![custom.clone()];
     })
@@ -72,7 +75,7 @@ fn build_uniform_job(n: u32, lines: &[TestTraceNode]) -> Workload {
 }
 
 /// Returns a ring with one link per member, in one direction.
-fn ring_sizes(n: u32) -> [Dim; 1] {
+fn one_directional_ring_dimension(n: u32) -> [Dim; 1] {
     [make_dim(
         DimensionShape::FullyConnected,
         n,
@@ -90,7 +93,7 @@ fn direct_grid_dimensions() -> [Dim; 2] {
 #[test]
 fn a_ring_from_scripts_is_the_ring_of_the_machine() {
     let own = build_custom_algorithm(K::AllReduce, &build_ring_all_reduce(4, 1000));
-    let machine = build_machine_from_dims(&ring_sizes(4));
+    let machine = build_machine_from_dims(&one_directional_ring_dimension(4));
     for model in list_sequential_models() {
         let workload = build_uniform_job(4, &[build_collective(K::AllReduce, 4000)]);
         let scripted = replay_with(
@@ -98,7 +101,11 @@ fn a_ring_from_scripts_is_the_ring_of_the_machine() {
             &machine,
             &with_custom_algorithm(&own, make_stepwise_network_options(model)),
         );
-        assert_eq!(scripted.ends(), [3_120_000; 4], "{model}");
+        assert_eq!(
+            scripted.last_end_of_each_instance(),
+            [3_120_000; 4],
+            "{model}"
+        );
         assert_eq!(scripted.outcome.messages, 24);
         let lines = [build_collective(K::AllReduce, 4000)];
         let ranks: Vec<_> = (0..4).map(|rank| (rank, &lines[..])).collect();
@@ -113,7 +120,11 @@ fn a_ring_from_scripts_is_the_ring_of_the_machine() {
                 &with_custom_algorithm(&own, make_stepwise_network_options(model)),
             );
             let builtin = replay_with(&workload, &machine, &make_stepwise_network_options(model));
-            assert_eq!(scripted.ends(), builtin.ends(), "{model}");
+            assert_eq!(
+                scripted.last_end_of_each_instance(),
+                builtin.last_end_of_each_instance(),
+                "{model}"
+            );
             assert_eq!(scripted.log.records, builtin.log.records, "{model}");
         }
     }
@@ -123,7 +134,7 @@ fn a_ring_from_scripts_is_the_ring_of_the_machine() {
 #[test]
 fn others_keep_the_algorithm_of_the_machine() {
     let own = build_custom_algorithm(K::AllReduce, &build_ring_all_reduce(4, 50));
-    let machine = build_machine_from_dims(&ring_sizes(8));
+    let machine = build_machine_from_dims(&one_directional_ring_dimension(8));
     let lines = vec![build_collective(K::AllReduce, 4000).group("half")];
     let groups: [(&str, &[u32]); 1] = [("half", &[0, 1, 2, 3])];
     let mut ranks = vec![lines; 4];
@@ -174,10 +185,14 @@ fn compute_lasts_as_recorded_and_a_send_until_it_has_left() {
     for model in list_sequential_models() {
         let replay = replay_with(
             &workload,
-            &build_machine_from_dims(&ring_sizes(2)),
+            &build_machine_from_dims(&one_directional_ring_dimension(2)),
             &with_custom_algorithm(&own, make_stepwise_network_options(model)),
         );
-        assert_eq!(replay.ends(), [9_040_000, 8_540_000], "{model}");
+        assert_eq!(
+            replay.last_end_of_each_instance(),
+            [9_040_000, 8_540_000],
+            "{model}"
+        );
     }
 }
 
@@ -201,12 +216,12 @@ fn scripts_belong_to_members_in_the_order_of_the_group() {
     for model in list_sequential_models() {
         let replay = replay_with(
             &workload,
-            &build_machine_from_dims(&ring_sizes(4)),
+            &build_machine_from_dims(&one_directional_ring_dimension(4)),
             &with_custom_algorithm(&own, make_stepwise_network_options(model)),
         );
         // Rank 3 runs the first script, with 1 us and 1,000 B. Rank 2 has all bytes 0.5 us later.
         assert_eq!(
-            replay.ends(),
+            replay.last_end_of_each_instance(),
             [7_000_000, 3_000_000, 1_520_000, 1_020_000],
             "{model}"
         );
@@ -221,10 +236,10 @@ fn where_there_is_a_root_positions_count_from_it() {
         let workload = build_rank_job(&vec![vec![call]; 4], &groups);
         let replay = replay_with(
             &workload,
-            &build_machine_from_dims(&ring_sizes(4)),
+            &build_machine_from_dims(&one_directional_ring_dimension(4)),
             &with_custom_algorithm(&own, make_stepwise_options()),
         );
-        replay.ends()
+        replay.last_end_of_each_instance()
     };
     // The root sends to the next rank, from 2 to 3. In reverse order, the root sends from 2 to 1.
     let ends = run(build_collective(K::Broadcast, 64).root(2));
@@ -242,8 +257,8 @@ fn several_are_under_way_at_once() {
     let at_once = build_uniform_job(
         2,
         &[
-            build_collective(K::AllGather, 8).on(1),
-            build_collective(K::AllGather, 8).on(2),
+            build_collective(K::AllGather, 8).on_lane(1),
+            build_collective(K::AllGather, 8).on_lane(2),
         ],
     );
     let in_a_row =
@@ -251,7 +266,7 @@ fn several_are_under_way_at_once() {
     let in_a_row = build_uniform_job(2, &in_a_row);
     for model in list_sequential_models() {
         let run = |workload| {
-            let machine = build_machine_from_dims(&ring_sizes(2));
+            let machine = build_machine_from_dims(&one_directional_ring_dimension(2));
             replay_with(
                 workload,
                 &machine,
@@ -268,7 +283,11 @@ fn several_are_under_way_at_once() {
         assert_eq!(ends(&both, 0), [20_000, 20_000 + second], "{model}");
         assert_eq!(ends(&both, 1), [520_000, 520_000 + second], "{model}");
         // Rank 0 is ahead, and sends at 0, 20 and 40 ns.
-        assert_eq!(run(&in_a_row).ends(), [60_000, 560_000], "{model}");
+        assert_eq!(
+            run(&in_a_row).last_end_of_each_instance(),
+            [60_000, 560_000],
+            "{model}"
+        );
     }
 }
 
@@ -286,7 +305,7 @@ fn the_missing_play_too() {
     for model in list_sequential_models() {
         let replay = replay_with(
             &workload,
-            &build_machine_from_dims(&ring_sizes(4)),
+            &build_machine_from_dims(&one_directional_ring_dimension(4)),
             &with_custom_algorithm(&own, make_stepwise_network_options(model)),
         );
         assert_eq!(replay.ps(), 3_420_000, "{model}");
@@ -296,7 +315,7 @@ fn the_missing_play_too() {
 /// If a message arrives before its receiver begins, it is received when the receiver begins. A
 /// receiver waits for a late sender's message.
 #[test]
-fn members_begin_when_they_come() {
+fn early_messages_wait_for_members_that_begin_late() {
     let scripts = [
         vec![build_send(1, 1000)],
         vec![build_receive(0, 1000), build_kernel(1000).after(&[1])],
@@ -317,10 +336,10 @@ fn members_begin_when_they_come() {
                 .unwrap();
             replay_with(
                 &workload,
-                &build_machine_from_dims(&ring_sizes(2)),
+                &build_machine_from_dims(&one_directional_ring_dimension(2)),
                 &with_custom_algorithm(&own, make_stepwise_network_options(model)),
             )
-            .ends()
+            .last_end_of_each_instance()
         };
         assert_eq!(run(1), [20_000, 11_000_000], "{model}");
         assert_eq!(run(0), [10_020_000, 11_520_000], "{model}");
@@ -336,7 +355,7 @@ fn sizes_are_those_of_the_scripts() {
         assert_eq!(
             replay_with(
                 &workload,
-                &build_machine_from_dims(&ring_sizes(4)),
+                &build_machine_from_dims(&one_directional_ring_dimension(4)),
                 &options
             )
             .ps(),
@@ -370,7 +389,7 @@ fn each_dimension_has_its_port() {
         );
         // The message to 3 leaves at 20 ns, crosses two links of 500 ns, and takes 20 ns for its bytes.
         assert_eq!(
-            replay.ends(),
+            replay.last_end_of_each_instance(),
             [40_000, 520_000, 520_000, 1_040_000],
             "{model}"
         );
@@ -388,8 +407,10 @@ fn each_side_of_a_ring_has_its_port() {
     ];
     let own = build_custom_algorithm(K::AllToAll, &scripts);
     let workload = build_uniform_job(3, &[build_collective(K::AllToAll, 64)]);
-    let ring = [make_dim(DimensionShape::Ring, 3, CollectiveAlgorithm::Ring).of_links()];
-    for (dims, second) in [(ring, 0), (ring_sizes(3), 20_000)] {
+    let ring =
+        [make_dim(DimensionShape::Ring, 3, CollectiveAlgorithm::Ring)
+            .with_npu_bandwidth_per_link()];
+    for (dims, second) in [(ring, 0), (one_directional_ring_dimension(3), 20_000)] {
         for model in list_sequential_models() {
             let replay = replay_with(
                 &workload,
@@ -397,7 +418,7 @@ fn each_side_of_a_ring_has_its_port() {
                 &with_custom_algorithm(&own, make_stepwise_network_options(model)),
             );
             let ends = [20_000 + second, 520_000, 520_000 + second];
-            assert_eq!(replay.ends(), ends, "{model}");
+            assert_eq!(replay.last_end_of_each_instance(), ends, "{model}");
         }
     }
 }
@@ -427,10 +448,14 @@ fn the_first_receive_takes_the_first_send() {
     for model in list_sequential_models() {
         let replay = replay_with(
             &workload,
-            &build_machine_from_dims(&ring_sizes(2)),
+            &build_machine_from_dims(&one_directional_ring_dimension(2)),
             &with_custom_algorithm(&own, make_stepwise_network_options(model)),
         );
         // The second message begins to leave at 5.02 us, and arrives at 5.54 us. Then the kernel runs.
-        assert_eq!(replay.ends(), [5_040_000, 10_540_000], "{model}");
+        assert_eq!(
+            replay.last_end_of_each_instance(),
+            [5_040_000, 10_540_000],
+            "{model}"
+        );
     }
 }

@@ -65,23 +65,23 @@ enum MemberActionOrArrival {
 }
 
 impl LineCollective {
-    fn all(&self) -> u64 {
+    fn all_members_set(&self) -> u64 {
         (1 << self.n) - 1
     }
 
-    fn parts(&self) -> usize {
+    fn part_count(&self) -> usize {
         match self.primitive {
             CollectiveStagePrimitive::AllToAll => self.n * self.n,
             _ => self.n,
         }
     }
 
-    fn pair(&self, from: usize, to: usize) -> usize {
+    fn all_to_all_part_index(&self, from: usize, to: usize) -> usize {
         from % self.n * self.n + to % self.n
     }
 
     /// Returns the parts that the member `index` has at the beginning.
-    fn start(&self, index: usize) -> Vec<u64> {
+    fn initial_parts_of_member(&self, index: usize) -> Vec<u64> {
         use CollectiveStagePrimitive as P;
         let own = 1 << index;
         let has = |part: usize| match self.primitive {
@@ -90,30 +90,32 @@ impl LineCollective {
             P::AllToAll => part / self.n == index,
             P::Broadcast | P::Scatter => index == self.root,
         };
-        (0..self.parts())
+        (0..self.part_count())
             .map(|part| if has(part) { own } else { 0 })
             .collect()
     }
 
     /// Returns `true` if the member `index` has the data that it should have at the end.
-    fn is_done(&self, index: usize, has: &[u64]) -> bool {
+    fn member_has_expected_parts(&self, index: usize, has: &[u64]) -> bool {
         use CollectiveStagePrimitive as P;
         let n = self.n;
         let is_root = index == self.root;
         match self.primitive {
-            P::ReduceScatter => has[index] == self.all(),
-            P::AllReduce => has.iter().all(|&set| set == self.all()),
+            P::ReduceScatter => has[index] == self.all_members_set(),
+            P::AllReduce => has.iter().all(|&set| set == self.all_members_set()),
             P::AllGather => (0..n).all(|part| has[part] == 1 << part),
-            P::AllToAll => (0..n).all(|from| has[self.pair(from, index)] == 1 << from),
+            P::AllToAll => {
+                (0..n).all(|from| has[self.all_to_all_part_index(from, index)] == 1 << from)
+            }
             P::Broadcast => has.iter().all(|&set| set == 1 << self.root),
-            P::Reduce => !is_root || has.iter().all(|&set| set == self.all()),
+            P::Reduce => !is_root || has.iter().all(|&set| set == self.all_members_set()),
             P::Gather => !is_root || (0..n).all(|part| has[part] == 1 << part),
             P::Scatter => has[index] == 1 << self.root,
         }
     }
 
     /// Returns the subtree of `index` in a binomial tree, including `index`.
-    fn below(&self, index: usize) -> Vec<usize> {
+    fn subtree_members(&self, index: usize) -> Vec<usize> {
         let tree = build_binomial_tree(self.n as u32);
         let mut found = vec![(index + self.n - self.root) % self.n];
         let mut next = 0;
@@ -125,7 +127,7 @@ impl LineCollective {
     }
 
     /// Returns the parts that message `i` from `index` to `to` should carry.
-    fn parts_of(&self, index: usize, to: usize, i: usize) -> Vec<usize> {
+    fn parts_of_message(&self, index: usize, to: usize, i: usize) -> Vec<usize> {
         use CollectiveAlgorithm as A;
         use CollectiveStagePrimitive as P;
         let n = self.n;
@@ -150,29 +152,29 @@ impl LineCollective {
                 while hop >= k {
                     (k, hop) = (k - 1, hop - k);
                 }
-                vec![self.pair(back(hop), back(hop) + k)]
+                vec![self.all_to_all_part_index(back(hop), back(hop) + k)]
             }
             (A::HalvingDoubling | A::RecursiveDoubling, P::ReduceScatter) => agree(to, i + 1),
             (A::HalvingDoubling | A::RecursiveDoubling, P::AllGather) => agree(index, bits - i),
-            (A::HalvingDoubling | A::RecursiveDoubling, P::Gather) => self.below(index),
-            (A::HalvingDoubling | A::RecursiveDoubling, P::Scatter) => self.below(to),
+            (A::HalvingDoubling | A::RecursiveDoubling, P::Gather) => self.subtree_members(index),
+            (A::HalvingDoubling | A::RecursiveDoubling, P::Scatter) => self.subtree_members(to),
             (_, P::Broadcast | P::Reduce | P::AllReduce) => (0..n).collect(),
             (_, P::ReduceScatter | P::Scatter) => vec![to],
             (_, P::AllGather | P::Gather) => vec![index],
-            (_, P::AllToAll) => vec![self.pair(index, to)],
+            (_, P::AllToAll) => vec![self.all_to_all_part_index(index, to)],
         }
     }
 
     /// Returns the parts that message `i` of `index` carries. A part that is reduced elsewhere
     /// leaves its sender.
-    fn load(
+    fn take_parts_for_message(
         &self,
         index: usize,
         i: u32,
         step: &SendStepWithConditions,
         has: &mut [u64],
     ) -> ContributingMembersByBufferPart {
-        let parts = self.parts_of(index, step.to as usize, i as usize);
+        let parts = self.parts_of_message(index, step.to as usize, i as usize);
         let shares = parts.len() as u64 * BYTES * step.amount.parts;
         assert_eq!(step.amount.bytes * self.n as u64, shares, "{self:?}: size");
         let away = matches!(
@@ -190,14 +192,18 @@ impl LineCollective {
     }
 
     /// Adds a message's data to the receiver's.
-    fn unload(&self, load: ContributingMembersByBufferPart, has: &mut [u64]) {
+    fn add_message_parts_to_receiver(
+        &self,
+        load: ContributingMembersByBufferPart,
+        has: &mut [u64],
+    ) {
         for (part, set) in load {
             match has[part] & set {
                 0 => has[part] |= set,
                 // The whole buffer comes back down a tree.
                 _ => {
-                    let back =
-                        self.primitive == CollectiveStagePrimitive::AllReduce && set == self.all();
+                    let back = self.primitive == CollectiveStagePrimitive::AllReduce
+                        && set == self.all_members_set();
                     assert!(back && has[part] != set, "{self:?}: {part} counted twice");
                     has[part] = set;
                 }
@@ -205,7 +211,7 @@ impl LineCollective {
         }
     }
 
-    fn seat(&self, index: usize) -> MemberLinePosition {
+    fn line_position_of_member(&self, index: usize) -> MemberLinePosition {
         MemberLinePosition {
             size: self.n as u32,
             index: index as u32,
@@ -215,7 +221,7 @@ impl LineCollective {
     }
 
     /// Runs the collective, and checks every member's data.
-    fn run(&self) {
+    fn run_and_check_members(&self) {
         let stage = CollectiveStage {
             phase: 0,
             primitive: self.primitive,
@@ -226,7 +232,7 @@ impl LineCollective {
         let mut dice = Dice(self.seed);
         let mut members: Vec<MemberDataState> = (0..self.n)
             .map(|index| MemberDataState {
-                has: self.start(index),
+                has: self.initial_parts_of_member(index),
                 ..MemberDataState::default()
             })
             .collect();
@@ -256,10 +262,12 @@ impl LineCollective {
                 let ready = |(heard, _): &(u32, ContributingMembersByBufferPart)| *heard <= taken;
                 while let Some(found) = member.early.iter().position(ready) {
                     let (_, load) = member.early.remove(found);
-                    self.unload(load, &mut member.has);
+                    self.add_message_parts_to_receiver(load, &mut member.has);
                     (member.credits, member.arrived) = (member.credits + 1, member.arrived + 1);
                 }
-                let step = self.algorithm.nth_send(&stage, self.seat(index), taken);
+                let step =
+                    self.algorithm
+                        .nth_send(&stage, self.line_position_of_member(index), taken);
                 let Some(step) = step else {
                     break;
                 };
@@ -267,7 +275,7 @@ impl LineCollective {
                     break;
                 }
                 member.taken += 1;
-                let load = self.load(index, taken, &step, &mut member.has);
+                let load = self.take_parts_for_message(index, taken, &step, &mut member.has);
                 let to = step.to as usize;
                 let arrives = last.entry((index, to)).or_insert(0);
                 *arrives = (now + dice.delay()).max(*arrives);
@@ -287,7 +295,7 @@ impl LineCollective {
             }
         }
         for (index, member) in members.iter().enumerate() {
-            let seat = self.seat(index);
+            let seat = self.line_position_of_member(index);
             let expected = self.algorithm.receive_count(&stage, seat);
             let rest = self.algorithm.nth_send(&stage, seat, member.taken);
             assert_eq!(
@@ -295,7 +303,10 @@ impl LineCollective {
                 (expected, None),
                 "{self:?}: {index}"
             );
-            assert!(self.is_done(index, &member.has), "{self:?}: {index}");
+            assert!(
+                self.member_has_expected_parts(index, &member.has),
+                "{self:?}: {index}"
+            );
         }
     }
 }
@@ -338,7 +349,7 @@ fn check_line_collectives(algorithm: CollectiveAlgorithm, sizes: std::ops::Range
                     mirrored: seed == 2,
                     seed: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ n as u64,
                 }
-                .run();
+                .run_and_check_members();
             }
         }
     }
@@ -352,7 +363,7 @@ fn every_member_ends_with_what_the_primitive_promises() {
 }
 
 #[test]
-fn every_primitive_is_carried_by_what_stands_in() {
+fn substitute_algorithms_support_every_primitive() {
     for (algorithm, _) in CollectiveAlgorithm::ALL {
         for primitive in PRIMITIVES {
             for n in 2..=33 {

@@ -22,9 +22,9 @@ use proptest::prelude::*;
 #[test]
 fn delays_count_from_the_last_dependency_or_the_release() {
     let lines = [
-        build_kernel(10).delayed(5).on(1),
-        build_kernel(40).on(2),
-        build_kernel(20).delayed(7).after(&[1, 2]).on(1),
+        build_kernel(10).delayed(5).on_lane(1),
+        build_kernel(40).on_lane(2),
+        build_kernel(20).delayed(7).after(&[1, 2]).on_lane(1),
     ];
     let builder = load_released_traces([(0, &lines[..])], |_| 100);
     let workload = builder
@@ -41,7 +41,10 @@ fn delays_count_from_the_last_dependency_or_the_release() {
 /// ended.
 #[test]
 fn a_delayed_node_holds_no_place_on_its_lane() {
-    let lines = vec![build_kernel(10).delayed(30).on(1), build_kernel(100).on(1)];
+    let lines = vec![
+        build_kernel(10).delayed(30).on_lane(1),
+        build_kernel(100).on_lane(1),
+    ];
     let replay = replay_and_log(&build_rank_job(&[lines], &[]), &build_ring_machine(1));
     assert_eq!((replay.end(0, 2), replay.end(0, 1)), (100_000, 110_000));
 }
@@ -51,11 +54,11 @@ fn a_delayed_node_holds_no_place_on_its_lane() {
 #[test]
 fn the_end_of_a_delay_goes_by_content() {
     for flip in [false, true] {
-        let after = || build_kernel(20).after(&[1]).on(2);
-        let delayed = || build_kernel(20).delayed(500).on(2);
+        let after = || build_kernel(20).after(&[1]).on_lane(2);
+        let delayed = || build_kernel(20).delayed(500).on_lane(2);
         let lines = match flip {
-            false => vec![build_kernel(500).on(1), after(), delayed()],
-            true => vec![build_kernel(500).on(1), delayed(), after()],
+            false => vec![build_kernel(500).on_lane(1), after(), delayed()],
+            true => vec![build_kernel(500).on_lane(1), delayed(), after()],
         };
         let replay = replay_and_log(&build_rank_job(&[lines], &[]), &build_ring_machine(1));
         assert_eq!((replay.end(0, 2), replay.end(0, 3)), (520_000, 540_000));
@@ -72,7 +75,7 @@ fn a_delayed_member_arrives_late() {
         vec![build_collective(K::Barrier, 0).delayed(1000)],
     ];
     let replay = replay_and_log(&build_rank_job(&ranks, &[]), &build_ring_machine(2));
-    assert_eq!(replay.ends(), [1_500_000, 1_000_000]);
+    assert_eq!(replay.last_end_of_each_instance(), [1_500_000, 1_000_000]);
     assert_eq!(replay.log.records[0].waited.0, 1_000_000);
 }
 
@@ -83,8 +86,8 @@ fn a_delayed_member_arrives_late() {
 fn delays_are_time_of_the_host() {
     let nothing = super::lines::build_node(chakram::trace::Op::NoOp);
     let lines = vec![
-        build_kernel(60).on(1),
-        build_kernel(50).on(2).delayed(100),
+        build_kernel(60).on_lane(1),
+        build_kernel(50).on_lane(2).delayed(100),
         nothing.after(&[2]).delayed(25),
     ];
     let (workload, machine) = (build_rank_job(&[lines], &[]), build_ring_machine(1));
@@ -135,13 +138,13 @@ fn absurd_delays_are_an_error() {
 
 /// Returns kernels and collectives that depend on some earlier nodes. Their delays take few distinct values, so that
 /// many events fall at the same instant.
-fn any_line(before: u64) -> impl Strategy<Value = TestTraceNode> {
+fn delayed_node_strategy(before: u64) -> impl Strategy<Value = TestTraceNode> {
     let times = || prop::sample::select(vec![0_u64, 20, 500, 520, 1040]);
     let after = prop::collection::btree_set(1..=before.max(1), 0..3);
     (times(), times(), 0_i64..3, 0_u32..3, after).prop_map(move |(ns, delay, lane, what, after)| {
         let line = match what {
             0 => build_collective(K::AllGather, 3000),
-            _ => build_kernel(ns).on(lane),
+            _ => build_kernel(ns).on_lane(lane),
         };
         let after: Vec<_> = after.into_iter().filter(|&id| id <= before).collect();
         line.after(&after).delayed(delay)
@@ -153,7 +156,7 @@ proptest! {
 
     #[test]
     fn the_same_events_in_the_same_order_and_by_messages_too(
-        lines in (0_u64..14).prop_flat_map(|n| (0..=n).map(any_line).collect::<Vec<_>>()),
+        lines in (0_u64..14).prop_flat_map(|n| (0..=n).map(delayed_node_strategy).collect::<Vec<_>>()),
         algorithm in prop::sample::select(vec![Ring, Direct]),
     ) {
         let workload = build_rank_job(&vec![lines.clone(); 3], &[]);

@@ -47,7 +47,7 @@ fn the_same_workload_gives_the_same_events_in_the_same_order() {
 }
 
 /// Returns the events of instances with an index less than `n`.
-fn of_first(log: &ObserverLog, n: u32) -> Vec<(u64, bool, u32, u32)> {
+fn events_of_first_instances(log: &ObserverLog, n: u32) -> Vec<(u64, bool, u32, u32)> {
     let mut events = log.events.clone();
     events.retain(|event| event.2 < n);
     events
@@ -57,7 +57,7 @@ const N: usize = 5;
 
 /// Returns a job in which ranks 0 to 4 run two all-reduces in their row, and ranks 5 to 9, in the
 /// other row, run `others`.
-fn two_rows(late: &[u64], others: &[Vec<TestTraceNode>]) -> Vec<Vec<TestTraceNode>> {
+fn build_two_row_job(late: &[u64], others: &[Vec<TestTraceNode>]) -> Vec<Vec<TestTraceNode>> {
     let member = |&ns: &u64| {
         let first = build_collective(K::AllReduce, 5000).group("row");
         let second = build_collective(K::AllToAll, 5000).group("row");
@@ -75,8 +75,8 @@ fn replay_first_row_events(
     others: &[Vec<TestTraceNode>],
 ) -> Vec<(u64, bool, u32, u32)> {
     let groups: [(&str, &[u32]); 2] = [("row", &[0, 1, 2, 3, 4]), ("other", &[5, 6, 7, 8, 9])];
-    let workload = build_rank_job(&two_rows(late, others), &groups);
-    of_first(
+    let workload = build_rank_job(&build_two_row_job(late, others), &groups);
+    events_of_first_instances(
         &replay_and_log(&workload, &build_machine_from_dims(dims)).log,
         N as u32,
     )
@@ -143,10 +143,10 @@ proptest! {
 fn a_closed_form_in_place_of_messages_reorders_nothing() {
     let rank = vec![
         build_collective(K::Barrier, 0),
-        build_kernel(500).on(1),
-        build_kernel(0).on(1).after(&[2]),
-        build_kernel(20).on(2).after(&[1]),
-        build_kernel(10).on(2).after(&[3]),
+        build_kernel(500).on_lane(1),
+        build_kernel(0).on_lane(1).after(&[2]),
+        build_kernel(20).on_lane(2).after(&[1]),
+        build_kernel(10).on_lane(2).after(&[3]),
     ];
     let workload = build_rank_job(&vec![rank; 2], &[]);
     let machine = build_machine_from_dims(&[make_dim(DimensionShape::FullyConnected, 2, Direct)]);
@@ -158,12 +158,12 @@ fn a_closed_form_in_place_of_messages_reorders_nothing() {
 
 /// Returns a kernel, or a collective of all ranks, that depends on some earlier nodes. There are few distinct times, so
 /// that many events fall at the same instant.
-fn any_line(before: u64) -> impl Strategy<Value = TestTraceNode> {
+fn kernel_or_collective_strategy(before: u64) -> impl Strategy<Value = TestTraceNode> {
     let kernel = (
         prop::sample::select(vec![0_u64, 20, 500, 520, 1040]),
         0_i64..3,
     )
-        .prop_map(|(ns, lane)| build_kernel(ns).on(lane));
+        .prop_map(|(ns, lane)| build_kernel(ns).on_lane(lane));
     let kinds = vec![K::Barrier, K::AllReduce, K::AllGather, K::AllToAll];
     let call = (
         prop::sample::select(kinds),
@@ -184,7 +184,7 @@ proptest! {
 
     #[test]
     fn closed_forms_and_messages_agree_on_every_node(
-        lines in (0_u64..14).prop_flat_map(|n| (0..=n).map(any_line).collect::<Vec<_>>()),
+        lines in (0_u64..14).prop_flat_map(|n| (0..=n).map(kernel_or_collective_strategy).collect::<Vec<_>>()),
         algorithm in prop::sample::select(vec![Ring, Direct]),
     ) {
         let workload = build_rank_job(&vec![lines.clone(); 4], &[]);

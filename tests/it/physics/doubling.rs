@@ -49,7 +49,7 @@ capacity = "90 GB"
 /// Returns the makespan in picoseconds, or the error message.
 fn replay_roofline_makespan(workload: &Workload, text: &str) -> Result<u64, String> {
     let machine = Machine::parse(text, "keys.toml").unwrap();
-    let options = ReplayOptions::with_changes(|o| {
+    let options = ReplayOptions::default_with_changes(|o| {
         o.compute = KernelDurationSource::Roofline(RooflinePeakFraction::default());
     });
     let prepared = CompiledReplay::new(workload, &machine, &options).map_err(|e| e.to_string())?;

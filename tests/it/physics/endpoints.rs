@@ -55,7 +55,7 @@ fn replay_and_check_closed_forms(
     network: NetworkModel,
 ) -> ReplayOutcomeAndLog {
     let replay = |stepwise| {
-        let options = ReplayOptions::with_changes(|o| {
+        let options = ReplayOptions::default_with_changes(|o| {
             o.network = Some(network);
             o.stepwise = stepwise;
         });
@@ -108,7 +108,10 @@ fn memories_are_as_far_as_their_places() {
         &machine,
         NetworkModel::ContentionFree,
     );
-    assert_eq!(found.ends(), [250_000, 550_000, 550_000, 250_000]);
+    assert_eq!(
+        found.last_end_of_each_instance(),
+        [250_000, 550_000, 550_000, 250_000]
+    );
 }
 
 /// NPUs 1 and 2 load 40 kB from NPU 0 at the same time, over the link from 0 to 1. The first load
@@ -135,7 +138,8 @@ fn loads_share_memories_and_links() {
         (NetworkModel::Exclusive, 550, 1200),
         (NetworkModel::FairSharing, 950, 1050),
     ] {
-        let ends = replay_and_check_closed_forms(&workload, &machine, network).ends();
+        let ends =
+            replay_and_check_closed_forms(&workload, &machine, network).last_end_of_each_instance();
         assert_eq!(ends[1..3], [first * 1000, second * 1000], "{network}");
     }
 }
@@ -151,8 +155,8 @@ fn loads_and_messages_share_links_fairly() {
     let mut ranks = vec![vec![build_kernel(0)]; 4];
     ranks[0] = vec![build_send(1, 40_000)];
     ranks[1] = vec![
-        build_receive(0, 40_000).on(1),
-        build_remote_load(20_000).on(2),
+        build_receive(0, 40_000).on_lane(1),
+        build_remote_load(20_000).on_lane(2),
     ];
     let found = replay_and_check_closed_forms(
         &build_rank_job(&ranks, &[]),
@@ -160,7 +164,7 @@ fn loads_and_messages_share_links_fairly() {
         NetworkModel::FairSharing,
     );
     assert_eq!((found.end(1, 2), found.end(1, 1)), (550_000, 700_000));
-    ranks[1][1] = build_memory_access(MemoryLocation::Remote, true, 20_000).on(2);
+    ranks[1][1] = build_memory_access(MemoryLocation::Remote, true, 20_000).on_lane(2);
     let found = replay_and_check_closed_forms(
         &build_rank_job(&ranks, &[]),
         &machine,
@@ -173,7 +177,7 @@ fn loads_and_messages_share_links_fairly() {
 /// 200 / 3 B/ns for each load, so all loads have left after 600 ns. A store gets the same share, because loads and
 /// stores use the same memory.
 #[test]
-fn fair_shares_of_a_memory() {
+fn simultaneous_accesses_share_a_memory_equally() {
     let machine = build_four_npu_machine("mesh", &[("remote_memory", "1")]);
     for store in [false, true] {
         let one = build_memory_access(MemoryLocation::Remote, store, 40_000);
@@ -189,7 +193,10 @@ fn fair_shares_of_a_memory() {
             &machine,
             NetworkModel::FairSharing,
         );
-        assert_eq!(found.ends()[..3], [750_000, 650_000, 750_000]);
+        assert_eq!(
+            found.last_end_of_each_instance()[..3],
+            [750_000, 650_000, 750_000]
+        );
     }
 }
 
@@ -203,12 +210,12 @@ fn fair_shares_of_a_memory() {
 #[test]
 fn loads_take_closed_forms_back() {
     let machine = build_four_npu_machine("ring", &[("remote_memory", "0")]);
-    let reduce = build_collective(K::AllReduce, 40_000).on(1);
+    let reduce = build_collective(K::AllReduce, 40_000).on_lane(1);
     let mut ranks = vec![vec![reduce.clone()]; 4];
     ranks[1] = vec![
         reduce.clone(),
-        build_kernel(350).on(2),
-        build_remote_load(40_000).on(2).after(&[2]),
+        build_kernel(350).on_lane(2),
+        build_remote_load(40_000).on_lane(2).after(&[2]),
     ];
     let found =
         replay_and_check_closed_forms(&build_rank_job(&ranks, &[]), &machine, NetworkModel::Links);
@@ -231,7 +238,7 @@ fn replay_link_traffic(
     machine: &Machine,
     network: NetworkModel,
 ) -> (Vec<String>, Vec<String>) {
-    let options = ReplayOptions::with_changes(|o| {
+    let options = ReplayOptions::default_with_changes(|o| {
         o.network = Some(network);
         o.links = true;
     });
@@ -261,10 +268,13 @@ fn loads_and_stores_are_counted_on_links() {
         &[("remote_memories.far", "3"), ("remote_memory", "0")],
     );
     let ranks = [
-        vec![build_remote_load(50_000).on(1), build_send(1, 20_000).on(2)],
         vec![
-            build_receive(0, 20_000).on(1),
-            build_memory_access(MemoryLocation::Remote, true, 30_000).on(2),
+            build_remote_load(50_000).on_lane(1),
+            build_send(1, 20_000).on_lane(2),
+        ],
+        vec![
+            build_receive(0, 20_000).on_lane(1),
+            build_memory_access(MemoryLocation::Remote, true, 30_000).on_lane(2),
         ],
         vec![build_remote_load(10_000)],
         vec![build_memory_access(
@@ -385,7 +395,7 @@ proptest! {
 
     /// With any concurrent loads and stores, closed forms give the same result as messages.
     #[test]
-    fn closed_forms_beside_loads_are_messages(
+    fn closed_forms_beside_loads_give_the_same_result_as_messages(
         shape in prop::sample::select(vec!["ring", "mesh", "switch", "fully_connected"]),
         at in prop::sample::select(vec!["0", "1,2", "0-3"]),
         loads in prop::collection::vec((0_u32..4, 0_u64..4_000, 1_u64..60_000, any::<bool>()), 0..6),
@@ -395,15 +405,15 @@ proptest! {
         let mut ranks: Vec<Vec<TestTraceNode>> = vec![Vec::new(); 4];
         for lines in &mut ranks {
             for &(ns, bytes) in &calls {
-                lines.push(build_kernel(ns).on(0));
-                lines.push(build_collective(K::AllReduce, bytes).on(0));
+                lines.push(build_kernel(ns).on_lane(0));
+                lines.push(build_collective(K::AllReduce, bytes).on_lane(0));
             }
         }
         for &(rank, ns, bytes, store) in &loads {
             let lines = &mut ranks[rank as usize];
             let (lane, before) = (lines.len() as i64, lines.len() as u64 + 1);
-            lines.push(build_kernel(ns).on(lane));
-            lines.push(build_memory_access(MemoryLocation::Remote, store, bytes).on(lane).after(&[before]));
+            lines.push(build_kernel(ns).on_lane(lane));
+            lines.push(build_memory_access(MemoryLocation::Remote, store, bytes).on_lane(lane).after(&[before]));
         }
         let workload = build_rank_job(&ranks, &[]);
         for network in MODELS {

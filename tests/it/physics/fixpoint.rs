@@ -48,7 +48,7 @@ const PAIR: &str = "pair";
 
 /// Returns the lines of `n` ranks.
 fn build_rank_lines(n: usize, items: &[OperationOfAllRanks]) -> Vec<Vec<TestTraceNode>> {
-    let mut ranks: Vec<Vec<TestTraceNode>> = vec![vec![build_kernel(0).on(-1)]; n];
+    let mut ranks: Vec<Vec<TestTraceNode>> = vec![vec![build_kernel(0).on_lane(-1)]; n];
     // For each rank, the last collective in the group of all and in the pair.
     let mut last = vec![[None; 2]; n];
     for (tag, item) in (0..).zip(items) {
@@ -69,7 +69,7 @@ fn build_rank_lines(n: usize, items: &[OperationOfAllRanks]) -> Vec<Vec<TestTrac
             // Receives occupy no lane.
             let line = match line.op {
                 Op::Message { receive: true, .. } => line,
-                _ => line.on(id as i64),
+                _ => line.on_lane(id as i64),
             };
             own.push(if eager { line.eager() } else { line });
         };

@@ -23,7 +23,7 @@ proptest! {
     /// For any number of bytes on any machine, the closed form equals the result with messages. In
     /// one dimension chunks are equal.
     #[test]
-    fn chunks_that_make_loads_equal_agree(
+    fn closed_form_of_load_equalizing_chunks_equals_simulation(
         dims in dims_strategy(),
         intra in prop::sample::select(WaitingChunkPriority::ALL.map(|(intra, _)| intra).to_vec()),
         chunks in 1_u32..20,
@@ -73,7 +73,7 @@ fn build_two_chunk_machine() -> Machine {
 /// until 44,800. Chunk 1, which has waited since 30,720, goes back until 49,920. Chunk 2 goes back until 58,880. In
 /// dimension 0, chunk 0 goes back from 35,840 until 51,200, and chunk 2 from 58,880 until 72,320.
 #[test]
-fn three_chunks_that_make_loads_equal_by_hand() {
+fn three_load_equalizing_chunks_take_the_time_computed_by_hand() {
     let workload = build_skewed_collective(K::AllReduce, 4096, 8, 0);
     let closed = replay_and_log(&workload, &build_two_chunk_machine());
     let stepped = replay_with(
@@ -91,13 +91,13 @@ fn three_chunks_that_make_loads_equal_by_hand() {
 /// forces the program to simulate the collective instead of using the closed form. The result equals the result with
 /// messages, whichever chunk is in this dimension.
 #[test]
-fn whatever_chunk_is_under_way_is_unfolded() {
+fn a_message_unfolds_the_collective_whichever_chunk_is_under_way() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
         for ns in (150..7500).step_by(150) {
             let mut ranks = vec![vec![build_collective(K::AllReduce, 409_600)]; 8];
             ranks[0].extend([
-                build_kernel(ns).on(1),
-                build_send(1, 5000).after(&[2]).on(2),
+                build_kernel(ns).on_lane(1),
+                build_send(1, 5000).after(&[2]).on_lane(2),
             ]);
             ranks[1].push(build_receive(0, 5000));
             let replay = replay_and_check_closed_forms(
@@ -116,20 +116,20 @@ fn whatever_chunk_is_under_way_is_unfolded() {
 /// In each network model, some members are late, and two collectives contend. All collectives complete, and none
 /// completes before all its members have begun.
 #[test]
-fn late_members_and_others_meet() {
+fn contending_collectives_with_late_members_all_complete() {
     for network in [
         NetworkModel::ContentionFree,
         NetworkModel::Ports,
         NetworkModel::Links,
     ] {
         for ns in (100..4000).step_by(300) {
-            let late = |rank: u64| build_kernel(ns * (rank % 3)).on(1);
+            let late = |rank: u64| build_kernel(ns * (rank % 3)).on_lane(1);
             let all = build_collective(K::AllReduce, 409_600);
             let ranks = (0..8).map(|rank| {
                 vec![
                     late(rank),
-                    all.clone().after(&[1]).on(2),
-                    build_collective(K::ReduceScatter, 40_960).on(3),
+                    all.clone().after(&[1]).on_lane(2),
+                    build_collective(K::ReduceScatter, 40_960).on_lane(3),
                 ]
             });
             let ranks: Vec<_> = ranks.collect();
@@ -146,7 +146,7 @@ fn late_members_and_others_meet() {
     }
 }
 
-fn figure_9a(name: &str) -> String {
+fn read_figure_9a_machine_text(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/fig-9a");
     let text = std::fs::read_to_string(folder.join(name).with_extension("toml")).unwrap();
     text.replace("\"themis\"", "\"themis_flex\"")
@@ -159,7 +159,7 @@ fn figure_9a(name: &str) -> String {
 fn figure_9a_comes_to_4_percent_of_what_is_possible() {
     let systems = [("w-2d", 500), ("conv-3d", 350), ("conv-4d", 600)];
     for (name, rate) in systems {
-        let machine = Machine::parse(&figure_9a(name), name).unwrap();
+        let machine = Machine::parse(&read_figure_9a_machine_text(name), name).unwrap();
         assert_eq!(
             machine.chunking_settings().inter,
             DimensionVisitOrder::ThemisFlex
@@ -180,10 +180,10 @@ fn figure_9a_comes_to_4_percent_of_what_is_possible() {
 /// sixteenth to dimension 1, chunk 2 must be a fifteenth. The rest of the gap is less than a grain. So chunk 3 is
 /// ascending and has the rest, and there are four chunks.
 #[test]
-fn people_are_told_how_many_chunks_there_are() {
+fn reports_and_machine_show_state_the_number_of_chunks() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("machine.toml");
-    let text = figure_9a("w-2d").replace("chunks = 64 ", "chunks = 3 ");
+    let text = read_figure_9a_machine_text("w-2d").replace("chunks = 64 ", "chunks = 3 ");
     std::fs::write(&file, text).unwrap();
     let file = file.to_str().unwrap();
     let job = "generate collective all-reduce --size 1GB --ranks 512 --format json --machine";

@@ -40,7 +40,7 @@ pub fn replay_flow_ends(
         .map(|(tag, flow)| {
             let mut add = |rank: u32, line: TestTraceNode| {
                 let lines = &mut ranks[rank as usize];
-                lines.push(line.tag(tag).on(i64::from(tag)));
+                lines.push(line.tag(tag).on_lane(i64::from(tag)));
                 (rank, lines.len() as u32)
             };
             let sent = add(flow.from, build_send(flow.to, flow.bytes).delayed(flow.ns));

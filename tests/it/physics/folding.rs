@@ -5,7 +5,7 @@ use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive,
 use super::rig::{
     Dim, ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, make_dim, replay_with,
 };
-use crate::corpus::is_whole;
+use crate::corpus::is_whole_corpus_requested;
 use chakram::engine::{NetworkModel, ReplayOptions};
 use chakram::machine::{
     ChunkCountOrderAndOverlap, CollectiveAlgorithm, DimensionVisitOrder, Machine,
@@ -16,7 +16,7 @@ use chakram::workload::Workload;
 use std::num::NonZeroU32;
 
 fn options_for_network(network: NetworkModel, stepwise: bool) -> ReplayOptions {
-    ReplayOptions::with_changes(|o| {
+    ReplayOptions::default_with_changes(|o| {
         o.network = Some(network);
         o.stepwise = stepwise;
     })
@@ -68,7 +68,7 @@ fn all_reduce() -> TestTraceNode {
 const ALONE: u64 = 7_200_000;
 
 #[test]
-fn whoever_is_alone_is_answered_at_once() {
+fn a_collective_alone_is_answered_by_closed_form_at_once() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
         let ranks = vec![vec![all_reduce()]; 4];
         let replay = replay_and_check_closed_forms(
@@ -77,7 +77,7 @@ fn whoever_is_alone_is_answered_at_once() {
             network,
             "alone",
         );
-        assert_eq!(replay.ends(), [ALONE; 4]);
+        assert_eq!(replay.last_end_of_each_instance(), [ALONE; 4]);
         let outcome = &replay.outcome;
         assert_eq!(
             (outcome.closed, outcome.unfolded, outcome.messages),
@@ -101,8 +101,8 @@ fn a_message_unfolds_what_it_touches() {
         let run = |ns| {
             let mut ranks = vec![vec![all_reduce()]; 4];
             ranks[0].extend([
-                build_kernel(ns).on(1),
-                build_send(2, 5000).after(&[2]).on(2),
+                build_kernel(ns).on_lane(1),
+                build_send(2, 5000).after(&[2]).on_lane(2),
             ]);
             ranks[2].push(build_receive(0, 5000));
             replay_and_check_closed_forms(
@@ -131,11 +131,11 @@ fn a_message_unfolds_what_it_touches() {
 /// rank 2 at the same instant. The first step of the all-reduce has already taken the port. So the message follows from
 /// 200 to 300 ns, reaches rank 2 between two steps by 1,300 ns, and delays no step.
 #[test]
-fn what_follows_a_settlement_leaves_behind_it() {
+fn a_message_sent_after_a_settlement_leaves_behind_the_first_step() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
         let mut ranks = vec![vec![all_reduce()]; 4];
-        let alone = build_collective(K::AllReduce, 8).group("alone").on(1);
-        ranks[0].extend([alone, build_send(2, 5000).after(&[2]).on(2)]);
+        let alone = build_collective(K::AllReduce, 8).group("alone").on_lane(1);
+        ranks[0].extend([alone, build_send(2, 5000).after(&[2]).on_lane(2)]);
         ranks[2].push(build_receive(0, 5000));
         let replay = replay_and_check_closed_forms(
             &build_rank_job(&ranks, &[("alone", &[0])]),
@@ -154,7 +154,7 @@ fn what_follows_a_settlement_leaves_behind_it() {
 /// 1,400 to 1,450 ns, and arrives by 2,450. The next message leaves after the third step of the
 /// large all-reduce, until 2,650, and arrives by 3,650. The large all-reduce is not delayed.
 #[test]
-fn what_is_settled_leaves_behind_the_rounds_before() {
+fn a_collective_begun_later_sends_behind_steps_already_ready() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
         for small in ["a", "z"] {
             let mut ranks = vec![vec![all_reduce().group("m")]; 4];
@@ -162,8 +162,8 @@ fn what_is_settled_leaves_behind_the_rounds_before() {
                 let begins = build_collective(K::AllReduce, 5000)
                     .group(small)
                     .after(&[2])
-                    .on(2);
-                ranks[rank].extend([build_kernel(1200).on(1), begins]);
+                    .on_lane(2);
+                ranks[rank].extend([build_kernel(1200).on_lane(1), begins]);
             }
             let groups: [(&str, &[u32]); 2] = [(small, &[0, 2]), ("m", &[0, 1, 2, 3])];
             let mut groups = groups;
@@ -192,7 +192,7 @@ fn groups_that_share_no_link_stay_folded() {
     let rank = |r: u32| {
         let row = ["a", "b"][r as usize / 4];
         let column = ["c", "d", "e", "f"][r as usize % 4];
-        let on = |name, lane| all_reduce().group(name).on(lane);
+        let on = |name, lane| all_reduce().group(name).on_lane(lane);
         vec![on(row, 1), on(column, 2)]
     };
     let ranks: Vec<_> = (0..8).map(rank).collect();
@@ -278,9 +278,11 @@ fn generate_random_job(dice: &mut Dice) -> (Workload, Machine) {
         let whole = rows.len() > 16 || dice.below(2) == 0;
         for (rank, lines) in (0_u32..).zip(&mut ranks) {
             let at = if apart { at + 50 * u64::from(rank) } else { at };
-            lines.push(build_kernel(at).on(20 + lane));
+            lines.push(build_kernel(at).on_lane(20 + lane));
             let after = [lines.len() as u64];
-            let call = build_collective(kind, bytes).after(&after).on(40 + lane);
+            let call = build_collective(kind, bytes)
+                .after(&after)
+                .on_lane(40 + lane);
             lines.push(match whole {
                 true => call,
                 false => {
@@ -300,13 +302,13 @@ fn generate_random_job(dice: &mut Dice) -> (Workload, Machine) {
         }
         let (at, bytes) = (100 * dice.below(60), 1 + dice.below(20_000));
         let lines = &mut ranks[from as usize];
-        lines.push(build_kernel(at).on(60 + tag as i64));
+        lines.push(build_kernel(at).on_lane(60 + tag as i64));
         let after = [lines.len() as u64];
         lines.push(
             build_send(to, bytes)
                 .tag(tag as i32)
                 .after(&after)
-                .on(80 + tag as i64),
+                .on_lane(80 + tag as i64),
         );
         ranks[to as usize].push(build_receive(from, bytes).tag(tag as i32));
     }
@@ -325,7 +327,11 @@ fn generate_random_job(dice: &mut Dice) -> (Workload, Machine) {
 fn folding_changes_nothing() {
     let mut dice = Dice(7);
     let (mut closed, mut unfolded, mut stepwise) = (0, 0, 0);
-    let cases = if is_whole() { 400 } else { 100 };
+    let cases = if is_whole_corpus_requested() {
+        400
+    } else {
+        100
+    };
     for case in 0..cases {
         let (workload, machine) = generate_random_job(&mut dice);
         for network in [

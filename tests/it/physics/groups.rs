@@ -12,14 +12,14 @@ use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 
-pub fn four_by_three() -> [Dim; 2] {
+pub fn four_by_three_dimensions() -> [Dim; 2] {
     let [mut inner, mut outer] = [
         make_dim(DimensionShape::Ring, 4, Ring),
         make_dim(DimensionShape::Switch, 3, Direct),
     ];
     (inner.ps_per_byte, inner.link_ns) = (10, 100);
     (outer.ps_per_byte, outer.link_ns) = (40, 1000);
-    [inner.of_links(), outer]
+    [inner.with_npu_bandwidth_per_link(), outer]
 }
 
 /// Returns the lines of 12 ranks, and the members. The ranks in `members` run `node` as the group
@@ -39,7 +39,7 @@ fn replay_on_group(members: &[u32], node: TestTraceNode) -> ReplayOutcomeAndLog 
     let (ranks, members) = build_group_ranks(members, &node);
     replay_and_log(
         &build_rank_job(&ranks, &[("g", &members)]),
-        &build_machine_from_dims(&four_by_three()),
+        &build_machine_from_dims(&four_by_three_dimensions()),
     )
 }
 
@@ -77,7 +77,10 @@ fn a_group_in_one_dimension_uses_that_one() {
 #[test]
 fn a_part_of_a_ring_closes_over_more_links() {
     let replay = replay_on_group(&[0, 1, 2], build_collective(K::ReduceScatter, 120_000));
-    assert_eq!(replay.ends()[..3], [1_100_000, 1_100_000, 1_000_000]);
+    assert_eq!(
+        replay.last_end_of_each_instance()[..3],
+        [1_100_000, 1_100_000, 1_000_000]
+    );
     assert_eq!(replay.outcome.stepwise, 1);
 }
 
@@ -95,7 +98,7 @@ fn a_part_of_a_ring_closes_over_more_links() {
 #[test]
 fn an_irregular_group_is_one_line_over_real_paths() {
     let replay = replay_on_group(&[5, 0, 1], build_collective(K::ReduceScatter, 120_000));
-    let ends = replay.ends();
+    let ends = replay.last_end_of_each_instance();
     assert_eq!(
         (ends[5], ends[0], ends[1]),
         (5_200_000, 3_700_000, 5_200_000)
@@ -108,7 +111,7 @@ fn an_irregular_group_is_one_line_over_real_paths() {
 #[test]
 fn a_root_inside_an_irregular_group_starts_at_its_place() {
     let replay = replay_on_group(&[5, 0, 1], build_collective(K::Broadcast, 120_000).root(0));
-    let ends = replay.ends();
+    let ends = replay.last_end_of_each_instance();
     assert_eq!(
         (ends[0], ends[1], ends[5]),
         (6_000_000, 1_300_000, 8_100_000)
@@ -138,7 +141,7 @@ fn a_mask_of_dimensions_cuts_the_group_into_rows_or_columns() {
         let node = build_collective(K::AllReduce, 120_000).dimensions(mask);
         let replay = replay_and_log(
             &build_rank_job(&vec![vec![node]; 12], &[]),
-            &build_machine_from_dims(&four_by_three()),
+            &build_machine_from_dims(&four_by_three_dimensions()),
         );
         assert_eq!(
             (replay.ps(), replay.outcome.closed),

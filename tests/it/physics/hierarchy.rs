@@ -42,7 +42,7 @@ fn replay_closed_and_stepwise(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [
 /// algorithm direct. Outside is a switch of 3 at 25 GB/s (40 ps/B) and 1,000 ns per link, with the
 /// algorithm ring.
 #[test]
-fn three_dimensions_by_hand() {
+fn collectives_on_three_dimensions_take_the_times_computed_by_hand() {
     let dims = [
         with_link_speed(make_dim(DimensionShape::Ring, 4, Ring), 10, 100),
         with_link_speed(make_dim(DimensionShape::FullyConnected, 2, Direct), 20, 500),
@@ -110,7 +110,7 @@ proptest! {
     /// If members start together, the sum over phases and the simulator of these tests are exact on any stack of
     /// dimensions. All products of dimension sizes divide 60^3 bytes.
     #[test]
-    fn phases_add_up(
+    fn simulated_collective_time_is_the_sum_over_phases(
         dims in prop::collection::vec(any_dim(), 1..=3),
         kind in prop::sample::select(K::ALL.map(|(kind, ..)| kind).to_vec()),
         units in 1_u64..4,

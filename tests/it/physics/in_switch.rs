@@ -58,7 +58,7 @@ fn build_remote_access(store: bool, bytes: u64, in_switch: bool) -> TestTraceNod
 }
 
 #[test]
-fn every_npu_gets_the_bytes_of_all() {
+fn in_switch_access_takes_the_time_to_bring_all_bytes_to_each_npu() {
     // With w = 100 kB, 400 kB take 20 us at the groups' 20 GB/s, 10 us through a node's 40 GB/s,
     // and 50 us into an NPU at 8 GB/s, which is the longest. A round of chunks has 2 x 2 x 20 kB =
     // 80 kB. The round adds 4 us at the groups, 2 us at a node, and 0.3 us of latency, so the time

@@ -38,7 +38,7 @@ impl Observer for LaunchLog {
         self.nodes.push((now.0, true, instance.0, node.0));
     }
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_launched(&mut self, now: Time, launch: &BegunLaunchRecord) {
+    fn on_launch_began(&mut self, now: Time, launch: &BegunLaunchRecord) {
         assert_eq!(launch.began, now);
         self.began.push((launch.serial.0, now.0));
     }
@@ -60,7 +60,12 @@ fn compile_replay<'a>(
     machine: &'a Machine,
     change: impl FnOnce(&mut ReplayOptions),
 ) -> CompiledReplay<'a> {
-    CompiledReplay::new(workload, machine, &ReplayOptions::with_changes(change)).unwrap()
+    CompiledReplay::new(
+        workload,
+        machine,
+        &ReplayOptions::default_with_changes(change),
+    )
+    .unwrap()
 }
 
 /// Returns a ring with 20 ps per byte and 500 ns per link.
@@ -92,7 +97,7 @@ fn steps_overlap_where_their_dependencies_allow() {
         assert_eq!(outcome.makespan, Span(602 * NS));
         assert_eq!((outcome.nodes, outcome.messages), (12, 3));
         let steps = feed
-            .step_times()
+            .step_starts_and_ends()
             .iter()
             .map(|step| (step.begin.0, step.end.0));
         let expected = [(0, 542), (12, 572), (24, 602)].map(|(a, b)| (a * NS, b * NS));
@@ -207,14 +212,14 @@ fn jobs_that_share_a_link_wait_for_one_another() {
 fn launches_of_a_feed_cannot_deadlock_one_another() {
     let rank = |ns, lane| {
         let call = build_collective(CollectiveKind::AllReduce, 100);
-        vec![build_kernel(ns).on(lane), call.on(7).after(&[1])]
+        vec![build_kernel(ns).on_lane(lane), call.on_lane(7).after(&[1])]
     };
     let first = build_rank_job(&[rank(10, 1), rank(100, 1)], &[]);
     let second = build_rank_job(&[rank(50, 2), rank(50, 2)], &[]);
     let machine = build_machine_from_dims(&[ring_dimension(2)]);
     struct TwoLaunchesAtStartFeed(bool);
     impl LaunchFeed for TwoLaunchesAtStartFeed {
-        fn wake_at(&self) -> Option<Time> {
+        fn next_wake_time(&self) -> Option<Time> {
             (!self.0).then_some(Time::ZERO)
         }
         fn on_wake(&mut self, _: Time, queue: &mut FeedLaunchAndRankStartRequests) {
@@ -263,7 +268,7 @@ struct RandomRequestFeed {
 }
 
 impl LaunchFeed for RandomRequestFeed {
-    fn wake_at(&self) -> Option<Time> {
+    fn next_wake_time(&self) -> Option<Time> {
         self.waiting.last().map(|&(at, _)| at)
     }
     fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndRankStartRequests) {
@@ -343,7 +348,11 @@ struct ShortestJobFirstProcessor {
 }
 
 impl ShortestJobFirstProcessor {
-    fn next(&mut self, now: Time, started: &mut Vec<ProcessorJobStartAndEnd>) {
+    fn start_shortest_waiting_job(
+        &mut self,
+        now: Time,
+        started: &mut Vec<ProcessorJobStartAndEnd>,
+    ) {
         let waiting = self.waiting.iter().enumerate();
         let Some((place, _)) = waiting.min_by_key(|(_, job)| (job.price, job.launch)) else {
             return;
@@ -381,7 +390,7 @@ impl SelfSchedulingProcessorModel for ShortestJobFirstProcessor {
     }
     fn settle_instant(&mut self, now: Time, started: &mut Vec<ProcessorJobStartAndEnd>) {
         if !self.busy {
-            self.next(now, started);
+            self.start_shortest_waiting_job(now, started);
         }
     }
 }
@@ -391,14 +400,14 @@ impl SelfSchedulingProcessorModel for ShortestJobFirstProcessor {
 /// 2 wait. The shortest job goes first: launch 2 twice (5-6, 6-7), then launch 1 twice (7-10,
 /// 10-13), then launch 0 (13-18).
 #[test]
-fn a_processor_chooses_at_the_borders_of_jobs() {
+fn processor_picks_the_shortest_waiting_job_when_a_job_ends() {
     let line: Vec<TestTraceNode> = vec![build_kernel(1), build_kernel(1).after(&[1])];
     let workload = build_rank_job(&[line], &[]);
     let machine = build_machine_from_dims(&[ring_dimension(2)]);
     let program = compile_replay(&workload, &machine, |_| {});
     struct ThreeLaunchFeed(u64);
     impl LaunchFeed for ThreeLaunchFeed {
-        fn wake_at(&self) -> Option<Time> {
+        fn next_wake_time(&self) -> Option<Time> {
             (self.0 < 3).then_some(Time(self.0 * 1_000_000))
         }
         fn on_wake(&mut self, _: Time, queue: &mut FeedLaunchAndRankStartRequests) {
@@ -443,7 +452,7 @@ fn stuck_launches_are_named() {
     let program = compile_replay(&workload, &machine, |_| {});
     struct NeverReleasedRankFeed(bool);
     impl LaunchFeed for NeverReleasedRankFeed {
-        fn wake_at(&self) -> Option<Time> {
+        fn next_wake_time(&self) -> Option<Time> {
             (!self.0).then_some(Time(7))
         }
         fn on_wake(&mut self, _: Time, queue: &mut FeedLaunchAndRankStartRequests) {
@@ -476,7 +485,7 @@ fn stuck_launches_are_named() {
 /// With given launch times, the k-th launch has tag k, whatever the order of the times. Other jobs, earlier or
 /// concurrent, change nothing if the jobs share no resource.
 #[test]
-fn launches_at_given_times() {
+fn launches_start_at_given_times_whatever_their_order() {
     let workload = build_rank_job(&[vec![build_kernel(10)]], &[]);
     let machine = build_machine_from_dims(&[ring_dimension(4)]);
     let at = |npu: u32| compile_replay(&workload, &machine, |o| o.map = Some(vec![Npu(npu)]));

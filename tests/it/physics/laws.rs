@@ -23,7 +23,9 @@
 //! less contention may end later.
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
-use super::rig::{self, Dim, ReplayOutcomeAndLog, build_rank_job, machine_of, replay_with};
+use super::rig::{
+    self, Dim, ReplayOutcomeAndLog, build_machine_with_choices, build_rank_job, replay_with,
+};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::extend::{
     EventScheduler, LineSendPattern, MessageProgressNotice, NetworkBackend, NetworkEvent,
@@ -61,7 +63,7 @@ impl SplitMixRandom {
         (self.next() % count as u64) as usize
     }
 
-    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+    fn choose_one_of<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
     }
 
@@ -86,26 +88,26 @@ fn generate_machine(draw: &mut SplitMixRandom) -> (Vec<Dim>, Machine) {
         }
         npus *= size;
         dims.push(Dim {
-            shape: draw.one(&DimensionShape::ALL).0,
+            shape: draw.choose_one_of(&DimensionShape::ALL).0,
             size,
-            ps_per_byte: draw.one(&[4, 10, 20, 50]),
-            link_ns: draw.one(&[0, 10, 500]),
-            algorithm: draw.one(&CollectiveAlgorithm::ALL).0,
+            ps_per_byte: draw.choose_one_of(&[4, 10, 20, 50]),
+            link_ns: draw.choose_one_of(&[0, 10, 500]),
+            algorithm: draw.choose_one_of(&CollectiveAlgorithm::ALL).0,
         });
     }
     let choices = dims
         .iter()
         .map(|dim| DimensionAlgorithmChoice::Named(dim.algorithm));
-    let switching = draw.one(&[
+    let switching = draw.choose_one_of(&[
         SwitchingMode::IDEAL,
         SwitchingMode::CutThrough {
             segment: Bytes(4096),
         },
         SwitchingMode::StoreAndForward,
     ]);
-    let machine = machine_of(&dims, choices.collect(), switching);
+    let machine = build_machine_with_choices(&dims, choices.collect(), switching);
     let pipeline = ChunkCountOrderAndOverlap {
-        chunks: NonZeroU32::new(draw.one(&[1, 1, 1, 2, 4])),
+        chunks: NonZeroU32::new(draw.choose_one_of(&[1, 1, 1, 2, 4])),
         ..ChunkCountOrderAndOverlap::default()
     };
     (dims, machine.with_chunking(pipeline))
@@ -121,10 +123,10 @@ fn generate_collective_call(
     group: usize,
     members: &[u32],
 ) -> TestTraceNode {
-    let kind = draw.one(&CollectiveKind::ALL).0;
-    let line = build_collective(kind, draw.one(&BYTES)).group(GROUPS[group]);
+    let kind = draw.choose_one_of(&CollectiveKind::ALL).0;
+    let line = build_collective(kind, draw.choose_one_of(&BYTES)).group(GROUPS[group]);
     match kind.has_root() {
-        true => line.root(draw.one(members)),
+        true => line.root(draw.choose_one_of(members)),
         false => line,
     }
 }
@@ -166,7 +168,7 @@ impl RandomJob {
             };
             match draw.below(4) {
                 0 => {
-                    let ns = draw.one(&[100, 5_000, 90_000]);
+                    let ns = draw.choose_one_of(&[100, 5_000, 90_000]);
                     add(draw.below(ranks as usize) as u32, build_kernel(ns), false);
                 }
                 1 => {
@@ -183,7 +185,7 @@ impl RandomJob {
                         0 => [ends[0], ends[1]],
                         _ => [ends[1], ends[0]],
                     };
-                    let bytes = draw.one(&BYTES);
+                    let bytes = draw.choose_one_of(&BYTES);
                     let early = draw.below(3) == 0;
                     add(to, build_receive(from, bytes), early);
                     add(from, build_send(to, bytes), false);
@@ -203,7 +205,7 @@ impl RandomJob {
 }
 
 fn options_for_network(model: NetworkModel) -> ReplayOptions {
-    ReplayOptions::with_changes(|o| o.network = Some(model))
+    ReplayOptions::default_with_changes(|o| o.network = Some(model))
 }
 
 const CONTENDED: [NetworkModel; 4] = [
@@ -262,7 +264,7 @@ impl<'a, N> PortRecordingNetwork<'a, N> {
         }
     }
 
-    fn order(self) -> MessageOrderByPort {
+    fn message_order_by_port(self) -> MessageOrderByPort {
         let mut order = MessageOrderByPort::new();
         for ((side, _), messages) in self.passed {
             order.entry(side).or_default().insert(messages);
@@ -346,19 +348,19 @@ impl<N: NetworkBackend> NetworkBackend for &mut PortRecordingNetwork<'_, N> {
 }
 
 /// Returns the order of messages at ports under `model` with simulated messages, and the makespan.
-fn port_order(
+fn replay_message_order_and_makespan(
     workload: &Workload,
     machine: &Machine,
     model: NetworkModel,
 ) -> (MessageOrderByPort, u64) {
-    fn replay_with_port_order<N: NetworkBackend>(
+    fn replay_recording_message_order_at_ports<N: NetworkBackend>(
         prepared: &CompiledReplay<'_>,
         topology: &Topology,
         network: N,
     ) -> (MessageOrderByPort, u64) {
         let mut noted = PortRecordingNetwork::new(network, topology);
         let outcome = prepared.run_on_network(&mut (), &mut noted).unwrap();
-        (noted.order(), outcome.makespan.0)
+        (noted.message_order_by_port(), outcome.makespan.0)
     }
     let of = CompiledReplay::new(
         workload,
@@ -369,13 +371,19 @@ fn port_order(
     let t = machine.topology();
     match model {
         NetworkModel::ContentionFree => {
-            replay_with_port_order(&of, t, ContentionFreeNetwork::new(t))
+            replay_recording_message_order_at_ports(&of, t, ContentionFreeNetwork::new(t))
         }
-        NetworkModel::Ports => replay_with_port_order(&of, t, PortContentionNetwork::new(t)),
-        NetworkModel::Links => replay_with_port_order(&of, t, LinkContentionNetwork::new(t)),
-        NetworkModel::Exclusive => replay_with_port_order(&of, t, ExclusiveNetwork::new(t)),
+        NetworkModel::Ports => {
+            replay_recording_message_order_at_ports(&of, t, PortContentionNetwork::new(t))
+        }
+        NetworkModel::Links => {
+            replay_recording_message_order_at_ports(&of, t, LinkContentionNetwork::new(t))
+        }
+        NetworkModel::Exclusive => {
+            replay_recording_message_order_at_ports(&of, t, ExclusiveNetwork::new(t))
+        }
         NetworkModel::FairSharing => {
-            replay_with_port_order(&of, t, FairSharingNetwork::new(t).unwrap())
+            replay_recording_message_order_at_ports(&of, t, FairSharingNetwork::new(t).unwrap())
         }
     }
 }
@@ -410,7 +418,7 @@ fn check_models(
         machine,
         &options_for_network(NetworkModel::ContentionFree),
     );
-    let stepwise = ReplayOptions::with_changes(|o| {
+    let stepwise = ReplayOptions::default_with_changes(|o| {
         o.network = Some(NetworkModel::ContentionFree);
         o.stepwise = true;
     });
@@ -441,8 +449,9 @@ fn check_models(
             if model == NetworkModel::FairSharing || chunks > 1 && ideal {
                 return true;
             }
-            let (own, again) = port_order(workload, machine, model);
-            let (other, _) = port_order(workload, machine, NetworkModel::ContentionFree);
+            let (own, again) = replay_message_order_and_makespan(workload, machine, model);
+            let (other, _) =
+                replay_message_order_and_makespan(workload, machine, NetworkModel::ContentionFree);
             assert_eq!(again, found.ps(), "{model}: {told}");
             own != other
         };
@@ -479,7 +488,7 @@ fn check_single_operation(seed: u64) -> Vec<String> {
     let members = draw.members(npus, count);
     let mut ranks = vec![vec![build_kernel(0)]; npus as usize];
     if draw.below(5) == 0 {
-        let bytes = draw.one(&BYTES);
+        let bytes = draw.choose_one_of(&BYTES);
         ranks[members[0] as usize] = vec![build_send(members[1], bytes)];
         ranks[members[1] as usize] = vec![build_receive(members[0], bytes)];
     } else {
@@ -500,7 +509,7 @@ fn check_single_operation(seed: u64) -> Vec<String> {
 }
 
 /// Returns a job of several operations, in the same order under every model.
-fn to_ordered_bits(seed: u64) -> Vec<String> {
+fn check_ordered_job_under_all_models(seed: u64) -> Vec<String> {
     let mut draw = SplitMixRandom(seed);
     let (dims, machine) = generate_machine(&mut draw);
     let steps = 2 + draw.below(12);
@@ -620,7 +629,7 @@ fn check_time_attribution(seed: u64) -> Vec<String> {
     let steps = 2 + draw.below(14);
     let job = RandomJob::new(&mut draw, machine.topology().npu_count(), steps);
     let workload = job.workload();
-    let options = options_for_network(draw.one(&MODELS));
+    let options = options_for_network(draw.choose_one_of(&MODELS));
     let swept = sum_time_parts_by_sweep(&job, &replay_with(&workload, &machine, &options));
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
     let (report, ()) = report::replay_to_report(&prepared, ()).unwrap();
@@ -690,7 +699,7 @@ fn a_message_waits_for_its_segment_in_every_model() {
     let segment = SwitchingMode::CutThrough {
         segment: Bytes(4096),
     };
-    let machine = machine_of(
+    let machine = build_machine_with_choices(
         &[ring],
         vec![DimensionAlgorithmChoice::Named(ring.algorithm)],
         segment,
@@ -765,7 +774,7 @@ fn single_operations_are_never_faster_with_contention() {
 
 #[test]
 fn ordered_jobs_are_never_faster_with_contention() {
-    assert_law_holds(to_ordered_bits, 0..100);
+    assert_law_holds(check_ordered_job_under_all_models, 0..100);
 }
 
 #[test]
@@ -775,18 +784,18 @@ fn time_goes_where_a_sweep_over_the_nodes_finds_it() {
 
 #[test]
 #[ignore = "minutes: cargo test --release --test it physics::laws -- --ignored"]
-fn ten_thousand_single_operations() {
+fn ten_thousand_single_operations_are_never_faster_with_contention() {
     assert_law_holds(check_single_operation, 0..10_000);
 }
 
 #[test]
 #[ignore = "minutes: cargo test --release --test it physics::laws -- --ignored"]
-fn ten_thousand_ordered_jobs() {
-    assert_law_holds(to_ordered_bits, 0..10_000);
+fn ten_thousand_ordered_jobs_are_never_faster_with_contention() {
+    assert_law_holds(check_ordered_job_under_all_models, 0..10_000);
 }
 
 #[test]
 #[ignore = "minutes: cargo test --release --test it physics::laws -- --ignored"]
-fn ten_thousand_attributions() {
+fn ten_thousand_attributions_equal_a_sweep_over_the_nodes() {
     assert_law_holds(check_time_attribution, 0..10_000);
 }

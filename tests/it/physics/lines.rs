@@ -104,7 +104,7 @@ impl TestTraceNode {
         self
     }
 
-    pub fn on(mut self, lane: i64) -> Self {
+    pub fn on_lane(mut self, lane: i64) -> Self {
         self.lane = Some(lane);
         self
     }

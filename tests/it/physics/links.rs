@@ -30,7 +30,7 @@ fn switching_mode_from_segment(segment: Option<u64>) -> SwitchingMode {
 
 /// Returns a dimension with 20 ps per byte and 500 ns per link, so 10,000 B take 200 ns.
 fn link_dimension(shape: DimensionShape, size: u32) -> Dim {
-    make_dim(shape, size, Ring).of_links()
+    make_dim(shape, size, Ring).with_npu_bandwidth_per_link()
 }
 
 /// The message from 0 to 2 reaches 1 at 500 ns. If 1 sends a message at 0, it has left by then. A
@@ -98,9 +98,11 @@ fn a_message_and_a_collective_meet() {
         // Nothing contends.
         (ContentionFree, 100, 4_200_000, 1_300_000),
     ] {
-        let broadcast = build_collective(K::Broadcast, 80_000).group("three").on(0);
+        let broadcast = build_collective(K::Broadcast, 80_000)
+            .group("three")
+            .on_lane(0);
         let mut ranks = vec![vec![broadcast]; 3];
-        ranks[0].push(build_send(3, 10_000).delayed(sent_ns).on(1));
+        ranks[0].push(build_send(3, 10_000).delayed(sent_ns).on_lane(1));
         ranks.push(vec![build_receive(0, 10_000)]);
         let workload = build_rank_job(&ranks, &[("three", &[0, 1, 2])]);
         let replay = replay_with(
@@ -118,12 +120,15 @@ fn two_collectives_meet_on_a_member_s_link() {
     // A ring all-gather of 3 x 40,000 B has 2 rounds of 800 + 1,000 ns.
     let shared = |kernel_ns| {
         let gather = |name| build_collective(K::AllGather, 40_000).group(name);
-        let first = vec![gather("a").on(0)];
-        let second = vec![build_kernel(kernel_ns).on(2), gather("b").after(&[1]).on(1)];
+        let first = vec![gather("a").on_lane(0)];
+        let second = vec![
+            build_kernel(kernel_ns).on_lane(2),
+            gather("b").after(&[1]).on_lane(1),
+        ];
         let both = vec![
-            gather("a").on(0),
-            build_kernel(kernel_ns).on(2),
-            gather("b").after(&[2]).on(1),
+            gather("a").on_lane(0),
+            build_kernel(kernel_ns).on_lane(2),
+            gather("b").after(&[2]).on_lane(1),
         ];
         let ranks = [first.clone(), first, both, second.clone(), second];
         let workload = build_rank_job(&ranks, &[("a", &[0, 1, 2]), ("b", &[2, 3, 4])]);
@@ -222,7 +227,9 @@ fn collectives_whose_members_keep_apart_take_as_long() {
 /// link is free by then, so the message arrives from 1,200 to 1,400. The message that goes down arrives at 1,100.
 #[test]
 fn direct_on_a_ring_meets_where_routes_do() {
-    let machine = build_machine_from_dims(&[make_dim(DimensionShape::Ring, 4, Direct).of_links()]);
+    let machine = build_machine_from_dims(&[
+        make_dim(DimensionShape::Ring, 4, Direct).with_npu_bandwidth_per_link()
+    ]);
     let ranks = vec![vec![build_collective(K::AllToAll, 40_000)]; 4];
     let ps = |model| {
         replay_with(
@@ -262,7 +269,7 @@ fn count_npus(dims: &[Dim]) -> u32 {
 }
 
 /// Returns the NPU to which `npu` sends in a permutation along dimension `d` in which no two messages share a link.
-fn other_side(dims: &[Dim], d: usize, by: u32, npu: u32) -> Option<u32> {
+fn permutation_peer_along_dimension(dims: &[Dim], d: usize, by: u32, npu: u32) -> Option<u32> {
     let stride: u32 = dims[..d].iter().map(|dim| dim.size).product();
     let (n, x) = (dims[d].size, npu / stride % dims[d].size);
     let to = match dims[d].shape {
@@ -301,7 +308,7 @@ proptest! {
         sizes in prop::collection::vec(message_bytes_strategy(), 64),
     ) {
         let d = pick.0 % dims.len();
-        let pairs = (0..count_npus(&dims)).filter_map(|npu| Some((npu, other_side(&dims, d, pick.1, npu)?)));
+        let pairs = (0..count_npus(&dims)).filter_map(|npu| Some((npu, permutation_peer_along_dimension(&dims, d, pick.1, npu)?)));
         let flows: Vec<_> = pairs.zip(&sizes).map(|((from, to), &b)| build_flow(0, from, to, b)).collect();
         let machine = build_switching_machine(&dims, switching_mode_from_segment(segment));
         let found = [ContentionFree, Ports, Links].map(|model| replay_flow_ends(&machine, model, &flows));
@@ -360,10 +367,14 @@ fn traffic_strategy(
             // A train that crosses a fast dimension between two slower ones spreads out, so no middle dimension here is
             // that fast.
             if let [a, b, c] = &mut dims[..] {
-                b.ps_per_byte = b.ps_per_byte.max(a.link_ps().min(c.link_ps()));
+                b.ps_per_byte = b
+                    .ps_per_byte
+                    .max(a.link_ps_per_byte().min(c.link_ps_per_byte()));
             }
             let n = count_npus(&dims);
-            let faster_after = dims.windows(2).any(|w| w[1].link_ps() < w[0].link_ps());
+            let faster_after = dims
+                .windows(2)
+                .any(|w| w[1].link_ps_per_byte() < w[0].link_ps_per_byte());
             let shift = 1 + drawn[0].1 % (n - 1);
             let flows = (0..n).zip(drawn).filter_map(|(i, (ns, a, b, bytes))| {
                 let (from, to) = match pattern {
@@ -428,7 +439,7 @@ proptest! {
         let trains = replay_flow_arrivals(&machine, Links, &flows)[0];
         let packets = trains::compute_arrival_times(dims, *segment, &flows)[0];
         let segment = segment.map_or(odd, |segment| segment.min(odd));
-        let most = trains::packet_times(dims, 0, count_npus(dims) - 1, segment);
+        let most = trains::total_packet_time_on_path(dims, 0, count_npus(dims) - 1, segment);
         prop_assert!((packets..=packets + most).contains(&trains), "{trains} for {packets}, {most}");
     }
 }

@@ -24,7 +24,7 @@ fn build_load(place: MemoryLocation<'static>, bytes: u64) -> TestTraceNode {
     })
 }
 
-fn ranks_with_one_node(line: TestTraceNode) -> Vec<Vec<TestTraceNode>> {
+fn one_rank_with_one_node(line: TestTraceNode) -> Vec<Vec<TestTraceNode>> {
     vec![vec![line]]
 }
 
@@ -35,24 +35,24 @@ fn check_peak_keys(keys: &mut ChangedMachineFileLines) {
             "\n{name} = \"{k} TFLOP/s\" => \n{name} = \"{} TFLOP/s\"",
             2 * k
         );
-        let ranks = ranks_with_one_node(build_compute_node(1_000_000 * k, 8, Some(dtype)));
+        let ranks = one_rank_with_one_node(build_compute_node(1_000_000 * k, 8, Some(dtype)));
         assert_makespan_after_change(keys, &entry, &ranks, Ok(1_000_000), 500_000);
         // A kernel in another format takes the same time.
         let other = Dtype::ALL[k as usize % 8].0;
         let rate = k % 8 + 1;
-        let ranks = ranks_with_one_node(build_compute_node(1_000_000 * rate, 8, Some(other)));
+        let ranks = one_rank_with_one_node(build_compute_node(1_000_000 * rate, 8, Some(other)));
         assert_makespan_after_change(keys, &entry, &ranks, Ok(1_000_000), 1_000_000);
     }
 }
 
-fn memory_of_the_npu(keys: &mut ChangedMachineFileLines) {
-    let local = |bytes| ranks_with_one_node(build_load(MemoryLocation::Local, bytes));
+fn check_npu_memory_keys(keys: &mut ChangedMachineFileLines) {
+    let local = |bytes| one_rank_with_one_node(build_load(MemoryLocation::Local, bytes));
     let entry = "memory_bandwidth = \"1000 => memory_bandwidth = \"2000";
     // 3,000,000 B take 3 us at 1 ps/B, and a load takes 300 ns more.
     assert_makespan_after_change(
         keys,
         entry,
-        &ranks_with_one_node(build_compute_node(8, 3_000_000, None)),
+        &one_rank_with_one_node(build_compute_node(8, 3_000_000, None)),
         Ok(3_000_000),
         1_500_000,
     );
@@ -63,7 +63,7 @@ fn memory_of_the_npu(keys: &mut ChangedMachineFileLines) {
     assert_makespan_after_change(
         keys,
         entry,
-        &ranks_with_one_node(build_compute_node(8, 3_000_000, None)),
+        &one_rank_with_one_node(build_compute_node(8, 3_000_000, None)),
         Ok(3_000_000),
         3_000_000,
     );
@@ -74,11 +74,11 @@ fn memory_of_the_npu(keys: &mut ChangedMachineFileLines) {
 }
 
 /// Each independent kernel of 1 us has its own stream or thread, so the number of lanes limits how many run at once.
-fn lanes_of_npu_and_host(keys: &mut ChangedMachineFileLines) {
+fn check_lane_keys(keys: &mut ChangedMachineFileLines) {
     let kernels = |n: i64| {
         vec![
             (0..n)
-                .map(|lane| build_kernel(1000).on(lane))
+                .map(|lane| build_kernel(1000).on_lane(lane))
                 .collect::<Vec<_>>(),
         ]
     };
@@ -92,7 +92,7 @@ fn lanes_of_npu_and_host(keys: &mut ChangedMachineFileLines) {
     );
     let host = |lane| TestTraceNode {
         ns: 1000,
-        ..build_node(Op::Host).on(lane)
+        ..build_node(Op::Host).on_lane(lane)
     };
     let threads = vec![(0..6).map(host).collect::<Vec<_>>()];
     // 6 threads take two turns on 3 lanes, and one turn on 6 lanes.
@@ -187,7 +187,7 @@ fn remote_memory(keys: &mut ChangedMachineFileLines) {
         12_000_000,
     );
     // 100 GB take 2 s at 20 ps/B.
-    let large = ranks_with_one_node(build_load(MemoryLocation::Remote, 100_000_000_000));
+    let large = one_rank_with_one_node(build_load(MemoryLocation::Remote, 100_000_000_000));
     let refused = Err("the remote memory has a capacity of 90.0 GB");
     assert_makespan_after_change(
         keys,
@@ -211,8 +211,8 @@ fn remote_memory(keys: &mut ChangedMachineFileLines) {
 fn every_number_moves_what_it_should() {
     let mut keys = ChangedMachineFileLines::default();
     check_peak_keys(&mut keys);
-    memory_of_the_npu(&mut keys);
-    lanes_of_npu_and_host(&mut keys);
+    check_npu_memory_keys(&mut keys);
+    check_lane_keys(&mut keys);
     check_dimension_keys(&mut keys);
     remote_memory(&mut keys);
     let has_number = |line: &&str| line.contains(|c: char| c.is_ascii_digit());

@@ -9,7 +9,9 @@ use chakram::topology::DimensionShape;
 
 /// Returns a ring of `n` NPUs with 20 ps per byte and 500 ns per link.
 fn ring_of(n: u32) -> chakram::machine::Machine {
-    build_machine_from_dims(&[make_dim(DimensionShape::Ring, n, Ring).of_links()])
+    build_machine_from_dims(
+        &[make_dim(DimensionShape::Ring, n, Ring).with_npu_bandwidth_per_link()],
+    )
 }
 
 fn replay_traffic_ends(traffic: TrafficPattern, bytes: u64, ranks: u32, count: u32) -> Vec<u64> {
@@ -21,7 +23,7 @@ fn replay_traffic_ends(traffic: TrafficPattern, bytes: u64, ranks: u32, count: u
         .unwrap()
         .build_workload()
         .unwrap();
-    replay_and_log(&workload, &ring_of(ranks)).ends()
+    replay_and_log(&workload, &ring_of(ranks)).last_end_of_each_instance()
 }
 
 /// For 10,000 B, s = 200 ns. There are two links from 0 to 2, so the latency is 1,000 ns.
@@ -67,8 +69,8 @@ fn sends_to_one_peer_take_turns_and_operations_do_not_meet() {
         [
             replay.end(0, 1),
             replay.end(0, 2),
-            replay.ends()[1],
-            replay.ends()[2],
+            replay.last_end_of_each_instance()[1],
+            replay.last_end_of_each_instance()[2],
         ]
     };
     // The sends leave at 200 and 400 ns, and the second arrives at 200 + 500 + 200 ns.
@@ -84,8 +86,8 @@ fn the_kth_send_meets_the_kth_receive() {
         // The first send waits for a kernel of 5,000 ns, and the second waits for no node.
         vec![
             build_kernel(5000),
-            build_send(1, 10_000).after(&[1]).on(1),
-            build_send(1, 10_000).on(2),
+            build_send(1, 10_000).after(&[1]).on_lane(1),
+            build_send(1, 10_000).on_lane(2),
         ],
         vec![build_receive(0, 10_000), build_receive(0, 10_000)],
     ];

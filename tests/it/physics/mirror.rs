@@ -63,7 +63,7 @@ fn the_missing_come_with_the_last() {
     let starts = [900, 900, 900, 900, 100, 900].map(|ns| ns * 1000);
     let dims = [make_dim(DimensionShape::Ring, 6, Ring)];
     let want = naive::simulate_npu_ends(&dims, K::AllGather, 1000, 0, &starts);
-    assert_eq!(replay.ends(), [want[1], want[4]]);
+    assert_eq!(replay.last_end_of_each_instance(), [want[1], want[4]]);
 }
 
 /// In a broadcast from rank 0 of 4, only rank 1 is present, and receives first: 80,000 B take 1,600
@@ -75,7 +75,7 @@ fn a_missing_root_sends_as_soon_as_it_is_wanted() {
         &[(1, vec![build_collective(K::Broadcast, 80_000)])],
         DimensionShape::Switch,
     );
-    assert_eq!(replay.ends(), [2_600_000]);
+    assert_eq!(replay.last_end_of_each_instance(), [2_600_000]);
 }
 
 /// An absent sender sends when its receiver is ready, at 300 ns. The receive ends one link and 200
@@ -113,5 +113,8 @@ fn the_makespan_is_that_of_nodes_that_exist() {
     // 10,000 B leave in 200 ns.
     let replay =
         replay_with_mirrored_ranks(2, &[(0, vec![build_send(1, 10_000)])], DimensionShape::Ring);
-    assert_eq!((replay.ends(), replay.ps()), (vec![200_000], 200_000));
+    assert_eq!(
+        (replay.last_end_of_each_instance(), replay.ps()),
+        (vec![200_000], 200_000)
+    );
 }

@@ -6,7 +6,7 @@
 //! All three follow from the times of earlier messages, so applying the rules repeatedly converges from any guess;
 //! earlier times settle first.
 
-use super::oracle::{list_collective_phases, pipeline_pass};
+use super::oracle::{list_collective_phases, rounded_transfer_ps};
 use super::programs;
 use super::rig::Dim;
 use chakram::extend::CollectiveStagePrimitive;
@@ -28,7 +28,7 @@ pub enum AwaitedMessageCountOrSenders {
 pub type MemberProgramMessage = (u32, AwaitedMessageCountOrSenders, (u64, u64));
 
 /// Returns the messages that the member `index` of a line of `n` sends, in order.
-fn list_member_messages(
+fn list_messages_of_member(
     algorithm: CollectiveAlgorithm,
     what: CollectiveStagePrimitive,
     n: u32,
@@ -196,7 +196,7 @@ fn build_stage_messages(
                 // its end.
                 let seen = |x: u32| if strand == 0 { x } else { n - 1 - x };
                 for (to, needs, (numerator, denominator)) in
-                    list_member_messages(algorithm, what, n, seen(index), seen(root))
+                    list_messages_of_member(algorithm, what, n, seen(index), seen(root))
                 {
                     let to = seen(to);
                     messages.push(MessageWithGuessedTimes {
@@ -237,8 +237,8 @@ fn simulate_stage_ends(
     let mut messages = build_stage_messages(dims, stages, root, starts.len());
     for m in &mut messages {
         let dim = &dims[m.dimension];
-        m.latency = dim.latency(m.to_index.abs_diff(m.index));
-        m.s = pipeline_pass(m.bytes.0, m.bytes.1, dim.link_ps());
+        m.latency = dim.latency_ps_at_distance(m.to_index.abs_diff(m.index));
+        m.s = rounded_transfer_ps(m.bytes.0, m.bytes.1, dim.link_ps_per_byte());
     }
     for _ in 0..100_000 {
         let before: Vec<_> = messages
@@ -246,7 +246,7 @@ fn simulate_stage_ends(
             .map(|m| (m.first_byte, m.delivered))
             .collect();
         let ends = (0..starts.len())
-            .map(|npu| compute_npu_sends(&mut messages, npu, starts[npu], stages.len()));
+            .map(|npu| compute_npu_sends_and_end(&mut messages, npu, starts[npu], stages.len()));
         let ends: Vec<_> = ends.collect();
         for npu in 0..starts.len() {
             for (d, dim) in dims.iter().enumerate() {
@@ -266,7 +266,7 @@ fn simulate_stage_ends(
 
 /// Computes the sends of `npu`. Each leaves as early as the guessed receives allow. Returns the time when the NPU's
 /// part ends.
-fn compute_npu_sends(
+fn compute_npu_sends_and_end(
     messages: &mut [MessageWithGuessedTimes],
     npu: usize,
     start: u64,
@@ -274,14 +274,15 @@ fn compute_npu_sends(
 ) -> u64 {
     let mut now = start;
     for stage in 0..stages {
-        let strands = [0, 1].map(|strand| send_strand(messages, npu, now, (stage, strand)));
+        let strands =
+            [0, 1].map(|strand| compute_strand_sends_and_end(messages, npu, now, (stage, strand)));
         now = strands[0].max(strands[1]);
     }
     now
 }
 
 /// Computes the sends of one strand in a stage that begins at `now`, and returns the time when the strand ends.
-fn send_strand(
+fn compute_strand_sends_and_end(
     messages: &mut [MessageWithGuessedTimes],
     npu: usize,
     mut now: u64,

@@ -36,7 +36,7 @@ algorithm = "direct"
     )
 }
 
-fn parse_machine(memories: &str) -> Machine {
+fn parse_machine_with_memories(memories: &str) -> Machine {
     Machine::parse(&format_machine_toml(memories), "m.toml").unwrap()
 }
 
@@ -67,15 +67,15 @@ capacity = "1 TB""#;
 /// drive takes 10 + 200 us.
 #[test]
 fn each_memory_has_channels_of_its_own() {
-    let machine = parse_machine(&format!(
+    let machine = parse_machine_with_memories(&format!(
         "[remote_memory]\n{HOST}\n[remote_memories.cxl]\n{CXL}\n[remote_memories.nvme]\n{NVME}"
     ));
     let mb = 1_000_000;
     let rank = || {
         vec![
-            make_load_node(MemoryLocation::Remote, mb).on(0),
-            make_load_node(MemoryLocation::Named("cxl"), mb).on(1),
-            make_load_node(MemoryLocation::Named("nvme"), mb).on(2),
+            make_load_node(MemoryLocation::Remote, mb).on_lane(0),
+            make_load_node(MemoryLocation::Named("cxl"), mb).on_lane(1),
+            make_load_node(MemoryLocation::Named("nvme"), mb).on_lane(2),
         ]
     };
     let found = replay_and_log(&build_rank_job(&[rank(), rank()], &[]), &machine);
@@ -101,14 +101,14 @@ capacity = "1 TB""#
 }
 
 /// Returns loads from one of two memories, on their own lanes.
-fn of_one(
+fn loads_from_one_memory(
     place: MemoryLocation<'static>,
     loads: &[(u64, u64)],
     lane: i64,
 ) -> Vec<Vec<TestTraceNode>> {
     let ranks = loads.iter();
     ranks
-        .map(|&(_, bytes)| vec![make_load_node(place, bytes).on(lane)])
+        .map(|&(_, bytes)| vec![make_load_node(place, bytes).on_lane(lane)])
         .collect()
 }
 
@@ -136,16 +136,16 @@ proptest! {
         rates in (1_u32..50, 1_u32..50),
     ) {
         let (a, b) = (format_hierarchical_pool(1, rates.0), format_hierarchical_pool(2, rates.1));
-        let both = parse_machine(&format!("[remote_memories.a]\n{a}\n[remote_memories.b]\n{b}"));
+        let both = parse_machine_with_memories(&format!("[remote_memories.a]\n{a}\n[remote_memories.b]\n{b}"));
         let at: Vec<u64> = loads.iter().map(|&(at, _)| at).take(4).collect();
-        let of_a = of_one(MemoryLocation::Named("a"), &loads[..4], 0);
-        let of_b = of_one(MemoryLocation::Named("b"), &loads[4..], 1);
+        let of_a = loads_from_one_memory(MemoryLocation::Named("a"), &loads[..4], 0);
+        let of_b = loads_from_one_memory(MemoryLocation::Named("b"), &loads[4..], 1);
         let together: Vec<_> = of_a.iter().zip(&of_b).map(|(a, b)| [&a[..], b].concat()).collect();
         let together = replay_released_ranks(&together, &at, &both);
         let only_a = replay_released_ranks(&of_a, &at, &both);
-        let unnamed_a = of_one(MemoryLocation::Remote, &loads[..4], 0);
-        let unnamed_a = replay_released_ranks(&unnamed_a, &at, &parse_machine(&format!("[remote_memory]\n{a}")));
-        let only_b = replay_released_ranks(&of_b, &at, &parse_machine(&format!("[remote_memories.b]\n{b}")));
+        let unnamed_a = loads_from_one_memory(MemoryLocation::Remote, &loads[..4], 0);
+        let unnamed_a = replay_released_ranks(&unnamed_a, &at, &parse_machine_with_memories(&format!("[remote_memory]\n{a}")));
+        let only_b = replay_released_ranks(&of_b, &at, &parse_machine_with_memories(&format!("[remote_memories.b]\n{b}")));
         for rank in 0..4 {
             prop_assert_eq!(together.end(rank, 1), only_a.end(rank, 1));
             prop_assert_eq!(together.end(rank, 1), unnamed_a.end(rank, 1));
@@ -165,15 +165,16 @@ chunk = "10 kB"
 latency = "0"
 capacity = "1 TB""#;
     let ends = |place, table: &str| {
-        let machine = parse_machine(&format!("[{table}]\n{memory}"));
+        let machine = parse_machine_with_memories(&format!("[{table}]\n{memory}"));
         let ranks = [
             vec![build_send(1, 400_000)],
             vec![
                 build_receive(0, 400_000),
-                make_load_node(place, 400_000).on(1),
+                make_load_node(place, 400_000).on_lane(1),
             ],
         ];
-        let options = ReplayOptions::with_changes(|o| o.network = Some(NetworkModel::Ports));
+        let options =
+            ReplayOptions::default_with_changes(|o| o.network = Some(NetworkModel::Ports));
         let found = replay_with(&build_rank_job(&ranks, &[]), &machine, &options);
         [found.end(1, 1), found.end(1, 2)]
     };
@@ -189,7 +190,10 @@ capacity = "1 TB""#;
 #[test]
 fn memories_that_do_not_exist_are_refused_by_name() {
     let refused = |memories: &str, place| {
-        let (machine, ranks) = (parse_machine(memories), [vec![make_load_node(place, 8)]]);
+        let (machine, ranks) = (
+            parse_machine_with_memories(memories),
+            [vec![make_load_node(place, 8)]],
+        );
         let workload = build_rank_job(&ranks, &[]);
         let why = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap_err();
         why.to_string()

@@ -1,8 +1,8 @@
 //! Derives closed forms again, in integers. No code here calls the code under test.
 //!
-//! A message of `b` bytes takes `s = b · link_ps` to pass a port. Its first byte arrives `links · link` after the
-//! message began to leave. A port sends one message at a time, and receives one at a time. On rings, an NPU has a port
-//! on each side.
+//! A message of `b` bytes takes `s = b · link_ps_per_byte` to pass a port. Its first byte arrives `links · link` after
+//! the message began to leave. A port sends one message at a time, and receives one at a time. On rings, an NPU has a
+//! port on each side.
 
 use super::naive;
 use super::rig::Dim;
@@ -12,7 +12,7 @@ use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind;
 
 /// Returns the time of `bytes / parts` at `ps_per_byte`, rounded to the nearest picosecond.
-pub fn pipeline_pass(bytes: u64, parts: u64, ps_per_byte: u64) -> u64 {
+pub fn rounded_transfer_ps(bytes: u64, parts: u64, ps_per_byte: u64) -> u64 {
     let (twice, parts) = (
         2 * u128::from(bytes) * u128::from(ps_per_byte),
         u128::from(parts),
@@ -23,7 +23,7 @@ pub fn pipeline_pass(bytes: u64, parts: u64, ps_per_byte: u64) -> u64 {
 impl Dim {
     /// Returns the latency in picoseconds between two NPUs of this dimension that are `k` positions
     /// apart.
-    pub fn latency(&self, k: u32) -> u64 {
+    pub fn latency_ps_at_distance(&self, k: u32) -> u64 {
         let links = match self.shape {
             DimensionShape::FullyConnected => 1,
             // There is one link to the switch and one from it.
@@ -48,7 +48,11 @@ pub fn compute_receive_end(mut first_bytes: Vec<u64>, s: u64) -> u64 {
 
 /// Returns the time when all messages have been received. Messages are given by their sender's distance, on a ring
 /// separately for each side.
-fn received_at(dim: &Dim, first_bytes: impl Iterator<Item = (u32, u64)>, s: u64) -> u64 {
+fn last_receive_end_over_both_sides(
+    dim: &Dim,
+    first_bytes: impl Iterator<Item = (u32, u64)>,
+    s: u64,
+) -> u64 {
     let (mut below, mut above) = (Vec::new(), Vec::new());
     for (behind, first) in first_bytes {
         match dim.shape == DimensionShape::Ring && 2 * behind > dim.size {
@@ -95,7 +99,7 @@ fn is_single_stage_all_reduce(algorithm: CollectiveAlgorithm, n: u32) -> bool {
 
 /// Returns the time of `primitive` with `algorithm` on a line of all NPUs of `dim`, which start together. The line's
 /// buffer is `bytes / parts`.
-pub fn phase_name(
+pub fn compute_phase_time(
     dim: &Dim,
     stage: (CollectiveAlgorithm, CollectiveStagePrimitive, u64, u64),
     root: u32,
@@ -107,32 +111,36 @@ pub fn phase_name(
     // links' combined rate.
     let rate = match (algorithm, dim.shape) {
         (CollectiveAlgorithm::Ring, DimensionShape::Ring) => dim.ps_per_byte,
-        _ => dim.link_ps(),
+        _ => dim.link_ps_per_byte(),
     };
-    let share = pipeline_pass(bytes, parts * n, rate);
-    let whole = pipeline_pass(bytes, parts, rate);
-    let next = dim.latency(1);
+    let share = rounded_transfer_ps(bytes, parts * n, rate);
+    let whole = rounded_transfer_ps(bytes, parts, rate);
+    let next = dim.latency_ps_at_distance(1);
     // The distances to the other members.
     let others = || 1..dim.size;
     let nth = |k: u32| u64::from(k);
     let levels = n.trailing_zeros();
     // Size of the part that a member exchanges with the member at distance 2^j.
-    let half = |j: u32| pipeline_pass(bytes, parts * (2 << j), rate);
+    let half = |j: u32| rounded_transfer_ps(bytes, parts * (2 << j), rate);
     match (algorithm, primitive) {
         // The distances 1, 2, 4, … are equal for every member.
         (
             CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling,
             P::ReduceScatter | P::AllGather,
-        ) => (0..levels).map(|j| dim.latency(1 << j) + half(j)).sum(),
-        (CollectiveAlgorithm::RecursiveDoubling, P::AllReduce) => {
-            (0..levels).map(|j| dim.latency(1 << j) + whole).sum()
-        }
+        ) => (0..levels)
+            .map(|j| dim.latency_ps_at_distance(1 << j) + half(j))
+            .sum(),
+        (CollectiveAlgorithm::RecursiveDoubling, P::AllReduce) => (0..levels)
+            .map(|j| dim.latency_ps_at_distance(1 << j) + whole)
+            .sum(),
         // Round k goes k positions ahead. If the number of members is a power of two, members exchange in pairs, and
         // the pairs' distances differ on a ring.
         (CollectiveAlgorithm::Pairwise, _)
             if dim.shape != DimensionShape::Ring || n.count_ones() > 1 =>
         {
-            others().map(|k| dim.latency(k) + share).sum()
+            others()
+                .map(|k| dim.latency_ps_at_distance(k) + share)
+                .sum()
         }
         (
             CollectiveAlgorithm::HalvingDoubling
@@ -155,25 +163,29 @@ pub fn phase_name(
         (CollectiveAlgorithm::Ring, P::Gather | P::Scatter) => (n - 1) * (next + share),
         // The member that is k positions before this one sends its k-th message here.
         (CollectiveAlgorithm::Direct, P::ReduceScatter | P::AllGather | P::AllToAll) => {
-            let first = others().map(|k| (k, (nth(k) - 1) * share + dim.latency(k)));
-            received_at(dim, first, share)
+            let first = others().map(|k| (k, (nth(k) - 1) * share + dim.latency_ps_at_distance(k)));
+            last_receive_end_over_both_sides(dim, first, share)
         }
         // The k-th message goes to the member k positions ahead, whose port is free.
         (CollectiveAlgorithm::Direct, P::Broadcast) => {
-            let last = others().map(|k| nth(k) * whole + dim.latency(k));
+            let last = others().map(|k| nth(k) * whole + dim.latency_ps_at_distance(k));
             last.max().unwrap_or(0)
         }
         (CollectiveAlgorithm::Direct, P::Scatter) => {
-            let last = others().map(|k| nth(k) * share + dim.latency(k));
+            let last = others().map(|k| nth(k) * share + dim.latency_ps_at_distance(k));
             last.max().unwrap_or(0)
         }
         // All messages leave at the same time; at the root they queue on the side on which they arrive.
-        (CollectiveAlgorithm::Direct, P::Reduce) => {
-            received_at(dim, others().map(|k| (k, dim.latency(k))), whole)
-        }
-        (CollectiveAlgorithm::Direct, P::Gather) => {
-            received_at(dim, others().map(|k| (k, dim.latency(k))), share)
-        }
+        (CollectiveAlgorithm::Direct, P::Reduce) => last_receive_end_over_both_sides(
+            dim,
+            others().map(|k| (k, dim.latency_ps_at_distance(k))),
+            whole,
+        ),
+        (CollectiveAlgorithm::Direct, P::Gather) => last_receive_end_over_both_sides(
+            dim,
+            others().map(|k| (k, dim.latency_ps_at_distance(k))),
+            share,
+        ),
         (CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct, P::AllReduce) => {
             unreachable!("it is two stages")
         }
@@ -281,7 +293,7 @@ pub fn compute_collective_time(
         .into_iter()
         .map(|(i, how, what, bytes, parts)| {
             let root = root / stride(i) % dims[i].size;
-            phase_name(&dims[i], (how, what, bytes, parts), root)
+            compute_phase_time(&dims[i], (how, what, bytes, parts), root)
         })
         .sum()
 }

@@ -219,7 +219,7 @@ fn chunk_policy_strategy() -> impl Strategy<Value = (DimensionVisitOrder, Waitin
 }
 
 /// Returns the buffer size for `kind` at which each of `chunks` chunks is `chunk` bytes of the whole buffer.
-fn compute_buffer_size(kind: K, chunk: u64, chunks: u32, npus: u32) -> u64 {
+fn buffer_size_for_chunk_size(kind: K, chunk: u64, chunks: u32, npus: u32) -> u64 {
     let whole = chunk * u64::from(chunks);
     match kind {
         K::AllGather | K::Gather => whole / u64::from(npus),
@@ -259,7 +259,7 @@ proptest! {
         let dims: Vec<Dim> = dims.into_iter().map(binary).collect();
         let npus: u32 = dims.iter().map(|d| d.size).product();
         let chunk = 256 * u64::from(npus) * factor;
-        let workload = build_skewed_collective(kind, compute_buffer_size(kind, chunk, chunks, npus), npus, 0);
+        let workload = build_skewed_collective(kind, buffer_size_for_chunk_size(kind, chunk, chunks, npus), npus, 0);
         let machine = build_machine_from_dims(&dims).with_chunking(make_chunking_settings(chunks, 1, inter, intra));
         let orders = match inter {
             DimensionVisitOrder::Themis | DimensionVisitOrder::ThemisFlex => plan_themis_orders(&dims, chunks, flexible),
@@ -293,7 +293,7 @@ proptest! {
         let (algorithm, _) = algorithm;
         let dims: Vec<Dim> = dims.into_iter().map(|d| Dim { algorithm, ..d }).collect();
         let npus: u32 = dims.iter().map(|d| d.size).product();
-        let bytes = compute_buffer_size(kind, 48 * u64::from(npus), chunks, npus);
+        let bytes = buffer_size_for_chunk_size(kind, 48 * u64::from(npus), chunks, npus);
         let machine = build_machine_from_dims(&dims).with_chunking(make_chunking_settings(chunks, active, inter, intra));
         let together = replay_with(&build_skewed_collective(kind, bytes, npus, 0), &machine, &make_stepwise_options()).ps();
         let late = replay_and_log(&build_skewed_collective(kind, bytes, npus, skew), &machine);
@@ -414,7 +414,7 @@ fn trees_live_by_chunks() {
 /// If a collective must be simulated and its messages would not fit in memory, this is an error; the closed form needs
 /// no memory.
 #[test]
-fn what_does_not_fit_is_refused() {
+fn collectives_whose_messages_exceed_memory_are_refused() {
     let ranks = 1 << 17;
     let workload = build_skewed_collective(K::AllReduce, 1 << 30, ranks, 0);
     let flat = |algorithm| {

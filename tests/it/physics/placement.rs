@@ -1,6 +1,6 @@
 //! Tests that a map from ranks to NPUs moves groups and messages to other dimensions.
 
-use super::groups::{build_group_ranks, four_by_three};
+use super::groups::{build_group_ranks, four_by_three_dimensions};
 use super::lines::{build_collective, build_kernel, build_receive, build_send};
 use super::rig::{build_machine_from_dims, build_rank_job, replay_with};
 use chakram::engine::{CompiledReplay, ReplayOptions};
@@ -8,7 +8,7 @@ use chakram::ids::Npu;
 use chakram::trace::CollectiveKind as K;
 
 fn make_placement_options(npus: impl IntoIterator<Item = u32>) -> ReplayOptions {
-    ReplayOptions::with_changes(|o| {
+    ReplayOptions::default_with_changes(|o| {
         o.map = Some(npus.into_iter().map(Npu).collect());
     })
 }
@@ -26,7 +26,7 @@ fn a_map_moves_a_group_to_another_dimension() {
     let (ranks, members) =
         build_group_ranks(&[0, 1, 2], &build_collective(K::ReduceScatter, 120_000));
     let workload = build_rank_job(&ranks, &[("g", &members)]);
-    let machine = build_machine_from_dims(&four_by_three());
+    let machine = build_machine_from_dims(&four_by_three_dimensions());
     // As in `groups`, two steps over a ring with a gap end at 1,100 ns.
     assert_eq!(
         replay_with(&workload, &machine, &ReplayOptions::default()).ps(),
@@ -57,7 +57,7 @@ fn a_map_leaves_the_world_as_it_was() {
     ] {
         let replay = replay_with(
             &workload,
-            &build_machine_from_dims(&four_by_three()),
+            &build_machine_from_dims(&four_by_three_dimensions()),
             &options,
         );
         assert_eq!((replay.ps(), replay.outcome.closed), (7_100_000, 1));
@@ -73,7 +73,7 @@ fn a_map_moves_messages() {
     ranks[1] = vec![build_receive(0, 10_000)];
     let (workload, machine) = (
         build_rank_job(&ranks, &[]),
-        build_machine_from_dims(&four_by_three()),
+        build_machine_from_dims(&four_by_three_dimensions()),
     );
     // The ring takes 100 + 100 ns, and the switch 2,000 + 400 ns.
     for (options, ps) in [
@@ -91,7 +91,7 @@ fn a_small_job_is_placed_on_a_large_machine() {
         &[vec![build_send(1, 10_000)], vec![build_receive(0, 10_000)]],
         &[],
     );
-    let machine = build_machine_from_dims(&four_by_three());
+    let machine = build_machine_from_dims(&four_by_three_dimensions());
     assert_eq!(
         replay_with(&workload, &machine, &make_placement_options([11, 8])).ps(),
         200_000
@@ -101,7 +101,7 @@ fn a_small_job_is_placed_on_a_large_machine() {
 #[test]
 fn maps_that_place_nobody_or_two_on_one_are_refused() {
     let workload = build_rank_job(&[vec![build_kernel(1)], vec![build_kernel(1)]], &[]);
-    let machine = build_machine_from_dims(&four_by_three());
+    let machine = build_machine_from_dims(&four_by_three_dimensions());
     let why = |npus: &[u32]| {
         let options = make_placement_options(npus.iter().copied());
         CompiledReplay::new(&workload, &machine, &options)

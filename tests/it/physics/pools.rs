@@ -60,7 +60,7 @@ proptest! {
         let at = |rank: u32| if skewed { loads[rank as usize % 20].0 } else { 0 };
         let bytes = |rank: u32, lane: u32| loads[(rank * 2 + lane) as usize % 20].1;
         let ranks: Vec<Vec<TestTraceNode>> = (0..npus)
-            .map(|rank| (0..2).map(|lane| build_remote_load(bytes(rank, lane)).on(lane.into())).collect())
+            .map(|rank| (0..2).map(|lane| build_remote_load(bytes(rank, lane)).on_lane(lane.into())).collect())
             .collect();
         let lines = (0..).zip(ranks.iter().map(Vec::as_slice));
         let workload = load_released_traces(lines, at).finish_workload(Some(npus), MissingRankPolicy::Refuse).unwrap();

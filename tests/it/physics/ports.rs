@@ -40,8 +40,10 @@ fn an_incast_enters_one_after_another_and_a_fan_out_leaves_so() {
 
 /// Messages that cross an NPU within a dimension do not use its ports; the `links` model covers this case.
 #[test]
-fn ports_see_where_dimensions_are_entered_and_left() {
-    let machine = build_machine_from_dims(&[make_dim(DimensionShape::Ring, 6, Ring).of_links()]);
+fn messages_passing_an_npu_within_a_dimension_use_no_ports() {
+    let machine = build_machine_from_dims(&[
+        make_dim(DimensionShape::Ring, 6, Ring).with_npu_bandwidth_per_link()
+    ]);
     let flows = [
         build_flow(0, 0, 3, 10_000),
         build_flow(0, 1, 2, 10_000),
@@ -56,8 +58,10 @@ fn ports_see_where_dimensions_are_entered_and_left() {
 fn each_dimension_has_its_port_and_its_rate() {
     let mut outer = make_dim(DimensionShape::Switch, 2, Ring);
     outer.ps_per_byte = 80;
-    let machine =
-        build_machine_from_dims(&[make_dim(DimensionShape::Ring, 4, Ring).of_links(), outer]);
+    let machine = build_machine_from_dims(&[
+        make_dim(DimensionShape::Ring, 4, Ring).with_npu_bandwidth_per_link(),
+        outer,
+    ]);
     // A message from 0 to 5 goes to 1 inside and leaves by NPU 1's outer port; a message from 0 to
     // 4 leaves by NPU 0's.
     let flows = [
@@ -123,7 +127,7 @@ fn the_file_chooses_a_model_and_options_override_it() {
         vec![build_receive(3, 60_000), build_receive(4, 60_000)],
     ];
     let ps = |model: &str, network: Option<NetworkModel>| {
-        let options = ReplayOptions::with_changes(|o| {
+        let options = ReplayOptions::default_with_changes(|o| {
             o.network = network;
         });
         replay_with(&build_rank_job(&ranks, &[]), &machine(model), &options).ps()
@@ -177,9 +181,14 @@ fn messages_of_one_sender_enter_in_the_order_in_which_they_left() {
     for network in [Ports, Links] {
         for others in 0..4 {
             let begins = build_kernel(10_000);
-            let to = |tag, bytes| build_send(2, bytes).tag(tag).after(&[1]).on(tag.into());
+            let to = |tag, bytes| {
+                build_send(2, bytes)
+                    .tag(tag)
+                    .after(&[1])
+                    .on_lane(tag.into())
+            };
             let from = |tag, bytes| build_receive(0, bytes).tag(tag);
-            let other = |tag: i32| build_send(3, 100).tag(tag).on(tag.into());
+            let other = |tag: i32| build_send(3, 100).tag(tag).on_lane(tag.into());
             let ranks = [
                 vec![begins, to(1, 0), to(2, 5000)],
                 (0..others).map(other).collect(),

@@ -22,7 +22,7 @@ pub fn list_member_messages(
             // From the lowest bit upwards, the bits stand for a half of the buffer, a quarter, and so on.
             let bits = 0..n.trailing_zeros();
             let rounds = bits.map(|bit| (flip_index_bit(index, bit), (1, 2 << bit)));
-            in_turn(rounds.collect())
+            list_exchanges_in_turn(rounds.collect())
         }
         (
             CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling,
@@ -30,11 +30,11 @@ pub fn list_member_messages(
         ) => {
             let bits = (0..n.trailing_zeros()).rev();
             let rounds = bits.map(|bit| (flip_index_bit(index, bit), (1, 2 << bit)));
-            in_turn(rounds.collect())
+            list_exchanges_in_turn(rounds.collect())
         }
         (CollectiveAlgorithm::RecursiveDoubling, P::AllReduce) => {
             let rounds = (0..n.trailing_zeros()).map(|bit| (flip_index_bit(index, bit), (1, 1)));
-            in_turn(rounds.collect())
+            list_exchanges_in_turn(rounds.collect())
         }
         (CollectiveAlgorithm::Pairwise, _) => list_pairwise_messages(n, index),
         (CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling, _) => {
@@ -60,7 +60,7 @@ fn flip_index_bit(index: u32, bit: u32) -> u32 {
 
 /// Returns exchanges with one partner after another; each exchange waits for the messages of all
 /// earlier partners.
-fn in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<MemberProgramMessage> {
+fn list_exchanges_in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<MemberProgramMessage> {
     let partners: Vec<u32> = rounds.iter().map(|round| round.0).collect();
     let before = |i: usize| partners[..i].to_vec();
     let rounds = rounds.into_iter().enumerate();
@@ -74,7 +74,7 @@ fn in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<MemberProgramMessage> {
 fn list_pairwise_messages(n: u32, index: u32) -> Vec<MemberProgramMessage> {
     let share = (1, u64::from(n));
     if n.count_ones() == 1 {
-        return in_turn((1..n).map(|k| (index ^ k, share)).collect());
+        return list_exchanges_in_turn((1..n).map(|k| (index ^ k, share)).collect());
     }
     let behind = |k: u32| (index + n - k) % n;
     let post = |k: u32| {

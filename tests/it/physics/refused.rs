@@ -1,7 +1,7 @@
 //! Tests that impossible replays are rejected before they start, with an error that names the nodes.
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
-use super::rig::{build_machine_from_dims, build_rank_job, make_dim, try_job};
+use super::rig::{build_machine_from_dims, build_rank_job, make_dim, try_build_rank_job};
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm::Ring;
 use chakram::topology::DimensionShape;
@@ -161,7 +161,7 @@ fn groups_that_fit_no_job() {
         ranks
     };
     let why = |ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]| {
-        try_job(ranks, groups).unwrap_err().to_string()
+        try_build_rank_job(ranks, groups).unwrap_err().to_string()
     };
     let text = why(&member(0, 2), &[("g", &[0, 5])]);
     assert_contains_all(&text, &["rank 5 takes part, but the job has 2 ranks"]);

@@ -6,7 +6,7 @@ use super::lines::{
 };
 use super::rig::{ObserverLog, build_rank_job};
 use super::tile_groups::{Random, build_dies_machine};
-use crate::corpus::is_whole;
+use crate::corpus::is_whole_corpus_requested;
 use chakram::engine::NetworkModel::Exclusive;
 use chakram::engine::{CompiledReplay, CompletedReplayTotals, InstanceId, ReplayOptions};
 use chakram::extend::BusyTileLinksAndMemoryPorts;
@@ -25,7 +25,7 @@ impl Observer for LinkBusyTimesText {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_network_measured(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
+    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
         self.0 = format!("{occupancy:?}");
     }
 }
@@ -39,7 +39,7 @@ fn replay_exclusive_links(
     cores: &[u32],
     stepwise: bool,
 ) -> (CompletedReplayTotals, (ObserverLog, LinkBusyTimesText)) {
-    let options = ReplayOptions::with_changes(|o| {
+    let options = ReplayOptions::default_with_changes(|o| {
         o.map = Some(cores.iter().copied().map(Npu).collect());
         (o.network, o.stepwise) = (Some(Exclusive), stepwise);
     });
@@ -64,7 +64,7 @@ fn replay_exclusive_links(
 /// each after kernels during which links become idle. At random times there are also kernels that
 /// last longer on some ranks in some passes, loads and stores through ports, and messages between
 /// stages.
-fn generate_pipeline_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
+fn generate_random_two_stage_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
     let mut ranks = vec![Vec::<TestTraceNode>::new(); 16];
     let (skew, memory) = (random.below(3), random.below(3));
     let plans: [Vec<[u64; 4]>; 2] = std::array::from_fn(|_| {
@@ -89,7 +89,7 @@ fn generate_pipeline_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
                 let is_wide = which % 4 == 0;
                 let of = |kind, bytes| {
                     let (name, lane) = if is_wide { (all, 6) } else { (tensor, 4) };
-                    build_collective(kind, bytes).group(name).on(lane)
+                    build_collective(kind, bytes).group(name).on_lane(lane)
                 };
                 let bytes = [1600, 6400][(size % 2) as usize];
                 let root = if is_wide { 8 * stage } else { rank / 4 * 4 };
@@ -105,7 +105,7 @@ fn generate_pipeline_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
                         bytes: 400 + size % 3 * 300,
                         in_switch: false,
                     })
-                    .on(7 + i64::from(which % 2 == 0)),
+                    .on_lane(7 + i64::from(which % 2 == 0)),
                     _ => build_kernel(1),
                 };
                 // Nodes run after a kernel of their own; loads and the like may run at any time in the pass.
@@ -119,7 +119,7 @@ fn generate_pipeline_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
                 };
                 lines.push(
                     build_kernel(20 + size % 40 + 3 * wait)
-                        .on(i64::from(which % 2 == 0))
+                        .on_lane(i64::from(which % 2 == 0))
                         .after(&begins),
                 );
                 lines.push(one.after(&[before + 1]));
@@ -132,7 +132,7 @@ fn generate_pipeline_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
                 lines.push(
                     build_send(rank + 8, 600)
                         .tag(pass as i32)
-                        .on(9)
+                        .on_lane(9)
                         .after(&[after]),
                 );
             }
@@ -142,7 +142,7 @@ fn generate_pipeline_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
 }
 
 /// Returns the number of collectives answered without messages, and the number of such answers withdrawn.
-fn random_jobs(seeds: std::ops::Range<u64>) -> [u64; 2] {
+fn compare_jobs_and_count_rehearsals(seeds: std::ops::Range<u64>) -> [u64; 2] {
     let tensor = [0, 4, 8, 12].map(|first| (first..first + 4).collect::<Vec<u32>>());
     let stage = [0, 8].map(|first| (first..first + 8).collect::<Vec<u32>>());
     let names = ["t0", "t1", "t2", "t3", "d0", "d1"];
@@ -151,7 +151,7 @@ fn random_jobs(seeds: std::ops::Range<u64>) -> [u64; 2] {
     let mut all = [0; 2];
     for seed in seeds {
         let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let workload = build_rank_job(&generate_pipeline_ranks(random), &groups);
+        let workload = build_rank_job(&generate_random_two_stage_ranks(random), &groups);
         let shape = ["mesh", "torus"][random.below(2) as usize];
         let dies = [[1, 1], [2, 2]][random.below(2) as usize];
         let machine = build_dies_machine(shape, dies, [8 / dies[0], 4 / dies[1]], 16);
@@ -180,11 +180,11 @@ fn random_jobs(seeds: std::ops::Range<u64>) -> [u64; 2] {
 
 #[test]
 fn answers_of_rehearsals_are_those_of_every_message() {
-    let seeds = if is_whole() { 120 } else { 30 };
-    let [answered, taken_back] = random_jobs(0..seeds);
+    let seeds = if is_whole_corpus_requested() { 120 } else { 30 };
+    let [answered, taken_back] = compare_jobs_and_count_rehearsals(0..seeds);
     // With this seed, a collective is withdrawn after another one has reserved a link that the first had finished
     // using.
-    random_jobs(1595..1596);
+    compare_jobs_and_count_rehearsals(1595..1596);
     // Both cases occur: answers that remain valid, and answers that other traffic invalidates.
     assert!(
         answered > 2000 * seeds / 120 && taken_back > 200 * seeds / 120,
@@ -195,7 +195,7 @@ fn answers_of_rehearsals_are_those_of_every_message() {
 #[test]
 #[ignore = "long: 20,000 random jobs"]
 fn answers_of_rehearsals_are_those_of_every_message_at_length() {
-    random_jobs(1000..21_000);
+    compare_jobs_and_count_rehearsals(1000..21_000);
 }
 
 /// Checks the links of a line of four with five all-reduces, each after kernels during which all links become idle. The
@@ -206,7 +206,7 @@ fn links_are_as_busy_as_message_by_message() {
     let line = build_dies_machine("mesh", [1, 1], [4, 2], 8);
     let mut lines: Vec<TestTraceNode> = Vec::new();
     for round in 0..5 {
-        lines.push(build_kernel(20).after(&[2 * round]).on(1));
+        lines.push(build_kernel(20).after(&[2 * round]).on_lane(1));
         lines.push(build_collective(K::AllReduce, 1600).after(&[2 * round + 1]));
     }
     lines[0].after.clear();

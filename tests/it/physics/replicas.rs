@@ -5,7 +5,7 @@ use super::rig::{
     ObserverLog, build_machine_from_dims, build_rank_job, load_released_traces, make_dim,
 };
 use super::tile_groups::Random;
-use crate::corpus::is_whole;
+use crate::corpus::is_whole_corpus_requested;
 use chakram::engine::{CollectiveCurvesOrAlgorithms, CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::ids::{Npu, Rank};
 use chakram::machine::{CollectiveAlgorithm, Machine};
@@ -73,16 +73,16 @@ fn generate_replica_job(random: &mut Random) -> ReplicaJob {
                         let last = own.len() as u64;
                         let on = (lane % 2) as i64;
                         let next = match what % 4 {
-                            0 => build_kernel(100 + size % 900).on(on),
-                            1 => build_kernel(10).on(on).delayed(size % 300),
+                            0 => build_kernel(100 + size % 900).on_lane(on),
+                            1 => build_kernel(10).on_lane(on).delayed(size % 300),
                             2 => {
                                 let kind = [K::AllReduce, K::AllGather][(size % 2) as usize];
                                 let group = of_tensor[replica as usize];
                                 build_collective(kind, 800 + 16 * (size % 300))
                                     .group(group)
-                                    .on(4)
+                                    .on_lane(4)
                             }
-                            _ => build_kernel(50).on(3),
+                            _ => build_kernel(50).on_lane(3),
                         };
                         let after: Vec<u64> = (last > 0).then_some(last).into_iter().collect();
                         own.push(next.after(&after));
@@ -90,7 +90,7 @@ fn generate_replica_job(random: &mut Random) -> ReplicaJob {
                     if stage + 1 < stages {
                         let last = own.len() as u64;
                         let to = rank([t, stage + 1, replica]);
-                        own.push(build_send(to, 3000).tag(tag).on(8).after(&[last]));
+                        own.push(build_send(to, 3000).tag(tag).on_lane(8).after(&[last]));
                     }
                 }
                 let part = replica / shard + t * (count / shard);
@@ -103,8 +103,8 @@ fn generate_replica_job(random: &mut Random) -> ReplicaJob {
                 ];
                 for end in ends.into_iter().flatten() {
                     let last = own.len() as u64;
-                    own.push(end.on(5).after(&[last]));
-                    own.push(build_kernel(70).on(0).after(&[last + 1]));
+                    own.push(end.on_lane(5).after(&[last]));
+                    own.push(build_kernel(70).on_lane(0).after(&[last + 1]));
                 }
             }
         }
@@ -129,7 +129,7 @@ fn generate_random_machine(random: &mut Random, ranks: u32) -> Machine {
 }
 
 /// Leaves out those parts of a report that need every rank, because a folded replay cannot produce them.
-fn without_path(report: Report) -> Report {
+fn drop_report_parts_needing_every_rank(report: Report) -> Report {
     Report {
         critical_path: None,
         interval: None,
@@ -153,7 +153,7 @@ fn compare_folded_replay(seed: u64) -> bool {
     let ranks = lines.len() as u32;
     let machine = generate_random_machine(random, ranks);
     let mut options =
-        ReplayOptions::with_changes(|o| o.network = Some(NetworkModel::ContentionFree));
+        ReplayOptions::default_with_changes(|o| o.network = Some(NetworkModel::ContentionFree));
     let odd = random.below(ranks.into()) as u32;
     let mut late = 0;
     match random.below(6) {
@@ -161,7 +161,7 @@ fn compare_folded_replay(seed: u64) -> bool {
         1 => late = 200,
         2 => {
             let last = lines[odd as usize].len() as u64;
-            lines[odd as usize].push(build_kernel(40).on(0).after(&[last]));
+            lines[odd as usize].push(build_kernel(40).on_lane(0).after(&[last]));
         }
         3 => {
             let mut order: Vec<u32> = (0..ranks).collect();
@@ -186,7 +186,11 @@ fn compare_folded_replay(seed: u64) -> bool {
         return false;
     };
     let (whole, ()) = report::replay_to_report(&prepared, ()).unwrap();
-    assert_eq!(without_path(folded), without_path(whole), "seed {seed}");
+    assert_eq!(
+        drop_report_parts_needing_every_rank(folded),
+        drop_report_parts_needing_every_rank(whole),
+        "seed {seed}"
+    );
     // Every message of every rank is simulated in the main loop.
     options.stepwise = true;
     let [quick, stepped] = [
@@ -204,7 +208,11 @@ fn compare_folded_replay(seed: u64) -> bool {
 
 #[test]
 fn a_representative_gives_the_report_of_all_ranks() {
-    let seeds = if is_whole() { 600 } else { 150 };
+    let seeds = if is_whole_corpus_requested() {
+        600
+    } else {
+        150
+    };
     let folded = (0..seeds)
         .filter(|&seed| compare_folded_replay(seed))
         .count() as u64;
@@ -230,8 +238,8 @@ fn ranks_that_wait_in_a_simulated_collective_are_replayed_one_by_one() {
         build_machine_from_dims(&[make_dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)]);
     let lines = |ns| {
         vec![
-            build_kernel(ns).on(0),
-            build_collective(K::AllReduce, 8000).on(1).after(&[1]),
+            build_kernel(ns).on_lane(0),
+            build_collective(K::AllReduce, 8000).on_lane(1).after(&[1]),
         ]
     };
     let is_folded = |late: u64| {
@@ -239,7 +247,7 @@ fn ranks_that_wait_in_a_simulated_collective_are_replayed_one_by_one() {
         ranks[5] = lines(late);
         let workload = build_rank_job(&ranks, &[]);
         let options =
-            ReplayOptions::with_changes(|o| o.network = Some(NetworkModel::ContentionFree));
+            ReplayOptions::default_with_changes(|o| o.network = Some(NetworkModel::ContentionFree));
         let prepared = CompiledReplay::new(&workload, &ring, &options).unwrap();
         report::replay_folded(&prepared).unwrap().is_some()
     };
@@ -256,10 +264,10 @@ fn a_representative_waits_for_the_ranks_that_it_represents() {
     let nodes = Machine::load_preset("dgx-h100x2").unwrap();
     let lines = |group| {
         vec![
-            build_kernel(100_000).on(0),
+            build_kernel(100_000).on_lane(0),
             build_collective(K::AllReduce, 1 << 20)
                 .group(group)
-                .on(1)
+                .on_lane(1)
                 .after(&[1]),
         ]
     };
@@ -269,7 +277,7 @@ fn a_representative_waits_for_the_ranks_that_it_represents() {
         ("b", &[8, 9, 10, 11, 12, 13, 14, 15]),
     ];
     let workload = build_rank_job(&ranks, &groups);
-    let options = ReplayOptions::with_changes(|o| {
+    let options = ReplayOptions::default_with_changes(|o| {
         o.network = Some(NetworkModel::ContentionFree);
         o.collectives = Some(CollectiveCurvesOrAlgorithms::Curves);
         o.changes.slow = vec![(Rank(3), 1.5)];
@@ -282,12 +290,15 @@ fn a_representative_waits_for_the_ranks_that_it_represents() {
     assert_eq!(late.tally.waited, Span::from_us(350));
     assert_eq!(late.latest.map(|latest| latest.rank), Some(Rank(3)));
     let (whole, ()) = report::replay_to_report(&prepared, ()).unwrap();
-    assert_eq!(without_path(folded), without_path(whole));
+    assert_eq!(
+        drop_report_parts_needing_every_rank(folded),
+        drop_report_parts_needing_every_rank(whole)
+    );
 }
 
-/// Four rings of eight ranks, which compute and reduce over their ring. Rank 5 is slow, so the members of its ring end at
-/// different times, and each of them is replayed. In the other rings, all ranks do the same work at the same time, so one
-/// rank represents the other 23.
+/// Four rings of eight ranks, which compute and reduce over their ring. Rank 5 is slow, so the members of its ring end
+/// at different times, and each of them is replayed. In the other rings, all ranks do the same work at the same time,
+/// so one rank represents the other 23.
 #[test]
 fn a_slow_rank_keeps_the_members_that_end_at_different_times() {
     use DimensionShape::{FullyConnected, Ring};
@@ -301,7 +312,7 @@ fn a_slow_rank_keeps_the_members_that_end_at_different_times() {
     let names = ["a", "b", "c", "d"];
     let lines = |rank: usize| {
         let sum = build_collective(K::AllReduce, 8000).group(names[rank % 4]);
-        vec![build_kernel(100).on(0), sum.on(1).after(&[1])]
+        vec![build_kernel(100).on_lane(0), sum.on_lane(1).after(&[1])]
     };
     let ranks: Vec<_> = (0..32).map(lines).collect();
     let groups: Vec<_> = names
@@ -314,15 +325,18 @@ fn a_slow_rank_keeps_the_members_that_end_at_different_times() {
         build_machine_from_dims(&dims),
     );
     let replayed = |slow: Vec<(Rank, f64)>| {
-        let options = ReplayOptions::with_changes(|o| {
+        let options = ReplayOptions::default_with_changes(|o| {
             o.network = Some(NetworkModel::ContentionFree);
             o.changes.slow = slow;
         });
         let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
         let (whole, ()) = report::replay_to_report(&prepared, ()).unwrap();
         let folded = report::replay_folded(&prepared).unwrap().unwrap();
-        assert_eq!(without_path(folded), without_path(whole));
-        let count = prepared.replay_folded(|folded| {
+        assert_eq!(
+            drop_report_parts_needing_every_rank(folded),
+            drop_report_parts_needing_every_rank(whole)
+        );
+        let count = prepared.fold_and_replay_with_retries(|folded| {
             folded.part.run(())?;
             Ok(folded.part.workload().instances().len())
         });

@@ -34,7 +34,7 @@ pub struct Dim {
 impl Dim {
     /// Returns the number of links that share an NPU's bandwidth: two if it has a neighbour on each
     /// side.
-    fn links(&self) -> u64 {
+    fn links_per_npu(&self) -> u64 {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh if self.size > 2 => 2,
             _ => 1,
@@ -42,16 +42,16 @@ impl Dim {
     }
 
     /// Returns the time that one link takes for a byte.
-    pub fn link_ps(&self) -> u64 {
-        self.ps_per_byte * self.links()
+    pub fn link_ps_per_byte(&self) -> u64 {
+        self.ps_per_byte * self.links_per_npu()
     }
 
     /// Gives each link the bandwidth stated for the NPU.
-    pub fn of_links(self) -> Self {
-        let ps_per_byte = self.ps_per_byte / self.links();
+    pub fn with_npu_bandwidth_per_link(self) -> Self {
+        let ps_per_byte = self.ps_per_byte / self.links_per_npu();
         assert_eq!(
             self.ps_per_byte,
-            ps_per_byte * self.links(),
+            ps_per_byte * self.links_per_npu(),
             "a link's half is whole"
         );
         Self {
@@ -87,7 +87,7 @@ pub fn build_machine_from_dims(dims: &[Dim]) -> Machine {
     let named = dims
         .iter()
         .map(|dim| DimensionAlgorithmChoice::Named(dim.algorithm));
-    machine_of(dims, named.collect(), SwitchingMode::IDEAL)
+    build_machine_with_choices(dims, named.collect(), SwitchingMode::IDEAL)
 }
 
 /// Returns a machine of `size` NPUs on a ring.
@@ -104,11 +104,11 @@ pub fn build_switching_machine(dims: &[Dim], switching: SwitchingMode) -> Machin
     let named = dims
         .iter()
         .map(|dim| DimensionAlgorithmChoice::Named(dim.algorithm));
-    machine_of(dims, named.collect(), switching)
+    build_machine_with_choices(dims, named.collect(), switching)
 }
 
 /// Returns a machine with these dimensions that chooses algorithms in other ways; collectives have one chunk.
-pub fn machine_of(
+pub fn build_machine_with_choices(
     dims: &[Dim],
     choices: Vec<DimensionAlgorithmChoice>,
     switching: SwitchingMode,
@@ -136,7 +136,8 @@ pub fn machine_of(
     let topology = Topology::new(dimensions.collect()).unwrap();
     let topology = topology.with_switching(switching);
     let machine =
-        Machine::with_uniform_class("rig".to_owned(), topology, choices, class, None).unwrap();
+        Machine::create_with_one_npu_class("rig".to_owned(), topology, choices, class, None)
+            .unwrap();
     machine.with_chunking(ONE_CHUNK)
 }
 
@@ -192,7 +193,7 @@ pub fn load_released_traces<'l>(
             EnforcedDependencyKinds::Both,
         )
         .unwrap();
-        let graph = builder.add_graph(graph);
+        let graph = builder.add_or_reuse_equal_graph(graph);
         builder
             .add_rank(Rank(rank), graph, binding, Time(at_ns(rank) * 1000))
             .unwrap();
@@ -201,7 +202,7 @@ pub fn load_released_traces<'l>(
 }
 
 /// Returns a job in which rank r runs `ranks[r]`, with these declared groups.
-pub fn try_job(
+pub fn try_build_rank_job(
     ranks: &[Vec<TestTraceNode>],
     groups: &[(&str, &[u32])],
 ) -> Result<Workload, WorkloadError> {
@@ -212,7 +213,7 @@ pub fn try_job(
 }
 
 pub fn build_rank_job(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> Workload {
-    try_job(ranks, groups).unwrap()
+    try_build_rank_job(ranks, groups).unwrap()
 }
 
 /// All notifications of an observer, in order.
@@ -258,14 +259,14 @@ pub fn replay_and_log(workload: &Workload, machine: &Machine) -> ReplayOutcomeAn
 
 /// Returns the options with this way of timing communication.
 pub fn make_comm_timing_options(comm: CommTiming) -> ReplayOptions {
-    ReplayOptions::with_changes(|o| {
+    ReplayOptions::default_with_changes(|o| {
         o.comm = comm;
     })
 }
 
 /// Returns the options with this network model, without closed forms.
 pub fn make_stepwise_network_options(model: NetworkModel) -> ReplayOptions {
-    ReplayOptions::with_changes(|o| {
+    ReplayOptions::default_with_changes(|o| {
         *o = make_stepwise_options();
         o.network = Some(model);
     })
@@ -273,7 +274,7 @@ pub fn make_stepwise_network_options(model: NetworkModel) -> ReplayOptions {
 
 /// Returns the options without closed forms.
 pub fn make_stepwise_options() -> ReplayOptions {
-    ReplayOptions::with_changes(|o| {
+    ReplayOptions::default_with_changes(|o| {
         o.stepwise = true;
     })
 }
@@ -299,7 +300,7 @@ impl ReplayOutcomeAndLog {
     }
 
     /// Returns the completion of each instance's last node, in picoseconds.
-    pub fn ends(&self) -> Vec<u64> {
+    pub fn last_end_of_each_instance(&self) -> Vec<u64> {
         let mut ends = Vec::new();
         for &(at, completed, instance, _) in &self.log.events {
             ends.resize(ends.len().max(instance as usize + 1), 0);

@@ -2,7 +2,7 @@
 //! long, provided that all durations are whole picoseconds. The choices of algorithms never change, even with rounding.
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
-use super::rig::{Dim, build_rank_job, machine_of, make_dim};
+use super::rig::{Dim, build_machine_with_choices, build_rank_job, make_dim};
 use crate::corpus::sample_every_nth;
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::{
@@ -94,27 +94,27 @@ impl ScalableMachineAndJob {
         this.groups = vec![("all", (0..npus).collect()), ("some", subset)];
         this.groups.retain(|(_, members)| !members.is_empty());
         for _ in 0..2 + dice.roll(5) {
-            this.happen(dice, unit);
+            this.add_random_operation(dice, unit);
         }
         this
     }
 
     /// Adds a random operation to its ranks in program order, so the job cannot get stuck.
-    fn happen(&mut self, dice: &mut Dice, unit: u64) {
+    fn add_random_operation(&mut self, dice: &mut Dice, unit: u64) {
         let ranks = self.ranks.len() as u64;
         let bytes = unit * dice.pick(&[1, 1, 2, 3, 7]);
         match dice.roll(4) {
             0 => {
                 let ns = dice.pick(&[0, 1, 590, 1180, 7000]);
-                let line = build_kernel(ns).on(dice.pick(&[0, 1]));
-                let rank = dice_rank(ranks, dice);
-                self.add(dice, rank, line);
+                let line = build_kernel(ns).on_lane(dice.pick(&[0, 1]));
+                let rank = roll_rank(ranks, dice);
+                self.add_node_after_earlier_node(dice, rank, line);
             }
             1 => {
-                let (from, to) = (dice_rank(ranks, dice), dice_rank(ranks, dice));
+                let (from, to) = (roll_rank(ranks, dice), roll_rank(ranks, dice));
                 if from != to {
-                    self.add(dice, from, build_send(to as u32, bytes));
-                    self.add(dice, to, build_receive(from as u32, bytes));
+                    self.add_node_after_earlier_node(dice, from, build_send(to as u32, bytes));
+                    self.add_node_after_earlier_node(dice, to, build_receive(from as u32, bytes));
                 }
             }
             _ => {
@@ -135,13 +135,13 @@ impl ScalableMachineAndJob {
                     line = line.group(name);
                 }
                 for rank in members {
-                    self.add(dice, rank as usize, line.clone());
+                    self.add_node_after_earlier_node(dice, rank as usize, line.clone());
                 }
             }
         }
     }
 
-    fn add(&mut self, dice: &mut Dice, rank: usize, line: TestTraceNode) {
+    fn add_node_after_earlier_node(&mut self, dice: &mut Dice, rank: usize, line: TestTraceNode) {
         let before = self.ranks[rank].len() as u64;
         let after = match before {
             0 => Vec::new(),
@@ -158,12 +158,13 @@ impl ScalableMachineAndJob {
             ..*dim
         });
         let dims: Vec<Dim> = dims.collect();
-        machine_of(&dims, self.choices.clone(), self.switching).with_chunking(self.pipeline)
+        build_machine_with_choices(&dims, self.choices.clone(), self.switching)
+            .with_chunking(self.pipeline)
     }
 
     /// Returns the makespan with all times multiplied by `factor`, and the algorithms that its
     /// groups would use for collectives of 1,001 bytes.
-    fn times(&self, factor: u64) -> (u64, Vec<String>) {
+    fn makespan_and_chosen_algorithms(&self, factor: u64) -> (u64, Vec<String>) {
         let longer = |line: &TestTraceNode| TestTraceNode {
             ns: line.ns * factor,
             ..line.clone()
@@ -180,7 +181,7 @@ impl ScalableMachineAndJob {
             .collect();
         let workload = build_rank_job(&ranks, &groups);
         let machine = self.machine(factor);
-        let options = ReplayOptions::with_changes(|o| {
+        let options = ReplayOptions::default_with_changes(|o| {
             o.network = Some(self.model);
             o.stepwise = self.stepwise;
         });
@@ -198,7 +199,7 @@ impl ScalableMachineAndJob {
     }
 }
 
-fn dice_rank(ranks: u64, dice: &mut Dice) -> usize {
+fn roll_rank(ranks: u64, dice: &mut Dice) -> usize {
     dice.roll(ranks) as usize
 }
 
@@ -206,8 +207,8 @@ fn dice_rank(ranks: u64, dice: &mut Dice) -> usize {
 fn times_twice_as_long_take_twice_as_long() {
     for seed in sample_every_nth(5, 0..10_000) {
         let case = ScalableMachineAndJob::any(&mut Dice(seed << 20), UNIT);
-        let (once, said) = case.times(1);
-        let (twice, said_twice) = case.times(2);
+        let (once, said) = case.makespan_and_chosen_algorithms(1);
+        let (twice, said_twice) = case.makespan_and_chosen_algorithms(2);
         let of = |why: &str| format!("seed {seed}, {why}: {:?} {:?}", case.dims, case.pipeline);
         assert_eq!(twice, 2 * once, "{}", of("makespans"));
         assert_eq!(said_twice, said, "{}", of("algorithms"));
@@ -216,11 +217,15 @@ fn times_twice_as_long_take_twice_as_long() {
 
 /// The time of one segment at each device is also a whole number of picoseconds.
 #[test]
-fn segments_scale() {
+fn doubled_times_double_makespan_with_segments() {
     for seed in 0..300 {
         let mut case = ScalableMachineAndJob::any(&mut Dice(seed << 21 | 1), UNIT);
         case.switching = SwitchingMode::CutThrough { segment: Bytes(64) };
-        let (once, said) = case.times(1);
-        assert_eq!(case.times(2), (2 * once, said), "seed {seed}");
+        let (once, said) = case.makespan_and_chosen_algorithms(1);
+        assert_eq!(
+            case.makespan_and_chosen_algorithms(2),
+            (2 * once, said),
+            "seed {seed}"
+        );
     }
 }

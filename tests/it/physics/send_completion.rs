@@ -10,7 +10,9 @@ use super::rig::{
     load_rank_traces, make_dim, make_proptest_config, make_stepwise_network_options,
     make_stepwise_options, replay_and_log, replay_with,
 };
-use chakram::astra_sim::custom_algorithm::{AstraOrRecordedScriptDurations, read_custom_algorithm};
+use chakram::astra_sim::custom_algorithm::{
+    AstraOrRecordedScriptDurations, build_algorithm_from_traces,
+};
 use chakram::engine::{EnumeratedSetting, NetworkModel, ReplayOptions};
 use chakram::machine::SendCompletion::{Delivered, Injected};
 use chakram::machine::{CollectiveAlgorithm, Machine, NamedScriptedAlgorithm};
@@ -198,11 +200,11 @@ fn sends_of_custom_algorithms_are_complete_alike() {
     let scripts = [
         vec![
             build_send(1, 10_000).tag(1),
-            build_send(1, 10_000).tag(2).after(&[1]).on(1),
+            build_send(1, 10_000).tag(2).after(&[1]).on_lane(1),
         ],
         vec![
             build_receive(0, 10_000).tag(1),
-            build_receive(0, 10_000).tag(2).on(1),
+            build_receive(0, 10_000).tag(2).on_lane(1),
         ],
     ];
     let files: Vec<Vec<u8>> = scripts
@@ -212,7 +214,7 @@ fn sends_of_custom_algorithms_are_complete_alike() {
     let custom = NamedScriptedAlgorithm {
         kind: K::Broadcast,
         name: "twice".to_owned(),
-        scripts: read_custom_algorithm(&files, AstraOrRecordedScriptDurations::Recorded)
+        scripts: build_algorithm_from_traces(&files, AstraOrRecordedScriptDurations::Recorded)
             .unwrap()
             .with_matched_labels()
             .unwrap(),
@@ -225,11 +227,11 @@ fn sends_of_custom_algorithms_are_complete_alike() {
         NetworkModel::FairSharing,
     ] {
         let ends = build_switch_variants(2, CollectiveAlgorithm::Ring).map(|machine| {
-            let options = ReplayOptions::with_changes(|o| {
+            let options = ReplayOptions::default_with_changes(|o| {
                 *o = make_stepwise_network_options(model);
                 o.custom = vec![custom.clone()];
             });
-            replay_with(&workload, &machine, &options).ends()
+            replay_with(&workload, &machine, &options).last_end_of_each_instance()
         });
         // The sender's part ends with its second send.
         assert_eq!(ends[0], [400_000, 1_400_000], "{model}");
@@ -258,22 +260,22 @@ proptest! {
     /// Some collectives use closed forms, which later sends may invalidate at any moment, and others use messages. No
     /// send completes before it has left, and chains of sends never end earlier.
     #[test]
-    fn closed_forms_are_taken_back_alike(
+    fn completing_sends_on_delivery_never_ends_chains_earlier(
         starts in prop::collection::vec(0_u64..4000, 4),
         bytes in 1_u64..20_000,
         model in prop::sample::select(vec![NetworkModel::Ports, NetworkModel::Links]),
     ) {
         let ranks: Vec<_> = (0..4_u32).map(|rank| {
-            let chain = build_kernel(starts[rank as usize]).on(1);
-            let out = build_send((rank + 1) % 4, bytes).after(&[1]).on(2);
-            let more = build_send((rank + 2) % 4, bytes).after(&[2]).tag(1).on(2);
+            let chain = build_kernel(starts[rank as usize]).on_lane(1);
+            let out = build_send((rank + 1) % 4, bytes).after(&[1]).on_lane(2);
+            let more = build_send((rank + 2) % 4, bytes).after(&[2]).tag(1).on_lane(2);
             let into = build_receive((rank + 3) % 4, bytes);
             let last = build_receive((rank + 2) % 4, bytes).tag(1);
             vec![chain, out, more, into, last, build_collective(K::AllReduce, 40_000)]
         }).collect();
         let workload = build_rank_job(&ranks, &[]);
         let [_, machine] = build_switch_variants(4, CollectiveAlgorithm::Ring);
-        let closed = ReplayOptions::with_changes(|o| o.network = Some(model));
+        let closed = ReplayOptions::default_with_changes(|o| o.network = Some(model));
         let closed = replay_with(&workload, &machine, &closed);
         let stepped = replay_with(&workload, &machine, &make_stepwise_network_options(model));
         prop_assert_eq!(&closed.log.events, &stepped.log.events);

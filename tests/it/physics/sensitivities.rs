@@ -5,7 +5,7 @@ use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive,
 use super::rig::build_rank_job;
 use super::tile_groups::Random;
 use crate::commands::run_chakram;
-use crate::corpus::is_whole;
+use crate::corpus::is_whole_corpus_requested;
 use chakram::engine::{
     CollectiveDurationChange, CompiledReplay, DurationAdjustment, HostDurationSource,
     KernelDurationChange, ReplayOptions,
@@ -20,7 +20,7 @@ const RANKS: u32 = 4;
 
 /// Returns ranks that compute on two lanes in any order that their dependencies allow, take part in an all-reduce, and
 /// send to the next rank.
-fn random_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
+fn build_random_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
     let steps = 6 + random.below(8);
     let shared: Vec<[u64; 2]> = (0..steps)
         .map(|_| [random.below(5), random.below(3)])
@@ -40,7 +40,7 @@ fn random_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
             };
             for _ in 0..1 + random.below(3) {
                 let class = MemoryBoundKernelClass::ALL[random.below(4) as usize].0;
-                let mut one = build_kernel(20 + random.below(2000)).on(random.below(2) as i64);
+                let mut one = build_kernel(20 + random.below(2000)).on_lane(random.below(2) as i64);
                 one.shape = Some(KernelShape::Moving(class));
                 one.delay_ns = random.below(4) * 25;
                 let on = depends(lines, random);
@@ -50,19 +50,19 @@ fn random_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
             match what {
                 0 => lines.push(
                     build_collective(K::AllReduce, 40_000 << size)
-                        .on(5)
+                        .on_lane(5)
                         .after(&on),
                 ),
                 1 => lines.push(
                     build_collective(K::AllGather, 20_000 << size)
-                        .on(5)
+                        .on_lane(5)
                         .after(&on),
                 ),
                 2 => {
                     lines.push(
                         build_send((rank + 1) % RANKS, 10_000 << size)
                             .tag(step)
-                            .on(6)
+                            .on_lane(6)
                             .after(&on),
                     );
                     lines.push(build_receive((rank + RANKS - 1) % RANKS, 10_000 << size).tag(step));
@@ -82,19 +82,20 @@ fn replay_changed_makespan(
     factor: f64,
 ) -> f64 {
     let time = DurationAdjustment::Factor(factor);
-    let options = ReplayOptions::with_changes(|options| match row.setting.split_once(" = ") {
-        Some(("kernel", pattern)) => options
-            .changes
-            .kernels
-            .push(KernelDurationChange::of_pattern(pattern, time)),
-        Some(("collective", kind)) => {
-            options
+    let options =
+        ReplayOptions::default_with_changes(|options| match row.setting.split_once(" = ") {
+            Some(("kernel", pattern)) => options
                 .changes
-                .collectives
-                .push(CollectiveDurationChange::of_kind(kind, time));
-        }
-        _ => options.host = HostDurationSource::Scaled(factor),
-    });
+                .kernels
+                .push(KernelDurationChange::of_pattern(pattern, time)),
+            Some(("collective", kind)) => {
+                options
+                    .changes
+                    .collectives
+                    .push(CollectiveDurationChange::of_kind(kind, time));
+            }
+            _ => options.host = HostDurationSource::Scaled(factor),
+        });
     let prepared = CompiledReplay::new(workload, machine, &options).unwrap();
     let (outcome, ()) = prepared.run(()).unwrap();
     outcome.makespan.0 as f64
@@ -102,12 +103,12 @@ fn replay_changed_makespan(
 
 /// Returns the number of rows compared with replays, and the number of rows for which the graph alone finds the correct
 /// range.
-fn check_sensitivity_rows(seeds: std::ops::Range<u64>) -> [u64; 2] {
+fn check_and_count_sensitivity_rows(seeds: std::ops::Range<u64>) -> [u64; 2] {
     let machine = Machine::load_preset("dgx-h100").unwrap();
     let [mut rows, mut by_graph] = [0; 2];
     for seed in seeds {
         let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let workload = build_rank_job(&random_ranks(random), &[]);
+        let workload = build_rank_job(&build_random_ranks(random), &[]);
         let options = ReplayOptions::default();
         let run = SensitivityReplayInputs {
             workload: &workload,
@@ -154,7 +155,7 @@ fn check_sensitivity_rows(seeds: std::ops::Range<u64>) -> [u64; 2] {
 
 /// Returns a network on which messages and collectives take these multiples of the times per byte and per link of 50
 /// GB/s and 700 ns.
-fn network_text(shape: &str, per_byte: f64, per_link: f64) -> String {
+fn network_text_with_scaled_times(shape: &str, per_byte: f64, per_link: f64) -> String {
     format!(
         "name = \"four\"\n[[dimension]]\nname = \"net\"\nshape = \"{shape}\"\nsize = {RANKS}\nalgorithm = \"ring\"\n\
          bandwidth = \"{} GB/s\"\nlatency = \"{} ns\"\n",
@@ -167,20 +168,20 @@ fn network_text(shape: &str, per_byte: f64, per_link: f64) -> String {
 
 /// Returns the number of machine-key rows compared with replays on machines that this test writes, and the number of
 /// rows that are still valid when the time falls by a tenth.
-fn hold_on_machines(seeds: std::ops::Range<u64>) -> [u64; 2] {
+fn check_and_count_machine_rate_rows(seeds: std::ops::Range<u64>) -> [u64; 2] {
     let [mut rows, mut wide] = [0; 2];
     for seed in seeds {
         let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let workload = build_rank_job(&random_ranks(random), &[]);
+        let workload = build_rank_job(&build_random_ranks(random), &[]);
         let shape = ["ring", "switch", "fully_connected"][random.below(3) as usize];
         let options = ReplayOptions::default();
         let makespan_with = |per_byte: f64, per_link: f64| {
-            let text = network_text(shape, per_byte, per_link);
+            let text = network_text_with_scaled_times(shape, per_byte, per_link);
             let machine = Machine::parse(&text, "four").unwrap();
             let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
             prepared.run(()).unwrap().0.makespan.0 as f64
         };
-        let text = network_text(shape, 1.0, 1.0);
+        let text = network_text_with_scaled_times(shape, 1.0, 1.0);
         let machine = Machine::parse(&text, "four").unwrap();
         let run = SensitivityReplayInputs {
             workload: &workload,
@@ -225,16 +226,24 @@ fn hold_on_machines(seeds: std::ops::Range<u64>) -> [u64; 2] {
 
 #[test]
 fn slopes_of_rates_are_finite_differences_inside_their_ranges() {
-    let jobs = if is_whole() { 1000 } else { 25 };
-    let [rows, wide] = hold_on_machines(0..jobs);
+    let jobs = if is_whole_corpus_requested() {
+        1000
+    } else {
+        25
+    };
+    let [rows, wide] = check_and_count_machine_rate_rows(0..jobs);
     println!("{rows} rows of rates and latencies of {jobs} jobs, {wide} straight for a tenth less");
     assert!(rows >= jobs && 2 * wide >= rows, "{rows} {wide}");
 }
 
 #[test]
 fn slopes_are_finite_differences_inside_their_ranges() {
-    let jobs = if is_whole() { 1000 } else { 25 };
-    let [rows, by_graph] = check_sensitivity_rows(0..jobs);
+    let jobs = if is_whole_corpus_requested() {
+        1000
+    } else {
+        25
+    };
+    let [rows, by_graph] = check_and_count_sensitivity_rows(0..jobs);
     println!("{rows} rows of {jobs} jobs; the graph alone is right about the range of {by_graph}");
     // In many of these jobs the order on lanes changes, and only replays reveal this.
     assert!(
@@ -253,9 +262,9 @@ fn a_slope_holds_until_the_next_path() {
         ..build_kernel(ns)
     };
     let lines = vec![
-        of(MemoryBoundKernelClass::Softmax, 30).on(0),
-        of(MemoryBoundKernelClass::Copy, 20).on(0).after(&[1]),
-        of(MemoryBoundKernelClass::Optimizer, 40).on(1),
+        of(MemoryBoundKernelClass::Softmax, 30).on_lane(0),
+        of(MemoryBoundKernelClass::Copy, 20).on_lane(0).after(&[1]),
+        of(MemoryBoundKernelClass::Optimizer, 40).on_lane(1),
     ];
     let workload = build_rank_job(&[lines], &[]);
     let machine = Machine::load_preset("dgx-h100").unwrap();

@@ -91,7 +91,7 @@ struct PlacedJob {
 
 impl PlacedJob {
     fn new(name: &'static str, workload: Workload, npus: &[u32]) -> Self {
-        let options = ReplayOptions::with_changes(|options| {
+        let options = ReplayOptions::default_with_changes(|options| {
             options.map = Some(npus.iter().map(|&npu| Npu(npu)).collect());
         });
         Self {
@@ -103,7 +103,11 @@ impl PlacedJob {
     }
 
     /// Restricts the job to keys with this prefix, and changes its options.
-    fn for_keys(mut self, keys: &'static str, change: impl FnOnce(&mut ReplayOptions)) -> Self {
+    fn restrict_to_keys_and_change_options(
+        mut self,
+        keys: &'static str,
+        change: impl FnOnce(&mut ReplayOptions),
+    ) -> Self {
         self.keys = keys;
         change(&mut self.options);
         self
@@ -181,26 +185,28 @@ fn build_coverage_jobs(machine: &Machine) -> Vec<PlacedJob> {
         ));
     }
     jobs.push(
-        PlacedJob::new("shapes", build_kernel_shape_job(), &[0]).for_keys("npu/", |options| {
-            options.compute = KernelDurationSource::Curves;
-        }),
+        PlacedJob::new("shapes", build_kernel_shape_job(), &[0])
+            .restrict_to_keys_and_change_options("npu/", |options| {
+                options.compute = KernelDurationSource::Curves;
+            }),
     );
     jobs.push(
-        PlacedJob::new("queue", full_queue(), &[0]).for_keys("host/", |options| {
-            options.compute = KernelDurationSource::Curves;
-        }),
+        PlacedJob::new("queue", build_full_launch_queue_job(), &[0])
+            .restrict_to_keys_and_change_options("host/", |options| {
+                options.compute = KernelDurationSource::Curves;
+            }),
     );
     let inner = machine.topology().dimensions()[0].size;
     if inner >= 12 {
         let first: Vec<u32> = (0..12).collect();
         jobs.push(
             PlacedJob::new("unmeasured", build_collectives_job(12, &SIZES), &first)
-                .for_keys("dimension/", |options| {
+                .restrict_to_keys_and_change_options("dimension/", |options| {
                     options.collectives = Some(CollectiveCurvesOrAlgorithms::Curves)
                 }),
         );
     }
-    if let Some(remote) = machine.first_remote_memory() {
+    if let Some(remote) = machine.unnamed_remote_memory() {
         let edges = list_edge_npus(machine);
         let keys = match machine.topology().tile_grid() {
             Some(_) => "tiles/",
@@ -214,12 +220,15 @@ fn build_coverage_jobs(machine: &Machine) -> Vec<PlacedJob> {
         };
         let ranks = vec![loads(&[1 << 10, 1 << 20]); edges.len()];
         let pooled = PlacedJob::new("pool", build_rank_job(&ranks, &[]), &edges);
-        jobs.push(pooled.for_keys(keys, |_| {}));
+        jobs.push(pooled.restrict_to_keys_and_change_options(keys, |_| {}));
         // This load takes more than half of the memory's capacity.
         let full = build_rank_job(&[loads(&[remote.capacity.unwrap().0 / 4 * 3])], &[]);
-        jobs.push(PlacedJob::new("full pool", full, &[0]).for_keys(keys, |_| {}));
+        jobs.push(
+            PlacedJob::new("full pool", full, &[0])
+                .restrict_to_keys_and_change_options(keys, |_| {}),
+        );
     }
-    if machine.rank_domain().is_some() {
+    if machine.dimension_with_npu_limit().is_some() {
         // The job has more ranks than one domain can hold, with the default placement.
         let ranks = machine.topology().npu_count() / 2 + 1;
         let world = build_rank_job(
@@ -227,7 +236,9 @@ fn build_coverage_jobs(machine: &Machine) -> Vec<PlacedJob> {
             &[],
         );
         let racks = PlacedJob::new("racks", world, &[]);
-        jobs.push(racks.for_keys("dimension/", |options| options.map = None));
+        jobs.push(
+            racks.restrict_to_keys_and_change_options("dimension/", |options| options.map = None),
+        );
     }
     jobs
 }
@@ -267,9 +278,9 @@ fn build_kernel_shape_job() -> Workload {
 
 /// Returns a kernel that runs longer than the host needs to launch a queue full of kernels, and then 1,500 short
 /// kernels on the same stream.
-fn full_queue() -> Workload {
+fn build_full_launch_queue_job() -> Workload {
     let copy = |bytes| {
-        build_shaped_kernel(KernelShape::Moving(MemoryBoundKernelClass::Copy), 0, bytes).on(0)
+        build_shaped_kernel(KernelShape::Moving(MemoryBoundKernelClass::Copy), 0, bytes).on_lane(0)
     };
     let mut lines = vec![copy(1 << 40)];
     lines.extend((0..1500).map(|_| copy(1 << 10)));
@@ -309,8 +320,8 @@ fn build_mixed_node_job(ranks: u32) -> Workload {
             lines.push(make_memory_node(false, MemoryLocation::Remote, bytes));
             lines.push(make_memory_node(true, MemoryLocation::Remote, bytes));
         }
-        lines.extend((0..40).map(|lane| build_kernel(1000).on(lane)));
-        lines.extend((0..80).map(|lane| build_node(Op::Host).on(lane).lasts(1000)));
+        lines.extend((0..40).map(|lane| build_kernel(1000).on_lane(lane)));
+        lines.extend((0..80).map(|lane| build_node(Op::Host).on_lane(lane).lasts(1000)));
         for bytes in [8, 1 << 24] {
             for distance in [1, ranks / 2] {
                 if ranks > distance && distance > 0 {
@@ -433,7 +444,7 @@ fn find_value_at_path<'v>(value: &'v mut Toml, path: &str) -> &'v mut Toml {
 
 /// Returns other values for a leaf: doubled and halved numbers, toggled flags, and other words.
 fn list_other_values(value: &Toml) -> Vec<Toml> {
-    let times = |factor: f64| scale_bytes(value, factor);
+    let times = |factor: f64| scale_numbers_in_value(value, factor);
     match value {
         Toml::Boolean(flag) => vec![Toml::Boolean(!flag)],
         Toml::String(text) if !text.starts_with(|c: char| c.is_ascii_digit()) => {
@@ -445,7 +456,7 @@ fn list_other_values(value: &Toml) -> Vec<Toml> {
 }
 
 /// Returns the numbers in `value` times `factor`.
-fn scale_bytes(value: &Toml, factor: f64) -> Toml {
+fn scale_numbers_in_value(value: &Toml, factor: f64) -> Toml {
     match value {
         Toml::Integer(number) => Toml::Integer(((*number as f64 * factor) as i64).max(1)),
         Toml::Float(number) => Toml::Float(number * factor),
@@ -458,9 +469,12 @@ fn scale_bytes(value: &Toml, factor: f64) -> Toml {
             };
             Toml::String(format!("{}{}", number * factor, &text[end..]))
         }
-        Toml::Array(items) => {
-            Toml::Array(items.iter().map(|item| scale_bytes(item, factor)).collect())
-        }
+        Toml::Array(items) => Toml::Array(
+            items
+                .iter()
+                .map(|item| scale_numbers_in_value(item, factor))
+                .collect(),
+        ),
         other => other.clone(),
     }
 }
@@ -565,7 +579,7 @@ fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> Trie
 }
 
 impl TriedKeyEffects {
-    fn add(&mut self, other: Self) {
+    fn merge_effects(&mut self, other: Self) {
         for (key, acts) in other.keys {
             *self.keys.entry(key).or_default() |= acts;
         }
@@ -578,7 +592,7 @@ impl TriedKeyEffects {
 fn an_edited_key_acts_or_is_named() {
     let mut tried = TriedKeyEffects::default();
     for (name, stride) in [("dgx-h100x2", 9), ("hiermem", 7)] {
-        tried.add(try_keys(
+        tried.merge_effects(try_keys(
             (name, &read_preset_text(name).unwrap()),
             ["", ""],
             stride,
@@ -625,7 +639,7 @@ fn every_key_of_every_preset_acts_or_is_named() {
             let Some((name, text, own)) = next else { break };
             let found = try_keys((&name, &text), [&part, own], 1);
             eprintln!("{name}: {} keys, {} runs", found.keys.len(), found.runs);
-            tried.lock().unwrap().add(found);
+            tried.lock().unwrap().merge_effects(found);
         }
     };
     thread::scope(|scope| {

@@ -44,7 +44,13 @@ fn replay_skewed_collective(
     )
 }
 
-fn by_hand(dims: &[Dim], kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> Vec<u64> {
+fn simulate_member_ends_naively(
+    dims: &[Dim],
+    kind: K,
+    bytes: u64,
+    root: u32,
+    starts_ns: &[u64],
+) -> Vec<u64> {
     let starts: Vec<_> = starts_ns.iter().map(|ns| ns * 1000).collect();
     naive::simulate_npu_ends(dims, kind, bytes, root as usize, &starts)
 }
@@ -68,13 +74,16 @@ fn a_late_member_delays_its_followers_in_turn() {
     let dims = [make_dim(DimensionShape::Ring, 4, Ring)];
     let starts = [0, 0, 1000, 0];
     let replay = replay_skewed_collective(&dims, K::AllGather, 1000, 0, &starts);
-    assert_eq!(replay.ends(), [2_060_000, 2_560_000, 1_560_000, 2_560_000]);
+    assert_eq!(
+        replay.last_end_of_each_instance(),
+        [2_060_000, 2_560_000, 1_560_000, 2_560_000]
+    );
     assert_eq!(replay.outcome.stepwise, 1);
     // There are 4 members x 3 messages in each of two directions.
     assert_eq!(replay.outcome.messages, 24);
     assert_eq!(
-        by_hand(&dims, K::AllGather, 1000, 0, &starts),
-        replay.ends()
+        simulate_member_ends_naively(&dims, K::AllGather, 1000, 0, &starts),
+        replay.last_end_of_each_instance()
     );
     let record = replay.log.records[0];
     assert_eq!((record.last_start.0, record.end.0), (1_000_000, 2_560_000));
@@ -86,7 +95,7 @@ fn a_late_member_delays_its_followers_in_turn() {
 }
 
 #[test]
-fn a_generated_skew_goes_message_by_message() {
+fn generated_skewed_all_reduces_end_as_in_naive_simulation() {
     for (algorithm, _) in CollectiveAlgorithm::ALL {
         let dims = [make_dim(DimensionShape::Switch, 5, algorithm)];
         for ns in [0, 700] {
@@ -98,9 +107,9 @@ fn a_generated_skew_goes_message_by_message() {
                 .build_workload()
                 .unwrap();
             let starts: Vec<_> = (0..5).map(|rank| 100 + rank * ns).collect();
-            let want = by_hand(&dims, K::AllReduce, 5000, 0, &starts);
+            let want = simulate_member_ends_naively(&dims, K::AllReduce, 5000, 0, &starts);
             let replay = replay_and_log(&workload, &build_machine_from_dims(&dims));
-            assert_eq!(replay.ends(), want);
+            assert_eq!(replay.last_end_of_each_instance(), want);
             // Members of a tree end one after another, so the tree has no closed form.
             let tree = matches!(
                 algorithm,
@@ -120,7 +129,10 @@ fn a_generated_skew_goes_message_by_message() {
                 &build_machine_from_dims(&dims),
                 &make_stepwise_options(),
             );
-            assert_eq!((replay.ends(), replay.outcome.closed), (want, 0));
+            assert_eq!(
+                (replay.last_end_of_each_instance(), replay.outcome.closed),
+                (want, 0)
+            );
         }
     }
 }
@@ -158,7 +170,7 @@ proptest! {
         let bytes = if kind == K::Barrier { 0 } else { share * n as u64 };
         let root = root % n as u32;
         let replay = replay_skewed_collective(&dims, kind, bytes, root, &starts);
-        prop_assert_eq!(replay.ends(), by_hand(&dims, kind, bytes, root, &starts));
+        prop_assert_eq!(replay.last_end_of_each_instance(), simulate_member_ends_naively(&dims, kind, bytes, root, &starts));
     }
 
     #[test]
@@ -173,7 +185,7 @@ proptest! {
         let bytes = if kind == K::Barrier { 0 } else { share * n as u64 };
         let root = root % n as u32;
         let replay = replay_skewed_collective(&dims, kind, bytes, root, &starts);
-        prop_assert_eq!(replay.ends(), by_hand(&dims, kind, bytes, root, &starts));
+        prop_assert_eq!(replay.last_end_of_each_instance(), simulate_member_ends_naively(&dims, kind, bytes, root, &starts));
     }
 
     #[test]
@@ -190,11 +202,11 @@ proptest! {
         let bytes = if kind == K::Barrier { 0 } else { 64 * share * n as u64 };
         let root = root % n as u32;
         let replay = replay_skewed_collective(&dims, kind, bytes, root, &starts);
-        prop_assert_eq!(replay.ends(), by_hand(&dims, kind, bytes, root, &starts));
+        prop_assert_eq!(replay.last_end_of_each_instance(), simulate_member_ends_naively(&dims, kind, bytes, root, &starts));
     }
 
     #[test]
-    fn lines_of_several_dimensions_drift_apart_as_they_should(
+    fn members_over_two_dimensions_end_as_in_naive_simulation(
         starts in start_times_strategy(12),
         shapes in (any_shape(), any_shape()),
         algorithms in (0..CollectiveAlgorithm::ALL.len(), 0..CollectiveAlgorithm::ALL.len()),
@@ -207,6 +219,6 @@ proptest! {
         outer.ps_per_byte = 50;
         let bytes = if kind == K::Barrier { 0 } else { 12_000 };
         let replay = replay_skewed_collective(&[inner, outer], kind, bytes, root, &starts);
-        prop_assert_eq!(replay.ends(), by_hand(&[inner, outer], kind, bytes, root, &starts));
+        prop_assert_eq!(replay.last_end_of_each_instance(), simulate_member_ends_naively(&[inner, outer], kind, bytes, root, &starts));
     }
 }

@@ -27,7 +27,7 @@ fn list_waiting_and_cycle_nodes(stuck: &Stuck) -> (RankNodeIdPairs, RankNodeIdPa
 }
 
 #[test]
-fn two_ranks_that_receive_before_they_send() {
+fn two_ranks_that_receive_before_they_send_are_stuck() {
     let rank = |peer| {
         vec![
             build_kernel(10),
@@ -62,7 +62,7 @@ fn two_ranks_that_receive_before_they_send() {
 
 /// Each of three ranks waits for the next, and a fourth rank waits for the first.
 #[test]
-fn a_circle_of_three_and_one_that_waits_for_it() {
+fn a_circle_of_three_ranks_and_one_that_waits_for_it_are_stuck() {
     let rank = |from, to| vec![build_receive(from, 8), build_send(to, 8).after(&[1])];
     let mut ranks = [
         rank(1, 2),
@@ -81,16 +81,16 @@ fn a_circle_of_three_and_one_that_waits_for_it() {
 /// This is the job of the next test with the barrier on a kernel's stream. No node occupies the lane in the meantime,
 /// and the member that is not ready is still named.
 #[test]
-fn a_member_that_is_missing_where_members_gather() {
-    let barrier = || build_collective(K::Barrier, 0).on(0);
+fn a_member_missing_at_a_barrier_on_a_stream_is_named() {
+    let barrier = || build_collective(K::Barrier, 0).on_lane(0);
     let ranks = [
         vec![
-            build_kernel(1).on(0),
+            build_kernel(1).on_lane(0),
             build_receive(1, 8),
             barrier().after(&[2]),
         ],
         vec![
-            build_kernel(1).on(0),
+            build_kernel(1).on_lane(0),
             barrier(),
             build_send(0, 8).after(&[2]),
         ],
@@ -111,7 +111,7 @@ fn a_member_that_is_missing_where_members_gather() {
 
 /// A barrier follows one side of a message whose other side waits for the barrier.
 #[test]
-fn a_member_that_waits_for_a_message_from_behind_the_collective() {
+fn a_member_waiting_for_a_message_sent_after_the_collective_is_stuck() {
     let ranks = [
         vec![
             build_receive(1, 8),

@@ -28,11 +28,15 @@ fn build_remote_memory_machine(
     (shape, ps, ns): (&str, u64, u64),
     remote: &str,
 ) -> Machine {
-    at_rate(npus, (shape, 1_000_000_000_000 / ps, ns), remote)
+    build_remote_memory_machine_at_rate(npus, (shape, 1_000_000_000_000 / ps, ns), remote)
 }
 
 /// Returns such a machine with the rate in bytes per second.
-fn at_rate(npus: u32, (shape, rate, ns): (&str, u64, u64), remote: &str) -> Machine {
+fn build_remote_memory_machine_at_rate(
+    npus: u32,
+    (shape, rate, ns): (&str, u64, u64),
+    remote: &str,
+) -> Machine {
     loads::build_memory_machine(
         npus,
         (shape, rate, ns, "direct"),
@@ -60,7 +64,7 @@ fn make_remote_memory_node(store: bool, bytes: u64) -> TestTraceNode {
 }
 
 fn make_network_options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
-    ReplayOptions::with_changes(|o| {
+    ReplayOptions::default_with_changes(|o| {
         o.network = Some(network);
         o.stepwise = stepwise;
     })
@@ -105,10 +109,10 @@ fn replay_checking_closed_forms(
 fn a_load_and_an_all_reduce_share_a_port() {
     let machine =
         build_remote_memory_machine(2, ("switch", 10, 100), &format_pool_through_ports(2, 5));
-    let reduce = build_collective(K::AllReduce, 40_000).on(1);
+    let reduce = build_collective(K::AllReduce, 40_000).on_lane(1);
     let both = build_rank_job(
         &[
-            vec![reduce.clone(), build_remote_load(80_000).on(2)],
+            vec![reduce.clone(), build_remote_load(80_000).on_lane(2)],
             vec![reduce.clone()],
         ],
         &[],
@@ -128,8 +132,8 @@ fn a_load_and_an_all_reduce_share_a_port() {
     // at 500. Chunk 1 has passed the link at 550, the sum at 750, to arrive at 850, and the other chunks pass until
     // 1,450.
     let late = [
-        build_kernel(300).on(3),
-        build_remote_load(80_000).on(2).after(&[2]),
+        build_kernel(300).on_lane(3),
+        build_remote_load(80_000).on_lane(2).after(&[2]),
     ];
     let late = build_rank_job(
         &[[vec![reduce.clone()], late.to_vec()].concat(), vec![reduce]],
@@ -153,11 +157,13 @@ fn a_load_under_way_keeps_closed_forms_off_its_port() {
     for network in SHARED {
         for (ns, closed) in [(949, 0), (950, 1)] {
             let reduce = [
-                build_kernel(ns).on(3),
-                build_collective(K::AllReduce, 40_000).after(&[1]).on(1),
+                build_kernel(ns).on_lane(3),
+                build_collective(K::AllReduce, 40_000)
+                    .after(&[1])
+                    .on_lane(1),
             ];
             let mut ranks = vec![reduce.to_vec(); 2];
-            ranks[0].push(build_remote_load(80_000).on(2));
+            ranks[0].push(build_remote_load(80_000).on_lane(2));
             let replay =
                 replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, network);
             assert_eq!(replay.outcome.closed, closed, "{network} {ns}");
@@ -183,8 +189,8 @@ fn a_store_waits_for_a_send() {
         for network in MODELS {
             let ranks = [
                 vec![
-                    build_send(1, 30_000).on(1),
-                    make_remote_memory_node(true, 40_000).on(2),
+                    build_send(1, 30_000).on_lane(1),
+                    make_remote_memory_node(true, 40_000).on_lane(2),
                 ],
                 vec![build_receive(0, 30_000)],
             ];
@@ -199,7 +205,10 @@ fn a_store_waits_for_a_send() {
             assert_eq!(replay.end(1, 1), 500_000);
             // Incoming traffic uses another server.
             let ranks = [
-                vec![build_send(1, 30_000).on(1), build_remote_load(40_000).on(2)],
+                vec![
+                    build_send(1, 30_000).on_lane(1),
+                    build_remote_load(40_000).on_lane(2),
+                ],
                 vec![build_receive(0, 30_000)],
             ];
             let replay =
@@ -218,10 +227,10 @@ fn chunks_come_last_of_an_instant() {
         build_remote_memory_machine(2, ("switch", 10, 100), &format_pool_through_ports(2, 5));
     let ranks = [
         vec![
-            make_remote_memory_node(true, 20_000).on(1),
-            build_kernel(100).on(2),
+            make_remote_memory_node(true, 20_000).on_lane(1),
+            build_kernel(100).on_lane(2),
             build_node(Op::NoOp).after(&[2]),
-            build_send(1, 10_000).after(&[3]).on(3),
+            build_send(1, 10_000).after(&[3]).on_lane(3),
         ],
         vec![build_receive(0, 10_000)],
     ];
@@ -259,8 +268,8 @@ fn two_loads_and_a_collective_share_their_ports() {
         let machine =
             build_remote_memory_machine(2, (shape, 10, 100), &format_pool_through_ports(2, 5));
         let rank = vec![
-            build_collective(K::AllReduce, 40_000).on(1),
-            build_remote_load(80_000).on(2),
+            build_collective(K::AllReduce, 40_000).on_lane(1),
+            build_remote_load(80_000).on_lane(2),
         ];
         let replay = replay_checking_closed_forms(
             &build_rank_job(&[rank.clone(), rank], &[]),
@@ -287,7 +296,7 @@ fn two_loads_and_a_collective_share_their_ports() {
 /// 250, the other messages until 350, and chunks 2 to 4 until 650. With stores, the messages
 /// leave first, until 150 ns, and then the chunks until 550, plus 20 + 100 ns.
 #[test]
-fn what_switches_gather_comes_to_the_ports() {
+fn data_gathered_in_switches_passes_the_ports() {
     let text = format_pool_through_ports(4, 2).replace("40 kB", "10 kB");
     let machine = build_remote_memory_machine(4, ("switch", 10, 100), &text);
     for store in [false, true] {
@@ -305,7 +314,10 @@ fn what_switches_gather_comes_to_the_ports() {
                 "{network}"
             );
         }
-        let rank = vec![build_collective(K::AllToAll, 20_000).on(1), gather.on(2)];
+        let rank = vec![
+            build_collective(K::AllToAll, 20_000).on_lane(1),
+            gather.on_lane(2),
+        ];
         let met = build_rank_job(&vec![rank; 4], &[]);
         for network in SHARED {
             let expected = match (store, network) {
@@ -338,7 +350,10 @@ fn channels_come_through_ports_too() {
             let machine = build_remote_memory_machine(2, ("fully_connected", ps, 100), &remote);
             for (network, store) in MODELS.into_iter().flat_map(|m| [(m, false), (m, true)]) {
                 let access = make_remote_memory_node(store, 35_000);
-                let ranks = vec![vec![access.clone().on(1), access.on(2)], Vec::new()];
+                let ranks = vec![
+                    vec![access.clone().on_lane(1), access.on_lane(2)],
+                    Vec::new(),
+                ];
                 let replay =
                     replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, network);
                 let one = 107
@@ -359,16 +374,16 @@ fn channels_come_through_ports_too() {
 
 /// Collectives that last as long as recorded do not use the network, so loads take as long as they do alone.
 #[test]
-fn where_messages_are_not_carried_loads_are_alone() {
+fn loads_last_as_alone_if_communication_is_not_simulated() {
     let machine =
         build_remote_memory_machine(2, ("switch", 10, 100), &format_pool_through_ports(2, 5));
     let rank = |access: TestTraceNode| {
         vec![
-            build_collective(K::AllReduce, 40_000).lasts(500).on(1),
-            access.on(2),
+            build_collective(K::AllReduce, 40_000).lasts(500).on_lane(1),
+            access.on_lane(2),
         ]
     };
-    let options = ReplayOptions::with_changes(|o| {
+    let options = ReplayOptions::default_with_changes(|o| {
         *o = make_network_options(NetworkModel::Ports, false);
         o.comm = CommTiming::Recorded;
     });

@@ -5,7 +5,7 @@ use super::lines::{
     TestTraceNode, build_collective, build_kernel, build_node, build_receive, build_send,
 };
 use super::rig::{ObserverLog, build_rank_job};
-use crate::corpus::is_whole;
+use crate::corpus::is_whole_corpus_requested;
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive, Links};
 use chakram::engine::{
     CompiledReplay, CompletedReplayTotals, EventAndTileGroupCounts, InstanceId, NetworkModel,
@@ -32,7 +32,7 @@ impl Observer for LogAndLoopCounts {
     fn on_collective_ended(&mut self, record: &CollectiveRecord) {
         self.0.on_collective_ended(record);
     }
-    fn on_loop_counted(&mut self, counts: &EventAndTileGroupCounts) {
+    fn on_event_loop_statistics(&mut self, counts: &EventAndTileGroupCounts) {
         self.1 = counts.clone();
     }
 }
@@ -51,7 +51,7 @@ fn replay_with_aggregation(
     (network, cores): (NetworkModel, &[u32]),
     aggregate: bool,
 ) -> (OrderFreeReplayResults, EventAndTileGroupCounts) {
-    let options = ReplayOptions::with_changes(|o| {
+    let options = ReplayOptions::default_with_changes(|o| {
         o.map = Some(cores.iter().copied().map(Npu).collect());
         (o.network, o.aggregate) = (Some(network), aggregate);
     });
@@ -84,7 +84,7 @@ fn check_aggregated_replay(
         "{what}, {network}: {:?} {:?}\n{:?}\n{:?}",
         alone.outcome,
         together.outcome,
-        first_difference(&alone.events, &together.events),
+        first_event_difference(&alone.events, &together.events),
         b.split
     );
     assert_eq!((a.groups, a.ranks), (0, 0));
@@ -93,7 +93,7 @@ fn check_aggregated_replay(
 
 type LogEvent = (u64, bool, u32, u32);
 
-fn first_difference(a: &[LogEvent], b: &[LogEvent]) -> Option<(LogEvent, LogEvent)> {
+fn first_event_difference(a: &[LogEvent], b: &[LogEvent]) -> Option<(LogEvent, LogEvent)> {
     a.iter()
         .copied()
         .zip(b.iter().copied())
@@ -191,12 +191,12 @@ fn generate_pipeline_ranks(random: &mut Random) -> RankLinesAndGroups {
                 for [what, size, lane, after] in &plan {
                     let on = (lane % lanes as u64) as i64;
                     let one = match what % 6 {
-                        0 | 1 => build_kernel(100 + size % 900).on(on),
+                        0 | 1 => build_kernel(100 + size % 900).on_lane(on),
                         2 if has_groups && tensor > 1 => {
                             let group = (stage * (MEMBERS / tensor) + member / tensor) as usize;
                             build_collective(K::AllReduce, 800 + size % 3000)
                                 .group(groups[group].0)
-                                .on(4)
+                                .on_lane(4)
                         }
                         3 => build_node(Op::Memory {
                             store: size % 2 == 0,
@@ -204,9 +204,9 @@ fn generate_pipeline_ranks(random: &mut Random) -> RankLinesAndGroups {
                             bytes: 500 + size % 1500,
                             in_switch: false,
                         })
-                        .on(5 + on),
-                        4 if lanes == 1 => build_kernel(50).on(on).delayed(size % 300),
-                        _ => build_kernel(200).on(on),
+                        .on_lane(5 + on),
+                        4 if lanes == 1 => build_kernel(50).on_lane(on).delayed(size % 300),
+                        _ => build_kernel(200).on_lane(on),
                     };
                     let before = lines.len() as u64;
                     // The node follows the last node, an earlier node, or a received message.
@@ -223,7 +223,7 @@ fn generate_pipeline_ranks(random: &mut Random) -> RankLinesAndGroups {
                     let last = lines.len() as u64;
                     let sent = build_send(rank + MEMBERS, 1000 + 500 * pass)
                         .tag(tag)
-                        .on(8 + on_of(pass));
+                        .on_lane(8 + alternating_lane_of_pass(pass));
                     lines.push(sent.after(&[last]));
                 }
             }
@@ -233,20 +233,24 @@ fn generate_pipeline_ranks(random: &mut Random) -> RankLinesAndGroups {
     if random.below(2) == 0 {
         for lines in &mut ranks {
             let last = lines.len() as u64;
-            lines.push(build_collective(K::AllReduce, 4000).on(4).after(&[last]));
+            lines.push(
+                build_collective(K::AllReduce, 4000)
+                    .on_lane(4)
+                    .after(&[last]),
+            );
         }
     }
     (ranks, groups)
 }
 
-fn on_of(pass: u64) -> i64 {
+fn alternating_lane_of_pass(pass: u64) -> i64 {
     (pass % 2) as i64
 }
 
 /// Tests random stages at random positions of meshes and tori, with three network models. Returns
 /// the number of groups, the number of groups that stayed together, and the number of rejoined
 /// parts.
-fn random_stages(seeds: std::ops::Range<u64>) -> [u64; 3] {
+fn check_random_stages_and_count_groups(seeds: std::ops::Range<u64>) -> [u64; 3] {
     let mut all = [0; 3];
     for seed in seeds {
         let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -278,10 +282,10 @@ fn random_stages(seeds: std::ops::Range<u64>) -> [u64; 3] {
 
 #[test]
 fn one_rank_for_all_gives_the_answer_of_each_by_itself() {
-    let seeds = if is_whole() { 150 } else { 50 };
-    let [groups, together, rejoined] = random_stages(0..seeds);
+    let seeds = if is_whole_corpus_requested() { 150 } else { 50 };
+    let [groups, together, rejoined] = check_random_stages_and_count_groups(0..seeds);
     // With this seed, a sum and a kernel wait for the same lane, and each rank runs them in its own order.
-    random_stages(1592..1593);
+    check_random_stages_and_count_groups(1592..1593);
     // All cases occur: groups that stay together, that split, and that are rejoined.
     assert!(0 < together && together < groups, "{together} of {groups}");
     assert!(rejoined > 100 * seeds / 150, "{rejoined}");
@@ -289,8 +293,8 @@ fn one_rank_for_all_gives_the_answer_of_each_by_itself() {
 
 #[test]
 #[ignore = "long: 20,000 random jobs over three networks"]
-fn one_rank_for_all_gives_the_answer_of_each_by_itself_at_length() {
-    random_stages(1000..21_000);
+fn aggregated_replay_equals_single_ranks_in_many_random_jobs() {
+    check_random_stages_and_count_groups(1000..21_000);
 }
 
 /// Sixteen cores in a closed row form a ring of neighbours. All are equal, so one of them runs 20 kernels in each of
@@ -308,7 +312,11 @@ fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
                 lines.push(build_kernel(100).after(&after));
             }
             let last = lines.len() as u64;
-            lines.push(build_collective(K::AllReduce, 160_000).on(1).after(&[last]));
+            lines.push(
+                build_collective(K::AllReduce, 160_000)
+                    .on_lane(1)
+                    .after(&[last]),
+            );
         }
         build_rank_job(&vec![lines; 16], &[])
     };
@@ -339,11 +347,11 @@ fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
 /// On a line of four the path from the last core back to the first has three links, so the first
 /// core ends the sum last. The group splits there, and the kernels before the sum run once for all.
 #[test]
-fn places_that_differ_are_found() {
+fn a_group_on_a_line_splits_at_a_sum_that_ends_unequally() {
     let line = build_dies_machine("mesh", [1, 1], [4, 2], 8);
     let lines = vec![
         build_kernel(100),
-        build_collective(K::AllReduce, 4000).on(1).after(&[1]),
+        build_collective(K::AllReduce, 4000).on_lane(1).after(&[1]),
         build_kernel(50).after(&[2]),
     ];
     let workload = build_rank_job(&vec![lines; 4], &[]);
@@ -362,7 +370,7 @@ fn places_that_differ_are_found() {
 /// for all, kernels between the load and the sum run twice, and kernels after the sum run once
 /// again.
 #[test]
-fn a_ring_brings_members_together_again() {
+fn a_sum_around_a_ring_rejoins_a_split_group() {
     let ring = build_dies_machine("torus", [1, 1], [4, 2], 8);
     let load = build_node(Op::Memory {
         store: false,
@@ -373,11 +381,11 @@ fn a_ring_brings_members_together_again() {
     let mut lines = vec![build_kernel(100)];
     for round in 0..3 {
         let first = lines.len() as u64;
-        lines.push(load.clone().after(&[first]).on(1));
+        lines.push(load.clone().after(&[first]).on_lane(1));
         lines.push(build_kernel(50).after(&[first + 1]));
         lines.push(
             build_collective(K::AllReduce, 16_000)
-                .on(2)
+                .on_lane(2)
                 .after(&[first + 2]),
         );
         for behind in 0..round + 5 {
@@ -399,22 +407,24 @@ fn a_ring_brings_members_together_again() {
 /// Two ranks have completed equally many nodes, but not the same ones: when a sum ends for both, each rank has received
 /// from a different sender. Their states differ, so they are not joined.
 #[test]
-fn as_many_nodes_are_not_the_same_nodes() {
+fn ranks_with_equally_many_but_different_nodes_are_not_joined() {
     let ring = build_dies_machine("torus", [1, 1], [4, 2], 8);
     let receiver = vec![
         build_receive(2, 1000),
         build_receive(3, 1000),
-        build_kernel(50).on(1).after(&[1]),
-        build_kernel(70).on(2).after(&[2]),
-        build_collective(K::AllReduce, 400_000).group("pair").on(3),
-        build_kernel(90).on(4).after(&[3, 4, 5]),
+        build_kernel(50).on_lane(1).after(&[1]),
+        build_kernel(70).on_lane(2).after(&[2]),
+        build_collective(K::AllReduce, 400_000)
+            .group("pair")
+            .on_lane(3),
+        build_kernel(90).on_lane(4).after(&[3, 4, 5]),
     ];
     // Rank 2 sends to rank 0 at once and to rank 1 after the sum, rank 3 in the reverse order.
     let sender = |first: u32, second: u32| {
         vec![
-            build_send(first, 1000).on(1),
+            build_send(first, 1000).on_lane(1),
             build_kernel(5000),
-            build_send(second, 1000).on(2).after(&[2]),
+            build_send(second, 1000).on_lane(2).after(&[2]),
         ]
     };
     let ranks = [receiver.clone(), receiver, sender(0, 1), sender(1, 0)];
@@ -431,21 +441,23 @@ fn as_many_nodes_are_not_the_same_nodes() {
 /// Two ranks have ended the same nodes, but began other nodes in different orders. Each replies first to the sender
 /// that it heard from first, on one lane, and these replies of 1 us are in flight when a sum ends for both.
 #[test]
-fn the_same_nodes_in_another_order_are_another_state() {
+fn ranks_that_began_nodes_in_other_orders_are_not_joined() {
     let ring = build_dies_machine("torus", [1, 1], [4, 2], 8);
     let answering = vec![
         build_receive(2, 1000),
         build_receive(3, 1000),
-        build_send(2, 1_000_000).on(1).after(&[1]),
-        build_send(3, 1_000_000).on(1).after(&[2]),
-        build_collective(K::AllReduce, 400_000).group("pair").on(3),
-        build_kernel(90).on(4).after(&[3, 5]),
+        build_send(2, 1_000_000).on_lane(1).after(&[1]),
+        build_send(3, 1_000_000).on_lane(1).after(&[2]),
+        build_collective(K::AllReduce, 400_000)
+            .group("pair")
+            .on_lane(3),
+        build_kernel(90).on_lane(4).after(&[3, 5]),
     ];
     let asking = |first: u32, second: u32| {
         vec![
-            build_send(first, 1000).on(1),
+            build_send(first, 1000).on_lane(1),
             build_kernel(100),
-            build_send(second, 1000).on(2).after(&[2]),
+            build_send(second, 1000).on_lane(2).after(&[2]),
             build_receive(first, 1_000_000),
             build_receive(second, 1_000_000),
         ]
@@ -469,12 +481,19 @@ fn the_same_nodes_in_another_order_are_another_state() {
 fn sums_that_share_a_lane_disband_groups_only_where_turns_matter() {
     let ring = build_dies_machine("torus", [1, 1], [4, 2], 8);
     let turns = |beside: bool| {
-        let mut lines = vec![build_kernel(100).on(0), build_kernel(30).on(1).after(&[1])];
-        lines.push(build_collective(K::AllReduce, 16_000).on(0).after(&[2]));
+        let mut lines = vec![
+            build_kernel(100).on_lane(0),
+            build_kernel(30).on_lane(1).after(&[1]),
+        ];
+        lines.push(
+            build_collective(K::AllReduce, 16_000)
+                .on_lane(0)
+                .after(&[2]),
+        );
         if beside {
-            lines.push(build_kernel(40).on(0).after(&[2]));
+            lines.push(build_kernel(40).on_lane(0).after(&[2]));
         }
-        lines.push(build_kernel(20).on(1).after(&[3]));
+        lines.push(build_kernel(20).on_lane(1).after(&[3]));
         build_rank_job(&vec![lines; 4], &[])
     };
     let row = [0, 1, 2, 3];
@@ -500,7 +519,7 @@ fn loads_at_one_port_tell_cores_apart() {
     });
     let lines = vec![
         build_kernel(100),
-        load.after(&[1]).on(1),
+        load.after(&[1]).on_lane(1),
         build_kernel(50).after(&[2]),
     ];
     // The ports are at (0, 0) and (3, 1), with two cores or one core at each.

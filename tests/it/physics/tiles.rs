@@ -62,7 +62,7 @@ fn replay_on_cores(
     } else {
         build_rank_job(ranks, &[("g", group)])
     };
-    let options = ReplayOptions::with_changes(|o| {
+    let options = ReplayOptions::default_with_changes(|o| {
         o.map = Some(cores.iter().copied().map(Npu).collect());
         o.network = Some(network);
     });
@@ -71,14 +71,18 @@ fn replay_on_cores(
 
 /// Returns `count` concurrent collectives, each on its own lane, of `bytes` among the ranks in the
 /// order `group`.
-fn all_reduces(
+fn concurrent_collectives_on_own_lanes(
     kind: K,
     count: u64,
     bytes: u64,
     group: &[u32],
 ) -> (Vec<Vec<TestTraceNode>>, Vec<u32>) {
     let lines: Vec<TestTraceNode> = (0..count)
-        .map(|lane| build_collective(kind, bytes).group("g").on(lane as i64))
+        .map(|lane| {
+            build_collective(kind, bytes)
+                .group("g")
+                .on_lane(lane as i64)
+        })
         .collect();
     (vec![lines; group.len()], group.to_vec())
 }
@@ -112,22 +116,24 @@ fn rings_take_what_they_take_in_the_paper_s_simulator() {
         // The trace gives the size of one member's shard.
         (K::AllGather, 3.0, 2 * MB),
     ] {
-        let (ranks, group) = all_reduces(kind, 1, bytes, &line);
+        let (ranks, group) = concurrent_collectives_on_own_lanes(kind, 1, bytes, &line);
         let found = replay_on_cores(&die, &ranks, &group, &line, Exclusive);
         assert_near_golden(found.ps(), steps * (2.0 * T + 3000.0));
     }
-    let (ranks, group) = all_reduces(K::AllReduce, 1, 8 * MB, &line);
+    let (ranks, group) = concurrent_collectives_on_own_lanes(K::AllReduce, 1, 8 * MB, &line);
     let found = replay_on_cores(&die, &ranks, &group, &line, Exclusive);
     assert_near_golden(found.ps(), 11_736_750.0);
     // In the order 0, 2, 1, 3, two transfers share a link in each step: 6 (4 T + 2 + 2 ns).
-    let (ranks, group) = all_reduces(K::AllReduce, 1, 8 * MB, &[0, 2, 1, 3]);
+    let (ranks, group) =
+        concurrent_collectives_on_own_lanes(K::AllReduce, 1, 8 * MB, &[0, 2, 1, 3]);
     assert_near_golden(
         replay_on_cores(&die, &ranks, &group, &line, Exclusive).ps(),
         23_461_500.0,
     );
     // Each of `count` concurrent all-reduces takes exactly `count` times the time of a single one.
     for (count, golden) in [(2, 23_473_500.0), (3, 35_210_250.0), (5, 58_683_750.0)] {
-        let (ranks, group) = all_reduces(K::AllReduce, count, 8 * MB, &line);
+        let (ranks, group) =
+            concurrent_collectives_on_own_lanes(K::AllReduce, count, 8 * MB, &line);
         assert_near_golden(
             replay_on_cores(&die, &ranks, &group, &line, Exclusive).ps(),
             golden,
@@ -140,7 +146,7 @@ fn rings_take_what_they_take_in_the_paper_s_simulator() {
 fn store_and_forward_takes_the_links_one_after_another() {
     let die = parse_die_machine("", &store_and_forward(""), 1000);
     let line = [0, 1, 2, 3];
-    let (ranks, group) = all_reduces(K::AllReduce, 1, 8 * MB, &line);
+    let (ranks, group) = concurrent_collectives_on_own_lanes(K::AllReduce, 1, 8 * MB, &line);
     assert_near_golden(
         replay_on_cores(&die, &ranks, &group, &line, Exclusive).ps(),
         18.0 * (2.0 * T + 1000.0),
@@ -273,10 +279,13 @@ fn dram_of_every_core_takes_no_links() {
             );
         }
         let pair = [
-            vec![make_remote_memory_node(false, MB), build_send(1, MB).on(1)],
             vec![
                 make_remote_memory_node(false, MB),
-                build_receive(0, MB).on(1),
+                build_send(1, MB).on_lane(1),
+            ],
+            vec![
+                make_remote_memory_node(false, MB),
+                build_receive(0, MB).on_lane(1),
             ],
         ];
         assert_near_golden(
@@ -306,10 +315,10 @@ fn loads_and_messages_share_links() {
 }
 
 #[test]
-fn what_faults_and_ports_forbid_is_refused_by_name() {
+fn runs_that_faulty_cores_links_or_ports_forbid_are_refused_by_name() {
     let refused = |machine: &Machine, ranks: &[Vec<TestTraceNode>], cores: &[u32], network| {
         let workload = build_rank_job(ranks, &[]);
-        let options = ReplayOptions::with_changes(|o| {
+        let options = ReplayOptions::default_with_changes(|o| {
             o.map = Some(cores.iter().copied().map(Npu).collect());
             o.network = network;
         });
@@ -362,7 +371,8 @@ fn rings_of_fig_6_take_their_bytes() {
     for megabytes in [1_u64, 8, 64, 512] {
         for cores in [&[0, 1, 2, 3][..], &[0, 1, 5, 4], &cycle] {
             let group: Vec<u32> = (0..cores.len() as u32).collect();
-            let (ranks, group) = all_reduces(K::AllReduce, 1, megabytes * MB, &group);
+            let (ranks, group) =
+                concurrent_collectives_on_own_lanes(K::AllReduce, 1, megabytes * MB, &group);
             let found = replay_on_cores(&die, &ranks, &group, cores, Exclusive).ps() as f64;
             let size = cores.len() as f64;
             let bytes = 2.0 * (size - 1.0) / size * megabytes as f64 * T;
@@ -387,10 +397,10 @@ fn stacked_tasks_of_fig_7_miss_contention() {
     let task = |index: u64, bytes: u64| {
         let on = index as i64;
         match index {
-            0 | 4 => build_collective(K::AllReduce, bytes).group("g").on(on),
-            1 => build_collective(K::AllToAll, bytes).group("g").on(on),
-            2 => make_remote_memory_node(false, bytes).on(on),
-            _ => make_remote_memory_node(true, bytes).on(on),
+            0 | 4 => build_collective(K::AllReduce, bytes).group("g").on_lane(on),
+            1 => build_collective(K::AllToAll, bytes).group("g").on_lane(on),
+            2 => make_remote_memory_node(false, bytes).on_lane(on),
+            _ => make_remote_memory_node(true, bytes).on_lane(on),
         }
     };
     let missed = |count: u64, bytes: u64| {

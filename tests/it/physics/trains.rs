@@ -33,7 +33,7 @@ fn list_path_servers(dims: &[Dim], from: u32, to: u32) -> Vec<ServerOnMessagePat
         let mut go = |at: u32, which, latency, far_end| {
             way.push(ServerOnMessagePath {
                 name: (d, at, which),
-                ps_per_byte: dim.link_ps(),
+                ps_per_byte: dim.link_ps_per_byte(),
                 latency,
                 far_end,
             });
@@ -75,7 +75,7 @@ fn list_path_servers(dims: &[Dim], from: u32, to: u32) -> Vec<ServerOnMessagePat
 
 /// Returns the number of servers on the path between two NPUs, and their total time for one packet,
 /// in picoseconds.
-pub fn packet_times(dims: &[Dim], from: u32, to: u32, bytes: u64) -> u64 {
+pub fn total_packet_time_on_path(dims: &[Dim], from: u32, to: u32, bytes: u64) -> u64 {
     let way = list_path_servers(dims, from, to).into_iter();
     way.map(|server| server.ps_per_byte * bytes).sum()
 }

@@ -50,17 +50,20 @@ fn collectives_of_two_groups_overlap() {
     let ranks = [vec![a.clone(), b.clone()], vec![a], vec![b]];
     let groups: [(&str, &[u32]); 2] = [("a", &[0, 1]), ("b", &[0, 2])];
     // In a ring of 3, all members are neighbours.
-    let ring = build_machine_from_dims(&[make_dim(DimensionShape::Ring, 3, Ring).of_links()]);
+    let ring = build_machine_from_dims(&[
+        make_dim(DimensionShape::Ring, 3, Ring).with_npu_bandwidth_per_link()
+    ]);
     let replay = replay_and_log(&build_rank_job(&ranks, &groups), &ring);
-    assert_eq!(replay.ends(), [T, T, T]);
+    assert_eq!(replay.last_end_of_each_instance(), [T, T, T]);
     // On one stream of rank 0 the second collective starts at T. Rank 2's part has arrived by then.
     // Rank 0 therefore begins to gather when its own part has left, at T + 200, and rank 2 begins
     // when this part has arrived, at T + 700. Rank 2 has everything at T + 200 + 700, and rank 0 at
     // T + 700 + 700 ns.
-    let one_stream = |lines: &Vec<TestTraceNode>| lines.iter().map(|l| l.clone().on(7)).collect();
+    let one_stream =
+        |lines: &Vec<TestTraceNode>| lines.iter().map(|l| l.clone().on_lane(7)).collect();
     let ranks: Vec<Vec<TestTraceNode>> = ranks.iter().map(one_stream).collect();
     let replay = replay_and_log(&build_rank_job(&ranks, &groups), &ring);
-    assert_eq!(replay.ends(), [2 * T, T, T + 900_000]);
+    assert_eq!(replay.last_end_of_each_instance(), [2 * T, T, T + 900_000]);
 }
 
 /// The first collective in program order waits for a kernel of 10,000 ns. The second is ready at 0
@@ -118,7 +121,7 @@ fn one_that_all_are_ready_for_overtakes() {
         vec![
             build_kernel(1000),
             all_reduce().after(&[1]),
-            build_kernel(500).on(1),
+            build_kernel(500).on_lane(1),
             all_reduce().after(&[3]),
         ],
     ];
@@ -160,7 +163,7 @@ fn a_turn_never_goes_before_what_it_depends_on_through_messages() {
 }
 
 /// Returns one rank's trace: `calls` all-reduces among kernels, where each node depends on up to two earlier nodes.
-fn any_trace(calls: usize) -> impl Strategy<Value = Vec<TestTraceNode>> {
+fn rank_trace_strategy(calls: usize) -> impl Strategy<Value = Vec<TestTraceNode>> {
     let kernels = prop::collection::vec((0_u64..3, 0_i64..3), calls + 1);
     let behind = prop::collection::vec((any::<[prop::sample::Index; 2]>(), 0_usize..3), 2 * calls);
     let lanes = prop::collection::vec(prop::option::of(0_i64..3), calls);
@@ -174,7 +177,7 @@ fn any_trace(calls: usize) -> impl Strategy<Value = Vec<TestTraceNode>> {
                 .collect();
             let ids: Vec<_> = ids.into_iter().collect();
             let line = match i % 2 {
-                0 => build_kernel(kernels[i / 2].0 * 700).on(kernels[i / 2].1),
+                0 => build_kernel(kernels[i / 2].0 * 700).on_lane(kernels[i / 2].1),
                 _ => TestTraceNode {
                     lane: lanes[i / 2],
                     ..all_reduce()
@@ -193,7 +196,7 @@ proptest! {
     /// dependencies, even if they occupy lanes.
     #[test]
     fn what_runs_in_program_order_is_never_stuck(
-        ranks in (1_usize..6).prop_flat_map(|calls| prop::collection::vec(any_trace(calls), 3)),
+        ranks in (1_usize..6).prop_flat_map(|calls| prop::collection::vec(rank_trace_strategy(calls), 3)),
     ) {
         let nodes: usize = ranks.iter().map(Vec::len).sum();
         let replay = replay_and_log(&build_rank_job(&ranks, &[]), &build_ring_machine(3));
@@ -209,7 +212,7 @@ fn groups_that_share_a_lane_go_in_one_order_everywhere() {
     let groups: &[(&str, &[u32])] = &[("a", &[0, 1]), ("b", &[0, 1])];
     let [a, b] = ["a", "b"].map(|g| all_reduce().group(g));
     // Both are on one named stream and ready at 0.
-    let [on_a, on_b] = [a.clone().on(0), b.clone().on(0)];
+    let [on_a, on_b] = [a.clone().on_lane(0), b.clone().on_lane(0)];
     let ranks = [vec![on_a.clone(), on_b.clone()], vec![on_b, on_a]];
     assert_eq!(
         replay_and_log(&build_rank_job(&ranks, groups), &build_ring_machine(2)).ps(),
@@ -219,9 +222,9 @@ fn groups_that_share_a_lane_go_in_one_order_everywhere() {
     // starts when its second member is ready, after 2 us, and they overlap.
     let rank = |first: &TestTraceNode, second: &TestTraceNode| {
         vec![
-            build_kernel(1000).on(1),
+            build_kernel(1000).on_lane(1),
             first.clone().after(&[1]),
-            build_kernel(2000).on(2),
+            build_kernel(2000).on_lane(2),
             second.clone().after(&[3]),
         ]
     };

@@ -45,7 +45,7 @@ fn make_three_member_dim(algorithm: CollectiveAlgorithm) -> [Dim; 1] {
 
 /// Returns the bytes that each of three members sends to the next member and to the one after it.
 /// The part for the next member is always 1,000 B, so that no receiver gets two messages at once.
-fn list_sent_bytes() -> Vec<Vec<u64>> {
+fn sent_bytes_matrix_of_three_members() -> Vec<Vec<u64>> {
     vec![vec![7, 1000, 3000], vec![500, 7, 1000], vec![1000, 0, 7]]
 }
 
@@ -56,11 +56,15 @@ fn list_sent_bytes() -> Vec<Vec<u64>> {
 fn direct_exchanges_end_when_the_longest_is_there() {
     for network in NETWORKS {
         let replay = replay_uneven_all_to_all(
-            &list_sent_bytes(),
+            &sent_bytes_matrix_of_three_members(),
             &make_three_member_dim(CollectiveAlgorithm::Direct),
             &make_stepwise_network_options(network),
         );
-        assert_eq!(replay.ends(), [530_000, 520_000, 580_000], "{network}");
+        assert_eq!(
+            replay.last_end_of_each_instance(),
+            [530_000, 520_000, 580_000],
+            "{network}"
+        );
         assert_eq!(replay.outcome.stepwise, 1);
     }
 }
@@ -72,11 +76,11 @@ fn direct_exchanges_end_when_the_longest_is_there() {
 fn pairwise_exchanges_go_round_by_round() {
     for network in NETWORKS {
         let replay = replay_uneven_all_to_all(
-            &list_sent_bytes(),
+            &sent_bytes_matrix_of_three_members(),
             &make_three_member_dim(CollectiveAlgorithm::Pairwise),
             &make_stepwise_network_options(network),
         );
-        let [first, second, third] = replay.ends()[..] else {
+        let [first, second, third] = replay.last_end_of_each_instance()[..] else {
             panic!("there are three members");
         };
         assert_eq!((first, third), (1_030_000, 1_080_000), "{network}");
@@ -87,7 +91,7 @@ fn pairwise_exchanges_go_round_by_round() {
 
 /// All parts are empty, for any size of the buffer.
 #[test]
-fn nothing_takes_no_time() {
+fn all_to_all_with_empty_parts_takes_no_time() {
     let ranks = vec![vec![make_uneven_all_to_all(9000, &[0; 3], &[])]; 3];
     for (algorithm, _) in CollectiveAlgorithm::ALL {
         let workload = build_rank_job(&ranks, &[]);
@@ -118,8 +122,15 @@ fn one_may_send_to_all_and_none_to_it() {
     for network in NETWORKS {
         let replay =
             replay_uneven_all_to_all(&rows, &dims, &make_stepwise_network_options(network));
-        assert_eq!(replay.ends()[1..], [520_000, 560_000, 620_000], "{network}");
-        assert!(replay.ends()[0] <= 120_000, "{network}");
+        assert_eq!(
+            replay.last_end_of_each_instance()[1..],
+            [520_000, 560_000, 620_000],
+            "{network}"
+        );
+        assert!(
+            replay.last_end_of_each_instance()[0] <= 120_000,
+            "{network}"
+        );
     }
 }
 
@@ -138,7 +149,11 @@ fn data_go_along_one_dimension_after_another() {
     for network in NETWORKS {
         let replay =
             replay_uneven_all_to_all(&rows, &dims, &make_stepwise_network_options(network));
-        assert_eq!(replay.ends()[3], 1_040_000, "{network}");
+        assert_eq!(
+            replay.last_end_of_each_instance()[3],
+            1_040_000,
+            "{network}"
+        );
     }
 }
 
@@ -187,7 +202,7 @@ fn equal_parts_are_an_all_to_all_like_any_other() {
 /// part for itself is unknown.
 #[test]
 fn the_receivers_know_what_an_absent_rank_sent() {
-    let rows = list_sent_bytes();
+    let rows = sent_bytes_matrix_of_three_members();
     let columns = |to: usize| rows.iter().map(|row| row[to]).collect::<Vec<u64>>();
     let lines = [0, 1].map(|rank| [make_uneven_all_to_all(4007, &rows[rank], &columns(rank))]);
     let present = [(0, &lines[0][..]), (1, &lines[1][..])];
@@ -197,7 +212,11 @@ fn the_receivers_know_what_an_absent_rank_sent() {
     let machine = build_machine_from_dims(&make_three_member_dim(CollectiveAlgorithm::Direct));
     for network in NETWORKS {
         let replay = replay_with(&workload, &machine, &make_stepwise_network_options(network));
-        assert_eq!(replay.ends(), [530_000, 520_000], "{network}");
+        assert_eq!(
+            replay.last_end_of_each_instance(),
+            [530_000, 520_000],
+            "{network}"
+        );
     }
     // Only rank 0 is present, so the two absent ranks are assumed to exchange equal parts: 4,007 B
     // ÷ 3 = 1,335 B, which take 26.7 ns. Rank 1's part for 0 leaves after this part, and arrives
@@ -210,7 +229,7 @@ fn the_receivers_know_what_an_absent_rank_sent() {
         &machine,
         &make_stepwise_network_options(NetworkModel::Ports),
     );
-    assert_eq!(replay.ends(), [536_700]);
+    assert_eq!(replay.last_end_of_each_instance(), [536_700]);
 }
 
 /// If parts differ from call to call, each call has its own schedule.
@@ -218,14 +237,14 @@ fn the_receivers_know_what_an_absent_rank_sent() {
 fn each_call_has_its_own_parts() {
     let dims = make_three_member_dim(CollectiveAlgorithm::Direct);
     let twice = |factor: u64| {
-        let rows: Vec<Vec<u64>> = list_sent_bytes()
+        let rows: Vec<Vec<u64>> = sent_bytes_matrix_of_three_members()
             .iter()
             .map(|row| row.iter().map(|part| part * factor).collect())
             .collect();
         let ranks = (0..3).map(|rank| {
             let second = make_uneven_all_to_all(8014, &rows[rank], &[]).after(&[2]);
             vec![
-                make_uneven_all_to_all(8014, &rows_of(rank), &[]),
+                make_uneven_all_to_all(8014, &sent_bytes_of_rank(rank), &[]),
                 build_kernel(2000).after(&[1]),
                 second,
             ]
@@ -243,8 +262,8 @@ fn each_call_has_its_own_parts() {
     assert_eq!((twice(1).ps(), twice(2).ps()), (3_110_000, 3_190_000));
 }
 
-fn rows_of(rank: usize) -> Vec<u64> {
-    list_sent_bytes()[rank].clone()
+fn sent_bytes_of_rank(rank: usize) -> Vec<u64> {
+    sent_bytes_matrix_of_three_members()[rank].clone()
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub struct WireBusyTimes(BTreeMap<PortOrLinkName, u128>);
 
 impl WireBusyTimes {
     /// Returns the busy time of the busiest port or link, in picoseconds.
-    pub fn most(&self) -> u64 {
+    pub fn max_busy_time_ps(&self) -> u64 {
         self.0.values().max().map_or(0, |&ps| ps as u64)
     }
 
@@ -42,7 +42,7 @@ impl WireBusyTimes {
             let n = dim.size;
             let (x, y) = (at / stride % n, to / stride % n);
             let moved = |to: u32| at - x * stride + to * stride;
-            let ps = u128::from(bytes) * u128::from(dim.link_ps()) / u128::from(parts);
+            let ps = u128::from(bytes) * u128::from(dim.link_ps_per_byte()) / u128::from(parts);
             let mut add = |npu: u32, which| *self.0.entry((d, npu, which)).or_default() += ps;
             let up = match dim.shape {
                 DimensionShape::Ring => 2 * ((y + n - x) % n) <= n,
@@ -86,7 +86,7 @@ pub fn compute_uncontended_times(dims: &[Dim], from: u32, to: u32, bytes: u64) -
         };
         latency += u64::from(links) * dim.link_ns * 1000;
         if links > 0 {
-            slowest = slowest.max(dim.link_ps());
+            slowest = slowest.max(dim.link_ps_per_byte());
         }
         stride *= dim.size;
     }

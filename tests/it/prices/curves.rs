@@ -1,6 +1,6 @@
 //! Compares curves of GEMMs, attention and collectives with measurements of single operations.
 
-use super::{packed_rows, read_validation_rows};
+use super::{read_compressed_csv_rows, read_validation_rows};
 use chakram::machine::{
     AttentionSizes, CollectiveCurve, FittedCollectiveProtocol, Machine, PowerThrottling,
 };
@@ -103,7 +103,7 @@ fn attention_curves_are_near_what_was_measured() {
         off.sum::<f64>() / all.len() as f64
     };
     for (gpu, preset, most) in [("a100", "dgx-a100", 0.12), ("h100", "dgx-h100", 0.12)] {
-        let Some(rows) = packed_rows(&format!("aic_attn_ctx_{gpu}.csv.gz")) else {
+        let Some(rows) = read_compressed_csv_rows(&format!("aic_attn_ctx_{gpu}.csv.gz")) else {
             return;
         };
         let plain = |row: &&BTreeMap<String, String>| {
@@ -129,7 +129,8 @@ fn attention_curves_are_near_what_was_measured() {
             100.0 * mean
         );
     }
-    let rows = packed_rows("serving_attn_gen_h100.csv.gz").expect("it is beside the others");
+    let rows =
+        read_compressed_csv_rows("serving_attn_gen_h100.csv.gz").expect("it is beside the others");
     let plain = |row: &&BTreeMap<String, String>| {
         row["kv_dtype"] == "bfloat16" && row["head_dim"] == "128" && row["window"] == "0"
     };

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// Returns the machine file of A100s with a host that takes 1.5 times the time to launch an
 /// operator.
-fn with_slower_launches() -> String {
+fn build_machine_text_with_slower_launches() -> String {
     let preset =
         std::fs::read_to_string("src/hardware/machine/presets/dgx-a100.toml").expect("it is there");
     let slower = |line: &str| match line.strip_prefix("launch = \"") {
@@ -29,7 +29,7 @@ fn with_slower_launches() -> String {
 fn constants_are_fitted_to_the_runs_of_other_folds() {
     let folder = tempfile::tempdir().expect("there is room");
     let machine = folder.path().join("slower.toml");
-    std::fs::write(&machine, with_slower_launches()).expect("there is room");
+    std::fs::write(&machine, build_machine_text_with_slower_launches()).expect("there is room");
     let machine = machine.to_str().expect("a plain name");
     let table = |seconds: [f64; 4]| {
         let [a, b, c, d] = seconds;
@@ -84,7 +84,7 @@ fn measured_steps_correct_the_prices_of_a_machine() {
         std::fs::write(path(name), text).expect("there is room");
         path(name)
     };
-    let slower = write("slower.toml", &with_slower_launches());
+    let slower = write("slower.toml", &build_machine_text_with_slower_launches());
     let columns = COLUMNS.replace("layers = \"2\"\n", "");
     let columns = columns.replace("tensor = \"tp\"", "tensor = \"tp\"\nlayers = \"depth\"");
     let columns = write("columns.toml", &columns);

@@ -32,7 +32,7 @@ fn hosts_that_are_slower_than_kernels_set_the_time() {
 }
 
 /// Returns the makespan in a JSON report, and `true` if the report has an interval.
-fn run_for_makespan(arguments: &[&str]) -> (u64, bool) {
+fn run_for_makespan_and_interval_flag(arguments: &[&str]) -> (u64, bool) {
     let output = run_chakram(&[arguments, &["--format", "json"]].concat());
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{error}");
@@ -193,7 +193,7 @@ fn intervals_of_models_with_experts_reach_further_up() {
 fn generated_models_are_priced_by_curves_where_there_are_any() {
     let model = ["generate", "gpt2-small", "--tensor", "2", "--batch", "1"];
     let on = |machine: &str, more: &[&str]| {
-        run_for_makespan(&[&model[..], &["--machine", machine], more].concat())
+        run_for_makespan_and_interval_flag(&[&model[..], &["--machine", machine], more].concat())
     };
     let (by_default, interval) = on("dgx-a100", &[]);
     assert!(interval);
@@ -229,7 +229,7 @@ fn generated_models_are_priced_by_curves_where_there_are_any() {
     );
     assert_eq!(
         by_default,
-        run_for_makespan(&["replay", prefix, "--machine", "dgx-a100"]).0
+        run_for_makespan_and_interval_flag(&["replay", prefix, "--machine", "dgx-a100"]).0
     );
 }
 

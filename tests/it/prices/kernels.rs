@@ -1,7 +1,7 @@
 //! Tests how a captured job's kernel times are used for other jobs.
 
 use crate::commands::run_chakram;
-use crate::corpus::{corpus_path, sample_every_nth};
+use crate::corpus::{corpus_path_or_count_skip, sample_every_nth};
 use serde_json::Value;
 
 /// Returns the makespan, in milliseconds, of `traces` on `machine` with kernels timed by `compute`.
@@ -25,7 +25,7 @@ fn makespan_ms(traces: &str, machine: &str, compute: &str) -> f64 {
 /// A captured job is replayed with the mean times of its own kernels. This preserves sums, so the makespan hardly
 /// changes.
 #[test]
-fn kernels_of_a_captured_job_price_it() {
+fn a_captured_job_priced_by_its_mean_kernel_times_keeps_its_makespan() {
     let folder = tempfile::tempdir().expect("there is room");
     let measured = folder.path().join("measured.toml");
     let measured = measured.to_str().expect("a plain name");
@@ -69,7 +69,7 @@ fn kernels_of_a_captured_job_price_it() {
 /// A step of twice the batch is predicted from the kernels of the smaller step.
 #[test]
 fn kernels_of_a_small_batch_price_a_larger_one() {
-    let Some(pairs) = corpus_path("captures/interventions") else {
+    let Some(pairs) = corpus_path_or_count_skip("captures/interventions") else {
         return;
     };
     let folder = tempfile::tempdir().expect("there is room");
@@ -232,7 +232,7 @@ fn ranks_that_differ_are_measured_by_themselves() {
 /// size.
 #[test]
 fn captured_jobs_are_priced_by_their_own_kernels() {
-    let Some(captures) = corpus_path("captures/pytorch") else {
+    let Some(captures) = corpus_path_or_count_skip("captures/pytorch") else {
         return;
     };
     let folder = tempfile::tempdir().expect("there is room");

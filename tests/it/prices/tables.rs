@@ -1,6 +1,6 @@
 //! Tests machines whose times come from tables of GEMMs and from logs of nccl-tests.
 
-use super::packed_rows;
+use super::read_compressed_csv_rows;
 use crate::commands::run_chakram;
 use crate::corpus::sample_every_nth;
 use chakram::machine::Machine;
@@ -31,7 +31,7 @@ fn makespan_us(arguments: &[&str]) -> f64 {
 /// Returns GEMMs in bf16: the rows, the columns, the size of the contracted dimension, and the
 /// seconds.
 fn measured_gemms(gpu: &str) -> Option<Vec<([u64; 3], f64)>> {
-    let rows = packed_rows(&format!("aic_gemm_{gpu}.csv.gz"))?;
+    let rows = read_compressed_csv_rows(&format!("aic_gemm_{gpu}.csv.gz"))?;
     let gemms = rows.iter().filter(|row| row["gemm_dtype"] == "bfloat16");
     let gemm = |row: &BTreeMap<String, String>| {
         let size = |name| row[name].parse().expect("a size");

@@ -1,7 +1,9 @@
 //! Tests the time of a single request: one run of its jobs on free cores, and everything that
 //! follows from this time.
 
-use super::{build_scenario, picosecond_cores, serve_scenario};
+use super::{
+    build_platform_of_picosecond_cores, parse_scenario_text, serve_and_list_requests_by_id,
+};
 use chakram::serve::{
     Platform, RequestServeTimeLimitOption, ServeReport, compare, find_capacity, serve_requests,
     sweep_rates,
@@ -14,7 +16,7 @@ const BRANCHES: &str =
 
 /// Returns a platform of 4 cores at 1 GHz, where both jobs run concurrently for 1000 cycles of 1
 /// ns.
-fn four_cores() -> Platform {
+fn build_four_core_platform() -> Platform {
     let text = "name = \"p\"\nsource = \"x\"\ncores = 4\nclock = \"1 GHz\"";
     Platform::parse(text, "p.toml").unwrap()
 }
@@ -34,7 +36,10 @@ fn read_alone_time(report: &ServeReport, model: &str) -> u64 {
 #[test]
 fn branches_run_side_by_side() {
     let text = format_branches_scenario(700_000.0, "periodic", "deadline = \"1500 ns\"");
-    let (report, _) = serve_scenario(&build_scenario(&text), Some(&four_cores()));
+    let (report, _) = serve_and_list_requests_by_id(
+        &parse_scenario_text(&text),
+        Some(&build_four_core_platform()),
+    );
     assert_eq!(read_alone_time(&report, "m"), 1_000_000);
     // The load is 700,000 requests/s x 4 tasks x 1 us over 4 cores.
     assert!((report.offered_load.unwrap() - 0.7).abs() < 1e-12);
@@ -46,8 +51,8 @@ fn branches_run_side_by_side() {
 /// An M/D/1 queue whose server takes 1 us can take nearly a million requests a second.
 #[test]
 fn capacity_follows_from_the_time_alone() {
-    let scenario = build_scenario(&format_branches_scenario(700_000.0, "poisson", ""));
-    let cores = four_cores();
+    let scenario = parse_scenario_text(&format_branches_scenario(700_000.0, "poisson", ""));
+    let cores = build_four_core_platform();
     let options = RequestServeTimeLimitOption::from_serve_time_limit(Some(Span::from_us(10)));
     let at = sweep_rates(&scenario, Some(&cores), options, &[600_000.0]).unwrap();
     assert_eq!(
@@ -65,10 +70,10 @@ fn capacity_follows_from_the_time_alone() {
 /// A request takes 1 us alone, so no rate keeps a limit of 900 ns.
 #[test]
 fn limits_below_the_time_alone_have_no_capacity() {
-    let cores = four_cores();
+    let cores = build_four_core_platform();
     let options = RequestServeTimeLimitOption::from_serve_time_limit(Some(Span(900_000)));
     for rate in [100.0, 700_000.0, 5_000_000.0] {
-        let scenario = build_scenario(&format_branches_scenario(rate, "poisson", ""));
+        let scenario = parse_scenario_text(&format_branches_scenario(rate, "poisson", ""));
         let error = find_capacity(&scenario, Some(&cores), options, 0.99)
             .expect_err("it is refused")
             .to_string();
@@ -93,7 +98,10 @@ fn offered_load_counts_cores_and_slots() {
             "name = \"one task\"\n[[model]]\nname = \"m\"\njobs = [{{ tasks = 1, length = 1000 }}]\n\
              [stream]\narrivals = \"periodic\"\nrate = 5e8\n[stop]\nrequests = 5\n[policy]\n{policy}"
         );
-        let (report, _) = serve_scenario(&build_scenario(&text), Some(&picosecond_cores(4)));
+        let (report, _) = serve_and_list_requests_by_id(
+            &parse_scenario_text(&text),
+            Some(&build_platform_of_picosecond_cores(4)),
+        );
         report.offered_load.unwrap()
     };
     let policies = [
@@ -120,7 +128,10 @@ fn the_shortest_is_the_one_that_takes_least_alone() {
              {{ tasks = 1, length = 1300, after = [0] }}, {{ tasks = 1, length = 10, after = [1, 2] }}]\n\
              [stream]\narrivals = \"file\"\nfile = {file:?}\n[policy]\nkind = \"shortest-job-first\"\n{preemption}"
         );
-        let (_, found) = serve_scenario(&build_scenario(&text), Some(&four_cores()));
+        let (_, found) = serve_and_list_requests_by_id(
+            &parse_scenario_text(&text),
+            Some(&build_four_core_platform()),
+        );
         let ends = found.iter().map(|request| request.finished.0 / 1000);
         ends.collect::<Vec<u64>>()
     };
@@ -139,10 +150,10 @@ fn the_shortest_is_the_one_that_takes_least_alone() {
 fn a_missed_deadline_is_a_row_of_its_platform() {
     let text = "name = \"deadline\"\n[[model]]\nname = \"vgg-16\"\npreset = \"vgg-16\"\ndeadline = \"500 us\"\n\
                 [stream]\narrivals = \"poisson\"\nrate = 300.0\n[stop]\nrequests = 200\n[policy]\nkind = \"first-come\"";
-    let scenario = build_scenario(text);
+    let scenario = parse_scenario_text(text);
     let reports = ["a100x", "p4", "brainwave"].map(|name| {
         let platform = Platform::load_by_name(name).unwrap();
-        serve_scenario(&scenario, Some(&platform)).0
+        serve_and_list_requests_by_id(&scenario, Some(&platform)).0
     });
     // Alone, the requests take 230.1, 2262.1 and 367.4 us.
     let attained = reports
@@ -155,7 +166,7 @@ fn a_missed_deadline_is_a_row_of_its_platform() {
         report.warnings.iter().any(|warning| warning == says)
     };
     assert_eq!(reports.each_ref().map(warned), [false, true, false]);
-    let shown = compare::complete_platforms(&reports, Default::default());
+    let shown = compare::render_platforms_side_by_side(&reports, Default::default());
     let row = |heading: &str| {
         let mut lines = shown.lines().skip_while(|line| !line.starts_with(heading));
         lines.nth(1).unwrap_or_default().to_owned()
@@ -178,7 +189,7 @@ fn a_missed_deadline_is_a_row_of_its_platform() {
         )
         .unwrap()
     });
-    let shown = compare::complete_platforms(&all, Default::default());
+    let shown = compare::render_platforms_side_by_side(&all, Default::default());
     assert_eq!(shown.matches("100.0 %").count(), 6, "{shown}");
     assert!(shown.contains("WITHIN 100.000 ms"), "{shown}");
 }
@@ -194,7 +205,8 @@ fn the_tables_of_dlrm_run_side_by_side() {
              [stream]\narrivals = \"periodic\"\nrate = 1.0\n[stop]\nrequests = 1"
         );
         let platform = Platform::load_by_name(&format!("{platform}-sigcomm23")).unwrap();
-        let (report, found) = serve_scenario(&build_scenario(&text), Some(&platform));
+        let (report, found) =
+            serve_and_list_requests_by_id(&parse_scenario_text(&text), Some(&platform));
         assert_eq!(read_alone_time(&report, "dlrm"), found[0].finished.0);
         found[0].finished.0
     };
@@ -216,7 +228,7 @@ fn tokens_come_with_a_word_on_batching() {
          steps = {{ file = {table:?}, tokens = \"tokens\", batch = \"batch\", prefill = \"prefill_ms\", step = \"step_ms\" }}\n\
          [stream]\narrivals = \"periodic\"\nrate = 1.0\n[stop]\nrequests = 3"
     );
-    let (report, _) = serve_scenario(&build_scenario(&text), None);
+    let (report, _) = serve_and_list_requests_by_id(&parse_scenario_text(&text), None);
     // The prompt takes 10 ms, and each of four further tokens takes 2 ms.
     assert_eq!(read_alone_time(&report, "m"), 18_000_000_000);
     let says = |warning: &String| warning.contains("continuous batching is not simulated");

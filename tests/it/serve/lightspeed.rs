@@ -1,7 +1,7 @@
 //! Tests results that follow from the printed parameters of LIGHTSPEED's thesis and of its
 //! successor.
 
-use super::{build_scenario, serve_scenario};
+use super::{parse_scenario_text, serve_and_list_requests_by_id};
 use chakram::serve::{Platform, Scenario, ServeReport};
 use std::path::Path;
 
@@ -12,8 +12,8 @@ fn serve_one_request(preset: &str, tokens: Option<u64>, platform: &str) -> Serve
         "name = \"one\"\n[[model]]\nname = \"m\"\npreset = {preset:?}\n{tokens}\n\
          [stream]\narrivals = \"periodic\"\nrate = 1.0\n[stop]\nrequests = 1"
     );
-    serve_scenario(
-        &build_scenario(&text),
+    serve_and_list_requests_by_id(
+        &parse_scenario_text(&text),
         Some(&Platform::load_by_name(platform).unwrap()),
     )
     .0
@@ -67,7 +67,7 @@ fn unloaded_serve_times_follow_from_the_table() {
 /// The utilization is the busy core time divided by the number of cores times the computation time. For VGG-16 this is
 /// 15,470,264,320 multiplications divided by cores times cycles. If the datapath latency counts as well, a P4 has .300.
 #[test]
-fn utilisation_states_its_window() {
+fn utilisation_equals_multiplications_over_available_core_time() {
     let shares = [
         ("a100x", 0.8438),
         ("brainwave", 0.7317),
@@ -94,7 +94,7 @@ fn the_hand_calculation_comes_out() {
     let scenario = Scenario::load_file(&folder.join("golden.toml")).unwrap();
     let cores = folder.join("three-cores.toml");
     let cores = Platform::load_by_name(cores.to_str().unwrap()).unwrap();
-    let (report, requests) = serve_scenario(&scenario, Some(&cores));
+    let (report, requests) = serve_and_list_requests_by_id(&scenario, Some(&cores));
     let times: Vec<u64> = requests
         .iter()
         .map(|request| request.finished.since(request.arrival).0)
@@ -116,7 +116,7 @@ fn a_datapath_latency_adds_itself_on_an_idle_platform() {
             "name = \"p\"\nsource = \"x\"\ncores = 4\nclock = \"1 GHz\"\ndatapath = \"{datapath}\""
         );
         let platform = Platform::parse(&cores, "p").unwrap();
-        serve_scenario(&build_scenario(text), Some(&platform)).1[0]
+        serve_and_list_requests_by_id(&parse_scenario_text(text), Some(&platform)).1[0]
             .finished
             .0
     };
@@ -139,7 +139,11 @@ fn offered_loads_are_those_of_the_successor() {
         ("a100x-sigcomm23", 2.424),
     ];
     for (platform, expected) in loads {
-        let report = serve_scenario(&scenario, Some(&Platform::load_by_name(platform).unwrap())).0;
+        let report = serve_and_list_requests_by_id(
+            &scenario,
+            Some(&Platform::load_by_name(platform).unwrap()),
+        )
+        .0;
         let load = report.offered_load.unwrap();
         assert!((load - expected).abs() < 2e-3, "{platform}: {load}");
         let loud = report
@@ -155,7 +159,7 @@ fn offered_loads_are_those_of_the_successor() {
 /// printed 337 and 329 are for overloaded platforms, and so depend on the length of the run.
 #[test]
 #[ignore = "minutes: cargo test --release --test it serve::lightspeed -- --ignored --nocapture"]
-fn ratios_over_seeds() {
+fn mean_serve_times_relative_to_lightning_over_seeds() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed");
     let mut scenario = Scenario::load_file(&folder.join("sigcomm23.toml")).unwrap();
     let names = ["lightning", "brainwave", "a100", "a100x"].map(|name| format!("{name}-sigcomm23"));
@@ -164,7 +168,7 @@ fn ratios_over_seeds() {
         scenario.seed = seed;
         let means = names.each_ref().map(|name| {
             let platform = Platform::load_by_name(name).unwrap();
-            serve_us(&serve_scenario(&scenario, Some(&platform)).0)
+            serve_us(&serve_and_list_requests_by_id(&scenario, Some(&platform)).0)
         });
         for (sum, mean) in sums.iter_mut().zip(means) {
             *sum += mean / means[0] / 10.0;

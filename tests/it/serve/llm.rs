@@ -76,9 +76,9 @@ impl LlmObserver for CompletedLlmRequestCollector {
     }
 }
 
-/// Serves a scenario step by step, and checks that runs of equal steps give the same report and requests. Requests are ordered by
-/// their numbers.
-pub fn llm_served(text: &str) -> (LlmReport, StepAndRequestLog) {
+/// Serves a scenario step by step, and checks that runs of equal steps give the same report and requests. Requests are
+/// ordered by their numbers.
+pub fn serve_llm_and_check_repeated_steps_agree(text: &str) -> (LlmReport, StepAndRequestLog) {
     let scenario = llm_scenario(text);
     let mut log = StepAndRequestLog::default();
     let report = serve_llm(&scenario, None, &mut log);
@@ -120,7 +120,7 @@ struct ScenarioFeatureCounts {
 }
 
 /// Returns requests of a random scenario as a file, and the same requests for the plain simulator.
-fn random_requests(
+fn random_request_file_and_plain_requests(
     numbers: &mut RandomSequence,
     length: u64,
 ) -> (String, Vec<PlainRequestWithTokenIds>) {
@@ -242,7 +242,7 @@ fn compare_case(case: u64, folder: &Path, seen: &mut ScenarioFeatureCounts) {
     let mut numbers = RandomSequence(case);
     (0..4).for_each(|_| _ = numbers.below(2));
     let length = [6, 20, 60][numbers.below(3) as usize];
-    let (rows, requests) = random_requests(&mut numbers, length);
+    let (rows, requests) = random_request_file_and_plain_requests(&mut numbers, length);
     let mut engine = random_engine(&mut numbers, length);
     // The value is drawn separately, so that all other values stay the same.
     engine.ahead = RandomSequence(case ^ 0x5a5a).below(8) % 2 == 1;
@@ -268,7 +268,7 @@ fn compare_case(case: u64, folder: &Path, seen: &mut ScenarioFeatureCounts) {
     std::fs::write(&file, rows).unwrap();
     let text = engine_text(&engine, watermark, &file);
     let (steps, times) = serve_step_by_step(&engine, &requests);
-    let (_, log) = llm_served(&text);
+    let (_, log) = serve_llm_and_check_repeated_steps_agree(&text);
     for (at, (found, expected)) in log.steps.iter().zip(&steps).enumerate() {
         assert_eq!(found, expected, "case {case}, step {at}\n{text}");
     }
@@ -323,7 +323,7 @@ fn every_step_is_that_of_a_plain_simulator() {
 
 #[test]
 #[ignore = "the same two thousand times"]
-fn every_step_is_that_of_a_plain_simulator_at_length() {
+fn two_thousand_random_cases_step_like_a_plain_simulator() {
     compare_cases(1000, 3000);
 }
 
@@ -359,7 +359,10 @@ fn engines_that_run_ahead_answer_as_step_by_step() {
             2 + numbers.below(6),
             numbers.below(20),
         );
-        steps += llm_served(&text).1.steps.len();
+        steps += serve_llm_and_check_repeated_steps_agree(&text)
+            .1
+            .steps
+            .len();
     }
     assert!(steps > 3_000, "{steps}");
 }

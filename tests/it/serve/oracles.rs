@@ -1,11 +1,13 @@
 //! Compares closed forms with simulations of single tasks, and policies with plain simulators, for every request.
 
-use super::{build_scenario, picosecond_cores, serve_scenario};
+use super::{
+    build_platform_of_picosecond_cores, parse_scenario_text, serve_and_list_requests_by_id,
+};
 use chakram::serve::CompletedRequest;
 use std::fmt::Write;
 use testkit::serving::{
-    JobOfEqualTasks, MultiJobRequest, PlainRequest, PlainRequestOrderRule, deal_task_by_task,
-    serve_plainly,
+    JobOfEqualTasks, MultiJobRequest, PlainRequest, PlainRequestOrderRule,
+    request_ends_with_tasks_dealt_in_turn, serve_plainly,
 };
 
 /// A random sequence independent of the scenarios' own.
@@ -94,16 +96,18 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
             .iter()
             .map(|request| request.jobs.len())
             .sum::<usize>();
-        let ends = deal_task_by_task(cores, &plain);
-        let (report, found) =
-            serve_scenario(&build_scenario(&text), Some(&picosecond_cores(cores)));
+        let ends = request_ends_with_tasks_dealt_in_turn(cores, &plain);
+        let (report, found) = serve_and_list_requests_by_id(
+            &parse_scenario_text(&text),
+            Some(&build_platform_of_picosecond_cores(cores)),
+        );
         for (model, jobs) in models.iter().enumerate() {
             let one = MultiJobRequest {
                 ready: 0,
                 jobs: jobs.clone(),
             };
             let alone = report.row_of_model(&format!("m{model}")).unwrap().alone;
-            let plain = deal_task_by_task(cores, &[one]);
+            let plain = request_ends_with_tasks_dealt_in_turn(cores, &[one]);
             assert_eq!(alone.unwrap().0, plain[0], "alone: m{model}\n{text}");
         }
         let found: Vec<u64> = found.iter().map(|request| request.finished.0).collect();
@@ -122,7 +126,7 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
 /// Tests random scenarios of a policy on one to three processors. The scenarios have datapath
 /// latencies, requests that arrive together, and jobs at whose boundaries requests may be
 /// preempted.
-fn hold_policy(
+fn check_policy_on_random_scenarios(
     seed: u64,
     policy: impl Fn(&mut RandomSequence) -> (PlainRequestOrderRule, String),
     preempts: bool,
@@ -178,7 +182,10 @@ fn hold_policy(
             })
             .collect();
         let expected = serve_plainly(plain, processors, cost, &plainly);
-        let (report, found) = serve_scenario(&build_scenario(&text), Some(&picosecond_cores(1)));
+        let (report, found) = serve_and_list_requests_by_id(
+            &parse_scenario_text(&text),
+            Some(&build_platform_of_picosecond_cores(1)),
+        );
         for (request, expected) in found.iter().zip(&expected) {
             let times = |one: &CompletedRequest| {
                 (
@@ -213,7 +220,7 @@ fn hold_policy(
 
 #[test]
 fn first_come_is_first_served() {
-    hold_policy(
+    check_policy_on_random_scenarios(
         2,
         |_| {
             (
@@ -233,8 +240,8 @@ fn the_shortest_goes_first() {
             "kind = \"shortest-job-first\"".to_owned(),
         )
     };
-    hold_policy(3, policy, false);
-    hold_policy(4, policy, true);
+    check_policy_on_random_scenarios(3, policy, false);
+    check_policy_on_random_scenarios(4, policy, true);
 }
 
 #[test]
@@ -250,8 +257,8 @@ fn the_most_urgent_goes_first() {
             (PlainRequestOrderRule::Priority(Some(aging)), text)
         }
     };
-    hold_policy(5, policy, false);
-    hold_policy(6, policy, true);
+    check_policy_on_random_scenarios(5, policy, false);
+    check_policy_on_random_scenarios(6, policy, true);
 }
 
 #[test]
@@ -262,8 +269,8 @@ fn the_earliest_deadline_goes_first() {
             "kind = \"earliest-deadline\"".to_owned(),
         )
     };
-    hold_policy(7, policy, false);
-    hold_policy(8, policy, true);
+    check_policy_on_random_scenarios(7, policy, false);
+    check_policy_on_random_scenarios(8, policy, true);
 }
 
 #[test]
@@ -273,7 +280,7 @@ fn batches_are_of_one_model() {
         let text = format!("kind = \"batching\"\nbatch = {most}\nwait = \"{wait} ps\"");
         (PlainRequestOrderRule::Batching(most as usize, wait), text)
     };
-    hold_policy(9, policy, false);
+    check_policy_on_random_scenarios(9, policy, false);
 }
 
 /// A request of level 3 with an aging time of 100 is overtaken only by requests that arrive less than 300 ps after it.
@@ -291,7 +298,10 @@ fn nobody_starves_beyond_the_bound() {
          [policy]\nkind = \"priority\""
     );
     let starts = |text: &str| {
-        let (_, found) = serve_scenario(&build_scenario(text), Some(&picosecond_cores(1)));
+        let (_, found) = serve_and_list_requests_by_id(
+            &parse_scenario_text(text),
+            Some(&build_platform_of_picosecond_cores(1)),
+        );
         found[1].started.0
     };
     assert_eq!(starts(&text), 199 * 50 + 50, "without aging it is the last");
@@ -305,7 +315,10 @@ fn nobody_starves_beyond_the_bound() {
 fn sparsity_skips_the_share_that_it_says() {
     let text = "name = \"sparse\"\nseed = 5\n[[model]]\nname = \"m\"\njobs = [{ tasks = 7, length = 1000 }]\nsparsity = 0.3\n\
                 [stream]\narrivals = \"periodic\"\nrate = 1000000.0\n[stop]\nrequests = 20000";
-    let (_, found) = serve_scenario(&build_scenario(text), Some(&picosecond_cores(1)));
+    let (_, found) = serve_and_list_requests_by_id(
+        &parse_scenario_text(text),
+        Some(&build_platform_of_picosecond_cores(1)),
+    );
     let kept: Vec<u64> = found
         .iter()
         .map(|request| request.compute.0 / 1000)

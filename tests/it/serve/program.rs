@@ -31,7 +31,7 @@ fn run_for_stdout(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn with_scenario(then: impl Fn(&str, &Path)) {
+fn call_with_scenario_file(then: impl Fn(&str, &Path)) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("small.toml");
     std::fs::write(&path, SCENARIO).unwrap();
@@ -41,7 +41,7 @@ fn with_scenario(then: impl Fn(&str, &Path)) {
 /// The output names each given setting that changes nothing, with the reason.
 #[test]
 fn settings_without_effect_are_named() {
-    with_scenario(|scenario, folder| {
+    call_with_scenario_file(|scenario, folder| {
         let warnings = |path: &str, args: &[&str]| {
             let args = [&["serve", path, "--format", "json"], args].concat();
             let json: Value = serde_json::from_str(&run_for_stdout(&args)).unwrap();
@@ -78,7 +78,7 @@ fn settings_without_effect_are_named() {
         );
     });
     // A share is for searches only.
-    with_scenario(|scenario, _| {
+    call_with_scenario_file(|scenario, _| {
         let output = run_chakram(&["serve", scenario, "--slo", "20 ms", "--attain", "0.9"]);
         assert_eq!(output.status.code(), Some(2));
         let error = String::from_utf8_lossy(&output.stderr);
@@ -89,8 +89,8 @@ fn settings_without_effect_are_named() {
 
 /// Every number on the page with a path into the JSON equals the value there.
 #[test]
-fn all_forms_say_the_same() {
-    with_scenario(|scenario, folder| {
+fn page_numbers_equal_the_json_values() {
+    call_with_scenario_file(|scenario, folder| {
         let page = folder.join("page.html");
         let picture = folder.join("picture.json");
         let args = [
@@ -155,7 +155,7 @@ fn all_forms_say_the_same() {
 /// rho is 0.8 x 1 + 0.2 x 4 = 1.6 ms x rate, so at most 625 requests per second can be served.
 #[test]
 fn rates_and_capacity_are_swept() {
-    with_scenario(|scenario, folder| {
+    call_with_scenario_file(|scenario, folder| {
         let text = run_for_stdout(&["serve", scenario, "--rates", "625,100,1250"]);
         let loads: Vec<&str> = text
             .lines()
@@ -274,7 +274,7 @@ fn measurements_become_a_platform() {
 /// Several platforms give one table each, and one shared chart with the limit and a curve for each.
 #[test]
 fn platforms_are_swept_side_by_side() {
-    with_scenario(|scenario, folder| {
+    call_with_scenario_file(|scenario, folder| {
         let page = folder.join("rates.html");
         let common = ["serve", scenario, "--rates", "100,400", "--slo", "20 ms"];
         let both = ["--machine", "a100x", "--machine", "p4"];
@@ -302,7 +302,7 @@ fn platforms_are_swept_side_by_side() {
 
 #[test]
 fn options_that_do_nothing_are_refused() {
-    with_scenario(|scenario, _| {
+    call_with_scenario_file(|scenario, _| {
         let both = ["--machine", "a100x", "--machine", "p4"];
         for (args, says) in [
             (&["--table", "requests"][..], "--format csv"),

@@ -1,6 +1,8 @@
 //! Compares queues with formulas, with the confidence interval in the report.
 
-use super::{build_scenario, picosecond_cores, serve_scenario};
+use super::{
+    build_platform_of_picosecond_cores, parse_scenario_text, serve_and_list_requests_by_id,
+};
 use chakram::serve::ServeReport;
 use testkit::serving::compute_lindley_waits;
 
@@ -18,7 +20,7 @@ fn serve_poisson_queue(
          [measure]\nwarmup = {}\n[policy]\nkind = \"first-come\"",
         requests / 20
     );
-    serve_scenario(&build_scenario(&text), None).0
+    serve_and_list_requests_by_id(&parse_scenario_text(&text), None).0
 }
 
 /// Checks that the mean serve time differs from a formula by at most the fraction `within`, and that the formula is
@@ -123,7 +125,10 @@ fn means_are_within_one_per_cent() {
 fn cores_dealt_round_robin_are_one_server() {
     let text = "name = \"queue\"\nseed = 3\n[[model]]\nname = \"m\"\njobs = [{ tasks = 4, length = 1000000 }]\n\
                 [stream]\narrivals = \"poisson\"\nrate = 800000.0\n[stop]\nrequests = 5000";
-    let (report, requests) = serve_scenario(&build_scenario(text), Some(&picosecond_cores(4)));
+    let (report, requests) = serve_and_list_requests_by_id(
+        &parse_scenario_text(text),
+        Some(&build_platform_of_picosecond_cores(4)),
+    );
     let arrivals: Vec<u64> = requests.iter().map(|request| request.arrival.0).collect();
     let waits = compute_lindley_waits(&arrivals, &vec![1_000_000; arrivals.len()]);
     for (request, wait) in requests.iter().zip(waits) {
@@ -141,7 +146,7 @@ fn one_server_is_lindleys_recursion() {
             "name = \"queue\"\nseed = {seed}\n{models}\n[stream]\narrivals = \"poisson\"\nrate = 0.9\n\
              [stop]\nrequests = 3000\n[policy]\nkind = \"first-come\""
         );
-        let (_, requests) = serve_scenario(&build_scenario(&text), None);
+        let (_, requests) = serve_and_list_requests_by_id(&parse_scenario_text(&text), None);
         let arrivals: Vec<u64> = requests.iter().map(|request| request.arrival.0).collect();
         let lengths: Vec<u64> = requests.iter().map(|request| request.compute.0).collect();
         let waits: Vec<u64> = requests.iter().map(|request| request.queue.0).collect();
@@ -156,7 +161,7 @@ fn closed_loops_keep_the_number_of_users() {
     let text = "name = \"closed\"\n[[model]]\nname = \"m\"\nlatency = \"10 ms\"\n\
                 [stream]\narrivals = \"closed\"\nusers = 4\nthink = \"20 ms\"\nthink_exponential = true\n\
                 [stop]\nrequests = 20000\n[policy]\nkind = \"first-come\"";
-    let (report, _) = serve_scenario(&build_scenario(text), None);
+    let (report, _) = serve_and_list_requests_by_id(&parse_scenario_text(text), None);
     assert_eq!(report.offered_load, None);
     let all = report.row_of_all_models().unwrap();
     let users = all.throughput_per_s * (0.020 + all.mean.unwrap().value.as_seconds());
@@ -171,8 +176,8 @@ fn arrivals_have_the_mean_and_the_mix() {
     let text = "name = \"gaps\"\nseed = 11\n[[model]]\nname = \"a\"\nlatency = \"1 ns\"\nbytes = 1000\n\
                 [[model]]\nname = \"b\"\nlatency = \"1 ns\"\nbytes = 3000\n\
                 [stream]\narrivals = \"poisson\"\nbandwidth = \"10 Gbit/s\"\n[stop]\nrequests = 100000";
-    let scenario = build_scenario(text);
-    let (report, requests) = serve_scenario(&scenario, None);
+    let scenario = parse_scenario_text(text);
+    let (report, requests) = serve_and_list_requests_by_id(&scenario, None);
     // 2000 bytes on average at 1.25 GB/s take 1.6 us.
     let mean = requests.last().unwrap().arrival.0 as f64 / 100_000.0;
     assert!((mean / 1.6e6 - 1.0).abs() < 0.01, "{mean}");
@@ -183,21 +188,21 @@ fn arrivals_have_the_mean_and_the_mix() {
             row.arrived
         );
     }
-    let again = serve_scenario(&scenario, None).1;
+    let again = serve_and_list_requests_by_id(&scenario, None).1;
     assert_eq!(requests, again, "the same seed gives the same requests");
 }
 
 /// Serves 10^6 requests of four models, and checks the memory of requests in flight.
 #[test]
 #[ignore = "for speed: cargo test --release --test it serve::queueing::a_million -- --ignored --nocapture"]
-fn a_million_requests() {
+fn a_million_requests_are_served_in_little_memory() {
     let text = "name = \"million\"\n[[model]]\nname = \"a\"\njobs = [{ tasks = 900, length = 64 }, { tasks = 300, length = 128 }]\n\
                 [[model]]\nname = \"b\"\npreset = \"lenet-5\"\n[[model]]\nname = \"c\"\nlatency = \"20 us\"\n\
                 [[model]]\nname = \"d\"\npreset = \"alexnet\"\nweight = 0.2\n\
                 [stream]\narrivals = \"poisson\"\nrate = 20000.0\n[stop]\nrequests = 1000000";
     let platform = chakram::serve::Platform::load_by_name("a100x").unwrap();
     let begun = std::time::Instant::now();
-    let scenario = build_scenario(text);
+    let scenario = parse_scenario_text(text);
     let report = chakram::serve::serve_requests(
         &scenario,
         Some(&platform),

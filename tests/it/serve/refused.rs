@@ -1,6 +1,6 @@
 //! Tests rejected scenarios and arrival files: errors name the place, what was found and what was expected.
 
-use super::{build_scenario, serve_scenario};
+use super::{parse_scenario_text, serve_and_list_requests_by_id};
 use chakram::serve::{
     NoRequestObserver, Platform, RequestServeTimeLimitOption, Scenario, serve_requests,
 };
@@ -28,7 +28,7 @@ fn expect_scenario_error(text: &str) -> String {
 
 #[test]
 fn wrong_keys_and_values_are_refused() {
-    build_scenario(GOOD);
+    parse_scenario_text(GOOD);
     // Each row has the replaced text, its replacement, and parts of the error.
     let table: &[(&str, &str, &[&str])] = &[
         (
@@ -134,7 +134,7 @@ fn wrong_keys_and_values_are_refused() {
 fn what_can_never_be_served_is_refused() {
     let fails = |text: &str, platform: Option<&str>| {
         let platform = platform.map(|name| Platform::load_by_name(name).unwrap());
-        let scenario = build_scenario(text);
+        let scenario = parse_scenario_text(text);
         serve_requests(
             &scenario,
             platform.as_ref(),
@@ -173,7 +173,7 @@ fn files_of_arrivals_are_held_line_by_line() {
             "name = \"file\"\n[[model]]\nname = \"alpha\"\nlatency = \"1 us\"\n[[model]]\nname = \"beta\"\nlatency = \"2 us\"\n\
              [stream]\narrivals = \"file\"\nfile = {path:?}"
         );
-        let scenario = build_scenario(&text);
+        let scenario = parse_scenario_text(&text);
         serve_requests(
             &scenario,
             None,
@@ -225,7 +225,7 @@ fn arrivals_as_objects_are_read() {
         "name = \"file\"\n[[model]]\nname = \"m\"\nlatency = \"1 us\"\n\
          [stream]\narrivals = \"file\"\nfile = {path:?}\nrepeat = 2\nspeed = 2.0"
     );
-    let (_, requests) = serve_scenario(&build_scenario(&text), None);
+    let (_, requests) = serve_and_list_requests_by_id(&parse_scenario_text(&text), None);
     // The file ends at 2.5 ms, which is 1.25 ms at double speed, and then repeats from its end.
     let at: Vec<u64> = requests
         .iter()

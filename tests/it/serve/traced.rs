@@ -1,6 +1,6 @@
 //! Tests models given as traces: compares how their jobs run on a machine with recurrences that the tests state.
 
-use super::{build_scenario, serve_scenario};
+use super::{parse_scenario_text, serve_and_list_requests_by_id};
 use chakram::serve::{
     NoRequestObserver, Platform, RequestServeTimeLimitOption, Scenario, serve_requests,
 };
@@ -33,7 +33,7 @@ fn format_message_node(id: u32, after: &str, kind: &str, end: &str, peer: u32) -
 
 /// Returns the traces of a pipeline of two stages of 10 us each, and of one rank that takes 7 us,
 /// with the machine file in the same folder.
-fn write_trace_folder() -> tempfile::TempDir {
+fn write_pipeline_traces_and_machine() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: String| {
         let path = folder.path().join(name);
@@ -60,13 +60,13 @@ fn write_trace_folder() -> tempfile::TempDir {
     folder
 }
 
-fn on_machine(folder: &tempfile::TempDir) -> Platform {
+fn load_platform_from_folder(folder: &tempfile::TempDir) -> Platform {
     Platform::load_by_name(folder.path().join("machine.toml").to_str().unwrap()).unwrap()
 }
 
 fn build_pipeline_scenario(folder: &tempfile::TempDir, policy: &str, rate: u32) -> Scenario {
     let trace = folder.path().join("stages");
-    build_scenario(&format!(
+    parse_scenario_text(&format!(
         "name = \"pipeline\"\nseed = 4\n[[model]]\nname = \"m\"\ntrace = {trace:?}\n\
          [stream]\narrivals = \"poisson\"\nrate = {rate}.0\n[stop]\nrequests = 2000\n{policy}"
     ))
@@ -77,10 +77,10 @@ const US: u64 = 1_000_000;
 /// One request at a time takes 10 + 1 + 10 us, and waits as it would at a single server.
 #[test]
 fn one_launch_at_a_time_is_a_server() {
-    let folder = write_trace_folder();
-    let platform = on_machine(&folder);
+    let folder = write_pipeline_traces_and_machine();
+    let platform = load_platform_from_folder(&folder);
     let scenario = build_pipeline_scenario(&folder, "[policy]\nkind = \"first-come\"", 30_000);
-    let (report, requests) = serve_scenario(&scenario, Some(&platform));
+    let (report, requests) = serve_and_list_requests_by_id(&scenario, Some(&platform));
     let arrivals: Vec<u64> = requests.iter().map(|request| request.arrival.0).collect();
     let waits = compute_lindley_waits(&arrivals, &vec![21 * US; arrivals.len()]);
     for (request, wait) in requests.iter().zip(waits) {
@@ -104,9 +104,9 @@ fn one_launch_at_a_time_is_a_server() {
 /// e(k - 1)) + 10.
 #[test]
 fn launches_follow_one_another_through_stages() {
-    let folder = write_trace_folder();
-    let platform = on_machine(&folder);
-    let (report, requests) = serve_scenario(
+    let folder = write_pipeline_traces_and_machine();
+    let platform = load_platform_from_folder(&folder);
+    let (report, requests) = serve_and_list_requests_by_id(
         &build_pipeline_scenario(&folder, "", 70_000),
         Some(&platform),
     );
@@ -125,7 +125,7 @@ fn launches_follow_one_another_through_stages() {
         "[policy]\nkind = \"first-come\"\nslots = 2",
         70_000,
     );
-    let (_, requests) = serve_scenario(&two, Some(&platform));
+    let (_, requests) = serve_and_list_requests_by_id(&two, Some(&platform));
     let (mut firsts, mut ends): (Vec<u64>, Vec<u64>) = (Vec::new(), Vec::new());
     for (k, request) in requests.iter().enumerate() {
         let slot = k.checked_sub(2).map_or(0, |k| ends[k]);
@@ -140,8 +140,8 @@ fn launches_follow_one_another_through_stages() {
 /// given by a latency.
 #[test]
 fn traces_of_one_rank_go_to_any_npu() {
-    let folder = write_trace_folder();
-    let platform = on_machine(&folder);
+    let folder = write_pipeline_traces_and_machine();
+    let platform = load_platform_from_folder(&folder);
     let trace = folder.path().join("alone");
     let text = format!(
         "name = \"two NPUs\"\nprocessors = 2\n[[model]]\nname = \"trace\"\ntrace = {trace:?}\n\
@@ -150,7 +150,8 @@ fn traces_of_one_rank_go_to_any_npu() {
          [policy]\nkind = \"first-come\""
     );
     let ends = |text: &str| -> Vec<(u64, u32)> {
-        let (_, requests) = serve_scenario(&build_scenario(text), Some(&platform));
+        let (_, requests) =
+            serve_and_list_requests_by_id(&parse_scenario_text(text), Some(&platform));
         let ends = requests.iter();
         ends.map(|one| (one.finished.0 / US, one.processor))
             .collect()
@@ -161,7 +162,8 @@ fn traces_of_one_rank_go_to_any_npu() {
     let mixed = text
         .replace("weight = 0", "weight = 1")
         .replace("= 5", "= 40");
-    let (_, requests) = serve_scenario(&build_scenario(&mixed), Some(&platform));
+    let (_, requests) =
+        serve_and_list_requests_by_id(&parse_scenario_text(&mixed), Some(&platform));
     let mut free = [0_u64; 2];
     for request in &requests {
         let length = [7, 3][request.model as usize];
@@ -174,8 +176,8 @@ fn traces_of_one_rank_go_to_any_npu() {
 
 #[test]
 fn what_traces_cannot_do_is_refused() {
-    let folder = write_trace_folder();
-    let machine = on_machine(&folder);
+    let folder = write_pipeline_traces_and_machine();
+    let machine = load_platform_from_folder(&folder);
     let fails = |scenario: &Scenario, platform: Option<&Platform>| {
         let options = RequestServeTimeLimitOption::default();
         let run = serve_requests(scenario, platform, options, &mut NoRequestObserver);
@@ -209,12 +211,12 @@ fn what_traces_cannot_do_is_refused() {
         "name = \"x\"\nprocessors = 3\n[[model]]\nname = \"a\"\ntrace = {trace:?}\n[[model]]\nname = \"b\"\nlatency = \"1 us\"\n\
          [stream]\narrivals = \"poisson\"\nrate = 1.0\n[stop]\nrequests = 1\n[policy]\nkind = \"first-come\""
     );
-    let error = fails(&build_scenario(&text), Some(&machine));
+    let error = fails(&parse_scenario_text(&text), Some(&machine));
     assert!(error.contains("has 2 NPUs"), "{error}");
     let text = text
         .replace("= 3", "= 1")
         .replace("first-come", "round-robin");
-    let error = fails(&build_scenario(&text), Some(&machine));
+    let error = fails(&parse_scenario_text(&text), Some(&machine));
     assert!(error.contains("one request at a time"), "{error}");
     let text = text.replace("alone", "nowhere");
     let error = Scenario::parse(&text, "bad.toml", Path::new(".")).unwrap_err();

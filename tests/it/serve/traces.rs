@@ -1,14 +1,14 @@
 //! Tests figures 5-1 and 5-2 of the thesis, and an hour of Azure's requests.
 
-use super::serve_scenario;
+use super::serve_and_list_requests_by_id;
 use chakram::report::text::TextStyleWidthAndDetail;
 use chakram::serve::{Platform, Scenario, ServeReport, compare};
 use std::path::{Path, PathBuf};
 
-fn serve_lightspeed_burst(gbps: u32, platform: &str) -> ServeReport {
+fn serve_lightspeed_burst_on_platform(gbps: u32, platform: &str) -> ServeReport {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed");
     let scenario = Scenario::load_file(&folder.join(format!("burst-{gbps}g.toml"))).unwrap();
-    serve_scenario(&scenario, Some(&Platform::load_by_name(platform).unwrap())).0
+    serve_and_list_requests_by_id(&scenario, Some(&Platform::load_by_name(platform).unwrap())).0
 }
 
 const PLATFORMS: [&str; 5] = ["a100x", "brainwave", "a100", "p4", "lightning"];
@@ -17,13 +17,13 @@ const PLATFORMS: [&str; 5] = ["a100x", "brainwave", "a100", "p4", "lightning"];
 /// docs/how-to/serving.md lists the others.
 #[test]
 #[ignore = "seconds: cargo test --release --test it serve::traces::figures -- --ignored --nocapture; BLESS=1 writes the tables"]
-fn figures_5_1_and_5_2_as_far_as_they_follow() {
-    let rates =
-        [10, 100].map(|gbps| PLATFORMS.map(|platform| serve_lightspeed_burst(gbps, platform)));
+fn serving_figures_5_1_and_5_2_match_stored_tables() {
+    let rates = [10, 100]
+        .map(|gbps| PLATFORMS.map(|platform| serve_lightspeed_burst_on_platform(gbps, platform)));
     let style = TextStyleWidthAndDetail::default();
     let tables = rates
         .each_ref()
-        .map(|of| compare::complete_platforms(of, style));
+        .map(|of| compare::render_platforms_side_by_side(of, style));
     let found = tables.join("\n");
     println!("{found}");
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed/figures.txt");
@@ -110,9 +110,9 @@ fn an_hour_of_requests_five_times() {
          [stream]\narrivals = \"file\"\nfile = {requests:?}\nrepeat = 5\n\
          [policy]\nkind = \"batching\"\nbatch = 64\nwait = \"500 ms\""
     );
-    let scenario = super::build_scenario(&text);
+    let scenario = super::parse_scenario_text(&text);
     let begun = std::time::Instant::now();
-    let (report, _) = serve_scenario(&scenario, None);
+    let (report, _) = serve_and_list_requests_by_id(&scenario, None);
     println!("{:?} for {} requests", begun.elapsed(), report.completed);
     println!(
         "{}",

@@ -27,7 +27,7 @@ fn every_source_is_listed_and_is_a_command() {
 #[test]
 fn contents_choose_the_converter() {
     let folder = TemporaryTestFolder::new();
-    let workload = folder.file("any.name", TEXT);
+    let workload = folder.write_file("any.name", TEXT);
     let [text, auto] = ["text", "auto"].map(|name| folder.path(name));
     run_for_stdout(&["convert", "text", &workload, "--npus", "2", "-o", &text]);
     run_for_stdout(&[
@@ -62,7 +62,7 @@ fn contents_choose_the_converter() {
 fn what_is_of_no_source_or_of_two_is_refused() {
     let folder = TemporaryTestFolder::new();
     let output = folder.path("out");
-    let wrong = folder.file("wrong", "hello, world\n");
+    let wrong = folder.write_file("wrong", "hello, world\n");
     let error = expect_cli_error(&["convert", "auto", &wrong, "-o", &output]);
     for part in [
         "wrong",
@@ -72,7 +72,7 @@ fn what_is_of_no_source_or_of_two_is_refused() {
     ] {
         assert!(error.contains(part), "{part}: {error}");
     }
-    let text = folder.file("text", TEXT);
+    let text = folder.write_file("text", TEXT);
     let error = expect_cli_error(&[
         "convert",
         "auto",

@@ -104,7 +104,7 @@ fn an_exported_model_replays() {
 fn the_script_says_what_it_needs() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("converters/pytorch/export_graph.py");
     let folder = TemporaryTestFolder::new();
-    let model = folder.file("model.pt2", "");
+    let model = folder.write_file("model.pt2", "");
     let mut python = Command::new("python3");
     python
         .args(["-S", "-B"])

@@ -30,9 +30,9 @@ algorithm = "ring"
 const G: u64 = 100;
 const L: u64 = 500_000;
 
-fn replay_goal_makespan(folder: &TemporaryTestFolder, schedule: &str) -> u64 {
-    let machine = folder.file("machine.toml", MACHINE);
-    let goal = folder.file("schedule.goal", schedule);
+fn replay_goal_makespan_with_round_trip(folder: &TemporaryTestFolder, schedule: &str) -> u64 {
+    let machine = folder.write_file("machine.toml", MACHINE);
+    let goal = folder.write_file("schedule.goal", schedule);
     let job = folder.path("job");
     run_for_stdout(&["convert", "goal", &goal, "-o", &job]);
     let replayed = |job: &str| {
@@ -80,7 +80,7 @@ fn times_are_those_of_the_formula() {
         ping_pong += "}\n";
     }
     assert_eq!(
-        replay_goal_makespan(&folder, &ping_pong),
+        replay_goal_makespan_with_round_trip(&folder, &ping_pong),
         10 * (3_000_000 + 4000 * G + L)
     );
     // In a binomial tree over 8 ranks, three successive hops lead to rank 7, each after its
@@ -105,7 +105,10 @@ fn times_are_those_of_the_formula() {
     let text = text.replace(" S ", &format!(" {size}b "));
     // Rank 0 sends two more messages after its first, and rank 1 sends one more. Rank 4 has the
     // data at 3 s G + L, rank 5 at 3 s G + 2 L, and rank 7 last, at 3 s G + 3 L.
-    assert_eq!(replay_goal_makespan(&folder, &text), 3 * size * G + 3 * L);
+    assert_eq!(
+        replay_goal_makespan_with_round_trip(&folder, &text),
+        3 * size * G + 3 * L
+    );
 }
 
 /// One processor runs one calculation at a time, and two processors run them concurrently. `irequires` waits until a
@@ -122,15 +125,15 @@ fn processors_serve_one_at_a_time_and_beginnings_are_no_ends() {
     // a runs first, followed by b and c, either concurrently or one after the other. With a full dependency c always
     // runs after b.
     assert_eq!(
-        replay_goal_makespan(&folder, &calculations(2, "irequires")),
+        replay_goal_makespan_with_round_trip(&folder, &calculations(2, "irequires")),
         6_000_000
     );
     assert_eq!(
-        replay_goal_makespan(&folder, &calculations(1, "irequires")),
+        replay_goal_makespan_with_round_trip(&folder, &calculations(1, "irequires")),
         8_000_000
     );
     assert_eq!(
-        replay_goal_makespan(&folder, &calculations(2, "requires")),
+        replay_goal_makespan_with_round_trip(&folder, &calculations(2, "requires")),
         8_000_000
     );
 }
@@ -154,7 +157,7 @@ fn what_goal_cannot_hold_is_refused() {
     for part in ["rank 0: ", "job: node 1 `", "is a collective", "try: "] {
         assert!(error.contains(part), "{error}");
     }
-    let goal = folder.file(
+    let goal = folder.write_file(
         "circle.goal",
         "num_ranks 1\nrank 0 {\na: calc 1\na requires a\n}\n",
     );
@@ -162,7 +165,7 @@ fn what_goal_cannot_hold_is_refused() {
     for part in ["circle.goal", "line 3", "form a cycle"] {
         assert!(error.contains(part), "{error}");
     }
-    let goal = folder.file(
+    let goal = folder.write_file(
         "idle.goal",
         "// Made by hand.\n\n/* Twice. */ num_ranks 2\nrank 0 {\ncalc 5\n}\nrank 1 {\n}\n",
     );

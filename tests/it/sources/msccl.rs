@@ -96,7 +96,7 @@ fn replay_makespan(args: &[&str]) -> u64 {
 fn rings_take_what_native_rings_take() {
     let folder = TemporaryTestFolder::new();
     for (shape, channels) in [("switch", 1), ("ring", 2)] {
-        let machine = folder.file("machine.toml", format_machine_toml(shape));
+        let machine = folder.write_file("machine.toml", format_machine_toml(shape));
         for (kind, coll, size, steps) in [
             ("all-reduce", "allreduce", "4MB", 6),
             ("all-gather", "allgather", "1MB", 3),
@@ -113,7 +113,7 @@ fn rings_take_what_native_rings_take() {
                 "-o",
                 &job,
             ]);
-            let xml = folder.file(
+            let xml = folder.write_file(
                 "ring.xml",
                 format_msccl_ring(coll, 4, channels, kind == "all-reduce"),
             );
@@ -167,7 +167,7 @@ fn steps_wait_for_steps_of_other_thread_blocks() {
             gpu(3, ""),
         )
     };
-    let machine = folder.file("machine.toml", format_machine_toml("switch"));
+    let machine = folder.write_file("machine.toml", format_machine_toml("switch"));
     let job = folder.path("job");
     run_for_stdout(&[
         "generate",
@@ -182,7 +182,7 @@ fn steps_wait_for_steps_of_other_thread_blocks() {
     ]);
     let mut times = Vec::new();
     for after in [(-1, -1), (0, 0)] {
-        let xml = folder.file("on.xml", text(after));
+        let xml = folder.write_file("on.xml", text(after));
         let custom = folder.path("custom");
         run_for_stdout(&[
             "convert", "auto", &xml, "-o", &custom, "--", "--size", "1MB",
@@ -203,7 +203,7 @@ fn sizes_that_an_algorithm_is_not_for_are_refused() {
     let folder = TemporaryTestFolder::new();
     let text = format_msccl_ring("allreduce", 4, 1, true)
         .replace("inplace", "minBytes=\"1000\" maxBytes=\"2000\" inplace");
-    let xml = folder.file("ring.xml", text);
+    let xml = folder.write_file("ring.xml", text);
     let output = folder.path("out");
     for size in ["999B", "1MB"] {
         let error = expect_cli_error(&["convert", "msccl", &xml, "--size", size, "-o", &output]);
@@ -254,7 +254,7 @@ fn steps_that_only_wait_take_no_time() {
         gpu(0, 1),
         gpu(1, 0)
     );
-    let algorithm = folder.file("pair.xml", text);
+    let algorithm = folder.write_file("pair.xml", text);
     let job = folder.path("job");
     run_for_stdout(&[
         "convert", "msccl", &algorithm, "--size", "65536B", "-o", &job,

@@ -12,7 +12,7 @@ const SMALL: &[u8] = include_bytes!("nsys/small-pages.sqlite.gz");
 /// collectives.
 const LARGE: &[u8] = include_bytes!("nsys/large-pages.sqlite.gz");
 
-fn unpack_archives(packed: &[u8]) -> Vec<u8> {
+fn decompress_gzip(packed: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut stream = flate2::read::GzDecoder::new(packed);
     stream.read_to_end(&mut bytes).expect("it is whole");
@@ -30,8 +30,8 @@ fn run_for_json(args: &[&str]) -> Value {
 #[test]
 fn processes_become_ranks_with_all_of_their_device_time() {
     let folder = TemporaryTestFolder::new();
-    let report = folder.file("report.sqlite", unpack_archives(SMALL));
-    let packed = folder.file("report.sqlite.gz", SMALL);
+    let report = folder.write_file("report.sqlite", decompress_gzip(SMALL));
+    let packed = folder.write_file("report.sqlite.gz", SMALL);
     let job = folder.path("job");
     let summary = run_for_json(&["convert", "nsys", &report, "-o", &job]);
     assert_eq!(summary["order"], "nccl");
@@ -72,7 +72,7 @@ fn processes_become_ranks_with_all_of_their_device_time() {
 #[test]
 fn texts_in_utf_16_and_the_largest_pages_are_read() {
     let folder = TemporaryTestFolder::new();
-    let report = folder.file("report.sqlite", unpack_archives(LARGE));
+    let report = folder.write_file("report.sqlite", decompress_gzip(LARGE));
     let job = folder.path("job");
     let said = run_for_stdout(&["convert", "auto", &report, "-o", &job]);
     assert!(said.contains("process 4007 on device 0"), "{said}");
@@ -92,7 +92,7 @@ fn texts_in_utf_16_and_the_largest_pages_are_read() {
 #[test]
 fn exports_are_recognized_and_others_are_refused() {
     let folder = TemporaryTestFolder::new();
-    let report = folder.file("report.sqlite", unpack_archives(SMALL));
+    let report = folder.write_file("report.sqlite", decompress_gzip(SMALL));
     let try_this = format!("try: chakram convert nsys {report} -o job");
     for command in [
         &["replay", &report, "-m", "dgx-h100"][..],
@@ -110,10 +110,10 @@ fn exports_are_recognized_and_others_are_refused() {
     let list = run_for_stdout(&["convert", "--list"]);
     assert!(list.contains("nsys") && list.contains(".sqlite"), "{list}");
     // A truncated file and files that are not databases are rejected.
-    let cut = folder.file("cut.sqlite", &unpack_archives(SMALL)[..20_000]);
+    let cut = folder.write_file("cut.sqlite", &decompress_gzip(SMALL)[..20_000]);
     let error = expect_cli_error(&["convert", "nsys", &cut, "-o", &folder.path("x")]);
     assert!(error.contains("it was cut off"), "{error}");
-    let text = folder.file("text.sqlite", "SQLite is no database");
+    let text = folder.write_file("text.sqlite", "SQLite is no database");
     let error = expect_cli_error(&["convert", "nsys", &text, "-o", &folder.path("x")]);
     assert!(
         error.contains("shorter than the header") || error.contains("not a SQLite database"),

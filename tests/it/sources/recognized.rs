@@ -36,8 +36,8 @@ fn every_command_says_what_reads_a_capture() {
         std::fs::create_dir_all(format!("{nested}/{rank}")).expect("there is room");
         std::fs::write(format!("{nested}/{rank}/trace.json"), KINETO).expect("there is room");
     }
-    let plain = folder.file("step 3.json", KINETO);
-    let ranked = folder.file("kineto.0.json", KINETO);
+    let plain = folder.write_file("step 3.json", KINETO);
+    let ranked = folder.write_file("kineto.0.json", KINETO);
     for (input, word) in [
         (CAPTURE, CAPTURE.to_owned()),
         (&nested, nested.clone()),
@@ -66,13 +66,13 @@ fn every_command_says_what_reads_a_capture() {
 /// The table has other tools' words for commands and options, addresses, lists of machines, and
 /// ranges. Each error says what to type.
 #[test]
-fn what_other_tools_call_otherwise_is_named() {
+fn words_of_other_tools_are_refused_with_what_to_type() {
     let folder = TemporaryTestFolder::new();
-    let config = folder.file(
+    let config = folder.write_file(
         "config.json",
         r#"{"architectures":["LlamaForCausalLM"],"hidden_size":4096,"num_hidden_layers":32}"#,
     );
-    let gates = folder.file(
+    let gates = folder.write_file(
         "gates.json",
         r#"{"model_type":"llama","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":2,"vocab_size":100,
             "max_position_embeddings":64,"intermediate_size":128,"fancy_gates":3}"#,
@@ -81,7 +81,7 @@ fn what_other_tools_call_otherwise_is_named() {
         let text = format!(
             "name = \"s\"\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\n[[axis]]\nkey = \"plan.data\"\nvalues = {values}\n"
         );
-        folder.file("study.toml", text)
+        folder.write_file("study.toml", text)
     };
     let study = study("[\"1..8\"]");
     for (words, expected) in [
@@ -131,7 +131,7 @@ fn what_other_tools_call_otherwise_is_named() {
 }
 
 #[test]
-fn a_capture_is_named_from_inside_its_folder() {
+fn error_inside_a_capture_folder_names_the_convert_command() {
     let folder = TemporaryTestFolder::new();
     std::fs::write(folder.path("kineto.0.json"), KINETO).expect("there is room");
     for name in [".", "./"] {
@@ -209,7 +209,7 @@ fn inputs_of_every_tool_are_named() {
             "",
         ),
     ] {
-        let path = folder.file(name, text);
+        let path = folder.write_file(name, text);
         for reader in ["inspect", "validate"] {
             let error = expect_cli_error(&[reader, &path]);
             let begins = format!("error: {path}: this is {what}");
@@ -229,7 +229,7 @@ fn inputs_of_every_tool_are_named() {
         }
     }
     // If the file's name is that of a trace, the error comes from the trace reader.
-    let path = folder.file("job.0.json", "{\"id\": \"0\", \"nam\": \"x\"}");
+    let path = folder.write_file("job.0.json", "{\"id\": \"0\", \"nam\": \"x\"}");
     let error = expect_cli_error(&["inspect", &path]);
     assert!(!error.contains("convert trace"), "{error}");
 }
@@ -237,14 +237,14 @@ fn inputs_of_every_tool_are_named() {
 #[test]
 fn machines_and_models_of_other_tools_are_named() {
     let folder = TemporaryTestFolder::new();
-    let network = folder.file("network.yml", NETWORK);
+    let network = folder.write_file("network.yml", NETWORK);
     let error = expect_cli_error(&["replay", "traces/ddp-resnet18", "-m", &network]);
     assert!(
         error.contains("this is a network file of ASTRA-sim")
             && error.contains(&format!("chakram machine import {network}")),
         "{error}"
     );
-    let capture = folder.file("k.json", KINETO);
+    let capture = folder.write_file("k.json", KINETO);
     let error = expect_cli_error(&["replay", "traces/ddp-resnet18", "-m", &capture]);
     assert!(error.contains("chakram convert pytorch"), "{error}");
     let error = expect_cli_error(&["generate", "meta-llama/Llama-3.1-8B"]);

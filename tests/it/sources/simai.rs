@@ -63,7 +63,7 @@ fn read_rank_nodes(
 #[test]
 fn a_pass_is_that_of_the_loop_and_bytes_go_to_their_groups() {
     let folder = TemporaryTestFolder::new();
-    let file = folder.file("moe.txt", TEXT);
+    let file = folder.write_file("moe.txt", TEXT);
     let said = run_for_stdout(&[
         "convert",
         &file,
@@ -116,7 +116,7 @@ fn a_pass_is_that_of_the_loop_and_bytes_go_to_their_groups() {
 fn one_npu_takes_the_sum_of_all_times() {
     let folder = TemporaryTestFolder::new();
     let text = TEXT.replace("group: 2 ep: 2", "group: 1 ep: 1");
-    let file = folder.file("alone.txt", text);
+    let file = folder.write_file("alone.txt", text);
     let job = folder.path("job");
     run_for_stdout(&["convert", "simai", &file, "--npus", "1", "-o", &job]);
     let report = run_for_stdout(&["replay", &job, "-m", "dgx-h100", "--format", "json"]);
@@ -133,7 +133,7 @@ fn layers_behind_a_checkpoint_are_computed_again() {
                 a -1 1 NONE 0 10 NONE 0 0 NONE 0 1\n\
                 b -1 2 NONE 0 20 NONE 0 0 NONE 0 1\n\
                 c -1 3 NONE 0 30 NONE 0 0 NONE 0 1\n";
-    let file = folder.file("again.txt", text);
+    let file = folder.write_file("again.txt", text);
     run_for_stdout(&[
         "convert",
         "simai",
@@ -153,13 +153,13 @@ fn layers_behind_a_checkpoint_are_computed_again() {
 #[test]
 fn degrees_that_do_not_fit_are_refused() {
     let folder = TemporaryTestFolder::new();
-    let file = folder.file("moe.txt", TEXT);
+    let file = folder.write_file("moe.txt", TEXT);
     let output = folder.path("job");
     let error = expect_cli_error(&["convert", "simai", &file, "--npus", "6", "-o", &output]);
     for part in ["6 NPUs", "a multiple of 4", "try: --npus"] {
         assert!(error.contains(part), "{error}");
     }
-    let open = folder.file("open.txt", TEXT.replace("all_gpus: 8 ", ""));
+    let open = folder.write_file("open.txt", TEXT.replace("all_gpus: 8 ", ""));
     let error = expect_cli_error(&["convert", &open, "-o", &output]);
     assert!(error.contains("no all_gpus"), "{error}");
     assert_eq!(folder.names(), ["moe.txt", "open.txt"]);
@@ -178,7 +178,7 @@ last -1 2000 BROADCAST 3000 500 NONE 0 800 BROADCAST_DP_EP 640 100
 fn a_workload_in_memory_has_the_report_of_its_traces() {
     let folder = TemporaryTestFolder::new();
     for (number, text) in [TEXT, MIXED].into_iter().enumerate() {
-        let file = folder.file(&format!("{number}.txt"), text);
+        let file = folder.write_file(&format!("{number}.txt"), text);
         for npus in ["24", "48"] {
             let job = folder.path(&format!("job{number}.{npus}"));
             let given = ["convert", "simai", &file, "--npus", npus, "--passes", "2"];
@@ -197,7 +197,7 @@ fn a_workload_in_memory_has_the_report_of_its_traces() {
 #[test]
 fn options_of_a_replay_need_a_machine() {
     let folder = TemporaryTestFolder::new();
-    let file = folder.file("moe.txt", TEXT);
+    let file = folder.write_file("moe.txt", TEXT);
     let job = folder.path("job");
     let error = expect_cli_error(&["convert", "simai", &file, "-o", &job, "--details"]);
     assert!(

@@ -1,7 +1,7 @@
 //! Tests text workloads of ASTRA-sim 1.0.
 
 use super::{TemporaryTestFolder, expect_cli_error, list_file_names, run_for_stdout};
-use crate::corpus::corpus_path;
+use crate::corpus::corpus_path_or_count_skip;
 use crate::custom::TWO_NPU_RING;
 
 const TEXT: &str = "\
@@ -17,7 +17,7 @@ const PASSES: &str = "2";
 
 #[test]
 fn traces_are_those_of_chakras_converter_byte_for_byte() {
-    let Some(corpus) = corpus_path("captures/text") else {
+    let Some(corpus) = corpus_path_or_count_skip("captures/text") else {
         return;
     };
     let folder = TemporaryTestFolder::new();
@@ -44,7 +44,7 @@ fn traces_are_those_of_chakras_converter_byte_for_byte() {
 #[test]
 fn summaries_say_what_was_converted() {
     let folder = TemporaryTestFolder::new();
-    let workload = folder.file("w.txt", TEXT);
+    let workload = folder.write_file("w.txt", TEXT);
     let output = folder.path("job");
     // Two layers of a hybrid workload have 6 x 2 - 1 nodes per pass.
     let said = run_for_stdout(&[
@@ -81,11 +81,11 @@ fn summaries_say_what_was_converted() {
 #[test]
 fn a_step_takes_what_its_stages_take() {
     let folder = TemporaryTestFolder::new();
-    let workload = folder.file(
+    let workload = folder.write_file(
         "w.txt",
         "DATA\n1\nl -1 100 NONE 0 9 NONE 0 150 ALLREDUCE 1000000 1\n",
     );
-    let machine = folder.file("machine.toml", TWO_NPU_RING);
+    let machine = folder.write_file("machine.toml", TWO_NPU_RING);
     let job = folder.path("job");
     run_for_stdout(&["convert", "text", &workload, "--npus", "2", "-o", &job]);
     let report = run_for_stdout(&["replay", &job, "-m", &machine, "--format", "json"]);
@@ -97,19 +97,19 @@ fn a_step_takes_what_its_stages_take() {
 fn what_is_refused_writes_nothing() {
     let folder = TemporaryTestFolder::new();
     let output = folder.path("job");
-    let cut = folder.file("cut.txt", TEXT.replace("\n2\n", "\n3\n"));
+    let cut = folder.write_file("cut.txt", TEXT.replace("\n2\n", "\n3\n"));
     let error = expect_cli_error(&["convert", "text", &cut, "--npus", "2", "-o", &output]);
     assert!(
         error.contains("cut.txt, line 4") && error.contains("line 2 states 3"),
         "{error}"
     );
-    let simai = folder.file("simai.txt", "HYBRID_TRANSFORMER_FWD_IN_BCKWD ep: 1\n1\n");
+    let simai = folder.write_file("simai.txt", "HYBRID_TRANSFORMER_FWD_IN_BCKWD ep: 1\n1\n");
     let error = expect_cli_error(&["convert", "text", &simai, "--npus", "2", "-o", &output]);
     assert!(error.contains("chakram convert simai"), "{error}");
-    let binary = folder.file("binary", [0xff, 0xfe, 0]);
+    let binary = folder.write_file("binary", [0xff, 0xfe, 0]);
     let error = expect_cli_error(&["convert", "text", &binary, "--npus", "2", "-o", &output]);
     assert!(error.contains("binary"), "{error}");
-    let whole = folder.file("w.txt", TEXT);
+    let whole = folder.write_file("w.txt", TEXT);
     let many = u32::MAX.to_string();
     let error = expect_cli_error(&["convert", "text", &whole, "--npus", "0", "-o", &output]);
     assert!(error.contains("--npus"), "{error}");

@@ -5,7 +5,7 @@ use crate::files::Folder;
 
 /// Returns the samples per second twice: first in steady state, from the extra time of a third micro-batch per pipeline
 /// stage, and then with filling and draining included.
-fn compute_sample_rates(
+fn steady_and_whole_sample_rates(
     folder: &Folder,
     model: &str,
     degrees: [u32; 3],
@@ -65,18 +65,18 @@ fn compute_sample_rates(
 /// This test covers the chip full of replicas for each model, and one pipeline.
 #[test]
 fn grayskull_lies_within_what_its_arithmetic_allows() {
-    hold_plans(|degrees| matches!(degrees, [1, 120, 1] | [1, 10, 12]));
+    check_plan_rates_against_published(|degrees| matches!(degrees, [1, 120, 1] | [1, 10, 12]));
 }
 
 #[test]
 #[ignore = "long: pipelines of up to 16 stages"]
 fn grayskull_lies_within_what_its_arithmetic_allows_under_all_plans() {
-    hold_plans(|_| true);
+    check_plan_rates_against_published(|_| true);
 }
 
 /// Compares the rates of plans, chosen by tensor, data and pipeline degree, with the published
 /// rates and with the bounds of the arithmetic.
-fn hold_plans(is_held: impl Fn([u32; 3]) -> bool) {
+fn check_plan_rates_against_published(is_held: impl Fn([u32; 3]) -> bool) {
     let folder = Folder::new();
     for (model, multiplications, published, palm, plans) in [
         (
@@ -110,7 +110,7 @@ fn hold_plans(is_held: impl Fn([u32; 3]) -> bool) {
         let held = plans.iter().filter(|plan| is_held(plan.0));
         for &(degrees, in_reach, from_dram) in held {
             let what = format!("{model} {degrees:?}");
-            let [rate, whole] = compute_sample_rates(&folder, model, degrees, &[]);
+            let [rate, whole] = steady_and_whole_sample_rates(&folder, model, degrees, &[]);
             let near = |found: f64, held: f64| {
                 assert!((found / held - 1.0).abs() < 5e-4, "{what}: {found} {held}");
             };
@@ -122,8 +122,12 @@ fn hold_plans(is_held: impl Fn([u32; 3]) -> bool) {
             // Continuous input leaves out filling and draining, and a plan without these has the
             // same rate.
             assert!(whole <= rate * 1.000_001, "{what}: {whole} {rate}");
-            let [rate, _] =
-                compute_sample_rates(&folder, model, degrees, &["--residency", "corrected"]);
+            let [rate, _] = steady_and_whole_sample_rates(
+                &folder,
+                model,
+                degrees,
+                &["--residency", "corrected"],
+            );
             near(rate, from_dram);
             assert!(rate < published / 8.0, "{what}: {rate}");
         }
@@ -137,7 +141,8 @@ fn hold_plans(is_held: impl Fn([u32; 3]) -> bool) {
 #[ignore = "long: four replays on 120 cores"]
 fn lengths_of_sequences_move_the_rate_of_bert() {
     let folder = Folder::new();
-    let rate = |more: &[&str]| compute_sample_rates(&folder, "bert-base", [1, 120, 1], more)[0];
+    let rate =
+        |more: &[&str]| steady_and_whole_sample_rates(&folder, "bert-base", [1, 120, 1], more)[0];
     for (tokens, bound) in [("128", 16_467.0), ("384", 5208.0)] {
         let found = rate(&["--tokens", tokens]);
         assert!(

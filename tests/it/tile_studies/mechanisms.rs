@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Adds the names of all tests in the files under `folder`.
-fn tests_in(folder: &Path, found: &mut BTreeSet<String>) {
+fn collect_test_names_in_folder(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).expect("the source is there") {
         let path = entry.expect("it can be read").path();
         if path.is_dir() {
-            tests_in(&path, found);
+            collect_test_names_in_folder(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = std::fs::read_to_string(&path).expect("it is text");
             for part in text.split("#[test]").skip(1) {
@@ -27,7 +27,7 @@ fn every_mechanism_names_its_tests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut tests = BTreeSet::new();
     for folder in ["src", "tests/it"] {
-        tests_in(&root.join(folder), &mut tests);
+        collect_test_names_in_folder(&root.join(folder), &mut tests);
     }
     let text = std::fs::read_to_string(root.join("docs/validation/tiles.md")).expect("it is there");
     let rows = text.lines().filter(|line| line.starts_with("| P"));

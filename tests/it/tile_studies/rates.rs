@@ -140,7 +140,7 @@ fn the_wafer_trains_the_models_of_table_vii() {
 
 /// Returns the samples per second of a model of Table VII by the rules of PALM's public code,
 /// summed over all replicas and micro-batches.
-fn by_published_rules(folder: &Folder, model: &str, tensor: u32, samples: u64) -> f64 {
+fn sample_rate_by_published_rules(folder: &Folder, model: &str, tensor: u32, samples: u64) -> f64 {
     let degree = tensor.to_string();
     let machine = "wafer-5x4-published";
     let run = [
@@ -154,7 +154,8 @@ fn by_published_rules(folder: &Folder, model: &str, tensor: u32, samples: u64) -
         "--format",
         "json",
     ];
-    let report: Value = serde_json::from_str(&folder.ok(&run)).expect("it is JSON");
+    let report: Value =
+        serde_json::from_str(&folder.run_successfully_for_stdout(&run)).expect("it is JSON");
     samples as f64 / read_makespan_seconds(&report)
 }
 
@@ -164,7 +165,7 @@ fn by_published_rules(folder: &Folder, model: &str, tensor: u32, samples: u64) -
 /// micro-batches and with slow links along y, the digits here are chakram's own, as a regression test, and deviate by
 /// at most 0.3 %.
 #[test]
-fn published_rules_give_published_numbers() {
+fn published_rules_give_published_sample_rates() {
     let folder = Folder::new();
     let rates = [
         ("t-76b", 8, 1869, 2.0635, 2.0652_f64),
@@ -173,7 +174,7 @@ fn published_rules_give_published_numbers() {
         ("t-76b", 16, 1869, 1.4479, 1.450),
     ];
     for (model, tensor, samples, held, code) in sample_every_nth(3, rates) {
-        let found = by_published_rules(&folder, model, tensor, samples);
+        let found = sample_rate_by_published_rules(&folder, model, tensor, samples);
         assert!((found - held).abs() < 5.1e-5, "{model} {tensor}: {found}");
         assert!(
             (found / code - 1.0).abs() < if code == 2.0652 { 1e-3 } else { 3e-3 },
@@ -186,7 +187,7 @@ fn published_rules_give_published_numbers() {
 /// digits.
 #[test]
 #[ignore = "long: fifteen replays on 320 cores"]
-fn published_rules_give_published_numbers_for_all_degrees() {
+fn published_rules_give_published_sample_rates_for_all_tensor_degrees() {
     let folder = Folder::new();
     for (model, samples, rates) in [
         ("t-18b", 1071, [7.399, 8.4373, 8.513, 8.538, 8.538]),
@@ -194,7 +195,7 @@ fn published_rules_give_published_numbers_for_all_degrees() {
         ("t-145b", 2415, [0.670, 1.0213, 1.093, 1.097, 1.098]),
     ] {
         for (tensor, published) in [16, 8, 4, 2, 1].into_iter().zip(rates) {
-            let found = by_published_rules(&folder, model, tensor, samples);
+            let found = sample_rate_by_published_rules(&folder, model, tensor, samples);
             let off: f64 = found / published - 1.0;
             assert!(off.abs() < 4e-3, "{model} {tensor}: {found} {published}");
         }

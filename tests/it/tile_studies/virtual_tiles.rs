@@ -22,7 +22,7 @@ impl Observer for EventLoopCountsKeeper {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_loop_counted(&mut self, counts: &EventAndTileGroupCounts) {
+    fn on_event_loop_statistics(&mut self, counts: &EventAndTileGroupCounts) {
         self.0 = counts.clone();
     }
 }
@@ -35,7 +35,7 @@ fn check_aggregated_replay(
     network: NetworkModel,
 ) -> [(EventAndTileGroupCounts, CompletedReplayTotals); 2] {
     let run = |aggregate: bool| -> (CompletedReplayTotals, EventAndTileGroupCounts) {
-        let options = ReplayOptions::with_changes(|o| {
+        let options = ReplayOptions::default_with_changes(|o| {
             (o.network, o.aggregate) = (Some(network), aggregate);
         });
         let replay = CompiledReplay::new(job.workload(), machine, &options).unwrap();
@@ -64,7 +64,7 @@ const T_76B: &str = "generate megatron-76.1b --tensor 8 --data 2 --pipeline 20 -
 fn one_core_runs_for_its_stage() {
     let folder = Folder::new();
     let machine = Machine::load_preset("wafer-5x4").unwrap();
-    folder.ok(&T_76B.split_whitespace().collect::<Vec<_>>());
+    folder.run_successfully_for_stdout(&T_76B.split_whitespace().collect::<Vec<_>>());
     let job = Job::open_job([folder.at("job")]).expect("it was written");
     for (network, least) in [(ContentionFree, 9.0), (Exclusive, 3.0)] {
         let [(alone, outcome), (together, _)] = check_aggregated_replay(&job, &machine, network);

@@ -1,6 +1,6 @@
 //! Tests how many bytes a layer's all-reduces, the links and the parameters have (Eq. 6, Fig. 9).
 
-use super::{LAYER, on_16_cores, read_makespan_seconds, write_layers};
+use super::{LAYER, on_16_cores, read_makespan_seconds, write_one_and_two_layer_models};
 use crate::files::Folder;
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 #[test]
 fn a_layer_sums_the_bytes_of_eq_6() {
     let folder = Folder::new();
-    write_layers(&folder);
+    write_one_and_two_layer_models(&folder);
     for (tensor, published) in [
         (1_u32, 5.0709),
         (2, 4.7060),
@@ -76,7 +76,7 @@ fn sum_link_bytes_and_time(folder: &Folder, model: &str, tensor: u32) -> (f64, f
 #[test]
 fn links_carry_the_bytes_of_eq_6_as_often_as_rings_cross_them() {
     let folder = Folder::new();
-    write_layers(&folder);
+    write_one_and_two_layer_models(&folder);
     let (mut eq_6, mut occupancy) = (Vec::new(), Vec::new());
     for (tensor, tensor_links, data_links) in [
         (1_u32, 0.0, 1.125),
@@ -114,13 +114,13 @@ fn links_carry_the_bytes_of_eq_6_as_often_as_rings_cross_them() {
 #[test]
 fn a_sweep_has_links_by_tensor_degree() {
     let folder = Folder::new();
-    write_layers(&folder);
+    write_one_and_two_layer_models(&folder);
     let study = "name = \"fig9\"\nobjective = \"time\"\nstrategy = \"grid\"\n[base]\nmachine = \"wafer-5x4\"\nmodel = \"one.toml\"\n\
                  plan.batch = 112\nplan.dtype = \"fp16\"\nplan.place = \"s_shape\"\n[[axis]]\n\
                  keys = [\"plan.tensor\", \"plan.data\", \"plan.micro_batch\"]\n\
                  values = [[1, 16, 7], [2, 8, 14], [4, 4, 28], [8, 2, 56], [16, 1, 112]]\n";
     folder.write("fig9.toml", study.as_bytes());
-    folder.ok(&["sweep", "fig9.toml", "-o", "out"]);
+    folder.run_successfully_for_stdout(&["sweep", "fig9.toml", "-o", "out"]);
     let text = String::from_utf8(folder.read("out/rows.jsonl")).unwrap();
     let rows: Vec<Value> = text
         .lines()

@@ -34,9 +34,10 @@ fn one_core_runs_for_all_that_do_the_same() {
         assert!(alone["aggregation"].is_null());
         assert_reports_agree(&alone, &together, &format!("{machine} {more:?}"));
     }
-    let text = folder.ok(&build_plan_arguments("dgx-a100x4", &["--aggregate"]));
+    let text =
+        folder.run_successfully_for_stdout(&build_plan_arguments("dgx-a100x4", &["--aggregate"]));
     assert!(text.contains("32 ranks in 4 groups; in "), "{text}");
-    let refused = folder.refused(&build_plan_arguments(
+    let refused = folder.run_refused_for_stderr(&build_plan_arguments(
         "dgx-a100x4",
         &["--aggregate", "--comm", "recorded"],
     ));
@@ -74,7 +75,7 @@ fn aggregation_that_saves_nothing_is_refused_at_once() {
     let words = ["--place", "line"];
     let alone = run_for_json(&folder, &build_plan_arguments(&each, &words));
     assert_eq!(alone["npus"].as_array().map(Vec::len), Some(32));
-    let error = folder.refused(&build_plan_arguments(
+    let error = folder.run_refused_for_stderr(&build_plan_arguments(
         &each,
         &[&words[..], &["--aggregate"]].concat(),
     ));

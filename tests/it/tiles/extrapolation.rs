@@ -78,7 +78,7 @@ fn formats_agree_on_the_rates_of_a_step() {
     let folder = Folder::new();
     let some = ["--extrapolate", "12"];
     let [whole, part] = [&[][..], &some].map(|more| {
-        let text = folder.ok(&build_gpt2_arguments("dgx-a100", more));
+        let text = folder.run_successfully_for_stdout(&build_gpt2_arguments("dgx-a100", more));
         let line = text.lines().find(|line| line.contains("tokens/s"));
         line.expect("the rates are known").to_owned()
     });
@@ -86,7 +86,7 @@ fn formats_agree_on_the_rates_of_a_step() {
     let report = run_for_json(&folder, &build_gpt2_arguments("dgx-a100", &some));
     let rate = report["throughput"]["tokens_per_s"].as_f64().unwrap();
     let table = [&some[..], &["--format", "csv", "--table", "cost"]].concat();
-    let table = folder.ok(&build_gpt2_arguments("dgx-a100", &table));
+    let table = folder.run_successfully_for_stdout(&build_gpt2_arguments("dgx-a100", &table));
     let rows: Vec<Vec<&str>> = table
         .lines()
         .map(|line| line.split(',').collect())
@@ -94,7 +94,7 @@ fn formats_agree_on_the_rates_of_a_step() {
     let column = rows[0].iter().position(|name| *name == "tokens_per_s");
     assert_eq!(rows[1][column.unwrap()], format!("{rate:.9}"), "{table}");
     let page = [&some[..], &["--html", "page.html"]].concat();
-    folder.ok(&build_gpt2_arguments("dgx-a100", &page));
+    folder.run_successfully_for_stdout(&build_gpt2_arguments("dgx-a100", &page));
     let page = String::from_utf8(folder.read("page.html")).unwrap();
     let shown = whole.split_whitespace().next().unwrap();
     assert!(page.contains(&format!(">{shown}<")), "{shown}");
@@ -129,7 +129,7 @@ fn inference_has_the_rate_of_a_full_pipeline() {
 fn numbers_that_leave_nothing_to_compare_are_refused() {
     let folder = Folder::new();
     let refused = |more: &[&str], says: &str| {
-        let error = folder.refused(&build_gpt2_arguments("dgx-a100", more));
+        let error = folder.run_refused_for_stderr(&build_gpt2_arguments("dgx-a100", more));
         assert!(error.contains(says), "{more:?}: {error}");
     };
     refused(&["--extrapolate", "2"], "from 3 to less than the 32");
@@ -159,7 +159,7 @@ fn memory_of_a_few_micro_batches_is_not_called_that_of_the_step() {
     assert!(report("gpipe").contains("keeps the activations of all 32 micro-batches"));
     assert!(!report("1f1b").contains("keeps the activations"));
     let require = [&some("gpipe")[..], &["--fit", "require"]].concat();
-    let error = folder.refused(&build_gpt2_arguments("dgx-a100", &require));
+    let error = folder.run_refused_for_stderr(&build_gpt2_arguments("dgx-a100", &require));
     assert!(
         error.contains("memory is that of 12 of 32 micro-batches"),
         "{error}"

@@ -1,6 +1,8 @@
 //! Compares maps of tiled machines with the report.
 
-use super::{build_plan_arguments, read_makespan_ps, run_for_json, with_loads};
+use super::{
+    build_arguments_with_sram_loads, build_plan_arguments, read_makespan_ps, run_for_json,
+};
 use crate::files::{Folder, text_from_bytes};
 use serde_json::Value;
 
@@ -67,7 +69,10 @@ fn compare_map_with_report(
 #[test]
 fn the_map_shows_what_the_report_says() {
     let folder = Folder::new();
-    let report = run_for_json(&folder, &with_loads(&["--tile-map", "map.svg"]));
+    let report = run_for_json(
+        &folder,
+        &build_arguments_with_sram_loads(&["--tile-map", "map.svg"]),
+    );
     let map = String::from_utf8(folder.read("map.svg")).unwrap();
     compare_map_with_report(&map, &report, 20, |rank| (rank / 8, rank / 4 % 2));
     let count = |key: &str| report["tiles"][key].as_array().unwrap().len();

@@ -41,7 +41,7 @@ fn one_trace_stands_for_the_ranks_of_its_stage() {
         for rank in sample_every_nth(7, 0..32) {
             let of = |job: &str| {
                 let name = format!("{job}.{rank}.et");
-                folder.ok(&["convert", "trace", &name, "-o", "one.jsonl"]);
+                folder.run_successfully_for_stdout(&["convert", "trace", &name, "-o", "one.jsonl"]);
                 String::from_utf8(folder.read("one.jsonl")).unwrap()
             };
             let text = of(&shared);
@@ -49,20 +49,21 @@ fn one_trace_stands_for_the_ranks_of_its_stage() {
             assert_eq!(said, number == 0 || rank % 4 != 0, "{more:?}: {rank}");
             assert!(!of(&whole).contains(r#""name":"members""#));
         }
-        folder.ok(&["diff", &whole, &shared]);
-        folder.ok(&["validate", &shared]);
+        folder.run_successfully_for_stdout(&["diff", &whole, &shared]);
+        folder.run_successfully_for_stdout(&["validate", &shared]);
     }
 }
 
 /// A trace under the name of a rank that it does not represent is an error.
 #[test]
-fn others_are_refused() {
+fn traces_named_for_ranks_they_do_not_represent_are_refused() {
     let folder = Folder::new();
     let more = ["--place", "s_shape", "--aggregate", "-o", "job"];
-    folder.ok(&build_plan_arguments("wafer-5x4", &more));
+    folder.run_successfully_for_stdout(&build_plan_arguments("wafer-5x4", &more));
     let stranger = folder.read("job.8.et");
     folder.write("other.40.et", &stranger);
-    let refused = folder.refused(&["replay", "other.40.et", "--machine", "wafer-5x4"]);
+    let refused =
+        folder.run_refused_for_stderr(&["replay", "other.40.et", "--machine", "wafer-5x4"]);
     assert!(
         refused.contains("attribute `members`: the trace stands for 8 ranks from 8 to 15")
             && refused.contains("rank 40"),

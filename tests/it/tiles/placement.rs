@@ -1,7 +1,9 @@
 //! Tests how ranks are placed, and how far apart neighbours are.
 
-use super::{build_plan_arguments, read_makespan_ps, run_for_json, with_loads};
-use crate::corpus::is_whole;
+use super::{
+    build_arguments_with_sram_loads, build_plan_arguments, read_makespan_ps, run_for_json,
+};
+use crate::corpus::is_whole_corpus_requested;
 use crate::files::{Folder, text_from_bytes};
 use serde_json::Value;
 
@@ -23,8 +25,8 @@ fn written_traces_replay_as_they_were_generated() {
             &build_plan_arguments("wafer-5x4", more),
         ));
         all.push(at_once);
-        if is_whole() || number % 4 == 0 {
-            folder.ok(&build_plan_arguments(
+        if is_whole_corpus_requested() || number % 4 == 0 {
+            folder.run_successfully_for_stdout(&build_plan_arguments(
                 "wafer-5x4",
                 &[more, &["-o", "job"]].concat(),
             ));
@@ -41,7 +43,13 @@ fn written_traces_replay_as_they_were_generated() {
     assert_eq!(all.len(), 5, "{all:?}");
     // The trace names its core: rank 31 is at the end of the second die, whose rows are filled in alternating
     // directions.
-    let trace = folder.ok(&["convert", "trace", "job.31.et", "-o", "job.31.jsonl"]);
+    let trace = folder.run_successfully_for_stdout(&[
+        "convert",
+        "trace",
+        "job.31.et",
+        "-o",
+        "job.31.jsonl",
+    ]);
     let lines = String::from_utf8(folder.read("job.31.jsonl")).unwrap();
     let head = lines.lines().next().unwrap();
     assert!(
@@ -55,7 +63,7 @@ fn written_traces_replay_as_they_were_generated() {
 #[test]
 fn one_job_runs_over_every_network_that_tiles_have() {
     let folder = Folder::new();
-    folder.ok(&with_loads(&["-o", "job"]));
+    folder.run_successfully_for_stdout(&build_arguments_with_sram_loads(&["-o", "job"]));
     let run = |network: &str| {
         let replay = [
             "replay",
@@ -87,8 +95,8 @@ fn one_job_runs_over_every_network_that_tiles_have() {
             .contains("take --network exclusive, links or contention-free")
     );
     let plain = build_plan_arguments("wafer-5x4", &["--place", "s_shape", "-o", "plain"]);
-    folder.ok(&plain);
-    folder.ok(&["replay", "plain", "--machine", "dgx-a100x4"]);
+    folder.run_successfully_for_stdout(&plain);
+    folder.run_successfully_for_stdout(&["replay", "plain", "--machine", "dgx-a100x4"]);
 }
 
 /// On the wafer's dies of 4 x 4, filled in alternating directions, each row is a tensor group of
@@ -148,9 +156,10 @@ fn adapters_send_and_broadcast() {
     let one = run(&["--adapters", "1"]);
     assert_eq!((one.1, one.2), (handovers, handovers));
     assert!(one.0 != two.0 && two.0 != all.0);
-    let refused = folder.refused(&build_plan_arguments("wafer-5x4", &["--adapters", "3"]));
+    let refused =
+        folder.run_refused_for_stderr(&build_plan_arguments("wafer-5x4", &["--adapters", "3"]));
     assert!(refused.contains("a divisor of tensor"), "{refused}");
-    let refused = folder.refused(&build_plan_arguments(
+    let refused = folder.run_refused_for_stderr(&build_plan_arguments(
         "wafer-5x4",
         &["--adapters", "2", "--scatter-gather"],
     ));
@@ -198,7 +207,7 @@ fn adapters_sum_what_they_receive() {
     let four = destination("4");
     assert_eq!(four.0, [whole, pairs]);
     assert_eq!((four.1, four.2), ([0, 0], [0, 0]));
-    let refused = folder.refused(&build_plan_arguments(
+    let refused = folder.run_refused_for_stderr(&build_plan_arguments(
         "wafer-5x4",
         &["--adapter-sums", "destination"],
     ));

@@ -6,7 +6,7 @@ use crate::files::{Folder, text_from_bytes};
 #[test]
 fn bad_plans_are_refused_with_the_number_that_does_not_fit() {
     let folder = Folder::new();
-    let wafer = folder.ok(&["machine", "show", "wafer-5x4"]);
+    let wafer = folder.run_successfully_for_stdout(&["machine", "show", "wafer-5x4"]);
     let broken = wafer.replace(
         "shape = \"mesh\"",
         "faulty_cores = [[1, 0]]\nshape = \"mesh\"",
@@ -31,7 +31,7 @@ fn bad_plans_are_refused_with_the_number_that_does_not_fit() {
             "--machine",
             machine,
         ];
-        let error = folder.refused(&plan);
+        let error = folder.run_refused_for_stderr(&plan);
         assert!(error.contains(says), "{error}");
     };
     wide("wafer-5x4", "656", "is 656; expected at most the 320 cores");
@@ -73,7 +73,7 @@ fn bad_plans_are_refused_with_the_number_that_does_not_fit() {
         &[&tight[..], &["3073 B"]].concat(),
         "is 3073 B; expected at least 3074 B for a tile of mlp.down",
     );
-    folder.ok(&build_plan_arguments(
+    folder.run_successfully_for_stdout(&build_plan_arguments(
         "wafer-5x4",
         &[&tight[..], &["3074 B"]].concat(),
     ));
@@ -82,7 +82,7 @@ fn bad_plans_are_refused_with_the_number_that_does_not_fit() {
         text_from_bytes(&output.stderr).contains("a machine, which says which cores there are")
     );
     // Cores named in traces must exist on the machine.
-    folder.ok(&build_plan_arguments(
+    folder.run_successfully_for_stdout(&build_plan_arguments(
         "wafer-5x4",
         &["--place", "s_shape", "-o", "job"],
     ));

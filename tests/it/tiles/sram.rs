@@ -1,6 +1,8 @@
 //! Tests loads and stores of data that does not fit in SRAM.
 
-use super::{build_plan_arguments, read_makespan_ps, run_for_json, with_loads};
+use super::{
+    build_arguments_with_sram_loads, build_plan_arguments, read_makespan_ps, run_for_json,
+};
 use crate::files::Folder;
 use serde_json::Value;
 
@@ -51,7 +53,7 @@ fn loads_in_pieces_move_the_same_bytes() {
     );
     assert_eq!(run(&["--largest-access", "1 GB"]), whole);
     let less = [&little[..], &["--largest-access", "99 kB"]].concat();
-    let refused = folder.refused(&build_plan_arguments("wafer-5x4", &less));
+    let refused = folder.run_refused_for_stderr(&build_plan_arguments("wafer-5x4", &less));
     assert!(refused.contains("at least the SRAM of a core"), "{refused}");
 }
 
@@ -60,7 +62,7 @@ fn loads_in_pieces_move_the_same_bytes() {
 #[test]
 fn memory_at_ports_is_what_sram_does_not_hold() {
     let folder = Folder::new();
-    let report = run_for_json(&folder, &with_loads(&[]));
+    let report = run_for_json(&folder, &build_arguments_with_sram_loads(&[]));
     let npus = report["memory"]["npus"].as_array().unwrap();
     let number = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key}: {of}"));
     let mut all = 0;
@@ -89,7 +91,7 @@ fn memory_at_ports_is_what_sram_does_not_hold() {
             "{at}"
         );
     }
-    let text = folder.ok(&with_loads(&["--details"]));
+    let text = folder.run_successfully_for_stdout(&build_arguments_with_sram_loads(&["--details"]));
     assert!(text.contains("beyond SRAM: at most "), "{text}");
     let without = run_for_json(&folder, &build_plan_arguments("dgx-a100x4", &[]));
     assert!(without["memory_ports"].is_null());

@@ -18,7 +18,7 @@ fn build_uneven_plan_arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
 /// The plan has 2 x (2 + 4 + 4 + 2) ranks, with either strategy and one adapter or two. With equal
 /// ranks merged the result is the same; written traces replay to the same result and are sound.
 #[test]
-fn unlike_stages_run_written_and_together() {
+fn uneven_stages_replay_the_same_written_and_merged() {
     let folder = Folder::new();
     let ways = [
         ("1", "source"),
@@ -37,11 +37,11 @@ fn unlike_stages_run_written_and_together() {
         let found = together["aggregation"].take();
         assert!(found["groups"].as_u64() > Some(0), "{found}");
         assert_reports_agree(&alone, &together, &format!("{more:?}"));
-        folder.ok(&build_uneven_plan_arguments(
+        folder.run_successfully_for_stdout(&build_uneven_plan_arguments(
             &[&more[..], &["-o", "job"]].concat(),
         ));
-        folder.ok(&["validate", "job"]);
-        let again = folder.ok(&["replay", "job", "--format", "json"]);
+        folder.run_successfully_for_stdout(&["validate", "job"]);
+        let again = folder.run_successfully_for_stdout(&["replay", "job", "--format", "json"]);
         let again: Value = serde_json::from_str(&again).unwrap();
         assert_eq!(
             read_makespan_ps(&again),
@@ -49,7 +49,7 @@ fn unlike_stages_run_written_and_together() {
             "{more:?}"
         );
     }
-    let dry = folder.ok(&build_uneven_plan_arguments(&[
+    let dry = folder.run_successfully_for_stdout(&build_uneven_plan_arguments(&[
         "--adapters",
         "2",
         "--dry-run",
@@ -70,12 +70,12 @@ fn equal_degrees_are_those_of_the_plan() {
         &["--place", "s_shape", "--stage-tensor", "4,4,4,4"],
     );
     assert_eq!(run_for_json(&folder, &listed)["npus"], plain["npus"]);
-    let error = folder.refused(&build_uneven_plan_arguments(&[]));
+    let error = folder.run_refused_for_stderr(&build_uneven_plan_arguments(&[]));
     assert!(error.contains("adapters beside"), "{error}");
     let mut tied = build_uneven_plan_arguments(&["--adapters", "2"]);
     let degrees = tied.iter().position(|arg| *arg == "2,4,4,2").unwrap();
     tied[degrees] = "2,4,4,4";
-    let error = folder.refused(&tied);
+    let error = folder.run_refused_for_stderr(&tied);
     assert!(
         error.contains("which both have the embedding's table"),
         "{error}"

@@ -171,7 +171,7 @@ fn read_slices_and_arrows(file: &[u8]) -> (Vec<TrackSlice>, ArrowEndsById) {
 }
 
 fn write_perfetto_timeline(workload: &Workload, options: &ReplayOptions) -> Vec<u8> {
-    write_timeline(
+    replay_to_timeline_and_node_count(
         workload,
         options,
         TimelineFormat::Perfetto,
@@ -183,7 +183,8 @@ fn write_perfetto_timeline(workload: &Workload, options: &ReplayOptions) -> Vec<
 #[test]
 fn slices_are_exact_to_the_nanosecond_and_nest() {
     // Kernels with a duration of 0 must not get a duration from their work.
-    let options = ReplayOptions::with_changes(|o| o.compute = KernelDurationSource::RecordedOnly);
+    let options =
+        ReplayOptions::default_with_changes(|o| o.compute = KernelDurationSource::RecordedOnly);
     let (slices, _) = read_slices_and_arrows(&write_perfetto_timeline(
         &build_fractional_ns_job(),
         &options,
@@ -227,7 +228,7 @@ fn slices_are_exact_to_the_nanosecond_and_nest() {
 
 #[test]
 fn arrows_lead_from_sends_to_the_ends_of_receives() {
-    let options = ReplayOptions::with_changes(|o| o.comm = CommTiming::Recorded);
+    let options = ReplayOptions::default_with_changes(|o| o.comm = CommTiming::Recorded);
     let (slices, arrows) =
         read_slices_and_arrows(&write_perfetto_timeline(&build_delayed_job(), &options));
     // The send begins at 30 us, and the receive, posted at 0, ends at 37.
@@ -251,7 +252,7 @@ fn both_formats_draw_the_same_and_protobuf_is_smaller() {
     let options = ReplayOptions::default();
     let file = write_perfetto_timeline(&workload, &options);
     let (slices, _) = read_slices_and_arrows(&file);
-    let json = write_timeline(
+    let json = replay_to_timeline_and_node_count(
         &workload,
         &options,
         TimelineFormat::Chrome,

@@ -109,14 +109,14 @@ impl Sink for NodeAncestry {
 }
 
 impl NodeAncestry {
-    fn of(job: &CheckedWorkloadPattern) -> Self {
+    fn from_first_rank_of_job(job: &CheckedWorkloadPattern) -> Self {
         let mut all = Self::default();
         job.emit_nodes(0, &mut all).unwrap();
         all
     }
 
     /// Returns, for each node, the names of its dependencies.
-    fn by_name(&self) -> BTreeMap<&str, Vec<&str>> {
+    fn dependency_names_by_node_name(&self) -> BTreeMap<&str, Vec<&str>> {
         let names = |before: &Vec<usize>| before.iter().map(|&i| &*self.names[i]).collect();
         let each = self.names.iter().zip(&self.before);
         each.map(|(name, before)| (&**name, names(before)))
@@ -149,14 +149,16 @@ fn side_by_side_the_same_work_waits_for_less() {
         let model = Model::load_named(model).unwrap();
         let of = |branches| build_training_job(&model, &make_branch_plan(branches)).unwrap();
         let [in_order, parallel] = [BranchOrder::InOrder, BranchOrder::Parallel].map(of);
-        let [in_order, parallel] = [in_order, parallel].map(|job| NodeAncestry::of(&job));
+        let [in_order, parallel] =
+            [in_order, parallel].map(|job| NodeAncestry::from_first_rank_of_job(&job));
         let sorted = |all: &NodeAncestry| {
             let mut work = all.work.clone();
             work.sort_unstable();
             work
         };
         assert_eq!(sorted(&in_order), sorted(&parallel));
-        let [loose, strict] = [&parallel, &in_order].map(NodeAncestry::by_name);
+        let [loose, strict] =
+            [&parallel, &in_order].map(NodeAncestry::dependency_names_by_node_name);
         for (name, before) in &loose {
             let strict = &strict[name];
             assert!(before.iter().all(|one| strict.contains(one)), "{name}");

@@ -19,7 +19,7 @@
 //! The captured step has no other communication. PyTorch's earlier communication (equal initial replicas, rebuilt
 //! buckets) occurs once per run, and the norm for gradient clipping is computed from gradients that every replica has.
 
-use super::replay_with;
+use super::replay_job_with_observer;
 use crate::convert::rig::ReplayTimesOfAllNodes;
 use chakram::generate::{CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan};
 use chakram::machine::Machine;
@@ -182,7 +182,7 @@ fn flops_are_the_captured_ones() {
 }
 
 #[test]
-fn a_first_bucket_is_what_older_versions_begin_with() {
+fn a_smaller_first_bucket_gives_the_buckets_of_older_versions() {
     let sizes = |first| {
         let job = build_captured_job(parse_captured_model(), |plan| plan.first_bucket = first);
         let bytes = list_node_events(&list_generated_nodes(&job, 0))
@@ -261,7 +261,7 @@ latency = "0 ns"
 algorithm = "ring"
 "#;
     let machine = Machine::parse(machine, "wide").unwrap();
-    let log = replay_with(&job, &machine, ReplayTimesOfAllNodes::default()).1;
+    let log = replay_job_with_observer(&job, &machine, ReplayTimesOfAllNodes::default()).1;
     let captured = parse_captured_events();
     for rank in 0..4 {
         let nodes = list_generated_nodes(&job, rank);

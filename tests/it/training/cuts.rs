@@ -118,12 +118,12 @@ fn check_cut_communication(kind: TestedOperatorKind, members: u32, cuts: [[u32; 
         };
         LayerOperator::new(name, work, OperatorTensorParallelSplit::Replicated)
     };
-    let [before, behind] = kind.rows(size);
+    let [before, behind] = kind.input_and_output_elementwise_rows(size);
     let mut operators = vec![
         plain("first", before),
         LayerOperator::new(
             "looked",
-            kind.work(size),
+            kind.to_operator_kind(size),
             OperatorTensorParallelSplit::Replicated,
         ),
         plain("last", behind),
@@ -178,7 +178,7 @@ fn every_element_is_moved_once_and_summed_where_it_has_to_be() {
                 if kind == TestedOperatorKind::Table && first[0] != 1 {
                     continue;
                 }
-                for looked in list_degree_combinations(members, kind.products()) {
+                for looked in list_degree_combinations(members, kind.has_products()) {
                     for last in list_degree_combinations(members, false) {
                         all_cuts.push((kind, members, [first, looked, last]));
                     }

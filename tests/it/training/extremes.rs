@@ -172,7 +172,7 @@ fn degree_strategy() -> impl Strategy<Value = u32> {
     ]
 }
 
-fn saturate_to_u64() -> impl Strategy<Value = u64> {
+fn amount_strategy() -> impl Strategy<Value = u64> {
     prop_oneof![
         15 => select(vec![1_u64, 2, 4]),
         1 => select(vec![1 << 20, u64::from(u32::MAX), 1 << 40, i64::MAX as u64, u64::MAX]),
@@ -181,7 +181,7 @@ fn saturate_to_u64() -> impl Strategy<Value = u64> {
 
 fn plan_strategy() -> impl Strategy<Value = ParallelismPlan> {
     let degrees = prop::array::uniform3(degree_strategy());
-    let amounts = prop::array::uniform4(saturate_to_u64());
+    let amounts = prop::array::uniform4(amount_strategy());
     let schedules = select(vec![
         PipelineSchedule::GPipe,
         PipelineSchedule::OneForwardOneBackward,
@@ -247,16 +247,16 @@ fn plan_strategy() -> impl Strategy<Value = ParallelismPlan> {
 
 #[test]
 fn any_request_is_refused_or_comes_to_something() {
-    check_random_plans(250);
+    check_random_models_and_plans(250);
 }
 
 #[test]
 #[ignore = "a minute: cargo test --test it extremes -- --ignored"]
 fn thousands_of_requests_are_refused_or_come_to_something() {
-    check_random_plans(6_000);
+    check_random_models_and_plans(6_000);
 }
 
-fn check_random_plans(cases: u32) {
+fn check_random_models_and_plans(cases: u32) {
     let config = Config {
         cases,
         rng_seed: RngSeed::Fixed(1),

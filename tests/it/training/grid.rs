@@ -4,7 +4,7 @@ use super::{
     GPT, RankNodeSums, build_bert_model, build_gpt_model, build_llama_model, build_training_job,
     replay_training_job,
 };
-use crate::corpus::is_whole;
+use crate::corpus::is_whole_corpus_requested;
 use chakram::generate::{
     AttentionKernel, BucketPolicy, CheckedWorkloadPattern, ContextExchange, ParallelismPlan,
     PipelineSchedule, RecomputePolicy, ZeroStage,
@@ -31,7 +31,7 @@ const SCHEDULES: [PipelineSchedule; 5] = [
 
 /// Returns the FLOPs of an operator under `plan`, computed from the model's multiplications alone. Counts each part on
 /// one member of a tensor group.
-fn flops_once(
+fn operator_flops_computed_once(
     plan: &ParallelismPlan,
     role: LayerRole,
     operator: &LayerOperator,
@@ -85,13 +85,13 @@ fn can_be_cut(operator: &LayerOperator, plan: &ParallelismPlan) -> bool {
 }
 
 /// Returns the FLOPs of all ranks.
-fn count_total_flops(model: &Model, plan: &ParallelismPlan) -> u128 {
+fn expected_flops_of_all_ranks(model: &Model, plan: &ParallelismPlan) -> u128 {
     let mut sum = 0;
     let mut all = model.layers.iter().flat_map(|layer| &layer.operators);
     let derived = all.all(|operator| operator.cut == OperatorTensorParallelSplit::Replicated);
     for (i, layer) in model.layers.iter().enumerate() {
         for (k, operator) in layer.operators.iter().enumerate() {
-            let once = flops_once(plan, layer.role, operator, i == 0 && k == 0);
+            let once = operator_flops_computed_once(plan, layer.role, operator, i == 0 && k == 0);
             // Operators that are not split run on all members, or on each member for its tokens.
             let rows = match operator.work {
                 OperatorKind::Linear { rows, .. } => rows,
@@ -121,14 +121,14 @@ fn check_plan(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> Resul
         .map(|rank| RankNodeSums::of(&job, rank))
         .collect();
     let all: u128 = ranks.iter().map(|sums| sums.flops).sum();
-    assert_eq!(all, count_total_flops(model, plan), "{about}");
-    is_even(&ranks, &about);
-    is_sound(&job, machine, &about);
+    assert_eq!(all, expected_flops_of_all_ranks(model, plan), "{about}");
+    check_all_sent_is_received_and_freed(&ranks, &about);
+    check_traces_are_sound_and_replay_ends(&job, machine, &about);
     Ok(())
 }
 
 /// Checks that everything sent is received once, and everything allocated is freed.
-fn is_even(ranks: &[RankNodeSums], about: &str) {
+fn check_all_sent_is_received_and_freed(ranks: &[RankNodeSums], about: &str) {
     let mut messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]> = BTreeMap::new();
     for sums in ranks {
         for (key, ends) in &sums.messages {
@@ -146,7 +146,11 @@ fn is_even(ranks: &[RankNodeSums], about: &str) {
 }
 
 /// Checks that written traces are sound, and that their replay ends.
-fn is_sound(job: &CheckedWorkloadPattern, machine: &Machine, about: &str) {
+fn check_traces_are_sound_and_replay_ends(
+    job: &CheckedWorkloadPattern,
+    machine: &Machine,
+    about: &str,
+) {
     let mut traces = Vec::new();
     let mut nodes = 0;
     for rank in 0..job.rank_count() {
@@ -165,13 +169,17 @@ fn is_sound(job: &CheckedWorkloadPattern, machine: &Machine, about: &str) {
         file: String::new(),
         trace,
     });
-    let options = ValidateOptions::changed_from_default(|o| {
+    let options = ValidateOptions::default_options_changed_by(|o| {
         o.declared = job.declared_groups();
         o.ranks = Some(job.rank_count());
         o.show = 3;
     });
     let report = ValidationReport::new(sources.collect(), &options, true);
-    assert!(report.is_sound(), "{about}: {:?}", report.findings);
+    assert!(
+        report.has_no_errors_or_strict_warnings(),
+        "{about}: {:?}",
+        report.findings
+    );
     assert_eq!(replay_training_job(job, machine).nodes, nodes, "{about}");
 }
 
@@ -243,7 +251,7 @@ fn sequences_that_ranks_share_are_conserved() {
             let shared: Vec<ParallelismPlan> = shared.collect();
             let heads = |plan: &&ParallelismPlan| kv_heads % (2 * plan.tensor) != 0;
             let undivided = shared.iter().filter(heads).count();
-            let (done, refused) = go_over(&model, &shared);
+            let (done, refused) = check_plans_and_count_refusals(&model, &shared);
             let of_context = refused.iter().filter(|(why, _)| why.contains("`context`"));
             let of_context: usize = of_context.map(|(_, count)| count).sum();
             println!(
@@ -298,7 +306,7 @@ fn backward_passes_in_two_are_conserved() {
                 }
             }
         }
-        let (done, refused) = go_over(&model, &all);
+        let (done, refused) = check_plans_and_count_refusals(&model, &all);
         println!("{}: {done} done\n{}", model.name, format_refusals(&refused));
         // Without replicas ZeRO is possible only with DualPipe, which has two copies; ZeRO 3 is
         // never possible.
@@ -349,12 +357,15 @@ fn buckets_of_parameters_hold_all_gradients() {
 }
 
 /// Checks `plans`, by default one in five, and counts why plans are rejected.
-fn go_over(model: &Model, plans: &[ParallelismPlan]) -> (usize, BTreeMap<String, usize>) {
+fn check_plans_and_count_refusals(
+    model: &Model,
+    plans: &[ParallelismPlan],
+) -> (usize, BTreeMap<String, usize>) {
     let machine = Machine::load_preset("dgx-a100x2").unwrap();
     let mut refused = BTreeMap::new();
     let mut done = 0;
     for plan in plans {
-        let found = match is_whole() || done % 5 == 0 {
+        let found = match is_whole_corpus_requested() || done % 5 == 0 {
             true => check_plan(model, plan, &machine),
             false => build_training_job(model, plan).map(drop),
         };
@@ -375,7 +386,7 @@ fn format_refusals(refused: &BTreeMap<String, usize>) -> String {
 
 #[test]
 fn a_gpt_is_conserved_under_every_plan() {
-    let (done, refused) = go_over(&build_gpt_model(), &list_grid_plans());
+    let (done, refused) = check_plans_and_count_refusals(&build_gpt_model(), &list_grid_plans());
     assert_eq!(
         (done, format_refusals(&refused).trim()),
         (DONE, REFUSED.trim())
@@ -412,7 +423,7 @@ fn other_models_are_conserved_too() {
         .collect();
     let mut told = String::new();
     for model in [build_llama_model(), build_bert_model()] {
-        let (done, refused) = go_over(&model, &some);
+        let (done, refused) = check_plans_and_count_refusals(&model, &some);
         told += &format!("{}: {done} done\n{}", model.name, format_refusals(&refused));
     }
     let few: Vec<ParallelismPlan> = some
@@ -420,7 +431,8 @@ fn other_models_are_conserved_too() {
         .filter(|plan| plan.recompute != RecomputePolicy::Selective && plan.zero == ZeroStage::None)
         .collect();
     for name in ["vgg-11", "resnet-18", "dlrm", "vit-b-16"] {
-        let (done, refused) = go_over(&Model::load_named(name).unwrap(), &few);
+        let (done, refused) =
+            check_plans_and_count_refusals(&Model::load_named(name).unwrap(), &few);
         told += &format!("{name}: {done} done\n{}", format_refusals(&refused));
     }
     assert_eq!(told.trim(), OTHERS.trim());

@@ -25,7 +25,7 @@ fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
         let job = build_training_job(&build_product_chain_model(4, 10), &plan).unwrap();
         let stages = [1, 2].map(|stage| {
             // A product keeps its input, 10 numbers of 2 B.
-            RankNodeSums::of(&job, stage).peak(TensorClass::Activations) / 20
+            RankNodeSums::of(&job, stage).peak_bytes_of_tensor_class(TensorClass::Activations) / 20
         });
         stages.to_vec()
     };
@@ -35,7 +35,10 @@ fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
 
 /// Returns the activations by stage, in units of one block's activations: first as a replay's memory report gives them,
 /// and then as the plan's summary does.
-fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u64>) {
+fn activations_kept_in_replay_and_plan(
+    blocks: usize,
+    schedule: PipelineSchedule,
+) -> (Vec<u64>, Vec<u64>) {
     // Eq. 4 of Korthikanti et al., 2022, is s b h (34 + 5 a s / h) on one NPU: 8 x 16 x 34 + 5 x 4
     // x 8 x 8.
     let block = 8 * 16 * 34 + 5 * 4 * 8 * 8;
@@ -52,7 +55,7 @@ fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u
         .build_workload()
         .unwrap();
     let machine = Machine::load_preset("dgx-a100").unwrap();
-    let options = ReplayOptions::with_changes(|o| {
+    let options = ReplayOptions::default_with_changes(|o| {
         o.compute = KernelDurationSource::Roofline(RooflinePeakFraction::default());
     });
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
@@ -92,7 +95,7 @@ fn replays_hold_as_many_micro_batches_as_the_schedule_says() {
         (4, PipelineSchedule::GPipe, [8, 8, 8, 8]),
         (8, interleaved, [11, 9, 7, 5]),
     ] {
-        let (held, said) = kept_in_replay(blocks, schedule.clone());
+        let (held, said) = activations_kept_in_replay_and_plan(blocks, schedule.clone());
         assert_eq!(held, expected, "{schedule:?}");
         assert_eq!(said, expected, "{schedule:?}");
     }
@@ -122,7 +125,7 @@ fn a_block_keeps_what_korthikanti_counts() {
         let mut model = build_gpt_model();
         let sum = |model: &chakram::model::Model| {
             let job = build_training_job(model, &plan).unwrap();
-            RankNodeSums::of(&job, 0).peak(TensorClass::Activations)
+            RankNodeSums::of(&job, 0).peak_bytes_of_tensor_class(TensorClass::Activations)
         };
         let four = sum(&model);
         model.layers.remove(1);
@@ -220,7 +223,7 @@ fn gathered_parameters_are_few_at_a_time() {
         plan.bucket = 1;
         let job = build_training_job(&build_product_chain_model(8, 10), &plan).unwrap();
         // A layer has 10 x 10 weights of 2 B and as many gradients, and each of the norms at both ends has 10.
-        RankNodeSums::of(&job, 0).peak(TensorClass::Temporary)
+        RankNodeSums::of(&job, 0).peak_bytes_of_tensor_class(TensorClass::Temporary)
     };
     assert_eq!(
         [peak(0, true), peak(1, true), peak(3, true)],

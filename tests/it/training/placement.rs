@@ -55,7 +55,7 @@ fn run_command_for_json(command: &str, more: &[&str]) -> Value {
 }
 
 /// For each group, returns its role, its buffers' total bytes, and its transfer time in picoseconds.
-fn list_collective_totals(report: &Value) -> Vec<(String, u64, u64)> {
+fn list_group_roles_bytes_and_times(report: &Value) -> Vec<(String, u64, u64)> {
     let rows = report["collectives"].as_array().unwrap().iter();
     let row = |row: &Value| {
         let role = row["role"].as_str().unwrap().to_owned();
@@ -76,7 +76,7 @@ fn a_map_decides_which_groups_are_slow() {
     let near = on("tp@fast,dp@slow");
     let far = on("tp@slow,dp@0");
     for (report, tensor, data) in [(&near, 10, 1000), (&far, 1000, 10)] {
-        let found = list_collective_totals(report);
+        let found = list_group_roles_bytes_and_times(report);
         let roles: Vec<_> = found.iter().map(|(role, ..)| &role[..]).collect();
         assert_eq!(roles.iter().filter(|role| **role == "tensor").count(), 2);
         assert_eq!(roles.iter().filter(|role| **role == "data").count(), 2);
@@ -199,7 +199,7 @@ fn a_map_that_does_not_fit_the_machine_is_refused() {
 /// Half of 124,439,808 parameters at 16 B each take 1.0 GB, more than is left on an NPU of 1 GB after all other memory.
 /// With ZeRO 1 two replicas share 12 B of the 16, which leaves 10 B each.
 #[test]
-fn what_does_not_fit_is_said_before_anything_runs() {
+fn jobs_that_do_not_fit_in_memory_are_reported_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
     let pairs = write_machine_file(folder.path());
     let dry = ["--dry-run", "--machine", &pairs];

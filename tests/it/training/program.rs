@@ -85,7 +85,7 @@ fn buckets_are_keys_and_options() {
 }
 
 #[test]
-fn names_that_are_neither_model_nor_pattern_are_told_apart() {
+fn unknown_names_are_answered_with_the_nearest_model_or_pattern() {
     for (name, expected) in [
         ("gpt2-smal", "did you mean `gpt2-small`"),
         ("chian", "or the pattern `chain`"),

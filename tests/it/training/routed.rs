@@ -112,7 +112,7 @@ fn assert_all_to_alls(
 
 /// If tokens choose all combinations of experts equally often, every rank sends equally many copies to each rank.
 #[test]
-fn balanced_exchanges_have_the_bytes_of_single_tokens() {
+fn balanced_all_to_alls_have_the_bytes_of_the_copies_of_tokens() {
     for of in DEGREES {
         let routing = TokenExpertChoices::from_every_expert_choice(of.expert as usize, E, K, 1);
         let tokens = routing.tokens[0].len();
@@ -202,7 +202,7 @@ fn exchanges_with_a_capacity_have_the_bytes_of_all_slots() {
             let slots = 14 * halves / 2;
             let routing =
                 TokenExpertChoices::drawn(of.expert as usize, 56, &[3, 1, 2, 1, 1, 1, 1, 1], K, 9);
-            let limited = routing.copies_in_slots(slots);
+            let limited = routing.copies_kept_dropped_and_free_in_slots(slots);
             let all = of.expert as u64;
             assert_eq!(limited.kept + limited.dropped, all * 56 * K as u64);
             assert_eq!(limited.kept + limited.free, all * E as u64 * slots);
@@ -227,7 +227,7 @@ fn exchanges_over_nodes_have_the_bytes_of_both_levels() {
         (make_plan_degrees(2, 2, 2, 4, 2), 2),
     ] {
         let routing = TokenExpertChoices::from_every_expert_choice(of.expert as usize, E, K, 1);
-        let copies = routing.copies_over_nodes(size);
+        let copies = routing.copies_in_two_level_exchange(size);
         let found = list_expert_exchanges(of, 28, |plan| {
             plan.expert_exchange = ExpertExchangeForm::Nodes;
             plan.expert_node = Some(size as u32);

@@ -121,7 +121,7 @@ fn gradients_of_weights_fill_the_bubble() {
 /// The passes of matrix products take F = B = W, and two overlapped passes take as long as one after the other.
 /// DeepSeek's 8 stages with 20 micro-batches take 20 x 3 + (8 / 2 - 1)(3 + 2 - 3) = 66.
 #[test]
-fn both_ends_of_a_pipeline_are_fed() {
+fn bidirectional_pipeline_schedules_take_the_published_step_times() {
     let step = |blocks, stages, batch, schedule| {
         let plan = make_pipeline_plan(stages, batch, schedule);
         let machine = IDEAL.replace("size = 4", "size = 8");
@@ -144,13 +144,19 @@ fn both_ends_of_a_pipeline_are_fed() {
 #[test]
 fn passes_beside_one_another_hide_each_other_s_communication() {
     let unit = 1_000_000;
-    assert_eq!(with_hidden_sums(4, 8), 244 * unit);
-    assert_eq!(with_hidden_sums(8, 20), 604 * unit);
-    assert_eq!(with_hidden_sums(16, 32), 1012 * unit);
+    assert_eq!(dual_pipe_makespan_with_hidden_all_reduces(4, 8), 244 * unit);
+    assert_eq!(
+        dual_pipe_makespan_with_hidden_all_reduces(8, 20),
+        604 * unit
+    );
+    assert_eq!(
+        dual_pipe_makespan_with_hidden_all_reduces(16, 32),
+        1012 * unit
+    );
 }
 
 /// Returns the makespan of DualPipe with these blocks, one on each of `stages` stages.
-fn with_hidden_sums(stages: u32, batch: u64) -> u64 {
+fn dual_pipe_makespan_with_hidden_all_reduces(stages: u32, batch: u64) -> u64 {
     let blocks = stages as usize;
     // The table gives the time of each operator.
     let whole =
@@ -216,7 +222,7 @@ fn with_hidden_sums(stages: u32, batch: u64) -> u64 {
     );
     let machine = Machine::parse(&machine, "measured").unwrap();
     let workload = job.build_workload().unwrap();
-    let options = ReplayOptions::with_changes(|o| o.compute = KernelDurationSource::Curves);
+    let options = ReplayOptions::default_with_changes(|o| o.compute = KernelDurationSource::Curves);
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
     prepared.run(()).unwrap().0.makespan.0
 }
@@ -242,7 +248,7 @@ impl chakram::trace::Sink for ComputeKernelSet {
 
 /// An order that a file gives results in the same job as the schedule's name.
 #[test]
-fn a_file_says_any_order() {
+fn listed_pass_orders_give_the_same_job_as_the_named_schedule() {
     let one = PipelineSchedule::OneForwardOneBackward;
     let lines = one.to_lines(4, 8);
     let orders = StagePassOrders::parse_stage_lines(&lines).unwrap();
@@ -299,7 +305,7 @@ fn a_file_says_any_order() {
 /// Four stages have parts from both ends. In both replicas, ranks 0 and 3 therefore reduce the gradients of the same
 /// two products, and so do ranks 1 and 2. With ZeRO, each of the four keeps a quarter of the optimizer's state.
 #[test]
-fn copies_of_two_stages_are_summed() {
+fn dual_pipe_gradients_are_reduced_over_both_copies_of_each_stage() {
     let mut plan = make_pipeline_plan(4, 16, PipelineSchedule::DualPipe);
     (plan.data, plan.zero, plan.optimizer) = (2, ZeroStage::Optimizer, Optimizer::Adam);
     plan.without = ParallelismPlan::new().without;
@@ -341,7 +347,7 @@ fn copies_of_two_stages_are_summed() {
 /// s b h of it for gradients of weights: the inputs of four products, (2 + 2 + 2 + 8) s b h, and
 /// gradients of their outputs, (6 + 2 + 8 + 2) s b h.
 #[test]
-fn between_two_passes_stays_what_weights_need() {
+fn split_backward_keeps_only_the_bytes_that_weight_gradients_need() {
     let mut model = build_gpt_model();
     model.layers.retain(|layer| layer.role == LayerRole::Block);
     model.layers.truncate(1);
@@ -353,7 +359,7 @@ fn between_two_passes_stays_what_weights_need() {
         plan.batch = orders.micro_batches().into();
         plan.schedule = PipelineSchedule::Listed(Arc::new(orders));
         let job = build_training_job(&model, &plan).unwrap();
-        RankNodeSums::of(&job, 0).peak(TensorClass::Activations)
+        RankNodeSums::of(&job, 0).peak_bytes_of_tensor_class(TensorClass::Activations)
     };
     let (s, h, a) = (GPT.tokens, GPT.hidden, GPT.heads);
     let whole = 34 * s * h + 5 * a * s * s;
@@ -373,7 +379,7 @@ fn between_two_passes_stays_what_weights_need() {
 /// half of the micro-batches pass through each. 1F1B keeps S - i micro-batches, ZB-H1 keeps S on every stage, and
 /// DualPipe keeps at most S + 1.
 #[test]
-fn plans_say_what_schedules_hold() {
+fn plan_summaries_state_the_activations_that_schedules_keep() {
     let said = |blocks, schedule| {
         let mut plan = make_pipeline_plan(4, 8, schedule);
         plan.without = ParallelismPlan::new().without;

@@ -47,7 +47,8 @@ fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
         let mut plan = make_zero_plan(ZeroStage::Gradients);
         (plan.accumulate, plan.overlap) = (accumulate, overlap);
         let sums = sum_rank_nodes(&plan);
-        let kept = [TensorClass::Gradients, TensorClass::Temporary].map(|class| sums.peak(class));
+        let kept = [TensorClass::Gradients, TensorClass::Temporary]
+            .map(|class| sums.peak_bytes_of_tensor_class(class));
         assert_eq!(
             sum_collectives_of_kind(&sums, CollectiveKind::AllReduce),
             (0, 0)
@@ -79,7 +80,10 @@ fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
             sum_collectives_of_kind(&sums, CollectiveKind::ReduceScatter),
             once
         );
-        assert_eq!(sums.peak(TensorClass::Gradients), 2 * WEIGHTS);
+        assert_eq!(
+            sums.peak_bytes_of_tensor_class(TensorClass::Gradients),
+            2 * WEIGHTS
+        );
     }
 }
 
@@ -97,7 +101,10 @@ fn parameters_are_gathered_in_each_pass_or_once() {
             assert_eq!(gathered, (passes * LAYERS, passes as u64 * WEIGHTS));
             let reduced = sum_collectives_of_kind(&sums, CollectiveKind::ReduceScatter);
             assert_eq!(reduced, (4 * LAYERS, 4 * 2 * WEIGHTS));
-            assert_eq!(sums.peak(TensorClass::Weights), WEIGHTS);
+            assert_eq!(
+                sums.peak_bytes_of_tensor_class(TensorClass::Weights),
+                WEIGHTS
+            );
             assert_eq!(sums.used[3..], [0, 0]);
         }
     }
@@ -106,7 +113,7 @@ fn parameters_are_gathered_in_each_pass_or_once() {
 /// Without a backward pass to free the parameters that stayed, the last micro-batch does. With several steps, each
 /// gathers and frees them once.
 #[test]
-fn parameters_that_stay_go_with_the_last_question() {
+fn kept_parameters_are_freed_by_the_last_inference_micro_batch() {
     let mut plan = make_zero_plan(ZeroStage::Parameters);
     plan.schedule = PipelineSchedule::Inference;
     plan.reshard = false;
@@ -114,14 +121,17 @@ fn parameters_that_stay_go_with_the_last_question() {
     let sums = sum_rank_nodes(&plan);
     let gathered = sum_collectives_of_kind(&sums, CollectiveKind::AllGather);
     assert_eq!(gathered, (3 * LAYERS, 3 * WEIGHTS));
-    assert_eq!(sums.peak(TensorClass::Temporary), 2 * WEIGHTS);
+    assert_eq!(
+        sums.peak_bytes_of_tensor_class(TensorClass::Temporary),
+        2 * WEIGHTS
+    );
     assert_eq!(sums.used[3..], [0, 0]);
 }
 
 /// Even if the kernels of the optimizer and of the layers at both ends are left out, the memory that they would free is
 /// freed: the input of 10 numbers that a norm kept, or the 20 B of its parameters.
 #[test]
-fn what_no_kernel_is_left_to_free_is_freed() {
+fn memory_that_left_out_kernels_would_free_is_still_freed() {
     for (schedule, zero) in [
         (PipelineSchedule::GPipe, ZeroStage::None),
         (PipelineSchedule::Inference, ZeroStage::Parameters),

@@ -102,7 +102,7 @@ fn uneven_stages_have_what_they_were_dealt() {
 
 /// With chunks a stage has several ranges: stage 0 has parts 0 and 2 of 0 to 3, and part 1's product is between them.
 #[test]
-fn chunks_of_uneven_stages_follow_one_another() {
+fn chunks_of_uneven_stages_get_their_stated_layer_ranges() {
     let text = r#"
 pipeline = 2
 schedule = "interleaved"

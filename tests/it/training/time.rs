@@ -1,8 +1,8 @@
 //! Checks step times against formulas.
 
 use super::{
-    GPT, build_product_chain_model, build_training_job, build_transformer, replay_training_job,
-    replay_under,
+    GPT, build_product_chain_model, build_training_job, build_transformer,
+    replay_job_with_changed_options, replay_training_job,
 };
 use chakram::engine::{HostLaunchMode, ReplayOptions};
 use chakram::generate::{
@@ -86,7 +86,7 @@ fn a_pipeline_takes_what_eq_1_says() {
 
 /// Returns the ideal machine with two dimensions of two NPUs with these bandwidths, and `latency`
 /// nanoseconds in the outer dimension.
-fn two_by_two(inner: &str, outer: &str, latency: u64) -> Machine {
+fn build_two_by_two_machine(inner: &str, outer: &str, latency: u64) -> Machine {
     let (npu, _) = IDEAL.split_once("[[dimension]]").unwrap();
     let dimension = |name: &str, bandwidth: &str, latency: u64| {
         format!(
@@ -126,7 +126,7 @@ fn make_product_operator(name: &str, cut: OperatorTensorParallelSplit) -> LayerO
     LayerOperator::new(name, work, cut)
 }
 
-fn make_unoptimized_plan() -> ParallelismPlan {
+fn make_plan_without_optimizer() -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     plan.optimizer = Optimizer::None;
     plan.bucket = 1;
@@ -153,9 +153,9 @@ fn gradients_are_reduced_beside_the_pass_or_behind_it() {
         )],
     );
     let step = |overlap, rate| {
-        let mut plan = make_unoptimized_plan();
+        let mut plan = make_plan_without_optimizer();
         (plan.data, plan.batch, plan.overlap) = (2, 2, overlap);
-        replay_makespan(&model, &plan, &two_by_two(rate, "1", 0))
+        replay_makespan(&model, &plan, &build_two_by_two_machine(rate, "1", 0))
     };
     assert_eq!(step(false, "1000"), (14 + 5) * F);
     assert_eq!(step(true, "1000"), (14 + 1) * F);
@@ -178,9 +178,9 @@ fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
     ];
     let (model, count, f) = (build_block_model(4, &halves), 4, F / 2);
     let step = |tensor_overlap, rate| {
-        let mut plan = make_unoptimized_plan();
+        let mut plan = make_plan_without_optimizer();
         (plan.tensor, plan.tensor_overlap) = (2, tensor_overlap);
-        replay_makespan(&model, &plan, &two_by_two(rate, "1", 0))
+        replay_makespan(&model, &plan, &build_two_by_two_machine(rate, "1", 0))
     };
     for (rate, sum) in [("1", 2 * f), ("2", f), ("4", f / 2)] {
         let forward = count * (2 * f + sum);
@@ -201,9 +201,9 @@ fn halves_are_sent_and_gathered() {
         make_product_operator("down", OperatorTensorParallelSplit::RowParallel),
     ];
     let model = build_block_model(2, &halves);
-    let machine = two_by_two("4", "1", 0);
+    let machine = build_two_by_two_machine("4", "1", 0);
     let step = |scatter_gather, effects: &[AblationEffect]| {
-        let mut plan = make_unoptimized_plan();
+        let mut plan = make_plan_without_optimizer();
         (plan.tensor, plan.pipeline) = (2, 2);
         plan.scatter_gather = scatter_gather;
         effects
@@ -232,9 +232,9 @@ fn the_norm_of_gradients_takes_a_sum() {
             OperatorTensorParallelSplit::Replicated,
         )],
     );
-    let machine = two_by_two("1", "1", 500);
+    let machine = build_two_by_two_machine("1", "1", 500);
     let step = |clip| {
-        let mut plan = make_unoptimized_plan();
+        let mut plan = make_plan_without_optimizer();
         (plan.data, plan.pipeline) = (2, 2);
         (plan.batch, plan.overlap, plan.clip) = (4, false, clip);
         plan.without.add_effect(AblationEffect::DataCommunication);
@@ -256,11 +256,11 @@ fn parameters_are_gathered_ahead_or_on_demand() {
         )],
     );
     let ask = |prefetch, rate| {
-        let mut plan = make_unoptimized_plan();
+        let mut plan = make_plan_without_optimizer();
         (plan.data, plan.batch, plan.zero) = (2, 2, ZeroStage::Parameters);
         plan.schedule = PipelineSchedule::Inference;
         plan.prefetch = prefetch;
-        replay_makespan(&model, &plan, &two_by_two(rate, "1", 0))
+        replay_makespan(&model, &plan, &build_two_by_two_machine(rate, "1", 0))
     };
     let half = F / 2;
     assert_eq!(ask(0, "1000"), 6 * (half + F));
@@ -301,7 +301,10 @@ fn a_ring_hides_its_messages_behind_attention() {
         let machine = Machine::parse(&(text + host), "ideal").unwrap();
         let job = build_training_job(&model, &plan).unwrap();
         let launches = |options: &mut ReplayOptions| options.launch = launch;
-        replay_under(&job, &machine, (), launches).0.makespan.0
+        replay_job_with_changed_options(&job, &machine, (), launches)
+            .0
+            .makespan
+            .0
     };
     let ring = ContextExchange::Ring;
     for launch in [HostLaunchMode::None, HostLaunchMode::Eager] {

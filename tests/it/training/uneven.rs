@@ -110,7 +110,7 @@ fn ranks_of_unlike_stages_follow_one_another() {
 /// For all tensor degrees of the stages, a training step has the model's FLOPs, and each message is received as it was
 /// sent. The number of transfers in each direction is adapters x replicas x micro-batches.
 #[test]
-fn unlike_stages_do_all_the_work() {
+fn unlike_stages_have_the_flops_of_the_model_and_matching_messages() {
     for (stages, adapters) in [([4, 2], 2), ([2, 4], 2), ([8, 2], 1), ([1, 4], 1)] {
         for sums in [AdapterSums::Source, AdapterSums::Destination] {
             let mut plan = make_uneven_plan(stages, adapters, sums);

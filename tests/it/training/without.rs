@@ -65,7 +65,10 @@ impl Sink for RemovableNodes<'_> {
     }
 }
 
-fn list_removable_nodes(job: &CheckedWorkloadPattern, rank: u32) -> Vec<NodeWithRemovalProperties> {
+fn list_nodes_with_removal_properties(
+    job: &CheckedWorkloadPattern,
+    rank: u32,
+) -> Vec<NodeWithRemovalProperties> {
     let groups = job.declared_groups();
     let mut nodes = RemovableNodes {
         groups: &groups,
@@ -107,7 +110,7 @@ fn sum_removed_work<'n>(
 
 /// Compares all ranks' nodes without `effect` with the complete list of nodes, minus those that `goes` selects, in
 /// order. Returns what was removed from the first rank of each stage.
-fn check_removed_nodes(
+fn check_only_selected_nodes_are_removed(
     effect: AblationEffect,
     goes: impl Fn(u32, &NodeWithRemovalProperties) -> bool,
 ) -> [RemovedWorkAmounts; 2] {
@@ -116,10 +119,10 @@ fn check_removed_nodes(
     let [whole, less] = [make_two_stage_plan(), less]
         .map(|plan| build_training_job(&build_gpt_model(), &plan).unwrap());
     for rank in 0..8 {
-        let all = list_removable_nodes(&whole, rank);
+        let all = list_nodes_with_removal_properties(&whole, rank);
         let stay = all.iter().filter(|node| !goes(rank, node));
         let expected: Vec<_> = stay.map(|node| (&node.name, &node.op)).collect();
-        let found = list_removable_nodes(&less, rank);
+        let found = list_nodes_with_removal_properties(&less, rank);
         let found: Vec<_> = found.iter().map(|node| (&node.name, &node.op)).collect();
         assert_eq!(found, expected, "{effect}, rank {rank}");
         assert_eq!(RankNodeSums::of(&less, rank).used[3..], [0, 0], "{effect}");
@@ -132,7 +135,7 @@ fn check_removed_nodes(
     );
     [0, 4].map(|rank| {
         sum_removed_work(
-            list_removable_nodes(&whole, rank)
+            list_nodes_with_removal_properties(&whole, rank)
                 .iter()
                 .filter(|node| goes(rank, node)),
         )
@@ -145,8 +148,8 @@ fn check_removed_nodes(
 /// 16) = 1024 B twice, and 256 B more once, because they add to an existing gradient. The loss moves (2 + 36) and (2 +
 /// 12) times 8 x 16.
 #[test]
-fn logits_take_their_sums_along() {
-    let [first, last] = check_removed_nodes(AblationEffect::Logits, |_, node| {
+fn removing_logits_also_removes_their_loss_and_all_reduces() {
+    let [first, last] = check_only_selected_nodes_are_removed(AblationEffect::Logits, |_, node| {
         node.name.contains("/logits") || node.name.contains("/loss")
     });
     assert_eq!(first, RemovedWorkAmounts::default());
@@ -159,10 +162,11 @@ fn logits_take_their_sums_along() {
 /// two blocks, of 8 x 16 x 2 B. The first stage has one all-reduce after the embedding. The last stage has one before
 /// the logits and three of 4 B per row in the loss. Each stage gathers its input from the other stage, a half of 256 B.
 #[test]
-fn tensor_groups_fall_silent() {
-    let [first, last] = check_removed_nodes(AblationEffect::TensorCommunication, |rank, node| {
-        node.members == [rank & !1, rank | 1]
-    });
+fn without_tensor_communication_no_tensor_group_collectives_remain() {
+    let [first, last] =
+        check_only_selected_nodes_are_removed(AblationEffect::TensorCommunication, |rank, node| {
+            node.members == [rank & !1, rank | 1]
+        });
     assert_eq!(first, (2 * 14, 0, 0, 2 * (13 * 256 + 128)));
     assert_eq!(last, (2 * 17, 0, 0, 2 * (13 * 256 + 3 * 32 + 128)));
 }
@@ -173,11 +177,12 @@ fn tensor_groups_fall_silent() {
 /// and one bucket, and the gradients of words are also reduced between the first and the last
 /// stage.
 #[test]
-fn replicas_fall_silent() {
-    let [first, last] = check_removed_nodes(AblationEffect::DataCommunication, |rank, node| {
-        let ends = [rank & !4, rank | 4];
-        node.members == [rank & !2, rank | 2] || node.members == ends
-    });
+fn data_communication_nodes_go_without_that_effect() {
+    let [first, last] =
+        check_only_selected_nodes_are_removed(AblationEffect::DataCommunication, |rank, node| {
+            let ends = [rank & !4, rank | 4];
+            node.members == [rank & !2, rank | 2] || node.members == ends
+        });
     let blocks = 2 * 1688;
     assert_eq!(first, (2, 0, 0, 2 * (blocks + 256 + 128) + 512));
     assert_eq!(last, (2, 0, 0, 2 * (blocks + 32 + 256) + 512));
@@ -186,9 +191,10 @@ fn replicas_fall_silent() {
 /// The parameters are the same, and Adam in mixed precision moves 2 + 2 + 24 B for each.
 #[test]
 fn the_optimizer_is_one_node() {
-    let [first, last] = check_removed_nodes(AblationEffect::Optimizer, |_, node| {
-        node.name == "optimizer"
-    });
+    let [first, last] =
+        check_only_selected_nodes_are_removed(AblationEffect::Optimizer, |_, node| {
+            node.name == "optimizer"
+        });
     assert_eq!(first, (1, 0, 28 * (2 * 1688 + 384), 0));
     assert_eq!(last, (1, 0, 28 * (2 * 1688 + 288), 0));
 }
@@ -198,7 +204,7 @@ fn the_optimizer_is_one_node() {
 /// two blocks and two micro-batches.
 #[test]
 fn nothing_is_found_again_without_recomputation() {
-    let both = check_removed_nodes(AblationEffect::Recompute, |_, node| {
+    let both = check_only_selected_nodes_are_removed(AblationEffect::Recompute, |_, node| {
         node.phase == Some(TrainingPhase::Recompute)
     });
     for (nodes, flops, _, sums) in both {
@@ -234,7 +240,7 @@ fn kernels_that_only_move_bytes_go() {
         "dropout",
         "sum",
     ];
-    let both = check_removed_nodes(AblationEffect::MemoryBound, |_, node| {
+    let both = check_only_selected_nodes_are_removed(AblationEffect::MemoryBound, |_, node| {
         let table = node.name.contains("embedding/") && !node.name.ends_with("/sum");
         let named = words.iter().any(|word| node.name.contains(word));
         node.flops == Some(0) && named && !table && !node.name.contains("loss")
@@ -254,7 +260,7 @@ fn kernels_that_only_move_bytes_go() {
 /// earlier work.
 #[test]
 fn stages_wait_for_nobody_without_a_bubble() {
-    let both = check_removed_nodes(AblationEffect::Bubble, |_, _| false);
+    let both = check_only_selected_nodes_are_removed(AblationEffect::Bubble, |_, _| false);
     assert_eq!(both, [(0, 0, 0, 0); 2]);
     let mut less = make_two_stage_plan();
     less.without.add_effect(AblationEffect::Bubble);
@@ -262,7 +268,7 @@ fn stages_wait_for_nobody_without_a_bubble() {
         .map(|plan| build_training_job(&build_gpt_model(), &plan).unwrap());
     for rank in 0..8 {
         let waited = |job: &CheckedWorkloadPattern| {
-            let all = list_removable_nodes(job, rank);
+            let all = list_nodes_with_removal_properties(job, rank);
             let of = |id: &u64| all[*id as usize - 1].name.ends_with("/receive");
             let waits = all.iter().filter(|node| node.data.iter().any(of));
             waits.map(|node| node.name.clone()).collect::<Vec<_>>()
@@ -272,7 +278,7 @@ fn stages_wait_for_nobody_without_a_bubble() {
         assert!(gathers.iter().all(|name| name.ends_with("/gather")));
         assert_eq!((gathers.len(), waited(&less).len()), (2, 0), "rank {rank}");
         // The chain continues after the gather.
-        let all = list_removable_nodes(&less, rank);
+        let all = list_nodes_with_removal_properties(&less, rank);
         let of = |id: &u64| all[*id as usize - 1].name.ends_with("/gather");
         assert_eq!(
             all.iter().filter(|node| node.data.iter().any(of)).count(),
@@ -310,8 +316,8 @@ fn messages_are_empty_without_what_stages_send() {
         .map(|plan| build_training_job(&build_gpt_model(), &plan).unwrap());
     for rank in 0..8 {
         let (all, found) = (
-            list_removable_nodes(&whole, rank),
-            list_removable_nodes(&less, rank),
+            list_nodes_with_removal_properties(&whole, rank),
+            list_nodes_with_removal_properties(&less, rank),
         );
         assert_eq!(all.len(), found.len());
         for (all, found) in all.iter().zip(&found) {

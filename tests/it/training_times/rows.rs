@@ -1,6 +1,6 @@
 //! Reads measured rows, and their plans.
 
-use crate::corpus::corpus_path;
+use crate::corpus::corpus_path_or_count_skip;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ type CsvRowCells = BTreeMap<String, String>;
 
 /// Returns the folder of measurements, or `None` without a corpus.
 pub fn find_measurement_folder() -> Option<PathBuf> {
-    corpus_path("validation")
+    corpus_path_or_count_skip("validation")
 }
 
 /// Returns the rows of a CSV file without quotes.

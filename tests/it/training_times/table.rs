@@ -5,7 +5,10 @@ use super::rows::{
     MeasuredTrainingRun, find_measurement_folder, format_plan_arguments, parse_cell_number,
     read_csv_rows, read_measured_rows,
 };
-use super::{check_row_error, compute_error_percent, predict_step_seconds, predicted_on};
+use super::{
+    assert_row_error_equals_listed, compute_error_percent, predict_step_seconds,
+    predict_step_seconds_on_machine,
+};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -74,7 +77,7 @@ fn all_rows_are_predicted() {
         .map(|part| compute_mean_absolute_error(part.iter().copied()));
     println!("mean: SC'21 {first:.1} %, seqsel {second:.1} %");
     for (row, &off) in rows.iter().zip(&errors) {
-        check_row_error(&row.name, off);
+        assert_row_error_equals_listed(&row.name, off);
     }
 }
 
@@ -129,7 +132,7 @@ fn errors_without_each_effect() {
 /// authors measured them, with four 200 Gb/s ports for a node's eight NPUs.
 #[test]
 #[ignore = "minutes: 49 plans"]
-fn runs_that_nothing_was_fitted_to() {
+fn unfitted_vtrain_runs_are_predicted() {
     let Some(folder) = find_measurement_folder() else {
         return;
     };
@@ -175,7 +178,7 @@ fn runs_that_nothing_was_fitted_to() {
             .replace("size = 1 ", &nodes);
         let file = files.path().join(format!("{i}.toml"));
         std::fs::write(&file, text).expect("there is room");
-        predicted_on(file.to_str().expect("a plain name"), &rows[i], &[])
+        predict_step_seconds_on_machine(file.to_str().expect("a plain name"), &rows[i], &[])
     });
     println!("model tp,pp,dp,batch,micro-batch            measured  predicted   error");
     for (row, &seconds) in rows.iter().zip(&seconds) {

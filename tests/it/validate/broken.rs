@@ -3,7 +3,7 @@
 use super::chance::{Dice, UnwrittenJob, find_integer_value, has_attribute};
 use super::format_defects;
 use super::inject::{self, group_of};
-use crate::corpus::{build_switch_machine, is_whole, sample_every_nth};
+use crate::corpus::{build_switch_machine, is_whole_corpus_requested, sample_every_nth};
 use crate::harness::replay::NodeEventCounter;
 use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram::ids::Rank;
@@ -36,7 +36,7 @@ fn read_and_replay_files(
             Ok(read) => read,
             Err(error) => return refused(&error),
         };
-        let graph = builder.add_graph(graph);
+        let graph = builder.add_or_reuse_equal_graph(graph);
         if let Err(error) = builder.add_rank(Rank(*rank), graph, binding, Time::ZERO) {
             return refused(&error);
         }
@@ -54,7 +54,7 @@ fn read_and_replay_files(
         Err(error) => return refused(&error),
     };
     let machine = build_switch_machine(&SIZES);
-    let options = ReplayOptions::with_changes(|o| {
+    let options = ReplayOptions::default_with_changes(|o| {
         o.missing_ranks = absent;
     });
     let prepared = match CompiledReplay::new(&workload, &machine, &options) {
@@ -91,7 +91,7 @@ fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
     let few = seeds.len() / 8;
     for seed in seeds {
         let dice = &mut Dice(1 << 40 | seed);
-        let mut broken = UnwrittenJob::sound(dice, false);
+        let mut broken = UnwrittenJob::random_sound_job(dice, false);
         let policies = [
             EnforcedDependencyKinds::Auto,
             EnforcedDependencyKinds::Both,
@@ -157,7 +157,7 @@ fn circles_across_ranks_get_replays_stuck() {
     let (_, inject) = circle.expect("all kinds are there");
     for seed in 0..200 {
         let dice = &mut Dice(seed);
-        let mut broken = UnwrittenJob::sound(dice, false);
+        let mut broken = UnwrittenJob::random_sound_job(dice, false);
         broken.options.dimensions = Some(SIZES.to_vec());
         inject(&mut broken, dice);
         assert_eq!(broken.findings().count_of_kind(DefectKind::Deadlock), 1);
@@ -171,7 +171,7 @@ fn circles_across_ranks_get_replays_stuck() {
 
 /// Makes each rank run its nodes in sequence, in an order of its own that keeps the order only within groups and
 /// channels.
-fn shuffle_rank_orders(job: &mut UnwrittenJob, dice: &mut Dice, rooted: bool) {
+fn shuffle_ranks_into_own_sequences(job: &mut UnwrittenJob, dice: &mut Dice, rooted: bool) {
     for nodes in &mut job.ranks {
         let mut rest = nodes.split_off(1);
         rest.retain(|node| rooted || !has_attribute(node, "comm_root"));
@@ -212,15 +212,15 @@ fn shuffle_rank_orders(job: &mut UnwrittenJob, dice: &mut Dice, rooted: bool) {
 fn ranks_that_do_one_thing_at_a_time_get_stuck_exactly_where_there_is_a_circle() {
     let (mut stuck, mut done) = (0, 0);
     let seeds = sample_every_nth(4, 0..3000);
-    let few = if is_whole() { 200 } else { 40 };
+    let few = if is_whole_corpus_requested() { 200 } else { 40 };
     for seed in seeds {
         let dice = &mut Dice(1 << 41 | seed);
-        let mut twisted = UnwrittenJob::sound(dice, false);
+        let mut twisted = UnwrittenJob::random_sound_job(dice, false);
         twisted.options.dimensions = Some(SIZES.to_vec());
         // Members of a group that shares its lane with other work start together, so members of a
         // collective with a root wait for more members than they need.
         let rooted = dice.roll(2) == 0;
-        shuffle_rank_orders(&mut twisted, dice, rooted);
+        shuffle_ranks_into_own_sequences(&mut twisted, dice, rooted);
         let findings = twisted.findings();
         let circle = findings.count_of_kind(DefectKind::Deadlock) == 1;
         assert_eq!(

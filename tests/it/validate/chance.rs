@@ -106,7 +106,7 @@ fn make_collective_node(kind: i64, bytes: i64, group: Option<&str>) -> Node {
 impl UnwrittenJob {
     /// Returns a job of 2 to 4 ranks with at least one operation of every kind. It includes in-switch accesses only if
     /// `in_switch` is set.
-    pub fn sound(dice: &mut Dice, in_switch: bool) -> Self {
+    pub fn random_sound_job(dice: &mut Dice, in_switch: bool) -> Self {
         let ranks = 2 + dice.roll(3);
         let mut groups = DeclaredGroups::new();
         for name in ["1", "tp"] {
@@ -123,20 +123,20 @@ impl UnwrittenJob {
         let mut job = Self {
             ranks: vec![vec![make_declaration_node(&groups)]; ranks],
             groups,
-            options: ValidateOptions::changed_from_default(|o| o.show = 1000),
+            options: ValidateOptions::default_options_changed_by(|o| o.show = 1000),
             cut: None,
             absent: None,
             twice: None,
         };
         for event in 0..8 {
-            job.happen(event, dice);
+            job.add_random_operation(event, dice);
         }
         for _ in 0..4 {
             let event = 2 + dice.roll(7 + usize::from(in_switch));
-            job.happen(event, dice);
+            job.add_random_operation(event, dice);
         }
         if in_switch {
-            job.happen(9, dice);
+            job.add_random_operation(9, dice);
         }
         if dice.roll(2) == 0 {
             for nodes in &mut job.ranks {
@@ -150,23 +150,37 @@ impl UnwrittenJob {
     }
 
     /// Adds a random operation on some or all ranks.
-    fn happen(&mut self, event: usize, dice: &mut Dice) {
+    fn add_random_operation(&mut self, event: usize, dice: &mut Dice) {
         let all = 0..self.ranks.len();
         let bytes = 8 << dice.roll(20);
         let name = dice.pick(&["1", "tp"]);
         let members: Vec<usize> = self.groups[name].iter().map(|&r| r as usize).collect();
         let host = || make_attribute("is_cpu_op", Value::BoolVal(true));
         match event {
-            0 | 1 => all.for_each(|rank| self.add(rank, make_node(4, vec![]), dice)),
-            2 => all.for_each(|rank| self.add(rank, make_node(4, vec![host()]), dice)),
+            0 | 1 => all.for_each(|rank| {
+                self.append_node_with_dependencies(rank, make_node(4, vec![]), dice)
+            }),
+            2 => all.for_each(|rank| {
+                self.append_node_with_dependencies(rank, make_node(4, vec![host()]), dice)
+            }),
             3 => {
                 let kind = dice.pick(&[0, 2, 6, 7, 9]);
-                all.for_each(|rank| self.add(rank, make_collective_node(kind, bytes, None), dice));
+                all.for_each(|rank| {
+                    self.append_node_with_dependencies(
+                        rank,
+                        make_collective_node(kind, bytes, None),
+                        dice,
+                    )
+                });
             }
             4 => {
                 let kind = dice.pick(&[0, 2, 6, 7]);
                 for rank in members {
-                    self.add(rank, make_collective_node(kind, bytes, Some(name)), dice);
+                    self.append_node_with_dependencies(
+                        rank,
+                        make_collective_node(kind, bytes, Some(name)),
+                        dice,
+                    );
                 }
             }
             5 => {
@@ -175,7 +189,7 @@ impl UnwrittenJob {
                 for rank in members {
                     let mut node = make_collective_node(kind, bytes, Some(name));
                     node.attr.push(make_integer_attribute("comm_root", root));
-                    self.add(rank, node, dice);
+                    self.append_node_with_dependencies(rank, node, dice);
                 }
             }
             6 => {
@@ -186,14 +200,14 @@ impl UnwrittenJob {
                     let mut node = make_collective_node(0, bytes, None);
                     let mask = Value::BoolList(mask.clone());
                     node.attr.push(make_attribute("involved_dim", mask));
-                    self.add(rank, node, dice);
+                    self.append_node_with_dependencies(rank, node, dice);
                 }
             }
             7 | 8 => {
                 let from = dice.roll(self.ranks.len());
                 let to = (from + 1 + dice.roll(self.ranks.len() - 1)) % self.ranks.len();
                 let tag = dice.roll(3) as i64;
-                self.message((from, to), tag, bytes, dice);
+                self.add_message_halves((from, to), tag, bytes, dice);
             }
             _ => {
                 let switch = Value::StringVal("all_gather".to_owned());
@@ -203,13 +217,19 @@ impl UnwrittenJob {
                         make_integer_attribute("tensor_loc", 2),
                         make_attribute("in_switch", switch.clone()),
                     ];
-                    self.add(rank, make_node(2, attr), dice);
+                    self.append_node_with_dependencies(rank, make_node(2, attr), dice);
                 }
             }
         }
     }
 
-    fn message(&mut self, (from, to): (usize, usize), tag: i64, bytes: i64, dice: &mut Dice) {
+    fn add_message_halves(
+        &mut self,
+        (from, to): (usize, usize),
+        tag: i64,
+        bytes: i64,
+        dice: &mut Dice,
+    ) {
         let half = |far: &str, rank: usize| {
             vec![
                 make_integer_attribute(far, rank as i64),
@@ -217,12 +237,12 @@ impl UnwrittenJob {
                 make_integer_attribute("comm_size", bytes),
             ]
         };
-        self.add(from, make_node(5, half("comm_dst", to)), dice);
-        self.add(to, make_node(6, half("comm_src", from)), dice);
+        self.append_node_with_dependencies(from, make_node(5, half("comm_dst", to)), dice);
+        self.append_node_with_dependencies(to, make_node(6, half("comm_src", from)), dice);
     }
 
     /// Appends a node to its rank, with a dependency on one of the last nodes.
-    fn add(&mut self, rank: usize, mut node: Node, dice: &mut Dice) {
+    fn append_node_with_dependencies(&mut self, rank: usize, mut node: Node, dice: &mut Dice) {
         let nodes = &mut self.ranks[rank];
         let count = nodes.len();
         node.id = 100 + 10 * count as u64;
@@ -276,7 +296,7 @@ impl UnwrittenJob {
     }
 
     /// Returns the positions, as (rank, index), of the nodes that `wanted` accepts.
-    pub fn places(&self, wanted: impl Fn(&Node) -> bool) -> Vec<(usize, usize)> {
+    pub fn positions_of_nodes_where(&self, wanted: impl Fn(&Node) -> bool) -> Vec<(usize, usize)> {
         let ranks = self.ranks.iter().enumerate();
         let places = ranks.flat_map(|(rank, nodes)| (1..nodes.len()).map(move |i| (rank, i)));
         places

@@ -29,24 +29,27 @@ type DefectInjector = fn(&mut UnwrittenJob, &mut Dice) -> DefectPlace;
 /// Every kind of defect, with the function that injects it.
 pub const ALL: &[(DefectKind, DefectInjector)] = &[
     (DefectKind::Unreadable, truncate_random_file),
-    (DefectKind::InvalidNode, inject_invalid_node),
-    (DefectKind::DuplicateId, duplicate_id),
+    (DefectKind::InvalidNode, make_random_node_invalid),
+    (DefectKind::DuplicateId, duplicate_random_node),
     (DefectKind::SelfData, |job, dice| {
-        on_any(job, dice, |node| node.data_deps.push(node.id))
+        change_any_random_node(job, dice, |node| node.data_deps.push(node.id))
     }),
     (DefectKind::DanglingData, |job, dice| {
-        on_any(job, dice, |node| node.data_deps.push(7))
+        change_any_random_node(job, dice, |node| node.data_deps.push(7))
     }),
     (DefectKind::Cycle, |job, dice| {
         inject_dependency_cycle(job, dice, |node| &mut node.data_deps)
     }),
-    (DefectKind::Unreachable, inject_unreachable_nodes),
-    (DefectKind::WrongRank, wrong_rank),
-    (DefectKind::DeclaredTwice, declared_twice),
-    (DefectKind::Undeclared, find_undeclared_members),
+    (
+        DefectKind::Unreachable,
+        inject_nodes_behind_missing_dependency,
+    ),
+    (DefectKind::WrongRank, inject_wrong_message_rank),
+    (DefectKind::DeclaredTwice, inject_group_declared_twice),
+    (DefectKind::Undeclared, inject_use_of_undeclared_group),
     (DefectKind::NotMember, inject_non_member),
-    (DefectKind::MemberTwice, member_twice),
-    (DefectKind::GroupZero, group_zero),
+    (DefectKind::MemberTwice, inject_member_listed_twice),
+    (DefectKind::GroupZero, inject_group_named_zero),
     (DefectKind::RankTwice, |job, dice| {
         job.twice = Some(dice.roll(job.ranks.len()) as u32);
         (job.twice, None)
@@ -58,7 +61,7 @@ pub const ALL: &[(DefectKind, DefectInjector)] = &[
         (job.absent, None)
     }),
     (DefectKind::Collectives, |job, dice| {
-        resize_uninitialised(job, dice, |node| {
+        increment_size_of_random_node(job, dice, |node| {
             is_collective(node) && !has_attribute(node, "involved_dim") && !is_barrier(node)
         })
     }),
@@ -70,7 +73,7 @@ pub const ALL: &[(DefectKind, DefectInjector)] = &[
         })
     }),
     (DefectKind::MessageSize, |job, dice| {
-        resize_uninitialised(job, dice, is_message)
+        increment_size_of_random_node(job, dice, is_message)
     }),
     (DefectKind::InSwitch, |job, dice| {
         change_random_node(
@@ -82,12 +85,12 @@ pub const ALL: &[(DefectKind, DefectInjector)] = &[
             },
         )
     }),
-    (DefectKind::Deadlock, circle_of_ranks),
+    (DefectKind::Deadlock, inject_send_waiting_for_its_reply),
     (DefectKind::SelfControl, |job, dice| {
-        on_any(job, dice, |node| node.ctrl_deps.push(node.id))
+        change_any_random_node(job, dice, |node| node.ctrl_deps.push(node.id))
     }),
     (DefectKind::DanglingControl, |job, dice| {
-        on_any(job, dice, |node| node.ctrl_deps.push(7))
+        change_any_random_node(job, dice, |node| node.ctrl_deps.push(7))
     }),
     (DefectKind::ControlCycle, |job, dice| {
         inject_dependency_cycle(job, dice, |node| &mut node.ctrl_deps)
@@ -99,14 +102,14 @@ pub const ALL: &[(DefectKind, DefectInjector)] = &[
     }),
     (DefectKind::Redeclared, inject_redeclared_group),
     (DefectKind::DivergentDimensions, |job, dice| {
-        resize_uninitialised(job, dice, |node| has_attribute(node, "involved_dim"))
+        increment_size_of_random_node(job, dice, |node| has_attribute(node, "involved_dim"))
     }),
     (DefectKind::NoWork, |job, dice| {
         let kernel = |node: &Node| node.r#type == 4 && node.attr.is_empty();
         change_random_node(job, dice, kernel, |node| node.duration_micros = 0)
     }),
     (DefectKind::Overfreed, |job, dice| {
-        on_any(job, dice, |node| {
+        change_any_random_node(job, dice, |node| {
             node.attr
                 .push(make_integer_attribute("allocates.activations", 5));
             node.attr
@@ -143,16 +146,20 @@ fn change_random_node(
     wanted: impl Fn(&Node) -> bool,
     what: impl Fn(&mut Node),
 ) -> DefectPlace {
-    let (rank, i) = dice.pick(&job.places(wanted));
+    let (rank, i) = dice.pick(&job.positions_of_nodes_where(wanted));
     what(&mut job.ranks[rank][i]);
     (Some(rank as u32), Some(job.ranks[rank][i].id))
 }
 
-fn on_any(job: &mut UnwrittenJob, dice: &mut Dice, what: impl Fn(&mut Node)) -> DefectPlace {
+fn change_any_random_node(
+    job: &mut UnwrittenJob,
+    dice: &mut Dice,
+    what: impl Fn(&mut Node),
+) -> DefectPlace {
     change_random_node(job, dice, |_| true, what)
 }
 
-fn resize_uninitialised(
+fn increment_size_of_random_node(
     job: &mut UnwrittenJob,
     dice: &mut Dice,
     wanted: impl Fn(&Node) -> bool,
@@ -183,9 +190,9 @@ fn truncate_random_file(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace 
     (Some(rank as u32), None)
 }
 
-fn inject_invalid_node(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+fn make_random_node_invalid(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     match dice.roll(3) {
-        0 => on_any(job, dice, |node| node.r#type = 9),
+        0 => change_any_random_node(job, dice, |node| node.r#type = 9),
         1 => change_random_node(job, dice, is_message, |node| {
             node.attr.retain(|a| a.name == "comm_size")
         }),
@@ -195,8 +202,8 @@ fn inject_invalid_node(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     }
 }
 
-fn duplicate_id(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
-    let (rank, i) = dice.pick(&job.places(|_| true));
+fn duplicate_random_node(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+    let (rank, i) = dice.pick(&job.positions_of_nodes_where(|_| true));
     let again = job.ranks[rank][i].clone();
     let id = again.id;
     let place = 1 + dice.roll(job.ranks[rank].len());
@@ -210,7 +217,7 @@ fn inject_dependency_cycle(
     dice: &mut Dice,
     deps: fn(&mut Node) -> &mut Vec<u64>,
 ) -> DefectPlace {
-    let (rank, i) = dice.pick(&job.places(|node| !node.data_deps.is_empty()));
+    let (rank, i) = dice.pick(&job.positions_of_nodes_where(|node| !node.data_deps.is_empty()));
     let nodes = &mut job.ranks[rank];
     let last = nodes[i].id;
     let mut first = dice.pick(&nodes[i].data_deps);
@@ -254,8 +261,8 @@ fn list_dependents(job: &UnwrittenJob, rank: usize, id: u64) -> BTreeSet<u64> {
     }
 }
 
-fn inject_unreachable_nodes(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
-    let places = job.places(|_| true).into_iter();
+fn inject_nodes_behind_missing_dependency(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+    let places = job.positions_of_nodes_where(|_| true).into_iter();
     let places =
         places.filter(|&(rank, i)| !list_dependents(job, rank, job.ranks[rank][i].id).is_empty());
     let (rank, i) = dice.pick(&places.collect::<Vec<_>>());
@@ -269,8 +276,8 @@ fn inject_unreachable_nodes(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPl
     (Some(rank as u32), Some(last))
 }
 
-fn wrong_rank(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
-    let (rank, i) = dice.pick(&job.places(is_message));
+fn inject_wrong_message_rank(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+    let (rank, i) = dice.pick(&job.positions_of_nodes_where(is_message));
     let node = &mut job.ranks[rank][i];
     let (near, far) = match node.r#type {
         5 => ("comm_src", "comm_dst"),
@@ -285,7 +292,7 @@ fn wrong_rank(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     (Some(rank as u32), Some(node.id))
 }
 
-fn declared_twice(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+fn inject_group_declared_twice(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let rank = dice.roll(job.ranks.len());
     let mut other = job.groups.clone();
     let members = other.get_mut("tp").expect("it is declared");
@@ -298,7 +305,7 @@ fn declared_twice(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     (Some(rank as u32), Some(6))
 }
 
-fn find_undeclared_members(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+fn inject_use_of_undeclared_group(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     change_random_node(
         job,
         dice,
@@ -320,7 +327,7 @@ pub fn group_of(node: &Node) -> Option<&str> {
 }
 
 fn inject_non_member(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
-    let (rank, i) = dice.pick(&job.places(|node| has_attribute(node, "pg_name")));
+    let (rank, i) = dice.pick(&job.positions_of_nodes_where(|node| has_attribute(node, "pg_name")));
     let name = group_of(&job.ranks[rank][i])
         .expect("it names one")
         .to_owned();
@@ -334,8 +341,8 @@ fn inject_non_member(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     (Some(rank as u32), calls.map(|node| node.id).min())
 }
 
-fn member_twice(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
-    let members = job.places(|node| has_attribute(node, "pg_name"));
+fn inject_member_listed_twice(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+    let members = job.positions_of_nodes_where(|node| has_attribute(node, "pg_name"));
     let (rank, i) = dice.pick(&members);
     let name = group_of(&job.ranks[rank][i])
         .expect("it names one")
@@ -348,7 +355,7 @@ fn member_twice(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     (None, None)
 }
 
-fn group_zero(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+fn inject_group_named_zero(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let rank = dice.roll(job.ranks.len()) as u32;
     job.options.declared.insert("0".to_owned(), vec![rank]);
     (None, None)
@@ -402,8 +409,8 @@ fn inject_oversized_gather(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPla
 }
 
 /// Makes the send of a message wait for a reply to it.
-fn circle_of_ranks(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
-    let (from, i) = dice.pick(&job.places(|node| node.r#type == 5));
+fn inject_send_waiting_for_its_reply(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+    let (from, i) = dice.pick(&job.positions_of_nodes_where(|node| node.r#type == 5));
     let send = job.ranks[from][i].clone();
     let channel = |node: &Node, kind: i32, far: &str, rank: i64| {
         let mut node = node.clone();
@@ -452,7 +459,7 @@ fn inject_redeclared_group(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPla
 #[test]
 fn a_sound_job_has_no_defect() {
     for seed in 0..TIMES {
-        let job = UnwrittenJob::sound(&mut Dice(seed), seed % 2 == 0);
+        let job = UnwrittenJob::random_sound_job(&mut Dice(seed), seed % 2 == 0);
         let findings = job.findings();
         let tally = findings.count_by_severity();
         let all = tally.errors + tally.warnings + tally.notes;
@@ -461,10 +468,10 @@ fn a_sound_job_has_no_defect() {
 }
 
 /// Injects defects of `kind` into jobs, and checks that each is found.
-fn check_defects_found(kind: DefectKind, inject: DefectInjector) {
+fn inject_defects_and_check_found(kind: DefectKind, inject: DefectInjector) {
     for seed in list_seeds() {
         let dice = &mut Dice(seed);
-        let mut job = UnwrittenJob::sound(dice, kind == DefectKind::InSwitch);
+        let mut job = UnwrittenJob::random_sound_job(dice, kind == DefectKind::InSwitch);
         let (rank, node) = inject(&mut job, dice);
         let findings = job.findings();
         let is_there = findings.first_defects_of_kind(kind).iter().any(|defect| {
@@ -503,7 +510,7 @@ fn every_defect_is_found_where_it_is() {
         for part in ALL.chunks(ALL.len().div_ceil(threads)) {
             scope.spawn(|| {
                 part.iter()
-                    .for_each(|(kind, inject)| check_defects_found(*kind, *inject))
+                    .for_each(|(kind, inject)| inject_defects_and_check_found(*kind, *inject))
             });
         }
     });

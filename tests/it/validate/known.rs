@@ -1,6 +1,8 @@
 //! Tests traces of other tools and of our own: they are sound except for known defects.
 
-use crate::corpus::{CaseFiles, corpus_path, parse_dimension_sizes, rank_of, unpack_cases};
+use crate::corpus::{
+    CaseFiles, corpus_path_or_count_skip, parse_dimension_sizes, rank_of, unpack_cases,
+};
 use chakram::internals::groups;
 use chakram::trace::{DecompressedTraceFile, discover_traces};
 use chakram::validate::{
@@ -33,13 +35,13 @@ fn validate_files(files: &[(u32, Vec<u8>)], options: &ValidateOptions) -> Defect
     validate_job(&members, options)
 }
 
-fn of_case(case: &CaseFiles) -> DefectLog {
+fn validate_case(case: &CaseFiles) -> DefectLog {
     let text = |file: &str| {
         let bytes = case.get(file)?;
         Some(std::str::from_utf8(bytes).expect("it is text"))
     };
     let sizes = parse_dimension_sizes(case);
-    let options = ValidateOptions::changed_from_default(|o| {
+    let options = ValidateOptions::default_options_changed_by(|o| {
         o.ranks = Some(sizes.iter().product());
         o.declared = text("comm.json").map_or_else(Default::default, |text| {
             groups::parse_file(text).expect("groups are well formed")
@@ -69,7 +71,7 @@ fn every_case_of_astra_sim_is_sound_but_those_that_are_not() {
     let Some(cases) = unpack_cases() else { return };
     let mut unsound = BTreeMap::new();
     for (name, case) in &cases {
-        let findings = of_case(case);
+        let findings = validate_case(case);
         let kinds = list_error_kinds(&findings);
         if name.contains("_x_") || !kinds.is_empty() {
             println!("{name}: {}", super::format_defects(&findings));
@@ -87,11 +89,11 @@ fn every_case_of_astra_sim_is_sound_but_those_that_are_not() {
 
 #[test]
 fn a_captured_trace_is_sound_but_for_control_dependencies() {
-    let Some(path) = corpus_path("captures/gpu/chakra_json/chakra.0.et.zst") else {
+    let Some(path) = corpus_path_or_count_skip("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
     let contents = DecompressedTraceFile::open_current_schema(&path).expect("the corpus is there");
-    let options = ValidateOptions::changed_from_default(|o| {
+    let options = ValidateOptions::default_options_changed_by(|o| {
         o.mirror = true;
         o.show = 3;
     });
@@ -101,7 +103,7 @@ fn a_captured_trace_is_sound_but_for_control_dependencies() {
     assert_eq!(list_error_kinds(&findings), "");
     assert_eq!(findings.count_of_kind(DefectKind::ControlCycle), 1);
     assert!(findings.count_of_kind(DefectKind::DanglingControl) > 1000);
-    let both = ValidateOptions::changed_from_default(|o| {
+    let both = ValidateOptions::default_options_changed_by(|o| {
         *o = options;
         o.dependencies = EnforcedDependencyKinds::Both;
     });
@@ -126,7 +128,7 @@ fn our_own_cases_are_sound_but_the_one_that_is_stuck() {
             (file.rank, contents.as_slice().to_vec())
         });
         let declared = std::fs::read_to_string(path.join("job.groups.json"));
-        let options = ValidateOptions::changed_from_default(|o| {
+        let options = ValidateOptions::default_options_changed_by(|o| {
             o.show = 3;
             if let Ok(text) = &declared {
                 o.declared = groups::parse_file(text).expect("groups are well formed");
@@ -154,12 +156,12 @@ fn our_own_cases_are_sound_but_the_one_that_is_stuck() {
 /// the damage.
 #[test]
 fn damaged_captures_are_unsound() {
-    let Some(path) = corpus_path("captures/gpu/chakra_json/chakra.0.et.zst") else {
+    let Some(path) = corpus_path_or_count_skip("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
     let contents = DecompressedTraceFile::open_current_schema(&path).expect("the corpus is there");
     let whole = contents.as_slice();
-    let options = ValidateOptions::changed_from_default(|o| {
+    let options = ValidateOptions::default_options_changed_by(|o| {
         o.mirror = true;
         o.show = 1;
     });

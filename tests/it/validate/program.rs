@@ -23,7 +23,7 @@ fn capture_stdout(args: &[&str]) -> String {
 /// Returns a job of two ranks, where rank 0 reduces 1 KiB and gathers 64 B, and rank 1 does so in
 /// reverse order.
 fn build_diverging_job() -> UnwrittenJob {
-    let mut job = UnwrittenJob::sound(&mut Dice(0), false);
+    let mut job = UnwrittenJob::random_sound_job(&mut Dice(0), false);
     let collective = |id: u64, name: &str, kind, bytes, deps: &[u64]| Node {
         id,
         name: name.to_owned(),
@@ -75,7 +75,7 @@ fn exit_codes_tell_sound_from_unsound() {
         2
     );
     assert_eq!(run_for_exit_code(&["validate", "no/such/folder"]), 2);
-    let mut job = UnwrittenJob::sound(&mut Dice(0), false);
+    let mut job = UnwrittenJob::random_sound_job(&mut Dice(0), false);
     job.ranks[1][1].ctrl_deps.push(7);
     let folder = write_job_files(&job);
     let path = folder.path().to_str().expect("it is text");
@@ -121,7 +121,7 @@ verdict: unsound, 1 error
 
 #[test]
 fn json_counts_all_and_lists_the_first() {
-    let mut job = UnwrittenJob::sound(&mut Dice(3), false);
+    let mut job = UnwrittenJob::random_sound_job(&mut Dice(3), false);
     for node in &mut job.ranks[0] {
         node.ctrl_deps.push(7);
     }

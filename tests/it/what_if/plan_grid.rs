@@ -33,7 +33,7 @@ impl JobDegreesAndSchedule {
 
     /// Returns transforms, each with the resulting layers and plan, and `true` if the transform
     /// keeps all kernels.
-    fn edits(self) -> Vec<(String, u32, Self, bool)> {
+    fn edits_with_resulting_plans(self) -> Vec<(String, u32, Self, bool)> {
         let (layers, stages) = (self.layers(), self.pipeline);
         let mut all = vec![
             (
@@ -162,7 +162,7 @@ fn assert_same_job(edited: &str, expected: &str, of: &str) {
 }
 
 /// Fails unless the job in `edited` is the same as the job in `expected` and needs the same memory within 1 %.
-fn assert_same_memory(edited: &str, expected: &str, of: &str) {
+fn assert_same_job_and_memory(edited: &str, expected: &str, of: &str) {
     assert_same_job(edited, expected, of);
     let machine = ["-m", "dgx-h100x8", "--no-verify"];
     let [edited, expected] = [edited, expected].map(|job| replay_for_json(job, &machine));
@@ -198,7 +198,7 @@ fn take_varint(bytes: &mut &[u8]) -> u64 {
 
 /// Gives each kernel of the traces in a folder a recorded time: `times` multiplied by a value
 /// derived from its name without numbers.
-fn record_kernels(folder: &str, times: u64) {
+fn set_recorded_kernel_times_by_name(folder: &str, times: u64) {
     for (file, bytes) in read_trace_files(folder) {
         let (mut left, mut out) = (&bytes[..], Vec::new());
         while !left.is_empty() {
@@ -249,24 +249,24 @@ fn record_kernels(folder: &str, times: u64) {
 
 /// Transforms the job of each point, and compares it with the generated job. Kernels have recorded
 /// times if the transform keeps them.
-fn check_plans(points: &[JobDegreesAndSchedule]) {
+fn check_edited_jobs_equal_generated(points: &[JobDegreesAndSchedule]) {
     let jobs = Jobs::new();
     for point in points {
         let base = jobs.generate("base", point.layers(), &point.options());
         let recorded = jobs.generate("recorded", point.layers(), &point.options());
-        record_kernels(&recorded, 1);
-        for (edit, layers, plan, keeps_kernels) in point.edits() {
+        set_recorded_kernel_times_by_name(&recorded, 1);
+        for (edit, layers, plan, keeps_kernels) in point.edits_with_resulting_plans() {
             let of = format!("{edit} of {point:?}");
             let generated = jobs.generate("generated", layers, &plan.options());
             let edited = jobs.edit(&base, "edited", &[&edit]);
             if edit.starts_with("batch=") || edit.starts_with("microbatches=") {
-                assert_same_memory(&edited, &generated, &of);
+                assert_same_job_and_memory(&edited, &generated, &of);
             } else {
                 assert_same_job(&edited, &generated, &of);
             }
             std::fs::remove_dir_all(edited).expect("it is there");
             if keeps_kernels {
-                record_kernels(&generated, 1);
+                set_recorded_kernel_times_by_name(&generated, 1);
                 let edited = jobs.edit(&recorded, "edited", &[&edit]);
                 assert_same_job(&edited, &generated, &format!("recorded: {of}"));
                 std::fs::remove_dir_all(edited).expect("it is there");
@@ -279,11 +279,11 @@ fn check_plans(points: &[JobDegreesAndSchedule]) {
 }
 
 /// Transforms the job of each point and back, through files and in one command.
-fn check_inverses(points: &[JobDegreesAndSchedule]) {
+fn check_inverse_edits_restore_jobs(points: &[JobDegreesAndSchedule]) {
     let jobs = Jobs::new();
     for point in points {
         let base = jobs.generate("base", 4 * point.pipeline, &point.options());
-        record_kernels(&base, 1);
+        set_recorded_kernel_times_by_name(&base, 1);
         let stages = point.pipeline;
         for (there, back) in [
             (
@@ -321,7 +321,7 @@ fn check_inverses(points: &[JobDegreesAndSchedule]) {
 fn edited_jobs_are_the_generated_ones_over_a_grid_of_plans() {
     let mut points = list_valid_plans(&[1], &[1], &[2], &[0, 3]);
     points.extend(list_valid_plans(&[1], &[2], &[2], &[2]));
-    check_plans(&points);
+    check_edited_jobs_equal_generated(&points);
 }
 
 /// In a tensor group of two, a micro-batch's samples happen to have the same dimensions as the weight after attention:
@@ -335,7 +335,7 @@ fn samples_with_the_sizes_of_a_weight_grow_with_the_batch() {
     ]
     .map(|(name, batch)| jobs.generate(name, 2, &format!("--tensor 2 --data 2 --batch {batch}")));
     let edited = jobs.edit(&base, "edited", &["batch=3x"]);
-    assert_same_memory(&edited, &generated, "batch=3x");
+    assert_same_job_and_memory(&edited, &generated, "batch=3x");
     let work =
         |job: &str| replay_for_json(job, &["-m", "dgx-h100x8", "--no-verify"])["operators"].clone();
     assert_eq!(work(&edited), work(&generated));
@@ -349,11 +349,11 @@ fn passes_are_reordered_where_they_end_on_another_lane() {
         let [base, generated] = [from, to].map(|schedule| {
             let options = "--tensor 2 --pipeline 2 --batch 6 --micro-batch 2 --schedule";
             let job = jobs.generate(schedule, 4, &format!("{options} {schedule}"));
-            record_kernels(&job, 1);
+            set_recorded_kernel_times_by_name(&job, 1);
             job
         });
         let edited = jobs.edit(&base, "edited", &[&format!("schedule={to}")]);
-        assert_same_memory(&edited, &generated, to);
+        assert_same_job_and_memory(&edited, &generated, to);
         for folder in [base, generated, edited] {
             std::fs::remove_dir_all(folder).expect("it is there");
         }
@@ -382,12 +382,12 @@ fn pipelines_of_other_depths_are_the_generated_ones() {
         let [base, generated] = stages.map(|stages| {
             let options = format!("{plan} --pipeline {stages}");
             let job = jobs.generate(&format!("of-{stages}"), 2 * stages, &options);
-            record_kernels(&job, 1);
+            set_recorded_kernel_times_by_name(&job, 1);
             job
         });
         let edit = format!("pipeline={}", stages[1]);
         let edited = jobs.edit(&base, "edited", &[&edit]);
-        assert_same_memory(&edited, &generated, &format!("{edit} of {plan}"));
+        assert_same_job_and_memory(&edited, &generated, &format!("{edit} of {plan}"));
         // Later edits take the new stages into account.
         let more = ["layers=2x"];
         let [edited_more, generated_more] =
@@ -418,7 +418,7 @@ fn pipelines_of_other_depths_are_the_generated_ones() {
 #[test]
 #[ignore = "hundreds of edits, some minutes"]
 fn edited_jobs_are_the_generated_ones_over_a_wide_grid_of_plans() {
-    check_plans(&list_valid_plans(
+    check_edited_jobs_equal_generated(&list_valid_plans(
         &[1, 2],
         &[1, 2, 4],
         &[1, 4],
@@ -430,13 +430,13 @@ fn edited_jobs_are_the_generated_ones_over_a_wide_grid_of_plans() {
 fn inverses_change_no_byte_over_a_grid_of_plans() {
     let mut points = list_valid_plans(&[1], &[1], &[2], &[0, 3]);
     points.extend(list_valid_plans(&[1], &[2], &[2], &[1]));
-    check_inverses(&points);
+    check_inverse_edits_restore_jobs(&points);
 }
 
 #[test]
 #[ignore = "hundreds of edits, some minutes"]
 fn inverses_change_no_byte_over_a_wide_grid_of_plans() {
-    check_inverses(&list_valid_plans(
+    check_inverse_edits_restore_jobs(&list_valid_plans(
         &[1, 2],
         &[1, 2, 4],
         &[1, 4],
@@ -446,7 +446,12 @@ fn inverses_change_no_byte_over_a_wide_grid_of_plans() {
 
 /// Generates the job of a point with heads of size 64, inner layers of four times the width, and
 /// one gradient bucket per layer.
-fn generate_of_width(jobs: &Jobs, name: &str, point: JobDegreesAndSchedule, hidden: u32) -> String {
+fn generate_job_of_width(
+    jobs: &Jobs,
+    name: &str,
+    point: JobDegreesAndSchedule,
+    hidden: u32,
+) -> String {
     let mut model = super::format_small_model(point.layers());
     for (key, old, new) in [
         ("hidden", 256, hidden),
@@ -457,13 +462,13 @@ fn generate_of_width(jobs: &Jobs, name: &str, point: JobDegreesAndSchedule, hidd
     }
     let file = jobs.0.path().join(format!("{name}.toml"));
     std::fs::write(&file, model).expect("there is room");
-    let to = format!("{}/job", jobs.path(name));
+    let to = format!("{}/job", jobs.create_job_folder(name));
     let mut words = vec!["generate", file.to_str().expect("UTF-8"), "-o", &to];
     words.extend(["--bucket", "1kB", "--tokens", "64"]);
     let options = point.options();
     words.extend(options.split_ascii_whitespace());
     super::run_for_stdout(&words);
-    jobs.path(name)
+    jobs.create_job_folder(name)
 }
 
 /// Returns the FLOPs of all kernels of a job.
@@ -477,11 +482,11 @@ fn sum_flops(job: &str) -> u64 {
 }
 
 /// Checks a model 1.5 times as wide, given by a factor and by its hidden size.
-fn check_widths(points: &[JobDegreesAndSchedule]) {
+fn check_wider_jobs_equal_generated(points: &[JobDegreesAndSchedule]) {
     let jobs = Jobs::new();
     for &point in points {
-        let base = generate_of_width(&jobs, "base", point, 256);
-        let generated = generate_of_width(&jobs, "generated", point, 384);
+        let base = generate_job_of_width(&jobs, "base", point, 256);
+        let generated = generate_job_of_width(&jobs, "generated", point, 384);
         for edit in ["hidden=1.5x", "hidden=384"] {
             let edited = jobs.edit(&base, "edited", &[edit]);
             assert_same_job(&edited, &generated, &format!("{edit} of {point:?}"));
@@ -500,13 +505,13 @@ fn check_widths(points: &[JobDegreesAndSchedule]) {
 fn wider_jobs_are_the_generated_ones_over_a_grid_of_plans() {
     let mut points = list_valid_plans(&[1], &[1], &[1, 2], &[0, 3]);
     points.extend(list_valid_plans(&[2], &[2], &[2], &[1, 2]));
-    check_widths(&points);
+    check_wider_jobs_equal_generated(&points);
 }
 
 #[test]
 #[ignore = "hundreds of edits, some minutes"]
 fn wider_jobs_are_the_generated_ones_over_a_wide_grid_of_plans() {
-    check_widths(&list_valid_plans(&[1, 2], &[1, 2], &[1, 4], &[0, 1, 2, 3]));
+    check_wider_jobs_equal_generated(&list_valid_plans(&[1, 2], &[1, 2], &[1, 4], &[0, 1, 2, 3]));
 }
 
 /// `generate --edit` writes the same bytes as `generate` followed by `edit`. An edit that an option of the plan can
@@ -542,11 +547,11 @@ fn generated_jobs_are_edited_as_their_files_are() {
 /// recorded time.
 #[test]
 fn layers_of_all_captured_micro_batches_are_repeated() {
-    let Some(capture) = crate::corpus::corpus_path("captures/pytorch/ddp_gpt") else {
+    let Some(capture) = crate::corpus::corpus_path_or_count_skip("captures/pytorch/ddp_gpt") else {
         return;
     };
     let jobs = Jobs::new();
-    let job = jobs.path("captured");
+    let job = jobs.create_job_folder("captured");
     let capture = capture.to_str().expect("UTF-8").to_owned();
     super::run_for_stdout(&["convert", "pytorch", &capture, "-o", &format!("{job}/job")]);
     let operator = |job: &str, name: &str| {
@@ -576,15 +581,15 @@ fn layers_of_all_captured_micro_batches_are_repeated() {
 /// rank of its stage and once from the slow one. These bound the makespan, because its replica is then slow in one
 /// stage or in both.
 #[test]
-fn completed_jobs_have_the_interval_of_their_roles() {
+fn completed_jobs_have_a_makespan_interval_from_ranks_of_equal_role() {
     let jobs = Jobs::new();
     let plan = "--data 3 --pipeline 2 --batch 12 --micro-batch 2";
     let [fast, slow] = [("fast", 1), ("slow", 3)].map(|(name, times)| {
         let job = jobs.generate(name, 4, plan);
-        record_kernels(&job, times);
+        set_recorded_kernel_times_by_name(&job, times);
         job
     });
-    let part = jobs.path("part");
+    let part = jobs.create_job_folder("part");
     for (rank, of) in [(0, &fast), (1, &slow), (2, &slow), (3, &slow), (4, &fast)] {
         let name = format!("job.{rank}.et");
         let from = Path::new(of).join(&name);

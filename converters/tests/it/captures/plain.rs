@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns the elements of a list; empty if the value is not a list.
-fn list_array_elements(value: &Value) -> &[Value] {
+fn array_elements_or_empty(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
@@ -29,7 +29,7 @@ fn collect_tensors<'v>(value: &'v Value, of: &str, into: &mut Vec<&'v [Value]>) 
     if !of.contains("Tensor(") {
         return;
     }
-    match list_array_elements(value) {
+    match array_elements_or_empty(value) {
         tensor @ [_, _, _, _, _, Value::String(_)] => into.push(tensor),
         values => values
             .iter()
@@ -38,11 +38,11 @@ fn collect_tensors<'v>(value: &'v Value, of: &str, into: &mut Vec<&'v [Value]>) 
 }
 
 /// Returns the storages in order, and the total size of the distinct tensors in bytes.
-fn summarise_tensors(values: &Value, types: &Value) -> (Vec<u64>, u64) {
+fn list_storages_and_sum_tensor_bytes(values: &Value, types: &Value) -> (Vec<u64>, u64) {
     let mut found = Vec::new();
-    for (value, of) in list_array_elements(values)
+    for (value, of) in array_elements_or_empty(values)
         .iter()
-        .zip(list_array_elements(types))
+        .zip(array_elements_or_empty(types))
     {
         collect_tensors(value, of.as_str().unwrap(), &mut found);
     }
@@ -56,8 +56,8 @@ fn summarise_tensors(values: &Value, types: &Value) -> (Vec<u64>, u64) {
 }
 
 /// Compares a host trace with the JSON of its file.
-pub fn hold_host(trace: &HostTrace, json: &Value) {
-    let nodes = list_array_elements(&json["nodes"]);
+pub fn assert_host_trace_equals_json(trace: &HostTrace, json: &Value) {
+    let nodes = array_elements_or_empty(&json["nodes"]);
     assert_eq!(trace.nodes.len(), nodes.len());
     assert_eq!(trace.schema, json["schema"]);
     let mut comms = 0;
@@ -65,12 +65,12 @@ pub fn hold_host(trace: &HostTrace, json: &Value) {
     for ((node, record), json) in records.zip(nodes) {
         let fields = json.as_object().unwrap().iter();
         let mut all: BTreeMap<&str, &Value> = fields.map(|(name, v)| (&name[..], v)).collect();
-        for attr in list_array_elements(&json["attrs"]) {
+        for attr in array_elements_or_empty(&json["attrs"]) {
             all.insert(attr["name"].as_str().unwrap(), &attr["value"]);
         }
         let text = |number: u32| trace.texts.get(number);
         assert_eq!(text(node.name), *all["name"]);
-        let form = trace.form_of_node(node);
+        let form = trace.shared_properties_of_node(node);
         assert_eq!(text(form.op_schema), *all["op_schema"]);
         assert_eq!(record.id, *all["id"]);
         assert_eq!(
@@ -105,7 +105,8 @@ pub fn hold_host(trace: &HostTrace, json: &Value) {
         ] {
             assert_eq!(text(shapes), format_as_python_str(side(name, "shapes")));
             assert_eq!(text(types), format_as_python_str(side(name, "types")));
-            let (storages, expected) = summarise_tensors(side(name, "values"), side(name, "types"));
+            let (storages, expected) =
+                list_storages_and_sum_tensor_bytes(side(name, "values"), side(name, "types"));
             assert_eq!(trace.storages[range.0 as usize..range.1 as usize], storages);
             assert_eq!(bytes, expected);
         }
@@ -124,7 +125,7 @@ pub fn hold_host(trace: &HostTrace, json: &Value) {
 }
 
 /// Compares a device trace with the JSON of its file.
-pub fn hold_device(trace: &KinetoTrace, json: &Value) {
+pub fn assert_device_trace_equals_json(trace: &KinetoTrace, json: &Value) {
     let base = json["baseTimeNanoseconds"].as_i64().unwrap_or(0);
     let kept = BTreeMap::from([
         ("cpu_op", EventCategory::CpuOp),
@@ -154,7 +155,7 @@ pub fn hold_device(trace: &KinetoTrace, json: &Value) {
             .as_str()
             .map_or_else(|| value.to_string(), str::to_owned)
     };
-    for json in list_array_elements(&json["traceEvents"]) {
+    for json in array_elements_or_empty(&json["traceEvents"]) {
         let track = |number: u32| {
             let track = &trace.tracks[number as usize];
             assert_eq!(
@@ -213,10 +214,10 @@ pub fn hold_device(trace: &KinetoTrace, json: &Value) {
     assert_eq!(trace.world_size.map(u64::from), info["world_size"].as_u64());
     assert_eq!(
         trace.groups.len(),
-        list_array_elements(&info["pg_config"]).len()
+        array_elements_or_empty(&info["pg_config"]).len()
     );
     assert_eq!(
         trace.device_names.len(),
-        list_array_elements(&json["deviceProperties"]).len()
+        array_elements_or_empty(&json["deviceProperties"]).len()
     );
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// Returns the text in `data` as UTF-8. Returns `None` if `data` is compressed and also large or
 /// damaged.
-fn decode_utf8_text(data: &[u8]) -> Option<Vec<u8>> {
+fn decompress_and_convert_to_utf8(data: &[u8]) -> Option<Vec<u8>> {
     let text = match decompress_bytes(data) {
         Some(Ok(unpacked)) => (unpacked.len() <= 1 << 20).then_some(unpacked)?,
         Some(Err(_)) => return None,
@@ -33,8 +33,8 @@ fn count_array_elements(text: &[u8], key: &str) -> Option<usize> {
 }
 
 /// Reads `data` as a host trace, and checks that no node is lost.
-pub fn check_host_trace(data: &[u8]) {
-    let Some(text) = decode_utf8_text(data) else {
+pub fn check_host_trace_loses_no_node(data: &[u8]) {
+    let Some(text) = decompress_and_convert_to_utf8(data) else {
         return;
     };
     let trace = match HostTrace::from_bytes(data) {
@@ -54,7 +54,7 @@ pub fn check_host_trace(data: &[u8]) {
         }
     }
     for node in &trace.nodes {
-        let form = trace.form_of_node(node);
+        let form = trace.shared_properties_of_node(node);
         for number in [node.name, form.op_schema, form.shapes_in, form.types_in] {
             let _ = trace.texts.get(number);
         }
@@ -63,8 +63,8 @@ pub fn check_host_trace(data: &[u8]) {
 }
 
 /// Reads `data` as a device trace, and checks that no event is lost.
-pub fn read_device(data: &[u8]) {
-    let Some(text) = decode_utf8_text(data) else {
+pub fn check_device_trace_loses_no_event(data: &[u8]) {
+    let Some(text) = decompress_and_convert_to_utf8(data) else {
         return;
     };
     let trace = match KinetoTrace::from_bytes(data) {

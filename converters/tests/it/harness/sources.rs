@@ -86,7 +86,7 @@ pub fn check_nsys_conversion(data: &[u8]) {
 /// Converts arbitrary bytes. The parser must reject the bytes, or return a schedule. Writing the schedule as text and
 /// parsing it must return the same schedule. The traces must have one node per operation. Converting the traces back
 /// must produce the same schedule, with resolved begin-dependencies and separate delays.
-pub fn check_goal_conversion(data: &[u8]) {
+pub fn check_goal_round_trip(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
@@ -95,7 +95,7 @@ pub fn check_goal_conversion(data: &[u8]) {
     };
     assert!(GoalSchedule::begins_as_goal(data) || text.len() > 1 << 15);
     let programs = (0..).zip(&schedule.programs).map(|(rank, program)| {
-        let (trace, nodes) = schedule.write_rank(rank, Vec::new()).ok()?;
+        let (trace, nodes) = schedule.write_rank_as_trace(rank, Vec::new()).ok()?;
         let (graph, binding) =
             Graph::read_graph(&trace, rank, EnforcedDependencyKinds::Both).expect("it is sound");
         assert_eq!(graph.nodes().len() as u64, nodes);

@@ -1,11 +1,11 @@
 //! Compares two records field by field.
 
-use super::{FieldChange, NodeField, bytes_of, group_name, type_name};
+use super::{FieldChange, NodeField, bytes_moved_by_op, group_name, type_name};
 use crate::diff::value::FieldValue;
 use chakram_base::units::Span;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::wire::{RawRecord, WireCursor, WireValue};
-use chakram_trace::format::{Dtype, Op, escape_name};
+use chakram_trace::format::{Dtype, Op, escape_and_shorten_name};
 use chakram_trace::graph::raw_trace::{RawNodeCommonFields, RawTraceNode};
 
 /// Names of the fields for the values, shapes and types of a node's inputs and outputs.
@@ -101,7 +101,7 @@ pub(in crate::diff) fn compare_nodes(
 ) {
     let mut found = ChangeCollector(found);
     compare_views(&a.view, &b.view, &mut found);
-    compare_records(&a.record, &b.record, partners, &mut found);
+    compare_fields_outside_view(&a.record, &b.record, partners, &mut found);
 }
 
 fn compare_views(
@@ -115,7 +115,9 @@ fn compare_views(
         [type_name(&a.op), type_name(&b.op)],
         String::clone,
     );
-    found.compare_text(NodeField::Name, [a.name, b.name], |name| escape_name(name));
+    found.compare_text(NodeField::Name, [a.name, b.name], |name| {
+        escape_and_shorten_name(name)
+    });
     found.compare_optional(NodeField::Lane, [a.lane, b.lane]);
     match (a.op, b.op) {
         (
@@ -175,7 +177,7 @@ fn compare_views(
         }
         _ => {}
     }
-    if let (Some(before), Some(after)) = (bytes_of(&a.op), bytes_of(&b.op)) {
+    if let (Some(before), Some(after)) = (bytes_moved_by_op(&a.op), bytes_moved_by_op(&b.op)) {
         found.compare_count(NodeField::Bytes, [before, after]);
     }
     for (field, before, after) in [
@@ -203,7 +205,7 @@ struct RecordFieldsOutsideView<'a> {
     unknown: Vec<(u32, &'a [u8])>,
 }
 
-fn collect_fields_outside_view<'a>(record: &RawRecord<'a>) -> RecordFieldsOutsideView<'a> {
+fn parse_fields_outside_view<'a>(record: &RawRecord<'a>) -> RecordFieldsOutsideView<'a> {
     let mut parts = RecordFieldsOutsideView::default();
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
@@ -240,16 +242,13 @@ fn collect_fields_outside_view<'a>(record: &RawRecord<'a>) -> RecordFieldsOutsid
     parts
 }
 
-fn compare_records(
+fn compare_fields_outside_view(
     a: &RawRecord<'_>,
     b: &RawRecord<'_>,
     partners: &dyn Fn(u64, u64) -> bool,
     found: &mut ChangeCollector<'_>,
 ) {
-    let (a, b) = (
-        collect_fields_outside_view(a),
-        collect_fields_outside_view(b),
-    );
+    let (a, b) = (parse_fields_outside_view(a), parse_fields_outside_view(b));
     // Different type numbers can mean the same operation, so compare the numbers too.
     if !found.has_change_in_fields(&[NodeField::Type]) {
         found.compare_text(NodeField::Type, [a.kind, b.kind], |kind| {
@@ -263,7 +262,7 @@ fn compare_records(
     found.compare_count(NodeField::Start, [a.start, b.start]);
     let text = |bytes: &&[u8]| match bytes {
         [] => "nothing".to_owned(),
-        _ => escape_name(&String::from_utf8_lossy(bytes)),
+        _ => escape_and_shorten_name(&String::from_utf8_lossy(bytes)),
     };
     for (names, (a, b)) in IO.iter().zip(a.io.into_iter().zip(b.io)) {
         for (i, name) in names.iter().enumerate() {
@@ -283,7 +282,7 @@ fn compare_records(
         }
     };
     let number = |messages: &[&[u8]]| match messages {
-        [message] => AttrView::scan_attribute(message, 0).ok()?.as_u64().ok(),
+        [message] => AttrView::scan_attribute(message, 0).ok()?.as_count().ok(),
         _ => None,
     };
     for_each_differing_key(&a.attributes, &b.attributes, |name, a, b| {

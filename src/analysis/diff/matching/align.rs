@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// Identifies a lane by its number in the trace and the kind of its nodes (0 empty, 1 host, 2 NPU).
 type LaneNumberAndNodeKind = (Option<i64>, u8);
 
-fn lane_of_node(side: &ComparedTrace<'_>, node: u32) -> LaneNumberAndNodeKind {
+fn lane_and_kind_of_node(side: &ComparedTrace<'_>, node: u32) -> LaneNumberAndNodeKind {
     let view = &side.raw.nodes[node as usize].view;
     let kind = match view.op {
         Op::NoOp => 0,
@@ -27,7 +27,7 @@ fn group_nodes_by_lane(side: &ComparedTrace<'_>) -> BTreeMap<LaneNumberAndNodeKi
     let mut lanes: BTreeMap<LaneNumberAndNodeKind, Vec<u32>> = BTreeMap::new();
     for &node in side.order.iter().chain(&side.unordered) {
         lanes
-            .entry(lane_of_node(side, node))
+            .entry(lane_and_kind_of_node(side, node))
             .or_default()
             .push(node);
     }

@@ -108,7 +108,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                 this.enqueue_class(number);
             }
         }
-        this.enqueue_neighbours();
+        this.enqueue_neighbouring_pairs();
         this.refine_classes();
         Some(this)
     }
@@ -132,7 +132,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
     }
 
     /// Enqueues the neighbouring pairs of class members as splitters.
-    fn enqueue_neighbours(&mut self) {
+    fn enqueue_neighbouring_pairs(&mut self) {
         let offset = self.first_index_of_second_trace();
         let mut beside: Vec<u32> = Vec::new();
         for &node in self.members.iter().filter(|&&node| node < offset) {
@@ -243,7 +243,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         };
         new.push(number);
         for class in new {
-            self.convert_class_to_pair(class);
+            self.convert_to_pair_or_remove_class(class);
             if all || class != spare {
                 self.enqueue_class_if_balanced(class);
             }
@@ -285,7 +285,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
     }
 
     /// Turns a class with one node of each trace into a pair. Removes a class with nodes of only one trace.
-    fn convert_class_to_pair(&mut self, number: u32) {
+    fn convert_to_pair_or_remove_class(&mut self, number: u32) {
         let class = self.classes[number as usize];
         let pair = class.len == 2 && class.first == 1;
         if !pair && class.first > 0 && class.first < class.len {

@@ -13,7 +13,7 @@ pub(super) enum EqualNeighbourPolicy {
 }
 
 /// Pairs two neighbours of paired nodes if they have equal labels and the same kind of dependency.
-pub(super) fn pair_neighbours(
+pub(super) fn pair_equally_labelled_neighbours_of_pairs(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,
     label: NodeLabelBasis,

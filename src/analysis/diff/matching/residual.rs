@@ -31,7 +31,7 @@ impl NeighbourAgreement {
     }
 
     /// Returns true if at least half of the counted neighbours agree.
-    fn has_majority_agreement(self) -> bool {
+    fn has_at_least_half_agreement(self) -> bool {
         self.common > 0 && 2 * self.common >= self.known
     }
 }
@@ -74,7 +74,7 @@ pub(super) fn count_agreeing_neighbours(
 
 /// Scores the similarity of two nodes with different labels: 2 points for equal names, plus 1 for equal
 /// types.
-fn score_likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8 {
+fn score_name_and_type_likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8 {
     let view = |which: usize, node: u32| &sides[which].raw.nodes[node as usize].view;
     let (a, b) = (view(0, first), view(1, second));
     let what = std::mem::discriminant::<Op<'_>>;
@@ -118,7 +118,7 @@ pub(super) fn pair_most_similar(sides: &[ComparedTrace<'_>; 2], pairs: &mut Node
                 .all(|&way| sides[which].degree_of(node, way) == 0)
         });
         // Isolated nodes have no neighbours that could contradict the pair, so one common property is enough.
-        if unknown && nobody && score_likeness(sides, a, b) > 0 {
+        if unknown && nobody && score_name_and_type_likeness(sides, a, b) > 0 {
             pairs.set_pair(a, b);
         }
     }
@@ -162,9 +162,9 @@ fn find_best_partner(
     });
     let scored = affordable.filter_map(|other| {
         let agreement = count_agreeing_neighbours(sides, pairs, node, other);
-        let like = score_likeness(sides, node, other);
+        let like = score_name_and_type_likeness(sides, node, other);
         // If several candidates tie, choose the lowest index, so that the result is deterministic.
-        (agreement.has_majority_agreement() && like > 0).then_some((
+        (agreement.has_at_least_half_agreement() && like > 0).then_some((
             like,
             agreement.common,
             u32::MAX - other,

@@ -14,8 +14,11 @@ use std::cmp::Ordering;
 const NOBODY: u32 = u32::MAX;
 
 /// Pairs nodes with the same id, if nearly all nodes are identical. Returns true if nodes were paired.
-pub fn pair_same_ids(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -> bool {
-    let twin = pair_identical_records(sides);
+pub fn pair_same_ids_if_nearly_all_identical(
+    sides: &[ComparedTrace<'_>; 2],
+    pairs: &mut NodeMatching,
+) -> bool {
+    let twin = find_twins_with_same_id_and_record(sides);
     let sure = |node: &u32| {
         let other = twin[*node as usize];
         other != NOBODY
@@ -35,7 +38,7 @@ pub fn pair_same_ids(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -
 
 /// For each node of the first trace, returns the node of the second trace with the same id and an identical record. An
 /// id that occurs more than once in a trace matches no node.
-fn pair_identical_records(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
+fn find_twins_with_same_id_and_record(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
     let [a, b] = [0, 1].map(|which: usize| &sides[which].raw.nodes[..]);
     let alone = |nodes: &[chakram_trace::graph::raw_trace::RawTraceNode<'_>], i: usize| {
         let id = nodes[i].view.id;

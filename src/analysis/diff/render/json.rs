@@ -163,7 +163,7 @@ impl Serialize for ChangeCountsDocument<'_> {
 }
 
 /// Converts `tally` to a document.
-pub fn render_json<'t>(
+pub fn build_trace_diff_document<'t>(
     tally: &'t DiffTally,
     titles: &JobNamesAndDiffStyle<'t>,
     verdict: &'t ExceededThresholds,
@@ -228,7 +228,7 @@ pub fn render_json<'t>(
                 only_after: &tally.only[1],
             },
             faults: faults.collect(),
-            differs: JobDifferenceFlagsDocument::new(|aspect| tally.differs_in(aspect)),
+            differs: JobDifferenceFlagsDocument::new(|aspect| tally.differs_in_aspect(aspect)),
             dependencies: BeforeAfter {
                 before: tally.edges[0],
                 after: tally.edges[1],

@@ -61,8 +61,8 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &JobNamesAndDiffStyle<
     ]
     .into_iter();
     // Totals include changes within the tolerance, which are omitted from the list of single nodes.
-    let sums = [tally.total.total_time(), tally.total.bytes];
-    if aspects.all(|aspect| !tally.differs_in(aspect))
+    let sums = [tally.total.sum_duration_delay_and_wait(), tally.total.bytes];
+    if aspects.all(|aspect| !tally.differs_in_aspect(aspect))
         && sums.iter().all(|s| s.signed_increase() == 0)
     {
         write_line(out, titles, 0, "no differences")?;
@@ -189,7 +189,7 @@ fn write_structural_changes(
         "STRUCTURE",
         &format!("nodes {nodes}; dependencies {edges}"),
     )?;
-    if !tally.differs_in(StructureTimeOrBytesAspect::Structure) {
+    if !tally.differs_in_aspect(StructureTimeOrBytesAspect::Structure) {
         return write_line(out, titles, 2, "the same");
     }
     let field = |change: &NodeOrDependencyChangeKind| match change {
@@ -312,9 +312,10 @@ fn write_amount_changes(
         "BYTES"
     };
     let whole = match aspect {
-        StructureTimeOrBytesAspect::Time => {
-            format_before_and_after(&tally.total.total_time(), words::format_span)
-        }
+        StructureTimeOrBytesAspect::Time => format_before_and_after(
+            &tally.total.sum_duration_delay_and_wait(),
+            words::format_span,
+        ),
         _ => format_before_and_after(&tally.total.bytes, words::format_bytes),
     };
     write_heading(out, titles, head, &whole)?;
@@ -322,7 +323,7 @@ fn write_amount_changes(
         .by
         .values()
         .any(|a| measures.iter().any(|(_, of)| of(a).signed_increase() != 0));
-    if !moved && !tally.differs_in(aspect) {
+    if !moved && !tally.differs_in_aspect(aspect) {
         return Ok(());
     }
     for (name, of) in measures {
@@ -359,13 +360,18 @@ fn write_amount_changes(
         write_line(out, titles, 2, "largest changes of single nodes")?;
         let shown = titles.count_lines_to_show(singles.len());
         for single in &singles[..shown] {
-            write_line(out, titles, 4, &format_single_node(single, titles))?;
+            write_line(
+                out,
+                titles,
+                4,
+                &format_single_node_amount_change(single, titles),
+            )?;
         }
     }
     Ok(())
 }
 
-fn format_single_node(
+fn format_single_node_amount_change(
     single: &SingleNodeAmountChange,
     titles: &JobNamesAndDiffStyle<'_>,
 ) -> String {

@@ -2,7 +2,7 @@
 
 use crate::diff::{AmountChange, StructureTimeOrBytesAspect};
 use chakram_base::ids::format_ranges;
-use chakram_base::units::{Bytes, Span, format_percent_change};
+use chakram_base::units::{Bytes, Span, format_given_percent_change};
 use chakram_report::summary::format_thousands;
 
 /// Returns the name of an aspect, as shown to users.
@@ -15,8 +15,8 @@ pub(in crate::diff) fn name_of_aspect(aspect: StructureTimeOrBytesAspect) -> &'s
 }
 
 /// Formats the increase in percent, as in `+1.25 %`. Returns `None` if the first amount is zero.
-pub(in crate::diff) fn format_percent(shift: &AmountChange) -> Option<String> {
-    shift.percent_increase().map(format_percent_change)
+pub(in crate::diff) fn format_percent_increase(shift: &AmountChange) -> Option<String> {
+    shift.percent_increase().map(format_given_percent_change)
 }
 
 fn saturate_to_u64(amount: u128) -> u64 {
@@ -56,7 +56,7 @@ pub(in crate::diff) fn format_before_and_after(
     if shift.signed_increase() == 0 {
         return format!("{after}, the same");
     }
-    match format_percent(shift) {
+    match format_percent_increase(shift) {
         Some(percent) => format!("{before} → {after} ({percent})"),
         None => format!("{before} → {after}"),
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_told_in_few_words() {
+    fn ranks_and_amount_changes_format_in_few_words() {
         assert_eq!(format_ranges(&[0, 1, 2, 3, 8]), "0-3, 8");
         assert_eq!(format_ranks(&[4]), "rank 4");
         assert_eq!(format_ranks(&[1, 3]), "2 ranks (1, 3)");

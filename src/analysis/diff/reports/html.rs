@@ -9,7 +9,7 @@ use super::{
 };
 use crate::diff::AmountChange;
 use crate::diff::render::words::{
-    format_bytes, format_count, format_percent, format_signed, format_span,
+    format_bytes, format_count, format_percent_increase, format_signed, format_span,
 };
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
@@ -52,7 +52,7 @@ fn render_change_cells(pointer: &str, shift: &AmountChange, show: AmountFormat) 
     let side = |side: &str, amount: u128| {
         render_report_number(&format!("{pointer}/{side}"), amount, &show(amount))
     };
-    let in_percent = shift.percent_increase().zip(format_percent(shift));
+    let in_percent = shift.percent_increase().zip(format_percent_increase(shift));
     [
         side("before", shift.before),
         side("after", shift.after),

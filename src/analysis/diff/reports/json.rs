@@ -21,7 +21,7 @@ pub struct ReportDiffDocument<'r> {
 }
 
 /// Converts the differences to a document.
-pub fn render_json<'r>(
+pub fn build_report_diff_document<'r>(
     reports: &'r ReportDiffByMachine,
     titles: &JobNamesAndDiffStyle<'r>,
     verdict: &'r ExceededThresholds,
@@ -35,7 +35,9 @@ pub fn render_json<'r>(
             notes: &reports.notes,
             only_before: &reports.only[0],
             only_after: &reports.only[1],
-            differs: JobDifferenceFlagsDocument::new(|aspect| reports.differs_in(aspect)),
+            differs: JobDifferenceFlagsDocument::new(|aspect| {
+                reports.any_replay_differs_in_aspect(aspect)
+            }),
             replays: &reports.replays,
             exceeded: &verdict.exceeded,
         },
@@ -43,6 +45,9 @@ pub fn render_json<'r>(
 }
 
 /// Serializes a change as a 64-bit integer; larger values saturate.
-pub(super) fn serialize_saturated<S: Serializer>(more: &i128, to: S) -> Result<S::Ok, S::Error> {
+pub(super) fn serialize_change_as_saturated_i64<S: Serializer>(
+    more: &i128,
+    to: S,
+) -> Result<S::Ok, S::Error> {
     to.serialize_i64(i64::try_from(*more).unwrap_or(i64::MAX))
 }

@@ -39,15 +39,17 @@ pub struct ComparedReportDocument {
 
 impl ComparedReportDocument {
     /// Returns the value of a replay option, as text.
-    pub(super) fn format_option(&self, name: &str) -> String {
+    pub(super) fn format_replay_option(&self, name: &str) -> String {
         let value = self.provenance.options.get(name);
         value.map_or_else(|| "nothing".to_owned(), Value::to_string)
     }
 }
 
 /// Parses a report document for one or several machines.
-pub fn read_report(text: &str) -> Result<ComparedReportDocument, InvalidOrCorruptReportError> {
-    let mut document = match ReportOrComparisonJson::parse_report(text)? {
+pub fn parse_report_document(
+    text: &str,
+) -> Result<ComparedReportDocument, InvalidOrCorruptReportError> {
+    let mut document = match ReportOrComparisonJson::parse_report_or_comparison(text)? {
         ReportOrComparisonJson::Report(report) => ComparedReportDocument {
             provenance: report.provenance.clone().unwrap_or_default(),
             machines: vec![MachineResult::Completed(Cow::Owned(*report))],

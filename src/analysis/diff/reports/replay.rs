@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Divides the parts of the time, summed over NPUs, by `npus`. The means are rounded so that they sum to the makespan.
-fn divide_by_npus<const N: usize>(sums: [u128; N], npus: usize) -> [u128; N] {
+fn divide_time_parts_by_npus<const N: usize>(sums: [u128; N], npus: usize) -> [u128; N] {
     let count = npus.max(1) as u128;
     let mut whole = 0;
     sums.map(|sum| {
@@ -33,8 +33,8 @@ pub(super) fn compare_replays(first: &Report, second: &Report) -> ReplayDiff {
         })
     });
     let means = [
-        divide_by_npus(sums[0], npus[0]),
-        divide_by_npus(sums[1], npus[1]),
+        divide_time_parts_by_npus(sums[0], npus[0]),
+        divide_time_parts_by_npus(sums[1], npus[1]),
     ];
     let mut parts: Vec<_> = report::NpuTimeCategory::ALL
         .iter()
@@ -45,7 +45,7 @@ pub(super) fn compare_replays(first: &Report, second: &Report) -> ReplayDiff {
                 before: of[0][i],
                 after: of[1][i],
             };
-            let behind = compare_contributions(both, npus, part);
+            let behind = list_changed_contributors_to_time_category(both, npus, part);
             let mean = pair(&means);
             let explained: i128 = behind
                 .iter()
@@ -61,11 +61,17 @@ pub(super) fn compare_replays(first: &Report, second: &Report) -> ReplayDiff {
         })
         .collect();
     parts.sort_by_key(|part| Reverse(part.mean.signed_increase().unsigned_abs()));
-    let (collectives, calls) = compare_collectives(both);
+    let (collectives, calls) = changed_collectives_and_if_calls_differ(both);
     let counts = both.map(|r| {
         let outcome = &r.outcome;
         let messages = outcome.messages;
-        (r.ranks, outcome.nodes, messages, r.rows.len(), calls_of(r))
+        (
+            r.ranks,
+            outcome.nodes,
+            messages,
+            r.rows.len(),
+            count_calls_by_operator(r),
+        )
     });
     let mut notes = Vec::new();
     if first.machine.name != second.machine.name {
@@ -97,7 +103,7 @@ pub(super) fn compare_replays(first: &Report, second: &Report) -> ReplayDiff {
 }
 
 /// Returns how often each operator was called, by kind and name.
-fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
+fn count_calls_by_operator(report: &Report) -> BTreeMap<(u8, &str), u64> {
     let operators = report.operators.iter();
     let calls = operators.map(|o| ((o.kind as u8, &*o.name), o.calls));
     calls.collect()
@@ -105,7 +111,7 @@ fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
 
 /// Returns the operators or groups that contribute more or less to `part`. Times are means over
 /// NPUs.
-fn compare_contributions(
+fn list_changed_contributors_to_time_category(
     both: [&Report; 2],
     npus: [usize; 2],
     part: report::NpuTimeCategory,
@@ -164,7 +170,9 @@ fn compare_contributions(
 }
 
 /// Returns the collectives that changed, and true if any collective was called more or less often.
-fn compare_collectives(both: [&Report; 2]) -> (Vec<GroupCollectivesChange>, bool) {
+fn changed_collectives_and_if_calls_differ(
+    both: [&Report; 2],
+) -> (Vec<GroupCollectivesChange>, bool) {
     let mut found: BTreeMap<(String, usize), GroupCollectivesChange> = BTreeMap::new();
     for (side, report) in both.into_iter().enumerate() {
         let mut twins: BTreeMap<String, usize> = BTreeMap::new();
@@ -235,7 +243,7 @@ fn compare_rank_finish_times(both: [&Report; 2]) -> Vec<RankFinishTimeChange> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::read::read_report;
+    use super::super::read::parse_report_document;
     use super::super::{ReportDiffByMachine, StructureTimeOrBytesAspect};
     use super::*;
     use crate::diff::render::DiffFailureThresholds;
@@ -277,7 +285,7 @@ mod tests {
         // cumulative sums 40.5, 70 and 80 are rounded to 41, 70 and 80, so the parts are 41, 29 and 10.
         let before = build_replay_report_json(100, [[60, 30, 10], [50, 40, 10]], 100);
         let after = build_replay_report_json(80, [[41, 29, 10], [40, 30, 10]], 70);
-        let [a, b] = [&before, &after].map(|text| read_report(text).unwrap());
+        let [a, b] = [&before, &after].map(|text| parse_report_document(text).unwrap());
         let reports = ReportDiffByMachine::new(&a, &b);
         assert_eq!(reports.notes, Vec::<String>::new());
         let replay = &reports.replays[0];
@@ -316,7 +324,7 @@ mod tests {
             StructureTimeOrBytesAspect::Bytes,
         ];
         assert_eq!(
-            differs.map(|aspect| reports.differs_in(aspect)),
+            differs.map(|aspect| reports.any_replay_differs_in_aspect(aspect)),
             [false, true, false]
         );
         // The makespan of 80 ps is 20 % less than 100 ps.
@@ -325,14 +333,17 @@ mod tests {
                 threshold: Some(percent),
                 aspects: Vec::new(),
             };
-            !reports.evaluate_thresholds(&limits).exceeded.is_empty()
+            !reports
+                .find_exceeded_thresholds(&limits)
+                .exceeded
+                .is_empty()
         };
         assert_eq!([19.9, 20.0].map(exceeded), [true, false]);
     }
 
     #[test]
     fn parts_that_do_not_sum_are_refused() {
-        let error = read_report(&build_replay_report_json(
+        let error = parse_report_document(&build_replay_report_json(
             100,
             [[60, 30, 10], [50, 40, 11]],
             0,

@@ -40,7 +40,7 @@ fn write_all(
     Ok(())
 }
 
-fn add_row(
+fn add_time_change_row(
     table: &mut TextTable<'_>,
     titles: &JobNamesAndDiffStyle<'_>,
     indent: usize,
@@ -83,7 +83,7 @@ fn write_replay_diff(
     )?;
     let mut table = create_changes_table(titles.style);
     for part in replay.parts.iter().filter(moved) {
-        add_row(&mut table, titles, 2, part.name, &part.mean);
+        add_time_change_row(&mut table, titles, 2, part.name, &part.mean);
         let shown = titles.count_lines_to_show(part.behind.len());
         for behind in &part.behind[..shown] {
             let name = if behind.what.is_empty() {
@@ -91,7 +91,7 @@ fn write_replay_diff(
             } else {
                 &behind.what
             };
-            add_row(&mut table, titles, 4, name, &behind.shift);
+            add_time_change_row(&mut table, titles, 4, name, &behind.shift);
         }
         let others: i128 = part.behind[shown..]
             .iter()
@@ -125,7 +125,7 @@ fn write_replay_diff(
         for collective in
             &replay.collectives[..titles.count_lines_to_show(replay.collectives.len())]
         {
-            add_row(
+            add_time_change_row(
                 &mut table,
                 titles,
                 2,
@@ -149,7 +149,7 @@ fn write_replay_diff(
                         4,
                         &format!("{what}: {}", format_before_and_after(&shift, show)),
                     )?;
-                    table.add_lines(text);
+                    table.add_free_text(text);
                 }
             }
         }
@@ -166,7 +166,7 @@ fn write_replay_diff(
         for RankFinishTimeChange { rank, finish } in
             &replay.ranks[..titles.count_lines_to_show(replay.ranks.len())]
         {
-            add_row(&mut table, titles, 2, &format!("rank {rank}"), finish);
+            add_time_change_row(&mut table, titles, 2, &format!("rank {rank}"), finish);
         }
         out.push_str(&table.render_rows());
     }

@@ -1,9 +1,9 @@
 //! Sums times and sizes of all nodes in two traces, grouped by a property.
 
 use crate::diff::AmountChange;
-use crate::diff::fields::{bytes_of, group_name, type_name};
+use crate::diff::fields::{bytes_moved_by_op, group_name, type_name};
 use crate::diff::matching::{MANY, run_both};
-use crate::diff::node_labels::type_of;
+use crate::diff::node_labels::type_number_of_op;
 use chakram_trace::format::{Op, append_name_family};
 use chakram_trace::graph::raw_trace::RawNodeCommonFields;
 use chakram_trace::graph::{DistinctKeyInterner, RawTrace};
@@ -58,7 +58,7 @@ impl ComparedNodeTotals {
             Op::Compute { flops, .. } => flops,
             _ => 0,
         };
-        let bytes = bytes_of(&view.op).unwrap_or(0);
+        let bytes = bytes_moved_by_op(&view.op).unwrap_or(0);
         let amounts = [1, view.recorded.0, view.delay.0, view.wait.0, bytes, flops];
         for (shift, amount) in self.iter_amounts_mut().into_iter().zip(amounts) {
             let sum = if second {
@@ -84,7 +84,7 @@ impl ComparedNodeTotals {
     }
 
     /// Returns the sum of durations, delays and waiting.
-    pub fn total_time(&self) -> AmountChange {
+    pub fn sum_duration_delay_and_wait(&self) -> AmountChange {
         let all = [self.duration, self.delay, self.wait];
         AmountChange {
             before: all.iter().map(|shift| shift.before).sum(),
@@ -105,8 +105,8 @@ pub(super) fn sum_amounts_of_both_traces(traces: [&RawTrace<'_>; 2]) -> OverallA
     let many = a.nodes.len().min(b.nodes.len()) >= MANY;
     let [(mut total, mut by), second] = run_both(
         many,
-        || sum_amounts_of_trace(a, false),
-        || sum_amounts_of_trace(b, true),
+        || sum_trace_amounts_overall_and_by_group(a, false),
+        || sum_trace_amounts_overall_and_by_group(b, true),
     );
     total.add_totals(&second.0);
     for (key, amounts) in second.1 {
@@ -118,7 +118,10 @@ pub(super) fn sum_amounts_of_both_traces(traces: [&RawTrace<'_>; 2]) -> OverallA
 /// Marks a node without a group.
 const NONE: u32 = u32::MAX;
 
-fn sum_amounts_of_trace(trace: &RawTrace<'_>, second: bool) -> OverallAndGroupedTotals {
+fn sum_trace_amounts_overall_and_by_group(
+    trace: &RawTrace<'_>,
+    second: bool,
+) -> OverallAndGroupedTotals {
     let mut operators: DistinctKeyInterner<String> = DistinctKeyInterner::default();
     let mut groups: DistinctKeyInterner<String> = DistinctKeyInterner::default();
     let mut types: BTreeMap<u8, String> = BTreeMap::new();
@@ -137,7 +140,7 @@ fn sum_amounts_of_trace(trace: &RawTrace<'_>, second: bool) -> OverallAndGrouped
             Op::Collective { group, .. } => groups.intern_key(group_name(group)),
             _ => NONE,
         };
-        let kind = type_of(&view.op);
+        let kind = type_number_of_op(&view.op);
         let row = rows.intern_key((kind, operator, group)) as usize;
         if row == sums.len() {
             sums.push(ComparedNodeTotals::default());

@@ -149,28 +149,28 @@ impl PseudorandomGenerator {
         (self.0 >> 33) % n
     }
 
-    fn of<'s>(&mut self, list: &[&'s str]) -> &'s str {
+    fn pick_text<'s>(&mut self, list: &[&'s str]) -> &'s str {
         list[self.below(list.len() as u64) as usize]
     }
 
-    fn drawn(&mut self, from: &str, length: u64) -> String {
+    fn random_text_of_chars(&mut self, from: &str, length: u64) -> String {
         let from: Vec<char> = from.chars().collect();
         let draw = |_| from[self.below(from.len() as u64) as usize];
         (0..length).map(draw).collect()
     }
 
     /// Returns a random leak and its kind.
-    fn leak(&mut self) -> (LeakKind, String) {
+    fn random_leak_and_kind(&mut self) -> (LeakKind, String) {
         const NAMES: [&str; 6] = ["alice", "bob", "j.doe", "zhang-wei", "m_schmidt", "root"];
         const HEX: &str = "0123456789abcdef";
         const ALNUM: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
-        let name = self.of(&NAMES);
+        let name = self.pick_text(&NAMES);
         let number = self.below(90) + 10;
         let octets = [0; 3].map(|_| self.below(256));
         let [a, b, c] = octets;
         let kind = LeakKind::ALL[self.below(8) as usize].0;
         let way = self.below(4);
-        let hex = |this: &mut Self, n| this.drawn(HEX, n);
+        let hex = |this: &mut Self, n| this.random_text_of_chars(HEX, n);
         let text = match (kind, way) {
             (LeakKind::Host, 0) => format!("gpu-node-{number}"),
             (LeakKind::Host, 1) => format!("dgx{number}.lab.example.com"),
@@ -197,9 +197,9 @@ impl PseudorandomGenerator {
             (LeakKind::Stack, 1) => format!("model.py:{number}"),
             (LeakKind::Stack, 2) => format!("File \"m\", line {number}, in f"),
             (LeakKind::Stack, _) => "Traceback (most recent call last):".to_owned(),
-            (LeakKind::Secret, 0) => format!("ghp_{}", self.drawn(ALNUM, 36)),
+            (LeakKind::Secret, 0) => format!("ghp_{}", self.random_text_of_chars(ALNUM, 36)),
             (LeakKind::Secret, 1) => hex(self, 40),
-            (LeakKind::Secret, 2) => self.drawn(&format!("{ALNUM}+/"), 44),
+            (LeakKind::Secret, 2) => self.random_text_of_chars(&format!("{ALNUM}+/"), 44),
             (LeakKind::Secret, _) => format!("password={name}{number}"),
         };
         (kind, text)
@@ -207,7 +207,7 @@ impl PseudorandomGenerator {
 }
 
 /// Returns a trace that is valid except that one field contains `leak`, and that field's name; `way` selects the field.
-fn build_leaking_trace(leak: &str, way: u64) -> (Vec<u8>, &'static str) {
+fn build_trace_with_leak_in_one_field(leak: &str, way: u64) -> (Vec<u8>, &'static str) {
     let text = |name: &str, value: &str| AttributeProto {
         name: name.to_owned(),
         doc_string: String::new(),
@@ -284,8 +284,8 @@ fn build_leaking_trace(leak: &str, way: u64) -> (Vec<u8>, &'static str) {
 fn a_thousand_planted_leaks_are_found_where_they_are() {
     let mut chance = PseudorandomGenerator(7);
     for round in 0..1000 {
-        let (kind, leak) = chance.leak();
-        let (file, field) = build_leaking_trace(&leak, round % 9);
+        let (kind, leak) = chance.random_leak_and_kind();
+        let (file, field) = build_trace_with_leak_in_one_field(&leak, round % 9);
         let found = TraceAuditFindings::search_trace(&file)
             .unwrap()
             .into_findings();

@@ -83,7 +83,7 @@ pub fn find_leaks(text: &str) -> Vec<PrivateTextPart<'_>> {
     find_ipv4(text, &mut found);
     find_ipv6_and_mac(text, &mut found);
     find_stack_frames(text, &mut found);
-    parse_keys(text, &mut found);
+    find_values_of_sensitive_keys(text, &mut found);
     secret::find_secrets(text, &mut found);
     let apart = |c: char| c.is_whitespace() || "'\"`()[]{}<>,;|=".contains(c);
     for token in text.split(apart) {
@@ -97,7 +97,7 @@ pub fn find_leaks(text: &str) -> Vec<PrivateTextPart<'_>> {
 }
 
 /// Returns true if a byte can be part of a word.
-pub(super) fn is_word(b: u8) -> bool {
+pub(super) fn is_word_byte(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'_'
 }
 
@@ -107,7 +107,7 @@ pub(super) fn byte_before(text: &str, at: usize) -> Option<u8> {
 }
 
 /// Returns how many consecutive bytes satisfy `test`, starting at index `at`.
-fn run(text: &str, at: usize, test: impl Fn(u8) -> bool) -> usize {
+fn count_bytes_while(text: &str, at: usize, test: impl Fn(u8) -> bool) -> usize {
     text.as_bytes()[at..]
         .iter()
         .take_while(|&&b| test(b))
@@ -119,7 +119,7 @@ fn find_emails<'a>(text: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
         let bytes = text.as_bytes();
         let local = |b: u8| b.is_ascii_alphanumeric() || b"._%+-".contains(&b);
         let start = at - bytes[..at].iter().rev().take_while(|&&b| local(b)).count();
-        let length = run(text, at + 1, |b| {
+        let length = count_bytes_while(text, at + 1, |b| {
             b.is_ascii_alphanumeric() || b == b'.' || b == b'-'
         });
         let domain = text[at + 1..at + 1 + length].trim_end_matches(['.', '-']);
@@ -140,14 +140,14 @@ fn find_ipv4<'a>(text: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
     let bytes = text.as_bytes();
     for at in 0..bytes.len() {
         let first = bytes[at].is_ascii_digit()
-            && byte_before(text, at).is_none_or(|b| !is_word(b) && b != b'.');
+            && byte_before(text, at).is_none_or(|b| !is_word_byte(b) && b != b'.');
         if !first {
             continue;
         }
-        let length = run(text, at, |b| b.is_ascii_digit() || b == b'.');
+        let length = count_bytes_while(text, at, |b| b.is_ascii_digit() || b == b'.');
         let address = text[at..at + length].trim_end_matches('.');
         let parts: Vec<&str> = address.split('.').collect();
-        let next = bytes.get(at + length).is_some_and(|&b| is_word(b));
+        let next = bytes.get(at + length).is_some_and(|&b| is_word_byte(b));
         let octet = |part: &&str| part.len() <= 3 && part.parse::<u8>().is_ok();
         if parts.len() == 4 && parts.iter().all(octet) && !next && !matches!(parts[0], "0" | "127")
         {
@@ -174,15 +174,15 @@ fn find_ipv6_and_mac<'a>(text: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
     let mut at = 0;
     while at < bytes.len() {
         let part = |b: u8| b.is_ascii_hexdigit() || b == b':' || b == b'-';
-        let length = run(text, at, part);
+        let length = count_bytes_while(text, at, part);
         if length == 0 {
             at += 1;
             continue;
         }
         let (start, end) = (at, at + length);
         at = end;
-        let closed = |end: usize| bytes.get(end).is_none_or(|&b| !is_word(b));
-        let open = byte_before(text, start).is_none_or(|b| !is_word(b));
+        let closed = |end: usize| bytes.get(end).is_none_or(|&b| !is_word_byte(b));
+        let open = byte_before(text, start).is_none_or(|b| !is_word_byte(b));
         for from in start..end {
             let apart = if from == start {
                 open
@@ -245,9 +245,9 @@ fn find_stack_frames<'a>(text: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
         let line = text.as_bytes().get(at + 3..at + 5);
         let numbered = line.is_some_and(|l| matches!(l[0], b'(' | b':') && l[1].is_ascii_digit());
         if numbered {
-            let name = |b: &&u8| is_word(**b) || b"./\\-".contains(*b);
+            let name = |b: &&u8| is_word_byte(**b) || b"./\\-".contains(*b);
             let length = text.as_bytes()[..at].iter().rev().take_while(name).count();
-            let digits = run(text, at + 4, |b| b.is_ascii_digit());
+            let digits = count_bytes_while(text, at + 4, |b| b.is_ascii_digit());
             add(&text[at - length..at + 4 + digits]);
         }
     }
@@ -266,19 +266,19 @@ const SENSITIVE_KEYS: [(&str, LeakKind); 9] = [
     ("api_key", LeakKind::Secret),
 ];
 
-fn parse_keys<'a>(text: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
+fn find_values_of_sensitive_keys<'a>(text: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
     for (at, _) in text.match_indices('=') {
         let bytes = text.as_bytes();
         let length = bytes[..at]
             .iter()
             .rev()
-            .take_while(|&&b| is_word(b))
+            .take_while(|&&b| is_word_byte(b))
             .count();
         let word = &text[at - length..at];
         let said = SENSITIVE_KEYS
             .iter()
             .find(|(known, _)| known.eq_ignore_ascii_case(word));
-        let size = run(text, at + 1, |b| {
+        let size = count_bytes_while(text, at + 1, |b| {
             !b.is_ascii_whitespace() && !b",;)]}'\"".contains(&b)
         });
         let value = &text[at + 1..at + 1 + size];

@@ -116,7 +116,7 @@ impl ScaledDimension {
     }
 
     /// Returns the number of ranks in the original job.
-    pub fn rank_count(&self) -> u32 {
+    pub fn original_rank_count(&self) -> u32 {
         self.grid.rank_count()
     }
 
@@ -153,12 +153,12 @@ impl ScaledDimension {
     }
 
     /// Returns the position of an old rank in the old grid.
-    pub(super) fn original_position(&self, rank: u32) -> OuterScaledInnerCoordinates {
+    pub(super) fn coordinates_of_original_rank(&self, rank: u32) -> OuterScaledInnerCoordinates {
         self.split_rank(rank, self.size)
     }
 
     /// Returns the position of a new rank in the new grid.
-    pub(super) fn position_of_new_rank(&self, rank: u32) -> OuterScaledInnerCoordinates {
+    pub(super) fn coordinates_of_new_rank(&self, rank: u32) -> OuterScaledInnerCoordinates {
         self.split_rank(rank, self.new_size)
     }
 
@@ -176,7 +176,7 @@ impl ScaledDimension {
 
     /// Returns the new rank in `block` at `place`, a position in the old grid; `None` if the last block is incomplete
     /// and lacks it.
-    pub(super) fn rank_in_block(
+    pub(super) fn new_rank_in_block(
         &self,
         place: OuterScaledInnerCoordinates,
         block: u32,
@@ -187,8 +187,8 @@ impl ScaledDimension {
     }
 
     /// Returns the old rank that the new rank `rank` copies, and the block that contains the new rank.
-    pub fn source_of_rank(&self, rank: u32) -> (u32, u32) {
-        let place = self.position_of_new_rank(rank);
+    pub fn source_rank_and_block(&self, rank: u32) -> (u32, u32) {
+        let place = self.coordinates_of_new_rank(rank);
         (
             self.original_rank_at(place.x % self.size, place),
             place.x / self.size,
@@ -197,7 +197,9 @@ impl ScaledDimension {
 
     /// Returns, in ascending order, every new rank that matches one of `ranks` in all dimensions but the scaled one.
     pub(super) fn scale_members(&self, ranks: &[u32]) -> Vec<u32> {
-        let places = ranks.iter().map(|&rank| self.original_position(rank));
+        let places = ranks
+            .iter()
+            .map(|&rank| self.coordinates_of_original_rank(rank));
         let first = places.filter(|place| place.x == 0);
         let mut all: Vec<u32> = first
             .flat_map(|place| (0..self.new_size).map(move |x| self.new_rank_at(x, place)))
@@ -207,7 +209,7 @@ impl ScaledDimension {
     }
 
     /// Returns the coordinates of `rank` in all dimensions, outermost first, and the index of the scaled dimension.
-    pub(super) fn coordinates_and_scaled_index(&self, rank: u32) -> (Vec<u32>, usize) {
+    pub(super) fn coordinates_and_scaled_dimension_index(&self, rank: u32) -> (Vec<u32>, usize) {
         (self.grid.coordinates_of(rank), self.dimension)
     }
 }
@@ -217,28 +219,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_copied_where_they_lie() {
+    fn new_ranks_copy_old_ranks_at_their_grid_coordinates() {
         // The grid is pp=2, dp=2, tp=2, so rank = 4 pp + 2 dp + tp. The size of dp becomes 3.
         let grid = RankGridDimensions::parse("pp=2,dp=2,tp=2").unwrap();
         let along = ScaledDimension::new(grid, "dp", 3).unwrap();
         assert_eq!(
             (
-                along.rank_count(),
+                along.original_rank_count(),
                 along.scaled_rank_count(),
                 along.block_count()
             ),
             (8, 12, 2)
         );
         // New rank 11 = (1, 2, 1) copies old rank 5 = (1, 0, 1), and is in block 1.
-        assert_eq!(along.source_of_rank(11), (5, 1));
-        assert_eq!(along.source_of_rank(6), (4, 0));
+        assert_eq!(along.source_rank_and_block(11), (5, 1));
+        assert_eq!(along.source_rank_and_block(6), (4, 0));
         // In block 1, the ranks (1, 1, *) would have the dp coordinate 3, which exceeds the new size.
-        assert_eq!(along.rank_in_block(along.original_position(6), 1), None);
-        assert_eq!(along.rank_in_block(along.original_position(4), 1), Some(10));
+        assert_eq!(
+            along.new_rank_in_block(along.coordinates_of_original_rank(6), 1),
+            None
+        );
+        assert_eq!(
+            along.new_rank_in_block(along.coordinates_of_original_rank(4), 1),
+            Some(10)
+        );
         // At pp = 1 and tp = 1, the dp group consists of ranks 5 and 7; after scaling, it consists of ranks 7, 9 and
         // 11.
         assert_eq!(along.scale_members(&[5, 7]), [7, 9, 11]);
-        assert_eq!(along.coordinates_and_scaled_index(6), (vec![1, 1, 0], 1));
+        assert_eq!(
+            along.coordinates_and_scaled_dimension_index(6),
+            (vec![1, 1, 0], 1)
+        );
     }
 
     #[test]

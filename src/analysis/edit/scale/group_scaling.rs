@@ -3,7 +3,7 @@
 use super::grid::ScaledDimension;
 use super::refuse_scaling;
 use chakram_base::setting::SettingKey;
-use chakram_trace::format::{TraceError, escape_name};
+use chakram_trace::format::{TraceError, escape_and_shorten_name};
 use std::collections::BTreeSet;
 
 /// Effect of the scaling on a group.
@@ -25,14 +25,17 @@ impl ScalingEffectOnGroup {
         let fail = |why: String| {
             let found = format!(
                 "group `{}`, ranks {}: {why}",
-                escape_name(name),
+                escape_and_shorten_name(name),
                 format_rank_list(ranks)
             );
             let grid = SettingKey::Grid;
             let hint = format!("give a {grid} in which every group is a sub-grid");
             Err(refuse_scaling(found, &hint))
         };
-        if let Some(rank) = ranks.iter().find(|&&rank| rank >= along.rank_count()) {
+        if let Some(rank) = ranks
+            .iter()
+            .find(|&&rank| rank >= along.original_rank_count())
+        {
             return fail(format!("the grid has no rank {rank}"));
         }
         let all: BTreeSet<u32> = ranks.iter().copied().collect();
@@ -41,7 +44,7 @@ impl ScalingEffectOnGroup {
         }
         let mut found: Vec<BTreeSet<u32>> = Vec::new();
         for &rank in ranks {
-            let (coordinates, _) = along.coordinates_and_scaled_index(rank);
+            let (coordinates, _) = along.coordinates_and_scaled_dimension_index(rank);
             found.resize(coordinates.len(), BTreeSet::new());
             for (set, coordinate) in found.iter_mut().zip(coordinates) {
                 set.insert(coordinate);
@@ -52,7 +55,7 @@ impl ScalingEffectOnGroup {
         if combinations != ranks.len() as u128 {
             return fail("the ranks are not a sub-grid of the grid".to_owned());
         }
-        let (_, dimension) = along.coordinates_and_scaled_index(0);
+        let (_, dimension) = along.coordinates_and_scaled_dimension_index(0);
         let across = found[dimension].len();
         // Along a dimension of size 1, only a group with one member counts as lying along it.
         let single = along.original_size() == 1 && ranks.len() == 1;
@@ -94,7 +97,7 @@ pub(super) struct TakenGroupNames {
 }
 
 impl TakenGroupNames {
-    pub fn add_name(&mut self, name: &str) {
+    pub fn record_taken_name(&mut self, name: &str) {
         if let Ok(number) = name.parse::<u64>() {
             self.beyond = self.beyond.max(number.saturating_add(1));
         }
@@ -127,7 +130,7 @@ mod tests {
     use super::super::grid::RankGridDimensions;
     use super::*;
 
-    fn find_group_scaling_effect(
+    fn group_scaling_effect_in_grid_text(
         grid: &str,
         name: &str,
         to: u32,
@@ -140,7 +143,7 @@ mod tests {
 
     #[test]
     fn groups_are_parts_of_the_grid_or_named_in_an_error() {
-        let of = |ranks: &[u32]| find_group_scaling_effect("dp=4,tp=2", "dp", 8, ranks);
+        let of = |ranks: &[u32]| group_scaling_effect_in_grid_text("dp=4,tp=2", "dp", 8, ranks);
         assert_eq!(of(&[0, 2, 4, 6]), Ok(ScalingEffectOnGroup::Grows));
         assert_eq!(
             of(&[0, 1, 2, 3, 4, 5, 6, 7]),
@@ -162,11 +165,11 @@ mod tests {
             );
         }
         assert_eq!(
-            find_group_scaling_effect("dp=1,tp=2", "dp", 8, &[1]),
+            group_scaling_effect_in_grid_text("dp=1,tp=2", "dp", 8, &[1]),
             Ok(ScalingEffectOnGroup::Grows)
         );
         assert_eq!(
-            find_group_scaling_effect("dp=1,tp=2", "dp", 8, &[0, 1]),
+            group_scaling_effect_in_grid_text("dp=1,tp=2", "dp", 8, &[0, 1]),
             Ok(ScalingEffectOnGroup::Copied)
         );
     }
@@ -175,7 +178,7 @@ mod tests {
     fn copies_have_names_of_their_own() {
         let mut names = TakenGroupNames::default();
         for name in ["1", "7", "tp", "tp.1"] {
-            names.add_name(name);
+            names.record_taken_name(name);
         }
         assert_eq!(names.name_of_group_copy("7", 0), "7");
         // The largest numeric name is 7, so a group's copies have numbers that increase by 8 from block to block.

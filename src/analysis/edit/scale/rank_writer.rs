@@ -60,7 +60,7 @@ impl ScaledRankWriter<'_> {
     }
 
     /// Writes the node if it changes. Returns true if the node was written.
-    pub fn write_node(
+    pub fn write_node_if_changed(
         &self,
         record: RawRecord<'_>,
         out: &mut ProtobufMessageBuilder,
@@ -95,7 +95,7 @@ impl ScaledRankWriter<'_> {
                 }
                 for side in ["in_bytes", "out_bytes"] {
                     if attr.name == side.as_bytes() {
-                        scales.push((side, attr.as_u64()?));
+                        scales.push((side, attr.as_count()?));
                     }
                 }
                 Ok(())
@@ -128,9 +128,14 @@ impl ScaledRankWriter<'_> {
         group: GroupName<'_>,
     ) -> Result<(u64, u64), TraceError> {
         let along = &self.scaling.along;
-        let (ranks, shape) = self.scaling.group_of_node(self.old, view.id, group)?;
+        let (ranks, shape) = self
+            .scaling
+            .group_members_and_scaling_of_node(self.old, view.id, group)?;
         Ok(match shape {
-            None => (along.rank_count().into(), along.scaled_rank_count().into()),
+            None => (
+                along.original_rank_count().into(),
+                along.scaled_rank_count().into(),
+            ),
             Some(ScalingEffectOnGroup::Copied) => (ranks.len() as u64, ranks.len() as u64),
             Some(ScalingEffectOnGroup::Grows) => {
                 let lines = ranks.len() as u64 / u64::from(along.original_size());
@@ -159,7 +164,10 @@ impl ScaledRankWriter<'_> {
         };
         let along = &self.scaling.along;
         let (old, new) = self.old_and_new_group_sizes(view, group)?;
-        let shape = self.scaling.group_of_node(self.old, view.id, group)?.1;
+        let shape = self
+            .scaling
+            .group_members_and_scaling_of_node(self.old, view.id, group)?
+            .1;
         let mut sets = AttributeEditList::new();
         let size = self.scale_collective_bytes(view.id, kind, bytes, old, new)?;
         if size != bytes || old != new {
@@ -171,19 +179,19 @@ impl ScaledRankWriter<'_> {
             sets.push((RECEIVE_BYTES, AttributeSetOrRemoval::Remove));
         }
         if let Some(root) = root {
-            if root >= along.rank_count() {
+            if root >= along.original_rank_count() {
                 return Err(TraceError::invalid_node(
                     view.id,
                     format!(
                         "the collective's root is rank {root}, but the grid has {}",
-                        along.rank_count()
+                        along.original_rank_count()
                     ),
                     format!("give a {} of all ranks of the job", SettingKey::Grid),
                 ));
             }
-            let place = along.original_position(root);
+            let place = along.coordinates_of_original_rank(root);
             let moved = match shape {
-                Some(ScalingEffectOnGroup::Copied) => along.rank_in_block(place, self.block),
+                Some(ScalingEffectOnGroup::Copied) => along.new_rank_in_block(place, self.block),
                 _ => Some(along.new_rank_at(place.x % along.scaled_dimension_size(), place)),
             };
             sets.push((
@@ -207,11 +215,11 @@ impl ScaledRankWriter<'_> {
             return Ok(AttributeEditList::new());
         };
         let along = &self.scaling.along;
-        let own = along.position_of_new_rank(self.new);
-        let far = along.original_position(peer);
+        let own = along.coordinates_of_new_rank(self.new);
+        let far = along.coordinates_of_original_rank(peer);
         let moved = match self
             .scaling
-            .ring_distance_of_message(self.old, view.id, receive, peer)?
+            .grid_offset_of_message_peer(self.old, view.id, receive, peer)?
         {
             None => along.new_rank_at(own.x, far),
             Some((step, _)) => {

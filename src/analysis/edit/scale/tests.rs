@@ -110,14 +110,14 @@ fn shards_shrink_or_wholes_grow() {
         for rank in 0..2 {
             scaling.scan_rank(rank, &before).unwrap();
         }
-        scaling.check_equal_ranks().unwrap();
-        assert!(scaling.is_alike(0));
-        let after = decode_nodes(&scaling.write_rank(5, &before).unwrap());
+        scaling.check_ranks_send_equal_messages().unwrap();
+        assert!(scaling.has_copies_with_equal_traces(0));
+        let after = decode_nodes(&scaling.build_trace_of_new_rank(5, &before).unwrap());
         for (node, (kind, _, keep_total, keep_shard)) in after.iter().zip(kinds) {
             let expected = if total { keep_total } else { keep_shard };
             assert_eq!(read_comm_size(node), expected, "{kind}");
         }
-        assert_eq!(scaling.scale_groups()["d"], [0, 1, 2, 3, 4, 5]);
+        assert_eq!(scaling.scale_declared_groups()["d"], [0, 1, 2, 3, 4, 5]);
     }
 }
 
@@ -145,12 +145,12 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
         let file = if rank < 2 { &first } else { &second };
         scaling.scan_rank(rank, file).unwrap();
     }
-    scaling.check_equal_ranks().unwrap();
-    assert!(!scaling.is_alike(3));
+    scaling.check_ranks_send_equal_messages().unwrap();
+    assert!(!scaling.has_copies_with_equal_traces(3));
     // New rank 7 = (3, 1) copies rank 3 = (1, 1), and is in block 1. The group of rank 7 consists of ranks 6 and 7,
     // with root 7.
-    assert_eq!(scaling.scaled_dimension().source_of_rank(7), (3, 1));
-    let after = decode_nodes(&scaling.write_rank(7, &second).unwrap());
+    assert_eq!(scaling.scaled_dimension().source_rank_and_block(7), (3, 1));
+    let after = decode_nodes(&scaling.build_trace_of_new_rank(7, &second).unwrap());
     let values = &after[0].inputs.as_ref().unwrap().values;
     assert_eq!(
         values,
@@ -161,7 +161,7 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
     // In the first block, scaling could change only rank numbers, and it changes none in this job, so the trace stays
     // the same.
     assert_eq!(
-        decode_nodes(&scaling.write_rank(3, &second).unwrap())[1],
+        decode_nodes(&scaling.build_trace_of_new_rank(3, &second).unwrap())[1],
         decode_nodes(&second)[1]
     );
 }
@@ -209,12 +209,12 @@ fn messages_follow_their_ranks() {
     for rank in 0..6 {
         scaling.scan_rank(rank, &trace(rank.into())).unwrap();
     }
-    scaling.check_equal_ranks().unwrap();
+    scaling.check_ranks_send_equal_messages().unwrap();
     // New rank 9 = (1, 4) copies rank (1, 1). Rank 9 sends to (0, 4); in the ring of five ranks, it sends to (1, 0) and
     // receives from (1, 3).
-    let (old, block) = scaling.scaled_dimension().source_of_rank(9);
+    let (old, block) = scaling.scaled_dimension().source_rank_and_block(9);
     assert_eq!((old, block), (4, 1));
-    let after = decode_nodes(&scaling.write_rank(9, &trace(4)).unwrap());
+    let after = decode_nodes(&scaling.build_trace_of_new_rank(9, &trace(4)).unwrap());
     assert_eq!(
         after.iter().map(read_message_peer).collect::<Vec<_>>(),
         [4, 4, 5, 8]
@@ -228,7 +228,10 @@ fn messages_along_the_dimension_that_differ_are_refused() {
         .unwrap();
     open.scan_rank(1, &encode_trace(&[build_message_node(1, true, 0)]))
         .unwrap();
-    let error = open.check_equal_ranks().unwrap_err().to_string();
+    let error = open
+        .check_ranks_send_equal_messages()
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("ranks 0 and 1 send different messages along `dp`"),
         "{error}"
@@ -243,8 +246,11 @@ fn messages_along_the_dimension_that_differ_are_refused() {
     let mut one = build_job_scaler("dp=2", ("dp", 1), ShardedBufferKeptSize::KeepTotal, &[]);
     one.scan_rank(0, &ring(1)).unwrap();
     one.scan_rank(1, &ring(0)).unwrap();
-    one.check_equal_ranks().unwrap();
-    let error = one.write_rank(0, &ring(1)).unwrap_err().to_string();
+    one.check_ranks_send_equal_messages().unwrap();
+    let error = one
+        .build_trace_of_new_rank(0, &ring(1))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("a message to itself along `dp`"), "{error}");
 }
 

@@ -52,14 +52,14 @@ impl<'a> ReplayableTrace<'a> {
         if order.len() < raw.nodes.len() {
             let stuck = next.flag_unordered_nodes(&order);
             let cycle = find_short_cycle(&next, |node| stuck[node as usize]);
-            return Err(refuse_cycle(&raw, &cycle));
+            return Err(dependency_cycle_error(&raw, &cycle));
         }
         // The rank runs alone, and nodes do not wait for their lanes.
         let run = InferredCapturedNodeTimeline::new(&next, 0, |node| {
             let view = &raw.nodes[node as usize].view;
             NodeDelayDurationAndLane {
                 delay: view.delay,
-                length: view.total_duration(),
+                length: view.recorded_duration_with_wait(),
                 lane: NONE,
                 settles: false,
             }
@@ -126,7 +126,7 @@ fn check_raw_trace(raw: &RawTrace<'_>) -> Result<(), TraceError> {
     Ok(())
 }
 
-fn refuse_cycle(raw: &RawTrace<'_>, cycle: &[u32]) -> TraceError {
+fn dependency_cycle_error(raw: &RawTrace<'_>, cycle: &[u32]) -> TraceError {
     const SHOWN: usize = 6;
     let id = |&i: &u32| raw.nodes[i as usize].view.id;
     let ids: Vec<String> = cycle

@@ -88,7 +88,7 @@ impl TraceDependenciesAfterCut {
     }
 
     /// Returns the new dependencies of node `i`, a kept node or a joint; `None` if they did not change.
-    pub fn changed_dependencies(&self, i: u32) -> Option<&[DependencyOnKeptNode]> {
+    pub fn new_dependencies_if_changed(&self, i: u32) -> Option<&[DependencyOnKeptNode]> {
         self.forwarded_dependencies(i)
     }
 }

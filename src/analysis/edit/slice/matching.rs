@@ -47,7 +47,7 @@ impl JobCommunication {
     }
 
     /// Finds collectives and messages that are kept on one rank and cut on another.
-    pub fn find_unmatched(&self) -> CommunicationsWithCutPartners {
+    pub fn find_kept_with_cut_partners(&self) -> CommunicationsWithCutPartners {
         let mut found = CommunicationsWithCutPartners::default();
         let matches = CommMatches::new(self.0.iter().map(|rank| &rank.comms));
         for (channel, k, met) in matches.iter() {

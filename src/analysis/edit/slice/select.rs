@@ -3,7 +3,7 @@
 use super::checked_trace::ReplayableTrace;
 use crate::edit::{for_each_attribute, name_matches_pattern};
 use chakram_base::units::Span;
-use chakram_trace::format::{Op, TraceError, escape_name, origin};
+use chakram_trace::format::{Op, TraceError, escape_and_shorten_name, origin};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
@@ -47,8 +47,8 @@ pub(super) fn select_target_nodes(
                 (format!("the trace has no step {step}"), list_steps(trace)?)
             }
             (AnnotationStepOrIdSelector::Annotation(pattern), _) => (
-                format!("no node is called `{}`", escape_name(pattern)),
-                suggest_names(trace),
+                format!("no node is called `{}`", escape_and_shorten_name(pattern)),
+                list_step_or_node_names(trace),
             ),
         };
         let place = chakram_trace::format::TraceErrorLocation::default();
@@ -58,12 +58,15 @@ pub(super) fn select_target_nodes(
 }
 
 /// Lists names for error messages: step names or, if there are none, the names of the first nodes.
-fn suggest_names(trace: &ReplayableTrace<'_>) -> String {
+fn list_step_or_node_names(trace: &ReplayableTrace<'_>) -> String {
     const SHOWN: usize = 6;
     let of = |test: fn(&str) -> bool| {
         let names = trace.raw.nodes.iter().map(|item| item.view.name);
         let names: BTreeSet<&str> = names.filter(|name| test(name)).collect();
-        let names = names.iter().take(SHOWN).map(|name| escape_name(name));
+        let names = names
+            .iter()
+            .take(SHOWN)
+            .map(|name| escape_and_shorten_name(name));
         names.collect::<Vec<_>>().join(", ")
     };
     let steps = of(|name| name.starts_with("ProfilerStep#"));
@@ -76,7 +79,7 @@ fn suggest_names(trace: &ReplayableTrace<'_>) -> String {
 
 /// Returns each node's owner (the node to which it belongs), and a flag that is true if the owners come from
 /// attributes.
-fn find_annotation_owners(trace: &ReplayableTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
+fn find_owner_of_each_node(trace: &ReplayableTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     let raw = &trace.raw;
     let mut owner = vec![NONE; raw.nodes.len()];
     let mut said = false;
@@ -84,7 +87,7 @@ fn find_annotation_owners(trace: &ReplayableTrace<'_>) -> Result<(Vec<u32>, bool
         for_each_attribute(raw.nodes[i as usize].record, |attr| {
             if matches!(attr.name, b"parent" | b"launch") && attr.is_set() {
                 said = true;
-                let found = attr.as_u64().ok().and_then(|id| raw.find_node(id));
+                let found = attr.as_count().ok().and_then(|id| raw.find_node(id));
                 owner[i as usize] = found.unwrap_or(NONE);
             }
             Ok(())
@@ -108,11 +111,11 @@ fn find_annotation_owners(trace: &ReplayableTrace<'_>) -> Result<(Vec<u32>, bool
 /// Returns one entry per node, sorted by index: true if the node is part of the step. The step comes from node
 /// attributes or, if there are none, from the step's annotation.
 fn select_step(trace: &ReplayableTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
-    let stated = stated_steps(trace)?;
+    let stated = stated_step_of_each_node(trace)?;
     if stated.iter().all(Option::is_none) {
         return select_annotated_nodes(trace, &format!("ProfilerStep#{step}"));
     }
-    let (owner, _) = find_annotation_owners(trace)?;
+    let (owner, _) = find_owner_of_each_node(trace)?;
     // For each step, the first node whose attribute names the step; that node's index serves as the step's label.
     let mut first = BTreeMap::new();
     let label = (0..).zip(&stated).map(|(i, own)| {
@@ -120,19 +123,19 @@ fn select_step(trace: &ReplayableTrace<'_>, step: u64) -> Result<Vec<bool>, Trac
         Some(*first.entry(own).or_insert(i))
     });
     let mut label: Vec<Option<u32>> = label.collect();
-    spread_labels(&owner, &mut label);
+    inherit_labels_from_nearest_owner(&owner, &mut label);
     let wanted = first.get(&step).copied();
     let asked = label.iter().map(|of| of.is_some() && *of == wanted);
     Ok(asked.collect())
 }
 
 /// Returns the step that each node's attribute names, if it has one.
-fn stated_steps(trace: &ReplayableTrace<'_>) -> Result<Vec<Option<u64>>, TraceError> {
+fn stated_step_of_each_node(trace: &ReplayableTrace<'_>) -> Result<Vec<Option<u64>>, TraceError> {
     let mut stated = vec![None; trace.raw.nodes.len()];
     for (item, stated) in trace.raw.nodes.iter().zip(&mut stated) {
         for_each_attribute(item.record, |attr| {
             if attr.name == origin::STEP.as_bytes() {
-                *stated = attr.as_u64().ok().or(*stated);
+                *stated = attr.as_count().ok().or(*stated);
             }
             Ok(())
         })?;
@@ -143,7 +146,10 @@ fn stated_steps(trace: &ReplayableTrace<'_>) -> Result<Vec<Option<u64>>, TraceEr
 /// Lists the steps of the trace for error messages.
 fn list_steps(trace: &ReplayableTrace<'_>) -> Result<String, TraceError> {
     const SHOWN: usize = 12;
-    let mut numbers: BTreeSet<u64> = stated_steps(trace)?.into_iter().flatten().collect();
+    let mut numbers: BTreeSet<u64> = stated_step_of_each_node(trace)?
+        .into_iter()
+        .flatten()
+        .collect();
     if numbers.is_empty() {
         let names = trace.raw.nodes.iter().map(|item| item.view.name);
         numbers.extend(names.filter_map(origin::parse_profiled_step));
@@ -170,8 +176,8 @@ fn select_annotated_nodes(
             label[i as usize] = Some(i);
         }
     }
-    let (owner, said) = find_annotation_owners(trace)?;
-    spread_labels(&owner, &mut label);
+    let (owner, said) = find_owner_of_each_node(trace)?;
+    inherit_labels_from_nearest_owner(&owner, &mut label);
     if said {
         let busy = collect_annotation_windows(trace, &label);
         let mut threads = label.clone();
@@ -180,17 +186,17 @@ fn select_annotated_nodes(
             let alone = owner[at] == NONE && label[at].is_none();
             if alone && nodes[at].view.op != Op::NoOp {
                 let lane = nodes[at].view.lane;
-                threads[at] = find_annotation_at(&busy, trace.starts[at], lane);
+                threads[at] = find_window_of_other_lane_at(&busy, trace.starts[at], lane);
             }
         }
-        spread_labels(&owner, &mut threads);
+        inherit_labels_from_nearest_owner(&owner, &mut threads);
         label = threads;
     }
     Ok(label.iter().map(Option::is_some).collect())
 }
 
 /// A node without a label gets the label of its nearest labelled owner. Nodes in a cycle of owners get no label.
-fn spread_labels(owner: &[u32], label: &mut [Option<u32>]) {
+fn inherit_labels_from_nearest_owner(owner: &[u32], label: &mut [Option<u32>]) {
     // The walk visits each node once, so it takes linear time and ends even on cycles.
     let mut done = vec![false; owner.len()];
     let mut chain = Vec::new();
@@ -236,7 +242,7 @@ fn collect_annotation_windows(
             continue;
         };
         if nodes[root as usize].view.lane == lane {
-            let to = from + nodes[i as usize].view.total_duration();
+            let to = from + nodes[i as usize].view.recorded_duration_with_wait();
             let busy = of[root as usize].get_or_insert(AnnotationWindow { from, to, lane });
             (busy.from, busy.to) = (busy.from.min(from), busy.to.max(to));
         }
@@ -258,7 +264,11 @@ fn collect_annotation_windows(
 
 /// Returns the index of the last window that began at or before `start`, if it contains `start` and belongs to another
 /// lane.
-fn find_annotation_at(busy: &[AnnotationWindow], start: Span, lane: Option<i64>) -> Option<u32> {
+fn find_window_of_other_lane_at(
+    busy: &[AnnotationWindow],
+    start: Span,
+    lane: Option<i64>,
+) -> Option<u32> {
     let begun = busy.partition_point(|busy| busy.from <= start);
     let last = begun.checked_sub(1)?;
     let busy = &busy[last];

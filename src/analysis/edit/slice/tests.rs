@@ -65,9 +65,17 @@ fn slice_nodes(
 ) -> (u64, Vec<Node>, RankSliceSummary) {
     let before = encode_trace(nodes);
     let mut matches = JobCommunication::default();
-    let part = KeptNodesOfRank::select_nodes(&before, 0, cut, &DeclaredGroups::new(), &mut matches)
+    let part = KeptNodesOfRank::select_nodes_and_collect_communication(
+        &before,
+        0,
+        cut,
+        &DeclaredGroups::new(),
+        &mut matches,
+    )
+    .unwrap();
+    let (after, sliced) = part
+        .encode_slice_of_trace(&before, part.earliest_start())
         .unwrap();
-    let (after, sliced) = part.write_slice(&before, part.earliest_start()).unwrap();
     let (captured, nodes) = decode_trace(&after);
     (captured, nodes, sliced)
 }
@@ -210,7 +218,7 @@ fn annotations_cover_what_belongs_to_them_and_other_threads_meanwhile() {
     let cut = AnnotationStepOrIdSelector::Annotation("ProfilerStep#3".to_owned());
     let (_, after, _) = slice_nodes(&nodes, &cut);
     assert_eq!(list_node_ids(&after), [2, 3, 4, 5, 6, 8, 10]);
-    let error = KeptNodesOfRank::select_nodes(
+    let error = KeptNodesOfRank::select_nodes_and_collect_communication(
         &encode_trace(&nodes),
         0,
         &AnnotationStepOrIdSelector::Annotation("ProfilerStep#9".to_owned()),
@@ -266,11 +274,17 @@ fn partners_that_are_cut_are_told_and_cut_on_demand() {
     let parts: Vec<KeptNodesOfRank> = (0..2)
         .map(|rank| {
             let groups = DeclaredGroups::new();
-            KeptNodesOfRank::select_nodes(&ranks[rank as usize], rank, &cut, &groups, &mut matches)
-                .unwrap()
+            KeptNodesOfRank::select_nodes_and_collect_communication(
+                &ranks[rank as usize],
+                rank,
+                &cut,
+                &groups,
+                &mut matches,
+            )
+            .unwrap()
         })
         .collect();
-    let unmatched = matches.find_unmatched();
+    let unmatched = matches.find_kept_with_cut_partners();
     assert_eq!(unmatched.count, 1);
     let text = unmatched.to_string();
     let expected =
@@ -279,7 +293,9 @@ fn partners_that_are_cut_are_told_and_cut_on_demand() {
     let mut left = Vec::new();
     for (rank, mut part) in parts.into_iter().enumerate() {
         part.cut_unmatched_communication(&unmatched);
-        let (after, _) = part.write_slice(&ranks[rank], Span::ZERO).unwrap();
+        let (after, _) = part
+            .encode_slice_of_trace(&ranks[rank], Span::ZERO)
+            .unwrap();
         left.push(list_node_ids(&decode_trace(&after).1));
     }
     assert_eq!(left, [vec![2, 3], vec![3]]);
@@ -327,7 +343,7 @@ fn what_cannot_be_replayed_is_refused() {
     let refuse = |nodes: &[Node]| {
         let groups = DeclaredGroups::new();
         let cut = AnnotationStepOrIdSelector::Ids(0..=9);
-        let part = KeptNodesOfRank::select_nodes(
+        let part = KeptNodesOfRank::select_nodes_and_collect_communication(
             &encode_trace(nodes),
             0,
             &cut,

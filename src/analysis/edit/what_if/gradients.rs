@@ -44,7 +44,7 @@ impl StepGradientReductions {
         let of_step = |&item: &u32| program.facts_of(item).step == Some(step);
         let items: Vec<u32> = program.order.iter().copied().filter(of_step).collect();
         for &item in &items {
-            if is_reduction(program, item) {
+            if is_gradient_reduction(program, item) {
                 this.collectives.push(item);
             }
         }
@@ -73,7 +73,9 @@ impl StepGradientReductions {
                 at = program.items[caller as usize].caller;
             }
             match launch {
-                Some(index) if !is_reduction(program, item) => this.launches[index].push(item),
+                Some(index) if !is_gradient_reduction(program, item) => {
+                    this.launches[index].push(item)
+                }
                 _ if fills => {
                     this.fills.insert(item);
                 }
@@ -83,7 +85,7 @@ impl StepGradientReductions {
                 let shapes = parse_shapes(program.facts_of(item).inputs);
                 let first = shapes.first();
                 this.element_sizes
-                    .push(element_bytes(program.facts_of(item).types));
+                    .push(element_bytes_of_first_tensor(program.facts_of(item).types));
                 this.hooks
                     .extend(first.map(|shape| (around.unwrap_or(item), count_elements(shape))));
             }
@@ -108,7 +110,7 @@ impl StepGradientReductions {
     }
 
     /// Returns true if a node reduces gradients, or prepares or launches such a reduction.
-    pub fn has_item(&self, item: u32) -> bool {
+    pub fn is_part_of_reduction(&self, item: u32) -> bool {
         self.collectives.contains(&item)
             || self.fills.contains(&item)
             || self.launches.iter().any(|items| items.contains(&item))
@@ -129,44 +131,50 @@ impl StepGradientReductions {
         let Some(&first) = self.collectives.iter().find(|item| shards(item)) else {
             return false;
         };
-        shares_gradients(program, first) || gathers_parameters(program)
+        reduces_gradients_to_shards(program, first) || has_parameter_gathers_in_passes(program)
     }
 
     /// Sums the elements of all parameters that have a captured hook.
-    pub fn count_elements(&self) -> u64 {
+    pub fn sum_parameter_elements_of_hooks(&self) -> u64 {
         self.hooks.iter().map(|hook| hook.1).sum()
     }
 
     /// Sums the bytes of all reductions.
     pub fn sum_bytes(&self, program: &RankProgram<'_>) -> u64 {
         let bytes = self.collectives.iter();
-        bytes.map(|&item| bytes_of(program, item)).sum()
+        bytes
+            .map(|&item| collective_bytes_after_edits(program, item))
+            .sum()
     }
 
     /// Returns the gradients' bytes per element; `None` if the reductions do not contain every gradient exactly once.
     fn element_bytes(&self, program: &RankProgram<'_>) -> Option<u64> {
-        let (all, bytes) = (self.count_elements(), self.sum_bytes(program));
+        let (all, bytes) = (
+            self.sum_parameter_elements_of_hooks(),
+            self.sum_bytes(program),
+        );
         (all > 0 && bytes.is_multiple_of(all)).then(|| bytes / all)
     }
 
     /// Returns the bucket limit that explains the captured buckets, in bytes: the size of the smallest bucket, not
     /// counting the last.
-    pub fn largest_bucket_bytes(&self, program: &RankProgram<'_>) -> Option<u64> {
+    pub fn bucket_limit_from_smallest_bucket(&self, program: &RankProgram<'_>) -> Option<u64> {
         let full = self.collectives.split_last()?.1.iter();
-        full.map(|&item| bytes_of(program, item)).min()
+        full.map(|&item| collective_bytes_after_edits(program, item))
+            .min()
     }
 }
 
 /// Returns true if a reduction leaves each rank with only its shard of the gradients. In generated jobs, such a
 /// reduction frees temporary memory as large as the full gradients.
-pub(super) fn shares_gradients(program: &RankProgram<'_>, reduction: u32) -> bool {
+pub(super) fn reduces_gradients_to_shards(program: &RankProgram<'_>, reduction: u32) -> bool {
     let mut memory = program.view_of_item(reduction).memory.named_changes();
-    let bytes = bytes_of(program, reduction);
+    let bytes = collective_bytes_after_edits(program, reduction);
     memory.any(|(name, freed)| name == "frees.temporary" && freed == bytes && bytes > 0)
 }
 
 /// Returns true if forward and backward passes gather sharded parameters.
-pub(super) fn gathers_parameters(program: &RankProgram<'_>) -> bool {
+pub(super) fn has_parameter_gathers_in_passes(program: &RankProgram<'_>) -> bool {
     program.order.iter().any(|&item| {
         let facts = program.facts_of(item);
         let gathers = matches!(
@@ -180,7 +188,7 @@ pub(super) fn gathers_parameters(program: &RankProgram<'_>) -> bool {
         gathers
             && facts.phase == StepPhase::Parameters
             && (facts.micro_batch.is_some()
-                || program.callers_of(node).any(|caller| {
+                || program.node_and_its_callers(node).any(|caller| {
                     program
                         .view_of_node(caller)
                         .name
@@ -190,7 +198,7 @@ pub(super) fn gathers_parameters(program: &RankProgram<'_>) -> bool {
 }
 
 /// Returns the bytes per element of the first tensor in `types`, a list of tensor types.
-fn element_bytes(types: &str) -> Option<u64> {
+fn element_bytes_of_first_tensor(types: &str) -> Option<u64> {
     let first = &types[types.find("Tensor(")? + 7..];
     let name = &first[..first.find(')')?];
     match name.trim_start_matches("c10::") {
@@ -201,7 +209,7 @@ fn element_bytes(types: &str) -> Option<u64> {
     }
 }
 
-pub(super) fn is_reduction(program: &RankProgram<'_>, item: u32) -> bool {
+pub(super) fn is_gradient_reduction(program: &RankProgram<'_>, item: u32) -> bool {
     let reduces = matches!(
         program.view_of_item(item).op,
         Op::Collective {
@@ -217,7 +225,7 @@ pub(super) fn is_reduction(program: &RankProgram<'_>, item: u32) -> bool {
 /// stages share, do not reduce buckets.
 pub(super) fn is_bucket_reduction(program: &RankProgram<'_>, item: u32) -> bool {
     if program.has_layers {
-        return is_reduction(program, item) && program.facts_of(item).layer.is_some();
+        return is_gradient_reduction(program, item) && program.facts_of(item).layer.is_some();
     }
     let sums = matches!(
         program.view_of_item(item).op,
@@ -226,10 +234,10 @@ pub(super) fn is_bucket_reduction(program: &RankProgram<'_>, item: u32) -> bool 
             ..
         }
     );
-    sums && is_reduction(program, item)
+    sums && is_gradient_reduction(program, item)
 }
 
-pub(super) fn bytes_of(program: &RankProgram<'_>, item: u32) -> u64 {
+pub(super) fn collective_bytes_after_edits(program: &RankProgram<'_>, item: u32) -> u64 {
     match program.items[item as usize].changes.get("comm_size") {
         Some(NewAttributeValueOrRemoval::Count(bytes)) => *bytes,
         _ => match program.view_of_item(item).op {
@@ -279,7 +287,7 @@ impl CollectiveTimesPerKib {
 /// Returns median delays in nanoseconds. The first result is the median over all nodes that directly follow a node in
 /// `after` on the same thread. The second result contains the median for each name, over all other nodes with this
 /// name.
-pub(super) fn median_delays_after_nodes(
+pub(super) fn median_delays_after_nodes_and_by_name(
     program: &RankProgram<'_>,
     after: &BTreeSet<u32>,
 ) -> (Option<u64>, BTreeMap<String, u64>) {
@@ -375,7 +383,7 @@ pub(super) fn regroup_found_gradients(
     let old = found
         .collectives
         .iter()
-        .map(|&item| bytes_of(program, item));
+        .map(|&item| collective_bytes_after_edits(program, item));
     if buckets.iter().map(|bucket| bucket.2).eq(old) {
         return Ok(counts);
     }
@@ -415,7 +423,7 @@ pub(super) fn keep_parameters_gathered(program: &mut RankProgram<'_>) -> EditCou
         counts.matched += u64::from(gathers && facts.phase == StepPhase::Parameters);
         let from = backward.get(&facts.step);
         let node = program.items[item as usize].node;
-        let of_gather = program.callers_of(node).any(|caller| {
+        let of_gather = program.node_and_its_callers(node).any(|caller| {
             program
                 .view_of_node(caller)
                 .name
@@ -432,7 +440,7 @@ pub(super) fn keep_parameters_gathered(program: &mut RankProgram<'_>) -> EditCou
         // are for.
         counts.matched = 0;
     }
-    program.remove_items(&|item| gone.contains(&item));
+    program.remove_items_and_bridge_dependencies(&|item| gone.contains(&item));
     counts
 }
 
@@ -480,7 +488,7 @@ pub(super) fn move_reductions_to_end(program: &mut RankProgram<'_>) -> EditCount
 }
 
 /// Inserts all-reduces of buckets of `limit` bytes. Returns the number of inserted all-reduces.
-pub(super) fn insert(
+pub(super) fn insert_bucket_all_reduces(
     program: &mut RankProgram<'_>,
     found: &StepGradientReductions,
     limit: u64,
@@ -504,7 +512,7 @@ pub(super) fn insert(
             })?;
         bytes += elements * each;
         if bytes >= limit || i + 1 == found.hooks.len() {
-            let made = program.insert_item(hook, encode_all_reduce(bytes, group));
+            let made = program.create_item_from_record(hook, encode_all_reduce(bytes, group));
             behind.entry(hook).or_default().push(made);
             all.push(made);
             bytes = 0;
@@ -582,7 +590,7 @@ fn replace_bucket_reductions(
         .copied()
         .collect();
     let launchers: BTreeSet<u32> = found.launches.iter().flatten().copied().collect();
-    let (behind, calm) = median_delays_after_nodes(program, &launchers);
+    let (behind, calm) = median_delays_after_nodes_and_by_name(program, &launchers);
     // For each old bucket, the first node that depends on its reduction.
     let mut waits: Vec<Option<u32>> = vec![None; found.collectives.len()];
     for &item in &program.order {
@@ -603,13 +611,13 @@ fn replace_bucket_reductions(
     for &(from, last, bytes) in buckets {
         let mut parts = launch.clone();
         parts.push(template);
-        let copies = program.copy_items(&parts, &|_| false);
+        let copies = program.clone_items_with_inner_dependencies(&parts, &|_| false);
         let collective = copies[copies.len() - 1];
         let kind = match program.view_of_item(template).op {
             Op::Collective { kind, .. } => kind,
             _ => CollectiveKind::AllReduce,
         };
-        let old = bytes_of(program, template);
+        let old = collective_bytes_after_edits(program, template);
         let memory: Vec<_> = program
             .view_of_item(template)
             .memory

@@ -24,7 +24,10 @@ impl OriginalRecordsToRestore {
     /// Returns the records of `before` that differ in `again`, which is the trace after an edit and its inverse.
     /// Returns `None` if `before` and `again` have different numbers of records, because they cannot be compared one by
     /// one then.
-    pub fn find_changed_records(before: &[u8], again: &[u8]) -> Result<Option<Self>, TraceError> {
+    pub fn find_records_changed_by_undone_edit(
+        before: &[u8],
+        again: &[u8],
+    ) -> Result<Option<Self>, TraceError> {
         let mut this = Self::default();
         let [mut before, mut again] = [before, again].map(FrameCursor::new);
         loop {
@@ -105,7 +108,7 @@ mod tests {
     fn records_that_differ_are_put_back() {
         let before = frame_records(&[b"meta", b"one", b"two", b"three"]);
         let again = frame_records(&[b"meta", b"one", b"other", b"three"]);
-        let kept = OriginalRecordsToRestore::find_changed_records(&before, &again)
+        let kept = OriginalRecordsToRestore::find_records_changed_by_undone_edit(&before, &again)
             .unwrap()
             .unwrap();
         assert_eq!(kept.to_text(), "4 2:74776f");
@@ -118,7 +121,8 @@ mod tests {
         let shorter = frame_records(&[b"meta", b"one"]);
         assert_eq!(kept.put_back(shorter.clone()).unwrap(), shorter);
         assert_eq!(
-            OriginalRecordsToRestore::find_changed_records(&before, &shorter).unwrap(),
+            OriginalRecordsToRestore::find_records_changed_by_undone_edit(&before, &shorter)
+                .unwrap(),
             None
         );
         assert_eq!(OriginalRecordsToRestore::parse("4 2:7g"), None);

@@ -29,14 +29,14 @@ use super::program::{NewAttributeValueOrRemoval, RankProgram, StepPhase};
 use super::shapes::{
     TensorShape, count_elements, normal_form, parse_argument_shapes, parse_shapes,
 };
-use super::unedited::{ValuesReplacedByEdits, unedited_count};
-use super::width::{ModelWidths, contains_normal_form, layers_of_transfer};
+use super::unedited::{ValuesReplacedByEdits, parse_attribute_count_before_edits};
+use super::width::{ModelWidths, contains_normal_form, layers_of_gradient_or_parameter_transfer};
 use call_time::{FixedKernelCallTime, fit_intercept};
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::statistics::median;
 use chakram_trace::format::Op;
-use changes::{change_node_attributes, scale_transfer};
-use gradients::bytes_of_whole_gradients;
+use changes::{change_attributes_keeping_unedited, scale_communication_bytes_and_time};
+use gradients::map_kernels_to_whole_gradient_bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Factors for the batch size, the sequence length and the hidden size.
@@ -137,7 +137,7 @@ impl KernelWorkAndTimeScaler {
             widths: ModelWidths::default(),
             calls: BTreeMap::new(),
             gathered: BTreeMap::new(),
-            whole_gradients: bytes_of_whole_gradients(program),
+            whole_gradients: map_kernels_to_whole_gradient_bytes(program),
             shortest: 0.0,
             flops_rate: 0.0,
             bytes_rate: 0.0,
@@ -196,7 +196,7 @@ impl KernelWorkAndTimeScaler {
         this.parameters.remove(&TensorShape::new());
         let most = leading.into_iter().max_by_key(|&(_, count)| count);
         this.batch = this.batch.or(most.map(|(size, _)| size));
-        this.learn_kernel_times(program);
+        this.learn_fixed_kernel_call_times(program);
         this.widths = ModelWidths::learn_widths(program, [this.batch, this.tokens]);
         this
     }
@@ -205,7 +205,7 @@ impl KernelWorkAndTimeScaler {
         &self.widths
     }
 
-    fn learn_kernel_times(&mut self, program: &RankProgram<'_>) {
+    fn learn_fixed_kernel_call_times(&mut self, program: &RankProgram<'_>) {
         let mut by_name: BTreeMap<&str, BTreeMap<u64, Vec<u64>>> = BTreeMap::new();
         let mut shortest = u64::MAX;
         for i in program.raw.node_indices() {
@@ -263,7 +263,7 @@ impl KernelWorkAndTimeScaler {
     /// Multiplies a kernel's work by `ratio`. The time changes in proportion, except for the fixed time of the
     /// call.
     pub fn multiply_kernel_work(&self, program: &mut RankProgram<'_>, item: u32, ratio: f64) {
-        let new = self.scale_duration_values(program, item, ratio);
+        let new = self.list_scaled_time_changes(program, item, ratio);
         program.items[item as usize].changes.extend(new);
     }
 
@@ -275,11 +275,11 @@ impl KernelWorkAndTimeScaler {
         ratio: f64,
         restores: bool,
     ) {
-        let new = self.scale_duration_values(program, item, ratio);
-        change_node_attributes(program, item, new, restores);
+        let new = self.list_scaled_time_changes(program, item, ratio);
+        change_attributes_keeping_unedited(program, item, new, restores);
     }
 
-    fn scale_duration_values(
+    fn list_scaled_time_changes(
         &self,
         program: &RankProgram<'_>,
         item: u32,
@@ -342,7 +342,7 @@ impl KernelWorkAndTimeScaler {
     /// multiplication does one of two things. Either it multiplies samples (first input) by a weight (second input), or
     /// it multiplies the samples of both inputs and sums the products into a weight gradient. All other kernels of a
     /// pass process samples.
-    fn find_parameter_tensors(
+    fn mark_parameter_tensors(
         &self,
         product: KernelMatmulWeightRole,
         inputs: &[TensorShape],
@@ -401,7 +401,7 @@ impl KernelWorkAndTimeScaler {
     }
 
     /// Scales the nodes that `which` selects, starting from the values that they had before all edits.
-    pub fn scale_items(
+    pub fn scale_selected_nodes(
         &self,
         program: &mut RankProgram<'_>,
         by: BatchSequenceHiddenFactors,
@@ -427,7 +427,8 @@ impl KernelWorkAndTimeScaler {
                     let widens = self.batch.zip(self.tokens).is_none_or(|(batch, tokens)| {
                         // Transfers of only a few numbers per token, such as a loss, do not grow with the hidden
                         // size.
-                        let bytes = unedited_count(facts.unedited, "comm_size").unwrap_or(bytes);
+                        let bytes = parse_attribute_count_before_edits(facts.unedited, "comm_size")
+                            .unwrap_or(bytes);
                         bytes > 8 * batch.saturating_mul(tokens)
                     });
                     let hidden = if widens { by.hidden.to_f64() } else { 1.0 };
@@ -440,13 +441,15 @@ impl KernelWorkAndTimeScaler {
                             .memory
                             .named_changes()
                             .map(|(name, now)| {
-                                let all = unedited_count(facts.unedited, name).unwrap_or(now);
-                                let fixed = self.bytes_of_parameters(program, node, name, all);
+                                let all = parse_attribute_count_before_edits(facts.unedited, name)
+                                    .unwrap_or(now);
+                                let fixed =
+                                    self.parameter_bytes_of_allocation(program, node, name, all);
                                 let wider = self.widths.growth_of_layer(layer, fixed, by.hidden);
                                 (name, fixed, wider)
                             });
                     let fixed: Vec<(&str, u64, f64)> = fixed.collect();
-                    scale_transfer(program, item, bytes, growth, &fixed, by);
+                    scale_communication_bytes_and_time(program, item, bytes, growth, &fixed, by);
                     true
                 }
                 _ => continue,
@@ -475,7 +478,7 @@ impl KernelWorkAndTimeScaler {
             true if view.kernel.is_some_and(sums) => KernelMatmulWeightRole::GradientOfWeight,
             true => KernelMatmulWeightRole::WithWeight,
         };
-        let parameters = self.find_parameter_tensors(product, &inputs, &outputs);
+        let parameters = self.mark_parameter_tensors(product, &inputs, &outputs);
         let tensors = || shapes.iter().zip(parameters.iter().copied());
         let grown: Vec<Option<f64>> = tensors()
             .map(|(shape, is_parameter)| self.tensor_growth(shape, is_parameter, by))
@@ -565,7 +568,7 @@ impl KernelWorkAndTimeScaler {
             new.push(("tensor_size", count(bytes)));
         }
         if let Some(kernel) = view.kernel
-            && let Some(kernel) = self.scaled_shape(kernel, facts.phase, &inputs, by)
+            && let Some(kernel) = self.scaled_kernel_shape(kernel, facts.phase, &inputs, by)
         {
             new.push((
                 "kernel_shape",
@@ -584,8 +587,8 @@ impl KernelWorkAndTimeScaler {
             false => 1.0,
         };
         for (name, now) in view.memory.named_changes() {
-            let bytes = unedited.unedited_count(name).unwrap_or(now);
-            let fixed = self.bytes_of_parameters(program, node, name, bytes);
+            let bytes = unedited.attribute_count_before_edits(name).unwrap_or(now);
+            let fixed = self.parameter_bytes_of_allocation(program, node, name, bytes);
             if name.ends_with(".activations") || name.ends_with(".temporary") {
                 new.push((
                     name,
@@ -596,13 +599,18 @@ impl KernelWorkAndTimeScaler {
                 ));
             }
         }
-        change_node_attributes(program, item, new, by == BatchSequenceHiddenFactors::NONE);
+        change_attributes_keeping_unedited(
+            program,
+            item,
+            new,
+            by == BatchSequenceHiddenFactors::NONE,
+        );
         true
     }
 
     /// Returns how many of the `bytes` that a node allocates or frees belong to gathered parameters or to unreduced
     /// gradients. Their memory does not grow with the number of tokens.
-    fn bytes_of_parameters(
+    fn parameter_bytes_of_allocation(
         &self,
         program: &RankProgram<'_>,
         node: u32,
@@ -643,7 +651,9 @@ impl KernelWorkAndTimeScaler {
                     .memory
                     .named_changes()
                     .map(|(name, now)| {
-                        let bytes = unedited.unedited_count(name).unwrap_or(now) as f64 * growth;
+                        let bytes = unedited.attribute_count_before_edits(name).unwrap_or(now)
+                            as f64
+                            * growth;
                         (
                             name,
                             NewAttributeValueOrRemoval::Count(bytes.round() as u64),
@@ -651,7 +661,7 @@ impl KernelWorkAndTimeScaler {
                     })
                     .collect();
                 if !new.is_empty() {
-                    change_node_attributes(
+                    change_attributes_keeping_unedited(
                         program,
                         item,
                         new,
@@ -660,16 +670,20 @@ impl KernelWorkAndTimeScaler {
                 }
             }
             Op::Collective { bytes, .. } if of_parameters && bytes > 0 => {
-                let layers = layers_of_transfer(program, item);
-                let reduces = super::gradients::is_reduction(program, item);
+                let layers = layers_of_gradient_or_parameter_transfer(program, item);
+                let reduces = super::gradients::is_gradient_reduction(program, item);
                 let whole = view
                     .memory
                     .named_changes()
                     .find(|(name, _)| name.ends_with(".temporary"));
                 let unedited = ValuesReplacedByEdits::parse(program.facts[node as usize].unedited);
                 let old = match whole {
-                    Some((name, now)) if !reduces => unedited.unedited_count(name).unwrap_or(now),
-                    _ => unedited.unedited_count("comm_size").unwrap_or(bytes),
+                    Some((name, now)) if !reduces => {
+                        unedited.attribute_count_before_edits(name).unwrap_or(now)
+                    }
+                    _ => unedited
+                        .attribute_count_before_edits("comm_size")
+                        .unwrap_or(bytes),
                 };
                 // After the optimizer step, parameters are gathered in the same buckets as their gradients.
                 let own = program.facts[node as usize].layer;
@@ -677,23 +691,23 @@ impl KernelWorkAndTimeScaler {
                     own.is_some()
                         && !reduces
                         && whole.is_none()
-                        && super::gradients::is_reduction(program, other)
+                        && super::gradients::is_gradient_reduction(program, other)
                         && program.facts_of(other).layer == own
                 });
                 if let (Some(bucket), Op::Collective { .. }) = (bucket, view.op) {
                     let facts = program.facts_of(bucket);
-                    let now = super::gradients::bytes_of(program, bucket);
-                    let old =
-                        ValuesReplacedByEdits::parse(facts.unedited).unedited_count("comm_size");
+                    let now = super::gradients::collective_bytes_after_edits(program, bucket);
+                    let old = ValuesReplacedByEdits::parse(facts.unedited)
+                        .attribute_count_before_edits("comm_size");
                     let old = old.unwrap_or(match program.view_of_item(bucket).op {
                         Op::Collective { bytes, .. } => bytes,
                         _ => now,
                     });
-                    let layers = layers_of_transfer(program, bucket);
+                    let layers = layers_of_gradient_or_parameter_transfer(program, bucket);
                     let growth = self
                         .widths
                         .growth_of_weights(&layers, Some(old), true, by.hidden);
-                    scale_transfer(program, item, bytes, growth, &[], by);
+                    scale_communication_bytes_and_time(program, item, bytes, growth, &[], by);
                     counts.matched += 1;
                     counts.changed += 1;
                     return;
@@ -708,7 +722,7 @@ impl KernelWorkAndTimeScaler {
                         .growth_of_weights(&layers, Some(old), reduces, by.hidden),
                 };
                 counts.by_weights += u64::from(layers.is_empty());
-                scale_transfer(program, item, bytes, growth, &[], by);
+                scale_communication_bytes_and_time(program, item, bytes, growth, &[], by);
                 counts.matched += 1;
                 counts.changed += 1;
             }
@@ -743,7 +757,7 @@ impl KernelWorkAndTimeScaler {
     }
 
     /// Returns the shape of a kernel after its number of rows, sequences or keys has grown.
-    fn scaled_shape(
+    fn scaled_kernel_shape(
         &self,
         kernel: KernelShape,
         phase: StepPhase,
@@ -803,7 +817,7 @@ fn tensor_shapes_of_kernel(
     program: &RankProgram<'_>,
     node: u32,
 ) -> (Vec<TensorShape>, Vec<TensorShape>) {
-    let mut callers = program.callers_of(node);
+    let mut callers = program.node_and_its_callers(node);
     let stated = callers.find(|&caller| {
         let facts = &program.facts[caller as usize];
         !parse_shapes(facts.inputs).is_empty() || !parse_shapes(facts.outputs).is_empty()
@@ -826,7 +840,7 @@ fn is_attention(program: &RankProgram<'_>, node: u32) -> bool {
         _ => {}
     }
     let mut names = program
-        .callers_of(node)
+        .node_and_its_callers(node)
         .take(3)
         .map(|caller| program.view_of_node(caller).name);
     names.any(|name| name.contains("attention") || name.contains("flash_attn"))
@@ -841,10 +855,10 @@ fn unedited_work_of_kernel(program: &RankProgram<'_>, node: u32) -> UneditedKern
     };
     let ns = match program.has_work_time_in_delay(node) {
         true => unedited
-            .unedited_count("delay_ns")
+            .attribute_count_before_edits("delay_ns")
             .unwrap_or(view.delay.0 / 1000),
         false => unedited
-            .unedited_count("duration_ns")
+            .attribute_count_before_edits("duration_ns")
             .unwrap_or(view.recorded.0 / 1000),
     };
     let profiler = view.profiler.0 / 1000;
@@ -856,8 +870,12 @@ fn unedited_work_of_kernel(program: &RankProgram<'_>, node: u32) -> UneditedKern
     }
     .min(ns);
     UneditedKernelWorkAndTime {
-        flops: unedited.unedited_count("num_ops").unwrap_or(flops),
-        bytes: unedited.unedited_count("tensor_size").unwrap_or(bytes),
+        flops: unedited
+            .attribute_count_before_edits("num_ops")
+            .unwrap_or(flops),
+        bytes: unedited
+            .attribute_count_before_edits("tensor_size")
+            .unwrap_or(bytes),
         ns: ns - profiler,
         profiler,
     }

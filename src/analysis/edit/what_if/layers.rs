@@ -25,10 +25,15 @@ mod repetition;
 
 use buckets::StepGradientBuckets;
 pub(super) use buckets::{BUCKETS, BucketLimitAndLayerBytes};
-use copies::{LayerEditor, PassLayers, are_layers_equal, collect_whole_layers, label_of_layer};
+use copies::{
+    LayerEditor, PassLayers, are_layers_equal, collect_layer_nodes_with_transfers, label_of_layer,
+};
 use labels::AddedLayerCountByLabelRange;
-pub(super) use labels::shift_layer_labels;
-use passes::{PassItemsWithSignatures, StepPasses, find_equal_repetitions, layers_of};
+pub(super) use labels::shift_layer_labels_of_all_nodes;
+use passes::{
+    PassItemsWithSignatures, StepPasses, find_layers_as_longest_repetition,
+    find_repetitions_of_period_and_count,
+};
 use repetition::{NodeRepetitionPeriodAndCount, longest_repetition};
 
 /// The repeated layers on all ranks of a job. A stage may contain several parts of the model, each with its own layers.
@@ -50,7 +55,7 @@ impl JobRepeatedLayerLabels {
         let reductions =
             StepGradientReductions::find_reductions(program, 0).keep_bucket_reductions(program);
         let passes = StepPasses::find_passes(program, 0, &reductions);
-        let Some((layers, runs)) = find_forward_layer_runs(&passes) else {
+        let Some((layers, runs)) = find_repeated_layers_in_forward_passes(&passes) else {
             return Ok(());
         };
         let mut labels = BTreeSet::new();
@@ -98,15 +103,18 @@ impl JobRepeatedLayerLabels {
 
 /// Returns the longest repetition in a step's forward passes, which gives the layers, and all repetitions of the same
 /// length and count, each with the index of its pass.
-fn find_forward_layer_runs(
+fn find_repeated_layers_in_forward_passes(
     passes: &StepPasses,
 ) -> Option<(
     NodeRepetitionPeriodAndCount,
     Vec<(usize, NodeRepetitionPeriodAndCount)>,
 )> {
-    let found = passes.forward.iter().filter_map(layers_of);
+    let found = passes
+        .forward
+        .iter()
+        .filter_map(find_layers_as_longest_repetition);
     let layers = found.max_by_key(|found| found.covered_count())?;
-    let runs = find_equal_repetitions(&passes.forward, layers.period, layers.times);
+    let runs = find_repetitions_of_period_and_count(&passes.forward, layers.period, layers.times);
     // The repetition must cover 40 % of the passes, because a shorter repetition may occur inside a layer.
     let covered: usize = runs.iter().map(|(_, found)| found.covered_count()).sum();
     let passed: BTreeSet<usize> = runs.iter().map(|(pass, _)| *pass).collect();
@@ -174,7 +182,7 @@ fn change_layers_in_step(
     }
     let reductions = all.keep_bucket_reductions(program);
     let passes = StepPasses::find_passes(program, step, &reductions);
-    let Some((layers, forward)) = find_forward_layer_runs(&passes) else {
+    let Some((layers, forward)) = find_repeated_layers_in_forward_passes(&passes) else {
         return Ok(None);
     };
     // The parameters of the first or last layer of a backward pass are not gathered ahead, so this layer may differ
@@ -199,7 +207,7 @@ fn change_layers_in_step(
     let blocks = match unlike.is_empty() {
         true => Vec::new(),
         false => passes
-            .find_layers_by_sequence(program, &forward, &unlike)
+            .find_backward_layers_by_autograd_sequence(program, &forward, &unlike)
             .ok_or_else(|| {
                 super::refuse_edit(
                     format!(
@@ -243,7 +251,7 @@ fn change_layers_in_step(
             "keep two layers",
         ));
     }
-    let weights = parameters::stated_weight_bytes(program, &passes, &backward);
+    let weights = parameters::weight_bytes_of_job_and_one_layer(program, &passes, &backward);
     let repeated: Vec<(u32, u32)> = forward
         .iter()
         .filter_map(|(pass, found)| {
@@ -271,14 +279,26 @@ fn change_layers_in_step(
         optimizer.filter(|found| found.covered_count() * 4 > passes.optimizer.items.len());
     let mut runs = Vec::new();
     for (pass, found) in &forward {
-        runs.push(run_of(program, &passes.forward[*pass], *found, false, by));
+        runs.push(collect_pass_layers_and_copy_template(
+            program,
+            &passes.forward[*pass],
+            *found,
+            false,
+            by,
+        ));
     }
     for (pass, found) in &backward {
-        runs.push(run_of(program, &passes.backward[*pass], *found, true, by));
+        runs.push(collect_pass_layers_and_copy_template(
+            program,
+            &passes.backward[*pass],
+            *found,
+            true,
+            by,
+        ));
     }
     for block in &blocks {
         let parts: Vec<&[u32]> = block.iter().map(Vec::as_slice).collect();
-        let layers = collect_whole_layers(program, &parts);
+        let layers = collect_layer_nodes_with_transfers(program, &parts);
         let middle = (old + by.min(0)) as usize / 2;
         runs.push(PassLayers {
             backward: true,
@@ -287,7 +307,13 @@ fn change_layers_in_step(
         });
     }
     if let Some(found) = optimizer {
-        runs.push(run_of(program, &passes.optimizer, found, false, by));
+        runs.push(collect_pass_layers_and_copy_template(
+            program,
+            &passes.optimizer,
+            found,
+            false,
+            by,
+        ));
     }
     if !blocks.is_empty() {
         counts.notes.insert(
@@ -302,7 +328,9 @@ fn change_layers_in_step(
         let all = all as f64;
         ((all + layer as f64 * by as f64) / all, Some(u32::MAX))
     });
-    let growth = buckets.parameter_growth(program, step).or(by_weights);
+    let growth = buckets
+        .parameter_growth_factor_and_last_hook(program, step)
+        .or(by_weights);
     if let (Some((ratio, _)), 0) = (growth, step) {
         parameters::scale_resident_memory(program, ratio);
     }
@@ -319,12 +347,12 @@ fn change_layers_in_step(
         }
         None => {}
     }
-    Ok(Some((by, buckets.bucket_sizes())))
+    Ok(Some((by, buckets.bucket_limit_and_layer_bytes())))
 }
 
 /// Returns the layers of a pass, and selects the template to copy: if possible, an inner layer that is equal to a
 /// neighbour.
-fn run_of(
+fn collect_pass_layers_and_copy_template(
     program: &RankProgram<'_>,
     pass: &PassItemsWithSignatures,
     found: NodeRepetitionPeriodAndCount,
@@ -334,7 +362,7 @@ fn run_of(
     let parts: Vec<&[u32]> = (0..found.times)
         .map(|index| pass.items_of_part(found, index))
         .collect();
-    let layers = collect_whole_layers(program, &parts);
+    let layers = collect_layer_nodes_with_transfers(program, &parts);
     let times = layers.len();
     let is_alike = |at: usize| are_layers_equal(program, &layers[at], &layers[at - 1]);
     let left = (times as i64 + by.min(0)).max(1) as usize;

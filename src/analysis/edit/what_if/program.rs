@@ -163,7 +163,7 @@ impl<'a> RankProgram<'a> {
         let count = raw.nodes.len();
         let mut facts = Vec::with_capacity(count);
         for at in 0..count {
-            let mut fact = facts_of(raw.nodes[at].record)?;
+            let mut fact = read_node_facts_outside_view(raw.nodes[at].record)?;
             // This edit is combined with earlier edits, and applied to the kernel's unedited shape.
             let kernel = fact.unedited.and_then(|text| {
                 let mut parts = text.split(';');
@@ -189,13 +189,13 @@ impl<'a> RankProgram<'a> {
             raw,
         };
         if let Some(first) = FrameCursor::new(contents).next_record()? {
-            this.earlier = metadata_text(first, EDITS)?;
+            this.earlier = read_metadata_text_attribute(first, EDITS)?;
             this.scaled = this.earlier.clone();
-            this.kept = metadata_text(first, KEPT)?;
+            this.kept = read_metadata_text_attribute(first, KEPT)?;
         }
         let mut last: BTreeMap<HostFlagAndLane, u32> = BTreeMap::new();
         for i in this.raw.node_indices() {
-            let thread = this.thread_of(i);
+            let thread = this.host_flag_and_lane_of_node(i);
             let front = last.get(&thread).copied();
             let deps = this.raw.dependencies_of(i).iter().filter_map(|dep| {
                 let on = dep.target()?;
@@ -238,22 +238,22 @@ impl<'a> RankProgram<'a> {
     }
 
     /// Returns true if the host's CPU ran the kernels.
-    pub fn computes_on_host(&self) -> bool {
+    pub fn kernels_ran_on_cpu(&self) -> bool {
         self.raw.metadata.kernels_on_cpu
     }
 
-    pub fn thread_of(&self, node: u32) -> HostFlagAndLane {
+    pub fn host_flag_and_lane_of_node(&self, node: u32) -> HostFlagAndLane {
         let view = self.view_of_node(node);
         let on_host = match view.op {
             Op::Host => true,
-            Op::Compute { .. } => self.computes_on_host(),
+            Op::Compute { .. } => self.kernels_ran_on_cpu(),
             _ => false,
         };
         (on_host, view.lane)
     }
 
     /// Iterates over the node itself, then its callers, innermost first.
-    pub fn callers_of(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
+    pub fn node_and_its_callers(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
         let mut left = self.facts.len();
         std::iter::successors(Some(node), move |&node| {
             // The limit ends the loop if the file's callers form a cycle.
@@ -284,7 +284,7 @@ impl<'a> RankProgram<'a> {
             .node_indices()
             .map(|i| {
                 let mut steps = self
-                    .callers_of(i)
+                    .node_and_its_callers(i)
                     .map(|node| self.view_of_node(node).origin.step);
                 steps.find_map(|step| step).map(|step| numbers[&step])
             })
@@ -307,7 +307,10 @@ impl<'a> RankProgram<'a> {
         let named: Vec<Option<StepPhase>> = self
             .raw
             .node_indices()
-            .map(|i| self.callers_of(i).find_map(|node| own[node as usize]))
+            .map(|i| {
+                self.node_and_its_callers(i)
+                    .find_map(|node| own[node as usize])
+            })
             .collect();
         // The training iteration is the range that encloses the optimizer or, if there is no optimizer, the backward
         // pass.
@@ -337,7 +340,7 @@ impl<'a> RankProgram<'a> {
                 _ => {}
             }
         }
-        let later_passes = self.find_later_forward_nodes(&named);
+        let later_passes = self.flag_forward_nodes_of_later_micro_batches(&named);
         let phases: Vec<_> = self
             .raw
             .node_indices()
@@ -350,8 +353,8 @@ impl<'a> RankProgram<'a> {
                     return StepPhase::Outside;
                 }
                 let scope = scopes.get(&fact.step).copied().flatten();
-                let inside =
-                    scope.is_none_or(|scope| self.callers_of(i).skip(1).any(|c| c == scope));
+                let inside = scope
+                    .is_none_or(|scope| self.node_and_its_callers(i).skip(1).any(|c| c == scope));
                 if fact.step.is_none() || !inside {
                     return StepPhase::Outside;
                 }
@@ -373,7 +376,7 @@ impl<'a> RankProgram<'a> {
     /// Returns one entry per node: true if the node belongs to the forward pass of a later micro-batch. Such a pass
     /// runs after the first backward pass, between functions that compute gradients, and contains an operator whose
     /// gradient is computed later.
-    fn find_later_forward_nodes(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
+    fn flag_forward_nodes_of_later_micro_batches(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
         let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
         for i in self.raw.node_indices() {
             if let (Some(StepPhase::Backward), Some(number)) =
@@ -440,7 +443,11 @@ impl<'a> RankProgram<'a> {
     /// Copies `items`, and returns the copies in the same order. Dependencies and callers among `items` become
     /// dependencies and callers among the copies. Copies do not depend on the items that `left_out` selects. The caller
     /// must insert the copies into the program order.
-    pub fn copy_items(&mut self, items: &[u32], left_out: &dyn Fn(u32) -> bool) -> Vec<u32> {
+    pub fn clone_items_with_inner_dependencies(
+        &mut self,
+        items: &[u32],
+        left_out: &dyn Fn(u32) -> bool,
+    ) -> Vec<u32> {
         let first = self.items.len() as u32;
         let of: BTreeMap<u32, u32> = items.iter().copied().zip(first..).collect();
         for &item in items {
@@ -459,7 +466,7 @@ impl<'a> RankProgram<'a> {
 
     /// Creates an item from a record, and returns its index. The item depends on `after`, and belongs to the step of
     /// `after`. The caller must insert the item into the program order.
-    pub fn insert_item(&mut self, after: u32, record: Vec<u8>) -> u32 {
+    pub fn create_item_from_record(&mut self, after: u32, record: Vec<u8>) -> u32 {
         let item = self.items.len() as u32;
         self.items.push(NodeOrNodeCopy {
             node: self.items[after as usize].node,
@@ -478,7 +485,7 @@ impl<'a> RankProgram<'a> {
 
     /// Removes the items that `gone` selects. Items that depended on a removed item then depend on that item's
     /// dependencies.
-    pub fn remove_items(&mut self, gone: &dyn Fn(u32) -> bool) {
+    pub fn remove_items_and_bridge_dependencies(&mut self, gone: &dyn Fn(u32) -> bool) {
         let mut behind: BTreeMap<u32, Vec<ItemDependency>> = BTreeMap::new();
         let order = std::mem::take(&mut self.order);
         for item in order {
@@ -525,7 +532,7 @@ impl<'a> RankProgram<'a> {
         let mut out = Vec::with_capacity(self.contents.len());
         let mut message = ProtobufMessageBuilder::default();
         if let Some(record) = FrameCursor::new(self.contents).next_record()? {
-            self.write_metadata(record, &mut message)?;
+            self.write_metadata_hiding_stale_attributes(record, &mut message)?;
             message.append_frame_to(&mut out);
         }
         let mut order = self.order.clone();
@@ -562,7 +569,7 @@ impl<'a> RankProgram<'a> {
             // Write dependencies in ascending order, as converters and generators do.
             control.sort_unstable();
             data.sort_unstable();
-            let same = !moved && own.deps == self.unchanged_deps(own.node);
+            let same = !moved && own.deps == self.dependencies_in_original_trace(own.node);
             let mut caller = BTreeMap::new();
             if moved && let Some(around) = own.caller {
                 let name = match self.is_launched(own.node)? {
@@ -623,7 +630,7 @@ impl<'a> RankProgram<'a> {
         Ok(launched)
     }
 
-    fn unchanged_deps(&self, node: u32) -> Vec<ItemDependency> {
+    fn dependencies_in_original_trace(&self, node: u32) -> Vec<ItemDependency> {
         let own = &self.items[node as usize].deps;
         let deps = self.raw.dependencies_of(node).iter().filter_map(|dep| {
             let on = dep.target()?;
@@ -646,7 +653,7 @@ impl<'a> RankProgram<'a> {
             if self.items[item as usize].made.is_some() {
                 continue;
             }
-            let thread = self.thread_of(node);
+            let thread = self.host_flag_and_lane_of_node(node);
             fronts[item as usize] = last.get(&thread).copied();
             if self.view_of_node(node).op != Op::NoOp {
                 last.insert(thread, item);
@@ -657,7 +664,7 @@ impl<'a> RankProgram<'a> {
 
     /// Writes the metadata record. The captured duration and the amounts of work do not describe an edited job, so
     /// their attributes are renamed in place. If all edits cancel each other, the original names are restored.
-    fn write_metadata(
+    fn write_metadata_hiding_stale_attributes(
         &self,
         record: RawRecord<'_>,
         out: &mut ProtobufMessageBuilder,
@@ -707,7 +714,7 @@ impl<'a> RankProgram<'a> {
     /// wait.
     pub fn has_work_time_in_delay(&self, node: u32) -> bool {
         let view = self.view_of_node(node);
-        self.computes_on_host() && view.recorded == Span::ZERO
+        self.kernels_ran_on_cpu() && view.recorded == Span::ZERO
     }
 }
 
@@ -762,7 +769,9 @@ pub(super) fn pass_begun_by_mark(name: &str) -> Option<(u32, bool)> {
 }
 
 /// Reads the facts in a record that its view lacks.
-fn facts_of(record: RawRecord<'_>) -> Result<NodeFactsOutsideView<'_>, TraceError> {
+fn read_node_facts_outside_view(
+    record: RawRecord<'_>,
+) -> Result<NodeFactsOutsideView<'_>, TraceError> {
     let mut facts = NodeFactsOutsideView {
         phase: StepPhase::Outside,
         step: None,
@@ -795,11 +804,11 @@ fn facts_of(record: RawRecord<'_>) -> Result<NodeFactsOutsideView<'_>, TraceErro
         }
     }
     super::super::for_each_attribute(record, |attr| {
-        let number = || attr.as_u64().ok().and_then(|n| u32::try_from(n).ok());
+        let number = || attr.as_count().ok().and_then(|n| u32::try_from(n).ok());
         match attr.name {
             b"micro_batch" => facts.micro_batch = number(),
             b"layer" => facts.layer = number(),
-            b"seq_id" => facts.sequence = attr.as_u64().ok(),
+            b"seq_id" => facts.sequence = attr.as_count().ok(),
             b"unedited" => facts.unedited = attr.as_str().ok().flatten(),
             _ => {}
         }
@@ -809,7 +818,10 @@ fn facts_of(record: RawRecord<'_>) -> Result<NodeFactsOutsideView<'_>, TraceErro
 }
 
 /// Returns the string in an attribute of the metadata record.
-fn metadata_text(record: RawRecord<'_>, name: &str) -> Result<Option<String>, TraceError> {
+fn read_metadata_text_attribute(
+    record: RawRecord<'_>,
+    name: &str,
+) -> Result<Option<String>, TraceError> {
     let mut found = None;
     let mut fields = WireCursor::new(record.bytes, record.offset);
     while !fields.is_empty() {

@@ -1,7 +1,7 @@
 //! Edits that repeat parts of a program: gradient accumulation, and more micro-batches of a pipeline.
 
 use super::EditCounts;
-use super::gradients::{StepGradientReductions, median_delays_after_nodes};
+use super::gradients::{StepGradientReductions, median_delays_after_nodes_and_by_name};
 use super::grammar::{PassOrder, ScaleFactor};
 use super::kernels::{BatchSequenceHiddenFactors, KernelWorkAndTimeScaler};
 use super::program::{
@@ -39,7 +39,7 @@ pub(super) fn repeat_passes_before_optimizer(
         let Some(last) = program.order.iter().rposition(|&item| {
             of_step(item)
                 && (phase(item) == StepPhase::Backward
-                    || is_hook(program, item)
+                    || is_called_by_gradient_accumulation(program, item)
                     || ends.contains(&item)
                     || matches!(program.view_of_item(item).op, Op::Message { .. })
                         && phase(item) != StepPhase::Outside)
@@ -51,7 +51,7 @@ pub(super) fn repeat_passes_before_optimizer(
             .copied()
             .filter(|&item| {
                 let zeroes = program
-                    .callers_of(program.items[item as usize].node)
+                    .node_and_its_callers(program.items[item as usize].node)
                     .any(|caller| program.view_of_node(caller).name.starts_with("Optimizer."));
                 of_step(item) && phase(item) != StepPhase::Outside && !zeroes
             })
@@ -64,16 +64,18 @@ pub(super) fn repeat_passes_before_optimizer(
         counts.changed += 1;
         super::check_memory_for_copies(body.len(), u64::from(times))?;
         let launchers = reductions.launches.iter().flatten().copied().collect();
-        let (_, calm) = median_delays_after_nodes(program, &launchers);
+        let (_, calm) = median_delays_after_nodes_and_by_name(program, &launchers);
         let mut before = Vec::new();
         let mut passes: Vec<Vec<u32>> = Vec::new();
         for pass in 0..times - 1 {
             let adds = |item: &u32| pass > 0 && reductions.fills.contains(item);
             let kept = body.iter().copied();
             let kept: Vec<u32> = kept
-                .filter(|item| !reductions.has_item(*item) || adds(item))
+                .filter(|item| !reductions.is_part_of_reduction(*item) || adds(item))
                 .collect();
-            let copies = program.copy_items(&kept, &|on| reductions.has_item(on));
+            let copies = program.clone_items_with_inner_dependencies(&kept, &|on| {
+                reductions.is_part_of_reduction(on)
+            });
             for (&item, &copy) in kept.iter().zip(&copies) {
                 if adds(&item) && program.view_of_item(item).name.starts_with("aten::") {
                     program.items[copy as usize].name = Some("aten::add_".to_owned());
@@ -108,7 +110,7 @@ pub(super) fn repeat_passes_before_optimizer(
             .copied()
             .filter(|item| reductions.fills.contains(item))
             .collect();
-        let sums = program.copy_items(&fills, &|_| false);
+        let sums = program.clone_items_with_inner_dependencies(&fills, &|_| false);
         for &copy in &sums {
             if program.view_of_item(copy).name.starts_with("aten::") {
                 program.items[copy as usize].name = Some("aten::add_".to_owned());
@@ -176,10 +178,10 @@ fn start_pass_after(
     }
 }
 
-fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
+fn is_called_by_gradient_accumulation(program: &RankProgram<'_>, item: u32) -> bool {
     let node = program.items[item as usize].node;
     program
-        .callers_of(node)
+        .node_and_its_callers(node)
         .any(|caller| program.view_of_node(caller).name.contains("AccumulateGrad"))
 }
 
@@ -215,7 +217,7 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
         }
         let node = program.items[item as usize].node;
         let inside = program
-            .callers_of(node)
+            .node_and_its_callers(node)
             .find_map(|c| pass_begun_by_mark(program.view_of_node(c).name));
         // On the last stage, work after a forward pass (the loss) belongs to that pass. After the last backward pass,
         // the optimizer's work and work on parameters belong to no pass.
@@ -274,13 +276,13 @@ pub(super) fn split_micro_batches(
             batch: ScaleFactor::new(1, times.into()).unwrap_or(ScaleFactor::ONE),
             ..BatchSequenceHiddenFactors::NONE
         };
-        scaler.scale_items(program, part, &|item| all.contains(&item));
+        scaler.scale_selected_nodes(program, part, &|item| all.contains(&item));
         // Copy both passes of a micro-batch together. The copied backward pass then depends on the copied forward
         // pass.
         let items: Vec<u32> = all.iter().copied().collect();
         let mut parts: Vec<BTreeMap<u32, u32>> = Vec::new();
         for _ in 1..times {
-            let copies = program.copy_items(&items, &|_| false);
+            let copies = program.clone_items_with_inner_dependencies(&items, &|_| false);
             counts.added += copies.len() as u64;
             parts.push(items.iter().copied().zip(copies).collect());
         }
@@ -302,7 +304,7 @@ pub(super) fn split_micro_batches(
                 (pass, (number % times) as usize)
             });
         let ends = find_pass_ends(program, &passes);
-        let ordered = reorder_pass_items(program, &of_pass, &ends, &parts, order);
+        let ordered = reorder_pass_items_and_dependencies(program, &of_pass, &ends, &parts, order);
         replace_items_in_order(program, &all, ordered);
     }
     if counts.matched == 0 {
@@ -377,7 +379,7 @@ impl NextStageRanksAndPassOrder {
     }
 
     /// Returns a rank's position in its pipeline.
-    pub fn place_of(&self, rank: u32) -> StageCountToPipelineEnd {
+    pub fn stage_count_to_pipeline_end(&self, rank: u32) -> StageCountToPipelineEnd {
         let mut place = StageCountToPipelineEnd {
             stages: 1,
             alternates: self.alternate.contains(&rank),
@@ -396,7 +398,7 @@ impl NextStageRanksAndPassOrder {
 
 /// Changes the order in which a step runs its micro-batches' passes. `stages` is the number of stages from the rank's
 /// own stage to the last stage, inclusive.
-pub(super) fn reorder_passes(
+pub(super) fn reorder_micro_batch_passes_of_rank(
     program: &mut RankProgram<'_>,
     order: PassOrder,
     stages: u32,
@@ -443,7 +445,7 @@ pub(super) fn reorder_passes(
             passes.iter().map(|(pass, items)| (*pass, items)).collect();
         let parts = [all.iter().map(|&item| (item, item)).collect()];
         let ends = find_pass_ends(program, &passes);
-        let ordered = reorder_pass_items(
+        let ordered = reorder_pass_items_and_dependencies(
             program,
             &of_pass,
             &ends,
@@ -496,7 +498,7 @@ fn find_pass_ends(
 /// micro-batch's forward pass remains. All other dependencies between passes only express order, so they follow the new
 /// order. A dependency on the end of the previous pass moves to the end of the pass that now comes before it, possibly
 /// on another lane. Any other dependency moves to the last node that the old target's thread runs before the pass.
-fn reorder_pass_items(
+fn reorder_pass_items_and_dependencies(
     program: &mut RankProgram<'_>,
     of_pass: &BTreeMap<MicroBatchPass, &Vec<u32>>,
     ends: &PassEndItems,
@@ -525,7 +527,7 @@ fn reorder_pass_items(
             before.is_some_and(|before| parts.iter().any(|part| part.get(before) == Some(&on)))
         };
         for &item in &items {
-            let thread = program.thread_of(program.items[item as usize].node);
+            let thread = program.host_flag_and_lane_of_node(program.items[item as usize].node);
             let mut follows = None;
             let mut deps = std::mem::take(&mut program.items[item as usize].deps);
             deps.retain_mut(|dep| {
@@ -535,7 +537,8 @@ fn reorder_pass_items(
                     // Nodes on one thread run in order anyway, so a dependency is needed only if the end is on another
                     // thread.
                     let in_turn = dep.in_turn
-                        && program.thread_of(program.items[front as usize].node) == thread;
+                        && program.host_flag_and_lane_of_node(program.items[front as usize].node)
+                            == thread;
                     let on_front = ItemDependency {
                         on: front,
                         in_turn,
@@ -550,7 +553,8 @@ fn reorder_pass_items(
                 if dep.in_turn || own {
                     return true;
                 }
-                let thread = program.thread_of(program.items[dep.on as usize].node);
+                let thread =
+                    program.host_flag_and_lane_of_node(program.items[dep.on as usize].node);
                 match last.get(&thread) {
                     Some(&on) => dep.on = on,
                     None => return false,
@@ -563,7 +567,10 @@ fn reorder_pass_items(
             program.items[item as usize].deps = deps;
         }
         for &item in &items {
-            last.insert(program.thread_of(program.items[item as usize].node), item);
+            last.insert(
+                program.host_flag_and_lane_of_node(program.items[item as usize].node),
+                item,
+            );
         }
         front = ends.ends.get(&pass).map(|end| parts[part][end]);
         ordered.extend(items);

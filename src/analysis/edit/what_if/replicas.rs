@@ -45,13 +45,13 @@ pub(super) fn scale_replicas(
         members = replica_ranks_of_first_rank(&RankProgram::read_program(trace)?, &groups, ranks)?;
     }
     let grid = if members.len() > 1 || members == [0] && ranks == 1 {
-        format_grid_of_members(&members, ranks)?
+        format_rank_grid_with_dimension(&members, ranks)?
     } else {
         // Give each rank a group for its future replicas; so far, the rank is its only member.
         for (rank, trace) in &mut traces {
             let mut program = RankProgram::read_program(trace)?;
             let group = format!("replicas-{rank}");
-            counts.added += insert(&mut program, &group)?;
+            counts.added += insert_gradient_all_reduces(&mut program, &group)?;
             *trace = Arc::new(program.write_trace()?);
             groups.insert(group, vec![*rank]);
         }
@@ -85,7 +85,7 @@ pub(super) fn scale_replicas(
     for (rank, trace) in &traces {
         scaling.scan_rank(*rank, trace)?;
     }
-    scaling.check_equal_ranks()?;
+    scaling.check_ranks_send_equal_messages()?;
     counts.matched += u64::from(ranks.max(new_ranks));
     counts.changed += u64::from(new_ranks.abs_diff(ranks));
     counts.notes.insert(
@@ -95,13 +95,16 @@ pub(super) fn scale_replicas(
     let mut known: BTreeMap<[u8; 32], Arc<Vec<u8>>> = BTreeMap::new();
     let mut of_old: BTreeMap<u32, Arc<Vec<u8>>> = BTreeMap::new();
     for rank in 0..new_ranks {
-        let (old, _) = scaling.scaled_dimension().source_of_rank(rank);
-        let shared = of_old.get(&old).filter(|_| scaling.is_alike(old)).cloned();
+        let (old, _) = scaling.scaled_dimension().source_rank_and_block(rank);
+        let shared = of_old
+            .get(&old)
+            .filter(|_| scaling.has_copies_with_equal_traces(old))
+            .cloned();
         let trace = match shared {
             Some(trace) => trace,
             None => {
-                let written = scaling.write_rank(rank, &traces[old as usize].1)?;
-                let written = write_replica_note(&written, replicas)?;
+                let written = scaling.build_trace_of_new_rank(rank, &traces[old as usize].1)?;
+                let written = record_replica_edit_in_trace(&written, replicas)?;
                 let hash = *blake3::hash(&written).as_bytes();
                 Arc::clone(known.entry(hash).or_insert_with(|| Arc::new(written)))
             }
@@ -109,13 +112,13 @@ pub(super) fn scale_replicas(
         of_old.insert(old, Arc::clone(&trace));
         new.push((rank, trace));
     }
-    Ok((new, scaling.scale_groups()))
+    Ok((new, scaling.scale_declared_groups()))
 }
 
 /// Multiplies the optimizer shards' work and memory by `ratio`. Returns true if there are any optimizer shards.
 fn scale_sharded_optimizer(program: &mut RankProgram<'_>, ratio: f64) -> bool {
     let shards = program.order.iter().copied().find(|&item| {
-        gradients::is_reduction(program, item)
+        gradients::is_gradient_reduction(program, item)
             && matches!(
                 program.view_of_item(item).op,
                 Op::Collective {
@@ -128,10 +131,10 @@ fn scale_sharded_optimizer(program: &mut RankProgram<'_>, ratio: f64) -> bool {
         return false;
     };
     let mut shared = vec!["allocates.optimizer", "allocates.remote"];
-    if gradients::shares_gradients(program, reduction) {
+    if gradients::reduces_gradients_to_shards(program, reduction) {
         shared.push("allocates.gradients");
     }
-    if gradients::gathers_parameters(program) {
+    if gradients::has_parameter_gathers_in_passes(program) {
         shared.push("allocates.weights");
     }
     let scaler = KernelWorkAndTimeScaler::new(program);
@@ -153,7 +156,7 @@ fn scale_sharded_optimizer(program: &mut RankProgram<'_>, ratio: f64) -> bool {
 }
 
 /// Adds the edit to the trace's list of edits.
-fn write_replica_note(trace: &[u8], replicas: u32) -> Result<Vec<u8>, TraceError> {
+fn record_replica_edit_in_trace(trace: &[u8], replicas: u32) -> Result<Vec<u8>, TraceError> {
     let mut program = RankProgram::read_program(trace)?;
     super::note_edit(&mut program, &JobEdit::Data(replicas));
     program.write_trace()
@@ -174,7 +177,7 @@ fn replica_ranks_of_first_rank(
     }
     let mut found: Vec<u32> = Vec::new();
     for i in program.raw.node_indices() {
-        if !gradients::is_reduction(program, i) {
+        if !gradients::is_gradient_reduction(program, i) {
             continue;
         }
         let Op::Collective { group, .. } = program.view_of_node(i).op else {
@@ -194,7 +197,7 @@ fn replica_ranks_of_first_rank(
 }
 
 /// Returns the text form of a rank grid with a dimension that consists of the ranks in `members`.
-fn format_grid_of_members(members: &[u32], ranks: u32) -> Result<String, TraceError> {
+fn format_rank_grid_with_dimension(members: &[u32], ranks: u32) -> Result<String, TraceError> {
     let unknown = || {
         super::refuse_edit(
             format!("the replicas are ranks {members:?}, which are not a line of a grid of ranks"),
@@ -223,14 +226,18 @@ fn format_grid_of_members(members: &[u32], ranks: u32) -> Result<String, TraceEr
 }
 
 /// Inserts all-reduces of gradients into each step. Returns the number of inserted all-reduces.
-fn insert(program: &mut RankProgram<'_>, group: &str) -> Result<u64, TraceError> {
+fn insert_gradient_all_reduces(
+    program: &mut RankProgram<'_>,
+    group: &str,
+) -> Result<u64, TraceError> {
     let mut added = 0;
     for step in 0..program.steps {
         let found = StepGradientReductions::find_reductions(program, step);
         if found.hooks.is_empty() {
             continue;
         }
-        added += gradients::insert(program, &found, DEFAULT_BUCKET, step, group)?;
+        added +=
+            gradients::insert_bucket_all_reduces(program, &found, DEFAULT_BUCKET, step, group)?;
     }
     if added == 0 {
         return Err(super::refuse_edit(

@@ -34,9 +34,9 @@ mod rank_writer;
 mod restage;
 
 use exchanges::check_communication_matches;
-use grid::{RoleGrid, find_progression};
+use grid::{RoleGrid, find_stride_and_count_of_members};
 use group_table::CapturedAndAddedGroupNames;
-use rank_writer::{AbsentRankWriter, tag_steps};
+use rank_writer::{AbsentRankWriter, tag_differences_between_stages};
 
 pub(super) use restage::change_stages;
 
@@ -103,11 +103,7 @@ struct CapturedRank {
 }
 
 impl CapturedRank {
-    fn read_capture(
-        rank: u32,
-        trace: &[u8],
-        declared: &DeclaredGroups,
-    ) -> Result<Self, TraceError> {
+    fn from_trace(rank: u32, trace: &[u8], declared: &DeclaredGroups) -> Result<Self, TraceError> {
         let program = RankProgram::read_program(trace)?;
         let mut own = DeclaredGroups::new();
         for node in &program.raw.nodes {
@@ -127,11 +123,13 @@ impl CapturedRank {
                 Op::Compute { .. } => {
                     kernels = kernels.saturating_add(program.view_of_node(i).recorded.0)
                 }
-                Op::Collective { group, .. } if gradients::is_reduction(&program, i) => {
+                Op::Collective { group, .. } if gradients::is_gradient_reduction(&program, i) => {
                     let name = group.to_text();
                     let members = name.and_then(|name| declared.get(&name).or(own.get(&name)));
                     match members.filter(|members| !members.is_empty()) {
-                        Some(members) => reductions.extend(find_progression(members)),
+                        Some(members) => {
+                            reductions.extend(find_stride_and_count_of_members(members))
+                        }
                         None => reductions.extend(world.map(|world| (1, world))),
                     }
                 }
@@ -158,7 +156,7 @@ impl CapturedRank {
     }
 }
 
-fn refuse_missing_role(place: PipelineStagePosition) -> TraceError {
+fn build_missing_stage_error(place: PipelineStagePosition) -> TraceError {
     super::refuse_edit(
         format!(
             "no captured rank is of the {} stage, so the work of absent ranks of this stage is unknown",
@@ -179,7 +177,7 @@ pub(super) fn derive_missing_ranks(
 ) -> Result<(RankTraces, DeclaredGroups), TraceError> {
     let mut captured = Vec::with_capacity(traces.len());
     for (rank, trace) in &traces {
-        captured.push(CapturedRank::read_capture(*rank, trace, groups)?);
+        captured.push(CapturedRank::from_trace(*rank, trace, groups)?);
     }
     let stated = captured.iter().filter_map(|one| one.world).max();
     let listed = groups
@@ -211,7 +209,7 @@ pub(super) fn derive_missing_ranks(
     if absent == 0 {
         return Ok((traces, groups.clone()));
     }
-    let grid = RoleGrid::find_grid(&captured, world)?;
+    let grid = RoleGrid::derive_grid_from_captured_ranks(&captured, world)?;
     for place in [
         PipelineStagePosition::First,
         PipelineStagePosition::Middle,
@@ -220,10 +218,10 @@ pub(super) fn derive_missing_ranks(
         let stages = grid.stage_count();
         let needed = stages > 1 && (place != PipelineStagePosition::Middle || stages > 2);
         if needed && !captured.iter().any(|one| one.place == place) {
-            return Err(refuse_missing_role(place));
+            return Err(build_missing_stage_error(place));
         }
     }
-    check_memory(&traces, absent, "more traces", "fewer ranks")?;
+    check_traces_fit_memory(&traces, absent, "more traces", "fewer ranks")?;
     // Use the last stage, because in other stages 1F1B and GPipe may give the same order.
     let last = captured
         .iter()
@@ -257,14 +255,14 @@ pub(super) fn derive_missing_ranks(
                     AbsentRankModelRule::Fastest => one.kernels,
                     AbsentRankModelRule::Slowest => u64::MAX - one.kernels,
                 },
-                !grid.has_same_position(one.rank, rank),
+                !grid.differ_only_in_stage_or_replica(one.rank, rank),
                 one.rank.abs_diff(rank),
             )
         };
         let Some((index, model)) = candidates.min_by_key(|(_, one)| key(one)) else {
-            return Err(refuse_missing_role(grid.stage_kind_of_rank(rank)));
+            return Err(build_missing_stage_error(grid.stage_kind_of_rank(rank)));
         };
-        other_positions += u64::from(!grid.has_same_position(model.rank, rank));
+        other_positions += u64::from(!grid.differ_only_in_stage_or_replica(model.rank, rank));
         let moves_stage = grid.stage_of(model.rank) != stage;
         other_stages += u64::from(moves_stage);
         let trace = match reordered.get(&(index, stage)) {
@@ -275,7 +273,7 @@ pub(super) fn derive_missing_ranks(
                     match order {
                         Some(Some((_, 1))) => {
                             let left = grid.stage_count() - stage;
-                            repeat::reorder_passes(
+                            repeat::reorder_micro_batch_passes_of_rank(
                                 &mut program,
                                 PassOrder::OneForwardOneBackward,
                                 left,
@@ -307,7 +305,7 @@ pub(super) fn derive_missing_ranks(
             from: model.rank,
             to: rank,
             tag_steps: match moves_stage {
-                true => tag_steps(&grid, model.rank, &traces[index].1)?,
+                true => tag_differences_between_stages(&grid, model.rank, &traces[index].1)?,
                 false => [0; 2],
             },
         };
@@ -341,7 +339,7 @@ fn share_equal_traces(traces: &mut RankTraces) {
 
 /// Checks that `count` traces as large as the largest of `traces` fit into the available memory; `fewer` is the advice
 /// that the error gives.
-fn check_memory(
+fn check_traces_fit_memory(
     traces: &RankTraces,
     count: u32,
     what: &str,

@@ -3,8 +3,11 @@
 use super::program::NewAttributeValueOrRemoval;
 
 /// Returns the value that an attribute had before all edits; `None` if no edit replaced the value.
-pub(super) fn unedited_count(unedited: Option<&str>, name: &str) -> Option<u64> {
-    ValuesReplacedByEdits::parse(unedited).unedited_count(name)
+pub(super) fn parse_attribute_count_before_edits(
+    unedited: Option<&str>,
+    name: &str,
+) -> Option<u64> {
+    ValuesReplacedByEdits::parse(unedited).attribute_count_before_edits(name)
 }
 
 /// Values that edits replaced, as text such as `duration_ns=12;num_ops=-`; `-` means that the attribute did not
@@ -17,12 +20,14 @@ impl<'t> ValuesReplacedByEdits<'t> {
         Self(parts.filter_map(|part| part.split_once('=')).collect())
     }
 
-    pub fn unedited_count(&self, name: &str) -> Option<u64> {
+    pub fn attribute_count_before_edits(&self, name: &str) -> Option<u64> {
         let found = self.0.iter().find(|(known, _)| *known == name);
         found.and_then(|(_, value)| value.parse().ok())
     }
 
-    pub fn iter_edited(&self) -> impl Iterator<Item = (&'t str, NewAttributeValueOrRemoval)> + '_ {
+    pub fn iter_names_and_original_values(
+        &self,
+    ) -> impl Iterator<Item = (&'t str, NewAttributeValueOrRemoval)> + '_ {
         self.0.iter().map(|&(name, value)| {
             let value = match (value, value.parse()) {
                 ("-", _) => NewAttributeValueOrRemoval::Removed,

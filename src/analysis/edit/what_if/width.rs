@@ -13,7 +13,7 @@ use super::program::{RankProgram, StepPhase};
 use super::shapes::{
     TensorShape, count_elements, normal_form, parse_argument_shapes, parse_shapes,
 };
-use super::unedited::unedited_count;
+use super::unedited::parse_attribute_count_before_edits;
 use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernelClass};
 use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,7 +55,7 @@ impl ModelWidths {
             let (view, facts) = (program.view_of_node(i), &program.facts[i as usize]);
             let shapes = parse_shapes(facts.inputs);
             for (name, now) in view.memory.named_changes() {
-                let bytes = unedited_count(facts.unedited, name).unwrap_or(now);
+                let bytes = parse_attribute_count_before_edits(facts.unedited, name).unwrap_or(now);
                 match name {
                     "allocates.weights" => this.stated[0] += bytes,
                     "allocates.gradients" => this.stated[1] += bytes,
@@ -352,12 +352,15 @@ impl ModelWidths {
 }
 
 /// If `item` reduces gradients or gathers parameters in a generated job, returns the layers to which these belong.
-pub(super) fn layers_of_transfer(program: &RankProgram<'_>, item: u32) -> BTreeSet<u32> {
+pub(super) fn layers_of_gradient_or_parameter_transfer(
+    program: &RankProgram<'_>,
+    item: u32,
+) -> BTreeSet<u32> {
     let own = program.facts_of(item).layer;
     if program.has_layers && own.is_none() {
         return BTreeSet::new();
     }
-    if !gradients::is_reduction(program, item) {
+    if !gradients::is_gradient_reduction(program, item) {
         return own.into_iter().collect();
     }
     let mut layers = BTreeSet::new();

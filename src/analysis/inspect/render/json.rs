@@ -60,7 +60,7 @@ pub struct SummaryDocument<'j> {
 #[derive(Debug, Serialize)]
 struct RankDocument<'j> {
     rank: u32,
-    #[serde(serialize_with = "serialize_path")]
+    #[serde(serialize_with = "serialize_file_path")]
     file: &'j Path,
     file_bytes: u64,
     contents_bytes: u64,
@@ -106,14 +106,14 @@ impl<'j> From<&'j UnfilteredRankTraceTotals> for RankDocument<'j> {
 }
 
 /// Serializes a path; bytes that are not UTF-8 become replacement characters.
-fn serialize_path<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+fn serialize_file_path<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.display())
 }
 
 #[derive(Debug, Serialize)]
 struct UnreadableRank<'j> {
     rank: u32,
-    #[serde(serialize_with = "serialize_path")]
+    #[serde(serialize_with = "serialize_file_path")]
     file: &'j Path,
     why: &'j str,
 }
@@ -210,7 +210,7 @@ impl<'j, K> NodeSumsAndExtremeRanksDocument<'j, K> {
         }
     }
 
-    fn from_table<T: Ord>(
+    fn documents_from_table_rows<T: Ord>(
         table: &'j RankSumsAndExtremesByKey<T>,
         key: impl Fn(&'j T) -> K,
     ) -> Vec<Self> {
@@ -258,14 +258,18 @@ pub fn build_summary_document<'j>(
                 declared_differently: job.conflicting_groups.contains(name),
             })
             .collect(),
-        types: NodeSumsAndExtremeRanksDocument::from_table(&job.types, |class| NodeTypeJsonKey {
-            r#type: class.to_string(),
+        types: NodeSumsAndExtremeRanksDocument::documents_from_table_rows(&job.types, |class| {
+            NodeTypeJsonKey {
+                r#type: class.to_string(),
+            }
         }),
-        lanes: NodeSumsAndExtremeRanksDocument::from_table(&job.lanes, |lane| LaneName {
-            lane: lane.to_string(),
-            name: job.lane_names.get(lane).map(|(name, _)| &name[..]),
+        lanes: NodeSumsAndExtremeRanksDocument::documents_from_table_rows(&job.lanes, |lane| {
+            LaneName {
+                lane: lane.to_string(),
+                name: job.lane_names.get(lane).map(|(name, _)| &name[..]),
+            }
         }),
-        collectives: NodeSumsAndExtremeRanksDocument::from_table(
+        collectives: NodeSumsAndExtremeRanksDocument::documents_from_table_rows(
             &job.collectives,
             |(group, kind)| CollectiveGroupAndKindKey {
                 group,
@@ -280,12 +284,13 @@ pub fn build_summary_document<'j>(
                 received: &ends[RECEIVED],
             })
             .collect(),
-        operators: NodeSumsAndExtremeRanksDocument::from_table(&job.operators, |(name, class)| {
-            OperatorKey {
+        operators: NodeSumsAndExtremeRanksDocument::documents_from_table_rows(
+            &job.operators,
+            |(name, class)| OperatorKey {
                 name,
                 r#type: class.to_string(),
-            }
-        }),
+            },
+        ),
         attributes: (job.attributes.iter())
             .map(|((name, kind), nodes)| AttributeCount {
                 name,

@@ -19,7 +19,7 @@ pub fn format_short_count(count: u64) -> String {
 }
 
 /// Formats the faults of files, one line per kind with its ranks, the most serious kind first.
-pub fn format_faults<'a>(
+pub fn format_rejected_and_repaired_faults<'a>(
     ranks: impl Iterator<Item = (u32, &'a RejectedAndRepairedFaults)> + Clone,
 ) -> (Vec<String>, Vec<String>) {
     let lines = |of: fn(&RejectedAndRepairedFaults) -> &Vec<CountedFault>| {

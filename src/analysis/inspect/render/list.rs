@@ -6,7 +6,7 @@ use chakram_base::units::{Bytes, Span, Time};
 use chakram_report::csv::CsvRows;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyleWidthAndDetail;
-use chakram_trace::format::{escape_json, escape_name};
+use chakram_trace::format::{escape_and_shorten_name, escape_harmful_characters_in_json};
 use serde::Serialize;
 
 /// Output form of a list of nodes.
@@ -43,7 +43,10 @@ impl NodeListFormat {
 
     /// Renders `rows`, one line per row. Returns the text, and the offset at which each line ends. In JSON, every line
     /// ends with a comma.
-    pub fn render_lines<'r>(self, rows: impl Iterator<Item = NodeRow<'r>>) -> (String, Vec<usize>) {
+    pub fn render_lines_and_their_end_offsets<'r>(
+        self,
+        rows: impl Iterator<Item = NodeRow<'r>>,
+    ) -> (String, Vec<usize>) {
         let (mut lines, mut ends) = (String::new(), Vec::new());
         if self == Self::Csv {
             let mut cells = CsvRows::without_header();
@@ -54,7 +57,7 @@ impl NodeListFormat {
             return (cells.into_text(), ends);
         }
         let table = match self {
-            Self::Text { width } => Some((create_text_table(width), text_style(width))),
+            Self::Text { width } => Some((create_text_table(width), text_style_for_width(width))),
             _ => None,
         };
         for row in rows {
@@ -62,7 +65,7 @@ impl NodeListFormat {
                 lines += &render_text_row(table, *style, &row);
             } else {
                 let line = serde_json::to_string(&NodeDocument::from(&row));
-                lines += &escape_json(&line.expect("rows are JSON"));
+                lines += &escape_harmful_characters_in_json(&line.expect("rows are JSON"));
                 lines += ",\n";
             }
             ends.push(lines.len());
@@ -71,7 +74,7 @@ impl NodeListFormat {
     }
 
     /// Returns the end of the JSON document, which contains the number of `selected` nodes.
-    pub fn render_json_end(selected: u64) -> String {
+    pub fn render_json_end_with_selected_count(selected: u64) -> String {
         format!("\n],\"selected\":{selected}}}\n")
     }
 }
@@ -160,11 +163,11 @@ fn create_text_table(width: usize) -> TextTable<'static> {
     ];
     TextTable::new(columns)
         .with_indent(0)
-        .with_shortened_names(text_style(width))
+        .with_shortened_names(text_style_for_width(width))
 }
 
 /// Returns the text style for lines of this width. For `usize::MAX`, names are never shortened.
-fn text_style(width: usize) -> TextStyleWidthAndDetail {
+fn text_style_for_width(width: usize) -> TextStyleWidthAndDetail {
     TextStyleWidthAndDetail {
         width,
         details: width == usize::MAX,
@@ -200,7 +203,7 @@ fn render_text_row(
 /// Formats a node's group or peer, as in `, all ranks` or `, rank 3 tag 1`.
 pub(super) fn format_group_or_peer(row: &NodeRow<'_>) -> String {
     match (&row.group, row.peer) {
-        (Some(group), _) => format!(", {}", escape_name(group)),
+        (Some(group), _) => format!(", {}", escape_and_shorten_name(group)),
         (None, Some((peer, 0))) => format!(", rank {peer}"),
         (None, Some((peer, tag))) => format!(", rank {peer} tag {tag}"),
         (None, None) => String::new(),

@@ -9,7 +9,7 @@ use chakram_base::units::Span;
 use chakram_report::document::VersionedDocument;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyleWidthAndDetail;
-use chakram_trace::format::escape_name;
+use chakram_trace::format::escape_and_shorten_name;
 use serde::Serialize;
 use std::fmt::{Display, Result, Write as _};
 
@@ -17,18 +17,19 @@ use std::fmt::{Display, Result, Write as _};
 const VALUE: usize = 72;
 
 /// Renders a node of `trace` with its neighbourhood as text.
-pub fn render_node(
+pub fn render_node_and_neighbours_as_text(
     trace: &InspectedRankTrace<'_>,
     near: &NodeNeighbourhood<'_>,
     hints: &OmissionHints,
     style: TextStyleWidthAndDetail,
 ) -> String {
     let mut out = String::new();
-    write_node(&mut out, trace, near, hints, style).expect("a string grows as needed");
+    write_node_and_neighbours(&mut out, trace, near, hints, style)
+        .expect("a string grows as needed");
     out
 }
 
-fn write_node(
+fn write_node_and_neighbours(
     out: &mut String,
     trace: &InspectedRankTrace<'_>,
     near: &NodeNeighbourhood<'_>,
@@ -39,7 +40,7 @@ fn write_node(
     let node = &near.node;
     let row = &node.row;
     let (record, byte) = node.place;
-    let name = escape_name(row.name);
+    let name = escape_and_shorten_name(row.name);
     writeln!(
         out,
         "{h}rank {} node {}{h:#}  {name}{}",
@@ -49,7 +50,7 @@ fn write_node(
     )?;
     let mut fact = |name: &str, text: String| writeln!(out, "  {name:<12} {text}");
     let lane = match &node.lane_name {
-        Some(name) => format!("{}: {}", row.lane, escape_name(name)),
+        Some(name) => format!("{}: {}", row.lane, escape_and_shorten_name(name)),
         None => row.lane.to_string(),
     };
     fact("type", format!("{} on {lane}", row.class))?;
@@ -135,7 +136,7 @@ fn write_neighbour_table(
             &row.class,
             &format_args!(
                 "{}{}",
-                escape_name(row.name),
+                escape_and_shorten_name(row.name),
                 list::format_group_or_peer(row)
             ),
         ];
@@ -211,7 +212,7 @@ struct EdgeBetweenNearbyNodesDocument {
 }
 
 /// Returns the neighbourhood as a JSON document.
-pub fn build_node_document<'n>(
+pub fn build_node_neighbourhood_document<'n>(
     trace: &InspectedRankTrace<'_>,
     near: &'n NodeNeighbourhood<'_>,
 ) -> VersionedDocument<NamedViewDocument<NeighbourhoodDocument<'n>>> {

@@ -36,11 +36,11 @@ pub struct CriticalPathAndRankInputs<'a> {
 }
 
 /// Returns the paths to show: a single path if all ranks measure time from one origin, otherwise one path per rank.
-pub fn find_paths(
+pub fn find_job_or_per_rank_critical_paths(
     tracks: &[RankTimesForCriticalPath],
     find: fn(&[RankTimesForCriticalPath], bool) -> Option<CriticalPath>,
 ) -> Vec<CriticalPathAndRankInputs<'_>> {
-    let parts: Vec<&[RankTimesForCriticalPath]> = if share_one_clock(tracks) {
+    let parts: Vec<&[RankTimesForCriticalPath]> = if is_clock_shared_by_ranks(tracks) {
         // Only if the ranks share a clock may a path change ranks.
         vec![tracks]
     } else {
@@ -60,7 +60,7 @@ pub fn find_paths(
 }
 
 /// Returns true if all ranks measure time from one origin.
-fn share_one_clock(tracks: &[RankTimesForCriticalPath]) -> bool {
+fn is_clock_shared_by_ranks(tracks: &[RankTimesForCriticalPath]) -> bool {
     let kept = |track: &RankTimesForCriticalPath| {
         track.basis == NodeStartTimesSource::Kept && track.captured.is_some()
     };
@@ -114,7 +114,7 @@ impl PathRenderInput<'_> {
             );
             write_paragraph(out, &text, "  ! ", 4, style.warning)?;
         }
-        if !share_one_clock(self.tracks) {
+        if !is_clock_shared_by_ranks(self.tracks) {
             let text = "the files do not state a common clock of the ranks: one path for each rank";
             write_paragraph(out, text, "  ", 2, anstyle::Style::new())?;
         }
@@ -122,7 +122,7 @@ impl PathRenderInput<'_> {
         for path in paths {
             match distinct
                 .iter_mut()
-                .find(|(other, _)| path.is_equal_to(other))
+                .find(|(other, _)| path.is_equal_single_rank_path(other))
             {
                 Some((_, ranks)) => ranks.extend(path.tracks.iter().map(|track| track.rank)),
                 None => distinct.push((path, Vec::new())),
@@ -151,7 +151,7 @@ impl PathRenderInput<'_> {
         paths: &'p [CriticalPathAndRankInputs<'_>],
     ) -> VersionedDocument<NamedViewDocument<JobCriticalPathsDocument<'p>>> {
         let body = JobCriticalPathsDocument {
-            shared_clock: share_one_clock(self.tracks),
+            shared_clock: is_clock_shared_by_ranks(self.tracks),
             paths: paths
                 .iter()
                 .map(|path| path.build_path_document(self.list))
@@ -170,7 +170,7 @@ impl PathRenderInput<'_> {
                 .iter()
                 .take(self.list.unwrap_or(usize::MAX))
             {
-                let track = path.track_of_segment(piece);
+                let track = path.rank_times_of_segment(piece);
                 rows.add_row(&[
                     &i,
                     &track.rank,
@@ -189,7 +189,7 @@ impl PathRenderInput<'_> {
 }
 
 impl CriticalPathAndRankInputs<'_> {
-    fn track_of_segment(&self, piece: &PathSegment) -> &RankTimesForCriticalPath {
+    fn rank_times_of_segment(&self, piece: &PathSegment) -> &RankTimesForCriticalPath {
         &self.tracks[piece.track as usize]
     }
 
@@ -197,7 +197,7 @@ impl CriticalPathAndRankInputs<'_> {
         sum_path_time_by_key(&self.path, |piece| {
             let mut name = String::new();
             append_name_family(
-                self.track_of_segment(piece).name_of_node(piece.node),
+                self.rank_times_of_segment(piece).name_of_node(piece.node),
                 &mut name,
             );
             (name, piece.class_of_node(self.tracks))
@@ -205,14 +205,14 @@ impl CriticalPathAndRankInputs<'_> {
     }
 
     /// Returns true if each path stays on one rank and their parts have the same times and names.
-    fn is_equal_to(&self, other: &Self) -> bool {
+    fn is_equal_single_rank_path(&self, other: &Self) -> bool {
         let parts = || self.path.pieces.iter().zip(&other.path.pieces);
         (self.tracks.len(), other.tracks.len()) == (1, 1)
             && self.path.pieces.len() == other.path.pieces.len()
             && parts().all(|(a, b)| a == b)
             && parts().all(|(a, b)| {
-                self.track_of_segment(a).name_of_node(a.node)
-                    == other.track_of_segment(b).name_of_node(b.node)
+                self.rank_times_of_segment(a).name_of_node(a.node)
+                    == other.rank_times_of_segment(b).name_of_node(b.node)
             })
     }
 
@@ -274,7 +274,7 @@ impl CriticalPathAndRankInputs<'_> {
         )?;
         if self.tracks.len() > 1 {
             let ranks = sum_path_time_by_key(path, |piece| {
-                format!("rank {}", self.track_of_segment(piece).rank)
+                format!("rank {}", self.rank_times_of_segment(piece).rank)
             });
             self.write_table(out, "RANKS", ranks, hints, style)?;
         }
@@ -363,10 +363,10 @@ impl CriticalPathAndRankInputs<'_> {
         table.write_heading(out, style)?;
         let count = pieces.len();
         for piece in pieces.take(limit) {
-            let name = style.clip_name(self.track_of_segment(piece).name_of_node(piece.node));
+            let name = style.clip_name(self.rank_times_of_segment(piece).name_of_node(piece.node));
             let cells: [&dyn Display; 8] = [
                 &style.clip_to_width(&piece.class_of_node(self.tracks).to_string(), 13),
-                &self.track_of_segment(piece).rank,
+                &self.rank_times_of_segment(piece).rank,
                 &piece.id_of_node(self.tracks),
                 &piece.from,
                 &piece.delay,
@@ -387,16 +387,17 @@ impl CriticalPathAndRankInputs<'_> {
 
     fn build_path_document(&self, list: Option<usize>) -> CriticalPathDocument<'_> {
         let types = sum_path_time_by_key(&self.path, |piece| piece.class_of_node(self.tracks));
-        let ranks = sum_path_time_by_key(&self.path, |piece| self.track_of_segment(piece).rank);
+        let ranks =
+            sum_path_time_by_key(&self.path, |piece| self.rank_times_of_segment(piece).rank);
         let node = |piece: &PathSegment| PathNodeDelayWaitWork {
-            rank: self.track_of_segment(piece).rank,
+            rank: self.rank_times_of_segment(piece).rank,
             id: piece.id_of_node(self.tracks),
             from_ps: piece.from,
             delay_ps: piece.delay,
             wait_ps: piece.wait,
             work_ps: piece.work,
             r#type: piece.class_of_node(self.tracks).to_string(),
-            name: self.track_of_segment(piece).name_of_node(piece.node),
+            name: self.rank_times_of_segment(piece).name_of_node(piece.node),
         };
         let pieces = &self.path.pieces;
         CriticalPathDocument {

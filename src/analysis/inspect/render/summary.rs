@@ -1,6 +1,6 @@
 //! Renders the summary as text of at most 100 columns.
 
-use super::labels::{describe_time_basis, format_faults};
+use super::labels::{describe_time_basis, format_rejected_and_repaired_faults};
 use super::{OmissionHints, SummaryTableKind};
 use crate::inspect::{JobInspectionSummary, UnfilteredRankTraceTotals};
 use chakram_base::ids::format_ranges;
@@ -20,7 +20,7 @@ const ROWS: usize = 16;
 const FAULT_ROWS: usize = 8;
 
 /// Renders the summary of `job` below `title`; `filter` is the filter that selected its nodes.
-pub fn render_summary(
+pub fn render_summary_as_text(
     job: &JobInspectionSummary,
     title: &str,
     filter: &str,
@@ -107,7 +107,7 @@ impl SummaryWriter<'_> {
             Bytes(file)
         );
         self.write_fact("size", &text)?;
-        self.run()?;
+        self.write_run_time_facts()?;
         self.write_groups()?;
         self.write_metadata()
     }
@@ -126,7 +126,7 @@ impl SummaryWriter<'_> {
         }
     }
 
-    fn run(&mut self) -> Result {
+    fn write_run_time_facts(&mut self) -> Result {
         let job = self.job;
         let end = job
             .ranks
@@ -225,8 +225,9 @@ impl SummaryWriter<'_> {
 
     fn write_faults(&mut self) -> Result {
         let job = self.job;
-        let (mut faults, notes) =
-            format_faults(job.ranks.iter().map(|rank| (rank.rank, &rank.faults)));
+        let (mut faults, notes) = format_rejected_and_repaired_faults(
+            job.ranks.iter().map(|rank| (rank.rank, &rank.faults)),
+        );
         let lost = job
             .unreadable
             .iter()
@@ -243,16 +244,16 @@ impl SummaryWriter<'_> {
             };
             let text = format!("{count}: only the readable part is shown");
             self.write_heading(&text)?;
-            self.write_lines(&faults)?;
+            self.write_warning_lines(&faults)?;
         }
         if !notes.is_empty() {
             self.write_heading("NOTES")?;
-            self.write_lines(&notes)?;
+            self.write_warning_lines(&notes)?;
         }
         Ok(())
     }
 
-    fn write_lines(&mut self, lines: &[String]) -> Result {
+    fn write_warning_lines(&mut self, lines: &[String]) -> Result {
         for line in lines.iter().take(FAULT_ROWS) {
             let line = self.style.clip_to_width(line, 400);
             write_paragraph(&mut self.out, &line, "  ! ", 4, self.style.warning)?;

@@ -19,7 +19,7 @@ impl QuirkCorrectionResult {
         }
     }
 
-    fn quirk_text(&self) -> &'static str {
+    fn corrected_behaviour_text(&self) -> &'static str {
         match self.corrected {
             QuirksCorrectedInReplay::Nothing => "as ASTRA-sim does",
             QuirksCorrectedInReplay::One(quirk) => quirk.corrected_behaviour(),
@@ -82,7 +82,13 @@ pub fn render_text(rows: &[QuirkCorrectionResult], before: Span) -> String {
                 [format_ns(after.0.into()), by, percent]
             }
         };
-        table.add_row(&[&row.row_name(), &cycles, &by, &percent, &row.quirk_text()]);
+        table.add_row(&[
+            &row.row_name(),
+            &cycles,
+            &by,
+            &percent,
+            &row.corrected_behaviour_text(),
+        ]);
     }
     table.to_text(plain_style())
 }
@@ -139,7 +145,7 @@ impl<'a> QuirkReplayRow<'a> {
         };
         Self {
             corrected,
-            quirks: row.corrected.corrected_quirks().to_string(),
+            quirks: row.corrected.reproduced_quirks().to_string(),
             status: row.status_word(),
             why: match &row.ended {
                 QuirkReplayResult::Failed { why, .. } => Some(why),
@@ -176,7 +182,7 @@ mod tests {
     use chakram_astra_sim::Quirk;
 
     #[test]
-    fn changes_are_of_the_answer_before() {
+    fn makespan_change_is_percent_of_time_before() {
         // From 100 to 125 ps, the change is 25 %; from 0 ps, there is no percentage.
         assert_eq!(makespan_change(Span(100), Span(125)), (25, Some(25.0)));
         assert_eq!(makespan_change(Span(0), Span(125)), (125, None));

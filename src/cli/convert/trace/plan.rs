@@ -1,7 +1,7 @@
 //! Plan of a conversion: the output file of each trace.
 
 use super::OutputTraceFormArg;
-use chakram_trace::files::numbered_path;
+use chakram_trace::files::join_prefix_middle_and_ending;
 use chakram_trace::format::file::{
     FoundTraces, JobFileVerifyLevel, RankFile, TraceFinder, parse_file_rank,
 };
@@ -72,7 +72,7 @@ pub(super) fn plan_outputs(
         output.to_owned()
     };
     let name = name.to_string_lossy().into_owned();
-    let known = parse(&name, to)?;
+    let known = parse_output_name_and_format(&name, to)?;
     let mut sources = Vec::new();
     let mut several = folder || inputs.len() > 1;
     let mut finder = TraceFinder::new(verify);
@@ -137,7 +137,7 @@ pub(super) fn plan_outputs(
     let prefix = PathBuf::from(known.stem);
     let job = |(rank, file)| ConvertTask {
         input: Some(file),
-        output: Some(numbered_path(&prefix, rank, known.ending)),
+        output: Some(join_prefix_middle_and_ending(&prefix, rank, known.ending)),
         to: known.to,
         packed: known.packed,
     };
@@ -149,7 +149,7 @@ pub(super) fn plan_outputs(
 }
 
 /// Fails if the format `to` contradicts the ending of the name, or if there is neither a format nor an ending.
-fn parse(
+fn parse_output_name_and_format(
     name: &str,
     to: Option<OutputTraceFormArg>,
 ) -> Result<OutputFormatAndCompressionFromName<'_>, String> {

@@ -103,7 +103,9 @@ pub fn locate_groups(
             BTreeMap::new();
         for members in groups {
             let at: Vec<Npu> = members.iter().map(|rank| npus[*rank as usize]).collect();
-            let (count, hops) = alike.entry(shared_extent(&at, topology)).or_default();
+            let (count, hops) = alike
+                .entry(group_extent_without_position(&at, topology))
+                .or_default();
             *count += 1;
             // Do not count a route from the last stage of a pipeline to the first, because no data takes this route.
             hops.count_routes(&at, family != STAGES, topology);
@@ -123,7 +125,7 @@ pub fn locate_groups(
     all
 }
 
-fn shared_extent(npus: &[Npu], topology: &Topology) -> GroupExtentWithoutPosition {
+fn group_extent_without_position(npus: &[Npu], topology: &Topology) -> GroupExtentWithoutPosition {
     let dimensions = topology.dimensions().iter().enumerate();
     let along = dimensions.filter_map(|(dimension, of)| {
         let mut found: Vec<u32> = npus
@@ -152,7 +154,7 @@ fn shared_extent(npus: &[Npu], topology: &Topology) -> GroupExtentWithoutPositio
 mod tests {
     use super::*;
 
-    fn build_group_extent(
+    fn build_extent_in_dimension(
         dimension: usize,
         size: u32,
         members: u32,
@@ -192,21 +194,21 @@ mod tests {
         let machine = Machine::load_preset("dgx-a100x4").unwrap();
         let at = |npus: &[u32]| {
             let npus: Vec<_> = npus.iter().copied().map(Npu).collect();
-            let found = shared_extent(&npus, machine.topology());
+            let found = group_extent_without_position(&npus, machine.topology());
             (found.regular, found.along)
         };
         assert_eq!(
             at(&[0, 1, 2, 3]),
-            (true, vec![build_group_extent(0, 8, 4, Some(1))])
+            (true, vec![build_extent_in_dimension(0, 8, 4, Some(1))])
         );
         assert_eq!(
             at(&[0, 4, 1, 2]),
-            (true, vec![build_group_extent(0, 8, 4, None)])
+            (true, vec![build_extent_in_dimension(0, 8, 4, None)])
         );
         // The members have indices 0 and 4 in nodes 0 and 2.
         let both = vec![
-            build_group_extent(0, 8, 2, Some(4)),
-            build_group_extent(1, 4, 2, Some(2)),
+            build_extent_in_dimension(0, 8, 2, Some(4)),
+            build_extent_in_dimension(1, 4, 2, Some(2)),
         ];
         assert_eq!(at(&[0, 4, 16, 20]), (true, both.clone()));
         // NPUs 0, 4 and 16 lack the fourth corner, NPU 20, so they do not form a grid.

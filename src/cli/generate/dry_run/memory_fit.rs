@@ -38,7 +38,8 @@ impl AllStagesMemoryFit {
             let (machine, npus) = on?;
             let ranks = summary.pipelines.iter().map(|ranks| ranks[stage]);
             let classes = ranks.map(|rank| machine.class_of_npu(npus[rank as usize]));
-            let bytes = classes.map(|class| Some(machine.npu_memory(class)?.0));
+            let bytes =
+                classes.map(|class| Some(machine.npu_memory_capacity_with_port_share(class)?.0));
             bytes.collect::<Option<Vec<_>>>()?.into_iter().min()
         };
         let stages = summary.stages.iter().enumerate();
@@ -61,7 +62,7 @@ impl AllStagesMemoryFit {
                 stage.streams,
             );
             let peak = peak.with_offloaded_state(stage.remote);
-            (peak, plan.ranks_of(i as u32))
+            (peak, plan.rank_count_of_stage(i as u32))
         });
         let fits = memory(0).can_fit_peaks(peaks);
         let known = stages.clone().zip(own.iter().zip(&capacities));

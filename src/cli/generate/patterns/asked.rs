@@ -11,7 +11,7 @@ use clap::ValueEnum;
 
 impl PatternArgs {
     /// Returns the pattern that the user asked for, its name, and the destination of its traces.
-    pub(in crate::generate) fn requested_pattern(
+    pub(in crate::generate) fn requested_pattern_name_and_destination(
         &self,
     ) -> Result<(WorkloadPattern, String, &TraceOutputOrReplayArgs), String> {
         Ok(match self {

@@ -1,7 +1,7 @@
 //! Command-line flags of the plan options.
 
 use crate::flags::replace_keys_by_flags;
-use chakram_base::config::quote_for_message;
+use chakram_base::config::quote_and_truncate_for_message;
 use chakram_workloads::generate::plan::{
     OPTIONS, OptionValueSyntax, ParallelismPlan, PlanDraft, PlanOption,
 };
@@ -58,7 +58,7 @@ fn expand_number_files(
                 let numbers = text.split(|c: char| c == ',' || c.is_whitespace());
                 for number in numbers.filter(|number| !number.is_empty()) {
                     if number.parse::<u32>().is_err() {
-                        let found = quote_for_message(number);
+                        let found = quote_and_truncate_for_message(number);
                         return Err(format!(
                             "{path}: found {found}, expected whole numbers with commas, spaces or line ends between them"
                         )
@@ -73,7 +73,7 @@ fn expand_number_files(
 }
 
 /// Returns the plan options that have flags.
-fn plan_options_with_flags() -> impl Iterator<Item = &'static PlanOption> {
+fn plan_options_that_have_flags() -> impl Iterator<Item = &'static PlanOption> {
     OPTIONS.iter().filter(|option| !option.value.is_empty())
 }
 
@@ -122,7 +122,7 @@ fn option_arg(option: &'static PlanOption) -> Arg {
 
 impl Args for GivenPlanOptions {
     fn augment_args(command: Command) -> Command {
-        command.args(plan_options_with_flags().map(option_arg))
+        command.args(plan_options_that_have_flags().map(option_arg))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -132,7 +132,7 @@ impl Args for GivenPlanOptions {
 
 impl FromArgMatches for GivenPlanOptions {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = plan_options_with_flags().filter_map(|option| {
+        let given = plan_options_that_have_flags().filter_map(|option| {
             let words = matches.get_many::<String>(option.key)?;
             Some((option, words.cloned().collect()))
         });

@@ -3,9 +3,9 @@
 use super::TrainingArgs;
 use chakram_base::config::find_nearest;
 use chakram_hardware::machine::Machine;
-use chakram_jobs::machine_facts;
+use chakram_jobs::machine_properties_for_plans;
 use chakram_report::stack::StackKernelAndPlanDecisions;
-use chakram_workloads::generate::plan::{CorePlacement, format_degrees};
+use chakram_workloads::generate::plan::{CorePlacement, join_degrees_with_commas};
 use chakram_workloads::generate::{ModelAndParallelismPlan, ParallelismPlan, PatternOptionError};
 use chakram_workloads::model::{Model, ModelError};
 use std::error::Error;
@@ -36,7 +36,7 @@ pub struct PlanFileText(pub(super) Option<[String; 2]>);
 
 impl PlanFileText {
     /// If `error` is about a value in the plan file, adds the value's key and line.
-    pub fn with_source(&self, error: PatternOptionError) -> Box<dyn Error> {
+    pub fn locate_error_in_plan_file(&self, error: PatternOptionError) -> Box<dyn Error> {
         let file = self.0.as_ref();
         match file.and_then(|[text, name]| ParallelismPlan::locate_error(text, name, &error)) {
             Some(error) => error.into(),
@@ -77,11 +77,16 @@ impl TrainingArgs {
                 _ => error.into(),
             }
         })?;
-        let (mut plan, origin) = self.plan.resolve_plan(left_out)?;
-        let stack = self.load_stack()?.filter(|_| left_out != Some(STACK));
+        let (mut plan, origin) = self.plan.resolve_plan_without_option(left_out)?;
+        let stack = self
+            .load_software_stack()?
+            .filter(|_| left_out != Some(STACK));
         let stack = stack.map(|stack| {
-            let mut report = stack.start_stack_report();
-            let is_given = |key: &str| self.plan.sets_plan_option(&origin, key, left_out);
+            let mut report = stack.empty_stack_report();
+            let is_given = |key: &str| {
+                self.plan
+                    .flag_or_plan_file_sets_option(&origin, key, left_out)
+            };
             stack.set_plan_options(&mut plan, is_given, &mut report);
             report
         });
@@ -91,12 +96,12 @@ impl TrainingArgs {
             return Err("--map and place both place ranks\n  try: one of the two".into());
         }
         if let Some(machine) = machine {
-            plan.bind_machine(&machine_facts(machine))
-                .map_err(|error| origin.with_source(error))?;
+            plan.bind_machine(&machine_properties_for_plans(machine))
+                .map_err(|error| origin.locate_error_in_plan_file(error))?;
         }
         let tensor = match plan.stage_tensor.is_empty() {
             true => plan.tensor.to_string(),
-            false => format_degrees(&plan.stage_tensor),
+            false => join_degrees_with_commas(&plan.stage_tensor),
         };
         let context = match plan.context {
             1 => String::new(),

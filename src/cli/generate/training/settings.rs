@@ -6,7 +6,9 @@ use super::request::{STACK, TOKENS};
 use crate::generate::edited::{self, GeneratedJobAndEdits};
 use crate::generate::shorter::StepWithFewerMicroBatches;
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{GivenSetting, MAX_REPEATED_NODES, RunInputsWithoutSetting, machine_facts};
+use chakram_jobs::{
+    GivenSetting, MAX_REPEATED_NODES, RunInputsWithoutSetting, machine_properties_for_plans,
+};
 use chakram_trace::workload::Workload;
 use chakram_workloads::generate::{CheckedWorkloadPattern, ModelAndParallelismPlan};
 use std::borrow::Cow;
@@ -17,7 +19,7 @@ const CAPACITY: &str = "capacity";
 impl TrainingArgs {
     /// Returns the plan options on the command line as settings. `workload` is the job on `machine` with all these
     /// options.
-    pub fn plan_settings<'a>(
+    pub fn plan_options_as_settings<'a>(
         &'a self,
         machine: &'a Machine,
         training: &'a ModelAndParallelismPlan,
@@ -33,7 +35,7 @@ impl TrainingArgs {
             value,
             option: None,
             without: Box::new(move || match option {
-                CAPACITY => self.run_without_capacity(machine, workload),
+                CAPACITY => self.run_without_capacity_option(machine, workload),
                 option => {
                     let other = self
                         .resolve_request_without(Some(option), Some(machine), &[])
@@ -42,7 +44,7 @@ impl TrainingArgs {
                     if other.plan == training.plan && other.model == training.model {
                         return Some(RunInputsWithoutSetting::default());
                     }
-                    self.job_without_plan_option(other, workload)
+                    self.job_if_ranks_and_nodes_equal_workload(other, workload)
                 }
             }),
         });
@@ -50,16 +52,16 @@ impl TrainingArgs {
     }
 
     /// Returns the run without the option `capacity`: NPUs then have the memory of the machine.
-    fn run_without_capacity(
+    fn run_without_capacity_option(
         &self,
         machine: &Machine,
         workload: &Workload,
     ) -> Option<RunInputsWithoutSetting<'static>> {
-        let stated = machine.stated_npu_memory();
+        let stated = machine.overriding_npu_memory_capacity();
         let mut machine = machine.clone();
-        machine.set_npu_memory(None);
+        machine.set_npu_memory_capacity(None);
         let mut classes = 0..machine.classes().len();
-        if classes.all(|class| machine.npu_memory(class) == stated) {
+        if classes.all(|class| machine.npu_memory_capacity_with_port_share(class) == stated) {
             return Some(RunInputsWithoutSetting::default());
         }
         let other = self
@@ -67,13 +69,13 @@ impl TrainingArgs {
             .ok()?;
         Some(RunInputsWithoutSetting {
             machine: Some(Cow::Owned(machine)),
-            ..self.job_without_plan_option(other.training, workload)?
+            ..self.job_if_ranks_and_nodes_equal_workload(other.training, workload)?
         })
     }
 
     /// Returns the software stack that the user chose as a setting of a run. `machine` is the machine without the
     /// stack.
-    pub fn stack_setting<'a>(
+    pub fn software_stack_setting<'a>(
         &'a self,
         machine: &'a Machine,
         training: &'a ModelAndParallelismPlan,
@@ -91,7 +93,7 @@ impl TrainingArgs {
                 let other = other.training;
                 let run = match other.plan == training.plan && other.model == training.model {
                     true => RunInputsWithoutSetting::default(),
-                    false => self.job_without_plan_option(other, workload)?,
+                    false => self.job_if_ranks_and_nodes_equal_workload(other, workload)?,
                 };
                 Some(RunInputsWithoutSetting {
                     machine: Some(Cow::Borrowed(machine)),
@@ -103,7 +105,7 @@ impl TrainingArgs {
 
     /// For each setting that changes the machine, replaces the job by the job for the changed machine, unless the plan
     /// takes the same facts from it as from `machine`.
-    pub fn rebind_plan_to_changed_machine<'a>(
+    pub fn rebind_jobs_of_machine_settings<'a>(
         &'a self,
         settings: &mut [GivenSetting<'a>],
         machine: &'a Machine,
@@ -114,26 +116,30 @@ impl TrainingArgs {
             setting.without = Box::new(move || {
                 let mut found = run()?;
                 // If the stack has no durations for the changed machine, no run on this machine is possible.
-                if let (Some(stack), Some(other)) = (self.load_stack().ok()?, &found.machine) {
-                    found.machine = Some(Cow::Owned(stack.apply_stack_durations(other).ok()?.0));
+                if let (Some(stack), Some(other)) =
+                    (self.load_software_stack().ok()?, &found.machine)
+                {
+                    found.machine =
+                        Some(Cow::Owned(stack.apply_durations_to_machine(other).ok()?.0));
                 }
                 if let (Some(memory), Some(other)) =
-                    (machine.stated_npu_memory(), &mut found.machine)
+                    (machine.overriding_npu_memory_capacity(), &mut found.machine)
                 {
-                    other.to_mut().set_npu_memory(Some(memory));
+                    other.to_mut().set_npu_memory_capacity(Some(memory));
                 }
                 let Some(other) = found.machine.as_deref() else {
                     return Some(found);
                 };
                 let taken = |machine: &Machine| {
-                    let (mut plan, _) = self.plan.resolve_plan(None).ok()?;
-                    plan.bind_machine(&machine_facts(machine)).ok()
+                    let (mut plan, _) = self.plan.resolve_plan_without_option(None).ok()?;
+                    plan.bind_machine(&machine_properties_for_plans(machine))
+                        .ok()
                 };
                 if taken(other) == taken(machine) {
                     return Some(found);
                 }
                 let asked = self.resolve_request(Some(other), &[]).ok()?;
-                let job = self.job_without_plan_option(asked.training, workload)?;
+                let job = self.job_if_ranks_and_nodes_equal_workload(asked.training, workload)?;
                 Some(RunInputsWithoutSetting {
                     machine: found.machine,
                     ..job
@@ -144,7 +150,7 @@ impl TrainingArgs {
 
     /// Returns the job of `training`, with the same edits as `workload`. Returns `None` if the job has other numbers of
     /// ranks or nodes without edits, because the results differ in any case.
-    fn job_without_plan_option(
+    fn job_if_ranks_and_nodes_equal_workload(
         &self,
         training: ModelAndParallelismPlan,
         workload: &Workload,
@@ -156,7 +162,7 @@ impl TrainingArgs {
             None => CheckedWorkloadPattern::new(training),
         };
         let job = job.ok()?;
-        let edits = edited::parse(&self.edit).ok()?;
+        let edits = edited::parse_edits_rejecting_plan_options(&self.edit).ok()?;
         let nodes: u64 = (0..job.rank_count()).map(|rank| job.node_count(rank)).sum();
         // Edits may change the numbers of ranks and nodes.
         let is_of_same_size =

@@ -28,7 +28,7 @@ fn build_one_node_workload(op: Op<'_>, us: u64) -> Workload {
     };
     graph.receive_node(&node, &[]).unwrap();
     let (graph, binding) = graph.finish_graph().unwrap();
-    let graph = builder.add_graph(graph);
+    let graph = builder.add_or_reuse_equal_graph(graph);
     builder
         .add_rank(Rank(0), graph, binding, Time::ZERO)
         .unwrap();
@@ -44,7 +44,8 @@ fn find_options_error(
     change: impl FnOnce(&mut ReplayOptions),
 ) -> String {
     let machine = Machine::load_by_name(machine).unwrap();
-    let checked = ReplayOptions::with_changes(change).check_options_have_effect(&machine, workload);
+    let checked =
+        ReplayOptions::default_with_changes(change).check_options_have_effect(&machine, workload);
     checked.map_or_else(|refusal| refusal.to_string(), |()| String::new())
 }
 
@@ -78,7 +79,7 @@ fn options_of_compute_need_kernels_that_they_price() {
         for machine in ["mi300x", "dgx-h100"] {
             let found = find_options_error(machine, work, |options| {
                 options.compute = parse_model(model).unwrap();
-                options.set_efficiency(half).unwrap();
+                options.set_roofline_efficiency(half).unwrap();
             });
             assert!(found.contains(expected), "{model}: {found}");
             assert_eq!(found.is_empty(), expected.is_empty(), "{model}: {found}");
@@ -86,8 +87,8 @@ fn options_of_compute_need_kernels_that_they_price() {
     }
     for model in ["curves", "loopnest:gemmini-16"] {
         let model = parse_model(model).unwrap();
-        let mut options = ReplayOptions::with_changes(|options| options.compute = model);
-        let refusal = options.set_efficiency(half).unwrap_err();
+        let mut options = ReplayOptions::default_with_changes(|options| options.compute = model);
+        let refusal = options.set_roofline_efficiency(half).unwrap_err();
         assert_eq!(
             refusal,
             UnusableOptionReason::NotByRoofline(Box::new(model))
@@ -177,7 +178,7 @@ fn options_of_networks_need_simulated_communication() {
     ];
     for (change, key) in changes {
         for comm in [CommTiming::Captured, CommTiming::Recorded] {
-            let mut options = ReplayOptions::with_changes(change);
+            let mut options = ReplayOptions::default_with_changes(change);
             assert_eq!(options.check_together(), Ok(()));
             options.comm = comm;
             let refusal = options.check_together().unwrap_err();

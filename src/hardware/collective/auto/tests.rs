@@ -21,11 +21,11 @@ const PRIMITIVES: [CollectiveStagePrimitive; 8] = [
 ];
 
 /// Returns `n` NPUs and their group; links have 50 GB/s (20 ps per byte) and a latency of 500 ns.
-fn build_line_group(shape: DimensionShape, n: u32) -> (Topology, GroupPlacement) {
-    lines_of(shape, n, (50e9, Span::from_ns(500)))
+fn build_line_topology_and_group(shape: DimensionShape, n: u32) -> (Topology, GroupPlacement) {
+    build_single_dimension_group(shape, n, (50e9, Span::from_ns(500)))
 }
 
-fn lines_of(
+fn build_single_dimension_group(
     shape: DimensionShape,
     n: u32,
     (rate, latency): (f64, Span),
@@ -43,12 +43,12 @@ fn lines_of(
     (topology, extent)
 }
 
-fn evaluate_line_costs<T>(
+fn call_with_line_costs<T>(
     shape: DimensionShape,
     n: u32,
     ask: impl Fn(LineMessageCosts<'_>) -> T,
 ) -> T {
-    let (topology, extent) = build_line_group(shape, n);
+    let (topology, extent) = build_line_topology_and_group(shape, n);
     ask(LineMessageCosts::new(&extent, &extent.phases[0], &topology))
 }
 
@@ -63,7 +63,7 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
     let mut proved = 0;
     for (shape, _) in DimensionShape::ALL {
         for n in 2..=17 {
-            let (topology, extent) = build_line_group(shape, n);
+            let (topology, extent) = build_line_topology_and_group(shape, n);
             let phase = &extent.phases[0];
             let line = LineMessageCosts::new(&extent, phase, &topology);
             for (algorithm, _) in A::ALL {
@@ -129,7 +129,7 @@ fn distance_costs_latency_and_load_on_a_ring() {
         (A::DoubleBinaryTree, P::AllReduce, 7000 + 10 * 3200),
     ];
     for (algorithm, primitive, ns) in table {
-        let cost = evaluate_line_costs(DimensionShape::Ring, 8, |line| {
+        let cost = call_with_line_costs(DimensionShape::Ring, 8, |line| {
             algorithm.estimate_cost(&line, primitive, UnroundedBufferShare::from_bytes(80_000))
         });
         assert!(
@@ -145,7 +145,7 @@ fn the_choice_is_the_least_of_all() {
         for n in 2..=33 {
             for bytes in [0, 1, 1000, 100_000, 100_000_000] {
                 for primitive in PRIMITIVES {
-                    evaluate_line_costs(shape, n, |line| {
+                    call_with_line_costs(shape, n, |line| {
                         let buffer = UnroundedBufferShare::from_bytes(bytes);
                         let cost =
                             |a: CollectiveAlgorithm| a.estimate_cost(&line, primitive, buffer);
@@ -170,7 +170,7 @@ fn the_choice_is_the_least_of_all() {
 #[test]
 fn size_decides() {
     let choose = |shape, n, primitive, bytes| {
-        evaluate_line_costs(shape, n, |line| {
+        call_with_line_costs(shape, n, |line| {
             line.choose_fastest(primitive, UnroundedBufferShare::from_bytes(bytes))
                 .0
         })
@@ -204,7 +204,7 @@ fn a_small_all_reduce_of_a_ring_is_fused() {
     // direct take 2 x (2,000 + 16 x 4) ns. With 80,000 B, recursive doubling takes 25,900 ns, and two stages with the
     // ring take 2 x 4,900 ns.
     let fuses = |bytes| {
-        evaluate_line_costs(DimensionShape::Ring, 8, |line| {
+        call_with_line_costs(DimensionShape::Ring, 8, |line| {
             line.prefers_fused_all_reduce(UnroundedBufferShare::from_bytes(bytes))
         })
     };
@@ -231,7 +231,8 @@ fn choices_do_not_depend_on_the_scale() {
         let buffer = UnroundedBufferShare::from_bytes(bytes).nth_part(1 + dice(3) as u32);
         let at = |factor: u64| {
             let rate = 1e12 / (ps_per_byte * factor) as f64;
-            let (topology, extent) = lines_of(shape, n, (rate, Span(latency * factor)));
+            let (topology, extent) =
+                build_single_dimension_group(shape, n, (rate, Span(latency * factor)));
             let line = LineMessageCosts::new(&extent, &extent.phases[0], &topology);
             let all = PRIMITIVES.map(|primitive| line.choose_fastest(primitive, buffer).0);
             (all, line.prefers_fused_all_reduce(buffer))
@@ -265,7 +266,8 @@ fn choices_do_not_depend_on_the_scale() {
 fn a_tie_is_one_whatever_rounds() {
     for factor in [1, 2] {
         let rate = 1e12 / f64::from(factor);
-        let (topology, extent) = lines_of(DimensionShape::Switch, 2, (rate, Span::ZERO));
+        let (topology, extent) =
+            build_single_dimension_group(DimensionShape::Switch, 2, (rate, Span::ZERO));
         let line = LineMessageCosts::new(&extent, &extent.phases[0], &topology);
         assert_eq!(
             line.choose_fastest(P::Broadcast, UnroundedBufferShare::from_bytes(1001))

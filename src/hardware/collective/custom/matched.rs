@@ -59,7 +59,7 @@ impl ScriptedAlgorithm {
         for position in 0..size {
             let script = self.script_of_position(position);
             for part in script
-                .program_order()
+                .topological_order()
                 .ok_or(ScriptFault::Cycle { position, part: 0 })?
             {
                 let what = script.parts[part as usize];
@@ -110,7 +110,7 @@ impl ScriptedAlgorithm {
                 }
             }
         }
-        match find_cycle(&scripts, &pairs) {
+        match find_op_on_dependency_cycle(&scripts, &pairs) {
             Some((position, part)) => Err(ScriptFault::Cycle { position, part }),
             None => Ok(Self(scripts.into_iter().map(Arc::new).collect())),
         }
@@ -119,7 +119,7 @@ impl ScriptedAlgorithm {
 
 impl MemberScript {
     /// Returns a topological order that prefers lower indices, or `None` if there is a cycle.
-    fn program_order(&self) -> Option<Vec<u32>> {
+    fn topological_order(&self) -> Option<Vec<u32>> {
         let mut waiting = self.in_degrees.clone();
         let roots = (0..self.len()).filter(|&part| waiting[part as usize] == 0);
         // A heap yields the smallest ready index first, which a stack would not.
@@ -139,7 +139,10 @@ impl MemberScript {
 }
 
 /// Returns an operation on a dependency cycle of matched scripts, or `None`. A receive waits for its send.
-fn find_cycle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> Option<ScriptOpId> {
+fn find_op_on_dependency_cycle(
+    scripts: &[MemberScript],
+    pairs: &[(ScriptOpId, ScriptOpId)],
+) -> Option<ScriptOpId> {
     let sends: BTreeMap<ScriptOpId, ScriptOpId> = pairs.iter().copied().collect();
     let mut waiting: Vec<Vec<u32>> = scripts.iter().map(|s| s.in_degrees.clone()).collect();
     for &(_, (position, receive)) in pairs {

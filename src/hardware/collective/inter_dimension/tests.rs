@@ -101,7 +101,7 @@ fn flexible_chunks_close_the_gap() {
 }
 
 #[test]
-fn what_flexible_chunks_leave_alone() {
+fn chunks_stay_equal_where_no_load_gap_can_be_closed() {
     let equal = |all: &[(u32, Vec<usize>)]| all.iter().all(|(grains, _)| *grains == EQUAL);
     let themis = |(_, kind, bytes)| (DimensionVisitOrder::Themis, kind, bytes);
     let three = [(4, 1e9), (2, 1e9), (3, 1e9)];
@@ -142,7 +142,7 @@ fn what_flexible_chunks_leave_alone() {
 /// On random machines the grains add up to the whole, and only the last chunk is smaller than 1/16. Each chunk except
 /// the last follows the rule of `themis.rs` to within a millionth. The test sums the loads independently.
 #[test]
-fn flexible_chunks_keep_the_rule() {
+fn random_flexible_chunks_add_up_and_close_the_load_gap() {
     let mut seed = 1_u64;
     let mut below = |n: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

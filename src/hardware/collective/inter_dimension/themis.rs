@@ -69,7 +69,7 @@ impl<'a> ThemisBalancer<'a> {
     /// Creates a balancer for chunks that equalize the loads; all loads are zero at first. Rates are relative to the
     /// first phase. If rates and sizes are powers of two, the loads are then exact, so the balancer detects equal
     /// loads.
-    pub fn without_load(extent: &'a GroupPlacement, topology: &Topology) -> Self {
+    pub fn new_for_flexible_chunks(extent: &'a GroupPlacement, topology: &Topology) -> Self {
         let mut balance = Self::new(extent, topology);
         if let Some(&first) = balance.rates.first() {
             for rate in &mut balance.rates {
@@ -88,7 +88,7 @@ impl<'a> ThemisBalancer<'a> {
 
     /// Sorts the phases in `order` into the next chunk's visiting order, and adds the chunk's load. `order` must
     /// contain the phases in ascending order. Returns the chunk's size in grains, which is at most `left`.
-    pub fn next(&mut self, order: &mut [usize], left: u64) -> u32 {
+    pub fn order_phases_and_size_next_chunk(&mut self, order: &mut [usize], left: u64) -> u32 {
         let loads = &self.loads;
         // The sort is stable, so that equally loaded dimensions stay in ascending order.
         order.sort_by(|&a, &b| loads[a].total_cmp(&loads[b]));

@@ -76,10 +76,10 @@ impl LoopNestAccelerator {
             accelerator: self,
             layer,
             mapping,
-            loops: self.place_temporal_loops(mapping),
+            loops: self.list_temporal_loops_innermost_first(mapping),
             tiles,
         };
-        Some(nest.count_accesses())
+        Some(nest.cost_mapping_by_accesses())
     }
 
     /// Returns each dimension's extent in the tile of each level. If each unit has its own level, the tile belongs to
@@ -142,7 +142,7 @@ impl LoopNestAccelerator {
     }
 
     /// Returns the loops that run in time, innermost first.
-    fn place_temporal_loops(&self, mapping: &LoopMapping) -> Vec<TemporalLoop> {
+    fn list_temporal_loops_innermost_first(&self, mapping: &LoopMapping) -> Vec<TemporalLoop> {
         let mut extents = [1_u64; 7];
         let mut placed = Vec::new();
         for (level, loops) in mapping.temporal.iter().enumerate() {
@@ -178,7 +178,7 @@ struct MappedLayerLoops<'m> {
 }
 
 impl MappedLayerLoops<'_> {
-    fn count_accesses(&self) -> MappingCost {
+    fn cost_mapping_by_accesses(&self) -> MappingCost {
         let accelerator = self.accelerator;
         let steps: u64 = self.loops.iter().map(|one| one.bound).product();
         let units: u64 = self
@@ -194,7 +194,7 @@ impl MappedLayerLoops<'_> {
         };
         // Outputs of one unit if units have their own levels: all outputs divided by the number of units with distinct
         // outputs.
-        let of_unit = outputs / self.count_distinct_units(LayerTensor::Outputs);
+        let of_unit = outputs / self.count_units_with_distinct_words(LayerTensor::Outputs);
         for (tensor, _) in LayerTensor::ALL {
             let of = tensor as usize;
             let levels = 0..accelerator.levels.len();
@@ -206,7 +206,7 @@ impl MappedLayerLoops<'_> {
             let met = if is_own(innermost) {
                 steps * units
             } else {
-                steps * self.count_distinct_units(tensor)
+                steps * self.count_units_with_distinct_words(tensor)
             };
             let at = &mut accesses[innermost][of];
             if tensor == LayerTensor::Outputs {
@@ -222,7 +222,7 @@ impl MappedLayerLoops<'_> {
             }
             let mut inner = innermost;
             for outer in keepers {
-                let loads = self.count_tile_loads(tensor, inner);
+                let loads = self.count_words_entering_tile(tensor, inner);
                 let count = if is_own(inner) { units } else { 1 };
                 // Words that pass between the two levels. Words that the array shares count once, all others once for
                 // each unit.
@@ -289,19 +289,23 @@ impl MappedLayerLoops<'_> {
     }
 
     /// Returns the number of units that use different words of a tensor at the same step.
-    fn count_distinct_units(&self, tensor: LayerTensor) -> u64 {
+    fn count_units_with_distinct_words(&self, tensor: LayerTensor) -> u64 {
         let one = [1; 7];
-        self.count_distinct_words(tensor, &one, None)
+        self.count_distinct_words_of_all_units(tensor, &one, None)
     }
 
     /// Returns the number of words that enter a level's tile, summed over all steps. For outputs, this is also the
     /// number of words that leave the tile.
-    fn count_tile_loads(&self, tensor: LayerTensor, level: usize) -> UnitAndTotalFillWords {
+    fn count_words_entering_tile(
+        &self,
+        tensor: LayerTensor,
+        level: usize,
+    ) -> UnitAndTotalFillWords {
         let tile = &self.tiles[level];
         let is_own = level < self.accelerator.own_levels;
         let distinct = |moved: Option<(LoopDimension, u64)>, own: u64| {
             if is_own {
-                self.count_distinct_words(tensor, tile, moved)
+                self.count_distinct_words_of_all_units(tensor, tile, moved)
             } else {
                 own
             }
@@ -337,7 +341,7 @@ impl MappedLayerLoops<'_> {
 
     /// Returns the direction in which new inputs appear when `dimension` advances by `step` (0 along a row, 1 along a
     /// column), and how many are new.
-    fn direction_of_new_inputs(
+    fn direction_and_count_of_new_inputs(
         &self,
         tile: &[u64; 7],
         (dimension, step): (LoopDimension, u64),
@@ -356,7 +360,7 @@ impl MappedLayerLoops<'_> {
     fn input_extent(&self, tile: &[u64; 7], along: usize) -> u64 {
         let [.., p, q, r, s] = *tile;
         self.layer
-            .window_extent(along, [p, q][along], [r, s][along])
+            .input_extent_of_windows(along, [p, q][along], [r, s][along])
     }
 
     /// Returns the number of new words in a tile when `moved` advances by a step.
@@ -367,7 +371,7 @@ impl MappedLayerLoops<'_> {
         moved: (LoopDimension, u64),
     ) -> u64 {
         let all = self.layer.count_tensor_words(tensor, tile);
-        match self.direction_of_new_inputs(tile, moved) {
+        match self.direction_and_count_of_new_inputs(tile, moved) {
             Some((along, new)) if tensor == LayerTensor::Inputs => {
                 all / self.input_extent(tile, along) * new
             }
@@ -377,7 +381,7 @@ impl MappedLayerLoops<'_> {
 
     /// Returns the number of distinct words in the tiles of all units. With `moved`, counts only words that are new
     /// when this loop advances by a step.
-    fn count_distinct_words(
+    fn count_distinct_words_of_all_units(
         &self,
         tensor: LayerTensor,
         tile: &[u64; 7],
@@ -389,7 +393,7 @@ impl MappedLayerLoops<'_> {
             let apart = spatial.iter().filter(|(d, _)| tensor.depends_on(*d));
             return own * apart.map(|(_, bound)| bound).product::<u64>();
         }
-        let new = moved.and_then(|moved| self.direction_of_new_inputs(tile, moved));
+        let new = moved.and_then(|moved| self.direction_and_count_of_new_inputs(tile, moved));
         let lengths: [u64; 2] = std::array::from_fn(|along| match new {
             Some((of, length)) if of == along => length,
             _ => self.input_extent(tile, along),
@@ -401,12 +405,12 @@ impl MappedLayerLoops<'_> {
         let [n, _, c, ..] = *tile;
         n * c
             * channels
-            * self.count_covered_inputs(0, lengths[0])
-            * self.count_covered_inputs(1, lengths[1])
+            * self.count_inputs_covered_by_units(0, lengths[0])
+            * self.count_inputs_covered_by_units(1, lengths[1])
     }
 
     /// Returns the number of inputs along a row or column that the units' intervals of `length` inputs cover together.
-    fn count_covered_inputs(&self, along: usize, length: u64) -> u64 {
+    fn count_inputs_covered_by_units(&self, along: usize, length: u64) -> u64 {
         let own = self.accelerator.own_levels;
         let inside = own.checked_sub(1).map_or([1; 7], |level| self.tiles[level]);
         let mut places = vec![0_u64];

@@ -113,14 +113,16 @@ impl LayerShape {
         match tensor {
             LayerTensor::Weights => k * c * r * s,
             LayerTensor::Inputs => {
-                n * c * self.window_extent(0, p, r) * self.window_extent(1, q, s)
+                n * c
+                    * self.input_extent_of_windows(0, p, r)
+                    * self.input_extent_of_windows(1, q, s)
             }
             LayerTensor::Outputs => n * k * p * q,
         }
     }
 
     /// Returns the number of inputs along a row (0) or a column (1) that `outputs` windows of `weights` weights cover.
-    pub fn window_extent(&self, along: usize, outputs: u64, weights: u64) -> u64 {
+    pub fn input_extent_of_windows(&self, along: usize, outputs: u64, weights: u64) -> u64 {
         (outputs - 1) * self.stride[along] + (weights - 1) * self.dilation[along] + 1
     }
 

@@ -150,7 +150,7 @@ impl MappingChoiceSampler<'_> {
         }
     }
 
-    fn draw_spatial(&mut self, along: usize) -> [u64; 2] {
+    fn draw_spatial_bounds(&mut self, along: usize) -> [u64; 2] {
         let dimensions = self.accelerator.choices[along];
         [0, 1].map(|side| {
             let size = self.layer.loop_size(dimensions[side]);
@@ -179,7 +179,7 @@ impl MappingChoiceSampler<'_> {
         let sizes = self.layer.sizes;
         MappingDraw {
             along,
-            spatial: self.draw_spatial(along),
+            spatial: self.draw_spatial_bounds(along),
             bounds: (1..levels)
                 .map(|_| sizes.map(|size| self.draw_bound(size)))
                 .collect(),
@@ -199,10 +199,10 @@ impl MappingChoiceSampler<'_> {
             let inner = self.draw_below(levels as u64 - 1) as usize;
             let dimension = self.draw_below(7) as usize;
             match self.draw_below(8) {
-                0 => choices.spatial = self.draw_spatial(choices.along),
+                0 => choices.spatial = self.draw_spatial_bounds(choices.along),
                 1 => {
                     choices.along = self.draw_below(self.accelerator.choices.len() as u64) as usize;
-                    choices.spatial = self.draw_spatial(choices.along);
+                    choices.spatial = self.draw_spatial_bounds(choices.along);
                 }
                 2 => choices.keeps[level] = self.draw_kept_tensors(level),
                 3 | 4 => {

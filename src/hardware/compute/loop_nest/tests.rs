@@ -8,7 +8,11 @@ use crate::compute::SystolicArrays;
 use LoopDimension::{C, K, N, P, Q, R, S};
 use chakram_base::units::{Bytes, Frequency};
 
-fn cut_level(name: &'static str, keeps: [bool; 3], capacity: LevelCapacity) -> MemoryLevel {
+fn build_memory_level(
+    name: &'static str,
+    keeps: [bool; 3],
+    capacity: LevelCapacity,
+) -> MemoryLevel {
     MemoryLevel {
         name,
         keeps,
@@ -24,12 +28,12 @@ fn build_small_accelerator(
     buffer: u64,
     choices: Vec<RowAndColumnLoopDimensions>,
 ) -> LoopNestAccelerator {
-    let mut memory = cut_level("memory", [true; 3], LevelCapacity::Unbounded);
+    let mut memory = build_memory_level("memory", [true; 3], LevelCapacity::Unbounded);
     memory.bytes_per_cycle = Some(0.5);
     LoopNestAccelerator {
         levels: vec![
-            cut_level("registers", [true, false, true], LevelCapacity::Shared(6)),
-            cut_level("buffer", [true; 3], LevelCapacity::Shared(buffer)),
+            build_memory_level("registers", [true, false, true], LevelCapacity::Shared(6)),
+            build_memory_level("buffer", [true; 3], LevelCapacity::Shared(buffer)),
             memory,
         ],
         own_levels: 1,
@@ -60,7 +64,7 @@ fn list_loop_orders(loops: &[LoopDimensionBound]) -> Vec<Vec<LoopDimensionBound>
 
 /// Returns every mapping of a layer: all ways to divide loops among the levels and the array, all loop orders, and all
 /// choices of kept tensors.
-fn every_mapping(
+fn for_each_mapping_of_layer(
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
     act: &mut dyn FnMut(LoopMapping),
@@ -155,7 +159,7 @@ fn every_mapping(
 
 /// Checks a small layer. For one in `every` mappings, the closed form must equal the accesses counted while the loops
 /// run. The search must find the best of all mappings.
-fn check_layer_mappings(
+fn check_all_mapping_costs_and_best_found(
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
     every: usize,
@@ -163,7 +167,7 @@ fn check_layer_mappings(
 ) -> usize {
     let (mut seen, mut valid) = (0, 0);
     let mut best: Option<(u64, f64)> = None;
-    every_mapping(accelerator, layer, &mut |mapping| {
+    for_each_mapping_of_layer(accelerator, layer, &mut |mapping| {
         let Some(cost) = accelerator.evaluate_mapping(layer, &mapping) else {
             return;
         };
@@ -213,7 +217,7 @@ fn check_layer_mappings(
 fn products_cost_what_loops_that_run_count() {
     let layer = LayerShape::from_matrix_product([3, 4, 2]).unwrap();
     let accelerator = build_small_accelerator([2, 2], 16, vec![[C, K], [P, K]]);
-    assert!(check_layer_mappings(&accelerator, &layer, 1, 6000) > 20_000);
+    assert!(check_all_mapping_costs_and_best_found(&accelerator, &layer, 1, 6000) > 20_000);
 }
 
 /// The layer's windows overlap by two inputs along a row.
@@ -221,7 +225,7 @@ fn products_cost_what_loops_that_run_count() {
 fn convolutions_cost_what_loops_that_run_count() {
     let layer = LayerShape::new([1, 2, 1, 3, 1, 3, 1]).unwrap();
     let accelerator = build_small_accelerator([2, 1], 12, vec![[P, K], [K, K]]);
-    assert!(check_layer_mappings(&accelerator, &layer, 1, 6000) > 20_000);
+    assert!(check_all_mapping_costs_and_best_found(&accelerator, &layer, 1, 6000) > 20_000);
     // This test's layer has strides, dilation, and windows along columns too. It has too many mappings to run all of
     // them.
     let layer = LayerShape {
@@ -230,7 +234,7 @@ fn convolutions_cost_what_loops_that_run_count() {
         ..LayerShape::new([1, 1, 2, 2, 2, 2, 2]).unwrap()
     };
     let accelerator = build_small_accelerator([2, 2], 40, vec![[Q, C], [P, Q]]);
-    assert!(check_layer_mappings(&accelerator, &layer, 101, 20_000) > 100_000);
+    assert!(check_all_mapping_costs_and_best_found(&accelerator, &layer, 101, 20_000) > 100_000);
 }
 
 /// Returns an array of 16 x 16 units at 700 MHz, with 32 MB of local memory and a main memory that transfers 128 bit
@@ -246,7 +250,7 @@ fn build_gemmini_settings() -> GemminiSettings {
 /// result. If memory does not limit it, a mapping takes no more cycles than SCALE-Sim's formula gives. In that formula,
 /// each fold also takes cycles to skew operands in and to drain results.
 #[test]
-fn found_mappings_keep_their_bounds() {
+fn found_mapping_cycles_stay_within_known_bounds() {
     let mut accelerator = build_gemmini_settings().build_accelerator(1);
     for [m, n, k] in [
         [512, 512, 512],

@@ -5,7 +5,7 @@ use super::{BANDWIDTH, LATENCY, curves, measured, parse_optional_capacity, produ
 use crate::compute::{PeakRatesByFormat, RecordingNpuClass, SystolicArrays};
 use crate::machine::{Machine, NpuClass};
 use crate::memory::LocalMemory;
-use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_and_truncate_for_message};
 use chakram_base::dtype::Dtype;
 
 /// Keys that each `npu` table may have.
@@ -66,7 +66,9 @@ fn parse_class(
 ) -> Result<NpuClass, ConfigError> {
     let table = field.read_table(Some(KEYS))?;
     if name.trim().is_empty() || name.chars().any(char::is_control) {
-        return Err(table.invalid_table_error(quote_for_message(name), "a name for the class"));
+        return Err(
+            table.invalid_table_error(quote_and_truncate_for_message(name), "a name for the class")
+        );
     }
     let mut peaks = parse_peaks(&table)?;
     peaks.set_systolic(table.read_optional("systolic", parse_systolic)?);
@@ -135,7 +137,8 @@ fn parse_slowdown(class: &ConfigTable<'_>) -> Result<f64, ConfigError> {
 fn parse_systolic(field: &ConfigField<'_>) -> Result<SystolicArrays, ConfigError> {
     let table = field.read_table(Some(&["array", "arrays", "clock"]))?;
     let pair = |field: &ConfigField<'_>| -> Result<[u32; 2], ConfigError> {
-        let [a, b] = field.read_array("numbers", "two whole numbers such as [32, 32]")?;
+        let [a, b] =
+            field.read_array_of_exact_length("numbers", "two whole numbers such as [32, 32]")?;
         Ok([a.read_count(MAX_SIDE)?, b.read_count(MAX_SIDE)?])
     };
     Ok(SystolicArrays {

@@ -8,7 +8,7 @@ use crate::collective::{
 use crate::machine::Machine;
 use crate::topology::TopologyDimension;
 use chakram_base::collective_kind::CollectiveKind;
-use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_and_truncate_for_message};
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
 const KEYS: &[&str] = &[
@@ -51,7 +51,7 @@ pub(super) fn measured_at(
 }
 
 /// Returns the rates of the links in dimension `name` of `original`, the machine before an edit.
-pub(super) fn original_link_rates(
+pub(super) fn link_rates_before_edit(
     original: Option<&Machine>,
     name: &str,
 ) -> Option<MeasurementLinks> {
@@ -61,7 +61,7 @@ pub(super) fn original_link_rates(
 }
 
 /// Parses the curves in a dimension's table. `measured_at` is the rates of the measured links.
-pub(super) fn parse_curves(
+pub(super) fn parse_collective_time_curves(
     dimension: &ConfigTable<'_>,
     measured_at: Option<MeasurementLinks>,
 ) -> Result<Vec<CollectiveCurve>, ConfigError> {
@@ -82,7 +82,7 @@ pub(super) fn parse_curves(
         {
             let found = format!(
                 "a second curve of {} among {members} members",
-                quote_for_message(&kind.to_string())
+                quote_and_truncate_for_message(&kind.to_string())
             );
             return Err(
                 table.invalid_table_error(found, "one curve for each kind and number of members")
@@ -106,7 +106,7 @@ fn parse_regular_curve_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>
     let field = table.require_field("times", list)?;
     let mut points = Vec::new();
     let mut bytes = first as f64;
-    for item in field.read_items(list)? {
+    for item in field.read_array_items(list)? {
         let time: Span = item.read_quantity(LATENCY)?;
         if time == Span::ZERO {
             return Err(item.invalid_value_error("no time", "more than zero"));
@@ -124,8 +124,8 @@ fn parse_regular_curve_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>
 fn parse_measured_curve_points(field: &ConfigField<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
     let list = "a list of [bytes, time], bytes ascending";
     let mut points: Vec<(f64, f64)> = Vec::new();
-    for item in field.read_items(list)? {
-        let pair = item.read_items("bytes and a time")?;
+    for item in field.read_array_items(list)? {
+        let pair = item.read_array_items("bytes and a time")?;
         let [bytes, time] = pair.as_slice() else {
             return Err(item.invalid_value_error(format_args!("{} values", pair.len()), list));
         };
@@ -172,10 +172,10 @@ pub(super) fn add_measured_collectives(
         let Some(at) = dimensions.iter().position(|one| one.name == at) else {
             let names: Vec<_> = dimensions
                 .iter()
-                .map(|one| quote_for_message(&one.name))
+                .map(|one| quote_and_truncate_for_message(&one.name))
                 .collect();
             return Err(name.invalid_value_error(
-                quote_for_message(at),
+                quote_and_truncate_for_message(at),
                 format_args!("one of {}", names.join(", ")),
             ));
         };
@@ -195,7 +195,7 @@ pub(super) fn add_measured_collectives(
         }
         seen.push((at, kind, members));
         curves[at].retain(|curve| (curve.kind, curve.members) != (kind, members));
-        let before = || original_link_rates(original, &dimensions[at].name);
+        let before = || link_rates_before_edit(original, &dimensions[at].name);
         curves[at].push(CollectiveCurve {
             kind,
             members,
@@ -218,7 +218,10 @@ pub(super) fn parse_protocols(
     for table in field.read_tables(PROTOCOL)? {
         let list = "an ascending list of numbers of members";
         let mut members: Vec<u32> = Vec::new();
-        for item in table.require_field("members", list)?.read_items(list)? {
+        for item in table
+            .require_field("members", list)?
+            .read_array_items(list)?
+        {
             let number = item.read_count(MOST)?;
             if members.last().is_some_and(|last| *last >= number) {
                 return Err(item.invalid_value_error(number, "more than the number before"));
@@ -228,7 +231,7 @@ pub(super) fn parse_protocols(
         let list = "a list of bandwidths, one for each entry of `members`";
         let field = table.require_field("bandwidths", list)?;
         let mut rates = Vec::new();
-        for item in field.read_items(list)? {
+        for item in field.read_array_items(list)? {
             let rate: Bandwidth = item.read_quantity(BANDWIDTH)?;
             rates.push(rate.bytes_per_second());
         }
@@ -249,7 +252,7 @@ pub(super) fn parse_protocols(
 
 /// Parses the key `across_share`: the fraction of the links' rate that the library reaches when a group spans several
 /// nodes.
-pub(super) fn parse_across_nodes(
+pub(super) fn parse_across_nodes_rate_share(
     dimension: &ConfigTable<'_>,
     measured_at: Option<MeasurementLinks>,
 ) -> Result<Option<CrossNodeNcclParameters>, ConfigError> {

@@ -9,7 +9,7 @@ const KEYS: &[&str] = &["gemms", "factor", "error"];
 const MOST: f64 = 100.0;
 
 /// Parses the corrections in the order of the file.
-pub(super) fn parse_corrections(
+pub(super) fn parse_pass_kernel_time_corrections(
     root: &ConfigTable<'_>,
 ) -> Result<Vec<PassKernelTimeCorrection>, ConfigError> {
     let Some(field) = root.get("correction") else {
@@ -19,8 +19,8 @@ pub(super) fn parse_corrections(
     for table in field.read_tables(KEYS)? {
         let expected = "two matrix multiplications, each as [rows, columns, summed over]";
         let gemms = table.read_optional("gemms", |field| {
-            let [first, second] = field.read_array("products", expected)?;
-            Ok([parse_product(&first)?, parse_product(&second)?])
+            let [first, second] = field.read_array_of_exact_length("products", expected)?;
+            Ok([parse_product_sizes(&first)?, parse_product_sizes(&second)?])
         })?;
         if corrections.iter().any(|known| known.gemms == gemms) {
             let found = match gemms {
@@ -43,9 +43,11 @@ pub(super) fn parse_corrections(
 }
 
 /// Parses the sizes of a matrix product.
-fn parse_product(field: &ConfigField<'_>) -> Result<[u64; 3], ConfigError> {
+fn parse_product_sizes(field: &ConfigField<'_>) -> Result<[u64; 3], ConfigError> {
     let expected = "three sizes of a matrix multiplication, [rows, columns, summed over]";
     let size = |field: ConfigField<'_>| field.read_count(u32::MAX).map(u64::from);
-    let [rows, columns, summed] = field.read_array("sizes", expected)?.map(size);
+    let [rows, columns, summed] = field
+        .read_array_of_exact_length("sizes", expected)?
+        .map(size);
     Ok([rows?, columns?, summed?])
 }

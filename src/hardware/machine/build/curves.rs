@@ -34,7 +34,7 @@ const POWER: &[&str] = &["sustained", "limit", "rated", "slower", "slower_after"
 /// Parses the power keys of a class.
 ///
 /// Near the power limit, an NPU's rate is proportional to the square root of its power.
-fn parse_sustained_rates(
+fn parse_power_limit_factors(
     class: &ConfigTable<'_>,
 ) -> Result<PowerLimitMatrixAndAttentionFactors, ConfigError> {
     let Some(field) = class.get("power") else {
@@ -108,10 +108,10 @@ const MOST_BESIDE: f64 = 10.0;
 /// Parses the curves in the table of a class.
 pub(super) fn parse_curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigError> {
     let mut curves = KernelCurves {
-        kept: parse_sustained_rates(class)?,
+        kept: parse_power_limit_factors(class)?,
         ..KernelCurves::default()
     };
-    add_kernels(class, &mut curves)?;
+    add_kernel_curves(class, &mut curves)?;
     if let Some(field) = class.get("beside_collectives") {
         let factor = field.read_positive(MOST_BESIDE)?;
         if factor < 1.0 {
@@ -126,7 +126,7 @@ pub(super) fn parse_curves(class: &ConfigTable<'_>) -> Result<KernelCurves, Conf
 
 /// Adds the curves in the tables `gemm`, `attention` and `moving` of a class. The factors in [`KernelCurves::kept`]
 /// multiply their rates.
-pub(super) fn add_kernels(
+pub(super) fn add_kernel_curves(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,
 ) -> Result<(), ConfigError> {
@@ -136,8 +136,8 @@ pub(super) fn add_kernels(
             start: parse_seconds(&table, "start")?,
             efficiency: kept.products * parse_positive(&table, "efficiency", 1.0)?,
             multiprocessors: parse_positive(&table, "multiprocessors", MOST)?,
-            operands: parse_rate(&table, "operands")?,
-            results: parse_rate(&table, "results")?,
+            operands: parse_bytes_per_second(&table, "operands")?,
+            results: parse_bytes_per_second(&table, "results")?,
             memory: parse_positive(&table, "memory", 2.0)?,
             reduction: parse_seconds(&table, "reduction")?,
             error: parse_positive(&table, "error", 10.0)?,
@@ -228,7 +228,7 @@ fn parse_formats(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
     let expected = "a list of number formats";
     let items = table
         .require_field("formats", expected)?
-        .read_items(expected)?;
+        .read_array_items(expected)?;
     items
         .iter()
         .map(|item| item.read_choice(&Dtype::ALL))
@@ -270,7 +270,7 @@ fn parse_seconds(table: &ConfigTable<'_>, key: &str) -> Result<f64, ConfigError>
     Ok(table.read_quantity::<Span>(key, LATENCY)?.as_seconds())
 }
 
-fn parse_rate(table: &ConfigTable<'_>, key: &str) -> Result<f64, ConfigError> {
+fn parse_bytes_per_second(table: &ConfigTable<'_>, key: &str) -> Result<f64, ConfigError> {
     Ok(table
         .read_quantity::<Bandwidth>(key, BANDWIDTH)?
         .bytes_per_second())

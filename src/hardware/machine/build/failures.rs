@@ -39,7 +39,7 @@ fn parse_failed_part(
         }
         (None, Some(link)) => {
             let ends = link.read_line()?;
-            let Some(graph) = topology.link_graph() else {
+            let Some(graph) = topology.explicit_or_built_link_graph() else {
                 let found = format!(
                     "a failing link on a machine of {} NPUs",
                     topology.npu_count()
@@ -50,7 +50,7 @@ fn parse_failed_part(
                 ));
             };
             let expected = "two vertices that a link joins, such as \"0-1\"";
-            let known = graph.links_between(ends);
+            let known = graph.links_between_named_ends(ends);
             known.map_err(|found| link.invalid_value_error(found, expected))?;
             Ok(FailedNpuOrNamedLinks::Link(ends.to_owned()))
         }

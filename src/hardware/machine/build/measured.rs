@@ -2,7 +2,7 @@
 
 use super::LATENCY;
 use crate::compute::{MeasuredKernels, MeasuredTimeAtFlopsAndBytes, SameKernelTimesByWorkAmount};
-use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_and_truncate_for_message};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
 
@@ -25,7 +25,7 @@ pub(super) fn parse_measured(class: &ConfigTable<'_>) -> Result<MeasuredKernels,
         let dtype = table.read_optional("format", |field| field.read_choice(&Dtype::ALL))?;
         let expected = "a list of [FLOPs, bytes, time]";
         let field = table.require_field("times", expected)?;
-        let times = field.read_items(expected)?;
+        let times = field.read_array_items(expected)?;
         let times = times
             .iter()
             .map(parse_measured_time)
@@ -44,7 +44,7 @@ pub(super) fn parse_measured(class: &ConfigTable<'_>) -> Result<MeasuredKernels,
         if !all.add_kernel(name.to_owned(), dtype, kernel) {
             let found = format!(
                 "a second table for kernel {} in the same format",
-                quote_for_message(name)
+                quote_and_truncate_for_message(name)
             );
             return Err(table.invalid_table_error(found, "one table for each name and format"));
         }
@@ -56,7 +56,7 @@ fn parse_measured_time(
     field: &ConfigField<'_>,
 ) -> Result<MeasuredTimeAtFlopsAndBytes, ConfigError> {
     let expected = "FLOPs, bytes and a time, such as [2048, 512, \"1.5 us\"]";
-    let [flops, bytes, time] = field.read_array("values", expected)?;
+    let [flops, bytes, time] = field.read_array_of_exact_length("values", expected)?;
     let span: Span = time.read_quantity(LATENCY)?;
     Ok(MeasuredTimeAtFlopsAndBytes {
         flops: flops.read_integer_between(0, MOST)?,

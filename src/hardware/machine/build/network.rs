@@ -9,7 +9,7 @@ use crate::collective::{
 use crate::machine::Machine;
 use crate::network::{NetworkModelKind, SendCompletion};
 use crate::topology::{SwitchingMode, Topology, TopologyDimension};
-use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_and_truncate_for_message};
 use chakram_base::setting::EnumeratedSetting;
 use chakram_base::units::Bytes;
 
@@ -76,7 +76,10 @@ pub(super) fn parse_network(
     for (index, table) in tables.iter().enumerate() {
         let dimension = parse_dimension(table)?;
         if dimensions.iter().any(|other| other.name == dimension.name) {
-            let found = format!("the name {} twice", quote_for_message(&dimension.name));
+            let found = format!(
+                "the name {} twice",
+                quote_and_truncate_for_message(&dimension.name)
+            );
             return Err(table.invalid_table_error(found, "a different name for each dimension"));
         }
         let size = table.require_field("size", "the number of NPUs along this dimension")?;
@@ -97,7 +100,7 @@ pub(super) fn parse_network(
                     field.invalid_value_error("a second one", "`ranks` in one dimension only")
                 );
             }
-            rank_domain = Some(parse_rank_domain(
+            rank_domain = Some(parse_npu_limit_per_domain(
                 &field,
                 index,
                 dimension.size,
@@ -117,17 +120,23 @@ pub(super) fn parse_network(
         }
         algorithms.push(table.read_choice("algorithm", &DimensionAlgorithmChoice::ALL)?);
         let measured_at = collective_curves::measured_at(table)?;
-        let before = || collective_curves::original_link_rates(original, &dimension.name);
+        let before = || collective_curves::link_rates_before_edit(original, &dimension.name);
         let measured_at = measured_at.or_else(before);
-        curves.push(collective_curves::parse_curves(table, measured_at)?);
+        curves.push(collective_curves::parse_collective_time_curves(
+            table,
+            measured_at,
+        )?);
         protocols.push(collective_curves::parse_protocols(table, measured_at)?);
-        across_nodes.push(collective_curves::parse_across_nodes(table, measured_at)?);
+        across_nodes.push(collective_curves::parse_across_nodes_rate_share(
+            table,
+            measured_at,
+        )?);
         dimensions.push(dimension);
     }
     collective_curves::add_measured_collectives(root, &dimensions, original, &mut curves)?;
     let topology = Topology::new(dimensions)
         .ok_or_else(|| field.invalid_value_error("no dimension", expected))?;
-    let topology = wiring::add_wiring(root, &tables, topology)?;
+    let topology = wiring::add_explicit_links_and_changes(root, &tables, topology)?;
     let own = topology.explicit_links().is_some();
     let usual = if own {
         NetworkModelKind::FairSharing
@@ -164,7 +173,7 @@ pub(super) fn parse_network(
 
 /// Parses how many NPUs of each domain run ranks if a job spans several domains. A domain has `npus` NPUs, along
 /// dimension `index` and all inner dimensions.
-fn parse_rank_domain(
+fn parse_npu_limit_per_domain(
     field: &ConfigField<'_>,
     index: usize,
     size: u32,
@@ -230,7 +239,7 @@ fn parse_dimension(table: &ConfigTable<'_>) -> Result<TopologyDimension, ConfigE
             .to_owned(),
         shape: wiring::parse_shape(table)?,
         size: size.read_count(Topology::MAX_NPUS)?,
-        bandwidth: wiring::parse_bandwidth(table)?,
+        bandwidth: wiring::parse_bandwidth_or_link_rates(table)?,
         latency: table.read_quantity("latency", LATENCY)?,
     })
 }

@@ -4,7 +4,7 @@ use super::npu_rates::KernelMeasurementNpuRates;
 use super::{LATENCY, curves};
 use crate::compute::{KernelCurves, MeasuredGemms};
 use crate::machine::NpuClass;
-use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_and_truncate_for_message};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
 
@@ -33,13 +33,16 @@ pub(super) fn add_measured_gemms(
         };
         let (Some(curve), Some(peak)) = (curve, measured_at.peaks.get(dtype)) else {
             let expected = "a format with a peak and a curve in the table `gemm`, which the measured shapes correct";
-            return Err(format.invalid_value_error(quote_for_message(&dtype.to_string()), expected));
+            return Err(format.invalid_value_error(
+                quote_and_truncate_for_message(&dtype.to_string()),
+                expected,
+            ));
         };
         let curve = curves::derive_short_run_curve(class, curve)?;
         let expected = "a list of [rows, columns, summed over, time]";
         let field = table.require_field("shapes", expected)?;
         let mut shapes = Vec::new();
-        for item in field.read_items(expected)? {
+        for item in field.read_array_items(expected)? {
             let (sizes, seconds) = parse_gemm(&item)?;
             let [m, n, k] = sizes;
             let element = dtype.element_bytes();
@@ -56,7 +59,7 @@ pub(super) fn add_measured_gemms(
         if curves.products[dtype as usize].replace(measured).is_some() {
             let found = format!(
                 "a second table for format {}",
-                quote_for_message(&dtype.to_string())
+                quote_and_truncate_for_message(&dtype.to_string())
             );
             return Err(table.invalid_table_error(found, "one table for each format"));
         }
@@ -66,7 +69,7 @@ pub(super) fn add_measured_gemms(
 
 fn parse_gemm(field: &ConfigField<'_>) -> Result<([u64; 3], f64), ConfigError> {
     let expected = "three sizes and a time, such as [4096, 1024, 512, \"25 us\"]";
-    let [m, n, k, time] = field.read_array("values", expected)?;
+    let [m, n, k, time] = field.read_array_of_exact_length("values", expected)?;
     let span: Span = time.read_quantity(LATENCY)?;
     if span == Span::ZERO {
         return Err(time.invalid_value_error("no time", "more than zero"));

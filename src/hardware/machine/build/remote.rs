@@ -6,7 +6,7 @@ use crate::memory::{
     NamedRemoteMemory, NpusWithMemoryPorts, RemoteMemory, RingPool, SwitchLevel,
 };
 use crate::topology::Topology;
-use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_and_truncate_for_message};
 use chakram_base::ids::Npu;
 use chakram_base::units::Bandwidth;
 use std::collections::BTreeSet;
@@ -59,9 +59,10 @@ pub(super) fn parse_named_memories(
         .fields()
         .map(|(name, field)| {
             if name.trim().is_empty() || name.chars().any(char::is_control) {
-                return Err(
-                    tables.invalid_table_error(quote_for_message(name), "a name for the memory")
-                );
+                return Err(tables.invalid_table_error(
+                    quote_and_truncate_for_message(name),
+                    "a name for the memory",
+                ));
             }
             Ok(NamedRemoteMemory {
                 name: name.to_owned(),
@@ -133,7 +134,7 @@ pub(super) fn parse_remote_memory(
     };
     Ok(RemoteMemory {
         attachment,
-        bandwidth: parse_rate(&table, bandwidth)?,
+        bandwidth: parse_bandwidth_or_link_rates(&table, bandwidth)?,
         latency: table.read_quantity("latency", LATENCY)?,
         // NPUs share the capacity of memory at ports and of a pool with its own network, so the table must state that
         // capacity.
@@ -169,7 +170,7 @@ fn parse_attached_dimension(
     if dimension.shape.has_ports() {
         Ok(chosen)
     } else {
-        let name = quote_for_message(&dimension.name);
+        let name = quote_and_truncate_for_message(&dimension.name);
         let found = format!("{name}, whose shape is {}", dimension.shape);
         let expected =
             "a dimension of shape switch or fully_connected, where each NPU has its own port";
@@ -190,7 +191,7 @@ fn parse_port_bandwidth(
             "both a bandwidth and `through`",
             "one of the two; `through` uses the NPUs' ports into that dimension",
         )),
-        (None, _) => parse_rate(table, key),
+        (None, _) => parse_bandwidth_or_link_rates(table, key),
     }
 }
 
@@ -205,8 +206,10 @@ fn parse_memory_ports(
     );
     let field = table.require_field("at", &expected)?;
     let text = field.read_text(&expected)?;
-    let ranges = super::class_assignment::parse_ranges(text, 0, topology.npu_count())
-        .map_err(|piece| field.invalid_value_error(quote_for_message(piece), &expected))?;
+    let ranges =
+        super::class_assignment::parse_ranges(text, 0, topology.npu_count()).map_err(|piece| {
+            field.invalid_value_error(quote_and_truncate_for_message(piece), &expected)
+        })?;
     let npus: BTreeSet<Npu> = ranges
         .iter()
         .flat_map(|range| (range.first..=range.last).map(Npu))
@@ -228,7 +231,7 @@ fn parse_hierarchical_pool(
         groups: table.read_count("groups", MOST)?,
         out_switches: table.read_count("out_switches", MOST)?,
         npus_per_node,
-        node_bandwidth: parse_rate(table, "node_bandwidth")?,
+        node_bandwidth: parse_bandwidth_or_link_rates(table, "node_bandwidth")?,
         in_node_bandwidth,
         chunk: parse_size(table, "chunk", CHUNK)?,
     })
@@ -253,7 +256,7 @@ fn parse_switch_pool(
         below /= fan_in;
         levels.push(SwitchLevel {
             fan_in,
-            bandwidth: parse_rate(level, "bandwidth")?,
+            bandwidth: parse_bandwidth_or_link_rates(level, "bandwidth")?,
         });
     }
     Ok(MultiLevelSwitchPool {
@@ -269,8 +272,8 @@ fn parse_ring_pool(table: &ConfigTable<'_>, npus: u32) -> Result<RingPool, Confi
     check_divides(table, "groups", groups, npus)?;
     Ok(RingPool {
         groups,
-        link_bandwidth: parse_rate(table, "link_bandwidth")?,
-        npu_bandwidth: parse_rate(table, "npu_bandwidth")?,
+        link_bandwidth: parse_bandwidth_or_link_rates(table, "link_bandwidth")?,
+        npu_bandwidth: parse_bandwidth_or_link_rates(table, "npu_bandwidth")?,
         chunk: parse_size(table, "chunk", CHUNK)?,
     })
 }
@@ -282,13 +285,16 @@ fn parse_mesh_pool(table: &ConfigTable<'_>, npus: u32) -> Result<MeshPool, Confi
     Ok(MeshPool {
         columns,
         rows,
-        link_bandwidth: parse_rate(table, "link_bandwidth")?,
-        npu_bandwidth: parse_rate(table, "npu_bandwidth")?,
+        link_bandwidth: parse_bandwidth_or_link_rates(table, "link_bandwidth")?,
+        npu_bandwidth: parse_bandwidth_or_link_rates(table, "npu_bandwidth")?,
         chunk: parse_size(table, "chunk", CHUNK)?,
     })
 }
 
-fn parse_rate(table: &ConfigTable<'_>, key: &str) -> Result<Bandwidth, ConfigError> {
+fn parse_bandwidth_or_link_rates(
+    table: &ConfigTable<'_>,
+    key: &str,
+) -> Result<Bandwidth, ConfigError> {
     table.read_quantity(key, BANDWIDTH)
 }
 

@@ -8,7 +8,7 @@ use chakram_base::config::{ConfigError, ConfigField};
 const KEYS: &[&str] = &["gemm", "attention", "moving", "host"];
 
 /// Reads a table for each class of NPU, in the order of the file.
-pub(in crate::machine) fn parse_stack_classes(
+pub(in crate::machine) fn parse_stack_curves_by_class(
     field: &ConfigField<'_>,
 ) -> Result<Vec<ClassStackCurvesAndHost>, ConfigError> {
     let mut classes = Vec::new();
@@ -19,7 +19,7 @@ pub(in crate::machine) fn parse_stack_classes(
             return Err(table.invalid_table_error("nothing", expected));
         }
         let mut kernels = KernelCurves::default();
-        curves::add_kernels(&table, &mut kernels)?;
+        curves::add_kernel_curves(&table, &mut kernels)?;
         classes.push(ClassStackCurvesAndHost {
             name: name.to_owned(),
             kernels,

@@ -36,7 +36,7 @@ const SHAPES: [(DimensionShape, &str); 2] = [
 const DUPLEX: [(bool, &str); 2] = [(false, "full"), (true, "half")];
 
 /// Parses and checks the `tiles` table and the `network` table. The default network model is exclusive.
-pub(super) fn parse_tiles(
+pub(super) fn parse_tile_network_and_memory(
     root: &ConfigTable<'_>,
     field: &ConfigField<'_>,
 ) -> Result<(NetworkBuiltFromTables, Option<RemoteMemory>), ConfigError> {
@@ -52,7 +52,7 @@ pub(super) fn parse_tiles(
         }
     }
     let table = field.read_table(Some(KEYS))?;
-    let (grid, shape) = parse_grid(&table)?;
+    let (grid, shape) = parse_die_layout_and_wiring(&table)?;
     let inside = table.read_quantity("link_bandwidth", BANDWIDTH)?;
     let latency = table.read_quantity("link_latency", LATENCY)?;
     // The default algorithm is a ring in the order of the group, as in PALM.
@@ -80,11 +80,13 @@ pub(super) fn parse_tiles(
 }
 
 /// Parses dies, cores, borders, faults, and the wiring.
-fn parse_grid(table: &ConfigTable<'_>) -> Result<(DieAndCoreLayout, DimensionShape), ConfigError> {
+fn parse_die_layout_and_wiring(
+    table: &ConfigTable<'_>,
+) -> Result<(DieAndCoreLayout, DimensionShape), ConfigError> {
     let pair = |key: &str, expected: &str| -> Result<[u32; 2], ConfigError> {
         let [x, y] = table
             .require_field(key, expected)?
-            .read_array("numbers", expected)?;
+            .read_array_of_exact_length("numbers", expected)?;
         Ok([
             x.read_count(Topology::MAX_NPUS)?,
             y.read_count(Topology::MAX_NPUS)?,
@@ -128,7 +130,7 @@ fn parse_grid(table: &ConfigTable<'_>) -> Result<(DieAndCoreLayout, DimensionSha
         field.read_choice(&SHAPES)
     })?;
     if let Some(field) = table.get("faulty_cores") {
-        for item in field.read_items("places of cores, such as [[0, 3], [7, 2]]")? {
+        for item in field.read_array_items("places of cores, such as [[0, 3], [7, 2]]")? {
             let [x, y] =
                 parse_core_coordinates(&item, &grid, "the place of a core, such as [0, 3]")?;
             grid.faulty_cores.insert(grid.core_at([x, y]));
@@ -137,7 +139,7 @@ fn parse_grid(table: &ConfigTable<'_>) -> Result<(DieAndCoreLayout, DimensionSha
     if let Some(field) = table.get("faulty_links") {
         let example = "the places of two neighbours, such as [3, 0, 4, 0]";
         for item in
-            field.read_items("links, each as the places of two neighbours: [[3, 0, 4, 0]]")?
+            field.read_array_items("links, each as the places of two neighbours: [[3, 0, 4, 0]]")?
         {
             let [ax, ay, bx, by] = parse_core_coordinates(&item, &grid, example)?;
             let link = find_link_between_cores(&grid, shape, [ax, ay], [bx, by]);
@@ -161,7 +163,7 @@ fn parse_core_coordinates<const N: usize>(
     grid: &DieAndCoreLayout,
     expected: &str,
 ) -> Result<[u32; N], ConfigError> {
-    let items = field.read_items(expected)?;
+    let items = field.read_array_items(expected)?;
     let numbers = items.iter().enumerate().map(|(i, item)| {
         let last = u64::from(grid.dies[i % 2]) * u64::from(grid.cores[i % 2]) - 1;
         item.read_integer_between(0, last)
@@ -182,7 +184,7 @@ fn find_link_between_cores(
     b: [u32; 2],
 ) -> Option<(u32, usize)> {
     let d = (0..2).find(|&d| a[d] != b[d] && a[1 - d] == b[1 - d])?;
-    let size = grid.core_count(d);
+    let size = grid.cores_along_dimension(d);
     if shape.hop_count(size, a[d], b[d]) != 1 {
         return None;
     }

@@ -9,7 +9,7 @@ use crate::topology::link_graph::{
     MOST_SWITCHES, ShortestPathChoice, UnmatchedLinkChange,
 };
 use crate::topology::{DimensionShape, Topology};
-use chakram_base::config::{ConfigError, ConfigTable, quote_for_message};
+use chakram_base::config::{ConfigError, ConfigTable, quote_and_truncate_for_message};
 use chakram_base::ids::Npu;
 use chakram_base::units::Bandwidth;
 
@@ -99,7 +99,9 @@ const INTERPOLATIONS: [(LinkRateInterpolation, &str); 3] = [
 
 /// Parses the bandwidth of a dimension. A graph's links may take their bandwidth from a table that states the rate for
 /// each number of links per NPU. All links use one technology, so the NPU with the most links determines all rates.
-pub(super) fn parse_bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigError> {
+pub(super) fn parse_bandwidth_or_link_rates(
+    table: &ConfigTable<'_>,
+) -> Result<Bandwidth, ConfigError> {
     let Some(field) = table.get("link_rates") else {
         if let Some(field) = table.get("interpolate") {
             return Err(
@@ -115,8 +117,9 @@ pub(super) fn parse_bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, Conf
     for (number, rate) in field.read_table(None)?.fields() {
         let count = number.parse::<u32>().ok().filter(|count| *count > 0);
         let expected = "the rate of a link for each number of links, such as { 1 = \"180 GB/s\", 3 = \"64 GB/s\" }";
-        let count =
-            count.ok_or_else(|| rate.invalid_value_error(quote_for_message(number), expected))?;
+        let count = count.ok_or_else(|| {
+            rate.invalid_value_error(quote_and_truncate_for_message(number), expected)
+        })?;
         let rate: Bandwidth = rate.read_quantity(BANDWIDTH)?;
         links.push((count, rate.bytes_per_second()));
     }
@@ -142,7 +145,7 @@ pub(super) fn parse_bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, Conf
 }
 
 /// Returns `topology` with the explicit links of its dimensions, and with the changes that the `link` tables require.
-pub(super) fn add_wiring(
+pub(super) fn add_explicit_links_and_changes(
     root: &ConfigTable<'_>,
     dimensions: &[ConfigTable<'_>],
     topology: Topology,
@@ -226,15 +229,19 @@ fn parse_link_change(
     let field = table.require_field(key, &expected)?;
     let text = field.read_text(&expected)?;
     let ranges = class_assignment::parse_ranges(text, 0, npus);
-    let ranges =
-        ranges.map_err(|piece| field.invalid_value_error(quote_for_message(piece), &expected))?;
+    let ranges = ranges.map_err(|piece| {
+        field.invalid_value_error(quote_and_truncate_for_message(piece), &expected)
+    })?;
     let dimension = table.read_optional("dimension", |field| {
         let name = field.read_line()?;
         let names = topology.dimensions().iter();
         let found = names.map(|d| &d.name).position(|known| known == name);
         let number = found.map(|d| d as u32);
         number.ok_or_else(|| {
-            field.invalid_value_error(quote_for_message(name), "the name of a dimension")
+            field.invalid_value_error(
+                quote_and_truncate_for_message(name),
+                "the name of a dimension",
+            )
         })
     })?;
     let bandwidth = table.read_optional("bandwidth", |field| field.read_quantity(BANDWIDTH))?;

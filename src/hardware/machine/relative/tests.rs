@@ -4,8 +4,12 @@ use super::*;
 use crate::machine::PRESETS;
 
 fn derive_and_parse_machine(from: &str, sheet: &DatasheetNumbers) -> (String, Machine) {
-    let text =
-        derive_relative_machine("x", &find_machine_or_npu_source(from).unwrap(), sheet).unwrap();
+    let text = derive_relative_machine(
+        "x",
+        &find_source_by_machine_or_npu_name(from).unwrap(),
+        sheet,
+    )
+    .unwrap();
     let machine = Machine::parse(&text, "x").unwrap();
     (text, machine)
 }
@@ -43,8 +47,11 @@ fn without_numbers_a_relative_is_as_its_machine() {
         let (_, same) = derive_and_parse_machine(preset.name, &same);
         assert_eq!(same.classes()[0].curves, class.curves, "{}", preset.name);
     }
-    assert_eq!(find_machine_or_npu_source("h100").unwrap().file, "dgx-h100");
-    assert!(find_machine_or_npu_source("h10000").is_err());
+    assert_eq!(
+        find_source_by_machine_or_npu_name("h100").unwrap().file,
+        "dgx-h100"
+    );
+    assert!(find_source_by_machine_or_npu_name("h10000").is_err());
 }
 
 #[test]
@@ -119,10 +126,14 @@ fn given_numbers_are_in_place_of_the_machines() {
 }
 
 #[test]
-fn what_a_machine_lacks_is_refused() {
+fn numbers_for_values_a_machine_lacks_are_refused() {
     let refused = |from: &str, sheet: &DatasheetNumbers| {
-        let error = derive_relative_machine("x", &find_machine_or_npu_source(from).unwrap(), sheet)
-            .unwrap_err();
+        let error = derive_relative_machine(
+            "x",
+            &find_source_by_machine_or_npu_name(from).unwrap(),
+            sheet,
+        )
+        .unwrap_err();
         error.to_string()
     };
     let nic = DatasheetNumbers {
@@ -154,7 +165,7 @@ fn what_a_machine_lacks_is_refused() {
 /// If a machine is derived from a derived machine, it still names the machine on which times were measured. The second
 /// derivation increases the errors again.
 #[test]
-fn relatives_have_relatives() {
+fn deriving_again_keeps_measured_machine_and_widens_errors() {
     let sheet = DatasheetNumbers {
         bandwidth: bandwidth_from_gb(6700.0),
         price: Some(2.0),

@@ -1,6 +1,6 @@
 //! Tests accepted and rejected values for each design of remote memory.
 
-use super::{GOOD, refused_in};
+use super::{GOOD, check_edit_errors_of_text};
 use crate::machine::Machine;
 use crate::memory::{
     HierarchicalPool, MemoryAttachment, MeshPool, MultiLevelSwitchPool, RingPool, SwitchLevel,
@@ -109,7 +109,7 @@ fn designs_are_read_as_written() {
     ];
     for (text, expected, words) in designs {
         let machine = Machine::parse(&build_remote_machine_text(text), "m.toml").unwrap();
-        let remote = machine.first_remote_memory().unwrap();
+        let remote = machine.unnamed_remote_memory().unwrap();
         assert_eq!(remote.attachment, expected);
         assert_eq!(remote.to_string(), words);
         assert!(remote.attachment.fits_npus(8) && !remote.attachment.fits_npus(9));
@@ -127,12 +127,12 @@ fn designs_are_read_as_written() {
 fn importers_cannot_build_what_files_cannot_say() {
     let machine = Machine::parse(&build_remote_machine_text(RING), "m.toml").unwrap();
     let uniform = |groups| {
-        let mut remote = machine.first_remote_memory().unwrap().clone();
+        let mut remote = machine.unnamed_remote_memory().unwrap().clone();
         let MemoryAttachment::Ring(ring) = &mut remote.attachment else {
             panic!("it is a ring")
         };
         ring.groups = groups;
-        Machine::with_uniform_class(
+        Machine::create_with_one_npu_class(
             "m".to_owned(),
             machine.topology().clone(),
             machine.algorithms().to_vec(),
@@ -146,7 +146,9 @@ fn importers_cannot_build_what_files_cannot_say() {
 
 #[test]
 fn keys_of_other_designs_are_refused() {
-    let swap = |text: &str, table: &str| refused_in(&build_remote_machine_text(text), table);
+    let swap = |text: &str, table: &str| {
+        check_edit_errors_of_text(&build_remote_machine_text(text), table)
+    };
     swap(
         HIERARCHICAL,
         r#"
@@ -164,7 +166,9 @@ fn keys_of_other_designs_are_refused() {
 
 #[test]
 fn designs_that_do_not_come_out_even_are_refused() {
-    let swap = |text: &str, table: &str| refused_in(&build_remote_machine_text(text), table);
+    let swap = |text: &str, table: &str| {
+        check_edit_errors_of_text(&build_remote_machine_text(text), table)
+    };
     swap(
         HIERARCHICAL,
         r#"
@@ -218,8 +222,8 @@ fn ports_lie_at_npus() {
     }
     assert_eq!(topology.memory_at(EndpointId(11)), None);
     let words = "3 ports of 7 GB/s at NPUs";
-    assert_eq!(machine.first_remote_memory().unwrap().to_string(), words);
-    refused_in(
+    assert_eq!(machine.unnamed_remote_memory().unwrap().to_string(), words);
+    check_edit_errors_of_text(
         &build_remote_machine_text(PORTS),
         r#"
         at = "6,0-1"\n =>  => 41: `remote_memory.at` … NPUs from 0 to 7

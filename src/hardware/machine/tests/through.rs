@@ -1,6 +1,6 @@
 //! Tests accepted and rejected values for remote memory that NPUs reach through a dimension of the network.
 
-use super::refused_in;
+use super::check_edit_errors_of_text;
 use super::remote::{HIERARCHICAL, MESH, RING, SWITCH, build_remote_machine_text};
 use crate::machine::Machine;
 use crate::memory::{MemoryAttachment, MemoryNetworkAttachment, RemoteMemory, RingPool};
@@ -10,9 +10,9 @@ use chakram_base::units::{Bandwidth, Bytes, Span};
 
 /// Parses the remote memory of `text`, which NPUs reach through `outer`, the second dimension of [`GOOD`]: a switch
 /// with 2 ports at 50 GB/s and 1.5 us.
-fn through_outer(text: &str) -> RemoteMemory {
+fn parse_memory_reached_through_outer(text: &str) -> RemoteMemory {
     let machine = Machine::parse(&build_remote_machine_text(text), "m.toml").unwrap();
-    let remote = machine.first_remote_memory().unwrap().clone();
+    let remote = machine.unnamed_remote_memory().unwrap().clone();
     let through = remote.through.as_ref().unwrap();
     assert_eq!(through.dimension_name(), "outer");
     let expected = MemorySiteAndLink {
@@ -20,17 +20,17 @@ fn through_outer(text: &str) -> RemoteMemory {
         bandwidth: Bandwidth::new(50e9).unwrap(),
         latency: Span::from_ns(1500),
     };
-    assert_eq!(remote.list_endpoints(), [expected]);
+    assert_eq!(remote.list_memory_endpoints_in_network(), [expected]);
     let first = EndpointId(machine.topology().npu_count());
     assert_eq!(machine.topology().memory_at(first), Some(&expected));
     remote
 }
 
 #[test]
-fn ports_can_be_those_of_a_dimension() {
+fn remote_memory_can_be_reached_through_a_dimension() {
     let through = "through = \"outer\"";
     let text = HIERARCHICAL.replace("in_node_bandwidth = \"50 GB/s\"", through);
-    let remote = through_outer(&text);
+    let remote = parse_memory_reached_through_outer(&text);
     let MemoryAttachment::Hierarchical(design) = &remote.attachment else {
         panic!("it is one of groups behind switches")
     };
@@ -42,18 +42,21 @@ fn ports_can_be_those_of_a_dimension() {
     assert_eq!(remote.chunk_count(10_000_000, 8), Some(6));
     let text = SWITCH.replace("npu_bandwidth = \"50 GB/s\"", through);
     // In one round, the 8 NPUs together receive 3 MB, or 375 kB each: one chunk.
-    assert_eq!(through_outer(&text).chunk_count(375_000, 8), Some(1));
+    assert_eq!(
+        parse_memory_reached_through_outer(&text).chunk_count(375_000, 8),
+        Some(1)
+    );
     for name in ["per_npu", "pool"] {
         let channel =
             format!("attachment = \"{name}\"\nbandwidth = \"7 GB/s\"\nchunk = \"1 kB\"\n");
-        let remote = through_outer(&format!("{channel}{through}\n"));
+        let remote = parse_memory_reached_through_outer(&format!("{channel}{through}\n"));
         assert_eq!(remote.chunk_count(0, 8), Some(1));
         assert_eq!(remote.chunk_count(1001, 8), Some(2));
     }
 }
 
 #[test]
-fn importers_cannot_come_through_what_is_no_port() {
+fn network_attachment_of_memory_needs_a_switch_dimension() {
     let text = SWITCH.replace("npu_bandwidth = \"50 GB/s\"", "through = \"outer\"");
     let machine = Machine::parse(&build_remote_machine_text(&text), "m.toml").unwrap();
     let topology = machine.topology();
@@ -61,7 +64,7 @@ fn importers_cannot_come_through_what_is_no_port() {
     assert!(MemoryNetworkAttachment::new(topology, 0, Bytes(1)).is_none());
     assert!(MemoryNetworkAttachment::new(topology, 2, Bytes(1)).is_none());
     assert!(MemoryNetworkAttachment::new(topology, 1, Bytes(0)).is_none());
-    let good = machine.first_remote_memory().unwrap();
+    let good = machine.unnamed_remote_memory().unwrap();
     let fits = |change: fn(&mut RemoteMemory)| {
         let mut remote = good.clone();
         change(&mut remote);
@@ -87,8 +90,10 @@ fn importers_cannot_come_through_what_is_no_port() {
 }
 
 #[test]
-fn ports_that_are_none_are_refused() {
-    let swap = |text: &str, table: &str| refused_in(&build_remote_machine_text(text), table);
+fn invalid_through_keys_of_remote_memory_are_refused() {
+    let swap = |text: &str, table: &str| {
+        check_edit_errors_of_text(&build_remote_machine_text(text), table)
+    };
     swap(
         HIERARCHICAL,
         r#"

@@ -59,7 +59,8 @@ fn a_table_of_tiles_is_a_machine() {
         tiles.faulty_links.iter().collect::<Vec<_>>(),
         [&(0, 0), &(23, 0)]
     );
-    let MemoryAttachment::Ports(ports) = &machine.first_remote_memory().unwrap().attachment else {
+    let MemoryAttachment::Ports(ports) = &machine.unnamed_remote_memory().unwrap().attachment
+    else {
         panic!("its memory is at the edges")
     };
     // There are four ports for each of six dies: left of row 1, and above columns 0, 2 and 3.
@@ -77,15 +78,15 @@ fn a_table_of_tiles_is_a_machine() {
     let machine = parse_machine(&whole).unwrap();
     assert_eq!(
         machine
-            .first_remote_memory()
+            .unnamed_remote_memory()
             .unwrap()
-            .list_endpoints()
+            .list_memory_endpoints_in_network()
             .len(),
         4
     );
     // A core has its SRAM and a share of the memory at ports: 1 MB + 4 GB / 48.
     assert_eq!(
-        machine.npu_memory(0).unwrap().0,
+        machine.npu_memory_capacity_with_port_share(0).unwrap().0,
         1_000_000 + 4_000_000_000 / 48
     );
 }
@@ -159,7 +160,7 @@ fn mistakes_are_refused_by_key_and_line() {
 
 /// 2 x 4 + 4 + 100 - 2 = 110 cycles at 1 GHz; the peak alone would take 2 x 4 x 4 x 100 / 10^12 s = 3.2 ns.
 #[test]
-fn a_class_may_have_systolic_arrays() {
+fn class_with_systolic_arrays_times_kernels_by_cycles() {
     use crate::compute::{KernelDurationSource, KernelTraceFacts, RooflinePeakFraction};
     use chakram_base::dtype::Dtype;
     use chakram_base::kernel_shape::KernelShape;

@@ -50,7 +50,9 @@ fn simulate_access_ends(
             return ends;
         };
         if let Some((_, settlement)) = due.filter(|&(at, _)| at == now) {
-            remote.handle_settlement(now, settlement, |end| panic!("{end:?} at no port"));
+            remote.deliver_ends_of_finished_accesses(now, settlement, |end| {
+                panic!("{end:?} at no port")
+            });
         }
         while let Some(&(ns, npu, store)) = accesses.get(begun)
             && Time(ns * 1000) == now

@@ -18,7 +18,7 @@ pub(in crate::memory) fn create_pool(attachment: MemoryAttachment, gb: f64) -> R
 }
 
 /// Returns the end times of the accesses in `begins`, each given as (begin in picoseconds, NPU).
-fn run(
+fn simulate_ends_of_accesses(
     memory: &RemoteMemory,
     npus: u32,
     begins: &[(u64, u32)],
@@ -35,7 +35,9 @@ fn run(
             return ends;
         };
         if let Some((_, settlement)) = due.filter(|&(at, _)| at == now) {
-            remote.handle_settlement(now, settlement, |end| ends[end.token as usize] = end.at.0);
+            remote.deliver_ends_of_finished_accesses(now, settlement, |end| {
+                ends[end.token as usize] = end.at.0
+            });
         }
         while let Some(&(at, npu)) = begins.get(next)
             && Time(at) == now
@@ -64,7 +66,7 @@ pub(in crate::memory) fn simulate_each_end(
     bytes: u64,
 ) -> Vec<u64> {
     let begins: Vec<_> = who.iter().map(|&npu| (0, npu)).collect();
-    run(memory, npus, &begins, (bytes, false))
+    simulate_ends_of_accesses(memory, npus, &begins, (bytes, false))
 }
 
 /// Returns the time at which all accesses end together if all NPUs begin them together.
@@ -75,7 +77,7 @@ pub(in crate::memory) fn simulate_common_end(
     in_switch: bool,
 ) -> u64 {
     let begins: Vec<_> = (0..npus).map(|npu| (0, npu)).collect();
-    let ends = run(memory, npus, &begins, (bytes, in_switch));
+    let ends = simulate_ends_of_accesses(memory, npus, &begins, (bytes, in_switch));
     assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
     ends[0]
 }
@@ -92,11 +94,11 @@ pub(in crate::memory) fn simulate_staggered_ends(
     bytes: u64,
     later: u64,
 ) -> Vec<u64> {
-    run(memory, npus, &[(0, 0), (later, 1)], (bytes, false))
+    simulate_ends_of_accesses(memory, npus, &[(0, 0), (later, 1)], (bytes, false))
 }
 
 #[test]
-fn latency_comes_on_top_and_nothing_takes_no_time() {
+fn latency_is_added_even_to_an_empty_access() {
     let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
     let design = crate::memory::MultiLevelSwitchPool {
         groups: 1,

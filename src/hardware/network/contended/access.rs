@@ -11,7 +11,7 @@
 //! δ, like a message. If several links are between two servers, α and γ are totals over these links. If the next server
 //! is the far end of the same link, the first byte does not wait for γ there.
 
-use super::route::{iter_servers_between, link_after_server};
+use super::route::{iter_servers_between, link_rate_and_latency_after_server};
 use super::{ContendedNetwork, MemoryLoadStoreTransfer, PortOrLinkContention, Time};
 use chakram_base::units::Span;
 
@@ -26,7 +26,7 @@ pub(super) fn serve_access<D: PortOrLinkContention>(
         .after_first_segment(transfer.amount);
     let (mut head, mut end) = (now, now);
     for hop in iter_servers_between(D::REACH, transfer.ends, topology) {
-        let (bandwidth, latency) = link_after_server(hop.place, topology);
+        let (bandwidth, latency) = link_rate_and_latency_after_server(hop.place, topology);
         let span = bandwidth.serialization_time(transfer.amount);
         // Devices wait for the first segment. The segment is empty with ideal cut-through, and the whole message with
         // store-and-forward.

@@ -1,6 +1,6 @@
 //! A message in flight: its position on its route, and when it reaches the next server.
 
-use super::route::{is_border, link_after_server};
+use super::route::{is_link_between_dies, link_rate_and_latency_after_server};
 use super::{
     NetworkMessage, Npu, PortsOrLinksOnRoute, RouteCursor, RouteServerAndLinksToNext, Span,
     SwitchingMode, Time, Topology, UnroundedBufferShare,
@@ -82,7 +82,7 @@ impl InFlightMessageAtNextServer {
 
     /// Returns the service time (s) at the next server.
     #[inline]
-    pub fn time_at_server(&self) -> Span {
+    pub fn service_time_at_next_server(&self) -> Span {
         self.segment + self.rest
     }
 
@@ -100,7 +100,7 @@ impl InFlightMessageAtNextServer {
 
     /// Returns the message's priority among messages that are ready at the same instant.
     #[inline]
-    pub fn send_priority(&self) -> u32 {
+    pub fn priority_among_ready_messages(&self) -> u32 {
         self.sender.0
     }
 
@@ -114,12 +114,12 @@ impl InFlightMessageAtNextServer {
         let between = match links {
             0 => zero,
             _ => {
-                let (_, latency) = link_after_server(place, topology);
+                let (_, latency) = link_rate_and_latency_after_server(place, topology);
                 latency.times(u64::from(links)) + self.transit
             }
         };
         self.head = begin + if last { self.segment } else { zero } + between;
-        self.tail = begin + self.time_at_server() + between;
+        self.tail = begin + self.service_time_at_next_server() + between;
         let behind = self.route;
         self.stop = self.route.next(topology)?;
         if topology.tile_grid().is_some() {
@@ -151,7 +151,7 @@ impl InFlightMessageAtNextServer {
     fn enter_dimension(&mut self, way: &RouteCursor, topology: &Topology) {
         let dimensions = topology.dimensions().len();
         let rest = topology.switching_mode().after_first_segment(self.amount);
-        let (own, _) = link_after_server(self.stop.place, topology);
+        let (own, _) = link_rate_and_latency_after_server(self.stop.place, topology);
         let ahead = (self.stop.place.dimension + 1..dimensions)
             .filter(|&d| way.crosses_dimension(topology, d));
         let slower = |slowest: Bandwidth, d: usize| {
@@ -184,10 +184,10 @@ impl InFlightMessageAtNextServer {
         if topology.switching_mode() == SwitchingMode::IDEAL {
             return;
         }
-        let (bandwidth, _) = link_after_server(self.stop.place, topology);
+        let (bandwidth, _) = link_rate_and_latency_after_server(self.stop.place, topology);
         let links = self.stop.links;
         let segment = topology.switching_mode().first_segment(self.amount);
-        let border = is_border(self.stop.place, topology);
+        let border = is_link_between_dies(self.stop.place, topology);
         let mut pass = |links: u32| {
             *(if border {
                 &mut self.borders
@@ -201,7 +201,7 @@ impl InFlightMessageAtNextServer {
                         inside: self.links,
                         borders: self.borders,
                     };
-                    tiles.inverse_rate_of(topology.link_bandwidth(0), count)
+                    tiles.sum_inverse_link_rates(topology.link_bandwidth(0), count)
                 }
                 None => self.before.add_links(self.links, bandwidth),
             };

@@ -58,7 +58,9 @@ impl RouteCursor {
             to,
             crossed: 0,
             // If both orders of dimensions meet faults, the replay was rejected earlier, so any value is valid here.
-            first: topology.first_dimension(at, to).unwrap_or(0),
+            first: topology
+                .first_dimension_crossed_between(at, to)
+                .unwrap_or(0),
             second: None,
         }
     }
@@ -152,12 +154,13 @@ pub(in crate::network) fn iter_servers_between<'t>(
     ends: (EndpointId, EndpointId),
     topology: &'t Topology,
 ) -> impl Iterator<Item = RouteServerAndLinksToNext> + use<'t> {
-    let memory =
-        QueueingServerId::of_memory(topology, ends).map(|place| RouteServerAndLinksToNext {
+    let memory = QueueingServerId::of_memory_at_either_end(topology, ends).map(|place| {
+        RouteServerAndLinksToNext {
             place,
             links: 1,
             last: true,
-        });
+        }
+    });
     let (loaded, stored) = match topology.memory_at(ends.0) {
         Some(_) => (memory, None),
         None => (None, memory),
@@ -169,7 +172,7 @@ pub(in crate::network) fn iter_servers_between<'t>(
 
 /// Returns the coordinate at the lower end of a link between neighbours.
 #[inline]
-fn lower_end(place: QueueingServerId, topology: &Topology) -> u32 {
+fn lower_end_coordinate_of_link(place: QueueingServerId, topology: &Topology) -> u32 {
     let x = topology.coordinate_of(place.npu, place.dimension);
     match (place.side, x) {
         (DOWN, 0) => topology.dimensions()[place.dimension].size - 1,
@@ -180,25 +183,29 @@ fn lower_end(place: QueueingServerId, topology: &Topology) -> u32 {
 
 /// Returns the bandwidth and the latency of the link after a server.
 #[inline]
-pub(in crate::network) fn link_after_server(
+pub(in crate::network) fn link_rate_and_latency_after_server(
     place: QueueingServerId,
     topology: &Topology,
 ) -> (Bandwidth, Span) {
     let d = place.dimension;
     let Some(dimension) = topology.dimensions().get(d) else {
-        return topology.memory_link_rate(place.npu.0);
+        return topology.memory_link_rate_and_latency(place.npu.0);
     };
     match topology.tile_grid() {
-        Some(_) => topology.link_rate_and_latency(d, lower_end(place, topology)),
+        Some(_) => topology.link_rate_and_latency(d, lower_end_coordinate_of_link(place, topology)),
         None => (topology.link_bandwidth(d), dimension.latency),
     }
 }
 
 /// Returns true if the link connects two dies of a machine of tiles.
 #[inline]
-pub(super) fn is_border(place: QueueingServerId, topology: &Topology) -> bool {
-    let lies =
-        |tiles: &DieAndCoreLayout| tiles.is_border(place.dimension, lower_end(place, topology));
+pub(super) fn is_link_between_dies(place: QueueingServerId, topology: &Topology) -> bool {
+    let lies = |tiles: &DieAndCoreLayout| {
+        tiles.is_link_between_dies(
+            place.dimension,
+            lower_end_coordinate_of_link(place, topology),
+        )
+    };
     topology.tile_grid().is_some_and(lies)
 }
 

@@ -56,7 +56,7 @@ impl FairSharingNetwork<'_> {
     }
 
     /// Sends the unsent bytes of a message, and its `lost` bytes, over another route.
-    fn send_again(
+    fn reroute_unsent_and_lost_bytes(
         &mut self,
         mut stream: TransferWithUnsentBytes,
         lost: f64,
@@ -102,7 +102,7 @@ impl LinkFailureHandler for FairSharingNetwork<'_> {
                 None => self.add_stream(stream),
             }
         }
-        self.rates.require_solution();
+        self.rates.mark_rates_outdated();
         for (op, message) in self.departed.take().unwrap_or_default() {
             let lost = self.find_lost_bytes(&message.stream, now, failed);
             let Some(lost) = lost.filter(|lost| *lost > 0.0) else {
@@ -124,13 +124,13 @@ impl LinkFailureHandler for FairSharingNetwork<'_> {
         self.routes.clear();
         let mut effect = LinkFailureEffect::default();
         for (stream, lost) in hit {
-            self.send_again(stream, lost, &mut effect);
+            self.reroute_unsent_and_lost_bytes(stream, lost, &mut effect);
         }
         self.schedule_rate_update(now, agenda);
         effect
     }
 
-    fn links_in_service(&self) -> &Arc<LinkGraph> {
+    fn graph_of_links_in_service(&self) -> &Arc<LinkGraph> {
         &self.graph
     }
 
@@ -154,12 +154,12 @@ mod tests {
     fn simulate_link_failure(topology: &Topology, bytes: u64, at: u64) -> (u64, LinkFailureEffect) {
         let mut network = FairSharingNetwork::new(topology).unwrap();
         network.enable_link_failures();
-        let links = network.graph.links_between("0-1").unwrap();
+        let links = network.graph.links_between_named_ends("0-1").unwrap();
         let (mut pending, mut ends) = (PendingEvents::default(), [[0; 2]]);
         network.submit_message(Time(0), &create_message(0, 0, 1, bytes), &mut pending);
-        pending.run(&mut network, Time(at - 1), &mut ends);
+        pending.run_until_and_record_ends(&mut network, Time(at - 1), &mut ends);
         let effect = network.fail_links(Time(at), &links, &mut pending);
-        pending.run(&mut network, Time::END, &mut ends);
+        pending.run_until_and_record_ends(&mut network, Time::END, &mut ends);
         let cut_off = vec![(EndpointId(0), EndpointId(1))];
         let never = ends[0][1] == 0;
         assert_eq!(

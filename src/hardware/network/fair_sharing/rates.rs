@@ -85,7 +85,7 @@ impl MaxMinRates {
     }
 
     /// Makes the next confirmation fail, because streams were added or removed without notifying this state.
-    pub fn require_solution(&mut self) {
+    pub fn mark_rates_outdated(&mut self) {
         self.is_outdated = true;
     }
 
@@ -101,7 +101,7 @@ impl MaxMinRates {
             } else {
                 link.load - part * rate
             };
-            self.note_change(number);
+            self.note_link_changed(number);
         }
     }
 
@@ -124,12 +124,12 @@ impl MaxMinRates {
             link.streams += 1;
             link.limited += u32::from(rate == link.level);
             link.load += part * rate;
-            self.note_change(number);
+            self.note_link_changed(number);
         }
         Some(rate)
     }
 
-    fn note_change(&mut self, number: u32) {
+    fn note_link_changed(&mut self, number: u32) {
         let link = &mut self.links[number as usize];
         if !link.is_changed {
             link.is_changed = true;
@@ -158,7 +158,7 @@ impl MaxMinRates {
     /// until a link saturates, which fixes the rates of its streams. Each pass saturates at least one link, so there
     /// are at most as many passes as links.
     pub fn solve_rates(&mut self, streams: &mut [Option<TransferWithUnsentBytes>], now: Time) {
-        self.list_users(streams);
+        self.list_streams_of_each_link(streams);
         let mut unsolved = std::mem::take(&mut self.unsolved);
         unsolved.clone_from(&self.used);
         let mut tight: Vec<u32> = Vec::new();
@@ -207,7 +207,7 @@ impl MaxMinRates {
     }
 
     /// Lists the streams of each link, and resets the links' loads.
-    fn list_users(&mut self, streams: &mut [Option<TransferWithUnsentBytes>]) {
+    fn list_streams_of_each_link(&mut self, streams: &mut [Option<TransferWithUnsentBytes>]) {
         for link in self.used.drain(..) {
             self.links[link as usize] = LinkState::IDLE;
         }

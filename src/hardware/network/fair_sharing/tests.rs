@@ -1,6 +1,6 @@
 //! Compares message times with a simulation in small time steps, and with results computed by hand.
 
-use super::super::test_harness::{PendingEvents, simulate_delivery_times};
+use super::super::test_harness::{PendingEvents, simulate_injection_and_delivery_times};
 use super::*;
 use crate::topology::link_graph::{ChildrenAndUplinksByClosLevel, ShortestPathChoice};
 use crate::topology::{DimensionShape, MemoryAtNpuOrFabric, MemorySiteAndLink, TopologyDimension};
@@ -9,7 +9,7 @@ use chakram_base::units::Bandwidth;
 use proptest::prelude::*;
 
 /// Returns 1 GB/s, which is 1,000 ps per byte.
-fn build_gigabyte_rate() -> Bandwidth {
+fn one_gigabyte_per_second() -> Bandwidth {
     Bandwidth::new(1e9).unwrap()
 }
 
@@ -18,7 +18,7 @@ fn build_topology(shapes: &[(DimensionShape, u32)], latency: Span) -> Topology {
         name: shape.to_string(),
         shape,
         size,
-        bandwidth: build_gigabyte_rate(),
+        bandwidth: one_gigabyte_per_second(),
         latency,
     });
     Topology::new(dimensions.collect()).unwrap()
@@ -26,7 +26,7 @@ fn build_topology(shapes: &[(DimensionShape, u32)], latency: Span) -> Topology {
 
 fn simulate_arrival_times(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> {
     let mut network = FairSharingNetwork::new(topology).unwrap();
-    let all = simulate_delivery_times(&mut network, messages);
+    let all = simulate_injection_and_delivery_times(&mut network, messages);
     all.into_iter().map(|[_, arrived]| arrived).collect()
 }
 
@@ -80,7 +80,7 @@ fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
         uplinks: vec![2],
     };
     let arrive = |policy, messages: &[(u64, u32, u32, u64)]| {
-        let graph = LinkGraph::clos(&levels, (build_gigabyte_rate(), Span::ZERO), policy);
+        let graph = LinkGraph::clos(&levels, (one_gigabyte_per_second(), Span::ZERO), policy);
         let topology = build_topology(&[(DimensionShape::Switch, 4)], Span::ZERO).with_graph(graph);
         simulate_arrival_times(&topology, messages)
     };
@@ -177,8 +177,11 @@ mod solved_anew {
     }
 
     /// Returns the arrival times in picoseconds.
-    fn solve_at_each_change(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<f64> {
-        let graph = topology.link_graph().unwrap();
+    fn reference_arrival_times_of_messages(
+        topology: &Topology,
+        messages: &[(u64, u32, u32, u64)],
+    ) -> Vec<f64> {
+        let graph = topology.explicit_or_built_link_graph().unwrap();
         let capacity = |link: u32| {
             graph.all_links()[link as usize]
                 .bandwidth
@@ -228,7 +231,7 @@ mod solved_anew {
             children: levels.0.to_vec(),
             uplinks: levels.1.to_vec(),
         };
-        let graph = LinkGraph::clos(&levels, (build_gigabyte_rate(), Span(700)), policy);
+        let graph = LinkGraph::clos(&levels, (one_gigabyte_per_second(), Span(700)), policy);
         build_topology(&[(DimensionShape::Switch, 16)], Span::ZERO).with_graph(graph)
     }
 
@@ -260,7 +263,7 @@ mod solved_anew {
                 .collect();
             messages.sort_by_key(|message| message.0);
             let found = simulate_arrival_times(&topology, &messages);
-            let expected = solve_at_each_change(&topology, &messages);
+            let expected = reference_arrival_times_of_messages(&topology, &messages);
             for (found, expected) in found.iter().zip(&expected) {
                 prop_assert!((*found as f64 - expected).abs() <= 40.0, "{found} {expected} {messages:?}");
             }
@@ -272,7 +275,7 @@ mod solved_anew {
     #[test]
     fn rates_stay_if_messages_replace_each_other() {
         let topology = build_clos_topology((&[4, 4], &[2]), ShortestPathChoice::Sprayed);
-        let graph = topology.link_graph().unwrap();
+        let graph = topology.explicit_or_built_link_graph().unwrap();
         let mut routes = BundledRouteFinder::new(&graph);
         let mut links = |from: u32, to: u32| {
             let mut route = RouteLinksAndFractions::default();
@@ -329,7 +332,7 @@ mod stored {
             vec![(2, 1)],
         ];
         let chips = ChipGraph::new("path".to_owned(), 1, links).unwrap();
-        let rate = (build_gigabyte_rate(), Span(50));
+        let rate = (one_gigabyte_per_second(), Span(50));
         let graph = LinkGraph::of_chips(&chips, rate, ShortestPathChoice::First);
         build_topology(&[(DimensionShape::Switch, 4)], Span(50))
             .with_graph(graph)
@@ -338,7 +341,7 @@ mod stored {
 
     /// 1,000 B cross four units: 4 x (1,000,000 + 50) ps.
     #[test]
-    fn a_message_passes_one_unit_after_another() {
+    fn store_and_forward_message_takes_each_link_in_turn() {
         assert_eq!(
             simulate_arrival_times(&build_path_topology(), &[(0, 0, 3, 1000)]),
             [4_000_200]
@@ -430,7 +433,7 @@ mod packets {
         ends.map(|(from, to)| (0, from, to, 489 * 4096)).collect()
     }
 
-    fn all_to_all() -> Vec<(u64, u32, u32, u64)> {
+    fn list_all_to_all_flows() -> Vec<(u64, u32, u32, u64)> {
         let pairs = (0..16).flat_map(|a| (0..16).map(move |b| (a, b)));
         let pairs = pairs.filter(|(a, b)| a != b);
         pairs.map(|(a, b)| (0, a, b, 31 * 4096)).collect()
@@ -463,10 +466,10 @@ mod packets {
         for (levels, flows, packets) in [
             (FAT_TREE, list_incast_flows(), 1237.27),
             (FAT_TREE, list_permutation_flows(), 183.26),
-            (FAT_TREE, all_to_all(), 175.57),
+            (FAT_TREE, list_all_to_all_flows(), 175.57),
             (LEAF_SPINE, list_incast_flows(), 1234.0),
             (LEAF_SPINE, list_permutation_flows(), 343.0),
-            (LEAF_SPINE, all_to_all(), 279.0),
+            (LEAF_SPINE, list_all_to_all_flows(), 279.0),
         ] {
             let found = simulate_last_arrival(levels, ShortestPathChoice::Sprayed, &flows);
             let off = found / packets - 1.0;
@@ -478,9 +481,9 @@ mod packets {
     fn hashed_flows_of_some_seeds_are_faster_than_packets_and_of_some_slower() {
         for (levels, flows, packets) in [
             (FAT_TREE, list_permutation_flows(), 475.63),
-            (FAT_TREE, all_to_all(), 232.65),
+            (FAT_TREE, list_all_to_all_flows(), 232.65),
             (LEAF_SPINE, list_permutation_flows(), 505.0),
-            (LEAF_SPINE, all_to_all(), 313.0),
+            (LEAF_SPINE, list_all_to_all_flows(), 313.0),
         ] {
             let all = (0..40).map(|seed| {
                 simulate_last_arrival(levels, ShortestPathChoice::Hashed(seed), &flows)
@@ -528,7 +531,7 @@ proptest! {
         let (mut pending, mut found) = (PendingEvents::default(), [[0; 2]]);
         let end = network.serve_access(Time(500), &transfer, &mut pending);
         prop_assert_eq!(end, None);
-        pending.run(&mut network, Time::END, &mut found);
+        pending.run_until_and_record_ends(&mut network, Time::END, &mut found);
         let alone = 500 + path.time_message(transfer.amount).0;
         prop_assert!(found[0][1].abs_diff(alone) <= 1, "{:?} {}", found, alone);
     }

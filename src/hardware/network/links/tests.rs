@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::network::test_harness::{
-    PendingEvents, create_message, create_topology, cut_through_by_segment, simulate_delivery_times,
+    PendingEvents, create_message, create_topology, cut_through_by_segment,
+    simulate_injection_and_delivery_times,
 };
 use crate::network::{CollectiveLinkReservations, NetworkBackend};
 use crate::topology::DimensionShape::{FullyConnected, Mesh, Ring, Switch};
@@ -12,7 +13,8 @@ use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 
 fn simulate_arrival_times(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> {
-    let ends = simulate_delivery_times(&mut LinkContentionNetwork::new(topology), messages);
+    let ends =
+        simulate_injection_and_delivery_times(&mut LinkContentionNetwork::new(topology), messages);
     ends.into_iter().map(|[_, arrived]| arrived).collect()
 }
 
@@ -60,7 +62,7 @@ fn who_passes_through_delays_what_an_npu_sends() {
     // At 5 ps no message has reached NPU 1 yet; at 15 ps the message from NPU 0 has reached NPU 1.
     let t = create_topology(&[(Ring, 6, 1, 10)]);
     let found = |at| {
-        simulate_delivery_times(
+        simulate_injection_and_delivery_times(
             &mut LinkContentionNetwork::new(&t),
             &[(0, 0, 2, 1000), (at, 1, 2, 1000)],
         )
@@ -166,7 +168,7 @@ fn a_slow_train_takes_a_fast_link_for_its_own_time_only() {
 }
 
 #[test]
-fn a_fast_link_between_slow_ones_is_passed_as_the_train_comes() {
+fn fast_middle_link_is_occupied_late_and_only_for_its_own_time() {
     // Links take 4, 1 and 2 ps/B. The last link needs 2,000 ps from 2,020 ps on, so the message crosses the middle link
     // from 2,010 ps on.
     let t = create_topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10), (Ring, 2, 2, 10)]);
@@ -242,7 +244,7 @@ fn messages_of_nothing_keep_their_place() {
 }
 
 #[test]
-fn lines_are_apart_where_nobody_is_passed() {
+fn lines_whose_messages_pass_no_npu_are_conflict_free() {
     let t = create_topology(&[
         (Ring, 4, 1, 0),
         (Mesh, 4, 1, 0),
@@ -270,23 +272,23 @@ fn a_link_is_idle_when_nothing_is_there_or_to_come() {
     let mut pending = PendingEvents::default();
     network.submit_message(Time::ZERO, &create_message(0, 0, 2, 1000), &mut pending);
     let idle = |network: &LinkContentionNetwork<'_>, at| {
-        [5, 0, 1, 2, 3].map(|npu| network.is_idle(Time(at), Npu(npu), 0))
+        [5, 0, 1, 2, 3].map(|npu| network.are_npu_links_idle(Time(at), Npu(npu), 0))
     };
     // Link 0 → 1 is busy until 1,000 ps. The message has not reached link 1 → 2 yet, which it will use from 10 to 1,010
     // ps.
     assert_eq!(idle(&network, 0), [true, false, false, false, true]);
-    pending.run(&mut network, Time(10), &mut [[0; 2]]);
+    pending.run_until_and_record_ends(&mut network, Time(10), &mut [[0; 2]]);
     assert_eq!(idle(&network, 999), [true, false, false, false, true]);
     assert_eq!(idle(&network, 1000), [true, true, false, false, true]);
     assert_eq!(idle(&network, 1010), [true; 5]);
 }
 
 #[test]
-fn claims_are_touched_anywhere_on_the_way() {
+fn lowest_reservation_is_found_on_any_link_of_the_route() {
     let t = create_topology(&[(Ring, 6, 1, 10), (Switch, 2, 1, 10)]);
     let mut network = LinkContentionNetwork::new(&t);
-    network.set_reservation(Npu(2), 0, Some(7));
-    network.set_reservation(Npu(3), 1, Some(3));
+    network.reserve_or_release_npu_links(Npu(2), 0, Some(7));
+    network.reserve_or_release_npu_links(Npu(3), 1, Some(3));
     let claimed = |network: &LinkContentionNetwork<'_>, a, b| {
         network.lowest_reservation(Time::ZERO, (Npu(a).into(), Npu(b).into()))
     };
@@ -302,12 +304,12 @@ fn claims_are_touched_anywhere_on_the_way() {
         (claimed(&network, 3, 9), claimed(&network, 1, 9)),
         (Some(3), Some(3))
     );
-    network.set_reservation(Npu(3), 1, None);
+    network.reserve_or_release_npu_links(Npu(3), 1, None);
     assert_eq!(
         (claimed(&network, 3, 9), claimed(&network, 1, 9)),
         (None, Some(7))
     );
-    network.set_reservation(Npu(2), 0, None);
+    network.reserve_or_release_npu_links(Npu(2), 0, None);
     assert_eq!(
         (claimed(&network, 0, 9), claimed(&network, 1, 2)),
         (None, None)

@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::network::test_harness::{
-    PendingEvents, create_message, create_topology, cut_through_by_segment, simulate_delivery_times,
+    PendingEvents, create_message, create_topology, cut_through_by_segment,
+    simulate_injection_and_delivery_times,
 };
 use crate::network::{CollectiveLinkReservations, NetworkBackend};
 use crate::topology::DimensionShape::{FullyConnected, Ring, Switch};
@@ -18,7 +19,8 @@ fn all_that_leaves_takes_turns_and_all_that_enters_too() {
     // egress until 4,000 ps, and its first byte arrives at 2,100 ps. The message 3 → 2 arrived at 150 ps and occupies
     // the ingress until 2,150 ps, so the message 0 → 2 occupies the ingress until 4,150 ps.
     let messages = [(0, 0, 1, 1000), (0, 0, 2, 1000), (50, 3, 2, 1000)];
-    let found = simulate_delivery_times(&mut PortContentionNetwork::new(&t), &messages);
+    let found =
+        simulate_injection_and_delivery_times(&mut PortContentionNetwork::new(&t), &messages);
     assert_eq!(found, [[2000, 2100], [4000, 4150], [2050, 2150]]);
 }
 
@@ -27,7 +29,7 @@ fn dimensions_have_ports_of_their_own() {
     // One message goes from NPU 0 to 1 along the first dimension, and the other from NPU 0 to 4 along the second
     // dimension, so they share no port.
     let t = create_topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
-    let found = simulate_delivery_times(
+    let found = simulate_injection_and_delivery_times(
         &mut PortContentionNetwork::new(&t),
         &[(0, 0, 1, 1000), (0, 0, 4, 1000)],
     );
@@ -39,7 +41,7 @@ fn dimensions_have_ports_of_their_own() {
 #[test]
 fn ports_in_the_middle_of_a_way_are_ports() {
     let t = create_topology(&[(Switch, 2, 1, 0), (Switch, 2, 4, 10)]);
-    let found = simulate_delivery_times(
+    let found = simulate_injection_and_delivery_times(
         &mut PortContentionNetwork::new(&t),
         &[(0, 1, 3, 1000), (0, 0, 3, 1000), (0, 0, 2, 1000)],
     );
@@ -55,21 +57,24 @@ fn rates_may_differ_at_both_ends_and_between() {
         (FullyConnected, 2, 8, 5),
         (Switch, 2, 1, 5),
     ]);
-    let found = simulate_delivery_times(&mut PortContentionNetwork::new(&t), &[(0, 0, 7, 1000)]);
+    let found = simulate_injection_and_delivery_times(
+        &mut PortContentionNetwork::new(&t),
+        &[(0, 0, 7, 1000)],
+    );
     assert_eq!(found, [[8000, 8020]]);
     // The route from NPU 2 = (0, 1, 0) crosses no slow dimension, so the message takes 2,000 + 5 + 2 x 5 ps. Both
     // messages leave along the last dimension through the port of NPU 3 = (1, 1, 0). The message from NPU 2 has ended
     // long before the other message reaches this port.
     let fast = [(0, 0, 7, 1000), (0, 2, 7, 1000)];
     assert_eq!(
-        simulate_delivery_times(&mut PortContentionNetwork::new(&t), &fast),
+        simulate_injection_and_delivery_times(&mut PortContentionNetwork::new(&t), &fast),
         [[8000, 8020], [2000, 2015]]
     );
     // The message from NPU 3 at 7,000 ps occupies the port until 8,000 ps. The first message reaches the port at 7,010
     // ps, waits, and occupies the port until 9,000 ps.
     let late = [(0, 0, 7, 1000), (7000, 3, 7, 1000)];
     assert_eq!(
-        simulate_delivery_times(&mut PortContentionNetwork::new(&t), &late),
+        simulate_injection_and_delivery_times(&mut PortContentionNetwork::new(&t), &late),
         [[8000, 9010], [8000, 8010]]
     );
 }
@@ -86,7 +91,10 @@ fn devices_between_ports_take_their_time() {
     ] {
         let t = t.clone().with_switching(switching);
         assert_eq!(
-            simulate_delivery_times(&mut PortContentionNetwork::new(&t), &[(0, 0, 3, 1000)]),
+            simulate_injection_and_delivery_times(
+                &mut PortContentionNetwork::new(&t),
+                &[(0, 0, 3, 1000)]
+            ),
             [[2000, end]]
         );
     }
@@ -95,15 +103,15 @@ fn devices_between_ports_take_their_time() {
 /// Messages of 1,000 and 3,000 B from NPUs 1 and 2 reach NPU 0 at the same instant. The message from NPU 1 enters
 /// first, regardless of the op numbers.
 #[test]
-fn who_comes_at_once_enters_by_number() {
+fn simultaneous_messages_enter_by_sender_number() {
     let t = create_topology(&[(Switch, 4, 1, 50)]);
     let [one, two] = [(0, 1, 0, 1000), (0, 2, 0, 3000)];
     assert_eq!(
-        simulate_delivery_times(&mut PortContentionNetwork::new(&t), &[one, two]),
+        simulate_injection_and_delivery_times(&mut PortContentionNetwork::new(&t), &[one, two]),
         [[1000, 1100], [3000, 4100]]
     );
     assert_eq!(
-        simulate_delivery_times(&mut PortContentionNetwork::new(&t), &[two, one]),
+        simulate_injection_and_delivery_times(&mut PortContentionNetwork::new(&t), &[two, one]),
         [[3000, 4100], [1000, 1100]]
     );
 }
@@ -115,23 +123,23 @@ fn a_port_is_idle_when_nothing_is_there_or_to_come() {
     let mut pending = PendingEvents::default();
     network.submit_message(Time::ZERO, &create_message(0, 1, 2, 1000), &mut pending);
     let idle = |network: &PortContentionNetwork<'_>, at| {
-        [0, 1, 2].map(|npu| network.is_idle(Time(at), Npu(npu), 0))
+        [0, 1, 2].map(|npu| network.are_npu_links_idle(Time(at), Npu(npu), 0))
     };
     // The message occupies the egress until 1,000 ps, and the ingress from 100 to 1,100 ps. The ingress is not idle
     // before 100 ps either, because it expects the message.
     assert_eq!(idle(&network, 0), [true, false, false]);
-    pending.run(&mut network, Time(100), &mut [[0; 2]]);
+    pending.run_until_and_record_ends(&mut network, Time(100), &mut [[0; 2]]);
     assert_eq!(idle(&network, 999), [true, false, false]);
     assert_eq!(idle(&network, 1000), [true, true, false]);
     assert_eq!(idle(&network, 1100), [true; 3]);
 }
 
 #[test]
-fn claims_are_touched_at_either_end() {
+fn lowest_reservation_is_found_at_sender_or_receiver_port() {
     let t = create_topology(&[(Switch, 4, 1, 50), (Switch, 2, 1, 50)]);
     let mut network = PortContentionNetwork::new(&t);
-    network.set_reservation(Npu(1), 0, Some(7));
-    network.set_reservation(Npu(2), 0, Some(5));
+    network.reserve_or_release_npu_links(Npu(1), 0, Some(7));
+    network.reserve_or_release_npu_links(Npu(2), 0, Some(5));
     let claimed = |network: &PortContentionNetwork<'_>, a, b| {
         network.lowest_reservation(Time::ZERO, (Npu(a).into(), Npu(b).into()))
     };
@@ -144,13 +152,13 @@ fn claims_are_touched_at_either_end() {
         (claimed(&network, 5, 1), claimed(&network, 1, 6)),
         (None, Some(5))
     );
-    network.set_reservation(Npu(1), 0, None);
-    network.set_reservation(Npu(2), 0, None);
+    network.reserve_or_release_npu_links(Npu(1), 0, None);
+    network.reserve_or_release_npu_links(Npu(2), 0, None);
     assert_eq!(claimed(&network, 1, 2), None);
 }
 
 #[test]
-fn alone_is_alone() {
+fn uncontended_time_is_latency_plus_serialization() {
     let t = create_topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
     let network = PortContentionNetwork::new(&t);
     // The uncontended time is 50 + 20 + 4,000 ps. A message to the same NPU has no uncontended time.

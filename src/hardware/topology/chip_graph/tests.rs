@@ -92,7 +92,7 @@ fn communication_follows_hops_and_rates() {
 /// Checks the mean hops of the best two-dimensional torus for several numbers of chips. A prime number of chips is an
 /// outlier, because the torus is then a ring.
 #[test]
-fn tori_of_prime_numbers_of_chips_stand_out() {
+fn best_torus_of_prime_chip_count_has_most_mean_hops() {
     let hops = |chips: u32| ChipGraph::find_best_torus(chips).summarize().mean_hops;
     for (chips, expected) in [
         (4, 1.333),

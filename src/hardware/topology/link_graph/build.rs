@@ -89,7 +89,7 @@ impl GraphBuilder {
 
     /// Puts the links from index `first` on into two bundles: every second link goes into the upward bundle, and the
     /// others into the downward bundle.
-    fn bundle_links(&mut self, first: usize) {
+    fn bundle_links_by_direction(&mut self, first: usize) {
         let up = first as u32;
         for (place, bundle) in self.bundles[first..].iter_mut().enumerate() {
             *bundle = Some(up + (place % 2) as u32);
@@ -180,7 +180,7 @@ impl ChildrenAndUplinksByClosLevel {
                             builder.add_links_both_ways(vertex, switch);
                         }
                     }
-                    builder.bundle_links(first);
+                    builder.bundle_links_by_direction(first);
                 }
                 above.push(switches);
             }
@@ -279,7 +279,7 @@ impl LinkGraph {
             bundles: builder.bundles,
         };
         graph
-            .compute_distances()
+            .measure_distances_or_unconnected_pair()
             .map_err(|(from, to)| LinkGraphFault::Apart(from, to))
     }
 

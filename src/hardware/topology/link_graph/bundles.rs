@@ -108,7 +108,7 @@ impl BundledRouteFinder {
             }
         }
         let end = last.map_or(leg.end, |link| graph.links[link as usize].from);
-        let part = self.find_shared_part(graph, (start, end), leg);
+        let part = self.find_or_build_shared_leg_part(graph, (start, end), leg);
         let (first, behind) = part.links;
         let links = &self.links[first as usize..behind as usize];
         route.links.extend_from_slice(links);
@@ -119,7 +119,7 @@ impl BundledRouteFinder {
     }
 
     /// Returns the part of `leg` between two vertices; its links are found on first use.
-    fn find_shared_part(
+    fn find_or_build_shared_leg_part(
         &mut self,
         graph: &LinkGraph,
         ends: (u32, u32),

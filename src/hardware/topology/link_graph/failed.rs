@@ -13,7 +13,7 @@ impl LinkGraph {
     /// # Errors
     ///
     /// Fails if a vertex is unknown, or if no link connects the two vertices.
-    pub fn links_between(&self, ends: &str) -> Result<Vec<u32>, String> {
+    pub fn links_between_named_ends(&self, ends: &str) -> Result<Vec<u32>, String> {
         let mut known = None;
         // Try every `-`, because names may contain a `-` themselves.
         for (at, _) in ends.match_indices('-') {
@@ -86,13 +86,13 @@ impl LinkGraph {
     }
 
     /// Returns the graph without the links `failed`. The remaining links keep their numbers. If failed links leave no
-    /// path along a dimension, messages take a route with the fewest links over any dimensions ([`Self::find_route`]).
+    /// path along a dimension, messages take a route with the fewest links over any dimensions ([`Self::find_route_around_failures`]).
     pub fn without_links(&self, failed: &[u32]) -> Self {
         let mut graph = self.clone();
         for &link in failed {
             graph.failed[link as usize] = true;
         }
-        graph.measure_distances();
+        graph.measure_distances_and_outgoing_links();
         graph
     }
 

@@ -19,8 +19,8 @@ impl LinkGraph {
         hops
     }
 
-    /// Returns the number of links from `vertex` to the end of `leg` along the leg's dimension, or `None` if there is no
-    /// path.
+    /// Returns the number of links from `vertex` to the end of `leg` along the leg's dimension, or `None` if there is
+    /// no path.
     pub(super) fn distance_to(&self, vertex: u32, leg: RouteLeg) -> Option<u32> {
         self.distances.between(vertex, Npu(leg.end), leg.dimension)
     }
@@ -45,13 +45,13 @@ impl LinkGraph {
 
     /// Returns the route from `a` to `b` in a graph without failed links. The route is empty if both are the same NPU.
     pub fn route_between(&self, a: Npu, b: Npu) -> RouteLinksAndFractions {
-        let route = self.find_route(a, b);
+        let route = self.find_route_around_failures(a, b);
         route.expect("every NPU can be reached")
     }
 
     /// Returns the route from `a` to `b` leg by leg. If failed links interrupt a leg, returns a shortest route over any
     /// links instead. Returns `None` if failed links leave no route.
-    pub fn find_route(&self, a: Npu, b: Npu) -> Option<RouteLinksAndFractions> {
+    pub fn find_route_around_failures(&self, a: Npu, b: Npu) -> Option<RouteLinksAndFractions> {
         let of_legs = self.follow_legs(a, b);
         of_legs.or_else(|| self.find_way_around(a, b))
     }
@@ -155,7 +155,7 @@ impl LinkGraph {
 
     /// Returns the latency and rates of a lone message from `a` to `b`, or `None` if both are the same NPU. With
     /// store-and-forward devices, each link in turn serializes the message, n times if its length is n.
-    pub fn find_path(
+    pub fn path_latency_and_rates(
         &self,
         a: Npu,
         b: Npu,

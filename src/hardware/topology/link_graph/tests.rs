@@ -6,7 +6,11 @@ use crate::topology::chip_graph::ChipGraph;
 
 impl LinkGraph {
     /// Builds the links of one dimension with this rate and latency per link.
-    fn of_one(npus: u32, links: DimensionLinks, (bandwidth, latency): (Bandwidth, Span)) -> Self {
+    fn of_single_dimension(
+        npus: u32,
+        links: DimensionLinks,
+        (bandwidth, latency): (Bandwidth, Span),
+    ) -> Self {
         let dimension = TopologyDimension {
             name: "fabric".to_owned(),
             shape: DimensionShape::Switch,
@@ -29,7 +33,7 @@ impl LinkGraph {
             fabric: ClosNetworkRailWiring::default(),
             routes,
         };
-        Self::of_one(levels.npu_count().unwrap(), links, rate)
+        Self::of_single_dimension(levels.npu_count().unwrap(), links, rate)
     }
 
     /// Builds a graph of chips as a single dimension.
@@ -39,7 +43,7 @@ impl LinkGraph {
         routes: ShortestPathChoice,
     ) -> Self {
         let chips = chips.clone();
-        Self::of_one(
+        Self::of_single_dimension(
             chips.chip_count(),
             DimensionLinks::Chips { chips, routes },
             rate,
@@ -123,7 +127,7 @@ fn links_of_dimensions_are_theirs() {
         // Routes over explicit links take the same time as routes over dimensions.
         for (a, b) in (0..12).flat_map(|a| (0..12).map(move |b| (Npu(a), Npu(b)))) {
             assert_eq!(
-                graph.find_path(a, b, SwitchingMode::IDEAL),
+                graph.path_latency_and_rates(a, b, SwitchingMode::IDEAL),
                 topology.path_between_npus(a, b),
                 "{inner} {a} {b}"
             );
@@ -151,7 +155,8 @@ fn tori_that_are_one_graph_are_equal_and_a_mesh_is_a_sixth_longer() {
         let chips = ChipGraph::parse_named_shape(name).unwrap();
         let graph = LinkGraph::of_chips(&chips, build_link_rate(), ShortestPathChoice::Sprayed);
         let pairs = (0..8).flat_map(|a| (0..8).map(move |b| (Npu(a), Npu(b))));
-        let paths = pairs.filter_map(|(a, b)| graph.find_path(a, b, SwitchingMode::IDEAL));
+        let paths =
+            pairs.filter_map(|(a, b)| graph.path_latency_and_rates(a, b, SwitchingMode::IDEAL));
         // Each link takes 1 us, so latencies in us are numbers of links.
         paths.map(|path| path.latency.0).sum::<u64>() / 1_000_000
     };
@@ -199,7 +204,7 @@ fn build_switch_dimension(name: &str, size: u32) -> TopologyDimension {
 
 /// Builds switches of `inside` NPUs each and, above them, Clos networks over `outside` such switches. All links are
 /// equal.
-fn two_tiers(
+fn build_node_switches_under_clos(
     (inside, outside): (u32, u32),
     levels: (&[u32], &[u32]),
     (fabric, routes): (ClosNetworkRailWiring, ShortestPathChoice),
@@ -234,7 +239,7 @@ fn list_crossed_dimensions(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
 #[test]
 fn rails_of_their_own_are_reached_inside_a_node() {
     let policy = (ClosNetworkRailWiring::RailOnly, ShortestPathChoice::First);
-    let graph = two_tiers((4, 4), (&[2, 2], &[2]), policy);
+    let graph = build_node_switches_under_clos((4, 4), (&[2, 2], &[2]), policy);
     // Each node has one switch, and each of the four rails has two first-level and two second-level switches.
     assert_eq!(graph.switches.len(), 4 + 4 * (2 + 2));
     // 16 NPUs have one link each to their node's switch; each rail has 4 links to NICs and 4 upward links. Each link
@@ -251,7 +256,7 @@ fn rails_of_their_own_are_reached_inside_a_node() {
     let up = graph.all_links()[route.links[3].0 as usize];
     assert_eq!(graph.vertex_name(up.from), "switch 0 of level 1 at 1");
     assert_eq!(
-        (graph.dimension_label(0), graph.dimension_label(1)),
+        (graph.explicit_links_label(0), graph.explicit_links_label(1)),
         (None, Some("clos 2x2"))
     );
     assert!(!graph.can_store_and_forward());
@@ -262,7 +267,7 @@ fn rails_of_their_own_are_reached_inside_a_node() {
 #[test]
 fn one_fabric_joins_all_rails() {
     let levels: (&[u32], &[u32]) = (&[4, 4], &[4]);
-    let graph = |fabric, routes| two_tiers((4, 4), levels, (fabric, routes));
+    let graph = |fabric, routes| build_node_switches_under_clos((4, 4), levels, (fabric, routes));
     let racks = graph(ClosNetworkRailWiring::TopOfRack, ShortestPathChoice::First);
     let rails = graph(
         ClosNetworkRailWiring::RailOptimized,
@@ -359,7 +364,7 @@ fn a_clos_network_of_one_level_is_a_switch() {
                 "{inner} {a} {b}"
             );
             assert_eq!(
-                graph.find_path(a, b, SwitchingMode::IDEAL),
+                graph.path_latency_and_rates(a, b, SwitchingMode::IDEAL),
                 topology.path_between_npus(a, b)
             );
         }

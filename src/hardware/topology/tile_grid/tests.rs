@@ -28,7 +28,7 @@ fn build_tile_topology(grid: DieAndCoreLayout, shape: DimensionShape) -> Topolog
 }
 
 #[test]
-fn ways_count_links_by_class() {
+fn paths_count_links_inside_and_between_dies() {
     let t = build_tile_topology(build_tile_layout(), DimensionShape::Mesh);
     assert_eq!(t.npu_count(), 48);
     let path = |a: [u32; 2], b: [u32; 2]| {
@@ -93,11 +93,17 @@ fn ways_go_round_a_faulty_link_or_say_that_there_is_none() {
     broken.faulty_links.insert((1, 0));
     let t = build_tile_topology(broken.clone(), DimensionShape::Mesh);
     // From (0, 0) to (3, 0), there is no other route. To reach (3, 1), the message goes along y first.
-    assert_eq!(t.first_dimension(Npu(0), Npu(3)), Err((1, 0)));
-    assert_eq!(t.first_dimension(Npu(0), Npu(15)), Ok(1));
-    assert_eq!(t.first_dimension(Npu(15), Npu(0)), Ok(0));
+    assert_eq!(
+        t.first_dimension_crossed_between(Npu(0), Npu(3)),
+        Err((1, 0))
+    );
+    assert_eq!(t.first_dimension_crossed_between(Npu(0), Npu(15)), Ok(1));
+    assert_eq!(t.first_dimension_crossed_between(Npu(15), Npu(0)), Ok(0));
     assert_eq!(broken.link_name((1, 0)), "between cores (1, 0) and (2, 0)");
     broken.faulty_links.insert((12, 0));
     let t = build_tile_topology(broken, DimensionShape::Mesh);
-    assert_eq!(t.first_dimension(Npu(15), Npu(0)), Err((12, 0)));
+    assert_eq!(
+        t.first_dimension_crossed_between(Npu(15), Npu(0)),
+        Err((12, 0))
+    );
 }

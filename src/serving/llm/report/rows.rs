@@ -6,7 +6,7 @@ use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
 use serde_json::{Map, Value};
 
-/// Header line of [`render_request_csv`].
+/// Header line of [`render_request_csv_line`].
 pub const REQUESTS: &str = "request,class,engine,arrival_ps,queued_ps,scheduled_ps,first_token_ps,last_token_ps,prompt_tokens,output_tokens,hit_tokens,preemptions,recomputed_tokens,ttft_ps,tpot_ps,e2e_ps,queue_ps";
 
 /// Returns the CSV cells of a request, in the order of [`REQUESTS`]; `class` is the name of the
@@ -36,9 +36,9 @@ fn request_row_values(of: &CompletedLlmRequest, class: &str) -> [Value; 17] {
 
 /// Returns the CSV line of a request, including the line end; `class` is the name of the request's
 /// class.
-pub fn render_request_csv(of: &CompletedLlmRequest, class: &str) -> String {
+pub fn render_request_csv_line(of: &CompletedLlmRequest, class: &str) -> String {
     let mut rows = CsvRows::without_header();
-    rows.add_cells(request_row_values(of, class).map(|cell| match cell {
+    rows.add_row_of_cells(request_row_values(of, class).map(|cell| match cell {
         Value::Null => String::new(),
         Value::String(text) => text,
         number => number.to_string(),
@@ -77,7 +77,7 @@ pub fn render_classes_csv(report: &LlmReport) -> String {
             cells
                 .extend(values.map(|value| value.map_or(String::new(), |span| span.0.to_string())));
         }
-        rows.add_cells(cells);
+        rows.add_row_of_cells(cells);
     }
     rows.into_text()
 }

@@ -98,7 +98,7 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyleWidthAndDetai
             }
         );
         line(out, "blocks", &text)?;
-        line(out, "tensor", &describe_tensor_degree(report))?;
+        line(out, "tensor", &describe_npus_per_engine_and_choices(report))?;
     } else {
         line(out, "blocks", &describe_kv_blocks(report))?;
     }
@@ -179,7 +179,7 @@ fn describe_kv_blocks(report: &LlmReport) -> String {
 }
 
 /// Describes the engine's number of NPUs, and which other numbers are possible.
-fn describe_tensor_degree(report: &LlmReport) -> String {
+fn describe_npus_per_engine_and_choices(report: &LlmReport) -> String {
     let Some(place) = &report.place else {
         return String::new();
     };

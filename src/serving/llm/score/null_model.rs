@@ -16,7 +16,11 @@ const STEPS: [f64; 3] = [53e-6, 30e-6, 0.37e-3];
 ///
 /// The constants were fitted to half of the rows that InferenceX publishes. The rows are those of Llama 3.1 8B and 70B,
 /// Qwen3 32B and 235B, and GPT-OSS 120B. `report` gives the number of requests per step.
-pub fn predict_tpot(model: &str, report: &LlmReport, machine: &Machine) -> Option<f64> {
+pub fn predict_tpot_from_fitted_constants(
+    model: &str,
+    report: &LlmReport,
+    machine: &Machine,
+) -> Option<f64> {
     let place = report.place.as_ref()?;
     let all = report.row_of_all_classes()?;
     let completed = all.completed as f64;
@@ -27,7 +31,7 @@ pub fn predict_tpot(model: &str, report: &LlmReport, machine: &Machine) -> Optio
     let work = WeightsPerStepAndToken::new(model, place, all_ranks).ok()?;
     let class = machine.classes().first()?;
     let memory = class.memory_bandwidth()?.bytes_per_second();
-    let peak = work.peak_flops(class)?;
+    let peak = work.peak_flops_in_weight_format(class)?;
     let npus = f64::from(place.tensor) * ranks;
     let kv = batch * (prompt + output / 2.0) * place.memory.kv_of_token as f64;
     let prefill = 2.0 * work.active * all_ranks * prompt / output / npus;

@@ -65,7 +65,7 @@ pub fn render_scores(scores: &ServingTablePredictions, style: TextStyleWidthAndD
         write_paragraph(&mut text, &words, "  ! ", 4, style.warning)
             .expect("a string grows as needed");
     }
-    text += &table.render_headings(style);
+    text += &table.render_empty_line_and_headings(style);
     let mut put = |cells: &[String; 8]| {
         let row = cells.each_ref().map(|cell| cell as &dyn Display);
         text += &table.render_line(&row, anstyle::Style::new());
@@ -117,7 +117,7 @@ pub fn render_scores(scores: &ServingTablePredictions, style: TextStyleWidthAndD
 }
 
 /// Formats one CSV row for each pair of a table row and a metric.
-pub fn format_metric_csv_rows(scores: &ServingTablePredictions) -> String {
+pub fn format_csv_per_row_and_metric(scores: &ServingTablePredictions) -> String {
     let mut text =
         "line,part,metric,measured_s,predicted_s,error_percent,null_s,with_client_s,low_s,high_s,rho\n"
             .to_owned();

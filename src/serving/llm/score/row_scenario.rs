@@ -4,8 +4,8 @@
 use super::{METRICS, MeasuredServingRow, ServingTimeStatistic, UnpredictableServingRow};
 use crate::error::ServeError;
 use chakram_base::config::{
-    ConfigDocument, ConfigField, ConfigTable, did_you_mean, find_nearest, quote_for_message,
-    require_distinct_headings,
+    ConfigDocument, ConfigField, ConfigTable, did_you_mean, find_nearest,
+    quote_and_truncate_for_message, require_distinct_headings,
 };
 use chakram_trace::format::file::DecompressedStream;
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ pub(super) struct RowScenarioTemplate {
 
 fn parse_text_list(field: &ConfigField<'_>) -> Result<Vec<String>, ServeError> {
     let expected = "a list of texts in quotes";
-    let items = field.read_items(expected)?;
+    let items = field.read_array_items(expected)?;
     let each = items
         .iter()
         .map(|item| Ok(item.read_text(expected)?.to_owned()));
@@ -101,7 +101,7 @@ impl RowScenarioTemplate {
                 let all = names.collect::<Vec<_>>().join(", ");
                 return Err(field
                     .invalid_value_error(
-                        quote_for_message(name),
+                        quote_and_truncate_for_message(name),
                         format_args!("one of {all}{hint}"),
                     )
                     .into());
@@ -110,7 +110,7 @@ impl RowScenarioTemplate {
             let Some(seconds) = column_unit_seconds(column) else {
                 return Err(field
                     .invalid_value_error(
-                        quote_for_message(column),
+                        quote_and_truncate_for_message(column),
                         "a column whose name ends in _us, _ms or _s",
                     )
                     .into());
@@ -169,7 +169,7 @@ impl RowScenarioTemplate {
     }
 
     /// Returns true if the client's time is to be estimated from rows in other folds.
-    pub fn fits_client(&self) -> bool {
+    pub fn estimates_client_time(&self) -> bool {
         self.fits_client
     }
 
@@ -209,7 +209,7 @@ impl RowScenarioTemplate {
                 let hint = did_you_mean(find_nearest(column, headings.iter()));
                 return Err(of_table(format!(
                     "found no column {}, expected one{hint}",
-                    quote_for_message(column)
+                    quote_and_truncate_for_message(column)
                 )));
             }
         }
@@ -299,7 +299,7 @@ impl RowScenarioTemplate {
             let number = number.ok_or_else(|| {
                 format!(
                     "{column}: found {}, expected a time above 0",
-                    quote_for_message(text)
+                    quote_and_truncate_for_message(text)
                 )
             })?;
             Ok(Some(number * unit))
@@ -337,7 +337,7 @@ fn fill_placeholders(text: &str, values: &BTreeMap<&str, &str>) -> Result<String
             filled.push('{');
             rest = &after[1..];
         } else {
-            filled += &value_of(inside, values)?;
+            filled += &evaluate_expression(inside, values)?;
             rest = &after[close + 1..];
         }
     }
@@ -345,13 +345,13 @@ fn fill_placeholders(text: &str, values: &BTreeMap<&str, &str>) -> Result<String
 }
 
 /// Returns the value of a name, or of a sum of products and quotients of names and numbers.
-fn value_of(expression: &str, values: &BTreeMap<&str, &str>) -> Result<String, String> {
+fn evaluate_expression(expression: &str, values: &BTreeMap<&str, &str>) -> Result<String, String> {
     let (expression, is_whole) = match expression.split_once('|') {
         Some((before, "whole" | " whole")) => (before, true),
         Some(_) => {
             return Err(format!(
                 "{}: expected `| whole` at the end",
-                quote_for_message(expression)
+                quote_and_truncate_for_message(expression)
             ));
         }
         None => (expression, false),
@@ -361,7 +361,7 @@ fn value_of(expression: &str, values: &BTreeMap<&str, &str>) -> Result<String, S
         value.ok_or_else(|| {
             format!(
                 "{} has no value, and the scenario needs one",
-                quote_for_message(name)
+                quote_and_truncate_for_message(name)
             )
         })
     };
@@ -378,8 +378,8 @@ fn value_of(expression: &str, values: &BTreeMap<&str, &str>) -> Result<String, S
         number.map_err(|_| {
             format!(
                 "{}: found {}, expected a number",
-                quote_for_message(word),
-                quote_for_message(text)
+                quote_and_truncate_for_message(word),
+                quote_and_truncate_for_message(text)
             )
         })
     };
@@ -395,8 +395,8 @@ fn value_of(expression: &str, values: &BTreeMap<&str, &str>) -> Result<String, S
             _ => {
                 return Err(format!(
                     "{}: found {}, expected +, * or /",
-                    quote_for_message(expression),
-                    quote_for_message(operator)
+                    quote_and_truncate_for_message(expression),
+                    quote_and_truncate_for_message(operator)
                 ));
             }
         }
@@ -405,7 +405,7 @@ fn value_of(expression: &str, values: &BTreeMap<&str, &str>) -> Result<String, S
     if !value.is_finite() {
         return Err(format!(
             "{}: the result is not finite",
-            quote_for_message(expression)
+            quote_and_truncate_for_message(expression)
         ));
     }
     Ok(match is_whole {

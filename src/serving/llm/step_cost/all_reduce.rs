@@ -109,9 +109,10 @@ pub(super) fn load_engine_all_reduce_times(
         let mut points = Vec::new();
         for point in curve
             .require_field("points", "points")?
-            .read_items("points")?
+            .read_array_items("points")?
         {
-            let [bytes, micros] = point.read_array("numbers", "bytes and microseconds")?;
+            let [bytes, micros] =
+                point.read_array_of_exact_length("numbers", "bytes and microseconds")?;
             points.push((
                 bytes.read_positive(1e12)?,
                 micros.read_positive(1e9)? * 1e-6,

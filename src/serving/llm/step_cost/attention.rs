@@ -30,7 +30,7 @@ impl StepTimeCalculator {
     /// Returns how many seconds linear attention takes in a block, for requests with one token each. Each request reads
     /// and writes its states.
     pub(super) fn delta_decode_seconds(&self, of: &DeltaAttention, requests: u64) -> f64 {
-        let [keys, values] = of.heads_per_npu(self.npus);
+        let [keys, values] = of.key_and_value_heads_per_npu(self.npus);
         let vectors = 2 * keys * of.key_width + 2 * values * of.value_width;
         let bytes = requests * (2 * of.state_bytes_per_npu(self.npus) + 2 * vectors);
         self.memory_bound_seconds(MemoryBoundKernelClass::ElementWise, bytes)
@@ -41,7 +41,7 @@ impl StepTimeCalculator {
     /// and states that one kernel passes to another.
     pub(super) fn delta_prefill_seconds(&self, of: &DeltaAttention, chunks: &[(u32, u32)]) -> f64 {
         let tokens: u64 = chunks.iter().map(|(tokens, _)| u64::from(*tokens)).sum();
-        let [keys, values] = of.heads_per_npu(self.npus);
+        let [keys, values] = of.key_and_value_heads_per_npu(self.npus);
         let (k, v) = (of.key_width, of.value_width);
         let inside = DELTA_CHUNK * (3 * k + 2 * v);
         let with_states = 3 * k * v;

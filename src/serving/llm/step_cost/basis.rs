@@ -5,7 +5,9 @@ use super::super::rules::InputQuantizingKernels;
 use super::attention::{DECODE_MEMORY, LATENT_MEMORY, LATENT_PEAK};
 use super::expert_kernels::ExpertKernelCurve;
 use super::products::WEIGHT_ONLY_PEAK;
-use super::{HOST_REQUEST, HOST_STEP, ServedModelNumberFormats, StepTimeCalculator, name_of};
+use super::{
+    HOST_REQUEST, HOST_STEP, ServedModelNumberFormats, StepTimeCalculator, name_of_format,
+};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{format_percent, format_thousands};
 use chakram_workloads::model::DELTA_CHUNK;
@@ -19,15 +21,15 @@ impl StepTimeCalculator {
         if computes_in != weights {
             all.push(format!(
                 "weights in {} are read as such, and products computed in {}, at most at {} of its peak rate (an assumption)",
-                name_of(weights),
-                name_of(computes_in),
+                name_of_format(weights),
+                name_of_format(computes_in),
                 format_percent(WEIGHT_ONLY_PEAK)
             ));
         }
         let known = self.class.curves.gemm[computes_in as usize].is_some();
         all.push(format!(
             "products in {}: {}",
-            name_of(computes_in),
+            name_of_format(computes_in),
             match known {
                 true if in_experts && computes_in == Dtype::Fp4 && self.prices_fp4_by_fp8() => {
                     "curve of FP8 with 9/16 of its columns, because the curve of FP4 contains the quantization of activations"
@@ -41,15 +43,15 @@ impl StepTimeCalculator {
 
     /// Describes where the times of the experts' products come from.
     fn describe_expert_kernels(&self, curve: ExpertKernelCurve) -> String {
-        let [memory, peak] = curve.fractions();
+        let [memory, peak] = curve.memory_and_peak_fractions();
         let weights = self.formats.experts;
         format!(
             "experts with weights in {}: an engine's kernels as measured on H100, up to {} of the memory's bandwidth and {} of the \
              peak rate of {}",
-            name_of(weights),
+            name_of_format(weights),
             format_percent(memory),
             format_percent(peak),
-            name_of(self.expert_compute_format()),
+            name_of_format(self.expert_compute_format()),
         )
     }
 
@@ -72,7 +74,7 @@ impl StepTimeCalculator {
         is_narrow(self.compute_format(self.formats.weights)).then(|| {
             format!(
                 "inputs of products in {} are quantized by {which}",
-                name_of(self.formats.weights)
+                name_of_format(self.formats.weights)
             )
         })
     }
@@ -106,11 +108,11 @@ impl StepTimeCalculator {
             .sizes
             .kinds
             .iter()
-            .any(|kind| kind.delta_sizes().is_some())
+            .any(|kind| kind.linear_attention_sizes().is_some())
         {
             all.push(format!(
                 "linear attention: states of {} bytes a request on each NPU; prompts in chunks of {DELTA_CHUNK} tokens at the roofline, a lower bound; prefixes are not cached",
-                format_thousands(self.sizes.state_bytes(self.npus))
+                format_thousands(self.sizes.linear_attention_state_bytes(self.npus))
             ));
         }
         let of = self

@@ -62,7 +62,9 @@ impl ExpertKernelCurve {
         ];
         for curve in root.require_field("curve", "curves")?.read_tables(&keys)? {
             let lists = |key: &str, name: &str| {
-                let items = curve.require_field(key, "names")?.read_items("names")?;
+                let items = curve
+                    .require_field(key, "names")?
+                    .read_array_items("names")?;
                 let mut found = false;
                 for item in items {
                     found |= item.read_text("a name")? == name;
@@ -70,7 +72,9 @@ impl ExpertKernelCurve {
                 Ok::<_, ServeError>(found)
             };
             let of = curve.read_choice("kernels", ExpertKernelLibrary::NAMES)?;
-            if of != kernels || !lists("weights", super::name_of(weights))? || !lists("npus", npu)?
+            if of != kernels
+                || !lists("weights", super::name_of_format(weights))?
+                || !lists("npus", npu)?
             {
                 continue;
             }
@@ -79,7 +83,10 @@ impl ExpertKernelCurve {
                 .read_quantity("4 us")?;
             let [least, most] = curve
                 .require_field("rows", "rows of tiles")?
-                .read_array("numbers", "the least and the greatest rows of a tile")?;
+                .read_array_of_exact_length(
+                    "numbers",
+                    "the least and the greatest rows of a tile",
+                )?;
             let fraction = |key| curve.require_field(key, "a fraction")?.read_positive(1.0);
             return Ok(Some(Self {
                 start: start.as_seconds(),
@@ -122,7 +129,7 @@ impl ExpertKernelCurve {
     }
 
     /// Returns the fraction of the memory bandwidth, and the fraction of the peak rate.
-    pub(super) fn fractions(&self) -> [f64; 2] {
+    pub(super) fn memory_and_peak_fractions(&self) -> [f64; 2] {
         [self.memory, self.efficiency]
     }
 }

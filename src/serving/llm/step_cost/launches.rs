@@ -56,7 +56,7 @@ impl StepTimeCalculator {
     }
 
     /// Returns the host time to launch a kernel.
-    pub(super) fn launch_time(&self) -> Span {
+    pub(super) fn host_time_per_kernel_launch(&self) -> Span {
         match self.class.name.as_str() {
             "a100" => LAUNCH_A100,
             _ => LAUNCH,
@@ -79,7 +79,7 @@ impl StepTimeCalculator {
         };
         Some(format!(
             "launches: {} a kernel in {steps}, at the same time as the kernels (eager all-reduces on such hosts)",
-            self.launch_time()
+            self.host_time_per_kernel_launch()
         ))
     }
 }

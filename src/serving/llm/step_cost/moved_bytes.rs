@@ -63,7 +63,7 @@ impl StepTimeCalculator {
         match &kind.mixing {
             TokenMixing::Attention(attention) => self.add_attention_work(attention, &mut work),
             TokenMixing::Delta(delta) => {
-                let [_, values] = delta.heads_per_npu(self.npus);
+                let [_, values] = delta.key_and_value_heads_per_npu(self.npus);
                 // These are the convolution, and the norm and gate of the results.
                 work.push(MemoryBoundKernelElementCount {
                     kernel: MemoryBoundKernelClass::ElementWise,
@@ -111,14 +111,14 @@ impl StepTimeCalculator {
             let (format, has_own) = match product.experts {
                 None => (
                     self.formats.weights,
-                    self.has_own_quantization(kind, product),
+                    self.has_separate_quantization_kernel(kind, product),
                 ),
                 Some(_) => (self.formats.experts, false),
             };
             if format != Dtype::Fp8 || !(has_own || self.formats.has_block_scales) {
                 continue;
             }
-            let [inputs, _] = kind.product_sizes_per_npu(product, self.npus);
+            let [inputs, _] = kind.product_inputs_and_outputs_per_npu(product, self.npus);
             // A token is quantized once for all of its experts, and then once in each expert.
             let rows = match product.experts {
                 Some([_, chosen]) if product.inputs != self.sizes.hidden => chosen,

@@ -30,7 +30,7 @@ impl StepTimeCalculator {
 
     /// Returns true if a separate kernel quantizes the input of `product`, a product of `kind` outside experts whose
     /// weights have one scale per tensor.
-    pub(super) fn has_own_quantization(
+    pub(super) fn has_separate_quantization_kernel(
         &self,
         kind: &EqualModelBlocks,
         product: &ModelBlockMatrixProduct,
@@ -58,7 +58,7 @@ impl StepTimeCalculator {
         if self.compute_format(weights) != Dtype::Fp4 || !has_curve {
             return self.weight_product_seconds([1, m, n, k], weights);
         }
-        let measured = self.kernel_seconds(gemm_kernel_profile([1, m, n, k], Dtype::Fp4));
+        let measured = self.kernel_seconds(gemm_kernel_facts_from_sizes([1, m, n, k], Dtype::Fp4));
         match quantizes {
             true => measured,
             false => measured - FP4_QUANTIZATION.as_seconds() * self.class.slowdown,
@@ -79,13 +79,16 @@ impl StepTimeCalculator {
             // preceding kernel. Without quantization, a product reads 9/16 of the bytes of an FP8 product and computes
             // at twice the rate.
             let columns = (n * 9).div_ceil(16);
-            return self.kernel_seconds(gemm_kernel_profile([batch, m, columns, k], Dtype::Fp8));
+            return self.kernel_seconds(gemm_kernel_facts_from_sizes(
+                [batch, m, columns, k],
+                Dtype::Fp8,
+            ));
         }
         if format == weights {
-            return self.kernel_seconds(gemm_kernel_profile([batch, m, n, k], format));
+            return self.kernel_seconds(gemm_kernel_facts_from_sizes([batch, m, n, k], format));
         }
         // The kernel reads 0.5625 bytes per weight instead of 2, and does the same multiplications.
-        let narrow = self.kernel_seconds(gemm_kernel_profile(
+        let narrow = self.kernel_seconds(gemm_kernel_facts_from_sizes(
             [batch, m, (n * 9).div_ceil(32), k],
             format,
         ));
@@ -139,7 +142,7 @@ impl StepTimeCalculator {
         let gathered = padded * u64::from(self.ranks);
         let rows = (gathered * chosen).div_ceil(touched);
         if !self.has_whole_experts {
-            let [k, n] = kind.product_sizes_per_npu(product, self.npus);
+            let [k, n] = kind.product_inputs_and_outputs_per_npu(product, self.npus);
             return [touched, rows, n, k];
         }
         // Divide the active experts among the NPUs, because each NPU has whole experts.
@@ -164,7 +167,7 @@ pub(in super::super) fn expected_active_experts(experts: u64, chosen: u64, token
     ((all * (1.0 - none)).round() as u64).clamp(1, experts)
 }
 
-pub(super) fn gemm_kernel_profile(
+pub(super) fn gemm_kernel_facts_from_sizes(
     [batch, m, n, k]: [u64; 4],
     format: Dtype,
 ) -> KernelTraceFacts<'static> {

@@ -84,7 +84,7 @@ fn decode_steps_are_above_the_roofline_and_not_far() {
 #[test]
 fn states_are_read_and_written_whatever_the_context() {
     let cost = build_step_calculator("qwen3-next-80b-a3b", "dgx-h100", 4, &[]);
-    let delta = *cost.sizes.kinds[0].delta_sizes().unwrap();
+    let delta = *cost.sizes.kinds[0].linear_attention_sizes().unwrap();
     let counts: Vec<u64> = cost.sizes.kinds.iter().map(|kind| kind.count).collect();
     assert_eq!(counts, [36, 12]);
     let bytes = 128.0 * 2.0 * (32 * 128 * 128 * 4 / 4) as f64;
@@ -285,7 +285,7 @@ fn launches_outside_graphs_bound_a_step() {
     assert_eq!(launches(&all, &prompt(600)).0, Span::ZERO);
     // The host of an A100 takes longer.
     let older = build_step_calculator("qwen3-30b-a3b", "dgx-a100", 4, &[]);
-    assert_eq!(older.launch_time(), Span::from_us(44));
+    assert_eq!(older.host_time_per_kernel_launch(), Span::from_us(44));
 }
 
 /// A kernel quantizes before each of the 4 products of a block with experts. It takes the time of 11 bytes for each of
@@ -310,8 +310,8 @@ fn scales_per_block_need_kernels_that_quantize() {
     );
 }
 
-/// vLLM's fused layers on one H100, with balanced routing (ai-dynamo/aiconfigurator, Apache-2.0): tokens, and microseconds
-/// of the layer with its kernels that sort, quantize, multiply, activate and sum.
+/// vLLM's fused layers on one H100, with balanced routing (ai-dynamo/aiconfigurator, Apache-2.0): tokens, and
+/// microseconds of the layer with its kernels that sort, quantize, multiply, activate and sum.
 #[test]
 fn experts_take_the_measured_times() {
     let measured = [
@@ -346,7 +346,7 @@ fn experts_take_the_measured_times() {
             let rows = (tokens * chosen).div_ceil(touched);
             let products = kind.products.iter().filter(|of| of.experts.is_some());
             let products = products.map(|product| {
-                let [k, n] = kind.product_sizes_per_npu(product, npus);
+                let [k, n] = kind.product_inputs_and_outputs_per_npu(product, npus);
                 cost.expert_product_seconds([touched, rows, n, k])
             });
             let moving = first.iter().chain(last).map(|work| {

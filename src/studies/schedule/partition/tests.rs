@@ -44,7 +44,7 @@ fn find_part_blocks(cut: &MatrixProductCutSequence, part: u32) -> [(u32, u32); 2
 }
 
 /// Counts the moved words with sets of cells: the cells that each part needs and does not have.
-fn by_cells(
+fn count_moved_words_by_cells(
     products: &[MatrixProductSizesForTransfers],
     cuts: &[MatrixProductCutSequence],
     batches: u32,
@@ -74,7 +74,7 @@ fn by_cells(
 }
 
 /// Returns all combinations of cuts for `products` products on `levels` levels.
-fn every_cut(products: usize, levels: usize) -> Vec<Vec<MatrixProductCutSequence>> {
+fn list_all_cut_combinations(products: usize, levels: usize) -> Vec<Vec<MatrixProductCutSequence>> {
     let bits = products * levels;
     let cut = |choice: u32, product: usize| {
         let level = |level: usize| match choice >> (product * levels + level) & 1 {
@@ -118,19 +118,19 @@ proptest! {
                 build_product_sizes(16 << rows, 16 << columns, words, all)
             })
             .collect();
-        let words = |cuts: &Vec<MatrixProductCutSequence>| words_moved(&products, cuts, batches);
+        let words = |cuts: &Vec<MatrixProductCutSequence>| count_words_moved_by_forward_pass(&products, cuts, batches);
         if levels * products.len() <= 8 {
-            for cuts in every_cut(products.len(), levels) {
-                prop_assert_eq!(words(&cuts) as f64, by_cells(&products, &cuts, batches));
+            for cuts in list_all_cut_combinations(products.len(), levels) {
+                prop_assert_eq!(words(&cuts) as f64, count_moved_words_by_cells(&products, &cuts, batches));
             }
         }
-        let all = every_cut(products.len(), 1);
+        let all = list_all_cut_combinations(products.len(), 1);
         let least = all.iter().map(&words).min().unwrap();
         let found = partition_products(&products, 1, batches).unwrap();
         prop_assert_eq!(words(&found), least);
         // The optimizer decides level by level, so the total cost may exceed the minimum, but cannot be below it.
         let deep = partition_products(&products, 2, batches).unwrap();
-        let least = every_cut(products.len(), 2).iter().map(&words).min().unwrap();
+        let least = list_all_cut_combinations(products.len(), 2).iter().map(&words).min().unwrap();
         prop_assert!(words(&deep) >= least);
     }
 }
@@ -139,11 +139,14 @@ proptest! {
 /// weights once, and each half lacks half of the 32 words per micro-batch. Cuts along rows move only the weights,
 /// twice. Only in the last case of the test do products read the model's input.
 #[test]
-fn weights_are_held_against_data() {
+fn cut_choice_weighs_weight_words_against_moved_data() {
     let cuts = |weights, batches| {
         let products = [build_product_sizes(8, 4, [weights, 0], false); 2];
         let cuts = partition_products(&products, 1, batches).unwrap();
-        (words_moved(&products, &cuts, batches), cuts)
+        (
+            count_words_moved_by_forward_pass(&products, &cuts, batches),
+            cuts,
+        )
     };
     // With 16 words of weights, cuts along columns move 32 + 2 x 32 = 96 words, and cuts along rows move 64.
     assert_eq!(cuts(16, 2), (64, vec![vec![Rows]; 2]));
@@ -159,7 +162,7 @@ fn weights_are_held_against_data() {
     ];
     let cuts = partition_products(&products, 1, 2).unwrap();
     assert_eq!(cuts, [vec![Columns], vec![Rows]]);
-    assert_eq!(words_moved(&products, &cuts, 2), 164);
+    assert_eq!(count_words_moved_by_forward_pass(&products, &cuts, 2), 164);
     // A product with a single row can be cut only along columns, until each part has a single
     // column.
     let narrow = [build_product_sizes(1, 4, [0, 0], false)];
@@ -175,7 +178,7 @@ fn weights_are_held_against_data() {
     let cut = |inputs| {
         let products = [build_product_sizes(8, 4, [100, inputs], false)];
         let cuts = partition_products(&products, 1, 2).unwrap();
-        (words_moved(&products, &cuts, 2), cuts)
+        (count_words_moved_by_forward_pass(&products, &cuts, 2), cuts)
     };
     assert_eq!(cut(0), (100, vec![vec![Columns]]));
     assert_eq!(cut(60), (320, vec![vec![Rows]]));
@@ -184,7 +187,7 @@ fn weights_are_held_against_data() {
 /// Places each part of a matrix product on its own chip. Checks that the schedule moves as many words between chips and
 /// from memory as predicted.
 #[test]
-fn schedules_move_what_a_partition_says() {
+fn schedules_move_as_many_words_as_the_partition_predicts() {
     let model = DeapLanguageModel {
         embedding: 32,
         forward: 64,
@@ -232,7 +235,10 @@ fn schedules_move_what_a_partition_says() {
             let moved: u64 = moved.sum();
             assert_eq!(
                 moved,
-                model.partition_products().unwrap().words,
+                model
+                    .choose_product_cuts_and_count_moved_words()
+                    .unwrap()
+                    .words,
                 "{tensor} {partition:?}"
             );
             match partition {

@@ -79,7 +79,8 @@ fn no_replay_is_faster_than_its_bounds() {
             let Ok([quick, whole]) = lower_bounds(&study, &point) else {
                 continue;
             };
-            let PointRefusalOrMeasures::Replayed(measures) = evaluator.answer_point(&point, true)
+            let PointRefusalOrMeasures::Replayed(measures) =
+                evaluator.answer_by_replay(&point, true)
             else {
                 continue;
             };
@@ -116,7 +117,7 @@ fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.toml");
     let path = path.to_str().unwrap();
-    let preset = chakram_hardware::machine::find_source("dgx-a100")
+    let preset = chakram_hardware::machine::find_machine_text("dgx-a100")
         .unwrap()
         .text;
     for (more, at_least) in [
@@ -135,7 +136,8 @@ fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
             let Ok([quick, whole]) = lower_bounds(&study, &point) else {
                 continue;
             };
-            let PointRefusalOrMeasures::Replayed(measures) = evaluator.answer_point(&point, true)
+            let PointRefusalOrMeasures::Replayed(measures) =
+                evaluator.answer_by_replay(&point, true)
             else {
                 continue;
             };
@@ -158,7 +160,7 @@ fn one_npu_takes_exactly_its_bound() {
     let point = study.settings_at(&study.layers[0], 0);
     let [quick, whole] = lower_bounds(&study, &point).unwrap();
     let PointRefusalOrMeasures::Replayed(measures) =
-        PointEvaluator::new(&study).answer_point(&point, true)
+        PointEvaluator::new(&study).answer_by_replay(&point, true)
     else {
         panic!("it fits")
     };

@@ -52,7 +52,7 @@ struct BestFirstSearch<'s> {
 impl BestFirstSearch<'_> {
     /// Takes points from the front of the queue as long as their questions are answered. Returns true when the search
     /// ends.
-    fn advance_queue_head(&mut self, known: &KnownPoints) -> bool {
+    fn drop_answered_points_from_queue_head(&mut self, known: &KnownPoints) -> bool {
         while let Some((head, is_whole, index)) = self.queue.first().copied() {
             if head >= self.score_limit() {
                 return true;
@@ -70,7 +70,7 @@ impl BestFirstSearch<'_> {
                     let answer = knowledge.answer.as_ref();
                     let score = answer
                         .and_then(|answer| score_of_answer(self.study, &queued.point, answer));
-                    self.best = super::least_known_score([self.best, score]);
+                    self.best = super::least_score_ignoring_unknown([self.best, score]);
                     self.taken.push(index);
                 }
             }
@@ -84,12 +84,12 @@ impl BestFirstSearch<'_> {
     }
 
     /// Returns the queue's first question that is neither answered nor in progress.
-    fn next(
+    fn next_open_question(
         &mut self,
         known: &KnownPoints,
         in_flight: &BTreeSet<String>,
     ) -> Option<UnansweredPointQuestion> {
-        if self.advance_queue_head(known) {
+        if self.drop_answered_points_from_queue_head(known) {
             return None;
         }
         let limit = self.score_limit();
@@ -136,7 +136,7 @@ impl StudyExplorer<'_> {
         depth: usize,
         fixed: &Settings,
     ) -> Result<Option<f64>, SweepError> {
-        let list = self.list_points(depth, fixed);
+        let list = self.list_layer_points_of_shard(depth, fixed);
         let numbered = self.study.layers.len() == 1;
         self.answer_questions(
             list.iter()
@@ -168,8 +168,8 @@ impl StudyExplorer<'_> {
             });
             search.insert(search.points.len() - 1, bound);
         }
-        self.answer_questions_from(|known, in_flight| search.next(known, in_flight))?;
-        while !search.advance_queue_head(&self.known) {
+        self.answer_questions_from(|known, in_flight| search.next_open_question(known, in_flight))?;
+        while !search.drop_answered_points_from_queue_head(&self.known) {
             // New answers are not allowed and the first point has none, so skip it.
             if let Some((_, _, index)) = search.queue.pop_first() {
                 search.taken.push(index);

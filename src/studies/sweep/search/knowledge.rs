@@ -161,7 +161,7 @@ impl StudyExplorer<'_> {
             state.in_flight.insert(key.clone());
             drop(state);
             let start = std::time::Instant::now();
-            let find_out = || self.find_out(is_bounded, question, &point);
+            let find_out = || self.compute_answer_to_question(is_bounded, question, &point);
             let found = catch_unwind(AssertUnwindSafe(find_out)).unwrap_or_else(|panic| {
                 // If the computation panics, first wake the other threads, which would otherwise wait for this answer
                 // forever.
@@ -174,7 +174,7 @@ impl StudyExplorer<'_> {
             let seconds = start.elapsed().as_secs_f64();
             let entry = found.to_journal_entry(&key);
             // Record no answer for the point if the run was interrupted.
-            let written = interrupt::check_interruption()
+            let written = interrupt::fail_if_stopped_or_out_of_memory()
                 .map_err(SweepError::from)
                 .and_then(|()| {
                     let journal = self.journal.as_ref();
@@ -221,7 +221,7 @@ impl StudyExplorer<'_> {
 
     /// Computes the answer to one question about a point; `is_bounded` is true if the point's full
     /// bound is already known.
-    fn find_out(
+    fn compute_answer_to_question(
         &self,
         is_bounded: bool,
         question: PointQuestion,
@@ -233,7 +233,7 @@ impl StudyExplorer<'_> {
         };
         match question {
             PointQuestion::Answer => PointKnowledge {
-                answer: Some(self.evaluator.answer_point(point, is_bounded)),
+                answer: Some(self.evaluator.answer_by_replay(point, is_bounded)),
                 ..PointKnowledge::default()
             },
             PointQuestion::Quick | PointQuestion::Whole => {

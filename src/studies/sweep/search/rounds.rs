@@ -25,7 +25,7 @@ pub struct LayerTurnRecord {
 
 impl StudyExplorer<'_> {
     /// Returns the turns so far, in order.
-    pub fn turns_so_far(&self) -> &[LayerTurnRecord] {
+    pub fn list_turns_so_far(&self) -> &[LayerTurnRecord] {
         &self.turns
     }
 

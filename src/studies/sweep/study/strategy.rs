@@ -3,7 +3,7 @@
 use super::MOST_POINTS;
 use crate::sweep::axis::JointSettingsAxis;
 use chakram_base::config::{
-    ConfigError, ConfigTable, did_you_mean, find_nearest, quote_for_message,
+    ConfigError, ConfigTable, did_you_mean, find_nearest, quote_and_truncate_for_message,
 };
 
 /// Keys that a layer may have.
@@ -63,7 +63,7 @@ pub struct AxisSubsetWithSearchStrategy {
 }
 
 /// Parses all layers. A study without layers gets a single layer with all axes.
-pub(super) fn parse_layers(
+pub(super) fn parse_axis_layers_with_strategies(
     root: &ConfigTable<'_>,
     axes: &[JointSettingsAxis],
 ) -> Result<Vec<AxisSubsetWithSearchStrategy>, ConfigError> {
@@ -83,7 +83,7 @@ pub(super) fn parse_layers(
         let expected = "a list of names of axes";
         let items = table
             .require_field("axes", expected)?
-            .read_items(expected)?;
+            .read_array_items(expected)?;
         let mut of = Vec::new();
         for item in &items {
             let name = item.read_text("the name of an axis")?;
@@ -93,7 +93,7 @@ pub(super) fn parse_layers(
                 let near = did_you_mean(find_nearest(name, names()));
                 let expected = format!("one of {}{near}", names().collect::<Vec<_>>().join(", "));
                 item.invalid_value_error(
-                    format_args!("the axis {}", quote_for_message(name)),
+                    format_args!("the axis {}", quote_and_truncate_for_message(name)),
                     expected,
                 )
             })?;
@@ -114,7 +114,7 @@ pub(super) fn parse_layers(
     if let Some(left) = taken.iter().position(|taken| !taken) {
         let found = format!(
             "the axis {} in no layer",
-            quote_for_message(&axes[left].name)
+            quote_and_truncate_for_message(&axes[left].name)
         );
         return Err(field.invalid_value_error(found, "each axis in one layer"));
     }

@@ -59,7 +59,7 @@ impl<'a> AttrView<'a> {
             },
             _ => return None,
         };
-        node.skip_to(behind);
+        node.skip_to_remaining_suffix(behind);
         Some(Self {
             name,
             value: Some((number, raw)),
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_numbers_fill_their_bytes() {
+    fn whole_varint_decodes_only_if_it_fills_its_bytes() {
         for value in [
             0,
             5,
@@ -117,12 +117,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_usual_is_left_alone() {
+    fn fast_path_leaves_unusual_attributes_unread() {
         let usual: &[u8] = b"R\x0a\n\x06streamH\x07\x18\x04";
         let mut node = WireCursor::new(usual, 100);
         let attr = AttrView::scan_attribute_fast(&mut node).unwrap();
         assert_eq!((attr.name, attr.offset), (&b"stream"[..], 102));
-        assert_eq!((attr.as_u64().unwrap(), node.file_offset()), (7, 112));
+        assert_eq!((attr.as_count().unwrap(), node.file_offset()), (7, 112));
         assert!(AttrView::scan_attribute_fast(&mut node).is_none());
         for other in [
             // The fast path must leave these inputs to the slow path: a field that is not an attribute; an attribute

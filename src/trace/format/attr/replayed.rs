@@ -93,7 +93,7 @@ macro_rules! replay_attributes {
         /// Stores the attribute's value if replays read the attribute. Inlining is forced, because the compiler's
         /// choice depends on the rest of the binary. Without inlining, loading takes 10 % longer.
         #[inline(always)]
-        pub(in crate::format) fn store<'a>(
+        pub(in crate::format) fn store_attribute_if_replays_read_it<'a>(
             $attr: AttrView<'a>,
             $attributes: &mut ReplayedNodeAttributes<'a>,
         ) -> Result<(), TraceError> {
@@ -112,10 +112,10 @@ macro_rules! replay_attributes {
 
 replay_attributes! { |attr, to|
     b"is_cpu_op" Number to.host = attr.as_bool()?;
-    b"num_ops" Number to.flops = attr.as_u64()?;
+    b"num_ops" Number to.flops = attr.as_count()?;
     b"num_ops_unknown" Number to.flops_unknown = attr.as_bool()?;
-    b"tensor_size" Number to.tensor_size = attr.as_u64()?;
-    b"tensor_loc" Number to.tensor_loc = attr.as_u64()?;
+    b"tensor_size" Number to.tensor_size = attr.as_count()?;
+    b"tensor_loc" Number to.tensor_loc = attr.as_count()?;
     b"in_switch" Notation to.in_switch = Some(attr.as_text()?);
     b"remote_memory" MemoryName to.remote_memory = Some(attr.as_text()?);
     b"dtype" Dtype to.dtype = attr.as_str()?.and_then(Dtype::from_name);
@@ -123,21 +123,21 @@ replay_attributes! { |attr, to|
     b"phase" Phase to.phase = attr.as_str()?.and_then(TrainingPhase::from_name);
     b"stream" Number to.stream = Some(attr.as_i64()?);
     b"tid" Number to.tid = Some(attr.as_i64()?);
-    b"duration_ns" Number to.duration_ns = Some(attr.as_u64()?);
-    b"delay_ns" Number to.delay_ns = attr.as_u64()?;
-    b"wait_ns" Number to.wait_ns = attr.as_u64()?;
-    b"profiler_ns" Number to.profiler_ns = attr.as_u64()?;
+    b"duration_ns" Number to.duration_ns = Some(attr.as_count()?);
+    b"delay_ns" Number to.delay_ns = attr.as_count()?;
+    b"wait_ns" Number to.wait_ns = attr.as_count()?;
+    b"profiler_ns" Number to.profiler_ns = attr.as_count()?;
     b"eager" Number to.eager = attr.as_bool()?;
-    b"comm_type" Number to.comm_type = Some(attr.as_u64()?);
-    b"comm_size" Number to.comm_size = Some(attr.as_u64()?);
+    b"comm_type" Number to.comm_type = Some(attr.as_count()?);
+    b"comm_size" Number to.comm_size = Some(attr.as_count()?);
     b"comm_size_unknown" Number to.size_unknown = attr.as_bool()?;
     b"comm_unknown" Number to.comm_unknown = attr.as_bool()?;
-    b"comm_src" MessageEnd to.comm_src = Some(attr.as_u64()?);
-    b"comm_dst" MessageEnd to.comm_dst = Some(attr.as_u64()?);
+    b"comm_src" MessageEnd to.comm_src = Some(attr.as_count()?);
+    b"comm_dst" MessageEnd to.comm_dst = Some(attr.as_count()?);
     b"comm_tag" Number to.comm_tag = attr.as_i64()?;
-    b"comm_root" Number to.comm_root = Some(attr.as_u64()?);
-    b"involved_dim" Mask to.dimensions = attr.as_mask()?;
-    b"involve_dims" Mask to.dimensions = attr.as_mask()?;
+    b"comm_root" Number to.comm_root = Some(attr.as_count()?);
+    b"involved_dim" Mask to.dimensions = attr.list_as_bit_mask()?;
+    b"involve_dims" Mask to.dimensions = attr.list_as_bit_mask()?;
     b"pg_name" Group to.group = read_group_name(&attr)?;
     b"comm_group" Group to.group = read_group_name(&attr)?;
     b"send_bytes" Notation to.splits.send = attr.as_text()?;
@@ -148,7 +148,7 @@ replay_attributes! { |attr, to|
 fn read_group_name<'a>(attr: &AttrView<'a>) -> Result<GroupName<'a>, TraceError> {
     Ok(match attr.as_str()? {
         Some(text) => GroupName::from_text(text),
-        None => GroupName::from_number(attr.as_u64()?),
+        None => GroupName::from_number(attr.as_count()?),
     })
 }
 
@@ -287,7 +287,7 @@ pub(in crate::format) fn append_replayed_attributes(
                 append_named_attribute(put, "remote_memory", AttributeValue::Text(name));
             }
             if in_switch {
-                let text = ReplayedNodeAttributes::in_switch_attribute_text(store);
+                let text = ReplayedNodeAttributes::in_switch_value_for_access(store);
                 append_named_attribute(put, "in_switch", AttributeValue::Text(text));
             }
         }
@@ -384,13 +384,13 @@ mod tests {
     use crate::format::scan;
     use prost::Message;
 
-    fn read_replayed_attribute(name: &str, value: Value) -> Result<(), TraceError> {
+    fn encode_and_read_attribute(name: &str, value: Value) -> Result<(), TraceError> {
         let message = AttributeProto {
             name: name.to_owned(),
             value: Some(value),
             ..AttributeProto::default()
         };
-        scan::read_attribute(
+        scan::read_and_store_attribute(
             &message.encode_to_vec(),
             0,
             &mut ReplayedNodeAttributes::default(),
@@ -404,13 +404,13 @@ mod tests {
             assert_eq!(find_replay_attribute(name), Some(attribute));
             // No attribute accepts a list of texts, so storing one fails. Only number formats and phases with such a
             // value count as unknown.
-            let taken = read_replayed_attribute(name, Value::StringList(StringList::default()));
+            let taken = encode_and_read_attribute(name, Value::StringList(StringList::default()));
             let unknown = ["dtype", "phase"].contains(&name);
             assert!(taken.is_err() || unknown, "{name}");
         }
         for other in ["", "rf_id", "stream_", "Stream", "é", &"p".repeat(40)] {
             assert_eq!(find_replay_attribute(other), None, "{other}");
         }
-        assert!(read_replayed_attribute("rf_id", Value::Int64Val(1)).is_ok());
+        assert!(encode_and_read_attribute("rf_id", Value::Int64Val(1)).is_ok());
     }
 }

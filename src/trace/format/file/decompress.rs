@@ -95,13 +95,13 @@ impl<R: Read> Read for BoundedDecoder<R> {
 
 /// Decompresses `bytes`. Returns `None` if `bytes` are not compressed.
 pub fn decompress_bytes(bytes: &[u8]) -> Option<io::Result<Vec<u8>>> {
-    let (bytes, wrong) = decompress_partly(bytes)?;
+    let (bytes, wrong) = decompress_as_far_as_possible(bytes)?;
     Some(wrong.map_or(Ok(bytes), Err))
 }
 
 /// Like [`decompress_bytes`], but recovers as much as possible of truncated or damaged input. Returns the recovered
 /// bytes and the error, if any, or `None` if `bytes` are not compressed.
-pub fn decompress_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)> {
+pub fn decompress_as_far_as_possible(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)> {
     let size = bytes.len() as u64;
     let reader = CompressionFormat::detect_format(bytes)?
         .decompress(bytes, KnownOrCountedCompressedSize::Known(size));
@@ -139,7 +139,7 @@ mod tests {
         let packed = zstd::encode_all(&zeros[..], 3).unwrap();
         assert!(packed.len() < 16 << 10);
         // The output limit is at least 16 MiB, even for small input.
-        let (bytes, wrong) = decompress_partly(&packed).unwrap();
+        let (bytes, wrong) = decompress_as_far_as_possible(&packed).unwrap();
         assert!(bytes.len() <= 16 << 20, "{}", bytes.len());
         let wrong = wrong.expect("it is refused").to_string();
         assert!(

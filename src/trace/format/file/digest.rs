@@ -34,14 +34,14 @@ impl ExpectedFileLengthAndHash {
     }
 
     fn broken_file_error(file: &RankFile, found: String) -> TraceError {
-        Self::invalid_file_error(
+        Self::mismatch_with_job_file_error(
             file,
             format!("{found}; the trace was changed after the job was written"),
         )
     }
 
     /// Builds the error for a file that does not match the length or hash in its job file.
-    pub(super) fn invalid_file_error(file: &RankFile, found: String) -> TraceError {
+    pub(super) fn mismatch_with_job_file_error(file: &RankFile, found: String) -> TraceError {
         TraceError::invalid_file(
             &file.path,
             found,

@@ -68,7 +68,7 @@ pub fn discover_traces(path: &Path) -> Result<Vec<RankFile>, TraceError> {
 
 /// Returns the path of a stream: standard input (also as `-`) or a pipe. A stream can be read only once. Returns `None`
 /// if `path` is a file or folder, or is missing.
-fn strip_stream_suffix(path: &Path) -> Option<&Path> {
+fn path_of_stream(path: &Path) -> Option<&Path> {
     if path == Path::new("-") {
         return Some(Path::new("/dev/stdin"));
     }
@@ -120,7 +120,7 @@ impl TraceFinder {
     ///
     /// Fails if there is no trace, if a folder contains several jobs, or if a rank has two files.
     pub fn add_path(&mut self, path: &Path) -> Result<(), TraceError> {
-        if let Some(stream) = strip_stream_suffix(path) {
+        if let Some(stream) = path_of_stream(path) {
             if self.found.stream.is_some() {
                 return Err(no_traces_error(
                     path,
@@ -144,7 +144,7 @@ impl TraceFinder {
             };
         }
         if path.is_dir() {
-            return self.add_folder(path);
+            return self.add_only_job_of_folder(path);
         }
         let folder = folder_of(path);
         let prefix = name.unwrap_or_default();
@@ -245,7 +245,7 @@ impl TraceFinder {
     }
 
     /// Adds the only job of a folder.
-    fn add_folder(&mut self, folder: &Path) -> Result<(), TraceError> {
+    fn add_only_job_of_folder(&mut self, folder: &Path) -> Result<(), TraceError> {
         let listing = FolderTracesAndJobFiles::list_folder(folder, None)?;
         let prefixes = listing.prefixes();
         if prefixes.len() > 1 {

@@ -52,7 +52,8 @@ impl FolderTracesAndJobFiles {
             this.traces = std::mem::take(&mut all[best]);
             // Captures and reports may also end in `.json`, so inspect the beginning of the file.
             if ENDINGS[best] == ANYTHING {
-                this.traces.retain(|(_, file)| begins_as_trace(&file.path));
+                this.traces
+                    .retain(|(_, file)| file_begins_as_text_trace(&file.path));
             }
         }
         this.traces.sort();
@@ -98,7 +99,7 @@ impl FolderTracesAndJobFiles {
 }
 
 /// Returns true if the contents of `path` begin like a text trace.
-fn begins_as_trace(path: &Path) -> bool {
+fn file_begins_as_text_trace(path: &Path) -> bool {
     matches!(sniff_file(path), Some(TraceOrCaptureTextKind::Trace(_)))
 }
 
@@ -107,7 +108,7 @@ fn begins_as_trace(path: &Path) -> bool {
 pub(super) fn refuse_capture(path: &Path) -> Result<(), TraceError> {
     match sniff_file(path) {
         Some(TraceOrCaptureTextKind::Capture(name)) => {
-            Err(text::not_a_trace_error(name).in_file(path))
+            Err(text::capture_instead_of_trace_error(name).in_file(path))
         }
         _ => Ok(()),
     }

@@ -26,7 +26,9 @@ impl PrefixedTraceFiles {
         let mut best = BTreeMap::new();
         for entry in listing {
             let file = entry.file_name();
-            let ranked = file.to_str().and_then(|file| parse_file_name(file, name));
+            let ranked = file
+                .to_str()
+                .and_then(|file| parse_rank_and_ending_after_prefix(file, name));
             // Count a symbolic link only if its target exists.
             let there = |entry: &std::fs::DirEntry| {
                 let linked = entry.file_type().is_ok_and(|kind| kind.is_symlink());
@@ -61,7 +63,7 @@ impl PrefixedTraceFiles {
 
 /// Parses a file name with the prefix `name`, and returns its rank and the index of its ending. Ranks are written
 /// without leading zeros.
-fn parse_file_name(file: &str, name: &str) -> Option<(u32, usize)> {
+fn parse_rank_and_ending_after_prefix(file: &str, name: &str) -> Option<(u32, usize)> {
     let rest = file.strip_prefix(name)?.strip_prefix('.')?;
     let (digits, ending) = rest.split_at(rest.find('.')?);
     let rank: u32 = digits.parse().ok()?;

@@ -134,12 +134,12 @@ pub(super) fn detect_generation(
         // Files of the current schema may also begin with an empty record.
         _ if empty && left.iter().any(current) => Ok(None),
         [only] => Ok(Some((only.generation, only.metadata))),
-        _ => latest_equivalent_generation(contents, &left, last.number).map(Some),
+        _ => latest_generation_if_all_read_alike(contents, &left, last.number).map(Some),
     }
 }
 
 /// Returns the latest of the generations `left` if `contents` mean the same in all of them; fails otherwise.
-fn latest_equivalent_generation(
+fn latest_generation_if_all_read_alike(
     contents: &[u8],
     left: &[GenerationCandidate],
     last: usize,

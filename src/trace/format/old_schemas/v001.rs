@@ -60,7 +60,7 @@ pub(super) fn convert_node(record: RawRecord<'_>) -> Result<Node, TraceError> {
     let kind = fixed.get(3).unwrap_or(0);
     node.r#type = node_type(kind).ok_or_else(|| {
         let found = format!("node type {kind} does not exist in 0.0.1, which has 0 to 6");
-        TraceError::invalid_node(node.id, found, super::describe_generation_option())
+        TraceError::invalid_node(node.id, found, super::other_generation_hint())
     })?;
     node.duration_micros = fixed.get(7).unwrap_or(0);
     add_attributes(&mut node, &fixed, dimensions)?;
@@ -89,7 +89,7 @@ fn add_attributes(
         3 if memory && fixed.get(6).is_none() => (10, 11),
         _ => (5, 6),
     };
-    push("tensor_loc", fixed.get(place).map(encode_uint32));
+    push("tensor_loc", fixed.get(place).map(uint32_or_wider_value));
     push("tensor_size", fixed.get(size).map(Value::Uint64Val));
     for (number, name) in [(8, "input_tensor_loc"), (10, "output_tensor_loc")] {
         push(
@@ -97,14 +97,14 @@ fn add_attributes(
             fixed
                 .get(number)
                 .filter(|_| number != place)
-                .map(encode_uint32),
+                .map(uint32_or_wider_value),
         );
     }
     for (number, name) in [(9, "input_tensor_size"), (11, "output_tensor_size")] {
         let value = fixed.get(number).filter(|_| number != size);
         push(name, value.map(Value::Uint64Val));
     }
-    push("num_ops", fixed.get(12).map(encode_int64));
+    push("num_ops", fixed.get(12).map(int64_or_wider_value));
     push(
         "comm_type",
         convert_comm_type(node.id, fixed.get(13), collective)?,
@@ -112,12 +112,12 @@ fn add_attributes(
     let dimensions = BoolList { values: dimensions };
     let dimensions = (!dimensions.values.is_empty()).then_some(dimensions);
     push("involved_dim", dimensions.map(Value::BoolList));
-    push("comm_group", fixed.get(15).map(encode_int32));
-    push("comm_src", fixed.get(16).map(encode_int32));
-    push("comm_dst", fixed.get(17).map(encode_int32));
-    push("comm_size", fixed.get(18).map(encode_int64));
-    push("comm_tag", fixed.get(19).map(encode_int32));
-    push("comm_priority", fixed.get(20).map(encode_int32));
+    push("comm_group", fixed.get(15).map(int32_or_wider_value));
+    push("comm_src", fixed.get(16).map(int32_or_wider_value));
+    push("comm_dst", fixed.get(17).map(int32_or_wider_value));
+    push("comm_size", fixed.get(18).map(int64_or_wider_value));
+    push("comm_tag", fixed.get(19).map(int32_or_wider_value));
+    push("comm_priority", fixed.get(20).map(int32_or_wider_value));
     Ok(())
 }
 
@@ -137,21 +137,21 @@ fn convert_comm_type(
         None => Err(TraceError::invalid_node(
             id,
             format!("collective {old} does not exist in 0.0.1, which has 1 to 4"),
-            super::describe_generation_option(),
+            super::other_generation_hint(),
         )),
     }
 }
 
 /// Encodes a value in the type that current tools use for its attribute, or in a wider type if the value does not
 /// fit.
-fn encode_int64(value: u64) -> Value {
+fn int64_or_wider_value(value: u64) -> Value {
     i64::try_from(value).map_or(Value::Uint64Val(value), Value::Int64Val)
 }
 
-fn encode_int32(value: u64) -> Value {
-    i32::try_from(value).map_or_else(|_| encode_int64(value), Value::Int32Val)
+fn int32_or_wider_value(value: u64) -> Value {
+    i32::try_from(value).map_or_else(|_| int64_or_wider_value(value), Value::Int32Val)
 }
 
-fn encode_uint32(value: u64) -> Value {
+fn uint32_or_wider_value(value: u64) -> Value {
     u32::try_from(value).map_or(Value::Uint64Val(value), Value::Uint32Val)
 }

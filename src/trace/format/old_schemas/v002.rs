@@ -1,6 +1,6 @@
 //! Converts records of schemas 0.0.2 and 0.0.3, in which inputs and outputs are text and attributes state their type.
 
-use super::{CURRENT, SchemaGeneration, decode_text, describe_generation_option, v001};
+use super::{CURRENT, SchemaGeneration, decode_text, other_generation_hint, v001};
 use crate::format::TraceError;
 use crate::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
 use crate::format::wire::{RawRecord, WireCursor, WireValue};
@@ -126,7 +126,7 @@ pub(super) fn convert_node(
     }
     .ok_or_else(|| {
         let found = format!("node type {kind} does not exist in {generation}");
-        TraceError::invalid_node(node.id, found, describe_generation_option())
+        TraceError::invalid_node(node.id, found, other_generation_hint())
     })?;
     let [values, shapes, types, out_values, out_shapes, out_types] = texts;
     node.inputs = build_io_info(values, shapes, types);
@@ -173,7 +173,7 @@ fn apply_attribute(node: &mut Node, mut attribute: AttributeProto) -> Result<(),
                         format!(
                             "collective {old} does not exist in 0.0.2 and 0.0.3, which have 0 to 4"
                         ),
-                        describe_generation_option(),
+                        other_generation_hint(),
                     ));
                 }
                 // Sends and receives have no collective type, so drop the attribute.

@@ -95,7 +95,7 @@ pub(super) fn salvage_frames(
         None => None,
     };
     // The attributes inside well-formed fields can still be damaged.
-    let metadata = metadata.filter(|bytes| old_schemas::is_metadata(bytes));
+    let metadata = metadata.filter(|bytes| old_schemas::is_current_metadata_record(bytes));
     // Some old files were written without metadata.
     let headless = structure.metadata.is_none()
         && structure.nodes.first().is_some_and(|node| {
@@ -253,7 +253,7 @@ impl<'a> RecordSearch<'a> {
         let certain = !fit.unknown && !fit.unusual && !message.is_empty();
         if certain
             || message.end == self.contents.len()
-            || self.find_certain_node(message.end).is_some()
+            || self.read_certain_node_at(message.end).is_some()
         {
             return Ok((message, fit));
         }
@@ -266,7 +266,7 @@ impl<'a> RecordSearch<'a> {
     }
 
     /// Returns the node at `at` if it is certainly a node: it has an id, another field, and nothing unusual.
-    fn find_certain_node(&mut self, at: usize) -> Option<MessageRange> {
+    fn read_certain_node_at(&mut self, at: usize) -> Option<MessageRange> {
         let message = self.read_frame(at).ok()?;
         if message.is_empty() {
             return None;
@@ -282,7 +282,7 @@ impl<'a> RecordSearch<'a> {
             if at == self.contents.len() {
                 return linked > 0;
             }
-            match self.find_certain_node(at) {
+            match self.read_certain_node_at(at) {
                 Some(message) => at = message.end,
                 None => return false,
             }
@@ -315,7 +315,7 @@ impl<'a> RecordSearch<'a> {
         // A damaged length may have shortened the previous record.
         if let Some(before) = found.nodes.last_mut().filter(|before| before.end == at) {
             let whole = before.start..next;
-            if self.is_whole(&whole) {
+            if self.is_complete_node_message(&whole) {
                 found.repaired.push(whole.start);
                 *before = whole;
                 return next;
@@ -337,12 +337,12 @@ impl<'a> RecordSearch<'a> {
         (1..=5).find_map(|length| {
             let message = at.checked_add(length).filter(|start| *start < next)?..next;
             let sound = encoded_len_varint(message.len() as u64) == length;
-            (sound && self.is_whole(&message)).then_some(message)
+            (sound && self.is_complete_node_message(&message)).then_some(message)
         })
     }
 
     /// Returns true if a message is a complete node without unknown fields.
-    fn is_whole(&mut self, message: &MessageRange) -> bool {
+    fn is_complete_node_message(&mut self, message: &MessageRange) -> bool {
         let fit = self.check_layout(message);
         fit.is_ok_and(|fit| !fit.unknown && is_certain_node(fit))
     }

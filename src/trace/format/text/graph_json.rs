@@ -8,8 +8,8 @@
 use super::EncodedRecordsWithSourceLines;
 use super::json::{JsonCursor, JsonScalarOrContainerStart};
 use super::message::{self, JsonNodeBuilder, NODE_TYPES, put_length_delimited};
-use super::values::{ValueKind, parse_signed};
-use crate::format::{TraceError, escape_name};
+use super::values::{ValueKind, parse_signed_within};
+use crate::format::{TraceError, escape_and_shorten_name};
 use prost::encoding::{WireType, encode_key, encode_varint};
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ pub(super) fn parse_graph(
     let mut seen: BTreeMap<String, ()> = BTreeMap::new();
     json.parse_object(|json, key| {
         if seen.insert(key.to_owned(), ()).is_some() {
-            return Err(json.error_here(format!("a second `{}`", escape_name(key))));
+            return Err(json.error_here(format!("a second `{}`", escape_and_shorten_name(key))));
         }
         match key {
             "workload_graph" | "nodes" => {
@@ -78,7 +78,7 @@ pub(super) fn parse_graph(
                     Ok(())
                 })
             }
-            _ => append_attribute(json, key, 2, &mut metadata),
+            _ => parse_and_append_attribute(json, key, 2, &mut metadata),
         }
     })?;
     if json.peek_byte().is_some() {
@@ -99,7 +99,7 @@ fn parse_node(json: &mut JsonCursor<'_>, node: &mut JsonNodeBuilder) -> Result<(
     let mut seen: BTreeMap<String, ()> = BTreeMap::new();
     json.parse_object(|json, key| {
         if seen.insert(key.to_owned(), ()).is_some() {
-            return Err(json.error_here(format!("a second `{}`", escape_name(key))));
+            return Err(json.error_here(format!("a second `{}`", escape_and_shorten_name(key))));
         }
         match key {
             "Id" | "id" => {
@@ -110,7 +110,9 @@ fn parse_node(json: &mut JsonCursor<'_>, node: &mut JsonNodeBuilder) -> Result<(
             "NodeType" | "node_type" | "type" => node.kind = parse_node_type(json)?,
             "ctrlDeps" | "ctrl_deps" => message::parse_ids(json, &mut node.control)?,
             "dataDeps" | "data_deps" => message::parse_ids(json, &mut node.data)?,
-            "runtime" | "duration_micros" => (node.micros, exact) = parse_duration(json)?,
+            "runtime" | "duration_micros" => {
+                (node.micros, exact) = parse_duration_in_us_and_ns(json)?
+            }
             "comm_type" if json.peek_byte() == Some(b'"') => {
                 let mut at = json.clone();
                 let name = message::parse_string(json)?;
@@ -118,9 +120,9 @@ fn parse_node(json: &mut JsonCursor<'_>, node: &mut JsonNodeBuilder) -> Result<(
                 let number = number.ok_or_else(|| {
                     at.error_here(format!("expected one of {}", COLLECTIVES.join(", ")))
                 })?;
-                put_number(&mut attributes, key, ValueKind::Int64, number as u64);
+                append_number_attribute(&mut attributes, key, ValueKind::Int64, number as u64);
             }
-            _ => append_attribute(json, key, 10, &mut attributes)?,
+            _ => parse_and_append_attribute(json, key, 10, &mut attributes)?,
         }
         Ok(())
     })?;
@@ -128,7 +130,7 @@ fn parse_node(json: &mut JsonCursor<'_>, node: &mut JsonNodeBuilder) -> Result<(
         return Err(start.error_here("a node without an id"));
     }
     if let Some(ns) = exact {
-        put_number(&mut attributes, "duration_ns", ValueKind::Int64, ns);
+        append_number_attribute(&mut attributes, "duration_ns", ValueKind::Int64, ns);
     }
     node.attributes.append(&mut attributes);
     json.node = None;
@@ -143,7 +145,7 @@ fn parse_node_type(json: &mut JsonCursor<'_>) -> Result<i32, TraceError> {
             let theirs = TYPES.iter().find(|(known, _)| *known == name);
             ours.map(|i| i as i32).or(theirs.map(|(_, number)| *number))
         }
-        number => parse_signed(&number, 0, 7).map(|number| number as i32),
+        number => parse_signed_within(&number, 0, 7).map(|number| number as i32),
     };
     found.ok_or_else(|| {
         let names = TYPES.map(|(name, _)| name).join(", ");
@@ -155,10 +157,12 @@ fn parse_node_type(json: &mut JsonCursor<'_>) -> Result<i32, TraceError> {
 }
 
 /// Reads a duration in whole microseconds. If the duration has a fraction, it is also read in nanoseconds.
-fn parse_duration(json: &mut JsonCursor<'_>) -> Result<(u64, Option<u64>), TraceError> {
+fn parse_duration_in_us_and_ns(
+    json: &mut JsonCursor<'_>,
+) -> Result<(u64, Option<u64>), TraceError> {
     let mut at = json.clone();
     let scalar = json.parse_scalar()?;
-    if let Some(micros) = super::values::parse_unsigned(&scalar, u64::MAX) {
+    if let Some(micros) = super::values::parse_unsigned_up_to(&scalar, u64::MAX) {
         return Ok((micros, None));
     }
     let micros: Option<f64> = match &scalar {
@@ -173,7 +177,7 @@ fn parse_duration(json: &mut JsonCursor<'_>) -> Result<(u64, Option<u64>), Trace
 }
 
 /// Reads the value of key `name`, and appends it to a record: the attribute goes into field `number`.
-fn append_attribute(
+fn parse_and_append_attribute(
     json: &mut JsonCursor<'_>,
     name: &str,
     number: u32,
@@ -182,7 +186,7 @@ fn append_attribute(
     let mut value = Vec::new();
     let known = KNOWN.iter().find(|(known, _)| *known == name);
     match (json.peek_byte(), known) {
-        (Some(b'['), _) => append_list(json, &mut value)?,
+        (Some(b'['), _) => parse_and_append_uniform_list(json, &mut value)?,
         (Some(b'n'), _) => {
             json.parse_scalar()?;
         }
@@ -191,7 +195,7 @@ fn append_attribute(
             kind.parse_and_append_value(json, &mut value)?;
         }
         _ => {
-            let kind = kind_of(json)?;
+            let kind = kind_of_next_scalar(json)?;
             kind.append_field_key(&mut value, kind.scalar_field_number());
             kind.parse_and_append_value(json, &mut value)?;
         }
@@ -206,7 +210,7 @@ fn matches_kind(mut json: JsonCursor<'_>, kind: ValueKind) -> bool {
 }
 
 /// Returns the attribute type that fits the next scalar.
-fn kind_of(json: &JsonCursor<'_>) -> Result<ValueKind, TraceError> {
+fn kind_of_next_scalar(json: &JsonCursor<'_>) -> Result<ValueKind, TraceError> {
     let mut ahead = json.clone();
     Ok(match ahead.parse_scalar()? {
         JsonScalarOrContainerStart::Bool(_) => ValueKind::Bool,
@@ -225,13 +229,16 @@ fn kind_of(json: &JsonCursor<'_>) -> Result<ValueKind, TraceError> {
 }
 
 /// Reads a list whose values all have the first value's type.
-fn append_list(json: &mut JsonCursor<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
+fn parse_and_append_uniform_list(
+    json: &mut JsonCursor<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), TraceError> {
     let mut first = None;
     let mut values = Vec::new();
     json.parse_array(|json| {
         let kind = match first {
             Some(kind) => kind,
-            None => *first.insert(kind_of(json)?),
+            None => *first.insert(kind_of_next_scalar(json)?),
         };
         if kind == ValueKind::String {
             kind.append_field_key(&mut values, 1);
@@ -250,11 +257,11 @@ fn append_list(json: &mut JsonCursor<'_>, out: &mut Vec<u8>) -> Result<(), Trace
         put_length_delimited(&mut packed, 1, &values);
         std::mem::swap(&mut packed, &mut values);
     }
-    super::values::put_bytes(out, &values);
+    super::values::append_length_and_bytes(out, &values);
     Ok(())
 }
 
-fn put_number(out: &mut Vec<u8>, name: &str, kind: ValueKind, number: u64) {
+fn append_number_attribute(out: &mut Vec<u8>, name: &str, kind: ValueKind, number: u64) {
     let mut value = Vec::new();
     kind.append_field_key(&mut value, kind.scalar_field_number());
     encode_varint(number, &mut value);

@@ -76,7 +76,7 @@ impl<'a> JsonCursor<'a> {
     /// Builds an error at the byte offset `at`.
     #[cold]
     pub fn error_at(&self, at: usize, found: impl Into<String>) -> TraceError {
-        TraceError::malformed_text_at(self.line_and_column_of(at), self.node, found)
+        TraceError::malformed_text_at_line(self.line_and_column_of(at), self.node, found)
     }
 
     #[cold]

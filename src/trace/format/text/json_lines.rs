@@ -58,7 +58,7 @@ impl<R: BufRead> JsonLineReader<R> {
     }
 
     /// Makes the reader expect a node on the next line, because another reader has already read the metadata.
-    pub(in crate::format) fn skip_metadata(&mut self) {
+    pub(in crate::format) fn treat_metadata_as_already_read(&mut self) {
         self.records = self.records.max(1);
     }
 
@@ -83,7 +83,7 @@ impl<R: BufRead> JsonLineReader<R> {
             }
             self.records += 1;
             if self.records == 1 {
-                message::append_metadata(&mut json, record)?;
+                message::parse_and_append_metadata(&mut json, record)?;
             } else {
                 self.node.parse_object(&mut json)?;
                 self.node.append_record(record);

@@ -3,8 +3,8 @@
 
 use super::base64;
 use super::json::{JsonCursor, JsonScalarOrContainerStart};
-use super::values::{parse_signed, parse_unsigned, put_bytes};
-use crate::format::{TraceError, escape_name};
+use super::values::{append_length_and_bytes, parse_signed_within, parse_unsigned_up_to};
+use crate::format::{TraceError, escape_and_shorten_name};
 use prost::encoding::{WireType, encode_key, encode_varint};
 use std::borrow::Cow;
 
@@ -96,7 +96,7 @@ impl JsonNodeBuilder {
             _ => {
                 return Err(json.error_here(format!(
                     "`{}` is not a field of a node; expected one of {NODE_KEYS}",
-                    escape_name(key)
+                    escape_and_shorten_name(key)
                 )));
             }
         };
@@ -131,11 +131,11 @@ impl JsonNodeBuilder {
 
     /// Appends the record to `out`, without a length.
     pub fn append_record(&mut self, out: &mut Vec<u8>) {
-        put_number(out, 1, self.id.unwrap_or(0));
+        append_varint_field_unless_zero(out, 1, self.id.unwrap_or(0));
         if !self.name.is_empty() {
             put_length_delimited(out, 2, self.name.as_bytes());
         }
-        put_number(out, 3, i64::from(self.kind) as u64);
+        append_varint_field_unless_zero(out, 3, i64::from(self.kind) as u64);
         for (number, list) in [(4, &self.control), (5, &self.data)] {
             if !list.is_empty() {
                 self.scratch.clear();
@@ -145,8 +145,8 @@ impl JsonNodeBuilder {
                 put_length_delimited(out, number, &self.scratch);
             }
         }
-        put_number(out, 6, self.start);
-        put_number(out, 7, self.micros);
+        append_varint_field_unless_zero(out, 6, self.start);
+        append_varint_field_unless_zero(out, 7, self.micros);
         for (number, io) in [(8, &self.inputs), (9, &self.outputs)] {
             if let Some(io) = io {
                 put_length_delimited(out, number, io);
@@ -158,7 +158,7 @@ impl JsonNodeBuilder {
 }
 
 /// Parses the object of a metadata record, and appends the record to `out`.
-pub(super) fn append_metadata(
+pub(super) fn parse_and_append_metadata(
     json: &mut JsonCursor<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), TraceError> {
@@ -166,21 +166,21 @@ pub(super) fn append_metadata(
     let mut seen: Vec<String> = Vec::new();
     json.parse_object(|json, key| {
         if seen.iter().any(|known| known == key) {
-            return Err(json.error_here(format!("a second `{}`", escape_name(key))));
+            return Err(json.error_here(format!("a second `{}`", escape_and_shorten_name(key))));
         }
         seen.push(key.to_owned());
         if is_null(json)? {
             return Ok(());
         }
         match key {
-            "schema" => check_schema(json)?,
+            "schema" => parse_and_check_schema_name(json)?,
             "version" => version.push_str(&parse_string(json)?),
             "attr" => json.parse_array(|json| append_attribute(json, 2, &mut attributes, &mut Vec::new()))?,
             "unknown" => unknown = parse_base64(json)?,
             _ => {
                 return Err(json.error_here(format!(
                     "`{}` is not a field of a metadata record; expected one of version, attr, unknown",
-                    escape_name(key)
+                    escape_and_shorten_name(key)
                 )));
             }
         }
@@ -195,7 +195,7 @@ pub(super) fn append_metadata(
 }
 
 /// Parses the format's name, which must be [`SCHEMA`](super::SCHEMA).
-fn check_schema(json: &mut JsonCursor<'_>) -> Result<(), TraceError> {
+fn parse_and_check_schema_name(json: &mut JsonCursor<'_>) -> Result<(), TraceError> {
     let mut at = json.clone();
     let found = parse_string(json)?;
     if found == super::SCHEMA {
@@ -203,7 +203,7 @@ fn check_schema(json: &mut JsonCursor<'_>) -> Result<(), TraceError> {
     } else {
         Err(at.error_here(format!(
             "the schema is `{}`, expected `{}`",
-            escape_name(&found),
+            escape_and_shorten_name(&found),
             super::SCHEMA
         )))
     }
@@ -221,7 +221,7 @@ fn is_null(json: &mut JsonCursor<'_>) -> Result<bool, TraceError> {
 pub(super) fn parse_count(json: &mut JsonCursor<'_>) -> Result<u64, TraceError> {
     let mut at = json.clone();
     let scalar = json.parse_scalar()?;
-    parse_unsigned(&scalar, u64::MAX)
+    parse_unsigned_up_to(&scalar, u64::MAX)
         .ok_or_else(|| at.error_here("expected a number from 0 to 2^64 - 1"))
 }
 
@@ -254,7 +254,7 @@ fn parse_enum(json: &mut JsonCursor<'_>, names: &[&str]) -> Result<i32, TraceErr
         Some(index) => Ok(index as i32),
         None => match scalar {
             JsonScalarOrContainerStart::Number(_) => {
-                parse_signed(&scalar, i32::MIN.into(), i32::MAX.into())
+                parse_signed_within(&scalar, i32::MIN.into(), i32::MAX.into())
             }
             _ => None,
         }
@@ -270,7 +270,7 @@ fn parse_base64(json: &mut JsonCursor<'_>) -> Result<Vec<u8>, TraceError> {
     base64::decode_base64(&found).ok_or_else(|| at.error_here("expected base64"))
 }
 
-fn put_number(out: &mut Vec<u8>, number: u32, value: u64) {
+fn append_varint_field_unless_zero(out: &mut Vec<u8>, number: u32, value: u64) {
     if value != 0 {
         encode_key(number, WireType::Varint, out);
         encode_varint(value, out);
@@ -280,5 +280,5 @@ fn put_number(out: &mut Vec<u8>, number: u32, value: u64) {
 /// Appends a length-delimited field.
 pub(super) fn put_length_delimited(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
     encode_key(number, WireType::LengthDelimited, out);
-    put_bytes(out, bytes);
+    append_length_and_bytes(out, bytes);
 }

@@ -44,7 +44,7 @@ impl ProtoJsonReader<'_> {
         self.buffer.clear();
         if self.records.lines.is_empty() {
             if is_metadata(json.clone())? {
-                message::append_metadata(json, &mut self.buffer)?;
+                message::parse_and_append_metadata(json, &mut self.buffer)?;
                 self.records.push(&self.buffer, place);
                 return Ok(());
             }

@@ -48,14 +48,14 @@ const ALL: [(ValueKind, &str); 15] = [
 
 impl ValueKind {
     /// Returns the value type to which an attribute's field `number` belongs, and true if the field is a list.
-    pub fn of_field(number: u32) -> Option<(Self, bool)> {
+    pub fn kind_and_list_flag_of_field(number: u32) -> Option<(Self, bool)> {
         let index = usize::try_from(number).ok()?.checked_sub(3)?;
         let (kind, _) = ALL.get(index / 2)?;
         Some((*kind, index % 2 == 1))
     }
 
     /// Returns the value type for a JSON key, such as `int64_val` or `int64List`, and true if the key is for a list.
-    pub fn of_key(key: &str) -> Option<(Self, bool)> {
+    pub fn kind_and_list_flag_of_key(key: &str) -> Option<(Self, bool)> {
         let (name, list) = match key {
             _ if key.ends_with("_val") || key.ends_with("Val") => (&key[..key.len() - 3], false),
             _ if key.ends_with("_list") || key.ends_with("List") => (&key[..key.len() - 4], true),
@@ -153,25 +153,25 @@ impl ValueKind {
         let at = json.clone();
         let scalar = json.parse_scalar()?;
         let known = match self {
-            Self::Int32 => parse_signed(&scalar, i32::MIN.into(), i32::MAX.into())
+            Self::Int32 => parse_signed_within(&scalar, i32::MIN.into(), i32::MAX.into())
                 .map(|v| encode_varint(v as u64, out)),
-            Self::Int64 => {
-                parse_signed(&scalar, i64::MIN, i64::MAX).map(|v| encode_varint(v as u64, out))
+            Self::Int64 => parse_signed_within(&scalar, i64::MIN, i64::MAX)
+                .map(|v| encode_varint(v as u64, out)),
+            Self::Uint32 => {
+                parse_unsigned_up_to(&scalar, u32::MAX.into()).map(|v| encode_varint(v, out))
             }
-            Self::Uint32 => parse_unsigned(&scalar, u32::MAX.into()).map(|v| encode_varint(v, out)),
-            Self::Uint64 => parse_unsigned(&scalar, u64::MAX).map(|v| encode_varint(v, out)),
-            Self::Sint32 => parse_signed(&scalar, i32::MIN.into(), i32::MAX.into())
+            Self::Uint64 => parse_unsigned_up_to(&scalar, u64::MAX).map(|v| encode_varint(v, out)),
+            Self::Sint32 => parse_signed_within(&scalar, i32::MIN.into(), i32::MAX.into())
                 .map(|v| encode_varint(encode_zigzag(v), out)),
-            Self::Sint64 => parse_signed(&scalar, i64::MIN, i64::MAX)
+            Self::Sint64 => parse_signed_within(&scalar, i64::MIN, i64::MAX)
                 .map(|v| encode_varint(encode_zigzag(v), out)),
-            Self::Fixed32 => parse_unsigned(&scalar, u32::MAX.into())
+            Self::Fixed32 => parse_unsigned_up_to(&scalar, u32::MAX.into())
                 .map(|v| out.extend_from_slice(&(v as u32).to_le_bytes())),
-            Self::Fixed64 => {
-                parse_unsigned(&scalar, u64::MAX).map(|v| out.extend_from_slice(&v.to_le_bytes()))
-            }
-            Self::Sfixed32 => parse_signed(&scalar, i32::MIN.into(), i32::MAX.into())
+            Self::Fixed64 => parse_unsigned_up_to(&scalar, u64::MAX)
+                .map(|v| out.extend_from_slice(&v.to_le_bytes())),
+            Self::Sfixed32 => parse_signed_within(&scalar, i32::MIN.into(), i32::MAX.into())
                 .map(|v| out.extend_from_slice(&(v as i32).to_le_bytes())),
-            Self::Sfixed64 => parse_signed(&scalar, i64::MIN, i64::MAX)
+            Self::Sfixed64 => parse_signed_within(&scalar, i64::MIN, i64::MAX)
                 .map(|v| out.extend_from_slice(&v.to_le_bytes())),
             Self::Double => parse_double(&scalar).map(|v| out.extend_from_slice(&v.to_le_bytes())),
             Self::Float => parse_float(&scalar).map(|v| out.extend_from_slice(&v.to_le_bytes())),
@@ -184,14 +184,14 @@ impl ValueKind {
             },
             Self::String => match &scalar {
                 JsonScalarOrContainerStart::Text(text) => {
-                    put_bytes(out, text.as_bytes());
+                    append_length_and_bytes(out, text.as_bytes());
                     Some(())
                 }
                 _ => None,
             },
             Self::Bytes => match &scalar {
                 JsonScalarOrContainerStart::Text(text) => {
-                    base64::decode_base64(text).map(|bytes| put_bytes(out, &bytes))
+                    base64::decode_base64(text).map(|bytes| append_length_and_bytes(out, &bytes))
                 }
                 _ => None,
             },
@@ -207,7 +207,7 @@ impl ValueKind {
 }
 
 /// Appends the length of `bytes`, and then the bytes.
-pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn append_length_and_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     encode_varint(bytes.len() as u64, out);
     out.extend_from_slice(bytes);
 }
@@ -243,7 +243,7 @@ fn parse_exact_whole(text: &str) -> Option<i64> {
     (value.fract() == 0.0 && value.abs() <= EXACT).then_some(value as i64)
 }
 
-pub(super) fn parse_signed(
+pub(super) fn parse_signed_within(
     scalar: &JsonScalarOrContainerStart<'_>,
     least: i64,
     most: i64,
@@ -253,7 +253,10 @@ pub(super) fn parse_signed(
     (least..=most).contains(&value).then_some(value)
 }
 
-pub(super) fn parse_unsigned(scalar: &JsonScalarOrContainerStart<'_>, most: u64) -> Option<u64> {
+pub(super) fn parse_unsigned_up_to(
+    scalar: &JsonScalarOrContainerStart<'_>,
+    most: u64,
+) -> Option<u64> {
     let text = number_text(scalar)?;
     let value = text.parse().ok();
     let value = value.or_else(|| u64::try_from(parse_exact_whole(text)?).ok())?;

@@ -17,11 +17,11 @@ struct Deps {
     control: Vec<u64>,
 }
 impl DependencyVisitor for Deps {
-    fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_data_dependency(&mut self, id: u64) -> Result<(), TraceError> {
         self.data.push(id);
         Ok(())
     }
-    fn visit_control(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_control_dependency(&mut self, id: u64) -> Result<(), TraceError> {
         self.control.push(id);
         Ok(())
     }
@@ -109,7 +109,8 @@ fn what_is_written_is_read_back() {
             let file = writer.into_inner();
             let mut deps = Deps::default();
             assert_eq!(
-                scan::scan_node(check_and_read_node(&file), &mut deps).unwrap(),
+                scan::scan_node(check_records_against_prost_and_read_node(&file), &mut deps)
+                    .unwrap(),
                 node
             );
             assert_eq!((deps.data, deps.control), (vec![5, 300, 1 << 40], vec![]));
@@ -118,7 +119,7 @@ fn what_is_written_is_read_back() {
 }
 
 /// Checks that the file's records equal the output of the generated types, and then returns the node in `file`.
-fn check_and_read_node(file: &[u8]) -> RawRecord<'_> {
+fn check_records_against_prost_and_read_node(file: &[u8]) -> RawRecord<'_> {
     let mut frames = FrameCursor::new(file);
     let metadata = frames.next_record().unwrap().unwrap();
     let generated = proto::GlobalMetadata::decode(metadata.bytes).unwrap();
@@ -177,7 +178,7 @@ fn what_replays_skip_is_in_the_file_all_the_same() {
     let file = writer.into_inner();
     let mut deps = Deps::default();
     assert_eq!(
-        scan::scan_node(check_and_read_node(&file), &mut deps).unwrap(),
+        scan::scan_node(check_records_against_prost_and_read_node(&file), &mut deps).unwrap(),
         node
     );
     assert_eq!((deps.data, deps.control), (vec![2], vec![3, 1 << 33]));
@@ -191,7 +192,8 @@ fn what_replays_skip_is_in_the_file_all_the_same() {
         ("schema", &schema)
     );
 
-    let written = proto::Node::decode(check_and_read_node(&file).bytes).unwrap();
+    let written =
+        proto::Node::decode(check_records_against_prost_and_read_node(&file).bytes).unwrap();
     let inputs = written.inputs.unwrap();
     let texts = (&*inputs.values, &*inputs.shapes, &*inputs.types);
     assert_eq!((texts, written.outputs), (("[1]", "[[]]", "['Int']"), None));
@@ -248,9 +250,14 @@ fn declared_groups_are_read_back() {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     writer.receive_node(&declaring, &[]).unwrap();
     let file = writer.into_inner();
-    let back = scan::scan_node(check_and_read_node(&file), &mut Deps::default()).unwrap();
+    let back = scan::scan_node(
+        check_records_against_prost_and_read_node(&file),
+        &mut Deps::default(),
+    )
+    .unwrap();
     assert_eq!(back, declaring);
-    let written = proto::Node::decode(check_and_read_node(&file).bytes).unwrap();
+    let written =
+        proto::Node::decode(check_records_against_prost_and_read_node(&file).bytes).unwrap();
     assert_eq!(written.r#type, NodeType::MetadataNode as i32);
     // The writer rejects group declarations on a node of another type, because they would be lost.
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
@@ -290,7 +297,8 @@ fn labels_are_attributes_and_shapes() {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     writer.receive_node(&node, &[]).unwrap();
     let file = writer.into_inner();
-    let written = proto::Node::decode(check_and_read_node(&file).bytes).unwrap();
+    let written =
+        proto::Node::decode(check_records_against_prost_and_read_node(&file).bytes).unwrap();
     let shapes = |io: Option<proto::IoInfo>| io.unwrap().shapes;
     assert_eq!(shapes(written.inputs), "[[4, 8], [8, 2]]");
     assert_eq!(shapes(written.outputs), "[[4, 2]]");
@@ -305,7 +313,11 @@ fn labels_are_attributes_and_shapes() {
     // The first three attributes describe the kernel: host or device, FLOPs, bytes.
     assert_eq!(written.attr[3..], wanted);
     // The phase is the only label that the reader returns.
-    let read = scan::scan_node(check_and_read_node(&file), &mut Deps::default()).unwrap();
+    let read = scan::scan_node(
+        check_records_against_prost_and_read_node(&file),
+        &mut Deps::default(),
+    )
+    .unwrap();
     let labels = NodeLabels {
         phase: node.labels.phase,
         ..NodeLabels::default()

@@ -1,7 +1,7 @@
 //! Converts dependencies into rows: each node's row lists its successors.
 
 use super::{CONTROL, GraphBuilder, NO_NODE, predecessors_of};
-use crate::format::{TraceError, escape_name};
+use crate::format::{TraceError, escape_and_shorten_name};
 use crate::graph::Csr;
 use crate::graph::cycle::find_short_cycle;
 use chakram_base::ids::NodeIndex;
@@ -13,7 +13,7 @@ impl GraphBuilder {
         self.preds.iter().filter(|&&p| is_control_pred(p)).count() as u64
     }
 
-    fn node_of_dependency(&self, place: u32) -> usize {
+    fn node_that_has_dependency(&self, place: u32) -> usize {
         self.pred_end.partition_point(|&end| end <= place)
     }
 
@@ -31,7 +31,7 @@ impl GraphBuilder {
                     NO_NODE
                 }
                 None => {
-                    let node = self.graph.ids[self.node_of_dependency(place)];
+                    let node = self.graph.ids[self.node_that_has_dependency(place)];
                     return Err(TraceError::invalid_node(
                         node,
                         format!("the node depends on the data of node {id}, which does not exist"),
@@ -44,7 +44,7 @@ impl GraphBuilder {
     }
 
     /// Drops control dependencies of nodes on themselves. Fails if a node has a data dependency on itself.
-    pub(super) fn drop_self_dependencies(&mut self) -> Result<(), TraceError> {
+    pub(super) fn drop_or_reject_self_dependencies(&mut self) -> Result<(), TraceError> {
         let mut start = 0;
         for (node, &end) in self.pred_end.iter().enumerate() {
             for pred in &mut self.preds[start as usize..end as usize] {
@@ -121,7 +121,7 @@ impl GraphBuilder {
 
     /// Sorts collectives and messages into program order, if program order differs from ascending order. Returns false
     /// if there is no program order because of a cycle.
-    pub(super) fn sort_program_order(&mut self) -> bool {
+    pub(super) fn sort_communication_in_program_order(&mut self) -> bool {
         let order = self.graph.successors.topological_order();
         if order.len() < self.graph.ids.len() {
             return false;
@@ -135,7 +135,7 @@ impl GraphBuilder {
     }
 
     /// Sorts collectives and messages in the order of their nodes.
-    pub(super) fn sort_communication_nodes(&mut self) {
+    pub(super) fn sort_communication_by_node(&mut self) {
         self.sort_communication_nodes_by(|node| node.0);
     }
 
@@ -161,7 +161,11 @@ impl GraphBuilder {
         let mut text = String::from("a cycle of dependencies: ");
         for &node in nodes.iter().take(SHOWN) {
             let name = self.names.get(names[node as usize]);
-            text += &format!("{} ({}) → ", ids[node as usize], escape_name(name));
+            text += &format!(
+                "{} ({}) → ",
+                ids[node as usize],
+                escape_and_shorten_name(name)
+            );
         }
         if nodes.len() > SHOWN {
             text += &format!("… {} more … → ", nodes.len() - SHOWN);

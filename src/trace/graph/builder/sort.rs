@@ -55,7 +55,7 @@ impl GraphBuilder {
         }
         self.preds = preds;
         self.pred_end = pred_end;
-        self.sort_communication_nodes();
+        self.sort_communication_by_node();
         self.renumber_by_use();
     }
 

@@ -84,7 +84,7 @@ fn small_graph_strategy() -> impl Strategy<Value = (Vec<NodeDelayDurationAndLane
 }
 
 /// Returns the length of the longest path that ends with `node`, by recursion over all its predecessors.
-fn find_longest_paths(
+fn longest_path_length_to_node(
     node: u32,
     steps: &[NodeDelayDurationAndLane],
     edges: &[(u32, u32)],
@@ -96,10 +96,10 @@ fn find_longest_paths(
         list.iter().filter(|e| e.1 == node).map(|e| e.0).collect()
     };
     for before in to(edges) {
-        ways.push(find_longest_paths(before, steps, edges, turns) + own.delay.0);
+        ways.push(longest_path_length_to_node(before, steps, edges, turns) + own.delay.0);
     }
     for before in to(turns) {
-        ways.push(find_longest_paths(before, steps, edges, turns));
+        ways.push(longest_path_length_to_node(before, steps, edges, turns));
     }
     ways.into_iter().max().unwrap() + own.length.0
 }
@@ -137,7 +137,7 @@ proptest! {
             }
         }
         for node in 0..steps.len() as u32 {
-            prop_assert_eq!(end(node), find_longest_paths(node, &steps, &edges, &turns), "node {}", node);
+            prop_assert_eq!(end(node), longest_path_length_to_node(node, &steps, &edges, &turns), "node {}", node);
             let mut sum = 0;
             let mut at = node;
             loop {

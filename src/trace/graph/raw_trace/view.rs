@@ -33,7 +33,7 @@ pub struct RawNodeCommonFields<'a> {
 
 impl RawNodeCommonFields<'_> {
     /// Returns the node's total recorded duration, including its wait for other ranks.
-    pub fn total_duration(&self) -> Span {
+    pub fn recorded_duration_with_wait(&self) -> Span {
         match self.op {
             Op::NoOp => Span::ZERO,
             Op::Message { .. } | Op::Collective { .. } => self.recorded + self.wait,

@@ -14,19 +14,19 @@ fn seeds_of_the_trace_reader_hold() {
 
 #[test]
 fn seeds_of_other_forms_hold() {
-    run_on_every_seed("trace_json_lines", forms::json_lines);
+    run_on_every_seed("trace_json_lines", forms::check_fuzzed_json_lines);
     run_on_every_seed("trace_older", forms::check_fuzzed_old_schema);
     run_on_every_seed("trace_pasted", forms::check_fuzzed_text_trace);
     run_on_every_seed("trace_salvage", forms::check_fuzzed_salvage);
     // Some targets also run on other targets' seeds, because these inputs are useful for them too.
     run_on_every_seed("et_reader", forms::check_fuzzed_salvage);
-    run_on_every_seed("et_reader", forms::json_lines);
+    run_on_every_seed("et_reader", forms::check_fuzzed_json_lines);
     run_on_every_seed("trace_older", forms::check_fuzzed_salvage);
 }
 
 #[test]
 fn mutated_lines_hold() {
-    run_on_seed_mutations("trace_json_lines", forms::json_lines);
+    run_on_seed_mutations("trace_json_lines", forms::check_fuzzed_json_lines);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Compares the order of cores and passes, and the costs of a layer, with values derived by hand.
 
 use super::super::WorkloadPattern;
-use super::super::testing::{record_every_rank, rejection_message};
+use super::super::testing::{check_and_record_every_rank, rejection_message};
 use super::*;
 
 /// With two micro-batches, the last stage alternates forward and backward passes (fbfb). The previous stage runs both
@@ -17,7 +17,7 @@ fn stages_run_one_forward_one_backward() {
         passes.iter().map(letter).collect()
     };
     assert_eq!([order(19), order(18), order(0)], ["fbfb", "ffbb", "ffbb"]);
-    let ranks = record_every_rank(WorkloadPattern::Palm(options));
+    let ranks = check_and_record_every_rank(WorkloadPattern::Palm(options));
     assert_eq!(ranks.len(), 320);
     for (rank, nodes) in (0..).zip(&ranks) {
         assert_eq!(nodes.len() as u64, generator.node_count(rank), "{rank}");

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn places_must_be_on_the_machine() {
+    fn placed_cores_need_a_machine_of_tiles() {
         let mut tiled = build_plan_from_options(&[]);
         tiled.tiles = CorePlacement::Cores(vec![[0, 0]]);
         let error = tiled

@@ -41,7 +41,7 @@ pub enum CorePlacement {
 
 impl CorePlacement {
     /// Appends the next word of an option: an explicit core, or an order. An order replaces all earlier words.
-    pub(super) fn append_option_word(&mut self, next: Self) {
+    pub(super) fn add_cores_or_set_order(&mut self, next: Self) {
         match (&mut *self, next) {
             (Self::Cores(all), Self::Cores(more)) => all.extend(more),
             (_, next) => *self = next,

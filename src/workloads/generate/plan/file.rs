@@ -7,7 +7,7 @@ use super::{
 };
 use crate::generate::sharding::OperatorAxisShardCounts;
 use chakram_base::config::{
-    ConfigDocument, ConfigError, ConfigField, ConfigTable, quote_for_message,
+    ConfigDocument, ConfigError, ConfigField, ConfigTable, quote_and_truncate_for_message,
 };
 
 const MOST: u32 = i32::MAX as u32;
@@ -18,7 +18,7 @@ impl ParallelismPlan {
     /// # Errors
     ///
     /// Fails if the text is not TOML.
-    pub fn stated_options(text: &str, file: &str) -> Result<Vec<&'static str>, ConfigError> {
+    pub fn stated_option_keys(text: &str, file: &str) -> Result<Vec<&'static str>, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.unchecked_root();
         let keys = OPTIONS.iter().map(|option| option.key);
@@ -37,7 +37,7 @@ impl ParallelismPlan {
         let mut draft = PlanDraft::new(Self::new());
         for option in OPTIONS {
             if let Some(field) = root.get(option.key) {
-                option.read_option(&mut draft, &field)?;
+                option.set_option_from_field(&mut draft, &field)?;
             }
         }
         let (name, chunks) = (draft.schedule_name(), draft.chunks);
@@ -73,7 +73,7 @@ impl ParallelismPlan {
 }
 
 fn parse_ranks(field: &ConfigField<'_>) -> Result<Vec<u32>, ConfigError> {
-    let items = field.read_items("a list of ranks")?;
+    let items = field.read_array_items("a list of ranks")?;
     let ranks = items
         .iter()
         .map(|rank| rank.read_integer_between(0, MOST.into()));
@@ -124,12 +124,12 @@ fn parse_stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<()
     let mut own = Vec::new();
     for table in &tables {
         let layers = table.require_field("layers", "the stage's layers, for example \"0-11\"")?;
-        let ranges = match layers.read_items("") {
+        let ranges = match layers.read_array_items("") {
             Ok(items) => items
                 .iter()
-                .map(parse_range)
+                .map(parse_layer_range)
                 .collect::<Result<Vec<_>, _>>()?,
-            Err(_) => vec![parse_range(&layers)?],
+            Err(_) => vec![parse_layer_range(&layers)?],
         };
         if ranges.len() != chunks {
             let expected = format!("{chunks} ranges of layers, one for each chunk");
@@ -170,13 +170,13 @@ fn parse_stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<()
 }
 
 /// Parses a range of layers, given as its first and last layer, such as `"4-7"`.
-fn parse_range(field: &ConfigField<'_>) -> Result<[u32; 2], ConfigError> {
+fn parse_layer_range(field: &ConfigField<'_>) -> Result<[u32; 2], ConfigError> {
     let expected = "the first and the last layer, counted from 0, for example \"0-11\"";
     let text = field.read_text(expected)?;
     let ends = text.split_once('-').unwrap_or((text, text));
     match (ends.0.trim().parse(), ends.1.trim().parse()) {
         (Ok(first), Ok(last)) if first <= last => Ok([first, last]),
-        _ => Err(field.invalid_value_error(quote_for_message(text), expected)),
+        _ => Err(field.invalid_value_error(quote_and_truncate_for_message(text), expected)),
     }
 }
 

@@ -130,7 +130,7 @@ impl ParallelismPlan {
 
     /// Returns the rank at each position of `order`, after `place` has placed the axes. The list is empty if rank r is
     /// at position r.
-    pub fn ranks_by_position(&self) -> Result<Vec<u32>, PatternOptionError> {
+    pub fn ranks_by_order_position(&self) -> Result<Vec<u32>, PatternOptionError> {
         if !self.ranks.is_empty() {
             let expected = "no `place` together with `ranks`, because both set the order of ranks";
             return Err(invalid_mapping_error(&self.place, expected.to_owned()));

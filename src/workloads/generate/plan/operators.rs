@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_counts_where_it_is_named() {
+    fn pattern_with_slash_also_matches_the_layer() {
         let of = |name: &str| OperatorPatternDegrees {
             name: name.to_owned(),
             degrees: OperatorAxisShardCounts {

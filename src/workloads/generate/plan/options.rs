@@ -28,7 +28,7 @@ const OVERLAP: &str = "Overlap and gradient buckets";
 const NUMERICS: &str = "Numerics and steps";
 
 /// Formats degrees in the syntax of their flag, such as `4,2`.
-pub fn format_degrees(degrees: &[u32]) -> String {
+pub fn join_degrees_with_commas(degrees: &[u32]) -> String {
     let words: Vec<String> = degrees.iter().map(u32::to_string).collect();
     words.join(",")
 }
@@ -103,7 +103,7 @@ impl PlanOption {
     /// # Errors
     ///
     /// Fails if the field is not a valid value of the option.
-    pub fn read_option(
+    pub fn set_option_from_field(
         &self,
         draft: &mut PlanDraft,
         field: &ConfigField<'_>,
@@ -151,7 +151,7 @@ impl PlanDraft {
     }
 
     /// Replaces the schedule with the given order of passes on each stage.
-    pub fn list_passes(&mut self, orders: StagePassOrders) {
+    pub fn replace_schedule_with_passes(&mut self, orders: StagePassOrders) {
         self.schedule = None;
         self.plan.schedule = PipelineSchedule::Listed(Arc::new(orders));
     }
@@ -273,22 +273,22 @@ plan_options! {
     data: u32 = 1, "Data-parallel degree" { value: "N", alias: Some("dp"), default: "1" };
     tensor: u32 = 1, "Tensor-parallel degree" { value: "N", alias: Some("tp"), default: "1" };
     /// If empty, all stages have the degree `tensor`. Otherwise, `tensor` is the largest entry.
-    /// [`ParallelismPlan::tensor_of`] returns a stage's degree.
+    /// [`ParallelismPlan::tensor_degree_of_stage`] returns a stage's degree.
     stage_tensor: Vec<u32> = Vec::new(),
     "Tensor-parallel degree of each stage (4,2), joined by {adapters}" {
         value: "N", is_rare: true, refusals: &[
             (|p| !p.stage_tensor.is_empty() && p.stage_tensor.len() != p.pipeline as usize,
                 |p| format!("{} degrees", p.stage_tensor.len()), "one for each stage of pipeline"),
             (|p| p.stage_tensor.contains(&0), |_| "0".to_owned(), "1 or more for each stage"),
-            (|p| p.stage_tensor.iter().max().is_some_and(|most| *most != p.tensor), |p| format_degrees(&p.stage_tensor),
+            (|p| p.stage_tensor.iter().max().is_some_and(|most| *most != p.tensor), |p| join_degrees_with_commas(&p.stage_tensor),
                 "no tensor beside, or the largest of the stages'"),
-            (|p| p.is_uneven() && p.adapters.is_none(), |p| format_degrees(&p.stage_tensor),
+            (|p| p.has_uneven_tensor_degrees() && p.adapters.is_none(), |p| join_degrees_with_commas(&p.stage_tensor),
                 "adapters beside, as many on both sides of a boundary between unlike stages"),
-            (|p| p.is_uneven() && !p.operators.is_empty(), |p| format_degrees(&p.stage_tensor),
+            (|p| p.has_uneven_tensor_degrees() && !p.operators.is_empty(), |p| join_degrees_with_commas(&p.stage_tensor),
                 "one degree for all stages where operators have degrees of their own"),
-            (|p| p.is_uneven() && (p.sequence_parallel || p.scatter_gather || p.pad_heads), |p| format_degrees(&p.stage_tensor),
+            (|p| p.has_uneven_tensor_degrees() && (p.sequence_parallel || p.scatter_gather || p.pad_heads), |p| join_degrees_with_commas(&p.stage_tensor),
                 "one degree for all stages beside sequence_parallel, scatter_gather and pad_heads"),
-            (|p| p.is_uneven() && p.has_custom_rank_order(), |p| format_degrees(&p.stage_tensor),
+            (|p| p.has_uneven_tensor_degrees() && p.has_custom_rank_order(), |p| join_degrees_with_commas(&p.stage_tensor),
                 "one degree for all stages beside order, ranks, and place on dimensions; cores of tiles go with it"),
         ]
     };
@@ -297,7 +297,7 @@ plan_options! {
     /// layer's experts.
     expert: u32 = 1, "Expert-parallel degree" {
         value: "N", alias: Some("ep"), default: "1", refusals: &[
-            (|p| p.expert > 1 && !p.ranks_with_same_expert_shard().is_multiple_of(p.expert), |p| p.expert.to_string(),
+            (|p| p.expert > 1 && !p.count_ranks_with_same_expert_shard().is_multiple_of(p.expert), |p| p.expert.to_string(),
                 "a divisor of data x context x tensor / expert_tensor, the blocks of ranks that have whole experts; expert_tensor \
                  is tensor by default"),
             (|p| p.expert > 1 && !p.operators.is_empty(), |p| p.expert.to_string(),
@@ -311,9 +311,9 @@ plan_options! {
         value: "N", alias: Some("etp"), is_rare: true, refusals: &[
             (|p| p.expert_tensor.is_some_and(|n| n == 0 || !p.tensor.is_multiple_of(n)),
                 |p| p.expert_tensor.unwrap_or(0).to_string(), "a divisor of tensor"),
-            (|p| p.distributes_experts_in_group() && !p.sequence_parallel, |p| p.tensor_degree_of_experts().to_string(),
+            (|p| p.tensor_groups_split_experts_or_their_tokens() && !p.sequence_parallel, |p| p.tensor_degree_of_experts().to_string(),
                 "tensor, or sequence_parallel beside, so that members of a tensor group have different tokens"),
-            (|p| p.distributes_experts_in_group() && !p.operators.is_empty(), |p| p.tensor_degree_of_experts().to_string(),
+            (|p| p.tensor_groups_split_experts_or_their_tokens() && !p.operators.is_empty(), |p| p.tensor_degree_of_experts().to_string(),
                 "tensor where operators have degrees of their own"),
         ]
     } as u32 => |draft, degree| draft.plan.expert_tensor = Some(degree);
@@ -328,7 +328,7 @@ plan_options! {
                 "expert_node beside it, the number of ranks of an expert group on one node"),
             (|p| p.expert_exchange != ExpertExchangeForm::Copies && p.expert == 1, |p| p.expert_exchange.to_string(),
                 "copies with expert = 1, which exchanges nothing"),
-            (|p| p.expert_exchange != ExpertExchangeForm::Copies && p.distributes_experts_in_group(), |p| p.expert_exchange.to_string(),
+            (|p| p.expert_exchange != ExpertExchangeForm::Copies && p.tensor_groups_split_experts_or_their_tokens(), |p| p.expert_exchange.to_string(),
                 "copies where members of a tensor group have different experts or tokens"),
         ]
     };
@@ -383,7 +383,7 @@ plan_options! {
         value: "N", alias: Some("cp"), default: "1", refusals: &[
             (|p| p.context > 1 && !p.operators.is_empty(), |p| p.context.to_string(),
                 "1 where operators have degrees of their own"),
-            (|p| p.context > 1 && p.is_uneven(), |p| p.context.to_string(),
+            (|p| p.context > 1 && p.has_uneven_tensor_degrees(), |p| p.context.to_string(),
                 "1 where stages have unlike tensor degrees"),
         ]
     };
@@ -431,7 +431,7 @@ plan_options! {
                 "a divisor of data x context above 1"),
             (|p| p.shard.is_some() && p.schedule.copy_count() > 1, |p| p.shard.unwrap_or(0).to_string(),
                 "nothing with schedule = dualpipe, which has copies of the state on two stages"),
-            (|p| p.shard.is_some() && (p.expert > 1 || p.distributes_experts_in_group()), |p| p.shard.unwrap_or(0).to_string(),
+            (|p| p.shard.is_some() && (p.expert > 1 || p.tensor_groups_split_experts_or_their_tokens()), |p| p.shard.unwrap_or(0).to_string(),
                 "nothing beside experts on different ranks, whose state fewer ranks share"),
             (|p| p.shard.is_some() && p.offload_gather == OffloadGather::InSwitch, |p| p.shard.unwrap_or(0).to_string(),
                 "nothing beside offload_gather = in-switch, which gathers from all replicas"),
@@ -446,7 +446,7 @@ plan_options! {
         as u32 => |draft, chunks| draft.chunks = Some(chunks),
         // Only plan files have this key; on the command line, a flag names a file with these orders.
         and pass_orders, "Passes of each stage, step by step" { value: "" }
-        as StagePassOrders => |draft, orders| draft.list_passes(orders);
+        as StagePassOrders => |draft, orders| draft.replace_schedule_with_passes(orders);
     split_backward: bool = false,
     "Compute gradients of inputs first, for the previous stage, and gradients of weights later" {
         value: "BOOL", default: "false", is_rare: true, is_switch: true, refusals: &[
@@ -487,7 +487,7 @@ plan_options! {
         for word in words {
             match word {
                 AxisMappingOrCorePlacement::Axis(axis) => draft.plan.place.push(axis),
-                AxisMappingOrCorePlacement::Tiles(tiles) => draft.plan.tiles.append_option_word(tiles),
+                AxisMappingOrCorePlacement::Tiles(tiles) => draft.plan.tiles.add_cores_or_set_order(tiles),
             }
         }
     };
@@ -614,11 +614,11 @@ plan_options! {
     lora: Option<u32> = None, "Rank of low-rank adapters (LoRA), with all other weights frozen" {
         value: "RANK", heading: MEMORY, is_rare: true, refusals: &[
             (|p| p.lora == Some(0), |_| "0".to_owned(), "1 or more"),
-            (|p| p.freezes() && !p.has_training(), |p| p.frozen_weights_setting(),
+            (|p| p.has_frozen_weights() && !p.has_training(), |p| p.format_frozen_weights_setting(),
                 "no adapters and no frozen weights with schedule = inference, which changes no weights"),
-            (|p| p.freezes() && p.recompute == RecomputePolicy::Operators, |p| p.frozen_weights_setting(),
+            (|p| p.has_frozen_weights() && p.recompute == RecomputePolicy::Operators, |p| p.format_frozen_weights_setting(),
                 "recompute = none, selective or full beside it"),
-            (|p| p.freezes() && p.residency != ResidencyRule::None, |p| p.frozen_weights_setting(),
+            (|p| p.has_frozen_weights() && p.residency != ResidencyRule::None, |p| p.format_frozen_weights_setting(),
                 "residency = none beside it: rules of residency keep gradients of all weights"),
         ]
     } as u32 => |draft, rank| draft.plan.lora = Some(rank);

@@ -122,7 +122,7 @@ impl AllRankCoordinatesAndGroups {
         }
         let degrees = [plan.tensor, plan.replica_count(), plan.pipeline];
         let mut members_before = Vec::new();
-        if plan.is_uneven() {
+        if plan.has_uneven_tensor_degrees() {
             members_before.push(0);
             members_before.extend(plan.stage_tensor.iter().scan(0, |sum, own| {
                 *sum += own;
@@ -133,7 +133,7 @@ impl AllRankCoordinatesAndGroups {
             degrees,
             expert: plan.expert,
             expert_tensor: plan
-                .distributes_experts_in_group()
+                .tensor_groups_split_experts_or_their_tokens()
                 .then_some(plan.tensor_degree_of_experts()),
             expert_node: plan.expert_node.unwrap_or(1).max(1),
             context: plan.context,
@@ -152,13 +152,13 @@ impl AllRankCoordinatesAndGroups {
                 false,
                 false,
                 plan.expert > 1,
-                (plan.expert > 1 || plan.distributes_experts_in_group())
+                (plan.expert > 1 || plan.tensor_groups_split_experts_or_their_tokens())
                     && plan.expert_copies() > 1,
                 plan.context > 1,
                 plan.expert_node.is_some(),
                 plan.expert_node.is_some(),
-                plan.copies_shards(),
-                plan.copies_shards(),
+                plan.has_several_ranks_per_state_shard(),
+                plan.has_several_ranks_per_state_shard(),
             ],
             partitions: Vec::new(),
         }
@@ -171,7 +171,7 @@ impl AllRankCoordinatesAndGroups {
     }
 
     /// Declares one group per replica, with all of its ranks.
-    pub fn declare_replica_groups(&mut self) {
+    pub fn declare_whole_replica_groups(&mut self) {
         self.used[3] = self.member_count(ParallelGroupKind::Model) > 1;
     }
 
@@ -192,7 +192,8 @@ impl AllRankCoordinatesAndGroups {
     pub fn kind_name(&self, family: ParallelGroupKind) -> &'static str {
         match family {
             ParallelGroupKind::Operator(number)
-                if self.expert_tensor == Some(self.operator_partition_at(number).group_size()) =>
+                if self.expert_tensor
+                    == Some(self.operator_partition_by_number(number).group_size()) =>
             {
                 "expert-tensor"
             }
@@ -200,7 +201,7 @@ impl AllRankCoordinatesAndGroups {
         }
     }
 
-    fn operator_partition_at(&self, number: u16) -> &EqualSizedMemberGroups {
+    fn operator_partition_by_number(&self, number: u16) -> &EqualSizedMemberGroups {
         &self.partitions[usize::from(number)]
     }
 
@@ -288,7 +289,9 @@ impl AllRankCoordinatesAndGroups {
             ParallelGroupKind::ExpertAcross => self.expert / self.expert_node,
             ParallelGroupKind::Shard => self.shard,
             ParallelGroupKind::ShardCopies => data / self.shard,
-            ParallelGroupKind::Operator(number) => self.operator_partition_at(number).group_size(),
+            ParallelGroupKind::Operator(number) => {
+                self.operator_partition_by_number(number).group_size()
+            }
         }
     }
 
@@ -353,7 +356,7 @@ impl AllRankCoordinatesAndGroups {
 
     /// Returns three indices: the shard within the expert, the set of experts, and the replica of
     /// this set. The replica changes most slowly in the order of ranks, as in Megatron-LM.
-    fn expert_coordinates(&self, place: TensorDataStageCoordinates) -> [u32; 3] {
+    fn expert_shard_set_and_replica(&self, place: TensorDataStageCoordinates) -> [u32; 3] {
         let shards = self.expert_shard_count(place.stage);
         let rank = place.data * self.tensor_of(place.stage) + place.tensor;
         let blocks = rank / shards;
@@ -361,8 +364,8 @@ impl AllRankCoordinatesAndGroups {
     }
 
     /// Returns the coordinates of the rank with these indices. This is the inverse of
-    /// [`expert_coordinates`](Self::expert_coordinates).
-    fn rank_from_expert_coordinates(
+    /// [`expert_shard_set_and_replica`](Self::expert_shard_set_and_replica).
+    fn coordinates_from_expert_shard_set_and_replica(
         &self,
         stage: u32,
         [shard, expert, replica]: [u32; 3],
@@ -387,7 +390,8 @@ impl AllRankCoordinatesAndGroups {
     ) -> bool {
         match family {
             ParallelGroupKind::Operator(number) => {
-                self.operator_partition_at(number).total_member_count()
+                self.operator_partition_by_number(number)
+                    .total_member_count()
                     == self.tensor_of(place.stage)
             }
             ParallelGroupKind::Embedding if !self.members_before.is_empty() => {
@@ -398,7 +402,7 @@ impl AllRankCoordinatesAndGroups {
     }
 
     /// Number of group numbers that are reserved for `family`, which is at least its number of groups.
-    pub fn group_count(&self, family: ParallelGroupKind) -> u32 {
+    pub fn reserved_group_number_count(&self, family: ParallelGroupKind) -> u32 {
         let [_, data, pipeline] = self.degrees;
         match family {
             ParallelGroupKind::Tensor => data * pipeline,
@@ -427,7 +431,7 @@ impl AllRankCoordinatesAndGroups {
                 self.replica_ranks_before_stage(pipeline) * self.shard
             }
             ParallelGroupKind::Operator(number) => {
-                data * pipeline * self.operator_partition_at(number).group_count()
+                data * pipeline * self.operator_partition_by_number(number).group_count()
             }
         }
     }
@@ -450,7 +454,7 @@ impl AllRankCoordinatesAndGroups {
             }
             ParallelGroupKind::Model => place.data,
             ParallelGroupKind::Expert => {
-                let [shard, _, replica] = self.expert_coordinates(place);
+                let [shard, _, replica] = self.expert_shard_set_and_replica(place);
                 let replicas = self.expert_replicas();
                 (self.expert_shards_before_stage(place.stage) + shard) * replicas + replica
             }
@@ -461,7 +465,7 @@ impl AllRankCoordinatesAndGroups {
                 before * self.shard + place.data % self.shard
             }
             ParallelGroupKind::ExpertNode | ParallelGroupKind::ExpertAcross => {
-                let [_, expert, _] = self.expert_coordinates(place);
+                let [_, expert, _] = self.expert_shard_set_and_replica(place);
                 let [groups, own] = match family {
                     ParallelGroupKind::ExpertNode => {
                         [self.expert / self.expert_node, expert / self.expert_node]
@@ -471,13 +475,13 @@ impl AllRankCoordinatesAndGroups {
                 self.index(ParallelGroupKind::Expert, place) * groups + own
             }
             ParallelGroupKind::ExpertData => {
-                let [shard, expert, _] = self.expert_coordinates(place);
+                let [shard, expert, _] = self.expert_shard_set_and_replica(place);
                 let before = self
                     .expert_shards_before_stage(self.first_stage_with_equal_weights(place.stage));
                 (before + shard) * self.expert + expert
             }
             ParallelGroupKind::Operator(number) => {
-                let partition = self.operator_partition_at(number);
+                let partition = self.operator_partition_by_number(number);
                 let before = (place.stage * data + place.data) * partition.group_count();
                 before + partition.group_of(place.tensor)
             }
@@ -488,7 +492,9 @@ impl AllRankCoordinatesAndGroups {
     fn number_of_first_group(&self, family: ParallelGroupKind) -> u32 {
         let before = self.iter_group_kinds().take_while(|other| *other < family);
         let used = before.filter(|other| self.is_group_kind_declared(*other));
-        1 + used.map(|other| self.group_count(other)).sum::<u32>()
+        1 + used
+            .map(|other| self.reserved_group_number_count(other))
+            .sum::<u32>()
     }
 
     /// Returns true if groups of `family` are used.
@@ -577,16 +583,14 @@ impl AllRankCoordinatesAndGroups {
                 })
                 .collect(),
             ParallelGroupKind::Expert => {
-                let [shard, _, replica] = self.expert_coordinates(place);
+                let [shard, _, replica] = self.expert_shard_set_and_replica(place);
                 let members = 0..self.expert;
                 members
                     .map(|expert| {
-                        at(
-                            self.rank_from_expert_coordinates(
-                                place.stage,
-                                [shard, expert, replica],
-                            ),
-                        )
+                        at(self.coordinates_from_expert_shard_set_and_replica(
+                            place.stage,
+                            [shard, expert, replica],
+                        ))
                     })
                     .collect()
             }
@@ -599,7 +603,7 @@ impl AllRankCoordinatesAndGroups {
                     .collect()
             }
             ParallelGroupKind::ExpertNode | ParallelGroupKind::ExpertAcross => {
-                let [_, expert, _] = self.expert_coordinates(place);
+                let [_, expert, _] = self.expert_shard_set_and_replica(place);
                 let all = self
                     .members_of_group(ParallelGroupKind::Expert, place)
                     .into_iter();
@@ -611,17 +615,20 @@ impl AllRankCoordinatesAndGroups {
                 own.map(|(rank, _)| rank).collect()
             }
             ParallelGroupKind::ExpertData => {
-                let [shard, expert, _] = self.expert_coordinates(place);
+                let [shard, expert, _] = self.expert_shard_set_and_replica(place);
                 let replicas = self.expert_replicas();
                 self.stages_with_equal_weights(place.stage)
                     .flat_map(|stage| (0..replicas).map(move |replica| (stage, replica)))
                     .map(|(stage, replica)| {
-                        at(self.rank_from_expert_coordinates(stage, [shard, expert, replica]))
+                        at(self.coordinates_from_expert_shard_set_and_replica(
+                            stage,
+                            [shard, expert, replica],
+                        ))
                     })
                     .collect()
             }
             ParallelGroupKind::Operator(number) => {
-                let partition = self.operator_partition_at(number);
+                let partition = self.operator_partition_by_number(number);
                 let members = partition.members_of(partition.group_of(place.tensor));
                 members
                     .into_iter()
@@ -632,7 +639,7 @@ impl AllRankCoordinatesAndGroups {
     }
 
     /// All groups to which nodes refer by name.
-    pub fn declared_groups(&self) -> DeclaredGroups {
+    pub fn all_declared_groups(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
         for family in self
             .iter_group_kinds()

@@ -42,12 +42,12 @@ impl RankPeakOwnAndRemoteBytes {
         self.bytes = self.bytes.max(self.used);
         self.used = self.used.saturating_sub(sum(&node.memory.frees));
         self.remote = self.remote.saturating_add(node.memory.remote);
-        self.streams |= accesses_remote_memory(&node.op);
+        self.streams |= operation_accesses_remote_memory(&node.op);
     }
 }
 
 /// Returns true if the operation accesses the unnamed remote memory.
-pub fn accesses_remote_memory(op: &Op<'_>) -> bool {
+pub fn operation_accesses_remote_memory(op: &Op<'_>) -> bool {
     matches!(op, Op::Memory { place, .. } if *place == MemoryLocation::Remote)
 }
 

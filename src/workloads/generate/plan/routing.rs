@@ -168,7 +168,7 @@ pub(in crate::generate) fn fullest_rank_load_ratio(
     let shares = expert_shares(balance, counts, experts, chosen);
     if redundant > 0 {
         let ranks_in_use = usize::try_from(ranks).unwrap_or(1).max(1);
-        let loads = balance_copies(&shares, redundant, ranks_in_use);
+        let loads = rank_shares_with_balanced_copies(&shares, redundant, ranks_in_use);
         return loads.into_iter().fold(0.0, f64::max) * ranks as f64;
     }
     let each = shares.len() / usize::try_from(ranks).unwrap_or(1).max(1);
@@ -179,7 +179,7 @@ pub(in crate::generate) fn fullest_rank_load_ratio(
 
 /// Adds `redundant` copies to the experts with these `shares` of the tokens, and assigns all copies
 /// to ranks. Returns each rank's share of the tokens.
-fn balance_copies(shares: &[f64], redundant: u64, ranks: usize) -> Vec<f64> {
+fn rank_shares_with_balanced_copies(shares: &[f64], redundant: u64, ranks: usize) -> Vec<f64> {
     let mut copies = vec![1_u32; shares.len()];
     let load = |expert: usize, copies: &[u32]| shares[expert] / f64::from(copies[expert]);
     for _ in 0..redundant {
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     /// Returns the same mean as `mean_ranks_per_token`, but enumerates every choice of k of E experts.
-    fn by_trial([experts, chosen, ranks]: [u64; 3]) -> f64 {
+    fn mean_ranks_per_token_by_enumeration([experts, chosen, ranks]: [u64; 3]) -> f64 {
         let (mut all, mut touched) = (0_u64, 0_u64);
         for set in 0..1_u64 << experts {
             if u64::from(set.count_ones()) != chosen {
@@ -284,7 +284,10 @@ mod tests {
             [6, 6, 2],
             [6, 1, 3],
         ] {
-            let (found, expected) = (mean_ranks_per_token(of, [0, 0]), by_trial(of));
+            let (found, expected) = (
+                mean_ranks_per_token(of, [0, 0]),
+                mean_ranks_per_token_by_enumeration(of),
+            );
             assert!(
                 (found - expected).abs() < 1e-12,
                 "{of:?}: {found} {expected}"
@@ -299,7 +302,10 @@ mod tests {
     }
 
     /// Returns the average number of ranks by enumerating every choice of groups, and of experts in these groups.
-    fn by_grouped_trial([experts, chosen, ranks]: [u64; 3], [groups, some]: [u64; 2]) -> f64 {
+    fn mean_ranks_by_grouped_enumeration(
+        [experts, chosen, ranks]: [u64; 3],
+        [groups, some]: [u64; 2],
+    ) -> f64 {
         let (mut all, mut touched) = (0_u64, 0_u64);
         for open in 0..1_u64 << groups {
             if u64::from(open.count_ones()) != some {
@@ -332,7 +338,7 @@ mod tests {
             ([8, 3, 1], [4, 2]),
         ] {
             let found = mean_ranks_per_token(of, groups);
-            let expected = by_grouped_trial(of, groups);
+            let expected = mean_ranks_by_grouped_enumeration(of, groups);
             assert!(
                 (found - expected).abs() < 1e-12,
                 "{of:?} {groups:?}: {found} {expected}"
@@ -344,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fullest_rank_has_what_a_draw_of_tokens_gives_it() {
+    fn fullest_rank_load_follows_counts_or_a_skewed_draw() {
         let skewed = |power| ExpertRoutingBalance::Skewed { power, seed: 3 };
         let factor =
             |balance, counts: &[u32], of| fullest_rank_load_ratio(balance, counts, None, 0, of);
@@ -432,7 +438,7 @@ mod tests {
         };
         assert!((load(0) - 1.6).abs() < 1e-12);
         assert!((load(2) - 1.0).abs() < 1e-12);
-        let ranks = balance_copies(&[0.6, 0.2, 0.1, 0.1], 2, 2);
+        let ranks = rank_shares_with_balanced_copies(&[0.6, 0.2, 0.1, 0.1], 2, 2);
         assert!(
             ranks.iter().all(|part| (part - 0.5).abs() < 1e-12),
             "{ranks:?}"

@@ -172,7 +172,8 @@ impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StageStepsBuilder<P> {
 
     fn push_forward_step(&mut self, way: u32) {
         let pass = self.take_next_forward_pass(way);
-        self.steps.push(PassOrOverlappingPair::single_pass(pass));
+        self.steps
+            .push(PassOrOverlappingPair::from_single_pass(pass));
     }
 
     fn push_backward_steps(&mut self, way: u32, split: bool) {
@@ -181,7 +182,8 @@ impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StageStepsBuilder<P> {
             false => PassKind::Backward,
         };
         let pass = self.take_next_backward_pass(kind, way);
-        self.steps.push(PassOrOverlappingPair::single_pass(pass));
+        self.steps
+            .push(PassOrOverlappingPair::from_single_pass(pass));
         if split {
             self.left.push_back(PipelinePass {
                 kind: PassKind::WeightGradient,
@@ -196,13 +198,13 @@ impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StageStepsBuilder<P> {
         let beside = self.take_next_backward_pass(PassKind::Backward, 1 - way);
         self.steps.push(PassOrOverlappingPair {
             beside: Some(beside),
-            ..PassOrOverlappingPair::single_pass(pass)
+            ..PassOrOverlappingPair::from_single_pass(pass)
         });
     }
 
     fn push_weight_gradient_step(&mut self) {
         let first = self.left.pop_front();
         self.steps
-            .extend(first.map(PassOrOverlappingPair::single_pass));
+            .extend(first.map(PassOrOverlappingPair::from_single_pass));
     }
 }

@@ -6,7 +6,7 @@
 
 use super::ScheduleParameters;
 
-pub(super) fn gpipe_shape(micro_batches: u32) -> ScheduleParameters {
+pub(super) fn gpipe_schedule_parameters(micro_batches: u32) -> ScheduleParameters {
     ScheduleParameters {
         chunks: 1,
         micro_batches_per_turn: micro_batches,

@@ -46,7 +46,12 @@ impl PipelineSchedule {
     /// weight gradients take equal times. It also assumes that two overlapping passes take the sum of their times. Idle
     /// time ([`PipelineSchedule::stage_idle_time`]) is then a multiple of a third of a micro-batch's time on a stage.
     /// Returns `None` for orders from a file.
-    pub fn bubble_fraction(&self, stages: u32, micro_batches: u32, split: bool) -> Option<f64> {
+    pub fn bubble_to_compute_ratio(
+        &self,
+        stages: u32,
+        micro_batches: u32,
+        split: bool,
+    ) -> Option<f64> {
         if split || self.splits_backward() {
             let thirds = PassDurations {
                 forward: Span(1),

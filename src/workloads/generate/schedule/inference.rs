@@ -8,7 +8,7 @@
 
 use super::ScheduleParameters;
 
-pub(super) fn inference_shape(micro_batches: u32) -> ScheduleParameters {
+pub(super) fn inference_schedule_parameters(micro_batches: u32) -> ScheduleParameters {
     ScheduleParameters {
         chunks: 1,
         micro_batches_per_turn: micro_batches,

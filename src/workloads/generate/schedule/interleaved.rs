@@ -34,7 +34,7 @@ pub(super) fn check_interleaved_schedule(
     Err(option_refused("micro_batches", micro_batches, why))
 }
 
-pub(super) fn interleaved_shape(
+pub(super) fn interleaved_schedule_parameters(
     chunks: u32,
     stage: u32,
     stages: u32,
@@ -62,7 +62,7 @@ pub(super) fn interleaved_pair_steps(
     stages: u32,
     micro_batches: u32,
 ) -> Vec<PassOrOverlappingPair> {
-    let mut shape = interleaved_shape(chunks, stage, stages, micro_batches);
+    let mut shape = interleaved_schedule_parameters(chunks, stage, stages, micro_batches);
     let forwards = shape.forward_pass_count(micro_batches);
     shape.warm_up = forwards.min(shape.warm_up + 1);
     let mut alone = PipelineStepIter::from_shape(shape, micro_batches);

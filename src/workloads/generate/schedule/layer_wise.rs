@@ -7,7 +7,10 @@
 
 use super::ScheduleParameters;
 
-pub(super) fn layer_wise_shape(layers: u32, micro_batches: u32) -> ScheduleParameters {
+pub(super) fn layer_wise_schedule_parameters(
+    layers: u32,
+    micro_batches: u32,
+) -> ScheduleParameters {
     ScheduleParameters {
         chunks: layers,
         micro_batches_per_turn: micro_batches,

@@ -5,7 +5,11 @@
 
 use super::ScheduleParameters;
 
-pub(super) fn one_f_one_b_shape(stage: u32, stages: u32, micro_batches: u32) -> ScheduleParameters {
+pub(super) fn one_f_one_b_schedule_parameters(
+    stage: u32,
+    stages: u32,
+    micro_batches: u32,
+) -> ScheduleParameters {
     ScheduleParameters {
         chunks: 1,
         micro_batches_per_turn: micro_batches,

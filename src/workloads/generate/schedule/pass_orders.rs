@@ -11,7 +11,7 @@
 //!
 //! A stage has the parts of the model that occur in its line. Every part must be on exactly one stage.
 
-use super::{PassKind, PassOrOverlappingPair, PipelinePass, mark_completed};
+use super::{PassKind, PassOrOverlappingPair, PipelinePass, mark_last_step_of_each_chunk};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -207,10 +207,10 @@ impl StagePassOrders {
                 .iter()
                 .map(|(_, (first, second))| PassOrOverlappingPair {
                     beside: second.map(pass),
-                    ..PassOrOverlappingPair::single_pass(pass(*first))
+                    ..PassOrOverlappingPair::from_single_pass(pass(*first))
                 })
                 .collect();
-            mark_completed(&mut own);
+            mark_last_step_of_each_chunk(&mut own);
             steps.push(own);
         }
         let all = || cells.iter().flatten();

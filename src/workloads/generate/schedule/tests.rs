@@ -149,9 +149,12 @@ fn four_stages_take_33_and_interleaved_28_and_a_half() {
     assert_eq!(ONE_F_ONE_B.ideal_step_time(&[Span(3)], 8), Span(24));
     // The bubbles are 3/8 and 3/16, because the times are 33 / 24 = 1 + 3/8 and 28.5 / 24 = 1 +
     // 3/16 of the computing time.
-    assert_eq!(ONE_F_ONE_B.bubble_fraction(4, 8, false), Some(3.0 / 8.0));
     assert_eq!(
-        build_interleaved_schedule(2).bubble_fraction(4, 8, false),
+        ONE_F_ONE_B.bubble_to_compute_ratio(4, 8, false),
+        Some(3.0 / 8.0)
+    );
+    assert_eq!(
+        build_interleaved_schedule(2).bubble_to_compute_ratio(4, 8, false),
         Some(3.0 / 16.0)
     );
     // Eight forward passes run through four stages one after another: 8 + 3 = 11.
@@ -166,7 +169,7 @@ fn four_stages_take_33_and_interleaved_28_and_a_half() {
 }
 
 #[test]
-fn activations_are_held_until_their_way_back() {
+fn max_stored_passes_equal_simulated_peaks() {
     let stored = |schedule: PipelineSchedule, count: u32| -> Vec<u64> {
         let held: Vec<u64> = (0..4)
             .map(|i| schedule.max_stored_passes(i, 4, count))
@@ -222,7 +225,9 @@ fn equal_stages_take_as_long_as_the_formula_says() {
                 // The bubble is idle time divided by computing time.
                 let busy = (u64::from(count * schedule.chunk_count()) * both) as f64;
                 let bubble = (found.time as f64 - busy) / busy;
-                let formula = schedule.bubble_fraction(stages, count, false).unwrap();
+                let formula = schedule
+                    .bubble_to_compute_ratio(stages, count, false)
+                    .unwrap();
                 assert!(
                     (bubble - formula).abs() < 1e-12,
                     "{case}: {bubble} {formula}"
@@ -289,7 +294,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn unequal_stages_keep_to_the_bounds(
+    fn makespan_of_unequal_stages_is_within_bounds(
         schedule in any_schedule(),
         stages in proptest::collection::vec((1_u64..10, 1_u64..10), 1..7),
         rounds in 1_u32..5,
@@ -323,7 +328,7 @@ proptest! {
     }
 
     #[test]
-    fn what_needs_is_what_is_fed(
+    fn predecessors_and_successors_of_passes_are_inverse(
         schedule in any_schedule(),
         stages in 1_u32..6,
         rounds in 1_u32..4,

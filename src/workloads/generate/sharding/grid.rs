@@ -17,7 +17,10 @@ impl OperatorShardGrid {
     }
 
     /// Returns the digit of a position that is the index of the shard along `axis`.
-    pub(super) fn mesh_axis_for_operator_axis(&self, axis: OperatorShardAxis) -> MemberNumberDigit {
+    pub(super) fn position_digit_for_operator_axis(
+        &self,
+        axis: OperatorShardAxis,
+    ) -> MemberNumberDigit {
         let mut stride = 1;
         for &(one, parts) in self.0.iter().rev() {
             if one == axis {
@@ -33,9 +36,9 @@ impl OperatorShardGrid {
         let count = self.0.iter().map(|&(_, parts)| parts).product();
         let digits: Vec<MemberNumberDigit> = over
             .iter()
-            .map(|&axis| self.mesh_axis_for_operator_axis(axis))
+            .map(|&axis| self.position_digit_for_operator_axis(axis))
             .collect();
-        EqualSizedMemberGroups::from_differing_axes(&digits, count)
+        EqualSizedMemberGroups::from_members_differing_in_digits(&digits, count)
     }
 }
 
@@ -43,7 +46,10 @@ impl OperatorShardGrid {
 mod tests {
     use super::*;
 
-    fn list_group_members(grid: &OperatorShardGrid, over: &[OperatorShardAxis]) -> Vec<Vec<u32>> {
+    fn list_members_of_each_group(
+        grid: &OperatorShardGrid,
+        over: &[OperatorShardAxis],
+    ) -> Vec<Vec<u32>> {
         let groups = grid.groups_along_axes(over);
         (0..groups.group_count())
             .map(|g| groups.members_of(g))
@@ -62,14 +68,17 @@ mod tests {
         let even: Vec<u32> = (0..8).map(|i| 2 * i).collect();
         let odd: Vec<u32> = (0..8).map(|i| 2 * i + 1).collect();
         assert_eq!(
-            list_group_members(&grid, &[OperatorShardAxis::B]),
+            list_members_of_each_group(&grid, &[OperatorShardAxis::B]),
             [even, odd]
         );
         let pairs: Vec<[u32; 2]> = (0..8).map(|i| [2 * i, 2 * i + 1]).collect();
-        assert_eq!(list_group_members(&grid, &[OperatorShardAxis::N]), pairs);
-        assert_eq!(list_group_members(&grid, &[]).len(), 16);
         assert_eq!(
-            list_group_members(&grid, &[OperatorShardAxis::B, OperatorShardAxis::N]),
+            list_members_of_each_group(&grid, &[OperatorShardAxis::N]),
+            pairs
+        );
+        assert_eq!(list_members_of_each_group(&grid, &[]).len(), 16);
+        assert_eq!(
+            list_members_of_each_group(&grid, &[OperatorShardAxis::B, OperatorShardAxis::N]),
             [(0..16).collect::<Vec<_>>()]
         );
     }
@@ -83,20 +92,21 @@ mod tests {
             (OperatorShardAxis::M, 2),
             (OperatorShardAxis::K, 1),
         ]);
-        let groups = list_group_members(&grid, &[OperatorShardAxis::B, OperatorShardAxis::M]);
+        let groups =
+            list_members_of_each_group(&grid, &[OperatorShardAxis::B, OperatorShardAxis::M]);
         assert_eq!(groups, [[0, 1, 4, 5], [2, 3, 6, 7]]);
         assert_eq!(
-            grid.mesh_axis_for_operator_axis(OperatorShardAxis::B)
+            grid.position_digit_for_operator_axis(OperatorShardAxis::B)
                 .shard_of_member(6),
             1
         );
         assert_eq!(
-            grid.mesh_axis_for_operator_axis(OperatorShardAxis::N)
+            grid.position_digit_for_operator_axis(OperatorShardAxis::N)
                 .shard_of_member(6),
             1
         );
         assert_eq!(
-            grid.mesh_axis_for_operator_axis(OperatorShardAxis::M)
+            grid.position_digit_for_operator_axis(OperatorShardAxis::M)
                 .shard_of_member(6),
             0
         );

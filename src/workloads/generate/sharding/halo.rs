@@ -27,7 +27,7 @@ impl SlidingWindowGeometry {
 
     /// Returns the input rows that the windows of part `part` of `parts` cover: all rows from the first to the last,
     /// including gaps between windows. The range is empty if all these windows are in the padding.
-    pub(super) fn rows_covered_by_windows(&self, part: u32, parts: u32) -> Range<u64> {
+    pub(super) fn input_row_range_of_windows(&self, part: u32, parts: u32) -> Range<u64> {
         let [inputs, kernel, stride, padding] =
             [self.inputs, self.kernel, self.stride.max(1), self.padding].map(u128::from);
         let each = u128::from(self.outputs) / u128::from(parts);

@@ -1,9 +1,9 @@
 //! Layouts of a result over a group's members, and the communication that changes one layout into another.
 //!
 //! The members are numbered in mixed radix. Each digit of a member's number is a [`MemberNumberDigit`]: the index of
-//! the member's shard along one axis. A [`SampleRowColumnSharding`] uses one digit for each axis of a result: samples, rows and
-//! columns. Members that differ only in digits that the layout does not use have copies of the same shard. All shards
-//! of a result are equal, so sizes here are fractions of the result.
+//! the member's shard along one axis. A [`SampleRowColumnSharding`] uses one digit for each axis of a result: samples,
+//! rows and columns. Members that differ only in digits that the layout does not use have copies of the same shard. All
+//! shards of a result are equal, so sizes here are fractions of the result.
 //!
 //! A redistribution sends as little as possible: each member receives exactly the elements that it needs and does not
 //! have. [`plan_redistribution`] returns the required communication. Some examples, with members 0, 1, …:
@@ -64,7 +64,7 @@ impl MemberNumberDigit {
 
 /// Returns true if all `digits` belong to one mixed-radix numbering of `members`, and no two digits
 /// overlap.
-fn on_one_grid(digits: &[MemberNumberDigit], members: u32) -> bool {
+fn are_digits_of_one_grid(digits: &[MemberNumberDigit], members: u32) -> bool {
     let mut cut: Vec<MemberNumberDigit> = digits.iter().copied().filter(|d| d.parts > 1).collect();
     // In ascending order of strides, no digit may begin before the previous one ends, because the two would overlap.
     cut.sort_unstable_by_key(|digit| digit.stride);
@@ -117,7 +117,7 @@ impl SampleRowColumnSharding {
     }
 
     /// Returns the number of the shard with indices `part` along the axes, in row-major order.
-    fn shard_number(&self, part: [u64; 3]) -> u64 {
+    fn shard_number_from_indices(&self, part: [u64; 3]) -> u64 {
         let axes = self.axis_digits().into_iter();
         axes.zip(part).fold(0, |cell, (digit, part)| {
             cell * u64::from(digit.parts) + part

@@ -30,7 +30,7 @@ impl AxisDivisorsOrUnsplittable {
         if axis == OperatorShardAxis::B {
             return Self::Divisors(vec![(batch, "samples")]);
         }
-        let sizes: Vec<_> = spec.sizes_along_axis(axis).collect();
+        let sizes: Vec<_> = spec.sizes_that_axis_degree_must_divide(axis).collect();
         if !sizes.is_empty() {
             return Self::Divisors(sizes);
         }

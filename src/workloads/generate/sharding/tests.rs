@@ -20,7 +20,11 @@ type Values = BTreeMap<TensorElementIndex, i64>;
 type PartialSumsByElementAndDevice = BTreeMap<TensorElementIndex, Vec<(u32, i64)>>;
 
 /// Records `values` as partial sums that `device` has.
-fn add_partial_sums(parts: &mut PartialSumsByElementAndDevice, device: u32, values: Values) {
+fn record_partial_sums_of_device(
+    parts: &mut PartialSumsByElementAndDevice,
+    device: u32,
+    values: Values,
+) {
     for (element, value) in values {
         parts.entry(element).or_default().push((device, value));
     }
@@ -199,7 +203,7 @@ fn a_convolution_numbers_devices_as_the_table_does() {
 }
 
 #[test]
-fn operators_beyond_the_table() {
+fn operators_beyond_the_table_have_expected_flops_and_sums() {
     // Look-ups are products with one-hot vectors. The input has 4 samples with 8 tokens each. The input and a table of
     // 16 x 32 are sharded by (2, 2, 2, 2).
     let embedding = OperatorKind::Embedding {
@@ -234,9 +238,13 @@ fn operators_beyond_the_table() {
     );
     // The 8 query heads and the 4 key and value heads are sharded by 4. Each device takes 4 B S^2 (8 x 16) / 8 FLOPs,
     // and nothing is summed.
-    let found =
-        OperatorShardWorkAndSums::new(&parse_attention(), 4, build_shard_counts(2, 1, 4, 1), 8)
-            .unwrap();
+    let found = OperatorShardWorkAndSums::new(
+        &build_attention_operator(),
+        4,
+        build_shard_counts(2, 1, 4, 1),
+        8,
+    )
+    .unwrap();
     assert_eq!(found.flops, 4 * 4 * 32 * 32 * 128 / 8);
     let sums = [found.forward, found.backward, found.update];
     assert_eq!(sums.map(|one| (one.elements, one.size)), [(0, 1); 3]);
@@ -295,7 +303,7 @@ fn operators_beyond_the_table() {
     assert_eq!(found.flops, 2 * 2 * 10 * 16);
 }
 
-fn parse_attention() -> OperatorKind {
+fn build_attention_operator() -> OperatorKind {
     OperatorKind::Attention {
         tokens: 32,
         queries: 32,
@@ -322,7 +330,7 @@ fn halos_of_known_layers() {
     )
     .unwrap();
     let rows: Vec<_> = (0..4)
-        .filter_map(|position| found.image_rows_of(position))
+        .filter_map(|position| found.stored_and_covered_image_rows(position))
         .collect();
     let expected = [[0..2, 0..3], [2..4, 1..5], [4..6, 3..7], [6..8, 5..8]];
     assert_eq!(rows, expected);
@@ -345,9 +353,15 @@ fn halos_of_known_layers() {
         2,
     )
     .unwrap();
-    assert_eq!(found.image_rows_of(0), Some([0..112, 0..114]));
-    assert_eq!(found.image_rows_of(1), Some([112..224, 109..224]));
+    assert_eq!(
+        found.stored_and_covered_image_rows(0),
+        Some([0..112, 0..114])
+    );
+    assert_eq!(
+        found.stored_and_covered_image_rows(1),
+        Some([112..224, 109..224])
+    );
     let linear =
         OperatorShardWorkAndSums::new(&LINEAR, 4, build_shard_counts(1, 1, 1, 1), 1).unwrap();
-    assert_eq!(linear.image_rows_of(0), None);
+    assert_eq!(linear.stored_and_covered_image_rows(0), None);
 }

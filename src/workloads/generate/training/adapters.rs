@@ -91,7 +91,7 @@ impl InterStageAdapterGroups {
 
 /// Returns the index in `program` of the tensor group's all-reduce that produces the program's result. Returns `None`
 /// if it is followed by another collective, or by a matrix product that does not compute weight gradients.
-fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
+fn find_final_tensor_all_reduce(program: &LayerProgram) -> Option<usize> {
     let is_sum = |task: &ProgramNodeOperation| {
         matches!(
             task,
@@ -118,22 +118,28 @@ fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
 
 impl TrainingGenerator {
     /// Returns the shares of `stage`; `None` if every member exchanges its own data with other stages.
-    pub(super) fn adapter_shares_of_stage(
+    pub(super) fn tensor_group_shares_of_stage(
         &self,
         stage: u32,
     ) -> Option<TensorGroupDivisionIntoShares> {
         let groups = self.adapters.as_ref()?;
-        groups.of.get(&self.plan.tensor_of(stage)).copied()
+        groups
+            .of
+            .get(&self.plan.tensor_degree_of_stage(stage))
+            .copied()
     }
 
     /// Number of members that share an adapter on `stage`.
     pub(super) fn members_per_stage_adapter(&self, stage: u32) -> u32 {
-        self.adapter_shares_of_stage(stage)
+        self.tensor_group_shares_of_stage(stage)
             .map_or(1, |own| own.size)
     }
 
     /// Returns true if the member at `place` exchanges messages with other stages.
-    pub(super) fn is_stage_adapter(&self, place: TensorDataStageCoordinates) -> bool {
+    pub(super) fn exchanges_messages_with_other_stages(
+        &self,
+        place: TensorDataStageCoordinates,
+    ) -> bool {
         place
             .tensor
             .is_multiple_of(self.members_per_stage_adapter(place.stage))
@@ -141,7 +147,11 @@ impl TrainingGenerator {
 
     /// Returns the sum in part `at` that adapters compute instead of the whole group. The result is the layer of the
     /// sum, and the sum's index in the layer's program for `kind`. Returns `None` if there is no such sum.
-    pub(super) fn sum_left_to_adapters(&self, at: u32, kind: PassKind) -> Option<(usize, usize)> {
+    pub(super) fn find_sum_computed_by_adapters(
+        &self,
+        at: u32,
+        kind: PassKind,
+    ) -> Option<(usize, usize)> {
         let sums = self.adapters.as_ref()?.sums;
         let layers = self.layers_of_part(at);
         let (layer, is_edge) = match kind {
@@ -153,7 +163,7 @@ impl TrainingGenerator {
         if is_edge || sums == AdapterSums::Source {
             return None;
         }
-        find_final_all_reduce(self.lowered_layer(layer).program_for_member(kind, 0))
+        find_final_tensor_all_reduce(self.lowered_layer(layer).program_for_member(kind, 0))
             .map(|sum| (layer, sum))
     }
 }

@@ -48,9 +48,11 @@ pub(super) struct GradientBucket {
 
 /// Returns the sizes of the weight tensors of an operator of kind `work`, in the order in which
 /// their gradients are computed.
-pub(super) fn gradient_tensor_sizes(work: &OperatorKind) -> [u64; 2] {
+pub(super) fn gradient_sizes_of_operator_weights(work: &OperatorKind) -> [u64; 2] {
     let spec = work.to_axes_and_tensors();
-    let mut each = spec.weight_gradient_sizes(false).map(|count| count as u64);
+    let mut each = spec
+        .weight_gradient_element_counts(false)
+        .map(|count| count as u64);
     [each.next(), each.next()].map(Option::unwrap_or_default)
 }
 
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bias_is_found_before_its_matrix() {
+    fn bias_gradient_size_precedes_that_of_its_matrix() {
         let (rows, inputs, outputs) = (2, 3, 5);
         let linear = |bias, tied| OperatorKind::Linear {
             rows,
@@ -196,16 +198,28 @@ mod tests {
             bias,
             tied,
         };
-        assert_eq!(gradient_tensor_sizes(&linear(true, false)), [5, 15]);
-        assert_eq!(gradient_tensor_sizes(&linear(false, false)), [15, 0]);
-        assert_eq!(gradient_tensor_sizes(&linear(true, true)), [5, 0]);
-        assert_eq!(gradient_tensor_sizes(&linear(false, true)), [0, 0]);
+        assert_eq!(
+            gradient_sizes_of_operator_weights(&linear(true, false)),
+            [5, 15]
+        );
+        assert_eq!(
+            gradient_sizes_of_operator_weights(&linear(false, false)),
+            [15, 0]
+        );
+        assert_eq!(
+            gradient_sizes_of_operator_weights(&linear(true, true)),
+            [5, 0]
+        );
+        assert_eq!(
+            gradient_sizes_of_operator_weights(&linear(false, true)),
+            [0, 0]
+        );
         let width = 7;
         let norm = |bias| OperatorKind::Norm { rows, width, bias };
         assert_eq!(
             (
-                gradient_tensor_sizes(&norm(true)),
-                gradient_tensor_sizes(&norm(false))
+                gradient_sizes_of_operator_weights(&norm(true)),
+                gradient_sizes_of_operator_weights(&norm(false))
             ),
             ([7, 7], [7, 0])
         );

@@ -1,12 +1,12 @@
 //! Checks that a plan can distribute a model.
 
-use super::bytes_of;
+use super::bytes_per_value;
 use super::context_shards;
 use super::dataflow::is_tensor_split_derived;
 use super::emit::MOST_PIECES;
 use super::local_experts;
 use super::padded_heads::pad_heads;
-use super::sharded::check_recomputed_modules;
+use super::sharded::reject_modules_absent_from_model;
 use super::stage_cuts::first_layers_of_parts;
 use super::tensor_cut;
 use crate::generate::plan::{
@@ -23,22 +23,25 @@ use chakram_base::ids::MAX_NPUS;
 const MOST_MEMBERS: u64 = 1 << 12;
 
 /// Checks that `plan` can distribute `model`, and returns the number of micro-batches per step.
-pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, PatternOptionError> {
+pub(super) fn check_plan_and_count_micro_batches(
+    model: &Model,
+    plan: &ParallelismPlan,
+) -> Result<u32, PatternOptionError> {
     plan.check_values()?;
     check_parallel_degrees(plan)?;
     plan.check_core_for_each_rank()?;
     check_total_layers(model, plan)?;
-    let micro_batches = check_batch(plan)?;
+    let micro_batches = check_batch_and_count_micro_batches(plan)?;
     plan.schedule.check_size(plan.pipeline, micro_batches)?;
     plan.check_together()?;
     check_layers_fit_stages(model, plan)?;
     local_experts::check_expert_degrees(model, plan)?;
-    check_recomputed_modules(model, plan)?;
+    reject_modules_absent_from_model(model, plan)?;
     context_shards::check_context_degree(model, plan)?;
     let model = &*pad_heads(model, plan)?;
     let derived = is_tensor_split_derived(model, plan);
     if plan.operators.is_empty() {
-        check_tensor_degree(model, plan)?;
+        check_stage_tensor_degrees(model, plan)?;
     }
     if derived || !plan.operators.is_empty() {
         check_operator_degrees(model, plan)?;
@@ -74,7 +77,8 @@ fn check_tied_gradients_last(
 ) -> Result<(), PatternOptionError> {
     let [first, last] = plan.end_stages();
     let mut operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
-    let is_tied = |one: &LayerOperator| one.work.to_axes_and_tensors().tied_weights().is_some();
+    let is_tied =
+        |one: &LayerOperator| one.work.to_axes_and_tensors().tied_weight_count().is_some();
     if first != last || plan.pipeline == 1 || !plan.has_training() || !operators.any(is_tied) {
         return Ok(());
     }
@@ -121,7 +125,7 @@ fn check_smallest_tile_fits(
     };
     let row = row(widest);
     let tile = row.saturating_mul(2).saturating_add(1);
-    let tile = tile.saturating_mul(bytes_of(plan.dtype));
+    let tile = tile.saturating_mul(bytes_per_value(plan.dtype));
     if sram >= tile {
         return Ok(());
     }
@@ -171,7 +175,11 @@ pub(super) fn max_nodes_per_rank(
     };
     // Each of an operator's two gradients may be summed over the copies of its shard, and each block may store and load
     // its activations.
-    let copies = if plan.copies_shards() { 2 } else { 0 };
+    let copies = if plan.has_several_ranks_per_state_shard() {
+        2
+    } else {
+        0
+    };
     let copies = copies + if plan.offload_activations { 2 } else { 0 };
     let each =
         steps + copies + products * (28 + 15 * experts) + 4 * (2 * accesses + waits) + 2 * accesses;
@@ -203,7 +211,7 @@ fn check_no_overflow(model: &Model, plan: &ParallelismPlan) -> Result<(), Patter
         MOST_WORK / 8,
         "fewer samples or steps",
     )?;
-    let (number, fused) = (bytes_of(plan.dtype), plan.attention.is_fused());
+    let (number, fused) = (bytes_per_value(plan.dtype), plan.attention.is_fused());
     let (mut weights, mut multiplications, mut kept, mut widest) = (0, 0, 0, 0);
     let operators = model.equal_layer_runs().flat_map(|run| {
         let works = run[0].operators.iter().map(|operator| &operator.work);
@@ -214,7 +222,7 @@ fn check_no_overflow(model: &Model, plan: &ParallelismPlan) -> Result<(), Patter
         weights += times
             * work
                 .to_axes_and_tensors()
-                .weight_gradient_sizes(true)
+                .weight_gradient_element_counts(true)
                 .fold(0, u128::saturating_add);
         multiplications += times * u128::from(work.multiplication_count());
         kept += times * u128::from(work.saved_bytes(number, fused));
@@ -271,7 +279,7 @@ fn check_parallel_degrees(plan: &ParallelismPlan) -> Result<(), PatternOptionErr
     Ok(())
 }
 
-fn check_batch(plan: &ParallelismPlan) -> Result<u32, PatternOptionError> {
+fn check_batch_and_count_micro_batches(plan: &ParallelismPlan) -> Result<u32, PatternOptionError> {
     // Compute in 128 bits, because no earlier check limits the options.
     let at_once = u128::from(plan.data) * u128::from(plan.micro_batch);
     if !u128::from(plan.batch).is_multiple_of(at_once) {
@@ -462,14 +470,17 @@ fn check_stage_layer_ranges(
     Ok(())
 }
 
-fn check_tensor_degree(model: &Model, plan: &ParallelismPlan) -> Result<(), PatternOptionError> {
+fn check_stage_tensor_degrees(
+    model: &Model,
+    plan: &ParallelismPlan,
+) -> Result<(), PatternOptionError> {
     for members in plan.stage_tensor.iter().filter(|own| **own > 1) {
         check_operators_divisible(model, [(*members).into(); 2])?;
     }
-    let [first, last] = [0, plan.pipeline - 1].map(|stage| plan.tensor_of(stage));
+    let [first, last] = [0, plan.pipeline - 1].map(|stage| plan.tensor_degree_of_stage(stage));
     let mut operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
     let mut is_tied =
-        || operators.any(|one| one.work.to_axes_and_tensors().tied_weights().is_some());
+        || operators.any(|one| one.work.to_axes_and_tensors().tied_weight_count().is_some());
     if first != last && is_tied() {
         let expected = format!(
             "one degree for the first and the last stage, which both have the embedding's table of {}",
@@ -562,7 +573,7 @@ fn check_operator_degrees(model: &Model, plan: &ParallelismPlan) -> Result<(), P
 }
 
 /// Checks that a tensor group's messages need no more tags than exist, and that a rank's nodes need no more ids.
-pub(super) fn check_messages(
+pub(super) fn check_message_tags_and_node_ids(
     model: &Model,
     plan: &ParallelismPlan,
     slots: u32,

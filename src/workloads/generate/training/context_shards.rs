@@ -118,19 +118,24 @@ pub(super) fn check_context_degree(
             model.name
         ));
     }
-    operators().try_for_each(|one| match check_operator(one, plan) {
+    operators().try_for_each(|one| match describe_valid_context_degree(one, plan) {
         Some(expected) => wrong(format!("{expected} (operator {})", one.name)),
         None => Ok(()),
     })
 }
 
 /// If the plan's degree is invalid for `operator`, describes valid ones.
-fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<String> {
+fn describe_valid_context_degree(
+    operator: &LayerOperator,
+    plan: &ParallelismPlan,
+) -> Option<String> {
     let shards = u64::from(plan.context);
     let spec = operator.work.to_axes_and_tensors();
     if !spec.is_attention() {
         // Images have rows of pixels with halos, and context parallelism has no rule for halos.
-        let mut sizes = spec.sizes_along_axis(OperatorShardAxis::M).peekable();
+        let mut sizes = spec
+            .sizes_that_axis_degree_must_divide(OperatorShardAxis::M)
+            .peekable();
         if spec.windows.is_some() || sizes.peek().is_none() {
             return Some("1 for a model whose operators are not all over tokens".to_owned());
         }
@@ -143,7 +148,7 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
         ContextExchange::AllToAll => {
             let members = shards * u64::from(plan.tensor);
             let mut odd = spec
-                .sizes_along_axis(OperatorShardAxis::N)
+                .sizes_that_axis_degree_must_divide(OperatorShardAxis::N)
                 .filter(|(size, _)| !size.is_multiple_of(members));
             odd.next().map(|(size, what)| {
                 format!(

@@ -37,7 +37,7 @@ mod router;
 mod unfused;
 
 pub(super) use kernel::{LoweredKernel, OperatorKernels};
-use kernel::{build_kernel, gemm_shape, kernel_chain, to_bytes};
+use kernel::{build_kernel, check_kernel_byte_limit, gemm_shape, kernel_chain};
 pub(super) use linear::bytes_of_two_numbers;
 
 /// Sizes and options that affect the costs of all kernels.
@@ -93,7 +93,7 @@ impl KernelCostParameters {
         let spec = work.to_axes_and_tensors();
         let mut kernels = self.kernels_from_axes_and_tensors(&spec)?;
         let [kept, scores] = spec.kept_bytes(self.number, self.fused);
-        let saved = |one: u64| to_bytes(u128::from(self.samples) * u128::from(one));
+        let saved = |one: u64| check_kernel_byte_limit(u128::from(self.samples) * u128::from(one));
         // Count scores separately, because selective recomputation omits only them from the saved bytes.
         kernels.scores = saved(scores)?;
         kernels.keeps = saved(kept)? - kernels.scores;
@@ -113,7 +113,10 @@ impl KernelCostParameters {
         } = work
             && self.one_by_one
         {
-            self.clamp_inputs_of_gate([self.row_count(rows.into()), width.into()], &mut kernels)?;
+            self.clamp_inputs_of_gate(
+                [self.rows_per_micro_batch(rows.into()), width.into()],
+                &mut kernels,
+            )?;
         }
         if self.training != TrainedOperatorWeights::All && kernels.weights.take().is_some() {
             kernels.after_weights.clear();
@@ -196,7 +199,7 @@ impl KernelCostParameters {
                     ['m', 'k', 'n'].map(|axis| spec.extent_of_axis(axis).into());
                 let bias = spec.weights.iter().any(|one| !one.axes.contains('k'));
                 let experts = spec.expert_weights().max(1).into();
-                let sizes = [self.row_count(rows), inputs, outputs];
+                let sizes = [self.rows_per_micro_batch(rows), inputs, outputs];
                 match self.one_by_one && experts > 1 {
                     true => self.per_expert_linear_kernels(sizes, experts, bias),
                     false => self.linear_kernels(sizes, experts, bias),
@@ -227,7 +230,7 @@ impl KernelCostParameters {
     }
 
     /// Returns the number of rows per micro-batch, with `of_sample` rows per sample.
-    fn row_count(&self, of_sample: u128) -> u128 {
+    fn rows_per_micro_batch(&self, of_sample: u128) -> u128 {
         u128::from(self.samples).saturating_mul(of_sample)
     }
 
@@ -238,7 +241,7 @@ impl KernelCostParameters {
         let rows: String = axes.chars().filter(is_row).collect();
         let others = axes.chars().filter(|axis| !is_row(axis));
         let others = others.map(|axis| spec.extent_of_axis(axis).into());
-        [self.row_count(spec.tensor_element_count(&rows))]
+        [self.rows_per_micro_batch(spec.tensor_element_count(&rows))]
             .into_iter()
             .chain(others)
             .collect()

@@ -117,7 +117,7 @@ impl<'p> ActivationLayoutTracer<'p> {
             operators: &plan.operators,
             members: plan.tensor,
             expert_members: plan
-                .distributes_experts_in_group()
+                .tensor_groups_split_experts_or_their_tokens()
                 .then_some(plan.tensor_degree_of_experts()),
             samples: context.sizes.samples,
             sequence: context.sequence,
@@ -151,7 +151,7 @@ impl<'p> ActivationLayoutTracer<'p> {
             let need = cutting.input_layout(&spec);
             let gives = ShardedActivation {
                 layout: cutting.output_layout(),
-                partial_over: cutting.partial_sum_axis(),
+                partial_over: cutting.partial_sum_digit(),
                 elements: operator.work.output_elements(),
                 columns: spec.output_column_count(),
                 image: spec.windows.is_some()
@@ -188,7 +188,7 @@ impl<'p> ActivationLayoutTracer<'p> {
             .map(|held| ShardedActivation {
                 produced_by: None,
                 partial_over: None,
-                layout: self.output_layout(&held),
+                layout: self.layer_output_layout(&held),
                 ..held
             })
             .ok_or_else(|| option_refused("model", &layer.name, "a layer with operators"))?;
@@ -197,7 +197,7 @@ impl<'p> ActivationLayoutTracer<'p> {
 
     /// Returns the layout of a layer's output. With sequence parallelism, a reduce-scatter replaces a sum over all
     /// members, so that each member receives only its own tokens.
-    fn output_layout(&self, held: &ShardedActivation) -> SampleRowColumnSharding {
+    fn layer_output_layout(&self, held: &ShardedActivation) -> SampleRowColumnSharding {
         let all = MemberNumberDigit::new(self.members, 1);
         let rows = held.elements / held.columns.max(1);
         let scatters = self.sequence && held.partial_over == Some(all) && !held.image;
@@ -213,7 +213,7 @@ impl<'p> ActivationLayoutTracer<'p> {
 
     /// Derives Megatron-LM's split of an operator, if neither the model nor the plan specifies a
     /// split.
-    fn derive_tensor_split(
+    fn derive_megatron_split_of_operator(
         &self,
         spec: &OperatorAxesAndTensorsSpec,
         before: Option<&ShardedActivation>,
@@ -221,7 +221,7 @@ impl<'p> ActivationLayoutTracer<'p> {
         let members = u64::from(self.members);
         let arrives = before.filter(|held| held.layout.columns.parts == self.members);
         let fits = |axis| spec.can_divide(axis, members);
-        let tied = spec.tied_weights().is_some();
+        let tied = spec.tied_weight_count().is_some();
         // An image that is flattened to a row can be split only into whole channels.
         let channels =
             |held: &ShardedActivation| !held.image || held.columns.is_multiple_of(members);
@@ -284,10 +284,10 @@ impl<'p> ActivationLayoutTracer<'p> {
         )
         .map_err(whose)?;
         let cutting = OperatorAxisShardDigits {
-            samples: sharding.mesh_axis_of(OperatorShardAxis::B),
-            rows: sharding.mesh_axis_of(OperatorShardAxis::M),
-            outputs: sharding.mesh_axis_of(OperatorShardAxis::N),
-            inputs: sharding.mesh_axis_of(OperatorShardAxis::K),
+            samples: sharding.position_digit_of_axis(OperatorShardAxis::B),
+            rows: sharding.position_digit_of_axis(OperatorShardAxis::M),
+            outputs: sharding.position_digit_of_axis(OperatorShardAxis::N),
+            inputs: sharding.position_digit_of_axis(OperatorShardAxis::K),
         };
         if let (Some(held), true) = (before, spec.is_plain_matrix_product()) {
             let parts = u64::from(cutting.inputs.parts);
@@ -318,7 +318,7 @@ impl<'p> ActivationLayoutTracer<'p> {
         let all = MemberNumberDigit::new(self.members, 1);
         let mut cutting = OperatorAxisShardDigits::WHOLE;
         let cut = match self.derives {
-            true => self.derive_tensor_split(spec, before),
+            true => self.derive_megatron_split_of_operator(spec, before),
             false => operator.cut,
         };
         // A block of neighbouring members shards each expert and processes the same tokens. Other blocks process other
@@ -450,7 +450,7 @@ impl ActivationsForNextOperator {
         if operator.around {
             let input = take(self.around);
             if fork {
-                complete_sum(&mut self.main, &need, members);
+                mark_partial_sum_complete(&mut self.main, &need, members);
             }
             self.around = Some(gives);
             return input.into_iter().collect();
@@ -471,7 +471,9 @@ impl ActivationsForNextOperator {
                 let beside = std::mem::take(&mut self.side);
                 let alone = beside.is_empty() && spec.role == OperatorInputSource::Join;
                 let around = self.around.filter(|_| alone);
-                let others = merge_equal_layouts(beside).into_iter().chain(around);
+                let others = merge_activations_with_equal_layout(beside)
+                    .into_iter()
+                    .chain(around);
                 let all = self.main.into_iter().chain(others);
                 all.map(|from| OperatorInputLayoutChange { from, need })
                     .collect()
@@ -479,7 +481,7 @@ impl ActivationsForNextOperator {
             OperatorInputSource::Next => take(self.main).into_iter().collect(),
         };
         if fork {
-            complete_sum(&mut self.around, &need, members);
+            mark_partial_sum_complete(&mut self.around, &need, members);
         }
         self.main = Some(gives);
         if matches!(
@@ -495,7 +497,7 @@ impl ActivationsForNextOperator {
 
 /// Marks the pending sum of `held` as complete before a second operator uses it, because the redistribution for the
 /// first operator has already added it up. If the sum was a reduce-scatter, its result is sharded among the members.
-fn complete_sum(
+fn mark_partial_sum_complete(
     held: &mut Option<ShardedActivation>,
     need: &SampleRowColumnSharding,
     members: u32,
@@ -515,7 +517,7 @@ fn has_norm_before_branch(operator: &LayerOperator) -> bool {
 }
 
 /// Merges results with equal layouts into one result.
-fn merge_equal_layouts(all: Vec<ShardedActivation>) -> Vec<ShardedActivation> {
+fn merge_activations_with_equal_layout(all: Vec<ShardedActivation>) -> Vec<ShardedActivation> {
     let mut found: Vec<ShardedActivation> = Vec::new();
     for held in all {
         let like = |one: &&mut ShardedActivation| {

@@ -24,7 +24,7 @@ struct LoweredLayerExample<'m> {
 
 /// Rejects a sharded input of layer `i` if the previous layer's stage has a different tensor degree
 /// (`unlike`), because groups of different sizes cannot exchange shards.
-fn check_input_unsharded(
+fn refuse_sharded_input_from_unlike_stage(
     i: usize,
     held: &Option<ShardedActivation>,
     unlike: bool,
@@ -68,9 +68,9 @@ impl DistinctLayers {
         let part_of = |layer: usize| starts.partition_point(|start| *start <= layer) - 1;
         let mut members = plan.tensor;
         for (i, layer) in model.layers.iter().enumerate() {
-            if plan.is_uneven() {
-                let own = plan.tensor_of(part_of(i) as u32 % plan.pipeline);
-                check_input_unsharded(i, &held, own != members)?;
+            if plan.has_uneven_tensor_degrees() {
+                let own = plan.tensor_degree_of_stage(part_of(i) as u32 % plan.pipeline);
+                refuse_sharded_input_from_unlike_stage(i, &held, own != members)?;
                 members = own;
                 (follow.members, lowering.context.tensor) = (own, own.into());
             }
@@ -98,7 +98,7 @@ impl DistinctLayers {
             }
             let flow = follow.trace_layer_layouts(layer, held)?;
             for step in &flow.steps {
-                tied.check_operator(&layer.name, step)?;
+                tied.record_table_or_check_tied_product(&layer.name, step)?;
                 cuts |= step.cutting != OperatorAxisShardDigits::WHOLE;
             }
             let before = held.replace(flow.end);
@@ -125,7 +125,9 @@ impl DistinctLayers {
             let expected = format!("a number that divides sizes of operators of {}", model.name);
             return Err(option_refused("tensor", plan.tensor, expected));
         }
-        if plan.is_uneven() && (lowering.slots > 0 || !lowering.partitions.is_empty()) {
+        if plan.has_uneven_tensor_degrees()
+            && (lowering.slots > 0 || !lowering.partitions.is_empty())
+        {
             let expected = format!(
                 "one degree for all stages, because members of a tensor group of {} exchange messages or form groups",
                 model.name

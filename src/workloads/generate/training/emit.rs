@@ -124,7 +124,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 
     /// Emits the nodes of all steps.
-    pub fn run(&mut self) -> Result<(), TraceError> {
+    pub fn emit_all_steps(&mut self) -> Result<(), TraceError> {
         self.emit_resident_allocations()?;
         let plan = self.plan;
         let trains = plan.plan.has_training();
@@ -134,7 +134,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 self.emit_updated_parameter_gathers()?;
             }
             let mut has_begun = vec![false; plan.chunk_count() as usize];
-            for step in plan.steps_of_stage(self.place.stage) {
+            for step in plan.ordered_passes_of_stage(self.place.stage) {
                 // If two passes overlap, receive both inputs before the first pass starts, and send
                 // only after both passes have ended.
                 let mut begun = Vec::with_capacity(2);
@@ -152,7 +152,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     if let Some(begin) = &begin {
                         self.chain_tail.clone_from(begin);
                     }
-                    let complete = step.completes && (pass.kind.finds_weights() || !trains);
+                    let complete =
+                        step.completes && (pass.kind.computes_weight_gradients() || !trains);
                     self.emit_pass(pass, complete, gathers)?;
                     ends.append(&mut self.chain_tail);
                 }
@@ -184,9 +185,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.data.clear();
         self.data.append(&mut self.chain_tail);
         self.dedup_dependencies();
-        let emitted = self
-            .out
-            .emit_with((Op::NoOp, None), None, memory, labels, &self.data);
+        let emitted = self.out.emit_node_with_memory_and_labels(
+            (Op::NoOp, None),
+            None,
+            memory,
+            labels,
+            &self.data,
+        );
         emitted.map(drop)
     }
 
@@ -202,9 +207,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
             stage: Some(self.place.stage),
             ..NodeLabels::default()
         };
-        let id = self
-            .out
-            .emit_with((Op::NoOp, None), None, memory, labels, &[])?;
+        let id = self.out.emit_node_with_memory_and_labels(
+            (Op::NoOp, None),
+            None,
+            memory,
+            labels,
+            &[],
+        )?;
         self.chain_tail.push(id);
         Ok(())
     }
@@ -234,12 +243,20 @@ impl<'w, 's> RankEmitter<'w, 's> {
             _ => None,
         };
         self.dedup_dependencies();
-        self.out
-            .emit_with((node.op, kernel), lane, memory, labels, &self.data)
+        self.out.emit_node_with_memory_and_labels(
+            (node.op, kernel),
+            lane,
+            memory,
+            labels,
+            &self.data,
+        )
     }
 
     /// Returns the layers of a pass in execution order.
-    fn layers_of(&self, pass: PipelinePass) -> impl Iterator<Item = usize> + Clone + use<> {
+    fn layers_of_pass_in_order(
+        &self,
+        pass: PipelinePass,
+    ) -> impl Iterator<Item = usize> + Clone + use<> {
         let part = self.plan.part_of_chunk(self.place.stage, pass.chunk);
         let layers = self.plan.layers_of_part(part);
         let (first, end) = (layers.start, layers.end);
@@ -248,7 +265,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 
     /// Returns the stage of `other`. Returns `None` for the same stage, which needs no message.
-    fn other_stage_of_pass(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
+    fn stage_if_other_than_own(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
         let stage = other.map(|(stage, _)| stage);
         stage.filter(|stage| *stage != self.place.stage)
     }
@@ -262,10 +279,11 @@ impl<'w, 's> RankEmitter<'w, 's> {
     ) -> Result<PassParameterGatherNodes, TraceError> {
         let (plan, own) = (self.plan, self.place.stage);
         let gathered = plan.gathers_parameters() && needs_weights(pass);
-        let mut gathers = PassParameterGatherNodes::new(gathered, is_later, self.layers_of(pass));
-        self.emit_parameter_gathers(&mut gathers, self.gathered_before(0, pass), pass)?;
+        let mut gathers =
+            PassParameterGatherNodes::new(gathered, is_later, self.layers_of_pass_in_order(pass));
+        self.emit_parameter_gathers(&mut gathers, self.last_layer_gathered_before(0, pass), pass)?;
         let before = (plan.plan.schedule).predecessor_of(pass, own, plan.plan.pipeline);
-        if let Some(sender) = self.other_stage_of_pass(before) {
+        if let Some(sender) = self.stage_if_other_than_own(before) {
             self.emit_input_receive(pass, plan.part_of_chunk(own, pass.chunk), sender)?;
         }
         Ok(gathers)
@@ -275,7 +293,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     fn emit_result_send(&mut self, pass: PipelinePass) -> Result<(), TraceError> {
         let (plan, own) = (self.plan, self.place.stage);
         let behind = (plan.plan.schedule).successor_of(pass, own, plan.plan.pipeline);
-        if let Some(receiver) = self.other_stage_of_pass(behind) {
+        if let Some(receiver) = self.stage_if_other_than_own(behind) {
             let sent =
                 self.emit_output_send(pass, plan.part_of_chunk(own, pass.chunk), receiver)?;
             // Without overlap, the chain waits for the send, so that the stage does not compute meanwhile.
@@ -297,14 +315,24 @@ impl<'w, 's> RankEmitter<'w, 's> {
         let plan = self.plan;
         let at = plan.part_of_chunk(self.place.stage, pass.chunk);
         let forward = pass.kind == PassKind::Forward;
-        let reduces = pass.kind.finds_weights() && plan.ends_with_reductions(complete);
-        self.handed = plan.sum_left_to_adapters(at, pass.kind);
+        let reduces =
+            pass.kind.computes_weight_gradients() && plan.backward_ends_with_reductions(complete);
+        self.handed = plan.find_sum_computed_by_adapters(at, pass.kind);
         let mut loads = Vec::new();
-        for (k, layer) in self.layers_of(pass).enumerate() {
+        for (k, layer) in self.layers_of_pass_in_order(pass).enumerate() {
             if k > 0 {
-                self.emit_parameter_gathers(&mut gathers, self.gathered_before(k, pass), pass)?;
+                self.emit_parameter_gathers(
+                    &mut gathers,
+                    self.last_layer_gathered_before(k, pass),
+                    pass,
+                )?;
             }
-            self.emit_activation_loads(&mut loads, self.layers_of(pass), k + 2, pass)?;
+            self.emit_activation_loads(
+                &mut loads,
+                self.layers_of_pass_in_order(pass),
+                k + 2,
+                pass,
+            )?;
             self.chain_tail
                 .extend(gathers.ids.get(k).into_iter().flatten());
             self.chain_tail.extend(loads[k]);
@@ -313,7 +341,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 self.chain_tail
                     .extend(self.updated.remove(&layer).into_iter().flatten());
             }
-            if gathers.ids.get(k).is_some_and(|ids| !ids.is_empty()) && plan.copies_parameters() {
+            if gathers.ids.get(k).is_some_and(|ids| !ids.is_empty())
+                && plan.copies_through_collective_buffers()
+            {
                 self.emit_parameter_copy_out(layer, pass)?;
             }
             let lowered = plan.lowered_layer(layer);
@@ -326,9 +356,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     false => complete,
                 };
             let freed = if frees { plan.gathered_bytes(layer) } else { 0 };
-            if reduces && plan.shares_gradients() {
+            if reduces && plan.shards_gradients() {
                 // Each member holds all gradients until they are reduced.
-                let whole = plan.gradient_bytes(layer);
+                let whole = plan.layer_gradient_bytes_to_sum(layer);
                 add_bytes(
                     &mut self.pending_memory.allocates,
                     TensorClass::Temporary,
@@ -346,7 +376,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             });
             self.emit_layer_program(program, layer, pass, finding, freed)?;
             self.emit_activation_store(layer, pass)?;
-            self.emit_parameter_gathers(&mut gathers, self.gathered_ahead(k), pass)?;
+            self.emit_parameter_gathers(&mut gathers, self.last_layer_gathered_during(k), pass)?;
         }
         if reduces && !plan.plan.overlap && !complete {
             self.emit_all_bucket_reductions(at, pass)?;
@@ -368,9 +398,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
             name: format_args!(
                 "mb{}/{name}/{}/unpack",
                 pass.micro_batch,
-                direction_label(pass)
+                fwd_bwd_or_grad_label(pass)
             ),
-            op: plan.copy_op(plan.gathered_bytes(layer).saturating_mul(2)),
+            op: plan.build_copy_kernel_op(plan.gathered_bytes(layer).saturating_mul(2)),
             lane: Some(COMPUTE_LANE),
             phase: TrainingPhase::Synchronize,
             pass: Some(pass),
@@ -476,9 +506,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
         let plan = self.plan;
         if handed {
             let own = item.name.replace("all-reduce", "reduce");
-            self.out.name_parts(&self.common, &own);
+            self.out.set_name_from_parts(&self.common, &own);
         } else {
-            self.out.name_parts(&self.common, &item.name);
+            self.out.set_name_from_parts(&self.common, &item.name);
         }
         let (op, lane) = match item.task {
             ProgramNodeOperation::Kernel {
@@ -501,7 +531,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 )
             }
             ProgramNodeOperation::Collective { bytes, .. } if handed => {
-                let shares = plan.adapter_shares_of_stage(self.place.stage);
+                let shares = plan.tensor_group_shares_of_stage(self.place.stage);
                 let shares = shares.and_then(|own| own.shares);
                 // An adapter share with a single member needs no sum.
                 let reduce =
@@ -572,13 +602,17 @@ impl<'w, 's> RankEmitter<'w, 's> {
             }
             _ => [0; 2],
         };
-        let own = self
-            .out
-            .emit_with((op, kernel), lane, memory, labels, &self.data)?;
+        let own = self.out.emit_node_with_memory_and_labels(
+            (op, kernel),
+            lane,
+            memory,
+            labels,
+            &self.data,
+        )?;
         if moved == [0; 2] {
             return Ok(own);
         }
-        self.emit_streaming_accesses(own, moved, labels)
+        self.emit_parallel_loads_stores_and_wait(own, moved, labels)
     }
 
     /// Returns a tag that is unique among messages between the same ranks. `slots` is the number of messages per layer,
@@ -632,7 +666,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 
     /// Emits a node that loads or gathers the parameters `at`; it depends on the nodes in `self.data`.
-    fn emit_gather(
+    fn emit_parameter_load_or_gather(
         &mut self,
         at: LayerParameterGather,
         what: &str,
@@ -646,7 +680,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             ParallelGroupKind::ExpertData => "/experts",
             _ => "",
         };
-        let direction = direction_label(at.pass);
+        let direction = fwd_bwd_or_grad_label(at.pass);
         self.emit_node(WholeStepNode {
             name: format_args!(
                 "mb{}/{name}/{direction}{of_experts}/{what}",
@@ -662,15 +696,19 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 
     /// Returns the place of the last layer whose parameters are gathered while the pass's `k`-th layer runs.
-    fn gathered_ahead(&self, k: usize) -> usize {
+    fn last_layer_gathered_during(&self, k: usize) -> usize {
         k.saturating_add(self.plan.plan.prefetch as usize)
     }
 
     /// Returns the place of the last layer whose gather is issued before the pass's `k`-th layer.
-    fn gathered_before(&self, k: usize, pass: PipelinePass) -> usize {
+    fn last_layer_gathered_before(&self, k: usize, pass: PipelinePass) -> usize {
         let is_late = pass.kind != PassKind::Forward
             && self.plan.plan.backward_prefetch == BackwardPrefetch::Post;
-        if is_late { k } else { self.gathered_ahead(k) }
+        if is_late {
+            k
+        } else {
+            self.last_layer_gathered_during(k)
+        }
     }
 
     /// Emits the parameter gathers that are still missing for the pass's layers up to the `last`-th. Experts'
@@ -689,21 +727,27 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 gathers.ids.push(ids);
                 continue;
             }
-            for (among, bytes) in plan.gathered_parts(layer) {
+            for (among, bytes) in plan.gathered_bytes_by_group_kind(layer) {
                 // For an all-gather, `comm_size` is the size of a single member's shard.
-                let shard = bytes.div_ceil(plan.copies_among(among).into());
+                let shard = bytes.div_ceil(plan.ranks_sharing_parameters_in_group(among).into());
                 let mut memory = MemoryChanges::default();
                 memory.allocates[TensorClass::Temporary as usize] = bytes;
                 self.data.clear();
                 self.data.extend_from_slice(&self.chain_tail);
                 let at = LayerParameterGather { pass, layer, among };
-                let is_gathered = plan.copies_among(among) > 1;
+                let is_gathered = plan.ranks_sharing_parameters_in_group(among) > 1;
                 let in_switches = plan.gathers_in_switches(among);
                 if plan.offloads_parameters() {
                     // The first of these two nodes allocates memory for the gathered parameters.
                     let load = create_remote_access(false, shard, in_switches);
                     let allocated = std::mem::take(&mut memory);
-                    let load = self.emit_gather(at, "load", load, MEMORY_LANE, allocated)?;
+                    let load = self.emit_parameter_load_or_gather(
+                        at,
+                        "load",
+                        load,
+                        MEMORY_LANE,
+                        allocated,
+                    )?;
                     self.data.clear();
                     self.data.push(load);
                     if in_switches || !is_gathered {
@@ -712,7 +756,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     }
                 }
                 let gather = self.create_collective_op(CollectiveKind::AllGather, shard, among);
-                ids.push(self.emit_gather(at, "gather", gather, PARAMETER_LANE, memory)?);
+                ids.push(self.emit_parameter_load_or_gather(
+                    at,
+                    "gather",
+                    gather,
+                    PARAMETER_LANE,
+                    memory,
+                )?);
             }
             gathers.ids.push(ids);
         }
@@ -733,7 +783,7 @@ fn needs_weights(pass: PipelinePass) -> bool {
     pass.kind != PassKind::WeightGradient
 }
 
-fn direction_label(pass: PipelinePass) -> &'static str {
+fn fwd_bwd_or_grad_label(pass: PipelinePass) -> &'static str {
     match pass.kind {
         PassKind::Forward => "fwd",
         PassKind::Backward | PassKind::InputGradient => "bwd",

@@ -33,7 +33,7 @@ pub(super) fn freeze_weights(
     model: &mut Model,
     plan: &ParallelismPlan,
 ) -> Result<(), PatternOptionError> {
-    if !plan.freezes() {
+    if !plan.has_frozen_weights() {
         return Ok(());
     }
     let mut unused: Vec<&OperatorNamePattern> =
@@ -41,7 +41,7 @@ pub(super) fn freeze_weights(
     for layer in &mut model.layers {
         for operator in &mut layer.operators {
             let can_match = match plan.lora {
-                Some(_) => has_adapter(&operator.work),
+                Some(_) => can_have_adapter(&operator.work),
                 None => operator.parameter_count() > 0,
             };
             let mut is_named = |patterns: &[OperatorNamePattern]| {
@@ -58,7 +58,7 @@ pub(super) fn freeze_weights(
                 continue;
             };
             let is_target = match plan.lora_targets.is_empty() {
-                true => layer.role == LayerRole::Block && has_adapter(&operator.work),
+                true => layer.role == LayerRole::Block && can_have_adapter(&operator.work),
                 false => is_named(&plan.lora_targets),
             };
             operator.training = match is_target {
@@ -74,7 +74,7 @@ pub(super) fn freeze_weights(
     if let Some(first) = unused.first() {
         let all = model.layers.iter().flat_map(|layer| &layer.operators);
         let named = all.filter(|one| match has_lora {
-            true => has_adapter(&one.work),
+            true => can_have_adapter(&one.work),
             false => one.parameter_count() > 0,
         });
         let names: BTreeSet<&str> = named.map(|one| &one.name[..]).collect();
@@ -123,7 +123,7 @@ fn trained_weights_of_operator(operator: &LayerOperator) -> u64 {
     }
 }
 
-fn has_adapter(work: &OperatorKind) -> bool {
+fn can_have_adapter(work: &OperatorKind) -> bool {
     matches!(
         work,
         OperatorKind::Linear { tied: false, .. } | OperatorKind::ExpertLinear { .. }
@@ -135,7 +135,7 @@ fn check_tied_weights_agree(model: &Model) -> Result<(), PatternOptionError> {
     let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let tied = operators
         .clone()
-        .find(|one| one.work.to_axes_and_tensors().tied_weights().is_some());
+        .find(|one| one.work.to_axes_and_tensors().tied_weight_count().is_some());
     let table = operators.find(|one| matches!(one.work, OperatorKind::Embedding { .. }));
     match (tied, table) {
         (Some(tied), Some(table)) if tied.training != table.training => {

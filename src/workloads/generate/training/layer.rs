@@ -108,7 +108,7 @@ impl LoweredLayer {
 impl LayerLoweringOptions {
     /// Returns the parameters that determine the kernel costs in `layer`. Products outside blocks, mainly the product
     /// that computes the logits, always use the plan's number format.
-    pub fn sizes_of(&self, layer: &ModelLayer) -> KernelCostParameters {
+    pub fn kernel_cost_parameters_of_layer(&self, layer: &ModelLayer) -> KernelCostParameters {
         let linear = self.sizes.linear;
         KernelCostParameters {
             linear: linear.filter(|_| layer.role == LayerRole::Block),
@@ -117,7 +117,11 @@ impl LayerLoweringOptions {
     }
 
     /// Returns true if the plan omits an operator of `layer` entirely, including its communication.
-    pub fn is_left_out(&self, layer: &ModelLayer, spec: &OperatorAxesAndTensorsSpec) -> bool {
+    pub fn is_operator_left_out(
+        &self,
+        layer: &ModelLayer,
+        spec: &OperatorAxesAndTensorsSpec,
+    ) -> bool {
         let loss = spec.reduces_rows_to_numbers();
         let logits = layer.role == LayerRole::Output && spec.is_plain_matrix_product();
         (loss && !self.trains)
@@ -133,7 +137,7 @@ impl LayerLoweringOptions {
         among_experts: bool,
         kernels: &mut OperatorKernels,
     ) {
-        if self.is_left_out(layer, spec) {
+        if self.is_operator_left_out(layer, spec) {
             kernels.forward.clear();
             kernels.backward.clear();
             kernels.weights = None;
@@ -171,7 +175,11 @@ fn is_router_score_kernel(suffix: &str) -> bool {
     .contains(&suffix)
 }
 
-pub(super) fn node_name(phase: TrainingPhase, operator: &str, suffix: &str) -> String {
+pub(super) fn node_name_with_phase_and_suffix(
+    phase: TrainingPhase,
+    operator: &str,
+    suffix: &str,
+) -> String {
     let phase = match phase {
         TrainingPhase::Forward => "fwd",
         TrainingPhase::Recompute => "again",
@@ -186,14 +194,17 @@ pub(super) fn tasks_after_weight_gradient<'k>(
     operator: &'k str,
 ) -> impl Iterator<Item = (String, ProgramNodeOperation, [&'k str; 2])> {
     kernels.after_weights.iter().map(move |kernel| {
-        let (task, shapes) = task_and_shapes(kernel);
-        let name = node_name(TrainingPhase::Backward, operator, kernel.suffix);
+        let (task, shapes) = program_task_and_shapes_of_kernel(kernel);
+        let name =
+            node_name_with_phase_and_suffix(TrainingPhase::Backward, operator, kernel.suffix);
         (name, task, shapes)
     })
 }
 
 /// Returns the program task for `kernel`, and the shapes of the kernel's inputs and outputs.
-pub(super) fn task_and_shapes(kernel: &LoweredKernel) -> (ProgramNodeOperation, [&str; 2]) {
+pub(super) fn program_task_and_shapes_of_kernel(
+    kernel: &LoweredKernel,
+) -> (ProgramNodeOperation, [&str; 2]) {
     let task = ProgramNodeOperation::Kernel {
         flops: kernel.flops,
         bytes: kernel.bytes,

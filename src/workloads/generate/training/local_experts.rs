@@ -29,7 +29,7 @@ pub(super) fn shard_experts<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -
     for layer in &mut model.layers {
         let load = fullest_expert_rank_load_ratio(&layer.operators, plan);
         let among: Vec<bool> = (0..layer.operators.len())
-            .map(|i| layer.is_among_experts(i))
+            .map(|i| layer.is_operator_among_experts(i))
             .collect();
         for (operator, _) in layer
             .operators
@@ -39,7 +39,8 @@ pub(super) fn shard_experts<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -
         {
             match &mut operator.work {
                 OperatorKind::ExpertLinear { rows, experts, .. } => {
-                    *experts = copies_of_experts(*experts, plan).div_ceil(plan.expert.into());
+                    *experts = expert_count_with_redundant_copies(*experts, plan)
+                        .div_ceil(plan.expert.into());
                     *rows = scale_rows(*rows, load);
                 }
                 OperatorKind::Activation { rows, .. } => *rows = scale_rows(*rows, load),
@@ -51,12 +52,12 @@ pub(super) fn shard_experts<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -
 }
 
 /// Number of experts in a layer with `experts` distinct experts, including redundant copies.
-fn copies_of_experts(experts: u64, plan: &ParallelismPlan) -> u64 {
+fn expert_count_with_redundant_copies(experts: u64, plan: &ParallelismPlan) -> u64 {
     experts.saturating_add(plan.redundant_experts.into())
 }
 
 /// Returns the number of token copies on the fullest rank, divided by the mean over ranks.
-fn load_of_fullest_rank(plan: &ParallelismPlan, of: [u64; 3]) -> f64 {
+fn fullest_rank_load_ratio_of_plan(plan: &ParallelismPlan, of: [u64; 3]) -> f64 {
     fullest_rank_load_ratio(
         plan.routing,
         &plan.expert_counts,
@@ -84,7 +85,7 @@ pub(super) fn scale_count(count: u128, factor: f64) -> u128 {
 }
 
 /// Returns the number of experts in a layer and the number of experts per token; `None` if the layer has no experts.
-fn expert_routing_counts(operators: &[LayerOperator]) -> Option<[u64; 2]> {
+fn experts_and_experts_per_token(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     operators.iter().find_map(|one| match one.work {
         OperatorKind::ExpertDispatch {
             experts, chosen, ..
@@ -94,16 +95,16 @@ fn expert_routing_counts(operators: &[LayerOperator]) -> Option<[u64; 2]> {
 }
 
 /// Returns true if some layer of `model` has experts.
-pub(super) fn chooses_experts(model: &Model) -> bool {
+pub(super) fn has_expert_layers(model: &Model) -> bool {
     let mut layers = model.equal_layer_runs();
-    layers.any(|run| expert_routing_counts(&run[0].operators).is_some())
+    layers.any(|run| experts_and_experts_per_token(&run[0].operators).is_some())
 }
 
 /// Returns the number of expert rows on the fullest rank, divided by the mean over ranks.
 fn fullest_expert_rank_load_ratio(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
-    expert_routing_counts(operators).map_or(1.0, |[experts, chosen]| {
+    experts_and_experts_per_token(operators).map_or(1.0, |[experts, chosen]| {
         let of = [experts, chosen, plan.expert.into()];
-        load_of_fullest_rank(plan, of)
+        fullest_rank_load_ratio_of_plan(plan, of)
     })
 }
 
@@ -121,7 +122,7 @@ pub(super) struct RelativeExpertExchangeLoads {
 }
 
 /// Returns the loads of `model`'s first layer with experts.
-pub(super) fn load_and_exchange_ratios(
+pub(super) fn expert_loads_of_first_expert_layer(
     model: &Model,
     plan: &ParallelismPlan,
 ) -> RelativeExpertExchangeLoads {
@@ -149,14 +150,19 @@ pub(super) fn load_and_exchange_ratios(
     };
     let load = |ranks: u32| {
         let of = [experts, chosen, ranks.into()];
-        load_of_fullest_rank(plan, of)
+        fullest_rank_load_ratio_of_plan(plan, of)
     };
     let distinct = |ranks: u32| {
-        let of = [copies_of_experts(experts, plan), chosen, ranks.into()];
+        let of = [
+            expert_count_with_redundant_copies(experts, plan),
+            chosen,
+            ranks.into(),
+        ];
         mean_ranks_per_token(of, groups) / chosen.max(1) as f64
     };
     loads.experts = load(plan.expert);
-    loads.local_experts = copies_of_experts(experts, plan).div_ceil(plan.expert.into());
+    loads.local_experts =
+        expert_count_with_redundant_copies(experts, plan).div_ceil(plan.expert.into());
     loads.sent = match plan.expert_exchange {
         ExpertExchangeForm::Ranks | ExpertExchangeForm::Nodes => {
             loads.experts * distinct(plan.expert)
@@ -173,7 +179,7 @@ pub(super) fn load_and_exchange_ratios(
 /// Returns true if the host must know the number of tokens that each expert receives: to launch one kernel per expert,
 /// or to size the buffers of an all-to-all. With a capacity factor, these numbers are known in advance. Fused kernels
 /// read the numbers from the device's memory.
-pub(super) fn counts_on_host(plan: &ParallelismPlan) -> bool {
+pub(super) fn needs_expert_counts_on_host(plan: &ParallelismPlan) -> bool {
     let sizes_buffers = plan.expert > 1 && plan.expert_exchange != ExpertExchangeForm::AllGather;
     plan.capacity_factor.is_none()
         && match plan.expert_products {
@@ -243,7 +249,7 @@ pub(super) fn check_expert_degrees(
     let counts = plan.expert_counts.len() as u64;
     let mut layers = model
         .equal_layer_runs()
-        .filter_map(|run| expert_routing_counts(&run[0].operators));
+        .filter_map(|run| experts_and_experts_per_token(&run[0].operators));
     if let Some([experts, _]) = layers.find(|[experts, _]| counts > 0 && counts != *experts) {
         let expected = format!(
             "one number of tokens for each of the {experts} experts of {}",
@@ -256,7 +262,9 @@ pub(super) fn check_expert_degrees(
         ));
     }
     let tokens = model.sequence / u64::from(plan.context.max(1));
-    if plan.distributes_experts_in_group() && !tokens.is_multiple_of(plan.tensor.into()) {
+    if plan.tensor_groups_split_experts_or_their_tokens()
+        && !tokens.is_multiple_of(plan.tensor.into())
+    {
         let expected = format!(
             "tensor: the {tokens} tokens of a rank's sequences are no multiple of tensor = {}",
             plan.tensor
@@ -267,8 +275,9 @@ pub(super) fn check_expert_degrees(
             expected,
         ));
     }
-    let is_even =
-        |experts: u64| copies_of_experts(experts, plan).is_multiple_of(plan.expert.into());
+    let is_even = |experts: u64| {
+        expert_count_with_redundant_copies(experts, plan).is_multiple_of(plan.expert.into())
+    };
     match own.find(|(_, experts)| !is_even(*experts)) {
         Some((operator, experts)) => {
             let redundant = match plan.redundant_experts {

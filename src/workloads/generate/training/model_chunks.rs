@@ -66,10 +66,11 @@ impl ModelPartsAndGradientBuckets {
             let common =
                 common.map(|(layer, own, found)| (layer, weights[layer].trained - own, found));
             // Skip a layer with frozen weights; otherwise, the last bucket would wait for it.
-            let common = common.filter(|(_, weights, _)| *weights > 0 || !plan.freezes());
+            let common =
+                common.filter(|(_, weights, _)| *weights > 0 || !plan.has_frozen_weights());
             let mut filled = Vec::new();
             if plan.copy_count() > 1 {
-                filled = filling.assign_buckets(plan.sharding_group(), common);
+                filled = filling.assign_buckets(plan.sharding_group_kind(), common);
             }
             if plan.expert_copies() > 1 {
                 // Skip a layer without experts; otherwise, the last expert bucket would wait for it.
@@ -111,7 +112,7 @@ impl ModelPartsAndGradientBuckets {
     }
 
     /// Returns the number of weights of `layer` on one rank.
-    pub fn weights_of_layer(&self, layer: usize) -> AllAndTrainedWeightCounts {
+    pub fn weight_counts_of_layer(&self, layer: usize) -> AllAndTrainedWeightCounts {
         self.weights[layer]
     }
 
@@ -126,7 +127,7 @@ impl ModelPartsAndGradientBuckets {
     }
 
     /// Number of trained tied weights; the first and last stages each have a copy of them. `None` without tied weights.
-    pub fn tied_weights(&self) -> Option<u64> {
+    pub fn trained_tied_weight_count(&self) -> Option<u64> {
         self.tied
     }
 }

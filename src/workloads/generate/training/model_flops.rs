@@ -33,7 +33,7 @@ impl TrainingGenerator {
         });
         let each = operators.filter_map(|(operator, gradient)| {
             let products = 1 + self.backward_products_per_forward(operator, (*gradient)?);
-            let own = 2 * products * u128::from(self.executed_multiplications(operator));
+            let own = 2 * products * u128::from(self.forward_multiplications_of_operator(operator));
             let adapter = adapter_products(operator.training, &operator.work);
             let of_adapter = adapter.iter().flatten();
             let of_adapter = of_adapter.map(|work| 6 * u128::from(work.multiplication_count()));
@@ -43,7 +43,7 @@ impl TrainingGenerator {
     }
 
     /// Number of multiplications that the forward kernels of `operator` execute per sample.
-    fn executed_multiplications(&self, operator: &LayerOperator) -> u64 {
+    fn forward_multiplications_of_operator(&self, operator: &LayerOperator) -> u64 {
         let skipped = match self.sizes.fused {
             true => operator.work.causally_skipped_multiplications(),
             false => 0,

@@ -54,7 +54,8 @@ fn pad_layer_heads(layer: &mut ModelLayer, members: u64) -> Result<(), PatternOp
         }
         let mut grow = |at: Option<usize>, axis, from, to| {
             let operator = at.and_then(|at| layer.operators.get_mut(at));
-            let size = operator.and_then(|one| columns_of(&mut one.work, axis));
+            let size =
+                operator.and_then(|one| column_count_mut_of_linear_operator(&mut one.work, axis));
             size.filter(|size| **size == from).map(|size| *size = to)
         };
         let front = grow(i.checked_sub(1), OperatorShardAxis::N, qkv, padded_qkv);
@@ -71,7 +72,10 @@ fn pad_layer_heads(layer: &mut ModelLayer, members: u64) -> Result<(), PatternOp
 }
 
 /// Returns a mutable reference to the number of outputs (axis N) or inputs of a linear operator.
-fn columns_of(work: &mut OperatorKind, axis: OperatorShardAxis) -> Option<&mut u64> {
+fn column_count_mut_of_linear_operator(
+    work: &mut OperatorKind,
+    axis: OperatorShardAxis,
+) -> Option<&mut u64> {
     if !work.to_axes_and_tensors().is_plain_matrix_product() {
         return None;
     }

@@ -71,8 +71,11 @@ impl MemoryPerParameter {
         };
         ResidentBytes {
             weights: bytes(self.weight, ZeroStage::Parameters),
-            gradients: bytes(self.gradient_bytes(), ZeroStage::Gradients),
-            optimizer: bytes(self.kept_bytes_per_parameter(), ZeroStage::Optimizer),
+            gradients: bytes(self.gradient_bytes_per_parameter(), ZeroStage::Gradients),
+            optimizer: bytes(
+                self.optimizer_state_bytes_per_parameter(),
+                ZeroStage::Optimizer,
+            ),
         }
     }
 
@@ -85,7 +88,7 @@ impl MemoryPerParameter {
     }
 
     /// Number of bytes that an optimizer step moves per updated parameter.
-    pub fn bytes_moved_per_step(&self) -> u64 {
+    pub fn bytes_moved_per_updated_parameter(&self) -> u64 {
         let (d, g) = (self.weight, self.gradient);
         match (self.optimizer, self.mixed) {
             (Optimizer::None, _) => 0,
@@ -96,7 +99,7 @@ impl MemoryPerParameter {
     }
 
     /// Bytes of optimizer state per parameter.
-    pub fn kept_bytes_per_parameter(&self) -> u64 {
+    pub fn optimizer_state_bytes_per_parameter(&self) -> u64 {
         match (self.optimizer, self.mixed) {
             (Optimizer::None | Optimizer::Sgd, _) => 0,
             (Optimizer::Adam, true) => 12,
@@ -105,7 +108,7 @@ impl MemoryPerParameter {
     }
 
     /// Gradient bytes per parameter; 0 if no optimizer needs gradients.
-    pub fn gradient_bytes(&self) -> u64 {
+    pub fn gradient_bytes_per_parameter(&self) -> u64 {
         match self.optimizer {
             Optimizer::None => 0,
             _ => self.gradient,
@@ -173,7 +176,10 @@ mod tests {
                 optimizer: kept,
             };
             assert_eq!(
-                (state.resident_bytes(1), state.bytes_moved_per_step()),
+                (
+                    state.resident_bytes(1),
+                    state.bytes_moved_per_updated_parameter()
+                ),
                 (resident, moved)
             );
         }

@@ -65,7 +65,7 @@ impl TrainingGenerator {
     pub(super) fn ranks_by_pipeline(&self) -> Vec<Vec<u32>> {
         let places =
             (0..self.placement.rank_count()).map(|rank| self.placement.coordinates_of_rank(rank));
-        let uneven = self.plan.is_uneven();
+        let uneven = self.plan.has_uneven_tensor_degrees();
         let firsts = places.filter(|place| {
             place.stage == 0
                 && (!uneven

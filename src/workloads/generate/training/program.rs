@@ -329,13 +329,13 @@ impl LayerProgramBuilder {
     }
 
     /// Records that the next node allocates `bytes` of class `class`.
-    pub fn allocate_bytes(&mut self, class: TensorClass, bytes: u64) {
+    pub fn allocate_bytes_at_next_node(&mut self, class: TensorClass, bytes: u64) {
         add_bytes(&mut self.program.rest.allocates, class, bytes);
     }
 
     /// Records that the last node frees `bytes`; if the program is still empty, the next node frees
     /// them instead.
-    pub fn free_bytes(&mut self, class: TensorClass, bytes: u64) {
+    pub fn free_bytes_at_last_node(&mut self, class: TensorClass, bytes: u64) {
         let memory = match self.program.items.last_mut() {
             Some(last) => &mut last.memory,
             None => &mut self.program.rest,

@@ -17,7 +17,7 @@ impl TrainingGenerator {
     pub(super) fn stage_weight_counts(&self, stage: u32) -> AllAndTrainedWeightCounts {
         sum_weight_counts(
             self.stage_layers(stage)
-                .map(|layer| self.parts.weights_of_layer(layer)),
+                .map(|layer| self.parts.weight_counts_of_layer(layer)),
         )
     }
 
@@ -69,13 +69,13 @@ impl TrainingGenerator {
             mixed: self.plan.mixed && self.sizes.number < 4,
             zero: self.plan.zero,
             replicas: self.plan.state_shards(),
-            passes: self.extra_optimizer_pass_bytes(),
+            passes: self.extra_optimizer_pass_bytes_per_parameter(),
         }
     }
 
     /// Returns the bytes per parameter that a step moves outside the optimizer's kernel, in passes
     /// over gradients and weights.
-    fn extra_optimizer_pass_bytes(&self) -> u64 {
+    fn extra_optimizer_pass_bytes_per_parameter(&self) -> u64 {
         let mut bytes = 0;
         if self.plan.elementwise == ElementwiseKernels::Megatron {
             // For each fp16 gradient, Megatron-LM's optimizer writes a single-precision copy (4
@@ -156,16 +156,16 @@ impl TrainingGenerator {
 
     /// Returns true if each replica keeps only a shard of the gradients, even between
     /// micro-batches.
-    pub(super) fn shares_gradients(&self) -> bool {
+    pub(super) fn shards_gradients(&self) -> bool {
         self.plan.zero >= ZeroStage::Gradients
-            && self.has_communication()
+            && self.has_communication_between_replicas()
             && (self.micro_batches == 1 || !self.plan.accumulate)
     }
 
     /// Returns the bytes of a layer's gradients on a rank before replicas sum them.
-    pub(super) fn gradient_bytes(&self, layer: usize) -> u64 {
+    pub(super) fn layer_gradient_bytes_to_sum(&self, layer: usize) -> u64 {
         let experts = self.lowered_layer(layer).expert_parameters.trained;
-        let common = self.parts.weights_of_layer(layer).trained - experts;
+        let common = self.parts.weight_counts_of_layer(layer).trained - experts;
         let parts = [
             (common, self.plan.copy_count()),
             (experts, self.plan.expert_copies()),
@@ -179,7 +179,7 @@ impl TrainingGenerator {
         let sum = |each: &dyn Fn(&MemoryPerParameter) -> u64| {
             self.sum_over_updated_parameters(stage, each)
         };
-        let kept = MemoryPerParameter::kept_bytes_per_parameter;
+        let kept = MemoryPerParameter::optimizer_state_bytes_per_parameter;
         match self.plan.offload {
             // Half of the bytes that a step moves are loads, and half are stores.
             OffloadedState::None => {
@@ -188,7 +188,7 @@ impl TrainingGenerator {
             }
             OffloadedState::Optimizer => [sum(&kept), sum(&kept)],
             OffloadedState::All => [
-                sum(&|state| kept(state) + state.gradient_bytes()),
+                sum(&|state| kept(state) + state.gradient_bytes_per_parameter()),
                 sum(&|state| match state.optimizer {
                     Optimizer::None => 0,
                     Optimizer::Sgd | Optimizer::Adam => kept(state) + state.weight,
@@ -199,7 +199,10 @@ impl TrainingGenerator {
 
     /// Returns the bytes that a rank's optimizer step moves.
     pub(super) fn optimizer_step_bytes(&self, stage: u32) -> u64 {
-        self.sum_over_updated_parameters(stage, &MemoryPerParameter::bytes_moved_per_step)
+        self.sum_over_updated_parameters(
+            stage,
+            &MemoryPerParameter::bytes_moved_per_updated_parameter,
+        )
     }
 
     /// Returns the sum of `bytes_of` over the parameters that a rank's optimizer updates.

@@ -20,7 +20,7 @@ use std::sync::OnceLock;
 impl TrainingGenerator {
     /// Returns the maximum number of bytes in use at once on a rank of `stage`, if nodes run in id order.
     pub(super) fn peak_bytes(&self, stage: u32) -> RankPeakOwnAndRemoteBytes {
-        let members = (0..self.plan.tensor_of(stage)).filter(|&tensor| {
+        let members = (0..self.plan.tensor_degree_of_stage(stage)).filter(|&tensor| {
             let place = TensorDataStageCoordinates {
                 tensor,
                 data: 0,
@@ -55,7 +55,7 @@ impl TrainingGenerator {
             tensor: if self.slots > 0 {
                 place.tensor
             } else {
-                u32::from(!self.is_stage_adapter(place))
+                u32::from(!self.exchanges_messages_with_other_stages(place))
             },
             data: 0,
             stage: place.stage,
@@ -64,7 +64,7 @@ impl TrainingGenerator {
 
     /// Returns where the node count of the representative at `like` stands in the list of node counts. Without adapters
     /// and without messages in tensor groups, member 0 represents every member, so each stage has one entry.
-    fn kind_of(&self, like: TensorDataStageCoordinates) -> usize {
+    fn node_count_index_of_representative(&self, like: TensorDataStageCoordinates) -> usize {
         (like.tensor * self.plan.pipeline + like.stage) as usize
     }
 }
@@ -103,7 +103,7 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn declared_groups(&self) -> DeclaredGroups {
-        self.placement.declared_groups()
+        self.placement.all_declared_groups()
     }
 
     fn group_roles(&self) -> GroupRoles {
@@ -111,7 +111,7 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn work_amounts(&self) -> Option<JobSamplesAndModelFlops> {
-        Some(self.work_amounts())
+        Some(self.samples_tokens_and_model_flops())
     }
 
     fn class_of(&self, rank: u32) -> u32 {
@@ -126,14 +126,14 @@ impl TraceGenerator for TrainingGenerator {
         }
     }
 
-    fn shape_of(&self, rank: u32) -> u32 {
+    fn graph_class_of_rank(&self, rank: u32) -> u32 {
         self.placement
             .rank_at(self.representative_rank_of(self.placement.coordinates_of_rank(rank)))
     }
 
     fn find_independent_copies(&self) -> Vec<Vec<u32>> {
         // Stages have different numbers of members, so only whole replicas do equal work.
-        if self.plan.is_uneven() {
+        if self.plan.has_uneven_tensor_degrees() {
             let of = |data| TensorDataStageCoordinates {
                 tensor: 0,
                 data,
@@ -162,9 +162,15 @@ impl TraceGenerator for TrainingGenerator {
         replicas.map(<[Vec<u32>]>::concat).collect()
     }
 
-    fn bind_slots(&self, rank: u32, first: &RankBindingsOfGraphSlots) -> RankBindingsOfGraphSlots {
+    fn bind_peers_and_groups_to_slots(
+        &self,
+        rank: u32,
+        first: &RankBindingsOfGraphSlots,
+    ) -> RankBindingsOfGraphSlots {
         let own = self.placement.coordinates_of_rank(rank);
-        let model = self.placement.coordinates_of_rank(self.shape_of(rank));
+        let model = self
+            .placement
+            .coordinates_of_rank(self.graph_class_of_rank(rank));
         let peer = |peer: &u32| {
             // The peer is either another member on the same stage, or the member with the same index on another stage.
             let peer = self.placement.coordinates_of_rank(*peer);
@@ -209,39 +215,44 @@ impl TraceGenerator for TrainingGenerator {
 
     fn node_count(&self, rank: u32) -> u64 {
         let like = self.representative_rank_of(self.placement.coordinates_of_rank(rank));
-        *self.counts[self.kind_of(like)].all.get_or_init(|| {
-            // Use a sink that ignores names, because formatting them would take most of the time.
-            let mut meter = PeakMemorySink::default();
-            let walked =
-                RankEmitter::new(self, rank, &mut TraceEmitter::without_names(&mut meter)).run();
-            walked.expect("a meter takes every node");
-            meter.nodes
-        })
+        *self.counts[self.node_count_index_of_representative(like)]
+            .all
+            .get_or_init(|| {
+                // Use a sink that ignores names, because formatting them would take most of the time.
+                let mut meter = PeakMemorySink::default();
+                let walked =
+                    RankEmitter::new(self, rank, &mut TraceEmitter::without_names(&mut meter))
+                        .emit_all_steps();
+                walked.expect("a meter takes every node");
+                meter.nodes
+            })
     }
 
     fn min_node_count(&self, rank: u32) -> u64 {
         let like = self.representative_rank_of(self.placement.coordinates_of_rank(rank));
-        *self.counts[self.kind_of(like)].least.get_or_init(|| {
-            let passes = self
-                .steps_of_stage(like.stage)
-                .flat_map(PassOrOverlappingPair::iter_passes);
-            let nodes = passes.map(|pass| {
-                let part = self.part_of_chunk(like.stage, pass.chunk);
-                let layers = self.layers_of_part(part);
-                let items = layers.map(|layer| {
-                    let program = self
-                        .lowered_layer(layer)
-                        .program_for_member(pass.kind, like.tensor);
-                    program.items.len() as u64
+        *self.counts[self.node_count_index_of_representative(like)]
+            .least
+            .get_or_init(|| {
+                let passes = self
+                    .ordered_passes_of_stage(like.stage)
+                    .flat_map(PassOrOverlappingPair::iter_passes);
+                let nodes = passes.map(|pass| {
+                    let part = self.part_of_chunk(like.stage, pass.chunk);
+                    let layers = self.layers_of_part(part);
+                    let items = layers.map(|layer| {
+                        let program = self
+                            .lowered_layer(layer)
+                            .program_for_member(pass.kind, like.tensor);
+                        program.items.len() as u64
+                    });
+                    items.sum::<u64>()
                 });
-                items.sum::<u64>()
-            });
-            // Count one node that allocates the resident state. A rank without work has only this node.
-            1 + nodes.sum::<u64>() * u64::from(self.plan.steps)
-        })
+                // Count one node that allocates the resident state. A rank without work has only this node.
+                1 + nodes.sum::<u64>() * u64::from(self.plan.steps)
+            })
     }
 
     fn emit_nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
-        RankEmitter::new(self, rank, out).run()
+        RankEmitter::new(self, rank, out).emit_all_steps()
     }
 }

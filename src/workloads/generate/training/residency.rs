@@ -161,7 +161,7 @@ mod tests {
         output: 20,
     };
 
-    fn parse_policy(capacity: u64) -> SramPolicy {
+    fn build_corrected_sram_policy(capacity: u64) -> SramPolicy {
         SramPolicy {
             rule: ResidencyRule::Corrected,
             capacity,
@@ -170,8 +170,8 @@ mod tests {
 
     /// Tests a stage with two operators. Each operator has 50 B of weights and 30 B of inputs; the weights of both
     /// operators, with gradients and state, take 400 B.
-    fn kept_events(capacity: u64) -> TensorsKeptInSram {
-        parse_policy(capacity).choose_kept_tensors(100, 400, &[OPERATOR; 2])
+    fn tensors_kept_with_sram_capacity(capacity: u64) -> TensorsKeptInSram {
+        build_corrected_sram_policy(capacity).choose_kept_tensors(100, 400, &[OPERATOR; 2])
     }
 
     #[test]
@@ -187,9 +187,13 @@ mod tests {
             // The operator loads min(50 + 5 x 30, 30 + 3 x 50) = 180 B.
             (10, TensorsKeptInSram::Neither, [180, 20]),
         ] {
-            assert_eq!(kept_events(capacity), state, "{capacity}");
             assert_eq!(
-                parse_policy(capacity).sram_traffic(state, OPERATOR),
+                tensors_kept_with_sram_capacity(capacity),
+                state,
+                "{capacity}"
+            );
+            assert_eq!(
+                build_corrected_sram_policy(capacity).sram_traffic(state, OPERATOR),
                 traffic,
                 "{capacity}"
             );
@@ -198,13 +202,15 @@ mod tests {
 
     /// An operator without weights loads its input once. A look-up reads only weights, and loads each row once.
     #[test]
-    fn what_is_not_there_is_one_part() {
+    fn operands_of_operators_without_weights_or_inputs_are_loaded_once() {
         let of = |input, weights| OperatorOperandBytes {
             input,
             weights,
             output: 20,
         };
-        let neither = |operand| parse_policy(10).sram_traffic(TensorsKeptInSram::Neither, operand);
+        let neither = |operand| {
+            build_corrected_sram_policy(10).sram_traffic(TensorsKeptInSram::Neither, operand)
+        };
         assert_eq!(neither(of(30, 0)), [30, 20]);
         assert_eq!(neither(of(0, 50)), [50, 20]);
     }
@@ -219,7 +225,7 @@ mod tests {
         });
         let mut before = u64::MAX;
         for capacity in 1..3000 {
-            let policy = parse_policy(capacity);
+            let policy = build_corrected_sram_policy(capacity);
             let state = policy.choose_kept_tensors(251, 2008, &operators);
             let all = operators
                 .iter()

@@ -55,7 +55,7 @@ pub(super) fn mark_saved_outputs(
 }
 
 /// Returns the part of operator `i` in `operators` that is recomputed, if the plan names saved outputs.
-pub(super) fn recomputed_part_by_name(
+pub(super) fn recomputed_part_if_saved_outputs_are_named(
     operators: &[LayerOperator],
     i: usize,
     kernels: &OperatorKernels,

@@ -25,7 +25,7 @@ impl OperatorAxisShardDigits {
     };
 
     /// Returns the digit that shards `axis`.
-    pub fn mesh_axis_of(&self, axis: OperatorShardAxis) -> MemberNumberDigit {
+    pub fn member_digit_that_shards_axis(&self, axis: OperatorShardAxis) -> MemberNumberDigit {
         match axis {
             OperatorShardAxis::B => self.samples,
             OperatorShardAxis::M => self.rows,
@@ -58,7 +58,7 @@ impl OperatorAxisShardDigits {
 
     /// Returns the digit that distinguishes members with different partial sums of the output, or `None` if there are
     /// no partial sums.
-    pub fn partial_sum_axis(&self) -> Option<MemberNumberDigit> {
+    pub fn partial_sum_digit(&self) -> Option<MemberNumberDigit> {
         (self.inputs.parts > 1).then_some(self.inputs)
     }
 
@@ -73,7 +73,7 @@ impl OperatorAxisShardDigits {
                 (OperatorShardAxis::M, Some(windows)) => {
                     self.image_rows_for_windows(*size, spec.extent_of_axis('h'), windows)
                 }
-                _ => size.div_ceil(self.mesh_axis_of(axis).parts.into()),
+                _ => size.div_ceil(self.member_digit_that_shards_axis(axis).parts.into()),
             };
         }
         local

@@ -62,7 +62,7 @@ use super::layer::{
 };
 use super::local_experts::scale_count;
 use super::operator_recompute::{RecomputedOperatorPart, recomputed_operator_part};
-use super::saved_tensors::recomputed_part_by_name;
+use super::saved_tensors::recomputed_part_if_saved_outputs_are_named;
 use crate::generate::check_limit;
 use crate::generate::plan::{
     AblationEffect, ExpertExchangeForm, ExpertProducts, ParallelGroupKind, RecomputePolicy,
@@ -85,11 +85,11 @@ mod ring;
 #[cfg(test)]
 mod tests;
 
-use module_recompute::drop_recomputed_activations;
+use module_recompute::list_recomputed_and_lower_saved_bytes;
 use redistribution_cache::RedistributionCache;
 use ring::RingAttentionStepKernels;
 
-pub(super) use module_recompute::check_recomputed_modules;
+pub(super) use module_recompute::reject_modules_absent_from_model;
 
 /// Maximum number of nodes in the programs of all distinct members and layers. The limit matters if members exchange
 /// messages, because each member then has its own programs. A node takes about 200 bytes, so all programs together take
@@ -205,7 +205,7 @@ impl ShardedLayerLowerer {
     /// gather the input again in the backward pass. They do so with sequence parallelism, because each member keeps
     /// only its own tokens (Korthikanti et al., 2022, section 4.2.2). Token copies for experts are not gathered again,
     /// as in Megatron-LM's dispatcher.
-    fn regathered_elements(
+    fn regathered_input_shard_count(
         &self,
         step: &ShardedOperator<'_>,
         spec: &OperatorAxesAndTensorsSpec,
@@ -221,7 +221,7 @@ impl ShardedLayerLowerer {
 
     /// Returns the number of elements (of tokens or token copies) that a member exchanges with ranks that have other
     /// experts, and the number that it exchanges among nodes. `spec` describes the member's shard of an operator.
-    fn exchanged_elements(
+    fn expert_exchange_element_counts(
         &self,
         spec: &OperatorAxesAndTensorsSpec,
         sizes: &KernelCostParameters,
@@ -254,7 +254,7 @@ impl ShardedLayerLowerer {
     /// Returns the kernels that sort token copies between an all-to-all and several experts. `spec` describes a
     /// member's shard of an operator. With one copy per rank or per node, routers copy the tokens in expert order after
     /// the exchange, so no sorting is needed.
-    fn order_kernels(
+    fn token_copy_sorting_kernels(
         &self,
         spec: &OperatorAxesAndTensorsSpec,
         sizes: &KernelCostParameters,
@@ -274,12 +274,12 @@ impl ShardedLayerLowerer {
         }
         let rows = rows.saturating_mul(sizes.samples.into());
         let rows = scale_count(rows, context.loads.experts);
-        sizes.expert_order_kernels([rows, width], sizes.one_by_one)
+        sizes.kernels_sorting_copies_by_expert_and_back([rows, width], sizes.one_by_one)
     }
 
     /// Returns the bytes that a member exchanges with ranks that have other tokens: first for queries, then for keys
     /// and values together. `spec` describes the member's shard of the operator.
-    fn context_bytes(
+    fn query_and_key_value_exchange_bytes(
         &self,
         spec: &OperatorAxesAndTensorsSpec,
         sizes: &KernelCostParameters,
@@ -318,7 +318,7 @@ impl ShardedLayerLowerer {
             let cutting = &step.cutting;
             let spec = step.operator.work.to_axes_and_tensors();
             let work = cutting.local_shard(&step.operator.work);
-            let mut sizes = self.context.sizes_of(layer);
+            let mut sizes = self.context.kernel_cost_parameters_of_layer(layer);
             sizes.samples = sizes.samples.div_ceil(cutting.samples.parts.into());
             let training = step.operator.training;
             sizes.training = training;
@@ -350,11 +350,11 @@ impl ShardedLayerLowerer {
                 own.trained = own.trained.saturating_add(trained);
             }
             let own_spec = work.to_axes_and_tensors();
-            let exchanged = self.exchanged_elements(&own_spec, &sizes);
-            let orders = self.order_kernels(&own_spec, &sizes)?;
-            let context_bytes = self.context_bytes(&own_spec, &sizes);
+            let exchanged = self.expert_exchange_element_counts(&own_spec, &sizes);
+            let orders = self.token_copy_sorting_kernels(&own_spec, &sizes)?;
+            let context_bytes = self.query_and_key_value_exchange_bytes(&own_spec, &sizes);
             let behind = flow.steps.len() - 1 - i;
-            let tied_weights = own_spec.tied_weights();
+            let tied_weights = own_spec.tied_weight_count();
             tied = tied.or(tied_weights.map(|weights| MatrixTiedToEmbedding {
                 behind,
                 weights,
@@ -388,8 +388,10 @@ impl ShardedLayerLowerer {
                     true => vec![columns],
                     false => vec![cutting.samples, cutting.rows, columns],
                 };
-                let apart =
-                    EqualSizedMemberGroups::from_differing_axes(&digits, self.member_count());
+                let apart = EqualSizedMemberGroups::from_members_differing_in_digits(
+                    &digits,
+                    self.member_count(),
+                );
                 let is_whole = of_experts && training == TrainedOperatorWeights::All;
                 if gradient > 0 && apart.group_size() > 1 && !is_whole {
                     let sum = partial.entry(self.kind_of_partition(&apart)).or_default();
@@ -397,7 +399,7 @@ impl ShardedLayerLowerer {
                 }
             }
             let regathers = self
-                .regathered_elements(step, &spec)
+                .regathered_input_shard_count(step, &spec)
                 .filter(|_| training != TrainedOperatorWeights::Frozen);
             let mut kept_of_adapter = [0; 2];
             if let Some(products) = &adapter {
@@ -409,7 +411,7 @@ impl ShardedLayerLowerer {
                 kernels.keeps /= shards;
             }
             kernels.keeps = kernels.keeps.saturating_add(kept_of_adapter[1]);
-            let among_experts = layer.is_among_experts(i);
+            let among_experts = layer.is_operator_among_experts(i);
             self.context
                 .leave_out(layer, &spec, among_experts, &mut kernels);
             let chosen = self.context.recompute == RecomputePolicy::Operators;
@@ -420,7 +422,7 @@ impl ShardedLayerLowerer {
                     recomputed_operator_part(operators, i, &work, &kernels, &sizes)?
                 }
                 OutputSavedOrRecomputed::Yes | OutputSavedOrRecomputed::No => {
-                    recomputed_part_by_name(operators, i, &kernels, &sizes)
+                    recomputed_part_if_saved_outputs_are_named(operators, i, &kernels, &sizes)
                 }
             };
             kernels.keeps = kernels.keeps.saturating_add(again.kept);
@@ -431,7 +433,9 @@ impl ShardedLayerLowerer {
                 regathers: regathers.is_some(),
                 trained,
                 found: match training {
-                    TrainedOperatorWeights::All => buckets::gradient_tensor_sizes(&work),
+                    TrainedOperatorWeights::All => {
+                        buckets::gradient_sizes_of_operator_weights(&work)
+                    }
                     TrainedOperatorWeights::Frozen => [0; 2],
                     TrainedOperatorWeights::Adapter { .. } => [of_b, of_a],
                 },
@@ -445,12 +449,12 @@ impl ShardedLayerLowerer {
                 context_bytes,
                 ring: self.ring_attention_kernels(layer, &spec, &work, &sizes)?,
                 wanted: !step.inputs.is_empty(),
-                idle: self.context.is_left_out(layer, &spec),
+                idle: self.context.is_operator_left_out(layer, &spec),
                 spec,
             });
         }
         let modules = self.context.recompute_modules;
-        let again = drop_recomputed_activations(layer, modules, &mut own, |one| {
+        let again = list_recomputed_and_lower_saved_bytes(layer, modules, &mut own, |one| {
             self.context.bytes_kept_for_backward(&one.kernels)
         });
         let full =
@@ -478,8 +482,12 @@ impl ShardedLayerLowerer {
                 slot: 0,
                 ring_slot: 0,
             };
-            let programs =
-                writer.build_member_programs(&own, &flow.end, full.then_some(kept_input), &again);
+            let programs = writer.build_forward_and_backward_programs(
+                &own,
+                &flow.end,
+                full.then_some(kept_input),
+                &again,
+            );
             let slots = writer.slot;
             let ring_slots = writer.ring_slot;
             self.slots = self.slots.max(slots);

@@ -90,14 +90,17 @@ mod tests {
     use super::*;
 
     /// Finds the minimal largest sum by trying all cuts.
-    fn by_trial(counts: &[u64], parts: usize) -> u64 {
+    fn smallest_largest_sum_by_trying_all_cuts(counts: &[u64], parts: usize) -> u64 {
         if parts == 1 {
             return counts.iter().sum();
         }
         let firsts = 1..=counts.len() - (parts - 1);
         let trial = |first: usize| {
             let own: u64 = counts[..first].iter().sum();
-            own.max(by_trial(&counts[first..], parts - 1))
+            own.max(smallest_largest_sum_by_trying_all_cuts(
+                &counts[first..],
+                parts - 1,
+            ))
         };
         firsts.map(trial).min().unwrap()
     }
@@ -127,7 +130,7 @@ mod tests {
                     let largest: u64 = sums.max().unwrap();
                     assert_eq!(
                         largest,
-                        by_trial(&counts, parts),
+                        smallest_largest_sum_by_trying_all_cuts(&counts, parts),
                         "{starts:?} of {counts:?}"
                     );
                 }

@@ -5,7 +5,7 @@ use super::{
     local_experts,
 };
 use crate::generate::plan::{
-    ParallelGroupKind, TensorDataStageCoordinates, accesses_remote_memory,
+    ParallelGroupKind, TensorDataStageCoordinates, operation_accesses_remote_memory,
 };
 use crate::generate::{PatternOptionError, TraceEmitter, TraceGenerator};
 use chakram_trace::format::scan::NodeView;
@@ -215,7 +215,7 @@ impl Sink for RankTallySink<'_> {
             sum.0 += 1;
             sum.1 += u128::from(bytes);
         }
-        self.streams |= accesses_remote_memory(&node.op);
+        self.streams |= operation_accesses_remote_memory(&node.op);
         self.remote = self.remote.saturating_add(node.memory.remote);
         for (used, more) in self.used.iter_mut().zip(node.memory.allocates) {
             *used = used.saturating_add(more);
@@ -238,7 +238,7 @@ impl Sink for RankTallySink<'_> {
 
 impl TrainingGenerator {
     /// Returns the samples, tokens and model FLOPs of all steps.
-    pub(super) fn work_amounts(&self) -> JobSamplesAndModelFlops {
+    pub(super) fn samples_tokens_and_model_flops(&self) -> JobSamplesAndModelFlops {
         let plan = &self.plan;
         let samples = plan.batch.saturating_mul(plan.steps.into());
         let tokens = (self.model.sequence > 1).then_some(self.model.sequence);
@@ -248,7 +248,7 @@ impl TrainingGenerator {
             tokens: tokens.map(|tokens| samples.saturating_mul(tokens)),
             model_flops: self.model_flops().saturating_mul(samples.into()),
             attention: self.counted_attention_kind(),
-            experts: local_experts::chooses_experts(&self.model),
+            experts: local_experts::has_expert_layers(&self.model),
         }
     }
 
@@ -257,13 +257,15 @@ impl TrainingGenerator {
         let stages: Vec<StageRankTotals> = (0..plan.pipeline)
             .map(|stage| self.stage_summary(stage))
             .collect();
-        let ranks = |stage| u128::from(plan.tensor_of(stage)) * u128::from(plan.replica_count());
+        let ranks = |stage| {
+            u128::from(plan.tensor_degree_of_stage(stage)) * u128::from(plan.replica_count())
+        };
         PlanSummary {
             ranks: self.rank_count(),
             micro_batches: self.micro_batches,
             parameters: self.model.parameter_count(),
             trained_parameters: frozen_weights::count_trained_weights(&self.model),
-            model_flops: self.work_amounts().model_flops,
+            model_flops: self.samples_tokens_and_model_flops().model_flops,
             attention: self.counted_attention_kind(),
             flops: (0..)
                 .zip(&stages)
@@ -271,7 +273,7 @@ impl TrainingGenerator {
                 .sum(),
             recompute: plan.recompute,
             recompute_modules: plan.recompute_modules,
-            bubble: plan.schedule.bubble_fraction(
+            bubble: plan.schedule.bubble_to_compute_ratio(
                 plan.pipeline,
                 self.micro_batches,
                 plan.split_backward,

@@ -21,7 +21,7 @@ pub(super) fn check_divides(
     if spec.looks_up() || spec.is_plain_matrix_product() && axis == OperatorShardAxis::N {
         return Ok(());
     }
-    let mut sizes = spec.sizes_along_axis(axis);
+    let mut sizes = spec.sizes_that_axis_degree_must_divide(axis);
     match sizes.find(|(size, _)| !size.is_multiple_of(members)) {
         None => Ok(()),
         Some((size, what)) => {

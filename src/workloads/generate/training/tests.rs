@@ -1,6 +1,6 @@
 //! Tests properties that all plans have, and dependencies between nodes.
 
-use super::super::testing::{EmittedNode, record_every_rank, rejection_message};
+use super::super::testing::{EmittedNode, check_and_record_every_rank, rejection_message};
 use super::super::{WorkloadPattern, plan};
 use super::*;
 use crate::model::{
@@ -113,7 +113,7 @@ fn ranks_are_like_those_of_their_stage() {
     };
     plans.push(uneven());
     for plan in plans {
-        record_every_rank(build_gpt2_pattern(plan));
+        check_and_record_every_rank(build_gpt2_pattern(plan));
     }
 }
 
@@ -137,10 +137,10 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
                 ..build_small_plan()
             };
             let pattern = build_gpt2_pattern(plan);
-            record_every_rank(pattern.clone());
+            check_and_record_every_rank(pattern.clone());
             let job = super::super::CheckedWorkloadPattern::new(pattern).unwrap();
             let shapes: Vec<u32> = (0..job.rank_count())
-                .map(|rank| job.shape_of(rank))
+                .map(|rank| job.representative_of_same_shape_ranks(rank))
                 .collect();
             let distinct: std::collections::BTreeSet<u32> = shapes.into_iter().collect();
             // If every member is an adapter, there is only one kind of trace.
@@ -172,7 +172,7 @@ fn accesses_in_pieces_are_within_the_bound_on_nodes() {
             let most = check::max_nodes_per_rank(&model, &plan, 1);
             let model = model.clone();
             let pattern = ModelAndParallelismPlan { model, plan };
-            let nodes = record_every_rank(pattern)[0].len();
+            let nodes = check_and_record_every_rank(pattern)[0].len();
             assert!(nodes as u128 <= most, "{name}: {nodes} of {most}");
             let is_cut = nodes > 80 * operators;
             assert_eq!(is_cut, largest.is_some(), "{name}: {nodes} of {operators}");
@@ -184,7 +184,7 @@ fn accesses_in_pieces_are_within_the_bound_on_nodes() {
 fn sums_are_formed_beside_the_gradients_of_weights() {
     let mut plan = ParallelismPlan::new();
     plan.tensor = 2;
-    let ranks = record_every_rank(build_gpt2_pattern(plan.clone()));
+    let ranks = check_and_record_every_rank(build_gpt2_pattern(plan.clone()));
     let nodes = &ranks[0];
     let up = "mb0/layer3/bwd/mlp.up";
     assert_eq!(
@@ -198,7 +198,7 @@ fn sums_are_formed_beside_the_gradients_of_weights() {
         [format!("{up}.all-reduce")]
     );
     plan.tensor_overlap = false;
-    let ranks = record_every_rank(build_gpt2_pattern(plan.clone()));
+    let ranks = check_and_record_every_rank(build_gpt2_pattern(plan.clone()));
     let nodes = &ranks[0];
     assert_eq!(
         list_dependency_names(nodes, &format!("{up}.all-reduce")),
@@ -207,7 +207,7 @@ fn sums_are_formed_beside_the_gradients_of_weights() {
     // With sequence parallelism, the input is gathered again while its gradient is computed.
     plan.tensor_overlap = true;
     plan.sequence_parallel = true;
-    let ranks = record_every_rank(build_gpt2_pattern(plan));
+    let ranks = check_and_record_every_rank(build_gpt2_pattern(plan));
     let nodes = &ranks[0];
     assert_eq!(
         list_dependency_names(nodes, &format!("{up}.all-gather")),
@@ -232,9 +232,9 @@ fn updated_parameters_are_gathered_beside_the_next_forward_pass() {
             .filter(|name| name.ends_with("/parameters/all-gather"))
             .collect::<Vec<_>>()
     };
-    let after = record_every_rank(build_gpt2_pattern(plan.clone()));
+    let after = check_and_record_every_rank(build_gpt2_pattern(plan.clone()));
     plan.gather_overlap = true;
-    let beside = record_every_rank(build_gpt2_pattern(plan));
+    let beside = check_and_record_every_rank(build_gpt2_pattern(plan));
     let nodes = &beside[0];
     assert_eq!(gathers(nodes), gathers(&after[0]));
     // In the first micro-batch, each layer waits for its own gather, and the gathers wait only for the
@@ -272,7 +272,7 @@ fn a_bucket_can_end_within_an_operator() {
     (plan.data, plan.pipeline, plan.batch) = (2, 2, 4);
     (plan.buckets, plan.bucket) = (BucketPolicy::Parameters, 1);
     let reductions = |plan: &ParallelismPlan, rank: usize, of: &str| {
-        let ranks = record_every_rank(build_gpt2_pattern(plan.clone()));
+        let ranks = check_and_record_every_rank(build_gpt2_pattern(plan.clone()));
         let nodes = &ranks[rank];
         let name = format!("mb1/{of}/gradients/all-reduce");
         let found = nodes.iter().filter(|node| node.name == name);

@@ -15,14 +15,14 @@ impl TiedEmbeddingTable {
     /// Records the table if `operator` looks up the shared weights. Rejects a tied matrix product if some member has
     /// different shards of its weights and of the table. The table's rows (sharded by k) are the product's outputs
     /// (sharded by n). The table's columns (sharded by n) are the product's inputs (sharded by k).
-    pub fn check_operator(
+    pub fn record_table_or_check_tied_product(
         &mut self,
         layer: &str,
         step: &ShardedOperator<'_>,
     ) -> Result<(), PatternOptionError> {
         let (name, cutting) = (&step.operator.name, step.cutting);
         let spec = step.operator.work.to_axes_and_tensors();
-        match (spec.tied_weights(), &self.table) {
+        match (spec.tied_weight_count(), &self.table) {
             (None, None) if spec.role == OperatorInputSource::Table => {
                 self.table = Some((format!("{layer}/{name}"), cutting));
                 Ok(())

@@ -2,7 +2,7 @@
 //! before it.
 
 use super::operator::{self, ActivationShape, LayerShapeCursor};
-use super::{MOST, MOST_LAYERS, parse_size, reject_sequence_change};
+use super::{MOST, MOST_LAYERS, read_positive_integer, reject_sequence_change};
 use crate::model::{LayerRole, ModelLayer};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use std::collections::BTreeSet;
@@ -23,11 +23,11 @@ const ROLES: [(LayerRole, &str); 3] = [
 
 /// Returns the number of tokens per sample, `None` (because there is no hidden size), and the
 /// layers.
-pub(super) fn parse_layers(
+pub(super) fn parse_tokens_hidden_and_layers(
     root: &ConfigTable<'_>,
     tokens: Option<u64>,
 ) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
-    let (sequence, mut shape) = parse_input(root, tokens)?;
+    let (sequence, mut shape) = parse_token_count_and_input_shape(root, tokens)?;
     let expected = "layers, each under [[layer]]";
     let tables = root.require_field("layer", expected)?.read_tables(LAYER)?;
     if tables.is_empty() {
@@ -61,8 +61,8 @@ pub(super) fn parse_layers(
         let numbered = repeat.is_some();
         let (repeat, first) = (repeat.unwrap_or(Ok(1))?, first.unwrap_or(Ok(0))?);
         let items = table.require_field("operators", "an array of operators")?;
-        let items =
-            items.read_items("an array of operators, such as [{ op = \"pool\", kernel = 2 }]")?;
+        let items = items
+            .read_array_items("an array of operators, such as [{ op = \"pool\", kernel = 2 }]")?;
         // The sum cannot overflow, because the file's length and `MOST_LAYERS` limit its factors.
         operators += repeat * items.len() as u64;
         if items.is_empty() || operators > MOST_OPERATORS {
@@ -114,7 +114,7 @@ fn parse_operator_chain(
 }
 
 /// Parses the number of tokens per sample, and the shape of the first layer's input.
-fn parse_input(
+fn parse_token_count_and_input_shape(
     root: &ConfigTable<'_>,
     tokens: Option<u64>,
 ) -> Result<(u64, ActivationShape), ConfigError> {
@@ -131,20 +131,23 @@ fn parse_input(
         return Err(field.invalid_value_error("another mixture of keys", expected));
     }
     if has("tokens") {
-        let sequence = parse_size(&table, "tokens")?;
+        let sequence = read_positive_integer(&table, "tokens")?;
         let rows = tokens.unwrap_or(sequence);
         return Ok((rows, ActivationShape::Rows { rows, columns: 1 }));
     }
     reject_sequence_change(root, tokens)?;
     let shape = if image {
         ActivationShape::Image {
-            channels: parse_size(&table, "channels")?,
-            size: [parse_size(&table, "height")?, parse_size(&table, "width")?],
+            channels: read_positive_integer(&table, "channels")?,
+            size: [
+                read_positive_integer(&table, "height")?,
+                read_positive_integer(&table, "width")?,
+            ],
         }
     } else {
         ActivationShape::Rows {
             rows: 1,
-            columns: parse_size(&table, "columns")?,
+            columns: read_positive_integer(&table, "columns")?,
         }
     };
     Ok((1, shape))

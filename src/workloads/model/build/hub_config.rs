@@ -9,7 +9,7 @@ use crate::model::{
     ExpertScoringAndGroupRule, ExtendedTransformerModel, LatentAttentionSizes, Model, ModelError,
     OutputHead, PositionEncoding, TokenAndLayerCountOverrides, TransformerBlock, TransformerModel,
 };
-use chakram_base::config::{ConfigError, quote_for_message};
+use chakram_base::config::{ConfigError, quote_and_truncate_for_message};
 use serde_json::{Map, Value};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -194,7 +194,7 @@ impl KeyTrackingHubConfig<'_> {
 }
 
 /// Parses the model in `text`. Error messages call the text `file`. Returns the hidden size and the model.
-pub(super) fn parse_model(
+pub(super) fn parse_hidden_size_and_model(
     text: &str,
     file: &str,
     sizes: TokenAndLayerCountOverrides,
@@ -221,7 +221,7 @@ pub(super) fn parse_model(
     let kind = config.read_text_value("model_type")?.unwrap_or("model");
     let base = architecture.base;
     let model = Model {
-        name: name_hub_model(file, kind),
+        name: hub_model_name_from_folder_or_type(file, kind),
         source: format!("{file}, a config.json of {kind}"),
         sequence: base.block.tokens,
         layers: architecture.expand_layers(),
@@ -252,7 +252,7 @@ fn text_config(config: KeyTrackingHubConfig<'_>) -> ConfigRead<KeyTrackingHubCon
 }
 
 /// Returns a name for the model: the folder of its file or, if the path has none, its model type.
-fn name_hub_model(file: &str, kind: &str) -> String {
+fn hub_model_name_from_folder_or_type(file: &str, kind: &str) -> String {
     let folder = std::path::Path::new(file).parent();
     let folder = folder.and_then(|folder| folder.file_name());
     let folder = folder.and_then(|name| name.to_str());
@@ -270,7 +270,7 @@ fn read_architecture(
     if !KINDS.contains(&kind) {
         let why = format!(
             "found {}, expected one of {}; other models are described in TOML",
-            quote_for_message(kind),
+            quote_and_truncate_for_message(kind),
             KINDS.join(", ")
         );
         return Err(config.error_at("model_type", why).into());

@@ -1,6 +1,8 @@
 //! Parses an operator of a layer, given the shape of its input.
 
-use super::{MOST, parse_height_and_width, parse_size, read_flag_or_default, read_size_or_default};
+use super::{
+    MOST, parse_height_and_width, read_flag_or_default, read_positive_integer, read_size_or_default,
+};
 use crate::model::spec::window_position_count;
 use crate::model::{
     ActivationFunction, ExpertScoringAndGroupRule, LayerOperator, OperatorKind,
@@ -225,10 +227,10 @@ fn parse_operator_kind(
         OperatorKeyword::ExpertDispatch => expert_dispatch(table, shape)?,
         OperatorKeyword::ExpertLinear => {
             let (rows, inputs) = require_sequence_shape(table, shape)?;
-            let outputs = parse_size(table, "outputs")?;
+            let outputs = read_positive_integer(table, "outputs")?;
             let work = OperatorKind::ExpertLinear {
                 rows,
-                experts: parse_size(table, "experts")?,
+                experts: read_positive_integer(table, "experts")?,
                 inputs,
                 outputs,
                 bias: read_flag_or_default(table, "bias", true)?,
@@ -252,9 +254,9 @@ fn parse_operator_kind(
         }
         OperatorKeyword::Embedding => {
             let tokens = require_sequence_shape(table, shape)?.0;
-            let width = parse_size(table, "width")?;
+            let width = read_positive_integer(table, "width")?;
             let work = OperatorKind::Embedding {
-                vocabulary: parse_size(table, "vocabulary")?,
+                vocabulary: read_positive_integer(table, "vocabulary")?,
                 width,
                 tokens,
             };
@@ -268,8 +270,8 @@ fn parse_operator_kind(
         OperatorKeyword::Pool => parse_pool(table, shape)?,
         OperatorKeyword::EmbeddingBag => {
             let work = OperatorKind::EmbeddingBag {
-                rows: parse_size(table, "rows")?,
-                width: parse_size(table, "width")?,
+                rows: read_positive_integer(table, "rows")?,
+                width: read_positive_integer(table, "width")?,
                 lookups: read_size_or_default(table, "lookups", 1, 1)?,
             };
             // A table's result is outside the chain until an interaction uses it, so the chain's shape does not change.
@@ -299,7 +301,7 @@ fn parse_linear(
             (1, pixels.saturating_mul(channels))
         }
     };
-    let outputs = parse_size(table, "outputs")?;
+    let outputs = read_positive_integer(table, "outputs")?;
     let work = OperatorKind::Linear {
         rows,
         inputs,
@@ -316,7 +318,7 @@ fn parse_attention(
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
     let (tokens, columns) = require_sequence_shape(table, shape)?;
-    let heads = parse_size(table, "heads")?;
+    let heads = read_positive_integer(table, "heads")?;
     let kv_heads = read_size_or_default(table, "kv_heads", 1, heads)?;
     // The input's columns are the queries, keys and values, in this order.
     let all = heads.saturating_add(kv_heads.saturating_mul(2));
@@ -346,7 +348,7 @@ fn expert_dispatch(
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
     let (tokens, width) = require_sequence_shape(table, shape)?;
-    let experts = parse_size(table, "experts")?;
+    let experts = read_positive_integer(table, "experts")?;
     let chosen = table
         .require_field("experts_per_token", "experts that each token is sent to")?
         .read_integer_between(1, experts)?;
@@ -366,7 +368,7 @@ fn expert_combine(
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
     let (rows, width) = require_sequence_shape(table, shape)?;
-    let chosen = parse_size(table, "experts_per_token")?;
+    let chosen = read_positive_integer(table, "experts_per_token")?;
     if !rows.is_multiple_of(chosen) {
         return Err(table.invalid_table_error(
             format_args!("{rows} rows before it, and {chosen} copies of each token"),
@@ -411,7 +413,7 @@ fn parse_convolution(
     // As in PyTorch, the default stride is 1 for convolutions, and the window's size for pools.
     let window = ImageWindowSizes::parse_window_spec(table, size_before, None)?;
     let groups = read_size_or_default(table, "groups", 1, 1)?;
-    let outputs = parse_size(table, "outputs")?;
+    let outputs = read_positive_integer(table, "outputs")?;
     if !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
         return Err(table
             .require_field("groups", "groups")?

@@ -1,6 +1,9 @@
 //! Parses `kind = "transformer"`.
 
-use super::{block_count, parse_size, read_flag_or_default, read_size_or_default};
+use super::{
+    block_count_of_caller_or_file, read_flag_or_default, read_positive_integer,
+    read_size_or_default,
+};
 use crate::model::{
     ActivationFunction, AttentionSpan, DeltaAttention, ExpertRoutingCounts,
     ExpertScoringAndGroupRule, ExtendedTransformerModel, LatentAttentionSizes, ModelLayer,
@@ -77,13 +80,13 @@ const ACTIVATIONS: [((ActivationFunction, bool), &str); 5] = [
 const NORMS: [(bool, &str); 2] = [(true, "layernorm"), (false, "rmsnorm")];
 
 /// Returns the number of tokens per sample, the hidden size, and the layers.
-pub(super) fn parse_layers(
+pub(super) fn parse_tokens_hidden_and_layers(
     root: &ConfigTable<'_>,
     sizes: TokenAndLayerCountOverrides,
 ) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
-    let layers = block_count(root, sizes.layers)?;
-    let hidden = parse_size(root, "hidden")?;
-    let sequence = parse_size(root, "sequence")?;
+    let layers = block_count_of_caller_or_file(root, sizes.layers)?;
+    let hidden = read_positive_integer(root, "hidden")?;
+    let sequence = read_positive_integer(root, "sequence")?;
     // The position table keeps the file's number of rows, even if samples have another length.
     let rows = read_size_or_default(root, "position_rows", 1, sequence)?;
     let tokens = sizes.tokens.unwrap_or(sequence);
@@ -117,7 +120,7 @@ pub(super) fn parse_layers(
             rotary: positions == PositionEncoding::Rotary,
             ..parse_block(root, [tokens, hidden], norm_after)?
         },
-        vocabulary: parse_size(root, "vocabulary")?,
+        vocabulary: read_positive_integer(root, "vocabulary")?,
         positions,
         segments: read_size_or_default(root, "segments", 0, 0)?,
         embedding_norm: read_flag_or_default(root, "embedding_norm", false)?,
@@ -264,9 +267,9 @@ fn parse_latent_attention(
     Ok(Some(LatentAttentionSizes {
         query_rank: read_size_or_default(root, "query_rank", 1, 0)?,
         kv_rank: kv_rank.read_integer_between(1, super::MOST)?,
-        plain: parse_size(root, "plain_width")?,
-        turned: parse_size(root, "turned_width")?,
-        values: parse_size(root, "value_width")?,
+        plain: read_positive_integer(root, "plain_width")?,
+        turned: read_positive_integer(root, "turned_width")?,
+        values: read_positive_integer(root, "value_width")?,
     }))
 }
 
@@ -302,9 +305,9 @@ fn parse_delta_attention(
     Ok(Some(DeltaAttention {
         key_heads,
         value_heads,
-        key_width: parse_size(root, "linear_key_width")?,
-        value_width: parse_size(root, "linear_value_width")?,
-        taps: parse_size(root, "linear_taps")?,
+        key_width: read_positive_integer(root, "linear_key_width")?,
+        value_width: read_positive_integer(root, "linear_value_width")?,
+        taps: read_positive_integer(root, "linear_taps")?,
         state_bytes: root.read_or_default("linear_state_bytes", 4, |field| {
             field.read_integer_between(1, 8)
         })?,
@@ -362,7 +365,7 @@ pub(super) fn parse_head_counts(
     root: &ConfigTable<'_>,
     hidden: u64,
 ) -> Result<(u64, u64, u64), ConfigError> {
-    let heads = parse_size(root, "heads")?;
+    let heads = read_positive_integer(root, "heads")?;
     let kv_heads = read_size_or_default(root, "kv_heads", 1, heads)?;
     if let Some(field) = root.get("kv_heads")
         && !heads.is_multiple_of(kv_heads)

@@ -1,8 +1,8 @@
 //! Parses `kind = "vit"`: a transformer over an image's patches.
 
 use super::{
-    block_count, parse_height_and_width, parse_size, read_flag_or_default, read_size_or_default,
-    reject_sequence_change, transformer,
+    block_count_of_caller_or_file, parse_height_and_width, read_flag_or_default,
+    read_positive_integer, read_size_or_default, reject_sequence_change, transformer,
 };
 use crate::model::{ModelLayer, TokenAndLayerCountOverrides, VisionTransformer};
 use chakram_base::config::{ConfigError, ConfigTable};
@@ -12,17 +12,17 @@ pub(super) const KEYS: &[&str] = &[
 ];
 
 /// Returns the number of tokens per sample, the hidden size, and the layers.
-pub(super) fn parse_layers(
+pub(super) fn parse_tokens_hidden_and_layers(
     root: &ConfigTable<'_>,
     sizes: TokenAndLayerCountOverrides,
 ) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
     reject_sequence_change(root, sizes.tokens)?;
-    let layers = block_count(root, sizes.layers)?;
-    let hidden = parse_size(root, "hidden")?;
+    let layers = block_count_of_caller_or_file(root, sizes.layers)?;
+    let hidden = read_positive_integer(root, "hidden")?;
     let image = parse_height_and_width(
         &root.require_field("image", "pixels of a side, or [height, width]")?,
     )?;
-    let patch = parse_size(root, "patch")?;
+    let patch = read_positive_integer(root, "patch")?;
     if let Some(side) = image.into_iter().find(|side| !side.is_multiple_of(patch)) {
         return Err(root
             .require_field("patch", "pixels of a side")?
@@ -41,7 +41,7 @@ pub(super) fn parse_layers(
         image,
         channels: read_size_or_default(root, "channels", 1, 3)?,
         patch,
-        classes: parse_size(root, "classes")?,
+        classes: read_positive_integer(root, "classes")?,
         dropout: read_flag_or_default(root, "dropout", false)?,
     };
     Ok((vit.token_count(), Some(hidden), vit.expand_layers()))

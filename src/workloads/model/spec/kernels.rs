@@ -104,7 +104,11 @@ pub enum OperatorKernelSpec {
     },
 }
 
-const fn element_bytes(numbers: u8, gradients: u8, fixed: u8) -> FormatDependentElementBytes {
+const fn create_element_bytes(
+    numbers: u8,
+    gradients: u8,
+    fixed: u8,
+) -> FormatDependentElementBytes {
     FormatDependentElementBytes {
         numbers,
         gradients,
@@ -112,12 +116,12 @@ const fn element_bytes(numbers: u8, gradients: u8, fixed: u8) -> FormatDependent
     }
 }
 
-const fn bytes_per_model_number(count: u8) -> FormatDependentElementBytes {
-    element_bytes(count, 0, 0)
+const fn create_bytes_per_model_number(count: u8) -> FormatDependentElementBytes {
+    create_element_bytes(count, 0, 0)
 }
 
 const fn fixed_bytes_per_element(count: u8) -> FormatDependentElementBytes {
-    element_bytes(0, 0, count)
+    create_element_bytes(0, 0, count)
 }
 
 /// Creates a kernel that reads and writes each element of `mn`.
@@ -173,14 +177,14 @@ impl OperatorKernelSpec {
         &[elementwise_kernel(
             "",
             Normalization,
-            bytes_per_model_number(1),
-            bytes_per_model_number(1),
+            create_bytes_per_model_number(1),
+            create_bytes_per_model_number(1),
         )],
         &[elementwise_kernel(
             "",
             Normalization,
-            bytes_per_model_number(2),
-            bytes_per_model_number(1),
+            create_bytes_per_model_number(2),
+            create_bytes_per_model_number(1),
         )],
     );
 
@@ -191,7 +195,7 @@ impl OperatorKernelSpec {
             elementwise_kernel(
                 ".single",
                 Copy,
-                bytes_per_model_number(1),
+                create_bytes_per_model_number(1),
                 fixed_bytes_per_element(4),
             ),
             elementwise_kernel(
@@ -216,32 +220,32 @@ impl OperatorKernelSpec {
                 ".half",
                 Copy,
                 fixed_bytes_per_element(4),
-                bytes_per_model_number(1),
+                create_bytes_per_model_number(1),
             ),
             elementwise_kernel(
                 ".gain",
                 Copy,
-                bytes_per_model_number(1),
-                bytes_per_model_number(1),
+                create_bytes_per_model_number(1),
+                create_bytes_per_model_number(1),
             ),
         ],
         &[
             elementwise_kernel(
                 ".gain.dinput",
                 Copy,
-                bytes_per_model_number(1),
-                bytes_per_model_number(1),
+                create_bytes_per_model_number(1),
+                create_bytes_per_model_number(1),
             ),
             elementwise_kernel(
                 ".gain.dgain",
                 Softmax,
-                bytes_per_model_number(2),
+                create_bytes_per_model_number(2),
                 fixed_bytes_per_element(0),
             ),
             elementwise_kernel(
                 ".single",
                 Copy,
-                bytes_per_model_number(1),
+                create_bytes_per_model_number(1),
                 fixed_bytes_per_element(4),
             ),
             elementwise_kernel(
@@ -272,7 +276,7 @@ impl OperatorKernelSpec {
                 ".half",
                 Copy,
                 fixed_bytes_per_element(4),
-                bytes_per_model_number(1),
+                create_bytes_per_model_number(1),
             ),
         ],
     );
@@ -281,14 +285,14 @@ impl OperatorKernelSpec {
         &[elementwise_kernel(
             "",
             ElementWise,
-            bytes_per_model_number(1),
-            bytes_per_model_number(1),
+            create_bytes_per_model_number(1),
+            create_bytes_per_model_number(1),
         )],
         &[elementwise_kernel(
             "",
             ElementWise,
-            bytes_per_model_number(2),
-            bytes_per_model_number(1),
+            create_bytes_per_model_number(2),
+            create_bytes_per_model_number(1),
         )],
     );
 
@@ -296,14 +300,14 @@ impl OperatorKernelSpec {
         &[elementwise_kernel(
             "",
             ElementWise,
-            bytes_per_model_number(2),
-            bytes_per_model_number(1),
+            create_bytes_per_model_number(2),
+            create_bytes_per_model_number(1),
         )],
         &[elementwise_kernel(
             "",
             ElementWise,
-            bytes_per_model_number(3),
-            bytes_per_model_number(2),
+            create_bytes_per_model_number(3),
+            create_bytes_per_model_number(2),
         )],
     )
     .with_unfused_alternative(
@@ -311,34 +315,34 @@ impl OperatorKernelSpec {
             elementwise_kernel(
                 ".function",
                 ElementWise,
-                bytes_per_model_number(1),
-                bytes_per_model_number(1),
+                create_bytes_per_model_number(1),
+                create_bytes_per_model_number(1),
             ),
             elementwise_kernel(
                 ".gate",
                 ElementWise,
-                bytes_per_model_number(2),
-                bytes_per_model_number(1),
+                create_bytes_per_model_number(2),
+                create_bytes_per_model_number(1),
             ),
         ],
         &[
             elementwise_kernel(
                 ".gate.dgate",
                 ElementWise,
-                bytes_per_model_number(2),
-                bytes_per_model_number(1),
+                create_bytes_per_model_number(2),
+                create_bytes_per_model_number(1),
             ),
             elementwise_kernel(
                 ".gate.dvalue",
                 ElementWise,
-                bytes_per_model_number(2),
-                bytes_per_model_number(1),
+                create_bytes_per_model_number(2),
+                create_bytes_per_model_number(1),
             ),
             elementwise_kernel(
                 ".function",
                 ElementWise,
-                bytes_per_model_number(2),
-                bytes_per_model_number(1),
+                create_bytes_per_model_number(2),
+                create_bytes_per_model_number(1),
             ),
         ],
     );
@@ -347,14 +351,14 @@ impl OperatorKernelSpec {
         &[elementwise_kernel(
             "",
             ElementWise,
-            bytes_per_model_number(2),
-            bytes_per_model_number(1),
+            create_bytes_per_model_number(2),
+            create_bytes_per_model_number(1),
         )],
         &[elementwise_kernel(
             "",
             ElementWise,
-            bytes_per_model_number(2),
-            bytes_per_model_number(1),
+            create_bytes_per_model_number(2),
+            create_bytes_per_model_number(1),
         )],
     );
 
@@ -362,14 +366,14 @@ impl OperatorKernelSpec {
         &[elementwise_kernel(
             "",
             ElementWise,
-            bytes_per_model_number(2),
-            element_bytes(1, 0, 1),
+            create_bytes_per_model_number(2),
+            create_element_bytes(1, 0, 1),
         )],
         &[elementwise_kernel(
             "",
             ElementWise,
-            element_bytes(3, 0, 1),
-            bytes_per_model_number(2),
+            create_element_bytes(3, 0, 1),
+            create_bytes_per_model_number(2),
         )],
     );
 
@@ -377,14 +381,14 @@ impl OperatorKernelSpec {
         &[elementwise_kernel(
             "",
             Embedding,
-            bytes_per_model_number(1),
-            bytes_per_model_number(1),
+            create_bytes_per_model_number(1),
+            create_bytes_per_model_number(1),
         )],
         &[elementwise_kernel(
             "",
             Embedding,
-            element_bytes(1, 1, 0),
-            element_bytes(0, 1, 0),
+            create_element_bytes(1, 1, 0),
+            create_element_bytes(0, 1, 0),
         )],
     );
 
@@ -393,14 +397,14 @@ impl OperatorKernelSpec {
         &[moving_kernel(
             "",
             Embedding,
-            ("ln", bytes_per_model_number(1)),
-            ("n", bytes_per_model_number(1)),
+            ("ln", create_bytes_per_model_number(1)),
+            ("n", create_bytes_per_model_number(1)),
         )],
         &[moving_kernel(
             "",
             Embedding,
-            ("n", bytes_per_model_number(1)),
-            ("ln", element_bytes(0, 2, 0)),
+            ("n", create_bytes_per_model_number(1)),
+            ("ln", create_element_bytes(0, 2, 0)),
         )],
     );
 
@@ -408,28 +412,28 @@ impl OperatorKernelSpec {
         &[elementwise_kernel(
             "",
             CrossEntropy,
-            bytes_per_model_number(2),
-            bytes_per_model_number(1),
+            create_bytes_per_model_number(2),
+            create_bytes_per_model_number(1),
         )],
         &[elementwise_kernel(
             "",
             CrossEntropy,
-            bytes_per_model_number(1),
-            bytes_per_model_number(1),
+            create_bytes_per_model_number(1),
+            create_bytes_per_model_number(1),
         )],
     )
     .with_unfused_alternative(
         &[elementwise_kernel(
             "",
             CrossEntropy,
-            element_bytes(1, 0, 20),
+            create_element_bytes(1, 0, 20),
             fixed_bytes_per_element(16),
         )],
         &[elementwise_kernel(
             "",
             CrossEntropy,
             fixed_bytes_per_element(8),
-            element_bytes(1, 0, 4),
+            create_element_bytes(1, 0, 4),
         )],
     );
 
@@ -438,21 +442,21 @@ impl OperatorKernelSpec {
         &[moving_kernel(
             "",
             Copy,
-            ("cn", bytes_per_model_number(1)),
-            ("mn", bytes_per_model_number(1)),
+            ("cn", create_bytes_per_model_number(1)),
+            ("mn", create_bytes_per_model_number(1)),
         )],
         &[
             moving_kernel(
                 ".scores",
                 Copy,
-                ("cn", bytes_per_model_number(2)),
+                ("cn", create_bytes_per_model_number(2)),
                 ("c", fixed_bytes_per_element(4)),
             ),
             moving_kernel(
                 ".copies",
                 Copy,
-                ("mn", bytes_per_model_number(1)),
-                ("cn", bytes_per_model_number(1)),
+                ("mn", create_bytes_per_model_number(1)),
+                ("cn", create_bytes_per_model_number(1)),
             ),
         ],
     );
@@ -461,14 +465,14 @@ impl OperatorKernelSpec {
         &[moving_kernel(
             "",
             ElementWise,
-            ("nij", bytes_per_model_number(1)),
-            ("nhw", bytes_per_model_number(1)),
+            ("nij", create_bytes_per_model_number(1)),
+            ("nhw", create_bytes_per_model_number(1)),
         )],
         &[moving_kernel(
             "",
             ElementWise,
-            ("nhw", bytes_per_model_number(1)),
-            ("nij", bytes_per_model_number(1)),
+            ("nhw", create_bytes_per_model_number(1)),
+            ("nij", create_bytes_per_model_number(1)),
         )],
     );
 }

@@ -149,7 +149,7 @@ fn create_undividable_axis(letter: char, extent: u64) -> TensorAxis {
 pub const DELTA_CHUNK: u64 = 64;
 
 /// Number of unordered pairs among `n` elements.
-fn unordered_pair_count(n: u64) -> u64 {
+fn unordered_distinct_pair_count(n: u64) -> u64 {
     saturate_to_u64(u128::from(n) * u128::from(n.saturating_sub(1)) / 2)
 }
 
@@ -157,7 +157,8 @@ fn unordered_pair_count(n: u64) -> u64 {
 /// queries.
 fn causally_masked_pair_count(tokens: u64, queries: u64) -> u64 {
     saturate_to_u64(
-        u128::from(unordered_pair_count(tokens)) * u128::from(queries) / u128::from(tokens.max(1)),
+        u128::from(unordered_distinct_pair_count(tokens)) * u128::from(queries)
+            / u128::from(tokens.max(1)),
     )
 }
 
@@ -657,7 +658,7 @@ impl OperatorKind {
                         "every vector is combined with every other vector",
                     ),
                     create_undividable_axis('u', width),
-                    create_undividable_axis('p', unordered_pair_count(vectors)),
+                    create_undividable_axis('p', unordered_distinct_pair_count(vectors)),
                 ];
                 let spec =
                     OperatorAxesAndTensorsSpec::new("interaction", axes, &["vu"], &["p", "u"], "");

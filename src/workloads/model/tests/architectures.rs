@@ -26,7 +26,11 @@ fn released_models_have_their_published_counts() {
         let model = load_preset_model(name);
         assert_eq!(model.parameter_count(), parameters, "{name}");
         assert_eq!(model.active_parameters(), active, "{name}");
-        assert_eq!(2 * model.cached_elements(), cached, "{name}");
+        assert_eq!(
+            2 * model.kv_cache_elements_per_token_in_all_layers(),
+            cached,
+            "{name}"
+        );
     }
     // A block has 2 x h x 4096 and 2 x h x 1024 weights in attention, 256 in attention's norms, 3 h
     // f in the MLP, and 2 h in the block's norms. Outside the blocks, the word table has V h
@@ -129,7 +133,11 @@ fn linear_attention_has_the_weights_of_its_formula() {
         // A quarter of the blocks cache the keys and values of 2 heads with 256 columns each. Each of the other blocks
         // stores the last three inputs of the convolutions and, for each value head, a state of 128 x 128 values in
         // single precision.
-        assert_eq!(model.cached_elements(), l / 4 * 2 * 2 * 256, "{name}");
+        assert_eq!(
+            model.kv_cache_elements_per_token_in_all_layers(),
+            l / 4 * 2 * 2 * 256,
+            "{name}"
+        );
         let state = values * k * v * 4 + 3 * 2 * (2 * keys * k + values * v);
         assert_eq!(model.sequence_state_bytes(2), l / 4 * 3 * state, "{name}");
     }
@@ -152,7 +160,7 @@ fn linear_attention_multiplies_in_chunks_and_by_states() {
         core.multiplication_count(),
         tokens * (32 * head + convolved)
     );
-    assert_eq!(core.work.cached_elements(), 0);
+    assert_eq!(core.work.kv_cache_elements_per_token(), 0);
 }
 
 /// Latent attention has h q + q + q A (n + r) + h (c + r) + c + c A (n + v) + A v h weights.
@@ -337,7 +345,7 @@ fn windows_and_pieces_leave_pairs_out() {
 }
 
 #[test]
-fn keys_without_what_they_are_about_are_refused() {
+fn keys_that_need_another_key_are_refused_without_it() {
     let text = |more: &str| {
         format!(
             "name = \"m\"\nsource = \"s\"\nkind = \"transformer\"\nlayers = 2\nhidden = 8\nheads = 2\nvocabulary = 8\n\

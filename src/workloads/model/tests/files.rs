@@ -295,7 +295,7 @@ fn chains_are_refused_where_sizes_do_not_fit() {
 }
 
 #[test]
-fn what_goes_around_may_change_its_size() {
+fn blocks_with_shortcut_convolutions_may_change_image_size() {
     let model = Model::load_named("resnet-50").unwrap();
     let names: Vec<_> = model
         .layers

@@ -110,18 +110,20 @@ impl CreditAlgorithm {
         Some(this)
     }
 
-    pub fn take_input(&mut self, input: AlgorithmEvent) -> Vec<AlgorithmAction> {
+    pub fn actions_after_event(&mut self, input: AlgorithmEvent) -> Vec<AlgorithmAction> {
         match input {
-            AlgorithmEvent::Start => (0..self.window).map(|_| self.prepare_packet()).collect(),
+            AlgorithmEvent::Start => (0..self.window)
+                .map(|_| self.prepare_packet_and_bus_move())
+                .collect(),
             AlgorithmEvent::Received => {
                 self.received += 1;
-                vec![self.prepare_packet()]
+                vec![self.prepare_packet_and_bus_move()]
             }
-            AlgorithmEvent::Ready | AlgorithmEvent::Ended(_) => self.spend_credits_if_ready(),
+            AlgorithmEvent::Ready | AlgorithmEvent::Ended(_) => self.add_and_spend_credits(),
         }
     }
 
-    fn spend_credits_if_ready(&mut self) -> Vec<AlgorithmAction> {
+    fn add_and_spend_credits(&mut self) -> Vec<AlgorithmAction> {
         self.credits += 1;
         let mut acts = Vec::new();
         let half = self.peers.ids.len() - 1;
@@ -133,10 +135,10 @@ impl CreditAlgorithm {
                 return acts;
             }
             for _ in 0..self.window {
-                self.spend_credit(&mut acts);
+                self.send_and_receive_packet_by_credit(&mut acts);
             }
         } else {
-            self.spend_credit(&mut acts);
+            self.send_and_receive_packet_by_credit(&mut acts);
         }
         if self.sends_left == 0 && self.credits == self.window {
             acts.push(AlgorithmAction::Over);
@@ -146,7 +148,7 @@ impl CreditAlgorithm {
 
     /// Uses a credit, if there is one: sends the oldest packet, and receives a packet of the same
     /// size.
-    fn spend_credit(&mut self, acts: &mut Vec<AlgorithmAction>) {
+    fn send_and_receive_packet_by_credit(&mut self, acts: &mut Vec<AlgorithmAction>) {
         if self.sends_left == 0 || self.credits == 0 {
             return;
         }
@@ -160,7 +162,7 @@ impl CreditAlgorithm {
     }
 
     /// Prepares a packet, and moves its data over the bus.
-    fn prepare_packet(&mut self) -> AlgorithmAction {
+    fn prepare_packet_and_bus_move(&mut self) -> AlgorithmAction {
         if self.plain_left == 0 && self.reducible_left == 0 {
             self.plain_left = self.window;
             self.reducible_left = self.reducible;

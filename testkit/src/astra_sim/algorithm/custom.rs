@@ -32,7 +32,7 @@ impl OneMemberCustomAlgorithmRun {
         self.members.get(position).copied().unwrap_or(position)
     }
 
-    pub fn take_input(&mut self, input: AlgorithmEvent) -> Vec<AlgorithmAction> {
+    pub fn actions_after_event(&mut self, input: AlgorithmEvent) -> Vec<AlgorithmAction> {
         if let AlgorithmEvent::Ended(node) = input {
             self.ended.insert(node);
         }

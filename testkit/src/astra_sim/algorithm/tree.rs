@@ -78,7 +78,7 @@ impl TreeAlgorithm {
         }
     }
 
-    pub fn take_input(&mut self, input: AlgorithmEvent) -> Vec<AlgorithmAction> {
+    pub fn actions_after_event(&mut self, input: AlgorithmEvent) -> Vec<AlgorithmAction> {
         match (self.parent, self.children.len()) {
             (Some(parent), 0) => self.step_leaf(parent),
             (Some(parent), _) => self.step_inner(parent, input),

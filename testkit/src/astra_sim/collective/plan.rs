@@ -24,7 +24,7 @@ pub struct NextQueueIndexPerHalf {
 impl NextQueueIndexPerHalf {
     /// Returns the next of `queues` queues, together with `true` if rings run clockwise in this queue. A single queue
     /// belongs to both halves.
-    pub fn next(&mut self, queues: usize, turn: QueueHalf) -> (usize, bool) {
+    pub fn next_queue_and_direction(&mut self, queues: usize, turn: QueueHalf) -> (usize, bool) {
         let half = queues / 2;
         match turn {
             QueueHalf::Any => {

@@ -30,7 +30,7 @@ pub fn add_overlapping_job(config: &mut WholeSimulationInput, dice: &mut RandomG
             10 | 11 => job.add_unordered_collective_pair(dice),
             0..=5 => job.add_random_group_collectives(dice),
             6 | 7 => job.add_partial_grid_collective(dice),
-            8 => job.add_exchange(dice),
+            8 => job.add_exchange_at_fixed_distance(dice),
             _ => job.add_collective_of_all_npus(dice),
         }
     }
@@ -53,8 +53,8 @@ pub fn add_random_job(config: &mut WholeSimulationInput, dice: &mut RandomGenera
             7 => job.add_full_group_collective(dice),
             8 => job.add_messages(dice),
             9 | 10 => job.add_memory_accesses(dice),
-            11 => job.add_exchange(dice),
-            12 => job.add_messages_of_sizes(dice),
+            11 => job.add_exchange_at_fixed_distance(dice),
+            12 => job.add_messages_received_in_other_order(dice),
             13 => job.add_concurrent_collectives(dice),
             _ => job.add_idle_nodes(dice),
         }
@@ -112,7 +112,12 @@ impl RandomJobBuilder<'_> {
     }
 
     /// Adds a node for which the NPU's next communication waits.
-    pub(super) fn next(&mut self, npu: usize, work: NodeWork, dice: &mut RandomGenerator) {
+    pub(super) fn add_node_that_blocks_next_communication(
+        &mut self,
+        npu: usize,
+        work: NodeWork,
+        dice: &mut RandomGenerator,
+    ) {
         let deps = self.last[npu].clone();
         let id = self.add_node(npu, deps, work, dice);
         self.last[npu] = vec![id];
@@ -163,7 +168,7 @@ impl RandomJobBuilder<'_> {
             priority: dice.draw_between(0, 3) as i64,
         };
         for npu in 0..self.last.len() {
-            self.next(npu, work.clone(), dice);
+            self.add_node_that_blocks_next_communication(npu, work.clone(), dice);
         }
     }
 
@@ -204,7 +209,7 @@ impl RandomJobBuilder<'_> {
                 priority: 0,
             };
             for &npu in members {
-                self.next(npu, work.clone(), dice);
+                self.add_node_that_blocks_next_communication(npu, work.clone(), dice);
             }
         }
     }
@@ -246,7 +251,7 @@ impl RandomJobBuilder<'_> {
             priority: dice.draw_between(0, 3) as i64,
         };
         for npu in 0..self.last.len() {
-            self.next(npu, work.clone(), dice);
+            self.add_node_that_blocks_next_communication(npu, work.clone(), dice);
         }
     }
 
@@ -278,17 +283,21 @@ impl RandomJobBuilder<'_> {
 
     /// Adds messages of several sizes with the same tag, which NPUs receive in a different order from the one in which
     /// they are sent.
-    fn add_messages_of_sizes(&mut self, dice: &mut RandomGenerator) {
+    fn add_messages_received_in_other_order(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len() as u64;
         let src = dice.draw_between(0, npus - 1) as usize;
         let dst = (src + dice.draw_between(1, npus - 1) as usize) % npus as usize;
-        let (_, tag) = self.draw_message(dice);
+        let (_, tag) = self.draw_message_size_and_tag(dice);
         let mut sizes: Vec<u64> = (0..dice.draw_between(2, 5))
             .map(|_| dice.draw_size(1000, 1 << 21))
             .collect();
         sizes.push(sizes[0]);
         for &bytes in &sizes {
-            self.next(src, NodeWork::Send { dst, bytes, tag }, dice);
+            self.add_node_that_blocks_next_communication(
+                src,
+                NodeWork::Send { dst, bytes, tag },
+                dice,
+            );
         }
         sizes.sort_by_cached_key(|_| dice.draw_bits());
         let before = self.last[dst].clone();
@@ -312,14 +321,14 @@ impl RandomJobBuilder<'_> {
                 0 => {
                     self.add_node(npu, deps, NodeWork::Nothing, dice);
                 }
-                1 => self.next(npu, NodeWork::Nothing, dice),
+                1 => self.add_node_that_blocks_next_communication(npu, NodeWork::Nothing, dice),
                 2 | 3 => {
                     let nothing = self.add_node(npu, deps, NodeWork::Nothing, dice);
                     let kernel = self.add_kernel(npu, dice);
                     self.last[npu] = vec![nothing, kernel];
                 }
-                4 => self.next(npu, NodeWork::Broadcast, dice),
-                5 => self.next(
+                4 => self.add_node_that_blocks_next_communication(npu, NodeWork::Broadcast, dice),
+                5 => self.add_node_that_blocks_next_communication(
                     npu,
                     NodeWork::Compute {
                         ops: 1 << 30,
@@ -338,18 +347,26 @@ impl RandomJobBuilder<'_> {
         for _ in 0..dice.draw_between(1, 6) {
             let src = dice.draw_between(0, npus - 1) as usize;
             let dst = (src + dice.draw_between(1, npus - 1) as usize) % npus as usize;
-            let (bytes, tag) = self.draw_message(dice);
-            self.next(src, NodeWork::Send { dst, bytes, tag }, dice);
-            self.next(dst, NodeWork::Receive { src, bytes, tag }, dice);
+            let (bytes, tag) = self.draw_message_size_and_tag(dice);
+            self.add_node_that_blocks_next_communication(
+                src,
+                NodeWork::Send { dst, bytes, tag },
+                dice,
+            );
+            self.add_node_that_blocks_next_communication(
+                dst,
+                NodeWork::Receive { src, bytes, tag },
+                dice,
+            );
         }
     }
 
     /// Adds an exchange: each NPU sends to the NPU at a fixed distance, and receives at the same
     /// time.
-    fn add_exchange(&mut self, dice: &mut RandomGenerator) {
+    fn add_exchange_at_fixed_distance(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
         let distance = dice.draw_between(1, npus as u64 - 1) as usize;
-        let (bytes, tag) = self.draw_message(dice);
+        let (bytes, tag) = self.draw_message_size_and_tag(dice);
         for npu in 0..npus {
             let deps = self.last[npu].clone();
             let dst = (npu + distance) % npus;
@@ -367,7 +384,7 @@ impl RandomJobBuilder<'_> {
 
     /// Returns the size and tag of a message. The message is large enough to take time, and may have the tag of an
     /// earlier message.
-    fn draw_message(&mut self, dice: &mut RandomGenerator) -> (u64, u64) {
+    fn draw_message_size_and_tag(&mut self, dice: &mut RandomGenerator) -> (u64, u64) {
         if dice.draw_one_in(2) {
             self.tag += 1;
         }
@@ -383,7 +400,11 @@ impl RandomJobBuilder<'_> {
             for _ in 0..dice.draw_between(0, 2) {
                 let store = dice.draw_one_in(2);
                 let bytes = dice.draw_size(1000, 1 << 24);
-                self.next(npu, NodeWork::Memory { store, bytes }, dice);
+                self.add_node_that_blocks_next_communication(
+                    npu,
+                    NodeWork::Memory { store, bytes },
+                    dice,
+                );
             }
         }
     }

@@ -52,7 +52,7 @@ impl RandomJobBuilder<'_> {
                 priority: dice.draw_between(0, 3) as i64,
             };
             for &npu in &members {
-                self.next(npu, work.clone(), dice);
+                self.add_node_that_blocks_next_communication(npu, work.clone(), dice);
             }
         }
     }
@@ -86,7 +86,7 @@ impl RandomJobBuilder<'_> {
             priority: 0,
         };
         for npu in (0..npus).filter(|&npu| place(npu) == chosen) {
-            self.next(npu, work.clone(), dice);
+            self.add_node_that_blocks_next_communication(npu, work.clone(), dice);
         }
     }
 
@@ -161,7 +161,7 @@ impl RandomJobBuilder<'_> {
             priority: 0,
         };
         for npu in 0..self.last.len() {
-            self.next(npu, work.clone(), dice);
+            self.add_node_that_blocks_next_communication(npu, work.clone(), dice);
         }
     }
 }

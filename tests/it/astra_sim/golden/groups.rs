@@ -34,7 +34,7 @@ fn a_group_is_a_ring() {
 /// If the same NPUs form a dimension, they take 3·10 + 2·1720 + 3930, and messages to the farthest peer take 500 more:
 /// 7900 for each of four chunks.
 #[test]
-fn a_dimension_keeps_its_algorithm() {
+fn a_dimension_without_a_group_keeps_its_algorithm() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
     let names = ["direct", "halvingDoubling"];
     let mut config = build_collective_config(Unaware, &dims, AllReduce, &names, MIB);
@@ -52,7 +52,7 @@ fn a_dimension_keeps_its_algorithm() {
 /// In a group, a direct all-reduce also reduces the second half: 3·10 + 2·1720 + 2·3930 = 11330
 /// instead of 7400, for each of four chunks. The file's endpoint delay is not used.
 #[test]
-fn a_group_reduces_twice() {
+fn a_group_direct_all_reduce_reduces_both_halves() {
     let dims = [(FullyConnected, 8, 50.0, 500.0)];
     let mut config = build_collective_config(Unaware, &dims, AllReduce, &["direct"], MIB);
     config.system.endpoint_delay = Some(123);
@@ -93,7 +93,7 @@ fn six_gather_by_halving_and_doubling() {
         );
     }
     let dims = [(FullyConnected, 5, 50.0, 500.0)];
-    let ran = product::run_config(&build_collective_config(
+    let ran = product::run_config_with_closed_forms(&build_collective_config(
         Unaware, &dims, AllGather, name, MIB,
     ));
     assert_eq!(ran.code, Some(2), "{ran:?}");
@@ -116,7 +116,7 @@ fn one_ring_takes_everybody() {
                 *dims = Some(mask.to_vec());
             }
         }
-        product::run_config(&config)
+        product::run_config_with_closed_forms(&config)
     };
     // A ring of 8 in one dimension takes just as long.
     let everybody = masked(&[true, true]);
@@ -150,7 +150,7 @@ fn independent_collectives_take_turns() {
 
 /// A node that ends immediately releases other nodes, which only the program issues, never the original.
 #[test]
-fn what_follows_a_node_that_does_nothing() {
+fn nodes_after_an_empty_node_are_issued_only_by_chakram() {
     let dims = [(Ring, 4, 50.0, 500.0)];
     let mut config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], MIB);
     let rank = &mut config.ranks[0];
@@ -169,13 +169,13 @@ fn what_follows_a_node_that_does_nothing() {
     assert_eq!(answer.finish, [None, Some(0), Some(0), Some(0)]);
     // Without the roofline model, a kernel without a duration takes 1 ns, all of it compute time.
     let ends = (0..4).map(|npu| (npu, (u64::from(npu == 0), 0)));
-    let ran = product::run_config(&config);
+    let ran = product::run_config_with_closed_forms(&config);
     assert_eq!((ran.code, ran.finish), (Some(0), ends.collect()));
 }
 
 /// A collective that uses no dimension never ends in the original, but ends immediately in the program.
 #[test]
-fn a_collective_of_nobody_is_over() {
+fn a_collective_without_dimensions_ends_at_once_only_in_chakram() {
     let dims = [(Ring, 4, 50.0, 500.0)];
     let mut config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], MIB);
     for rank in &mut config.ranks {
@@ -184,7 +184,7 @@ fn a_collective_of_nobody_is_over() {
         }
     }
     assert_eq!(oracle::simulate_as_astra_sim(&config).finish, [None; 4]);
-    let ran = product::run_config(&config);
+    let ran = product::run_config_with_closed_forms(&config);
     let at_once = (0..4).map(|npu| (npu, (0, 0))).collect();
     assert_eq!((ran.code, ran.finish), (Some(0), at_once));
 }
@@ -192,7 +192,7 @@ fn a_collective_of_nobody_is_over() {
 /// A ring all-reduce is given as traces. Its 14 messages of 2^17 B take 500 + 2441 ns each, and its
 /// seven reductions take 7 µs each.
 #[test]
-fn an_algorithm_as_traces() {
+fn an_all_reduce_given_as_traces_takes_the_derived_time() {
     let dims = [(Ring, 8, 50.0, 500.0)];
     let mut config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], MIB);
     config.system.splits = 1;

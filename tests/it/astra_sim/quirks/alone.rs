@@ -119,7 +119,7 @@ fn list_single_quirk_cases() -> Vec<(&'static str, WholeSimulationInput)> {
 }
 
 #[test]
-fn each_switch_changes_its_own() {
+fn each_quirk_switch_changes_only_its_own_case() {
     let faults = Mutex::new(Vec::new());
     product::run_on_all_cores(list_single_quirk_cases().into_iter(), |(name, config)| {
         for (corrected, change) in list_quirk_changes_ps(&config) {
@@ -187,10 +187,10 @@ fn closed_forms_hold_whatever_is_corrected() {
 /// If phases in both directions share a queue, NPUs that start late may wait for one another
 /// forever, as in this configuration. With a queue for each direction, they cannot.
 #[test]
-fn queues_of_their_own_end_what_waits_for_ever() {
+fn separate_direction_queues_end_a_job_that_otherwise_hangs() {
     let config = create_random_config(1980);
     let finish = oracle::simulate_as_astra_sim(&config).finish;
     assert!(finish.iter().any(Option::is_none), "{finish:?}");
-    assert_eq!(product::run_config(&config).code, Some(1));
+    assert_eq!(product::run_config_with_closed_forms(&config).code, Some(1));
     assert!(simulate_makespan_ps(&config, "all,-shared-queue") > 0);
 }

@@ -61,7 +61,7 @@ fn draw_collectives_and_bound(seed: u64) -> (WholeSimulationInput, f64) {
     let bytes = dice.draw_size(1, 1 << 22);
     let network = dice.pick_from(&[Aware, Unaware]);
     let mut config =
-        without_reductions(build_collective_config(network, &dims, kind, &names, bytes));
+        with_zero_reduction_time(build_collective_config(network, &dims, kind, &names, bytes));
     config.system.local_bw_aware = dice.draw_one_in(2);
     config.system.active_chunks = dice.draw_between(1, 8);
     config.system.splits = dice.draw_between(1, 8);
@@ -118,7 +118,7 @@ fn a_large_machine_is_not_faster_than_its_ports() {
         (Switch, 4, 50.0, 0.0),
     ];
     let names = ["ring", "direct", "ring", "halvingDoubling"];
-    let mut config = without_reductions(build_collective_config(
+    let mut config = with_zero_reduction_time(build_collective_config(
         Unaware,
         &dims,
         AllReduce,
@@ -138,7 +138,7 @@ fn a_large_machine_is_not_faster_than_its_ports() {
 /// times too fast. 2 · 7/8 · 2^30 / 2 / (200 · 2^30) = 4,375 us for 64 chunks in succession, plus
 /// the time until the first chunk reaches that dimension and the time of the last chunk after it.
 #[test]
-fn the_paper_means_bandwidth_of_an_npu() {
+fn paper_times_fit_bandwidth_per_npu_and_not_per_link() {
     for (first, paper) in [(2, 4_392_850.0), (4, 2_212_600.0)] {
         let dims = [
             (Ring, first, 1000.0, 0.0),
@@ -147,7 +147,7 @@ fn the_paper_means_bandwidth_of_an_npu() {
             (Switch, 4, 50.0, 0.0),
         ];
         let names = ["ring", "direct", "ring", "halvingDoubling"];
-        let mut config = without_reductions(build_collective_config(
+        let mut config = with_zero_reduction_time(build_collective_config(
             Unaware,
             &dims,
             AllReduce,

@@ -21,7 +21,7 @@ fn run_case_for_output(more: &[&str]) -> String {
 /// 2^15 B, three times each at 50 GB/s. With all quirks, these take 500 + 610 and 3 · 655 ns; with
 /// a GB of 10^9, 500 + 655 ns; in ps, 1,110.352 and 1,966.08. There are four chunks.
 #[test]
-fn the_table_for_people() {
+fn the_quirk_table_as_text_has_the_expected_times() {
     let chunk = |message: u64, reduction: u64| 4 * (150_000 + 14 * message + 7 * reduction);
     let table = run_case_for_output(&["--explain-quirks"]);
     let cycles = |ps: u64| format!("{}.{:03}", ps / 1000, ps % 1000);
@@ -46,7 +46,7 @@ fn the_table_for_people() {
 }
 
 #[test]
-fn the_table_for_programs() {
+fn the_quirk_table_as_json_has_a_row_per_quirk() {
     let text = run_case_for_output(&["--explain-quirks", "--format=json"]);
     let table: Value = serde_json::from_str(&text).expect("it is JSON");
     assert_eq!(table["schema"], "chakram.quirks.1");

@@ -1,8 +1,8 @@
 //! Tests versions of the profiler, devices, and events in unusual order or number.
 
 use super::gpu_job::{
-    COMPUTE, assert_conversion_refused, check_job_conversion, converted_ranks, device_ns,
-    generate_rank_files, has_category, trace_events_mut,
+    COMPUTE, assert_conversion_refused, assert_job_converts_with_device_time, convert_rank_files,
+    generate_rank_files, has_category, sum_kernel_ns, trace_events_mut,
 };
 use serde_json::{Value, json};
 
@@ -11,12 +11,12 @@ const LAYERS: u64 = 3;
 
 /// Rewrites the job's files, and checks the conversion: all device time, all collectives, and the
 /// captured end.
-fn check_rewritten_job(what: &str, rewrite: impl Fn(&mut Value)) {
+fn check_rewritten_job_converts(what: &str, rewrite: impl Fn(&mut Value)) {
     let mut all = generate_rank_files(RANKS, LAYERS);
     all.iter_mut().for_each(rewrite);
-    let device = device_ns(&all);
+    let device = sum_kernel_ns(&all);
     let texts: Vec<String> = all.iter().map(Value::to_string).collect();
-    check_job_conversion(what, &texts, device, LAYERS);
+    assert_job_converts_with_device_time(what, &texts, device, LAYERS);
 }
 
 fn rewrite_each_event(file: &mut Value, rewrite: impl FnMut(&mut Value)) {
@@ -58,8 +58,8 @@ const SAID: [&str; 9] = [
 
 #[test]
 fn old_and_new_versions_convert() {
-    check_rewritten_job("as it is", |_| ());
-    check_rewritten_job(
+    check_rewritten_job_converts("as it is", |_| ());
+    check_rewritten_job_converts(
         "2021: categories with capitals, whole microseconds since 1970",
         |file| {
             let base = file["baseTimeNanoseconds"].as_f64().unwrap() / 1e3;
@@ -83,7 +83,7 @@ fn old_and_new_versions_convert() {
             });
         },
     );
-    check_rewritten_job(
+    check_rewritten_job_converts(
         "2022: the external id of a launch is its correlation",
         |file| {
             rewrite_each_event(file, |event| {
@@ -94,7 +94,7 @@ fn old_and_new_versions_convert() {
             });
         },
     );
-    check_rewritten_job("numbers that are texts", |file| {
+    check_rewritten_job_converts("numbers that are texts", |file| {
         file["baseTimeNanoseconds"] = json!(file["baseTimeNanoseconds"].to_string());
         rewrite_each_event(file, |event| {
             for key in ["pid", "tid", "ts", "dur"] {
@@ -104,7 +104,7 @@ fn old_and_new_versions_convert() {
             }
         });
     });
-    check_rewritten_job("times of a double since 1970", |file| {
+    check_rewritten_job_converts("times of a double since 1970", |file| {
         let base = file["baseTimeNanoseconds"].as_f64().unwrap() / 1e3;
         file.as_object_mut().unwrap().remove("baseTimeNanoseconds");
         rewrite_each_event(file, |event| {
@@ -115,7 +115,7 @@ fn old_and_new_versions_convert() {
 
 #[test]
 fn other_devices_convert() {
-    check_rewritten_job("ROCm", |file| {
+    check_rewritten_job_converts("ROCm", |file| {
         rewrite_each_event(file, |event| {
             let names = [
                 ("cudaLaunchKernel", "hipExtModuleLaunchKernel"),
@@ -130,14 +130,14 @@ fn other_devices_convert() {
             }
         });
     });
-    check_rewritten_job("MTIA", |file| {
+    check_rewritten_job_converts("MTIA", |file| {
         let names = [
             ("cuda_runtime", "mtia_runtime"),
             ("kernel", "mtia_ccp_events"),
         ];
         rewrite_each_event(file, |event| replace_event_category(event, &names));
     });
-    check_rewritten_job("Ascend", |file| {
+    check_rewritten_job_converts("Ascend", |file| {
         rewrite_each_event(file, |event| {
             replace_event_category(event, &[("cuda_runtime", "privateuse1_runtime")]);
             rename_event(
@@ -160,8 +160,8 @@ fn lanes_of_devices_without_streams_are_their_tracks() {
         replace_event_category(event, &[("cuda_runtime", "xpu_runtime")]);
         remove_event_args(event, &["stream", "device"]);
     };
-    check_rewritten_job("XPU", |file| rewrite_each_event(file, bare));
-    check_rewritten_job("queues with names", |file| {
+    check_rewritten_job_converts("XPU", |file| rewrite_each_event(file, bare));
+    check_rewritten_job_converts("queues with names", |file| {
         rewrite_each_event(file, |event| {
             bare(event);
             if has_category(event, "kernel") {
@@ -173,7 +173,7 @@ fn lanes_of_devices_without_streams_are_their_tracks() {
     all.iter_mut()
         .for_each(|file| rewrite_each_event(file, bare));
     let texts: Vec<String> = all.iter().map(Value::to_string).collect();
-    let job = converted_ranks(&texts).unwrap_or_else(|error| panic!("{error}"));
+    let job = convert_rank_files(&texts).unwrap_or_else(|error| panic!("{error}"));
     assert!(job.summary.ranks.iter().all(|rank| rank.lanes.1 == 2));
 }
 
@@ -224,13 +224,13 @@ fn trace_view(file: &mut Value) {
 #[test]
 fn traces_of_ascend_as_its_profiler_exports_them_convert() {
     let mut all = generate_rank_files(RANKS, LAYERS);
-    let device = device_ns(&all);
+    let device = sum_kernel_ns(&all);
     all.iter_mut().for_each(trace_view);
     let texts: Vec<String> = all
         .iter()
         .map(|file| file["traceEvents"].to_string())
         .collect();
-    let job = check_job_conversion("trace_view.json", &texts, device, LAYERS);
+    let job = assert_job_converts_with_device_time("trace_view.json", &texts, device, LAYERS);
     assert!(!job.summary.host_computes);
     for rank in &job.summary.ranks {
         assert_eq!((rank.unlaunched, rank.lanes.1), (0, 2));
@@ -252,7 +252,7 @@ fn devices_that_cannot_be_read_are_refused_by_name() {
     }
     let texts: Vec<String> = all.iter().map(Value::to_string).collect();
     let parts = ["6 of category `npu_kernel`", "cannot be read", "`kernel`"];
-    assert_conversion_refused(converted_ranks(&texts), &parts);
+    assert_conversion_refused(convert_rank_files(&texts), &parts);
 }
 
 /// The host's wait for its device is device time, whatever the call's name. On a network without
@@ -274,7 +274,7 @@ fn waits_for_devices_are_known_by_their_calls() {
             });
         }
         let texts: Vec<String> = all.iter().map(Value::to_string).collect();
-        let job = converted_ranks(&texts).unwrap();
+        let job = convert_rank_files(&texts).unwrap();
         let waits: u64 = job
             .summary
             .ranks
@@ -287,7 +287,7 @@ fn waits_for_devices_are_known_by_their_calls() {
 
 #[test]
 fn tracks_and_ids_of_any_kind_convert() {
-    check_rewritten_job("threads by their names", |file| {
+    check_rewritten_job_converts("threads by their names", |file| {
         rewrite_each_event(file, |event| {
             let tid = if has_category(event, "kernel") {
                 "stream"
@@ -297,14 +297,14 @@ fn tracks_and_ids_of_any_kind_convert() {
             event["tid"] = json!(tid);
         });
     });
-    check_rewritten_job("threads by their addresses", |file| {
+    check_rewritten_job_converts("threads by their addresses", |file| {
         rewrite_each_event(file, |event| {
             if event["pid"].as_u64() >= Some(4000) {
                 event["tid"] = json!(-140_245_879_904_065_i64);
             }
         });
     });
-    check_rewritten_job("neither process nor thread", |file| {
+    check_rewritten_job_converts("neither process nor thread", |file| {
         rewrite_each_event(file, |event| {
             if !has_category(event, "kernel") {
                 let object = event.as_object_mut().unwrap();
@@ -312,7 +312,7 @@ fn tracks_and_ids_of_any_kind_convert() {
             }
         });
     });
-    check_rewritten_job("ids near the end of 64 bits", |file| {
+    check_rewritten_job_converts("ids near the end of 64 bits", |file| {
         rewrite_each_event(file, |event| {
             for key in ["External id", "correlation"] {
                 if let Some(id) = event["args"][key].as_u64() {
@@ -321,14 +321,14 @@ fn tracks_and_ids_of_any_kind_convert() {
             }
         });
     });
-    check_rewritten_job("arguments that are null", |file| {
+    check_rewritten_job_converts("arguments that are null", |file| {
         rewrite_each_event(file, |event| {
             if has_category(event, "user_annotation") {
                 event["args"] = Value::Null;
             }
         });
     });
-    check_rewritten_job("in any order", |file| trace_events_mut(file).reverse());
+    check_rewritten_job_converts("in any order", |file| trace_events_mut(file).reverse());
 }
 
 /// Correlation ids are reused after they wrap around, so a kernel belongs to the last launch before it.
@@ -345,15 +345,15 @@ fn correlations_that_are_used_again_are_told_apart_by_time() {
     };
     // Each layer has two launches, and the final wait follows. With four ids, layers 0 and 2 have
     // the same ids.
-    check_rewritten_job("four correlations", again(4));
+    check_rewritten_job_converts("four correlations", again(4));
 }
 
 #[test]
 fn launches_that_are_missing_or_shared_lose_no_work() {
-    check_rewritten_job("no calls of the runtime", |file| {
+    check_rewritten_job_converts("no calls of the runtime", |file| {
         trace_events_mut(file).retain(|event| !has_category(event, "cuda_runtime"));
     });
-    check_rewritten_job("a graph of all kernels", |file| {
+    check_rewritten_job_converts("a graph of all kernels", |file| {
         let mut first = None;
         trace_events_mut(file).retain_mut(|event| {
             if has_category(event, "cuda_runtime") && event["name"] == "cudaLaunchKernel" {
@@ -369,7 +369,7 @@ fn launches_that_are_missing_or_shared_lose_no_work() {
             true
         });
     });
-    check_rewritten_job("kernels of four streams", |file| {
+    check_rewritten_job_converts("kernels of four streams", |file| {
         let mut next = 0;
         rewrite_each_event(file, |event| {
             if has_category(event, "kernel") && event["tid"] == COMPUTE {
@@ -384,7 +384,7 @@ fn launches_that_are_missing_or_shared_lose_no_work() {
 #[test]
 fn times_near_zero_count_from_the_host_or_the_capture() {
     for shift in [0.0, -1000.0, -1400.0, -1e9] {
-        check_rewritten_job(&format!("without a base, {shift} us"), |file| {
+        check_rewritten_job_converts(&format!("without a base, {shift} us"), |file| {
             file.as_object_mut().unwrap().remove("baseTimeNanoseconds");
             rewrite_each_event(file, |event| {
                 event["ts"] = json!(event["ts"].as_f64().unwrap() + shift)
@@ -398,7 +398,7 @@ fn times_near_zero_count_from_the_host_or_the_capture() {
 #[test]
 fn an_event_that_outlasts_the_profiler_by_far_is_dropped() {
     let mut all = generate_rank_files(RANKS, LAYERS);
-    let device = device_ns(&all);
+    let device = sum_kernel_ns(&all);
     for file in &mut all {
         let last = trace_events_mut(file).last().unwrap()["ts"].clone();
         trace_events_mut(file).push(json!({
@@ -415,7 +415,7 @@ fn an_event_that_outlasts_the_profiler_by_far_is_dropped() {
     // two ranks.
     trace_events_mut(&mut all[1]).retain(|event| event["tid"] != 9);
     let texts: Vec<String> = all.iter().map(Value::to_string).collect();
-    let job = check_job_conversion("a year", &texts, device, LAYERS);
+    let job = assert_job_converts_with_device_time("a year", &texts, device, LAYERS);
     let left_out = &job.summary.ranks[0].events_left_out;
     let outside = left_out.iter().find(|(reason, _)| reason.contains("span"));
     assert_eq!(outside.map(|(_, count)| *count), Some(1), "{left_out:?}");
@@ -429,7 +429,7 @@ fn ranks_in_one_file_are_refused() {
     let mut other = all.pop().unwrap();
     trace_events_mut(&mut all[0]).append(trace_events_mut(&mut other));
     assert_conversion_refused(
-        converted_ranks(&[all[0].to_string()]),
+        convert_rank_files(&[all[0].to_string()]),
         &[
             "kineto.0.json",
             "processes 4000, 4001",
@@ -445,8 +445,8 @@ fn ranks_in_one_file_are_refused() {
 fn ranks_in_one_file_that_processes_tell_are_taken_apart() {
     let all = generate_rank_files(RANKS, LAYERS);
     let texts: Vec<String> = all.iter().map(Value::to_string).collect();
-    let device = device_ns(&all);
-    let apart = check_job_conversion("apart", &texts, device, LAYERS);
+    let device = sum_kernel_ns(&all);
+    let apart = assert_job_converts_with_device_time("apart", &texts, device, LAYERS);
     let labelled = |rank: u64, pid: &Value| json!(format!("[TP{rank:02}] {pid}"));
     let offset = |rank: u64, pid: &Value| json!(1_000_000 * rank + pid.as_u64().unwrap_or(0));
     type NameProcess<'a> = &'a dyn Fn(u64, &Value) -> Value;

@@ -31,15 +31,15 @@ fn us_from_ns(ns: u64) -> f64 {
 }
 
 impl RankFileBuilder {
-    fn process(&self) -> u64 {
+    fn process_id(&self) -> u64 {
         4000 + self.rank
     }
 
-    fn host(&mut self, cat: &str, name: &str, from: u64, lasts: u64, args: Value) -> u64 {
+    fn add_host_event(&mut self, cat: &str, name: &str, from: u64, lasts: u64, args: Value) -> u64 {
         let id = self.operator;
         self.operator += 1;
         let mut event = json!({
-            "ph": "X", "cat": cat, "name": name, "pid": self.process(), "tid": self.process(),
+            "ph": "X", "cat": cat, "name": name, "pid": self.process_id(), "tid": self.process_id(),
             "ts": us_from_ns(from), "dur": us_from_ns(lasts),
             "args": {"External id": id, "Record function id": id, "Ev Idx": id},
         });
@@ -55,8 +55,8 @@ impl RankFileBuilder {
         let correlation = self.correlation;
         self.correlation += 1;
         self.events.push(json!({
-            "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": self.process(),
-            "tid": self.process(), "ts": us_from_ns(at), "dur": 3.0,
+            "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": self.process_id(),
+            "tid": self.process_id(), "ts": us_from_ns(at), "dur": 3.0,
             "args": {"External id": id, "correlation": correlation, "cbid": 211},
         }));
         let own = usize::from(stream != COMPUTE);
@@ -96,7 +96,7 @@ fn generate_rank_file(rank: u64, ranks: u64, layers: u64) -> Value {
     };
     let members: Vec<u64> = (0..ranks).collect();
     let step = LAYER_NS * (layers + 1);
-    file.host(
+    file.add_host_event(
         "user_annotation",
         "ProfilerStep#3",
         begin,
@@ -107,7 +107,7 @@ fn generate_rank_file(rank: u64, ranks: u64, layers: u64) -> Value {
         let at = begin + 10_000 + layer * LAYER_NS;
         let shapes =
             json!({"Input Dims": [[32, 256], [256, 256]], "Input type": ["float", "float"]});
-        let id = file.host("cpu_op", "aten::mm", at, 40_000, shapes);
+        let id = file.add_host_event("cpu_op", "aten::mm", at, 40_000, shapes);
         file.launch(
             id,
             at + 10_000,
@@ -116,7 +116,7 @@ fn generate_rank_file(rank: u64, ranks: u64, layers: u64) -> Value {
             None,
             Value::Null,
         );
-        file.host(
+        file.add_host_event(
             "user_annotation",
             "nccl:all_reduce",
             at + 50_000,
@@ -128,7 +128,7 @@ fn generate_rank_file(rank: u64, ranks: u64, layers: u64) -> Value {
             "Group size": ranks, "Process Group Name": "0", "Process Group Description": "default_pg",
             "Process Group Ranks": format!("{members:?}"),
         });
-        let id = file.host(
+        let id = file.add_host_event(
             "cpu_op",
             "record_param_comms",
             at + 55_000,
@@ -143,7 +143,7 @@ fn generate_rank_file(rank: u64, ranks: u64, layers: u64) -> Value {
         begin + layers * LAYER_NS - 30_000,
         begin + layers * LAYER_NS + 20_000,
     );
-    let process = file.process();
+    let process = file.process_id();
     file.events.push(json!({
         "ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "pid": process, "tid": process, "ts": us_from_ns(at),
         "dur": us_from_ns(end - at), "args": {"cbid": 165, "correlation": file.correlation},
@@ -175,7 +175,7 @@ pub fn has_category(event: &Value, category: &str) -> bool {
 }
 
 /// Returns the total time of kernels in the files, in ns.
-pub fn device_ns(files: &[Value]) -> u64 {
+pub fn sum_kernel_ns(files: &[Value]) -> u64 {
     let all = files
         .iter()
         .flat_map(|file| file["traceEvents"].as_array().expect("they are a list"));
@@ -203,7 +203,7 @@ pub fn try_convert_files<B: AsRef<[u8]>>(
 }
 
 /// Converts the files, one per rank.
-pub fn converted_ranks<B: AsRef<[u8]>>(texts: &[B]) -> Result<ConversionResult, TraceError> {
+pub fn convert_rank_files<B: AsRef<[u8]>>(texts: &[B]) -> Result<ConversionResult, TraceError> {
     let names: Vec<String> = (0..texts.len())
         .map(|rank| format!("kineto.{rank}.json"))
         .collect();
@@ -220,13 +220,13 @@ pub fn assert_conversion_refused(converted: Result<ConversionResult, TraceError>
 
 /// Asserts that these files convert to a job with `device` ns of device work and `collectives`
 /// collectives. Asserts that the job's replay as captured ends when the capture ended.
-pub fn check_job_conversion<B: AsRef<[u8]>>(
+pub fn assert_job_converts_with_device_time<B: AsRef<[u8]>>(
     what: &str,
     texts: &[B],
     device: u64,
     collectives: u64,
 ) -> ConversionResult {
-    let job = converted_ranks(texts).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let job = convert_rank_files(texts).unwrap_or_else(|error| panic!("{what}: {error}"));
     let kept: u64 = job.summary.ranks.iter().map(|rank| rank.device_ns.1).sum();
     // Times may have been converted to floating-point numbers with a precision of a quarter
     // microsecond.
@@ -237,7 +237,8 @@ pub fn check_job_conversion<B: AsRef<[u8]>>(
     let found: u64 = job.summary.collectives.values().sum();
     assert_eq!(found, collectives, "{what}: {:?}", job.summary.collectives);
     for comm in [CommTiming::Captured, CommTiming::Recorded] {
-        let ends = replay_traces(&job.traces, comm, |_| 0, MissingRankPolicy::Mirror).ends();
+        let ends = replay_traces(&job.traces, comm, |_| 0, MissingRankPolicy::Mirror)
+            .last_node_end_of_each_rank_ns();
         for (end, trace) in ends.iter().zip(&job.traces) {
             let captured = trace.captured_ns();
             let off = end.abs_diff(captured);

@@ -2,8 +2,8 @@
 //! number of members, and each group has its own stream.
 
 use super::gpu_job::{
-    COMMUNICATION, check_job_conversion, converted_ranks, device_ns, generate_rank_files,
-    has_category, trace_events_mut,
+    COMMUNICATION, assert_job_converts_with_device_time, convert_rank_files, generate_rank_files,
+    has_category, sum_kernel_ns, trace_events_mut,
 };
 use serde_json::{Value, json};
 
@@ -89,9 +89,14 @@ fn infer_grid_groups(
         let calls = (0..layers)
             .map(|layer| groups[layer as usize % groups.len()])
             .sum();
-        check_job_conversion(&format!("{sizes:?}"), &texts, device_ns(&kept), calls)
+        assert_job_converts_with_device_time(
+            &format!("{sizes:?}"),
+            &texts,
+            sum_kernel_ns(&kept),
+            calls,
+        )
     } else {
-        converted_ranks(&texts).unwrap()
+        convert_rank_files(&texts).unwrap()
     };
     let groups = job
         .summary

@@ -1,8 +1,8 @@
 //! Tests encodings, compression, and texts that are not captures.
 
 use super::gpu_job::{
-    assert_conversion_refused, check_job_conversion, converted_ranks, device_ns,
-    generate_rank_files, has_category, trace_events_mut, try_convert_files,
+    assert_conversion_refused, assert_job_converts_with_device_time, convert_rank_files,
+    generate_rank_files, has_category, sum_kernel_ns, trace_events_mut, try_convert_files,
 };
 use chakram::trace::MaybeCompressedWriter;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ fn encode_as_utf16(text: &str, mark: bool, bytes: fn(u16) -> [u8; 2]) -> Vec<u8>
 #[test]
 fn any_encoding_and_package_is_read() {
     let all = generate_rank_files(RANKS, LAYERS);
-    let device = device_ns(&all);
+    let device = sum_kernel_ns(&all);
     let halves = |text: &str, ending: &str| {
         let (one, other) = text.as_bytes().split_at(text.len() / 2);
         [compress_text(one, ending), compress_text(other, ending)].concat()
@@ -74,7 +74,7 @@ fn any_encoding_and_package_is_read() {
     ];
     for (what, save) in saved {
         let texts: Vec<Vec<u8>> = all.iter().map(|file| save(&file.to_string())).collect();
-        check_job_conversion(what, &texts, device, LAYERS);
+        assert_job_converts_with_device_time(what, &texts, device, LAYERS);
     }
 }
 
@@ -82,7 +82,7 @@ fn any_encoding_and_package_is_read() {
 #[test]
 fn repairs_of_one_kind_are_one_remark() {
     let mut all = generate_rank_files(RANKS, LAYERS);
-    let device = device_ns(&all);
+    let device = sum_kernel_ns(&all);
     for file in &mut all {
         for event in trace_events_mut(file)
             .iter_mut()
@@ -95,7 +95,7 @@ fn repairs_of_one_kind_are_one_remark() {
         .iter()
         .map(|file| file.to_string().replace("\"NaN\"", "NaN"))
         .collect();
-    let job = check_job_conversion("numbers that are none", &texts, device, LAYERS);
+    let job = assert_job_converts_with_device_time("numbers that are none", &texts, device, LAYERS);
     for rank in &job.summary.ranks {
         let [line] = &rank.repairs[..] else {
             panic!("{:?}", rank.repairs);
@@ -133,12 +133,12 @@ fn what_is_no_capture_is_named() {
     }
     let twice = format!("{one}\n{one}");
     assert_conversion_refused(
-        converted_ranks(&[twice]),
+        convert_rank_files(&[twice]),
         &["kineto.0.json", "a second JSON text begins here", "split"],
     );
     let other = json!({"traceEvents": [{"ph": "X", "cat": "devtools.timeline", "name": "Task", "ts": 1, "dur": 2}]});
     assert_conversion_refused(
-        converted_ranks(&[other.to_string()]),
+        convert_rank_files(&[other.to_string()]),
         &["neither operators nor kernels", "profile with"],
     );
 }

@@ -1,8 +1,8 @@
 //! Tests random loads and stores through ports, alone and with messages and collectives.
 
 use super::{
-    MODELS, SHARED, at_rate, build_remote_memory_machine, format_pool_through_ports,
-    make_remote_memory_node, replay_checking_closed_forms,
+    MODELS, SHARED, build_remote_memory_machine, build_remote_memory_machine_at_rate,
+    format_pool_through_ports, make_remote_memory_node, replay_checking_closed_forms,
 };
 use crate::physics::lines::{
     TestTraceNode, build_collective, build_kernel, build_receive, build_send,
@@ -80,13 +80,13 @@ proptest! {
         let mut ranks = vec![Vec::new(); npus as usize];
         for of in &all {
             let lane = 1 + ranks[of.npu].len() as i64;
-            ranks[of.npu].push(make_remote_memory_node(of.store, piece * chunks).on(lane));
+            ranks[of.npu].push(make_remote_memory_node(of.store, piece * chunks).on_lane(lane));
         }
         let mut ids = Vec::new();
         for (tag, message) in messages.iter().enumerate() {
             let lane = 10 + tag as i64;
             let bytes = message.takes / port;
-            ranks[message.from].push(build_send(message.to as u32, bytes).tag(tag as i32).delayed(message.at / 1000).on(lane));
+            ranks[message.from].push(build_send(message.to as u32, bytes).tag(tag as i32).delayed(message.at / 1000).on_lane(lane));
             ranks[message.to].push(build_receive(message.from as u32, bytes).tag(tag as i32));
             ids.push(ranks[message.to].len() as u32);
         }
@@ -131,7 +131,7 @@ proptest! {
     /// For all rates, sizes and start times, an access by a single NPU without contention ends when the pipeline's
     /// formula says. The exceptions are a last chunk that is smaller in the port, and two roundings.
     #[test]
-    fn alone_it_is_the_pipeline_for_any_numbers(
+    fn an_uncontended_access_ends_as_the_pipeline_formula_says(
         rates in (1_u64..900, 1_u64..900, 1_u64..900),
         (chunk, bytes) in (1_u64..100_000, 0_u64..3_000_000),
         at in 0_u64..1000,
@@ -146,7 +146,7 @@ proptest! {
         );
         prop_assume!(bytes / chunk < 20_000);
         let shape = if fully { "fully_connected" } else { "switch" };
-        let machine = at_rate(2, (shape, port * 1_000_000_000, 3), &text);
+        let machine = build_remote_memory_machine_at_rate(2, (shape, port * 1_000_000_000, 3), &text);
         let ranks = [vec![make_remote_memory_node(store, bytes).delayed(at)], Vec::new()];
         let [alone, ports, links] = MODELS.map(|m| replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, m).ps() - at * 1000);
         let piece = chunk.min(bytes) as f64;
@@ -189,9 +189,13 @@ fn folding_changes_nothing_beside_loads() {
             let kind = [K::AllReduce, K::AllGather, K::AllToAll][dice.below(3) as usize];
             let at = 100 * dice.below(60);
             for lines in &mut ranks {
-                lines.push(build_kernel(at).on(20 + lane));
+                lines.push(build_kernel(at).on_lane(20 + lane));
                 let after = [lines.len() as u64];
-                lines.push(build_collective(kind, bytes).after(&after).on(40 + lane));
+                lines.push(
+                    build_collective(kind, bytes)
+                        .after(&after)
+                        .on_lane(40 + lane),
+                );
             }
         }
         for lane in 0..dice.below(4) as i64 {
@@ -200,12 +204,16 @@ fn folding_changes_nothing_beside_loads() {
             lines.push(
                 make_remote_memory_node(dice.below(2) > 0, bytes)
                     .delayed(at)
-                    .on(60 + lane),
+                    .on_lane(60 + lane),
             );
         }
         let from = dice.below(npus.into()) as u32;
         let to = (from + 1) % npus;
-        ranks[from as usize].push(build_send(to, 20_000).delayed(100 * dice.below(60)).on(80));
+        ranks[from as usize].push(
+            build_send(to, 20_000)
+                .delayed(100 * dice.below(60))
+                .on_lane(80),
+        );
         ranks[to as usize].push(build_receive(from, 20_000));
         for network in SHARED {
             let workload = build_rank_job(&ranks, &[]);

@@ -1,6 +1,6 @@
 //! Compares tables with values by hand, and queues with formulas.
 
-use super::{StepAndRequestLog, llm_served};
+use super::{StepAndRequestLog, serve_llm_and_check_repeated_steps_agree};
 
 /// An engine whose steps take 1 us.
 const MICROSECOND_STEPS: &str = "[step]\nbase = \"1 us\"\n";
@@ -26,7 +26,7 @@ fn a_long_prompt_takes_what_answers_leave() {
         "name = \"chunks\"\n[engine]\nblocks = 10000\nmax_num_batched_tokens = 2048\n{MICROSECOND_STEPS}\
          [requests]\narrivals = \"file\"\nfile = {file:?}\n"
     );
-    let (_, log) = llm_served(&text);
+    let (_, log) = serve_llm_and_check_repeated_steps_agree(&text);
     let parts = log.steps.iter().flat_map(|step| &step.parts);
     let long: Vec<usize> = parts
         .filter(|part| part.0 == 100)
@@ -53,7 +53,7 @@ fn the_last_request_is_put_back_for_a_block() {
         "name = \"blocks\"\n[engine]\nblocks = 10\nblock_size = 4\nprefix_caching = false\n{MICROSECOND_STEPS}\
          [requests]\narrivals = \"at-once\"\ncount = 3\n[[class]]\nname = \"a\"\ninput = 8\noutput = 8\n"
     );
-    let (report, log) = llm_served(&text);
+    let (report, log) = serve_llm_and_check_repeated_steps_agree(&text);
     assert_eq!(tokens_of_steps(&log), [24, 3, 3, 3, 3, 2, 2, 2, 13, 1, 1]);
     let free: Vec<usize> = log.steps.iter().map(|step| step.free).collect();
     assert_eq!(free, [4, 1, 1, 1, 1, 2, 2, 2, 6, 6, 6]);
@@ -85,7 +85,7 @@ fn one_at_a_time_is_a_queue_with_constant_service() {
              [requests]\narrivals = \"poisson\"\nrate = {rate}\ncount = 60000\n\
              [[class]]\nname = \"a\"\ninput = 5\noutput = 3\n"
         );
-        let (report, _) = llm_served(&text);
+        let (report, _) = serve_llm_and_check_repeated_steps_agree(&text);
         let wait = report
             .row_of_all_classes()
             .unwrap()
@@ -119,7 +119,7 @@ fn constant_steps_without_limits_serve_any_load_alike() {
              {MICROSECOND_STEPS}[requests]\narrivals = \"poisson\"\nrate = {rate}\ncount = 30000\n\
              [[class]]\nname = \"a\"\ninput = 3\noutput = 40\n[measure]\nwarmup = 100\n"
         );
-        let (report, _) = llm_served(&text);
+        let (report, _) = serve_llm_and_check_repeated_steps_agree(&text);
         let all = report.row_of_all_classes().unwrap();
         let mean = all.e2e.mean.unwrap().value.as_seconds();
         assert!((mean / 40.5e-6 - 1.0).abs() < 0.005, "{mean}");
@@ -136,7 +136,7 @@ fn static_batches_take_the_sum_of_their_steps() {
     let text = "name = \"static\"\n[engine]\nrules = \"static\"\nblocks = 1000\nmax_num_seqs = 4\n\
                 [step]\nbase = \"1 ns\"\ntoken = \"10 ps\"\n\
                 [requests]\narrivals = \"at-once\"\ncount = 8\n[[class]]\nname = \"a\"\ninput = 100\noutput = 10\n";
-    let (report, log) = llm_served(text);
+    let (report, log) = serve_llm_and_check_repeated_steps_agree(text);
     assert_eq!(report.window.0, 2 * (1000 + 4000 + 9 * (1000 + 40)));
     assert_eq!(log.steps.len(), 20);
     assert_eq!(log.requests[4].scheduled.0, report.window.0 / 2);
@@ -152,7 +152,7 @@ fn a_budget_of_the_longest_prompt_needs_no_chunks() {
              [requests]\narrivals = \"poisson\"\nrate = 10000\ncount = 200\n\
              [[class]]\nname = \"a\"\ninput = \"10..300\"\noutput = \"1..20\"\n"
         );
-        llm_served(&text).1.steps
+        serve_llm_and_check_repeated_steps_agree(&text).1.steps
     };
     assert_eq!(run(true), run(false));
 }
@@ -165,7 +165,7 @@ fn a_saturated_engine_serves_as_offline() {
             "name = \"full\"\n[engine]\nblocks = 2000\nmax_num_seqs = 32\n[step]\nbase = \"1 ms\"\ntoken = \"10 us\"\n\
              [requests]\n{arrivals}\ncount = 300\n[[class]]\nname = \"a\"\ninput = \"50..200\"\noutput = \"10..50\"\n"
         );
-        llm_served(&text).0
+        serve_llm_and_check_repeated_steps_agree(&text).0
     };
     let (fast, offline) = (
         run("arrivals = \"constant\"\nrate = 1e8"),
@@ -191,7 +191,7 @@ fn users_are_always_served() {
         "name = \"users\"\n[engine]\nblocks = 10000\n{MICROSECOND_STEPS}\
          [requests]\narrivals = \"users\"\nusers = 16\ncount = 3200\n[[class]]\nname = \"a\"\ninput = 20\noutput = 50\n"
     );
-    let (report, log) = llm_served(&text);
+    let (report, log) = serve_llm_and_check_repeated_steps_agree(&text);
     assert_eq!(log.running, 16);
     let all = report.row_of_all_classes().unwrap();
     let users = report.throughput.requests_per_s * all.e2e.mean.unwrap().value.as_seconds();
@@ -207,7 +207,7 @@ fn turns_find_what_was_said_before() {
          [requests]\narrivals = \"constant\"\nrate = 1000\ncount = 5\n\
          [[class]]\nname = \"a\"\ninput = 30\noutput = 25\nturns = 3\nthink = \"50 us\"\nshared_prefix = 100\n"
     );
-    let (report, log) = llm_served(&text);
+    let (report, log) = serve_llm_and_check_repeated_steps_agree(&text);
     assert_eq!(report.completed, 15);
     let mut prompts: Vec<_> = log.requests.iter().map(|of| (of.prompt, of.hit)).collect();
     prompts.sort_unstable();
@@ -232,7 +232,7 @@ fn routers_choose_engines_as_they_say() {
              [requests]\narrivals = \"constant\"\nrate = 100000\ncount = 12\n\
              [[class]]\nname = \"a\"\ninput = 3\noutput = 2\nshared_prefix = 32\n"
         );
-        let requests = llm_served(&text).1.requests;
+        let requests = serve_llm_and_check_repeated_steps_agree(&text).1.requests;
         requests.iter().map(|of| of.engine).collect::<Vec<_>>()
     };
     assert_eq!(run("round-robin"), [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]);
@@ -252,9 +252,9 @@ fn the_same_seed_gives_the_same_report() {
         )
     };
     let (a, b, other) = (
-        llm_served(&text(7)).0,
-        llm_served(&text(7)).0,
-        llm_served(&text(8)).0,
+        serve_llm_and_check_repeated_steps_agree(&text(7)).0,
+        serve_llm_and_check_repeated_steps_agree(&text(7)).0,
+        serve_llm_and_check_repeated_steps_agree(&text(8)).0,
     );
     assert_eq!(a, b);
     assert_ne!(a.rows, other.rows);

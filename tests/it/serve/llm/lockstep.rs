@@ -1,6 +1,6 @@
 //! Tests attention ranks that run in lockstep.
 
-use super::llm_served;
+use super::serve_llm_and_check_repeated_steps_agree;
 
 const ENGINE: &str = "name = \"wave\"\n[engine]\nblocks = 1000\ndata_parallel = 2\nprefix_caching = false\n\
      [step]\nbase = \"10 ns\"\ntoken = \"1 ns\"\n[requests]\n";
@@ -14,7 +14,7 @@ fn steps_last_as_long_as_those_of_the_slowest_rank() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("two.csv");
     std::fs::write(&file, "arrival_ps,input_toks,output_toks\n0,30,3\n0,10,2\n").unwrap();
-    let (report, log) = llm_served(&format!(
+    let (report, log) = serve_llm_and_check_repeated_steps_agree(&format!(
         "{ENGINE}arrivals = \"file\"\nfile = {:?}\n",
         file.display()
     ));
@@ -53,7 +53,7 @@ fn ranks_step_together() {
              output = \"1..30\"\n"
         )
         .replace("[engine]", &format!("seed = {seed}\n[engine]"));
-        let (_, log) = llm_served(&text);
+        let (_, log) = serve_llm_and_check_repeated_steps_agree(&text);
         assert_eq!(log.requests.len(), 60);
         let mut until = (0, 0);
         for step in &log.steps {

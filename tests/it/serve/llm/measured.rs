@@ -2,11 +2,11 @@
 
 use super::{LlmReport, StepAndRequestLog, llm_scenario};
 use chakram::serve::llm::{RequestTimeMeanAndPercentiles, serve_llm};
-use testkit::corpus::corpus_path;
+use testkit::corpus::corpus_path_or_count_skip;
 
 /// Serves the 300 requests on a GPU with its measured operations and this many blocks.
 fn serve_measured_requests(gpu: &str, blocks: u32, seqs: u32) -> Option<LlmReport> {
-    let folder = corpus_path("validation")?;
+    let folder = corpus_path_or_count_skip("validation")?;
     let file = |name: &str| folder.join(name).display().to_string();
     let text = format!(
         "name = \"{gpu}\"\n[engine]\nblocks = {blocks}\nmax_num_batched_tokens = 2048\nmax_num_seqs = {seqs}\n\
@@ -23,7 +23,7 @@ fn serve_measured_requests(gpu: &str, blocks: u32, seqs: u32) -> Option<LlmRepor
     Some(report.unwrap_or_else(|error| panic!("{error}\n{text}")))
 }
 
-fn off_by(times: &RequestTimeMeanAndPercentiles, measured_ms: f64) -> f64 {
+fn percent_deviation_of_mean(times: &RequestTimeMeanAndPercentiles, measured_ms: f64) -> f64 {
     let mean = times.mean.unwrap().value.as_seconds() * 1e3;
     100.0 * (mean / measured_ms - 1.0)
 }
@@ -37,9 +37,9 @@ fn measured_operations_give_the_times_of_measured_runs() {
     };
     let all = report.row_of_all_classes().unwrap();
     let off = [
-        off_by(&all.ttft, 65_456.574),
-        off_by(&all.tpot, 32.447),
-        off_by(&all.e2e, 86_578.254),
+        percent_deviation_of_mean(&all.ttft, 65_456.574),
+        percent_deviation_of_mean(&all.tpot, 32.447),
+        percent_deviation_of_mean(&all.e2e, 86_578.254),
     ];
     println!(
         "RTX 4090: TTFT, TPOT, E2E off by {off:.1?} %, {} put back",
@@ -55,9 +55,9 @@ fn measured_operations_give_the_times_of_measured_runs() {
     };
     let all = report.row_of_all_classes().unwrap();
     let off = [
-        off_by(&all.ttft, 7_097.157),
-        off_by(&all.tpot, 32.458),
-        off_by(&all.e2e, 28_200.747),
+        percent_deviation_of_mean(&all.ttft, 7_097.157),
+        percent_deviation_of_mean(&all.tpot, 32.458),
+        percent_deviation_of_mean(&all.e2e, 28_200.747),
     ];
     println!("RTX PRO 6000: TTFT, TPOT, E2E off by {off:.1?} %");
     assert!(

@@ -186,7 +186,8 @@ fn plans_run_until_requests_are_complete() {
     assert!(of("rho") < 1.0, "{text}");
 }
 
-/// With --attain 1, all requests of the run must meet the limits. A limit below the time of a lone request has no answer.
+/// With --attain 1, all requests of the run must meet the limits. A limit below the time of a lone request has no
+/// answer.
 #[test]
 fn plans_without_an_answer_fail() {
     let load = ["--input", "100", "--output", "10", "--requests", "50"];

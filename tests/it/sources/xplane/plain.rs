@@ -56,7 +56,7 @@ impl<'a> ProtobufFieldValues<'a> {
         this
     }
 
-    fn all(&self, field: u64) -> impl Iterator<Item = ProtobufFieldValues<'a>> {
+    fn parse_messages_of_field(&self, field: u64) -> impl Iterator<Item = ProtobufFieldValues<'a>> {
         let all = self.bytes.get(&field).cloned().unwrap_or_default();
         all.into_iter().map(ProtobufFieldValues::parse)
     }
@@ -71,7 +71,7 @@ impl<'a> ProtobufFieldValues<'a> {
     }
 }
 
-pub fn count_device_events(path: &Path) -> DeviceEventCountAndBusyTime {
+pub fn count_device_events_and_busy_time(path: &Path) -> DeviceEventCountAndBusyTime {
     let contents = DecompressedTraceFile::open_any_file(path).expect("the corpus is there");
     let space = ProtobufFieldValues::parse(contents.as_slice());
     let mut host = BTreeSet::new();
@@ -81,17 +81,20 @@ pub fn count_device_events(path: &Path) -> DeviceEventCountAndBusyTime {
         busy_ps: 0,
         linked: 0,
     };
-    for plane in space.all(1) {
+    for plane in space.parse_messages_of_field(1) {
         let mut names = BTreeMap::new();
-        for entry in plane.all(5) {
-            let name = entry.all(2).next().map(|value| value.text(2));
+        for entry in plane.parse_messages_of_field(5) {
+            let name = entry
+                .parse_messages_of_field(2)
+                .next()
+                .map(|value| value.text(2));
             names.insert(entry.number(1), name.unwrap_or_default());
         }
         let name = plane.text(2);
-        for line in plane.all(3) {
-            for event in line.all(4) {
+        for line in plane.parse_messages_of_field(3) {
+            for event in line.parse_messages_of_field(4) {
                 let stats = event
-                    .all(4)
+                    .parse_messages_of_field(4)
                     .filter(|stat| names[&stat.number(1)] == "correlation_id");
                 let ids: Vec<u64> = stats
                     .map(|stat| stat.number(3).max(stat.number(4)))

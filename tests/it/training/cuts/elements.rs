@@ -28,16 +28,16 @@ impl TestedOperatorKind {
         Self::Table,
     ];
 
-    pub fn products(self) -> bool {
+    pub fn has_products(self) -> bool {
         self != Self::Pool
     }
 
-    fn image(self) -> bool {
+    fn is_image_operator(self) -> bool {
         !matches!(self, Self::Product | Self::Table)
     }
 
     /// Returns the input and output rows; in an image these are rows of pixels.
-    fn lines(self, size: u64) -> [u64; 2] {
+    fn input_and_output_rows(self, size: u64) -> [u64; 2] {
         match self {
             Self::Strided | Self::Pool => [2 * size, size],
             _ => [size, size],
@@ -46,8 +46,8 @@ impl TestedOperatorKind {
 
     /// Returns the input and output rows as an elementwise operator counts them, one for each
     /// pixel.
-    pub fn rows(self, size: u64) -> [u64; 2] {
-        let [before, behind] = self.lines(size);
+    pub fn input_and_output_elementwise_rows(self, size: u64) -> [u64; 2] {
+        let [before, behind] = self.input_and_output_rows(size);
         match self {
             Self::Strided | Self::Pool => [before * WIDTH, behind * WIDTH / 2],
             Self::Windows => [before * WIDTH, behind * WIDTH],
@@ -55,8 +55,8 @@ impl TestedOperatorKind {
         }
     }
 
-    pub fn work(self, size: u64) -> OperatorKind {
-        let [lines, _] = self.lines(size);
+    pub fn to_operator_kind(self, size: u64) -> OperatorKind {
+        let [lines, _] = self.input_and_output_rows(size);
         match self {
             Self::Product => OperatorKind::Linear {
                 rows: size,
@@ -91,7 +91,7 @@ impl TestedOperatorKind {
     }
 
     /// Returns the weights and biases of one member.
-    fn weights(self, size: u64, [_, _, n, k]: [u32; 4]) -> u64 {
+    fn weights_per_member(self, size: u64, [_, _, n, k]: [u32; 4]) -> u64 {
         let each = |parts: u32| size / u64::from(parts);
         match self {
             Self::Product => each(n) * each(k) + each(n),
@@ -104,7 +104,7 @@ impl TestedOperatorKind {
 
 /// Returns the index of a member's part along b, m, n and k. Members are numbered along the axes in `order`, of which
 /// the last varies fastest.
-fn find_member_parts(member: u32, cuts: [u32; 4], order: &[usize]) -> [u32; 4] {
+fn part_indices_of_member(member: u32, cuts: [u32; 4], order: &[usize]) -> [u32; 4] {
     let mut rest = member;
     let mut parts = [0; 4];
     for &axis in order.iter().rev() {
@@ -128,20 +128,20 @@ impl TensorElementSet {
         self.0[at as usize / 64] |= 1 << (at % 64);
     }
 
-    fn with(&self, other: &Self, bits: impl Fn(u64, u64) -> u64) -> Self {
+    fn combine_words_with(&self, other: &Self, bits: impl Fn(u64, u64) -> u64) -> Self {
         Self(std::array::from_fn(|i| bits(self.0[i], other.0[i])))
     }
 
     fn without(&self, other: &Self) -> Self {
-        self.with(other, |one, other| one & !other)
+        self.combine_words_with(other, |one, other| one & !other)
     }
 
     fn and(&self, other: &Self) -> Self {
-        self.with(other, |one, other| one & other)
+        self.combine_words_with(other, |one, other| one & other)
     }
 
     fn or(&self, other: &Self) -> Self {
-        self.with(other, |one, other| one | other)
+        self.combine_words_with(other, |one, other| one | other)
     }
 
     fn count(&self) -> u64 {
@@ -195,7 +195,7 @@ fn compute_member_elements(
     number: u32,
 ) -> OneMemberInputOutputElements {
     let size = u64::from(members);
-    let [before, behind] = kind.lines(size);
+    let [before, behind] = kind.input_and_output_rows(size);
     let plain = [0, 1, 2, 3];
     let order: &[usize] = match kind {
         TestedOperatorKind::Product | TestedOperatorKind::Table => &plain,
@@ -203,7 +203,7 @@ fn compute_member_elements(
         TestedOperatorKind::Pool => &[0, 2, 1],
     };
     let of = |lines: u64, cuts: [u32; 4], order: &[usize], columns: usize| {
-        let parts = find_member_parts(number, cuts, order);
+        let parts = part_indices_of_member(number, cuts, order);
         let axis = |size, axis: usize| (size, cuts[axis], parts[axis]);
         list_part_elements([axis(size, 0), axis(lines, 1), axis(size, columns)])
     };
@@ -215,16 +215,16 @@ fn compute_member_elements(
     let own = of(before, looked, order, columns);
     let gives = of(behind, looked, order, 2);
     let mut reached = own;
-    if kind.image() {
+    if kind.is_image_operator() {
         let cut = |axis: usize| {
             (
                 size,
                 looked[axis],
-                find_member_parts(number, looked, order)[axis],
+                part_indices_of_member(number, looked, order)[axis],
             )
         };
         let each = behind / u64::from(looked[1]);
-        let first = u64::from(find_member_parts(number, looked, order)[1]) * each;
+        let first = u64::from(part_indices_of_member(number, looked, order)[1]) * each;
         for row in first..first + each {
             // The windows of its output rows begin one row earlier because of padding.
             let lines = match kind {
@@ -247,7 +247,7 @@ fn compute_member_elements(
         reached,
         gives,
         last: of(behind, last, &plain, 2),
-        parts: find_member_parts(number, looked, order),
+        parts: part_indices_of_member(number, looked, order),
     }
 }
 
@@ -268,7 +268,7 @@ fn list_members_along_axes(
 }
 
 /// Returns `true` if the `needs` of `group`'s members are equal, disjoint shares of `whole`.
-fn expert_shares(
+fn needs_are_equal_disjoint_shares_of_whole(
     group: &[u32],
     whole: &TensorElementSet,
     needs: impl Fn(u32) -> TensorElementSet,
@@ -293,20 +293,23 @@ pub fn predict_receives_and_reduces(
     let scatters = |axis: usize, of: fn(&OneMemberInputOutputElements) -> [TensorElementSet; 2]| {
         all.iter().all(|one| {
             let group = list_members_along_axes(&all, one, &[axis]);
-            expert_shares(&group, &of(one)[0], |other| of(&all[other as usize])[1])
+            needs_are_equal_disjoint_shares_of_whole(&group, &of(one)[0], |other| {
+                of(&all[other as usize])[1]
+            })
         })
     };
     let scatters = [
         scatters(3, |one| [one.gives, one.last]),
         scatters(2, |one| [one.own, one.first]),
     ];
-    let each = (0..members).map(|number| of_member(kind, cuts, &all, number, scatters));
+    let each = (0..members)
+        .map(|number| predict_elements_received_and_reduced(kind, cuts, &all, number, scatters));
     each.collect()
 }
 
 /// Computes one member's elements. `scatters` is `true` for outputs; for input gradients, it is `true` if their
 /// reduction also scatters the result.
-fn of_member(
+fn predict_elements_received_and_reduced(
     kind: TestedOperatorKind,
     cuts: [[u32; 4]; 3],
     all: &[OneMemberInputOutputElements],
@@ -362,7 +365,7 @@ fn of_member(
         }
         let terms = list_members_along_axes(all, me, &[2]);
         let mut shared_out = false;
-        if terms.len() > 1 && kind.products() {
+        if terms.len() > 1 && kind.has_products() {
             shared_out = scatters[1];
             let what = if shared_out {
                 "reduce-scatter"
@@ -376,7 +379,7 @@ fn of_member(
             add("bwd/first", missing(&me.first, &me.own), before);
         }
     }
-    let weights = kind.weights(all.len() as u64, looked);
+    let weights = kind.weights_per_member(all.len() as u64, looked);
     let apart = list_members_along_axes(all, me, &[0, 1]);
     if weights > 0 && apart.len() > 1 {
         sums.push(("operators/all-reduce".to_owned(), 2 * weights, apart));

@@ -1,8 +1,11 @@
 //! Tests operators with their own sharding degrees: conservation laws for all splits.
 
 use super::super::RankNodeSums;
-use super::{GPT, build_training_job, flops_once, format_refusals, is_even, is_sound};
-use crate::corpus::is_whole;
+use super::{
+    GPT, build_training_job, check_all_sent_is_received_and_freed,
+    check_traces_are_sound_and_replay_ends, format_refusals, operator_flops_computed_once,
+};
+use crate::corpus::is_whole_corpus_requested;
 use chakram::generate::{
     AttentionKernel, CheckedWorkloadPattern, OperatorAxisShardCounts, OperatorPatternDegrees,
     ParallelismPlan, PipelineSchedule, RecomputePolicy, ZeroStage,
@@ -99,7 +102,7 @@ fn list_operator_names(model: &Model) -> Vec<String> {
 }
 
 /// Returns all combinations of degrees whose product is `members`.
-fn all_degrees(members: u32) -> Vec<OperatorAxisShardCounts> {
+fn list_degree_combinations(members: u32) -> Vec<OperatorAxisShardCounts> {
     let divisors = |n: u32| (1..=n).filter(move |by| n.is_multiple_of(*by));
     let mut all = Vec::new();
     for b in divisors(members) {
@@ -148,7 +151,7 @@ impl Sink for FlopsPerOperatorSink<'_> {
 
 /// Returns `true` if the plan or the model gives the split of `operator`, rather than the previous operator passing it
 /// on.
-fn is_chosen(plan: &ParallelismPlan, operator: &LayerOperator) -> bool {
+fn is_split_stated_by_plan_or_model(plan: &ParallelismPlan, operator: &LayerOperator) -> bool {
     let names = |one: &OperatorPatternDegrees| {
         one.name == operator.name
             || one.name == "table*" && matches!(operator.work, OperatorKind::EmbeddingBag { .. })
@@ -161,7 +164,11 @@ fn is_chosen(plan: &ParallelismPlan, operator: &LayerOperator) -> bool {
 }
 
 /// Compares these sums with the model's own. Members may repeat work only by a factor that divides their number.
-fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &CheckedWorkloadPattern) {
+fn check_operator_flops_are_conserved(
+    model: &Model,
+    plan: &ParallelismPlan,
+    job: &CheckedWorkloadPattern,
+) {
     let about = format!("{}: {plan:?}", model.name);
     let mut ranks = Vec::new();
     let mut flops: BTreeMap<(u32, String), u128> = BTreeMap::new();
@@ -183,11 +190,11 @@ fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &CheckedWorkloadPatt
     }
     for (i, layer) in model.layers.iter().enumerate() {
         for (k, operator) in layer.operators.iter().enumerate() {
-            let once = flops_once(plan, layer.role, operator, i == 0 && k == 0);
+            let once = operator_flops_computed_once(plan, layer.role, operator, i == 0 && k == 0);
             let key = (i as u32, operator.name.clone());
             let found = flops.get(&key).copied().unwrap_or(0);
             let about = format!("{}/{} of {about}", layer.name, operator.name);
-            if once == 0 || is_chosen(plan, operator) {
+            if once == 0 || is_split_stated_by_plan_or_model(plan, operator) {
                 assert_eq!(found, once, "{about}");
             } else {
                 let times = found / once;
@@ -197,7 +204,7 @@ fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &CheckedWorkloadPatt
             }
         }
     }
-    is_even(&ranks, &about);
+    check_all_sent_is_received_and_freed(&ranks, &about);
 }
 
 /// Returns the error without numbers and names, so that errors of one kind are equal.
@@ -276,7 +283,7 @@ fn draw_plan_settings(dice: &mut Dice, plan: &mut ParallelismPlan, deep: bool) {
 /// Splits one operator at a time in every way, while the model or inheritance splits the rest; then
 /// splits all operators at once, each in a random valid way. By default one in four of these
 /// combined splits is checked.
-fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
+fn check_plans_with_every_operator_split(model: &Model, degrees: &[u32], throws: usize) -> String {
     let machine = Machine::load_preset("dgx-a100x2").unwrap();
     let mut told = String::new();
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
@@ -287,7 +294,7 @@ fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
         let mut ways: Vec<(String, Vec<OperatorAxisShardCounts>)> = Vec::new();
         for name in list_operator_names(model) {
             let mut legal = Vec::new();
-            for degrees in all_degrees(members) {
+            for degrees in list_degree_combinations(members) {
                 let name = name.clone();
                 let plan =
                     make_operator_plan(members, vec![OperatorPatternDegrees { name, degrees }]);
@@ -296,8 +303,8 @@ fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
                         // The combined plans below cover other numbers of members, too, so every third plan is enough
                         // here.
                         let some = matches!(members, 4 | 6) || done % 3 == 0;
-                        if some && (is_whole() || done % 4 == 0) {
-                            is_conserved(model, &plan, &job);
+                        if some && (is_whole_corpus_requested() || done % 4 == 0) {
+                            check_operator_flops_are_conserved(model, &plan, &job);
                         }
                         legal.push(degrees);
                         done += 1;
@@ -317,9 +324,13 @@ fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
             draw_plan_settings(&mut dice, &mut plan, deep);
             match build_training_job(model, &plan) {
                 Ok(job) => {
-                    if is_whole() || thrown % 4 == 0 {
-                        is_conserved(model, &plan, &job);
-                        is_sound(&job, &machine, &format!("{}: {plan:?}", model.name));
+                    if is_whole_corpus_requested() || thrown % 4 == 0 {
+                        check_operator_flops_are_conserved(model, &plan, &job);
+                        check_traces_are_sound_and_replay_ends(
+                            &job,
+                            &machine,
+                            &format!("{}: {plan:?}", model.name),
+                        );
                     }
                     thrown += 1;
                 }
@@ -341,7 +352,7 @@ fn transformers_are_conserved_however_operators_are_cut() {
     let models = build_grid_models();
     let told: String = models[..3]
         .iter()
-        .map(|model| go_over(model, &[2, 4, 6, 8], 20))
+        .map(|model| check_plans_with_every_operator_split(model, &[2, 4, 6, 8], 20))
         .collect();
     assert_eq!(told.trim(), TRANSFORMERS.trim());
 }
@@ -351,7 +362,7 @@ fn other_models_are_conserved_however_operators_are_cut() {
     let models = build_grid_models();
     let told: String = models[3..]
         .iter()
-        .map(|model| go_over(model, &[4, 6], 10))
+        .map(|model| check_plans_with_every_operator_split(model, &[4, 6], 10))
         .collect();
     assert_eq!(told.trim(), OTHERS.trim());
 }

@@ -2,8 +2,11 @@
 //! context, pipeline and data) and sharded state.
 
 use super::super::{RankNodeSums, build_experts_model};
-use super::{build_training_job, flops_once, format_refusals, is_even, is_sound};
-use crate::corpus::{is_whole, sample_every_nth};
+use super::{
+    build_training_job, check_all_sent_is_received_and_freed,
+    check_traces_are_sound_and_replay_ends, format_refusals, operator_flops_computed_once,
+};
+use crate::corpus::{is_whole_corpus_requested, sample_every_nth};
 use chakram::generate::{
     ContextExchange, ParallelismPlan, PipelineSchedule, RecomputePolicy, ZeroStage,
 };
@@ -59,11 +62,11 @@ fn list_expert_plans() -> Vec<ParallelismPlan> {
 }
 
 /// Returns the FLOPs of all ranks: with sequence parallelism, every operator is computed once.
-fn count_total_flops(model: &Model, plan: &ParallelismPlan) -> u128 {
+fn expected_flops_of_all_ranks(model: &Model, plan: &ParallelismPlan) -> u128 {
     let mut sum = 0;
     for layer in &model.layers {
         for operator in &layer.operators {
-            sum += flops_once(plan, layer.role, operator, false);
+            sum += operator_flops_computed_once(plan, layer.role, operator, false);
         }
     }
     sum
@@ -120,7 +123,7 @@ fn check_conservation(model: &Model, plan: &ParallelismPlan) -> Result<Vec<RankN
         .map(|rank| RankNodeSums::of(&job, rank))
         .collect();
     let all: u128 = ranks.iter().map(|sums| sums.flops).sum();
-    assert_eq!(all, count_total_flops(model, plan), "{about}");
+    assert_eq!(all, expected_flops_of_all_ranks(model, plan), "{about}");
 
     // Every token is sent to K experts and back, forward and backward, and twice forward with
     // recomputation.
@@ -190,7 +193,7 @@ fn check_conservation(model: &Model, plan: &ParallelismPlan) -> Result<Vec<RankN
         2 * expected * passes,
         "{about}"
     );
-    is_even(&ranks, &about);
+    check_all_sent_is_received_and_freed(&ranks, &about);
     Ok(ranks)
 }
 
@@ -206,7 +209,7 @@ fn experts_are_conserved_under_plans_with_every_axis() {
             Ok(_) => {
                 done += 1;
                 if done % 10 == 0 && plan.rank_count() <= 16 {
-                    is_sound(
+                    check_traces_are_sound_and_replay_ends(
                         &build_training_job(&model, &plan).unwrap(),
                         &machine,
                         &format!("{plan:?}"),
@@ -216,7 +219,11 @@ fn experts_are_conserved_under_plans_with_every_axis() {
             Err(why) => *refused.entry(why).or_default() += 1,
         }
     }
-    let expected = if is_whole() { DONE } else { DONE / 22 };
+    let expected = if is_whole_corpus_requested() {
+        DONE
+    } else {
+        DONE / 22
+    };
     assert!(
         done >= expected,
         "{done} done\n{}",

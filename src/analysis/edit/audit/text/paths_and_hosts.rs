@@ -1,6 +1,6 @@
 //! Finds paths and host names in text.
 
-use super::{LeakKind, PrivateTextPart, byte_before, is_word};
+use super::{LeakKind, PrivateTextPart, byte_before, is_word_byte};
 
 /// First components of absolute paths. One of them at the beginning of a string is enough to recognise a path.
 const ROOTS: [&str; 18] = [
@@ -52,7 +52,7 @@ const ENDINGS: [&str; 24] = [
     "onnx",
 ];
 
-fn is_part(part: &str) -> bool {
+fn is_path_part(part: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"._+@~%#-".contains(&b) || b >= 0x80;
     !part.is_empty() && part.bytes().all(plain)
 }
@@ -68,12 +68,12 @@ pub(super) fn find_paths<'a>(token: &'a str, found: &mut Vec<PrivateTextPart<'a>
         let rest = &token[at..];
         let mut parts = rest.split('/');
         let first = parts.next().unwrap_or("");
-        let parts: Vec<&str> = parts.take_while(|part| is_part(part)).collect();
+        let parts: Vec<&str> = parts.take_while(|part| is_path_part(part)).collect();
         let [one, two] = [0, 1].map(|i| parts.get(i).copied().unwrap_or(""));
         let known = match first {
             "" => ROOTS.contains(&one) || lettered(&one) && lettered(&two),
             "." | ".." => lettered(&one),
-            _ => first.starts_with('~') && is_part(first) && !parts.is_empty(),
+            _ => first.starts_with('~') && is_path_part(first) && !parts.is_empty(),
         };
         // Skip the slashes of `://`: they are part of a URL and do not begin a path.
         if known && !(first.is_empty() && one.is_empty()) {
@@ -91,7 +91,7 @@ pub(super) fn find_paths<'a>(token: &'a str, found: &mut Vec<PrivateTextPart<'a>
     let bytes = token.as_bytes();
     // A drive letter is not part of a longer word, so no letter may precede it.
     let drive = token.find(":\\").filter(|&at| {
-        at > 0 && bytes[at - 1].is_ascii_alphabetic() && (at == 1 || !is_word(bytes[at - 2]))
+        at > 0 && bytes[at - 1].is_ascii_alphabetic() && (at == 1 || !is_word_byte(bytes[at - 2]))
     });
     if let Some(at) = drive {
         add(LeakKind::Path, &token[at - 1..]);
@@ -111,7 +111,7 @@ pub(super) fn find_paths<'a>(token: &'a str, found: &mut Vec<PrivateTextPart<'a>
     if let Some((stem, ending)) = file.rsplit_once('.')
         && ENDINGS.contains(&ending)
         && lettered(&stem)
-        && stem.split('/').all(is_part)
+        && stem.split('/').all(is_path_part)
     {
         add(LeakKind::Path, file);
     }

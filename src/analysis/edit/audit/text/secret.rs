@@ -64,14 +64,14 @@ pub(super) fn find_secrets<'a>(text: &'a str, found: &mut Vec<PrivateTextPart<'a
     while at < bytes.len() {
         let length = bytes[at..].iter().take_while(|&&b| part(b)).count();
         if length >= SHORTEST {
-            find_secrets_in_run(&text[at..at + length], found);
+            find_secrets_in_base64_run(&text[at..at + length], found);
         }
         at += length.max(1);
     }
 }
 
 /// Searches a run of characters from one of the two base64 alphabets.
-fn find_secrets_in_run<'a>(run: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
+fn find_secrets_in_base64_run<'a>(run: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
     let mut add = |text: &'a str| {
         found.push(PrivateTextPart {
             kind: LeakKind::Secret,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Multiplies the bytes and recorded time of a message or collective by `growth`. `parts` lists the parts of the
 /// transfer's temporary memory that grow by other factors, each as (attribute, bytes, factor).
-pub(super) fn scale_transfer(
+pub(super) fn scale_communication_bytes_and_time(
     program: &mut RankProgram<'_>,
     item: u32,
     bytes: u64,
@@ -18,7 +18,7 @@ pub(super) fn scale_transfer(
     let node = program.items[item as usize].node;
     let unedited = ValuesReplacedByEdits::parse(program.facts[node as usize].unedited);
     let view = *program.view_of_node(node);
-    let old = |name: &str, now: u64| unedited.unedited_count(name).unwrap_or(now);
+    let old = |name: &str, now: u64| unedited.attribute_count_before_edits(name).unwrap_or(now);
     let times = |value: u64| (value as f64 * growth).round() as u64;
     let mut new = vec![(
         "comm_size",
@@ -29,7 +29,7 @@ pub(super) fn scale_transfer(
     let _ = crate::edit::for_each_attribute(program.raw.nodes[node as usize].record, |attr| {
         for name in ["in_bytes", "out_bytes"] {
             if attr.name == name.as_bytes() {
-                sides.push((name, attr.as_u64()?));
+                sides.push((name, attr.as_count()?));
             }
         }
         Ok(())
@@ -56,12 +56,12 @@ pub(super) fn scale_transfer(
     if ns > 0 {
         new.push(("duration_ns", NewAttributeValueOrRemoval::Count(times(ns))));
     }
-    change_node_attributes(program, item, new, by == BatchSequenceHiddenFactors::NONE);
+    change_attributes_keeping_unedited(program, item, new, by == BatchSequenceHiddenFactors::NONE);
 }
 
 /// Changes attributes of a node, and stores the unedited values in another attribute. If `restores` is true (all edits
 /// cancel each other), restores the values before all edits instead.
-pub(super) fn change_node_attributes(
+pub(super) fn change_attributes_keeping_unedited(
     program: &mut RankProgram<'_>,
     item: u32,
     new: Vec<(&'static str, NewAttributeValueOrRemoval)>,
@@ -71,7 +71,7 @@ pub(super) fn change_node_attributes(
     let kept = program.facts[node as usize].unedited;
     let mut changes = BTreeMap::new();
     if restores {
-        for (name, value) in ValuesReplacedByEdits::parse(kept).iter_edited() {
+        for (name, value) in ValuesReplacedByEdits::parse(kept).iter_names_and_original_values() {
             if let Some((known, _)) = new.iter().find(|(known, _)| *known == name) {
                 changes.insert(*known, value);
             }
@@ -89,7 +89,7 @@ pub(super) fn change_node_attributes(
                     if let Some((name, _)) =
                         new.iter().find(|(name, _)| name.as_bytes() == attr.name)
                     {
-                        let count = attr.as_u64().map(|count| count.to_string());
+                        let count = attr.as_count().map(|count| count.to_string());
                         let text = attr.as_str().ok().flatten().map(str::to_owned);
                         values.insert(name, text.or(count.ok()).unwrap_or_default());
                     }

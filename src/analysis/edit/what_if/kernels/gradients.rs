@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Returns how many bytes for whole gradients each kernel of a backward pass allocates. A reduction frees all bytes
 /// that kernels have allocated since the previous reduction.
-pub(super) fn bytes_of_whole_gradients(program: &RankProgram<'_>) -> BTreeMap<u32, u64> {
+pub(super) fn map_kernels_to_whole_gradient_bytes(program: &RankProgram<'_>) -> BTreeMap<u32, u64> {
     let mut all = BTreeMap::new();
     let mut waiting: Vec<(u32, u64)> = Vec::new();
     for node in program.raw.node_indices() {
@@ -19,7 +19,8 @@ pub(super) fn bytes_of_whole_gradients(program: &RankProgram<'_>) -> BTreeMap<u3
                 .named_changes()
                 .filter(|(name, _)| *name == wanted);
             let now = named.next()?.1;
-            Some(unedited.unedited_count(wanted).unwrap_or(now)).filter(|&bytes| bytes > 0)
+            Some(unedited.attribute_count_before_edits(wanted).unwrap_or(now))
+                .filter(|&bytes| bytes > 0)
         };
         match (view.op, facts.phase) {
             (Op::Compute { .. }, StepPhase::Backward) => {

@@ -45,7 +45,7 @@ pub(super) struct GeneratedJobBuckets {
     shard: f64,
 }
 
-fn refuse_unknown_buckets() -> TraceError {
+fn unknown_buckets_error() -> TraceError {
     super::super::refuse_edit(
         "the job does not reduce the gradients of the parameters whose hooks are captured, so the \
          reductions of more layers are unknown",
@@ -64,7 +64,7 @@ impl StepGradientBuckets {
         repeated: &[(u32, u32)],
         layer_bytes: Option<u64>,
     ) -> Result<Self, TraceError> {
-        let elements = reductions.count_elements();
+        let elements = reductions.sum_parameter_elements_of_hooks();
         if reductions.collectives.is_empty() {
             return Ok(Self::None { elements });
         }
@@ -73,14 +73,14 @@ impl StepGradientBuckets {
             return Ok(Self::Hooks {
                 limit: BucketLimitAndLayerBytes::from_edit_notes(program.earlier.as_deref())
                     .map(|noted| noted.limit)
-                    .or(reductions.largest_bucket_bytes(program))
+                    .or(reductions.bucket_limit_from_smallest_bucket(program))
                     .unwrap_or(u64::MAX),
                 each: all / elements,
                 elements,
             });
         }
         if repeated.is_empty() {
-            return Err(refuse_unknown_buckets());
+            return Err(unknown_buckets_error());
         }
         let found = GeneratedJobBuckets::find_buckets(
             program,
@@ -94,7 +94,7 @@ impl StepGradientBuckets {
     }
 
     /// Returns the bucket sizes, which cannot be derived from the trace once layers are removed.
-    pub fn bucket_sizes(&self) -> Option<BucketLimitAndLayerBytes> {
+    pub fn bucket_limit_and_layer_bytes(&self) -> Option<BucketLimitAndLayerBytes> {
         match self {
             Self::None { .. } => None,
             Self::Hooks { limit, .. } => Some(BucketLimitAndLayerBytes {
@@ -136,7 +136,7 @@ impl StepGradientBuckets {
 
     /// Returns the factor by which a step's parameters grow, and the step's last hook, if there is one. Returns `None`
     /// if the factor is unknown.
-    pub fn parameter_growth(
+    pub fn parameter_growth_factor_and_last_hook(
         &self,
         program: &RankProgram<'_>,
         step: u32,
@@ -144,7 +144,7 @@ impl StepGradientBuckets {
         let now =
             StepGradientReductions::find_reductions(program, step).keep_bucket_reductions(program);
         let hook = now.hooks.last().map(|hook| hook.0);
-        let elements = now.count_elements();
+        let elements = now.sum_parameter_elements_of_hooks();
         match self {
             Self::None { elements: 0 } => None,
             Self::None { elements: old } | Self::Hooks { elements: old, .. } => {
@@ -218,7 +218,7 @@ impl GeneratedJobBuckets {
         // For each pass, the reduction, bytes and layers of each bucket.
         let mut of_pass: BTreeMap<usize, Vec<(u32, u64, BTreeSet<u32>)>> = BTreeMap::new();
         for &item in &reductions.collectives {
-            let bytes = gradients::bytes_of(program, item);
+            let bytes = gradients::collective_bytes_after_edits(program, item);
             this.bytes += bytes;
             let (mut layers, mut pass) = (BTreeSet::new(), None);
             for dep in &program.items[item as usize].deps {
@@ -250,7 +250,7 @@ impl GeneratedJobBuckets {
                 }
                 layers.extend(found);
             }
-            let pass = pass.ok_or_else(refuse_unknown_buckets)?;
+            let pass = pass.ok_or_else(unknown_buckets_error)?;
             of_pass.entry(pass).or_default().push((item, bytes, layers));
         }
         let is_repeated = |layer: &u32| repeated.iter().any(|(a, b)| (*a..=*b).contains(layer));
@@ -274,7 +274,7 @@ impl GeneratedJobBuckets {
         let layer = this
             .layer
             .or(layer_bytes)
-            .ok_or_else(refuse_unknown_buckets)?;
+            .ok_or_else(unknown_buckets_error)?;
         for buckets in of_pass.values() {
             let mut sizes: BTreeMap<u32, u64> = BTreeMap::new();
             for (_, bytes, layers) in buckets {
@@ -282,10 +282,10 @@ impl GeneratedJobBuckets {
                 sizes.extend(alike.iter().map(|&own| (own, layer)));
                 let rest = bytes
                     .checked_sub(alike.len() as u64 * layer)
-                    .ok_or_else(refuse_unknown_buckets)?;
+                    .ok_or_else(unknown_buckets_error)?;
                 match layers.iter().find(|layer| !is_repeated(layer)) {
                     Some(other) => *sizes.entry(*other).or_default() += rest,
-                    None if rest > 0 => return Err(refuse_unknown_buckets()),
+                    None if rest > 0 => return Err(unknown_buckets_error()),
                     None => {}
                 }
             }
@@ -359,8 +359,8 @@ impl GeneratedJobBuckets {
                 "generate the job with the number of layers that you want",
             ));
         };
-        self.shard =
-            gradients::bytes_of(program, first) as f64 / gradients::bytes_of(program, last) as f64;
+        self.shard = gradients::collective_bytes_after_edits(program, first) as f64
+            / gradients::collective_bytes_after_edits(program, last) as f64;
         Ok(())
     }
 
@@ -436,8 +436,9 @@ impl GeneratedJobBuckets {
         };
         let mut all = Vec::new();
         for &reduction in reduced.iter().rev() {
-            let gather = program.copy_items(&[template], &|_| false)[0];
-            let bytes = gradients::bytes_of(program, reduction) as f64 * self.shard;
+            let gather = program.clone_items_with_inner_dependencies(&[template], &|_| false)[0];
+            let bytes =
+                gradients::collective_bytes_after_edits(program, reduction) as f64 * self.shard;
             let own = program.items[reduction as usize].name.clone();
             let own = own.unwrap_or_else(|| program.view_of_item(reduction).name.to_owned());
             let label = layer_label_after_edit(program, reduction);

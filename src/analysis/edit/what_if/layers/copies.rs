@@ -123,7 +123,7 @@ impl LayerEditor {
 
     /// Returns the index of the layer at `position` in a run with `count` layers. In a backward pass, layers are
     /// counted from the end, because layers may be missing at its start.
-    fn layer_at_position(&self, run: usize, position: i64, count: i64) -> i64 {
+    fn layer_index_in_pass_direction(&self, run: usize, position: i64, count: i64) -> i64 {
         match self.runs[run].backward {
             true => count - 1 - position,
             false => position,
@@ -131,7 +131,12 @@ impl LayerEditor {
     }
 
     /// Returns the node with the key `key` in the layer at `position` after the edit.
-    fn item_in_edited_layer(&self, run: usize, position: i64, key: LayerItemKey) -> Option<u32> {
+    fn find_keyed_item_in_edited_layer(
+        &self,
+        run: usize,
+        position: i64,
+        key: LayerItemKey,
+    ) -> Option<u32> {
         let template = self.template_layer(run);
         let old = match position {
             _ if position <= template => position,
@@ -150,7 +155,13 @@ impl LayerEditor {
 
     /// If a node in the layer at position `old` depends on `target`, returns the node on which the corresponding node
     /// in the layer at position `new` depends.
-    fn find_moved_target(&self, run: usize, old: i64, new: i64, target: u32) -> Option<u32> {
+    fn map_dependency_target_to_new_layer(
+        &self,
+        run: usize,
+        old: i64,
+        new: i64,
+        target: u32,
+    ) -> Option<u32> {
         let Some(of) = self.places.get(&target) else {
             return Some(target);
         };
@@ -160,10 +171,10 @@ impl LayerEditor {
             new - (old - of.position)
         } else {
             let (count, of_count) = (self.layer_count(run), self.layer_count(of.run));
-            let ahead = self.layer_at_position(run, old, count)
-                - self.layer_at_position(of.run, of.position, of_count);
+            let ahead = self.layer_index_in_pass_direction(run, old, count)
+                - self.layer_index_in_pass_direction(of.run, of.position, of_count);
             if ahead == 0 || crosses && ahead.abs() == 1 {
-                let layer = self.layer_at_position(run, new, count + self.by) - ahead;
+                let layer = self.layer_index_in_pass_direction(run, new, count + self.by) - ahead;
                 match self.runs[of.run].backward {
                     true => of_count + self.by - 1 - layer,
                     false => layer,
@@ -173,12 +184,12 @@ impl LayerEditor {
                     .unwrap_or_else(|| self.template_layer(of.run))
             }
         };
-        self.item_in_edited_layer(of.run, position, of.key)
+        self.find_keyed_item_in_edited_layer(of.run, position, of.key)
     }
 
     /// If the first layer is the template, copies only its last gather, because gathers for several layers run before
     /// it.
-    fn trim_template_gathers(&mut self, program: &RankProgram<'_>, run: usize) {
+    fn keep_last_gather_of_first_layer_template(&mut self, program: &RankProgram<'_>, run: usize) {
         if self.template_layer(run) > 0 || self.by <= 0 {
             return;
         }
@@ -201,10 +212,10 @@ impl LayerEditor {
         let mut gone = BTreeSet::new();
         let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for run in 0..self.runs.len() {
-            self.trim_template_gathers(program, run);
+            self.keep_last_gather_of_first_layer_template(program, run);
             let template = self.template_items_to_copy(run).to_vec();
             for _ in 0..self.by.max(0) {
-                let copies = program.copy_items(&template, &|_| false);
+                let copies = program.clone_items_with_inner_dependencies(&template, &|_| false);
                 counts.added += copies.len() as u64;
                 self.copies[run].push(copies);
             }
@@ -235,7 +246,7 @@ impl LayerEditor {
         self.relink_layer_items(program, &gone);
         self.relink_items_outside_layers(program, &gone);
         if !gone.is_empty() {
-            program.remove_items(&|item| gone.contains(&item));
+            program.remove_items_and_bridge_dependencies(&|item| gone.contains(&item));
         }
         let mut order = Vec::with_capacity(program.order.len());
         for item in std::mem::take(&mut program.order) {
@@ -311,13 +322,13 @@ impl LayerEditor {
                     let mut deps = program.items[shown as usize].deps.clone();
                     for dep in &mut deps {
                         dep.on = self
-                            .find_moved_target(run, old, new, dep.on)
+                            .map_dependency_target_to_new_layer(run, old, new, dep.on)
                             .unwrap_or(dep.on);
                     }
                     program.items[own as usize].deps = deps;
                     let caller = program.items[item as usize].caller;
                     program.items[own as usize].caller = caller.map(|caller| {
-                        self.find_moved_target(run, template, new, caller)
+                        self.map_dependency_target_to_new_layer(run, template, new, caller)
                             .unwrap_or(caller)
                     });
                 }
@@ -333,13 +344,14 @@ impl LayerEditor {
             let mut deps = std::mem::take(&mut program.items[item as usize].deps);
             for dep in deps.iter_mut().filter(|dep| !dep.in_turn) {
                 dep.on = self
-                    .find_moved_target(place.run, place.position, new, dep.on)
+                    .map_dependency_target_to_new_layer(place.run, place.position, new, dep.on)
                     .unwrap_or(dep.on);
             }
             program.items[item as usize].deps = deps;
             let caller = program.items[item as usize].caller;
             program.items[item as usize].caller = caller.map(|caller| {
-                let moved = self.find_moved_target(place.run, place.position, new, caller);
+                let moved =
+                    self.map_dependency_target_to_new_layer(place.run, place.position, new, caller);
                 moved.filter(|on| !gone.contains(on)).unwrap_or(caller)
             });
         }
@@ -364,8 +376,9 @@ impl LayerEditor {
                 if collects {
                     own.retain(|dep| dep.in_turn || !gone.contains(&dep.on));
                     let template = self.template_layer(run);
-                    let new = (1..=self.by)
-                        .filter_map(|copy| self.item_in_edited_layer(run, template + copy, key));
+                    let new = (1..=self.by).filter_map(|copy| {
+                        self.find_keyed_item_in_edited_layer(run, template + copy, key)
+                    });
                     own.extend(new.map(|on| ItemDependency { on, ..deps[0] }));
                     continue;
                 }
@@ -381,7 +394,8 @@ impl LayerEditor {
                         continue;
                     };
                     // Keep the layer's distance from the end of the run.
-                    let moved = self.item_in_edited_layer(run, of.position + self.by, key);
+                    let moved =
+                        self.find_keyed_item_in_edited_layer(run, of.position + self.by, key);
                     dep.on = moved.unwrap_or(dep.on);
                 }
             }
@@ -389,14 +403,15 @@ impl LayerEditor {
             if let Some(of) = caller.and_then(|caller| self.places.get(&caller))
                 && caller.is_some_and(|caller| gone.contains(&caller))
             {
-                let moved = self.item_in_edited_layer(of.run, of.position + self.by, of.key);
+                let moved =
+                    self.find_keyed_item_in_edited_layer(of.run, of.position + self.by, of.key);
                 program.items[item as usize].caller = moved;
             }
         }
     }
 
     /// Returns the step's runs, with the layers as they were before the edit.
-    pub fn edited_runs(&self) -> &[PassLayers] {
+    pub fn runs_before_edit(&self) -> &[PassLayers] {
         &self.runs
     }
 }
@@ -444,7 +459,10 @@ pub(super) fn are_layers_equal(program: &RankProgram<'_>, one: &[u32], other: &[
 
 /// Returns the nodes of each layer, in program order. A layer contains the nodes of its entry in `parts`, the transfers
 /// that they launch, and those transfers between them that no node launches.
-pub(super) fn collect_whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) -> Vec<Vec<u32>> {
+pub(super) fn collect_layer_nodes_with_transfers(
+    program: &RankProgram<'_>,
+    parts: &[&[u32]],
+) -> Vec<Vec<u32>> {
     let mut layer_of: BTreeMap<u32, usize> = BTreeMap::new();
     for (layer, part) in parts.iter().enumerate() {
         layer_of.extend(part.iter().map(|&item| (item, layer)));
@@ -487,7 +505,7 @@ pub(super) fn collect_whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) 
             (None, Some(layer)) => layers[layer].push(item),
             (None, None) => {
                 let gathers = program.facts_of(item).phase == StepPhase::Parameters
-                    && !gradients::is_reduction(program, item);
+                    && !gradients::is_gradient_reduction(program, item);
                 if before && gathers {
                     front.push(item);
                 }

@@ -24,8 +24,9 @@ impl AddedLayerCountByLabelRange {
         editor: &LayerEditor,
         by: i64,
     ) {
-        let base = |run: usize| label_of_layer(program, editor.edited_runs()[run].layers.first()?);
-        let bases: Vec<Option<u32>> = (0..editor.edited_runs().len()).map(base).collect();
+        let base =
+            |run: usize| label_of_layer(program, editor.runs_before_edit()[run].layers.first()?);
+        let bases: Vec<Option<u32>> = (0..editor.runs_before_edit().len()).map(base).collect();
         // A gather of parameters before all layers belongs to the layer that depends on it.
         let mut fetched: BTreeMap<u32, LayerPositionBeforeAfter> = BTreeMap::new();
         for (&item, moved) in &editor.moves {
@@ -46,7 +47,7 @@ impl AddedLayerCountByLabelRange {
             let moved = editor.moves.get(&item).or(fetched.get(&item));
             let new = match moved.and_then(|moved| Some((moved, bases[moved.run]?))) {
                 Some((moved, base)) => {
-                    let backward = editor.edited_runs()[moved.run].backward;
+                    let backward = editor.runs_before_edit()[moved.run].backward;
                     let more = match backward {
                         true => by - (moved.new - moved.old),
                         false => moved.new - moved.old,
@@ -68,7 +69,7 @@ impl AddedLayerCountByLabelRange {
 }
 
 /// Adds `by` to the layer labels of all nodes.
-pub(in super::super) fn shift_layer_labels(program: &mut RankProgram<'_>, by: i64) {
+pub(in super::super) fn shift_layer_labels_of_all_nodes(program: &mut RankProgram<'_>, by: i64) {
     if by == 0 {
         return;
     }

@@ -10,7 +10,7 @@ use chakram_trace::format::{Op, TensorClass};
 
 /// Returns how many bytes all weights, and one layer's weights, take in a generated job. The layer's bytes are derived
 /// from the matrix multiplications that compute the gradients of its weights.
-pub(super) fn stated_weight_bytes(
+pub(super) fn weight_bytes_of_job_and_one_layer(
     program: &RankProgram<'_>,
     passes: &StepPasses,
     backward: &[(usize, NodeRepetitionPeriodAndCount)],

@@ -73,7 +73,7 @@ impl StepPasses {
             );
             if !launches.contains(&item) && !transfers {
                 let mark = program
-                    .callers_of(program.items[item as usize].node)
+                    .node_and_its_callers(program.items[item as usize].node)
                     .find_map(|caller| {
                         pass_begun_by_mark(program.view_of_node(caller).name)
                             .map(|(number, _)| number)
@@ -117,7 +117,7 @@ impl StepPasses {
 fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
     let node = program.items[item as usize].node;
     program
-        .callers_of(node)
+        .node_and_its_callers(node)
         .any(|caller| program.view_of_node(caller).name.contains("AccumulateGrad"))
 }
 
@@ -127,7 +127,9 @@ type BackwardLayerNodes = Vec<Vec<u32>>;
 
 /// Returns a forward pass's layers, which are the longest repetition. If the repeated part contains a whole pass over
 /// the layers (as when tokens are decoded one by one), returns the repetition inside it.
-pub(super) fn layers_of(pass: &PassItemsWithSignatures) -> Option<NodeRepetitionPeriodAndCount> {
+pub(super) fn find_layers_as_longest_repetition(
+    pass: &PassItemsWithSignatures,
+) -> Option<NodeRepetitionPeriodAndCount> {
     let outer = longest_repetition(&pass.signatures, None)?;
     let one = &pass.signatures[outer.start..outer.start + outer.period];
     match longest_repetition(one, None) {
@@ -142,7 +144,7 @@ pub(super) fn layers_of(pass: &PassItemsWithSignatures) -> Option<NodeRepetition
 }
 
 /// Returns all repetitions in `passes` with this length and count, each with the index of its pass.
-pub(super) fn find_equal_repetitions(
+pub(super) fn find_repetitions_of_period_and_count(
     passes: &[PassItemsWithSignatures],
     period: usize,
     times: usize,
@@ -176,7 +178,7 @@ pub(super) fn find_equal_repetitions(
 impl StepPasses {
     /// Finds the layers of backward passes from autograd's sequence numbers. An operator and the function that
     /// computes its gradient have the same number. Returns `None` if a pass does not show all layers.
-    pub fn find_layers_by_sequence(
+    pub fn find_backward_layers_by_autograd_sequence(
         &self,
         program: &RankProgram<'_>,
         forward: &[(usize, NodeRepetitionPeriodAndCount)],
@@ -208,7 +210,7 @@ impl StepPasses {
             });
             let mut of_function: BTreeMap<u32, usize> = BTreeMap::new();
             for (item, layer) in functions {
-                for caller in program.callers_of(program.items[item as usize].node) {
+                for caller in program.node_and_its_callers(program.items[item as usize].node) {
                     if program
                         .view_of_node(caller)
                         .name
@@ -222,7 +224,7 @@ impl StepPasses {
             let mut layers = vec![Vec::new(); times];
             let mut current = None;
             for &item in &pass.items {
-                let mut callers = program.callers_of(program.items[item as usize].node);
+                let mut callers = program.node_and_its_callers(program.items[item as usize].node);
                 let own = callers.find_map(|caller| of_function.get(&caller).copied());
                 // Gradient functions of operators before the first layer, such as an embedding, belong to no layer.
                 let other = own.is_none() && program.facts_of(item).phase == StepPhase::Backward;

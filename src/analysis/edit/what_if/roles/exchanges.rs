@@ -4,7 +4,7 @@ use super::RankTraces;
 use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::format::scan;
 use chakram_trace::format::wire::FrameCursor;
-use chakram_trace::format::{Op, TraceError, escape_name};
+use chakram_trace::format::{Op, TraceError, escape_and_shorten_name};
 use std::collections::BTreeMap;
 
 /// Fails if a send has no receive, a receive has no send, or the members of a group make different numbers of calls.
@@ -86,7 +86,7 @@ pub(super) fn check_communication_matches(
         if let Some(odd) = odd {
             return Err(unequal(format!(
                 "rank {odd} calls collectives of group `{}` {} times, other members {} times",
-                escape_name(name),
+                escape_and_shorten_name(name),
                 counts.get(odd).copied().unwrap_or(0),
                 first.copied().unwrap_or(0)
             )));

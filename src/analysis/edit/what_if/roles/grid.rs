@@ -1,6 +1,6 @@
 //! The rank grid of a job. Converts the peers and groups of the model, a captured rank, to those of the new rank.
 
-use super::{CapturedRank, PipelineStagePosition, refuse_missing_role};
+use super::{CapturedRank, PipelineStagePosition, build_missing_stage_error};
 use chakram_trace::format::TraceError;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ pub(super) struct RoleGrid {
 
 /// Returns the distance between adjacent members and the number of members; `None` if the members are not evenly
 /// spaced.
-pub(super) fn find_progression(members: &[u32]) -> Option<(u32, u32)> {
+pub(super) fn find_stride_and_count_of_members(members: &[u32]) -> Option<(u32, u32)> {
     let (first, second) = (members.first()?, members.get(1)?);
     let stride = second.checked_sub(*first).filter(|stride| *stride > 0)?;
     let even = members
@@ -39,7 +39,10 @@ pub(super) fn find_progression(members: &[u32]) -> Option<(u32, u32)> {
 
 impl RoleGrid {
     /// Derives the grid of `world` ranks from the messages and reductions of captured ranks.
-    pub(super) fn find_grid(captured: &[CapturedRank], world: u32) -> Result<Self, TraceError> {
+    pub(super) fn derive_grid_from_captured_ranks(
+        captured: &[CapturedRank],
+        world: u32,
+    ) -> Result<Self, TraceError> {
         let unknown = |why: &str| {
             crate::edit::what_if::refuse_edit(
                 format!("the roles of the job's ranks are unknown: {why}"),
@@ -93,7 +96,7 @@ impl RoleGrid {
             .iter()
             .find(|one| one.place == PipelineStagePosition::Last);
         if step.is_none() && last.is_some() {
-            return Err(refuse_missing_role(PipelineStagePosition::First));
+            return Err(build_missing_stage_error(PipelineStagePosition::First));
         }
         if let Some(stride) = step
             && known.insert(stride, (None, true)).is_some()
@@ -124,7 +127,7 @@ impl RoleGrid {
             let size = match (size, last) {
                 (Some(size), _) => size,
                 (None, Some(last)) => last.rank / stride % (outer / stride).max(1) + 1,
-                (None, None) => return Err(refuse_missing_role(PipelineStagePosition::Last)),
+                (None, None) => return Err(build_missing_stage_error(PipelineStagePosition::Last)),
             };
             let index = this.dimensions.len();
             if is_stages {
@@ -195,7 +198,12 @@ impl RoleGrid {
     }
 
     /// Returns the rank in stage `stage` of this grid whose other coordinates are those of `rank` in the grid `other`.
-    pub(super) fn rank_at(&self, stage: u32, other: &Self, rank: u32) -> u32 {
+    pub(super) fn rank_at_stage_and_other_coordinates(
+        &self,
+        stage: u32,
+        other: &Self,
+        rank: u32,
+    ) -> u32 {
         let dimensions = self.dimensions.iter().zip(&other.dimensions).enumerate();
         let offsets = dimensions.map(|(at, (own, of_other))| {
             let x = match self.stages == Some(at) {
@@ -208,7 +216,7 @@ impl RoleGrid {
     }
 
     /// Returns true if two ranks have equal coordinates in all dimensions except stage and replica.
-    pub(super) fn has_same_position(&self, a: u32, b: u32) -> bool {
+    pub(super) fn differ_only_in_stage_or_replica(&self, a: u32, b: u32) -> bool {
         self.dimensions.iter().enumerate().all(|(at, dimension)| {
             [self.stages, self.replicas].contains(&Some(at))
                 || dimension.coordinate_of(a) == dimension.coordinate_of(b)
@@ -260,7 +268,7 @@ impl RoleGrid {
             let is_restaged = self.stages == Some(at) && dimension.size != target.size;
             let (first, last) = (0, dimension.size - 1);
             let block = |x: u32| -> Option<u32> {
-                let (stride, count) = find_progression(&all)?;
+                let (stride, count) = find_stride_and_count_of_members(&all)?;
                 let length = stride.checked_mul(count)?;
                 let is_aligned = x / length == old / length && x % stride == old % stride;
                 let moved = new / length * length + x / stride % count * stride + new % stride;
@@ -290,7 +298,7 @@ impl RoleGrid {
 mod tests {
     use super::*;
 
-    fn build_role_grid() -> RoleGrid {
+    fn build_4_stage_2_replica_4_shard_grid() -> RoleGrid {
         // The grid has 4 stages, 2 replicas and 4 shards, so rank = 8 stage + 4 replica + shard.
         RoleGrid {
             dimensions: [(1, 4), (4, 2), (8, 4)]
@@ -303,7 +311,7 @@ mod tests {
 
     #[test]
     fn groups_and_peers_move_with_their_rank() {
-        let grid = build_role_grid();
+        let grid = build_4_stage_2_replica_4_shard_grid();
         // The replicas of shard 1 in stage 1 are ranks 9 and 13, and the replicas of shard 2 in stage 3 are ranks 26
         // and 30.
         assert_eq!(
@@ -337,12 +345,14 @@ mod tests {
     #[test]
     fn more_stages_keep_the_other_coordinates() {
         let (grid, more) = (
-            build_role_grid(),
-            build_role_grid().grid_with_stage_count(6).unwrap(),
+            build_4_stage_2_replica_4_shard_grid(),
+            build_4_stage_2_replica_4_shard_grid()
+                .grid_with_stage_count(6)
+                .unwrap(),
         );
         assert_eq!((more.rank_count(), more.stage_of(47)), (48, 5));
         // Rank 47 is shard 3 of replica 1 in the last stage, as rank 31 is with four stages.
-        assert_eq!(grid.rank_at(3, &more, 47), 31);
+        assert_eq!(grid.rank_at_stage_and_other_coordinates(3, &more, 47), 31);
         assert_eq!(grid.corresponding_peer(23, 31, 47, &more), Some(39));
         assert_eq!(grid.corresponding_peer(16, 8, 40, &more), None);
         assert_eq!(

@@ -3,7 +3,7 @@
 use super::CapturedRank;
 use super::grid::RoleGrid;
 use chakram_trace::format::groups::DeclaredGroups;
-use chakram_trace::format::{TraceError, escape_name};
+use chakram_trace::format::{TraceError, escape_and_shorten_name};
 use chakram_trace::workload::format_shortened_list;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +54,7 @@ impl<'g> CapturedAndAddedGroupNames<'g> {
 
     /// In the first grid, the captured rank `from` uses the group `name`. Returns the name and members of the
     /// corresponding group of rank `to` in the second grid.
-    pub(super) fn find_corresponding_group(
+    pub(super) fn find_group_of_corresponding_rank(
         &mut self,
         [grid, target]: [&RoleGrid; 2],
         name: &str,
@@ -69,7 +69,7 @@ impl<'g> CapturedAndAddedGroupNames<'g> {
             return Err(crate::edit::what_if::refuse_edit(
                 format!(
                     "group `{}` of rank {from} cannot be inferred for rank {to}: ranks {} are not a sub-grid",
-                    escape_name(name),
+                    escape_and_shorten_name(name),
                     format_shortened_list(members.iter().copied())
                 ),
                 "capture all ranks of such groups",
@@ -105,7 +105,11 @@ impl<'g> CapturedAndAddedGroupNames<'g> {
 
     /// Returns the members of the group `name`, which a captured rank uses. Also returns a flag that is true if the
     /// group is declared outside the traces.
-    pub(super) fn members_of(&self, captured: usize, name: &str) -> Option<(Vec<u32>, bool)> {
+    pub(super) fn group_members_with_declared_flag(
+        &self,
+        captured: usize,
+        name: &str,
+    ) -> Option<(Vec<u32>, bool)> {
         if let Some(members) = self.declared.get(name) {
             return Some((members.clone(), true));
         }

@@ -10,7 +10,7 @@ use chakram_trace::format::rewrite::{AttributeSetOrRemoval, RecordEdit};
 use chakram_trace::format::scan;
 use chakram_trace::format::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
-use chakram_trace::format::{Op, TraceError, escape_name, roles, work_amounts};
+use chakram_trace::format::{Op, TraceError, escape_and_shorten_name, roles, work_amounts};
 
 /// Returns true if a metadata record contains the number of ranks.
 fn states_rank_count(record: RawRecord<'_>) -> Result<bool, TraceError> {
@@ -27,7 +27,7 @@ fn states_rank_count(record: RawRecord<'_>) -> Result<bool, TraceError> {
 
 /// Returns how message tags differ between neighbouring stages: first for messages down the pipeline, then for messages
 /// up the pipeline. A difference is 0 if it is unknown or if all stages use the same tags.
-pub(super) fn tag_steps(
+pub(super) fn tag_differences_between_stages(
     grid: &RoleGrid,
     rank: u32,
     contents: &[u8],
@@ -68,7 +68,7 @@ pub(super) struct AbsentRankWriter<'w, 'g> {
     pub(super) model: usize,
     pub(super) from: u32,
     pub(super) to: u32,
-    /// Differences of message tags between neighbouring stages, from [`tag_steps`].
+    /// Differences of message tags between neighbouring stages, from [`tag_differences_between_stages`].
     pub(super) tag_steps: [i64; 2],
 }
 
@@ -104,7 +104,7 @@ impl AbsentRankWriter<'_, '_> {
                 None => None,
                 Some(values) => Some(rewrite_group_metadata(view.id, values, |name, members| {
                     self.table
-                        .find_corresponding_group(
+                        .find_group_of_corresponding_rank(
                             [self.grid, self.target],
                             name,
                             members,
@@ -122,15 +122,19 @@ impl AbsentRankWriter<'_, '_> {
                     sets.push((RECEIVE_BYTES, AttributeSetOrRemoval::Remove));
                     let (mut old_members, mut members) = (Vec::new(), Vec::new());
                     if let Some(name) = group.to_text() {
-                        let Some((known, is_group_kind_declared)) =
-                            self.table.members_of(self.model, &name)
+                        let Some((known, is_group_kind_declared)) = self
+                            .table
+                            .group_members_with_declared_flag(self.model, &name)
                         else {
                             return Err(crate::edit::what_if::refuse_edit(
-                                format!("group `{}` is not declared", escape_name(&name)),
+                                format!(
+                                    "group `{}` is not declared",
+                                    escape_and_shorten_name(&name)
+                                ),
                                 "pass the groups of the job",
                             ));
                         };
-                        let (moved_name, moved) = self.table.find_corresponding_group(
+                        let (moved_name, moved) = self.table.find_group_of_corresponding_rank(
                             [self.grid, self.target],
                             &name,
                             &known,

@@ -5,11 +5,12 @@
 //! Peers, groups and tags change as they do for added ranks. In addition, 1F1B passes are reordered for the new stage,
 //! and the labels of layers are renumbered.
 
-use super::super::layers::shift_layer_labels;
+use super::super::layers::shift_layer_labels_of_all_nodes;
 use super::{
     AbsentRankModelRule, AbsentRankWriter, CapturedAndAddedGroupNames, CapturedRank,
-    PipelineStagePosition, RankTraces, RoleGrid, check_communication_matches, check_memory,
-    derive_missing_ranks, refuse_missing_role, share_equal_traces, tag_steps,
+    PipelineStagePosition, RankTraces, RoleGrid, build_missing_stage_error,
+    check_communication_matches, check_traces_fit_memory, derive_missing_ranks, share_equal_traces,
+    tag_differences_between_stages,
 };
 use crate::edit::what_if::grammar::{JobEdit, PassOrder};
 use crate::edit::what_if::program::RankProgram;
@@ -51,9 +52,9 @@ pub(in super::super) fn change_stages(
     }
     let mut captured = Vec::with_capacity(traces.len());
     for (rank, trace) in &traces {
-        captured.push(CapturedRank::read_capture(*rank, trace, &groups)?);
+        captured.push(CapturedRank::from_trace(*rank, trace, &groups)?);
     }
-    let grid = RoleGrid::find_grid(&captured, traces.len() as u32)?;
+    let grid = RoleGrid::derive_grid_from_captured_ranks(&captured, traces.len() as u32)?;
     let old = grid.stage_count();
     if old < 2 || stages < 2 {
         return Err(refuse_edit(
@@ -64,7 +65,7 @@ pub(in super::super) fn change_stages(
         ));
     }
     if stages > 2 && old < 3 {
-        return Err(refuse_missing_role(PipelineStagePosition::Middle));
+        return Err(build_missing_stage_error(PipelineStagePosition::Middle));
     }
     let target = grid.grid_with_stage_count(stages);
     let target = target.filter(|target| target.rank_count() <= MAX_NPUS);
@@ -79,7 +80,7 @@ pub(in super::super) fn change_stages(
     if stages == old {
         return Ok((traces, groups));
     }
-    check_memory(&traces, ranks, "traces", "fewer stages")?;
+    check_traces_fit_memory(&traces, ranks, "traces", "fewer stages")?;
     // Use the last stage, because in other stages 1F1B and GPipe may give the same order.
     let last = (grid.rank_count() - 1) as usize;
     let order = repeat::micro_batches_and_warm_up(&RankProgram::read_program(&traces[last].1)?);
@@ -97,7 +98,7 @@ pub(in super::super) fn change_stages(
         .iter()
         .find(|one| one.place == PipelineStagePosition::Middle);
     let tags = match middle {
-        Some(one) => tag_steps(&grid, one.rank, &traces[one.rank as usize].1)?,
+        Some(one) => tag_differences_between_stages(&grid, one.rank, &traces[one.rank as usize].1)?,
         None => [0; 2],
     };
     let labels = count_layer_labels_by_stage(&grid, &traces)?;
@@ -107,7 +108,7 @@ pub(in super::super) fn change_stages(
     for rank in 0..ranks {
         let stage = target.stage_of(rank);
         let of = captured_stage_to_copy(stage, stages, old);
-        let model = grid.rank_at(of, &target, rank);
+        let model = grid.rank_at_stage_and_other_coordinates(of, &target, rank);
         counts.changed += u64::from(of != stage || model != rank);
         let trace = match prepared.get(&(model, stage)) {
             Some(trace) => Arc::clone(trace),
@@ -115,14 +116,18 @@ pub(in super::super) fn change_stages(
                 let mut program = RankProgram::read_program(&traces[model as usize].1)?;
                 if reorders {
                     let order = PassOrder::OneForwardOneBackward;
-                    repeat::reorder_passes(&mut program, order, stages - stage)?;
+                    repeat::reorder_micro_batch_passes_of_rank(
+                        &mut program,
+                        order,
+                        stages - stage,
+                    )?;
                 }
                 let before = |stages: &mut dyn Iterator<Item = u32>| -> i64 {
                     stages.map(|stage| labels[stage as usize]).sum()
                 };
                 let new =
                     before(&mut (0..stage).map(|stage| captured_stage_to_copy(stage, stages, old)));
-                shift_layer_labels(&mut program, new - before(&mut (0..of)));
+                shift_layer_labels_of_all_nodes(&mut program, new - before(&mut (0..of)));
                 note_edit(&mut program, &JobEdit::Pipeline(stages));
                 let trace = Arc::new(program.write_trace()?);
                 prepared.insert((model, stage), Arc::clone(&trace));

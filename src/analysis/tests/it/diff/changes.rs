@@ -23,7 +23,7 @@ enum ExpectedDifference {
     Edge(bool, u64, bool),
 }
 
-fn expect_field_difference(name: &str) -> ExpectedDifference {
+fn build_expected_field_difference(name: &str) -> ExpectedDifference {
     ExpectedDifference::Fields(vec![name.to_owned()])
 }
 
@@ -142,50 +142,53 @@ fn fields_that_change() {
     check_trace_mutation("another name", |random, nodes| {
         let node = pick_random_node(random, nodes, |_| true)?;
         node.name += "_v2";
-        Some((node.id, expect_field_difference("name")))
+        Some((node.id, build_expected_field_difference("name")))
     });
     check_trace_mutation("another type", |random, nodes| {
         // The change turns a kernel into a load. A load has bytes too, but no FLOPs.
         let compute = |node: &Node| node.attr.iter().any(|a| a.name == "num_ops");
         let node = pick_random_node(random, nodes, compute)?;
         node.r#type = 2;
-        Some((node.id, expect_field_difference("type")))
+        Some((node.id, build_expected_field_difference("type")))
     });
     check_trace_mutation("another collective", |random, nodes| {
         let (id, attr) = pick_random_attribute(random, nodes, "comm_type")?;
         attr.value = Some(Value::Uint64Val(1));
-        Some((id, expect_field_difference("type")))
+        Some((id, build_expected_field_difference("type")))
     });
     check_trace_mutation("another dtype", |random, nodes| {
         let (id, attr) = pick_random_attribute(random, nodes, "dtype")?;
         attr.value = Some(Value::StringVal("fp8".to_owned()));
-        Some((id, expect_field_difference("dtype")))
+        Some((id, build_expected_field_difference("dtype")))
     });
     check_trace_mutation("another group", |random, nodes| {
         let (id, attr) = pick_random_attribute(random, nodes, "pg_name")?;
         attr.value = Some(Value::StringVal("g7".to_owned()));
-        Some((id, expect_field_difference("group")))
+        Some((id, build_expected_field_difference("group")))
     });
     check_trace_mutation("other dimensions", |random, nodes| {
         let (id, attr) = pick_random_attribute(random, nodes, "involved_dim")?;
         attr.value = Some(build_attribute_value(25, 2));
-        Some((id, expect_field_difference("dimensions")))
+        Some((id, build_expected_field_difference("dimensions")))
     });
     check_trace_mutation("eager", |random, nodes| {
         let node = pick_random_node(random, nodes, |_| true)?;
         node.attr
             .push(build_attribute("eager", Value::BoolVal(true)));
-        Some((node.id, expect_field_difference("eager")))
+        Some((node.id, build_expected_field_difference("eager")))
     });
     check_trace_mutation("another start", |random, nodes| {
         let node = pick_random_node(random, nodes, |_| true)?;
         node.start_time_micros = 7;
-        Some((node.id, expect_field_difference("start_time_micros")))
+        Some((
+            node.id,
+            build_expected_field_difference("start_time_micros"),
+        ))
     });
     check_trace_mutation("another duration in microseconds", |random, nodes| {
         let node = pick_random_node(random, nodes, |_| true)?;
         node.duration_micros = 7;
-        Some((node.id, expect_field_difference("duration_micros")))
+        Some((node.id, build_expected_field_difference("duration_micros")))
     });
 }
 
@@ -212,7 +215,7 @@ fn numbers_that_change() {
                 let (name, changed) = NUMBERS[$i];
                 let (id, attr) = pick_random_attribute(random, nodes, name)?;
                 increment_attribute(attr);
-                Some((id, expect_field_difference(changed)))
+                Some((id, build_expected_field_difference(changed)))
             });
         )*};
     }
@@ -258,7 +261,10 @@ fn inputs_and_outputs_that_change() {
             _ => (&mut node.outputs, "outputs"),
         };
         *side = Some(io);
-        Some((node.id, expect_field_difference(&format!("{whole}.{name}"))))
+        Some((
+            node.id,
+            build_expected_field_difference(&format!("{whole}.{name}")),
+        ))
     });
 }
 
@@ -338,7 +344,7 @@ fn select_dependencies(node: &mut Node, control: bool) -> &mut Vec<u64> {
     }
 }
 
-fn edge_removed(
+fn remove_random_dependency(
     random: &mut Random,
     nodes: &mut [Node],
     control: bool,
@@ -352,7 +358,7 @@ fn edge_removed(
     Some((id, ExpectedDifference::Edge(false, on, control)))
 }
 
-fn edge_added(
+fn add_random_dependency(
     random: &mut Random,
     nodes: &mut [Node],
     control: bool,
@@ -369,14 +375,22 @@ fn edge_added(
 
 #[test]
 fn dependencies_that_are_removed() {
-    check_trace_mutation("data", |random, nodes| edge_removed(random, nodes, false));
-    check_trace_mutation("control", |random, nodes| edge_removed(random, nodes, true));
+    check_trace_mutation("data", |random, nodes| {
+        remove_random_dependency(random, nodes, false)
+    });
+    check_trace_mutation("control", |random, nodes| {
+        remove_random_dependency(random, nodes, true)
+    });
 }
 
 #[test]
 fn dependencies_that_are_added() {
-    check_trace_mutation("data", |random, nodes| edge_added(random, nodes, false));
-    check_trace_mutation("control", |random, nodes| edge_added(random, nodes, true));
+    check_trace_mutation("data", |random, nodes| {
+        add_random_dependency(random, nodes, false)
+    });
+    check_trace_mutation("control", |random, nodes| {
+        add_random_dependency(random, nodes, true)
+    });
 }
 
 #[test]

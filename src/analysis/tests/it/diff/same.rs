@@ -7,7 +7,7 @@ use super::traces::{
 };
 use proptest::prelude::*;
 
-fn assert_same(edges: &[(u64, u64)], count: u64) {
+fn assert_shuffled_graph_is_same(edges: &[(u64, u64)], count: u64) {
     let nodes = build_alike_nodes(edges, count);
     for seed in 0..5 {
         let (other, _) = shuffle_and_renumber_nodes(&mut Random(seed), &nodes);
@@ -25,9 +25,9 @@ fn chains_side_by_side_are_the_same() {
     // end.
     let chain = |c: u64| (0..8).map(move |i| (9 * c + i, 9 * c + i + 1));
     let mut edges: Vec<_> = (0..7).flat_map(chain).collect();
-    assert_same(&edges, 63);
+    assert_shuffled_graph_is_same(&edges, 63);
     edges.extend((0..7).flat_map(|c| [(63, 9 * c), (9 * c + 8, 64)]));
-    assert_same(&edges, 65);
+    assert_shuffled_graph_is_same(&edges, 65);
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn butterflies_are_the_same() {
             })
         };
         let edges: Vec<_> = (1..=k).flat_map(level).collect();
-        assert_same(&edges, n * (k + 1));
+        assert_shuffled_graph_is_same(&edges, n * (k + 1));
     }
 }
 
@@ -54,11 +54,11 @@ fn rings_of_neighbours_are_the_same() {
         let three = |l: u64| {
             (0..n).flat_map(move |i| [n - 1, 0, 1].map(|d| (n * l + (i + d) % n, n * (l + 1) + i)))
         };
-        assert_same(&(0..4).flat_map(three).collect::<Vec<_>>(), 5 * n);
+        assert_shuffled_graph_is_same(&(0..4).flat_map(three).collect::<Vec<_>>(), 5 * n);
         let two = |l: u64| {
             (0..n).flat_map(move |i| [0, 1].map(|d| (n * l + (i + d) % n, n * (l + 1) + i)))
         };
-        assert_same(&(0..4).flat_map(two).collect::<Vec<_>>(), 5 * n);
+        assert_shuffled_graph_is_same(&(0..4).flat_map(two).collect::<Vec<_>>(), 5 * n);
     }
 }
 
@@ -69,12 +69,12 @@ fn grids_and_complete_layers_are_the_same() {
         let down = (i < 30).then_some((i, i + 6));
         right.into_iter().chain(down)
     });
-    assert_same(&grid.collect::<Vec<_>>(), 36);
+    assert_shuffled_graph_is_same(&grid.collect::<Vec<_>>(), 36);
     let layers = (0..3_u64).flat_map(|l| (0..36).map(move |i| (6 * l + i / 6, 6 * l + 6 + i % 6)));
-    assert_same(&layers.collect::<Vec<_>>(), 24);
+    assert_shuffled_graph_is_same(&layers.collect::<Vec<_>>(), 24);
     // The two roots of a pair share a successor, so if one root is matched wrongly, the other one is too.
     let joined = (0..20_u64).flat_map(|i| [(i, 40 + i), (20 + i, 40 + i)]);
-    assert_same(&joined.collect::<Vec<_>>(), 60);
+    assert_shuffled_graph_is_same(&joined.collect::<Vec<_>>(), 60);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn cycles_and_what_is_behind_them_are_the_same() {
         .chain(circle(10, 7))
         .collect();
     edges.extend([(0, 17), (17, 18), (5, 19), (19, 20), (20, 20)]);
-    assert_same(&edges, 21);
+    assert_shuffled_graph_is_same(&edges, 21);
 }
 
 #[test]

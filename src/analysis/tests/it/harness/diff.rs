@@ -34,13 +34,15 @@ pub fn run_diff_target(data: &[u8]) {
                 ..TextStyleWidthAndDetail::default()
             },
         };
-        let verdict = DiffFailureThresholds::default().evaluate_tally(&tally);
+        let verdict = DiffFailureThresholds::default().find_exceeded_tally_thresholds(&tally);
         let text = text::render_text(&tally, &titles);
         assert!(
             text.lines().all(|line| line.chars().count() <= 100),
             "{text}"
         );
-        let json = serde_json::to_string(&json::render_json(&tally, &titles, &verdict)).unwrap();
+        let json =
+            serde_json::to_string(&json::build_trace_diff_document(&tally, &titles, &verdict))
+                .unwrap();
         format!("{text}{json}{}", csv::render_csv(&tally, &titles))
     };
     assert_eq!(rendered(&found), rendered(&diff::compare_traces(a, b)));

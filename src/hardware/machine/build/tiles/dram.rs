@@ -3,7 +3,7 @@
 use super::super::{BANDWIDTH, LATENCY, parse_capacity};
 use crate::memory::{MemoryAttachment, NpusWithMemoryPorts, RemoteMemory};
 use crate::topology::Topology;
-use chakram_base::config::{ConfigError, ConfigField, quote_for_message};
+use chakram_base::config::{ConfigError, ConfigField, quote_and_truncate_for_message};
 use chakram_base::ids::Npu;
 use std::collections::BTreeSet;
 
@@ -33,7 +33,13 @@ pub(super) fn parse_dram(
     let (count, size) = if each_die {
         (tiles.dies, tiles.cores)
     } else {
-        ([1, 1], [tiles.core_count(0), tiles.core_count(1)])
+        (
+            [1, 1],
+            [
+                tiles.cores_along_dimension(0),
+                tiles.cores_along_dimension(1),
+            ],
+        )
     };
     let mut edges: Vec<[u32; 2]> = Vec::new();
     for (key, along, at) in [
@@ -87,8 +93,9 @@ fn parse_row_list(
     size: u32,
 ) -> Result<Vec<u32>, ConfigError> {
     let text = field.read_text(expected)?;
-    let ranges = super::super::class_assignment::parse_ranges(text, 0, size)
-        .map_err(|piece| field.invalid_value_error(quote_for_message(piece), expected))?;
+    let ranges = super::super::class_assignment::parse_ranges(text, 0, size).map_err(|piece| {
+        field.invalid_value_error(quote_and_truncate_for_message(piece), expected)
+    })?;
     let all: BTreeSet<u32> = ranges
         .iter()
         .flat_map(|range| range.first..=range.last)

@@ -7,7 +7,7 @@ use crate::topology::link_graph::{
     ChildrenAndUplinksByClosLevel, ClosNetworkRailWiring, DimensionLinks, MOST_NPUS,
     ShortestPathChoice,
 };
-use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_and_truncate_for_message};
 
 /// Parses the explicit links of dimension `d`: a Clos network or a graph.
 pub(super) fn parse_explicit_links(
@@ -90,8 +90,8 @@ fn parse_clos_levels(
         size.filter(|size| *size > 0)
     });
     let children = sizes.collect::<Option<Vec<_>>>();
-    let children =
-        children.ok_or_else(|| field.invalid_value_error(quote_for_message(text), expected))?;
+    let children = children
+        .ok_or_else(|| field.invalid_value_error(quote_and_truncate_for_message(text), expected))?;
     let mut uplinks = Vec::new();
     let over = table.read_or_default("oversubscription", 1.0, |field| field.read_positive(1e6))?;
     for &below in &children[..children.len() - 1] {
@@ -148,7 +148,9 @@ fn parse_chip_graph(
             _ => {
                 let expected =
                     format!("two NPUs below {npus} such as 0-1, or with a distance, 0-1:3");
-                return Err(field.invalid_value_error(quote_for_message(piece), expected));
+                return Err(
+                    field.invalid_value_error(quote_and_truncate_for_message(piece), expected)
+                );
             }
         }
     }

@@ -207,7 +207,7 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
             put_string(out, text);
             continue;
         }
-        let Some((kind, list)) = ValueKind::of_field(number) else {
+        let Some((kind, list)) = ValueKind::kind_and_list_flag_of_field(number) else {
             return Ok(false);
         };
         let end = if list { "list" } else { "val" };

@@ -2,8 +2,8 @@
 
 use super::{is_null, parse_base64, parse_string, put_length_delimited};
 use crate::format::text::json::JsonCursor;
-use crate::format::text::values::{ValueKind, put_bytes};
-use crate::format::{TraceError, escape_name};
+use crate::format::text::values::{ValueKind, append_length_and_bytes};
+use crate::format::{TraceError, escape_and_shorten_name};
 use prost::encoding::{WireType, encode_key, encode_varint};
 
 /// JSON keys that an attribute may have, for error messages.
@@ -29,10 +29,10 @@ pub(super) fn append_attribute(
             "doc_string" | "docString" => doc = parse_string(json)?.into_owned(),
             "raw" => raw = Some(parse_base64(json)?),
             _ => {
-                let Some((kind, list)) = ValueKind::of_key(key) else {
+                let Some((kind, list)) = ValueKind::kind_and_list_flag_of_key(key) else {
                     return Err(json.error_here(format!(
                         "`{}` is not a field of an attribute; expected one of {ATTRIBUTE_KEYS}",
-                        escape_name(key)
+                        escape_and_shorten_name(key)
                     )));
                 };
                 if std::mem::replace(&mut has_value, true) {
@@ -94,7 +94,7 @@ fn append_value(
             "values" => read(json),
             _ => Err(json.error_here(format!(
                 "`{}` is not a field of a list; expected values",
-                escape_name(key)
+                escape_and_shorten_name(key)
             ))),
         })?,
     }
@@ -104,11 +104,11 @@ fn append_value(
         out,
     );
     if apart || values.is_empty() {
-        put_bytes(out, &values);
+        append_length_and_bytes(out, &values);
     } else {
         let mut packed = Vec::with_capacity(values.len() + 6);
         put_length_delimited(&mut packed, 1, &values);
-        put_bytes(out, &packed);
+        append_length_and_bytes(out, &packed);
     }
     Ok(())
 }
@@ -129,7 +129,7 @@ pub(super) fn parse_io(json: &mut JsonCursor<'_>) -> Result<Vec<u8>, TraceError>
             _ => {
                 return Err(json.error_here(format!(
                     "`{}` is not a field of arguments; expected one of values, shapes, types",
-                    escape_name(key)
+                    escape_and_shorten_name(key)
                 )));
             }
         };

@@ -7,11 +7,11 @@ fn kinds_have_their_fields_and_keys() {
     for (i, (kind, name)) in ALL.iter().enumerate() {
         assert_eq!(*kind as usize, i);
         assert_eq!(
-            ValueKind::of_field(kind.scalar_field_number()),
+            ValueKind::kind_and_list_flag_of_field(kind.scalar_field_number()),
             Some((*kind, false))
         );
         assert_eq!(
-            ValueKind::of_field(kind.scalar_field_number() + 1),
+            ValueKind::kind_and_list_flag_of_field(kind.scalar_field_number() + 1),
             Some((*kind, true))
         );
         for (end, list) in [
@@ -21,16 +21,16 @@ fn kinds_have_their_fields_and_keys() {
             ("List", true),
         ] {
             assert_eq!(
-                ValueKind::of_key(&format!("{name}{end}")),
+                ValueKind::kind_and_list_flag_of_key(&format!("{name}{end}")),
                 Some((*kind, list))
             );
         }
     }
     // Values have the field numbers 3 to 32; 32 is the last list.
-    assert_eq!(ValueKind::of_field(2), None);
-    assert_eq!(ValueKind::of_field(33), None);
-    assert_eq!(ValueKind::of_key("values"), None);
-    assert_eq!(ValueKind::of_key("Val"), None);
+    assert_eq!(ValueKind::kind_and_list_flag_of_field(2), None);
+    assert_eq!(ValueKind::kind_and_list_flag_of_field(33), None);
+    assert_eq!(ValueKind::kind_and_list_flag_of_key("values"), None);
+    assert_eq!(ValueKind::kind_and_list_flag_of_key("Val"), None);
 }
 
 #[test]

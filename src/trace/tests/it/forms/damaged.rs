@@ -2,7 +2,7 @@
 
 use super::decode_trace;
 use super::lines::to_lines;
-use chakram_trace::format::file::decompress_partly;
+use chakram_trace::format::file::decompress_as_far_as_possible;
 use chakram_trace::format::old_schemas::SchemaGeneration;
 use chakram_trace::format::proto::{
     AttributeProto, GlobalMetadata, IoInfo, Node, attribute_proto::Value,
@@ -155,7 +155,7 @@ fn a_damaged_length_costs_nothing_where_it_stands_alone() {
 }
 
 #[test]
-fn lost_nodes_take_dependencies_with_them_or_not() {
+fn dependencies_on_lost_nodes_are_dropped_or_kept_by_option() {
     let contents = encode_trace((100..110).map(build_captured_node));
     let places = list_record_ranges(&contents);
     let mut damaged = contents.clone();
@@ -308,9 +308,9 @@ fn streams_that_are_cut_give_what_they_hold() {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     gzip.write_all(&contents).unwrap();
     for packed in [zstd, gzip.finish().unwrap()] {
-        let (all, wrong) = decompress_partly(&packed).unwrap();
+        let (all, wrong) = decompress_as_far_as_possible(&packed).unwrap();
         assert!(all == contents && wrong.is_none());
-        let (part, wrong) = decompress_partly(&packed[..packed.len() * 3 / 4]).unwrap();
+        let (part, wrong) = decompress_as_far_as_possible(&packed[..packed.len() * 3 / 4]).unwrap();
         assert!(wrong.is_some());
         assert!(
             contents.starts_with(&part) && part.len() > contents.len() / 3,
@@ -327,7 +327,7 @@ fn streams_that_are_cut_give_what_they_hold() {
                 .collect::<Vec<_>>()
         );
     }
-    assert!(decompress_partly(&contents).is_none());
+    assert!(decompress_as_far_as_possible(&contents).is_none());
 }
 
 /// Generates pseudo-random numbers that are the same in every run.

@@ -14,10 +14,10 @@ use prost::Message;
 
 /// Converts a file to text.
 pub fn to_lines(contents: &[u8]) -> String {
-    try_lines(contents).expect("it is sound")
+    try_convert_to_json_lines(contents).expect("it is sound")
 }
 
-fn try_lines(contents: &[u8]) -> Result<String, TraceError> {
+fn try_convert_to_json_lines(contents: &[u8]) -> Result<String, TraceError> {
     let mut writer = JsonLineWriter::new(Vec::new());
     let mut frames = FrameCursor::new(contents);
     while let Some(record) = frames.next_record()? {
@@ -28,7 +28,7 @@ fn try_lines(contents: &[u8]) -> Result<String, TraceError> {
 
 /// Converts a file to text and back, and returns the resulting file or the error.
 pub fn round_trip_lines(contents: &[u8]) -> Result<Vec<u8>, String> {
-    from_lines(&try_lines(contents).map_err(|e| e.to_string())?)
+    from_lines(&try_convert_to_json_lines(contents).map_err(|e| e.to_string())?)
 }
 
 /// Converts a text to a trace file. Reads the text both as a whole and line by line. The two results must be equal.
@@ -110,7 +110,7 @@ fn attribute_strategy() -> impl Strategy<Value = AttributeProto> {
 }
 
 /// Returns the fields of the node `message` that the schema does not define, in order.
-fn unknown_fields(message: &[u8]) -> Vec<&[u8]> {
+fn list_fields_unknown_to_schema(message: &[u8]) -> Vec<&[u8]> {
     let mut found = Vec::new();
     let mut cursor = WireCursor::new(message, 0);
     while !cursor.is_empty() {
@@ -175,7 +175,7 @@ proptest! {
         let mut frames = FrameCursor::new(&after);
         frames.next_record().unwrap();
         let node = frames.next_record().unwrap().unwrap();
-        prop_assert_eq!(unknown_fields(node.bytes), unknown_fields(&bytes));
+        prop_assert_eq!(list_fields_unknown_to_schema(node.bytes), list_fields_unknown_to_schema(&bytes));
         // Written traces are canonical, so a round trip preserves them byte for byte.
         prop_assert_eq!(to_lines(&after), text);
     }

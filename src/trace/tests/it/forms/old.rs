@@ -37,7 +37,7 @@ fn build_node_head(id: u64, name: &str, kind: u64, parents: &[u64]) -> WireMessa
         .with_number(1, id)
         .with_bytes(2, name)
         .with_number(3, kind)
-        .with_numbers(4, parents)
+        .with_repeated_number(4, parents)
 }
 
 /// Since 0.0.3, node types have other numbers. This table is indexed by the numbers before 0.0.3.
@@ -47,7 +47,7 @@ const TYPES: [i32; 7] = [0, 2, 3, 4, 5, 6, 7];
 fn fixed_fields_of_0_0_1_become_fields_and_attributes() {
     // Every field has a distinct value. Each type and each collective occurs once.
     let all = build_node_head(7, "all", 3, &[3, 5])
-        .with_numbers(5, &[1])
+        .with_repeated_number(5, &[1])
         .with_number(6, 1 << 40)
         .with_number(7, 55)
         .with_number(8, 2)
@@ -56,7 +56,7 @@ fn fixed_fields_of_0_0_1_become_fields_and_attributes() {
         .with_number(11, 12)
         .with_number(12, 1 << 33)
         .with_number(13, 0)
-        .with_numbers(14, &[1, 0, 1])
+        .with_repeated_number(14, &[1, 0, 1])
         .with_number(15, 4)
         .with_number(16, 0)
         .with_number(17, 6)
@@ -178,8 +178,11 @@ fn memory_of_0_0_1_takes_what_it_moves_from_where_it_stands() {
 fn metadata_of_0_0_3_and_of_the_first_0_0_4_is_kept() {
     for of in &ATTRIBUTES[1..] {
         let text = of.fields[4].expect("all have it");
-        let metadata = WireMessage::default()
-            .with_message(1, of.named("schema", text).with_bytes(text, "1.0.1"));
+        let metadata = WireMessage::default().with_message(
+            1,
+            of.build_named_attribute("schema", text)
+                .with_bytes(text, "1.0.1"),
+        );
         let contents = encode_file([metadata, build_generation_node(of, 1, 4)]);
         let (metadata, nodes) = decode_trace(&upgrade_and_check_trace(&contents, of.generation));
         let schema = build_attribute("schema", Value::StringVal("1.0.1".to_owned()));
@@ -276,14 +279,14 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
     let of = &ATTRIBUTES[1];
     let bool = of.fields[0].expect("it has it");
     let node = build_node_head(1, "n", 7, &[])
-        .with_message(11, of.named("b", bool).with_number(bool, 1))
-        .with_message(11, of.int("comm_size", 8));
+        .with_message(11, of.build_named_attribute("b", bool).with_number(bool, 1))
+        .with_message(11, of.build_int_attribute("comm_size", 8));
     assert!(
         upgrade_contents(&encode_file([node.clone()]), None)
             .unwrap()
             .is_some()
     );
-    let negative = node.with_message(11, of.int("comm_tag", u64::MAX));
+    let negative = node.with_message(11, of.build_int_attribute("comm_tag", u64::MAX));
     let error = upgrade_contents(&encode_file([negative]), None)
         .unwrap_err()
         .to_string();
@@ -335,7 +338,7 @@ fn an_old_file_is_opened_like_any_other_and_errors_name_its_own_records() {
             .with_number(13, 1)
             .0
             .len();
-    let error = opened.with_source(error).to_string();
+    let error = opened.locate_error_in_original_file(error).to_string();
     let expected = format!("job.0.eg, record 2, byte {start}, node 12");
     assert!(error.contains(&expected), "{error} but {expected}");
     let fine = encode_file([

@@ -5,7 +5,7 @@ use chakram_trace::format::file::DecompressedTraceFile;
 use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
 use chakram_trace::format::text::{JsonTraceFormat, parse_text_trace};
 use std::path::Path;
-use testkit::corpus::corpus_path;
+use testkit::corpus::corpus_path_or_count_skip;
 
 /// Reads a text from a file, as every command does.
 fn open_pasted_text(text: &str) -> Result<Vec<u8>, String> {
@@ -347,10 +347,11 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
 /// the test compares only their lengths.
 #[test]
 fn both_forms_of_a_real_trace_agree() {
-    let Some(et) = corpus_path("captures/gpu/chakra_json/chakra.0.et.zst") else {
+    let Some(et) = corpus_path_or_count_skip("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let json = corpus_path("captures/gpu/chakra_json/chakra.0.json.zst").expect("beside it");
+    let json =
+        corpus_path_or_count_skip("captures/gpu/chakra_json/chakra.0.json.zst").expect("beside it");
     let (_, et) = decode_trace(
         DecompressedTraceFile::open_current_schema(&et)
             .unwrap()
@@ -375,15 +376,16 @@ fn both_forms_of_a_real_trace_agree() {
         edges += b.data_deps.len();
     }
     assert_eq!(edges, 181_878);
-    let small = corpus_path("captures/gpu/chakra_json/small_chakra.0.json.zst").expect("beside it");
+    let small = corpus_path_or_count_skip("captures/gpu/chakra_json/small_chakra.0.json.zst")
+        .expect("beside it");
     let (metadata, nodes) = decode_trace(
         DecompressedTraceFile::open_current_schema(&small)
             .unwrap()
             .as_slice(),
     );
     assert_eq!((metadata.attr.len(), nodes.len()), (3, 7));
-    let host =
-        corpus_path("captures/gpu/chakra_json/1.0.2-chakra.0.0.4.json.zst").expect("beside it");
+    let host = corpus_path_or_count_skip("captures/gpu/chakra_json/1.0.2-chakra.0.0.4.json.zst")
+        .expect("beside it");
     let error = DecompressedTraceFile::open_current_schema(&host)
         .unwrap_err()
         .to_string();
@@ -392,14 +394,14 @@ fn both_forms_of_a_real_trace_agree() {
 
 #[test]
 fn no_capture_is_taken_for_a_trace() {
-    let Some(captures) = corpus_path("captures/pytorch") else {
+    let Some(captures) = corpus_path_or_count_skip("captures/pytorch") else {
         return;
     };
     let mut seen = 0;
     for folder in std::fs::read_dir(&captures).unwrap() {
         let folder = folder.unwrap().path();
         let found = chakram_trace::format::file::discover_traces(&folder);
-        if folder.is_dir() && !holds_et(&folder) {
+        if folder.is_dir() && !has_et_file(&folder) {
             let error = found.unwrap_err().to_string();
             assert!(
                 error.contains("no usable traces"),
@@ -412,7 +414,7 @@ fn no_capture_is_taken_for_a_trace() {
     assert!(seen > 5, "{seen} folders");
 }
 
-fn holds_et(folder: &Path) -> bool {
+fn has_et_file(folder: &Path) -> bool {
     let names = std::fs::read_dir(folder)
         .unwrap()
         .map(|e| e.unwrap().file_name());

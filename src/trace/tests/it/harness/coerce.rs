@@ -93,7 +93,7 @@ pub fn coerce_to_group_name(value: &Value) -> Option<GroupName<'_>> {
 }
 
 /// Converts a list to a mask. The inner value is `None` if every entry is set.
-pub fn read_byte_mask(value: &Value) -> Option<Option<u32>> {
+pub fn coerce_list_to_bit_mask(value: &Value) -> Option<Option<u32>> {
     let entries: Vec<bool> = match value {
         Value::BoolList(list) => list.values.clone(),
         Value::Int32List(list) => list.values.iter().map(|v| *v != 0).collect(),

@@ -26,14 +26,14 @@ pub fn check_fuzzed_et_file(data: &[u8]) {
         EnforcedDependencyKinds::Data,
     ] {
         match Graph::read_graph(contents, 0, policy) {
-            Ok((graph, _)) => check_graph(&graph),
+            Ok((graph, _)) => check_edges_match_in_degrees(&graph),
             Err(error) => assert!(!error.to_string().is_empty()),
         }
     }
 }
 
 /// Checks an invariant of every graph: the rows contain as many edges as the degrees count.
-fn check_graph(graph: &Graph) {
+fn check_edges_match_in_degrees(graph: &Graph) {
     let mut degrees = vec![0; graph.len()];
     for node in graph.nodes() {
         for next in graph.successors(node) {

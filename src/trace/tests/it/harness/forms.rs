@@ -85,7 +85,7 @@ pub fn check_fuzzed_old_schema(data: &[u8]) {
 }
 
 /// Reads arbitrary bytes as JSON Lines, and also as binary records that are converted to lines.
-pub fn json_lines(data: &[u8]) {
+pub fn check_fuzzed_json_lines(data: &[u8]) {
     let mut reader = JsonLineReader::new(data);
     let mut record = Vec::new();
     loop {

@@ -2,8 +2,8 @@
 //! reader.
 
 use super::coerce::{
-    coerce_to_bool, coerce_to_count, coerce_to_dtype, coerce_to_group_name, coerce_to_integer,
-    coerce_to_text, read_byte_mask,
+    coerce_list_to_bit_mask, coerce_to_bool, coerce_to_count, coerce_to_dtype,
+    coerce_to_group_name, coerce_to_integer, coerce_to_text,
 };
 use chakram_trace::format::proto::{AttributeProto, Node, attribute_proto::Value};
 use chakram_trace::format::scan::{self, DependencyVisitor};
@@ -41,11 +41,11 @@ struct OneNodeDependencyIds {
 }
 
 impl DependencyVisitor for OneNodeDependencyIds {
-    fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_data_dependency(&mut self, id: u64) -> Result<(), TraceError> {
         self.data.push(id);
         Ok(())
     }
-    fn visit_control(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_control_dependency(&mut self, id: u64) -> Result<(), TraceError> {
         self.control.push(id);
         Ok(())
     }
@@ -96,7 +96,7 @@ pub fn build_expected_node(
     node: &Node,
 ) -> Result<ReadNodeFieldsAndDependencies<'_>, NodeRejectionReason> {
     let facts = NodeAttributeReader { node };
-    facts.all_readable()?;
+    facts.check_all_attributes_readable()?;
     let host = facts.last(&["is_cpu_op"], coerce_to_bool)?.unwrap_or(false);
     let stream = facts.last(&["stream"], coerce_to_integer)?;
     let micros = node.duration_micros.saturating_mul(1_000_000);
@@ -164,7 +164,7 @@ impl<'a> NodeAttributeReader<'a> {
     }
 
     /// Readers decode known attributes on nodes of every type, so an invalid one is always an error.
-    fn all_readable(&self) -> Result<(), NodeRejectionReason> {
+    fn check_all_attributes_readable(&self) -> Result<(), NodeRejectionReason> {
         for name in COUNTS {
             self.last(&[name], coerce_to_count)?;
         }
@@ -175,7 +175,7 @@ impl<'a> NodeAttributeReader<'a> {
         self.last(&["kernel_shape"], |value| {
             coerce_to_text(value)?.parse::<KernelShape>().ok()
         })?;
-        self.last(&["involved_dim", "involve_dims"], read_byte_mask)?;
+        self.last(&["involved_dim", "involve_dims"], coerce_list_to_bit_mask)?;
         self.last(&["pg_name", "comm_group"], coerce_to_group_name)
             .map(drop)
     }
@@ -276,7 +276,7 @@ impl<'a> NodeAttributeReader<'a> {
                         .unwrap_or(GroupName::World),
                     root: self.rank("comm_root")?,
                     dimensions: self
-                        .last(&["involved_dim", "involve_dims"], read_byte_mask)?
+                        .last(&["involved_dim", "involve_dims"], coerce_list_to_bit_mask)?
                         .flatten(),
                     host,
                 }

@@ -41,7 +41,7 @@ fn list_edges_by_id(graph: &Graph) -> Vec<(u64, u64)> {
 }
 
 /// Returns a node of the type that `choice` selects. `choice` covers every node type that has its own list or lane.
-fn node_of(id: u64, choice: u32) -> Node {
+fn build_node_of_chosen_type(id: u64, choice: u32) -> Node {
     let name = format!("n{}", choice % 5);
     let number = |name, value| build_attribute(name, Value::Int64Val(value));
     let (kind, mut attr) = match choice % 6 {
@@ -114,7 +114,7 @@ proptest! {
         backward: bool,
     ) {
         let ids: Vec<u64> = ids.into_iter().collect();
-        let mut nodes: Vec<Node> = ids.iter().zip(&choices).map(|(&id, &c)| node_of(id, c)).collect();
+        let mut nodes: Vec<Node> = ids.iter().zip(&choices).map(|(&id, &c)| build_node_of_chosen_type(id, c)).collect();
         let mut wanted = Vec::new();
         for (i, (on, control)) in deps.into_iter().enumerate() {
             // All edges of the generated graph go to higher ids (or to lower ids if `backward` is true), so they form
@@ -135,7 +135,7 @@ proptest! {
         let sorted = read_graph_of_nodes(&nodes, EnforcedDependencyKinds::Auto).unwrap();
         prop_assert_eq!(list_edges_by_id(&sorted.0), &wanted[..]);
         prop_assert_eq!(sorted.0.edge_count(), wanted.len());
-        prop_assert_eq!(sorted.0.repairs().duplicates, (total - wanted.len()) as u64);
+        prop_assert_eq!(sorted.0.repair_counts().duplicates, (total - wanted.len()) as u64);
         // The second order of the records is rotated, and then partly reversed.
         let turn = order.index(nodes.len());
         nodes.rotate_left(turn);
@@ -171,7 +171,7 @@ fn delays_and_waits_follow_ids() {
         more(build_kernel(2, &[], &[]), vec![number("delay_ns", 5)]),
         // With `choice` 2, `node_of` returns a send.
         more(
-            node_of(3, 2),
+            build_node_of_chosen_type(3, 2),
             vec![number("wait_ns", 7), number("eager", 1)],
         ),
         more(build_kernel(4, &[], &[]), vec![number("wait_ns", 9)]),
@@ -237,7 +237,7 @@ fn the_end_of_the_capture_tells_graphs_apart() {
 }
 
 #[test]
-fn repairs_are_counted() {
+fn dropped_dependencies_are_counted_as_repairs() {
     let nodes = [
         build_kernel(5, &[], &[0, 5]),
         build_kernel(6, &[5, 5, 5], &[5, 99, 6]),
@@ -250,7 +250,7 @@ fn repairs_are_counted() {
         duplicates: 3,
         ..GraphRepairCounts::default()
     };
-    assert_eq!(graph.repairs(), expected);
+    assert_eq!(graph.repair_counts(), expected);
 }
 
 #[test]
@@ -305,12 +305,12 @@ fn cycles_are_named() {
     assert!(why.contains("1 (k1) → 2 (k2) → 1"), "{why}");
     let auto = expect_graph(&mixed, EnforcedDependencyKinds::Auto);
     assert_eq!(
-        (list_edges_by_id(&auto), auto.repairs().cyclic_control),
+        (list_edges_by_id(&auto), auto.repair_counts().cyclic_control),
         (vec![(1, 2)], 1)
     );
     let data = expect_graph(&mixed, EnforcedDependencyKinds::Data);
     assert_eq!(
-        (list_edges_by_id(&data), data.repairs().cyclic_control),
+        (list_edges_by_id(&data), data.repair_counts().cyclic_control),
         (vec![(1, 2)], 0)
     );
     // The graph keeps control dependencies that do not close a cycle.
@@ -353,7 +353,7 @@ fn a_peer_that_is_no_rank_costs_no_memory_for_those_below() {
         }];
         let (graph, binding) = read_graph_of_nodes(&nodes, EnforcedDependencyKinds::Auto).unwrap();
         let mut builder = WorkloadBuilder::default();
-        let graph = builder.add_graph(graph);
+        let graph = builder.add_or_reuse_equal_graph(graph);
         builder
             .add_rank(Rank(0), graph, binding, Time::ZERO)
             .unwrap();
@@ -417,5 +417,5 @@ fn the_profiler_is_left_out_and_put_back() {
     let (only, _) =
         Graph::read_with_profiler_policy(&only, 0, policy, ProfilerOverheadRemovalPolicy::Remove)
             .unwrap();
-    assert!(!only.has_delays() && only.profiler().removed);
+    assert!(!only.has_delays() && only.profiler_facts().removed);
 }

@@ -95,7 +95,7 @@ fn build_workload(ranks: &[RankFileContents]) -> Result<Workload, WorkloadError>
     let mut builder = WorkloadBuilder::default();
     for (rank, said) in (0..).zip(ranks) {
         let (graph, binding) = read_rank_graph(rank, said);
-        let graph = builder.add_graph(graph);
+        let graph = builder.add_or_reuse_equal_graph(graph);
         builder.add_rank(Rank(rank), graph, binding, Time::ZERO)?;
     }
     builder.finish_workload(Some(4), MissingRankPolicy::Refuse)

@@ -13,7 +13,7 @@ fn build_placed_plan(tensor: u32, data: u32, pipeline: u32, place: &[&str]) -> P
 /// Returns the rank of each (tensor, data, stage); the tensor index changes fastest.
 fn list_ranks_by_coordinates(plan: &ParallelismPlan) -> Vec<u32> {
     let mut placed = plan.clone();
-    placed.ranks = plan.ranks_by_position().unwrap();
+    placed.ranks = plan.ranks_by_order_position().unwrap();
     let placement = AllRankCoordinatesAndGroups::new(&placed);
     let mut all = Vec::new();
     for stage in 0..plan.pipeline {
@@ -51,7 +51,7 @@ fn ranks_follow_from_where_axes_lie() {
     );
     // These mappings give the default order, so the result contains no explicit ranks.
     let plan = build_placed_plan(2, 2, 2, &["tp@0", "dp@0", "pp@1"]);
-    assert_eq!(plan.ranks_by_position().unwrap(), [0_u32; 0]);
+    assert_eq!(plan.ranks_by_order_position().unwrap(), [0_u32; 0]);
 }
 
 /// Pairs of replicas are placed first along the outer dimension: replica d = a + 2 b has index a in
@@ -62,7 +62,7 @@ fn an_axis_may_lie_along_several_dimensions() {
     let plan = build_placed_plan(2, 4, 1, &["tp@0", "dp:2@1", "dp:2@0"]);
     assert_eq!(list_ranks_by_coordinates(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);
     let mut placed = plan.clone();
-    placed.ranks = plan.ranks_by_position().unwrap();
+    placed.ranks = plan.ranks_by_order_position().unwrap();
     let first = TensorDataStageCoordinates {
         tensor: 0,
         data: 0,
@@ -80,7 +80,7 @@ fn an_axis_may_lie_along_several_dimensions() {
 }
 
 #[test]
-fn a_machine_has_the_last_word() {
+fn place_dimensions_are_checked_against_the_machine() {
     let machine = [("nvlink", 4), ("infiniband", 4)];
     let on = |plan: &ParallelismPlan| {
         let mut plan = plan.clone();
@@ -88,13 +88,16 @@ fn a_machine_has_the_last_word() {
     };
     let why = |plan: &ParallelismPlan| on(plan).unwrap_err().to_string();
     let named = build_placed_plan(2, 2, 2, &["tp@nvlink", "pp@nvlink", "dp@infiniband"]);
-    let refused = named.ranks_by_position().unwrap_err().to_string();
+    let refused = named.ranks_by_order_position().unwrap_err().to_string();
     assert!(
         refused.contains("names of dimensions need a machine"),
         "{refused}"
     );
     // The job may leave half of the outermost dimension empty.
-    assert_eq!(on(&named).unwrap().ranks_by_position().unwrap().len(), 8);
+    assert_eq!(
+        on(&named).unwrap().ranks_by_order_position().unwrap().len(),
+        8
+    );
     assert_eq!(
         list_ranks_by_coordinates(&on(&named).unwrap()),
         [0, 1, 4, 5, 2, 3, 6, 7]
@@ -114,7 +117,7 @@ fn a_machine_has_the_last_word() {
 
 #[test]
 fn stretches_come_to_the_degrees() {
-    let why = |plan: &ParallelismPlan| plan.ranks_by_position().unwrap_err().to_string();
+    let why = |plan: &ParallelismPlan| plan.ranks_by_order_position().unwrap_err().to_string();
     for place in [
         &["tp@0"][..],
         &["tp@0", "dp:3@1"],

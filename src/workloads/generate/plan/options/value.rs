@@ -12,7 +12,7 @@ use crate::generate::plan::{
 };
 use crate::generate::schedule::StagePassOrders;
 use crate::generate::{PatternOptionError, option_refused};
-use chakram_base::config::{ConfigError, ConfigField, quote_for_message};
+use chakram_base::config::{ConfigError, ConfigField, quote_and_truncate_for_message};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Bytes;
 use chakram_trace::format::Dtype;
@@ -194,7 +194,7 @@ impl OptionValue for AxisMappingOrCorePlacement {
     fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         let text = field.read_text("a text such as \"tp@0\" or \"s_shape\"")?;
         text.parse::<Self>()
-            .map_err(|_| field.invalid_value_error(quote_for_message(text), PLACES))
+            .map_err(|_| field.invalid_value_error(quote_and_truncate_for_message(text), PLACES))
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
@@ -209,7 +209,7 @@ impl OptionValue for CorePlacement {
     fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         let text = field.read_text(TILES)?;
         text.parse::<Self>()
-            .map_err(|_| field.invalid_value_error(quote_for_message(text), TILES))
+            .map_err(|_| field.invalid_value_error(quote_and_truncate_for_message(text), TILES))
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
@@ -222,7 +222,7 @@ impl<T: OptionValue> OptionValue for Vec<T> {
     const IS_LIST: bool = true;
 
     fn parse_field(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
-        let items = field.read_items(T::LIST)?;
+        let items = field.read_array_items(T::LIST)?;
         items
             .iter()
             .map(|item| T::parse_field(item, option))
@@ -272,8 +272,9 @@ impl OptionValue for ExpertRoutingBalance {
 
     fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         let text = field.read_text(Self::FORM)?;
-        text.parse()
-            .map_err(|_| field.invalid_value_error(quote_for_message(text), Self::FORM))
+        text.parse().map_err(|_| {
+            field.invalid_value_error(quote_and_truncate_for_message(text), Self::FORM)
+        })
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
@@ -288,8 +289,9 @@ impl OptionValue for OperatorNamePattern {
 
     fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         let text = field.read_text(Self::FORM)?;
-        text.parse()
-            .map_err(|_| field.invalid_value_error(quote_for_message(text), Self::FORM))
+        text.parse().map_err(|_| {
+            field.invalid_value_error(quote_and_truncate_for_message(text), Self::FORM)
+        })
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
@@ -317,7 +319,7 @@ impl OptionValue for StagePassOrders {
     fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         let expected =
             "the steps of each stage, such as [\"0F0,0F1,0B0,0B1\", \"1F0,1B0,1F1,1B1\"]";
-        let items = field.read_items(expected)?;
+        let items = field.read_array_items(expected)?;
         let lines = items.iter().map(|item| item.read_text(expected));
         let lines: Vec<&str> = lines.collect::<Result<_, _>>()?;
         Self::parse_stage_lines(&lines).map_err(|error| {

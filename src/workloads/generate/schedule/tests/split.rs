@@ -34,7 +34,7 @@ fn list_model_parts_by_stage(schedule: &PipelineSchedule, stages: u32) -> Vec<Ve
 
 /// Simulates `schedule` on equal stages. `times` are the durations of one micro-batch's passes, each through all chunks
 /// of a stage. With `split`, an unsplit backward pass sends its input gradients before it computes weight gradients.
-fn play_steps(
+fn simulate_equal_stages_by_pass_times(
     schedule: &PipelineSchedule,
     stages: u32,
     count: u32,
@@ -110,7 +110,7 @@ fn play_steps(
                     // Count the forward pass of a pair first, because its activations are stored before the backward
                     // pass frees others.
                     peaks[stage] = peaks[stage].max(held[stage]);
-                    if pass.kind.finds_weights() {
+                    if pass.kind.computes_weight_gradients() {
                         held[stage] -= 1;
                     }
                 }
@@ -149,7 +149,7 @@ fn simulate_makespan_and_idle(
     times: PassKindDurations,
     split: bool,
 ) -> [u64; 2] {
-    let played = play_steps(&schedule, stages, count, times, split);
+    let played = simulate_equal_stages_by_pass_times(&schedule, stages, count, times, split);
     [played.time, played.idle.into_iter().max().unwrap()]
 }
 
@@ -213,7 +213,8 @@ fn idle_time_is_what_formulas_say() {
                     if is_dual && times[1] != times[2] {
                         continue;
                     }
-                    let found = play_steps(&schedule, stages, count, times, split);
+                    let found =
+                        simulate_equal_stages_by_pass_times(&schedule, stages, count, times, split);
                     let formula = schedule
                         .stage_idle_time(stages, split, thirds(times))
                         .unwrap();
@@ -228,9 +229,9 @@ fn idle_time_is_what_formulas_say() {
     assert!(compared > 200);
     // With equal passes, the bubble is (4 - 1) (1 + 1 - 1) / (3 x 8) for ZB-H1, and (8 / 2 - 1) (3 + 1 - 2) / (3 x 20)
     // for DualPipe.
-    let h1 = PipelineSchedule::ZeroBubbleH1.bubble_fraction(4, 8, false);
+    let h1 = PipelineSchedule::ZeroBubbleH1.bubble_to_compute_ratio(4, 8, false);
     assert_eq!(h1, Some(3.0 / 24.0));
-    let dual = PipelineSchedule::DualPipe.bubble_fraction(8, 20, false);
+    let dual = PipelineSchedule::DualPipe.bubble_to_compute_ratio(8, 20, false);
     assert_eq!(dual, Some(6.0 / 60.0));
 }
 
@@ -239,7 +240,7 @@ fn idle_time_is_what_formulas_say() {
 fn a_v_of_equal_passes_has_no_bubble() {
     for stages in 2..9 {
         for count in 2 * stages..4 * stages {
-            let found = play_steps(
+            let found = simulate_equal_stages_by_pass_times(
                 &PipelineSchedule::ZeroBubbleV,
                 stages,
                 count,
@@ -272,7 +273,13 @@ fn schedules_hold_what_their_tables_say() {
                 (PipelineSchedule::DualPipe, s + 1),
                 (PipelineSchedule::DualPipeV, 2 * s + 1),
             ] {
-                let found = play_steps(&schedule, stages, count, [2, 2, 2, 6], false);
+                let found = simulate_equal_stages_by_pass_times(
+                    &schedule,
+                    stages,
+                    count,
+                    [2, 2, 2, 6],
+                    false,
+                );
                 let stored: Vec<u64> = (0..stages)
                     .map(|stage| schedule.max_stored_passes(stage, stages, count))
                     .collect();
@@ -297,7 +304,7 @@ fn few_micro_batches_pass_all_the_same() {
                 PipelineSchedule::ZeroBubbleH1,
                 PipelineSchedule::ZeroBubbleV,
             ] {
-                play_steps(&schedule, stages, count, [2, 2, 2, 6], false);
+                simulate_equal_stages_by_pass_times(&schedule, stages, count, [2, 2, 2, 6], false);
             }
         }
     }
@@ -326,7 +333,7 @@ fn two_directions_want_even_numbers() {
 }
 
 #[test]
-fn each_result_goes_where_it_is_needed() {
+fn successors_invert_predecessors_in_split_schedules() {
     for schedule in [
         PipelineSchedule::ZeroBubbleH1,
         PipelineSchedule::ZeroBubbleV,
@@ -370,7 +377,7 @@ fn pairs_shorten_interleaved_steps_by_what_they_hide() {
         let warm_up = u64::from((chunks - 1) * stages + 1);
         for (forward, input, weight, pair) in [(1, 1, 1, 3), (10, 12, 8, 30), (10, 12, 8, 26)] {
             let times = [forward, input, weight, pair].map(|time| time * u64::from(chunks));
-            let found = play_steps(&schedule, stages, count, times, false);
+            let found = simulate_equal_stages_by_pass_times(&schedule, stages, count, times, false);
             let whole = forward + input + weight;
             let others = u64::from(stages - 1);
             let time = (others + warm_up) * whole + (passes - warm_up) * pair;

@@ -1,6 +1,6 @@
 //! Partitions of members into groups of equal size.
 
-use super::{MemberNumberDigit, on_one_grid};
+use super::{MemberNumberDigit, are_digits_of_one_grid};
 use std::collections::BTreeMap;
 
 /// A division of members into groups of equal size, numbered in the order of their first members.
@@ -18,8 +18,11 @@ impl EqualSizedMemberGroups {
     ///
     /// # Panics
     /// Panics if `digits` do not belong to one grid of `members`, or overlap in it.
-    pub fn from_differing_axes(digits: &[MemberNumberDigit], members: u32) -> Self {
-        assert!(on_one_grid(digits, members), "{digits:?} of {members}");
+    pub fn from_members_differing_in_digits(digits: &[MemberNumberDigit], members: u32) -> Self {
+        assert!(
+            are_digits_of_one_grid(digits, members),
+            "{digits:?} of {members}"
+        );
         let first = |member: u32| {
             let parts = digits
                 .iter()

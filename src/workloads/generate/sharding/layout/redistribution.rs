@@ -16,7 +16,9 @@
 //! If an axis is not nested, or if a member has none of the elements that it needs, fragments may differ in size.
 //! Members then exchange point-to-point messages.
 
-use super::{EqualSizedMemberGroups, MemberNumberDigit, SampleRowColumnSharding, on_one_grid};
+use super::{
+    EqualSizedMemberGroups, MemberNumberDigit, SampleRowColumnSharding, are_digits_of_one_grid,
+};
 use std::collections::BTreeMap;
 
 mod messages;
@@ -84,13 +86,15 @@ pub fn plan_redistribution(
         return Redistribution::Nothing;
     }
     let share = to.shard_count();
-    if let Some(among) = change.partition_by_class(|member| to.shard_indices(member)) {
+    if let Some(among) =
+        change.split_classes_into_groups_with_all_shards(|member| to.shard_indices(member))
+    {
         return Redistribution::AllGather { among, share };
     }
     // Valid groups always exist, because each shard of a block is on the same number of members, and members of other
     // blocks have no shard of it.
     let among = change
-        .partition_by_class(|member| change.block_of(member))
+        .split_classes_into_groups_with_all_shards(|member| change.block_of(member))
         .expect("members of a block have its parts");
     Redistribution::AllToAll { among, share }
 }
@@ -111,7 +115,7 @@ pub fn reduce_scatter_groups(
     members: u32,
 ) -> Option<EqualSizedMemberGroups> {
     let change = LayoutChange::new(from, to, members);
-    let among = EqualSizedMemberGroups::from_differing_axes(over, members);
+    let among = EqualSizedMemberGroups::from_members_differing_in_digits(over, members);
     let slices = change.is_block_aligned() && change.senders_per_block() == 1;
     if !slices
         || among.group_size() == 1
@@ -178,7 +182,7 @@ impl<'a> LayoutChange<'a> {
         members: u32,
     ) -> Self {
         for layout in [from, to] {
-            let fits = on_one_grid(&layout.axis_digits(), members);
+            let fits = are_digits_of_one_grid(&layout.axis_digits(), members);
             assert!(fits, "{layout:?} of {members}");
         }
         let (before, after) = (from.axis_digits(), to.axis_digits());
@@ -235,7 +239,7 @@ impl<'a> LayoutChange<'a> {
 
     /// Divides the members of each class into groups. Together, the members of a group have each `from` shard of a
     /// block exactly once. Returns `None` if this is impossible for some class.
-    fn partition_by_class(
+    fn split_classes_into_groups_with_all_shards(
         &self,
         class: impl Fn(u32) -> [u64; 3],
     ) -> Option<EqualSizedMemberGroups> {

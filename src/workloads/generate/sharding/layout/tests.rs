@@ -75,7 +75,7 @@ fn tables_of_dlrm_are_exchanged_for_samples() {
 }
 
 #[test]
-fn slices_are_there() {
+fn slices_of_held_data_need_no_communication() {
     for after in [
         SampleRowColumnSharding::WHOLE,
         shard_columns(4, 1),
@@ -130,7 +130,7 @@ fn two_that_need_the_same_both_get_it_in_an_exchange() {
 }
 
 #[test]
-fn strangers_send_messages() {
+fn unaligned_members_get_messages_from_the_nearest_holder() {
     // Even members have the first half of the columns, but members 0 and 1 need it. Members 0 and 2
     // are equally near to member 1, and members 1 and 3 are equally near to member 2, so the lower
     // one sends.
@@ -179,7 +179,7 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
 }
 
 #[test]
-fn thousands_of_members_are_no_matter() {
+fn redistributions_among_thousands_of_members_are_planned() {
     let change = plan_redistribution(
         &shard_columns(4096, 1),
         &SampleRowColumnSharding::WHOLE,

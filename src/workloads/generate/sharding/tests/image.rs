@@ -62,7 +62,7 @@ struct ImageWindowGeometry {
 
 impl ImageWindowGeometry {
     /// Counts, one by one, the windows along one side of the image.
-    fn count(&self, side: usize) -> u64 {
+    fn count_windows_along_side(&self, side: usize) -> u64 {
         let mut count = 0;
         while count * self.stride + self.kernel[side] <= self.size[side] + 2 * self.padding {
             count += 1;
@@ -71,19 +71,25 @@ impl ImageWindowGeometry {
     }
 
     /// Returns the pixel that window `window` covers at offset `at`, or `None` if it is padding.
-    fn pixel(&self, side: usize, window: u64, at: u64) -> Option<u64> {
+    fn pixel_at_window_offset(&self, side: usize, window: u64, at: u64) -> Option<u64> {
         let pixel = (window * self.stride + at).checked_sub(self.padding)?;
         (pixel < self.size[side]).then_some(pixel)
     }
 
     /// Calls `visit` with (output, offset, pixel) for each offset of each window in the output rows
     /// `rows`.
-    fn each(&self, rows: Range<u64>, mut visit: impl FnMut([u64; 2], [u64; 2], Option<[u64; 2]>)) {
+    fn visit_each_window_offset(
+        &self,
+        rows: Range<u64>,
+        mut visit: impl FnMut([u64; 2], [u64; 2], Option<[u64; 2]>),
+    ) {
         for h in rows {
-            for w in 0..self.count(1) {
+            for w in 0..self.count_windows_along_side(1) {
                 for r in 0..self.kernel[0] {
                     for s in 0..self.kernel[1] {
-                        let pixel = self.pixel(0, h, r).zip(self.pixel(1, w, s));
+                        let pixel = self
+                            .pixel_at_window_offset(0, h, r)
+                            .zip(self.pixel_at_window_offset(1, w, s));
                         visit([h, w], [r, s], pixel.map(|(h, w)| [h, w]));
                     }
                 }
@@ -99,20 +105,20 @@ struct DeviceRowsUsed {
 }
 
 impl DeviceRowsUsed {
-    fn row(&mut self, row: u64) {
+    fn record_used_row(&mut self, row: u64) {
         let (first, last) = self.rows.unwrap_or((row, row));
         self.rows = Some((first.min(row), last.max(row)));
     }
 
     /// Returns the device's own rows, and the range from the first to the last used row.
-    fn both(&self) -> [Range<u64>; 2] {
+    fn own_and_used_rows(&self) -> [Range<u64>; 2] {
         let used = self.rows.map_or(0..0, |(first, last)| first..last + 1);
         [self.own.clone(), used]
     }
 
     /// Returns how many rows the device receives before its own rows, and how many after them. Assumes that it receives
     /// all rows between the first and the last row that it uses.
-    fn halo(&self) -> [u64; 2] {
+    fn halo_row_counts_before_and_after(&self) -> [u64; 2] {
         let Some((first, last)) = self.rows else {
             return [0, 0];
         };
@@ -135,7 +141,7 @@ fn every_cut_of_a_convolution_sums_to_the_whole() {
             padding,
         };
         let whole = convolve_on_one_device(windows);
-        let parts = list_divisors(windows.count(0)).into_iter();
+        let parts = list_divisors(windows.count_windows_along_side(0)).into_iter();
         for i in parts.filter(|&i| size[0].is_multiple_of(u64::from(i))) {
             for (b, c, k) in [(1, 1, 1), (2, 1, 2), (1, 3, 1), (2, 2, 4)] {
                 check_sharded_convolution(windows, &whole, [b, c, i, k]);
@@ -150,12 +156,12 @@ fn every_cut_of_a_convolution_sums_to_the_whole() {
 
 /// Computes the output, the input gradient and the filter gradient on a single device.
 fn convolve_on_one_device(windows: ImageWindowGeometry) -> [Values; 3] {
-    let all = 0..windows.count(0);
+    let all = 0..windows.count_windows_along_side(0);
     let [mut y, mut dx, mut dw] = [(); 3].map(|()| Values::new());
     for b in 0..SAMPLES {
         for c in 0..INPUTS {
             for k in 0..OUTPUTS {
-                windows.each(all.clone(), |[h, w], [r, s], pixel| {
+                windows.visit_each_window_offset(all.clone(), |[h, w], [r, s], pixel| {
                     let Some([row, column]) = pixel else { return };
                     let output =
                         generate_input_value(b, c, row, column) * generate_filter_value(k, c, r, s);
@@ -217,13 +223,14 @@ fn check_sharded_convolution(
                                 }
                             }
                             for k in compute_part_range(OUTPUTS, ik, k) {
-                                let rows = compute_part_range(windows.count(0), ii, i);
-                                windows.each(rows, |[h, w], [r, s], pixel| {
+                                let rows =
+                                    compute_part_range(windows.count_windows_along_side(0), ii, i);
+                                windows.visit_each_window_offset(rows, |[h, w], [r, s], pixel| {
                                     products += 1;
                                     let y = outputs.entry([b, k, h, w]).or_default();
                                     let weight = weights.entry([k, c, r, s]).or_default();
                                     let Some([row, column]) = pixel else { return };
-                                    used.row(row);
+                                    used.record_used_row(row);
                                     *y += generate_input_value(b, c, row, column)
                                         * generate_filter_value(k, c, r, s);
                                     *weight += generate_input_value(b, c, row, column)
@@ -239,10 +246,12 @@ fn check_sharded_convolution(
                     assert_eq!(sharding.flops, 2 * products, "{case}");
                     let row =
                         size[1] * SAMPLES / u64::from(degrees.b) * INPUTS / u64::from(degrees.k);
-                    let halo = used.halo().map(|rows| rows * row);
+                    let halo = used
+                        .halo_row_counts_before_and_after()
+                        .map(|rows| rows * row);
                     assert_eq!(
-                        sharding.image_rows_of(device),
-                        Some(used.both()),
+                        sharding.stored_and_covered_image_rows(device),
+                        Some(used.own_and_used_rows()),
                         "{case}: {device}"
                     );
                     // A device returns gradients only of received rows. If windows leave gaps between columns, some
@@ -254,8 +263,8 @@ fn check_sharded_convolution(
                         others.count() as u64 <= halo[0] + halo[1],
                         "{case}: {device}"
                     );
-                    add_partial_sums(&mut y, device, outputs);
-                    add_partial_sums(&mut dw, device, weights);
+                    record_partial_sums_of_device(&mut y, device, outputs);
+                    record_partial_sums_of_device(&mut dw, device, weights);
                     for (element, value) in gradients {
                         if own.contains(&element[2]) {
                             dx.entry(element).or_default().push((device, value));
@@ -300,7 +309,7 @@ fn a_pooling_sums_nothing() {
             padding,
         };
         for (b, c, i) in [(1, 1, 1), (2, 3, 1), (1, 2, 2), (2, 1, 2)] {
-            let rows = windows.count(0);
+            let rows = windows.count_windows_along_side(0);
             if !rows.is_multiple_of(i.into()) || !size[0].is_multiple_of(i.into()) {
                 continue;
             }
@@ -327,18 +336,21 @@ fn a_pooling_sums_nothing() {
                         own: compute_part_range(size[0], ii, i),
                         rows: None,
                     };
-                    windows.each(compute_part_range(rows, ii, i), |_, _, pixel| {
-                        places += 1;
-                        if let Some([row, _]) = pixel {
-                            used.row(row);
-                        }
-                    });
+                    windows.visit_each_window_offset(
+                        compute_part_range(rows, ii, i),
+                        |_, _, pixel| {
+                            places += 1;
+                            if let Some([row, _]) = pixel {
+                                used.record_used_row(row);
+                            }
+                        },
+                    );
                     // All samples and channels on a device need the same work.
                     let planes = SAMPLES * INPUTS / u64::from(b * c);
                     assert_eq!(sharding.flops, 2 * places * planes, "{case}");
                     assert_eq!(
-                        sharding.image_rows_of(device),
-                        Some(used.both()),
+                        sharding.stored_and_covered_image_rows(device),
+                        Some(used.own_and_used_rows()),
                         "{case}: {device}"
                     );
                     device += 1;

@@ -88,7 +88,7 @@ fn check_sharded_linear(degrees: OperatorAxisShardCounts, bias: bool) {
                     }
                     assert_eq!(sharding.flops, 2 * products, "{case}");
                     for (all, own) in [&mut y, &mut dx, &mut dw].into_iter().zip(own) {
-                        add_partial_sums(all, device, own);
+                        record_partial_sums_of_device(all, device, own);
                     }
                     device += 1;
                 }

@@ -30,11 +30,19 @@ fn what_does_not_divide_is_refused_with_what_would() {
         "`b` is 0; expected 1 or more"
     );
     assert_eq!(
-        expect_sharding_error(&parse_attention(), build_shard_counts(1, 1, 1, 2), 2),
+        expect_sharding_error(
+            &build_attention_operator(),
+            build_shard_counts(1, 1, 1, 2),
+            2
+        ),
         "`k` is 2; expected 1, for a head cannot be split; `n` shards by heads"
     );
     assert_eq!(
-        expect_sharding_error(&parse_attention(), build_shard_counts(1, 1, 8, 1), 8),
+        expect_sharding_error(
+            &build_attention_operator(),
+            build_shard_counts(1, 1, 8, 1),
+            8
+        ),
         "`n` is 8; expected a divisor of the 8 heads and the 4 heads of keys and values, for parts are equal, \
          such as 4"
     );

@@ -2,7 +2,8 @@
 //! ([`frozen_weights`](crate::generate::training::frozen_weights)).
 
 use super::{
-    KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel, kernel_chain, to_bytes,
+    KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel, check_kernel_byte_limit,
+    kernel_chain,
 };
 use crate::generate::PatternOptionError;
 use crate::generate::plan::ElementwiseKernels;
@@ -65,7 +66,7 @@ impl KernelCostParameters {
         kernels.forward.extend(b.forward);
         kernels
             .forward
-            .extend(self.adapter_sum_kernels([rows, outputs], true)?);
+            .extend(self.kernels_adding_adapter_result([rows, outputs], true)?);
         kernels
             .backward
             .extend(self.adapter_scale_kernels([rows, outputs])?);
@@ -73,7 +74,7 @@ impl KernelCostParameters {
         kernels.backward.extend(a.backward);
         kernels
             .backward
-            .extend(self.adapter_sum_kernels([rows, inputs], false)?);
+            .extend(self.kernels_adding_adapter_result([rows, inputs], false)?);
         kernels.weights = b.weights;
         kernels.after_weights = b.after_weights;
         kernels.after_weights.extend(a.weights);
@@ -88,7 +89,7 @@ impl KernelCostParameters {
         products: &[OperatorKind; 2],
     ) -> Result<[u64; 2], PatternOptionError> {
         let [rows, inputs, rank] = self.matrix_product_sizes(&products[0]);
-        let bytes = |columns| to_bytes(rows * columns * u128::from(self.number));
+        let bytes = |columns| check_kernel_byte_limit(rows * columns * u128::from(self.number));
         Ok([bytes(inputs)?, bytes(rank)?])
     }
 
@@ -96,12 +97,12 @@ impl KernelCostParameters {
     fn matrix_product_sizes(&self, work: &OperatorKind) -> [u128; 3] {
         let spec = work.to_axes_and_tensors();
         let [rows, inputs, outputs] = ['m', 'k', 'n'].map(|axis| spec.extent_of_axis(axis).into());
-        [self.row_count(rows), inputs, outputs]
+        [self.rows_per_micro_batch(rows), inputs, outputs]
     }
 
     /// Returns the kernel that adds the adapter's result to the frozen product's result. If `scales` is true, another
     /// kernel scales that result first.
-    fn adapter_sum_kernels(
+    fn kernels_adding_adapter_result(
         &self,
         x: [u128; 2],
         scales: bool,
@@ -112,7 +113,7 @@ impl KernelCostParameters {
         };
         let moved = 3 * u128::from(self.number) * x[0] * x[1];
         let sum = build_kernel(".lora.sum", 0, moved, &[&x, &x], &[&x])?;
-        kernels.push(sum.moving_kernel(MemoryBoundKernelClass::ElementWise));
+        kernels.push(sum.with_memory_bound_class(MemoryBoundKernelClass::ElementWise));
         Ok(kernels)
     }
 

@@ -105,7 +105,7 @@ impl KernelCostParameters {
             };
             if self.unpads {
                 let inputs = n * a * w + b * s * v * (w + u);
-                self.add_unpadding_kernels(&mut kernels, [1, inputs], [n, a * u])?;
+                self.add_unpad_and_repad_kernels(&mut kernels, [1, inputs], [n, a * u])?;
             }
             kernels
         } else {
@@ -129,7 +129,7 @@ impl KernelCostParameters {
     /// Returns the kernel that merges attention's results for one part of the keys with those for earlier parts. In the
     /// forward pass, these are the output and the sums of exponentials. In the backward pass, they are the gradients of
     /// queries, keys and values.
-    pub fn merge_attention_kernels(
+    pub fn build_kernel_merging_attention_parts(
         &self,
         work: &OperatorKind,
         backward: bool,
@@ -153,7 +153,7 @@ impl KernelCostParameters {
             spec.tensor_element_count("w"),
         ];
         let kernel = build_kernel(".merge", 0, moved, &[&x, &x], &[&x])?;
-        let kernel = vec![kernel.moving_kernel(MemoryBoundKernelClass::ElementWise)];
+        let kernel = vec![kernel.with_memory_bound_class(MemoryBoundKernelClass::ElementWise)];
         let mut kernels = OperatorKernels::default();
         match backward {
             true => kernels.backward = kernel,
@@ -165,7 +165,7 @@ impl KernelCostParameters {
     /// Adds the gathers of tokens before the kernel in `kernels`, and the scatter of its results after it. A scatter
     /// follows a kernel that clears its result. `inputs` is the size of queries, keys and values together, and
     /// `results` that of the kernel's results.
-    fn add_unpadding_kernels(
+    fn add_unpad_and_repad_kernels(
         &self,
         kernels: &mut OperatorKernels,
         inputs: [u128; 2],

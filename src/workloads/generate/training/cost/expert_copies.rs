@@ -40,7 +40,7 @@ use chakram_trace::format::MemoryBoundKernelClass;
 impl KernelCostParameters {
     /// Returns the kernels that sort `rows` copies of `width` columns by expert, and the kernels
     /// that sort results by receiver. `pads` adds kernels that pad the rows for 8-bit products.
-    pub fn expert_order_kernels(
+    pub fn kernels_sorting_copies_by_expert_and_back(
         &self,
         [rows, width]: [u128; 2],
         pads: bool,
@@ -49,7 +49,9 @@ impl KernelCostParameters {
         let copy = |suffix| {
             let moved = 2 * u128::from(self.number) * rows * width;
             let kernel = build_kernel(suffix, 0, moved, &[&x], &[&x])?;
-            Ok::<_, PatternOptionError>(kernel.moving_kernel(MemoryBoundKernelClass::Copy))
+            Ok::<_, PatternOptionError>(
+                kernel.with_memory_bound_class(MemoryBoundKernelClass::Copy),
+            )
         };
         let (mut by_expert, mut by_receiver) = (vec![copy(".sort")?], vec![copy(".sort")?]);
         if pads && self.casts_operands() {
@@ -70,7 +72,9 @@ impl KernelCostParameters {
         let elements = u128::from(self.number) * rows * outputs;
         let one = |suffix, times: u128, to: &[u128]| {
             let kernel = build_kernel(suffix, 0, times * elements, &[&x], &[to])?;
-            Ok::<_, PatternOptionError>(kernel.moving_kernel(MemoryBoundKernelClass::ElementWise))
+            Ok::<_, PatternOptionError>(
+                kernel.with_memory_bound_class(MemoryBoundKernelClass::ElementWise),
+            )
         };
         kernels.forward.push(one(".bias.scale", 1, &x)?);
         kernels.forward.push(one(".bias.add", 3, &x)?);
@@ -95,7 +99,7 @@ impl KernelCostParameters {
         let elements = u128::from(self.number) * rows * width;
         let one = |suffix, times: u128, to: &[u128], class| {
             let kernel = build_kernel(suffix, 0, times * elements, &[to], &[to])?;
-            Ok::<_, PatternOptionError>(kernel.moving_kernel(class))
+            Ok::<_, PatternOptionError>(kernel.with_memory_bound_class(class))
         };
         let (limit, copy) = (
             MemoryBoundKernelClass::ElementWise,
@@ -116,12 +120,12 @@ impl KernelCostParameters {
     }
 
     /// Returns the kernel that joins the results of all experts.
-    pub(super) fn join_expert_results(
+    pub(super) fn build_join_kernel_of_expert_results(
         &self,
         x: [u128; 2],
     ) -> Result<LoweredKernel, PatternOptionError> {
         let moved = 2 * u128::from(self.number) * x[0] * x[1];
         let kernel = build_kernel(".bias.join", 0, moved, &[&x], &[&x])?;
-        Ok(kernel.moving_kernel(MemoryBoundKernelClass::Copy))
+        Ok(kernel.with_memory_bound_class(MemoryBoundKernelClass::Copy))
     }
 }

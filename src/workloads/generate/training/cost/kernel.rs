@@ -53,7 +53,7 @@ fn format_shapes(all: &[&[u128]]) -> String {
 
 const SMALLER: &str = "a smaller micro-batch or a higher tensor degree";
 
-pub(super) fn to_bytes(amount: u128) -> Result<u64, PatternOptionError> {
+pub(super) fn check_kernel_byte_limit(amount: u128) -> Result<u64, PatternOptionError> {
     check_limit("bytes of a kernel", amount, MOST_WORK, SMALLER)
 }
 
@@ -67,7 +67,7 @@ pub(super) fn build_kernel(
     Ok(LoweredKernel {
         suffix,
         flops: check_limit("FLOPs of a kernel", flops, MOST_WORK, SMALLER)?,
-        bytes: to_bytes(moved)?,
+        bytes: check_kernel_byte_limit(moved)?,
         moves: flops == 0,
         shape: None,
         dtype: None,
@@ -84,7 +84,7 @@ impl LoweredKernel {
         Self { shape, ..self }
     }
 
-    pub(super) fn moving_kernel(self, class: MemoryBoundKernelClass) -> Self {
+    pub(super) fn with_memory_bound_class(self, class: MemoryBoundKernelClass) -> Self {
         self.with_kernel_shape(KernelShape::Moving(class))
     }
 }
@@ -102,8 +102,10 @@ pub(super) fn kernel_chain(
     x: [u128; 2],
     kernels: &[(&'static str, MemoryBoundKernelClass, u128)],
 ) -> Result<Vec<LoweredKernel>, PatternOptionError> {
-    let one = |&(name, class, bytes): &(&'static str, MemoryBoundKernelClass, u128)| {
-        Ok(build_kernel(name, 0, bytes * x[0] * x[1], &[&x], &[&x])?.moving_kernel(class))
-    };
+    let one =
+        |&(name, class, bytes): &(&'static str, MemoryBoundKernelClass, u128)| {
+            Ok(build_kernel(name, 0, bytes * x[0] * x[1], &[&x], &[&x])?
+                .with_memory_bound_class(class))
+        };
     kernels.iter().map(one).collect()
 }

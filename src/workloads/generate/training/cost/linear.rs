@@ -104,11 +104,11 @@ impl KernelCostParameters {
         let mut after_weights = Vec::new();
         if megatron && bias {
             let sum = build_kernel(".bgrad", 0, d * n * m, &[&y], &[&[experts * m]])?;
-            after_weights.push(sum.moving_kernel(MemoryBoundKernelClass::ElementWise));
+            after_weights.push(sum.with_memory_bound_class(MemoryBoundKernelClass::ElementWise));
         }
         if apart {
             let sum = build_kernel(".wgrad.sum", 0, (d + 2 * g) * held, &[w, w], &[w])?;
-            after_weights.push(sum.moving_kernel(MemoryBoundKernelClass::ElementWise));
+            after_weights.push(sum.with_memory_bound_class(MemoryBoundKernelClass::ElementWise));
         }
         Ok(OperatorKernels {
             forward,
@@ -147,7 +147,8 @@ impl KernelCostParameters {
             all.after_weights.extend(own.after_weights);
         }
         if bias && self.adds_expert_biases {
-            all.forward.push(self.join_expert_results([n, m])?);
+            all.forward
+                .push(self.build_join_kernel_of_expert_results([n, m])?);
         }
         Ok(all)
     }
@@ -160,8 +161,9 @@ impl KernelCostParameters {
     ) -> Result<OperatorKernels, PatternOptionError> {
         let [m, n, k, c, i, j] =
             ['m', 'n', 'k', 'c', 'i', 'j'].map(|axis| u128::from(spec.extent_of_axis(axis)));
-        let mut kernels = self.linear_kernels([self.row_count(m), k, n * i], 1, false)?;
-        let mut second = self.linear_kernels([self.row_count(m), c, n * j], 1, false)?;
+        let mut kernels =
+            self.linear_kernels([self.rows_per_micro_batch(m), k, n * i], 1, false)?;
+        let mut second = self.linear_kernels([self.rows_per_micro_batch(m), c, n * j], 1, false)?;
         let lowered = second.forward.iter_mut().chain(&mut second.backward);
         let of_weights = second.weights.iter_mut().chain(&mut second.after_weights);
         for kernel in lowered.chain(of_weights) {
@@ -210,8 +212,9 @@ impl KernelCostParameters {
             moved += copies * elements.div_ceil(32);
         }
         kernels.push(build_kernel(quantize, 0, moved, &[&x], &[&x, &x])?);
-        let moving =
-            |kernel: LoweredKernel| kernel.moving_kernel(MemoryBoundKernelClass::ElementWise);
+        let moving = |kernel: LoweredKernel| {
+            kernel.with_memory_bound_class(MemoryBoundKernelClass::ElementWise)
+        };
         Ok(kernels.into_iter().map(moving).collect())
     }
 }

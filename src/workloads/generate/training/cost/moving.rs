@@ -16,13 +16,13 @@ impl KernelCostParameters {
         let lower = |one: &MemoryBoundKernelSpec| {
             let sides = [one.reads, one.writes];
             let moved = sides.map(|(axes, each)| {
-                let all = self.row_count(spec.tensor_element_count(axes));
+                let all = self.rows_per_micro_batch(spec.tensor_element_count(axes));
                 all.saturating_mul(each.byte_count(self.number, self.gradient))
             });
             let moved = moved[0].saturating_add(moved[1]);
             let [from, to] = sides.map(|(axes, _)| self.tensor_axis_sizes(spec, axes));
-            let kernel =
-                build_kernel(one.suffix, 0, moved, &[&from], &[&to])?.moving_kernel(one.class);
+            let kernel = build_kernel(one.suffix, 0, moved, &[&from], &[&to])?
+                .with_memory_bound_class(one.class);
             let moves = kernel.moves && fusible;
             Ok(LoweredKernel { moves, ..kernel })
         };

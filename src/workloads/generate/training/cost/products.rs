@@ -15,12 +15,12 @@ impl KernelCostParameters {
         let counted = spec.products.iter().filter(|one| one.multiplies);
         let multiplied = counted.map(|one| {
             let over = spec.tensor_element_count(one.over);
-            self.row_count(spec.tensor_element_count(one.result))
+            self.rows_per_micro_batch(spec.tensor_element_count(one.result))
                 .saturating_mul(over)
         });
         let flops = multiplied.fold(0, u128::saturating_add).saturating_mul(2);
-        let [input, output] =
-            [&spec.inputs, &spec.outputs].map(|all| self.row_count(spec.sum_tensor_volumes(all)));
+        let [input, output] = [&spec.inputs, &spec.outputs]
+            .map(|all| self.rows_per_micro_batch(spec.sum_tensor_volumes(all)));
         let sizes = |axes: &&'static str| self.tensor_axis_sizes(spec, axes);
         let x: Vec<Vec<u128>> = spec.inputs.iter().map(sizes).collect();
         let y: Vec<Vec<u128>> = spec.outputs.iter().map(sizes).collect();

@@ -35,7 +35,8 @@ impl KernelCostParameters {
         [sigmoid, biased, grouped]: [bool; 3],
     ) -> Result<OperatorKernels, PatternOptionError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);
-        let [t, copies] = ['m', 'c'].map(|axis| self.row_count(spec.extent_of_axis(axis).into()));
+        let [t, copies] =
+            ['m', 'c'].map(|axis| self.rows_per_micro_batch(spec.extent_of_axis(axis).into()));
         let [h, x] = ['n', 'e'].map(|axis| u128::from(spec.extent_of_axis(axis)));
         let flops = 2 * t * h * x;
         let (tokens, copied, scores, weights) = ([t, h], [copies, h], [t, x], [h, x]);
@@ -44,7 +45,7 @@ impl KernelCostParameters {
         let softmax = MemoryBoundKernelClass::Softmax;
         let over_scores = |suffix, each: u128, class| {
             let kernel = build_kernel(suffix, 0, each * t * x, &[&scores], &[&scores])?;
-            Ok::<_, PatternOptionError>(kernel.moving_kernel(class))
+            Ok::<_, PatternOptionError>(kernel.with_memory_bound_class(class))
         };
         let element = MemoryBoundKernelClass::ElementWise;
         let mut forward = vec![
@@ -69,23 +70,24 @@ impl KernelCostParameters {
             // The cast reads values of `d` bytes, and writes one byte per value and one 4 B scale per 128 values.
             let cast = d * t * h + t * h + t * h / 32;
             forward.push(
-                build_kernel(".cast", 0, cast, &[&tokens], &[&tokens])?.moving_kernel(element),
+                build_kernel(".cast", 0, cast, &[&tokens], &[&tokens])?
+                    .with_memory_bound_class(element),
             );
         }
         forward.push(
             build_kernel(".permute", 0, permuted, &[&tokens], &[&copied])?
-                .moving_kernel(MemoryBoundKernelClass::Copy),
+                .with_memory_bound_class(MemoryBoundKernelClass::Copy),
         );
         if self.counts_on_host {
             forward.push(
                 build_kernel(".counts", 0, 8 * x, &[&[x]], &[&[x]])?
-                    .moving_kernel(MemoryBoundKernelClass::HostCopy),
+                    .with_memory_bound_class(MemoryBoundKernelClass::HostCopy),
             );
         }
         let inputs: [&[u128]; 2] = [&scores, &weights];
         let backward = vec![
             build_kernel(".permute", 0, permuted, &[&copied], &[&tokens])?
-                .moving_kernel(MemoryBoundKernelClass::Copy),
+                .with_memory_bound_class(MemoryBoundKernelClass::Copy),
             build_kernel(
                 ".choose",
                 0,
@@ -93,11 +95,11 @@ impl KernelCostParameters {
                 &[&scores, &scores],
                 &[&scores],
             )?
-            .moving_kernel(softmax),
+            .with_memory_bound_class(softmax),
             build_kernel(".score.dgrad", flops, moved, &inputs, &[&tokens])?
                 .with_kernel_shape(gemm_shape(1, t, h, x)),
             build_kernel(".sum", 0, 3 * d * t * h, &[&tokens, &tokens], &[&tokens])?
-                .moving_kernel(MemoryBoundKernelClass::ElementWise),
+                .with_memory_bound_class(MemoryBoundKernelClass::ElementWise),
         ];
         let found = g * if self.sums { 2 } else { 1 } * h * x;
         let moved = d * (t * h + t * x) + found;

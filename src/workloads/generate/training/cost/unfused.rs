@@ -40,7 +40,7 @@ impl KernelCostParameters {
             let parts = names.into_iter().zip(moved);
             let part = |(name, bytes): (_, u128)| build_kernel(name, 0, bytes * all, &[&p], &[&p]);
             parts
-                .map(|one| part(one).map(|kernel| kernel.moving_kernel(softmax)))
+                .map(|one| part(one).map(|kernel| kernel.with_memory_bound_class(softmax)))
                 .collect::<Result<Vec<_>, _>>()
         };
         let mut forward = vec![
@@ -48,7 +48,8 @@ impl KernelCostParameters {
         ];
         if in_one {
             forward.push(
-                build_kernel(".softmax", 0, 2 * d * all, &[&p], &[&p])?.moving_kernel(softmax),
+                build_kernel(".softmax", 0, 2 * d * all, &[&p], &[&p])?
+                    .with_memory_bound_class(softmax),
             );
         } else {
             let names = [".single", ".scale", ".mask", ".softmax", ".half"];
@@ -64,7 +65,7 @@ impl KernelCostParameters {
             let moved = (2 * d + 1) * all;
             let dropout = build_kernel(".dropout", 0, moved, &[&p], &[&p])?;
             // Dropout on scores reaches the same fraction of memory bandwidth as a softmax.
-            let dropout = dropout.moving_kernel(softmax);
+            let dropout = dropout.with_memory_bound_class(softmax);
             forward.push(dropout.clone());
             backward.push(dropout);
         }
@@ -76,13 +77,14 @@ impl KernelCostParameters {
             // Heads are merged for the matrix product after attention, and are split again in the
             // backward pass.
             let merge = build_kernel(".merge", 0, 2 * d * n * a * w, &[&q], &[&q])?;
-            let merge = merge.moving_kernel(MemoryBoundKernelClass::Copy);
+            let merge = merge.with_memory_bound_class(MemoryBoundKernelClass::Copy);
             backward.insert(0, merge.clone());
             forward.push(merge);
         }
         if in_one {
             backward.push(
-                build_kernel(".softmax", 0, 3 * d * all, &[&p, &p], &[&p])?.moving_kernel(softmax),
+                build_kernel(".softmax", 0, 3 * d * all, &[&p, &p], &[&p])?
+                    .with_memory_bound_class(softmax),
             );
         } else {
             let names = [".half", ".softmax", ".mask", ".scale", ".single"];
@@ -99,7 +101,7 @@ impl KernelCostParameters {
         if megatron {
             let moved = 2 * d * n * (a + 2 * v) * w;
             let split = build_kernel(".split", 0, moved, &[&q, &kv, &kv], &[&q])?;
-            backward.push(split.moving_kernel(MemoryBoundKernelClass::Copy));
+            backward.push(split.with_memory_bound_class(MemoryBoundKernelClass::Copy));
         }
         Ok(OperatorKernels {
             forward,

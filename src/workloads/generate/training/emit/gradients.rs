@@ -82,8 +82,8 @@ impl RankEmitter<'_, '_> {
             }
         }
         let bytes = self.plan.bucket_bytes(bucket);
-        let [layer, slash, operator] = self.plan.bucket_end(bucket);
-        if self.plan.copies_parameters() {
+        let [layer, slash, operator] = self.plan.name_parts_of_bucket_end(bucket);
+        if self.plan.copies_through_collective_buffers() {
             // The copy reads gradients in their kernels' format, and writes them in the reduction's
             // format.
             let copied = bucket.weights.saturating_mul(self.plan.sizes.number);
@@ -92,7 +92,7 @@ impl RankEmitter<'_, '_> {
                     "mb{}/{layer}{slash}{operator}/gradients/pack",
                     pass.micro_batch
                 ),
-                op: self.plan.copy_op(copied.saturating_add(bytes)),
+                op: self.plan.build_copy_kernel_op(copied.saturating_add(bytes)),
                 lane: Some(COMPUTE_LANE),
                 phase: TrainingPhase::Synchronize,
                 pass: Some(pass),
@@ -112,7 +112,7 @@ impl RankEmitter<'_, '_> {
             _ => (CollectiveKind::ReduceScatter, "reduce-scatter"),
         };
         let mut memory = std::mem::take(&mut self.pending_memory);
-        if self.plan.shares_gradients() {
+        if self.plan.shards_gradients() {
             // The full gradients are freed, because each replica keeps only its shard of the
             // result.
             memory.frees[TensorClass::Temporary as usize] += bytes;
@@ -180,7 +180,7 @@ impl RankEmitter<'_, '_> {
         let plan = self.plan;
         let members = plan.placement.member_count(bucket.among);
         let shard = plan.bucket_bytes(bucket).div_ceil(members.into());
-        let [layer, slash, operator] = plan.bucket_end(bucket);
+        let [layer, slash, operator] = plan.name_parts_of_bucket_end(bucket);
         self.data.clear();
         self.data.push(reduced);
         self.emit_node(WholeStepNode {
@@ -223,8 +223,8 @@ impl RankEmitter<'_, '_> {
     /// parameters.
     pub(super) fn emit_end_of_step(&mut self) -> Result<(), TraceError> {
         let plan = self.plan;
-        if plan.ends_with_reductions(true) && !plan.plan.overlap {
-            for (at, chunk) in plan.parts_of(self.place.stage).rev() {
+        if plan.backward_ends_with_reductions(true) && !plan.plan.overlap {
+            for (at, chunk) in plan.parts_and_chunks_of_stage(self.place.stage).rev() {
                 let pass = PipelinePass {
                     kind: PassKind::Backward,
                     micro_batch: plan.micro_batches - 1,
@@ -273,15 +273,15 @@ impl RankEmitter<'_, '_> {
     pub(super) fn emit_updated_parameter_gathers(&mut self) -> Result<(), TraceError> {
         let plan = self.plan;
         let stepped = self.chain_tail.clone();
-        for (at, _) in plan.parts_of(self.place.stage) {
+        for (at, _) in plan.parts_and_chunks_of_stage(self.place.stage) {
             for bucket in plan
                 .layers_of_part(at)
                 // Buckets are in backward order, so reverse them for the forward pass.
                 .flat_map(|layer| plan.buckets_ending_in(layer).iter().rev())
             {
-                let shard = plan.bucket_shard(bucket);
+                let shard = plan.bucket_parameter_bytes_per_member(bucket);
                 let op = self.create_collective_op(CollectiveKind::AllGather, shard, bucket.among);
-                let [layer, slash, operator] = plan.bucket_end(bucket);
+                let [layer, slash, operator] = plan.name_parts_of_bucket_end(bucket);
                 self.data.clear();
                 self.data.extend_from_slice(&stepped);
                 let id = self.emit_node(WholeStepNode {

@@ -9,7 +9,7 @@ use chakram_trace::format::{
 impl RankEmitter<'_, '_> {
     /// Emits loads and stores that run in parallel with node `own` and have its name and dependencies. Also emits a
     /// node that waits for all of them. Returns the id of this waiting node.
-    pub(super) fn emit_streaming_accesses(
+    pub(super) fn emit_parallel_loads_stores_and_wait(
         &mut self,
         own: u64,
         moved: [u64; 2],
@@ -34,14 +34,17 @@ impl RankEmitter<'_, '_> {
                 let op = create_remote_access(store == 1, bytes, false);
                 let lane = Some(MEMORY_LANE);
                 let none = MemoryChanges::default();
-                all.push(
-                    self.out
-                        .emit_with((op, None), lane, none, labels, &self.data)?,
-                );
+                all.push(self.out.emit_node_with_memory_and_labels(
+                    (op, None),
+                    lane,
+                    none,
+                    labels,
+                    &self.data,
+                )?);
             }
         }
         self.out.set_name(format_args!("{name}/done"));
-        self.out.emit_with(
+        self.out.emit_node_with_memory_and_labels(
             (Op::NoOp, None),
             None,
             MemoryChanges::default(),
@@ -118,7 +121,7 @@ mod tests {
     /// 2048 x 12288 values is loaded 31 times. Together with one load of the weights, this moves 90.6 GB, so two
     /// accesses of at most 64 GB are needed.
     #[test]
-    fn loads_of_many_passes_are_as_many_as_memory_holds_together() {
+    fn accesses_are_split_into_the_fewest_equal_parts_within_the_limit() {
         let (input, weights) = (58 * 2048 * 12_288 * 2_u64, 3 * 12_288 * 12_288 / 8 * 2_u64);
         assert_eq!(weights.div_ceil(3_750_000), 31);
         let all = weights + 31 * input;

@@ -1,6 +1,6 @@
 //! Messages between pipeline stages.
 
-use super::{RankEmitter, TENSOR_LANE, WholeStepNode, direction_label};
+use super::{RankEmitter, TENSOR_LANE, WholeStepNode, fwd_bwd_or_grad_label};
 use crate::generate::plan::{AblationEffect, ParallelGroupKind, TensorDataStageCoordinates};
 use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{CollectiveKind, MemoryChanges, Op, TraceError, TrainingPhase};
@@ -19,7 +19,13 @@ impl RankEmitter<'_, '_> {
 
     /// Returns the message (send or receive) between part `below` and the next part: an activation, or its gradient in
     /// the opposite direction.
-    fn message_op(&self, pass: PipelinePass, below: u32, receive: bool, peer: u32) -> Op<'static> {
+    fn message_op_between_parts(
+        &self,
+        pass: PipelinePass,
+        below: u32,
+        receive: bool,
+        peer: u32,
+    ) -> Op<'static> {
         let plan = self.plan;
         let backward = u32::from(pass.kind != PassKind::Forward);
         let number = (self.step * 2 + backward) * plan.part_count() + below;
@@ -29,7 +35,7 @@ impl RankEmitter<'_, '_> {
             // The tag is unique per step, direction, boundary and micro-batch. `check` ensures that
             // the tag fits into an i32.
             tag: (number * plan.micro_batches + pass.micro_batch) as i32,
-            bytes: plan.boundary_bytes(below),
+            bytes: plan.stage_boundary_bytes_per_member(below),
             own: Some(self.rank),
             host: false,
         }
@@ -55,14 +61,14 @@ impl RankEmitter<'_, '_> {
         self.data.extend_from_slice(&self.chain_tail);
         let mb = pass.micro_batch;
         let mut id = None;
-        if self.plan.is_stage_adapter(self.place) {
+        if self.plan.exchanges_messages_with_other_stages(self.place) {
             id = Some(self.emit_node(WholeStepNode {
                 name: format_args!(
                     "mb{mb}/chunk{}/{}/receive",
                     pass.chunk,
-                    direction_label(pass)
+                    fwd_bwd_or_grad_label(pass)
                 ),
-                op: self.message_op(pass, below, true, self.peer_rank_on_stage(from)),
+                op: self.message_op_between_parts(pass, below, true, self.peer_rank_on_stage(from)),
                 lane: None,
                 phase,
                 pass: Some(pass),
@@ -71,8 +77,10 @@ impl RankEmitter<'_, '_> {
             })?);
         }
         let sender = if forward { at - 1 } else { at + 1 };
-        let sums = plan.sum_left_to_adapters(sender, pass.kind).is_some();
-        let groups = plan.adapter_shares_of_stage(self.place.stage);
+        let sums = plan
+            .find_sum_computed_by_adapters(sender, pass.kind)
+            .is_some();
+        let groups = plan.tensor_group_shares_of_stage(self.place.stage);
         let summing = groups
             .and_then(|groups| groups.summing)
             .filter(|_| sums && id.is_some());
@@ -92,9 +100,13 @@ impl RankEmitter<'_, '_> {
                 name: format_args!(
                     "mb{mb}/chunk{}/{}/{label}",
                     pass.chunk,
-                    direction_label(pass)
+                    fwd_bwd_or_grad_label(pass)
                 ),
-                op: self.create_collective_op(kind, plan.boundary_bytes(below), family),
+                op: self.create_collective_op(
+                    kind,
+                    plan.stage_boundary_bytes_per_member(below),
+                    family,
+                ),
                 lane: Some(TENSOR_LANE),
                 phase,
                 pass: Some(pass),
@@ -118,12 +130,12 @@ impl RankEmitter<'_, '_> {
             } else {
                 self.data.extend_from_slice(&self.chain_tail)
             }
-            let shard = plan.boundary_bytes(below);
+            let shard = plan.stage_boundary_bytes_per_member(below);
             id = self.emit_node(WholeStepNode {
                 name: format_args!(
                     "mb{mb}/chunk{}/{}/gather",
                     pass.chunk,
-                    direction_label(pass)
+                    fwd_bwd_or_grad_label(pass)
                 ),
                 op: self.create_collective_op(
                     CollectiveKind::AllGather,
@@ -151,7 +163,7 @@ impl RankEmitter<'_, '_> {
         at: u32,
         to: u32,
     ) -> Result<Option<u64>, TraceError> {
-        if !self.plan.is_stage_adapter(self.place) {
+        if !self.plan.exchanges_messages_with_other_stages(self.place) {
             return Ok(None);
         }
         let forward = pass.kind == PassKind::Forward;
@@ -160,8 +172,12 @@ impl RankEmitter<'_, '_> {
         self.data.extend_from_slice(&self.chain_tail);
         let mb = pass.micro_batch;
         let sent = self.emit_node(WholeStepNode {
-            name: format_args!("mb{mb}/chunk{}/{}/send", pass.chunk, direction_label(pass)),
-            op: self.message_op(pass, below, false, self.peer_rank_on_stage(to)),
+            name: format_args!(
+                "mb{mb}/chunk{}/{}/send",
+                pass.chunk,
+                fwd_bwd_or_grad_label(pass)
+            ),
+            op: self.message_op_between_parts(pass, below, false, self.peer_rank_on_stage(to)),
             lane: None,
             phase: if forward {
                 TrainingPhase::Forward

@@ -1,6 +1,6 @@
 //! Exchanges between the ranks of a context group before and after attention.
 
-use super::super::layer::node_name;
+use super::super::layer::node_name_with_phase_and_suffix;
 use super::super::program::LayerProgramBuilder;
 use super::MemberOperator;
 use super::MemberProgramWriter;
@@ -21,12 +21,12 @@ impl MemberProgramWriter<'_> {
         match self.context_exchange(one) {
             None | Some(ContextExchange::Ring) => {}
             Some(ContextExchange::AllGather) => {
-                let mut held = gathered_bytes(one);
+                let mut held = all_tokens_key_value_bytes(one);
                 if phase == TrainingPhase::Backward {
                     // The gradients of keys and values have the same size as the keys and values.
                     held = held.saturating_mul(2);
                 }
-                to.allocate_bytes(TensorClass::Temporary, held);
+                to.allocate_bytes_at_next_node(TensorClass::Temporary, held);
                 let kind = CollectiveKind::AllGather;
                 self.emit_context_collective(one, kind, ".all-gather", keys, phase, to);
             }
@@ -62,11 +62,17 @@ impl MemberProgramWriter<'_> {
             None | Some(ContextExchange::Ring) => {}
             Some(ContextExchange::AllGather) => {
                 if back {
-                    to.free_bytes(TensorClass::Temporary, gathered_bytes(one));
-                    let (kind, bytes) = (CollectiveKind::ReduceScatter, gathered_bytes(one));
+                    to.free_bytes_at_last_node(
+                        TensorClass::Temporary,
+                        all_tokens_key_value_bytes(one),
+                    );
+                    let (kind, bytes) = (
+                        CollectiveKind::ReduceScatter,
+                        all_tokens_key_value_bytes(one),
+                    );
                     self.emit_context_collective(one, kind, ".reduce-scatter", bytes, phase, to);
                 }
-                to.free_bytes(TensorClass::Temporary, gathered_bytes(one));
+                to.free_bytes_at_last_node(TensorClass::Temporary, all_tokens_key_value_bytes(one));
             }
             Some(ContextExchange::AllToAll) => {
                 let (suffix, bytes) = match back {
@@ -99,13 +105,13 @@ impl MemberProgramWriter<'_> {
         phase: TrainingPhase,
         to: &mut LayerProgramBuilder,
     ) {
-        let name = node_name(phase, &one.step.operator.name, suffix);
+        let name = node_name_with_phase_and_suffix(phase, &one.step.operator.name, suffix);
         self.emit_collective(name, kind, bytes, ParallelGroupKind::Context, phase, to);
     }
 }
 
 /// Returns the bytes of all tokens' keys and values.
-fn gathered_bytes(one: &MemberOperator<'_>) -> u64 {
+fn all_tokens_key_value_bytes(one: &MemberOperator<'_>) -> u64 {
     let [tokens, own] = ['t', 'm'].map(|axis| u128::from(one.spec.extent_of_axis(axis)));
     let bytes = u128::from(one.context_bytes[1]) * tokens / own.max(1);
     u64::try_from(bytes).unwrap_or(u64::MAX)

@@ -1,7 +1,9 @@
 //! Programs of one member of a tensor group: kernels, sums and redistributions, in execution order.
 
 use super::super::dataflow::{OperatorInputLayoutChange, ShardedActivation, ShardedOperator};
-use super::super::layer::{node_name, task_and_shapes, tasks_after_weight_gradient};
+use super::super::layer::{
+    node_name_with_phase_and_suffix, program_task_and_shapes_of_kernel, tasks_after_weight_gradient,
+};
 use super::super::program::{
     LayerProgram, LayerProgramBuilder, ProgramNodeOperation, ProgramPredecessorsOrNodeDependency,
 };
@@ -20,7 +22,7 @@ use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 impl MemberProgramWriter<'_> {
     /// Builds the forward program and the backward program. With full recomputation, only the layer's input (`full`
     /// bytes) is saved. `again` lists the modules that are recomputed by themselves.
-    pub(super) fn build_member_programs(
+    pub(super) fn build_forward_and_backward_programs(
         &mut self,
         own: &[MemberOperator<'_>],
         end: &ShardedActivation,
@@ -32,7 +34,7 @@ impl MemberProgramWriter<'_> {
         // Only the layer's input is saved, because the backward pass recomputes all other
         // activations from it.
         if let Some(kept) = full.filter(|_| trains) {
-            forward.allocate_bytes(TensorClass::Activations, kept);
+            forward.allocate_bytes_at_next_node(TensorClass::Activations, kept);
         }
         self.build_forward_program(
             own,
@@ -47,7 +49,7 @@ impl MemberProgramWriter<'_> {
                 self.build_forward_program(own, end, TrainingPhase::Recompute, true, &mut backward);
             }
             for one in own.iter().filter(|_| again.is_empty()) {
-                backward.allocate_bytes(TensorClass::Activations, one.again.dropped);
+                backward.allocate_bytes_at_next_node(TensorClass::Activations, one.again.dropped);
                 let operator = &one.step.operator.name;
                 push_kernels(
                     &one.again.kernels,
@@ -59,24 +61,24 @@ impl MemberProgramWriter<'_> {
             let order = self.lowering_context().branches;
             let mut fronts = LastNodesPerOperator::new(order, own.len(), &backward);
             for i in (0..own.len()).rev() {
-                fronts.begin_operator(
+                fronts.start_operator_after(
                     own,
                     i,
                     branches::consumer_operators_of(own, i),
                     &mut backward,
                 );
                 for group in again.iter().filter(|group| group.before == i) {
-                    backward.allocate_bytes(TensorClass::Activations, group.bytes);
+                    backward.allocate_bytes_at_next_node(TensorClass::Activations, group.bytes);
                     for at in group.operators.clone() {
                         let phase = TrainingPhase::Recompute;
                         self.build_forward_operator(own, at, phase, false, &mut backward);
                     }
                 }
-                self.build_backward_program(own, end, i, &mut backward);
+                self.build_backward_operator(own, end, i, &mut backward);
                 fronts.record_operator_end(i, &mut backward);
             }
             fronts.continue_chain_after(branches::list_first_operators(own), &mut backward);
-            backward.free_bytes(TensorClass::Activations, full.unwrap_or(0));
+            backward.free_bytes_at_last_node(TensorClass::Activations, full.unwrap_or(0));
         }
         (forward.finish_program(), backward.finish_program())
     }
@@ -91,14 +93,14 @@ impl MemberProgramWriter<'_> {
     ) {
         let mut fronts = LastNodesPerOperator::new(self.lowering_context().branches, own.len(), to);
         for i in 0..own.len() {
-            fronts.begin_operator(own, i, branches::source_operators_of(own, i), to);
+            fronts.start_operator_after(own, i, branches::source_operators_of(own, i), to);
             self.build_forward_operator(own, i, phase, keeps, to);
             fronts.record_operator_end(i, to);
         }
         fronts.continue_chain_after(branches::list_last_operators(own), to);
         // The layer's output must not have a pending sum, so emit its sum here.
         if let Some(one) = find_layer_output_operator(own)
-            && let Some(over) = one.step.cutting.partial_sum_axis()
+            && let Some(over) = one.step.cutting.partial_sum_digit()
             && !one.idle
         {
             let moved = NeededSumOrRedistribution {
@@ -108,7 +110,7 @@ impl MemberProgramWriter<'_> {
                 elements: end.elements,
             };
             let name: &str = &one.step.operator.name;
-            self.emit_redistribution(&moved, [name, name], phase, to);
+            self.emit_pending_sum_and_redistribution(&moved, [name, name], phase, to);
         }
     }
 
@@ -135,9 +137,9 @@ impl MemberProgramWriter<'_> {
         self.exchange_halo(one, false, phase, to);
         if keeps {
             let kept = self.lowering.kept_bytes(one);
-            to.allocate_bytes(TensorClass::Activations, kept);
+            to.allocate_bytes_at_next_node(TensorClass::Activations, kept);
         }
-        order_copies(one, OperatorTokenExchangeSide::Combine, phase, to);
+        sort_token_copies_for_experts(one, OperatorTokenExchangeSide::Combine, phase, to);
         self.emit_expert_token_exchange(one, OperatorTokenExchangeSide::Combine, phase, to);
         self.exchange_before_attention(one, phase, to);
         match &one.ring {
@@ -146,7 +148,7 @@ impl MemberProgramWriter<'_> {
         }
         self.exchange_after_attention(one, phase, to);
         self.emit_expert_token_exchange(one, OperatorTokenExchangeSide::Dispatch, phase, to);
-        order_copies(one, OperatorTokenExchangeSide::Dispatch, phase, to);
+        sort_token_copies_for_experts(one, OperatorTokenExchangeSide::Dispatch, phase, to);
         self.emit_class_loss_sums(one, phase, to);
         for (whose, input) in inputs_with_pending_sum(own, i) {
             self.redistribute_input(own, whose, input, phase, to);
@@ -176,7 +178,7 @@ impl MemberProgramWriter<'_> {
         // A sum is named after the operator that produced the summands, and a redistribution after the operator that
         // needs it.
         let whose = [self.producer_name(own, from, one), &one.step.operator.name];
-        self.emit_redistribution(&moved, whose, phase, to);
+        self.emit_pending_sum_and_redistribution(&moved, whose, phase, to);
     }
 
     /// Redistributes the gradient of an input of `one` to the layout in which the input arrived at
@@ -199,7 +201,7 @@ impl MemberProgramWriter<'_> {
             &*one.step.operator.name,
             self.producer_name(own, &input.from, one),
         ];
-        self.emit_redistribution(&moved, whose, TrainingPhase::Backward, to);
+        self.emit_pending_sum_and_redistribution(&moved, whose, TrainingPhase::Backward, to);
     }
 
     /// Returns the name of the operator that produced `held`, or of `one` if another layer produced it.
@@ -238,7 +240,7 @@ impl MemberProgramWriter<'_> {
         let bytes = rows.saturating_mul(4 * self.lowering_context().sizes.samples) / share;
         for what in ["maximum", "sum", "logit"] {
             let suffix = format!(".{what}");
-            let name = node_name(phase, &one.step.operator.name, &suffix);
+            let name = node_name_with_phase_and_suffix(phase, &one.step.operator.name, &suffix);
             self.emit_collective(name, CollectiveKind::AllReduce, bytes, family, phase, to);
         }
     }
@@ -259,7 +261,7 @@ impl MemberProgramWriter<'_> {
         let context = self.lowering_context();
         // Only data on the way to the experts, namely tokens and gradients of results, is cast to the exchange format.
         // Data on the way back keeps its format.
-        let goes = sends_to_experts(at, phase);
+        let goes = are_tokens_going_to_experts(at, phase);
         let to_bytes = |elements: u64| match context.exchange_dtype {
             // A scaled format sends a 4 B scale with every 128 values of 1 B.
             Some(_) if goes => elements.saturating_add(elements.div_ceil(32)),
@@ -308,12 +310,12 @@ impl MemberProgramWriter<'_> {
             exchanges.reverse();
         }
         for (suffix, kind, bytes, among) in exchanges {
-            let name = node_name(phase, &one.step.operator.name, suffix);
+            let name = node_name_with_phase_and_suffix(phase, &one.step.operator.name, suffix);
             self.emit_collective(name, kind, bytes, among, phase, to);
         }
     }
 
-    fn build_backward_program(
+    fn build_backward_operator(
         &mut self,
         own: &[MemberOperator<'_>],
         end: &ShardedActivation,
@@ -330,14 +332,14 @@ impl MemberProgramWriter<'_> {
             self.redistribute_gradient(own, whose, input, to);
         }
         let is_last = find_layer_output_operator(own).is_some_and(|last| std::ptr::eq(last, one));
-        if is_last && one.step.cutting.partial_sum_axis().is_some() && !one.idle {
+        if is_last && one.step.cutting.partial_sum_digit().is_some() && !one.idle {
             let moved = NeededSumOrRedistribution {
                 from: &end.layout,
                 over: None,
                 need: &one.step.cutting.output_layout(),
                 elements: end.elements,
             };
-            self.emit_redistribution(&moved, [operator, operator], phase, to);
+            self.emit_pending_sum_and_redistribution(&moved, [operator, operator], phase, to);
         }
         let entry = to.front.clone();
         let gathered = one
@@ -362,7 +364,7 @@ impl MemberProgramWriter<'_> {
                 bytes,
                 family,
             };
-            let name = node_name(phase, operator, ".all-gather");
+            let name = node_name_with_phase_and_suffix(phase, operator, ".all-gather");
             let silent = context
                 .without
                 .has_effect(AblationEffect::TensorCommunication);
@@ -381,11 +383,11 @@ impl MemberProgramWriter<'_> {
         });
         self.exchange_before_attention(one, phase, to);
         if context.recompute == RecomputePolicy::Selective && one.kernels.scores > 0 {
-            to.allocate_bytes(TensorClass::Activations, one.kernels.scores);
+            to.allocate_bytes_at_next_node(TensorClass::Activations, one.kernels.scores);
             push_kernels(&one.kernels.forward, TrainingPhase::Recompute, operator, to);
         }
         // Gradients of the copies return from the experts to which the copies were sent.
-        order_copies(one, OperatorTokenExchangeSide::Dispatch, phase, to);
+        sort_token_copies_for_experts(one, OperatorTokenExchangeSide::Dispatch, phase, to);
         self.emit_expert_token_exchange(one, OperatorTokenExchangeSide::Dispatch, phase, to);
         let weights = one.kernels.weights.as_ref();
         let kernels = match &one.ring {
@@ -397,9 +399,9 @@ impl MemberProgramWriter<'_> {
             if !needed {
                 continue;
             }
-            let (task, shapes) = task_and_shapes(kernel);
+            let (task, shapes) = program_task_and_shapes_of_kernel(kernel);
             let item = to.push_chained_node(
-                node_name(phase, operator, kernel.suffix),
+                node_name_with_phase_and_suffix(phase, operator, kernel.suffix),
                 phase,
                 task,
                 shapes,
@@ -409,7 +411,7 @@ impl MemberProgramWriter<'_> {
             }
         }
         self.emit_expert_token_exchange(one, OperatorTokenExchangeSide::Combine, phase, to);
-        order_copies(one, OperatorTokenExchangeSide::Combine, phase, to);
+        sort_token_copies_for_experts(one, OperatorTokenExchangeSide::Combine, phase, to);
         self.exchange_after_attention(one, phase, to);
         // The weight-gradient kernels either overlap the sums and redistributions of the input's
         // gradient, or run before them.
@@ -417,8 +419,8 @@ impl MemberProgramWriter<'_> {
                      mut after: Vec<ProgramPredecessorsOrNodeDependency>,
                      beside: bool| {
             let Some(kernel) = weights else { return };
-            let (task, shapes) = task_and_shapes(kernel);
-            let name = node_name(phase, operator, kernel.suffix);
+            let (task, shapes) = program_task_and_shapes_of_kernel(kernel);
+            let name = node_name_with_phase_and_suffix(phase, operator, kernel.suffix);
             after.extend(gathered.map(ProgramPredecessorsOrNodeDependency::Node));
             to.of_weights = true;
             let item = to.push_parallel_node(name, phase, task, after, shapes);
@@ -437,7 +439,7 @@ impl MemberProgramWriter<'_> {
         let overlaps = context.overlap && weights.is_some();
         if !overlaps {
             found(to, before.clone(), false);
-            to.free_bytes(TensorClass::Activations, kept);
+            to.free_bytes_at_last_node(TensorClass::Activations, kept);
         }
         self.exchange_halo(one, true, phase, to);
         let inputs = one.step.inputs.iter();
@@ -455,7 +457,7 @@ impl MemberProgramWriter<'_> {
                 before
             };
             found(to, after, beside);
-            to.free_bytes(TensorClass::Activations, kept);
+            to.free_bytes_at_last_node(TensorClass::Activations, kept);
         }
         to.complete_operator_gradients(one.found, one.of_experts);
     }
@@ -503,9 +505,9 @@ pub(super) fn push_kernels(
     to: &mut LayerProgramBuilder,
 ) {
     for kernel in kernels {
-        let (task, shapes) = task_and_shapes(kernel);
+        let (task, shapes) = program_task_and_shapes_of_kernel(kernel);
         to.push_chained_node(
-            node_name(phase, operator, kernel.suffix),
+            node_name_with_phase_and_suffix(phase, operator, kernel.suffix),
             phase,
             task,
             shapes,
@@ -515,13 +517,13 @@ pub(super) fn push_kernels(
 
 /// Returns true if tokens, or their gradients, are on their way to their experts' ranks; false if they are on the way
 /// back.
-fn sends_to_experts(at: OperatorTokenExchangeSide, phase: TrainingPhase) -> bool {
+fn are_tokens_going_to_experts(at: OperatorTokenExchangeSide, phase: TrainingPhase) -> bool {
     (at == OperatorTokenExchangeSide::Dispatch) != (phase == TrainingPhase::Backward)
 }
 
 /// Sorts copies of tokens, or their gradients, between an exchange and the experts, if operator `one` is at this end
 /// (`at`) of the experts.
-fn order_copies(
+fn sort_token_copies_for_experts(
     one: &MemberOperator<'_>,
     at: OperatorTokenExchangeSide,
     phase: TrainingPhase,
@@ -530,7 +532,7 @@ fn order_copies(
     if one.spec.exchange != Some(at) || one.idle {
         return;
     }
-    let goes = sends_to_experts(at, phase);
+    let goes = are_tokens_going_to_experts(at, phase);
     let [by_expert, by_receiver] = &one.orders;
     let kernels = if goes { by_expert } else { by_receiver };
     push_kernels(kernels, phase, &one.step.operator.name, to);

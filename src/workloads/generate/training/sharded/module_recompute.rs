@@ -54,7 +54,7 @@ fn module_of_operator(
 
 /// Lists the operators of `layer` that run again, and lowers the bytes that the operators of `own` save in the forward
 /// pass.
-pub(super) fn drop_recomputed_activations(
+pub(super) fn list_recomputed_and_lower_saved_bytes(
     layer: &ModelLayer,
     modules: RecomputedModules,
     own: &mut [MemberOperator<'_>],
@@ -103,7 +103,7 @@ pub(super) fn drop_recomputed_activations(
 }
 
 /// Rejects modules that no block of `model` has.
-pub(in crate::generate::training) fn check_recomputed_modules(
+pub(in crate::generate::training) fn reject_modules_absent_from_model(
     model: &Model,
     plan: &ParallelismPlan,
 ) -> Result<(), PatternOptionError> {

@@ -1,6 +1,6 @@
 //! Sums, redistributions and messages among the members of a tensor group.
 
-use super::super::layer::node_name;
+use super::super::layer::node_name_with_phase_and_suffix;
 use super::super::program::{
     LayerProgramBuilder, ProgramNodeOperation, ProgramPredecessorsOrNodeDependency,
 };
@@ -45,7 +45,7 @@ impl MemberProgramWriter<'_> {
     }
 
     /// Emits the sum of `what` if it is pending, and then the redistribution to the needed layout.
-    pub(super) fn emit_redistribution(
+    pub(super) fn emit_pending_sum_and_redistribution(
         &mut self,
         what: &NeededSumOrRedistribution<'_>,
         whose: [&str; 2],
@@ -67,23 +67,23 @@ impl MemberProgramWriter<'_> {
                 .lowering
                 .find_reduce_scatter_groups(what.from, over, what.need)
             {
-                let name = node_name(phase, whose[0], ".reduce-scatter");
+                let name = node_name_with_phase_and_suffix(phase, whose[0], ".reduce-scatter");
                 let kind = CollectiveKind::ReduceScatter;
                 return self.emit_collective(name, kind, own, family, phase, to);
             }
             let family = self.lowering.find_sum_groups(over);
-            let name = node_name(phase, whose[0], ".all-reduce");
+            let name = node_name_with_phase_and_suffix(phase, whose[0], ".all-reduce");
             self.emit_collective(name, CollectiveKind::AllReduce, own, family, phase, to);
         }
         match &*self.lowering.find_redistribution(what.from, what.need) {
             RedistributionWithGroups::Nothing => {}
             RedistributionWithGroups::Gather { family, of } => {
                 let bytes = total.div_ceil(*of);
-                let name = node_name(phase, whose[1], ".all-gather");
+                let name = node_name_with_phase_and_suffix(phase, whose[1], ".all-gather");
                 self.emit_collective(name, CollectiveKind::AllGather, bytes, *family, phase, to);
             }
             RedistributionWithGroups::Exchange { family, share } => {
-                let name = node_name(phase, whose[1], ".all-to-all");
+                let name = node_name_with_phase_and_suffix(phase, whose[1], ".all-to-all");
                 let bytes = total / share;
                 self.emit_collective(name, CollectiveKind::AllToAll, bytes, *family, phase, to);
             }
@@ -124,7 +124,7 @@ impl MemberProgramWriter<'_> {
                 slot,
             };
             let what = if receive { "receive" } else { "send" };
-            let name = node_name(phase, whose, &format!(".{what}{peer}"));
+            let name = node_name_with_phase_and_suffix(phase, whose, &format!(".{what}{peer}"));
             let item = to.push_parallel_node(name, phase, task, after.clone(), ["", ""]);
             if receive {
                 // Only receives extend the chain, because no node waits for a send.
@@ -164,7 +164,7 @@ impl MemberProgramWriter<'_> {
         let row = u64::try_from(row).unwrap_or(u64::MAX) / u64::from(columns.parts);
         let digit = cutting.rows;
         let rows: Vec<_> = (0..digit.parts)
-            .filter_map(|part| windows.rows_of(part))
+            .filter_map(|part| windows.stored_and_covered_rows_of_part(part))
             .collect();
         let over = |[has, needed]: &[Range<u64>; 2]| {
             !needed.is_empty() && (needed.start < has.start || needed.end > has.end)

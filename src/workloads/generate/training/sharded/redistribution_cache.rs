@@ -60,10 +60,11 @@ impl ShardedLayerLowerer {
         if let Some(family) = self.known.sums.get(&digit) {
             return *family;
         }
-        let family = self.kind_of_partition(&EqualSizedMemberGroups::from_differing_axes(
-            &[digit],
-            self.member_count(),
-        ));
+        let family =
+            self.kind_of_partition(&EqualSizedMemberGroups::from_members_differing_in_digits(
+                &[digit],
+                self.member_count(),
+            ));
         self.known.sums.insert(digit, family);
         family
     }

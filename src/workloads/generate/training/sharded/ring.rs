@@ -2,7 +2,7 @@
 
 use super::super::context_shards::ring_step_attention;
 use super::super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
-use super::super::layer::{node_name, task_and_shapes};
+use super::super::layer::{node_name_with_phase_and_suffix, program_task_and_shapes_of_kernel};
 use super::super::program::{
     LayerProgramBuilder, ProgramNodeOperation, ProgramPredecessorsOrNodeDependency,
 };
@@ -49,9 +49,9 @@ impl ShardedLayerLowerer {
         let block = ring_step_attention(work);
         let mut kernels = [
             sizes.kernels_of_operator(block.clone())?,
-            sizes.merge_attention_kernels(&block, false)?,
+            sizes.build_kernel_merging_attention_parts(&block, false)?,
         ];
-        let mut backward = sizes.merge_attention_kernels(&block, true)?;
+        let mut backward = sizes.build_kernel_merging_attention_parts(&block, true)?;
         for kernels in kernels.iter_mut().chain([&mut backward]) {
             self.context.leave_out(layer, spec, false, kernels);
         }
@@ -75,19 +75,20 @@ impl MemberProgramWriter<'_> {
     ) {
         let operator = &one.step.operator.name;
         let keys = self.ring_message_bytes(one);
-        let (before, own) = split_attention_kernels(&one.kernels.forward, false);
+        let (before, own) = split_off_run_once_kernels(&one.kernels.forward, false);
         push_kernels(before, phase, operator, to);
         // Allocate memory for the keys of the current step and for the keys that arrive for the next step.
         let held = keys.saturating_mul(2);
-        to.allocate_bytes(TensorClass::Temporary, held);
+        to.allocate_bytes_at_next_node(TensorClass::Temporary, held);
         let mut next: Option<u32> = None;
         for step in 0..ring.steps {
             let arrived = next.take();
             let sent = (step + 1 < ring.steps && keys > 0).then(|| {
-                let have = arrived.map_or_else(|| to.front.clone(), |one| vec![node(one)]);
+                let have =
+                    arrived.map_or_else(|| to.front.clone(), |one| vec![dependency_on_node(one)]);
                 self.send_to_next(one, format!(".step{}", step + 1), keys, have, phase, to)
             });
-            to.front.extend(arrived.map(node));
+            to.front.extend(arrived.map(dependency_on_node));
             if step == 0 {
                 push_kernels(own, phase, operator, to);
             } else {
@@ -96,7 +97,7 @@ impl MemberProgramWriter<'_> {
             }
             next = sent.map(|sent| self.receive_from_last(one, sent, keys, phase, to));
         }
-        to.free_bytes(TensorClass::Temporary, held);
+        to.free_bytes_at_last_node(TensorClass::Temporary, held);
     }
 
     /// Emits the gradients of attention to other ranks' keys as they arrive, and then to the rank's own keys. Returns
@@ -109,18 +110,19 @@ impl MemberProgramWriter<'_> {
     ) -> &'k [LoweredKernel] {
         let (phase, operator) = (TrainingPhase::Backward, &one.step.operator.name);
         let keys = self.ring_message_bytes(one);
-        let (after, own) = split_attention_kernels(&one.kernels.backward, true);
+        let (after, own) = split_off_run_once_kernels(&one.kernels.backward, true);
         // Allocate memory for the keys and their gradients, for both the current and the next step.
         let held = keys.saturating_mul(4);
-        to.allocate_bytes(TensorClass::Temporary, held);
+        to.allocate_bytes_at_next_node(TensorClass::Temporary, held);
         let (mut next, mut sums): (Option<u32>, Option<PendingRingMessage>) = (None, None);
         for step in 1..=ring.steps {
             let arrived = next.take();
             let sent = (step < ring.steps && keys > 0).then(|| {
-                let have = arrived.map_or_else(|| to.front.clone(), |one| vec![node(one)]);
+                let have =
+                    arrived.map_or_else(|| to.front.clone(), |one| vec![dependency_on_node(one)]);
                 self.send_to_next(one, format!(".step{step}"), keys, have, phase, to)
             });
-            to.front.extend(arrived.map(node));
+            to.front.extend(arrived.map(dependency_on_node));
             match step == ring.steps {
                 true => push_kernels(own, phase, operator, to),
                 false => push_ring_step_kernels(&ring.block.backward, step, phase, operator, to),
@@ -129,7 +131,7 @@ impl MemberProgramWriter<'_> {
             if step > 1 {
                 let sums = sums.take();
                 let sums = sums.map(|sent| self.receive_from_last(one, sent, keys, phase, to));
-                to.front.extend(sums.map(node));
+                to.front.extend(sums.map(dependency_on_node));
                 push_ring_step_kernels(&ring.merges[1].backward, step - 1, phase, operator, to);
             }
             if step < ring.steps && keys > 0 {
@@ -137,7 +139,7 @@ impl MemberProgramWriter<'_> {
                 sums = Some(self.send_to_next(one, name, keys, to.front.clone(), phase, to));
             }
         }
-        to.free_bytes(TensorClass::Temporary, held);
+        to.free_bytes_at_last_node(TensorClass::Temporary, held);
         after
     }
 
@@ -164,7 +166,7 @@ impl MemberProgramWriter<'_> {
             ready: to.front.clone(),
             name,
         };
-        let name = node_name(phase, operator, &format!("{}.send", sent.name));
+        let name = node_name_with_phase_and_suffix(phase, operator, &format!("{}.send", sent.name));
         to.push_parallel_node(name, phase, task, have, ["", ""]);
         sent
     }
@@ -189,7 +191,7 @@ impl MemberProgramWriter<'_> {
             slot: sent.slot,
         };
         let suffix = format!("{}.receive", sent.name);
-        let name = node_name(phase, &one.step.operator.name, &suffix);
+        let name = node_name_with_phase_and_suffix(phase, &one.step.operator.name, &suffix);
         to.push_parallel_node(name, phase, task, sent.ready, ["", ""])
     }
 
@@ -202,13 +204,13 @@ impl MemberProgramWriter<'_> {
     }
 }
 
-fn node(index: u32) -> ProgramPredecessorsOrNodeDependency {
+fn dependency_on_node(index: u32) -> ProgramPredecessorsOrNodeDependency {
     ProgramPredecessorsOrNodeDependency::Node(index)
 }
 
 /// Splits attention's kernels into two lists: kernels that only change queries and keys, which a rank runs once, and
 /// the kernels of attention itself. The first list runs first in the forward pass, and last in the backward pass.
-fn split_attention_kernels(
+fn split_off_run_once_kernels(
     kernels: &[LoweredKernel],
     backward: bool,
 ) -> (&[LoweredKernel], &[LoweredKernel]) {
@@ -236,8 +238,13 @@ fn push_ring_step_kernels(
     to: &mut LayerProgramBuilder,
 ) {
     for kernel in kernels {
-        let (task, shapes) = task_and_shapes(kernel);
+        let (task, shapes) = program_task_and_shapes_of_kernel(kernel);
         let suffix = format!("{}.step{step}", kernel.suffix);
-        to.push_chained_node(node_name(phase, operator, &suffix), phase, task, shapes);
+        to.push_chained_node(
+            node_name_with_phase_and_suffix(phase, operator, &suffix),
+            phase,
+            task,
+            shapes,
+        );
     }
 }

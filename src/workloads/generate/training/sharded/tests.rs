@@ -3,7 +3,7 @@
 
 use crate::generate::plan::{OperatorPatternDegrees, Optimizer, ParallelismPlan, RecomputePolicy};
 use crate::generate::sharding::OperatorAxisShardCounts;
-use crate::generate::testing::{EmittedNode, record_every_rank, rejection_message};
+use crate::generate::testing::{EmittedNode, check_and_record_every_rank, rejection_message};
 use crate::generate::{ModelAndParallelismPlan, WorkloadPattern};
 use crate::model::{Model, ModelWithDefinitionProperties};
 use chakram_trace::format::Dtype;
@@ -100,7 +100,8 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
                 let mut megatrons = spelled.clone();
                 megatrons.operators.clear();
                 let told = |plan| {
-                    let mut ranks = record_every_rank(build_training_pattern(&model, plan));
+                    let mut ranks =
+                        check_and_record_every_rank(build_training_pattern(&model, plan));
                     let nodes = ranks.iter_mut().flatten();
                     // Each final gradient sum covers several operators, so its name differs from that under Megatron's
                     // sharding.
@@ -124,7 +125,7 @@ fn gathered_tokens_are_gathered_again() {
     let model = Model::load_named("gpt2-small").unwrap();
     let mut plan = build_tensor_plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
-    let nodes = record_every_rank(build_training_pattern(&model, &plan)).swap_remove(0);
+    let nodes = check_and_record_every_rank(build_training_pattern(&model, &plan)).swap_remove(0);
     let of = |part: &str| -> Vec<String> {
         let all = format_communication_nodes(&nodes).into_iter();
         all.filter(|line| line.starts_with(part)).collect()
@@ -160,7 +161,7 @@ fn gathered_tokens_are_gathered_again() {
     assert_eq!(behind(["bwd/positions", "bwd/tokens.all-gather"]), 1);
     // BERT's pooler uses only the first token, so only one member holds its result.
     let model = Model::load_named("bert-base").unwrap();
-    let nodes = record_every_rank(build_training_pattern(&model, &plan)).swap_remove(0);
+    let nodes = check_and_record_every_rank(build_training_pattern(&model, &plan)).swap_remove(0);
     let pooled: Vec<String> = format_communication_nodes(&nodes)
         .into_iter()
         .filter(|line| line.contains("pooler"))
@@ -176,7 +177,7 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
     let model = Model::load_with_token_count("llama3-8b", 256).unwrap();
     let mut plan = build_tensor_plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
-    let nodes = record_every_rank(build_training_pattern(&model, &plan)).swap_remove(0);
+    let nodes = check_and_record_every_rank(build_training_pattern(&model, &plan)).swap_remove(0);
     let all = format_communication_nodes(&nodes).into_iter();
     let table: Vec<String> = all.filter(|line| line.contains("/tokens.")).collect();
     let whole = 256 * 4096 * 2;
@@ -251,7 +252,7 @@ fn rows_of_images_come_from_neighbours() {
             build_operator_degrees("second", [1, 2, 1, 1]),
         ],
     );
-    let ranks = record_every_rank(build_training_pattern(&model, &plan));
+    let ranks = check_and_record_every_rank(build_training_pattern(&model, &plan));
     let expected = |other: u32| {
         let mut expected = vec![
             format!("a/fwd/first.send{other} 128 B"),
@@ -292,7 +293,7 @@ fn channels_are_summed_over_those_that_share_them() {
         build_operator_degrees("second", [1, 1, 2, 2]),
     ];
     let plan = build_tensor_plan(4, 2, operators);
-    let ranks = record_every_rank(build_training_pattern(&model, &plan));
+    let ranks = check_and_record_every_rank(build_training_pattern(&model, &plan));
     // Name of each rank's group. Partitions are numbered in order of first use.
     let pair = |rank: usize| ["1", "1", "2", "2"][rank];
     let apart = |rank: usize| ["3", "4", "3", "4"][rank];
@@ -321,7 +322,7 @@ fn tables_are_exchanged_for_samples() {
         build_operator_degrees("table*", [1, 1, 4, 1]),
     ];
     let plan = build_tensor_plan(4, 8, operators);
-    let ranks = record_every_rank(build_training_pattern(&model, &plan));
+    let ranks = check_and_record_every_rank(build_training_pattern(&model, &plan));
     for nodes in &ranks {
         let all = format_communication_nodes(nodes);
         // The weights and biases of the MLPs 13-512-256-64 and 415-512-512-256-1 have gradients of

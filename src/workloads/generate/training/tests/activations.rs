@@ -1,6 +1,6 @@
 //! Tests activations in remote memory, and parameters that stay gathered.
 
-use super::super::super::testing::{EmittedNode, record_every_rank};
+use super::super::super::testing::{EmittedNode, check_and_record_every_rank};
 use super::super::*;
 use super::list_dependency_names;
 
@@ -12,7 +12,7 @@ fn build_gpt2_training(change: impl Fn(&mut ParallelismPlan)) -> ModelAndParalle
 }
 
 fn generate_first_rank_nodes(training: ModelAndParallelismPlan) -> Vec<EmittedNode> {
-    record_every_rank(training).swap_remove(0)
+    check_and_record_every_rank(training).swap_remove(0)
 }
 
 /// With 12 blocks and one micro-batch, each block stores its saved activations after its forward kernels, and loads
@@ -24,7 +24,10 @@ fn blocks_store_what_they_save_and_load_it_one_block_ahead() {
         training.summarize_plan().unwrap().stages.swap_remove(0)
     };
     let [stays, leaves] = [false, true].map(stage);
-    assert_eq!(leaves.remote, stays.stored.1 - rest_of(&stays));
+    assert_eq!(
+        leaves.remote,
+        stays.stored.1 - bytes_saved_outside_blocks(&stays)
+    );
     // At the peak, during the loss, only the last block's activations are in the NPU's memory.
     let freed = stays.memory[chakram_trace::format::TensorClass::Activations as usize]
         - leaves.memory[chakram_trace::format::TensorClass::Activations as usize];
@@ -49,7 +52,7 @@ fn blocks_store_what_they_save_and_load_it_one_block_ahead() {
 }
 
 /// Bytes that layers outside blocks save; they stay in the NPU's memory.
-fn rest_of(stage: &StageRankTotals) -> u64 {
+fn bytes_saved_outside_blocks(stage: &StageRankTotals) -> u64 {
     let model = Model::load_named("gpt2-small").unwrap();
     let layers = model
         .layers

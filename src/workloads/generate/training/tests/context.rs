@@ -1,6 +1,6 @@
 //! Tests context parallelism: kernels, exchanges, groups, gradients and memory.
 
-use super::super::super::testing::{EmittedNode, record_every_rank};
+use super::super::super::testing::{EmittedNode, check_and_record_every_rank};
 use super::super::*;
 use super::{
     ROTARY_BLOCK, build_two_block_model, find_kernel_flops_and_bytes, list_dependency_names,
@@ -51,7 +51,7 @@ fn build_model_and_plan(plan: &ParallelismPlan) -> ModelAndParallelismPlan {
 }
 
 fn generate_all_ranks(plan: &ParallelismPlan) -> Vec<Vec<EmittedNode>> {
-    record_every_rank(build_model_and_plan(plan))
+    check_and_record_every_rank(build_model_and_plan(plan))
 }
 
 fn compute_plan_summary(plan: &ParallelismPlan) -> PlanSummary {
@@ -324,7 +324,7 @@ fn experts_lie_across_ranks_with_different_tokens() {
     plan.expert = 4;
     let model = build_model(true, Some(routing));
     let pattern = ModelAndParallelismPlan { model, plan };
-    let nodes = record_every_rank(pattern).swap_remove(0);
+    let nodes = check_and_record_every_rank(pattern).swap_remove(0);
     let sent = nodes
         .iter()
         .find(|node| node.name == "mb0/layer0/fwd/experts.dispatch.all-to-all")
@@ -405,7 +405,7 @@ fn degrees_that_do_not_share_out_tokens_are_refused() {
 /// Returns the number of query-key pairs, by rank and by ring step, counted one by one. Rank `i`
 /// has the pieces `i` and `2 ranks - 1 - i` of a sequence. In step `k`, rank `i` has the keys of
 /// rank `i - k`.
-fn pairs_of_steps(tokens: u64, ranks: u64, causal: bool) -> Vec<Vec<u64>> {
+fn count_query_key_pairs_by_rank_and_step(tokens: u64, ranks: u64, causal: bool) -> Vec<Vec<u64>> {
     let piece = tokens / (2 * ranks);
     let owner = |token: u64| {
         let piece = token / piece;
@@ -432,10 +432,13 @@ fn steps_of_a_ring_have_equal_work() {
             (plan.context, plan.context_exchange) = (ranks, ContextExchange::Ring);
             let model = build_model(causal, None);
             let pattern = ModelAndParallelismPlan { model, plan };
-            let all = record_every_rank(pattern);
-            let pairs = pairs_of_steps(T, ranks.into(), causal);
+            let all = check_and_record_every_rank(pattern);
+            let pairs = count_query_key_pairs_by_rank_and_step(T, ranks.into(), causal);
             for (nodes, pairs) in all.iter().zip(&pairs) {
-                assert_eq!(pairs, &pairs_of_steps(T, ranks.into(), causal)[0]);
+                assert_eq!(
+                    pairs,
+                    &count_query_key_pairs_by_rank_and_step(T, ranks.into(), causal)[0]
+                );
                 for (step, pairs) in pairs.iter().enumerate() {
                     let suffix = if step == 0 {
                         String::new()

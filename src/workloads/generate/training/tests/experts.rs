@@ -1,6 +1,6 @@
 //! Tests experts: their kernels, token exchanges between ranks, gradients and memory.
 
-use super::super::super::testing::{EmittedNode, record_every_rank};
+use super::super::super::testing::{EmittedNode, check_and_record_every_rank};
 use super::super::*;
 use super::{ROTARY_BLOCK, build_two_block_model, find_kernel_flops_and_bytes, rejection_message};
 use crate::generate::plan::{
@@ -44,7 +44,7 @@ fn generate_all_ranks(plan: ParallelismPlan) -> Vec<Vec<EmittedNode>> {
         model: build_expert_model(),
         plan,
     };
-    record_every_rank(pattern)
+    check_and_record_every_rank(pattern)
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
         change(&mut plan);
         let model = model.clone();
         let pattern = ModelAndParallelismPlan { model, plan };
-        record_every_rank(pattern).swap_remove(0)
+        check_and_record_every_rank(pattern).swap_remove(0)
     };
     let alone = nodes(1, |_| ());
     // Queries and keys each have four heads with 4 columns. Each value is read and written with 2

@@ -2,14 +2,14 @@
 //! operators.
 
 use super::super::super::WorkloadPattern;
-use super::super::super::testing::{EmittedNode, record_every_rank};
+use super::super::super::testing::{EmittedNode, check_and_record_every_rank};
 use super::super::*;
 use crate::generate::plan::{ElementwiseKernels, LossKernel, ScalingRecipe, SplitUnit};
 
 fn generate_model_nodes(model: &str, plan: ParallelismPlan) -> Vec<EmittedNode> {
     let model = Model::load_named(model).unwrap();
     let pattern = WorkloadPattern::from(ModelAndParallelismPlan { model, plan });
-    record_every_rank(pattern).swap_remove(0)
+    check_and_record_every_rank(pattern).swap_remove(0)
 }
 
 fn generate_gpt2_nodes(plan: &ParallelismPlan) -> Vec<EmittedNode> {
@@ -116,7 +116,7 @@ fn megatron_sums_gradients_apart_from_their_products() {
 }
 
 #[test]
-fn every_other_product_is_done_again() {
+fn operator_recomputation_repeats_every_other_product() {
     let mut plan = ParallelismPlan::new();
     plan.recompute = RecomputePolicy::Operators;
     let all = generate_model_nodes("llama3-8b", plan.clone());
@@ -240,7 +240,7 @@ fn embedding_and_head_can_count_as_layers() {
 const TURNED: u64 = 8192 * (32 + 8) * 128;
 
 #[test]
-fn queries_and_keys_are_turned_in_one_kernel_or_in_three() {
+fn rotary_positions_of_queries_and_keys_take_one_kernel_or_three() {
     let mut plan = ParallelismPlan::new();
     let core = |nodes: &[EmittedNode], phase: &str, suffix: &str| {
         find_kernel_cost_and_dtype(nodes, &format!("mb0/layer3/{phase}/attention.core{suffix}")).1
@@ -282,7 +282,7 @@ fn queries_and_keys_are_turned_in_one_kernel_or_in_three() {
 }
 
 #[test]
-fn products_of_eight_bits_are_all_done_again() {
+fn operator_recomputation_repeats_all_eight_bit_products() {
     let mut plan = ParallelismPlan::new();
     plan.recompute = RecomputePolicy::Operators;
     plan.linears = Some(Dtype::Fp8);

@@ -1,6 +1,6 @@
 //! Tests frozen weights and adapters: kernels, gradients, state and memory.
 
-use super::super::super::testing::{EmittedNode, record_every_rank};
+use super::super::super::testing::{EmittedNode, check_and_record_every_rank};
 use super::super::*;
 use super::{ROTARY_BLOCK, build_two_block_model, list_dependency_names, rejection_message};
 use crate::generate::plan::{ElementwiseKernels, OperatorNamePattern};
@@ -16,7 +16,7 @@ const WORDS: u64 = 40;
 const R: u64 = 2;
 const LAYERS: u64 = 2;
 
-fn build_model(tied: bool, experts: Option<ExpertRoutingCounts>) -> Model {
+fn build_two_block_transformer(tied: bool, experts: Option<ExpertRoutingCounts>) -> Model {
     let block = TransformerBlock {
         tokens: T,
         hidden: H,
@@ -38,7 +38,7 @@ fn build_lora_plan(targets: &[&str]) -> ParallelismPlan {
 }
 
 fn build_model_and_plan(plan: &ParallelismPlan) -> ModelAndParallelismPlan {
-    let (model, plan) = (build_model(false, None), plan.clone());
+    let (model, plan) = (build_two_block_transformer(false, None), plan.clone());
     ModelAndParallelismPlan { model, plan }
 }
 
@@ -47,11 +47,14 @@ fn compute_plan_summary(plan: &ParallelismPlan) -> PlanSummary {
 }
 
 fn generate_first_rank_nodes(plan: &ParallelismPlan) -> Vec<EmittedNode> {
-    record_every_rank(build_model_and_plan(plan)).swap_remove(0)
+    check_and_record_every_rank(build_model_and_plan(plan)).swap_remove(0)
 }
 
 /// Returns the names, FLOPs and bytes of layer 1's kernels whose names contain `operator`.
-fn list_layer1_kernels<'n>(nodes: &'n [EmittedNode], operator: &str) -> Vec<(&'n str, u64, u64)> {
+fn list_layer1_kernels_of_operator<'n>(
+    nodes: &'n [EmittedNode],
+    operator: &str,
+) -> Vec<(&'n str, u64, u64)> {
     let prefix = "mb0/layer1/";
     let own = nodes.iter().filter(|node| node.name.starts_with(prefix));
     let own = own.filter(|node| node.name.contains(operator));
@@ -97,7 +100,7 @@ fn an_adapter_adds_two_products_and_their_gradients() {
             product(thin, x + small + H * R),
         ),
     ];
-    let found = list_layer1_kernels(&nodes, "attention.out");
+    let found = list_layer1_kernels_of_operator(&nodes, "attention.out");
     let expected: Vec<_> = expected
         .into_iter()
         .map(|(name, (flops, bytes))| (name, flops, bytes))
@@ -121,7 +124,7 @@ fn an_adapter_adds_two_products_and_their_gradients() {
     ] {
         plan.elementwise = elementwise;
         let nodes = generate_first_rank_nodes(&plan);
-        let all = list_layer1_kernels(&nodes, "attention.out.lora.scale");
+        let all = list_layer1_kernels_of_operator(&nodes, "attention.out.lora.scale");
         assert_eq!(all.len(), scales, "{elementwise}");
         assert!(
             all.iter()
@@ -134,7 +137,7 @@ fn an_adapter_adds_two_products_and_their_gradients() {
 /// reduced.
 #[test]
 fn frozen_weights_have_no_state() {
-    let base = build_model(false, None).parameter_count();
+    let base = build_two_block_transformer(false, None).parameter_count();
     let mut plan = build_lora_plan(&[]);
     (plan.data, plan.batch) = (2, 2);
     for (zero, [weights, gradients, state]) in [
@@ -278,7 +281,7 @@ fn experts_have_adapters() {
     };
     let mut plan = build_lora_plan(&["experts.*"]);
     (plan.data, plan.batch, plan.expert) = (2, 2, 2);
-    let model = build_model(false, Some(routing));
+    let model = build_two_block_transformer(false, Some(routing));
     let pattern = ModelAndParallelismPlan { model, plan };
     let stage = pattern
         .clone()
@@ -289,8 +292,8 @@ fn experts_have_adapters() {
     // Each rank has two of the four experts, whose products have 16 x 48 and 24 x 16 weights.
     let own = LAYERS * 2 * R * ((H + 2 * F) + (F + H));
     assert_eq!(stage.trained_parameters, own);
-    let nodes = record_every_rank(pattern).swap_remove(0);
-    let first = list_layer1_kernels(&nodes, "fwd/experts.up.lora.a");
+    let nodes = check_and_record_every_rank(pattern).swap_remove(0);
+    let first = list_layer1_kernels_of_operator(&nodes, "fwd/experts.up.lora.a");
     // 8 tokens have 2 copies each, and an adapter has two matrices.
     assert_eq!(
         first,
@@ -321,7 +324,7 @@ fn settings_that_freeze_nothing_or_everything_are_refused() {
     let refused = |tied: bool, change: fn(&mut ParallelismPlan), why: &str| {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);
-        let model = build_model(tied, None);
+        let model = build_two_block_transformer(tied, None);
         let pattern = ModelAndParallelismPlan { model, plan };
         let found = rejection_message(pattern);
         assert!(found.contains(why), "{found}");

@@ -1,7 +1,7 @@
 //! Tests hybrid sharding: groups of replicas that each shard the whole state.
 
 use super::super::super::WorkloadPattern;
-use super::super::super::testing::{EmittedNode, record_every_rank};
+use super::super::super::testing::{EmittedNode, check_and_record_every_rank};
 use super::super::*;
 use super::{list_dependency_names, rejection_message};
 use chakram_trace::format::TensorClass;
@@ -18,7 +18,10 @@ fn expect_training_rejection(training: ModelAndParallelismPlan) -> String {
 }
 
 /// Returns the kind, the bytes and the group of a collective.
-fn find_collective<'n>(nodes: &'n [EmittedNode], name: &str) -> (&'n str, u64, &'n str) {
+fn find_kind_bytes_and_group_of_collective<'n>(
+    nodes: &'n [EmittedNode],
+    name: &str,
+) -> (&'n str, u64, &'n str) {
     let node = nodes.iter().find(|node| node.name == name);
     let op = &node.unwrap_or_else(|| panic!("{name} is not there")).op;
     let field = |key: &str| op.split(key).nth(1).unwrap();
@@ -52,9 +55,9 @@ fn neighbours_shard_and_the_others_have_copies() {
 #[test]
 fn a_shard_is_summed_over_its_copies() {
     let pattern = WorkloadPattern::from(build_hybrid_shard_training(ZeroStage::Parameters));
-    let ranks = record_every_rank(pattern);
+    let ranks = check_and_record_every_rank(pattern);
     let own = &ranks[3];
-    let gathered = find_collective(own, "mb0/layer3/fwd/gather");
+    let gathered = find_kind_bytes_and_group_of_collective(own, "mb0/layer3/fwd/gather");
     assert_eq!((gathered.0, gathered.1), ("AllGather", BLOCK));
     let reductions = own
         .iter()
@@ -62,13 +65,19 @@ fn a_shard_is_summed_over_its_copies() {
     let mut count = 0;
     for reduction in reductions {
         let sum = reduction.name.replace("reduce-scatter", "all-reduce");
-        let (kind, bytes, group) = find_collective(own, &reduction.name);
+        let (kind, bytes, group) = find_kind_bytes_and_group_of_collective(own, &reduction.name);
         assert_eq!(kind, "ReduceScatter");
         assert_eq!(group, gathered.2);
-        let (kind, shard, copies) = find_collective(own, &sum);
+        let (kind, shard, copies) = find_kind_bytes_and_group_of_collective(own, &sum);
         assert_eq!((kind, shard), ("AllReduce", bytes / 2));
-        assert_eq!(copies, find_collective(&ranks[1], &sum).2);
-        assert_ne!(copies, find_collective(&ranks[2], &sum).2);
+        assert_eq!(
+            copies,
+            find_kind_bytes_and_group_of_collective(&ranks[1], &sum).2
+        );
+        assert_ne!(
+            copies,
+            find_kind_bytes_and_group_of_collective(&ranks[2], &sum).2
+        );
         assert_eq!(list_dependency_names(own, &sum), [reduction.name.as_str()]);
         count += 1;
     }
@@ -107,7 +116,7 @@ fn one_group_of_all_replicas_has_no_copies() {
     let nodes = |shard| {
         let mut training = build_hybrid_shard_training(ZeroStage::Parameters);
         training.plan.shard = shard;
-        record_every_rank(training)
+        check_and_record_every_rank(training)
     };
     assert_eq!(nodes(Some(8)), nodes(None));
 }

@@ -37,7 +37,7 @@ fn parse_latent_model() -> Model {
 
 fn generate_all_ranks(plan: ParallelismPlan) -> Vec<Vec<EmittedNode>> {
     let model = parse_latent_model();
-    record_every_rank(ModelAndParallelismPlan { model, plan })
+    check_and_record_every_rank(ModelAndParallelismPlan { model, plan })
 }
 
 fn sum_kernel_flops(ranks: &[Vec<EmittedNode>]) -> u64 {
@@ -119,7 +119,7 @@ fn kernels_of_latent_attention_have_the_sizes_of_their_tensors() {
 
 /// For all degrees, all ranks together execute as many FLOPs as a single rank. Doubling the samples doubles the FLOPs.
 #[test]
-fn plans_share_latent_attention_and_shared_experts() {
+fn all_degrees_keep_total_flops_of_latent_attention_and_experts() {
     let with = |change: &dyn Fn(&mut ParallelismPlan)| {
         let mut plan = ParallelismPlan::new();
         plan.batch = 4;

@@ -1,7 +1,7 @@
 //! Tests training state in remote memory: loads, stores and their order.
 
 use super::super::super::WorkloadPattern;
-use super::super::super::testing::{EmittedNode, record_every_rank};
+use super::super::super::testing::{EmittedNode, check_and_record_every_rank};
 use super::super::*;
 use super::{list_dependency_names, rejection_message};
 use crate::generate::plan::{OffloadGather, OffloadedState};
@@ -21,7 +21,7 @@ fn generate_zero3_rank_nodes(change: impl Fn(&mut ParallelismPlan)) -> Vec<Emitt
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.batch, plan.zero) = (N as u32, N, ZeroStage::Parameters);
     change(&mut plan);
-    record_every_rank(build_gpt2_pattern(plan)).remove(1)
+    check_and_record_every_rank(build_gpt2_pattern(plan)).remove(1)
 }
 
 /// Returns the bytes of the load, store or collective called `name`.

@@ -1,25 +1,26 @@
 //! Tests when the passes of ZeRO-3 gather the parameters of later layers.
 
-use super::super::super::testing::{EmittedNode, record_every_rank};
+use super::super::super::testing::{EmittedNode, check_and_record_every_rank};
 use super::super::*;
 use super::{build_gpt2_pattern, list_dependency_names};
 use crate::generate::plan::BackwardPrefetch;
 
-/// Returns the nodes of a rank that trains GPT-2 on four replicas. Each layer is a gradient bucket of its own, as in FSDP.
+/// Returns the nodes of a rank that trains GPT-2 on four replicas. Each layer is a gradient bucket of its own, as in
+/// FSDP.
 fn record_first_rank(backward_prefetch: BackwardPrefetch) -> Vec<EmittedNode> {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.batch, plan.zero) = (4, 4, ZeroStage::Parameters);
     (plan.backward_prefetch, plan.bucket) = (backward_prefetch, 1);
-    record_every_rank(build_gpt2_pattern(plan)).swap_remove(0)
+    check_and_record_every_rank(build_gpt2_pattern(plan)).swap_remove(0)
 }
 
-fn place(nodes: &[EmittedNode], name: &str) -> usize {
+fn position_of_node(nodes: &[EmittedNode], name: &str) -> usize {
     let place = nodes.iter().position(|node| node.name == name);
     place.unwrap_or_else(|| panic!("{name} is not there"))
 }
 
 /// Returns the place of the last node of the backward pass through block `layer` of GPT-2, without collectives.
-fn backward_end(nodes: &[EmittedNode], layer: u32) -> usize {
+fn last_backward_kernel_position(nodes: &[EmittedNode], layer: u32) -> usize {
     let prefix = format!("mb0/layer{layer}/bwd/");
     let is_kernel =
         |node: &EmittedNode| node.name.starts_with(&prefix) && node.op.starts_with("Compute");
@@ -30,17 +31,17 @@ fn backward_end(nodes: &[EmittedNode], layer: u32) -> usize {
 fn gathers_before_the_current_layer_wait_for_the_layer_before_it() {
     let nodes = record_first_rank(BackwardPrefetch::Pre);
     // The pass goes from block 11 to block 0. Block 4 is gathered before block 5 runs, so after block 6.
-    let gather = place(&nodes, "mb0/layer4/bwd/gather");
-    assert!(gather < backward_end(&nodes, 5));
-    let last = &nodes[backward_end(&nodes, 6)].name;
+    let gather = position_of_node(&nodes, "mb0/layer4/bwd/gather");
+    assert!(gather < last_backward_kernel_position(&nodes, 5));
+    let last = &nodes[last_backward_kernel_position(&nodes, 6)].name;
     assert!(list_dependency_names(&nodes, "mb0/layer4/bwd/gather").contains(&last.as_str()));
 }
 
 #[test]
 fn gathers_after_the_current_layer_follow_its_reductions() {
     let nodes = record_first_rank(BackwardPrefetch::Post);
-    let gather = place(&nodes, "mb0/layer4/bwd/gather");
-    let last = backward_end(&nodes, 5);
+    let gather = position_of_node(&nodes, "mb0/layer4/bwd/gather");
+    let last = last_backward_kernel_position(&nodes, 5);
     assert!(gather > last);
     assert!(
         list_dependency_names(&nodes, "mb0/layer4/bwd/gather").contains(&nodes[last].name.as_str())

@@ -1,6 +1,6 @@
 //! Tests the kernels around fused attention for sequences of unequal lengths.
 
-use super::super::super::testing::{EmittedNode, record_every_rank};
+use super::super::super::testing::{EmittedNode, check_and_record_every_rank};
 use super::super::*;
 use super::build_gpt2_pattern;
 
@@ -9,7 +9,7 @@ fn record_gpt2(attention: AttentionKernel) -> Vec<EmittedNode> {
         attention,
         ..ParallelismPlan::new()
     };
-    record_every_rank(build_gpt2_pattern(plan)).swap_remove(0)
+    check_and_record_every_rank(build_gpt2_pattern(plan)).swap_remove(0)
 }
 
 /// Returns the suffixes and the bytes of the kernels of block 3's attention, in execution order.

@@ -36,24 +36,28 @@ pub const ATTRIBUTES: [SchemaGenerationAttributeEncoding; 3] = [
 ];
 
 impl SchemaGenerationAttributeEncoding {
-    pub fn named(&self, name: &str, field: u64) -> WireMessage {
+    pub fn build_named_attribute(&self, name: &str, field: u64) -> WireMessage {
         WireMessage::default()
             .with_bytes(1, name)
             .with_number(2, field - 4)
     }
 
-    pub fn int(&self, name: &str, value: u64) -> WireMessage {
+    pub fn build_int_attribute(&self, name: &str, value: u64) -> WireMessage {
         let field = self.fields[3].expect("all have it");
-        self.named(name, field).with_number(field, value)
+        self.build_named_attribute(name, field)
+            .with_number(field, value)
     }
 
     /// Returns one attribute of every type, each with its expected upgrade.
-    fn all(&self) -> Vec<(WireMessage, AttributeProto)> {
+    fn list_attributes_with_expected_upgrades(&self) -> Vec<(WireMessage, AttributeProto)> {
         let mut all = Vec::new();
         let mut push =
             |name: &str, field, wire: &dyn Fn(WireMessage, u64) -> WireMessage, value| {
                 if let Some(field) = field {
-                    let wire = wire(self.named(name, field).with_bytes(3, "doc"), field);
+                    let wire = wire(
+                        self.build_named_attribute(name, field).with_bytes(3, "doc"),
+                        field,
+                    );
                     let attribute = AttributeProto {
                         doc_string: "doc".to_owned(),
                         ..build_attribute(name, value)
@@ -101,7 +105,7 @@ impl SchemaGenerationAttributeEncoding {
         push(
             "bs",
             list(bool),
-            &|w, f| w.with_numbers(f, &[1, 0]),
+            &|w, f| w.with_repeated_number(f, &[1, 0]),
             Value::BoolList(bools),
         );
         let floats = proto::FloatList {
@@ -117,7 +121,7 @@ impl SchemaGenerationAttributeEncoding {
         push(
             "us",
             list(uint),
-            &|w, f| w.with_numbers(f, &[3, 4]),
+            &|w, f| w.with_repeated_number(f, &[3, 4]),
             Value::Uint64List(uints),
         );
         let ints = proto::Int64List {
@@ -126,7 +130,7 @@ impl SchemaGenerationAttributeEncoding {
         push(
             "is",
             list(int),
-            &|w, f| w.with_numbers(f, &[u64::MAX, 300]),
+            &|w, f| w.with_repeated_number(f, &[u64::MAX, 300]),
             Value::Int64List(ints),
         );
         let texts = proto::StringList {
@@ -154,7 +158,7 @@ impl SchemaGenerationAttributeEncoding {
 #[test]
 fn attributes_of_0_0_2_and_0_0_3_keep_their_types() {
     for of in &ATTRIBUTES {
-        let pairs = of.all();
+        let pairs = of.list_attributes_with_expected_upgrades();
         let texts = [(5, "v"), (6, "s"), (7, "t"), (8, "w"), (10, "u")];
         let node = texts
             .iter()
@@ -208,8 +212,14 @@ pub fn build_generation_node(
     let float = of.fields[1].expect("all have it");
     let text = of.fields[4].expect("all have it");
     build_node_head(id, "n", kind, &[])
-        .with_message(11, of.named("x", float).with_float(float, 1.0))
-        .with_message(11, of.named("y", text).with_bytes(text, "z"))
+        .with_message(
+            11,
+            of.build_named_attribute("x", float).with_float(float, 1.0),
+        )
+        .with_message(
+            11,
+            of.build_named_attribute("y", text).with_bytes(text, "z"),
+        )
 }
 
 #[test]
@@ -227,7 +237,8 @@ fn types_and_collectives_of_0_0_2_and_0_0_3_are_renumbered() {
 
         let collective = types.len() as u64 - 1;
         let call = |kind| {
-            build_generation_node(of, kind, collective).with_message(11, of.int("comm_type", kind))
+            build_generation_node(of, kind, collective)
+                .with_message(11, of.build_int_attribute("comm_type", kind))
         };
         let (_, nodes) = decode_trace(&upgrade_and_check_trace(
             &encode_file((0..5).map(call)),
@@ -251,11 +262,11 @@ fn types_and_collectives_of_0_0_2_and_0_0_3_are_renumbered() {
 }
 
 #[test]
-fn names_of_the_time_become_those_of_today() {
+fn attribute_names_of_old_schemas_become_current_ones() {
     for of in &ATTRIBUTES {
         let node = build_generation_node(of, 1, 4)
-            .with_message(11, of.int("runtime", 318))
-            .with_message(11, of.int("is_host_op", 1));
+            .with_message(11, of.build_int_attribute("runtime", 318))
+            .with_message(11, of.build_int_attribute("is_host_op", 1));
         let (_, nodes) = decode_trace(&upgrade_and_check_trace(
             &encode_file([node]),
             of.generation,

@@ -10,7 +10,8 @@ impl LayoutChange<'_> {
         let mut by_cell: Vec<(u64, u32)> = (0..self.members)
             .map(|member| {
                 (
-                    self.from.shard_number(self.from.shard_indices(member)),
+                    self.from
+                        .shard_number_from_indices(self.from.shard_indices(member)),
                     member,
                 )
             })
@@ -31,7 +32,7 @@ impl LayoutChange<'_> {
                         if cell == own {
                             continue;
                         }
-                        let first = self.from.shard_number(cell) as usize * copies;
+                        let first = self.from.shard_number_from_indices(cell) as usize * copies;
                         messages.push(ShardMessage {
                             from: nearest_holder(&by_cell[first..][..copies], to),
                             to,

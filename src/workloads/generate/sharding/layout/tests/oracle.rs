@@ -102,7 +102,10 @@ pub(super) fn list_elements_per_member(
 }
 
 /// Checks that groups have equal sizes and are in the order of their first members.
-pub(super) fn check_partition(among: &EqualSizedMemberGroups, members: u32) {
+pub(super) fn check_groups_are_equal_sized_and_ordered(
+    among: &EqualSizedMemberGroups,
+    members: u32,
+) {
     let mut seen = Vec::new();
     for group in 0..among.group_count() {
         let in_it: Vec<u32> = (0..members)
@@ -125,7 +128,7 @@ fn exchange_within_groups(
     needed: &[ElementBitSet],
 ) -> (Vec<ElementBitSet>, u64) {
     let members = own.len() as u32;
-    check_partition(among, members);
+    check_groups_are_equal_sized_and_ordered(among, members);
     let mut sizes = BTreeSet::new();
     let after = (0..members).map(|to| {
         let mut has = ElementBitSet::default();
@@ -165,7 +168,7 @@ fn can_gather(own: &[ElementBitSet], needed: &[ElementBitSet]) -> bool {
 
 /// Returns true if an all-to-all is possible. Every member must already have some of the elements that it needs. Of the
 /// elements that another member needs, it must have either none or a fixed number, which is the same for all members.
-fn all_equal(own: &[ElementBitSet], needed: &[ElementBitSet]) -> bool {
+fn can_exchange_all_to_all(own: &[ElementBitSet], needed: &[ElementBitSet]) -> bool {
     let size = own[0].and(needed[0]).count();
     let begins = own
         .iter()
@@ -179,7 +182,7 @@ fn all_equal(own: &[ElementBitSet], needed: &[ElementBitSet]) -> bool {
 
 /// Executes messages, and returns the number of elements sent. Checks that each message comes from
 /// the nearest member that has the elements.
-fn execute_messages(
+fn execute_messages_and_count_elements(
     messages: &[ShardMessage],
     piece: u64,
     own: &[ElementBitSet],
@@ -258,9 +261,14 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
                     }
                     Redistribution::Messages { messages, of } => {
                         assert_eq!(elements % of, 0, "{}", what());
-                        let sent = execute_messages(messages, elements / of, &own, &needed);
+                        let sent = execute_messages_and_count_elements(
+                            messages,
+                            elements / of,
+                            &own,
+                            &needed,
+                        );
                         assert_eq!(sent, least, "{}", what());
-                        assert!(!all_equal(&own, &needed), "{}", what());
+                        assert!(!can_exchange_all_to_all(&own, &needed), "{}", what());
                         3
                     }
                 };

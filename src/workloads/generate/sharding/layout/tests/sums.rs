@@ -1,14 +1,17 @@
 //! Tests reduce-scatters on all small grids, for all groups of members and sums within groups.
 
 use super::oracle::{
-    ElementBitSet, check_partition, list_elements_per_member, list_factorizations, list_layouts,
+    ElementBitSet, check_groups_are_equal_sized_and_ordered, list_elements_per_member,
+    list_factorizations, list_layouts,
 };
 use super::*;
 use std::collections::BTreeSet;
 
 /// For every grid and every choice of its digits, returns the chosen digits. For each member, also returns its digits
 /// at all other positions.
-fn list_digit_choices(members: u32) -> BTreeSet<(Vec<MemberNumberDigit>, Vec<Vec<u32>>)> {
+fn list_grid_digit_choices_with_other_digits(
+    members: u32,
+) -> BTreeSet<(Vec<MemberNumberDigit>, Vec<Vec<u32>>)> {
     let mut all = BTreeSet::new();
     for radices in list_factorizations(members) {
         for chosen in 0..1_u32 << radices.len() {
@@ -38,9 +41,9 @@ fn list_digit_choices(members: u32) -> BTreeSet<(Vec<MemberNumberDigit>, Vec<Vec
 #[test]
 fn groups_differ_in_the_chosen_digits_only() {
     for members in 1..=24 {
-        for (digits, others) in list_digit_choices(members) {
-            let among = EqualSizedMemberGroups::from_differing_axes(&digits, members);
-            check_partition(&among, members);
+        for (digits, others) in list_grid_digit_choices_with_other_digits(members) {
+            let among = EqualSizedMemberGroups::from_members_differing_in_digits(&digits, members);
+            check_groups_are_equal_sized_and_ordered(&among, members);
             for one in 0..members {
                 for other in 0..members {
                     assert_eq!(
@@ -56,7 +59,11 @@ fn groups_differ_in_the_chosen_digits_only() {
 
 /// Groups the members with equal `others`. Returns true if, in every group, the members have partial sums of the same
 /// elements, together need each element once, and each need equally many.
-fn shared_out(own: &[ElementBitSet], needed: &[ElementBitSet], others: &[Vec<u32>]) -> bool {
+fn every_group_needs_equal_shares_of_one_sum(
+    own: &[ElementBitSet],
+    needed: &[ElementBitSet],
+    others: &[Vec<u32>],
+) -> bool {
     let members = 0..own.len();
     members.clone().all(|one| {
         let group: Vec<usize> = members
@@ -81,19 +88,22 @@ fn shared_out(own: &[ElementBitSet], needed: &[ElementBitSet], others: &[Vec<u32
 fn a_sum_is_scattered_if_each_keeps_a_share_of_it() {
     let mut times = [0; 2];
     for members in 1..=8 {
-        let (layouts, choices) = (list_layouts(members), list_digit_choices(members));
+        let (layouts, choices) = (
+            list_layouts(members),
+            list_grid_digit_choices_with_other_digits(members),
+        );
         for from in &layouts {
             for to in &layouts {
                 let ([own, needed], _) = list_elements_per_member(from, to, members);
                 for (over, others) in &choices {
-                    let expected = shared_out(&own, &needed, others);
+                    let expected = every_group_needs_equal_shares_of_one_sum(&own, &needed, others);
                     let among = reduce_scatter_groups(from, over, to, members);
                     let what = || format!("{from:?} {over:?} {to:?} {members}");
                     assert_eq!(among.is_some(), expected, "{}", what());
                     if let Some(among) = among {
                         assert_eq!(
                             among,
-                            EqualSizedMemberGroups::from_differing_axes(over, members),
+                            EqualSizedMemberGroups::from_members_differing_in_digits(over, members),
                             "{}",
                             what()
                         );

@@ -4,7 +4,7 @@ use super::{
     IMAGES, build_operator_degrees, build_tensor_plan, build_training_pattern,
     format_communication_nodes, parse_layers_model,
 };
-use crate::generate::testing::{record_every_rank, rejection_message};
+use crate::generate::testing::{check_and_record_every_rank, rejection_message};
 use crate::generate::{ModelAndParallelismPlan, ParallelismPlan};
 use crate::model::Model;
 
@@ -26,7 +26,7 @@ fn convolutions_are_cut_in_pairs() {
         "b/fwd/loss.logit 8 B in all",
         "b/bwd/linear.all-reduce 1024 B in all",
     ];
-    for nodes in record_every_rank(build_training_pattern(&model, &plan)) {
+    for nodes in check_and_record_every_rank(build_training_pattern(&model, &plan)) {
         assert_eq!(format_communication_nodes(&nodes), expected);
     }
     // A member holds 4 of the first layer's 8 filters (4 x 4 x 9 weights, and halves of gains and biases), 16 x 4 x 9
@@ -78,7 +78,9 @@ fn skip_paths_are_brought_to_what_they_are_added_to() {
         "b/fwd/residual.all-gather 256 B in all",
         "b/bwd/two.all-reduce 256 B in all",
     ];
-    for nodes in record_every_rank(build_training_pattern(&parse_layers_model(SKIP), &plan)) {
+    for nodes in
+        check_and_record_every_rank(build_training_pattern(&parse_layers_model(SKIP), &plan))
+    {
         assert_eq!(format_communication_nodes(&nodes), expected);
     }
 }
@@ -102,7 +104,7 @@ fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
         "top0/bwd/linear.all-reduce 6640 B in all",
         "features/bwd/bottom2.all-reduce 4096 B in all",
     ];
-    for nodes in record_every_rank(build_training_pattern(&model, &plan)) {
+    for nodes in check_and_record_every_rank(build_training_pattern(&model, &plan)) {
         assert_eq!(format_communication_nodes(&nodes), expected);
     }
     // Biases added after a sum are replicated: every member has all of them.
@@ -123,7 +125,7 @@ fn sizes_that_do_not_divide_are_left_whole() {
     // because 3 divides neither 10 classes nor 8 channels.
     let text = IMAGES.replace("outputs = 8", "outputs = 6");
     let model = parse_layers_model(&text.replace("outputs = 16", "outputs = 8"));
-    for nodes in record_every_rank(build_training_pattern(
+    for nodes in check_and_record_every_rank(build_training_pattern(
         &model,
         &build_tensor_plan(3, 2, Vec::new()),
     )) {
@@ -149,8 +151,8 @@ fn sizes_that_do_not_divide_are_left_whole() {
 }
 
 /// Returns the FLOPs of the first kernel called `name`.
-fn flops_of(model: &Model, plan: &ParallelismPlan, name: &str) -> u64 {
-    let ranks = record_every_rank(build_training_pattern(model, plan));
+fn flops_of_first_kernel_named(model: &Model, plan: &ParallelismPlan, name: &str) -> u64 {
+    let ranks = check_and_record_every_rank(build_training_pattern(model, plan));
     let of = ranks[0].iter().find(|node| node.name == name).unwrap();
     of.kernel.unwrap().0
 }
@@ -169,7 +171,8 @@ fn heads_are_padded_on_request() {
         expected
     );
     plan.pad_heads = true;
-    let flops = |name: &str| flops_of(&model, &plan, &format!("mb0/layer0/{name}"));
+    let flops =
+        |name: &str| flops_of_first_kernel_named(&model, &plan, &format!("mb0/layer0/{name}"));
     assert_eq!(flops("fwd/attention.qkv"), 2 * 1024 * 1600 * 3 * 7 * 64);
     assert_eq!(flops("fwd/attention.out"), 2 * 1024 * 1600 * 7 * 64);
     // In causal attention, each token is paired with itself and all earlier tokens. Each pair is used in two products.
@@ -186,11 +189,11 @@ fn heads_are_padded_on_request() {
         model.parameter_count()
     );
     plan.tensor = 5;
-    let padded = record_every_rank(build_training_pattern(&model, &plan));
+    let padded = check_and_record_every_rank(build_training_pattern(&model, &plan));
     plan.pad_heads = false;
     assert_eq!(
         padded,
-        record_every_rank(build_training_pattern(&model, &plan))
+        check_and_record_every_rank(build_training_pattern(&model, &plan))
     );
 }
 
@@ -206,7 +209,7 @@ fn heads_of_keys_and_values_are_padded_too() {
     ] {
         let mut plan = build_tensor_plan(16, 1, operators);
         plan.pad_heads = true;
-        let flops = flops_of(&model, &plan, "mb0/layer0/fwd/attention.qkv");
+        let flops = flops_of_first_kernel_named(&model, &plan, "mb0/layer0/fwd/attention.qkv");
         assert_eq!(flops, 2 * 256 * 4096 * 4 * 128);
     }
     let mut alone = build_tensor_plan(2, 1, Vec::new());

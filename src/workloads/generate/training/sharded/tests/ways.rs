@@ -6,7 +6,7 @@ use super::{
 };
 use crate::generate::plan::AblationEffect;
 use crate::generate::schedule::PipelineSchedule;
-use crate::generate::testing::{record_every_rank, rejection_message};
+use crate::generate::testing::{check_and_record_every_rank, rejection_message};
 use crate::model::Model;
 
 const BEHIND: &str = r#"
@@ -28,14 +28,14 @@ operators = [
 "#;
 
 #[test]
-fn norms_behind_a_sum_are_what_goes_around() {
+fn skip_path_carries_result_of_norm_after_sum() {
     // The norm is sharded by samples, and so are all operators after it. The skip path around `down` carries the norm's
     // result, so both inputs of `sum2` arrive in the needed layout. In the backward pass, only the gradient of `sum1`
     // is gathered: 4 samples of 8 values with 2 B each. Each member sends half of this gradient. The weight gradients
     // of the norm (16 B) and of `down` (64 B) are summed.
     let model = parse_layers_model(BEHIND);
     let plan = build_tensor_plan(2, 4, vec![build_operator_degrees("norm1", [2, 1, 1, 1])]);
-    for nodes in record_every_rank(build_training_pattern(&model, &plan)) {
+    for nodes in check_and_record_every_rank(build_training_pattern(&model, &plan)) {
         let expected = [
             "b/bwd/sum1.all-gather 32 B in all".to_owned(),
             format!("operators/all-reduce {} B in all", 2 * (16 + 64)),
@@ -49,7 +49,8 @@ fn kernels_that_are_left_out_leave_sums_and_others_do_not() {
     let model = Model::load_named("gpt2-small").unwrap();
     let mut plan = build_tensor_plan(4, 1, vec![build_operator_degrees("mlp.down", [1, 1, 1, 4])]);
     let told = |plan: &_| {
-        let nodes = record_every_rank(build_training_pattern(&model, plan)).swap_remove(0);
+        let nodes =
+            check_and_record_every_rank(build_training_pattern(&model, plan)).swap_remove(0);
         let mut all = format_communication_nodes(&nodes);
         all.sort();
         all
@@ -81,7 +82,7 @@ fn logits_are_summed_though_no_loss_takes_them() {
         "head/fwd/logits.all-reduce {} B in all",
         2 * 1024 * 50257 * 2_u64
     );
-    let nodes = record_every_rank(build_training_pattern(&model, &plan));
+    let nodes = check_and_record_every_rank(build_training_pattern(&model, &plan));
     assert!(
         nodes
             .iter()
@@ -109,7 +110,8 @@ fn weights_of_two_operators_are_cut_alike() {
     ];
     let mut plan = build_tensor_plan(2, 2, operators);
     let summed = |plan: &_, rank: usize| {
-        let nodes = record_every_rank(build_training_pattern(&model, plan)).swap_remove(rank);
+        let nodes =
+            check_and_record_every_rank(build_training_pattern(&model, plan)).swap_remove(rank);
         let mut lines = format_communication_nodes(&nodes).into_iter();
         let line = lines.find(|line| line.starts_with("operators/"))?;
         let bytes = line.split(' ').nth(1)?;

@@ -9,7 +9,9 @@ fn list_collectives_by_suffix(nodes: &[EmittedNode], name: &str) -> Vec<String> 
     own.map(|node| node.op.clone()).collect()
 }
 
-fn on_two(change: impl Fn(&mut ParallelismPlan)) -> Vec<Vec<EmittedNode>> {
+fn generate_expert_nodes_on_two_ranks(
+    change: impl Fn(&mut ParallelismPlan),
+) -> Vec<Vec<EmittedNode>> {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.expert, plan.batch) = (2, 2, 2);
     change(&mut plan);
@@ -29,7 +31,7 @@ fn tokens_are_sent_in_the_chosen_form() {
         let digits: String = found[0].chars().filter(char::is_ascii_digit).collect();
         (found[0].clone(), digits.parse::<u64>().unwrap_or(0))
     };
-    let form = |form| on_two(move |plan| plan.expert_exchange = form);
+    let form = |form| generate_expert_nodes_on_two_ranks(move |plan| plan.expert_exchange = form);
     let copies = form(Form::Copies);
     let (op, _) = bytes(&copies[0], "fwd/experts.dispatch.all-to-all");
     assert!(op.contains(&(2 * C * T * H).to_string()), "{op}");
@@ -57,7 +59,8 @@ fn tokens_are_sent_in_the_chosen_form() {
     }
     // Tokens are sent in 8 bits, with one byte of scale per 32 values, and results return in 16
     // bits.
-    let short = on_two(|plan| plan.expert_exchange_dtype = Some(Dtype::Fp8));
+    let short =
+        generate_expert_nodes_on_two_ranks(|plan| plan.expert_exchange_dtype = Some(Dtype::Fp8));
     let numbers = C * T * H;
     for (name, expected) in [
         ("fwd/experts.dispatch", numbers + numbers.div_ceil(32)),
@@ -115,7 +118,8 @@ fn tokens_are_sent_over_nodes_and_then_within_them() {
 #[test]
 fn products_of_experts_are_one_many_or_fused() {
     use crate::generate::plan::ExpertProducts as Products;
-    let with = |products| on_two(move |plan| plan.expert_products = products);
+    let with =
+        |products| generate_expert_nodes_on_two_ranks(move |plan| plan.expert_products = products);
     let count = |nodes: &[EmittedNode], name: &str| {
         let own = nodes
             .iter()
@@ -177,9 +181,12 @@ fn all_ranks_have_the_rows_of_the_fullest() {
     let flops = |nodes: &[Vec<EmittedNode>], name: &str| {
         find_kernel_flops_and_bytes(&nodes[0], &format!("mb0/layer1/{name}"))[0]
     };
-    let even = on_two(|_| ());
-    let counted = on_two(|plan| plan.expert_counts = vec![30, 10, 0, 0]);
-    let padded = on_two(|plan| plan.capacity_factor = Some("1.5".parse().unwrap()));
+    let even = generate_expert_nodes_on_two_ranks(|_| ());
+    let counted =
+        generate_expert_nodes_on_two_ranks(|plan| plan.expert_counts = vec![30, 10, 0, 0]);
+    let padded = generate_expert_nodes_on_two_ranks(|plan| {
+        plan.capacity_factor = Some("1.5".parse().unwrap())
+    });
     for name in ["fwd/experts.up", "fwd/experts.down", "bwd/experts.up.wgrad"] {
         assert_eq!(flops(&counted, name), 2 * flops(&even, name), "{name}");
         assert_eq!(2 * flops(&padded, name), 3 * flops(&even, name), "{name}");
@@ -191,7 +198,7 @@ fn all_ranks_have_the_rows_of_the_fullest() {
     let op = &list_collectives_by_suffix(&counted[0], "layer1/fwd/experts.dispatch.all-to-all")[0];
     assert!(op.contains(&(2 * 2 * C * T * H).to_string()), "{op}");
     let skewed = |seed| {
-        on_two(move |plan| {
+        generate_expert_nodes_on_two_ranks(move |plan| {
             plan.routing = crate::generate::plan::ExpertRoutingBalance::Skewed { power: 1.2, seed };
         })
     };
@@ -249,7 +256,7 @@ fn ranks_with_several_experts_order_their_copies() {
         "bwd/experts.combine",
         "bwd/experts.dispatch",
     ];
-    let copies = &on_two(|_| ())[0];
+    let copies = &generate_expert_nodes_on_two_ranks(|_| ())[0];
     assert_eq!(own(copies, ".sort"), names(".sort", ends));
     assert!(own(copies, "pad").is_empty());
     // Copies are sorted after they arrive, and results are sorted before they return.
@@ -271,7 +278,7 @@ fn ranks_with_several_experts_order_their_copies() {
     // The host must read 8 B per expert before it launches the exchange.
     let counts = [("fwd/experts.dispatch.counts".to_owned(), 8 * X)];
     assert_eq!(own(copies, ".counts"), counts);
-    let padded = &on_two(|plan| {
+    let padded = &generate_expert_nodes_on_two_ranks(|plan| {
         plan.expert_products = Products::OneByOne;
         plan.linears = Some(Dtype::Fp8);
     })[0];
@@ -286,16 +293,23 @@ fn ranks_with_several_experts_order_their_copies() {
     expected.sort_unstable();
     assert_eq!(all, expected);
     // No kernel sorts copies for a single expert, for fused kernels, or if the router sorts them after the exchange.
-    let alone = &on_two(|plan| (plan.data, plan.expert, plan.batch) = (4, 4, 4))[0];
-    let fused = &on_two(|plan| plan.expert_products = Products::Fused)[0];
-    let by_rank = &on_two(|plan| plan.expert_exchange = ExpertExchangeForm::Ranks)[0];
+    let alone = &generate_expert_nodes_on_two_ranks(|plan| {
+        (plan.data, plan.expert, plan.batch) = (4, 4, 4)
+    })[0];
+    let fused =
+        &generate_expert_nodes_on_two_ranks(|plan| plan.expert_products = Products::Fused)[0];
+    let by_rank = &generate_expert_nodes_on_two_ranks(|plan| {
+        plan.expert_exchange = ExpertExchangeForm::Ranks
+    })[0];
     for nodes in [alone, fused, by_rank] {
         assert!(own(nodes, ".sort").is_empty());
     }
     assert_eq!(own(by_rank, ".counts"), counts);
     assert!(own(fused, ".counts").is_empty());
     // A capacity factor fixes the number of slots per expert, so the host need not wait.
-    let slots = on_two(|plan| plan.capacity_factor = Some("1.5".parse().unwrap()));
+    let slots = generate_expert_nodes_on_two_ranks(|plan| {
+        plan.capacity_factor = Some("1.5".parse().unwrap())
+    });
     assert!(own(&slots[0], ".counts").is_empty());
     assert_eq!(own(&slots[0], ".sort")[0].1, each * 3 / 2);
 }
@@ -320,7 +334,7 @@ fn biases_and_limits_of_single_experts_have_their_own_kernels() {
                 }
             }
         }
-        record_every_rank(ModelAndParallelismPlan { model, plan }).remove(0)
+        check_and_record_every_rank(ModelAndParallelismPlan { model, plan }).remove(0)
     };
     let bytes = |nodes: &[EmittedNode], name: &str| -> Vec<u64> {
         let own = nodes
@@ -360,7 +374,7 @@ fn biases_and_limits_of_single_experts_have_their_own_kernels() {
 #[test]
 fn redundant_experts_take_memory_and_even_out_ranks() {
     let inference = |redundant: u32| {
-        on_two(move |plan| {
+        generate_expert_nodes_on_two_ranks(move |plan| {
             plan.schedule = PipelineSchedule::Inference;
             plan.expert_counts = vec![30, 10, 5, 5];
             plan.redundant_experts = redundant;

@@ -237,7 +237,9 @@ fn ranks_keep_and_step_their_own_experts() {
 
 /// Returns a rank's reductions, each with its group, its bytes, and one flag per node id, which is true if the
 /// reduction waits for that node.
-fn list_gradient_reductions(nodes: &[EmittedNode]) -> Vec<(String, u64, Vec<bool>)> {
+fn list_gradient_reductions_with_awaited_nodes(
+    nodes: &[EmittedNode],
+) -> Vec<(String, u64, Vec<bool>)> {
     let mut found = Vec::new();
     for node in nodes
         .iter()
@@ -266,7 +268,7 @@ fn gradients_of_experts_are_summed_by_those_that_have_them() {
             let mut plan = build_expert_parallel_plan();
             (plan.buckets, plan.bucket) = (by, bucket);
             let nodes = &generate_all_ranks(plan)[0];
-            let all = list_gradient_reductions(nodes);
+            let all = list_gradient_reductions_with_awaited_nodes(nodes);
             let bytes = |of_all: bool| {
                 let own = all
                     .iter()
@@ -307,7 +309,7 @@ fn gradients_of_experts_are_summed_by_those_that_have_them() {
     plan.expert = 4;
     let nodes = &generate_all_ranks(plan.clone())[0];
     assert!(
-        list_gradient_reductions(nodes)
+        list_gradient_reductions_with_awaited_nodes(nodes)
             .iter()
             .all(|(group, _, _)| group == "World")
     );
