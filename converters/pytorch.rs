@@ -59,7 +59,7 @@ pub use job::{
 };
 pub use kineto::{
     EventCategory, KinetoEvent, KinetoTrace, KinetoTrackIdentity, PythonEvent,
-    SharedEventProperties,
+    SharedEventStreamAndInputDetails,
 };
 pub use sniff::{CaptureFileKind, HUB_CONFIGURATION, sniff_file};
 pub(crate) use sniff::{describe_foreign_file, describe_foreign_magic};
@@ -95,7 +95,7 @@ pub enum JsonRepairKind {
 
 /// One repair of damaged JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JsonRepairRecord {
+pub struct SingleJsonRepairWithOffset {
     /// Byte offset of the repair in the decompressed text.
     pub offset: u64,
     /// Damage that was repaired.
@@ -110,7 +110,7 @@ pub struct JsonRepairs {
     /// Number of repairs of each kind.
     pub counts: BTreeMap<JsonRepairKind, u64>,
     /// The first [`JsonRepairs::LISTED`] repairs.
-    pub listed: Vec<JsonRepairRecord>,
+    pub listed: Vec<SingleJsonRepairWithOffset>,
 }
 
 impl JsonRepairs {
@@ -122,7 +122,7 @@ impl JsonRepairs {
         self.counts.values().sum()
     }
 
-    fn count_and_list_repair(&mut self, repair: JsonRepairRecord) {
+    fn count_and_list_repair(&mut self, repair: SingleJsonRepairWithOffset) {
         *self.counts.entry(repair.what).or_default() += 1;
         if self.listed.len() < Self::LISTED {
             self.listed.push(repair);

@@ -43,7 +43,7 @@ pub enum TraceSource {
 
 /// Describes a source to users.
 #[derive(Clone, Copy, Debug)]
-pub struct SourceDescription {
+pub struct SourceDescriptionForUsers {
     /// The source that is described.
     pub source: TraceSource,
     /// Name by which the command line selects the source.
@@ -58,57 +58,57 @@ pub struct SourceDescription {
 
 impl TraceSource {
     /// All sources, in display order.
-    pub const ALL: [SourceDescription; 8] = [
-        SourceDescription {
+    pub const ALL: [SourceDescriptionForUsers; 8] = [
+        SourceDescriptionForUsers {
             source: Self::Pytorch,
             word: "pytorch",
             noun: "a capture of PyTorch",
             files: "host execution traces and Kineto traces of a run (.json)",
             kept: "operators, kernels, launches, collectives and messages with their waits, host time, shapes",
         },
-        SourceDescription {
+        SourceDescriptionForUsers {
             source: Self::Text,
             word: "text",
             noun: "a text workload of ASTRA-sim 1.0",
             files: "a text workload of ASTRA-sim 1.0 (.txt)",
             kept: "compute times and collectives of each layer, in the order that its parallelism says",
         },
-        SourceDescription {
+        SourceDescriptionForUsers {
             source: Self::Simai,
             word: "simai",
             noun: "a text workload of SimAI",
             files: "a text workload of SimAI, as AICB writes it (.txt)",
             kept: "compute times and collectives of each layer, in tensor, data and expert groups of their own",
         },
-        SourceDescription {
+        SourceDescriptionForUsers {
             source: Self::Xplane,
             word: "xplane",
             noun: "a profile of JAX or TensorFlow",
             files: "profiles of JAX or TensorFlow (.xplane.pb)",
             kept: "kernels and copies with their times and the calls that launched them, collectives with groups and sizes",
         },
-        SourceDescription {
+        SourceDescriptionForUsers {
             source: Self::Nsys,
             word: "nsys",
             noun: "an export of Nsight Systems",
             files: "reports of Nsight Systems exported to SQLite (.sqlite)",
             kept: "kernels, copies and the calls that launched them with their times, NVTX ranges, collectives with the sizes that NCCL states",
         },
-        SourceDescription {
+        SourceDescriptionForUsers {
             source: Self::Msccl,
             word: "msccl",
             noun: "an algorithm of MSCCL",
             files: "an algorithm of MSCCL (.xml)",
             kept: "messages and their order in every thread block, for replays with {custom}",
         },
-        SourceDescription {
+        SourceDescriptionForUsers {
             source: Self::Goal,
             word: "goal",
             noun: "a schedule in GOAL",
             files: "a schedule in GOAL, as LogGOPSim and its tracers write it (.goal)",
             kept: "calculations, messages and their order; traces of messages can be written as GOAL",
         },
-        SourceDescription {
+        SourceDescriptionForUsers {
             source: Self::Trace,
             word: "trace",
             noun: "an execution trace",
@@ -117,8 +117,8 @@ impl TraceSource {
         },
     ];
 
-    fn description(self) -> &'static SourceDescription {
-        const ALL: [SourceDescription; 8] = TraceSource::ALL;
+    fn description(self) -> &'static SourceDescriptionForUsers {
+        const ALL: [SourceDescriptionForUsers; 8] = TraceSource::ALL;
         let described = ALL.iter().find(|described| described.source == self);
         described.expect("every source is described")
     }

@@ -3,7 +3,7 @@
 
 /// Networks that a caller drives event by event: tests compare a replay's transfers with those of a separate network.
 pub use chakram_hardware::network::{
-    ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkContentionNetwork,
+    ContentionFreeNetwork, FairSharingNetwork, LinkContentionNetwork, OneTransferPerLinkNetwork,
     PortContentionNetwork,
 };
 

@@ -57,8 +57,8 @@ pub mod archive {
     //! ```
 
     pub use chakram_archive::{
-        Archive, CompressionLevel, MetadataQuery, MetadataValue, Provenance, RankRangeTraceRow,
-        WorkloadEntry, WorkloadListingRow,
+        Archive, CompressionLevel, MetadataQuery, MetadataValue, Provenance,
+        TraceSharedByRankRange, WorkloadEntry, WorkloadListingRow,
     };
 }
 
@@ -81,17 +81,16 @@ pub mod astra_sim {
 
     pub use chakram_astra_sim::custom_algorithm;
     pub use chakram_astra_sim::{
-        AlgorithmPathsByNodeFile, AlgorithmsPerCollectiveKind, AllReduceDecomposition,
-        AnalyticalCongestionModel, AstraAlgorithm, AstraCollectiveBackend, AstraDimension,
-        AstraFlags, AstraInputs, AstraNetworkFile, AstraRankGraphAndBinding, AstraSystemFile,
-        AstraTraceGraphReader, ChunkSchedulingPolicy, CollectiveAlgorithmEntry,
-        CollectiveChunkPhase, CommGroupFile, CompletedNode, CongestionAwareModel,
-        CongestionUnawareModel, CutThroughNetwork, EndlessWait, InputError, InputNote,
-        LinkCutThroughNetwork, LogGpBusParams, MessageNpuAndRoutingState, NodeTypesById,
-        PerCollectiveKind, PortCutThroughNetwork, Quirk, QuirkSet, RankTensors,
-        RankWorkKindsAndKernelTime, RemoteMemoryFile, RemoteMemorySharing, RooflineMeans,
-        ServerHop, ServerRouting, TensorLifetimesAndAccesses, astra_kind_of_compute_node,
-        build_machine,
+        AlgorithmAndAllNpusAtOnceFlag, AlgorithmPathsByNodeFile, AlgorithmsPerCollectiveKind,
+        AllReduceDecomposition, AnalyticalCongestionModel, AstraAlgorithm, AstraCollectiveBackend,
+        AstraDimension, AstraFlags, AstraInputs, AstraNetworkFile, AstraRankGraphAndBinding,
+        AstraSystemFile, AstraTraceGraphReader, ChunkSchedulingPolicy, CollectiveChunkPhase,
+        CommGroupFile, CompletedNode, CongestionAwareModel, CongestionUnawareModel,
+        CutThroughNetwork, EndlessWait, InputError, InputNote, LinkCutThroughNetwork,
+        LogGpBusParams, MessageNpuAndRoutingState, NodeTypesById, PerCollectiveKind,
+        PortCutThroughNetwork, Quirk, QuirkSet, RankTensors, RankWorkKindsAndKernelTime,
+        RemoteMemoryFile, RemoteMemorySharing, RooflineMeans, ServerHop, ServerRouting,
+        TensorLifetimesAndAccesses, astra_kind_of_compute_node, build_machine,
     };
 }
 
@@ -184,23 +183,23 @@ pub mod engine {
 
     pub use chakram_base::setting::{EnumeratedSetting, SettingKey};
     pub use chakram_engine::{
-        BegunLaunchRecord, CollectiveCurvesOrAlgorithms, CollectiveRecord, CommTiming,
-        CompiledReplay, CompletedReplayTotals, CopyRepresentsJobChecker, CriticalPathSegment,
-        DurationSourceCounts, Engine, EventAndTileGroupCounts, EventOrderDiscipline,
-        FeedLaunchAndRankStartRequests, FirstTileGroupDivergence, HostDurationSource,
-        HostLaunchMode, InstanceId, KernelDurationModel, KernelDurationSource, LaunchFeed,
-        LaunchKernelDurationAdjustment, LaunchRankReleaseMode, LaunchRequest, LaunchSerial,
-        NetworkModel, NeverCompletedNode, NodeRef, NpuTimeCategory, Observer, PlacedWorkloadGroup,
-        ProcessorJobStartAndEnd, ProcessorKernelJob, RepeatedLaunchFeed,
-        ReplacementKernelAndMemoryModels, ReplacementMemoryModel, ReplayError, ReplayGroupId,
-        ReplayOptions, ReplayRefusal, RequiredCollectiveBackendTraits, RooflinePeakFraction,
-        SelfSchedulingProcessorModel, SingleLaunchFeed, Stuck, TimedLaunchFeed,
-        TrainingStepStartAndEnd, UnusableOptionReason, place_ranks, replay_one_copy_or_all_ranks,
-        run_launches,
+        BegunLaunchRecord, CollectiveCurvesOrAlgorithms, CollectiveRecord,
+        CommunicationDurationSource, CompiledReplay, CompletedReplayTotals,
+        CopyRepresentsJobChecker, CriticalPathSegment, DurationSourceCounts, Engine,
+        EventAndTileGroupCounts, EventOrderDiscipline, FeedLaunchAndRankStartRequests,
+        FirstTileGroupDivergence, HostDurationSource, HostLaunchMode, InstanceId,
+        KernelDurationModel, KernelDurationSource, LaunchFeed, LaunchKernelDurationSource,
+        LaunchRankReleaseMode, LaunchRequest, LaunchSerial, NetworkModel, NeverCompletedNode,
+        NodeRef, NpuTimeCategory, Observer, PlacedWorkloadGroup, ProcessorJobStartAndEnd,
+        ProcessorKernelJob, RepeatedLaunchFeed, ReplacementKernelAndMemoryModels,
+        ReplacementMemoryModel, ReplayError, ReplayGroupId, ReplayOptions, ReplayRefusal,
+        RequiredCollectiveBackendTraits, RooflinePeakFraction, SelfSchedulingProcessorModel,
+        SingleLaunchFeed, Stuck, TimedLaunchFeed, TrainingStepStartAndEnd, UnusableOptionReason,
+        place_ranks, replay_one_copy_or_all_ranks, run_launches,
     };
     pub use chakram_engine::{
-        CollectiveDurationChange, DurationAdjustment, DurationChangeEffect,
-        FailureLinkAndRerouteCounts, KernelDurationChange, KernelJitter, RequestedDurationChanges,
+        CollectiveDurationChange, DurationAdjustment, DurationChangeEffect, EffectsOfOneFailure,
+        KernelDurationChange, KernelJitter, RequestedDurationChanges,
     };
 }
 
@@ -269,8 +268,8 @@ pub mod inspect {
         JobInspectionSummary, LaneKey, NameGlobOrSubstring, NearbyPredecessorsOrSuccessors,
         NodeAtDistance, NodeClass, NodeFilter, NodeLaneTable, NodeNeighbourhood, NodeRow,
         NodeStartTimesSource, NodeSums, NodeWithAllFields, PathDelayWaitWorkTotals, PathSegment,
-        RECEIVED, RankInspectionSummary, RankNodeTimes, RankSet, RankSpreadRow,
-        RankSumsAndExtremesByKey, RankTimesForCriticalPath, RejectedAndRepairedFaults, SENT,
+        RECEIVED, RankInspectionSummary, RankNodeTimes, RankSet, RankSumsAndExtremesByKey,
+        RankTimesForCriticalPath, RejectedAndRepairedFaults, SENT, SumOverRanksAndExtremeRanksRow,
         TraceMetadataRecord, UnfilteredRankTraceTotals, critical_path, for_each_in_order,
         group_label, inspect_job, inspect_job_with_progress, sum_path_time_by_key,
     };
@@ -325,8 +324,8 @@ pub mod job {
     //! ```
 
     pub use chakram_jobs::{
-        AstraSimJob, CustomAlgorithmKindAndPrefix, GivenSetting, Job, JobLoadOptions,
-        JobLoadOrWriteError, LoadProgressFn, RunInputsWithoutSetting, ValueChangedInMachineFile,
+        AstraSimJob, CustomAlgorithmKindAndPrefix, EditedMachineFileValue, GivenSetting, Job,
+        JobLoadOptions, JobLoadOrWriteError, LoadProgressFn, RunInputsWithoutSetting,
         edits_from_preset, load_custom_algorithms, note_settings_without_effect, replay_workload,
     };
 }
@@ -366,7 +365,9 @@ pub mod machine {
         DimensionVisitOrder, FittedCollectiveProtocol, NamedScriptedAlgorithm,
         WaitingChunkPriority,
     };
-    pub use chakram_hardware::compute::{AttentionSizes, PeakRatesByFormat, PowerThrottling};
+    pub use chakram_hardware::compute::{
+        AttentionSizes, LongGemmPowerLimitSlowdown, PeakRatesByFormat,
+    };
     pub use chakram_hardware::machine::{
         FailedNpuOrNamedLinks, FailedPartAndTime, Host, HostBlockingOperations, Machine,
         MachineError, MachinePreset, NpuClass, PRESETS, PassKernelTimeCorrection,
@@ -487,7 +488,7 @@ pub mod serve {
     pub use chakram_serving::{
         ArrivalPattern, ArrivalRateInRequestsOrBytes, CompletedRequest,
         ConvolutionVectorProductSplit, CoreCountAndClock, EqualVectorProductTasks,
-        InterpolatedDurationCurve, IntervalEstimate, LevelSummary, MeasuredLatency,
+        InterpolatedDurationCurve, IntervalEstimate, LevelSummary, MeasuredModelMeanLatencies,
         MeasurementGroupMeanTimes, MeasurementImportDefaults, ModelWorkAndDeadlineLocations,
         NoRequestObserver, OperatorToJobLoweringRules, PRESETS, Platform, PlatformFacts,
         PlatformPreset, RatePoint, RateSweep, RequestJobFromTraces, RequestObserver,
@@ -587,9 +588,9 @@ pub mod trace {
     pub use chakram_trace::format::{
         CollectiveKind, DecompressedTraceFile, Dtype, FoundTraces, GroupName, JobFileVerifyLevel,
         KernelShape, KernelShapeError, MemoryBoundKernelClass, MemoryChanges, MemoryLocation,
-        NodeLabels, NodeView, Op, RankFile, SchemaGeneration, Sink, TensorClass, TraceError,
-        TraceErrorLocation, TraceWriter, TrainingPhase, append_name_family, discover_traces,
-        escape_and_shorten_name, escape_control_characters, is_harmful_character,
+        NodePhaseStageLayerAndShapes, NodeView, Op, RankFile, SchemaGeneration, Sink, TensorClass,
+        TraceError, TraceErrorLocation, TraceWriter, TrainingPhase, append_name_family,
+        discover_traces, escape_and_shorten_name, escape_control_characters, is_harmful_character,
         replace_micro_batch_number_by_star,
     };
 }

@@ -9,7 +9,7 @@ pub(super) type Connection = (u32, u32, u32);
 
 /// One end of a connection: its thread block, and the steps that use the connection, in order.
 #[derive(Clone, Debug, Default)]
-struct ConnectionEndBlockSteps {
+struct SingleConnectionEndSteps {
     block: Option<u32>,
     steps: Vec<u32>,
 }
@@ -21,7 +21,7 @@ impl MscclAlgorithm {
     pub(super) fn check_connections_and_map_messages(
         &self,
     ) -> Result<BTreeMap<Connection, Vec<u64>>, TraceError> {
-        let mut all: BTreeMap<Connection, [ConnectionEndBlockSteps; 2]> = BTreeMap::new();
+        let mut all: BTreeMap<Connection, [SingleConnectionEndSteps; 2]> = BTreeMap::new();
         for (own, gpu) in (0..).zip(&self.gpus) {
             for (id, block) in (0..).zip(&gpu.blocks) {
                 let ends = [
@@ -67,9 +67,9 @@ impl MscclAlgorithm {
     fn check_ends_and_list_first_chunks(
         &self,
         (from, to, channel): Connection,
-        [sender, receiver]: &[ConnectionEndBlockSteps; 2],
+        [sender, receiver]: &[SingleConnectionEndSteps; 2],
     ) -> Result<Vec<u64>, TraceError> {
-        let step = |gpu: u32, end: &ConnectionEndBlockSteps, place: u32| {
+        let step = |gpu: u32, end: &SingleConnectionEndSteps, place: u32| {
             let block = end.block.expect("an end with steps has a thread block");
             self.gpus[gpu as usize].blocks[block as usize].steps[place as usize]
         };

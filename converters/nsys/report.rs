@@ -5,7 +5,8 @@ use super::nccl::{NcclCallOrCommInit, NcclCallOrKernelLaunch};
 use super::sqlite::{SqliteDatabase, SqliteTable, SqliteValue};
 use crate::comm_kernels::{CommKernelTable, KernelNameHint, UserCommKernelRules};
 use crate::pytorch::kineto::{
-    EventCategory, KinetoEvent, KinetoTrace, KinetoTrackIdentity, NONE, SharedEventProperties,
+    EventCategory, KinetoEvent, KinetoTrace, KinetoTrackIdentity, NONE,
+    SharedEventStreamAndInputDetails,
 };
 use chakram_trace::format::{CollectiveKind, TraceError};
 use chakram_trace::graph::{DistinctKeyInterner, StringArenaInterner};
@@ -67,7 +68,7 @@ pub(super) struct ProcessCapture {
     pub members: Vec<(String, u32, u32)>,
     /// NCCL calls and kernel launches of each thread, sorted by time.
     pub moments: BTreeMap<u32, Vec<(i64, NcclCallOrKernelLaunch)>>,
-    details: DistinctKeyInterner<SharedEventProperties>,
+    details: DistinctKeyInterner<SharedEventStreamAndInputDetails>,
     threads: BTreeMap<u64, u32>,
     streams: BTreeMap<(i32, i64), u32>,
     /// Communication kernels, keyed by correlation id. Each has the index of its event, and the operation in its name.
@@ -83,7 +84,7 @@ impl ProcessCapture {
         let args = self.trace.args.len() as u32;
         self.trace.args.push(arguments);
         let event = &mut self.trace.events[event as usize];
-        let details = SharedEventProperties {
+        let details = SharedEventStreamAndInputDetails {
             args,
             ..self.details.keys()[event.details as usize]
         };
@@ -161,14 +162,14 @@ struct NsysExportReader<'d> {
 type RowHandler<'t, R> = dyn FnMut(&mut R, &[SqliteValue<'_>]) -> Result<(), TraceError> + 't;
 
 /// Fields of an event before it is added to a trace.
-struct PendingKinetoEvent<'e> {
+struct UnaddedKinetoEventFields<'e> {
     name: &'e str,
     category: EventCategory,
     start: i64,
     duration: u64,
     track: u32,
     correlation: u64,
-    details: Option<SharedEventProperties>,
+    details: Option<SharedEventStreamAndInputDetails>,
 }
 
 impl<'d> NsysExportReader<'d> {
@@ -283,7 +284,7 @@ impl<'d> NsysExportReader<'d> {
     fn push(
         &mut self,
         global: SqliteValue<'_>,
-        event: PendingKinetoEvent<'_>,
+        event: UnaddedKinetoEventFields<'_>,
     ) -> Result<u32, TraceError> {
         let path = self.path;
         let process = self.process_of_row(global);
@@ -341,7 +342,7 @@ impl<'d> NsysExportReader<'d> {
                 },
             )
         });
-        let event = PendingKinetoEvent {
+        let event = UnaddedKinetoEventFields {
             name,
             category,
             start,
@@ -470,7 +471,7 @@ impl<'d> NsysExportReader<'d> {
             let name = strip_api_version(name).to_owned();
             let correlation = row[3].to_unsigned_integer().unwrap_or(0);
             let track = this.thread_track(global);
-            let event = PendingKinetoEvent {
+            let event = UnaddedKinetoEventFields {
                 name: &name,
                 category: EventCategory::Runtime,
                 start,
@@ -547,7 +548,7 @@ impl<'d> NsysExportReader<'d> {
                     .or_default();
                 moments.push((start, NcclCallOrKernelLaunch::Call(call)));
             }
-            let event = PendingKinetoEvent {
+            let event = UnaddedKinetoEventFields {
                 name: &name,
                 category: EventCategory::Annotation,
                 start,
@@ -621,14 +622,14 @@ impl<'d> NsysExportReader<'d> {
             }
             let stream = row[3].to_integer().unwrap_or(-1);
             let track = this.get_or_add_sync_track_of_process(global);
-            let event = PendingKinetoEvent {
+            let event = UnaddedKinetoEventFields {
                 name,
                 category: EventCategory::Sync,
                 start,
                 duration,
                 track,
                 correlation,
-                details: Some(SharedEventProperties {
+                details: Some(SharedEventStreamAndInputDetails {
                     args,
                     ..device_event_details(-1, stream, 0)
                 }),
@@ -748,8 +749,8 @@ fn too_many_records_error(path: &Path) -> TraceError {
     )
 }
 
-fn device_event_details(device: i32, stream: i64, bytes: u64) -> SharedEventProperties {
-    SharedEventProperties {
+fn device_event_details(device: i32, stream: i64, bytes: u64) -> SharedEventStreamAndInputDetails {
+    SharedEventStreamAndInputDetails {
         stream,
         device,
         bytes,

@@ -127,7 +127,7 @@ pub fn find_activities_and_record_usable_results(
     let mut found = InferredDependencyCounts::default();
     let (mut waits, blocked) =
         host_waits::find_host_waits_for_communication(rank, calls, &mut found);
-    let mut bounds = thread_chains::ActivityEndUpperBounds::new(rank, calls);
+    let mut bounds = thread_chains::HostActivityLatestEndTimes::new(rank, calls);
     device::find_device_waits_of_host(rank, &mut bounds, &mut waits, &mut found);
     let mut activities = RankActivitiesAndDependencies {
         of_call: vec![NONE; calls.list.len()],

@@ -27,7 +27,7 @@ pub struct HostTrace {
     pub nodes: Vec<HostNode>,
     /// For each node, the facts that only an observer records. The list is empty if the trace was
     /// built from Kineto's data.
-    pub records: Vec<ObserverOnlyNodeFields>,
+    pub records: Vec<ObserverOnlyNodeIdsLinksAndStorages>,
     /// Distinct properties of operators. Operators with equal properties share an entry.
     pub forms: Vec<SharedOperatorProperties>,
     /// Interned texts that nodes refer to.
@@ -59,7 +59,7 @@ pub struct HostNode {
 
 /// A node's ids, links and storages, which only an observer writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObserverOnlyNodeFields {
+pub struct ObserverOnlyNodeIdsLinksAndStorages {
     /// Id of the node; ids ascend in order of the operators' start times.
     pub id: u64,
     /// Id of the enclosing node; for the process's node, this is its own id.

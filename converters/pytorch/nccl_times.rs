@@ -37,7 +37,7 @@ use chakram_trace::format::CollectiveKind;
 
 /// Expected kernel times, in ns, if no member waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpectedNcclKernelTimes {
+pub struct ExpectedNcclKernelTimesWithoutWaits {
     /// Median of the measured times.
     pub typical: u64,
     /// 95th percentile of the measured times.
@@ -93,11 +93,11 @@ impl NvlinkRate {
         kind: CollectiveKind,
         members: u32,
         bytes: u64,
-    ) -> Option<ExpectedNcclKernelTimes> {
+    ) -> Option<ExpectedNcclKernelTimesWithoutWaits> {
         let mut measured = MEASURED.iter();
         let &(_, median, most) = measured.find(|(known, ..)| *known == kind)?;
         let expected = self.time_by_nccl_formula(name, kind, members, bytes)?;
-        Some(ExpectedNcclKernelTimes {
+        Some(ExpectedNcclKernelTimesWithoutWaits {
             typical: (expected * median) as u64,
             most: (expected * most) as u64,
         })
@@ -167,7 +167,10 @@ mod tests {
             240_000,
         );
         let (typical, most) = (15_022, 22_025);
-        assert_eq!(times, Some(ExpectedNcclKernelTimes { typical, most }));
+        assert_eq!(
+            times,
+            Some(ExpectedNcclKernelTimesWithoutWaits { typical, most })
+        );
         assert_eq!(
             volta.expected_typical_and_longest_kernel_times(old, CollectiveKind::Gather, 8, 1),
             None

@@ -69,7 +69,7 @@ impl IntervalFlopsAndBytesTable {
             same
         });
         this.launched.shrink_to_fit();
-        let mut known = OperatorCostCacheByKernel::default();
+        let mut known = OperatorCostCacheByShapesAndFirstKernel::default();
         for launched in &mut this.launched {
             let host = rank.items[launched.item as usize].host;
             let node = rank.host.nodes.get(host as usize);
@@ -210,12 +210,12 @@ fn operator_cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
 
 /// Cache of the costs of operators that launch kernels themselves, by shapes and first kernel.
 #[derive(Default)]
-struct OperatorCostCacheByKernel {
+struct OperatorCostCacheByShapesAndFirstKernel {
     operators: DistinctKeyInterner<(u32, u32, u32)>,
     costs: Vec<OpCost>,
 }
 
-impl OperatorCostCacheByKernel {
+impl OperatorCostCacheByShapesAndFirstKernel {
     /// Returns the cost of an operator; `kernel` is the event of the operator's first kernel.
     fn cached_cost_of_launching_operator(
         &mut self,

@@ -5,7 +5,7 @@
 
 use super::event_links::KeptCaptureWindow;
 use super::host::HostTrace;
-use super::kineto::{EventCategory, KinetoEvent, KinetoTrace, SharedEventProperties};
+use super::kineto::{EventCategory, KinetoEvent, KinetoTrace, SharedEventStreamAndInputDetails};
 use super::timeline_events::TimelineEventWithoutTimes;
 use chakram_trace::format::scan::CaptureEnvironment;
 
@@ -133,14 +133,14 @@ pub struct JoinedRankCapture {
     /// Host intervals whose launched kernels the profiler did not record.
     pub dropped: Vec<u32>,
     /// Counts of device events that were cut off where the next event on their stream starts.
-    pub overlaps: OverlappingDeviceEventCounts,
+    pub overlaps: CutOffOverlappingDeviceEventCounts,
     /// Python calls around host intervals.
     pub stacks: IntervalPythonStacks,
 }
 
 /// Counts of device events that were cut off where the next event on their stream starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct OverlappingDeviceEventCounts {
+pub struct CutOffOverlappingDeviceEventCounts {
     /// Number of events that were cut off.
     pub events: u64,
     /// Number of events that were cut off because a programmatic dependent launch follows.
@@ -200,7 +200,10 @@ impl JoinedRankCapture {
     }
 
     /// Returns the details of an event.
-    pub fn details_of_event(&self, event: &TimelineEventWithoutTimes) -> &SharedEventProperties {
+    pub fn details_of_event(
+        &self,
+        event: &TimelineEventWithoutTimes,
+    ) -> &SharedEventStreamAndInputDetails {
         self.kineto.details_at(event.details)
     }
 

@@ -15,7 +15,7 @@ mod window;
 
 use super::name_repair::{KeysAroundName, repair_element_name};
 use super::token_repair::{RepairedJsonValue, repair_tokens};
-use super::{JsonRepairKind, JsonRepairRecord, number};
+use super::{JsonRepairKind, SingleJsonRepairWithOffset, number};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
 pub(super) use layouts::{ElementLayouts, SKIPPED};
@@ -68,7 +68,7 @@ pub(super) trait JsonElementReceiver {
         at: ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError>;
     /// Records the repair of a name in the next element.
-    fn record_repair(&mut self, repair: JsonRepairRecord);
+    fn record_repair(&mut self, repair: SingleJsonRepairWithOffset);
 }
 
 /// Reads the file at `path`. Returns the length of the decompressed text in bytes.
@@ -206,7 +206,7 @@ impl JsonWalker<'_> {
     ) -> Result<bool, TraceError> {
         let ends = self.0.peek_non_blank_byte()? == Some(close);
         if ends {
-            format.record_repair(JsonRepairRecord {
+            format.record_repair(SingleJsonRepairWithOffset {
                 offset: self.0.byte_offset(),
                 what: JsonRepairKind::Comma,
                 text: char::from(close).to_string(),
@@ -268,7 +268,7 @@ impl JsonWalker<'_> {
                 mended_text.extend_from_slice(if whole { rest } else { &rest[..stretch] });
                 match parse_first_value_of_bytes::<F::Element<'_>>(&mended_text) {
                     Ok((element, used)) => {
-                        format.record_repair(JsonRepairRecord {
+                        format.record_repair(SingleJsonRepairWithOffset {
                             offset: offset + mended.name_at as u64,
                             what: JsonRepairKind::Name,
                             text: mended.name,
@@ -352,8 +352,8 @@ impl JsonWalker<'_> {
 }
 
 /// Describes the repair of the value that begins at `offset`.
-fn describe_token_repair(mended: &RepairedJsonValue, offset: u64) -> JsonRepairRecord {
-    JsonRepairRecord {
+fn describe_token_repair(mended: &RepairedJsonValue, offset: u64) -> SingleJsonRepairWithOffset {
+    SingleJsonRepairWithOffset {
         offset: offset + mended.first_at as u64,
         what: mended.what,
         text: mended.token.to_owned(),

@@ -11,7 +11,7 @@ use super::event_links::{
 use super::group_inference::{CallCountsByInferenceMethod, JobGroup};
 use super::inferred_ranks::CapturedOrInferredRank;
 use super::rank_timeline::{
-    DeviceInterval, HostIntervalKind, JoinedRankCapture, OverlappingDeviceEventCounts,
+    CutOffOverlappingDeviceEventCounts, DeviceInterval, HostIntervalKind, JoinedRankCapture,
 };
 use super::transfer_times::{CallWaitAndTransfer, TimeAnomalyCounts};
 use super::{JsonRepairKind, JsonRepairs};
@@ -128,7 +128,7 @@ pub struct RankConversionSummary {
     /// Number of launches whose kernels the profiler did not record.
     pub dropped: u64,
     /// Counts of kernels and copies that were cut off where the next event on their stream starts.
-    pub overlaps: OverlappingDeviceEventCounts,
+    pub overlaps: CutOffOverlappingDeviceEventCounts,
     /// Number of kernels and copies whose operator is known but whose launch is not.
     pub by_operator: u64,
     /// Number of communication kernels whose operation is unknown. They keep their recorded time.

@@ -6,19 +6,19 @@
 
 /// Simplified type of a value, which only distinguishes tensors from other values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum TensorListOrOther {
+pub(super) enum SimplifiedTensorOrOtherType {
     /// A value without tensors.
     Other,
     /// A tensor.
     Tensor,
     /// A list or tuple that contains tensors.
-    List(Vec<TensorListOrOther>),
+    List(Vec<SimplifiedTensorOrOtherType>),
 }
 
 /// Maximum nesting of lists. Deeper nesting means that the text is damaged.
 const DEEPEST: usize = 32;
 
-impl TensorListOrOther {
+impl SimplifiedTensorOrOtherType {
     /// Parses the types of a list of values. Returns `None` if lists are nested too deeply.
     pub fn parse_argument_types(types: &[impl AsRef<str>]) -> Option<Self> {
         Self::parse_types_up_to_depth(types.iter().map(AsRef::as_ref), DEEPEST)
@@ -86,16 +86,16 @@ pub(super) struct TensorArgStorageAndSize {
 }
 
 /// An error in the arguments: the affected text, and a description of the error.
-pub(super) type ArgError<'a> = (&'a str, &'static str);
+pub(super) type ArgTextAndErrorDescription<'a> = (&'a str, &'static str);
 
 /// Appends the tensors in `values`, which must be valid JSON, to `into`.
 pub(super) fn append_tensors<'a>(
     values: &'a str,
-    types: &TensorListOrOther,
+    types: &SimplifiedTensorOrOtherType,
     into: &mut Vec<TensorArgStorageAndSize>,
-) -> Result<(), ArgError<'a>> {
+) -> Result<(), ArgTextAndErrorDescription<'a>> {
     match types {
-        TensorListOrOther::Other => Ok(()),
+        SimplifiedTensorOrOtherType::Other => Ok(()),
         _ => ArgTextCursor {
             text: values,
             at: 0,
@@ -125,20 +125,24 @@ impl<'a> ArgTextCursor<'a> {
         found
     }
 
-    fn argument_error<T>(&self, start: usize, what: &'static str) -> Result<T, ArgError<'a>> {
+    fn argument_error<T>(
+        &self,
+        start: usize,
+        what: &'static str,
+    ) -> Result<T, ArgTextAndErrorDescription<'a>> {
         Err((&self.text[start..], what))
     }
 
     fn append_tensors_in_value(
         &mut self,
-        of: &TensorListOrOther,
+        of: &SimplifiedTensorOrOtherType,
         into: &mut Vec<TensorArgStorageAndSize>,
-    ) -> Result<(), ArgError<'a>> {
+    ) -> Result<(), ArgTextAndErrorDescription<'a>> {
         self.peek_non_blank_byte();
         let start = self.at;
         match of {
-            TensorListOrOther::Other => self.skip_value(),
-            TensorListOrOther::Tensor => match self.read_tensor() {
+            SimplifiedTensorOrOtherType::Other => self.skip_value(),
+            SimplifiedTensorOrOtherType::Tensor => match self.read_tensor() {
                 Some(tensor) => into.push(tensor),
                 None => {
                     let what = "a value of type Tensor, expected [id, storage, offset, \
@@ -146,7 +150,7 @@ impl<'a> ArgTextCursor<'a> {
                     return self.argument_error(start, what);
                 }
             },
-            TensorListOrOther::List(types) => {
+            SimplifiedTensorOrOtherType::List(types) => {
                 let uneven = "a list whose number of values differs from its number of types";
                 if !self.take_byte_if_next(b'[') {
                     return self.argument_error(start, "a value of a list type, expected a list");
@@ -232,7 +236,7 @@ mod tests {
 
     fn parse_tensors(values: &str, types: &[&str]) -> Result<Vec<(u64, u64, u64)>, String> {
         let mut into = Vec::new();
-        let types = TensorListOrOther::parse_argument_types(types).ok_or("too deep")?;
+        let types = SimplifiedTensorOrOtherType::parse_argument_types(types).ok_or("too deep")?;
         append_tensors(values, &types, &mut into)
             .map_err(|(at, what)| format!("{what} at {at}"))?;
         let all = into.iter();

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// A member's part of a collective.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CollectiveCall {
+pub(super) struct MemberCallOfMatchedCollective {
     pub kind: CollectiveKind,
     /// `comm_size` of the collective, in bytes.
     pub bytes: u64,
@@ -25,7 +25,7 @@ pub(super) struct CollectiveCall {
 #[derive(Debug, Default)]
 pub(super) struct MatchedAndUnmatchedCollectives {
     /// Matched collectives, by rank and index of the slice.
-    calls: BTreeMap<(u32, u32), CollectiveCall>,
+    calls: BTreeMap<(u32, u32), MemberCallOfMatchedCollective>,
     /// Bytes of unmatched communication, by rank and index of the slice; 0 if unknown.
     unmatched: BTreeMap<(u32, u32), u64>,
     /// Groups of devices, except the group of all ranks.
@@ -108,7 +108,7 @@ impl MatchedAndUnmatchedCollectives {
                     self.unmatched.insert((rank, piece), 0);
                     continue;
                 };
-                let call = CollectiveCall {
+                let call = MemberCallOfMatchedCollective {
                     kind: of.kind,
                     bytes,
                     group,
@@ -122,7 +122,11 @@ impl MatchedAndUnmatchedCollectives {
     }
 
     /// Returns the matched collective that a rank's slice executes.
-    pub fn collective_of_event(&self, rank: u32, piece: u32) -> Option<&CollectiveCall> {
+    pub fn collective_of_event(
+        &self,
+        rank: u32,
+        piece: u32,
+    ) -> Option<&MemberCallOfMatchedCollective> {
         self.calls.get(&(rank, piece))
     }
 

@@ -70,7 +70,7 @@ pub(super) fn write_device_nodes<W: Write>(
         &NodeFieldsBeyondView::default(),
     )?;
     done.nodes += 1;
-    let emitter = DeviceEmitter::new(device, base);
+    let emitter = DeviceNodesInIdOrder::new(device, base);
     for (id, node) in (FIRST..).zip(&emitter.order) {
         match *node {
             LaunchOrSliceNode::Launch(index) => emitter.write_launch(id, index, writer)?,
@@ -84,7 +84,7 @@ pub(super) fn write_device_nodes<W: Write>(
 }
 
 /// A device's nodes in id order, with their dependencies.
-struct DeviceEmitter<'d, 'a> {
+struct DeviceNodesInIdOrder<'d, 'a> {
     device: &'d DeviceTimeline<'a>,
     base: i128,
     order: Vec<LaunchOrSliceNode>,
@@ -96,7 +96,7 @@ struct DeviceEmitter<'d, 'a> {
     piece_before: Vec<Option<u32>>,
 }
 
-impl<'d, 'a> DeviceEmitter<'d, 'a> {
+impl<'d, 'a> DeviceNodesInIdOrder<'d, 'a> {
     fn new(device: &'d DeviceTimeline<'a>, base: i128) -> Self {
         let launches = (0..).zip(&device.launches);
         let launches = launches.map(|(i, launch)| (launch.start, LaunchOrSliceNode::Launch(i)));

@@ -281,7 +281,7 @@ impl ZeroCopyTable {
 
     /// Returns a capsule with a stream that delivers all rows in one array.
     pub fn stream_capsule<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        let left = Box::new(ArrowStreamOwnedParts {
+        let left = Box::new(ArrowStreamTableAndReadFlag {
             table: self.clone(),
             is_read: false,
         });
@@ -296,7 +296,7 @@ impl ZeroCopyTable {
     }
 }
 
-struct ArrowStreamOwnedParts {
+struct ArrowStreamTableAndReadFlag {
     table: ZeroCopyTable,
     is_read: bool,
 }
@@ -305,7 +305,7 @@ unsafe extern "C" fn stream_schema(this: *mut ArrowArrayStream, out: *mut ArrowS
     // SAFETY: consumers call this function before they release the stream, and pass a pointer to memory for an
     // uninitialized structure.
     unsafe {
-        let parts: &ArrowStreamOwnedParts = &*(*this).private_data.cast();
+        let parts: &ArrowStreamTableAndReadFlag = &*(*this).private_data.cast();
         ptr::write(out, parts.table.schema());
     }
     0
@@ -314,7 +314,7 @@ unsafe extern "C" fn stream_schema(this: *mut ArrowArrayStream, out: *mut ArrowS
 unsafe extern "C" fn stream_next(this: *mut ArrowArrayStream, out: *mut ArrowArray) -> c_int {
     // SAFETY: the pointer is to memory for an uninitialized structure. A released array marks the end of a stream.
     unsafe {
-        let parts: &mut ArrowStreamOwnedParts = &mut *(*this).private_data.cast();
+        let parts: &mut ArrowStreamTableAndReadFlag = &mut *(*this).private_data.cast();
         if std::mem::replace(&mut parts.is_read, true) {
             ptr::write_bytes(out, 0, 1);
         } else {
@@ -331,7 +331,7 @@ unsafe extern "C" fn stream_error(_: *mut ArrowArrayStream) -> *const c_char {
 unsafe extern "C" fn release_stream(this: *mut ArrowArrayStream) {
     // SAFETY: consumers release a stream once.
     unsafe {
-        drop(Box::<ArrowStreamOwnedParts>::from_raw(
+        drop(Box::<ArrowStreamTableAndReadFlag>::from_raw(
             (*this).private_data.cast(),
         ));
         (*this).release = None;

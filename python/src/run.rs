@@ -35,7 +35,8 @@ type CommandResultOrPanic = Result<CommandResult, Box<dyn Any + Send>>;
 
 /// Output of a command: text, notes, two flags (whether a threshold was exceeded, whether something failed), and the
 /// table of nodes.
-type PyCommandOutput<'py> = (Bound<'py, PyBytes>, Vec<String>, bool, bool, Option<Nodes>);
+type PyCommandTextNotesFlagsAndNodes<'py> =
+    (Bound<'py, PyBytes>, Vec<String>, bool, bool, Option<Nodes>);
 
 /// Runs the command in `arguments`, which begin with the program's name, and returns its output. If `wants_nodes` is
 /// true, the output's last member is a replay's table of nodes.
@@ -45,7 +46,7 @@ pub fn run(
     py: Python<'_>,
     arguments: Vec<OsString>,
     wants_nodes: bool,
-) -> PyResult<PyCommandOutput<'_>> {
+) -> PyResult<PyCommandTextNotesFlagsAndNodes<'_>> {
     let token = StopToken::default();
     let task = token.clone();
     let (answer, answers) = sync_channel(1);

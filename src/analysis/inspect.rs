@@ -41,6 +41,6 @@ pub use row::NodeRow;
 pub use summary::{
     JobInspectionSummary, RECEIVED, RankInspectionSummary, SENT, UnfilteredRankTraceTotals,
 };
-pub use table::{NodeSums, RankSpreadRow, RankSumsAndExtremesByKey};
+pub use table::{NodeSums, RankSumsAndExtremesByKey, SumOverRanksAndExtremeRanksRow};
 pub use times::{NodeStartTimesSource, RankNodeTimes};
 pub use trace::InspectedRankTrace;

@@ -1,9 +1,9 @@
 //! Adds workloads to an archive.
 
-use super::chunk::WorkloadDeltaEncoder;
+use super::chunk::WorkloadObjectDeltaEncoder;
 use super::document::{
-    BaselinePrediction, MeasuredStepTimeDistribution, NonTraceFileRow, Provenance,
-    RankRangeTraceRow, SegmentWorkloadCatalogueChanges, WorkloadEntry, check_workload_name,
+    MeasuredStepTimeDistribution, NonTraceFileRow, Provenance, RecordedMakespanPrediction,
+    SegmentWorkloadCatalogueChanges, TraceSharedByRankRange, WorkloadEntry, check_workload_name,
 };
 use super::metadata::MetadataValue;
 use super::segment::SegmentWriter;
@@ -43,7 +43,7 @@ pub struct BaselinePredictionDraft {
     /// The workload.
     pub workload: String,
     /// The record, whose hashes must be those of `report` and `machine`.
-    pub record: BaselinePrediction,
+    pub record: RecordedMakespanPrediction,
     /// The report, as JSON.
     pub report: Vec<u8>,
     /// Text of the machine's file.
@@ -105,7 +105,7 @@ pub struct AddedWorkloadSizes {
 pub(super) struct ObjectPacker<'a, 'w> {
     archive: Option<&'a Archive>,
     out: &'a mut SegmentWriter<&'w mut dyn Write>,
-    encoder: WorkloadDeltaEncoder,
+    encoder: WorkloadObjectDeltaEncoder,
     pub amounts: AddedWorkloadSizes,
 }
 
@@ -119,7 +119,7 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
         Self {
             archive,
             out,
-            encoder: WorkloadDeltaEncoder::new(level),
+            encoder: WorkloadObjectDeltaEncoder::new(level),
             amounts: AddedWorkloadSizes::default(),
         }
     }
@@ -244,7 +244,7 @@ fn pack_workload(
     done: ObjectProgressCallback<'_>,
 ) -> Result<WorkloadEntry, ArchiveError> {
     let mut prefix: Option<String> = None;
-    let mut traces: Vec<RankRangeTraceRow> = Vec::new();
+    let mut traces: Vec<TraceSharedByRankRange> = Vec::new();
     let mut linked: Option<((u64, u64), String, u64)> = None;
     for file in &draft.found.files {
         let (own, ending) = split_trace_name_around_rank(file)?;
@@ -288,7 +288,7 @@ fn pack_workload(
             {
                 last.ranks += 1;
             }
-            _ => traces.push(RankRangeTraceRow {
+            _ => traces.push(TraceSharedByRankRange {
                 rank: file.rank,
                 ranks: 1,
                 ending,

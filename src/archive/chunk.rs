@@ -31,7 +31,7 @@ const KEPT: usize = 64;
 
 /// Encoding of a chunk's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChunkCoding {
+pub enum ChunkBytesOrColumnsEncoding {
     /// The unchanged bytes, in a plain zstd frame that any zstd reader can unpack.
     Plain,
     /// The unchanged bytes, in a zstd frame within a skippable frame. Other zstd readers skip it.
@@ -42,7 +42,7 @@ pub enum ChunkCoding {
     Lines,
 }
 
-impl ChunkCoding {
+impl ChunkBytesOrColumnsEncoding {
     /// All codings of chunks, indexed by their numbers in archives.
     pub const ALL: [Self; 4] = [Self::Plain, Self::Bytes, Self::Columns, Self::Lines];
 }
@@ -56,7 +56,7 @@ pub struct EncodedChunk {
     /// The zstd frame.
     pub frame: Vec<u8>,
     /// Coding of the chunk's bytes.
-    pub coding: ChunkCoding,
+    pub coding: ChunkBytesOrColumnsEncoding,
     /// Size of the unpacked frame, in bytes.
     pub unpacked: u64,
     /// How many of the object's bytes the chunk contains.
@@ -83,14 +83,14 @@ struct DeltaBaseObject {
 }
 
 /// Encodes the objects of a workload. Shared data is stored only once.
-pub struct WorkloadDeltaEncoder {
+pub struct WorkloadObjectDeltaEncoder {
     level: CompressionLevel,
     bases: Vec<DeltaBaseObject>,
     /// Memory that later chunks reuse.
     buffers: RefCell<ChunkBuffers>,
 }
 
-impl WorkloadDeltaEncoder {
+impl WorkloadObjectDeltaEncoder {
     /// Creates an encoder without any bases.
     pub fn new(level: CompressionLevel) -> Self {
         Self {
@@ -170,7 +170,7 @@ impl WorkloadDeltaEncoder {
                     let (part, behind) = rest.split_at(size);
                     out.push(EncodedChunk {
                         frame: compress_frame(part, self.level.zstd_level(), None)?,
-                        coding: ChunkCoding::Plain,
+                        coding: ChunkBytesOrColumnsEncoding::Plain,
                         unpacked: size as u64,
                         bytes: size as u64,
                         records: taken as u64,
@@ -221,9 +221,9 @@ impl WorkloadDeltaEncoder {
         let chunk = EncodedChunk {
             frame: compress_frame(part, self.level.zstd_level(), dictionary)?,
             coding: if plain {
-                ChunkCoding::Plain
+                ChunkBytesOrColumnsEncoding::Plain
             } else {
-                ChunkCoding::Bytes
+                ChunkBytesOrColumnsEncoding::Bytes
             },
             unpacked: part.len() as u64,
             bytes: part.len() as u64,
@@ -304,9 +304,9 @@ impl WorkloadDeltaEncoder {
                 dictionary,
             )?,
             coding: if kind == TraceNodesOrTextLines::Lines {
-                ChunkCoding::Lines
+                ChunkBytesOrColumnsEncoding::Lines
             } else {
-                ChunkCoding::Columns
+                ChunkBytesOrColumnsEncoding::Columns
             },
             unpacked: unpacked.len() as u64,
             bytes: bodies.iter().map(|body| body.len() as u64).sum(),

@@ -13,7 +13,7 @@ use byte_numbers::ByteStringInterner;
 use parse::RecordOutlineWithSlots;
 use predict::{ColumnPredictionInputs, ColumnPredictionRule, SparseRecordColumn};
 use record_writer::{PaddedBufferWriter, TOO_LARGE};
-use shape::TemplatePerRecordRecordPerValue;
+use shape::RecordTemplatesAndValueRecordIndices;
 use std::sync::Arc;
 use structural::StructuralColumnValuesInTemplates;
 use template::{ChunkAddedTemplates, TemplateTable};
@@ -37,7 +37,7 @@ pub struct ChunkTemplatesAndColumns {
     templates: TemplateTable,
     /// Encoded templates that the base lacks, each with its length before it; empty for a chunk that was read.
     written: Vec<u8>,
-    shape: Arc<TemplatePerRecordRecordPerValue>,
+    shape: Arc<RecordTemplatesAndValueRecordIndices>,
     /// Number of columns, including empty ones.
     count: usize,
     /// Values of all columns, column by column.
@@ -78,7 +78,7 @@ pub struct TemplateAndColumnInterner {
 pub struct ReusableColumnBuffers {
     values: Vec<Vec<u64>>,
     ids: Vec<u64>,
-    shapes: Vec<TemplatePerRecordRecordPerValue>,
+    shapes: Vec<RecordTemplatesAndValueRecordIndices>,
     layers: Vec<ChunkAddedTemplates>,
 }
 
@@ -453,7 +453,7 @@ fn resize_uninitialised<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
     }
 }
 
-impl TemplatePerRecordRecordPerValue {
+impl RecordTemplatesAndValueRecordIndices {
     /// Returns the inputs from which column `number` is predicted.
     fn column_prediction_inputs<'v>(
         &'v self,

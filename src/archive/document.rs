@@ -111,13 +111,13 @@ pub struct WorkloadEntry {
     /// Prefix of the traces' names, `PREFIX` in `PREFIX.RANK.et`.
     pub prefix: String,
     /// Traces, sorted by rank.
-    pub traces: Vec<RankRangeTraceRow>,
+    pub traces: Vec<TraceSharedByRankRange>,
     /// Other files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<NonTraceFileRow>,
     /// Recorded predictions, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub baselines: Vec<BaselinePrediction>,
+    pub baselines: Vec<RecordedMakespanPrediction>,
     /// Measured step times of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<MeasuredStepTimeDistribution>,
@@ -140,7 +140,7 @@ pub struct Provenance {
 /// A trace, and the ranks that share it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RankRangeTraceRow {
+pub struct TraceSharedByRankRange {
     /// First rank.
     pub rank: u32,
     /// Number of consecutive ranks.
@@ -168,7 +168,7 @@ pub struct NonTraceFileRow {
 /// A recorded prediction for a workload on a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct BaselinePrediction {
+pub struct RecordedMakespanPrediction {
     /// The machine: a preset's name, or a file of the workload.
     pub machine: String,
     /// Hash of the object that holds the machine file's text.
@@ -241,7 +241,7 @@ impl WorkloadEntry {
     }
 
     /// Returns the latest prediction for each machine, sorted by machine.
-    pub fn latest_prediction_by_machine(&self) -> Vec<&BaselinePrediction> {
+    pub fn latest_prediction_by_machine(&self) -> Vec<&RecordedMakespanPrediction> {
         let latest = self.baselines.iter().map(|row| (&row.machine, row));
         latest.collect::<BTreeMap<_, _>>().into_values().collect()
     }

@@ -1,6 +1,6 @@
 //! Extracts workloads from an archive to files.
 
-use super::document::{NonTraceFileRow, RankRangeTraceRow, WorkloadEntry};
+use super::document::{NonTraceFileRow, TraceSharedByRankRange, WorkloadEntry};
 use super::store::Archive;
 use super::{ArchiveError, ObjectProgressCallback};
 use chakram_base::bounds;
@@ -31,14 +31,14 @@ pub struct RanksAndNodesToExtract {
 
 impl WorkloadEntry {
     /// Returns each rank of the workload, with the row that describes its trace.
-    pub fn rank_rows(&self) -> impl Iterator<Item = (u32, &RankRangeTraceRow)> {
+    pub fn rank_rows(&self) -> impl Iterator<Item = (u32, &TraceSharedByRankRange)> {
         self.traces.iter().flat_map(|row| {
             (row.rank..row.rank.saturating_add(row.ranks)).map(move |rank| (rank, row))
         })
     }
 
     /// Returns the file name of a rank's trace.
-    pub fn file_name(&self, rank: u32, row: &RankRangeTraceRow) -> String {
+    pub fn file_name(&self, rank: u32, row: &TraceSharedByRankRange) -> String {
         format!("{}.{rank}{}", self.prefix, row.ending)
     }
 
@@ -60,7 +60,7 @@ impl WorkloadEntry {
     }
 }
 
-impl RankRangeTraceRow {
+impl TraceSharedByRankRange {
     /// Returns how many of the row's ranks are in `wanted`.
     fn count_ranks_within(&self, wanted: RankOrNodeRange) -> u64 {
         let first = u64::from(self.rank);

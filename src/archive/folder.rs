@@ -5,7 +5,7 @@
 
 use super::document::{SCHEMA, SegmentWriteIntent};
 use super::segment::{
-    ArchiveFileSegment, MultiSegmentFile, compute_crc32, parse_segment_write_plan,
+    ArchiveFileSegment, RandomAccessSegmentFile, compute_crc32, parse_segment_write_plan,
 };
 use super::segment_file::{SegmentObjectsWriteCallback, write_one_segment_archive_file};
 use super::segments::find_segments_and_tail;
@@ -126,7 +126,7 @@ fn open_packs(
     let mut all = Vec::new();
     for row in &manifest.packs {
         let file = path.join(PACKS).join(&row.file);
-        let (mut found, tail) = find_segments_and_tail(MultiSegmentFile::open_file(&file)?)?;
+        let (mut found, tail) = find_segments_and_tail(RandomAccessSegmentFile::open_file(&file)?)?;
         let digest = blake3::Hash::from_hex(&row.digest)
             .map(|hash| *hash.as_bytes())
             .ok();
@@ -163,7 +163,7 @@ fn find_uncommitted_pack(
     if !is_locked && ArchiveFolderManifest::read_file(path)?.next != manifest.next {
         return Ok(None);
     }
-    let file = MultiSegmentFile::open_file(&pack)?;
+    let file = RandomAccessSegmentFile::open_file(&pack)?;
     let length = file.file_length()?;
     let start = parse_segment_write_plan(&file.read_exact_at(0, length.min(1 << 20))?);
     Ok(Some(UncommittedArchiveTail {
@@ -194,7 +194,7 @@ fn write_pack(
     let name = pack_name(number);
     let file = path.join(PACKS).join(&name);
     write_one_segment_archive_file(&file, start, body)?;
-    let (found, _) = find_segments_and_tail(MultiSegmentFile::open_file(&file)?)?;
+    let (found, _) = find_segments_and_tail(RandomAccessSegmentFile::open_file(&file)?)?;
     let segment = found
         .first()
         .ok_or_else(|| ArchiveError::broken_archive_error("the pack has no end").in_file(&file))?;

@@ -28,14 +28,14 @@ pub use add::{
     add_workload,
 };
 pub use document::{
-    BaselinePrediction, MeasuredStepTimeDistribution, NonTraceFileRow, Provenance,
-    RankRangeTraceRow, WorkloadEntry,
+    MeasuredStepTimeDistribution, NonTraceFileRow, Provenance, RecordedMakespanPrediction,
+    TraceSharedByRankRange, WorkloadEntry,
 };
 pub use door::{find_traces_of_archive_path, find_workload_traces, read_archived_file};
 pub use extract::{RankOrNodeRange, RanksAndNodesToExtract};
 pub use listing::{ArchiveListingReader, WorkloadListingRow};
 pub use maintain::{
-    DroppedWorkloadsAndArchiveSizes, MergedAndKnownWorkloads, expired_workloads, merge_archives,
+    ArchiveGarbageCollectionResult, MergedAndKnownWorkloads, expired_workloads, merge_archives,
     rewrite_archive_without_dropped_workloads,
 };
 pub use metadata::{

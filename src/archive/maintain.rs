@@ -101,7 +101,7 @@ fn equal_apart_from_provenance(a: &WorkloadEntry, b: &WorkloadEntry) -> bool {
 
 /// Result of a garbage collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DroppedWorkloadsAndArchiveSizes {
+pub struct ArchiveGarbageCollectionResult {
     /// Names of workloads that were dropped because their retention expired.
     pub dropped: Vec<String>,
     /// Size of the archive before the collection, in bytes.
@@ -136,7 +136,7 @@ pub fn rewrite_archive_without_dropped_workloads(
     path: &Path,
     dropped: &dyn Fn(&Archive) -> Result<Vec<String>, ArchiveError>,
     done: ObjectProgressCallback<'_>,
-) -> Result<DroppedWorkloadsAndArchiveSizes, ArchiveError> {
+) -> Result<ArchiveGarbageCollectionResult, ArchiveError> {
     let writer = ArchiveWriter::open_for_writing(path)?;
     let before = writer.committed_archive();
     let dropped = dropped(&before)?;
@@ -158,7 +158,7 @@ pub fn rewrite_archive_without_dropped_workloads(
         }
         Ok(change)
     })?;
-    Ok(DroppedWorkloadsAndArchiveSizes {
+    Ok(ArchiveGarbageCollectionResult {
         dropped,
         before: before.total_segment_bytes()
             + before.uncommitted_tail().map_or(0, |tail| tail.bytes),

@@ -9,7 +9,7 @@
 //! end of a file. It contains the locations of the catalogue and of the object index.
 
 use super::ArchiveError;
-use super::chunk::{ChunkCoding, EncodedChunk, compress_frame, decompress_frame};
+use super::chunk::{ChunkBytesOrColumnsEncoding, EncodedChunk, compress_frame, decompress_frame};
 use super::document::{
     ChunkFrameAndBaseRow, ObjectHashAndChunkListRow, SegmentObjectIndex,
     SegmentWorkloadCatalogueChanges, SegmentWriteIntent,
@@ -185,7 +185,7 @@ impl<W: Write> SegmentWriter<W> {
         let mut rows = Vec::with_capacity(chunks.len());
         for chunk in chunks {
             let (at, length) = match chunk.coding {
-                ChunkCoding::Plain => {
+                ChunkBytesOrColumnsEncoding::Plain => {
                     let at = self.at;
                     self.write_bytes(&chunk.frame)?;
                     (at, chunk.frame.len() as u64)
@@ -238,12 +238,12 @@ impl<W: Write> SegmentWriter<W> {
 
 /// A file with segments, which can be read at any offset.
 #[derive(Debug)]
-pub struct MultiSegmentFile {
+pub struct RandomAccessSegmentFile {
     pub path: PathBuf,
     file: Mutex<File>,
 }
 
-impl MultiSegmentFile {
+impl RandomAccessSegmentFile {
     /// Opens `path`.
     pub fn open_file(path: &Path) -> Result<Self, ArchiveError> {
         let file = File::open(path).map_err(|error| ArchiveError::io_error(path, "open", error))?;
@@ -304,7 +304,7 @@ impl MultiSegmentFile {
 /// A segment of a file.
 #[derive(Debug)]
 pub struct ArchiveFileSegment {
-    pub file: Arc<MultiSegmentFile>,
+    pub file: Arc<RandomAccessSegmentFile>,
     /// Offset of the segment's first byte in the file.
     pub start: u64,
     pub end: SegmentFooter,

@@ -2,7 +2,7 @@
 
 use super::ArchiveError;
 use super::segment::{
-    ArchiveFileSegment, END_BYTES, MAGIC, MultiSegmentFile, SegmentFooter, VERSION,
+    ArchiveFileSegment, END_BYTES, MAGIC, RandomAccessSegmentFile, SegmentFooter, VERSION,
 };
 use super::tail::UncommittedArchiveTail;
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Finds the segments of a file in order, and the tail after them.
 pub fn find_segments_and_tail(
-    file: MultiSegmentFile,
+    file: RandomAccessSegmentFile,
 ) -> Result<(Vec<ArchiveFileSegment>, Option<UncommittedArchiveTail>), ArchiveError> {
     let file = Arc::new(file);
     let (found, tail) = find_chained_segments_and_tail_bytes(&file)?;
@@ -45,7 +45,7 @@ pub fn find_segments_and_tail(
 /// A segment end counts as the last one only if a chain of segment ends leads from it back to byte 0, because a tail
 /// may contain another archive with its own segment ends.
 fn find_chained_segments_and_tail_bytes(
-    file: &Arc<MultiSegmentFile>,
+    file: &Arc<RandomAccessSegmentFile>,
 ) -> Result<(Vec<ArchiveFileSegment>, u64), ArchiveError> {
     let length = file.file_length()?;
     let mut failed = BTreeSet::new();
@@ -69,7 +69,7 @@ fn find_chained_segments_and_tail_bytes(
 /// Follows the chain of segment ends from byte `end` back to byte 0. If the chain does not lead there, adds its offsets
 /// to `failed` and fails.
 fn follow_segment_chain(
-    file: &Arc<MultiSegmentFile>,
+    file: &Arc<RandomAccessSegmentFile>,
     end: u64,
     failed: &mut BTreeSet<u64>,
 ) -> Result<Vec<ArchiveFileSegment>, ArchiveError> {
@@ -111,7 +111,7 @@ fn follow_segment_chain(
 
 /// Returns the offset just after the last segment end within the first `length` bytes, or 0 if they include no segment
 /// end.
-fn find_last_segment_end(file: &MultiSegmentFile, length: u64) -> Result<u64, ArchiveError> {
+fn find_last_segment_end(file: &RandomAccessSegmentFile, length: u64) -> Result<u64, ArchiveError> {
     /// Maximum number of bytes that are searched at once.
     const WINDOW: u64 = 1 << 20;
     let mut to = length;

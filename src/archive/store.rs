@@ -2,7 +2,7 @@
 //! file per segment.
 
 use super::document::{SCHEMA, SegmentWorkloadCatalogueChanges, WorkloadEntry};
-use super::segment::{ArchiveFileSegment, MultiSegmentFile};
+use super::segment::{ArchiveFileSegment, RandomAccessSegmentFile};
 use super::segments::find_segments_and_tail;
 use super::tail::UncommittedArchiveTail;
 use super::{ArchiveError, folder};
@@ -110,7 +110,7 @@ pub(super) fn find_segments_of_file_or_folder(
     if path.is_dir() {
         return folder::open_segments_and_uncommitted_pack(path);
     }
-    let (found, tail) = find_segments_and_tail(MultiSegmentFile::open_file(path)?)?;
+    let (found, tail) = find_segments_and_tail(RandomAccessSegmentFile::open_file(path)?)?;
     if found.is_empty() {
         return Err(ArchiveError::refused_request_error(
             format!(

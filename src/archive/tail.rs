@@ -6,7 +6,7 @@
 use super::ArchiveError;
 use super::document::SegmentWriteIntent;
 use super::segment::{
-    CATALOGUE, END, END_BYTES, INDEX, MAGIC, MultiSegmentFile, OBJECT, START,
+    CATALOGUE, END, END_BYTES, INDEX, MAGIC, OBJECT, RandomAccessSegmentFile, START,
     parse_segment_write_plan,
 };
 use chakram_trace::format::escape_and_shorten_name;
@@ -50,7 +50,7 @@ pub struct UncommittedArchiveTail {
 impl UncommittedArchiveTail {
     /// Examines the tail of `file`, which has `bytes` bytes and begins at offset `at`.
     pub(super) fn examine_tail(
-        file: &MultiSegmentFile,
+        file: &RandomAccessSegmentFile,
         at: u64,
         bytes: u64,
     ) -> Result<Self, ArchiveError> {
@@ -203,9 +203,9 @@ fn has_truncated_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
             return Ok(frames.left < END_BYTES);
         }
         match frames.next_frame_kind()? {
-            UncommittedTailFrameKind::Cut => return Ok(true),
-            UncommittedTailFrameKind::Plain if next.contains(&OBJECT) => {}
-            UncommittedTailFrameKind::Skippable(letters) if next.contains(&letters) => {
+            ZstdSkippableCutOrUnknownFrame::Cut => return Ok(true),
+            ZstdSkippableCutOrUnknownFrame::Plain if next.contains(&OBJECT) => {}
+            ZstdSkippableCutOrUnknownFrame::Skippable(letters) if next.contains(&letters) => {
                 next = match letters {
                     CATALOGUE => &[INDEX],
                     INDEX => &[END],
@@ -218,7 +218,7 @@ fn has_truncated_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
 }
 
 /// The next frame of a tail.
-enum UncommittedTailFrameKind {
+enum ZstdSkippableCutOrUnknownFrame {
     /// A frame that extends past the end of the file.
     Cut,
     /// A zstd frame.
@@ -260,39 +260,39 @@ impl FrameHeaderIterator {
         Ok(Some(()))
     }
 
-    fn next_frame_kind(&mut self) -> io::Result<UncommittedTailFrameKind> {
+    fn next_frame_kind(&mut self) -> io::Result<ZstdSkippableCutOrUnknownFrame> {
         const ZSTD: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
         let Some(magic) = self.read_array::<4>()? else {
-            return Ok(UncommittedTailFrameKind::Cut);
+            return Ok(ZstdSkippableCutOrUnknownFrame::Cut);
         };
         let end = match magic {
             MAGIC => self.read_skippable_frame_kind()?,
             ZSTD => self.skip_zstd_frame()?,
-            _ => Some(UncommittedTailFrameKind::Unknown),
+            _ => Some(ZstdSkippableCutOrUnknownFrame::Unknown),
         };
-        Ok(end.unwrap_or(UncommittedTailFrameKind::Cut))
+        Ok(end.unwrap_or(ZstdSkippableCutOrUnknownFrame::Cut))
     }
 
-    fn read_skippable_frame_kind(&mut self) -> io::Result<Option<UncommittedTailFrameKind>> {
+    fn read_skippable_frame_kind(&mut self) -> io::Result<Option<ZstdSkippableCutOrUnknownFrame>> {
         let Some(size) = self.read_array()? else {
             return Ok(None);
         };
         let size = u64::from(u32::from_le_bytes(size));
         if size < 4 {
-            return Ok(Some(UncommittedTailFrameKind::Unknown));
+            return Ok(Some(ZstdSkippableCutOrUnknownFrame::Unknown));
         }
         let Some(letters) = self.read_array()? else {
             return Ok(None);
         };
         if ![START, OBJECT, CATALOGUE, INDEX, END].contains(&letters) {
-            return Ok(Some(UncommittedTailFrameKind::Unknown));
+            return Ok(Some(ZstdSkippableCutOrUnknownFrame::Unknown));
         }
         let whole = self.skip_bytes(size - 4)?;
-        Ok(whole.map(|()| UncommittedTailFrameKind::Skippable(letters)))
+        Ok(whole.map(|()| ZstdSkippableCutOrUnknownFrame::Skippable(letters)))
     }
 
     /// Skips a zstd frame after its magic number (RFC 8878, 3.1.1).
-    fn skip_zstd_frame(&mut self) -> io::Result<Option<UncommittedTailFrameKind>> {
+    fn skip_zstd_frame(&mut self) -> io::Result<Option<ZstdSkippableCutOrUnknownFrame>> {
         let Some([descriptor]) = self.read_array()? else {
             return Ok(None);
         };
@@ -313,7 +313,7 @@ impl FrameHeaderIterator {
             let header = u32::from_le_bytes([a, b, c, 0]);
             let length = match header >> 1 & 3 {
                 1 => 1,
-                3 => return Ok(Some(UncommittedTailFrameKind::Unknown)),
+                3 => return Ok(Some(ZstdSkippableCutOrUnknownFrame::Unknown)),
                 _ => u64::from(header >> 3),
             };
             let is_last = header & 1 != 0;
@@ -322,7 +322,7 @@ impl FrameHeaderIterator {
                 return Ok(None);
             }
             if is_last {
-                return Ok(Some(UncommittedTailFrameKind::Plain));
+                return Ok(Some(ZstdSkippableCutOrUnknownFrame::Plain));
             }
         }
     }

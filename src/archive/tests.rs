@@ -1,6 +1,6 @@
 //! Tests archives whose catalogue or index claims more data than the archive contains.
 
-use super::chunk::{ChunkCoding, EncodedChunk};
+use super::chunk::{ChunkBytesOrColumnsEncoding, EncodedChunk};
 use super::document::{SCHEMA, SegmentWorkloadCatalogueChanges, SegmentWriteIntent};
 use super::segment::SegmentWriter;
 use super::{Archive, ArchiveError};
@@ -27,7 +27,11 @@ fn write_one_object_archive(chunks: Vec<EncodedChunk>, bytes: u64) -> tempfile::
     file
 }
 
-fn build_chunk_claiming_sizes(unpacked: u64, bytes: u64, coding: ChunkCoding) -> EncodedChunk {
+fn build_chunk_claiming_sizes(
+    unpacked: u64,
+    bytes: u64,
+    coding: ChunkBytesOrColumnsEncoding,
+) -> EncodedChunk {
     EncodedChunk {
         frame: super::chunk::compress_frame(&[0; 100], 3, None).unwrap(),
         coding,
@@ -42,7 +46,7 @@ fn build_chunk_claiming_sizes(unpacked: u64, bytes: u64, coding: ChunkCoding) ->
 fn a_kilobyte_that_claims_a_terabyte_is_refused() {
     const TERA: u64 = 1 << 40;
     for (unpacked, bytes) in [(TERA, TERA), (100, TERA), (TERA, 100), (60 << 20, 60 << 20)] {
-        for coding in ChunkCoding::ALL {
+        for coding in ChunkBytesOrColumnsEncoding::ALL {
             let file = write_one_object_archive(
                 vec![build_chunk_claiming_sizes(unpacked, bytes, coding)],
                 bytes,
@@ -58,7 +62,8 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
         }
     }
     // The index claims that each of eight small chunks contains 60 MiB of the object.
-    let chunks = (0..8).map(|_| build_chunk_claiming_sizes(100, 60 << 20, ChunkCoding::Columns));
+    let chunks = (0..8)
+        .map(|_| build_chunk_claiming_sizes(100, 60 << 20, ChunkBytesOrColumnsEncoding::Columns));
     let file = write_one_object_archive(chunks.collect(), 8 * (60 << 20));
     assert!(
         Archive::open_archive(file.path())
@@ -68,7 +73,11 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
     );
     // The claimed size of the object exceeds the sum of the chunks' sizes.
     let file = write_one_object_archive(
-        vec![build_chunk_claiming_sizes(100, 100, ChunkCoding::Bytes)],
+        vec![build_chunk_claiming_sizes(
+            100,
+            100,
+            ChunkBytesOrColumnsEncoding::Bytes,
+        )],
         TERA,
     );
     let error = Archive::open_archive(file.path())
@@ -90,7 +99,7 @@ fn columns_that_claim_many_records_take_no_more_than_they_have() {
     let frame = super::chunk::compress_frame(&columns, 3, None).unwrap();
     let claimed = EncodedChunk {
         frame,
-        ..build_chunk_claiming_sizes(100, 100, ChunkCoding::Columns)
+        ..build_chunk_claiming_sizes(100, 100, ChunkBytesOrColumnsEncoding::Columns)
     };
     let file = write_one_object_archive(vec![claimed], 100);
     let error = Archive::open_archive(file.path())

@@ -21,7 +21,7 @@ pub enum AstraAlgorithm {
 
 /// One entry of a system file's list of collective algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CollectiveAlgorithmEntry {
+pub struct AlgorithmAndAllNpusAtOnceFlag {
     /// Algorithm that the entry selects.
     pub algorithm: AstraAlgorithm,
     /// True for `oneRing`, `oneDirect<W>` and `oneHalvingDoubling`, which run once over all NPUs instead of once per
@@ -42,7 +42,7 @@ pub(super) const NAMES: [&str; 9] = [
     "oneHalvingDoubling",
 ];
 
-impl CollectiveAlgorithmEntry {
+impl AlgorithmAndAllNpusAtOnceFlag {
     /// Parses an algorithm's name as system files spell it; the case matters.
     pub fn parse(name: &str) -> Option<Self> {
         let (inner, one) = match name.strip_prefix("one") {
@@ -71,7 +71,7 @@ impl CollectiveAlgorithmEntry {
     }
 }
 
-impl fmt::Display for CollectiveAlgorithmEntry {
+impl fmt::Display for AlgorithmAndAllNpusAtOnceFlag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (plain, one) = match self.algorithm {
             AstraAlgorithm::Ring => ("ring", "oneRing"),
@@ -107,7 +107,7 @@ mod tests {
             "oneDirect4",
             "oneHalvingDoubling",
         ] {
-            let parsed = CollectiveAlgorithmEntry::parse(name).unwrap();
+            let parsed = AlgorithmAndAllNpusAtOnceFlag::parse(name).unwrap();
             assert_eq!(parsed.to_string(), name);
             assert_eq!(parsed.one, name.starts_with("one"));
         }
@@ -127,7 +127,7 @@ mod tests {
             "directé",
             "one",
         ] {
-            assert_eq!(CollectiveAlgorithmEntry::parse(name), None, "{name}");
+            assert_eq!(AlgorithmAndAllNpusAtOnceFlag::parse(name), None, "{name}");
         }
     }
 }

@@ -40,14 +40,14 @@
 //! Each then has its own queues, and uses them in rotation, beginning with the first. So NPUs that join collectives in
 //! different orders do not wait for each other. The replay matches collectives in program order.
 
-use super::endless_waits::{EndlessCollectiveWaitDetector, EndlessWait};
+use super::endless_waits::{EndlessWait, EndlessWaitDetectorByIssuedChunks};
 use super::quirks::{self, Quirk, QuirkSet};
 use super::shared_bus::NpuInnerAndOuterBus;
-use super::{AllReduceDecomposition, AstraAlgorithm, AstraInputs, CollectiveAlgorithmEntry};
+use super::{AlgorithmAndAllNpusAtOnceFlag, AllReduceDecomposition, AstraAlgorithm, AstraInputs};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, UnroundedBufferShare};
 use chakram_hardware::collective::ScriptedAlgorithm;
-use chakram_hardware::group::{self, GroupPlacement};
+use chakram_hardware::group::{self, GroupPhasesAndMemberPositions};
 use chakram_trace::format::CollectiveKind;
 use custom_scripts::CustomCollectiveAlgorithms;
 use queue_counters::AllNpuChunkCounters;
@@ -79,7 +79,7 @@ pub struct AstraCollectiveBackend {
     buses: Vec<NpuInnerAndOuterBus>,
     scripts: CustomCollectiveAlgorithms,
     /// How many chunks the NPUs have issued. `None` unless every quirk is on.
-    issued: Option<EndlessCollectiveWaitDetector>,
+    issued: Option<EndlessWaitDetectorByIssuedChunks>,
     /// First (NPU, node) that would have had an endpoint delay at time 0 if a scale had not reduced the delay to 0.
     /// `None` unless every quirk is on.
     undelayed: Option<Option<(Npu, u64)>>,
@@ -90,7 +90,7 @@ impl AstraCollectiveBackend {
     pub fn new(inputs: &AstraInputs) -> Self {
         let system = &inputs.system;
         let queues = inputs.queues.get();
-        let trees = |list: &Vec<CollectiveAlgorithmEntry>| {
+        let trees = |list: &Vec<AlgorithmAndAllNpusAtOnceFlag>| {
             list.iter()
                 .any(|i| i.algorithm == AstraAlgorithm::DoubleBinaryTree)
         };
@@ -125,7 +125,7 @@ impl AstraCollectiveBackend {
             },
             scripts: CustomCollectiveAlgorithms::default(),
             issued: (inputs.quirks == QuirkSet::ALL)
-                .then(|| EndlessCollectiveWaitDetector::new(npus)),
+                .then(|| EndlessWaitDetectorByIssuedChunks::new(npus)),
             undelayed: (inputs.quirks == QuirkSet::ALL && inputs.scales_delay_to_zero())
                 .then_some(None),
         };
@@ -165,7 +165,7 @@ impl AstraCollectiveBackend {
                 } else {
                     AstraAlgorithm::Ring
                 };
-                list.push(CollectiveAlgorithmEntry {
+                list.push(AlgorithmAndAllNpusAtOnceFlag {
                     algorithm,
                     one: false,
                 });
@@ -196,7 +196,10 @@ impl AstraCollectiveBackend {
     }
 
     /// Returns the implementations for a kind of collective; empty if the system file has none.
-    pub(super) fn implementations_of(&self, kind: CollectiveKind) -> &[CollectiveAlgorithmEntry] {
+    pub(super) fn implementations_of(
+        &self,
+        kind: CollectiveKind,
+    ) -> &[AlgorithmAndAllNpusAtOnceFlag] {
         let lists = &self.implementations;
         match kind {
             CollectiveKind::AllReduce => &lists.all_reduce,
@@ -279,7 +282,7 @@ impl AstraCollectiveBackend {
     /// Returns true if the extent belongs to a named group that lacks some ranks. Such a group either is a single line
     /// with an irregular extent, or spans dimensions. If it spans dimensions, the extent's last phase holds all
     /// members, and its index is beyond the machine's dimensions.
-    fn is_named_partial_group(&self, extent: &GroupPlacement) -> bool {
+    fn is_named_partial_group(&self, extent: &GroupPhasesAndMemberPositions) -> bool {
         let beyond =
             |phase: &group::PhaseDimensionSizeAndStride| phase.dimension > self.dimension_count();
         !extent.regular || extent.phases.last().is_some_and(beyond)
@@ -290,7 +293,7 @@ impl AstraCollectiveBackend {
     fn phases_of_collective(
         &self,
         kind: CollectiveKind,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
     ) -> Vec<(u32, u32, AstraAlgorithm)> {
         let list = self.implementations_of(kind);
         if self.is_named_partial_group(extent) && self.named_groups_have_phase_per_dimension() {
@@ -326,8 +329,8 @@ impl AstraCollectiveBackend {
     fn phases_of_group(
         &self,
         kind: CollectiveKind,
-        list: &[CollectiveAlgorithmEntry],
-        extent: &GroupPlacement,
+        list: &[AlgorithmAndAllNpusAtOnceFlag],
+        extent: &GroupPhasesAndMemberPositions,
     ) -> Vec<(u32, u32, AstraAlgorithm)> {
         let along = extent.phases.iter().enumerate();
         let along: Vec<_> = along
@@ -337,7 +340,7 @@ impl AstraCollectiveBackend {
         for &(number, phase) in &along {
             let level = phase.dimension as u32;
             let said = list.get(phase.dimension).or(list.last());
-            let Some(&CollectiveAlgorithmEntry { algorithm, one }) = said else {
+            let Some(&AlgorithmAndAllNpusAtOnceFlag { algorithm, one }) = said else {
                 break;
             };
             // The last phase of the extent contains all members as one line.

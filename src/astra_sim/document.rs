@@ -18,7 +18,7 @@ pub(super) struct ReadAndIgnoredKeys {
 }
 
 /// A file with only known keys, each at most once.
-pub(super) struct ValidatedInputDocument<'f> {
+pub(super) struct InputDocumentWithUniqueKnownKeys<'f> {
     file: &'f str,
     entries: Vec<InputEntry>,
     notes: Vec<InputNote>,
@@ -27,7 +27,7 @@ pub(super) struct ValidatedInputDocument<'f> {
 /// Maximum size of a handwritten file, in bytes.
 const MOST_BYTES: usize = 1 << 20;
 
-impl<'f> ValidatedInputDocument<'f> {
+impl<'f> InputDocumentWithUniqueKnownKeys<'f> {
     /// Parses JSON. If a key is repeated, the last value counts, as in ASTRA-sim.
     pub(super) fn parse_json(
         text: &str,
@@ -308,7 +308,7 @@ mod tests {
         ignored: &[("boost", "nothing reads it")],
     };
 
-    fn format_notes(document: ValidatedInputDocument<'_>) -> Vec<String> {
+    fn format_notes(document: InputDocumentWithUniqueKnownKeys<'_>) -> Vec<String> {
         let notes = document.into_notes();
         notes.iter().map(InputNote::to_string).collect()
     }
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn unknown_keys_are_errors_or_notes() {
         let text = "{\"size\": 1,\n\"dealy\": 2}";
-        let error = ValidatedInputDocument::parse_json(text, "f", &KEYS, false)
+        let error = InputDocumentWithUniqueKnownKeys::parse_json(text, "f", &KEYS, false)
             .map(|_| ())
             .unwrap_err()
             .to_string();
@@ -325,7 +325,8 @@ mod tests {
             "{error}"
         );
         assert!(error.contains("did you mean `delay`?"), "{error}");
-        let document = ValidatedInputDocument::parse_json(text, "f", &KEYS, true).unwrap();
+        let document =
+            InputDocumentWithUniqueKnownKeys::parse_json(text, "f", &KEYS, true).unwrap();
         let noted = "f:2: `dealy`: ignored, because it is unknown; did you mean `delay`?";
         assert_eq!(format_notes(document), [noted]);
     }
@@ -333,7 +334,8 @@ mod tests {
     #[test]
     fn of_a_key_twice_the_last_counts() {
         let text = "{\"size\": 1,\n\"boost\": 0,\n\"size\": 2.5, \"size\": 3.5}";
-        let mut document = ValidatedInputDocument::parse_json(text, "f", &KEYS, false).unwrap();
+        let mut document =
+            InputDocumentWithUniqueKnownKeys::parse_json(text, "f", &KEYS, false).unwrap();
         assert_eq!(document.read_whole_number("size", 0, 9).unwrap(), Some(3));
         assert_eq!(
             format_notes(document),
@@ -344,7 +346,10 @@ mod tests {
                 "f:3: `size`: 3.5 counts as 3: the original truncates the number",
             ]
         );
-        assert!(ValidatedInputDocument::parse_yaml("size: 1\nsize: 2", "f", &KEYS, true).is_err());
+        assert!(
+            InputDocumentWithUniqueKnownKeys::parse_yaml("size: 1\nsize: 2", "f", &KEYS, true)
+                .is_err()
+        );
     }
 
     #[test]
@@ -352,7 +357,7 @@ mod tests {
         for value in ["-1", "10", "1e300", "\"1\"", "null", "true", "[1]", "{}"] {
             let text = format!("{{\"size\": {value}}}");
             let mut document =
-                ValidatedInputDocument::parse_json(&text, "f", &KEYS, false).unwrap();
+                InputDocumentWithUniqueKnownKeys::parse_json(&text, "f", &KEYS, false).unwrap();
             let error = document
                 .read_whole_number("size", 1, 9)
                 .unwrap_err()

@@ -25,10 +25,10 @@ use super::program::{CollectiveChunkPhase, MemberQueueDirectionAndTree};
 use chakram_base::ids::Position;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    ChunkAndEnteredStage, MemberLinePosition, MemberOrderChangeByMessages,
+    ChunkAndEnteredStage, MemberLinePosition, SameInstantMemberOrderChange,
     StageBeginAndAdmittingPassage, UncontendedMessageCostFunctions,
 };
-use chakram_hardware::group::{GroupPlacement, PhaseDimensionSizeAndStride};
+use chakram_hardware::group::{GroupPhasesAndMemberPositions, PhaseDimensionSizeAndStride};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
@@ -40,7 +40,7 @@ const COMPARED: u32 = 64;
 /// form. `sizes` are the machine's dimension sizes.
 pub(super) fn is_reordering_proved_for_stage(
     stage: &CollectiveChunkPhase,
-    extent: &GroupPlacement,
+    extent: &GroupPhasesAndMemberPositions,
     sizes: &[u32],
     quiet: &UncontendedMessageCostFunctions<'_>,
 ) -> bool {
@@ -129,7 +129,7 @@ fn count_all_to_all_exchanges(stage: &CollectiveChunkPhase, messages: u32) -> u3
 
 /// An event of a chunk. Members handle it one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum AllMembersChunkEvent {
+enum ChunkArrivalOrDelayEndEvent {
     /// The messages of a passage arrive and end the delay with this index.
     Arrival { passage: usize, delay: usize },
     /// The delays with this index end.
@@ -149,7 +149,7 @@ struct SimultaneousDelays {
 /// The events of all members, sorted like ASTRA-sim's event list: by time, then by insertion.
 #[derive(Debug, Default)]
 struct AllMembersEventQueue {
-    events: BinaryHeap<Reverse<(Span, u64, AllMembersChunkEvent)>>,
+    events: BinaryHeap<Reverse<(Span, u64, ChunkArrivalOrDelayEndEvent)>>,
     inserted: u64,
     delays: Vec<SimultaneousDelays>,
     /// Pending delays, by the instant at which they end.
@@ -160,7 +160,7 @@ struct AllMembersEventQueue {
 }
 
 impl AllMembersEventQueue {
-    fn insert(&mut self, at: Span, event: AllMembersChunkEvent) {
+    fn insert(&mut self, at: Span, event: ChunkArrivalOrDelayEndEvent) {
         self.inserted += 1;
         self.events.push(Reverse((at, self.inserted, event)));
     }
@@ -183,7 +183,7 @@ impl AllMembersEventQueue {
             change,
         });
         self.due.insert(at, number);
-        self.insert(at, AllMembersChunkEvent::Delays(number));
+        self.insert(at, ChunkArrivalOrDelayEndEvent::Delays(number));
     }
 }
 
@@ -195,7 +195,7 @@ pub(super) fn order_change_from_start_to_ends(
     passages: &[StageBeginAndAdmittingPassage],
     delays_of: impl Fn(&CollectiveChunkPhase) -> Option<Vec<(Span, u32)>>,
     endpoint_of: impl Fn(&CollectiveChunkPhase) -> Span,
-) -> Option<Vec<MemberOrderChangeByMessages>> {
+) -> Option<Vec<SameInstantMemberOrderChange>> {
     let mut delays: Vec<_> = stages.iter().map(delays_of).collect::<Option<_>>()?;
     // If several delays of a member end at one instant, they become one event.
     delays.iter_mut().for_each(Vec::dedup);
@@ -216,7 +216,7 @@ pub(super) fn order_change_from_start_to_ends(
         PreExchangeOrderInterner::default(),
     );
     // Changes of orders, each with the index of the change before it.
-    let mut changes: Vec<(Option<usize>, MemberOrderChangeByMessages)> = Vec::new();
+    let mut changes: Vec<(Option<usize>, SameInstantMemberOrderChange)> = Vec::new();
     let mut last = None;
     for &passage in admitted.get(&None).into_iter().flatten() {
         let (at, _) = *delays[stage_of(passage).index()].first()?;
@@ -228,15 +228,15 @@ pub(super) fn order_change_from_start_to_ends(
     }
     while let Some(Reverse((now, _, event))) = list.events.pop() {
         let number = match event {
-            AllMembersChunkEvent::Delays(number) => number,
-            AllMembersChunkEvent::Arrival { passage, delay } => {
+            ChunkArrivalOrDelayEndEvent::Delays(number) => number,
+            ChunkArrivalOrDelayEndEvent::Arrival { passage, delay } => {
                 let stage = stage_of(passage);
                 let of = &delays[stage.index()];
                 let messages = of[delay - 1].1..of[delay].1;
                 let (order, change) = list.sent.remove(&(passage, delay))?;
                 let order =
                     orders.order_after_messages(order, &stages[stage.index()], messages.clone());
-                changes.push((change, MemberOrderChangeByMessages { stage, messages }));
+                changes.push((change, SameInstantMemberOrderChange { stage, messages }));
                 let change = Some(changes.len() - 1);
                 let at = passages[passage].begin + of[delay].0;
                 list.register_delay_of_all_members(at, (passage, delay), (order, change));
@@ -283,7 +283,10 @@ pub(super) fn order_change_from_start_to_ends(
                     }
                     let delay = delay + 1;
                     list.sent.insert((passage, delay), (order.clone(), change));
-                    list.insert(arrival, AllMembersChunkEvent::Arrival { passage, delay });
+                    list.insert(
+                        arrival,
+                        ChunkArrivalOrDelayEndEvent::Arrival { passage, delay },
+                    );
                 }
             }
         }
@@ -302,7 +305,7 @@ pub(super) fn order_change_from_start_to_ends(
 /// line is checked. Along a dimension of the machine, only one member is checked.
 fn all_messages_cost_equal(
     stage: &CollectiveChunkPhase,
-    extent: &GroupPlacement,
+    extent: &GroupPhasesAndMemberPositions,
     sizes: &[u32],
     quiet: &UncontendedMessageCostFunctions<'_>,
 ) -> bool {
@@ -347,7 +350,7 @@ fn line_position_in_stage(
 pub(super) fn reorder_members_from_send_to_arrival(
     stage: &CollectiveChunkPhase,
     messages: Range<u32>,
-    extent: &GroupPlacement,
+    extent: &GroupPhasesAndMemberPositions,
     members: &mut Vec<Position>,
 ) {
     let phase = &extent.phases[stage.phase as usize];

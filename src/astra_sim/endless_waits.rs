@@ -67,11 +67,11 @@ impl fmt::Display for EndlessWait {
 
 /// How many chunks the NPUs have issued.
 #[derive(Clone, Debug, Default)]
-pub(super) struct EndlessCollectiveWaitDetector {
+pub(super) struct EndlessWaitDetectorByIssuedChunks {
     /// Number of chunks that each NPU has issued so far.
     issued: Vec<u64>,
     /// Collectives of all NPUs that some members have not joined yet, by index.
-    open: BTreeMap<u32, IssuedChunkRangeBeforeJoining>,
+    open: BTreeMap<u32, FewestAndMostChunksIssuedAtJoin>,
     /// The collective in [`Self::first`], as long as members may still join it.
     found: Option<u32>,
     /// First state in which ASTRA-sim would wait forever.
@@ -81,7 +81,7 @@ pub(super) struct EndlessCollectiveWaitDetector {
 /// Lowest and highest number of chunks that a member had issued when it joined a collective. With equal numbers, the
 /// lowest NPU is kept, so that the order in which members join at an instant does not matter.
 #[derive(Clone, Copy, Debug)]
-struct IssuedChunkRangeBeforeJoining {
+struct FewestAndMostChunksIssuedAtJoin {
     /// Lowest number of chunks, the NPU that issued them, and that NPU's node.
     fewest: (u64, Npu, u64),
     /// Highest number of chunks, and the NPU that issued them.
@@ -90,7 +90,7 @@ struct IssuedChunkRangeBeforeJoining {
     come: u32,
 }
 
-impl EndlessCollectiveWaitDetector {
+impl EndlessWaitDetectorByIssuedChunks {
     pub fn new(npus: u32) -> Self {
         Self {
             issued: vec![0; npus as usize],
@@ -123,7 +123,7 @@ impl EndlessCollectiveWaitDetector {
         let all = self
             .open
             .entry(collective)
-            .or_insert(IssuedChunkRangeBeforeJoining {
+            .or_insert(FewestAndMostChunksIssuedAtJoin {
                 fewest: (number, npu, node),
                 most: (number, npu),
                 come: 0,

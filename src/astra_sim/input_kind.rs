@@ -1,6 +1,6 @@
 //! Detects ASTRA-sim's input files by their keys.
 
-use super::document::{ReadAndIgnoredKeys, ValidatedInputDocument};
+use super::document::{InputDocumentWithUniqueKnownKeys, ReadAndIgnoredKeys};
 use super::{memory_file, network_file, system};
 
 /// Kind of an input file of ASTRA-sim.
@@ -18,11 +18,11 @@ impl AstraInputKind {
     /// Returns which kind of input file `text` is, or `None` if it is none. The text must contain the keys that every
     /// file of this kind has; their values are not checked.
     pub fn classify_text(text: &str) -> Option<Self> {
-        let has = |document: ValidatedInputDocument<'_>, keys: &[&str]| {
+        let has = |document: InputDocumentWithUniqueKnownKeys<'_>, keys: &[&str]| {
             keys.iter().all(|key| document.get(key).is_some())
         };
         let json = |keys: &ReadAndIgnoredKeys| {
-            ValidatedInputDocument::parse_json(text, "", keys, true).ok()
+            InputDocumentWithUniqueKnownKeys::parse_json(text, "", keys, true).ok()
         };
         if let Some(document) = json(&memory_file::KEYS)
             && has(document, &["memory-type"])
@@ -36,7 +36,8 @@ impl AstraInputKind {
             return (count >= 2).then_some(Self::System);
         }
         let document =
-            ValidatedInputDocument::parse_yaml(text, "", &network_file::KEYS, true).ok()?;
+            InputDocumentWithUniqueKnownKeys::parse_yaml(text, "", &network_file::KEYS, true)
+                .ok()?;
         has(document, &["topology", "npus_count"]).then_some(Self::Network)
     }
 }

@@ -54,7 +54,7 @@ mod tensors;
 mod trace;
 mod yaml;
 
-pub use algorithm::{AstraAlgorithm, CollectiveAlgorithmEntry};
+pub use algorithm::{AlgorithmAndAllNpusAtOnceFlag, AstraAlgorithm};
 pub use analytical_network::AnalyticalCongestionModel;
 pub use collectives::AstraCollectiveBackend;
 pub use congestion_aware::CongestionAwareModel;

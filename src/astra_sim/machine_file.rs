@@ -13,11 +13,11 @@
 //! | fully connected, n NPUs | direct, n - 1 messages one after another | B | (n - 1) B |
 //! | fully connected | another, one message at a time | B | B |
 
-use super::document::{ReadAndIgnoredKeys, ValidatedInputDocument};
+use super::document::{InputDocumentWithUniqueKnownKeys, ReadAndIgnoredKeys};
 use super::{
-    AllReduceDecomposition, AstraAlgorithm, AstraDimension, AstraNetworkFile, AstraSystemFile,
-    CollectiveAlgorithmEntry, InputError, InputNote, Quirk, RemoteMemoryFile, RemoteMemorySharing,
-    memory_file, network_file, system,
+    AlgorithmAndAllNpusAtOnceFlag, AllReduceDecomposition, AstraAlgorithm, AstraDimension,
+    AstraNetworkFile, AstraSystemFile, InputError, InputNote, Quirk, RemoteMemoryFile,
+    RemoteMemorySharing, memory_file, network_file, system,
 };
 use chakram_base::config::ConfigLiteral;
 use chakram_base::dtype::Dtype;
@@ -145,8 +145,12 @@ impl AstraKeysWithoutMachineEquivalent {
         yaml: bool,
     ) -> Result<Vec<InputNote>, InputError> {
         let mut document = match yaml {
-            true => ValidatedInputDocument::parse_yaml(input.text, input.file, keys, true)?,
-            false => ValidatedInputDocument::parse_json(input.text, input.file, keys, true)?,
+            true => {
+                InputDocumentWithUniqueKnownKeys::parse_yaml(input.text, input.file, keys, true)?
+            }
+            false => {
+                InputDocumentWithUniqueKnownKeys::parse_json(input.text, input.file, keys, true)?
+            }
         };
         let unsaid = std::mem::take(&mut self.0);
         let count = unsaid.len();
@@ -172,7 +176,7 @@ fn dimension_algorithms(
         &kinds.reduce_scatter,
         &kinds.all_to_all,
     ];
-    let along = |list: &[CollectiveAlgorithmEntry]| -> Vec<Option<AstraAlgorithm>> {
+    let along = |list: &[AlgorithmAndAllNpusAtOnceFlag]| -> Vec<Option<AstraAlgorithm>> {
         let at = |index| list.get(index).or(list.last());
         (0..dimensions.len())
             .map(|index| Some(at(index)?.algorithm))
@@ -210,7 +214,7 @@ fn dimension_algorithms(
                 _ => false,
             });
         let tree =
-            |one: &CollectiveAlgorithmEntry| one.algorithm == AstraAlgorithm::DoubleBinaryTree;
+            |one: &AlgorithmAndAllNpusAtOnceFlag| one.algorithm == AstraAlgorithm::DoubleBinaryTree;
         if list.iter().any(tree) {
             unsaid.add_key(
                 &key,

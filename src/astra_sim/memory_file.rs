@@ -1,6 +1,6 @@
 //! The remote memory file.
 
-use super::document::{ReadAndIgnoredKeys, ValidatedInputDocument};
+use super::document::{InputDocumentWithUniqueKnownKeys, ReadAndIgnoredKeys};
 use super::error::{InputError, InputNote};
 
 /// How NPUs share the servers of remote memory.
@@ -63,7 +63,8 @@ impl RemoteMemoryFile {
         file: &str,
         lenient: bool,
     ) -> Result<(Option<Self>, Vec<InputNote>), InputError> {
-        let mut document = ValidatedInputDocument::parse_json(text, file, &KEYS, lenient)?;
+        let mut document =
+            InputDocumentWithUniqueKnownKeys::parse_json(text, file, &KEYS, lenient)?;
         let types = [
             (RemoteMemoryKind::None, "NO_MEMORY_EXPANSION"),
             (RemoteMemoryKind::PerNpu, "PER_NPU_MEMORY_EXPANSION"),
@@ -114,7 +115,10 @@ impl RemoteMemoryFile {
     }
 }
 
-fn read_count(document: &mut ValidatedInputDocument<'_>, key: &str) -> Result<u32, InputError> {
+fn read_count(
+    document: &mut InputDocumentWithUniqueKnownKeys<'_>,
+    key: &str,
+) -> Result<u32, InputError> {
     let most = i32::MAX as u64;
     let count = document.read_whole_number(key, 1, most)?.unwrap_or(1);
     Ok(u32::try_from(count).expect("it is at most 2^31"))

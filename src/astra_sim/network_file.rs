@@ -1,6 +1,6 @@
 //! The network file of the analytical networks. The file lists dimensions, innermost first.
 
-use super::document::{ReadAndIgnoredKeys, ValidatedInputDocument};
+use super::document::{InputDocumentWithUniqueKnownKeys, ReadAndIgnoredKeys};
 use super::error::{InputError, InputNote, did_you_mean};
 use super::input_entry::InputValue;
 use chakram_base::ids::MAX_NPUS;
@@ -58,7 +58,7 @@ impl AstraNetworkFile {
         file: &str,
         lenient: bool,
     ) -> Result<(Self, Vec<InputNote>), InputError> {
-        let document = ValidatedInputDocument::parse_yaml(text, file, &KEYS, lenient)?;
+        let document = InputDocumentWithUniqueKnownKeys::parse_yaml(text, file, &KEYS, lenient)?;
         let shapes = read_per_dimension(&document, "topology", None, parse_shape)?;
         let length = Some(shapes.len());
         let npus = read_per_dimension(&document, "npus_count", length, |value| {
@@ -96,7 +96,7 @@ impl AstraNetworkFile {
 
 /// Returns the values of `key`, one per dimension, each parsed by `read`.
 fn read_per_dimension<T>(
-    document: &ValidatedInputDocument<'_>,
+    document: &InputDocumentWithUniqueKnownKeys<'_>,
     key: &str,
     length: Option<usize>,
     read: impl Fn(&InputValue) -> Result<T, String>,

@@ -20,7 +20,7 @@ use super::quirks::{Quirk, QuirkSet};
 use chakram_base::ids::Position;
 use chakram_base::units::UnroundedBufferShare;
 use chakram_hardware::collective::{
-    BusTransferTrigger, EndpointBusTransfer, MemberLinePosition, PostedReceive,
+    BusTransferTrigger, EndpointBusTransfer, MemberLinePosition, PostedReceiveSenderAndStep,
     SendStepWithConditions, TransferCompletionToken,
 };
 
@@ -333,7 +333,7 @@ impl CollectiveChunkPhase {
         position: MemberLinePosition,
         taken: u32,
         k: u32,
-    ) -> Option<PostedReceive> {
+    ) -> Option<PostedReceiveSenderAndStep> {
         if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
             return tree::TreeRole::role_of_member(slot, position)
                 .nth_receive_source_after_steps(slot, position, taken, k);
@@ -351,7 +351,7 @@ impl CollectiveChunkPhase {
             }
             _ => index_along(position.index, position.size, 1, !slot.backward),
         };
-        Some(PostedReceive { from, step })
+        Some(PostedReceiveSenderAndStep { from, step })
     }
 
     /// Returns true if members of `other` exchange the same messages along the same lines: the same number, of equal

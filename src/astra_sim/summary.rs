@@ -1,6 +1,6 @@
 //! Summary of the parsed inputs, with one line per section.
 
-use super::{AstraInputs, CollectiveAlgorithmEntry, Quirk, RemoteMemorySharing};
+use super::{AlgorithmAndAllNpusAtOnceFlag, AstraInputs, Quirk, RemoteMemorySharing};
 use std::path::PathBuf;
 
 impl AstraInputs {
@@ -71,17 +71,18 @@ impl AstraInputs {
     fn collectives_line(&self) -> String {
         let lists = &self.system.implementations;
         let custom = &self.system.custom;
-        let line = |name: &str, list: &[CollectiveAlgorithmEntry], custom: &Option<PathBuf>| {
-            let names: Vec<_> = list
-                .iter()
-                .map(CollectiveAlgorithmEntry::to_string)
-                .collect();
-            match (custom, &names[..]) {
-                (Some(prefix), _) => Some(format!("{name} as in {}", prefix.display())),
-                (None, []) => None,
-                (None, names) => Some(format!("{name} {}", names.join(", "))),
-            }
-        };
+        let line =
+            |name: &str, list: &[AlgorithmAndAllNpusAtOnceFlag], custom: &Option<PathBuf>| {
+                let names: Vec<_> = list
+                    .iter()
+                    .map(AlgorithmAndAllNpusAtOnceFlag::to_string)
+                    .collect();
+                match (custom, &names[..]) {
+                    (Some(prefix), _) => Some(format!("{name} as in {}", prefix.display())),
+                    (None, []) => None,
+                    (None, names) => Some(format!("{name} {}", names.join(", "))),
+                }
+            };
         let lines = [
             line("all-reduce", &lists.all_reduce, &custom.all_reduce),
             line("all-gather", &lists.all_gather, &custom.all_gather),

@@ -12,7 +12,7 @@ use super::program::{CollectiveChunkPhase, MemberQueueDirectionAndTree, PhaseOpe
 use chakram_base::ids::Position;
 use chakram_base::units::{Span, UnroundedBufferShare};
 use chakram_hardware::collective::{MemberLinePosition, UncontendedMessageCostFunctions};
-use chakram_hardware::group::GroupPlacement;
+use chakram_hardware::group::GroupPhasesAndMemberPositions;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -23,7 +23,7 @@ const COMPARED: u32 = 256;
 pub(super) struct PhaseMemberLine<'a> {
     pub stage: &'a CollectiveChunkPhase,
     pub slot: MemberQueueDirectionAndTree,
-    pub extent: &'a GroupPlacement,
+    pub extent: &'a GroupPhasesAndMemberPositions,
     /// Sizes of the machine's dimensions.
     pub sizes: &'a [u32],
     pub quiet: &'a UncontendedMessageCostFunctions<'a>,

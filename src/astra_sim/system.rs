@@ -1,7 +1,7 @@
 //! The system file: an NPU's compute rates, and the chunks and algorithms of collectives.
 
-use super::algorithm::{AstraAlgorithm, CollectiveAlgorithmEntry, NAMES};
-use super::document::{ReadAndIgnoredKeys, ValidatedInputDocument};
+use super::algorithm::{AlgorithmAndAllNpusAtOnceFlag, AstraAlgorithm, NAMES};
+use super::document::{InputDocumentWithUniqueKnownKeys, ReadAndIgnoredKeys};
 use super::error::{InputError, InputNote, did_you_mean};
 use super::input_entry::InputValue;
 use chakram_base::setting::SettingKey;
@@ -43,7 +43,7 @@ pub struct PerCollectiveKind<T> {
 
 /// Implementations of each kind of collective: one per dimension, innermost first. An empty list means that the file
 /// states no implementation, so such a collective cannot run.
-pub type AlgorithmsPerCollectiveKind = PerCollectiveKind<Vec<CollectiveAlgorithmEntry>>;
+pub type AlgorithmsPerCollectiveKind = PerCollectiveKind<Vec<AlgorithmAndAllNpusAtOnceFlag>>;
 
 /// A LogGP bus between an NPU and its memory agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -122,7 +122,8 @@ impl AstraSystemFile {
         file: &str,
         lenient: bool,
     ) -> Result<(Self, Vec<InputNote>), InputError> {
-        let mut document = ValidatedInputDocument::parse_json(text, file, &KEYS, lenient)?;
+        let mut document =
+            InputDocumentWithUniqueKnownKeys::parse_json(text, file, &KEYS, lenient)?;
         let system = build_system_from_document(&mut document)?;
         Ok((system, document.into_notes()))
     }
@@ -196,7 +197,7 @@ pub(super) const KEYS: ReadAndIgnoredKeys = ReadAndIgnoredKeys {
 };
 
 fn build_system_from_document(
-    document: &mut ValidatedInputDocument<'_>,
+    document: &mut InputDocumentWithUniqueKnownKeys<'_>,
 ) -> Result<AstraSystemFile, InputError> {
     let scheduling = document.read_choice(
         "scheduling-policy",
@@ -272,14 +273,16 @@ fn build_system_from_document(
 }
 
 fn read_count(
-    document: &mut ValidatedInputDocument<'_>,
+    document: &mut InputDocumentWithUniqueKnownKeys<'_>,
     key: &str,
 ) -> Result<Option<u32>, InputError> {
     let count = document.read_whole_number(key, 1, MOST)?;
     Ok(count.map(|count| u32::try_from(count).expect("it is at most 2^31")))
 }
 
-fn read_dataset_splits(document: &mut ValidatedInputDocument<'_>) -> Result<u32, InputError> {
+fn read_dataset_splits(
+    document: &mut InputDocumentWithUniqueKnownKeys<'_>,
+) -> Result<u32, InputError> {
     const KEY: &str = "preferred-dataset-splits";
     let found = match document.get(KEY) {
         None => "nothing",
@@ -292,15 +295,18 @@ fn read_dataset_splits(document: &mut ValidatedInputDocument<'_>) -> Result<u32,
 }
 
 fn read_implementations(
-    document: &mut ValidatedInputDocument<'_>,
+    document: &mut InputDocumentWithUniqueKnownKeys<'_>,
     key: &str,
-) -> Result<Vec<CollectiveAlgorithmEntry>, InputError> {
+) -> Result<Vec<AlgorithmAndAllNpusAtOnceFlag>, InputError> {
     let Some(list) = document.read_list(key)? else {
         return Ok(Vec::new());
     };
     let mut all = Vec::new();
     for item in list {
-        let Some(implementation) = item.as_text().and_then(CollectiveAlgorithmEntry::parse) else {
+        let Some(implementation) = item
+            .as_text()
+            .and_then(AlgorithmAndAllNpusAtOnceFlag::parse)
+        else {
             let hint = item.as_text().map(|text| did_you_mean(text, NAMES));
             let expected = format!(
                 "a list of names, one per dimension, of {}{}",
@@ -323,7 +329,7 @@ fn read_implementations(
             format!("names after `{first}` have no effect, because it stands for all dimensions");
         document.add_note(key, why);
     }
-    let tree = |i: &CollectiveAlgorithmEntry| i.algorithm == AstraAlgorithm::DoubleBinaryTree;
+    let tree = |i: &AlgorithmAndAllNpusAtOnceFlag| i.algorithm == AstraAlgorithm::DoubleBinaryTree;
     if key != KINDS[0].0 && all.iter().any(tree) {
         let why = "doubleBinaryTree supports only all-reduce: other collectives will be rejected";
         document.add_note(key, why);
@@ -332,7 +338,7 @@ fn read_implementations(
 }
 
 fn read_custom_prefix(
-    document: &ValidatedInputDocument<'_>,
+    document: &InputDocumentWithUniqueKnownKeys<'_>,
     (_, key): (&str, &str),
 ) -> Result<Option<PathBuf>, InputError> {
     match document.read_list(key)? {
@@ -350,7 +356,7 @@ fn read_custom_prefix(
 }
 
 fn read_shared_bus_params(
-    document: &mut ValidatedInputDocument<'_>,
+    document: &mut InputDocumentWithUniqueKnownKeys<'_>,
 ) -> Result<Option<LogGpBusParams>, InputError> {
     let bus = LogGpBusParams {
         latency: document.read_whole_number(BUS[0], 0, MOST)?.unwrap_or(0),

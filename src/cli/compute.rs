@@ -1,6 +1,6 @@
 //! Parses the options of the compute model, which times kernels, and describes them in reports.
 
-use super::given::{OptionGroupMembership, ReplayOptionGroupArgs};
+use super::given::{OneReplayOptionGroupArgs, ReplayOptionGroup};
 use chakram_base::setting::{EnumeratedSetting, SettingKey};
 use chakram_engine::{HostLaunchMode, ReplayOptions};
 use chakram_hardware::compute::{HostDurationSource, KernelDurationSource};
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug)]
 pub struct KernelAndCollectiveTimeOptions;
 
-impl OptionGroupMembership for KernelAndCollectiveTimeOptions {
+impl ReplayOptionGroup for KernelAndCollectiveTimeOptions {
     fn option_belongs_to_group(key: SettingKey) -> bool {
         matches!(
             key,
@@ -27,7 +27,7 @@ impl OptionGroupMembership for KernelAndCollectiveTimeOptions {
 }
 
 /// Arguments of the compute model.
-pub type ComputeArgs = ReplayOptionGroupArgs<KernelAndCollectiveTimeOptions>;
+pub type ComputeArgs = OneReplayOptionGroupArgs<KernelAndCollectiveTimeOptions>;
 
 impl ComputeArgs {
     /// Returns the options of a replay that these arguments set.
@@ -37,7 +37,7 @@ impl ComputeArgs {
     }
 }
 
-impl<G> ReplayOptionGroupArgs<G> {
+impl<G> OneReplayOptionGroupArgs<G> {
     /// Returns the requested compute model, without the efficiency.
     pub fn compute_model(&self) -> KernelDurationSource {
         self.parsed_settings()

@@ -5,9 +5,11 @@ use super::load::{ProfiledStepArg, SkipJobFileCheckArg};
 use super::output::{ReportDestinationAndOutputs, ReportFormatArg};
 use super::terminal;
 use chakram_analysis::diff::render::{
-    self, DiffFailureThresholds, ExceededThresholds, JobNamesAndDiffStyle,
+    self, DiffPercentLimitAndForbiddenAspects, ExceededThresholds, JobNamesAndDiffStyle,
 };
-use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions, FileFaultSummary, TimeTolerance};
+use chakram_analysis::diff::tally::{
+    DiffTally, FileFaultSummary, StoredChangeLimitAndTimeTolerance, TimeTolerance,
+};
 use chakram_analysis::diff::{StructureTimeOrBytesAspect, differences, reports};
 use chakram_base::units::{Span, parse_percent};
 use chakram_jobs::{find_traces, protect_found_files_as_inputs, restrict_to_step};
@@ -141,14 +143,14 @@ impl DiffArgs {
         }
     }
 
-    fn tally_options(&self) -> DiffTallyOptions {
-        DiffTallyOptions {
+    fn tally_options(&self) -> StoredChangeLimitAndTimeTolerance {
+        StoredChangeLimitAndTimeTolerance {
             singles: self.line_limit(),
             tolerance: self.tolerance,
         }
     }
 
-    fn to_thresholds(&self) -> DiffFailureThresholds {
+    fn to_thresholds(&self) -> DiffPercentLimitAndForbiddenAspects {
         let all = [
             StructureTimeOrBytesAspect::Structure,
             StructureTimeOrBytesAspect::Time,
@@ -163,7 +165,7 @@ impl DiffArgs {
             self.fail_on.contains(&fail) || self.fail_on.contains(&FailOnStructureTimeBytesArg::Any)
         };
         let aspects = all.into_iter().zip(of).filter(|&(_, fail)| wanted(fail));
-        DiffFailureThresholds {
+        DiffPercentLimitAndForbiddenAspects {
             threshold: self.threshold,
             aspects: aspects.map(|(aspect, _)| aspect).collect(),
         }

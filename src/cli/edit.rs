@@ -44,7 +44,7 @@ pub struct EditArgs {
 
 /// JSON summary of the edits to a job.
 #[derive(Serialize)]
-struct EditDocument {
+struct JobEditJsonSummary {
     ranks_before: usize,
     ranks: usize,
     edits: Vec<EditWithEffectCounts>,
@@ -120,7 +120,7 @@ pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
             print_edit_rows(&edited.rows, out)?;
         }
         SummaryFormatArg::Json => {
-            let body = EditDocument {
+            let body = JobEditJsonSummary {
                 ranks_before: before,
                 ranks,
                 edits: edited.rows,

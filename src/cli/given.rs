@@ -15,14 +15,14 @@ pub(super) const MODEL: &str = "Timing model";
 pub(super) const TRACES: &str = "Traces";
 
 /// A group of the replay options.
-pub trait OptionGroupMembership {
+pub trait ReplayOptionGroup {
     /// Returns true if the option `key` belongs to the group.
     fn option_belongs_to_group(key: SettingKey) -> bool;
 }
 
 /// Options on the command line that belong to one group.
 #[derive(Clone, Debug)]
-pub struct ReplayOptionGroupArgs<G> {
+pub struct OneReplayOptionGroupArgs<G> {
     given: GivenOptionsWithValues,
     settings: Box<ReplaySettings>,
     group: PhantomData<G>,
@@ -40,7 +40,7 @@ pub fn parse_settings_without_option(
     ReplaySettings::parse_settings(others.map(|(key, words)| (*key, &words[..]))).ok()
 }
 
-impl<G> ReplayOptionGroupArgs<G> {
+impl<G> OneReplayOptionGroupArgs<G> {
     /// Returns the options on the command line.
     pub fn given_options(&self) -> &GivenOptionsWithValues {
         &self.given
@@ -52,7 +52,7 @@ impl<G> ReplayOptionGroupArgs<G> {
     }
 }
 
-impl<G: OptionGroupMembership> ReplayOptionGroupArgs<G> {
+impl<G: ReplayOptionGroup> OneReplayOptionGroupArgs<G> {
     fn all_options() -> impl Iterator<Item = &'static ReplayOptionDefinition> {
         REPLAY_OPTIONS
             .iter()
@@ -108,7 +108,7 @@ fn option_arg(option: &'static ReplayOptionDefinition) -> Arg {
     }
 }
 
-impl<G: OptionGroupMembership> Args for ReplayOptionGroupArgs<G> {
+impl<G: ReplayOptionGroup> Args for OneReplayOptionGroupArgs<G> {
     fn augment_args(command: Command) -> Command {
         command.args(Self::all_options().map(option_arg))
     }
@@ -118,7 +118,7 @@ impl<G: OptionGroupMembership> Args for ReplayOptionGroupArgs<G> {
     }
 }
 
-impl<G: OptionGroupMembership> FromArgMatches for ReplayOptionGroupArgs<G> {
+impl<G: ReplayOptionGroup> FromArgMatches for OneReplayOptionGroupArgs<G> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut given = GivenOptionsWithValues::new();
         for option in Self::all_options() {

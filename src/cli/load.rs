@@ -1,6 +1,6 @@
 //! Options for the traces of a job, and progress while they are loaded.
 
-use super::given::{OptionGroupMembership, ReplayOptionGroupArgs, TRACES};
+use super::given::{OneReplayOptionGroupArgs, ReplayOptionGroup, TRACES};
 use super::progress::Progress;
 use super::terminal;
 use chakram_base::setting::SettingKey;
@@ -51,14 +51,14 @@ pub struct ProfiledStepArg {
 #[derive(Clone, Debug)]
 pub struct TraceReadingOptions;
 
-impl OptionGroupMembership for TraceReadingOptions {
+impl ReplayOptionGroup for TraceReadingOptions {
     fn option_belongs_to_group(key: SettingKey) -> bool {
         key.affects_trace_reading()
     }
 }
 
 /// The options for a job's traces on the command line.
-pub type TraceReadingArgs = ReplayOptionGroupArgs<TraceReadingOptions>;
+pub type TraceReadingArgs = OneReplayOptionGroupArgs<TraceReadingOptions>;
 
 impl TraceReadingArgs {
     /// Returns the number of ranks in a mirrored job, in which all ranks share one trace. Without `--ranks`, that is

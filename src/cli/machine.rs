@@ -19,7 +19,7 @@ mod new;
 mod tile_ratios;
 
 use json::{MachineDetails, MachineDocument, MachineList, MachineSummary};
-use tile_ratios::TileHardwareRatios;
+use tile_ratios::TileMachineHardwareRatios;
 
 /// List, show, check and create machines
 #[derive(Debug, Args)]
@@ -170,7 +170,7 @@ fn show_machine(
     match format {
         MachineOutputFormatArg::Text => {
             out.write_all(source.text.as_bytes())?;
-            if let Some(ratios) = TileHardwareRatios::of_machine(&machine) {
+            if let Some(ratios) = TileMachineHardwareRatios::of_machine(&machine) {
                 // Print the ratios as a comment, so that the text remains a valid machine file.
                 write!(out, "\n{}", ratios.format_comment(machine.name()))?;
             }

@@ -2,7 +2,7 @@
 
 use super::custom_algorithm;
 use super::flags::flag_of_setting;
-use super::given::{OptionGroupMembership, ReplayOptionGroupArgs};
+use super::given::{OneReplayOptionGroupArgs, ReplayOptionGroup};
 use super::progress::{Progress, run_showing_elapsed_time};
 use super::terminal;
 use chakram_base::ids::Npu;
@@ -47,14 +47,14 @@ pub(super) const REPORT: &str = "Report";
 #[derive(Clone, Debug)]
 pub struct TimeChangingReplayOptions;
 
-impl OptionGroupMembership for TimeChangingReplayOptions {
+impl ReplayOptionGroup for TimeChangingReplayOptions {
     fn option_belongs_to_group(key: SettingKey) -> bool {
         !key.affects_trace_reading()
     }
 }
 
 /// The options of [`TimeChangingReplayOptions`] as command-line arguments, which every replaying command accepts.
-pub type ReplayTimingArgs = ReplayOptionGroupArgs<TimeChangingReplayOptions>;
+pub type ReplayTimingArgs = OneReplayOptionGroupArgs<TimeChangingReplayOptions>;
 
 /// Arguments that control a replay and its report.
 #[derive(Clone, Debug, Args)]

@@ -129,12 +129,12 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
 }
 
 /// Name and contents of a file: a table of runs, or a file of columns.
-struct RunTableOrColumnFile {
+struct RunTableOrColumnMapFileText {
     name: String,
     text: String,
 }
 
-impl RunTableOrColumnFile {
+impl RunTableOrColumnMapFileText {
     fn read_file(path: &Path) -> Result<Self, String> {
         let name = path.display().to_string();
         let text =
@@ -144,9 +144,9 @@ impl RunTableOrColumnFile {
 }
 
 /// Tables of runs, each with its file of columns.
-struct RunTablesWithColumnFiles(Vec<[RunTableOrColumnFile; 2]>);
+struct RunTablesWithColumnMapFiles(Vec<[RunTableOrColumnMapFileText; 2]>);
 
-impl RunTablesWithColumnFiles {
+impl RunTablesWithColumnMapFiles {
     fn read_files(args: &ScoreArgs) -> Result<Self, String> {
         let [tables, columns] = [args.runs.len(), args.columns.len()];
         if tables != columns {
@@ -158,8 +158,8 @@ impl RunTablesWithColumnFiles {
         let pairs = args.runs.iter().zip(&args.columns);
         let pairs = pairs.map(|(runs, columns)| {
             Ok([
-                RunTableOrColumnFile::read_file(runs)?,
-                RunTableOrColumnFile::read_file(columns)?,
+                RunTableOrColumnMapFileText::read_file(runs)?,
+                RunTableOrColumnMapFileText::read_file(columns)?,
             ])
         });
         pairs.collect::<Result<_, _>>().map(Self)
@@ -171,7 +171,7 @@ impl RunTablesWithColumnFiles {
         let [[_, file], ..] = &self.0[..] else {
             return Err("there is no table".into());
         };
-        let steps = RunTableOrColumnFile::read_file(path)?;
+        let steps = RunTableOrColumnMapFileText::read_file(path)?;
         parse_runs_of_table(args, &steps, file)
     }
 
@@ -243,8 +243,8 @@ impl RunTablesWithColumnFiles {
 /// Parses the `runs` of a table with the columns in `file` and the settings of `args`.
 fn parse_runs_of_table(
     args: &ScoreArgs,
-    runs: &RunTableOrColumnFile,
-    file: &RunTableOrColumnFile,
+    runs: &RunTableOrColumnMapFileText,
+    file: &RunTableOrColumnMapFileText,
 ) -> Result<RunTable, Box<dyn Error>> {
     let mut columns = RunColumnRules::parse(&file.text, &file.name)?;
     for (key, value) in &args.set {
@@ -281,7 +281,7 @@ pub fn score_runs_and_report(
     if let Some(path) = &args.scenarios {
         return score_serving(args, path, out);
     }
-    let files = RunTablesWithColumnFiles::read_files(args)?;
+    let files = RunTablesWithColumnMapFiles::read_files(args)?;
     let mut table = files.parse_tables(args)?;
     let by = args.by.as_ref().map(|key| key.replace('-', "_"));
     if let Some(key) = by
@@ -402,7 +402,7 @@ pub fn score_runs_and_report(
 /// Corrects the predictions of `table` by measured steps, if `args` requests it.
 fn correct_predictions_by_measured_steps(
     args: &ScoreArgs,
-    files: &RunTablesWithColumnFiles,
+    files: &RunTablesWithColumnMapFiles,
     table: &RunTable,
     predicted: &[PredictedStepTimeWithInterval],
     options: &ReplayOptions,
@@ -453,7 +453,7 @@ fn score_what_if_pairs(
     if let Some((key, _)) = args.compute.given_options().first() {
         return Err(format!("--pairs: {key} must be in the file, for all pairs").into());
     }
-    let file = RunTableOrColumnFile::read_file(path)?;
+    let file = RunTableOrColumnMapFileText::read_file(path)?;
     let table = WhatIfPairsAndReplaySettings::parse(&file.text, path)?;
     let mut outputs = OutputsAndProtectedInputs::default();
     outputs.register_input(path);
@@ -509,7 +509,7 @@ fn score_serving(
         )
         .into());
     };
-    let file = RunTableOrColumnFile::read_file(path)?;
+    let file = RunTableOrColumnMapFileText::read_file(path)?;
     let table = MeasuredServingTable::read_table(runs, (path, &file.text), args.by.as_deref())?;
     let mut outputs = OutputsAndProtectedInputs::default();
     outputs.register_input(path);

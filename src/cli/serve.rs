@@ -87,7 +87,7 @@ pub struct ServeArgs {
     format: ServeFormat,
     /// Table that --format csv prints; with a language model, requests can also be written as JSON lines
     #[arg(long, help_heading = REPORT, value_enum, value_name = "TABLE")]
-    table: Option<ServeTable>,
+    table: Option<ServeModelsRequestsOrLevelsTable>,
     /// Write a timeline of requests and jobs to this file, for Perfetto or chrome://tracing
     #[arg(long, help_heading = REPORT, value_name = "FILE.json")]
     timeline: Option<PathBuf>,
@@ -115,7 +115,7 @@ enum ServeFormat {
 
 /// A table of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ServeTable {
+enum ServeModelsRequestsOrLevelsTable {
     /// One row per model, per class, and for all requests
     Models,
     /// One row per request, in order of completion
@@ -201,7 +201,7 @@ impl ServeArgs {
     fn check_options(&self) -> Result<(), String> {
         let several = self.platforms.len() > 1;
         let sweeps = !self.rates.is_empty() || self.find_capacity;
-        let requests = self.table == Some(ServeTable::Requests);
+        let requests = self.table == Some(ServeModelsRequestsOrLevelsTable::Requests);
         if self.attain.is_some() && !self.find_capacity && !self.llm.plan {
             return Err(
                 "--attain has no effect: it sets the share of requests that --find-capacity or --plan must reach\n  \
@@ -209,7 +209,7 @@ impl ServeArgs {
                     .to_owned(),
             );
         }
-        if self.table == Some(ServeTable::Levels) && sweeps {
+        if self.table == Some(ServeModelsRequestsOrLevelsTable::Levels) && sweeps {
             return Err(
                 "--table levels shows a single run, but several rates are compared\n  try: --rate, for one of the rates"
                     .to_owned(),
@@ -398,7 +398,7 @@ pub fn serve_scenario_and_print_result(
                 .map(|file| RequestTimelineWriter::new(file, models().collect()))
                 .transpose()?,
         };
-        if args.table == Some(ServeTable::Requests) {
+        if args.table == Some(ServeModelsRequestsOrLevelsTable::Requests) {
             let mut failed = None;
             to.write_output(|out| {
                 writeln!(out, "{}", rows::REQUESTS)?;
@@ -441,7 +441,7 @@ pub fn serve_scenario_and_print_result(
         let load = reasons_load_has_no_effect(args, &own, report);
         report.warnings.extend(load);
     }
-    if args.table != Some(ServeTable::Requests) {
+    if args.table != Some(ServeModelsRequestsOrLevelsTable::Requests) {
         to.write_report(&render_output(args, &reports, &[], style))?;
     }
     write_page(page, &scenario.name, &reports, &[])
@@ -515,7 +515,9 @@ fn render_output(
             };
             VersionedDocument::new("chakram.serve.1", document).to_json_text()
         }
-        (ServeFormat::Csv, [], _) if args.table == Some(ServeTable::Levels) => {
+        (ServeFormat::Csv, [], _)
+            if args.table == Some(ServeModelsRequestsOrLevelsTable::Levels) =>
+        {
             rows::render_request_counts_over_time_csv(reports)
         }
         (ServeFormat::Csv, [], _) => rows::render_models_csv(reports),

@@ -34,7 +34,7 @@ Examples:
   chakram sweep merge study.toml part0 part1 -o results   put shards together")]
 pub struct SweepArgs {
     #[command(subcommand)]
-    merge: Option<SweepShardsCommand>,
+    merge: Option<SweepShardMergeCommand>,
     /// The study: settings that all points share, axes, limits, objectives and strategies
     #[arg(value_name = "STUDY.toml", required = true)]
     study: Option<PathBuf>,
@@ -73,7 +73,7 @@ enum SweepFormat {
 }
 
 #[derive(Debug, Subcommand)]
-enum SweepShardsCommand {
+enum SweepShardMergeCommand {
     Merge(ShardMergeArgs),
 }
 
@@ -110,7 +110,7 @@ fn parse_shard(text: &str) -> Result<StudyShard, String> {
 ///
 /// Fails if the study is invalid, or if output cannot be written.
 pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    if let Some(SweepShardsCommand::Merge(args)) = &args.merge {
+    if let Some(SweepShardMergeCommand::Merge(args)) = &args.merge {
         return merge_shards(args, out);
     }
     let path = args.study.as_deref().unwrap_or(Path::new(""));

@@ -60,7 +60,7 @@ pub(super) struct Collectives<'a, M: RequiredCollectiveBackendTraits> {
 
 /// A member's collective node that has taken its lane.
 #[derive(Clone, Copy)]
-pub(super) struct MemberCollectiveCall<'x, 'a> {
+pub(super) struct MemberCollectiveNodeOnTakenLane<'x, 'a> {
     pub running: &'x RunningRankInstance<'a>,
     pub instance: InstanceIndex,
     pub node: NodeIndex,
@@ -121,7 +121,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        call: MemberCollectiveCall<'_, 'a>,
+        call: MemberCollectiveNodeOnTakenLane<'_, 'a>,
     ) {
         let (slot, mut sequence) = (call.slot, call.sequence);
         let launch_order = &mut self.chunks.groups[slot.group].order;
@@ -169,7 +169,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
     /// Creates the state of a collective in flight (its run) when the first member arrives.
     fn create_run_for_first_arrival(
         &mut self,
-        call: MemberCollectiveCall<'_, 'a>,
+        call: MemberCollectiveNodeOnTakenLane<'_, 'a>,
         slot: LaunchGroupMember,
         sequence: u32,
     ) -> RunIndex {
@@ -203,11 +203,11 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
     fn notify_backend_of_joined_member(
         &mut self,
         now: Time,
-        call: MemberCollectiveCall<'_, 'a>,
+        call: MemberCollectiveNodeOnTakenLane<'_, 'a>,
         group: GroupIndex,
         run: RunIndex,
     ) {
-        let MemberCollectiveCall {
+        let MemberCollectiveNodeOnTakenLane {
             running,
             node,
             named,
@@ -227,7 +227,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
     /// Returns the request of a collective node, and the position of its root.
     fn build_request(
         &mut self,
-        call: MemberCollectiveCall<'_, 'a>,
+        call: MemberCollectiveNodeOnTakenLane<'_, 'a>,
         slot: LaunchGroupMember,
         sequence: u32,
     ) -> (CollectiveRequest, Position) {

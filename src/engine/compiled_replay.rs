@@ -7,7 +7,7 @@ use super::failures::{self, PlannedFailure};
 use super::feed::SingleLaunchFeed;
 use super::host_launches::{self, ResolvedReplayDurationSources};
 use super::ids::{InstanceId, ReplayGroupId};
-use super::options::{CommTiming, ReplayOptions};
+use super::options::{CommunicationDurationSource, ReplayOptions};
 use super::plan::{InstancePlacementAndMatching, NONE, ReplayPlan, SharedGraphPlan};
 use super::price_changes::DurationChangeEffect;
 use super::run_programs::{RunProgramsAndFeeds, create_native_backend, run_over_network};
@@ -22,7 +22,7 @@ use chakram_hardware::collective::{
     find_dimension_measured_on_other_links, find_measured_time_collective,
 };
 use chakram_hardware::compute::HostDurationSource;
-use chakram_hardware::group::GroupPlacement;
+use chakram_hardware::group::GroupPhasesAndMemberPositions;
 use chakram_hardware::machine::Machine;
 use chakram_hardware::network::{NetworkBackend, NetworkModelKind};
 use chakram_hardware::topology::link_graph::MOST_NPUS;
@@ -42,7 +42,7 @@ pub struct PlacedWorkloadGroup<'a> {
     /// Number of members that have a trace.
     pub present: u32,
     /// Placement of the group's members on the machine.
-    pub extent: &'a GroupPlacement,
+    pub extent: &'a GroupPhasesAndMemberPositions,
 }
 
 /// Everything that is decided before a replay. Runs and reports take this value as input.
@@ -61,7 +61,7 @@ pub struct CompiledReplay<'a> {
     pub(super) links: bool,
     pub(super) aggregate: bool,
     pub(super) extensions: ReplacementKernelAndMemoryModels,
-    pub(super) comm: CommTiming,
+    pub(super) comm: CommunicationDurationSource,
     pub(super) host: HostDurationSource,
     network: NetworkModelKind,
     pub(super) custom: Vec<NamedScriptedAlgorithm>,
@@ -144,8 +144,8 @@ impl<'a> CompiledReplay<'a> {
             machine,
             stepwise: options.stepwise || options.links,
             ordered_ends: options.ordered_ends,
-            links: options.links && options.comm == CommTiming::Model,
-            aggregate: options.aggregate && options.comm == CommTiming::Model,
+            links: options.links && options.comm == CommunicationDurationSource::Model,
+            aggregate: options.aggregate && options.comm == CommunicationDurationSource::Model,
             extensions: options.extensions.clone(),
             comm: options.comm,
             host: options.host,
@@ -216,7 +216,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns where the durations of collectives and messages come from.
-    pub fn comm_duration_source(&self) -> CommTiming {
+    pub fn comm_duration_source(&self) -> CommunicationDurationSource {
         self.comm
     }
 
@@ -534,7 +534,7 @@ fn check_network_supports_links(
     network: NetworkModelKind,
     options: &ReplayOptions,
 ) -> Result<(), ReplayRefusal> {
-    if options.comm != CommTiming::Model {
+    if options.comm != CommunicationDurationSource::Model {
         return Ok(());
     }
     let (name, topology) = (machine.name(), machine.topology());

@@ -9,7 +9,7 @@ use crate::Observer;
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{Time, UnroundedBufferShare};
 use chakram_hardware::network::{
-    CollectiveLinkReservations, EventScheduler, LinkFailureEffect, LinkTrafficBytes,
+    CollectiveLinkReservations, EventScheduler, LinkFailureEffectOnMessages, LinkTrafficBytes,
     MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage, OperationPortRange,
     RehearsableLinks,
 };
@@ -238,7 +238,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         now: Time,
         links: &[u32],
         effects: &mut Effects,
-    ) -> LinkFailureEffect {
+    ) -> LinkFailureEffectOnMessages {
         let Some(failing) = self.network.links_if_they_may_fail() else {
             unreachable!("failures of links are refused for networks that know none");
         };

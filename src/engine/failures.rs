@@ -11,7 +11,7 @@ use super::effects::Effects;
 use super::event::{EventClass, PackedEvent};
 use super::fabric::Fabric;
 use super::ids::InstanceNode;
-use super::options::{CommTiming, ReplayOptions};
+use super::options::{CommunicationDurationSource, ReplayOptions};
 use super::{Engine, Observer, ReplayRefusal};
 use chakram_base::ids::{EndpointId, Npu, Rank};
 use chakram_base::setting::SettingKey;
@@ -30,7 +30,7 @@ pub(super) const WATCHED: u8 = 64;
 /// Effects of one failure on the replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct FailureLinkAndRerouteCounts {
+pub struct EffectsOfOneFailure {
     /// Sentence that names the failed part and the failure time.
     pub failure: String,
     /// Number of directed links taken out of service.
@@ -145,10 +145,10 @@ fn check_link_failures(
     measured: bool,
 ) -> Result<(), FindingAndHint> {
     let switching = machine.topology().switching_mode();
-    let (with, hint) = if options.comm != CommTiming::Model {
+    let (with, hint) = if options.comm != CommunicationDurationSource::Model {
         (
             SettingKey::Comm.format_with_value(options.comm),
-            SettingKey::Comm.format_with_value(CommTiming::Model),
+            SettingKey::Comm.format_with_value(CommunicationDurationSource::Model),
         )
     } else if network != NetworkModelKind::FairSharing {
         (
@@ -190,13 +190,13 @@ pub(super) struct PlannedAndOccurredFailures<'a> {
     planned: &'a [PlannedFailure],
     /// Each failed NPU, with its first failure.
     npus: BTreeMap<Npu, &'a FailedPartAndTime>,
-    outcomes: Vec<FailureLinkAndRerouteCounts>,
+    outcomes: Vec<EffectsOfOneFailure>,
 }
 
 impl<'a> PlannedAndOccurredFailures<'a> {
     /// Creates the state of a run in which no failure has occurred yet.
     pub fn new(planned: &'a [PlannedFailure]) -> Self {
-        let outcome = |failure: &PlannedFailure| FailureLinkAndRerouteCounts {
+        let outcome = |failure: &PlannedFailure| EffectsOfOneFailure {
             failure: failure.given.to_string(),
             links: match &failure.part {
                 FailedNpuOrLinks::Npu(_) => 0,
@@ -226,7 +226,7 @@ impl<'a> PlannedAndOccurredFailures<'a> {
     }
 
     /// Returns the effects of each failure, in the order of the plan.
-    pub fn take_outcomes(&self) -> Vec<FailureLinkAndRerouteCounts> {
+    pub fn take_outcomes(&self) -> Vec<EffectsOfOneFailure> {
         self.outcomes.clone()
     }
 

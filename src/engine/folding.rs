@@ -21,7 +21,7 @@
 //! which recomputes all classes until their number no longer grows.
 
 use super::ids::{InstanceId, ReplayGroupId};
-use super::options::CommTiming;
+use super::options::CommunicationDurationSource;
 use super::plan::{NONE, PlacedRankGroup};
 use super::representatives::{meet_only_in_collectives, npu_layout_along_dimension};
 use super::{CompiledReplay, ReplayError, ReplayRefusal};
@@ -147,7 +147,7 @@ impl CompiledReplay<'_> {
     ) -> Option<RankRepresentatives> {
         // The graphs already contain the added launches, so no launches are added to the part.
         let workload = self.workload();
-        if self.comm != CommTiming::Model
+        if self.comm != CommunicationDurationSource::Model
             || (self.stepwise || self.aggregate || self.links || self.as_issued)
             || !self.failures.is_empty()
             || self.extensions.memory.is_some()

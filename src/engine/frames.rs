@@ -13,9 +13,7 @@ use super::error::ReplayRefusal;
 use super::event::{EventClass, PackedEvent};
 use super::ids::{InstanceId, ReplayGroupId};
 use super::lanes::LanesOfAllNpus;
-use super::launch::{
-    BegunLaunchRecord, LaunchKernelDurationAdjustment, LaunchRequest, LaunchSerial,
-};
+use super::launch::{BegunLaunchRecord, LaunchKernelDurationSource, LaunchRequest, LaunchSerial};
 use super::plan::NONE;
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Span, Time};
@@ -26,7 +24,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 struct LaunchRunState {
     record: BegunLaunchRecord,
-    prices: LaunchKernelDurationAdjustment,
+    prices: LaunchKernelDurationSource,
     /// Number of ranks that have not ended yet.
     ranks_left: u32,
 }
@@ -166,7 +164,7 @@ impl<'a> AllProgramLaunches<'a> {
     pub fn assign_run_state_to_launch(
         &mut self,
         record: BegunLaunchRecord,
-        prices: LaunchKernelDurationAdjustment,
+        prices: LaunchKernelDurationSource,
     ) -> (u32, bool) {
         let program = &self.programs[record.program as usize];
         let frame = LaunchRunState {
@@ -268,9 +266,9 @@ impl<'a> AllProgramLaunches<'a> {
             price
         };
         match &self.frames[running.frame as usize].prices {
-            LaunchKernelDurationAdjustment::AsCompiled => price,
-            LaunchKernelDurationAdjustment::Scaled(factor) => price.scale_by(*factor),
-            LaunchKernelDurationAdjustment::ByClass(prices) => {
+            LaunchKernelDurationSource::AsCompiled => price,
+            LaunchKernelDurationSource::Scaled(factor) => price.scale_by(*factor),
+            LaunchKernelDurationSource::ByClass(prices) => {
                 let own = prices.get(graph.name_index(node) as usize);
                 own.copied().flatten().unwrap_or(price)
             }

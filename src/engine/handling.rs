@@ -5,7 +5,7 @@ use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::event::{EventClass, PackedEvent};
 use super::fabric::InFlightMessageContext;
 use super::ids::{ChunkAtMember, CollectiveStageStep, InstanceNode};
-use super::{CommTiming, Engine};
+use super::{CommunicationDurationSource, Engine};
 use crate::Observer;
 use chakram_base::ids::{Npu, OpIndex};
 use chakram_base::units::Time;
@@ -227,7 +227,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                 effects,
             ),
             EventClass::Requested => fabric.submit_withheld(now, event.op_index(), effects),
-            EventClass::Run if self.settings.comm != CommTiming::Model => {
+            EventClass::Run if self.settings.comm != CommunicationDurationSource::Model => {
                 let run = event.collective_run_index();
                 self.collectives
                     .end_recorded_collective(&self.flow, effects, now, run);

@@ -26,7 +26,7 @@ struct LaneHolderAndQueueLength {
 
 /// One launch's turn on a lane on which several launches take turns.
 #[derive(Clone, Copy, Debug)]
-struct ProgramLaunchLaneTurn {
+struct LaunchTurnOnSharedLane {
     instance: InstanceIndex,
     /// Number of nodes on the lane that the launch has not completed.
     left: u32,
@@ -41,7 +41,7 @@ pub(super) struct LanesOfAllNpus {
     /// Nodes that wait for each lane, in ascending order of ids. Used only if events are handled in insertion order.
     by_id: Vec<BinaryHeap<Reverse<u64>>>,
     /// Launches that still have incomplete nodes on each lane, in ascending order. Empty if there is only one launch.
-    turns: Vec<VecDeque<ProgramLaunchLaneTurn>>,
+    turns: Vec<VecDeque<LaunchTurnOnSharedLane>>,
 }
 
 impl LanesOfAllNpus {
@@ -74,7 +74,7 @@ impl LanesOfAllNpus {
         if self.turns.len() < self.states.len() {
             self.turns.resize_with(self.states.len(), VecDeque::new);
         }
-        self.turns[lane as usize].push_back(ProgramLaunchLaneTurn { instance, left });
+        self.turns[lane as usize].push_back(LaunchTurnOnSharedLane { instance, left });
     }
 
     /// Returns the instance whose turn it is on a lane that several launches use.

@@ -26,14 +26,14 @@ pub struct LaunchRequest {
     /// Tag that the feed chose, which the launch's records repeat.
     pub tag: u64,
     /// Durations of the kernels in this launch.
-    pub prices: LaunchKernelDurationAdjustment,
+    pub prices: LaunchKernelDurationSource,
     /// When the launch's ranks start.
     pub release: LaunchRankReleaseMode,
 }
 
 /// Source of the kernel durations in a launch.
 #[derive(Clone, Debug, Default)]
-pub enum LaunchKernelDurationAdjustment {
+pub enum LaunchKernelDurationSource {
     /// The durations that were compiled with the program.
     #[default]
     AsCompiled,

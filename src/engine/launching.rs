@@ -14,7 +14,7 @@ use super::feed::LaunchFeed;
 use super::frames::AllProgramLaunches;
 use super::ids::{InstanceIndex, InstanceNode};
 use super::launch::{
-    BegunLaunchRecord, FeedLaunchAndRankStartRequests, LaunchKernelDurationAdjustment,
+    BegunLaunchRecord, FeedLaunchAndRankStartRequests, LaunchKernelDurationSource,
     LaunchOrRankStartRequest, LaunchRankReleaseMode, LaunchRequest,
 };
 use super::messages::Messages;
@@ -228,7 +228,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
                 return None;
             }
         };
-        let repriced = !matches!(launch.prices, LaunchKernelDurationAdjustment::AsCompiled);
+        let repriced = !matches!(launch.prices, LaunchKernelDurationSource::AsCompiled);
         let (frame, used) = self
             .launches
             .assign_run_state_to_launch(record, launch.prices);

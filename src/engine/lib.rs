@@ -25,10 +25,11 @@
 //! duration, and a send when its last byte has left. A collective node completes when its member's part is done. If the
 //! machine requires it, a send completes only once its last byte has arrived.
 //!
-//! If communication takes its recorded duration ([`CommTiming`]), the engine does not simulate the network. A member's
-//! part then begins when all ranks that it waits for have started, and completes after its own recorded duration. The
-//! loop collects and settles these starts in the same way as arrivals on a simulated network. Lanes and launch orders
-//! work as with a simulated network. A node that does not wait for other ranks needs no place in the launch order.
+//! If communication takes its recorded duration ([`CommunicationDurationSource`]), the engine does not simulate the
+//! network. A member's part then begins when all ranks that it waits for have started, and completes after its own
+//! recorded duration. The loop collects and settles these starts in the same way as arrivals on a simulated network.
+//! Lanes and launch orders work as with a simulated network. A node that does not wait for other ranks needs no place
+//! in the launch order.
 //!
 //! # Launches
 //!
@@ -106,17 +107,18 @@ pub use error::{NeverCompletedNode, NodeRef, ReplayError, ReplayRefusal, Stuck};
 pub use extensions::{
     KernelDurationModel, ReplacementKernelAndMemoryModels, ReplacementMemoryModel,
 };
-pub use failures::FailureLinkAndRerouteCounts;
+pub use failures::EffectsOfOneFailure;
 pub use feed::*;
 pub use folding::FoldedReplay;
 pub use ids::{InstanceId, ReplayGroupId};
 pub use launch::{
-    BegunLaunchRecord, FeedLaunchAndRankStartRequests, LaunchKernelDurationAdjustment,
+    BegunLaunchRecord, FeedLaunchAndRankStartRequests, LaunchKernelDurationSource,
     LaunchRankReleaseMode, LaunchRequest, LaunchSerial,
 };
 pub use observer::{CollectiveRecord, CriticalPathSegment, NpuTimeCategory, Observer};
 pub use options::{
-    CollectiveCurvesOrAlgorithms, CommTiming, HostLaunchMode, ReplayOptions, UnusableOptionReason,
+    CollectiveCurvesOrAlgorithms, CommunicationDurationSource, HostLaunchMode, ReplayOptions,
+    UnusableOptionReason,
 };
 pub use placement::place_ranks;
 pub use price_changes::{
@@ -170,7 +172,7 @@ pub struct CompletedReplayTotals {
     /// Effects of each failure of a machine part. Failures in the machine's file come first, followed by failures in
     /// the replay's options; each list keeps its order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<FailureLinkAndRerouteCounts>,
+    pub failures: Vec<EffectsOfOneFailure>,
 }
 
 /// The loop of one replay. Each component owns its state; if its effects concern other components, it passes them to
@@ -357,7 +359,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
             .sort_unstable_by_key(|&run| self.collectives.arrival_independent_sort_key_of_run(run));
         for &run in &arrivals {
             let effects = &mut self.effects;
-            if self.settings.comm == CommTiming::Model {
+            if self.settings.comm == CommunicationDurationSource::Model {
                 let fabric = &mut self.fabric;
                 self.collectives
                     .process_new_arrivals(fabric, effects, now, run);

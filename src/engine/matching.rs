@@ -5,7 +5,7 @@
 
 use super::error::ReplayRefusal;
 use super::ids::ReplayGroupId;
-use super::options::{CommTiming, ReplayOptions};
+use super::options::{CommunicationDurationSource, ReplayOptions};
 use super::plan::{NONE, PlacedRankGroup, PlannedCollective, ReplayPlan, group_text};
 use super::price_changes::RequestedDurationChanges;
 use super::split_sizes;
@@ -48,7 +48,7 @@ pub(super) fn match_collectives(
         let members: Vec<MemberCalls<'_>> =
             calls_of_group_members(workload, &calls_of, same).collect();
         let mut calls = collect_group_calls_and_check_members(plan, workload, same, &members)?;
-        if options.comm == CommTiming::Model {
+        if options.comm == CommunicationDurationSource::Model {
             apply_duration_changes_to_calls(plan, workload, &options.changes, &mut calls, &members);
         }
         // Groups with equal collectives are mostly adjacent, so compare each group only with the previous one.

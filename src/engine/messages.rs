@@ -4,7 +4,7 @@
 //! insertion order, it matches the halves in a channel in the order in which they are issued. With recorded durations,
 //! the engine does not simulate the network.
 
-use super::CommTiming;
+use super::CommunicationDurationSource;
 use super::dataflow::Dataflow;
 use super::discipline::EventOrderDiscipline;
 use super::effects::{Effects, LoopFollowUpWork, MessageContentOrderKey};
@@ -15,7 +15,7 @@ use super::run_settings::RunSettings;
 use chakram_base::ids::{NodeIndex, Npu, OpIndex};
 use chakram_base::units::{Time, UnroundedBufferShare};
 use chakram_hardware::network::{
-    NetworkBackend, NetworkMessage, OperationPortRange, ReceiverChunkAndMessageNumber,
+    MessagePlaceInReceiverProgram, NetworkBackend, NetworkMessage, OperationPortRange,
 };
 use chakram_trace::graph::Graph;
 use std::collections::VecDeque;
@@ -69,7 +69,7 @@ struct OneChannelMessageQueues {
 /// Messages between ranks.
 #[derive(Debug)]
 pub(super) struct Messages<'a> {
-    comm: CommTiming,
+    comm: CommunicationDurationSource,
     /// True if sends complete when their messages have arrived; false if they complete when their messages have left.
     ends_on_arrival: bool,
     /// One entry for each matched pair of a send and a receive. Used only if events are handled in content order.
@@ -99,7 +99,7 @@ fn create_message(
         tell_injected,
         sole_sender: true,
         order: 0,
-        turn: ReceiverChunkAndMessageNumber::default(),
+        turn: MessagePlaceInReceiverProgram::default(),
     }
 }
 
@@ -140,7 +140,7 @@ impl<'a> Messages<'a> {
     #[inline]
     fn keeps_recorded_time<D: EventOrderDiscipline>(&self, graph: &Graph, message: usize) -> bool {
         let unknown = || !D::MATCHES_AS_ISSUED && graph.messages()[message].size_unknown;
-        self.comm != CommTiming::Model || unknown()
+        self.comm != CommunicationDurationSource::Model || unknown()
     }
 
     /// Starts a send that has taken its lane.

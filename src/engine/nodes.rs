@@ -1,6 +1,6 @@
 //! Moves nodes through their states in the loop: delayed, ready, posted, queued for a lane, issued, complete.
 
-use super::collectives::MemberCollectiveCall;
+use super::collectives::MemberCollectiveNodeOnTakenLane;
 use super::dataflow::{RunningRankInstance, pack_node, unpack_node};
 use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::effects::Effects;
@@ -9,7 +9,7 @@ use super::failures::WATCHED;
 use super::ids::{GroupIndex, InstanceIndex, InstanceNode};
 use super::plan::NONE;
 use super::tile_groups::GROUPED;
-use super::{CommTiming, Engine};
+use super::{CommunicationDurationSource, Engine};
 use crate::Observer;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
@@ -242,11 +242,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     #[inline]
     fn post_collective(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let graph = self.flow.instance(instance).graph;
-        let alone =
-            self.settings.comm != CommTiming::Model && self.settings.comm.never_waits(graph, node);
+        let alone = self.settings.comm != CommunicationDurationSource::Model
+            && self.settings.comm.never_waits(graph, node);
         if alone {
             self.enqueue_on_lane(now, instance, node);
-            if self.settings.comm == CommTiming::Captured {
+            if self.settings.comm == CommunicationDurationSource::Captured {
                 return;
             }
         }
@@ -366,7 +366,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         let (slot, sequence) = self
             .flow
             .communicator_and_sequence_of_collective(instance, node);
-        let call = MemberCollectiveCall {
+        let call = MemberCollectiveNodeOnTakenLane {
             running: self.flow.instance(instance),
             instance,
             node,

@@ -26,12 +26,13 @@ pub struct ReplayOptions {
     /// How the machine's host launches the nodes of graphs without host work.
     pub launch: HostLaunchMode,
     /// Source of the durations of collectives and messages.
-    pub comm: CommTiming,
+    pub comm: CommunicationDurationSource,
     /// How to replay ranks that have no trace.
     pub missing_ranks: MissingRankPolicy,
     /// NPU of each rank. By default, rank r is on NPU r.
     pub map: Option<Vec<Npu>>,
-    /// Network model, or `None` for the machine's model. Has an effect only with [`CommTiming::Model`].
+    /// Network model, or `None` for the machine's model. Has an effect only with
+    /// [`CommunicationDurationSource::Model`].
     pub network: Option<NetworkModelKind>,
     /// Source of the times of uncontended collectives. By default, they come from curves if kernels use curves.
     pub collectives: Option<CollectiveCurvesOrAlgorithms>,
@@ -40,14 +41,14 @@ pub struct ReplayOptions {
     /// workload's most frequent matrix product, if the machine has one.
     pub correction: Option<f64>,
     /// Simulate every collective message by message, even if a closed form is proven exact. Has an effect only with
-    /// [`CommTiming::Model`].
+    /// [`CommunicationDurationSource::Model`].
     pub stepwise: bool,
     /// Changes to the durations of kernels and collectives, slow ranks, and jitter.
     pub changes: RequestedDurationChanges,
     /// Failures of machine parts, in addition to the failures in the machine's file.
     pub failures: Vec<FailedPartAndTime>,
     /// Use tile groups: when several ranks do the same work at the same time, simulate only one on behalf of all. The
-    /// results are the same. Has an effect only with [`CommTiming::Model`].
+    /// results are the same. Has an effect only with [`CommunicationDurationSource::Model`].
     pub aggregate: bool,
     /// Caller-supplied models, which replace the machine's models.
     pub extensions: ReplacementKernelAndMemoryModels,
@@ -57,7 +58,7 @@ pub struct ReplayOptions {
     /// Count the bytes that each link carries. Every collective is then simulated message by message.
     pub links: bool,
     /// Custom collective algorithms. Each replaces the machine's algorithm for its kind of collective, if the group has
-    /// one member per script. Has an effect only with [`CommTiming::Model`] and native collectives.
+    /// one member per script. Has an effect only with [`CommunicationDurationSource::Model`] and native collectives.
     pub custom: Vec<NamedScriptedAlgorithm>,
     /// Allow sends and receives that match no other half. An unmatched send completes when its message has arrived; an
     /// unmatched receive never completes. Has an effect only if events are handled in insertion order
@@ -144,7 +145,7 @@ impl EnumeratedSetting for CollectiveCurvesOrAlgorithms {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum CommTiming {
+pub enum CommunicationDurationSource {
     /// Times that the machine's network model computes.
     #[default]
     Model,
@@ -162,7 +163,7 @@ pub enum CommTiming {
     Recorded,
 }
 
-impl EnumeratedSetting for CommTiming {
+impl EnumeratedSetting for CommunicationDurationSource {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Model, "model", "Simulated on the machine's network"),
         (
@@ -178,7 +179,7 @@ impl EnumeratedSetting for CommTiming {
     ];
 }
 
-impl fmt::Display for CommTiming {
+impl fmt::Display for CommunicationDurationSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.choice_name())
     }

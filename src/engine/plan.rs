@@ -13,7 +13,7 @@ use chakram_base::ids::{GroupId, MemberIndex, Npu, Position, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::collective::PairBytesByPhase;
-use chakram_hardware::group::{GroupPlacement, PathsToNextAndAnyMember};
+use chakram_hardware::group::{GroupPhasesAndMemberPositions, PathsToNextAndAnyMember};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::topology::Topology;
 use chakram_trace::format::{CollectiveKind, escape_and_shorten_name};
@@ -56,7 +56,7 @@ pub(super) struct PlacedRankGroup {
     pub members: Vec<Rank>,
     /// Number of members with a trace.
     pub present: u32,
-    pub extent: GroupPlacement,
+    pub extent: GroupPhasesAndMemberPositions,
     /// Paths between members in each phase, if they are equal for all members.
     pub paths: Vec<PathsToNextAndAnyMember>,
     /// Number of ports that a member has in a phase: two if the member may be wired to neighbours on both sides. If the

@@ -4,7 +4,7 @@
 //! order and each applied to the previous result; then the factor of a slow rank, and finally jitter.
 
 use crate::ReplayRefusal;
-use crate::options::CommTiming;
+use crate::options::CommunicationDurationSource;
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::random::split_mix;
 use chakram_base::units::Span;
@@ -276,7 +276,7 @@ impl RequestedDurationChanges {
         &self,
         graph: &Graph,
         rank: Rank,
-        comm: CommTiming,
+        comm: CommunicationDurationSource,
         prices: &mut [Span],
     ) -> Vec<DurationChangeEffect> {
         let mut counts = self.create_zero_counts();
@@ -284,7 +284,11 @@ impl RequestedDurationChanges {
             return counts;
         }
         let from = counts.len() - self.collectives.len();
-        for call in graph.calls().iter().filter(|_| comm != CommTiming::Model) {
+        for call in graph
+            .calls()
+            .iter()
+            .filter(|_| comm != CommunicationDurationSource::Model)
+        {
             let price = &mut prices[call.node.index()];
             let recorded = *price;
             for (number, time) in self.matching_collective_changes(call.kind, graph.name(call.node))

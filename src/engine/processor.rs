@@ -54,7 +54,7 @@ pub struct ProcessorKernelJob {
     /// The kernel's index in the program's graph.
     pub node: NodeIndex,
     /// Duration from the compute model, after the launch's
-    /// [`LaunchKernelDurationAdjustment`](super::LaunchKernelDurationAdjustment) has changed it.
+    /// [`LaunchKernelDurationSource`](super::LaunchKernelDurationSource) has changed it.
     pub price: Span,
     /// Identifies the job in [`ProcessorJobStartAndEnd`] until the job ends.
     pub token: u64,

@@ -12,8 +12,8 @@ use chakram_hardware::collective::{
 };
 use chakram_hardware::machine::Machine;
 use chakram_hardware::network::{
-    ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkContentionNetwork,
-    NetworkModelKind, PortContentionNetwork,
+    ContentionFreeNetwork, FairSharingNetwork, LinkContentionNetwork, NetworkModelKind,
+    OneTransferPerLinkNetwork, PortContentionNetwork,
 };
 
 /// The programs of a run, with their feeds and their processor model.
@@ -178,7 +178,7 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
             Engine::new(source, observer, network, backend).run()
         }
         NetworkModelKind::Exclusive => {
-            let network = ExclusiveNetwork::new(topology);
+            let network = OneTransferPerLinkNetwork::new(topology);
             Engine::new(source, observer, network, backend).run()
         }
     }

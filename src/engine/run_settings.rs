@@ -2,7 +2,7 @@
 
 use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::plan::{NONE, PlacedRankGroup};
-use super::{CommTiming, CompiledReplay, HostDurationSource};
+use super::{CommunicationDurationSource, CompiledReplay, HostDurationSource};
 use chakram_hardware::memory::MemoryAttachment;
 use chakram_hardware::network::{NetworkBackend, SendCompletion};
 use chakram_hardware::topology::Topology;
@@ -19,7 +19,7 @@ pub(super) struct RunSettings<'a> {
     pub collectives_alone: bool,
     /// True if tile groups are used.
     pub aggregate: bool,
-    pub comm: CommTiming,
+    pub comm: CommunicationDurationSource,
     /// True if a send between ranks or in a script completes when its message has arrived. False if it completes when
     /// its last byte has left.
     pub sends_end_on_arrival: bool,

@@ -1,6 +1,6 @@
 //! Deadlock diagnosis: finds out why nodes are incomplete when no event is pending.
 
-use super::CommTiming;
+use super::CommunicationDurationSource;
 use super::collectives::{CollectiveRun, CollectiveRuns, GroupsOfAllLaunchesInFlight};
 use super::dataflow::{Dataflow, HELD, unpack_node};
 use super::error::{NeverCompletedNode, NodeRef, Stuck};
@@ -31,7 +31,7 @@ pub(super) struct StuckDiagnosisInputs<'x, 'a> {
     pub groups: &'x GroupsOfAllLaunchesInFlight<'a>,
     pub failures: &'x PlannedAndOccurredFailures<'a>,
     pub runs: &'x CollectiveRuns,
-    pub comm: CommTiming,
+    pub comm: CommunicationDurationSource,
     /// True if collectives and messages are matched in issue order
     /// ([`EventOrderDiscipline::MATCHES_AS_ISSUED`](super::EventOrderDiscipline::MATCHES_AS_ISSUED)).
     pub as_issued: bool,
@@ -145,7 +145,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         match kind {
             NodeKind::Receive => self.describe_wait_for_other_half(vertex),
             // With recorded durations, a send waits for its receive.
-            NodeKind::Send if self.comm == CommTiming::Recorded => self
+            NodeKind::Send if self.comm == CommunicationDurationSource::Recorded => self
                 .describe_wait_for_lane(vertex)
                 .unwrap_or_else(|| self.describe_wait_for_other_half(vertex)),
             NodeKind::Collective => self

@@ -3,7 +3,7 @@
 
 use super::error::ReplayRefusal;
 use super::matching::describe_node;
-use super::options::{CommTiming, ReplayOptions};
+use super::options::{CommunicationDurationSource, ReplayOptions};
 use super::plan::{ReplayPlan, group_text};
 use chakram_base::ids::{Npu, Rank};
 use chakram_base::setting::SettingKey;
@@ -82,7 +82,7 @@ pub(super) fn check_job_fits_tile_machine(
             ));
         }
     }
-    if options.comm != CommTiming::Model {
+    if options.comm != CommunicationDurationSource::Model {
         return Ok(());
     }
     let network = options.network.unwrap_or(machine.network());

@@ -9,7 +9,7 @@
 //! Reductions take no time of their own: NPU memory is many times faster than the network, so reductions keep up with
 //! arriving bytes.
 
-use crate::group::GroupPlacement;
+use crate::group::GroupPhasesAndMemberPositions;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::Position;
 use chakram_base::units::UnroundedBufferShare;
@@ -42,7 +42,7 @@ mod stage_assignment;
 mod stage_flow;
 mod tree;
 
-pub use across_nodes::CrossNodeNcclParameters;
+pub use across_nodes::CrossNodeNcclRingAndTreeModel;
 pub use algorithm::{
     CollectiveAlgorithm, DimensionAlgorithmChoice, UserAlgorithmHandle, UserAlgorithmModel,
 };
@@ -50,9 +50,9 @@ pub use backend::{
     BusEventScheduler, BusTransferTrigger, ChunkQueueIndexAndCapacity,
     CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveEndpointModel,
     CollectiveMatchingRules, CollectiveMemberNpus, CollectiveRequest, EndpointBusTransfer,
-    EndpointMessageProcessing, MemberOrderChangeByMessages, PostedReceive, ScriptAction,
-    ScriptMemberEvent, ScriptMemberKey, SortEventsByContentMarker, SortEventsByInsertionMarker,
-    TransferCompletionToken, UncontendedMessageCostFunctions,
+    EndpointDelayOrBusProcessing, PostedReceiveSenderAndStep, SameInstantMemberOrderChange,
+    ScriptAction, ScriptMemberEvent, ScriptMemberKey, SortEventsByContentMarker,
+    SortEventsByInsertionMarker, TransferCompletionToken, UncontendedMessageCostFunctions,
 };
 pub use chunk_count::ChunkCountChoiceCache;
 pub use chunk_schedule::{ChunkAdmissionOrderPerPhase, ChunkAndEnteredStage, ChunkStageSequences};
@@ -151,7 +151,7 @@ impl CollectiveStage {
 /// - A barrier is an all-gather without data.
 pub fn decompose_collective(
     kind: CollectiveKind,
-    extent: &GroupPlacement,
+    extent: &GroupPhasesAndMemberPositions,
     whole: UnroundedBufferShare,
     order: &[usize],
     fused: bool,
@@ -250,7 +250,7 @@ impl MemberLinePosition {
     /// consists of members that differ only in their index in one phase. In a rooted collective, a line takes part only
     /// if its indices in all inner phases equal the root's; other lines neither have nor need data.
     pub fn new(
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         stage: &CollectiveStage,
         position: Position,
         root: Position,

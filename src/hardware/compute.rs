@@ -19,13 +19,14 @@ mod systolic;
 mod words;
 
 pub use attention::{
-    AttentionKernelTimeCurve, AttentionSizes, AttentionWaveConstants, DecodeCurve, HeadWidthFactors,
+    AttentionKernelTimeCurve, AttentionSizes, AttentionWaveConstants,
+    ComputeRateFactorsByHeadWidth, DecodeCurve,
 };
 pub use curves::{
     CorrelatedErrorClass, CurveKernelDuration, KernelCurves, MemoryBoundCurve,
     PowerLimitMatrixAndAttentionFactors,
 };
-pub use gemm::{GemmCurve, GemmEstimate, PowerThrottling};
+pub use gemm::{GemmCurve, GemmTimeWithIntermediateValues, LongGemmPowerLimitSlowdown};
 pub use gemm_table::MeasuredGemms;
 pub use host::HostDurationSource;
 pub use loop_nest::{

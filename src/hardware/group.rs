@@ -44,7 +44,7 @@ pub struct PathsToNextAndAnyMember {
 
 /// Placement of a group: its phases, innermost dimension first, and the position of each member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupPlacement {
+pub struct GroupPhasesAndMemberPositions {
     /// The phases. A group of one member has no phases. A group that does not fill a sub-grid has a single phase over
     /// all its members in group order.
     pub phases: Vec<PhaseDimensionSizeAndStride>,
@@ -58,7 +58,7 @@ pub struct GroupPlacement {
     pub regular: bool,
 }
 
-impl GroupPlacement {
+impl GroupPhasesAndMemberPositions {
     /// Determines the placement of `npus`, which must be distinct.
     ///
     /// If the NPUs are all combinations of some coordinates in each dimension, the group has one phase for each
@@ -249,7 +249,7 @@ mod tests {
         let t = build_topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
         // The coordinates are {1, 3} x {0, 2}, so the group has NPUs 1, 3, 9 and 11; they are given in a different
         // order.
-        let e = GroupPlacement::new(&npus_from_numbers(&[11, 1, 9, 3]), &t);
+        let e = GroupPhasesAndMemberPositions::new(&npus_from_numbers(&[11, 1, 9, 3]), &t);
         let phase = |dimension, stride| PhaseDimensionSizeAndStride {
             dimension,
             size: 2,
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn groups_that_are_no_sub_grid_are_one_line() {
         let t = build_topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
-        let e = GroupPlacement::new(&npus_from_numbers(&[5, 0, 1]), &t);
+        let e = GroupPhasesAndMemberPositions::new(&npus_from_numbers(&[5, 0, 1]), &t);
         assert!(!e.regular);
         let line = PhaseDimensionSizeAndStride {
             dimension: 1,
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn a_group_of_one_has_nothing_to_do() {
         let t = build_topology(&[(DimensionShape::Ring, 4)]);
-        let e = GroupPlacement::new(&npus_from_numbers(&[2]), &t);
+        let e = GroupPhasesAndMemberPositions::new(&npus_from_numbers(&[2]), &t);
         assert!(e.phases.is_empty() && e.regular);
     }
 
@@ -306,7 +306,7 @@ mod tests {
             (&[0, 6, 12], false),
             (&[0, 18], false),
         ] {
-            let e = GroupPlacement::new(&npus_from_numbers(members), &t);
+            let e = GroupPhasesAndMemberPositions::new(&npus_from_numbers(members), &t);
             assert_eq!(
                 e.is_evenly_spaced_ring(&e.phases[0], &t),
                 round,
@@ -319,7 +319,7 @@ mod tests {
     fn a_ring_with_a_longer_way_home_has_no_common_path() {
         let t = build_topology(&[(DimensionShape::Ring, 8)]);
         let path = |members: &[u32]| {
-            let e = GroupPlacement::new(&npus_from_numbers(members), &t);
+            let e = GroupPhasesAndMemberPositions::new(&npus_from_numbers(members), &t);
             e.common_path_to_neighbour(&e.phases[0], &t)
                 .map(|p| p.latency)
         };

@@ -4,7 +4,7 @@
 //! dimensions. It may also have memory outside its NPUs.
 
 use crate::collective::{
-    ChunkCountOrderAndOverlap, CollectiveAlgorithm, CollectiveCurve, CrossNodeNcclParameters,
+    ChunkCountOrderAndOverlap, CollectiveAlgorithm, CollectiveCurve, CrossNodeNcclRingAndTreeModel,
     DimensionAlgorithmChoice, FittedCollectiveProtocol,
 };
 use crate::compute::{KernelCurves, PeakRatesByFormat, RecordingNpuClass};
@@ -114,7 +114,7 @@ pub struct Machine {
     algorithms: Vec<DimensionAlgorithmChoice>,
     collective_curves: Vec<Vec<CollectiveCurve>>,
     collective_protocols: Vec<Vec<FittedCollectiveProtocol>>,
-    across_nodes: Vec<Option<CrossNodeNcclParameters>>,
+    across_nodes: Vec<Option<CrossNodeNcclRingAndTreeModel>>,
     pipeline: ChunkCountOrderAndOverlap,
     scalable: bool,
     rank_domain: Option<NpuLimitPerSpannedDomain>,
@@ -341,7 +341,7 @@ impl Machine {
 
     /// Returns the library's rings and trees over several nodes along each dimension, innermost first (empty if none
     /// are described).
-    pub fn across_nodes(&self) -> &[Option<CrossNodeNcclParameters>] {
+    pub fn across_nodes(&self) -> &[Option<CrossNodeNcclRingAndTreeModel>] {
         &self.across_nodes
     }
 

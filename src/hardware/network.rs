@@ -32,7 +32,7 @@ mod traffic;
 
 pub use contended::ContendedNetwork;
 pub use contention_free::ContentionFreeNetwork;
-pub use exclusive::ExclusiveNetwork;
+pub use exclusive::OneTransferPerLinkNetwork;
 pub use fair_sharing::FairSharingNetwork;
 pub use links::LinkContentionNetwork;
 pub use occupancy::{BusyTileLinksAndMemoryPorts, CoreToCoreLinkBusyTime};
@@ -157,12 +157,12 @@ pub struct NetworkMessage {
     pub order: u32,
     /// Place of the message in the receiver's program. A port receives messages with the same `strand` in ascending
     /// order of `step`. A message that arrives early therefore never delays an earlier step.
-    pub turn: ReceiverChunkAndMessageNumber,
+    pub turn: MessagePlaceInReceiverProgram,
 }
 
 /// Place of a message in its receiver's program ([`NetworkMessage::turn`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReceiverChunkAndMessageNumber {
+pub struct MessagePlaceInReceiverProgram {
     /// Identifies the message's chunk and its receiver.
     pub strand: u32,
     /// Position of the message among its chunk's messages to the same receiver.
@@ -182,7 +182,7 @@ impl NetworkMessage {
             tell_injected: false,
             sole_sender: true,
             order: 0,
-            turn: ReceiverChunkAndMessageNumber::default(),
+            turn: MessagePlaceInReceiverProgram::default(),
         }
     }
 
@@ -278,7 +278,7 @@ pub struct ReroutedUnsentAndResentBytes {
 
 /// How newly failed links affect messages in flight.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LinkFailureEffect {
+pub struct LinkFailureEffectOnMessages {
     /// Messages that were on the failed links, or that still had to cross them.
     pub moved: Vec<ReroutedUnsentAndResentBytes>,
     /// Number of these messages that have no route left.
@@ -295,7 +295,7 @@ pub trait LinkFailureHandler {
         now: Time,
         failed: &[u32],
         agenda: &mut dyn EventScheduler,
-    ) -> LinkFailureEffect;
+    ) -> LinkFailureEffectOnMessages;
 
     /// Returns the graph of the links in service.
     fn graph_of_links_in_service(&self) -> &Arc<LinkGraph>;

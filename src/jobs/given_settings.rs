@@ -123,7 +123,7 @@ pub fn note_settings_without_effect(
 
 /// A value in an edited machine file that differs from the original file.
 #[derive(Clone, Debug)]
-pub struct ValueChangedInMachineFile {
+pub struct EditedMachineFileValue {
     /// Path of the value in the file.
     pub path: String,
     /// New value as TOML text; `removed` if the edit removed the value.
@@ -135,11 +135,7 @@ pub struct ValueChangedInMachineFile {
 /// Returns the values that `machine`'s text changes from the preset of the same name, sorted by key. The list is empty
 /// for an unmodified preset, and for a machine that has no preset's name. Error messages call the machine's text
 /// `file`.
-pub fn edits_from_preset(
-    machine: &Machine,
-    text: &str,
-    file: &str,
-) -> Vec<ValueChangedInMachineFile> {
+pub fn edits_from_preset(machine: &Machine, text: &str, file: &str) -> Vec<EditedMachineFileValue> {
     let Ok(original) = read_preset_text(machine.name()) else {
         return Vec::new();
     };
@@ -156,12 +152,12 @@ pub fn machine_edits_between(
     text: &str,
     original: &str,
     file: &str,
-) -> Vec<ValueChangedInMachineFile> {
+) -> Vec<EditedMachineFileValue> {
     // Ignore labels, because they do not affect results.
     let is_label = |path: &str| path == "description" || path == "name";
     let changes = changed_values(text, original).into_iter();
     let changes = changes.filter(|change| !is_label(&change.path));
-    let edits = changes.map(|change| ValueChangedInMachineFile {
+    let edits = changes.map(|change| EditedMachineFileValue {
         without: Machine::parse(&change.without, file).ok(),
         value: change.value.unwrap_or_else(|| "removed".to_owned()),
         path: change.path,
@@ -169,7 +165,7 @@ pub fn machine_edits_between(
     edits.collect()
 }
 
-impl ValueChangedInMachineFile {
+impl EditedMachineFileValue {
     /// Returns the edit as a setting of a run on the edited machine.
     pub fn to_setting(&self) -> GivenSetting<'_> {
         GivenSetting {

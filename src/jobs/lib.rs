@@ -32,7 +32,7 @@ pub use astra_sim::AstraSimJob;
 pub use astra_sim::replay_on_input_network;
 pub use custom::{CustomAlgorithmKindAndPrefix, load_custom_algorithms};
 pub use given_settings::{
-    GivenSetting, MAX_REPEATED_NODES, RunInputsWithoutSetting, ValueChangedInMachineFile,
+    EditedMachineFileValue, GivenSetting, MAX_REPEATED_NODES, RunInputsWithoutSetting,
     edits_from_preset, machine_edits_between, note_settings_without_effect,
 };
 pub use input::{

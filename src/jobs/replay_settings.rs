@@ -7,7 +7,8 @@ use super::{CustomAlgorithmKindAndPrefix, JobLoadOptions, load_custom_algorithms
 use chakram_base::config::{ConfigLiteral, TomlEditError, replace_toml_values};
 use chakram_base::setting::SettingKey;
 use chakram_engine::{
-    CollectiveCurvesOrAlgorithms, CommTiming, HostLaunchMode, ReplayOptions, UnusableOptionReason,
+    CollectiveCurvesOrAlgorithms, CommunicationDurationSource, HostLaunchMode, ReplayOptions,
+    UnusableOptionReason,
 };
 use chakram_hardware::compute::{
     RooflinePeakFraction, parse_efficiency, parse_host_duration_source, parse_model,
@@ -176,7 +177,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         help: "How to time collectives and messages",
         default: "model",
         is_rare: false,
-        syntax: Choice(choice_words_and_summaries::<CommTiming>),
+        syntax: Choice(choice_words_and_summaries::<CommunicationDurationSource>),
         set: |to, words| parse_choice(words).map(|comm| to.replay.comm = comm),
         ..ReplayOptionDefinition::BASE
     },
@@ -591,7 +592,7 @@ impl ReplaySettings {
         // A replay with recorded communication must reproduce the capture unchanged, including the
         // profiler's cost.
         let default = match self.replay.comm {
-            CommTiming::Captured => ProfilerOverheadRemovalPolicy::Keep,
+            CommunicationDurationSource::Captured => ProfilerOverheadRemovalPolicy::Keep,
             _ => ProfilerOverheadRemovalPolicy::default(),
         };
         JobLoadOptions {

@@ -22,7 +22,7 @@ const DAY: f64 = 86_400.0;
 /// Cost of the job's NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct NpuHourCost {
+pub struct JobNpuCost {
     /// Price of one NPU per hour, in dollars.
     pub dollars_per_npu_hour: f64,
     /// Makespan in hours times the number of NPUs.
@@ -84,12 +84,12 @@ impl ReplayFiguresForCosts {
     }
 
     /// Returns the cost at `price` dollars per NPU hour.
-    fn cost_at_price(&self, price: f64) -> NpuHourCost {
+    fn cost_at_price(&self, price: f64) -> JobNpuCost {
         let npu_hours = self.npus * self.makespan / HOUR;
         let per_million = self
             .tokens_per_s
             .map(|rate| price * self.npus / HOUR / rate * 1e6);
-        NpuHourCost {
+        JobNpuCost {
             dollars_per_npu_hour: price,
             npu_hours,
             dollars: price * npu_hours,

@@ -4,7 +4,7 @@ use super::Report;
 use super::head::HeadingOrWarningLineLayout;
 use super::summary::format_thousands;
 use chakram_base::units::{Span, format_count, format_given_percent_change};
-use chakram_engine::{DurationChangeEffect, FailureLinkAndRerouteCounts};
+use chakram_engine::{DurationChangeEffect, EffectsOfOneFailure};
 use serde::{Deserialize, Serialize};
 
 /// An edit and its effect.
@@ -72,7 +72,7 @@ impl EditWithEffectCounts {
 
 impl EditWithEffectCounts {
     /// Returns the row of a failed NPU or of failed links.
-    pub(crate) fn from_failure_outcome(outcome: &FailureLinkAndRerouteCounts) -> Self {
+    pub(crate) fn from_failure_outcome(outcome: &EffectsOfOneFailure) -> Self {
         let of_links = outcome.links > 0;
         let note = match of_links {
             true => format!(

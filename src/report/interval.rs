@@ -84,7 +84,7 @@ use super::NpuTimeCategory;
 use super::text::format_share;
 use super::{CollectiveRow, Report};
 use chakram_base::units::Span;
-use chakram_engine::{CommTiming, CompiledReplay};
+use chakram_engine::{CommunicationDurationSource, CompiledReplay};
 use chakram_hardware::compute::CorrelatedErrorClass;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -121,7 +121,7 @@ const SIDE: f64 = 1.645;
 /// on the critical path or as a mean over NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct PredictionInterval {
+pub struct PredictionIntervalAndTimeByMethod {
     /// Lower end of the 90 % interval.
     #[serde(rename = "low_ps")]
     pub low: Span,
@@ -205,7 +205,7 @@ fn mean_error_of_measured_collectives(report: &Report) -> f64 {
     rows().map(|row| time(row) / sum * error(row)).sum()
 }
 
-impl PredictionInterval {
+impl PredictionIntervalAndTimeByMethod {
     /// Returns the interval of `report`, a replay of `prepared`. The errors are known in three cases: kernels are timed
     /// by curves; kernels were recorded on another NPU; or all kernels are timed by roofline, on a machine that is not
     /// a wafer of tiles. Otherwise, the result is `None`.
@@ -245,7 +245,7 @@ impl PredictionInterval {
         let kept = of_kernels(basis.kept_time).min(as_recorded);
         let as_recorded = as_recorded - kept;
         let (network, recorded) = match prepared.comm_duration_source() {
-            CommTiming::Model => (communication - measured, as_recorded),
+            CommunicationDurationSource::Model => (communication - measured, as_recorded),
             _ => (Span::ZERO, as_recorded + communication - measured),
         };
         let (host, memory) = (part(NpuTimeCategory::Host), part(NpuTimeCategory::Memory));

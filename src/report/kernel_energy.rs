@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Total energy of the kernels timed by loop nests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct LoopNestEnergyTotal {
+pub struct TotalEnergyOfLoopNestTimedKernels {
     /// Energy in picojoules.
     #[serde(rename = "energy_pj")]
     pub energy: f64,
@@ -18,7 +18,7 @@ pub struct LoopNestEnergyTotal {
     pub without: u64,
 }
 
-impl LoopNestEnergyTotal {
+impl TotalEnergyOfLoopNestTimedKernels {
     /// Returns the energy of a replay's kernels; `None` if no kernel was timed by loop nests.
     pub(super) fn from_basis(
         basis: &DurationSourceCounts,

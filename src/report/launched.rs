@@ -20,7 +20,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{
-    CommTiming, CompiledReplay, CompletedReplayTotals, LaunchFeed, ReplayError, run_launches,
+    CommunicationDurationSource, CompiledReplay, CompletedReplayTotals, LaunchFeed, ReplayError,
+    run_launches,
 };
 use chakram_engine::{InstanceId, ReplayGroupId};
 use chakram_hardware::network::BytesOverOneLink;
@@ -238,7 +239,7 @@ impl Observer for ProgramEventForwarder<'_, '_> {
                     .is_none()
         };
         // A sender without a trace has no send node, so its message is counted at the receive.
-        if program.prepared.comm_duration_source() == CommTiming::Model
+        if program.prepared.comm_duration_source() == CommunicationDurationSource::Model
             && (kind == NodeKind::Send || alone(kind))
         {
             program.tally.messages += 1;
@@ -273,7 +274,7 @@ impl Observer for ProgramEventForwarder<'_, '_> {
         program.observers.on_collective_ended(&record);
         let tally = &mut program.tally;
         tally.messages += record.messages;
-        if program.prepared.comm_duration_source() != CommTiming::Model {
+        if program.prepared.comm_duration_source() != CommunicationDurationSource::Model {
             tally.recorded += 1;
         } else if record.stepwise {
             tally.stepwise += 1;

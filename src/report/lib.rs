@@ -92,11 +92,11 @@ use chakram_base::units::Span;
 use chakram_engine::{CompletedReplayTotals, TrainingStepStartAndEnd};
 use chakram_hardware::network::{ContentionFreeNetwork, NetworkBackend};
 use collectives::CollectiveRow;
-use cost::{NpuHourCost, TimeAndCostForTokens};
+use cost::{JobNpuCost, TimeAndCostForTokens};
 use edits::JobAndMachineEditReport;
 use extrapolation::WholeStepExtrapolation;
-use interval::PredictionInterval;
-use kernel_energy::LoopNestEnergyTotal;
+use interval::PredictionIntervalAndTimeByMethod;
+use kernel_energy::TotalEnergyOfLoopNestTimedKernels;
 use keyed::by_part;
 use links::LinkReport;
 use machine_response::NpuTimeByMachineDependence;
@@ -162,14 +162,14 @@ pub struct Report {
     pub kernels: KernelCountsByDurationMethod,
     /// Energy of kernels, if any kernel is timed by loop nests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernel_energy: Option<LoopNestEnergyTotal>,
+    pub kernel_energy: Option<TotalEnergyOfLoopNestTimedKernels>,
     /// The fraction of the time that changes with the machine.
     #[serde(default)]
     pub response: NpuTimeByMachineDependence,
     /// Prediction interval, and how much time each estimation method accounts for. Absent if the errors of the methods
     /// are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interval: Option<PredictionInterval>,
+    pub interval: Option<PredictionIntervalAndTimeByMethod>,
     /// Network model that timed the communication; `None` if communication kept its recorded times.
     pub network: Option<String>,
     /// Methods that determined the communication's durations.
@@ -256,7 +256,7 @@ pub struct Report {
     pub throughput: Option<Throughput>,
     /// Cost of the job's NPUs, if the price of an NPU is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cost: Option<NpuHourCost>,
+    pub cost: Option<JobNpuCost>,
     /// Time and cost of processing a given number of tokens, if the job's token count is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<TimeAndCostForTokens>,

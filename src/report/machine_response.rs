@@ -11,7 +11,7 @@ use super::Report;
 use super::summary::mean_span_from_sum;
 use super::text::format_share;
 use chakram_base::units::Span;
-use chakram_engine::{CommTiming, CompiledReplay};
+use chakram_engine::{CommunicationDurationSource, CompiledReplay};
 use serde::{Deserialize, Serialize};
 
 /// NPU time, divided by how it depends on the machine (means over NPUs).
@@ -74,7 +74,7 @@ impl NpuTimeByMachineDependence {
         );
         let unknown = unknown.min(transfers);
         let (by_network, as_recorded) = match prepared.comm_duration_source() {
-            CommTiming::Model => (transfers - unknown, unknown),
+            CommunicationDurationSource::Model => (transfers - unknown, unknown),
             _ => (Span::ZERO, transfers),
         };
         let host = part(NpuTimeCategory::Host);

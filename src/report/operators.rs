@@ -66,7 +66,7 @@ fn add_if_known(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 /// result is sorted by time, longest first, then by name and kind.
 pub(super) fn merge_operators_of_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime> {
     let mut names = DistinctKeyInterner::default();
-    let mut sums: Vec<OperatorSum> = Vec::new();
+    let mut sums: Vec<OperatorCallsTimeAndWork> = Vec::new();
     for operator in operators {
         let key = (
             replace_micro_batch_number_by_star(&operator.name),
@@ -74,7 +74,7 @@ pub(super) fn merge_operators_of_micro_batches(operators: &[OperatorTime]) -> Ve
         );
         let number = names.intern_key(key) as usize;
         if number == sums.len() {
-            sums.push(OperatorSum::empty_for_kind(operator.kind));
+            sums.push(OperatorCallsTimeAndWork::empty_for_kind(operator.kind));
         }
         let sum = &mut sums[number];
         sum.called.add_calls(operator.calls, operator.total);
@@ -89,7 +89,7 @@ pub(super) fn merge_operators_of_micro_batches(operators: &[OperatorTime]) -> Ve
 
 /// Sorts by time, longest first, then by name and kind. Each pair of name and kind occurs once.
 fn sort_by_time<N: AsRef<str> + Into<String>>(
-    sums: Vec<((N, u8), OperatorSum)>,
+    sums: Vec<((N, u8), OperatorCallsTimeAndWork)>,
 ) -> Vec<OperatorTime> {
     // Identical layers and micro-batches take the same time, so names decide most comparisons. Most names differ within
     // their first 16 bytes, so these are first compared as one number.
@@ -104,16 +104,17 @@ fn sort_by_time<N: AsRef<str> + Into<String>>(
             .then_with(|| name.as_ref().cmp(other_name.as_ref()))
             .then_with(|| (called.kind as u8).cmp(&(other.kind as u8)))
     });
-    let rows = rows
-        .into_iter()
-        .map(|(_, name, OperatorSum { called, work })| OperatorTime {
-            name: name.into(),
-            kind: called.kind,
-            calls: called.calls,
-            total: called.total,
-            flops: work.flops,
-            bytes: work.bytes,
-        });
+    let rows =
+        rows.into_iter().map(
+            |(_, name, OperatorCallsTimeAndWork { called, work })| OperatorTime {
+                name: name.into(),
+                kind: called.kind,
+                calls: called.calls,
+                total: called.total,
+                flops: work.flops,
+                bytes: work.bytes,
+            },
+        );
     rows.collect()
 }
 
@@ -167,7 +168,7 @@ impl SameNameCallsAndTime {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct OperatorSum {
+struct OperatorCallsTimeAndWork {
     called: SameNameCallsAndTime,
     work: OperatorWork,
 }
@@ -218,7 +219,7 @@ impl OperatorWork {
     }
 }
 
-impl OperatorSum {
+impl OperatorCallsTimeAndWork {
     const fn empty_for_kind(kind: NodeKind) -> Self {
         Self {
             called: SameNameCallsAndTime::empty_for_kind(kind),
@@ -259,7 +260,7 @@ impl<'a> OperatorObserver<'a> {
     /// by memory.
     pub fn into_operators_and_memory_rows(self) -> (Vec<OperatorTime>, Vec<OneMemoryAccessesRow>) {
         let mut names = DistinctKeyInterner::default();
-        let mut sums: Vec<OperatorSum> = Vec::new();
+        let mut sums: Vec<OperatorCallsTimeAndWork> = Vec::new();
         // Most ranks have the same names in the same order. The first candidate for each name index is therefore the
         // row that the latest graph's name had; a look-up in a table of a million names misses the caches several
         // times.
@@ -279,7 +280,7 @@ impl<'a> OperatorObserver<'a> {
                 *candidate = names.intern_expected_key(key, *candidate);
                 let number = *candidate as usize;
                 if number == sums.len() {
-                    sums.push(OperatorSum::empty_for_kind(called.kind));
+                    sums.push(OperatorCallsTimeAndWork::empty_for_kind(called.kind));
                 }
                 let SameNameNodeCountAndWork { nodes, work, .. } =
                     nodes.totals_of_name_and_kind(name, called.kind);

@@ -36,7 +36,7 @@ pub struct ProfilerAndItsCost {
     pub with: Option<Span>,
     /// Makespan without the profiler's cost, and its interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub without: Option<WithoutProfiler>,
+    pub without: Option<MakespanWithoutProfilerCost>,
     /// Cost of one profiler record, in nanoseconds. Ranks have different costs; this is the largest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_ns: Option<u64>,
@@ -61,7 +61,7 @@ pub struct ProfilerAndItsCost {
 /// Makespan without the profiler's cost, and its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct WithoutProfiler {
+pub struct MakespanWithoutProfilerCost {
     /// Makespan without the profiler's cost.
     #[serde(rename = "makespan_ps")]
     pub makespan: Span,
@@ -106,7 +106,7 @@ impl ProfilerAndItsCost {
         let interval =
             self.profiling_error_interval(with, without, unprofiled_steps_of_workload(workload));
         self.with = Some(with);
-        self.without = Some(WithoutProfiler {
+        self.without = Some(MakespanWithoutProfilerCost {
             makespan: without,
             low: interval.map(|[low, _]| low),
             high: interval.map(|[_, high]| high),

@@ -11,8 +11,8 @@ use super::collectives::{CollectiveObserver, GroupCollectiveTotals};
 use super::collectives::{CollectiveRow, LongestAwaitedRank, MeasuredAndMachineLinks};
 use super::critical_path::RunRecorder;
 use super::edits::{EditWithEffectCounts, JobAndMachineEditReport};
-use super::interval::PredictionInterval;
-use super::kernel_energy::LoopNestEnergyTotal;
+use super::interval::PredictionIntervalAndTimeByMethod;
+use super::kernel_energy::TotalEnergyOfLoopNestTimedKernels;
 use super::links::LinkReport;
 use super::machine_response::NpuTimeByMachineDependence;
 use super::memory::{MemoryPeakObserver, MemoryRow, pool_memory, port_memory};
@@ -40,8 +40,8 @@ use chakram_base::ids::Rank;
 use chakram_base::interrupt::{self, StopOrMemoryInterruption};
 use chakram_base::units::{Bytes, Span, format_thousands};
 use chakram_engine::{
-    CommTiming, CompiledReplay, CompletedReplayTotals, FoldedReplay, PlacedWorkloadGroup,
-    ReplayError, RequiredCollectiveBackendTraits, TrainingStepStartAndEnd,
+    CommunicationDurationSource, CompiledReplay, CompletedReplayTotals, FoldedReplay,
+    PlacedWorkloadGroup, ReplayError, RequiredCollectiveBackendTraits, TrainingStepStartAndEnd,
 };
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
@@ -147,7 +147,7 @@ fn replay_with_erased_observer(
     );
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
-        report.interval = PredictionInterval::of_report(&report, prepared);
+        report.interval = PredictionIntervalAndTimeByMethod::of_report(&report, prepared);
         // The profiler's cost has an interval too, so compute it after the prediction interval.
         report.add_replay_and_token_costs(prepared.machine().price_per_npu_hour(), None);
         extra.critical_path(&path);
@@ -419,12 +419,13 @@ fn build_report_from_results(finished: FinishedReplay<'_>, results: ObservedResu
         captured_on: CapturedOn::from_workload(workload),
         unknown: Vec::new(),
         lower_bound: false,
-        kernel_energy: LoopNestEnergyTotal::from_basis(&basis, &kernels),
+        kernel_energy: TotalEnergyOfLoopNestTimedKernels::from_basis(&basis, &kernels),
         kernels,
         response: NpuTimeByMachineDependence::default(),
         profiler: ProfilerAndItsCost::profiler_of_workload(workload),
         interval: None,
-        network: (prepared.comm_duration_source() == CommTiming::Model).then_some(network),
+        network: (prepared.comm_duration_source() == CommunicationDurationSource::Model)
+            .then_some(network),
         communication: CommunicationTimingMethods {
             lasts_as: prepared.comm_duration_source(),
             as_recorded: basis.as_recorded,
@@ -520,7 +521,7 @@ fn build_report_from_results(finished: FinishedReplay<'_>, results: ObservedResu
         .last_captured_end_and_rank()
         .map(|(captured, _)| captured);
     report.response = NpuTimeByMachineDependence::of_report(&report, prepared);
-    report.interval = PredictionInterval::of_report(&report, prepared);
+    report.interval = PredictionIntervalAndTimeByMethod::of_report(&report, prepared);
     report.warnings = collect_warnings(&report, prepared);
     report
 }
@@ -641,7 +642,7 @@ pub(super) fn algorithm_label(
     bytes: u64,
 ) -> String {
     match prepared.comm_duration_source() {
-        CommTiming::Model => prepared.describe_algorithms(kind, group, bytes),
+        CommunicationDurationSource::Model => prepared.describe_algorithms(kind, group, bytes),
         other => format!("as {other}"),
     }
 }

@@ -9,7 +9,7 @@ use super::collectives::CollectiveRow;
 use super::summary::format_thousands;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
-use chakram_engine::{CommTiming, CompiledReplay, PlacedWorkloadGroup};
+use chakram_engine::{CommunicationDurationSource, CompiledReplay, PlacedWorkloadGroup};
 use std::collections::BTreeMap;
 
 /// A family of collectives, identified by role, kind and group size.
@@ -30,7 +30,9 @@ pub(super) fn warn_of_slower_straddling_groups(
 ) -> Vec<String> {
     let topology = prepared.machine().topology();
     let dimensions = topology.dimensions();
-    if prepared.comm_duration_source() != CommTiming::Model || topology.tile_grid().is_some() {
+    if prepared.comm_duration_source() != CommunicationDurationSource::Model
+        || topology.tile_grid().is_some()
+    {
         return Vec::new();
     }
     let groups: Vec<PlacedWorkloadGroup<'_>> = prepared.group_views().collect();

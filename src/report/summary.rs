@@ -2,7 +2,7 @@
 //! also formats numbers for users.
 
 use chakram_base::units::Span;
-use chakram_engine::CommTiming;
+use chakram_engine::CommunicationDurationSource;
 use chakram_hardware::machine::Machine;
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
@@ -101,7 +101,7 @@ pub struct KernelCountsByDurationMethod {
 pub struct CommunicationTimingMethods {
     /// States whether durations come from the network model or from the traces.
     #[serde(rename = "timing", default)]
-    pub lasts_as: CommTiming,
+    pub lasts_as: CommunicationDurationSource,
     /// Number of nodes that keep recorded or captured durations.
     #[serde(rename = "recorded")]
     pub as_recorded: u64,

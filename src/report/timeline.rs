@@ -20,7 +20,7 @@ use super::{CollectiveRecord, CriticalPathSegment, Observer};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Time;
 use chakram_engine::InstanceId;
-use chakram_engine::{CommTiming, CompiledReplay, PlacedWorkloadGroup};
+use chakram_engine::{CommunicationDurationSource, CompiledReplay, PlacedWorkloadGroup};
 use chakram_trace::format::TensorClass;
 use chakram_trace::graph::NodeKind;
 use std::collections::BTreeMap;
@@ -248,7 +248,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         kind: NodeKind,
     ) -> Option<ArrowEnd> {
         // With captured times, ranks do not wait for each other, so an arrow could point back in time.
-        if self.prepared.comm_duration_source() == CommTiming::Captured {
+        if self.prepared.comm_duration_source() == CommunicationDurationSource::Captured {
             return None;
         }
         let pair = || self.prepared.match_number_of_message(instance, node);

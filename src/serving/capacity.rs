@@ -19,7 +19,7 @@ const DOUBLINGS: u32 = 40;
 const LOW_LOAD: f64 = 0.3;
 
 /// What a run at one rate showed.
-struct TriedRate {
+struct TriedRateOutcome {
     /// True if enough requests met their limits, and the processors can serve the offered load.
     is_enough: bool,
     /// Fraction of the requests that met their limits.
@@ -28,7 +28,7 @@ struct TriedRate {
     load: f64,
 }
 
-impl TriedRate {
+impl TriedRateOutcome {
     /// Returns true if lower rates do not help, because this run had half the rate of `before`, and requests rarely
     /// waited for others in either. If waiting were the reason for late requests, about half as many would be late.
     fn shows_no_gain_over(&self, before: &Self, attain: f64) -> bool {
@@ -89,7 +89,7 @@ pub fn find_capacity(
     attain: f64,
 ) -> Result<RateSweep, ServeError> {
     let mut points: Vec<RatePoint> = Vec::new();
-    let mut does = |rate_per_s: f64| -> Result<TriedRate, ServeError> {
+    let mut does = |rate_per_s: f64| -> Result<TriedRateOutcome, ServeError> {
         let report = serve_at_rate(scenario, platform, options, rate_per_s)?;
         let Some(all) = report
             .row_of_all_models()
@@ -105,7 +105,7 @@ pub fn find_capacity(
         // that the offered load is below 1.
         let enough = all.attained.is_some_and(|share| share >= attain)
             && report.offered_load.is_none_or(|load| load < 1.0);
-        let found = TriedRate {
+        let found = TriedRateOutcome {
             is_enough: enough,
             attained: all.attained.unwrap_or(0.0),
             load: report

@@ -50,7 +50,7 @@ pub use jobs::{
     OperatorToJobLoweringRules, VectorProductJobGraph,
 };
 pub use observe::{CompletedRequest, NoRequestObserver, RequestObserver, ServedJob};
-pub use platform::{CoreCountAndClock, MeasuredLatency, Platform, read_platform_text};
+pub use platform::{CoreCountAndClock, MeasuredModelMeanLatencies, Platform, read_platform_text};
 pub use presets::{PRESETS, PlatformPreset};
 pub use report::compare::{RatePoint, RateSweep, ServeCapacity};
 pub use report::{

@@ -44,7 +44,7 @@ pub struct Platform {
     datapath_per_layer: Span,
     datapath_by_model: Vec<(String, Span)>,
     /// Measured latencies, in the file's order.
-    pub measured: Vec<MeasuredLatency>,
+    pub measured: Vec<MeasuredModelMeanLatencies>,
     /// The machine on which the platform replays traces.
     pub machine: Option<Arc<Machine>>,
 }
@@ -60,7 +60,7 @@ pub struct CoreCountAndClock {
 
 /// Mean latencies measured for one model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MeasuredLatency {
+pub struct MeasuredModelMeanLatencies {
     /// Name of the measured model.
     pub model: String,
     /// Number of inferences in a request.
@@ -267,7 +267,10 @@ impl Platform {
 
     /// Returns the latencies of `model` that were measured with one request in flight, in ascending order of batch
     /// size.
-    pub fn measured_latencies_with_least_concurrency(&self, model: &str) -> Vec<&MeasuredLatency> {
+    pub fn measured_latencies_with_least_concurrency(
+        &self,
+        model: &str,
+    ) -> Vec<&MeasuredModelMeanLatencies> {
         let rows = self.measured.iter();
         let mut rows: Vec<_> = rows.filter(|row| row.model == model).collect();
         let least = rows.iter().map(|row| row.concurrency).min();
@@ -285,9 +288,11 @@ impl Platform {
     }
 }
 
-fn parse_measured_latency(table: &ConfigTable<'_>) -> Result<MeasuredLatency, ConfigError> {
+fn parse_measured_latency(
+    table: &ConfigTable<'_>,
+) -> Result<MeasuredModelMeanLatencies, ConfigError> {
     let count = |key: &str| table.read_or_default(key, 1, |field| field.read_count(1 << 30));
-    Ok(MeasuredLatency {
+    Ok(MeasuredModelMeanLatencies {
         model: table
             .require_field("model", "a model's name")?
             .read_line()?

@@ -66,7 +66,7 @@ impl LoneRequestJobs {
         };
         let program = CompiledReplay::new(workload, machine, &program::untimed_replay_options())
             .map_err(|refusal| ServeError::Replay(refusal.into()))?;
-        let mut processor = DedicatedCores {
+        let mut processor = CoresServingOneRequest {
             cores: CoreFreeTimes::new(cores),
             size,
         };
@@ -82,12 +82,12 @@ impl LoneRequestJobs {
 }
 
 /// Cores that serve only one request.
-struct DedicatedCores<F> {
+struct CoresServingOneRequest<F> {
     cores: CoreFreeTimes,
     size: F,
 }
 
-impl<F: Fn(u32) -> (u64, Span)> SelfSchedulingProcessorModel for DedicatedCores<F> {
+impl<F: Fn(u32) -> (u64, Span)> SelfSchedulingProcessorModel for CoresServingOneRequest<F> {
     fn serves_program(&self, _npu: Npu, _program: u32) -> bool {
         true
     }

@@ -13,14 +13,14 @@ mod measured;
 pub mod page;
 pub mod verdict;
 
-pub use budget::{WorkloadCoverageAndCheckTime, select_within_budget};
+pub use budget::{WorkloadFeaturesAndCheckTime, select_within_budget};
 pub use cause::PredictionChangeCause;
 pub use machine_text::constant_changes;
 pub use measured::{PredictionDistanceFromMeasuredSteps, parse_step_times};
-pub use verdict::{ArchiveCheckResults, FailedPrediction};
+pub use verdict::{ArchiveCheckResults, FailedPredictionWithErrorMessage};
 
 use chakram_analysis::diff::reports;
-use chakram_archive::{Archive, ArchiveError, BaselinePrediction, WorkloadEntry};
+use chakram_archive::{Archive, ArchiveError, RecordedMakespanPrediction, WorkloadEntry};
 use chakram_base::units::Span;
 use chakram_engine::UnusableOptionReason;
 use chakram_hardware::machine::{MachineError, find_machine_text};
@@ -170,7 +170,7 @@ pub struct PredictionComparedWithBaseline {
     /// prediction did not move.
     pub means: Option<[CategoryTimes; 2]>,
     /// Baselines on this machine, from oldest to newest. The prediction is compared with the newest one.
-    pub baselines: Vec<BaselinePrediction>,
+    pub baselines: Vec<RecordedMakespanPrediction>,
     /// How far the prediction is from the measured steps; `None` if the archive has none.
     pub measured: Option<PredictionDistanceFromMeasuredSteps>,
 }
@@ -194,7 +194,7 @@ impl PredictionComparedWithBaseline {
 pub fn check_baseline(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
-    baseline: &BaselinePrediction,
+    baseline: &RecordedMakespanPrediction,
     machine: &str,
     settings: &ReplaySettings,
     threshold: f64,

@@ -50,7 +50,7 @@ pub use escape::{
 };
 pub use family::{append_name_family, replace_micro_batch_number_by_star};
 pub use file::{DecompressedTraceFile, FoundTraces, JobFileVerifyLevel, RankFile, discover_traces};
-pub use labels::{NodeLabels, TrainingPhase};
+pub use labels::{NodePhaseStageLayerAndShapes, TrainingPhase};
 pub use old_schemas::SchemaGeneration;
 pub use op::{GroupName, MemoryLocation, Op};
 pub use scan::NodeView;

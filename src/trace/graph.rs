@@ -38,7 +38,7 @@ mod sparse_columns;
 mod visit;
 
 pub use builder::{EnforcedDependencyKinds, GraphBuilder, RankBindingsOfGraphSlots};
-pub use captured_timeline::InferredCapturedNodeTimeline;
+pub use captured_timeline::NodeStartEndTimesAndCauses;
 pub use csr::Csr;
 pub use intern::{DistinctKeyInterner, NodeIdMap, StringArenaInterner, stable_hash};
 pub use raw_trace::RawTrace;

@@ -14,7 +14,9 @@ use chakram_trace::format::roles::GroupRoles;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::work_amounts::JobSamplesAndModelFlops;
 use chakram_trace::format::write::Sink;
-use chakram_trace::format::{KernelShape, MemoryChanges, NodeLabels, Op, TraceError};
+use chakram_trace::format::{
+    KernelShape, MemoryChanges, NodePhaseStageLayerAndShapes, Op, TraceError,
+};
 use chakram_trace::graph::{
     EnforcedDependencyKinds, Graph, GraphBuilder, RankBindingsOfGraphSlots,
 };
@@ -533,7 +535,7 @@ impl<'s> TraceEmitter<'s> {
         (op, kernel): (Op<'_>, Option<KernelShape>),
         lane: Option<i64>,
         memory: MemoryChanges,
-        labels: NodeLabels<'_>,
+        labels: NodePhaseStageLayerAndShapes<'_>,
         data: &[u64],
     ) -> Result<u64, TraceError> {
         self.last += 1;

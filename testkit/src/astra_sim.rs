@@ -26,7 +26,7 @@ pub use random::{create_overlapping_config, create_random_config};
 use agenda::{AgendaEvent, DelayedCall, EventAgenda};
 use algorithm::AlgorithmEvent;
 use collective::plan::NextQueueIndexPerHalf;
-use collective::{ChunkPhase, NpuCollectiveUnfinishedChunks};
+use collective::{ChunkPhaseQueueAndAlgorithm, NpuCollectiveUnfinishedChunks};
 use config::CollectiveOperation;
 use network::SimulatedNetwork;
 use post::MessageMatching;
@@ -55,8 +55,8 @@ struct OneChunkProgressOnNpu {
     dataset: usize,
     tag: u64,
     priority: i64,
-    phases: VecDeque<ChunkPhase>,
-    current: Option<ChunkPhase>,
+    phases: VecDeque<ChunkPhaseQueueAndAlgorithm>,
+    current: Option<ChunkPhaseQueueAndAlgorithm>,
     started: bool,
 }
 

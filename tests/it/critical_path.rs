@@ -4,7 +4,7 @@
 use super::commands::run_for_output;
 use super::physics::lines::{build_collective, build_kernel, build_receive, build_send};
 use super::physics::rig::build_rank_job;
-use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions};
+use chakram::engine::{CommunicationDurationSource, CompiledReplay, InstanceId, ReplayOptions};
 use chakram::ids::NodeIndex;
 use chakram::machine::{Machine, SendCompletion};
 use chakram::report::{
@@ -30,7 +30,7 @@ impl Observer for CriticalPathSegmentKeeper {
 
 fn replay_with_critical_path(
     workload: &Workload,
-    comm: CommTiming,
+    comm: CommunicationDurationSource,
 ) -> (Report, Vec<CriticalPathSegment>) {
     let machine = Machine::load_preset("dgx-h100").unwrap();
     let options = ReplayOptions::default_with_changes(|options| options.comm = comm);
@@ -67,7 +67,7 @@ fn build_job_of_two_ranks_with_barrier(a: u64, b: u64) -> Workload {
 fn the_path_goes_on_from_the_rank_that_came_last() {
     let (report, segments) = replay_with_critical_path(
         &build_job_of_two_ranks_with_barrier(4, 10),
-        CommTiming::Recorded,
+        CommunicationDurationSource::Recorded,
     );
     // Rank 1 computes for 10 us, and the barrier takes 11 us. Then rank 0 delays for 4 us and
     // computes for 5 us, so the makespan is 30 us.
@@ -102,7 +102,7 @@ fn nodes_may_last_longer_by_their_slack_and_no_more() {
     let makespan = |a| {
         replay_with_critical_path(
             &build_job_of_two_ranks_with_barrier(a, 10),
-            CommTiming::Recorded,
+            CommunicationDurationSource::Recorded,
         )
         .0
         .outcome

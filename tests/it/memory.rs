@@ -6,7 +6,7 @@ mod oracle;
 
 use super::physics::lines::{TestTraceNode, build_node};
 use super::physics::rig::{build_rank_job, encode_trace_file};
-use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
+use chakram::engine::{CommunicationDurationSource, CompiledReplay, ReplayOptions};
 use chakram::machine::Machine;
 use chakram::report::{MemoryRow, NodeSpanRecorder, NpuTimeCategory, Report, replay_to_report};
 use chakram::trace::{CollectiveKind, GroupName, MemoryChanges, MemoryLocation, Op};
@@ -79,7 +79,7 @@ fn replay_with_node_times(
     let workload = build_workload(ranks);
     let machine = Machine::load_preset("dgx-h100").unwrap();
     let options = ReplayOptions::default_with_changes(|o| {
-        o.comm = CommTiming::Recorded;
+        o.comm = CommunicationDurationSource::Recorded;
     });
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
     let (report, spans) = replay_to_report(&prepared, NodeSpanRecorder::new(&prepared)).unwrap();

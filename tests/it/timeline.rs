@@ -4,7 +4,9 @@
 use super::commands::run_chakram;
 use super::physics::lines::{build_collective, build_kernel, build_receive, build_send};
 use super::physics::rig::build_rank_job;
-use chakram::engine::{CommTiming, CompiledReplay, KernelDurationSource, ReplayOptions};
+use chakram::engine::{
+    CommunicationDurationSource, CompiledReplay, KernelDurationSource, ReplayOptions,
+};
 use chakram::generate::{
     CheckedWorkloadPattern, DataParallelPattern, P2pPattern, TrafficPattern, WorkloadPattern,
 };
@@ -345,7 +347,10 @@ fn delays_are_blank_and_communication_says_that_it_is_recorded() {
     let arrows = |events: &[Value]| events.iter().filter(|e| e["cat"] == "message").count();
     let named = |start, name: &str, duration| (name.to_owned(), start, duration);
 
-    let events = draw_timeline_events(&build_delayed_job(), &options(CommTiming::Recorded));
+    let events = draw_timeline_events(
+        &build_delayed_job(),
+        &options(CommunicationDurationSource::Recorded),
+    );
     check_slices_as_viewers_round_them(&events);
     // The receive waits from 0 to 30 and ends at 37. The send ends at 35, and 20 us later, at 55,
     // rank 0 enters the barrier, where rank 1 has waited since 37.
@@ -358,7 +363,10 @@ fn delays_are_blank_and_communication_says_that_it_is_recorded() {
     assert_eq!(arrows(&events), 2);
 
     // As captured, the receive would end at 3 + 7, before the send starts, so there is no arrow.
-    let events = draw_timeline_events(&build_delayed_job(), &options(CommTiming::Captured));
+    let events = draw_timeline_events(
+        &build_delayed_job(),
+        &options(CommunicationDurationSource::Captured),
+    );
     check_slices_as_viewers_round_them(&events);
     let barrier = "barrier of 0 B, all 2 ranks, as captured";
     let wanted = [named(0.0, received, 10.0), named(10.0, barrier, 11.0)];
@@ -369,7 +377,8 @@ fn delays_are_blank_and_communication_says_that_it_is_recorded() {
 #[test]
 fn parts_of_a_replay_are_drawn_by_rank_and_time() {
     let workload = build_delayed_job();
-    let options = ReplayOptions::default_with_changes(|o| o.comm = CommTiming::Recorded);
+    let options =
+        ReplayOptions::default_with_changes(|o| o.comm = CommunicationDurationSource::Recorded);
     let us = |us| Time::ZERO + Span::from_us(us);
     let drawn = |selection| {
         let (file, _) = replay_to_timeline_and_node_count(

@@ -6,7 +6,7 @@ use super::super::kineto::EventCategory;
 use super::super::rank_timeline::{DeviceInterval, HostIntervalKind, JoinedRankCapture, NONE};
 use super::super::timeline_events::TimelineEventWithoutTimes;
 use super::host_waits::{AwaitedCommCallOrDeviceEvent, CallResultUses, HostWait};
-use super::thread_chains::ActivityEndUpperBounds;
+use super::thread_chains::HostActivityLatestEndTimes;
 use super::{
     ActivityKindAndIndex, CallLaneAndSubmitter, HostOrDeviceActivity, InferredDependencyCounts,
     RankActivitiesAndDependencies, ThreadCommunicationOrStreamLane,
@@ -52,7 +52,7 @@ fn is_blocking_call(name: &str) -> bool {
 /// stream.
 pub(super) fn find_device_waits_of_host(
     rank: &JoinedRankCapture,
-    bounds: &mut ActivityEndUpperBounds,
+    bounds: &mut HostActivityLatestEndTimes,
     waits: &mut Vec<HostWait>,
     found: &mut InferredDependencyCounts,
 ) {

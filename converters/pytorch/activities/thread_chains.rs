@@ -7,13 +7,13 @@ use super::own_places::{self, OwnWorkPositionAmongChildren};
 use super::{ActivityKindAndIndex, HostOrDeviceActivity, RankActivitiesAndDependencies, is_work};
 
 /// Upper bounds on when the activities of host intervals end.
-pub(super) struct ActivityEndUpperBounds {
+pub(super) struct HostActivityLatestEndTimes {
     /// For each host interval that launches something, the latest time at which its activity can end. The part of the
     /// interval after the launch belongs to the next activity.
     pub latest: Vec<i64>,
 }
 
-impl ActivityEndUpperBounds {
+impl HostActivityLatestEndTimes {
     pub(super) fn new(rank: &JoinedRankCapture, calls: &CommCalls) -> Self {
         let mut this = Self {
             latest: vec![i64::MAX; rank.items.len()],
@@ -42,7 +42,7 @@ pub(super) struct ActivitiesByThread(Vec<Vec<u32>>);
 pub(super) fn place_activities_in_thread_chains(
     rank: &JoinedRankCapture,
     calls: &CommCalls,
-    bounds: ActivityEndUpperBounds,
+    bounds: HostActivityLatestEndTimes,
     waits: &[HostWait],
     activities: &mut RankActivitiesAndDependencies,
 ) -> ActivitiesByThread {

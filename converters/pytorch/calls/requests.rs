@@ -47,7 +47,7 @@ impl RequestsByExecutingLaunch {
         }
         let mut launched: Vec<u32> = rank.devices.iter().map(|device| device.launch).collect();
         launched.sort_unstable();
-        let roles = CommRecordOperatorOrLaunch::classify_intervals(rank);
+        let roles = HostIntervalCommRequestRole::classify_intervals(rank);
         for thread in &rank.threads {
             let mut walk = ThreadRequestLaunchMatcher::default();
             for index in thread.items.clone() {
@@ -57,17 +57,19 @@ impl RequestsByExecutingLaunch {
                 match roles[event.name as usize] {
                     // Only NCCL itself launches a group's kernels, so an operator of another kind ends
                     // the group.
-                    CommRecordOperatorOrLaunch::Other if event.category == EventCategory::CpuOp => {
+                    HostIntervalCommRequestRole::Other
+                        if event.category == EventCategory::CpuOp =>
+                    {
                         walk.last.clear()
                     }
-                    CommRecordOperatorOrLaunch::Other => {}
-                    CommRecordOperatorOrLaunch::Record => {
+                    HostIntervalCommRequestRole::Other => {}
+                    HostIntervalCommRequestRole::Record => {
                         walk.open_request_or_add_record_to_open_one(index, NONE, item.end)
                     }
-                    CommRecordOperatorOrLaunch::Operator => {
+                    HostIntervalCommRequestRole::Operator => {
                         walk.open_request_or_add_record_to_open_one(NONE, index, item.end)
                     }
-                    CommRecordOperatorOrLaunch::Launch => match communicating.get(&index) {
+                    HostIntervalCommRequestRole::Launch => match communicating.get(&index) {
                         Some(true) => {
                             let requests = walk.take_requests_executed_by_outside_launch();
                             found.by_launch.insert(index, requests);
@@ -96,14 +98,14 @@ impl RequestsByExecutingLaunch {
 
 /// Role of a host interval, determined by its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum CommRecordOperatorOrLaunch {
+enum HostIntervalCommRequestRole {
     Other,
     Record,
     Operator,
     Launch,
 }
 
-impl CommRecordOperatorOrLaunch {
+impl HostIntervalCommRequestRole {
     fn classify_intervals(rank: &JoinedRankCapture) -> Vec<Self> {
         let texts = &rank.kineto.texts;
         let roles = (0..texts.len() as u32).map(|name| match texts.get(name) {

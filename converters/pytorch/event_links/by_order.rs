@@ -190,7 +190,7 @@ fn pair_threads(
 }
 
 /// A contiguous range of a track's events that matches the operators of a host thread.
-struct TrackEventRangeMatchingThread {
+struct TrackEventRangeOfHostThread {
     from: usize,
     to: usize,
     /// Number of ranges that fit equally well, including this range.
@@ -199,10 +199,7 @@ struct TrackEventRangeMatchingThread {
 
 /// Finds the range of `events` with the same names as `nodes`. Sequences of names vote for the range's offset, and the
 /// offset with the most votes wins.
-fn find_matching_event_range(
-    nodes: &[u32],
-    events: &[u32],
-) -> Option<TrackEventRangeMatchingThread> {
+fn find_matching_event_range(nodes: &[u32], events: &[u32]) -> Option<TrackEventRangeOfHostThread> {
     let length = SEQUENCE.min(nodes.len());
     if length == 0 || events.len() < length {
         return None;
@@ -224,7 +221,7 @@ fn find_matching_event_range(
     let (&offset, _) = votes.iter().find(|(_, n)| **n == most)?;
     let from = usize::try_from(offset).unwrap_or(0);
     let to = (offset + nodes.len() as i64).clamp(0, events.len() as i64) as usize;
-    Some(TrackEventRangeMatchingThread { from, to, alike })
+    Some(TrackEventRangeOfHostThread { from, to, alike })
 }
 
 /// Returns the pairs of a host node and an event within the range `window`.

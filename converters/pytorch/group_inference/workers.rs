@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// A rank's worker threads, divided into pools. A pool contains one group's threads.
 #[derive(Debug, Default)]
-pub(super) struct WorkerThreadPools {
+pub(super) struct CandidatePoolsOfRankWorkerThreads {
     /// Candidate partitions of the threads into pools. The first pairs threads that have neighbouring numbers, and the
     /// second splits the threads at the largest gaps between numbers.
     ways: Vec<Vec<Vec<u32>>>,
@@ -20,7 +20,7 @@ pub(super) struct WorkerThreadPools {
     named: BTreeMap<u32, u32>,
 }
 
-impl WorkerThreadPools {
+impl CandidatePoolsOfRankWorkerThreads {
     pub(super) fn new(
         rank: &JoinedRankCapture,
         calls: &CommCalls,
@@ -94,7 +94,7 @@ fn split_threads_at_gaps(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>>
 }
 
 /// A way to assign pools to groups: the index of the partition, and a bit mask of the rank's groups that were used.
-type ThreadPartitionAndUsedGroups = (usize, u32);
+type PartitionIndexAndUsedGroupBits = (usize, u32);
 
 /// For each rank, the group of each worker thread.
 type GroupsByRankAndWorkerThread = Vec<BTreeMap<u32, u32>>;
@@ -110,12 +110,12 @@ pub(super) fn assign_worker_groups(
     calls: &[CommCalls],
     groups: &[JobGroup],
     own: &[Vec<u32>],
-    pools: &[WorkerThreadPools],
+    pools: &[CandidatePoolsOfRankWorkerThreads],
 ) -> GroupsByRankAndWorkerThread {
     let most = own.iter().map(Vec::len).max().unwrap_or(0).min(MOST);
     let mut scored: Vec<(
         (u64, i64),
-        ThreadPartitionAndUsedGroups,
+        PartitionIndexAndUsedGroupBits,
         GroupsByRankAndWorkerThread,
     )> = Vec::new();
     for way in 0..2 {
@@ -150,8 +150,8 @@ pub(super) fn assign_worker_groups(
 /// Returns the groups of a rank's threads under `choice`, or `None` if `choice` does not fit the rank.
 fn assign_groups_to_threads_of_rank(
     own: &[u32],
-    pools: &WorkerThreadPools,
-    (way, places): ThreadPartitionAndUsedGroups,
+    pools: &CandidatePoolsOfRankWorkerThreads,
+    (way, places): PartitionIndexAndUsedGroupBits,
 ) -> Option<BTreeMap<u32, u32>> {
     let mut given = pools.named.clone();
     // A rank without workers fits every assignment, so only the named threads are assigned. A rank's only partition is

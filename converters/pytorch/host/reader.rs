@@ -2,17 +2,19 @@
 
 use super::raw::{RawHostNode, RawOperands};
 use super::{
-    HostNode, HostTrace, NONE, ObserverOnlyNodeFields, RawCommOperatorArgs,
+    HostNode, HostTrace, NONE, ObserverOnlyNodeIdsLinksAndStorages, RawCommOperatorArgs,
     SharedOperatorProperties,
 };
 use crate::pytorch::name_repair::KeysAroundName;
 use crate::pytorch::stream::{
     ElementTextAndOffset, JsonElementReceiver, JsonValueText, parse_integer,
 };
-use crate::pytorch::tensors::{TensorArgStorageAndSize, TensorListOrOther, append_tensors};
+use crate::pytorch::tensors::{
+    SimplifiedTensorOrOtherType, TensorArgStorageAndSize, append_tensors,
+};
 use crate::pytorch::{
-    ITEMS_BETWEEN_CHECKS, JsonRepairKind, JsonRepairRecord, groups, is_communication, number,
-    op_work, python_repr,
+    ITEMS_BETWEEN_CHECKS, JsonRepairKind, SingleJsonRepairWithOffset, groups, is_communication,
+    number, op_work, python_repr,
 };
 use chakram_base::interrupt;
 use chakram_trace::format::{TraceError, escape_and_shorten_name};
@@ -30,7 +32,7 @@ pub(super) struct HostTraceBuilder {
     /// JSON texts of types. `meaning` maps each to its parsed form and to the index of the same text in Python's
     /// notation.
     types: StringArenaInterner,
-    meaning: Vec<(TensorListOrOther, u32)>,
+    meaning: Vec<(SimplifiedTensorOrOtherType, u32)>,
     /// Tensors of the current node.
     tensors: Vec<TensorArgStorageAndSize>,
 }
@@ -148,7 +150,7 @@ impl HostTraceBuilder {
         if known == self.meaning.len() {
             let types = serde_json::from_str::<Vec<Cow<'_, str>>>(json).ok();
             let Some(meaning) =
-                types.and_then(|types| TensorListOrOther::parse_argument_types(&types))
+                types.and_then(|types| SimplifiedTensorOrOtherType::parse_argument_types(&types))
             else {
                 let found = format!(
                     "types {}, expected a list of strings",
@@ -156,7 +158,8 @@ impl HostTraceBuilder {
                 );
                 // The text already has its index, so push a placeholder even after a failure.
                 // Otherwise all later indices would be off by one.
-                self.meaning.push((TensorListOrOther::Other, NONE));
+                self.meaning
+                    .push((SimplifiedTensorOrOtherType::Other, NONE));
                 return Err(at.error_about(json, found, OTHER_TOOL));
             };
             let text = self.intern_json_as_python_notation(json, at)?;
@@ -227,11 +230,13 @@ impl HostTraceBuilder {
                 }
                 // Show the end of the text, because the text was truncated there.
                 let end = text.char_indices().nth_back(60).map_or(0, |(i, _)| i);
-                self.trace.repairs.count_and_list_repair(JsonRepairRecord {
-                    offset: at.offset_of(values),
-                    what: JsonRepairKind::Groups,
-                    text: text[end..].to_owned(),
-                });
+                self.trace
+                    .repairs
+                    .count_and_list_repair(SingleJsonRepairWithOffset {
+                        offset: at.offset_of(values),
+                        what: JsonRepairKind::Groups,
+                        text: text[end..].to_owned(),
+                    });
             }
             self.trace.groups.extend(groups);
         }
@@ -324,16 +329,18 @@ impl JsonElementReceiver for HostTraceBuilder {
             bytes_in: input.bytes,
             bytes_out: output.bytes,
         };
-        self.trace.records.push(ObserverOnlyNodeFields {
-            id: parse_integer(Some(raw.id), "id", &at)?.unwrap_or(0),
-            parent,
-            rf_id: parse_integer(attrs.rf_id.or(raw.rf_id), "rf_id", &at)?.unwrap_or(0),
-            seq_id: parse_integer(attrs.seq_id.or(raw.seq_id), "seq_id", &at)?.unwrap_or(-1),
-            fw_parent: parse_integer(attrs.fw_parent.or(raw.fw_parent), "fw_parent", &at)?
-                .unwrap_or(0),
-            storages_in: input.storages,
-            storages_out: output.storages,
-        });
+        self.trace
+            .records
+            .push(ObserverOnlyNodeIdsLinksAndStorages {
+                id: parse_integer(Some(raw.id), "id", &at)?.unwrap_or(0),
+                parent,
+                rf_id: parse_integer(attrs.rf_id.or(raw.rf_id), "rf_id", &at)?.unwrap_or(0),
+                seq_id: parse_integer(attrs.seq_id.or(raw.seq_id), "seq_id", &at)?.unwrap_or(-1),
+                fw_parent: parse_integer(attrs.fw_parent.or(raw.fw_parent), "fw_parent", &at)?
+                    .unwrap_or(0),
+                storages_in: input.storages,
+                storages_out: output.storages,
+            });
         let node = HostNode {
             name: self.intern_text(&raw.name, &at)?,
             tid: parse_integer(attrs.tid.or(raw.tid), "tid", &at)?.unwrap_or(0),
@@ -364,7 +371,7 @@ impl JsonElementReceiver for HostTraceBuilder {
         Ok(())
     }
 
-    fn record_repair(&mut self, repair: JsonRepairRecord) {
+    fn record_repair(&mut self, repair: SingleJsonRepairWithOffset) {
         self.trace.repairs.count_and_list_repair(repair);
     }
 }

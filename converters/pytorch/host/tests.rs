@@ -1,7 +1,7 @@
 //! Tests a file of each form that observers write, and the effects of damage.
 
 use super::*;
-use crate::pytorch::{JsonRepairKind, JsonRepairRecord};
+use crate::pytorch::{JsonRepairKind, SingleJsonRepairWithOffset};
 
 /// Builds a node as PyTorch 2.4 and later write it, including the line breaks.
 pub(super) fn build_host_node_json(
@@ -216,7 +216,7 @@ fn names_that_were_not_escaped_are_repaired() {
             .collect();
         assert_eq!(names, ["before", name, "after"]);
         let offset = text.find(name).map_or(0, |at| at as u64);
-        let expected = JsonRepairRecord {
+        let expected = SingleJsonRepairWithOffset {
             offset,
             what: JsonRepairKind::Name,
             text: name.to_owned(),

@@ -8,7 +8,7 @@ use crate::pytorch::call_matching::{
 };
 use crate::pytorch::calls::CommCalls;
 use crate::pytorch::clock::{self, ClockCorrection};
-use crate::pytorch::emit::{self, CallSizeRootAndPartners};
+use crate::pytorch::emit::{self, CrossRankCallMatchResult};
 use crate::pytorch::event_links::KinetoEventHostNodeMap;
 use crate::pytorch::group_inference::{self, JobGroup};
 use crate::pytorch::inferred_ranks::{self, CapturedOrInferredRank};
@@ -37,7 +37,7 @@ pub(super) struct MatchedJobCapture {
     /// Calls of each rank, in the order of `models`; `times` and `matched` below have the same order.
     calls: Vec<CommCalls>,
     times: Vec<Vec<CallWaitAndTransfer>>,
-    met: Vec<Vec<CallSizeRootAndPartners>>,
+    met: Vec<Vec<CrossRankCallMatchResult>>,
     /// Captures of the captured ranks. Several ranks may use the same capture.
     captures: Vec<JoinedRankCapture>,
     activities: Vec<RankActivitiesAndDependencies>,
@@ -426,10 +426,10 @@ fn list_match_result_of_each_call(
     calls: &[CommCalls],
     matches: &MatchedAndUnmatchedCallsOfJob,
     models: &[CapturedOrInferredRank],
-) -> Vec<Vec<CallSizeRootAndPartners>> {
-    let mut met: Vec<Vec<CallSizeRootAndPartners>> = calls
+) -> Vec<Vec<CrossRankCallMatchResult>> {
+    let mut met: Vec<Vec<CrossRankCallMatchResult>> = calls
         .iter()
-        .map(|calls| vec![CallSizeRootAndPartners::default(); calls.list.len()])
+        .map(|calls| vec![CrossRankCallMatchResult::default(); calls.list.len()])
         .collect();
     for matched in &matches.collectives {
         let root = matched
@@ -439,7 +439,7 @@ fn list_match_result_of_each_call(
             |&(rank, call): &(u32, u32)| calls[rank as usize].list[call as usize].size_unknown();
         let size_unknown = matched.bytes == 0 && matched.members.iter().any(unknown);
         for &(rank, call) in &matched.members {
-            met[rank as usize][call as usize] = CallSizeRootAndPartners {
+            met[rank as usize][call as usize] = CrossRankCallMatchResult {
                 bytes: matched.bytes,
                 size_unknown,
                 root,
@@ -457,11 +457,11 @@ fn list_match_result_of_each_call(
         let bytes = bytes.into_iter().max().unwrap_or(0);
         let size_unknown = bytes == 0 && ends.iter().any(|end| end.size_unknown());
         for (rank, call) in [message.send, message.receive] {
-            met[rank as usize][call as usize] = CallSizeRootAndPartners {
+            met[rank as usize][call as usize] = CrossRankCallMatchResult {
                 bytes,
                 size_unknown,
                 found: true,
-                ..CallSizeRootAndPartners::default()
+                ..CrossRankCallMatchResult::default()
             };
         }
     }

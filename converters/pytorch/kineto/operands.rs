@@ -21,7 +21,7 @@ pub(super) struct OperatorInputCache {
 }
 
 /// Indices of the texts of an operator's shapes and types, and the bytes of all its tensors.
-pub(super) struct OperandTextIndicesAndBytes {
+pub(super) struct ShapeAndTypeTextIndicesWithTensorBytes {
     pub shapes: u32,
     pub types: u32,
     pub bytes: u64,
@@ -34,7 +34,7 @@ impl OperatorInputCache {
         dims: &str,
         types: &str,
         texts: &mut StringArenaInterner,
-    ) -> Option<OperandTextIndicesAndBytes> {
+    ) -> Option<ShapeAndTypeTextIndicesWithTensorBytes> {
         let shape = self.shapes.intern_name(dims)? as usize;
         if shape == self.known_shapes.len() {
             let text = texts.intern_name(&python_repr::json_to_python_text(dims))?;
@@ -49,7 +49,7 @@ impl OperatorInputCache {
         let (types, sizes) = &self.known_types[kind];
         let bytes = elements.iter().zip(sizes);
         let bytes = bytes.map(|(elements, size)| elements.saturating_mul(*size));
-        Some(OperandTextIndicesAndBytes {
+        Some(ShapeAndTypeTextIndicesWithTensorBytes {
             shapes: *shapes,
             types: *types,
             bytes: bytes.fold(0, u64::saturating_add),

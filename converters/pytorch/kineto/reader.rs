@@ -3,14 +3,17 @@
 use super::operands::OperatorInputCache;
 use super::raw::{AllEventArgs, RawKinetoEvent};
 use super::tracks::TrackTable;
-use super::{EventCategory, KinetoEvent, KinetoTrace, NONE, PythonEvent, SharedEventProperties};
+use super::{
+    EventCategory, KinetoEvent, KinetoTrace, NONE, PythonEvent, SharedEventStreamAndInputDetails,
+};
 use crate::pytorch::name_repair::KeysAroundName;
 use crate::pytorch::number::{self, parse_nanoseconds};
 use crate::pytorch::stream::{
     ElementLayouts, ElementTextAndOffset, JsonElementReceiver, JsonValueText, parse_integer,
 };
 use crate::pytorch::{
-    ITEMS_BETWEEN_CHECKS, JsonRepairKind, JsonRepairRecord, groups, is_communication, op_work,
+    ITEMS_BETWEEN_CHECKS, JsonRepairKind, SingleJsonRepairWithOffset, groups, is_communication,
+    op_work,
 };
 use chakram_base::interrupt;
 use chakram_trace::format::{TraceError, TraceErrorLocation, escape_and_shorten_name};
@@ -26,7 +29,7 @@ pub(super) struct KinetoReader {
     layouts: ElementLayouts,
     tracks: TrackTable,
     operands: OperatorInputCache,
-    details: DistinctKeyInterner<SharedEventProperties>,
+    details: DistinctKeyInterner<SharedEventStreamAndInputDetails>,
     /// For each name, by text index, the arguments that the conversion uses from events with this name.
     named: Vec<EventNameArgumentUse>,
     left_out: BTreeMap<String, u64>,
@@ -234,7 +237,7 @@ impl KinetoReader {
             None if of_track(true) => self.tracks.device_of_track(track),
             device => device.unwrap_or(-1),
         };
-        let details = SharedEventProperties {
+        let details = SharedEventStreamAndInputDetails {
             stream,
             device,
             bytes: parse_integer(raw_args.bytes, "bytes", at)?.unwrap_or(0),
@@ -245,7 +248,7 @@ impl KinetoReader {
             bytes_in: operands.map_or(0, |operands| operands.bytes),
         };
         let details = match details {
-            SharedEventProperties::ABSENT => NONE,
+            SharedEventStreamAndInputDetails::ABSENT => NONE,
             details => self.details.intern_key(details),
         };
         let id = |value, what| -> Result<u64, TraceError> {
@@ -340,11 +343,13 @@ impl KinetoReader {
                     "{} groups were read, the rest failed: {wrong}",
                     groups.len()
                 );
-                self.trace.repairs.count_and_list_repair(JsonRepairRecord {
-                    offset: at.offset_of(config.get()),
-                    what: JsonRepairKind::Groups,
-                    text,
-                });
+                self.trace
+                    .repairs
+                    .count_and_list_repair(SingleJsonRepairWithOffset {
+                        offset: at.offset_of(config.get()),
+                        what: JsonRepairKind::Groups,
+                        text,
+                    });
             }
             self.trace.groups = groups;
         }
@@ -585,7 +590,7 @@ impl JsonElementReceiver for KinetoReader {
         Ok(())
     }
 
-    fn record_repair(&mut self, repair: JsonRepairRecord) {
+    fn record_repair(&mut self, repair: SingleJsonRepairWithOffset) {
         self.trace.repairs.count_and_list_repair(repair);
     }
 }

@@ -6,8 +6,8 @@ use super::super::is_host_communication_interval_name;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::timeline_events::TimelineEventWithoutTimes;
 use super::{
-    HostInterval, HostThread, InFlightGlooInterval, IntervalPythonStacks, JoinedRankCapture, NONE,
-    OverlappingDeviceEventCounts, event_end_ns, is_device_category,
+    CutOffOverlappingDeviceEventCounts, HostInterval, HostThread, InFlightGlooInterval,
+    IntervalPythonStacks, JoinedRankCapture, NONE, event_end_ns, is_device_category,
 };
 use std::cmp::Reverse;
 
@@ -37,7 +37,7 @@ impl JoinedRankCapture {
             beyond: 0,
             by_operator: 0,
             dropped: Vec::new(),
-            overlaps: OverlappingDeviceEventCounts::default(),
+            overlaps: CutOffOverlappingDeviceEventCounts::default(),
             stacks: IntervalPythonStacks::default(),
         };
         let texts = &this.kineto.texts;

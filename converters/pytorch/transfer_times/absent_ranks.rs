@@ -7,9 +7,9 @@
 //! collective's time is waiting.
 //!
 //! If an absent member is always the last to start, even the smallest time contains waiting. If that time exceeds the
-//! 95th percentile of NCCL's kernel times without contention ([`ExpectedNcclKernelTimes`]), it is assumed to contain
-//! waiting, and NCCL's typical time replaces it. NCCL's distribution is known for groups within one host that use
-//! NVLink. For other groups, the smallest time is used, although it may be too long.
+//! 95th percentile of NCCL's kernel times without contention ([`ExpectedNcclKernelTimesWithoutWaits`]), it is assumed
+//! to contain waiting, and NCCL's typical time replaces it. NCCL's distribution is known for groups within one host
+//! that use NVLink. For other groups, the smallest time is used, although it may be too long.
 //!
 //! If host threads execute a collective, they usually start late, so the smallest time is an outlier. Assume that `k`
 //! of `n` members are captured, and that each member is equally likely to start last. Then a fraction `k / n` of a
@@ -24,7 +24,7 @@ use super::{CallWaitAndTransfer, JobCallsWithCaptures};
 use crate::pytorch::call_matching::{MatchedAndUnmatchedCallsOfJob, MatchedCollective};
 use crate::pytorch::group_inference::JobGroup;
 use crate::pytorch::inferred_ranks::CapturedOrInferredRank;
-use crate::pytorch::nccl_times::{ExpectedNcclKernelTimes, NvlinkRate};
+use crate::pytorch::nccl_times::{ExpectedNcclKernelTimesWithoutWaits, NvlinkRate};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::matching::RankAndCommIndex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ fn expected_nccl_times_of_collective(
     job: &JobCallsWithCaptures<'_>,
     matched: &MatchedCollective,
     members: &[u32],
-) -> Option<ExpectedNcclKernelTimes> {
+) -> Option<ExpectedNcclKernelTimesWithoutWaits> {
     let &(rank, call) = matched.members.first()?;
     let timeline = &job.timelines[job.models[rank as usize].capture];
     let call = &job.calls[rank as usize].list[call as usize];

@@ -126,13 +126,13 @@ pub(super) fn match_nodes(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMa
     pair_by_refinement(
         sides,
         &mut pairs,
-        NodeLabelBasis::Key,
+        NodePropertiesInLabel::Key,
         labels::hash_connected_component,
     );
     for base in [
-        NodeLabelBasis::Content,
-        NodeLabelBasis::Key,
-        NodeLabelBasis::Kind,
+        NodePropertiesInLabel::Content,
+        NodePropertiesInLabel::Key,
+        NodePropertiesInLabel::Kind,
     ] {
         pair_by_surroundings(sides, &mut pairs, base);
     }
@@ -150,7 +150,7 @@ pub(super) fn match_nodes(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMa
 
 /// The part of a node that determines its label. A compared trace stores one label per node for each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NodeLabelBasis {
+pub(super) enum NodePropertiesInLabel {
     /// The whole record, except id and dependencies.
     Content,
     /// Name, type, lane and peers of the node.
@@ -159,7 +159,7 @@ pub(super) enum NodeLabelBasis {
     Kind,
 }
 
-impl NodeLabelBasis {
+impl NodePropertiesInLabel {
     pub fn labels_of_trace<'s>(self, side: &'s ComparedTrace<'_>) -> &'s [u64] {
         match self {
             Self::Content => side.labels_by_record_content(),
@@ -176,7 +176,7 @@ impl NodeLabelBasis {
 fn pair_by_surroundings(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,
-    base: NodeLabelBasis,
+    base: NodePropertiesInLabel,
 ) {
     pair_by_refinement(sides, pairs, base, |side, base| {
         labels::hash_transitive_neighbours(side, base, DependencyWalkDirection::Predecessors)
@@ -199,7 +199,7 @@ fn pair_by_surroundings(
 fn pair_by_refinement(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,
-    base: NodeLabelBasis,
+    base: NodePropertiesInLabel,
     label: fn(&ComparedTrace<'_>, &[u64]) -> Vec<u64>,
 ) {
     if pairs.is_complete() {
@@ -251,26 +251,26 @@ fn pair_by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) 
         pair_equally_labelled_neighbours_of_pairs(
             sides,
             pairs,
-            NodeLabelBasis::Key,
+            NodePropertiesInLabel::Key,
             EqualNeighbourPolicy::UniqueOnly,
         );
         align::pair_by_lane_alignment(sides, pairs);
         pair_equally_labelled_neighbours_of_pairs(
             sides,
             pairs,
-            NodeLabelBasis::Content,
+            NodePropertiesInLabel::Content,
             EqualNeighbourPolicy::InIdOrder,
         );
         pair_equally_labelled_neighbours_of_pairs(
             sides,
             pairs,
-            NodeLabelBasis::Key,
+            NodePropertiesInLabel::Key,
             EqualNeighbourPolicy::InIdOrder,
         );
         pair_equally_labelled_neighbours_of_pairs(
             sides,
             pairs,
-            NodeLabelBasis::Kind,
+            NodePropertiesInLabel::Kind,
             EqualNeighbourPolicy::InIdOrder,
         );
         residual::pair_most_similar(sides, pairs);

@@ -2,13 +2,13 @@
 
 use chakram_trace::format::wire::WireCursor;
 use chakram_trace::format::{GroupName, MemoryLocation, Op};
-use chakram_trace::graph::raw_trace::{RawNodeCommonFields, RawTraceNode};
+use chakram_trace::graph::raw_trace::{CompactRawNodeView, RawTraceNode};
 use chakram_trace::graph::{RawTrace, stable_hash};
 
 /// Returns the label of each node, as computed by `label`.
 pub(super) fn compute_labels(
     raw: &RawTrace<'_>,
-    label: fn(&RawNodeCommonFields<'_>) -> u64,
+    label: fn(&CompactRawNodeView<'_>) -> u64,
 ) -> Vec<u64> {
     raw.nodes.iter().map(|item| label(&item.view)).collect()
 }
@@ -28,16 +28,16 @@ pub(super) fn type_number_of_op(op: &Op<'_>) -> u8 {
     }
 }
 
-pub(super) fn hash_name_and_type(view: &RawNodeCommonFields<'_>) -> u64 {
+pub(super) fn hash_name_and_type(view: &CompactRawNodeView<'_>) -> u64 {
     stable_hash(&(view.name, type_number_of_op(&view.op)))
 }
 
-pub(super) fn hash_name(view: &RawNodeCommonFields<'_>) -> u64 {
+pub(super) fn hash_name(view: &CompactRawNodeView<'_>) -> u64 {
     stable_hash(&view.name)
 }
 
 /// Hashes the name, type, lane and peers of a node, but not its times, sizes and other properties.
-pub(super) fn hash_name_type_lane_and_peers(view: &RawNodeCommonFields<'_>) -> u64 {
+pub(super) fn hash_name_type_lane_and_peers(view: &CompactRawNodeView<'_>) -> u64 {
     let group = |group: GroupName<'_>| match group {
         GroupName::World => 0,
         GroupName::Number(number) => stable_hash(&number),

@@ -35,14 +35,14 @@ pub struct ExceededThresholds {
 
 /// Thresholds that differences must not exceed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct DiffFailureThresholds {
+pub struct DiffPercentLimitAndForbiddenAspects {
     /// Maximum percentage by which any total may increase or decrease.
     pub threshold: Option<f64>,
     /// Aspects that must not differ.
     pub aspects: Vec<super::StructureTimeOrBytesAspect>,
 }
 
-impl DiffFailureThresholds {
+impl DiffPercentLimitAndForbiddenAspects {
     /// Checks that the changes of `totals` are within the threshold, and that the forbidden aspects do not differ.
     /// `differs` returns true if the jobs differ in an aspect.
     pub(super) fn find_exceeded_total_thresholds(

@@ -15,7 +15,7 @@ pub use json::build_report_diff_document as json;
 pub use read::{ComparedReportDocument, InvalidOrCorruptReportError, parse_report_document};
 pub use text::render_text as text;
 
-use super::render::{DiffFailureThresholds, ExceededThresholds};
+use super::render::{DiffPercentLimitAndForbiddenAspects, ExceededThresholds};
 use super::{AmountChange, StructureTimeOrBytesAspect};
 use chakram_report::MachineResult;
 use serde::Serialize;
@@ -213,7 +213,10 @@ impl ReportDiffByMachine {
     }
 
     /// Checks the differences against `limits`.
-    pub fn find_exceeded_thresholds(&self, limits: &DiffFailureThresholds) -> ExceededThresholds {
+    pub fn find_exceeded_thresholds(
+        &self,
+        limits: &DiffPercentLimitAndForbiddenAspects,
+    ) -> ExceededThresholds {
         let name = |replay: &ReplayDiff| match self.replays.len() {
             1 => "the makespan".to_owned(),
             _ => format!("the makespan on {}", replay.before_machine),

@@ -141,7 +141,7 @@ pub struct FileFaultSummary {
 
 /// Limit on the number of stored changes, and tolerance for times.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct DiffTallyOptions {
+pub struct StoredChangeLimitAndTimeTolerance {
     /// Maximum number of stored changes of single nodes. The limit applies separately to times and to sizes. `None`
     /// stores all.
     pub singles: Option<usize>,
@@ -197,7 +197,7 @@ impl DiffTally {
         rank: u32,
         traces: [&RawTrace<'_>; 2],
         found: &TraceDiff,
-        keep: DiffTallyOptions,
+        keep: StoredChangeLimitAndTimeTolerance,
     ) -> Self {
         let mut this = Self {
             compared: vec![rank],
@@ -284,7 +284,7 @@ impl DiffTally {
         rank: u32,
         traces: [&RawTrace<'_>; 2],
         changed: &super::ChangedNode,
-        keep: DiffTallyOptions,
+        keep: StoredChangeLimitAndTimeTolerance,
     ) {
         let nodes = [0, 1].map(|i: usize| &traces[i].nodes[changed.nodes[i] as usize].view);
         let (name, kind) = (nodes[0].name, type_name(&nodes[0].op));
@@ -352,7 +352,7 @@ impl DiffTally {
     }
 
     /// Keeps only the largest changes of single nodes.
-    fn trim_to_largest(&mut self, keep: DiffTallyOptions) {
+    fn trim_to_largest(&mut self, keep: StoredChangeLimitAndTimeTolerance) {
         self.largest.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
         let Some(most) = keep.singles else { return };
         let times = self
@@ -366,7 +366,7 @@ impl DiffTally {
     }
 
     /// Adds the sums of other ranks, which must be higher than every rank of `self`.
-    pub fn merge_ranks(&mut self, other: Self, keep: DiffTallyOptions) {
+    pub fn merge_ranks(&mut self, other: Self, keep: StoredChangeLimitAndTimeTolerance) {
         self.compared.extend(other.compared);
         self.identical.extend(other.identical);
         for (list, more) in self.only.iter_mut().zip(other.only) {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Writes slices of a job's traces on demand. Hashes identify the slices.
-struct OnDemandStepSliceStore {
+struct OnDemandStepSliceWriter {
     parts: BTreeMap<[u8; 32], (TraceFileOrPipeContents, KeptNodesOfRank)>,
     /// Earliest start of the step on any rank.
     start: Span,
@@ -41,7 +41,7 @@ impl TraceFileOrPipeContents {
     }
 }
 
-impl HashAddressedTraceStore for OnDemandStepSliceStore {
+impl HashAddressedTraceStore for OnDemandStepSliceWriter {
     fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
         let (source, part) = self.parts.get(hash).expect("names are those of parts");
         let written = source
@@ -110,7 +110,7 @@ pub fn slice_traces_to_profiled_step(
         ));
     }
     let start = parts.values().map(|(_, part)| part.earliest_start()).min();
-    let store: Arc<dyn HashAddressedTraceStore> = Arc::new(OnDemandStepSliceStore {
+    let store: Arc<dyn HashAddressedTraceStore> = Arc::new(OnDemandStepSliceWriter {
         parts,
         start: start.unwrap_or_default(),
     });

@@ -3,7 +3,7 @@
 use chakram_trace::format::escape_and_shorten_name;
 use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::graph::raw_trace::PredecessorIdIndexAndKind;
-use chakram_trace::graph::{Csr, InferredCapturedNodeTimeline, RawTrace};
+use chakram_trace::graph::{Csr, NodeStartEndTimesAndCauses, RawTrace};
 use serde::Serialize;
 
 /// A kind of fault: how often it occurs, and a description of its first occurrence.
@@ -121,7 +121,7 @@ impl RejectedAndRepairedFaults {
         &mut self,
         raw: &RawTrace<'_>,
         next: &Csr,
-        recorded: &InferredCapturedNodeTimeline,
+        recorded: &NodeStartEndTimesAndCauses,
     ) {
         const SHOWN: usize = 6;
         let stuck = next.row_count() - recorded.ran;

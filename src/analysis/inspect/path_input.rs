@@ -7,7 +7,7 @@ use chakram_base::units::{Span, Time};
 use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::format::{Op, TraceError};
 use chakram_trace::graph::captured_timeline::NONE;
-use chakram_trace::graph::{InferredCapturedNodeTimeline, StringArenaInterner};
+use chakram_trace::graph::{NodeStartEndTimesAndCauses, StringArenaInterner};
 use chakram_trace::matching::{RankCommNode, RankComms};
 
 /// A rank's data for computing a job's critical path.
@@ -62,7 +62,7 @@ impl RankTimesForCriticalPath {
         let (rank, classes, basis) = (trace.rank, trace.classes, trace.times.basis);
         let captured = trace.raw.metadata.captured;
         let whole_micros = trace.times.whole_micros;
-        let InferredCapturedNodeTimeline {
+        let NodeStartEndTimesAndCauses {
             start,
             end,
             cause,

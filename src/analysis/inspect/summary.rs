@@ -121,7 +121,7 @@ impl RankInspectionSummary {
         path: &Path,
         (file_bytes, contents_bytes): (u64, u64),
     ) -> Self {
-        let sums = OneRankNodeSums::new(trace, selected);
+        let sums = OneRankNodeSumTables::new(trace, selected);
         let raw = &trace.raw;
         let control = raw
             .node_indices()
@@ -188,7 +188,7 @@ fn collect_declared_groups(
     groups
 }
 
-struct OneRankNodeSums {
+struct OneRankNodeSumTables {
     selected: u64,
     types: BTreeMap<NodeClass, NodeSums>,
     lanes: BTreeMap<LaneKey, (Option<String>, NodeSums)>,
@@ -229,7 +229,7 @@ impl<K: std::hash::Hash + Eq + Clone> NodeSumsByKey<K> {
     }
 }
 
-impl OneRankNodeSums {
+impl OneRankNodeSumTables {
     fn new(trace: &InspectedRankTrace<'_>, selected: impl Fn(u32) -> bool) -> Self {
         let mut types = NodeSumsByKey::new();
         let mut lanes = NodeSumsByKey::new();

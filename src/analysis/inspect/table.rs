@@ -43,7 +43,7 @@ impl NodeSums {
 
 /// A sum over ranks, and the ranks with the smallest and the largest value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RankSpreadRow {
+pub struct SumOverRanksAndExtremeRanksRow {
     /// Sum over ranks.
     pub sum: NodeSums,
     /// Number of ranks with such nodes.
@@ -58,7 +58,7 @@ pub struct RankSpreadRow {
     pub largest: (u64, u32),
 }
 
-impl RankSpreadRow {
+impl SumOverRanksAndExtremeRanksRow {
     fn new(rank: u32, tally: &NodeSums) -> Self {
         Self {
             sum: *tally,
@@ -90,7 +90,7 @@ impl RankSpreadRow {
 
 /// Sums over ranks, by a property of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RankSumsAndExtremesByKey<K: Ord>(BTreeMap<K, RankSpreadRow>);
+pub struct RankSumsAndExtremesByKey<K: Ord>(BTreeMap<K, SumOverRanksAndExtremeRanksRow>);
 
 impl<K: Ord> Default for RankSumsAndExtremesByKey<K> {
     fn default() -> Self {
@@ -104,17 +104,19 @@ impl<K: Ord> RankSumsAndExtremesByKey<K> {
         for (key, tally) in tallies {
             let row = self.0.entry(key);
             row.and_modify(|row| row.add_rank(rank, &tally))
-                .or_insert_with(|| RankSpreadRow::new(rank, &tally));
+                .or_insert_with(|| SumOverRanksAndExtremeRanksRow::new(rank, &tally));
         }
     }
 
     /// Iterates over the rows, sorted by key.
-    pub fn rows_by_key(&self) -> impl ExactSizeIterator<Item = (&K, &RankSpreadRow)> {
+    pub fn rows_by_key(
+        &self,
+    ) -> impl ExactSizeIterator<Item = (&K, &SumOverRanksAndExtremeRanksRow)> {
         self.0.iter()
     }
 
     /// Returns the rows sorted by time, longest first. Rows without time are sorted by number of nodes.
-    pub fn rows_by_time(&self) -> Vec<(&K, &RankSpreadRow)> {
+    pub fn rows_by_time(&self) -> Vec<(&K, &SumOverRanksAndExtremeRanksRow)> {
         let mut rows: Vec<_> = self.0.iter().collect();
         rows.sort_by_key(|(_, row)| std::cmp::Reverse((row.sum.time, row.sum.nodes)));
         rows

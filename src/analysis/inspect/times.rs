@@ -5,7 +5,7 @@ use super::lanes::NodeLaneTable;
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::captured_timeline::{NONE, NodeDelayDurationAndLane};
 use chakram_trace::graph::raw_trace::PredecessorIdIndexAndKind;
-use chakram_trace::graph::{Csr, InferredCapturedNodeTimeline, RawTrace};
+use chakram_trace::graph::{Csr, NodeStartEndTimesAndCauses, RawTrace};
 
 /// Where a rank's times come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,7 +42,7 @@ pub struct RankNodeTimes {
     /// field.
     pub whole_micros: bool,
     /// Start and end of each node, and the node that caused the start.
-    pub run: InferredCapturedNodeTimeline,
+    pub run: NodeStartEndTimesAndCauses,
 }
 
 impl RankNodeTimes {
@@ -59,7 +59,7 @@ impl RankNodeTimes {
             lane: lanes.find_lane_node_has_to_itself(node),
             settles: NodeLaneTable::class_starts_after_same_time_events(classes[node as usize]),
         };
-        let mut run = InferredCapturedNodeTimeline::new(next, lanes.lane_count(), step);
+        let mut run = NodeStartEndTimesAndCauses::new(next, lanes.lane_count(), step);
         let (mut durations, mut delays, mut whole, mut started, mut all) =
             (false, false, true, false, true);
         for node in raw.node_indices() {
@@ -105,7 +105,7 @@ fn replace_times_by_file_times(
     raw: &RawTrace<'_>,
     classes: &[NodeClass],
     lanes: &NodeLaneTable<'_>,
-    run: &mut InferredCapturedNodeTimeline,
+    run: &mut NodeStartEndTimesAndCauses,
 ) {
     let micros = |node: u32| raw.nodes[node as usize].view.start_micros;
     let timed = |node: &u32| classes[*node as usize].takes_time();

@@ -1,7 +1,7 @@
 //! Checks the collectives of groups: all members must run the same collectives in the same order.
 
 use super::NONE;
-use super::communication::{CollectiveCallDigest, CommunicationDigest};
+use super::communication::{CommunicationDigest, OneMemberCollectiveCallRecord};
 use super::defects::{Defect, DefectLocationInFile, DefectLog};
 use super::groups::ResolvedGroupAndCallers;
 use super::kind::DefectKind;
@@ -22,7 +22,11 @@ impl<'a> CallsOfAllGroupMembers<'a> {
     fn find_call(
         &self,
         (rank, call): RankAndCommIndex,
-    ) -> (u32, &'a CommunicationDigest, &'a CollectiveCallDigest) {
+    ) -> (
+        u32,
+        &'a CommunicationDigest,
+        &'a OneMemberCollectiveCallRecord,
+    ) {
         let (rank, trace) = self.members[rank as usize];
         (rank, &trace.facts, &trace.facts.calls[call as usize])
     }
@@ -45,9 +49,10 @@ impl<'a> CallsOfAllGroupMembers<'a> {
     }
 
     fn location_of_call(&self, at: Option<RankAndCommIndex>) -> DefectLocationInFile {
-        let site = |(_, facts, call): (u32, &CommunicationDigest, &CollectiveCallDigest)| {
-            facts.location_of_node(&call.node)
-        };
+        let site =
+            |(_, facts, call): (u32, &CommunicationDigest, &OneMemberCollectiveCallRecord)| {
+                facts.location_of_node(&call.node)
+            };
         at.map_or_else(DefectLocationInFile::default, |at| site(self.find_call(at)))
     }
 

@@ -2,7 +2,7 @@
 
 use super::NONE;
 use super::defects::DefectLocationInFile;
-use super::dependencies::ProgramOrderByIdOrPosition;
+use super::dependencies::NodeProgramOrderOrCycle;
 use super::node::{TraceReducedForValidation, ValidationRole};
 use super::wait::OneTraceWaitGraph;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -25,7 +25,7 @@ pub(super) struct NodeIdBytesAndPlace {
 
 /// A member's part in a collective.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CollectiveCallDigest {
+pub(super) struct OneMemberCollectiveCallRecord {
     pub node: NodeIdBytesAndPlace,
     pub slot: u32,
     /// Rank of the root, or [`NONE`] for the group's first member.
@@ -35,7 +35,7 @@ pub(super) struct CollectiveCallDigest {
 
 /// A send or receive, which is one end of a message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MessageDigest {
+pub(super) struct OneSendOrReceiveRecord {
     pub node: NodeIdBytesAndPlace,
     /// The rank at the other end of the message.
     pub peer: u32,
@@ -47,7 +47,7 @@ pub(super) struct MessageDigest {
 
 /// A load whose data switches gather, or a store whose data switches reduce.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InSwitchAccess {
+pub(super) struct InSwitchGatherLoadOrReduceStore {
     pub node: NodeIdBytesAndPlace,
     pub store: bool,
 }
@@ -66,10 +66,10 @@ pub(super) struct CommunicationDigest {
     /// True if the digest is complete and sorted in program order.
     pub whole: bool,
     /// Collectives, in program order.
-    pub calls: Vec<CollectiveCallDigest>,
-    pub messages: Vec<MessageDigest>,
+    pub calls: Vec<OneMemberCollectiveCallRecord>,
+    pub messages: Vec<OneSendOrReceiveRecord>,
     /// In-switch accesses, in id order.
-    pub accesses: Vec<InSwitchAccess>,
+    pub accesses: Vec<InSwitchGatherLoadOrReduceStore>,
     pub slots: Vec<GroupReferenceWithDimensionMask>,
     /// Calls by slot, which is the index of a group in `slots`.
     pub calls_of: TraceCallsByGroupSlot,
@@ -113,7 +113,7 @@ impl DigestCollector {
                 dimensions,
                 ..
             } => {
-                let call = CollectiveCallDigest {
+                let call = OneMemberCollectiveCallRecord {
                     node: kept(bytes),
                     slot: self.group_slot_of(group, dimensions),
                     root: root.unwrap_or(NONE),
@@ -129,7 +129,7 @@ impl DigestCollector {
                 own,
                 ..
             } => {
-                let message = MessageDigest {
+                let message = OneSendOrReceiveRecord {
                     node: kept(bytes),
                     peer,
                     own: own.unwrap_or(NONE),
@@ -140,7 +140,9 @@ impl DigestCollector {
             }
             Op::Memory { store, bytes, .. } => {
                 let node = kept(bytes);
-                self.facts.accesses.push(InSwitchAccess { node, store });
+                self.facts
+                    .accesses
+                    .push(InSwitchGatherLoadOrReduceStore { node, store });
             }
             Op::NoOp | Op::Host | Op::Compute { .. } | Op::Communication { .. } => {}
         }
@@ -199,12 +201,12 @@ impl DigestCollector {
     /// as incomplete.
     pub fn into_digest(
         mut self,
-        order: &ProgramOrderByIdOrPosition,
+        order: &NodeProgramOrderOrCycle,
         missing: bool,
     ) -> CommunicationDigest {
         let facts = &mut self.facts;
-        facts.whole = !missing && !matches!(order, ProgramOrderByIdOrPosition::Cyclic);
-        if let ProgramOrderByIdOrPosition::Places(places) = order {
+        facts.whole = !missing && !matches!(order, NodeProgramOrderOrCycle::Cyclic);
+        if let NodeProgramOrderOrCycle::Places(places) = order {
             let nodes = facts.calls.iter_mut().map(|call| &mut call.node);
             for node in nodes.chain(facts.messages.iter_mut().map(|m| &mut m.node)) {
                 node.place = places[node.place as usize];
@@ -251,7 +253,7 @@ impl CommunicationDigest {
     }
 
     /// Formats a call, as in ``node 17 `x` (record 18), all-reduce of 8 bytes``.
-    pub fn call_text(&self, call: &CollectiveCallDigest) -> String {
+    pub fn call_text(&self, call: &OneMemberCollectiveCallRecord) -> String {
         let root = if call.kind.has_root() && call.root != NONE {
             format!(" rooted at rank {}", call.root)
         } else {
@@ -262,7 +264,7 @@ impl CommunicationDigest {
     }
 
     /// Formats a message, as in ``node 17 `x` (record 18), send of 8 bytes to rank 3 with tag 0``.
-    pub fn message_text(&self, message: &MessageDigest) -> String {
+    pub fn message_text(&self, message: &OneSendOrReceiveRecord) -> String {
         let (what, end) = if message.receive {
             ("receive", "from")
         } else {

@@ -17,7 +17,7 @@ const WAITS: u8 = 2;
 
 /// Program order of the nodes.
 #[derive(Debug)]
-pub(super) enum ProgramOrderByIdOrPosition {
+pub(super) enum NodeProgramOrderOrCycle {
     /// Nodes in ascending order of ids.
     Ids,
     /// For each node, its position in program order.
@@ -166,7 +166,7 @@ impl DependencyChecker {
         raw: &TraceReducedForValidation<'_>,
         policy: EnforcedDependencyKinds,
         findings: &mut DefectLog,
-    ) -> ProgramOrderByIdOrPosition {
+    ) -> NodeProgramOrderOrCycle {
         self.report_isolated_nodes(raw, findings);
         let with_control = policy != EnforcedDependencyKinds::Data;
         let whole = self.attempt_topological_order(raw, with_control);
@@ -192,7 +192,7 @@ impl DependencyChecker {
         match attempt {
             NodeOrderingResult::Sorted => {
                 self.report_unreachable_nodes(raw, &[], &[], held, findings);
-                ProgramOrderByIdOrPosition::Ids
+                NodeProgramOrderOrCycle::Ids
             }
             NodeOrderingResult::Ordered(order) => {
                 self.report_unreachable_nodes(raw, &[], &[], held, findings);
@@ -200,7 +200,7 @@ impl DependencyChecker {
                 for (place, node) in order.into_iter().enumerate() {
                     places[node as usize] = place as u32;
                 }
-                ProgramOrderByIdOrPosition::Places(places)
+                NodeProgramOrderOrCycle::Places(places)
             }
             NodeOrderingResult::Cyclic(rows, stuck) => {
                 let cycle = find_cycle_among(&rows, &stuck);
@@ -211,7 +211,7 @@ impl DependencyChecker {
                 });
                 let stuck: Vec<u32> = raw.node_indices().filter(|&n| stuck[n as usize]).collect();
                 self.report_unreachable_nodes(raw, &cycle, &stuck, held, findings);
-                ProgramOrderByIdOrPosition::Cyclic
+                NodeProgramOrderOrCycle::Cyclic
             }
         }
     }

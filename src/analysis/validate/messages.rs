@@ -1,7 +1,7 @@
 //! Checks messages: each send must have a receive of equal size.
 
 use super::NONE;
-use super::communication::{CommunicationDigest, MessageDigest};
+use super::communication::{CommunicationDigest, OneSendOrReceiveRecord};
 use super::defects::{Defect, DefectLocationInFile, DefectLog};
 use super::kind::DefectKind;
 use super::trace::TraceDefectsAndDigest;
@@ -11,7 +11,10 @@ use chakram_trace::matching::{MessageDisagreement, MessageHalf, RankAndCommIndex
 struct MessagesByTraceAndIndex<'a>(&'a [(u32, &'a TraceDefectsAndDigest)]);
 
 impl<'a> MessagesByTraceAndIndex<'a> {
-    fn find_message(&self, half: &MessageHalf) -> (&'a CommunicationDigest, &'a MessageDigest) {
+    fn find_message(
+        &self,
+        half: &MessageHalf,
+    ) -> (&'a CommunicationDigest, &'a OneSendOrReceiveRecord) {
         let facts = &self.0[half.at.0 as usize].1.facts;
         (facts, &facts.messages[half.at.1 as usize])
     }

@@ -5,7 +5,7 @@
 //! If a node depends on only one vertex, that vertex represents it, so a chain of kernels needs no vertices.
 
 use super::NONE;
-use super::dependencies::ProgramOrderByIdOrPosition;
+use super::dependencies::NodeProgramOrderOrCycle;
 use super::node::{TraceReducedForValidation, ValidationRole};
 
 /// Graph of a trace's vertices (communication nodes and joins).
@@ -89,16 +89,16 @@ impl OneTraceWaitGraphBuilder {
     pub fn into_trace_wait_graph(
         self,
         raw: &TraceReducedForValidation<'_>,
-        order: &ProgramOrderByIdOrPosition,
+        order: &NodeProgramOrderOrCycle,
         with_control: bool,
     ) -> OneTraceWaitGraph {
         let places = match order {
-            ProgramOrderByIdOrPosition::Ids if self.with_control == with_control => {
+            NodeProgramOrderOrCycle::Ids if self.with_control == with_control => {
                 return self.waits;
             }
-            ProgramOrderByIdOrPosition::Ids => None,
-            ProgramOrderByIdOrPosition::Places(places) => Some(places),
-            ProgramOrderByIdOrPosition::Cyclic => return OneTraceWaitGraph::default(),
+            NodeProgramOrderOrCycle::Ids => None,
+            NodeProgramOrderOrCycle::Places(places) => Some(places),
+            NodeProgramOrderOrCycle::Cyclic => return OneTraceWaitGraph::default(),
         };
         let mut walk = Self::new(self.vertex.len(), with_control);
         match places {

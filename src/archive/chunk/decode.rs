@@ -1,6 +1,6 @@
 //! Decodes chunks: unpacks their frames and rebuilds the original bytes from columns.
 
-use super::{ChunkCoding, LARGEST};
+use super::{ChunkBytesOrColumnsEncoding, LARGEST};
 use crate::ArchiveError;
 use crate::columns::{ChunkTemplatesAndColumns, ReusableColumnBuffers};
 use crate::wire::WireError;
@@ -103,7 +103,7 @@ impl DecodedFrameAndColumns {
     /// `unpacked` bytes.
     pub fn decode_frame(
         frame: &[u8],
-        coding: ChunkCoding,
+        coding: ChunkBytesOrColumnsEncoding,
         (unpacked, bytes): (u64, u64),
         base: Option<&Self>,
         buffers: &mut ChunkBuffers,
@@ -118,7 +118,10 @@ impl DecodedFrameAndColumns {
         decompress_into(frame, unpacked, dictionary, &mut out).map_err(|error| {
             ArchiveError::broken_archive_error(format!("a frame cannot be unpacked: {error}"))
         })?;
-        let has_columns = matches!(coding, ChunkCoding::Columns | ChunkCoding::Lines);
+        let has_columns = matches!(
+            coding,
+            ChunkBytesOrColumnsEncoding::Columns | ChunkBytesOrColumnsEncoding::Lines
+        );
         let columns = has_columns.then(|| {
             let base = base.and_then(|base| base.columns.as_ref());
             ChunkTemplatesAndColumns::decode_columns(&out, base, bytes as usize, columns_buffers)
@@ -126,7 +129,7 @@ impl DecodedFrameAndColumns {
         Ok(Self {
             columns: columns.transpose()?,
             unpacked: out,
-            framed: coding == ChunkCoding::Columns,
+            framed: coding == ChunkBytesOrColumnsEncoding::Columns,
         })
     }
 

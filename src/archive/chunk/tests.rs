@@ -10,7 +10,7 @@ fn round_trip(
     level: CompressionLevel,
     is_trace: bool,
 ) -> Vec<Vec<EncodedChunk>> {
-    let mut encoder = WorkloadDeltaEncoder::new(level);
+    let mut encoder = WorkloadObjectDeltaEncoder::new(level);
     let encoded: Vec<Vec<EncodedChunk>> = (0..)
         .zip(objects)
         .map(|(number, bytes)| {
@@ -225,7 +225,7 @@ fn lines_that_differ_in_numbers_cost_their_numbers() {
     };
     let encoded = round_trip(&[text(1), text(2)], CompressionLevel::Default, false);
     for chunks in &encoded {
-        assert_eq!(chunks[0].coding, ChunkCoding::Lines);
+        assert_eq!(chunks[0].coding, ChunkBytesOrColumnsEncoding::Lines);
         // The values of every column are constant or increase by one, so the frame is small.
         assert!(chunks[0].frame.len() < 200, "{}", chunks[0].frame.len());
     }
@@ -234,7 +234,7 @@ fn lines_that_differ_in_numbers_cost_their_numbers() {
         .map(|i| ((i * i * 0x9e37_79b9) >> 13) as u8)
         .collect();
     let encoded = round_trip(&[noise], CompressionLevel::Default, false);
-    assert_eq!(encoded[0][0].coding, ChunkCoding::Bytes);
+    assert_eq!(encoded[0][0].coding, ChunkBytesOrColumnsEncoding::Bytes);
 }
 
 #[test]

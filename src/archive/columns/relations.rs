@@ -29,7 +29,7 @@ pub fn find_predicting_columns<'c>(
         if taken[number] {
             continue;
         }
-        let own = NonzeroColumnSample::new(&sample[number]);
+        let own = SampledNonzeroValuesWithPositions::new(&sample[number]);
         let free = |other: &usize| *other != number && found[*other].is_empty();
         let others: Vec<usize> = large.iter().copied().filter(free).collect();
         let whole = others
@@ -68,13 +68,13 @@ fn sample_column(column: SparseRecordColumn<'_>, records: usize) -> Vec<u64> {
 
 /// Nonzero values in the sample of a column, with their positions.
 #[derive(Debug)]
-struct NonzeroColumnSample {
+struct SampledNonzeroValuesWithPositions {
     all: Vec<(usize, u64)>,
     /// A few nonzero values for quick checks; empty if there are too few values to be significant.
     few: Vec<(usize, u64)>,
 }
 
-impl NonzeroColumnSample {
+impl SampledNonzeroValuesWithPositions {
     fn new(sample: &[u64]) -> Self {
         let all = sample.iter().copied().enumerate();
         let present = |(_, value): &(usize, u64)| *value > 0;

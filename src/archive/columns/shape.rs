@@ -7,7 +7,7 @@ use std::ops::Range;
 /// The template of each record, and the record of each value. Ranks with the same sequence of templates share one
 /// shape.
 #[derive(Debug, Default)]
-pub struct TemplatePerRecordRecordPerValue {
+pub struct RecordTemplatesAndValueRecordIndices {
     sequence: Vec<u32>,
     /// For each column, the index of its first value among all values; the last entry is the number of values.
     starts: Vec<usize>,
@@ -18,7 +18,7 @@ pub struct TemplatePerRecordRecordPerValue {
 pub const NO_TEMPLATE: WireError = WireError("a record has a missing template");
 pub const TOO_MANY: WireError = WireError("the chunk has more values than its size allows");
 
-impl TemplatePerRecordRecordPerValue {
+impl RecordTemplatesAndValueRecordIndices {
     /// Returns the template of each record.
     #[inline]
     pub fn template_sequence(&self) -> &[u32] {

@@ -36,7 +36,7 @@ struct TemplateEndsInSharedArrays {
 
 /// A template in the form that writes records.
 #[derive(Clone, Copy, Debug)]
-pub struct RecordLiteralsAndSlots<'t> {
+pub struct TemplateForWritingRecords<'t> {
     steps: &'t [LiteralWithFollowingPart],
     /// Literals of the steps; literals of later templates may follow.
     literals: &'t [u8],
@@ -144,9 +144,9 @@ impl TemplateTable {
 
     /// Returns template `number`.
     #[inline]
-    pub fn get(&self, number: usize) -> RecordLiteralsAndSlots<'_> {
+    pub fn get(&self, number: usize) -> TemplateForWritingRecords<'_> {
         let (layer, [from, to]) = self.layer_and_ends_of_template(number);
-        RecordLiteralsAndSlots {
+        TemplateForWritingRecords {
             steps: &layer.steps[from.steps..to.steps],
             literals: &layer.literals[from.literals..],
             length: to.literals - from.literals,
@@ -273,7 +273,7 @@ impl ChunkAddedTemplates {
     }
 }
 
-impl RecordLiteralsAndSlots<'_> {
+impl TemplateForWritingRecords<'_> {
     /// Returns the maximum number of bytes that a record occupies while it is being written.
     #[inline]
     pub fn max_record_bytes(&self) -> usize {

@@ -2,7 +2,9 @@
 
 use super::Archive;
 use crate::ArchiveError;
-use crate::chunk::{ChunkBuffers, ChunkCoding, DecodedFrameAndColumns, take_up_to_count_records};
+use crate::chunk::{
+    ChunkBuffers, ChunkBytesOrColumnsEncoding, DecodedFrameAndColumns, take_up_to_count_records,
+};
 use crate::document::{ChunkFrameAndBaseRow, SegmentObjectIndex};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -280,7 +282,7 @@ impl Archive {
         let chunk = chunk.ok_or_else(|| {
             ArchiveError::broken_archive_error("a base is missing").in_file(&segment.file.path)
         })?;
-        let coding = ChunkCoding::ALL.get(usize::from(chunk.2));
+        let coding = ChunkBytesOrColumnsEncoding::ALL.get(usize::from(chunk.2));
         let coding = *coding.ok_or_else(|| {
             let error = ArchiveError::broken_archive_error("the coding is unknown");
             self.add_chunk_location_to_error(object, chunk, error)

@@ -5,7 +5,8 @@ use crate::program::{
     CollectiveChunkPhase, MemberQueueDirectionAndTree, PhaseOperation, PhaseQueueSubset,
 };
 use crate::{
-    AllReduceDecomposition, AstraAlgorithm, CollectiveAlgorithmEntry, Quirk, end_order, symmetry,
+    AlgorithmAndAllNpusAtOnceFlag, AllReduceDecomposition, AstraAlgorithm, Quirk, end_order,
+    symmetry,
 };
 use chakram_base::ids::{MemberIndex, Npu, Position};
 use chakram_base::units::{Span, Time, UnroundedBufferShare};
@@ -13,13 +14,13 @@ use chakram_hardware::collective::{
     BusEventScheduler, BusTransferTrigger, ChunkQueueIndexAndCapacity, ChunkStageSequences,
     CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveEndpointModel,
     CollectiveMatchingRules, CollectiveMemberNpus, CollectiveRequest, EndpointBusTransfer,
-    EndpointMessageProcessing, FlowShopEndAndQueueOrder, FlowShopInput, MemberLinePosition,
-    MemberOrderChangeByMessages, PostedReceive, ScriptAction, ScriptMemberEvent, ScriptMemberKey,
-    SendStepWithConditions, SortEventsByInsertionMarker, StageBeginAndAdmittingPassage,
-    TransferCompletionToken, UncontendedMessageCostFunctions, WaitingChunkPriority,
-    simulate_flow_shop_observed,
+    EndpointDelayOrBusProcessing, FlowShopEndAndQueueOrder, FlowShopInput, MemberLinePosition,
+    PostedReceiveSenderAndStep, SameInstantMemberOrderChange, ScriptAction, ScriptMemberEvent,
+    ScriptMemberKey, SendStepWithConditions, SortEventsByInsertionMarker,
+    StageBeginAndAdmittingPassage, TransferCompletionToken, UncontendedMessageCostFunctions,
+    WaitingChunkPriority, simulate_flow_shop_observed,
 };
-use chakram_hardware::group::{self, GroupPlacement, PathsToNextAndAnyMember};
+use chakram_hardware::group::{self, GroupPhasesAndMemberPositions, PathsToNextAndAnyMember};
 use chakram_hardware::topology::{LineSendPattern, PathLatencyAndRates, Topology};
 use chakram_trace::format::CollectiveKind;
 
@@ -34,13 +35,17 @@ const HANDSHAKE: u64 = 8192;
 impl CollectiveBackend for AstraCollectiveBackend {
     type Stage = CollectiveChunkPhase;
 
-    fn place_group(&self, party: CollectiveMemberNpus<'_>, topology: &Topology) -> GroupPlacement {
+    fn place_group(
+        &self,
+        party: CollectiveMemberNpus<'_>,
+        topology: &Topology,
+    ) -> GroupPhasesAndMemberPositions {
         // A named group of all NPUs behaves like the unnamed group of all NPUs.
         let named = party.named && party.npus.len() < self.npus as usize;
         if named && !self.named_groups_have_phase_per_dimension() {
             return build_single_line_placement(party.npus);
         }
-        let mut extent = GroupPlacement::new(party.npus, topology);
+        let mut extent = GroupPhasesAndMemberPositions::new(party.npus, topology);
         // Add a phase with all members as one line, for `one…` algorithms. A group that is not a
         // sub-grid is one line already.
         if party.npus.len() > 1 && extent.regular {
@@ -55,7 +60,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
 
     fn common_paths_of_phase(
         &self,
-        _: &GroupPlacement,
+        _: &GroupPhasesAndMemberPositions,
         _: &group::PhaseDimensionSizeAndStride,
         _: &Topology,
     ) -> PathsToNextAndAnyMember {
@@ -83,7 +88,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
     fn chunk_schedule(
         &self,
         request: &CollectiveRequest,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         _: &[PathsToNextAndAnyMember],
     ) -> ChunkStageSequences<CollectiveChunkPhase> {
         let mut out = Vec::new();
@@ -176,7 +181,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
     #[inline]
     fn line_position(
         &self,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         stage: &CollectiveChunkPhase,
         position: Position,
         _: Position,
@@ -218,7 +223,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
             let phases = phases.map(|(phase, _, algorithm)| {
                 let phase = &extent.phases[phase as usize];
                 let one = phase.dimension >= own.dimension_count();
-                let name = CollectiveAlgorithmEntry { algorithm, one };
+                let name = AlgorithmAndAllNpusAtOnceFlag { algorithm, one };
                 match topology.dimensions().get(phase.dimension) {
                     Some(dimension) if extent.regular => {
                         format!("{name} {} ({})", phase.size, dimension.name)
@@ -233,7 +238,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
     fn closed_form(
         &self,
         chunk_schedule: &ChunkStageSequences<CollectiveChunkPhase>,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         _: &[PathsToNextAndAnyMember],
         quiet: &UncontendedMessageCostFunctions<'_>,
     ) -> Option<Span> {
@@ -282,7 +287,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
     fn advance_script(
         &mut self,
         stage: &CollectiveChunkPhase,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         player: ScriptMemberKey,
         _: Position,
         cue: ScriptMemberEvent,
@@ -303,11 +308,11 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
     fn endpoint_processing_per_message(
         &self,
         stage: &CollectiveChunkPhase,
-    ) -> EndpointMessageProcessing {
+    ) -> EndpointDelayOrBusProcessing {
         if self.has_constant_endpoint_delay(stage) || self.buses.is_empty() {
-            EndpointMessageProcessing::Delay(self.endpoint_delay_of_stage(stage))
+            EndpointDelayOrBusProcessing::Delay(self.endpoint_delay_of_stage(stage))
         } else {
-            EndpointMessageProcessing::Bus
+            EndpointDelayOrBusProcessing::Bus
         }
     }
 
@@ -384,9 +389,9 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
     fn order_changes_from_begin_to_end(
         &self,
         chunk_schedule: &ChunkStageSequences<CollectiveChunkPhase>,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         quiet: &UncontendedMessageCostFunctions<'_>,
-    ) -> Option<Vec<MemberOrderChangeByMessages>> {
+    ) -> Option<Vec<SameInstantMemberOrderChange>> {
         let stages = chunk_schedule.all_stages();
         let is_proved = stages.iter().all(|stage| {
             self.endpoint_delay_of_stage(stage) > Span::ZERO
@@ -415,7 +420,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         &self,
         stage: &CollectiveChunkPhase,
         messages: Range<u32>,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         members: &mut Vec<Position>,
     ) {
         end_order::reorder_members_from_send_to_arrival(stage, messages, extent, members);
@@ -427,7 +432,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         npu: Npu,
         named: bool,
         request: &CollectiveRequest,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
     ) {
         if self.issued.is_none() {
             return;
@@ -514,7 +519,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         position: MemberLinePosition,
         taken: u32,
         k: u32,
-    ) -> Option<PostedReceive> {
+    ) -> Option<PostedReceiveSenderAndStep> {
         stage.nth_receive_source_after_steps(
             MemberQueueDirectionAndTree::from_packed(slot),
             position,
@@ -531,7 +536,7 @@ impl AstraCollectiveBackend {
         &mut self,
         npu: Npu,
         request: &CollectiveRequest,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
     ) {
         let chunk_schedule = self.chunk_schedule(request, extent, &[]);
         let Some(stage) = chunk_schedule.all_stages().first() else {
@@ -541,7 +546,7 @@ impl AstraCollectiveBackend {
         let position = place.map_or(Position(0), |(_, place)| Position(place));
         let index = extent.phases[stage.phase as usize].member_index_in_dimension(position);
         let line = stage.line_position_from_index(index, position);
-        let delays = EndpointMessageProcessing::Delay(Span::ZERO)
+        let delays = EndpointDelayOrBusProcessing::Delay(Span::ZERO)
             == self.endpoint_processing_per_message(stage);
         if delays && stage.initial_credits(stage.only_queue_and_direction(), line) > 0 {
             self.undelayed = Some(Some((npu, request.node)));
@@ -574,7 +579,7 @@ impl AstraCollectiveBackend {
     fn member_line_of_stage<'a>(
         &'a self,
         stage: &'a CollectiveChunkPhase,
-        extent: &'a GroupPlacement,
+        extent: &'a GroupPhasesAndMemberPositions,
         quiet: &'a UncontendedMessageCostFunctions<'a>,
     ) -> symmetry::PhaseMemberLine<'a> {
         symmetry::PhaseMemberLine {
@@ -591,7 +596,7 @@ impl AstraCollectiveBackend {
     fn compute_collective_flow_shop(
         &self,
         chunk_schedule: &ChunkStageSequences<CollectiveChunkPhase>,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         quiet: &UncontendedMessageCostFunctions<'_>,
         on_begin: impl FnMut(StageBeginAndAdmittingPassage),
     ) -> Option<FlowShopEndAndQueueOrder> {
@@ -659,14 +664,14 @@ impl AstraCollectiveBackend {
 }
 
 /// Returns an extent with a single phase, in which the members form one line in their given order.
-fn build_single_line_placement(npus: &[Npu]) -> GroupPlacement {
+fn build_single_line_placement(npus: &[Npu]) -> GroupPhasesAndMemberPositions {
     let size = npus.len() as u32;
     let phase = group::PhaseDimensionSizeAndStride {
         dimension: 0,
         size,
         stride: 1,
     };
-    GroupPlacement {
+    GroupPhasesAndMemberPositions {
         phases: if size > 1 { vec![phase] } else { Vec::new() },
         npus: npus.to_vec(),
         position_of: (0..size).map(Position).collect(),

@@ -1,7 +1,7 @@
 //! Tests of complete inputs, and of contradictions between inputs.
 
 use super::*;
-use crate::CollectiveAlgorithmEntry;
+use crate::AlgorithmAndAllNpusAtOnceFlag;
 use crate::tests::build_astra_flags;
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ fn inputs_are_read_together() {
     assert_eq!(plain.network.npu_count(), 8);
     assert_eq!(plain.endpoint_delay, 10);
     assert!(plain.groups.is_empty() && plain.memory.is_none());
-    let direct = CollectiveAlgorithmEntry::parse("direct");
+    let direct = AlgorithmAndAllNpusAtOnceFlag::parse("direct");
     let second = plain.system.implementations.all_reduce.get(1).copied();
     assert_eq!(second, direct);
 

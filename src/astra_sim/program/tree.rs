@@ -9,7 +9,7 @@
 //! member ends as soon as it has sent these messages, even if they have not been delivered yet.
 
 use super::MemberQueueDirectionAndTree;
-use chakram_hardware::collective::{MemberLinePosition, PostedReceive};
+use chakram_hardware::collective::{MemberLinePosition, PostedReceiveSenderAndStep};
 
 /// A member's role in its tree, with the indices of its parent and children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,8 +106,8 @@ impl TreeRole {
         position: MemberLinePosition,
         taken: u32,
         k: u32,
-    ) -> Option<PostedReceive> {
-        let child = |from| PostedReceive { from, step: 0 };
+    ) -> Option<PostedReceiveSenderAndStep> {
+        let child = |from| PostedReceiveSenderAndStep { from, step: 0 };
         let parent = |from| {
             let above = Self::role_of_member(
                 slot,
@@ -118,7 +118,7 @@ impl TreeRole {
             );
             let mut steps = (0..).map_while(|i| above.nth_send(i));
             let step = steps.position(|m| m.to == position.index && m.recv_posted > 0)?;
-            Some(PostedReceive {
+            Some(PostedReceiveSenderAndStep {
                 from,
                 step: step as u32,
             })

@@ -41,7 +41,7 @@ const ALL: &str = r#"{
 fn every_key_is_read() {
     let (system, notes) = parse_system_file(ALL);
     assert_eq!(notes, [""; 0]);
-    let plain = |algorithm| CollectiveAlgorithmEntry {
+    let plain = |algorithm| AlgorithmAndAllNpusAtOnceFlag {
         algorithm,
         one: false,
     };
@@ -50,7 +50,7 @@ fn every_key_is_read() {
         plain(AstraAlgorithm::Direct { window: None }),
         plain(AstraAlgorithm::HalvingDoubling),
     ];
-    let all_gather = vec![CollectiveAlgorithmEntry {
+    let all_gather = vec![AlgorithmAndAllNpusAtOnceFlag {
         algorithm: AstraAlgorithm::Direct { window: Some(3) },
         one: true,
     }];

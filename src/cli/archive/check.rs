@@ -5,15 +5,15 @@ use crate::compare::parallel_map;
 use crate::load::TraceReadingArgs;
 use crate::output::ReplayTimingArgs;
 use chakram_archive::{
-    self as archive, Archive, BaselinePrediction, BaselinePredictionDraft, MetadataQuery,
+    self as archive, Archive, BaselinePredictionDraft, MetadataQuery, RecordedMakespanPrediction,
     WorkloadEntry,
 };
 use chakram_base::units::{Time, parse_percent};
 use chakram_engine::UnusableOptionReason;
 use chakram_jobs::ReplaySettings;
 use chakram_studies::regression::{
-    self, ArchiveCheckResults, FailedPrediction, ReplayReportWithIneffectiveOption,
-    WorkloadCoverageAndCheckTime, page, verdict,
+    self, ArchiveCheckResults, FailedPredictionWithErrorMessage, ReplayReportWithIneffectiveOption,
+    WorkloadFeaturesAndCheckTime, page, verdict,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::escape_and_shorten_name;
@@ -173,7 +173,7 @@ fn draft_baseline(
         ineffective,
     } = predicted?;
     let bytes = regression::report_text(&report);
-    let record = BaselinePrediction {
+    let record = RecordedMakespanPrediction {
         machine: machine.to_owned(),
         machine_blake3: blake3::hash(text.as_bytes()).to_hex().to_string(),
         machine_bytes: text.len() as u64,
@@ -261,7 +261,7 @@ fn parse_budget(text: &str) -> Result<Duration, String> {
 }
 
 /// A baseline to check, and the workload that it belongs to.
-type WorkloadAndBaseline<'a> = (&'a WorkloadEntry, &'a BaselinePrediction);
+type WorkloadAndBaseline<'a> = (&'a WorkloadEntry, &'a RecordedMakespanPrediction);
 
 /// Repeats the predictions of the chosen baselines, and prints the verdict.
 pub fn check_baselines(
@@ -319,7 +319,7 @@ pub fn check_baselines(
     for (result, (entry, record)) in results.into_iter().zip(&pairs) {
         match result {
             Ok(checked) => outcome.checked.push(checked),
-            Err(error) => outcome.failed.push(FailedPrediction {
+            Err(error) => outcome.failed.push(FailedPredictionWithErrorMessage {
                 workload: entry.name.clone(),
                 machine: record.machine.clone(),
                 error: error.to_string(),
@@ -374,9 +374,9 @@ fn choose_baselines_in_budget<'a>(
 ) -> Vec<WorkloadAndBaseline<'a>> {
     let threads = threads.or_else(|| std::thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get) as u64;
-    let workloads: Vec<WorkloadCoverageAndCheckTime> = pairs
+    let workloads: Vec<WorkloadFeaturesAndCheckTime> = pairs
         .iter()
-        .map(|(entry, record)| WorkloadCoverageAndCheckTime {
+        .map(|(entry, record)| WorkloadFeaturesAndCheckTime {
             name: format!("{} on {}", entry.name, record.machine),
             features: record.features.iter().cloned().collect(),
             millis: record.replay_ms,

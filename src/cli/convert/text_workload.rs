@@ -42,7 +42,7 @@ pub struct ConvertTextArgs {
 
 /// JSON summary of a conversion.
 #[derive(Debug, Serialize)]
-struct TextConversionDocument {
+struct TextWorkloadConversionJsonSummary {
     input: String,
     parallelism: &'static str,
     layers: u64,
@@ -78,7 +78,7 @@ pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     }
     let traces =
         traces::name_job_traces_and_note_others(&job.commit_job(JobTraceManifest::default())?)?;
-    let summary = TextConversionDocument {
+    let summary = TextWorkloadConversionJsonSummary {
         input: args.input.display().to_string(),
         parallelism: workload.parallelism.file_word(),
         layers: workload.layers.len() as u64,

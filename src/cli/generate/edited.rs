@@ -58,9 +58,9 @@ pub fn parse_edits_rejecting_plan_options(words: &[String]) -> Result<Vec<JobEdi
 }
 
 /// Traces of a generated job in memory, by hash.
-struct GeneratedTraceStore(BTreeMap<[u8; 32], Vec<u8>>);
+struct InMemoryGeneratedTracesByHash(BTreeMap<[u8; 32], Vec<u8>>);
 
-impl HashAddressedTraceStore for GeneratedTraceStore {
+impl HashAddressedTraceStore for InMemoryGeneratedTracesByHash {
     fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
         Ok(self.0.get(hash).cloned().unwrap_or_default())
     }
@@ -104,7 +104,7 @@ fn generate_in_memory(
         };
         ranks.push((rank, hash));
     }
-    let store: Arc<dyn HashAddressedTraceStore> = Arc::new(GeneratedTraceStore(store));
+    let store: Arc<dyn HashAddressedTraceStore> = Arc::new(InMemoryGeneratedTracesByHash(store));
     let files = ranks.into_iter().map(|(rank, hash)| RankFile {
         stored: Some(TraceStoredByHash::new(Arc::clone(&store), hash)),
         ..RankFile::new(rank, PathBuf::from(format!("{name}.{rank}.et")))

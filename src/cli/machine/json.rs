@@ -1,6 +1,6 @@
 //! Machines as JSON. Units are bytes, bytes per second, operations per second, and picoseconds.
 
-use super::tile_ratios::TileHardwareRatios;
+use super::tile_ratios::TileMachineHardwareRatios;
 use chakram_base::ids::Npu;
 use chakram_base::units::Bandwidth;
 use chakram_hardware::collective::{
@@ -63,12 +63,12 @@ pub(super) struct MachineDetails<'a> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     remote_memories: BTreeMap<&'a str, RemoteMemoryDocument<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    tiles: Option<DiesAndCoresDocument>,
+    tiles: Option<TileMachineDiesAndCoresDocument>,
 }
 
 /// Dies and cores of a machine of tiles. Each core is a pair of coordinates, x and y.
 #[derive(Serialize)]
-struct DiesAndCoresDocument {
+struct TileMachineDiesAndCoresDocument {
     dies: [u32; 2],
     cores: [u32; 2],
     link_bandwidth_bytes_per_s: f64,
@@ -83,7 +83,7 @@ struct DiesAndCoresDocument {
     /// Core at each port of the edge memory.
     memory_ports: Vec<[u32; 2]>,
     #[serde(flatten)]
-    ratios: Option<TileHardwareRatios>,
+    ratios: Option<TileMachineHardwareRatios>,
 }
 
 #[derive(Serialize)]
@@ -197,12 +197,12 @@ impl<'a> MachineDetails<'a> {
                     )
                 })
                 .collect(),
-            tiles: DiesAndCoresDocument::of_machine(machine),
+            tiles: TileMachineDiesAndCoresDocument::of_machine(machine),
         }
     }
 }
 
-impl DiesAndCoresDocument {
+impl TileMachineDiesAndCoresDocument {
     fn of_machine(machine: &Machine) -> Option<Self> {
         let topology = machine.topology();
         let tiles = topology.tile_grid()?;
@@ -231,7 +231,7 @@ impl DiesAndCoresDocument {
                 .iter()
                 .map(|core| tiles.coordinates_of_core(core.0))
                 .collect(),
-            ratios: TileHardwareRatios::of_machine(machine),
+            ratios: TileMachineHardwareRatios::of_machine(machine),
         })
     }
 }

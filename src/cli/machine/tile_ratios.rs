@@ -15,7 +15,7 @@ const PUBLISHED: [(&str, [f64; 3]); 3] = [
 
 /// Ratios of a machine of tiles whose memory is at its edges.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct TileHardwareRatios {
+pub(super) struct TileMachineHardwareRatios {
     /// SRAM in MB per TFLOP/s of fp16.
     sram_mb_per_tflop_per_s: f64,
     /// Maximum number of links between a core and the nearest memory port.
@@ -26,7 +26,7 @@ pub(super) struct TileHardwareRatios {
     link_to_dram: f64,
 }
 
-impl TileHardwareRatios {
+impl TileMachineHardwareRatios {
     /// Computes the ratios of `machine`. Returns `None` if the machine has no tiles, no edge DRAM or no
     /// fp16 peak.
     pub(super) fn of_machine(machine: &Machine) -> Option<Self> {
@@ -84,7 +84,8 @@ mod tests {
     #[test]
     fn the_wafer_has_the_ratios_of_its_table() {
         let ratios =
-            TileHardwareRatios::of_machine(&Machine::load_preset("wafer-5x4").unwrap()).unwrap();
+            TileMachineHardwareRatios::of_machine(&Machine::load_preset("wafer-5x4").unwrap())
+                .unwrap();
         assert_eq!(ratios.sram_mb_per_tflop_per_s, 3.75 / 16.0);
         assert_eq!(ratios.hops_to_dram, 2);
         assert_eq!(ratios.link_to_dram_port, 4.0);
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn products_have_published_ratios_beside_theirs() {
         let of = |name: &str| {
-            TileHardwareRatios::of_machine(&Machine::load_preset(name).unwrap()).unwrap()
+            TileMachineHardwareRatios::of_machine(&Machine::load_preset(name).unwrap()).unwrap()
         };
         assert!((of("grayskull").sram_mb_per_tflop_per_s - 1.304).abs() < 0.001);
         assert!((of("grayskull").link_to_dram - 1.9).abs() < 0.001);

@@ -6,8 +6,8 @@ use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions, RequestedDurationChanges};
 use chakram_hardware::machine::{Machine, find_machine_text, names_file};
 use chakram_jobs::{
-    self as job, FrameworkDurationsAndPlanOptions, MachineValueChange, SoftwareStackError,
-    ValueChangedInMachineFile, edits_from_preset, machine_edits_between,
+    self as job, EditedMachineFileValue, FrameworkDurationsAndPlanOptions, MachineValueChange,
+    SoftwareStackError, edits_from_preset, machine_edits_between,
 };
 use chakram_report::edits::{EditWithEffectCounts, JobAndMachineEditReport};
 use chakram_report::summary::HashedInput;
@@ -27,7 +27,7 @@ pub struct MachineWithSourceAndEdits {
     /// Name and hash of the machine file, if hashes are requested.
     pub input: Option<HashedInput>,
     /// Values that differ from the preset of the same name.
-    pub edits: Vec<ValueChangedInMachineFile>,
+    pub edits: Vec<EditedMachineFileValue>,
     /// The machine without `--fill-domains`. On it, jobs leave some NPUs in each rack unused.
     pub unfilled: Option<Machine>,
     /// The machine without the changed keys, if any were changed.

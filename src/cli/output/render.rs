@@ -5,7 +5,7 @@ use super::args::{MemoryOverflowAction, ReportFormatArg, ReportTableArg};
 use crate::custom_algorithm;
 use crate::terminal;
 use chakram_base::setting::EnumeratedSetting;
-use chakram_engine::CommTiming;
+use chakram_engine::CommunicationDurationSource;
 use chakram_report::report_csv::ReportCsvTable;
 use chakram_report::summary::{HashedInput, KernelCountsByDurationMethod, Provenance};
 use chakram_report::{self as report, MachineComparison, Report, text::TextStyleWidthAndDetail};
@@ -23,7 +23,7 @@ impl ReplayAndReportArgs {
             .options_without_files_and_efficiency()
             .comm
         {
-            CommTiming::Model => kernels,
+            CommunicationDurationSource::Model => kernels,
             other => format!("{kernels}, communication as {}", other),
         }
     }
@@ -160,7 +160,7 @@ impl ReplayAndReportArgs {
             .parsed_settings()
             .options_without_files_and_efficiency()
             .comm
-            == CommTiming::Model
+            == CommunicationDurationSource::Model
         {
             basis += ", communication by the network";
         }
@@ -213,7 +213,7 @@ impl ReplayAndReportArgs {
             .parsed_settings()
             .options_without_files_and_efficiency()
             .comm
-            != CommTiming::Model
+            != CommunicationDurationSource::Model
         {
             notes.push(format!(
                 "communication lasts as {} on all machines; --comm model asks the network of each",

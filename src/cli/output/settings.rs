@@ -6,7 +6,7 @@ use crate::given::parse_settings_without_option;
 use chakram_base::setting::SettingKey;
 use chakram_engine::ReplayOptions;
 use chakram_jobs::{
-    GivenSetting, ReplayOptionDefinition, RunInputsWithoutSetting, ValueChangedInMachineFile,
+    EditedMachineFileValue, GivenSetting, ReplayOptionDefinition, RunInputsWithoutSetting,
 };
 use std::borrow::Cow;
 
@@ -50,10 +50,7 @@ impl ReplayAndReportArgs {
                     }))),
                 }
             });
-        let edits = loaded
-            .edits
-            .iter()
-            .map(ValueChangedInMachineFile::to_setting);
+        let edits = loaded.edits.iter().map(EditedMachineFileValue::to_setting);
         given.chain(edits).collect()
     }
 

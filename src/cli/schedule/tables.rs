@@ -54,7 +54,7 @@ pub fn write_topology_row(
 /// cuts move: one cuts all matrix products by columns, the other by rows. A word has one byte.
 #[derive(Debug, Serialize)]
 pub struct MatrixCutsAndTotalMovedBytes {
-    products: Vec<MatrixProductCutRow>,
+    products: Vec<IdenticallyCutMatrixProductsRow>,
     moved_bytes: u64,
     along_columns_bytes: Option<u64>,
     along_rows_bytes: Option<u64>,
@@ -62,7 +62,7 @@ pub struct MatrixCutsAndTotalMovedBytes {
 
 /// Matrix products that share a name and a cut, and occur in `layers` layers.
 #[derive(Debug, Serialize)]
-struct MatrixProductCutRow {
+struct IdenticallyCutMatrixProductsRow {
     name: String,
     layers: usize,
     cut_along: Vec<&'static str>,
@@ -80,7 +80,7 @@ impl MatrixCutsAndTotalMovedBytes {
         };
         let best = by(MatrixProductPartitionRule::Hierarchical)?;
         // Merge equal cuts into one entry, because most layers are cut alike.
-        let mut products: Vec<MatrixProductCutRow> = Vec::new();
+        let mut products: Vec<IdenticallyCutMatrixProductsRow> = Vec::new();
         for (name, cut) in &best.products {
             let name = name.split_once(": ").map_or(&name[..], |(_, name)| name);
             let cut = cut.iter().map(|along| match along {
@@ -88,11 +88,12 @@ impl MatrixCutsAndTotalMovedBytes {
                 MatrixCutDirection::Columns => "columns",
             });
             let cut_along: Vec<_> = cut.collect();
-            let alike =
-                |own: &&mut MatrixProductCutRow| own.name == name && own.cut_along == cut_along;
+            let alike = |own: &&mut IdenticallyCutMatrixProductsRow| {
+                own.name == name && own.cut_along == cut_along
+            };
             match products.iter_mut().find(alike) {
                 Some(own) => own.layers += 1,
-                None => products.push(MatrixProductCutRow {
+                None => products.push(IdenticallyCutMatrixProductsRow {
                     name: name.to_owned(),
                     layers: 1,
                     cut_along,

@@ -1,7 +1,7 @@
 //! `chakram serve` with a language model: builds a scenario from the options, and prints the
 //! result.
 
-use super::{MOST_REPEATED, ServeArgs, ServeFormat, ServeTable};
+use super::{MOST_REPEATED, ServeArgs, ServeFormat, ServeModelsRequestsOrLevelsTable};
 use crate::output::ReportDestinationAndOutputs;
 use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
@@ -390,7 +390,7 @@ fn check_options(args: &ServeArgs) -> Result<(), String> {
     if args.timeline.is_some() {
         return Err("--timeline draws no language models\n  try: --html FILE.html, or --format csv --table requests".to_owned());
     }
-    if args.table == Some(ServeTable::Levels) {
+    if args.table == Some(ServeModelsRequestsOrLevelsTable::Levels) {
         return Err("--table levels: for language models only the tables models and requests exist\n  try: --format json, which has levels".to_owned());
     }
     if !args.rates.is_empty() {
@@ -407,14 +407,16 @@ fn check_options(args: &ServeArgs) -> Result<(), String> {
     }
     match (args.table, args.format) {
         (None, _) | (Some(_), ServeFormat::Csv) => {}
-        (Some(ServeTable::Requests), ServeFormat::Json) => {}
+        (Some(ServeModelsRequestsOrLevelsTable::Requests), ServeFormat::Json) => {}
         (Some(_), _) => {
             return Err(
                 "--table needs --format csv, or json for requests\n  try: --format csv".to_owned(),
             );
         }
     }
-    if args.table == Some(ServeTable::Requests) && (args.llm.plan || args.find_capacity) {
+    if args.table == Some(ServeModelsRequestsOrLevelsTable::Requests)
+        && (args.llm.plan || args.find_capacity)
+    {
         return Err(
             "--table requests shows one run, but there are several\n  try: --rate, without --plan and --find-capacity"
                 .to_owned(),
@@ -461,7 +463,7 @@ pub fn run(
         return Ok(ExitCode::SUCCESS);
     }
     let mut report = None;
-    if args.table == Some(ServeTable::Requests) {
+    if args.table == Some(ServeModelsRequestsOrLevelsTable::Requests) {
         let mut failed = None;
         to.write_output(|out| {
             let is_json = args.format == ServeFormat::Json;

@@ -3,7 +3,7 @@
 use super::admission::StageAdmissionCondition;
 use super::executor::CollectiveMessageSimulator;
 use super::run::{
-    MemberChunkProgress, MemberChunkStageAndPosition, ParticipantChunkStageAndPosition,
+    ChunkStageQueueSlotAndLinePosition, OneChunkProgressAtMember, ParticipantChunkStageAndPosition,
 };
 use super::schedule_cache::ScheduleStageRef;
 use crate::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
@@ -14,7 +14,7 @@ use crate::ids::{ChunkAtMember, CollectiveStageStep, RunIndex};
 use chakram_base::ids::{NodeIndex, Position, StageIndex};
 use chakram_base::units::Time;
 use chakram_hardware::collective::{MemberLinePosition, ScriptMemberEvent, SendStepWithConditions};
-use chakram_hardware::network::{NetworkBackend, NetworkMessage, ReceiverChunkAndMessageNumber};
+use chakram_hardware::network::{MessagePlaceInReceiverProgram, NetworkBackend, NetworkMessage};
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::Topology;
 
@@ -34,7 +34,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         at: ChunkAtMember,
     ) {
         let place = self.stage_of_cell(at);
-        let MemberChunkStageAndPosition {
+        let ChunkStageQueueSlotAndLinePosition {
             stage,
             queue_slot,
             line,
@@ -71,7 +71,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         let run = &mut self.runs[at.run];
         let other = run.cell_in_other_strand(at.cell);
         let progress = run.progress.as_mut().expect("it has begun");
-        progress.cells[other.index()] = MemberChunkProgress {
+        progress.cells[other.index()] = OneChunkProgressAtMember {
             stage: number,
             begun: true,
             leaving: false,
@@ -187,7 +187,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         at: ChunkAtMember,
     ) {
         match self.stage_of_cell(at) {
-            Some(MemberChunkStageAndPosition {
+            Some(ChunkStageQueueSlotAndLinePosition {
                 stage,
                 queue_slot,
                 line: Some(line),
@@ -207,7 +207,10 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     /// Returns where a cell is in its stage
     /// ([`CollectiveRun::stage_of_cell`](super::run::CollectiveRun::stage_of_cell)).
     #[inline(always)]
-    pub(super) fn stage_of_cell(&self, at: ChunkAtMember) -> Option<MemberChunkStageAndPosition> {
+    pub(super) fn stage_of_cell(
+        &self,
+        at: ChunkAtMember,
+    ) -> Option<ChunkStageQueueSlotAndLinePosition> {
         let run = &self.runs[at.run];
         let group = self.groups[run.group].plan;
         run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend)
@@ -374,9 +377,9 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             // With a sub-grid and ideal switching, closed forms assume that ports serve messages in order of arrival,
             // so all messages get the same priority.
             turn: if group.extent.regular && topology.switching_mode() == SwitchingMode::IDEAL {
-                ReceiverChunkAndMessageNumber::default()
+                MessagePlaceInReceiverProgram::default()
             } else {
-                ReceiverChunkAndMessageNumber {
+                MessagePlaceInReceiverProgram {
                     strand: receiver.0,
                     step: u64::from(number.0) << 32 | u64::from(step.recv_posted),
                 }

@@ -13,7 +13,7 @@ use chakram_base::ids::Position;
 
 /// A message or rendezvous request whose step number still follows the sender's numbering, not the receiver's.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MessageWithSenderStepNumber {
+pub(super) struct MessageOrRequestWithSenderStepNumber {
     /// The chunk at the sending member.
     pub from: CellIndex,
     /// Stage index of the message, in the numbering that all members use
@@ -33,7 +33,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         &mut self,
         id: RunIndex,
         to: CellIndex,
-        message: MessageWithSenderStepNumber,
+        message: MessageOrRequestWithSenderStepNumber,
     ) -> Option<u32> {
         let run = &mut self.runs[id];
         let progress = run.progress.as_mut()?;
@@ -49,9 +49,9 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         &mut self,
         id: RunIndex,
         to: CellIndex,
-        message: MessageWithSenderStepNumber,
+        message: MessageOrRequestWithSenderStepNumber,
     ) -> Option<u32> {
-        let MessageWithSenderStepNumber {
+        let MessageOrRequestWithSenderStepNumber {
             from,
             stage,
             number,

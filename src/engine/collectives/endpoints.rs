@@ -1,7 +1,7 @@
 //! Models the endpoints of members, where messages incur delays, reductions and bus transfers.
 
 use super::executor::CollectiveMessageSimulator;
-use super::run::{MemberChunkStageAndPosition, ParticipantChunkStageAndPosition};
+use super::run::{ChunkStageQueueSlotAndLinePosition, ParticipantChunkStageAndPosition};
 use crate::agenda::Agenda;
 use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::effects::Effects;
@@ -11,7 +11,7 @@ use crate::ids::ChunkAtMember;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_hardware::collective::{
-    BusEventScheduler, BusTransferTrigger, EndpointBusTransfer, EndpointMessageProcessing,
+    BusEventScheduler, BusTransferTrigger, EndpointBusTransfer, EndpointDelayOrBusProcessing,
     TransferCompletionToken,
 };
 use chakram_hardware::network::NetworkBackend;
@@ -54,17 +54,17 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         let npu = group.extent.npus[run.position_of_cell(at.cell).index()];
         let event = PackedEvent::of_chunk_at_member(EventClass::Opened, at);
         match self.backend.endpoint_processing_per_message(of) {
-            EndpointMessageProcessing::Instant => {
+            EndpointDelayOrBusProcessing::Instant => {
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.cells[at.cell.index()].credits = credits;
             }
-            EndpointMessageProcessing::Delay(delay) if credits > 0 => {
+            EndpointDelayOrBusProcessing::Delay(delay) if credits > 0 => {
                 effects
                     .agenda
                     .add_delay_end(npu, now + delay, event, credits);
             }
-            EndpointMessageProcessing::Delay(_) => {}
-            EndpointMessageProcessing::Bus => {
+            EndpointDelayOrBusProcessing::Delay(_) => {}
+            EndpointDelayOrBusProcessing::Bus => {
                 for _ in 0..credits {
                     let (passing, token) = (
                         BusTransferTrigger::Start,
@@ -115,7 +115,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         let endpoint = self
             .backend
             .endpoint_processing_per_message(stage.expect("it listens in a stage"));
-        if endpoint == EndpointMessageProcessing::Instant {
+        if endpoint == EndpointDelayOrBusProcessing::Instant {
             let progress = run.progress.as_mut().expect("its messages are in flight");
             progress.cells[at.cell.index()].credits += 1;
             return;
@@ -123,9 +123,9 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         let group = self.groups[run.group].plan;
         let npu = group.extent.npus[run.position_of_cell(at.cell).index()];
         let event = PackedEvent::of_chunk_at_member(EventClass::EndpointDone, at);
-        if let EndpointMessageProcessing::Delay(delay) = endpoint {
+        if let EndpointDelayOrBusProcessing::Delay(delay) = endpoint {
             effects.agenda.add_delay_end(npu, now + delay, event, r);
-        } else if let Some(MemberChunkStageAndPosition {
+        } else if let Some(ChunkStageQueueSlotAndLinePosition {
             stage,
             queue_slot,
             line: Some(line),
@@ -179,7 +179,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         r: u32,
     ) {
         let place = self.stage_of_cell(at);
-        let MemberChunkStageAndPosition {
+        let ChunkStageQueueSlotAndLinePosition {
             stage,
             queue_slot,
             line,

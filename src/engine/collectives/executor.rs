@@ -1,7 +1,7 @@
 //! Simulates collectives message by message: keeps the state, and dispatches events.
 
 use super::chunk_queues::AllNpuChunkQueues;
-use super::direction_matching::MessageWithSenderStepNumber;
+use super::direction_matching::MessageOrRequestWithSenderStepNumber;
 use super::group::GroupsOfAllLaunchesInFlight;
 use super::recorded::TotalWaitAndCausingRank;
 use super::requests::RendezvousWithheldMessages;
@@ -115,7 +115,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
         mut step: CollectiveStageStep,
     ) {
         if self.mixed_directions {
-            let message = MessageWithSenderStepNumber {
+            let message = MessageOrRequestWithSenderStepNumber {
                 from,
                 stage: step.stage,
                 number: step.number,
@@ -194,7 +194,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
                 stage,
                 step,
             } => {
-                let request = MessageWithSenderStepNumber {
+                let request = MessageOrRequestWithSenderStepNumber {
                     from,
                     stage,
                     number: step,

@@ -9,7 +9,7 @@
 //! caused this.
 
 use super::Collectives;
-use super::lone_run::LoneRunMainLoopStopPoint;
+use super::lone_run::MainLoopProgressWhereLoneRunStops;
 use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::effects::Effects;
 use crate::event::{EventClass, PackedEvent};
@@ -174,7 +174,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             Vec::new()
         };
         self.release_links_if_answer_is_latest(fabric, id, number);
-        let present = LoneRunMainLoopStopPoint {
+        let present = MainLoopProgressWhereLoneRunStops {
             now,
             done: effects.progress.settlements_at_latest_instant() > settled,
             rounds: effects.progress.rounds_since_last_settlement(),

@@ -19,7 +19,7 @@ use std::vec::IntoIter;
 
 /// Point in the main loop's progress at which the simulation of a collective stops.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LoneRunMainLoopStopPoint {
+pub(super) struct MainLoopProgressWhereLoneRunStops {
     pub now: Time,
     /// True if the main loop has finished all rounds of the instant that contain events of the collective. False if the
     /// main loop has finished only `rounds` rounds.
@@ -29,7 +29,7 @@ pub(super) struct LoneRunMainLoopStopPoint {
     pub all: bool,
 }
 
-impl LoneRunMainLoopStopPoint {
+impl MainLoopProgressWhereLoneRunStops {
     /// Returns true if a simulation that has handled `handled` rounds of the instant `at` has reached this point.
     fn is_reached(self, at: Time, handled: u32) -> bool {
         at >= self.now && !self.done && handled >= self.rounds
@@ -50,7 +50,7 @@ struct LoneCollectiveLoop<'x, 'a, 'f, N, M: RequiredCollectiveBackendTraits> {
     /// Members that have not arrived yet, grouped by arrival time.
     waves: Peekable<IntoIter<MembersArrivingTogether>>,
     arriving: Option<Vec<MemberIndex>>,
-    present: Option<LoneRunMainLoopStopPoint>,
+    present: Option<MainLoopProgressWhereLoneRunStops>,
     /// Current instant; `handled` is the number of rounds already handled at this instant.
     at: Time,
     handled: u32,
@@ -62,7 +62,7 @@ impl<N: NetworkBackend, M: RequiredCollectiveBackendTraits> EventRoundHandler
 {
     fn next_round_time(&mut self) -> Option<Time> {
         let (wave, present) = (self.waves.peek().map(|&(wave, _)| wave), self.present);
-        let is_reached = |present: LoneRunMainLoopStopPoint| {
+        let is_reached = |present: MainLoopProgressWhereLoneRunStops| {
             wave.is_none() && present.is_reached(self.at, self.handled)
         };
         if present.is_some_and(is_reached) {
@@ -124,7 +124,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         own: &mut Effects,
         id: RunIndex,
         waves: Vec<MembersArrivingTogether>,
-        present: Option<LoneRunMainLoopStopPoint>,
+        present: Option<MainLoopProgressWhereLoneRunStops>,
     ) {
         let mut alone = LoneCollectiveLoop {
             collectives: self,

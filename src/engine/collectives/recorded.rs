@@ -2,11 +2,11 @@
 //! each completes.
 //!
 //! The engine does not simulate the network for such operations. A member's part *begins* when all members that it
-//! waits for have started (see [`CommTiming`]), and ends after its own duration.
+//! waits for have started (see [`CommunicationDurationSource`]), and ends after its own duration.
 
 use super::run::CollectiveRun;
 use super::{Collectives, RankGroupOfLaunch};
-use crate::CommTiming;
+use crate::CommunicationDurationSource;
 use crate::dataflow::Dataflow;
 use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::effects::Effects;
@@ -21,7 +21,7 @@ use chakram_trace::graph::Graph;
 /// share.
 pub(super) type TotalWaitAndCausingRank = (Span, Option<(Rank, Span)>);
 
-impl CommTiming {
+impl CommunicationDurationSource {
     /// Returns true if a collective node waits neither for other members nor for its place in the launch order. A node
     /// that never waits while it occupies its lane cannot take part in a deadlock.
     #[inline]
@@ -151,7 +151,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             let instance = running.program_instance_index_of_rank(group.members[member]);
             let instance = instance.expect("who has started has a trace");
             let graph = flow.instance(instance).graph;
-            if self.settings.comm == CommTiming::Captured {
+            if self.settings.comm == CommunicationDurationSource::Captured {
                 for_last += graph.recorded_wait(NodeIndex(node));
                 continue;
             }
@@ -162,7 +162,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             }
         }
         let sum = for_last + for_root;
-        if self.settings.comm == CommTiming::Captured || sum == Span::ZERO {
+        if self.settings.comm == CommunicationDurationSource::Captured || sum == Span::ZERO {
             return (sum, None);
         }
         let most = match root {

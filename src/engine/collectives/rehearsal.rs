@@ -42,7 +42,7 @@ const MOST_PATTERNS_APART: usize = 2;
 
 /// Member end times and link use of a collective that ran alone. All times count from the first arrival.
 #[derive(Debug)]
-pub(super) struct CollectiveRehearsalResult {
+pub(super) struct RehearsedMemberEndsAndLinkUses {
     /// Arrival time of each member. An absent member has the arrival time of the last present member.
     pattern: Vec<Span>,
     /// End time and position of each member, in order of time.
@@ -51,7 +51,7 @@ pub(super) struct CollectiveRehearsalResult {
     pub links: Vec<RehearsedCollectiveUseOfLink>,
 }
 
-impl CollectiveRehearsalResult {
+impl RehearsedMemberEndsAndLinkUses {
     /// Creates a rehearsal from the members' end times. Returns `None` if one member ends no later than another
     /// arrives. The result would then depend on the order of rounds, which a rehearsal does not record.
     fn new(
@@ -80,7 +80,7 @@ pub(super) enum ScheduleRehearsalAvailability {
     /// saves, so only the second collective is rehearsed.
     UsedOnce,
     /// Rehearsals are available.
-    Known(Vec<Arc<CollectiveRehearsalResult>>),
+    Known(Vec<Arc<RehearsedMemberEndsAndLinkUses>>),
     /// Collectives of the schedule cannot be rehearsed.
     Impossible,
 }
@@ -264,7 +264,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         &mut self,
         effects: &mut Effects,
         id: RunIndex,
-        rehearsal: Arc<CollectiveRehearsalResult>,
+        rehearsal: Arc<RehearsedMemberEndsAndLinkUses>,
         (number, start): (u32, Time),
     ) {
         let run = &mut self.chunks.runs[id];
@@ -348,7 +348,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         effects: &mut Effects,
         id: RunIndex,
         together: bool,
-    ) -> Option<(Arc<CollectiveRehearsalResult>, u64)> {
+    ) -> Option<(Arc<RehearsedMemberEndsAndLinkUses>, u64)> {
         let run = &self.chunks.runs[id];
         let (schedule, own) = (run.schedule, arrival_times_since_first(run, together));
         let may_skew = needs_data_from_all_members(run);
@@ -376,7 +376,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         let found = if self.chunks.is_scripted(&self.chunks.runs[id]) {
             None
         } else if let Some(ends) = self.compute_member_ends_by_formula(fabric, id, &own) {
-            CollectiveRehearsalResult::new(own, ends, Vec::new()).map(|computed| (computed, 0))
+            RehearsedMemberEndsAndLinkUses::new(own, ends, Vec::new()).map(|computed| (computed, 0))
         } else {
             self.simulate_collective_alone_and_restore(fabric, effects, id, own, together)
         };
@@ -438,7 +438,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         id: RunIndex,
         pattern: Vec<Span>,
         together: bool,
-    ) -> Option<(CollectiveRehearsalResult, u64)> {
+    ) -> Option<(RehearsedMemberEndsAndLinkUses, u64)> {
         match fabric.rehearsable_links_mut() {
             Some(links) => links.begin_rehearsal(),
             None if N::SHARED => return None,
@@ -477,7 +477,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         let ends: Vec<(Span, Position)> = ends.collect();
         let links = links.filter(|_| ends.len() == members);
         let rehearsal =
-            links.and_then(|links| CollectiveRehearsalResult::new(pattern, ends, links));
+            links.and_then(|links| RehearsedMemberEndsAndLinkUses::new(pattern, ends, links));
         if rehearsal.is_none() {
             fabric.subtract_rehearsed_messages(tried);
         }

@@ -5,7 +5,7 @@
 //! tag, a request can therefore release a message before its receive is posted.
 
 use super::executor::CollectiveMessageSimulator;
-use super::run::MemberChunkStageAndPosition;
+use super::run::ChunkStageQueueSlotAndLinePosition;
 use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::effects::Effects;
 use crate::fabric::{Fabric, InFlightMessageContext};
@@ -51,7 +51,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             let run = &self.runs[at.run];
             let group = self.groups[run.group].plan;
             let place = run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend);
-            let Some(MemberChunkStageAndPosition {
+            let Some(ChunkStageQueueSlotAndLinePosition {
                 stage,
                 queue_slot,
                 line: Some(line),

@@ -7,10 +7,10 @@
 //! has two *strands* per chunk. A *cell* is the state of one chunk (or strand) at one position of the group. A *queue
 //! slot* is the backend's index for a chunk's passage through a stage; it also selects the direction or tree.
 
-use super::direction_matching::MessageWithSenderStepNumber;
+use super::direction_matching::MessageOrRequestWithSenderStepNumber;
 use super::fast_forward::MembersArrivingTogether;
 use super::recorded::TotalWaitAndCausingRank;
-use super::rehearsal::CollectiveRehearsalResult;
+use super::rehearsal::RehearsedMemberEndsAndLinkUses;
 use super::schedule_cache::{ScheduleCache, ScheduleStageRef};
 use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::ids::{CellIndex, GroupIndex, SharedStage};
@@ -108,7 +108,7 @@ pub(super) struct RevocableAnalyticalAnswerState {
     /// arrived at `start`.
     pub is_skewed: bool,
     /// The rehearsal from which the answer comes. `told` is the number of members that have been notified of their end.
-    pub rehearsal: Option<Arc<CollectiveRehearsalResult>>,
+    pub rehearsal: Option<Arc<RehearsedMemberEndsAndLinkUses>>,
     pub told: u32,
 }
 
@@ -147,7 +147,7 @@ impl MemberArrivals {
 
 /// Progress of a chunk at a member.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MemberChunkProgress {
+pub(super) struct OneChunkProgressAtMember {
     /// Current stage. [`OUTSIDE`] before the first stage; the number of stages after the last one.
     pub stage: StageIndex,
     /// True after the chunk has been admitted to its stage. In a stage with two strands, true only until this strand
@@ -167,7 +167,7 @@ pub(super) struct MemberChunkProgress {
 /// Where a chunk is at one member: the chunk's stage and queue slot, and the member's position on its line. The
 /// position is `None` if the member does not take part in the stage.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MemberChunkStageAndPosition {
+pub(super) struct ChunkStageQueueSlotAndLinePosition {
     pub stage: ScheduleStageRef,
     pub queue_slot: u16,
     pub line: Option<MemberLinePosition>,
@@ -183,7 +183,7 @@ pub(super) struct ParticipantChunkStageAndPosition {
 
 /// How far one phase has admitted one member's chunks.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct OneMemberOnePhaseAdmissions {
+pub(super) struct MemberPhaseAdmissionProgress {
     /// Index of the next passage in the phase's admission order.
     pub next: u32,
     /// Number of the member's chunks that are in the phase.
@@ -196,12 +196,12 @@ pub(super) struct MemberChunkProgressTable {
     pub ports: OperationPortRange,
     /// Progress of each chunk at each member, indexed by chunk, strand (ring direction) and position. Only stages with
     /// two strands use the cells of the second strand.
-    pub cells: Vec<MemberChunkProgress>,
+    pub cells: Vec<OneChunkProgressAtMember>,
     /// Queue slot of each chunk's passage through a stage, indexed by cell and stage. The backend assigns the slots
     /// ([`CollectiveMatchingRules::queue_slot`](chakram_hardware::collective::CollectiveMatchingRules::queue_slot)).
     pub queue_slots: Vec<u16>,
     /// Admission progress by position and phase, if chunks are admitted in a fixed order.
-    pub admission: Vec<OneMemberOnePhaseAdmissions>,
+    pub admission: Vec<MemberPhaseAdmissionProgress>,
     /// Number of messages that arrived before their receiver entered the stage, indexed by cell and shared stage index.
     pub waiting: Vec<u32>,
     /// Messages and rendezvous requests that arrived after their stage had begun, but before their step was due. A key
@@ -214,7 +214,7 @@ pub(super) struct MemberChunkProgressTable {
     pub ended: u32,
     /// Messages and requests that arrived before their receiver started the collective, keyed by the receiving cell (a
     /// chunk at a member). Used only if members may run the same stage in different directions.
-    pub unsorted: BTreeMap<CellIndex, Vec<MessageWithSenderStepNumber>>,
+    pub unsorted: BTreeMap<CellIndex, Vec<MessageOrRequestWithSenderStepNumber>>,
     /// The first position that was enrolled. Recorded only if members may run the same stage in different directions.
     pub first: Option<Position>,
     /// True if two members run the same stage in different directions. Some messages may then have no receiver.
@@ -348,7 +348,7 @@ impl CollectiveRun {
         // The multiplication cannot overflow, because `check_simulation_size` has already bounded the number of
         // cells (chunks at members).
         let cells = members * self.chunks as usize * self.strands as usize;
-        let outside = MemberChunkProgress {
+        let outside = OneChunkProgressAtMember {
             stage: OUTSIDE,
             begun: false,
             leaving: false,
@@ -361,7 +361,7 @@ impl CollectiveRun {
             cells: vec![outside; cells],
             queue_slots: vec![0; cells * self.length],
             waiting: vec![0; cells * self.length],
-            admission: vec![OneMemberOnePhaseAdmissions::default(); members * phases],
+            admission: vec![MemberPhaseAdmissionProgress::default(); members * phases],
             early: BTreeMap::new(),
             done: vec![0; members],
             ended: 0,
@@ -450,7 +450,7 @@ impl CollectiveRun {
         schedules: &ScheduleCache<M::Stage>,
         plan: &PlacedRankGroup,
         backend: &M,
-    ) -> Option<MemberChunkStageAndPosition> {
+    ) -> Option<ChunkStageQueueSlotAndLinePosition> {
         let progress = self.progress.as_ref()?;
         let position = self.position_of_cell(cell);
         let number = progress.cells[cell.index()].stage;
@@ -471,7 +471,7 @@ impl CollectiveRun {
             0 => line,
             _ => line.map(MemberLinePosition::reversed),
         };
-        Some(MemberChunkStageAndPosition {
+        Some(ChunkStageQueueSlotAndLinePosition {
             stage,
             queue_slot,
             line,

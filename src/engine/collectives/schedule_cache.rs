@@ -5,7 +5,7 @@ use crate::ids::ReplayGroupId;
 use chakram_base::ids::Position;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    ChunkStageSequences, CollectiveRequest, MemberOrderChangeByMessages,
+    ChunkStageSequences, CollectiveRequest, SameInstantMemberOrderChange,
 };
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub(super) struct ScheduleWithClosedForm<S> {
     pub closed: Option<Option<Span>>,
     /// Reorderings that turn the order in which members begin into the order in which they end. Used if events are
     /// handled in insertion order. `None` if the order of ends is not proven.
-    pub end_order: Option<Vec<MemberOrderChangeByMessages>>,
+    pub end_order: Option<Vec<SameInstantMemberOrderChange>>,
     pub rehearsal: ScheduleRehearsalAvailability,
 }
 

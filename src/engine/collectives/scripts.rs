@@ -15,7 +15,7 @@ use crate::ids::ChunkAtMember;
 use chakram_base::ids::{OpIndex, Position};
 use chakram_base::units::{Time, UnroundedBufferShare};
 use chakram_hardware::collective::{ScriptAction, ScriptMemberEvent, ScriptMemberKey};
-use chakram_hardware::network::{NetworkBackend, NetworkMessage, ReceiverChunkAndMessageNumber};
+use chakram_hardware::network::{MessagePlaceInReceiverProgram, NetworkBackend, NetworkMessage};
 
 impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     /// Delivers a script event to the member of `cell`, and carries out the script's next actions.
@@ -183,7 +183,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             tell_injected: !self.settings.sends_end_on_arrival,
             sole_sender: false,
             order: part.min(u32::from(LAST_ORDER)) << POSITION_BITS | from.0,
-            turn: ReceiverChunkAndMessageNumber::default(),
+            turn: MessagePlaceInReceiverProgram::default(),
         };
         let key = (ends.0.0, run.number + 1, run.sequence, 0, part.into());
         fabric.submit_message::<M::Order>(now, key, message, effects);

@@ -13,7 +13,7 @@ use crate::effects::Effects;
 use crate::event::{EventClass, PackedEvent};
 use crate::ids::InstanceNode;
 use crate::plan::NONE;
-use crate::{CommTiming, CompiledReplay, ReplayOptions, ReplayRefusal};
+use crate::{CommunicationDurationSource, CompiledReplay, ReplayOptions, ReplayRefusal};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Time, UnroundedBufferShare};
@@ -35,7 +35,9 @@ pub fn find_too_many_chunks_fault(
     bytes: u64,
 ) -> Option<(String, String)> {
     let model = options.network.unwrap_or(machine.network());
-    if options.comm != CommTiming::Model || model == NetworkModelKind::ContentionFree {
+    if options.comm != CommunicationDurationSource::Model
+        || model == NetworkModelKind::ContentionFree
+    {
         return None;
     }
     let chunks = remote.chunk_count(bytes, machine.topology().npu_count())?;
@@ -271,7 +273,7 @@ impl<'a> RemoteMemoryServiceAndEndpoint<'a> {
         let machine = prepared.machine;
         let own = prepared.extensions.memory.as_ref();
         // Ports are shared only if the network models contention and carries the messages.
-        let shared = prepared.comm == CommTiming::Model
+        let shared = prepared.comm == CommunicationDurationSource::Model
             && network.npu_port_servers_for_other_traffic().is_some();
         let state = |(memory, first): (Option<&'a RemoteMemory>, EndpointId)| {
             let memory = memory?;

@@ -2,7 +2,7 @@
 //! duration.
 
 use super::Messages;
-use crate::CommTiming;
+use crate::CommunicationDurationSource;
 use crate::dataflow::Dataflow;
 use crate::effects::Effects;
 use crate::ids::InstanceNode;
@@ -37,7 +37,7 @@ impl Messages<'_> {
         let index = graph.message_index(node);
         let pair = flow.match_index_of_message(instance, index);
         let mut waits = false;
-        if pair != NONE && self.comm != CommTiming::Captured {
+        if pair != NONE && self.comm != CommunicationDurationSource::Captured {
             let state = &mut self.pairs[pair as usize];
             state.delivered = true;
             let (waiter, receive) = (state.waiter, state.posted.checked_sub(1));
@@ -68,7 +68,7 @@ impl Messages<'_> {
         pair: u32,
     ) {
         let mut waits = false;
-        if pair != NONE && self.comm != CommTiming::Captured {
+        if pair != NONE && self.comm != CommunicationDurationSource::Captured {
             let state = &mut self.pairs[pair as usize];
             let (waiter, send) = (state.waiter, state.posted.checked_sub(1));
             waits = !state.delivered;

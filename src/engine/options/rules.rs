@@ -2,7 +2,9 @@
 //!
 //! The command line, sweeps, scores and archives share these rules, so they accept and reject the same options.
 
-use super::{CollectiveCurvesOrAlgorithms, CommTiming, HostLaunchMode, ReplayOptions};
+use super::{
+    CollectiveCurvesOrAlgorithms, CommunicationDurationSource, HostLaunchMode, ReplayOptions,
+};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::compute::{HostDurationSource, KernelDurationSource, RooflinePeakFraction};
@@ -48,7 +50,7 @@ pub enum UnusableOptionReason {
     /// The options set a factor on host time, but the workload has no host time.
     NoHostTime,
     /// An option needs simulated communication, but communication takes its recorded or captured time.
-    NotSimulated(SettingKey, CommTiming),
+    NotSimulated(SettingKey, CommunicationDurationSource),
 }
 
 impl UnusableOptionReason {
@@ -217,9 +219,10 @@ impl ReplayOptions {
         ];
         let given = of_networks.into_iter().find(|(is_given, _)| *is_given);
         match (self.comm, given) {
-            (CommTiming::Captured | CommTiming::Recorded, Some((_, key))) => {
-                Err(UnusableOptionReason::NotSimulated(key, self.comm))
-            }
+            (
+                CommunicationDurationSource::Captured | CommunicationDurationSource::Recorded,
+                Some((_, key)),
+            ) => Err(UnusableOptionReason::NotSimulated(key, self.comm)),
             _ => Ok(()),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{NONE, SharedGraphPlan};
 use crate::coverage::DurationSourceCounts;
-use crate::options::{CommTiming, ReplayOptions};
+use crate::options::{CommunicationDurationSource, ReplayOptions};
 use crate::unpriced_kernels::UntimedKernels;
 use crate::unpriced_kernels::machine_without_npu_error_text;
 use crate::{ReplayRefusal, fabric, matching};
@@ -172,22 +172,22 @@ pub(super) fn compute_graph_durations(
             }
             NodeKind::Send | NodeKind::Receive | NodeKind::Collective => {
                 let (transfer, wait) = (graph.recorded_duration(node), graph.recorded_wait(node));
-                if options.comm != CommTiming::Model {
+                if options.comm != CommunicationDurationSource::Model {
                     match transfer + wait {
                         Span::ZERO => basis.unrecorded += 1,
                         _ => basis.as_recorded += 1,
                     }
                 }
                 match options.comm {
-                    CommTiming::Model if graph.size_unknown(node) => {
+                    CommunicationDurationSource::Model if graph.size_unknown(node) => {
                         basis.size_unknown += 1;
                         basis.size_unknown_time += u128::from(transfer.0);
                         basis.size_unknown_free += u64::from(transfer + wait == Span::ZERO);
                         transfer
                     }
-                    CommTiming::Model => Span::ZERO,
-                    CommTiming::Recorded => transfer,
-                    CommTiming::Captured => transfer + wait,
+                    CommunicationDurationSource::Model => Span::ZERO,
+                    CommunicationDurationSource::Recorded => transfer,
+                    CommunicationDurationSource::Captured => transfer + wait,
                 }
             }
         });

@@ -15,14 +15,14 @@
 //! file, of the rate of a member's links within the node.
 
 use super::curve::{MeasuredToMachineLinks, MeasurementLinks, message_count_and_sent_fraction};
-use crate::group::GroupPlacement;
+use crate::group::GroupPhasesAndMemberPositions;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::Span;
 
 /// Rings and trees over several nodes, along a dimension between nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CrossNodeNcclParameters {
+pub struct CrossNodeNcclRingAndTreeModel {
     /// Fraction of the rate of the links within a node that NCCL's fastest protocol reaches.
     pub share: f64,
     /// The links between nodes to which NCCL's latencies apply, or `None` if they apply to any links.
@@ -98,9 +98,9 @@ impl NcclProtocolTimeConstants {
 /// sub-grid of the machine, and if the group's outermost dimension has no `across`. `across` has one entry per
 /// dimension.
 pub fn time_across_nodes(
-    across: &[Option<CrossNodeNcclParameters>],
+    across: &[Option<CrossNodeNcclRingAndTreeModel>],
     (kind, bytes): (CollectiveKind, u64),
-    (extent, topology): (&GroupPlacement, &Topology),
+    (extent, topology): (&GroupPhasesAndMemberPositions, &Topology),
 ) -> Option<Span> {
     let (outermost, within) = extent.phases.split_last()?;
     let own = (*across.get(outermost.dimension)?)?;
@@ -157,10 +157,10 @@ mod tests {
         let topology = vec![dimension(4, 100e9, 400), dimension(8, 20e9, 1000)];
         let topology = Topology::new(topology).unwrap();
         let npus: Vec<Npu> = npus.map(Npu).collect();
-        let extent = GroupPlacement::new(&npus, &topology);
+        let extent = GroupPhasesAndMemberPositions::new(&npus, &topology);
         let across = [
             None,
-            Some(CrossNodeNcclParameters {
+            Some(CrossNodeNcclRingAndTreeModel {
                 share: 0.5,
                 measured_at: None,
             }),

@@ -7,7 +7,9 @@
 //! computed on demand, so message schedules are never materialised.
 
 use super::{ChunkStageSequences, MemberLinePosition, SendStepWithConditions};
-use crate::group::{GroupPlacement, PathsToNextAndAnyMember, PhaseDimensionSizeAndStride};
+use crate::group::{
+    GroupPhasesAndMemberPositions, PathsToNextAndAnyMember, PhaseDimensionSizeAndStride,
+};
 use crate::topology::{LineSendPattern, PathLatencyAndRates, Topology};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::{Npu, Position, StageIndex};
@@ -17,7 +19,7 @@ use std::ops::Range;
 
 /// A change in the order in which members act at one instant, when they receive the messages in one range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberOrderChangeByMessages {
+pub struct SameInstantMemberOrderChange {
     /// Index of the stage in which the messages are sent.
     pub stage: StageIndex,
     /// Indices of the messages in the stage.
@@ -54,7 +56,7 @@ pub struct CollectiveMemberNpus<'a> {
 
 /// A message for which a member posts a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PostedReceive {
+pub struct PostedReceiveSenderAndStep {
     /// The sender's index in the line.
     pub from: u32,
     /// Index of the step in which the sender sends the message.
@@ -157,7 +159,7 @@ pub struct UncontendedMessageCostFunctions<'a> {
 
 /// How an endpoint processes a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndpointMessageProcessing {
+pub enum EndpointDelayOrBusProcessing {
     /// No processing, which takes no time and causes no event.
     Instant,
     /// A fixed delay per message.
@@ -209,12 +211,15 @@ pub trait BusEventScheduler {
 pub struct CollectiveAlgorithmsFormatter(Box<FormatCollectiveAlgorithmsFn>);
 
 type FormatCollectiveAlgorithmsFn =
-    dyn Fn(CollectiveKind, &GroupPlacement, &Topology, u64) -> String + Send + Sync;
+    dyn Fn(CollectiveKind, &GroupPhasesAndMemberPositions, &Topology, u64) -> String + Send + Sync;
 
 impl CollectiveAlgorithmsFormatter {
     /// Creates a describer that formats with `say`.
     pub fn new(
-        say: impl Fn(CollectiveKind, &GroupPlacement, &Topology, u64) -> String + Send + Sync + 'static,
+        say: impl Fn(CollectiveKind, &GroupPhasesAndMemberPositions, &Topology, u64) -> String
+        + Send
+        + Sync
+        + 'static,
     ) -> Self {
         Self(Box::new(say))
     }
@@ -232,7 +237,7 @@ impl CollectiveAlgorithmsFormatter {
     pub fn describe_collective(
         &self,
         kind: CollectiveKind,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         topology: &Topology,
         bytes: u64,
     ) -> String {
@@ -252,12 +257,16 @@ pub trait CollectiveBackend {
     type Stage: Copy + fmt::Debug;
 
     /// Locates a group's members on the machine, and splits the group into phases.
-    fn place_group(&self, party: CollectiveMemberNpus<'_>, topology: &Topology) -> GroupPlacement;
+    fn place_group(
+        &self,
+        party: CollectiveMemberNpus<'_>,
+        topology: &Topology,
+    ) -> GroupPhasesAndMemberPositions;
 
     /// Returns the paths of messages in `phase`, if they are equal for all members. Called once for each group.
     fn common_paths_of_phase(
         &self,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         phase: &PhaseDimensionSizeAndStride,
         topology: &Topology,
     ) -> PathsToNextAndAnyMember;
@@ -277,7 +286,7 @@ pub trait CollectiveBackend {
     fn chunk_schedule(
         &self,
         request: &CollectiveRequest,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         paths: &[PathsToNextAndAnyMember],
     ) -> ChunkStageSequences<Self::Stage>;
 
@@ -293,7 +302,7 @@ pub trait CollectiveBackend {
     /// Returns the line position of the member at `position`, or `None` if the member takes no part in `stage`.
     fn line_position(
         &self,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         stage: &Self::Stage,
         position: Position,
         root: Position,
@@ -324,7 +333,7 @@ pub trait CollectiveBackend {
     fn closed_form(
         &self,
         chunk_schedule: &ChunkStageSequences<Self::Stage>,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         paths: &[PathsToNextAndAnyMember],
         quiet: &UncontendedMessageCostFunctions<'_>,
     ) -> Option<Span>;
@@ -335,7 +344,7 @@ pub trait CollectiveBackend {
     fn end_times_of_late_members(
         &self,
         _chunk_schedule: &ChunkStageSequences<Self::Stage>,
-        _extent: &GroupPlacement,
+        _extent: &GroupPhasesAndMemberPositions,
         _paths: &[PathsToNextAndAnyMember],
         _begins: &[Span],
     ) -> Option<Vec<Span>> {
@@ -369,7 +378,7 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
     fn advance_script(
         &mut self,
         stage: &Self::Stage,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         player: ScriptMemberKey,
         root: Position,
         cue: ScriptMemberEvent,
@@ -377,10 +386,10 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
     );
 
     /// Returns the processing that an endpoint does before its first send and after each receive.
-    fn endpoint_processing_per_message(&self, stage: &Self::Stage) -> EndpointMessageProcessing;
+    fn endpoint_processing_per_message(&self, stage: &Self::Stage) -> EndpointDelayOrBusProcessing;
 
     /// Returns an endpoint's bus transfer at the start of a stage, or after a message is received. Called only for
-    /// endpoints with [`EndpointMessageProcessing::Bus`].
+    /// endpoints with [`EndpointDelayOrBusProcessing::Bus`].
     fn bus_transfer(
         &self,
         stage: &Self::Stage,
@@ -465,9 +474,9 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     fn order_changes_from_begin_to_end(
         &self,
         _chunk_schedule: &ChunkStageSequences<Self::Stage>,
-        _extent: &GroupPlacement,
+        _extent: &GroupPhasesAndMemberPositions,
         _quiet: &UncontendedMessageCostFunctions<'_>,
-    ) -> Option<Vec<MemberOrderChangeByMessages>> {
+    ) -> Option<Vec<SameInstantMemberOrderChange>> {
         None
     }
 
@@ -477,7 +486,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
         &self,
         _stage: &Self::Stage,
         _messages: Range<u32>,
-        _extent: &GroupPlacement,
+        _extent: &GroupPhasesAndMemberPositions,
         _members: &mut Vec<Position>,
     ) {
     }
@@ -490,7 +499,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
         _npu: Npu,
         _named: bool,
         _request: &CollectiveRequest,
-        _extent: &GroupPlacement,
+        _extent: &GroupPhasesAndMemberPositions,
     ) {
     }
 
@@ -546,5 +555,5 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
         line: MemberLinePosition,
         taken: u32,
         k: u32,
-    ) -> Option<PostedReceive>;
+    ) -> Option<PostedReceiveSenderAndStep>;
 }

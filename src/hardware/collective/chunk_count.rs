@@ -42,7 +42,7 @@ use super::{
     ChunkCountOrderAndOverlap, ChunkStageSequences, CollectiveAlgorithm, CollectiveStagePrimitive,
     DimensionAlgorithmChoice, StageWithAlgorithm,
 };
-use crate::group::{GroupPlacement, PathsToNextAndAnyMember};
+use crate::group::{GroupPhasesAndMemberPositions, PathsToNextAndAnyMember};
 use crate::topology::{PathLatencyAndRates, Topology};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::Npu;
@@ -133,7 +133,7 @@ fn path_key(path: PathLatencyAndRates) -> [u64; 3] {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkCountSearchInputs<'a> {
     pub of: (CollectiveKind, u64),
-    pub extent: &'a GroupPlacement,
+    pub extent: &'a GroupPhasesAndMemberPositions,
     pub topology: &'a Topology,
     /// For each phase of `extent`, the paths between members, if all members have the same paths.
     pub paths: &'a [PathsToNextAndAnyMember],

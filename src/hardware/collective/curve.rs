@@ -29,7 +29,7 @@
 //! Example: an all-gather on eight H100s has a start-up time of 10.35 us: 4.75 us for the launch, and 0.8 us for each
 //! of 7 steps. On two H100s the start-up time is 5.37 us: 4.57 us for the launch, and 0.8 us for one step.
 
-use crate::group::{GroupPlacement, PhaseDimensionSizeAndStride};
+use crate::group::{GroupPhasesAndMemberPositions, PhaseDimensionSizeAndStride};
 use crate::topology::{Topology, TopologyDimension};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::{Bandwidth, Span};
@@ -58,7 +58,7 @@ impl MeasurementLinks {
 pub fn find_dimension_measured_on_other_links(
     curves: &[Vec<CollectiveCurve>],
     kind: CollectiveKind,
-    (extent, topology): (&GroupPlacement, &Topology),
+    (extent, topology): (&GroupPhasesAndMemberPositions, &Topology),
 ) -> Option<(usize, MeasurementLinks)> {
     find_measured_time(curves, (kind, 1), (extent, topology))?;
     let [phase] = &extent.phases[..] else {
@@ -208,7 +208,7 @@ impl CollectiveCurve {
 pub fn find_measured_time(
     curves: &[Vec<CollectiveCurve>],
     (kind, bytes): (CollectiveKind, u64),
-    (extent, topology): (&GroupPlacement, &Topology),
+    (extent, topology): (&GroupPhasesAndMemberPositions, &Topology),
 ) -> Option<Span> {
     let [phase] = &extent.phases[..] else {
         return None;

@@ -11,7 +11,7 @@
 
 mod themis;
 
-use crate::group::GroupPlacement;
+use crate::group::GroupPhasesAndMemberPositions;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::UnroundedBufferShare;
@@ -72,7 +72,7 @@ impl ChunkOrderAndSize {
 pub(super) fn choose_routes(
     inter: DimensionVisitOrder,
     (kind, whole): (CollectiveKind, UnroundedBufferShare),
-    (extent, topology): (&GroupPlacement, &Topology),
+    (extent, topology): (&GroupPhasesAndMemberPositions, &Topology),
     chunks: u32,
 ) -> (Vec<ChunkOrderAndSize>, Vec<u32>) {
     let phases = extent.phases.len();

@@ -13,7 +13,7 @@
 //! times as a simulation of every message, at a fraction of the cost.
 
 use super::{CollectiveAlgorithm, CollectiveStagePrimitive, StageWithAlgorithm};
-use crate::group::{GroupPlacement, PathsToNextAndAnyMember};
+use crate::group::{GroupPhasesAndMemberPositions, PathsToNextAndAnyMember};
 use chakram_base::ids::Position;
 use chakram_base::units::Span;
 
@@ -34,7 +34,7 @@ struct OneRingMemberStageTimes {
 /// time at which each position's member begins.
 pub(super) fn time_late_members(
     stages: &[StageWithAlgorithm],
-    extent: &GroupPlacement,
+    extent: &GroupPhasesAndMemberPositions,
     paths: &[PathsToNextAndAnyMember],
     begins: &[Span],
 ) -> Option<Vec<Span>> {

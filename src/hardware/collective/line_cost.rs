@@ -1,6 +1,6 @@
 //! Times of messages between members of one phase, from which `auto.rs` builds the algorithms' formulas.
 
-use crate::group::{GroupPlacement, PhaseDimensionSizeAndStride};
+use crate::group::{GroupPhasesAndMemberPositions, PhaseDimensionSizeAndStride};
 use crate::topology::{DimensionShape, PathLatencyAndRates, Topology};
 use chakram_base::ids::Position;
 use chakram_base::units::{UnroundedBufferShare, UnroundedTimeEstimate};
@@ -8,7 +8,7 @@ use chakram_base::units::{UnroundedBufferShare, UnroundedTimeEstimate};
 /// Costs of messages in the lines of a phase, by distance between members.
 #[derive(Clone, Copy, Debug)]
 pub struct LineMessageCosts<'a> {
-    extent: &'a GroupPlacement,
+    extent: &'a GroupPhasesAndMemberPositions,
     phase: &'a PhaseDimensionSizeAndStride,
     topology: &'a Topology,
     /// The path between any two members, or `None` if paths depend on the members.
@@ -50,7 +50,7 @@ impl PathWithLinkLoad {
 impl<'a> LineMessageCosts<'a> {
     /// Creates the model for the lines of `phase`; the first line represents all lines.
     pub fn new(
-        extent: &'a GroupPlacement,
+        extent: &'a GroupPhasesAndMemberPositions,
         phase: &'a PhaseDimensionSizeAndStride,
         topology: &'a Topology,
     ) -> Self {

@@ -16,8 +16,9 @@ use super::backend::{
     BusEventScheduler, BusTransferTrigger, ChunkQueueIndexAndCapacity,
     CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveEndpointModel,
     CollectiveMatchingRules, CollectiveMemberNpus, CollectiveRequest, EndpointBusTransfer,
-    EndpointMessageProcessing, PostedReceive, ScriptAction, ScriptMemberEvent, ScriptMemberKey,
-    SortEventsByContentMarker, TransferCompletionToken, UncontendedMessageCostFunctions,
+    EndpointDelayOrBusProcessing, PostedReceiveSenderAndStep, ScriptAction, ScriptMemberEvent,
+    ScriptMemberKey, SortEventsByContentMarker, TransferCompletionToken,
+    UncontendedMessageCostFunctions,
 };
 use super::chunk_count::{
     ChunkCountChoiceCache, ChunkCountSearchInputs, is_in_tree, max_chunks_in_flight_in_tree,
@@ -27,12 +28,14 @@ use super::routes::route_collective;
 use super::{
     ChunkAdmissionOrderPerPhase, ChunkCountOrderAndOverlap, ChunkStageSequences,
     CollectiveAlgorithm, CollectiveCurve, CollectiveStage, CollectiveStagePrimitive,
-    CrossNodeNcclParameters, DimensionAlgorithmChoice, DimensionVisitOrder,
+    CrossNodeNcclRingAndTreeModel, DimensionAlgorithmChoice, DimensionVisitOrder,
     FittedCollectiveProtocol, MemberLinePosition, NamedScriptedAlgorithm, PairBytesByPhase,
     ScriptExecutor, SendStepWithConditions, StageWithAlgorithm, across_nodes, curve, late_ring,
     protocol, stage_assignment,
 };
-use crate::group::{GroupPlacement, PathsToNextAndAnyMember, PhaseDimensionSizeAndStride};
+use crate::group::{
+    GroupPhasesAndMemberPositions, PathsToNextAndAnyMember, PhaseDimensionSizeAndStride,
+};
 use crate::topology::{LineSendPattern, PathLatencyAndRates, Topology};
 use chakram_base::ids::{MemberIndex, Npu, Position};
 use chakram_base::units::{Span, Time, UnroundedBufferShare};
@@ -57,7 +60,7 @@ pub struct NativeBackend<'a> {
     /// The library's protocols in each dimension, for collectives that have no curve. May be empty.
     pub protocols: &'a [Vec<FittedCollectiveProtocol>],
     /// The library's rings and trees over several nodes, for each dimension. The list may be empty.
-    pub across_nodes: &'a [Option<CrossNodeNcclParameters>],
+    pub across_nodes: &'a [Option<CrossNodeNcclRingAndTreeModel>],
     /// Bytes that pairs of members exchange in all-to-alls with unequal parts, indexed by
     /// [`CollectiveRequest::splits`].
     pub splits: Vec<&'a PairBytesByPhase>,
@@ -70,13 +73,17 @@ pub struct NativeBackend<'a> {
 impl CollectiveBackend for NativeBackend<'_> {
     type Stage = StageWithAlgorithm;
 
-    fn place_group(&self, party: CollectiveMemberNpus<'_>, topology: &Topology) -> GroupPlacement {
-        GroupPlacement::new(party.npus, topology)
+    fn place_group(
+        &self,
+        party: CollectiveMemberNpus<'_>,
+        topology: &Topology,
+    ) -> GroupPhasesAndMemberPositions {
+        GroupPhasesAndMemberPositions::new(party.npus, topology)
     }
 
     fn common_paths_of_phase(
         &self,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         phase: &PhaseDimensionSizeAndStride,
         topology: &Topology,
     ) -> PathsToNextAndAnyMember {
@@ -99,7 +106,7 @@ impl CollectiveBackend for NativeBackend<'_> {
     fn chunk_schedule(
         &self,
         request: &CollectiveRequest,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         paths: &[PathsToNextAndAnyMember],
     ) -> ChunkStageSequences<StageWithAlgorithm> {
         let fits = |custom: &NamedScriptedAlgorithm| {
@@ -206,7 +213,7 @@ impl CollectiveBackend for NativeBackend<'_> {
     #[inline]
     fn line_position(
         &self,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         assignment: &StageWithAlgorithm,
         position: Position,
         root: Position,
@@ -296,7 +303,7 @@ impl CollectiveBackend for NativeBackend<'_> {
     fn closed_form(
         &self,
         chunk_schedule: &ChunkStageSequences<StageWithAlgorithm>,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         paths: &[PathsToNextAndAnyMember],
         quiet: &UncontendedMessageCostFunctions<'_>,
     ) -> Option<Span> {
@@ -347,7 +354,7 @@ impl CollectiveBackend for NativeBackend<'_> {
     fn end_times_of_late_members(
         &self,
         chunk_schedule: &ChunkStageSequences<StageWithAlgorithm>,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         paths: &[PathsToNextAndAnyMember],
         begins: &[Span],
     ) -> Option<Vec<Span>> {
@@ -385,7 +392,7 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
     fn advance_script(
         &mut self,
         assignment: &StageWithAlgorithm,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         player: ScriptMemberKey,
         root: Position,
         cue: ScriptMemberEvent,
@@ -424,8 +431,11 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
     }
 
     #[inline]
-    fn endpoint_processing_per_message(&self, _: &StageWithAlgorithm) -> EndpointMessageProcessing {
-        EndpointMessageProcessing::Instant
+    fn endpoint_processing_per_message(
+        &self,
+        _: &StageWithAlgorithm,
+    ) -> EndpointDelayOrBusProcessing {
+        EndpointDelayOrBusProcessing::Instant
     }
 
     fn bus_transfer(
@@ -494,7 +504,7 @@ impl CollectiveMatchingRules for NativeBackend<'_> {
         _: MemberLinePosition,
         _: u32,
         _: u32,
-    ) -> Option<PostedReceive> {
+    ) -> Option<PostedReceiveSenderAndStep> {
         None
     }
 }
@@ -506,7 +516,7 @@ impl NativeBackend<'_> {
     fn max_concurrent_chunks_per_phase(
         &self,
         chunk_schedule: &ChunkStageSequences<StageWithAlgorithm>,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
     ) -> Vec<u32> {
         let mut capacity = vec![self.pipeline.active.get(); extent.phases.len()];
         for assignment in chunk_schedule.all_stages() {
@@ -553,7 +563,7 @@ impl NativeBackend<'_> {
     fn estimate_uncontended_stage_duration(
         &self,
         assignment: &StageWithAlgorithm,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         paths: &[PathsToNextAndAnyMember],
     ) -> Span {
         assignment.closed_form(extent, paths).unwrap_or_else(|| {
@@ -584,7 +594,7 @@ impl StageWithAlgorithm {
 
     pub(super) fn closed_form(
         &self,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         paths: &[PathsToNextAndAnyMember],
     ) -> Option<Span> {
         let path = self.uniform_path(&paths[self.stage.phase])?;

@@ -16,7 +16,7 @@
 use super::{
     CollectiveAlgorithm, CollectiveStage, MemberLinePosition, SendStepWithConditions, pairwise,
 };
-use crate::group::GroupPlacement;
+use crate::group::GroupPhasesAndMemberPositions;
 use chakram_base::ids::Position;
 
 /// For each phase of a group, the bytes that each member sends to every other member of its line. Members of a line
@@ -44,7 +44,7 @@ impl PairBytesByPhase {
     /// Computes the bytes that the members of `extent` exchange in each phase. The member at position s has `bytes[s *
     /// n + t]` bytes for the member at position t. Returns `None` if every member has `equal` bytes for every other
     /// member.
-    pub fn new(extent: &GroupPlacement, bytes: &[u64], equal: u64) -> Option<Self> {
+    pub fn new(extent: &GroupPhasesAndMemberPositions, bytes: &[u64], equal: u64) -> Option<Self> {
         let n = extent.member_count();
         let mut pairs = bytes.iter().enumerate();
         // A member's data for itself is never sent.
@@ -188,7 +188,7 @@ mod tests {
     use chakram_base::ids::{Npu, Position};
     use chakram_base::units::{Bandwidth, Span, UnroundedBufferShare};
 
-    fn build_switch_group(sizes: &[u32]) -> GroupPlacement {
+    fn build_switch_group(sizes: &[u32]) -> GroupPhasesAndMemberPositions {
         let dimensions = sizes.iter().map(|&size| TopologyDimension {
             name: String::new(),
             shape: DimensionShape::Switch,
@@ -198,7 +198,7 @@ mod tests {
         });
         let topology = Topology::new(dimensions.collect()).unwrap();
         let npus: Vec<_> = (0..topology.npu_count()).map(Npu).collect();
-        GroupPlacement::new(&npus, &topology)
+        GroupPhasesAndMemberPositions::new(&npus, &topology)
     }
 
     fn build_phase_stage(phase: usize) -> CollectiveStage {
@@ -214,7 +214,7 @@ mod tests {
     /// Returns all messages of a phase as (from, to, bytes, credits required).
     fn list_phase_messages(
         sizes: &PairBytesByPhase,
-        extent: &GroupPlacement,
+        extent: &GroupPhasesAndMemberPositions,
         algorithm: CollectiveAlgorithm,
         phase: usize,
     ) -> Vec<(u32, u32, u64, u32)> {

@@ -18,7 +18,7 @@
 //! with the latency of the links between neighbours.
 
 use super::curve::{MeasuredToMachineLinks, MeasurementLinks, message_count_and_sent_fraction};
-use crate::group::GroupPlacement;
+use crate::group::GroupPhasesAndMemberPositions;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::Span;
@@ -82,7 +82,7 @@ impl FittedCollectiveProtocol {
 pub fn fastest_protocol_time(
     protocols: &[Vec<FittedCollectiveProtocol>],
     (kind, bytes): (CollectiveKind, u64),
-    (extent, topology): (&GroupPlacement, &Topology),
+    (extent, topology): (&GroupPhasesAndMemberPositions, &Topology),
 ) -> Option<Span> {
     let [phase] = &extent.phases[..] else {
         return None;

@@ -15,16 +15,17 @@
 //! left out. Broadcast and reduce are pipelined along the chain in n parts.
 //!
 //! **Both directions.** If members are spaced evenly around a ring of more than two NPUs
-//! ([`GroupPlacement::is_evenly_spaced_ring`]), each member has two links, one to the next and one to the previous
-//! member, with B/2 each. A stage then consists of two concurrent runs, with half of the buffer each. One run sends to
-//! the next member, as described above. The other run goes in the opposite direction, where the member with index i
-//! takes the place of the member with index n−1−i. The two runs share neither links nor dependencies. Over one link,
-//! half a share takes s/2 · B/(B/2) = s, so the table above stays valid with s at rate B, and an NPU sends at the full
-//! rate B. On a mesh, or on a ring that the members do not close in this way, a message from the last member to the
-//! first passes all links between them. A second direction would gain nothing, so all data goes in one direction, at
-//! B/2.
+//! ([`GroupPhasesAndMemberPositions::is_evenly_spaced_ring`]), each member has two links, one to the next and one to
+//! the previous member, with B/2 each. A stage then consists of two concurrent runs, with half of the buffer each. One
+//! run sends to the next member, as described above. The other run goes in the opposite direction, where the member
+//! with index i takes the place of the member with index n−1−i. The two runs share neither links nor dependencies. Over
+//! one link, half a share takes s/2 · B/(B/2) = s, so the table above stays valid with s at rate B, and an NPU sends at
+//! the full rate B. On a mesh, or on a ring that the members do not close in this way, a message from the last member
+//! to the first passes all links between them. A second direction would gain nothing, so all data goes in one
+//! direction, at B/2.
 //!
-//! [`GroupPlacement::is_evenly_spaced_ring`]: crate::group::GroupPlacement::is_evenly_spaced_ring
+//! [`GroupPhasesAndMemberPositions::is_evenly_spaced_ring`]:
+//! crate::group::GroupPhasesAndMemberPositions::is_evenly_spaced_ring
 
 use super::line_cost::LineMessageCosts;
 use super::{

@@ -5,7 +5,7 @@ use super::{
     ChunkCountOrderAndOverlap, ChunkShareAndPhaseOrder, ChunkStageSequences, CollectiveAlgorithm,
     DimensionAlgorithmChoice, StageWithAlgorithm, append_chunk_stages_with_algorithms,
 };
-use crate::group::GroupPlacement;
+use crate::group::GroupPhasesAndMemberPositions;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::UnroundedBufferShare;
@@ -16,7 +16,7 @@ use std::num::NonZeroU32;
 /// Themis-flex may divide the chunks further. With two trees, every other chunk uses the second tree.
 pub(super) fn route_collective(
     (kind, bytes): (CollectiveKind, u64),
-    (extent, topology): (&GroupPlacement, &Topology),
+    (extent, topology): (&GroupPhasesAndMemberPositions, &Topology),
     choices: &[DimensionAlgorithmChoice],
     pipeline: ChunkCountOrderAndOverlap,
 ) -> ChunkStageSequences<StageWithAlgorithm> {
@@ -79,7 +79,7 @@ mod tests {
         });
         let topology = Topology::new(dimensions.collect()).unwrap();
         let npus: Vec<_> = (0..topology.npu_count()).map(Npu).collect();
-        let extent = GroupPlacement::new(&npus, &topology);
+        let extent = GroupPhasesAndMemberPositions::new(&npus, &topology);
         let trees = vec![
             DimensionAlgorithmChoice::Named(CollectiveAlgorithm::DoubleBinaryTree);
             sizes.len()

@@ -5,7 +5,7 @@ use super::{
     CollectiveAlgorithm, CollectiveStage, CollectiveStagePrimitive, DimensionAlgorithmChoice,
     decompose_collective,
 };
-use crate::group::GroupPlacement;
+use crate::group::GroupPhasesAndMemberPositions;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::UnroundedBufferShare;
@@ -41,7 +41,7 @@ pub struct ChunkShareAndPhaseOrder<'a> {
 const MOST_PHASES: usize = 32;
 
 /// Returns the phases of `extent`, innermost first.
-pub fn outward_phases(extent: &GroupPlacement) -> &'static [usize] {
+pub fn outward_phases(extent: &GroupPhasesAndMemberPositions) -> &'static [usize] {
     const IDENTITY: [usize; MOST_PHASES] = {
         let mut identity = [0; MOST_PHASES];
         let mut i = 0;
@@ -58,7 +58,7 @@ pub fn outward_phases(extent: &GroupPlacement) -> &'static [usize] {
 /// the fastest. `choices` has one entry for each of the machine's dimensions.
 pub fn append_chunk_stages_with_algorithms(
     kind: CollectiveKind,
-    extent: &GroupPlacement,
+    extent: &GroupPhasesAndMemberPositions,
     topology: &Topology,
     choices: &[DimensionAlgorithmChoice],
     chunk: &ChunkShareAndPhaseOrder<'_>,
@@ -116,7 +116,7 @@ pub fn append_chunk_stages_with_algorithms(
 /// `auto: tree 16 (nodes)`. Names the algorithms that actually run, not the requested ones.
 pub(super) fn describe_stages(
     all: &[StageWithAlgorithm],
-    extent: &GroupPlacement,
+    extent: &GroupPhasesAndMemberPositions,
     topology: &Topology,
     choices: &[DimensionAlgorithmChoice],
 ) -> Vec<String> {
@@ -151,7 +151,7 @@ mod tests {
     use chakram_base::ids::Npu;
     use chakram_base::units::{Bandwidth, Span};
 
-    fn build_ring_group(sizes: &[u32]) -> (Topology, GroupPlacement) {
+    fn build_ring_group(sizes: &[u32]) -> (Topology, GroupPhasesAndMemberPositions) {
         let dimensions = sizes
             .iter()
             .enumerate()
@@ -164,7 +164,7 @@ mod tests {
             });
         let topology = Topology::new(dimensions.collect()).unwrap();
         let npus: Vec<_> = (0..topology.npu_count()).map(Npu).collect();
-        let extent = GroupPlacement::new(&npus, &topology);
+        let extent = GroupPhasesAndMemberPositions::new(&npus, &topology);
         (topology, extent)
     }
 

@@ -275,7 +275,7 @@ impl StageFlowSimulation<'_> {
 mod tests {
     use super::super::CollectiveStagePrimitive;
     use super::*;
-    use crate::group::GroupPlacement;
+    use crate::group::GroupPhasesAndMemberPositions;
     use crate::topology::{DimensionShape, Topology, TopologyDimension};
     use chakram_base::ids::Npu;
     use chakram_base::units::{Bandwidth, UnroundedBufferShare};
@@ -297,7 +297,7 @@ mod tests {
         }])
         .unwrap();
         let npus: Vec<_> = (0..size).map(Npu).collect();
-        let extent = GroupPlacement::new(&npus, &topology);
+        let extent = GroupPhasesAndMemberPositions::new(&npus, &topology);
         let line = LineMessageCosts::new(&extent, &extent.phases[0], &topology);
         let stage = CollectiveStage {
             phase: 0,

@@ -29,9 +29,9 @@ pub struct DecodeCurve {
 /// Compute rates for the head widths (columns) of [`Self::WIDTHS`], each divided by the curve's rate. Between two
 /// widths, the factor is linear in the logarithm of the width; beyond them, the nearest width's factor applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HeadWidthFactors(pub [f64; HeadWidthFactors::WIDTHS.len()]);
+pub struct ComputeRateFactorsByHeadWidth(pub [f64; ComputeRateFactorsByHeadWidth::WIDTHS.len()]);
 
-impl HeadWidthFactors {
+impl ComputeRateFactorsByHeadWidth {
     /// Head widths for which files may give factors, each with the factor's key.
     pub const WIDTHS: [(u64, &'static str); 3] = [(64, "64"), (128, "128"), (256, "256")];
 
@@ -75,7 +75,7 @@ pub struct AttentionKernelTimeCurve {
     /// Curve for one query per sequence, or `None` if decoding was not measured.
     pub decode: Option<DecodeCurve>,
     /// Compute rates for head widths that differ from the curve's, or `None` if they were not measured.
-    pub widths: Option<HeadWidthFactors>,
+    pub widths: Option<ComputeRateFactorsByHeadWidth>,
 }
 
 /// Sizes of an attention operation.
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn factors_of_widths_are_linear_in_the_logarithm_and_end_with_the_table() {
-        let factors = HeadWidthFactors([0.8, 1.0, 1.1]);
+        let factors = ComputeRateFactorsByHeadWidth([0.8, 1.0, 1.1]);
         for (width, expected) in [
             (32.0, 0.8),
             (64.0, 0.8),

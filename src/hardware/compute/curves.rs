@@ -2,8 +2,8 @@
 //! NPU class.
 
 use super::{
-    AttentionKernelTimeCurve, AttentionSizes, GemmCurve, KernelTraceFacts, MeasuredGemms,
-    MeasuredKernels, PeakRatesByFormat, PowerThrottling,
+    AttentionKernelTimeCurve, AttentionSizes, GemmCurve, KernelTraceFacts,
+    LongGemmPowerLimitSlowdown, MeasuredGemms, MeasuredKernels, PeakRatesByFormat,
 };
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernelClass};
@@ -62,7 +62,7 @@ pub struct PowerLimitMatrixAndAttentionFactors {
     /// Factor by which a power limit changes the rate of attention.
     pub attention: f64,
     /// Slowdown of long matrix multiplications that reach the power limit.
-    pub throttling: Option<PowerThrottling>,
+    pub throttling: Option<LongGemmPowerLimitSlowdown>,
 }
 
 impl Default for PowerLimitMatrixAndAttentionFactors {

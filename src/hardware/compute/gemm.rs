@@ -21,7 +21,7 @@ use chakram_base::units::Bandwidth;
 
 /// Slowdown of matrix multiplications that last long enough to reach the power limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PowerThrottling {
+pub struct LongGemmPowerLimitSlowdown {
     /// Slowdown of the longest matrix multiplications, as a fraction.
     pub slower: f64,
     /// Duration, in seconds, at which a multiplication reaches half of the slowdown.
@@ -51,13 +51,13 @@ pub struct GemmCurve {
     /// single size.
     pub is_carried_over: bool,
     /// Slowdown of long matrix multiplications that reach the power limit, or `None` if unknown.
-    pub throttling: Option<PowerThrottling>,
+    pub throttling: Option<LongGemmPowerLimitSlowdown>,
 }
 
 /// The time that a GEMM's curve gives, with the intermediate values that [`MeasuredGemms`](super::MeasuredGemms)
 /// compares.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GemmEstimate {
+pub struct GemmTimeWithIntermediateValues {
     /// Duration that the curve gives, in seconds.
     pub seconds: f64,
     /// Memory time (`M` in the module documentation) divided by the time of the best tile.
@@ -118,7 +118,7 @@ impl GemmCurve {
         element: f64,
         peak: f64,
         memory: Bandwidth,
-    ) -> GemmEstimate {
+    ) -> GemmTimeWithIntermediateValues {
         let [batch, m, n, k] = sizes.map(|size| size as f64);
         let rate = self.efficiency * peak / self.multiprocessors;
         let moved = batch * (element * (m * k + k * n) + RESULT[0] * m * n);
@@ -147,7 +147,7 @@ impl GemmCurve {
             Some(limit) => time * (1.0 + limit.slower * time / (time + limit.after)),
             None => time,
         };
-        GemmEstimate {
+        GemmTimeWithIntermediateValues {
             seconds,
             memory_part: memory / best,
             waves: best_waves,

@@ -18,7 +18,7 @@
 //! takes the measured time. The curve is not corrected for batches of multiplications, nor for shapes outside the range
 //! of measured `m`, `n` or `k`.
 
-use super::gemm::GemmEstimate;
+use super::gemm::GemmTimeWithIntermediateValues;
 
 /// Number of points that determine a shape's correction.
 const NEAREST: usize = 32;
@@ -47,7 +47,10 @@ pub struct MeasuredGemms {
 
 /// Returns the coordinates of a shape (`x` in the module documentation). Shapes that are close to each other have
 /// similar residuals.
-fn feature_coordinates([m, n, k]: [u64; 3], curve: &GemmEstimate) -> [f64; PLACE] {
+fn feature_coordinates(
+    [m, n, k]: [u64; 3],
+    curve: &GemmTimeWithIntermediateValues,
+) -> [f64; PLACE] {
     let up = |whole: f64| libm::log(whole.ceil() / whole);
     let [m, n, k] = [m, n, k].map(|size| size as f64);
     let waves = |a: f64, b: f64| up((m / a).ceil() * (n / b).ceil() / curve.multiprocessors);
@@ -70,8 +73,11 @@ fn squared_distance(a: &[f64; PLACE], b: &[f64; PLACE]) -> f64 {
 impl MeasuredGemms {
     /// Builds the table from shapes, each with its measured seconds and its curve estimate. Returns `None` if `shapes`
     /// is empty, or if a value is not above zero.
-    pub fn new(shapes: &[([u64; 3], f64, GemmEstimate)], error: f64) -> Option<Self> {
-        let sound = |(sizes, seconds, curve): &([u64; 3], f64, GemmEstimate)| {
+    pub fn new(
+        shapes: &[([u64; 3], f64, GemmTimeWithIntermediateValues)],
+        error: f64,
+    ) -> Option<Self> {
+        let sound = |(sizes, seconds, curve): &([u64; 3], f64, GemmTimeWithIntermediateValues)| {
             let ratio = seconds / curve.seconds;
             ratio.is_finite() && ratio > 0.0 && sizes.iter().all(|&size| size > 0)
         };
@@ -98,7 +104,11 @@ impl MeasuredGemms {
 
     /// Returns the factor that corrects the time that the curve gives for a shape. Returns `None` outside the range of
     /// measured sizes.
-    pub fn interpolate_factor(&self, sizes: [u64; 3], curve: &GemmEstimate) -> Option<f64> {
+    pub fn interpolate_factor(
+        &self,
+        sizes: [u64; 3],
+        curve: &GemmTimeWithIntermediateValues,
+    ) -> Option<f64> {
         let mut ranges = self.within.iter().zip(sizes);
         if !ranges.all(|([least, most], size)| (*least..=*most).contains(&size)) {
             return None;
@@ -172,8 +182,8 @@ fn krige_residual(points: &[(f64, &ResidualPoint)]) -> f64 {
 mod tests {
     use super::*;
 
-    fn build_gemm_estimate(seconds: f64) -> GemmEstimate {
-        GemmEstimate {
+    fn build_gemm_estimate(seconds: f64) -> GemmTimeWithIntermediateValues {
+        GemmTimeWithIntermediateValues {
             seconds,
             memory_part: 1.0,
             waves: 1.0,

@@ -2,7 +2,7 @@
 
 use super::Machine;
 use crate::collective::{find_fastest_time_protocol, find_measured_time_collective};
-use crate::group::GroupPlacement;
+use crate::group::GroupPhasesAndMemberPositions;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::Npu;
 use chakram_base::units::Span;
@@ -22,7 +22,7 @@ impl Machine {
             return None;
         }
         let npus: Vec<Npu> = (0..members).map(Npu).collect();
-        let extent = GroupPlacement::new(&npus, topology);
+        let extent = GroupPhasesAndMemberPositions::new(&npus, topology);
         let (of, lie) = ((kind, bytes), (&extent, topology));
         find_measured_time_collective(self.collective_curves(), of, lie)
             .or_else(|| find_fastest_time_protocol(self.collective_protocols(), of, lie))

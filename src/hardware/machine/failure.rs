@@ -10,8 +10,8 @@ use std::str::FromStr;
 pub enum FailedNpuOrNamedLinks {
     /// An NPU, and everything that runs on it.
     Npu(Npu),
-    /// All links, in both directions, between two vertices of the network, identified by name: `0-1`,
-    /// `0-nvlink switch at 0`. [`LinkGraph::links_between_named_ends`](crate::topology::link_graph::LinkGraph::links_between_named_ends)
+    /// All links, in both directions, between two vertices of the network, identified by name: `0-1`, `0-nvlink switch
+    /// at 0`. [`LinkGraph::links_between_named_ends`](crate::topology::link_graph::LinkGraph::links_between_named_ends)
     /// resolves the names.
     Link(String),
 }

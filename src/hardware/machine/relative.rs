@@ -87,8 +87,8 @@ pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
     ))
 }
 
-/// Finds a machine by `name`: a machine that [`preset::find_machine_text`] finds, or the first preset whose NPU has this name
-/// (such as `h100`).
+/// Finds a machine by `name`: a machine that [`preset::find_machine_text`] finds, or the first preset whose NPU has
+/// this name (such as `h100`).
 ///
 /// # Errors
 ///

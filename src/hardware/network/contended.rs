@@ -61,7 +61,7 @@ use crate::topology::{DimensionShape, LineSendPattern, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{Span, Time, UnroundedBufferShare};
 use in_flight::InFlightMessageAtNextServer;
-use route::{RouteCursor, RouteServerAndLinksToNext, iter_servers_between, servers_of_npu};
+use route::{RouteCursor, RouteServerAndLinkCountToNext, iter_servers_between, servers_of_npu};
 use std::marker::PhantomData;
 
 pub use route::PortsOrLinksOnRoute;

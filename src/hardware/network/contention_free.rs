@@ -14,7 +14,7 @@
 //! - begins to leave at b = max(t, e), has left at b + s, and occupies the egress until b + s_e,
 //! - enters from c = max(b + α, i) on, occupies the ingress until c + s_i, and has arrived at max(c + s_i, b + α + s).
 //!
-//! A message that arrives before its turn ([`ReceiverChunkAndMessageNumber`](super::ReceiverChunkAndMessageNumber))
+//! A message that arrives before its turn ([`MessagePlaceInReceiverProgram`](super::MessagePlaceInReceiverProgram))
 //! does not delay messages that its receiver takes earlier. If the first and the last link are both faster than the
 //! slowest link, the first byte arrives (at b + α) at least s after the first byte of the previous message between the
 //! same NPUs. Every model with contention has at least these servers, so no model is faster than the contention-free
@@ -29,8 +29,8 @@
 use super::contended::PortsOrLinksOnRoute;
 use super::contended::route::{iter_servers_between, link_rate_and_latency_after_server};
 use super::{
-    EventScheduler, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
-    OperationPortRange, ReceiverChunkAndMessageNumber,
+    EventScheduler, MessagePlaceInReceiverProgram, MessageProgressNotice, NetworkBackend,
+    NetworkEvent, NetworkMessage, OperationPortRange,
 };
 use crate::topology::{LineSendPattern, Topology};
 use chakram_base::ids::Npu;
@@ -42,18 +42,18 @@ struct PortEgressIngressFreeTimes {
     egress: Time,
     ingress: Time,
     /// Position, in the receiver's program, of the message that entered last.
-    last: ReceiverChunkAndMessageNumber,
+    last: MessagePlaceInReceiverProgram,
     others: Time,
 }
 
 /// A message that has begun to leave, but whose first byte has not arrived yet.
 #[derive(Clone, Copy, Debug, Default)]
-struct ArrivingMessage {
+struct MessageBeforeFirstByteArrival {
     to: u32,
     serialization: Span,
     /// Additional delay of the last byte if another link is slower than the last link.
     tail: Span,
-    turn: ReceiverChunkAndMessageNumber,
+    turn: MessagePlaceInReceiverProgram,
 }
 
 /// The model's state: the times until which the open ports are busy.
@@ -62,7 +62,7 @@ pub struct ContentionFreeNetwork<'a> {
     topology: &'a Topology,
     /// Messages that will enter a shared port, indexed by op. Only messages that share their receiver's port with other
     /// messages are stored.
-    arriving: Vec<ArrivingMessage>,
+    arriving: Vec<MessageBeforeFirstByteArrival>,
     calendars: Vec<PortEgressIngressFreeTimes>,
     /// Time at which the slowest link becomes free, by the sender's port and the receiver. Recorded only for slowest
     /// links that are neither first nor last.
@@ -155,7 +155,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             *free = passes + slowest;
         }
         let first_byte = passes + path.time_of_first_byte(message.amount);
-        let arriving = ArrivingMessage {
+        let arriving = MessageBeforeFirstByteArrival {
             to: message.to.0,
             serialization: into,
             tail: slowest - into,
@@ -167,7 +167,8 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
         } else {
             let op = message.op.index();
             if op >= self.arriving.len() {
-                self.arriving.resize(op + 1, ArrivingMessage::default());
+                self.arriving
+                    .resize(op + 1, MessageBeforeFirstByteArrival::default());
             }
             self.arriving[op] = arriving;
             let (order, op) = (message.order, message.op);
@@ -209,10 +210,10 @@ impl ContentionFreeNetwork<'_> {
     fn admit_message_and_return_arrival(
         &mut self,
         first_byte: Time,
-        message: ArrivingMessage,
+        message: MessageBeforeFirstByteArrival,
     ) -> Time {
         let port = &mut self.calendars[message.to as usize];
-        let ReceiverChunkAndMessageNumber { strand, step } = port.last;
+        let MessagePlaceInReceiverProgram { strand, step } = port.last;
         let is_early = strand == message.turn.strand && step > message.turn.step;
         let free = if is_early { port.others } else { port.ingress };
         let end = first_byte.max(free) + message.serialization;

@@ -19,7 +19,8 @@
 use super::contended::PortsOrLinksOnRoute;
 use super::contended::route::iter_servers_between;
 use super::rehearsed_links::{
-    LinkClaimsUntilLastTransfer, LinkRehearsal, RehearsableLinks, RehearsedCollectiveUseOfLink,
+    LinkClaimsUntilLastTransfer, LinkRehearsalWithSetAsideTraffic, RehearsableLinks,
+    RehearsedCollectiveUseOfLink,
 };
 use super::servers::{QueueingServerId, QueueingServerTable};
 use super::{
@@ -32,18 +33,18 @@ use chakram_base::units::{Span, Time, UnroundedBufferShare};
 
 /// The model's state: the time until which each link is busy.
 #[derive(Debug)]
-pub struct ExclusiveNetwork<'a> {
+pub struct OneTransferPerLinkNetwork<'a> {
     topology: &'a Topology,
     links: QueueingServerTable,
     /// Links of the current transfer, kept to reuse the list's allocation.
     way: Vec<QueueingServerId>,
     claims: LinkClaimsUntilLastTransfer,
-    rehearsal: Option<LinkRehearsal>,
+    rehearsal: Option<LinkRehearsalWithSetAsideTraffic>,
     /// Links on which other transfers follow a retracted (undone) operation, each with the time until which it is busy.
     displaced: Vec<(QueueingServerId, Time)>,
 }
 
-impl<'a> ExclusiveNetwork<'a> {
+impl<'a> OneTransferPerLinkNetwork<'a> {
     /// Creates the network with idle links.
     pub fn new(topology: &'a Topology) -> Self {
         Self {
@@ -76,7 +77,7 @@ impl<'a> ExclusiveNetwork<'a> {
     }
 }
 
-impl ExclusiveNetwork<'_> {
+impl OneTransferPerLinkNetwork<'_> {
     /// Returns true if the links in `uses` are idle and unreserved.
     fn are_idle(&self, now: Time, uses: &[RehearsedCollectiveUseOfLink]) -> bool {
         let is_idle = |link: &RehearsedCollectiveUseOfLink| {
@@ -90,11 +91,11 @@ impl ExclusiveNetwork<'_> {
     }
 }
 
-impl RehearsableLinks for ExclusiveNetwork<'_> {
+impl RehearsableLinks for OneTransferPerLinkNetwork<'_> {
     fn begin_rehearsal(&mut self) {
         let none = QueueingServerTable::new(self.topology.dimensions().len());
         let links = std::mem::replace(&mut self.links, none);
-        self.rehearsal = Some(LinkRehearsal::new(links));
+        self.rehearsal = Some(LinkRehearsalWithSetAsideTraffic::new(links));
     }
 
     fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedCollectiveUseOfLink>> {
@@ -159,7 +160,7 @@ impl RehearsableLinks for ExclusiveNetwork<'_> {
     }
 }
 
-impl NetworkBackend for ExclusiveNetwork<'_> {
+impl NetworkBackend for OneTransferPerLinkNetwork<'_> {
     const NAME: &'static str = "exclusive";
     const SHARED: bool = true;
 
@@ -236,7 +237,7 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
 
 /// In this network, only collectives that reuse the times of a rehearsal (an earlier simulation on idle links) reserve
 /// links. Each link is reserved separately, not by NPU and dimension.
-impl CollectiveLinkReservations for ExclusiveNetwork<'_> {
+impl CollectiveLinkReservations for OneTransferPerLinkNetwork<'_> {
     fn are_npu_links_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false
     }

@@ -61,7 +61,7 @@ pub trait RehearsableLinks {
 
 /// A rehearsal in progress.
 #[derive(Debug)]
-pub(super) struct LinkRehearsal {
+pub(super) struct LinkRehearsalWithSetAsideTraffic {
     /// The state of the links with all other traffic, which the rehearsal must not see.
     aside: QueueingServerTable,
     /// Time of the last submission on each link, by its dimension, side and core.
@@ -70,7 +70,7 @@ pub(super) struct LinkRehearsal {
     instantaneous: bool,
 }
 
-impl LinkRehearsal {
+impl LinkRehearsalWithSetAsideTraffic {
     /// Begins a rehearsal; `aside` is the state of the links with all other traffic.
     pub fn new(aside: QueueingServerTable) -> Self {
         Self {

@@ -9,7 +9,7 @@
 use super::{DimensionShape, PathLatencyAndRates, SwitchingMode, Topology};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Span, SummedSecondsPerByte};
-use distances::LinkDistances;
+use distances::LinkDistancesByDimension;
 use legs::RouteDimensionStrides;
 use std::collections::BTreeSet;
 
@@ -105,7 +105,7 @@ pub struct LinkGraph {
     policies: Vec<ShortestPathChoice>,
     /// Links that lead from each vertex, in the order in which they were added.
     outgoing: Vec<Vec<u32>>,
-    distances: LinkDistances,
+    distances: LinkDistancesByDimension,
     /// For each link, the bundle of links that always carry equal parts of sprayed messages, or `None`.
     bundles: Vec<Option<u32>>,
 }
@@ -128,7 +128,8 @@ impl LinkGraph {
             self.outgoing[link.from as usize].push(number as u32);
         }
         let links = in_service.map(|(_, link)| link);
-        self.distances = LinkDistances::measure((self.npus, vertices), self.labels.len(), links);
+        self.distances =
+            LinkDistancesByDimension::measure((self.npus, vertices), self.labels.len(), links);
     }
 
     /// Returns two NPUs that a dimension's links should connect, but between which there is no path.

@@ -13,7 +13,7 @@ use crate::table::{left_aligned_column, right_aligned_column};
 use crate::text::format_share;
 use chakram_base::ids::Rank;
 use chakram_base::units::{Bytes, Span};
-use chakram_engine::CommTiming;
+use chakram_engine::CommunicationDurationSource;
 use chakram_trace::format::CollectiveKind;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -92,9 +92,12 @@ pub fn build_collective_sections(
     section.push_note(SectionNote::from_line(format!(
         "bytes: mean buffer of a call; transfer: {}",
         match report.communication.lasts_as {
-            CommTiming::Model => "from last arrival to end, all calls; wait: mean of members",
-            CommTiming::Recorded => "longest recorded, all calls; wait: mean of members",
-            CommTiming::Captured => "longest recorded, all calls; wait: mean, as captured",
+            CommunicationDurationSource::Model =>
+                "from last arrival to end, all calls; wait: mean of members",
+            CommunicationDurationSource::Recorded =>
+                "longest recorded, all calls; wait: mean of members",
+            CommunicationDurationSource::Captured =>
+                "longest recorded, all calls; wait: mean, as captured",
         }
     )));
     section.push_note(SectionNote::from_line(BUS));

@@ -40,7 +40,7 @@ pub struct ComparisonDocument<'c> {
     /// Results of the machines, in the user's order.
     pub machines: Vec<MachineResult<'c>>,
     /// Comparisons with the first machine that has a report, one for each machine that has a report.
-    pub comparison: Vec<AgainstRow>,
+    pub comparison: Vec<MachineVersusBaselineRow>,
 }
 
 /// The result of a replay on one of several machines.
@@ -93,28 +93,28 @@ pub struct MachineFailure {
 /// A machine's replay, compared with the replay on the first machine that has a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct AgainstRow {
+pub struct MachineVersusBaselineRow {
     machine: String,
     baseline: String,
-    makespan: BeforeAfterDuration,
+    makespan: TwoMachineDurationChange,
     speedup: Option<f64>,
     change_percent: Option<f64>,
     difference_from_capture_percent: Option<f64>,
     #[serde(with = "by_part")]
     #[cfg_attr(
         any(test, feature = "schema"),
-        schemars(with = "by_part::Parts<BeforeAfterDuration>")
+        schemars(with = "by_part::Parts<TwoMachineDurationChange>")
     )]
-    mean: [BeforeAfterDuration; NpuTimeCategory::COUNT],
-    after_last_node: BeforeAfterDuration,
-    communication: Vec<CommunicationRow>,
+    mean: [TwoMachineDurationChange; NpuTimeCategory::COUNT],
+    after_last_node: TwoMachineDurationChange,
+    communication: Vec<TwoMachineCommunicationRow>,
     explanation: Vec<String>,
 }
 
 /// A duration on both machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-struct BeforeAfterDuration {
+struct TwoMachineDurationChange {
     before_ps: Span,
     after_ps: Span,
     change_ps: i64,
@@ -123,19 +123,19 @@ struct BeforeAfterDuration {
 /// A communication on both machines. A machine's value is left out if the communication did not occur there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-struct CommunicationRow {
+struct TwoMachineCommunicationRow {
     name: String,
     kind: Option<CollectiveKind>,
     groups: u32,
-    exposed: BeforeAfterDuration,
-    before: Option<OneMachineCommunicationRow>,
-    after: Option<OneMachineCommunicationRow>,
+    exposed: TwoMachineDurationChange,
+    before: Option<CommunicationTimesOnOneMachine>,
+    after: Option<CommunicationTimesOnOneMachine>,
 }
 
 /// A communication on one machine. Fields named `mean` are means over NPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-struct OneMachineCommunicationRow {
+struct CommunicationTimesOnOneMachine {
     mean_waiting_ps: Span,
     mean_exposed_waiting_ps: Span,
     mean_transferring_ps: Span,
@@ -191,7 +191,7 @@ fn build_comparison_row(
     comparison: &MachineComparison<'_>,
     (column, first): (&ComparedMachineResult<'_>, &Report),
     (other, report): (&ComparedMachineResult<'_>, &Report),
-) -> AgainstRow {
+) -> MachineVersusBaselineRow {
     let why = MakespanExplanation::new(first, report);
     let lines = if std::ptr::eq(first, report) {
         Vec::new()
@@ -202,7 +202,7 @@ fn build_comparison_row(
     };
     let words = lines.into_iter();
     let words = words.map(|(indent, text)| format!("{}{text}", "  ".repeat(indent)));
-    AgainstRow {
+    MachineVersusBaselineRow {
         machine: other.name.clone(),
         baseline: column.name.clone(),
         makespan: build_duration_change_row(why.makespan),
@@ -221,16 +221,16 @@ fn build_comparison_row(
     }
 }
 
-fn build_duration_change_row(change: DurationOnTwoMachines) -> BeforeAfterDuration {
-    BeforeAfterDuration {
+fn build_duration_change_row(change: DurationOnTwoMachines) -> TwoMachineDurationChange {
+    TwoMachineDurationChange {
         before_ps: change.before,
         after_ps: change.after,
         change_ps: change.increase_ps() as i64,
     }
 }
 
-fn build_communication_row(moved: &CommunicationOnTwoMachines) -> CommunicationRow {
-    CommunicationRow {
+fn build_communication_row(moved: &CommunicationOnTwoMachines) -> TwoMachineCommunicationRow {
+    TwoMachineCommunicationRow {
         name: moved.what.clone(),
         kind: moved.kind,
         groups: moved.groups,
@@ -240,7 +240,9 @@ fn build_communication_row(moved: &CommunicationOnTwoMachines) -> CommunicationR
     }
 }
 
-fn build_machine_communication_row(side: &CommunicationOnOneMachine) -> OneMachineCommunicationRow {
+fn build_machine_communication_row(
+    side: &CommunicationOnOneMachine,
+) -> CommunicationTimesOnOneMachine {
     let WaitingAndTransferTime {
         waiting,
         exposed_waiting,
@@ -248,7 +250,7 @@ fn build_machine_communication_row(side: &CommunicationOnOneMachine) -> OneMachi
         exposed_transferring,
         bubble,
     } = side.mean;
-    OneMachineCommunicationRow {
+    CommunicationTimesOnOneMachine {
         mean_waiting_ps: waiting,
         mean_exposed_waiting_ps: exposed_waiting,
         mean_transferring_ps: transferring,

@@ -3,7 +3,7 @@
 
 use chakram_base::ids::NodeIndex;
 use chakram_engine::InstanceId;
-use chakram_engine::{CommTiming, CompiledReplay};
+use chakram_engine::{CommunicationDurationSource, CompiledReplay};
 use chakram_trace::graph::{Graph, NodeKind, huge_pages};
 
 /// Marks a missing node or call.
@@ -58,7 +58,7 @@ impl RankGraphWithNumberOffsets<'_> {
 #[derive(Debug)]
 pub struct NodeNumbersAndPartners<'a> {
     pub prepared: &'a CompiledReplay<'a>,
-    pub comm: CommTiming,
+    pub comm: CommunicationDurationSource,
     pub instances: Vec<RankGraphWithNumberOffsets<'a>>,
     /// Number of nodes, summed over instances.
     pub nodes: usize,

@@ -8,7 +8,7 @@
 use super::recorder::{NodeStartAndEnd, RunRecorder};
 use super::relations::{NONE, known_index};
 use chakram_base::units::{Span, Time};
-use chakram_engine::CommTiming;
+use chakram_engine::CommunicationDurationSource;
 use chakram_trace::graph::NodeKind;
 
 /// A time, and its derivative with respect to the scale factor.
@@ -143,7 +143,7 @@ impl<'r> RetimableRun<'r> {
                     return NodeEndRule::Alone;
                 };
                 match (run.relations.comm, kind) {
-                    (CommTiming::Model, NodeKind::Receive) => {
+                    (CommunicationDurationSource::Model, NodeKind::Receive) => {
                         // The arrival time of a message is unknown if the message arrived before the receive started,
                         // so use the end of the send.
                         let there = if end > start {
@@ -157,7 +157,7 @@ impl<'r> RetimableRun<'r> {
                                 - signed_picoseconds(run.times[other].start),
                         }
                     }
-                    (CommTiming::Recorded, _) if run.waited_for(of).is_some() => {
+                    (CommunicationDurationSource::Recorded, _) if run.waited_for(of).is_some() => {
                         NodeEndRule::Both(other as u32)
                     }
                     _ => NodeEndRule::Alone,

@@ -7,7 +7,7 @@ use crate::CriticalPathSegment;
 use crate::NpuTimeCategory;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
-use chakram_engine::CommTiming;
+use chakram_engine::CommunicationDurationSource;
 use chakram_engine::InstanceId;
 use chakram_trace::graph::{NodeKind, huge_pages};
 
@@ -90,19 +90,19 @@ impl LatestTimesOfRun<'_> {
         let start = run.times[number].start;
         let own = self.latest[number];
         let mine = match run.waited_for(of) {
-            Some(_) if comm == CommTiming::Model => own.end,
+            Some(_) if comm == CommunicationDurationSource::Model => own.end,
             Some(other) => subtract_span(own.end, left(number, run.times[other].start)),
             // The other end of the message did not delay this node, so only its own limit applies.
             None => own.start,
         };
         let other = known_index(run.relations.peer[number]).filter(|_| match comm {
-            CommTiming::Model => half == NodeKind::Send,
-            CommTiming::Recorded => true,
-            CommTiming::Captured => false,
+            CommunicationDurationSource::Model => half == NodeKind::Send,
+            CommunicationDurationSource::Recorded => true,
+            CommunicationDurationSource::Captured => false,
         });
         other.map_or(mine, |other| {
             let from = match comm {
-                CommTiming::Model => start,
+                CommunicationDurationSource::Model => start,
                 _ => start.max(run.times[other].start),
             };
             mine.min(subtract_span(self.latest[other].end, left(other, from)))

@@ -4,7 +4,7 @@ use super::recorder::{NodeStartAndEnd, RunRecorder};
 use super::relations::{InstanceNodeId, known_index};
 use crate::{CriticalPathSegment, NpuTimeCategory};
 use chakram_base::units::Time;
-use chakram_engine::CommTiming;
+use chakram_engine::CommunicationDurationSource;
 use chakram_trace::graph::NodeKind;
 
 impl RunRecorder<'_> {
@@ -17,7 +17,7 @@ impl RunRecorder<'_> {
     /// wait for each other, or if the node ended before the transfer began.
     #[inline]
     pub(super) fn has_end_set_by_other_members(&self, of: InstanceNodeId) -> bool {
-        self.relations.comm != CommTiming::Captured
+        self.relations.comm != CommunicationDurationSource::Captured
             && self.transfer_begin_of(of) <= self.times[self.relations.number_of_node(of)].end
     }
 
@@ -29,9 +29,9 @@ impl RunRecorder<'_> {
         let graph = self.relations.graph_of(of.instance);
         let later = self.times[other].start > start;
         let waited = match (self.relations.comm, graph.kind(of.node)) {
-            (CommTiming::Model, NodeKind::Receive) => end > start,
-            (CommTiming::Recorded, NodeKind::Receive) => later,
-            (CommTiming::Recorded, NodeKind::Send) => {
+            (CommunicationDurationSource::Model, NodeKind::Receive) => end > start,
+            (CommunicationDurationSource::Recorded, NodeKind::Receive) => later,
+            (CommunicationDurationSource::Recorded, NodeKind::Send) => {
                 later && !graph.messages()[graph.message_index(of.node)].eager
             }
             _ => false,

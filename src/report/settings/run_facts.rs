@@ -3,7 +3,7 @@
 use crate::Report;
 use chakram_base::ids::Npu;
 use chakram_base::units::format_thousands;
-use chakram_engine::{CommTiming, CompiledReplay};
+use chakram_engine::{CommunicationDurationSource, CompiledReplay};
 use chakram_trace::format::Dtype;
 use chakram_trace::graph::{Graph, NodeKind};
 
@@ -37,7 +37,7 @@ impl CompiledReplayWithReport<'_> {
         {
             return Some("the job has no collective and no message".to_owned());
         }
-        (comm != CommTiming::Model && !self.has_network_memory_accesses())
+        (comm != CommunicationDurationSource::Model && !self.has_network_memory_accesses())
             .then(|| format!("collectives and messages last as {comm}"))
     }
 
@@ -47,7 +47,7 @@ impl CompiledReplayWithReport<'_> {
             return Some("the job has no collective".to_owned());
         }
         let comm = self.prepared.comm_duration_source();
-        (comm != CommTiming::Model).then(|| format!("collectives last as {comm}"))
+        (comm != CommunicationDurationSource::Model).then(|| format!("collectives last as {comm}"))
     }
 
     /// Returns true if ranks send messages to each other.

@@ -1,6 +1,6 @@
 //! Describes requests that have not reached an engine yet.
 
-use super::token_content::{RequestTokenContent, SharedTokenSequence, TokenSequencePiece};
+use super::token_content::{RequestContentTokenStream, RequestTokenContent, TokenSequencePiece};
 use chakram_base::units::Time;
 
 /// A request before it reaches an engine.
@@ -15,7 +15,7 @@ pub struct IncomingRequest {
     /// Number of answer tokens.
     pub output: u32,
     /// The tokens that the request shares with others.
-    pub content: RequestSharedContent,
+    pub content: PromptTokensSharedWithOthers,
     /// The request's turn in a conversation, if it belongs to one.
     pub conversation: Option<TurnWithCrossConversationPrefix>,
     /// Priority, if it differs from the class's priority.
@@ -24,17 +24,17 @@ pub struct IncomingRequest {
 
 /// The tokens that a request shares with others, before its number is known.
 #[derive(Clone, Debug)]
-pub enum RequestSharedContent {
+pub enum PromptTokensSharedWithOthers {
     /// The prompt begins with this many tokens from a shared stream; with `None`, it shares none. All other tokens
     /// belong only to the request.
-    Behind(Option<(SharedTokenSequence, u32)>),
+    Behind(Option<(RequestContentTokenStream, u32)>),
     /// The prompt consists of these pieces of token streams.
     Pieces(Vec<TokenSequencePiece>),
     /// The prompt consists of these pieces; the last piece and the answer belong only to the request.
     OwnEnd(Vec<TokenSequencePiece>),
 }
 
-impl RequestSharedContent {
+impl PromptTokensSharedWithOthers {
     /// Returns the content of request `number` with a prompt of `tokens` tokens.
     pub fn token_content_of_request(self, number: u64, tokens: u32) -> RequestTokenContent {
         match self {
@@ -56,5 +56,5 @@ pub struct TurnWithCrossConversationPrefix {
     pub turn: u32,
     /// Shared beginning of the conversation: a token stream, and the number of tokens from it. Other conversations may
     /// begin with the same tokens.
-    pub shared: Option<(SharedTokenSequence, u32)>,
+    pub shared: Option<(RequestContentTokenStream, u32)>,
 }

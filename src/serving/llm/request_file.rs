@@ -16,8 +16,8 @@
 
 use super::super::error::ServeError;
 use super::super::tables::{CsvTableRowReader, TimeColumnUnit};
-use super::incoming::{IncomingRequest, RequestSharedContent};
-use super::token_content::{SharedTokenSequence, TokenSequencePiece};
+use super::incoming::{IncomingRequest, PromptTokensSharedWithOthers};
+use super::token_content::{RequestContentTokenStream, TokenSequencePiece};
 use super::workload::MOST_LENGTH;
 use chakram_base::config::quote_and_truncate_for_message;
 use chakram_base::units::{Span, Time};
@@ -257,7 +257,7 @@ impl FileRequestSource {
             .transpose()?;
         let shared = match row.prefix {
             Some([prefix, tokens]) if tokens > 0.0 => {
-                let stream = SharedTokenSequence::from_prefix_number(
+                let stream = RequestContentTokenStream::from_prefix_number(
                     number(prefix, "the number of a prefix")?.into(),
                 );
                 Some((stream, length(tokens)?.min(prompt)))
@@ -273,8 +273,8 @@ impl FileRequestSource {
             prompt,
             output,
             content: match row.hashes.is_empty() {
-                true => RequestSharedContent::Behind(shared),
-                false => RequestSharedContent::OwnEnd(prompt_pieces_from_hashes(
+                true => PromptTokensSharedWithOthers::Behind(shared),
+                false => PromptTokensSharedWithOthers::OwnEnd(prompt_pieces_from_hashes(
                     &row.hashes,
                     prompt,
                     self.count,
@@ -413,14 +413,14 @@ fn prompt_pieces_from_hashes(hashes: &[u64], prompt: u32, number: u64) -> Vec<To
     let known = hashes.iter().take(whole);
     let mut pieces: Vec<TokenSequencePiece> = known
         .map(|hash| TokenSequencePiece {
-            stream: SharedTokenSequence::from_trace_block_hash(*hash),
+            stream: RequestContentTokenStream::from_trace_block_hash(*hash),
             from: 0,
             tokens: TRACE_BLOCK,
         })
         .collect();
     let rest = prompt - pieces.len() as u32 * TRACE_BLOCK;
     pieces.push(TokenSequencePiece {
-        stream: SharedTokenSequence::from_trace_remainder(number),
+        stream: RequestContentTokenStream::from_trace_remainder(number),
         from: 0,
         tokens: rest,
     });
@@ -534,7 +534,7 @@ mod tests {
         );
         assert_eq!(
             pieces[0].stream,
-            SharedTokenSequence::from_trace_block_hash(7)
+            RequestContentTokenStream::from_trace_block_hash(7)
         );
     }
 }

@@ -2,9 +2,11 @@
 
 use super::super::error::ServeError;
 use super::super::random::{RandomPurpose, RandomStream};
-use super::incoming::{IncomingRequest, RequestSharedContent, TurnWithCrossConversationPrefix};
+use super::incoming::{
+    IncomingRequest, PromptTokensSharedWithOthers, TurnWithCrossConversationPrefix,
+};
 use super::request_file::FileRequestSource;
-use super::token_content::{SharedTokenSequence, TokenSequencePiece};
+use super::token_content::{RequestContentTokenStream, TokenSequencePiece};
 use super::workload::{LlmArrivals, LlmWorkload};
 use chakram_base::units::{Span, Time};
 
@@ -134,7 +136,7 @@ impl<'w> RequestSource<'w> {
                 ((random.next_unit() * f64::from(of.prefixes)) as u32).min(of.prefixes - 1);
             let prefix = u64::from(class) << 32 | u64::from(chosen);
             (
-                SharedTokenSequence::from_prefix_number(prefix),
+                RequestContentTokenStream::from_prefix_number(prefix),
                 of.shared_prefix,
             )
         });
@@ -150,7 +152,7 @@ impl<'w> RequestSource<'w> {
             prompt,
             output,
             content: match turn {
-                None => RequestSharedContent::Behind(shared),
+                None => PromptTokensSharedWithOthers::Behind(shared),
                 Some(turn) => conversation_content(turn, prompt),
             },
             conversation: turn,
@@ -202,7 +204,7 @@ impl<'w> RequestSource<'w> {
 fn conversation_content(
     turn: TurnWithCrossConversationPrefix,
     prompt: u32,
-) -> RequestSharedContent {
+) -> PromptTokensSharedWithOthers {
     let mut pieces = Vec::new();
     let common = turn.shared.map_or(0, |(_, common)| common);
     if let Some((stream, tokens)) = turn.shared {
@@ -213,9 +215,9 @@ fn conversation_content(
         });
     }
     pieces.push(TokenSequencePiece {
-        stream: SharedTokenSequence::from_conversation_number(turn.conversation),
+        stream: RequestContentTokenStream::from_conversation_number(turn.conversation),
         from: common,
         tokens: prompt - common,
     });
-    RequestSharedContent::Pieces(pieces)
+    PromptTokensSharedWithOthers::Pieces(pieces)
 }

@@ -41,7 +41,7 @@ use chakram_base::kernel_shape::MemoryBoundKernelClass;
 use chakram_base::units::Span;
 use chakram_hardware::compute::{KernelDurationSource, KernelDurationWithBasis, KernelTraceFacts};
 use chakram_hardware::machine::{Machine, NpuClass};
-use expert_kernels::ExpertKernelCurve;
+use expert_kernels::ExpertKernelTimingConstants;
 use products::gemm_kernel_facts_from_sizes;
 use std::collections::BTreeMap;
 
@@ -166,7 +166,7 @@ pub struct StepTimeCalculator {
     /// Measured times of all-reduces.
     all_reduce: AllReduceTimes,
     /// Measured times of the engine's own kernels for experts, if there are any.
-    expert_kernels: Option<ExpertKernelCurve>,
+    expert_kernels: Option<ExpertKernelTimingConstants>,
     quantization: InputQuantizingKernels,
     /// Time between the kernels of a graph.
     gap: Span,
@@ -208,7 +208,11 @@ impl StepTimeCalculator {
                 machine: (npus * ranks > 1).then(|| Box::new(machine.clone())),
                 npus,
             },
-            expert_kernels: ExpertKernelCurve::load(expert_kernels, &class.name, formats.experts)?,
+            expert_kernels: ExpertKernelTimingConstants::load(
+                expert_kernels,
+                &class.name,
+                formats.experts,
+            )?,
             quantization,
             gap: if dependent_launch {
                 Span::ZERO

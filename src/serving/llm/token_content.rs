@@ -33,9 +33,9 @@ impl KvBlockPrefixHash {
 /// A sequence of tokens, parts of which make up requests. At the same position in the same stream, tokens are always
 /// equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SharedTokenSequence(u64);
+pub struct RequestContentTokenStream(u64);
 
-impl SharedTokenSequence {
+impl RequestContentTokenStream {
     /// Returns the stream of the tokens that belong only to request `number`.
     pub fn of_request(number: u64) -> Self {
         Self::of_kind(1, number)
@@ -74,7 +74,7 @@ impl SharedTokenSequence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenSequencePiece {
     /// The stream.
-    pub stream: SharedTokenSequence,
+    pub stream: RequestContentTokenStream,
     /// Position of the first token in the stream.
     pub from: u32,
     /// Number of tokens.
@@ -117,7 +117,7 @@ impl RequestTokenContent {
     /// Creates the content of a request whose prompt has `tokens` tokens. The prompt begins with `shared`: a stream,
     /// and the number of tokens taken from it. All other tokens belong only to request `number`.
     pub fn from_prompt_token_count(
-        shared: Option<(SharedTokenSequence, u32)>,
+        shared: Option<(RequestContentTokenStream, u32)>,
         number: u64,
         tokens: u32,
     ) -> Self {
@@ -133,7 +133,7 @@ impl RequestTokenContent {
         // Even a fully shared prompt gets a piece of the request's own stream, so that the answers of two requests
         // differ.
         pieces.push(TokenSequencePiece {
-            stream: SharedTokenSequence::of_request(number),
+            stream: RequestContentTokenStream::of_request(number),
             from: 0,
             tokens: tokens - common,
         });
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn blocks_are_alike_as_far_as_streams_are() {
-        let system = SharedTokenSequence::from_prefix_number(0);
+        let system = RequestContentTokenStream::from_prefix_number(0);
         let a = RequestTokenContent::from_prompt_token_count(Some((system, 20)), 1, 40);
         let b = RequestTokenContent::from_prompt_token_count(Some((system, 20)), 2, 40);
         let chain = |content: &RequestTokenContent| -> Vec<KvBlockPrefixHash> {
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn answers_go_on_in_the_last_stream() {
-        let talk = SharedTokenSequence::from_conversation_number(5);
+        let talk = RequestContentTokenStream::from_conversation_number(5);
         let turn = |tokens| {
             RequestTokenContent::from_pieces(vec![TokenSequencePiece {
                 stream: talk,

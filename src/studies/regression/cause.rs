@@ -2,7 +2,7 @@
 
 use super::machine_text::ConstantChange;
 use chakram_analysis::diff::reports::{ReplayDiff, ReportDiffByMachine};
-use chakram_archive::{BaselinePrediction, WorkloadEntry};
+use chakram_archive::{RecordedMakespanPrediction, WorkloadEntry};
 use chakram_base::units::Span;
 
 /// Cause of a change: a changed input, or a part of the time that changed.
@@ -64,7 +64,7 @@ const LISTED: usize = 8;
 /// times changed most.
 pub fn find_causes(
     constants: &[ConstantChange],
-    baseline: &BaselinePrediction,
+    baseline: &RecordedMakespanPrediction,
     entry: &WorkloadEntry,
     found: &ReportDiffByMachine,
 ) -> Vec<PredictionChangeCause> {

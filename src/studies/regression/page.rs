@@ -5,7 +5,7 @@
 
 use super::verdict::describe_measured_distance;
 use super::{ArchiveCheckResults, PredictionComparedWithBaseline};
-use chakram_archive::BaselinePrediction;
+use chakram_archive::RecordedMakespanPrediction;
 use chakram_base::units::{Span, Time, format_count, format_given_percent_change};
 use chakram_report::NpuTimeCategory;
 use chakram_report::html::page::{
@@ -142,8 +142,8 @@ fn render_baselines_table(checked: &PredictionComparedWithBaseline, at: usize) -
 
 /// Formats the differences between two baselines that a workload has on the same machine.
 pub(super) fn describe_baseline_changes(
-    before: &BaselinePrediction,
-    after: &BaselinePrediction,
+    before: &RecordedMakespanPrediction,
+    after: &RecordedMakespanPrediction,
 ) -> String {
     let parts = [
         (before.contents != after.contents, "traces or files"),

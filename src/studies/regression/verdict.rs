@@ -12,7 +12,7 @@ use std::fmt::Write;
 
 /// A prediction that failed.
 #[derive(Clone, Debug, Serialize)]
-pub struct FailedPrediction {
+pub struct FailedPredictionWithErrorMessage {
     /// Name of the workload in the archive.
     pub workload: String,
     /// Name of the machine on which the prediction failed.
@@ -29,7 +29,7 @@ pub struct ArchiveCheckResults {
     /// Predictions that succeeded, compared with their baselines.
     pub checked: Vec<PredictionComparedWithBaseline>,
     /// Predictions that failed.
-    pub failed: Vec<FailedPrediction>,
+    pub failed: Vec<FailedPredictionWithErrorMessage>,
     /// Workloads without a baseline.
     pub without: Vec<String>,
     /// Predictions omitted for lack of time.
@@ -168,7 +168,7 @@ pub fn verdict_text(outcome: &ArchiveCheckResults) -> String {
 struct CheckDocument<'a> {
     threshold_percent: f64,
     predictions: Vec<PredictionRow<'a>>,
-    failed: &'a [FailedPrediction],
+    failed: &'a [FailedPredictionWithErrorMessage],
     without_baseline: &'a [String],
     left_out: &'a [String],
     uncovered: &'a [String],

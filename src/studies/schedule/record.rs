@@ -172,14 +172,14 @@ struct PlacedSubLayerRecord {
     id: Option<u64>,
     after: Vec<u64>,
     weights: Option<u64>,
-    input: WhichInputPartLayerReads,
+    input: ModelInputPartReadBySubLayer,
     piece: Option<u32>,
     pieces: u32,
 }
 
 /// The `input` key of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum WhichInputPartLayerReads {
+enum ModelInputPartReadBySubLayer {
     /// The record has no key `input`. If its sub-layer has no dependencies, it reads a part of the input that no other
     /// sub-layer reads.
     Unsaid,
@@ -239,7 +239,7 @@ pub fn parse_schedule(
     all.sort_by_key(|one| (one.step, one.chip));
     let named = all.iter().any(|one| one.id.is_some());
     let given = all.iter().filter_map(|one| match one.input {
-        WhichInputPartLayerReads::Part(number) => Some(number),
+        ModelInputPartReadBySubLayer::Part(number) => Some(number),
         _ => None,
     });
     // Parts without an index in the file get higher indices than the others.
@@ -265,7 +265,7 @@ pub fn parse_schedule(
         let index = graph.tasks.len() as u32;
         let mut after = Vec::new();
         let mut input = match one.input {
-            WhichInputPartLayerReads::Part(number) => Some(number),
+            ModelInputPartReadBySubLayer::Part(number) => Some(number),
             _ => None,
         };
         if named {
@@ -285,7 +285,8 @@ pub fn parse_schedule(
         } else {
             after.clone_from(&before);
         }
-        if after.is_empty() && input.is_none() && one.input == WhichInputPartLayerReads::Unsaid {
+        if after.is_empty() && input.is_none() && one.input == ModelInputPartReadBySubLayer::Unsaid
+        {
             input = Some(next_input);
             next_input += 1;
         }
@@ -380,7 +381,7 @@ fn parse_placed_record(
     let (mut sizes, mut distances) = ([1; 7], [[1; 2]; 2]);
     let (mut id, mut weights, mut after) = (None, None, Vec::new());
     let (mut piece, mut pieces) = (None, 1);
-    let mut input = WhichInputPartLayerReads::Unsaid;
+    let mut input = ModelInputPartReadBySubLayer::Unsaid;
     for (key, value) in entries {
         let along = DISTANCES.iter().enumerate();
         let distance = along.flat_map(|(i, names)| (0..2).map(move |j| (names[j], i, j)));
@@ -393,9 +394,9 @@ fn parse_placed_record(
             match (key.as_str(), value) {
                 ("type", _) => {}
                 ("id", value) => id = Some(whole(key, value, 0)?),
-                ("input", Literal::None) => input = WhichInputPartLayerReads::None,
+                ("input", Literal::None) => input = ModelInputPartReadBySubLayer::None,
                 ("input", value) => {
-                    input = WhichInputPartLayerReads::Part(part(key, whole(key, value, 0)?)?)
+                    input = ModelInputPartReadBySubLayer::Part(part(key, whole(key, value, 0)?)?)
                 }
                 ("weights", value) => weights = Some(whole(key, value, 0)?),
                 ("piece", value) => piece = Some(few(key, whole(key, value, 0)?)?),

@@ -35,7 +35,7 @@ use chakram_hardware::collective::{
     find_measured_time_collective,
 };
 use chakram_hardware::compute::{KernelDurationWithBasis, KernelTraceFacts};
-use chakram_hardware::group::GroupPlacement;
+use chakram_hardware::group::GroupPhasesAndMemberPositions;
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::scan::NodeView;
@@ -81,7 +81,7 @@ pub fn bound_whole_step(
 /// A bound, and true if the step fits into the machine's memory.
 pub type BoundsAndMemoryFit = (PointTimeAndMemoryBounds, bool);
 
-fn max_memory_of_stages(stages: &[StageRankPathTimes]) -> u64 {
+fn max_memory_of_stages(stages: &[RelaxedStepTimesOfStageRank]) -> u64 {
     let peaks = stages.iter().map(|stage| stage.peak.bytes);
     peaks.max().unwrap_or(0)
 }
@@ -90,7 +90,7 @@ fn max_memory_of_stages(stages: &[StageRankPathTimes]) -> u64 {
 fn fits_memory(
     point: &ResolvedPoint,
     pattern: &ModelAndParallelismPlan,
-    stages: &[StageRankPathTimes],
+    stages: &[RelaxedStepTimesOfStageRank],
 ) -> bool {
     let plan = &pattern.plan;
     // Treat an unknown capacity as unlimited here, because points that have both an unknown capacity and a memory limit
@@ -161,7 +161,7 @@ pub fn bound_step_quickly(
 
 /// Path that one rank per stage takes through the relaxed step.
 #[derive(Clone, Debug, Default)]
-struct StageRankPathTimes {
+struct RelaxedStepTimesOfStageRank {
     /// End time of the last node, in picoseconds.
     finish: u64,
     /// End time, in picoseconds, that the last node would have if no node waited for a message.
@@ -174,7 +174,7 @@ struct StageRankPathTimes {
     peak: RankPeakOwnAndRemoteBytes,
 }
 
-impl StageRankPathTimes {
+impl RelaxedStepTimesOfStageRank {
     fn busiest_lane_time(&self) -> u64 {
         self.lanes.values().copied().max().unwrap_or(0)
     }
@@ -192,7 +192,7 @@ struct StageMessageHalf {
 
 /// Records a rank's nodes as the generator emits them.
 struct RankNodeRecorder<'p> {
-    prices: PointNodeDurationCache<'p>,
+    prices: NpuNodeDurationCache<'p>,
     /// Duration of each node, in picoseconds.
     lasts: Vec<u64>,
     /// `after[starts[i]..starts[i + 1]]` are the dependencies of node i.
@@ -236,7 +236,7 @@ impl Sink for RankNodeRecorder<'_> {
 }
 
 /// Cache of node durations on one NPU.
-struct PointNodeDurationCache<'p> {
+struct NpuNodeDurationCache<'p> {
     point: &'p ResolvedPoint,
     class: usize,
     groups: &'p DeclaredGroups,
@@ -255,7 +255,7 @@ type KernelDurationKey = (
     u64,
 );
 
-impl PointNodeDurationCache<'_> {
+impl NpuNodeDurationCache<'_> {
     fn npu_of(&self, rank: u32) -> Npu {
         self.point.machine.npu_of_rank(rank, self.ranks)
     }
@@ -342,7 +342,7 @@ fn least_collective_time(
     let Some(buffer) = buffer.filter(|_| measured.unwrap_or(by_curves)) else {
         return wire;
     };
-    let extent = GroupPlacement::new(members, machine.topology());
+    let extent = GroupPhasesAndMemberPositions::new(members, machine.topology());
     let of = (kind, buffer);
     let lie = (&extent, machine.topology());
     let measured = find_measured_time_collective(machine.collective_curves(), of, lie);
@@ -435,7 +435,7 @@ fn max_receive_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64
 fn simulate_relaxed_stages(
     point: &ResolvedPoint,
     pattern: &ModelAndParallelismPlan,
-) -> Result<Vec<StageRankPathTimes>, PointRefusal> {
+) -> Result<Vec<RelaxedStepTimesOfStageRank>, PointRefusal> {
     let job = CheckedWorkloadPattern::new(pattern.clone())?;
     let groups = job.declared_groups();
     let mut placed = pattern.plan.clone();
@@ -455,7 +455,7 @@ fn simulate_relaxed_stages(
     let mut nodes = Vec::with_capacity(ranks.len());
     for rank in &ranks {
         let mut sink = RankNodeRecorder {
-            prices: PointNodeDurationCache {
+            prices: NpuNodeDurationCache {
                 point,
                 class: point
                     .machine
@@ -484,7 +484,7 @@ fn simulate_ranks_to_path_times(
     point: &ResolvedPoint,
     ranks: &[u32],
     nodes: &[RankNodeRecorder<'_>],
-) -> Vec<StageRankPathTimes> {
+) -> Vec<RelaxedStepTimesOfStageRank> {
     let topology = point.machine.topology();
     let all_ranks = nodes.first().map_or(0, |rank| rank.prices.ranks);
     let npu = |rank| point.machine.npu_of_rank(rank, all_ranks);
@@ -492,11 +492,11 @@ fn simulate_ranks_to_path_times(
         .iter()
         .map(|rank| [vec![0; rank.lasts.len()], vec![0; rank.lasts.len()]])
         .collect();
-    let mut paths: Vec<StageRankPathTimes> = (nodes.iter())
-        .map(|rank| StageRankPathTimes {
+    let mut paths: Vec<RelaxedStepTimesOfStageRank> = (nodes.iter())
+        .map(|rank| RelaxedStepTimesOfStageRank {
             lanes: rank.lanes.clone(),
             peak: rank.peak,
-            ..StageRankPathTimes::default()
+            ..RelaxedStepTimesOfStageRank::default()
         })
         .collect();
     // For each rank, the index of the next node and the index of the next message.

@@ -13,10 +13,10 @@ mod replayed;
 mod shown;
 
 pub use replayed::{
-    AttributeReadByReplay, REPLAY_ATTRIBUTES, ReplayAttributeValueKind, find_replay_attribute,
+    AttributeReadByReplay, REPLAY_ATTRIBUTES, SemanticAttributeValueKind, find_replay_attribute,
 };
 pub(in crate::format) use replayed::{
-    ReplayedNodeAttributes, append_replayed_attributes, store_attribute_if_replays_read_it,
+    NodeAttributesReadByReplays, append_replayed_attributes, store_attribute_if_replays_read_it,
 };
 
 /// Field number of the first scalar in an attribute's `oneof`, whose last fields are lists.

@@ -44,7 +44,7 @@ impl fmt::Display for TrainingPhase {
 
 /// Labels that locate a node in its job; unknown or invalid values are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NodeLabels<'a> {
+pub struct NodePhaseStageLayerAndShapes<'a> {
     /// Phase of the step. It affects how long it takes to launch a kernel.
     pub phase: Option<TrainingPhase>,
     /// Pipeline stage, counting from 0.

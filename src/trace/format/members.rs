@@ -12,7 +12,7 @@
 //! The metadata may omit peers and groups that all members share.
 
 use super::TraceError;
-use super::attr::{AttrView, ReplayAttributeValueKind, find_replay_attribute};
+use super::attr::{AttrView, SemanticAttributeValueKind, find_replay_attribute};
 use super::encoder::ProtobufMessageBuilder;
 use super::rewrite::{AttributeSetOrRemoval, RecordEdit};
 use super::scan::CORE;
@@ -179,13 +179,13 @@ impl SharedTraceRankSubstitutions {
     ) -> Option<(&str, AttributeSetOrRemoval<'_>)> {
         let known = find_replay_attribute(str::from_utf8(attribute.name).ok()?)?;
         match known.content {
-            ReplayAttributeValueKind::MessageEnd => {
+            SemanticAttributeValueKind::MessageEnd => {
                 let rank = u32::try_from(attribute.as_count().ok()?).ok()?;
                 let own = (rank == self.ranks[0]).then(|| self.ranks[place]);
                 let found = self.peers.get(&rank).map(|peers| peers[place]).or(own)?;
                 Some((known.name, AttributeSetOrRemoval::Count(found.into())))
             }
-            ReplayAttributeValueKind::Group => {
+            SemanticAttributeValueKind::Group => {
                 let group = match attribute.as_str().ok()? {
                     Some(name) => name.to_owned(),
                     None => attribute.as_count().ok()?.to_string(),

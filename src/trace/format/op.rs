@@ -1,6 +1,6 @@
 //! The operation of a node, decoded once from the node's type and attributes.
 
-use super::attr::ReplayedNodeAttributes;
+use super::attr::NodeAttributesReadByReplays;
 use super::{CollectiveKind, Dtype, TraceError, escape_and_shorten_name};
 use chakram_base::units::Span;
 
@@ -123,7 +123,7 @@ pub enum Op<'a> {
     },
 }
 
-impl<'a> ReplayedNodeAttributes<'a> {
+impl<'a> NodeAttributesReadByReplays<'a> {
     /// Returns the node's lane: a device node's `stream`, otherwise `tid`, which older converters use for streams and
     /// threads.
     #[inline]
@@ -393,10 +393,10 @@ mod tests {
         tensor_loc: u64,
         in_switch: &'static str,
     ) -> Result<Op<'static>, String> {
-        let facts = ReplayedNodeAttributes {
+        let facts = NodeAttributesReadByReplays {
             tensor_loc,
             in_switch: Some(in_switch),
-            ..ReplayedNodeAttributes::default()
+            ..NodeAttributesReadByReplays::default()
         };
         facts.decode_op(5, kind).map_err(|error| error.to_string())
     }
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn types_of_newer_and_of_no_schemas_are_told_apart() {
         let why = |kind| {
-            ReplayedNodeAttributes::default()
+            NodeAttributesReadByReplays::default()
                 .decode_op(5, kind)
                 .unwrap_err()
                 .to_string()

@@ -1,6 +1,6 @@
 //! Fast reader of node records. The reader makes one pass over the bytes, without copies or allocations.
 
-use super::attr::{self, AttrView, ReplayedNodeAttributes};
+use super::attr::{self, AttrView, NodeAttributesReadByReplays};
 use super::groups::{NODE_MARK, NODE_NAME};
 use super::op::Op;
 use super::origin::{CallStacks, NodeCallerStepAndStack};
@@ -10,7 +10,7 @@ use super::split_sizes::AllToAllSplitText;
 use super::utf8::as_utf8;
 use super::wire::{RawRecord, WireCursor, WireValue, visit_repeated_varints};
 use super::work_amounts::{self, JobSamplesAndModelFlops};
-use super::{KernelShape, MemoryChanges, NodeLabels, TraceError};
+use super::{KernelShape, MemoryChanges, NodePhaseStageLayerAndShapes, TraceError};
 use chakram_base::units::Span;
 
 /// Receives a node's dependencies while the node's record is scanned.
@@ -65,7 +65,7 @@ pub struct NodeView<'a> {
     pub splits: AllToAllSplitText<'a>,
     /// Labels that place the node in its job. The writer writes all labels. The reader reads only the phase, because
     /// replays need no other.
-    pub labels: NodeLabels<'a>,
+    pub labels: NodePhaseStageLayerAndShapes<'a>,
     /// Labels that place the node in the captured program. Callers pass it to the writer as separate
     /// [attributes](super::origin).
     pub origin: NodeCallerStepAndStack,
@@ -92,7 +92,7 @@ impl<'a> NodeView<'a> {
             groups: None,
             memory: MemoryChanges::default(),
             splits: AllToAllSplitText::default(),
-            labels: NodeLabels::default(),
+            labels: NodePhaseStageLayerAndShapes::default(),
             origin: NodeCallerStepAndStack::default(),
         }
     }
@@ -293,7 +293,7 @@ struct UncheckedNodeFields<'a> {
     micros: u64,
     start_micros: u64,
     name: &'a [u8],
-    facts: ReplayedNodeAttributes<'a>,
+    facts: NodeAttributesReadByReplays<'a>,
 }
 
 /// A node's name, its operation, and the text that declares its groups.
@@ -380,9 +380,9 @@ impl<'a> UncheckedNodeFields<'a> {
             groups,
             memory: facts.memory,
             splits: facts.splits,
-            labels: NodeLabels {
+            labels: NodePhaseStageLayerAndShapes {
                 phase: facts.phase,
-                ..NodeLabels::default()
+                ..NodePhaseStageLayerAndShapes::default()
             },
             origin: facts.origin,
         }
@@ -445,7 +445,7 @@ pub fn read_node_name(record: RawRecord<'_>) -> &str {
 pub(super) fn read_and_store_attribute<'a>(
     message: &'a [u8],
     offset: usize,
-    facts: &mut ReplayedNodeAttributes<'a>,
+    facts: &mut NodeAttributesReadByReplays<'a>,
 ) -> Result<(), TraceError> {
     let attr = AttrView::scan_attribute(message, offset)?;
     if attr.is_set() {

@@ -31,7 +31,7 @@ pub struct NodeDelayDurationAndLane {
 /// Start and end of each node, and the reason why it did not start earlier. Nodes on a dependency cycle do not run, and
 /// neither do their successors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct InferredCapturedNodeTimeline {
+pub struct NodeStartEndTimesAndCauses {
     /// Start time of each node, or [`Time::END`] if it does not run.
     pub start: Vec<Time>,
     /// End time of each node, or [`Time::END`] if it does not run.
@@ -75,7 +75,7 @@ impl InstantWithEventOrder {
     }
 }
 
-impl InferredCapturedNodeTimeline {
+impl NodeStartEndTimesAndCauses {
     /// Computes the times of all nodes. `next` contains each node's successors, and `step` returns a node's timing.
     /// Lane indices must be below `lanes`.
     pub fn new(next: &Csr, lanes: usize, step: impl Fn(u32) -> NodeDelayDurationAndLane) -> Self {

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 mod view;
 
-pub use view::RawNodeCommonFields;
+pub use view::CompactRawNodeView;
 
 /// A dependency, as a node states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,27 +53,27 @@ pub trait NodeRetention<'a>: Default {
     fn node_id(kept: &Self::Kept) -> u64;
 }
 
-/// Keeps nearly all fields of each record, as a [`RawNodeCommonFields`].
+/// Keeps nearly all fields of each record, as a [`CompactRawNodeView`].
 #[derive(Debug, Default)]
 pub struct RetainFullRecords;
 
 impl<'a> NodeRetention<'a> for RetainFullRecords {
-    type Kept = RawNodeCommonFields<'a>;
+    type Kept = CompactRawNodeView<'a>;
 
     #[inline]
-    fn retain_view(&mut self, view: &NodeView<'a>) -> RawNodeCommonFields<'a> {
-        RawNodeCommonFields::from(view)
+    fn retain_view(&mut self, view: &NodeView<'a>) -> CompactRawNodeView<'a> {
+        CompactRawNodeView::from(view)
     }
 
     #[inline]
-    fn node_id(view: &RawNodeCommonFields<'a>) -> u64 {
+    fn node_id(view: &CompactRawNodeView<'a>) -> u64 {
         view.id
     }
 }
 
 /// The data kept for a node, and the record from which it was read.
 #[derive(Clone, Copy, Debug)]
-pub struct RawTraceNode<'a, V = RawNodeCommonFields<'a>> {
+pub struct RawTraceNode<'a, V = CompactRawNodeView<'a>> {
     /// The data kept from the record.
     pub view: V,
     /// The undecoded record.

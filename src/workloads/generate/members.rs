@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 /// A rank's peers and groups, in order of first use in its trace.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct RankPeerAndGroupCollector {
+struct PeersAndGroupsOfOneRank {
     peers: Vec<u32>,
     groups: Vec<String>,
 }
 
-impl Sink for RankPeerAndGroupCollector {
+impl Sink for PeersAndGroupsOfOneRank {
     fn receive_node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         match node.op {
             Op::Message { peer, .. } if !self.peers.contains(&peer) => self.peers.push(peer),
@@ -39,19 +39,19 @@ impl CheckedWorkloadPattern {
     ///
     /// Fails only if emitting a node fails, which does not happen for a generated job.
     pub fn find_equal_rank_ranges(&self) -> Result<Vec<SharedTraceRankSubstitutions>, TraceError> {
-        let partners = |rank: u32| -> Result<RankPeerAndGroupCollector, TraceError> {
-            let mut partners = RankPeerAndGroupCollector::default();
+        let partners = |rank: u32| -> Result<PeersAndGroupsOfOneRank, TraceError> {
+            let mut partners = PeersAndGroupsOfOneRank::default();
             self.emit_nodes(rank, &mut partners)?;
             Ok(partners)
         };
         let mut all = Vec::new();
-        let mut run: Vec<RankPeerAndGroupCollector> = Vec::new();
+        let mut run: Vec<PeersAndGroupsOfOneRank> = Vec::new();
         let mut first = 0;
         for rank in 0..=self.rank_count() {
             let own = (rank < self.rank_count())
                 .then(|| partners(rank))
                 .transpose()?;
-            let joins = |own: &RankPeerAndGroupCollector| {
+            let joins = |own: &PeersAndGroupsOfOneRank| {
                 let among = first..rank;
                 run.first().is_some_and(|of| {
                     (of.peers.len(), of.groups.len()) == (own.peers.len(), own.groups.len())
@@ -72,7 +72,7 @@ impl CheckedWorkloadPattern {
     fn shared_trace_members_of_rank_run(
         &self,
         first: u32,
-        run: &[RankPeerAndGroupCollector],
+        run: &[PeersAndGroupsOfOneRank],
     ) -> Option<SharedTraceRankSubstitutions> {
         if run.len() < 2 {
             return None;

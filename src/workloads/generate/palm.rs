@@ -184,12 +184,12 @@ pub(super) struct PalmGenerator {
 
 /// A core: its stage and its index in the stage.
 #[derive(Clone, Copy)]
-struct PalmCorePosition {
+struct PalmCoreStageAndIndex {
     stage: u32,
     place: u32,
 }
 
-impl PalmCorePosition {
+impl PalmCoreStageAndIndex {
     fn of_rank(rank: u32) -> Self {
         Self {
             stage: rank / STAGE,
@@ -247,7 +247,7 @@ impl PalmGenerator {
 
     /// Returns the numbers of a core's groups: its stage, its pair of cores that forwards activations, its tensor
     /// group, and its replicas.
-    fn group_numbers_of_core(&self, core: PalmCorePosition) -> [u32; 4] {
+    fn group_numbers_of_core(&self, core: PalmCoreStageAndIndex) -> [u32; 4] {
         let tensor = self.options.tensor;
         let replicas = STAGE / tensor;
         let first = 1 + 2 * STAGES;
@@ -289,8 +289,8 @@ impl PalmGenerator {
     /// Emits one side (send or receive) of a message that belongs to `pass`, between `core` and the core `peer`.
     fn emit_message(
         &self,
-        core: PalmCorePosition,
-        (receive, peer): (bool, PalmCorePosition),
+        core: PalmCoreStageAndIndex,
+        (receive, peer): (bool, PalmCoreStageAndIndex),
         pass: StagePass,
         data: &[u64],
         out: &mut TraceEmitter<'_>,
@@ -317,7 +317,7 @@ impl PalmGenerator {
     /// of the stage. They belong to one layer's pass or update.
     fn emit_layer(
         &self,
-        core: PalmCorePosition,
+        core: PalmCoreStageAndIndex,
         before: Option<u64>,
         sums: (Option<u64>, u64),
         access: u64,
@@ -369,7 +369,7 @@ impl PalmGenerator {
     /// Emits a pass through the core's stage, and returns its last node on this core. It starts after node `before`.
     fn emit_pass(
         &self,
-        core: PalmCorePosition,
+        core: PalmCoreStageAndIndex,
         pass: StagePass,
         mut before: Option<u64>,
         out: &mut TraceEmitter<'_>,
@@ -380,7 +380,7 @@ impl PalmGenerator {
             let (m, way) = (pass.micro_batch, if pass.backward { "bwd" } else { "fwd" });
             out.set_name(format_args!("mb{m}/{way}/{what}"));
         };
-        let other = |stage, place| PalmCorePosition { stage, place };
+        let other = |stage, place| PalmCoreStageAndIndex { stage, place };
         let [from, to] = Self::adjacent_stages(core.stage, pass.backward);
         if let Some(from) = from {
             let mut arrived: Vec<u64> = before.into_iter().collect();
@@ -428,7 +428,7 @@ impl TraceGenerator for PalmGenerator {
     fn declared_groups(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
         for rank in 0..self.rank_count() {
-            let core = PalmCorePosition::of_rank(rank);
+            let core = PalmCoreStageAndIndex::of_rank(rank);
             let [stage, pair, tensor, replicas] = self.group_numbers_of_core(core);
             let passes_on = core.is_first_core_of_stage() || core.is_last_core_of_stage();
             for number in [
@@ -465,7 +465,7 @@ impl TraceGenerator for PalmGenerator {
     /// Cores follow a serpentine path over the rows of a die, and dies follow a serpentine path
     /// over the columns of the wafer.
     fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
-        let core = PalmCorePosition::of_rank(rank);
+        let core = PalmCoreStageAndIndex::of_rank(rank);
         let column = core.stage / DIES[1];
         let turned = column % 2 == 1;
         let along = |place: u32, size: u32, back: bool| if back { size - 1 - place } else { place };
@@ -481,7 +481,7 @@ impl TraceGenerator for PalmGenerator {
     }
 
     fn node_count(&self, rank: u32) -> u64 {
-        let core = PalmCorePosition::of_rank(rank);
+        let core = PalmCoreStageAndIndex::of_rank(rank);
         let passes_on = u64::from(core.is_first_core_of_stage() || core.is_last_core_of_stage());
         let replicas = STAGE / self.options.tensor;
         let nodes = |access: u64, sums: bool, kernel: bool| {
@@ -502,7 +502,7 @@ impl TraceGenerator for PalmGenerator {
     }
 
     fn emit_nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
-        let core = PalmCorePosition::of_rank(rank);
+        let core = PalmCoreStageAndIndex::of_rank(rank);
         let mut before = None;
         for pass in self.pass_order(core.stage) {
             before = self.emit_pass(core, pass, before, out)?;

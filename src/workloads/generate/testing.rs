@@ -154,13 +154,13 @@ pub(super) fn rejection_message(pattern: impl Into<WorkloadPattern>) -> String {
 /// A test pattern that generates ranks in pairs. Each pair reduces some bytes, and sends some bytes
 /// to the next pair; the last pair reduces a different number of bytes.
 #[derive(Debug)]
-struct PairedRanksTestWorkload {
+struct RankPairGeneratingTestPattern {
     pairs: u32,
     /// Deliberate error in the announced slots (peers and group names), which the checks must find.
     wrong: u32,
 }
 
-impl TraceGenerator for PairedRanksTestWorkload {
+impl TraceGenerator for RankPairGeneratingTestPattern {
     fn rank_count(&self) -> u32 {
         self.pairs * 2
     }
@@ -231,7 +231,10 @@ impl TraceGenerator for PairedRanksTestWorkload {
 
 #[test]
 fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
-    let job = CheckedWorkloadPattern(Box::new(PairedRanksTestWorkload { pairs: 3, wrong: 0 }));
+    let job = CheckedWorkloadPattern(Box::new(RankPairGeneratingTestPattern {
+        pairs: 3,
+        wrong: 0,
+    }));
     assert_rank_shapes_match(&job);
     let workload = job.build_workload().unwrap();
     // Ranks 0 to 3 share a shape. Ranks 4 and 5 have shapes of their own, although their graphs are equal.
@@ -253,8 +256,7 @@ fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
 #[test]
 #[should_panic(expected = "slots of rank 0")]
 fn slots_that_are_not_those_of_the_nodes_are_found() {
-    assert_rank_shapes_match(&CheckedWorkloadPattern(Box::new(PairedRanksTestWorkload {
-        pairs: 3,
-        wrong: 1,
-    })));
+    assert_rank_shapes_match(&CheckedWorkloadPattern(Box::new(
+        RankPairGeneratingTestPattern { pairs: 3, wrong: 1 },
+    )));
 }

@@ -59,8 +59,8 @@ use buckets::GradientBucket;
 use cost::KernelCostParameters;
 use distinct_layers::DistinctLayers;
 use layer::{LayerLoweringOptions, LoweredLayer};
-use model_chunks::ModelPartsAndGradientBuckets;
-use ranks::CachedNodeCountAndLowerBound;
+use model_chunks::AllModelPartsAndGradientBuckets;
+use ranks::CachedExactAndMinimumNodeCounts;
 
 /// Maximum number of groups in a job.
 const MOST_GROUPS: u64 = i32::MAX as u64;
@@ -156,7 +156,7 @@ pub(super) struct TrainingGenerator {
     /// Distinct layers of the model, and, for each layer of the model, the index of its distinct layer.
     lowered: Vec<LoweredLayer>,
     lowered_of: Vec<u32>,
-    parts: ModelPartsAndGradientBuckets,
+    parts: AllModelPartsAndGradientBuckets,
     /// Maximum number of messages that one layer sends from one member to another in one pass; 0 if all members of a
     /// tensor group have the same nodes.
     slots: u32,
@@ -167,7 +167,7 @@ pub(super) struct TrainingGenerator {
     adapters: Option<InterStageAdapterGroups>,
     /// Node counts of ranks, with one entry per stage. If members of a tensor group have different nodes, there is one
     /// entry per member of a stage's tensor group.
-    counts: Vec<CachedNodeCountAndLowerBound>,
+    counts: Vec<CachedExactAndMinimumNodeCounts>,
 }
 
 /// Number of bytes per value, rounded up to whole bytes, so that a 4-bit value counts as one byte.
@@ -248,7 +248,7 @@ impl TrainingGenerator {
         )?;
         let layers: Vec<&LoweredLayer> =
             lowered_of.iter().map(|of| &lowered[*of as usize]).collect();
-        let parts = ModelPartsAndGradientBuckets::new(&shard, &plan, &layers, sizes);
+        let parts = AllModelPartsAndGradientBuckets::new(&shard, &plan, &layers, sizes);
         let mut placement = AllRankCoordinatesAndGroups::new(&plan);
         let adapters = InterStageAdapterGroups::new(&plan, &mut partitions);
         placement.declare_operator_partitions(partitions);
@@ -262,7 +262,7 @@ impl TrainingGenerator {
         let apart = slots > 0 || adapters.is_some();
         let kinds = plan.pipeline * if apart { plan.tensor } else { 1 };
         let counts = (0..kinds)
-            .map(|_| CachedNodeCountAndLowerBound::default())
+            .map(|_| CachedExactAndMinimumNodeCounts::default())
             .collect();
         Ok(Self {
             model,

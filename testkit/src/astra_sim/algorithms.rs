@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A native algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NativeAlgorithm {
+pub struct NativeAlgorithmWithOneRingFlag {
     /// `true` if the algorithm runs in one logical ring of all NPUs; `false` if it runs in one dimension.
     pub one: bool,
     pub style: AlgorithmStyle,
@@ -20,7 +20,7 @@ pub enum AlgorithmStyle {
     DoubleBinaryTree,
 }
 
-impl NativeAlgorithm {
+impl NativeAlgorithmWithOneRingFlag {
     /// Parses a name. Returns `None` if no algorithm has this name.
     pub fn parse(name: &str) -> Option<Self> {
         let plain = |style| Some(Self { one: false, style });
@@ -48,7 +48,7 @@ impl NativeAlgorithm {
     }
 }
 
-impl fmt::Display for NativeAlgorithm {
+impl fmt::Display for NativeAlgorithmWithOneRingFlag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match (self.style, self.one) {
             (AlgorithmStyle::Ring, false) => "ring",

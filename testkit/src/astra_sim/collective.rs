@@ -4,7 +4,7 @@
 pub mod plan;
 
 use super::algorithm::{RingMembersAndOwnIndex, RunningAlgorithm, credits, custom, tree};
-use super::algorithms::{AlgorithmStyle, NativeAlgorithm};
+use super::algorithms::{AlgorithmStyle, NativeAlgorithmWithOneRingFlag};
 use super::config::{CollectiveOperation, NodeWork, PriorityPolicy, TraceNode};
 use super::post::encode_collective_tag as tag_of;
 use super::{OneChunkProgressOnNpu, OracleSimulator, OriginalOrSeparateChunkNumbering};
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 /// A phase of a collective: one chunk in one dimension.
 #[derive(Debug)]
-pub struct ChunkPhase {
+pub struct ChunkPhaseQueueAndAlgorithm {
     pub queue: usize,
     pub algo: RunningAlgorithm,
 }
@@ -27,7 +27,7 @@ pub struct NpuCollectiveUnfinishedChunks {
 }
 
 /// The NPUs that take part in a phase.
-enum PhaseMembers {
+enum RingOrTreePhaseMembers {
     Ring(RingMembersAndOwnIndex),
     Tree {
         n: usize,
@@ -36,7 +36,7 @@ enum PhaseMembers {
     },
 }
 
-impl PhaseMembers {
+impl RingOrTreePhaseMembers {
     fn n(&self) -> usize {
         match self {
             Self::Ring(peers) => peers.ids.len(),
@@ -90,14 +90,14 @@ impl OracleSimulator<'_> {
             };
             let algo =
                 RunningAlgorithm::Custom(custom::OneMemberCustomAlgorithmRun::new(trace, members));
-            let phases = VecDeque::from([ChunkPhase { queue: 0, algo }]);
+            let phases = VecDeque::from([ChunkPhaseQueueAndAlgorithm { queue: 0, algo }]);
             self.enqueue_chunk(npu, dataset, (group, 0), priority, phases);
             return true;
         }
         let Some(list) = config.system.algorithms.get(&kind) else {
             return false;
         };
-        let ring = NativeAlgorithm {
+        let ring = NativeAlgorithmWithOneRingFlag {
             one: false,
             style: AlgorithmStyle::Ring,
         };
@@ -106,9 +106,9 @@ impl OracleSimulator<'_> {
             _ => list.clone(),
         };
         let places = match small {
-            Some(members) => vec![PhaseMembers::Ring(RingMembersAndOwnIndex::of_group(
-                members, npu,
-            ))],
+            Some(members) => vec![RingOrTreePhaseMembers::Ring(
+                RingMembersAndOwnIndex::of_group(members, npu),
+            )],
             None => self.phase_members_by_dimension(npu, &list),
         };
         let involved = |dim: usize| match dims {
@@ -144,7 +144,7 @@ impl OracleSimulator<'_> {
                     return false;
                 };
                 size = algo.final_size();
-                phases.push_back(ChunkPhase { queue, algo });
+                phases.push_back(ChunkPhaseQueueAndAlgorithm { queue, algo });
             }
             self.enqueue_chunk(npu, dataset, (group, set), priority, phases);
         }
@@ -167,13 +167,13 @@ impl OracleSimulator<'_> {
     fn phase_members_by_dimension(
         &self,
         npu: usize,
-        list: &[NativeAlgorithm],
-    ) -> Vec<PhaseMembers> {
+        list: &[NativeAlgorithmWithOneRingFlag],
+    ) -> Vec<RingOrTreePhaseMembers> {
         let mut places = Vec::new();
         let mut stride = 1;
         for (dim, algorithm) in list.iter().enumerate().take(self.config.dims.len()) {
             if algorithm.one {
-                places.push(PhaseMembers::Ring(
+                places.push(RingOrTreePhaseMembers::Ring(
                     RingMembersAndOwnIndex::from_dimension_line(npu, self.config.npu_count(), 1),
                 ));
                 break;
@@ -186,11 +186,11 @@ impl OracleSimulator<'_> {
                     } else {
                         npu - npu % (stride * n) + npu % stride
                     };
-                    PhaseMembers::Tree { n, start, stride }
+                    RingOrTreePhaseMembers::Tree { n, start, stride }
                 }
-                _ => {
-                    PhaseMembers::Ring(RingMembersAndOwnIndex::from_dimension_line(npu, n, stride))
-                }
+                _ => RingOrTreePhaseMembers::Ring(RingMembersAndOwnIndex::from_dimension_line(
+                    npu, n, stride,
+                )),
             });
             stride *= n;
         }
@@ -203,20 +203,20 @@ impl OracleSimulator<'_> {
         npu: usize,
         tree: (CollectiveOperation, usize),
         kind: CollectiveOperation,
-        algorithm: NativeAlgorithm,
-        place: &PhaseMembers,
+        algorithm: NativeAlgorithmWithOneRingFlag,
+        place: &RingOrTreePhaseMembers,
         size: u64,
         clockwise: bool,
     ) -> Option<RunningAlgorithm> {
         match place {
-            &PhaseMembers::Tree { n, start, stride } => {
+            &RingOrTreePhaseMembers::Tree { n, start, stride } => {
                 let uses = self.npus[npu].trees.entry(tree).or_default();
                 *uses += 1;
                 let root_is_last = *uses % 2 == 1;
                 let tree = tree::TreeAlgorithm::new(npu, n, start, stride, root_is_last, size)?;
                 Some(RunningAlgorithm::Tree(tree))
             }
-            PhaseMembers::Ring(peers) => {
+            RingOrTreePhaseMembers::Ring(peers) => {
                 let peers = peers.clone();
                 let style = algorithm.style;
                 credits::CreditAlgorithm::new(kind, style, peers, clockwise, size)
@@ -233,7 +233,7 @@ impl OracleSimulator<'_> {
         dataset: usize,
         (group, set): (u64, u64),
         priority: i64,
-        phases: VecDeque<ChunkPhase>,
+        phases: VecDeque<ChunkPhaseQueueAndAlgorithm>,
     ) {
         let numbers = &mut self.npus[npu].numbers;
         let set = match self.numbering {

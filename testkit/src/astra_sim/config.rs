@@ -1,6 +1,6 @@
 //! The simulated system, that is, the parsed inputs of ASTRA-sim 2.x.
 
-use super::algorithms::NativeAlgorithm;
+use super::algorithms::NativeAlgorithmWithOneRingFlag;
 use std::collections::BTreeMap;
 
 /// The analytical network that carries messages.
@@ -70,7 +70,7 @@ pub struct SystemConfig {
     pub active_chunks: u64,
     pub splits: u64,
     /// Algorithms for each kind of collective, one per dimension.
-    pub algorithms: BTreeMap<CollectiveOperation, Vec<NativeAlgorithm>>,
+    pub algorithms: BTreeMap<CollectiveOperation, Vec<NativeAlgorithmWithOneRingFlag>>,
     pub custom: BTreeMap<CollectiveOperation, CustomAlgorithm>,
     /// Custom algorithms, by the ids of their nodes in the workload.
     pub custom_nodes: BTreeMap<u64, CustomAlgorithm>,

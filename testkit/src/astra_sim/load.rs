@@ -1,6 +1,6 @@
 //! Reads a case from its files.
 
-use super::algorithms::NativeAlgorithm;
+use super::algorithms::NativeAlgorithmWithOneRingFlag;
 use super::config::{
     CollectiveOperation, CustomAlgorithm, DimensionTopology, LogGpBusParameters, MemoryConfig,
     MemoryServerAssignment, NetworkDimension, NetworkModel, PriorityPolicy, SystemConfig,
@@ -115,7 +115,8 @@ fn parse_system(json: &Value, traces: &dyn Fn(&str) -> CustomAlgorithm) -> Syste
         let name = |v: &Value| v.as_str().unwrap_or_default().to_owned();
         Some(json.get(key)?.as_array()?.iter().map(name).collect())
     };
-    let algorithm = |name: &String| NativeAlgorithm::parse(name).expect("an algorithm");
+    let algorithm =
+        |name: &String| NativeAlgorithmWithOneRingFlag::parse(name).expect("an algorithm");
     let native = |&(kind, key): &(CollectiveOperation, &str)| {
         Some((kind, names(key)?.iter().map(algorithm).collect()))
     };

@@ -30,7 +30,7 @@ fn slot_of_node(node: &TraceNode) -> Option<NodeResource> {
 
 /// A trace with the state of its nodes: waiting, ready or running.
 #[derive(Debug, Default)]
-pub struct NpuGraph<'c> {
+pub struct NpuGraphWithNodeStates<'c> {
     pub nodes: BTreeMap<u64, &'c TraceNode>,
     /// Dependencies that have not ended, for each waiting node; `waiters` lists the dependents of each node.
     waits: BTreeMap<u64, BTreeSet<u64>>,
@@ -39,7 +39,7 @@ pub struct NpuGraph<'c> {
     pub ongoing: BTreeSet<u64>,
 }
 
-impl<'c> NpuGraph<'c> {
+impl<'c> NpuGraphWithNodeStates<'c> {
     /// Builds the graph of `nodes`. If several nodes have the same id, the graph contains only the last of them.
     pub fn new(nodes: &'c [TraceNode]) -> Self {
         let mut graph = Self::default();
@@ -86,7 +86,7 @@ impl<'c> NpuGraph<'c> {
 /// The workload of an NPU.
 #[derive(Debug, Default)]
 pub struct NpuWorkload<'c> {
-    pub graph: NpuGraph<'c>,
+    pub graph: NpuGraphWithNodeStates<'c>,
     occupied: BTreeSet<NodeResource>,
     /// Total compute time of nodes on the device. Exposed communication is the remaining time.
     computed: u64,
@@ -97,7 +97,7 @@ pub struct NpuWorkload<'c> {
 impl<'c> NpuWorkload<'c> {
     pub fn new(trace: &'c [TraceNode]) -> Self {
         Self {
-            graph: NpuGraph::new(trace),
+            graph: NpuGraphWithNodeStates::new(trace),
             ..Self::default()
         }
     }

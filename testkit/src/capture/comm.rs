@@ -12,7 +12,7 @@ use super::tensor::{NUMBER, OperatorOperand, ProgramTensor};
 
 /// A collective that a program requests.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CollectiveCallArguments<'t> {
+pub(super) struct RequestedProgramCollective<'t> {
     pub kind: CollectiveKind,
     pub axis: GroupAxis,
     pub input: &'t ProgramTensor,
@@ -21,8 +21,8 @@ pub(super) struct CollectiveCallArguments<'t> {
 
 impl StepProgramBuilder<'_> {
     /// Adds the start of the collective inside `c10d`'s operator.
-    pub(super) fn add_collective_start(&mut self, ask: CollectiveCallArguments<'_>) -> u32 {
-        let CollectiveCallArguments {
+    pub(super) fn add_collective_start(&mut self, ask: RequestedProgramCollective<'_>) -> u32 {
+        let RequestedProgramCollective {
             kind,
             axis,
             input,
@@ -49,7 +49,7 @@ impl StepProgramBuilder<'_> {
         self.start_nccl_collective(ask, bytes)
     }
 
-    fn start_nccl_collective(&mut self, ask: CollectiveCallArguments<'_>, bytes: u64) -> u32 {
+    fn start_nccl_collective(&mut self, ask: RequestedProgramCollective<'_>, bytes: u64) -> u32 {
         let (group, root) = (
             self.layout.group_of_rank(ask.axis, self.rank).clone(),
             self.rank,
@@ -210,7 +210,7 @@ impl StepProgramBuilder<'_> {
     /// wait.
     pub(super) fn add_c10d_collective(
         &mut self,
-        ask: CollectiveCallArguments<'_>,
+        ask: RequestedProgramCollective<'_>,
         asynchronous: bool,
     ) -> u32 {
         let (input, output) = (
@@ -282,7 +282,7 @@ impl StepProgramBuilder<'_> {
     }
 
     /// Adds a collective as the functional interface calls it. The caller must add the wait.
-    pub(super) fn add_functional_collective(&mut self, ask: CollectiveCallArguments<'_>) -> u32 {
+    pub(super) fn add_functional_collective(&mut self, ask: RequestedProgramCollective<'_>) -> u32 {
         let group = self.layout.group_of_rank(ask.axis, self.rank);
         let (pg, size) = (group.name.clone(), group.ranks.len() as i64);
         let (input, output) = (
@@ -310,7 +310,7 @@ impl StepProgramBuilder<'_> {
                             b.add_copy_operator(ask.output, ask.input);
                         },
                     );
-                    let inside = CollectiveCallArguments {
+                    let inside = RequestedProgramCollective {
                         input: ask.output,
                         ..ask
                     };

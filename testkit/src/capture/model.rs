@@ -8,7 +8,7 @@ use super::JobParallelism;
 use super::build::{
     OperatorNameAndAutogradRole, StepProgramBuilder, forward_call, plain_operator_call,
 };
-use super::comm::CollectiveCallArguments;
+use super::comm::RequestedProgramCollective;
 use super::cost::CollectiveKind;
 use super::ops::LinearResult;
 use super::program::GroupAxis;
@@ -64,7 +64,7 @@ impl StepProgramBuilder<'_> {
             _ => input.shape[0] / tp,
         };
         let output = self.create_temporary(&[rows, input.shape[1]]);
-        let ask = CollectiveCallArguments {
+        let ask = RequestedProgramCollective {
             kind,
             axis: GroupAxis::Tensor,
             input,

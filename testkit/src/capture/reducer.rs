@@ -2,7 +2,7 @@
 
 use super::JobParallelism;
 use super::build::{StepProgramBuilder, plain_operator_call};
-use super::comm::CollectiveCallArguments;
+use super::comm::RequestedProgramCollective;
 use super::cost::CollectiveKind;
 use super::model::LayerParameters;
 use super::program::GroupAxis;
@@ -171,7 +171,7 @@ impl StepProgramBuilder<'_> {
         reducer.left -= 1;
         reducer.buckets[nth].left -= 1;
         if reducer.buckets[nth].left == 0 {
-            let ask = |output| CollectiveCallArguments {
+            let ask = |output| RequestedProgramCollective {
                 kind: CollectiveKind::AllReduce,
                 axis: GroupAxis::Data,
                 input: &bucket,

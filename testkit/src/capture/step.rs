@@ -3,7 +3,7 @@
 use super::build::{
     OperatorNameAndAutogradRole, StepProgramBuilder, annotation_call, plain_operator_call,
 };
-use super::comm::CollectiveCallArguments;
+use super::comm::RequestedProgramCollective;
 use super::cost::CollectiveKind;
 use super::cost::CommunicationOperation;
 use super::layout::JobGroupsAndCommunications;
@@ -149,7 +149,7 @@ impl StepProgramBuilder<'_> {
     /// pass.
     fn add_buffer_broadcast(&mut self) {
         let buffer = self.create_persistent_tensor(&[self.options.hidden.into()]);
-        let ask = CollectiveCallArguments {
+        let ask = RequestedProgramCollective {
             kind: CollectiveKind::Broadcast,
             axis: GroupAxis::Data,
             input: &buffer,

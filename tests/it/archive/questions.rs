@@ -2,8 +2,8 @@
 
 use super::ArchiveTestFolder;
 use chakram::archive::{
-    CompressionLevel, MetadataQuery, MetadataValue, Provenance, RankRangeTraceRow, WorkloadEntry,
-    WorkloadListingRow,
+    CompressionLevel, MetadataQuery, MetadataValue, Provenance, TraceSharedByRankRange,
+    WorkloadEntry, WorkloadListingRow,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -223,7 +223,7 @@ proptest! {
             }
         }
         let mut workload = build_workload_entry(&given);
-        workload.traces.extend((0..ranks).map(|rank| RankRangeTraceRow {
+        workload.traces.extend((0..ranks).map(|rank| TraceSharedByRankRange {
             rank,
             ranks: 1,
             ending: ".et".to_owned(),

@@ -10,7 +10,7 @@ use CollectiveOperation::{AllGather, AllReduce, AllToAll, ReduceScatter};
 use DimensionTopology::{FullyConnected, Ring, Switch};
 use NetworkModel::{Aware, Unaware};
 use std::collections::BTreeMap;
-use testkit::astra_sim::algorithms::NativeAlgorithm;
+use testkit::astra_sim::algorithms::NativeAlgorithmWithOneRingFlag;
 use testkit::astra_sim::config::{
     CollectiveOperation, DimensionTopology, MemoryConfig, MemoryServerAssignment, NetworkDimension,
     NetworkModel, NodeWork, PriorityPolicy, SystemConfig, TraceNode, WholeSimulationInput,
@@ -30,7 +30,8 @@ pub fn build_collective_config(
     let dim = |&(shape, n, bw, lat): &_| NetworkDimension { shape, n, bw, lat };
     let dims: Vec<NetworkDimension> = dims.iter().map(dim).collect();
     let npus = dims.iter().map(|d| d.n).product();
-    let algorithm = |name: &&str| NativeAlgorithm::parse(name).expect("an algorithm");
+    let algorithm =
+        |name: &&str| NativeAlgorithmWithOneRingFlag::parse(name).expect("an algorithm");
     let node = TraceNode {
         id: 1,
         deps: Vec::new(),

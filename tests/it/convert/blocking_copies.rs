@@ -1,7 +1,7 @@
 //! Tests blocking copies: while the host waits in the call, the device works, even on kernels queued before the copy.
 
 use super::rig::{ConversionResult, convert_folder, replay_traces, set_duration_ns};
-use chakram::engine::CommTiming;
+use chakram::engine::CommunicationDurationSource;
 use chakram::workload::MissingRankPolicy;
 
 /// Returns a job with a kernel of 1,000 us that is launched at 0, and a copy queued after it. The copy's call lasts
@@ -44,7 +44,7 @@ fn replay_job_end_us(mut job: ConversionResult, kernel: u64) -> u64 {
     }
     let log = replay_traces(
         &job.traces,
-        CommTiming::Recorded,
+        CommunicationDurationSource::Recorded,
         |_| 0,
         MissingRankPolicy::Refuse,
     );

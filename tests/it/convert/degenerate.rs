@@ -4,7 +4,7 @@ use super::rig::{
     ConversionResult, convert_folder, list_dependencies, on_host, read_delay_ns, read_duration_ns,
     replay_traces,
 };
-use chakram::engine::CommTiming;
+use chakram::engine::CommunicationDurationSource;
 use chakram::workload::MissingRankPolicy;
 use std::time::Instant;
 use testkit::capture::handwritten::{
@@ -31,7 +31,10 @@ fn convert_and_check_ranks(ranks: &[HandwrittenRank<'_>]) -> ConversionResult {
             assert!(list_dependencies(node).all(|cause| cause < node.id));
         }
     }
-    for comm in [CommTiming::Captured, CommTiming::Recorded] {
+    for comm in [
+        CommunicationDurationSource::Captured,
+        CommunicationDurationSource::Recorded,
+    ] {
         let ends = replay_traces(&job.traces, comm, |_| 0, MissingRankPolicy::Refuse)
             .last_node_end_of_each_rank_ns();
         let captured = job.traces.iter().map(|t| t.captured_ns());

@@ -7,7 +7,7 @@ use super::rig::{
 use super::truth::list_generated_jobs;
 use crate::corpus::{corpus_path_or_count_skip, find_expected_refusal, sample_every_nth};
 use chakram::convert::ConvertOptions as Conversion;
-use chakram::engine::CommTiming;
+use chakram::engine::CommunicationDurationSource;
 use chakram::trace::DecompressedTraceFile;
 use chakram::workload::MissingRankPolicy;
 use std::path::{Path, PathBuf};
@@ -37,8 +37,8 @@ fn check_faithful_replay(what: &str, paths: &[PathBuf], kineto: &[PathBuf]) {
         );
     }
     for (comm, part) in [
-        (CommTiming::Captured, CAPTURED),
-        (CommTiming::Recorded, RECORDED),
+        (CommunicationDurationSource::Captured, CAPTURED),
+        (CommunicationDurationSource::Recorded, RECORDED),
     ] {
         let ends = replay_traces(&job.traces, comm, |_| 0, MissingRankPolicy::Refuse)
             .last_node_end_of_each_rank_ns();
@@ -209,7 +209,7 @@ fn a_missing_rank_is_mirrored() {
         assert_eq!((job.summary.world, job.traces.len()), (4, 3), "{what}");
         let ends = replay_traces(
             &job.traces,
-            CommTiming::Recorded,
+            CommunicationDurationSource::Recorded,
             |_| 0,
             MissingRankPolicy::Mirror,
         )

@@ -8,7 +8,7 @@ use super::rig::{
 use super::truth::list_generated_jobs;
 use crate::corpus::{corpus_path_or_count_skip, is_whole_corpus_requested, sample_every_nth};
 use chakram::convert::ConvertOptions as Conversion;
-use chakram::engine::CommTiming;
+use chakram::engine::CommunicationDurationSource;
 use chakram::trace::CollectiveKind;
 use chakram::workload::MissingRankPolicy;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn drop_ranks(folder: &Path, ranks: &[u32]) {
 fn replay_makespan(job: &ConversionResult) -> u64 {
     let log = rig::replay_traces(
         &job.traces,
-        CommTiming::Recorded,
+        CommunicationDurationSource::Recorded,
         |_| 0,
         MissingRankPolicy::Refuse,
     );
@@ -251,7 +251,7 @@ fn half_of_real_jobs_are_inferred() {
         let whole = convert_folder(&folder);
         let log = rig::replay_traces(
             &whole.traces,
-            CommTiming::Recorded,
+            CommunicationDurationSource::Recorded,
             |_| 0,
             MissingRankPolicy::Refuse,
         );

@@ -13,7 +13,7 @@ use super::rig::{
 use super::truth::list_generated_jobs;
 use crate::corpus::corpus_path_or_count_skip;
 use chakram::convert::{ConvertOptions as Conversion, HostKinetoMatchMethod};
-use chakram::engine::CommTiming;
+use chakram::engine::CommunicationDurationSource;
 use chakram::workload::MissingRankPolicy;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -39,9 +39,12 @@ fn remove_capture_files(folder: &Path, what: &str, ranks: u32) {
 }
 
 fn assert_replay_ends_near_captured_ends(job: &ConversionResult, what: &str) {
-    for comm in [CommTiming::Captured, CommTiming::Recorded] {
+    for comm in [
+        CommunicationDurationSource::Captured,
+        CommunicationDurationSource::Recorded,
+    ] {
         // Replays do not reproduce waits for absent ranks.
-        if comm == CommTiming::Recorded && job.summary.partial > 0 {
+        if comm == CommunicationDurationSource::Recorded && job.summary.partial > 0 {
             continue;
         }
         let ends = replay_traces(&job.traces, comm, |_| 0, MissingRankPolicy::Mirror)
@@ -149,7 +152,7 @@ fn replay_stream_and_blocked_host_intervals(
 ) -> (BTreeMap<i64, Intervals>, Intervals) {
     let log = replay_traces(
         std::slice::from_ref(trace),
-        CommTiming::Captured,
+        CommunicationDurationSource::Captured,
         |_| 0,
         MissingRankPolicy::Mirror,
     );

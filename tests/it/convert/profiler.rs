@@ -8,7 +8,7 @@ use super::truth::list_generated_jobs;
 use crate::commands::run_chakram;
 use crate::corpus::corpus_path_or_count_skip;
 use chakram::convert::ConvertOptions as Conversion;
-use chakram::engine::CommTiming;
+use chakram::engine::CommunicationDurationSource;
 use chakram::workload::MissingRankPolicy;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -267,7 +267,7 @@ fn replayed_and_measured_step_ms(
     let late = what_if(&mut job.traces);
     let ends = replay_traces(
         &job.traces,
-        CommTiming::Recorded,
+        CommunicationDurationSource::Recorded,
         |rank| if rank == 1 { late } else { 0 },
         MissingRankPolicy::Refuse,
     );

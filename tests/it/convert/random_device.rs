@@ -8,7 +8,7 @@ use super::rig::{
     convert_folder, find_integer_attribute, find_node_lane, on_host, read_duration_ns,
     replay_traces,
 };
-use chakram::engine::CommTiming;
+use chakram::engine::CommunicationDurationSource;
 use chakram::workload::MissingRankPolicy;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ impl Random {
 
 /// The true activity of a rank's device.
 #[derive(Debug, Default, PartialEq)]
-struct TrueDeviceActivity {
+struct TrueActivityOfOneRankDevice {
     /// Intervals by stream, ns.
     streams: BTreeMap<u64, Vec<(u64, u64)>>,
     /// Peers and bytes of messages.
@@ -57,13 +57,13 @@ struct TrueDeviceActivity {
 }
 
 /// A rank's file under construction.
-struct RankFileBuilder {
+struct RankDeviceTraceFileBuilder {
     rank: u64,
     events: Vec<Value>,
     /// Current time of the rank's thread, in ns.
     now: u64,
     id: u64,
-    truth: TrueDeviceActivity,
+    truth: TrueActivityOfOneRankDevice,
 }
 
 /// A launch without its kernel, which is added later.
@@ -79,14 +79,14 @@ fn us_from_ns(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-impl RankFileBuilder {
+impl RankDeviceTraceFileBuilder {
     fn new(rank: u64) -> Self {
         Self {
             rank,
             events: Vec::new(),
             now: 1_000_000 + 7_000 * rank,
             id: 1,
-            truth: TrueDeviceActivity::default(),
+            truth: TrueActivityOfOneRankDevice::default(),
         }
     }
 
@@ -273,7 +273,7 @@ impl RankFileBuilder {
 /// Sends a batch of messages between ranks. On each rank, one launch or two successive ones carry out all of its
 /// messages.
 fn send_message_batch(
-    files: &mut [RankFileBuilder],
+    files: &mut [RankDeviceTraceFileBuilder],
     random: &mut Random,
     messages: &[(u64, u64, u64)],
     old: bool,
@@ -300,7 +300,7 @@ fn send_message_batch(
             file.request_message(random, message, world, old);
         }
         let two = random.one_in(3);
-        let launches = |file: &mut RankFileBuilder| {
+        let launches = |file: &mut RankDeviceTraceFileBuilder| {
             let first = file.launch(true);
             (first, two.then(|| file.launch(true)))
         };
@@ -345,7 +345,7 @@ fn send_message_batch(
 }
 
 /// Adds an all-reduce of all ranks, which is launched inside its record.
-fn all_reduce(files: &mut [RankFileBuilder], random: &mut Random) {
+fn all_reduce(files: &mut [RankDeviceTraceFileBuilder], random: &mut Random) {
     let elements = 1 + random.below(1 << 20);
     let world = files.len() as u64;
     let launches: Vec<(LaunchAwaitingKernel, u64)> = files
@@ -383,9 +383,11 @@ fn all_reduce(files: &mut [RankFileBuilder], random: &mut Random) {
 }
 
 /// Returns each rank's file, which ends with the wait for the device, and the truth.
-fn finish_files_and_truths(files: Vec<RankFileBuilder>) -> (Vec<String>, Vec<TrueDeviceActivity>) {
+fn finish_files_and_truths(
+    files: Vec<RankDeviceTraceFileBuilder>,
+) -> (Vec<String>, Vec<TrueActivityOfOneRankDevice>) {
     let world = files.len();
-    let finish = |mut file: RankFileBuilder| {
+    let finish = |mut file: RankDeviceTraceFileBuilder| {
         let busy = file.truth.streams.values().flatten();
         let end = busy.map(|&(_, end)| end).max().unwrap_or(0);
         let end = end.max(file.now) + 5_000;
@@ -406,11 +408,12 @@ fn finish_files_and_truths(files: Vec<RankFileBuilder>) -> (Vec<String>, Vec<Tru
     files.into_iter().map(finish).unzip()
 }
 
-fn random_job(seed: u64) -> (Vec<String>, Vec<TrueDeviceActivity>) {
+fn random_job(seed: u64) -> (Vec<String>, Vec<TrueActivityOfOneRankDevice>) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let world = 2 + random.below(3);
     let old = random.one_in(4);
-    let mut files: Vec<RankFileBuilder> = (0..world).map(RankFileBuilder::new).collect();
+    let mut files: Vec<RankDeviceTraceFileBuilder> =
+        (0..world).map(RankDeviceTraceFileBuilder::new).collect();
     for _ in 0..4 + random.below(6) {
         for file in &mut files {
             for _ in 0..random.below(5) {
@@ -485,7 +488,7 @@ fn convert_kineto_texts(texts: &[String]) -> ConversionResult {
 fn replay_as_captured(job: &ConversionResult) -> ReplayTimesOfAllNodes {
     replay_traces(
         &job.traces,
-        CommTiming::Captured,
+        CommunicationDurationSource::Captured,
         |_| 0,
         MissingRankPolicy::Refuse,
     )
@@ -493,7 +496,7 @@ fn replay_as_captured(job: &ConversionResult) -> ReplayTimesOfAllNodes {
 
 #[test]
 fn nothing_that_a_device_did_is_lost_or_called_something_else() {
-    let mut all = TrueDeviceActivity::default();
+    let mut all = TrueActivityOfOneRankDevice::default();
     for seed in 1..=60 {
         let (texts, truths) = random_job(seed);
         let job = convert_kineto_texts(&texts);
@@ -601,7 +604,8 @@ fn nothing_that_a_device_did_is_lost_or_called_something_else() {
 fn a_delay_of_a_pipeline_stage_moves_the_next() {
     const LATE: u64 = 1_000_000;
     let mut random = Random(77);
-    let mut files: Vec<RankFileBuilder> = (0..3).map(RankFileBuilder::new).collect();
+    let mut files: Vec<RankDeviceTraceFileBuilder> =
+        (0..3).map(RankDeviceTraceFileBuilder::new).collect();
     send_message_batch(
         &mut files,
         &mut random,
@@ -619,7 +623,7 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
     let ends = |late: fn(u32) -> u64| {
         replay_traces(
             &job.traces,
-            CommTiming::Recorded,
+            CommunicationDurationSource::Recorded,
             late,
             MissingRankPolicy::Refuse,
         )
@@ -646,7 +650,8 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
 #[test]
 fn collectives_match_around_a_dropped_kernel() {
     let mut random = Random(5);
-    let mut files: Vec<RankFileBuilder> = (0..3).map(RankFileBuilder::new).collect();
+    let mut files: Vec<RankDeviceTraceFileBuilder> =
+        (0..3).map(RankDeviceTraceFileBuilder::new).collect();
     for _ in 0..3 {
         all_reduce(&mut files, &mut random);
     }
@@ -701,7 +706,8 @@ fn collectives_match_around_a_dropped_kernel() {
 #[test]
 fn kernels_that_their_name_tells_have_a_group_only_if_there_is_one() {
     for (tensor_parallel, collectives) in [(4_u64, 1), (2, 0)] {
-        let mut files: Vec<RankFileBuilder> = (0..4).map(RankFileBuilder::new).collect();
+        let mut files: Vec<RankDeviceTraceFileBuilder> =
+            (0..4).map(RankDeviceTraceFileBuilder::new).collect();
         for file in &mut files {
             let launch =
                 file.add_enclosing_host_event("cpu_op", "a_library", Value::Null, |file| {
@@ -744,7 +750,7 @@ fn kernels_that_their_name_tells_have_a_group_only_if_there_is_one() {
 /// If launches have no recorded kernels, no host time becomes compute.
 #[test]
 fn launches_without_kernels_do_not_turn_host_time_into_compute() {
-    let mut files: Vec<RankFileBuilder> = vec![RankFileBuilder::new(0)];
+    let mut files: Vec<RankDeviceTraceFileBuilder> = vec![RankDeviceTraceFileBuilder::new(0)];
     for _ in 0..20 {
         files[0].add_launch_without_kernel();
     }

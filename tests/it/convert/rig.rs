@@ -4,7 +4,9 @@ use crate::commands;
 use chakram::convert::{
     self, ConversionSummary, ConvertOptions as Conversion, OutputsAndProtectedInputs,
 };
-use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions as Replaying};
+use chakram::engine::{
+    CommunicationDurationSource, CompiledReplay, InstanceId, ReplayOptions as Replaying,
+};
 use chakram::ids::{NodeIndex, Rank};
 use chakram::internals::proto::attribute_proto::Value;
 use chakram::internals::proto::{AttributeProto, GlobalMetadata, Node};
@@ -263,7 +265,7 @@ fn build_switch_machine(ranks: u32) -> Machine {
 /// Replays traces. Rank r starts at `late(r)` ns.
 pub fn replay_traces(
     traces: &[SchemaRankTrace],
-    comm: CommTiming,
+    comm: CommunicationDurationSource,
     late: impl Fn(u32) -> u64,
     absent: MissingRankPolicy,
 ) -> ReplayTimesOfAllNodes {

@@ -131,7 +131,7 @@ fn a_step_is_that_part_of_the_whole() {
         }
         let log = super::rig::replay_traces(
             &part.traces,
-            chakram::engine::CommTiming::Recorded,
+            chakram::engine::CommunicationDurationSource::Recorded,
             |_| 0,
             chakram::workload::MissingRankPolicy::Refuse,
         );

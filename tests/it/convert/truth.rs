@@ -376,7 +376,7 @@ fn clocks_are_put_right() {
             }
             let log = rig::replay_traces(
                 &job.traces,
-                chakram::engine::CommTiming::Recorded,
+                chakram::engine::CommunicationDurationSource::Recorded,
                 |_| 0,
                 chakram::workload::MissingRankPolicy::Refuse,
             );

@@ -8,7 +8,7 @@ use super::rig::{
 use super::schedule::compute_node_schedule;
 use super::truth::find_job_start;
 use crate::corpus::{pick_one_per_list, sample_every_nth};
-use chakram::engine::CommTiming;
+use chakram::engine::CommunicationDurationSource;
 use chakram::internals::proto::Node;
 use chakram::workload::MissingRankPolicy;
 use testkit::capture::{Device, JobParallelism, JobTruth, LaunchOrKernelBound, Options};
@@ -65,7 +65,7 @@ fn assert_prediction_within_thousandths(
 ) {
     let log = replay_traces(
         traces,
-        CommTiming::Recorded,
+        CommunicationDurationSource::Recorded,
         late,
         MissingRankPolicy::Refuse,
     );

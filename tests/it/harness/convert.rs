@@ -3,7 +3,9 @@
 //! captured must end when the capture ended.
 
 use chakram::convert::{ConvertOptions, convert_in_memory_captures};
-use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions as Replay};
+use chakram::engine::{
+    CommunicationDurationSource, CompiledReplay, InstanceId, ReplayOptions as Replay,
+};
 use chakram::ids::Rank;
 use chakram::machine::Machine;
 use chakram::report::{CollectiveRecord, Observer};
@@ -200,7 +202,7 @@ pub fn check_conversion_of_bytes(data: &[u8]) {
         .expect("both ranks are there");
     let machine = Machine::load_preset("dgx-h100").expect("it is a preset");
     let options = Replay::default_with_changes(|o| {
-        o.comm = CommTiming::Captured;
+        o.comm = CommunicationDurationSource::Captured;
     });
     // A job without communication or with unmatched messages may be rejected, but a replay never
     // gets stuck.

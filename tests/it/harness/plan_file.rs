@@ -145,7 +145,7 @@ algorithm = "ring"
 
 /// Outcome of checking a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlanCheckOutcome {
+pub enum PlanRejectionOrCheckExtent {
     /// The plan was rejected.
     Refused,
     /// The plan has too many nodes for any check.
@@ -179,7 +179,7 @@ pub fn check_plan_file_bytes(data: &[u8]) {
 }
 
 /// Checks `plan`, with more checks if it is small.
-pub fn check_plan(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
+pub fn check_plan(model: &Model, plan: &ParallelismPlan) -> PlanRejectionOrCheckExtent {
     let operators = model
         .layers
         .iter()
@@ -194,18 +194,18 @@ pub fn check_plan(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
     };
     // The as-needed policy visits all passes to determine the recomputation.
     if work > MORE && plan.recompute == RecomputePolicy::AsNeeded {
-        return PlanCheckOutcome::Long;
+        return PlanRejectionOrCheckExtent::Long;
     }
     let job = match CheckedWorkloadPattern::new(WorkloadPattern::Training(training())) {
         Ok(job) => job,
         Err(why) => {
             let why = why.to_string();
             assert!((10..400).contains(&why.len()), "{why}");
-            return PlanCheckOutcome::Refused;
+            return PlanRejectionOrCheckExtent::Refused;
         }
     };
     if work > MORE {
-        return PlanCheckOutcome::Long;
+        return PlanRejectionOrCheckExtent::Long;
     }
     let summary = training()
         .summarize_plan()
@@ -228,10 +228,10 @@ pub fn check_plan(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
         );
     }
     if work > LITTLE || plan.rank_count() > RANKS {
-        return PlanCheckOutcome::Summed;
+        return PlanRejectionOrCheckExtent::Summed;
     }
     compare_and_replay_job_ranks(&job, plan, &summary);
-    PlanCheckOutcome::Held
+    PlanRejectionOrCheckExtent::Held
 }
 
 /// Sums over the work of all ranks.

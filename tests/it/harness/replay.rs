@@ -3,7 +3,8 @@
 //! the same outcome.
 
 use chakram::engine::{
-    CommTiming, CompiledReplay, CompletedReplayTotals, InstanceId, ReplayError, ReplayOptions,
+    CommunicationDurationSource, CompiledReplay, CompletedReplayTotals, InstanceId, ReplayError,
+    ReplayOptions,
 };
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::Machine;
@@ -81,13 +82,14 @@ pub fn check_replays_of_bytes(data: &[u8]) {
             continue;
         };
         let modes = [
-            CommTiming::Model,
-            CommTiming::Recorded,
-            CommTiming::Captured,
+            CommunicationDurationSource::Model,
+            CommunicationDurationSource::Recorded,
+            CommunicationDurationSource::Captured,
         ];
         let modes = modes.into_iter().flat_map(|comm| {
             let stepwise = [false, true].into_iter();
-            let stepwise = stepwise.filter(move |&stepwise| comm == CommTiming::Model || !stepwise);
+            let stepwise = stepwise
+                .filter(move |&stepwise| comm == CommunicationDurationSource::Model || !stepwise);
             stepwise.map(move |stepwise| (comm, stepwise))
         });
         for (comm, stepwise) in modes {

@@ -1,7 +1,7 @@
 //! Tests that the times of nodes equal the times in a replay as captured, to the picosecond.
 
 use super::{build_attribute, encode_trace_file, inspect_json, integer_field, list_rows};
-use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
+use chakram::engine::{CommunicationDurationSource, CompiledReplay, ReplayOptions};
 use chakram::ids::Rank;
 use chakram::inspect::{InspectedRankTrace, NodeStartTimesSource};
 use chakram::internals::proto::Node;
@@ -30,7 +30,7 @@ fn replay_captured_times(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(
         .finish_workload(Some(ranks.len() as u32), MissingRankPolicy::Refuse)
         .ok()?;
     let options = ReplayOptions::default_with_changes(|o| {
-        o.comm = CommTiming::Captured;
+        o.comm = CommunicationDurationSource::Captured;
     });
     let prepared = CompiledReplay::new(&workload, machine, &options).ok()?;
     let (_, spans) = replay_to_report(&prepared, NodeSpanRecorder::new(&prepared)).ok()?;

@@ -3,7 +3,7 @@
 use super::{KERNEL, TraceNodeWithMemoryChanges, activation_changes, encode_trace_nodes};
 use crate::commands::{run_chakram, run_for_output};
 use chakram::ids::NodeIndex;
-use chakram::trace::{MemoryChanges, NodeLabels, NodeView, Sink, TrainingPhase};
+use chakram::trace::{MemoryChanges, NodePhaseStageLayerAndShapes, NodeView, Sink, TrainingPhase};
 use chakram::workload::{EnforcedDependencyKinds, Graph, GraphBuilder};
 use serde_json::Value;
 use std::path::Path;
@@ -96,12 +96,15 @@ fn labels_make_no_other_graph() {
         builder.receive_node(&node, &[]).unwrap();
         builder.finish_graph().unwrap().0
     };
-    let labels = NodeLabels {
+    let labels = NodePhaseStageLayerAndShapes {
         phase: Some(TrainingPhase::Backward),
         layer: Some(3),
-        ..NodeLabels::default()
+        ..NodePhaseStageLayerAndShapes::default()
     };
-    assert_eq!(graph(labels), graph(NodeLabels::default()));
+    assert_eq!(
+        graph(labels),
+        graph(NodePhaseStageLayerAndShapes::default())
+    );
 }
 
 const CASE: &str = "traces/tight-2";

@@ -7,14 +7,17 @@ use super::rig::{
     load_released_traces, make_comm_timing_options, replay_with,
 };
 use super::stuck::expect_stuck_replay;
-use chakram::engine::{CommTiming, CompiledReplay};
+use chakram::engine::{CommunicationDurationSource, CompiledReplay};
 use chakram::ids::Rank;
 use chakram::report;
 use chakram::trace::CollectiveKind as K;
 use chakram::units::Span;
 use chakram::workload::MissingRankPolicy;
 
-fn replay_on_ring(ranks: &[Vec<TestTraceNode>], comm: CommTiming) -> ReplayOutcomeAndLog {
+fn replay_on_ring(
+    ranks: &[Vec<TestTraceNode>],
+    comm: CommunicationDurationSource,
+) -> ReplayOutcomeAndLog {
     replay_with(
         &build_rank_job(ranks, &[]),
         &build_ring_machine(ranks.len() as u32),
@@ -23,7 +26,7 @@ fn replay_on_ring(ranks: &[Vec<TestTraceNode>], comm: CommTiming) -> ReplayOutco
 }
 
 fn replay_recorded(ranks: &[Vec<TestTraceNode>]) -> ReplayOutcomeAndLog {
-    replay_on_ring(ranks, CommTiming::Recorded)
+    replay_on_ring(ranks, CommunicationDurationSource::Recorded)
 }
 
 /// A member that first computes, and then joins the collective.
@@ -267,7 +270,7 @@ fn ranks_without_trace_arrive_with_last_present_rank() {
         replay_with(
             &workload,
             &build_ring_machine(3),
-            &make_comm_timing_options(CommTiming::Recorded),
+            &make_comm_timing_options(CommunicationDurationSource::Recorded),
         )
         .last_end_of_each_instance()
     };
@@ -313,7 +316,10 @@ fn messages_from_and_to_nowhere_last_as_recorded() {
         build_send(1, 64).after(&[1]).lasts(10),
         build_receive(1, 64).after(&[1]).lasts(25),
     ];
-    for comm in [CommTiming::Recorded, CommTiming::Captured] {
+    for comm in [
+        CommunicationDurationSource::Recorded,
+        CommunicationDurationSource::Captured,
+    ] {
         let builder = load_rank_traces([(0, &lines[..])]);
         let workload = builder
             .finish_workload(Some(2), MissingRankPolicy::Mirror)
@@ -343,7 +349,7 @@ fn as_captured_nobody_waits_for_another_rank() {
         for (rank, ns) in ranks.iter_mut().zip([900, 400, 0]) {
             rank[1].wait_ns = ns;
         }
-        let replay = replay_on_ring(&ranks, CommTiming::Captured);
+        let replay = replay_on_ring(&ranks, CommunicationDurationSource::Captured);
         assert_eq!(
             replay.last_end_of_each_instance(),
             [910_000, 920_000, 730_000]
@@ -365,7 +371,7 @@ fn as_captured_nobody_waits_for_another_rank() {
         ],
         vec![build_receive(0, 64).lasts(20).waited(100)],
     ];
-    let replay = replay_on_ring(&ranks, CommTiming::Captured);
+    let replay = replay_on_ring(&ranks, CommunicationDurationSource::Captured);
     assert_eq!((replay.end(0, 2), replay.end(1, 1)), (815_000, 120_000));
 }
 
@@ -382,7 +388,10 @@ fn as_captured_nobody_gathers() {
                 .lasts(10),
         ]
     };
-    let replay = replay_on_ring(&[rank(100), rank(600)], CommTiming::Captured);
+    let replay = replay_on_ring(
+        &[rank(100), rank(600)],
+        CommunicationDurationSource::Captured,
+    );
     assert_eq!(replay.last_end_of_each_instance(), [110_000, 610_000]);
 }
 
@@ -416,7 +425,7 @@ fn a_late_rank_shifts_its_peers_by_what_its_slack_does_not_take_up() {
             replay_with(
                 &workload,
                 &build_ring_machine(2),
-                &make_comm_timing_options(CommTiming::Recorded),
+                &make_comm_timing_options(CommunicationDurationSource::Recorded),
             )
             .last_end_of_each_instance()
         };
@@ -443,7 +452,7 @@ fn sends_that_wait_for_each_other_are_named() {
         ]
     };
     let ranks = [rank(1), rank(0)];
-    let recorded = make_comm_timing_options(CommTiming::Recorded);
+    let recorded = make_comm_timing_options(CommunicationDurationSource::Recorded);
     let stuck = expect_stuck_replay(&ranks, &recorded);
     let circle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
     assert_eq!(circle.collect::<Vec<_>>(), [(0, 1), (1, 2), (1, 1), (0, 2)]);
@@ -459,7 +468,7 @@ fn sends_that_wait_for_each_other_are_named() {
         [10_000, 10_000]
     );
     assert_eq!(
-        replay_on_ring(&ranks, CommTiming::Captured).last_end_of_each_instance(),
+        replay_on_ring(&ranks, CommunicationDurationSource::Captured).last_end_of_each_instance(),
         [10_000, 10_000]
     );
 }
@@ -474,7 +483,7 @@ fn a_stuck_member_names_only_the_ranks_that_it_waits_for() {
         vec![node(), build_send(0, 8).after(&[1]).lasts(1)],
         vec![build_kernel(1), node().after(&[1])],
     ];
-    let recorded = make_comm_timing_options(CommTiming::Recorded);
+    let recorded = make_comm_timing_options(CommunicationDurationSource::Recorded);
     let stuck = expect_stuck_replay(&ranks, &recorded);
     let circle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
     assert_eq!(circle.collect::<Vec<_>>(), [(0, 1), (1, 2), (1, 1), (0, 2)]);
@@ -503,7 +512,10 @@ fn without_durations_there_is_nothing_to_replay() {
             message.lasts(ns),
         ]
     };
-    for comm in [CommTiming::Recorded, CommTiming::Captured] {
+    for comm in [
+        CommunicationDurationSource::Recorded,
+        CommunicationDurationSource::Captured,
+    ] {
         let workload = build_rank_job(&[rank(1, 0), rank(0, 0)], &[]);
         let refusal =
             CompiledReplay::new(&workload, &machine, &make_comm_timing_options(comm)).unwrap_err();
@@ -516,7 +528,7 @@ fn without_durations_there_is_nothing_to_replay() {
         CompiledReplay::new(
             &workload,
             &machine,
-            &make_comm_timing_options(CommTiming::Model),
+            &make_comm_timing_options(CommunicationDurationSource::Model),
         )
         .unwrap();
 

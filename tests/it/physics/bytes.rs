@@ -18,7 +18,7 @@ const PRIMITIVES: [CollectiveStagePrimitive; 8] = [
 ];
 
 /// State of a line's members when no member can continue.
-struct HaltedLineState {
+struct LineStateWhenNoMemberCanContinue {
     /// Number of messages that reached each member; the next field has the expected numbers.
     received: Vec<u32>,
     expected: Vec<u32>,
@@ -37,7 +37,7 @@ fn run_line_without_clock(
     n: u32,
     root: u32,
     bytes: u64,
-) -> HaltedLineState {
+) -> LineStateWhenNoMemberCanContinue {
     let stage = CollectiveStage {
         phase: 0,
         primitive,
@@ -53,7 +53,7 @@ fn run_line_without_clock(
         position: index,
     };
     let size = n as usize;
-    let mut line = HaltedLineState {
+    let mut line = LineStateWhenNoMemberCanContinue {
         received: vec![0; size],
         expected: (0..n)
             .map(|i| algorithm.receive_count(&stage, seat(i)))

@@ -61,13 +61,13 @@ fn replay_roofline_makespan(workload: &Workload, text: &str) -> Result<u64, Stri
 
 /// The changed lines of the file, counted from 0.
 #[derive(Default)]
-pub struct ChangedMachineFileLines(pub BTreeSet<usize>);
+pub struct ChangedMachineFileLineNumbers(pub BTreeSet<usize>);
 
 /// Replays `ranks` on the machine file, and again after replacing `old` by `new` in `old => new`.
 /// Expects these makespans; the first may be an error that contains this text.
 #[track_caller]
 pub fn assert_makespan_after_change(
-    keys: &mut ChangedMachineFileLines,
+    keys: &mut ChangedMachineFileLineNumbers,
     entry: &str,
     ranks: &[Vec<TestTraceNode>],
     before: Result<u64, &str>,

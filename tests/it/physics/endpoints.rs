@@ -13,7 +13,7 @@ use chakram::extend::{
 };
 use chakram::ids::{EndpointId, Npu};
 use chakram::internals::{
-    ContentionFreeNetwork, ExclusiveNetwork, LinkContentionNetwork, PortContentionNetwork,
+    ContentionFreeNetwork, LinkContentionNetwork, OneTransferPerLinkNetwork, PortContentionNetwork,
 };
 use chakram::machine::{CollectiveAlgorithm, Machine};
 use chakram::report;
@@ -383,7 +383,7 @@ proptest! {
             ContentionFreeNetwork::new(&topology).serve_access(now, &transfer, &mut EventRejectingScheduler),
             PortContentionNetwork::new(&topology).serve_access(now, &transfer, &mut EventRejectingScheduler),
             LinkContentionNetwork::new(&topology).serve_access(now, &transfer, &mut EventRejectingScheduler),
-            ExclusiveNetwork::new(&topology).serve_access(now, &transfer, &mut EventRejectingScheduler),
+            OneTransferPerLinkNetwork::new(&topology).serve_access(now, &transfer, &mut EventRejectingScheduler),
         ];
         let off = taken.map(|end| end.unwrap().since(now).0.abs_diff(alone.0));
         prop_assert!(off.into_iter().all(|off| off <= 20), "{off:?} {alone}");

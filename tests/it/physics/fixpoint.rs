@@ -9,7 +9,7 @@ use super::rig::{
     build_machine_from_dims, load_released_traces, make_comm_timing_options, make_dim,
     make_proptest_config, replay_with,
 };
-use chakram::engine::CommTiming;
+use chakram::engine::CommunicationDurationSource;
 use chakram::machine::CollectiveAlgorithm::Ring;
 use chakram::topology::DimensionShape;
 use chakram::trace::{CollectiveKind as K, GroupName, Op};
@@ -152,7 +152,7 @@ fn list_operation_nodes(
 fn compute_node_ends(
     ranks: &[Vec<TestTraceNode>],
     release: &[u64],
-    comm: CommTiming,
+    comm: CommunicationDurationSource,
 ) -> Vec<Vec<u64>> {
     let shape = || ranks.iter().map(|lines| vec![0_u64; lines.len()]).collect();
     let (mut starts, mut ends): (Vec<Vec<u64>>, Vec<Vec<u64>>) = (shape(), shape());
@@ -179,7 +179,7 @@ fn compute_node_ends(
                 part.map(|&(r, i)| starts[r][i]).max().unwrap_or(0)
             };
             let begin = match line.op {
-                _ if comm == CommTiming::Captured => own + line.wait_ns,
+                _ if comm == CommunicationDurationSource::Captured => own + line.wait_ns,
                 Op::Collective { kind, root, .. } if !line.eager => match kind {
                     K::Broadcast | K::Scatter | K::Reduce | K::Gather => {
                         let root = root.unwrap() as usize;
@@ -225,7 +225,7 @@ proptest! {
         let world = |line: &&TestTraceNode| matches!(line.op, Op::Collective { group: GroupName::World, .. });
         let pair = |line: &&TestTraceNode| matches!(line.op, Op::Collective { group: GroupName::Text(_), .. });
         let calls = |of: &dyn Fn(&&TestTraceNode) -> bool| ranks[0].iter().filter(|line| of(line)).count();
-        for comm in [CommTiming::Recorded, CommTiming::Captured] {
+        for comm in [CommunicationDurationSource::Recorded, CommunicationDurationSource::Captured] {
             let replay = replay_with(&workload, &machine, &make_comm_timing_options(comm));
             for (r, want) in compute_node_ends(&ranks, &release, comm).iter().enumerate() {
                 let found: Vec<_> =

@@ -5,7 +5,7 @@ use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive,
 use super::rig::{Dim, build_machine_from_dims, build_rank_job, make_dim};
 use chakram::engine::{
     BegunLaunchRecord, CompiledReplay, EnumeratedSetting, FeedLaunchAndRankStartRequests,
-    InstanceId, LaunchFeed, LaunchKernelDurationAdjustment, LaunchRequest, NetworkModel,
+    InstanceId, LaunchFeed, LaunchKernelDurationSource, LaunchRequest, NetworkModel,
     ProcessorJobStartAndEnd, ProcessorKernelJob, RepeatedLaunchFeed, ReplayError, ReplayOptions,
     SelfSchedulingProcessorModel, SingleLaunchFeed, TimedLaunchFeed, run_launches,
 };
@@ -276,7 +276,7 @@ impl LaunchFeed for RandomRequestFeed {
             queue.begin_launch(LaunchRequest {
                 program: self.program,
                 tag: self.launched,
-                prices: LaunchKernelDurationAdjustment::ByClass(Arc::new([Some(service)])),
+                prices: LaunchKernelDurationSource::ByClass(Arc::new([Some(service)])),
                 ..LaunchRequest::default()
             });
             self.launched += 1;
@@ -415,7 +415,7 @@ fn processor_picks_the_shortest_waiting_job_when_a_job_ends() {
             queue.begin_launch(LaunchRequest {
                 tag: self.0,
                 npu: Some(Npu(1)),
-                prices: LaunchKernelDurationAdjustment::ByClass(Arc::new([price, price])),
+                prices: LaunchKernelDurationSource::ByClass(Arc::new([price, price])),
                 ..LaunchRequest::default()
             });
             self.0 += 1;

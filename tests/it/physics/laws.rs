@@ -33,7 +33,7 @@ use chakram::extend::{
 };
 use chakram::ids::Npu;
 use chakram::internals::{
-    ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkContentionNetwork,
+    ContentionFreeNetwork, FairSharingNetwork, LinkContentionNetwork, OneTransferPerLinkNetwork,
     PortContentionNetwork,
 };
 use chakram::machine::{
@@ -225,13 +225,14 @@ const MODELS: [NetworkModel; 5] = [
 
 /// A message's identity: its sender, the index of its operation among the sender's operations, its turn at its
 /// receiver, and the number of earlier messages with the same values.
-type MessageIdentity = (Npu, u32, (u32, u64), u32);
+type MessageKeyBySenderOperationAndTurn = (Npu, u32, (u32, u64), u32);
 
 /// A side of a port: the NPU, the dimension, the side of the NPU, and `true` for the sending direction.
 type NpuDimensionPortSide = (Npu, usize, u32, bool);
 
 /// For each port, the order of each operation's messages.
-type MessageOrderByPort = BTreeMap<NpuDimensionPortSide, BTreeSet<Vec<MessageIdentity>>>;
+type MessageOrderByPort =
+    BTreeMap<NpuDimensionPortSide, BTreeSet<Vec<MessageKeyBySenderOperationAndTurn>>>;
 
 /// A network that records the ports that each message passes.
 struct PortRecordingNetwork<'a, N> {
@@ -245,8 +246,8 @@ struct PortRecordingNetwork<'a, N> {
     last: BTreeMap<Npu, (u32, u32)>,
     counts: BTreeMap<(Npu, u32, Npu, (u32, u64)), u32>,
     /// For each op, the message in flight, its receiver and its operation.
-    in_flight: BTreeMap<OpIndex, (MessageIdentity, Npu, u32)>,
-    passed: BTreeMap<(NpuDimensionPortSide, u32), Vec<MessageIdentity>>,
+    in_flight: BTreeMap<OpIndex, (MessageKeyBySenderOperationAndTurn, Npu, u32)>,
+    passed: BTreeMap<(NpuDimensionPortSide, u32), Vec<MessageKeyBySenderOperationAndTurn>>,
 }
 
 impl<'a, N> PortRecordingNetwork<'a, N> {
@@ -380,7 +381,7 @@ fn replay_message_order_and_makespan(
             replay_recording_message_order_at_ports(&of, t, LinkContentionNetwork::new(t))
         }
         NetworkModel::Exclusive => {
-            replay_recording_message_order_at_ports(&of, t, ExclusiveNetwork::new(t))
+            replay_recording_message_order_at_ports(&of, t, OneTransferPerLinkNetwork::new(t))
         }
         NetworkModel::FairSharing => {
             replay_recording_message_order_at_ports(&of, t, FairSharingNetwork::new(t).unwrap())

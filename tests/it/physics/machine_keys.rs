@@ -1,7 +1,7 @@
 //! Tests what happens when each number of a machine file is doubled: which result changes, by how much, and which
 //! errors occur.
 
-use super::doubling::{ChangedMachineFileLines, MACHINE, assert_makespan_after_change};
+use super::doubling::{ChangedMachineFileLineNumbers, MACHINE, assert_makespan_after_change};
 use super::lines::{
     TestTraceNode, build_collective, build_kernel, build_node, build_receive, build_send,
 };
@@ -29,7 +29,7 @@ fn one_rank_with_one_node(line: TestTraceNode) -> Vec<Vec<TestTraceNode>> {
 }
 
 /// A peak of k TFLOP/s executes 1,000,000 k operations in 1 us, and twice the peak in 0.5 us.
-fn check_peak_keys(keys: &mut ChangedMachineFileLines) {
+fn check_peak_keys(keys: &mut ChangedMachineFileLineNumbers) {
     for (k, (dtype, name)) in (1..).zip(Dtype::ALL) {
         let entry = format!(
             "\n{name} = \"{k} TFLOP/s\" => \n{name} = \"{} TFLOP/s\"",
@@ -45,7 +45,7 @@ fn check_peak_keys(keys: &mut ChangedMachineFileLines) {
     }
 }
 
-fn check_npu_memory_keys(keys: &mut ChangedMachineFileLines) {
+fn check_npu_memory_keys(keys: &mut ChangedMachineFileLineNumbers) {
     let local = |bytes| one_rank_with_one_node(build_load(MemoryLocation::Local, bytes));
     let entry = "memory_bandwidth = \"1000 => memory_bandwidth = \"2000";
     // 3,000,000 B take 3 us at 1 ps/B, and a load takes 300 ns more.
@@ -74,7 +74,7 @@ fn check_npu_memory_keys(keys: &mut ChangedMachineFileLines) {
 }
 
 /// Each independent kernel of 1 us has its own stream or thread, so the number of lanes limits how many run at once.
-fn check_lane_keys(keys: &mut ChangedMachineFileLines) {
+fn check_lane_keys(keys: &mut ChangedMachineFileLineNumbers) {
     let kernels = |n: i64| {
         vec![
             (0..n)
@@ -123,7 +123,7 @@ fn check_lane_keys(keys: &mut ChangedMachineFileLines) {
 /// An all-reduce of 80,000 B runs among 2 x 2 NPUs. Inside, one message of 40,000 B takes 400 + 400
 /// ns. Outside, one message of 20,000 B takes 3,000 + 800 ns. Each occurs twice, so the time is 2 x
 /// (800 + 3,800) = 9,200 ns.
-fn check_dimension_keys(keys: &mut ChangedMachineFileLines) {
+fn check_dimension_keys(keys: &mut ChangedMachineFileLineNumbers) {
     let world = |n| vec![vec![build_collective(CollectiveKind::AllReduce, 80_000)]; n];
     let all = Ok(9_200_000);
     // The doubled values change this by 2 x 200 ns less, 2 x 400 ns more, 2 x 400 ns less, and 2 x 3,000 ns more.
@@ -170,7 +170,7 @@ fn check_dimension_keys(keys: &mut ChangedMachineFileLines) {
 }
 
 /// On a single channel, two loads of 100,000 B take 2,000 + 2,000 ns each, one after the other.
-fn remote_memory(keys: &mut ChangedMachineFileLines) {
+fn remote_memory(keys: &mut ChangedMachineFileLineNumbers) {
     let two = vec![vec![build_load(MemoryLocation::Remote, 100_000)]; 2];
     assert_makespan_after_change(
         keys,
@@ -209,7 +209,7 @@ fn remote_memory(keys: &mut ChangedMachineFileLines) {
 /// For every line of the file that has a number, one of the functions above doubles it.
 #[test]
 fn every_number_moves_what_it_should() {
-    let mut keys = ChangedMachineFileLines::default();
+    let mut keys = ChangedMachineFileLineNumbers::default();
     check_peak_keys(&mut keys);
     check_npu_memory_keys(&mut keys);
     check_lane_keys(&mut keys);

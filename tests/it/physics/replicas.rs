@@ -16,14 +16,14 @@ use chakram::units::Span;
 use chakram::workload::{MissingRankPolicy, Workload};
 
 /// A job of replicas of a pipeline of stages, each of several ranks.
-struct ReplicaJob {
+struct PipelineReplicasTestJob {
     lines: Vec<Vec<TestTraceNode>>,
     groups: Vec<(&'static str, Vec<u32>)>,
 }
 
 /// Returns a random job: in each micro-batch a rank receives from the previous stage, computes, reduces over its tensor
 /// group and sends to the next stage; at the end it reduces over its replicas, over parts of them, or over all ranks.
-fn generate_replica_job(random: &mut Random) -> ReplicaJob {
+fn generate_replica_job(random: &mut Random) -> PipelineReplicasTestJob {
     let stages = 1 + random.below(3) as u32;
     let tensor = 1 << random.below(2);
     let count = 4 << random.below(2);
@@ -109,7 +109,7 @@ fn generate_replica_job(random: &mut Random) -> ReplicaJob {
             }
         }
     }
-    ReplicaJob { lines, groups }
+    PipelineReplicasTestJob { lines, groups }
 }
 
 /// Returns a machine of two or three dimensions for `ranks` ranks, with some NPUs to spare.
@@ -149,7 +149,7 @@ fn list_completions(log: &ObserverLog) -> Vec<(u64, u32, u32)> {
 /// Compares the folded replay of a random job with the replay of all ranks. Returns true if the job was folded.
 fn compare_folded_replay(seed: u64) -> bool {
     let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let ReplicaJob { mut lines, groups } = generate_replica_job(random);
+    let PipelineReplicasTestJob { mut lines, groups } = generate_replica_job(random);
     let ranks = lines.len() as u32;
     let machine = generate_random_machine(random, ranks);
     let mut options =

@@ -2,7 +2,8 @@
 
 use super::lines::TestTraceNode;
 use chakram::engine::{
-    CommTiming, CompiledReplay, CompletedReplayTotals, InstanceId, NetworkModel, ReplayOptions,
+    CommunicationDurationSource, CompiledReplay, CompletedReplayTotals, InstanceId, NetworkModel,
+    ReplayOptions,
 };
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::{
@@ -258,7 +259,7 @@ pub fn replay_and_log(workload: &Workload, machine: &Machine) -> ReplayOutcomeAn
 }
 
 /// Returns the options with this way of timing communication.
-pub fn make_comm_timing_options(comm: CommTiming) -> ReplayOptions {
+pub fn make_comm_timing_options(comm: CommunicationDurationSource) -> ReplayOptions {
     ReplayOptions::default_with_changes(|o| {
         o.comm = comm;
     })

@@ -11,9 +11,7 @@ use chakram::engine::{
 };
 use chakram::generate::{ModelAndParallelismPlan, ParallelismPlan, WorkloadPattern, ZeroStage};
 use chakram::ids::Npu;
-use chakram::job::{
-    Job, ValueChangedInMachineFile, edits_from_preset, note_settings_without_effect,
-};
+use chakram::job::{EditedMachineFileValue, Job, edits_from_preset, note_settings_without_effect};
 use chakram::machine::{Machine, PRESETS, read_preset_text};
 use chakram::model::{ModelWithDefinitionProperties, PresetOrModelFileText};
 use chakram::report::{Report, replay_to_report};
@@ -113,12 +111,12 @@ impl PlacedJob {
         self
     }
 
-    fn report(&self, machine: &Machine, edits: &[ValueChangedInMachineFile]) -> Option<Report> {
+    fn report(&self, machine: &Machine, edits: &[EditedMachineFileValue]) -> Option<Report> {
         let prepared = CompiledReplay::new(&self.workload, machine, &self.options).ok()?;
         let (mut report, ()) = replay_to_report(&prepared, ()).ok()?;
         let given: Vec<_> = edits
             .iter()
-            .map(ValueChangedInMachineFile::to_setting)
+            .map(EditedMachineFileValue::to_setting)
             .collect();
         note_settings_without_effect(&mut report, &prepared, &self.options, &given);
         Some(report)

@@ -7,7 +7,7 @@ use super::lines::{
 };
 use super::loads::{self, build_remote_load};
 use super::rig::{ReplayOutcomeAndLog, build_rank_job, replay_with};
-use chakram::engine::{CommTiming, CompiledReplay, NetworkModel, ReplayOptions};
+use chakram::engine::{CommunicationDurationSource, CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::Machine;
 use chakram::trace::{CollectiveKind as K, MemoryLocation, Op};
 use chakram::workload::Workload;
@@ -385,7 +385,7 @@ fn loads_last_as_alone_if_communication_is_not_simulated() {
     };
     let options = ReplayOptions::default_with_changes(|o| {
         *o = make_network_options(NetworkModel::Ports, false);
-        o.comm = CommTiming::Recorded;
+        o.comm = CommunicationDurationSource::Recorded;
     });
     let ranks = [
         rank(build_remote_load(80_000)),

@@ -3,7 +3,7 @@
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::rig::{build_machine_from_dims, load_rank_traces, make_comm_timing_options, make_dim};
-use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
+use chakram::engine::{CommunicationDurationSource, CompiledReplay, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm;
 use chakram::report::{self, Report};
 use chakram::topology::DimensionShape;
@@ -125,7 +125,7 @@ fn a_send_as_recorded_waits_for_its_receiver() {
         let found = replay_switch_report(
             &ranks,
             None,
-            &make_comm_timing_options(CommTiming::Recorded),
+            &make_comm_timing_options(CommunicationDurationSource::Recorded),
         );
         assert_eq!(found.outcome.makespan, Span::from_ns(47_000));
         assert_eq!(list_time_parts_ns(&found, 0), parts_of_sender, "{eager}");

@@ -2,7 +2,7 @@
 
 use super::{read_compressed_csv_rows, read_validation_rows};
 use chakram::machine::{
-    AttentionSizes, CollectiveCurve, FittedCollectiveProtocol, Machine, PowerThrottling,
+    AttentionSizes, CollectiveCurve, FittedCollectiveProtocol, LongGemmPowerLimitSlowdown, Machine,
 };
 use chakram::trace::{CollectiveKind, Dtype};
 use chakram::units::Bandwidth;
@@ -64,7 +64,7 @@ fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
     // The half-way constant is ten times this matrix product's time, and the slowdown is a tenth: 1
     // + 0.1 x 1 / 11.
     let mut hot = curve;
-    hot.throttling = Some(PowerThrottling {
+    hot.throttling = Some(LongGemmPowerLimitSlowdown {
         slower: 0.1,
         after: 10.0 * seconds,
     });

@@ -228,7 +228,8 @@ fn slices_are_exact_to_the_nanosecond_and_nest() {
 
 #[test]
 fn arrows_lead_from_sends_to_the_ends_of_receives() {
-    let options = ReplayOptions::default_with_changes(|o| o.comm = CommTiming::Recorded);
+    let options =
+        ReplayOptions::default_with_changes(|o| o.comm = CommunicationDurationSource::Recorded);
     let (slices, arrows) =
         read_slices_and_arrows(&write_perfetto_timeline(&build_delayed_job(), &options));
     // The send begins at 30 us, and the receive, posted at 0, ends at 37.

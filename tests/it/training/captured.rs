@@ -29,7 +29,7 @@ mod captures;
 mod event;
 mod generated;
 
-use event::ProductOrAllReduce;
+use event::ProductAttentionOrAllReduce;
 use generated::{GeneratedNode, GeneratedNodes};
 
 const MODEL: &str = r#"
@@ -70,8 +70,11 @@ const OLDER: [u64; 8] = [
     1_048_576, 2_104_320, 2_106_368, 2_107_392, 2_104_320, 2_106_368, 2_107_392, 1_181_696,
 ];
 
-fn parse_captured_events() -> Vec<ProductOrAllReduce> {
-    CAPTURED.lines().map(ProductOrAllReduce::parse).collect()
+fn parse_captured_events() -> Vec<ProductAttentionOrAllReduce> {
+    CAPTURED
+        .lines()
+        .map(ProductAttentionOrAllReduce::parse)
+        .collect()
 }
 
 fn parse_captured_model() -> Model {
@@ -95,14 +98,14 @@ fn list_generated_nodes(job: &CheckedWorkloadPattern, rank: u32) -> Vec<Generate
     nodes.0
 }
 
-fn list_node_events(nodes: &[GeneratedNode]) -> Vec<ProductOrAllReduce> {
+fn list_node_events(nodes: &[GeneratedNode]) -> Vec<ProductAttentionOrAllReduce> {
     nodes.iter().filter_map(|node| node.event.clone()).collect()
 }
 
 /// Checks that both are equal, except for the order of the two products of the logits, which have 1024 words.
 fn assert_events_match(
-    generated: &[ProductOrAllReduce],
-    captured: &[ProductOrAllReduce],
+    generated: &[ProductAttentionOrAllReduce],
+    captured: &[ProductAttentionOrAllReduce],
     what: &str,
 ) {
     assert_eq!(generated.len(), captured.len(), "{what}");
@@ -110,8 +113,8 @@ fn assert_events_match(
     // In the backward pass, the logits' products give 1024 x 256 weights from 128 tokens, and 128 x 256 inputs from
     // 1024 words.
     let [weights, inputs] = [
-        ProductOrAllReduce::product(1024, 128, 256),
-        ProductOrAllReduce::product(128, 1024, 256),
+        ProductAttentionOrAllReduce::product(1024, 128, 256),
+        ProductAttentionOrAllReduce::product(128, 1024, 256),
     ];
     let mut swapped = 0;
     for (i, event) in generated.iter().enumerate() {
@@ -147,7 +150,7 @@ fn a_generated_step_multiplies_and_reduces_what_the_captured_one_does() {
     let reduced = parse_captured_events()
         .into_iter()
         .map(|event| match event {
-            ProductOrAllReduce::Reduction(bytes) => bytes,
+            ProductAttentionOrAllReduce::Reduction(bytes) => bytes,
             _ => 0,
         });
     assert_eq!(
@@ -166,7 +169,7 @@ fn flops_are_the_captured_ones() {
     };
     let expected: u64 = parse_captured_events()
         .iter()
-        .map(ProductOrAllReduce::flops)
+        .map(ProductAttentionOrAllReduce::flops)
         .sum();
     let mut both_ways = parse_captured_model();
     for layer in &mut both_ways.layers {
@@ -188,7 +191,7 @@ fn a_smaller_first_bucket_gives_the_buckets_of_older_versions() {
         let bytes = list_node_events(&list_generated_nodes(&job, 0))
             .into_iter()
             .filter_map(|e| match e {
-                ProductOrAllReduce::Reduction(bytes) => Some(bytes),
+                ProductAttentionOrAllReduce::Reduction(bytes) => Some(bytes),
                 _ => None,
             });
         bytes.collect::<Vec<_>>()
@@ -215,7 +218,7 @@ fn a_reduction_waits_for_what_found_its_gradients() {
     let mut found = Vec::new();
     let mut reductions = Vec::new();
     for node in &nodes {
-        if matches!(node.event, Some(ProductOrAllReduce::Reduction(_))) {
+        if matches!(node.event, Some(ProductAttentionOrAllReduce::Reduction(_))) {
             assert_eq!(node.data, found, "{}", node.name);
             assert!(!found.is_empty());
             found.clear();
@@ -272,8 +275,9 @@ algorithm = "ring"
                 .filter(|node| ran[node.id as usize - 1].1 <= at)
                 .count()
         };
-        let is_reduction =
-            |event: &&ProductOrAllReduce| matches!(event, ProductOrAllReduce::Reduction(_));
+        let is_reduction = |event: &&ProductAttentionOrAllReduce| {
+            matches!(event, ProductAttentionOrAllReduce::Reduction(_))
+        };
         let mut launched = captured.iter().enumerate().filter(|(_, e)| is_reduction(e));
         for node in &nodes {
             if node

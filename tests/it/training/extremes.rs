@@ -1,7 +1,7 @@
 //! Tests extreme sizes: for any model and plan, the program either rejects it by name or gives a result in limited
 //! time.
 
-use crate::harness::plan_file::{PlanCheckOutcome, check_plan};
+use crate::harness::plan_file::{PlanRejectionOrCheckExtent, check_plan};
 use chakram::generate::{
     AblationEffect, AttentionKernel, Optimizer, ParallelismPlan, PipelineSchedule, RecomputePolicy,
     ZeroStage,
@@ -274,10 +274,10 @@ fn check_random_models_and_plans(cases: u32) {
     let [refused, long, summed, held] = ends.map(Cell::into_inner);
     println!("{refused} refused, {long} long, {summed} summed, {held} held");
     for (count, word) in [
-        (refused, PlanCheckOutcome::Refused),
-        (long, PlanCheckOutcome::Long),
-        (summed, PlanCheckOutcome::Summed),
-        (held, PlanCheckOutcome::Held),
+        (refused, PlanRejectionOrCheckExtent::Refused),
+        (long, PlanRejectionOrCheckExtent::Long),
+        (summed, PlanRejectionOrCheckExtent::Summed),
+        (held, PlanRejectionOrCheckExtent::Held),
     ] {
         assert!(count > cases / 100, "{count} {word:?}");
     }

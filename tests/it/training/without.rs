@@ -26,12 +26,12 @@ struct NodeWithRemovalProperties {
     data: Vec<u64>,
 }
 
-struct RemovableNodes<'g> {
+struct RankNodesWithRemovalProperties<'g> {
     groups: &'g DeclaredGroups,
     all: Vec<NodeWithRemovalProperties>,
 }
 
-impl Sink for RemovableNodes<'_> {
+impl Sink for RankNodesWithRemovalProperties<'_> {
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         let (mut flops, mut bytes, mut members, mut message) = (None, 0, Vec::new(), false);
         match node.op {
@@ -70,7 +70,7 @@ fn list_nodes_with_removal_properties(
     rank: u32,
 ) -> Vec<NodeWithRemovalProperties> {
     let groups = job.declared_groups();
-    let mut nodes = RemovableNodes {
+    let mut nodes = RankNodesWithRemovalProperties {
         groups: &groups,
         all: Vec::new(),
     };

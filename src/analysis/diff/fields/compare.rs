@@ -6,7 +6,7 @@ use chakram_base::units::Span;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::wire::{RawRecord, WireCursor, WireValue};
 use chakram_trace::format::{Dtype, Op, escape_and_shorten_name};
-use chakram_trace::graph::raw_trace::{RawNodeCommonFields, RawTraceNode};
+use chakram_trace::graph::raw_trace::{CompactRawNodeView, RawTraceNode};
 
 /// Names of the fields for the values, shapes and types of a node's inputs and outputs.
 const IO: [[&str; 3]; 2] = [
@@ -105,8 +105,8 @@ pub(in crate::diff) fn compare_nodes(
 }
 
 fn compare_views(
-    a: &RawNodeCommonFields<'_>,
-    b: &RawNodeCommonFields<'_>,
+    a: &CompactRawNodeView<'_>,
+    b: &CompactRawNodeView<'_>,
     found: &mut ChangeCollector<'_>,
 ) {
     let yes = |yes: &bool| if *yes { "yes" } else { "no" }.to_owned();

@@ -1,6 +1,6 @@
 //! Extends pairs to their neighbours: equal neighbours of a pair become pairs.
 
-use super::{NodeLabelBasis, NodeMatching};
+use super::{NodeMatching, NodePropertiesInLabel};
 use crate::diff::side::{ComparedTrace, DependencyWalkDirection};
 
 /// How to treat several equal neighbours.
@@ -16,7 +16,7 @@ pub(super) enum EqualNeighbourPolicy {
 pub(super) fn pair_equally_labelled_neighbours_of_pairs(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,
-    label: NodeLabelBasis,
+    label: NodePropertiesInLabel,
     among: EqualNeighbourPolicy,
 ) {
     // Put the first node in program order on top of the stack, so that it is processed first.

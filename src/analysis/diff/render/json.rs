@@ -21,7 +21,7 @@ pub struct TraceDiffDocument<'t> {
     before: &'t str,
     after: &'t str,
     ranks: ComparedRankListsDocument<'t>,
-    faults: Vec<SingleSideRankFaultsRow<'t>>,
+    faults: Vec<RankAndSideFaultCountRow<'t>>,
     differs: JobDifferenceFlagsDocument,
     dependencies: BeforeAfter<u64>,
     changed_nodes: u64,
@@ -44,7 +44,7 @@ struct ComparedRankListsDocument<'t> {
 }
 
 #[derive(Debug, Serialize)]
-struct SingleSideRankFaultsRow<'t> {
+struct RankAndSideFaultCountRow<'t> {
     rank: u32,
     of: &'static str,
     count: usize,
@@ -201,7 +201,7 @@ pub fn build_trace_diff_document<'t>(
         after: single.after,
         ranks: &single.ranks,
     });
-    let faults = tally.faults.iter().map(|fault| SingleSideRankFaultsRow {
+    let faults = tally.faults.iter().map(|fault| RankAndSideFaultCountRow {
         rank: fault.rank,
         of: if fault.second { "after" } else { "before" },
         count: fault.count,

@@ -246,7 +246,7 @@ mod tests {
     use super::super::read::parse_report_document;
     use super::super::{ReportDiffByMachine, StructureTimeOrBytesAspect};
     use super::*;
-    use crate::diff::render::DiffFailureThresholds;
+    use crate::diff::render::DiffPercentLimitAndForbiddenAspects;
 
     /// Builds a report about two NPUs. `times` contains each NPU's compute, exposed communication and idle time; `mm`
     /// is the time of the only operator, summed over both NPUs.
@@ -329,7 +329,7 @@ mod tests {
         );
         // The makespan of 80 ps is 20 % less than 100 ps.
         let exceeded = |percent| {
-            let limits = DiffFailureThresholds {
+            let limits = DiffPercentLimitAndForbiddenAspects {
                 threshold: Some(percent),
                 aspects: Vec::new(),
             };

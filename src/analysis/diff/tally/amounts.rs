@@ -5,7 +5,7 @@ use crate::diff::fields::{bytes_moved_by_op, group_name, type_name};
 use crate::diff::matching::{MANY, run_both};
 use crate::diff::node_labels::type_number_of_op;
 use chakram_trace::format::{Op, append_name_family};
-use chakram_trace::graph::raw_trace::RawNodeCommonFields;
+use chakram_trace::graph::raw_trace::CompactRawNodeView;
 use chakram_trace::graph::{DistinctKeyInterner, RawTrace};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ impl ComparedNodeTotals {
         ]
     }
 
-    fn add_node(&mut self, view: &RawNodeCommonFields<'_>, second: bool) {
+    fn add_node(&mut self, view: &CompactRawNodeView<'_>, second: bool) {
         let flops = match view.op {
             Op::Compute { flops, .. } => flops,
             _ => 0,

@@ -6,7 +6,7 @@ use chakram_trace::format::encoder::ProtobufMessageBuilder;
 use chakram_trace::format::rewrite::{AttributeSetOrRemoval, RecordEdit};
 use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::graph::captured_timeline::{
-    InferredCapturedNodeTimeline, NONE, NodeDelayDurationAndLane,
+    NONE, NodeDelayDurationAndLane, NodeStartEndTimesAndCauses,
 };
 use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::graph::raw_trace::{PredecessorIdIndexAndKind, RawTrace};
@@ -55,7 +55,7 @@ impl<'a> ReplayableTrace<'a> {
             return Err(dependency_cycle_error(&raw, &cycle));
         }
         // The rank runs alone, and nodes do not wait for their lanes.
-        let run = InferredCapturedNodeTimeline::new(&next, 0, |node| {
+        let run = NodeStartEndTimesAndCauses::new(&next, 0, |node| {
             let view = &raw.nodes[node as usize].view;
             NodeDelayDurationAndLane {
                 delay: view.delay,

@@ -87,7 +87,7 @@ struct UneditedKernelWorkAndTime {
 
 /// Operands of a kernel's matrix multiplication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KernelMatmulWeightRole {
+enum KernelWeightOrWeightGradientMatmul {
     /// The kernel has no FLOPs, so it multiplies no matrices.
     None,
     /// Multiplies samples by a weight.
@@ -344,7 +344,7 @@ impl KernelWorkAndTimeScaler {
     /// pass process samples.
     fn mark_parameter_tensors(
         &self,
-        product: KernelMatmulWeightRole,
+        product: KernelWeightOrWeightGradientMatmul,
         inputs: &[TensorShape],
         outputs: &[TensorShape],
     ) -> Vec<bool> {
@@ -360,9 +360,11 @@ impl KernelWorkAndTimeScaler {
             contains_normal_form(&self.parameters, shape)
                 && match (may_be_samples, product) {
                     (false, _) => true,
-                    (true, KernelMatmulWeightRole::None) => false,
-                    (true, KernelMatmulWeightRole::GradientOfWeight) => !is_input,
-                    (true, KernelMatmulWeightRole::WithWeight) => is_input && Some(at) != first,
+                    (true, KernelWeightOrWeightGradientMatmul::None) => false,
+                    (true, KernelWeightOrWeightGradientMatmul::GradientOfWeight) => !is_input,
+                    (true, KernelWeightOrWeightGradientMatmul::WithWeight) => {
+                        is_input && Some(at) != first
+                    }
                 }
         };
         let tensors = inputs.iter().chain(outputs).enumerate();
@@ -474,9 +476,11 @@ impl KernelWorkAndTimeScaler {
         let shapes: Vec<TensorShape> = inputs.iter().chain(&outputs).cloned().collect();
         let sums = |kernel| sums_over_samples(kernel, facts.phase, &inputs);
         let product = match old.flops > 0 {
-            false => KernelMatmulWeightRole::None,
-            true if view.kernel.is_some_and(sums) => KernelMatmulWeightRole::GradientOfWeight,
-            true => KernelMatmulWeightRole::WithWeight,
+            false => KernelWeightOrWeightGradientMatmul::None,
+            true if view.kernel.is_some_and(sums) => {
+                KernelWeightOrWeightGradientMatmul::GradientOfWeight
+            }
+            true => KernelWeightOrWeightGradientMatmul::WithWeight,
         };
         let parameters = self.mark_parameter_tensors(product, &inputs, &outputs);
         let tensors = || shapes.iter().zip(parameters.iter().copied());

@@ -52,9 +52,9 @@ impl StepPhase {
 
 /// Makes [`RawTrace`] store the complete view of each node.
 #[derive(Debug, Default)]
-pub(super) struct WholeNodeViewRetention;
+pub(super) struct KeepWholeNodeViewsMarker;
 
-impl<'a> NodeRetention<'a> for WholeNodeViewRetention {
+impl<'a> NodeRetention<'a> for KeepWholeNodeViewsMarker {
     type Kept = NodeView<'a>;
 
     fn retain_view(&mut self, view: &NodeView<'a>) -> NodeView<'a> {
@@ -129,7 +129,7 @@ const HIDDEN: [(&str, &str); 2] = [
 
 pub(super) struct RankProgram<'a> {
     contents: &'a [u8],
-    pub raw: RawTrace<'a, WholeNodeViewRetention>,
+    pub raw: RawTrace<'a, KeepWholeNodeViewsMarker>,
     pub facts: Vec<NodeFactsOutsideView<'a>>,
     /// Nodes, followed by copies and inserted items. The first items are the nodes, in index order.
     pub items: Vec<NodeOrNodeCopy>,
@@ -155,7 +155,7 @@ pub(super) type HostFlagAndLane = (bool, Option<i64>);
 impl<'a> RankProgram<'a> {
     /// Parses a trace. Fails if a replay would reject the trace.
     pub fn read_program(contents: &'a [u8]) -> Result<Self, TraceError> {
-        let mut raw: RawTrace<'a, WholeNodeViewRetention> =
+        let mut raw: RawTrace<'a, KeepWholeNodeViewsMarker> =
             RawTrace::read_trace_retaining(contents);
         if !raw.faults.is_empty() {
             return Err(raw.faults.swap_remove(0).error);

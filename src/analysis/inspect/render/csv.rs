@@ -2,7 +2,7 @@
 
 use super::SummaryTableKind;
 use crate::inspect::{
-    JobInspectionSummary, RECEIVED, RankSpreadRow, RankSumsAndExtremesByKey, SENT,
+    JobInspectionSummary, RECEIVED, RankSumsAndExtremesByKey, SENT, SumOverRanksAndExtremeRanksRow,
 };
 use chakram_report::csv::CsvRows;
 use std::fmt::Display;
@@ -46,7 +46,7 @@ fn render_sums<K: Ord, const N: usize>(
 ) -> String {
     let mut rows = CsvRows::new(&format!("{key_names},{SUMS}"));
     for (of, row) in table.rows_by_key() {
-        let RankSpreadRow {
+        let SumOverRanksAndExtremeRanksRow {
             sum,
             ranks,
             least,

@@ -3,8 +3,8 @@
 //! Within a schema version, fields may be added, but existing fields do not change.
 
 use crate::inspect::{
-    CountedFault, JobInspectionSummary, NodeSums, RECEIVED, RankSpreadRow,
-    RankSumsAndExtremesByKey, SENT, UnfilteredRankTraceTotals,
+    CountedFault, JobInspectionSummary, NodeSums, RECEIVED, RankSumsAndExtremesByKey, SENT,
+    SumOverRanksAndExtremeRanksRow, UnfilteredRankTraceTotals,
 };
 use chakram_base::units::{Span, Time};
 use chakram_report::document::VersionedDocument;
@@ -50,7 +50,7 @@ pub struct SummaryDocument<'j> {
     metadata: MetadataDocument<'j>,
     groups: Vec<GroupMembersDocument<'j>>,
     types: Vec<NodeSumsAndExtremeRanksDocument<'j, NodeTypeJsonKey>>,
-    lanes: Vec<NodeSumsAndExtremeRanksDocument<'j, LaneName<'j>>>,
+    lanes: Vec<NodeSumsAndExtremeRanksDocument<'j, LaneAndNameJsonKey<'j>>>,
     collectives: Vec<NodeSumsAndExtremeRanksDocument<'j, CollectiveGroupAndKindKey<'j>>>,
     messages: Vec<RankPairMessageSums<'j>>,
     operators: Vec<NodeSumsAndExtremeRanksDocument<'j, OperatorKey<'j>>>,
@@ -152,7 +152,7 @@ struct NodeTypeJsonKey {
 }
 
 #[derive(Debug, Serialize)]
-struct LaneName<'j> {
+struct LaneAndNameJsonKey<'j> {
     lane: String,
     name: Option<&'j str>,
 }
@@ -196,7 +196,7 @@ struct ExtremeRankNodeCount {
 }
 
 impl<'j, K> NodeSumsAndExtremeRanksDocument<'j, K> {
-    fn new(key: K, row: &'j RankSpreadRow) -> Self {
+    fn new(key: K, row: &'j SumOverRanksAndExtremeRanksRow) -> Self {
         let time = |(ps, rank): (Span, u32)| ExtremeRankTime { ps, rank };
         let nodes = |(nodes, rank): (u64, u32)| ExtremeRankNodeCount { nodes, rank };
         Self {
@@ -264,7 +264,7 @@ pub fn build_summary_document<'j>(
             }
         }),
         lanes: NodeSumsAndExtremeRanksDocument::documents_from_table_rows(&job.lanes, |lane| {
-            LaneName {
+            LaneAndNameJsonKey {
                 lane: lane.to_string(),
                 name: job.lane_names.get(lane).map(|(name, _)| &name[..]),
             }

@@ -455,7 +455,7 @@ struct CriticalPathDocument<'p> {
 
 /// Sum over the parts of a path that have the same key, such as a node type or operator.
 #[derive(Debug, Serialize)]
-struct PathTimeSumsPerKey {
+struct PathTimeSumsOfOneKey {
     nodes: u64,
     time_ps: Span,
     work_ps: Span,
@@ -463,7 +463,7 @@ struct PathTimeSumsPerKey {
     wait_ps: Span,
 }
 
-impl From<&PathDelayWaitWorkTotals> for PathTimeSumsPerKey {
+impl From<&PathDelayWaitWorkTotals> for PathTimeSumsOfOneKey {
     fn from(spent: &PathDelayWaitWorkTotals) -> Self {
         Self {
             nodes: spent.pieces,
@@ -478,21 +478,21 @@ impl From<&PathDelayWaitWorkTotals> for PathTimeSumsPerKey {
 #[derive(Debug, Serialize)]
 struct NodeTypePathTime {
     #[serde(flatten)]
-    spent: PathTimeSumsPerKey,
+    spent: PathTimeSumsOfOneKey,
     r#type: String,
 }
 
 #[derive(Debug, Serialize)]
 struct RankTime {
     #[serde(flatten)]
-    spent: PathTimeSumsPerKey,
+    spent: PathTimeSumsOfOneKey,
     rank: u32,
 }
 
 #[derive(Debug, Serialize)]
 struct OperatorTime {
     #[serde(flatten)]
-    spent: PathTimeSumsPerKey,
+    spent: PathTimeSumsOfOneKey,
     name: String,
     r#type: String,
 }

@@ -1,7 +1,7 @@
 //! Locations of a plan's groups along the machine's dimensions.
 
 use chakram_base::ids::Npu;
-use chakram_hardware::group::GroupPlacement;
+use chakram_hardware::group::GroupPhasesAndMemberPositions;
 use chakram_hardware::machine::Machine;
 use chakram_hardware::topology::Topology;
 use chakram_workloads::generate::training::PlanSummary;
@@ -146,7 +146,7 @@ fn group_extent_without_position(npus: &[Npu], topology: &Topology) -> GroupExte
     });
     GroupExtentWithoutPosition {
         along: along.collect(),
-        regular: GroupPlacement::new(npus, topology).regular,
+        regular: GroupPhasesAndMemberPositions::new(npus, topology).regular,
     }
 }
 

@@ -177,7 +177,10 @@ fn options_of_networks_need_simulated_communication() {
         (|options| options.links = true, SettingKey::Links),
     ];
     for (change, key) in changes {
-        for comm in [CommTiming::Captured, CommTiming::Recorded] {
+        for comm in [
+            CommunicationDurationSource::Captured,
+            CommunicationDurationSource::Recorded,
+        ] {
             let mut options = ReplayOptions::default_with_changes(change);
             assert_eq!(options.check_together(), Ok(()));
             options.comm = comm;

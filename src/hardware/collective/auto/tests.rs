@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::collective::CollectiveStage;
-use crate::group::GroupPlacement;
+use crate::group::GroupPhasesAndMemberPositions;
 use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use CollectiveAlgorithm as A;
 use CollectiveStagePrimitive as P;
@@ -21,7 +21,10 @@ const PRIMITIVES: [CollectiveStagePrimitive; 8] = [
 ];
 
 /// Returns `n` NPUs and their group; links have 50 GB/s (20 ps per byte) and a latency of 500 ns.
-fn build_line_topology_and_group(shape: DimensionShape, n: u32) -> (Topology, GroupPlacement) {
+fn build_line_topology_and_group(
+    shape: DimensionShape,
+    n: u32,
+) -> (Topology, GroupPhasesAndMemberPositions) {
     build_single_dimension_group(shape, n, (50e9, Span::from_ns(500)))
 }
 
@@ -29,7 +32,7 @@ fn build_single_dimension_group(
     shape: DimensionShape,
     n: u32,
     (rate, latency): (f64, Span),
-) -> (Topology, GroupPlacement) {
+) -> (Topology, GroupPhasesAndMemberPositions) {
     let dimension = TopologyDimension {
         name: String::new(),
         shape,
@@ -39,7 +42,7 @@ fn build_single_dimension_group(
     };
     let topology = Topology::new(vec![dimension]).unwrap();
     let npus: Vec<_> = (0..n).map(Npu).collect();
-    let extent = GroupPlacement::new(&npus, &topology);
+    let extent = GroupPhasesAndMemberPositions::new(&npus, &topology);
     (topology, extent)
 }
 

@@ -6,7 +6,7 @@ use crate::topology::{DimensionShape, TopologyDimension};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Span};
 
-fn build_switch_group(dimensions: &[(u32, f64)]) -> (GroupPlacement, Topology) {
+fn build_switch_group(dimensions: &[(u32, f64)]) -> (GroupPhasesAndMemberPositions, Topology) {
     let dimensions = dimensions.iter().map(|&(size, rate)| TopologyDimension {
         name: String::new(),
         shape: DimensionShape::Switch,
@@ -16,7 +16,10 @@ fn build_switch_group(dimensions: &[(u32, f64)]) -> (GroupPlacement, Topology) {
     });
     let topology = Topology::new(dimensions.collect()).unwrap();
     let npus: Vec<_> = (0..topology.npu_count()).map(Npu).collect();
-    (GroupPlacement::new(&npus, &topology), topology)
+    (
+        GroupPhasesAndMemberPositions::new(&npus, &topology),
+        topology,
+    )
 }
 
 /// Returns the size in grains and the visiting order of every chunk.
@@ -111,7 +114,7 @@ fn chunks_stay_equal_where_no_load_gap_can_be_closed() {
     assert!(equal(&all) && all.len() == 5);
     // A group of one member has no gap to close either.
     let (_, topology) = build_switch_group(&three);
-    let alone = GroupPlacement::new(&[Npu(3)], &topology);
+    let alone = GroupPhasesAndMemberPositions::new(&[Npu(3)], &topology);
     let of = (FLEX.1, UnroundedBufferShare::from_bytes(1000));
     let (ways, way_of) = choose_routes(FLEX.0, of, (&alone, &topology), 5);
     assert_eq!((ways[0].grains, ways.len(), way_of), (EQUAL, 1, vec![0; 5]));

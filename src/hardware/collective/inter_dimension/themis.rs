@@ -33,7 +33,7 @@
 //!   anyway.
 
 use super::EQUAL;
-use crate::group::GroupPlacement;
+use crate::group::GroupPhasesAndMemberPositions;
 use crate::topology::Topology;
 use chakram_base::units::UnroundedTimeEstimate;
 
@@ -42,7 +42,7 @@ const LEAST_GAP: f64 = 1.0 / 16.0;
 
 /// Chooses the order and the size of each chunk by the load that earlier chunks have put on the phases.
 pub(super) struct ThemisBalancer<'a> {
-    extent: &'a GroupPlacement,
+    extent: &'a GroupPhasesAndMemberPositions,
     /// Accumulated sending time of each phase, for equal chunks of one byte. Only the ratios of the loads matter.
     loads: Vec<f64>,
     /// Rate at which a member sends in each phase, in bytes per second, or relative to the first phase.
@@ -53,7 +53,7 @@ pub(super) struct ThemisBalancer<'a> {
 
 impl<'a> ThemisBalancer<'a> {
     /// Creates a balancer for equal chunks; all loads are zero at first.
-    pub fn new(extent: &'a GroupPlacement, topology: &Topology) -> Self {
+    pub fn new(extent: &'a GroupPhasesAndMemberPositions, topology: &Topology) -> Self {
         let rate = |phase: &crate::group::PhaseDimensionSizeAndStride| {
             let dimension = &topology.dimensions()[phase.dimension];
             dimension.bandwidth.bytes_per_second()
@@ -69,7 +69,10 @@ impl<'a> ThemisBalancer<'a> {
     /// Creates a balancer for chunks that equalize the loads; all loads are zero at first. Rates are relative to the
     /// first phase. If rates and sizes are powers of two, the loads are then exact, so the balancer detects equal
     /// loads.
-    pub fn new_for_flexible_chunks(extent: &'a GroupPlacement, topology: &Topology) -> Self {
+    pub fn new_for_flexible_chunks(
+        extent: &'a GroupPhasesAndMemberPositions,
+        topology: &Topology,
+    ) -> Self {
         let mut balance = Self::new(extent, topology);
         if let Some(&first) = balance.rates.first() {
             for rate in &mut balance.rates {

@@ -3,7 +3,7 @@
 
 use super::{BANDWIDTH, CAPACITY, LATENCY};
 use crate::collective::{
-    CollectiveCurve, CrossNodeNcclParameters, FittedCollectiveProtocol, MeasurementLinks,
+    CollectiveCurve, CrossNodeNcclRingAndTreeModel, FittedCollectiveProtocol, MeasurementLinks,
 };
 use crate::machine::Machine;
 use crate::topology::TopologyDimension;
@@ -255,9 +255,9 @@ pub(super) fn parse_protocols(
 pub(super) fn parse_across_nodes_rate_share(
     dimension: &ConfigTable<'_>,
     measured_at: Option<MeasurementLinks>,
-) -> Result<Option<CrossNodeNcclParameters>, ConfigError> {
+) -> Result<Option<CrossNodeNcclRingAndTreeModel>, ConfigError> {
     dimension.read_optional("across_share", |field| {
-        Ok(CrossNodeNcclParameters {
+        Ok(CrossNodeNcclRingAndTreeModel {
             share: field.read_positive(1.0)?,
             measured_at,
         })

@@ -2,8 +2,9 @@
 
 use super::{BANDWIDTH, LATENCY};
 use crate::compute::{
-    AttentionKernelTimeCurve, AttentionWaveConstants, DecodeCurve, GemmCurve, HeadWidthFactors,
-    KernelCurves, MemoryBoundCurve, PowerLimitMatrixAndAttentionFactors, PowerThrottling,
+    AttentionKernelTimeCurve, AttentionWaveConstants, ComputeRateFactorsByHeadWidth, DecodeCurve,
+    GemmCurve, KernelCurves, LongGemmPowerLimitSlowdown, MemoryBoundCurve,
+    PowerLimitMatrixAndAttentionFactors,
 };
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use chakram_base::dtype::Dtype;
@@ -59,7 +60,7 @@ fn parse_power_limit_factors(
     };
     let throttling = match (table.get("slower"), table.get("slower_after")) {
         (None, None) => None,
-        (Some(slower), Some(after)) => Some(PowerThrottling {
+        (Some(slower), Some(after)) => Some(LongGemmPowerLimitSlowdown {
             slower: slower.read_positive(1.0)?,
             after: after.read_quantity::<Span>(LATENCY)?.as_seconds(),
         }),
@@ -184,14 +185,16 @@ pub(super) fn add_kernel_curves(
 }
 
 /// Parses factors on the compute rate of attention, one for each head width.
-fn parse_head_width_factors(field: &ConfigField<'_>) -> Result<HeadWidthFactors, ConfigError> {
-    let keys = HeadWidthFactors::WIDTHS.map(|(_, key)| key);
+fn parse_head_width_factors(
+    field: &ConfigField<'_>,
+) -> Result<ComputeRateFactorsByHeadWidth, ConfigError> {
+    let keys = ComputeRateFactorsByHeadWidth::WIDTHS.map(|(_, key)| key);
     let table = field.read_table(Some(&keys))?;
-    let mut factors = [0.0; HeadWidthFactors::WIDTHS.len()];
+    let mut factors = [0.0; ComputeRateFactorsByHeadWidth::WIDTHS.len()];
     for (factor, key) in factors.iter_mut().zip(keys) {
         *factor = parse_positive(&table, key, 4.0)?;
     }
-    Ok(HeadWidthFactors(factors))
+    Ok(ComputeRateFactorsByHeadWidth(factors))
 }
 
 fn parse_waves(field: &ConfigField<'_>) -> Result<AttentionWaveConstants, ConfigError> {

@@ -4,7 +4,8 @@
 use super::super::{NetworkSettings, NpuLimitPerSpannedDomain};
 use super::{LATENCY, SEGMENT, collective_curves, wiring};
 use crate::collective::{
-    CollectiveCurve, CrossNodeNcclParameters, DimensionAlgorithmChoice, FittedCollectiveProtocol,
+    CollectiveCurve, CrossNodeNcclRingAndTreeModel, DimensionAlgorithmChoice,
+    FittedCollectiveProtocol,
 };
 use crate::machine::Machine;
 use crate::network::{NetworkModelKind, SendCompletion};
@@ -50,7 +51,7 @@ pub(super) struct NetworkBuiltFromTables {
     /// Protocols for collectives in each dimension.
     pub protocols: Vec<Vec<FittedCollectiveProtocol>>,
     /// The library's rings and trees over several nodes, by dimension.
-    pub across_nodes: Vec<Option<CrossNodeNcclParameters>>,
+    pub across_nodes: Vec<Option<CrossNodeNcclRingAndTreeModel>>,
     pub scalable: bool,
     /// The dimension along which large jobs use only some of the NPUs, or `None` if jobs use all NPUs.
     pub rank_domain: Option<NpuLimitPerSpannedDomain>,

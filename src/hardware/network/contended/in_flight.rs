@@ -2,7 +2,7 @@
 
 use super::route::{is_link_between_dies, link_rate_and_latency_after_server};
 use super::{
-    NetworkMessage, Npu, PortsOrLinksOnRoute, RouteCursor, RouteServerAndLinksToNext, Span,
+    NetworkMessage, Npu, PortsOrLinksOnRoute, RouteCursor, RouteServerAndLinkCountToNext, Span,
     SwitchingMode, Time, Topology, UnroundedBufferShare,
 };
 use crate::network::servers::QueueingServerId;
@@ -16,7 +16,7 @@ pub(super) struct InFlightMessageAtNextServer {
     sender: Npu,
     /// The rest of the route, after `stop`.
     route: RouteCursor,
-    stop: RouteServerAndLinksToNext,
+    stop: RouteServerAndLinkCountToNext,
     /// Time at which the message's first segment reaches the device before `stop`.
     head: Time,
     tail: Time,
@@ -108,7 +108,7 @@ impl InFlightMessageAtNextServer {
     /// `None` after the last server.
     #[inline]
     pub fn begin_service(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
-        let RouteServerAndLinksToNext { place, links, last } = self.stop;
+        let RouteServerAndLinkCountToNext { place, links, last } = self.stop;
         let zero = Span::ZERO;
         // The latency and the first segment count once for each link. A server may be at the start or end of its link.
         let between = match links {

@@ -26,7 +26,7 @@ pub enum PortsOrLinksOnRoute {
 
 /// A server on a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::network) struct RouteServerAndLinksToNext {
+pub(in crate::network) struct RouteServerAndLinkCountToNext {
     pub place: QueueingServerId,
     /// Number of links from this server to the next. Zero if the next server is the far end of the same link.
     pub links: u32,
@@ -72,7 +72,7 @@ impl RouteCursor {
 
     /// Returns the next server, or `None` after the last.
     #[inline]
-    pub fn next(&mut self, topology: &Topology) -> Option<RouteServerAndLinksToNext> {
+    pub fn next(&mut self, topology: &Topology) -> Option<RouteServerAndLinkCountToNext> {
         let count = topology.dimensions().len();
         while self.crossed < count {
             let turned = self.first + self.crossed;
@@ -95,7 +95,7 @@ impl RouteCursor {
                 // route in this dimension.
                 let leads_on =
                     shape == DimensionShape::Switch && self.reach == PortsOrLinksOnRoute::Links;
-                return Some(RouteServerAndLinksToNext {
+                return Some(RouteServerAndLinkCountToNext {
                     place: place(side.into(), from),
                     links: u32::from(leads_on),
                     last: true,
@@ -133,7 +133,7 @@ impl RouteCursor {
                 } else {
                     place(side, from)
                 };
-                return Some(RouteServerAndLinksToNext { place, links, last });
+                return Some(RouteServerAndLinkCountToNext { place, links, last });
             }
             self.crossed += 1;
         }
@@ -153,9 +153,9 @@ pub(in crate::network) fn iter_servers_between<'t>(
     reach: PortsOrLinksOnRoute,
     ends: (EndpointId, EndpointId),
     topology: &'t Topology,
-) -> impl Iterator<Item = RouteServerAndLinksToNext> + use<'t> {
+) -> impl Iterator<Item = RouteServerAndLinkCountToNext> + use<'t> {
     let memory = QueueingServerId::of_memory_at_either_end(topology, ends).map(|place| {
-        RouteServerAndLinksToNext {
+        RouteServerAndLinkCountToNext {
             place,
             links: 1,
             last: true,
@@ -265,7 +265,7 @@ mod tests {
     fn list_route_servers(topology: &Topology, a: u32, b: u32) -> Vec<(usize, usize, u32)> {
         let mut route = RouteCursor::new(PortsOrLinksOnRoute::Links, (Npu(a), Npu(b)), topology);
         let stops = std::iter::from_fn(|| route.next(topology));
-        let place = |stop: RouteServerAndLinksToNext| {
+        let place = |stop: RouteServerAndLinkCountToNext| {
             (stop.place.dimension, stop.place.side, stop.place.npu.0)
         };
         stops.map(place).collect()
@@ -312,7 +312,7 @@ mod tests {
         let ports = |a, b| -> Vec<_> {
             let mut route = RouteCursor::new(PortsOrLinksOnRoute::Ports, (Npu(a), Npu(b)), &t);
             let stops = std::iter::from_fn(|| route.next(&t));
-            let place = |s: RouteServerAndLinksToNext| {
+            let place = |s: RouteServerAndLinkCountToNext| {
                 (s.place.dimension, s.place.side, s.place.npu.0, s.links)
             };
             stops.map(place).collect()

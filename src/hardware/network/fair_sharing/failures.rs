@@ -2,7 +2,7 @@
 
 use super::{DepartedMessage, FairSharingNetwork, TransferWithUnsentBytes};
 use crate::network::{
-    EventScheduler, LinkFailureEffect, LinkFailureHandler, ReroutedUnsentAndResentBytes,
+    EventScheduler, LinkFailureEffectOnMessages, LinkFailureHandler, ReroutedUnsentAndResentBytes,
 };
 use crate::topology::link_graph::LinkGraph;
 use chakram_base::ids::{EndpointId, OpIndex};
@@ -60,7 +60,7 @@ impl FairSharingNetwork<'_> {
         &mut self,
         mut stream: TransferWithUnsentBytes,
         lost: f64,
-        effect: &mut LinkFailureEffect,
+        effect: &mut LinkFailureEffectOnMessages,
     ) {
         let unsent = stream.left;
         effect.resent += lost;
@@ -88,7 +88,7 @@ impl LinkFailureHandler for FairSharingNetwork<'_> {
         now: Time,
         failed: &[u32],
         agenda: &mut dyn EventScheduler,
-    ) -> LinkFailureEffect {
+    ) -> LinkFailureEffectOnMessages {
         self.remove_departures(now, agenda);
         let mut hit: Vec<(TransferWithUnsentBytes, f64)> = Vec::new();
         let mut streams: Vec<TransferWithUnsentBytes> = self.streams.drain(..).flatten().collect();
@@ -122,7 +122,7 @@ impl LinkFailureHandler for FairSharingNetwork<'_> {
         self.departed.get_or_insert_default();
         self.graph = Arc::new(self.graph.without_links(failed));
         self.routes.clear();
-        let mut effect = LinkFailureEffect::default();
+        let mut effect = LinkFailureEffectOnMessages::default();
         for (stream, lost) in hit {
             self.reroute_unsent_and_lost_bytes(stream, lost, &mut effect);
         }
@@ -151,7 +151,11 @@ mod tests {
 
     /// Returns the arrival time of a message that NPU 0 begins to send to NPU 1 at time 0, if the link between them
     /// fails at `at`. The arrival is 0 if the message never arrives.
-    fn simulate_link_failure(topology: &Topology, bytes: u64, at: u64) -> (u64, LinkFailureEffect) {
+    fn simulate_link_failure(
+        topology: &Topology,
+        bytes: u64,
+        at: u64,
+    ) -> (u64, LinkFailureEffectOnMessages) {
         let mut network = FairSharingNetwork::new(topology).unwrap();
         network.enable_link_failures();
         let links = network.graph.links_between_named_ends("0-1").unwrap();

@@ -4,8 +4,8 @@
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{Bandwidth, Span, Time, UnroundedBufferShare};
 use chakram_hardware::network::{
-    EventScheduler, ExclusiveNetwork, MemoryLoadStoreTransfer, NetworkBackend, NetworkEvent,
-    NetworkMessage,
+    EventScheduler, MemoryLoadStoreTransfer, NetworkBackend, NetworkEvent, NetworkMessage,
+    OneTransferPerLinkNetwork,
 };
 use chakram_hardware::topology::tile_grid::DieBorderLinks;
 use chakram_hardware::topology::{
@@ -91,7 +91,7 @@ fn check_random_transfers(grid: &GridOfDiesAndCores, count: usize, seed: u64) {
         latency: Span(memory.latency_ps),
     };
     let topology = topology.with_memories(ports.iter().map(endpoint).collect());
-    let mut network = ExclusiveNetwork::new(&topology);
+    let mut network = OneTransferPerLinkNetwork::new(&topology);
     let (mut transfers, mut found) = (Vec::with_capacity(count), Vec::with_capacity(count));
     let mut now = 0;
     for op in 0..count {

@@ -21,7 +21,7 @@ const HEAD: [&str; 3] = ["Topology", "Size", "Dimension"];
 const CHIP: [&str; 3] = ["Chip_id", "Connected_chip_id", "Connected_chip_distance"];
 
 /// The values of a block, each with its line number.
-type ChipFileBlockValues<'t> = [Option<(usize, &'t str)>; 3];
+type ChipBlockValuesAndLineNumbers<'t> = [Option<(usize, &'t str)>; 3];
 
 impl ChipGraph {
     /// Parses a topology file; errors use `file` as the file's name.
@@ -37,9 +37,9 @@ impl ChipGraph {
             found: format!("{:?}", found.chars().take(60).collect::<String>()),
             expected: expected.to_owned(),
         };
-        let mut head: Option<ChipFileBlockValues<'_>> = None;
-        let mut chips: Vec<(usize, ChipFileBlockValues<'_>)> = Vec::new();
-        let mut open: Option<(usize, ChipFileBlockValues<'_>)> = None;
+        let mut head: Option<ChipBlockValuesAndLineNumbers<'_>> = None;
+        let mut chips: Vec<(usize, ChipBlockValuesAndLineNumbers<'_>)> = Vec::new();
+        let mut open: Option<(usize, ChipBlockValuesAndLineNumbers<'_>)> = None;
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.trim();
             match (line, &mut open) {
@@ -82,7 +82,7 @@ impl ChipGraph {
         }
         let end = text.lines().count().max(1);
         let head = head.ok_or_else(|| wrong(end, "nothing", "a head"))?;
-        let need = |block: &ChipFileBlockValues<'_>,
+        let need = |block: &ChipBlockValuesAndLineNumbers<'_>,
                     place: usize,
                     key: &str,
                     start: usize|

@@ -1,7 +1,7 @@
 //! Builds link graphs dimension by dimension: from shapes, Clos networks, and graphs of chips.
 
 use super::super::chip_graph::ChipGraph;
-use super::distances::LinkDistances;
+use super::distances::LinkDistancesByDimension;
 use super::legs::RouteDimensionStrides;
 use super::{
     ChildrenAndUplinksByClosLevel, ClosNetworkRailWiring, DimensionShape, DirectedLink, LinkGraph,
@@ -275,7 +275,7 @@ impl LinkGraph {
             labels,
             policies,
             outgoing: Vec::new(),
-            distances: LinkDistances::default(),
+            distances: LinkDistancesByDimension::default(),
             bundles: builder.bundles,
         };
         graph

@@ -16,7 +16,7 @@ use hashbrown::HashTable;
 /// Finds routes over the bundles of a graph without failed links, and caches the parts that they share.
 #[derive(Clone, Debug)]
 pub struct BundledRouteFinder {
-    dimensions: Vec<DimensionBundlesAndOnlyLinks>,
+    dimensions: Vec<BundleFlagAndOnlyLinkPerNpu>,
     /// Number of links of each bundle.
     sizes: Vec<u32>,
     shared: HashTable<SharedRouteLegPart>,
@@ -38,7 +38,7 @@ struct SharedRouteLegPart {
 
 /// Properties of the links of a dimension.
 #[derive(Clone, Debug)]
-struct DimensionBundlesAndOnlyLinks {
+struct BundleFlagAndOnlyLinkPerNpu {
     /// True if messages are sprayed over bundles whose links have the same rate and latency.
     has_bundles: bool,
     /// For each NPU, the link that leaves it along the dimension, if there is only one.
@@ -57,7 +57,7 @@ impl BundledRouteFinder {
         let dimensions = 0..graph.labels.len();
         Self {
             dimensions: dimensions
-                .map(|d| DimensionBundlesAndOnlyLinks::new(graph, d))
+                .map(|d| BundleFlagAndOnlyLinkPerNpu::new(graph, d))
                 .collect(),
             sizes,
             shared: HashTable::new(),
@@ -157,7 +157,7 @@ fn hash_part(dimension: usize, (start, end): (u32, u32)) -> u64 {
     split_mix(&mut word) ^ dimension as u64
 }
 
-impl DimensionBundlesAndOnlyLinks {
+impl BundleFlagAndOnlyLinkPerNpu {
     fn new(graph: &LinkGraph, d: usize) -> Self {
         let links = || {
             (0..)

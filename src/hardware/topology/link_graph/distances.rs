@@ -16,7 +16,7 @@ const NONE: u32 = u32::MAX;
 
 /// Distances within every dimension.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct LinkDistances {
+pub(super) struct LinkDistancesByDimension {
     dimensions: Vec<DimensionDistances>,
 }
 
@@ -33,7 +33,7 @@ struct DimensionDistances {
     table: Vec<u16>,
 }
 
-impl LinkDistances {
+impl LinkDistancesByDimension {
     /// Measures the distances along `links`, which must be in service. Vertices from 0 to `npus` are NPUs.
     pub fn measure<'l>(
         (npus, vertices): (u32, usize),

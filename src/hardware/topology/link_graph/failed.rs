@@ -86,7 +86,8 @@ impl LinkGraph {
     }
 
     /// Returns the graph without the links `failed`. The remaining links keep their numbers. If failed links leave no
-    /// path along a dimension, messages take a route with the fewest links over any dimensions ([`Self::find_route_around_failures`]).
+    /// path along a dimension, messages take a route with the fewest links over any dimensions
+    /// ([`Self::find_route_around_failures`]).
     pub fn without_links(&self, failed: &[u32]) -> Self {
         let mut graph = self.clone();
         for &link in failed {

@@ -3,7 +3,7 @@
 use super::super::model_sizes::EqualModelBlocks;
 use super::super::rules::InputQuantizingKernels;
 use super::attention::{DECODE_MEMORY, LATENT_MEMORY, LATENT_PEAK};
-use super::expert_kernels::ExpertKernelCurve;
+use super::expert_kernels::ExpertKernelTimingConstants;
 use super::products::WEIGHT_ONLY_PEAK;
 use super::{
     HOST_REQUEST, HOST_STEP, ServedModelNumberFormats, StepTimeCalculator, name_of_format,
@@ -42,7 +42,7 @@ impl StepTimeCalculator {
     }
 
     /// Describes where the times of the experts' products come from.
-    fn describe_expert_kernels(&self, curve: ExpertKernelCurve) -> String {
+    fn describe_expert_kernels(&self, curve: ExpertKernelTimingConstants) -> String {
         let [memory, peak] = curve.memory_and_peak_fractions();
         let weights = self.formats.experts;
         format!(

@@ -13,7 +13,7 @@ const MULTIPROCESSORS: u64 = 132;
 
 /// Constants of an engine's kernels for experts, on one class of NPUs and for one format of weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct ExpertKernelCurve {
+pub(super) struct ExpertKernelTimingConstants {
     /// Time of the shortest product in seconds.
     start: f64,
     /// Fraction of the peak rate that full tiles reach.
@@ -40,7 +40,7 @@ pub(super) struct NpuRatesForExpertKernels {
     pub(super) input: f64,
 }
 
-impl ExpertKernelCurve {
+impl ExpertKernelTimingConstants {
     /// Returns the curve of `kernels` for weights in the format `weights` on NPUs of the class `npu`; `None` if the
     /// kernels were not measured.
     pub(super) fn load(

@@ -333,7 +333,7 @@ fn experts_take_the_measured_times() {
         cost.formats.experts = format;
         cost.formats.has_block_scales = format == Dtype::Fp8;
         cost.expert_kernels =
-            ExpertKernelCurve::load(ExpertKernelLibrary::Triton, "h100", format).unwrap();
+            ExpertKernelTimingConstants::load(ExpertKernelLibrary::Triton, "h100", format).unwrap();
         let kind = &cost.sizes.kinds[0];
         let [experts, chosen] = kind.experts.unwrap();
         let work = cost.memory_bound_work_of_block(kind);
@@ -358,6 +358,7 @@ fn experts_take_the_measured_times() {
         }
     }
     // A100 was not measured with balanced routing, so its experts are computed like other products.
-    let other = ExpertKernelCurve::load(ExpertKernelLibrary::Triton, "a100", Dtype::Bf16).unwrap();
+    let other = ExpertKernelTimingConstants::load(ExpertKernelLibrary::Triton, "a100", Dtype::Bf16)
+        .unwrap();
     assert_eq!(other, None);
 }

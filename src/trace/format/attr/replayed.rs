@@ -1,6 +1,6 @@
 //! The table of attributes that replays read: their names, contents, decoding and encoding.
 //!
-//! To add an attribute, add a field to [`ReplayedNodeAttributes`], a row to the table and a line to
+//! To add an attribute, add a field to [`NodeAttributesReadByReplays`], a row to the table and a line to
 //! [`append_replayed_attributes`]. The attribute's meaning is defined where a node's operation or view is built.
 
 use super::AttrView;
@@ -20,12 +20,12 @@ pub struct AttributeReadByReplay {
     /// The attribute's name in traces.
     pub name: &'static str,
     /// Kind of value.
-    pub content: ReplayAttributeValueKind,
+    pub content: SemanticAttributeValueKind,
 }
 
 /// Kind of value that an attribute has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReplayAttributeValueKind {
+pub enum SemanticAttributeValueKind {
     /// A count, a duration or a boolean.
     Number,
     /// The rank at one end of a message.
@@ -46,7 +46,7 @@ pub enum ReplayAttributeValueKind {
 
 /// A node's attributes that replays read. An absent attribute has its default value.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::format) struct ReplayedNodeAttributes<'a> {
+pub(in crate::format) struct NodeAttributesReadByReplays<'a> {
     pub host: bool,
     pub flops: u64,
     pub flops_unknown: bool,
@@ -87,7 +87,7 @@ macro_rules! replay_attributes {
                 Ok(name) => name,
                 Err(_) => panic!("names are ASCII"),
             },
-            content: ReplayAttributeValueKind::$content,
+            content: SemanticAttributeValueKind::$content,
         }),*];
 
         /// Stores the attribute's value if replays read the attribute. Inlining is forced, because the compiler's
@@ -95,7 +95,7 @@ macro_rules! replay_attributes {
         #[inline(always)]
         pub(in crate::format) fn store_attribute_if_replays_read_it<'a>(
             $attr: AttrView<'a>,
-            $attributes: &mut ReplayedNodeAttributes<'a>,
+            $attributes: &mut NodeAttributesReadByReplays<'a>,
         ) -> Result<(), TraceError> {
             match $attr.name {
                 $($name => $store,)*
@@ -165,13 +165,13 @@ pub const REPLAY_ATTRIBUTES: [AttributeReadByReplay; COUNT] = {
     while i < changes.len() {
         all[ROWS.len() + i] = AttributeReadByReplay {
             name: changes[i],
-            content: ReplayAttributeValueKind::Number,
+            content: SemanticAttributeValueKind::Number,
         };
         i += 1;
     }
     all[COUNT - 1] = AttributeReadByReplay {
         name: tensors::REMOTE_ATTRIBUTE,
-        content: ReplayAttributeValueKind::Number,
+        content: SemanticAttributeValueKind::Number,
     };
     all
 };
@@ -287,7 +287,7 @@ pub(in crate::format) fn append_replayed_attributes(
                 append_named_attribute(put, "remote_memory", AttributeValue::Text(name));
             }
             if in_switch {
-                let text = ReplayedNodeAttributes::in_switch_value_for_access(store);
+                let text = NodeAttributesReadByReplays::in_switch_value_for_access(store);
                 append_named_attribute(put, "in_switch", AttributeValue::Text(text));
             }
         }
@@ -393,7 +393,7 @@ mod tests {
         scan::read_and_store_attribute(
             &message.encode_to_vec(),
             0,
-            &mut ReplayedNodeAttributes::default(),
+            &mut NodeAttributesReadByReplays::default(),
         )
     }
 

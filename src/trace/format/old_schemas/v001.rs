@@ -19,9 +19,9 @@ pub(super) fn node_type(old: u64) -> Option<i32> {
 
 /// A node's fixed fields, by field number.
 #[derive(Default)]
-struct FixedFields([Option<u64>; 21]);
+struct NodeFixedFieldValuesByNumber([Option<u64>; 21]);
 
-impl FixedFields {
+impl NodeFixedFieldValuesByNumber {
     fn get(&self, number: usize) -> Option<u64> {
         self.0[number]
     }
@@ -30,7 +30,7 @@ impl FixedFields {
 /// Converts a node of schema 0.0.1 to the current schema.
 pub(super) fn convert_node(record: RawRecord<'_>) -> Result<Node, TraceError> {
     let mut node = Node::default();
-    let mut fixed = FixedFields::default();
+    let mut fixed = NodeFixedFieldValuesByNumber::default();
     let mut dimensions = Vec::new();
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
@@ -69,7 +69,7 @@ pub(super) fn convert_node(record: RawRecord<'_>) -> Result<Node, TraceError> {
 
 fn add_attributes(
     node: &mut Node,
-    fixed: &FixedFields,
+    fixed: &NodeFixedFieldValuesByNumber,
     dimensions: Vec<bool>,
 ) -> Result<(), TraceError> {
     let (memory, collective) = (matches!(node.r#type, 2 | 3), node.r#type == 7);

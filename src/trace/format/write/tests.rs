@@ -6,7 +6,8 @@ use crate::format::scan::{self, DependencyVisitor};
 use crate::format::split_sizes::AllToAllSplitText;
 use crate::format::wire::FrameCursor;
 use crate::format::{
-    CollectiveKind, Dtype, GroupName, MemoryChanges, MemoryLocation, NodeLabels, TrainingPhase,
+    CollectiveKind, Dtype, GroupName, MemoryChanges, MemoryLocation, NodePhaseStageLayerAndShapes,
+    TrainingPhase,
 };
 use chakram_base::units::Span;
 use prost::Message;
@@ -279,7 +280,7 @@ fn declared_groups_are_read_back() {
 #[test]
 fn labels_are_attributes_and_shapes() {
     let node = NodeView {
-        labels: NodeLabels {
+        labels: NodePhaseStageLayerAndShapes {
             phase: Some(TrainingPhase::Recompute),
             stage: Some(0),
             micro_batch: Some(7),
@@ -318,9 +319,9 @@ fn labels_are_attributes_and_shapes() {
         &mut Deps::default(),
     )
     .unwrap();
-    let labels = NodeLabels {
+    let labels = NodePhaseStageLayerAndShapes {
         phase: node.labels.phase,
-        ..NodeLabels::default()
+        ..NodePhaseStageLayerAndShapes::default()
     };
     assert_eq!(read, NodeView { labels, ..node });
 }
@@ -328,9 +329,9 @@ fn labels_are_attributes_and_shapes() {
 #[test]
 fn shapes_are_said_once() {
     let node = NodeView {
-        labels: NodeLabels {
+        labels: NodePhaseStageLayerAndShapes {
             inputs: "[[4]]",
-            ..NodeLabels::default()
+            ..NodePhaseStageLayerAndShapes::default()
         },
         ..NodeView::new(8, "f", KERNEL)
     };

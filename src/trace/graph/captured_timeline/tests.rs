@@ -31,7 +31,7 @@ fn nodes_start_a_delay_after_their_causes_and_take_turns_on_lanes() {
         build_node_timing(4, 1, NONE),
     ];
     let next = build_csr(5, &[(1, 2), (0, 3), (1, 3), (2, 4)]);
-    let recorded = InferredCapturedNodeTimeline::new(&next, 2, |i| steps[i as usize]);
+    let recorded = NodeStartEndTimesAndCauses::new(&next, 2, |i| steps[i as usize]);
     let starts = [2, 0, 12, 15, 19].map(Time);
     assert_eq!(recorded.start, starts);
     assert_eq!(recorded.end, [12, 5, 15, 16, 20].map(Time));
@@ -44,7 +44,7 @@ fn nodes_start_a_delay_after_their_causes_and_take_turns_on_lanes() {
 #[test]
 fn what_is_on_a_cycle_or_behind_it_does_not_run() {
     let next = build_csr(4, &[(1, 2), (2, 1), (2, 3)]);
-    let recorded = InferredCapturedNodeTimeline::new(&next, 0, |_| build_node_timing(0, 1, NONE));
+    let recorded = NodeStartEndTimesAndCauses::new(&next, 0, |_| build_node_timing(0, 1, NONE));
     assert_eq!(recorded.ran, 1);
     assert!(recorded.has_node_run(0) && !recorded.has_node_run(1) && !recorded.has_node_run(3));
     assert_eq!(recorded.depth_and_width(), (1, 1));
@@ -54,7 +54,7 @@ fn what_is_on_a_cycle_or_behind_it_does_not_run() {
 fn a_long_chain_does_not_exhaust_the_stack() {
     let n = 100_000;
     let next = Csr::new(n as usize, |each| (1..n).for_each(|i| each(i - 1, i)));
-    let recorded = InferredCapturedNodeTimeline::new(&next, 1, |_| build_node_timing(1, 1, 0));
+    let recorded = NodeStartEndTimesAndCauses::new(&next, 1, |_| build_node_timing(1, 1, 0));
     assert_eq!(recorded.end[n as usize - 1], Time(2 * u64::from(n)));
 }
 
@@ -113,7 +113,7 @@ proptest! {
     fn ends_are_the_longest_ways((steps, edges) in small_graph_strategy()) {
         let lanes = 3;
         let next = build_csr(steps.len(), &edges);
-        let recorded = InferredCapturedNodeTimeline::new(&next, lanes, |i| steps[i as usize]);
+        let recorded = NodeStartEndTimesAndCauses::new(&next, lanes, |i| steps[i as usize]);
         prop_assert_eq!(recorded.ran, steps.len());
         let end = |i: u32| recorded.end[i as usize].0;
         let ready = |i: u32| {

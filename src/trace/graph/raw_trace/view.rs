@@ -6,7 +6,7 @@ use chakram_base::units::Span;
 
 /// A compact [`NodeView`] that omits rare fields, because raw traces keep millions of views.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RawNodeCommonFields<'a> {
+pub struct CompactRawNodeView<'a> {
     /// Id of the node in the file.
     pub id: u64,
     /// Name of the node.
@@ -31,7 +31,7 @@ pub struct RawNodeCommonFields<'a> {
     pub groups: Option<&'a str>,
 }
 
-impl RawNodeCommonFields<'_> {
+impl CompactRawNodeView<'_> {
     /// Returns the node's total recorded duration, including its wait for other ranks.
     pub fn recorded_duration_with_wait(&self) -> Span {
         match self.op {
@@ -44,7 +44,7 @@ impl RawNodeCommonFields<'_> {
     }
 }
 
-impl<'a> From<&NodeView<'a>> for RawNodeCommonFields<'a> {
+impl<'a> From<&NodeView<'a>> for CompactRawNodeView<'a> {
     #[inline]
     fn from(node: &NodeView<'a>) -> Self {
         Self {

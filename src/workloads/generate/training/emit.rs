@@ -15,8 +15,8 @@ use crate::generate::TraceEmitter;
 use crate::generate::plan::{BackwardPrefetch, ParallelGroupKind, TensorDataStageCoordinates};
 use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{
-    CollectiveKind, KernelShape, MemoryBoundKernelClass, MemoryChanges, NodeLabels, Op,
-    TensorClass, TraceError, TrainingPhase,
+    CollectiveKind, KernelShape, MemoryBoundKernelClass, MemoryChanges,
+    NodePhaseStageLayerAndShapes, Op, TensorClass, TraceError, TrainingPhase,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -178,9 +178,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
         // Emit an empty node, because memory can change only at nodes.
         self.out.set_name(format_args!("released"));
-        let labels = NodeLabels {
+        let labels = NodePhaseStageLayerAndShapes {
             stage: Some(self.place.stage),
-            ..NodeLabels::default()
+            ..NodePhaseStageLayerAndShapes::default()
         };
         self.data.clear();
         self.data.append(&mut self.chain_tail);
@@ -203,9 +203,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
         memory.allocates[TensorClass::Optimizer as usize] = bytes.optimizer;
         memory.remote = self.plan.offloaded_bytes(self.place.stage);
         self.out.set_name(format_args!("resident"));
-        let labels = NodeLabels {
+        let labels = NodePhaseStageLayerAndShapes {
             stage: Some(self.place.stage),
-            ..NodeLabels::default()
+            ..NodePhaseStageLayerAndShapes::default()
         };
         let id = self.out.emit_node_with_memory_and_labels(
             (Op::NoOp, None),
@@ -224,12 +224,12 @@ impl<'w, 's> RankEmitter<'w, 's> {
             1 => self.out.set_name(node.name),
             _ => (self.out).set_name(format_args!("step{}/{}", self.step, node.name)),
         }
-        let labels = NodeLabels {
+        let labels = NodePhaseStageLayerAndShapes {
             phase: Some(node.phase),
             stage: Some(self.place.stage),
             micro_batch: node.pass.map(|pass| pass.micro_batch),
             layer: node.layer,
-            ..NodeLabels::default()
+            ..NodePhaseStageLayerAndShapes::default()
         };
         let (lane, memory) = (node.lane, node.memory);
         // Outside layers, the only compute nodes are the optimizer's kernel, and copies before or after collectives.
@@ -583,7 +583,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 (self.create_peer_message(receive, peer, tag, bytes), None)
             }
         };
-        let labels = NodeLabels {
+        let labels = NodePhaseStageLayerAndShapes {
             phase: Some(item.phase),
             stage: Some(self.place.stage),
             micro_batch: Some(pass.micro_batch),

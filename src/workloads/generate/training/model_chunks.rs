@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// Layers, weights and boundary bytes of each part of the model, and the gradient buckets.
 #[derive(Clone, Debug)]
-pub(super) struct ModelPartsAndGradientBuckets {
+pub(super) struct AllModelPartsAndGradientBuckets {
     /// First layer of each part; the last entry is the number of layers.
     starts: Vec<usize>,
     /// Number of weights of each layer on one rank, including copies of tied weights.
@@ -26,7 +26,7 @@ pub(super) struct ModelPartsAndGradientBuckets {
     tied: Option<u64>,
 }
 
-impl ModelPartsAndGradientBuckets {
+impl AllModelPartsAndGradientBuckets {
     /// Distributes the layers of `model` over its parts, and their gradients over buckets.
     pub fn new(
         model: &Model,

@@ -71,7 +71,7 @@ impl TrainingGenerator {
 
 /// Node counts of ranks with identical nodes, computed on first use.
 #[derive(Debug, Default)]
-pub(super) struct CachedNodeCountAndLowerBound {
+pub(super) struct CachedExactAndMinimumNodeCounts {
     /// The exact count, which takes long to compute because all nodes must be generated.
     all: OnceLock<u64>,
     /// A lower bound: the sum of the programs' lengths, without messages, reductions, loads and stores.

@@ -1,6 +1,6 @@
 //! Creates a random network, system and memory, without a job.
 
-use super::super::algorithms::{AlgorithmStyle, NativeAlgorithm};
+use super::super::algorithms::{AlgorithmStyle, NativeAlgorithmWithOneRingFlag};
 use super::super::config::{
     CollectiveOperation, DimensionTopology, LogGpBusParameters, MemoryConfig,
     MemoryServerAssignment, NetworkDimension, NetworkModel, PriorityPolicy, SystemConfig,
@@ -23,7 +23,7 @@ pub fn draw_machine(dice: &mut RandomGenerator) -> WholeSimulationInput {
     let dims = draw_dimensions(network, most, dice);
     let npus: usize = dims.iter().map(|d| d.n).product();
     let local_bw_aware = dice.draw_one_in(2);
-    let rules = AlgorithmSupportFacts {
+    let rules = ConfigPropertiesLimitingAlgorithms {
         tree: !(local_bw_aware && dims.len() > 1),
         npus,
     };
@@ -122,27 +122,27 @@ fn draw_dimensions(
 }
 
 /// Properties of a configuration that decide which algorithms it supports.
-struct AlgorithmSupportFacts {
+struct ConfigPropertiesLimitingAlgorithms {
     tree: bool,
     npus: usize,
 }
 
-impl AlgorithmSupportFacts {
+impl ConfigPropertiesLimitingAlgorithms {
     fn draw_algorithms(
         &self,
         kind: CollectiveOperation,
         dims: &[NetworkDimension],
         dice: &mut RandomGenerator,
-    ) -> Vec<NativeAlgorithm> {
+    ) -> Vec<NativeAlgorithmWithOneRingFlag> {
         if dice.draw_one_in(8) {
             let style = self.draw_style(kind, self.npus, false, dice);
-            return vec![NativeAlgorithm { one: true, style }];
+            return vec![NativeAlgorithmWithOneRingFlag { one: true, style }];
         }
-        let one = |dim: &NetworkDimension| NativeAlgorithm {
+        let one = |dim: &NetworkDimension| NativeAlgorithmWithOneRingFlag {
             one: false,
             style: self.draw_style(kind, dim.n, self.tree, dice),
         };
-        let mut list: Vec<NativeAlgorithm> = dims.iter().map(one).collect();
+        let mut list: Vec<NativeAlgorithmWithOneRingFlag> = dims.iter().map(one).collect();
         // Shorten the list, because dimensions without an algorithm do not take part.
         let trees = list
             .iter()

@@ -4,7 +4,7 @@
 
 use super::super::rig::{ConversionResult, replay_traces, try_convert};
 use chakram::convert::ConvertOptions as Conversion;
-use chakram::engine::CommTiming;
+use chakram::engine::CommunicationDurationSource;
 use chakram::trace::TraceError;
 use chakram::workload::MissingRankPolicy;
 use serde_json::{Value, json};
@@ -236,7 +236,10 @@ pub fn assert_job_converts_with_device_time<B: AsRef<[u8]>>(
     );
     let found: u64 = job.summary.collectives.values().sum();
     assert_eq!(found, collectives, "{what}: {:?}", job.summary.collectives);
-    for comm in [CommTiming::Captured, CommTiming::Recorded] {
+    for comm in [
+        CommunicationDurationSource::Captured,
+        CommunicationDurationSource::Recorded,
+    ] {
         let ends = replay_traces(&job.traces, comm, |_| 0, MissingRankPolicy::Mirror)
             .last_node_end_of_each_rank_ns();
         for (end, trace) in ends.iter().zip(&job.traces) {

@@ -1,6 +1,6 @@
 //! Tests the captures themselves, if available.
 
-use super::event::{ProductOrAllReduce, format_captured_line};
+use super::event::{ProductAttentionOrAllReduce, format_captured_line};
 use super::{CAPTURED, OLDER};
 use crate::convert::rig::{
     self, COLLECTIVE, RECEIVE, SEND, SchemaRankTrace, find_integer_attribute, find_text_attribute,
@@ -63,7 +63,11 @@ fn the_converted_capture_has_the_recorded_events() {
             trace.rank
         );
         for (line, flops) in &found {
-            assert_eq!(*flops, ProductOrAllReduce::parse(line).flops(), "{line}");
+            assert_eq!(
+                *flops,
+                ProductAttentionOrAllReduce::parse(line).flops(),
+                "{line}"
+            );
         }
         // The wait for a reduction comes after the last product, and before the optimizer step.
         let mut backwards = trace.nodes.iter().rev();

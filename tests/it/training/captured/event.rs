@@ -2,7 +2,7 @@
 
 /// A matrix product, attention or a reduction, given by its tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProductOrAllReduce {
+pub enum ProductAttentionOrAllReduce {
     /// A matrix product: the sides of the result, smaller first, and the contracted dimension.
     Product([u64; 2], u64),
     /// Attention, by the shape of its queries.
@@ -11,7 +11,7 @@ pub enum ProductOrAllReduce {
     Reduction(u64),
 }
 
-impl ProductOrAllReduce {
+impl ProductAttentionOrAllReduce {
     pub fn product(rows: u64, inner: u64, columns: u64) -> Self {
         Self::Product([rows.min(columns), rows.max(columns)], inner)
     }

@@ -1,13 +1,13 @@
 //! Reads the nodes of a generated rank.
 
-use super::event::{ProductOrAllReduce, parse_shapes};
+use super::event::{ProductAttentionOrAllReduce, parse_shapes};
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceError};
 
 /// A node of a generated rank.
 pub struct GeneratedNode {
     pub id: u64,
     pub name: String,
-    pub event: Option<ProductOrAllReduce>,
+    pub event: Option<ProductAttentionOrAllReduce>,
     pub flops: u64,
     pub data: Vec<u64>,
 }
@@ -35,9 +35,9 @@ impl Sink for GeneratedNodes {
                         let [one, other] = outputs[0][..] else {
                             panic!("{}", node.name);
                         };
-                        Some(ProductOrAllReduce::product(one, inner, other))
+                        Some(ProductAttentionOrAllReduce::product(one, inner, other))
                     }
-                    all => Some(ProductOrAllReduce::Attention {
+                    all => Some(ProductAttentionOrAllReduce::Attention {
                         backward: all.len() > 3,
                         queries: all[0].clone(),
                     }),
@@ -48,7 +48,7 @@ impl Sink for GeneratedNodes {
             } => {
                 assert_eq!(kind, CollectiveKind::AllReduce, "{}", node.name);
                 assert_eq!(group, GroupName::World, "{}", node.name);
-                Some(ProductOrAllReduce::Reduction(bytes))
+                Some(ProductAttentionOrAllReduce::Reduction(bytes))
             }
             Op::Message { .. } => panic!("{}", node.name),
             _ => None,

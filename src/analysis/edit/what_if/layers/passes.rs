@@ -123,7 +123,7 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
 
 /// The nodes of each layer in a backward pass, with layers in execution order. They may differ in individual nodes, for
 /// example if only some layers gather their parameters ahead.
-type BackwardLayerNodes = Vec<Vec<u32>>;
+type BackwardPassNodesByLayer = Vec<Vec<u32>>;
 
 /// Returns a forward pass's layers, which are the longest repetition. If the repeated part contains a whole pass over
 /// the layers (as when tokens are decoded one by one), returns the repetition inside it.
@@ -183,7 +183,7 @@ impl StepPasses {
         program: &RankProgram<'_>,
         forward: &[(usize, NodeRepetitionPeriodAndCount)],
         of: &[usize],
-    ) -> Option<Vec<BackwardLayerNodes>> {
+    ) -> Option<Vec<BackwardPassNodesByLayer>> {
         let mut layer_of: BTreeMap<u64, usize> = BTreeMap::new();
         for (pass, found) in forward {
             for index in 0..found.times {

@@ -3,7 +3,7 @@
 use super::{ROWS, SummaryWriter};
 use crate::inspect::render::SummaryTableKind;
 use crate::inspect::render::labels::format_short_count;
-use crate::inspect::{NodeClass, NodeSums, RECEIVED, RankSpreadRow, SENT};
+use crate::inspect::{NodeClass, NodeSums, RECEIVED, SENT, SumOverRanksAndExtremeRanksRow};
 use chakram_base::units::format_count;
 use chakram_base::units::{Bytes, Span};
 use chakram_report::summary::format_thousands;
@@ -16,7 +16,7 @@ use std::fmt::{Display, Result, Write as _};
 const OPERATOR_ROWS: usize = 12;
 
 /// An operator (name and type), with the sums over its nodes.
-type OperatorRow<'j> = (&'j (String, NodeClass), &'j RankSpreadRow);
+type OperatorRow<'j> = (&'j (String, NodeClass), &'j SumOverRanksAndExtremeRanksRow);
 
 impl SummaryWriter<'_> {
     fn mean_per_rank(&self, time: Span) -> Span {
@@ -25,7 +25,7 @@ impl SummaryWriter<'_> {
 
     /// Formats the longest time and its rank. If all ranks have the same time, says so. For a single rank, returns an
     /// empty string.
-    fn describe_longest_rank(&self, row: &RankSpreadRow) -> String {
+    fn describe_longest_rank(&self, row: &SumOverRanksAndExtremeRanksRow) -> String {
         if self.ranks < 2 {
             String::new()
         } else if row.least.0 == row.most.0 && u64::from(row.ranks) == self.ranks {
@@ -39,7 +39,7 @@ impl SummaryWriter<'_> {
 
     /// Formats the shortest time and its rank, or how many ranks have no nodes in this row. If all ranks have the same
     /// time, returns an empty string.
-    fn describe_shortest_rank(&self, row: &RankSpreadRow) -> String {
+    fn describe_shortest_rank(&self, row: &SumOverRanksAndExtremeRanksRow) -> String {
         match self.ranks - u64::from(row.ranks) {
             _ if self.ranks < 2 => String::new(),
             0 if row.least.0 == row.most.0 => String::new(),

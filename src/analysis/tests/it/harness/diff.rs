@@ -2,9 +2,9 @@
 //! must be reproducible, and must be empty when a trace is compared with itself.
 
 use chakram_analysis::diff::render::{
-    DiffFailureThresholds, JobNamesAndDiffStyle, csv, json, text,
+    DiffPercentLimitAndForbiddenAspects, JobNamesAndDiffStyle, csv, json, text,
 };
-use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions};
+use chakram_analysis::diff::tally::{DiffTally, StoredChangeLimitAndTimeTolerance};
 use chakram_analysis::diff::{self, TraceDiff};
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_trace::graph::RawTrace;
@@ -23,7 +23,7 @@ pub fn run_diff_target(data: &[u8]) {
     let found = diff::compare_traces(a, b);
     check_trace_diff(a, b, &found);
     let rendered = |found: &TraceDiff| {
-        let keep = DiffTallyOptions::default();
+        let keep = StoredChangeLimitAndTimeTolerance::default();
         let tally = DiffTally::new(0, [a, b], found, keep);
         let titles = JobNamesAndDiffStyle {
             names: ["a", "b"],
@@ -34,7 +34,8 @@ pub fn run_diff_target(data: &[u8]) {
                 ..TextStyleWidthAndDetail::default()
             },
         };
-        let verdict = DiffFailureThresholds::default().find_exceeded_tally_thresholds(&tally);
+        let verdict =
+            DiffPercentLimitAndForbiddenAspects::default().find_exceeded_tally_thresholds(&tally);
         let text = text::render_text(&tally, &titles);
         assert!(
             text.lines().all(|line| line.chars().count() <= 100),

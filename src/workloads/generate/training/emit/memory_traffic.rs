@@ -3,7 +3,7 @@
 use super::{MEMORY_LANE, RankEmitter};
 use crate::generate::plan::OffloadedState;
 use chakram_trace::format::{
-    MemoryChanges, MemoryLocation, NodeLabels, Op, TraceError, TrainingPhase,
+    MemoryChanges, MemoryLocation, NodePhaseStageLayerAndShapes, Op, TraceError, TrainingPhase,
 };
 
 impl RankEmitter<'_, '_> {
@@ -13,10 +13,10 @@ impl RankEmitter<'_, '_> {
         &mut self,
         own: u64,
         moved: [u64; 2],
-        labels: NodeLabels<'_>,
+        labels: NodePhaseStageLayerAndShapes<'_>,
     ) -> Result<u64, TraceError> {
         let name = self.out.name.clone();
-        let labels = NodeLabels {
+        let labels = NodePhaseStageLayerAndShapes {
             inputs: "",
             outputs: "",
             ..labels
