@@ -4,9 +4,9 @@
 //! ([`PortsOrLinksOnRoute`]): the links, or the ports of NPUs. A server serves messages in the order of arrival. A
 //! message of m bytes occupies server i, whose rate is B_i, for s = m/B_i, from b to b + s without a gap. Let α be the
 //! latency of the link, and γ the serialization of a segment on the link ([`SwitchingMode`]). γ is zero with ideal
-//! cut-through, and all of s with store-and-forward. The first segment reaches the next device, as the *head*, at b + γ
-//! + α, and the last byte, the *tail*, at b + s + α. The message then reaches the next server at ready = max(head, tail
-//! − (s − γ)), where s and γ belong to the slowest link from this server on.
+//! cut-through, and all of s with store-and-forward. The first segment reaches the next device, as the *head*, at
+//! b + γ + α, and the last byte, the *tail*, at b + s + α. The message then reaches the next server at
+//! ready = max(head, tail − (s − γ)), where s and γ belong to the slowest link from this server on.
 //!
 //! From this time on, the server never has to wait for a segment. A message that arrives more slowly than the server
 //! can forward it is collected before the server, so it occupies a fast link only for its serialization time there. If

@@ -253,9 +253,9 @@ impl CapacityPlanner<'_> {
 }
 
 /// Returns the number of requests that arrive within [`LEAST_RUN`] times the time that the queue needs to reach its
-/// usual length: the mean time of a request from arrival to last token, and the relaxation time of a queue, `1 / (mu (1
-/// - sqrt(rho))^2)`, at the saturated rate `mu` and the load `rho` (M/M/1; Cohen, The Single Server Queue, section
-/// II.2.1). The closer the load is to 1, the longer the queue grows before it is at its usual length.
+/// usual length. This time is the mean time of a request from arrival to last token, plus the relaxation time of a
+/// queue, `1 / (mu (1 - sqrt(rho))^2)`, at the saturated rate `mu` and the load `rho` (M/M/1; Cohen, "The Single Server
+/// Queue", section II.2.1). The closer the load is to 1, the longer the queue grows before it is at its usual length.
 fn least_request_count(scenario: &LlmScenario, report: &LlmReport) -> u64 {
     let all = report.row_of_all_classes();
     let mean = all.and_then(|all| all.e2e.mean.as_ref());
