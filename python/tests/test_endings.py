@@ -26,6 +26,8 @@ step = "0.01 GB/s"
 class Endings(InFolder):
     def interrupted(self, call: object, after: float = 0.3) -> float:
         """Sends SIGINT during a call, and returns the time until the call ended, in s."""
+        # Jobs in the background of a shell ignore SIGINT.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         timer = threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         self.addCleanup(timer.cancel)

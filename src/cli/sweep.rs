@@ -202,21 +202,21 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         SweepFormat::Csv => table.rows_csv(0..table.rows.len()),
     };
     out.write_all(text.as_bytes())?;
-    // Another shard may have the feasible points.
+    // Another shard may have points with results.
     if args.shard.is_some() {
         return Ok(ExitCode::SUCCESS);
     }
-    exit_code_of_feasibility(&table)
+    exit_code_of_results(&table)
 }
 
-/// Returns exit code 3 if no point of `table` has a result, and then also prints to standard error which reasons make
-/// points infeasible.
-fn exit_code_of_feasibility(table: &SweepTable<'_>) -> Result<ExitCode, Box<dyn Error>> {
+/// Returns exit code 3 if no point of `table` has a result, and then also prints to standard error what became of the
+/// points.
+fn exit_code_of_results(table: &SweepTable<'_>) -> Result<ExitCode, Box<dyn Error>> {
     if !table.ranked_rows().is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
     terminal::print_to_stderr(format_args!(
-        "error: no point of the study is feasible: {}\n  try: other values on the study's axes, or --explain ROW for \
+        "error: no point of the study has a result: {}\n  try: other values on the study's axes, or --explain ROW for \
          the reason of a row",
         table.describe_counts()
     ))?;
@@ -315,5 +315,5 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
             .render_text(args.top, terminal::text_style(true))
             .as_bytes(),
     )?;
-    exit_code_of_feasibility(&table)
+    exit_code_of_results(&table)
 }

@@ -258,10 +258,10 @@ fn limits_know_the_capacity_in_the_plan() {
     }
 }
 
-/// A sweep without a feasible point says so and exits with code 3. A shard exits with code 0, because another shard may
-/// have the feasible points.
+/// A sweep without a result says so and exits with code 3. A shard exits with code 0, because another shard may have
+/// results.
 #[test]
-fn a_study_without_a_feasible_point_exits_with_3() {
+fn a_study_without_results_exits_with_3() {
     let text = format_plans_study("");
     let study = StudyFolder::new(&text.replace(
         "plan.batch = 16",
@@ -275,7 +275,7 @@ fn a_study_without_a_feasible_point_exits_with_3() {
     let (code, error) = exit_code_and_error(&["sweep", "s.toml"]);
     assert_eq!(code, Some(3), "{error}");
     assert!(
-        error.contains("no point of the study is feasible: plans: 20 points, 0 replayed")
+        error.contains("no point of the study has a result: plans: 20 points, 0 replayed")
             && error.contains("limits.fits"),
         "{error}"
     );

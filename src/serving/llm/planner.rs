@@ -84,7 +84,7 @@ const LONGER: u32 = 3;
 /// Arrivals must continue for at least this many times the time that the queue needs to reach its usual length.
 const LEAST_RUN: f64 = 10.0;
 /// Maximum number of requests that [`LEAST_RUN`] demands.
-const MOST_DEMANDED: u64 = 1_000_000;
+const MOST_DEMANDED: u64 = 100_000;
 
 /// Plans the engines for a scenario with limits.
 struct CapacityPlanner<'a> {
