@@ -42,7 +42,7 @@ impl UserCommKernelRules {
     pub(crate) fn lookup_table(&self) -> CommKernelTable<'_> {
         CommKernelTable {
             added: &self.added,
-            known: iter_known_kernels().collect(),
+            known: iter_known_kernel_patterns().collect(),
         }
     }
 }
@@ -83,14 +83,14 @@ impl CommKernelTable<'_> {
         let row = self
             .known
             .iter()
-            .find(|row| matches_pattern(row.pattern, &name));
+            .find(|row| matches_kernel_name_pattern(row.pattern, &name));
         row.map_or(KernelNameHint::Nothing, |row| {
             KernelNameHint::Communicates(row.kind)
         })
     }
 }
 
-fn iter_known_kernels() -> impl Iterator<Item = CommKernelNamePattern> {
+fn iter_known_kernel_patterns() -> impl Iterator<Item = CommKernelNamePattern> {
     let rows = KNOWN.lines();
     let rows = rows.filter(|line| !line.is_empty() && !line.starts_with('#'));
     rows.filter_map(|row| {
@@ -124,7 +124,7 @@ fn lowercase_name_without_arguments(name: &str) -> String {
 
 /// Returns true if `name` contains the parts of `pattern` in order, with no letter directly before
 /// the first part.
-fn matches_pattern(pattern: &str, name: &str) -> bool {
+fn matches_kernel_name_pattern(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
     let starts = name.match_indices(first);
@@ -147,8 +147,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_reached_by_its_example() {
-        let rows: Vec<CommKernelNamePattern> = iter_known_kernels().collect();
+    fn every_known_kernel_row_is_first_to_match_its_example() {
+        let rows: Vec<CommKernelNamePattern> = iter_known_kernel_patterns().collect();
         let lines = KNOWN.lines().filter(|line| line.contains('|'));
         assert_eq!(
             rows.len() + 1,
@@ -159,7 +159,7 @@ mod tests {
             let name = lowercase_name_without_arguments(row.example);
             let first = rows
                 .iter()
-                .position(|row| matches_pattern(row.pattern, &name));
+                .position(|row| matches_kernel_name_pattern(row.pattern, &name));
             assert_eq!(
                 first,
                 Some(place),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn names_say_what_a_kernel_does_and_users_add_to_them() {
+    fn kernel_names_are_classified_by_user_rules_and_known_patterns() {
         let mut kernels = UserCommKernelRules::default();
         let kind = |kernels: &UserCommKernelRules, name| kernels.lookup_table().classify_name(name);
         for (name, expected) in [

@@ -106,7 +106,7 @@ pub fn convert_exports(
     for path in paths {
         processes.extend(report::read_processes(path, &options.comm_kernels)?);
     }
-    let (order, largest) = order_by_rank(&mut processes);
+    let (order, largest) = sort_and_number_processes_by_rank(&mut processes);
     let stated = add_nccl_arguments_to_kernels(&mut processes, largest.as_deref());
     let about = processes.iter().map(|process| {
         let devices = process.devices.iter().copied().collect();
@@ -126,7 +126,9 @@ pub fn convert_exports(
 
 /// Sorts processes by rank, and numbers them. If NCCL's largest communicator contains all processes, it determines the
 /// ranks, and its name is returned. Otherwise the processes are sorted by file, device and process id.
-fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (NcclOrDeviceRankSource, Option<String>) {
+fn sort_and_number_processes_by_rank(
+    processes: &mut Vec<ProcessCapture>,
+) -> (NcclOrDeviceRankSource, Option<String>) {
     let all = processes.iter().flat_map(|process| &process.members);
     let largest = all.max_by_key(|(name, _, ranks)| (*ranks, std::cmp::Reverse(name.clone())));
     let largest = largest.map(|(name, _, ranks)| (name.clone(), *ranks));

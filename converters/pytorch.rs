@@ -55,7 +55,8 @@ pub use event_links::{HostKinetoMatchMethod, HostThreadKinetoMatchCounts};
 pub use host::{HostNode, HostTrace, NONE, RawCommOperatorArgs};
 pub(crate) use job::convert_kineto;
 pub use job::{
-    ConvertOptions, RankAndTraceBytes, RankHostAndKineto, convert_in_memory_captures, convert_pairs,
+    ConvertOptions, RankAndTraceBytes, RankHostAndKineto, convert_capture_pairs,
+    convert_in_memory_captures,
 };
 pub use kineto::{
     EventCategory, KinetoEvent, KinetoTrace, KinetoTrackIdentity, PythonEvent,
@@ -132,7 +133,7 @@ impl JsonRepairs {
 
 /// Returns true if the operator `name` communicates: a collective or message of c10d, its
 /// implementation in a backend, or a `record_param_comms` record.
-pub fn is_communication(name: &str) -> bool {
+pub fn is_communication_operator(name: &str) -> bool {
     const BEGINNINGS: [&str; 8] = [
         "c10d::",
         "_c10d_functional::",

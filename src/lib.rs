@@ -103,7 +103,8 @@ pub mod convert {
     pub use chakram_converters::pytorch::summary::ConversionSummary;
     pub use chakram_converters::pytorch::{
         CaptureFileKind, ConvertOptions, EventCategory, HostKinetoMatchMethod, HostTrace,
-        KinetoTrace, RankHostAndKineto, convert_in_memory_captures, convert_pairs, sniff_file,
+        KinetoTrace, RankHostAndKineto, convert_capture_pairs, convert_in_memory_captures,
+        sniff_file,
     };
     pub use chakram_trace::files::OutputsAndProtectedInputs;
 }
@@ -117,7 +118,7 @@ pub mod diff {
     //! use chakram::trace::DecompressedTraceFile;
     //!
     //! let files = ["traces/data-parallel-8/job.0.et", "traces/data-parallel-8/job.1.et"];
-    //! let [a, b] = files.map(|file| DecompressedTraceFile::open_current_schema(file.as_ref()).expect("it is there"));
+    //! let [a, b] = files.map(|file| DecompressedTraceFile::open_as_current_schema(file.as_ref()).expect("it is there"));
     //! let (a, b) = (RawTrace::read_trace(a.as_slice()), RawTrace::read_trace(b.as_slice()));
     //! assert!(compare_traces(&a, &b).is_empty());
     //! ```
@@ -135,7 +136,7 @@ pub mod edit {
     //! use chakram::edit::TraceAnonymiser;
     //! use chakram::trace::DecompressedTraceFile;
     //!
-    //! let contents = DecompressedTraceFile::open_current_schema("traces/data-parallel-8/job.0.et".as_ref())?;
+    //! let contents = DecompressedTraceFile::open_as_current_schema("traces/data-parallel-8/job.0.et".as_ref())?;
     //! let (_, done) = TraceAnonymiser::new(b"nobody knows it", true, Vec::new()).anonymise_trace(contents.as_slice())?;
     //! assert!(done.hashed > 0);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -245,7 +246,7 @@ pub mod ids {
     //! ```
 
     pub use chakram_base::ids::{
-        EndpointId, GraphId, GroupId, MAX_NPUS, NodeIndex, Npu, Rank, format_ranges,
+        EndpointId, GraphId, GroupId, MAX_NPUS, NodeIndex, Npu, Rank, format_numbers_as_ranges,
     };
 }
 
@@ -371,8 +372,9 @@ pub mod machine {
     pub use chakram_hardware::machine::{
         FailedNpuOrNamedLinks, FailedPartAndTime, Host, HostBlockingOperations, Machine,
         MachineError, MachinePreset, NpuClass, PRESETS, PassKernelTimeCorrection,
-        PresetOrMachineFileText, find_machine_text, is_inline, is_preset, lacks_rates,
-        load_for_ranks, machine_name_for_ranks, names_file, read_preset_text,
+        PresetOrMachineFileText, find_machine_text, is_inline_machine_notation,
+        is_inline_notation_without_rates, is_machine_file_path, is_preset, load_for_ranks,
+        machine_name_for_ranks, read_preset_text,
     };
     pub use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
     pub use chakram_hardware::network::SendCompletion;
@@ -457,7 +459,8 @@ pub mod score {
         PredictionIntervalSummary, RecordedKernelTimes, RunColumnRules, RunTable, ScoreError,
         StepGroupKernelTimeCorrection, assign_folds, cross_validate_runs, fit_corrections,
         gemm_errors_without_and_with_other_points, left_out_size_error, parse_mean_gemm_times,
-        parse_nccl_log, predict_with_one_rate, scale_machine_constants, score_runs,
+        parse_nccl_log, predict_runs_in_table_order, predict_times_by_one_flop_rate,
+        scale_machine_constants,
     };
 }
 
@@ -610,7 +613,7 @@ pub mod units {
 
     pub use chakram_base::units::{
         Bandwidth, Bytes, FlopRate, Frequency, QuantityError, Span, SummedSecondsPerByte, Time,
-        UnroundedBufferShare, UnroundedTimeEstimate, format_count, format_thousands,
+        UnroundedBufferShare, UnroundedTimeEstimate, format_count_with_noun, format_thousands,
     };
 }
 
@@ -621,7 +624,7 @@ pub mod validate {
     //! use chakram::trace::DecompressedTraceFile;
     //! use chakram::validate::TraceDefectsAndDigest;
     //!
-    //! let contents = DecompressedTraceFile::open_current_schema("traces/data-parallel-8/job.0.et".as_ref())?;
+    //! let contents = DecompressedTraceFile::open_as_current_schema("traces/data-parallel-8/job.0.et".as_ref())?;
     //! let trace = TraceDefectsAndDigest::check_trace(contents.as_slice(), Default::default(), 10);
     //! assert_eq!(trace.defect_log().count_by_severity().errors, 0);
     //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -39,7 +39,7 @@ pub fn run_chakram_astra_sim(folder: &Path, model: &str, stepwise: bool) -> Meas
     let mut said = String::new();
     let mut out = child.stdout.take().expect("it is a pipe");
     out.read_to_string(&mut said).expect("it is text");
-    let (status, usage) = wait_for_child(child.id());
+    let (status, usage) = wait_for_child_and_resource_usage(child.id());
     let wall = start.elapsed();
     assert_eq!(status, 0, "the program fails with wait status {status}");
     MeasuredProcessRun {
@@ -51,7 +51,7 @@ pub fn run_chakram_astra_sim(folder: &Path, model: &str, stepwise: bool) -> Meas
 }
 
 /// Waits for a child process that no other code waits for. Returns its status and resource usage.
-fn wait_for_child(child: u32) -> (libc::c_int, libc::rusage) {
+fn wait_for_child_and_resource_usage(child: u32) -> (libc::c_int, libc::rusage) {
     let mut status = 0;
     // SAFETY: the structure contains only integers, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

@@ -1,8 +1,10 @@
 //! Measures how fast one thread converts generated captures of two ranks.
 
-use super::{compute_rate_per_second, held_and_peak_bytes_since, measure_best_time, reset_peak};
+use super::{
+    compute_rate_per_second, held_and_peak_bytes_since, measure_best_time, reset_peak_to_held_bytes,
+};
 use chakram::convert::{
-    ConvertOptions, OutputsAndProtectedInputs, convert_pairs, find_capture_pairs,
+    ConvertOptions, OutputsAndProtectedInputs, convert_capture_pairs, find_capture_pairs,
 };
 use std::path::{Path, PathBuf};
 use testkit::capture::{self, Device, JobParallelism, generate_capture};
@@ -50,12 +52,12 @@ fn measure_capture_conversion(
     };
     let run = || {
         let mut outputs = OutputsAndProtectedInputs::default();
-        let converted = convert_pairs(&pairs, &one_thread, &path, &mut outputs, &|_, _| {});
+        let converted = convert_capture_pairs(&pairs, &one_thread, &path, &mut outputs, &|_, _| {});
         let (summary, _) = converted.expect("it is a capture");
         outputs.commit_all().expect("there is room");
         summary
     };
-    let before = reset_peak();
+    let before = reset_peak_to_held_bytes();
     let nodes: u64 = run().ranks.iter().map(|rank| rank.written.nodes).sum();
     let (_, peak) = held_and_peak_bytes_since(before);
     let time = measure_best_time(run);

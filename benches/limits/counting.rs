@@ -38,15 +38,15 @@ unsafe impl GlobalAlloc for PeakCountingAllocator {
 #[global_allocator]
 static ALLOCATOR: PeakCountingAllocator = PeakCountingAllocator;
 
-/// Returns the bytes allocated in addition to `before`: the current number, and the maximum since [`reset_peak`] was
-/// last called.
+/// Returns the bytes allocated in addition to `before`: the current number, and the maximum since
+/// [`reset_peak_to_held_bytes`] was last called.
 pub fn held_and_peak_bytes_since(before: usize) -> (f64, f64) {
     let since = |now: usize| now.saturating_sub(before) as f64;
     (since(HELD.load(Relaxed)), since(PEAK.load(Relaxed)))
 }
 
 /// Returns the number of currently allocated bytes, and resets the maximum to it.
-pub fn reset_peak() -> usize {
+pub fn reset_peak_to_held_bytes() -> usize {
     let now = HELD.load(Relaxed);
     PEAK.store(now, Relaxed);
     now

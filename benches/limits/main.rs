@@ -21,7 +21,7 @@ use chakram::report::{CollectiveRecord, Observer};
 use chakram::trace::{DecompressedTraceFile, TraceWriter};
 use chakram::units::Time;
 use chakram::workload::{EnforcedDependencyKinds, Graph, NodeKind, Workload};
-use counting::{held_and_peak_bytes_since, reset_peak};
+use counting::{held_and_peak_bytes_since, reset_peak_to_held_bytes};
 use prost::Message;
 use std::hint::black_box;
 use std::path::Path;
@@ -104,7 +104,7 @@ fn encode_captured_like_trace(nodes: u32, distinct: bool) -> Vec<u8> {
 }
 
 /// Loads `file`, and returns how long that took.
-fn measure_trace_load(label: &str, file: &[u8]) -> Duration {
+fn measure_trace_load_time(label: &str, file: &[u8]) -> Duration {
     let read = || {
         Graph::read_graph(file, 0, EnforcedDependencyKinds::Auto)
             .expect("it is a trace")
@@ -144,7 +144,7 @@ fn build_job_workload(pattern: WorkloadPattern) -> Workload {
 }
 
 /// Replays `workload`, and returns how long the replay took, without the preparation.
-fn measure_replay(label: &str, workload: &Workload) -> Duration {
+fn measure_replay_time(label: &str, workload: &Workload) -> Duration {
     let machine = Machine::load_preset("dgx-h100").expect("it is a preset");
     let options = ReplayOptions::default();
     let prepare = || CompiledReplay::new(workload, &machine, &options).expect("it fits");
@@ -164,7 +164,7 @@ fn measure_replay(label: &str, workload: &Workload) -> Duration {
 /// Measures the memory that one rank of `pattern` needs, from the creation of its graph to the end of its replay.
 fn measure_rank_memory(label: &str, pattern: WorkloadPattern) {
     let machine = Machine::load_preset("dgx-h100").expect("it is a preset");
-    let before = reset_peak();
+    let before = reset_peak_to_held_bytes();
     let workload = build_job_workload(pattern);
     let (graph_held, building) = held_and_peak_bytes_since(before);
     let graph = &workload.graphs()[0];
@@ -172,7 +172,7 @@ fn measure_rank_memory(label: &str, pattern: WorkloadPattern) {
     let names: usize = (0..graph.names().len() as u32)
         .map(|i| graph.names().get(i).len() + 4)
         .sum();
-    reset_peak();
+    reset_peak_to_held_bytes();
     let prepared =
         CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).expect("it fits");
     let run = prepared.run(NoopObserver).expect("it ends");
@@ -204,7 +204,7 @@ fn main() {
         .collect();
     let wanted = |part: &str| asked.is_empty() || asked.iter().any(|a| a == part);
     if wanted("load") {
-        measure_all_loads();
+        measure_all_trace_loads();
     }
     if wanted("replay") {
         measure_all_replays();
@@ -232,33 +232,33 @@ fn build_data_parallel_pattern(ranks: u32, nodes: u32) -> WorkloadPattern {
     ))
 }
 
-fn measure_all_loads() {
+fn measure_all_trace_loads() {
     println!(
         "load                            nodes  B/node  edges     GB/s   Mnodes/s  Medges/s    /copy  /frames"
     );
-    let small = measure_trace_load(
+    let small = measure_trace_load_time(
         "data parallel, captured",
         &encode_captured_like_trace(100_000, false),
     );
-    let large = measure_trace_load(
+    let large = measure_trace_load_time(
         "data parallel, captured",
         &encode_captured_like_trace(1_000_000, false),
     );
     print_time_growth("  growth", small, large);
-    let small = measure_trace_load(
+    let small = measure_trace_load_time(
         "  all names distinct",
         &encode_captured_like_trace(100_000, true),
     );
-    let large = measure_trace_load(
+    let large = measure_trace_load_time(
         "  all names distinct",
         &encode_captured_like_trace(1_000_000, true),
     );
     print_time_growth("  growth", small, large);
     if let Some(corpus) = std::env::var_os("CHAKRAM_CORPUS") {
         let file = Path::new(&corpus).join("captures/gpu/chakra_json/chakra.0.et.zst");
-        measure_trace_load(
+        measure_trace_load_time(
             "PyTorch, chakra.0.et",
-            DecompressedTraceFile::open_current_schema(&file)
+            DecompressedTraceFile::open_as_current_schema(&file)
                 .expect("it is there")
                 .as_slice(),
         );
@@ -267,20 +267,20 @@ fn measure_all_loads() {
 
 fn measure_all_replays() {
     println!("\nreplay, 8 ranks                 nodes  Mnodes/s  and prepare");
-    let small = measure_replay(
+    let small = measure_replay_time(
         "chain",
         &build_job_workload(build_chain_pattern(8, 100_000)),
     );
-    let large = measure_replay(
+    let large = measure_replay_time(
         "chain",
         &build_job_workload(build_chain_pattern(8, 1_000_000)),
     );
     print_time_growth("  growth", small, large);
-    let small = measure_replay(
+    let small = measure_replay_time(
         "data parallel",
         &build_job_workload(build_data_parallel_pattern(8, 100_000)),
     );
-    let large = measure_replay(
+    let large = measure_replay_time(
         "data parallel",
         &build_job_workload(build_data_parallel_pattern(8, 1_000_000)),
     );

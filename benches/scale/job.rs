@@ -29,7 +29,7 @@ impl ParallelTrainingJobSize {
         self.tensor * self.stages * self.replicas
     }
 
-    fn rank(self, tensor: u32, stage: u32, replica: u32) -> u32 {
+    fn rank_at_coordinates(self, tensor: u32, stage: u32, replica: u32) -> u32 {
         tensor + self.tensor * (stage + self.stages * replica)
     }
 
@@ -45,11 +45,12 @@ impl ParallelTrainingJobSize {
         let mut groups = DeclaredGroups::new();
         for stage in 0..self.stages {
             for replica in 0..self.replicas {
-                let members = (0..self.tensor).map(|t| self.rank(t, stage, replica));
+                let members = (0..self.tensor).map(|t| self.rank_at_coordinates(t, stage, replica));
                 groups.insert(self.tensor_group_name(stage, replica), members.collect());
             }
             for tensor in 0..self.tensor {
-                let members = (0..self.replicas).map(|r| self.rank(tensor, stage, r));
+                let members =
+                    (0..self.replicas).map(|r| self.rank_at_coordinates(tensor, stage, r));
                 groups.insert(self.data_group_name(tensor, stage), members.collect());
             }
         }
@@ -70,8 +71,9 @@ impl ParallelTrainingJobSize {
             let replica = rank / self.tensor / self.stages;
             // The last stage receives first. All other stages send activations before they receive gradients. The
             // stages in the middle receive activations before they send any.
-            let before = (stage > 0).then(|| self.rank(tensor, stage - 1, replica));
-            let after = (stage + 1 < self.stages).then(|| self.rank(tensor, stage + 1, replica));
+            let before = (stage > 0).then(|| self.rank_at_coordinates(tensor, stage - 1, replica));
+            let after = (stage + 1 < self.stages)
+                .then(|| self.rank_at_coordinates(tensor, stage + 1, replica));
             let binding = RankBindingsOfGraphSlots {
                 peers: before.into_iter().chain(after).collect(),
                 groups: vec![
@@ -91,23 +93,23 @@ impl ParallelTrainingJobSize {
 
     /// Builds the trace of the first rank of `stage`.
     fn build_stage_graph(self, stage: u32) -> Graph {
-        let rank = self.rank(0, stage, 0);
+        let rank = self.rank_at_coordinates(0, stage, 0);
         let mut out = ChainedGraphBuilder {
             builder: GraphBuilder::new(rank, EnforcedDependencyKinds::Both, 1 << 20),
             last: 0,
             name: String::new(),
         };
-        let first = (stage > 0).then(|| self.rank(0, stage - 1, 0));
-        let next = (stage + 1 < self.stages).then(|| self.rank(0, stage + 1, 0));
+        let first = (stage > 0).then(|| self.rank_at_coordinates(0, stage - 1, 0));
+        let next = (stage + 1 < self.stages).then(|| self.rank_at_coordinates(0, stage + 1, 0));
         let group = self.tensor_group_name(stage, 0);
         let warm = (self.stages - 1 - stage).min(self.micro_batches);
         let mut done = 0;
         for forward in 0..self.micro_batches + warm {
             if forward < self.micro_batches {
-                self.forward(&mut out, forward, rank, (first, next), &group);
+                self.append_forward_pass(&mut out, forward, rank, (first, next), &group);
             }
             if forward >= warm {
-                self.backward(&mut out, done, rank, (first, next), &group);
+                self.append_backward_pass(&mut out, done, rank, (first, next), &group);
                 done += 1;
             }
         }
@@ -120,7 +122,7 @@ impl ParallelTrainingJobSize {
         out.builder.finish_graph().expect("it is sound").0
     }
 
-    fn forward(
+    fn append_forward_pass(
         self,
         out: &mut ChainedGraphBuilder,
         batch: u32,
@@ -129,31 +131,31 @@ impl ParallelTrainingJobSize {
         group: &str,
     ) {
         if let Some(peer) = from {
-            out.message(true, peer, rank, batch * 2);
+            out.append_send_or_receive(true, peer, rank, batch * 2);
         }
         for layer in 0..self.layers {
             for (name, us) in [("norm", 20), ("qkv", 300), ("scores", 80), ("softmax", 60)] {
-                out.kernel(us, format!("fwd.{layer}.{name}"));
+                out.append_kernel(us, format!("fwd.{layer}.{name}"));
             }
             for (name, us) in [("context", 80), ("out", 100)] {
-                out.kernel(us, format!("fwd.{layer}.{name}"));
+                out.append_kernel(us, format!("fwd.{layer}.{name}"));
             }
             self.add_tensor_group_collective(out, group, format!("fwd.{layer}.attention"));
             for (name, us) in [("residual", 20), ("norm2", 20), ("up", 400)] {
-                out.kernel(us, format!("fwd.{layer}.{name}"));
+                out.append_kernel(us, format!("fwd.{layer}.{name}"));
             }
             for (name, us) in [("gelu", 40), ("down", 400)] {
-                out.kernel(us, format!("fwd.{layer}.{name}"));
+                out.append_kernel(us, format!("fwd.{layer}.{name}"));
             }
             self.add_tensor_group_collective(out, group, format!("fwd.{layer}.mlp"));
-            out.kernel(20, format!("fwd.{layer}.residual2"));
+            out.append_kernel(20, format!("fwd.{layer}.residual2"));
         }
         if let Some(peer) = to {
-            out.message(false, peer, rank, batch * 2);
+            out.append_send_or_receive(false, peer, rank, batch * 2);
         }
     }
 
-    fn backward(
+    fn append_backward_pass(
         self,
         out: &mut ChainedGraphBuilder,
         batch: u32,
@@ -162,18 +164,18 @@ impl ParallelTrainingJobSize {
         group: &str,
     ) {
         if let Some(peer) = from {
-            out.message(true, peer, rank, batch * 2 + 1);
+            out.append_send_or_receive(true, peer, rank, batch * 2 + 1);
         }
         for layer in (0..self.layers).rev() {
             for part in ["mlp", "attention"] {
                 for step in 0..11 {
-                    out.kernel(150 + step, format!("bwd.{layer}.{part}.{step}"));
+                    out.append_kernel(150 + step, format!("bwd.{layer}.{part}.{step}"));
                 }
                 self.add_tensor_group_collective(out, group, format!("bwd.{layer}.{part}"));
             }
         }
         if let Some(peer) = to {
-            out.message(false, peer, rank, batch * 2 + 1);
+            out.append_send_or_receive(false, peer, rank, batch * 2 + 1);
         }
     }
 
@@ -211,7 +213,7 @@ impl ChainedGraphBuilder {
         added.expect("the graph takes it");
     }
 
-    fn kernel(&mut self, us: u64, name: String) {
+    fn append_kernel(&mut self, us: u64, name: String) {
         self.name = name;
         let op = Op::Compute {
             flops: 1_000_000,
@@ -221,7 +223,7 @@ impl ChainedGraphBuilder {
         self.add_node_after(op, self.last, Span(us * 1_000_000));
     }
 
-    fn message(&mut self, receive: bool, peer: u32, own: u32, tag: u32) {
+    fn append_send_or_receive(&mut self, receive: bool, peer: u32, own: u32, tag: u32) {
         self.name = if receive { "receive" } else { "send" }.to_owned();
         let op = Op::Message {
             receive,

@@ -59,12 +59,12 @@ fn main() {
     let asked = asked.collect::<Vec<_>>().join(" ");
     for (name, job) in LINES {
         if asked.is_empty() || asked == name {
-            measure_training_job(name, job);
+            measure_and_print_job_replay(name, job);
         }
     }
 }
 
-fn measure_training_job(name: &str, job: ParallelTrainingJobSize) {
+fn measure_and_print_job_replay(name: &str, job: ParallelTrainingJobSize) {
     let text = format!("dgx-h100x{}", job.ranks() / 8);
     let machine = Machine::load_preset(&text).expect("it scales");
     let (start, mut before) = (Instant::now(), read_process_cpu_seconds());

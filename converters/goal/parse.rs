@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused_at_their_lines() {
+    fn invalid_goal_texts_are_refused_with_their_line() {
         let with =
             |line: &str| format!("num_ranks 2\nrank 0 {{\na: calc 1\n{line}\n}}\nrank 1 {{\n}}\n");
         for (text, found) in [

@@ -37,7 +37,7 @@ impl GoalRankProgram {
             after.sort_unstable();
             after.dedup();
             let (kind, delay) = (
-                operation_of(graph, peers, node)?,
+                convert_node_to_goal_operation(graph, peers, node)?,
                 round_to_ns(graph.launch_delay(node)),
             );
             let cpu = graph.lane(node);
@@ -92,7 +92,7 @@ fn sort_topologically(graph: &Graph, before: &[Vec<u32>]) -> Vec<NodeIndex> {
 }
 
 /// Converts a node to an operation of a schedule.
-fn operation_of(
+fn convert_node_to_goal_operation(
     graph: &Graph,
     peers: &[u32],
     node: NodeIndex,

@@ -133,7 +133,7 @@ pub(super) fn read_processes(
     reader.read_copies()?;
     reader.read_memory_sets()?;
     reader.read_graph_launches_as_kernels()?;
-    reader.read_runtime()?;
+    reader.read_runtime_calls()?;
     reader.read_nvtx_ranges()?;
     reader.read_cuda_event_records()?;
     reader.read_syncs()?;
@@ -281,7 +281,7 @@ impl<'d> NsysExportReader<'d> {
     }
 
     /// Adds an event to the process `global`, and returns its index.
-    fn push(
+    fn push_event(
         &mut self,
         global: SqliteValue<'_>,
         event: UnaddedKinetoEventFields<'_>,
@@ -351,7 +351,7 @@ impl<'d> NsysExportReader<'d> {
             correlation: row[4].to_unsigned_integer().unwrap_or(0),
             details: Some(device_event_details(device, stream, bytes)),
         };
-        self.push(global, event).map(Some)
+        self.push_event(global, event).map(Some)
     }
 
     fn text_index_of_string_id(&self, id: SqliteValue<'_>) -> Option<u32> {
@@ -450,7 +450,7 @@ impl<'d> NsysExportReader<'d> {
         })
     }
 
-    fn read_runtime(&mut self) -> Result<(), TraceError> {
+    fn read_runtime_calls(&mut self) -> Result<(), TraceError> {
         let columns = ["start", "end", "globalTid", "correlationId", "nameId"];
         let mut process = None;
         self.for_each_row("CUPTI_ACTIVITY_KIND_RUNTIME", &columns, &mut |this, row| {
@@ -480,7 +480,7 @@ impl<'d> NsysExportReader<'d> {
                 correlation,
                 details: None,
             };
-            this.push(global, event)?;
+            this.push_event(global, event)?;
             let process = this.process_of_row(global);
             let kernels = process.kernels.get(&correlation).into_iter().flatten();
             let launches = kernels.map(|&(event, kind)| (start, NcclCallOrKernelLaunch::Launch(event, kind)));
@@ -557,7 +557,7 @@ impl<'d> NsysExportReader<'d> {
                 correlation: 0,
                 details: None,
             };
-            this.push(global, event).map(drop)
+            this.push_event(global, event).map(drop)
         })
     }
 
@@ -634,7 +634,7 @@ impl<'d> NsysExportReader<'d> {
                     ..device_event_details(-1, stream, 0)
                 }),
             };
-            this.push(global, event).map(drop)
+            this.push_event(global, event).map(drop)
         })
     }
 

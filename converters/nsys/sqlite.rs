@@ -225,13 +225,13 @@ impl SqliteDatabase {
             );
             return Err(refuse(&found, DAMAGED));
         }
-        this.check_write_ahead_log(header[18] == 2 || header[19] == 2)?;
+        this.reject_unread_write_ahead_log(header[18] == 2 || header[19] == 2)?;
         this.read_tables()?;
         Ok(this)
     }
 
     /// Rejects a file whose newest pages are only in its write-ahead log.
-    fn check_write_ahead_log(&self, logs: bool) -> Result<(), TraceError> {
+    fn reject_unread_write_ahead_log(&self, logs: bool) -> Result<(), TraceError> {
         let mut log = self.path.clone().into_os_string();
         log.push("-wal");
         let log = PathBuf::from(log);
@@ -327,7 +327,7 @@ impl SqliteDatabase {
             row: Vec::new(),
             overflow: Vec::new(),
         };
-        walk.run(take)
+        walk.visit_all_rows(take)
     }
 
     /// Reads `length` bytes at `offset` into `into`, and replaces its previous contents.
@@ -402,7 +402,7 @@ struct BtreeInnerPageCursor {
 }
 
 impl TableRowReader<'_> {
-    fn run(
+    fn visit_all_rows(
         &mut self,
         take: &mut dyn FnMut(&[SqliteValue<'_>]) -> Result<(), TraceError>,
     ) -> Result<(), TraceError> {
@@ -412,11 +412,11 @@ impl TableRowReader<'_> {
         loop {
             let Some(number) = next
                 .take()
-                .map_or_else(|| self.next_child(&mut path), |n| Ok(Some(n)))?
+                .map_or_else(|| self.next_child_page(&mut path), |n| Ok(Some(n)))?
             else {
                 return Ok(());
             };
-            self.count_page(number)?;
+            self.count_page_and_refuse_cycle(number)?;
             self.database.read_page(number, &mut leaf)?;
             match leaf[page_header_offset(number)] {
                 5 if path.len() < DEEPEST => path.push(BtreeInnerPageCursor {
@@ -428,7 +428,7 @@ impl TableRowReader<'_> {
                     let found = format!("more than {DEEPEST} levels of inner pages");
                     return Err(self.damaged_page_error(number, &found));
                 }
-                13 => self.read_leaf(number, &leaf, take)?,
+                13 => self.read_leaf_rows(number, &leaf, take)?,
                 kind => {
                     let found =
                         format!("page {number} has type {kind}, expected 5 (inner) or 13 (leaf)");
@@ -439,7 +439,10 @@ impl TableRowReader<'_> {
     }
 
     /// Returns the next child of the last inner page in `path`. Removes pages that have no more children from `path`.
-    fn next_child(&self, path: &mut Vec<BtreeInnerPageCursor>) -> Result<Option<u32>, TraceError> {
+    fn next_child_page(
+        &self,
+        path: &mut Vec<BtreeInnerPageCursor>,
+    ) -> Result<Option<u32>, TraceError> {
         while let Some(page) = path.last_mut() {
             let head = page_header_offset(page.number);
             let cells = usize::from(self.read_u16(page.number, &page.bytes, head + 3)?);
@@ -467,7 +470,7 @@ impl TableRowReader<'_> {
         Ok(None)
     }
 
-    fn read_leaf(
+    fn read_leaf_rows(
         &mut self,
         number: u32,
         page: &[u8],
@@ -527,7 +530,7 @@ impl TableRowReader<'_> {
             false => 0,
         };
         while (row.len() as u64) < length {
-            self.count_page(next)?;
+            self.count_page_and_refuse_cycle(next)?;
             let mut overflow = std::mem::take(&mut self.overflow);
             self.database.read_page(next, &mut overflow)?;
             let missing = (length - row.len() as u64).min(usable - 4) as usize;
@@ -583,7 +586,7 @@ impl TableRowReader<'_> {
     }
 
     /// Counts a page as read. Fails if a table would have more pages than the file.
-    fn count_page(&mut self, number: u32) -> Result<(), TraceError> {
+    fn count_page_and_refuse_cycle(&mut self, number: u32) -> Result<(), TraceError> {
         match self.left.checked_sub(1) {
             Some(left) => self.left = left,
             None => {

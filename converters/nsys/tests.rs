@@ -72,7 +72,7 @@ fn rows_are_read_as_they_were_written() {
                            text TEXT DEFAULT 'a, b', CONSTRAINT one UNIQUE (text), FOREIGN KEY(text) REFERENCES b(c)";
             writer.add_table("empty", "a INT", Vec::new());
             writer.add_table("main", columns, written.clone());
-            let database = SqliteDatabase::open_from_memory(writer.file(page)).unwrap();
+            let database = SqliteDatabase::open_from_memory(writer.encode_file(page)).unwrap();
             let read =
                 read_table_rows(&database, "main", &["text", "id", "ODD, NAME", "none"]).unwrap();
             let expected = (1..).zip(&written).map(|(id, row)| {
@@ -101,7 +101,7 @@ fn damaged_database_files_fail_with_an_error() {
         .collect();
     let mut writer = SqliteWriter::default();
     writer.add_table("main", "a INT, b TEXT", rows);
-    let file = writer.file(512);
+    let file = writer.encode_file(512);
     let root = 1 + file.chunks(512).rposition(|page| page[0] == 5).unwrap();
     let said = |file: Vec<u8>| {
         let read = SqliteDatabase::open_from_memory(file)
@@ -245,7 +245,7 @@ impl GeneratedExportCase {
         writer.add_table("CUPTI_ACTIVITY_KIND_RUNTIME", RUNTIME, self.calls.clone());
         let ranges = "start INT, end INT, globalTid INT, eventType INT, text TEXT, jsonText TEXT";
         writer.add_table("NVTX_EVENTS", ranges, self.ranges.clone());
-        writer.file(page)
+        writer.encode_file(page)
     }
 
     /// Returns how long a process was busy, in ns: for each stream, the time covered by at least
@@ -352,7 +352,7 @@ fn ranks_are_those_of_the_largest_communicator() {
 }
 
 #[test]
-fn what_says_nothing_of_devices_is_refused() {
+fn database_without_device_work_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = SqliteWriter::default();
     writer.add_table(
@@ -365,7 +365,7 @@ fn what_says_nothing_of_devices_is_refused() {
             .unwrap_err()
             .to_string()
     };
-    let error = said(&writer.file(1024));
+    let error = said(&writer.encode_file(1024));
     for part in [
         "without device work",
         "CUPTI_ACTIVITY_KIND_KERNEL",
@@ -375,9 +375,9 @@ fn what_says_nothing_of_devices_is_refused() {
     }
     let mut other = SqliteWriter::default();
     other.add_table("users", "id INT", vec![vec![1.into()]]);
-    assert!(said(&other.file(1024)).contains("that Nsight Systems did not export"));
+    assert!(said(&other.encode_file(1024)).contains("that Nsight Systems did not export"));
     writer.add_table("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, Vec::new());
-    assert!(said(&writer.file(1024)).contains("are empty"));
+    assert!(said(&writer.encode_file(1024)).contains("are empty"));
     // The reader rejects a database whose newest pages are in a separate log.
     let made = GeneratedExportCase::new(3, 1, 20);
     let mut file = made.build_export_file(1024);

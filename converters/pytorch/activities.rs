@@ -152,13 +152,17 @@ pub fn find_activities_and_record_usable_results(
                 if calls.list[call as usize].done > calls.list[call as usize].end =>
             {
                 let call = &calls.list[call as usize];
-                chains.last_activity_before(call.worker, call.done, &activities.list)
+                chains.last_activity_of_thread_ended_by(call.worker, call.done, &activities.list)
             }
             AwaitedCommCallOrDeviceEvent::Call(call) => activities.of_call[call as usize],
             AwaitedCommCallOrDeviceEvent::Device(device) => device_activities[device as usize],
         };
         let target = match wait.into {
-            NONE => chains.first_activity_after(wait.thread, wait.to, &activities.list),
+            NONE => chains.first_activity_of_thread_starting_from(
+                wait.thread,
+                wait.to,
+                &activities.list,
+            ),
             item => activities.of_item[item as usize],
         };
         activities.add_dependency(source, target);
@@ -289,7 +293,7 @@ fn flag_worker_threads(rank: &JoinedRankCapture, calls: &CommCalls) -> Vec<bool>
 
 /// Returns true if a host interval's own time counts as work in this role. Otherwise, the time was spent in Python
 /// code.
-fn is_work(role: HostIntervalKind) -> bool {
+fn host_interval_counts_as_work(role: HostIntervalKind) -> bool {
     role != HostIntervalKind::Annotation
 }
 

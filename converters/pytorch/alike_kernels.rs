@@ -27,7 +27,7 @@ pub(super) struct TimedKernelWithCost {
 
 impl TimedKernelWithCost {
     /// Returns true if FLOPs and bytes are both known.
-    pub fn is_known(&self) -> bool {
+    pub fn has_known_flops_and_bytes(&self) -> bool {
         !self.cost.flops_unknown && (self.cost.flops > 0 || self.cost.bytes > 0)
     }
 }
@@ -42,12 +42,16 @@ pub(super) struct SameNameWorkEstimator {
 impl SameNameWorkEstimator {
     /// Collects a rank's kernels with known work, if there are kernels with the same names whose work is unknown.
     pub fn new(kernels: impl Iterator<Item = TimedKernelWithCost> + Clone) -> Self {
-        let unknown = kernels.clone().filter(|kernel| !kernel.is_known());
+        let unknown = kernels
+            .clone()
+            .filter(|kernel| !kernel.has_known_flops_and_bytes());
         let mut names: Vec<u32> = unknown.map(|kernel| kernel.name).collect();
         names.sort_unstable();
         names.dedup();
         let asked = |kernel: &TimedKernelWithCost| {
-            kernel.time > 0 && kernel.is_known() && names.binary_search(&kernel.name).is_ok()
+            kernel.time > 0
+                && kernel.has_known_flops_and_bytes()
+                && names.binary_search(&kernel.name).is_ok()
         };
         let mut known: Vec<_> = kernels.filter(asked).collect();
         known.sort_by_key(|kernel| (kernel.name, kernel.time));
@@ -65,7 +69,7 @@ impl SameNameWorkEstimator {
         let nearest = near.min_by_key(|kernel| kernel.time.abs_diff(time))?;
         Some(TimedKernelWithCost {
             time,
-            cost: nearest.cost.scaled_part(time, nearest.time),
+            cost: nearest.cost.scale_by_time_fraction(time, nearest.time),
             ..*nearest
         })
     }

@@ -347,7 +347,7 @@ impl<'a> CapturedCalls<'a> {
         format!(
             "rank {} calls {} (node {}, record function id {}) with {} bytes in, {} out{}",
             number,
-            timeline.item_name(item),
+            timeline.host_interval_name(item),
             timeline.host.node_id(item.host),
             call.rf_id,
             call.asked.bytes_in,

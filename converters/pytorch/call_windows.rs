@@ -52,7 +52,8 @@ pub fn find_call_window_shift(
     // At least half of the shorter list must overlap the longer one; otherwise almost any shift would fit.
     let least = (n.min(m) + 1) / 2;
     let (low, high) = ((n - m).min(0) - FARTHEST, (n - m).max(0) + FARTHEST);
-    let shifts = (low..=high).filter(|&shift| overlap_count(n, m, shift) >= least.max(1));
+    let shifts =
+        (low..=high).filter(|&shift| count_overlapping_calls_at_shift(n, m, shift) >= least.max(1));
     let fitting = shifts.filter(|&shift| signatures_agree_at_shift(one, other, shift));
     fitting.min_by_key(|&shift| {
         let (offset, spread) = median_end_difference_and_deviation(one, other, shift);
@@ -62,7 +63,7 @@ pub fn find_call_window_shift(
         } else {
             i64::from(shift != n - m) + 1
         };
-        let lost = n.min(m) - overlap_count(n, m, shift);
+        let lost = n.min(m) - count_overlapping_calls_at_shift(n, m, shift);
         let same_calls = n == m && shift == 0 && !one_clock;
         (
             spread / ALIKE,
@@ -87,16 +88,18 @@ fn find_shift_by_sequence(one: &[CallFingerprint], other: &[CallFingerprint]) ->
     let same = |(one, other): (&CallFingerprint, &CallFingerprint)| {
         one.sequence.is_some() && one.sequence == other.sequence
     };
-    matching_pairs(one, other, shift).all(same).then_some(shift)
+    pair_calls_at_shift(one, other, shift)
+        .all(same)
+        .then_some(shift)
 }
 
 /// Returns how many calls two lists of `n` and `m` calls have in common when one is moved by `shift`.
-fn overlap_count(n: i64, m: i64, shift: i64) -> i64 {
+fn count_overlapping_calls_at_shift(n: i64, m: i64, shift: i64) -> i64 {
     n.min(m + shift) - shift.max(0)
 }
 
 /// Returns the pairs of calls that belong to the same collective under a shift.
-fn matching_pairs<'c>(
+fn pair_calls_at_shift<'c>(
     one: &'c [CallFingerprint],
     other: &'c [CallFingerprint],
     shift: i64,
@@ -111,7 +114,7 @@ fn signatures_agree_at_shift(
     other: &[CallFingerprint],
     shift: i64,
 ) -> bool {
-    matching_pairs(one, other, shift).all(|(one, other)| one.signature == other.signature)
+    pair_calls_at_shift(one, other, shift).all(|(one, other)| one.signature == other.signature)
 }
 
 /// Returns the median difference between end times, and the median deviation from this difference.
@@ -120,8 +123,8 @@ fn median_end_difference_and_deviation(
     other: &[CallFingerprint],
     shift: i64,
 ) -> (i64, i64) {
-    let ends =
-        matching_pairs(one, other, shift).map(|(one, other)| Some(one.span?.1 - other.span?.1));
+    let ends = pair_calls_at_shift(one, other, shift)
+        .map(|(one, other)| Some(one.span?.1 - other.span?.1));
     let mut ends: Vec<i64> = ends.flatten().collect();
     let middle = upper_median_of(&mut ends);
     let mut apart: Vec<i64> = ends.iter().map(|end| (end - middle).abs()).collect();
@@ -133,7 +136,8 @@ fn at_least_half_of_pairs_overlap_in_time(
     one: &[CallFingerprint],
     other: &[CallFingerprint],
 ) -> bool {
-    let spans = matching_pairs(one, other, 0).filter_map(|(one, other)| one.span.zip(other.span));
+    let spans =
+        pair_calls_at_shift(one, other, 0).filter_map(|(one, other)| one.span.zip(other.span));
     let spans: Vec<_> = spans.collect();
     let apart = |&&(one, other): &&((i64, i64), (i64, i64))| {
         one.0 > other.1 + ALIKE || other.0 > one.1 + ALIKE
@@ -227,7 +231,7 @@ mod tests {
     /// Collectives start 10 ms apart. Unless the clocks are shared, a clock that is 10 ms late looks like a missing
     /// call.
     #[test]
-    fn only_one_clock_moves_lists_of_one_length_that_agree() {
+    fn agreeing_lists_of_equal_length_shift_only_on_a_shared_clock() {
         let calls = |first: i64| -> Vec<CallFingerprint> {
             (first..first + 9)
                 .map(|k| build_all_reduce_fingerprint(7, k * 10_000_000))
@@ -266,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn without_times_the_first_or_the_last_calls_are_in_common() {
+    fn untimed_lists_align_at_their_first_or_last_calls() {
         let untimed = |range: std::ops::Range<usize>| -> Vec<CallFingerprint> {
             let all = build_steps_of_three_all_reduces(8, [1, 2, 3]);
             let calls = all[range].iter();

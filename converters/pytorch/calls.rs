@@ -14,7 +14,7 @@ mod host;
 mod requests;
 
 pub use crate::comm_kernels::UserCommKernelRules;
-pub use args::{CommCallArgs, first_dtype, parse_group_of_record};
+pub use args::{CommCallArgs, parse_first_tensor_dtype, parse_group_of_record};
 
 /// Operation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -103,7 +103,7 @@ enum RankPairCommCallKind {
 
 impl TwoRankCallObservation {
     /// Swaps the two ranks.
-    fn reversed(self) -> Self {
+    fn with_ranks_swapped(self) -> Self {
         let kind = match self.kind {
             RankPairCommCallKind::Collective => RankPairCommCallKind::Collective,
             RankPairCommCallKind::Sent => RankPairCommCallKind::Received,
@@ -150,11 +150,18 @@ pub fn estimate_offsets(
         };
         let (from, to) = if known[a as usize] { (a, b) } else { (b, a) };
         let turned = from != a;
-        let seen = seen
-            .iter()
-            .map(|&seen| if turned { seen.reversed() } else { seen });
-        offsets[to as usize] =
-            estimate_offset(seen.collect(), &offsets[from as usize], hosts(a, b));
+        let seen = seen.iter().map(|&seen| {
+            if turned {
+                seen.with_ranks_swapped()
+            } else {
+                seen
+            }
+        });
+        offsets[to as usize] = estimate_clock_offset_of_second_rank(
+            seen.collect(),
+            &offsets[from as usize],
+            hosts(a, b),
+        );
         known[to as usize] = true;
     }
 }
@@ -179,7 +186,7 @@ impl RankHostComparison {
 }
 
 /// Estimates the offset of the second of two ranks; `base` corrects the first rank's clock.
-fn estimate_offset(
+fn estimate_clock_offset_of_second_rank(
     mut seen: Vec<TwoRankCallObservation>,
     base: &ClockCorrection,
     hosts: RankHostComparison,
@@ -208,7 +215,7 @@ fn estimate_offset(
         };
         seen.spans[1] = (time(start), time(end));
     }
-    let mut differences = differences_of_ends(&seen);
+    let mut differences = end_differences_of_collectives(&seen);
     let estimate = median_of(&mut differences);
     let spread = median_distance(&differences, estimate);
     let bounds = find_offset_bounds(&seen);
@@ -259,7 +266,7 @@ fn find_offset_bounds(seen: &[TwoRankCallObservation]) -> (i64, i64) {
 }
 
 /// Returns, for each collective, the end on the first rank's clock minus the end on the second rank's clock.
-fn differences_of_ends(seen: &[TwoRankCallObservation]) -> Vec<i64> {
+fn end_differences_of_collectives(seen: &[TwoRankCallObservation]) -> Vec<i64> {
     let collectives = seen
         .iter()
         .filter(|seen| seen.kind == RankPairCommCallKind::Collective);
@@ -340,7 +347,7 @@ fn collect_observations(
         let seen = if one.0 < other.0 {
             seen
         } else {
-            seen.reversed()
+            seen.with_ranks_swapped()
         };
         let pair = (one.0.min(other.0), one.0.max(other.0));
         between.entry(pair).or_default().push(seen);
@@ -399,18 +406,18 @@ mod tests {
     }
 
     fn swap_ranks_in_observations(seen: &[TwoRankCallObservation]) -> Vec<TwoRankCallObservation> {
-        seen.iter().map(|seen| seen.reversed()).collect()
+        seen.iter().map(|seen| seen.with_ranks_swapped()).collect()
     }
 
     fn estimate_rank_clock_offset(
         seen: &[TwoRankCallObservation],
         hosts: RankHostComparison,
     ) -> ClockCorrection {
-        estimate_offset(seen.to_vec(), &ClockCorrection::default(), hosts)
+        estimate_clock_offset_of_second_rank(seen.to_vec(), &ClockCorrection::default(), hosts)
     }
 
     #[test]
-    fn the_estimate_is_the_median() {
+    fn clock_offset_estimate_is_median_of_end_differences() {
         // The ends differ by about 3 ms; one late end of 9 ms does not move the median.
         let seen = build_two_rank_collectives(
             &[3 * MS, 3 * MS + 40, 9 * MS, 3 * MS - 20, 3 * MS + 5],
@@ -435,7 +442,8 @@ mod tests {
             ..ClockCorrection::default()
         };
         assert_eq!(
-            estimate_offset(seen, &base, RankHostComparison::Different).applied,
+            estimate_clock_offset_of_second_rank(seen, &base, RankHostComparison::Different)
+                .applied,
             10 * MS + 5
         );
     }
@@ -479,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_alone_move_no_clock_but_where_they_must() {
+    fn messages_alone_move_a_clock_only_where_causality_requires() {
         // The message is sent at 0 and received before 1 ms on the receiver's clock, so the
         // receiver's clock is at most 1 ms behind.
         let message = |sent: i64, received: i64| TwoRankCallObservation {
@@ -512,7 +520,7 @@ mod tests {
 
     /// The second clock runs 20 parts per million too fast and starts 3 ms ahead. 60 collectives are one second apart.
     #[test]
-    fn a_line_through_the_differences_follows_a_drift() {
+    fn line_fit_of_end_differences_follows_clock_drift() {
         let noise = |k: i64| k * 7919 % 21 * 100 - 1000;
         let drifting: Vec<i64> = (0..60).map(|k| -3 * MS - k * 20_000 + noise(k)).collect();
         let seen = build_two_rank_collectives(&drifting, 300_000);

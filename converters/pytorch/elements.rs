@@ -16,7 +16,7 @@ pub(super) fn count_tensor_elements(dims: &serde_json::Value) -> u64 {
 
 /// Returns the bytes per element of the C++ type `name`, or `None` if the name is not an element
 /// type.
-pub(super) fn element_bytes(name: &str) -> Option<u64> {
+pub(super) fn element_bytes_of_cpp_type(name: &str) -> Option<u64> {
     let plain = name.trim_start_matches("c10::");
     Some(match plain {
         "bool" | "unsigned char" | "signed char" | "char" | "quint8" | "qint8" => 1,

@@ -108,7 +108,7 @@ impl KeptCaptureWindow {
     };
 
     /// Returns true if the window covers the whole capture.
-    pub fn is_all(&self) -> bool {
+    pub fn covers_whole_capture(&self) -> bool {
         self.from == i64::MIN && self.to == i64::MAX
     }
 

@@ -36,7 +36,7 @@ pub struct RankCaptureFiles {
 /// Path that stands for a capture from standard input.
 pub const PIPE: &str = "-";
 
-fn is_pipe(path: &Path) -> bool {
+fn is_standard_input_path(path: &Path) -> bool {
     path == Path::new(PIPE)
 }
 
@@ -109,18 +109,18 @@ type HostAndKinetoFilesByRank = BTreeMap<Option<u32>, [Vec<FoundFile>; 2]>;
 /// Fails in three cases: a file that the user named is neither a host trace nor a Kineto trace,
 /// only some ranks have times, or a rank has two indistinguishable files of one kind.
 pub fn find_capture_pairs(paths: &[PathBuf]) -> Result<JobCaptureFiles, TraceError> {
-    find_pairs_with_piped(paths, None)
+    find_capture_pairs_with_piped(paths, None)
 }
 
 /// Pairs files as [`find_capture_pairs`] does, but reads the capture `piped` in place of [`PIPE`]. If only one other
 /// file was found, the piped capture belongs to the same rank.
-pub fn find_pairs_with_piped(
+pub fn find_capture_pairs_with_piped(
     paths: &[PathBuf],
     piped: Option<Arc<[u8]>>,
 ) -> Result<JobCaptureFiles, TraceError> {
     let mut files = Vec::new();
     for path in paths {
-        if piped.is_some() && is_pipe(path) {
+        if piped.is_some() && is_standard_input_path(path) {
             files.push((path.clone(), true));
         } else if path.is_dir() {
             files.extend(list_captures_in_folder_or_subfolders(path)?);
@@ -149,8 +149,8 @@ pub fn find_pairs_with_piped(
         });
     }
     let beside = match &found[..] {
-        [one, other] if is_pipe(&one.path) => other.rank,
-        [one, other] if is_pipe(&other.path) => one.rank,
+        [one, other] if is_standard_input_path(&one.path) => other.rank,
+        [one, other] if is_standard_input_path(&other.path) => one.rank,
         _ => None,
     };
     let mut ranks = HostAndKinetoFilesByRank::new();
@@ -500,7 +500,9 @@ fn rank_in_name_unless_process_id(
     let by_profiler = path.to_str().is_some_and(|name| name.contains(".pt.trace"));
     match rank {
         // In a container, process ids may be as small as ranks, so compare the number with the process id.
-        Some(number) if capture && !is_pipe(path) && (by_profiler || number >= 1000) => {
+        Some(number)
+            if capture && !is_standard_input_path(path) && (by_profiler || number >= 1000) =>
+        {
             let pid = held.read_process_id(path)?;
             Ok(rank.filter(|_| pid != Some(u64::from(number))))
         }
@@ -514,7 +516,7 @@ fn rank_in_name_unless_process_id(
 fn parse_rank_from_file_name(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let stem = strip_version_numbers(name.split(".json").next()?);
-    if let Some(rank) = parse_rank_after_word(&stem) {
+    if let Some(rank) = parse_number_after_rank_or_worker(&stem) {
         return Some(rank);
     }
     let parts = stem.split(['.', '_', '-']);
@@ -522,7 +524,7 @@ fn parse_rank_from_file_name(path: &Path) -> Option<u32> {
         .filter(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
         .filter_map(|part| part.parse::<u32>().ok())
         .rfind(|number| *number <= LARGEST)
-        .or_else(|| parse_rank_after_word(path.parent()?.file_name()?.to_str()?))
+        .or_else(|| parse_number_after_rank_or_worker(path.parent()?.file_name()?.to_str()?))
 }
 
 /// Returns true if the name of a file has a known form, so that its number is certainly a rank.
@@ -532,11 +534,12 @@ fn has_certain_rank_in_name(path: &Path) -> bool {
     };
     // chakram's own capture script and Chakra's linker use these names.
     let known = ["host", "kineto", "device"];
-    known.iter().any(|word| name.starts_with(word)) || parse_rank_after_word(name).is_some()
+    known.iter().any(|word| name.starts_with(word))
+        || parse_number_after_rank_or_worker(name).is_some()
 }
 
 /// Returns the number after `rank` or `worker` in `text`.
-fn parse_rank_after_word(text: &str) -> Option<u32> {
+fn parse_number_after_rank_or_worker(text: &str) -> Option<u32> {
     let after = |word: &str| {
         let at = text.find(word)? + word.len();
         let rest = text[at..].trim_start_matches(['-', '_', '.', '=']);
@@ -593,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn names_hold_ranks() {
+    fn rank_is_parsed_from_file_name_but_not_from_version_or_time() {
         let rank = |name: &str| parse_rank_from_file_name(Path::new(name));
         assert_eq!(rank("run/host.3.json.zst"), Some(3));
         assert_eq!(rank("device_12.json"), Some(12));

@@ -60,7 +60,7 @@ pub struct GroupInferenceError {
 }
 
 /// Sets the group of every call. `ranks` must be sorted; `world` is the number of ranks in the job.
-pub fn resolve_run(
+pub fn resolve_groups_of_all_calls(
     ranks: &[JoinedRankCapture],
     calls: &mut [CommCalls],
     world: u32,
@@ -448,7 +448,7 @@ fn move_messages_to_smaller_group(
     candidates.sort_by_key(|&g| (std::cmp::Reverse(groups[g as usize].ranks.len()), g));
     let mut open: Vec<bool> = calls
         .iter()
-        .map(|calls| calls.list.iter().any(is_unnamed_message))
+        .map(|calls| calls.list.iter().any(is_message_without_group_name))
         .collect();
     if groups.len() == 1 {
         return Ok(());
@@ -469,7 +469,7 @@ fn move_messages_to_smaller_group(
             for call in calls[member]
                 .list
                 .iter_mut()
-                .filter(|call| is_unnamed_message(call))
+                .filter(|call| is_message_without_group_name(call))
             {
                 call.group = group;
                 *inferred.messages.entry(group).or_default() += 1;
@@ -489,7 +489,7 @@ fn move_messages_to_smaller_group(
     }
 }
 
-fn is_unnamed_message(call: &CommCall) -> bool {
+fn is_message_without_group_name(call: &CommCall) -> bool {
     call.is_message() && call.asked.group.is_none()
 }
 
@@ -508,7 +508,7 @@ fn messages_pair_up(
         for call in calls[member]
             .list
             .iter()
-            .filter(|call| is_unnamed_message(call))
+            .filter(|call| is_message_without_group_name(call))
         {
             let Some(&peer) = call
                 .asked
@@ -543,7 +543,7 @@ fn undeclared_group_error(
         rank: rank.rank,
         found: format!(
             "`{}` names group `{name}`, which neither the host trace nor Kineto declares",
-            rank.item_name(&rank.items[call.item as usize])
+            rank.host_interval_name(&rank.items[call.item as usize])
         ),
         hint: "capture with a profiler that writes `## process_group:init ##` or distributedInfo \
                (PyTorch 2.4 or later)"
@@ -569,7 +569,7 @@ fn unnamed_group_error(rank: &JoinedRankCapture, call: &CommCall) -> GroupInfere
         rank: rank.rank,
         found: format!(
             "the group of `{}` (record function id {}) is unknown: {why}",
-            rank.item_name(&rank.items[call.item as usize]),
+            rank.host_interval_name(&rank.items[call.item as usize]),
             call.rf_id
         ),
         hint: hint.to_owned(),

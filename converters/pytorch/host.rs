@@ -123,7 +123,7 @@ impl HostTrace {
     }
 
     /// Returns true if an observer wrote this trace, and false if it was built from Kineto's data.
-    pub fn is_observed(&self) -> bool {
+    pub fn is_from_observer(&self) -> bool {
         !self.records.is_empty()
     }
 
@@ -137,7 +137,7 @@ impl HostTrace {
 
     /// Returns the storages of the input tensors and of the output tensors of the node at `index`. Both lists are empty
     /// if unknown.
-    pub fn storages_of(&self, index: u32) -> [&[u64]; 2] {
+    pub fn input_and_output_storages_of_node(&self, index: u32) -> [&[u64]; 2] {
         let held = |(from, to): (u32, u32)| self.storages.get(from as usize..to as usize);
         let record = self.records.get(index as usize);
         record.map_or([&[]; 2], |record| {

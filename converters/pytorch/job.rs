@@ -39,7 +39,7 @@ pub struct ConvertOptions {
 ///
 /// Fails if files cannot be read or do not belong together, if ranks disagree about their communication, or if a
 /// trace cannot be written.
-pub fn convert_pairs(
+pub fn convert_capture_pairs(
     pairs: &[RankCaptureFiles],
     options: &ConvertOptions,
     path: &dyn Fn(u32) -> PathBuf,
@@ -50,12 +50,12 @@ pub fn convert_pairs(
     match_captures_and_write_traces(captures, options, path, files)
 }
 
-/// Converts the device traces of one job, as [`convert_pairs`] does. Each trace comes with the file from which it was
-/// read, and must state its rank.
+/// Converts the device traces of one job, as [`convert_capture_pairs`] does. Each trace comes with the file from which
+/// it was read, and must state its rank.
 ///
 /// # Errors
 ///
-/// Fails for the same reasons as [`convert_pairs`].
+/// Fails for the same reasons as [`convert_capture_pairs`].
 pub(crate) fn convert_kineto(
     traces: Vec<(PathBuf, KinetoTrace)>,
     options: &ConvertOptions,
@@ -102,7 +102,7 @@ pub type RankHostAndKineto<'a> = (u32, Option<&'a [u8]>, Option<&'a [u8]>);
 ///
 /// # Errors
 ///
-/// Fails for the same reasons as [`convert_pairs`].
+/// Fails for the same reasons as [`convert_capture_pairs`].
 pub fn convert_in_memory_captures(
     captures: &[RankHostAndKineto<'_>],
     options: &ConvertOptions,

@@ -174,7 +174,7 @@ pub enum EventCategory {
 
 impl EventCategory {
     /// Returns true if events of this category are device work.
-    pub fn is_work(self) -> bool {
+    pub fn is_device_work(self) -> bool {
         matches!(self, Self::Kernel | Self::Copy | Self::Set)
     }
 
@@ -272,7 +272,7 @@ impl KinetoTrace {
     }
 
     /// Returns the arguments of an event, or `None` if they were not kept.
-    pub fn args_of(&self, event: &KinetoEvent) -> Option<&[(String, String)]> {
+    pub fn args_of_event(&self, event: &KinetoEvent) -> Option<&[(String, String)]> {
         self.args_at_details_index(event.details)
     }
 

@@ -4,7 +4,7 @@
 //! derived from input shapes, and the uses of results are inferred only from times.
 
 use super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
-use super::elements::{count_tensor_elements, element_bytes};
+use super::elements::{count_tensor_elements, element_bytes_of_cpp_type};
 use super::event_links::{HostKinetoMatchMethod, KinetoEventHostNodeMap};
 use super::host::{HostNode, HostTrace, NONE, RawCommOperatorArgs, SharedOperatorProperties};
 use super::kineto::{EventCategory, KinetoTrace, SharedEventStreamAndInputDetails};
@@ -38,7 +38,7 @@ pub(super) fn build_host_trace(
     for &i in &order {
         let event = &kineto.events[i as usize];
         let mut args = NONE;
-        if let Some(kept) = kineto.args_of(event)
+        if let Some(kept) = kineto.args_of_event(event)
             && comm_kind_of_operator(kineto.texts.get(event.name)).is_some()
         {
             args = host.args.len() as u32;
@@ -103,7 +103,7 @@ impl OutputShapeCache {
         let SharedEventStreamAndInputDetails { shapes, types, .. } =
             *kineto.details_of_event(event);
         let key = (event.name, shapes, types);
-        let concrete = kineto.args_of(event);
+        let concrete = kineto.args_of_event(event);
         let operator = self.operators.intern_key(key) as usize;
         if let Some(known) = self.outputs.get(operator).filter(|_| concrete.is_none()) {
             return *known;
@@ -118,7 +118,7 @@ impl OutputShapeCache {
             let types = kineto.texts.get(types);
             // The output is assumed to have the element type of the first input tensor.
             let (_, rest) = types.split_once("Tensor(")?;
-            let size = element_bytes(rest.split_once(')')?.0)?;
+            let size = element_bytes_of_cpp_type(rest.split_once(')')?.0)?;
             let elements = shape
                 .iter()
                 .fold(1, |product: u64, &n| product.saturating_mul(n));
@@ -165,7 +165,7 @@ struct CommTensorElementsAndType {
 
 impl CommTensorElementsAndType {
     fn from_executing_event(kineto: &KinetoTrace, carrier: u32) -> Option<Self> {
-        let args = kineto.args_of(&kineto.events[carrier as usize])?;
+        let args = kineto.args_of_event(&kineto.events[carrier as usize])?;
         let (dims, types) = (
             parse_json_list_of_argument_key(args, "Input Dims"),
             parse_json_list_of_argument_key(args, "Input type"),
@@ -198,7 +198,7 @@ fn format_comm_arguments(
     for (i, kind) in types.iter().enumerate() {
         let kind = kind.as_str().unwrap_or("");
         let dims = dims.get(i).unwrap_or(&Value::Null);
-        if let Some(size) = element_bytes(kind) {
+        if let Some(size) = element_bytes_of_cpp_type(kind) {
             values.push(json_of_tensor_without_storage(
                 count_tensor_elements(dims),
                 size,
@@ -206,7 +206,7 @@ fn format_comm_arguments(
             kinds.push(format!("Tensor({kind})"));
         } else if kind == "TensorList" {
             let dtype = carrier.map_or("", |carrier| &carrier.dtype);
-            let size = element_bytes(dtype).unwrap_or(0);
+            let size = element_bytes_of_cpp_type(dtype).unwrap_or(0);
             let tensors = dims.as_array().map_or(&[][..], Vec::as_slice);
             let listed = tensors
                 .iter()

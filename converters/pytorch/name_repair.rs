@@ -68,13 +68,13 @@ pub(super) fn repair_element_name(
 /// Returns the offset of the name in the object at the start of `text`. Only a few keys with plain values may come
 /// before the name.
 fn find_offset_of_json_name_value(text: &[u8]) -> Option<usize> {
-    let mut rest = skip_blanks(text).strip_prefix(b"{")?;
+    let mut rest = trim_leading_blanks(text).strip_prefix(b"{")?;
     // All programs that write traces put the name among the first eight keys.
     for _ in 0..8 {
-        rest = skip_blanks(rest).strip_prefix(b"\"")?;
+        rest = trim_leading_blanks(rest).strip_prefix(b"\"")?;
         let close = rest.iter().position(|b| *b == b'"')?;
         let key = &rest[..close];
-        rest = skip_blanks(skip_blanks(&rest[close + 1..]).strip_prefix(b":")?);
+        rest = trim_leading_blanks(trim_leading_blanks(&rest[close + 1..]).strip_prefix(b":")?);
         if key == b"name" {
             let inside = rest.strip_prefix(b"\"")?;
             return Some(text.len() - inside.len());
@@ -86,7 +86,7 @@ fn find_offset_of_json_name_value(text: &[u8]) -> Option<usize> {
             }
             None => rest.iter().position(|b| !b"-.0123456789".contains(b))?,
         };
-        rest = skip_blanks(&rest[length..]).strip_prefix(b",")?;
+        rest = trim_leading_blanks(&rest[length..]).strip_prefix(b",")?;
     }
     None
 }
@@ -94,14 +94,14 @@ fn find_offset_of_json_name_value(text: &[u8]) -> Option<usize> {
 /// Returns true if `text` continues with `key` and a value that contains no other values.
 fn continues_with_json_key_and_plain_value(text: &[u8], key: &str) -> bool {
     let value = || {
-        let rest = skip_blanks(text).strip_prefix(b",")?;
-        let rest = skip_blanks(rest).strip_prefix(b"\"")?;
+        let rest = trim_leading_blanks(text).strip_prefix(b",")?;
+        let rest = trim_leading_blanks(rest).strip_prefix(b"\"")?;
         let rest = rest.strip_prefix(key.as_bytes())?.strip_prefix(b"\"")?;
-        skip_blanks(skip_blanks(rest).strip_prefix(b":")?).first()
+        trim_leading_blanks(trim_leading_blanks(rest).strip_prefix(b":")?).first()
     };
     value().is_some_and(|b| b.is_ascii_digit() || *b == b'"' || *b == b'-')
 }
 
-fn skip_blanks(text: &[u8]) -> &[u8] {
+fn trim_leading_blanks(text: &[u8]) -> &[u8] {
     text.trim_ascii_start()
 }

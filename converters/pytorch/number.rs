@@ -90,7 +90,7 @@ fn parse_plain_microseconds(json: &str) -> Option<i64> {
 
 /// Converts decimal microseconds to nanoseconds, rounded to the nearest nanosecond.
 #[inline]
-pub(super) fn parse_nanoseconds(json: &str) -> Option<i64> {
+pub(super) fn parse_microseconds_as_nanoseconds(json: &str) -> Option<i64> {
     parse_plain_microseconds(json).or_else(|| parse_decimal_microseconds(json))
 }
 
@@ -167,7 +167,7 @@ mod tests {
             (".5", None),
             ("\"nan\"", None),
         ] {
-            assert_eq!(parse_nanoseconds(json), expected, "{json}");
+            assert_eq!(parse_microseconds_as_nanoseconds(json), expected, "{json}");
             assert_eq!(parse_decimal_microseconds(json), expected, "{json}");
         }
     }

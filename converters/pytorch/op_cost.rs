@@ -102,7 +102,7 @@ impl IntervalFlopsAndBytesTable {
             |_| OpCost::default(),
             |found| {
                 let HostIntervalLaunchedKernelTotals { cost, time, .. } = self.launched[found];
-                cost.scaled_part(duration_of_device_interval(device), time)
+                cost.scale_by_time_fraction(duration_of_device_interval(device), time)
             },
         );
         if cost.flops == 0 {
@@ -129,7 +129,12 @@ fn hint_which_kernels_compute_or_move(
     names.sort_unstable();
     names.dedup();
     let hints = names.into_iter();
-    let hints = hints.map(|name| (name, op_work::kernel_hint(rank.kineto.texts.get(name))));
+    let hints = hints.map(|name| {
+        (
+            name,
+            op_work::compute_or_move_hint_of_kernel(rank.kineto.texts.get(name)),
+        )
+    });
     hints
         .filter(|(_, hint)| *hint != KernelComputeOrMoveHint::Unclear)
         .collect()
@@ -200,7 +205,7 @@ fn operator_cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
         text(form.shapes_out),
         text(form.values),
     );
-    operands.outputs_recorded = host.is_observed();
+    operands.outputs_recorded = host.is_from_observer();
     op_work::estimate_cost(
         plain,
         &operands,
@@ -243,7 +248,7 @@ fn cost_of_launching_operator(rank: &JoinedRankCapture, node: &HostNode, kernel:
     let plain = name.strip_prefix("aten::").unwrap_or(name);
     let mut cost = operator_cost(&rank.host, node, plain);
     // If an observer counted the bytes, the count already includes tensors in lists.
-    let listed = match rank.host.is_observed() || op_work::is_row_lookup(plain) {
+    let listed = match rank.host.is_from_observer() || op_work::is_row_lookup(plain) {
         true => None,
         false => tensor_lists::bytes_moved_by_tensor_list_kernel(
             texts.get(rank.host.shared_properties_of_node(node).shapes_in),
@@ -261,7 +266,7 @@ pub(super) fn duration_of_device_interval(device: &DeviceInterval) -> u64 {
 /// Returns true if an operator only returns views of its inputs: all its results share the inputs' storages, and its
 /// schema says that it writes no input.
 fn returns_view(host: &HostTrace, index: u32) -> bool {
-    let [inputs, outputs] = host.storages_of(index);
+    let [inputs, outputs] = host.input_and_output_storages_of_node(index);
     let node = &host.nodes[index as usize];
     let schema = host
         .texts

@@ -15,13 +15,15 @@ mod lookups;
 mod products;
 
 pub(super) use arguments::{OperatorArguments, observer_inputs_to_kineto_scalar_values};
-pub(super) use computing::{KernelComputeOrMoveHint, kernel_hint};
+pub(super) use computing::{KernelComputeOrMoveHint, compute_or_move_hint_of_kernel};
 pub(super) use lookups::is_row_lookup;
 
 /// Returns true if the scalar values of the operator `name` affect how much it computes or moves.
-pub(super) fn needs_values(name: &str) -> bool {
+pub(super) fn cost_depends_on_scalar_values(name: &str) -> bool {
     let plain = name.strip_prefix("aten::").unwrap_or(name);
-    attention::needs_values(plain) || products::needs_values(plain) || lookups::needs_values(plain)
+    attention::flops_depend_on_scalar_values(plain)
+        || products::flops_depend_on_scalar_values(plain)
+        || lookups::bytes_depend_on_scalar_values(plain)
 }
 
 /// Cost of an operator, independent of the machine.
@@ -37,7 +39,7 @@ pub struct OpCost {
 
 impl OpCost {
     /// Returns the fraction `time` / `whole` of this cost.
-    pub(super) fn scaled_part(self, time: u64, whole: u64) -> Self {
+    pub(super) fn scale_by_time_fraction(self, time: u64, whole: u64) -> Self {
         let part = |amount: u64| {
             let share = u128::from(amount) * u128::from(time) / u128::from(whole.max(1));
             u64::try_from(share).unwrap_or(u64::MAX)

@@ -97,7 +97,7 @@ fn find_operator_of_comm_interval(
 
 /// Returns the number of elements of an event's largest input; zero if unknown.
 fn elements_of_largest_input(kineto: &KinetoTrace, event: u32) -> u64 {
-    let args = kineto.args_of(&kineto.events[event as usize]);
+    let args = kineto.args_of_event(&kineto.events[event as usize]);
     let dims = args.and_then(|args| args.iter().find(|(key, _)| key == "Input Dims"));
     let dims = dims.and_then(|(_, dims)| serde_json::from_str::<serde_json::Value>(dims).ok());
     let list = dims.as_ref().and_then(serde_json::Value::as_array);

@@ -22,7 +22,7 @@
 use super::activities::{ActivityKindAndIndex, HostOrDeviceActivity};
 use super::event_links::HostKinetoMatchMethod;
 use super::rank_timeline::{HostIntervalKind, JoinedRankCapture};
-use super::view_operators::is_view;
+use super::view_operators::is_view_operator;
 use chakram_base::statistics::median;
 use chakram_trace::format::profiler_cost::{HostTimePerProfilerRecord, ProfilerCostBasis};
 use std::collections::BTreeMap;
@@ -123,7 +123,7 @@ fn estimate_time_per_record_from_views(rank: &JoinedRankCapture) -> Option<u64> 
             }
             let item = &rank.items[i as usize];
             let plain = rank.event_name(item.event).strip_prefix("aten::");
-            if !plain.is_some_and(is_view) {
+            if !plain.is_some_and(is_view_operator) {
                 continue;
             }
             let next = rank.items.get(i as usize + 1);

@@ -208,7 +208,7 @@ impl JoinedRankCapture {
     }
 
     /// Returns the arguments of an event, or `None` if they were not kept.
-    pub fn args_of(&self, event: &TimelineEventWithoutTimes) -> Option<&[(String, String)]> {
+    pub fn args_of_event(&self, event: &TimelineEventWithoutTimes) -> Option<&[(String, String)]> {
         self.kineto.args_at_details_index(event.details)
     }
 
@@ -232,7 +232,7 @@ impl JoinedRankCapture {
     }
 
     /// Returns the name of a host interval, taken from the host trace if there is one and otherwise from Kineto.
-    pub fn item_name(&self, item: &HostInterval) -> &str {
+    pub fn host_interval_name(&self, item: &HostInterval) -> &str {
         match self.host.nodes.get(item.host as usize) {
             Some(node) => self.host.texts.get(node.name),
             None => self.event_name(item.event),
@@ -249,8 +249,8 @@ impl JoinedRankCapture {
     }
 }
 
-fn is_device_category(category: EventCategory) -> bool {
-    category.is_work() || category == EventCategory::Sync
+fn is_device_work_or_sync(category: EventCategory) -> bool {
+    category.is_device_work() || category == EventCategory::Sync
 }
 
 fn event_end_ns(event: &KinetoEvent) -> i64 {

@@ -53,14 +53,14 @@ const OTHERS: &[&str] = &[
 
 /// Returns true if an operator only returns a view; `plain` is the operator's name without
 /// `aten::`.
-pub(super) fn is_view(plain: &str) -> bool {
+pub(super) fn is_view_operator(plain: &str) -> bool {
     VIEWS.binary_search(&plain).is_ok()
 }
 
 /// Returns true if the operator `plain` moves no data: it returns a view, or it allocates without
 /// writing.
 pub(super) fn moves_nothing(plain: &str) -> bool {
-    is_view(plain) || OTHERS.binary_search(&plain).is_ok()
+    is_view_operator(plain) || OTHERS.binary_search(&plain).is_ok()
 }
 
 #[cfg(test)]
@@ -73,13 +73,13 @@ mod tests {
         assert!(
             VIEWS
                 .iter()
-                .all(|name| is_view(name) && moves_nothing(name))
+                .all(|name| is_view_operator(name) && moves_nothing(name))
         );
         assert!(
             OTHERS
                 .iter()
-                .all(|name| !is_view(name) && moves_nothing(name))
+                .all(|name| !is_view_operator(name) && moves_nothing(name))
         );
-        assert!(!is_view("mm") && !moves_nothing("mm"));
+        assert!(!is_view_operator("mm") && !moves_nothing("mm"));
     }
 }

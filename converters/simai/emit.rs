@@ -55,7 +55,7 @@ impl SimaiWorkload {
         passes: u32,
     ) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
-        builder.declare_groups(grid.all_groups());
+        builder.declare_groups(grid.groups_with_several_members());
         builder.declare_group_roles(&grid.group_roles());
         // For each list of roots: the graph, and the role of the group in each slot of the graph.
         let mut built: BTreeMap<Vec<u32>, (GraphId, Vec<GroupRole>)> = BTreeMap::new();

@@ -162,7 +162,7 @@ impl RankGroupGrid {
     }
 
     /// Returns all groups with several members, by name.
-    pub fn all_groups(&self) -> DeclaredGroups {
+    pub fn groups_with_several_members(&self) -> DeclaredGroups {
         let of_ranks = (0..self.npus).flat_map(|rank| {
             let groups = GroupRole::ALL.map(|(role, _)| self.group_of_rank(role, rank));
             // The first member of each group adds the group.
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_those_of_the_degrees() {
+    fn rank_groups_follow_from_the_parallel_degrees() {
         // With T = 2, P = 1 and E = 2 on 16 NPUs, a data-parallel group has 8 members, and an
         // expert has 4 replicas. Rank 5 has t = 1, and its position in the data-parallel group is 2
         // = 0 + 2 x 1.

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_has_a_line_and_a_column() {
+    fn parse_errors_state_line_and_column() {
         let word = KINDS[1];
         for (text, parts) in [
             (

@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn hybrids_do_both_and_differ_in_a_name() {
+    fn hybrid_parallelisms_combine_both_and_differ_in_one_name() {
         // Node ids are as for model parallelism, with an all-reduce after each WG: c 6 7 8 9, b 10
         // 11 12 13, a 14 15 16.
         let one = list_written_nodes(&build_three_layer_text("HYBRID_DATA_MODEL"), 0, 2);

@@ -151,7 +151,7 @@ fn find_collective<'m>(
     modules: &'m HloModules,
     kernels: &CommKernelTable<'_>,
 ) -> Option<Option<&'m HloCollective>> {
-    let name = device.plane.name_of(&piece.event);
+    let name = device.plane.name_of_event(&piece.event);
     let kernel = kernels.classify_name(name) != KernelNameHint::Nothing;
     if !piece.whole || !(kernel || device.plane.name.contains("TPU")) {
         return None;

@@ -193,7 +193,7 @@ impl<'d, 'a> DeviceNodesInIdOrder<'d, 'a> {
         let described = KeptEventStats::from_device_slice(self.device, piece)?;
         let mut view = NodeView::new(
             id,
-            self.device.plane.name_of(&piece.event),
+            self.device.plane.name_of_event(&piece.event),
             described.to_op(),
         );
         view.lane = Some(self.device.streams[piece.stream as usize].0);

@@ -79,7 +79,7 @@ impl HloModules {
                     })?;
                 }
                 if let Some(proto) = found {
-                    let module = read_module(proto)?;
+                    let module = read_module_collectives(proto)?;
                     let last = self.files.last_mut().expect("a file has begun");
                     last.insert(id as u64, module);
                 }
@@ -396,7 +396,9 @@ fn shape_bytes(
 }
 
 /// Reads the collectives of a program.
-fn read_module(proto: MessageBytesAndOffset<'_>) -> Result<HloModuleCollectives, TraceError> {
+fn read_module_collectives(
+    proto: MessageBytesAndOffset<'_>,
+) -> Result<HloModuleCollectives, TraceError> {
     let mut module = HloModuleCollectives::default();
     let mut assignment = DeviceAssignment::default();
     // `found` contains the collectives, each with the id of its computation. `wrappers` contains
@@ -570,7 +572,7 @@ mod tests {
                 }),
             );
         });
-        let module = read_module((&proto, 0)).unwrap();
+        let module = read_module_collectives((&proto, 0)).unwrap();
         assert_eq!(module.name, "jit_step");
         let names: Vec<&String> = module.collectives.keys().collect();
         assert_eq!(names, ["ag", "all-reduce.1", "rs", "rs-start"]);

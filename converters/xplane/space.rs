@@ -160,7 +160,7 @@ impl<'a> ProfilePlane<'a> {
     }
 
     /// Returns the name of an event, which is stored with the event's kind.
-    pub fn name_of(&self, event: &ProfileEvent<'a>) -> &str {
+    pub fn name_of_event(&self, event: &ProfileEvent<'a>) -> &str {
         self.event_kinds
             .get(&event.kind)
             .map_or("event", |kind| &kind.name)

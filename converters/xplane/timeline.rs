@@ -115,7 +115,7 @@ impl LaunchingHostCalls {
                         thread,
                         start: event.start,
                         end: event.end,
-                        name: plane.name_of(event).to_owned(),
+                        name: plane.name_of_event(event).to_owned(),
                     };
                     // If nested calls have the same id, the innermost call counts as the launch.
                     let length = |launch: &HostLaunch| launch.end - launch.start;

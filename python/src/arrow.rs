@@ -206,7 +206,7 @@ impl ZeroCopyColumn {
             Box::into_raw(Box::new(values.array()))
         });
         let owner = Some(Arc::clone(&self.owner));
-        array(
+        build_arrow_array(
             self.length,
             self.unknown,
             self.buffers.clone(),
@@ -217,7 +217,7 @@ impl ZeroCopyColumn {
     }
 }
 
-fn array(
+fn build_arrow_array(
     length: usize,
     unknown: usize,
     buffers: Vec<*const c_void>,
@@ -255,7 +255,7 @@ impl ZeroCopyTable {
         let columns = self.columns.iter();
         let children = columns.map(|column| Box::into_raw(Box::new(column.array())));
         let buffers = vec![ptr::null()];
-        array(
+        build_arrow_array(
             self.length,
             0,
             buffers,

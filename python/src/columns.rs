@@ -82,7 +82,7 @@ impl ColumnValuesAndValidity {
         }
     }
 
-    fn lend(self, length: usize) -> ZeroCopyColumn {
+    fn lend_as_column(self, length: usize) -> ZeroCopyColumn {
         let known: usize = self
             .known
             .iter()
@@ -149,7 +149,7 @@ pub fn table(json: &str) -> PyResult<Table> {
     }
     let columns = cells
         .iter()
-        .map(|cells| ColumnValuesAndValidity::new(cells).lend(rows.len()));
+        .map(|cells| ColumnValuesAndValidity::new(cells).lend_as_column(rows.len()));
     Ok(Table {
         lent: ZeroCopyTable {
             columns: columns.collect(),

@@ -31,7 +31,7 @@ struct TextBuffers {
     _table: Arc<NodeTable>,
 }
 
-fn lend(table: &Arc<NodeTable>, column: NodeColumnValues<'_>) -> ZeroCopyColumn {
+fn lend_node_column(table: &Arc<NodeTable>, column: NodeColumnValues<'_>) -> ZeroCopyColumn {
     let owner: Owner = Arc::clone(table) as Owner;
     let whole = |format, length, data| ZeroCopyColumn {
         format,
@@ -112,7 +112,9 @@ impl Nodes {
     /// Prepares the columns of `table` for sharing.
     pub fn new(table: NodeTable) -> Self {
         let table = Arc::new(table);
-        let columns = table.list_columns().map(|column| lend(&table, column));
+        let columns = table
+            .list_columns()
+            .map(|column| lend_node_column(&table, column));
         let lent = ZeroCopyTable {
             names: NodeTable::COLUMNS
                 .iter()

@@ -61,9 +61,9 @@ pub fn run(
         });
     // Starting a thread fails if there is no memory for its stack.
     let Ok(worker) = worker else {
-        return Err(out_of_memory(py)?);
+        return Err(out_of_memory_error(py)?);
     };
-    let answer = wait(py, &token, answers)?;
+    let answer = wait_for_command(py, &token, answers)?;
     // The worker has sent its answer, so its thread ends soon.
     let _ = py.detach(|| worker.join());
     match answer {
@@ -86,7 +86,7 @@ pub fn run(
 
 /// Waits for the answer without holding the interpreter's lock. An exception raised by a signal handler stops the
 /// command.
-fn wait(
+fn wait_for_command(
     py: Python<'_>,
     token: &StopToken,
     mut answers: Receiver<CommandResultOrPanic>,
@@ -103,7 +103,7 @@ fn wait(
             }
             (Err(RecvTimeoutError::Timeout), before) => {
                 if token.is_out_of_memory() {
-                    return Err(out_of_memory(py)?);
+                    return Err(out_of_memory_error(py)?);
                 }
                 raised = match before {
                     None => py.check_signals().err().inspect(|_| token.request_stop()),
@@ -119,7 +119,7 @@ fn wait(
 }
 
 /// Builds the error for a command whose thread was abandoned because memory ran out.
-fn out_of_memory(py: Python<'_>) -> PyResult<PyErr> {
+fn out_of_memory_error(py: Python<'_>) -> PyResult<PyErr> {
     let found = "the system has no more memory".to_owned();
     let failure = CommandFailureWithMessageParts {
         kind: FailureKind::Memory,

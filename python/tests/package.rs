@@ -14,7 +14,7 @@ fn find_python() -> Option<PathBuf> {
 }
 
 /// Returns the native library, which cargo puts into the folder of this test.
-fn native_half() -> PathBuf {
+fn native_library_path() -> PathBuf {
     let test = env::current_exe().expect("a test runs from a file");
     let built = |name| test.with_file_name(name);
     let linux = built("lib_chakram.so");
@@ -35,7 +35,7 @@ fn install_package(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
             fs::copy(file.path(), package.join(file.file_name()))?;
         }
     }
-    fs::copy(native_half(), package.join("_chakram.abi3.so"))?;
+    fs::copy(native_library_path(), package.join("_chakram.abi3.so"))?;
     Ok(package)
 }
 

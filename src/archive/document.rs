@@ -89,7 +89,7 @@ pub struct ChunkFrameAndBaseRow(
 
 impl ChunkFrameAndBaseRow {
     /// Returns the two indices that identify the chunk's base: the index of its object, and that of its chunk.
-    pub fn base_chunk(&self) -> Option<(usize, usize)> {
+    pub fn base_object_and_chunk_indices(&self) -> Option<(usize, usize)> {
         let number = |number: i64| usize::try_from(number).ok();
         Some((number(self.6)?, number(self.7)?))
     }

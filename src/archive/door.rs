@@ -68,11 +68,11 @@ pub fn find_workload_traces(archive: &Arc<Archive>, name: &str) -> Result<FoundT
     let path = PathBuf::from(format!("{}::{name}", archive.path().display()));
     let store: Arc<dyn HashAddressedTraceStore> = archive.clone();
     let mut found = FoundTraces::default();
-    for (rank, row) in entry.rank_rows() {
+    for (rank, row) in entry.ranks_with_trace_rows() {
         let hash = blake3::Hash::from_hex(&row.blake3).expect("hashes were checked");
         found.files.push(RankFile {
             stored: Some(TraceStoredByHash::new(Arc::clone(&store), *hash.as_bytes())),
-            ..RankFile::new(rank, path.join(entry.file_name(rank, row)))
+            ..RankFile::new(rank, path.join(entry.rank_trace_file_name(rank, row)))
         });
     }
     for row in entry.files.iter().filter(|row| row.name.ends_with(ENDING)) {
@@ -96,7 +96,7 @@ pub fn read_archived_file(path: &Path) -> Result<Option<Vec<u8>>, ArchiveError> 
     let workloads = archive.workloads().values();
     let found = workloads.filter_map(|entry| {
         let file = rest.strip_prefix(&entry.name[..])?.strip_prefix('/')?;
-        entry.find_file(file)
+        entry.find_non_trace_file(file)
     });
     let row = found.map(|row| row.blake3.clone()).next();
     row.map(|hash| archive.read_object(&hash)).transpose()

@@ -31,14 +31,14 @@ pub struct RanksAndNodesToExtract {
 
 impl WorkloadEntry {
     /// Returns each rank of the workload, with the row that describes its trace.
-    pub fn rank_rows(&self) -> impl Iterator<Item = (u32, &TraceSharedByRankRange)> {
+    pub fn ranks_with_trace_rows(&self) -> impl Iterator<Item = (u32, &TraceSharedByRankRange)> {
         self.traces.iter().flat_map(|row| {
             (row.rank..row.rank.saturating_add(row.ranks)).map(move |rank| (rank, row))
         })
     }
 
     /// Returns the file name of a rank's trace.
-    pub fn file_name(&self, rank: u32, row: &TraceSharedByRankRange) -> String {
+    pub fn rank_trace_file_name(&self, rank: u32, row: &TraceSharedByRankRange) -> String {
         format!("{}.{rank}{}", self.prefix, row.ending)
     }
 
@@ -55,7 +55,7 @@ impl WorkloadEntry {
     }
 
     /// Returns the file with this name.
-    pub fn find_file(&self, name: &str) -> Option<&NonTraceFileRow> {
+    pub fn find_non_trace_file(&self, name: &str) -> Option<&NonTraceFileRow> {
         self.files.iter().find(|row| row.name == name)
     }
 }
@@ -147,9 +147,16 @@ impl Archive {
                 .is_none_or(|ranks| (ranks.first..=ranks.last).contains(&rank))
         };
         self.check_archive_can_hold_ranks(entry, part.ranks)?;
-        let traces = entry.rank_rows().filter(|(rank, _)| wanted(*rank));
-        let traces =
-            traces.map(|(rank, row)| (entry.file_name(rank, row), &row.blake3, part.nodes));
+        let traces = entry
+            .ranks_with_trace_rows()
+            .filter(|(rank, _)| wanted(*rank));
+        let traces = traces.map(|(rank, row)| {
+            (
+                entry.rank_trace_file_name(rank, row),
+                &row.blake3,
+                part.nodes,
+            )
+        });
         let is_job =
             |row: &&NonTraceFileRow| row.name.ends_with(chakram_trace::format::job::ENDING);
         let whole = part == RanksAndNodesToExtract::default();
@@ -162,8 +169,8 @@ impl Archive {
         let mut outputs = OutputsAndProtectedInputs::default();
         let mut written = Vec::new();
         let mut before: Option<(&String, UncommittedOutputHandle)> = None;
-        for (name, hash, nodes) in all {
-            let path = folder.join(&name);
+        for (path_text, hash, nodes) in all {
+            let path = folder.join(&path_text);
             check_overwrites_no_other_contents(&path, nodes.is_none().then_some(&**hash))?;
             // Ranks with the same trace share one file under several names, as in the source.
             let same = before.filter(|(own, _)| *own == hash);
@@ -178,10 +185,10 @@ impl Archive {
             let io = |error| ArchiveError::io_error(&path, "write", error);
             let mut write = |part: &[u8]| file.write_all(part).map_err(io);
             match nodes {
-                None => self.copy_object(hash, &mut write)?,
+                None => self.stream_object_verifying_hash(hash, &mut write)?,
                 Some(nodes) => self
                     .copy_metadata_and_selected_nodes(hash, nodes, &mut write)
-                    .map_err(|error| error.with_subject(&name))?,
+                    .map_err(|error| error.with_subject_if_refused(&path_text))?,
             }
             before = Some((hash, outputs.finish_file(file)?));
             written.push(path);

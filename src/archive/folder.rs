@@ -111,7 +111,7 @@ pub fn open_segments_and_uncommitted_pack(
     for _ in 0..TRIES {
         let manifest = ArchiveFolderManifest::read_file(path)?;
         match open_packs(path, &manifest) {
-            Err(error) if error.is_missing() => last = Some(error),
+            Err(error) if error.is_file_not_found() => last = Some(error),
             Err(error) => return Err(error),
             Ok(segments) => return Ok((segments, find_uncommitted_pack(path, &manifest)?)),
         }

@@ -160,7 +160,7 @@ impl ArchiveError {
         }
     }
 
-    fn is_missing(&self) -> bool {
+    fn is_file_not_found(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
@@ -175,7 +175,7 @@ impl ArchiveError {
     }
 
     /// Inserts the subject `name` before the reason of an error about invalid input.
-    fn with_subject(mut self, name: &str) -> Self {
+    fn with_subject_if_refused(mut self, name: &str) -> Self {
         if let Self::Refused { found, .. } = &mut self {
             *found = format!(
                 "{}: {found}",

@@ -51,7 +51,7 @@ impl MetadataValue {
         let Some((_, kind)) = own else {
             return Ok(Self::parse_guessing_type(text));
         };
-        Self::of_type(*kind, text).ok_or_else(|| {
+        Self::parse_as_type(*kind, text).ok_or_else(|| {
             let (what, hint) = match kind {
                 MetadataType::Text => ("text", "some text"),
                 MetadataType::Number => ("a number", "for example 120"),
@@ -74,11 +74,13 @@ impl MetadataValue {
             MetadataType::Date,
             MetadataType::Version,
         ];
-        let found = kinds.into_iter().find_map(|kind| Self::of_type(kind, text));
+        let found = kinds
+            .into_iter()
+            .find_map(|kind| Self::parse_as_type(kind, text));
         found.unwrap_or_else(|| Self::Text(text.to_owned()))
     }
 
-    fn of_type(kind: MetadataType, text: &str) -> Option<Self> {
+    fn parse_as_type(kind: MetadataType, text: &str) -> Option<Self> {
         match kind {
             MetadataType::Text => Some(Self::Text(text.to_owned())),
             MetadataType::Number => {
@@ -98,7 +100,7 @@ impl MetadataValue {
         match self {
             Self::Text(own) => Some(own.to_lowercase().cmp(&text.to_lowercase())),
             Self::Number(own) => own.partial_cmp(&text.parse().ok()?),
-            Self::Version(own) => Some(version_parts(own).cmp(&version_parts(text))),
+            Self::Version(own) => Some(version_sort_key(own).cmp(&version_sort_key(text))),
             Self::Date(own) => is_date(text).then(|| own[..].cmp(text)),
         }
     }
@@ -137,7 +139,7 @@ pub fn is_date(text: &str) -> bool {
 
 /// Splits a version into parts that sort in version order. Numbers are compared by length and then by digits; all other
 /// text sorts last.
-fn version_parts(text: &str) -> Vec<(usize, &str)> {
+fn version_sort_key(text: &str) -> Vec<(usize, &str)> {
     let mut parts: Vec<(usize, &str)> = text
         .split(['.', '+', '-'])
         .map(|part| {

@@ -129,7 +129,7 @@ impl<W: Write> SegmentWriter<W> {
             objects: Vec::new(),
             hashes: BTreeSet::new(),
         };
-        this.write_document(START, start)?;
+        this.write_compressed_json_frame(START, start)?;
         Ok(this)
     }
 
@@ -156,7 +156,7 @@ impl<W: Write> SegmentWriter<W> {
         Ok((at, contents.len() as u64))
     }
 
-    fn write_document(
+    fn write_compressed_json_frame(
         &mut self,
         letters: [u8; 4],
         document: &impl Serialize,
@@ -221,11 +221,11 @@ impl<W: Write> SegmentWriter<W> {
         mut self,
         catalogue: &SegmentWorkloadCatalogueChanges,
     ) -> io::Result<(W, Vec<u8>)> {
-        let catalogue = self.write_document(CATALOGUE, catalogue)?;
+        let catalogue = self.write_compressed_json_frame(CATALOGUE, catalogue)?;
         let index = SegmentObjectIndex {
             objects: std::mem::take(&mut self.objects),
         };
-        let index = self.write_document(INDEX, &index)?;
+        let index = self.write_compressed_json_frame(INDEX, &index)?;
         let end = SegmentFooter {
             length: self.at + END_BYTES,
             catalogue,

@@ -267,7 +267,7 @@ impl FrameHeaderIterator {
         };
         let end = match magic {
             MAGIC => self.read_skippable_frame_kind()?,
-            ZSTD => self.skip_zstd_frame()?,
+            ZSTD => self.skip_zstd_frame_after_magic()?,
             _ => Some(ZstdSkippableCutOrUnknownFrame::Unknown),
         };
         Ok(end.unwrap_or(ZstdSkippableCutOrUnknownFrame::Cut))
@@ -292,7 +292,9 @@ impl FrameHeaderIterator {
     }
 
     /// Skips a zstd frame after its magic number (RFC 8878, 3.1.1).
-    fn skip_zstd_frame(&mut self) -> io::Result<Option<ZstdSkippableCutOrUnknownFrame>> {
+    fn skip_zstd_frame_after_magic(
+        &mut self,
+    ) -> io::Result<Option<ZstdSkippableCutOrUnknownFrame>> {
         let Some([descriptor]) = self.read_array()? else {
             return Ok(None);
         };

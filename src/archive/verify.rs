@@ -34,7 +34,7 @@ impl ArchiveVerificationResult {
     }
 
     /// Returns true if a command was interrupted before its commit.
-    pub fn is_unfinished(&self) -> bool {
+    pub fn has_unfinished_tail(&self) -> bool {
         let tail = self.tail.as_ref();
         tail.is_some_and(|tail| tail.tail_state() == UncommittedTailState::Unfinished)
     }
@@ -75,7 +75,7 @@ impl Archive {
         for (number, objects) in counts.into_iter().enumerate() {
             for at in 0..objects {
                 let mut bytes = 0;
-                let result = self.copy_object_at((number, at), &mut |part| {
+                let result = self.stream_verified_object_at_location((number, at), &mut |part| {
                     bytes += part.len() as u64;
                     Ok(())
                 });

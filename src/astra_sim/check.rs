@@ -26,7 +26,7 @@ impl AstraCollectiveBackend {
         dimensions: Option<u32>,
         node: u64,
     ) -> Result<(), CollectiveProblemAndAdvice> {
-        if let Some(number) = self.script_index(kind, node) {
+        if let Some(number) = self.custom_algorithm_index(kind, node) {
             return self.check_custom_algorithm_covers_members(
                 number,
                 members.unwrap_or(self.npu_count()),
@@ -45,7 +45,7 @@ impl AstraCollectiveBackend {
             }
         };
         let alone = members == Some(1);
-        let list = self.implementations_of(kind);
+        let list = self.implementations_of_collective_kind(kind);
         if list.is_empty() && !alone {
             return Err((
                 format!("the system file has no key `{key}`"),
@@ -171,11 +171,11 @@ impl AstraCollectiveBackend {
         mask: u32,
         node: u64,
     ) -> (Option<u32>, bool) {
-        if self.script_index(kind, node).is_some() {
+        if self.custom_algorithm_index(kind, node).is_some() {
             return (None, true);
         }
         let one = self
-            .implementations_of(kind)
+            .implementations_of_collective_kind(kind)
             .iter()
             .position(|entry| entry.one);
         match one {

@@ -126,7 +126,7 @@ impl AstraCollectiveBackend {
             scripts: CustomCollectiveAlgorithms::default(),
             issued: (inputs.quirks == QuirkSet::ALL)
                 .then(|| EndlessWaitDetectorByIssuedChunks::new(npus)),
-            undelayed: (inputs.quirks == QuirkSet::ALL && inputs.scales_delay_to_zero())
+            undelayed: (inputs.quirks == QuirkSet::ALL && inputs.scales_endpoint_delay_to_zero())
                 .then_some(None),
         };
         if !own.quirks.has_quirk(Quirk::ShortList) {
@@ -186,7 +186,7 @@ impl AstraCollectiveBackend {
 
     /// Returns the index of the custom algorithm for a collective; `None` if the collective uses a
     /// built-in algorithm.
-    pub(super) fn script_index(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
+    pub(super) fn custom_algorithm_index(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
         self.scripts.script_index_of_collective(kind, node)
     }
 
@@ -196,7 +196,7 @@ impl AstraCollectiveBackend {
     }
 
     /// Returns the implementations for a kind of collective; empty if the system file has none.
-    pub(super) fn implementations_of(
+    pub(super) fn implementations_of_collective_kind(
         &self,
         kind: CollectiveKind,
     ) -> &[AlgorithmAndAllNpusAtOnceFlag] {
@@ -295,9 +295,9 @@ impl AstraCollectiveBackend {
         kind: CollectiveKind,
         extent: &GroupPhasesAndMemberPositions,
     ) -> Vec<(u32, u32, AstraAlgorithm)> {
-        let list = self.implementations_of(kind);
+        let list = self.implementations_of_collective_kind(kind);
         if self.is_named_partial_group(extent) && self.named_groups_have_phase_per_dimension() {
-            return self.phases_of_group(kind, list, extent);
+            return self.phases_of_named_group(kind, list, extent);
         }
         if !extent.regular {
             let algorithm = match list {
@@ -326,7 +326,7 @@ impl AstraCollectiveBackend {
 
     /// Returns the phases of a named group that spans dimensions. Each dimension uses its own algorithm, or a ring if
     /// it has too few members for that algorithm.
-    fn phases_of_group(
+    fn phases_of_named_group(
         &self,
         kind: CollectiveKind,
         list: &[AlgorithmAndAllNpusAtOnceFlag],

@@ -183,7 +183,7 @@ mod tests {
     ];
 
     #[test]
-    fn all_dimensions_count_where_that_is_corrected() {
+    fn latencies_of_all_dimensions_add_up_without_first_dimension_quirk() {
         let stack = build_network_model(&STACK, QuirkSet::ALL.without_quirk(Quirk::FirstDimension));
         // From 0 to 63, the latencies add up to 50 + 500 + 2 * 2,000 ns. At the slowest rate (50 GB/s, where a GB is
         // 2^30 B), 2^20 B take 19,531.25 ns.
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn links_units_and_rounding_where_they_are_corrected() {
+    fn correcting_link_unit_and_rounding_quirks_changes_message_times() {
         let with = |quirk| build_network_model(&STACK, QuirkSet::ALL.without_quirk(quirk));
         // Each of the seven links has a seventh of 100 GB/s, so a message takes 7 * 9,765.625 + 500 ns. The times of
         // other shapes are unchanged.

@@ -26,7 +26,7 @@ pub enum AstraOrRecordedScriptDurations {
 
 impl AstraOrRecordedScriptDurations {
     /// Converts a node's duration and delay.
-    fn convert_times(self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
+    fn convert_node_times(self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         match self {
             Self::AstraSim => {
                 (node.delay, node.wait) = (Span::ZERO, Span::ZERO);
@@ -66,7 +66,7 @@ pub fn build_algorithm_from_traces<C: AsRef<[u8]>>(
     let mut scripts = Vec::new();
     for (position, contents) in (0..).zip(contents) {
         let policy = EnforcedDependencyKinds::Both;
-        let edit = |node: &mut NodeView<'_>| lasting.convert_times(node);
+        let edit = |node: &mut NodeView<'_>| lasting.convert_node_times(node);
         let read = Graph::read_edited(contents.as_ref(), position, policy, edit);
         let (graph, binding) = read.map_err(|e| (position, e))?;
         let mut script = MemberScript::default();

@@ -44,7 +44,7 @@ impl CutThroughLinkDimension {
     }
 
     /// Returns the next coordinate on the ring on the way from `x` to `y`, and true if the direction is upward.
-    fn next_around_ring(&self, x: u32, y: u32) -> (u32, bool) {
+    fn next_ring_coordinate(&self, x: u32, y: u32) -> (u32, bool) {
         let n = self.size;
         let up = if y >= x { y - x } else { n - x + y };
         if up <= n - up {
@@ -112,7 +112,7 @@ impl ServerRouting for LinkRouting {
             DimensionShape::Switch => leg(level, 0, moved(y), number),
             DimensionShape::FullyConnected => leg(level, y, moved(y), 0),
             DimensionShape::Ring => {
-                let (next, up) = level.next_around_ring(x, y);
+                let (next, up) = level.next_ring_coordinate(x, y);
                 leg(level, u32::from(!up), moved(next), 0)
             }
             DimensionShape::Mesh => unreachable!("network files have none"),

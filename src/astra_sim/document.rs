@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_errors_or_notes() {
+    fn unknown_keys_are_errors_unless_lenient() {
         let text = "{\"size\": 1,\n\"dealy\": 2}";
         let error = InputDocumentWithUniqueKnownKeys::parse_json(text, "f", &KEYS, false)
             .map(|_| ())
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_key_twice_the_last_counts() {
+    fn the_last_value_of_a_repeated_json_key_counts() {
         let text = "{\"size\": 1,\n\"boost\": 0,\n\"size\": 2.5, \"size\": 3.5}";
         let mut document =
             InputDocumentWithUniqueKnownKeys::parse_json(text, "f", &KEYS, false).unwrap();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_what_they_should_be() {
+    fn values_of_wrong_type_or_range_are_refused() {
         for value in ["-1", "10", "1e300", "\"1\"", "null", "true", "[1]", "{}"] {
             let text = format!("{{\"size\": {value}}}");
             let mut document =

@@ -70,7 +70,7 @@ impl InputNote {
     pub const COMMAND_LINE: &'static str = "command line";
 
     /// Creates a note about an item that has no line in `file`, such as a node of a trace.
-    pub fn about_node(file: &str, key: String, why: String) -> Self {
+    pub fn about_item_without_line(file: &str, key: String, why: String) -> Self {
         Self {
             file: file.to_owned(),
             line: None,
@@ -123,5 +123,5 @@ pub(super) fn escape_key(key: &str) -> String {
 /// Returns `; did you mean …?` with the most similar name, or an empty string if no name is
 /// similar.
 pub(super) fn did_you_mean<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> String {
-    chakram_base::config::did_you_mean(chakram_base::config::find_nearest(name, all))
+    chakram_base::config::did_you_mean(chakram_base::config::find_most_similar_name(name, all))
 }

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_group_is_refused_by_line() {
+    fn invalid_groups_are_refused_with_their_line() {
         for (text, start) in [
             ("[]", "g:1: not JSON: "),
             ("{\"1\": [0],\n\"0\": [1]}", "g:2: key `0`: found group 0"),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_empty_in_it_is_none() {
+    fn a_file_name_containing_empty_means_no_groups() {
         assert!(
             CommGroupFile::means_no_groups("empty")
                 && CommGroupFile::means_no_groups("a/empty.json")

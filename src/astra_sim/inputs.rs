@@ -113,7 +113,7 @@ impl AstraInputs {
     ///
     /// Fails if a file cannot be read, is invalid, or contradicts another file.
     pub fn read_files(flags: &AstraFlags, read: &mut TextLoader<'_>) -> Result<Self, InputError> {
-        let mut notes = flag_notes(flags);
+        let mut notes = notes_on_ineffective_flags(flags);
         let mut text = |role: &'static str, path: &Path| {
             let file = path.display().to_string();
             let error = |source| InputError::Read {
@@ -185,7 +185,7 @@ impl AstraInputs {
     }
 
     /// Returns true if a scale reduces the system file's endpoint delay to 0.
-    pub fn scales_delay_to_zero(&self) -> bool {
+    pub fn scales_endpoint_delay_to_zero(&self) -> bool {
         self.endpoint_delay == 0 && self.system.endpoint_delay.is_some_and(|delay| delay > 0)
     }
 
@@ -310,7 +310,7 @@ impl AstraInputs {
     }
 }
 
-fn flag_notes(flags: &AstraFlags) -> Vec<InputNote> {
+fn notes_on_ineffective_flags(flags: &AstraFlags) -> Vec<InputNote> {
     let unused = "has no effect: the original reads the value but does not use it";
     let mut notes = Vec::new();
     for (flag, scale) in [
@@ -322,7 +322,7 @@ fn flag_notes(flags: &AstraFlags) -> Vec<InputNote> {
         }
     }
     for quirk in flags.quirks.quirks_not_in_set() {
-        if !quirk.applies_to(flags.model) {
+        if !quirk.applies_to_network_model(flags.model) {
             let why = format!("{quirk} does not apply to the {} network", flags.model);
             notes.push(InputNote::about_flag(
                 format!("{:#}", SettingKey::Quirks),

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_those_of_the_keys() {
+    fn entries_have_the_lines_of_their_keys() {
         let text = "{\n  \"a\": {\"b\": 1,\n    \"b\": 2},\n  \"b\"\n  :\n  [1,\n  \"x\", [[]], {}],\n\"\\u0061\": null}";
         let entries = parse_entries(text, "f").unwrap();
         let found: Vec<_> = entries.iter().map(|e| (&*e.key, e.line)).collect();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_no_recursion() {
+    fn deep_nesting_is_parsed_without_recursion() {
         let deep = format!("{{\"a\": {}{}}}", "[".repeat(200_000), "]".repeat(200_000));
         assert_eq!(
             parse_entries(&deep, "f").unwrap()[0].value,

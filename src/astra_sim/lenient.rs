@@ -33,7 +33,8 @@ pub(super) fn keep_runnable_records(
     file: &str,
     notes: &mut Vec<InputNote>,
 ) -> Result<Vec<u8>, TraceError> {
-    let mut note = |key: String, why: String| notes.push(InputNote::about_node(file, key, why));
+    let mut note =
+        |key: String, why: String| notes.push(InputNote::about_item_without_line(file, key, why));
     let mut frames = FrameCursor::new(contents);
     let mut first = &contents[..0];
     // Each node's record and dependencies, by id.

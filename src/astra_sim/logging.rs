@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn toml_is_noted_and_anything_else_refused() {
+    fn a_toml_logging_file_is_noted_and_any_other_refused() {
         let text = "[[sink]]\nname = \"file\"\ntype = \"rotating_file_sink_mt\"\n";
         let note = check_logging_file_and_note_no_effect(text, "l")
             .unwrap()

@@ -71,20 +71,20 @@ pub fn machine_file(
         algorithms = dimension_algorithms(&file, &dimensions, &mut unsaid);
         parts += &npu_table(&file, &mut unsaid);
         collectives = collectives_table(&file, &mut unsaid);
-        add_system_notes(&file, &dimensions, &mut unsaid);
-        notes.extend(unsaid.take_notes_about_input(system, &system::KEYS, false)?);
-        notes.push(quirk_note(&file, &dimensions, &algorithms));
+        add_notes_on_remaining_system_keys(&file, &dimensions, &mut unsaid);
+        notes.extend(unsaid.convert_keys_to_input_notes(system, &system::KEYS, false)?);
+        notes.push(note_on_unreproduced_quirks(&file, &dimensions, &algorithms));
     }
     for (index, dimension) in dimensions.iter().enumerate() {
         parts += &dimension_table(index, dimension, algorithms[index], &mut unsaid);
     }
-    notes.extend(unsaid.take_notes_about_input(network, &network_file::KEYS, true)?);
+    notes.extend(unsaid.convert_keys_to_input_notes(network, &network_file::KEYS, true)?);
     parts += &collectives;
     if let Some(memory) = memory {
         let (file, found) = RemoteMemoryFile::parse(memory.text, memory.file, false)?;
         notes.extend(found);
         parts += &memory_table(file, &mut unsaid);
-        notes.extend(unsaid.take_notes_about_input(memory, &memory_file::KEYS, false)?);
+        notes.extend(unsaid.convert_keys_to_input_notes(memory, &memory_file::KEYS, false)?);
     }
     let files: Vec<_> = [Some(network), system, memory]
         .into_iter()
@@ -138,7 +138,7 @@ impl AstraKeysWithoutMachineEquivalent {
     }
 
     /// Converts the keys to notes about `input`, with their lines.
-    fn take_notes_about_input(
+    fn convert_keys_to_input_notes(
         &mut self,
         input: NamedInputText<'_>,
         keys: &ReadAndIgnoredKeys,
@@ -302,7 +302,7 @@ fn collectives_table(
 }
 
 /// Adds notes about the system file's remaining keys.
-fn add_system_notes(
+fn add_notes_on_remaining_system_keys(
     system: &AstraSystemFile,
     dimensions: &[AstraDimension],
     unsaid: &mut AstraKeysWithoutMachineEquivalent,
@@ -361,7 +361,7 @@ fn add_system_notes(
 }
 
 /// Returns the note about quirks that may change the results but that the machine does not reproduce.
-fn quirk_note(
+fn note_on_unreproduced_quirks(
     system: &AstraSystemFile,
     dimensions: &[AstraDimension],
     algorithms: &[Option<AstraAlgorithm>],

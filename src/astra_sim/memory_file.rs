@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn types_are_read_with_what_they_need() {
+    fn memory_types_are_read_with_their_required_keys() {
         let (remote, notes) = parse_memory_file("{\"memory-type\": \"NO_MEMORY_EXPANSION\"}");
         assert_eq!((remote, notes.len()), (None, 0));
         let (remote, notes) = parse_memory_file(
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_remote_memory_files_are_refused() {
         for (text, start) in [
             ("{}", "m:1: key `memory-type`: found nothing"),
             (

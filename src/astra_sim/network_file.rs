@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_refused_by_line() {
+    fn invalid_networks_are_refused_with_their_line() {
         let with = |topology: &str, npus: &str, bandwidth: &str, latency: &str| {
             let rest = format!("bandwidth: {bandwidth}\nlatency: {latency}");
             expect_parse_error(&format!("topology: {topology}\nnpus_count: {npus}\n{rest}"))

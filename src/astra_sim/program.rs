@@ -151,7 +151,7 @@ impl NeverReducedThenReduciblePackets {
 
 /// Returns the index `by` places forward along a line of `size` members, or `by` places back if `backward` is true.
 #[inline]
-fn index_along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
+fn index_moved_along_line(index: u32, size: u32, by: u32, backward: bool) -> u32 {
     // `by` is smaller than `size`, so one conditional subtraction replaces the remainder.
     let by = if backward { size - by } else { by };
     let to = index + by;
@@ -160,7 +160,7 @@ fn index_along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
 
 /// Returns the distance along the line from `other` to the member at `position`. If `backward` is true, measures in the
 /// opposite direction.
-fn distance_between(other: u32, position: MemberLinePosition, backward: bool) -> u32 {
+fn distance_along_line(other: u32, position: MemberLinePosition, backward: bool) -> u32 {
     let (from, to) = if backward {
         (position.index, other)
     } else {
@@ -198,7 +198,11 @@ impl CollectiveChunkPhase {
 
     /// Returns one of `n` equal parts of `amount`. The part is truncated to whole bytes with [`Quirk::Padding`], and
     /// exact otherwise.
-    pub(super) fn equal_part(&self, amount: UnroundedBufferShare, n: u64) -> UnroundedBufferShare {
+    pub(super) fn divide_amount_equally(
+        &self,
+        amount: UnroundedBufferShare,
+        n: u64,
+    ) -> UnroundedBufferShare {
         if self.quirks.has_quirk(Quirk::Padding) {
             UnroundedBufferShare::from_bytes(amount.to_bytes() / n)
         } else {
@@ -232,7 +236,7 @@ impl CollectiveChunkPhase {
         match (self.algorithm, self.part) {
             (AstraAlgorithm::DoubleBinaryTree, _) => self.amount,
             (_, PhaseOperation::AllReduce | PhaseOperation::AllToAll) => self.amount,
-            (_, PhaseOperation::ReduceScatter) => self.equal_part(self.amount, n),
+            (_, PhaseOperation::ReduceScatter) => self.divide_amount_equally(self.amount, n),
             (_, PhaseOperation::AllGather) => Self::multiply_buffer_share(self.amount, n),
         }
     }
@@ -278,12 +282,12 @@ impl CollectiveChunkPhase {
         let after = i + 1;
         let (to, amount, after, arrived) = match self.algorithm {
             AstraAlgorithm::Ring => {
-                let to = index_along(position.index, position.size, 1, slot.backward);
+                let to = index_moved_along_line(position.index, position.size, 1, slot.backward);
                 (i < ring::message_count(self, position))
                     .then(|| (to, ring::message_size(self), after, 0))?
             }
             AstraAlgorithm::Direct { .. } => {
-                let to = index_along(
+                let to = index_moved_along_line(
                     position.index,
                     position.size,
                     direct::partner_distance(position, i),
@@ -343,13 +347,13 @@ impl CollectiveChunkPhase {
         let from = match self.algorithm {
             AstraAlgorithm::Direct { .. } => {
                 let distance = direct::partner_distance(position, step);
-                index_along(position.index, position.size, distance, !slot.backward)
+                index_moved_along_line(position.index, position.size, distance, !slot.backward)
             }
             AstraAlgorithm::HalvingDoubling => {
                 let packet = halving_doubling::nth_packet(self, position, step);
                 halving_doubling::partner_at_distance(position, packet.distance)
             }
-            _ => index_along(position.index, position.size, 1, !slot.backward),
+            _ => index_moved_along_line(position.index, position.size, 1, !slot.backward),
         };
         Some(PostedReceiveSenderAndStep { from, step })
     }
@@ -397,13 +401,14 @@ impl CollectiveChunkPhase {
         heard: u32,
     ) -> Option<u32> {
         match self.algorithm {
-            AstraAlgorithm::Ring => (index_along(position.index, position.size, 1, !slot.backward)
-                == from)
-                .then_some(heard),
+            AstraAlgorithm::Ring => {
+                (index_moved_along_line(position.index, position.size, 1, !slot.backward) == from)
+                    .then_some(heard)
+            }
             AstraAlgorithm::Direct { .. } => {
                 let others = position.size - 1;
                 let round = heard.checked_sub(1)? / others;
-                Some(round * others + distance_between(from, position, slot.backward))
+                Some(round * others + distance_along_line(from, position, slot.backward))
             }
             AstraAlgorithm::HalvingDoubling => Some(heard),
             AstraAlgorithm::DoubleBinaryTree => {
@@ -429,11 +434,12 @@ impl CollectiveChunkPhase {
     ) -> Option<u32> {
         match self.algorithm {
             AstraAlgorithm::Ring => {
-                (index_along(position.index, position.size, 1, slot.backward) == to).then_some(step)
+                (index_moved_along_line(position.index, position.size, 1, slot.backward) == to)
+                    .then_some(step)
             }
             AstraAlgorithm::Direct { .. } => {
                 let others = position.size - 1;
-                let distance = distance_between(to, position, !slot.backward);
+                let distance = distance_along_line(to, position, !slot.backward);
                 Some(step / others * others + distance - 1)
             }
             AstraAlgorithm::HalvingDoubling => Some(step),

@@ -199,7 +199,7 @@ impl Quirk {
     /// Returns true if the quirk has an effect on the network `model`. Some quirks have none: the congestion-aware
     /// network always shares links and has only one dimension, and the congestion-unaware network never stores
     /// messages.
-    pub fn applies_to(self, model: AnalyticalCongestionModel) -> bool {
+    pub fn applies_to_network_model(self, model: AnalyticalCongestionModel) -> bool {
         match self {
             Self::FreePorts | Self::FirstDimension => model == AnalyticalCongestionModel::Unaware,
             Self::StoreAndForward => model == AnalyticalCongestionModel::Aware,
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_are_written_as_they_are_read() {
+    fn quirk_sets_are_formatted_as_they_are_parsed() {
         for text in [
             "all",
             "none",
@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(QuirkSet::NONE.bytes_per_ns(50.0), 50.0);
         // The share is a third of 10 bytes.
         assert_eq!(
-            fractional_bytes_of_share(UnroundedBufferShare::from_bytes(10).nth_part(3)),
+            fractional_bytes_of_share(UnroundedBufferShare::from_bytes(10).one_of_n_equal_parts(3)),
             10.0 / 3.0
         );
     }

@@ -182,7 +182,7 @@ impl NpuInnerAndOuterBus {
     ) {
         let side = (event / 3) as usize;
         if event % 3 == REDUCED {
-            self.begin_reduction(now, side, clock);
+            self.begin_next_reduction_if_idle(now, side, clock);
         }
         self.start_next_transfer(now, side, clock);
     }
@@ -229,10 +229,15 @@ impl NpuInnerAndOuterBus {
             }
             return;
         }
-        self.send_next(now, side, clock);
+        self.send_next_transfer_from_side(now, side, clock);
     }
 
-    fn send_next(&mut self, now: Time, side: usize, clock: &mut impl BusEventScheduler) {
+    fn send_next_transfer_from_side(
+        &mut self,
+        now: Time,
+        side: usize,
+        clock: &mut impl BusEventScheduler,
+    ) {
         let LogGpBusParams {
             latency,
             overhead,
@@ -318,7 +323,7 @@ impl NpuInnerAndOuterBus {
             AGENT if transfer.reduces => {
                 transfer.reduces = false;
                 state.reductions.push_back(transfer);
-                self.begin_reduction(now, side, clock);
+                self.begin_next_reduction_if_idle(now, side, clock);
             }
             AGENT if transfer.returns => {
                 transfer.returns = false;
@@ -346,7 +351,7 @@ impl NpuInnerAndOuterBus {
             StepAfterInnerBus::Send => self.sides[NPU].sends.push_back(transfer),
             StepAfterInnerBus::Reduce => {
                 self.sides[NPU].reductions.push_back(transfer);
-                self.begin_reduction(now, NPU, clock);
+                self.begin_next_reduction_if_idle(now, NPU, clock);
             }
         }
         self.start_next_transfer(now, NPU, clock);
@@ -354,7 +359,12 @@ impl NpuInnerAndOuterBus {
     }
 
     /// Begins a side's next reduction if none is in progress.
-    fn begin_reduction(&mut self, now: Time, side: usize, clock: &mut impl BusEventScheduler) {
+    fn begin_next_reduction_if_idle(
+        &mut self,
+        now: Time,
+        side: usize,
+        clock: &mut impl BusEventScheduler,
+    ) {
         let state = &mut self.sides[side];
         if let Some(transfer) = state.reductions.front()
             && !state.reducing

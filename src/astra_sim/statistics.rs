@@ -44,7 +44,7 @@ pub struct RooflineMeans {
 
 impl RankWorkKindsAndKernelTime {
     /// Adds up the work in a graph built by an [`AstraTraceGraphReader`](super::AstraTraceGraphReader) for `inputs`.
-    pub fn sum_work(graph: &Graph, inputs: &AstraInputs) -> Self {
+    pub fn sum_work_of_graph(graph: &Graph, inputs: &AstraInputs) -> Self {
         let system = &inputs.system;
         let mut work = Self::default();
         let mut uses = TimeWeightedRooflineSums::default();
@@ -165,7 +165,7 @@ mod tests {
             (KERNEL(7, 0), 0),
             (Op::Host, 2),
         ];
-        let work = RankWorkKindsAndKernelTime::sum_work(
+        let work = RankWorkKindsAndKernelTime::sum_work_of_graph(
             &build_rank_graph_of_nodes(&inputs, &nodes),
             &inputs,
         );
@@ -206,11 +206,11 @@ mod tests {
         // duration.
         let graph =
             build_rank_graph_of_nodes(&inputs, &[(memory, 3), (send, 4), (Op::Host, 9), (send, 0)]);
-        let work = RankWorkKindsAndKernelTime::sum_work(&graph, &inputs);
+        let work = RankWorkKindsAndKernelTime::sum_work_of_graph(&graph, &inputs);
         assert_eq!(work.busy, Span::from_ns(7_001));
         assert!(work.memory && work.communication && work.host && !work.kernels);
         assert!(work.stand_ins);
-        let only = RankWorkKindsAndKernelTime::sum_work(
+        let only = RankWorkKindsAndKernelTime::sum_work_of_graph(
             &build_rank_graph_of_nodes(&inputs, &[(memory, 3)]),
             &inputs,
         );

@@ -48,7 +48,7 @@ impl PhaseMemberLine<'_> {
             // Members of a tree have different roles, so none of them can stand for the others.
             AstraAlgorithm::DoubleBinaryTree => None,
             AstraAlgorithm::Ring => self.ring_duration(endpoint, reduction),
-            _ if self.costs_are_equal() => {
+            _ if self.are_message_times_equal() => {
                 self.simulate_phase_of_one_member(endpoint, reduction, |_, _| ())
             }
             _ => None,
@@ -126,7 +126,7 @@ impl PhaseMemberLine<'_> {
 
     /// Returns true if messages from every sender take the same time, as they do along a whole dimension of the
     /// machine. All lines of a sub-grid have equal costs, so the first line represents them.
-    fn costs_are_equal(&self) -> bool {
+    fn are_message_times_equal(&self) -> bool {
         if self.is_whole_dimension() {
             return true;
         }

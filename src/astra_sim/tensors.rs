@@ -67,7 +67,7 @@ impl RankTensors {
         let mut frames = FrameCursor::new(contents);
         frames.next_record()?;
         while let Some(record) = frames.next_record()? {
-            let node = reading.read_node(record, lenient);
+            let node = reading.read_node_tensors(record, lenient);
             node.map_err(|e| e.in_record(record.number, record.offset))?;
         }
         if let Some((first, count)) = reading.without {
@@ -102,7 +102,11 @@ struct RankTensorsBuilder {
 }
 
 impl RankTensorsBuilder {
-    fn read_node(&mut self, record: RawRecord<'_>, lenient: bool) -> Result<(), TraceError> {
+    fn read_node_tensors(
+        &mut self,
+        record: RawRecord<'_>,
+        lenient: bool,
+    ) -> Result<(), TraceError> {
         let (mut id, mut kind) = (0, 0);
         let mut lists = [None, None];
         let mut cursor = WireCursor::new(record.bytes, record.offset);
@@ -125,7 +129,7 @@ impl RankTensorsBuilder {
             match list {
                 // As in ASTRA-sim, a node whose attribute is not a list has no tensors.
                 Some(list) => {
-                    self.read_list(id, name, &list.as_texts()?.unwrap_or_default(), write)?
+                    self.read_tensor_list(id, name, &list.as_texts()?.unwrap_or_default(), write)?
                 }
                 None if IDLE.contains(&kind) => {}
                 None if lenient => {
@@ -151,7 +155,7 @@ impl RankTensorsBuilder {
         Ok(())
     }
 
-    fn read_list(
+    fn read_tensor_list(
         &mut self,
         id: u64,
         list: &str,

@@ -118,9 +118,12 @@ impl<'a> AstraTraceGraphReader<'a> {
             nowhere: None,
         };
         let policy = EnforcedDependencyKinds::Both;
-        let (graph, binding) =
-            Graph::read_edited(contents, rank, policy, |n| state.convert_node(n))?;
-        let mut note = |key: String, why: String| notes.push(InputNote::about_node(file, key, why));
+        let (graph, binding) = Graph::read_edited(contents, rank, policy, |n| {
+            state.convert_node_to_astra_form(n)
+        })?;
+        let mut note = |key: String, why: String| {
+            notes.push(InputNote::about_item_without_line(file, key, why))
+        };
         let repairs = graph.repair_counts();
         for (count, of, original) in [
             (
@@ -171,7 +174,7 @@ struct AstraReaderStateBetweenNodes<'a> {
 
 impl AstraReaderStateBetweenNodes<'_> {
     /// Converts a node to its form in ASTRA-sim.
-    fn convert_node(&mut self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
+    fn convert_node_to_astra_form(&mut self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         node.delay = Span::ZERO;
         node.wait = Span::ZERO;
         node.recorded = Span::from_ns(match node.micros {
@@ -195,7 +198,7 @@ impl AstraReaderStateBetweenNodes<'_> {
                     bytes,
                     dtype: None,
                 };
-                return self.convert_node(node);
+                return self.convert_node_to_astra_form(node);
             }
             Op::Message { host: true, .. } | Op::Collective { host: true, .. } if replay_only => {
                 node.op = Op::Host;

@@ -14,7 +14,7 @@ use std::fmt;
 pub(super) fn parse_entries(text: &str, file: &str) -> Result<Vec<InputEntry>, InputError> {
     let mapping: YamlMapping = serde_saphyr::from_str_with_options(text, parser_options())
         .map_err(|error| {
-            let line = error.location().map_or(1, |at| line_of(&at));
+            let line = error.location().map_or(1, |at| line_of_location(&at));
             let why = error.without_snippet().to_string();
             InputError::Syntax {
                 file: file.to_owned(),
@@ -46,7 +46,7 @@ fn parser_options() -> Options {
     options
 }
 
-fn line_of(at: &serde_saphyr::Location) -> usize {
+fn line_of_location(at: &serde_saphyr::Location) -> usize {
     usize::try_from(at.line()).unwrap_or(usize::MAX).max(1)
 }
 
@@ -71,7 +71,7 @@ impl<'de> Visitor<'de> for YamlMappingVisitor {
         let mut entries = Vec::new();
         while let Some((key, value)) = map.next_entry::<Spanned<String>, InputValue>()? {
             entries.push(InputEntry {
-                line: line_of(&key.referenced),
+                line: line_of_location(&key.referenced),
                 key: key.value,
                 value,
             });
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_those_of_the_keys() {
+    fn entries_have_the_lines_of_their_keys() {
         let text = "# a comment\ntopology: [ Ring, 'x' ]  # more\n\nn:\n  - 2\n  - 2.5\n1: {a: b}\n'y': ~\n";
         let entries = parse_entries(text, "f").unwrap();
         let found: Vec<_> = entries.iter().map(|e| (&*e.key, e.line)).collect();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_or_contradicts_itself_is_refused_with_its_line() {
+    fn expanding_or_contradictory_yaml_is_refused_with_its_line() {
         for (text, line) in [
             ("- 1", 1),
             ("a: 1\na: 2", 2),

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_on_disk_become_whole_buffers() {
+    fn sizes_in_traces_are_converted_to_whole_buffers() {
         // 8 shards of 1,000 B are 8,000 B. For a reduce-scatter, the trace already states the size of the whole input.
         assert_eq!(CollectiveKind::AllGather.buffer_bytes(1000, 8), Some(8000));
         assert_eq!(

@@ -21,9 +21,9 @@ pub use edit::{
     replace_toml_values, toml_value_at,
 };
 pub use field::{ConfigField, quote_and_truncate_for_message, require_distinct_headings};
-pub use file::{STANDARD_INPUT, read_input};
+pub use file::{STANDARD_INPUT, read_file_or_standard_input};
 pub use literal::ConfigLiteral;
-pub use nearest::{did_you_mean, find_nearest};
+pub use nearest::{did_you_mean, find_most_similar_name};
 
 /// Error in the text of a configuration file. Every message states the file and line, the value found and the values
 /// allowed.
@@ -75,7 +75,7 @@ impl<'d> ConfigDocument<'d> {
             Ok(root) => Ok(Self { file, text, root }),
             Err(error) => Err(ConfigError::Syntax {
                 file: file.to_owned(),
-                line: line_of(text, error.span().map_or(0, |span| span.start)),
+                line: line_number_at_byte(text, error.span().map_or(0, |span| span.start)),
                 why: error.message().replace('\n', ", "),
             }),
         }
@@ -105,7 +105,7 @@ impl<'d> ConfigDocument<'d> {
     fn error_at(&self, key: &str, at: usize, why: String) -> ConfigError {
         ConfigError::Key {
             file: self.file.to_owned(),
-            line: line_of(self.text, at),
+            line: line_number_at_byte(self.text, at),
             key: key.to_owned(),
             why,
         }
@@ -113,7 +113,7 @@ impl<'d> ConfigDocument<'d> {
 }
 
 /// Returns the line number, starting at 1, of the byte at offset `at`.
-fn line_of(text: &str, at: usize) -> usize {
+fn line_number_at_byte(text: &str, at: usize) -> usize {
     // Lines are counted only for errors, so that valid texts need no scan.
     let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
     1 + before.iter().filter(|&&byte| byte == b'\n').count()
@@ -137,7 +137,7 @@ impl<'d> ConfigTable<'d> {
             let known = |name: &str| allowed.contains(&name);
             // Reject unknown keys first, because a misspelled optional key would otherwise be ignored silently.
             if let Some((name, _)) = entries.iter().find(|(name, _)| !known(name.get_ref())) {
-                let closest = find_nearest(name.get_ref(), allowed.iter().copied());
+                let closest = find_most_similar_name(name.get_ref(), allowed.iter().copied());
                 let why = format!(
                     "found an unknown key, expected one of {}{}",
                     allowed.join(", "),

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_have_the_names_that_pytorch_gives_them() {
+    fn pytorch_format_names_are_parsed() {
         assert_eq!(Dtype::from_name("c10::BFloat16"), Some(Dtype::Bf16));
         assert_eq!(Dtype::from_name("Half"), Some(Dtype::Fp16));
         assert_eq!(Dtype::from_name("quint8"), None);

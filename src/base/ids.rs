@@ -86,7 +86,7 @@ index!(
 );
 
 /// Formats ascending numbers as ranges such as `0-3, 5`.
-pub fn format_ranges(numbers: &[u32]) -> String {
+pub fn format_numbers_as_ranges(numbers: &[u32]) -> String {
     let runs = numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b));
     let texts = runs.map(|run| match run {
         [first, .., last] => format!("{first}-{last}"),
@@ -98,12 +98,12 @@ pub fn format_ranges(numbers: &[u32]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::format_ranges;
+    use super::format_numbers_as_ranges;
 
     #[test]
-    fn neighbours_are_one_range() {
-        assert_eq!(format_ranges(&[0, 1, 2, 5, 7, 8]), "0-2, 5, 7-8");
-        assert_eq!(format_ranges(&[u32::MAX]), "4294967295");
-        assert_eq!(format_ranges(&[]), "");
+    fn consecutive_numbers_form_one_range() {
+        assert_eq!(format_numbers_as_ranges(&[0, 1, 2, 5, 7, 8]), "0-2, 5, 7-8");
+        assert_eq!(format_numbers_as_ranges(&[u32::MAX]), "4294967295");
+        assert_eq!(format_numbers_as_ranges(&[]), "");
     }
 }

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_come_back() {
+    fn kernel_shapes_parse_back_from_their_text() {
         let gemm = KernelShape::Gemm {
             batch: 16,
             m: 1024,
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn invalid_kernel_shape_texts_are_refused() {
         for text in [
             "",
             "gemm",

@@ -38,7 +38,10 @@ pub fn interpolate_percentile(values: &[f64], part: f64) -> f64 {
 impl PredictionErrorSummary {
     /// Compares `predicted` with the measured values in `runs`, which pairs each value with the index of its group.
     /// `runs` and `predicted` must have the same length, at least 1.
-    pub fn of_times(runs: impl Iterator<Item = (usize, f64)> + Clone, predicted: &[f64]) -> Self {
+    pub fn of_grouped_times(
+        runs: impl Iterator<Item = (usize, f64)> + Clone,
+        predicted: &[f64],
+    ) -> Self {
         let measured: Vec<f64> = runs.clone().map(|(_, measured)| measured).collect();
         let mut groups: BTreeMap<usize, Vec<(f64, f64)>> = BTreeMap::new();
         for ((group, measured), &predicted) in runs.zip(predicted) {

@@ -23,7 +23,7 @@ mod tests {
 
     /// The first outputs for the seed 1234567, as published for other implementations of SplitMix64.
     #[test]
-    fn random_numbers_are_those_of_the_publication() {
+    fn split_mix_outputs_match_published_values() {
         let mut state = 1_234_567;
         let found = [(); 3].map(|()| split_mix(&mut state));
         let expected = [

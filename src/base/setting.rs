@@ -5,7 +5,7 @@
 //! global to the process, like the limits of [`crate::bounds`], and appear only in messages, so no result depends on
 //! them.
 
-use crate::config::{did_you_mean, find_nearest};
+use crate::config::{did_you_mean, find_most_similar_name};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::OnceLock;
@@ -208,7 +208,7 @@ pub trait EnumeratedSetting: Copy + PartialEq + 'static {
         let found = Self::CHOICES.iter().find(|(_, word, _)| *word == text);
         found.map(|(value, ..)| *value).ok_or_else(|| {
             let words: Vec<&str> = Self::CHOICES.iter().map(|(_, word, _)| *word).collect();
-            let near = find_nearest(text, words.iter().copied());
+            let near = find_most_similar_name(text, words.iter().copied());
             format!("expected one of {}{}", words.join(", "), did_you_mean(near))
         })
     }

@@ -13,7 +13,7 @@ mod estimate;
 mod parse;
 mod percent;
 
-pub use count::{format_count, format_thousands, format_token_count, parse_token_count};
+pub use count::{format_count_with_noun, format_thousands, format_token_count, parse_token_count};
 pub use energy::format_joules;
 pub use estimate::UnroundedTimeEstimate;
 pub use parse::QuantityError;
@@ -290,7 +290,7 @@ impl UnroundedBufferShare {
 
     /// Returns one of `n` equal parts of this share.
     #[inline]
-    pub const fn nth_part(self, n: u32) -> Self {
+    pub const fn one_of_n_equal_parts(self, n: u32) -> Self {
         Self {
             bytes: self.bytes,
             parts: self.parts * n as u64,
@@ -300,7 +300,7 @@ impl UnroundedBufferShare {
     /// Returns `k` of `n` equal parts of this share. The result is exact if k times the buffer's bytes fit into 64
     /// bits; otherwise it is rounded down to whole bytes.
     #[inline]
-    pub fn parts_of(self, k: u32, n: u32) -> Self {
+    pub fn k_of_n_equal_parts(self, k: u32, n: u32) -> Self {
         // Reduce k/n by Euclid's algorithm, so that the denominator grows as little as possible.
         let (mut divisor, mut rest) = (n, k);
         while rest > 0 {
@@ -308,7 +308,7 @@ impl UnroundedBufferShare {
         }
         let (k, n) = (k / divisor, n / divisor);
         match self.bytes.checked_mul(u64::from(k)) {
-            Some(bytes) => Self { bytes, ..self }.nth_part(n),
+            Some(bytes) => Self { bytes, ..self }.one_of_n_equal_parts(n),
             None => Self {
                 bytes: (u128::from(self.bytes) * u128::from(k) / u128::from(n)) as u64,
                 ..self
@@ -354,7 +354,7 @@ mod tests {
         // 1 MiB / 8 parts = 131,072 B, and 131,072 B / 50e9 B/s = 2.62144 us.
         let b = Bandwidth::new(50e9).unwrap();
         assert_eq!(
-            b.serialization_time(UnroundedBufferShare::from_bytes(1 << 20).nth_part(8)),
+            b.serialization_time(UnroundedBufferShare::from_bytes(1 << 20).one_of_n_equal_parts(8)),
             Span(2_621_440)
         );
     }
@@ -370,7 +370,7 @@ mod tests {
         );
         let links = links.add_links(1, Bandwidth::new(50e9).unwrap());
         assert_eq!(
-            links.serialization_time(UnroundedBufferShare::from_bytes(3).nth_part(3)),
+            links.serialization_time(UnroundedBufferShare::from_bytes(3).one_of_n_equal_parts(3)),
             Span(28)
         );
     }
@@ -380,7 +380,7 @@ mod tests {
         // 10 B in 3 parts at 1 B/s: 3.333… s = 3,333,333,333,333.3 ps.
         let b = Bandwidth::new(1.0).unwrap();
         assert_eq!(
-            b.serialization_time(UnroundedBufferShare::from_bytes(10).nth_part(3)),
+            b.serialization_time(UnroundedBufferShare::from_bytes(10).one_of_n_equal_parts(3)),
             Span(3_333_333_333_333)
         );
     }
@@ -389,11 +389,11 @@ mod tests {
     fn parts_of_a_share_are_one_reduced_fraction() {
         let amount = |bytes, parts| UnroundedBufferShare { bytes, parts };
         // 4 of 10 parts of 7/3 B are 2 of 5 parts: 14/15 B. All 5 of 5 parts are the whole buffer.
-        assert_eq!(amount(7, 3).parts_of(4, 10), amount(14, 15));
-        assert_eq!(amount(7, 3).parts_of(5, 5), amount(7, 3));
+        assert_eq!(amount(7, 3).k_of_n_equal_parts(4, 10), amount(14, 15));
+        assert_eq!(amount(7, 3).k_of_n_equal_parts(5, 5), amount(7, 3));
         // 3 x (2^64 - 1) exceeds 64 bits. A quarter of this product, 3 x 2^62 - 3/4, is rounded down.
         assert_eq!(
-            amount(u64::MAX, 2).parts_of(3, 4),
+            amount(u64::MAX, 2).k_of_n_equal_parts(3, 4),
             amount(13_835_058_055_282_163_711, 2)
         );
     }

@@ -9,7 +9,7 @@ use chakram_analysis::edit::anonymise::{AnonymiserCounts, TraceAnonymiser};
 use chakram_hardware::machine::is_preset;
 use chakram_jobs::{groups_from_file_or_job, read_text};
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::summary::{format_count_with_noun, format_thousands};
 use chakram_trace::format::job::JobTraceManifest;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
@@ -148,8 +148,8 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             writeln!(
                 out,
                 "{} of {} in {names}",
-                format_count(sum.nodes, "node"),
-                format_count(traces.rank_files().len() as u64, "rank")
+                format_count_with_noun(sum.nodes, "node"),
+                format_count_with_noun(traces.rank_files().len() as u64, "rank")
             )?;
             if let Some(path) = beside {
                 writeln!(out, "groups in {}", path.display())?;

@@ -78,7 +78,7 @@ pub fn run(args: &ArchiveArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 }
 
 /// Opens an archive for reading. Prints a warning if the archive's end is damaged or unfinished.
-fn open_archive(path: &Path) -> Result<Archive, Box<dyn Error>> {
+fn open_archive_and_warn_of_tail(path: &Path) -> Result<Archive, Box<dyn Error>> {
     let archive = Archive::open_archive(path)?;
     warn_of_archive_tail(archive.uncommitted_tail())?;
     Ok(archive)

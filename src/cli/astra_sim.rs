@@ -6,7 +6,7 @@ use crate::load::run_with_load_progress;
 use crate::terminal;
 use chakram_astra_sim::{AnalyticalCongestionModel, AstraFlags, InputNote, Quirk, QuirkSet};
 use chakram_jobs::{AstraSimJob, JobLoadOrWriteError};
-use chakram_report::summary::format_count;
+use chakram_report::summary::format_count_with_noun;
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::file::discover_traces;
 use clap::{ArgAction, Args};
@@ -195,7 +195,7 @@ impl AstraSimArgs {
     fn load_job_timed(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobLoadOrWriteError> {
         let start = Instant::now();
         let job = self.load_job(quirks)?;
-        let traces = format_count(job.workload.instances().len() as u64, "trace");
+        let traces = format_count_with_noun(job.workload.instances().len() as u64, "trace");
         terminal::print_detail(start, format_args!("read {traces}"))
             .map_err(JobLoadOrWriteError::Io)?;
         Ok(job)

@@ -4,7 +4,7 @@ use super::progress::Progress;
 use super::traces::{self, InputTraceArgs, SummaryFormatArg};
 use chakram_analysis::edit::audit::{AuditFinding, LeakKind, TraceAuditFindings};
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::summary::{format_count_with_noun, format_thousands};
 use chakram_trace::format::escape_and_shorten_name;
 use clap::Args;
 use serde::Serialize;
@@ -123,9 +123,9 @@ fn write_text(
     writeln!(
         out,
         "{} in {}: {}",
-        format_count(texts, "text"),
-        format_count(files as u64, "file"),
-        format_count(all.len() as u64, "finding")
+        format_count_with_noun(texts, "text"),
+        format_count_with_noun(files as u64, "file"),
+        format_count_with_noun(all.len() as u64, "finding")
     )?;
     for (kind, name) in LeakKind::ALL {
         let of: Vec<_> = all

@@ -99,7 +99,7 @@ pub fn calibrate_and_write_machine_file(
             [steps, columns]
                 .iter()
                 .for_each(|path| outputs.register_input(path));
-            let (machine, corrected) = correct_by_steps(args, steps, columns)?;
+            let (machine, corrected) = correct_machine_by_measured_steps(args, steps, columns)?;
             outputs.register_input(Path::new(&machine));
             corrected
         }
@@ -166,13 +166,14 @@ fn quote_toml(text: &str) -> String {
 
 /// Returns the machine's name, its text with corrections from measured steps, and a summary of the
 /// corrections.
-fn correct_by_steps(
+fn correct_machine_by_measured_steps(
     args: &CalibrateArgs,
     steps: &Path,
     columns: &Path,
 ) -> Result<(String, (String, String)), Box<dyn Error>> {
     let read = |path: &Path| {
-        config::read_input(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+        config::read_file_or_standard_input(path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))
     };
     let mut columns = RunColumnRules::parse(&read(columns)?, &columns.display().to_string())?;
     if let Some(machine) = &args.machine {
@@ -183,7 +184,7 @@ fn correct_by_steps(
     let base = machine::find_machine_text(columns.default_machine())?;
     let first = &table.runs[0].machine;
     let options = args.compute.replay_options()?;
-    if !first.has_curves() || !options.compute.prefers_curves() {
+    if !first.has_kernel_curves() || !options.compute.prefers_curves() {
         return Err(format!(
             "steps correct kernel times from curves, but kernels on machine `{}` have no such times\n  try: a \
              machine with curves, and neither --compute nor --efficiency",

@@ -205,7 +205,7 @@ fn convert_pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, 
     } else {
         None
     };
-    let found = files::find_pairs_with_piped(&args.paths, pipe)?;
+    let found = files::find_capture_pairs_with_piped(&args.paths, pipe)?;
     let pairs = &found.pairs;
     let comm_kernels = comm_kernels(&args.comm_kernels)?;
     let options = ConvertOptions {
@@ -231,7 +231,8 @@ fn convert_pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, 
     let shown = Progress::start_counting("converting", "ranks", pairs.len() as u64);
     let progress = |done: usize, _: usize| shown.set_done(done as u64);
     let path = |rank: u32| job.path_of_rank(rank);
-    let converted = converter::convert_pairs(pairs, &options, &path, &mut outputs, &progress);
+    let converted =
+        converter::convert_capture_pairs(pairs, &options, &path, &mut outputs, &progress);
     drop(shown);
     let (mut summary, written): (ConversionSummary, _) = converted?;
     summary.left_aside = found.left_aside;

@@ -399,7 +399,8 @@ fn compare_rank_files(
         files.map(|file| WholeOrSalvagedTrace::open_file(file, args.salvage)),
     )?;
     let contents = [sides[0].as_slice(), sides[1].as_slice()];
-    let lost = [(0, false), (1, true)].map(|(i, second)| sides[i].losses_of_rank(rank, second));
+    let lost =
+        [(0, false), (1, true)].map(|(i, second)| sides[i].salvage_losses_as_fault(rank, second));
     let same = contents[0] == contents[1];
     let mut traces = if same {
         // The two files are equal but may be damaged, so check one of them.
@@ -422,7 +423,7 @@ fn compare_rank_files(
         (0..2).map(|i| sides[i].fail_if_trace_damaged(&mut traces[i])),
     )?;
     for ((trace, side), file) in traces.iter_mut().zip(&sides).zip(files) {
-        trace.map_faults(|error| side.with_source(error));
+        trace.map_faults(|error| side.add_file_name_to_error(error));
         if trace.nodes.len() > differences::MOST {
             let found = format!(
                 "more than {} nodes, which no comparison can hold",

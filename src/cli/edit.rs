@@ -7,7 +7,7 @@ use chakram_analysis::edit::{AbsentRankModelRule, edit_job};
 use chakram_jobs::{groups_from_file_or_job, parse_edit_or_edits_file};
 use chakram_report::document::VersionedDocument;
 use chakram_report::edits::EditWithEffectCounts;
-use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::summary::{format_count_with_noun, format_thousands};
 use chakram_trace::format::file::DecompressedTraceFile;
 use clap::Args;
 use serde::Serialize;
@@ -111,11 +111,11 @@ pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     match args.output.format {
         _ if piped => {}
         SummaryFormatArg::Text => {
-            let ranks = format_count(ranks as u64, "rank");
+            let ranks = format_count_with_noun(ranks as u64, "rank");
             writeln!(
                 out,
                 "edited {} into {ranks} in {names}",
-                format_count(before as u64, "rank")
+                format_count_with_noun(before as u64, "rank")
             )?;
             print_edit_rows(&edited.rows, out)?;
         }

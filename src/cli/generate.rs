@@ -13,7 +13,7 @@ use super::output::{
 };
 use super::progress::Progress;
 use chakram_base::units::Bytes;
-use chakram_report::summary::format_count;
+use chakram_report::summary::format_count_with_noun;
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::workload::MissingRankPolicy;
 use chakram_workloads::generate::CheckedWorkloadPattern;
@@ -158,7 +158,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                 Some(simulated) => {
                     let step = StepWithFewerMicroBatches::new(asked.training, simulated)?;
                     if given.fit == MemoryOverflowAction::Require {
-                        step.check_memory_is_of_step()?;
+                        step.check_peak_memory_matches_whole_step()?;
                     }
                     shortened.insert(step).job_with_fewer_turns(0)
                 }
@@ -196,7 +196,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             let (names, edited) =
                 edited.write_edited(&job, prefix, outputs, sharing.link, named)?;
             if machine.is_none() {
-                let ranks = format_count(edited.found.files.len() as u64, "rank");
+                let ranks = format_count_with_noun(edited.found.files.len() as u64, "rank");
                 writeln!(out, "wrote {ranks}, edited: {names}")?;
                 crate::edit::print_edit_rows(&edited.rows, out)?;
             }
@@ -206,8 +206,8 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                 writeln!(
                     out,
                     "wrote {}, {}: {names}",
-                    format_count(job.rank_count().into(), "rank"),
-                    format_count(
+                    format_count_with_noun(job.rank_count().into(), "rank"),
+                    format_count_with_noun(
                         (0..job.rank_count()).map(|rank| job.node_count(rank)).sum(),
                         "node"
                     ),
@@ -235,7 +235,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let rows = edited
             .as_ref()
             .map_or(&[][..], |edited| edited.edit_effect_counts());
-        let edits = loaded.report_edits(&generated, rows, &options)?;
+        let edits = loaded.describe_job_and_machine_edits(&generated, rows, &options)?;
         let sensitivities = given.find_sensitivities(workload, &loaded, &options)?;
         let job = JobWithReportFacts {
             workload,

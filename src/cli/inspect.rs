@@ -15,7 +15,7 @@ use chakram_analysis::inspect::{
 use chakram_base::setting::EnumeratedSetting;
 use chakram_base::units::{Span, Time};
 use chakram_jobs as job;
-use chakram_report::summary::format_count;
+use chakram_report::summary::format_count_with_noun;
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::file::{DecompressedTraceFile, RankFile};
@@ -212,7 +212,7 @@ fn warn_of_faults(faults: u64) -> std::io::Result<()> {
         0 => Ok(()),
         count => terminal::print_warning(format_args!(
             "{}; the readable part is shown",
-            format_count(count, "fault")
+            format_count_with_noun(count, "fault")
         )),
     }
 }

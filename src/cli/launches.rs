@@ -55,7 +55,7 @@ struct ConcurrentJobNpusDocument<'a> {
 
 impl RepeatAndExtraJobArgs {
     /// Returns true if the options can cause more than one launch.
-    pub fn has_multiple_launch_options(&self) -> bool {
+    pub fn can_cause_several_launches(&self) -> bool {
         self.repeat.is_some() || self.starts.is_some() || !self.with.is_empty()
     }
 
@@ -68,7 +68,7 @@ impl RepeatAndExtraJobArgs {
                 self.on.len()
             ));
         }
-        if several && self.has_multiple_launch_options() {
+        if several && self.can_cause_several_launches() {
             return Err(
                 "--repeat, --starts and --with are for one machine\n  try: one --machine at a time"
                     .to_owned(),
@@ -208,9 +208,9 @@ impl RepeatAndExtraJobArgs {
         let names: Vec<String> = others.iter().map(|job| job.name().to_owned()).collect();
         match report::attach_neighbour_reports(reports, &names) {
             Some(mut report) => {
-                run.state_cost(&mut report);
+                run.add_cost_to_report(&mut report);
                 for other in &mut report.beside {
-                    run.state_cost(&mut other.report);
+                    run.add_cost_to_report(&mut other.report);
                 }
                 report.provenance = Some(Provenance::new(self.options_json(&names), &[]));
                 let keys = given.iter().map(|setting| setting.key.clone());

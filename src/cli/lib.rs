@@ -195,7 +195,7 @@ fn build_command_with_completers() -> Command {
     completion::add_completers(build_whole_command())
 }
 
-fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+fn parse_command_line(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     // Parse without completers, because only shells that ask for completions need them.
     let mut command = match help::requested_help_length(&arguments) {
         Some(length) => help::replace_help(build_whole_command(), length),
@@ -216,7 +216,7 @@ fn rewrite_and_parse_arguments(
     // Rewrite the arguments before clap parses them, because ASTRA-sim accepts some arguments that clap rejects.
     let arguments = astra_sim::rewrite_arguments(arguments);
     let words = arguments.kept.clone();
-    let parsed = parse(arguments.kept).map(|mut cli| {
+    let parsed = parse_command_line(arguments.kept).map(|mut cli| {
         if let CliCommand::AstraSim(LazilyBuiltArgs(args)) = &mut cli.command {
             (args.ignored, args.original) = (arguments.ignored, arguments.original);
         }
@@ -409,14 +409,16 @@ fn error_text_with_causes_and_hint(error: &(dyn Error + 'static)) -> String {
     // Move the suggestion after the causes.
     if let Some((head, rest)) = own.split_once("\n  try: ") {
         text = format!("{head}{}\n  try: {rest}", &text[own.len()..]);
-    } else if let Some(hint) = suggest_next_step(error).filter(|_| !text.contains("try: ")) {
+    } else if let Some(hint) =
+        suggest_next_step_for_error(error).filter(|_| !text.contains("try: "))
+    {
         text += &format!("\n  try: {hint}");
     }
     text
 }
 
 /// Returns a suggestion for an error whose message has none.
-fn suggest_next_step(error: &(dyn Error + 'static)) -> Option<String> {
+fn suggest_next_step_for_error(error: &(dyn Error + 'static)) -> Option<String> {
     let of_job = match error.downcast_ref() {
         Some(JobLoadOrWriteError::Trace(error)) => Some(error),
         _ => None,
@@ -432,7 +434,7 @@ fn suggest_next_step(error: &(dyn Error + 'static)) -> Option<String> {
         _ => error.downcast_ref::<io::Error>(),
     };
     let Some(io) = io else {
-        return suggest_next_step(error.source()?);
+        return suggest_next_step_for_error(error.source()?);
     };
     let is_missing = io.kind() == io::ErrorKind::NotFound;
     let folder = env::current_dir().ok().filter(|_| is_missing)?;

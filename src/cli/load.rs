@@ -5,7 +5,7 @@ use super::progress::Progress;
 use super::terminal;
 use chakram_base::setting::SettingKey;
 use chakram_jobs::{self as job, Job, JobLoadOptions, JobLoadOrWriteError};
-use chakram_report::summary::format_count;
+use chakram_report::summary::format_count_with_noun;
 use chakram_trace::format::file::{FoundTraces, JobFileVerifyLevel};
 use chakram_trace::workload::MissingRankPolicy;
 use clap::Args;
@@ -90,7 +90,7 @@ pub fn load_job(
     let start = Instant::now();
     let job =
         run_with_load_progress(|progress| job::load_found_traces(found, name, options, progress))?;
-    let files = format_count(found.files.len() as u64, "trace");
+    let files = format_count_with_noun(found.files.len() as u64, "trace");
     terminal::print_detail(start, format_args!("read {files}")).map_err(JobLoadOrWriteError::Io)?;
     Ok(job)
 }

@@ -128,8 +128,8 @@ fn lower_bounds_in_cycles(
     layer: &LayerShape,
 ) -> [u64; 2] {
     let [weights, inputs, _] = accelerator.word;
-    let bytes = layer.least_bytes([weights, inputs, accelerator.output_word]);
-    let moved = bytes as f64 / model.gemmini.bytes_per_cycle();
+    let bytes = layer.bytes_of_all_tensors([weights, inputs, accelerator.output_word]);
+    let moved = bytes as f64 / model.gemmini.memory_bytes_per_cycle();
     [
         layer.mac_count().div_ceil(accelerator.unit_count()),
         moved.ceil() as u64,

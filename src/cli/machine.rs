@@ -243,8 +243,8 @@ fn format_dimensions(machine: &Machine) -> Vec<String> {
 /// Formats the network properties that differ from their defaults: `, network ports, cut-through by 4096 B`.
 fn format_non_default_network(machine: &Machine) -> String {
     let mut text = String::new();
-    if machine.network() != NetworkModelKind::default() {
-        text += &format!(", network {}", machine.network());
+    if machine.network_model() != NetworkModelKind::default() {
+        text += &format!(", network {}", machine.network_model());
     }
     if let Some(tiles) = machine.topology().tile_grid() {
         let [[x, y], [a, b]] = [tiles.dies, tiles.cores];

@@ -132,24 +132,24 @@ fn list_models(format: ModelListFormat) -> Result<String, Box<dyn Error>> {
         models.push(PresetOrModelFileText::find_source(preset.name)?.parse_definition(None)?);
     }
     Ok(match format {
-        ModelListFormat::Text => list_text(&models),
+        ModelListFormat::Text => render_model_list_text(&models),
         ModelListFormat::Json => {
             let models = models.iter().map(ModelSummary::of_definition).collect();
             VersionedDocument::new("chakram.models.1", ModelList { models }).to_json_text()
         }
-        ModelListFormat::Csv => list_csv(&models),
+        ModelListFormat::Csv => render_model_list_csv(&models),
     })
 }
 
 /// Returns the number of layers that are transformer blocks.
-fn block_count(model: &ModelWithDefinitionProperties) -> usize {
+fn transformer_block_count(model: &ModelWithDefinitionProperties) -> usize {
     let layers = model.model.layers.iter();
     layers
         .filter(|layer| layer.role == LayerRole::Block)
         .count()
 }
 
-fn list_text(models: &[ModelWithDefinitionProperties]) -> String {
+fn render_model_list_text(models: &[ModelWithDefinitionProperties]) -> String {
     let mut table = TextTable::new([
         left_aligned_column("NAME", 0),
         left_aligned_column("KIND", 0),
@@ -177,7 +177,7 @@ fn list_text(models: &[ModelWithDefinitionProperties]) -> String {
             &model.name,
             &found.kind.kind_name(),
             &format_thousands(model.parameter_count()),
-            &block_count(found),
+            &transformer_block_count(found),
             &found.hidden.map_or_else(dash, |hidden| hidden.to_string()),
             &tokens,
             &format_args!("{source}, {year}"),
@@ -186,7 +186,7 @@ fn list_text(models: &[ModelWithDefinitionProperties]) -> String {
     table.to_text(plain_style())
 }
 
-fn list_csv(models: &[ModelWithDefinitionProperties]) -> String {
+fn render_model_list_csv(models: &[ModelWithDefinitionProperties]) -> String {
     let mut rows = CsvRows::new("name,kind,parameters,macs,blocks,hidden,tokens,source");
     for found in models {
         let model = &found.model;
@@ -196,7 +196,7 @@ fn list_csv(models: &[ModelWithDefinitionProperties]) -> String {
             &found.kind.kind_name(),
             &model.parameter_count(),
             &model.multiplication_count(),
-            &block_count(found),
+            &transformer_block_count(found),
             &hidden.unwrap_or_default(),
             &model.sequence,
             &model.source,

@@ -16,7 +16,7 @@ use chakram_report::extrapolation::FewerMicroBatchMakespans;
 use chakram_report::sensitivity::{DurationSensitivityReport, SensitivityReplayInputs};
 use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::stack::StackKernelAndPlanDecisions;
-use chakram_report::summary::{HashedInput, format_count};
+use chakram_report::summary::{HashedInput, format_count_with_noun};
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_report::{self as report, PictureRecorder, Report, tile_map};
 use chakram_trace::files::{OutputFile, OutputsAndProtectedInputs};
@@ -156,7 +156,7 @@ impl ReplayAndReportArgs {
     /// Rejects options that would have no effect. `several` is true if the command replays on
     /// several machines.
     pub fn reject_options_without_effect(&self, several: bool) -> Result<(), String> {
-        if self.wants_comparison() && !several {
+        if self.wants_machine_comparison_table() && !several {
             return Err(
                 "--table compare is for machines that `chakram replay` compares".to_owned(),
             );
@@ -216,7 +216,7 @@ impl ReplayAndReportArgs {
         let options = self.options_without_custom_algorithms();
         let options = options.map_err(|refusal| refusal.to_string())?;
         options
-            .check_together()
+            .check_options_do_not_conflict()
             .map_err(|refusal| refusal.to_string())
     }
 
@@ -312,7 +312,7 @@ impl ReplayAndReportArgs {
 
     /// Replays a job that was built in memory from `inputs`, and prints the report. The job has no edits and no
     /// software stack.
-    pub fn replay_built(
+    pub fn replay_and_print_built_workload(
         &self,
         workload: &Workload,
         name: &str,
@@ -324,7 +324,7 @@ impl ReplayAndReportArgs {
         let machines = std::slice::from_ref(loaded);
         let absent = MissingRankPolicy::Refuse;
         let options = self.replay_options(absent, workload, machines, &mut inputs)?;
-        let edits = loaded.report_edits(workload, &[], &options)?;
+        let edits = loaded.describe_job_and_machine_edits(workload, &[], &options)?;
         let sensitivities = self.find_sensitivities(workload, loaded, &options)?;
         let job = JobWithReportFacts {
             workload,
@@ -382,7 +382,7 @@ impl ReplayAndReportArgs {
             }
         };
         drop(progress);
-        let done = format_count(workload.node_count(), "node");
+        let done = format_count_with_noun(workload.node_count(), "node");
         terminal::print_detail(start, format_args!("replayed {done}"))?;
         job::note_settings_without_effect(&mut report, &prepared, options, given);
         let makespan = report.outcome.makespan;
@@ -404,7 +404,7 @@ impl ReplayAndReportArgs {
         if let Some(shorter) = &job.shorter {
             report.add_extrapolation(shorter);
         }
-        self.state_cost(&mut report);
+        self.add_cost_to_report(&mut report);
         report.pictures = pictures.map(|pictures| pictures.into_pictures(&report));
         TimelineFileCreator::finish_timeline(timeline, self.timeline.file_path())?;
         if let Some(mut file) = map {
@@ -442,7 +442,7 @@ impl ReplayAndReportArgs {
     }
 
     /// Adds the job's cost to `report`. The price and the number of tokens come from the command line.
-    pub fn state_cost(&self, report: &mut Report) {
+    pub fn add_cost_to_report(&self, report: &mut Report) {
         let own = report.cost.map(|cost| cost.dollars_per_npu_hour);
         report.add_replay_and_token_costs(self.price.or(own), self.total_tokens);
         if let (Some(tokens), None) = (self.total_tokens, &report.run) {
@@ -587,7 +587,7 @@ impl ReplayAndReportArgs {
     }
 
     /// Returns true if the user asked for the table that compares machines.
-    pub fn wants_comparison(&self) -> bool {
+    pub fn wants_machine_comparison_table(&self) -> bool {
         self.table == Some(ReportTableArg::Compare)
     }
 }

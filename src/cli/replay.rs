@@ -70,7 +70,7 @@ pub struct ReplayArgs {
 
 impl ReplayArgs {
     /// Returns the replay's settings without the option `left_out`.
-    fn settings_without(
+    fn settings_without_option(
         &self,
         left_out: Option<SettingKey>,
     ) -> Result<ReplaySettings, ReplaySettingsError> {
@@ -92,9 +92,9 @@ impl ReplayArgs {
 pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let several = args.machine.len() > 1;
     args.run
-        .reject_options_without_effect(several || args.run.wants_comparison())?;
+        .reject_options_without_effect(several || args.run.wants_machine_comparison_table())?;
     args.launches
-        .check_combinations(several || args.run.wants_comparison())?;
+        .check_combinations(several || args.run.wants_machine_comparison_table())?;
     if let (Some(_), false) = (args.threads, several) {
         return Err("--threads is for several machines".into());
     }
@@ -105,7 +105,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
         )
         .into());
     }
-    let settings = args.settings_without(None)?;
+    let settings = args.settings_without_option(None)?;
     let loading = settings.job_load_options(0);
     let found = job::find_traces(&args.traces, loading.verify)?;
     let named = if args.machine.is_empty() {
@@ -159,7 +159,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
         .replay_options(absent, workload, &machines, &mut inputs)?;
     let of_traces = || list_options_with_job_without_each(&found, args, &loading, workload);
     match &machines[..] {
-        [loaded] if args.launches.has_multiple_launch_options() => {
+        [loaded] if args.launches.can_cause_several_launches() => {
             let (launches, run) = (&args.launches, &args.run);
             let others = launches.load_concurrent_jobs(&found_beside, &loading, &mut inputs)?;
             let mut given = run.replay_settings(loaded, &options);
@@ -175,7 +175,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 &mut to,
             )
         }
-        [loaded] if !args.run.wants_comparison() => {
+        [loaded] if !args.run.wants_machine_comparison_table() => {
             let machine = &loaded.machine;
             let profilers = || workload.graphs().iter().map(|graph| graph.profiler_facts());
             let charged = profilers().any(|profiler| profiler.charged);
@@ -230,7 +230,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 .filter_map(|(column, loaded)| Some((column.result.as_mut().ok()?, loaded)));
             let unedited = load_unedited(&found, of_traces_alone, &loading)?;
             for (report, loaded) in reports {
-                args.run.state_cost(report);
+                args.run.add_cost_to_report(report);
                 let machine = &loaded.machine;
                 let completed = makespan_range_with_added_ranks(
                     &found,
@@ -285,7 +285,7 @@ fn list_options_with_job_without_each<'a>(
             value: words.join(" "),
             option: Some(*key),
             without: Box::new(move || {
-                let other = args.settings_without(Some(*key)).ok()?;
+                let other = args.settings_without_option(Some(*key)).ok()?;
                 let other = JobLoadOptions {
                     hash: loading.hash,
                     ..other.job_load_options(loading.mirrored)
@@ -331,7 +331,7 @@ fn report_edits_and_unedited_makespan(
         [] => Some(job.workload()),
         _ => unedited.map(Job::workload),
     };
-    let unedited = workload.map(|workload| loaded.unchanged_makespan(workload, options));
+    let unedited = workload.map(|workload| loaded.makespan_on_unchanged_machine(workload, options));
     Ok(Some(JobAndMachineEditReport {
         unedited: unedited.transpose()?,
         completed: None,

@@ -12,7 +12,7 @@ use chakram_analysis::edit::scale::{
 use chakram_hardware::machine::machine_name_for_ranks;
 use chakram_jobs::groups_from_file_or_job;
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::summary::{format_count_with_noun, format_thousands};
 use chakram_trace::files::UncommittedOutputHandle;
 use chakram_trace::format::job::JobTraceManifest;
 use clap::Args;
@@ -78,11 +78,11 @@ fn machine_name_for_scaled_job(name: &str, ranks: u32) -> io::Result<String> {
         Some(sized) if sized == name => {}
         Some(sized) => terminal::print_note(format_args!(
             "the machine of the job is now {sized}, which has enough NPUs for {}",
-            format_count(ranks.into(), "rank")
+            format_count_with_noun(ranks.into(), "rank")
         ))?,
         None => terminal::print_note(format_args!(
             "the machine of the job, {name}, is too small for {}, or does not exist: replay the job with --machine",
-            format_count(ranks.into(), "rank")
+            format_count_with_noun(ranks.into(), "rank")
         ))?,
     }
     Ok(sized.unwrap_or_else(|| name.to_owned()))
@@ -198,9 +198,9 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             writeln!(
                 out,
                 "scaled {} to {}, {}, in {names}",
-                format_count(old as u64, "rank"),
+                format_count_with_noun(old as u64, "rank"),
                 format_thousands(new_ranks.into()),
-                format_count(files, "different trace")
+                format_count_with_noun(files, "different trace")
             )?;
             if let Some(path) = beside {
                 writeln!(out, "groups in {}", path.display())?;

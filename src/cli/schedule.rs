@@ -9,7 +9,7 @@ mod work;
 
 use super::{terminal, traces};
 use chakram_base::config;
-use chakram_base::units::format_count;
+use chakram_base::units::format_count_with_noun;
 use chakram_jobs::JobBeingWritten;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_studies::schedule::{
@@ -39,8 +39,8 @@ pub fn schedule_on_topologies_and_print(
 ) -> Result<ExitCode, Box<dyn Error>> {
     let table = args.cycles.as_ref().map(|path| {
         let name = path.display().to_string();
-        let text =
-            config::read_input(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+        let text = config::read_file_or_standard_input(path)
+            .map_err(|error| format!("cannot read {name}: {error}"))?;
         LayerCyclesAndEnergyTable::parse(&text, &name).map_err(|error| error.to_string())
     });
     let mut prices = LayerCostCache {
@@ -89,7 +89,7 @@ pub fn schedule_on_topologies_and_print(
     })?;
     let mapped = prices.table.is_some().then_some(prices.mapped);
     if let Some(mapped) = mapped.filter(|mapped| *mapped > 0) {
-        let all = format_count(prices.known.len() as u64, "layer");
+        let all = format_count_with_noun(prices.known.len() as u64, "layer");
         let lacking =
             format!("mapped on the accelerator, as the table lacks them: {mapped} of {all}");
         match args.format {
@@ -102,7 +102,7 @@ pub fn schedule_on_topologies_and_print(
         SubLayerScheduleFormat::Text => String::new(),
         SubLayerScheduleFormat::Json => document::render_json(&rows, cuts.as_ref(), mapped),
         SubLayerScheduleFormat::Csv if args.steps => document::csv_steps(&rows),
-        SubLayerScheduleFormat::Csv if args.log => document::csv_log(&rows),
+        SubLayerScheduleFormat::Csv if args.log => document::csv_data_need_and_eviction_log(&rows),
         SubLayerScheduleFormat::Csv => document::csv_topologies(&rows),
     };
     out.write_all(text.as_bytes())?;

@@ -20,9 +20,9 @@ use chakram_studies::score::{
     FittedConstant, MeasuredRun, PredictedStepTimeWithInterval, PredictionsCorrectedByOtherJobs,
     RunColumnRules, RunScoreCsvWriter, RunTable, RunsWithoutOneSetting, ScoreError, ScoredRunTable,
     WhatIfPairsAndReplaySettings, WhatIfScoresByPredictor, assign_folds,
-    correct_by_runs_of_other_option_values, correct_by_steps, count_option_orders,
-    cross_validate_runs, predict_with_one_rate, score_runs, settings_without_effect,
-    value_of_option,
+    correct_by_runs_of_other_option_values, correct_predictions_by_measured_steps,
+    count_rightly_ordered_pairs_by_option, cross_validate_runs, predict_runs_in_table_order,
+    predict_times_by_one_flop_rate, settings_without_effect, value_of_option,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
 use clap::{Args, ValueEnum};
@@ -137,8 +137,8 @@ struct RunTableOrColumnMapFileText {
 impl RunTableOrColumnMapFileText {
     fn read_file(path: &Path) -> Result<Self, String> {
         let name = path.display().to_string();
-        let text =
-            config::read_input(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+        let text = config::read_file_or_standard_input(path)
+            .map_err(|error| format!("cannot read {name}: {error}"))?;
         Ok(Self { name, text })
     }
 }
@@ -190,7 +190,7 @@ impl RunTablesWithColumnMapFiles {
 
     /// Returns the settings of `args`, each with the runs as they would be without that setting. Omits each setting
     /// without which no run is possible, because such a setting clearly has an effect.
-    fn settings_without_each(&self, args: &ScoreArgs) -> Vec<RunsWithoutOneSetting> {
+    fn runs_without_each_setting(&self, args: &ScoreArgs) -> Vec<RunsWithoutOneSetting> {
         let of_runs = |key: &str, value: &str, without: ScoreArgs| {
             Some(RunsWithoutOneSetting {
                 key: key.to_owned(),
@@ -293,7 +293,7 @@ pub fn score_runs_and_report(
     let machine = machine_of_first_run(&table)?;
     let compute = args.compute.clone();
     let options = compute.replay_options()?;
-    options.check_machine(machine)?;
+    options.check_machine_supports_options(machine)?;
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let mut outputs = OutputsAndProtectedInputs::default();
     let read = args.runs.iter().chain(&args.columns).chain(&args.steps);
@@ -309,24 +309,27 @@ pub fn score_runs_and_report(
     // written at the end.
     let is_corrected = args.leave_out.is_some() || args.steps.is_some();
     let grows = args.format == ScoreFormat::Csv && args.fit.is_empty() && !is_corrected;
-    let answers = if grows {
-        let (mut rows, mut answers) = (RunScoreCsvWriter::new(&table), Vec::new());
-        to.write_streamed_output(|out| {
-            answers = score_runs(&table, &options, threads, |run, answer| match answer {
-                Ok(answer) => {
-                    let interval = answer.interval.map(|ends| ends.map(Span::as_seconds));
-                    rows.write_row(run, answer.makespan.as_seconds(), interval, out)?;
-                    out.flush()
-                }
-                Err(_) => Ok(()),
+    let answers =
+        if grows {
+            let (mut rows, mut answers) = (RunScoreCsvWriter::new(&table), Vec::new());
+            to.write_streamed_output(|out| {
+                answers = predict_runs_in_table_order(&table, &options, threads, |run, answer| {
+                    match answer {
+                        Ok(answer) => {
+                            let interval = answer.interval.map(|ends| ends.map(Span::as_seconds));
+                            rows.write_row(run, answer.makespan.as_seconds(), interval, out)?;
+                            out.flush()
+                        }
+                        Err(_) => Ok(()),
+                    }
+                })?;
+                Ok(())
             })?;
-            Ok(())
-        })?;
-        answers
-    } else {
-        score_runs(&table, &options, threads, |_, _| Ok(()))?
-    };
-    let given = files.settings_without_each(args);
+            answers
+        } else {
+            predict_runs_in_table_order(&table, &options, threads, |_, _| Ok(()))?
+        };
+    let given = files.runs_without_each_setting(args);
     let without_effect = settings_without_effect(&table, &options, &answers, &given, threads);
     let mut predicted = table.keep_predicted_runs(answers, why);
     let machine = machine_of_first_run(&table)?;
@@ -335,14 +338,13 @@ pub fn score_runs_and_report(
         fold_of = assign_folds(&table.runs, args.folds);
         (predicted, fits) = cross_validate_runs(&table, &options, &args.fit, &fold_of, threads)?;
     }
-    let correction =
-        correct_predictions_by_measured_steps(args, &files, &table, &predicted, &options)?;
+    let correction = correct_predictions_if_requested(args, &files, &table, &predicted, &options)?;
     let scored = ScoredRunTable {
         correction,
         signs: match args.signs {
             true => {
                 let seconds = predicted.iter().map(|run| run.makespan.as_seconds());
-                count_option_orders(&table.runs, &seconds.collect::<Vec<_>>())
+                count_rightly_ordered_pairs_by_option(&table.runs, &seconds.collect::<Vec<_>>())
             }
             false => Vec::new(),
         },
@@ -355,12 +357,12 @@ pub fn score_runs_and_report(
             .collect(),
         fits,
         fold_of,
-        null: predict_with_one_rate(&table.runs),
+        null: predict_times_by_one_flop_rate(&table.runs),
         without_effect,
         table: &table,
     };
     let style = to.text_style();
-    let curves = machine.has_curves() && options.compute.prefers_curves();
+    let curves = machine.has_kernel_curves() && options.compute.prefers_curves();
     let about = compute.describe_durations(&KernelCountsByDurationMethod {
         by_curves: u64::from(curves),
         estimated: u64::from(!curves && !compute.compute_model().ignores_recorded_durations()),
@@ -369,7 +371,7 @@ pub fn score_runs_and_report(
     });
     if args.format == ScoreFormat::Csv {
         for line in scored
-            .describe_reservations(TextStyleWidthAndDetail::default())
+            .describe_caveats(TextStyleWidthAndDetail::default())
             .lines()
         {
             terminal::print_warning(format_args!("{}", line.trim_start_matches([' ', '!'])))?;
@@ -400,7 +402,7 @@ pub fn score_runs_and_report(
 }
 
 /// Corrects the predictions of `table` by measured steps, if `args` requests it.
-fn correct_predictions_by_measured_steps(
+fn correct_predictions_if_requested(
     args: &ScoreArgs,
     files: &RunTablesWithColumnMapFiles,
     table: &RunTable,
@@ -433,14 +435,14 @@ fn correct_predictions_by_measured_steps(
     };
     let mut steps = files.read_step_table(args, path)?;
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let answers = score_runs(&steps, options, threads, |_, _| Ok(()))?;
+    let answers = predict_runs_in_table_order(&steps, options, threads, |_, _| Ok(()))?;
     let seconds = steps.keep_predicted_runs(answers, |error| error.to_string());
     if let Some(refused) = steps.refused.first() {
         return Err(refused.to_string().into());
     }
     Ok(Some(PredictionsCorrectedByOtherJobs {
         steps: format!("{} steps of {}", seconds.len(), steps.file),
-        runs: correct_by_steps(&table.runs, predicted, &steps.runs, &seconds),
+        runs: correct_predictions_by_measured_steps(&table.runs, predicted, &steps.runs, &seconds),
     }))
 }
 

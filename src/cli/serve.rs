@@ -63,13 +63,13 @@ pub struct ServeArgs {
     #[arg(long, help_heading = LOAD, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=i64::MAX as u64))]
     seed: Option<u64>,
     /// Arrivals per second, overriding the scenario
-    #[arg(long, help_heading = LOAD, value_name = "RATE", allow_negative_numbers = true, value_parser = parse_rate)]
+    #[arg(long, help_heading = LOAD, value_name = "RATE", allow_negative_numbers = true, value_parser = parse_request_rate)]
     rate: Option<f64>,
     /// Number of requests, overriding the scenario
     #[arg(long, help_heading = LOAD, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     requests: Option<u64>,
     /// Run at each of these arrival rates, in requests per second, and show latency against load
-    #[arg(long, help_heading = LOAD, value_name = "RATES", allow_negative_numbers = true, value_delimiter = ',', value_parser = parse_rate, conflicts_with_all = ["rate", "find_capacity"])]
+    #[arg(long, help_heading = LOAD, value_name = "RATES", allow_negative_numbers = true, value_delimiter = ',', value_parser = parse_request_rate, conflicts_with_all = ["rate", "find_capacity"])]
     rates: Vec<f64>,
     /// Find the highest arrival rate at which enough requests meet their limit
     #[arg(long, help_heading = LOAD, conflicts_with = "rate")]
@@ -124,7 +124,7 @@ enum ServeModelsRequestsOrLevelsTable {
     Levels,
 }
 
-fn parse_rate(text: &str) -> Result<f64, String> {
+fn parse_request_rate(text: &str) -> Result<f64, String> {
     let rate = text.trim().parse::<f64>().ok();
     rate.filter(|rate| *rate > 0.0 && *rate <= 1e12)
         .ok_or_else(|| "expected a number of requests per second above 0, such as 250".to_owned())
@@ -233,7 +233,7 @@ impl ServeArgs {
     }
 
     /// Returns the share of requests that must meet their limits.
-    fn required_share(&self) -> f64 {
+    fn required_share_meeting_limits(&self) -> f64 {
         self.attain.unwrap_or(DEFAULT_ATTAIN)
     }
 
@@ -285,7 +285,7 @@ fn reason_seed_has_no_effect(
 }
 
 /// Returns why `--requests` and `--rate` have no effect on the run of `report`; empty if both have an effect.
-fn reasons_load_has_no_effect(
+fn reasons_load_options_have_no_effect(
     args: &ServeArgs,
     own: &Scenario,
     report: &ServeReport,
@@ -438,7 +438,7 @@ pub fn serve_scenario_and_print_result(
         let runs = (&own, &scenario);
         let seed = reason_seed_has_no_effect(args, runs, platforms.get(i), options, report)?;
         report.warnings.extend(seed);
-        let load = reasons_load_has_no_effect(args, &own, report);
+        let load = reasons_load_options_have_no_effect(args, &own, report);
         report.warnings.extend(load);
     }
     if args.table != Some(ServeModelsRequestsOrLevelsTable::Requests) {
@@ -478,7 +478,12 @@ fn sweep_platform_rates(
     options: RequestServeTimeLimitOption,
 ) -> Result<RateSweep, ServeError> {
     let mut found = match args.find_capacity {
-        true => find_capacity(scenario, platform, options, args.required_share())?,
+        true => find_capacity(
+            scenario,
+            platform,
+            options,
+            args.required_share_meeting_limits(),
+        )?,
         false => sweep_rates(scenario, platform, options, &args.rates)?,
     };
     // A scenario draws random numbers either at every rate or at none, so check only the first rate.
@@ -490,7 +495,7 @@ fn sweep_platform_rates(
     }
     for RatePoint { report, .. } in &mut found.points {
         report.warnings.extend(seed.clone());
-        let load = reasons_load_has_no_effect(args, own, report);
+        let load = reasons_load_options_have_no_effect(args, own, report);
         report.warnings.extend(load);
     }
     Ok(found)

@@ -10,7 +10,7 @@ use chakram_analysis::edit::slice::{
 };
 use chakram_jobs::groups_from_file_or_job;
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::summary::{format_count_with_noun, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -194,8 +194,8 @@ fn write_text(
         out,
         "kept {} of {} on {} in {names}",
         format_thousands(sum(|s| s.kept)),
-        format_count(sum(|s| s.of), "node"),
-        format_count(slices.len() as u64, "rank"),
+        format_count_with_noun(sum(|s| s.of), "node"),
+        format_count_with_noun(slices.len() as u64, "rank"),
     )?;
     let table = TextTable::new([
         left_aligned_column("RANK", 10),

@@ -192,7 +192,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )?;
         return Ok(ExitCode::SUCCESS);
     }
-    table.find_intervals(&PointEvaluator::new(&study));
+    table.compute_intervals_of_best_rows(&PointEvaluator::new(&study));
     if let Some(folder) = &args.output {
         write_rows_front_and_page_files(&table, folder, path)?;
     }
@@ -304,7 +304,7 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
     // Write the journal only after the run, so that a failed merge leaves no journal. The journal makes it possible to
     // resume the merged sweep and to explain its rows.
     let mut table = SweepTable::new(&study, rows, explorer.list_turns_so_far());
-    table.find_intervals(&PointEvaluator::new(&study));
+    table.compute_intervals_of_best_rows(&PointEvaluator::new(&study));
     let journal = SweepJournal::create_in(&args.output, &hash)?;
     known
         .iter()

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_a_terminal_obeys_comes_through() {
+    fn control_sequences_do_not_reach_the_terminal() {
         assert_eq!(escape_pieces(&[b"a\tb\n"], false), "a\tb\n");
         assert_eq!(
             escape_pieces(&[b"\x1b[1mb\x1b[0m"], false),

@@ -115,7 +115,7 @@ pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             let mut outputs = OutputsAndProtectedInputs::default();
             let found = if graph.contains('/') || !graph.contains(':') {
                 outputs.register_input(Path::new(graph));
-                let text = config::read_input(graph)
+                let text = config::read_file_or_standard_input(graph)
                     .map_err(|error| format!("cannot read {graph}: {error}"))?;
                 ChipGraph::parse(&text, graph)?
             } else {
@@ -128,7 +128,7 @@ pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                     out,
                     "{}: {}",
                     found.name(),
-                    format_text(&found, &found.summarize())
+                    format_graph_summary(&found, &found.summarize())
                 )?;
                 writeln!(
                     out,
@@ -167,7 +167,7 @@ pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     Ok(ExitCode::SUCCESS)
 }
 
-fn format_text(graph: &ChipGraph, summary: &ChipGraphSummary) -> String {
+fn format_graph_summary(graph: &ChipGraph, summary: &ChipGraphSummary) -> String {
     let (least, most) = summary.degrees;
     let degrees = if least == most {
         least.to_string()

@@ -271,7 +271,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn delays_of_one_npu_come_where_the_first_of_them_was_scheduled() {
+    fn delays_of_an_npu_at_one_time_are_delivered_with_the_first() {
         let mut agenda = Agenda::default();
         let event = |payload| PackedEvent::new(EventClass::Node, 0, payload);
         // At instant 5, the order is NPU 1's batch, a message, and NPU 0's batch. NPU 1's later delays join NPU 1's

@@ -130,7 +130,7 @@ impl<'a> CompiledReplay<'a> {
             ..options.clone()
         };
         let planned = launched.as_ref().unwrap_or(workload);
-        let network = options.network.unwrap_or(machine.network());
+        let network = options.network.unwrap_or(machine.network_model());
         check_network_supports_links(machine, network, options)?;
         let measured = prices.measured_collectives && !machine.collective_curves().is_empty();
         let of_backend = (M::Order::MATCHES_AS_ISSUED, measured);
@@ -314,7 +314,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns the group of a collective node.
-    pub fn group_of(&self, instance: InstanceId, node: NodeIndex) -> ReplayGroupId {
+    pub fn group_of_collective_node(&self, instance: InstanceId, node: NodeIndex) -> ReplayGroupId {
         let of = &self.workload().instances()[instance.index()];
         let call = self.workload().graph_of(of).collective_of(node);
         self.plan.instances[instance.index()].slots[call.group as usize].group
@@ -421,7 +421,7 @@ impl<'a> CompiledReplay<'a> {
             return Err(ReplayRefusal::new(
                 format!(
                     "a feed launches at NPU {npu} a program whose kernels have no known time on NPU class `{}`",
-                    self.machine.classes()[class].name
+                    self.machine.npu_classes()[class].name
                 ),
                 "an NPU of another class, or peaks of this class for the formats of the kernels",
             ));

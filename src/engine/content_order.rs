@@ -43,7 +43,7 @@ impl EventOrderDiscipline for SortEventsByContentMarker {
         now: Time,
     ) -> ControlFlow<()> {
         if engine.tile_groups.needs_split_check() {
-            engine.settle_uneven(now, None);
+            engine.settle_steps_of_some_members(now, None);
         }
         if engine.tile_groups.can_join_parts() {
             let lanes = engine.processors.kernel_lanes();
@@ -59,7 +59,7 @@ impl EventOrderDiscipline for SortEventsByContentMarker {
         if engine.processors.has_unsettled_jobs() && !engine.effects.agenda.has_event_at(now) {
             engine.notify_processors_that_instant_is_over(now);
         }
-        engine.effects.progress.end_round(now);
+        engine.effects.progress.count_ended_round(now);
         // Submit messages before collectives are settled, so that reservations of analytical answers account for
         // the traffic of this round.
         engine.submit_messages_and_memory_accesses(now);
@@ -73,7 +73,7 @@ impl EventOrderDiscipline for SortEventsByContentMarker {
         }
         // Settling may have ended nodes of only some members of a tile group; such a group must be split.
         if engine.tile_groups.needs_split_check() {
-            engine.settle_uneven(now, None);
+            engine.settle_steps_of_some_members(now, None);
         }
         ControlFlow::Continue(())
     }

@@ -425,7 +425,7 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Copies the progress of one instance to another instance of the same graph.
-    pub fn copy_progress(&mut self, from: InstanceIndex, to: InstanceIndex) {
+    pub fn copy_instance_progress(&mut self, from: InstanceIndex, to: InstanceIndex) {
         let of = &self.instances[from.index()];
         let (left, collectives) = (of.left, of.collectives);
         let own = &mut self.instances[to.index()];

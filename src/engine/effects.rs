@@ -102,7 +102,7 @@ impl LoopEventAndRoundCounts {
 
     /// Counts a round at `now`; a later instant restarts the counts.
     #[inline]
-    pub fn end_round(&mut self, now: Time) {
+    pub fn count_ended_round(&mut self, now: Time) {
         if now > self.at {
             (self.at, self.settled, self.rounds) = (now, 0, 0);
         }

@@ -120,7 +120,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     ) -> Option<u32> {
         self.network
             .reservable_links_mut()?
-            .lowest_reservation(now, ends)
+            .lowest_owner_of_disturbed_reservations(now, ends)
     }
 
     /// Allocates an op for a message, and counts the message.
@@ -188,7 +188,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     }
 
     /// Submits the messages collected at this instant, sorted by key.
-    pub fn submit_pending(&mut self, now: Time, effects: &mut Effects) {
+    pub fn submit_pending_messages(&mut self, now: Time, effects: &mut Effects) {
         let mut leaving = std::mem::take(&mut effects.sends);
         leaving.sort_unstable_by_key(|leaving| leaving.key);
         for MessageToSubmitThisInstant { message, .. } in leaving.drain(..) {
@@ -207,7 +207,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     }
 
     /// Sends a rendezvous request to the network.
-    pub fn send_request(
+    pub fn send_rendezvous_request(
         &mut self,
         now: Time,
         op: InFlightMessageContext,
@@ -226,7 +226,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     }
 
     /// Submits a withheld message that its receiver has requested.
-    pub fn submit_withheld(&mut self, now: Time, op: OpIndex, effects: &mut Effects) {
+    pub fn submit_withheld_message(&mut self, now: Time, op: OpIndex, effects: &mut Effects) {
         if let Some(message) = self.withheld.remove(&op) {
             self.pass_message_to_network(now, &message, effects);
         }
@@ -304,11 +304,11 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     }
 
     /// Reports the load of each link to an observer.
-    pub fn report_links<O: Observer + ?Sized>(&self, observer: &mut O) {
+    pub fn report_link_loads<O: Observer + ?Sized>(&self, observer: &mut O) {
         if let Some(traffic) = &self.traffic {
             observer.on_link_loads_measured(&traffic.collect_link_loads());
         }
-        if let Some(occupancy) = self.network.occupancy() {
+        if let Some(occupancy) = self.network.link_and_memory_port_busy_times() {
             observer.on_link_and_memory_port_busy_times(&occupancy);
         }
     }

@@ -15,7 +15,7 @@ use super::options::{CommunicationDurationSource, ReplayOptions};
 use super::{Engine, Observer, ReplayRefusal};
 use chakram_base::ids::{EndpointId, Npu, Rank};
 use chakram_base::setting::SettingKey;
-use chakram_base::units::{Time, format_count};
+use chakram_base::units::{Time, format_count_with_noun};
 use chakram_hardware::machine::{FailedNpuOrNamedLinks, FailedPartAndTime, Machine};
 use chakram_hardware::network::{NetworkBackend, NetworkModelKind};
 use chakram_hardware::topology::SwitchingMode;
@@ -85,7 +85,7 @@ pub(super) fn resolve_failures_to_npus_and_links(
                 FailedNpuOrNamedLinks::Npu(npu) => check_failing_npu_exists(machine, *npu),
                 FailedNpuOrNamedLinks::Link(ends) => {
                     check_link_failures(machine, (options, network), measured)
-                        .and_then(|()| find_links(machine, ends))
+                        .and_then(|()| find_links_between_ends(machine, ends))
                 }
             }
         };
@@ -111,12 +111,18 @@ fn check_failing_npu_exists(
         return Ok(FailedNpuOrLinks::Npu(npu));
     }
     Err((
-        format!("the machine has {}", format_count(npus.into(), "NPU")),
+        format!(
+            "the machine has {}",
+            format_count_with_noun(npus.into(), "NPU")
+        ),
         format!("an NPU from 0 to {}", npus - 1),
     ))
 }
 
-fn find_links(machine: &Machine, ends: &str) -> Result<FailedNpuOrLinks, FindingAndHint> {
+fn find_links_between_ends(
+    machine: &Machine,
+    ends: &str,
+) -> Result<FailedNpuOrLinks, FindingAndHint> {
     let topology = machine.topology();
     let Some(graph) = topology.explicit_or_built_link_graph() else {
         return Err((
@@ -226,7 +232,7 @@ impl<'a> PlannedAndOccurredFailures<'a> {
     }
 
     /// Returns the effects of each failure, in the order of the plan.
-    pub fn take_outcomes(&self) -> Vec<EffectsOfOneFailure> {
+    pub fn failure_outcomes(&self) -> Vec<EffectsOfOneFailure> {
         self.outcomes.clone()
     }
 
@@ -303,7 +309,7 @@ pub(super) fn describe_failures<N: NetworkBackend>(
         lines.push(format!(
             "{}: {} on the NPU had not ended, nor the communication with it",
             failure.to_sentence(),
-            format_count(left, "node")
+            format_count_with_noun(left, "node")
         ));
     }
     let cut_off = fabric.unreachable_pairs();

@@ -23,7 +23,7 @@
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::CommunicationDurationSource;
 use super::plan::{NONE, PlacedRankGroup};
-use super::representatives::{meet_only_in_collectives, npu_layout_along_dimension};
+use super::representatives::{npu_layout_along_dimension, ranks_meet_only_in_collectives};
 use super::{CompiledReplay, ReplayError, ReplayRefusal};
 use chakram_base::ids::{Npu, Rank};
 use chakram_base::units::Span;
@@ -152,7 +152,7 @@ impl CompiledReplay<'_> {
             || !self.failures.is_empty()
             || self.extensions.memory.is_some()
             || workload.instances().len() != workload.rank_count() as usize
-            || !meet_only_in_collectives(workload, self.network_kind())
+            || !ranks_meet_only_in_collectives(workload, self.network_kind())
         {
             return None;
         }
@@ -242,7 +242,7 @@ impl CompiledReplay<'_> {
             }
         }
         for group in &mut part.plan.groups {
-            group.represents = self.count_represented(group, of);
+            group.represents = self.count_members_represented_by_each(group, of);
         }
         Ok(FoldedReplay {
             part,
@@ -253,7 +253,11 @@ impl CompiledReplay<'_> {
     }
 
     /// Returns how many members each replayed member of a group represents.
-    fn count_represented(&self, group: &PlacedRankGroup, of: &[InstanceId]) -> Vec<u32> {
+    fn count_members_represented_by_each(
+        &self,
+        group: &PlacedRankGroup,
+        of: &[InstanceId],
+    ) -> Vec<u32> {
         let instance = |rank: &Rank| self.plan.instance_of[rank.index()];
         let mut counts: BTreeMap<InstanceId, u32> = BTreeMap::new();
         for rank in &group.members {
@@ -322,10 +326,10 @@ impl IndependentJobCopies {
     ) -> Vec<u32> {
         let mut layouts = DistinctKeyNumbers::default();
         let mut classes = self.number_copies_by_key(|instance, key| {
-            self.describe_instance(replay, instance, &mut layouts, key);
+            self.append_instance_key(replay, instance, &mut layouts, key);
         });
         let placements: Vec<u32> = (replay.plan.groups.iter())
-            .map(|group| layouts.number_of_key(describe_group(replay, group)))
+            .map(|group| layouts.number_of_key(group_placement_key(replay, group)))
             .collect();
         loop {
             let before = count_classes(&classes);
@@ -379,7 +383,7 @@ impl IndependentJobCopies {
 
     /// Appends a description of an instance's own work: durations, release time, which communicators are bound to the
     /// same group, and message partners. The description omits the other members of the instance's groups.
-    fn describe_instance(
+    fn append_instance_key(
         &self,
         replay: &CompiledReplay<'_>,
         instance: u32,
@@ -430,7 +434,7 @@ fn find_root(parent: &mut [u32], mut instance: u32) -> u32 {
 
 /// Describes a group without its members' work: where the members are placed, in which order their ranks are, and
 /// whether the group has a name. The name matters because backends may treat named groups differently.
-fn describe_group(replay: &CompiledReplay<'_>, group: &PlacedRankGroup) -> Vec<u64> {
+fn group_placement_key(replay: &CompiledReplay<'_>, group: &PlacedRankGroup) -> Vec<u64> {
     let npus = group.members.iter();
     let npus: Vec<Npu> = npus.map(|rank| replay.plan.npu_of[rank.index()]).collect();
     let mut key = describe_npu_placement(replay, &npus);

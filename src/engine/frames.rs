@@ -240,7 +240,11 @@ impl<'a> AllProgramLaunches<'a> {
     /// Returns how long a node takes in the launch of the instance `running`. A launch may override the compiled
     /// durations.
     #[inline]
-    pub fn price_of_node(&self, running: &RunningRankInstance<'_>, node: NodeIndex) -> Span {
+    pub fn duration_of_node_in_launch(
+        &self,
+        running: &RunningRankInstance<'_>,
+        node: NodeIndex,
+    ) -> Span {
         let price = running.duration_of_node(node);
         if running.has_flag(REPRICED | SLOWED) {
             return self.duration_with_launch_changes_and_slowdown(running, node, price);

@@ -226,7 +226,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                 event.payload_bits(),
                 effects,
             ),
-            EventClass::Requested => fabric.submit_withheld(now, event.op_index(), effects),
+            EventClass::Requested => fabric.submit_withheld_message(now, event.op_index(), effects),
             EventClass::Run if self.settings.comm != CommunicationDurationSource::Model => {
                 let run = event.collective_run_index();
                 self.collectives

@@ -22,7 +22,7 @@ pub(super) fn resolve_launch_and_time_source_defaults(
         compute => {
             let generated = |graph: &Graph| graph.has_kernel_shapes_but_no_durations();
             compute.prefers_curves()
-                && machine.has_curves()
+                && machine.has_kernel_curves()
                 && workload.graphs().iter().any(generated)
         }
     };
@@ -59,7 +59,7 @@ fn find_kernel_time_correction_of_model(
     workload: &Workload,
     machine: &Machine,
 ) -> Option<PassKernelTimeCorrection> {
-    let corrections = machine.corrections();
+    let corrections = machine.kernel_time_corrections();
     if corrections.is_empty() {
         return None;
     }

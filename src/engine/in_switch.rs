@@ -127,14 +127,14 @@ fn memory_of_access<'a>(
     graph: &Graph,
     node: NodeIndex,
 ) -> Option<&'a RemoteMemory> {
-    match memory_name_of(graph, node) {
+    match remote_memory_name_of_node(graph, node) {
         None => machine.unnamed_remote_memory(),
         Some(name) => Some(&machine.named_memories()[machine.index_of_named_memory(name)?].memory),
     }
 }
 
 /// Returns the name of the memory that `node` accesses, or `None` if the trace does not name one.
-fn memory_name_of(graph: &Graph, node: NodeIndex) -> Option<&str> {
+fn remote_memory_name_of_node(graph: &Graph, node: NodeIndex) -> Option<&str> {
     let slot = graph.remote_memory(node)?;
     Some(&graph.remote_memories()[slot as usize])
 }
@@ -148,7 +148,7 @@ fn list_switch_accesses(graph: &Graph) -> impl Iterator<Item = InSwitchAccessSiz
         (
             graph.bytes(node),
             graph.in_switch(node),
-            memory_name_of(graph, node),
+            remote_memory_name_of_node(graph, node),
         )
     })
 }

@@ -40,7 +40,7 @@ impl EventOrderDiscipline for SortEventsByInsertionMarker {
         for &event in &round {
             if event.event_class() != EventClass::Alarm {
                 engine.handle_event(now, event, 0);
-                engine.dispatch_by_id(now);
+                engine.dispatch_ready_nodes_by_id(now);
                 continue;
             }
             let (npu, gathering) = (Npu(event.rank_bits()), event.payload_bits());
@@ -48,7 +48,7 @@ impl EventOrderDiscipline for SortEventsByInsertionMarker {
                 engine.effects.agenda.take_batched_delay(npu, gathering)
             {
                 engine.handle_event(now, event, detail);
-                engine.dispatch_by_id(now);
+                engine.dispatch_ready_nodes_by_id(now);
             }
         }
         engine.round = round;
@@ -114,7 +114,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             match work {
                 LoopFollowUpWork::End(instance, node) => {
                     self.complete_node_with_its_tile_group(now, instance, node);
-                    self.dispatch_by_id(now);
+                    self.dispatch_ready_nodes_by_id(now);
                 }
                 LoopFollowUpWork::Leave(npu, queue) => {
                     self.collectives
@@ -153,7 +153,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             return;
         };
         self.handle_event(now, completion, detail);
-        self.dispatch_by_id(now);
+        self.dispatch_ready_nodes_by_id(now);
         let effects = &mut self.effects;
         self.collectives
             .message_simulator_mut()
@@ -163,16 +163,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     /// Issues the nodes that became ready or can take a freed lane, by rank and id. If a node became ready because
     /// another completed immediately, it waits until one more node completes, unless none is in flight.
     #[inline]
-    pub(super) fn dispatch_by_id(&mut self, now: Time) {
+    pub(super) fn dispatch_ready_nodes_by_id(&mut self, now: Time) {
         while !self.effects.ready.is_empty() || !self.effects.freed.is_empty() {
-            self.issue_by_id(now);
+            self.issue_ready_nodes_by_id(now);
             if !self.flow.dormant_nodes_mut().is_empty() {
                 self.wake_idle_instances();
             }
         }
     }
 
-    fn issue_by_id(&mut self, now: Time) {
+    fn issue_ready_nodes_by_id(&mut self, now: Time) {
         let mut issuable = std::mem::take(&mut self.effects.ready);
         let mut freed = std::mem::take(&mut self.effects.freed);
         issuable.retain(|&word| {
@@ -187,7 +187,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             false
         });
         for (_, lane) in freed.drain(..) {
-            issuable.extend(self.processors.kernel_lanes_mut().grant_by_id(lane));
+            issuable.extend(
+                self.processors
+                    .kernel_lanes_mut()
+                    .grant_lane_to_lowest_id(lane),
+            );
         }
         self.effects.freed = freed;
         if issuable.len() > 1 {
@@ -238,7 +242,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             .dormant_nodes_mut()
             .append(&mut self.effects.ready);
         let (_, lane) = self.effects.freed.pop()?;
-        self.processors.kernel_lanes_mut().grant_by_id(lane)
+        self.processors
+            .kernel_lanes_mut()
+            .grant_lane_to_lowest_id(lane)
     }
 
     /// Wakes instances that have no node in flight. Otherwise their dormant nodes (ready nodes that wait for another)

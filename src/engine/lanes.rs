@@ -153,7 +153,7 @@ impl LanesOfAllNpus {
 
     /// Gives a free lane to the next node and returns that node.
     #[inline]
-    pub fn grant_to_next(&mut self, lane: u32) -> Option<u64> {
+    pub fn grant_lane_to_next_node(&mut self, lane: u32) -> Option<u64> {
         let state = &mut self.states[lane as usize];
         if state.holder != FREE || state.waiting == 0 {
             return None;
@@ -189,7 +189,7 @@ impl LanesOfAllNpus {
     }
 
     /// Returns true if two lanes have the same holders and queues, apart from the instances.
-    pub fn have_equal_state(&self, one: u32, other: u32) -> bool {
+    pub fn lanes_have_equal_state(&self, one: u32, other: u32) -> bool {
         let node = |word: u64| (word != FREE).then(|| unpack_node(word).node);
         let holder = |lane: u32| node(self.states[lane as usize].holder);
         let queue = |lane: u32| self.queues[lane as usize].iter().map(|&word| node(word));
@@ -206,7 +206,7 @@ impl LanesOfAllNpus {
 
     /// Gives a free lane to the waiting node with the lowest id.
     #[inline]
-    pub fn grant_by_id(&mut self, lane: u32) -> Option<u64> {
+    pub fn grant_lane_to_lowest_id(&mut self, lane: u32) -> Option<u64> {
         let state = &mut self.states[lane as usize];
         if state.holder != FREE {
             return None;

@@ -49,7 +49,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
     pub(super) fn notify_feeds_of_ends_and_wakes(&mut self, now: Time) {
         // The list may grow during the loop, because launches without nodes end immediately.
         while !self.effects.ended.is_empty() {
-            self.notify_ends(now);
+            self.notify_of_ended_ranks_and_launches(now);
         }
         let mut woken = self.feeds.take_woken_feeds();
         for feed in woken.drain(..) {
@@ -60,7 +60,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
         self.feeds.give_back_woken_list(woken);
     }
 
-    fn notify_ends(&mut self, now: Time) {
+    fn notify_of_ended_ranks_and_launches(&mut self, now: Time) {
         let mut ended = std::mem::take(&mut self.effects.ended);
         if ended.len() > 1 {
             ended.sort_unstable_by_key(|&instance| {
@@ -149,7 +149,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
             program: record.program,
             tag: record.tag,
             node,
-            price: self.launches.price_of_node(running, node),
+            price: self.launches.duration_of_node_in_launch(running, node),
             token: pack_node(instance, node),
         }
     }

@@ -260,7 +260,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
     fn run(mut self) -> Result<CompletedReplayTotals, ReplayError> {
         self.run_events()?;
         let outcome = self.build_outcome();
-        self.fabric.report_links(self.observer);
+        self.fabric.report_link_loads(self.observer);
         let events = self.effects.progress.events;
         self.observer
             .on_event_loop_statistics(&self.tile_groups.event_and_tile_group_counts(events));
@@ -276,7 +276,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
             stepwise: 0,
             unfolded: 0,
             recorded: 0,
-            failures: self.failures.take_outcomes(),
+            failures: self.failures.failure_outcomes(),
             messages: self.fabric.message_count(),
         };
         self.collectives
@@ -347,7 +347,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
         if !effects.sends.is_empty() {
             self.collectives
                 .materialize_runs_for_messages(fabric, effects, now);
-            fabric.submit_pending(now, effects);
+            fabric.submit_pending_messages(now, effects);
         }
         self.run_follow_ups(now);
     }
@@ -365,7 +365,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
                     .process_new_arrivals(fabric, effects, now, run);
             } else {
                 self.collectives
-                    .begin_member_parts(&self.flow, effects, now, run);
+                    .begin_parts_of_members_no_longer_waiting(&self.flow, effects, now, run);
             }
             self.run_follow_ups(now);
         }

@@ -106,7 +106,7 @@ fn collect_group_calls_and_check_members(
         calls: <_>::default(),
     });
     let signature = |at| {
-        let (_, graph, call) = call_of(workload, at);
+        let (_, graph, call) = rank_graph_and_call_of_collective(workload, at);
         let root = call.kind.has_root().then(|| root_rank(call, group).0);
         CollectiveSignature {
             kind: call.kind,
@@ -145,7 +145,7 @@ fn apply_duration_changes_to_calls(
     // In `plan.changes`, the counts for kernel changes come first and those for collective changes last.
     let from = plan.changes.len() - changes.collectives.len();
     for (call, at) in calls.iter_mut().zip(first.iter()) {
-        let (_, graph, node) = call_of(workload, at);
+        let (_, graph, node) = rank_graph_and_call_of_collective(workload, at);
         for (number, time) in changes.matching_collective_changes(call.kind, graph.name(node.node))
         {
             plan.changes[from + number].count_matched_collective();
@@ -162,18 +162,24 @@ fn longest_recorded_transfer_if_size_unknown(
     place: usize,
 ) -> Option<Span> {
     let first = members.first()?.call_at(place)?;
-    if !call_of(workload, first).2.size_unknown {
+    if !rank_graph_and_call_of_collective(workload, first)
+        .2
+        .size_unknown
+    {
         return None;
     }
     let calls = members.iter().filter_map(|member| member.call_at(place));
     let transfers = calls.map(|at| {
-        let (_, graph, call) = call_of(workload, at);
+        let (_, graph, call) = rank_graph_and_call_of_collective(workload, at);
         graph.recorded_duration(call.node)
     });
     transfers.max()
 }
 
-fn call_of(workload: &Workload, at: RankAndCommIndex) -> (Rank, &Graph, &CollectiveNode) {
+fn rank_graph_and_call_of_collective(
+    workload: &Workload,
+    at: RankAndCommIndex,
+) -> (Rank, &Graph, &CollectiveNode) {
     let instance = &workload.instances()[at.0 as usize];
     let graph = workload.graph_of(instance);
     (instance.rank, graph, &graph.calls()[at.1 as usize])
@@ -185,7 +191,7 @@ fn describe_call(workload: &Workload, instance: u32, call: Option<RankAndCommInd
         let rank = workload.instances()[instance as usize].rank;
         return format!("rank {rank} has no further collective in this group");
     };
-    let (rank, graph, call) = call_of(workload, call);
+    let (rank, graph, call) = rank_graph_and_call_of_collective(workload, call);
     let root = if call.kind.has_root() && call.root != NONE {
         format!(" rooted at rank {}", call.root)
     } else {
@@ -233,7 +239,7 @@ fn build_planned_collective(
     group: &PlacedRankGroup,
     at: RankAndCommIndex,
 ) -> Result<PlannedCollective, ReplayRefusal> {
-    let (rank, graph, call) = call_of(workload, at);
+    let (rank, graph, call) = rank_graph_and_call_of_collective(workload, at);
     let refusal = |found: String, hint: &str| {
         let node = describe_node(rank, graph, call.node);
         ReplayRefusal::new(format!("{node}: {found}"), hint)
@@ -267,7 +273,7 @@ fn build_planned_collective(
 
 /// Assigns indices to message channels. A channel is defined by two ends, a tag and a size. Fails if a channel has
 /// different numbers of sends and receives, unless `allow_unmatched` is true.
-pub(super) fn number_channels(
+pub(super) fn number_message_channels(
     plan: &mut ReplayPlan,
     workload: &Workload,
     allow_unmatched: bool,
@@ -340,7 +346,7 @@ fn message_size_mismatch_error(
     receive: RankAndCommIndex,
 ) -> ReplayRefusal {
     let said = |half| {
-        let (rank, graph, node) = node_of(workload, half);
+        let (rank, graph, node) = rank_graph_and_node_of_message(workload, half);
         (describe_node(rank, graph, node), graph.bytes(node))
     };
     let ((sender, sent), (receiver, expected)) = (said(send), said(receive));
@@ -395,14 +401,17 @@ fn collect_message_halves<S>(
     halves
 }
 
-fn node_of(workload: &Workload, half: RankAndCommIndex) -> (Rank, &Graph, NodeIndex) {
+fn rank_graph_and_node_of_message(
+    workload: &Workload,
+    half: RankAndCommIndex,
+) -> (Rank, &Graph, NodeIndex) {
     let instance = &workload.instances()[half.0 as usize];
     let graph = workload.graph_of(instance);
     (instance.rank, graph, graph.messages()[half.1 as usize].node)
 }
 
 fn message_bytes(workload: &Workload, half: RankAndCommIndex) -> u64 {
-    let (_, graph, node) = node_of(workload, half);
+    let (_, graph, node) = rank_graph_and_node_of_message(workload, half);
     graph.bytes(node)
 }
 
@@ -411,7 +420,7 @@ fn message_disagreement_error<S>(
     disagreement: &MessageDisagreement<S>,
 ) -> ReplayRefusal {
     let named = |half: &MessageHalf<S>| {
-        let (rank, graph, node) = node_of(workload, half.at);
+        let (rank, graph, node) = rank_graph_and_node_of_message(workload, half.at);
         describe_node(rank, graph, node)
     };
     ReplayRefusal::new(

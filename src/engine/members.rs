@@ -62,7 +62,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             let end = now
                 + self
                     .launches
-                    .price_of_node(self.flow.instance(leader), node);
+                    .duration_of_node_in_launch(self.flow.instance(leader), node);
             self.schedule_node_completion(end, leader, node);
             return;
         }
@@ -81,7 +81,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     pub(super) fn start_deferred_accesses(&mut self, now: Time) {
         if self.tile_groups.has_groups() {
             for InstanceNode { instance, node } in self.tile_groups.take_deferred_accesses() {
-                self.start_access(now, instance, node);
+                self.start_remote_memory_access(now, instance, node);
             }
         }
     }
@@ -121,13 +121,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         node: NodeIndex,
     ) {
         if !self.flow.instance(instance).has_flag(GROUPED) {
-            self.enqueue_on_lane(now, instance, node);
+            self.start_or_queue_on_lane(now, instance, node);
         } else if let Some(leader) = self.tile_groups.record_queued_and_return_leader_if_last(
             &self.flow,
             now,
             InstanceNode { instance, node },
         ) {
-            self.enqueue_on_lane(now, leader, node);
+            self.start_or_queue_on_lane(now, leader, node);
         }
     }
 
@@ -155,7 +155,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
 
     /// Handles steps that only some members of a group have taken in this round, and splits the group if necessary.
     #[inline(never)]
-    pub(super) fn settle_uneven(&mut self, now: Time, mut ready: Option<UnpostedReadyNodes<'_>>) {
+    pub(super) fn settle_steps_of_some_members(
+        &mut self,
+        now: Time,
+        mut ready: Option<UnpostedReadyNodes<'_>>,
+    ) {
         loop {
             let (flow, lanes) = (&mut self.flow, self.processors.kernel_lanes_mut());
             let left = ready.as_mut().map(|(ready, next)| (&mut **ready, *next));
@@ -165,7 +169,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             else {
                 return;
             };
-            self.carry_out_part_steps(now, steps);
+            self.carry_out_steps_of_split_parts(now, steps);
         }
     }
 
@@ -180,15 +184,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         let effects = &mut self.effects;
         let groups = &mut self.tile_groups;
         let steps = groups.disband_group(flow, lanes, effects, now, leader, ready);
-        self.carry_out_part_steps(now, steps);
+        self.carry_out_steps_of_split_parts(now, steps);
     }
 
     /// Carries out the steps of the parts into which a group was split.
-    fn carry_out_part_steps(&mut self, now: Time, steps: Vec<StepTakenByWholePart>) {
+    fn carry_out_steps_of_split_parts(&mut self, now: Time, steps: Vec<StepTakenByWholePart>) {
         for step in steps {
             match step {
                 StepTakenByWholePart::Queue(instance, node) => {
-                    self.enqueue_on_lane(now, instance, node)
+                    self.start_or_queue_on_lane(now, instance, node)
                 }
                 StepTakenByWholePart::Announce(instance, node, ends) => {
                     let effects = &mut self.effects;

@@ -210,9 +210,9 @@ impl<'a> Messages<'a> {
         let pair = flow.match_index_of_message(instance, index);
         if D::MATCHES_AS_ISSUED {
             let rendezvous = fabric.needs_message_requests();
-            self.match_half(flow, effects, pair, receive, true, rendezvous);
+            self.match_message_half(flow, effects, pair, receive, true, rendezvous);
             if rendezvous {
-                self.send_request(flow, fabric, effects, now, receive);
+                self.request_message_of_receive(flow, fabric, effects, now, receive);
             } else {
                 self.complete_receive_or_post(effects, now, pair, receive);
             }
@@ -247,7 +247,7 @@ impl<'a> Messages<'a> {
             effects.queue_collective_begin_notification(flow.instance(instance).id, node);
         }
         if matched && D::MATCHES_AS_ISSUED {
-            self.match_half(flow, effects, pair, send, false, rendezvous);
+            self.match_message_half(flow, effects, pair, send, false, rendezvous);
         } else if matched {
             let state = &mut self.pairs[pair as usize];
             state.sent = true;
@@ -263,7 +263,7 @@ impl<'a> Messages<'a> {
     /// Matches an issued half with the channel's oldest opposite half, and notifies observers that both halves begin.
     /// An eager send has already begun. If receivers must request messages, halves with different sizes match too,
     /// because requests do not state a size.
-    fn match_half(
+    fn match_message_half(
         &mut self,
         flow: &Dataflow<'_>,
         effects: &mut Effects,

@@ -130,7 +130,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             let InstanceNode { instance, node } = unpack_node(word);
             if self.tile_groups.has_groups() {
                 let left = &ready[next..];
-                if self.tile_groups.is_out_of_turn(&self.flow, left) {
+                if self
+                    .tile_groups
+                    .would_change_shared_lane_order(&self.flow, left)
+                {
                     self.split_group_into_instances(
                         now,
                         InstanceNode { instance, node },
@@ -142,7 +145,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             next += 1;
             self.post_node(now, instance, node);
             if self.tile_groups.needs_split_check() {
-                self.settle_uneven(now, Some((&mut ready, next)));
+                self.settle_steps_of_some_members(now, Some((&mut ready, next)));
             }
         }
         ready.clear();
@@ -179,7 +182,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             freed.sort_unstable();
         }
         for &(_, lane) in &freed {
-            if let Some(word) = self.processors.kernel_lanes_mut().grant_to_next(lane) {
+            if let Some(word) = self
+                .processors
+                .kernel_lanes_mut()
+                .grant_lane_to_next_node(lane)
+            {
                 let InstanceNode { instance, node } = unpack_node(word);
                 self.start_node(now, instance, node);
             }
@@ -234,7 +241,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                 self.observer.on_issued(now, running.id, node, kind);
                 self.submit_job(now, instance, node);
             }
-            _ => self.enqueue_on_lane(now, instance, node),
+            _ => self.start_or_queue_on_lane(now, instance, node),
         }
     }
 
@@ -243,9 +250,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     fn post_collective(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let graph = self.flow.instance(instance).graph;
         let alone = self.settings.comm != CommunicationDurationSource::Model
-            && self.settings.comm.never_waits(graph, node);
+            && self.settings.comm.collective_node_never_waits(graph, node);
         if alone {
-            self.enqueue_on_lane(now, instance, node);
+            self.start_or_queue_on_lane(now, instance, node);
             if self.settings.comm == CommunicationDurationSource::Captured {
                 return;
             }
@@ -263,7 +270,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             .mark_ready_or_park_node(slot, sequence, parked)
             && !alone
         {
-            self.enqueue_on_lane(now, instance, node);
+            self.start_or_queue_on_lane(now, instance, node);
         }
         self.queue_parked_collectives_of_group(now, slot.group);
     }
@@ -294,7 +301,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
 
     /// Issues the node if its lane is free, otherwise queues it.
     #[inline]
-    pub(super) fn enqueue_on_lane(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
+    pub(super) fn start_or_queue_on_lane(
+        &mut self,
+        now: Time,
+        instance: InstanceIndex,
+        node: NodeIndex,
+    ) {
         if self
             .processors
             .take_lane_or_queue_node(&self.flow, instance, node)
@@ -323,7 +335,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             | NodeKind::Host
             | NodeKind::LocalMemory
             | NodeKind::Communication => {
-                let end = now + self.launches.price_of_node(running, node);
+                let end = now + self.launches.duration_of_node_in_launch(running, node);
                 let npu = running.npu;
                 self.effects.schedule_lane_holder_end::<M::Order>(
                     npu,
@@ -334,7 +346,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             NodeKind::RemoteMemory if self.tile_groups.has_groups() => {
                 self.tile_groups.defer_access(instance, node);
             }
-            NodeKind::RemoteMemory => self.start_access(now, instance, node),
+            NodeKind::RemoteMemory => self.start_remote_memory_access(now, instance, node),
             NodeKind::Send => self.send_message(now, instance, node),
             NodeKind::Collective => self.arrive_at_collective(now, instance, node),
             NodeKind::Nothing | NodeKind::Receive => unreachable!("they hold no lane"),
@@ -380,7 +392,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     }
 
     /// Starts a load or store of remote memory.
-    pub(super) fn start_access(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
+    pub(super) fn start_remote_memory_access(
+        &mut self,
+        now: Time,
+        instance: InstanceIndex,
+        node: NodeIndex,
+    ) {
         let running = self.flow.instance(instance);
         let graph = running.graph;
         let access = RemoteMemoryAccess {

@@ -251,7 +251,7 @@ impl ReplayPlan {
                 Some(&index) => index,
                 None => {
                     let graph = workload.graph_of(instance);
-                    let class = &machine.classes()[class];
+                    let class = &machine.npu_classes()[class];
                     let mut priced =
                         compute_graph_durations(graph, class, machine, instance, options)?;
                     counted.push(changes.change_graph_durations(
@@ -285,7 +285,7 @@ impl ReplayPlan {
         if let [instance] = workload.instances() {
             let own = machine.class_of_npu(npu_of[instance.rank.index()]);
             let graph = workload.graph_of(instance);
-            for (number, class) in machine.classes().iter().enumerate() {
+            for (number, class) in machine.npu_classes().iter().enumerate() {
                 if number == own {
                     shared_of_class.push(0);
                     continue;
@@ -344,7 +344,7 @@ impl ReplayPlan {
         plan.bind_groups(workload, machine, backend);
         if M::Order::MATCHES_AS_ISSUED {
             matching::renumber_calls_in_shared_groups(&mut plan, workload);
-            matching::number_channels(&mut plan, workload, options.allow_unmatched)?;
+            matching::number_message_channels(&mut plan, workload, options.allow_unmatched)?;
         } else {
             matching::match_collectives(&mut plan, workload, options)?;
             matching::assign_message_matches(&mut plan, workload)?;

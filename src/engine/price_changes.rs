@@ -122,7 +122,7 @@ impl FromStr for CollectiveDurationChange {
 
 impl CollectiveDurationChange {
     /// Creates a change that applies `time` to every collective whose kind or name matches `glob`.
-    pub fn of_kind(glob: &str, time: DurationAdjustment) -> Self {
+    pub fn of_kind_or_name(glob: &str, time: DurationAdjustment) -> Self {
         Self {
             glob: glob.to_owned(),
             time,
@@ -131,7 +131,7 @@ impl CollectiveDurationChange {
     }
 
     /// Returns true if the change applies to a collective of `kind` whose name is `name`.
-    fn is_of(&self, kind: CollectiveKind, name: &str) -> bool {
+    fn applies_to_collective(&self, kind: CollectiveKind, name: &str) -> bool {
         matches_glob(&self.glob.replace('_', "-"), &kind.to_string())
             || matches_glob(&self.glob, name)
     }
@@ -404,7 +404,7 @@ impl RequestedDurationChanges {
         name: &str,
     ) -> impl Iterator<Item = (usize, DurationAdjustment)> {
         let all = self.collectives.iter().enumerate();
-        all.filter(move |(_, change)| change.is_of(kind, name))
+        all.filter(move |(_, change)| change.applies_to_collective(kind, name))
             .map(|(number, change)| (number, change.time))
     }
 }

@@ -94,8 +94,8 @@ fn extract_first_copy_of_job(
     let [first, others @ ..] = copies else {
         return None;
     };
-    let network = options.network.unwrap_or(machine.network());
-    if others.is_empty() || !meet_only_in_collectives(workload, network) {
+    let network = options.network.unwrap_or(machine.network_model());
+    if others.is_empty() || !ranks_meet_only_in_collectives(workload, network) {
         return None;
     }
     let mut places: Vec<Option<JobCopyAndRankIndex>> = vec![None; workload.rank_count() as usize];
@@ -130,7 +130,10 @@ fn extract_first_copy_of_job(
 
 /// Returns true if ranks that exchange no messages affect each other only through collectives. Returns false on a
 /// network with contention. Also returns false if a graph accesses remote memory, which ranks may share.
-pub(super) fn meet_only_in_collectives(workload: &Workload, network: NetworkModelKind) -> bool {
+pub(super) fn ranks_meet_only_in_collectives(
+    workload: &Workload,
+    network: NetworkModelKind,
+) -> bool {
     let is_remote = |graph: &Graph| {
         let mut nodes = graph.nodes();
         nodes.any(|node| graph.kind(node) == NodeKind::RemoteMemory)
@@ -314,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_stands_for_others_if_all_come_to_their_collectives_together() {
+    fn one_copy_represents_all_if_members_reach_collectives_together() {
         let free = NetworkModelKind::ContentionFree;
         assert_eq!(
             replay_rank_counts_and_equality_to_full(10, free),

@@ -106,7 +106,7 @@ pub(super) fn create_native_backend<'a>(
     chosen: &ChunkCountChoiceCache,
 ) -> NativeBackend<'a> {
     NativeBackend {
-        algorithms: machine.algorithms(),
+        algorithms: machine.collective_algorithms(),
         topology: machine.topology(),
         pipeline: machine.chunking_settings(),
         custom,

@@ -36,7 +36,8 @@ impl<'a> RunSettings<'a> {
     ) -> Self {
         Self {
             topology: prepared.machine.topology(),
-            stepwise: prepared.stepwise || (M::Order::AT_ONCE && shares_memory(prepared)),
+            stepwise: prepared.stepwise
+                || (M::Order::AT_ONCE && npus_share_remote_memory(prepared)),
             ordered_ends: prepared.ordered_ends,
             collectives_alone: M::Order::AT_ONCE
                 && N::SHARED
@@ -54,7 +55,7 @@ impl<'a> RunSettings<'a> {
 
 /// Returns true if NPUs share a memory channel. The order in which members complete a collective may then affect other
 /// operations.
-fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
+fn npus_share_remote_memory(prepared: &CompiledReplay<'_>) -> bool {
     let remote = prepared.machine.unnamed_remote_memory();
     remote.is_some_and(|remote| remote.attachment != MemoryAttachment::PerNpu)
         && prepared.workload().graphs().iter().any(|graph| {

@@ -76,7 +76,7 @@ impl StuckDiagnosisInputs<'_, '_> {
             failures,
             waiting,
             unnamed,
-            cycle: first.map_or_else(Vec::new, |vertex| self.cycle_from(vertex)),
+            cycle: first.map_or_else(Vec::new, |vertex| self.find_wait_cycle_from(vertex)),
         }
     }
 
@@ -181,7 +181,7 @@ impl StuckDiagnosisInputs<'_, '_> {
             }
         });
         let what = half.map_or_else(String::new, |half| {
-            format!(", {}", self.describe_state(half))
+            format!(", {}", self.describe_node_state(half))
         });
         let (bytes, tag) = (graph.bytes(node), message.tag);
         let text = if message.receive {
@@ -197,7 +197,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         InstanceNode { instance, node }: InstanceNode,
     ) -> Option<(String, Option<InstanceNode>)> {
         let graph = self.flow.instance(instance).graph;
-        if self.comm.never_waits(graph, node) {
+        if self.comm.collective_node_never_waits(graph, node) {
             return None;
         }
         let (slot, sequence) = self
@@ -207,7 +207,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         let before = group.collective_that_member_must_start_before(slot.member, sequence)?;
         let other = self.node_of_collective_call(instance, slot.group, before);
         let text = other.map_or_else(String::new, |other| {
-            format!(": {}", self.describe_state(other))
+            format!(": {}", self.describe_node_state(other))
         });
         Some((
             format!("its turn, which comes after the group's collective {before}{text}"),
@@ -255,7 +255,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         };
         let before = running.graph.nodes().find(holds).map(of_turn);
         let state = before.map_or_else(String::new, |before| {
-            format!(": {}", self.describe_state(before))
+            format!(": {}", self.describe_node_state(before))
         });
         let text = format!(
             "its lane, which is reserved for launch {}{state}",
@@ -288,7 +288,7 @@ impl StuckDiagnosisInputs<'_, '_> {
             }
             let own = self.node_of_collective_call(other, slot.group, sequence);
             // If members launch together, none of them arrives before all are ready.
-            let arrived = self.has_arrived(slot.group, sequence, member);
+            let arrived = self.has_member_arrived_at_collective(slot.group, sequence, member);
             let there =
                 arrived.unwrap_or_else(|| own.is_some_and(|own| self.is_ready_but_incomplete(own)));
             if !there {
@@ -310,7 +310,7 @@ impl StuckDiagnosisInputs<'_, '_> {
             group.members.len(),
         );
         for vertex in missing.iter().take(SHOWN) {
-            text += &format!("; {}", self.describe_state(*vertex));
+            text += &format!("; {}", self.describe_node_state(*vertex));
         }
         if missing.len() > SHOWN {
             text += "; …";
@@ -340,7 +340,7 @@ impl StuckDiagnosisInputs<'_, '_> {
     }
 
     /// Formats a node and its state for the error.
-    fn describe_state(&self, vertex: InstanceNode) -> String {
+    fn describe_node_state(&self, vertex: InstanceNode) -> String {
         let left = match self
             .flow
             .open_dependency_count_of_node(vertex.instance, vertex.node)
@@ -355,7 +355,7 @@ impl StuckDiagnosisInputs<'_, '_> {
 
     /// Follows the waits from `start` until they form a cycle. Omits nodes that only link dependencies within their
     /// rank.
-    fn cycle_from(&self, start: InstanceNode) -> Vec<NodeRef> {
+    fn find_wait_cycle_from(&self, start: InstanceNode) -> Vec<NodeRef> {
         let mut blockers = BlockingDependencyPerNode::default();
         let mut seen = BTreeSet::new();
         let mut path = Vec::new();
@@ -386,7 +386,12 @@ impl StuckDiagnosisInputs<'_, '_> {
     }
 
     /// Returns true if a member of a collective has arrived, or `None` if no member has arrived.
-    fn has_arrived(&self, group: GroupIndex, sequence: u32, member: MemberIndex) -> Option<bool> {
+    fn has_member_arrived_at_collective(
+        &self,
+        group: GroupIndex,
+        sequence: u32,
+        member: MemberIndex,
+    ) -> Option<bool> {
         let run = self.groups[group].run_index_of_collective(sequence)?;
         Some(self.runs[run].nodes_of_members()[member.index()] != NONE)
     }

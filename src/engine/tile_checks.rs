@@ -85,7 +85,7 @@ pub(super) fn check_job_fits_tile_machine(
     if options.comm != CommunicationDurationSource::Model {
         return Ok(());
     }
-    let network = options.network.unwrap_or(machine.network());
+    let network = options.network.unwrap_or(machine.network_model());
     if !network.knows_tiles() {
         return Err(ReplayRefusal::new(
             format!(

@@ -147,13 +147,13 @@ impl InstanceGroupsSimulatedAsOne {
         !self.uneven.is_empty()
     }
 
-    fn group_of(&self, instance: InstanceIndex) -> usize {
+    fn group_index_of_instance(&self, instance: InstanceIndex) -> usize {
         self.of[instance.index()] as usize
     }
 
     /// Returns the instance that simulates `instance`, possibly `instance` itself.
     pub fn leader_of(&self, instance: InstanceIndex) -> InstanceIndex {
-        self.groups[self.group_of(instance)].members[0]
+        self.groups[self.group_index_of_instance(instance)].members[0]
     }
 
     /// Records that `instance` has taken a step of a node. Once all members have taken it, returns the members and the
@@ -164,7 +164,7 @@ impl InstanceGroupsSimulatedAsOne {
         at: Time,
         step: TileGroupSameRoundNodeStep,
     ) -> Option<Vec<(InstanceIndex, Time)>> {
-        let number = self.group_of(instance);
+        let number = self.group_index_of_instance(instance);
         let group = &mut self.groups[number];
         let mut open = group.open.iter();
         let place = open.position(|open| (open.node, open.step) == (node, step));
@@ -233,12 +233,14 @@ impl InstanceGroupsSimulatedAsOne {
 
     /// Returns the number of instances that the leader simulates, including the leader.
     pub fn member_count(&self, leader: InstanceIndex) -> usize {
-        self.groups[self.group_of(leader)].members.len()
+        self.groups[self.group_index_of_instance(leader)]
+            .members
+            .len()
     }
 
     /// Returns the `index`-th instance that the leader simulates; index 0 is the leader itself.
     pub fn nth_member(&self, leader: InstanceIndex, index: usize) -> InstanceIndex {
-        self.groups[self.group_of(leader)].members[index]
+        self.groups[self.group_index_of_instance(leader)].members[index]
     }
 
     /// Returns true if another instance simulates this instance.
@@ -275,7 +277,7 @@ impl InstanceGroupsSimulatedAsOne {
         }
         let step = TileGroupSameRoundNodeStep::Announced;
         if let Some(ends) = self.record_step_and_return_all_when_complete(member, at, step) {
-            let number = self.group_of(instance);
+            let number = self.group_index_of_instance(instance);
             self.schedule_ends_of_whole_group(effects, number, node, &ends);
         }
     }
@@ -290,7 +292,12 @@ impl InstanceGroupsSimulatedAsOne {
     ) {
         match *ends {
             [(alone, at)] => effects.end_node_at(at, alone, node),
-            _ => self.schedule_ends_of_whole_group(effects, self.group_of(leader), node, ends),
+            _ => self.schedule_ends_of_whole_group(
+                effects,
+                self.group_index_of_instance(leader),
+                node,
+                ends,
+            ),
         }
     }
 
@@ -324,7 +331,7 @@ impl InstanceGroupsSimulatedAsOne {
         node: NodeIndex,
     ) {
         if flow.instance(leader).is_gathering_on_shared_lane(node) {
-            let number = self.group_of(leader);
+            let number = self.group_index_of_instance(leader);
             self.groups[number].parked += 1;
         }
     }
@@ -344,7 +351,7 @@ impl InstanceGroupsSimulatedAsOne {
             TileGroupSameRoundNodeStep::Queued,
         )?;
         if flow.instance(leader).is_gathering_on_shared_lane(node) {
-            let number = self.group_of(leader);
+            let number = self.group_index_of_instance(leader);
             self.groups[number].parked -= 1;
         }
         Some(leader)
@@ -360,7 +367,7 @@ impl InstanceGroupsSimulatedAsOne {
     ) -> Option<InstanceIndex> {
         let leader = self.leader_of(instance);
         if is_carried_out_per_member(flow.instance(instance).graph.kind(node)) {
-            let group = self.group_of(instance);
+            let group = self.group_index_of_instance(instance);
             let whole = &mut self.groups[group].whole;
             if let Some(place) = whole.iter().position(|&one| one == node) {
                 // One event ended the node on all members, so there is no need to wait for the other members.
@@ -385,5 +392,6 @@ fn can_join_group(flow: &Dataflow<'_>, start: InstanceIndex, next: InstanceIndex
         flow.rank_binding_of_instance(next),
     );
     a.flags == b.flags
-        && rank_differences::find_difference((first, a.planned), (second, b.planned)).is_none()
+        && rank_differences::find_grouping_obstacle((first, a.planned), (second, b.planned))
+            .is_none()
 }

@@ -13,7 +13,7 @@ use super::matching;
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_hardware::compute::KernelDurationSource;
-use chakram_hardware::machine::{Machine, is_inline};
+use chakram_hardware::machine::{Machine, is_inline_machine_notation};
 use chakram_trace::format::Dtype;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
@@ -101,7 +101,7 @@ impl UntimedKernels {
         let priced = basis.estimated + basis.by_curves + basis.fell_back + basis.kept;
         let others = priced + basis.unknown + computing;
         let mut classes = self.formats.keys().map(|&(class, _)| class);
-        let unknown = classes.any(|class| machine.classes()[class].memory.is_none());
+        let unknown = classes.any(|class| machine.npu_classes()[class].memory.is_none());
         if computing > 0 && (recorded <= others || unknown) {
             return Err(self.kernels_without_peak_error(workload, machine));
         }
@@ -146,7 +146,7 @@ impl UntimedKernels {
             .iter()
             .min_by_key(|(_, kernels)| (kernels.rank, kernels.node));
         let (&(class, dtype), kernels) = lowest.expect("there are some");
-        let class = &machine.classes()[class];
+        let class = &machine.npu_classes()[class];
         let first = describe_node(workload, kernels.rank, kernels.node);
         if class.memory.is_none() {
             let all: u64 = self.formats.values().map(|kernels| kernels.count).sum();
@@ -169,9 +169,9 @@ impl UntimedKernels {
         let of =
             |dtype: Option<Dtype>| dtype.map_or("an unknown format".to_owned(), |d| d.to_string());
         let counts = self.formats.iter().map(|(&(class, dtype), kernels)| {
-            let on = match machine.classes().len() {
+            let on = match machine.npu_classes().len() {
                 1 => String::new(),
-                _ => format!(" on `{}`", machine.classes()[class].name),
+                _ => format!(" on `{}`", machine.npu_classes()[class].name),
             };
             format!("{} in {}{on}", kernels.count, of(dtype))
         });
@@ -198,7 +198,7 @@ impl UntimedKernels {
 /// Returns an error's problem and hint: `found` needs a rate of an NPU that `machine` does not describe.
 pub(super) fn machine_without_npu_error_text(machine: &Machine, found: &str) -> (String, String) {
     let name = machine.name();
-    let example = match is_inline(name) {
+    let example = match is_inline_machine_notation(name) {
         true => format!("h100:{name}"),
         false => "h100:Ring(8):50GB/s:500ns".to_owned(),
     };

@@ -128,10 +128,10 @@ pub struct CollectiveStage {
 impl CollectiveStage {
     /// Returns the size of one of `n` equal parts of the buffer, or half of that if a ring is used in both directions.
     #[inline]
-    pub fn nth_part(&self, n: u32) -> UnroundedBufferShare {
+    pub fn one_of_n_equal_parts_per_direction(&self, n: u32) -> UnroundedBufferShare {
         self.buffer
-            .nth_part(n)
-            .nth_part(1 + u32::from(self.bidirectional))
+            .one_of_n_equal_parts(n)
+            .one_of_n_equal_parts(1 + u32::from(self.bidirectional))
     }
 }
 
@@ -168,11 +168,13 @@ pub fn decompose_collective(
     };
     let size = |d: &usize| extent.phases[*d].size;
     // S divided by the sizes of the first `k` phases in `order`.
-    let shrunk = |order: &[usize], k: usize| whole.nth_part(order[..k].iter().map(size).product());
+    let shrunk = |order: &[usize], k: usize| {
+        whole.one_of_n_equal_parts(order[..k].iter().map(size).product())
+    };
     // S divided by the sizes of all phases outside phase d.
     let outside = |d: usize| {
         let phase = &extent.phases[d];
-        whole.nth_part(extent.member_count() / (phase.stride * phase.size))
+        whole.one_of_n_equal_parts(extent.member_count() / (phase.stride * phase.size))
     };
     let identity = outward_phases(extent);
     // Barriers, broadcasts and scatters ignore `order`: the order of phase indices determines which lines have data.

@@ -38,8 +38,8 @@ pub use measured::{MeasuredKernels, MeasuredTimeAtFlopsAndBytes, SameKernelTimes
 pub use recorded_on::RecordingNpuClass;
 pub use systolic::SystolicArrays;
 pub use words::{
-    ACCELERATOR, parse_efficiency, parse_host_duration_source, parse_loop_nest, parse_model,
-    parse_scaled, set_accelerator_value,
+    ACCELERATOR, parse_efficiency, parse_host_duration_source, parse_kernel_duration_model,
+    parse_loop_nest, parse_scale_factor, set_accelerator_value,
 };
 
 /// Peak rates of an NPU class, one for each number format that the class supports.
@@ -271,7 +271,7 @@ impl KernelDurationSource {
     }
 
     /// Returns true if kernels keep their recorded durations.
-    pub fn keeps_recorded(self) -> bool {
+    pub fn keeps_recorded_durations(self) -> bool {
         matches!(self, Self::Recorded(_) | Self::RecordedOnly)
     }
 
@@ -341,16 +341,16 @@ impl KernelDurationSource {
             && let Some(price) =
                 memory.and_then(|memory| curves.price_kernel(kernel, peaks, memory))
         {
-            let span = scaled::scale_recorded(price.span, factor);
+            let span = scaled::scale_recorded_duration(price.span, factor);
             return KernelDurationWithBasis::Curve {
                 span,
-                deviation: scaled::scale_recorded(span, price.error),
+                deviation: scaled::scale_recorded_duration(span, price.error),
                 class: price.class,
             };
         }
         let recorded = timed.then_some(kernel.recorded);
         let roofline = |efficiency| roofline::roofline_duration(kernel, peaks, memory?, efficiency);
-        let times = |factor, span| scaled::scale_recorded(span, factor);
+        let times = |factor, span| scaled::scale_recorded_duration(span, factor);
         let priced = match (*self, recorded) {
             (Self::Recorded(_) | Self::RecordedOnly, Some(span)) => {
                 Some(KernelDurationWithBasis::Modeled(span))
@@ -395,7 +395,7 @@ impl KernelDurationSource {
                     model
                         .price_kernel(kernel)
                         .map(|price| KernelDurationWithBasis::Mapped {
-                            span: model.convert_to_time(price),
+                            span: model.convert_cycles_to_time(price),
                             energy: price.energy,
                         });
                 found.or(recorded
@@ -430,7 +430,7 @@ impl KernelDurationSource {
             Some(memory) if kernel.bytes > 0 && self != Self::RecordedOnly => {
                 let span =
                     memory.serialization_time(UnroundedBufferShare::from_bytes(kernel.bytes));
-                KernelDurationWithBasis::BytesAlone(scaled::scale_recorded(span, factor))
+                KernelDurationWithBasis::BytesAlone(scaled::scale_recorded_duration(span, factor))
             }
             _ => KernelDurationWithBasis::Unknown,
         }
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_roofline_cannot_price_falls_back_visibly() {
+    fn kernels_that_the_roofline_cannot_price_are_marked_as_fallback() {
         let (peaks, memory) = build_a100_rates();
         let price = |k: KernelTraceFacts<'_>| {
             PEAK.price_kernel(&k, &peaks, memory, &KernelCurves::default())
@@ -675,7 +675,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_recorded_is_priced_by_what_it_does() {
+    fn kernels_without_recorded_duration_take_roofline_time() {
         let (peaks, memory) = build_a100_rates();
         let half = RooflinePeakFraction::new(0.5).unwrap();
         let price = |model: KernelDurationSource, k| {

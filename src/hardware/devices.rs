@@ -84,9 +84,9 @@ mod tests {
         }
         for (.., [preset, class]) in PRESETS {
             let machine = Machine::load_by_name(preset).expect("it is a preset");
-            assert_eq!(machine.classes()[0].name, class, "{preset}");
+            assert_eq!(machine.npu_classes()[0].name, class, "{preset}");
             assert!(
-                machine.classes()[0].to_recording_class().is_some(),
+                machine.npu_classes()[0].to_recording_class().is_some(),
                 "{preset}"
             );
         }

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_of_one_has_nothing_to_do() {
+    fn a_group_of_one_has_no_phases() {
         let t = build_topology(&[(DimensionShape::Ring, 4)]);
         let e = GroupPhasesAndMemberPositions::new(&npus_from_numbers(&[2]), &t);
         assert!(e.phases.is_empty() && e.regular);

@@ -39,16 +39,17 @@ pub use correction::PassKernelTimeCorrection;
 pub use error::MachineError;
 pub use failure::{FailedNpuOrNamedLinks, FailedPartAndTime};
 pub use host::{Host, HostBlockingOperations};
-pub use inline::{is_inline, lacks_rates};
+pub use inline::{is_inline_machine_notation, is_inline_notation_without_rates};
 pub use network_settings::NetworkSettings;
 pub use preset::{
-    PresetOrMachineFileText, find_machine_text, is_preset, load_for_ranks,
-    load_for_ranks_replacing_values, machine_name_for_ranks, names_file, read_preset_text,
+    PresetOrMachineFileText, find_machine_text, is_machine_file_path, is_preset, load_for_ranks,
+    load_for_ranks_replacing_values, machine_name_for_ranks, read_preset_text,
 };
 pub use preset_files::{MachinePreset, PRESETS};
 pub use rank_domain::NpuLimitPerSpannedDomain;
 pub use relative::{
-    DatasheetNumbers, derive_relative_machine, find_source_by_machine_or_npu_name, parse_peak,
+    DatasheetNumbers, derive_relative_machine, find_source_by_machine_or_npu_name,
+    parse_number_format_and_peak_rate,
 };
 pub use stack_prices::{NameOfStackReplacedPart, SoftwareStackCurvesAndHosts};
 
@@ -308,7 +309,7 @@ impl Machine {
     }
 
     /// Returns the network model, which a replay may override.
-    pub fn network(&self) -> network::NetworkModelKind {
+    pub fn network_model(&self) -> network::NetworkModelKind {
         self.network.model
     }
 
@@ -323,7 +324,7 @@ impl Machine {
     }
 
     /// Returns the choice of collective algorithm for each dimension, innermost first.
-    pub fn algorithms(&self) -> &[DimensionAlgorithmChoice] {
+    pub fn collective_algorithms(&self) -> &[DimensionAlgorithmChoice] {
         &self.algorithms
     }
 
@@ -397,7 +398,7 @@ impl Machine {
     }
 
     /// Returns the classes of NPUs, at least one, in the order of the file.
-    pub fn classes(&self) -> &[NpuClass] {
+    pub fn npu_classes(&self) -> &[NpuClass] {
         &self.classes
     }
 
@@ -446,27 +447,27 @@ impl Machine {
 
     /// Returns the memory port that `npu` uses, as an index into [`RemoteMemory::list_npus_with_ports`]. Returns `None`
     /// if there are no ports, or if no route leads to a port.
-    pub fn nearest_port(&self, npu: Npu) -> Option<u32> {
+    pub fn nearest_memory_port(&self, npu: Npu) -> Option<u32> {
         match &self.remote.as_ref()?.attachment {
             MemoryAttachment::Ports(ports) => ports.nearest_port(npu, &self.topology),
             _ => None,
         }
     }
 
-    /// Returns the class of `npu`, as an index into [`Self::classes`]. `npu` must be an NPU of this machine.
+    /// Returns the class of `npu`, as an index into [`Self::npu_classes`]. `npu` must be an NPU of this machine.
     pub fn class_of_npu(&self, npu: Npu) -> usize {
         self.class_of.class_of_npu(npu)
     }
 
     /// Returns ranges of consecutive NPUs of one class as (first NPU, last NPU, class), in ascending order. Each NPU is
     /// in exactly one range.
-    pub fn class_runs(&self) -> impl Iterator<Item = (Npu, Npu, usize)> + '_ {
+    pub fn npu_ranges_of_one_class(&self) -> impl Iterator<Item = (Npu, Npu, usize)> + '_ {
         let runs = self.class_of.iter_runs();
         runs.map(|(first, last, class)| (Npu(first), Npu(last), class))
     }
 
     /// Returns true if any class of NPUs has curves of measured kernels.
-    pub fn has_curves(&self) -> bool {
+    pub fn has_kernel_curves(&self) -> bool {
         self.classes.iter().any(|class| !class.curves.is_empty())
     }
 
@@ -488,7 +489,7 @@ impl Machine {
     }
 
     /// Returns the factors that correct durations; they are derived from measured steps.
-    pub fn corrections(&self) -> &[PassKernelTimeCorrection] {
+    pub fn kernel_time_corrections(&self) -> &[PassKernelTimeCorrection] {
         &self.corrections
     }
 

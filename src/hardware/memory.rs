@@ -170,7 +170,7 @@ impl MemoryAttachment {
 
     /// Returns true if each NPU reaches the memory through its own port, which may also serve a dimension of the
     /// network.
-    pub fn has_ports(&self) -> bool {
+    pub fn has_own_port_per_npu(&self) -> bool {
         !matches!(self, Self::Ring(_) | Self::Mesh(_) | Self::Ports(_))
     }
 
@@ -304,7 +304,7 @@ impl RemoteMemory {
             let port = self.attachment.port_bandwidth();
             // The network's ports serve as the NPUs' ports of the pool, so both bandwidths must be equal.
             let same = port.is_none_or(|port| port == through.port_bandwidth());
-            self.attachment.has_ports() && same && through.fits_topology(topology)
+            self.attachment.has_own_port_per_npu() && same && through.fits_topology(topology)
         };
         self.attachment.fits_npus(topology.npu_count()) && self.through.as_ref().is_none_or(through)
     }

@@ -262,7 +262,11 @@ pub trait CollectiveLinkReservations {
 
     /// Returns the lowest owner number among the reservations that bytes sent at `now` between `ends` may disturb, or
     /// `None` if there are none.
-    fn lowest_reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32>;
+    fn lowest_owner_of_disturbed_reservations(
+        &self,
+        now: Time,
+        ends: (EndpointId, EndpointId),
+    ) -> Option<u32>;
 }
 
 /// Bytes of a message that move to a different route because a link failed.
@@ -343,7 +347,7 @@ pub trait NetworkBackend {
 
     /// Returns the busy times of links and memory ports, or `None` if the model does not record them. Models with
     /// contention do so on machines of tiles.
-    fn occupancy(&self) -> Option<BusyTileLinksAndMemoryPorts> {
+    fn link_and_memory_port_busy_times(&self) -> Option<BusyTileLinksAndMemoryPorts> {
         None
     }
 

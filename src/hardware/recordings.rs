@@ -29,7 +29,7 @@ fn class_of_device(name: &str) -> Option<RecordingNpuClass> {
     let load = || {
         Machine::load_preset(preset)
             .ok()?
-            .classes()
+            .npu_classes()
             .first()?
             .to_recording_class()
     };

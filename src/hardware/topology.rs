@@ -89,7 +89,7 @@ impl DimensionShape {
     /// Returns true if NPUs are wired to their neighbours in an open line, without a link between the last and the
     /// first.
     #[inline]
-    pub fn is_open(self) -> bool {
+    pub fn is_open_line(self) -> bool {
         self == Self::Mesh
     }
 
@@ -232,7 +232,7 @@ impl Topology {
 
     /// Returns the topology with explicit links, which messages use instead of the dimensions. Both must have the same
     /// number of NPUs.
-    pub fn with_graph(self, graph: LinkGraph) -> Self {
+    pub fn with_link_graph(self, graph: LinkGraph) -> Self {
         Self {
             graph: Some(Arc::new(graph)),
             ..self
@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_stacks_are_refused() {
+    fn topologies_without_dimensions_or_with_impossible_sizes_are_refused() {
         assert!(Topology::new(Vec::new()).is_none());
         let mut dims = build_stacked_topology().dimensions().to_vec();
         dims[1].size = 0;

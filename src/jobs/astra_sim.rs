@@ -84,7 +84,7 @@ impl AstraSimJob {
         let mut notes = inputs.notes.clone();
         let mut collectives = AstraCollectiveBackend::new(&inputs);
         for prefix in inputs.custom_algorithm_file_prefixes() {
-            let algorithm = custom_algorithm(prefix, inputs.network.npu_count())?;
+            let algorithm = read_custom_algorithm(prefix, inputs.network.npu_count())?;
             collectives.add_custom_algorithm(&inputs, prefix, algorithm);
         }
         // Like ASTRA-sim, read one trace per NPU of the network.
@@ -267,7 +267,7 @@ fn replay_over_network<N: NetworkBackend>(
 fn work_of_ranks(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWorkKindsAndKernelTime> {
     let graphs = workload.graphs().iter();
     let graphs: Vec<RankWorkKindsAndKernelTime> = graphs
-        .map(|graph| RankWorkKindsAndKernelTime::sum_work(graph, inputs))
+        .map(|graph| RankWorkKindsAndKernelTime::sum_work_of_graph(graph, inputs))
         .collect();
     let instances = workload.instances().iter();
     instances.map(|i| graphs[i.graph.index()]).collect()
@@ -334,7 +334,7 @@ fn extra_traces_note(
 
 /// Reads the custom algorithm from the files that begin with `prefix`. The algorithm has one file
 /// per position, and at most as many files as NPUs.
-fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, TraceError> {
+fn read_custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, TraceError> {
     let named = PrefixedTraceFiles::new(prefix);
     let more = (1..npus).take_while(|&rank| named.has_rank(rank));
     let files: Vec<_> = (0..1)
@@ -343,7 +343,7 @@ fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, Trace
         .collect();
     let contents = files
         .iter()
-        .map(|path| DecompressedTraceFile::open_current_schema(path));
+        .map(|path| DecompressedTraceFile::open_as_current_schema(path));
     let contents: Vec<DecompressedTraceFile> = contents.collect::<Result<_, _>>()?;
     parse_algorithm_scripts(&contents, AstraOrRecordedScriptDurations::AstraSim)
 }

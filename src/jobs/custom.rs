@@ -29,7 +29,7 @@ pub fn load_custom_algorithms(
     mut inputs: Option<&mut Vec<HashedInput>>,
 ) -> Result<Vec<NamedScriptedAlgorithm>, TraceError> {
     let mut load = |arg: &CustomAlgorithmKindAndPrefix| {
-        let files = algorithm_files(&arg.prefix)?;
+        let files = find_algorithm_files(&arg.prefix)?;
         let contents = files.iter().map(DecompressedTraceFile::open_verified);
         let contents: Vec<DecompressedTraceFile> = contents.collect::<Result<_, _>>()?;
         if let Some(inputs) = &mut inputs {
@@ -63,7 +63,7 @@ pub fn parse_algorithm_scripts(
 
 /// Returns the files of an algorithm: one file per position, starting with 0, and at least two
 /// files.
-fn algorithm_files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
+fn find_algorithm_files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
     let files = discover_traces(prefix)?;
     let missing = (0..).zip(&files).find(|(p, file)| *p != file.rank);
     let missing = missing.map(|(position, _)| position);

@@ -6,7 +6,7 @@ use chakram_engine::{CompiledReplay, ReplayOptions};
 use chakram_hardware::machine::{Machine, read_preset_text};
 use chakram_report::settings::{
     CompiledReplayWithReport, SettingWithoutEffect, explain_no_effect_of_differences,
-    machine_differences, option_reason,
+    machine_differences, reason_option_has_no_effect,
 };
 use chakram_report::{self as report, Report};
 use chakram_trace::workload::Workload;
@@ -104,7 +104,7 @@ pub fn note_settings_without_effect(
             }
         }
         let reason = match setting.option {
-            Some(key) => option_reason(key, is_default, &run),
+            Some(key) => reason_option_has_no_effect(key, is_default, &run),
             None if is_default => "the run is the same without the setting".to_owned(),
             None if without.machine.is_some() => explain_no_effect_of_differences(
                 &machine_differences(machine, prepared.machine()),

@@ -116,7 +116,7 @@ pub fn groups_from_file_or_job(
     if let Some(inputs) = inputs {
         inputs.push(hashed_input("groups", path, text.as_bytes()));
     }
-    Ok(groups::parse_file(&text).map_err(|e| e.in_file(path))?)
+    Ok(groups::parse_group_file(&text).map_err(|e| e.in_file(path))?)
 }
 
 /// Returns the traces in `found`. If `step` is given, they contain only the profiled step with this number. `piped` is

@@ -5,7 +5,7 @@ use chakram_workloads::generate::plan::{PlanMachineProperties, TiledMachineCoreG
 
 /// Returns the properties of `machine` that affect plans.
 pub fn machine_properties_for_plans(machine: &Machine) -> PlanMachineProperties {
-    let classes = machine.classes();
+    let classes = machine.npu_classes();
     let topology = machine.topology();
     let dimensions = topology.dimensions().iter();
     PlanMachineProperties {
@@ -30,7 +30,7 @@ pub fn machine_properties_for_plans(machine: &Machine) -> PlanMachineProperties 
 
 /// Returns the smallest total memory of any NPU in bytes, or `None` if some class has unknown memory.
 pub fn least_npu_memory(machine: &Machine) -> Option<u64> {
-    let classes = 0..machine.classes().len();
+    let classes = 0..machine.npu_classes().len();
     minimum_unless_any_unknown(
         classes.map(|class| Some(machine.npu_memory_capacity_with_port_share(class)?.0)),
     )

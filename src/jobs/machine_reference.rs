@@ -4,13 +4,13 @@
 //! Because paths are relative, a job can be replayed from any working folder. A job can also move to another folder
 //! together with its machine file.
 
-use chakram_hardware::machine::names_file;
+use chakram_hardware::machine::is_machine_file_path;
 use std::path::{Component, Path, PathBuf};
 
 /// Converts the machine `name` in the job file `job` to a name that this process can open. If no file has this relative
 /// path, returns `name` unchanged.
 pub fn resolve_machine_name(name: &str, job: &Path) -> String {
-    if !names_file(name) {
+    if !is_machine_file_path(name) {
         return name.to_owned();
     }
     let beside = folder_of(job).join(name);
@@ -21,8 +21,8 @@ pub fn resolve_machine_name(name: &str, job: &Path) -> String {
 }
 
 /// Returns the reference to the machine `name` for the job file `job`.
-pub fn store_machine_reference(name: &str, job: &Path) -> String {
-    if !names_file(name) {
+pub fn machine_reference_for_job_file(name: &str, job: &Path) -> String {
+    if !is_machine_file_path(name) {
         return name.to_owned();
     }
     let relative = || {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_goes_up_to_what_both_share() {
+    fn relative_path_goes_up_to_the_shared_folder() {
         let way = |folder: &str, file: &str| relative_path(Path::new(folder), Path::new(file));
         assert_eq!(way("/a/b", "/a/b/m.toml"), Path::new("./m.toml"));
         assert_eq!(way("/a/b/c", "/a/m.toml"), Path::new("../../m.toml"));
@@ -74,12 +74,18 @@ mod tests {
     }
 
     #[test]
-    fn presets_are_names() {
+    fn names_of_presets_and_missing_files_stay_unchanged() {
         let job = Path::new("s/job.job.json");
-        assert_eq!(store_machine_reference("dgx-h100x4", job), "dgx-h100x4");
+        assert_eq!(
+            machine_reference_for_job_file("dgx-h100x4", job),
+            "dgx-h100x4"
+        );
         assert_eq!(resolve_machine_name("dgx-h100x4", job), "dgx-h100x4");
         // No such file exists, so the name stays unchanged.
-        assert_eq!(store_machine_reference("none/m.toml", job), "none/m.toml");
+        assert_eq!(
+            machine_reference_for_job_file("none/m.toml", job),
+            "none/m.toml"
+        );
         assert_eq!(resolve_machine_name("none/m.toml", job), "none/m.toml");
     }
 }

@@ -200,7 +200,8 @@ pub fn write_job_file(
 ) -> Result<(), JobLoadOrWriteError> {
     let machine = job.machine.as_deref();
     let job = JobTraceManifest {
-        machine: machine.map(|machine| machine_reference::store_machine_reference(machine, path)),
+        machine: machine
+            .map(|machine| machine_reference::machine_reference_for_job_file(machine, path)),
         ..job.clone()
     };
     let mut file = files.create_file(path)?;

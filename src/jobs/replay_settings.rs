@@ -11,9 +11,9 @@ use chakram_engine::{
     UnusableOptionReason,
 };
 use chakram_hardware::compute::{
-    RooflinePeakFraction, parse_efficiency, parse_host_duration_source, parse_model,
+    RooflinePeakFraction, parse_efficiency, parse_host_duration_source, parse_kernel_duration_model,
 };
-use chakram_hardware::machine::{Machine, MachineError, lacks_rates};
+use chakram_hardware::machine::{Machine, MachineError, is_inline_notation_without_rates};
 use chakram_hardware::network::NetworkModelKind;
 use chakram_report::summary::HashedInput;
 use chakram_trace::format::file::JobFileVerifyLevel;
@@ -117,7 +117,8 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         default: "recorded",
         is_rare: false,
         set: |to, words| {
-            parse_single_word(words, parse_model).map(|model| to.replay.compute = model)
+            parse_single_word(words, parse_kernel_duration_model)
+                .map(|model| to.replay.compute = model)
         },
         ..ReplayOptionDefinition::BASE
     },
@@ -649,7 +650,9 @@ impl ReplaySettings {
         let missing = |given, missing| Err(ReplaySettingsError::RateMissing { given, missing });
         match (&self.bandwidth, &self.latency) {
             (None, None) => Ok(name.to_owned()),
-            _ if !lacks_rates(name) => Err(ReplaySettingsError::OwnRates(name.to_owned())),
+            _ if !is_inline_notation_without_rates(name) => {
+                Err(ReplaySettingsError::OwnRates(name.to_owned()))
+            }
             (Some(bandwidth), Some(latency)) => Ok(format!("{name}:{bandwidth}:{latency}")),
             (Some(_), None) => missing(SettingKey::Bandwidth, SettingKey::Latency),
             (None, Some(_)) => missing(SettingKey::Latency, SettingKey::Bandwidth),
@@ -657,7 +660,7 @@ impl ReplaySettings {
     }
 
     /// Returns the changes that the options request in the machine file.
-    pub fn machine_values(&self) -> &[MachineValueChange] {
+    pub fn machine_value_changes(&self) -> &[MachineValueChange] {
         &self.machine_values
     }
 

@@ -5,8 +5,8 @@
 //! class (`[npu.CLASS]`, as in machine files). The user's options override the stack's options.
 
 use chakram_base::config::{
-    ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, find_nearest,
-    quote_and_truncate_for_message, read_input,
+    ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, find_most_similar_name,
+    quote_and_truncate_for_message, read_file_or_standard_input,
 };
 use chakram_hardware::machine::{Machine, SoftwareStackCurvesAndHosts};
 use chakram_report::stack::{KernelOrPlanDecision, StackKernelAndPlanDecisions};
@@ -136,17 +136,18 @@ impl FrameworkDurationsAndPlanOptions {
     /// Fails if there is no such stack, or if its file cannot be read or is invalid.
     pub fn load_by_name(name: &str) -> Result<Self, SoftwareStackError> {
         if name.contains('/') || name.ends_with(".toml") {
-            let text = read_input(name).map_err(|source| SoftwareStackError::Read {
-                file: name.to_owned(),
-                source,
-            })?;
+            let text =
+                read_file_or_standard_input(name).map_err(|source| SoftwareStackError::Read {
+                    file: name.to_owned(),
+                    source,
+                })?;
             return Ok(Self::parse(&text, name)?);
         }
         let names = || STACK_PRESETS.iter().map(|preset| preset.name);
         let Some(preset) = STACK_PRESETS.iter().find(|preset| preset.name == name) else {
             let shown: String = name.chars().take(80).collect();
             return Err(SoftwareStackError::Unknown {
-                closest: find_nearest(&shown, names()).map(str::to_owned),
+                closest: find_most_similar_name(&shown, names()).map(str::to_owned),
                 name: shown,
                 all: names().collect::<Vec<_>>().join(", "),
             });
@@ -165,16 +166,16 @@ impl FrameworkDurationsAndPlanOptions {
         let root = document.root_table(ROOT)?;
         let name = root.require_field("name", "the stack's name")?;
         let stack = Self {
-            name: name.read_line()?.to_owned(),
+            name: name.read_one_line_text()?.to_owned(),
             description: root
-                .read_or_default("description", "", |field| field.read_line())?
+                .read_or_default("description", "", |field| field.read_one_line_text())?
                 .to_owned(),
             prices: match root.get("npu") {
                 Some(field) => SoftwareStackCurvesAndHosts::parse_class_tables(&field)?,
                 None => SoftwareStackCurvesAndHosts::default(),
             },
             options: match root.get("plan") {
-                Some(field) => read_options(&field.read_table(Some(OF_STACKS))?)?,
+                Some(field) => read_plan_options(&field.read_table(Some(OF_STACKS))?)?,
                 None => Vec::new(),
             },
         };
@@ -220,7 +221,10 @@ impl FrameworkDurationsAndPlanOptions {
         let mut report = self.empty_stack_report();
         report.decided = decided.collect();
         if report.decided.is_empty() && !self.prices.is_empty() {
-            let classes = machine.classes().iter().map(|class| class.name.as_str());
+            let classes = machine
+                .npu_classes()
+                .iter()
+                .map(|class| class.name.as_str());
             let classes = classes.collect::<Vec<_>>().join(", ");
             let why = format!("for {classes}, which the stack does not cover");
             report.left.push(KernelOrPlanDecision::new("prices", why));
@@ -273,7 +277,7 @@ impl FrameworkDurationsAndPlanOptions {
 }
 
 /// Reads the options in a table, in the order of [`OPTIONS`].
-fn read_options(
+fn read_plan_options(
     table: &chakram_base::config::ConfigTable<'_>,
 ) -> Result<Vec<PlanOptionSetByStack>, ConfigError> {
     let mut found = Vec::new();
@@ -312,7 +316,7 @@ mod tests {
     }
 
     fn bf16_attention_fraction_of_machine(machine: &Machine) -> f64 {
-        let curve = machine.classes()[0].curves.attention[Dtype::Bf16 as usize];
+        let curve = machine.npu_classes()[0].curves.attention[Dtype::Bf16 as usize];
         curve.unwrap().compute
     }
 
@@ -367,7 +371,7 @@ mod tests {
         );
         // Decoding keeps the machine's kernel durations, because the stack has no durations for decoding.
         let of = |machine: &Machine| {
-            machine.classes()[0].curves.attention[Dtype::Bf16 as usize]
+            machine.npu_classes()[0].curves.attention[Dtype::Bf16 as usize]
                 .unwrap()
                 .decode
         };
@@ -375,7 +379,7 @@ mod tests {
         // A power limit of 500 W instead of 700 W also slows the stack's kernels.
         let capped = Machine::load_preset("grand-teton-h100").unwrap();
         let (priced, _) = stack.apply_durations_to_machine(&capped).unwrap();
-        let kept = capped.classes()[0].curves.kept.attention;
+        let kept = capped.npu_classes()[0].curves.kept.attention;
         assert!(
             kept < 0.9
                 && (bf16_attention_fraction_of_machine(&priced) - 0.272 * kept).abs() < 1e-12

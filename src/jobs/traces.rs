@@ -54,7 +54,7 @@ impl JobTraceFilesOrPipe {
         let found = find_traces(paths, verify)?;
         let stream = found.stream.as_deref();
         let piped = stream
-            .map(DecompressedTraceFile::open_current_schema)
+            .map(DecompressedTraceFile::open_as_current_schema)
             .transpose()?;
         Ok(Self { found, piped })
     }

@@ -86,7 +86,7 @@ impl EventLoopCountObserver {
 
 impl IdenticalRankMergeCounts {
     /// Returns the lines about rank aggregation for the text report.
-    pub(super) fn describe_lines(&self) -> Vec<String> {
+    pub(super) fn describe_in_lines(&self) -> Vec<String> {
         let [groups, ranks, together] =
             [self.groups, self.ranks, self.together].map(|n| format_thousands(n.into()));
         let events = format_thousands(self.events);

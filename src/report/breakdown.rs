@@ -171,13 +171,16 @@ impl<'a> BreakdownObserver<'a> {
     }
 
     /// Returns the time of each instance's NPU up to `makespan`, and the time charged to communications.
-    pub fn into_times(self, makespan: Span) -> (Vec<NpuTime>, MessageAndCollectiveTimeTotals) {
+    pub fn into_npu_times_and_totals(
+        self,
+        makespan: Span,
+    ) -> (Vec<NpuTime>, MessageAndCollectiveTimeTotals) {
         let (times, charged) = self.charge_time_until_end(makespan);
         (times, MessageAndCollectiveTimeTotals::from_labels(charged))
     }
 
-    /// Returns the results of [`Self::into_times`] for the whole job that the simulated part represents.
-    pub(super) fn into_times_of_whole_job(
+    /// Returns the results of [`Self::into_npu_times_and_totals`] for the whole job that the simulated part represents.
+    pub(super) fn into_npu_times_and_totals_of_whole_job(
         mut self,
         makespan: Span,
         whole: &CompiledReplay<'_>,
@@ -264,7 +267,7 @@ fn add_charged_times_by_label(
 
 impl NpuTimeTracker {
     /// Number of accesses to local and remote memory in progress.
-    fn memory_accesses(&self) -> u32 {
+    fn memory_accesses_in_progress(&self) -> u32 {
         self.active[NpuTimeCategory::Memory as usize]
     }
 
@@ -298,7 +301,7 @@ impl NpuTimeTracker {
         if let Some(part) = part {
             self.parts[part] += elapsed;
             if part == NpuTimeCategory::Memory as usize
-                && self.remote_accesses == self.memory_accesses()
+                && self.remote_accesses == self.memory_accesses_in_progress()
             {
                 self.remote_memory += elapsed;
             }
@@ -333,7 +336,10 @@ impl Observer for BreakdownObserver<'_> {
                     let call = graph.collective_of(node);
                     let group = match self.own_labels {
                         Some(_) => call.group as usize,
-                        None => self.prepared.group_of(instance, node).index(),
+                        None => self
+                            .prepared
+                            .group_of_collective_node(instance, node)
+                            .index(),
                     };
                     COLLECTIVES + group * KINDS + call.kind as usize
                 }

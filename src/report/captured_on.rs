@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_what_is_known() {
+    fn capture_line_names_known_devices_hosts_and_software() {
         let mut on = CapturedOn {
             hosts: vec!["a".to_owned()],
             ..CapturedOn::default()

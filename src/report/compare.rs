@@ -136,7 +136,7 @@ impl DurationOnTwoMachines {
         percent_more(self.after, self.before)
     }
 
-    fn absolute_ps(&self) -> u128 {
+    fn absolute_change_ps(&self) -> u128 {
         self.increase_ps().unsigned_abs()
     }
 }
@@ -164,7 +164,7 @@ impl CommunicationOnTwoMachines {
 
 impl CommunicationOnOneMachine {
     /// Returns the fraction of the transfer time that is hidden by compute.
-    pub fn hidden_share(&self) -> Option<f64> {
+    pub fn hidden_transfer_fraction(&self) -> Option<f64> {
         let all = self.mean.transferring;
         let exposed = self.mean.exposed_transferring;
         (all > Span::ZERO).then(|| (all - exposed).0 as f64 / all.0 as f64)
@@ -185,7 +185,7 @@ impl<'a> MachineComparison<'a> {
 
     /// Explains why all parts of the time are equal on machine `other` and on the machine of `column`, which produced
     /// `report`.
-    fn explain_nothing_moved(
+    fn explain_why_no_time_changed(
         &self,
         column: &ComparedMachineResult<'_>,
         report: &Report,
@@ -261,7 +261,7 @@ impl MakespanExplanation {
                 (p, change)
             })
             .to_vec();
-        parts.sort_by_key(|(_, change)| Reverse(change.absolute_ps()));
+        parts.sort_by_key(|(_, change)| Reverse(change.absolute_change_ps()));
         let after_last = |report: &Report| {
             let makespan = report.outcome.makespan;
             report.mean_over_npus(|time| makespan - time.finish)
@@ -322,7 +322,7 @@ fn operators_with_changed_times(
         .map(|((_, name), (part, change))| (part, name, change))
         .filter(|(.., change)| change.increase_ps() != 0)
         .collect();
-    changes.sort_by_key(|(.., change)| Reverse(change.absolute_ps()));
+    changes.sort_by_key(|(.., change)| Reverse(change.absolute_change_ps()));
     changes
 }
 
@@ -417,8 +417,13 @@ fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationOnT
         })
     });
     let mut moved: Vec<_> = folded.chain(of_no_group).collect();
-    moved
-        .sort_by_key(|moved| Reverse(moved.exposed_communication_on_both_machines().absolute_ps()));
+    moved.sort_by_key(|moved| {
+        Reverse(
+            moved
+                .exposed_communication_on_both_machines()
+                .absolute_change_ps(),
+        )
+    });
     moved
 }
 

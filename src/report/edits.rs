@@ -3,7 +3,7 @@
 use super::Report;
 use super::head::HeadingOrWarningLineLayout;
 use super::summary::format_thousands;
-use chakram_base::units::{Span, format_count, format_given_percent_change};
+use chakram_base::units::{Span, format_count_with_noun, format_given_percent_change};
 use chakram_engine::{DurationChangeEffect, EffectsOfOneFailure};
 use serde::{Deserialize, Serialize};
 
@@ -77,7 +77,7 @@ impl EditWithEffectCounts {
         let note = match of_links {
             true => format!(
                 "{} sent on another way, with {} bytes once more that were on the link",
-                format_count(outcome.rerouted_messages, "message"),
+                format_count_with_noun(outcome.rerouted_messages, "message"),
                 format_thousands(outcome.resent_bytes)
             ),
             false => "all of its work had ended".to_owned(),

@@ -15,7 +15,7 @@
 //! draining, so it is also the inference rate with continuous input.
 
 use super::Report;
-use super::summary::format_count;
+use super::summary::format_count_with_noun;
 use super::text::format_few_digits;
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
@@ -62,7 +62,7 @@ pub struct WholeStepExtrapolation {
 
 impl FewerMicroBatchMakespans {
     /// Extrapolates the whole step from the main replay's `makespan`.
-    pub fn extrapolate_steps(&self, makespan: Span) -> WholeStepExtrapolation {
+    pub fn extrapolate_whole_step(&self, makespan: Span) -> WholeStepExtrapolation {
         let [first, second, third] =
             [self.makespans[0], self.makespans[1], makespan].map(|makespan| i128::from(makespan.0));
         let turns = i128::from((self.micro_batches - self.simulated) / self.turn.max(1));
@@ -86,7 +86,7 @@ impl FewerMicroBatchMakespans {
 impl Report {
     /// Adds the extrapolation to the whole step. The rates then describe the whole step too.
     pub fn add_extrapolation(&mut self, shorter: &FewerMicroBatchMakespans) {
-        let step = shorter.extrapolate_steps(self.outcome.makespan);
+        let step = shorter.extrapolate_whole_step(self.outcome.makespan);
         self.throughput = self.throughput.map(|rates| rates.scale_to_step(&step));
         self.extrapolation = Some(step);
     }
@@ -101,7 +101,7 @@ impl WholeStepExtrapolation {
         });
         format!(
             "{} of the step take {} ± {}, {} samples/s{}, by the last of {} simulated",
-            format_count(self.micro_batches.into(), "micro-batch"),
+            format_count_with_noun(self.micro_batches.into(), "micro-batch"),
             self.makespan,
             self.error,
             format_few_digits(self.samples_per_s),
@@ -127,13 +127,13 @@ mod tests {
             samples: 14,
             keeps_all_activations: false,
         };
-        let found = shorter.extrapolate_steps(Span(158));
+        let found = shorter.extrapolate_whole_step(Span(158));
         assert_eq!((found.makespan, found.error), (Span(242), Span(6)));
         assert!((found.samples_per_s / (14.0 / 242e-12) - 1.0).abs() < 1e-12);
         // A full pipeline outputs two samples every 28 time units.
         let full = found.full_samples_per_s.unwrap();
         assert!((full / (2.0 / 28e-12) - 1.0).abs() < 1e-12);
-        let without = shorter.extrapolate_steps(Span(130)).full_samples_per_s;
+        let without = shorter.extrapolate_whole_step(Span(130)).full_samples_per_s;
         assert_eq!(without, None);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::cost;
-use super::summary::{format_count, format_thousands, percent_more};
+use super::summary::{format_count_with_noun, format_thousands, percent_more};
 use super::throughput;
 use chakram_base::units::format_given_percent_change;
 
@@ -56,10 +56,10 @@ pub(crate) fn format_scope(report: &Report) -> String {
     format!(
         "{} of {}, {}, all completed, on {} ({})",
         report.rows.len(),
-        format_count(report.ranks.into(), "rank"),
-        format_count(report.outcome.nodes, "node"),
+        format_count_with_noun(report.ranks.into(), "rank"),
+        format_count_with_noun(report.outcome.nodes, "node"),
         report.machine.name,
-        format_count(report.machine.npus.into(), "NPU")
+        format_count_with_noun(report.machine.npus.into(), "NPU")
     )
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn build_head_lines(report: &Report, basis: &str) -> Vec<HeadLine> {
         put("unknown", line, WrappedWarning);
     }
     if outcome.recorded > 0 {
-        let recorded = format_count(outcome.recorded, "collective");
+        let recorded = format_count_with_noun(outcome.recorded, "collective");
         let how = report.communication.lasts_as;
         put("", format!("{recorded}, as {how}"), Line);
     }
@@ -118,15 +118,15 @@ pub(crate) fn build_head_lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     if collectives + outcome.messages > 0 {
         let text = format!(
             "{} ({} analytical, {} simulated), {}",
-            format_count(collectives, "collective"),
+            format_count_with_noun(collectives, "collective"),
             format_thousands(outcome.closed),
             format_thousands(outcome.stepwise),
-            format_count(outcome.messages, "message")
+            format_count_with_noun(outcome.messages, "message")
         );
         put("", text, Line);
     }
     if let Some(aggregation) = &report.aggregation {
-        for line in aggregation.describe_lines() {
+        for line in aggregation.describe_in_lines() {
             put("", line, Line);
         }
     }

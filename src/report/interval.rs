@@ -285,7 +285,7 @@ impl PredictionIntervalAndTimeByMethod {
             Some(left) => (left, 0.0),
             None => (
                 errors.map(|error| error * error).sum::<f64>().sqrt(),
-                if exceeds_first_dimension(report, prepared) {
+                if has_more_ranks_than_first_dimension(report, prepared) {
                     STRAGGLERS
                 } else {
                     0.0
@@ -322,7 +322,7 @@ impl PredictionIntervalAndTimeByMethod {
     }
 
     /// Returns the time on the critical path for each estimation method, with its key and name.
-    pub(super) fn list_parts_by_method(&self) -> [OneEstimationMethodPathTime; 9] {
+    pub(super) fn list_path_times_by_estimation_method(&self) -> [OneEstimationMethodPathTime; 9] {
         [
             (self.curves, "kernels_by_curves_ps", "kernels by curves"),
             (
@@ -353,7 +353,10 @@ impl PredictionIntervalAndTimeByMethod {
     pub(super) fn format_interval(&self, makespan: Span) -> String {
         let shown =
             |part: &OneEstimationMethodPathTime| part.time.0 as f64 >= 0.0005 * makespan.0 as f64;
-        let parts = self.list_parts_by_method().into_iter().filter(shown);
+        let parts = self
+            .list_path_times_by_estimation_method()
+            .into_iter()
+            .filter(shown);
         let parts =
             parts.map(|part| format!("{} {}", part.name, format_share(part.time, makespan)));
         let parts: Vec<_> = parts.collect();
@@ -380,7 +383,7 @@ impl PredictionIntervalAndTimeByMethod {
 }
 
 /// Returns true if the job has more ranks than the network's first dimension (a node or a rack).
-fn exceeds_first_dimension(report: &Report, prepared: &CompiledReplay<'_>) -> bool {
+fn has_more_ranks_than_first_dimension(report: &Report, prepared: &CompiledReplay<'_>) -> bool {
     let topology = prepared.machine().topology();
     let node = topology.dimensions().first().map_or(0, |first| first.size);
     topology.tile_grid().is_none() && report.ranks > node

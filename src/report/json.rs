@@ -71,7 +71,7 @@ mod tests {
     use schemars::generate::SchemaSettings;
 
     #[test]
-    fn the_schema_is_that_of_the_types() {
+    fn schema_file_matches_the_report_and_comparison_types() {
         let settings = SchemaSettings::draft2020_12().for_serialize();
         let schema = settings
             .into_generator()

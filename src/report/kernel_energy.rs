@@ -1,7 +1,7 @@
 //! Energy that kernels use. Only kernels timed by loop nests have a known energy.
 
 use crate::summary::KernelCountsByDurationMethod;
-use chakram_base::units::{format_count, format_joules};
+use chakram_base::units::{format_count_with_noun, format_joules};
 use chakram_engine::DurationSourceCounts;
 use serde::{Deserialize, Serialize};
 
@@ -36,13 +36,13 @@ impl TotalEnergyOfLoopNestTimedKernels {
         let known = format!(
             "{} for {} by loop nests",
             format_joules(self.energy * 1e-12),
-            format_count(self.kernels, "kernel")
+            format_count_with_noun(self.kernels, "kernel")
         );
         match self.without {
             0 => known,
             without => format!(
                 "{known}, {} without known energy",
-                format_count(without, "kernel")
+                format_count_with_noun(without, "kernel")
             ),
         }
     }

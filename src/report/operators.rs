@@ -249,7 +249,7 @@ impl<'a> OperatorObserver<'a> {
 
     /// Creates an observer of the simulated part of a folded job. Each sum is multiplied by the number of ranks that
     /// the instance represents.
-    pub(super) fn of_part(folded: &'a FoldedReplay<'a>) -> Self {
+    pub(super) fn of_folded_part(folded: &'a FoldedReplay<'a>) -> Self {
         Self {
             counts: folded.counts.clone(),
             ..Self::new(&folded.part)

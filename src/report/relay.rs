@@ -429,7 +429,7 @@ mod tests {
     }
 
     /// Sends many events of all types to `observer`, including events with the largest indices and times.
-    fn report_events(observer: &mut impl Observer) {
+    fn send_many_events_to_observer(observer: &mut impl Observer) {
         for i in 0..3 * BATCH as u32 + 7 {
             let now = Time(u64::from(i) << 40);
             let instance = InstanceId(i % MAX_NPUS.min(1000) + MAX_NPUS - 1000);
@@ -461,17 +461,17 @@ mod tests {
     #[test]
     fn observers_receive_the_same_at_once_in_batches_and_on_a_thread() {
         let mut direct = CallRecordingObserver::default();
-        report_events(&mut direct);
+        send_many_events_to_observer(&mut direct);
         let mut others = CallRecordingObserver::default();
         let ((), here) = run_with_relay_on_this_thread(
             CallRecordingObserver::default,
             Some(&mut others),
-            |relay| report_events(relay),
+            |relay| send_many_events_to_observer(relay),
         );
         assert_eq!((&here, &others), (&direct, &direct));
         let (five, beside) =
             run_with_relay_on_other_thread(CallRecordingObserver::default, None, |relay| {
-                report_events(relay);
+                send_many_events_to_observer(relay);
                 5
             });
         assert_eq!((five, beside), (5, direct));
@@ -488,6 +488,10 @@ mod tests {
             fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
             fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
         }
-        run_with_relay_on_other_thread(|| PanickingObserver, None, |relay| report_events(relay));
+        run_with_relay_on_other_thread(
+            || PanickingObserver,
+            None,
+            |relay| send_many_events_to_observer(relay),
+        );
     }
 }

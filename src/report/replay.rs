@@ -181,7 +181,7 @@ fn replay_folded_representatives(
     let watch = || {
         let memory = MemoryPeakObserver::new(part);
         let breakdown = BreakdownObserver::for_part_of_folded_job(part);
-        let operators = OperatorObserver::of_part(folded);
+        let operators = OperatorObserver::of_folded_part(folded);
         combine_report_observers(part, (breakdown, operators), memory, ())
     };
     let nodes = part.workload().node_count();
@@ -320,7 +320,7 @@ impl<'a> ObservedResults<'a> {
             observers;
         let (steps, (modules, extra)) = program;
         let (operators, memory_accesses) = operators.into_operators_and_memory_rows();
-        let (npu_times, charged) = breakdown.into_times(makespan);
+        let (npu_times, charged) = breakdown.into_npu_times_and_totals(makespan);
         let memory = memory.into_rows();
         let results = Self {
             npu_times,
@@ -349,7 +349,8 @@ impl<'a> ObservedResults<'a> {
             observers;
         let (steps, (modules, _)) = program;
         let (operators, memory_accesses) = operators.into_operators_and_memory_rows();
-        let (npu_times, charged) = breakdown.into_times_of_whole_job(makespan, whole, folded);
+        let (npu_times, charged) =
+            breakdown.into_npu_times_and_totals_of_whole_job(makespan, whole, folded);
         Self {
             npu_times,
             charged,
@@ -542,7 +543,9 @@ fn build_npu_rows(
         NpuRow {
             rank: instance.rank,
             npu,
-            class: machine.classes()[machine.class_of_npu(npu)].name.clone(),
+            class: machine.npu_classes()[machine.class_of_npu(npu)]
+                .name
+                .clone(),
             time,
             captured,
             difference: captured.and_then(|captured| percent_more(time.finish, captured)),

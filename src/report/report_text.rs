@@ -18,11 +18,11 @@ pub fn render_text(
     style: TextStyleWidthAndDetail,
 ) -> String {
     let mut out = String::new();
-    write_all(&mut out, report, title, basis, style).expect("a string grows as needed");
+    write_report(&mut out, report, title, basis, style).expect("a string grows as needed");
     out
 }
 
-fn write_all(
+fn write_report(
     out: &mut String,
     report: &Report,
     title: &str,

@@ -172,8 +172,13 @@ impl SensitivityReplayInputs<'_> {
             ));
         }
         for class in group_duration_classes(&prepared, self.options) {
-            let Some(row) =
-                self.build_class_row(&scaled, &class, outcome.makespan, path_nodes, replays)?
+            let Some(row) = self.build_duration_class_row(
+                &scaled,
+                &class,
+                outcome.makespan,
+                path_nodes,
+                replays,
+            )?
             else {
                 continue;
             };
@@ -189,7 +194,7 @@ impl SensitivityReplayInputs<'_> {
     }
 
     /// Returns the row of a class; `None` if shorter durations of this class would not shorten the makespan.
-    fn build_class_row(
+    fn build_duration_class_row(
         &self,
         scaled: &RetimableRun<'_>,
         class: &DurationClass,
@@ -209,7 +214,7 @@ impl SensitivityReplayInputs<'_> {
             what: class.what.clone(),
             setting: class.setting.clone(),
             slope_ps: now.slope,
-            holds_to: find_end_of_slope(now, none, path_nodes, at),
+            holds_to: find_lowest_factor_on_slope(now, none, path_nodes, at),
             tenth_less: at(TENTH_LESS).end,
             none: none.end,
             replayed: false,
@@ -230,7 +235,7 @@ impl SensitivityReplayInputs<'_> {
                     options
                         .changes
                         .collectives
-                        .push(CollectiveDurationChange::of_kind(kind, time));
+                        .push(CollectiveDurationChange::of_kind_or_name(kind, time));
                 }),
                 DurationScalingOption::Host => self.replay_makespan_with(|options| {
                     options.host = HostDurationSource::Scaled(factor)
@@ -285,7 +290,7 @@ impl DurationSensitivityReport {
 
 /// Returns the lowest factor at which the makespan still follows the slope at factor 1. `now` is the run's end at
 /// factor 1, and `none` is the end at factor 0. `at` computes the end at other factors.
-fn find_end_of_slope(
+fn find_lowest_factor_on_slope(
     now: RunEndWithSlope,
     none: RunEndWithSlope,
     path_nodes: u64,
@@ -522,7 +527,7 @@ mod tests {
                 slope: slope.fold(f64::MAX, f64::min) as i64,
             }
         };
-        let to = find_end_of_slope(at(1.0), at(0.0), 0, at);
+        let to = find_lowest_factor_on_slope(at(1.0), at(0.0), 0, at);
         assert!((to - 2.0 / 3.0).abs() < 1e-3, "{to}");
     }
 }

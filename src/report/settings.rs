@@ -20,7 +20,7 @@ pub(super) use machine_differences::explain_why_differences_changed_nothing;
 pub use machine_differences::{
     DifferenceBetweenTwoMachines, explain_no_effect_of_differences, machine_differences,
 };
-pub use option_reasons::option_reason;
+pub use option_reasons::reason_option_has_no_effect;
 pub use run_facts::CompiledReplayWithReport;
 
 /// A setting that the user gave and that has no effect on the run.

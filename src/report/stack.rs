@@ -34,7 +34,7 @@ impl StackKernelAndPlanDecisions {
 
     /// Returns the kernel times of `machine` as a stack; `None` if the machine has no measured kernels.
     pub fn of_machine(machine: &Machine) -> Option<Self> {
-        machine.has_curves().then(|| Self {
+        machine.has_kernel_curves().then(|| Self {
             name: Self::REFERENCE.to_owned(),
             given: false,
             decided: attention_kernels_of_machine(machine),
@@ -86,7 +86,7 @@ impl KernelOrPlanDecision {
 
 /// Returns the attention kernels that the machine file names.
 fn attention_kernels_of_machine(machine: &Machine) -> Vec<KernelOrPlanDecision> {
-    let classes = machine.classes().iter();
+    let classes = machine.npu_classes().iter();
     let kernels = classes.filter_map(|class| class.curves.attention_kernel.as_deref());
     let mut kernels: Vec<_> = kernels.collect();
     kernels.dedup();

@@ -96,7 +96,10 @@ impl<'a> CrossStageCommunicationDetector<'a> {
         kind: NodeKind,
     ) -> bool {
         if kind == NodeKind::Collective {
-            return self.across[self.prepared.group_of(instance, node).index()];
+            return self.across[self
+                .prepared
+                .group_of_collective_node(instance, node)
+                .index()];
         }
         if kind == NodeKind::Communication {
             return false;

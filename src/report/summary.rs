@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-pub use chakram_base::units::{format_count, format_thousands};
+pub use chakram_base::units::{format_count_with_noun, format_thousands};
 
 /// Schema version of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,7 +141,10 @@ impl KernelCountsByDurationMethod {
 
 /// Formats a number of groups and their size, as in `128 groups of 8`.
 pub(super) fn format_group_count_and_size(groups: usize, members: u32) -> String {
-    format!("{} of {members}", format_count(groups as u64, "group"))
+    format!(
+        "{} of {members}",
+        format_count_with_noun(groups as u64, "group")
+    )
 }
 
 /// Returns by how much `found` exceeds `expected`, as a percentage of `expected`; `None` if `expected` is zero.

@@ -51,7 +51,7 @@ impl TextColumn<'_> {
     }
 
     /// Returns true if the column is right-aligned, as number columns are.
-    pub(crate) const fn is_right(&self) -> bool {
+    pub(crate) const fn is_right_aligned(&self) -> bool {
         self.right
     }
 

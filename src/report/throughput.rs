@@ -88,7 +88,7 @@ pub(super) fn compute_throughput(
         let of = graphs.entry(instance.graph);
         let of = of.or_insert_with(|| graph_flops_by_format(workload.graph_of(instance)));
         let peaks =
-            &machine.classes()[machine.class_of_npu(prepared.npu_of_rank(instance.rank))].peaks;
+            &machine.npu_classes()[machine.class_of_npu(prepared.npu_of_rank(instance.rank))].peaks;
         for (format, count) in of.iter().enumerate().filter(|(_, count)| **count > 0) {
             flops += count;
             let peak = Dtype::ALL

@@ -118,7 +118,7 @@ fn count_links_between_cores(machine: &Machine) -> u64 {
     };
     let [x, y] = [0, 1].map(|d| u64::from(tiles.cores_along_dimension(d)));
     let along = |d: usize, size: u64, lines: u64| {
-        let closes = !topology.dimensions()[d].shape.is_open() && size > 2;
+        let closes = !topology.dimensions()[d].shape.is_open_line() && size > 2;
         (size - 1 + u64::from(closes)) * lines
     };
     let wires = along(0, x, y) + along(1, y, x) - tiles.faulty_links.len() as u64;

@@ -265,7 +265,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         self.started.store_issue_time(now, instance, node, kind);
         let of = (instance.index(), self.rank_of_instance(instance.index()));
         let to = (self.encoder.as_encoder_mut(), &self.selection);
-        self.counters.count_issued_node(of, now, node, to);
+        self.counters.remove_issued_node(of, now, node, to);
         if let Some(over) = self.memory.on_issued(now, instance, node) {
             self.draw_memory(instance, over);
         }
@@ -304,7 +304,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         let (name, facts) =
             describe::describe_node(self.prepared, &self.groups, instance, node, kind);
         let encoder = self.encoder.as_encoder_mut();
-        let step = nesting::step_of(self.started.graph_of(instance).name(node));
+        let step = nesting::step_number_in_name(self.started.graph_of(instance).name(node));
         if step > self.steps[instance.index()] {
             self.steps[instance.index()] = step;
             let name = format!("step {}", step.unwrap_or_default());
@@ -347,7 +347,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
     fn on_lane_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let of = (instance.index(), self.rank_of_instance(instance.index()));
         let to = (self.encoder.as_encoder_mut(), &self.selection);
-        self.counters.count_waiting_node(of, now, node, to);
+        self.counters.add_waiting_node(of, now, node, to);
     }
 
     fn on_collective_ended(&mut self, record: &CollectiveRecord) {

@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::csv::{CsvColumn, decimal_cell};
-use super::summary::{format_count, format_thousands};
+use super::summary::{format_count_with_noun, format_thousands};
 use chakram_base::units::{Span, format_percent};
 use chakram_engine::DurationSourceCounts;
 use serde::{Deserialize, Serialize};
@@ -71,17 +71,29 @@ impl FactMissingFromTrace {
         match self {
             Self::Communication => format!(
                 "operation or partners of {}",
-                format_count(nodes, "communication node")
+                format_count_with_noun(nodes, "communication node")
             ),
             Self::CommunicationSize => {
-                format!("size of {}", format_count(nodes, "communication node"))
+                format!(
+                    "size of {}",
+                    format_count_with_noun(nodes, "communication node")
+                )
             }
             Self::CommunicationTime => {
-                format!("duration of {}", format_count(nodes, "communication node"))
+                format!(
+                    "duration of {}",
+                    format_count_with_noun(nodes, "communication node")
+                )
             }
-            Self::KernelFlops => format!("FLOPs of {}", format_count(nodes, "kernel")),
-            Self::DroppedKernels => format!("work of {}", format_count(nodes, "dropped kernel")),
-            Self::KernelWork => format!("FLOPs and bytes of {}", format_count(nodes, "kernel")),
+            Self::KernelFlops => format!("FLOPs of {}", format_count_with_noun(nodes, "kernel")),
+            Self::DroppedKernels => format!(
+                "work of {}",
+                format_count_with_noun(nodes, "dropped kernel")
+            ),
+            Self::KernelWork => format!(
+                "FLOPs and bytes of {}",
+                format_count_with_noun(nodes, "kernel")
+            ),
         }
     }
 }

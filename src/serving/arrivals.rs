@@ -4,7 +4,7 @@ use super::error::ServeError;
 use super::random::{RandomPurpose, RandomStream};
 use super::scenario::{ArrivalPattern, ArrivalRateInRequestsOrBytes, RequestWork, Scenario};
 use super::tables::{CsvTableRowReader, TimeColumnUnit};
-use chakram_base::config::{did_you_mean, find_nearest, quote_and_truncate_for_message};
+use chakram_base::config::{did_you_mean, find_most_similar_name, quote_and_truncate_for_message};
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::file::DecompressedStream;
 use serde::Deserialize;
@@ -265,7 +265,7 @@ impl<'s> FileArrivalSource<'s> {
                     Some(model) => model as u32,
                     None => {
                         let all = models.iter().map(|model| model.name.as_str());
-                        let closest = find_nearest(name, all.clone());
+                        let closest = find_most_similar_name(name, all.clone());
                         let expected = format!(
                             "a model of the scenario, one of {}{}",
                             all.collect::<Vec<_>>().join(", "),

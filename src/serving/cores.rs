@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_join_where_cores_idle() {
+    fn runs_of_cores_merge_when_cores_become_idle() {
         let mut cores = CoreFreeTimes::new(1000);
         for job in 0..10_000_u64 {
             // Jobs are 100 ps apart, so cores become idle between them, and there are at most three runs of cores.

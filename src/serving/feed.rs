@@ -38,12 +38,12 @@ struct ModelToProgramIndexMaps {
 impl ModelToProgramIndexMaps {
     fn from_prepared_models(models: &[ModelWithJobTimes<'_>]) -> Self {
         let mut order: Vec<usize> = (0..models.len()).collect();
-        order.sort_by_key(|&model| models[model].traced_model().is_none());
+        order.sort_by_key(|&model| models[model].traced_job().is_none());
         let mut programs = vec![0; models.len()];
         for (program, &model) in (0..).zip(&order) {
             programs[model] = program;
         }
-        let traces = models.iter().filter(|model| model.traced_model().is_some());
+        let traces = models.iter().filter(|model| model.traced_job().is_some());
         Self {
             traces: traces.count() as u32,
             models: order,
@@ -78,11 +78,11 @@ impl ServerBatchFeed<'_, '_> {
 
 impl LaunchFeed for ServerBatchFeed<'_, '_> {
     fn next_wake_time(&self) -> Option<Time> {
-        self.server.borrow().next_due()
+        self.server.borrow().next_non_job_event_time()
     }
 
     fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndRankStartRequests) {
-        self.server.borrow_mut().handle_due(now);
+        self.server.borrow_mut().run_due_events(now);
         self.launch_batches(queue);
     }
 
@@ -164,7 +164,7 @@ pub(super) fn serve_all_requests<'s>(
         prepared
             .models
             .iter()
-            .filter_map(ModelWithJobTimes::traced_model)
+            .filter_map(ModelWithJobTimes::traced_job)
     };
     let stand_in;
     let machine = match traces().next() {
@@ -176,14 +176,14 @@ pub(super) fn serve_all_requests<'s>(
     };
     let order = ModelToProgramIndexMaps::from_prepared_models(&prepared.models);
     let models = || order.models.iter().map(|&model| &prepared.models[model]);
-    let jobs = models().map(|model| match model.traced_model() {
+    let jobs = models().map(|model| match model.traced_job() {
         Some(_) => Ok(None),
         None => create_model_program(model).map(Some),
     });
     let jobs = jobs.collect::<Result<Vec<Option<Workload>>, ServeError>>()?;
     let bare = program::untimed_replay_options();
     let programs = models().zip(&jobs).map(|(model, job)| {
-        let compiled = match (model.traced_model(), job) {
+        let compiled = match (model.traced_job(), job) {
             (Some(trace), _) => CompiledReplay::new(
                 trace.job.workload(),
                 machine,

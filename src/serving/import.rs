@@ -161,7 +161,7 @@ pub fn read_measurement_group_means(
                 if whole {
                     Ok(number as u32)
                 } else {
-                    Err(table.invalid_row(number, "a whole number, 1 or more"))
+                    Err(table.invalid_row_error(number, "a whole number, 1 or more"))
                 }
             }
         };
@@ -194,7 +194,7 @@ pub fn read_measurement_group_means(
             (true, Some(total)) => {
                 let left = total.0.checked_sub((queue + compute).0);
                 Span(left.ok_or_else(|| {
-                    table.invalid_row(
+                    table.invalid_row_error(
                         format_args!(
                             "a total of {total}, less than {} for queue and compute",
                             queue + compute

@@ -335,7 +335,7 @@ impl ModelJobGraphBuilder {
                 _ => self.push_chained_job(result, count(over)),
             }
         }
-        if work.looks_up() && counts_tables {
+        if work.looks_up_table_rows() && counts_tables {
             self.push_chained_job(work.extent_of_axis('n'), work.extent_of_axis('k'));
         }
     }

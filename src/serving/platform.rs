@@ -17,8 +17,8 @@
 use super::error::ServeError;
 use super::presets::PRESETS;
 use chakram_base::config::{
-    ConfigDocument, ConfigError, ConfigTable, STANDARD_INPUT, find_nearest,
-    quote_and_truncate_for_message, read_input,
+    ConfigDocument, ConfigError, ConfigTable, STANDARD_INPUT, find_most_similar_name,
+    quote_and_truncate_for_message, read_file_or_standard_input,
 };
 use chakram_base::units::{Frequency, Span};
 use chakram_hardware::machine::{self, Machine, MachineError};
@@ -108,7 +108,7 @@ const MEASURED: &[&str] = &[
 /// Fails if no preset has this name, or if the file cannot be read.
 pub fn read_platform_text(name: &str) -> Result<Cow<'static, str>, ServeError> {
     if name.contains('/') || name.ends_with(".toml") || name == STANDARD_INPUT {
-        return match read_input(name) {
+        return match read_file_or_standard_input(name) {
             Ok(text) => Ok(Cow::Owned(text)),
             Err(source) => Err(ServeError::Read {
                 file: name.to_owned(),
@@ -120,16 +120,18 @@ pub fn read_platform_text(name: &str) -> Result<Cow<'static, str>, ServeError> {
         Some(preset) => Ok(Cow::Borrowed(preset.text)),
         None => Err(ServeError::Platform {
             name: name.chars().take(80).collect(),
-            closest: find_nearest(name, PRESETS.iter().map(|preset| preset.name)),
+            closest: find_most_similar_name(name, PRESETS.iter().map(|preset| preset.name)),
         }),
     }
 }
 
 /// Returns the name or path of a machine to which the platform's `file` refers. Relative paths are
 /// relative to `file`.
-fn path_beside(name: &str, file: &str) -> String {
+fn resolve_machine_path_from_file(name: &str, file: &str) -> String {
     match Path::new(file).parent() {
-        Some(folder) if machine::names_file(name) => folder.join(name).display().to_string(),
+        Some(folder) if machine::is_machine_file_path(name) => {
+            folder.join(name).display().to_string()
+        }
         _ => name.to_owned(),
     }
 }
@@ -146,7 +148,7 @@ impl Platform {
     ///
     /// Fails if no preset or file has this name, or if its text is invalid.
     pub fn load_by_name(name: &str) -> Result<Self, ServeError> {
-        if machine::is_inline(name) {
+        if machine::is_inline_machine_notation(name) {
             return Ok(Self::of_machine(Machine::load_by_name(name)?));
         }
         match read_platform_text(name) {
@@ -189,7 +191,7 @@ impl Platform {
         let root = document.root_table(ROOT)?;
         let line = |key: &str, expected: &str| {
             let field = root.require_field(key, expected)?;
-            field.read_line().map(str::to_owned)
+            field.read_one_line_text().map(str::to_owned)
         };
         let cores = root.read_optional("cores", |field| {
             Ok(CoreCountAndClock {
@@ -210,7 +212,7 @@ impl Platform {
         let platform = Self {
             name: line("name", "the platform's name")?,
             description: root
-                .read_or_default("description", "", |field| field.read_line())?
+                .read_or_default("description", "", |field| field.read_one_line_text())?
                 .to_owned(),
             source: line("source", "where the numbers come from")?,
             cores,
@@ -221,8 +223,9 @@ impl Platform {
             machine: root
                 .get("machine")
                 .map(|field| {
-                    let name = field.read_line()?;
-                    let machine = Machine::load_by_name(&path_beside(name, file));
+                    let name = field.read_one_line_text()?;
+                    let machine =
+                        Machine::load_by_name(&resolve_machine_path_from_file(name, file));
                     machine.map_err(|source| ServeError::Machine {
                         place: Box::new(field.invalid_value_error(
                             quote_and_truncate_for_message(name),
@@ -295,7 +298,7 @@ fn parse_measured_latency(
     Ok(MeasuredModelMeanLatencies {
         model: table
             .require_field("model", "a model's name")?
-            .read_line()?
+            .read_one_line_text()?
             .to_owned(),
         batch: count("batch")?,
         concurrency: count("concurrency")?,

@@ -222,7 +222,8 @@ impl<'s> ModelWithJobTimes<'s> {
                 };
                 let rows = platform.measured_latencies_with_least_concurrency(&served.known_as);
                 let points = rows.iter().map(|row| (f64::from(row.batch), row.compute));
-                by_batch = InterpolatedDurationCurve::of_means(points.collect()).map(Cow::Owned);
+                by_batch = InterpolatedDurationCurve::from_averaged_measurements(points.collect())
+                    .map(Cow::Owned);
                 datapath = rows.first().map(|row| row.datapath);
                 if by_batch.is_none() {
                     let known = platform.measured_models();
@@ -301,7 +302,7 @@ impl<'s> ModelWithJobTimes<'s> {
     }
 
     /// Returns true if requests have random durations.
-    pub fn is_drawn(&self) -> bool {
+    pub fn has_random_durations(&self) -> bool {
         match self.served.work {
             RequestWork::Latency { exponential, .. } => exponential,
             _ => matches!(self.served.work, RequestWork::Drawn(_)),
@@ -310,7 +311,7 @@ impl<'s> ModelWithJobTimes<'s> {
 
     /// Returns the job, read from traces, that each request for the model launches; `None` for
     /// other models.
-    pub fn traced_model(&self) -> Option<&TracedJobLatencyAndInterval<'s>> {
+    pub fn traced_job(&self) -> Option<&TracedJobLatencyAndInterval<'s>> {
         self.traced.as_ref()
     }
 
@@ -372,7 +373,7 @@ impl<'s> ModelWithJobTimes<'s> {
 
     /// Returns how many tasks a job has and how long each task takes, for a batch of the requests with the given
     /// numbers.
-    pub fn tasks_and_length_of_job(
+    pub fn job_task_count_and_task_duration(
         &self,
         of: &ScenarioWithModelTimes<'_>,
         job: u32,
@@ -426,15 +427,17 @@ impl<'s> ModelWithJobTimes<'s> {
         let numbers = || requests.iter().map(|request| request.number);
         let size = |job| match ended.get(job as usize) {
             Some(true) => (0, Span::ZERO),
-            _ => self.tasks_and_length_of_job(of, job, numbers(), &lengths),
+            _ => self.job_task_count_and_task_duration(of, job, numbers(), &lengths),
         };
         // No overflow is possible, because `new` already computed the time of all jobs for the largest batch.
         jobs.unloaded_time(of.cores, size).unwrap_or(Span::MAX)
     }
 
     /// Returns true if a request takes the sum of its jobs' times.
-    pub fn is_chain(&self) -> bool {
-        self.unloaded.as_ref().is_none_or(LoneRequestJobs::is_chain)
+    pub fn has_sequential_jobs(&self) -> bool {
+        self.unloaded
+            .as_ref()
+            .is_none_or(LoneRequestJobs::has_sequential_jobs)
     }
 
     /// Returns the mean time that a request, or a batch of `together` requests, takes on an unloaded processor. The

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sequence_is_the_published_one() {
+    fn first_numbers_match_splitmix_reference() {
         // These are the first numbers that SplitMix64's reference implementation generates from the
         // state 1234567.
         let mut stream = RandomStream(1_234_567);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn means_and_shares_are_those_asked_for() {
+    fn draws_match_requested_mean_and_weights() {
         // The mean of 10^5 draws from an exponential distribution has a relative standard deviation
         // of 0.3 %. A fraction of one third, estimated from 10^5 draws, has a relative standard
         // deviation of 0.4 %.

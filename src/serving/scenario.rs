@@ -41,7 +41,7 @@ use super::jobs::VectorProductJobGraph;
 use super::tables::InterpolatedDurationCurve;
 use super::trace_job::RequestJobFromTraces;
 use chakram_base::config::{
-    ConfigDocument, ConfigError, ConfigField, ConfigTable, did_you_mean, find_nearest,
+    ConfigDocument, ConfigError, ConfigField, ConfigTable, did_you_mean, find_most_similar_name,
     quote_and_truncate_for_message,
 };
 use chakram_base::units::{Bandwidth, Span};
@@ -277,7 +277,7 @@ impl Scenario {
     /// table.
     pub fn load_file(path: &Path) -> Result<Self, ServeError> {
         let file = path.display().to_string();
-        let text = chakram_base::config::read_input(path).map_err(|source| {
+        let text = chakram_base::config::read_file_or_standard_input(path).map_err(|source| {
             model_instead_of_scenario_error(&file).unwrap_or_else(|| ServeError::Read {
                 file: file.clone(),
                 source,
@@ -339,7 +339,7 @@ fn unknown_name_error<'n>(
     all: impl Iterator<Item = &'n str> + Clone,
 ) -> ConfigError {
     let names: Vec<_> = all.clone().collect();
-    let hint = did_you_mean(find_nearest(name, all));
+    let hint = did_you_mean(find_most_similar_name(name, all));
     field.invalid_value_error(
         quote_and_truncate_for_message(name),
         format_args!("{what}, one of {}{hint}", names.join(", ")),

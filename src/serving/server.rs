@@ -147,7 +147,7 @@ impl<'s> ServeRunState<'s> {
     }
 
     /// Returns the time of the next event that is not the end of a job; `None` if there is none.
-    pub fn next_due(&self) -> Option<Time> {
+    pub fn next_non_job_event_time(&self) -> Option<Time> {
         if self.has_stopped_before_completion() {
             return None;
         }
@@ -174,7 +174,7 @@ impl<'s> ServeRunState<'s> {
     }
 
     /// Handles all events that are due at `now`.
-    pub fn handle_due(&mut self, now: Time) {
+    pub fn run_due_events(&mut self, now: Time) {
         if self.has_stopped_before_completion() {
             return;
         }
@@ -225,7 +225,7 @@ impl<'s> ServeRunState<'s> {
         self.now = now;
         // Only shortest-job-first with preemption needs the remaining work.
         if self.orders_queue_by_work() && self.prepared.scenario.policy.preemption.is_some() {
-            self.subtract_completed_job(flight, job);
+            self.subtract_job_from_remaining_work(flight, job);
         }
         let state = &mut self.flights[flight];
         state.running -= 1;

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn sketches_of_many_samples_are_near() {
+    fn approximate_percentiles_are_near_exact_ones() {
         let mut samples = DurationSamples::default();
         let mut sorted = Vec::new();
         let mut random = RandomStream::new(3, RandomPurpose::Service);
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_hold_the_mean_and_want_enough_samples() {
+    fn confidence_intervals_hold_the_mean_and_need_enough_samples() {
         // 4096 uniform samples from 0 to 2e6 have a standard deviation of 2e6 / sqrt(12). Half the width of the mean's
         // confidence interval is 2.0 times this / sqrt(4096) = 18,000. Nineteen of twenty such intervals contain the
         // true mean.
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn student_quantiles_are_the_tables() {
+    fn student_quantiles_match_published_tables() {
         for (degrees, quantile) in [(15, 2.1314), (20, 2.0860), (31, 2.0395), (63, 1.9983)] {
             assert!(
                 (student_quantile(NORMAL_95, degrees) / quantile - 1.0).abs() < 0.002,
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_keep_their_area() {
+    fn level_summary_keeps_the_integral() {
         let mut curve = LevelOverTime::default();
         // The level is 2 from 10 to 30 us, then 1 until 2 s, then 0 until 4 s. The integrals over both intervals are
         // therefore 40 us and 1,999,970 us.

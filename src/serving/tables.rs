@@ -2,7 +2,7 @@
 
 use super::error::ServeError;
 use chakram_base::config::{
-    did_you_mean, find_nearest, quote_and_truncate_for_message, require_distinct_headings,
+    did_you_mean, find_most_similar_name, quote_and_truncate_for_message, require_distinct_headings,
 };
 use chakram_base::units::Span;
 use chakram_trace::format::file::DecompressedStream;
@@ -106,7 +106,7 @@ impl CsvTableRowReader {
     pub fn column_index(&self, name: &str) -> Result<usize, ServeError> {
         self.find_first_column(&[name]).ok_or_else(|| {
             let all = self.headings.iter().map(String::as_str);
-            let closest = find_nearest(name, all.clone());
+            let closest = find_most_similar_name(name, all.clone());
             ServeError::invalid_row(
                 &self.file,
                 1,
@@ -151,7 +151,7 @@ impl CsvTableRowReader {
         let number = number.filter(|n| n.is_finite() && *n >= 0.0);
         number.ok_or_else(|| {
             let name = &self.headings[column];
-            self.invalid_row(
+            self.invalid_row_error(
                 format_args!(
                     "{} in column `{name}`",
                     quote_and_truncate_for_message(text)
@@ -162,7 +162,7 @@ impl CsvTableRowReader {
     }
 
     /// Builds an error that names the table and the current line.
-    pub fn invalid_row(
+    pub fn invalid_row_error(
         &self,
         found: impl std::fmt::Display,
         expected: impl std::fmt::Display,
@@ -197,7 +197,7 @@ pub struct InterpolatedDurationCurve {
 impl InterpolatedDurationCurve {
     /// Creates a curve from measurements, averaging durations at equal positions. `None` if there
     /// are no measurements.
-    pub fn of_means(mut measured: Vec<(f64, Span)>) -> Option<Self> {
+    pub fn from_averaged_measurements(mut measured: Vec<(f64, Span)>) -> Option<Self> {
         measured.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut points: Vec<(f64, Span)> = Vec::new();
         let mut rest = measured.as_slice();
@@ -243,22 +243,29 @@ mod tests {
     #[test]
     fn curves_are_linear_between_means() {
         let us = Span::from_us;
-        let curve =
-            InterpolatedDurationCurve::of_means(vec![(4.0, us(40)), (1.0, us(8)), (1.0, us(12))])
-                .unwrap();
+        let curve = InterpolatedDurationCurve::from_averaged_measurements(vec![
+            (4.0, us(40)),
+            (1.0, us(8)),
+            (1.0, us(12)),
+        ])
+        .unwrap();
         // The mean is 10 us at position 1, and 10 + 30 / 3 us at position 2. After position 4, the
         // durations continue along the same line.
         assert_eq!(
             [0.5, 1.0, 2.0, 4.0, 5.0].map(|x| curve.duration_at(x)),
             [10, 10, 20, 40, 50].map(us)
         );
-        let one = InterpolatedDurationCurve::of_means(vec![(2.0, us(7))]).unwrap();
+        let one =
+            InterpolatedDurationCurve::from_averaged_measurements(vec![(2.0, us(7))]).unwrap();
         assert_eq!([1.0, 9.0].map(|x| one.duration_at(x)), [us(7); 2]);
-        assert_eq!(InterpolatedDurationCurve::of_means(Vec::new()), None);
+        assert_eq!(
+            InterpolatedDurationCurve::from_averaged_measurements(Vec::new()),
+            None
+        );
     }
 
     #[test]
-    fn units_stand_at_the_end_of_names() {
+    fn time_unit_is_read_from_column_name_suffix() {
         assert_eq!(
             TimeColumnUnit::from_column_name("prompt_ms")
                 .unwrap()

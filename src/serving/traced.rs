@@ -91,7 +91,7 @@ impl<'s> TracedJobLatencyAndInterval<'s> {
     }
 
     /// Returns true if a launch runs on its processor's own NPU.
-    pub fn launches_on_own_npu(&self) -> bool {
+    pub fn launches_on_processors_npu(&self) -> bool {
         self.anywhere
     }
 }

@@ -42,7 +42,7 @@ impl LoneRequestJobs {
     }
 
     /// Returns true if the jobs form a chain, whose times add up.
-    pub fn is_chain(&self) -> bool {
+    pub fn has_sequential_jobs(&self) -> bool {
         self.program.is_none()
     }
 

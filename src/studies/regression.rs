@@ -13,7 +13,7 @@ mod measured;
 pub mod page;
 pub mod verdict;
 
-pub use budget::{WorkloadFeaturesAndCheckTime, select_within_budget};
+pub use budget::{WorkloadFeaturesAndCheckTime, select_workloads_within_budget};
 pub use cause::PredictionChangeCause;
 pub use machine_text::constant_changes;
 pub use measured::{PredictionDistanceFromMeasuredSteps, parse_step_times};
@@ -64,12 +64,12 @@ pub enum RegressionError {
 }
 
 /// Returns the text of the workload's file `name`. If there is none, returns the text of the preset or path `name`.
-pub fn machine_text(
+pub fn workload_or_preset_machine_text(
     archive: &Archive,
     entry: &WorkloadEntry,
     name: &str,
 ) -> Result<String, RegressionError> {
-    match entry.find_file(name) {
+    match entry.find_non_trace_file(name) {
         Some(row) => {
             let bytes = archive.read_object(&row.blake3)?;
             String::from_utf8(bytes)
@@ -104,12 +104,12 @@ pub fn predict_run(
         Err(refusal) => ineffective = Some(refusal),
     }
     let options = settings.replay_options(None)?;
-    options.check_together()?;
-    options.check_machine(&machine)?;
+    options.check_options_do_not_conflict()?;
+    options.check_machine_supports_options(&machine)?;
     let loading = settings.job_load_options(machine.max_ranks());
     let found = chakram_archive::find_workload_traces(archive, &entry.name)?;
     let job = job::load_found_traces(&found, entry.name.clone(), &loading, &mut |_, _| {})?;
-    let ineffective = ineffective.or(options.check_workload(job.workload()).err());
+    let ineffective = ineffective.or(options.check_options_affect_workload(job.workload()).err());
     let mut report = job.replay_on(&machine, &options)?;
     report.merge_micro_batch_operators();
     report.provenance = Some(Provenance::new(serde_json::Map::new(), &[]));
@@ -145,7 +145,7 @@ pub fn covered_features(entry: &WorkloadEntry, machine: &str, report: &Report) -
 }
 
 /// Serializes a report for storage in an archive.
-pub fn report_text(report: &Report) -> Vec<u8> {
+pub fn report_json_bytes(report: &Report) -> Vec<u8> {
     let mut out = Vec::new();
     chakram_report::json::write_json(&mut out, report).expect("a vector grows as needed");
     out
@@ -191,7 +191,7 @@ impl PredictionComparedWithBaseline {
 
 /// Compares a prediction with `baseline`, and finds the causes of a change. The prediction has
 /// moved if the difference exceeds `threshold` percent.
-pub fn check_baseline(
+pub fn compare_prediction_with_baseline(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
     baseline: &RecordedMakespanPrediction,
@@ -199,7 +199,7 @@ pub fn check_baseline(
     settings: &ReplaySettings,
     threshold: f64,
 ) -> Result<PredictionComparedWithBaseline, RegressionError> {
-    let text = machine_text(archive, entry, machine)?;
+    let text = workload_or_preset_machine_text(archive, entry, machine)?;
     let report = predict_run(archive, entry, machine, &text, settings)?.report;
     let after = report.outcome.makespan.0;
     let mut checked = PredictionComparedWithBaseline {
@@ -225,14 +225,14 @@ pub fn check_baseline(
             RegressionError::Report(format!("{}: {error}", entry.name))
         };
         let before = String::from_utf8_lossy(&archive.read_object(&baseline.report)?).into_owned();
-        let after = String::from_utf8_lossy(&report_text(&report)).into_owned();
+        let after = String::from_utf8_lossy(&report_json_bytes(&report)).into_owned();
         let before_machine =
             String::from_utf8_lossy(&archive.read_object(&baseline.machine_blake3)?).into_owned();
         let found = reports::ReportDiffByMachine::new(
             &reports::parse_report_document(&before).map_err(wrong)?,
             &reports::parse_report_document(&after).map_err(wrong)?,
         );
-        checked.causes = cause::find_causes(
+        checked.causes = cause::find_prediction_change_causes(
             &constant_changes(&before_machine, &text),
             baseline,
             entry,

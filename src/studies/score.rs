@@ -3,8 +3,8 @@
 //!
 //! A table of runs ([`RunTable`]) is parsed from CSV. A column file ([`RunColumnRules`]) maps the table's columns to
 //! the options for a model and its plan. Every run is generated, replayed, and compared with its measurement
-//! ([`score_runs`]). [`PredictionErrorSummary`] summarizes the errors of the predictions, and those of a null model
-//! that knows only FLOPs.
+//! ([`predict_runs_in_table_order`]). [`PredictionErrorSummary`] summarizes the errors of the predictions, and those of
+//! a null model that knows only FLOPs.
 
 use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Span;
@@ -49,7 +49,7 @@ pub use gemm_points::{
 };
 pub use kernel_times::{OneKernelRecordedTimesBySize, RecordedKernelTimes};
 pub use nccl_log::{left_out_size_error, parse_nccl_log};
-pub use null_model::predict_with_one_rate;
+pub use null_model::predict_times_by_one_flop_rate;
 pub use pairs::{
     JobEditsWithMeasuredTimes, MedianAndMeanWhatIfErrors, WhatIfPairPredictionAndErrors,
     WhatIfPairsAndReplaySettings, WhatIfScoresByPredictor,
@@ -58,11 +58,11 @@ pub use report::{
     PredictionsCorrectedByOtherJobs, RunScoreCsvWriter, ScoreDocument, ScoredRunTable,
 };
 pub use residuals::{
-    CorrectedRunPrediction, correct_by_runs_of_other_option_values, correct_by_steps,
-    value_of_option,
+    CorrectedRunPrediction, correct_by_runs_of_other_option_values,
+    correct_predictions_by_measured_steps, value_of_option,
 };
 pub use runs::{MeasuredRun, RefusedRun, RunTable};
-pub use signs::{OptionOrderCounts, count_option_orders};
+pub use signs::{OptionOrderCounts, count_rightly_ordered_pairs_by_option};
 pub use without_effect::{RunsWithoutOneSetting, settings_without_effect};
 
 /// Reason why runs cannot be scored.
@@ -153,7 +153,7 @@ pub struct PredictedStepTimeWithInterval {
 /// # Errors
 ///
 /// If `ended` fails, this function returns the error. No further run then begins.
-pub fn score_runs(
+pub fn predict_runs_in_table_order(
     table: &RunTable,
     options: &ReplayOptions,
     threads: NonZeroUsize,
@@ -374,7 +374,7 @@ mod tests {
         for threads in [1, 4] {
             let threads = NonZeroUsize::new(threads).unwrap();
             let mut lines = Vec::new();
-            let answers = score_runs(&table, &options, threads, |run, answer| {
+            let answers = predict_runs_in_table_order(&table, &options, threads, |run, answer| {
                 lines.push((run.line, answer.is_ok()));
                 Ok(())
             });
@@ -400,7 +400,7 @@ mod tests {
             );
             // An error from the callback ends the scoring.
             let mut count = 0;
-            let stopped = score_runs(&table, &options, threads, |_, _| {
+            let stopped = predict_runs_in_table_order(&table, &options, threads, |_, _| {
                 count += 1;
                 Err(io::Error::other("no room"))
             });
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn one_copy_stands_for_all_that_lie_alike() {
+    fn one_replayed_copy_represents_equally_placed_copies() {
         // In these rows, pipelines are within a node or across nodes, and tensor groups and replicas are on one or
         // several nodes. Without replicas, the first and the last stage begin to sum their tied weights at different
         // times.
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_that_lie_otherwise_are_replayed_whole() {
+    fn differently_placed_copies_are_all_replayed() {
         // With six consecutive stages on nodes with eight NPUs, the first pipeline is within a node, but the second
         // spans two nodes.
         let found = compare_representative_and_full_makespans(

@@ -384,7 +384,7 @@ pub enum PatternOptionError {
     },
 }
 
-fn option_refused(
+fn refused_option_error(
     option: &'static str,
     found: impl Display,
     expected: impl Into<String>,
@@ -419,16 +419,20 @@ const STATE_BYTES: u64 = 4;
 
 fn check_at_least(option: &'static str, value: u32, least: u32) -> Result<(), PatternOptionError> {
     if value < least {
-        return Err(option_refused(option, value, format!("{least} or more")));
+        return Err(refused_option_error(
+            option,
+            value,
+            format!("{least} or more"),
+        ));
     }
     Ok(())
 }
 
-fn check_ranks(ranks: u32, least: u32) -> Result<(), PatternOptionError> {
+fn check_rank_count(ranks: u32, least: u32) -> Result<(), PatternOptionError> {
     check_at_least("ranks", ranks, least)?;
     if ranks > MAX_NPUS {
         let expected = format!("{MAX_NPUS} or fewer, as machines have NPUs");
-        return Err(option_refused("ranks", ranks, expected));
+        return Err(refused_option_error("ranks", ranks, expected));
     }
     Ok(())
 }
@@ -455,7 +459,7 @@ fn check_limit(
 /// round other durations.
 fn check_whole_ns(option: &'static str, span: Span) -> Result<(), PatternOptionError> {
     if !span.0.is_multiple_of(1000) {
-        return Err(option_refused(
+        return Err(refused_option_error(
             option,
             format!("{} ps", span.0),
             "whole nanoseconds, as files carry them",

@@ -177,7 +177,10 @@ impl OracleSimulator<'_> {
                     self.on_arrived(key);
                 }
             }
-            AgendaEvent::LinkFree(from, to) => self.network.link_free(from, to, &mut self.agenda),
+            AgendaEvent::LinkFree(from, to) => {
+                self.network
+                    .free_link_after_transfer(from, to, &mut self.agenda)
+            }
             AgendaEvent::Received(handler) => self.run_handler(handler),
         }
     }

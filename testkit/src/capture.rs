@@ -27,7 +27,7 @@
 //! drift, and records of GPU memory allocations. On GPUs, a capture records only the calls that the job needs:
 //! launches, copies, events, and one synchronization per step.
 
-use cost::hash_parts;
+use cost::hash_to_random_number;
 use layout::JobGroupsAndCommunications;
 use meet::{SimulatedHistoriesAndTallies, create_clock, pace_of_rank, simulate_job};
 use program::StepProgram;
@@ -123,7 +123,7 @@ impl SimulatedJobCaptureWriter {
     ///
     /// # Panics
     /// Panics if there is no such rank.
-    pub fn write_host(&self, rank: u32, sink: impl Write) -> Result<()> {
+    pub fn write_host_trace(&self, rank: u32, sink: impl Write) -> Result<()> {
         assert!(rank < self.rank_count(), "rank {rank} does not exist");
         host::write_host_file(self, rank, sink)
     }
@@ -135,7 +135,7 @@ impl SimulatedJobCaptureWriter {
     ///
     /// # Panics
     /// Panics if there is no such rank.
-    pub fn write_kineto(&self, rank: u32, sink: impl Write) -> Result<()> {
+    pub fn write_kineto_trace(&self, rank: u32, sink: impl Write) -> Result<()> {
         assert!(rank < self.rank_count(), "rank {rank} does not exist");
         kineto::write_kineto_file(self, rank, sink)
     }
@@ -152,8 +152,8 @@ impl SimulatedJobCaptureWriter {
                 BufWriter::new(file("host")?),
                 BufWriter::new(file("kineto")?),
             );
-            self.write_host(rank, &mut host)?;
-            self.write_kineto(rank, &mut kineto)?;
+            self.write_host_trace(rank, &mut host)?;
+            self.write_kineto_trace(rank, &mut kineto)?;
             host.flush().and(kineto.flush())?;
         }
         Ok(())
@@ -179,7 +179,8 @@ impl SimulatedJobCaptureWriter {
         if rank == 0 || skew == 0 {
             return 0;
         }
-        let drawn = hash_parts([self.options.seed, 0x0c10c, rank.into()]) % (2 * skew + 1);
+        let drawn =
+            hash_to_random_number([self.options.seed, 0x0c10c, rank.into()]) % (2 * skew + 1);
         drawn as i64 - skew as i64
     }
 }

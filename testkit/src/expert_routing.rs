@@ -201,7 +201,7 @@ impl TokenExpertChoices {
 }
 
 /// Returns the largest number of copies that a rank receives.
-pub fn most_received(copies: &TokenCopiesByRankPair) -> u64 {
+pub fn most_copies_received(copies: &TokenCopiesByRankPair) -> u64 {
     let received = (0..copies.len()).map(|to| copies.iter().map(|from| from[to]).sum());
     received.max().unwrap_or(0)
 }
@@ -213,7 +213,7 @@ mod tests {
     /// Each of two ranks has two experts and two tokens. One token chooses experts 0 and 3, the
     /// other chooses experts 2 and 3.
     #[test]
-    fn copies_are_counted_by_hand() {
+    fn token_copies_match_counts_by_hand() {
         let own = vec![vec![0, 3], vec![2, 3]];
         let routing = TokenExpertChoices {
             ranks: 2,
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(routing.copies_for_experts(), [[1, 3], [1, 3]]);
         assert_eq!(routing.copies_for_ranks(), [[1, 2], [1, 2]]);
         assert_eq!(routing.copies_for_all(), [[2, 2], [2, 2]]);
-        assert_eq!(most_received(&routing.copies_for_experts()), 6);
+        assert_eq!(most_copies_received(&routing.copies_for_experts()), 6);
         // With one rank per node, the first level is an exchange between ranks, and the second level stays within a
         // rank.
         let two = routing.copies_in_two_level_exchange(1);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_have_different_experts() {
+    fn each_token_chooses_different_experts() {
         for routing in [
             TokenExpertChoices::from_every_expert_choice(2, 6, 3, 2),
             TokenExpertChoices::drawn(2, 40, &[9, 1, 1, 4, 1, 2], 3, 5),

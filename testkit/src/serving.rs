@@ -139,7 +139,7 @@ struct PlainWaitingOrPreemptedRequest {
 ///
 /// At equal times, ends of jobs come first, in the order in which their requests started. After each end, the processor
 /// starts its next job or request. Then ready requests join the queue, from which idle processors take requests.
-pub fn serve_plainly(
+pub fn serve_requests_plainly(
     policy: PlainRequestOrderRule,
     processors: usize,
     preemption: Option<u64>,

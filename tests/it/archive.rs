@@ -32,7 +32,7 @@ impl ArchiveTestFolder {
         self.folder.path().join(name)
     }
 
-    pub fn name(&self, name: &str) -> String {
+    pub fn path_text(&self, name: &str) -> String {
         self.at(name).display().to_string()
     }
 
@@ -42,7 +42,7 @@ impl ArchiveTestFolder {
             .iter()
             .map(|word| match word.split_once('@') {
                 Some((option, path)) if option.is_empty() || option.ends_with('=') => {
-                    format!("{option}{}", self.name(path))
+                    format!("{option}{}", self.path_text(path))
                 }
                 _ => (*word).to_owned(),
             })

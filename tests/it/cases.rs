@@ -136,8 +136,8 @@ fn captured_cases_are_what_their_captures_convert_to() {
             // contents.
             let fresh = prefix.with_file_name(name);
             let (old, new) = (
-                DecompressedTraceFile::open_current_schema(&path).unwrap(),
-                DecompressedTraceFile::open_current_schema(&fresh).unwrap(),
+                DecompressedTraceFile::open_as_current_schema(&path).unwrap(),
+                DecompressedTraceFile::open_as_current_schema(&fresh).unwrap(),
             );
             assert!(old.as_slice() == new.as_slice(), "{}", path.display());
             found += 1;

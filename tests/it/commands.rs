@@ -101,7 +101,7 @@ fn jobs_are_launched_several_times_and_beside_one_another() {
 
 /// A report overwrites neither the traces of a second job nor the file of start times.
 #[test]
-fn what_launches_read_is_not_written() {
+fn replay_reports_do_not_overwrite_inputs_of_launches() {
     let folder = tempfile::tempdir().expect("a folder");
     for rank in 0..2 {
         let name = format!("job.{rank}.jsonl");
@@ -467,7 +467,7 @@ fn conversions_write_where_they_are_told() {
         "convert", "pytorch", captures, "-o", &new, "-z", "gz", "--format", "json",
     ]);
     let read = |name: &str| {
-        DecompressedTraceFile::open_current_schema(&folder.path().join(name))
+        DecompressedTraceFile::open_as_current_schema(&folder.path().join(name))
             .expect("it was written")
     };
     for rank in 0..2 {

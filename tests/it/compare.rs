@@ -313,7 +313,7 @@ fn csv_has_a_row_per_machine_or_the_machine_in_front() {
 /// At half the peak, every kernel takes twice as long; here kernels run one after another on one lane. Other nodes take
 /// as long as before.
 #[test]
-fn a_part_of_the_peak_stretches_kernels_and_says_so() {
+fn efficiency_option_stretches_kernels_and_is_reported() {
     let half = ["--efficiency", "0.5"];
     let reports = [&[][..], &half].map(|more| {
         let more = [more, &["--format", "json"]].concat();

@@ -6,7 +6,7 @@ mod cases;
 
 use crate::harness::replay::NodeEventCounter;
 pub use captures::find_expected_refusal;
-pub use cases::{build_switch_machine, parse_dimension_sizes, rank_of};
+pub use cases::{build_switch_machine, parse_dimension_sizes, parse_rank_of_trace_file};
 use chakram::engine::{CompiledReplay, CompletedReplayTotals, KernelDurationSource, ReplayOptions};
 use chakram::ids::Rank;
 use chakram::internals::groups;
@@ -46,10 +46,12 @@ fn replay_case(case: &CaseFiles) -> Result<CompletedReplayTotals, String> {
     let mut builder = WorkloadBuilder::default();
     if let Some(text) = case.get("comm.json") {
         let text = std::str::from_utf8(text).expect("it is text");
-        builder.declare_groups(groups::parse_file(text).map_err(|e| e.to_string())?);
+        builder.declare_groups(groups::parse_group_file(text).map_err(|e| e.to_string())?);
     }
     for (file, contents) in case {
-        let Some(rank) = rank_of(file) else { continue };
+        let Some(rank) = parse_rank_of_trace_file(file) else {
+            continue;
+        };
         let (graph, binding) = Graph::read_graph(contents, rank, EnforcedDependencyKinds::Auto)
             .map_err(|e| e.to_string())?;
         let graph = builder.add_or_reuse_equal_graph(graph);
@@ -100,7 +102,8 @@ fn a_captured_trace_loads_and_replays() {
     let Some(path) = corpus_path_or_count_skip("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let contents = DecompressedTraceFile::open_current_schema(&path).expect("the corpus is there");
+    let contents =
+        DecompressedTraceFile::open_as_current_schema(&path).expect("the corpus is there");
     let contents = contents.as_slice();
     let (graph, binding) = Graph::read_graph(contents, 0, EnforcedDependencyKinds::Auto).unwrap();
     // Control dependencies form cycles in this file, so only data dependencies are enforced.

@@ -75,7 +75,7 @@ fn money_and_days_follow_from_the_makespan() {
 }
 
 #[test]
-fn what_is_unknown_is_left_out() {
+fn costs_without_a_price_or_token_total_are_left_out() {
     let silent = cost_report_json("dgx-h100", &[]);
     assert_eq!((silent.get("cost"), silent.get("run")), (None, None));
     let timed = cost_report_json("dgx-h100", &["--total-tokens", "1T"]);
@@ -124,7 +124,7 @@ fn what_is_unknown_is_left_out() {
 
 /// The machine file gives the price, and an option overrides it.
 #[test]
-fn machines_have_prices() {
+fn machine_file_gives_the_price_and_an_option_overrides_it() {
     let folder = tempfile::tempdir().expect("there is room");
     let path = folder.path().join("priced.toml");
     let preset = run_chakram_ok(&["machine", "show", "dgx-h100"]);

@@ -303,12 +303,12 @@ fn find_misplaced_package_uses(file: &str, modules: &ModulesOfOneFile) -> Vec<St
     faults
 }
 
-fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
+fn collect_rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
     let listing = std::fs::read_dir(folder).expect("the sources are there");
     for entry in listing {
         let path = entry.expect("it can be listed").path();
         if path.is_dir() {
-            rust_files(&path, into);
+            collect_rust_files(&path, into);
         } else if path.extension().is_some_and(|e| e == "rs") {
             into.push(path);
         }
@@ -318,8 +318,8 @@ fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
 /// The modules of every source file of the product, by path from the repository's root.
 static SOURCES: LazyLock<BTreeMap<String, ModulesOfOneFile>> = LazyLock::new(|| {
     let mut files = Vec::new();
-    rust_files(&repository_root().join("src"), &mut files);
-    rust_files(&repository_root().join("converters"), &mut files);
+    collect_rust_files(&repository_root().join("src"), &mut files);
+    collect_rust_files(&repository_root().join("converters"), &mut files);
     assert!(files.len() > 40, "{} files", files.len());
     let parsed = files.into_iter().map(|path| {
         let name = path
@@ -327,14 +327,15 @@ static SOURCES: LazyLock<BTreeMap<String, ModulesOfOneFile>> = LazyLock::new(|| 
             .expect("it was found there");
         let name = name.to_str().expect("names are text").replace('\\', "/");
         let source = std::fs::read_to_string(&path).expect("a source can be read");
-        let modules = paths::parse_module_paths(&source).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let modules = paths::parse_modules_and_paths_used_in_them(&source)
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
         (name, modules)
     });
     parsed.collect()
 });
 
 /// Returns the names of our crates in a manifest's dependencies.
-fn list_own_dependencies(manifest: &Table) -> BTreeSet<String> {
+fn list_dependencies_on_own_crates(manifest: &Table) -> BTreeSet<String> {
     let names = list_manifest_dependencies(manifest)
         .into_iter()
         .map(|found| found.name);
@@ -395,15 +396,15 @@ fn no_source_file_is_named_mod_rs() {
 /// In the table, no member uses the façade.
 #[test]
 fn only_users_use_the_facade_and_only_programs_the_command_line() {
-    let extension = list_own_dependencies(&read_manifest("testkit/extension"));
+    let extension = list_dependencies_on_own_crates(&read_manifest("testkit/extension"));
     assert_eq!(extension, BTreeSet::from(["chakram".into()]));
     // The Python package also uses the façade.
     assert_eq!(
-        list_own_dependencies(&read_manifest("python")),
+        list_dependencies_on_own_crates(&read_manifest("python")),
         BTreeSet::from(["chakram".into()])
     );
     // If a fuzz target's body is in a member's own tests, the fuzz target uses this member directly.
-    assert!(!list_own_dependencies(&read_manifest("fuzz")).contains("chakram-cli"));
+    assert!(!list_dependencies_on_own_crates(&read_manifest("fuzz")).contains("chakram-cli"));
     for (file, modules) in &*SOURCES {
         for path in modules.values().flat_map(|module| &module.paths) {
             let line = path.line;
@@ -417,9 +418,9 @@ fn only_users_use_the_facade_and_only_programs_the_command_line() {
 }
 
 #[test]
-fn the_testkit_does_not_depend_on_what_is_held_against_it() {
+fn the_testkit_depends_on_no_crate_of_this_repository() {
     assert_eq!(
-        list_own_dependencies(&read_manifest("testkit")),
+        list_dependencies_on_own_crates(&read_manifest("testkit")),
         BTreeSet::new()
     );
 }

@@ -118,7 +118,7 @@ fn nodes_may_last_longer_by_their_slack_and_no_more() {
 /// the receive has 5 us of slack. If it completes when the last byte leaves, the kernel starts earlier, and the
 /// receive's slack is 5 us minus the latency of the links.
 #[test]
-fn the_path_leads_over_what_a_send_waits_for() {
+fn critical_path_and_slack_depend_on_when_a_send_completes() {
     let us = Span::from_us;
     let sender = vec![build_send(1, 9_000_000), build_kernel(5000).after(&[1])];
     let workload = build_rank_job(&[sender, vec![build_receive(0, 9_000_000)]], &[]);

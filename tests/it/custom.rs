@@ -125,7 +125,7 @@ impl TwoRankJobFolder {
 
     /// Asserts that the program rejects `custom` as bad input, with an error that contains all of
     /// `words`.
-    fn refuses(&self, custom: &[&str], words: &[&str]) {
+    fn assert_replay_refuses(&self, custom: &[&str], words: &[&str]) {
         let ProgramExitAndOutput { code, error, .. } = self.replay(custom, &[]);
         assert_eq!(code, 2, "{error}");
         for word in words {
@@ -202,12 +202,12 @@ fn algorithms_that_no_collective_uses_give_a_note() {
 #[test]
 fn files_that_are_not_there_are_named() {
     let case = TwoRankJobFolder::new();
-    case.refuses(&["all-reduce=none"], &["none", "PREFIX"]);
+    case.assert_replay_refuses(&["all-reduce=none"], &["none", "PREFIX"]);
     case.write_algorithm_files("mine", &[&[SEND], &[RECEIVE], &[]]);
     std::fs::remove_file(case.path("mine.1.et")).expect("it is there");
-    case.refuses(&["all-reduce=mine"], &["mine", "position 1", "try:"]);
+    case.assert_replay_refuses(&["all-reduce=mine"], &["mine", "position 1", "try:"]);
     std::fs::remove_file(case.path("mine.2.et")).expect("it is there");
-    case.refuses(
+    case.assert_replay_refuses(
         &["all-reduce=mine"],
         &["mine", "position 1", "at least two"],
     );
@@ -218,7 +218,7 @@ fn algorithms_that_make_no_sense_are_refused() {
     let case = TwoRankJobFolder::new();
     let refuses = |positions: &[&[NodeWithDependencies<'_>]], words: &[&str]| {
         case.write_algorithm_files("bad", positions);
-        case.refuses(&["all-reduce=bad"], words);
+        case.assert_replay_refuses(&["all-reduce=bad"], words);
     };
     // In these cases, a peer has no file, or a send or receive has no matching node, or its matching node has a
     // different size.
@@ -254,7 +254,7 @@ fn algorithms_that_make_no_sense_are_refused() {
         &["bad.1.et", "node 4", "try:"],
     );
     std::fs::write(case.path("bad.1.et"), b"\xff\xff").expect("there is room");
-    case.refuses(&["all-reduce=bad"], &["bad.1.et"]);
+    case.assert_replay_refuses(&["all-reduce=bad"], &["bad.1.et"]);
 }
 
 #[test]
@@ -262,9 +262,9 @@ fn arguments_that_make_no_sense_are_refused() {
     let case = TwoRankJobFolder::new();
     case.write_algorithm_files("mine", &[&[SEND], &[RECEIVE]]);
     let twice = ["all-reduce=mine", "all_reduce=mine"];
-    case.refuses(&twice, &["all-reduce", "twice", "try:"]);
-    case.refuses(&["sum=mine"], &["`sum`", "reduce-scatter"]);
-    case.refuses(&["mine"], &["KIND=PREFIX"]);
+    case.assert_replay_refuses(&twice, &["all-reduce", "twice", "try:"]);
+    case.assert_replay_refuses(&["sum=mine"], &["`sum`", "reduce-scatter"]);
+    case.assert_replay_refuses(&["mine"], &["KIND=PREFIX"]);
     let ProgramExitAndOutput { code, error, .. } =
         case.replay(&["all-reduce=mine"], &["--comm", "recorded"]);
     assert_eq!(code, 2);

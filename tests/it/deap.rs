@@ -92,7 +92,7 @@ fn links_shorten_communication_and_a_torus_no_less_than_its_mesh() {
 
 /// The cube is the 2 x 4 torus with renumbered chips, so every step takes the same time on both.
 #[test]
-fn tori_that_are_one_graph_have_equal_steps() {
+fn a_renumbered_torus_has_equal_step_times() {
     let dir = TempDir::new().unwrap();
     let number = [0, 1, 3, 2, 4, 5, 7, 6];
     let links = run_chakram_ok(&["topology", "show", "torus:2x2x2", "--links"]);
@@ -345,7 +345,7 @@ fn chips_without_barriers_are_never_slower() {
 /// 7,000 cycles at 700 MHz are 10 us, for any number of chips. If the table lacks a shape, the
 /// model maps it, with a note.
 #[test]
-fn cycles_of_other_tools_are_prices() {
+fn kernel_times_come_from_a_cycle_table_of_another_tool() {
     let dir = TempDir::new().unwrap();
     let at = |name: &str, text: &str| {
         let path = dir.path().join(name);
@@ -442,7 +442,7 @@ fn the_input_comes_from_memory_in_every_micro_batch() {
 /// each chip has half of the first output, 1,024 x 96 = 98,304 B, and gets the other half from the
 /// other chip in 98,304 / 180e9 s = 546,133.3 ps.
 #[test]
-fn schedules_are_documents_and_tables() {
+fn a_schedule_is_printed_as_json_and_as_tables() {
     let words = "schedule --decoders 1 --embedding 64 --forward 64 --sequence 1024 --tensor 2 --topology ring:2 --format";
     let on = |more: &[&str]| {
         let words: Vec<&str> = words.split(' ').chain(more.iter().copied()).collect();
@@ -616,7 +616,7 @@ fn small_memories_split_sub_layers_and_let_data_go() {
 /// bytes uses 500 x 0.3 pJ + 80 x 162.5 pJ. A kernel with neither operations nor bytes takes its recorded 2 us, and its
 /// energy follows from `power.busy`.
 #[test]
-fn energy_of_kernels_has_one_rule() {
+fn every_command_gives_the_same_kernel_energy() {
     let dir = TempDir::new().unwrap();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let json = |args: &[&str]| -> Value { serde_json::from_str(&run_chakram_ok(args)).unwrap() };

@@ -48,7 +48,7 @@ const RING_OF_MESSAGES: &[&str] = &["generate", "p2p", "ring", "--size", "1MB"];
 
 /// The rates come from flags, from the notation alone, and from the equivalent file.
 #[test]
-fn machines_in_notation_are_the_files_that_they_stand_for() {
+fn a_machine_in_notation_equals_its_machine_file() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("m.toml").to_str().unwrap().to_owned();
     let notation = "Ring(4)_Switch(2):250GB/s,50 GB/s:500ns";
@@ -142,7 +142,7 @@ fn kernels_need_npus_that_the_machine_describes() {
 /// S bytes over p x q NPUs sends 2 (p - 1) / p S over the links of the first dimension, and 2
 /// (q - 1) / q S / p over the links of the second.
 #[test]
-fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
+fn bytes_per_dimension_match_the_paper_and_the_bottleneck_is_named() {
     let machine = "Switch(4)_Switch(2):250 GB/s,10 GB/s:0 ns";
     let job = [
         "generate",
@@ -257,7 +257,7 @@ fn a_slow_npu_takes_longer_for_recorded_kernels_too() {
 /// of a Gray code. For each k, messages from every rank r to rank r + k therefore take the same time on both tori.
 /// Their sum is larger on a mesh, which has fewer links.
 #[test]
-fn tori_that_are_one_graph_take_equally_long() {
+fn renumbered_tori_take_equal_times_and_a_mesh_takes_longer() {
     let dir = TempDir::new().unwrap();
     let graph = |name: &str, links: &str| {
         let rest = format!(
@@ -429,7 +429,7 @@ fn all_pairs_of_chips_take_their_mean_hops() {
 /// numbers of its chips. A captured job, and messages between all pairs, take the same time on both if ranks are on the
 /// same chips.
 #[test]
-fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
+fn renumbering_the_chips_of_a_graph_does_not_change_times() {
     let dir = TempDir::new().unwrap();
     let links = [
         (0, 1),
@@ -520,7 +520,7 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
 /// Leaf switches have four NPUs each, and are below two spines. Four messages that leave a leaf
 /// share two links of 1 GB/s, so 1 MB takes 2 ms.
 #[test]
-fn a_clos_network_has_its_oversubscription() {
+fn oversubscription_slows_messages_across_a_clos_network() {
     let dir = TempDir::new().unwrap();
     let clos = |name: &str, keys: &str| {
         let rest =
@@ -555,7 +555,7 @@ fn a_clos_network_has_its_oversubscription() {
 }
 
 #[test]
-fn files_of_links_that_make_no_sense_are_refused() {
+fn machine_files_with_invalid_links_are_refused() {
     let dir = TempDir::new().unwrap();
     for (rest, expected) in [
         (
@@ -636,7 +636,7 @@ fn files_of_links_that_make_no_sense_are_refused() {
 /// Eight NPUs below two leaf switches each load 1 MB from a shared memory of 500 MB/s at NPU 0, which takes 16 ms.
 /// Links of 1 GB/s are not a bottleneck. The NPUs below the other leaf are four links of 1 us away.
 #[test]
-fn memory_lies_at_npus_of_a_clos_network() {
+fn shared_memory_at_an_npu_of_a_clos_network_limits_loads() {
     let dir = TempDir::new().unwrap();
     let keys = "shape = \"clos\"\nsize = 8\nlevels = \"4x2\"\nalgorithm = \"ring\"\n[remote_memory]\n\
                 attachment = \"ports\"\nat = \"0\"\nbandwidth = \"500 MB/s\"\nlatency = \"0\"\n\

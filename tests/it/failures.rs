@@ -55,7 +55,7 @@ fn makespan_of_report(report: &Value) -> u64 {
 }
 
 #[test]
-fn a_link_that_fails_at_once_is_one_that_is_not_there() {
+fn a_link_that_fails_at_time_zero_equals_a_missing_link() {
     let folder = TempDir::new().expect("a folder");
     let ring = write_four_npu_machine(&folder, "0-1,1-2,2-3,3-0", "");
     let line = write_four_npu_machine(&folder, "0-1,1-2,2-3", "");
@@ -96,7 +96,7 @@ fn a_link_that_fails_at_once_is_one_that_is_not_there() {
 /// Link 3-0 is one of four links in each direction, with 1 GB/s and 1 us. The link carries half of one message from
 /// each of two senders, so up to 1,000 B are in flight on the link.
 #[test]
-fn bytes_on_a_link_that_fails_are_counted() {
+fn bytes_resent_after_a_link_failure_are_counted() {
     let folder = TempDir::new().expect("a folder");
     let ring = write_four_npu_machine(&folder, "0-1,1-2,2-3,3-0", "");
     let late = replay_all_reduce(&ring, &["--fail", "3-0@2ms"]).expect("it ends");
@@ -114,7 +114,7 @@ fn bytes_on_a_link_that_fails_are_counted() {
 }
 
 #[test]
-fn a_job_is_stuck_without_an_npu_or_a_way() {
+fn a_job_is_stuck_if_an_npu_or_its_only_route_fails() {
     let folder = TempDir::new().expect("a folder");
     let line = write_four_npu_machine(&folder, "0-1,1-2,2-3", "");
     let no_npu = replay_all_reduce(&line, &["--fail", "2@2ms"]).expect_err("rank 2 does not end");
@@ -138,7 +138,7 @@ fn a_job_is_stuck_without_an_npu_or_a_way() {
 }
 
 #[test]
-fn failures_that_mean_nothing_are_refused() {
+fn invalid_fail_options_are_refused() {
     let folder = TempDir::new().expect("a folder");
     let line = write_four_npu_machine(&folder, "0-1,1-2,2-3", "");
     for (words, part) in [

@@ -40,16 +40,16 @@ impl Folder {
         self.0.path()
     }
 
-    pub fn at(&self, name: &str) -> PathBuf {
+    pub fn path_of_file(&self, name: &str) -> PathBuf {
         self.path().join(name)
     }
 
     pub fn write(&self, name: &str, contents: &[u8]) {
-        std::fs::write(self.at(name), contents).expect("there is room");
+        std::fs::write(self.path_of_file(name), contents).expect("there is room");
     }
 
     pub fn read(&self, name: &str) -> Vec<u8> {
-        std::fs::read(self.at(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+        std::fs::read(self.path_of_file(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
     /// Returns the names of the files in the folder, including hidden files.
@@ -81,10 +81,12 @@ impl Folder {
 
     /// Captures a job of two ranks into the folder `name`.
     pub fn write_two_rank_capture_on_device(&self, device: Device, name: &str) {
-        std::fs::create_dir(self.at(name)).expect("there is room");
+        std::fs::create_dir(self.path_of_file(name)).expect("there is room");
         let options = Options::new(device, JobParallelism::Ddp, 2);
         let capture = testkit::capture::generate_capture(&options).expect("the options make sense");
-        capture.write_files(&self.at(name)).expect("there is room");
+        capture
+            .write_files(&self.path_of_file(name))
+            .expect("there is room");
     }
 
     /// Runs the program, checks that it succeeds, and returns its output.

@@ -55,7 +55,7 @@ fn text_and_back_is_the_same_file_and_the_same_replay() {
 }
 
 #[test]
-fn one_file_goes_through_pipes() {
+fn a_single_trace_is_converted_through_pipes() {
     let folder = tempfile::tempdir().expect("there is room");
     let folder = folder.path();
     generate_data_parallel_job(folder);
@@ -85,7 +85,7 @@ fn one_file_goes_through_pipes() {
         "-o",
         &join_path(folder, "y.et.gz"),
     ]);
-    let back = DecompressedTraceFile::open_current_schema(&folder.join("y.et.gz")).unwrap();
+    let back = DecompressedTraceFile::open_as_current_schema(&folder.join("y.et.gz")).unwrap();
     assert!(back.as_slice() == whole);
 }
 
@@ -148,7 +148,7 @@ fn old_and_pasted_traces_replay_without_being_converted() {
 }
 
 #[test]
-fn the_generation_is_asked_for_where_nothing_tells_it() {
+fn a_trace_of_unclear_format_generation_needs_an_option() {
     let folder = tempfile::tempdir().expect("there is room");
     let folder = folder.path();
     let node = |id: u64| {
@@ -220,7 +220,7 @@ fn damage_is_refused_and_salvaged_when_asked() {
 }
 
 #[test]
-fn usage_that_makes_no_sense_is_refused() {
+fn trace_conversions_with_invalid_arguments_are_refused() {
     let folder = tempfile::tempdir().expect("there is room");
     let folder = folder.path();
     let prefix = generate_data_parallel_job(folder);

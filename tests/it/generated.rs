@@ -24,8 +24,8 @@ fn generate_rank_host_and_kineto_json(
         serde_json::from_slice(&bytes).expect("it is JSON")
     };
     HostAndKinetoFiles {
-        host: parsed(&|bytes| capture.write_host(rank, bytes).unwrap()),
-        kineto: parsed(&|bytes| capture.write_kineto(rank, bytes).unwrap()),
+        host: parsed(&|bytes| capture.write_host_trace(rank, bytes).unwrap()),
+        kineto: parsed(&|bytes| capture.write_kineto_trace(rank, bytes).unwrap()),
     }
 }
 
@@ -122,7 +122,7 @@ fn check_operator_ids_match_in_both_files(
 
 /// Checks that operators of a thread nest properly, and that they nest in the host's file as they
 /// do in time.
-fn check_nesting(files: &HostAndKinetoFiles, style: JobParallelism) {
+fn check_operators_nest_in_time_and_file(files: &HostAndKinetoFiles, style: JobParallelism) {
     let nodes = files.host["nodes"].as_array().unwrap();
     let by_rf: BTreeMap<u64, &Value> = nodes
         .iter()
@@ -157,7 +157,7 @@ fn check_nesting(files: &HostAndKinetoFiles, style: JobParallelism) {
 }
 
 /// Checks that streams run one kernel at a time, and no kernel before its launch.
-fn check_streams(kineto: &Value, truth: &JobTruth, rank: usize) {
+fn check_stream_kernels_do_not_overlap(kineto: &Value, truth: &JobTruth, rank: usize) {
     let calls = list_events_in_categories(kineto, &["cuda_runtime"]);
     assert_eq!(calls.len() as u64, truth.ranks[rank].runtime_calls);
     let correlation = |e: &Value| e["args"]["correlation"].as_u64().unwrap();
@@ -193,7 +193,7 @@ fn check_streams(kineto: &Value, truth: &JobTruth, rank: usize) {
 }
 
 /// Checks that every flow arrow has one start and one end.
-fn check_flows(kineto: &Value) {
+fn check_flow_arrows_have_both_ends(kineto: &Value) {
     let mut ends: BTreeMap<(&str, u64), [u32; 2]> = BTreeMap::new();
     for flow in list_events_in_categories(kineto, &["fwdbwd", "ac2g"]) {
         let key = (flow["cat"].as_str().unwrap(), flow["id"].as_u64().unwrap());
@@ -272,7 +272,7 @@ fn check_truth_is_consistent(truth: &JobTruth, jitter: u32) {
 }
 
 #[test]
-fn both_files_agree_with_the_truth() {
+fn host_and_kineto_files_agree_with_the_job_truth() {
     for options in list_job_options() {
         let capture = generate_capture(&options).unwrap();
         let truth = capture.compute_truth();
@@ -280,9 +280,9 @@ fn both_files_agree_with_the_truth() {
         for rank in 0..options.ranks as usize {
             let files = generate_rank_host_and_kineto_json(&capture, rank as u32);
             check_operator_ids_match_in_both_files(&files, &truth, rank);
-            check_nesting(&files, options.style);
-            check_streams(&files.kineto, &truth, rank);
-            check_flows(&files.kineto);
+            check_operators_nest_in_time_and_file(&files, options.style);
+            check_stream_kernels_do_not_overlap(&files.kineto, &truth, rank);
+            check_flow_arrows_have_both_ends(&files.kineto);
             check_times_match_truth(&files.kineto, &truth, rank);
         }
         let waiters = truth.collectives.iter().flat_map(|c| &c.members);
@@ -301,8 +301,8 @@ fn a_seed_decides_every_byte() {
         let capture = generate_capture(&options).unwrap();
         let mut bytes = Vec::new();
         for rank in 0..2 {
-            capture.write_host(rank, &mut bytes).unwrap();
-            capture.write_kineto(rank, &mut bytes).unwrap();
+            capture.write_host_trace(rank, &mut bytes).unwrap();
+            capture.write_kineto_trace(rank, &mut bytes).unwrap();
         }
         (bytes, capture.compute_truth())
     };
@@ -339,7 +339,7 @@ fn load_corpus_capture(file: &str) -> Option<Value> {
 }
 
 /// Returns a node's keys in order, with the names and types of its attributes.
-fn describe_node_shape(node: &Value) -> Vec<String> {
+fn list_node_keys_and_attribute_types(node: &Value) -> Vec<String> {
     let mut shape: Vec<String> = node.as_object().unwrap().keys().cloned().collect();
     for side in ["inputs", "outputs"] {
         shape.extend(node[side].as_object().unwrap().keys().cloned());
@@ -401,7 +401,10 @@ fn host_nodes_look_as_pytorch_writes_them() {
         assert_eq!(list_field_types(&host), list_field_types(&real));
         let shapes = |host: &Value| -> BTreeSet<Vec<String>> {
             let nodes = host["nodes"].as_array().unwrap();
-            nodes.iter().map(describe_node_shape).collect()
+            nodes
+                .iter()
+                .map(list_node_keys_and_attribute_types)
+                .collect()
         };
         assert_eq!(shapes(&host), shapes(&real), "{job}");
         for (name, signatures) in collect_operator_signatures(&real) {
@@ -427,7 +430,7 @@ fn host_nodes_look_as_pytorch_writes_them() {
 type EventKeysAndArgumentTypes =
     BTreeMap<(String, String), (BTreeSet<Vec<String>>, BTreeMap<String, &'static str>)>;
 
-fn collect_event_shapes(kineto: &Value) -> EventKeysAndArgumentTypes {
+fn collect_event_keys_and_argument_types(kineto: &Value) -> EventKeysAndArgumentTypes {
     let mut shapes = EventKeysAndArgumentTypes::new();
     for event in kineto["traceEvents"].as_array().unwrap() {
         let key = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
@@ -442,7 +445,7 @@ fn collect_event_shapes(kineto: &Value) -> EventKeysAndArgumentTypes {
     shapes
 }
 
-fn assert_event_shapes_known(
+fn assert_event_keys_and_types_known(
     found: &EventKeysAndArgumentTypes,
     real: &EventKeysAndArgumentTypes,
     newer: &[&str],
@@ -480,8 +483,11 @@ fn kineto_events_look_as_pytorch_writes_them() {
             list_field_types(&kineto["distributedInfo"]),
             list_field_types(&real["distributedInfo"])
         );
-        let (found, known) = (collect_event_shapes(&kineto), collect_event_shapes(&real));
-        assert_event_shapes_known(&found, &known, &[], &[]);
+        let (found, known) = (
+            collect_event_keys_and_argument_types(&kineto),
+            collect_event_keys_and_argument_types(&real),
+        );
+        assert_event_keys_and_types_known(&found, &known, &[], &[]);
         assert_eq!(
             found.keys().collect::<Vec<_>>(),
             known.keys().collect::<Vec<_>>(),
@@ -503,18 +509,19 @@ fn kineto_events_look_as_pytorch_writes_them() {
         "Rank",
         "Seq",
     ];
-    let known = collect_event_shapes(&nccl);
-    assert_event_shapes_known(
-        &collect_event_shapes(&kineto),
+    let known = collect_event_keys_and_argument_types(&nccl);
+    assert_event_keys_and_types_known(
+        &collect_event_keys_and_argument_types(&kineto),
         &known,
         &newer,
         &["cuda_sync"],
     );
     let device = |kineto: &Value| list_field_types(&kineto["deviceProperties"][0]);
     assert_eq!(device(&kineto), device(&nccl));
-    let known = &collect_event_shapes(&load_corpus_capture(sync).expect("it is beside the other"))
-        [&("cuda_sync".into(), "X".into())];
-    let found = &collect_event_shapes(&kineto)[&("cuda_sync".into(), "X".into())];
+    let known = &collect_event_keys_and_argument_types(
+        &load_corpus_capture(sync).expect("it is beside the other"),
+    )[&("cuda_sync".into(), "X".into())];
+    let found = &collect_event_keys_and_argument_types(&kineto)[&("cuda_sync".into(), "X".into())];
     assert_eq!(found.0, known.0);
     assert_eq!(found.1, known.1);
 }

@@ -14,12 +14,12 @@ pub mod validate;
 use testkit::seeds::{run_on_every_seed, run_on_seed_mutations};
 
 #[test]
-fn seeds_of_the_files_of_astra_sim_hold() {
+fn fuzz_seeds_of_astra_sim_files_pass() {
     run_on_every_seed("astra_sim", astra_sim::check_astra_sim_bytes);
 }
 
 #[test]
-fn seeds_of_edits_hold() {
+fn fuzz_seeds_of_trace_edits_pass() {
     run_on_every_seed("edit", edit::check_edits_of_bytes);
     // Seeds of `replay` are also traces.
     run_on_every_seed("replay", edit::check_edits_of_bytes);
@@ -27,48 +27,48 @@ fn seeds_of_edits_hold() {
 }
 
 #[test]
-fn seeds_of_traces_to_look_at_hold() {
+fn fuzz_seeds_of_trace_inspection_pass() {
     run_on_every_seed("inspect", inspect::check_inspection_of_bytes);
     run_on_every_seed("et_reader", inspect::check_inspection_of_bytes);
 }
 
 #[test]
-fn seeds_of_model_files_hold() {
+fn fuzz_seeds_of_model_files_pass() {
     run_on_every_seed("model_file", model_file::check_model_file_bytes);
 }
 
 #[test]
-fn seeds_of_plan_files_hold() {
+fn fuzz_seeds_of_plan_files_pass() {
     run_on_every_seed("plan_file", plan_file::check_plan_file_bytes);
 }
 
 #[test]
-fn mutated_plans_hold() {
+fn mutated_fuzz_seeds_of_plan_files_pass() {
     run_on_seed_mutations("plan_file", plan_file::check_plan_file_bytes);
 }
 
 #[test]
-fn seeds_of_machine_files_hold() {
+fn fuzz_seeds_of_machine_files_pass() {
     run_on_every_seed("machine_file", machine_file::check_machine_file_bytes);
 }
 
 #[test]
-fn seeds_of_replays_hold() {
+fn fuzz_seeds_of_replays_pass() {
     run_on_every_seed("replay", replay::check_replays_of_bytes);
 }
 
 #[test]
-fn seeds_of_validations_hold() {
+fn fuzz_seeds_of_validation_pass() {
     run_on_every_seed("validate", validate::check_validation_of_bytes);
 }
 
 #[test]
-fn seeds_of_conversions_hold() {
+fn fuzz_seeds_of_pytorch_conversion_pass() {
     run_on_every_seed("pytorch_convert", convert::check_conversion_of_bytes);
 }
 
 #[test]
-fn seeds_of_algorithms_hold() {
+fn fuzz_seeds_of_msccl_algorithms_pass() {
     run_on_every_seed("msccl", msccl::check_msccl_bytes_give_matched_messages);
     run_on_seed_mutations("msccl", msccl::check_msccl_bytes_give_matched_messages);
 }
@@ -77,7 +77,7 @@ proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(400))]
 
     #[test]
-    fn whatever_converts_replays(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400)) {
+    fn random_captures_that_convert_also_replay(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400)) {
         convert::check_conversion_of_bytes(&bytes);
     }
 }

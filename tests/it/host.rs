@@ -21,7 +21,7 @@ fn integer_from_json(value: &Value) -> u64 {
 
 /// Returns the parts of the makespan, in picoseconds, divided by how they depend on the machine: `responds`, `fixed`
 /// and `follows`. These parts add up to the makespan.
-fn split_makespan_by_response(report: &Value) -> [u64; 3] {
+fn split_makespan_by_machine_dependence(report: &Value) -> [u64; 3] {
     let parts = ["responds_ps", "fixed_ps", "follows_ps"];
     let parts = parts.map(|part| integer_from_json(&report["response"][part]));
     assert_eq!(
@@ -42,7 +42,7 @@ fn write_dispatched_job(folder: &Folder) {
 }
 
 #[test]
-fn host_time_is_scaled_and_nothing_else() {
+fn the_host_option_scales_only_host_time() {
     let folder = Folder::new();
     write_dispatched_job(&folder);
     for (host, wanted) in [
@@ -73,7 +73,7 @@ fn host_time_is_scaled_and_nothing_else() {
 }
 
 #[test]
-fn a_job_of_mostly_host_time_says_so() {
+fn the_report_marks_a_job_of_mostly_host_time_as_host_bound() {
     let folder = Folder::new();
     write_dispatched_job(&folder);
     // Of 19 us, 14 us (73.7 %) are host time, and 26.3 % are a recorded kernel.
@@ -111,7 +111,7 @@ fn a_capture_on_cpus_says_so_in_the_first_lines() {
             "{options:?}: {first:#?}"
         );
         let found = replay_report_json(&folder, &all);
-        let [responds, fixed, _] = split_makespan_by_response(&found);
+        let [responds, fixed, _] = split_makespan_by_machine_dependence(&found);
         let mean = |part: &str| integer_from_json(&found["mean_ps"][part]);
         assert_eq!(found["response"]["kernels_on_cpu"], true);
         if options.contains(&"roofline") {
@@ -140,13 +140,13 @@ fn a_capture_on_cpus_says_so_in_the_first_lines() {
 }
 
 #[test]
-fn a_capture_on_gpus_is_none_on_cpus() {
+fn a_gpu_capture_is_not_reported_as_a_cpu_capture() {
     let folder = Folder::new();
     folder.write_two_rank_capture_on_device(Device::Cuda, "cap");
     folder.run_successfully_for_stdout(&["convert", "pytorch", "cap", "-o", "job/"]);
     let found = replay_report_json(&folder, &["job"]);
     assert_eq!(found["response"]["kernels_on_cpu"], false);
-    split_makespan_by_response(&found);
+    split_makespan_by_machine_dependence(&found);
     assert!(!replay_report(&folder, &["job"]).contains("CPU CAPTURE"));
 }
 
@@ -158,7 +158,7 @@ fn a_generated_job_depends_on_the_machine() {
     let job: Vec<&str> = job.split(' ').collect();
     let output = folder.run(&job);
     let found: Value = serde_json::from_str(&text_from_bytes(&output.stdout)).unwrap();
-    let [responds, fixed, follows] = split_makespan_by_response(&found);
+    let [responds, fixed, follows] = split_makespan_by_machine_dependence(&found);
     assert!(responds > follows && follows > 0 && fixed == 0, "{found}");
     let kernels_on_cpu = &found["response"]["kernels_on_cpu"];
     assert_eq!(*kernels_on_cpu, false);

@@ -45,13 +45,13 @@ pub fn inspect_json(args: &[&str]) -> Value {
 }
 
 /// Returns the rows of a list in a JSON document.
-pub fn list_rows<'v>(document: &'v Value, list: &str) -> &'v Vec<Value> {
+pub fn rows_of_json_list<'v>(document: &'v Value, list: &str) -> &'v Vec<Value> {
     document[list].as_array().expect("a list")
 }
 
 /// Returns the only row of a list with this value of the field.
 pub fn find_only_row<'v>(document: &'v Value, list: &str, field: &str, is: &str) -> &'v Value {
-    let found: Vec<_> = list_rows(document, list)
+    let found: Vec<_> = rows_of_json_list(document, list)
         .iter()
         .filter(|row| row[field] == is)
         .collect();
@@ -71,7 +71,7 @@ pub fn read_trace_records(file: &str) -> (GlobalMetadata, Vec<Node>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("traces")
         .join(file);
-    let contents = DecompressedTraceFile::open_current_schema(&path).expect("it is there");
+    let contents = DecompressedTraceFile::open_as_current_schema(&path).expect("it is there");
     let mut rest = contents.as_slice();
     let metadata = GlobalMetadata::decode_length_delimited(&mut rest).expect("it is sound");
     let mut nodes = Vec::new();

@@ -175,7 +175,7 @@ fn kernels_that_overlap_hold_memory_together() {
 }
 
 #[test]
-fn the_classes_are_those_of_the_peak() {
+fn bytes_by_class_are_those_at_the_peak() {
     let class = |i: usize, bytes| {
         let mut changes = MemoryChanges::default();
         changes.allocates[i] = bytes;
@@ -201,7 +201,7 @@ fn the_classes_are_those_of_the_peak() {
 /// at 5, so n3 is issued before it, also at 5. The barrier's memory still counts as freed first, so the peak is 8. The
 /// order of the loop would give 14.
 #[test]
-fn what_completes_at_an_instant_is_freed_before_what_is_issued_at_it_allocates() {
+fn completions_free_memory_before_issues_allocate_at_an_instant() {
     // A replay as recorded needs at least one recorded duration of communication, which this
     // barrier has.
     let last =
@@ -233,7 +233,7 @@ fn what_completes_at_an_instant_is_freed_before_what_is_issued_at_it_allocates()
 }
 
 #[test]
-fn a_chain_without_duration_holds_one_link_at_a_time() {
+fn a_chain_of_zero_time_nodes_holds_memory_of_one_node_at_a_time() {
     // Each of 100 nodes allocates 3 bytes, takes no time, and frees 3 bytes. Another 5 bytes stay
     // allocated throughout.
     let mut lines = vec![TraceNodeWithMemoryChanges(
@@ -254,7 +254,7 @@ fn a_chain_without_duration_holds_one_link_at_a_time() {
 }
 
 #[test]
-fn what_was_never_allocated_is_reported() {
+fn freeing_memory_that_was_never_allocated_is_reported() {
     let (report, _) = replay_with_node_times(&[vec![
         TraceNodeWithMemoryChanges(KERNEL, 1, 10, activation_changes(5, 7), vec![]),
         TraceNodeWithMemoryChanges(KERNEL, 1, 10, activation_changes(1, 4), vec![1]),
@@ -274,7 +274,7 @@ fn what_was_never_allocated_is_reported() {
 }
 
 #[test]
-fn nothing_is_said_where_no_node_changes_memory() {
+fn no_memory_is_reported_if_no_node_changes_memory() {
     let (report, _) = replay_with_node_times(&[vec![TraceNodeWithMemoryChanges(
         KERNEL,
         1,

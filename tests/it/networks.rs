@@ -31,7 +31,7 @@ const INCAST: &[&str] = &[
 /// Seven NPUs send 1 MiB each to one NPU at 450 GB/s. A message takes s = 2,330,168.9 ps, over two
 /// links of the switch. With contention, the messages enter one after another.
 #[test]
-fn the_flag_chooses_the_model_and_reports_name_it() {
+fn the_network_flag_selects_the_model_that_reports_name() {
     let machine = run_chakram_json(&["machine", "show", "dgx-h100"]);
     let latency = &machine["machine"]["dimensions"][0]["latency_ps"];
     let latency = 2 * latency.as_u64().unwrap();
@@ -63,7 +63,7 @@ fn the_flag_chooses_the_model_and_reports_name_it() {
 }
 
 #[test]
-fn several_machines_take_the_same_model_and_say_so() {
+fn the_network_flag_applies_to_each_of_several_machines() {
     let job = [
         "replay",
         "traces/data-parallel-8",

@@ -91,7 +91,7 @@ fn sum_micro_batches_by_operator(all: &CallsAndTimeByOperator) -> CallsAndTimeBy
 }
 
 #[test]
-fn rows_are_the_sums_of_the_list_of_all() {
+fn operator_rows_are_the_sums_of_the_list_of_all_operators() {
     let text = replay_generated_job(&["json", "--all-operators"]);
     let all: Value = serde_json::from_str(&text).unwrap();
     // Writing rows one by one gives the same text as writing all rows at once.
@@ -239,7 +239,7 @@ fn machine_comparisons_have_the_same_operator_rows_as_replays() {
 }
 
 #[test]
-fn the_option_needs_a_list() {
+fn all_operators_is_refused_without_an_operator_list() {
     for more in [&["text"][..], &["csv"], &["csv", "--table", "npus"]] {
         let output = run_chakram(&[&JOB[..], more, &["--all-operators"]].concat());
         assert_eq!(output.status.code(), Some(2));

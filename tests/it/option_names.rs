@@ -21,7 +21,7 @@ const ASTRA_SIM: [&str; 6] = [
 struct OptionLiteralCollector(Vec<(usize, String)>);
 
 impl OptionLiteralCollector {
-    fn literal(&mut self, literal: &LitStr) {
+    fn collect_option_literal(&mut self, literal: &LitStr) {
         let text = literal.value();
         let names = text.match_indices("--").any(|(at, _)| {
             let after = text[at + 2..].bytes().next();
@@ -34,13 +34,13 @@ impl OptionLiteralCollector {
     }
 
     /// Checks the arguments of macros, which are not parsed.
-    fn tokens(&mut self, tokens: TokenStream) {
+    fn collect_options_in_macro_tokens(&mut self, tokens: TokenStream) {
         for token in tokens {
             match token {
-                TokenTree::Group(group) => self.tokens(group.stream()),
+                TokenTree::Group(group) => self.collect_options_in_macro_tokens(group.stream()),
                 TokenTree::Literal(literal) => {
                     if let Ok(literal) = syn::parse2(TokenTree::from(literal).into()) {
-                        self.literal(&literal);
+                        self.collect_option_literal(&literal);
                     }
                 }
                 _ => {}
@@ -76,16 +76,16 @@ impl<'ast> Visit<'ast> for OptionLiteralCollector {
             attribute.path().is_ident("doc"),
             attribute.meta.require_list(),
         ) {
-            self.tokens(list.tokens.clone());
+            self.collect_options_in_macro_tokens(list.tokens.clone());
         }
     }
 
     fn visit_macro(&mut self, call: &'ast Macro) {
-        self.tokens(call.tokens.clone());
+        self.collect_options_in_macro_tokens(call.tokens.clone());
     }
 
     fn visit_lit_str(&mut self, literal: &'ast LitStr) {
-        self.literal(literal);
+        self.collect_option_literal(literal);
     }
 }
 

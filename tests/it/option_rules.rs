@@ -234,7 +234,7 @@ fn options_without_effect<'o>(
 /// no effect. The step has two replicas on one node, in bf16. It has no pipeline, so no work
 /// overlaps with messages, and each node occupies one lane.
 #[test]
-fn an_option_acts_or_is_named() {
+fn each_option_changes_results_or_is_reported_as_without_effect() {
     let dir = tempfile::tempdir().unwrap();
     let step = "generate gpt2-small --tokens 16 --batch 4 --data 2 --machine dgx-h100";
     let step: Vec<&str> = step.split(' ').collect();
@@ -302,7 +302,7 @@ fn an_option_acts_or_is_named() {
 
 /// The same rule for axes: rows that differ only in one key have different results, or they all name the key.
 #[test]
-fn an_axis_acts_or_its_rows_name_it() {
+fn each_axis_changes_results_or_its_rows_report_no_effect() {
     let dir = tempfile::tempdir().unwrap();
     let study = "name = \"axes\"\nobjective = \"time\"\n[base]\nmodel = \"gpt2-small\"\ntokens = 16\nplan.batch = 4\nplan.data = 2\n\
         machine = \"dgx-h100\"\n";
@@ -463,7 +463,7 @@ fn flag_of_option_key(key: &str, help: &str) -> String {
 /// Every replay option is a key of studies, with the same result to the picosecond or the same
 /// error. The test iterates over the table of options, so it covers new options automatically.
 #[test]
-fn studies_take_every_option_of_a_replay_with_its_answer() {
+fn every_replay_option_gives_the_same_result_in_a_study() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path();
     write_two_member_all_reduce_algorithm(folder);
@@ -560,7 +560,7 @@ fn studies_take_every_option_of_a_replay_with_its_answer() {
 }
 
 #[test]
-fn studies_refuse_options_that_cannot_be() {
+fn studies_refuse_invalid_replay_options() {
     let dir = tempfile::tempdir().unwrap();
     let captured = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18");
     let base = |more: &str| {

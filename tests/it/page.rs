@@ -53,7 +53,7 @@ fn find_attribute_values<'p>(page: &'p str, name: &str) -> Vec<(String, &'p str)
 }
 
 /// Compares the numbers of a page with the report, and returns their count.
-pub fn check_numbers(page: &str, report: &Value) -> usize {
+pub fn check_page_numbers_match_report(page: &str, report: &Value) -> usize {
     let paths = find_attribute_values(page, "data-path");
     for (path, behind) in &paths {
         let (value, _) = find_attribute_values(behind, "data-value").swap_remove(0);
@@ -115,7 +115,7 @@ fn numbers_of_the_page_are_those_of_the_report() {
         let folder = tempfile::tempdir().expect("there is room");
         let (path, report) = write_page_and_report(job, folder.path());
         let page = std::fs::read_to_string(path).expect("the page is there");
-        let numbers = check_numbers(&page, &report);
+        let numbers = check_page_numbers_match_report(&page, &report);
         assert!(numbers >= least, "{job:?}: {numbers} numbers");
         // The page loads no resources, and runs only its own script.
         for part in [
@@ -191,7 +191,7 @@ fn row_begins_with_pattern(row: &str, line: &str) -> bool {
 
 /// Compares a page with the text of the same report, and returns the number of lines. Each sentence of the text is on
 /// the page, and each table row is a row of the page.
-pub fn check_facts(text: &str, page: &str) -> usize {
+pub fn check_page_contains_report_text(text: &str, page: &str) -> usize {
     let all = extract_visible_words(page);
     let rows: Vec<String> = extract_table_rows(page)
         .iter()
@@ -259,8 +259,11 @@ fn check_page_against_text_and_json(job: &[&str], folder: &Path) -> String {
     let json = run_for_output(&[job, &["--format", "json", "--html", &other]].concat());
     let report: Value = serde_json::from_str(&json).expect("it is JSON");
     let page = std::fs::read_to_string(&html).expect("the page is there");
-    assert!(check_facts(&text, &page) >= 15, "{job:?}");
-    check_numbers(&page, &report);
+    assert!(
+        check_page_contains_report_text(&text, &page) >= 15,
+        "{job:?}"
+    );
+    check_page_numbers_match_report(&page, &report);
     for fact in FACTS {
         let shown = page.contains(&format!("data-path=\"{fact}\""));
         // A part of the time that occurs on no rank gets no row.
@@ -389,7 +392,7 @@ fn memory_is_by_class_of_ranks_with_the_worst_first() {
     let text = run_for_output(&[&job[..], &["--html", &html]].concat());
     assert!(text.contains("OUT OF MEMORY"), "{text}");
     let page = std::fs::read_to_string(&html).expect("the page is there");
-    check_facts(&text, &page);
+    check_page_contains_report_text(&text, &page);
     let (_, memory) = page
         .split_once("<section id=\"memory\">")
         .expect("it has memory");
@@ -413,7 +416,7 @@ fn memory_is_by_class_of_ranks_with_the_worst_first() {
 }
 
 #[test]
-fn names_cannot_leave_their_place_in_the_page() {
+fn names_are_escaped_in_the_page() {
     let folder = tempfile::tempdir().expect("there is room");
     let html = folder.path().join("page.html");
     let bad = folder.path().join("<b>&\"x");
@@ -444,7 +447,7 @@ fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
     let measured = folder.path().join("measured.html");
     std::fs::write(&measured, page.replace("</body>", script)).expect("there is room");
     let seen = dump_page_document_in_browser(&browser, &measured, folder.path());
-    assert!(check_numbers(&seen, &report) >= 80);
+    assert!(check_page_numbers_match_report(&seen, &report) >= 80);
     let makespan = report["makespan_ps"].as_f64().expect("it is a number");
     let mut rows: Vec<(String, f64, f64)> = Vec::new();
     for (row, behind) in find_attribute_values(&seen, "data-row") {
@@ -454,8 +457,8 @@ fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
         let ranks = report["npus"].as_array().expect("there are ranks");
         let expected = match row.split_once(' ') {
             None => report.pointer(&format!("/mean_ps/{key}")),
-            Some((_, ranks_of)) => {
-                let first: usize = ranks_of.split('-').next().unwrap().parse().unwrap();
+            Some((_, format_rank_list)) => {
+                let first: usize = format_rank_list.split('-').next().unwrap().parse().unwrap();
                 ranks[first].pointer(&format!("/time_ps/{key}"))
             }
         };
@@ -513,7 +516,7 @@ fn machines_side_by_side_keep_their_caveats() {
     let json = run_for_output(&[&job[..], &["--format", "json", "--html", &html]].concat());
     let report: Value = serde_json::from_str(&json).expect("it is JSON");
     let page = std::fs::read_to_string(&html).expect("the page is there");
-    assert!(check_numbers(&page, &report) >= 80);
+    assert!(check_page_numbers_match_report(&page, &report) >= 80);
     let all = extract_visible_words(&page);
     for line in text.lines().skip(1).map(collapse_whitespace) {
         let known = line.trim_start_matches("! ").trim_start_matches("WHY ");
@@ -563,7 +566,7 @@ fn differences_of_reports_have_a_page() {
     ]);
     let diff: Value = serde_json::from_str(&json).expect("it is JSON");
     let page = std::fs::read_to_string(&html).expect("the page is there");
-    assert!(check_numbers(&page, &diff) >= 50);
+    assert!(check_page_numbers_match_report(&page, &diff) >= 50);
     for pointer in [
         "makespan_ps/before",
         "makespan_ps/after",

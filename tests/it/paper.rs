@@ -188,7 +188,7 @@ fn figure_9b_claims_on_dimension_sizes_hold() {
 /// The simulated side of the paper's Fig. 4: a ring of n V100s takes 2 (n - 1) / n of the buffer at 150 GB/s. The
 /// measured side is only in the figure.
 #[test]
-fn figure_4_takes_the_time_of_its_rings() {
+fn all_reduces_of_figure_4_take_their_ring_time() {
     for npus in [4, 16] {
         let machine = load_case_machine("fig-4", &format!("v100-{npus}"));
         let share = f64::from(npus - 1) / f64::from(npus);

@@ -71,7 +71,7 @@ fn arithmetic_in_a_format_without_a_peak_is_refused() {
 /// take 1 us. A recorded kernel without another time keeps its 5 us, and a kernel without bytes and
 /// duration takes no time. The report counts both.
 #[test]
-fn what_has_bytes_or_a_duration_is_not_refused() {
+fn kernels_with_bytes_or_a_duration_are_not_refused() {
     let bytes = [(0, 0, 2_039_000, FP8), (0, 0, 2_039_000, None)];
     assert_eq!(replay_makespan(&build_kernel_job(&[&bytes])), Ok(2_000_000));
     let recorded = [(5000, 7, 0, FP8), (0, 0, 0, FP8), (0, 312_000_000, 0, None)];

@@ -53,7 +53,7 @@ fn join_output_text(output: &Output) -> String {
 const CORRECTED: [&str; 2] = ["--residency", "corrected"];
 
 #[test]
-fn a_pool_holds_what_npus_do_not() {
+fn the_pool_holds_state_that_does_not_fit_in_npu_memory() {
     let folder = TempDir::new().unwrap();
     let own = 1_000_000_000;
     let json = |machine: &Path| -> (Value, Option<i32>) {

@@ -24,7 +24,7 @@ fn run_chain_job(more: &[&str]) -> Value {
 }
 
 #[test]
-fn kernels_last_as_they_are_told() {
+fn kernel_durations_follow_the_kernel_and_slow_options() {
     let us = 1_000_000;
     assert_eq!(read_makespan_ps(&run_chain_job(&[])), 21 * us);
     for (words, expected) in [
@@ -76,7 +76,7 @@ fn jitter_is_drawn_by_its_seed() {
 const REDUCE: &str = "generate collective all-reduce --ranks 4 --size 100MB --machine dgx-h100";
 
 #[test]
-fn collectives_last_as_they_are_told() {
+fn collective_durations_follow_the_collective_option() {
     let words: Vec<&str> = REDUCE.split(' ').collect();
     let with = |more: &[&str]| run_for_json(&[&words, more].concat());
     let plain = read_makespan_ps(&with(&[]));
@@ -96,7 +96,7 @@ fn collectives_last_as_they_are_told() {
 
 /// A machine with a changed key equals a machine whose file has this value from the start.
 #[test]
-fn keys_of_machines_are_set_as_in_their_files() {
+fn setting_a_machine_key_equals_changing_the_machine_file() {
     let folder = tempfile::tempdir().expect("there is room");
     let file = folder.path().join("slow.toml");
     let shown = run_chakram(&["machine", "show", "dgx-h100"]);

@@ -57,7 +57,7 @@ fn a_new_machine_without_numbers_predicts_exactly_as_its_base_machine() {
 /// With twice the bandwidths and peaks, the step is shorter and its interval is wider in
 /// proportion.
 #[test]
-fn numbers_move_the_step_and_widen_its_interval() {
+fn new_machine_numbers_change_the_step_and_widen_its_interval() {
     let folder = tempfile::tempdir().expect("there is room");
     let path = folder.path().join("twice.toml");
     let path = path.to_str().expect("UTF-8");

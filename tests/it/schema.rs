@@ -16,7 +16,7 @@ fn the_compiled_schema_is_that_of_the_proto_file() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
     let source = std::fs::read_to_string(folder.join("et_def.proto")).unwrap();
     let compiled = FileDescriptorSet {
-        file: vec![RemainingSchemaTokens::of(&source).file()],
+        file: vec![RemainingSchemaTokens::tokenize(&source).parse_file()],
     };
     let path = folder.join("et_def.bin");
     if std::env::var_os("BLESS").is_some() {
@@ -34,7 +34,7 @@ fn the_compiled_schema_is_that_of_the_proto_file() {
 struct RemainingSchemaTokens<'a>(Vec<&'a str>);
 
 impl<'a> RemainingSchemaTokens<'a> {
-    fn of(source: &'a str) -> Self {
+    fn tokenize(source: &'a str) -> Self {
         let mut tokens = Vec::new();
         for line in source.lines() {
             let mut rest = line.split_once("//").map_or(line, |(code, _)| code).trim();
@@ -65,7 +65,7 @@ impl<'a> RemainingSchemaTokens<'a> {
         number
     }
 
-    fn file(mut self) -> FileDescriptorProto {
+    fn parse_file(mut self) -> FileDescriptorProto {
         let mut file = FileDescriptorProto {
             name: Some("et_def.proto".to_owned()),
             syntax: Some("proto3".to_owned()),
@@ -82,8 +82,8 @@ impl<'a> RemainingSchemaTokens<'a> {
                     file.package = Some(self.next().to_owned());
                     self.expect(";");
                 }
-                "enum" => file.enum_type.push(self.enumeration()),
-                "message" => file.message_type.push(self.message()),
+                "enum" => file.enum_type.push(self.parse_enum()),
+                "message" => file.message_type.push(self.parse_message()),
                 other => panic!("`{other}` is not known here"),
             }
         }
@@ -103,7 +103,7 @@ impl<'a> RemainingSchemaTokens<'a> {
         file
     }
 
-    fn enumeration(&mut self) -> EnumDescriptorProto {
+    fn parse_enum(&mut self) -> EnumDescriptorProto {
         let name = Some(self.next().to_owned());
         let mut value = Vec::new();
         self.expect("{");
@@ -124,7 +124,7 @@ impl<'a> RemainingSchemaTokens<'a> {
         }
     }
 
-    fn message(&mut self) -> DescriptorProto {
+    fn parse_message(&mut self) -> DescriptorProto {
         let mut message = DescriptorProto {
             name: Some(self.next().to_owned()),
             ..DescriptorProto::default()
@@ -146,14 +146,18 @@ impl<'a> RemainingSchemaTokens<'a> {
                 }
                 "repeated" => {
                     let kind = self.next();
-                    message.field.push(self.field(Label::Repeated, kind, oneof));
+                    message
+                        .field
+                        .push(self.parse_field(Label::Repeated, kind, oneof));
                 }
-                kind => message.field.push(self.field(Label::Optional, kind, oneof)),
+                kind => message
+                    .field
+                    .push(self.parse_field(Label::Optional, kind, oneof)),
             }
         }
     }
 
-    fn field(
+    fn parse_field(
         &mut self,
         label: Label,
         kind: &str,

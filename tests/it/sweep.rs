@@ -305,7 +305,7 @@ fn the_reference_lists_all_keys_of_studies() {
 }
 
 #[test]
-fn strategies_visit_what_they_say() {
+fn each_strategy_visits_the_points_expected_of_it() {
     let study = |text: &str| {
         let study = StudyFolder::new(text);
         study.run("out", &[]);

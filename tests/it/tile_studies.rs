@@ -50,7 +50,7 @@ impl StudiedModelAndPlan<'_> {
     }
 
     /// Returns how many samples per second a step processes.
-    fn rate(&self, folder: &Folder) -> f64 {
+    fn samples_per_second(&self, folder: &Folder) -> f64 {
         f64::from(self.batch) / read_makespan_seconds(&self.report(folder))
     }
 }
@@ -78,7 +78,11 @@ fn write_one_and_two_layer_models(folder: &Folder) {
 }
 
 /// Returns a plan of 16 cores for the models of [`write_one_and_two_layer_models`].
-fn on_16_cores<'a>(model: &'a str, tensor: u32, more: &'a [&'a str]) -> StudiedModelAndPlan<'a> {
+fn build_plan_on_16_cores<'a>(
+    model: &'a str,
+    tensor: u32,
+    more: &'a [&'a str],
+) -> StudiedModelAndPlan<'a> {
     StudiedModelAndPlan {
         model,
         tensor,

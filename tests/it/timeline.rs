@@ -174,7 +174,7 @@ fn build_fractional_ns_job() -> Workload {
 }
 
 #[test]
-fn slices_of_odd_picoseconds_meet_and_nest() {
+fn slices_of_fractional_nanoseconds_meet_and_nest() {
     let events = draw_timeline_events(&build_fractional_ns_job(), &ReplayOptions::default());
     check_slices_as_viewers_round_them(&events);
     let phase = |phase: &str, name: &str| {
@@ -244,7 +244,7 @@ fn messages_are_drawn_with_arrows() {
 }
 
 /// On each rank, two kernels of 10 and 20 us are ready at 0 and share a lane, and an all-reduce of 8 MB follows them.
-fn two_kernels_and_an_all_reduce(ranks: usize) -> Workload {
+fn build_job_of_two_kernels_and_all_reduce(ranks: usize) -> Workload {
     let rank = vec![
         build_kernel(10_000),
         build_kernel(20_000),
@@ -268,8 +268,11 @@ fn list_counter_values(events: &[Value], rank: u64, name: &str) -> Vec<(f64, u64
 /// One kernel waits until the other has ended. During an all-reduce of 8 MB, each of its four members sends at least 2
 /// x 3/4 x 8 MB. In a message of 1 MiB, the sender sends 1 MiB and the receiver sends 0.
 #[test]
-fn counters_say_what_waits_and_what_is_sent() {
-    let events = draw_timeline_events(&two_kernels_and_an_all_reduce(4), &ReplayOptions::default());
+fn counters_show_waiting_nodes_and_the_sending_rate() {
+    let events = draw_timeline_events(
+        &build_job_of_two_kernels_and_all_reduce(4),
+        &ReplayOptions::default(),
+    );
     for rank in 0..4 {
         let slices = list_rank_slices(&events, rank);
         let first = slices[0].2;

@@ -181,7 +181,7 @@ struct RankNodeSums {
 }
 
 impl RankNodeSums {
-    fn of(job: &CheckedWorkloadPattern, rank: u32) -> Self {
+    fn sum_nodes_of_rank(job: &CheckedWorkloadPattern, rank: u32) -> Self {
         let mut sums = Self {
             rank,
             ..Self::default()

@@ -133,7 +133,7 @@ fn small_rows_have_their_listed_prediction_errors() {
 }
 
 #[test]
-fn small_rows_notice_what_is_left_out() {
+fn leaving_out_an_effect_changes_predictions_of_small_runs() {
     let Some(rows) = read_measured_rows() else {
         return;
     };

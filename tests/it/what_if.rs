@@ -116,7 +116,7 @@ fn read_trace_files(folder: &str) -> Vec<(String, Vec<u8>)> {
 /// The plans have several batches, layers, gradient accumulations and replicas. The structure and the time equal the
 /// generator's, which shares no code with transforms.
 #[test]
-fn edited_jobs_are_those_that_are_generated_with_the_plan() {
+fn edited_jobs_equal_jobs_generated_with_the_edited_plan() {
     let jobs = Jobs::new();
     for (data, micro_batches) in [(1, 1), (2, 2)] {
         let plan = |data: u32, micro_batches: u32, micro_batch: u32| {
@@ -265,7 +265,7 @@ fn edits_and_their_inverses_give_the_same_bytes() {
 
 /// On a rank whose nodes run in sequence, each of two steps begins 3 ms later.
 #[test]
-fn a_delay_lengthens_a_rank_that_does_one_thing_at_a_time_by_itself() {
+fn a_delay_edit_lengthens_a_sequential_rank_by_that_delay() {
     let jobs = Jobs::new();
     let job = jobs.generate("base", 2, "--batch 2 --micro-batch 2");
     for at in ["forward", "backward", "optimizer"] {
@@ -285,7 +285,7 @@ fn a_delay_lengthens_a_rank_that_does_one_thing_at_a_time_by_itself() {
 
 /// With four micro-batches of half the size, there are twice as many messages, each with half the bytes.
 #[test]
-fn parts_of_micro_batches_carry_the_bytes_of_the_whole() {
+fn splitting_micro_batches_gives_the_messages_of_a_generated_job() {
     let jobs = Jobs::new();
     let plan = "--pipeline 2 --batch 8 --micro-batch 4";
     let job = jobs.generate("base", 4, plan);
@@ -299,7 +299,7 @@ fn parts_of_micro_batches_carry_the_bytes_of_the_whole() {
 /// If reductions follow the backward pass, the job equals that of a plan without overlap, and passes have the order of
 /// the target schedule.
 #[test]
-fn overlap_and_schedules_are_those_of_the_plan() {
+fn edited_overlap_and_schedules_equal_those_of_generated_jobs() {
     let jobs = Jobs::new();
     let (stages, replicas) = (
         "--pipeline 2 --batch 8 --micro-batch 2 --schedule",
@@ -368,7 +368,7 @@ fn edits_without_an_effect_or_an_answer_are_refused_by_name() {
 
 /// Replicas of a one-rank job without communication would be eight independent jobs.
 #[test]
-fn jobs_that_exchange_nothing_are_not_scaled_in_silence() {
+fn jobs_without_communication_are_scaled_only_with_an_option() {
     let jobs = Jobs::new();
     let job = jobs.generate("base", 2, "--batch 2 --micro-batch 2");
     let to = format!("{}/job", jobs.create_job_folder("scaled"));

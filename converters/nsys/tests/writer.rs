@@ -73,7 +73,7 @@ impl SqliteWriter {
     }
 
     /// Returns the contents of the file, with pages of `page` bytes.
-    pub fn file(&self, page: usize) -> Vec<u8> {
+    pub fn encode_file(&self, page: usize) -> Vec<u8> {
         let mut pages: Vec<Vec<u8>> = vec![Vec::new()];
         let mut master = Vec::new();
         for (name, columns, rows) in &self.tables {

@@ -448,7 +448,7 @@ fn integer_argument(
     event: &TimelineEventWithoutTimes,
     key: &str,
 ) -> Option<i64> {
-    let args = rank.args_of(event)?;
+    let args = rank.args_of_event(event)?;
     let (_, value) = args.iter().find(|(name, _)| name == key)?;
     value.trim_matches('"').parse().ok()
 }

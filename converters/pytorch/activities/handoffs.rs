@@ -42,11 +42,14 @@ pub(super) fn link_handoffs(
         let begin = activities.list[work as usize].begin;
         // The activity on another thread that ended last before the gap's end.
         let waker = match &merged {
-            Some(merged) => merged.last_activity_ended_by(begin, thread, &activities.list),
+            Some(merged) => {
+                merged.last_activity_of_other_threads_ended_by(begin, thread, &activities.list)
+            }
             None => {
                 let others = free.iter().filter(|&&other| other != thread);
-                let last = others
-                    .map(|&other| chains.last_activity_before(other, begin, &activities.list));
+                let last = others.map(|&other| {
+                    chains.last_activity_of_thread_ended_by(other, begin, &activities.list)
+                });
                 let ended = last.filter(|&work| work != NONE);
                 ended.max_by_key(|&work| (activities.list[work as usize].end, work))
             }
@@ -134,7 +137,7 @@ impl SeveralThreadsActivitiesByEnd {
     }
 
     /// Returns the activity that ended last among those that ended by `time` on any thread except `thread`.
-    fn last_activity_ended_by(
+    fn last_activity_of_other_threads_ended_by(
         &self,
         time: i64,
         thread: u32,
@@ -161,7 +164,7 @@ mod tests {
 
     /// For each thread, the merged list must give the same last end as a search through all other threads.
     #[test]
-    fn the_last_end_of_other_threads_is_that_of_a_search_in_each() {
+    fn merged_list_gives_same_last_end_as_search_of_other_threads() {
         let mut below = build_pseudo_random_generator(3);
         for threads in 2..6 {
             let mut list = Vec::new();
@@ -183,11 +186,12 @@ mod tests {
             for time in -1..100 {
                 for &thread in &all {
                     let others = all.iter().filter(|&&other| other != thread);
-                    let last = others.map(|&other| chains.last_activity_before(other, time, &list));
+                    let last = others
+                        .map(|&other| chains.last_activity_of_thread_ended_by(other, time, &list));
                     let last = last.filter(|&work| work != NONE);
                     let expected = last.max_by_key(|&work| (list[work as usize].end, work));
                     assert_eq!(
-                        merged.last_activity_ended_by(time, thread, &list),
+                        merged.last_activity_of_other_threads_ended_by(time, thread, &list),
                         expected,
                         "{thread} at {time}"
                     );

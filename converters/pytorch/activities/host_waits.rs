@@ -83,7 +83,11 @@ pub(super) fn group_calls_by_worker(calls: &CommCalls) -> BTreeMap<u32, Vec<u32>
 }
 
 fn uses_storages(rank: &JoinedRankCapture, host: u32, storages: &[u64]) -> bool {
-    let mut used = rank.host.storages_of(host).into_iter().flatten();
+    let mut used = rank
+        .host
+        .input_and_output_storages_of_node(host)
+        .into_iter()
+        .flatten();
     used.any(|storage| storages.contains(storage))
 }
 
@@ -119,7 +123,7 @@ pub(super) fn find_host_waits_for_communication(
         let thread = rank.items[call.item as usize].thread;
         let before = waits.len();
         if call.is_message() {
-            match find_message_wait(rank, call, index, &segments[thread as usize]) {
+            match find_host_wait_for_message(rank, call, index, &segments[thread as usize]) {
                 Some(wait) => {
                     found.message_waits += 1;
                     waits.push(wait);
@@ -142,7 +146,7 @@ pub(super) fn find_host_waits_for_communication(
             let used = uses.find_wait_before_first_use(rank, calls, index, &segments);
             let timed = match used {
                 Some(wait) if wait.from < wait.to => None,
-                _ => find_idle_wait(rank, call, index, &segments[thread as usize]),
+                _ => find_idle_thread_wait_for_call(rank, call, index, &segments[thread as usize]),
             };
             match (timed, used) {
                 (Some(_), _) => found.by_time += 1,
@@ -161,7 +165,7 @@ pub(super) fn find_host_waits_for_communication(
 
 /// Returns the wait for a message. The message's recorded interval ends when the program's wait for it ends. Programs
 /// wait between operators. If the interval ends during an operator's own time, no thread waited.
-fn find_message_wait(
+fn find_host_wait_for_message(
     rank: &JoinedRankCapture,
     call: &CommCall,
     index: usize,
@@ -186,7 +190,7 @@ fn find_message_wait(
 
 /// Returns the wait of a thread that was idle, outside operators, until the call ended. Right after
 /// the launch, a shorter idle time is sufficient.
-fn find_idle_wait(
+fn find_idle_thread_wait_for_call(
     rank: &JoinedRankCapture,
     call: &CommCall,
     index: usize,
@@ -238,7 +242,12 @@ impl CallResultUses {
         wanted.dedup();
         let mut uses = Vec::new();
         for (i, item) in rank.items.iter().enumerate() {
-            for storage in rank.host.storages_of(item.host).into_iter().flatten() {
+            for storage in rank
+                .host
+                .input_and_output_storages_of_node(item.host)
+                .into_iter()
+                .flatten()
+            {
                 if wanted.binary_search(storage).is_ok() {
                     uses.push((*storage, item.start, i as u32));
                 }
@@ -292,7 +301,7 @@ impl CallResultUses {
                 continue;
             }
             let inside = rank
-                .item_name(item)
+                .host_interval_name(item)
                 .ends_with("c10d_functional::wait_tensor");
             if inside {
                 return (call.done <= item.end).then_some(HostWait {

@@ -60,7 +60,8 @@ pub(super) fn create_activities_of_host_calls(
             item: call.item,
         };
         let caller = rank.items[call.item as usize].thread;
-        let launch = chains.last_activity_before(caller, call.launched, &activities.list);
+        let launch =
+            chains.last_activity_of_thread_ended_by(caller, call.launched, &activities.list);
         activities.add_dependency(launch, work);
     }
     for (worker, list) in group_calls_by_worker(calls) {
@@ -68,9 +69,11 @@ pub(super) fn create_activities_of_host_calls(
             let call = &calls.list[index as usize];
             let work = activities.of_call[index as usize];
             let caller = rank.items[call.item as usize].thread;
-            let launch = chains.last_activity_before(caller, call.launched, &activities.list);
+            let launch =
+                chains.last_activity_of_thread_ended_by(caller, call.launched, &activities.list);
             // A call that was launched while the worker was still busy had to queue.
-            let busy = chains.last_activity_before(worker, call.start, &activities.list);
+            let busy =
+                chains.last_activity_of_thread_ended_by(worker, call.start, &activities.list);
             if busy != NONE && activities.list[busy as usize].end > call.launched {
                 activities.add_dependency(busy, work);
             }

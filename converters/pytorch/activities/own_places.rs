@@ -11,7 +11,7 @@
 //! - The work of any other operator is placed after its last child call.
 
 use super::super::rank_timeline::{HostIntervalKind, JoinedRankCapture, NONE};
-use super::super::view_operators::is_view;
+use super::super::view_operators::is_view_operator;
 
 /// Names of helper operators, which allocate or clear memory, or return a view and copy only if necessary.
 const ALLOCATORS: &[&str] = &[
@@ -119,8 +119,8 @@ pub(super) fn find_own_work_position_among_children(
 
 fn is_view_or_allocation(rank: &JoinedRankCapture, item: usize) -> bool {
     let item = &rank.items[item];
-    let plain = rank.item_name(item).strip_prefix("aten::");
-    let helps = |plain| is_view(plain) || ALLOCATORS.binary_search(&plain).is_ok();
+    let plain = rank.host_interval_name(item).strip_prefix("aten::");
+    let helps = |plain| is_view_operator(plain) || ALLOCATORS.binary_search(&plain).is_ok();
     rank.kind_of_host_interval(item) == HostIntervalKind::Operator && plain.is_some_and(helps)
 }
 

@@ -4,7 +4,10 @@ use super::super::calls::CommCalls;
 use super::super::rank_timeline::{JoinedRankCapture, NONE};
 use super::host_waits::HostWait;
 use super::own_places::{self, OwnWorkPositionAmongChildren};
-use super::{ActivityKindAndIndex, HostOrDeviceActivity, RankActivitiesAndDependencies, is_work};
+use super::{
+    ActivityKindAndIndex, HostOrDeviceActivity, RankActivitiesAndDependencies,
+    host_interval_counts_as_work,
+};
 
 /// Upper bounds on when the activities of host intervals end.
 pub(super) struct HostActivityLatestEndTimes {
@@ -71,7 +74,7 @@ pub(super) fn place_activities_in_thread_chains(
                 span,
                 ..
             } => span,
-            _ if !is_work(rank.kind_of_host_interval(&rank.items[item])) => {
+            _ if !host_interval_counts_as_work(rank.kind_of_host_interval(&rank.items[item])) => {
                 (rank.items[item].start, rank.items[item].start)
             }
             _ => (of_launch(item).0, of_launch(item).0),
@@ -101,7 +104,10 @@ pub(super) fn place_activities_in_thread_chains(
                 return;
             };
             let own = &places[segment.owner as usize];
-            if !is_work(rank.kind_of_host_interval(item)) || own.is_whole || own.part_of.is_some() {
+            if !host_interval_counts_as_work(rank.kind_of_host_interval(item))
+                || own.is_whole
+                || own.part_of.is_some()
+            {
                 return;
             }
             while carved.get(next).is_some_and(|&(_, to)| to <= segment.from) {
@@ -218,7 +224,7 @@ fn merge_intervals(mut list: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
 
 impl ActivitiesByThread {
     /// Returns the last activity of `thread` that had ended by `time`.
-    pub(super) fn last_activity_before(
+    pub(super) fn last_activity_of_thread_ended_by(
         &self,
         thread: u32,
         time: i64,
@@ -230,7 +236,7 @@ impl ActivitiesByThread {
     }
 
     /// Returns the first activity of `thread` that started at or after `time`.
-    pub(super) fn first_activity_after(
+    pub(super) fn first_activity_of_thread_starting_from(
         &self,
         thread: u32,
         time: i64,
@@ -249,7 +255,7 @@ impl ActivitiesByThread {
         to: i64,
         activities: &RankActivitiesAndDependencies,
     ) -> u32 {
-        let first = self.first_activity_after(thread, from, &activities.list);
+        let first = self.first_activity_of_thread_starting_from(thread, from, &activities.list);
         match activities.list.get(first as usize) {
             Some(work) if work.end <= to => first,
             _ => NONE,

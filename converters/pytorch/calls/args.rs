@@ -281,7 +281,7 @@ pub(super) fn parse_comm_call(
             bytes_in: input.bytes,
             bytes_out: out.bytes,
             size_stated: at(layout.input).or(at(layout.output)).is_some(),
-            dtype: first_dtype(types),
+            dtype: parse_first_tensor_dtype(types),
             peer: number(layout.peer),
             peer_rank: None,
             sequence: None,
@@ -312,7 +312,7 @@ fn all_to_all_bytes_per_member(
     let list = |place: Option<usize>| values.get(place?)?.as_array();
     if let Some(sizes) = list(splits) {
         let sizes: Option<Vec<u64>> = sizes.iter().map(Value::as_u64).collect();
-        return split_in_proportion(&sizes?, bytes);
+        return split_bytes_in_proportion(&sizes?, bytes);
     }
     let each = list(tensors)?.iter().map(|tensor| {
         let mut own = TensorBytesAndStorages::default();
@@ -324,7 +324,7 @@ fn all_to_all_bytes_per_member(
 
 /// Splits `bytes` in proportion to `sizes`, the row counts of a tensor's parts. The result is empty if
 /// `sizes` is empty.
-pub(super) fn split_in_proportion(sizes: &[u64], bytes: u64) -> Option<Vec<u64>> {
+pub(super) fn split_bytes_in_proportion(sizes: &[u64], bytes: u64) -> Option<Vec<u64>> {
     let rows = sizes
         .iter()
         .try_fold(0_u64, |sum, &rows| sum.checked_add(rows))?;
@@ -411,7 +411,7 @@ pub fn parse_group_of_record(inputs: &str) -> Option<ProcessGroup> {
 }
 
 /// Returns the first element type of a list such as `["GenericList[Tensor(float)]", …]`.
-pub fn first_dtype(types: &str) -> Option<Dtype> {
+pub fn parse_first_tensor_dtype(types: &str) -> Option<Dtype> {
     let (_, rest) = types.split_once("Tensor(")?;
     Dtype::from_name(rest.split_once(')')?.0)
 }
@@ -496,10 +496,13 @@ mod tests {
             (Some(vec![20, 20]), Some(vec![10, 30]))
         );
         // Rows of 3 B; no rows at all; 3 rows, which cannot share 40 B equally; and no sizes, which means equal parts.
-        assert_eq!(split_in_proportion(&[2, 0, 5], 21), Some(vec![6, 0, 15]));
-        assert_eq!(split_in_proportion(&[0, 0], 0), Some(vec![0, 0]));
-        assert_eq!(split_in_proportion(&[2, 1], 40), None);
-        assert_eq!(split_in_proportion(&[], 40), Some(vec![]));
+        assert_eq!(
+            split_bytes_in_proportion(&[2, 0, 5], 21),
+            Some(vec![6, 0, 15])
+        );
+        assert_eq!(split_bytes_in_proportion(&[0, 0], 0), Some(vec![0, 0]));
+        assert_eq!(split_bytes_in_proportion(&[2, 1], 40), None);
+        assert_eq!(split_bytes_in_proportion(&[], 40), Some(vec![]));
         // Two splits or two tensors mean that the group has two members.
         assert_eq!((based.members, found.members), (Some(2), Some(2)));
     }

@@ -57,7 +57,7 @@ pub(super) fn append_device_calls(
         let requested = CommRecordsAroundLaunch::from_request(request)
             .parse_recorded_or_operator_calls(rank)
             .into_iter();
-        let names = requested.map(|(item, ..)| rank.item_name(&rank.items[item as usize]));
+        let names = requested.map(|(item, ..)| rank.host_interval_name(&rank.items[item as usize]));
         calls.never_ran.extend(names.map(str::to_owned));
     }
     for (i, kind) in communicating {
@@ -203,7 +203,7 @@ fn is_kernel_of_launched_graph(rank: &JoinedRankCapture, device: &DeviceInterval
 /// Returns true if a kernel's own arguments describe a collective.
 fn has_collective_arguments(rank: &JoinedRankCapture, event: &TimelineEventWithoutTimes) -> bool {
     let named = |args: &[(String, String)]| args.iter().any(|(key, _)| key == "Collective name");
-    rank.args_of(event).is_some_and(named)
+    rank.args_of_event(event).is_some_and(named)
 }
 
 /// Operator ids sorted by start. A call that is known only from its launch gets the id of one of these operators.
@@ -238,7 +238,7 @@ fn comm_call_of_kernel(
     kind: Option<CollectiveKind>,
 ) -> Option<(CommOp, CommCallArgs)> {
     let event = &rank.events[device.event as usize];
-    let args = rank.args_of(event);
+    let args = rank.args_of_event(event);
     if let Some(told) = args.and_then(|args| parse_call_from_attrs_or_kineto_args(None, Some(args)))
     {
         return Some(told);
@@ -256,7 +256,9 @@ fn comm_call_of_kernel(
             bytes_in: bytes,
             bytes_out: bytes,
             by_name: true,
-            dtype: form.and_then(|form| args::first_dtype(rank.host.texts.get(form.types_in))),
+            dtype: form.and_then(|form| {
+                args::parse_first_tensor_dtype(rank.host.texts.get(form.types_in))
+            }),
             asynchronous: Some(true),
             ..CommCallArgs::default()
         },
@@ -308,7 +310,7 @@ impl CommRecordsAroundLaunch {
             range: NONE,
         };
         for i in std::iter::once(launch).chain(rank.ancestors_of(launch)) {
-            let name = rank.item_name(&rank.items[i as usize]);
+            let name = rank.host_interval_name(&rank.items[i as usize]);
             if name == "record_param_comms" && this.records.is_empty() {
                 this.records.push(i);
             } else if name == "nccl:coalesced" && this.records.is_empty() {
@@ -334,7 +336,11 @@ impl CommRecordsAroundLaunch {
             let item = rank.items.get(self.operator as usize)?;
             let node = rank.host.nodes.get(item.host as usize)?;
             let args = rank.host.args.get(node.args as usize)?;
-            parse_comm_call(rank.item_name(item), &args.inputs, &args.input_types)
+            parse_comm_call(
+                rank.host_interval_name(item),
+                &args.inputs,
+                &args.input_types,
+            )
         };
         let Some((act, asked)) = from_operator() else {
             if made.is_empty() {
@@ -373,13 +379,13 @@ impl CommRecordsAroundLaunch {
         rank: &JoinedRankCapture,
     ) -> Option<(u32, CommOp, CommCallArgs)> {
         let item = rank.items.get(self.range as usize)?;
-        let kind = comm_kind_of_interval(rank.item_name(item))?.collective_kind()?;
+        let kind = comm_kind_of_interval(rank.host_interval_name(item))?.collective_kind()?;
         let form = rank
             .host
             .shared_properties_of_node(rank.host.nodes.get(item.host as usize)?);
         let asked = CommCallArgs {
             bytes_in: form.bytes_in,
-            dtype: args::first_dtype(rank.host.texts.get(form.types_in)),
+            dtype: args::parse_first_tensor_dtype(rank.host.texts.get(form.types_in)),
             asynchronous: Some(true),
             ..CommCallArgs::default()
         };
@@ -396,7 +402,7 @@ fn records_in_batch(rank: &JoinedRankCapture, batch: u32, launch: u32) -> Vec<u3
     let is_record = |i: &u32| {
         let item = &rank.items[*i as usize];
         item.thread == rank.items[batch as usize].thread
-            && rank.item_name(item) == "record_param_comms"
+            && rank.host_interval_name(item) == "record_param_comms"
     };
     inside.filter(is_record).collect()
 }
@@ -411,7 +417,7 @@ pub(super) fn parse_recorded_call(
     let event = &rank.events[item.event as usize];
     let host = rank.host.nodes.get(item.host as usize);
     let host = host.and_then(|node| rank.host.args.get(node.args as usize));
-    let kineto = rank.args_of(event);
+    let kineto = rank.args_of_event(event);
     parse_call_from_attrs_or_kineto_args(host.map(|args| &args.attrs[..]), kineto)
 }
 
@@ -447,7 +453,7 @@ fn parse_call_from_attrs_or_kineto_args(
     let act = comm_op_of_nccl_name(&text("collective_name", "Collective name")?)?;
     let dtype = text("dtype", "dtype").unwrap_or_default();
     // If the type is unknown, the element size is unknown too, so record only the call itself.
-    let size = element_bytes(&dtype).unwrap_or(0);
+    let size = element_bytes_of_scalar_type(&dtype).unwrap_or(0);
     let elements = |attribute, argument| -> u64 {
         text(attribute, argument)
             .and_then(|value| value.parse::<u64>().ok())
@@ -460,12 +466,16 @@ fn parse_call_from_attrs_or_kineto_args(
         text("in_split_size", "In split size"),
         text("out_split_size", "Out split size"),
     ];
-    let uneven = splits.iter().flatten().any(|list| is_uneven(list));
+    let uneven = splits
+        .iter()
+        .flatten()
+        .any(|list| are_split_sizes_uneven(list));
     let [sends, receives] = match act {
         CommOp::Collective(CollectiveKind::AllToAll) => {
             let [input, output] = splits.map(|list| parse_split_size_list(&list?));
             let bytes = [inputs, outputs].map(|elements| elements.saturating_mul(size));
-            let of = |sizes: Option<Vec<u64>>, bytes| args::split_in_proportion(&sizes?, bytes);
+            let of =
+                |sizes: Option<Vec<u64>>, bytes| args::split_bytes_in_proportion(&sizes?, bytes);
             [of(input, bytes[0]), of(output, bytes[1])]
         }
         _ => [None, None],
@@ -515,7 +525,7 @@ fn parse_split_size_list(list: &str) -> Option<Vec<u64>> {
         .collect()
 }
 
-fn is_uneven(list: &str) -> bool {
+fn are_split_sizes_uneven(list: &str) -> bool {
     let inner = list.trim_matches(['[', ']']);
     let mut sizes = inner.split(',').map(str::trim);
     let first = sizes.next();
@@ -548,7 +558,7 @@ fn comm_op_of_nccl_name(name: &str) -> Option<CommOp> {
 }
 
 /// Returns the bytes per element of PyTorch's scalar type `name`.
-fn element_bytes(name: &str) -> Option<u64> {
+fn element_bytes_of_scalar_type(name: &str) -> Option<u64> {
     Some(match name {
         "Byte" | "Char" | "Bool" | "QInt8" | "QUInt8" => 1,
         "Short" | "Half" | "BFloat16" | "UInt16" => 2,
@@ -565,7 +575,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_operations_are_those_of_the_process_group() {
+    fn nccl_process_group_names_map_to_their_collectives() {
         let kinds = [
             ("allreduce_coalesced", CollectiveKind::AllReduce),
             ("_allgather_base", CollectiveKind::AllGather),
@@ -585,9 +595,9 @@ mod tests {
 
     #[test]
     fn split_sizes_are_even_when_all_are_equal_or_none_is_given() {
-        assert!(!is_uneven("[]"));
-        assert!(!is_uneven("[4, 4]"));
-        assert!(is_uneven("[4, 8]"));
+        assert!(!are_split_sizes_uneven("[]"));
+        assert!(!are_split_sizes_uneven("[4, 4]"));
+        assert!(are_split_sizes_uneven("[4, 8]"));
         assert_eq!(parse_split_size_list("[4, 8]"), Some(vec![4, 8]));
         assert_eq!(parse_split_size_list("[]"), Some(vec![]));
         // The profiler truncates long lists.

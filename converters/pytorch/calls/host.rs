@@ -14,7 +14,7 @@ pub(super) fn find_host_calls(rank: &JoinedRankCapture) -> CommCalls {
     let mut calls = CommCalls::default();
     let mut askers: Vec<(u64, u32)> = Vec::new();
     for (i, item) in rank.items.iter().enumerate() {
-        let name = rank.item_name(item);
+        let name = rank.host_interval_name(item);
         if args::comm_op_of_operator(name).is_some() {
             askers.push((rank.events[item.event as usize].rf_id, i as u32));
         } else if comm_kind_of_operator(name).is_some() && !rank_has_device_work(rank) {
@@ -31,7 +31,7 @@ pub(super) fn find_host_calls(rank: &JoinedRankCapture) -> CommCalls {
         // An interval can belong to an operator of the same kind that started earlier.
         let fits = |item: u32| {
             let item = &rank.items[item as usize];
-            let kinds = comm_kind_of_operator(rank.item_name(item))
+            let kinds = comm_kind_of_operator(rank.host_interval_name(item))
                 .zip(comm_kind_of_interval(rank.event_name(flight.event)));
             item.start <= flight.start
                 && kinds.is_none_or(|(asked, made)| asked.can_be_executed_by_interval(made))
@@ -42,7 +42,7 @@ pub(super) fn find_host_calls(rank: &JoinedRankCapture) -> CommCalls {
         }
     }
     for (&(rf_id, item), flights) in askers.iter().zip(&flights) {
-        let name = rank.item_name(&rank.items[item as usize]);
+        let name = rank.host_interval_name(&rank.items[item as usize]);
         if flights.is_empty() {
             if !rank_has_device_work(rank) {
                 calls.never_ran.push(name.to_owned());
@@ -71,7 +71,11 @@ fn build_host_comm_call(
     let item = &rank.items[index as usize];
     let node = rank.host.nodes.get(item.host as usize)?;
     let args = rank.host.args.get(node.args as usize)?;
-    let (act, mut asked) = parse_comm_call(rank.item_name(item), &args.inputs, &args.input_types)?;
+    let (act, mut asked) = parse_comm_call(
+        rank.host_interval_name(item),
+        &args.inputs,
+        &args.input_types,
+    )?;
     // Functional operators wrap the `c10d` operator and carry the group's name.
     asked.group = rank
         .ancestors_of(index)
@@ -123,13 +127,17 @@ fn find_group_name_in_operator_record(rank: &JoinedRankCapture, operator: u32) -
     let end = rank.items[operator as usize].end;
     let inside = rank.items.iter().enumerate().skip(operator as usize + 1);
     let mut inside = inside.take_while(|(_, item)| item.start < end).take(16);
-    let (record, _) = inside.find(|(_, item)| rank.item_name(item) == "record_param_comms")?;
+    let (record, _) =
+        inside.find(|(_, item)| rank.host_interval_name(item) == "record_param_comms")?;
     super::device::find_recorded_group_name(rank, record as u32)
 }
 
 fn parse_functional_operator_group_name(rank: &JoinedRankCapture, item: u32) -> Option<String> {
     let item = &rank.items[item as usize];
-    if !rank.item_name(item).starts_with("_c10d_functional::") {
+    if !rank
+        .host_interval_name(item)
+        .starts_with("_c10d_functional::")
+    {
         return None;
     }
     let node = rank.host.nodes.get(item.host as usize)?;

@@ -47,7 +47,7 @@ impl RequestsByExecutingLaunch {
         }
         let mut launched: Vec<u32> = rank.devices.iter().map(|device| device.launch).collect();
         launched.sort_unstable();
-        let roles = HostIntervalCommRequestRole::classify_intervals(rank);
+        let roles = HostIntervalCommRequestRole::classify_event_names(rank);
         for thread in &rank.threads {
             let mut walk = ThreadRequestLaunchMatcher::default();
             for index in thread.items.clone() {
@@ -106,7 +106,7 @@ enum HostIntervalCommRequestRole {
 }
 
 impl HostIntervalCommRequestRole {
-    fn classify_intervals(rank: &JoinedRankCapture) -> Vec<Self> {
+    fn classify_event_names(rank: &JoinedRankCapture) -> Vec<Self> {
         let texts = &rank.kineto.texts;
         let roles = (0..texts.len() as u32).map(|name| match texts.get(name) {
             "record_param_comms" => Self::Record,

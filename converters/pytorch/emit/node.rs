@@ -5,7 +5,7 @@ use super::super::activities::{
     ThreadCommunicationOrStreamLane,
 };
 use super::super::alike_kernels::{SameNameWorkEstimator, TimedKernelWithCost};
-use super::super::calls::{CommCalls, CommOp, first_dtype};
+use super::super::calls::{CommCalls, CommOp, parse_first_tensor_dtype};
 use super::super::kineto::EventCategory;
 use super::super::op_cost::{IntervalFlopsAndBytesTable, duration_of_device_interval};
 use super::super::op_work::OpCost;
@@ -42,7 +42,7 @@ pub(super) struct HostAndDeviceActivityEmitter<'a> {
 pub(super) fn first_tensor_dtype_of_each_node_form(rank: &JoinedRankCapture) -> Vec<Option<Dtype>> {
     let forms = rank.host.forms.iter();
     forms
-        .map(|form| first_dtype(rank.host.texts.get(form.types_in)))
+        .map(|form| parse_first_tensor_dtype(rank.host.texts.get(form.types_in)))
         .collect()
 }
 
@@ -78,7 +78,7 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
                 let cost = self
                     .efforts
                     .kernel_share_of_operator_cost(operator, own, event.name);
-                (cost, self.compute_dtype(operator))
+                (cost, self.dtype_computed_by_operator(operator))
             }
             _ => {
                 let bytes = self.rank.details_of_event(event).bytes;
@@ -108,9 +108,11 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
     ) -> Result<(), TraceError> {
         let mut extra = NodeFieldsBeyondView::default();
         let (item_index, name) = match activity.kind {
-            ActivityKindAndIndex::Item(item) => {
-                (item, self.rank.item_name(&self.rank.items[item as usize]))
-            }
+            ActivityKindAndIndex::Item(item) => (
+                item,
+                self.rank
+                    .host_interval_name(&self.rank.items[item as usize]),
+            ),
             ActivityKindAndIndex::Device(device) => {
                 let device = &self.rank.devices[device as usize];
                 if device.launch != NONE {
@@ -157,7 +159,7 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
                     shapes_and_types_io(texts.get(form.shapes_out), texts.get(form.types_out));
             }
         }
-        let (op, flops_unknown) = self.activity_op(activity);
+        let (op, flops_unknown) = self.trace_op_of_activity(activity);
         // If the capture has no times, nodes have a cost but no duration.
         let timed = |ns| Span::from_ns(if self.rank.untimed { 0 } else { ns });
         if let ActivityKindAndIndex::Call(call) = activity.kind {
@@ -167,7 +169,7 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
         }
         extra.attributes = attributes;
         let mut view = NodeView::new(u64::from(self.ids[work as usize]), name, op);
-        let (send, receive) = self.format_split_sizes(activity, op);
+        let (send, receive) = self.format_uneven_all_to_all_bytes(activity, op);
         view.flops_unknown = flops_unknown;
         view.splits = AllToAllSplitText {
             send: &send,
@@ -193,7 +195,11 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
 
     /// Returns two texts for an all-to-all with unequal parts: the bytes sent to each member, and the bytes received
     /// from each. Both are empty for other operations and for unknown sizes.
-    fn format_split_sizes(&self, activity: &HostOrDeviceActivity, op: Op<'_>) -> (String, String) {
+    fn format_uneven_all_to_all_bytes(
+        &self,
+        activity: &HostOrDeviceActivity,
+        op: Op<'_>,
+    ) -> (String, String) {
         let ActivityKindAndIndex::Call(call) = activity.kind else {
             return <_>::default();
         };
@@ -256,25 +262,27 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
     }
 
     /// Returns an activity's operation, and true if the amount of its computation is unknown.
-    fn activity_op(&self, activity: &HostOrDeviceActivity) -> (Op<'_>, bool) {
+    fn trace_op_of_activity(&self, activity: &HostOrDeviceActivity) -> (Op<'_>, bool) {
         match activity.kind {
             ActivityKindAndIndex::End(_) => (Op::Host, false),
-            ActivityKindAndIndex::Device(device) => self.kernel_op(device),
+            ActivityKindAndIndex::Device(device) => self.trace_op_of_kernel(device),
             ActivityKindAndIndex::Item(item) => {
                 match self
                     .rank
                     .kind_of_host_interval(&self.rank.items[item as usize])
                 {
-                    HostIntervalKind::Operator => self.operator_op(item),
+                    HostIntervalKind::Operator => self.trace_op_of_host_operator(item),
                     _ => (Op::Host, false),
                 }
             }
-            ActivityKindAndIndex::Call(index) => (self.communication_op(index), false),
+            ActivityKindAndIndex::Call(index) => {
+                (self.trace_op_of_communication_call(index), false)
+            }
         }
     }
 
     /// Returns the element type with which the operator `item` computes.
-    fn compute_dtype(&self, item: u32) -> Option<Dtype> {
+    fn dtype_computed_by_operator(&self, item: u32) -> Option<Dtype> {
         let host = self.rank.items.get(item as usize)?.host;
         let node = self.rank.host.nodes.get(host as usize)?;
         self.dtypes[node.form as usize]
@@ -283,7 +291,7 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
     /// Returns the operation of a host operator. If host operators count as compute, operators that
     /// do work become kernels. Views and operators that only call other operators become framework
     /// overhead.
-    fn operator_op(&self, item: u32) -> (Op<'_>, bool) {
+    fn trace_op_of_host_operator(&self, item: u32) -> (Op<'_>, bool) {
         let OpCost {
             flops,
             bytes,
@@ -296,19 +304,19 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
         let op = Op::Compute {
             flops,
             bytes,
-            dtype: self.compute_dtype(item),
+            dtype: self.dtype_computed_by_operator(item),
         };
         (op, flops_unknown)
     }
 
-    fn kernel_op(&self, index: u32) -> (Op<'_>, bool) {
+    fn trace_op_of_kernel(&self, index: u32) -> (Op<'_>, bool) {
         if self.is_unknown_communication(index) {
             let event = &self.rank.events[self.rank.devices[index as usize].event as usize];
             let bytes = self.rank.details_of_event(event).bytes;
             return (Op::Communication { bytes }, false);
         }
         let told = self.recorded_work_of_kernel(index);
-        let alike = match told.is_known() {
+        let alike = match told.has_known_flops_and_bytes() {
             true => None,
             false => self.alike.estimate_work(told.name, told.time),
         };
@@ -321,7 +329,7 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
         (op, cost.flops_unknown)
     }
 
-    fn communication_op(&self, index: u32) -> Op<'_> {
+    fn trace_op_of_communication_call(&self, index: u32) -> Op<'_> {
         let call = &self.calls.list[index as usize];
         let met = &self.job.matches[index as usize];
         // A call without partners would wait forever in a replay, so it becomes work that takes as long as was

@@ -39,7 +39,7 @@ pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> KinetoEve
     let tracks = operators_by_kineto_track(kineto);
     let mut agreement = ShapeComparisonCache::default();
     let mut partial = false;
-    for (tid, track) in pair_threads(&hosts, &tracks) {
+    for (tid, track) in pair_host_threads_with_kineto_tracks(&hosts, &tracks) {
         let (nodes, events) = (&hosts[&tid], &tracks[&track]);
         let mut row = HostThreadKinetoMatchCounts {
             thread: tid,
@@ -149,7 +149,7 @@ fn operators_by_kineto_track(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequ
 }
 
 /// Pairs host threads with tracks. The most certain pairs come first.
-fn pair_threads(
+fn pair_host_threads_with_kineto_tracks(
     hosts: &BTreeMap<u32, OperatorSequence>,
     tracks: &BTreeMap<u32, OperatorSequence>,
 ) -> Vec<(u32, u32)> {
@@ -283,16 +283,15 @@ impl ShapeComparisonCache {
             .shared_properties_of_node(&host.nodes[node as usize])
             .shapes_in;
         let compared = self.0.entry((own, theirs));
-        Some(
-            *compared
-                .or_insert_with(|| shapes_agree(host.texts.get(own), kineto.texts.get(theirs))),
-        )
+        Some(*compared.or_insert_with(|| {
+            host_and_kineto_shapes_agree(host.texts.get(own), kineto.texts.get(theirs))
+        }))
     }
 }
 
 /// Compares shapes argument by argument. Before 2024, Kineto did not record the shapes of lists, so
 /// these shapes are not compared.
-fn shapes_agree(host: &str, kineto: &str) -> bool {
+fn host_and_kineto_shapes_agree(host: &str, kineto: &str) -> bool {
     let parse =
         |text: &str| serde_json::from_str::<Vec<serde_json::Value>>(text).unwrap_or_default();
     let (host, kineto) = (parse(host), parse(kineto));
@@ -323,7 +322,10 @@ mod tests {
 
     #[test]
     fn shapes_agree_where_both_are_known() {
-        assert!(shapes_agree("[[4, 8], [], [[2], [3]]]", "[[4, 8], [], []]"));
-        assert!(!shapes_agree("[[4, 8]]", "[[4, 9]]"));
+        assert!(host_and_kineto_shapes_agree(
+            "[[4, 8], [], [[2], [3]]]",
+            "[[4, 8], [], []]"
+        ));
+        assert!(!host_and_kineto_shapes_agree("[[4, 8]]", "[[4, 9]]"));
     }
 }

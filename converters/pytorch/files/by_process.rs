@@ -2,7 +2,7 @@
 //! numbers.
 
 use super::held::MemoryOnlyInputFiles;
-use super::{FoundFile, HostAndKinetoFilesByRank, RankCaptureFiles, is_pipe};
+use super::{FoundFile, HostAndKinetoFilesByRank, RankCaptureFiles, is_standard_input_path};
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub(super) fn take_files_without_distinct_rank(
             .zip(files)
             .flat_map(|(kind, files)| files.iter().map(move |file| (kind, file)))
         {
-            if is_pipe(&file.path) {
+            if is_standard_input_path(&file.path) {
                 return Ok(Vec::new());
             }
             let slot = match held.read_process_id(&file.path)? {

@@ -1,6 +1,6 @@
 //! Stores the files of a job that are in memory: standard input, and the contents of archives.
 
-use super::{PIPE, STANDARD_INPUT, is_pipe};
+use super::{PIPE, STANDARD_INPUT, is_standard_input_path};
 use crate::pytorch::sniff::{
     CaptureFileKind, find_process_id, kind_of_capture_beginning, read_json_beginning,
 };
@@ -89,7 +89,7 @@ pub struct CaptureAndOtherPathsInArchive {
 
 /// Returns the name that messages use for a file.
 pub fn path_for_messages(path: &Path) -> &Path {
-    match is_pipe(path) {
+    match is_standard_input_path(path) {
         true => Path::new(STANDARD_INPUT),
         false => path,
     }

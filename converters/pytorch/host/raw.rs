@@ -282,7 +282,7 @@ mod tests {
     use crate::pytorch::stream::damage::assert_scan_equals_parser_on_damaged_texts;
 
     #[test]
-    fn what_is_scanned_is_what_the_general_parser_reads() {
+    fn node_scanner_agrees_with_general_json_parser() {
         let nested = r#"{"id": 6, "name": "aten::add", "ctrl_deps": 3, "inputs": {"values": [[1,2,0,8,4,"cpu"],1], "shapes": [[8],[]],
             "types": ["Tensor(float)","Int"]}, "outputs": {"values": [], "shapes": [], "types": []}, "attrs": [{"name": "rf_id",
             "type": "uint64", "value": 5},{"name": "op_schema", "type": "string", "value": "a\\n"},{"name": "pg_name", "type": "string",

@@ -13,8 +13,8 @@ use crate::pytorch::tensors::{
     SimplifiedTensorOrOtherType, TensorArgStorageAndSize, append_tensors,
 };
 use crate::pytorch::{
-    ITEMS_BETWEEN_CHECKS, JsonRepairKind, SingleJsonRepairWithOffset, groups, is_communication,
-    number, op_work, python_repr,
+    ITEMS_BETWEEN_CHECKS, JsonRepairKind, SingleJsonRepairWithOffset, groups,
+    is_communication_operator, number, op_work, python_repr,
 };
 use chakram_base::interrupt;
 use chakram_trace::format::{TraceError, escape_and_shorten_name};
@@ -286,7 +286,7 @@ impl JsonElementReceiver for HostTraceBuilder {
             return Err(at.error_about("", found, OTHER_TOOL));
         };
         let mut args = NONE;
-        if is_communication(&raw.name) {
+        if is_communication_operator(&raw.name) {
             args = self.trace.args.len() as u32;
             let text = |raw: &JsonValueText<'_>| number::value_text(raw.get()).into_owned();
             let attrs = attrs.others.iter();
@@ -308,7 +308,7 @@ impl JsonElementReceiver for HostTraceBuilder {
             (None, Some(text)) => Cow::Borrowed(&**text),
             (None, None) => Cow::Borrowed(""),
         };
-        let values = match op_work::needs_values(&raw.name) {
+        let values = match op_work::cost_depends_on_scalar_values(&raw.name) {
             true => Cow::Owned(op_work::observer_inputs_to_kineto_scalar_values(
                 &input.values,
             )),

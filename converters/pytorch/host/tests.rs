@@ -89,7 +89,10 @@ fn nested_nodes_are_read_in_every_version() {
             (text(form.shapes_out), text(form.types_out)),
             ("[[]]", "['Tensor(long int)']")
         );
-        assert_eq!(trace.storages_of(0), [&[8, 8, 8][..], &[]]);
+        assert_eq!(
+            trace.input_and_output_storages_of_node(0),
+            [&[8, 8, 8][..], &[]]
+        );
         // Tensor 7 occurs twice but counts once: 64 × 4 + 10 × 2.
         assert_eq!((form.bytes_in, form.bytes_out), (276, 8));
     }
@@ -244,7 +247,7 @@ fn names_that_were_not_escaped_are_repaired() {
 }
 
 #[test]
-fn damage_behind_a_repaired_name_is_said_to_be_there() {
+fn damage_after_a_repaired_name_is_reported_at_its_place() {
     // The escaped name is longer than all text before it.
     let name = "\"".repeat(500);
     for (from, to, part) in [

@@ -77,7 +77,7 @@ impl MatchedJobCapture {
             ));
         }
         let world = world_size(&parts, infer)?;
-        check_together(&parts)?;
+        check_ranks_belong_to_one_run(&parts)?;
         let captured_steps = parts
             .iter()
             .map(AnalysedRankCapture::count_captured_steps)
@@ -106,10 +106,12 @@ impl MatchedJobCapture {
             let at = ranks.iter().position(|r| r.rank == rank).unwrap_or(0);
             files.get(at).map_or(Path::new(""), |file| file)
         };
-        let (mut groups, inferred) = group_inference::resolve_run(&ranks, &mut calls, world)
-            .map_err(|unknown| {
-                TraceError::invalid_file(file(unknown.rank), unknown.found, &unknown.hint)
-            })?;
+        let (mut groups, inferred) = group_inference::resolve_groups_of_all_calls(
+            &ranks, &mut calls, world,
+        )
+        .map_err(|unknown| {
+            TraceError::invalid_file(file(unknown.rank), unknown.found, &unknown.hint)
+        })?;
         let disagree = |no: CallMismatch| TraceError::invalid_file(file(u32::MAX), no.0, ONE_RUN);
         let captured = ranks.iter().map(|rank| JobRankWithTimeline {
             number: rank.rank,
@@ -350,7 +352,7 @@ const APART_ON_ONE_HOST: i64 = 1_000_000_000;
 const APART: i64 = 10_000_000_000;
 
 /// Rejects ranks that cannot belong to one run: ranks that share a process, or that were profiled in different periods.
-fn check_together(parts: &[AnalysedRankCapture]) -> Result<(), TraceError> {
+fn check_ranks_belong_to_one_run(parts: &[AnalysedRankCapture]) -> Result<(), TraceError> {
     let mut processes: BTreeMap<(Option<&str>, u64), &AnalysedRankCapture> = BTreeMap::new();
     for part in parts {
         let rank = &part.rank;

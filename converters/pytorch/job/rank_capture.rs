@@ -223,7 +223,7 @@ impl AnalysedRankCapture {
         let items = self.rank.items.iter();
         let mut steps: Vec<&str> = items
             .filter(|item| self.rank.kind_of_host_interval(item) == HostIntervalKind::Annotation)
-            .filter_map(|item| self.rank.item_name(item).strip_prefix(STEP))
+            .filter_map(|item| self.rank.host_interval_name(item).strip_prefix(STEP))
             .collect();
         steps.sort_unstable();
         steps.dedup();

@@ -134,7 +134,7 @@ impl KinetoTrace {
                 .collect()
         };
         let processes = of(|category| category == EventCategory::CpuOp);
-        let devices = of(EventCategory::is_work);
+        let devices = of(EventCategory::is_device_work);
         if processes.len() < 2 || devices.len() != processes.len() {
             return None;
         }
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_one_rank_and_those_that_nothing_tells_apart_stay() {
+    fn traces_of_one_or_of_indistinguishable_ranks_are_not_split() {
         for pids in [
             &[["70", "0"]][..],
             &[["70", "0"], ["71", "0"]],

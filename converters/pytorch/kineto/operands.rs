@@ -3,7 +3,7 @@
 //! For a tensor, Kineto writes only the element type, `float`. The host trace writes `Tensor(float)`, which
 //! all later stages expect.
 
-use crate::pytorch::elements::{count_tensor_elements, element_bytes};
+use crate::pytorch::elements::{count_tensor_elements, element_bytes_of_cpp_type};
 use crate::pytorch::python_repr;
 use chakram_trace::graph::StringArenaInterner;
 
@@ -67,12 +67,16 @@ fn element_counts(dims: &str) -> Vec<u64> {
 /// Returns the types in the host trace's notation, and the bytes per element of each tensor.
 fn host_trace_types_and_element_bytes(types: &str) -> (String, Vec<u64>) {
     let list: Vec<String> = serde_json::from_str(types).unwrap_or_default();
-    let sizes = list.iter().map(|name| element_bytes(name).unwrap_or(0));
+    let sizes = list
+        .iter()
+        .map(|name| element_bytes_of_cpp_type(name).unwrap_or(0));
     let sizes = sizes.collect();
-    let named = list.into_iter().map(|name| match element_bytes(&name) {
-        Some(_) => format!("Tensor({name})"),
-        None => name,
-    });
+    let named = list
+        .into_iter()
+        .map(|name| match element_bytes_of_cpp_type(&name) {
+            Some(_) => format!("Tensor({name})"),
+            None => name,
+        });
     let named: Vec<String> = named.collect();
     let json = serde_json::to_string(&named).unwrap_or_default();
     (python_repr::json_to_python_text(&json), sizes)

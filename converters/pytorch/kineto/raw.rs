@@ -313,7 +313,7 @@ mod tests {
     use crate::pytorch::stream::damage::assert_scan_equals_parser_on_damaged_texts;
 
     #[test]
-    fn what_is_scanned_is_what_the_general_parser_reads() {
+    fn event_scanner_agrees_with_general_json_parser() {
         let plain = r#"{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7, "tid": "7", "ts": 1.5, "dur": 2, "id": null,
             "args": {"External id": 3, "Record function id": 0, "correlation": 9, "stream": -1, "device": 0, "bytes": 4,
             "Input Dims": [[4, 8], []], "Input type": ["float", ""], "Concrete Inputs": ["", "\\n"], "Ev Idx": 5}}"#;

@@ -7,13 +7,13 @@ use super::{
     EventCategory, KinetoEvent, KinetoTrace, NONE, PythonEvent, SharedEventStreamAndInputDetails,
 };
 use crate::pytorch::name_repair::KeysAroundName;
-use crate::pytorch::number::{self, parse_nanoseconds};
+use crate::pytorch::number::{self, parse_microseconds_as_nanoseconds};
 use crate::pytorch::stream::{
     ElementLayouts, ElementTextAndOffset, JsonElementReceiver, JsonValueText, parse_integer,
 };
 use crate::pytorch::{
-    ITEMS_BETWEEN_CHECKS, JsonRepairKind, SingleJsonRepairWithOffset, groups, is_communication,
-    op_work,
+    ITEMS_BETWEEN_CHECKS, JsonRepairKind, SingleJsonRepairWithOffset, groups,
+    is_communication_operator, op_work,
 };
 use chakram_base::interrupt;
 use chakram_trace::format::{TraceError, TraceErrorLocation, escape_and_shorten_name};
@@ -160,9 +160,9 @@ impl KinetoReader {
         self.named.extend(new.map(|number| {
             let name = self.trace.texts.get(number as u32);
             EventNameArgumentUse {
-                of_call: is_communication(name),
+                of_call: is_communication_operator(name),
                 of_convolution: name.ends_with("n_convolution"),
-                values: op_work::needs_values(name),
+                values: op_work::cost_depends_on_scalar_values(name),
             }
         }));
         self.named[name as usize]
@@ -175,7 +175,7 @@ impl KinetoReader {
         at: &ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
         let duration = match raw.dur {
-            Some(dur) if is_number(dur.get()) => parse_nanoseconds(dur.get()),
+            Some(dur) if is_number(dur.get()) => parse_microseconds_as_nanoseconds(dur.get()),
             Some(_) => Some(parse_time(raw.dur, "dur", at)?),
             None => None,
         };
@@ -228,7 +228,7 @@ impl KinetoReader {
         let device = parse_integer(raw_args.device, "device", at)?;
         // Some device plug-ins record neither stream nor device. In such traces, each device appears as a process, and
         // each stream as a track.
-        let of_track = |is_missing: bool| is_missing && category.is_work();
+        let of_track = |is_missing: bool| is_missing && category.is_device_work();
         let stream = match stream {
             None if of_track(true) => self.tracks.stream_of_track(track),
             stream => stream.unwrap_or(-1),
@@ -280,7 +280,7 @@ impl KinetoReader {
         raw: &RawKinetoEvent<'_>,
         at: &ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
-        let times = [raw.ts, raw.dur].map(|time| parse_nanoseconds(time?.get()));
+        let times = [raw.ts, raw.dur].map(|time| parse_microseconds_as_nanoseconds(time?.get()));
         let [Some(start_ns), Some(duration)] = times else {
             return Ok(());
         };
@@ -480,7 +480,7 @@ fn parse_time(
         let found = format!("an event without `{what}`, expected microseconds");
         return Err(at.error_about("", found, DAMAGED));
     };
-    parse_nanoseconds(value.get()).ok_or_else(|| {
+    parse_microseconds_as_nanoseconds(value.get()).ok_or_else(|| {
         let found = format!(
             "`{what}` is {}, expected microseconds within 292 years",
             escape_and_shorten_name(value.get())

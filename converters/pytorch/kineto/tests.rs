@@ -94,7 +94,7 @@ fn used_event_categories_are_kept_and_others_counted() {
         (31, 9, -1)
     );
     let arg = |event: &KinetoEvent, key: &str| {
-        let args = trace.args_of(event).expect(key);
+        let args = trace.args_of_event(event).expect(key);
         args.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone())
     };
     assert_eq!(arg(kernel, "Collective name").unwrap(), "allreduce");
@@ -206,7 +206,7 @@ fn commas_behind_the_last_element_are_skipped() {
 }
 
 #[test]
-fn commas_within_values_are_skipped_beside_the_events_and_among_them() {
+fn extra_commas_within_values_are_skipped_in_events_and_elsewhere() {
     let device = r#""totalGlobalMem": 5}]"#;
     let event = "\"dur\": 16433.503";
     assert!(RECENT.contains(device) && RECENT.contains(event));

@@ -1,6 +1,6 @@
 //! Parses an operator's arguments: shapes, element types, and values of scalars.
 
-use crate::pytorch::elements::{count_tensor_elements, element_bytes};
+use crate::pytorch::elements::{count_tensor_elements, element_bytes_of_cpp_type};
 use serde_json::Value;
 
 /// Arguments of an operator, if the capture contains them.
@@ -49,7 +49,7 @@ impl OperatorArguments {
     pub fn new(shapes_in: &str, types_in: &str, shapes_out: &str, values: &str) -> Self {
         // Only type names are in quotes, so every other part is a type name.
         let types: Vec<&str> = types_in.split('\'').skip(1).step_by(2).collect();
-        let shaped = parse_list(shapes_in);
+        let shaped = parse_json_list_or_empty(shapes_in);
         let arg = |(i, shape): (usize, &Value)| {
             let of_tensor = types.get(i).and_then(|name| name.strip_prefix("Tensor("));
             let element = of_tensor.and_then(|name| name.strip_suffix(')'));
@@ -57,13 +57,13 @@ impl OperatorArguments {
                 .as_array()
                 .is_some_and(|s| s.iter().any(Value::is_array));
             OperatorArgument {
-                shape: shape_of(shape),
+                shape: shape_of_json_argument(shape),
                 listed: if nested {
                     count_tensor_elements(shape)
                 } else {
                     0
                 },
-                element: element.and_then(element_bytes),
+                element: element.and_then(element_bytes_of_cpp_type),
                 integer: element
                     .is_some_and(|name| name.ends_with("int") || name.starts_with("long")),
             }
@@ -75,9 +75,12 @@ impl OperatorArguments {
         };
         Self {
             args: shaped.iter().enumerate().map(arg).collect(),
-            outputs: parse_list(shapes_out).iter().map(shape_of).collect(),
+            outputs: parse_json_list_or_empty(shapes_out)
+                .iter()
+                .map(shape_of_json_argument)
+                .collect(),
             outputs_recorded: false,
-            values: parse_list(values).iter().map(text).collect(),
+            values: parse_json_list_or_empty(values).iter().map(text).collect(),
         }
     }
 
@@ -124,12 +127,12 @@ pub(super) fn element_count(shape: &[u64]) -> Option<u64> {
         .try_fold(1_u64, |product, &n| product.checked_mul(n))
 }
 
-fn parse_list(text: &str) -> Vec<Value> {
+fn parse_json_list_or_empty(text: &str) -> Vec<Value> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
 /// Returns the sizes of a tensor; empty for a scalar and for a list of tensors.
-fn shape_of(argument: &Value) -> Vec<u64> {
+fn shape_of_json_argument(argument: &Value) -> Vec<u64> {
     let sizes = argument.as_array().map_or(&[][..], |list| &list[..]);
     let sizes: Option<Vec<u64>> = sizes.iter().map(Value::as_u64).collect();
     sizes.unwrap_or_default()
@@ -144,7 +147,10 @@ pub(in crate::pytorch) fn observer_inputs_to_kineto_scalar_values(inputs: &str) 
         Value::Object(_) => Value::from(""),
         scalar => scalar,
     };
-    let words: Vec<Value> = parse_list(inputs).into_iter().map(word).collect();
+    let words: Vec<Value> = parse_json_list_or_empty(inputs)
+        .into_iter()
+        .map(word)
+        .collect();
     Value::from(words).to_string()
 }
 

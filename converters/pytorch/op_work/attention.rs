@@ -200,7 +200,7 @@ fn find_signature(name: &str) -> Option<&'static AttentionArgPositions> {
 }
 
 /// Returns true if the operator's scalar values affect how much it computes.
-pub(super) fn needs_values(name: &str) -> bool {
+pub(super) fn flops_depend_on_scalar_values(name: &str) -> bool {
     find_signature(name).is_some()
 }
 

@@ -82,7 +82,7 @@ const MOVES: [&str; 26] = [
 ];
 
 /// Classifies a kernel by name.
-pub(in crate::pytorch) fn kernel_hint(name: &str) -> KernelComputeOrMoveHint {
+pub(in crate::pytorch) fn compute_or_move_hint_of_kernel(name: &str) -> KernelComputeOrMoveHint {
     // Remove "fbgemm", the name of an embedding library. The word "fbgemm" contains "gemm" and
     // occurs in the types of the library's kernels, but it does not mean a matrix multiplication.
     let name = name.to_ascii_lowercase().replace("fbgemm", "");
@@ -129,7 +129,8 @@ const WORDS: [&str; 22] = [
 pub(super) fn is_matrix_product(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    words.any(|word| WORDS.contains(&word)) && kernel_hint(&name) != KernelComputeOrMoveHint::Moves
+    words.any(|word| WORDS.contains(&word))
+        && compute_or_move_hint_of_kernel(&name) != KernelComputeOrMoveHint::Moves
 }
 
 #[cfg(test)]
@@ -175,7 +176,7 @@ mod tests {
             ),
             ("my_kernel", KernelComputeOrMoveHint::Unclear),
         ] {
-            assert_eq!(kernel_hint(name), expected, "{name}");
+            assert_eq!(compute_or_move_hint_of_kernel(name), expected, "{name}");
         }
     }
 

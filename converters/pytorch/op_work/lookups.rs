@@ -84,7 +84,7 @@ pub(in crate::pytorch) fn is_row_lookup(name: &str) -> bool {
 }
 
 /// Returns true if the operator's scalar values affect how many bytes it moves.
-pub(super) fn needs_values(name: &str) -> bool {
+pub(super) fn bytes_depend_on_scalar_values(name: &str) -> bool {
     matches!(
         row_access_of_operator(name),
         Some(RowAccess::Select | RowAccess::Batched)
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_are_those_of_the_dimension() {
+    fn index_select_counts_slices_along_its_dimension() {
         // 5 columns of a table of 100×7 floats: 2·100·5·4 + 5·8 = 4,040; 5 rows: 2·5·7·4 + 40 = 320.
         let types = "['Tensor(float)', 'Scalar', 'Tensor(long int)']";
         let at = |dimension: &str| {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_unknown_number_are_unknown() {
+    fn lookup_bytes_are_unknown_if_row_count_is_unknown() {
         assert_eq!(
             count_lookup_bytes(
                 "aten::index",

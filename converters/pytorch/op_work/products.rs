@@ -73,7 +73,7 @@ fn is_expert_layer(name: &str) -> bool {
 }
 
 /// Returns true if the operator's scalar values affect how much it computes.
-pub(super) fn needs_values(name: &str) -> bool {
+pub(super) fn flops_depend_on_scalar_values(name: &str) -> bool {
     name == "convolution_backward"
 }
 
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_groups_meet_the_matrix_of_their_own_group() {
+    fn grouped_product_multiplies_each_row_by_the_matrix_of_its_group() {
         // 100 rows of length 8, multiplied by four 8×6 matrices: 2·100·8·6 = 9,600. The matrices may also be
         // transposed.
         let out = "[[100, 6]]";
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_meet_the_experts_that_are_chosen_for_them() {
+    fn expert_flops_count_only_the_experts_chosen_for_each_token() {
         // 10 tokens of 16 features with two experts each. Each expert has 2·32 features up and 32 down:
         // 2·10·2·(64·16 + 16·32) = 61,440.
         let shapes = "[[10, 16], [8, 64, 16], [8, 16, 32], [10, 2], [10, 2], []]";

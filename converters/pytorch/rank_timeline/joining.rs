@@ -7,7 +7,7 @@ use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::timeline_events::TimelineEventWithoutTimes;
 use super::{
     CutOffOverlappingDeviceEventCounts, HostInterval, HostThread, InFlightGlooInterval,
-    IntervalPythonStacks, JoinedRankCapture, NONE, event_end_ns, is_device_category,
+    IntervalPythonStacks, JoinedRankCapture, NONE, event_end_ns, is_device_work_or_sync,
 };
 use std::cmp::Reverse;
 
@@ -188,17 +188,17 @@ fn host_events_kept_in_window(
     let on_host = || {
         events
             .iter()
-            .filter(|event| !is_device_category(event.category))
+            .filter(|event| !is_device_work_or_sync(event.category))
     };
     let mut kept: Vec<u32> = Vec::with_capacity(on_host().count());
     for (index, event) in events.iter().enumerate() {
         // Include the id after the last operator's, because it may belong to the operator's interval in flight.
         let inside = if flies[event.name as usize] {
-            window.is_all() || asked.0 <= event.rf_id && event.rf_id <= asked.1 + 1
+            window.covers_whole_capture() || asked.0 <= event.rf_id && event.rf_id <= asked.1 + 1
         } else {
             window.contains_time(event.start_ns)
         };
-        if inside && !is_device_category(event.category) {
+        if inside && !is_device_work_or_sync(event.category) {
             kept.push(index as u32);
         }
     }

@@ -13,7 +13,7 @@ impl JoinedRankCapture {
     /// Adds device work that starts in `window` or was launched in it.
     pub(super) fn add_device_intervals(&mut self, window: KeptCaptureWindow) {
         let work = self.kineto.events.iter();
-        let work = work.filter(|event| event.category.is_work()).count();
+        let work = work.filter(|event| event.category.is_device_work()).count();
         self.find_dropped_launches();
         if work == 0 {
             return;
@@ -22,7 +22,7 @@ impl JoinedRankCapture {
         let mut launches = HostIntervalsByEventId::new(&self.items, &self.kineto.events, window);
         let devices = numbers_of_devices_that_ran_work(&self.kineto);
         for (index, event) in self.kineto.events.iter().enumerate() {
-            if !event.category.is_work() {
+            if !event.category.is_device_work() {
                 continue;
             }
             let launch =
@@ -180,7 +180,9 @@ impl LaunchOrGraphCaptureRole {
 
 /// Returns the correlation ids of device work, sorted.
 fn sorted_device_correlation_ids(events: &[KinetoEvent]) -> Vec<u64> {
-    let work = events.iter().filter(|event| event.category.is_work());
+    let work = events
+        .iter()
+        .filter(|event| event.category.is_device_work());
     let mut ran: Vec<u64> = work.map(|event| event.correlation).collect();
     ran.sort_unstable();
     ran
@@ -305,7 +307,7 @@ fn category_intervals_sorted_by_number(
 /// Returns the devices that ran work, sorted.
 fn numbers_of_devices_that_ran_work(kineto: &KinetoTrace) -> Vec<i32> {
     let events = kineto.events.iter();
-    let work = events.filter(|event| event.category.is_work());
+    let work = events.filter(|event| event.category.is_device_work());
     let mut numbers: Vec<i32> = work
         .map(|event| kineto.details_of_event(event).device)
         .collect();

@@ -54,7 +54,7 @@ impl JoinedRankCapture {
                 from: item.start,
                 to: item.end,
             };
-            Some((parse_profiled_step(self.item_name(item))?, window))
+            Some((parse_profiled_step(self.host_interval_name(item))?, window))
         });
         let mut steps: Vec<(u64, KeptCaptureWindow)> = steps.collect();
         steps.sort_by_key(|(number, of)| (of.from, *number));

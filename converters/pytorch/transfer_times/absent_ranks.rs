@@ -114,7 +114,7 @@ pub(super) fn bound_transfers_with_uncaptured_members(
         if let Some(own) = own.filter(|&transfer| transfer > 0).min() {
             let class = classes.entry(class(matched)).or_default();
             class.transfers.push(own);
-            class.seen += count_observed_members(matched, models);
+            class.seen += count_members_with_observed_start(matched, models);
             class.members += size(matched);
             class.on_device |= matched.members.iter().any(on_device);
         }
@@ -135,8 +135,9 @@ pub(super) fn bound_transfers_with_uncaptured_members(
         larger = Some((*class, *least));
     }
     let mut changed = 0;
-    let partial =
-        |matched: &&MatchedCollective| count_observed_members(matched, models) < size(matched);
+    let partial = |matched: &&MatchedCollective| {
+        count_members_with_observed_start(matched, models) < size(matched)
+    };
     for matched in matches.collectives.iter().filter(partial) {
         let Some(&least) = smallest.get(&class(matched)) else {
             continue;
@@ -163,7 +164,10 @@ pub(super) fn bound_transfers_with_uncaptured_members(
 
 /// Returns how many members of a collective have an observed start. An inferred rank counts if the start of its model
 /// was observed, in this collective or in a parallel one.
-fn count_observed_members(matched: &MatchedCollective, models: &[CapturedOrInferredRank]) -> usize {
+fn count_members_with_observed_start(
+    matched: &MatchedCollective,
+    models: &[CapturedOrInferredRank],
+) -> usize {
     let captures = matched
         .members
         .iter()
@@ -208,7 +212,7 @@ mod tests {
     /// median is the third time. With all members captured, the result is the median of all times; on a device, the
     /// smallest time.
     #[test]
-    fn transfers_of_a_class_are_the_smallest_or_the_median_of_what_nobody_was_late_for() {
+    fn class_transfer_is_smallest_time_on_devices_and_unwaited_median_on_hosts() {
         for (seen, on_device, expected) in
             [(2, false, 3), (4, false, 5), (1, false, 2), (2, true, 1)]
         {

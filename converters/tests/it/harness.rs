@@ -7,12 +7,12 @@ mod sources;
 use testkit::seeds::{run_on_every_seed, run_on_seed_mutations};
 
 #[test]
-fn seeds_of_host_traces_hold() {
+fn host_trace_seeds_lose_no_node() {
     run_on_every_seed("pytorch_host", pytorch::check_host_trace_loses_no_node);
 }
 
 #[test]
-fn seeds_of_device_traces_hold() {
+fn device_trace_seeds_lose_no_event() {
     run_on_every_seed("pytorch_kineto", pytorch::check_device_trace_loses_no_event);
 }
 

@@ -230,7 +230,7 @@ fn pair_by_refinement(
         |side| side.labels_by_record_content().to_vec(),
     ];
     for finer in finer {
-        if classes.is_tied() {
+        if classes.has_tied_class() {
             classes.split_by_labels(&map_both_traces(sides, finer));
         }
     }

@@ -309,7 +309,7 @@ impl JobScaler {
         let mut groups = DeclaredGroups::new();
         for (name, ranks) in &self.declared {
             let shape = self.scaling_of_group(name, ranks).ok().flatten();
-            for block in 0..self.along.block_count() {
+            for block in 0..self.along.count_original_sized_blocks() {
                 if let Some((name, ranks)) = self.scale_group_in_block(name, ranks, shape, block) {
                     groups.insert(name, ranks);
                 }
@@ -323,7 +323,7 @@ impl JobScaler {
         let mut scaled = roles.clone();
         for (name, ranks) in &self.declared {
             let shape = self.scaling_of_group(name, ranks).ok().flatten();
-            for block in 1..self.along.block_count() {
+            for block in 1..self.along.count_original_sized_blocks() {
                 if let (Some(ScalingEffectOnGroup::Copied), Some(role)) =
                     (shape, roles.role_of_group(name))
                     && let Ok(number) = self.names.name_of_group_copy(name, block).parse()

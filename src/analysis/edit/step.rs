@@ -75,7 +75,7 @@ pub fn slice_traces_to_profiled_step(
             true => {
                 let contents = match &piped {
                     Some(contents) => Arc::clone(contents),
-                    None => Arc::new(DecompressedTraceFile::open_current_schema(&file.path)?),
+                    None => Arc::new(DecompressedTraceFile::open_as_current_schema(&file.path)?),
                 };
                 piped = Some(Arc::clone(&contents));
                 TraceFileOrPipeContents::Held(contents)

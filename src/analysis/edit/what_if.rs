@@ -208,7 +208,8 @@ pub fn edit_job(
                 replicas::scale_replicas(traces, &groups, replicas, choice, &mut counts)?;
             (traces, groups) = (new, scaled);
         } else if let JobEdit::Pipeline(number) = edit {
-            (traces, groups) = roles::change_stages(traces, &groups, number, choice, &mut counts)?;
+            (traces, groups) =
+                roles::change_stage_count(traces, &groups, number, choice, &mut counts)?;
         } else if let JobEdit::Ranks(ranks) = edit {
             (traces, groups) =
                 roles::derive_missing_ranks(traces, &groups, Some(ranks), choice, &mut counts)?;
@@ -570,7 +571,7 @@ fn scale_original_sizes_by_all_factors(
             "edit the capture itself",
         )
     };
-    let earlier = earlier_scaling(program.earlier.as_deref());
+    let earlier = scaling_factors_of_earlier_edits(program.earlier.as_deref());
     let all = BatchSequenceHiddenFactors {
         batch: earlier
             .batch
@@ -635,7 +636,7 @@ fn scale_original_sizes_by_all_factors(
 }
 
 /// Returns the factors of earlier edits, as noted in the trace's list of edits.
-fn earlier_scaling(text: Option<&str>) -> BatchSequenceHiddenFactors {
+fn scaling_factors_of_earlier_edits(text: Option<&str>) -> BatchSequenceHiddenFactors {
     let mut scaling = BatchSequenceHiddenFactors::NONE;
     for word in text.unwrap_or_default().split_ascii_whitespace() {
         match word.parse() {
@@ -654,7 +655,7 @@ fn delay_phase_in_steps(program: &mut RankProgram<'_>, ns: u64, at: StepPhase) -
     for step in 0..program.steps {
         let mut items = program.order.iter().copied();
         let first = items.find(|&item| {
-            let facts = program.facts_of(item);
+            let facts = program.facts_of_item(item);
             facts.step == Some(step) && facts.phase == at
         });
         let Some(item) = first else { continue };

@@ -32,7 +32,8 @@ pub fn count_nodes_by_attribute(
         let mut seen = [false; FIELDS.len()];
         while !cursor.is_empty() {
             let usual = AttrView::scan_attribute_fast(&mut cursor);
-            let Some(attr) = usual.or_else(|| read_next_attribute(&mut cursor, &mut seen)) else {
+            let Some(attr) = usual.or_else(|| read_next_field_if_attribute(&mut cursor, &mut seen))
+            else {
                 continue;
             };
             let key = (attr.name, attr.type_name());
@@ -76,7 +77,7 @@ pub fn count_nodes_by_attribute(
 
 /// Reads the next field of a node. Returns the field if it is an attribute. If the field is one of [`FIELDS`], marks
 /// the field in `seen`. After a broken field, it skips the rest of the node.
-fn read_next_attribute<'a>(
+fn read_next_field_if_attribute<'a>(
     node: &mut WireCursor<'a>,
     seen: &mut [bool; FIELDS.len()],
 ) -> Option<AttrView<'a>> {

@@ -42,7 +42,7 @@ impl<'a> InspectedRankTrace<'a> {
     pub fn row_of_node(&self, node: u32) -> NodeRow<'a> {
         let view = &self.raw.nodes[node as usize].view;
         let run = &self.times.run;
-        let (flops, bytes) = self.flops_and_bytes(node);
+        let (flops, bytes) = self.flops_and_bytes_of_node(node);
         NodeRow {
             rank: self.rank,
             id: view.id,

@@ -243,7 +243,7 @@ impl OneRankNodeSumTables {
         for node in trace.raw.node_indices().filter(|&node| selected(node)) {
             let view = &trace.raw.nodes[node as usize].view;
             let class = trace.classes[node as usize];
-            let (flops, bytes) = trace.flops_and_bytes(node);
+            let (flops, bytes) = trace.flops_and_bytes_of_node(node);
             let time = trace.duration_of_node(node);
             let tally = NodeSums {
                 nodes: 1,

@@ -74,7 +74,7 @@ impl RankNodeTimes {
             }
         }
         let basis = if started && all {
-            replace_times_by_file_times(raw, classes, lanes, &mut run);
+            replace_computed_times_by_recorded_ones(raw, classes, lanes, &mut run);
             NodeStartTimesSource::Given
         } else if raw.metadata.captured.is_some() || (delays && durations) {
             NodeStartTimesSource::Kept
@@ -101,7 +101,7 @@ impl RankNodeTimes {
 
 /// Replaces starts and ends with the file's times, counted from the first node that takes time. A node's new cause is a
 /// dependency or the previous node on its lane, whichever was the last to end before the node's start.
-fn replace_times_by_file_times(
+fn replace_computed_times_by_recorded_ones(
     raw: &RawTrace<'_>,
     classes: &[NodeClass],
     lanes: &NodeLaneTable<'_>,

@@ -140,7 +140,7 @@ impl<'a> InspectedRankTrace<'a> {
     }
 
     /// Returns a node's FLOPs and bytes, as the file records them.
-    pub fn flops_and_bytes(&self, node: u32) -> (u64, u64) {
+    pub fn flops_and_bytes_of_node(&self, node: u32) -> (u64, u64) {
         match self.raw.nodes[node as usize].view.op {
             Op::NoOp | Op::Host => (0, 0),
             Op::Compute { flops, bytes, .. } => (flops, bytes),

@@ -193,7 +193,7 @@ impl DigestCollector {
     }
 
     /// Returns the declared groups. The caller adds the groups of metadata nodes.
-    pub fn declared_groups(&mut self) -> &mut DeclaredGroups {
+    pub fn declared_groups_mut(&mut self) -> &mut DeclaredGroups {
         &mut self.facts.declared
     }
 

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_are_counted_and_the_first_are_kept() {
+    fn all_defects_are_counted_and_the_first_are_stored() {
         let mut trace = DefectLog::new(2);
         for i in 0..5 {
             trace.count_defect_and_store_if_room(DefectKind::SelfData, || {

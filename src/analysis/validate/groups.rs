@@ -69,7 +69,7 @@ impl<'a> NameAndMembersGroupInterner<'a> {
     }
 
     /// Returns the ranks of a declared group; an empty list means all ranks.
-    fn resolve_members<'m>(&'m self, members: &'m [u32]) -> &'m [u32] {
+    fn members_or_all_ranks<'m>(&'m self, members: &'m [u32]) -> &'m [u32] {
         if members.is_empty() {
             &self.members[WORLD]
         } else {
@@ -83,7 +83,7 @@ impl<'a> NameAndMembersGroupInterner<'a> {
         members: &'a [u32],
         findings: &mut DefectLog,
     ) -> usize {
-        let members = self.resolve_members(members);
+        let members = self.members_or_all_ranks(members);
         let mut alike = self.by_name.get(name).into_iter().flatten();
         if let Some(&known) = alike.find(|&&known| self.members[known] == members) {
             return known;
@@ -130,7 +130,9 @@ pub(super) fn resolve_groups_and_callers(
     let mut groups = NameAndMembersGroupInterner::new(ranks);
     // In traces, the name 0 means all ranks, so a declared group with this name must contain all ranks.
     let zero = options.declared.get("0");
-    if let Some(zero) = zero.filter(|zero| groups.resolve_members(zero) != groups.members[WORLD]) {
+    if let Some(zero) =
+        zero.filter(|zero| groups.members_or_all_ranks(zero) != groups.members[WORLD])
+    {
         let found = format!(
             "group `0` is declared as ranks {}",
             ranks::format_ranks(zero)

@@ -3,7 +3,7 @@
 use super::defects::{Defect, DefectCountsBySeverity};
 use super::kind::{DefectKind, Severity};
 use super::{ValidatedTraceFile, ValidationReport};
-use chakram_base::units::{format_count, format_thousands};
+use chakram_base::units::{format_count_with_noun, format_thousands};
 use std::fmt::{self, Write};
 
 /// Text styles of a validation report.
@@ -104,7 +104,7 @@ fn write_rank_summary_lines(out: &mut String, report: &ValidationReport<'_>) -> 
             out,
             "rank {}: {}, {}, {tally} ({})",
             source.rank,
-            format_count(nodes, "node"),
+            format_count_with_noun(nodes, "node"),
             format_dependency_count(edges),
             source.file
         )?;
@@ -113,8 +113,8 @@ fn write_rank_summary_lines(out: &mut String, report: &ValidationReport<'_>) -> 
     writeln!(
         out,
         "total: {}, {}, {}",
-        format_count(report.sources.len() as u64, "trace"),
-        format_count(report.node_count(), "node"),
+        format_count_with_noun(report.sources.len() as u64, "trace"),
+        format_count_with_noun(report.node_count(), "node"),
         format_dependency_count(edges)
     )
 }
@@ -149,7 +149,7 @@ pub(super) fn format_defect_counts(tally: DefectCountsBySeverity) -> String {
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0);
     let parts: Vec<_> = parts
-        .map(|&(count, word)| format_count(count, word))
+        .map(|&(count, word)| format_count_with_noun(count, word))
         .collect();
     if parts.is_empty() {
         "no defects".to_owned()

@@ -64,7 +64,12 @@ impl TraceDefectsAndDigest {
             }
             if let ValidationRole::Declares(groups) = item.view.role {
                 let text = raw.retained.declared[groups as usize];
-                declare_node_groups(item, text, collect.declared_groups(), &mut findings);
+                add_groups_declared_by_node(
+                    item,
+                    text,
+                    collect.declared_groups_mut(),
+                    &mut findings,
+                );
             }
         }
         allocations::report_classes_freed_beyond_allocations(&raw, &mut findings);
@@ -178,7 +183,7 @@ fn report_missing_duration_or_host_flag(
     });
 }
 
-fn declare_node_groups(
+fn add_groups_declared_by_node(
     item: &NodeReducedForValidation<'_>,
     text: &str,
     declared: &mut DeclaredGroups,

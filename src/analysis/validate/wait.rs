@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_behind_several_joins_them_and_a_chain_takes_no_room() {
+    fn node_after_several_adds_a_join_vertex_and_a_chain_adds_none() {
         // The vertices are the two receives, their join, and the send.
         let before = vec![vec![], vec![], vec![0, 1], vec![2, 0]];
         assert_eq!(

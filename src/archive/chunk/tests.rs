@@ -5,7 +5,7 @@ use crate::wire::WireError;
 use proptest::prelude::*;
 
 /// Encodes `objects` as one family, and decodes each object.
-fn round_trip(
+fn encode_and_check_round_trip(
     objects: &[Vec<u8>],
     level: CompressionLevel,
     is_trace: bool,
@@ -120,7 +120,7 @@ proptest! {
         objects.push([frame_records(&records), tail].concat());
         for level in [CompressionLevel::Plain, CompressionLevel::Default, CompressionLevel::Best] {
             for is_trace in [true, false] {
-                round_trip(&objects, level, is_trace);
+                encode_and_check_round_trip(&objects, level, is_trace);
             }
         }
     }
@@ -151,7 +151,7 @@ fn a_short_chunk_has_the_columns_of_a_long_base() {
         frame_records(&[vec![], vec![8, 1]]),
     ];
     for level in [CompressionLevel::Default, CompressionLevel::Best] {
-        let encoded = round_trip(&objects, level, true);
+        let encoded = encode_and_check_round_trip(&objects, level, true);
         assert!(encoded[1].iter().all(|chunk| chunk.base == Some((0, 0))));
     }
 }
@@ -173,7 +173,7 @@ fn build_chain_trace(nodes: u64, rank: u64) -> Vec<u8> {
 #[test]
 fn a_rank_that_differs_in_times_costs_its_times() {
     let ranks: Vec<Vec<u8>> = (0..4).map(|rank| build_chain_trace(5000, rank)).collect();
-    let encoded = round_trip(&ranks, CompressionLevel::Default, true);
+    let encoded = encode_and_check_round_trip(&ranks, CompressionLevel::Default, true);
     for chunks in &encoded[1..] {
         // Durations differ from those of the base by 31 per rank, modulo 256, so each difference is a byte with few
         // distinct values.
@@ -198,7 +198,7 @@ fn ranks_that_differ_in_structure_come_back() {
         }
         frame_records(&records)
     };
-    round_trip(
+    encode_and_check_round_trip(
         &[rank(5000), rank(7), rank(300)],
         CompressionLevel::Default,
         true,
@@ -210,7 +210,7 @@ fn large_objects_have_chunks_that_are_read_alone() {
     let large = build_chain_trace(700_000, 0);
     let ranks = [large.clone(), build_chain_trace(700_000, 1)];
     for level in [CompressionLevel::Plain, CompressionLevel::Default] {
-        let encoded = round_trip(&ranks, level, true);
+        let encoded = encode_and_check_round_trip(&ranks, level, true);
         assert!(encoded[0].len() >= 2, "{} bytes", large.len());
         let records: u64 = encoded[1].iter().map(|chunk| chunk.records).sum();
         assert_eq!(records, 700_001);
@@ -223,7 +223,8 @@ fn lines_that_differ_in_numbers_cost_their_numbers() {
         let row = |rank: u32| format!("  {{\"rank\":{rank},\"file\":\"job{job}.{rank}.et\"}},\n");
         (0..1000).map(row).collect::<String>().into_bytes()
     };
-    let encoded = round_trip(&[text(1), text(2)], CompressionLevel::Default, false);
+    let encoded =
+        encode_and_check_round_trip(&[text(1), text(2)], CompressionLevel::Default, false);
     for chunks in &encoded {
         assert_eq!(chunks[0].coding, ChunkBytesOrColumnsEncoding::Lines);
         // The values of every column are constant or increase by one, so the frame is small.
@@ -233,7 +234,7 @@ fn lines_that_differ_in_numbers_cost_their_numbers() {
     let noise: Vec<u8> = (0..4096u64)
         .map(|i| ((i * i * 0x9e37_79b9) >> 13) as u8)
         .collect();
-    let encoded = round_trip(&[noise], CompressionLevel::Default, false);
+    let encoded = encode_and_check_round_trip(&[noise], CompressionLevel::Default, false);
     assert_eq!(encoded[0][0].coding, ChunkBytesOrColumnsEncoding::Bytes);
 }
 

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_those_that_their_values_spell() {
+    fn only_digits_that_follow_from_their_value_become_numbers() {
         assert_eq!(
             split_text_numbers("mb0/layer12"),
             (b"\x02\x02mb\x06/layer\0".to_vec(), vec![0, 12])

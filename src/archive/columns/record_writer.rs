@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_varints_and_end_messages() {
+    fn varints_and_message_lengths_are_written() {
         let powers = (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, u64::MAX >> bit]);
         let values: Vec<u64> = powers.chain([0x0123_4567_89ab_cdef]).collect();
         let (mut expected, mut buffer) = (Vec::new(), create_stale_buffer(4000));

@@ -40,7 +40,7 @@ const KEPT: usize = 16;
 const DEPTH: usize = 8;
 
 impl Archive {
-    fn index(&self) -> Result<&ArchiveObjectIndex, ArchiveError> {
+    fn object_index(&self) -> Result<&ArchiveObjectIndex, ArchiveError> {
         if let Some(index) = self.cache.indices.get() {
             return Ok(index);
         }
@@ -53,7 +53,7 @@ impl Archive {
                 }
                 let chunks = row.chunks.iter().enumerate();
                 index.bases.extend(chunks.filter_map(|(position, chunk)| {
-                    let (object, base) = chunk.base_chunk()?;
+                    let (object, base) = chunk.base_object_and_chunk_indices()?;
                     Some((((number, object), base), ((number, at), position)))
                 }));
             }
@@ -62,23 +62,26 @@ impl Archive {
         Ok(self.cache.indices.get_or_init(|| index))
     }
 
-    fn place_of(&self, hash: &str) -> Result<Option<ObjectSegmentAndIndex>, ArchiveError> {
+    fn find_object_location(
+        &self,
+        hash: &str,
+    ) -> Result<Option<ObjectSegmentAndIndex>, ArchiveError> {
         let hash = blake3::Hash::from_hex(hash).ok();
-        let places = &self.index()?.places;
+        let places = &self.object_index()?.places;
         Ok(hash.and_then(|hash| places.get(hash.as_bytes()).copied()))
     }
 
     /// Returns whether the archive has the object with this hash.
     pub fn has_object(&self, hash: &str) -> Result<bool, ArchiveError> {
-        Ok(self.place_of(hash)?.is_some())
+        Ok(self.find_object_location(hash)?.is_some())
     }
 
     /// Returns the packed size of an object, in bytes, or 0 if the archive does not have the
     /// object.
     pub fn packed_object_size(&self, hash: &str) -> Result<u64, ArchiveError> {
-        let index = self.index()?;
+        let index = self.object_index()?;
         let rows = self
-            .place_of(hash)?
+            .find_object_location(hash)?
             .map(|(segment, at)| &index.indices[segment].objects[at].chunks);
         Ok(rows.into_iter().flatten().map(|chunk| chunk.1).sum())
     }
@@ -90,8 +93,8 @@ impl Archive {
     /// Fails if the object does not exist, is damaged, or would take too much memory.
     pub fn read_object(&self, hash: &str) -> Result<Vec<u8>, ArchiveError> {
         let mut out = Vec::new();
-        let (segment, at) = self.require_object_place(hash)?;
-        let bytes = self.index()?.indices[segment].objects[at].bytes;
+        let (segment, at) = self.require_object_location(hash)?;
+        let bytes = self.object_index()?.indices[segment].objects[at].bytes;
         chakram_base::bounds::check_items_fit_memory(
             "an object of an archive",
             bytes,
@@ -101,15 +104,15 @@ impl Archive {
         .map_err(|error| {
             ArchiveError::broken_archive_error(error.to_string()).in_file(&self.path)
         })?;
-        self.copy_object(hash, &mut |part| {
+        self.stream_object_verifying_hash(hash, &mut |part| {
             out.extend_from_slice(part);
             Ok(())
         })?;
         Ok(out)
     }
 
-    fn require_object_place(&self, hash: &str) -> Result<ObjectSegmentAndIndex, ArchiveError> {
-        self.place_of(hash)?.ok_or_else(|| {
+    fn require_object_location(&self, hash: &str) -> Result<ObjectSegmentAndIndex, ArchiveError> {
+        self.find_object_location(hash)?.ok_or_else(|| {
             let found = format!("the object {hash} is missing");
             ArchiveError::broken_archive_error(found).in_file(&self.path)
         })
@@ -117,22 +120,22 @@ impl Archive {
 
     /// Passes the bytes of an object to `out`, chunk by chunk, and compares their hash with the
     /// object's name.
-    pub fn copy_object(
+    pub fn stream_object_verifying_hash(
         &self,
         hash: &str,
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
-        let (segment, at) = self.require_object_place(hash)?;
-        self.copy_object_at((segment, at), out)
+        let (segment, at) = self.require_object_location(hash)?;
+        self.stream_verified_object_at_location((segment, at), out)
     }
 
-    /// Passes the bytes of the object at a location to `out`, like [`Self::copy_object`].
-    pub fn copy_object_at(
+    /// Passes the bytes of the object at a location to `out`, like [`Self::stream_object_verifying_hash`].
+    pub fn stream_verified_object_at_location(
         &self,
         place: (usize, usize),
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
-        let row = &self.index()?.indices[place.0].objects[place.1];
+        let row = &self.object_index()?.indices[place.0].objects[place.1];
         let mut hasher = blake3::Hasher::new();
         for number in 0..row.chunks.len() {
             self.copy_chunk_records((place, number), &mut |contents| {
@@ -149,8 +152,8 @@ impl Archive {
 
     /// Returns the number of nodes in a trace object, or `None` if the object is stored as plain bytes.
     pub fn object_node_count(&self, hash: &str) -> Result<Option<u64>, ArchiveError> {
-        let place = self.require_object_place(hash)?;
-        let chunks = &self.index()?.indices[place.0].objects[place.1].chunks;
+        let place = self.require_object_location(hash)?;
+        let chunks = &self.object_index()?.indices[place.0].objects[place.1].chunks;
         let records = chunks
             .iter()
             .fold(0u64, |all, chunk| all.saturating_add(chunk.5));
@@ -166,8 +169,8 @@ impl Archive {
         wanted: Range<u64>,
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
-        let place = self.require_object_place(hash)?;
-        let row = &self.index()?.indices[place.0].objects[place.1];
+        let place = self.require_object_location(hash)?;
+        let row = &self.object_index()?.indices[place.0].objects[place.1];
         let mut first = 0u64;
         for (number, chunk) in row.chunks.iter().enumerate() {
             let own = first..first.saturating_add(chunk.5);
@@ -221,21 +224,25 @@ impl Archive {
         let mut buffers = pool().pop().unwrap_or_default();
         let decoded = self.decode_chunk(place, 0, &mut buffers)?;
         let mut joined = std::mem::take(&mut buffers.joined);
-        let row = &self.index()?.indices[place.0.0].objects[place.0.1].chunks[place.1];
+        let row = &self.object_index()?.indices[place.0.0].objects[place.0.1].chunks[place.1];
         let result = decoded.write_contents(row.4, &mut joined, out);
         let result = result.map_err(|error| self.add_chunk_location_to_error(place.0, row, error));
         buffers.joined = joined;
         if let Some(decoded) = Arc::into_inner(decoded) {
             decoded.recycle_into(&mut buffers);
         }
-        self.release_unused_bases(place, &mut buffers);
+        self.drop_cached_bases_unused_after(place, &mut buffers);
         pool().push(buffers);
         result
     }
 
     /// Drops cached bases that no chunk after `place` uses. Objects are usually read in order, so these bases are not
     /// needed again.
-    fn release_unused_bases(&self, place: ObjectPlaceAndChunkIndex, buffers: &mut ChunkBuffers) {
+    fn drop_cached_bases_unused_after(
+        &self,
+        place: ObjectPlaceAndChunkIndex,
+        buffers: &mut ChunkBuffers,
+    ) {
         let Some(index) = self.cache.indices.get() else {
             return;
         };
@@ -276,7 +283,7 @@ impl Archive {
         }
         let (object, number) = place;
         let segment = &self.segments[object.0];
-        let index = self.index()?;
+        let index = self.object_index()?;
         let objects = &index.indices[object.0].objects;
         let chunk = objects.get(object.1).and_then(|row| row.chunks.get(number));
         let chunk = chunk.ok_or_else(|| {
@@ -287,7 +294,7 @@ impl Archive {
             let error = ArchiveError::broken_archive_error("the coding is unknown");
             self.add_chunk_location_to_error(object, chunk, error)
         })?;
-        let base = match chunk.base_chunk() {
+        let base = match chunk.base_object_and_chunk_indices() {
             Some((base, number)) if depth < DEPTH => {
                 Some(self.decode_chunk(((object.0, base), number), depth + 1, buffers)?)
             }
@@ -323,7 +330,7 @@ impl Archive {
 
     /// Returns the hash of the object at a location.
     pub fn object_hash_at(&self, place: (usize, usize)) -> Result<String, ArchiveError> {
-        Ok(self.index()?.indices[place.0].objects[place.1]
+        Ok(self.object_index()?.indices[place.0].objects[place.1]
             .blake3
             .clone())
     }
@@ -337,7 +344,7 @@ impl Archive {
     /// Returns the number of objects in each segment.
     pub fn object_count_per_segment(&self) -> Result<Vec<usize>, ArchiveError> {
         Ok(self
-            .index()?
+            .object_index()?
             .indices
             .iter()
             .map(|index| index.objects.len())

@@ -76,7 +76,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
     }
 
     fn cache_key(&self, request: &CollectiveRequest) -> u64 {
-        let script = self.script_index(request.kind, request.node);
+        let script = self.custom_algorithm_index(request.kind, request.node);
         let script = script.map_or(0, |script| u64::from(script) + 1);
         if self.quirks.has_quirk(Quirk::OneAtATime) {
             return script;
@@ -92,7 +92,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
         _: &[PathsToNextAndAnyMember],
     ) -> ChunkStageSequences<CollectiveChunkPhase> {
         let mut out = Vec::new();
-        let script = self.script_index(request.kind, request.node);
+        let script = self.custom_algorithm_index(request.kind, request.node);
         if let Some(script) = script.filter(|_| extent.member_count() > 1) {
             // A member executes its script in the first queue of the innermost level. The other fields of this phase
             // have no effect.
@@ -437,7 +437,9 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         if self.issued.is_none() {
             return;
         }
-        let scripted = self.script_index(request.kind, request.node).is_some();
+        let scripted = self
+            .custom_algorithm_index(request.kind, request.node)
+            .is_some();
         let chunks = if scripted {
             1
         } else {
@@ -445,7 +447,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         };
         let alone = !scripted && self.phases_of_collective(request.kind, extent).is_empty();
         if now == Time::ZERO && self.undelayed == Some(None) && !scripted && !alone {
-            self.record_undelayed_join(npu, request, extent);
+            self.record_member_delaying_message_at_zero(npu, request, extent);
         }
         let Some(issued) = &mut self.issued else {
             return;
@@ -532,7 +534,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
 impl AstraCollectiveBackend {
     /// Records the member if it joins a collective at time 0 and immediately delays a message. In trees, only leaves do
     /// so, because other members first wait for a message.
-    fn record_undelayed_join(
+    fn record_member_delaying_message_at_zero(
         &mut self,
         npu: Npu,
         request: &CollectiveRequest,

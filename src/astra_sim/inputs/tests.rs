@@ -31,7 +31,7 @@ fn format_notes(inputs: &AstraInputs) -> Vec<String> {
 }
 
 #[test]
-fn inputs_are_read_together() {
+fn all_astra_sim_input_files_are_read() {
     let plain = read_astra_inputs(&build_astra_flags(), &[]).unwrap();
     assert_eq!(format_notes(&plain), [""; 0]);
     assert_eq!(plain.network.npu_count(), 8);
@@ -73,7 +73,7 @@ fn inputs_are_read_together() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn contradicting_inputs_are_refused() {
     let error = |flags: &AstraFlags, more: &[(&str, &str)]| {
         read_astra_inputs(flags, more).unwrap_err().to_string()
     };
@@ -117,7 +117,7 @@ fn what_does_not_go_together_is_refused() {
 }
 
 #[test]
-fn what_goes_together_oddly_is_noted() {
+fn odd_combinations_of_inputs_are_noted() {
     let system = SYSTEM
         .replace(", \"direct\"", "")
         .replace("\"endpoint-delay\": 10,", "\"roofline-enabled\": 1,");

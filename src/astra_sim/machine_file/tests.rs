@@ -29,7 +29,7 @@ fn parse_imported_machine(imported: &ImportedMachineFile) -> Machine {
 /// switch. In the fully connected dimension, an NPU has 175 GB/s, because `direct` uses its seven 25 GB/s links one
 /// after another.
 #[test]
-fn bandwidths_are_those_under_which_algorithms_take_as_long() {
+fn imported_bandwidths_preserve_algorithm_durations() {
     let system = r#"{"preferred-dataset-splits": 4, "active-chunks-per-dimension": 2, "endpoint-delay": 0,
         "scheduling-policy": "LIFO", "collective-optimization": "localBWAware",
         "all-reduce-implementation": ["ring", "direct", "halvingDoubling"]}"#;
@@ -45,7 +45,7 @@ fn bandwidths_are_those_under_which_algorithms_take_as_long() {
     let chunks = pipeline.chunks.map(std::num::NonZeroU32::get);
     assert_eq!((chunks, pipeline.active.get()), (Some(4), 2));
     // The system file states no rates, so the NPUs' rates are unknown.
-    assert!(machine.classes()[0].memory.is_none());
+    assert!(machine.npu_classes()[0].memory.is_none());
     let keys = imported.notes.iter().map(|note| note.key.as_str());
     assert!(keys.eq(["scheduling-policy", "quirks", "bandwidth", "bandwidth"]));
     for note in &imported.notes {
@@ -61,7 +61,7 @@ fn npus_have_the_rates_that_the_system_file_says_and_no_others() {
         r#"{"memory-type": "MEMORY_POOL", "remote-mem-latency": 700, "remote-mem-bw": 30}"#;
     let imported = import_machine_file(Some(system), Some(memory));
     let machine = parse_imported_machine(&imported);
-    let class = &machine.classes()[0];
+    let class = &machine.npu_classes()[0];
     for (dtype, name) in Dtype::ALL {
         let peak = class.peaks.get(dtype).map(|peak| peak.per_second());
         assert_eq!(peak, Some(900e12), "{name}");

@@ -78,7 +78,7 @@ fn lifetimes_run_from_the_write_to_the_last_read() {
 }
 
 #[test]
-fn memory_that_is_freed_is_there_for_what_follows_at_once() {
+fn freed_memory_is_reusable_at_the_same_time() {
     // a exists from 0 to 10; b, which is never read, exists from 10 onwards. Memory use is 8 bytes before and after 10,
     // and never reaches 16.
     let tensors = build_rank_tensors(&[(0, "a", 8, true), (1, "a", 8, false), (2, "b", 8, true)]);
@@ -90,7 +90,7 @@ fn memory_that_is_freed_is_there_for_what_follows_at_once() {
 }
 
 #[test]
-fn a_tensor_that_is_written_after_it_was_read_was_there() {
+fn a_tensor_read_before_its_write_exists_from_the_start() {
     // Node 0 reads w until 4, and node 1 writes w from 2 to 9. Therefore w exists from 0 to 4.
     let tensors = build_rank_tensors(&[(0, "w", 8, false), (1, "w", 9, true)]);
     let memory = TensorLifetimesAndAccesses::compute_lifetimes(

@@ -51,7 +51,7 @@ pub(super) fn nth_packet(
     let levels = level_count(position);
     let power = |times: u32| 1_u64.checked_shl(times).unwrap_or(u64::MAX);
     // Truncating once at the end gives the same size as truncating after each halving.
-    let halved = |times: u32| phase.equal_part(phase.amount, power(times));
+    let halved = |times: u32| phase.divide_amount_equally(phase.amount, power(times));
     let doubled = |amount: UnroundedBufferShare, times: u32| {
         CollectiveChunkPhase::multiply_buffer_share(amount, power(times))
     };

@@ -24,6 +24,6 @@ pub(super) fn message_count(phase: &CollectiveChunkPhase, position: MemberLinePo
 pub(super) fn message_size(phase: &CollectiveChunkPhase) -> UnroundedBufferShare {
     match phase.part {
         PhaseOperation::AllGather => phase.amount,
-        _ => phase.equal_part(phase.amount, u64::from(phase.size)),
+        _ => phase.divide_amount_equally(phase.amount, u64::from(phase.size)),
     }
 }

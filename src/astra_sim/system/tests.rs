@@ -89,7 +89,7 @@ fn every_key_is_read() {
 }
 
 #[test]
-fn what_is_absent_has_a_default_and_what_is_odd_a_note() {
+fn absent_keys_take_defaults_and_odd_keys_are_noted() {
     let (system, notes) =
         parse_system_file("{\"preferred-dataset-splits\": 1.5,\n\"boost-mode\": 0, \"L\": 1}");
     assert_eq!(system.scheduling, ChunkSchedulingPolicy::Lifo);
@@ -125,7 +125,7 @@ fn scale_applies_to_stated_endpoint_delay_but_not_to_default() {
 }
 
 #[test]
-fn what_the_original_dies_of_is_refused_with_the_reason() {
+fn values_that_crash_astra_sim_are_refused_with_the_reason() {
     for text in ["{}", "{\"preferred-dataset-splits\": 0}"] {
         let error = expect_parse_error(text);
         assert!(
@@ -157,7 +157,7 @@ fn what_the_original_dies_of_is_refused_with_the_reason() {
 }
 
 #[test]
-fn implementations_that_cannot_be_meant_are_noted() {
+fn unlikely_collective_implementations_are_noted() {
     let (_, notes) = parse_system_file(
         "{\"preferred-dataset-splits\": 1, \"scheduling-policy\": \"FIFO\",
         \"collective-optimization\": \"baseline\", \"local-mem-bw\": 1,

@@ -96,7 +96,7 @@ fn sizes_are_the_numbers_at_the_beginning_of_their_texts() {
 }
 
 #[test]
-fn what_the_original_throws_on_is_refused() {
+fn tensor_lists_that_astra_sim_rejects_are_refused() {
     for (lists, part) in [
         ((&["w"][..], &[][..]), "has 1 texts, expected pairs"),
         (
@@ -121,7 +121,7 @@ fn what_the_original_throws_on_is_refused() {
 }
 
 #[test]
-fn nodes_without_lists_are_refused_or_noted() {
+fn nodes_without_tensor_lists_are_refused_unless_lenient() {
     let nodes = [None, None, Some((&[][..], &["y", "5"][..]))];
     let error = expect_tensor_error(&nodes, false);
     assert!(error.contains("no attribute `inputs`"), "{error}");

@@ -4,12 +4,12 @@
 //! its index, counted from 0. The last part may be a new key; the reader of the edited text decides whether that key is
 //! valid.
 
-use super::{ConfigError, ConfigLiteral, did_you_mean, find_nearest};
+use super::{ConfigError, ConfigLiteral, did_you_mean, find_most_similar_name};
 use toml::{Table, Value};
 
 /// A path that does not exist in a TOML text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("found no `{part}`, expected one of {}{}", .known.join(", "), did_you_mean(find_nearest(.part, .known.iter().map(String::as_str))))]
+#[error("found no `{part}`, expected one of {}{}", .known.join(", "), did_you_mean(find_most_similar_name(.part, .known.iter().map(String::as_str))))]
 pub struct MissingTomlPathError {
     /// The part of the path that does not exist.
     pub part: String,
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_lead_nowhere_name_what_is_there() {
+    fn errors_about_missing_paths_name_existing_keys() {
         let error = |path: &str| {
             let found = replace_toml_values(TEXT, "m.toml", &[(path, &ConfigLiteral::Flag(true))]);
             found.unwrap_err().to_string()

@@ -1,8 +1,8 @@
 //! One value of a configuration document, with methods that read it as an expected type. Errors state the value's key
 //! and line.
 
-use super::nearest::{did_you_mean, find_nearest};
-use super::{ConfigDocument, ConfigError, ConfigTable, DeValue, Spanned, line_of};
+use super::nearest::{did_you_mean, find_most_similar_name};
+use super::{ConfigDocument, ConfigError, ConfigTable, DeValue, Spanned, line_number_at_byte};
 use crate::units::QuantityError;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -57,7 +57,7 @@ impl<'d> ConfigField<'d> {
 
     /// Returns the file, line and key of this value, for errors that are found later.
     pub fn describe_location(&self) -> String {
-        let line = line_of(self.document.text, self.at);
+        let line = line_number_at_byte(self.document.text, self.at);
         format!("{}:{line}: key `{}`", self.document.file, self.key)
     }
 
@@ -91,7 +91,7 @@ impl<'d> ConfigField<'d> {
     }
 
     /// Reads a one-line string of 1 to 200 characters.
-    pub fn read_line(&self) -> Result<&'d str, ConfigError> {
+    pub fn read_one_line_text(&self) -> Result<&'d str, ConfigError> {
         let text = self.read_text("text in quotes")?;
         let blank = text.trim().is_empty();
         if blank || text.chars().any(char::is_control) || text.chars().count() > 200 {
@@ -214,7 +214,7 @@ impl<'d> ConfigField<'d> {
         let text = self.read_text(&expected)?;
         let chosen = all.iter().find(|(_, name)| *name == text);
         chosen.map(|(value, _)| *value).ok_or_else(|| {
-            let hint = did_you_mean(find_nearest(text, names));
+            let hint = did_you_mean(find_most_similar_name(text, names));
             self.type_mismatch_error(format_args!("{expected}{hint}"))
         })
     }

@@ -19,18 +19,18 @@ static PIPED: OnceLock<String> = OnceLock::new();
 /// # Errors
 ///
 /// Fails if the file cannot be read, is not UTF-8, or exceeds 4 MiB.
-pub fn read_input(path: impl AsRef<Path>) -> Result<String, Error> {
+pub fn read_file_or_standard_input(path: impl AsRef<Path>) -> Result<String, Error> {
     if path.as_ref() != Path::new(STANDARD_INPUT) {
-        return read_bounded(File::open(path)?);
+        return read_text_within_size_limit(File::open(path)?);
     }
     if let Some(text) = PIPED.get() {
         return Ok(text.clone());
     }
-    let text = read_bounded(stdin().lock())?;
+    let text = read_text_within_size_limit(stdin().lock())?;
     Ok(PIPED.get_or_init(|| text).clone())
 }
 
-fn read_bounded(file: impl Read) -> Result<String, Error> {
+fn read_text_within_size_limit(file: impl Read) -> Result<String, Error> {
     let mut text = String::new();
     let read = file
         // Read one byte more than allowed, to detect a longer file.

@@ -4,7 +4,10 @@ use strsim::damerau_levenshtein;
 
 /// Returns the name in `all` that is most similar to `name`, or `None` if no name is similar. A name is similar if it
 /// contains `name` or differs from it by only a few edits.
-pub fn find_nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+pub fn find_most_similar_name<'n>(
+    name: &str,
+    all: impl IntoIterator<Item = &'n str>,
+) -> Option<&'n str> {
     let lower: String = name.to_lowercase().chars().take(80).collect();
     let all: Vec<_> = all.into_iter().collect();
     let by_spelling = all
@@ -39,23 +42,23 @@ mod tests {
     #[test]
     fn near_names_are_found_by_spelling_or_as_a_part() {
         assert_eq!(
-            find_nearest("sittin", ["kitten", "sitting"]),
+            find_most_similar_name("sittin", ["kitten", "sitting"]),
             Some("sitting")
         );
-        assert_eq!(find_nearest("hello", ["kitten", "sitting"]), None);
+        assert_eq!(find_most_similar_name("hello", ["kitten", "sitting"]), None);
         // Two swapped letters count as one edit, and a difference in case does not count.
         assert_eq!(
-            find_nearest("dgx-h010", ["selene", "dgx-h100"]),
+            find_most_similar_name("dgx-h010", ["selene", "dgx-h100"]),
             Some("dgx-h100")
         );
         assert_eq!(
-            find_nearest("GPT2-XL", ["gpt2-small", "gpt2-xl"]),
+            find_most_similar_name("GPT2-XL", ["gpt2-small", "gpt2-xl"]),
             Some("gpt2-xl")
         );
         assert_eq!(
-            find_nearest("h100", ["dgx-a100", "dgx-h100"]),
+            find_most_similar_name("h100", ["dgx-a100", "dgx-h100"]),
             Some("dgx-h100")
         );
-        assert_eq!(find_nearest("x", ["dgx-a100", "dgx-h100"]), None);
+        assert_eq!(find_most_similar_name("x", ["dgx-a100", "dgx-h100"]), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Formats and parses counts in human-readable form.
 
 /// Formats a count with its noun, such as `1 rank`, `2 ranks`, `2 passes`, `2 dependencies` or `1,234 micro-batches`.
-pub fn format_count(count: u64, one: &str) -> String {
+pub fn format_count_with_noun(count: u64, one: &str) -> String {
     let is_consonant = |letter: char| !"aeiou".contains(letter);
     let (stem, ending) = match one.strip_suffix('y') {
         _ if count == 1 => (one, ""),
@@ -105,12 +105,15 @@ mod tests {
     }
 
     #[test]
-    fn one_thing_has_no_plural() {
-        assert_eq!(format_count(1, "rank"), "1 rank");
-        assert_eq!(format_count(0, "message"), "0 messages");
-        assert_eq!(format_count(2, "pass"), "2 passes");
-        assert_eq!(format_count(2, "dependency"), "2 dependencies");
-        assert_eq!(format_count(2, "delay"), "2 delays");
-        assert_eq!(format_count(1234, "micro-batch"), "1,234 micro-batches");
+    fn counts_other_than_one_get_plural_nouns() {
+        assert_eq!(format_count_with_noun(1, "rank"), "1 rank");
+        assert_eq!(format_count_with_noun(0, "message"), "0 messages");
+        assert_eq!(format_count_with_noun(2, "pass"), "2 passes");
+        assert_eq!(format_count_with_noun(2, "dependency"), "2 dependencies");
+        assert_eq!(format_count_with_noun(2, "delay"), "2 delays");
+        assert_eq!(
+            format_count_with_noun(1234, "micro-batch"),
+            "1,234 micro-batches"
+        );
     }
 }

@@ -19,7 +19,7 @@ impl UnroundedTimeEstimate {
     pub const MARGIN: f64 = 1.0 / (1 << 30) as f64;
 
     /// Returns true if this is less than `other` by more than the margin.
-    pub fn is_less(self, other: Self) -> bool {
+    pub fn is_less_beyond_margin(self, other: Self) -> bool {
         self.0 < other.0 * (1.0 - Self::MARGIN)
     }
 
@@ -46,7 +46,7 @@ impl UnroundedTimeEstimate {
         let least = Self(least.min_by(f64::total_cmp)?);
         // The margin prevents rounding errors from affecting the choice.
         let mut all = all;
-        all.find(|(_, estimate)| !least.is_less(*estimate))
+        all.find(|(_, estimate)| !least.is_less_beyond_margin(*estimate))
     }
 }
 
@@ -86,21 +86,25 @@ mod tests {
         // A third of a byte at 1 TB/s takes 1/3 ps, which an `f64` cannot represent exactly. Three such estimates must
         // add up to 1 ps.
         let rate = Bandwidth::new(1e12).unwrap();
-        let third = rate.estimate_serialization(UnroundedBufferShare::from_bytes(1).nth_part(3));
+        let third = rate
+            .estimate_serialization(UnroundedBufferShare::from_bytes(1).one_of_n_equal_parts(3));
         let one = UnroundedTimeEstimate::from(Span(1));
-        assert!(!(third + third + third).is_less(one) && !one.is_less(third.times(3)));
+        assert!(
+            !(third + third + third).is_less_beyond_margin(one)
+                && !one.is_less_beyond_margin(third.times(3))
+        );
         // A millisecond plus a picosecond differs from a millisecond by 10^-9, which is above the margin. For a second,
         // the difference is below the margin.
         let [less, more] =
             [1_000_000_000, 1_000_000_001].map(|ps| UnroundedTimeEstimate::from(Span(ps)));
-        assert!(less.is_less(more) && !more.is_less(less));
+        assert!(less.is_less_beyond_margin(more) && !more.is_less_beyond_margin(less));
         let [less, more] =
             [1_000_000_000_000, 1_000_000_000_001].map(|ps| UnroundedTimeEstimate::from(Span(ps)));
-        assert!(!less.is_less(more));
+        assert!(!less.is_less_beyond_margin(more));
     }
 
     #[test]
-    fn the_first_of_those_that_are_least_is_taken() {
+    fn the_first_item_with_a_near_minimal_estimate_is_chosen() {
         let of = |list: &[u64]| {
             let all = list.iter().map(|&ps| UnroundedTimeEstimate::from(Span(ps)));
             UnroundedTimeEstimate::first_near_minimum(all.enumerate()).map(|(i, _)| i)

@@ -94,7 +94,7 @@ const FREQUENCY: QuantityKind = QuantityKind {
 };
 
 /// Returns the length of the number, such as `-1_000.5e+3`, at the start of `text`.
-fn number_length(text: &str) -> usize {
+fn leading_number_length(text: &str) -> usize {
     let is_exponent = |c: char| matches!(c, 'e' | 'E');
     let mut before = None;
     for (i, c) in text.char_indices() {
@@ -117,7 +117,7 @@ fn number_length(text: &str) -> usize {
 }
 
 /// Splits `text` into a number and a unit, and returns the value in base units.
-fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
+fn parse_quantity(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
     let fail = |why: String| QuantityError {
         text: text.chars().take(40).collect(),
         what: kind.what,
@@ -125,7 +125,7 @@ fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
         example: kind.example,
     };
     let trimmed = text.trim();
-    let end = number_length(trimmed);
+    let end = leading_number_length(trimmed);
     let (number, unit) = trimmed.split_at(end);
     let unit = unit.trim();
     let allowed = || {
@@ -175,7 +175,7 @@ fn require_positive_value<T>(
 impl FromStr for Span {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        let span = Self::from_seconds(parse(text, &TIME)?);
+        let span = Self::from_seconds(parse_quantity(text, &TIME)?);
         // from_seconds() saturates, so MAX represents every longer duration.
         require_positive_value(text, &TIME, (span < Self::MAX).then_some(span)).map_err(|e| {
             QuantityError {
@@ -189,7 +189,7 @@ impl FromStr for Span {
 impl FromStr for Bytes {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        let bytes = parse(text, &SIZE)?;
+        let bytes = parse_quantity(text, &SIZE)?;
         // 9e18 is just below i64::MAX, the maximum number of bytes in traces.
         if bytes.fract() != 0.0 || bytes >= 9.0e18 {
             return Err(QuantityError {
@@ -206,21 +206,29 @@ impl FromStr for Bytes {
 impl FromStr for Bandwidth {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        require_positive_value(text, &BANDWIDTH, Self::new(parse(text, &BANDWIDTH)?))
+        require_positive_value(
+            text,
+            &BANDWIDTH,
+            Self::new(parse_quantity(text, &BANDWIDTH)?),
+        )
     }
 }
 
 impl FromStr for FlopRate {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        require_positive_value(text, &RATE, Self::new(parse(text, &RATE)?))
+        require_positive_value(text, &RATE, Self::new(parse_quantity(text, &RATE)?))
     }
 }
 
 impl FromStr for Frequency {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        require_positive_value(text, &FREQUENCY, Self::new(parse(text, &FREQUENCY)?))
+        require_positive_value(
+            text,
+            &FREQUENCY,
+            Self::new(parse_quantity(text, &FREQUENCY)?),
+        )
     }
 }
 
@@ -249,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_is_allowed() {
+    fn quantity_errors_list_allowed_units() {
         let text = "50 gb/s".parse::<Bandwidth>().unwrap_err().to_string();
         assert!(text.contains("GB/s") && text.contains("`gb/s`"), "{text}");
         assert!("50".parse::<Bandwidth>().is_err());

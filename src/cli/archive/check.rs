@@ -109,16 +109,17 @@ pub fn store_baselines(
     args: &RecordBaselineArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    let archive = Arc::new(super::open_archive(&args.archive)?);
+    let archive = Arc::new(super::open_archive_and_warn_of_tail(&args.archive)?);
     let options = BaselineReplayOptions::parse(&args.options)?;
     let machines = args
         .machine
         .iter()
         .map(|name| options.machine_name_with_rates(name));
     let machines: Vec<String> = machines.collect::<Result<_, _>>()?;
-    let pairs: Vec<(&WorkloadEntry, &String)> = chosen_workloads(&archive, args.filter.as_ref())
-        .flat_map(|entry| machines.iter().map(move |machine| (entry, machine)))
-        .collect();
+    let pairs: Vec<(&WorkloadEntry, &String)> =
+        workloads_matching_filter(&archive, args.filter.as_ref())
+            .flat_map(|entry| machines.iter().map(move |machine| (entry, machine)))
+            .collect();
     if pairs.is_empty() {
         return Err("no workload is selected, so there is nothing to predict".into());
     }
@@ -150,7 +151,7 @@ pub fn store_baselines(
     Ok(ExitCode::SUCCESS)
 }
 
-fn chosen_workloads<'a>(
+fn workloads_matching_filter<'a>(
     archive: &'a Archive,
     filter: Option<&'a MetadataQuery>,
 ) -> impl Iterator<Item = &'a WorkloadEntry> {
@@ -166,13 +167,13 @@ fn draft_baseline(
     args: &RecordBaselineArgs,
 ) -> Result<(BaselinePredictionDraft, Option<UnusableOptionReason>), Box<dyn Error + Send + Sync>> {
     let started = Instant::now();
-    let text = regression::machine_text(archive, entry, machine)?;
+    let text = regression::workload_or_preset_machine_text(archive, entry, machine)?;
     let predicted = regression::predict_run(archive, entry, machine, &text, options);
     let ReplayReportWithIneffectiveOption {
         report,
         ineffective,
     } = predicted?;
-    let bytes = regression::report_text(&report);
+    let bytes = regression::report_json_bytes(&report);
     let record = RecordedMakespanPrediction {
         machine: machine.to_owned(),
         machine_blake3: blake3::hash(text.as_bytes()).to_hex().to_string(),
@@ -224,7 +225,7 @@ pub struct PredictionChangeCheckArgs {
     filter: Option<MetadataQuery>,
     /// Check only a selection that takes about this long and covers operators, groups, sizes, schemas and machines; the
     /// output lists the rest
-    #[arg(long, value_name = "TIME", value_parser = parse_budget)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_budget)]
     budget: Option<Duration>,
     /// Number of replays that run at the same time; one per core by default
     #[arg(long, value_name = "N", value_parser = crate::parse_number)]
@@ -253,7 +254,7 @@ fn parse_machine_replacement(text: &str) -> Result<(String, String), String> {
     Ok((machine.to_owned(), file.to_owned()))
 }
 
-fn parse_budget(text: &str) -> Result<Duration, String> {
+fn parse_time_budget(text: &str) -> Result<Duration, String> {
     let span = text
         .parse::<chakram_base::units::Span>()
         .map_err(|error| error.to_string())?;
@@ -268,7 +269,7 @@ pub fn check_baselines(
     args: &PredictionChangeCheckArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    let archive = Arc::new(super::open_archive(&args.archive)?);
+    let archive = Arc::new(super::open_archive_and_warn_of_tail(&args.archive)?);
     let mut outputs = OutputsAndProtectedInputs::default();
     outputs.register_input(&args.archive);
     let junit = args
@@ -283,7 +284,7 @@ pub fn check_baselines(
         .transpose()?;
     let mut pairs: Vec<WorkloadAndBaseline<'_>> = Vec::new();
     let mut without = Vec::new();
-    for entry in chosen_workloads(&archive, args.filter.as_ref()) {
+    for entry in workloads_matching_filter(&archive, args.filter.as_ref()) {
         let latest = entry.latest_prediction_by_machine();
         if latest.is_empty() {
             without.push(entry.name.clone());
@@ -359,8 +360,14 @@ fn check_one_baseline(
         .iter()
         .find(|(machine, _)| *machine == record.machine);
     let machine = other.map_or(&record.machine, |(_, file)| file);
-    let checked =
-        regression::check_baseline(archive, entry, record, machine, &options, args.threshold);
+    let checked = regression::compare_prediction_with_baseline(
+        archive,
+        entry,
+        record,
+        machine,
+        &options,
+        args.threshold,
+    );
     checked.map_err(Into::into)
 }
 
@@ -383,7 +390,8 @@ fn choose_baselines_in_budget<'a>(
         })
         .collect();
     let millis = u64::try_from(budget.as_millis()).unwrap_or(u64::MAX);
-    let choice = regression::select_within_budget(&workloads, millis.saturating_mul(threads));
+    let choice =
+        regression::select_workloads_within_budget(&workloads, millis.saturating_mul(threads));
     let chosen = workloads
         .iter()
         .zip(pairs)

@@ -7,7 +7,7 @@ use chakram_archive::{
     Archive, ArchiveListingReader, MetadataQuery, QueryableWorkload, RankOrNodeRange,
     RanksAndNodesToExtract, WorkloadEntry, WorkloadListingRow,
 };
-use chakram_base::units::{Bytes, format_count, format_thousands};
+use chakram_base::units::{Bytes, format_count_with_noun, format_thousands};
 use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
 use chakram_report::text::clip_middle;
@@ -69,7 +69,7 @@ pub fn parse_metadata_query(text: &str) -> Result<MetadataQuery, String> {
 }
 
 /// Renders workloads as CSV. A cell is empty if the workload lacks the column's metadata key.
-fn list_csv(found: &[&WorkloadListingRow<'_>]) -> String {
+fn render_workloads_csv(found: &[&WorkloadListingRow<'_>]) -> String {
     let keys = found.iter().flat_map(|row| &row.metadata.0);
     let keys: BTreeSet<&str> = keys.map(|(key, _)| &key[..]).collect();
     let mut rows = CsvRows::without_header();
@@ -102,7 +102,7 @@ struct WorkloadList<'a> {
 /// Prints the workloads that satisfy the condition.
 pub fn list_workloads(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if args.format == ListFormat::Json {
-        let archive = super::open_archive(&args.archive)?;
+        let archive = super::open_archive_and_warn_of_tail(&args.archive)?;
         let holds = |entry: &&WorkloadEntry| args.matches_query(*entry);
         let listed = WorkloadList {
             workloads: archive.workloads().values().filter(holds).collect(),
@@ -120,7 +120,7 @@ pub fn list_workloads(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, 
         .filter(|row| args.matches_query(*row))
         .collect();
     if args.format == ListFormat::Csv {
-        out.write_all(list_csv(&found).as_bytes())?;
+        out.write_all(render_workloads_csv(&found).as_bytes())?;
         return Ok(super::exit_code_for_archive_tail(
             listing.uncommitted_tail(),
         ));
@@ -145,12 +145,12 @@ pub fn list_workloads(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, 
         write!(
             line,
             "{name:<width$}  {:>12}  {bytes:>9} {}",
-            format_count(amounts.ranks, "rank"),
+            format_count_with_noun(amounts.ranks, "rank"),
             clip_middle(&words, columns.saturating_sub(width + 26))
         )?;
         writeln!(out, "{}", line.trim_end())?;
     }
-    let mut count = format_count(all.len() as u64, "workload");
+    let mut count = format_count_with_noun(all.len() as u64, "workload");
     if found.len() < all.len() {
         count = format!("{} of {count}", format_thousands(found.len() as u64));
     }
@@ -181,7 +181,7 @@ pub fn show_workload_details(
     args: &ShowArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    let archive = super::open_archive(&args.workload.archive)?;
+    let archive = super::open_archive_and_warn_of_tail(&args.workload.archive)?;
     let entry = archive.find_workload(&args.workload.workload)?;
     if args.format == ListFormat::Json {
         VersionedDocument::new("chakram.workload.1", entry).print_to(out)?;
@@ -191,7 +191,7 @@ pub fn show_workload_details(
         out,
         "{}: {}, {} of traces",
         escape_and_shorten_name(&entry.name),
-        format_count(entry.rank_count(), "rank"),
+        format_count_with_noun(entry.rank_count(), "rank"),
         Bytes(entry.trace_bytes())
     )?;
     for (key, value) in &entry.metadata {
@@ -282,15 +282,15 @@ pub struct ExtractArgs {
     #[arg(short, long, value_name = "FOLDER")]
     output: PathBuf,
     /// Extract only these ranks, such as 3 or 0-7, without the job's file
-    #[arg(long, value_name = "RANKS", value_parser = parse_range)]
+    #[arg(long, value_name = "RANKS", value_parser = parse_rank_or_node_range)]
     ranks: Option<RankOrNodeRange>,
     /// Extract only these nodes of each rank, by index in its trace (0-999 for the first thousand), without the job's
     /// file
-    #[arg(long, value_name = "NODES", value_parser = parse_range)]
+    #[arg(long, value_name = "NODES", value_parser = parse_rank_or_node_range)]
     nodes: Option<RankOrNodeRange>,
 }
 
-fn parse_range(text: &str) -> Result<RankOrNodeRange, String> {
+fn parse_rank_or_node_range(text: &str) -> Result<RankOrNodeRange, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     match (first.trim().parse(), last.trim().parse()) {
         (Ok(first), Ok(last)) if first <= last => Ok(RankOrNodeRange { first, last }),
@@ -305,14 +305,15 @@ pub fn extract_workload(
     args: &ExtractArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    let archive = super::open_archive(&args.workload.archive)?;
+    let archive = super::open_archive_and_warn_of_tail(&args.workload.archive)?;
     let entry = archive.find_workload(&args.workload.workload)?;
     let part = RanksAndNodesToExtract {
         ranks: args.ranks,
         nodes: args.nodes,
     };
     if let Some(ranks) = args.ranks
-        && !(entry.rank_rows()).any(|(rank, _)| (ranks.first..=ranks.last).contains(&rank.into()))
+        && !(entry.ranks_with_trace_rows())
+            .any(|(rank, _)| (ranks.first..=ranks.last).contains(&rank.into()))
     {
         return Err(format!(
             "--ranks {}: the workload has ranks 0 to {}, but none in this range",
@@ -328,7 +329,7 @@ pub fn extract_workload(
     let progress = Progress::start_counting("extracting", "files", all);
     let files = archive.extract_workload(entry, &args.output, part, &|| progress.count_one())?;
     drop(progress);
-    let count = format_count(files.len() as u64, "file");
+    let count = format_count_with_noun(files.len() as u64, "file");
     writeln!(out, "{count} in {}", args.output.display())?;
     Ok(ExitCode::SUCCESS)
 }

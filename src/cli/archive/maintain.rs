@@ -4,7 +4,7 @@ use crate::progress::Progress;
 use crate::terminal;
 use chakram_archive::{self as archive, Archive, UncommittedTailState};
 use chakram_base::units::Bytes;
-use chakram_report::summary::format_count;
+use chakram_report::summary::format_count_with_noun;
 use chakram_trace::format::escape_and_shorten_name;
 use clap::Args;
 use std::error::Error;
@@ -34,9 +34,9 @@ pub fn verify_archive(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode
     writeln!(
         out,
         "{} in {}: {} of {} in {}",
-        format_count(archive.workloads().len() as u64, "workload"),
-        format_count(verdict.segments, "segment"),
-        format_count(verdict.objects, "object"),
+        format_count_with_noun(archive.workloads().len() as u64, "workload"),
+        format_count_with_noun(verdict.segments, "segment"),
+        format_count_with_noun(verdict.objects, "object"),
         Bytes(verdict.bytes),
         Bytes(archive.total_segment_bytes())
     )?;
@@ -59,7 +59,7 @@ pub fn verify_archive(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode
         return Ok(ExitCode::from(2));
     }
     writeln!(out, "all committed data is intact")?;
-    Ok(ExitCode::from(u8::from(verdict.is_unfinished())))
+    Ok(ExitCode::from(u8::from(verdict.has_unfinished_tail())))
 }
 
 #[derive(Debug, Args)]
@@ -80,7 +80,10 @@ pub struct MergeArgs {
 /// Adds the workloads of the other archives. Adds nothing if two different workloads have the same
 /// name.
 pub fn merge_archives(args: &MergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let sources = args.from.iter().map(|path| super::open_archive(path));
+    let sources = args
+        .from
+        .iter()
+        .map(|path| super::open_archive_and_warn_of_tail(path));
     let sources: Vec<Archive> = sources.collect::<Result<_, _>>()?;
     let entries = sources
         .iter()
@@ -95,7 +98,7 @@ pub fn merge_archives(args: &MergeArgs, out: &mut dyn Write) -> Result<ExitCode,
     writeln!(
         out,
         "{} joined, {} were there",
-        format_count(result.added.len() as u64, "workload"),
+        format_count_with_noun(result.added.len() as u64, "workload"),
         result.known.len()
     )?;
     Ok(ExitCode::SUCCESS)
@@ -169,7 +172,7 @@ pub fn drop_workloads_and_collect_garbage(
     writeln!(
         out,
         "{} dropped, {} before, {} now",
-        format_count(result.dropped.len() as u64, "workload"),
+        format_count_with_noun(result.dropped.len() as u64, "workload"),
         Bytes(result.before),
         Bytes(result.after)
     )?;

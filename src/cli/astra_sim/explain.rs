@@ -8,7 +8,7 @@ use crate::terminal;
 use chakram_astra_sim::{Quirk, QuirkSet};
 use chakram_base::units::Span;
 use chakram_engine::ReplayError;
-use chakram_report::summary::format_count;
+use chakram_report::summary::format_count_with_noun;
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -75,7 +75,7 @@ pub fn replay_each_variation_and_print_table(
         Ok(span) => QuirkReplayResult::After(span),
         Err((how, why)) => QuirkReplayResult::Failed { how, why },
     };
-    let before = replay::replay_to_outcome(args, &job)?.makespan;
+    let before = replay::replay_without_observers(args, &job)?.makespan;
     let all = QuirksCorrectedInReplay::all_variations();
     let again = parallel_map(
         ("replaying", "variants"),
@@ -83,7 +83,7 @@ pub fn replay_each_variation_and_print_table(
         None,
         |index| match all[index] {
             QuirksCorrectedInReplay::Nothing => QuirkReplayResult::After(before),
-            QuirksCorrectedInReplay::One(quirk) if !quirk.applies_to(model) => {
+            QuirksCorrectedInReplay::One(quirk) if !quirk.applies_to_network_model(model) => {
                 QuirkReplayResult::NotApplicable
             }
             corrected => ended(makespan_reproducing_quirks(
@@ -92,7 +92,7 @@ pub fn replay_each_variation_and_print_table(
             )),
         },
     );
-    let variants = format_count(all.len() as u64, "variant");
+    let variants = format_count_with_noun(all.len() as u64, "variant");
     terminal::print_detail(start, format_args!("replayed {variants}"))?;
     let rows = all.into_iter().zip(again);
     let rows: Vec<QuirkCorrectionResult> = rows
@@ -128,7 +128,7 @@ fn makespan_reproducing_quirks(
     let job = args
         .load_job(quirks)
         .map_err(|error| ("refused", error.to_string()))?;
-    let outcome = replay::replay_to_outcome(args, &job).map_err(|error| {
+    let outcome = replay::replay_without_observers(args, &job).map_err(|error| {
         let how = match error {
             ReplayError::Refused(_) => "refused",
             ReplayError::Stuck(_) => "deadlocked",

@@ -44,7 +44,7 @@ impl RankStatistics {
 impl RankStatistics {
     /// Returns true if the rank has nodes that are neither kernels nor communication. ASTRA-sim then throws an
     /// exception when it prints the rank's statistics.
-    pub fn throws_when_printed(&self) -> bool {
+    pub fn makes_astra_sim_throw_when_printed(&self) -> bool {
         self.work.host || self.work.memory || self.work.nothing
     }
 

@@ -8,7 +8,7 @@ use crate::terminal;
 use chakram_astra_sim::{self as astra_sim, CompletedNode, TensorLifetimesAndAccesses};
 use chakram_engine::{CompletedReplayTotals, ReplayError, ReplayOptions};
 use chakram_jobs::{AstraSimJob, replay_on_input_network};
-use chakram_report::summary::format_count;
+use chakram_report::summary::format_count_with_noun;
 use chakram_report::{NodeSpanRecorder, RankBusyTimeObserver};
 use chakram_trace::files::{OutputsAndProtectedInputs, join_prefix_middle_and_ending};
 use chakram_trace::format::{TraceError, escape_control_characters_in_lines};
@@ -96,7 +96,7 @@ fn replay_and_print(
         return Ok(ReplayPrintedOrOrderLost::LostOrder);
     }
     if let Ok((outcome, _)) = &result {
-        let nodes = format_count(workload.node_count(), "node");
+        let nodes = format_count_with_noun(workload.node_count(), "node");
         let (closed, stepwise) = (outcome.closed, outcome.stepwise);
         let collectives = format_args!("collectives: {closed} analytical, {stepwise} simulated");
         terminal::print_detail(start, format_args!("replayed {nodes} ({collectives})"))?;
@@ -194,7 +194,7 @@ pub fn engine_options(args: &AstraSimArgs) -> ReplayOptions {
 }
 
 /// Replays `job` without observers.
-pub fn replay_to_outcome(
+pub fn replay_without_observers(
     args: &AstraSimArgs,
     job: &AstraSimJob,
 ) -> Result<CompletedReplayTotals, ReplayError> {

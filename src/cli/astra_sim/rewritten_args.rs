@@ -3,7 +3,7 @@
 use super::AstraSimArgs;
 use crate::LimitAndVerbosityArgs;
 use chakram_astra_sim::InputNote;
-use chakram_base::config::find_nearest;
+use chakram_base::config::find_most_similar_name;
 use clap::{Arg, Args, Command};
 use std::ffi::OsString;
 use std::path::Path;
@@ -115,7 +115,7 @@ fn ignored_argument_note(command: &Command, argument: &str, flag: Option<String>
     let longs = command.get_arguments().filter_map(Arg::get_long);
     let meant = argument.strip_prefix("--").and_then(|long| {
         let name = long.split('=').next().unwrap_or(long);
-        find_nearest(name, longs)
+        find_most_similar_name(name, longs)
     });
     let meant = meant.map_or_else(String::new, |name| format!("; did you mean `--{name}`?"));
     InputNote::about_flag(argument, format!("ignored, because it is unknown{meant}"))
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_original_are_the_subcommand() {
+    fn original_program_names_become_the_subcommand() {
         let (kept, _) =
             rewrite_command_line("/bin/AstraSim_Analytical_Congestion_Aware --comm-scale=1");
         assert_eq!(

@@ -260,7 +260,7 @@ fn append_rank_end_and_statistics(to: &mut PrintedAndLoggedLines, row: &RankStat
         statistics,
         &format!("sys[{rank}]. Post statistics processing start."),
     );
-    if row.throws_when_printed() {
+    if row.makes_astra_sim_throw_when_printed() {
         return;
     }
     to.append_info(

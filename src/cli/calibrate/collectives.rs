@@ -6,7 +6,7 @@ use chakram_base::config;
 use chakram_base::units::format_percent;
 use chakram_hardware::collective::CollectiveCurve;
 use chakram_hardware::machine::Machine;
-use chakram_report::summary::format_count;
+use chakram_report::summary::format_count_with_noun;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_studies::score::{left_out_size_error, parse_nccl_log};
 use std::error::Error;
@@ -28,8 +28,8 @@ pub(super) fn add_collective_logs(
     let mut curves: Vec<(CollectiveCurve, String)> = Vec::new();
     for path in paths {
         let file = path.display().to_string();
-        let read =
-            config::read_input(path).map_err(|error| format!("cannot read {file}: {error}"))?;
+        let read = config::read_file_or_standard_input(path)
+            .map_err(|error| format!("cannot read {file}: {error}"))?;
         let curve = parse_nccl_log(&read, &file)?;
         let alike = |(other, _): &&(CollectiveCurve, String)| {
             (other.kind, other.members) == (curve.kind, curve.members)
@@ -87,7 +87,7 @@ pub(super) fn add_collective_logs(
     }
     let summary = format!(
         "{}\n{}left out: mean error of a size by the others\n",
-        format_count(curves.len() as u64, "collective"),
+        format_count_with_noun(curves.len() as u64, "collective"),
         table.to_text(plain_style())
     );
     Ok((

@@ -73,13 +73,13 @@ pub(super) fn add_recorded_kernels(
     if by_rank {
         // If an NPU's rank was not measured, the NPU uses times from all measured ranks in its class.
         let measured: BTreeSet<usize> = priced.iter().map(|kernel| kernel.class).collect();
-        let mut shared_class = vec![0; machine.classes().len()];
+        let mut shared_class = vec![0; machine.npu_classes().len()];
         for npu in (0..npus).map(Npu) {
             shared_class[machine.class_of_npu(npu)] = shared.class_of_npu(npu);
         }
         for kernel in recorded.merge_npu_classes(&shared_class).times_by_class() {
-            let name = &shared.classes()[kernel.class].name;
-            let class = (machine.classes().iter()).position(|class| class.name == *name);
+            let name = &shared.npu_classes()[kernel.class].name;
+            let class = (machine.npu_classes().iter()).position(|class| class.name == *name);
             if let Some(class) = class.filter(|class| !measured.contains(class)) {
                 priced.push(OneKernelRecordedTimesBySize { class, ..kernel });
             }
@@ -101,7 +101,7 @@ fn kernel_tables(found: &[OneKernelRecordedTimesBySize], machine: &Machine, job:
         job.replace(char::is_control, " ")
     );
     for kernel in found {
-        let class = quote_toml(&machine.classes()[kernel.class].name);
+        let class = quote_toml(&machine.npu_classes()[kernel.class].name);
         // Writing to a string does not fail.
         let _ = write!(
             text,
@@ -125,7 +125,7 @@ fn kernel_tables(found: &[OneKernelRecordedTimesBySize], machine: &Machine, job:
             text,
             "]\nerror = {:.4}\nbetween = {:.4}",
             kernel.error.clamp(1e-4, 10.0),
-            kernel.error_between_sizes().clamp(1e-4, 10.0)
+            kernel.expected_error_at_unmeasured_size().clamp(1e-4, 10.0)
         );
     }
     text

@@ -5,7 +5,7 @@ use crate::terminal::plain_style;
 use chakram_base::config;
 use chakram_base::units::format_percent;
 use chakram_hardware::machine::Machine;
-use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::summary::{format_count_with_noun, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_studies::score::{gemm_errors_without_and_with_other_points, parse_mean_gemm_times};
 use std::error::Error;
@@ -25,13 +25,14 @@ pub(super) fn add_measured_gemms(
     path: &Path,
 ) -> Result<(String, String), Box<dyn Error>> {
     let file = path.display().to_string();
-    let read = config::read_input(path).map_err(|error| format!("cannot read {file}: {error}"))?;
+    let read = config::read_file_or_standard_input(path)
+        .map_err(|error| format!("cannot read {file}: {error}"))?;
     let found = parse_mean_gemm_times(&read, &file)?;
-    let [class] = machine.classes() else {
+    let [class] = machine.npu_classes() else {
         return Err(format!(
             "machine `{}` has {} classes of NPU, but a table of GEMMs is for one\n  try: a machine of the class that was measured",
             machine.name(),
-            machine.classes().len()
+            machine.npu_classes().len()
         )
         .into());
     };
@@ -85,7 +86,7 @@ pub(super) fn add_measured_gemms(
     }
     let summary = format!(
         "{}\n{}left out: mean error of a fifth of the shapes by the others\n",
-        format_count(shapes as u64, "GEMM"),
+        format_count_with_noun(shapes as u64, "GEMM"),
         table.to_text(plain_style())
     );
     Ok((append_machine_section(text, "GEMMs", &section), summary))

@@ -2,7 +2,7 @@
 
 use super::{SECTIONS, quote_toml, section_comment};
 use chakram_base::ids::Npu;
-use chakram_base::ids::format_ranges;
+use chakram_base::ids::format_numbers_as_ranges;
 use chakram_hardware::machine::Machine;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -18,9 +18,9 @@ pub(super) fn give_ranks_own_npu_classes(
     let npus = machine.topology().npu_count();
     let members =
         |class: usize| (0..npus).filter(move |npu| machine.class_of_npu(Npu(*npu)) == class);
-    let mut sections = split_sections(text);
+    let mut sections = split_machine_file_at_sections(text);
     let mut assigned = String::from("[assign]\n");
-    for (class, named) in machine.classes().iter().enumerate() {
+    for (class, named) in machine.npu_classes().iter().enumerate() {
         let shared = members(class).count() > 1;
         let (own, rest): (Vec<u32>, Vec<u32>) =
             members(class).partition(|npu| shared && ranks.contains(npu));
@@ -45,7 +45,7 @@ pub(super) fn give_ranks_own_npu_classes(
                 assigned,
                 "{} = \"{}\"",
                 quote_toml(name),
-                format_ranges(npus)
+                format_numbers_as_ranges(npus)
             );
         }
     }
@@ -61,7 +61,7 @@ pub(super) fn give_ranks_own_npu_classes(
 }
 
 /// Splits a machine file into parts, each beginning at a table or at a section of an earlier calibration.
-fn split_sections(text: &str) -> Vec<String> {
+fn split_machine_file_at_sections(text: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     for line in text.split_inclusive('\n') {
         if line.starts_with('[') || begins_calibration_section(line) {
@@ -100,14 +100,14 @@ mod tests {
 [assign]\na = \"0-2\"\nb = \"3-5\"\n[[dimension]]\nname = \"d\"\nshape = \"ring\"\nsize = 6\nbandwidth = \"1 GB/s\"\nlatency = \"1 us\"\nalgorithm = \"ring\"\n";
 
     #[test]
-    fn ranks_get_classes_that_say_the_same() {
+    fn per_rank_npu_classes_keep_the_original_values() {
         let before = Machine::parse(FILE, "m.toml");
         let before = before.unwrap_or_else(|error| panic!("{error}"));
         let text = give_ranks_own_npu_classes(FILE, &before, &(0..4).collect());
         let after =
             Machine::parse(&text, "m.toml").unwrap_or_else(|error| panic!("{error}\n{text}"));
         let named = |machine: &Machine, npu: u32| {
-            let class = &machine.classes()[machine.class_of_npu(Npu(npu))];
+            let class = &machine.npu_classes()[machine.class_of_npu(Npu(npu))];
             (
                 class.name.clone(),
                 class.memory_bandwidth(),

@@ -31,7 +31,7 @@ fn build_kernel_counts(
 }
 
 #[test]
-fn an_efficiency_reaches_the_model_and_the_words() {
+fn an_efficiency_sets_the_compute_model_and_its_description() {
     let args = parse_compute_args(&["--compute", "roofline", "--efficiency", "0.68"]).unwrap();
     let wanted = KernelDurationSource::Roofline(RooflinePeakFraction::new(0.68).unwrap());
     assert_eq!(args.replay_options().unwrap().compute, wanted);
@@ -61,7 +61,7 @@ fn an_efficiency_reaches_the_model_and_the_words() {
 }
 
 #[test]
-fn refusals_name_flags() {
+fn compute_option_refusals_name_command_line_flags() {
     chakram_base::setting::register_setting_names(crate::flags::write_setting_as_flag);
     for (model, duration, hint) in [
         ("curves", "measured", ", or --compute roofline"),
@@ -142,7 +142,7 @@ fn the_text_counts_kernels_by_their_basis() {
 }
 
 #[test]
-fn values_that_mean_nothing_are_refused() {
+fn invalid_efficiency_and_host_values_are_refused() {
     for none in ["0", "-0.5", "1.5", "68%", "NaN", ""] {
         let given = format!("--efficiency={none}");
         let error = parse_compute_args(&["--compute", "roofline", &given]).map(|_| ());

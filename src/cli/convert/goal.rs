@@ -5,7 +5,7 @@ use crate::traces;
 use chakram_converters::goal::{GoalRankProgram, GoalSchedule};
 use chakram_converters::sources::TraceSource;
 use chakram_jobs::{Job, JobBeingWritten};
-use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::summary::{format_count_with_noun, format_thousands};
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::job::JobTraceManifest;
 use clap::Args;
@@ -46,7 +46,7 @@ pub fn run(
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
     match TraceSource::detect_source(&args.input)? {
-        TraceSource::Trace => to_text(args, out),
+        TraceSource::Trace => convert_traces_to_goal_text(args, out),
         _ => convert_goal_to_traces(args, out),
     }
 }
@@ -76,14 +76,14 @@ fn convert_goal_to_traces(
         out,
         "{}: {} of {}: {} nodes in {names}",
         args.input.display(),
-        format_count(schedule.operation_count(), "operation"),
-        format_count(schedule.programs.len() as u64, "rank"),
+        format_count_with_noun(schedule.operation_count(), "operation"),
+        format_count_with_noun(schedule.programs.len() as u64, "rank"),
         format_thousands(nodes),
     )?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn to_text(
+fn convert_traces_to_goal_text(
     args: &ConvertToOrFromGoalArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
@@ -110,8 +110,8 @@ fn to_text(
         out,
         "{}: {} of {} in {}",
         args.input.display(),
-        format_count(schedule.operation_count(), "operation"),
-        format_count(schedule.programs.len() as u64, "rank"),
+        format_count_with_noun(schedule.operation_count(), "operation"),
+        format_count_with_noun(schedule.programs.len() as u64, "rank"),
         args.output.display(),
     )?;
     Ok(ExitCode::SUCCESS)

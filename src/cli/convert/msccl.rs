@@ -6,7 +6,7 @@ use crate::traces;
 use chakram_base::units::Bytes;
 use chakram_converters::msccl::{MscclAlgorithm, MscclTraceWriter};
 use chakram_jobs::JobBeingWritten;
-use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::summary::{format_count_with_noun, format_thousands};
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::job::JobTraceManifest;
 use clap::Args;
@@ -82,7 +82,7 @@ pub fn run(args: &ConvertMscclArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         algorithm.name,
         algorithm.kind,
         Bytes(buffer),
-        format_count(gpus.into(), "GPU"),
+        format_count_with_noun(gpus.into(), "GPU"),
         format_thousands(nodes),
     )?;
     if algorithm.kind.has_root() {

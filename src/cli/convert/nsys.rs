@@ -2,7 +2,7 @@
 
 use super::{ConvertOutputArgs, SummaryFormatArg, comm_kernels, text};
 use crate::traces;
-use chakram_base::ids::format_ranges;
+use chakram_base::ids::format_numbers_as_ranges;
 use chakram_converters::nsys::{self, NcclOrDeviceRankSource, NsysConversionSummary};
 use chakram_converters::pytorch::ConvertOptions;
 use chakram_report::document::VersionedDocument;
@@ -92,7 +92,7 @@ fn print_summary(summary: &NsysConversionSummary, out: &mut dyn Write) -> io::Re
         writeln!(
             out,
             "  rank {rank}: process {process} on device {} in {}",
-            format_ranges(&devices),
+            format_numbers_as_ranges(&devices),
             file.display()
         )?;
     }

@@ -7,7 +7,7 @@ use chakram_base::ids::MAX_NPUS;
 use chakram_converters::simai::{GroupRole, RankGroupGrid, SimaiWorkload};
 use chakram_jobs::{self as job, JobBeingWritten, hashed_input};
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::summary::{format_count_with_noun, format_thousands};
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::job::JobTraceManifest;
 use chakram_workloads::generate::check_trace_fits_memory;
@@ -137,7 +137,7 @@ pub fn convert_or_replay_simai_workload(
                 inputs.push(hashed_input("workload", &args.input, &contents));
             }
             let run = &args.run;
-            run.replay_built(&converted, &name, &loaded, inputs, &mut to)
+            run.replay_and_print_built_workload(&converted, &name, &loaded, inputs, &mut to)
         }
         None => Ok(ExitCode::SUCCESS),
     }
@@ -186,9 +186,9 @@ impl SimaiConversionDocument {
             out,
             "{}: {} in {} for {}, tensor {} x pipeline {} x data {}, expert {}: {} nodes each: {}",
             self.input,
-            format_count(self.layers, "layer"),
-            format_count(self.passes.into(), "pass"),
-            format_count(self.npus.into(), "NPU"),
+            format_count_with_noun(self.layers, "layer"),
+            format_count_with_noun(self.passes.into(), "pass"),
+            format_count_with_noun(self.npus.into(), "NPU"),
             self.tensor,
             self.pipeline,
             self.data,

@@ -1,10 +1,10 @@
 //! Prints the summary of a conversion as text.
 
 use super::super::terminal;
-use chakram_base::ids::format_ranges;
+use chakram_base::ids::format_numbers_as_ranges;
 use chakram_converters::pytorch::HostKinetoMatchMethod;
 use chakram_converters::pytorch::summary::{ConversionSummary, RankConversionSummary};
-use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::summary::{format_count_with_noun, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::{TABLE_WIDTH, write_paragraph};
 use std::fmt::Display;
@@ -40,7 +40,7 @@ pub fn write_summary(
         format_thousands(sum(|r| r.written.causes)),
         format_first_and_last_path(ranks),
     );
-    write_prose(&head, "", out)?;
+    write_line_wrapped_to_table(&head, "", out)?;
     let untimed = |rank: &RankConversionSummary| rank.method == HostKinetoMatchMethod::HostAlone;
     if ranks.iter().all(untimed) {
         writeln!(out, "no Kineto trace: operators stand for kernels")?;
@@ -53,7 +53,7 @@ pub fn write_summary(
     write_link_counts(ranks, out)?;
     print_reliability_of_links_by_order(ranks, out)?;
     write_how_groups_were_inferred(summary, out)?;
-    write_times(ranks, out)?;
+    write_rank_times_and_clocks(ranks, out)?;
     write_host_wait_counts(ranks, out)?;
     write_notes(summary, out)
 }
@@ -109,7 +109,7 @@ fn write_link_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io
     }
     let reasons: Vec<String> = reasons
         .iter()
-        .map(|((what, reason), n)| format!("{} ({reason})", format_count(*n, what)))
+        .map(|((what, reason), n)| format!("{} ({reason})", format_count_with_noun(*n, what)))
         .collect();
     write_comma_separated_parts_wrapped(out, "  left out: ", &reasons)
 }
@@ -205,8 +205,8 @@ fn write_how_groups_were_inferred(
         let start = format!(
             "  {}{desc}, ranks {}: {}; ",
             group.name,
-            format_ranges(&group.ranks),
-            format_count(group.collectives, "collective")
+            format_numbers_as_ranges(&group.ranks),
+            format_count_with_noun(group.collectives, "collective")
         );
         write_comma_separated_parts_wrapped(out, &start, &how)?;
     }
@@ -221,7 +221,10 @@ fn write_how_groups_were_inferred(
     write_comma_separated_parts_wrapped(out, "  ", &kinds)
 }
 
-fn write_times(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Result<()> {
+fn write_rank_times_and_clocks(
+    ranks: &[RankConversionSummary],
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let table = TextTable::new([
         left_aligned_column("RANK", 10),
         right_aligned_column("captured", 12),
@@ -239,19 +242,19 @@ fn write_times(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Resu
         let clock = match offset.observed {
             0 => [const { String::new() }; 3].map(|_| "-".to_owned()),
             _ => [
-                format_signed_ms(offset.applied),
-                format_signed_ms(offset.estimate),
-                format_signed_ms(offset.spread)
+                format_signed_ns_as_ms(offset.applied),
+                format_signed_ns_as_ms(offset.estimate),
+                format_signed_ns_as_ms(offset.spread)
                     .trim_start_matches('+')
                     .to_owned(),
             ],
         };
         let cells: [&dyn Display; 8] = [
             &rank.rank,
-            &format_ms(rank.own_ns),
-            &format_ms(rank.captured_ns - rank.own_ns),
-            &format_ms(rank.transfer_ns as i64),
-            &format_ms(rank.wait_ns as i64),
+            &format_ns_as_ms(rank.own_ns),
+            &format_ns_as_ms(rank.captured_ns - rank.own_ns),
+            &format_ns_as_ms(rank.transfer_ns as i64),
+            &format_ns_as_ms(rank.wait_ns as i64),
             &clock[0],
             &clock[1],
             &clock[2],
@@ -300,7 +303,7 @@ fn describe_inferred_ranks(summary: &ConversionSummary) -> Option<String> {
         0 => String::new(),
         n => format!(
             "; in {} one of them is the last, as captured ranks wait for nobody else",
-            format_count(n, "collective")
+            format_count_with_noun(n, "collective")
         ),
     };
     (!ranks.is_empty()).then(|| {
@@ -324,14 +327,14 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
         0 => {}
         n => notes.push(format!(
             "{} without a host trace: shapes are Kineto's, and who uses a result follows from times",
-            format_count(n, "rank")
+            format_count_with_noun(n, "rank")
         )),
     }
     match alone(HostKinetoMatchMethod::HostAlone) {
         0 => {}
         n => notes.push(format!(
             "{} without a Kineto trace: nothing has a time; replay with `--compute roofline`",
-            format_count(n, "rank")
+            format_count_with_noun(n, "rank")
         )),
     }
     let profiler = summary
@@ -342,14 +345,14 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
     if let Some(ns) = profiler.filter(|ns| *ns > 0) {
         notes.push(format!(
             "the profiler is estimated to have added up to {} ms of host time; replay --without profiler",
-            format_ms(i64::try_from(ns).unwrap_or(i64::MAX))
+            format_ns_as_ms(i64::try_from(ns).unwrap_or(i64::MAX))
         ));
     }
     if let Some((steps, step)) = summary.unprofiled {
         notes.push(format!(
             "{} captured; without a profiler a step took {} ms, which replays are held against",
-            format_count(steps, "step"),
-            format_ms(i64::try_from(step).unwrap_or(i64::MAX))
+            format_count_with_noun(steps, "step"),
+            format_ns_as_ms(i64::try_from(step).unwrap_or(i64::MAX))
         ));
     }
     for (path, reason) in &summary.left_aside {
@@ -365,21 +368,21 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
     if summary.partial > 0 {
         notes.push(format!(
             "members without a capture in {}: {} calls have the transfer of others of their size",
-            format_count(summary.partial, "collective"),
+            format_count_with_noun(summary.partial, "collective"),
             format_thousands(summary.odd.bounded)
         ));
     }
     if summary.uneven > 0 {
         notes.push(format!(
             "members of different sizes in {}: of an all-to-all the parts that are known count, of others the largest",
-            format_count(summary.uneven, "collective")
+            format_count_with_noun(summary.uneven, "collective")
         ));
     }
     if summary.odd.early > 0 {
         notes.push(format!(
             "{} members ended up to {} ms before the last had started; their transfer counts as zero",
             format_thousands(summary.odd.early),
-            format_ms(summary.odd.most as i64)
+            format_ns_as_ms(summary.odd.most as i64)
         ));
     }
     if summary.odd.estimated > 0 {
@@ -393,7 +396,7 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
         0 => {}
         n => notes.push(format!(
             "{} of kernels {} no kernel: the profiler dropped them; what they took is unknown",
-            format_count(n, "launch"),
+            format_count_with_noun(n, "launch"),
             if n == 1 { "has" } else { "have" }
         )),
     }
@@ -402,8 +405,8 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
         n => notes.push(format!(
             "{} clipped at the start of the next on their stream, which they outlast by {} ms in all: {} before \
              programmatic dependent launches, {} in launched graphs",
-            format_count(n, "kernel"),
-            format_ms(i64::try_from(sum(|rank| rank.overlaps.ns)).unwrap_or(i64::MAX)),
+            format_count_with_noun(n, "kernel"),
+            format_ns_as_ms(i64::try_from(sum(|rank| rank.overlaps.ns)).unwrap_or(i64::MAX)),
             format_thousands(sum(|rank| rank.overlaps.programmatic)),
             format_thousands(sum(|rank| rank.overlaps.in_graphs)),
         )),
@@ -423,8 +426,8 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
         notes.push(format!(
             "{} of communication tell neither operation nor partners and last as recorded, {} ms{before}, the \
              first `{first}`; name what they do with `--comm-kernel PART=KIND`",
-            format_count(all, "kernel"),
-            format_ms(i64::try_from(ns).unwrap_or(i64::MAX)),
+            format_count_with_noun(all, "kernel"),
+            format_ns_as_ms(i64::try_from(ns).unwrap_or(i64::MAX)),
         ));
     }
     let ranks = &summary.ranks;
@@ -464,7 +467,7 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
     if !unclocked.is_empty() {
         notes.push(format!(
             "{}: the relation of their clocks is unknown; times are used unchanged",
-            ranks_of(&unclocked)
+            format_rank_list(&unclocked)
         ));
     }
     if notes.is_empty() {
@@ -472,14 +475,14 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
     }
     writeln!(out, "\nNOTES")?;
     for note in notes {
-        write_prose(&note, "  ", out)?;
+        write_line_wrapped_to_table(&note, "  ", out)?;
     }
     Ok(())
 }
 
 /// Writes a line of text. Breaks a line wider than a table at spaces, but never within a file name, so that names can
 /// be copied.
-fn write_prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> {
+fn write_line_wrapped_to_table(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> {
     if indent.len() + text.chars().count() <= TABLE_WIDTH {
         return writeln!(out, "{indent}{text}");
     }
@@ -507,14 +510,20 @@ fn describe_ranks_with_nonzero_count(
         .map(|rank| rank.rank)
         .collect();
     let sum = ranks.iter().map(of).fold(0, u64::saturating_add);
-    (!with.is_empty()).then(|| format!("{}: {} {what}", ranks_of(&with), format_thousands(sum)))
+    (!with.is_empty()).then(|| {
+        format!(
+            "{}: {} {what}",
+            format_rank_list(&with),
+            format_thousands(sum)
+        )
+    })
 }
 
 /// Formats ranks as `rank 3` or `ranks 0-7`.
-fn ranks_of(of: &[u32]) -> String {
+fn format_rank_list(of: &[u32]) -> String {
     match of {
         [only] => format!("rank {only}"),
-        several => format!("ranks {}", format_ranges(several)),
+        several => format!("ranks {}", format_numbers_as_ranges(several)),
     }
 }
 
@@ -541,10 +550,10 @@ fn write_comma_separated_parts_wrapped(
     writeln!(out, "{}", line.trim_end())
 }
 
-fn format_ms(ns: i64) -> String {
+fn format_ns_as_ms(ns: i64) -> String {
     format!("{:.3}", ns as f64 / 1e6)
 }
 
-fn format_signed_ms(ns: i64) -> String {
+fn format_signed_ns_as_ms(ns: i64) -> String {
     format!("{:+.3}", ns as f64 / 1e6)
 }

@@ -5,7 +5,7 @@ use crate::traces;
 use chakram_base::ids::MAX_NPUS;
 use chakram_converters::text_workload::TextWorkload;
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::summary::{format_count_with_noun, format_thousands};
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::job::JobTraceManifest;
 use chakram_workloads::generate::check_trace_fits_memory;
@@ -93,10 +93,10 @@ pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
             "{}: {}, {} in {}: {} nodes for each of {}: {}",
             summary.input,
             summary.parallelism,
-            format_count(summary.layers, "layer"),
-            format_count(args.passes.into(), "pass"),
+            format_count_with_noun(summary.layers, "layer"),
+            format_count_with_noun(args.passes.into(), "pass"),
             format_thousands(nodes),
-            format_count(args.npus.into(), "NPU"),
+            format_count_with_noun(args.npus.into(), "NPU"),
             summary.traces,
         )?,
         SummaryFormatArg::Json => {

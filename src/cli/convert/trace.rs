@@ -114,7 +114,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     let mut converted = Vec::new();
     let mut all = Vec::new();
     for job in &jobs {
-        let (one, written) = convert_one(job, args, &mut outputs)?;
+        let (one, written) = convert_one_trace(job, args, &mut outputs)?;
         converted.push(one);
         all.extend(written);
     }
@@ -173,7 +173,7 @@ fn commit_job(
 }
 
 /// The output has a temporary name until the caller renames all outputs together.
-fn convert_one(
+fn convert_one_trace(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
     outputs: &mut OutputsAndProtectedInputs,
@@ -225,7 +225,7 @@ fn convert_records<W: Write>(
         while let Some(record) = frames.next_record()? {
             sink.write_record(record)?;
         }
-        let converted = sink.describe_result(form);
+        let converted = sink.result_without_file_names(form);
         let converted = ConvertedTrace {
             salvaged: Some((report, wrong)),
             ..converted
@@ -272,7 +272,7 @@ fn convert_records<W: Write>(
     if sink.records == sink.blank {
         return Err(TraceError::all_zero_file(sink.blank));
     }
-    let converted = sink.describe_result(source.detected_format());
+    let converted = sink.result_without_file_names(source.detected_format());
     Ok((sink.into_inner(), converted))
 }
 
@@ -350,7 +350,7 @@ impl<W: Write> CountingConvertSink<W> {
     }
 
     /// Returns the conversion's result without file names, which the caller adds.
-    fn describe_result(&self, form: TraceFormat) -> ConvertedTrace {
+    fn result_without_file_names(&self, form: TraceFormat) -> ConvertedTrace {
         ConvertedTrace {
             input: PathBuf::new(),
             output: None,

@@ -8,7 +8,7 @@ use chakram_converters::xplane::{
     DecompressedXplaneFile, XplaneConversionSummary, XplaneJob, find_profiles,
 };
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::summary::{format_count_with_noun, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::job::JobTraceManifest;
@@ -86,7 +86,7 @@ fn write_text(
     writeln!(
         out,
         "{} over {}: {} nodes in {traces}",
-        format_count(devices.len() as u64, "device"),
+        format_count_with_noun(devices.len() as u64, "device"),
         format_ns_as_ms(summary.span_ns),
         format_thousands(nodes),
     )?;
@@ -146,7 +146,7 @@ fn write_text(
         writeln!(
             out,
             "left out, as no streams: {} with {} events, such as {}",
-            format_count(summary.left_out.len() as u64, "line"),
+            format_count_with_noun(summary.left_out.len() as u64, "line"),
             format_thousands(events),
             summary.left_out[0].0,
         )?;

@@ -154,7 +154,7 @@ impl WholeOrSalvagedTrace {
     }
 
     /// Adds the name of the file to an error about its bytes.
-    pub fn with_source(&self, error: TraceError) -> TraceError {
+    pub fn add_file_name_to_error(&self, error: TraceError) -> TraceError {
         match self {
             Self::File(contents) => contents.locate_error_in_original_file(error),
             Self::Salvaged { path, .. } => error.in_file(path),
@@ -167,13 +167,15 @@ impl WholeOrSalvagedTrace {
             return Ok(());
         }
         let faults = std::mem::take(&mut trace.faults);
-        let mut damage = faults.into_iter().filter(|fault| is_damage(&fault.error));
+        let mut damage = faults
+            .into_iter()
+            .filter(|fault| is_damage_error(&fault.error));
         let first = damage.next().expect("it is damaged").error;
-        Err(vec![(self.with_source(first), damage.count())].into())
+        Err(vec![(self.add_file_name_to_error(first), damage.count())].into())
     }
 
     /// Returns the losses of a salvaged file as a fault of `rank`.
-    pub fn losses_of_rank(&self, rank: u32, second: bool) -> Option<FileFaultSummary> {
+    pub fn salvage_losses_as_fault(&self, rank: u32, second: bool) -> Option<FileFaultSummary> {
         let Self::Salvaged {
             path,
             report,
@@ -218,10 +220,13 @@ impl WholeOrSalvagedTrace {
 
 /// Returns true if the error means that the file is damaged. A well-formed record with invalid content is not damage,
 /// because it can still be compared.
-fn is_damage(error: &TraceError) -> bool {
+fn is_damage_error(error: &TraceError) -> bool {
     !matches!(error.fault(), TraceErrorKind::Refused { .. })
 }
 
 fn is_damaged(trace: &RawTrace<'_>) -> bool {
-    trace.faults.iter().any(|fault| is_damage(&fault.error))
+    trace
+        .faults
+        .iter()
+        .any(|fault| is_damage_error(&fault.error))
 }

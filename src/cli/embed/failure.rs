@@ -187,7 +187,7 @@ impl CommandFailureWithMessageParts {
             failure.take_interruption(&interruption);
         }
         if failure.file.is_none() {
-            failure.split_place_from_message();
+            failure.split_file_location_from_message();
         }
         failure
     }
@@ -444,7 +444,7 @@ impl CommandFailureWithMessageParts {
     }
 
     /// Moves file, line and column from the beginning of the message to the failure's fields.
-    fn split_place_from_message(&mut self) {
+    fn split_file_location_from_message(&mut self) {
         let line = self.found.lines().next().unwrap_or_default();
         let mut parts = line.split(':');
         let (Some(file), Some(number)) = (parts.next(), parts.next()) else {
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_taken_from_messages() {
+    fn file_locations_are_taken_from_messages() {
         let of = |text: &str| {
             let failure = CommandFailureWithMessageParts::from_error(&*Box::<dyn Error>::from(
                 text.to_owned(),

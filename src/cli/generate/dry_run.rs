@@ -77,7 +77,7 @@ pub fn run(
     let npus = npus.transpose()?;
     let on = machine.zip(npus.as_deref());
     let room = AllStagesMemoryFit::new(&summary, &plan, asked.capacity, on);
-    if run.fit == MemoryOverflowAction::Require && !room.is_known() {
+    if run.fit == MemoryOverflowAction::Require && !room.is_any_capacity_known() {
         return Err("--fit require: the memory of an NPU is unknown\n  \
              try: --capacity 80GB, or --machine MACHINE"
             .into());

@@ -3,7 +3,7 @@
 use crate::progress::{NodeCountingSink, Progress};
 use crate::{terminal, traces};
 use chakram_jobs::JobBeingWritten;
-use chakram_report::summary::format_count;
+use chakram_report::summary::format_count_with_noun;
 use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle};
 use chakram_trace::format::job::JobTraceManifest;
 use chakram_trace::format::members::{MEMBERS, SharedTraceRankSubstitutions};
@@ -80,7 +80,7 @@ pub fn write_traces(
     if nodes > MANY {
         terminal::print_note(format_args!(
             "writing {}, which takes a while and gigabytes; Ctrl-C leaves no file",
-            format_count(nodes, "node")
+            format_count_with_noun(nodes, "node")
         ))?;
     }
     // Creating a hard link takes almost no time, but copying a file does, so progress also counts the nodes of copies.

@@ -57,7 +57,7 @@ impl StepWithFewerMicroBatches {
     }
 
     /// Fails if the peak memory of the simulated micro-batches says nothing about that of the step.
-    pub fn check_memory_is_of_step(&self) -> Result<(), String> {
+    pub fn check_peak_memory_matches_whole_step(&self) -> Result<(), String> {
         match self.whole.plan.schedule.keeps_all_activations() {
             false => Ok(()),
             true => Err(format!(

@@ -108,7 +108,7 @@ struct TrainingPlanArgs {
 /// Reads the order of each stage's passes from a file.
 fn read_pass_orders(path: &Path) -> Result<StagePassOrders, Box<dyn Error>> {
     let name = path.display();
-    let text = chakram_base::config::read_input(path)
+    let text = chakram_base::config::read_file_or_standard_input(path)
         .map_err(|error| format!("cannot read orders of passes {name}: {error}"))?;
     let orders = StagePassOrders::parse(&text);
     orders.map_err(|error| format!("{name}: {error}").into())
@@ -123,9 +123,10 @@ impl TrainingPlanArgs {
         let mut file = PlanFileText(None);
         let plan = match &self.plan {
             Some(path) => {
-                let text = chakram_base::config::read_input(path).map_err(|error| {
-                    format!("cannot read plan file {}: {error}", path.display())
-                })?;
+                let text =
+                    chakram_base::config::read_file_or_standard_input(path).map_err(|error| {
+                        format!("cannot read plan file {}: {error}", path.display())
+                    })?;
                 let name = path.display().to_string();
                 let plan = ParallelismPlan::parse(&text, &name)?;
                 file = PlanFileText(Some([text, name]));

@@ -50,7 +50,7 @@ impl NodeListingSettings {
             files,
             self.threads,
             |file| {
-                let rank = self.list_rank(file);
+                let rank = self.list_nodes_of_rank(file);
                 progress.count_one();
                 rank
             },
@@ -101,7 +101,7 @@ impl NodeListingSettings {
         Ok(faults)
     }
 
-    fn list_rank(&self, file: &RankFile) -> Result<RankListingLines, TraceError> {
+    fn list_nodes_of_rank(&self, file: &RankFile) -> Result<RankListingLines, TraceError> {
         let contents = DecompressedTraceFile::open_verified(file)?;
         let trace = InspectedRankTrace::read_trace(file.rank, contents.as_slice(), |e| {
             contents.locate_error_in_original_file(e)

@@ -20,8 +20,8 @@ pub fn run(
     for path in files {
         outputs.register_input(path);
         let file = path.display().to_string();
-        let text =
-            config::read_input(path).map_err(|error| format!("cannot read {file}: {error}"))?;
+        let text = config::read_file_or_standard_input(path)
+            .map_err(|error| format!("cannot read {file}: {error}"))?;
         let place = match AstraInputKind::classify_text(&text) {
             Some(AstraInputKind::Network) => &mut inputs[0],
             Some(AstraInputKind::System) => &mut inputs[1],

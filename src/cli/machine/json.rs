@@ -136,7 +136,10 @@ impl<'a> MachineSummary<'a> {
     /// Summarizes `machine`.
     pub(super) fn of_machine(machine: &'a Machine) -> Self {
         let topology = machine.topology();
-        let dimensions = topology.dimensions().iter().zip(machine.algorithms());
+        let dimensions = topology
+            .dimensions()
+            .iter()
+            .zip(machine.collective_algorithms());
         let graph = topology.explicit_links();
         let dimensions = dimensions.enumerate();
         let dimensions = dimensions.map(|(d, (dimension, algorithm))| DimensionDocument {
@@ -146,7 +149,7 @@ impl<'a> MachineSummary<'a> {
             size: dimension.size,
             bandwidth_bytes_per_s: dimension.bandwidth.bytes_per_second(),
             latency_ps: dimension.latency.0,
-            algorithm: name_of(&DimensionAlgorithmChoice::ALL, algorithm),
+            algorithm: name_of_value_in_table(&DimensionAlgorithmChoice::ALL, algorithm),
         });
         Self {
             name: machine.name(),
@@ -162,12 +165,12 @@ impl<'a> MachineSummary<'a> {
 impl<'a> MachineDetails<'a> {
     /// Describes `machine`.
     pub(super) fn of_machine(machine: &'a Machine) -> Self {
-        let runs = machine.class_runs();
+        let runs = machine.npu_ranges_of_one_class();
         let pipeline = machine.chunking_settings();
         Self {
             summary: MachineSummary::of_machine(machine),
             classes: machine
-                .classes()
+                .npu_classes()
                 .iter()
                 .map(NpuClassDocument::of_class)
                 .collect(),
@@ -181,8 +184,8 @@ impl<'a> MachineDetails<'a> {
             collectives: CollectiveChunkSettingsDocument {
                 chunks: pipeline.chunks.map(NonZeroU32::get),
                 active: pipeline.active.get(),
-                schedule: name_of(&DimensionVisitOrder::ALL, &pipeline.inter),
-                order: name_of(&WaitingChunkPriority::ALL, &pipeline.intra),
+                schedule: name_of_value_in_table(&DimensionVisitOrder::ALL, &pipeline.inter),
+                order: name_of_value_in_table(&WaitingChunkPriority::ALL, &pipeline.intra),
             },
             remote_memory: machine
                 .unnamed_remote_memory()
@@ -272,7 +275,7 @@ impl<'a> RemoteMemoryDocument<'a> {
 }
 
 /// Looks up the name of `value` in `all`, the table of the names that machine files use.
-fn name_of<T: PartialEq>(all: &[(T, &'static str)], value: &T) -> &'static str {
+fn name_of_value_in_table<T: PartialEq>(all: &[(T, &'static str)], value: &T) -> &'static str {
     let found = all.iter().find(|(known, _)| known == value);
     found.map_or("", |(_, name)| name)
 }

@@ -4,7 +4,7 @@ use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
 use chakram_hardware::machine::{
     DatasheetNumbers, Machine, derive_relative_machine, find_source_by_machine_or_npu_name,
-    parse_peak,
+    parse_number_format_and_peak_rate,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
 use clap::Args;
@@ -22,7 +22,7 @@ pub struct NewMachineArgs {
     #[arg(long, value_name = "MACHINE")]
     from: String,
     /// Dense peak rate of a number format, such as bf16=989TFLOP/s; comma-separated
-    #[arg(long, value_name = "FORMAT=RATE", value_delimiter = ',', value_parser = parse_peak)]
+    #[arg(long, value_name = "FORMAT=RATE", value_delimiter = ',', value_parser = parse_number_format_and_peak_rate)]
     peak: Vec<(Dtype, FlopRate)>,
     /// Capacity of an NPU's memory, such as 141GB
     #[arg(long, value_name = "SIZE")]
@@ -86,7 +86,7 @@ pub fn run(args: &NewMachineArgs, out: &mut dyn Write) -> Result<(), Box<dyn Err
     let from = find_source_by_machine_or_npu_name(&args.from)?;
     let text = derive_relative_machine(&args.name, &from, &sheet)?;
     let old = Machine::parse(&from.text, &from.file)?;
-    let classes = old.classes().iter();
+    let classes = old.npu_classes().iter();
     let kept = classes.flat_map(|class| {
         let known = Dtype::ALL
             .iter()

@@ -36,13 +36,13 @@ impl TileMachineHardwareRatios {
         let MemoryAttachment::Ports(ports) = &memory.attachment else {
             return None;
         };
-        let class = &machine.classes()[0];
+        let class = &machine.npu_classes()[0];
         let peak = class.peaks.get(Dtype::Fp16)?.per_second();
         let port =
             topology.link_bandwidth(0).bytes_per_second() / memory.bandwidth.bytes_per_second();
         Some(Self {
             sram_mb_per_tflop_per_s: class.memory?.capacity?.0 as f64 / 1e6 / (peak / 1e12),
-            hops_to_dram: ports.max_hops(topology),
+            hops_to_dram: ports.max_hops_to_nearest_port(topology),
             link_to_dram_port: port,
             link_to_dram: port / f64::from(ports.port_count()),
         })
@@ -95,7 +95,7 @@ mod tests {
     /// The SRAM ratios in PALM's Table I are 120 MB / 92 TFLOP/s = 1.304 and 192 / 101 = 1.9. For 850,000 cores with 48
     /// kB each, 40.8 GB in all, the ratio is 40.8 GB / 15 PFLOP/s = 2.727; the table uses 40 GB.
     #[test]
-    fn products_have_published_ratios_beside_theirs() {
+    fn known_chips_show_published_ratios_beside_computed_ones() {
         let of = |name: &str| {
             TileMachineHardwareRatios::of_machine(&Machine::load_preset(name).unwrap()).unwrap()
         };

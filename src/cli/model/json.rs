@@ -1,6 +1,6 @@
 //! Models as JSON.
 
-use super::{block_count, labels};
+use super::{labels, transformer_block_count};
 use chakram_workloads::model::{
     LayerOperator, LayerRole, ModelLayer, ModelWithDefinitionProperties, OperatorKind,
 };
@@ -87,7 +87,7 @@ impl<'a> ModelSummary<'a> {
             source: &model.source,
             parameters: model.parameter_count(),
             macs: model.multiplication_count(),
-            blocks: block_count(found),
+            blocks: transformer_block_count(found),
             hidden: found.hidden,
             tokens: model.sequence,
         }

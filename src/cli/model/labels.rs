@@ -23,7 +23,7 @@ pub(super) fn activation_function_name(function: ActivationFunction) -> &'static
 }
 
 /// Formats the sizes of an operator: `linear 1024 x 1600 x 4800, bias`.
-pub(super) fn format_sizes(work: &OperatorKind) -> String {
+pub(super) fn format_operator_sizes(work: &OperatorKind) -> String {
     let optional = |there: bool, word: &'static str| if there { word } else { "" };
     let rest = match *work {
         OperatorKind::Linear {

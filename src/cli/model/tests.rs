@@ -123,7 +123,7 @@ fn json_has_every_number() {
 }
 
 #[test]
-fn a_model_s_file_is_the_start_of_another() {
+fn a_preset_written_as_toml_loads_as_the_same_model() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mine.toml");
     let path = path.to_str().unwrap();
@@ -144,7 +144,7 @@ fn a_model_s_file_is_the_start_of_another() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_uses_of_the_tokens_option_are_refused() {
     assert!(run_model_command(&["show", "gpt2-xl", "--toml", "--tokens", "3"]).is_err());
     assert!(run_model_command(&["show", "gpt2-xl", "--tokens", "0"]).is_err());
     let error = run_model_command(&["show", "gpt2-xl", "--tokens", "4096"])

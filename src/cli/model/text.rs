@@ -1,6 +1,6 @@
 //! Renders a model as text, with one line per operator for each distinct layer.
 
-use super::{block_count, labels};
+use super::{labels, transformer_block_count};
 use crate::terminal::plain_style;
 use chakram_base::units::Bytes;
 use chakram_report::summary::format_thousands;
@@ -11,7 +11,7 @@ use chakram_workloads::model::{Model, ModelWithDefinitionProperties};
 pub(super) fn render_text(found: &ModelWithDefinitionProperties, element: u64) -> String {
     let model = &found.model;
     let mut text = format!("{}: {}", model.name, found.kind.kind_name());
-    text += &format!(", {} blocks", block_count(found));
+    text += &format!(", {} blocks", transformer_block_count(found));
     if let Some(hidden) = found.hidden {
         text += &format!(", hidden {hidden}");
     }
@@ -119,7 +119,7 @@ fn render_operators(model: &Model, element: u64) -> String {
             table.add_row(&[
                 &"",
                 &operator.name,
-                &labels::format_sizes(&operator.work),
+                &labels::format_operator_sizes(&operator.work),
                 &format_count_or_dash(operator.parameter_count()),
                 &format_count_or_dash(operator.multiplication_count()),
                 &saved,

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_flushed_is_there_before_the_end() {
+    fn flushed_output_is_in_the_file_before_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.csv");
         let claim = |out| {

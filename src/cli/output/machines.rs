@@ -4,7 +4,7 @@ use super::ReplayAndReportArgs;
 use chakram_base::config::toml_value_at;
 use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions, RequestedDurationChanges};
-use chakram_hardware::machine::{Machine, find_machine_text, names_file};
+use chakram_hardware::machine::{Machine, find_machine_text, is_machine_file_path};
 use chakram_jobs::{
     self as job, EditedMachineFileValue, FrameworkDurationsAndPlanOptions, MachineValueChange,
     SoftwareStackError, edits_from_preset, machine_edits_between,
@@ -71,7 +71,7 @@ impl MachineWithSourceAndEdits {
 
     /// Returns the makespan of `workload` on the machine without changed keys. It uses `options`, but without changed
     /// kernel times and without failures.
-    pub fn unchanged_makespan(
+    pub fn makespan_on_unchanged_machine(
         &self,
         workload: &Workload,
         options: &ReplayOptions,
@@ -91,7 +91,7 @@ impl MachineWithSourceAndEdits {
     /// Describes the edits of a job, and the changes to the machine and to kernel times. The description includes
     /// counts, and the makespan of the `original` job without edits and changes. Returns `None` if there are no edits
     /// and no changes. `rows` are the job's edits.
-    pub fn report_edits(
+    pub fn describe_job_and_machine_edits(
         &self,
         original: &Workload,
         rows: &[EditWithEffectCounts],
@@ -100,7 +100,7 @@ impl MachineWithSourceAndEdits {
         let is_changed = !self.changes.is_empty()
             || options.changes_durations_or_has_failures()
             || !rows.is_empty();
-        let unedited = is_changed.then(|| self.unchanged_makespan(original, options));
+        let unedited = is_changed.then(|| self.makespan_on_unchanged_machine(original, options));
         Ok(unedited
             .transpose()?
             .map(|unedited| JobAndMachineEditReport {
@@ -123,7 +123,7 @@ impl ReplayAndReportArgs {
         let settings = self.timing.parsed_settings();
         let machine = settings.parse_machine(&text, &file)?;
         let input = self.wants_input_hashes().then(|| hash_machine(name, &text));
-        let mut loaded = match settings.machine_values() {
+        let mut loaded = match settings.machine_value_changes() {
             [] => MachineWithSourceAndEdits {
                 input,
                 // A preset under its own name has no edits, so do not parse its file again.
@@ -205,7 +205,7 @@ fn read_machine(name: &str) -> Result<MachineFileText, Box<dyn Error>> {
                 MachineFileText {
                     text: source.text.into_owned(),
                     file: source.file,
-                    is_named: !names_file(name),
+                    is_named: !is_machine_file_path(name),
                 }
             }
         },

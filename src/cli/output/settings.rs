@@ -73,7 +73,7 @@ impl ReplayAndReportArgs {
             SettingKey::Bandwidth | SettingKey::Latency => return None,
             // Keys that `--set` changes are already reported as edits of the machine.
             SettingKey::Set => return None,
-            SettingKey::Network => now.network == Some(loaded.machine.network()),
+            SettingKey::Network => now.network == Some(loaded.machine.network_model()),
             SettingKey::Comm => now.comm == other.comm,
             SettingKey::Compute => now.compute == other.compute,
             SettingKey::Host => now.host == other.host,

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_formats() {
+    fn file_names_determine_timeline_formats() {
         for (name, is_perfetto) in [
             ("run.perfetto", true),
             ("run.pftrace.gz", true),

@@ -253,7 +253,7 @@ pub fn csv_steps(rows: &[TopologyScheduleResult]) -> String {
 }
 
 /// Renders the log as CSV, with one row per log entry and topology.
-pub fn csv_log(rows: &[TopologyScheduleResult]) -> String {
+pub fn csv_data_need_and_eviction_log(rows: &[TopologyScheduleResult]) -> String {
     let mut csv =
         CsvRows::new("topology,step,chip,data,number,piece,bytes,place,from_chip,duration_ps");
     for row in rows {

@@ -112,8 +112,8 @@ fn load_topology_and_chip_count(name: &str) -> Result<(Option<ChipGraph>, usize)
         return Ok((None, chips as usize));
     }
     let graph = if name.contains('/') || !name.contains(':') {
-        let text =
-            config::read_input(name).map_err(|error| format!("cannot read {name}: {error}"))?;
+        let text = config::read_file_or_standard_input(name)
+            .map_err(|error| format!("cannot read {name}: {error}"))?;
         ChipGraph::parse(&text, name)?
     } else {
         ChipGraph::parse_named_shape(name)?

@@ -82,7 +82,7 @@ impl LayerCostCache {
         let found = found
             .ok_or("found no mapping of a sub-layer\n  try: more mappings in --accelerator")?;
         let cost = SubLayerTimeAndEnergy {
-            seconds: model.convert_to_time(found).as_seconds(),
+            seconds: model.convert_cycles_to_time(found).as_seconds(),
             joules: Some(found.energy * 1e-12),
             cycles: found.cycles,
         };
@@ -100,8 +100,8 @@ pub fn load_work_to_schedule(
     let (graph, given) = match &args.file {
         Some(path) => {
             let name = path.display().to_string();
-            let text =
-                config::read_input(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+            let text = config::read_file_or_standard_input(path)
+                .map_err(|error| format!("cannot read {name}: {error}"))?;
             let (graph, schedule) = parse_schedule(&text, &name)?;
             (graph, Some(schedule))
         }

@@ -125,7 +125,7 @@ impl LlmModelOrScenario {
                 .is_ok()
                 .then(|| Self::Model(name.to_owned()));
         }
-        let text = chakram_base::config::read_input(path).ok()?;
+        let text = chakram_base::config::read_file_or_standard_input(path).ok()?;
         if is_llm_scenario(&text) {
             return Some(Self::Scenario(text));
         }
@@ -522,7 +522,7 @@ fn plan_or_find_capacity(
     style: TextStyleWidthAndDetail,
 ) -> Result<(String, bool), Box<dyn Error>> {
     if let (true, Some(machine)) = (args.llm.plan, machine) {
-        let found = plan_capacity(scenario, machine, args.required_share())?;
+        let found = plan_capacity(scenario, machine, args.required_share_meeting_limits())?;
         let rendered = match args.format {
             ServeFormat::Json => VersionedDocument::new(
                 "chakram.serve-llm-plan.1",
@@ -534,7 +534,9 @@ fn plan_or_find_capacity(
         };
         return Ok((rendered, found.chosen.is_some()));
     }
-    let Some(row) = find_highest_scenario_rate(scenario, machine, args.required_share())? else {
+    let Some(row) =
+        find_highest_scenario_rate(scenario, machine, args.required_share_meeting_limits())?
+    else {
         return Err("no rate keeps the limits: requests are too slow even when served alone, or too few for a \
                     decision\n  try: longer limits, a smaller --attain, or --requests for a longer run".into());
     };
@@ -547,8 +549,8 @@ fn plan_or_find_capacity(
         ServeFormat::Csv => plan_report::render_highest_rate_csv(&row),
         ServeFormat::Text => plan_report::format_highest_rate(
             &row,
-            args.required_share(),
-            &scenario.describe_limits_on_all(),
+            args.required_share_meeting_limits(),
+            &scenario.describe_limits_on_all_requests(),
         ),
     };
     Ok((rendered, true))

@@ -140,14 +140,14 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             }
             StageAdmissionCondition::Ordered(phase) => {
                 let position = self.runs[at.run].position_of_cell(at.cell);
-                self.admit_in_order(fabric, effects, now, at.run, position, phase);
+                self.admit_chunks_in_schedule_order(fabric, effects, now, at.run, position, phase);
             }
         }
     }
 
     /// Admits chunks of the member at `position` to `phase`, in the order that the schedule gives and up to the phase's
     /// capacity.
-    fn admit_in_order<N: NetworkBackend>(
+    fn admit_chunks_in_schedule_order<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -220,7 +220,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
 
     /// Releases the place of a chunk that has ended a stage, so that another chunk can be admitted.
     #[inline]
-    pub(super) fn release_place<N: NetworkBackend>(
+    pub(super) fn release_stage_admission<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -241,7 +241,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
                 let place = position.index() * group.extent.phases.len() + phase;
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.admission[place].inside -= 1;
-                self.admit_in_order(fabric, effects, now, at.run, position, phase);
+                self.admit_chunks_in_schedule_order(fabric, effects, now, at.run, position, phase);
             }
         }
     }

@@ -134,7 +134,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     /// Delivers a message to `cell`. `stage` is the message's stage number, which all members use. The cell (a chunk at
     /// a member) receives the message after a given number of the cell's own steps.
     #[inline]
-    pub(super) fn on_arrival<N: NetworkBackend>(
+    pub(super) fn deliver_step_message_to_cell<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -437,7 +437,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             // The chunk must join the next stage's queue before it releases its current place, because both stages may
             // use the same queue.
             let next = self.move_to_stage_and_find_admission(npu, at, StageIndex(number.0 + 1));
-            self.release_place(fabric, effects, now, npu, at, passed);
+            self.release_stage_admission(fabric, effects, now, npu, at, passed);
             self.admit_waiting(fabric, effects, now, npu, at, next);
             return;
         }
@@ -457,7 +457,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
                 }
             }
         } else {
-            self.release_place(fabric, effects, now, npu, at, passed);
+            self.release_stage_admission(fabric, effects, now, npu, at, passed);
         }
     }
 

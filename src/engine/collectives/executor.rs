@@ -126,7 +126,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
                 None => return,
             }
         }
-        self.on_arrival(fabric, effects, now, to, step);
+        self.deliver_step_message_to_cell(fabric, effects, now, to, step);
     }
 
     /// Handles the departure of a step's message that the sender waits for.
@@ -258,7 +258,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
         running.order.run_of[run.sequence as usize] = None;
         // Messages refer to the collective's entry by index, so the entry is freed only if none of them are in flight.
         if run.progress.is_none() {
-            self.runs.give_back(id);
+            self.runs.free_ended_run(id);
         }
     }
 }

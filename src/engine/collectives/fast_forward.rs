@@ -74,7 +74,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             if let Some(rehearsal) = &run.answer.rehearsal {
                 let is_held = std::mem::take(&mut run.answer.is_held);
                 match fabric.rehearsable_links_mut() {
-                    Some(links) if is_held => links.release_uses(&rehearsal.links, id.0),
+                    Some(links) if is_held => links.release_reserved_links(&rehearsal.links, id.0),
                     Some(links) => links.retract_uses(run.answer.start, &rehearsal.links, id.0),
                     None => {}
                 }

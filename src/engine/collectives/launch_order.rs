@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_in_program_order_goes_when_anyone_is_ready() {
+    fn the_first_collective_in_program_order_starts_once_a_member_is_ready() {
         let mut order = GroupCollectiveLaunchOrder::for_group(2, 2, 2, false);
         // Member 0 is ready for collective 1, but member 1 may need collective 0 first.
         assert!(!order.mark_ready_or_park_node(MemberIndex(0), 1, 70));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_all_are_ready_for_goes_first() {
+    fn a_collective_for_which_all_members_are_ready_starts_first() {
         let mut order = GroupCollectiveLaunchOrder::for_group(2, 2, 2, false);
         assert!(!order.mark_ready_or_park_node(MemberIndex(0), 1, 70));
         assert!(order.mark_ready_or_park_node(MemberIndex(1), 1, 81));

@@ -68,7 +68,7 @@ impl<N: NetworkBackend, M: RequiredCollectiveBackendTraits> EventRoundHandler
         if present.is_some_and(is_reached) {
             return None;
         }
-        self.fabric.submit_pending(self.at, self.own);
+        self.fabric.submit_pending_messages(self.at, self.own);
         // Only peek, because the members that arrive next may send messages before the next event.
         let due = self.own.agenda.peek_time();
         let due = due.filter(|&due| present.is_none_or(|present| due <= present.now));

@@ -25,7 +25,7 @@ impl CommunicationDurationSource {
     /// Returns true if a collective node waits neither for other members nor for its place in the launch order. A node
     /// that never waits while it occupies its lane cannot take part in a deadlock.
     #[inline]
-    pub fn never_waits(self, graph: &Graph, node: NodeIndex) -> bool {
+    pub fn collective_node_never_waits(self, graph: &Graph, node: NodeIndex) -> bool {
         match self {
             Self::Model => false,
             Self::Captured => true,
@@ -56,7 +56,7 @@ impl CommunicationDurationSource {
 impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     /// Begins the part of each member that no longer waits for another member. Must be called after the last event at
     /// `now` if members of the collective started at `now`.
-    pub fn begin_member_parts(
+    pub fn begin_parts_of_members_no_longer_waiting(
         &mut self,
         flow: &Dataflow<'_>,
         effects: &mut Effects,
@@ -94,7 +94,13 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             // In a rooted collective, members other than the root wait only for the root.
             let follows = root.is_some_and(|root| root != member);
             let running = flow.instance(instance);
-            if !(all || follows || self.settings.comm.never_waits(running.graph, node)) {
+            if !(all
+                || follows
+                || self
+                    .settings
+                    .comm
+                    .collective_node_never_waits(running.graph, node))
+            {
                 continue;
             }
             effects.queue_collective_begin_notification(running.id, node);

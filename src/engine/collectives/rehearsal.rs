@@ -168,7 +168,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         let links = fabric.rehearsable_links_mut();
         let performs = |links: &mut dyn RehearsableLinks| {
             if is_held {
-                links.release_uses(&rehearsal.links, id.0);
+                links.release_reserved_links(&rehearsal.links, id.0);
             }
             links.repeat_uses_if_links_idle(start, &rehearsal.links, id.0)
         };
@@ -206,7 +206,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     ) -> bool {
         let run = &self.chunks.runs[id];
         let is_held = run.answer.is_held;
-        if !is_held && !self.can_wait_for_all(run) {
+        if !is_held && !self.can_wait_for_all_members(run) {
             return false;
         }
         if is_held && run.answer.last_wave == now {
@@ -247,7 +247,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     /// Returns true if nothing needs to be simulated before the last member arrives, and a trial run is possible.
     /// Absent members rule this out: members end at different times, so a present member cannot represent an absent
     /// one.
-    fn can_wait_for_all(&self, run: &CollectiveRun) -> bool {
+    fn can_wait_for_all_members(&self, run: &CollectiveRun) -> bool {
         let plan = self.chunks.groups[run.group].plan;
         !M::Order::MATCHES_AS_ISSUED
             && needs_data_from_all_members(run)

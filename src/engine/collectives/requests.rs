@@ -84,7 +84,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             };
             let npus = &group.extent.npus;
             let ends = (npus[position.index()], npus[from.index()]);
-            fabric.send_request(now, op, ends, effects);
+            fabric.send_rendezvous_request(now, op, ends, effects);
         }
     }
 
@@ -99,7 +99,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         step: CollectiveStageStep,
     ) {
         if let Some(op) = self.withheld.take_withheld_op(at, step) {
-            fabric.submit_withheld(now, op, effects);
+            fabric.submit_withheld_message(now, op, effects);
             return;
         }
         let progress = self.runs[at.run]

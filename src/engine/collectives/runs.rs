@@ -38,7 +38,7 @@ impl CollectiveRuns {
     }
 
     /// Frees the entry of a collective that has ended.
-    pub fn give_back(&mut self, run: RunIndex) {
+    pub fn free_ended_run(&mut self, run: RunIndex) {
         self.free.push(run);
     }
 

@@ -177,7 +177,7 @@ mod tests {
     /// 126 are at or next to multiples of 62, the most that a byte counts. Each node must become ready or delayed
     /// exactly when its last dependency completes.
     #[test]
-    fn nodes_are_ready_when_the_last_of_any_number_is_met() {
+    fn nodes_become_ready_exactly_when_their_last_dependency_completes() {
         let degrees: Vec<u32> = (0..=300).collect();
         let mut open = OpenDependencies::with_node_capacity(0);
         let firsts = [open.add_nodes(&degrees), open.add_nodes(&degrees)];
@@ -234,7 +234,7 @@ mod tests {
     /// Of the 200 dependencies, 100 are complete: more than the 62 that the byte counts at first. Two copies are equal
     /// until one of them completes a further dependency.
     #[test]
-    fn copies_are_alike_until_one_of_them_goes_on() {
+    fn copied_states_are_equal_until_one_resolves_a_dependency() {
         let mut open = OpenDependencies::with_node_capacity(0);
         let degrees = [3, 200, 1];
         let [one, other] =

@@ -34,7 +34,7 @@ pub fn find_too_many_chunks_fault(
     options: &ReplayOptions,
     bytes: u64,
 ) -> Option<(String, String)> {
-    let model = options.network.unwrap_or(machine.network());
+    let model = options.network.unwrap_or(machine.network_model());
     if options.comm != CommunicationDurationSource::Model
         || model == NetworkModelKind::ContentionFree
     {

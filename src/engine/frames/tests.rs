@@ -44,7 +44,7 @@ fn build_single_kernel_workload(ns: u64) -> Workload {
 /// flight. The number of run states must equal the maximum number of launches in flight. All other state of a launch
 /// exists once per run state, so it is bounded too.
 #[test]
-fn frames_are_as_many_as_launches_were_in_flight_at_once() {
+fn there_are_as_many_run_states_as_launches_in_flight_at_once() {
     let (mut at, mut state) = (0_u64, 1_u64);
     let times: Vec<u64> = (0..20_000)
         .map(|_| {

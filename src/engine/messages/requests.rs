@@ -11,7 +11,7 @@ use chakram_hardware::network::{NetworkBackend, NetworkMessage};
 
 impl Messages<'_> {
     /// Asks for the message of a posted receive by sending a rendezvous request to its sender.
-    pub(super) fn send_request<N: NetworkBackend>(
+    pub(super) fn request_message_of_receive<N: NetworkBackend>(
         &self,
         flow: &Dataflow<'_>,
         fabric: &mut Fabric<'_, N>,
@@ -30,7 +30,7 @@ impl Messages<'_> {
             running.npu,
             flow.peer_rank_and_npu_of_message(instance, index).1,
         );
-        fabric.send_request(now, op, ends, effects);
+        fabric.send_rendezvous_request(now, op, ends, effects);
     }
 
     /// Handles the arrival of a rendezvous request from a rank. Posts the rank's receive, and releases the oldest
@@ -47,7 +47,7 @@ impl Messages<'_> {
         let channel = self.request_channels[pair as usize];
         let channel = &mut self.channels[channel as usize];
         match channel.expected.pop_front() {
-            Some(op) => fabric.submit_withheld(now, op, effects),
+            Some(op) => fabric.submit_withheld_message(now, op, effects),
             None => channel.asked += 1,
         }
     }

@@ -198,9 +198,9 @@ impl ReplayOptions {
         machine: &Machine,
         workload: &Workload,
     ) -> Result<(), UnusableOptionReason> {
-        self.check_together()?;
-        self.check_machine(machine)?;
-        self.check_workload(workload)
+        self.check_options_do_not_conflict()?;
+        self.check_machine_supports_options(machine)?;
+        self.check_options_affect_workload(workload)
     }
 
     /// Checks that no option makes another one ineffective. This check is part of [`Self::check_options_have_effect`],
@@ -209,7 +209,7 @@ impl ReplayOptions {
     /// # Errors
     ///
     /// Fails if an option has no effect. The error names the first rejected option.
-    pub fn check_together(&self) -> Result<(), UnusableOptionReason> {
+    pub fn check_options_do_not_conflict(&self) -> Result<(), UnusableOptionReason> {
         let of_networks = [
             (self.network.is_some(), SettingKey::Network),
             (self.aggregate, SettingKey::Aggregate),
@@ -233,9 +233,12 @@ impl ReplayOptions {
     /// # Errors
     ///
     /// Fails if the machine lacks something that an option needs. The error names the first rejected option.
-    pub fn check_machine(&self, machine: &Machine) -> Result<(), UnusableOptionReason> {
+    pub fn check_machine_supports_options(
+        &self,
+        machine: &Machine,
+    ) -> Result<(), UnusableOptionReason> {
         let name = || machine.name().to_owned();
-        if self.compute == KernelDurationSource::Curves && !machine.has_curves() {
+        if self.compute == KernelDurationSource::Curves && !machine.has_kernel_curves() {
             return Err(UnusableOptionReason::NoKernelCurves { machine: name() });
         }
         let launches = matches!(self.launch, HostLaunchMode::Eager | HostLaunchMode::Graph);
@@ -256,7 +259,10 @@ impl ReplayOptions {
     /// # Errors
     ///
     /// Fails if an option has no effect. The error names the first rejected option.
-    pub fn check_workload(&self, workload: &Workload) -> Result<(), UnusableOptionReason> {
+    pub fn check_options_affect_workload(
+        &self,
+        workload: &Workload,
+    ) -> Result<(), UnusableOptionReason> {
         let any = |has: fn(&Graph) -> bool| workload.graphs().iter().any(has);
         match self.compute {
             KernelDurationSource::Recorded(efficiency)

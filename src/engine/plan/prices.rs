@@ -54,7 +54,7 @@ pub(super) fn compute_graph_durations(
     let mut known: BTreeMap<_, KernelDurationWithBasis> = BTreeMap::new();
     let own = options.extensions.kernels.as_ref();
     let captured = graph.captured_end().is_some();
-    let keeps_recorded = own.is_none() && options.compute.keeps_recorded();
+    let keeps_recorded = own.is_none() && options.compute.keeps_recorded_durations();
     let mut price_kernel = |node: NodeIndex, recorded: Span| {
         let kernel = KernelTraceFacts {
             name: graph.name(node),

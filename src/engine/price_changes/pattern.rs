@@ -1,6 +1,6 @@
 //! Patterns that select kernels by a property and a glob, which may use `*` and `?`.
 
-use chakram_base::config::{did_you_mean, find_nearest};
+use chakram_base::config::{did_you_mean, find_most_similar_name};
 use chakram_base::ids::NodeIndex;
 use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernelClass};
 use chakram_trace::graph::Graph;
@@ -56,7 +56,7 @@ pub fn check_kernel_class_name(word: &str) -> Result<(), String> {
         return Ok(());
     }
     let all: Vec<_> = kernel_class_names().collect();
-    let near = find_nearest(word, kernel_class_names());
+    let near = find_most_similar_name(word, kernel_class_names());
     Err(format!(
         "`{word}` is not a class of kernels{}; expected one of {}",
         did_you_mean(near),

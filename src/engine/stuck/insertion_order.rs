@@ -35,7 +35,7 @@ impl StuckDiagnosisInputs<'_, '_> {
                 .find(|half| !self.is_complete(*half))
         });
         let what = match half {
-            Some(half) => format!(", {}", self.describe_state(half)),
+            Some(half) => format!(", {}", self.describe_node_state(half)),
             None => ", which has no such message left".to_owned(),
         };
         let (bytes, tag) = (graph.bytes(node), message.tag);
@@ -84,7 +84,7 @@ impl StuckDiagnosisInputs<'_, '_> {
                 })
             });
             let state = match vertex {
-                Some(vertex) => self.describe_state(vertex),
+                Some(vertex) => self.describe_node_state(vertex),
                 None => format!("rank {rank} has no further collective in this group"),
             };
             let text = format!(

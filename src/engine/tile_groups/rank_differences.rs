@@ -3,7 +3,7 @@
 use crate::error::ReplayRefusal;
 use crate::plan::{InstancePlacementAndMatching, ReplayPlan};
 use chakram_base::setting::SettingKey;
-use chakram_base::units::format_count;
+use chakram_base::units::format_count_with_noun;
 use chakram_trace::workload::{GraphBoundToRank, Workload};
 
 /// Reason, known before the run, why a rank cannot simulate a later rank.
@@ -18,7 +18,7 @@ pub(super) enum RankGroupingObstacle {
 type RankGraphAndPlan<'p> = (&'p GraphBoundToRank, &'p InstancePlacementAndMatching);
 
 /// Returns why rank `a` cannot simulate rank `b` and the ranks between them, or `None` if it can.
-pub(super) fn find_difference(
+pub(super) fn find_grouping_obstacle(
     a: RankGraphAndPlan<'_>,
     b: RankGraphAndPlan<'_>,
 ) -> Option<RankGroupingObstacle> {
@@ -44,7 +44,7 @@ pub(crate) fn check_any_tile_group_forms(
     let (mut pairs, mut runs, mut start) = ([0; 3], 1, 0);
     for next in 1..instances.len() {
         let planned = |at: usize| (&instances[at], &plan.instances[at]);
-        if let Some(difference) = find_difference(planned(start), planned(next)) {
+        if let Some(difference) = find_grouping_obstacle(planned(start), planned(next)) {
             pairs[difference as usize] += 1;
             (runs, start) = (runs + 1, next);
         }
@@ -68,7 +68,7 @@ pub(crate) fn check_any_tile_group_forms(
     let reasons: Vec<String> = reasons
         .iter()
         .filter(|(pairs, _)| *pairs > 0)
-        .map(|(pairs, why)| format!("{} {why}", format_count(*pairs, "pair")))
+        .map(|(pairs, why)| format!("{} {why}", format_count_with_noun(*pairs, "pair")))
         .collect();
     let why = match &reasons[..] {
         [] => "the job has only one rank".to_owned(),
@@ -78,7 +78,7 @@ pub(crate) fn check_any_tile_group_forms(
         format!(
             "{} saves no time here: {runs} of {} would run separately, because {why}",
             SettingKey::Aggregate,
-            format_count(ranks as u64, "rank"),
+            format_count_with_noun(ranks as u64, "rank"),
         ),
         format!("without {}", SettingKey::Aggregate),
     ))

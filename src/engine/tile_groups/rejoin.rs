@@ -106,7 +106,7 @@ impl InstanceGroupsSimulatedAsOne {
                     let holder = lanes.holder_of_lane(first);
                     let is_own = holder == FREE
                         || is_carried_out_per_member(one.graph.kind(unpack_node(holder).node));
-                    is_own && lanes.have_equal_state(first, second)
+                    is_own && lanes.lanes_have_equal_state(first, second)
                 })
             && ready_nodes_and_freed_lanes(flow, effects, a)
                 == ready_nodes_and_freed_lanes(flow, effects, b)

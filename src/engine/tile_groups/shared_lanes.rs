@@ -65,7 +65,7 @@ impl InstanceGroupsSimulatedAsOne {
     /// Returns true if the order on a shared lane would change if the leader posted the first node of `left` for all
     /// members at once.
     #[inline]
-    pub fn is_out_of_turn(&self, flow: &Dataflow<'_>, left: &[u64]) -> bool {
+    pub fn would_change_shared_lane_order(&self, flow: &Dataflow<'_>, left: &[u64]) -> bool {
         let InstanceNode { instance, node } = unpack_node(left[0]);
         let number = self.of.get(instance.index());
         let Some(&number) = number.filter(|&&number| number != NONE) else {

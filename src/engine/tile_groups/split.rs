@@ -77,7 +77,7 @@ impl InstanceGroupsSimulatedAsOne {
         leader: InstanceNode,
         ready: UnpostedReadyNodes<'_>,
     ) -> Vec<StepTakenByWholePart> {
-        let number = self.group_of(leader.instance);
+        let number = self.group_index_of_instance(leader.instance);
         let group = std::mem::take(&mut self.groups[number]);
         let is_leader = |member: InstanceIndex| member == leader.instance;
         self.note_split(flow, now, &group.members, leader.node, is_leader);
@@ -100,7 +100,7 @@ impl InstanceGroupsSimulatedAsOne {
         let others: Vec<InstanceIndex> = runs[1..].iter().map(|run| run[0]).collect();
         self.origins[group.origin as usize].parts += others.len() as u32;
         for &other in &others {
-            copy_leader(flow, lanes, effects, leader, other);
+            copy_leader_state(flow, lanes, effects, leader, other);
         }
         // The dispatch loop has processed only part of this list, so copy the remaining nodes for the new leaders. Each
         // leader posts the nodes in the same order.
@@ -228,7 +228,7 @@ impl InstanceGroupsSimulatedAsOne {
     ) {
         for group in std::mem::take(&mut self.groups) {
             for &member in group.members.iter().skip(1) {
-                copy_leader(flow, lanes, effects, group.members[0], member);
+                copy_leader_state(flow, lanes, effects, group.members[0], member);
             }
             for member in group.members {
                 flow.instance_mut(member).flags &= !GROUPED;
@@ -238,14 +238,14 @@ impl InstanceGroupsSimulatedAsOne {
 }
 
 /// Copies the state of `leader` to `other`, an instance that the leader has simulated so far.
-fn copy_leader(
+fn copy_leader_state(
     flow: &mut Dataflow<'_>,
     lanes: &mut LanesOfAllNpus,
     effects: &mut Effects,
     leader: InstanceIndex,
     other: InstanceIndex,
 ) {
-    flow.copy_progress(leader, other);
+    flow.copy_instance_progress(leader, other);
     let [from, own] = [leader, other].map(|of| flow.instance(of).lane_range());
     let (first_lane, next_free_lane_for_single_node) = (from.start, own.start);
     for (from, own) in from.zip(own) {

@@ -257,7 +257,7 @@ impl CollectiveAlgorithm {
             P::AllReduce => (stage.buffer, levels),
             P::Broadcast | P::Reduce if trees || doubling => (stage.buffer, levels),
             P::Broadcast | P::Reduce if self == Self::Direct => (stage.buffer, n - 1),
-            _ => (stage.nth_part(n), n - 1),
+            _ => (stage.one_of_n_equal_parts_per_direction(n), n - 1),
         }
     }
 
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_carried_is_carried_by_another() {
+    fn unsupported_algorithms_are_replaced_by_a_substitute() {
         let table = [
             (HalvingDoubling, P::ReduceScatter, 8, HalvingDoubling),
             (HalvingDoubling, P::ReduceScatter, 6, Ring),

@@ -67,7 +67,7 @@ impl LineMessageCosts<'_> {
         let of = |primitive| self.choose_fastest(primitive, buffer).1;
         let two =
             of(CollectiveStagePrimitive::ReduceScatter) + of(CollectiveStagePrimitive::AllGather);
-        of(CollectiveStagePrimitive::AllReduce).is_less(two)
+        of(CollectiveStagePrimitive::AllReduce).is_less_beyond_margin(two)
     }
 }
 

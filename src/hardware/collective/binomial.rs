@@ -71,9 +71,9 @@ pub(super) fn nth_send(
     let place = BinomialTreePosition::new(line);
     let is_root = place.x == 0;
     let share = |x| match stage.primitive {
-        CollectiveStagePrimitive::Gather | CollectiveStagePrimitive::Scatter => {
-            stage.buffer.parts_of(place.subtree_size(x), place.size)
-        }
+        CollectiveStagePrimitive::Gather | CollectiveStagePrimitive::Scatter => stage
+            .buffer
+            .k_of_n_equal_parts(place.subtree_size(x), place.size),
         _ => stage.buffer,
     };
     let (to, of, after) = match stage.primitive {

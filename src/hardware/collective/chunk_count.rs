@@ -36,7 +36,7 @@
 
 use super::flow_shop::{FlowShopInput, simulate_flow_shop};
 use super::line_cost::LineMessageCosts;
-use super::routes::route_collective;
+use super::routes::build_collective_chunk_schedule;
 use super::stage_flow::StageMessagePrograms;
 use super::{
     ChunkCountOrderAndOverlap, ChunkStageSequences, CollectiveAlgorithm, CollectiveStagePrimitive,
@@ -147,7 +147,7 @@ pub(super) fn max_chunks_in_flight_in_tree(active: u32, size: u32) -> u32 {
 }
 
 /// Returns true if a stage uses one tree or two trees.
-pub(super) fn is_in_tree(assignment: &StageWithAlgorithm) -> bool {
+pub(super) fn uses_tree_algorithm(assignment: &StageWithAlgorithm) -> bool {
     matches!(
         assignment.algorithm,
         CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree
@@ -254,7 +254,7 @@ impl ChunkCountSearchInputs<'_> {
             chunks: NonZeroU32::new(chunks),
             ..pipeline
         };
-        route_collective(
+        build_collective_chunk_schedule(
             self.of,
             (self.extent, self.topology),
             self.choices,
@@ -314,7 +314,10 @@ impl ChunkCountSearchInputs<'_> {
             .min(self.of.1)
             .min(MOST_STATE / members.max(1))
             .max(1);
-        let flows = one.all_stages().iter().filter(|stage| is_in_tree(stage));
+        let flows = one
+            .all_stages()
+            .iter()
+            .filter(|stage| uses_tree_algorithm(stage));
         let messages: u64 = flows
             .map(|stage| self.build_tree_stage_programs(stage).messages_per_chunk())
             .sum();
@@ -441,7 +444,7 @@ impl ChunkCountSearchInputs<'_> {
             };
             return StageLifeAndInterval { life, interval };
         }
-        if is_in_tree(assignment) {
+        if uses_tree_algorithm(assignment) {
             let flow = self.build_tree_stage_programs(assignment);
             let life = flow.simulate_end(1, 1);
             let all = match (exact, chunks) {
@@ -485,7 +488,7 @@ impl ChunkCountSearchInputs<'_> {
                     _ => (stage.buffer, n.next_power_of_two().ilog2()),
                 }
             }
-            _ => (stage.nth_part(n), n - 1),
+            _ => (stage.one_of_n_equal_parts_per_direction(n), n - 1),
         };
         let busy = port.time_under_load(amount).times(count.into());
         StageLifeAndInterval {

@@ -149,7 +149,7 @@ pub struct CollectiveCurve {
 
 impl CollectiveCurve {
     /// Returns the time, in seconds, for a buffer of `bytes` on the target links of `change`.
-    fn seconds_on(&self, bytes: f64, change: &MeasuredToMachineLinks) -> f64 {
+    fn seconds_on_changed_links(&self, bytes: f64, change: &MeasuredToMachineLinks) -> f64 {
         let start = self.start_up_seconds(bytes);
         let transfer = self.predict_seconds(bytes) - start;
         let (steps, _) = message_count_and_sent_fraction(self.kind, self.members);
@@ -217,7 +217,7 @@ pub fn find_measured_time(
         let bytes = bytes as f64;
         match MeasuredToMachineLinks::between_links(curve.measured_at, phase, topology) {
             None => curve.predict_seconds(bytes),
-            Some(change) => curve.seconds_on(bytes, &change),
+            Some(change) => curve.seconds_on_changed_links(bytes, &change),
         }
     };
     let alike = curves
@@ -288,11 +288,11 @@ mod tests {
         to: MeasurementLinks,
     ) -> f64 {
         let change = MeasuredToMachineLinks { from, to, hops: 2 };
-        1e6 * build_all_gather_curve().seconds_on(bytes, &change)
+        1e6 * build_all_gather_curve().seconds_on_changed_links(bytes, &change)
     }
 
     #[test]
-    fn bandwidth_scales_what_bytes_take() {
+    fn bandwidth_scales_only_the_transfer_time() {
         // From 10 MB to 20 MB, the time grows by 100 us: 10 us per MB. Without the transfer time, a start-up time of 10
         // us remains at 20 MB, 10 MB and 1 MB, and 9.99 us at 1 kB.
         let near = |bytes, gb, expected: f64| {
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn latency_changes_the_steps_of_a_start() {
+    fn latency_changes_the_start_up_time_by_its_steps() {
         // 7 steps over 2 links of 500 ns take 7 us of the start-up time. Ten times the latency adds 63 us; zero latency
         // removes 7 us.
         let near = |from, to, expected: f64| {
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_never_fall_as_bytes_grow() {
+    fn start_up_and_transfer_times_never_fall_as_bytes_grow() {
         // A slower protocol takes 100 us for 1 MB, almost the 110 us for 10 MB. The start-up time remains 10 us.
         let mut curve = build_all_gather_curve();
         curve.points[1].1 = 100e-6;
@@ -354,7 +354,7 @@ mod tests {
         };
         let sizes = (0..400).map(|i| 1e5 * f64::from(i));
         let times: Vec<f64> = sizes
-            .map(|bytes| curve.seconds_on(bytes, &change))
+            .map(|bytes| curve.seconds_on_changed_links(bytes, &change))
             .collect();
         assert!(
             times.windows(2).all(|pair| pair[0] <= pair[1] + 1e-15),

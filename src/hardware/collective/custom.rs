@@ -145,7 +145,7 @@ impl ScriptedAlgorithm {
     }
 
     /// Iterates over the operations of the first `size` scripts as (position, index, operation).
-    fn iter_ops(&self, size: u32) -> impl Iterator<Item = (u32, u32, ScriptOp)> {
+    fn iter_ops_of_first_scripts(&self, size: u32) -> impl Iterator<Item = (u32, u32, ScriptOp)> {
         let scripts = (0..size).zip(&self.0);
         scripts.flat_map(|(position, script)| {
             let parts = (0..).zip(&script.parts);
@@ -158,7 +158,7 @@ impl ScriptedAlgorithm {
     pub fn find_unpaired_peers(&self, size: u32) -> Option<(u32, u32)> {
         // Number of sends minus number of receives, by sender, receiver and label.
         let mut open: BTreeMap<(u32, u32, u32), i64> = BTreeMap::new();
-        for (position, _, part) in self.iter_ops(size) {
+        for (position, _, part) in self.iter_ops_of_first_scripts(size) {
             let (key, count) = match part {
                 ScriptOp::Send { to, label, .. } => ((position, to, label), 1),
                 ScriptOp::Receive { from, label } => ((from, position, label), -1),
@@ -173,14 +173,14 @@ impl ScriptedAlgorithm {
     /// Returns a peer in the script that is outside a group of `size`, or `None` if there is none.
     pub fn find_peer_outside_group(&self, size: u32) -> Option<u32> {
         let mut peers = self
-            .iter_ops(size)
-            .filter_map(|(_, _, part)| part.peer_rank());
+            .iter_ops_of_first_scripts(size)
+            .filter_map(|(_, _, part)| part.peer_position());
         peers.find(|&peer| peer >= size)
     }
 }
 
 impl ScriptOp {
-    fn peer_rank(self) -> Option<u32> {
+    fn peer_position(self) -> Option<u32> {
         match self {
             Self::Send { to: peer, .. } | Self::Receive { from: peer, .. } => Some(peer),
             Self::Wait(_) => None,
@@ -219,7 +219,7 @@ impl ScriptExecutor {
             }
             ScriptMemberEvent::OpCompleted { part } => progress.complete_op(part, acts),
             ScriptMemberEvent::Message { from, label } => {
-                progress.receive_message((from, label), acts)
+                progress.deliver_arrived_message((from, label), acts)
             }
         }
         if progress.left == 0 {
@@ -266,7 +266,11 @@ impl ScriptProgress {
         }
     }
 
-    fn receive_message(&mut self, key: SenderAndMessageLabel, acts: &mut Vec<ScriptAction>) {
+    fn deliver_arrived_message(
+        &mut self,
+        key: SenderAndMessageLabel,
+        acts: &mut Vec<ScriptAction>,
+    ) {
         let waiting = self
             .posted_receives
             .get_mut(&key)

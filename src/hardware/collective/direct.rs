@@ -29,7 +29,7 @@ pub(super) fn nth_send(
     let n = line.size;
     let is_root = line.index == line.root;
     let next = (line.index + 1 + i) % n;
-    let part = stage.buffer.nth_part(n);
+    let part = stage.buffer.one_of_n_equal_parts(n);
     let (count, to, amount) = match stage.primitive {
         CollectiveStagePrimitive::ReduceScatter
         | CollectiveStagePrimitive::AllGather
@@ -71,7 +71,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -
 
 /// Returns the closed form in the first row of the module's table.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAndRates) -> Span {
-    let message = stage.nth_part(n);
+    let message = stage.one_of_n_equal_parts_per_direction(n);
     path.time_of_first_byte(message)
         + path
             .bandwidth
@@ -86,7 +86,7 @@ pub(super) fn estimate_cost(
     buffer: UnroundedBufferShare,
 ) -> UnroundedTimeEstimate {
     use CollectiveStagePrimitive as P;
-    let share = buffer.nth_part(line.member_count());
+    let share = buffer.one_of_n_equal_parts(line.member_count());
     let message = match primitive {
         P::Broadcast | P::Reduce => buffer,
         _ => share,

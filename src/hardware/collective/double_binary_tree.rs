@@ -26,7 +26,7 @@ fn number_in_tree(stage: &CollectiveStage, n: u32, x: u32) -> u32 {
 
 /// Returns the number of places between the root and the member with `number` in its tree: the inverse of
 /// [`number_in_tree`].
-fn position_of_number(stage: &CollectiveStage, n: u32, number: u32) -> u32 {
+fn places_after_root(stage: &CollectiveStage, n: u32, number: u32) -> u32 {
     match number {
         0 => 0,
         _ if !stage.mirrored => number,
@@ -43,12 +43,12 @@ pub(super) fn nth_send(
 ) -> Option<SendStepWithConditions> {
     let n = line.size;
     let x = number_in_tree(stage, n, tree::number_from_root(line));
-    tree::nth_send_at(stage, line, x, i, |x| position_of_number(stage, n, x))
+    tree::nth_send_of_tree_member(stage, line, x, i, |x| places_after_root(stage, n, x))
 }
 
 pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
     let x = number_in_tree(stage, line.size, tree::number_from_root(line));
-    tree::receive_count_at(stage, line, x)
+    tree::receive_count_of_tree_member(stage, line, x)
 }
 
 #[cfg(test)]

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_back_queues_behind_the_way_out() {
+    fn returning_chunks_queue_behind_outgoing_chunks() {
         // Two chunks visit queue 0, then queue 1, then queue 0 again. The chunks are in queue 0 at 0-2 and 2-4 ns, in
         // queue 1 at 2-12 and 12-22 ns, and back in queue 0 on arrival, at 12-14 and 22-24 ns.
         assert_eq!(simulate_flow_shop_end(&[2, 10, 2], &[0, 1, 0], 2, 1), 24);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_say_who_is_next() {
+    fn queue_policies_decide_which_chunk_is_next() {
         // The chunks take two routes over queues 0 and 1. Chunks 0 and 2 take 4 ns in queue 0, then 4 ns in queue 1.
         // Chunk 1 takes 3 ns in queue 1, then 3 ns in queue 0.
         let spans: Vec<Span> = [4, 4, 3, 3].map(Span::from_ns).to_vec();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_come_back_take_turns_with_those_that_go_out() {
+    fn returning_chunks_alternate_with_outgoing_chunks() {
         // Three chunks visit queue 0 for 2 ns, then queue 1 for 1 ns, then queue 0 again. If the first chunk to arrive
         // goes first, the chunks go out at 0-2, 2-4 and 4-6 ns, and then return in order of arrival. If directions
         // alternate, chunk 0 goes out at 0-2 ns. Chunk 1 goes out at 2-4 ns, while chunk 0 is in queue 1 until 3 ns. At

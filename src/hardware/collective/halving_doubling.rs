@@ -74,7 +74,7 @@ pub(super) fn nth_send(
         line,
         i,
         1 << half,
-        stage.buffer.nth_part(2 << half),
+        stage.buffer.one_of_n_equal_parts(2 << half),
     ))
 }
 
@@ -91,7 +91,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -
 /// Returns the closed forms in the first two rows of the module's table. Each exchange has half the size of the
 /// previous one. Times are rounded separately, because the network rounds the time of each message.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAndRates) -> Span {
-    let halves = (0..n.ilog2()).map(|i| stage.buffer.nth_part(2 << i));
+    let halves = (0..n.ilog2()).map(|i| stage.buffer.one_of_n_equal_parts(2 << i));
     let spans = halves.map(|half| path.time_message(half));
     spans.fold(Span::ZERO, |sum, span| sum + span)
 }
@@ -109,11 +109,11 @@ pub(super) fn estimate_cost(
             way.time_of_first_byte(buffer) + way.without_load().time_under_load(buffer)
         }),
         P::Gather | P::Scatter => line.sum_over_doublings(|way, j| {
-            let part = buffer.parts_of((1 << j).min(n - (1 << j)), n);
+            let part = buffer.k_of_n_equal_parts((1 << j).min(n - (1 << j)), n);
             way.time_of_first_byte(part) + way.without_load().time_under_load(part)
         }),
         _ => line.sum_over_doublings(|way, j| {
-            let part = buffer.nth_part(2 << j);
+            let part = buffer.one_of_n_equal_parts(2 << j);
             way.time_of_first_byte(part) + way.time_under_load(part)
         }),
     }

@@ -62,14 +62,16 @@ impl ChunkOrderAndSize {
         whole: UnroundedBufferShare,
         chunks: u32,
     ) -> UnroundedBufferShare {
-        whole.parts_of(self.grains, EQUAL).nth_part(chunks)
+        whole
+            .k_of_n_equal_parts(self.grains, EQUAL)
+            .one_of_n_equal_parts(chunks)
     }
 }
 
 /// Splits a collective with the buffer `whole` into chunks. Returns the chunks' distinct routes through the phases of
 /// `extent`, and the index of each chunk's route. If all chunks are equal, there are `chunks` of them; otherwise, there
 /// are at most sixteen times as many.
-pub(super) fn choose_routes(
+pub(super) fn choose_chunk_routes(
     inter: DimensionVisitOrder,
     (kind, whole): (CollectiveKind, UnroundedBufferShare),
     (extent, topology): (&GroupPhasesAndMemberPositions, &Topology),

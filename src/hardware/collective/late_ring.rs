@@ -32,7 +32,7 @@ struct OneRingMemberStageTimes {
 
 /// Returns the time at which each position ends, or `None` if the stages are not rings in one phase. `begins` is the
 /// time at which each position's member begins.
-pub(super) fn time_late_members(
+pub(super) fn find_late_ring_member_ends(
     stages: &[StageWithAlgorithm],
     extent: &GroupPhasesAndMemberPositions,
     paths: &[PathsToNextAndAnyMember],
@@ -64,7 +64,9 @@ pub(super) fn time_late_members(
             ..OneRingMemberStageTimes::default()
         }));
         for assignment in stages {
-            let message = assignment.stage.nth_part(phase.size);
+            let message = assignment
+                .stage
+                .one_of_n_equal_parts_per_direction(phase.size);
             let occupied = path.bandwidth.serialization_time(message);
             run_ring_stage_to_member_ends(&mut line, path.time_of_first_byte(message), occupied);
         }

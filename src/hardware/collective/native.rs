@@ -21,10 +21,11 @@ use super::backend::{
     UncontendedMessageCostFunctions,
 };
 use super::chunk_count::{
-    ChunkCountChoiceCache, ChunkCountSearchInputs, is_in_tree, max_chunks_in_flight_in_tree,
+    ChunkCountChoiceCache, ChunkCountSearchInputs, max_chunks_in_flight_in_tree,
+    uses_tree_algorithm,
 };
 use super::flow_shop::{self, simulate_flow_shop};
-use super::routes::route_collective;
+use super::routes::build_collective_chunk_schedule;
 use super::{
     ChunkAdmissionOrderPerPhase, ChunkCountOrderAndOverlap, ChunkStageSequences,
     CollectiveAlgorithm, CollectiveCurve, CollectiveStage, CollectiveStagePrimitive,
@@ -143,7 +144,7 @@ impl CollectiveBackend for NativeBackend<'_> {
             None => {
                 let resolved = self.chosen.resolve_chunks(&counted, self.pipeline);
                 let algorithms = resolved.algorithms_or(self.algorithms);
-                route_collective(of, lie, algorithms, resolved.pipeline)
+                build_collective_chunk_schedule(of, lie, algorithms, resolved.pipeline)
             }
             Some(number) => {
                 // Each phase's bytes are defined only if all chunks pass through the phases in the same order.
@@ -152,7 +153,7 @@ impl CollectiveBackend for NativeBackend<'_> {
                     ..self.pipeline
                 };
                 let pipeline = self.chosen.resolve_chunks(&counted, pipeline).pipeline;
-                let equal = route_collective(of, lie, self.algorithms, pipeline);
+                let equal = build_collective_chunk_schedule(of, lie, self.algorithms, pipeline);
                 equal.map_stages(|stage| StageWithAlgorithm {
                     algorithm: PairBytesByPhase::algorithm_for_unequal_parts(stage.algorithm),
                     stage: CollectiveStage {
@@ -167,7 +168,10 @@ impl CollectiveBackend for NativeBackend<'_> {
         // Measured times apply only to equal parts.
         let of = (
             request.kind,
-            splits.map_or(request.buffer, PairBytesByPhase::equivalent_bytes),
+            splits.map_or(
+                request.buffer,
+                PairBytesByPhase::equivalent_equal_parts_bytes,
+            ),
         );
         let formula = || {
             protocol::fastest_protocol_time(self.protocols, of, lie)
@@ -282,8 +286,9 @@ impl CollectiveBackend for NativeBackend<'_> {
             let resolved = chosen.resolve_chunks(&counted, pipeline);
             let mut pipeline = resolved.pipeline;
             let used = resolved.algorithms_or(&algorithms);
-            let chunk_schedule = route_collective(of, (extent, topology), used, pipeline);
-            let phases = stage_assignment::describe_stages(
+            let chunk_schedule =
+                build_collective_chunk_schedule(of, (extent, topology), used, pipeline);
+            let phases = stage_assignment::describe_algorithms_by_phase(
                 chunk_schedule.all_stages(),
                 extent,
                 topology,
@@ -360,7 +365,7 @@ impl CollectiveBackend for NativeBackend<'_> {
     ) -> Option<Vec<Span>> {
         let is_single = chunk_schedule.chunk_count() == 1;
         let stages = is_single.then(|| chunk_schedule.all_stages())?;
-        late_ring::time_late_members(stages, extent, paths, begins)
+        late_ring::find_late_ring_member_ends(stages, extent, paths, begins)
     }
 }
 
@@ -520,7 +525,7 @@ impl NativeBackend<'_> {
     ) -> Vec<u32> {
         let mut capacity = vec![self.pipeline.active.get(); extent.phases.len()];
         for assignment in chunk_schedule.all_stages() {
-            if is_in_tree(assignment) {
+            if uses_tree_algorithm(assignment) {
                 let size = extent.phases[assignment.stage.phase].size;
                 let most = &mut capacity[assignment.stage.phase];
                 *most = max_chunks_in_flight_in_tree(*most, size);

@@ -45,7 +45,7 @@ pub(super) fn nth_send(
         } else {
             (line.index + k) % n
         },
-        amount: stage.buffer.nth_part(n),
+        amount: stage.buffer.one_of_n_equal_parts(n),
         after: i,
         arrived: 0,
         recv_posted: i + 1,
@@ -68,7 +68,8 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -
 
 /// Returns the closed form, which applies to all rows of the module's table.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAndRates) -> Span {
-    path.time_message(stage.nth_part(n)).times(u64::from(n - 1))
+    path.time_message(stage.one_of_n_equal_parts_per_direction(n))
+        .times(u64::from(n - 1))
 }
 
 /// Returns the unrounded times of the module's table, for [`auto`](super::auto).
@@ -76,7 +77,7 @@ pub(super) fn estimate_cost(
     line: &LineMessageCosts<'_>,
     buffer: UnroundedBufferShare,
 ) -> UnroundedTimeEstimate {
-    let share = buffer.nth_part(line.member_count());
+    let share = buffer.one_of_n_equal_parts(line.member_count());
     let rounds = line.sum_times_and_longest_first_byte_over_distances(share, |way| {
         way.time_of_first_byte(share) + way.time_under_load(share)
     });

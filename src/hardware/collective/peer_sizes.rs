@@ -25,7 +25,7 @@ use chakram_base::ids::Position;
 pub struct PairBytesByPhase {
     phases: Vec<PairBytesInPhase>,
     /// Size of an all-to-all with equal parts that keeps every member as busy as this group's busiest member
-    /// ([`PairBytesByPhase::equivalent_bytes`]).
+    /// ([`PairBytesByPhase::equivalent_equal_parts_bytes`]).
     equivalent: u64,
 }
 
@@ -98,7 +98,7 @@ impl PairBytesByPhase {
 
     /// Returns the size, in bytes, of an all-to-all with equal parts that keeps every member as busy as this group's
     /// busiest member. The result is n ÷ (n − 1) times the busiest member's bytes, because each member keeps one part.
-    pub fn equivalent_bytes(&self) -> u64 {
+    pub fn equivalent_equal_parts_bytes(&self) -> u64 {
         self.equivalent
     }
 
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!([0, 1, 2].map(receives), [1, 1, 2]);
         // Member 0 sends 3 bytes and receives 4, member 1 sends 3 and receives 1, and member 2 sends 4 and receives 5.
         // The equivalent size is 5 · 3 / 2, rounded up.
-        assert_eq!(sizes.equivalent_bytes(), 8);
+        assert_eq!(sizes.equivalent_equal_parts_bytes(), 8);
     }
 
     #[test]

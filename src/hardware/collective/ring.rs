@@ -99,7 +99,7 @@ fn nth_send_to_next_member(
 ) -> Option<SendStepWithConditions> {
     (i < count).then(|| SendStepWithConditions {
         to: (line.index + 1) % line.size,
-        amount: stage.nth_part(line.size),
+        amount: stage.one_of_n_equal_parts_per_direction(line.size),
         after: first_after.map_or(0, |first| first + i),
         arrived: 0,
         recv_posted: 0,
@@ -130,7 +130,10 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -
 
 /// Returns the closed form in the first two rows of the module's table, or `None` for other primitives.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &PathLatencyAndRates) -> Span {
-    let (others, round) = (u64::from(n - 1), path.time_message(stage.nth_part(n)));
+    let (others, round) = (
+        u64::from(n - 1),
+        path.time_message(stage.one_of_n_equal_parts_per_direction(n)),
+    );
     match stage.primitive {
         CollectiveStagePrimitive::AllToAll => round.times(u64::from(n) * others / 2),
         _ => round.times(others),
@@ -144,7 +147,9 @@ pub(super) fn estimate_cost(
     buffer: UnroundedBufferShare,
 ) -> UnroundedTimeEstimate {
     let n = line.member_count();
-    let share = buffer.nth_part(n).nth_part(1 + u32::from(line.round));
+    let share = buffer
+        .one_of_n_equal_parts(n)
+        .one_of_n_equal_parts(1 + u32::from(line.round));
     let way = line.path_at_distance(1).without_load();
     let (hop, s) = (way.time_of_first_byte(share), way.time_under_load(share));
     let n = u64::from(n);

@@ -1,6 +1,6 @@
 //! The routes of a collective's chunks: each chunk's order of phases and its algorithms.
 
-use super::inter_dimension::{ChunkOrderAndSize, choose_routes};
+use super::inter_dimension::{ChunkOrderAndSize, choose_chunk_routes};
 use super::{
     ChunkCountOrderAndOverlap, ChunkShareAndPhaseOrder, ChunkStageSequences, CollectiveAlgorithm,
     DimensionAlgorithmChoice, StageWithAlgorithm, append_chunk_stages_with_algorithms,
@@ -14,7 +14,7 @@ use std::num::NonZeroU32;
 /// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without an admission order. The
 /// number of chunks comes from `pipeline`, or is 1 if `pipeline` states none; there are never more chunks than bytes.
 /// Themis-flex may divide the chunks further. With two trees, every other chunk uses the second tree.
-pub(super) fn route_collective(
+pub(super) fn build_collective_chunk_schedule(
     (kind, bytes): (CollectiveKind, u64),
     (extent, topology): (&GroupPhasesAndMemberPositions, &Topology),
     choices: &[DimensionAlgorithmChoice],
@@ -25,7 +25,7 @@ pub(super) fn route_collective(
     let chunks = pipeline.chunks.map_or(1, NonZeroU32::get).min(most);
     let whole = UnroundedBufferShare::from_bytes(bytes);
     let (ways, mut route_of) =
-        choose_routes(pipeline.inter, (kind, whole), (extent, topology), chunks);
+        choose_chunk_routes(pipeline.inter, (kind, whole), (extent, topology), chunks);
     let mut all = Vec::new();
     let add = |way: &ChunkOrderAndSize, mirrored, all: &mut Vec<StageWithAlgorithm>| {
         let chunk = ChunkShareAndPhaseOrder {
@@ -65,7 +65,7 @@ mod tests {
     use chakram_base::ids::{Npu, StageIndex};
     use chakram_base::units::{Bandwidth, Span};
 
-    fn chunk_schedule(
+    fn build_switch_chunk_schedule(
         sizes: &[(u32, f64)],
         bytes: u64,
         (inter, chunks): (DimensionVisitOrder, u32),
@@ -90,19 +90,20 @@ mod tests {
             ..ChunkCountOrderAndOverlap::default()
         };
         let of = (CollectiveKind::AllReduce, bytes);
-        route_collective(of, (&extent, &topology), &trees, pipeline)
+        build_collective_chunk_schedule(of, (&extent, &topology), &trees, pipeline)
     }
 
     /// A chunk's first stage carries all its bytes. Together, the first stages of all chunks carry all of the
     /// collective's bytes, whatever its size.
     #[test]
-    fn no_byte_is_lost() {
+    fn first_stages_of_all_chunks_carry_all_bytes() {
         let mut unequal = 0;
         for bytes in [1, 3, 1000, 999_983, 1 << 30, (1 << 56) - 1, u64::MAX / 7] {
             for (inter, _) in DimensionVisitOrder::ALL {
                 for chunks in [1, 2, 7, 64] {
                     let sizes = [(3, 2e9), (4, 1e9), (2, 3e8)];
-                    let chunk_schedule = chunk_schedule(&sizes, bytes, (inter, chunks));
+                    let chunk_schedule =
+                        build_switch_chunk_schedule(&sizes, bytes, (inter, chunks));
                     // Count in the smallest fraction of a byte that occurs: each equal chunk has 256 grains.
                     let unit = 256 * u128::from(u64::from(chunks).min(bytes));
                     let mut sum = 0;
@@ -125,11 +126,13 @@ mod tests {
     }
 
     #[test]
-    fn equal_chunks_of_one_way_have_one_route() {
-        let all = chunk_schedule(&[(4, 1e9)], 1000, (DimensionVisitOrder::ThemisFlex, 1));
+    fn several_equal_chunks_alternate_between_two_tree_routes() {
+        let all =
+            build_switch_chunk_schedule(&[(4, 1e9)], 1000, (DimensionVisitOrder::ThemisFlex, 1));
         assert!(all.is_uniform());
         // Chunks alternate between two trees.
-        let all = chunk_schedule(&[(4, 1e9)], 1000, (DimensionVisitOrder::ThemisFlex, 5));
+        let all =
+            build_switch_chunk_schedule(&[(4, 1e9)], 1000, (DimensionVisitOrder::ThemisFlex, 5));
         let routes: Vec<_> = (0..5).map(|chunk| all.route_of_chunk(chunk)).collect();
         assert_eq!(routes, [0, 1, 0, 1, 0]);
     }

@@ -74,7 +74,8 @@ pub fn append_chunk_stages_with_algorithms(
                 None => {
                     // The last phase's buffer: the whole divided by the sizes of all earlier phases.
                     let sizes = before.iter().map(|&d| extent.phases[d].size);
-                    line(last).prefers_fused_all_reduce(chunk.whole.nth_part(sizes.product()))
+                    line(last)
+                        .prefers_fused_all_reduce(chunk.whole.one_of_n_equal_parts(sizes.product()))
                 }
             }
         }
@@ -114,7 +115,7 @@ pub fn append_chunk_stages_with_algorithms(
 
 /// Describes the algorithms of the stages `all` for each phase of `extent`, innermost first: `ring 8 (nvlink)`,
 /// `auto: tree 16 (nodes)`. Names the algorithms that actually run, not the requested ones.
-pub(super) fn describe_stages(
+pub(super) fn describe_algorithms_by_phase(
     all: &[StageWithAlgorithm],
     extent: &GroupPhasesAndMemberPositions,
     topology: &Topology,
@@ -265,7 +266,7 @@ mod tests {
             append_chunk_stages_with_algorithms(
                 kind, &extent, &topology, &choices, &chunk, &mut all,
             );
-            describe_stages(&all, &extent, &topology, &choices).join(", ")
+            describe_algorithms_by_phase(&all, &extent, &topology, &choices).join(", ")
         };
         let doubling = [DimensionAlgorithmChoice::Named(CollectiveAlgorithm::HalvingDoubling); 2];
         assert_eq!(

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn one_chunk_takes_what_the_table_of_trees_says() {
+    fn one_chunk_of_a_tree_stage_takes_the_time_of_the_tree_formula() {
         use CollectiveStagePrimitive::{AllReduce, Broadcast, Reduce};
         let tree = CollectiveAlgorithm::Tree;
         // Three levels take 3 x 100 + 5 x 1,000 ns in one direction.

@@ -103,7 +103,7 @@ pub(super) fn number_from_root(line: MemberLinePosition) -> u32 {
 }
 
 /// Returns the `i`-th message of the member whose number in its tree is `x`; `index` converts numbers back to indices.
-pub(super) fn nth_send_at(
+pub(super) fn nth_send_of_tree_member(
     stage: &CollectiveStage,
     line: MemberLinePosition,
     x: u32,
@@ -121,7 +121,11 @@ pub(super) fn nth_send_at(
 }
 
 /// Returns the number of messages that the member with number `x` in its tree receives.
-pub(super) fn receive_count_at(stage: &CollectiveStage, line: MemberLinePosition, x: u32) -> u32 {
+pub(super) fn receive_count_of_tree_member(
+    stage: &CollectiveStage,
+    line: MemberLinePosition,
+    x: u32,
+) -> u32 {
     TreeNeighbours::of_member(line.size, x).receive_count(stage.primitive)
 }
 
@@ -130,11 +134,11 @@ pub(super) fn nth_send(
     line: MemberLinePosition,
     i: u32,
 ) -> Option<SendStepWithConditions> {
-    nth_send_at(stage, line, number_from_root(line), i, |x| x)
+    nth_send_of_tree_member(stage, line, number_from_root(line), i, |x| x)
 }
 
 pub(super) fn receive_count(stage: &CollectiveStage, line: MemberLinePosition) -> u32 {
-    receive_count_at(stage, line, number_from_root(line))
+    receive_count_of_tree_member(stage, line, number_from_root(line))
 }
 
 /// Returns the unrounded times of the module's table, for [`auto`](super::auto). Two trees take the same time as a
@@ -163,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tree_of_eleven() {
+    fn tree_of_eleven_members_has_expected_parents_and_children() {
         // The tree over 1 ..= 10 has 8 at the top. The lower child of 8 is 4, with the children 2 and 6. The upper
         // child of 8 is 10, because 12 does not exist; the only child of 10 is 9.
         let relatives = |parent, below, above| TreeNeighbours {

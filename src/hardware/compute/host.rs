@@ -18,7 +18,7 @@ impl HostDurationSource {
     pub fn scale_duration(self, span: Span) -> Span {
         match self {
             Self::Recorded => span,
-            Self::Scaled(factor) => scaled::scale_recorded(span, factor),
+            Self::Scaled(factor) => scaled::scale_recorded_duration(span, factor),
         }
     }
 }
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_faster_host_takes_a_factor_of_its_time() {
+    fn scaled_host_duration_is_factor_times_recorded_duration() {
         // 0.25 x 10 ps = 2.5 ps, rounded half away from zero.
         let quarter = HostDurationSource::Scaled(0.25);
         assert_eq!(quarter.scale_duration(Span(10)), Span(3));

@@ -99,7 +99,7 @@ impl LoopNestCost {
     }
 
     /// Returns the cycles and energy of `self` followed by `other`.
-    fn add_layer(self, other: Self) -> Self {
+    fn add_cost(self, other: Self) -> Self {
         Self {
             cycles: self.cycles.saturating_add(other.cycles),
             energy: self.energy + other.energy,
@@ -120,7 +120,7 @@ impl LoopNestModel {
     }
 
     /// Converts the cycles of `price` to time.
-    pub fn convert_to_time(&self, price: LoopNestCost) -> Span {
+    pub fn convert_cycles_to_time(&self, price: LoopNestCost) -> Span {
         self.gemmini.clock.time_for_cycles(price.cycles)
     }
 
@@ -153,12 +153,12 @@ impl LoopNestModel {
                 let scores = LayerShape::from_matrix_product([queries, keys, width]);
                 let values = LayerShape::from_matrix_product([queries, width, keys]);
                 let both = scores.zip(values).and_then(|(scores, values)| {
-                    Some(mapped(scores, times)?.add_layer(mapped(values, times)?))
+                    Some(mapped(scores, times)?.add_cost(mapped(values, times)?))
                 });
                 // Add the fifth matrix multiplication of the backward pass; it costs a quarter of the other four
                 // together.
                 both.map(|both| match backward {
-                    true => both.add_layer(LoopNestCost {
+                    true => both.add_cost(LoopNestCost {
                         cycles: both.cycles / 4,
                         energy: both.energy / 4.0,
                     }),
@@ -175,7 +175,7 @@ impl LoopNestModel {
         }
         let accelerator = self.gemmini.build_accelerator(word);
         let multiplied = kernel.flops.div_ceil(2 * accelerator.unit_count());
-        let moved = kernel.bytes as f64 / self.gemmini.bytes_per_cycle();
+        let moved = kernel.bytes as f64 / self.gemmini.memory_bytes_per_cycle();
         let memory = accelerator.levels.last().map_or(0.0, |level| level.energy);
         Some(LoopNestCost {
             cycles: multiplied.max(moved.ceil() as u64),

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_met_where_they_were_measured_and_bent_between() {
+    fn times_are_exact_at_measured_sizes_and_interpolated_between() {
         let times = vec![
             build_measured_time(400, 8, 4.0),
             build_measured_time(100, 9, 1.0),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_both_ends_sizes_within_a_factor_of_two_count_alike() {
+    fn times_beyond_both_ends_average_sizes_within_a_factor_of_two() {
         let times = [
             (100, 1.0),
             (200, 5.0),
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_within_others_take_no_time() {
+    fn kernels_measured_at_zero_seconds_take_no_time() {
         let times = vec![
             build_measured_time(1, 1, 0.0),
             build_measured_time(2, 1, 2.0),

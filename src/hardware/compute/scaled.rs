@@ -4,6 +4,6 @@ use chakram_base::units::Span;
 
 /// Returns `recorded` times `factor`, rounded to the nearest picosecond. A `factor` below 1 means
 /// faster hardware.
-pub(super) fn scale_recorded(recorded: Span, factor: f64) -> Span {
+pub(super) fn scale_recorded_duration(recorded: Span, factor: f64) -> Span {
     recorded.scale_by(factor)
 }

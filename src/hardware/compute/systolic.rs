@@ -53,7 +53,7 @@ mod tests {
 
     /// At 1 GHz a cycle is 1 ns.
     #[test]
-    fn products_take_the_cycles_of_the_formula() {
+    fn matmul_duration_is_cycles_per_fold_times_folds() {
         for (count, batch, [m, n, k], cycles) in [
             // One fold takes 2 x 32 + 16 + 100 - 2 = 178 cycles.
             ([1, 1], 1, [32, 16, 100], 178),

@@ -3,7 +3,7 @@
 use super::{
     GemminiSettings, HostDurationSource, KernelDurationSource, LoopNestModel, RooflinePeakFraction,
 };
-use chakram_base::config::{did_you_mean, find_nearest};
+use chakram_base::config::{did_you_mean, find_most_similar_name};
 use chakram_base::units::{Bandwidth, Bytes};
 use std::fmt;
 
@@ -12,7 +12,7 @@ use std::fmt;
 /// # Errors
 ///
 /// Fails if `text` is invalid; the error describes the expected form.
-pub fn parse_model(text: &str) -> Result<KernelDurationSource, String> {
+pub fn parse_kernel_duration_model(text: &str) -> Result<KernelDurationSource, String> {
     match text {
         "recorded" => Ok(KernelDurationSource::default()),
         "curves" => Ok(KernelDurationSource::Curves),
@@ -24,8 +24,8 @@ pub fn parse_model(text: &str) -> Result<KernelDurationSource, String> {
         }
         _ => {
             let expected = "expected recorded, scaled:F, curves, roofline or loopnest:ACCELERATOR";
-            let near = find_nearest(text, ["recorded", "curves", "roofline"]);
-            let factor = parse_scaled(text, expected);
+            let near = find_most_similar_name(text, ["recorded", "curves", "roofline"]);
+            let factor = parse_scale_factor(text, expected);
             let factor = factor.map_err(|why| why + &did_you_mean(near))?;
             Ok(KernelDurationSource::Scaled(
                 factor,
@@ -35,7 +35,8 @@ pub fn parse_model(text: &str) -> Result<KernelDurationSource, String> {
     }
 }
 
-/// Writes the model in the form that [`parse_model`] reads, without the efficiency, which has its own key.
+/// Writes the model in the form that [`parse_kernel_duration_model`] reads, without the efficiency, which has its own
+/// key.
 impl fmt::Display for KernelDurationSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -57,7 +58,8 @@ impl fmt::Display for KernelDurationSource {
 pub fn parse_host_duration_source(text: &str) -> Result<HostDurationSource, String> {
     match text {
         "recorded" => Ok(HostDurationSource::Recorded),
-        _ => parse_scaled(text, "expected recorded or scaled:F").map(HostDurationSource::Scaled),
+        _ => parse_scale_factor(text, "expected recorded or scaled:F")
+            .map(HostDurationSource::Scaled),
     }
 }
 
@@ -200,7 +202,7 @@ pub fn set_accelerator_value(
 ///
 /// Fails with the error `expected` if `text` does not begin with `scaled:`, and with its own error if the factor is
 /// invalid.
-pub fn parse_scaled(text: &str, expected: &str) -> Result<f64, String> {
+pub fn parse_scale_factor(text: &str, expected: &str) -> Result<f64, String> {
     let factor = text.strip_prefix("scaled:").ok_or(expected)?;
     match factor.parse::<f64>() {
         Ok(factor) if factor >= 0.0 && factor.is_finite() => Ok(factor),
@@ -215,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accelerators_are_read_as_they_are_written() {
+    fn parsed_accelerator_displays_as_its_text() {
         for text in [
             "gemmini-16",
             "gemmini-8,array=8x32,scratchpad=1048576B,clock=1000MHz",
@@ -262,7 +264,7 @@ mod tests {
             assert!(error.contains(said), "{text}: {error}");
         }
         assert!(matches!(
-            parse_model("loopnest:gemmini-16"),
+            parse_kernel_duration_model("loopnest:gemmini-16"),
             Ok(KernelDurationSource::LoopNest(_))
         ));
     }

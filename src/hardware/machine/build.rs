@@ -59,13 +59,14 @@ pub(super) fn build_machine(
     let root = document.root_table(ROOT)?;
     let name = root
         .require_field("name", "the machine's name")?
-        .read_line()?
+        .read_one_line_text()?
         .to_owned();
     let description = root
-        .read_or_default("description", "", |field| field.read_line())?
+        .read_or_default("description", "", |field| field.read_one_line_text())?
         .to_owned();
-    let relative_of =
-        root.read_optional("relative_of", |field| Ok(field.read_line()?.to_owned()))?;
+    let relative_of = root.read_optional("relative_of", |field| {
+        Ok(field.read_one_line_text()?.to_owned())
+    })?;
     let price = |field: &ConfigField<'_>| field.read_positive(Machine::MAX_PRICE);
     let price_per_npu_hour = root.read_optional("price_per_npu_hour", price)?;
     let classes = class::parse_classes(&root, original)?;
@@ -137,7 +138,7 @@ fn parse_class_assignment(
     for (class, name) in (0..).zip(&names) {
         let field = table.require_field(name, &expected)?;
         let text = field.read_text(&expected)?;
-        let more = class_assignment::parse_ranges(text, class, npus);
+        let more = class_assignment::parse_npu_ranges(text, class, npus);
         ranges.extend(more.map_err(|piece| {
             field.invalid_value_error(quote_and_truncate_for_message(piece), &expected)
         })?);

@@ -10,7 +10,7 @@
 use super::error::MachineError;
 use super::preset_files::PRESETS;
 use crate::topology::chip_graph::{ChipGraph, LinkRateByLinkCount, LinkRateInterpolation};
-use chakram_base::config::read_input;
+use chakram_base::config::read_file_or_standard_input;
 use chakram_base::units::{Bandwidth, Span};
 
 /// Extension of topology files.
@@ -52,7 +52,7 @@ pub(super) fn build_graph_machine_text(name: &str) -> Result<String, MachineErro
     let (graph, rest) = match topology_file_name_end(name) {
         Some(end) => {
             let file = &name[..end];
-            let text = read_input(file).map_err(|source| MachineError::Read {
+            let text = read_file_or_standard_input(file).map_err(|source| MachineError::Read {
                 file: file.to_owned(),
                 source,
             })?;
@@ -157,7 +157,7 @@ mod tests {
     /// logarithmic scales between 180 GB/s at one link and 64 GB/s at three: 180 x (64 / 180)^(ln 2 / ln 3) = 93.757
     /// GB/s. The rule `step` uses the next larger number of links in the table, for which it states 64 GB/s.
     #[test]
-    fn rates_are_those_of_the_table() {
+    fn graph_bandwidths_follow_the_table_and_its_interpolation_rules() {
         let rate = |name: &str| {
             let machine = Machine::load_by_name(name).unwrap();
             assert_eq!(

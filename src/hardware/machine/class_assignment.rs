@@ -85,7 +85,11 @@ impl ClassAssignment {
 }
 
 /// Parses `"0-3,6"`. If part of the text is not a range of NPUs below `npus`, fails with the first such part.
-pub(super) fn parse_ranges(text: &str, class: u32, npus: u32) -> Result<Vec<NpuClassRange>, &str> {
+pub(super) fn parse_npu_ranges(
+    text: &str,
+    class: u32,
+    npus: u32,
+) -> Result<Vec<NpuClassRange>, &str> {
     let number = |digits: &str| {
         let digits = digits.trim();
         let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
@@ -112,12 +116,12 @@ mod tests {
         let all = texts
             .iter()
             .zip(0..)
-            .flat_map(|(text, class)| parse_ranges(text, class, npus).unwrap());
+            .flat_map(|(text, class)| parse_npu_ranges(text, class, npus).unwrap());
         ClassAssignment::new(all.collect(), npus)
     }
 
     #[test]
-    fn each_npu_finds_its_run() {
+    fn each_npu_has_the_class_of_its_range() {
         let assignment = assign_classes(&["0-2, 6", "3-5,7"], 8).unwrap();
         let classes: Vec<_> = (0..8).map(|n| assignment.class_of_npu(Npu(n))).collect();
         assert_eq!(classes, [0, 0, 0, 1, 1, 1, 0, 1]);
@@ -145,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_that_are_no_ranges_come_back() {
+    fn text_that_is_no_npu_range_is_returned_as_the_error() {
         for bad in [
             "",
             "x",
@@ -158,8 +162,8 @@ mod tests {
             "0-4000000000",
             "99999999999",
         ] {
-            assert_eq!(parse_ranges(bad, 0, 8), Err(bad));
+            assert_eq!(parse_npu_ranges(bad, 0, 8), Err(bad));
         }
-        assert_eq!(parse_ranges("0-1, ,3", 0, 8), Err(""));
+        assert_eq!(parse_npu_ranges("0-1, ,3", 0, 8), Err(""));
     }
 }

@@ -37,14 +37,14 @@ const EXAMPLE: &str = "Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns";
 
 /// Returns true if `name` is a machine in this notation: a word and a number in parentheses, optionally after the name
 /// of an NPU.
-pub fn is_inline(name: &str) -> bool {
-    is_dimensions(split_npu(name).1)
+pub fn is_inline_machine_notation(name: &str) -> bool {
+    is_dimension_notation(split_npu(name).1)
 }
 
 /// Returns true if `name` is a machine in this notation that lacks bandwidths and latencies.
-pub fn lacks_rates(name: &str) -> bool {
+pub fn is_inline_notation_without_rates(name: &str) -> bool {
     let dimensions = split_npu(name).1;
-    is_dimensions(dimensions) && !dimensions.contains(':')
+    is_dimension_notation(dimensions) && !dimensions.contains(':')
 }
 
 /// Splits off the name of an NPU before the dimensions, if the notation has one.
@@ -54,12 +54,12 @@ fn split_npu(name: &str) -> (Option<&str>, &str) {
         !word.is_empty() && word.bytes().all(letter)
     };
     match name.split_once(':') {
-        Some((npu, rest)) if is_word(npu) && is_dimensions(rest) => (Some(npu), rest),
+        Some((npu, rest)) if is_word(npu) && is_dimension_notation(rest) => (Some(npu), rest),
         _ => (None, name),
     }
 }
 
-fn is_dimensions(text: &str) -> bool {
+fn is_dimension_notation(text: &str) -> bool {
     let Some((word, rest)) = text.split_once('(') else {
         return false;
     };
@@ -249,12 +249,12 @@ mod tests {
             (DimensionShape::Switch, 2, 50e9, ns),
         ];
         assert_eq!(found, expected);
-        assert_eq!(machine.classes(), [NpuClass::unknown_class()]);
+        assert_eq!(machine.npu_classes(), [NpuClass::unknown_class()]);
         // The NPU comes from the preset `w-2d`, a machine of the ASTRA-sim 2.0 paper. The number of chunks does not
         // come from this preset, although it states 64.
         let paper = Machine::load_by_name("w-2d").unwrap();
         let machine = Machine::load_by_name("w-2d:Ring(4):250 GB/s:500 ns").unwrap();
-        assert_eq!(machine.classes(), paper.classes());
+        assert_eq!(machine.npu_classes(), paper.npu_classes());
         assert_eq!(
             paper.chunking_settings().chunks.map(NonZeroU32::get),
             Some(64)
@@ -268,8 +268,8 @@ mod tests {
     /// The name may be any preset, or the NPU of a preset. `a100` is the NPU of `dgx-a100`, not of the machines in the
     /// ASTRA-sim 2.0 paper.
     #[test]
-    fn presets_lend_their_npus() {
-        let classes = |name: &str| Machine::load_by_name(name).unwrap().classes().to_vec();
+    fn inline_machines_can_use_the_npus_of_presets() {
+        let classes = |name: &str| Machine::load_by_name(name).unwrap().npu_classes().to_vec();
         for preset in PRESETS {
             let named = classes(&format!("{}:R(4):1 GB/s:0 ns", preset.name));
             assert_eq!(named, classes(preset.name), "{}", preset.name);
@@ -291,8 +291,14 @@ mod tests {
             error.contains("NPU \"h10\"") && error.contains("such as h100"),
             "{error}"
         );
-        assert!(lacks_rates("Ring(4)") && lacks_rates("h100:Ring(4)_SW(2)"));
-        assert!(!lacks_rates("h100:Ring(4):1 GB/s:0 ns") && !lacks_rates("dgx-h100"));
+        assert!(
+            is_inline_notation_without_rates("Ring(4)")
+                && is_inline_notation_without_rates("h100:Ring(4)_SW(2)")
+        );
+        assert!(
+            !is_inline_notation_without_rates("h100:Ring(4):1 GB/s:0 ns")
+                && !is_inline_notation_without_rates("dgx-h100")
+        );
     }
 
     #[test]
@@ -307,7 +313,7 @@ mod tests {
             "Ring(x)",
             "a/b:Ring(4)",
         ] {
-            assert!(!is_inline(name), "{name}");
+            assert!(!is_inline_machine_notation(name), "{name}");
         }
         for name in [
             "Ring(4)",
@@ -316,12 +322,12 @@ mod tests {
             "Torus(4)",
             "h100:R(4)",
         ] {
-            assert!(is_inline(name), "{name}");
+            assert!(is_inline_machine_notation(name), "{name}");
         }
     }
 
     #[test]
-    fn errors_say_what_is_wrong() {
+    fn errors_quote_the_wrong_part_of_the_notation() {
         for (name, found) in [
             ("Torus(4):1 GB/s:0 ns", "shape \"Torus\""),
             ("Ring(0):1 GB/s:0 ns", "size \"0\""),

@@ -9,7 +9,7 @@ use std::fmt::Display;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct NetworkSettings {
     /// Network model, which a replay may override.
-    #[serde(serialize_with = "serialize_word")]
+    #[serde(serialize_with = "serialize_as_displayed")]
     pub model: NetworkModelKind,
     /// Rule by which the devices between links forward messages. In JSON, it is the number of a message's bytes that
     /// must arrive before a device forwards them, or null for the whole message.
@@ -19,7 +19,7 @@ pub struct NetworkSettings {
     )]
     pub switching: SwitchingMode,
     /// Rule for when a send between two ranks completes; it is the same under every network model.
-    #[serde(serialize_with = "serialize_word")]
+    #[serde(serialize_with = "serialize_as_displayed")]
     pub send_completion: SendCompletion,
 }
 
@@ -68,7 +68,7 @@ impl NetworkSettings {
     }
 }
 
-fn serialize_word<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
+fn serialize_as_displayed<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(value)
 }
 

@@ -4,10 +4,11 @@ use super::Machine;
 use super::build;
 use super::chips::{self, is_chip_graph_name};
 use super::error::MachineError;
-use super::inline::{self, is_inline};
+use super::inline::{self, is_inline_machine_notation};
 use super::preset_files::{MachinePreset, PRESETS};
 use chakram_base::config::{
-    ConfigDocument, ConfigLiteral, STANDARD_INPUT, find_nearest, read_input, replace_toml_values,
+    ConfigDocument, ConfigLiteral, STANDARD_INPUT, find_most_similar_name,
+    read_file_or_standard_input, replace_toml_values,
 };
 use std::borrow::Cow;
 
@@ -22,15 +23,15 @@ pub struct PresetOrMachineFileText {
 
 /// Returns true if `name` is the path of a machine file and not a preset: it contains a `/` or ends in `.toml` or
 /// `.topology`.
-pub fn names_file(name: &str) -> bool {
+pub fn is_machine_file_path(name: &str) -> bool {
     let graph = is_chip_graph_name(name) && !name.contains(chips::EXTENSION);
-    !is_inline(name) && !graph && (name.contains('/') || name.ends_with(".toml"))
+    !is_inline_machine_notation(name) && !graph && (name.contains('/') || name.ends_with(".toml"))
         || name.ends_with(chips::EXTENSION)
 }
 
-/// Finds the text of the machine called `name`. The machine is a file ([`names_file`]), dimensions in the notation of
-/// the ASTRA-sim 2.0 paper (`machine/inline.rs`), a graph of chips (`machine/chips.rs`), or, failing these, a preset.
-/// `NAMExN` is the preset `NAME` with `N` NPUs along its outermost dimension, which must be scalable.
+/// Finds the text of the machine called `name`. The machine is a file ([`is_machine_file_path`]), dimensions in the
+/// notation of the ASTRA-sim 2.0 paper (`machine/inline.rs`), a graph of chips (`machine/chips.rs`), or, failing these,
+/// a preset. `NAMExN` is the preset `NAME` with `N` NPUs along its outermost dimension, which must be scalable.
 ///
 /// # Errors
 ///
@@ -42,8 +43,8 @@ pub fn find_machine_text(name: &str) -> Result<PresetOrMachineFileText, MachineE
             text: Cow::Owned(chips::build_graph_machine_text(name)?),
         });
     }
-    if names_file(name) || name == STANDARD_INPUT {
-        let text = read_input(name).map_err(|source| MachineError::Read {
+    if is_machine_file_path(name) || name == STANDARD_INPUT {
+        let text = read_file_or_standard_input(name).map_err(|source| MachineError::Read {
             file: name.to_owned(),
             source,
         })?;
@@ -52,7 +53,7 @@ pub fn find_machine_text(name: &str) -> Result<PresetOrMachineFileText, MachineE
             text: Cow::Owned(text),
         });
     }
-    let text = if is_inline(name) {
+    let text = if is_inline_machine_notation(name) {
         Cow::Owned(inline::build_machine_text(name)?)
     } else {
         read_preset_text(name)?
@@ -191,7 +192,7 @@ fn find_closest_preset(name: &str) -> Option<&'static str> {
     let digits = |size: &str| size.bytes().all(|b| b.is_ascii_digit());
     let base = name.rsplit_once('x').filter(|(_, size)| digits(size));
     let names = || PRESETS.iter().map(|preset| preset.name);
-    find_nearest(name, names()).or_else(|| find_nearest(base?.0, names()))
+    find_most_similar_name(name, names()).or_else(|| find_most_similar_name(base?.0, names()))
 }
 
 #[cfg(test)]
@@ -274,7 +275,7 @@ mod tests {
             let machine = Machine::load_preset(name).unwrap();
             assert_eq!(machine.name(), *name);
             assert_eq!(machine.topology().npu_count(), *npus, "{name}");
-            let peaks = &machine.classes()[0].peaks;
+            let peaks = &machine.npu_classes()[0].peaks;
             let rate = peaks.get(Dtype::Bf16).or(peaks.get(Dtype::Fp16)).unwrap();
             assert_eq!(rate.per_second(), peak * 1e12, "{name}");
             let dimensions = machine.topology().dimensions().iter();
@@ -297,7 +298,10 @@ mod tests {
             let MemoryAttachment::Hierarchical(design) = &remote.attachment else {
                 panic!("{name}")
             };
-            assert_eq!(gb(machine.classes()[0].memory_bandwidth().unwrap()), 4096.0);
+            assert_eq!(
+                gb(machine.npu_classes()[0].memory_bandwidth().unwrap()),
+                4096.0
+            );
             assert_eq!(gb(remote.bandwidth), group);
             assert_eq!(gb(design.in_node_bandwidth), in_node);
             assert_eq!((design.groups, design.out_switches), (256, 16));
@@ -306,7 +310,10 @@ mod tests {
         let remote = machine.unnamed_remote_memory().unwrap();
         assert_eq!(remote.attachment, MemoryAttachment::PerNpu);
         assert_eq!(gb(remote.bandwidth), 100.0);
-        assert_eq!(gb(machine.classes()[0].memory_bandwidth().unwrap()), 4096.0);
+        assert_eq!(
+            gb(machine.npu_classes()[0].memory_bandwidth().unwrap()),
+            4096.0
+        );
     }
 
     #[test]
@@ -324,7 +331,7 @@ mod tests {
         let near = |found: f64, total: f64| (found / total - 1.0).abs() < 0.015;
         for (name, npus, sparse, memory, links, ports) in totals {
             let machine = Machine::load_preset(name).unwrap();
-            let class = &machine.classes()[0];
+            let class = &machine.npu_classes()[0];
             for dtype in [Dtype::Fp8, Dtype::Int8] {
                 let rate = class.peaks.get(dtype).unwrap().per_second();
                 assert!(near(2.0 * rate * npus, sparse * 1e15), "{name} {dtype:?}");

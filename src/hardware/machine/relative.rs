@@ -20,7 +20,7 @@ use super::{Machine, MachineError, build, preset};
 use crate::machine::PresetOrMachineFileText;
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigField, ConfigLiteral, ConfigTable, did_you_mean,
-    find_nearest, quote_and_truncate_for_message,
+    find_most_similar_name, quote_and_truncate_for_message,
 };
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
@@ -59,7 +59,7 @@ pub struct DatasheetNumbers {
 /// # Errors
 ///
 /// Fails if `text` is invalid; the error describes the expected form.
-pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
+pub fn parse_number_format_and_peak_rate(text: &str) -> Result<(Dtype, FlopRate), String> {
     let names = Dtype::ALL.map(|(_, name)| name);
     let Some((format, rate)) = text.split_once('=') else {
         return Err("expected a number format with its rate such as bf16=989TFLOP/s".to_owned());
@@ -67,7 +67,7 @@ pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
     let format = format.trim().to_ascii_lowercase();
     let found = Dtype::ALL.iter().find(|(_, name)| *name == format);
     let Some((dtype, _)) = found else {
-        let near = did_you_mean(find_nearest(&format, names));
+        let near = did_you_mean(find_most_similar_name(&format, names));
         return Err(format!("expected one of {}{near}", names.join(", ")));
     };
     let rate = rate.trim();
@@ -174,7 +174,7 @@ impl<'a> MachineTextEditor<'a> {
             [(class, field)] => {
                 self.edit_npu_by_datasheet(class, &field.read_table(None)?, sheet)?
             }
-            _ if sheet.has_npu() => {
+            _ if sheet.has_npu_numbers() => {
                 let found = format!("{} classes of NPUs", npus.len());
                 return Err(
                     root.invalid_table_error(found, "one class, to which the given numbers apply")
@@ -299,7 +299,7 @@ impl<'a> MachineTextEditor<'a> {
         }
         let beside = table.require_field("memory_bandwidth", "a bandwidth")?;
         let mut ratios = [1.0; Dtype::COUNT];
-        let old = &self.old.classes()[0];
+        let old = &self.old.npu_classes()[0];
         let mut bandwidth_ratio = 1.0;
         if let Some(bandwidth) = sheet.bandwidth {
             let before = old
@@ -533,7 +533,7 @@ impl<'a> MachineTextEditor<'a> {
 }
 
 impl DatasheetNumbers {
-    fn has_npu(&self) -> bool {
+    fn has_npu_numbers(&self) -> bool {
         let rates = self.bandwidth.is_some() || !self.peaks.is_empty();
         rates || self.memory.is_some() || self.multiprocessors.is_some()
     }

@@ -61,7 +61,7 @@ capacity = "1 TB"
 "#;
 
 /// Returns the error that [`GOOD`] causes after the first `old` is replaced by `new`.
-fn expect_edit_error(old: &str, new: &str) -> String {
+fn error_of_edited_good_machine(old: &str, new: &str) -> String {
     parse_error_after_replacement(GOOD, old, new)
 }
 
@@ -104,17 +104,17 @@ fn a_good_file_is_read_as_written() {
     assert_eq!(machine.topology().npu_count(), 8);
     let classes: Vec<_> = (0..8).map(|n| machine.class_of_npu(Npu(n))).collect();
     assert_eq!(classes, [0, 0, 0, 0, 1, 1, 0, 1]);
-    let fast = &machine.classes()[0];
+    let fast = &machine.npu_classes()[0];
     assert_eq!(fast.name, "fast");
     assert_eq!(fast.peaks.get(Dtype::Fp8).unwrap().per_second(), 200e12);
     assert!(fast.peaks.get(Dtype::Fp64).is_none());
     assert_eq!((fast.lanes, fast.host_lanes), (32, 64));
     assert_eq!(
-        machine.classes()[1].memory.unwrap().capacity,
+        machine.npu_classes()[1].memory.unwrap().capacity,
         Some(Bytes(40_000_000_000))
     );
     assert_eq!(
-        machine.algorithms(),
+        machine.collective_algorithms(),
         [CollectiveAlgorithm::Ring, CollectiveAlgorithm::Direct]
             .map(DimensionAlgorithmChoice::Named)
     );
@@ -138,7 +138,7 @@ fn the_network_is_contention_free_and_cuts_through_unless_said_otherwise() {
     let read = |keys: &str| {
         let text = GOOD.replacen("[remote", &format!("[network]\n{keys}\n[remote"), 1);
         let machine = Machine::parse(&text, "m.toml").unwrap();
-        (machine.network(), machine.topology().switching_mode())
+        (machine.network_model(), machine.topology().switching_mode())
     };
     let by = |bytes| SwitchingMode::CutThrough {
         segment: Bytes(bytes),
@@ -163,7 +163,7 @@ fn the_network_is_contention_free_and_cuts_through_unless_said_otherwise() {
         )
     );
     let machine = Machine::parse(GOOD, "m.toml").unwrap();
-    assert_eq!(machine.network(), NetworkModelKind::ContentionFree);
+    assert_eq!(machine.network_model(), NetworkModelKind::ContentionFree);
     assert_eq!(machine.send_completion(), SendCompletion::Injected);
     let delivered = GOOD.replacen(
         "[remote",
@@ -289,7 +289,7 @@ fn machines_need_dimensions_and_may_leave_npus_unknown() {
     // Without an `npu` table, the NPUs' rates are unknown; an empty table is an error.
     let text = format!("name = \"x\"\n[[dimension]]{rest}");
     let machine = Machine::parse(&text, "m.toml").unwrap();
-    assert_eq!(machine.classes(), [NpuClass::unknown_class()]);
+    assert_eq!(machine.npu_classes(), [NpuClass::unknown_class()]);
     assert_eq!(machine.npu_memory_capacity_with_port_share(0), None);
     let text = error(&format!("npu = {{}}\n{text}"));
     assert!(text.contains("key `npu`: found no class"), "{text}");
@@ -311,7 +311,7 @@ fn assignments_that_do_not_fit_are_refused() {
         slow = "4-5, 7" =>  => 20: `assign.slow` … found nothing
         "#,
     );
-    let text = expect_edit_error("[assign]\nfast = \"0-3,6\"\nslow = \"4-5, 7\"", "");
+    let text = error_of_edited_good_machine("[assign]\nfast = \"0-3,6\"\nslow = \"4-5, 7\"", "");
     assert!(
         text.starts_with("m.toml:1: key `assign`: found nothing"),
         "{text}"
@@ -328,7 +328,7 @@ fn power_slows_products_by_the_root_of_its_ratio() {
     };
     let curves = |power: &str| {
         let machine = Machine::parse(&text(power), "h100.toml").unwrap();
-        machine.classes()[0].curves.clone()
+        machine.npu_classes()[0].curves.clone()
     };
     let bf16 = Dtype::Bf16 as usize;
     let (whole, less) = (
@@ -359,7 +359,7 @@ fn power_slows_products_by_the_root_of_its_ratio() {
 }
 
 #[test]
-fn uniform_machines_are_checked() {
+fn creating_a_one_class_machine_refuses_invalid_parts() {
     let whole = Machine::parse(GOOD, "m.toml").unwrap();
     let make = |algorithms: &[CollectiveAlgorithm], class: NpuClass| {
         let algorithms = algorithms
@@ -375,7 +375,7 @@ fn uniform_machines_are_checked() {
             None,
         )
     };
-    let class = whole.classes()[1].clone();
+    let class = whole.npu_classes()[1].clone();
     let machine = make(&[CollectiveAlgorithm::Ring; 2], class.clone()).unwrap();
     assert_eq!(machine.class_of_npu(Npu(7)), 0);
     assert!(make(&[CollectiveAlgorithm::Ring], class.clone()).is_none());

@@ -116,7 +116,7 @@ impl PendingAccessesOfAllChannels {
             && !self.chunks.has_too_many_chunks_in_flight()
         {
             self.due.pop();
-            self.chunks.on_streamed(now, number);
+            self.chunks.on_chunk_streamed(now, number);
             self.schedule_next_chunk(number);
         }
         self.unsettled = true;

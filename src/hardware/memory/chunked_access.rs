@@ -170,14 +170,14 @@ impl ChunkedAccessesInFlight {
         }
     }
 
-    /// Returns the number of streamed bytes after which the caller must call [`Self::on_streamed`] for an access, or
-    /// `None` if no further call is needed.
+    /// Returns the number of streamed bytes after which the caller must call [`Self::on_chunk_streamed`] for an access,
+    /// or `None` if no further call is needed.
     pub fn next_awaited_stream_position(&self, number: u32) -> Option<f64> {
         self.accesses[number as usize].next_position_to_stream()
     }
 
     /// Handles the event that the stream of access `number` has reached [`Self::next_position`].
-    pub fn on_streamed(&mut self, now: Time, number: u32) {
+    pub fn on_chunk_streamed(&mut self, now: Time, number: u32) {
         let chunked = &mut self.accesses[number as usize];
         // A store's chunk reaches the port immediately and incurs its latencies afterwards.
         let at = if chunked.access.store && chunked.next < chunked.count {

@@ -188,7 +188,7 @@ impl FairSharedPoolAccesses {
             let stream = &mut self.streams[index as usize];
             match stream.chunked {
                 Some(chunked) => {
-                    chunks.on_streamed(now, chunked);
+                    chunks.on_chunk_streamed(now, chunked);
                     let at = stream.next_awaited_position_or_end_time(chunks);
                     self.due.push(Reverse((at, index)));
                 }
@@ -223,7 +223,7 @@ impl FairSharedPoolAccesses {
 
     /// Computes the rate of every stream.
     fn compute_stream_rates(&mut self, now: Time) {
-        self.sum_weights();
+        self.sum_stream_weights_at_servers();
         self.compute_pipeline_fills();
         // Progressive filling: each round saturates at least one server, so there are at most as many rounds as
         // servers.
@@ -244,7 +244,7 @@ impl FairSharedPoolAccesses {
     }
 
     /// Sums the weights at each server; no rate is fixed yet.
-    fn sum_weights(&mut self) {
+    fn sum_stream_weights_at_servers(&mut self) {
         self.servers.fill(ServerLoadSums::default());
         for stream in &mut self.streams {
             stream.fixed = false;

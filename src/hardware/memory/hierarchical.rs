@@ -90,7 +90,7 @@ impl HierarchicalPool {
 #[cfg(test)]
 mod tests {
     use super::super::fair_sharing::testing::{
-        create_pool, simulate_common_end, simulate_each_end, simulate_lone_end,
+        create_pool, simulate_common_end, simulate_end_of_each_access, simulate_lone_end,
         simulate_staggered_ends,
     };
     use super::super::{MemoryAttachment, RemoteMemory};
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn all_together_take_the_pipeline_of_the_paper() {
+    fn loads_of_all_npus_take_the_pipeline_time_of_the_paper() {
         // With W = 1 MB, the pool sends 256 W in all, 32 W from each group, and 8 W over each of a group's links.
         // Sending 8 W over a link takes 8 stages of one 1 MB chunk. A group has 100 GB/s, so each of its links has 25
         // GB/s. TX group→switch = 1 MB / 25 GB/s = 40 us. A node has 400 GB/s, so each of its links has 100 GB/s, and
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn one_alone_has_its_ports_and_all_memories() {
+    fn single_npu_is_limited_by_its_port_and_uses_all_memories() {
         // A single NPU loads 1 MB through a port of 10 GB/s: 100 us. One NPU's share of a round is 8 x 4 x 1 MB / 256 =
         // 125 kB. The share takes 0.3125 us at its node's 400 GB/s, and 0.15625 us at the groups' 800 GB/s.
         let memory = build_paper_pool(100.0, 400.0, 10.0);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_meet_at_the_memories_only() {
+    fn nodes_share_only_the_memories() {
         // Two nodes with 2 NPUs each share one group of 100 GB/s behind one switch. Each NPU's share of a chunk of 4 kB
         // is 1 kB.
         let memory = |group: f64| {
@@ -191,13 +191,13 @@ mod tests {
         // The nodes saturate, at 5 GB/s per NPU, so 100 kB take 20 us. A share of 1 kB takes 10 ns in a port and, with
         // n active NPUs, n x 10 ns in the memories. Apart from the time to fill the pipeline, node 1 takes the same
         // time whether node 0 is active or not.
-        let ends = simulate_each_end(&memory(100.0), 4, &[0, 1, 2, 3], 100_000);
+        let ends = simulate_end_of_each_access(&memory(100.0), 4, &[0, 1, 2, 3], 100_000);
         assert_eq!(ends, [20_050_000; 4]);
-        let ends = simulate_each_end(&memory(100.0), 4, &[2, 3], 100_000);
+        let ends = simulate_end_of_each_access(&memory(100.0), 4, &[2, 3], 100_000);
         assert_eq!(ends, [20_030_000; 2]);
         // With memories at 12 GB/s, two NPUs of one node get 10 GB/s together. Four NPUs get 3 GB/s each, so 100 kB
         // take 33.3 us. A chunk's shares take 10 ns in a port and 200 ns in a node.
-        let ends = simulate_each_end(&memory(12.0), 4, &[0, 1, 2, 3], 100_000);
+        let ends = simulate_end_of_each_access(&memory(12.0), 4, &[0, 1, 2, 3], 100_000);
         assert_eq!(ends, [33_333_333 + 210_000; 4]);
     }
 

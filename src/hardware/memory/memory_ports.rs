@@ -77,7 +77,7 @@ impl NpusWithMemoryPorts {
 
     /// Returns the largest number of hops from a core to a port of the core's die. For cores whose die has no ports,
     /// the ports of all dies count.
-    pub fn max_hops(&self, topology: &Topology) -> u32 {
+    pub fn max_hops_to_nearest_port(&self, topology: &Topology) -> u32 {
         let Some(tiles) = topology.tile_grid() else {
             return 0;
         };

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn busiest_links_carry_an_eighth_of_all() {
+    fn busiest_links_of_a_ring_of_eight_carry_an_eighth_of_all_bytes() {
         // There are 8 stations with 2 NPUs each. Each NPU loads 1 MB, which takes 50 stages. A stage takes 40 kB / 100
         // GB/s = 0.4 us in the memory, 40 kB x 8 / 8 / 10 GB/s = 4 us in the ring, and 320 kB / 1,600 GB/s = 0.2 us in
         // the ports. The total is 0.4 + 4 + 0.2 + 49 x 4 = 200.6 us; the links alone would take 16 MB / 8 / 10 GB/s =
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn one_alone_is_held_by_the_links_to_its_station() {
+    fn single_npu_is_limited_by_the_links_to_its_station() {
         // A single NPU takes 1 MB x 7 / 16 / 10 GB/s = 43.75 us. The NPU's share of a round is 8 x 40 kB / 16 = 20 kB,
         // which take 0.025 us in the memories at 800 GB/s, and 0.2 us in the port.
         assert_eq!(

@@ -80,14 +80,14 @@ impl MultiLevelSwitchPool {
 #[cfg(test)]
 mod tests {
     use super::super::fair_sharing::testing::{
-        create_pool, simulate_common_end, simulate_each_end, simulate_lone_end,
+        create_pool, simulate_common_end, simulate_end_of_each_access, simulate_lone_end,
     };
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
     /// Returns a pool of 2 memories of 50 GB/s for 16 NPUs. 4 NPUs share a switch of 20 GB/s, and 2 of these switches
     /// share a switch of 30 GB/s.
-    fn three_levels() -> RemoteMemory {
+    fn build_three_level_switch_pool() -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let level = |fan_in, gb| SwitchLevel {
             fan_in,
@@ -103,31 +103,35 @@ mod tests {
     }
 
     #[test]
-    fn every_level_is_a_stage() {
+    fn every_switch_level_is_a_pipeline_stage() {
         // W = 150 kB takes 16 x 150 / (2 x 120) = 10 stages. A stage takes 120 kB / 50 GB/s = 2.4 us in the memory, 240
         // kB / (4 x 20 GB/s) = 3 us in the 4 switches of level 1, 240 kB / (2 x 30 GB/s) = 4 us in the 2 switches of
         // level 2, and 240 kB / (16 x 10 GB/s) = 1.5 us in the ports. The total is 2.4 + 3 + 4 + 1.5 + 9 x 4 = 46.9 us.
         assert_eq!(
-            simulate_common_end(&three_levels(), 16, 150_000, false),
+            simulate_common_end(&build_three_level_switch_pool(), 16, 150_000, false),
             46_900_000
         );
         // With in-switch gathering, the stages take 2.4, 240 / 20 = 12, 240 / 30 = 8 and 240 / 10 = 24 us. 10 stages
         // take 2.4 + 12 + 8 + 24 + 9 x 24 = 262.4 us.
         assert_eq!(
-            simulate_common_end(&three_levels(), 16, 150_000, true),
+            simulate_common_end(&build_three_level_switch_pool(), 16, 150_000, true),
             262_400_000
         );
     }
 
     #[test]
-    fn one_alone_is_held_by_its_own_links() {
+    fn single_access_is_limited_by_the_links_on_its_path() {
         // 150 kB at 10 GB/s take 15 us. A share of 15 kB takes 0.15 us in the memories at 100 GB/s, 0.75 us in level 1,
         // and 0.5 us in level 2.
-        assert_eq!(simulate_lone_end(&three_levels(), 16, 150_000), 16_400_000);
+        assert_eq!(
+            simulate_lone_end(&build_three_level_switch_pool(), 16, 150_000),
+            16_400_000
+        );
         // NPUs 0 and 4 share a switch of level 2, but not of level 1; NPU 8 is below a different switch at both levels.
         // Each of the NPUs 0, 4 and 8 gets its port's full 10 GB/s. A share of 15 kB takes longer in stages that
         // several NPUs use: 1 us in level 2 (NPUs 0 and 4), and 0.45 us in the memories.
-        let ends = simulate_each_end(&three_levels(), 16, &[0, 4, 8], 150_000);
+        let ends =
+            simulate_end_of_each_access(&build_three_level_switch_pool(), 16, &[0, 4, 8], 150_000);
         let two = 15_000_000 + 450_000 + 750_000 + 1_000_000;
         assert_eq!(ends, [two, two, two - 500_000]);
     }

@@ -165,7 +165,7 @@ impl<D: PortOrLinkContention> NetworkBackend for ContendedNetwork<'_, D> {
         Some(access::serve_access(self, now, transfer))
     }
 
-    fn occupancy(&self) -> Option<BusyTileLinksAndMemoryPorts> {
+    fn link_and_memory_port_busy_times(&self) -> Option<BusyTileLinksAndMemoryPorts> {
         BusyTileLinksAndMemoryPorts::of_tiles(self.topology, &self.servers)
     }
 
@@ -243,7 +243,11 @@ impl<D: PortOrLinkContention> CollectiveLinkReservations for ContendedNetwork<'_
     }
 
     #[inline]
-    fn lowest_reservation(&self, _: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
+    fn lowest_owner_of_disturbed_reservations(
+        &self,
+        _: Time,
+        ends: (EndpointId, EndpointId),
+    ) -> Option<u32> {
         if !self.servers.has_reserved_server() {
             return None;
         }

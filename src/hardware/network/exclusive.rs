@@ -79,7 +79,11 @@ impl<'a> OneTransferPerLinkNetwork<'a> {
 
 impl OneTransferPerLinkNetwork<'_> {
     /// Returns true if the links in `uses` are idle and unreserved.
-    fn are_idle(&self, now: Time, uses: &[RehearsedCollectiveUseOfLink]) -> bool {
+    fn are_links_idle_and_unreserved(
+        &self,
+        now: Time,
+        uses: &[RehearsedCollectiveUseOfLink],
+    ) -> bool {
         let is_idle = |link: &RehearsedCollectiveUseOfLink| {
             self.links.is_idle(now, link.place)
                 && self
@@ -110,7 +114,7 @@ impl RehearsableLinks for OneTransferPerLinkNetwork<'_> {
         uses: &[RehearsedCollectiveUseOfLink],
         claim: u32,
     ) -> bool {
-        if !self.are_idle(now, uses) {
+        if !self.are_links_idle_and_unreserved(now, uses) {
             return false;
         }
         for link in uses {
@@ -127,7 +131,7 @@ impl RehearsableLinks for OneTransferPerLinkNetwork<'_> {
         uses: &[RehearsedCollectiveUseOfLink],
         claim: u32,
     ) -> bool {
-        if !self.are_idle(now, uses) {
+        if !self.are_links_idle_and_unreserved(now, uses) {
             return false;
         }
         for link in uses {
@@ -136,7 +140,7 @@ impl RehearsableLinks for OneTransferPerLinkNetwork<'_> {
         true
     }
 
-    fn release_uses(&mut self, uses: &[RehearsedCollectiveUseOfLink], claim: u32) {
+    fn release_reserved_links(&mut self, uses: &[RehearsedCollectiveUseOfLink], claim: u32) {
         for link in uses {
             self.claims.end_claim_of_owner(link.place, claim);
         }
@@ -195,7 +199,7 @@ impl NetworkBackend for OneTransferPerLinkNetwork<'_> {
         Some(self.topology.path_between_npus(a, b)?.time_message(amount))
     }
 
-    fn occupancy(&self) -> Option<BusyTileLinksAndMemoryPorts> {
+    fn link_and_memory_port_busy_times(&self) -> Option<BusyTileLinksAndMemoryPorts> {
         BusyTileLinksAndMemoryPorts::of_tiles(self.topology, &self.links)
     }
 
@@ -244,7 +248,11 @@ impl CollectiveLinkReservations for OneTransferPerLinkNetwork<'_> {
 
     fn reserve_or_release_npu_links(&mut self, _: Npu, _: usize, _: Option<u32>) {}
 
-    fn lowest_reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
+    fn lowest_owner_of_disturbed_reservations(
+        &self,
+        now: Time,
+        ends: (EndpointId, EndpointId),
+    ) -> Option<u32> {
         let hops = iter_servers_between(PortsOrLinksOnRoute::Links, ends, self.topology);
         hops.filter_map(|hop| self.claims.owner_that_will_still_transfer(now, hop.place))
             .min()

@@ -92,7 +92,7 @@ struct TransferWithUnsentBytes {
 
 impl TransferWithUnsentBytes {
     /// Returns the links that the stream occupies.
-    fn links(&self) -> &[LinkMessageFraction] {
+    fn occupied_links(&self) -> &[LinkMessageFraction] {
         &self.route[self.active.0 as usize..self.active.1 as usize]
     }
 
@@ -220,7 +220,11 @@ impl<'a> FairSharingNetwork<'a> {
     }
 
     /// Returns how long devices between two endpoints wait for a segment of a message.
-    fn segment_wait(&self, ends: (EndpointId, EndpointId), amount: UnroundedBufferShare) -> Span {
+    fn device_wait_for_first_segment(
+        &self,
+        ends: (EndpointId, EndpointId),
+        amount: UnroundedBufferShare,
+    ) -> Span {
         // Devices on explicit links either forward bytes at once or store whole messages, so segments do not matter.
         let switching = self.topology.switching_mode();
         if switching == SwitchingMode::IDEAL || self.topology.explicit_links().is_some() {
@@ -243,7 +247,7 @@ impl<'a> FairSharingNetwork<'a> {
             self.cut_off.insert(ends);
             return;
         };
-        let latency = route.latency + self.segment_wait(ends, amount);
+        let latency = route.latency + self.device_wait_for_first_segment(ends, amount);
         let size = amount.bytes as f64 / amount.parts as f64;
         let stream = TransferWithUnsentBytes {
             op,
@@ -320,7 +324,7 @@ impl<'a> FairSharingNetwork<'a> {
         for &slot in &self.entering {
             let stream = self.streams[slot as usize].as_mut();
             let stream = stream.expect("streams enter before they leave");
-            if let Some(rate) = self.rates.add_stream(stream.links()) {
+            if let Some(rate) = self.rates.add_stream(stream.occupied_links()) {
                 stream.set_rate(rate, now);
             }
         }
@@ -376,7 +380,8 @@ impl<'a> FairSharingNetwork<'a> {
         let stream = self.streams[slot as usize].take();
         let mut stream = stream.expect("a stream leaves once");
         self.free_slots.push(slot);
-        self.rates.remove_stream(stream.links(), stream.rate);
+        self.rates
+            .remove_stream(stream.occupied_links(), stream.rate);
         if stream.tells {
             agenda.schedule_event(now, NetworkEvent::Injected(stream.op));
         }

@@ -47,7 +47,7 @@ pub trait RehearsableLinks {
     fn put_back_retracted_transfers(&mut self);
 
     /// If all links of a rehearsed operation are idle, reserves them for the owner `claim` from `now` until
-    /// [`Self::release_uses`]. Returns true if all links were idle.
+    /// [`Self::release_reserved_links`]. Returns true if all links were idle.
     fn reserve_links_if_all_idle(
         &mut self,
         now: Time,
@@ -56,7 +56,7 @@ pub trait RehearsableLinks {
     ) -> bool;
 
     /// Ends reservations made by [`Self::reserve_links_if_all_idle`].
-    fn release_uses(&mut self, uses: &[RehearsedCollectiveUseOfLink], claim: u32);
+    fn release_reserved_links(&mut self, uses: &[RehearsedCollectiveUseOfLink], claim: u32);
 }
 
 /// A rehearsal in progress.

@@ -102,7 +102,7 @@ impl<'a> LinkTrafficBytes<'a> {
         let loads = links.filter_map(|(number, (link, &bytes))| {
             let memory = number.checked_sub(dimensions);
             let memory = memory.map(|memory| EndpointId(npus + memory as u32));
-            if memory.is_some_and(|memory| !self.topology.has_own_link(memory)) {
+            if memory.is_some_and(|memory| !self.topology.is_memory_with_own_link(memory)) {
                 return None;
             }
             let from = self.graph.vertex_name(link.from);

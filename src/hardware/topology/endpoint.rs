@@ -49,7 +49,7 @@ impl Topology {
     }
 
     /// Returns true if an endpoint is a memory at an NPU, with its own link.
-    pub fn has_own_link(&self, endpoint: EndpointId) -> bool {
+    pub fn is_memory_with_own_link(&self, endpoint: EndpointId) -> bool {
         let site = self.memory_at(endpoint).map(|memory| memory.site);
         matches!(site, Some(MemoryAtNpuOrFabric::Npu(_)))
     }
@@ -122,7 +122,7 @@ impl Topology {
                 let joins = |&(number, link): &(u32, &DirectedLink)| {
                     let npu = if is_load { link.to } else { link.from };
                     (npu, link.dimension as usize) == (a.0, dimension)
-                        && graph.is_in_service(number)
+                        && graph.is_link_in_service(number)
                 };
                 let of_npu = links.filter(joins);
                 of_npu.map(|(number, _)| number).collect()

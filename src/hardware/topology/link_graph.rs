@@ -137,7 +137,7 @@ impl LinkGraph {
         let mut checked = BTreeSet::new();
         (0..self.npus).find_map(|to| {
             let unreached = (0..self.labels.len()).filter_map(|d| {
-                let mut members = self.legs.members_of(to, d);
+                let mut members = self.legs.npus_connected_along_dimension(to, d);
                 let first = members.clone().next();
                 // If `to` and another NPU of a line share a row, all NPUs of the line that reach one also reach the
                 // other.

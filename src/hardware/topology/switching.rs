@@ -91,10 +91,13 @@ mod tests {
             (whole(7), (0, 1))
         );
         // 7/2 = 3.5 B are split into 3 B and 0.5 B; (1, 2) stands for 1/2 B.
-        assert_eq!(cut(by(3), whole(7).nth_part(2)), (whole(3), (1, 2)));
         assert_eq!(
-            cut(by(u64::MAX), whole(7).nth_part(2)),
-            (whole(7).nth_part(2), (0, 1))
+            cut(by(3), whole(7).one_of_n_equal_parts(2)),
+            (whole(3), (1, 2))
+        );
+        assert_eq!(
+            cut(by(u64::MAX), whole(7).one_of_n_equal_parts(2)),
+            (whole(7).one_of_n_equal_parts(2), (0, 1))
         );
         assert_eq!(by(4096).to_string(), "cut-through by 4096 B");
     }

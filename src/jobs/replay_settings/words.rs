@@ -58,8 +58,8 @@ pub(super) fn parse_recording_machine(text: &str) -> Result<KernelDurationSource
         return Ok(KernelDurationSource::RecordedOnDevices);
     }
     let machine = Machine::load_by_name(text).map_err(|error| error.to_string())?;
-    let [class] = machine.classes() else {
-        let count = machine.classes().len();
+    let [class] = machine.npu_classes() else {
+        let count = machine.npu_classes().len();
         return Err(format!(
             "the machine has {count} NPU classes; expected a machine with only the class on which kernels were recorded"
         ));
@@ -131,7 +131,7 @@ pub fn parse_edit_or_edits_file(text: &str) -> Result<Vec<JobEdit>, String> {
     if !text.ends_with(".toml") {
         return Ok(vec![text.parse()?]);
     }
-    let contents = config::read_input(Path::new(text))
+    let contents = config::read_file_or_standard_input(Path::new(text))
         .map_err(|error| format!("cannot read {text}: {error}"))?;
     let document = ConfigDocument::parse(&contents, text).map_err(|error| error.to_string())?;
     let root = document

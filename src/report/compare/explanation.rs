@@ -43,8 +43,9 @@ pub(super) fn explain_makespan_change(
         return lines;
     }
     let longer = why.makespan.before.max(why.makespan.after);
-    let matters =
-        |change: &DurationOnTwoMachines| change.absolute_ps() as f64 >= MATTERS * longer.0 as f64;
+    let matters = |change: &DurationOnTwoMachines| {
+        change.absolute_change_ps() as f64 >= MATTERS * longer.0 as f64
+    };
     let mut rest = Vec::new();
     for (part, change) in &why.parts {
         let (_, name) = NpuTimeCategory::ALL[*part as usize];
@@ -54,7 +55,7 @@ pub(super) fn explain_makespan_change(
         if !matters(change) {
             rest.push(format!(
                 "{name} {} ({})",
-                format_signed(change),
+                format_signed_change(change),
                 format_from_to(change)
             ));
             continue;
@@ -63,7 +64,7 @@ pub(super) fn explain_makespan_change(
             1,
             format!(
                 "{name} {}: {}",
-                format_signed(change),
+                format_signed_change(change),
                 format_from_to(change)
             ),
         ));
@@ -112,11 +113,11 @@ fn format_speedup(speed: f64) -> String {
 }
 
 fn absolute_change(change: &DurationOnTwoMachines) -> Span {
-    Span(u64::try_from(change.absolute_ps()).unwrap_or(u64::MAX))
+    Span(u64::try_from(change.absolute_change_ps()).unwrap_or(u64::MAX))
 }
 
 /// Formats a change as a signed difference, as in `+1.205 ms`; `0` if nothing changed.
-pub(super) fn format_signed(change: &DurationOnTwoMachines) -> String {
+pub(super) fn format_signed_change(change: &DurationOnTwoMachines) -> String {
     match change.increase_ps() {
         0 => "0".to_owned(),
         1.. => format!("+{}", absolute_change(change)),
@@ -197,7 +198,7 @@ fn explain_communication(why: &MakespanExplanation) -> Vec<String> {
                 .map(|m| m.exposed_communication_on_both_machines()),
         );
         let count = moved.len() - NAMED;
-        texts.push(format!("{count} others {}", format_signed(&others)));
+        texts.push(format!("{count} others {}", format_signed_change(&others)));
     }
     texts
 }
@@ -208,7 +209,7 @@ pub(super) fn describe_communication_change(moved: &CommunicationOnTwoMachines) 
     let head = format!(
         "{} {}",
         moved.what,
-        format_signed(&moved.exposed_communication_on_both_machines())
+        format_signed_change(&moved.exposed_communication_on_both_machines())
     );
     let (before, after) = match (&moved.before, &moved.after) {
         (Some(before), Some(after)) => (before, after),
@@ -266,7 +267,8 @@ fn describe_hiding_change(
     before: &CommunicationOnOneMachine,
     after: &CommunicationOnOneMachine,
 ) -> Option<String> {
-    let shares = [after, before].map(|side| side.hidden_share().map(units::format_percent));
+    let shares =
+        [after, before].map(|side| side.hidden_transfer_fraction().map(units::format_percent));
     let [Some(after), Some(before)] = shares else {
         return None;
     };
@@ -453,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_that_moved_are_told_of_in_order() {
+    fn time_parts_that_changed_are_explained_in_order() {
         // The makespan falls from 20 ms to 18.721 ms: 1.279 / 20 = 6.4 % less, or 20 / 18.721 = 1.068 times as fast.
         // Compute falls by 5 ms, and communication rises by 3.721 ms. Changes below 0.2 % of 20 ms = 40 us are listed
         // only briefly. The 10 us change of the idle time therefore gets no line of its own. The host's 10 ms, which
@@ -531,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_moved_that_is_said() {
+    fn equal_makespans_are_explained_by_the_given_reason() {
         let why = MakespanExplanation {
             makespan: durations_before_and_after_us(5, 5),
             parts: vec![(

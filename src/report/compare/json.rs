@@ -197,7 +197,7 @@ fn build_comparison_row(
         Vec::new()
     } else {
         explain_makespan_change(&why, (&column.name, &other.name), || {
-            comparison.explain_nothing_moved(other, report, column.machine)
+            comparison.explain_why_no_time_changed(other, report, column.machine)
         })
     };
     let words = lines.into_iter();
@@ -256,7 +256,7 @@ fn build_machine_communication_row(
         mean_transferring_ps: transferring,
         mean_exposed_transferring_ps: exposed_transferring,
         mean_bubble_ps: bubble,
-        overlapped_share_of_transfer: side.hidden_share(),
+        overlapped_share_of_transfer: side.hidden_transfer_fraction(),
         transfer_ps: side.transfer,
         waited_ps_mean_of_members: side.waited,
         bus_bytes_per_s: side.bus,

@@ -29,11 +29,11 @@ pub fn render_text(
     style: TextStyleWidthAndDetail,
 ) -> String {
     let mut out = String::new();
-    write_all(&mut out, comparison, basis, notes, style).expect("a string grows as needed");
+    write_comparison(&mut out, comparison, basis, notes, style).expect("a string grows as needed");
     out
 }
 
-fn write_all(
+fn write_comparison(
     out: &mut String,
     comparison: &MachineComparison<'_>,
     basis: &str,
@@ -140,7 +140,7 @@ fn describe_machine_hardware(machine: &Machine, dtypes: &[Dtype]) -> String {
     if !network.is_empty() {
         text += &format!(": {}", network.join(", "));
     }
-    let classes = machine.classes();
+    let classes = machine.npu_classes();
     for class in classes {
         let name = match classes.len() {
             1 => String::new(),
@@ -364,7 +364,7 @@ pub(super) fn reason_lines(comparison: &MachineComparison<'_>) -> Vec<IndentedLi
     let lines = others.flat_map(|(column, report)| {
         let why = MakespanExplanation::new(reference, report);
         explain_makespan_change(&why, (&first.name, &column.name), || {
-            comparison.explain_nothing_moved(column, report, first.machine)
+            comparison.explain_why_no_time_changed(column, report, first.machine)
         })
     });
     lines.collect()

@@ -106,13 +106,13 @@ impl<'a> NodeNumbersAndPartners<'a> {
             first_member: Vec::new(),
             members: vec![0; member_calls],
         };
-        this.link_calls();
-        this.link_messages();
+        this.find_members_of_collective_calls();
+        this.match_sends_with_receives();
         this
     }
 
     /// Finds the members of each collective.
-    fn link_calls(&mut self) {
+    fn find_members_of_collective_calls(&mut self) {
         let mut first_call = Vec::new();
         let mut count = 0;
         for calls in self.prepared.collective_counts_by_group() {
@@ -149,7 +149,7 @@ impl<'a> NodeNumbersAndPartners<'a> {
     }
 
     /// Finds the send and the receive of each message.
-    fn link_messages(&mut self) {
+    fn match_sends_with_receives(&mut self) {
         let mut halves: Vec<u32> = Vec::new();
         for (i, instance) in (0..).zip(&self.instances) {
             for message in instance.graph.messages() {

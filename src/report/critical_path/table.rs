@@ -70,7 +70,7 @@ pub fn build_path_sections(
     let mut sections = vec![section];
     if medium == ReportTextDetailsOrPage::Page {
         sections.extend([
-            build_longest_parts_section(report),
+            build_longest_segments_section(report),
             build_operators_section(path, makespan),
         ]);
         sections.retain(|section| !section.rows.is_empty());
@@ -80,7 +80,7 @@ pub fn build_path_sections(
 
 /// Returns the table of the path's longest segments. They come from the pictures, so without pictures the table is
 /// empty.
-fn build_longest_parts_section(report: &Report) -> ReportTableWithNotes {
+fn build_longest_segments_section(report: &Report) -> ReportTableWithNotes {
     let makespan = report.outcome.makespan;
     let mut section = ReportTableWithNotes::with_aligned_columns(
         ReportTableSubject::CriticalPath,

@@ -91,7 +91,7 @@ impl LinearOrLogAxisScale {
                 .flat_map(|power| between.iter().map(move |times| times * 10_f64.powi(power)));
             return ticks.filter(|tick| tick.log10() <= most + 1e-9).collect();
         }
-        let step = round_step((most - least) / 6.0);
+        let step = round_up_tick_step((most - least) / 6.0);
         let (first, last) = ((least / step - 1e-9).ceil(), (most / step + 1e-9).floor());
         let count = (last - first).max(0.0) as u32;
         let ticks = (0..=count).map(|tick| (first + f64::from(tick)) * step);
@@ -134,7 +134,7 @@ impl LinearOrLogAxisScale {
 }
 
 /// Rounds `step` up to 1, 2 or 5 times a power of ten.
-fn round_step(step: f64) -> f64 {
+fn round_up_tick_step(step: f64) -> f64 {
     let power = 10_f64.powf(step.log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|times| times * power);
     let fits = steps
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_name_round_values() {
+    fn axis_ticks_are_round_values() {
         let scale = LinearOrLogAxisScale::linear_scale(11.7, (0.0, 117.0));
         // Six steps must cover 11.7: 11.7 / 6 = 1.95, which is rounded up to 2.
         assert_eq!(scale.tick_values(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_cannot_leave_their_place() {
+    fn markup_characters_in_texts_are_escaped() {
         assert_eq!(
             escape_markup("a<b> & \"c\" 'd'\n"),
             "a&lt;b&gt; &amp; &quot;c&quot; &#39;d&#39;\u{fffd}"

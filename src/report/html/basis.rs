@@ -20,7 +20,7 @@ fn render_interval_table(report: &Report) -> String {
         return String::new();
     };
     let makespan = report.outcome.makespan;
-    let parts = interval.list_parts_by_method().into_iter();
+    let parts = interval.list_path_times_by_estimation_method().into_iter();
     let rows = parts.filter(|part| part.time.0 > 0).map(|part| {
         let path = format!("/interval/{}", part.key);
         vec![

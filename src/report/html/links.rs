@@ -271,7 +271,7 @@ mod tests {
     /// NPUs 0 to 2, in a line, form one group, and 8 NPUs at a switch form another. The group with the switch comes
     /// first, because the busiest link is in it.
     #[test]
-    fn links_that_join_the_same_nodes_are_a_group() {
+    fn links_of_a_connected_component_form_one_group() {
         let rows = [
             build_link_row("NPU 0", "NPU 1", 5),
             build_link_row("NPU 2", "NPU 1", 4),

@@ -113,7 +113,7 @@ pub(super) fn render_report_table(section: &ReportTableWithNotes) -> String {
             true => heading.to_owned(),
             false => heading.to_lowercase(),
         };
-        let class = if column.is_right() {
+        let class = if column.is_right_aligned() {
             ""
         } else {
             " class=\"t\""
@@ -130,7 +130,7 @@ pub(super) fn render_report_table(section: &ReportTableWithNotes) -> String {
         for (i, column) in columns.iter().enumerate() {
             let empty = SectionCellWithValue::default();
             let cell = row.cells.get(i).unwrap_or(&empty);
-            rows += &render_cell_start(cell, column.is_right());
+            rows += &render_cell_start(cell, column.is_right_aligned());
             if i == 0 {
                 let below = row.note.iter().map(|note| &note.text).chain(&row.alarm);
                 for below in below {

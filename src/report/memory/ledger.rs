@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_peaks_the_first_is_told() {
+    fn first_of_equal_memory_peaks_is_reported() {
         // At time 1, 8 bytes of activations are allocated. At time 5, they are freed, and 8 bytes of weights are
         // allocated. At time 9, the weights are freed, and two nodes that take no time allocate 8 bytes each.
         let mut ledger = MemoryLedger::<i64>::default();

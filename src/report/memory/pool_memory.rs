@@ -53,7 +53,10 @@ pub(crate) struct RankMemoryCapacityCalculator<'a> {
 impl<'a> RankMemoryCapacityCalculator<'a> {
     pub fn new(workload: &Workload, machine: &'a Machine) -> Self {
         let shared = machine.remote_memory_beyond_npu_capacity();
-        let graphs = workload.graphs().iter().map(streams_weights);
+        let graphs = workload
+            .graphs()
+            .iter()
+            .map(has_unnamed_remote_memory_access);
         Self {
             machine,
             streams: shared.map_or_else(Vec::new, |_| graphs.collect()),
@@ -125,7 +128,7 @@ fn sum_offloaded_bytes(graph: &Graph) -> u64 {
     changes.fold(0, |sum: u64, change| sum.saturating_add(change.remote))
 }
 
-fn streams_weights(graph: &Graph) -> bool {
+fn has_unnamed_remote_memory_access(graph: &Graph) -> bool {
     let mut nodes = graph.nodes();
     let remote = |node: NodeIndex| {
         graph.kind(node) == NodeKind::RemoteMemory && graph.remote_memory(node).is_none()

@@ -40,7 +40,7 @@ pub(crate) fn bytes_beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Optio
     {
         return None;
     }
-    let own = machine.classes()[machine.class_of_npu(npu)]
+    let own = machine.npu_classes()[machine.class_of_npu(npu)]
         .memory?
         .capacity?;
     Some(Bytes(peak.saturating_sub(own.0)))
@@ -64,7 +64,7 @@ pub(crate) fn list_port_memories(
         if beyond.0 == 0 {
             continue;
         }
-        let Some(port) = machine.nearest_port(row.npu) else {
+        let Some(port) = machine.nearest_memory_port(row.npu) else {
             continue;
         };
         let at = held.entry(port).or_insert(OnePortMemoryPeakAndCapacity {

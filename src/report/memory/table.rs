@@ -35,17 +35,19 @@ pub const CSV: &[CsvColumn<Report, MemoryRow>] = &[
     ("name", |_, row| {
         row.node.as_ref().map(|node| node.name.as_str()).into()
     }),
-    ("unfreed_bytes", |_, row| sum(&row.left).into()),
+    ("unfreed_bytes", |_, row| saturating_sum(&row.left).into()),
     ("overfreed_bytes", |_, row| {
         let missing = row.missing.as_ref();
-        missing.map_or(0, |missing| sum(&missing.classes)).into()
+        missing
+            .map_or(0, |missing| saturating_sum(&missing.classes))
+            .into()
     }),
     ("offloaded_bytes", |_, row| {
         row.offloaded.map_or(0, |bytes| bytes.0).into()
     }),
 ];
 
-fn sum(classes: &[u64]) -> u64 {
+fn saturating_sum(classes: &[u64]) -> u64 {
     classes
         .iter()
         .fold(0, |sum, bytes| sum.saturating_add(*bytes))

@@ -39,7 +39,7 @@ pub fn build_operator_sections(
     let (host, device): (Vec<_>, Vec<_>) = families.into_iter().partition(is_host);
     if host.is_empty() || device.is_empty() {
         let all = [host, device].concat();
-        return vec![build_slowest_section(
+        return vec![build_slowest_operators_section(
             "SLOWEST OPERATORS",
             (&all, ROWS),
             whole,
@@ -52,14 +52,14 @@ pub fn build_operator_sections(
         false => ["SLOWEST ON DEVICES", "SLOWEST ON HOSTS"],
     };
     vec![
-        build_slowest_section(devices, (&device, ROWS_APART[0]), whole, medium),
-        build_slowest_section(hosts, (&host, ROWS_APART[1]), whole, medium),
+        build_slowest_operators_section(devices, (&device, ROWS_APART[0]), whole, medium),
+        build_slowest_operators_section(hosts, (&host, ROWS_APART[1]), whole, medium),
     ]
 }
 
 /// Returns the table of the `families` with the longest time. Shares are relative to `whole`, the time of all
 /// operators.
-fn build_slowest_section(
+fn build_slowest_operators_section(
     title: &'static str,
     (families, rows): (&[OperatorTime], usize),
     whole: Span,

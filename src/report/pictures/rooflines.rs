@@ -25,7 +25,7 @@ pub(super) fn collect_npu_class_peak_rates(
         .map(|instance| machine.class_of_npu(prepared.npu_of_rank(instance.rank)))
         .collect();
     let rooflines = classes.into_iter().filter_map(|class| {
-        let class = &machine.classes()[class];
+        let class = &machine.npu_classes()[class];
         let formats = Dtype::ALL.iter().filter(|(dtype, _)| used[*dtype as usize]);
         let peaks = formats.filter_map(|(dtype, name)| {
             Some(FormatPeak {

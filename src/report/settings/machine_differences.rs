@@ -85,7 +85,7 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<DifferenceBetw
             inner[d].latency != outer[d].latency
         });
         note(Difference::Algorithms, &|d| {
-            one.algorithms()[d] != other.algorithms()[d]
+            one.collective_algorithms()[d] != other.collective_algorithms()[d]
         });
         note(Difference::MeasuredCollectives, &|d| {
             one.collective_curves().get(d) != other.collective_curves().get(d)
@@ -100,12 +100,12 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<DifferenceBetw
         }
     }
     let [mine, theirs] = [one.network_settings(), other.network_settings()];
-    let pairs = one.classes().iter().zip(other.classes());
+    let pairs = one.npu_classes().iter().zip(other.npu_classes());
     for (class, (a, b)) in pairs.enumerate() {
         found.extend(list_class_differences(class, a, b));
     }
-    let runs = |machine: &Machine| machine.class_runs().collect::<Vec<_>>();
-    let classes = one.classes().len() != other.classes().len()
+    let runs = |machine: &Machine| machine.npu_ranges_of_one_class().collect::<Vec<_>>();
+    let classes = one.npu_classes().len() != other.npu_classes().len()
         || (a.npu_count() == b.npu_count() && runs(one) != runs(other));
     let rest = [
         (
@@ -128,7 +128,7 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<DifferenceBetw
         ),
         (one.host() != other.host(), Difference::Host),
         (
-            one.corrections() != other.corrections(),
+            one.kernel_time_corrections() != other.kernel_time_corrections(),
             Difference::Corrections,
         ),
     ];
@@ -244,7 +244,7 @@ impl DifferenceBetweenTwoMachines {
             .filter(|&class| !run.uses_npu_class(class))
         {
             let name = machine
-                .classes()
+                .npu_classes()
                 .get(class)
                 .map_or("", |class| &*class.name);
             return format!("no rank is on an NPU of class `{name}`");
@@ -256,7 +256,13 @@ impl DifferenceBetweenTwoMachines {
             Self::Classes => "the NPUs of ranks are the same either way".to_owned(),
             Self::Bandwidth(of) | Self::Latency(of) => (run.reason_without_network_traffic())
                 .unwrap_or_else(|| {
-                    explain_dimensions(run, of, "collective or message", |d| d.messages, as_long)
+                    explain_dimensions_without_effect(
+                        run,
+                        of,
+                        "collective or message",
+                        |d| d.messages,
+                        as_long,
+                    )
                 }),
             Self::Switching | Self::Links | Self::NetworkModel => run
                 .reason_without_network_traffic()
@@ -266,8 +272,9 @@ impl DifferenceBetweenTwoMachines {
                 true => (run.reason_without_network_traffic())
                     .unwrap_or_else(|| "no rank waits for the end of a send".to_owned()),
             },
-            Self::Algorithms(of) => (run.reason_collectives_are_constant())
-                .unwrap_or_else(|| explain_dimensions(run, of, "collective", |_| 0, as_long)),
+            Self::Algorithms(of) => (run.reason_collectives_are_constant()).unwrap_or_else(|| {
+                explain_dimensions_without_effect(run, of, "collective", |_| 0, as_long)
+            }),
             Self::Chunks => run.reason_collectives_are_constant().unwrap_or_else(|| {
                 let simulated = run.report.collectives.iter().any(|row| !row.measured);
                 match simulated {
@@ -284,7 +291,9 @@ impl DifferenceBetweenTwoMachines {
                 })
             }
             Self::Peaks(_, formats) => run.reason_kernels_ignore_npu_rates().unwrap_or_else(|| {
-                let used = formats.iter().any(|&dtype| run.computes_in(dtype));
+                let used = formats
+                    .iter()
+                    .any(|&dtype| run.has_kernel_in_number_format(dtype));
                 match (used, &formats[..]) {
                     (false, [one]) => format!("no kernel computes in `{one}`"),
                     (false, [_, ..]) => "no kernel computes in these formats".to_owned(),
@@ -345,7 +354,7 @@ impl DifferenceBetweenTwoMachines {
 
 /// Returns why the bandwidth, latency or algorithms of the dimensions `of` do not affect the run. If communication of
 /// `kind` crosses these dimensions, the reason says where its times come from.
-fn explain_dimensions(
+fn explain_dimensions_without_effect(
     run: &CompiledReplayWithReport<'_>,
     of: &[usize],
     kind: &str,

@@ -6,7 +6,7 @@ use chakram_trace::graph::NodeKind;
 
 /// Returns why the option `key` does not affect the run; `is_default` is true if the option's value equals the run's
 /// default. The option must be known to have no effect, because the last remaining reason is returned without a check.
-pub fn option_reason(
+pub fn reason_option_has_no_effect(
     key: SettingKey,
     is_default: bool,
     run: &CompiledReplayWithReport<'_>,

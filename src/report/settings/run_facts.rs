@@ -135,7 +135,7 @@ impl CompiledReplayWithReport<'_> {
     }
 
     /// Returns true if any kernel computes in the number format `dtype`.
-    pub(super) fn computes_in(&self, dtype: Dtype) -> bool {
+    pub(super) fn has_kernel_in_number_format(&self, dtype: Dtype) -> bool {
         self.graphs_of_job().any(|graph| {
             let mut kernels = graph
                 .nodes()

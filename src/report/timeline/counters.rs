@@ -56,7 +56,7 @@ impl WaitingAndSendingCounters {
 
     /// Adds a node that starts to wait. If `now` is later than the last change, first draws the number that has been
     /// waiting since then.
-    pub fn count_waiting_node(
+    pub fn add_waiting_node(
         &mut self,
         (instance, rank): (usize, u32),
         now: Time,
@@ -69,7 +69,7 @@ impl WaitingAndSendingCounters {
     }
 
     /// Removes a node that is now issued, if it was waiting.
-    pub fn count_issued_node(
+    pub fn remove_issued_node(
         &mut self,
         (instance, rank): (usize, u32),
         now: Time,

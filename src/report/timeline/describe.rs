@@ -33,7 +33,7 @@ pub(super) fn describe_node<'g, 'a: 'g>(
     let peer = || of.peers[graph.messages()[graph.message_index(node)].peer as usize];
     match kind {
         NodeKind::Collective => {
-            let (group, view) = &groups[prepared.group_of(instance, node).index()];
+            let (group, view) = &groups[prepared.group_of_collective_node(instance, node).index()];
             let call = graph.collective_of(node).kind;
             let buffer = call.buffer_bytes(bytes, view.members.len() as u32);
             let algorithm = algorithm_label(prepared, call, view, buffer.unwrap_or(u64::MAX));

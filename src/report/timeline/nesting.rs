@@ -100,7 +100,7 @@ fn split_range_path(name: &str) -> (Vec<&str>, &str) {
 }
 
 /// Returns the step in a node's name, such as `step3/…` (generated traces) or `ProfilerStep#3` (PyTorch).
-pub(super) fn step_of(name: &str) -> Option<u64> {
+pub(super) fn step_number_in_name(name: &str) -> Option<u64> {
     let first = name.split('/').next()?;
     let number = first.strip_prefix("step");
     let number = number.and_then(|number| number.parse().ok());
@@ -109,14 +109,14 @@ pub(super) fn step_of(name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{split_range_path, step_of};
+    use super::{split_range_path, step_number_in_name};
 
     #[test]
     fn steps_are_those_that_names_say() {
-        assert_eq!(step_of("step12/mb0/layer2/norm"), Some(12));
-        assert_eq!(step_of("ProfilerStep#3"), Some(3));
+        assert_eq!(step_number_in_name("step12/mb0/layer2/norm"), Some(12));
+        assert_eq!(step_number_in_name("ProfilerStep#3"), Some(3));
         for other in ["mb0/step1/x", "step", "stepwise/1", "optimizer_step"] {
-            assert_eq!(step_of(other), None);
+            assert_eq!(step_number_in_name(other), None);
         }
     }
 

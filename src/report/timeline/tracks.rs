@@ -30,7 +30,7 @@ impl<W: Write> TimelineWriter<'_, W> {
                 continue;
             }
             let npu = prepared.npu_of_rank(instance.rank);
-            let class = &machine.classes()[machine.class_of_npu(npu)].name;
+            let class = &machine.npu_classes()[machine.class_of_npu(npu)].name;
             let name = format!("rank {} on NPU {npu} ({class})", instance.rank);
             let rank = instance.rank.0;
             self.encoder_mut().name_rank(rank, &name);

@@ -159,7 +159,7 @@ fn count_jobs_and_depth(graph: &VectorProductJobGraph) -> (usize, u32) {
 }
 
 #[test]
-fn tables_run_beside_one_another() {
+fn embedding_table_jobs_run_in_parallel() {
     let shape = |model, tokens, branches| {
         let lowering = OperatorToJobLoweringRules {
             tables: true,

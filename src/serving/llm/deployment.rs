@@ -130,7 +130,8 @@ impl NpuMemoryBreakdown {
             .saturating_mul(4 * sizes.hidden + sizes.max_activation_columns_per_token(npus));
         let logits = 8 * rows * sizes.vocabulary;
         let usable = (memory as f64 * served.memory_utilization) as u64;
-        let weights = sizes.weight_bytes(npus, ranks, [served.weights, served.expert_weights]);
+        let weights =
+            sizes.weight_bytes_per_npu(npus, ranks, [served.weights, served.expert_weights]);
         let activations = of_tokens.saturating_add(logits);
         let taken = weights
             .saturating_add(activations)
@@ -173,14 +174,14 @@ impl<'a> ModelOnMachineWithoutEngineSize<'a> {
         served: &'a LlmModelAndServingOptions,
         machine: &'a Machine,
     ) -> Result<Self, ServeError> {
-        if machine.classes().len() > 1 {
+        if machine.npu_classes().len() > 1 {
             return Err(ServeError::Unfit(format!(
                 "machine {} has NPUs of {} classes; expected one class for all engines",
                 machine.name(),
-                machine.classes().len()
+                machine.npu_classes().len()
             )));
         }
-        let class = &machine.classes()[machine.class_of_npu(Npu(0))];
+        let class = &machine.npu_classes()[machine.class_of_npu(Npu(0))];
         let memory = class.memory.and_then(|memory| memory.capacity);
         let Some(memory) = memory else {
             return Err(ServeError::Unfit(format!(
@@ -241,7 +242,7 @@ impl<'a> ModelOnMachineWithoutEngineSize<'a> {
         let ranks = self.scenario.ranks;
         let numbers = numbers.filter(|npus| {
             npus * ranks <= most
-                && self.sizes.can_divide(*npus)
+                && self.sizes.can_divide_among_npus(*npus)
                 && (ranks == 1 || self.sizes.can_divide_experts(npus * ranks))
         });
         numbers
@@ -294,7 +295,7 @@ impl<'a> ModelOnMachineWithoutEngineSize<'a> {
                     format_tensor_choices(&choices)
                 )));
             }
-            Some(npus) if !self.sizes.can_divide(npus) => {
+            Some(npus) if !self.sizes.can_divide_among_npus(npus) => {
                 return Err(ServeError::Unfit(format!(
                     "engine.tensor: found {npus}, expected a number of NPUs among which {name} divides: {} \
                      heads, {} heads of keys and values\n  try: {}",
@@ -540,7 +541,7 @@ mod tests {
     /// vLLM 0.19 on an RTX 4090 with 25,250,627,584 bytes has 2,588 blocks for Llama 3.1 8B; the
     /// weights alone would leave 3,178 blocks.
     #[test]
-    fn blocks_are_those_that_vllm_resolved() {
+    fn kv_block_count_matches_vllm() {
         let rules = EngineRules {
             max_num_batched_tokens: 2048,
             max_num_seqs: 256,

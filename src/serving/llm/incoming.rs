@@ -42,7 +42,7 @@ impl PromptTokensSharedWithOthers {
                 RequestTokenContent::from_prompt_token_count(shared, number, tokens)
             }
             Self::Pieces(pieces) => RequestTokenContent::from_pieces(pieces),
-            Self::OwnEnd(pieces) => RequestTokenContent::from_pieces_with_own_end(pieces),
+            Self::OwnEnd(pieces) => RequestTokenContent::from_pieces_with_unshared_last(pieces),
         }
     }
 }

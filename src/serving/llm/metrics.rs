@@ -226,7 +226,7 @@ impl LlmRunRecorder {
                 .workload
                 .classes
                 .iter()
-                .map(|class| scenario.limits_of(class))
+                .map(|class| scenario.limits_of_class(class))
                 .collect(),
             warmup: scenario.warmup,
             rows: vec![RequestClassRecorder::default(); scenario.workload.classes.len() + 1],

@@ -138,7 +138,7 @@ impl ModelBlockAttentionSizes {
 
     /// Returns the number of elements that each of `npus` NPUs caches per token. Latent vectors are not divided,
     /// because all heads share them.
-    pub fn kept_elements(&self, npus: u32) -> u64 {
+    pub fn cached_elements_per_token(&self, npus: u32) -> u64 {
         match self.latent {
             Some([latent, turned]) => latent + turned,
             None => 2 * self.kv_heads_per_npu(npus) * self.width,
@@ -326,9 +326,9 @@ impl EqualModelBlocks {
     }
 
     /// Returns the number of elements that each of `npus` NPUs stores per token.
-    pub fn kept_elements(&self, npus: u32) -> u64 {
+    pub fn block_cached_elements_per_token(&self, npus: u32) -> u64 {
         self.attention_sizes()
-            .map_or(0, |of| of.kept_elements(npus))
+            .map_or(0, |of| of.cached_elements_per_token(npus))
     }
 
     /// Returns the numbers of input and output columns of a product on each of `npus` NPUs.
@@ -495,7 +495,7 @@ impl LlmModelSizes {
     }
 
     /// Returns true if the model can be divided among `npus` NPUs.
-    pub fn can_divide(&self, npus: u32) -> bool {
+    pub fn can_divide_among_npus(&self, npus: u32) -> bool {
         let npus = u64::from(npus);
         self.kinds.iter().all(|kind| {
             let divides_heads = match &kind.mixing {
@@ -547,7 +547,7 @@ impl LlmModelSizes {
     /// Returns the bytes of weights per NPU. `formats` are the formats of products outside experts
     /// and of expert products; all other weights are in BF16. Each rank has `npus` NPUs, and the
     /// `ranks` ranks share the experts.
-    pub fn weight_bytes(&self, npus: u32, ranks: u32, formats: [Dtype; 2]) -> u64 {
+    pub fn weight_bytes_per_npu(&self, npus: u32, ranks: u32, formats: [Dtype; 2]) -> u64 {
         let mut products = [0; 2];
         for kind in &self.kinds {
             let own = kind.product_weights_per_npu(npus, ranks);
@@ -564,7 +564,7 @@ impl LlmModelSizes {
         let elements = self
             .kinds
             .iter()
-            .map(|kind| kind.count * kind.kept_elements(npus));
+            .map(|kind| kind.count * kind.block_cached_elements_per_token(npus));
         (elements.sum::<u64>() as f64 * format.element_bytes()) as u64
     }
 
@@ -691,7 +691,7 @@ mod tests {
         ] {
             let sizes = load_model_sizes(name);
             assert_eq!(
-                sizes.weight_bytes(1, 1, [Dtype::Bf16; 2]),
+                sizes.weight_bytes_per_npu(1, 1, [Dtype::Bf16; 2]),
                 2 * sizes.parameters,
                 "{name}"
             );
@@ -702,7 +702,7 @@ mod tests {
         let tables = 2 * 128_256 * 8192;
         let norms = (2 * 80 + 1) * 8192;
         assert_eq!(
-            load_model_sizes("llama3-70b").weight_bytes(4, 1, [Dtype::Bf16; 2]),
+            load_model_sizes("llama3-70b").weight_bytes_per_npu(4, 1, [Dtype::Bf16; 2]),
             2 * ((80 * block + tables) / 4 + norms)
         );
     }
@@ -735,7 +735,10 @@ mod tests {
             .unwrap();
         assert_eq!(attention.latent, Some([512, 64]));
         assert_eq!(
-            (attention.keys_read_per_token(5), attention.kept_elements(8)),
+            (
+                attention.keys_read_per_token(5),
+                attention.cached_elements_per_token(8)
+            ),
             (5, 576)
         );
     }

@@ -2,7 +2,7 @@
 
 use super::planner::{LlmCapacityPlan, TriedEngineConfiguration};
 use super::report::text::format_rate;
-use chakram_base::units::{Span, format_count, format_percent, format_thousands};
+use chakram_base::units::{Span, format_count_with_noun, format_percent, format_thousands};
 use chakram_report::csv::CsvRows;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::{TextStyleWidthAndDetail, write_paragraph};
@@ -54,7 +54,7 @@ fn append_plan_text(
             });
             format!(
                 "{}: {engines} of {}{highest}",
-                format_count(row.npus.into(), "NPU"),
+                format_count_with_noun(row.npus.into(), "NPU"),
                 row.tensor
             )
         }
@@ -117,8 +117,8 @@ fn describe_missing_npus(plan: &LlmCapacityPlan) -> Option<String> {
     Some(format!(
         "{} has {} (rows with * need more): {} need a larger machine{larger}",
         plan.machine,
-        format_count(row.machine_npus?.into(), "NPU"),
-        format_count(row.npus.into(), "NPU"),
+        format_count_with_noun(row.machine_npus?.into(), "NPU"),
+        format_count_with_noun(row.npus.into(), "NPU"),
     ))
 }
 

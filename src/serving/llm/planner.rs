@@ -320,8 +320,8 @@ pub fn plan_capacity(
     Ok(LlmCapacityPlan {
         model: place.model.clone(),
         machine: place.machine.clone(),
-        requests: super::report::describe_classes(&scenario.workload),
-        limits: scenario.describe_limits_on_all(),
+        requests: super::report::describe_request_classes(&scenario.workload),
+        limits: scenario.describe_limits_on_all_requests(),
         attain,
         rows,
         chosen,

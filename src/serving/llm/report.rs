@@ -10,7 +10,7 @@ use super::scenario::LlmScenario;
 use super::step_cost::StepTimePart;
 use super::step_price::StepTimeSource;
 use super::workload::{LlmArrivals, LlmWorkload};
-use chakram_base::units::{Span, format_count, format_percent, format_thousands};
+use chakram_base::units::{Span, format_count_with_noun, format_percent, format_thousands};
 use serde::{Deserialize, Serialize};
 
 pub mod html;
@@ -368,7 +368,9 @@ impl LlmReport {
         let names: Vec<&str> = names.chain(["all"]).collect();
         let several = names.len() > 2;
         let each = scenario.workload.classes.iter();
-        let each = each.map(|class| scenario.limits_of(class)).chain([limits]);
+        let each = each
+            .map(|class| scenario.limits_of_class(class))
+            .chain([limits]);
         let recorded = recorder.rows.iter().zip(&names).zip(each);
         let mut rows: Vec<LlmClassResults> = recorded
             .map(|((of, name), limits)| summarize_request_class(of, name, limits, busy))
@@ -400,7 +402,7 @@ impl LlmReport {
             scenario: scenario.name.clone(),
             seed: scenario.seed,
             arrivals: scenario.workload.describe_arrivals(),
-            classes: describe_classes(&scenario.workload),
+            classes: describe_request_classes(&scenario.workload),
             rules: deployment.rules.name.clone(),
             follows: deployment.rules.follows.clone(),
             rule_values: rule_values(&deployment.rules),
@@ -484,14 +486,14 @@ impl LlmReport {
                 .collect(),
             warnings: Vec::new(),
         };
-        report.warnings = report_warnings(&report, &recorder, deployment.rules.policy);
+        report.warnings = list_report_warnings(&report, &recorder, deployment.rules.policy);
         let short = short_file_warning(&scenario.workload, report.arrived);
         report.warnings.extend(short);
         report
     }
 
     /// Describes the limits on all requests: `their limits` if classes have different limits.
-    pub fn describe_limits_on_all(&self) -> String {
+    pub fn describe_limits_on_all_requests(&self) -> String {
         match self.rows.iter().all(|row| row.limits == self.limits) {
             true => self.limits.to_scenario_limits().describe_limits(),
             false => LIMITS_OF_CLASSES.to_owned(),
@@ -546,7 +548,7 @@ fn rule_values(rules: &EngineRules) -> Vec<EngineRuleValue> {
         .collect()
 }
 
-pub(super) fn describe_classes(workload: &LlmWorkload) -> Vec<String> {
+pub(super) fn describe_request_classes(workload: &LlmWorkload) -> Vec<String> {
     if matches!(workload.arrivals, LlmArrivals::File { .. }) {
         return vec!["prompts and answers as in the file".to_owned()];
     }
@@ -612,13 +614,13 @@ fn short_file_warning(workload: &LlmWorkload, arrived: u64) -> Option<String> {
         format!(
             "{} has only {}, fewer than the {} asked for",
             path.display(),
-            format_count(arrived, "request"),
+            format_count_with_noun(arrived, "request"),
             format_thousands(asked)
         )
     })
 }
 
-fn report_warnings(
+fn list_report_warnings(
     report: &LlmReport,
     recorder: &LlmRunRecorder,
     policy: WaitingRequestOrder,
@@ -706,7 +708,7 @@ fn report_warnings(
         }
     }
     if let Some(attained) = report.row_of_all_classes().and_then(|all| all.attained) {
-        let limits = report.describe_limits_on_all();
+        let limits = report.describe_limits_on_all_requests();
         if attained < 0.9 {
             all.push(format!(
                 "{} of requests are within {limits}",

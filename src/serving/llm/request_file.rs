@@ -327,11 +327,11 @@ impl FileRequestSource {
                         let text = reader.cell_text(*at);
                         let expected = "a date such as 2023-11-16 18:17:03.979, or seconds";
                         let instant = parse_date_or_seconds(text).ok_or_else(|| {
-                            reader.invalid_row(quote_and_truncate_for_message(text), expected)
+                            reader.invalid_row_error(quote_and_truncate_for_message(text), expected)
                         })?;
                         let first = *self.first.get_or_insert(instant);
                         if instant < first {
-                            return Err(reader.invalid_row(
+                            return Err(reader.invalid_row_error(
                                 quote_and_truncate_for_message(text),
                                 "arrivals in order of time",
                             ));

@@ -3,7 +3,7 @@
 
 use super::super::error::ServeError;
 use chakram_base::config::{
-    ConfigDocument, ConfigError, ConfigTable, did_you_mean, find_nearest,
+    ConfigDocument, ConfigError, ConfigTable, did_you_mean, find_most_similar_name,
     quote_and_truncate_for_message,
 };
 use chakram_base::units::Bytes;
@@ -281,11 +281,11 @@ impl EngineRules {
         let mut rules = Self {
             name: root
                 .require_field("name", "a name")?
-                .read_line()?
+                .read_one_line_text()?
                 .to_owned(),
             follows: root
                 .require_field("follows", "the system that the rules follow")?
-                .read_line()?
+                .read_one_line_text()?
                 .to_owned(),
             batching: root.read_choice("batching", BATCHINGS)?,
             max_num_batched_tokens: root.read_count("max_num_batched_tokens", MOST_TOKENS)?,
@@ -320,7 +320,7 @@ impl EngineRules {
         allowed.extend(RULE_KEYS);
         let conditions = root.read_optional("when", |field| field.read_tables(&allowed))?;
         for condition in conditions.unwrap_or_default() {
-            let npu = condition.read_optional("npu", |field| field.read_line())?;
+            let npu = condition.read_optional("npu", |field| field.read_one_line_text())?;
             let below: Option<Bytes> =
                 condition.read_optional("memory_below", |field| field.read_quantity("70 GiB"))?;
             let holds = hardware.is_some_and(|hardware| {
@@ -494,7 +494,7 @@ const MOST_BLOCK_SIZE: u32 = 1 << 16;
 /// Lists the names of all rules, and suggests the one most similar to `name`.
 pub(super) fn list_rule_names_with_hint(name: &str) -> String {
     let names: Vec<&str> = RULE_SETS.iter().map(|(name, _)| *name).collect();
-    let hint = did_you_mean(find_nearest(name, names.iter().copied()));
+    let hint = did_you_mean(find_most_similar_name(name, names.iter().copied()));
     format!("rules, one of {}{hint}", names.join(", "))
 }
 

@@ -271,7 +271,7 @@ impl LlmScenario {
         let root = document.root_table(ROOT)?;
         let engine = require_engine_table(&root)?;
         let rules = engine.read_or_default("rules", DEFAULT_RULES, |field| {
-            let name = field.read_line()?;
+            let name = field.read_one_line_text()?;
             match RULE_SETS.iter().any(|(known, _)| *known == name) {
                 true => Ok(name),
                 false => Err(field.invalid_value_error(
@@ -326,7 +326,7 @@ impl LlmScenario {
         let scenario = Self {
             name: root
                 .require_field("name", "the scenario's name")?
-                .read_line()?
+                .read_one_line_text()?
                 .to_owned(),
             seed: root.read_or_default("seed", 1, |field| {
                 field.read_integer_between(0, u64::MAX >> 1)
@@ -352,7 +352,7 @@ impl LlmScenario {
                 arrivals,
                 count,
                 duration,
-                classes: parse_classes(&root, is_file)?,
+                classes: parse_request_classes(&root, is_file)?,
             },
             limits: parse_limits(&root)?,
             client: parse_client_delays(&root)?,
@@ -392,7 +392,7 @@ impl LlmScenario {
     }
 
     /// Returns the limits of a class.
-    pub fn limits_of(&self, class: &RequestClass) -> LlmTimeLimits {
+    pub fn limits_of_class(&self, class: &RequestClass) -> LlmTimeLimits {
         class.limits.with_missing_limits_from(&self.limits)
     }
 
@@ -405,10 +405,10 @@ impl LlmScenario {
     }
 
     /// Describes the limits on all requests: `their limits` if classes have different limits.
-    pub fn describe_limits_on_all(&self) -> String {
+    pub fn describe_limits_on_all_requests(&self) -> String {
         let all = self.limits_of_all_classes_together();
         let mut classes = self.workload.classes.iter();
-        match classes.all(|class| self.limits_of(class) == all) {
+        match classes.all(|class| self.limits_of_class(class) == all) {
             true => all.describe_limits(),
             false => LIMITS_OF_CLASSES.to_owned(),
         }
@@ -500,7 +500,7 @@ fn parse_served_llm(
         )?;
         return Ok(None);
     };
-    let name = field.read_line()?;
+    let name = field.read_one_line_text()?;
     let is_file = name.ends_with(".toml") || name.contains('/');
     let name = match is_file {
         true => folder.join(name).display().to_string(),
@@ -594,7 +594,7 @@ fn parse_step_profile(
         let all = field.read_table(None)?;
         let fields = all.fields();
         fields
-            .map(|(column, value)| Ok((column.to_owned(), value.read_line()?.to_owned())))
+            .map(|(column, value)| Ok((column.to_owned(), value.read_one_line_text()?.to_owned())))
             .collect::<Result<Vec<_>, ConfigError>>()
     })?;
     let graph_saving = table.read_or_default("graph_saving", Span::ZERO, |field| {
@@ -612,7 +612,7 @@ fn parse_step_profile(
         _ => table.read_count("graph_tokens", 1 << 20)?,
     };
     Ok(Some(StepProfileReadOptions {
-        path: folder.join(path.read_line()?),
+        path: folder.join(path.read_one_line_text()?),
         rows: rows.unwrap_or_default(),
         layers: table.read_count("layers", 1 << 16)?,
         experts: table.read_optional("experts", |field| {
@@ -688,14 +688,17 @@ fn parse_arrivals(table: &ConfigTable<'_>, folder: &Path) -> Result<LlmArrivals,
             path: folder.join(
                 table
                     .require_field("file", "the file's path")?
-                    .read_line()?,
+                    .read_one_line_text()?,
             ),
             speed: table.read_or_default("speed", 1.0, |field| field.read_positive(1e6))?,
         },
     })
 }
 
-fn parse_classes(root: &ConfigTable<'_>, is_file: bool) -> Result<Vec<RequestClass>, ConfigError> {
+fn parse_request_classes(
+    root: &ConfigTable<'_>,
+    is_file: bool,
+) -> Result<Vec<RequestClass>, ConfigError> {
     let Some(field) = root.get("class") else {
         return match is_file {
             true => {
@@ -727,7 +730,7 @@ fn parse_classes(root: &ConfigTable<'_>, is_file: bool) -> Result<Vec<RequestCla
             })
         };
         let named = table.require_field("name", "the name of the class")?;
-        let name = named.read_line()?;
+        let name = named.read_one_line_text()?;
         if all.iter().any(|other| other.name == name) {
             return Err(
                 named.invalid_value_error(named.raw_text(), "a name that no other class has")

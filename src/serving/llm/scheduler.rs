@@ -366,7 +366,7 @@ impl StepScheduler {
         }
         let size = self.rules.block_size;
         let (mut hash, mut known) = (KvBlockPrefixHash::START, 0);
-        for block in 0..(prompt - 1).min(content.own_from()) / size {
+        for block in 0..(prompt - 1).min(content.first_unshared_position()) / size {
             hash = content.hash_block(hash, block * size, size);
             if self.pool.find_block(hash).is_none() {
                 break;
@@ -531,7 +531,10 @@ impl StepScheduler {
         if left > 0 {
             let visits = shares.iter().map(|share| {
                 let content = &self.slots[share.slot as usize].request.content;
-                (share.past + 1, content.own_from() > share.past)
+                (
+                    share.past + 1,
+                    content.first_unshared_position() > share.past,
+                )
             });
             self.visits
                 .start_decode_run_of_step_requests(self.rules.block_size, visits);
@@ -553,7 +556,11 @@ impl StepScheduler {
             let computed = share.past + 1 + step;
             let grown = self.allocate_blocks_up_to(share.slot, computed);
             debug_assert!(grown, "a block was free for each");
-            let is_shared = self.slots[share.slot as usize].request.content.own_from() > share.past;
+            let is_shared = self.slots[share.slot as usize]
+                .request
+                .content
+                .first_unshared_position()
+                > share.past;
             self.visits
                 .schedule_block_change(step, place, (computed, is_shared));
         }
@@ -729,7 +736,7 @@ impl StepScheduler {
         let mut most = of.token_count() - 1;
         if of.lost == 0 {
             // The request never ran, so no block holds tokens that belong only to it.
-            most = most.min(of.request.content.own_from());
+            most = most.min(of.request.content.first_unshared_position());
         }
         let most = most / size;
         let mut known = 0;
@@ -797,7 +804,7 @@ impl StepScheduler {
             false => tokens,
         };
         of.findable = of.findable.max(tokens);
-        let own_from = of.request.content.own_from();
+        let own_from = of.request.content.first_unshared_position();
         self.register_full_blocks(slot, own_from);
     }
 

@@ -577,10 +577,10 @@ impl ServingTablePredictions {
             known.iter().map(|(.., time)| time.interval_s).collect();
         let all: Vec<f64> = measured().map(|(_, seconds)| seconds).collect();
         Some(MetricScoresByPredictor {
-            chakram: PredictionErrorSummary::of_times(measured(), &predicted),
-            null: null.map(|null| PredictionErrorSummary::of_times(measured(), &null)),
+            chakram: PredictionErrorSummary::of_grouped_times(measured(), &predicted),
+            null: null.map(|null| PredictionErrorSummary::of_grouped_times(measured(), &null)),
             with_client: with_client
-                .map(|times| PredictionErrorSummary::of_times(measured(), &times)),
+                .map(|times| PredictionErrorSummary::of_grouped_times(measured(), &times)),
             intervals: intervals
                 .map(|intervals| PredictionIntervalSummary::of_times(&all, &best, &intervals)),
         })

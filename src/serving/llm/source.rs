@@ -153,7 +153,7 @@ impl<'w> RequestSource<'w> {
             output,
             content: match turn {
                 None => PromptTokensSharedWithOthers::Behind(shared),
-                Some(turn) => conversation_content(turn, prompt),
+                Some(turn) => conversation_prompt_content(turn, prompt),
             },
             conversation: turn,
             priority: None,
@@ -193,7 +193,7 @@ impl<'w> RequestSource<'w> {
             class,
             prompt,
             output: next,
-            content: conversation_content(turn, prompt),
+            content: conversation_prompt_content(turn, prompt),
             conversation: Some(turn),
             priority: None,
         })
@@ -201,7 +201,7 @@ impl<'w> RequestSource<'w> {
 }
 
 /// Returns the content of the first `prompt` tokens of a conversation.
-fn conversation_content(
+fn conversation_prompt_content(
     turn: TurnWithCrossConversationPrefix,
     prompt: u32,
 ) -> PromptTokensSharedWithOthers {

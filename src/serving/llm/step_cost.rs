@@ -197,7 +197,7 @@ impl StepTimeCalculator {
             graphs,
             graph_tokens,
         } = shape;
-        let class = machine.classes()[machine.class_of_npu(Npu(0))].clone();
+        let class = machine.npu_classes()[machine.class_of_npu(Npu(0))].clone();
         let cost = Self {
             all_reduce: AllReduceTimes {
                 own: match npus {
@@ -232,7 +232,7 @@ impl StepTimeCalculator {
         let kind = &cost.sizes.kinds[0];
         let [k, n] = kind.product_inputs_and_outputs_per_npu(&kind.products[0], npus);
         for weights in [formats.weights, formats.experts] {
-            let computes_in = cost.compute_format(weights);
+            let computes_in = cost.compute_format_for_weights(weights);
             if let KernelDurationWithBasis::NoPeak(_) | KernelDurationWithBasis::Unknown =
                 cost.price_kernel(gemm_kernel_facts_from_sizes([1, 1, n, k], computes_in))
             {
@@ -311,7 +311,7 @@ impl StepTimeCalculator {
                 ))
             });
             parts[StepTimePart::Products as usize] += count * (products.sum::<f64>() + router);
-            let moving = self.memory_bound_work_of_block(kind);
+            let moving = self.memory_bound_kernels_of_block(kind);
             let each = moving.iter().map(|work| {
                 let bytes = 2 * work.elements * padded;
                 self.memory_bound_seconds(work.kernel, bytes)
@@ -332,7 +332,7 @@ impl StepTimeCalculator {
             _ => exchanging.map(|kind| kind.count).sum(),
         };
         if self.npus > 1 {
-            let each = self.all_reduce.seconds_for(bytes);
+            let each = self.all_reduce.all_reduce_seconds(bytes);
             // An exchange of tokens between ranks also sums the NPUs' results, so a block needs only one all-reduce.
             let reduces = 2 * self.sizes.layers - exchanging + 1;
             parts[StepTimePart::Collectives as usize] = reduces as f64 * each;
@@ -399,10 +399,10 @@ impl StepTimeCalculator {
                 TokenMixing::Attention(of) => of,
                 TokenMixing::Delta(of) => {
                     if !load.chunks.is_empty() {
-                        prefill += count * self.delta_prefill_seconds(of, &load.chunks);
+                        prefill += count * self.delta_attention_prefill_seconds(of, &load.chunks);
                     }
                     if load.decodes > 0 {
-                        decode += count * self.delta_decode_seconds(of, load.decodes);
+                        decode += count * self.delta_attention_decode_seconds(of, load.decodes);
                     }
                     continue;
                 }
@@ -424,7 +424,7 @@ impl StepTimeCalculator {
         let prompts_and_size = (!load.chunks.is_empty(), self.fits_graphs(load));
         let launching = *memo.of_launches.entry(prompts_and_size).or_insert_with(|| {
             self.host_time_per_kernel_launch()
-                .times(self.launches_of_step(load))
+                .times(self.launch_count_of_step(load))
         });
         let on_device: Span = parts[..StepTimePart::Launches as usize]
             .iter()

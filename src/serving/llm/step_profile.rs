@@ -85,14 +85,14 @@ impl AttentionTimeGrid {
     /// Returns the seconds at `place`, interpolated linearly along each axis between batches of the same kind.
     fn interpolate_seconds(&self, place: [f64; 4]) -> f64 {
         let kind = Self::batch_kind_index([place[0] > 0.0, place[2] > 0.0]);
-        self.interpolate_between(&self.axes[kind], place)
+        self.interpolate_between_grid_points(&self.axes[kind], place)
     }
 
-    fn interpolate_between(&self, axes: &[Vec<u32>; 4], place: [f64; 4]) -> f64 {
+    fn interpolate_between_grid_points(&self, axes: &[Vec<u32>; 4], place: [f64; 4]) -> f64 {
         let mut corners = [([0_u32; 4], 1.0_f64); 16];
         let mut count = 1;
         for (k, axis) in axes.iter().enumerate() {
-            let Some((low, high, part)) = neighbours_of(axis, place[k]) else {
+            let Some((low, high, part)) = measured_sizes_around(axis, place[k]) else {
                 return 0.0;
             };
             for i in 0..count {
@@ -125,7 +125,7 @@ impl AttentionTimeGrid {
 
 /// Returns the two measured sizes around `x`, and the relative position of `x` between them. Beyond the last size, `x`
 /// is extrapolated from the last two sizes.
-fn neighbours_of(axis: &[u32], x: f64) -> Option<(u32, u32, f64)> {
+fn measured_sizes_around(axis: &[u32], x: f64) -> Option<(u32, u32, f64)> {
     let (first, last) = (*axis.first()?, *axis.last()?);
     if axis.len() == 1 || x <= f64::from(first) {
         return Some((first, first, 0.0));
@@ -183,7 +183,7 @@ impl ProfiledStepTimeModel {
             }
             if op == "moe" {
                 if choice.experts.is_none() {
-                    return Err(reader.invalid_row(
+                    return Err(reader.invalid_row_error(
                         "an operation moe",
                         "operations of models without experts, or `experts` in [step]",
                     ));
@@ -213,7 +213,7 @@ impl ProfiledStepTimeModel {
         }
         let curves = |all: BTreeMap<String, Vec<(f64, Span)>>| -> Vec<InterpolatedDurationCurve> {
             all.into_values()
-                .filter_map(InterpolatedDurationCurve::of_means)
+                .filter_map(InterpolatedDurationCurve::from_averaged_measurements)
                 .collect()
         };
         let (of_tokens, of_rows) = (curves(of_tokens), curves(of_rows));

@@ -100,7 +100,7 @@ impl RequestTokenContent {
     }
 
     /// Creates content from `pieces`; the last piece belongs only to this request.
-    pub fn from_pieces_with_own_end(pieces: Vec<TokenSequencePiece>) -> Self {
+    pub fn from_pieces_with_unshared_last(pieces: Vec<TokenSequencePiece>) -> Self {
         let shared = pieces.split_last().map_or(&[][..], |(_, shared)| shared);
         Self {
             own_from: shared.iter().map(|piece| piece.tokens).sum(),
@@ -110,7 +110,7 @@ impl RequestTokenContent {
 
     /// Returns the position from which all tokens of the prompt and the answer belong only to this request. Other
     /// requests cannot find a block with such a token.
-    pub fn own_from(&self) -> u32 {
+    pub fn first_unshared_position(&self) -> u32 {
         self.own_from
     }
 
@@ -137,12 +137,12 @@ impl RequestTokenContent {
             from: 0,
             tokens: tokens - common,
         });
-        Self::from_pieces_with_own_end(pieces)
+        Self::from_pieces_with_unshared_last(pieces)
     }
 
     /// Returns the number of prompt tokens.
     #[cfg(test)]
-    fn tokens(&self) -> u32 {
+    fn prompt_token_count(&self) -> u32 {
         self.pieces.iter().map(|piece| piece.tokens).sum()
     }
 
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_alike_as_far_as_streams_are() {
+    fn block_hashes_match_while_token_streams_match() {
         let system = RequestContentTokenStream::from_prefix_number(0);
         let a = RequestTokenContent::from_prompt_token_count(Some((system, 20)), 1, 40);
         let b = RequestTokenContent::from_prompt_token_count(Some((system, 20)), 2, 40);
@@ -200,8 +200,11 @@ mod tests {
         // Blocks with the same tokens have different hashes if the blocks before them differ.
         let c = RequestTokenContent::from_prompt_token_count(None, 1, 40);
         assert_ne!(chain(&c)[4], first[4]);
-        assert_eq!(a.tokens(), 40);
-        assert_eq!((a.own_from(), c.own_from()), (20, 0));
+        assert_eq!(a.prompt_token_count(), 40);
+        assert_eq!(
+            (a.first_unshared_position(), c.first_unshared_position()),
+            (20, 0)
+        );
     }
 
     #[test]

@@ -31,14 +31,14 @@ pub fn key_function_of(kind: ServicePolicyWithParameters) -> RequestKeyFunction 
             Box::new(|request| request.level.into())
         }
         ServicePolicyWithParameters::Priority { aging: Some(aging) } => {
-            Box::new(move |request| level_aged_key(request, aging))
+            Box::new(move |request| priority_key_with_aging(request, aging))
         }
         ServicePolicyWithParameters::EarliestDeadline => Box::new(|request| request.due.0),
         _ => Box::new(|request| request.since.0),
     }
 }
 
-fn level_aged_key(request: &QueuedRequest, aging: Span) -> u64 {
+fn priority_key_with_aging(request: &QueuedRequest, aging: Span) -> u64 {
     (request.since + aging.times(request.level.into())).0
 }
 

@@ -245,6 +245,6 @@ pub fn render_rate_sweep(sweep: &RateSweep, style: TextStyleWidthAndDetail) -> S
 }
 
 /// Returns true if a row describes a model.
-pub(super) fn is_model(kind: ServeRowKind) -> bool {
+pub(super) fn is_model_row(kind: ServeRowKind) -> bool {
     kind == ServeRowKind::Model
 }

@@ -155,7 +155,7 @@ pub(super) fn report_warnings(
         if let Some(limit) =
             limit.filter(|limit| *limit < alone && !model.takes_work_from_arrivals())
         {
-            let mean = if model.is_drawn() {
+            let mean = if model.has_random_durations() {
                 ", on average,"
             } else {
                 ""

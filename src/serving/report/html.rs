@@ -1,6 +1,6 @@
 //! Renders a report as an HTML page, which is one file that works offline.
 
-use super::compare::{RateSweep, is_model};
+use super::compare::{RateSweep, is_model_row};
 use super::text::{format_or_dash, format_rate, row_name};
 use super::{LevelSummary, ServeReport, ServeRow};
 use chakram_base::units::{Span, format_percent};
@@ -44,7 +44,7 @@ pub fn render_html(title: &str, reports: &[ServeReport], sweeps: &[RateSweep]) -
     render_page(title, &body)
 }
 
-fn render_span(path: &str, value: Span) -> String {
+fn render_duration(path: &str, value: Span) -> String {
     render_report_number(path, value.0, &value.to_string())
 }
 
@@ -62,7 +62,7 @@ fn render_report(report: &ServeReport, i: usize) -> String {
             report.completed,
             &report.completed.to_string()
         ),
-        render_span(&path("window_ps"), report.window),
+        render_duration(&path("window_ps"), report.window),
         format_percent(report.mean_utilisation()),
         report.offered_load.map_or(String::new(), |load| {
             let load = render_report_number(&path("offered_load"), load, &format!("{load:.3}"));
@@ -76,9 +76,9 @@ fn render_report(report: &ServeReport, i: usize) -> String {
         let path = |rest: &str| path(&format!("rows/{at}/{rest}"));
         let mean = row
             .mean
-            .map(|mean| render_span(&path("mean/value_ps"), mean.value));
+            .map(|mean| render_duration(&path("mean/value_ps"), mean.value));
         let half = row.mean.and_then(|mean| mean.plus_minus);
-        let half = half.map(|half| render_span(&path("mean/plus_minus_ps"), half));
+        let half = half.map(|half| render_duration(&path("mean/plus_minus_ps"), half));
         let mut cells = vec![
             escape_html(&row_name(row)),
             render_report_number(
@@ -97,7 +97,7 @@ fn render_report(report: &ServeReport, i: usize) -> String {
         for k in 0..4 {
             let estimate = row.percentiles.get(k);
             let value = estimate
-                .map(|one| render_span(&path(&format!("percentiles/{k}/value_ps")), one.value));
+                .map(|one| render_duration(&path(&format!("percentiles/{k}/value_ps")), one.value));
             cells.push(value.unwrap_or_default());
         }
         cells.push(format_or_dash(row.attained.map(format_percent)));
@@ -126,7 +126,7 @@ fn render_report(report: &ServeReport, i: usize) -> String {
 fn render_platform_comparison(reports: &[ServeReport]) -> String {
     let models = |report: &'_ ServeReport| -> Vec<ServeRow> {
         let rows = report.rows.iter();
-        rows.filter(|row| is_model(row.kind) && row.completed > 0)
+        rows.filter(|row| is_model_row(row.kind) && row.completed > 0)
             .cloned()
             .collect()
     };
@@ -140,7 +140,7 @@ fn render_platform_comparison(reports: &[ServeReport]) -> String {
                 .find(|row| row.name == model.name);
             bars.extend(row.map(|row| BarRow {
                 label: format!("{}, {name}", row.name),
-                parts: bar_parts(&row),
+                parts: mean_serve_time_bar_parts(&row),
             }));
         }
     }
@@ -170,7 +170,7 @@ fn render_platform_comparison(reports: &[ServeReport]) -> String {
     body += &render_table(&heads, &rows.collect::<Vec<_>>());
     let queues = reports.iter().zip(&names).map(|(report, name)| {
         let label = format!("{name}, {}", report.policy);
-        level_series(&label, &report.queue)
+        mean_level_chart_line(&label, &report.queue)
     });
     let queues: Vec<_> = queues.collect();
     let end = reports.iter().map(|report| report.window.0).max();
@@ -183,14 +183,14 @@ fn render_platform_comparison(reports: &[ServeReport]) -> String {
     let legend: Vec<_> = queues.iter().map(|one| &*one.label).enumerate().collect();
     body + &render_figure(
         &chart,
-        &cycle_colours(&legend),
+        &assign_legend_colours(&legend),
         "Mean number of requests in the queue.",
     )
 }
 
 /// Assigns colours to the entries of a legend; colours repeat if there are more entries than
 /// colours.
-fn cycle_colours<'a>(legend: &[(usize, &'a str)]) -> Vec<(usize, &'a str)> {
+fn assign_legend_colours<'a>(legend: &[(usize, &'a str)]) -> Vec<(usize, &'a str)> {
     legend
         .iter()
         .map(|(series, name)| (series % 8, *name))
@@ -203,7 +203,7 @@ fn platform_name(report: &ServeReport) -> &str {
 }
 
 /// Returns the parts of a row's mean serve time.
-fn bar_parts(row: &ServeRow) -> Vec<BarPart> {
+fn mean_serve_time_bar_parts(row: &ServeRow) -> Vec<BarPart> {
     let parts = PARTS
         .iter()
         .zip(row.parts.parts_without_sum())
@@ -232,16 +232,16 @@ fn draw_time_part_bars(name: &str, bars: &[BarRow]) -> String {
 /// Draws each model's mean serve time, divided into its parts.
 fn draw_serve_time_parts(report: &ServeReport) -> String {
     let rows = report.rows.iter();
-    let models = rows.filter(|row| is_model(row.kind) && row.completed > 0);
+    let models = rows.filter(|row| is_model_row(row.kind) && row.completed > 0);
     let bars = models.map(|row| BarRow {
         label: row.name.clone(),
-        parts: bar_parts(row),
+        parts: mean_serve_time_bar_parts(row),
     });
     draw_time_part_bars("Mean serve time of each model", &bars.collect::<Vec<_>>())
 }
 
 /// Returns a line through each interval's mean level. Charts need integers, so values are in thousandths of a request.
-fn level_series(label: &str, level: &LevelSummary) -> StepChartLine {
+fn mean_level_chart_line(label: &str, level: &LevelSummary) -> StepChartLine {
     let means = (0_u64..).zip(&level.means);
     let points = means.map(|(i, mean)| (i * level.interval_ps.0, (mean * 1000.0).round() as u64));
     StepChartLine {
@@ -257,8 +257,8 @@ fn format_thousandths(value: f64) -> String {
 /// Draws the numbers of queued and of active requests over time.
 fn draw_request_counts(report: &ServeReport) -> String {
     let all = [
-        level_series("in the system", &report.active),
-        level_series("queued", &report.queue),
+        mean_level_chart_line("in the system", &report.active),
+        mean_level_chart_line("queued", &report.queue),
     ];
     let chart = lines::draw_lines(
         "Requests over time",

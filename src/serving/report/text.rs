@@ -10,7 +10,7 @@ use std::fmt::{Display, Result, Write};
 /// Renders `report`.
 pub fn render_text(report: &ServeReport, style: TextStyleWidthAndDetail) -> String {
     let mut out = String::new();
-    write_all(&mut out, report, style).expect("a string grows as needed");
+    write_report(&mut out, report, style).expect("a string grows as needed");
     out
 }
 
@@ -27,7 +27,7 @@ pub(super) fn format_or_dash(value: Option<impl Display>) -> String {
     value.map_or("-".to_owned(), |value| value.to_string())
 }
 
-fn write_all(out: &mut String, report: &ServeReport, style: TextStyleWidthAndDetail) -> Result {
+fn write_report(out: &mut String, report: &ServeReport, style: TextStyleWidthAndDetail) -> Result {
     let h = style.heading;
     let on = match &report.platform {
         Some(platform) => {
@@ -90,7 +90,7 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyleWidthAndDet
     for warning in &report.warnings {
         write_paragraph(out, warning, "  ! ", 4, style.warning)?;
     }
-    write_times(out, report, style)?;
+    write_serve_time_table(out, report, style)?;
     write_serve_time_parts(out, report, style)?;
     write_request_counts(out, report, style)?;
     if report.processors > 1 {
@@ -144,7 +144,11 @@ pub(super) fn name_column_width(
     widths.max().unwrap_or(0).max(least)
 }
 
-fn write_times(out: &mut String, report: &ServeReport, style: TextStyleWidthAndDetail) -> Result {
+fn write_serve_time_table(
+    out: &mut String,
+    report: &ServeReport,
+    style: TextStyleWidthAndDetail,
+) -> Result {
     let names = name_column_width(&report.rows, style, 16);
     let limits = report.rows.iter().any(|row| row.attained.is_some());
     let table = TextTable::new([

@@ -61,7 +61,7 @@ pub(super) fn build_scenario(
     let root = document.root_table(ROOT)?;
     let name = root
         .require_field("name", "the scenario's name")?
-        .read_line()?
+        .read_one_line_text()?
         .to_owned();
     let seed = root.read_or_default("seed", 1, |field| {
         field.read_integer_between(0, u64::MAX >> 1)
@@ -241,7 +241,11 @@ fn parse_arrival_stream(
         }
         ArrivalPatternName::File => {
             only(&["arrivals", "file", "repeat", "speed"], "file")?;
-            let path = folder.join(table.require_field("file", "a path")?.read_line()?);
+            let path = folder.join(
+                table
+                    .require_field("file", "a path")?
+                    .read_one_line_text()?,
+            );
             Ok(ArrivalPattern::File {
                 path,
                 repeat: table.read_or_default("repeat", 1, |field| field.read_count(1 << 20))?,

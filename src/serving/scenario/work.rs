@@ -65,7 +65,7 @@ pub(super) fn parse_model(
 ) -> Result<ServedModel, ServeError> {
     let name = table
         .require_field("name", "the model's name")?
-        .read_line()?
+        .read_one_line_text()?
         .to_owned();
     let mut given = SOURCES
         .iter()
@@ -108,7 +108,9 @@ pub(super) fn parse_model(
         return Err(field.invalid_value_error(prompt, expected).into());
     }
     Ok(ServedModel {
-        class: table.read_optional("class", |field| field.read_line().map(str::to_owned))?,
+        class: table.read_optional("class", |field| {
+            field.read_one_line_text().map(str::to_owned)
+        })?,
         // Random arrivals never use a model with weight zero, but an arrival file may name it.
         weight: table.read_or_default("weight", 1.0, |field| match field.as_whole_number() {
             Some(0) => Ok(0.0),
@@ -172,7 +174,7 @@ fn parse_model_work(
         return known(parse_step_time_work(source, folder)?);
     }
     if table.get("trace").is_some() {
-        let given = source.read_line()?;
+        let given = source.read_one_line_text()?;
         let path = folder.join(given);
         let job = RequestJobFromTraces::open_job(&path).map_err(|error| ServeError::Trace {
             place: Box::new(source.invalid_value_error(
@@ -196,7 +198,7 @@ fn parse_preset_work(
     source: &ConfigField<'_>,
     folder: &Path,
 ) -> Result<(RequestWork, String), ServeError> {
-    let given = source.read_line()?;
+    let given = source.read_one_line_text()?;
     let is_file = given.contains('/') || given.ends_with(".toml");
     let path = if is_file {
         folder.join(given).display().to_string()
@@ -306,7 +308,7 @@ fn parse_job_graph(source: &ConfigField<'_>) -> Result<VectorProductJobGraph, Co
 
 /// Opens the table that `source` names, and keeps only the rows that `where` selects. `keys` are allowed in addition to
 /// `file` and `where`.
-fn open_selected_table<'d>(
+fn open_table_with_row_filters<'d>(
     source: &ConfigField<'d>,
     keys: &[&str],
     folder: &Path,
@@ -317,7 +319,7 @@ fn open_selected_table<'d>(
     let path = folder.join(
         table
             .require_field("file", "the path of a table")?
-            .read_line()?,
+            .read_one_line_text()?,
     );
     let mut reader = CsvTableRowReader::open_table(&path)?;
     if let Some(field) = table.get("where") {
@@ -335,7 +337,7 @@ fn find_time_column(
     key: &str,
 ) -> Result<(usize, TimeColumnUnit), ServeError> {
     let field = table.require_field(key, "the name of a column of times such as \"total_ms\"")?;
-    let name = field.read_line()?;
+    let name = field.read_one_line_text()?;
     let unit = TimeColumnUnit::from_column_name(name).ok_or_else(|| {
         field.invalid_value_error(
             quote_and_truncate_for_message(name),
@@ -352,13 +354,13 @@ fn find_number_column(
     key: &str,
 ) -> Result<Option<usize>, ServeError> {
     match table.get(key) {
-        Some(field) => Ok(Some(reader.column_index(field.read_line()?)?)),
+        Some(field) => Ok(Some(reader.column_index(field.read_one_line_text()?)?)),
         None => Ok(None),
     }
 }
 
 fn parse_latency_work(source: &ConfigField<'_>, folder: &Path) -> Result<RequestWork, ServeError> {
-    let (mut reader, table) = open_selected_table(source, &["latency", "batch"], folder)?;
+    let (mut reader, table) = open_table_with_row_filters(source, &["latency", "batch"], folder)?;
     let (latency, unit) = find_time_column(&table, &reader, "latency")?;
     let batch = find_number_column(&table, &reader, "batch")?;
     let mut rows = Vec::new();
@@ -374,9 +376,9 @@ fn parse_latency_work(source: &ConfigField<'_>, folder: &Path) -> Result<Request
     }
     Ok(match batch {
         None => RequestWork::Drawn(rows.into_iter().map(|(_, span)| span).collect()),
-        Some(_) => {
-            RequestWork::ByBatch(InterpolatedDurationCurve::of_means(rows).unwrap_or_default())
-        }
+        Some(_) => RequestWork::ByBatch(
+            InterpolatedDurationCurve::from_averaged_measurements(rows).unwrap_or_default(),
+        ),
     })
 }
 
@@ -385,7 +387,7 @@ fn parse_step_time_work(
     folder: &Path,
 ) -> Result<RequestWork, ServeError> {
     let keys = ["tokens", "batch", "prefill", "step"];
-    let (mut reader, table) = open_selected_table(source, &keys, folder)?;
+    let (mut reader, table) = open_table_with_row_filters(source, &keys, folder)?;
     let tokens = find_number_column(&table, &reader, "tokens")?.ok_or_else(|| {
         table.missing_entry_error("tokens", "the column of the tokens of a prompt")
     })?;
@@ -400,8 +402,8 @@ fn parse_step_time_work(
         later.push((together, step_unit.to_span(reader.number_in_column(step)?)));
     }
     match (
-        InterpolatedDurationCurve::of_means(prompts),
-        InterpolatedDurationCurve::of_means(later),
+        InterpolatedDurationCurve::from_averaged_measurements(prompts),
+        InterpolatedDurationCurve::from_averaged_measurements(later),
     ) {
         (Some(prefill), Some(step)) => Ok(RequestWork::Steps { prefill, step }),
         _ => Err(source

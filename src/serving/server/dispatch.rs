@@ -81,12 +81,12 @@ impl ServeRunState<'_> {
         let serving = &mut self.processors[processor as usize];
         serving.free_slots = serving.free_slots.saturating_sub(1);
         let mut npu = None;
-        if let Some(trace) = model.traced_model() {
+        if let Some(trace) = model.traced_job() {
             if serving.traces == 0 {
                 serving.traced_since = self.now;
             }
             serving.traces += 1;
-            npu = trace.launches_on_own_npu().then_some(Npu(processor));
+            npu = trace.launches_on_processors_npu().then_some(Npu(processor));
         }
         self.launches.push(BatchLaunchForEventLoop {
             flight,

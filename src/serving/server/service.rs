@@ -14,10 +14,10 @@ impl ServeRunState<'_> {
     }
 
     /// Subtracts a completed job from its batch's remaining work.
-    pub(super) fn subtract_completed_job(&mut self, flight: u32, job: u32) {
+    pub(super) fn subtract_job_from_remaining_work(&mut self, flight: u32, job: u32) {
         let state = &self.flights[flight];
         let model = self.model_by_index(state.first.model);
-        if model.is_chain() {
+        if model.has_sequential_jobs() {
             let (tasks, each) = self.job_tasks_and_duration(state, job);
             let work = each.times(tasks.div_ceil(self.prepared.cores));
             let state = &mut self.flights[flight];
@@ -49,7 +49,7 @@ impl ServeRunState<'_> {
             .iter()
             .map(|&slot| self.requests[slot].number);
         let model = self.model_by_index(flight.first.model);
-        model.tasks_and_length_of_job(self.prepared, job, numbers, &flight.lengths)
+        model.job_task_count_and_task_duration(self.prepared, job, numbers, &flight.lengths)
     }
 
     /// Assigns a job to the cores of its batch's processor.

@@ -27,7 +27,7 @@ pub struct WorkloadsWithinTimeBudget {
 
 /// Selects workloads whose checks together take at most `millis` milliseconds. First, repeatedly adds the workload that
 /// covers the most new features per millisecond. Then, while time is left, adds workloads with the rarest features.
-pub fn select_within_budget(
+pub fn select_workloads_within_budget(
     workloads: &[WorkloadFeaturesAndCheckTime],
     millis: u64,
 ) -> WorkloadsWithinTimeBudget {
@@ -104,12 +104,12 @@ mod tests {
         ];
         // First, b covers two features in 10 ms. Then only d covers new features in the remaining
         // 15 ms.
-        let choice = select_within_budget(&all, 25);
+        let choice = select_workloads_within_budget(&all, 25);
         assert_eq!(choice.chosen, ["b", "d"]);
         assert_eq!(choice.left_out, ["a", "c"]);
         assert_eq!(choice.uncovered, BTreeSet::from(["moe".to_owned()]));
-        let whole = select_within_budget(&all, 1000);
+        let whole = select_workloads_within_budget(&all, 1000);
         assert_eq!((whole.chosen.len(), whole.uncovered.len()), (4, 0));
-        assert!(select_within_budget(&all, 5).chosen.is_empty());
+        assert!(select_workloads_within_budget(&all, 5).chosen.is_empty());
     }
 }

@@ -62,7 +62,7 @@ const LISTED: usize = 8;
 
 /// Returns all causes of a change: constants, other inputs, and the operators and groups whose
 /// times changed most.
-pub fn find_causes(
+pub fn find_prediction_change_causes(
     constants: &[ConstantChange],
     baseline: &RecordedMakespanPrediction,
     entry: &WorkloadEntry,

@@ -134,7 +134,7 @@ mod tests {
     ];
 
     #[test]
-    fn verdicts_err_as_often_as_is_stated() {
+    fn outside_verdicts_have_the_documented_error_rate() {
         let mut state = 1u64;
         let mut uniform = || {
             state = state

@@ -6,7 +6,7 @@
 use super::verdict::describe_measured_distance;
 use super::{ArchiveCheckResults, PredictionComparedWithBaseline};
 use chakram_archive::RecordedMakespanPrediction;
-use chakram_base::units::{Span, Time, format_count, format_given_percent_change};
+use chakram_base::units::{Span, Time, format_count_with_noun, format_given_percent_change};
 use chakram_report::NpuTimeCategory;
 use chakram_report::html::page::{
     escape_html, render_page, render_report_number, render_section, render_table,
@@ -58,7 +58,7 @@ pub fn render_check_page(outcome: &ArchiveCheckResults, name: &str) -> String {
         let rows = render_table(&["prediction", "why it could not be made"], &failed);
         body += &render_section("Failed", "failed", &rows);
     }
-    let gaps: String = (outcome.describe_gaps().iter())
+    let gaps: String = (outcome.describe_unchecked_workloads_and_features().iter())
         .map(|line| format!("<li>{}</li>", escape_html(line)))
         .collect();
     if !gaps.is_empty() {
@@ -98,7 +98,7 @@ fn render_moved_prediction(checked: &PredictionComparedWithBaseline, at: usize) 
                 escape_html(name),
                 cell("before", key, before),
                 cell("after", key, after),
-                escape_html(&format_signed(before, after)),
+                escape_html(&format_signed_time_difference(before, after)),
             ]
         });
         let rows: Vec<_> = rows.collect();
@@ -108,7 +108,7 @@ fn render_moved_prediction(checked: &PredictionComparedWithBaseline, at: usize) 
 }
 
 /// Formats the difference between two times with its sign.
-fn format_signed(before: Span, after: Span) -> String {
+fn format_signed_time_difference(before: Span, after: Span) -> String {
     let sign = if after < before { "-" } else { "+" };
     format!("{sign}{}", Span(before.0.abs_diff(after.0)))
 }
@@ -131,7 +131,7 @@ fn render_baselines_table(checked: &PredictionComparedWithBaseline, at: usize) -
     });
     let rows: Vec<_> = rows.collect();
     let heads = [
-        &*format_count(rows.len() as u64, "baseline"),
+        &*format_count_with_noun(rows.len() as u64, "baseline"),
         "makespan",
         "chakram",
         "options",

@@ -1,7 +1,7 @@
 //! Formats a check's verdict as text, JSON, Markdown and JUnit XML.
 
 use super::{CategoryTimes, PredictionComparedWithBaseline, PredictionDistanceFromMeasuredSteps};
-use chakram_base::units::{Time, format_count, format_given_percent_change};
+use chakram_base::units::{Time, format_count_with_noun, format_given_percent_change};
 use chakram_report::NpuTimeCategory;
 use chakram_report::document::VersionedDocument;
 use chakram_report::text::clip_middle;
@@ -48,7 +48,7 @@ impl ArchiveCheckResults {
         let moved = self.moved_predictions().count();
         let mut text = format!(
             "{} checked, {moved} moved by more than {} %",
-            format_count(self.checked.len() as u64, "prediction"),
+            format_count_with_noun(self.checked.len() as u64, "prediction"),
             self.threshold
         );
         if !self.failed.is_empty() {
@@ -58,7 +58,7 @@ impl ArchiveCheckResults {
     }
 
     /// Describes the workloads and features that the check omits, as lines of text.
-    pub(super) fn describe_gaps(&self) -> Vec<String> {
+    pub(super) fn describe_unchecked_workloads_and_features(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if !self.without.is_empty() {
             lines.push(format!(
@@ -97,7 +97,7 @@ pub(super) fn describe_measured_distance(verdict: &PredictionDistanceFromMeasure
     format!(
         "{:+.1} % of {} measured, {place} their spread",
         verdict.percent,
-        format_count(verdict.steps, "step")
+        format_count_with_noun(verdict.steps, "step")
     )
 }
 
@@ -156,7 +156,7 @@ pub fn verdict_text(outcome: &ArchiveCheckResults) -> String {
             escape_control_characters_in_lines(&failed.error)
         );
     }
-    for line in outcome.describe_gaps() {
+    for line in outcome.describe_unchecked_workloads_and_features() {
         let _ = writeln!(out, "{line}");
     }
     let _ = writeln!(out, "{}", outcome.summary_line());
@@ -324,7 +324,7 @@ pub fn verdict_markdown(outcome: &ArchiveCheckResults) -> String {
             escape_cell(&failed.error)
         );
     }
-    for line in outcome.describe_gaps() {
+    for line in outcome.describe_unchecked_workloads_and_features() {
         let _ = writeln!(out, "\n{}", escape_cell(&line));
     }
     out

@@ -13,7 +13,7 @@
 
 use super::partition::{
     MatrixCutDirection, MatrixProductCutSequence, MatrixProductSizesForTransfers, PartPosition,
-    count_words_moved_by_forward_pass, find_row_piece_and_piece_count, partition_products,
+    choose_matrix_product_cuts, count_words_moved_by_forward_pass, find_row_piece_and_piece_count,
     position_of_part,
 };
 use super::{LayerPartOfOneAccelerator, SubLayerShapeAndKind, SubLayerTaskGraph};
@@ -254,7 +254,7 @@ impl DeapLanguageModel {
             MatrixProductPartitionRule::Columns => Some(same(MatrixCutDirection::Columns)),
             MatrixProductPartitionRule::Rows => Some(same(MatrixCutDirection::Rows)),
             MatrixProductPartitionRule::Hierarchical => {
-                partition_products(&sizes, levels, self.micro_batches)
+                choose_matrix_product_cuts(&sizes, levels, self.micro_batches)
             }
         };
         let fits = |cuts: &Vec<MatrixProductCutSequence>| {
@@ -326,7 +326,8 @@ impl DeapLanguageModel {
                     };
                     let rows = of(place.row, product.rows);
                     let columns = of(place.column, product.outputs);
-                    let record = SubLayerShapeAndKind::from_linear(rows, product.inputs, columns);
+                    let record =
+                        SubLayerShapeAndKind::from_linear_layer(rows, product.inputs, columns);
                     let record = record.ok_or_else(|| LanguageModelError::Size {
                         found: format!("a product of {rows} x {} x {columns}", product.inputs),
                         expected: "one that can be counted",

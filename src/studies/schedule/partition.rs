@@ -86,7 +86,9 @@ pub fn count_words_moved_by_forward_pass(
         .map(|(product, cut)| count_weight_words_read(product, cut))
         .sum::<u128>();
     let pairs = products.windows(2).zip(cuts.windows(2));
-    let moved = pairs.map(|(of, cuts)| costs.moved_words([&of[0], &of[1]], [&cuts[0], &cuts[1]]));
+    let moved = pairs.map(|(of, cuts)| {
+        costs.words_moved_between_products([&of[0], &of[1]], [&cuts[0], &cuts[1]])
+    });
     let first = products.first().zip(cuts.first());
     let input = first.map_or(0, |(product, cut)| count_input_words_read(product, cut));
     let all = weights + u128::from(batches) * (input + moved.sum::<u128>());
@@ -94,7 +96,7 @@ pub fn count_words_moved_by_forward_pass(
 }
 
 /// Returns each matrix product's cuts on `levels` levels; `None` if one of the products has too few rows and columns.
-pub fn partition_products(
+pub fn choose_matrix_product_cuts(
     products: &[MatrixProductSizesForTransfers],
     levels: u32,
     batches: u32,
@@ -150,7 +152,7 @@ fn add_best_cut_on_one_more_level(
                     None => count_input_words_read(product, &cut),
                     Some(l) => {
                         let other = with(&cuts[l], CHOICES[earlier]);
-                        costs.moved_words([&products[l], product], [&other, &cut])
+                        costs.words_moved_between_products([&products[l], product], [&other, &cut])
                     }
                 };
                 let cost = cost + own + u128::from(batches) * moved;
@@ -200,7 +202,7 @@ struct MatrixCutPairTransferCostCache {
 impl MatrixCutPairTransferCostCache {
     /// Counts the words of the first matrix product's output that the second product's parts
     /// receive from other chips, in units of `1 / SHARES` word.
-    fn moved_words(
+    fn words_moved_between_products(
         &mut self,
         products: [&MatrixProductSizesForTransfers; 2],
         cuts: [&MatrixProductCutSequence; 2],

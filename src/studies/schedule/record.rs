@@ -73,7 +73,7 @@ pub enum ScheduleFileError {
 impl SubLayerShapeAndKind {
     /// Creates a linear layer that multiplies a `rows` x `inputs` matrix by an `inputs` x `outputs` matrix. `None` if
     /// the product has too many operations to count.
-    pub fn from_linear(rows: u64, inputs: u64, outputs: u64) -> Option<Self> {
+    pub fn from_linear_layer(rows: u64, inputs: u64, outputs: u64) -> Option<Self> {
         Some(Self {
             shape: LayerShape::from_matrix_product([rows, outputs, inputs])?,
             kind: "LinearLayer".to_owned(),

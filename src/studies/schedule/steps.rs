@@ -202,7 +202,7 @@ impl SubLayerTaskGraph {
 
     /// Returns the parts of a sub-layer's output with their sizes in bytes. There are several parts if other sub-layers
     /// read the output in pieces.
-    pub fn outputs_of_task(&self, task: u32, word: u64) -> Vec<(DataId, u64)> {
+    pub fn output_pieces_with_bytes(&self, task: u32, word: u64) -> Vec<(DataId, u64)> {
         let bytes = self.output_bytes(task, word);
         let pieces = u64::from(self.tasks[task as usize].pieces);
         if pieces <= 1 {
@@ -224,7 +224,7 @@ impl SubLayerTaskGraph {
         let of = &self.tasks[task as usize];
         let mut needs = Vec::new();
         for &one in &of.after {
-            let all = self.outputs_of_task(one, word);
+            let all = self.output_pieces_with_bytes(one, word);
             match of.piece.and_then(|piece| all.get(piece as usize)) {
                 Some(piece) => needs.push(*piece),
                 None => needs.extend(all),
@@ -325,7 +325,7 @@ impl MultiChipMachine {
                 let all_of = |of: &dyn Fn(u32) -> Vec<(DataId, u64)>| -> Vec<(DataId, u64)> {
                     tasks.iter().flat_map(|task| of(*task)).collect()
                 };
-                let outputs = all_of(&|task| graph.outputs_of_task(task, self.word));
+                let outputs = all_of(&|task| graph.output_pieces_with_bytes(task, self.word));
                 let mut held = BTreeSet::new();
                 let mut needs = all_of(&|task| graph.data_needed_by(task, self.word));
                 // Data that several accelerators of a chip need are transferred only once.

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 fn build_layer_part(rows: u64, after: &[u32]) -> LayerPartOfOneAccelerator {
     LayerPartOfOneAccelerator {
         name: String::new(),
-        record: SubLayerShapeAndKind::from_linear(rows, 1, 1).unwrap(),
+        record: SubLayerShapeAndKind::from_linear_layer(rows, 1, 1).unwrap(),
         after: after.to_vec(),
         piece: None,
         pieces: 1,
@@ -28,12 +28,12 @@ const SAMPLE: &str = "[[{\n  'C': 32,\n  'Hdilation': 1,\n  'Hstride': 1,\n  'K'
 /// With I = 32 and O = 2,500, DEAP's Eq. 1 yields 63 x 2,500 = 157,500 operations for each of 32 output channels. This
 /// layer has 32 x 32 x 2,500 multiplications.
 #[test]
-fn the_printed_record_has_its_operations() {
+fn printed_record_has_operation_count_of_equation_1() {
     let (graph, schedule) = parse_schedule(SAMPLE, "s").unwrap();
     let record = &graph.tasks[0].record;
     assert_eq!(record.operation_count(), 32 * 157_500);
     assert_eq!(
-        SubLayerShapeAndKind::from_linear(1, 32, 2500)
+        SubLayerShapeAndKind::from_linear_layer(1, 32, 2500)
             .unwrap()
             .operation_count(),
         157_500
@@ -375,7 +375,7 @@ fn chips_take_data_from_the_nearest_holder() {
 /// Weights are loaded from memory only once. A chip with 25 B of memory that stores A and B must evict A. A is still
 /// needed, so it is written to memory and loaded again later.
 #[test]
-fn what_does_not_fit_leaves_and_comes_back() {
+fn data_beyond_memory_are_evicted_and_loaded_again() {
     let weights = |number| Some(number);
     let mut tasks = vec![
         build_layer_part(10, &[]),

@@ -25,7 +25,9 @@
 //! ```
 
 use super::ScoreError;
-use chakram_base::config::{ConfigDocument, ConfigField, ConfigTable, did_you_mean, find_nearest};
+use chakram_base::config::{
+    ConfigDocument, ConfigField, ConfigTable, did_you_mean, find_most_similar_name,
+};
 use chakram_workloads::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -155,7 +157,7 @@ fn require_known_option_key(name: &str, field: &ConfigField<'_>) -> Result<Strin
         return Ok(key);
     }
     let plan = OPTIONS.iter().map(|option| option.key);
-    let near = find_nearest(&key, plan.chain(SIZES).chain([MODEL, NPUS, MACHINE, STACK]));
+    let near = find_most_similar_name(&key, plan.chain(SIZES).chain([MODEL, NPUS, MACHINE, STACK]));
     let expected = format!(
         "an option of `chakram generate`, or one of {MODEL}, {NPUS}, {MACHINE}, {STACK}, machine.PATH, {}{}",
         SIZES.join(", "),
@@ -277,15 +279,15 @@ impl RunColumnRules {
         let mut names = BTreeMap::new();
         if let Some(field) = root.get("names") {
             for (name, field) in field.read_table(None)?.fields() {
-                names.insert(name.to_owned(), field.read_line()?.to_owned());
+                names.insert(name.to_owned(), field.read_one_line_text()?.to_owned());
             }
         }
         let mut columns = Self {
-            measured: measured.read_line()?.to_owned(),
+            measured: measured.read_one_line_text()?.to_owned(),
             unit: root.read_choice("unit", &UNITS)?,
             machine: root
                 .require_field("machine", "a preset or a machine file")?
-                .read_line()?
+                .read_one_line_text()?
                 .to_owned(),
             groups: read_option_keys(&root, "groups")?,
             folds: read_option_keys(&root, "folds")?,

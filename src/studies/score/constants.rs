@@ -65,7 +65,7 @@ impl FittedConstant {
     /// constant.
     pub fn value_in_machine(self, machine: &Machine) -> Option<f64> {
         if let Some(of) = self.affected_kernel_classes() {
-            let mut classes = machine.classes().iter();
+            let mut classes = machine.npu_classes().iter();
             let first = MemoryBoundKernelClass::ALL
                 .map(|(class, _)| class)
                 .into_iter()

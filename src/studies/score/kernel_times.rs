@@ -36,7 +36,7 @@ pub struct OneKernelRecordedTimesBySize {
 
 impl OneKernelRecordedTimesBySize {
     /// Returns the expected relative error for a kernel of an unmeasured size.
-    pub fn error_between_sizes(&self) -> f64 {
+    pub fn expected_error_at_unmeasured_size(&self) -> f64 {
         self.left_out.unwrap_or(UNKNOWN_ERROR[1]).max(self.error)
     }
 }
@@ -50,7 +50,7 @@ struct TimeMoments {
 }
 
 impl TimeMoments {
-    fn add_sum(&mut self, other: Self) {
+    fn add_moments(&mut self, other: Self) {
         self.count += other.count;
         self.sum += other.sum;
         self.squares += other.squares;
@@ -106,7 +106,7 @@ impl<'w> RecordedKernelTimes<'w> {
                     .or_default()
                     .entry(size)
                     .or_default()
-                    .add_sum(sum);
+                    .add_moments(sum);
             }
         }
         sums
@@ -118,7 +118,7 @@ impl<'w> RecordedKernelTimes<'w> {
         for (&(own, name, dtype), sizes) in &self.0 {
             let all = sums.0.entry((class[own], name, dtype)).or_default();
             for (&size, &sum) in sizes {
-                all.entry(size).or_default().add_sum(sum);
+                all.entry(size).or_default().add_moments(sum);
             }
         }
         sums
@@ -158,13 +158,16 @@ fn summarize_times_of_kernel(
         } else {
             UNKNOWN_ERROR[0]
         },
-        left_out: left_out_error(&times, sizes),
+        left_out: mean_error_of_left_out_sizes(&times, sizes),
         times,
     }
 }
 
 /// Predicts each size from the other sizes, and returns the mean relative error, weighted by time.
-fn left_out_error(times: &[MeasuredTimeAtFlopsAndBytes], sizes: &TimeSumsBySize) -> Option<f64> {
+fn mean_error_of_left_out_sizes(
+    times: &[MeasuredTimeAtFlopsAndBytes],
+    sizes: &TimeSumsBySize,
+) -> Option<f64> {
     let (mut off, mut over) = (0.0, 0.0);
     for (at, (time, sum)) in times.iter().zip(sizes.values()).enumerate() {
         if time.seconds == 0.0 {

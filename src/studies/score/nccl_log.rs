@@ -144,7 +144,7 @@ mod tests {
 ";
 
     #[test]
-    fn a_log_is_a_curve_of_its_times_out_of_place() {
+    fn nccl_log_becomes_curve_of_out_of_place_times() {
         let curve = parse_nccl_log(LOG, "log.txt").unwrap();
         assert_eq!(
             (curve.kind, curve.members),

@@ -18,7 +18,7 @@ fn flops_per_npu(run: &MeasuredRun) -> f64 {
 
 /// Returns the time in seconds that the null model predicts for each run. The rate is the median over the other folds.
 /// With only one fold, it is the median over all other runs.
-pub fn predict_with_one_rate(runs: &[MeasuredRun]) -> Vec<f64> {
+pub fn predict_times_by_one_flop_rate(runs: &[MeasuredRun]) -> Vec<f64> {
     let rates: Vec<f64> = runs
         .iter()
         .map(|run| flops_per_npu(run) / run.measured)

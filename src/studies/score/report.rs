@@ -193,10 +193,10 @@ impl ScoredRunTable<'_> {
             self.table.file,
             format_thousands(self.table.runs.len() as u64)
         );
-        text += &self.describe_reservations(style);
+        text += &self.describe_caveats(style);
         text += &table.render_empty_line_and_headings(style);
         let mut put = |name: &str, summary: &PredictionErrorSummary| {
-            let cells = summary_cells(name, summary);
+            let cells = prediction_error_cells(name, summary);
             let row = cells.each_ref().map(|cell| cell as &dyn std::fmt::Display);
             text += &table.render_line(&row, anstyle::Style::new());
         };
@@ -245,7 +245,7 @@ impl ScoredRunTable<'_> {
             );
         }
         if let Some((steps, summary)) = corrected {
-            text += &correction_text(steps, &summary);
+            text += &describe_correction_against_null_model(steps, &summary);
         }
         for (i, fit) in self.fits.iter().enumerate() {
             let machine = &self.table.runs[0].machine;
@@ -277,7 +277,7 @@ impl ScoredRunTable<'_> {
     }
 
     /// Returns paragraphs about skipped rows, settings that have no effect, and individual runs.
-    pub fn describe_reservations(&self, style: TextStyleWidthAndDetail) -> String {
+    pub fn describe_caveats(&self, style: TextStyleWidthAndDetail) -> String {
         let mut text = String::new();
         let mut put = |words: &str| {
             write_paragraph(&mut text, words, "  ! ", 4, style.warning)
@@ -291,7 +291,7 @@ impl ScoredRunTable<'_> {
                 format_thousands(refused.len() as u64),
                 format_thousands(all)
             ));
-            for (file, lines, why) in group_by_reason(refused) {
+            for (file, lines, why) in group_refused_runs_by_reason(refused) {
                 match lines[..] {
                     [line] => put(&format!("{file}:{line}: {why}")),
                     _ => put(&format!("{file}, {}: {why}", format_line_numbers(&lines))),
@@ -616,7 +616,7 @@ impl CorrectedTimeWithIntervalRow {
 
 /// Returns two sentences that describe a correction.
 /// Groups refused rows with the same reason. Returns each group's file, lines and reason, in the order of first lines.
-fn group_by_reason(refused: &[RefusedRun]) -> Vec<(&str, Vec<u64>, &str)> {
+fn group_refused_runs_by_reason(refused: &[RefusedRun]) -> Vec<(&str, Vec<u64>, &str)> {
     let mut lines: BTreeMap<(&str, &str), Vec<u64>> = BTreeMap::new();
     for row in refused {
         let group = lines.entry((&row.file, &row.why)).or_default();
@@ -640,7 +640,7 @@ fn format_line_numbers(lines: &[u64]) -> String {
     format!("lines {}{more}", shown.join(", "))
 }
 
-fn correction_text(steps: &str, summary: &CorrectedAndNullScores) -> String {
+fn describe_correction_against_null_model(steps: &str, summary: &CorrectedAndNullScores) -> String {
     let [difference, uncertainty] =
         [summary.difference, summary.uncertainty].map(|part| 100.0 * part);
     let verdict = match difference.abs() <= uncertainty {
@@ -672,7 +672,7 @@ fn format_significant(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-fn summary_cells(name: &str, summary: &PredictionErrorSummary) -> [String; 9] {
+fn prediction_error_cells(name: &str, summary: &PredictionErrorSummary) -> [String; 9] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
     [
         name.to_owned(),

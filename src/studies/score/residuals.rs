@@ -72,7 +72,7 @@ struct StepSimilarityProperties {
 impl StepSimilarityProperties {
     fn new(run: &MeasuredRun) -> Self {
         let (model, plan) = (&run.training.model, &run.training.plan);
-        let class = &run.machine.classes()[0];
+        let class = &run.machine.npu_classes()[0];
         let blocks = model.layers.iter();
         let blocks = blocks.filter(|layer| layer.role == LayerRole::Block);
         // Omit the attention scores, which depend on the sequence length.
@@ -404,7 +404,7 @@ fn invert_lower_triangular(factor: &[Vec<f64>]) -> Vec<Vec<f64>> {
 }
 
 /// Corrects the predictions for `runs` with the measured `steps`. Each step comes with its predicted time in seconds.
-pub fn correct_by_steps(
+pub fn correct_predictions_by_measured_steps(
     runs: &[MeasuredRun],
     predicted: &[PredictedStepTimeWithInterval],
     steps: &[MeasuredRun],
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn one_step_corrects_by_its_part_of_the_variance() {
+    fn one_measured_step_corrects_by_covariance_over_variance() {
         // For two variables with variance v and covariance c, the conditional mean is c / v times the given value. The
         // conditional variance is v - c^2 / v.
         let step = build_step_properties("a", Dtype::Bf16, [0.0; SIZES]);
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn two_steps_solve_two_equations() {
+    fn two_measured_steps_give_the_conditional_mean_between_them() {
         // Two steps differ in one size by one length scale, and the predicted job is halfway between them.
         let at = |x: f64| {
             let mut sizes = [0.0; SIZES];

@@ -409,7 +409,7 @@ fn reason_without_effect(key: &str, options: &BTreeMap<String, String>) -> Optio
 
 /// If stages cannot have equal numbers of blocks and the run states no split, adds a split that gives stages roughly
 /// equal multiplications.
-fn derive_uneven_split(
+fn derive_uneven_stage_split(
     model: &Model,
     plan: &mut ParallelismPlan,
     options: &BTreeMap<String, String>,
@@ -478,7 +478,7 @@ fn resolve_run_to_plan_and_machine(
         let misfits = (report.left.iter()).filter(|left| !options.contains_key(&left.part));
         notes.extend(misfits.map(|left| inapplicable_stack_option_note(stack, left)));
     }
-    derive_uneven_split(&model, &mut plan, options, notes);
+    derive_uneven_stage_split(&model, &mut plan, options, notes);
     let ranks = u32::try_from(plan.rank_count()).map_err(|_| "too many ranks".to_owned())?;
     if let Some(npus) = options.get(NPUS).filter(|npus| **npus != ranks.to_string()) {
         return Err(format!(

@@ -30,14 +30,17 @@ pub struct OptionOrderCounts {
 }
 
 /// Counts the pairs of `runs` that differ in one option. The result is sorted by option.
-pub fn count_option_orders(runs: &[MeasuredRun], predicted: &[f64]) -> Vec<OptionOrderCounts> {
+pub fn count_rightly_ordered_pairs_by_option(
+    runs: &[MeasuredRun],
+    predicted: &[f64],
+) -> Vec<OptionOrderCounts> {
     let mut found: BTreeMap<String, OptionOrderCounts> = BTreeMap::new();
     for (i, run) in runs.iter().enumerate() {
         for (j, other) in runs.iter().enumerate().skip(i + 1) {
             if run.file != other.file || run.measured == other.measured {
                 continue;
             }
-            let Some(option) = differing_option(&run.options, &other.options) else {
+            let Some(option) = only_differing_option(&run.options, &other.options) else {
                 continue;
             };
             let signs = found.entry(option.clone()).or_default();
@@ -56,7 +59,7 @@ pub fn count_option_orders(runs: &[MeasuredRun], predicted: &[f64]) -> Vec<Optio
 }
 
 /// Returns the only option that differs between two runs. `None` if they differ in no option or in several.
-fn differing_option(
+fn only_differing_option(
     one: &BTreeMap<String, String>,
     other: &BTreeMap<String, String>,
 ) -> Option<String> {
@@ -97,16 +100,19 @@ mod tests {
             ("scaling", "delayed"),
         ]));
         assert_eq!(
-            differing_option(&base, &swapped).as_deref(),
+            only_differing_option(&base, &swapped).as_deref(),
             Some("data, tensor")
         );
-        assert_eq!(differing_option(&base, &smaller).as_deref(), Some("batch"));
         assert_eq!(
-            differing_option(&base, &linears).as_deref(),
+            only_differing_option(&base, &smaller).as_deref(),
+            Some("batch")
+        );
+        assert_eq!(
+            only_differing_option(&base, &linears).as_deref(),
             Some("linears, scaling")
         );
         // A change of both a degree and the batch size changes two options.
-        assert_eq!(differing_option(&base, &both), None);
-        assert_eq!(differing_option(&base, &base), None);
+        assert_eq!(only_differing_option(&base, &both), None);
+        assert_eq!(only_differing_option(&base, &base), None);
     }
 }

@@ -6,7 +6,9 @@ use super::{
 };
 use chakram_base::setting::SettingKey;
 use chakram_engine::ReplayOptions;
-use chakram_report::settings::{CompiledReplayWithReport, SettingWithoutEffect, option_reason};
+use chakram_report::settings::{
+    CompiledReplayWithReport, SettingWithoutEffect, reason_option_has_no_effect,
+};
 use std::io;
 use std::num::NonZeroUsize;
 
@@ -99,7 +101,7 @@ fn no_effect_reason_on_first_run(
                 prepared: compiled,
                 report: &report,
             };
-            Ok((option_reason(key, false, &facts), true))
+            Ok((reason_option_has_no_effect(key, false, &facts), true))
         });
         reason.ok()
     });

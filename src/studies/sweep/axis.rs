@@ -77,7 +77,9 @@ pub(super) fn parse_axes(field: &ConfigField<'_>) -> Result<Vec<JointSettingsAxi
 }
 
 fn parse_axis(table: &ConfigTable<'_>) -> Result<JointSettingsAxis, ConfigError> {
-    let name = table.read_optional("name", |field| field.read_line().map(str::to_owned))?;
+    let name = table.read_optional("name", |field| {
+        field.read_one_line_text().map(str::to_owned)
+    })?;
     if let Some(field) = table.get("plans") {
         reject_unused_keys(table, &["plans", "name"])?;
         let npus = field.read_count(MAX_NPUS)?;
@@ -120,7 +122,7 @@ fn parse_axis(table: &ConfigTable<'_>) -> Result<JointSettingsAxis, ConfigError>
             .read_array_items(expected)?;
         let value = |item: &ConfigField<'_>| {
             match (keys.len(), item.read_literal()?) {
-            (1, ConfigLiteral::Text(text)) => match range_ends(&text) {
+            (1, ConfigLiteral::Text(text)) => match parse_dotted_range_ends(&text) {
                 None => Ok(vec![ConfigLiteral::Text(text)]),
                 Some((from, to)) => Err(item.invalid_value_error(
                     format_args!("the text {}", quote_and_truncate_for_message(&text)),
@@ -152,7 +154,7 @@ fn parse_axis(table: &ConfigTable<'_>) -> Result<JointSettingsAxis, ConfigError>
 }
 
 /// Returns the ends of a range that is written `1..8`, as in other languages; `None` if the text has another form.
-fn range_ends(text: &str) -> Option<(&str, &str)> {
+fn parse_dotted_range_ends(text: &str) -> Option<(&str, &str)> {
     let (from, to) = text.split_once("..")?;
     let to = to.trim_start_matches(['=', '.']);
     let is_number = |text: &str| text.trim().parse::<f64>().is_ok();

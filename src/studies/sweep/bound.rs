@@ -61,7 +61,7 @@ pub struct PointTimeAndMemoryBounds {
 }
 
 /// Returns the bound of a step from a simulation of all micro-batches.
-pub fn bound_whole_step(
+pub fn bound_step_over_all_micro_batches(
     point: &ResolvedPoint,
     pattern: &ModelAndParallelismPlan,
 ) -> Result<BoundsAndMemoryFit, PointRefusal> {
@@ -112,7 +112,7 @@ pub fn bound_step_quickly(
     let per_micro_batch = plan.micro_batch.saturating_mul(plan.data.into()).max(1);
     let all = plan.batch / per_micro_batch;
     let Some((unit, least)) = plan.schedule.repeat_period_and_minimum(plan.pipeline) else {
-        return bound_whole_step(point, pattern);
+        return bound_step_over_all_micro_batches(point, pattern);
     };
     let unit = u64::from(unit);
     let few = (2 * unit).max(least.into());
@@ -120,7 +120,7 @@ pub fn bound_step_quickly(
     // With only a few micro-batches, simulate all of them. Extrapolation does not work for several steps either, so
     // simulate these whole.
     if all <= more || plan.steps > 1 {
-        return bound_whole_step(point, pattern);
+        return bound_step_over_all_micro_batches(point, pattern);
     }
     let with = |count: u64| {
         let mut fewer = pattern.clone();
@@ -256,7 +256,7 @@ type KernelDurationKey = (
 );
 
 impl NpuNodeDurationCache<'_> {
-    fn npu_of(&self, rank: u32) -> Npu {
+    fn npu_of_rank(&self, rank: u32) -> Npu {
         self.point.machine.npu_of_rank(rank, self.ranks)
     }
 
@@ -268,7 +268,7 @@ impl NpuNodeDurationCache<'_> {
                 dtype,
             } => {
                 let (class, options) = (
-                    &self.point.machine.classes()[self.class],
+                    &self.point.machine.npu_classes()[self.class],
                     &self.point.options,
                 );
                 let by_name = !class.curves.measured.is_empty();
@@ -310,9 +310,9 @@ impl NpuNodeDurationCache<'_> {
                     return *known;
                 }
                 let members: Vec<Npu> = match &key.0 {
-                    None => (0..self.ranks).map(|rank| self.npu_of(rank)).collect(),
+                    None => (0..self.ranks).map(|rank| self.npu_of_rank(rank)).collect(),
                     Some(name) => self.groups.get(name).map_or(Vec::new(), |ranks| {
-                        ranks.iter().map(|r| self.npu_of(*r)).collect()
+                        ranks.iter().map(|r| self.npu_of_rank(*r)).collect()
                     }),
                 };
                 let last = least_collective_time(self.point, kind, bytes, &members);
@@ -334,7 +334,7 @@ fn least_collective_time(
 ) -> u64 {
     let wire = collective_receive_time_bound(point, kind, comm_size, members);
     let (machine, options) = (&point.machine, &point.options);
-    let by_curves = options.compute.prefers_curves() && machine.has_curves();
+    let by_curves = options.compute.prefers_curves() && machine.has_kernel_curves();
     let buffer = kind.buffer_bytes(comm_size, members.len() as u32);
     let measured = options
         .collectives
@@ -356,7 +356,10 @@ fn least_collective_time(
 /// Applies the machine's smallest correction to a kernel time from the curves. The workload decides which correction
 /// applies, so the smallest one yields a lower bound.
 fn apply_smallest_correction(machine: &Machine, ps: u64) -> u64 {
-    let factors = machine.corrections().iter().map(|one| one.factor);
+    let factors = machine
+        .kernel_time_corrections()
+        .iter()
+        .map(|one| one.factor);
     let least = factors.fold(1.0, f64::min);
     if least < 1.0 {
         // Subtract one picosecond, so that rounding cannot lift the bound above the replay's time.
@@ -393,7 +396,7 @@ fn collective_receive_time_bound(
     let shares = f64::from(n - 1) / f64::from(n);
     let in_shares = |d: &usize| {
         matches!(
-            point.machine.algorithms()[*d],
+            point.machine.collective_algorithms()[*d],
             DimensionAlgorithmChoice::Named(
                 CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct
             ) | DimensionAlgorithmChoice::Nccl

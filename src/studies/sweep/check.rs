@@ -3,7 +3,9 @@
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;
-use super::setting::{SettingKind, kind_of_setting, option_words, parse_tokens_per_sample};
+use super::setting::{
+    SettingKind, kind_of_setting, option_value_arguments, parse_tokens_per_sample,
+};
 use super::study::{PointLimits, Study};
 use chakram_base::config::{self, ConfigError, ConfigLiteral};
 use chakram_base::setting::SettingKey;
@@ -48,13 +50,13 @@ pub enum StudyError {
 ///
 /// Fails if the study cannot be read, or has an unknown key or value.
 pub fn load_study_with_hash(path: &Path) -> Result<(Study, String), StudyError> {
-    let text = config::read_input(path).map_err(|source| StudyError::Read {
+    let text = config::read_file_or_standard_input(path).map_err(|source| StudyError::Read {
         path: path.to_owned(),
         source,
     })?;
     let file = path.display().to_string();
     let study = Study::parse(&text, &file)?;
-    check_values(&study, &text, &file)?;
+    reject_always_invalid_axis_values(&study, &text, &file)?;
     let mut hasher = blake3::Hasher::new();
     hasher.update(env!("CARGO_PKG_VERSION").as_bytes());
     hasher.update(text.as_bytes());
@@ -65,7 +67,9 @@ pub fn load_study_with_hash(path: &Path) -> Result<(Study, String), StudyError> 
                 .ok()
                 .map(|source| source.text),
             "stack" if name.contains('/') || name.ends_with(".toml") => {
-                config::read_input(&name).ok().map(Into::into)
+                config::read_file_or_standard_input(&name)
+                    .ok()
+                    .map(Into::into)
             }
             "model" => PresetOrModelFileText::find_source(&name)
                 .ok()
@@ -81,7 +85,7 @@ pub fn load_study_with_hash(path: &Path) -> Result<(Study, String), StudyError> 
         if let Ok(SettingKind::Option(option)) = kind_of_setting(key)
             && option.key == SettingKey::Custom
         {
-            let words = option_words(option, value);
+            let words = option_value_arguments(option, value);
             let settings = ReplaySettings::parse_settings([(option.key, &words[..])]);
             let mut inputs = Vec::new();
             if let Ok(settings) = settings
@@ -109,7 +113,11 @@ fn iter_all_keys_and_values(study: &Study) -> impl Iterator<Item = (&str, &Confi
 /// Rejects values that are invalid at every point. Each value is tried with the first values of all other axes, and
 /// without limits. A value that is invalid only in some combinations is not an error here: the sweep later rejects the
 /// points with these combinations.
-fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError> {
+fn reject_always_invalid_axis_values(
+    study: &Study,
+    text: &str,
+    file: &str,
+) -> Result<(), StudyError> {
     let lenient = Study {
         limits: PointLimits::default(),
         ..study.clone()
@@ -128,7 +136,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
     // for the model.
     let alone = |key: &str| !matches!(kind_of_setting(key), Ok(SettingKind::Plan(_)));
     let refuse = |key: &str, value: &ConfigLiteral, why: String| StudyError::Value {
-        line: line_of(text, key, value),
+        line: find_line_of_setting(text, key, value),
         file: file.to_owned(),
         key: key.to_owned(),
         value: value.to_string(),
@@ -147,7 +155,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             (option.set)(&mut draft, &words).map_err(|why| refuse(key, value, why))?;
         }
         if let Ok(SettingKind::Option(option)) = kind_of_setting(key) {
-            let checked = option.check_words(&option_words(option, value));
+            let checked = option.check_words(&option_value_arguments(option, value));
             checked.map_err(|why| refuse(key, value, why))?;
         }
         if key == "tokens" {
@@ -175,7 +183,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
         ) || key == "machine"
     };
     if let Err(refusal) = evaluator.resolve_point(&names)
-        && !is_caused_by_plan(&refusal)
+        && !is_caused_by_plan_combination(&refusal)
         && !(refusal.is_option && keys().any(of_options))
     {
         let unnamed = refusal.detail.starts_with("no ") || refusal.detail.starts_with("cannot");
@@ -201,7 +209,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             let mut point = first.clone();
             point.extend(axis.keys.iter().cloned().zip(values.iter().cloned()));
             if let Err(refusal) = evaluator.resolve_point(&point)
-                && !is_caused_by_plan(&refusal)
+                && !is_caused_by_plan_combination(&refusal)
                 && !refusal.is_option
             {
                 let of = axis.keys.iter().zip(values);
@@ -218,12 +226,12 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
 }
 
 /// Returns true if the rejection is due to several values of the plan together. Other combinations may then be valid.
-fn is_caused_by_plan(refusal: &PointRefusal) -> bool {
+fn is_caused_by_plan_combination(refusal: &PointRefusal) -> bool {
     refusal.reason.starts_with("plan.") || refusal.reason == "size"
 }
 
 /// Returns the line, counted from 1, on which `text` sets a key or lists one of its values.
-fn line_of(text: &str, key: &str, value: &ConfigLiteral) -> usize {
+fn find_line_of_setting(text: &str, key: &str, value: &ConfigLiteral) -> usize {
     let last = key.rsplit('.').next().unwrap_or(key);
     let value = value.to_string();
     let has = |line: &str, what: &str| {

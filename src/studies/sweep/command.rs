@@ -1,6 +1,6 @@
 //! Builds the settings of a replay that repeats one point without its study.
 
-use super::setting::{SettingKind, Settings, kind_of_setting, option_words};
+use super::setting::{SettingKind, Settings, kind_of_setting, option_value_arguments};
 use super::study::Study;
 use chakram_jobs::ReplayOptionDefinition;
 
@@ -39,7 +39,7 @@ impl PointCommand {
                     _ => settings.push((key, shown)),
                 },
                 Ok(SettingKind::Option(option)) => {
-                    options.push((option, option_words(option, &value)))
+                    options.push((option, option_value_arguments(option, &value)))
                 }
                 // Powers and prices do not affect a replay, so omit them.
                 Ok(SettingKind::Rate) => {}

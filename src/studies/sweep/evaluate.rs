@@ -14,7 +14,8 @@ use chakram_engine::{
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{Job, MAX_REPEATED_NODES};
 use chakram_report::settings::{
-    CompiledReplayWithReport, explain_no_effect_of_differences, machine_differences, option_reason,
+    CompiledReplayWithReport, explain_no_effect_of_differences, machine_differences,
+    reason_option_has_no_effect,
 };
 use chakram_report::tiles::TileNetworkBusyTimesObserver;
 use chakram_report::{
@@ -161,7 +162,7 @@ impl<'s> PointEvaluator<'s> {
             return Err(PointRefusal::new("trace", "traces have no bound"));
         };
         let (bound, fits) = if whole {
-            bound::bound_whole_step(&resolved, pattern)?
+            bound::bound_step_over_all_micro_batches(&resolved, pattern)?
         } else {
             bound::bound_step_quickly(&resolved, pattern)?
         };
@@ -210,7 +211,7 @@ impl<'s> PointEvaluator<'s> {
         if let (WorkSource::Plan(pattern), true, false) =
             (&resolved.work, self.study.limits.fits, is_bounded)
         {
-            let (bound, fits) = bound::bound_whole_step(&resolved, pattern)?;
+            let (bound, fits) = bound::bound_step_over_all_micro_batches(&resolved, pattern)?;
             self.check_memory(&resolved, (bound.memory_bytes, fits), "")?;
         }
         let work = self.get_point_work(&resolved)?;
@@ -230,7 +231,7 @@ impl<'s> PointEvaluator<'s> {
             work.ranks_of_each_copy()
         };
         let found = replay_one_copy_or_all_ranks(workload, machine, options, copies, |workload| {
-            replay_measured(workload, &resolved)
+            replay_and_measure_workload(workload, &resolved)
         })?;
         self.check_memory(&resolved, (found.peak.unwrap_or(0), found.fits), "")?;
         let amounts = workload.work_amounts();
@@ -257,13 +258,19 @@ impl<'s> PointEvaluator<'s> {
         point: &ResolvedPoint,
     ) -> Result<Arc<GeneratedOrCapturedWork>, PointRefusal> {
         let work = self.workloads.get(point)?;
-        point.options.check_workload(work.workload())?;
+        point
+            .options
+            .check_options_affect_workload(work.workload())?;
         Ok(work)
     }
 
     /// Returns the reason why two points with different machines have equal results. `None` if another replay would be
     /// too large.
-    pub fn equal_machines_reason(&self, one: &Settings, other: &Settings) -> Option<String> {
+    pub fn why_machines_give_equal_results(
+        &self,
+        one: &Settings,
+        other: &Settings,
+    ) -> Option<String> {
         let before = self.resolve_point(one).ok()?.machine;
         self.inspect_replayed_point(other, |run, machine| {
             explain_no_effect_of_differences(&machine_differences(&before, machine), run)
@@ -271,8 +278,8 @@ impl<'s> PointEvaluator<'s> {
     }
 
     /// Returns the reason why an option has no effect on a point. `None` if another replay would be too large.
-    pub fn option_reason(&self, key: SettingKey, point: &Settings) -> Option<String> {
-        self.inspect_replayed_point(point, |run, _| option_reason(key, false, run))
+    pub fn reason_option_has_no_effect(&self, key: SettingKey, point: &Settings) -> Option<String> {
+        self.inspect_replayed_point(point, |run, _| reason_option_has_no_effect(key, false, run))
     }
 
     fn inspect_replayed_point<T>(
@@ -345,7 +352,7 @@ struct PointReplayResult {
 
 /// Replays a workload, and returns the measures that objectives need. Also returns true if the replayed ranks may
 /// represent all ranks of the job.
-fn replay_measured(
+fn replay_and_measure_workload(
     workload: &Workload,
     resolved: &ResolvedPoint,
 ) -> Result<(PointReplayResult, bool), PointRefusal> {
@@ -368,7 +375,7 @@ fn replay_measured(
     );
     let (outcome, (check, (breakdown, (memory, tiles)))) =
         compiled.run(observers).map_err(refused)?;
-    let (times, _) = breakdown.into_times(outcome.makespan);
+    let (times, _) = breakdown.into_npu_times_and_totals(outcome.makespan);
     let count = times.len().max(1) as u128;
     let part = |part: NpuTimeCategory| {
         let sum: u128 = times

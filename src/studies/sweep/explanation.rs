@@ -23,8 +23,8 @@ pub fn compare_row_with_neighbours(
     let own_score = objective.score_to_minimise(own, &own_settings);
     let mut beside: Vec<(f64, usize, String)> = Vec::new();
     for (i, other) in sweep.rows.iter().enumerate() {
-        let Some((axis, measures)) =
-            differing_axis(sweep, &row.point, &other.point).zip(measures_of_replayed_row(other))
+        let Some((axis, measures)) = only_differing_axis(sweep, &row.point, &other.point)
+            .zip(measures_of_replayed_row(other))
         else {
             continue;
         };
@@ -91,7 +91,7 @@ pub fn compare_row_with_neighbours(
 }
 
 /// Returns the axis along which two points differ; `None` if they differ along no axis or along several.
-fn differing_axis(sweep: &SweepTable<'_>, a: &Settings, b: &Settings) -> Option<usize> {
+fn only_differing_axis(sweep: &SweepTable<'_>, a: &Settings, b: &Settings) -> Option<usize> {
     let differing = |axis: &usize| {
         sweep.study.axes[*axis]
             .keys

@@ -122,7 +122,7 @@ impl SweepObjective {
     }
 
     /// Returns true if the objective depends on the energy of NPUs.
-    pub fn has_energy(self) -> bool {
+    pub fn depends_on_energy(self) -> bool {
         matches!(self, Self::Energy | Self::EnergyDelay | Self::RunEnergy)
     }
 
@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_files_without_a_bubble_are_read() {
+    fn time_parts_of_files_without_bubble_part_are_read() {
         let read = |parts: &str| {
             let text = format!(r#"{{"time_ps": 9, "npus": 1, "parts_ps": {parts}}}"#);
             serde_json::from_str::<PointMeasures>(&text).map(|measures| measures.parts_ps)

@@ -156,7 +156,9 @@ fn render_objective_charts(
     let first = study.objectives[0];
     let others = [SweepObjective::Memory, SweepObjective::Npus];
     let varies = |objective: &SweepObjective| {
-        let mut values = ranked.iter().map(|row| value_of(sweep, *row, *objective));
+        let mut values = ranked
+            .iter()
+            .map(|row| objective_value_of_row(sweep, *row, *objective));
         let one = values.next().flatten();
         one.is_some() && values.any(|other| other != one)
     };
@@ -193,7 +195,11 @@ fn render_objective_charts(
     charts.collect()
 }
 
-fn value_of(sweep: &SweepTable<'_>, row: usize, objective: SweepObjective) -> Option<f64> {
+fn objective_value_of_row(
+    sweep: &SweepTable<'_>,
+    row: usize,
+    objective: SweepObjective,
+) -> Option<f64> {
     let settings = sweep.study.merge_with_base_settings(&sweep.rows[row].point);
     objective.value_of_point(measures_of_replayed_row(&sweep.rows[row])?, &settings)
 }
@@ -211,17 +217,17 @@ struct PointsChart<'a> {
 
 impl PointsChart<'_> {
     /// Returns the coordinates of a row in the chart.
-    fn coordinates_of(&self, row: usize) -> Option<(f64, f64)> {
+    fn coordinates_of_row(&self, row: usize) -> Option<(f64, f64)> {
         let x = match self.second {
-            Some(objective) => value_of(self.sweep, row, objective)?,
+            Some(objective) => objective_value_of_row(self.sweep, row, objective)?,
             None => self.sweep.rows[row].number as f64,
         };
-        Some((x, value_of(self.sweep, row, self.first)?))
+        Some((x, objective_value_of_row(self.sweep, row, self.first)?))
     }
 
     /// Returns the labels of the best rows. Each has the row's coordinates, and the objectives by which the row is
     /// best.
-    fn leader_labels(&self) -> Vec<(f64, f64, String)> {
+    fn best_row_labels(&self) -> Vec<(f64, f64, String)> {
         let mut named: Vec<(usize, Vec<&str>)> = Vec::new();
         for (objective, row) in self.bests {
             match named.iter_mut().find(|(known, _)| known == row) {
@@ -230,7 +236,7 @@ impl PointsChart<'_> {
             }
         }
         let named = named.into_iter().filter_map(|(row, names)| {
-            let (x, y) = self.coordinates_of(row)?;
+            let (x, y) = self.coordinates_of_row(row)?;
             let number = self.sweep.rows[row].number;
             Some((x, y, format!("best {}: row {number}", names.join(", "))))
         });
@@ -249,7 +255,7 @@ impl PointsChart<'_> {
             let places = self
                 .ranked
                 .iter()
-                .filter_map(|row| self.coordinates_of(*row));
+                .filter_map(|row| self.coordinates_of_row(*row));
             let mut places: Vec<_> = places
                 .map(|(x, y)| {
                     (
@@ -282,7 +288,7 @@ impl PointsChart<'_> {
         let mut points: Vec<ScatterPoint> = charted_rows(sweep, self.ranked)
             .into_iter()
             .filter_map(|row| {
-                let (x, y) = self.coordinates_of(row)?;
+                let (x, y) = self.coordinates_of_row(row)?;
                 let series = match row {
                     row if is_best(row) => 2,
                     row if has_front && self.front.contains(&row) => 6,
@@ -314,7 +320,7 @@ impl PointsChart<'_> {
             ),
             points: &points,
             lines: if line.way.is_empty() { &[] } else { &[line] },
-            names: &self.leader_labels(),
+            names: &self.best_row_labels(),
             ..ScatterChart::default()
         };
         let picture = picture.draw_chart((&format_x, &format_y));
@@ -517,7 +523,7 @@ fn render_rows(
             let mut marks: Vec<String> = marks
                 .map(|(one, _)| format!("best {}", one.column_name()))
                 .collect();
-            let value = value_of(sweep, *index, first);
+            let value = objective_value_of_row(sweep, *index, first);
             let is_inside =
                 |[low, high]: [f64; 2]| value.is_some_and(|own| (low..=high).contains(&own));
             if *index != best && within.is_some_and(is_inside) {

@@ -123,7 +123,7 @@ impl ResolvedPoint {
         let replay = replay_settings(settings)?;
         let (machine, work, work_key) = match text("trace") {
             Some(path) => {
-                let machine = parts.machine_of(settings, &replay, 0)?;
+                let machine = parts.machine_of_settings(settings, &replay, 0)?;
                 let loading = replay.job_load_options(machine.max_ranks());
                 let key = format!("{path} as {loading:?}");
                 let work = WorkSource::Traces(path.into(), Box::new(loading));
@@ -134,12 +134,12 @@ impl ResolvedPoint {
                 let mut pattern = match model_and_plan_of_settings(settings, parts) {
                     Ok(pattern) => pattern,
                     Err(refusal) => {
-                        parts.machine_of(settings, &replay, 0)?;
+                        parts.machine_of_settings(settings, &replay, 0)?;
                         return Err(refusal);
                     }
                 };
                 let ranks = pattern.plan.rank_count();
-                let mut machine = parts.machine_of(settings, &replay, ranks)?;
+                let mut machine = parts.machine_of_settings(settings, &replay, ranks)?;
                 if let Some(capacity) = pattern.plan.capacity {
                     Arc::make_mut(&mut machine).set_npu_memory_capacity(Some(Bytes(capacity)));
                 }
@@ -173,7 +173,7 @@ impl ResolvedPoint {
 }
 
 /// Returns the settings that change the machine file. `path` maps their keys to paths in the file.
-fn machine_edits<'s>(
+fn settings_as_file_edits<'s>(
     settings: &'s Settings,
     path: impl Fn(SettingKind<'s>) -> Option<&'s str>,
 ) -> Vec<(&'s str, &'s ConfigLiteral)> {
@@ -231,7 +231,7 @@ fn get_or_create<T: Clone>(
 
 impl MachineModelStackCaches {
     /// Returns the machine that `settings` select. A scalable machine has at least `ranks` NPUs.
-    fn machine_of(
+    fn machine_of_settings(
         &self,
         settings: &Settings,
         replay: &ReplaySettings,
@@ -239,13 +239,13 @@ impl MachineModelStackCaches {
     ) -> Result<Arc<Machine>, PointRefusal> {
         let name = settings.get("machine").map(ConfigLiteral::to_string);
         let name = replay.machine_name_with_rates(&name.unwrap_or_default())?;
-        let mut edits = machine_edits(settings, |kind| match kind {
+        let mut edits = settings_as_file_edits(settings, |kind| match kind {
             SettingKind::Machine(path) => Some(path),
             _ => None,
         });
         edits.extend(
             replay
-                .machine_values()
+                .machine_value_changes()
                 .iter()
                 .map(|set| (&*set.path, &set.value)),
         );
@@ -308,7 +308,7 @@ impl MachineModelStackCaches {
         let refuse = |error: &dyn ToString| PointRefusal::new("model", error.to_string());
         let name = settings.get("model").map(ConfigLiteral::to_string);
         let name = name.unwrap_or_default();
-        let edits = machine_edits(settings, |kind| match kind {
+        let edits = settings_as_file_edits(settings, |kind| match kind {
             SettingKind::Model(path) => Some(path),
             _ => None,
         });
@@ -393,7 +393,7 @@ fn replay_options(
         };
         set_accelerator_value(model, name, &value.to_string()).map_err(wrong)?;
     }
-    options.check_together()?;
-    options.check_machine(machine)?;
+    options.check_options_do_not_conflict()?;
+    options.check_machine_supports_options(machine)?;
     Ok(options)
 }

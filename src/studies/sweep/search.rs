@@ -177,7 +177,7 @@ impl<'s> StudyExplorer<'s> {
     pub fn run(&mut self) -> Result<Vec<SweepRow>, SweepError> {
         match self.study.rounds {
             Some(rounds) => self.search_layers_in_turns(rounds)?,
-            None => drop(self.explore_layers(0, &Settings::new())?),
+            None => drop(self.explore_search_layers_from_depth(0, &Settings::new())?),
         }
         if self.missing > 0 {
             return Err(SweepError::Missing(self.missing));
@@ -189,7 +189,7 @@ impl<'s> StudyExplorer<'s> {
 
     /// Explores the layers from `depth` inward; `fixed` contains the settings of outer layers.
     /// Returns the best score.
-    fn explore_layers(
+    fn explore_search_layers_from_depth(
         &mut self,
         depth: usize,
         fixed: &Settings,
@@ -211,7 +211,7 @@ impl<'s> StudyExplorer<'s> {
     /// returns only its points.
     fn list_layer_points_of_shard(&self, depth: usize, fixed: &Settings) -> Vec<(u64, Settings)> {
         let layer = &self.study.layers[depth];
-        let size = self.study.layer_size(layer);
+        let size = self.study.combination_count_of_layer(layer);
         let indices: Vec<u64> = match layer.strategy {
             SearchStrategy::Random(draws) => draw_indices(self.study.seed, fixed, size, draws),
             _ => (0..size).collect(),
@@ -235,7 +235,7 @@ impl<'s> StudyExplorer<'s> {
         fixed: &Settings,
     ) -> Settings {
         let mut point = fixed.clone();
-        point.extend(self.study.settings_at(layer, index));
+        point.extend(self.study.layer_settings_at_index(layer, index));
         point
     }
 
@@ -294,7 +294,7 @@ impl<'s> StudyExplorer<'s> {
             return Ok(scores);
         }
         list.iter()
-            .map(|(_, point)| self.explore_layers(depth + 1, point))
+            .map(|(_, point)| self.explore_search_layers_from_depth(depth + 1, point))
             .collect()
     }
 

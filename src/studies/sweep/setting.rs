@@ -2,7 +2,7 @@
 //! with their values.
 
 use chakram_base::config::{
-    ConfigError, ConfigField, ConfigLiteral, did_you_mean, find_nearest,
+    ConfigError, ConfigField, ConfigLiteral, did_you_mean, find_most_similar_name,
     quote_and_truncate_for_message,
 };
 use chakram_base::setting::SettingKey;
@@ -51,7 +51,10 @@ pub(super) fn changes_how_traces_are_read(key: &str) -> bool {
 }
 
 /// Returns `value` as command-line arguments in the syntax of `option`.
-pub(super) fn option_words(option: &ReplayOptionDefinition, value: &ConfigLiteral) -> Vec<String> {
+pub(super) fn option_value_arguments(
+    option: &ReplayOptionDefinition,
+    value: &ConfigLiteral,
+) -> Vec<String> {
     match (option.syntax, value) {
         (ReplayOptionValueKind::List, ConfigLiteral::List(items)) => {
             items.iter().map(ToString::to_string).collect()
@@ -65,7 +68,9 @@ pub(super) fn replay_settings(settings: &Settings) -> Result<ReplaySettings, Rep
     let given = settings
         .iter()
         .filter_map(|(key, value)| match kind_of_setting(key) {
-            Ok(SettingKind::Option(option)) => Some((option.key, option_words(option, value))),
+            Ok(SettingKind::Option(option)) => {
+                Some((option.key, option_value_arguments(option, value)))
+            }
             _ => None,
         });
     let given: Vec<(SettingKey, Vec<String>)> = given.collect();
@@ -110,10 +115,10 @@ pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
             if names.clone().any(|name| name == key) {
                 return Ok(SettingKind::Accelerator(key));
             }
-            Err(find_nearest(key, names).map(|near| format!("accelerator.{near}")))
+            Err(find_most_similar_name(key, names).map(|near| format!("accelerator.{near}")))
         }
         Some(("plan", name)) => plan_option(name).map(SettingKind::Plan).ok_or_else(|| {
-            let near = find_nearest(name, OPTIONS.iter().map(|option| option.key));
+            let near = find_most_similar_name(name, OPTIONS.iter().map(|option| option.key));
             near.map(|near| format!("plan.{near}"))
         }),
         _ => {
@@ -127,8 +132,9 @@ pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
                 let found = all.find(|option| name(option.key) == key.replace(['-', '_'], ""))?;
                 Some(found.key.display_key_in_files().to_string())
             });
-            Err(bare
-                .or_else(|| find_nearest(key, all.iter().map(String::as_str)).map(str::to_owned)))
+            Err(bare.or_else(|| {
+                find_most_similar_name(key, all.iter().map(String::as_str)).map(str::to_owned)
+            }))
         }
     }
 }
@@ -183,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_belong_somewhere_or_have_near_misses() {
+    fn known_keys_have_a_kind_and_unknown_ones_a_near_key() {
         assert!(
             matches!(kind_of_setting("compute"), Ok(SettingKind::Option(option)) if option.key == SettingKey::Compute)
         );

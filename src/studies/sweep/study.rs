@@ -127,7 +127,7 @@ impl Study {
         let study = Self {
             name: root
                 .require_field("name", "the study's name")?
-                .read_line()?
+                .read_one_line_text()?
                 .to_owned(),
             seed: root.read_or_default("seed", 0, |field| {
                 field.read_integer_between(0, i64::MAX as u64)
@@ -318,7 +318,7 @@ impl Study {
         }
         let mut all = 1_u64;
         for layer in &self.layers {
-            let size = self.layer_size(layer);
+            let size = self.combination_count_of_layer(layer);
             all = all.saturating_mul(match layer.strategy {
                 SearchStrategy::Random(draws) => draws.min(size),
                 SearchStrategy::Grid | SearchStrategy::BranchAndBound => size,
@@ -329,7 +329,7 @@ impl Study {
     }
 
     /// Returns the number of combinations of a layer's axes.
-    pub fn layer_size(&self, layer: &AxisSubsetWithSearchStrategy) -> u64 {
+    pub fn combination_count_of_layer(&self, layer: &AxisSubsetWithSearchStrategy) -> u64 {
         let sizes = layer
             .axes
             .iter()
@@ -338,7 +338,11 @@ impl Study {
     }
 
     /// Returns combination number `index` of a layer's axes. The last axis varies fastest.
-    pub fn settings_at(&self, layer: &AxisSubsetWithSearchStrategy, mut index: u64) -> Settings {
+    pub fn layer_settings_at_index(
+        &self,
+        layer: &AxisSubsetWithSearchStrategy,
+        mut index: u64,
+    ) -> Settings {
         let mut settings = Settings::new();
         for axis in layer.axes.iter().rev() {
             let axis = &self.axes[*axis];

@@ -7,7 +7,7 @@ use super::search::{LayerTurnRecord, RowOutcome, SweepRow};
 use super::setting;
 use super::study::Study;
 use super::without_effect::keys_without_effect_by_row;
-use chakram_base::units::{Span, format_count};
+use chakram_base::units::{Span, format_count_with_noun};
 use chakram_jobs::MAX_REPEATED_NODES;
 use chakram_report::NpuTimeCategory;
 use chakram_report::csv::neutralize_formulas;
@@ -73,7 +73,7 @@ impl<'s> SweepTable<'s> {
 
     /// Computes intervals for the best rows, the first rows of the front, and the best row by each objective. Omits
     /// them if replays are too large.
-    pub fn find_intervals(&mut self, evaluator: &PointEvaluator<'_>) {
+    pub fn compute_intervals_of_best_rows(&mut self, evaluator: &PointEvaluator<'_>) {
         let mut rows: Vec<usize> = self
             .ranked_rows()
             .into_iter()
@@ -502,7 +502,7 @@ impl<'s> SweepTable<'s> {
         let mut text = format!(
             "{}: {}, {} replayed",
             self.study.name,
-            format_count(self.rows.len() as u64, "point"),
+            format_count_with_noun(self.rows.len() as u64, "point"),
             chakram_base::units::format_thousands(of("replayed"))
         );
         if of("dominated") > 0 {
@@ -604,7 +604,7 @@ impl<'s> SweepTable<'s> {
                 count => format!(
                     "{} of {}",
                     chakram_base::units::format_thousands(count),
-                    format_count(all, "row")
+                    format_count_with_noun(all, "row")
                 ),
             };
             format!("`{key}` has no effect in {rows}: {reason}")

@@ -76,9 +76,11 @@ fn find_equal_results_reason(
         return "no objective of the study uses it".to_owned();
     }
     let found = match kind_of_setting(key) {
-        Ok(SettingKind::Machine(_)) => evaluator.equal_machines_reason(one, other),
-        Ok(SettingKind::Name) if key == "machine" => evaluator.equal_machines_reason(one, other),
-        Ok(SettingKind::Option(option)) => evaluator.option_reason(option.key, other),
+        Ok(SettingKind::Machine(_)) => evaluator.why_machines_give_equal_results(one, other),
+        Ok(SettingKind::Name) if key == "machine" => {
+            evaluator.why_machines_give_equal_results(one, other)
+        }
+        Ok(SettingKind::Option(option)) => evaluator.reason_option_has_no_effect(option.key, other),
         _ => None,
     };
     found.unwrap_or_else(|| "rows that differ only in this key have the same results".to_owned())

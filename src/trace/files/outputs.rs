@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_again_is_a_link_or_a_copy() {
+    fn duplicated_output_is_a_hard_link_or_a_copy() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let mut outputs = OutputsAndProtectedInputs::default();

@@ -149,12 +149,12 @@ fn is_stale_file_name(name: &str) -> bool {
         .and_then(|rest| rest.strip_prefix('-'))
         .and_then(|rest| rest.split_once('-'))
         .and_then(|(id, _)| id.parse::<u32>().ok());
-    id.is_some_and(|id| !is_running(id))
+    id.is_some_and(|id| !is_process_running(id))
 }
 
 /// Returns true if there may be a process with this id.
 #[cfg(unix)]
-fn is_running(id: u32) -> bool {
+fn is_process_running(id: u32) -> bool {
     let Ok(id) = libc::pid_t::try_from(id) else {
         return false;
     };
@@ -165,7 +165,7 @@ fn is_running(id: u32) -> bool {
 }
 
 #[cfg(not(unix))]
-fn is_running(_: u32) -> bool {
+fn is_process_running(_: u32) -> bool {
     true
 }
 

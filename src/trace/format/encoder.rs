@@ -148,7 +148,7 @@ mod tests {
     use prost::Message;
 
     #[test]
-    fn a_named_number_is_the_nested_message() {
+    fn named_varint_equals_nested_message_of_name_and_value() {
         for name in ["", "lane", &"n".repeat(200)] {
             for value in (0..64).map(|bit| u64::MAX >> bit).chain([0, 128, 1 << 63]) {
                 let (mut put, mut expected) =

@@ -81,12 +81,12 @@ impl RankFile {
 impl DecompressedTraceFile {
     /// Opens the trace at `path`, which may have any format (see [`format`]), and converts its contents to the current
     /// schema. The file is closed on return, so many opened traces do not exhaust the file descriptors.
-    pub fn open_current_schema(path: &Path) -> Result<Self, TraceError> {
+    pub fn open_as_current_schema(path: &Path) -> Result<Self, TraceError> {
         Self::open_any_file(path)?.into_current_schema()
     }
 
-    /// Opens a rank's trace, like [`Self::open_current_schema`]. If the file represents several ranks, converts it to
-    /// the trace of this rank.
+    /// Opens a rank's trace, like [`Self::open_as_current_schema`]. If the file represents several ranks, converts it
+    /// to the trace of this rank.
     ///
     /// Fails if the file's length or hash differs from that in the job file.
     pub fn open_verified(file: &RankFile) -> Result<Self, TraceError> {
@@ -103,7 +103,7 @@ impl DecompressedTraceFile {
                 .extract_trace_of_rank(file.rank);
         }
         let Some(seal) = &file.seal else {
-            return Self::open_current_schema(&file.path)?.extract_trace_of_rank(file.rank);
+            return Self::open_as_current_schema(&file.path)?.extract_trace_of_rank(file.rank);
         };
         let packed = Self::open_without_decompressing(&file.path).map_err(|error| {
             if error.is_missing() {
@@ -201,7 +201,7 @@ impl DecompressedTraceFile {
         }
     }
 
-    /// Reads a trace from a pipe to its end, like [`Self::open_current_schema`].
+    /// Reads a trace from a pipe to its end, like [`Self::open_as_current_schema`].
     pub fn from_pipe(pipe: impl Read) -> Result<Self, TraceError> {
         let path = Path::new("standard input");
         let io = |source| TraceError::from_io(path, "read", source);
@@ -299,7 +299,7 @@ pub fn parse_text<T>(
 /// Builds the error for a path without traces.
 fn no_traces_error(path: &Path, why: &str) -> TraceError {
     let form = "a folder, a file, or the prefix of files named PREFIX.0.et, PREFIX.1.et, … (or .jsonl, .json)";
-    let folders = folders_with_traces(path);
+    let folders = subfolders_with_traces(path);
     let (found, hint) = match &folders[..] {
         [] if !path.exists() => (
             format!("no such file or folder; {why}"),
@@ -318,7 +318,7 @@ fn no_traces_error(path: &Path, why: &str) -> TraceError {
 }
 
 /// Returns the folders in `path` that contain traces, but checks only the first thousand folders in order of name.
-fn folders_with_traces(path: &Path) -> Vec<PathBuf> {
+fn subfolders_with_traces(path: &Path) -> Vec<PathBuf> {
     let entries = |path: &Path| -> Vec<PathBuf> {
         let read = std::fs::read_dir(path).into_iter().flatten().flatten();
         let mut paths: Vec<_> = read.map(|entry| entry.path()).take(1000).collect();

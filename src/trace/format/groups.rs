@@ -39,7 +39,9 @@ pub fn rewrite_group_metadata(
     mut change: impl FnMut(&str, &[u32]) -> Result<GroupReplacementOrRemoval, TraceError>,
 ) -> Result<String, TraceError> {
     let mut kept = Vec::new();
-    for mut entry in parse_entries::<serde_json::Map<String, serde_json::Value>>(node, values)? {
+    for mut entry in
+        parse_group_entries::<serde_json::Map<String, serde_json::Value>>(node, values)?
+    {
         let one: GroupEntry = serde_json::from_value(entry.clone().into())
             .map_err(|e| unreadable_groups_error(node, &e.to_string()))?;
         let (name, ranks) = one.into_declaration(node)?;
@@ -72,7 +74,7 @@ pub fn write_json_in_list_notation_of(before: &str, text: String) -> String {
 }
 
 /// Reads a group file: a JSON object that maps each group's name to its ranks, such as `{"1": [0, 1]}`.
-pub fn parse_file(text: &str) -> Result<DeclaredGroups, TraceError> {
+pub fn parse_group_file(text: &str) -> Result<DeclaredGroups, TraceError> {
     let file: DuplicateRejectingGroupMap = serde_json::from_str(text).map_err(|e| {
         TraceError::malformed_at(
             0,
@@ -152,11 +154,11 @@ fn unreadable_groups_error(node: u64, why: &str) -> TraceError {
 /// Parses the `values` text of a `process_group:init` node. The text is a Python list of one JSON string, which lists
 /// objects with `pg_name` and `ranks`.
 pub fn parse_group_metadata(node: u64, values: &str) -> Result<DeclaredGroups, TraceError> {
-    let entries = parse_entries::<GroupEntry>(node, values)?.into_iter();
+    let entries = parse_group_entries::<GroupEntry>(node, values)?.into_iter();
     entries.map(|entry| entry.into_declaration(node)).collect()
 }
 
-fn parse_entries<T: serde::de::DeserializeOwned>(
+fn parse_group_entries<T: serde::de::DeserializeOwned>(
     node: u64,
     values: &str,
 ) -> Result<Vec<T>, TraceError> {
@@ -179,11 +181,11 @@ mod tests {
 
     #[test]
     fn group_files_are_objects() {
-        let groups = parse_file(r#"{"1": [0, 1], "tp": [2]}"#).unwrap();
+        let groups = parse_group_file(r#"{"1": [0, 1], "tp": [2]}"#).unwrap();
         assert_eq!(groups["1"], [0, 1]);
         assert_eq!(groups["tp"], [2]);
-        assert!(parse_file("[1]").is_err());
-        let twice = parse_file(r#"{"1": [0], "1": [1]}"#)
+        assert!(parse_group_file("[1]").is_err());
+        let twice = parse_group_file(r#"{"1": [0], "1": [1]}"#)
             .unwrap_err()
             .to_string();
         assert!(twice.contains("group `1` is declared twice"), "{twice}");
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_groups_keep_what_else_is_said_of_them() {
+    fn rewritten_groups_keep_their_other_keys() {
         let inner = r#"[{"pg_name": "1", "pg_desc": "tp", "ranks": [0, 1], "group_size": 2, "group_count": 3}, {"pg_name": 2, "ranks": [0]}]"#;
         let change = |name: &str, ranks: &[u32]| {
             Ok((ranks.len() > 1).then(|| (format!("{name}0"), vec![4, 5, 6])))

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_job_manifest_is_read_back() {
         let bare = JobTraceManifest {
             ranks: build_job_manifest().ranks,
             ..JobTraceManifest::default()
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_job_manifests_are_refused() {
         let text = build_job_manifest().to_text();
         for (from, to, part) in [
             (

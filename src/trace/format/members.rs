@@ -253,7 +253,7 @@ mod tests {
     /// A trace that is opened for a member must equal, byte for byte, a trace written for this member. This must also
     /// hold if own and peer ranks are exchanged and rank numbers get more digits.
     #[test]
-    fn a_trace_is_that_of_each_member() {
+    fn shared_trace_opens_as_trace_written_for_each_member() {
         let text = build_rank_substitutions().to_text();
         let written = build_rank_trace(4, 7, 20, &[("a", "b"), (MEMBERS, &text), (CORE, "0,0")]);
         let own = [(5, 8, 4, "1,0"), (9, 1000, 300, "12,3")];

@@ -174,7 +174,7 @@ pub fn upgrade_contents(
                 return Ok(None);
             };
             // A file of schema 0.0.4 needs a conversion only if it has no metadata or is from the first days of 0.0.4.
-            if generation == SchemaGeneration::V004 && !needs_upgrade(first.bytes) {
+            if generation == SchemaGeneration::V004 && !v004_file_needs_upgrade(first.bytes) {
                 return Ok(None);
             }
             (generation, generation.first_record_is_metadata(first.bytes))
@@ -215,7 +215,7 @@ pub fn upgrade_contents(
 
 /// Returns true if a file of schema 0.0.4 needs an upgrade. The first record of such a file is a node, or metadata as
 /// in the first days of 0.0.4.
-fn needs_upgrade(first: &[u8]) -> bool {
+fn v004_file_needs_upgrade(first: &[u8]) -> bool {
     let suits = |layout: &MessageLayout| {
         schema_layout::check_message(first, 0, layout).is_ok_and(|fit| !fit.unknown)
     };
@@ -253,13 +253,13 @@ pub(super) fn upgrade_record(
         SchemaGeneration::V002 => &v002::ATTRIBUTES_002,
         SchemaGeneration::V003A => &v002::ATTRIBUTES_003A,
         SchemaGeneration::V003B => &v002::ATTRIBUTES_003B,
-        SchemaGeneration::V004 if metadata => return v002::convert_early_metadata(record),
+        SchemaGeneration::V004 if metadata => return v002::convert_early_v004_metadata(record),
         SchemaGeneration::V004 => return Ok(record.bytes.to_vec()),
     };
     if metadata {
-        return Ok(v002::convert_metadata(record, attributes)?.encode_to_vec());
+        return Ok(v002::convert_v003_metadata(record, attributes)?.encode_to_vec());
     }
-    Ok(v002::convert_node(record, generation, attributes)?.encode_to_vec())
+    Ok(v002::convert_v002_or_v003_node(record, generation, attributes)?.encode_to_vec())
 }
 
 /// Decodes a text field.

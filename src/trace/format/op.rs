@@ -304,7 +304,7 @@ impl<'a> NodeAttributesReadByReplays<'a> {
                     "a tag below 2^31",
                 )
             })?,
-            bytes: self.check_size(id, bytes)?,
+            bytes: self.check_comm_size(id, bytes)?,
             own: near
                 .map(|own| check_rank(id, "comm_src or comm_dst", own))
                 .transpose()?,
@@ -328,7 +328,7 @@ impl<'a> NodeAttributesReadByReplays<'a> {
             )
         })?;
         let bytes = match (self.comm_size, kind) {
-            (Some(bytes), _) => self.check_size(id, bytes)?,
+            (Some(bytes), _) => self.check_comm_size(id, bytes)?,
             (None, CollectiveKind::Barrier) => 0,
             (None, _) => return Err(self.missing_size_error(id, "collective")),
         };
@@ -360,7 +360,7 @@ impl<'a> NodeAttributesReadByReplays<'a> {
         )
     }
 
-    fn check_size(&self, id: u64, bytes: u64) -> Result<u64, TraceError> {
+    fn check_comm_size(&self, id: u64, bytes: u64) -> Result<u64, TraceError> {
         if bytes > i64::MAX as u64 {
             return Err(TraceError::invalid_node(
                 id,

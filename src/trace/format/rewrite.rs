@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_named_stays_byte_for_byte() {
+    fn record_fields_not_edited_stay_byte_for_byte() {
         // The record has fields out of order, unpacked dependencies, and an unknown field (40, a varint of 7).
         let node = Node {
             id: 9,

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_role_is_passed_over() {
+    fn invalid_role_ranges_are_skipped() {
         let text =
             "tensor, 1-2, tp 5-4, tp x-4, tp 1-2-3, a\nb 1-2, tp 0-18446744073709551615, dp 3-4";
         let roles: GroupRoles = text.parse().unwrap();

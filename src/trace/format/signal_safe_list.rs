@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_removed_is_gone() {
+    fn removed_entries_are_not_iterated() {
         static LIST: SignalSafeList<u32> = SignalSafeList::new();
         let entries: Vec<_> = (0..3).map(|i| LIST.add_entry(i)).collect();
         entries[1].remove();

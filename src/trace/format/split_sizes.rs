@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_come_back_and_anything_else_is_refused() {
+    fn size_lists_are_read_back_and_other_text_is_refused() {
         let of = |send| AllToAllSplitText { send, receive: "" }.parse(7);
         let text = format_size_list(&[512, 0, 1024]);
         assert_eq!(of(&text).unwrap(), (vec![512, 0, 1024], vec![]));

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changes_is_named() {
+    fn named_changes_omit_zero_changes() {
         let changes = MemoryChanges {
             allocates: [0, 0, 0, 7, 0],
             frees: [0, 2, 0, 0, 3],

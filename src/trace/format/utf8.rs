@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_what_utf_8_is() {
+    fn as_utf8_accepts_exactly_valid_utf8() {
         let long = "0123456789abcdefghi";
         for end in 0..long.len() {
             assert_eq!(as_utf8(&long.as_bytes()[..end]), Some(&long[..end]));

@@ -96,7 +96,7 @@ mod tests {
     use super::{CountedAttention, JobSamplesAndModelFlops};
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_work_amounts_are_read_back() {
         let causal = Some(CountedAttention::Causal);
         for (tokens, attention) in [
             (None, None),

@@ -173,7 +173,11 @@ impl GraphBuilder {
                 "split the trace, for example by step",
             ));
         }
-        if self.index_of.insert(node.id, index as u32).is_some() {
+        if self
+            .index_of
+            .insert_if_absent(node.id, index as u32)
+            .is_some()
+        {
             return Err(TraceError::invalid_node(
                 node.id,
                 "a second node with this id",

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_on_a_cycle_and_behind_it_have_no_place() {
+    fn topological_order_omits_nodes_on_and_behind_a_cycle() {
         // The edges are 0 → 1 (twice), 1 → 2, 2 → 1 and 2 → 3. The duplicate edge counts twice, as a successor and as a
         // predecessor.
         let rows = build_csr(5, &[(0, 1), (0, 1), (1, 2), (2, 1), (2, 3)]);

@@ -53,7 +53,7 @@ fn advise_huge_pages<T>(_: &mut Vec<T>) {}
 #[cfg(test)]
 mod tests {
     #[test]
-    fn large_lists_are_lists() {
+    fn huge_page_vec_holds_any_number_of_values() {
         for count in [0, 1000, 5 << 20] {
             let mut list = super::huge_page_vec::<u64>(count);
             assert!(list.capacity() >= count);

@@ -298,7 +298,7 @@ impl NodeIdMap {
 
     /// Sets the index of `id` if it has none. Otherwise returns the existing index and changes nothing.
     #[inline]
-    pub fn insert(&mut self, id: u64, index: u32) -> Option<u32> {
+    pub fn insert_if_absent(&mut self, id: u64, index: u32) -> Option<u32> {
         if let Some(old) = self.get(id) {
             return Some(old);
         }
@@ -356,11 +356,11 @@ mod tests {
     fn ids_map_whether_dense_or_not() {
         let mut map = NodeIdMap::new(100);
         for (index, id) in [0, 99, 100, u64::MAX, 5].into_iter().enumerate() {
-            assert_eq!(map.insert(id, index as u32), None);
+            assert_eq!(map.insert_if_absent(id, index as u32), None);
         }
         assert_eq!(map.get(u64::MAX), Some(3));
         assert_eq!(map.get(99), Some(1));
         assert_eq!(map.get(7), None);
-        assert_eq!(map.insert(100, 9), Some(2));
+        assert_eq!(map.insert_if_absent(100, 9), Some(2));
     }
 }

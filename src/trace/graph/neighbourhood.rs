@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nearest_come_first_and_once() {
+    fn nearest_neighbours_come_first_and_once() {
         // The edges are 0 → 1 → 3 and 0 → 2 → 3 → 4 → 0.
         let edges = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (4, 0)];
         let rows = Csr::new(5, |each| edges.iter().for_each(|&(a, b)| each(a, b)));

@@ -246,7 +246,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         let id = K::node_id(&view);
         let last = self.nodes.last().map_or(0, |last| K::node_id(&last.view));
         self.unsorted |= id < last;
-        self.index_of.insert(id, index);
+        self.index_of.insert_if_absent(id, index);
         self.nodes.push(RawTraceNode {
             view,
             record,
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_a_file_names_is_there() {
+    fn raw_trace_keeps_later_missing_and_own_dependencies() {
         // The nodes are not in order of ids. One refers to a later node, one to a missing node, and one to itself.
         let contents = encode_trace(&[
             build_kernel_node(7, &[9, 3], &[]),
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_and_the_rest_is_kept() {
+    fn unreadable_records_are_reported_and_the_rest_is_kept() {
         // The file contains a send without a peer and a second node 5, and is then truncated.
         let send = Node {
             r#type: 5,

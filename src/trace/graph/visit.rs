@@ -112,7 +112,7 @@ mod tests {
     use petgraph::visit::{Dfs, Reversed};
 
     #[test]
-    fn algorithms_of_the_library_walk_rows_both_ways() {
+    fn petgraph_algorithms_walk_rows_in_both_directions() {
         // The edges are 0 → 1 → 2 → 1 and 2 → 3; node 4 has no edges.
         let edges = [(0, 1), (1, 2), (2, 1), (2, 3)];
         let forward = Csr::new(5, |each| edges.iter().for_each(|&(a, b)| each(a, b)));

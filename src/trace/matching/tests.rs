@@ -56,7 +56,7 @@ proptest! {
     /// On one channel, a send and a receive must match if and only if the number of sends before the send equals the
     /// number of receives before the receive. Every half must either be in exactly one pair or be unmatched.
     #[test]
-    fn pairs_are_those_that_counting_finds(
+    fn sends_match_receives_with_equal_preceding_counts(
         ranks in prop::collection::vec(prop::collection::vec((0_u32..3, any::<bool>(), 0_i32..2), 0..9), 3)
     ) {
         let all = build_message_halves(&ranks);

@@ -2,7 +2,7 @@
 
 use super::{
     MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least, check_limit,
-    check_ranks, check_whole_ns, option_refused,
+    check_rank_count, check_whole_ns, refused_option_error,
 };
 use chakram_base::units::Span;
 use chakram_trace::format::{Dtype, Op, TraceError};
@@ -45,12 +45,12 @@ impl ParallelKernelChainsPattern {
     pub(super) fn prepare_generator(
         self,
     ) -> Result<ParallelKernelChainsGenerator, PatternOptionError> {
-        check_ranks(self.ranks, 1)?;
+        check_rank_count(self.ranks, 1)?;
         check_at_least("nodes", self.nodes, 1)?;
         check_whole_ns("duration", self.duration)?;
         if self.chains == 0 || self.chains > self.nodes {
             let expected = format!("1 to {}, with at least one node per chain", self.nodes);
-            return Err(option_refused("chains", self.chains, expected));
+            return Err(refused_option_error("chains", self.chains, expected));
         }
         check_limit("FLOPs of a kernel", self.flops.into(), MOST_WORK, "fewer")?;
         check_limit("bytes of a kernel", self.bytes.into(), MOST_WORK, "fewer")?;

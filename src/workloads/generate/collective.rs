@@ -2,7 +2,7 @@
 
 use super::{
     MOST_NODES, PatternOptionError, TraceEmitter, TraceGenerator, build_workless_kernel_op,
-    check_at_least, check_limit, check_ranks, check_whole_ns, option_refused,
+    check_at_least, check_limit, check_rank_count, check_whole_ns, refused_option_error,
 };
 use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -58,7 +58,7 @@ impl CollectivePattern {
     }
 
     pub(super) fn prepare_generator(self) -> Result<CollectiveGenerator, PatternOptionError> {
-        check_ranks(self.ranks, 1)?;
+        check_rank_count(self.ranks, 1)?;
         check_at_least("count", self.count, 1)?;
         check_limit(
             "nodes of a rank",
@@ -74,7 +74,7 @@ impl CollectivePattern {
             .as_ref()
             .map_or(self.ranks, |m| m.sorted.len() as u32);
         if self.kind == CollectiveKind::Barrier && self.bytes != 0 {
-            return Err(option_refused(
+            return Err(refused_option_error(
                 "bytes",
                 self.bytes,
                 "0, as a barrier moves nothing",
@@ -82,11 +82,11 @@ impl CollectivePattern {
         }
         if self.kind.buffer_bytes(self.bytes, size).is_none() {
             let expected = format!("a buffer below 2^63 bytes over all of {size} members");
-            return Err(option_refused("bytes", self.bytes, expected));
+            return Err(refused_option_error("bytes", self.bytes, expected));
         }
         self.check_root(members.as_ref())?;
         if self.dimensions == Some(0) {
-            return Err(option_refused(
+            return Err(refused_option_error(
                 "dimensions",
                 0,
                 "a mask of at least one dimension",
@@ -121,15 +121,15 @@ impl CollectivePattern {
                 "no `root`, because the members of {} all have the same role",
                 self.kind
             );
-            return Err(option_refused("root", root, expected));
+            return Err(refused_option_error("root", root, expected));
         }
         match members {
             Some(members) if !members.contains(root) => {
-                Err(option_refused("root", root, "a member of the group"))
+                Err(refused_option_error("root", root, "a member of the group"))
             }
             None if root >= self.ranks => {
                 let expected = format!("a rank, 0 to {}", self.ranks - 1);
-                Err(option_refused("root", root, expected))
+                Err(refused_option_error("root", root, expected))
             }
             _ => Ok(()),
         }
@@ -149,11 +149,11 @@ impl SubgroupMembersAndOutsider {
     /// Returns `None` if `group` is the world in rank order.
     fn from_group(group: &[u32], ranks: u32) -> Result<Option<Self>, PatternOptionError> {
         if group.is_empty() {
-            return Err(option_refused("group", "empty", "at least one rank"));
+            return Err(refused_option_error("group", "empty", "at least one rank"));
         }
         if let Some(rank) = group.iter().find(|rank| **rank >= ranks) {
             let expected = format!("ranks from 0 to {}", ranks - 1);
-            return Err(option_refused(
+            return Err(refused_option_error(
                 "group",
                 format!("with rank {rank}"),
                 expected,
@@ -163,7 +163,11 @@ impl SubgroupMembersAndOutsider {
         sorted.sort_unstable();
         if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
             let found = format!("with rank {} twice", pair[0]);
-            return Err(option_refused("group", found, "each rank at most once"));
+            return Err(refused_option_error(
+                "group",
+                found,
+                "each rank at most once",
+            ));
         }
         // All ranks in rank order are the world group, which needs no declaration.
         if group.len() == ranks as usize && group == sorted {

@@ -35,7 +35,7 @@
 
 use super::{
     MOST_NODES, MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least,
-    check_limit, check_ranks, option_refused,
+    check_limit, check_rank_count, refused_option_error,
 };
 use chakram_base::units::{Bandwidth, FlopRate, Span, UnroundedBufferShare};
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op, TraceError};
@@ -107,7 +107,7 @@ impl DataParallelPattern {
     }
 
     pub(super) fn prepare_generator(self) -> Result<DataParallelGenerator, PatternOptionError> {
-        check_ranks(self.ranks, 1)?;
+        check_rank_count(self.ranks, 1)?;
         for (option, value) in [
             ("layers", self.layers),
             ("hidden", self.hidden),
@@ -119,7 +119,7 @@ impl DataParallelPattern {
         }
         if !self.tokens.is_multiple_of(self.sequence) {
             let expected = format!("a multiple of the sequence, {}", self.sequence);
-            return Err(option_refused("tokens", self.tokens, expected));
+            return Err(refused_option_error("tokens", self.tokens, expected));
         }
         let nodes = [self.layers, self.steps, NODES_PER_LAYER]
             .map(u128::from)
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_is_what_its_shapes_say() {
+    fn layer_kernels_have_flops_and_bytes_of_their_shapes() {
         // The sizes are t = 6, s = 3, h = 10 and d = 2 B, so th = 60 and h² = 100:
         //
         // | kernel | FLOPs | bytes |

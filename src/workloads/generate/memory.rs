@@ -2,7 +2,7 @@
 
 use super::{
     MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least, check_limit,
-    check_ranks, check_whole_ns, option_refused,
+    check_rank_count, check_whole_ns, refused_option_error,
 };
 use chakram_base::units::Span;
 use chakram_trace::format::{MemoryLocation, Op, TraceError};
@@ -51,17 +51,25 @@ impl LoadKernelStorePattern {
     }
 
     pub(super) fn prepare_generator(self) -> Result<LoadKernelStoreGenerator, PatternOptionError> {
-        check_ranks(self.ranks, 1)?;
+        check_rank_count(self.ranks, 1)?;
         check_at_least("loads", self.loads, 1)?;
         check_whole_ns("kernel", self.kernel)?;
         check_limit("bytes", self.bytes.into(), MOST_WORK, "fewer bytes")?;
         if self.in_switch && self.local {
             let expected = "remote memory, because local memory has no switch";
-            return Err(option_refused("place", "local, with in_switch", expected));
+            return Err(refused_option_error(
+                "place",
+                "local, with in_switch",
+                expected,
+            ));
         }
         if self.memory.is_some() && self.local {
             let expected = "no name, because the NPU's own memory has none";
-            return Err(option_refused("memory", "a name, with local", expected));
+            return Err(refused_option_error(
+                "memory",
+                "a name, with local",
+                expected,
+            ));
         }
         Ok(LoadKernelStoreGenerator(self))
     }

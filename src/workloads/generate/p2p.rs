@@ -2,7 +2,7 @@
 
 use super::{
     MOST_NODES, MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least,
-    check_limit, check_ranks, option_refused,
+    check_limit, check_rank_count, refused_option_error,
 };
 use chakram_base::random::split_mix;
 use chakram_base::units::Span;
@@ -58,7 +58,7 @@ impl P2pPattern {
     }
 
     pub(super) fn prepare_generator(self) -> Result<P2pGenerator, PatternOptionError> {
-        check_ranks(self.ranks, 2)?;
+        check_rank_count(self.ranks, 2)?;
         check_at_least("count", self.count, 1)?;
         check_limit("tags", self.count.into(), i32::MAX as u64, "a lower count")?;
         check_limit("bytes of a message", self.bytes.into(), MOST_WORK, "fewer")?;
@@ -80,7 +80,7 @@ impl P2pPattern {
                     "a number that is not a multiple of {}, the number of ranks",
                     self.ranks
                 );
-                return Err(option_refused("stride", stride, expected));
+                return Err(refused_option_error("stride", stride, expected));
             }
             TrafficPattern::Random(seed) => {
                 to = shuffle_to_cycle(self.ranks, seed);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_odd_one_out_is_idle() {
+    fn unpaired_rank_is_idle() {
         let ranks = generate_p2p_nodes_of_all_ranks(TrafficPattern::Pairs, 5, 1);
         assert_eq!(
             list_node_names(&ranks[3]),

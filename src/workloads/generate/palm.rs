@@ -27,7 +27,7 @@
 
 use super::{
     MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least, check_limit,
-    option_refused,
+    refused_option_error,
 };
 use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -105,11 +105,11 @@ impl PalmPattern {
         }
         if !self.layers.is_multiple_of(STAGES) {
             let expected = format!("a multiple of the {STAGES} stages");
-            return Err(option_refused("layers", self.layers, expected));
+            return Err(refused_option_error("layers", self.layers, expected));
         }
         if !STAGE.is_multiple_of(self.tensor) {
             let expected = format!("a divisor of the {STAGE} cores of a stage");
-            return Err(option_refused("tensor", self.tensor, expected));
+            return Err(refused_option_error("tensor", self.tensor, expected));
         }
         let [b, s, h, a] =
             [self.micro_batch, self.sequence, self.hidden, self.heads].map(u128::from);

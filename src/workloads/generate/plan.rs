@@ -5,7 +5,7 @@
 //! not fit the model.
 
 use super::schedule::PipelineSchedule;
-use super::{PatternOptionError, option_refused};
+use super::{PatternOptionError, refused_option_error};
 use std::fmt;
 
 mod axis_mapping;
@@ -47,27 +47,28 @@ impl ParallelismPlan {
 
     /// Number of ranks of a stage.
     pub fn rank_count_of_stage(&self, stage: u32) -> u64 {
-        u64::from(self.tensor_degree_of_stage(stage)).saturating_mul(self.replica_count().into())
+        u64::from(self.tensor_degree_of_stage(stage))
+            .saturating_mul(self.weight_replicas_per_stage().into())
     }
 
     /// Number of ranks with the same weights in a stage: data-parallel replicas times the ranks
     /// that share a sequence (context parallelism).
-    pub fn replica_count(&self) -> u32 {
+    pub fn weight_replicas_per_stage(&self) -> u32 {
         // Saturate, because the number of ranks may not have been checked yet.
         self.data.saturating_mul(self.context)
     }
 
     /// Returns the stage with the model's first part and the stage with its last part. If two stages have copies of
     /// these parts, returns the one that has both parts.
-    pub fn end_stages(&self) -> [u32; 2] {
-        self.schedule.end_stages(self.pipeline)
+    pub fn stages_of_model_ends(&self) -> [u32; 2] {
+        self.schedule.stages_of_first_and_last_part(self.pipeline)
     }
 
     /// Number of ranks with the same weights, including the second copy of each stage under
     /// DualPipe.
-    pub fn copy_count(&self) -> u32 {
-        self.replica_count()
-            .saturating_mul(self.schedule.copy_count())
+    pub fn weight_copy_count(&self) -> u32 {
+        self.weight_replicas_per_stage()
+            .saturating_mul(self.schedule.copy_count_of_each_part())
     }
 
     /// Returns true if the plan keeps state or activations in remote memory.
@@ -80,13 +81,14 @@ impl ParallelismPlan {
         match self.shard {
             // Avoid a division by zero, because degrees of 0 are rejected only after this call.
             Some(ranks) if self.has_several_ranks_per_state_shard() => ranks.max(1),
-            _ => self.copy_count(),
+            _ => self.weight_copy_count(),
         }
     }
 
     /// Returns true if each shard of the state is on several ranks (hybrid sharding, HSDP).
     pub fn has_several_ranks_per_state_shard(&self) -> bool {
-        self.shard.is_some_and(|ranks| ranks < self.replica_count())
+        self.shard
+            .is_some_and(|ranks| ranks < self.weight_replicas_per_stage())
     }
 
     /// Kind of the groups that shard the training state of ordinary weights, which all replicas have.
@@ -110,7 +112,7 @@ impl ParallelismPlan {
 
     /// Number of ranks of a stage that have the same shard index for experts. Their experts may differ.
     pub fn count_ranks_with_same_expert_shard(&self) -> u32 {
-        self.replica_count()
+        self.weight_replicas_per_stage()
             .saturating_mul(self.tensor / self.tensor_degree_of_experts())
     }
 
@@ -123,7 +125,7 @@ impl ParallelismPlan {
     /// Number of ranks with the same shard of the same experts, including copies on other stages.
     pub fn expert_copies(&self) -> u32 {
         self.expert_replicas()
-            .saturating_mul(self.schedule.copy_count())
+            .saturating_mul(self.schedule.copy_count_of_each_part())
     }
 
     /// Tensor-parallel degree of `stage`, which may differ from the plan's general degree.
@@ -642,7 +644,7 @@ impl ScheduleName {
             }
             (Self::Interleaved | Self::InterleavedPairs, None) => {
                 let expected = format!("a number, 2 or more, with schedule = {self}");
-                return Err(option_refused("chunks", "not given", expected));
+                return Err(refused_option_error("chunks", "not given", expected));
             }
             (Self::GPipe, None) => PipelineSchedule::GPipe,
             (Self::OneForwardOneBackward, None) => PipelineSchedule::OneForwardOneBackward,
@@ -656,7 +658,7 @@ impl ScheduleName {
             (_, Some(chunks)) => {
                 let expected =
                     format!("no `chunks` with schedule = {self}, whose number of chunks is fixed");
-                return Err(option_refused("chunks", chunks, expected));
+                return Err(refused_option_error("chunks", chunks, expected));
             }
         };
         Ok(schedule)

@@ -13,7 +13,7 @@
 //! The dependencies between stages follow the same rule in all schedules ([`PipelineSchedule::predecessor_of`]). With
 //! buffered sends, no schedule deadlocks, even with blocking receives.
 
-use super::{MOST_NODES, PatternOptionError, check_at_least, check_limit, option_refused};
+use super::{MOST_NODES, PatternOptionError, check_at_least, check_limit, refused_option_error};
 use std::sync::Arc;
 
 mod dual_pipe;
@@ -183,7 +183,11 @@ struct ScheduleParameters {
 
 impl PipelineSchedule {
     /// Checks that this schedule can run `micro_batches` micro-batches per step on `stages` stages.
-    pub fn check_size(&self, stages: u32, micro_batches: u32) -> Result<(), PatternOptionError> {
+    pub fn check_stage_and_micro_batch_counts(
+        &self,
+        stages: u32,
+        micro_batches: u32,
+    ) -> Result<(), PatternOptionError> {
         check_at_least("stages", stages, 1)?;
         check_at_least("micro_batches", micro_batches, 1)?;
         match self {
@@ -238,16 +242,16 @@ impl PipelineSchedule {
 
     /// Returns the stage with the model's first part and the stage with its last part. If two stages have copies of
     /// these parts, both entries of the result are the stage that has both parts.
-    pub fn end_stages(&self, stages: u32) -> [u32; 2] {
+    pub fn stages_of_first_and_last_part(&self, stages: u32) -> [u32; 2] {
         match self.chunk_placement() {
             ChunkPlacement::Cyclic => [0, stages.max(1) - 1],
             ChunkPlacement::Folded | ChunkPlacement::Mirrored => [0; 2],
-            ChunkPlacement::Listed(orders) => orders.end_stages(),
+            ChunkPlacement::Listed(orders) => orders.stages_of_first_and_last_part(),
         }
     }
 
     /// Number of stages that have a copy of each part of the model.
-    pub fn copy_count(&self) -> u32 {
+    pub fn copy_count_of_each_part(&self) -> u32 {
         if *self == Self::DualPipe { 2 } else { 1 }
     }
 
@@ -313,10 +317,11 @@ impl PipelineSchedule {
     /// Returns the steps of stage `stage` out of `stages`, in execution order.
     ///
     /// # Panics
-    /// Panics if [`PipelineSchedule::check_size`] rejects the arguments, or if `stage` is not below `stages`.
+    /// Panics if [`PipelineSchedule::check_stage_and_micro_batch_counts`] rejects the arguments, or if `stage` is not
+    /// below `stages`.
     pub fn steps_of_stage(&self, stage: u32, stages: u32, micro_batches: u32) -> PipelineStepIter {
         match self.schedule_parameters_of_stage(stage, stages, micro_batches) {
-            Some(shape) => PipelineStepIter::from_shape(shape, micro_batches),
+            Some(shape) => PipelineStepIter::from_schedule_parameters(shape, micro_batches),
             None => PipelineStepIter::from_steps(self.build_list_defined_steps(
                 stage,
                 stages,
@@ -380,7 +385,12 @@ impl PipelineSchedule {
     ///
     /// # Panics
     /// Panics under the same conditions as [`PipelineSchedule::passes_of_stage`].
-    pub fn max_stored_passes(&self, stage: u32, stages: u32, micro_batches: u32) -> u64 {
+    pub fn max_passes_with_stored_activations(
+        &self,
+        stage: u32,
+        stages: u32,
+        micro_batches: u32,
+    ) -> u64 {
         match self.schedule_parameters_of_stage(stage, stages, micro_batches) {
             Some(shape) if shape.training => shape
                 .forward_pass_count(micro_batches)
@@ -408,7 +418,7 @@ impl PipelineSchedule {
         stages: u32,
         micro_batches: u32,
     ) -> Option<ScheduleParameters> {
-        if let Err(error) = self.check_size(stages, micro_batches) {
+        if let Err(error) = self.check_stage_and_micro_batch_counts(stages, micro_batches) {
             panic!("{error}");
         }
         assert!(stage < stages, "stage {stage} of {stages} does not exist");
@@ -457,7 +467,7 @@ impl PipelineSchedule {
     }
 
     /// Returns true if each stage sends its results to the next stage, and the last stage sends to the first.
-    pub fn is_cyclic(&self) -> bool {
+    pub fn has_cyclic_chunk_placement(&self) -> bool {
         self.chunk_placement() == ChunkPlacement::Cyclic
     }
 
@@ -539,14 +549,18 @@ fn check_listed_order_matches_plan(
     let lines = orders.stage_count();
     if lines != stages {
         let expected = format!("{lines}, the number of stages in the pass orders");
-        return Err(option_refused("pipeline", stages, expected));
+        return Err(refused_option_error("pipeline", stages, expected));
     }
     let listed = orders.micro_batches();
     if listed != micro_batches {
         let expected = format!(
             "{listed} micro-batches per step, as in the pass orders: batch / (data x micro_batch)"
         );
-        return Err(option_refused("micro_batches", micro_batches, expected));
+        return Err(refused_option_error(
+            "micro_batches",
+            micro_batches,
+            expected,
+        ));
     }
     Ok(())
 }

@@ -70,7 +70,7 @@ impl Sink for RankNodeAndMessageRecorder {
     }
 }
 
-fn write_rank(job: &CheckedWorkloadPattern, rank: u32) -> Vec<u8> {
+fn write_rank_trace(job: &CheckedWorkloadPattern, rank: u32) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     job.emit_nodes(rank, &mut writer).unwrap();
     writer.into_inner()
@@ -99,8 +99,8 @@ pub(super) fn check_and_record_every_rank(
         assert_ne!(job.node_count(rank), 0);
         let least = job.0.min_node_count(rank);
         assert!((1..=job.node_count(rank)).contains(&least), "{least}");
-        let bytes = write_rank(&job, rank);
-        assert_eq!(bytes, write_rank(&again, rank));
+        let bytes = write_rank_trace(&job, rank);
+        assert_eq!(bytes, write_rank_trace(&again, rank));
         let class = job.representative_of_identical_ranks(rank);
         assert_eq!(
             job.representative_of_identical_ranks(class),
@@ -109,11 +109,11 @@ pub(super) fn check_and_record_every_rank(
         );
         assert_eq!(
             bytes,
-            write_rank(&job, class),
+            write_rank_trace(&job, class),
             "rank {rank} is like rank {class}"
         );
     }
-    assert_rank_shapes_match(&job);
+    assert_ranks_match_shape_representatives(&job);
     for (key, [sent, received]) in &recorder.messages {
         assert_eq!((sent.len(), sent), (1, received), "{key:?}");
     }
@@ -122,7 +122,7 @@ pub(super) fn check_and_record_every_rank(
 
 /// Checks every rank's own graph and slots (peers and group names). They must equal the graph and slots derived from
 /// the representative of the rank's shape.
-pub(super) fn assert_rank_shapes_match(job: &CheckedWorkloadPattern) {
+pub(super) fn assert_ranks_match_shape_representatives(job: &CheckedWorkloadPattern) {
     for rank in 0..job.rank_count() {
         let shape = job.representative_of_same_shape_ranks(rank);
         assert_eq!(
@@ -235,7 +235,7 @@ fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
         pairs: 3,
         wrong: 0,
     }));
-    assert_rank_shapes_match(&job);
+    assert_ranks_match_shape_representatives(&job);
     let workload = job.build_workload().unwrap();
     // Ranks 0 to 3 share a shape. Ranks 4 and 5 have shapes of their own, although their graphs are equal.
     let graphs = workload.instances().iter().map(|i| i.graph.0);
@@ -255,8 +255,8 @@ fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
 
 #[test]
 #[should_panic(expected = "slots of rank 0")]
-fn slots_that_are_not_those_of_the_nodes_are_found() {
-    assert_rank_shapes_match(&CheckedWorkloadPattern(Box::new(
+fn slot_bindings_that_mismatch_nodes_are_detected() {
+    assert_ranks_match_shape_representatives(&CheckedWorkloadPattern(Box::new(
         RankPairGeneratingTestPattern { pairs: 3, wrong: 1 },
     )));
 }

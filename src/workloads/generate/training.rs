@@ -10,7 +10,7 @@ use super::plan::{
     RankMemoryCapacity, RankPeakOwnAndRemoteBytes, RecomputePolicy, RecomputedModules, ZeroStage,
 };
 use super::schedule::{PassKind, PassOrOverlappingPair, PipelinePass, PipelineSchedule};
-use super::{MOST_WORK, PatternOptionError, option_refused};
+use super::{MOST_WORK, PatternOptionError, refused_option_error};
 use crate::model::{LayerRole, Model, TrainedOperatorWeights};
 use chakram_trace::format::{Dtype, Op};
 use std::collections::BTreeMap;
@@ -91,14 +91,14 @@ impl ModelAndParallelismPlan {
             self.plan.place.clear();
         }
         if self.plan.recompute == RecomputePolicy::AsNeeded {
-            return self.choose_least_recomputed(micro_batches);
+            return self.choose_least_recompute_that_fits_memory(micro_batches);
         }
         TrainingGenerator::new(self, micro_batches)
     }
 
     /// Tries recomputation policies, from the least to the most recomputation. Returns the generator for the first
     /// policy with which every stage fits into memory.
-    fn choose_least_recomputed(
+    fn choose_least_recompute_that_fits_memory(
         self,
         micro_batches: u32,
     ) -> Result<TrainingGenerator, PatternOptionError> {
@@ -134,7 +134,7 @@ impl ModelAndParallelismPlan {
                 return Ok(prepared);
             }
         }
-        Err(option_refused(
+        Err(refused_option_error(
             "recompute",
             "as-needed",
             format!(
@@ -231,7 +231,10 @@ impl TrainingGenerator {
             trains: plan.has_training(),
             splits: plan.split_backward || plan.schedule.splits_backward(),
         };
-        let shard = context_shards::shard_context(padded_heads::pad_heads(&model, &plan)?, &plan);
+        let shard = context_shards::reduce_model_to_one_context_shard(
+            padded_heads::pad_heads(&model, &plan)?,
+            &plan,
+        );
         let shard = local_experts::shard_experts(shard, &plan);
         let DistinctLayers {
             lowered,
@@ -350,7 +353,7 @@ impl TrainingGenerator {
     }
 
     fn has_communication_between_replicas(&self) -> bool {
-        let copies = self.plan.copy_count().max(self.plan.expert_copies());
+        let copies = self.plan.weight_copy_count().max(self.plan.expert_copies());
         copies > 1
             && !self
                 .plan
@@ -369,7 +372,7 @@ impl TrainingGenerator {
 
     /// Returns true if switches of the memory pool gather parameters and reduce gradients for
     /// groups of this kind.
-    fn gathers_in_switches(&self, among: ParallelGroupKind) -> bool {
+    fn gathers_parameters_in_switches(&self, among: ParallelGroupKind) -> bool {
         let is_in_switch = self.plan.offload_gather == OffloadGather::InSwitch;
         is_in_switch && self.offloads_parameters() && among == ParallelGroupKind::Data
     }
@@ -402,7 +405,7 @@ impl TrainingGenerator {
         self.gathers_parameters() && self.plan.elementwise.is_pytorch()
     }
 
-    fn gathers_after_step(&self) -> bool {
+    fn gathers_updated_parameters_after_step(&self) -> bool {
         let shared = matches!(self.plan.zero, ZeroStage::Optimizer | ZeroStage::Gradients);
         shared
             && self.has_communication_between_replicas()
@@ -411,8 +414,8 @@ impl TrainingGenerator {
 
     /// Returns true if gathering updated parameters overlaps the next step's forward pass. A trace shows these gathers
     /// at the beginning of each step, so that a single step takes as long as each step of a long training run.
-    fn gathers_before_step(&self) -> bool {
-        self.plan.gather_overlap && self.gathers_after_step()
+    fn gathers_updated_parameters_before_step(&self) -> bool {
+        self.plan.gather_overlap && self.gathers_updated_parameters_after_step()
     }
 
     /// Returns true if a backward pass ends with reductions of gradients. `complete` is true if the chunk's gradients
@@ -423,7 +426,7 @@ impl TrainingGenerator {
     }
 
     /// Size in bytes of a layer's parameters after they are gathered.
-    fn gathered_bytes(&self, layer: usize) -> u64 {
+    fn gathered_parameter_bytes(&self, layer: usize) -> u64 {
         let parts = self.gathered_bytes_by_group_kind(layer).into_iter();
         parts.map(|(_, bytes)| bytes).sum()
     }
@@ -543,7 +546,7 @@ impl TrainingGenerator {
         }
         // The first and the last stage each have a copy of the tied weights, and sum the gradients
         // of both copies.
-        let ends = self.plan.end_stages().contains(&stage);
+        let ends = self.plan.stages_of_model_ends().contains(&stage);
         let tied = ends
             && !self
                 .plan

@@ -197,7 +197,7 @@ impl ExtendedTransformerModel {
 
     /// Returns the earlier tokens to which a token attends in block `index`.
     fn attention_span_of_block(&self, index: u64) -> AttentionSpan {
-        match self.is_full(index) {
+        match self.is_full_attention_block(index) {
             true => AttentionSpan::All,
             false => self.span,
         }
@@ -214,7 +214,7 @@ impl ExtendedTransformerModel {
             ..self.base.block
         };
         let mut operators = Vec::with_capacity(16);
-        let delta = self.delta.filter(|_| !self.is_full(index));
+        let delta = self.delta.filter(|_| !self.is_full_attention_block(index));
         for operator in block.block_operators() {
             match (&*operator.name, delta) {
                 ("attention.qkv", Some(delta)) => operators.push(LayerOperator::new(
@@ -282,7 +282,7 @@ impl ExtendedTransformerModel {
     }
 
     /// Returns true if block `index` has full attention because it is the last in a period of `full_every` blocks.
-    fn is_full(&self, index: u64) -> bool {
+    fn is_full_attention_block(&self, index: u64) -> bool {
         self.full_every > 0 && (index + 1).is_multiple_of(self.full_every)
     }
 

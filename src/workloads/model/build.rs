@@ -91,7 +91,7 @@ fn parse_definition(
     let root = document.root_table(&[&COMMON, keys].concat())?;
     let text = |key: &str, expected: &str| {
         root.require_field(key, expected)?
-            .read_line()
+            .read_one_line_text()
             .map(str::to_owned)
     };
     let name = text("name", "the model's name")?;
@@ -212,7 +212,10 @@ fn parse_height_and_width(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigErr
 }
 
 /// Rejects another number of tokens if the model's sizes do not depend on it.
-fn reject_sequence_change(root: &ConfigTable<'_>, tokens: Option<u64>) -> Result<(), ConfigError> {
+fn reject_token_count_override(
+    root: &ConfigTable<'_>,
+    tokens: Option<u64>,
+) -> Result<(), ConfigError> {
     match tokens {
         None => Ok(()),
         Some(tokens) => Err(root.require_field("kind", "a kind")?.invalid_value_error(

@@ -102,7 +102,7 @@ impl OperatorKind {
     /// [`multiplications`](Self::multiplication_count). No published sizes explain the values of
     /// MegatronBERT (3.57e9) and DLRM (3.14e9) in Table 5.2.
     pub fn table_weights(&self) -> u64 {
-        if self.to_axes_and_tensors().looks_up() {
+        if self.to_axes_and_tensors().looks_up_table_rows() {
             self.parameter_count()
         } else {
             0

@@ -1,7 +1,7 @@
 //! Names of models on hubs, such as `meta-llama/Llama-3.1-8B-Instruct`, and the preset nearest to a
 //! name.
 
-use chakram_base::config::find_nearest;
+use chakram_base::config::find_most_similar_name;
 
 /// Returns true if `name` has the form of a name on a hub, `OWNER/MODEL`, and is not a relative
 /// path.
@@ -43,7 +43,7 @@ pub(super) fn nearest_preset<'n>(
     let found = best.map(|(_, preset)| preset);
     // The beginning of a preset's name (such as `mixtral`) may match, but a single letter must not.
     let found = found.or_else(|| all.iter().find(begins).copied().filter(|_| model.len() > 3));
-    found.or_else(|| find_nearest(model, all))
+    found.or_else(|| find_most_similar_name(model, all))
 }
 
 /// Splits a name at punctuation and before each number, so that `Llama-3.1-8B` becomes `llama`,

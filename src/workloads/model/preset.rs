@@ -2,7 +2,7 @@
 
 use super::hub_name::{is_hub_name, nearest_preset};
 use super::{Model, ModelError, ModelWithDefinitionProperties, TokenAndLayerCountOverrides};
-use chakram_base::config::{ConfigDocument, STANDARD_INPUT, read_input};
+use chakram_base::config::{ConfigDocument, STANDARD_INPUT, read_file_or_standard_input};
 use std::borrow::Cow;
 use std::io::ErrorKind;
 
@@ -116,7 +116,7 @@ impl PresetOrModelFileText {
     pub fn find_source(name: &str) -> Result<Self, ModelError> {
         let is_file = name.ends_with(".toml") || name.ends_with(".json");
         if name.contains('/') || is_file || name == STANDARD_INPUT {
-            let text = read_input(name).map_err(|source| {
+            let text = read_file_or_standard_input(name).map_err(|source| {
                 if is_hub_name(name) && source.kind() == ErrorKind::NotFound {
                     let closest = nearest_preset(name, PRESETS.iter().map(|preset| preset.name));
                     let name = name.chars().take(80).collect();
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found_and_near_misses_named() {
+    fn unknown_model_names_are_refused_with_the_nearest_preset() {
         let error = |name: &str| Model::load_named(name).unwrap_err().to_string();
         let unknown = error("llama3-8");
         let line = "no model is called \"llama3-8\"; did you mean `llama3-8b`?\n  try: a preset";
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read() {
+    fn model_file_is_loaded_by_path() {
         let known = PRESETS
             .iter()
             .find(|preset| preset.name == "llama3-8b")

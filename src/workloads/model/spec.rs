@@ -245,7 +245,7 @@ impl OperatorAxesAndTensorsSpec {
     }
 
     /// Returns true if `axis` can be divided into `parts` equal parts.
-    pub fn can_divide(&self, axis: OperatorShardAxis, parts: u64) -> bool {
+    pub fn can_divide_axis(&self, axis: OperatorShardAxis, parts: u64) -> bool {
         let mut sizes = self.sizes_that_axis_degree_must_divide(axis).peekable();
         sizes.peek().is_some() && sizes.all(|(size, _)| size.is_multiple_of(parts.max(1)))
     }
@@ -292,7 +292,7 @@ impl OperatorAxesAndTensorsSpec {
     }
 
     /// Returns true if the operator looks up rows of a table.
-    pub fn looks_up(&self) -> bool {
+    pub fn looks_up_table_rows(&self) -> bool {
         matches!(
             self.role,
             OperatorInputSource::Table | OperatorInputSource::Beside

@@ -118,7 +118,7 @@ pub enum RunningAlgorithm {
 
 impl RunningAlgorithm {
     /// Returns the chunk's size after the phase.
-    pub fn final_size(&self) -> u64 {
+    pub fn chunk_size_after_phase(&self) -> u64 {
         match self {
             Self::Credits(credits) => credits.final_size,
             Self::Tree(tree) => tree.bytes,
@@ -126,7 +126,7 @@ impl RunningAlgorithm {
         }
     }
 
-    fn step_algorithm(&mut self, input: AlgorithmEvent) -> Vec<AlgorithmAction> {
+    fn actions_after_event(&mut self, input: AlgorithmEvent) -> Vec<AlgorithmAction> {
         match self {
             Self::Credits(credits) => credits.actions_after_event(input),
             Self::Tree(tree) => tree.actions_after_event(input),
@@ -141,7 +141,7 @@ impl OracleSimulator<'_> {
         let Some(phase) = self.streams[stream].current.as_mut() else {
             return;
         };
-        let acts = phase.algo.step_algorithm(input);
+        let acts = phase.algo.actions_after_event(input);
         let (npu, tag) = (self.streams[stream].npu, self.streams[stream].tag);
         let on = |tag, src, dst, bytes| UnnumberedMessageKey {
             tag,

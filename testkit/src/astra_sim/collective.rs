@@ -37,7 +37,7 @@ enum RingOrTreePhaseMembers {
 }
 
 impl RingOrTreePhaseMembers {
-    fn n(&self) -> usize {
+    fn phase_member_count(&self) -> usize {
         match self {
             Self::Ring(peers) => peers.ids.len(),
             Self::Tree { n, .. } => *n,
@@ -67,7 +67,7 @@ impl OracleSimulator<'_> {
             },
         };
         let small = members.filter(|members| members.len() != config.npu_count());
-        let priority = self.chunk_priority(npu, priority);
+        let priority = self.next_chunk_priority(npu, priority);
         let (bytes, chunk) =
             padded_and_chunk_size(config.system.splits, config.npu_count(), kind, bytes);
         if chunk == 0 {
@@ -123,7 +123,7 @@ impl OracleSimulator<'_> {
             _ => 0,
         };
         let dims: Vec<usize> = (0..places.len())
-            .filter(|&dim| places[dim].n() > 1 && involved(dim))
+            .filter(|&dim| places[dim].phase_member_count() > 1 && involved(dim))
             .collect();
         if dims.is_empty() {
             return true;
@@ -143,7 +143,7 @@ impl OracleSimulator<'_> {
                 else {
                     return false;
                 };
-                size = algo.final_size();
+                size = algo.chunk_size_after_phase();
                 phases.push_back(ChunkPhaseQueueAndAlgorithm { queue, algo });
             }
             self.enqueue_chunk(npu, dataset, (group, set), priority, phases);
@@ -151,7 +151,7 @@ impl OracleSimulator<'_> {
         true
     }
 
-    fn chunk_priority(&mut self, npu: usize, explicit: i64) -> i64 {
+    fn next_chunk_priority(&mut self, npu: usize, explicit: i64) -> i64 {
         let counter = &mut self.npus[npu].priority;
         let now = *counter;
         match self.config.system.policy {

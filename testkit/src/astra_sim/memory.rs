@@ -30,13 +30,13 @@ pub type MemoryServers = BTreeMap<usize, MemoryServer>;
 
 impl OracleSimulator<'_> {
     /// Requests a load or store of `bytes` for `node`.
-    pub fn request_access(&mut self, npu: usize, node: u64, bytes: u64) {
+    pub fn request_memory_access(&mut self, npu: usize, node: u64, bytes: u64) {
         let request = MemoryRequest { npu, node, bytes };
         let server = match self.config.memory.attachment {
             // ASTRA-sim aborts here with a message; in this simulator, the node never ends.
             MemoryServerAssignment::None => return,
             MemoryServerAssignment::PerNpu => {
-                let ns = self.access_time(bytes);
+                let ns = self.memory_access_time_ns(bytes);
                 self.agenda.add_delay(npu, ns, DelayedCall::NodeEnds(node));
                 return;
             }
@@ -51,14 +51,14 @@ impl OracleSimulator<'_> {
         }
     }
 
-    fn access_time(&self, bytes: u64) -> u64 {
+    fn memory_access_time_ns(&self, bytes: u64) -> u64 {
         let memory = &self.config.memory;
         memory.latency + (bytes as f64 / memory.bw as f64) as u64
     }
 
     fn serve_access(&mut self, server: usize, request: MemoryRequest) {
         self.servers.entry(server).or_default().busy = true;
-        let ns = self.access_time(request.bytes);
+        let ns = self.memory_access_time_ns(request.bytes);
         self.agenda
             .add_delay(request.npu, ns, DelayedCall::NodeEnds(request.node));
         self.agenda

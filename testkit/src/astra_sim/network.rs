@@ -62,9 +62,9 @@ impl SimulatedNetwork {
     }
 
     /// Handles the end of a transmission on a link, which is then free for the next message.
-    pub fn link_free(&mut self, from: usize, to: usize, agenda: &mut EventAgenda) {
+    pub fn free_link_after_transfer(&mut self, from: usize, to: usize, agenda: &mut EventAgenda) {
         if let Self::Aware(aware) = self {
-            aware.link_free(from, to, agenda);
+            aware.free_link_and_start_next_transfer(from, to, agenda);
         }
     }
 }

@@ -86,7 +86,7 @@ fn handshake_message_for(message: UnnumberedMessageKey) -> UnnumberedMessageKey 
     }
 }
 
-fn with_number(message: UnnumberedMessageKey, number: u64) -> NumberedMessageKey {
+fn number_message(message: UnnumberedMessageKey, number: u64) -> NumberedMessageKey {
     NumberedMessageKey {
         tag: message.tag,
         src: message.src,
@@ -119,7 +119,7 @@ impl OracleSimulator<'_> {
 
     fn send_message_now(&mut self, message: UnnumberedMessageKey, handler: ArrivalHandler) {
         let count = self.post.counts.entry(message).or_default();
-        let key = with_number(message, count.0);
+        let key = number_message(message, count.0);
         count.0 += 1;
         self.post.meetings.entry(key).or_default().send = Some(handler);
         self.post.messages += 1;
@@ -128,7 +128,7 @@ impl OracleSimulator<'_> {
 
     fn receive_message_now(&mut self, message: UnnumberedMessageKey, handler: ArrivalHandler) {
         let count = self.post.counts.entry(message).or_default();
-        let key = with_number(message, count.1);
+        let key = number_message(message, count.1);
         count.1 += 1;
         let meeting = self.post.meetings.entry(key).or_default();
         if meeting.arrived {

@@ -36,10 +36,10 @@ impl OracleSimulator<'_> {
         }
         if let Some(old) = old {
             self.npus[npu].queues[old].running -= 1;
-            self.serve_queue(npu, old);
+            self.start_waiting_phases_of_queue(npu, old);
         }
         if let Some(new) = new {
-            self.serve_queue(npu, new);
+            self.start_waiting_phases_of_queue(npu, new);
         }
     }
 
@@ -70,7 +70,7 @@ impl OracleSimulator<'_> {
     }
 
     /// Starts waiting phases until the queue is full; the capacity is ceil(active chunks / queues).
-    fn serve_queue(&mut self, npu: usize, queue: usize) {
+    fn start_waiting_phases_of_queue(&mut self, npu: usize, queue: usize) {
         let per_dim = self.config.queues_per_dim as u64;
         let capacity = self.config.system.active_chunks.div_ceil(per_dim);
         loop {

@@ -19,7 +19,7 @@ enum NodeResource {
     Communication,
 }
 
-fn slot_of_node(node: &TraceNode) -> Option<NodeResource> {
+fn resource_of_node(node: &TraceNode) -> Option<NodeResource> {
     match node.work {
         _ if node.cpu => Some(NodeResource::Host),
         NodeWork::Compute { .. } => Some(NodeResource::Compute),
@@ -106,7 +106,7 @@ impl<'c> NpuWorkload<'c> {
 impl OracleSimulator<'_> {
     /// Starts the workload of an NPU.
     pub fn start_workload_of_npu(&mut self, npu: usize) {
-        if self.issue_ready(npu) {
+        if self.issue_ready_nodes(npu) {
             self.finish_npu_if_all_work_is_over(npu);
         }
     }
@@ -117,11 +117,11 @@ impl OracleSimulator<'_> {
         if workload.finish.is_some() {
             return;
         }
-        if let Some(slot) = slot_of_node(workload.graph.nodes[&id]) {
+        if let Some(slot) = resource_of_node(workload.graph.nodes[&id]) {
             workload.occupied.remove(&slot);
         }
         workload.graph.end_node(id);
-        if self.issue_ready(npu) {
+        if self.issue_ready_nodes(npu) {
             self.finish_npu_if_all_work_is_over(npu);
         }
     }
@@ -136,7 +136,7 @@ impl OracleSimulator<'_> {
 
     /// Issues all ready nodes whose resources are free. Returns `false` if a node was rejected,
     /// which ends the loop.
-    fn issue_ready(&mut self, npu: usize) -> bool {
+    fn issue_ready_nodes(&mut self, npu: usize) -> bool {
         let snapshot: Vec<u64> = self.npus[npu]
             .workload
             .graph
@@ -147,7 +147,7 @@ impl OracleSimulator<'_> {
         for id in snapshot {
             let workload = &mut self.npus[npu].workload;
             let node = workload.graph.nodes[&id];
-            let slot = slot_of_node(node);
+            let slot = resource_of_node(node);
             if slot.is_some_and(|slot| workload.occupied.contains(&slot)) {
                 continue;
             }
@@ -168,7 +168,7 @@ impl OracleSimulator<'_> {
         }
         match node.work {
             NodeWork::Nothing => self.end_node_without_work(npu, node),
-            NodeWork::Memory { bytes, .. } => self.request_access(npu, node.id, bytes),
+            NodeWork::Memory { bytes, .. } => self.request_memory_access(npu, node.id, bytes),
             NodeWork::Compute { bytes: 0, .. } if system.roofline && !node.cpu => {
                 self.end_node_without_work(npu, node)
             }
@@ -211,7 +211,7 @@ impl OracleSimulator<'_> {
     fn end_node_without_work(&mut self, npu: usize, node: &TraceNode) {
         let workload = &mut self.npus[npu].workload;
         workload.graph.end_node(node.id);
-        if let Some(slot) = slot_of_node(node) {
+        if let Some(slot) = resource_of_node(node) {
             workload.occupied.remove(&slot);
         }
     }

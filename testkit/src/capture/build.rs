@@ -105,7 +105,7 @@ impl<'o> StepProgramBuilder<'o> {
         self.options.device == Device::Cuda
     }
 
-    fn add_slot(&mut self, root: Option<u32>, kept: bool) -> u32 {
+    fn add_tensor_slot(&mut self, root: Option<u32>, kept: bool) -> u32 {
         let slot = self.program.slots.len() as u32;
         self.program.slots.push((root.unwrap_or(slot), kept));
         slot
@@ -118,7 +118,7 @@ impl<'o> StepProgramBuilder<'o> {
         kept: bool,
     ) -> ProgramTensor {
         ProgramTensor {
-            slot: self.add_slot(None, kept),
+            slot: self.add_tensor_slot(None, kept),
             kind,
             strides: dense_strides(shape),
             shape: shape.to_vec(),
@@ -155,7 +155,7 @@ impl<'o> StepProgramBuilder<'o> {
     ) -> ProgramTensor {
         let (root, kept) = self.program.slots[of.slot as usize];
         ProgramTensor {
-            slot: self.add_slot(Some(root), kept),
+            slot: self.add_tensor_slot(Some(root), kept),
             shape: shape.to_vec(),
             strides: strides.to_vec(),
             offset,
@@ -164,7 +164,7 @@ impl<'o> StepProgramBuilder<'o> {
     }
 
     /// Returns the sequence number of autograd's next node.
-    pub(super) fn next_sequence(&mut self) -> u32 {
+    pub(super) fn next_sequence_number(&mut self) -> u32 {
         self.program.seqs += 1;
         self.program.seqs - 1
     }

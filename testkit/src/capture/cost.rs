@@ -109,7 +109,7 @@ impl CommunicationOperation {
 }
 
 /// Returns a pseudo-random number that depends on all of `parts`, computed with SplitMix64.
-pub(super) fn hash_parts(parts: [u64; 3]) -> u64 {
+pub(super) fn hash_to_random_number(parts: [u64; 3]) -> u64 {
     parts.iter().fold(0, |state: u64, part| {
         let mut z = (state ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -2,7 +2,7 @@
 //! its members have arrived.
 
 use super::Options;
-use super::cost::{hash_parts, simulated_transfer_duration};
+use super::cost::{hash_to_random_number, simulated_transfer_duration};
 use super::layout::JobGroupsAndCommunications;
 use super::program::StepProgram;
 use super::simulate::{
@@ -265,7 +265,7 @@ pub(super) fn simulate_job(
                     simulated_transfer_duration(meeting.exchange, meeting.bytes, count, bandwidth);
                 for (member, m) in who {
                     let key = u64::from(step) << 32 | u64::from(global);
-                    let late = hash_parts([options.seed ^ 0xe4d, (*member).into(), key]);
+                    let late = hash_to_random_number([options.seed ^ 0xe4d, (*member).into(), key]);
                     let late = late % (u64::from(options.jitter) + 1);
                     let history = &mut outcome.histories[*member as usize];
                     let at = history.communication_position(step, *m);

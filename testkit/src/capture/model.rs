@@ -37,7 +37,7 @@ pub(super) struct SavedActivations {
 
 impl StepProgramBuilder<'_> {
     /// Creates the parameters of `count` layers.
-    pub(super) fn create_layers(&mut self, count: u32) -> Vec<LayerParameters> {
+    pub(super) fn create_layer_parameters(&mut self, count: u32) -> Vec<LayerParameters> {
         let h = u64::from(self.options.hidden);
         let wide = 4 * h / u64::from(self.options.tensor_parallel);
         let shapes: [&[u64]; 6] = [&[h], &[h], &[wide, h], &[wide], &[h, wide], &[h]];
@@ -91,7 +91,7 @@ impl StepProgramBuilder<'_> {
             CollectiveKind::AllGather => "_AllGather",
             _ => "_ReduceScatter",
         };
-        let seq = self.next_sequence();
+        let seq = self.next_sequence_number();
         let mut output = None;
         self.add_python_time();
         let call = OperatorNameAndAutogradRole {
@@ -120,7 +120,7 @@ impl StepProgramBuilder<'_> {
             false => (normal, None),
         };
         let first = self.add_linear(&input, w1, b1);
-        let gelu = self.next_sequence();
+        let gelu = self.next_sequence_number();
         let bent = self.create_temporary(&first.y.shape);
         self.add_python_time();
         let call = OperatorNameAndAutogradRole {
@@ -141,7 +141,7 @@ impl StepProgramBuilder<'_> {
             }
             false => (second.y.clone(), None),
         };
-        let add = self.next_sequence();
+        let add = self.next_sequence_number();
         let sum = self.create_temporary(&x.shape);
         self.add_python_time();
         let call = OperatorNameAndAutogradRole {
@@ -177,7 +177,7 @@ impl StepProgramBuilder<'_> {
         let (rows, h) = (x.shape[0], x.shape[1]);
         let y = self.create_temporary(&x.shape);
         let statistics = [0; 2].map(|_| self.create_temporary(&[rows, 1]));
-        let seq = self.next_sequence();
+        let seq = self.next_sequence_number();
         let small = OperatorOperand::Double("0.000010", "1.0000000000000001e-05");
         let shape = [h];
         let args = [

@@ -182,7 +182,7 @@ impl StepProgramBuilder<'_> {
         let (n, k, m) = (x.shape[0], x.shape[1], weight.shape[0]);
         let y = self.create_temporary(&[n, m]);
         let args = [x, weight, bias].map(OperatorOperand::Tensor);
-        let seqs = [self.next_sequence(), self.next_sequence()];
+        let seqs = [self.next_sequence_number(), self.next_sequence_number()];
         let mut transposed = None;
         self.add_python_time();
         self.add_operator(
@@ -334,7 +334,7 @@ impl StepProgramBuilder<'_> {
             OperatorOperand::Bool(false),
             OperatorOperand::None,
         ];
-        let seq = self.next_sequence();
+        let seq = self.next_sequence_number();
         let call = OperatorNameAndAutogradRole {
             flow: true,
             ..forward_call("aten::sum", seq)

@@ -125,7 +125,7 @@ pub struct Options {
     #[arg(long = "straggler", value_name = "RANK=FACTOR", value_parser = parse_straggler)]
     pub stragglers: Vec<(u32, u32)>,
     /// A rank that begins this many nanoseconds after the others; may be repeated
-    #[arg(long, value_name = "RANK=NS", value_parser = parse_late)]
+    #[arg(long, value_name = "RANK=NS", value_parser = parse_late_rank)]
     pub late: Vec<(u32, u64)>,
     /// Clocks of ranks other than 0 are off by up to this many nanoseconds
     #[arg(long, default_value_t = 0, value_name = "NS")]
@@ -151,7 +151,7 @@ fn parse_straggler(text: &str) -> Result<(u32, u32), String> {
     Ok((rank, (factor * 1000.0).round() as u32))
 }
 
-fn parse_late(text: &str) -> Result<(u32, u64), String> {
+fn parse_late_rank(text: &str) -> Result<(u32, u64), String> {
     parse_rank_value(text, "NS, for example 3=10000000")
 }
 

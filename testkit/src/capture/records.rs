@@ -173,7 +173,7 @@ impl<'p> StepRecords<'p> {
     }
 
     /// Returns the innermost open operator of the thread, or its root.
-    fn innermost_open(&self, thread: u8) -> u64 {
+    fn innermost_open_record_id(&self, thread: u8) -> u64 {
         let stack = &self.stacks[usize::from(thread)];
         match stack.last() {
             Some(top) => self.list[*top as usize].id,
@@ -195,14 +195,14 @@ impl<'p> StepRecords<'p> {
         rf: u64,
     ) -> u32 {
         let (thread, on) = threads;
-        let parent = self.innermost_open(on);
+        let parent = self.innermost_open_record_id(on);
         let id = self.next_id();
         let known = self.program.ops[op as usize];
         self.assign_tensor_ids(known.args, known.inputs);
         let role = self.program.templates[known.template as usize].role;
         let fw_parent = match (role, on) {
             (AutogradRole::Backward, 0) => parent,
-            (AutogradRole::Backward, _) => self.innermost_open(0),
+            (AutogradRole::Backward, _) => self.innermost_open_record_id(0),
             _ => 0,
         };
         let external = self.next_external_id(thread);

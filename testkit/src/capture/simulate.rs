@@ -4,7 +4,8 @@
 //! later. It never reports an event twice.
 
 use super::cost::{
-    BETWEEN, HEAD, LAUNCH, QUEUE, REACH, RUNTIME, STREAM_GAP, TAIL, WAKE, WORKER_GAP, hash_parts,
+    BETWEEN, HEAD, LAUNCH, QUEUE, REACH, RUNTIME, STREAM_GAP, TAIL, WAKE, WORKER_GAP,
+    hash_to_random_number,
 };
 use super::program::{GroupAxis, StepProgram, ThreadInstruction};
 
@@ -164,7 +165,8 @@ impl SimulatedRankState {
         } = self.pace;
         let mut ns = ns.saturating_mul(u64::from(straggle)) / 1000;
         if skew > 0 {
-            let more = hash_parts([seed, rank.into(), self.draws]) % (u64::from(skew) + 1);
+            let more =
+                hash_to_random_number([seed, rank.into(), self.draws]) % (u64::from(skew) + 1);
             self.draws += 1;
             ns += (u128::from(ns) * u128::from(more) / 1000) as u64;
         }
@@ -179,7 +181,12 @@ impl SimulatedRankState {
         (at, ns)
     }
 
-    fn make_call(&mut self, call: RuntimeCall, ns: u64, out: &mut impl EventRecorder) -> u64 {
+    fn make_runtime_call(
+        &mut self,
+        call: RuntimeCall,
+        ns: u64,
+        out: &mut impl EventRecorder,
+    ) -> u64 {
         let (at, ns) = self.spend_time(ns);
         self.correlation += 1;
         out.record_call(call, at, ns, self.correlation);
@@ -279,7 +286,7 @@ impl SimulatedRankState {
                 let call = known
                     .copy
                     .map_or(RuntimeCall::Launch, |_| RuntimeCall::Copy);
-                let id = self.make_call(call, LAUNCH, out);
+                let id = self.make_runtime_call(call, LAUNCH, out);
                 let start = (self.now - BETWEEN + REACH).max(self.compute_free);
                 let ns = self.stretch_duration(known.ns);
                 out.record_device_work(StreamWork::Kernel(kernel), COMPUTE, start, ns, id);
@@ -343,9 +350,9 @@ impl SimulatedRankState {
         out: &mut impl EventRecorder,
     ) {
         let ready = self.compute_free;
-        let id = self.make_call(RuntimeCall::RecordEvent, RUNTIME, out);
+        let id = self.make_runtime_call(RuntimeCall::RecordEvent, RUNTIME, out);
         self.make_stream_wait_for_event(id, COMPUTE, stream_of_axis(axis), out);
-        let id = self.make_call(RuntimeCall::LaunchCollective, LAUNCH, out);
+        let id = self.make_runtime_call(RuntimeCall::LaunchCollective, LAUNCH, out);
         let comm = &mut self.comm[index_of_axis(axis)];
         let start = (self.now - BETWEEN + REACH).max(comm.free).max(ready);
         comm.within = Some(m);
@@ -358,7 +365,7 @@ impl SimulatedRankState {
             ns,
             id,
         );
-        let record = self.make_call(RuntimeCall::RecordEvent, RUNTIME, out);
+        let record = self.make_runtime_call(RuntimeCall::RecordEvent, RUNTIME, out);
         let recorded = &mut self.recorded;
         recorded.resize(recorded.len().max(m as usize + 1), 0);
         recorded[m as usize] = record;
@@ -372,7 +379,7 @@ impl SimulatedRankState {
         out: &mut impl EventRecorder,
     ) {
         let at = self.now;
-        let id = self.make_call(RuntimeCall::WaitEvent, RUNTIME, out);
+        let id = self.make_runtime_call(RuntimeCall::WaitEvent, RUNTIME, out);
         let ns = self.now - BETWEEN - at;
         out.record_device_work(StreamWork::WaitEvent { recorded, by, on }, by, at, ns, id);
     }

@@ -47,7 +47,7 @@ pub(super) fn build_program(
 impl StepProgramBuilder<'_> {
     /// Adds a step of a rank that has all layers, or a shard of each layer.
     fn add_replica_step(&mut self) {
-        let layers = self.create_layers(self.options.layers);
+        let layers = self.create_layer_parameters(self.options.layers);
         let group = self
             .layout
             .group_of_rank(GroupAxis::Data, self.rank)
@@ -238,7 +238,7 @@ impl StepProgramBuilder<'_> {
     fn add_stage_step(&mut self) {
         let (stage, stages) = (self.rank, self.options.ranks);
         let count = self.options.microbatches;
-        let layers = self.create_layers(self.options.layers / stages);
+        let layers = self.create_layer_parameters(self.options.layers / stages);
         let mut reducer = GradientReducer::new(self, &layers, false);
         let shape = [u64::from(self.options.tokens), self.options.hidden.into()];
         let mut flying: VecDeque<InFlightMicroBatch> = VecDeque::new();

@@ -13,7 +13,7 @@ fn list_member_waits(meeting: &CommunicationTrueTimes) -> Vec<(CommunicationWait
 }
 
 #[test]
-fn a_layer_on_two_ranks_by_hand() {
+fn truth_of_a_layer_on_two_ranks_matches_hand_computed_times() {
     let options = Options {
         layers: 1,
         hidden: 1,

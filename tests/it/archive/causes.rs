@@ -7,7 +7,7 @@ use super::regression::{
 };
 
 /// Returns an archive with a baseline for the job that `words` generate, on the machine `SOUND`.
-fn with_baseline(words: &[&str]) -> ArchiveTestFolder {
+fn create_archive_with_baseline(words: &[&str]) -> ArchiveTestFolder {
     let corpus = ArchiveTestFolder::new();
     std::fs::write(corpus.at("m.toml"), format_sound_machine()).unwrap();
     corpus.run_successfully(&["archive", "create", "@a.etz"]);
@@ -52,7 +52,7 @@ fn generate_arguments_with_sequence(sequence: &str) -> Vec<&str> {
 
 #[test]
 fn a_constant_of_the_machine_is_named_alone() {
-    let corpus = with_baseline(&generate_arguments_with_sequence("512"));
+    let corpus = create_archive_with_baseline(&generate_arguments_with_sequence("512"));
     let [peak, memory, inner, outer, latency] = SOUND;
     for (text, constant, part) in [
         (
@@ -93,7 +93,7 @@ fn a_constant_of_the_machine_is_named_alone() {
 
 #[test]
 fn a_topology_is_named_alone() {
-    let corpus = with_baseline(&generate_arguments_with_sequence("512"));
+    let corpus = create_archive_with_baseline(&generate_arguments_with_sequence("512"));
     let [peak, memory, inner, outer, latency] = SOUND;
     let text = format_machine_toml(peak, memory, inner, outer, latency, "mesh");
     let found = list_check_causes(&corpus, Some(&text));
@@ -113,7 +113,7 @@ fn a_topology_is_named_alone() {
 
 #[test]
 fn an_operator_is_named_alone_and_beside_a_constant() {
-    let corpus = with_baseline(&generate_arguments_with_sequence("512"));
+    let corpus = create_archive_with_baseline(&generate_arguments_with_sequence("512"));
     archive_generated_job(
         &corpus,
         &generate_arguments_with_sequence("2048"),
@@ -152,7 +152,7 @@ fn groups_are_named_by_their_members() {
         let all = ["llama3-8b", "--tensor", tensor, "--data", data];
         [&all[..], &["--batch", batch, "--tokens", "64"]].concat()
     };
-    let corpus = with_baseline(&plan("4", "2", "2"));
+    let corpus = create_archive_with_baseline(&plan("4", "2", "2"));
     archive_generated_job(&corpus, &plan("2", "4", "4"), &["--replace"]);
     let found = list_check_causes(&corpus, None);
     let calls = filter_causes_by_kind(&found, "collectives:");
@@ -174,8 +174,8 @@ fn groups_are_named_by_their_members() {
 /// The page of a check shows both breakdowns, the causes and the earlier baselines, with the same
 /// numbers as the JSON.
 #[test]
-fn a_page_shows_what_moved_beside_its_baselines() {
-    let corpus = with_baseline(&generate_arguments_with_sequence("512"));
+fn check_page_shows_causes_and_breakdowns_beside_earlier_baselines() {
+    let corpus = create_archive_with_baseline(&generate_arguments_with_sequence("512"));
     // This second workload's prediction does not change.
     corpus.run_successfully(&[
         "generate",
@@ -207,7 +207,10 @@ fn a_page_shows_what_moved_beside_its_baselines() {
     assert_eq!(code, 3);
     let page = std::fs::read_to_string(corpus.at("check.html")).unwrap();
     // The page has six categories of time, before and after, and two baselines.
-    assert_eq!(crate::page::check_numbers(&page, &found), 2 + 2 * 6 + 2);
+    assert_eq!(
+        crate::page::check_page_numbers_match_report(&page, &found),
+        2 + 2 * 6 + 2
+    );
     for part in [
         "http:", "https:", "<script", "<link", "<img", "src=", "<second>",
     ] {

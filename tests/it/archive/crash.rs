@@ -8,7 +8,7 @@ use std::time::Duration;
 fn build_silent_chakram_command(corpus: &ArchiveTestFolder, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     let words = words.iter().map(|word| match word.strip_prefix('@') {
-        Some(path) => corpus.name(path),
+        Some(path) => corpus.path_text(path),
         None => (*word).to_owned(),
     });
     command
@@ -243,11 +243,11 @@ fn a_full_disk_leaves_the_archive_as_it_was() {
             })
             .collect();
         std::fs::write(corpus.at("noise"), noise).unwrap();
-        let (noise, path) = (corpus.name("noise"), corpus.name(&archive[1..]));
+        let (noise, path) = (corpus.path_text("noise"), corpus.path_text(&archive[1..]));
         let script = format!(
             "trap '' XFSZ; ulimit -f 40; exec {} archive add {path} {} --name second --with {noise}",
             env!("CARGO_BIN_EXE_chakram"),
-            corpus.name("first/job")
+            corpus.path_text("first/job")
         );
         let output = Command::new("sh").args(["-c", &script]).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Returns `true` if commands report that the archive at `path` is damaged. A panic, a hang, or a
 /// report about the tail of an interrupted command does not count.
-fn is_noticed(path: &Path) -> bool {
+fn is_damage_noticed(path: &Path) -> bool {
     let verdict = Archive::open_archive(path).and_then(|archive| archive.verify_all(&|| ()));
     verdict.map_or(true, |verdict| !verdict.is_sound())
 }
@@ -30,7 +30,7 @@ fn every_changed_byte_of_a_file_is_noticed() {
     corpus.run_successfully(&["archive", "add", "@a.etz", "@job", "--set", "gpu=h100"]);
     let path = corpus.at("a.etz");
     let sound = std::fs::read(&path).unwrap();
-    assert!(!is_noticed(&path));
+    assert!(!is_damage_noticed(&path));
     // Testing every bit of every byte takes ten times as long, so only the complete test flips all bits.
     for at in 0..sound.len() {
         let bits = if is_whole_corpus_requested() {
@@ -42,7 +42,7 @@ fn every_changed_byte_of_a_file_is_noticed() {
             let mut bytes = sound.clone();
             bytes[at] ^= 1 << bit;
             std::fs::write(&path, &bytes).unwrap();
-            assert!(is_noticed(&path), "byte {at}, bit {bit}");
+            assert!(is_damage_noticed(&path), "byte {at}, bit {bit}");
         }
     }
 }
@@ -59,10 +59,10 @@ fn every_changed_byte_of_a_folder_is_noticed() {
             let mut bytes = sound.clone();
             bytes[at] ^= 1 << (at % 8);
             std::fs::write(&path, &bytes).unwrap();
-            assert!(is_noticed(&corpus.at("a")), "{file}, byte {at}");
+            assert!(is_damage_noticed(&corpus.at("a")), "{file}, byte {at}");
         }
         std::fs::write(&path, &sound).unwrap();
-        assert!(!is_noticed(&corpus.at("a")));
+        assert!(!is_damage_noticed(&corpus.at("a")));
     }
 }
 
@@ -113,12 +113,12 @@ fn ten_thousand_changed_bits_of_a_large_archive_are_noticed() {
         let mut bytes = sound.clone();
         bytes[at] ^= 1 << bit;
         std::fs::write(&path, &bytes).unwrap();
-        assert!(is_noticed(&path), "byte {at}, bit {bit}");
+        assert!(is_damage_noticed(&path), "byte {at}, bit {bit}");
     }
 }
 
 #[test]
-fn a_tail_is_told_and_what_is_before_it_stays() {
+fn unfinished_tail_is_reported_and_earlier_workloads_stay() {
     let corpus = ArchiveTestFolder::new();
     corpus.run_successfully(&["archive", "create", "@a.etz"]);
     corpus.add_small_job("@a.etz", "first", "1");
@@ -139,7 +139,7 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
         if (length - before).is_multiple_of(97) || length + 100 > whole.len() {
             let verdict = archive.verify_all(&|| ()).unwrap();
             assert!(verdict.is_sound());
-            assert_eq!(verdict.is_unfinished(), length > before, "{length}");
+            assert_eq!(verdict.has_unfinished_tail(), length > before, "{length}");
             let told = verdict.tail.map_or(String::new(), |tail| tail.to_string());
             // Commands report the name of an unfinished workload as soon as it is in the file.
             let what = "`add` that was not finished; not in the archive: second";
@@ -163,7 +163,7 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
         let added =
             corpus.run_program(&["archive", "add", "@a.etz", "@first/job", "--name", "third"]);
         let told = String::from_utf8_lossy(&added.stderr).into_owned();
-        assert!(told.contains(&corpus.name(kept)), "{told}");
+        assert!(told.contains(&corpus.path_text(kept)), "{told}");
         assert_eq!(std::fs::read(corpus.at(kept)).unwrap(), cut[before..]);
         assert_eq!(super::list_workload_names(&path), ["first", "third"]);
         corpus.run_successfully(&["archive", "verify", "@a.etz"]);
@@ -208,7 +208,10 @@ fn a_damaged_end_is_damage_and_no_writer_removes_it() {
             let at = bytes.len() - back;
             bytes[at] ^= 1 << bit;
             std::fs::write(&path, &bytes).unwrap();
-            assert!(is_noticed(&path), "{back} bytes before the end, bit {bit}");
+            assert!(
+                is_damage_noticed(&path),
+                "{back} bytes before the end, bit {bit}"
+            );
         }
     }
     // More than one bit is damaged: the last sector is zeroed, or overwritten with noise.
@@ -219,7 +222,7 @@ fn a_damaged_end_is_damage_and_no_writer_removes_it() {
     more.extend(b"noise");
     for bytes in [&empty, &more] {
         std::fs::write(&path, bytes).unwrap();
-        assert!(is_noticed(&path));
+        assert!(is_damage_noticed(&path));
     }
     let mut bytes = sound;
     let at = bytes.len() - 50;
@@ -231,8 +234,10 @@ fn a_damaged_end_is_damage_and_no_writer_removes_it() {
     assert!(told.contains("damaged: ") && told.contains("w3"), "{told}");
     let told = corpus.run_failing_with_code(2, &["archive", "list", "@a.etz"]);
     assert!(told.contains("w3"), "{told}");
-    let told =
-        corpus.run_failing_with_code(2, &["replay", &corpus.name("a.etz::w3"), "-m", "dgx-h100"]);
+    let told = corpus.run_failing_with_code(
+        2,
+        &["replay", &corpus.path_text("a.etz::w3"), "-m", "dgx-h100"],
+    );
     assert!(told.contains("has a wrong checksum"), "{told}");
     corpus.run_successfully(&["archive", "create", "@b.etz"]);
     for words in [
@@ -277,7 +282,7 @@ fn an_archive_within_a_tail_ends_no_segment() {
     std::fs::write(&path, &whole[..whole.len() - 10]).unwrap();
     let archive = Archive::open_archive(&path).unwrap();
     assert_eq!(archive.total_segment_bytes(), before as u64);
-    assert!(archive.verify_all(&|| ()).unwrap().is_unfinished());
+    assert!(archive.verify_all(&|| ()).unwrap().has_unfinished_tail());
 }
 
 /// The writer of a folder was interrupted after it wrote a pack, and before it wrote the manifest
@@ -300,7 +305,7 @@ fn a_pack_that_no_manifest_names_was_not_finished() {
     );
     let added = corpus.run_program(&["archive", "add", "@a", "@first/job", "--name", "third"]);
     let told = String::from_utf8_lossy(&added.stderr).into_owned();
-    assert!(told.contains(&corpus.name("a.unfinished")), "{told}");
+    assert!(told.contains(&corpus.path_text("a.unfinished")), "{told}");
     assert_eq!(std::fs::read(corpus.at("a.unfinished")).unwrap(), pack);
     corpus.run_successfully(&["archive", "verify", "@a"]);
 }

@@ -8,7 +8,7 @@ const LEVELS: &[&str] = &["plain", "default", "best"];
 
 /// Adds the traces under `prefix` to a file and to a folder, at each of the compression `levels`. Compares the
 /// extracted files with `wanted`.
-fn round_trips(
+fn check_archive_round_trips(
     corpus: &ArchiveTestFolder,
     prefix: &str,
     levels: &[&str],
@@ -68,7 +68,7 @@ fn generated_jobs_come_back() {
         let corpus = ArchiveTestFolder::new();
         let all = [&["generate"], words, &["-o", "@job/job"]].concat();
         corpus.run_successfully(&all);
-        round_trips(
+        check_archive_round_trips(
             &corpus,
             "@job/job",
             LEVELS,
@@ -79,19 +79,19 @@ fn generated_jobs_come_back() {
 
 #[test]
 fn captures_come_back() {
-    give_back_captures("captures/pytorch", &["default"], 4, 2);
+    check_captures_round_trip("captures/pytorch", &["default"], 4, 2);
 }
 
 #[test]
 #[ignore = "takes minutes: cargo test --release --test it archive -- --ignored"]
 fn captures_come_back_from_every_level() {
-    give_back_captures("captures/pytorch", LEVELS, 1, 8);
-    give_back_captures("captures/gpu", LEVELS, 1, 0);
+    check_captures_round_trip("captures/pytorch", LEVELS, 1, 8);
+    check_captures_round_trip("captures/gpu", LEVELS, 1, 0);
 }
 
 /// Archives and extracts one of every `n` captures in a folder of the corpus. At least `at_least`
 /// of these captures must be convertible.
-fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) {
+fn check_captures_round_trip(folder: &str, levels: &[&str], n: usize, at_least: usize) {
     let Some(captures) = corpus_path_or_count_skip(folder) else {
         return;
     };
@@ -108,7 +108,7 @@ fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) 
         // Some captures cannot be converted, but their files are archived too.
         if traces.status.success() {
             converted += 1;
-            round_trips(
+            check_archive_round_trips(
                 &corpus,
                 "@job/job",
                 levels,
@@ -134,7 +134,7 @@ fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) 
 }
 
 #[test]
-fn other_files_are_found_in_their_places() {
+fn other_files_added_with_a_workload_keep_their_places() {
     let corpus = ArchiveTestFolder::new();
     let case = "traces/data-parallel-8";
     corpus.run_successfully(&["archive", "create", "@a.etz"]);

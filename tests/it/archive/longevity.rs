@@ -27,7 +27,7 @@ fn find_python_with_zstandard() -> Option<String> {
 
 /// Extracts every workload of `archive` with this program and with the Python reader, and compares
 /// the extracted files.
-fn readers_agree(corpus: &ArchiveTestFolder, python: &str, archive: &Path) {
+fn check_python_reader_agrees(corpus: &ArchiveTestFolder, python: &str, archive: &Path) {
     for (number, name) in list_workload_names(archive).iter().enumerate() {
         let (ours, theirs) = (format!("ours{number}"), format!("theirs{number}"));
         let workload = format!("{}::{name}", archive.display());
@@ -79,7 +79,7 @@ fn archives_of_every_version_are_read() {
             );
         }
         if let Some(python) = find_python_with_zstandard() {
-            readers_agree(&corpus, &python, &path);
+            check_python_reader_agrees(&corpus, &python, &path);
         }
     }
 }
@@ -137,11 +137,11 @@ fn the_reader_in_python_reads_what_is_written_today() {
             "--level",
             "best",
         ]);
-        readers_agree(
+        check_python_reader_agrees(
             &corpus,
             &python,
             &corpus.at(&format!("{}-best", &archive[1..])),
         );
-        readers_agree(&corpus, &python, &corpus.at(&archive[1..]));
+        check_python_reader_agrees(&corpus, &python, &corpus.at(&archive[1..]));
     }
 }

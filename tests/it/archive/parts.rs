@@ -38,7 +38,7 @@ fn extract_rank0_nodes(corpus: &ArchiveTestFolder, nodes: &str, to: &str) -> Vec
 }
 
 #[test]
-fn nodes_are_read_alone() {
+fn node_ranges_of_one_rank_are_extracted_alone() {
     let corpus = ArchiveTestFolder::new();
     corpus.run_successfully(&["archive", "create", "@a.etz"]);
     let nodes = "90000";
@@ -82,7 +82,7 @@ fn nodes_are_read_alone() {
 }
 
 #[test]
-fn parts_that_are_not_there_are_refused() {
+fn absent_ranks_and_node_ranges_are_refused() {
     let corpus = ArchiveTestFolder::new();
     corpus.run_successfully(&["archive", "create", "@a.etz"]);
     corpus.add_small_job("@a.etz", "x", "1");

@@ -30,7 +30,7 @@ fn build_workload_entry(values: &[(&str, String)]) -> WorkloadEntry {
 
 proptest! {
     #[test]
-    fn questions_say_what_a_plain_filter_says(
+    fn metadata_queries_match_a_plain_filter(
         gpu in "[ab]",
         version in (0u32..3, 0u32..12),
         step in prop::option::of(-3i32..4),

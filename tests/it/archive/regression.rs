@@ -48,7 +48,7 @@ pub fn join_prediction_causes(check: &Value, at: usize) -> String {
 }
 
 #[test]
-fn causes_are_named() {
+fn causes_of_changed_predictions_are_named() {
     let corpus = ArchiveTestFolder::new();
     std::fs::write(corpus.at("m.toml"), format_sound_machine()).unwrap();
     corpus.run_successfully(&["archive", "create", "@a.etz"]);

@@ -75,7 +75,7 @@ fn random_configurations_answer_alike() {
 /// also finishes jobs that the original does not finish for this reason alone. If rings run in opposite directions, or
 /// if NPUs take chunks in different orders, neither can finish, and the program names the stuck NPUs. Returns how many
 /// jobs both finish, how many only the program finishes, and how many are stuck.
-fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) -> [u64; 3] {
+fn compare_overlapping_with_simulator(seeds: impl Iterator<Item = u64> + Send) -> [u64; 3] {
     let [finished, answered, stuck, differ] = [const { AtomicU64::new(0) }; 4];
     let faults = Mutex::new(Vec::new());
     product::run_on_all_cores(seeds, |seed| {
@@ -124,7 +124,7 @@ fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) -> [u64; 3] {
 fn overlapping_groups_answer_alike() {
     let seeds = sample_every_nth(8, 0..150);
     let few = seeds.len() as u64 / 40;
-    let counts = compare_overlapping(seeds.into_iter());
+    let counts = compare_overlapping_with_simulator(seeds.into_iter());
     assert!(counts.iter().all(|&count| count > few), "{counts:?}");
 }
 
@@ -133,7 +133,7 @@ fn overlapping_groups_answer_alike() {
 /// a reduce-scatter in the other direction, with equal message sizes in each dimension.
 #[test]
 fn collectives_that_pass_dimensions_in_different_orders_meet() {
-    let counts = compare_overlapping([5424, 5493, 5857].into_iter());
+    let counts = compare_overlapping_with_simulator([5424, 5493, 5857].into_iter());
     assert_eq!(counts[0] + counts[1], 3, "{counts:?}");
 }
 
@@ -141,7 +141,7 @@ fn collectives_that_pass_dimensions_in_different_orders_meet() {
 /// NPU's counter.
 #[test]
 fn notes_do_not_depend_on_the_order_at_an_instant() {
-    compare_overlapping([5510].into_iter());
+    compare_overlapping_with_simulator([5510].into_iter());
 }
 
 /// Tests `CHAKRAM_SEEDS` configurations, starting with seed `CHAKRAM_FIRST_SEED`.
@@ -149,13 +149,14 @@ fn notes_do_not_depend_on_the_order_at_an_instant() {
 #[ignore = "takes minutes"]
 fn many_overlapping_groups_answer_alike() {
     let first = read_env_number("CHAKRAM_FIRST_SEED", 0);
-    let counts = compare_overlapping(first..first + read_env_number("CHAKRAM_SEEDS", 3000));
+    let counts =
+        compare_overlapping_with_simulator(first..first + read_env_number("CHAKRAM_SEEDS", 3000));
     assert!(counts.iter().all(|&count| count > 3), "{counts:?}");
 }
 
 /// Closed forms are used if they are proved, unless the user requests messages. Both give the same answer.
 #[test]
-fn what_starts_together_is_answered_in_closed_form() {
+fn collectives_that_start_together_are_answered_in_closed_form() {
     let ask = |more: &[&str]| -> Value {
         let files = [
             "astra-sim",

@@ -162,7 +162,7 @@ fn tori_are_analytical_under_the_originals_name() {
 /// If chunks are in several dimensions at the same time, they end in the same order with and
 /// without closed forms, for any durations. Most of these jobs have a closed form.
 #[test]
-fn chunks_in_several_dimensions_keep_their_orders() {
+fn chunk_end_order_is_equal_with_and_without_closed_forms() {
     let mut jobs = Vec::new();
     for kind in [AllReduce, AllGather, ReduceScatter] {
         for (i, size) in [1_000, 65_536, 1_000_000, 40_000_001]
@@ -291,7 +291,7 @@ fn lines_are_the_same_with_closed_forms_and_without() {
 }
 
 #[test]
-fn random_jobs_have_the_same_lines() {
+fn random_jobs_print_the_same_lines_with_and_without_closed_forms() {
     product::run_on_all_cores(0..40, |seed| {
         compare_closed_and_stepwise(&create_random_config(seed));
     });
@@ -300,7 +300,7 @@ fn random_jobs_have_the_same_lines() {
 /// Runs `CHAKRAM_SEEDS` configurations.
 #[test]
 #[ignore = "takes minutes"]
-fn many_random_jobs_have_the_same_lines() {
+fn many_random_jobs_print_the_same_lines_with_and_without_closed_forms() {
     let seeds = std::env::var("CHAKRAM_SEEDS").map_or(2000, |text| text.parse().expect("a number"));
     product::run_on_all_cores(40..seeds, |seed| {
         compare_closed_and_stepwise(&create_random_config(seed));

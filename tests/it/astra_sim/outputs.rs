@@ -182,7 +182,7 @@ sys[1], Total compute-communication overlap: 0
 ";
 
 #[test]
-fn every_rank_has_its_lines() {
+fn every_rank_prints_its_statistics_lines() {
     let case = build_mixed_job(json!({}));
     assert_eq!(case.run_and_return_printed_lines(&[]), MIXED);
     assert_eq!(
@@ -217,7 +217,7 @@ sys[1] finished, 0 cycles";
 }
 
 #[test]
-fn a_pure_replay_tells_sorts_apart() {
+fn replay_only_statistics_distinguish_kinds_of_nodes() {
     // The load has no duration, so it takes 1 ns, as do the send and the node that does nothing. Each counts as 1 ns
     // that is not exposed. They run one after another and end 1 ns after the kernel, so the result is 10,001 - 10,003 =
     // -2.
@@ -236,7 +236,7 @@ sys[0], Total compute-communication overlap: 1
 }
 
 #[test]
-fn the_report_for_programs_has_all_of_it() {
+fn json_report_has_all_results_options_and_inputs() {
     let case = build_mixed_job(json!({"boost-mode": 1}));
     let said = case.run_and_return_printed_lines(&["--format=json", "--injection-scale=2"]);
     let said: Value = serde_json::from_str(&said).expect("it is JSON");
@@ -274,7 +274,7 @@ fn the_report_for_programs_has_all_of_it() {
 }
 
 #[test]
-fn the_table_has_a_row_for_each_rank() {
+fn csv_report_has_a_row_for_each_rank() {
     let header = "rank,finish_ns,exposed_communication_ns,cpu_ns,gpu_ns,communication_ns,\
                   remote_memory_ns,overlap_ns,compute_bound,compute_utilization,\
                   memory_utilization,flops_per_byte,peak_memory_bytes\n";

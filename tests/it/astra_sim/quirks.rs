@@ -131,7 +131,7 @@ fn message_shares_are_exact_without_rounding_quirks() {
 
 /// Two dimensions have only one algorithm name.
 #[test]
-fn the_last_name_stands_for_the_rest() {
+fn without_short_list_quirk_last_algorithm_covers_the_other_dimensions() {
     let dims = [(Ring, 4, 50.0, 500.0), (Ring, 2, 25.0, 500.0)];
     let short = build_collective_config(Unaware, &dims, AllReduce, &["ring"], MIB);
     let long = build_collective_config(Unaware, &dims, AllReduce, &["ring", "ring"], MIB);
@@ -466,7 +466,7 @@ fn groups_reduce_once() {
 /// The trace has two all-reduces of 88,720 ns without dependencies between them, and a load of 100
 /// ns + 1 MiB / 25 GB/s.
 #[test]
-fn communication_overlaps() {
+fn independent_collectives_and_loads_overlap() {
     let dims = [(Ring, 4, 50.0, 500.0)];
     let mut config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], MIB);
     (config.memory.latency, config.memory.bw) = (100, 25);

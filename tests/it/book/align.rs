@@ -17,7 +17,7 @@ const GONE: u32 = 6;
 /// Cost of a printed line that is not shown.
 const NEW: u32 = 4;
 
-fn is_cut(shown: &str) -> bool {
+fn is_cut_mark(shown: &str) -> bool {
     shown.trim() == "…"
 }
 
@@ -53,7 +53,7 @@ pub fn align_shown_and_printed_lines<'a>(
     for i in (0..=n).rev() {
         for j in (0..=m).rev() {
             let mut least = if i == n && j == m { 0 } else { u32::MAX };
-            let cut = i < n && is_cut(shown[i]);
+            let cut = i < n && is_cut_mark(shown[i]);
             if i < n {
                 least = least.min(costs[i + 1][j] + if cut { 0 } else { GONE });
             }
@@ -69,7 +69,7 @@ pub fn align_shown_and_printed_lines<'a>(
     }
     let (mut i, mut j, mut lines) = (0, 0, Vec::new());
     while i < n || j < m {
-        let cut = i < n && is_cut(shown[i]);
+        let cut = i < n && is_cut_mark(shown[i]);
         let here = costs[i][j];
         if cut && here == costs[i + 1][j] {
             lines.push(DiffLine::Same(shown[i]));

@@ -199,7 +199,9 @@ fn check_page_sessions(page: &Path) -> (String, usize, Vec<String>) {
                 match *line {
                     DiffLine::Same(line) => blessed.push(line.to_owned()),
                     DiffLine::Gone(line) => gone = Some(line),
-                    DiffLine::New(line) => blessed.push(cut_as(gone.take(), line)),
+                    DiffLine::New(line) => {
+                        blessed.push(cut_line_like_replaced_line(gone.take(), line))
+                    }
                 }
             }
             copied = step.shown.start + shown.len();
@@ -218,7 +220,7 @@ fn check_page_sessions(page: &Path) -> (String, usize, Vec<String>) {
 }
 
 /// Cuts a printed line where the line that it replaces was cut.
-fn cut_as(gone: Option<&str>, printed: &str) -> String {
+fn cut_line_like_replaced_line(gone: Option<&str>, printed: &str) -> String {
     let length = gone.and_then(|gone| Some(gone.strip_suffix('…')?.chars().count()));
     match length {
         Some(length) if printed.chars().count() > length => {

@@ -165,7 +165,7 @@ fn a_bomb_that_is_let_in_stays_within_the_bound_of_memory() {
 }
 
 #[test]
-fn a_real_ratio_is_no_bomb() {
+fn trace_with_a_realistic_compression_ratio_is_accepted() {
     // A chain of 250,000 kernels takes 20 MB, more than any input may unpack to, and compresses to a seventeenth of its
     // size.
     let folder = tempfile::tempdir().unwrap();

@@ -101,7 +101,7 @@ fn no_job_has_a_billion_ranks() {
 }
 
 #[test]
-fn what_no_check_foresees_ends_with_an_error_as_well() {
+fn unforeseen_memory_use_ends_with_an_out_of_memory_error() {
     // A hundred thousand kernels take about 10 MB, and the program itself needs a few MB.
     let job = [
         "generate", "chain", "--ranks", "1", "--nodes", "100000", "-m", "dgx-h100",

@@ -220,7 +220,7 @@ fn check_conversion_time_is_linear(
 }
 
 #[test]
-fn nothing_is_quadratic() {
+fn conversion_time_is_linear_in_the_number_of_events() {
     let nested = |count: u64| {
         let event = |i: u64| create_operator_event("a", i as i64, 2 * count - 2 * i, i + 1);
         (0..count).map(event).collect()

@@ -12,7 +12,7 @@ use std::process::Command;
 /// Per mille of the kernels' time for which FLOPs or bytes are known: for captures with operators and shapes, and for a
 /// capture whose kernels a graph launched.
 #[test]
-fn kernels_whose_operators_have_shapes_are_described() {
+fn kernels_whose_operators_have_shapes_have_known_flops_or_bytes() {
     let Some(tracelens) = corpus_path_or_count_skip("captures/gpu/tracelens") else {
         return;
     };

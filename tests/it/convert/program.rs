@@ -465,7 +465,7 @@ fn times_of_modules_sum_to_those_of_operators() {
 /// The capture has three steps. Each node of a step is in the slice of the step, and the slices together contain all
 /// nodes, except nodes outside steps. Each step takes as long as in the full replay.
 #[test]
-fn steps_of_a_job_stay_steps() {
+fn sliced_steps_take_as_long_as_in_the_full_replay() {
     let Some(capture) = corpus_path_or_count_skip("captures/pytorch/ddp_resnet18_3steps") else {
         return;
     };

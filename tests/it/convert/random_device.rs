@@ -115,7 +115,7 @@ impl RankDeviceTraceFileBuilder {
         result
     }
 
-    fn launch(&mut self, extended: bool) -> LaunchAwaitingKernel {
+    fn add_kernel_launch(&mut self, extended: bool) -> LaunchAwaitingKernel {
         let correlation = 10_000 + self.id;
         self.id += 1;
         let name = match extended {
@@ -140,7 +140,7 @@ impl RankDeviceTraceFileBuilder {
         own.map_or(0, |own| own.iter().map(|&(_, end)| end).max().unwrap_or(0))
     }
 
-    fn kernel(
+    fn add_kernel_of_launch(
         &mut self,
         launch: LaunchAwaitingKernel,
         stream: u64,
@@ -167,8 +167,9 @@ impl RankDeviceTraceFileBuilder {
         let extended = random.one_in(3);
         let shapes =
             json!({"Input Dims": [[32, 256], [256, 256]], "Input type": ["float", "float"]});
-        let launch = self
-            .add_enclosing_host_event("cpu_op", "aten::mm", shapes, |file| file.launch(extended));
+        let launch = self.add_enclosing_host_event("cpu_op", "aten::mm", shapes, |file| {
+            file.add_kernel_launch(extended)
+        });
         let (free, lasts) = (
             self.end_of_last_kernel_on_stream(stream),
             5_000 + random.below(60_000),
@@ -183,7 +184,7 @@ impl RankDeviceTraceFileBuilder {
             Some(room) if extended || random.one_in(4) => free - random.below(room) - 1,
             _ => launch.ready.max(free),
         };
-        self.kernel(
+        self.add_kernel_of_launch(
             launch,
             stream,
             "ampere_sgemm_128x64_tn",
@@ -193,7 +194,7 @@ impl RankDeviceTraceFileBuilder {
 
     fn add_launch_without_kernel(&mut self) {
         self.add_enclosing_host_event("cpu_op", "aten::add", Value::Null, |file| {
-            file.launch(false)
+            file.add_kernel_launch(false)
         });
         self.truth.dropped += 1;
     }
@@ -206,14 +207,14 @@ impl RankDeviceTraceFileBuilder {
             "void pplx::a2aDispatchSendKernel<8>(int)",
         ];
         let launch = self.add_enclosing_host_event("cpu_op", "a_library", Value::Null, |file| {
-            file.launch(false)
+            file.add_kernel_launch(false)
         });
         let (from, lasts) = (
             launch.ready.max(self.end_of_last_kernel_on_stream(UNKNOWN)),
             3_000 + random.below(20_000),
         );
         let name = NAMES[random.below(4) as usize];
-        self.kernel(launch, UNKNOWN, name, (from, from + lasts));
+        self.add_kernel_of_launch(launch, UNKNOWN, name, (from, from + lasts));
         self.truth.unknown += 1;
         self.truth.unknown_ns += lasts;
     }
@@ -301,8 +302,8 @@ fn send_message_batch(
         }
         let two = random.one_in(3);
         let launches = |file: &mut RankDeviceTraceFileBuilder| {
-            let first = file.launch(true);
-            (first, two.then(|| file.launch(true)))
+            let first = file.add_kernel_launch(true);
+            (first, two.then(|| file.add_kernel_launch(true)))
         };
         let (first, second) = match random.one_in(2) {
             true => file.add_enclosing_host_event(
@@ -337,9 +338,9 @@ fn send_message_batch(
         };
         let name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)";
         let middle = second.map_or(ends[rank], |_| from + (ends[rank] - from) / 2);
-        file.kernel(first, MESSAGES, name, (from, middle));
+        file.add_kernel_of_launch(first, MESSAGES, name, (from, middle));
         if let Some(second) = second {
-            file.kernel(second, MESSAGES, name, (middle, ends[rank]));
+            file.add_kernel_of_launch(second, MESSAGES, name, (middle, ends[rank]));
         }
     }
 }
@@ -358,7 +359,7 @@ fn all_reduce(files: &mut [RankDeviceTraceFileBuilder], random: &mut Random) {
             let launch =
                 file.add_enclosing_host_event("cpu_op", "c10d::allreduce_", Value::Null, |file| {
                     file.add_enclosing_host_event("cpu_op", "record_param_comms", said, |file| {
-                        file.launch(false)
+                        file.add_kernel_launch(false)
                     })
                 });
             file.truth.collectives += 1;
@@ -373,7 +374,7 @@ fn all_reduce(files: &mut [RankDeviceTraceFileBuilder], random: &mut Random) {
     let last = launches.iter().map(|launch| launch.1).max().unwrap_or(0);
     for (file, (launch, from)) in files.iter_mut().zip(launches) {
         let name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
-        file.kernel(
+        file.add_kernel_of_launch(
             launch,
             COLLECTIVES,
             name,
@@ -408,7 +409,7 @@ fn finish_files_and_truths(
     files.into_iter().map(finish).unzip()
 }
 
-fn random_job(seed: u64) -> (Vec<String>, Vec<TrueActivityOfOneRankDevice>) {
+fn generate_random_job_with_truth(seed: u64) -> (Vec<String>, Vec<TrueActivityOfOneRankDevice>) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let world = 2 + random.below(3);
     let old = random.one_in(4);
@@ -498,7 +499,7 @@ fn replay_as_captured(job: &ConversionResult) -> ReplayTimesOfAllNodes {
 fn nothing_that_a_device_did_is_lost_or_called_something_else() {
     let mut all = TrueActivityOfOneRankDevice::default();
     for seed in 1..=60 {
-        let (texts, truths) = random_job(seed);
+        let (texts, truths) = generate_random_job_with_truth(seed);
         let job = convert_kineto_texts(&texts);
         let log = replay_as_captured(&job);
         // Every rank ends by waiting for its device, and the job begins with the first event of the first rank.
@@ -711,12 +712,12 @@ fn kernels_that_their_name_tells_have_a_group_only_if_there_is_one() {
         for file in &mut files {
             let launch =
                 file.add_enclosing_host_event("cpu_op", "a_library", Value::Null, |file| {
-                    file.launch(false)
+                    file.add_kernel_launch(false)
                 });
             let name =
                 "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*, int)";
             let at = (launch.ready, 1_100_000);
-            file.kernel(launch, UNKNOWN, name, at);
+            file.add_kernel_of_launch(launch, UNKNOWN, name, at);
         }
         let (texts, _) = finish_files_and_truths(files);
         let texts: Vec<String> = texts

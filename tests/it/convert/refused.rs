@@ -99,7 +99,7 @@ fn files_that_end_early_are_refused() {
 }
 
 #[test]
-fn garbage_is_refused() {
+fn garbage_in_a_capture_converts_or_is_refused_with_the_file_name() {
     let job = generate_job_capture(JobParallelism::Ddp, 0, 2);
     let whole = std::fs::read(job.folder.path().join("kineto.1.json")).unwrap();
     let path = job.folder.path().join("kineto.1.json");

@@ -64,7 +64,7 @@ pub fn try_convert(
     let path = |rank: u32| out.path().join(format!("job.{rank}.et"));
     let pairs = convert::find_capture_pairs(paths)?.pairs;
     let mut outputs = OutputsAndProtectedInputs::default();
-    let result = convert::convert_pairs(&pairs, options, &path, &mut outputs, &|_, _| {});
+    let result = convert::convert_capture_pairs(&pairs, options, &path, &mut outputs, &|_, _| {});
     let result = result.and_then(|(summary, _)| outputs.commit_all().map(|()| summary));
     if result.is_err() {
         let left = std::fs::read_dir(out.path()).unwrap().count();

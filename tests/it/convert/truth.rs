@@ -107,7 +107,7 @@ fn expected_comm_size(kind: &str, bytes: u64, members: u64) -> u64 {
 }
 
 #[test]
-fn every_call_is_what_it_was_and_lasts_as_long() {
+fn every_converted_call_matches_the_captured_call_and_its_duration() {
     for (what, options) in list_generated_jobs(0) {
         let captured = write_generated_capture(&options);
         let job = convert_folder(captured.folder.path());
@@ -340,7 +340,7 @@ fn no_delay_of_a_device_contains_waiting() {
 /// Estimated clocks deviate by at most this number of ns, because the ends of collectives differ by
 /// the jitter.
 #[test]
-fn clocks_are_put_right() {
+fn skewed_clocks_of_ranks_are_corrected() {
     const NOISE: i64 = 500_000;
     for (what, options) in list_generated_jobs(2) {
         for skew in [5_000_000, 4_000_000_000] {

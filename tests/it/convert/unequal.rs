@@ -41,7 +41,7 @@ fn read_exchanged_bytes(file: &Path) -> Vec<[Vec<u64>; 2]> {
 }
 
 #[test]
-fn captured_parts_are_those_of_the_split_sizes() {
+fn all_to_all_bytes_per_member_match_the_recorded_split_sizes() {
     let Some(folder) = corpus_path_or_count_skip("captures/pytorch/t231_moe_a2a") else {
         return;
     };

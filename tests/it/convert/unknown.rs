@@ -3,11 +3,11 @@
 use super::rig::{convert_files, replay_files, run_program};
 use crate::commands::run_chakram;
 use crate::corpus::corpus_path_or_count_skip;
-use crate::page::check_facts;
+use crate::page::check_page_contains_report_text;
 use serde_json::{Value, json};
 
 /// Removes the arguments that the profiler writes only if shapes are recorded.
-fn without_shapes(trace: &mut Value) {
+fn remove_shape_arguments(trace: &mut Value) {
     for event in trace["traceEvents"]
         .as_array_mut()
         .expect("there are events")
@@ -41,7 +41,7 @@ fn collectives_of_unknown_size_keep_their_time() {
         let mut trace: Value =
             serde_json::from_reader(zstd::Decoder::new(file).expect("it is zstd"))
                 .expect("it is JSON");
-        without_shapes(&mut trace);
+        remove_shape_arguments(&mut trace);
         let to = capture.join(format!("kineto.{rank}.json"));
         std::fs::write(to, trace.to_string()).expect("there is room");
     }
@@ -119,7 +119,7 @@ fn build_capture_of_operators(operators: &[[&str; 5]], us: u32) -> Value {
 }
 
 /// Converts a capture of one rank, and returns the folder with its traces.
-fn convert_one(capture: &Value) -> tempfile::TempDir {
+fn convert_single_rank_capture(capture: &Value) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("there is room");
     let file = folder.path().join("kineto.0.json");
     std::fs::write(&file, capture.to_string()).expect("there is room");
@@ -179,7 +179,7 @@ fn kernels_that_compute_are_not_priced_by_their_bytes() {
         ],
         400,
     );
-    let job = convert_one(&capture);
+    let job = convert_single_rank_capture(&capture);
     let report = replay_files(job.path(), &["-m", "dgx-h100", "--compute", "roofline"]);
     // 1.0995e12 / 989e12 is 1,111.7 us. 2·8192·2·(2048·512 + 512·1024) = 5.15e10 FLOPs take 52.1
     // us. 3 · 1.34 MB take 1.2 us at 3.35 TB/s.
@@ -247,7 +247,7 @@ fn lookups_move_the_rows_of_their_indices() {
         ],
         9,
     );
-    let job = convert_one(&capture);
+    let job = convert_single_rank_capture(&capture);
     let report = replay_files(job.path(), &["-m", "dgx-h100", "--compute", "roofline"]);
     // The lookups have 888·(2·64·4 + 8) = 461,760 B, 888·16 B, and 888·(4·8·64·2 + 8) = 3.6 MB, at
     // 3.35 TB/s. The number of rows per index is unknown.
@@ -381,7 +381,7 @@ fn build_host_trace_of_all_reduces(groups: &str, records: &[(&str, u64)], sized:
 
 /// Returns the report of a replay of a host trace. Absent ranks arrive at the same time as the
 /// captured rank.
-fn replay_host(trace: &Value) -> Value {
+fn replay_host_trace(trace: &Value) -> Value {
     let folder = tempfile::tempdir().expect("there is room");
     std::fs::write(folder.path().join("host.0.json"), trace.to_string()).expect("there is room");
     let job = convert_files(folder.path());
@@ -394,7 +394,7 @@ fn groups_have_the_members_that_follow_from_their_sizes() {
     let groups = r#"[{"pg_name": "0", "pg_desc": "default_pg", "ranks": [], "group_size": 16},
         {"pg_name": "tp", "pg_desc": "", "ranks": [0, 1, ..., 7], "group_size": 8},
         {"pg_name": "dp", "pg_desc": "", "ranks": "[0, ..., 8]", "group_size": 2}]"#;
-    let report = replay_host(&build_host_trace_of_all_reduces(
+    let report = replay_host_trace(&build_host_trace_of_all_reduces(
         groups,
         &[("0", 16), ("tp", 8), ("dp", 2)],
         true,
@@ -406,7 +406,7 @@ fn groups_have_the_members_that_follow_from_their_sizes() {
     members.sort_unstable();
     assert_eq!(members, [Some(2), Some(8), Some(16)]);
     // Without a declaration, the number of ranks comes from the records.
-    let report = replay_host(&build_host_trace_of_all_reduces("[]", &[("0", 16)], true));
+    let report = replay_host_trace(&build_host_trace_of_all_reduces("[]", &[("0", 16)], true));
     assert_eq!(report["ranks"], 16);
     assert_eq!(report["collectives"][0]["members"], 16);
 }
@@ -455,9 +455,9 @@ fn communication_without_size_and_time_is_refused() {
     with(&["--html", &page.display().to_string()]);
     let page = std::fs::read_to_string(page).expect("it was written");
     assert!(page.contains("a lower bound"));
-    assert!(check_facts(&text, &page) > 10);
+    assert!(check_page_contains_report_text(&text, &page) > 10);
     // If all sizes are known, a note says that the option has no effect.
-    let sized = convert_one(&build_capture_of_operators(
+    let sized = convert_single_rank_capture(&build_capture_of_operators(
         &[["aten::add", "[[8]]", r#"["float"]"#, "[]", "add"]],
         9,
     ));

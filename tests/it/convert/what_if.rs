@@ -203,7 +203,7 @@ fn a_straggler_costs_as_much_as_predicted() {
 /// Profilers record the waits of streams only on request. Without recorded waits, the first kernel
 /// that uses a result shows the dependency.
 #[test]
-fn streams_wait_for_what_they_use() {
+fn without_recorded_waits_streams_wait_for_the_results_they_use() {
     for style in [JobParallelism::Ddp, JobParallelism::Functional] {
         let options = Options {
             steps: 2,

@@ -9,7 +9,7 @@ use chakram::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram::units::{Bandwidth, Bytes, Span};
 
 /// Returns the rank of a trace, given its file name.
-pub fn rank_of(file: &str) -> Option<u32> {
+pub fn parse_rank_of_trace_file(file: &str) -> Option<u32> {
     file.strip_prefix("wl/wl.")?
         .strip_suffix(".et")?
         .parse()

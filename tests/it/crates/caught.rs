@@ -11,7 +11,7 @@ fn assert_faults_contain_parts(faults: &[String], of: &str, expected: &[&str]) {
 }
 
 #[test]
-fn what_is_forbidden_is_caught() {
+fn forbidden_dependencies_in_a_manifest_are_reported() {
     let caught = |member: &str, manifest: &str, expected: &[&str]| {
         let faults = find_manifest_violations(member, &manifest.parse().expect("it is TOML"));
         assert_faults_contain_parts(&faults, manifest, expected);
@@ -71,9 +71,9 @@ fn what_is_forbidden_is_caught() {
 }
 
 #[test]
-fn a_package_is_used_by_its_files_alone() {
+fn package_uses_outside_the_files_allowed_for_it_are_reported() {
     let caught = |file: &str, source: &str, expected: &[&str]| {
-        let modules = paths::parse_module_paths(source).expect("it is Rust");
+        let modules = paths::parse_modules_and_paths_used_in_them(source).expect("it is Rust");
         assert_faults_contain_parts(
             &find_misplaced_package_uses(file, &modules),
             source,

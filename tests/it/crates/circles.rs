@@ -251,7 +251,7 @@ fn no_modules_import_one_another_in_a_circle() {
 /// Returns the cycles in a crate that consists of these files.
 fn find_import_cycles_of_sources(files: &[(&str, &str)]) -> Vec<String> {
     let parsed = files.iter().map(|(name, source)| {
-        let modules = paths::parse_module_paths(source).expect("it is Rust");
+        let modules = paths::parse_modules_and_paths_used_in_them(source).expect("it is Rust");
         ((*name).to_owned(), modules)
     });
     let parsed = parsed.collect();
@@ -262,7 +262,7 @@ fn find_import_cycles_of_sources(files: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn a_circle_is_found_however_it_is_closed() {
+fn import_cycles_are_found_for_every_form_of_import() {
     let none: [&str; 0] = [];
     let b = ("b.rs", "use super::a::A; pub struct B;");
     let two = |a| find_import_cycles_of_sources(&[("lib.rs", "mod a; mod b;"), ("a.rs", a), b]);

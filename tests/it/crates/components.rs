@@ -1,7 +1,7 @@
 //! Tests that the fields of the engine's components are private, that components use only the
 //! components in this table, and that no component uses the loop.
 
-use super::{repository_root, rust_files};
+use super::{collect_rust_files, repository_root};
 use syn::{Fields, Item, ItemStruct, Visibility};
 
 /// Each component, with its type, its module, and the other modules whose types its methods may take.
@@ -86,7 +86,7 @@ fn find_component_violations(file: &str, source: &str) -> Vec<String> {
 fn components_own_their_state_and_know_what_the_table_says() {
     let root = repository_root().join("src/engine");
     let mut files = Vec::new();
-    rust_files(&root, &mut files);
+    collect_rust_files(&root, &mut files);
     files.sort();
     let mut faults = Vec::new();
     let mut found = 0;
@@ -105,7 +105,7 @@ fn components_own_their_state_and_know_what_the_table_says() {
 }
 
 #[test]
-fn a_component_is_told_from_one_that_opens_up() {
+fn components_with_public_fields_or_forbidden_names_are_reported() {
     let faults = |file, source| find_component_violations(file, source).join("; ");
     assert_eq!(faults("messages.rs", "struct Messages { pairs: u8 }"), "");
     let open = faults("messages.rs", "struct Messages { pub(super) pairs: u8 }");

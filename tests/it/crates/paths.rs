@@ -32,7 +32,7 @@ pub struct FileOrInlineModule {
 pub type ModulesOfOneFile = BTreeMap<Vec<String>, FileOrInlineModule>;
 
 /// Finds the modules of `source`, and the paths in each module.
-pub fn parse_module_paths(source: &str) -> Result<ModulesOfOneFile, syn::Error> {
+pub fn parse_modules_and_paths_used_in_them(source: &str) -> Result<ModulesOfOneFile, syn::Error> {
     let mut finder = ModulesInFileCollector {
         at: Vec::new(),
         is_test: false,

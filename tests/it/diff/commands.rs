@@ -14,7 +14,7 @@ const RANKS: u32 = 8;
 /// Returns the nodes of one rank of the case.
 fn read_case_nodes(rank: u32) -> Vec<Node> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(CASE);
-    let file = chakram::trace::DecompressedTraceFile::open_current_schema(
+    let file = chakram::trace::DecompressedTraceFile::open_as_current_schema(
         &path.join(format!("job.{rank}.et")),
     );
     let file = file.expect("the case is there");
@@ -167,7 +167,7 @@ fn the_same_change_in_several_ranks_is_told_once() {
 }
 
 #[test]
-fn limits_set_the_exit_code() {
+fn differences_above_the_threshold_set_the_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     // Every duration of rank 0 is 3 % longer, rounded down to ns.
     let other = write_changed_job(folder.path(), |rank, nodes| {

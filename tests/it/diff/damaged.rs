@@ -61,7 +61,7 @@ fn damage_is_an_error_of_each_side_that_has_it() {
 }
 
 #[test]
-fn what_is_sound_is_compared_and_what_is_lost_is_said() {
+fn salvaged_records_are_compared_and_lost_bytes_reported() {
     let whole = read_case_trace();
     let cut = &whole[..whole.len() - 3];
     // The last node is lost.
@@ -121,7 +121,7 @@ proptest! {
 
     /// Truncation at any byte is an error, unless the byte is between two records.
     #[test]
-    fn cuts_are_never_passed_over(at in 0.0..1.0_f64) {
+    fn truncation_is_an_error_unless_it_is_between_two_records(at in 0.0..1.0_f64) {
         let whole = read_case_trace();
         let cut = &whole[..(whole.len() as f64 * at) as usize];
         let mut frames = chakram::internals::FrameCursor::new(cut);

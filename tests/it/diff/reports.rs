@@ -109,7 +109,7 @@ fn parts_sum_to_the_change_of_the_makespan() {
 }
 
 #[test]
-fn comparisons_are_compared_machine_by_machine() {
+fn reports_of_several_machines_are_diffed_machine_by_machine() {
     let folder = tempfile::tempdir().unwrap();
     let two = |name, last| {
         replay_case_to_file(
@@ -129,7 +129,7 @@ fn comparisons_are_compared_machine_by_machine() {
 }
 
 #[test]
-fn other_inputs_and_options_are_said() {
+fn different_inputs_and_options_of_reports_are_noted() {
     let folder = tempfile::tempdir().unwrap();
     let (a, _) = replay_case_to_file(folder.path(), "a.json", &["-m", "dgx-a100"]);
     let (b, _) = replay_case_to_file(

@@ -126,7 +126,7 @@ type RandomNodeProperties = (u32, u64, u64, Vec<(usize, bool)>);
 
 /// Returns nodes in program order, with dependencies on earlier nodes. A random choice decides
 /// which nodes are cut, more often near `cut`.
-fn graph_strategy() -> impl Strategy<Value = Vec<Node>> {
+fn random_node_graph_strategy() -> impl Strategy<Value = Vec<Node>> {
     let dep = (0_usize..40, any::<bool>());
     let node = (
         0_u32..100,
@@ -166,7 +166,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
-    fn slicing_keeps_which_nodes_wait_for_which_and_since_when(graph in graph_strategy()) {
+    fn slicing_keeps_which_nodes_wait_for_which_and_since_when(graph in random_node_graph_strategy()) {
         check_slice_keeps_waits_and_starts(&graph)?;
     }
 }

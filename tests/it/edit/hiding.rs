@@ -37,7 +37,7 @@ fn anonymise_job(traces: &Path, into: &Path) -> PathBuf {
 }
 
 #[test]
-fn replays_take_as_long_and_nothing_is_told() {
+fn anonymised_jobs_replay_as_long_and_leak_nothing() {
     let folder = tempfile::tempdir().unwrap();
     for (name, machine) in [
         ("data-parallel-8", "machine.toml"),
@@ -87,7 +87,7 @@ fn replays_take_as_long_and_nothing_is_told() {
 }
 
 #[test]
-fn names_are_those_of_the_key_and_groups_follow_their_file() {
+fn anonymised_names_depend_on_the_key_and_match_the_group_file() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let collective = Node {

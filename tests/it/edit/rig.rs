@@ -58,7 +58,7 @@ pub fn decode_trace_nodes(mut bytes: &[u8]) -> Vec<Node> {
 pub fn read_job_traces(path: &Path) -> Vec<Vec<u8>> {
     let files = discover_traces(path).unwrap_or_else(|e| panic!("{e}"));
     let open = |path: &PathBuf| {
-        DecompressedTraceFile::open_current_schema(path)
+        DecompressedTraceFile::open_as_current_schema(path)
             .unwrap()
             .as_slice()
             .to_vec()

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 #[test]
-fn generated_replicas_are_those_that_are_generated_for_the_size() {
+fn scaling_a_generated_job_equals_generating_it_at_that_size() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let generate = |ranks: &str, to: &str| {
@@ -61,7 +61,7 @@ fn generated_replicas_are_those_that_are_generated_for_the_size() {
 /// Ranks that never communicate do not count as data parallelism. Only an explicit option copies such ranks, and it
 /// works only for them.
 #[test]
-fn ranks_that_exchange_nothing_are_refused() {
+fn scaling_ranks_that_never_communicate_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     run_chakram_ok(&[
@@ -243,7 +243,7 @@ fn read_nodes_with_groups_given_by_members(prefix: &str) -> Vec<Vec<Node>> {
 }
 
 #[test]
-fn grids_of_every_kind_scale_to_those_that_are_made_for_the_size() {
+fn a_scaled_grid_job_equals_one_written_at_that_size() {
     let folder = tempfile::tempdir().unwrap();
     for (i, (from, to)) in [
         ([2, 3, 2], [2, 8, 2]),
@@ -296,7 +296,7 @@ fn captures_scale_and_replay() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn scaling_to_a_grid_that_does_not_fit_the_job_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let traces = write_grid_job(folder.path(), "t", [2, 3, 2]);
     let out = folder.path().join("out");

@@ -138,7 +138,7 @@ fn compare_slices_to_conversions(name: &str, capture: &Path) -> usize {
 }
 
 #[test]
-fn steps_are_those_that_are_converted_alone() {
+fn a_slice_of_one_step_equals_a_conversion_of_that_step_alone() {
     assert_eq!(
         compare_slices_to_conversions("ddp-resnet18", &case_path("ddp-resnet18/capture")),
         1
@@ -157,7 +157,7 @@ fn steps_are_those_that_are_converted_alone() {
 }
 
 #[test]
-fn cuts_through_what_belongs_together_are_refused_or_go_all_the_way() {
+fn cuts_through_a_collective_are_refused_or_cut_it_in_every_rank() {
     let folder = tempfile::tempdir().unwrap();
     let prefix = folder.path().join("half");
     let prefix = prefix.to_str().unwrap();

@@ -177,7 +177,7 @@ fn messages_leaving_their_nodes_take_as_long_as_on_the_fabric_alone() {
 /// message from chip 0 to the opposite chip on the other board crosses two links of the square and
 /// two links of the switch.
 #[test]
-fn boards_are_graphs_under_a_switch() {
+fn messages_between_boards_of_linked_chips_pass_the_switch() {
     let dir = TempDir::new().unwrap();
     let square = "shape = \"graph\"\nsize = 4\nlinks = \"0-1,1-2,2-3,3-0\"\nbandwidth = \"1 GB/s\"\nlatency = \"1 us\"\n\
                   algorithm = \"ring\"";
@@ -226,7 +226,7 @@ fn a_slow_nic_slows_what_passes_it() {
 }
 
 #[test]
-fn what_fabrics_do_not_take_is_refused_with_what_they_would() {
+fn invalid_fabric_keys_are_refused_with_the_valid_values() {
     let dir = TempDir::new().unwrap();
     let error = |dimensions: &[(&str, &str)], more: &str| {
         let machine = write_machine_file(&dir, "wrong.toml", dimensions, more);

@@ -19,7 +19,7 @@ fn read_json_file(folder: &Folder, name: &str) -> Value {
 
 /// Ranks 1, 2 and 4 of 6 share a group, which a trace names but does not declare.
 #[test]
-fn a_folder_is_a_job_with_its_groups_and_its_machine() {
+fn a_job_folder_replays_with_its_stored_groups_and_machine() {
     let folder = Folder::new();
     let pattern = [
         "generate",
@@ -72,7 +72,7 @@ fn a_folder_is_a_job_with_its_groups_and_its_machine() {
     let error = folder.run_refused_for_stderr(&["replay", "s", "--groups", "none.json"]);
     assert!(error.contains("is not declared"), "{error}");
     // Without the job's file, the group is undeclared again.
-    std::fs::remove_file(folder.at("s/job.job.json")).unwrap();
+    std::fs::remove_file(folder.path_of_file("s/job.job.json")).unwrap();
     folder.run_refused_for_stderr(&["replay", "s", "-m", "w-2d"]);
     let groups = ["replay", "s", "-m", "w-2d", "--groups", "s/job.groups.json"];
     assert_eq!(replay_makespan(&folder, &groups), direct);
@@ -91,7 +91,7 @@ fn ranks_of_an_earlier_job_are_not_read() {
     let note = text_from_bytes(&output.stderr);
     let expected = "note: s/job.4.et to s/job.7.et (4 files) of earlier jobs stay in the folder";
     assert!(note.starts_with(expected), "{note}");
-    assert!(folder.at("s/job.7.et").exists());
+    assert!(folder.path_of_file("s/job.7.et").exists());
     for job in ["s", "s/job"] {
         assert_eq!(
             replay_makespan(&folder, &[&["replay", job], &MACHINE[..]].concat()),
@@ -158,7 +158,7 @@ fn traces_that_were_changed_are_refused_by_name() {
         assert!(text_from_bytes(&output.stdout).contains(part), "{output:?}");
     }
     folder.run_successfully_for_stdout(&[&replay[..], &["--no-verify"]].concat());
-    std::fs::remove_file(folder.at("job.2.et")).unwrap();
+    std::fs::remove_file(folder.path_of_file("job.2.et")).unwrap();
     let error = folder.run_refused_for_stderr(&replay);
     assert!(
         error.contains("job.2.et: the file does not exist"),
@@ -199,7 +199,7 @@ fn large_jobs_are_not_hashed_on_the_way_into_a_replay() {
             (JobFileVerifyLevel::Nothing, None),
         ] {
             let mut finder = TraceFinder::new(verify);
-            finder.add_path(&folder.at("a")).unwrap();
+            finder.add_path(&folder.path_of_file("a")).unwrap();
             let seal = finder.finish_search().files[0].seal;
             assert_eq!(seal.map(|seal| seal.blake3.is_some()), expected);
         }
@@ -217,15 +217,15 @@ fn a_folder_with_several_jobs_says_which() {
         "{error}"
     );
     // A job's file is used even if some traces are elsewhere.
-    std::fs::remove_file(folder.at("s/second.0.et")).unwrap();
-    std::fs::remove_file(folder.at("s/second.1.et")).unwrap();
+    std::fs::remove_file(folder.path_of_file("s/second.0.et")).unwrap();
+    std::fs::remove_file(folder.path_of_file("s/second.1.et")).unwrap();
     folder.run_refused_for_stderr(&[&["replay", "s"], &MACHINE[..]].concat());
 }
 
 #[test]
-fn a_job_goes_into_a_folder_under_a_name() {
+fn a_job_written_to_a_folder_is_named_job() {
     let folder = Folder::new();
-    std::fs::create_dir(folder.at("there")).unwrap();
+    std::fs::create_dir(folder.path_of_file("there")).unwrap();
     for (output, said) in [
         ("new/", "new/job.0.et to new/job.1.et"),
         ("there", "there/job.0.et to there/job.1.et"),
@@ -237,7 +237,7 @@ fn a_job_goes_into_a_folder_under_a_name() {
         assert!(text.contains(said), "{text}");
     }
     for name in ["new", "there"] {
-        let listing = std::fs::read_dir(folder.at(name)).unwrap();
+        let listing = std::fs::read_dir(folder.path_of_file(name)).unwrap();
         let mut names: Vec<_> = listing.map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         assert_eq!(names, ["job.0.et", "job.1.et", "job.job.json"]);
@@ -247,9 +247,13 @@ fn a_job_goes_into_a_folder_under_a_name() {
 
 /// Identical ranks are one file with several names, unless an option prevents this.
 #[test]
-fn links_are_made_unless_they_are_not_wanted() {
+fn identical_traces_are_linked_unless_an_option_prevents_it() {
     let folder = Folder::new();
-    let links = |name: &str| std::fs::metadata(folder.at(name)).unwrap().nlink();
+    let links = |name: &str| {
+        std::fs::metadata(folder.path_of_file(name))
+            .unwrap()
+            .nlink()
+    };
     generate_data_parallel_job(&folder, "4", "linked");
     let generate = [
         "generate",
@@ -270,5 +274,5 @@ fn links_are_made_unless_they_are_not_wanted() {
     assert_eq!(folder.read("more.5.et"), folder.read("apart.5.et"));
     let first = read_json_file(&folder, "more.job.json")["ranks"].clone();
     assert_eq!(first.as_array().unwrap().len(), 6);
-    assert!(Path::new(&folder.at("apart.job.json")).exists());
+    assert!(Path::new(&folder.path_of_file("apart.job.json")).exists());
 }

@@ -96,7 +96,7 @@ fn a_job_derived_from_a_job_is_again_a_job() {
 
 /// Groups along the data dimension grow, and so does the machine, which has eight NPUs per node.
 #[test]
-fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
+fn scaling_a_job_enlarges_its_groups_and_machine() {
     let folder = Folder::new();
     let generate = [
         "generate",

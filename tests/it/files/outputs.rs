@@ -10,7 +10,9 @@ use std::process::{Command, Stdio};
 const LIST: [&str; 4] = ["model", "list", "-o", "out"];
 
 fn make_fifo(folder: &Folder, name: &str) {
-    let made = Command::new("mkfifo").arg(folder.at(name)).status();
+    let made = Command::new("mkfifo")
+        .arg(folder.path_of_file(name))
+        .status();
     assert!(made.expect("there is mkfifo").success());
 }
 
@@ -26,14 +28,14 @@ fn a_file_is_replaced_and_keeps_its_permissions() {
     let expected = folder.run_successfully_for_stdout(&["model", "list"]);
     folder.run_successfully_for_stdout(&LIST);
     assert_eq!(text_from_bytes(&folder.read("out")), expected);
-    let umask = fs::metadata(folder.at("out")).unwrap().mode() & 0o777;
+    let umask = fs::metadata(folder.path_of_file("out")).unwrap().mode() & 0o777;
     assert_eq!(umask & 0o600, 0o600, "{umask:o}");
     for mode in [0o600, 0o640, 0o755] {
         folder.write("out", b"old");
-        let before = fs::metadata(folder.at("out")).unwrap();
-        fs::set_permissions(folder.at("out"), Permissions::from_mode(mode)).unwrap();
+        let before = fs::metadata(folder.path_of_file("out")).unwrap();
+        fs::set_permissions(folder.path_of_file("out"), Permissions::from_mode(mode)).unwrap();
         folder.run_successfully_for_stdout(&LIST);
-        let after = fs::metadata(folder.at("out")).unwrap();
+        let after = fs::metadata(folder.path_of_file("out")).unwrap();
         assert_eq!(after.mode() & 0o7777, mode, "{:o}", after.mode());
         assert_ne!(after.ino(), before.ino(), "it is another file, renamed");
         assert_eq!(text_from_bytes(&folder.read("out")), expected);
@@ -42,26 +44,32 @@ fn a_file_is_replaced_and_keeps_its_permissions() {
 }
 
 #[test]
-fn links_are_followed() {
+fn output_is_written_through_symbolic_links() {
     let folder = Folder::new();
     let expected = folder.run_successfully_for_stdout(&["model", "list"]);
-    fs::create_dir(folder.at("far")).unwrap();
+    fs::create_dir(folder.path_of_file("far")).unwrap();
     folder.write("far/real", b"old");
-    symlink("far/real", folder.at("first")).unwrap();
-    symlink("first", folder.at("out")).unwrap();
-    symlink("far/new", folder.at("dangling")).unwrap();
+    symlink("far/real", folder.path_of_file("first")).unwrap();
+    symlink("first", folder.path_of_file("out")).unwrap();
+    symlink("far/new", folder.path_of_file("dangling")).unwrap();
     folder.run_successfully_for_stdout(&LIST);
     folder.run_successfully_for_stdout(&["model", "list", "-o", "dangling"]);
     for link in ["first", "out", "dangling"] {
-        assert!(folder.at(link).is_symlink(), "{link}");
+        assert!(folder.path_of_file(link).is_symlink(), "{link}");
     }
     for real in ["far/real", "far/new"] {
-        assert!(folder.at(real).symlink_metadata().unwrap().is_file());
+        assert!(
+            folder
+                .path_of_file(real)
+                .symlink_metadata()
+                .unwrap()
+                .is_file()
+        );
         assert_eq!(text_from_bytes(&folder.read(real)), expected);
     }
     // Symbolic links form a cycle.
-    symlink("b", folder.at("a")).unwrap();
-    symlink("a", folder.at("b")).unwrap();
+    symlink("b", folder.path_of_file("a")).unwrap();
+    symlink("a", folder.path_of_file("b")).unwrap();
     folder.run_refused_for_stderr(&["model", "list", "-o", "a"]);
 }
 
@@ -70,9 +78,9 @@ fn links_are_followed() {
 fn devices_and_pipes_are_written_to() {
     let folder = Folder::new();
     let expected = folder.run_successfully_for_stdout(&["model", "list"]);
-    symlink("/dev/null", folder.at("out")).unwrap();
+    symlink("/dev/null", folder.path_of_file("out")).unwrap();
     folder.run_successfully_for_stdout(&LIST);
-    assert!(folder.at("out").is_symlink());
+    assert!(folder.path_of_file("out").is_symlink());
     let null = fs::metadata("/dev/null").unwrap();
     assert!(null.file_type().is_char_device());
 
@@ -82,16 +90,16 @@ fn devices_and_pipes_are_written_to() {
         .spawn()
         .unwrap();
     let mut read = String::new();
-    File::open(folder.at("pipe"))
+    File::open(folder.path_of_file("pipe"))
         .unwrap()
         .read_to_string(&mut read)
         .unwrap();
     assert!(child.wait().unwrap().success());
     assert_eq!(read, expected);
-    let pipe = folder.at("pipe").symlink_metadata().unwrap();
+    let pipe = folder.path_of_file("pipe").symlink_metadata().unwrap();
     assert!(pipe.file_type().is_fifo());
 
-    let listener = UnixListener::bind(folder.at("socket")).unwrap();
+    let listener = UnixListener::bind(folder.path_of_file("socket")).unwrap();
     let mut child = folder
         .command(&["model", "list", "-o", "socket"])
         .spawn()
@@ -103,7 +111,7 @@ fn devices_and_pipes_are_written_to() {
     assert_eq!(read, expected);
 
     // A descriptor that the parent process opened still belongs to the parent.
-    let both = File::create(folder.at("both")).unwrap();
+    let both = File::create(folder.path_of_file("both")).unwrap();
     let mut first = folder.command(&["model", "list", "-o", "/dev/stdout"]);
     assert!(first.stdout(both).status().unwrap().success());
     assert_eq!(text_from_bytes(&folder.read("both")), expected);
@@ -111,7 +119,7 @@ fn devices_and_pipes_are_written_to() {
 }
 
 #[test]
-fn what_a_command_reads_it_does_not_replace() {
+fn a_command_refuses_to_replace_its_own_input_files() {
     let folder = Folder::new();
     generate_shared_file_job(&folder);
     folder.run_successfully_for_stdout(&[
@@ -121,7 +129,7 @@ fn what_a_command_reads_it_does_not_replace() {
     folder.write("key", b"secret");
     let machine = folder.run_successfully_for_stdout(&["machine", "show", "dgx-h100"]);
     folder.write("mine.toml", machine.as_bytes());
-    symlink("job.1.et", folder.at("link")).unwrap();
+    symlink("job.1.et", folder.path_of_file("link")).unwrap();
     let before: Vec<_> = folder
         .names()
         .iter()
@@ -181,19 +189,19 @@ fn what_a_command_reads_it_does_not_replace() {
 }
 
 #[test]
-fn two_outputs_are_two_files() {
+fn two_outputs_to_one_file_are_refused() {
     let folder = Folder::new();
     generate_shared_file_job(&folder);
-    symlink("a", folder.at("b")).unwrap();
+    symlink("a", folder.path_of_file("b")).unwrap();
     let replay = ["replay", "job", "-m", "dgx-h100", "-o", "a", "--timeline"];
     for other in ["a", "./a", "b"] {
         let error = folder.run_refused_for_stderr(&[&replay[..], &[other]].concat());
         assert!(error.contains("two outputs"), "{error}");
-        assert!(!folder.at("a").exists());
+        assert!(!folder.path_of_file("a").exists());
     }
     folder.run_successfully_for_stdout(&[&replay[..], &["c"]].concat());
     // A folder is not a valid output file.
-    fs::create_dir(folder.at("d")).unwrap();
+    fs::create_dir(folder.path_of_file("d")).unwrap();
     let error = folder.run_refused_for_stderr(&["model", "list", "-o", "d"]);
     assert!(error.contains("this is a folder"), "{error}");
 }
@@ -233,9 +241,9 @@ fn full_disks_exit_2_and_name_the_file() {
     let folder = Folder::new();
     generate_shared_file_job(&folder);
     folder.write_two_rank_cpu_capture("cap");
-    symlink("/dev/full", folder.at("full")).unwrap();
-    symlink("/dev/full", folder.at("out.0.et")).unwrap();
-    symlink("/dev/full", folder.at("out.0.jsonl")).unwrap();
+    symlink("/dev/full", folder.path_of_file("full")).unwrap();
+    symlink("/dev/full", folder.path_of_file("out.0.et")).unwrap();
+    symlink("/dev/full", folder.path_of_file("out.0.jsonl")).unwrap();
     let mut all = list_report_commands();
     all.iter_mut().for_each(|args| args.push("full"));
     let jobs: [&[&str]; 7] = [
@@ -361,7 +369,7 @@ fn closed_pipes_are_no_failures() {
 
 /// Files may not grow beyond 100 kB, and the second rank's file exceeds this limit.
 #[test]
-fn a_job_that_does_not_fit_leaves_the_old_one() {
+fn a_job_too_large_for_the_disk_leaves_the_old_files() {
     let folder = Folder::new();
     let chain = [
         "generate",
@@ -395,8 +403,8 @@ fn a_job_that_does_not_fit_leaves_the_old_one() {
     assert!(before == after, "{:?}", folder.names());
 
     // Rank 0's file is complete, although rank 1's file is not.
-    fs::remove_file(folder.at("job.1.et")).unwrap();
-    symlink("/dev/full", folder.at("job.1.et")).unwrap();
+    fs::remove_file(folder.path_of_file("job.1.et")).unwrap();
+    symlink("/dev/full", folder.path_of_file("job.1.et")).unwrap();
     let old = folder.read("job.0.et");
     let error = folder.run_refused_for_stderr(&[&chain[..], &["8"]].concat());
     assert!(error.contains("job.1.et"), "{error}");

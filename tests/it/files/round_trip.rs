@@ -123,7 +123,7 @@ fn generated_patterns_replay_from_disk_as_without_files() {
 /// Every command that makes a job from a job keeps everything that a replay needs, and a machine file is found from any
 /// folder.
 #[test]
-fn what_is_made_of_a_job_replays_as_the_job() {
+fn jobs_made_from_a_job_by_other_commands_replay_like_it() {
     let folder = Folder::new();
     let machine = folder.run_successfully_for_stdout(&["machine", "show", "dgx-h100"]);
     folder.write("my.toml", machine.as_bytes());
@@ -138,7 +138,7 @@ fn what_is_made_of_a_job_replays_as_the_job() {
         ("sliced", "slice s --from 0 -o deep/er/sliced/c"),
         ("hidden", "anonymise s --key k -o hidden/d"),
     ] {
-        std::fs::create_dir_all(folder.at("deep/er")).unwrap();
+        std::fs::create_dir_all(folder.path_of_file("deep/er")).unwrap();
         folder.run_successfully_for_stdout(&split_words(command));
         let path = if made == "sliced" {
             "deep/er/sliced"
@@ -165,12 +165,19 @@ fn what_is_made_of_a_job_replays_as_the_job() {
         }
     }
     // The job is replayed from another folder, and after the whole folder is moved.
-    std::fs::create_dir(folder.at("moved")).unwrap();
+    std::fs::create_dir(folder.path_of_file("moved")).unwrap();
     for part in ["s", "my.toml"] {
-        std::fs::rename(folder.at(part), folder.at(&format!("moved/{part}"))).unwrap();
+        std::fs::rename(
+            folder.path_of_file(part),
+            folder.path_of_file(&format!("moved/{part}")),
+        )
+        .unwrap();
     }
     let mut replay = folder.command(&["replay", "s", "--format", "json"]);
-    let output = replay.current_dir(folder.at("moved")).output().unwrap();
+    let output = replay
+        .current_dir(folder.path_of_file("moved"))
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{output:?}");
     let back: Value = serde_json::from_str(&text_from_bytes(&output.stdout)).unwrap();
     assert_eq!(back["makespan_ps"], direct["makespan_ps"]);
@@ -202,7 +209,7 @@ fn scaled_job_replays_like_the_job_generated_at_its_size() {
 
 /// A converted capture has recorded kernels, which only `--compute` changes.
 #[test]
-fn a_capture_comes_back_from_disk() {
+fn a_converted_capture_replays_the_same_after_rewriting() {
     let folder = Folder::new();
     folder.write_two_rank_cpu_capture("cap");
     folder.run_successfully_for_stdout(&split_words("convert pytorch cap -o job/"));
@@ -224,7 +231,7 @@ fn a_capture_comes_back_from_disk() {
 
 /// ASTRA-sim's traces are jobs without a job file. When they are written again, they have one and give the same report.
 #[test]
-fn astra_sim_jobs_come_back_from_disk() {
+fn astra_sim_jobs_replay_the_same_after_rewriting() {
     let folder = Folder::new();
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/");
     let inputs = format!("{root}astra-sim-8");
@@ -267,7 +274,7 @@ const FP4: &str = ",\"attr\":[{\"name\":\"num_ops\",\"uint64_val\":989400000},\
 const NOTHING: &str = "";
 
 #[test]
-fn the_first_lines_count_kernels_by_their_basis() {
+fn report_begins_with_kernel_counts_by_source_of_time() {
     let folder = Folder::new();
     let replay = ["replay", "job.0.jsonl", "-m", "dgx-h100"];
     write_kernel_trace(
@@ -288,7 +295,7 @@ fn the_first_lines_count_kernels_by_their_basis() {
 }
 
 #[test]
-fn a_job_of_kernels_without_a_price_is_refused_by_name() {
+fn a_job_of_kernels_without_a_time_is_refused_and_they_are_named() {
     let folder = Folder::new();
     let replay = ["replay", "job.0.jsonl", "-m", "dgx-h100"];
     write_kernel_trace(&folder, "job.0.jsonl", &[RECORDED, NOTHING, NOTHING]);

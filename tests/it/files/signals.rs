@@ -17,7 +17,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Restores the default action of signals for `command`. Shells start background jobs with SIGINT
 /// ignored, and child processes inherit this setting.
-pub(super) fn default_signals(command: &mut Command) {
+pub(super) fn restore_default_signal_actions(command: &mut Command) {
     // SAFETY: the call is allowed between fork and exec.
     unsafe {
         command.pre_exec(|| {
@@ -32,7 +32,7 @@ pub(super) fn default_signals(command: &mut Command) {
 /// Starts the job, and returns when some output exists.
 fn start_long_job(folder: &Folder) -> Child {
     let mut command = folder.command(&super::LONG_JOB);
-    default_signals(&mut command);
+    restore_default_signal_actions(&mut command);
     let child = command.stdout(Stdio::null()).spawn().unwrap();
     let id = format!("-{}-", child.id());
     wait_until("temporary file", || {
@@ -51,7 +51,7 @@ fn send_signal(child: &Child, signal: i32) {
 }
 
 #[test]
-fn whoever_is_interrupted_leaves_nothing() {
+fn interrupted_runs_leave_no_files() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let folder = Folder::new();
         let mut child = start_long_job(&folder);
@@ -83,7 +83,7 @@ fn sighup_ignored_by_the_parent_stays_ignored() {
 }
 
 #[test]
-fn what_killed_runs_left_goes_with_the_next() {
+fn the_next_run_removes_temporary_files_of_killed_runs() {
     let folder = Folder::new();
     let mut child = start_long_job(&folder);
     send_signal(&child, libc::SIGKILL);
@@ -116,7 +116,7 @@ fn write_huge_sparse_trace(folder: &Folder) {
         bytes.push(value as u8);
         bytes
     };
-    let mut file = File::create(folder.at("huge.0.et")).unwrap();
+    let mut file = File::create(folder.path_of_file("huge.0.et")).unwrap();
     // In the metadata record, the version (field 1) is 0.0.4.
     file.write_all(b"\x07\x0a\x050.0.4").unwrap();
     for id in 1..=192 {
@@ -142,7 +142,9 @@ fn a_trace_that_is_cut_while_it_is_read_is_an_error() {
         let maps = std::fs::read_to_string(&maps).unwrap_or_default();
         maps.contains("huge.0.et") || child.try_wait().unwrap().is_some()
     });
-    let file = File::options().write(true).open(folder.at("huge.0.et"));
+    let file = File::options()
+        .write(true)
+        .open(folder.path_of_file("huge.0.et"));
     file.unwrap().set_len(4096).unwrap();
     let output = child.wait_with_output().unwrap();
     let error = text_from_bytes(&output.stderr);

@@ -2,7 +2,7 @@
 //! time, disappears at the end and on signals, and is never written to pipes. Long names are cut to
 //! fit the line, unless `--details` is used.
 
-use super::signals::default_signals;
+use super::signals::restore_default_signal_actions;
 use super::{Folder, text_from_bytes};
 use std::fs::File;
 use std::io::Read;
@@ -46,7 +46,7 @@ impl WatchedTerminalProgram {
     fn start(folder: &Folder, args: &[&str], output: bool) -> Self {
         let (mut other, own) = open_pseudo_terminal(100);
         let mut command = folder.command(args);
-        default_signals(&mut command);
+        restore_default_signal_actions(&mut command);
         match output {
             true => command.stdout(own).stderr(Stdio::null()),
             false => command.stdout(Stdio::null()).stderr(own),
@@ -93,7 +93,7 @@ impl WatchedTerminalProgram {
 }
 
 #[test]
-fn a_bar_tells_the_rate_and_the_time_left_and_gives_way_to_what_a_signal_says() {
+fn progress_bar_shows_rate_and_time_left_and_is_cleared_on_a_signal() {
     let folder = Folder::new();
     let mut run = WatchedTerminalProgram::start(&folder, &super::LONG_JOB, false);
     run.wait_for_text(" left");
@@ -115,7 +115,7 @@ fn a_bar_tells_the_rate_and_the_time_left_and_gives_way_to_what_a_signal_says() 
 }
 
 #[test]
-fn short_runs_and_pipes_have_no_bar() {
+fn short_runs_and_pipes_have_no_progress_bar() {
     let folder = Folder::new();
     let short = [
         "generate", "chain", "--ranks", "2", "--nodes", "10", "-o", "a",

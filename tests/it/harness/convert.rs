@@ -21,7 +21,7 @@ impl NumbersFromBytes<'_> {
         self.0.next().map_or(0, |&byte| u64::from(byte))
     }
 
-    fn below(&mut self, n: u64) -> u64 {
+    fn next_below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 }
@@ -50,9 +50,12 @@ fn generate_operator_arguments(
     name: &str,
     bytes: &mut NumbersFromBytes<'_>,
 ) -> (String, &'static str) {
-    let storage = 10 + bytes.below(4);
-    let tensor = format!("[{}, {storage}, 0, 8, 4, \"cpu\"]", 20 + bytes.below(4));
-    let (peer, wait) = (bytes.below(3), bytes.below(2) == 0);
+    let storage = 10 + bytes.next_below(4);
+    let tensor = format!(
+        "[{}, {storage}, 0, 8, 4, \"cpu\"]",
+        20 + bytes.next_below(4)
+    );
+    let (peer, wait) = (bytes.next_below(3), bytes.next_below(2) == 0);
     let object = "\"<Object>\"";
     match name {
         "c10d::send" | "c10d::recv_" => (
@@ -89,11 +92,11 @@ fn generate_rank_capture(rank: u32, bytes: &mut NumbersFromBytes<'_>) -> (String
         "{{\"distributedInfo\": {{\"rank\": {rank}, \"world_size\": 2, \"pg_config\": [\
          {{\"pg_name\": \"0\", \"ranks\": [0, 1]}}]}}, \"traceEvents\": ["
     );
-    let count = 2 + bytes.below(24);
+    let count = 2 + bytes.next_below(24);
     let mut at = 0;
     for rf in 1..=count {
         let comma = if rf == 1 { "" } else { "," };
-        let name = NAMES[bytes.below(16) as usize];
+        let name = NAMES[bytes.next_below(16) as usize];
         let (inputs, types) = generate_operator_arguments(name, bytes);
         let _ = write!(
             host,
@@ -103,9 +106,9 @@ fn generate_rank_capture(rank: u32, bytes: &mut NumbersFromBytes<'_>) -> (String
              \"value\": {rf}}}]}}"
         );
         // Times mostly go forward, with steps and lengths that nest, touch, overlap and leave gaps.
-        at += bytes.below(64);
-        let back = bytes.below(3) * bytes.below(40);
-        let thread = bytes.below(3);
+        at += bytes.next_below(64);
+        let back = bytes.next_below(3) * bytes.next_below(40);
+        let thread = bytes.next_below(3);
         let kind = match name.contains(':') && !name.starts_with("gloo") {
             true => "cpu_op",
             false => "user_annotation",
@@ -119,8 +122,8 @@ fn generate_rank_capture(rank: u32, bytes: &mut NumbersFromBytes<'_>) -> (String
         };
         let from = at.saturating_sub(back);
         let id = format!("\"Record function id\": {rf}");
-        event(kind, name, thread, from, bytes.below(200), &id);
-        if bytes.below(4) == 0 {
+        event(kind, name, thread, from, bytes.next_below(200), &id);
+        if bytes.next_below(4) == 0 {
             kineto.push(',');
             let _ = write!(
                 kineto,
@@ -128,15 +131,15 @@ fn generate_rank_capture(rank: u32, bytes: &mut NumbersFromBytes<'_>) -> (String
                  \"ts\": {}, \"dur\": {}, \"args\": {{\"correlation\": {rf}}}}},\
                  {{\"ph\": \"X\", \"cat\": \"{}\", \"name\": \"{}\", \"pid\": 0, \"tid\": 7, \"ts\": {}, \
                  \"dur\": {}, \"args\": {{\"stream\": {}, \"correlation\": {}}}}}",
-                ["cudaLaunchKernel", "cudaStreamSynchronize"][bytes.below(2) as usize],
-                at + bytes.below(9),
-                bytes.below(20),
-                ["kernel", "gpu_memcpy"][bytes.below(2) as usize],
-                ["gemm", "ncclDevKernel_AllReduce"][bytes.below(2) as usize],
-                at + bytes.below(60),
-                bytes.below(60),
-                bytes.below(2),
-                rf - bytes.below(2),
+                ["cudaLaunchKernel", "cudaStreamSynchronize"][bytes.next_below(2) as usize],
+                at + bytes.next_below(9),
+                bytes.next_below(20),
+                ["kernel", "gpu_memcpy"][bytes.next_below(2) as usize],
+                ["gemm", "ncclDevKernel_AllReduce"][bytes.next_below(2) as usize],
+                at + bytes.next_below(60),
+                bytes.next_below(60),
+                bytes.next_below(2),
+                rf - bytes.next_below(2),
             );
         }
     }
@@ -171,7 +174,7 @@ impl Observer for RankLastCompletionObserver {
 /// Runs the target on `data`.
 pub fn check_conversion_of_bytes(data: &[u8]) {
     let mut bytes = NumbersFromBytes(data.iter());
-    let same = bytes.below(2) == 0;
+    let same = bytes.next_below(2) == 0;
     let first = generate_rank_capture(0, &mut bytes);
     let second = match same {
         true => (

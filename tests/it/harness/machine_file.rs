@@ -20,13 +20,13 @@ pub fn check_machine_file_bytes(data: &[u8]) {
     let npus = machine.topology().npu_count();
     assert!(npus >= 1);
     assert_eq!(
-        machine.algorithms().len(),
+        machine.collective_algorithms().len(),
         machine.topology().dimensions().len()
     );
     let mut next = 0;
-    for (first, last, class) in machine.class_runs() {
+    for (first, last, class) in machine.npu_ranges_of_one_class() {
         assert_eq!(first.0, next, "each NPU once");
-        assert!(first <= last && class < machine.classes().len());
+        assert!(first <= last && class < machine.npu_classes().len());
         assert_eq!(
             (machine.class_of_npu(first), machine.class_of_npu(last)),
             (class, class)

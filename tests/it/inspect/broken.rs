@@ -22,7 +22,7 @@ fn run_inspect_as_text(args: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn what_can_be_read_is_shown_and_faults_are_named_first() {
+fn readable_nodes_are_shown_and_faults_of_traces_are_named_first() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     // Rank 0 is sound, except that one control dependency is on a missing node; replays repair such a dependency. Rank
@@ -116,7 +116,7 @@ fn control_dependencies_that_close_a_cycle_are_left_out() {
 }
 
 #[test]
-fn where_nothing_can_be_read_the_exit_code_says_so() {
+fn inspecting_only_unreadable_traces_exits_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     write_trace_bytes(folder.path(), 0, &[]);
@@ -170,7 +170,7 @@ fn options_that_do_not_go_together_are_refused() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn closing_the_output_pipe_early_is_no_failure() {
     let mut program = Command::new(env!("CARGO_BIN_EXE_chakram"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args([
@@ -193,7 +193,7 @@ fn a_reader_that_goes_away_is_no_failure() {
 }
 
 #[test]
-fn files_appear_whole_and_hold_what_is_printed() {
+fn an_output_file_holds_what_would_be_printed() {
     let folder = tempfile::tempdir().unwrap();
     for (i, args) in [&["--list"][..], &["--format", "json"], &["--critical-path"]]
         .iter()

@@ -1,8 +1,8 @@
 //! Compares filters with a test of every node in the types generated from the schema.
 
 use super::{
-    attribute_value, find_only_row, inspect_json, integer_attribute, integer_field, list_rows,
-    read_trace_records, run_inspect_ok,
+    attribute_value, find_only_row, inspect_json, integer_attribute, integer_field,
+    read_trace_records, rows_of_json_list, run_inspect_ok,
 };
 use chakram::internals::proto::Node;
 use chakram::internals::proto::attribute_proto::Value as Attribute;
@@ -18,7 +18,7 @@ struct UnfilteredNodeRecordAndTimes {
 
 fn list_nodes_with_times() -> Vec<UnfilteredNodeRecordAndTimes> {
     let list = inspect_json(&["traces/ddp-resnet18", "--list"]);
-    let times: BTreeMap<(u64, u64), (u64, u64)> = list_rows(&list, "nodes")
+    let times: BTreeMap<(u64, u64), (u64, u64)> = rows_of_json_list(&list, "nodes")
         .iter()
         .map(|row| {
             let key = (integer_field(row, "rank"), integer_field(row, "id"));
@@ -49,7 +49,7 @@ fn list_nodes_with_times() -> Vec<UnfilteredNodeRecordAndTimes> {
     known
 }
 
-fn is_host(node: &Node) -> bool {
+fn is_host_node(node: &Node) -> bool {
     node.r#type == 4 && integer_attribute(node, "is_cpu_op") == Some(1)
 }
 
@@ -76,10 +76,10 @@ fn filters_find_what_a_look_at_every_node_finds() {
             vec!["--name", "gloo", "--name", "aten::mm"],
             Box::new(|k| k.node.name.contains("gloo") || k.node.name.contains("aten::mm")),
         ),
-        (vec!["--type", "host"], Box::new(|k| is_host(&k.node))),
+        (vec!["--type", "host"], Box::new(|k| is_host_node(&k.node))),
         (
             vec!["--type", "compute", "--rank", "1"],
-            Box::new(|k| k.rank == 1 && k.node.r#type == 4 && !is_host(&k.node)),
+            Box::new(|k| k.rank == 1 && k.node.r#type == 4 && !is_host_node(&k.node)),
         ),
         (
             vec!["--type", "collective"],
@@ -95,7 +95,10 @@ fn filters_find_what_a_look_at_every_node_finds() {
             vec!["--lane", "stream 1000"],
             Box::new(|k| named(&k.node, "1000")),
         ),
-        (vec!["--lane", "*overhead"], Box::new(|k| is_host(&k.node))),
+        (
+            vec!["--lane", "*overhead"],
+            Box::new(|k| is_host_node(&k.node)),
+        ),
         (
             vec!["--from", "100ms", "--to", "150ms"],
             Box::new(|k| {
@@ -112,7 +115,7 @@ fn filters_find_what_a_look_at_every_node_finds() {
                     && k.times.1 > ps(600)
                     && k.node.name.contains("mul")
                     && k.node.r#type == 4
-                    && !is_host(&k.node)
+                    && !is_host_node(&k.node)
             }),
         ),
     ];
@@ -125,7 +128,7 @@ fn filters_find_what_a_look_at_every_node_finds() {
             .collect();
         expected.sort_unstable();
         let list = inspect_json(&[&args[..], &["--list"]].concat());
-        let found: Vec<_> = list_rows(&list, "nodes")
+        let found: Vec<_> = rows_of_json_list(&list, "nodes")
             .iter()
             .map(|row| {
                 (
@@ -138,7 +141,7 @@ fn filters_find_what_a_look_at_every_node_finds() {
         assert_eq!(found, expected, "{args:?}");
         // The summary counts the same nodes.
         let summary = inspect_json(&args);
-        let selected: u64 = list_rows(&summary, "ranks")
+        let selected: u64 = rows_of_json_list(&summary, "ranks")
             .iter()
             .map(|rank| integer_field(rank, "selected"))
             .sum();
@@ -146,7 +149,7 @@ fn filters_find_what_a_look_at_every_node_finds() {
             (selected, integer_field(&list, "selected")),
             (expected.len() as u64, selected)
         );
-        let typed: u64 = list_rows(&summary, "types")
+        let typed: u64 = rows_of_json_list(&summary, "types")
             .iter()
             .map(|row| integer_field(row, "nodes"))
             .sum();
@@ -157,12 +160,12 @@ fn filters_find_what_a_look_at_every_node_finds() {
 }
 
 #[test]
-fn lists_end_where_they_are_told_to() {
+fn lists_end_at_their_limit() {
     let base = ["traces/ddp-resnet18", "--list", "--limit"];
     let first = |n: &str| -> Vec<Value> {
         let list = inspect_json(&[&base[..], &[n]].concat());
         assert_eq!(integer_field(&list, "selected"), 5316);
-        list_rows(&list, "nodes").clone()
+        rows_of_json_list(&list, "nodes").clone()
     };
     let (some, more) = (first("3"), first("3000"));
     assert_eq!((some.len(), more.len()), (3, 3000));
@@ -182,7 +185,7 @@ fn lists_end_where_they_are_told_to() {
 }
 
 #[test]
-fn a_filter_is_said_and_kept() {
+fn the_output_states_the_filter_used() {
     let args = [
         "traces/ddp-resnet18",
         "--type",

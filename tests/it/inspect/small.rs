@@ -1,8 +1,8 @@
 //! Derives every table of two small ranks by hand.
 
 use super::{
-    build_attribute, build_kernel_node, find_only_row, inspect_json, integer_field, list_rows,
-    run_inspect_ok, write_rank_trace,
+    build_attribute, build_kernel_node, find_only_row, inspect_json, integer_field,
+    rows_of_json_list, run_inspect_ok, write_rank_trace,
 };
 use crate::commands::has_line_of_words;
 use chakram::internals::proto::attribute_proto::Value as Attribute;
@@ -112,7 +112,7 @@ fn every_table_is_the_sum_by_hand() {
     // dependencies. Nodes 3, 4, 5, 6 and 7 have data dependencies. Rank 0 ends at 5 + 10 + 10 + 6 +
     // 4 + 3 = 38 us, and rank 1 at 5 + 20 + 20 + 4 + 3 = 52 us.
     for (rank, end) in [(0, 38), (1, 52)] {
-        let facts = &list_rows(&document, "ranks")[rank];
+        let facts = &rows_of_json_list(&document, "ranks")[rank];
         let found = [
             "nodes",
             "data_dependencies",
@@ -171,7 +171,7 @@ fn every_table_is_the_sum_by_hand() {
         (collective["kind"].as_str(), row_sums(collective)),
         (Some("all-reduce"), types("all-reduce"))
     );
-    let messages: Vec<_> = list_rows(&document, "messages")
+    let messages: Vec<_> = rows_of_json_list(&document, "messages")
         .iter()
         .map(|m| {
             (
@@ -187,7 +187,7 @@ fn every_table_is_the_sum_by_hand() {
     // Operators have names without layer numbers, so both kernels are one operator.
     let operator = find_only_row(&document, "operators", "name", "step*/layer*/mm");
     assert_eq!(row_sums(operator), types("compute"));
-    let attributes: Vec<_> = list_rows(&document, "attributes")
+    let attributes: Vec<_> = rows_of_json_list(&document, "attributes")
         .iter()
         .map(|a| {
             (
@@ -231,7 +231,7 @@ fn every_table_is_the_sum_by_hand() {
 }
 
 #[test]
-fn the_text_says_the_same() {
+fn the_text_report_states_the_sums_by_hand() {
     let folder = tempfile::tempdir().unwrap();
     let path = write_two_rank_job(folder.path());
     let text = run_inspect_ok(&[&path]);
@@ -331,7 +331,7 @@ fn a_node_is_shown_with_what_is_near_it() {
     }
     let document: Value = serde_json::from_str(&near(&["--format", "json"])).unwrap();
     let ids = |side: &str| -> Vec<u64> {
-        list_rows(&document[side], "nodes")
+        rows_of_json_list(&document[side], "nodes")
             .iter()
             .map(|n| integer_field(n, "id"))
             .collect()
@@ -356,7 +356,7 @@ fn a_node_is_shown_with_what_is_near_it() {
 }
 
 #[test]
-fn a_window_has_what_runs_within_it() {
+fn a_time_window_lists_the_nodes_that_run_within_it() {
     // On rank 0, kernels run from 5 to 15 us and from 15 to 25 us, and the all-reduce follows. A
     // node is outside a window if it ends when the window begins, or starts when the window ends. A
     // node without duration is inside if it starts inside.
@@ -365,7 +365,7 @@ fn a_window_has_what_runs_within_it() {
     let within = |from: &str, to: &str| -> Vec<u64> {
         let window = ["--rank", "0", "--list", "--from", from, "--to", to];
         let list = inspect_json(&[&[&path[..]], &window[..]].concat());
-        list_rows(&list, "nodes")
+        rows_of_json_list(&list, "nodes")
             .iter()
             .map(|row| integer_field(row, "id"))
             .collect()

@@ -1,6 +1,6 @@
 //! Tests that the times of nodes equal the times in a replay as captured, to the picosecond.
 
-use super::{build_attribute, encode_trace_file, inspect_json, integer_field, list_rows};
+use super::{build_attribute, encode_trace_file, inspect_json, integer_field, rows_of_json_list};
 use chakram::engine::{CommunicationDurationSource, CompiledReplay, ReplayOptions};
 use chakram::ids::Rank;
 use chakram::inspect::{InspectedRankTrace, NodeStartTimesSource};
@@ -53,12 +53,12 @@ fn inspected_node_times(contents: &[u8], rank: u32) -> Vec<(Time, Time)> {
 }
 
 #[test]
-fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
+fn inspected_times_of_a_converted_trace_equal_capture_and_replay() {
     let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18");
     let files = discover_traces(&case).unwrap();
     let contents: Vec<DecompressedTraceFile> = files
         .iter()
-        .map(|file| DecompressedTraceFile::open_current_schema(&file.path).unwrap())
+        .map(|file| DecompressedTraceFile::open_as_current_schema(&file.path).unwrap())
         .collect();
     let contents: Vec<&[u8]> = contents
         .iter()
@@ -132,7 +132,7 @@ proptest! {
     /// The nodes are host nodes, kernels, collectives of one rank, and markers, on lanes with and without names. The
     /// nodes' times are so short that many events fall at the same instant. Their order must equal the engine's order.
     #[test]
-    fn any_trace_ran_as_its_replay(lines in node_fields_strategy(), reversed in any::<bool>()) {
+    fn inspected_times_of_any_trace_equal_its_replay(lines in node_fields_strategy(), reversed in any::<bool>()) {
         let mut nodes: Vec<Node> = (1..).zip(lines).map(|(id, line)| build_random_node(id, line)).collect();
         if reversed {
             // The ids are in reverse program order.
@@ -143,7 +143,7 @@ proptest! {
             }
         }
         let contents = encode_trace_file(Vec::new(), &nodes);
-        let machine = Machine::parse(&format_wide_machine(), "wide.toml").unwrap();
+        let machine = Machine::parse(&format_machine_with_many_lanes(), "wide.toml").unwrap();
         if let Some(expected) = replay_captured_times(&[&contents], &machine) {
             prop_assert_eq!(&inspected_node_times(&contents, 0), &expected[0]);
         }
@@ -151,7 +151,7 @@ proptest! {
 }
 
 /// Returns a machine of one NPU with more lanes than any of these traces needs.
-fn format_wide_machine() -> String {
+fn format_machine_with_many_lanes() -> String {
     "name = \"wide\"\n[npu.one]\nmemory_bandwidth = \"1 TB/s\"\nmemory_latency = \"1 ns\"\n\
      memory_capacity = \"1 GB\"\nlanes = 64\nhost_lanes = 64\n[npu.one.peak]\nfp32 = \"1 TFLOP/s\"\n\
      [[dimension]]\nname = \"d\"\nshape = \"ring\"\nsize = 2\nbandwidth = \"1 GB/s\"\n\
@@ -183,7 +183,7 @@ fn a_collective_of_no_time_ends_after_all_else_of_its_instant() {
     let contents = encode_trace_file(Vec::new(), &nodes);
     let found = inspected_node_times(&contents, 0);
     assert_eq!((found[3].0, found[4].0), (Time(5_000), Time::ZERO));
-    let machine = Machine::parse(&format_wide_machine(), "wide.toml").unwrap();
+    let machine = Machine::parse(&format_machine_with_many_lanes(), "wide.toml").unwrap();
     assert_eq!(
         replay_captured_times(&[&contents], &machine).unwrap()[0],
         found
@@ -191,7 +191,7 @@ fn a_collective_of_no_time_ends_after_all_else_of_its_instant() {
 }
 
 #[test]
-fn starts_that_a_file_gives_are_used() {
+fn recorded_start_times_in_a_trace_are_used() {
     // Three kernels take 10, 5 and 2 us. They started at 1,000, 1,012 and 1,030 us, which are 0, 12 and 30 us after the
     // first. The third waits for the first, but the second ran on their lane before the third, and ended at 17 us. So
     // the path, from its end, has 2 us of work after a delay of 13 us, 5 us after a delay of 2 us, and 10 us: 32 us in
@@ -209,20 +209,20 @@ fn starts_that_a_file_gives_are_used() {
     super::write_rank_trace(folder.path(), 0, Vec::new(), &nodes);
     let path = folder.path().to_str().unwrap();
     let document = inspect_json(&[path]);
-    let rank = &list_rows(&document, "ranks")[0];
+    let rank = &rows_of_json_list(&document, "ranks")[0];
     assert_eq!(
         (rank["times"].as_str(), integer_field(rank, "end_ps")),
         (Some("given"), 32_000_000)
     );
     let list = inspect_json(&[path, "--list"]);
-    let starts: Vec<u64> = list_rows(&list, "nodes")
+    let starts: Vec<u64> = rows_of_json_list(&list, "nodes")
         .iter()
         .map(|row| integer_field(row, "start_ps"))
         .collect();
     assert_eq!(starts, [0, 12_000_000, 30_000_000]);
     let document = inspect_json(&[path, "--critical-path", "--list"]);
-    let path = &list_rows(&document, "paths")[0];
-    let parts: Vec<(u64, u64, u64)> = list_rows(path, "nodes")
+    let path = &rows_of_json_list(&document, "paths")[0];
+    let parts: Vec<(u64, u64, u64)> = rows_of_json_list(path, "nodes")
         .iter()
         .map(|n| {
             (

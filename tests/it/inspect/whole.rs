@@ -1,8 +1,8 @@
 //! Counts the cases under `traces/` again, with the types generated from the schema.
 
 use super::{
-    attribute_value, find_only_row, inspect_json, integer_attribute, integer_field, list_rows,
-    read_trace_records, run_inspect_ok,
+    attribute_value, find_only_row, inspect_json, integer_attribute, integer_field,
+    read_trace_records, rows_of_json_list, run_inspect_ok,
 };
 use crate::commands::has_line_of_words;
 use chakram::internals::proto::Node;
@@ -14,7 +14,7 @@ fn node_duration_ns(node: &Node) -> u64 {
     integer_attribute(node, "duration_ns").unwrap_or(node.duration_micros * 1000)
 }
 
-fn type_of(node: &Node) -> &'static str {
+fn node_type_name(node: &Node) -> &'static str {
     match (
         node.r#type,
         integer_attribute(node, "is_cpu_op"),
@@ -51,7 +51,7 @@ fn check_inspection_of_case(case: &str, files: &[String]) {
     let (mut all, mut edges) = (0, 0);
     for (rank, file) in files.iter().enumerate() {
         let (_, nodes) = read_trace_records(&format!("{case}/{file}"));
-        let facts = &list_rows(&document, "ranks")[rank];
+        let facts = &rows_of_json_list(&document, "ranks")[rank];
         assert_eq!(integer_field(facts, "nodes"), nodes.len() as u64);
         let size = std::fs::metadata(
             std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -62,7 +62,7 @@ fn check_inspection_of_case(case: &str, files: &[String]) {
         for node in &nodes {
             all += 1;
             edges += node.data_deps.len();
-            let of = type_of(node);
+            let of = node_type_name(node);
             let wait = integer_attribute(node, "wait_ns").unwrap_or(0);
             let time = node_duration_ns(node) + wait;
             let bytes = integer_attribute(node, "tensor_size")
@@ -98,7 +98,7 @@ fn check_inspection_of_case(case: &str, files: &[String]) {
             }
         }
     }
-    let found: BTreeMap<&str, [u64; 5]> = list_rows(&document, "types")
+    let found: BTreeMap<&str, [u64; 5]> = rows_of_json_list(&document, "types")
         .iter()
         .map(|row| {
             let fields = ["nodes", "time_ps", "wait_ps", "flops", "bytes"];
@@ -109,7 +109,7 @@ fn check_inspection_of_case(case: &str, files: &[String]) {
         })
         .collect();
     assert_eq!(found, types);
-    let found: BTreeMap<(String, String), u64> = list_rows(&document, "attributes")
+    let found: BTreeMap<(String, String), u64> = rows_of_json_list(&document, "attributes")
         .iter()
         .map(|a| {
             let text = |field: &str| a[field].as_str().unwrap().to_owned();
@@ -123,7 +123,7 @@ fn check_inspection_of_case(case: &str, files: &[String]) {
         .iter()
         .filter(|((name, _), _)| !name.contains(['/', '.']))
     {
-        let all = list_rows(&document, "operators").iter();
+        let all = rows_of_json_list(&document, "operators").iter();
         let mut same = all.filter(|row| row["name"] == **name && row["type"] == **of);
         assert_eq!(
             same.next().map(|row| integer_field(row, "time_ps")),
@@ -198,7 +198,7 @@ fn a_converted_job_is_counted_right() {
         let Some(Attribute::Uint64Val(ns)) = captured.value else {
             panic!("{captured:?}");
         };
-        let facts = &list_rows(&document, "ranks")[rank];
+        let facts = &rows_of_json_list(&document, "ranks")[rank];
         assert_eq!(
             (
                 integer_field(facts, "captured_ps"),
@@ -207,7 +207,10 @@ fn a_converted_job_is_counted_right() {
             (ns * 1000, ns * 1000)
         );
         // The file marks lanes of host work by their names.
-        let hosts = nodes.iter().filter(|node| type_of(node) == "host").count();
+        let hosts = nodes
+            .iter()
+            .filter(|node| node_type_name(node) == "host")
+            .count();
         let lane = inspect_json(&["traces/ddp-resnet18", "--rank", &rank.to_string()]);
         assert_eq!(
             integer_field(find_only_row(&lane, "lanes", "lane", "host 1"), "nodes"),
@@ -227,7 +230,7 @@ fn a_converted_job_is_counted_right() {
 fn the_critical_path_is_as_long_as_the_job() {
     let document = inspect_json(&["traces/ddp-resnet18", "--critical-path", "--list"]);
     assert_eq!(document["shared_clock"], true);
-    let [path] = &list_rows(&document, "paths")[..] else {
+    let [path] = &rows_of_json_list(&document, "paths")[..] else {
         panic!("{document:#}");
     };
     // The end is the end of the longer of the two ranks' captures, without a gap.
@@ -242,7 +245,7 @@ fn the_critical_path_is_as_long_as_the_job() {
         .max();
     assert_eq!(Some(integer_field(path, "length_ps")), longest);
     let mut at = 0;
-    for piece in list_rows(path, "nodes") {
+    for piece in rows_of_json_list(path, "nodes") {
         assert_eq!(integer_field(piece, "from_ps"), at);
         at += ["delay_ps", "wait_ps", "work_ps"]
             .map(|field| integer_field(piece, field))
@@ -260,9 +263,9 @@ fn the_critical_path_is_as_long_as_the_job() {
         let value = attribute_value(node, "stream")
             .or(attribute_value(node, "tid"))
             .cloned();
-        (type_of(node) == "host", format!("{value:?}"))
+        (node_type_name(node) == "host", format!("{value:?}"))
     };
-    for pair in list_rows(path, "nodes").windows(2) {
+    for pair in rows_of_json_list(path, "nodes").windows(2) {
         let (a, b) = (
             &nodes[&integer_field(&pair[0], "id")],
             &nodes[&integer_field(&pair[1], "id")],
@@ -275,7 +278,7 @@ fn the_critical_path_is_as_long_as_the_job() {
         );
     }
     for table in ["types", "ranks", "operators"] {
-        let sum: u64 = list_rows(path, table)
+        let sum: u64 = rows_of_json_list(path, table)
             .iter()
             .map(|row| integer_field(row, "time_ps"))
             .sum();
@@ -286,16 +289,19 @@ fn the_critical_path_is_as_long_as_the_job() {
     assert_eq!(
         (
             document["shared_clock"].as_bool(),
-            list_rows(&document, "paths").len()
+            rows_of_json_list(&document, "paths").len()
         ),
         (Some(false), 8)
     );
     let csv = run_inspect_ok(&["traces/ddp-resnet18", "--critical-path", "--format", "csv"]);
-    assert_eq!(csv.lines().count(), list_rows(path, "nodes").len() + 1);
+    assert_eq!(
+        csv.lines().count(),
+        rows_of_json_list(path, "nodes").len() + 1
+    );
 }
 
 #[test]
-fn threads_and_the_order_of_files_leave_no_trace() {
+fn inspection_output_is_independent_of_threads_and_file_order() {
     for args in [
         &["--format", "text"][..],
         &["--format", "json"],

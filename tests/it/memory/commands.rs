@@ -10,7 +10,7 @@ fn run_chakram_json(args: &[&str]) -> Value {
 }
 
 #[test]
-fn what_does_not_fit_is_loud_and_exits_with_3_where_it_must() {
+fn running_out_of_memory_is_reported_and_exits_with_3_if_required() {
     assert_eq!(run_for_exit_code(&["replay", CASE]), 0);
     let required = run_chakram(&["replay", CASE, "--fit", "require"]);
     assert_eq!(required.status.code(), Some(3));
@@ -50,7 +50,7 @@ fn what_does_not_fit_is_loud_and_exits_with_3_where_it_must() {
 }
 
 #[test]
-fn programs_are_told_every_number() {
+fn json_and_csv_reports_give_every_memory_number() {
     let report = run_chakram_json(&["replay", CASE, "--format", "json"]);
     let memory = &report["memory"];
     assert_eq!(memory["fits"], false);

@@ -30,7 +30,7 @@ fn list_memory_changes(graph: &Graph) -> Vec<Option<MemoryChanges>> {
 }
 
 #[test]
-fn graphs_from_files_and_from_memory_are_one() {
+fn graphs_read_from_files_equal_graphs_built_in_memory() {
     let (read, _) = Graph::read_graph(
         &encode_trace_nodes(&build_changing_kernels()),
         0,
@@ -65,7 +65,7 @@ fn graphs_from_files_and_from_memory_are_one() {
 /// Ranks that differ only in their allocations share no graph. If any node changes memory, each node takes 4 bytes
 /// more, and each of the two distinct changes takes 88 bytes.
 #[test]
-fn changes_of_memory_take_room_only_where_there_are_any() {
+fn graphs_grow_by_memory_changes_only_if_a_node_has_any() {
     let read = |lines: &[TraceNodeWithMemoryChanges]| {
         Graph::read_graph(&encode_trace_nodes(lines), 0, EnforcedDependencyKinds::Both)
             .unwrap()
@@ -86,7 +86,7 @@ fn changes_of_memory_take_room_only_where_there_are_any() {
 }
 
 #[test]
-fn labels_make_no_other_graph() {
+fn labels_do_not_change_a_graph() {
     let graph = |labels| {
         let mut builder = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 10);
         let node = NodeView {
@@ -128,7 +128,7 @@ const GB: u64 = 1_000_000_000;
 
 /// The traces are converted to text and back, anonymised, and scaled from one rank to three.
 #[test]
-fn what_rewrites_traces_keeps_what_they_say_of_memory() {
+fn rewriting_traces_keeps_their_memory_changes() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let records = at("records/job");
@@ -174,7 +174,7 @@ fn what_rewrites_traces_keeps_what_they_say_of_memory() {
 /// The slice begins at node 6. The backward passes of rank 0 then free activations that were
 /// allocated before the slice.
 #[test]
-fn a_slice_that_frees_what_it_lacks_says_so() {
+fn a_slice_that_frees_memory_allocated_before_it_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let slice = folder.path().join("late");
     let slice = slice.to_str().unwrap();
@@ -198,7 +198,7 @@ fn a_slice_that_frees_what_it_lacks_says_so() {
 }
 
 #[test]
-fn a_difference_in_memory_is_a_difference() {
+fn diff_reports_a_difference_in_memory_changes() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, frees| {
         let path = folder.path().join(format!("{name}.0.et"));

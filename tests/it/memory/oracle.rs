@@ -94,7 +94,7 @@ proptest! {
     #![proptest_config(Config { cases: 400, failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..Config::default() })]
 
     #[test]
-    fn peaks_are_those_of_sorted_events(ranks in ranks_strategy()) {
+    fn memory_peaks_equal_those_of_sorted_events(ranks in ranks_strategy()) {
         let (report, ran) = replay_with_node_times(&ranks);
         for (rank, lines) in ranks.iter().enumerate() {
             let row = report.memory.iter().find(|row| row.rank.index() == rank);

@@ -160,7 +160,7 @@ fn replay_phases_time(
     let options = ReplayOptions::default_with_changes(|o| {
         o.map = Some([list_core_ring(members, 0), list_core_ring(members, 4)].concat());
     });
-    replay_with(&workload, &build_core_machine(duplex), &options).ps()
+    replay_with(&workload, &build_core_machine(duplex), &options).makespan_ps()
 }
 
 const ALL: [GroupTransferPhase; 4] = [Sum, Inter, AdapterSum, Broadcast];
@@ -205,7 +205,7 @@ fn a_handover_takes_the_sum_of_its_phases() {
 /// Strategy 2 is best with six adapters, where the all-reduce of the adapters and the work of the
 /// shares take about the same time.
 #[test]
-fn which_strategy_is_ahead_depends_on_the_ring_and_on_duplex() {
+fn the_faster_adapter_strategy_depends_on_ring_and_duplex() {
     let counts = [1, 2, 3, 4, 6, 12];
     let best = |duplex: &str, strategy: u32, members: u32| {
         let times = counts.map(|adapters| {

@@ -36,7 +36,7 @@ struct ComputeThenJoinMember {
     eager: bool,
 }
 
-fn build_member(start: u64, lasts: u64) -> ComputeThenJoinMember {
+fn build_collective_member(start: u64, lasts: u64) -> ComputeThenJoinMember {
     ComputeThenJoinMember {
         start,
         lasts,
@@ -44,15 +44,15 @@ fn build_member(start: u64, lasts: u64) -> ComputeThenJoinMember {
     }
 }
 
-fn build_eager_member(start: u64, lasts: u64) -> ComputeThenJoinMember {
+fn build_eager_collective_member(start: u64, lasts: u64) -> ComputeThenJoinMember {
     ComputeThenJoinMember {
         eager: true,
-        ..build_member(start, lasts)
+        ..build_collective_member(start, lasts)
     }
 }
 
 /// Returns all members of a collective of `kind`, whose root, if any, is rank 1.
-fn build_member_ranks(kind: K, of: &[ComputeThenJoinMember]) -> Vec<Vec<TestTraceNode>> {
+fn build_ranks_of_collective(kind: K, of: &[ComputeThenJoinMember]) -> Vec<Vec<TestTraceNode>> {
     let rank = |of: &ComputeThenJoinMember| {
         let bytes = if kind == K::Barrier { 0 } else { 4096 };
         let mut node = build_collective(kind, bytes).after(&[1]).lasts(of.lasts);
@@ -81,12 +81,12 @@ const WITH_ROOT: [K; 4] = [K::Broadcast, K::Scatter, K::Reduce, K::Gather];
 #[test]
 fn without_a_root_everyone_waits_for_everyone() {
     for kind in WITHOUT_ROOT {
-        let replay = replay_recorded(&build_member_ranks(
+        let replay = replay_recorded(&build_ranks_of_collective(
             kind,
             &[
-                build_member(0, 10),
-                build_member(500, 20),
-                build_member(900, 30),
+                build_collective_member(0, 10),
+                build_collective_member(500, 20),
+                build_collective_member(900, 30),
             ],
         ));
         assert_eq!(
@@ -115,12 +115,12 @@ fn without_a_root_everyone_waits_for_everyone() {
 #[test]
 fn with_a_root_the_others_wait_for_the_root() {
     for kind in WITH_ROOT {
-        let replay = replay_recorded(&build_member_ranks(
+        let replay = replay_recorded(&build_ranks_of_collective(
             kind,
             &[
-                build_member(0, 10),
-                build_member(500, 20),
-                build_member(900, 30),
+                build_collective_member(0, 10),
+                build_collective_member(500, 20),
+                build_collective_member(900, 30),
             ],
         ));
         assert_eq!(
@@ -141,11 +141,11 @@ fn an_eager_root_leaves_before_the_others_come() {
     for kind in WITH_ROOT {
         for (lasts, end) in [(20, 930_000), (2000, 2_500_000)] {
             let of = [
-                build_member(0, 10),
-                build_eager_member(500, lasts),
-                build_member(900, 30),
+                build_collective_member(0, 10),
+                build_eager_collective_member(500, lasts),
+                build_collective_member(900, 30),
             ];
-            let replay = replay_recorded(&build_member_ranks(kind, &of));
+            let replay = replay_recorded(&build_ranks_of_collective(kind, &of));
             let root = (500 + lasts) * 1000;
             assert_eq!(
                 replay.last_end_of_each_instance(),
@@ -167,11 +167,11 @@ fn an_eager_root_leaves_before_the_others_come() {
 fn an_eager_member_waits_for_nobody() {
     for kind in WITHOUT_ROOT {
         let of = [
-            build_eager_member(0, 10),
-            build_member(500, 20),
-            build_eager_member(900, 30),
+            build_eager_collective_member(0, 10),
+            build_collective_member(500, 20),
+            build_eager_collective_member(900, 30),
         ];
-        let replay = replay_recorded(&build_member_ranks(kind, &of));
+        let replay = replay_recorded(&build_ranks_of_collective(kind, &of));
         assert_eq!(
             replay.last_end_of_each_instance(),
             [10_000, 920_000, 930_000],
@@ -181,11 +181,11 @@ fn an_eager_member_waits_for_nobody() {
     // If the root is rank 1, rank 0 does not even wait for the root.
     for kind in WITH_ROOT {
         let of = [
-            build_eager_member(0, 10),
-            build_member(500, 20),
-            build_member(900, 30),
+            build_eager_collective_member(0, 10),
+            build_collective_member(500, 20),
+            build_collective_member(900, 30),
         ];
-        let replay = replay_recorded(&build_member_ranks(kind, &of));
+        let replay = replay_recorded(&build_ranks_of_collective(kind, &of));
         assert_eq!(
             replay.last_end_of_each_instance(),
             [10_000, 920_000, 930_000],
@@ -197,9 +197,13 @@ fn an_eager_member_waits_for_nobody() {
 /// All members arrive at the same time, so no member waits.
 #[test]
 fn members_that_come_together_wait_for_nobody() {
-    let replay = replay_recorded(&build_member_ranks(
+    let replay = replay_recorded(&build_ranks_of_collective(
         K::Reduce,
-        &[build_member(5, 10), build_member(5, 20), build_member(5, 0)],
+        &[
+            build_collective_member(5, 10),
+            build_collective_member(5, 20),
+            build_collective_member(5, 0),
+        ],
     ));
     assert_eq!(replay.last_end_of_each_instance(), [15_000, 25_000, 5_000]);
     let record = replay.log.records[0];
@@ -224,16 +228,22 @@ fn eager_members_take_their_lane_immediately() {
             .delayed(900),
     ];
     let replay = replay_recorded(&[rank(false), late.clone()]);
-    assert_eq!((replay.end(0, 2), replay.end(0, 1)), (50_000, 910_000));
+    assert_eq!(
+        (replay.node_end_ps(0, 2), replay.node_end_ps(0, 1)),
+        (50_000, 910_000)
+    );
     let replay = replay_recorded(&[rank(true), late]);
-    assert_eq!((replay.end(0, 1), replay.end(0, 2)), (10_000, 60_000));
-    assert_eq!(replay.end(1, 1), 910_000);
+    assert_eq!(
+        (replay.node_end_ps(0, 1), replay.node_end_ps(0, 2)),
+        (10_000, 60_000)
+    );
+    assert_eq!(replay.node_end_ps(1, 1), 910_000);
 }
 
 /// An eager rank runs two successive all-reduces. The other rank is ready for the second all-reduce
 /// first. Turns count for the eager rank too, so both collectives complete.
 #[test]
-fn eager_members_are_counted_in_turns() {
+fn eager_members_are_matched_to_successive_collectives_in_order() {
     let node = |ns| build_collective(K::AllReduce, 8).lasts(ns);
     let ranks = [
         vec![node(10).eager().delayed(300), node(20).eager()],
@@ -242,10 +252,16 @@ fn eager_members_are_counted_in_turns() {
     let replay = replay_recorded(&ranks);
     // Rank 0's first lane runs both: the second collective from 0 to 20 ns, and the first from 300
     // to 310 ns.
-    assert_eq!((replay.end(0, 1), replay.end(0, 2)), (310_000, 20_000));
+    assert_eq!(
+        (replay.node_end_ps(0, 1), replay.node_end_ps(0, 2)),
+        (310_000, 20_000)
+    );
     // Both ranks are ready for the second collective at 100 ns, so it may overtake, and ends at 100
     // + 20. The first collective ends at 700 + 10.
-    assert_eq!((replay.end(1, 1), replay.end(1, 2)), (710_000, 120_000));
+    assert_eq!(
+        (replay.node_end_ps(1, 1), replay.node_end_ps(1, 2)),
+        (710_000, 120_000)
+    );
 }
 
 /// Rank 0 of 3 has no trace. If rank 0 is the root, it arrives with the last of the other ranks, at
@@ -291,11 +307,11 @@ fn replay_message_ends(sent: u64, posted: u64, is_eager: bool) -> [u64; 2] {
         vec![build_kernel(posted), other],
     ]);
     assert_eq!(replay.outcome.messages, 0);
-    [replay.end(0, 2), replay.end(1, 2)]
+    [replay.node_end_ps(0, 2), replay.node_end_ps(1, 2)]
 }
 
 #[test]
-fn the_halves_of_a_message_meet() {
+fn both_halves_of_a_message_begin_at_the_later_start() {
     // Both halves begin at the later start, 400 ns.
     assert_eq!(replay_message_ends(100, 400, false), [410_000, 425_000]);
     assert_eq!(replay_message_ends(400, 100, false), [410_000, 425_000]);
@@ -310,7 +326,7 @@ fn an_eager_send_ends_whether_or_not_it_is_received() {
 
 /// The peer of these messages has no trace, so its half starts together with the half that has a trace.
 #[test]
-fn messages_from_and_to_nowhere_last_as_recorded() {
+fn messages_whose_peer_has_no_trace_last_as_recorded() {
     let lines = [
         build_kernel(300),
         build_send(1, 64).after(&[1]).lasts(10),
@@ -329,7 +345,10 @@ fn messages_from_and_to_nowhere_last_as_recorded() {
             &build_ring_machine(2),
             &make_comm_timing_options(comm),
         );
-        assert_eq!((replay.end(0, 2), replay.end(0, 3)), (310_000, 325_000));
+        assert_eq!(
+            (replay.node_end_ps(0, 2), replay.node_end_ps(0, 3)),
+            (310_000, 325_000)
+        );
     }
 }
 
@@ -338,12 +357,12 @@ fn messages_from_and_to_nowhere_last_as_recorded() {
 #[test]
 fn as_captured_nobody_waits_for_another_rank() {
     for kind in [K::AllReduce, K::Broadcast] {
-        let mut ranks = build_member_ranks(
+        let mut ranks = build_ranks_of_collective(
             kind,
             &[
-                build_member(0, 10),
-                build_member(500, 20),
-                build_eager_member(700, 30),
+                build_collective_member(0, 10),
+                build_collective_member(500, 20),
+                build_eager_collective_member(700, 30),
             ],
         );
         for (rank, ns) in ranks.iter_mut().zip([900, 400, 0]) {
@@ -372,13 +391,16 @@ fn as_captured_nobody_waits_for_another_rank() {
         vec![build_receive(0, 64).lasts(20).waited(100)],
     ];
     let replay = replay_on_ring(&ranks, CommunicationDurationSource::Captured);
-    assert_eq!((replay.end(0, 2), replay.end(1, 1)), (815_000, 120_000));
+    assert_eq!(
+        (replay.node_end_ps(0, 2), replay.node_end_ps(1, 1)),
+        (815_000, 120_000)
+    );
 }
 
 /// The collectives are on a kernel's lane. Modelled collectives wait for all members before they
 /// take the lane, but captured collectives do not wait.
 #[test]
-fn as_captured_nobody_gathers() {
+fn captured_collectives_take_a_lane_without_waiting_for_members() {
     let rank = |ns| {
         vec![
             build_kernel(ns).on_lane(1),
@@ -498,7 +520,7 @@ fn a_stuck_member_names_only_the_ranks_that_it_waits_for() {
 /// Communication without any recorded duration cannot be replayed as recorded. If a part of it was recorded, the replay
 /// runs with a warning.
 #[test]
-fn without_durations_there_is_nothing_to_replay() {
+fn communication_without_any_recorded_duration_is_refused() {
     let machine = build_ring_machine(2);
     let rank = |peer: u32, ns| {
         let message = if peer == 1 {

@@ -61,13 +61,13 @@ fn auto_is_not_much_slower_than_any_single_algorithm() {
                 let bytes = if kind == K::Barrier { 0 } else { bytes };
                 let workload =
                     build_job_where_all_ranks_run(ranks, &[build_collective(kind, bytes)]);
-                let found = replay_and_log(&workload, &build_auto_machine(&dims)).ps();
+                let found = replay_and_log(&workload, &build_auto_machine(&dims)).makespan_ps();
                 let stepped = replay_with(
                     &workload,
                     &build_auto_machine(&dims),
                     &make_stepwise_options(),
                 )
-                .ps();
+                .makespan_ps();
                 assert_eq!(found, stepped, "{kind} of {bytes} B");
                 let named = CollectiveAlgorithm::ALL.map(|(algorithm, _)| {
                     let choices = vec![DimensionAlgorithmChoice::Named(algorithm); dims.len()];
@@ -75,7 +75,7 @@ fn auto_is_not_much_slower_than_any_single_algorithm() {
                         &workload,
                         &build_machine_with_choices(&dims, choices, SwitchingMode::IDEAL),
                     )
-                    .ps()
+                    .makespan_ps()
                 });
                 let best = named.into_iter().min().unwrap();
                 // The rings have 4 and 8 NPUs.
@@ -95,7 +95,7 @@ fn auto_is_not_much_slower_than_any_single_algorithm() {
 /// 7 bytes with `direct`, and it crosses 7 links with `ring`. The large one takes the time of 32 times 11.25 MB with
 /// `direct`, and of 7 times 11.25 MB with `ring`. If the machine names an algorithm, the report names it too.
 #[test]
-fn the_report_says_what_was_used() {
+fn the_report_names_the_algorithm_each_collective_used() {
     let dims = [make_dim(
         DimensionShape::Ring,
         8,
@@ -150,5 +150,5 @@ fn a_small_all_reduce_is_one_stage() {
         &build_auto_machine(&dims),
     );
     // The time is 500 + 1,000 + 2,000 ns, plus 0.64 ns for 3 times 16 B.
-    assert_eq!(replay.ps(), 3_501_920);
+    assert_eq!(replay.makespan_ps(), 3_501_920);
 }

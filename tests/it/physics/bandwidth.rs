@@ -48,7 +48,7 @@ proptest! {
 
     /// No port and no link of a path carries more than its rate.
     #[test]
-    fn no_server_carries_more_than_its_rate(
+    fn no_port_or_link_carries_more_than_its_rate(
         dims in dimensions_strategy(),
         drawn in prop::collection::vec((0..2000_u64, any::<u32>(), any::<u32>(), message_bytes_strategy()), 1..40),
         few in any::<bool>(),
@@ -64,7 +64,7 @@ proptest! {
         for (model, wiring) in [(Ports, WireKind::Ports), (Links, WireKind::Links)] {
             let mut busy = WireBusyTimes::default();
             for flow in &flows {
-                busy.carry(wiring, &dims, (flow.from, flow.to), (flow.bytes, 1));
+                busy.add_transfer(wiring, &dims, (flow.from, flow.to), (flow.bytes, 1));
             }
             let found = replay_flow_arrivals(&machine, model, &flows).into_iter().max();
             prop_assert!(found.unwrap_or(0) >= busy.max_busy_time_ps(), "{model}: {found:?} < {}", busy.max_busy_time_ps());
@@ -89,7 +89,7 @@ proptest! {
     /// applies to the bytes that an NPU sends and receives for the collective. Without other traffic, the collective
     /// takes exactly the time of its ports.
     #[test]
-    fn no_collective_is_faster_than_its_servers(
+    fn no_collective_is_faster_than_its_ports_and_links_allow(
         dims in algorithm_dimensions_strategy(),
         kind in prop::sample::select(K::ALL.map(|(kind, ..)| kind).to_vec()),
         units in 1_u64..40,
@@ -118,12 +118,12 @@ proptest! {
         ] {
             let mut busy = WireBusyTimes::default();
             for (from, to, bytes) in naive::list_collective_messages(&dims, kind, bytes, root as usize) {
-                busy.carry(wiring, &dims, (from, to), bytes);
+                busy.add_transfer(wiring, &dims, (from, to), bytes);
             }
             for &(from, to, bytes) in beside.iter().filter(|_| model != ContentionFree) {
-                busy.carry(wiring, &dims, (from, to), (bytes, 1));
+                busy.add_transfer(wiring, &dims, (from, to), (bytes, 1));
             }
-            let ps = replay_with(&workload, &machine, &make_stepwise_network_options(model)).ps();
+            let ps = replay_with(&workload, &machine, &make_stepwise_network_options(model)).makespan_ps();
             prop_assert!(ps >= busy.max_busy_time_ps(), "{model}: {ps} < {}", busy.max_busy_time_ps());
             if model == Ports && beside.is_empty() {
                 prop_assert_eq!(ps, before, "ports");
@@ -146,7 +146,7 @@ fn a_reduction_to_one_member_of_a_ring_comes_over_two_links() {
     let workload = build_rank_job(&vec![vec![build_collective(K::Reduce, 1_000_000)]; 8], &[]);
     for model in ALL {
         let replay = replay_with(&workload, &machine, &make_stepwise_network_options(model));
-        assert_eq!(replay.ps(), 80_500_000, "{model}");
+        assert_eq!(replay.makespan_ps(), 80_500_000, "{model}");
     }
 }
 
@@ -187,7 +187,7 @@ fn rings_go_both_ways_where_members_lie_around_a_ring() {
         let workload = build_rank_job(&ranks, &[("g", members)]);
         let machine = build_machine_from_dims(&[ring]);
         ALL.map(|model| {
-            replay_with(&workload, &machine, &make_stepwise_network_options(model)).ps()
+            replay_with(&workload, &machine, &make_stepwise_network_options(model)).makespan_ps()
         })
     };
     let all = &[0, 1, 2, 3, 4, 5, 6, 7];
@@ -242,7 +242,7 @@ algorithm = "direct"
 /// The message from NPU 0 to NPU 3 crosses both dimensions. The last byte of 800 kB leaves after 50
 /// us at 16 GB/s, and not after the 2 us of the inner port. Then the sender computes for 40 us.
 #[test]
-fn a_send_is_over_when_the_way_has_taken_its_last_byte() {
+fn a_send_ends_when_its_last_byte_has_left_at_the_slowest_rate() {
     let machine = Machine::parse(STEEP, "steep.toml").unwrap();
     let ranks = [
         vec![build_send(3, 800_000), build_kernel(40_000).after(&[1])],
@@ -257,7 +257,7 @@ fn a_send_is_over_when_the_way_has_taken_its_last_byte() {
             &make_stepwise_network_options(model),
         );
         assert_eq!(
-            (replay.end(0, 1), replay.ps()),
+            (replay.node_end_ps(0, 1), replay.makespan_ps()),
             (50_000_000, 90_000_000),
             "{model}"
         );

@@ -31,7 +31,7 @@ struct LineStateWhenNoMemberCanContinue {
 }
 
 /// Runs the programs of all members without a clock, in rounds, until no program can continue.
-fn run_line_without_clock(
+fn run_collective_programs_without_clock(
     algorithm: CollectiveAlgorithm,
     primitive: CollectiveStagePrimitive,
     n: u32,
@@ -100,7 +100,7 @@ proptest! {
         primitive in prop::sample::select(PRIMITIVES.to_vec()),
         algorithm in prop::sample::select(CollectiveAlgorithm::ALL.map(|(a, _)| a).to_vec()),
     ) {
-        let line = run_line_without_clock(algorithm, primitive, n, root % n, bytes);
+        let line = run_collective_programs_without_clock(algorithm, primitive, n, root % n, bytes);
         prop_assert!(line.ended);
         prop_assert_eq!(line.received, line.expected);
         let sum = |bytes: &[u64]| bytes.iter().map(|&b| u128::from(b)).sum::<u128>();
@@ -109,12 +109,12 @@ proptest! {
 
     /// Volumes for a buffer of size S; a member's share is S/n.
     #[test]
-    fn volumes_are_those_of_the_literature(n in 2_u32..40, root in any::<u32>(), s in 0_u64..1 << 40) {
+    fn collective_volumes_match_the_literature(n in 2_u32..40, root in any::<u32>(), s in 0_u64..1 << 40) {
         use CollectiveStagePrimitive as P;
         let root = root % n;
         let m = u64::from(n);
         for (algorithm, _) in CollectiveAlgorithm::ALL {
-            let of = |primitive| run_line_without_clock(algorithm, primitive, n, root, s);
+            let of = |primitive| run_collective_programs_without_clock(algorithm, primitive, n, root, s);
             // Reduce-scatter and all-gather, or an all-reduce: each member sends and receives 2 (n -
             // 1) / n S.
             let (scatter, gather) = (of(P::ReduceScatter), of(P::AllGather));

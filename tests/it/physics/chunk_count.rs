@@ -87,7 +87,7 @@ proptest! {
 
     /// Collectives run along one or several dimensions, in every order of dimensions.
     #[test]
-    fn what_is_chosen_takes_at_most_two_percent_longer_than_any_other_number(
+    fn the_chosen_chunk_count_is_within_two_percent_of_the_best(
         dims in dimensions_strategy(&[A::Ring, A::Direct, A::HalvingDoubling, A::Pairwise], 1..=3),
         inter in prop::sample::select(DimensionVisitOrder::ALL.map(|(inter, _)| inter).to_vec()),
         kind in prop::sample::select(vec![K::AllReduce, K::ReduceScatter, K::AllGather, K::AllToAll]),

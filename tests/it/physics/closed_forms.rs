@@ -36,7 +36,10 @@ fn replay_closed_and_stepwise(
     let workload = build_collective_job(kind, bytes, n, root);
     let stepped = replay_with(&workload, &machine, &make_stepwise_options());
     assert_eq!((stepped.outcome.closed, stepped.outcome.stepwise), (0, 1));
-    (replay_and_log(&workload, &machine).ps(), stepped.ps())
+    (
+        replay_and_log(&workload, &machine).makespan_ps(),
+        stepped.makespan_ps(),
+    )
 }
 
 #[test]

@@ -77,8 +77,12 @@ fn one_group_does_not_wait_for_another_of_the_same_ranks() {
         let ranks = ranks(first, second);
         for options in list_network_options() {
             let replay = replay_with(&build_rank_job(&ranks, &PAIR), &machine, &options);
-            assert_eq!(replay.ps(), 110_000_000, "{first:?} {second:?} {options:?}");
-            assert_eq!(replay.end(0, 1), 90_000_000);
+            assert_eq!(
+                replay.makespan_ps(),
+                110_000_000,
+                "{first:?} {second:?} {options:?}"
+            );
+            assert_eq!(replay.node_end_ps(0, 1), 90_000_000);
         }
         assert_eq!(validate_ranks(&ranks, &PAIR).count_by_severity().errors, 0);
     }
@@ -87,7 +91,7 @@ fn one_group_does_not_wait_for_another_of_the_same_ranks() {
         &build_rank_job(&ranks(Some("1"), Some("1")), &PAIR),
         &machine,
     );
-    assert_eq!(one.ps(), 200_000_000);
+    assert_eq!(one.makespan_ps(), 200_000_000);
 }
 
 /// Returns two groups of the same ranks with one collective each. Rank 0 calls the first group
@@ -170,7 +174,7 @@ struct InterleavedGroupCalls {
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-fn any_plan() -> impl Strategy<Value = InterleavedGroupCalls> {
+fn any_interleaved_group_calls() -> impl Strategy<Value = InterleavedGroupCalls> {
     let kinds = || {
         prop::collection::vec(
             prop::sample::select(vec![
@@ -239,7 +243,7 @@ impl InterleavedGroupCalls {
         };
         let ranks: Vec<_> = (0..all).map(lines).collect();
         let machine = build_machine_from_dims(&[make_dim(DimensionShape::Switch, 6, algorithm)]);
-        replay_with(&build_rank_job(&ranks, &groups), &machine, options).ps()
+        replay_with(&build_rank_job(&ranks, &groups), &machine, options).makespan_ps()
     }
 }
 
@@ -250,7 +254,7 @@ proptest! {
     /// nor on idle ranks outside both groups.
     #[test]
     fn makespan_ignores_member_order_of_equal_groups_and_idle_ranks(
-        plan in any_plan(),
+        plan in any_interleaved_group_calls(),
         algorithm in prop::sample::select(vec![Ring, Direct]),
         model in prop::sample::select(vec![NetworkModel::ContentionFree, NetworkModel::Ports, NetworkModel::Links]),
     ) {

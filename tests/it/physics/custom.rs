@@ -91,7 +91,7 @@ fn direct_grid_dimensions() -> [Dim; 2] {
 /// 6 rounds of 500 ns and 1,000 B take 3.12 us, as with the machine's own ring, for equal and for different start
 /// times.
 #[test]
-fn a_ring_from_scripts_is_the_ring_of_the_machine() {
+fn a_scripted_ring_takes_as_long_as_the_ring_of_the_machine() {
     let own = build_custom_algorithm(K::AllReduce, &build_ring_all_reduce(4, 1000));
     let machine = build_machine_from_dims(&one_directional_ring_dimension(4));
     for model in list_sequential_models() {
@@ -132,7 +132,7 @@ fn a_ring_from_scripts_is_the_ring_of_the_machine() {
 
 /// A script never has a closed form, and is used only if the kind and the number of members match.
 #[test]
-fn others_keep_the_algorithm_of_the_machine() {
+fn a_script_is_used_only_for_its_kind_and_number_of_members() {
     let own = build_custom_algorithm(K::AllReduce, &build_ring_all_reduce(4, 50));
     let machine = build_machine_from_dims(&one_directional_ring_dimension(8));
     let lines = vec![build_collective(K::AllReduce, 4000).group("half")];
@@ -251,7 +251,7 @@ fn where_there_is_a_root_positions_count_from_it() {
 /// Two collectives run at the same time: either each has its own ports, or the second waits 20 ns for the first. Then
 /// three collectives follow one another, in one run that is reused.
 #[test]
-fn several_are_under_way_at_once() {
+fn several_scripted_collectives_run_at_the_same_time() {
     let one = [vec![build_send(1, 1000)], vec![build_receive(0, 1000)]];
     let own = build_custom_algorithm(K::AllGather, &one);
     let at_once = build_uniform_job(
@@ -279,7 +279,9 @@ fn several_are_under_way_at_once() {
         } else {
             20_000
         };
-        let ends = |replay: &ReplayOutcomeAndLog, rank| [replay.end(rank, 1), replay.end(rank, 2)];
+        let ends = |replay: &ReplayOutcomeAndLog, rank| {
+            [replay.node_end_ps(rank, 1), replay.node_end_ps(rank, 2)]
+        };
         assert_eq!(ends(&both, 0), [20_000, 20_000 + second], "{model}");
         assert_eq!(ends(&both, 1), [520_000, 520_000 + second], "{model}");
         // Rank 0 is ahead, and sends at 0, 20 and 40 ns.
@@ -293,7 +295,7 @@ fn several_are_under_way_at_once() {
 
 /// Only rank 2 of 4 has a trace, and starts after 300 ns. The other ranks start with it.
 #[test]
-fn the_missing_play_too() {
+fn ranks_without_traces_run_their_scripts_too() {
     let own = build_custom_algorithm(K::AllReduce, &build_ring_all_reduce(4, 1000));
     let lines = [
         build_kernel(300),
@@ -308,7 +310,7 @@ fn the_missing_play_too() {
             &build_machine_from_dims(&one_directional_ring_dimension(4)),
             &with_custom_algorithm(&own, make_stepwise_network_options(model)),
         );
-        assert_eq!(replay.ps(), 3_420_000, "{model}");
+        assert_eq!(replay.makespan_ps(), 3_420_000, "{model}");
     }
 }
 
@@ -347,7 +349,7 @@ fn early_messages_wait_for_members_that_begin_late() {
 }
 
 #[test]
-fn sizes_are_those_of_the_scripts() {
+fn message_sizes_come_from_scripts_and_not_from_the_collective() {
     let own = build_custom_algorithm(K::AllReduce, &build_ring_all_reduce(4, 1000));
     for bytes in [8, 1 << 30] {
         let workload = build_uniform_job(4, &[build_collective(K::AllReduce, bytes)]);
@@ -358,7 +360,7 @@ fn sizes_are_those_of_the_scripts() {
                 &build_machine_from_dims(&one_directional_ring_dimension(4)),
                 &options
             )
-            .ps(),
+            .makespan_ps(),
             3_120_000
         );
     }

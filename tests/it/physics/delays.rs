@@ -31,9 +31,15 @@ fn delays_count_from_the_last_dependency_or_the_release() {
         .finish_workload(Some(1), MissingRankPolicy::Refuse)
         .unwrap();
     let replay = replay_and_log(&workload, &build_ring_machine(1));
-    assert_eq!([replay.start(0, 1), replay.end(0, 1)], [105_000, 115_000]);
+    assert_eq!(
+        [replay.node_start_ps(0, 1), replay.node_end_ps(0, 1)],
+        [105_000, 115_000]
+    );
     // The kernel starts at 100 + 40 + 7, and takes 20 ns.
-    assert_eq!([replay.start(0, 3), replay.end(0, 3)], [147_000, 167_000]);
+    assert_eq!(
+        [replay.node_start_ps(0, 3), replay.node_end_ps(0, 3)],
+        [147_000, 167_000]
+    );
 }
 
 /// A delayed node does not request a lane yet. So a kernel with a higher id that is ready
@@ -46,13 +52,16 @@ fn a_delayed_node_holds_no_place_on_its_lane() {
         build_kernel(100).on_lane(1),
     ];
     let replay = replay_and_log(&build_rank_job(&[lines], &[]), &build_ring_machine(1));
-    assert_eq!((replay.end(0, 2), replay.end(0, 1)), (100_000, 110_000));
+    assert_eq!(
+        (replay.node_end_ps(0, 2), replay.node_end_ps(0, 1)),
+        (100_000, 110_000)
+    );
 }
 
 /// A kernel and a delay both end at 500 ns. The nodes after them become ready in the same round,
 /// and the node with the lower id goes first, even if it is the delayed node.
 #[test]
-fn the_end_of_a_delay_goes_by_content() {
+fn nodes_ready_after_a_delay_at_one_instant_run_in_order_of_ids() {
     for flip in [false, true] {
         let after = || build_kernel(20).after(&[1]).on_lane(2);
         let delayed = || build_kernel(20).delayed(500).on_lane(2);
@@ -61,7 +70,10 @@ fn the_end_of_a_delay_goes_by_content() {
             true => vec![build_kernel(500).on_lane(1), delayed(), after()],
         };
         let replay = replay_and_log(&build_rank_job(&[lines], &[]), &build_ring_machine(1));
-        assert_eq!((replay.end(0, 2), replay.end(0, 3)), (520_000, 540_000));
+        assert_eq!(
+            (replay.node_end_ps(0, 2), replay.node_end_ps(0, 3)),
+            (520_000, 540_000)
+        );
     }
 }
 
@@ -155,7 +167,7 @@ proptest! {
     #![proptest_config(make_proptest_config(300))]
 
     #[test]
-    fn the_same_events_in_the_same_order_and_by_messages_too(
+    fn replays_with_delays_repeat_exactly_and_match_message_replays(
         lines in (0_u64..14).prop_flat_map(|n| (0..=n).map(delayed_node_strategy).collect::<Vec<_>>()),
         algorithm in prop::sample::select(vec![Ring, Direct]),
     ) {
@@ -165,7 +177,7 @@ proptest! {
         prop_assert_eq!(&first, &replay_and_log(&workload, &machine));
         let stepped = replay_with(&workload, &machine, &make_stepwise_options());
         for id in 1..=lines.len() as u32 {
-            prop_assert_eq!(first.end(1, id), stepped.end(1, id), "node {}", id);
+            prop_assert_eq!(first.node_end_ps(1, id), stepped.node_end_ps(1, id), "node {}", id);
         }
     }
 }

@@ -122,7 +122,7 @@ proptest! {
     /// Contract 2 of the engine: an unrelated event never reorders other events. Many starts
     /// coincide. On a ring, the first bytes of different senders reach a port at the same instant.
     #[test]
-    fn strangers_change_nothing(
+    fn unrelated_events_do_not_reorder_other_events(
         late in prop::collection::vec(prop_oneof![Just(0_u64), Just(520), 0_u64..3000], N),
         delays in prop::collection::vec(0_u64..3000, N),
         rounds in 1_u64..5,
@@ -152,7 +152,10 @@ fn a_closed_form_in_place_of_messages_reorders_nothing() {
     let machine = build_machine_from_dims(&[make_dim(DimensionShape::FullyConnected, 2, Direct)]);
     for options in [ReplayOptions::default(), make_stepwise_options()] {
         let replay = replay_with(&workload, &machine, &options);
-        assert_eq!((replay.end(0, 4), replay.end(0, 5)), (520_000, 530_000));
+        assert_eq!(
+            (replay.node_end_ps(0, 4), replay.node_end_ps(0, 5)),
+            (520_000, 530_000)
+        );
     }
 }
 
@@ -192,7 +195,7 @@ proptest! {
         let [closed, stepped] =
             [ReplayOptions::default(), make_stepwise_options()].map(|o| replay_with(&workload, &machine, &o));
         for id in 1..=lines.len() as u32 {
-            prop_assert_eq!(closed.end(1, id), stepped.end(1, id), "node {}", id);
+            prop_assert_eq!(closed.node_end_ps(1, id), stepped.node_end_ps(1, id), "node {}", id);
         }
     }
 }

@@ -72,7 +72,7 @@ fn replay_and_check_closed_forms(
 /// at NPU 0, and two links from the memory at NPU 3. An access takes 50 + 400 ns, and 100 ns for
 /// each link. The memory's own NPU uses no link.
 #[test]
-fn memories_are_as_far_as_their_places() {
+fn memory_access_time_grows_with_the_links_to_the_memory() {
     let machine = build_four_npu_machine(
         "mesh",
         &[("remote_memories.near", "0"), ("remote_memories.far", "3")],
@@ -94,7 +94,7 @@ fn memories_are_as_far_as_their_places() {
             for network in MODELS {
                 let found =
                     replay_and_check_closed_forms(&build_rank_job(&ranks, &[]), &machine, network)
-                        .ps();
+                        .makespan_ps();
                 assert_eq!(found, ns * 1000, "{place} {npu} {store} {network}");
             }
         }
@@ -163,14 +163,20 @@ fn loads_and_messages_share_links_fairly() {
         &machine,
         NetworkModel::FairSharing,
     );
-    assert_eq!((found.end(1, 2), found.end(1, 1)), (550_000, 700_000));
+    assert_eq!(
+        (found.node_end_ps(1, 2), found.node_end_ps(1, 1)),
+        (550_000, 700_000)
+    );
     ranks[1][1] = build_memory_access(MemoryLocation::Remote, true, 20_000).on_lane(2);
     let found = replay_and_check_closed_forms(
         &build_rank_job(&ranks, &[]),
         &machine,
         NetworkModel::FairSharing,
     );
-    assert_eq!((found.end(1, 2), found.end(1, 1)), (350_000, 500_000));
+    assert_eq!(
+        (found.node_end_ps(1, 2), found.node_end_ps(1, 1)),
+        (350_000, 500_000)
+    );
 }
 
 /// NPUs 0, 1 and 2 load 40 kB from NPU 1 at the same time. Their links would carry 100 B/ns, but the memory has only
@@ -208,7 +214,7 @@ fn simultaneous_accesses_share_a_memory_equally() {
 /// the first of these steps at 950 and 1,000 ns, so NPU 2 ends at 1,150 ns. NPU 2 forwards the first of NPU 1's steps
 /// at 1,100 ns, so NPU 3 ends at 1,250 ns.
 #[test]
-fn loads_take_closed_forms_back() {
+fn a_load_on_a_link_of_a_closed_form_collective_unfolds_it() {
     let machine = build_four_npu_machine("ring", &[("remote_memory", "0")]);
     let reduce = build_collective(K::AllReduce, 40_000).on_lane(1);
     let mut ranks = vec![vec![reduce.clone()]; 4];
@@ -220,15 +226,18 @@ fn loads_take_closed_forms_back() {
     let found =
         replay_and_check_closed_forms(&build_rank_job(&ranks, &[]), &machine, NetworkModel::Links);
     assert_eq!(found.outcome.unfolded, 1);
-    assert_eq!(found.end(1, 3), 900_000);
-    let reduced = [0, 1, 2, 3].map(|rank| found.end(rank, 1));
+    assert_eq!(found.node_end_ps(1, 3), 900_000);
+    let reduced = [0, 1, 2, 3].map(|rank| found.node_end_ps(rank, 1));
     assert_eq!(reduced, [950_000, 1_050_000, 1_150_000, 1_250_000]);
     // A load by NPU 0 from its own memory uses no link, so the closed form remains valid.
     ranks[0] = std::mem::take(&mut ranks[1]);
     ranks[1] = vec![reduce];
     let found =
         replay_and_check_closed_forms(&build_rank_job(&ranks, &[]), &machine, NetworkModel::Links);
-    assert_eq!((found.outcome.closed, found.end(2, 1)), (1, 900_000));
+    assert_eq!(
+        (found.outcome.closed, found.node_end_ps(2, 1)),
+        (1, 900_000)
+    );
 }
 
 /// Returns the bytes, in kB, that cross each link of four NPUs, with the link's dimension and ends. Also returns the
@@ -353,7 +362,7 @@ proptest! {
     /// memory, one segment on each link except the slowest, and all bytes at the slowest rate. If devices store whole
     /// segments, each link rounds the time separately.
     #[test]
-    fn alone_accesses_take_their_path(
+    fn a_single_memory_access_takes_the_time_of_its_path(
         dims in dimensions_strategy(),
         (npu, at) in (0_u32..216, 0_u32..216),
         (rate, ns) in (1_u64..40, 0_u64..900),
@@ -425,7 +434,7 @@ proptest! {
 /// Memories are separate endpoints, so adding memories does not change results that do not use
 /// them.
 #[test]
-fn npus_keep_their_numbers() {
+fn endpoint_ids_of_npus_equal_their_numbers() {
     let machine =
         build_machine_from_dims(&[make_dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring)]);
     let topology = machine.topology();

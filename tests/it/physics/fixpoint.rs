@@ -207,7 +207,7 @@ proptest! {
     #![proptest_config(make_proptest_config(500))]
 
     #[test]
-    fn every_node_ends_when_the_rules_say(
+    fn replayed_nodes_end_as_computed_by_fixpoint(
         n in 2..=RANKS,
         items in prop::collection::vec(operation_strategy(), 1..16),
         release in prop::collection::vec(prop::sample::select(vec![0_u64, 0, 10, 900]), RANKS),
@@ -229,7 +229,7 @@ proptest! {
             let replay = replay_with(&workload, &machine, &make_comm_timing_options(comm));
             for (r, want) in compute_node_ends(&ranks, &release, comm).iter().enumerate() {
                 let found: Vec<_> =
-                    (1..=want.len()).map(|id| replay.end(r as u32, id as u32) / 1000).collect();
+                    (1..=want.len()).map(|id| replay.node_end_ps(r as u32, id as u32) / 1000).collect();
                 prop_assert_eq!(&found, want, "rank {}, {:?}", r, comm);
             }
             let outcome = &replay.outcome;

@@ -52,7 +52,7 @@ pub fn replay_flow_ends(
         machine,
         &make_stepwise_network_options(model),
     );
-    let end = |(rank, id)| replay.end(rank, id);
+    let end = |(rank, id)| replay.node_end_ps(rank, id);
     ids.into_iter().map(|both| both.map(end)).collect()
 }
 

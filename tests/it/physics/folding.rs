@@ -96,7 +96,7 @@ fn a_collective_alone_is_answered_by_closed_form_at_once() {
 /// rank 0. A member ends when it receives its predecessor's step 5. Two of these steps are late: rank 3's, from the
 /// first delay, and rank 0's, from the second delay. So ranks 0 and 1 end late.
 #[test]
-fn a_message_unfolds_what_it_touches() {
+fn a_message_unfolds_a_collective_whose_ports_it_uses() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
         let run = |ns| {
             let mut ranks = vec![vec![all_reduce()]; 4];
@@ -114,8 +114,9 @@ fn a_message_unfolds_what_it_touches() {
         };
         let early = run(2300);
         assert_eq!((early.outcome.closed, early.outcome.unfolded), (0, 1));
-        let end =
-            |replay: &ReplayOutcomeAndLog| -> Vec<_> { (0..4).map(|r| replay.end(r, 1)).collect() };
+        let end = |replay: &ReplayOutcomeAndLog| -> Vec<_> {
+            (0..4).map(|r| replay.node_end_ps(r, 1)).collect()
+        };
         assert_eq!(end(&early), [ALONE; 4]);
         assert_eq!(
             end(&run(2350)),
@@ -143,9 +144,9 @@ fn a_message_sent_after_a_settlement_leaves_behind_the_first_step() {
             network,
             "behind",
         );
-        let ends = [replay.end(0, 3), replay.end(2, 2)];
+        let ends = [replay.node_end_ps(0, 3), replay.node_end_ps(2, 2)];
         assert_eq!(ends, [300_000, 1_300_000]);
-        assert_eq!((0..4).map(|r| replay.end(r, 1)).max(), Some(ALONE));
+        assert_eq!((0..4).map(|r| replay.node_end_ps(r, 1)).max(), Some(ALONE));
     }
 }
 
@@ -175,8 +176,11 @@ fn a_collective_begun_later_sends_behind_steps_already_ready() {
                 small,
             );
             assert_eq!(replay.outcome.unfolded, 1);
-            assert_eq!([replay.end(0, 3), replay.end(2, 3)], [3_650_000; 2]);
-            assert_eq!((0..4).map(|r| replay.end(r, 1)).max(), Some(ALONE));
+            assert_eq!(
+                [replay.node_end_ps(0, 3), replay.node_end_ps(2, 3)],
+                [3_650_000; 2]
+            );
+            assert_eq!((0..4).map(|r| replay.node_end_ps(r, 1)).max(), Some(ALONE));
         }
     }
 }
@@ -184,7 +188,7 @@ fn a_collective_begun_later_sends_behind_steps_already_ready() {
 /// Rows of a grid have their own links, so each row has a closed form. The columns do not contend
 /// with the rows either.
 #[test]
-fn groups_that_share_no_link_stay_folded() {
+fn collectives_of_groups_that_share_no_link_keep_closed_forms() {
     let grid = build_machine_from_dims(&[
         make_dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring),
         make_dim(DimensionShape::Switch, 2, CollectiveAlgorithm::Direct),
@@ -231,7 +235,7 @@ impl Dice {
             .wrapping_add(1);
         (self.0 >> 33) % n
     }
-    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+    fn pick_one_of<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }
 }
@@ -247,19 +251,19 @@ fn generate_random_job(dice: &mut Dice) -> (Workload, Machine) {
     ];
     let dims: Vec<Dim> = (0..1 + dice.below(3))
         .map(|_| Dim {
-            ps_per_byte: dice.one(&[1, 10, 20]),
-            link_ns: dice.one(&[0, 100, 500]),
+            ps_per_byte: dice.pick_one_of(&[1, 10, 20]),
+            link_ns: dice.pick_one_of(&[0, 100, 500]),
             ..make_dim(
-                dice.one(&shapes),
+                dice.pick_one_of(&shapes),
                 2 + dice.below(3) as u32,
-                dice.one(&[CollectiveAlgorithm::Ring, CollectiveAlgorithm::Direct]),
+                dice.pick_one_of(&[CollectiveAlgorithm::Ring, CollectiveAlgorithm::Direct]),
             )
         })
         .collect();
     let npus: u32 = dims.iter().map(|d| d.size).product();
     let pipeline = ChunkCountOrderAndOverlap {
-        chunks: NonZeroU32::new(dice.one(&[1, 1, 3])),
-        inter: dice.one(&DimensionVisitOrder::ALL).0,
+        chunks: NonZeroU32::new(dice.pick_one_of(&[1, 1, 3])),
+        inter: dice.pick_one_of(&DimensionVisitOrder::ALL).0,
         ..ChunkCountOrderAndOverlap::default()
     };
     let machine = build_machine_from_dims(&dims).with_chunking(pipeline);
@@ -273,7 +277,7 @@ fn generate_random_job(dice: &mut Dice) -> (Workload, Machine) {
     let mut ranks = vec![Vec::new(); npus as usize];
     for lane in 0..1 + dice.below(4) as i64 {
         let bytes = 240 * (1 + dice.below(20)) * u64::from(npus);
-        let kind = dice.one(&[K::AllReduce, K::ReduceScatter, K::AllToAll, K::Broadcast]);
+        let kind = dice.pick_one_of(&[K::AllReduce, K::ReduceScatter, K::AllToAll, K::Broadcast]);
         let (apart, at) = (dice.below(4) == 0, 100 * dice.below(30));
         let whole = rows.len() > 16 || dice.below(2) == 0;
         for (rank, lines) in (0_u32..).zip(&mut ranks) {
@@ -324,7 +328,7 @@ fn generate_random_job(dice: &mut Dice) -> (Workload, Machine) {
 }
 
 #[test]
-fn folding_changes_nothing() {
+fn closed_forms_change_no_result_of_random_jobs() {
     let mut dice = Dice(7);
     let (mut closed, mut unfolded, mut stepwise) = (0, 0, 0);
     let cases = if is_whole_corpus_requested() {

@@ -51,7 +51,10 @@ fn replay_on_group(members: &[u32], node: TestTraceNode) -> ReplayOutcomeAndLog 
 fn a_sub_grid_uses_both_dimensions() {
     for members in [[1, 3, 9, 11], [11, 1, 9, 3]] {
         let replay = replay_on_group(&members, build_collective(K::AllReduce, 120_000));
-        assert_eq!((replay.ps(), replay.outcome.closed), (8_000_000, 1));
+        assert_eq!(
+            (replay.makespan_ps(), replay.outcome.closed),
+            (8_000_000, 1)
+        );
     }
 }
 
@@ -61,11 +64,11 @@ fn a_sub_grid_uses_both_dimensions() {
 #[test]
 fn a_group_in_one_dimension_uses_that_one() {
     assert_eq!(
-        replay_on_group(&[4, 5, 6, 7], build_collective(K::AllReduce, 120_000)).ps(),
+        replay_on_group(&[4, 5, 6, 7], build_collective(K::AllReduce, 120_000)).makespan_ps(),
         1_500_000
     );
     assert_eq!(
-        replay_on_group(&[2, 6, 10], build_collective(K::AllReduce, 120_000)).ps(),
+        replay_on_group(&[2, 6, 10], build_collective(K::AllReduce, 120_000)).makespan_ps(),
         10_400_000
     );
 }
@@ -75,7 +78,7 @@ fn a_group_in_one_dimension_uses_that_one() {
 /// at 500 ns, and 0 at 600 ns. In the second step, 0 to 1 leaves at 600 and arrives at 1,100; 1 to 2 leaves at 500 and
 /// arrives at 1,000; 2 to 0 leaves at 500 and arrives at 1,100. All second messages have left by 1,000.
 #[test]
-fn a_part_of_a_ring_closes_over_more_links() {
+fn a_group_of_part_of_a_ring_closes_over_several_links() {
     let replay = replay_on_group(&[0, 1, 2], build_collective(K::ReduceScatter, 120_000));
     assert_eq!(
         replay.last_end_of_each_instance()[..3],
@@ -123,7 +126,11 @@ fn a_group_of_one_takes_no_time() {
     for (kind, ..) in K::ALL {
         let bytes = u64::from(kind != K::Barrier) * 1000;
         let replay = replay_on_group(&[7], build_collective(kind, bytes).root(7));
-        assert_eq!((replay.ps(), replay.outcome.messages), (0, 0), "{kind}");
+        assert_eq!(
+            (replay.makespan_ps(), replay.outcome.messages),
+            (0, 0),
+            "{kind}"
+        );
         assert_eq!(replay.outcome.nodes, 12);
     }
 }
@@ -144,7 +151,7 @@ fn a_mask_of_dimensions_cuts_the_group_into_rows_or_columns() {
             &build_machine_from_dims(&four_by_three_dimensions()),
         );
         assert_eq!(
-            (replay.ps(), replay.outcome.closed),
+            (replay.makespan_ps(), replay.outcome.closed),
             (ps, lines),
             "{mask:b}"
         );
@@ -159,7 +166,10 @@ fn a_mask_cuts_a_group_too() {
         &[1, 3, 9, 11],
         build_collective(K::AllReduce, 120_000).dimensions(0b01),
     );
-    assert_eq!((replay.ps(), replay.outcome.closed), (1_600_000, 2));
+    assert_eq!(
+        (replay.makespan_ps(), replay.outcome.closed),
+        (1_600_000, 2)
+    );
 }
 
 /// A mask has 32 bits, so further dimensions never take part. Of 36 dimensions, 31 and 35 have two
@@ -184,7 +194,7 @@ fn dimensions_that_no_mask_can_name_stay_out() {
             &build_rank_job(&ranks, &[]),
             &build_machine_from_dims(&dims)
         )
-        .ps(),
+        .makespan_ps(),
         2 * 510_000
     );
 }

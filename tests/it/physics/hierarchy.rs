@@ -32,8 +32,8 @@ fn replay_closed_and_stepwise(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [
         .unwrap();
     let machine = build_machine_from_dims(dims);
     [
-        replay_and_log(&workload, &machine).ps(),
-        replay_with(&workload, &machine, &make_stepwise_options()).ps(),
+        replay_and_log(&workload, &machine).makespan_ps(),
+        replay_with(&workload, &machine, &make_stepwise_options()).makespan_ps(),
     ]
 }
 

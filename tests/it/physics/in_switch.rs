@@ -66,7 +66,7 @@ fn in_switch_access_takes_the_time_to_bring_all_bytes_to_each_npu() {
     for store in [false, true] {
         let ranks = vec![vec![build_remote_access(store, 100_000, true)]; 4];
         assert_eq!(
-            replay_and_log(&build_rank_job(&ranks, &[]), &build_pool_machine()).ps(),
+            replay_and_log(&build_rank_job(&ranks, &[]), &build_pool_machine()).makespan_ps(),
             56_300_000
         );
     }
@@ -74,7 +74,7 @@ fn in_switch_access_takes_the_time_to_bring_all_bytes_to_each_npu() {
     // round brings 20 kB to each NPU, which takes 1 us at a node and 2.5 us at a port.
     let ranks = vec![vec![build_remote_access(false, 100_000, false)]; 4];
     assert_eq!(
-        replay_and_log(&build_rank_job(&ranks, &[]), &build_pool_machine()).ps(),
+        replay_and_log(&build_rank_job(&ranks, &[]), &build_pool_machine()).makespan_ps(),
         23_800_000
     );
 }
@@ -90,7 +90,7 @@ fn assert_replay_refused(ranks: &[Vec<TestTraceNode>], machine: &Machine, pieces
 }
 
 #[test]
-fn machines_without_switches_are_refused() {
+fn in_switch_accesses_on_machines_without_switches_are_refused() {
     let ranks = vec![vec![build_remote_access(false, 100, true)]; 4];
     let channel = "bandwidth = \"10 GB/s\"\nattachment = ";
     for name in ["per_npu", "pool"] {
@@ -115,7 +115,7 @@ chunk = "1 kB""#;
 }
 
 #[test]
-fn all_npus_must_do_the_same() {
+fn in_switch_accesses_that_differ_between_npus_are_refused() {
     let both = |bytes| {
         vec![
             build_remote_access(false, 100, true),
@@ -166,7 +166,7 @@ fn all_npus_must_do_the_same() {
 }
 
 #[test]
-fn memory_must_hold_what_all_move() {
+fn in_switch_accesses_beyond_the_memory_capacity_are_refused() {
     // 300 MB for each of 4 NPUs are 1.2 GB in total.
     let ranks = vec![vec![build_remote_access(false, 300_000_000, true)]; 4];
     assert_replay_refused(

@@ -78,7 +78,7 @@ fn ring_dimension(npus: u32) -> Dim {
 /// (k + 1) ns, and never waits. Rank 1 ends step 0 at 12 + 500 + 30 = 542 ns. By the end of step 0,
 /// the messages of later steps have arrived, so each step takes 30 ns more.
 #[test]
-fn steps_overlap_where_their_dependencies_allow() {
+fn repeated_launches_overlap_where_dependencies_allow() {
     let workload = build_rank_job(
         &[
             vec![build_kernel(10), build_send(1, 100).after(&[1])],
@@ -113,7 +113,7 @@ fn steps_overlap_where_their_dependencies_allow() {
 /// one. A ring of 4 with 400 bytes takes 2 · 3 steps of 100 bytes. Each step takes 100 · 20 ps + 500 ns = 502 ns.
 /// With 10 ns before the ring, the time is 3022 ns.
 #[test]
-fn steps_that_end_together_follow_one_another() {
+fn launches_that_end_with_a_collective_follow_one_another() {
     let call = build_collective(CollectiveKind::AllReduce, 400).after(&[1]);
     let workload = build_rank_job(&vec![vec![build_kernel(10), call]; 4], &[]);
     let machine = build_machine_from_dims(&[ring_dimension(4)]);

@@ -68,7 +68,7 @@ impl SplitMixRandom {
     }
 
     /// Returns `count` random members of `0..ranks`, sorted.
-    fn members(&mut self, ranks: u32, count: usize) -> Vec<u32> {
+    fn choose_members(&mut self, ranks: u32, count: usize) -> Vec<u32> {
         let mut all: Vec<u32> = (0..ranks).collect();
         while all.len() > count {
             all.remove(self.below(all.len()));
@@ -142,7 +142,7 @@ impl RandomJob {
         let groups = (0..2)
             .map(|_| {
                 let count = 2 + draw.below(ranks as usize - 1);
-                draw.members(ranks, count)
+                draw.choose_members(ranks, count)
             })
             .collect();
         let mut job = Self {
@@ -180,7 +180,7 @@ impl RandomJob {
                     }
                 }
                 _ => {
-                    let ends = draw.members(ranks, 2);
+                    let ends = draw.choose_members(ranks, 2);
                     let [from, to] = match draw.below(2) {
                         0 => [ends[0], ends[1]],
                         _ => [ends[1], ends[0]],
@@ -195,7 +195,7 @@ impl RandomJob {
         job
     }
 
-    fn workload(&self) -> Workload {
+    fn build_workload(&self) -> Workload {
         let groups = GROUPS.iter().zip(&self.groups);
         let groups: Vec<_> = groups
             .map(|(name, members)| (*name, &members[..]))
@@ -425,11 +425,11 @@ fn check_models(
     });
     let steps = replay_with(workload, machine, &stepwise);
     let mut broken = Vec::new();
-    if steps.ps() != free.ps() {
+    if steps.makespan_ps() != free.makespan_ps() {
         broken.push(format!(
             "{seed}: {} ps stepwise, {} ps: {told}",
-            steps.ps(),
-            free.ps()
+            steps.makespan_ps(),
+            free.makespan_ps()
         ));
     }
     for model in CONTENDED {
@@ -442,7 +442,8 @@ fn check_models(
             _ => !meets,
         };
         let may_reorder = !in_order || chunks > 1 || !(alone || ideal);
-        let is_faster = found.ps() < least_allowed_makespan(free.ps(), &found, false);
+        let is_faster =
+            found.makespan_ps() < least_allowed_makespan(free.makespan_ps(), &found, false);
         // Streams that share a port occupy it when they leave, whatever their paths' latency.
         let explained = || {
             // With ideal switching, a message does not identify its chunk, so swapped chunks are
@@ -453,16 +454,17 @@ fn check_models(
             let (own, again) = replay_message_order_and_makespan(workload, machine, model);
             let (other, _) =
                 replay_message_order_and_makespan(workload, machine, NetworkModel::ContentionFree);
-            assert_eq!(again, found.ps(), "{model}: {told}");
+            assert_eq!(again, found.makespan_ps(), "{model}: {told}");
             own != other
         };
-        if found.ps() < least_allowed_makespan(free.ps(), &found, may_reorder && !message)
+        if found.makespan_ps()
+            < least_allowed_makespan(free.makespan_ps(), &found, may_reorder && !message)
             || is_faster && !explained()
         {
             broken.push(format!(
                 "{seed}: {model} {} ps, contention-free {} ps: {told}",
-                found.ps(),
-                free.ps()
+                found.makespan_ps(),
+                free.makespan_ps()
             ));
         }
     }
@@ -486,7 +488,7 @@ fn check_single_operation(seed: u64) -> Vec<String> {
     let (dims, machine) = generate_machine(&mut draw);
     let npus = machine.topology().npu_count();
     let count = 2 + draw.below(npus as usize - 1);
-    let members = draw.members(npus, count);
+    let members = draw.choose_members(npus, count);
     let mut ranks = vec![vec![build_kernel(0)]; npus as usize];
     if draw.below(5) == 0 {
         let bytes = draw.choose_one_of(&BYTES);
@@ -521,7 +523,7 @@ fn check_ordered_job_under_all_models(seed: u64) -> Vec<String> {
         machine.chunking_settings(),
         machine.topology().switching_mode()
     );
-    check_models((seed, false), &machine, &job.workload(), &told)
+    check_models((seed, false), &machine, &job.build_workload(), &told)
 }
 
 /// Parts of an NPU's time: compute, transfer, waiting in collectives, waiting for messages, and
@@ -578,7 +580,7 @@ fn sum_time_parts_by_sweep(job: &RandomJob, replay: &ReplayOutcomeAndLog) -> Vec
         .enumerate()
         .map(|(place, event)| ((event.2, event.3), place))
         .collect();
-    let end = replay.ps();
+    let end = replay.makespan_ps();
     let parts = (0..).zip(&job.ranks).map(|(rank, lines)| {
         let nodes: Vec<u32> = (0..lines.len() as u32).collect();
         let mut cuts: Vec<u64> = nodes
@@ -629,7 +631,7 @@ fn check_time_attribution(seed: u64) -> Vec<String> {
     let (_, machine) = generate_machine(&mut draw);
     let steps = 2 + draw.below(14);
     let job = RandomJob::new(&mut draw, machine.topology().npu_count(), steps);
-    let workload = job.workload();
+    let workload = job.build_workload();
     let options = options_for_network(draw.choose_one_of(&MODELS));
     let swept = sum_time_parts_by_sweep(&job, &replay_with(&workload, &machine, &options));
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
@@ -714,7 +716,7 @@ fn a_message_waits_for_its_segment_in_every_model() {
             &machine,
             &options_for_network(model),
         )
-        .ps();
+        .makespan_ps();
         assert_eq!(found, 5_000 * 6 + 4_096 * 6 + 20_000, "{model}");
     }
 }
@@ -779,7 +781,7 @@ fn ordered_jobs_are_never_faster_with_contention() {
 }
 
 #[test]
-fn time_goes_where_a_sweep_over_the_nodes_finds_it() {
+fn reported_time_parts_equal_those_of_a_sweep_over_the_nodes() {
     assert_law_holds(check_time_attribution, 0..300);
 }
 

@@ -37,7 +37,7 @@ fn link_dimension(shape: DimensionShape, size: u32) -> Dim {
 /// message that 1 sends at 400 occupies the link until 600, and a message that 1 sends at 550 finds
 /// the link occupied until 700.
 #[test]
-fn who_passes_through_and_who_sends_take_turns() {
+fn messages_through_an_npu_take_turns_on_links_with_its_own_sends() {
     for shape in [DimensionShape::Ring, DimensionShape::Mesh] {
         let machine = build_machine_from_dims(&[link_dimension(shape, 6)]);
         let found = |ns| {
@@ -86,7 +86,7 @@ fn a_send_is_over_when_its_first_link_is_free_of_it() {
 /// sends its second message when the first has left. A message that another operation sends in the
 /// meantime therefore goes first.
 #[test]
-fn a_message_and_a_collective_meet() {
+fn a_message_and_a_collective_contend_for_a_link() {
     let dims = [make_dim(DimensionShape::Switch, 4, Direct)];
     for (model, sent_ns, all, one) in [
         // The message goes first, and then the broadcast takes 2 x 1,600 ns.
@@ -110,13 +110,17 @@ fn a_message_and_a_collective_meet() {
             &build_machine_from_dims(&dims),
             &make_stepwise_network_options(model),
         );
-        assert_eq!((replay.ps(), replay.end(3, 1)), (all, one), "{model}");
+        assert_eq!(
+            (replay.makespan_ps(), replay.node_end_ps(3, 1)),
+            (all, one),
+            "{model}"
+        );
     }
 }
 
 /// Two rings of 3 share one member, which has only one upward link.
 #[test]
-fn two_collectives_meet_on_a_member_s_link() {
+fn two_collectives_contend_for_the_link_of_a_shared_member() {
     // A ring all-gather of 3 x 40,000 B has 2 rounds of 800 + 1,000 ns.
     let shared = |kernel_ns| {
         let gather = |name| build_collective(K::AllGather, 40_000).group(name);
@@ -137,7 +141,7 @@ fn two_collectives_meet_on_a_member_s_link() {
             &build_machine_from_dims(&[link_dimension(DimensionShape::Switch, 5)]),
             &make_stepwise_network_options(Links),
         );
-        [replay.end(0, 1), replay.end(4, 2)]
+        [replay.node_end_ps(0, 1), replay.node_end_ps(4, 2)]
     };
     assert_eq!(shared(5000), [3_600_000, 8_600_000]);
     // The second ring begins 400 ns later. Rank 2's upward link is occupied until 800, so its
@@ -176,7 +180,7 @@ fn traffic_elsewhere_changes_nothing() {
 
 /// If the messages of an algorithm never share a link, it takes as long as without contention.
 #[test]
-fn collectives_whose_members_keep_apart_take_as_long() {
+fn collectives_without_shared_links_take_as_long_as_uncontended() {
     let rings = [
         DimensionShape::Ring,
         DimensionShape::Mesh,
@@ -207,7 +211,7 @@ fn collectives_whose_members_keep_apart_take_as_long() {
                         &machine,
                         &make_stepwise_network_options(model),
                     )
-                    .ps()
+                    .makespan_ps()
                 };
                 let free = ps(ContentionFree);
                 assert_eq!(
@@ -226,7 +230,7 @@ fn collectives_whose_members_keep_apart_take_as_long() {
 /// position down. The message to +2 leaves from 200 to 400 ns, and reaches the neighbour at 700. The neighbour's upward
 /// link is free by then, so the message arrives from 1,200 to 1,400. The message that goes down arrives at 1,100.
 #[test]
-fn direct_on_a_ring_meets_where_routes_do() {
+fn direct_messages_on_a_ring_contend_where_routes_share_links() {
     let machine = build_machine_from_dims(&[
         make_dim(DimensionShape::Ring, 4, Direct).with_npu_bandwidth_per_link()
     ]);
@@ -237,7 +241,7 @@ fn direct_on_a_ring_meets_where_routes_do() {
             &machine,
             &make_stepwise_network_options(model),
         )
-        .ps()
+        .makespan_ps()
     };
     assert_eq!(ps(Links), 1_400_000);
     // With 50,000 B, a message takes 1,000 ns. The message to +2 leaves from 1,000 to 2,000, and
@@ -250,7 +254,7 @@ fn direct_on_a_ring_meets_where_routes_do() {
             &machine,
             &make_stepwise_network_options(model),
         )
-        .ps()
+        .makespan_ps()
     };
     assert_eq!(ps(Links), 3_500_000);
 }
@@ -289,7 +293,7 @@ proptest! {
 
     /// A single message leaves and arrives at the same picosecond under every model.
     #[test]
-    fn alone_all_models_agree(
+    fn a_single_message_takes_the_same_time_in_all_models(
         dims in dimensions_strategy(), segment in segment_strategy(), bytes in message_bytes_strategy(), pick in any::<(u32, u32)>(),
     ) {
         let n = count_npus(&dims);
@@ -303,7 +307,7 @@ proptest! {
 
     /// Messages that do not contend leave and arrive at the same picosecond under every model, too.
     #[test]
-    fn permutations_that_do_not_meet_agree(
+    fn messages_without_shared_links_take_the_same_time_in_all_models(
         dims in dimensions_strategy(), segment in segment_strategy(), pick in any::<(usize, u32)>(),
         sizes in prop::collection::vec(message_bytes_strategy(), 64),
     ) {
@@ -422,7 +426,7 @@ proptest! {
     /// than an earlier one, because then the head determines the time. If there are segments, messages therefore
     /// consist of whole segments here, and the allowed difference is 0.
     #[test]
-    fn trains_come_when_their_packets_do(traffic in traffic_strategy(SHAPES)) {
+    fn message_trains_arrive_when_single_packets_would(traffic in traffic_strategy(SHAPES)) {
         let RandomFlowTraffic { dims, segment, flows } = &traffic;
         let machine = build_switching_machine(dims, switching_mode_from_segment(*segment));
         let expected = trains::compute_arrival_times(dims, *segment, flows);

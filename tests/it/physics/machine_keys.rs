@@ -208,7 +208,7 @@ fn remote_memory(keys: &mut ChangedMachineFileLineNumbers) {
 
 /// For every line of the file that has a number, one of the functions above doubles it.
 #[test]
-fn every_number_moves_what_it_should() {
+fn doubling_every_number_of_a_machine_file_changes_times_as_expected() {
     let mut keys = ChangedMachineFileLineNumbers::default();
     check_peak_keys(&mut keys);
     check_npu_memory_keys(&mut keys);

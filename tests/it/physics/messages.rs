@@ -41,9 +41,9 @@ fn a_send_is_over_at_injection_and_a_receive_when_all_is_there_and_wanted() {
             ],
         ];
         let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(8));
-        assert_eq!(replay.end(0, 1), 200_000);
-        assert_eq!(replay.end(2, 2), ends);
-        assert_eq!((replay.ps(), replay.outcome.messages), (ends, 1));
+        assert_eq!(replay.node_end_ps(0, 1), 200_000);
+        assert_eq!(replay.node_end_ps(2, 2), ends);
+        assert_eq!((replay.makespan_ps(), replay.outcome.messages), (ends, 1));
     }
 }
 
@@ -67,8 +67,8 @@ fn sends_to_one_peer_take_turns_and_operations_do_not_meet() {
         let ranks = [sends.to_vec(), receives(1), receives(2)];
         let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(8));
         [
-            replay.end(0, 1),
-            replay.end(0, 2),
+            replay.node_end_ps(0, 1),
+            replay.node_end_ps(0, 2),
             replay.last_end_of_each_instance()[1],
             replay.last_end_of_each_instance()[2],
         ]
@@ -93,7 +93,10 @@ fn the_kth_send_meets_the_kth_receive() {
     ];
     let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(8));
     // 5,000 + 500 + 200 and 500 + 200 ns.
-    assert_eq!((replay.end(1, 1), replay.end(1, 2)), (5_700_000, 700_000));
+    assert_eq!(
+        (replay.node_end_ps(1, 1), replay.node_end_ps(1, 2)),
+        (5_700_000, 700_000)
+    );
 }
 
 /// On a ring of 4, the short path from 0 to 3 is one link. One direction takes 500 + 200 ns, and 3 rounds need 6
@@ -149,5 +152,8 @@ fn a_message_across_dimensions_adds_latencies_at_the_slowest_rate() {
         &build_rank_job(&ranks, &[]),
         &build_machine_from_dims(&dims),
     );
-    assert_eq!((replay.end(0, 1), replay.end(7, 1)), (400_000, 2_900_000));
+    assert_eq!(
+        (replay.node_end_ps(0, 1), replay.node_end_ps(7, 1)),
+        (400_000, 2_900_000)
+    );
 }

@@ -34,21 +34,24 @@ fn replay_with_mirrored_ranks(
 /// One rank of 8 is present, and arrives after 300 ns. An all-reduce of 80,000 B takes 14 steps of
 /// 500 + 200 ns, as if all eight ranks had arrived at 300 ns.
 #[test]
-fn one_rank_of_eight_takes_the_time_of_all() {
+fn one_traced_rank_of_eight_takes_as_long_as_all_eight() {
     let lines = vec![
         build_kernel(300),
         build_collective(K::AllReduce, 80_000).after(&[1]),
     ];
     for rank in [0, 5] {
         let replay = replay_with_mirrored_ranks(8, &[(rank, lines.clone())], DimensionShape::Ring);
-        assert_eq!((replay.ps(), replay.outcome.nodes), (10_100_000, 2));
+        assert_eq!(
+            (replay.makespan_ps(), replay.outcome.nodes),
+            (10_100_000, 2)
+        );
         assert_eq!(replay.outcome.closed, 1);
     }
 }
 
 /// Two ranks of 6 are present, and arrive at 100 and 900 ns. The other ranks arrive at 900 ns.
 #[test]
-fn the_missing_come_with_the_last() {
+fn ranks_without_traces_join_with_the_last_traced_rank() {
     let member = |ns| {
         vec![
             build_kernel(ns),
@@ -69,7 +72,7 @@ fn the_missing_come_with_the_last() {
 /// In a broadcast from rank 0 of 4, only rank 1 is present, and receives first: 80,000 B take 1,600
 /// ns and two switch links of 500 ns.
 #[test]
-fn a_missing_root_sends_as_soon_as_it_is_wanted() {
+fn a_root_without_a_trace_sends_when_its_first_receiver_arrives() {
     let replay = replay_with_mirrored_ranks(
         4,
         &[(1, vec![build_collective(K::Broadcast, 80_000)])],
@@ -84,7 +87,7 @@ fn a_missing_root_sends_as_soon_as_it_is_wanted() {
 fn a_missing_sender_sends_when_its_receiver_is_ready() {
     let lines = vec![build_kernel(300), build_receive(1, 10_000).after(&[1])];
     let replay = replay_with_mirrored_ranks(2, &[(0, lines)], DimensionShape::Ring);
-    assert_eq!(replay.ps(), 1_000_000);
+    assert_eq!(replay.makespan_ps(), 1_000_000);
 }
 
 #[test]
@@ -103,18 +106,18 @@ fn without_mirror_a_missing_rank_is_named() {
 /// After the last present member ends, the rest of a collective, or of a message to an absent rank, belongs to no node,
 /// so the makespan is the time when the last node completes.
 #[test]
-fn the_makespan_is_that_of_nodes_that_exist() {
+fn the_makespan_ends_with_the_last_node_of_a_traced_rank() {
     let replay = replay_with_mirrored_ranks(
         4,
         &[(1, vec![build_collective(K::Broadcast, 80_000)])],
         DimensionShape::Switch,
     );
-    assert_eq!(replay.ps(), 2_600_000);
+    assert_eq!(replay.makespan_ps(), 2_600_000);
     // 10,000 B leave in 200 ns.
     let replay =
         replay_with_mirrored_ranks(2, &[(0, vec![build_send(1, 10_000)])], DimensionShape::Ring);
     assert_eq!(
-        (replay.last_end_of_each_instance(), replay.ps()),
+        (replay.last_end_of_each_instance(), replay.makespan_ps()),
         (vec![200_000], 200_000)
     );
 }

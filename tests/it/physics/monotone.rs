@@ -33,7 +33,7 @@ fn replay_collective_time(dims: &[Dim], kind: K, bytes: u64) -> u64 {
         .unwrap()
         .build_workload()
         .unwrap();
-    replay_and_log(&workload, &build_machine_from_dims(dims)).ps()
+    replay_and_log(&workload, &build_machine_from_dims(dims)).makespan_ps()
 }
 
 proptest! {

@@ -79,7 +79,7 @@ fn each_memory_has_channels_of_its_own() {
         ]
     };
     let found = replay_and_log(&build_rank_job(&[rank(), rank()], &[]), &machine);
-    let ends = |rank| [1, 2, 3].map(|id| found.end(rank, id));
+    let ends = |rank| [1, 2, 3].map(|id| found.node_end_ps(rank, id));
     assert_eq!(ends(0), [100_000_000, 20_200_000, 210_000_000]);
     assert_eq!(ends(1), [200_000_000, 40_400_000, 210_000_000]);
 }
@@ -147,9 +147,9 @@ proptest! {
         let unnamed_a = replay_released_ranks(&unnamed_a, &at, &parse_machine_with_memories(&format!("[remote_memory]\n{a}")));
         let only_b = replay_released_ranks(&of_b, &at, &parse_machine_with_memories(&format!("[remote_memories.b]\n{b}")));
         for rank in 0..4 {
-            prop_assert_eq!(together.end(rank, 1), only_a.end(rank, 1));
-            prop_assert_eq!(together.end(rank, 1), unnamed_a.end(rank, 1));
-            prop_assert_eq!(together.end(rank, 2), only_b.end(rank, 1));
+            prop_assert_eq!(together.node_end_ps(rank, 1), only_a.node_end_ps(rank, 1));
+            prop_assert_eq!(together.node_end_ps(rank, 1), unnamed_a.node_end_ps(rank, 1));
+            prop_assert_eq!(together.node_end_ps(rank, 2), only_b.node_end_ps(rank, 1));
         }
     }
 }
@@ -176,7 +176,7 @@ capacity = "1 TB""#;
         let options =
             ReplayOptions::default_with_changes(|o| o.network = Some(NetworkModel::Ports));
         let found = replay_with(&build_rank_job(&ranks, &[]), &machine, &options);
-        [found.end(1, 1), found.end(1, 2)]
+        [found.node_end_ps(1, 1), found.node_end_ps(1, 2)]
     };
     let named = ends(MemoryLocation::Named("x"), "remote_memories.x");
     assert_eq!(named, ends(MemoryLocation::Remote, "remote_memory"));

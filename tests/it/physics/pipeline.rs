@@ -243,7 +243,7 @@ proptest! {
     /// messages agree with a plain pipeline. Chunks that balance loads lead to near ties, so all
     /// their loads are exact in binary.
     #[test]
-    fn chunks_are_a_pipeline(
+    fn chunks_take_the_time_of_a_plain_pipeline(
         dims in dims_strategy(),
         (inter, intra) in chunk_policy_strategy(),
         chunks in 2_u32..12,
@@ -275,13 +275,13 @@ proptest! {
         prop_assert_eq!((closed.outcome.closed, closed.outcome.messages), (1, 0));
         let stepped = replay_with(&workload, &machine, &make_stepwise_options());
         prop_assert_eq!(stepped.outcome.stepwise, 1);
-        prop_assert_eq!((closed.ps(), stepped.ps()), (want, want));
+        prop_assert_eq!((closed.makespan_ps(), stepped.makespan_ps()), (want, want));
     }
 
     /// If members are late, no member waits for ever, none ends too early, and neighbours on a ring
     /// are never later than if all had started with the last member.
     #[test]
-    fn late_members_keep_to_the_order(
+    fn late_members_neither_wait_forever_nor_end_too_early(
         dims in dims_strategy(),
         (inter, intra) in chunk_policy_strategy(),
         chunks in 2_u32..9,
@@ -295,16 +295,16 @@ proptest! {
         let npus: u32 = dims.iter().map(|d| d.size).product();
         let bytes = buffer_size_for_chunk_size(kind, 48 * u64::from(npus), chunks, npus);
         let machine = build_machine_from_dims(&dims).with_chunking(make_chunking_settings(chunks, active, inter, intra));
-        let together = replay_with(&build_skewed_collective(kind, bytes, npus, 0), &machine, &make_stepwise_options()).ps();
+        let together = replay_with(&build_skewed_collective(kind, bytes, npus, 0), &machine, &make_stepwise_options()).makespan_ps();
         let late = replay_and_log(&build_skewed_collective(kind, bytes, npus, skew), &machine);
         prop_assert_eq!((late.outcome.closed, late.outcome.stepwise), (0, 1));
         prop_assert_eq!(late.outcome.nodes, 2 * u64::from(npus) - 1);
         let last = u64::from(npus - 1) * skew * 1000;
-        prop_assert!(late.ps() >= last);
+        prop_assert!(late.makespan_ps() >= last);
         // Ring times are sums and maxima of earlier times, so a later start never makes an end earlier.
         if active == 1 && algorithm == CollectiveAlgorithm::Ring {
-            prop_assert!(late.ps() >= together);
-            prop_assert!(late.ps() <= last + together, "{} > {last} + {together}", late.ps());
+            prop_assert!(late.makespan_ps() >= together);
+            prop_assert!(late.makespan_ps() <= last + together, "{} > {last} + {together}", late.makespan_ps());
         }
     }
 }
@@ -323,11 +323,11 @@ fn build_two_dim_machine(chunks: u32, active: u32) -> Machine {
 }
 
 #[test]
-fn four_chunks_by_hand() {
+fn four_chunks_take_the_time_computed_by_hand() {
     let workload = build_skewed_collective(K::AllReduce, 8000, 4, 0);
     // One chunk takes 40 + 40 + 40 + 40 ns.
     assert_eq!(
-        replay_and_log(&workload, &build_two_dim_machine(1, 1)).ps(),
+        replay_and_log(&workload, &build_two_dim_machine(1, 1)).makespan_ps(),
         160_000
     );
     // Dimension 0 sends the chunks out at 0-10, 10-20, 20-30 and 30-40. Dimension 1 serves first
@@ -337,7 +337,7 @@ fn four_chunks_by_hand() {
     // are 8 stages of 10 ns without a gap, 10-90. The last chunk goes back in dimension 0 at
     // 90-100.
     assert_eq!(
-        replay_and_log(&workload, &build_two_dim_machine(4, 1)).ps(),
+        replay_and_log(&workload, &build_two_dim_machine(4, 1)).makespan_ps(),
         100_000
     );
     assert_eq!(
@@ -346,14 +346,18 @@ fn four_chunks_by_hand() {
             &build_two_dim_machine(4, 1),
             &make_stepwise_options()
         )
-        .ps(),
+        .makespan_ps(),
         100_000
     );
     // Two concurrent chunks share a port's rate: each dimension has 8 stages of 10 ns, plus at least 10 ns while the
     // pipeline fills and drains.
     let two = replay_and_log(&workload, &build_two_dim_machine(4, 2));
     assert_eq!(two.outcome.stepwise, 1);
-    assert!((100_000..=120_000).contains(&two.ps()), "{}", two.ps());
+    assert!(
+        (100_000..=120_000).contains(&two.makespan_ps()),
+        "{}",
+        two.makespan_ps()
+    );
 }
 
 #[test]
@@ -362,7 +366,7 @@ fn a_collective_of_fewer_bytes_than_chunks_has_as_many_chunks_as_bytes() {
     // = 5 ps each way. From 5 ps on, dimension 1 is busy for 6 stages, and then the last chunk goes back: 5 + 30 + 5.
     let workload = build_skewed_collective(K::AllReduce, 3, 4, 0);
     assert_eq!(
-        replay_and_log(&workload, &build_two_dim_machine(64, 1)).ps(),
+        replay_and_log(&workload, &build_two_dim_machine(64, 1)).makespan_ps(),
         40
     );
     // An empty buffer is one chunk.
@@ -371,7 +375,7 @@ fn a_collective_of_fewer_bytes_than_chunks_has_as_many_chunks_as_bytes() {
             &build_skewed_collective(K::Barrier, 0, 4, 0),
             &build_two_dim_machine(64, 1)
         )
-        .ps(),
+        .makespan_ps(),
         0
     );
 }
@@ -383,7 +387,7 @@ fn a_collective_of_fewer_bytes_than_chunks_has_as_many_chunks_as_bytes() {
 /// and drain the trees: at most the time that a chunk of S/64 takes for a few levels. Without chunks, the levels follow
 /// one another.
 #[test]
-fn trees_live_by_chunks() {
+fn tree_collectives_are_faster_with_chunks() {
     let t = 12_800_000;
     let time = |algorithm, chunks| {
         let flat = Dim {
@@ -402,7 +406,7 @@ fn trees_live_by_chunks() {
             &machine,
         );
         assert_eq!(replay.outcome.stepwise, 1);
-        replay.ps()
+        replay.makespan_ps()
     };
     use CollectiveAlgorithm::{DoubleBinaryTree, Tree};
     let (one, two) = (time(Tree, 64), time(DoubleBinaryTree, 64));

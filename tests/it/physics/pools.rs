@@ -41,7 +41,7 @@ proptest! {
     #![proptest_config(make_proptest_config(150))]
 
     #[test]
-    fn loads_share_as_a_plain_simulator_has_it(
+    fn loads_from_a_pool_end_as_in_a_plain_simulator(
         nodes in 1_u32..5,
         npus_per_node in 1_u32..5,
         groups in 1_u32..4,
@@ -71,7 +71,7 @@ proptest! {
             .collect();
         let expected = switch_pool::load_end_times(&tree, &begins);
         for (i, (load, expected)) in begins.iter().zip(expected).enumerate() {
-            let found = replay.end(load.npu, i as u32 % 2 + 1);
+            let found = replay.node_end_ps(load.npu, i as u32 % 2 + 1);
             // Each change of rates rounds an instant by up to half a picosecond, during which bytes flow at the sum of
             // all rates.
             let off = found as f64 - (expected + 100_000.0);
@@ -99,7 +99,10 @@ latency = "0""#;
         &build_rank_job(&ranks, &[]),
         &build_remote_memory_machine(2, remote),
     );
-    assert_eq!([replay.end(0, 2), replay.end(1, 2)], [54_200_000; 2]);
+    assert_eq!(
+        [replay.node_end_ps(0, 2), replay.node_end_ps(1, 2)],
+        [54_200_000; 2]
+    );
 }
 
 /// Bytes that every NPU loads.
@@ -117,13 +120,13 @@ fn check_doubled_setting(remote: &str, key: &str, before: u64, after: u64) {
     let changed = format!("{}{}{}", &remote[..digits], 2 * number, &remote[end..]);
     let workload = build_rank_job(&vec![vec![build_remote_load(BYTES)]; 8], &[]);
     for (text, expected) in [(remote, before), (&changed, after)] {
-        let found = replay_and_log(&workload, &build_remote_memory_machine(8, text)).ps();
+        let found = replay_and_log(&workload, &build_remote_memory_machine(8, text)).makespan_ps();
         assert_eq!(found, expected * 1000, "{key} in {text}");
     }
 }
 
 #[test]
-fn every_number_of_groups_behind_switches_counts() {
+fn doubling_each_number_of_a_hierarchical_pool_changes_load_times() {
     let remote = r#"attachment = "hierarchical"
 groups = 2
 group_bandwidth = "24 GB/s"
@@ -151,7 +154,7 @@ latency = "5000 ns""#;
 }
 
 #[test]
-fn every_number_of_levels_of_switches_counts() {
+fn doubling_each_number_of_a_switch_pool_changes_load_times() {
     let remote = r#"attachment = "switch"
 level = [{ fan_in = 2, bandwidth = "16 GB/s" }]
 groups = 2
@@ -177,7 +180,7 @@ latency = "5000 ns""#;
 }
 
 #[test]
-fn every_number_of_a_ring_counts() {
+fn doubling_each_number_of_a_ring_pool_changes_load_times() {
     let remote = r#"attachment = "ring"
 groups = 4
 group_bandwidth = "30 GB/s"
@@ -202,7 +205,7 @@ latency = "5000 ns""#;
 }
 
 #[test]
-fn every_number_of_a_mesh_counts() {
+fn doubling_each_number_of_a_mesh_pool_changes_load_times() {
     let remote = r#"attachment = "mesh"
 columns = 2
 rows = 2

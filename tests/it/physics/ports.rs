@@ -83,7 +83,7 @@ fn each_dimension_has_its_port_and_its_rate() {
 
 /// The machine file chooses the model, and options override it.
 #[test]
-fn the_file_chooses_a_model_and_options_override_it() {
+fn the_machine_file_selects_the_network_model_unless_overridden() {
     let file = super::doubling::MACHINE;
     let incast = [
         vec![build_receive(1, 20_000), build_receive(2, 20_000)],
@@ -92,7 +92,7 @@ fn the_file_chooses_a_model_and_options_override_it() {
     ];
     let ps = |network: &str, options: &ReplayOptions| {
         let machine = Machine::parse(&format!("{file}{network}"), "m.toml").unwrap();
-        replay_with(&build_rank_job(&incast, &[]), &machine, options).ps()
+        replay_with(&build_rank_job(&incast, &[]), &machine, options).makespan_ps()
     };
     // The ring inside takes 400 + 200 ns. The switch outside takes 3,000 + 800 ns, from 2. The two messages do not
     // contend.
@@ -130,7 +130,7 @@ fn the_file_chooses_a_model_and_options_override_it() {
         let options = ReplayOptions::default_with_changes(|o| {
             o.network = network;
         });
-        replay_with(&build_rank_job(&ranks, &[]), &machine(model), &options).ps()
+        replay_with(&build_rank_job(&ranks, &[]), &machine(model), &options).makespan_ps()
     };
     // Without contention, the time is two links and 1,600 ns. The message from 4 enters 5 from 400
     // to 1,600, and then the message from 3 until 2,800. The message from 1 occupies the link to 2
@@ -202,7 +202,7 @@ fn messages_of_one_sender_enter_in_the_order_in_which_they_left() {
                 &switch,
                 &make_stepwise_network_options(network),
             );
-            let ends = [replay.end(2, 1), replay.end(2, 2)];
+            let ends = [replay.node_end_ps(2, 1), replay.node_end_ps(2, 2)];
             assert_eq!(ends, [11_000_000, 11_100_000], "{network} {others}");
         }
     }

@@ -107,9 +107,9 @@ impl Tree {
         self.children[parent as usize].push(child);
     }
 
-    fn weight(&self, x: u32) -> u64 {
+    fn subtree_size(&self, x: u32) -> u64 {
         let below = self.children[x as usize].iter();
-        1 + below.map(|&child| self.weight(child)).sum::<u64>()
+        1 + below.map(|&child| self.subtree_size(child)).sum::<u64>()
     }
 }
 
@@ -168,7 +168,7 @@ fn list_tree_messages(
     let parent = at(tree.parent[x]);
     let children: Vec<u32> = tree.children[x].iter().map(|&child| at(child)).collect();
     let share = |x: u32| match what {
-        P::Gather | P::Scatter => (tree.weight(x), u64::from(n)),
+        P::Gather | P::Scatter => (tree.subtree_size(x), u64::from(n)),
         _ => (1, 1),
     };
     let mut posts = Vec::new();

@@ -24,7 +24,7 @@ fn assert_contains_all(text: &str, pieces: &[&str]) {
 }
 
 #[test]
-fn messages_without_a_partner() {
+fn messages_without_a_partner_are_refused() {
     let text = expect_compile_error(&[vec![build_send(1, 8)], vec![build_kernel(1)]], &[]);
     assert_contains_all(
         &text,
@@ -70,7 +70,7 @@ fn messages_without_a_partner() {
 }
 
 #[test]
-fn messages_of_two_sizes() {
+fn a_send_and_a_receive_of_different_sizes_are_refused() {
     let ranks = [
         vec![build_send(1, 8)],
         vec![build_kernel(1), build_receive(0, 9)],
@@ -87,7 +87,7 @@ fn messages_of_two_sizes() {
 
 /// Rank 0 calls an all-reduce of 8 bytes and then a barrier; rank 1 makes other calls.
 #[test]
-fn ranks_that_disagree() {
+fn ranks_that_disagree_about_collectives_are_refused() {
     let first = vec![
         build_collective(K::AllReduce, 8),
         build_collective(K::Barrier, 0),
@@ -139,7 +139,7 @@ fn ranks_that_disagree() {
 }
 
 #[test]
-fn roots_outside_their_group() {
+fn roots_outside_their_group_are_refused() {
     let node = build_collective(K::Broadcast, 8).group("g").root(2);
     let mut ranks = vec![vec![build_kernel(1)]; 4];
     (ranks[0], ranks[1]) = (vec![node.clone()], vec![node]);
@@ -151,7 +151,7 @@ fn roots_outside_their_group() {
 }
 
 #[test]
-fn groups_that_fit_no_job() {
+fn groups_that_do_not_fit_the_job_are_refused() {
     let member = |rank: usize, of: usize| {
         let mut ranks = vec![vec![build_kernel(1)]; of];
         ranks[rank] = vec![
@@ -184,7 +184,7 @@ fn groups_that_fit_no_job() {
 }
 
 #[test]
-fn more_ranks_than_npus() {
+fn more_ranks_than_npus_are_refused() {
     let text = expect_compile_error(&vec![vec![build_kernel(1)]; 5], &[]);
     assert_contains_all(
         &text,
@@ -194,7 +194,7 @@ fn more_ranks_than_npus() {
 
 /// One member has a trace that lacks the group's collectives.
 #[test]
-fn members_that_never_call() {
+fn members_that_never_call_their_collective_are_refused() {
     let mut ranks = vec![vec![build_kernel(1)]; 3];
     ranks[0] = vec![build_collective(K::AllReduce, 8).group("g")];
     let text = expect_compile_error(&ranks, &[("g", &[0, 2])]);

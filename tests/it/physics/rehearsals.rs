@@ -179,7 +179,7 @@ fn compare_jobs_and_count_rehearsals(seeds: std::ops::Range<u64>) -> [u64; 2] {
 }
 
 #[test]
-fn answers_of_rehearsals_are_those_of_every_message() {
+fn rehearsed_collectives_end_as_with_every_message_simulated() {
     let seeds = if is_whole_corpus_requested() { 120 } else { 30 };
     let [answered, taken_back] = compare_jobs_and_count_rehearsals(0..seeds);
     // With this seed, a collective is withdrawn after another one has reserved a link that the first had finished
@@ -194,7 +194,7 @@ fn answers_of_rehearsals_are_those_of_every_message() {
 
 #[test]
 #[ignore = "long: 20,000 random jobs"]
-fn answers_of_rehearsals_are_those_of_every_message_at_length() {
+fn rehearsals_of_many_random_jobs_match_every_message_simulated() {
     compare_jobs_and_count_rehearsals(1000..21_000);
 }
 

@@ -282,19 +282,19 @@ pub fn make_stepwise_options() -> ReplayOptions {
 
 impl ReplayOutcomeAndLog {
     /// Returns the makespan in picoseconds.
-    pub fn ps(&self) -> u64 {
+    pub fn makespan_ps(&self) -> u64 {
         self.outcome.makespan.0
     }
 
     /// Returns the completion of node `id` of instance `instance`, in picoseconds.
-    pub fn end(&self, instance: u32, id: u32) -> u64 {
+    pub fn node_end_ps(&self, instance: u32, id: u32) -> u64 {
         let mut events = self.log.events.iter();
         let wanted = |e: &&(u64, bool, u32, u32)| (e.1, e.2, e.3) == (true, instance, id - 1);
         events.find(wanted).expect("every node completes").0
     }
 
     /// Returns the issue of node `id` of instance `instance`, in picoseconds.
-    pub fn start(&self, instance: u32, id: u32) -> u64 {
+    pub fn node_start_ps(&self, instance: u32, id: u32) -> u64 {
         let mut events = self.log.events.iter();
         let wanted = |e: &&(u64, bool, u32, u32)| (e.1, e.2, e.3) == (false, instance, id - 1);
         events.find(wanted).expect("every node is issued").0

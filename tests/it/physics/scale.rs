@@ -49,7 +49,7 @@ struct ScalableMachineAndJob {
 const UNIT: u64 = 840 * 4 * 256;
 
 impl ScalableMachineAndJob {
-    fn any(dice: &mut Dice, unit: u64) -> Self {
+    fn generate_random(dice: &mut Dice, unit: u64) -> Self {
         let sizes = dice.pick(&[&[2_u32][..], &[3], &[4], &[6], &[2, 2], &[3, 2], &[2, 4]]);
         let shapes = DimensionShape::ALL.map(|(shape, _)| shape);
         let dims = sizes.iter().map(|&size| Dim {
@@ -204,9 +204,9 @@ fn roll_rank(ranks: u64, dice: &mut Dice) -> usize {
 }
 
 #[test]
-fn times_twice_as_long_take_twice_as_long() {
+fn doubling_all_times_of_machine_and_job_doubles_the_makespan() {
     for seed in sample_every_nth(5, 0..10_000) {
-        let case = ScalableMachineAndJob::any(&mut Dice(seed << 20), UNIT);
+        let case = ScalableMachineAndJob::generate_random(&mut Dice(seed << 20), UNIT);
         let (once, said) = case.makespan_and_chosen_algorithms(1);
         let (twice, said_twice) = case.makespan_and_chosen_algorithms(2);
         let of = |why: &str| format!("seed {seed}, {why}: {:?} {:?}", case.dims, case.pipeline);
@@ -219,7 +219,7 @@ fn times_twice_as_long_take_twice_as_long() {
 #[test]
 fn doubled_times_double_makespan_with_segments() {
     for seed in 0..300 {
-        let mut case = ScalableMachineAndJob::any(&mut Dice(seed << 21 | 1), UNIT);
+        let mut case = ScalableMachineAndJob::generate_random(&mut Dice(seed << 21 | 1), UNIT);
         case.switching = SwitchingMode::CutThrough { segment: Bytes(64) };
         let (once, said) = case.makespan_and_chosen_algorithms(1);
         assert_eq!(

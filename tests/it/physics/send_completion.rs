@@ -27,7 +27,7 @@ fn make_completion_variants(machine: &Machine) -> [Machine; 2] {
     [Injected, Delivered].map(|sends| machine.clone().with_send_completion(sends))
 }
 
-fn build_switch_variants(size: u32, algorithm: CollectiveAlgorithm) -> [Machine; 2] {
+fn build_switch_completion_variants(size: u32, algorithm: CollectiveAlgorithm) -> [Machine; 2] {
     make_completion_variants(&build_machine_from_dims(&[make_dim(
         DimensionShape::Switch,
         size,
@@ -36,7 +36,7 @@ fn build_switch_variants(size: u32, algorithm: CollectiveAlgorithm) -> [Machine;
 }
 
 /// Replays `workload` under `model` for each [`SendCompletion`](chakram::machine::SendCompletion), in order.
-fn replay_both_variants(
+fn replay_with_each_send_completion(
     model: NetworkModel,
     machines: &[Machine; 2],
     workload: &Workload,
@@ -59,24 +59,30 @@ fn what_is_behind_a_send_waits_until_the_message_has_arrived() {
         vec![build_receive(0, 10_000)],
     ];
     let workload = build_rank_job(&ranks, &[]);
-    let machines = build_switch_variants(2, CollectiveAlgorithm::Ring);
+    let machines = build_switch_completion_variants(2, CollectiveAlgorithm::Ring);
     for &(model, ..) in NetworkModel::CHOICES {
         let left = match model {
             NetworkModel::Exclusive => 1_200_000,
             _ => 200_000,
         };
-        let [injected, delivered] = replay_both_variants(model, &machines, &workload);
-        assert_eq!((injected.end(0, 1), injected.start(0, 2)), (left, left));
+        let [injected, delivered] = replay_with_each_send_completion(model, &machines, &workload);
+        assert_eq!(
+            (injected.node_end_ps(0, 1), injected.node_start_ps(0, 2)),
+            (left, left)
+        );
         let there = 1_200_000;
         assert_eq!(
-            (delivered.end(0, 1), delivered.start(0, 2)),
+            (delivered.node_end_ps(0, 1), delivered.node_start_ps(0, 2)),
             (there, there),
             "{model}"
         );
-        assert_eq!((injected.end(1, 1), delivered.end(1, 1)), (there, there));
+        assert_eq!(
+            (injected.node_end_ps(1, 1), delivered.node_end_ps(1, 1)),
+            (there, there)
+        );
         // The end is 1,200 + 300 ns, or 300 ns after the last byte has left.
-        assert_eq!(delivered.ps(), 1_500_000);
-        assert_eq!(injected.ps(), there.max(left + 300_000));
+        assert_eq!(delivered.makespan_ps(), 1_500_000);
+        assert_eq!(injected.makespan_ps(), there.max(left + 300_000));
     }
 }
 
@@ -91,7 +97,7 @@ fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
         build_receive(1, 10_000).tag(2),
     ];
     let workload = build_rank_job(&[of(1), of(2), receiver], &[]);
-    let machines = build_switch_variants(4, CollectiveAlgorithm::Ring);
+    let machines = build_switch_completion_variants(4, CollectiveAlgorithm::Ring);
     for (model, left, there) in [
         // The operations do not contend: 200 ns, and 1,000 + 200 ns.
         (NetworkModel::ContentionFree, [200, 200], [1200, 1200]),
@@ -105,15 +111,17 @@ fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
         // the other.
         (NetworkModel::Exclusive, [1200, 2400], [1200, 2400]),
     ] {
-        let [injected, delivered] = replay_both_variants(model, &machines, &workload);
-        let ends = |replay: &ReplayOutcomeAndLog| [0, 1].map(|rank| replay.end(rank, 1) / 1000);
+        let [injected, delivered] = replay_with_each_send_completion(model, &machines, &workload);
+        let ends =
+            |replay: &ReplayOutcomeAndLog| [0, 1].map(|rank| replay.node_end_ps(rank, 1) / 1000);
         assert_eq!(
             (ends(&injected), ends(&delivered)),
             (left, there),
             "{model}"
         );
         // The messages arrive at the same times in both cases.
-        let received = |replay: &ReplayOutcomeAndLog| [1, 2].map(|node| replay.end(2, node) / 1000);
+        let received =
+            |replay: &ReplayOutcomeAndLog| [1, 2].map(|node| replay.node_end_ps(2, node) / 1000);
         assert_eq!(
             (received(&injected), received(&delivered)),
             (there, there),
@@ -132,12 +140,15 @@ fn a_send_holds_its_lane_until_it_is_complete() {
             build_receive(0, 10_000).tag(2),
         ],
     ];
-    let [injected, delivered] = build_switch_variants(2, CollectiveAlgorithm::Ring)
+    let [injected, delivered] = build_switch_completion_variants(2, CollectiveAlgorithm::Ring)
         .map(|machine| replay_and_log(&build_rank_job(&ranks, &[]), &machine));
     // The injected send ends after 200 + 1,200 ns, and the delivered send after 1,200 + 1,200 ns.
-    assert_eq!((injected.start(0, 2), injected.ps()), (200_000, 1_400_000));
     assert_eq!(
-        (delivered.start(0, 2), delivered.ps()),
+        (injected.node_start_ps(0, 2), injected.makespan_ps()),
+        (200_000, 1_400_000)
+    );
+    assert_eq!(
+        (delivered.node_start_ps(0, 2), delivered.makespan_ps()),
         (1_200_000, 2_400_000)
     );
 }
@@ -145,17 +156,23 @@ fn a_send_holds_its_lane_until_it_is_complete() {
 /// Delivery neither waits until the receive is posted nor needs a trace of the receiver.
 #[test]
 fn nobody_has_to_receive_for_a_send_to_be_complete() {
-    let [_, machine] = build_switch_variants(4, CollectiveAlgorithm::Ring);
+    let [_, machine] = build_switch_completion_variants(4, CollectiveAlgorithm::Ring);
     let ranks = [
         vec![build_send(1, 10_000)],
         vec![build_kernel(3000), build_receive(0, 10_000).after(&[1])],
     ];
     let late = replay_and_log(&build_rank_job(&ranks, &[]), &machine);
-    assert_eq!((late.end(0, 1), late.end(1, 2)), (1_200_000, 3_000_000));
+    assert_eq!(
+        (late.node_end_ps(0, 1), late.node_end_ps(1, 2)),
+        (1_200_000, 3_000_000)
+    );
     let lines: &[TestTraceNode] = &[build_send(3, 10_000), build_kernel(300).after(&[1])];
     let alone = load_rank_traces([(0, lines)]).finish_workload(Some(4), MissingRankPolicy::Mirror);
     let alone = replay_and_log(&alone.unwrap(), &machine);
-    assert_eq!((alone.end(0, 1), alone.ps()), (1_200_000, 1_500_000));
+    assert_eq!(
+        (alone.node_end_ps(0, 1), alone.makespan_ps()),
+        (1_200_000, 1_500_000)
+    );
 }
 
 /// A Clos network of two levels has four links of 1 us, and 1 MB at 1 GB/s takes 1 ms.
@@ -187,8 +204,8 @@ send_completion = "WHEN"
         ranks[0] = vec![build_send(3, 1_000_000), build_kernel(0).after(&[1])];
         ranks[3] = vec![build_receive(0, 1_000_000)];
         let replay = replay_and_log(&build_rank_job(&ranks, &[]), &machine);
-        assert_eq!(replay.end(3, 1), 1_004_000_000);
-        replay.end(0, 2)
+        assert_eq!(replay.node_end_ps(3, 1), 1_004_000_000);
+        replay.node_end_ps(0, 2)
     });
     assert_eq!(ends, [1_000_000_000, 1_004_000_000]);
 }
@@ -196,7 +213,7 @@ send_completion = "WHEN"
 /// In a custom algorithm position 0 sends twice, the second time when the first send has completed,
 /// and the receiver waits for both. The algorithm takes 200 + 1,200 ns, or 1,200 + 1,200 ns.
 #[test]
-fn sends_of_custom_algorithms_are_complete_alike() {
+fn sends_of_custom_algorithms_follow_the_send_completion() {
     let scripts = [
         vec![
             build_send(1, 10_000).tag(1),
@@ -226,7 +243,7 @@ fn sends_of_custom_algorithms_are_complete_alike() {
         NetworkModel::Links,
         NetworkModel::FairSharing,
     ] {
-        let ends = build_switch_variants(2, CollectiveAlgorithm::Ring).map(|machine| {
+        let ends = build_switch_completion_variants(2, CollectiveAlgorithm::Ring).map(|machine| {
             let options = ReplayOptions::default_with_changes(|o| {
                 *o = make_stepwise_network_options(model);
                 o.custom = vec![custom.clone()];
@@ -241,12 +258,12 @@ fn sends_of_custom_algorithms_are_complete_alike() {
 
 /// An algorithm's steps wait only for received messages, so a member's part never waits for other members to receive.
 #[test]
-fn algorithms_of_collectives_take_as_long_either_way() {
+fn collectives_take_as_long_with_either_send_completion() {
     for (algorithm, _) in CollectiveAlgorithm::ALL {
         for kind in [K::AllReduce, K::AllToAll, K::Broadcast, K::Gather] {
             let workload = build_rank_job(&vec![vec![build_collective(kind, 40_000)]; 4], &[]);
             for options in [ReplayOptions::default(), make_stepwise_options()] {
-                let [injected, delivered] = build_switch_variants(4, algorithm)
+                let [injected, delivered] = build_switch_completion_variants(4, algorithm)
                     .map(|machine| replay_with(&workload, &machine, &options));
                 assert_eq!(injected, delivered, "{algorithm} {kind}");
             }
@@ -274,7 +291,7 @@ proptest! {
             vec![chain, out, more, into, last, build_collective(K::AllReduce, 40_000)]
         }).collect();
         let workload = build_rank_job(&ranks, &[]);
-        let [_, machine] = build_switch_variants(4, CollectiveAlgorithm::Ring);
+        let [_, machine] = build_switch_completion_variants(4, CollectiveAlgorithm::Ring);
         let closed = ReplayOptions::default_with_changes(|o| o.network = Some(model));
         let closed = replay_with(&workload, &machine, &closed);
         let stepped = replay_with(&workload, &machine, &make_stepwise_network_options(model));
@@ -282,9 +299,9 @@ proptest! {
         for rank in 0..4 {
             // The send completes together with the receive at the other end, or before it, because
             // the receive is posted at 0.
-            prop_assert_eq!(closed.end(rank, 2), closed.end((rank + 1) % 4, 4));
-            prop_assert_eq!(closed.end(rank, 3), closed.end((rank + 2) % 4, 5));
-            prop_assert_eq!(closed.start(rank, 3), closed.end(rank, 2));
+            prop_assert_eq!(closed.node_end_ps(rank, 2), closed.node_end_ps((rank + 1) % 4, 4));
+            prop_assert_eq!(closed.node_end_ps(rank, 3), closed.node_end_ps((rank + 2) % 4, 5));
+            prop_assert_eq!(closed.node_start_ps(rank, 3), closed.node_end_ps(rank, 2));
         }
     }
 }

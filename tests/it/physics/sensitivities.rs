@@ -92,7 +92,7 @@ fn replay_changed_makespan(
                 options
                     .changes
                     .collectives
-                    .push(CollectiveDurationChange::of_kind(kind, time));
+                    .push(CollectiveDurationChange::of_kind_or_name(kind, time));
             }
             _ => options.host = HostDurationSource::Scaled(factor),
         });
@@ -256,7 +256,7 @@ fn slopes_are_finite_differences_inside_their_ranges() {
 /// the chain. If the first kernel takes no time, the chain determines the end; the slope of 30 is valid down to a
 /// factor of 1 - 10 / 30.
 #[test]
-fn a_slope_holds_until_the_next_path() {
+fn a_sensitivity_holds_until_another_path_becomes_critical() {
     let of = |class: MemoryBoundKernelClass, ns| TestTraceNode {
         shape: Some(KernelShape::Moving(class)),
         ..build_kernel(ns)

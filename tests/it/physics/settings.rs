@@ -506,7 +506,11 @@ const MAX_ALIKE: usize = 2;
 
 /// Tries every `stride`-th key whose path contains these parts, in the machine `text`, called `name`. If several tables
 /// are similar, only the first ones are tried.
-fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> TriedKeyEffects {
+fn try_edits_of_machine_keys(
+    (name, text): (&str, &str),
+    parts: [&str; 2],
+    stride: usize,
+) -> TriedKeyEffects {
     let mut tried = TriedKeyEffects::default();
     let original = Machine::parse(text, name).unwrap();
     let root: Toml = Toml::Table(text.parse().unwrap());
@@ -587,10 +591,10 @@ impl TriedKeyEffects {
 }
 
 #[test]
-fn an_edited_key_acts_or_is_named() {
+fn an_edited_machine_key_changes_results_or_is_reported() {
     let mut tried = TriedKeyEffects::default();
     for (name, stride) in [("dgx-h100x2", 9), ("hiermem", 7)] {
-        tried.merge_effects(try_keys(
+        tried.merge_effects(try_edits_of_machine_keys(
             (name, &read_preset_text(name).unwrap()),
             ["", ""],
             stride,
@@ -627,7 +631,7 @@ fn list_tried_machines() -> Vec<(String, String, &'static str)> {
 /// paths that contain its value, such as `host/queue`.
 #[test]
 #[ignore = "takes minutes"]
-fn every_key_of_every_preset_acts_or_is_named() {
+fn every_key_of_every_preset_changes_results_or_is_reported() {
     let part = std::env::var("CHAKRAM_KEYS").unwrap_or_default();
     let tried = Mutex::new(TriedKeyEffects::default());
     let left = Mutex::new(list_tried_machines().into_iter());
@@ -635,7 +639,7 @@ fn every_key_of_every_preset_acts_or_is_named() {
         loop {
             let next = left.lock().unwrap().next();
             let Some((name, text, own)) = next else { break };
-            let found = try_keys((&name, &text), [&part, own], 1);
+            let found = try_edits_of_machine_keys((&name, &text), [&part, own], 1);
             eprintln!("{name}: {} keys, {} runs", found.keys.len(), found.runs);
             tried.lock().unwrap().merge_effects(found);
         }

@@ -143,7 +143,7 @@ fn start_times_strategy(n: usize) -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(late, n)
 }
 
-fn any_shape() -> impl Strategy<Value = DimensionShape> {
+fn any_dimension_shape() -> impl Strategy<Value = DimensionShape> {
     prop::sample::select(vec![
         DimensionShape::Ring,
         DimensionShape::FullyConnected,
@@ -151,7 +151,7 @@ fn any_shape() -> impl Strategy<Value = DimensionShape> {
     ])
 }
 
-fn any_kind() -> impl Strategy<Value = K> {
+fn any_collective_kind() -> impl Strategy<Value = K> {
     prop::sample::select(K::ALL.map(|(kind, ..)| kind).to_vec())
 }
 
@@ -161,8 +161,8 @@ proptest! {
     #[test]
     fn every_member_of_a_ring_ends_as_its_recurrence_says(
         (n, starts) in (2_usize..=9).prop_flat_map(|n| (Just(n), start_times_strategy(n))),
-        shape in any_shape(),
-        kind in any_kind(),
+        shape in any_dimension_shape(),
+        kind in any_collective_kind(),
         root in 0_u32..9,
         share in prop::sample::select(vec![0_u64, 1000, 25_000]),
     ) {
@@ -176,8 +176,8 @@ proptest! {
     #[test]
     fn every_member_of_a_direct_exchange_ends_as_its_ports_allow(
         (n, starts) in (2_usize..=9).prop_flat_map(|n| (Just(n), start_times_strategy(n))),
-        shape in any_shape(),
-        kind in any_kind(),
+        shape in any_dimension_shape(),
+        kind in any_collective_kind(),
         root in 0_u32..9,
         share in prop::sample::select(vec![0_u64, 1000, 25_000]),
     ) {
@@ -191,9 +191,9 @@ proptest! {
     #[test]
     fn every_member_of_any_algorithm_ends_as_its_partners_allow(
         (n, starts) in (2_usize..=17).prop_flat_map(|n| (Just(n), start_times_strategy(n))),
-        shape in any_shape(),
+        shape in any_dimension_shape(),
         algorithm in 2..CollectiveAlgorithm::ALL.len(),
-        kind in any_kind(),
+        kind in any_collective_kind(),
         root in 0_u32..17,
         share in prop::sample::select(vec![0_u64, 1000, 25_000]),
     ) {
@@ -208,9 +208,9 @@ proptest! {
     #[test]
     fn members_over_two_dimensions_end_as_in_naive_simulation(
         starts in start_times_strategy(12),
-        shapes in (any_shape(), any_shape()),
+        shapes in (any_dimension_shape(), any_dimension_shape()),
         algorithms in (0..CollectiveAlgorithm::ALL.len(), 0..CollectiveAlgorithm::ALL.len()),
-        kind in any_kind(),
+        kind in any_collective_kind(),
         root in 0_u32..12,
     ) {
         let algorithm = |i: usize| CollectiveAlgorithm::ALL[i].0;

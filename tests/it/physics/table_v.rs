@@ -66,13 +66,13 @@ fn replay_bandwidth_sweep(workload: &Workload) -> Vec<(u64, u64, u64)> {
     let rates = (1..=8).flat_map(|i| (1..=5).map(move |g| (256 * i, 100 * g)));
     let time = |(in_node, group)| {
         let replay = replay_and_log(workload, &load_hiermem_with_rates(in_node, group));
-        (in_node, group, replay.ps())
+        (in_node, group, replay.makespan_ps())
     };
     rates.map(time).collect()
 }
 
 #[test]
-fn forty_machines_take_what_the_formula_says() {
+fn all_forty_machines_take_the_time_of_the_paper_formula() {
     for (in_node, group, found) in replay_bandwidth_sweep(&build_load_kernel_job(0)) {
         assert_eq!(
             found,
@@ -83,7 +83,7 @@ fn forty_machines_take_what_the_formula_says() {
 }
 
 #[test]
-fn the_optimum_is_the_one_of_the_paper() {
+fn the_optimal_speedups_of_the_sweep_match_the_paper() {
     // The load of 10 ms is the share f of the baseline's time, and a kernel is the rest: 10 ms x (1
     // - f) / f.
     for (f, kernel_ns, expected) in [
@@ -114,9 +114,10 @@ fn the_optimum_is_the_one_of_the_paper() {
 }
 
 #[test]
-fn the_presets_are_points_of_the_sweep_and_zero_infinity_is_beside_them() {
+fn presets_take_their_formula_time_and_zero_infinity_slightly_less() {
     let workload = build_load_kernel_job(0);
-    let preset = |name| replay_and_log(&workload, &Machine::load_preset(name).unwrap()).ps();
+    let preset =
+        |name| replay_and_log(&workload, &Machine::load_preset(name).unwrap()).makespan_ps();
     // The load is 1 GB at 100 GB/s.
     let alone = preset("zero-infinity");
     assert_eq!(alone, 10_000_000_000);

@@ -123,7 +123,11 @@ fn a_load_and_an_all_reduce_share_a_port() {
         (NetworkModel::Links, [1300, 1000, 800]),
     ] {
         let replay = replay_checking_closed_forms(&both, &machine, network);
-        let ends = [replay.end(0, 2), replay.end(0, 1), replay.end(1, 1)];
+        let ends = [
+            replay.node_end_ps(0, 2),
+            replay.node_end_ps(0, 1),
+            replay.node_end_ps(1, 1),
+        ];
         assert_eq!(ends, expected.map(|ns| ns * 1000), "{network}");
     }
     // A load that starts in the middle of the collective, at 300 ns, invalidates the closed form. The load's chunks
@@ -143,7 +147,11 @@ fn a_load_and_an_all_reduce_share_a_port() {
         let replay = replay_checking_closed_forms(&late, &machine, network);
         let outcome = &replay.outcome;
         assert_eq!((outcome.closed, outcome.unfolded), (0, 1));
-        let ends = [replay.end(0, 3), replay.end(0, 1), replay.end(1, 1)];
+        let ends = [
+            replay.node_end_ps(0, 3),
+            replay.node_end_ps(0, 1),
+            replay.node_end_ps(1, 1),
+        ];
         assert_eq!(ends, [1_450_000, 850_000, 800_000], "{network}");
     }
 }
@@ -167,7 +175,7 @@ fn a_load_under_way_keeps_closed_forms_off_its_port() {
             let replay =
                 replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, network);
             assert_eq!(replay.outcome.closed, closed, "{network} {ns}");
-            let ends = [replay.end(0, 3), replay.end(0, 2)];
+            let ends = [replay.node_end_ps(0, 3), replay.node_end_ps(0, 2)];
             assert_eq!(ends, [950_000, (ns + 800) * 1000]);
         }
     }
@@ -200,9 +208,9 @@ fn a_store_waits_for_a_send() {
                 NetworkModel::ContentionFree => alone,
                 _ => expected,
             };
-            assert_eq!(replay.end(0, 2), expected * 1000, "{network}");
+            assert_eq!(replay.node_end_ps(0, 2), expected * 1000, "{network}");
             // The message reached the port first.
-            assert_eq!(replay.end(1, 1), 500_000);
+            assert_eq!(replay.node_end_ps(1, 1), 500_000);
             // Incoming traffic uses another server.
             let ranks = [
                 vec![
@@ -213,7 +221,7 @@ fn a_store_waits_for_a_send() {
             ];
             let replay =
                 replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, network);
-            assert_eq!(replay.end(0, 2), alone * 1000);
+            assert_eq!(replay.node_end_ps(0, 2), alone * 1000);
         }
     }
 }
@@ -222,7 +230,7 @@ fn a_store_waits_for_a_send() {
 /// takes no time, and then a message of 10 kB is sent. The message leaves first, until 200 ns, and arrives at 400. The
 /// chunk waits for 100 ns and has left at 300, followed by 50 ns in the memory and 100 ns of latency.
 #[test]
-fn chunks_come_last_of_an_instant() {
+fn memory_chunks_enter_a_port_after_other_events_of_an_instant() {
     let machine =
         build_remote_memory_machine(2, ("switch", 10, 100), &format_pool_through_ports(2, 5));
     let ranks = [
@@ -236,7 +244,10 @@ fn chunks_come_last_of_an_instant() {
     ];
     for network in SHARED {
         let replay = replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, network);
-        assert_eq!([replay.end(0, 1), replay.end(1, 1)], [450_000, 400_000]);
+        assert_eq!(
+            [replay.node_end_ps(0, 1), replay.node_end_ps(1, 1)],
+            [450_000, 400_000]
+        );
     }
 }
 
@@ -277,7 +288,7 @@ fn two_loads_and_a_collective_share_their_ports() {
             network,
         );
         for rank in 0..2 {
-            let ends = [replay.end(rank, 2), replay.end(rank, 1)];
+            let ends = [replay.node_end_ps(rank, 2), replay.node_end_ps(rank, 1)];
             assert_eq!(ends, expected.map(|ns| ns * 1000), "{shape} {network}");
         }
     }
@@ -309,7 +320,7 @@ fn data_gathered_in_switches_passes_the_ports() {
         let alone = build_rank_job(&vec![vec![gather.clone()]; 4], &[]);
         for network in MODELS {
             assert_eq!(
-                replay_checking_closed_forms(&alone, &machine, network).ps(),
+                replay_checking_closed_forms(&alone, &machine, network).makespan_ps(),
                 520_000,
                 "{network}"
             );
@@ -326,7 +337,7 @@ fn data_gathered_in_switches_passes_the_ports() {
             };
             let replay = replay_checking_closed_forms(&met, &machine, network);
             for rank in 0..4 {
-                assert_eq!(replay.end(rank, 2), expected, "{network} {store}");
+                assert_eq!(replay.node_end_ps(rank, 2), expected, "{network} {store}");
             }
         }
     }
@@ -361,7 +372,7 @@ fn channels_come_through_ports_too() {
                         NetworkModel::ContentionFree => formula,
                         _ => shared[usize::from(store)],
                     };
-                let ends = [replay.end(0, 1), replay.end(0, 2)];
+                let ends = [replay.node_end_ps(0, 1), replay.node_end_ps(0, 2)];
                 assert_eq!(
                     ends,
                     [one, one + held].map(|ns| ns * 1000),
@@ -393,7 +404,11 @@ fn loads_last_as_alone_if_communication_is_not_simulated() {
     ];
     let replay = replay_with(&build_rank_job(&ranks, &[]), &machine, &options);
     // Both share the memory, which takes 100 ns for a chunk of each: 100 + 8 x 100 and 100 ns.
-    let ends = [replay.end(0, 2), replay.end(1, 2), replay.end(0, 1)];
+    let ends = [
+        replay.node_end_ps(0, 2),
+        replay.node_end_ps(1, 2),
+        replay.node_end_ps(0, 1),
+    ];
     assert_eq!(ends, [1_000_000, 1_000_000, 500_000]);
 }
 

@@ -478,7 +478,7 @@ fn ranks_that_began_nodes_in_other_orders_are_not_joined() {
 /// nodes. If no other node requests the lane in that round, one rank still runs for all. A kernel that requests the
 /// lane splits the group.
 #[test]
-fn sums_that_share_a_lane_disband_groups_only_where_turns_matter() {
+fn sums_on_a_shared_lane_split_groups_only_if_kernels_contend_for_it() {
     let ring = build_dies_machine("torus", [1, 1], [4, 2], 8);
     let turns = |beside: bool| {
         let mut lines = vec![
@@ -509,7 +509,7 @@ fn sums_that_share_a_lane_disband_groups_only_where_turns_matter() {
 
 /// Loads of four cores at one port end one after another; at separate ports they end together.
 #[test]
-fn loads_at_one_port_tell_cores_apart() {
+fn loads_at_one_port_split_a_group_of_cores() {
     let tiles = build_dies_machine("mesh", [1, 1], [4, 2], 8);
     let load = build_node(Op::Memory {
         store: false,

@@ -35,7 +35,7 @@ fn collectives_of_one_group_take_turns() {
             .unwrap();
         for options in [Default::default(), make_stepwise_options()] {
             assert_eq!(
-                replay_with(&workload, &build_ring_machine(2), &options).ps(),
+                replay_with(&workload, &build_ring_machine(2), &options).makespan_ps(),
                 3 * T
             );
         }
@@ -74,7 +74,7 @@ fn a_collective_that_is_ready_first_goes_first() {
     let replay = replay_and_log(&build_rank_job(&vec![rank; 2], &[]), &build_ring_machine(2));
     for rank in 0..2 {
         assert_eq!(
-            (replay.end(rank, 2), replay.end(rank, 3)),
+            (replay.node_end_ps(rank, 2), replay.node_end_ps(rank, 3)),
             (10_000_000 + T, T)
         );
     }
@@ -103,11 +103,11 @@ fn program_order_holds_until_all_are_ready() {
     ];
     let replay = replay_and_log(&build_rank_job(&ranks, &[]), &build_ring_machine(2));
     assert_eq!(
-        (replay.end(0, 2), replay.end(1, 2)),
+        (replay.node_end_ps(0, 2), replay.node_end_ps(1, 2)),
         (11_400_000, 10_900_000)
     );
     assert_eq!(
-        (replay.end(0, 3), replay.end(1, 4)),
+        (replay.node_end_ps(0, 3), replay.node_end_ps(1, 4)),
         (12_800_000, 12_300_000)
     );
 }
@@ -115,7 +115,7 @@ fn program_order_holds_until_all_are_ready() {
 /// Rank 1 is ready for the second collective at 500 ns, before the first. All members are then
 /// ready, so the second goes first, on both ranks at 500 ns.
 #[test]
-fn one_that_all_are_ready_for_overtakes() {
+fn a_collective_that_all_are_ready_for_overtakes_earlier_ones() {
     let ranks = [
         vec![build_kernel(10_000), all_reduce().after(&[1]), all_reduce()],
         vec![
@@ -126,14 +126,14 @@ fn one_that_all_are_ready_for_overtakes() {
         ],
     ];
     let replay = replay_and_log(&build_rank_job(&ranks, &[]), &build_ring_machine(2));
-    let ends = (replay.end(0, 3), replay.end(1, 4));
+    let ends = (replay.node_end_ps(0, 3), replay.node_end_ps(1, 4));
     assert_eq!(ends, (500_000 + T, 500_000 + T));
 }
 
 /// Two collectives have different dependencies on each rank: on rank 0 the second is ready first,
 /// but on rank 1 it waits for the first. The first collective must therefore go first.
 #[test]
-fn a_turn_never_goes_before_what_it_depends_on_elsewhere() {
+fn a_collective_never_overtakes_one_it_depends_on_at_another_rank() {
     let ranks = [
         vec![build_kernel(10_000), all_reduce().after(&[1]), all_reduce()],
         vec![all_reduce(), all_reduce().after(&[1])],
@@ -148,7 +148,7 @@ fn a_turn_never_goes_before_what_it_depends_on_elsewhere() {
 /// On three ranks, the second collective is ready first on rank 0. On rank 2 it waits for a message that rank 1 sends
 /// after the first. No single rank's trace shows that the first must go first.
 #[test]
-fn a_turn_never_goes_before_what_it_depends_on_through_messages() {
+fn a_collective_never_overtakes_one_it_depends_on_through_messages() {
     let ranks = [
         vec![build_kernel(10_000), all_reduce().after(&[1]), all_reduce()],
         vec![all_reduce(), all_reduce(), build_send(2, 8).after(&[1])],
@@ -195,7 +195,7 @@ proptest! {
     /// If a group's collectives can complete in program order, they also complete when they take turns, for any
     /// dependencies, even if they occupy lanes.
     #[test]
-    fn what_runs_in_program_order_is_never_stuck(
+    fn collectives_that_complete_in_program_order_never_get_stuck(
         ranks in (1_usize..6).prop_flat_map(|calls| prop::collection::vec(rank_trace_strategy(calls), 3)),
     ) {
         let nodes: usize = ranks.iter().map(Vec::len).sum();
@@ -215,7 +215,7 @@ fn groups_that_share_a_lane_go_in_one_order_everywhere() {
     let [on_a, on_b] = [a.clone().on_lane(0), b.clone().on_lane(0)];
     let ranks = [vec![on_a.clone(), on_b.clone()], vec![on_b, on_a]];
     assert_eq!(
-        replay_and_log(&build_rank_job(&ranks, groups), &build_ring_machine(2)).ps(),
+        replay_and_log(&build_rank_job(&ranks, groups), &build_ring_machine(2)).makespan_ps(),
         2 * T
     );
     // On separate lanes, they are ready 1 us apart, and in reverse order on the other rank. Each
@@ -231,7 +231,7 @@ fn groups_that_share_a_lane_go_in_one_order_everywhere() {
     let ranks = [rank(&a, &b), rank(&b, &a)];
     let machine = build_ring_machine(2);
     assert_eq!(
-        replay_and_log(&build_rank_job(&ranks, groups), &machine).ps(),
+        replay_and_log(&build_rank_job(&ranks, groups), &machine).makespan_ps(),
         2_000_000 + T
     );
 }

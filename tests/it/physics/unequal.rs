@@ -100,14 +100,14 @@ fn all_to_all_with_empty_parts_takes_no_time() {
             &build_machine_from_dims(&make_three_member_dim(algorithm)),
             &ReplayOptions::default(),
         );
-        assert_eq!(replay.ps(), 0, "{algorithm}");
+        assert_eq!(replay.makespan_ps(), 0, "{algorithm}");
     }
 }
 
 /// Only member 0 of four sends, in the order 1, 2, 3: 1,000, 2,000 and 3,000 B have left by 20, 60
 /// and 120 ns.
 #[test]
-fn one_may_send_to_all_and_none_to_it() {
+fn one_member_may_send_to_all_and_receive_nothing() {
     let rows = [
         vec![0, 1000, 2000, 3000],
         vec![0; 4],
@@ -138,7 +138,7 @@ fn one_may_send_to_all_and_none_to_it() {
 /// data are 1,000 B from 0 to 3. The bytes go along x to 1, where they arrive at 520, and then
 /// along y to 3, where they arrive at 1,040.
 #[test]
-fn data_go_along_one_dimension_after_another() {
+fn uneven_all_to_all_crosses_one_dimension_after_another() {
     let mut rows = vec![vec![0; 4]; 4];
     rows[0][3] = 1000;
     let dims = [make_dim(
@@ -234,7 +234,7 @@ fn the_receivers_know_what_an_absent_rank_sent() {
 
 /// If parts differ from call to call, each call has its own schedule.
 #[test]
-fn each_call_has_its_own_parts() {
+fn each_uneven_all_to_all_has_its_own_sizes() {
     let dims = make_three_member_dim(CollectiveAlgorithm::Direct);
     let twice = |factor: u64| {
         let rows: Vec<Vec<u64>> = sent_bytes_matrix_of_three_members()
@@ -259,7 +259,10 @@ fn each_call_has_its_own_parts() {
     // The second call begins at 2,530, 2,520 and 2,580. Rank 0's part for 2 leaves after its part
     // for 1, at 2,550, or at 2,570 if all parts are doubled. This part is the last to arrive, 500 +
     // 60, or 500 + 120, later.
-    assert_eq!((twice(1).ps(), twice(2).ps()), (3_110_000, 3_190_000));
+    assert_eq!(
+        (twice(1).makespan_ps(), twice(2).makespan_ps()),
+        (3_110_000, 3_190_000)
+    );
 }
 
 fn sent_bytes_of_rank(rank: usize) -> Vec<u64> {
@@ -267,7 +270,7 @@ fn sent_bytes_of_rank(rank: usize) -> Vec<u64> {
 }
 
 #[test]
-fn lists_of_another_length_are_refused() {
+fn size_lists_that_do_not_match_the_members_are_refused() {
     let ranks = vec![vec![make_uneven_all_to_all(9, &[4, 5], &[])]; 3];
     let machine = build_machine_from_dims(&make_three_member_dim(CollectiveAlgorithm::Direct));
     let workload = build_rank_job(&ranks, &[]);

@@ -29,7 +29,7 @@ impl WireBusyTimes {
 
     /// Adds the transfer of `bytes / parts` from one NPU to another. Costs are truncated to whole
     /// picoseconds.
-    pub fn carry(
+    pub fn add_transfer(
         &mut self,
         wiring: WireKind,
         dims: &[Dim],

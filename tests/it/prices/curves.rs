@@ -23,7 +23,7 @@ fn gemm_curves_follow_their_formula() {
             _ => continue,
         };
         let machine = Machine::load_preset(machine).expect("it is a preset");
-        let class = &machine.classes()[0];
+        let class = &machine.npu_classes()[0];
         let mut curve = class.curves.gemm[Dtype::Bf16 as usize].expect("it has a curve");
         curve.efficiency = efficiency;
         // The table also excludes the slowdown of long matrix products.
@@ -47,9 +47,10 @@ fn gemm_curves_follow_their_formula() {
 /// One wave of one tile is computed by hand: 128 x 128 x 1024 on a single multiprocessor without
 /// other limits.
 #[test]
-fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
+fn a_gemm_of_one_tile_takes_the_times_of_start_loop_and_results() {
     let machine = Machine::load_preset("dgx-a100").expect("it is a preset");
-    let mut curve = machine.classes()[0].curves.gemm[Dtype::Bf16 as usize].expect("it has a curve");
+    let mut curve =
+        machine.npu_classes()[0].curves.gemm[Dtype::Bf16 as usize].expect("it has a curve");
     (curve.start, curve.efficiency, curve.multiprocessors) = (1e-6, 1.0, 1.0);
     (curve.operands, curve.results, curve.memory, curve.reduction) = (1e30, 1e9, 1.0, 1.0);
     curve.throttling = None;
@@ -84,7 +85,7 @@ fn attention_curves_are_near_what_was_measured() {
     let bf16 = Dtype::Bf16 as usize;
     let mean = |machine: &str, all: Vec<([u64; 6], f64)>| {
         let machine = Machine::load_preset(machine).expect("it is a preset");
-        let class = &machine.classes()[0];
+        let class = &machine.npu_classes()[0];
         let curve = class.curves.attention[bf16].expect("it has a curve");
         let peak = class
             .peaks
@@ -232,7 +233,7 @@ fn collective_curves_are_near_what_was_measured() {
 /// Uses every other size in NCCL's newest tables as a curve, and compares it with the sizes in
 /// between.
 #[test]
-fn sizes_that_were_left_out_are_interpolated() {
+fn collective_sizes_left_out_of_a_curve_are_interpolated() {
     let Some(rows) = read_validation_rows("nccl_a100_h100_b200.csv") else {
         return;
     };

@@ -80,7 +80,7 @@ fn measured_collectives_follow_the_keys_of_their_links() {
 }
 
 #[test]
-fn derived_times_are_named_and_measured_ones_are_not() {
+fn collective_times_derived_from_other_links_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let preset = run_chakram_in_folder(dir.path(), &["machine", "show", "dgx-h100"]);
     let measured = report_all_reduce(dir.path(), &preset);

@@ -366,7 +366,7 @@ fn settings_that_move_no_prediction_are_named() {
 /// Both axes of the chart are logarithmic with the same scale, so runs predicted exactly are on the
 /// diagonal.
 #[test]
-fn the_picture_has_each_run_where_it_belongs() {
+fn the_scatter_chart_places_runs_by_measured_and_predicted_time() {
     let folder = tempfile::tempdir().expect("there is room");
     let picture = folder.path().join("runs.svg");
     let picture = picture.to_str().expect("a plain name");

@@ -74,7 +74,7 @@ fn a_table_of_a_thousand_gemms_is_nearer_than_the_curve() {
         print!("{printed}");
         let text = std::fs::read_to_string(&ours).expect("it is there");
         let machine = Machine::parse(&text, "ours.toml").expect("it can be read");
-        let class = &machine.classes()[0];
+        let class = &machine.npu_classes()[0];
         let curves = &class.curves;
         let measured = curves.products[Dtype::Bf16 as usize]
             .as_ref()
@@ -138,7 +138,7 @@ fn replay_options_without_measured_steps_are_refused() {
 /// A matrix product takes its measured time multiplied by the slowdown under continuous load, even after a second
 /// calibration.
 #[test]
-fn a_measured_gemm_takes_its_time() {
+fn a_calibrated_gemm_takes_its_measured_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
     let table = at("gemms.csv");
@@ -160,7 +160,7 @@ fn a_measured_gemm_takes_its_time() {
             }
             None => Machine::load_preset(machine),
         };
-        machine.expect("it is a machine").classes()[0].clone()
+        machine.expect("it is a machine").npu_classes()[0].clone()
     };
     let before = class("dgx-a100");
     let curve = before.curves.gemm[Dtype::Bf16 as usize].expect("it has a curve");

@@ -50,7 +50,7 @@ fn branches_run_side_by_side() {
 
 /// An M/D/1 queue whose server takes 1 us can take nearly a million requests a second.
 #[test]
-fn capacity_follows_from_the_time_alone() {
+fn capacity_is_near_one_request_per_time_of_a_request_alone() {
     let scenario = parse_scenario_text(&format_branches_scenario(700_000.0, "poisson", ""));
     let cores = build_four_core_platform();
     let options = RequestServeTimeLimitOption::from_serve_time_limit(Some(Span::from_us(10)));
@@ -69,7 +69,7 @@ fn capacity_follows_from_the_time_alone() {
 
 /// A request takes 1 us alone, so no rate keeps a limit of 900 ns.
 #[test]
-fn limits_below_the_time_alone_have_no_capacity() {
+fn limits_below_the_time_of_a_request_alone_have_no_capacity() {
     let cores = build_four_core_platform();
     let options = RequestServeTimeLimitOption::from_serve_time_limit(Some(Span(900_000)));
     for rate in [100.0, 700_000.0, 5_000_000.0] {
@@ -147,7 +147,7 @@ fn the_shortest_is_the_one_that_takes_least_alone() {
 }
 
 #[test]
-fn a_missed_deadline_is_a_row_of_its_platform() {
+fn a_platform_too_slow_for_the_deadline_attains_no_requests() {
     let text = "name = \"deadline\"\n[[model]]\nname = \"vgg-16\"\npreset = \"vgg-16\"\ndeadline = \"500 us\"\n\
                 [stream]\narrivals = \"poisson\"\nrate = 300.0\n[stop]\nrequests = 200\n[policy]\nkind = \"first-come\"";
     let scenario = parse_scenario_text(text);
@@ -219,7 +219,7 @@ fn the_tables_of_dlrm_run_side_by_side() {
 }
 
 #[test]
-fn tokens_come_with_a_word_on_batching() {
+fn reports_of_token_models_warn_that_batching_is_not_simulated() {
     let folder = tempfile::tempdir().unwrap();
     let table = folder.path().join("steps.csv");
     std::fs::write(&table, "tokens,batch,prefill_ms,step_ms\n100,1,10,2\n").unwrap();

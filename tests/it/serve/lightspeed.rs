@@ -21,7 +21,7 @@ fn serve_one_request(preset: &str, tokens: Option<u64>, platform: &str) -> Serve
 
 const PLATFORMS: [&str; 5] = ["a100x", "brainwave", "a100", "p4", "lightning"];
 
-fn serve_us(report: &ServeReport) -> f64 {
+fn mean_serve_time_us(report: &ServeReport) -> f64 {
     report.row_of_all_models().unwrap().mean.unwrap().value.0 as f64 / 1e6
 }
 
@@ -48,7 +48,7 @@ fn unloaded_serve_times_follow_from_the_table() {
     ];
     for (preset, tokens, expected) in times {
         for (platform, expected) in PLATFORMS.iter().zip(expected) {
-            let found = serve_us(&serve_one_request(preset, tokens, platform));
+            let found = mean_serve_time_us(&serve_one_request(preset, tokens, platform));
             assert!(
                 (found - expected).abs() < 1e-3,
                 "{preset} on {platform}: {found}"
@@ -59,7 +59,7 @@ fn unloaded_serve_times_follow_from_the_table() {
     // printed.
     let expected = [45_940.3, 107_959.3, 47_489.0, 59_698.5, 8840.5];
     for (platform, expected) in PLATFORMS.iter().zip(expected) {
-        let found = serve_us(&serve_one_request("chatgpt-star", Some(1), platform));
+        let found = mean_serve_time_us(&serve_one_request("chatgpt-star", Some(1), platform));
         assert!((found - expected).abs() < 0.07, "{platform}: {found}");
     }
 }
@@ -89,7 +89,7 @@ fn utilisation_equals_multiplications_over_available_core_time() {
 }
 
 #[test]
-fn the_hand_calculation_comes_out() {
+fn requests_on_three_cores_take_the_times_computed_by_hand() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed");
     let scenario = Scenario::load_file(&folder.join("golden.toml")).unwrap();
     let cores = folder.join("three-cores.toml");
@@ -127,7 +127,7 @@ fn a_datapath_latency_adds_itself_on_an_idle_platform() {
 
 /// Repeats the successor's experiment, with the load that its printed parameters give on each platform.
 #[test]
-fn offered_loads_are_those_of_the_successor() {
+fn offered_loads_match_the_successor_paper() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed");
     let mut scenario = Scenario::load_file(&folder.join("sigcomm23.toml")).unwrap();
     scenario.stop.requests = Some(1);
@@ -168,7 +168,7 @@ fn mean_serve_times_relative_to_lightning_over_seeds() {
         scenario.seed = seed;
         let means = names.each_ref().map(|name| {
             let platform = Platform::load_by_name(name).unwrap();
-            serve_us(&serve_and_list_requests_by_id(&scenario, Some(&platform)).0)
+            mean_serve_time_us(&serve_and_list_requests_by_id(&scenario, Some(&platform)).0)
         });
         for (sum, mean) in sums.iter_mut().zip(means) {
             *sum += mean / means[0] / 10.0;

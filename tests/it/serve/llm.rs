@@ -238,7 +238,11 @@ fn engine_text(engine: &PlainEngine, watermark: f64, file: &Path) -> String {
 
 /// Compares a random scenario with the plain simulator: each step's requests, tokens, times and free blocks, and each
 /// request's times.
-fn compare_case(case: u64, folder: &Path, seen: &mut ScenarioFeatureCounts) {
+fn compare_random_case_with_plain_simulator(
+    case: u64,
+    folder: &Path,
+    seen: &mut ScenarioFeatureCounts,
+) {
     let mut numbers = RandomSequence(case);
     (0..4).for_each(|_| _ = numbers.below(2));
     let length = [6, 20, 60][numbers.below(3) as usize];
@@ -301,10 +305,11 @@ fn compare_case(case: u64, folder: &Path, seen: &mut ScenarioFeatureCounts) {
         .count();
 }
 
-fn compare_cases(from: u64, to: u64) {
+fn compare_random_cases_with_plain_simulator(from: u64, to: u64) {
     let folder = tempfile::tempdir().unwrap();
     let mut seen = ScenarioFeatureCounts::default();
-    (from..to).for_each(|case| compare_case(case, folder.path(), &mut seen));
+    (from..to)
+        .for_each(|case| compare_random_case_with_plain_simulator(case, folder.path(), &mut seen));
     let cases = (to - from) as usize;
     println!("{cases} cases: {seen:?}");
     assert!(
@@ -318,19 +323,19 @@ fn compare_cases(from: u64, to: u64) {
 
 #[test]
 fn every_step_is_that_of_a_plain_simulator() {
-    compare_cases(0, 200);
+    compare_random_cases_with_plain_simulator(0, 200);
 }
 
 #[test]
 #[ignore = "the same two thousand times"]
 fn two_thousand_random_cases_step_like_a_plain_simulator() {
-    compare_cases(1000, 3000);
+    compare_random_cases_with_plain_simulator(1000, 3000);
 }
 
 /// Tests several engines, routers, users who wait for answers, and conversations: simulating runs of equal steps
 /// together gives the same result as single steps, for any order in which engines end.
 #[test]
-fn engines_that_run_ahead_answer_as_step_by_step() {
+fn simulating_equal_steps_together_gives_the_result_of_single_steps() {
     let mut steps = 0;
     for (case, router) in ["round-robin", "least-outstanding", "longest-prefix"]
         .iter()
@@ -414,7 +419,7 @@ fn states_of_linear_attention_take_blocks() {
 
 /// Experts may have their own format, and whole experts on each NPU need as much memory as parts of all experts.
 #[test]
-fn experts_have_formats_and_places() {
+fn experts_may_have_their_own_format_and_placement() {
     let machine = chakram::machine::Machine::load_by_name("dgx-b200").unwrap();
     let serve = |model: &str, rules: &str| {
         let text = format!(

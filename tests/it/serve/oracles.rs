@@ -7,7 +7,7 @@ use chakram::serve::CompletedRequest;
 use std::fmt::Write;
 use testkit::serving::{
     JobOfEqualTasks, MultiJobRequest, PlainRequest, PlainRequestOrderRule,
-    request_ends_with_tasks_dealt_in_turn, serve_plainly,
+    request_ends_with_tasks_dealt_in_turn, serve_requests_plainly,
 };
 
 /// A random sequence independent of the scenarios' own.
@@ -45,7 +45,7 @@ fn write_arrivals_file(folder: &tempfile::TempDir, requests: &[(u64, usize)]) ->
 /// Random graphs of jobs run on random numbers of cores. Requests of several models overlap, so the pointer to the next
 /// core may be anywhere, and cores are busy when jobs arrive.
 #[test]
-fn closed_forms_are_what_tasks_one_by_one_take() {
+fn closed_forms_equal_simulating_tasks_one_by_one() {
     let folder = tempfile::tempdir().unwrap();
     let mut numbers = RandomSequence(1);
     let (mut jobs_seen, mut overlapped) = (0, 0);
@@ -181,7 +181,7 @@ fn check_policy_on_random_scenarios(
                 jobs: models[model].0.clone(),
             })
             .collect();
-        let expected = serve_plainly(plain, processors, cost, &plainly);
+        let expected = serve_requests_plainly(plain, processors, cost, &plainly);
         let (report, found) = serve_and_list_requests_by_id(
             &parse_scenario_text(&text),
             Some(&build_platform_of_picosecond_cores(1)),
@@ -285,7 +285,7 @@ fn batches_are_of_one_model() {
 
 /// A request of level 3 with an aging time of 100 is overtaken only by requests that arrive less than 300 ps after it.
 #[test]
-fn nobody_starves_beyond_the_bound() {
+fn aging_bounds_how_long_low_priority_requests_are_overtaken() {
     let folder = tempfile::tempdir().unwrap();
     // At 0 a request of level 3 waits for a busy processor. Urgent requests of 50 ps arrive every
     // 50 ps, ten of them before the processor is free.

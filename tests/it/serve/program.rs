@@ -154,7 +154,7 @@ fn page_numbers_equal_the_json_values() {
 
 /// rho is 0.8 x 1 + 0.2 x 4 = 1.6 ms x rate, so at most 625 requests per second can be served.
 #[test]
-fn rates_and_capacity_are_swept() {
+fn rates_are_swept_and_the_capacity_is_found() {
     call_with_scenario_file(|scenario, folder| {
         let text = run_for_stdout(&["serve", scenario, "--rates", "625,100,1250"]);
         let loads: Vec<&str> = text

@@ -53,7 +53,7 @@ const TWO: &str = "[[model]]\nname = \"short\"\nlatency = \"0.5 s\"\nweight = 2\
 /// The wait of M/G/1 is rate x mean square / (2 (1 - rho)) (Pollaczek and Khinchine), and the wait
 /// of M/M/c is C(c, a) / (c - rate) (Erlang).
 #[test]
-fn means_are_those_of_the_formulas() {
+fn mean_serve_times_match_queueing_formulas() {
     check_mean_serve_time(&serve_poisson_queue(CONSTANT, 0.5, 1, 60_000, 1), 1.5, 0.02);
     check_mean_serve_time(
         &serve_poisson_queue(EXPONENTIAL, 0.5, 1, 60_000, 1),
@@ -72,7 +72,7 @@ fn means_are_those_of_the_formulas() {
 /// 43 of forty-five 95 % intervals.
 #[test]
 #[ignore = "two minutes: cargo test --release --test it serve::queueing::means_are_within -- --ignored --nocapture"]
-fn means_are_within_one_per_cent() {
+fn means_are_within_one_per_cent_of_queueing_formulas() {
     // Erlang's C for c servers and a is a^c / c! x c / (c - a), divided by the sum of this and of
     // a^k / k! for k < c.
     let erlang = |a: f64, c: i32| {
@@ -172,7 +172,7 @@ fn closed_loops_keep_the_number_of_users() {
 /// There are 10^5 gaps. Within one per cent, their mean is bits divided by bandwidth, and models
 /// arrive in the proportions of the mix.
 #[test]
-fn arrivals_have_the_mean_and_the_mix() {
+fn poisson_arrivals_have_the_mean_gap_and_the_mix_of_models() {
     let text = "name = \"gaps\"\nseed = 11\n[[model]]\nname = \"a\"\nlatency = \"1 ns\"\nbytes = 1000\n\
                 [[model]]\nname = \"b\"\nlatency = \"1 ns\"\nbytes = 3000\n\
                 [stream]\narrivals = \"poisson\"\nbandwidth = \"10 Gbit/s\"\n[stop]\nrequests = 100000";

@@ -164,7 +164,7 @@ fn what_can_never_be_served_is_refused() {
 }
 
 #[test]
-fn files_of_arrivals_are_held_line_by_line() {
+fn wrong_lines_of_arrival_files_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("arrivals.csv");
     let run = |rows: &str| {

@@ -76,7 +76,7 @@ const US: u64 = 1_000_000;
 
 /// One request at a time takes 10 + 1 + 10 us, and waits as it would at a single server.
 #[test]
-fn one_launch_at_a_time_is_a_server() {
+fn launches_one_at_a_time_wait_as_at_a_single_server() {
     let folder = write_pipeline_traces_and_machine();
     let platform = load_platform_from_folder(&folder);
     let scenario = build_pipeline_scenario(&folder, "[policy]\nkind = \"first-come\"", 30_000);

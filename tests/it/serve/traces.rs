@@ -92,7 +92,7 @@ fn find_validation_file(name: &str) -> Option<PathBuf> {
 /// (Splitwise).
 #[test]
 #[ignore = "for speed: CHAKRAM_CORPUS=… cargo test --release --test it serve::traces::an_hour -- --ignored --nocapture"]
-fn an_hour_of_requests_five_times() {
+fn an_hour_of_requests_is_served_five_times() {
     let files = (
         find_validation_file("requests_azure2023_conv.csv.gz"),
         find_validation_file("serving_splitwise.part.csv"),

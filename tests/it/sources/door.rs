@@ -59,7 +59,7 @@ fn contents_choose_the_converter() {
 }
 
 #[test]
-fn what_is_of_no_source_or_of_two_is_refused() {
+fn inputs_that_fit_no_converter_or_two_are_refused() {
     let folder = TemporaryTestFolder::new();
     let output = folder.path("out");
     let wrong = folder.write_file("wrong", "hello, world\n");

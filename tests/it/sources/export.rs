@@ -101,7 +101,7 @@ fn an_exported_model_replays() {
 
 /// Without PyTorch the script says what to install, and leaves no file.
 #[test]
-fn the_script_says_what_it_needs() {
+fn the_export_script_says_what_to_install_without_pytorch() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("converters/pytorch/export_graph.py");
     let folder = TemporaryTestFolder::new();
     let model = folder.write_file("model.pt2", "");

@@ -50,7 +50,7 @@ fn replay_goal_makespan_with_round_trip(folder: &TemporaryTestFolder, schedule: 
 }
 
 #[test]
-fn times_are_those_of_the_formula() {
+fn goal_replays_take_the_times_of_the_formula() {
     let folder = TemporaryTestFolder::new();
     // Five round trips have 3 us of computation on each side: 5 x 2 x (3 us + 4000 G + L).
     let mut ping_pong = String::from("num_ranks 2\n");
@@ -114,7 +114,7 @@ fn times_are_those_of_the_formula() {
 /// One processor runs one calculation at a time, and two processors run them concurrently. `irequires` waits until a
 /// calculation starts, not until it ends.
 #[test]
-fn processors_serve_one_at_a_time_and_beginnings_are_no_ends() {
+fn goal_processors_run_one_at_a_time_and_irequires_waits_for_starts() {
     let folder = TemporaryTestFolder::new();
     let calculations = |second: u32, relation: &str| {
         format!(

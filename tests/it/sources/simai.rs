@@ -61,7 +61,7 @@ fn read_rank_nodes(
 }
 
 #[test]
-fn a_pass_is_that_of_the_loop_and_bytes_go_to_their_groups() {
+fn a_pass_follows_the_training_loop_and_sends_bytes_to_its_groups() {
     let folder = TemporaryTestFolder::new();
     let file = folder.write_file("moe.txt", TEXT);
     let said = run_for_stdout(&[
@@ -151,7 +151,7 @@ fn layers_behind_a_checkpoint_are_computed_again() {
 }
 
 #[test]
-fn degrees_that_do_not_fit_are_refused() {
+fn parallelism_degrees_that_do_not_fit_the_npus_are_refused() {
     let folder = TemporaryTestFolder::new();
     let file = folder.write_file("moe.txt", TEXT);
     let output = folder.path("job");

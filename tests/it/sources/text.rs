@@ -79,7 +79,7 @@ fn summaries_say_what_was_converted() {
 /// gradients, and an all-reduce of 1 MB. The all-reduce is a reduce-scatter and an all-gather, each one step of 500,000
 /// B, half in each direction at 25 GB/s or all at 50 GB/s: 10 us and 500 ns. 250 + 2 x 10.5 = 271 us.
 #[test]
-fn a_step_takes_what_its_stages_take() {
+fn a_data_parallel_step_takes_its_compute_and_all_reduce_time() {
     let folder = TemporaryTestFolder::new();
     let workload = folder.write_file(
         "w.txt",
@@ -94,7 +94,7 @@ fn a_step_takes_what_its_stages_take() {
 }
 
 #[test]
-fn what_is_refused_writes_nothing() {
+fn refused_workloads_write_no_files() {
     let folder = TemporaryTestFolder::new();
     let output = folder.path("job");
     let cut = folder.write_file("cut.txt", TEXT.replace("\n2\n", "\n3\n"));

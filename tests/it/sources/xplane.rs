@@ -423,7 +423,7 @@ fn kernels_wait_for_the_calls_that_launched_them() {
 }
 
 #[test]
-fn profiles_that_are_none_are_refused() {
+fn files_that_are_no_valid_profile_are_refused() {
     let folder = TemporaryTestFolder::new();
     let output = folder.path("out");
     let profile = encode_two_device_profile(&[], [true, true]);

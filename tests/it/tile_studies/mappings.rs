@@ -36,7 +36,7 @@ fn predict_training_rate(
             neighbours,
         ],
     };
-    plan.rate(folder)
+    plan.samples_per_second(folder)
 }
 
 /// Compares Fig. 10 and Sec. V-B3: mapping, neighbours and tensor degree. In the paper, the best

@@ -132,7 +132,7 @@ fn the_wafer_trains_the_models_of_table_vii() {
                 "s_shape",
             ],
         };
-        let rate = plan.rate(&folder);
+        let rate = plan.samples_per_second(&folder);
         assert!((rate / ours - 1.0).abs() < 1e-3, "{model}: {rate}");
         assert!((rate / palm - 1.0_f64).abs() < 0.07, "{model}: {rate}");
     }
@@ -239,7 +239,7 @@ fn table_iv_follows_from_its_first_row() {
                 "0.5552",
             ],
         };
-        off.push(plan.rate(&folder) / published - 1.0);
+        off.push(plan.samples_per_second(&folder) / published - 1.0);
     }
     assert!(
         off[0].abs() < 2e-3,

@@ -61,11 +61,11 @@ const T_76B: &str = "generate megatron-76.1b --tensor 8 --data 2 --pipeline 20 -
 /// events of messages, of sums and of a sixteenth of the nodes.
 #[test]
 #[ignore = "long: T-76B on 320 cores"]
-fn one_core_runs_for_its_stage() {
+fn one_simulated_core_stands_for_the_equal_cores_of_its_stage() {
     let folder = Folder::new();
     let machine = Machine::load_preset("wafer-5x4").unwrap();
     folder.run_successfully_for_stdout(&T_76B.split_whitespace().collect::<Vec<_>>());
-    let job = Job::open_job([folder.at("job")]).expect("it was written");
+    let job = Job::open_job([folder.path_of_file("job")]).expect("it was written");
     for (network, least) in [(ContentionFree, 9.0), (Exclusive, 3.0)] {
         let [(alone, outcome), (together, _)] = check_aggregated_replay(&job, &machine, network);
         let fewer = alone.events as f64 / together.events as f64;

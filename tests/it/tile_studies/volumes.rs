@@ -1,6 +1,6 @@
 //! Tests how many bytes a layer's all-reduces, the links and the parameters have (Eq. 6, Fig. 9).
 
-use super::{LAYER, on_16_cores, read_makespan_seconds, write_one_and_two_layer_models};
+use super::{LAYER, build_plan_on_16_cores, read_makespan_seconds, write_one_and_two_layer_models};
 use crate::files::Folder;
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ fn a_layer_sums_the_bytes_of_eq_6() {
         (16, 23.379),
     ] {
         let bytes = |file: &str, group: &str| -> f64 {
-            let plan = on_16_cores(file, tensor, &["--dry-run"]).report(&folder);
+            let plan = build_plan_on_16_cores(file, tensor, &["--dry-run"]).report(&folder);
             let rows = plan["stages"][0]["communication"].as_array().unwrap();
             let own = rows.iter().filter(|row| row["group"] == group);
             own.map(|row| row["bytes"].as_f64().unwrap()).sum()
@@ -58,7 +58,7 @@ fn compute_eq6_terms(tensor: u32) -> [f64; 2] {
 /// one die.
 fn sum_link_bytes_and_time(folder: &Folder, model: &str, tensor: u32) -> (f64, f64) {
     let wafer = ["--machine", "wafer-5x4", "--place", "s_shape"];
-    let report = on_16_cores(model, tensor, &wafer).report(folder);
+    let report = build_plan_on_16_cores(model, tensor, &wafer).report(folder);
     let links = report["tiles"]["links"].as_array().unwrap().iter();
     let busy: f64 = links.map(|link| link["busy_ps"].as_f64().unwrap()).sum();
     // Links have 1024 GB/s, which is 1.024 bytes per picosecond.

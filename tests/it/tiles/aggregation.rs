@@ -9,7 +9,7 @@ use chakram::machine::PRESETS;
 /// neighbours, which the replay detects. The first and the last stage share embeddings, whose all-reduce shares a lane
 /// with other nodes.
 #[test]
-fn one_core_runs_for_all_that_do_the_same() {
+fn aggregating_equal_cores_gives_the_report_of_all_cores() {
     let folder = Folder::new();
     for (machine, more) in [
         (
@@ -68,8 +68,12 @@ fn aggregation_that_saves_nothing_is_refused_at_once() {
             list(true)
         );
         let text = format!("{}{assigned}{}", &text[..end], &text[end..]);
-        std::fs::write(folder.at("unlike.toml"), text).unwrap();
-        folder.at("unlike.toml").to_str().unwrap().to_owned()
+        std::fs::write(folder.path_of_file("unlike.toml"), text).unwrap();
+        folder
+            .path_of_file("unlike.toml")
+            .to_str()
+            .unwrap()
+            .to_owned()
     };
     let each = machine(&|core| core % 2 == 1);
     let words = ["--place", "line"];

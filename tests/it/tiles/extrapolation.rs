@@ -126,7 +126,7 @@ fn inference_has_the_rate_of_a_full_pipeline() {
 }
 
 #[test]
-fn numbers_that_leave_nothing_to_compare_are_refused() {
+fn extrapolation_from_invalid_micro_batch_counts_is_refused() {
     let folder = Folder::new();
     let refused = |more: &[&str], says: &str| {
         let error = folder.run_refused_for_stderr(&build_gpt2_arguments("dgx-a100", more));
@@ -147,7 +147,7 @@ fn numbers_that_leave_nothing_to_compare_are_refused() {
 
 /// GPipe keeps the activations of all micro-batches, so the memory of a few of them is not that of the step.
 #[test]
-fn memory_of_a_few_micro_batches_is_not_called_that_of_the_step() {
+fn extrapolation_under_gpipe_warns_that_memory_is_not_of_the_step() {
     let folder = Folder::new();
     let some = |schedule: &'static str| {
         ["--schedule", schedule, "--extrapolate", "12"].map(|word: &str| word)

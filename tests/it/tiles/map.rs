@@ -93,13 +93,13 @@ fn the_map_shows_what_the_report_says() {
         "{}",
         text_from_bytes(&output.stderr)
     );
-    assert!(!folder.at("no.svg").exists());
+    assert!(!folder.path_of_file("no.svg").exists());
 }
 
 /// Compares the map in the book's example with its report: two stages of two replicas of two ranks on the 4 columns of
 /// its wafer. `BLESS=1` redraws it.
 #[test]
-fn the_book_shows_the_map_of_the_case() {
+fn the_tile_map_in_the_docs_matches_its_replay() {
     let folder = Folder::new();
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let case = root.join("traces/wafer-8");

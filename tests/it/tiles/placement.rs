@@ -132,7 +132,7 @@ fn a_dry_run_says_how_far_neighbours_are() {
 /// With adapters fewer members send, and a receiving adapter broadcasts: 2 x 3 boundaries, 2
 /// replicas, and 4 micro-batches.
 #[test]
-fn adapters_send_and_broadcast() {
+fn with_adapters_fewer_members_send_and_receivers_broadcast() {
     let folder = Folder::new();
     let run = |more: &[&str]| {
         let all = [&["--place", "s_shape"], more].concat();

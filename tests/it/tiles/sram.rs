@@ -31,7 +31,7 @@ fn sram_that_holds_everything_changes_nothing() {
 /// A load in chunks moves the same bytes. Ports are busy longer only by each chunk's latency, at
 /// most six links and a port at 1 ns each, and by its rounding.
 #[test]
-fn loads_in_pieces_move_the_same_bytes() {
+fn loads_split_into_chunks_move_the_same_bytes() {
     let folder = Folder::new();
     let little = ["--residency", "corrected", "--sram", "100 kB"];
     let run = |more: &[&str]| {

@@ -59,7 +59,7 @@ fn uneven_stages_replay_the_same_written_and_merged() {
 
 /// Equal degrees by stage are the same plan as one degree for all.
 #[test]
-fn equal_degrees_are_those_of_the_plan() {
+fn equal_tensor_degrees_by_stage_equal_one_degree_for_all() {
     let folder = Folder::new();
     let plain = run_for_json(
         &folder,

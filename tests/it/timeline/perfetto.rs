@@ -331,7 +331,7 @@ fn perfettos_own_package_reads_what_was_written() {
     let python = std::env::var("CHAKRAM_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("timeline.pftrace");
-    let workload = two_kernels_and_an_all_reduce(4);
+    let workload = build_job_of_two_kernels_and_all_reduce(4);
     let file = write_perfetto_timeline(&workload, &ReplayOptions::default());
     let (slices, _) = read_slices_and_arrows(&file);
     std::fs::write(&path, &file).unwrap();

@@ -128,7 +128,7 @@ impl NodeAncestry {
 /// order, and real dependencies remain. A block of ResNet has a convolution that bypasses two others, DLRM has tables
 /// parallel to a perceptron, and GPT has two tables.
 #[test]
-fn side_by_side_the_same_work_waits_for_less() {
+fn concurrent_branches_do_the_same_work_with_fewer_dependencies() {
     for (model, apart, after) in [
         (
             "resnet-18",

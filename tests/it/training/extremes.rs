@@ -246,13 +246,13 @@ fn plan_strategy() -> impl Strategy<Value = ParallelismPlan> {
 }
 
 #[test]
-fn any_request_is_refused_or_comes_to_something() {
+fn random_models_and_plans_are_refused_or_build_a_job() {
     check_random_models_and_plans(250);
 }
 
 #[test]
 #[ignore = "a minute: cargo test --test it extremes -- --ignored"]
-fn thousands_of_requests_are_refused_or_come_to_something() {
+fn thousands_of_models_and_plans_are_refused_or_build_a_job() {
     check_random_models_and_plans(6_000);
 }
 

@@ -114,11 +114,15 @@ fn expected_flops_of_all_ranks(model: &Model, plan: &ParallelismPlan) -> u128 {
 }
 
 /// Checks one plan, and returns the error if the plan is rejected.
-fn check_plan(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> Result<(), String> {
+fn check_plan_conserves_work(
+    model: &Model,
+    plan: &ParallelismPlan,
+    machine: &Machine,
+) -> Result<(), String> {
     let job = build_training_job(model, plan)?;
     let about = format!("{}: {plan:?}", model.name);
     let ranks: Vec<RankNodeSums> = (0..job.rank_count())
-        .map(|rank| RankNodeSums::of(&job, rank))
+        .map(|rank| RankNodeSums::sum_nodes_of_rank(&job, rank))
         .collect();
     let all: u128 = ranks.iter().map(|sums| sums.flops).sum();
     assert_eq!(all, expected_flops_of_all_ranks(model, plan), "{about}");
@@ -227,7 +231,7 @@ fn list_grid_plans() -> Vec<ParallelismPlan> {
 /// Two ranks that share the tokens of each sequence do the same work as one rank, with either exchange. The Llama
 /// model's two key-value heads cannot also be split over a tensor group.
 #[test]
-fn sequences_that_ranks_share_are_conserved() {
+fn ranks_that_share_a_sequence_do_the_work_of_one_rank() {
     let few = list_grid_plans()
         .into_iter()
         .filter(|plan| match plan.schedule {
@@ -273,7 +277,7 @@ fn sequences_that_ranks_share_are_conserved() {
 /// Split and delayed backward passes, schedules that start from both ends, and overlapped passes do the same work as
 /// other plans.
 #[test]
-fn backward_passes_in_two_are_conserved() {
+fn split_backward_passes_do_the_same_work() {
     let split = [
         (PipelineSchedule::OneForwardOneBackward, true),
         (PipelineSchedule::Interleaved { chunks: 2 }, true),
@@ -320,11 +324,11 @@ fn backward_passes_in_two_are_conserved() {
 fn buckets_of_parameters_hold_all_gradients() {
     let machine = Machine::load_preset("dgx-a100x2").unwrap();
     let reduced = |plan: &ParallelismPlan| {
-        check_plan(&build_gpt_model(), plan, &machine).unwrap();
+        check_plan_conserves_work(&build_gpt_model(), plan, &machine).unwrap();
         let job = build_training_job(&build_gpt_model(), plan).unwrap();
         let of_rank = |rank| {
             let (mut count, mut bytes) = (0, 0);
-            for (name, _, size) in RankNodeSums::of(&job, rank).collectives {
+            for (name, _, size) in RankNodeSums::sum_nodes_of_rank(&job, rank).collectives {
                 if name.contains("/gradients/") {
                     (count, bytes) = (count + 1, bytes + size);
                 }
@@ -366,7 +370,7 @@ fn check_plans_and_count_refusals(
     let mut done = 0;
     for plan in plans {
         let found = match is_whole_corpus_requested() || done % 5 == 0 {
-            true => check_plan(model, plan, &machine),
+            true => check_plan_conserves_work(model, plan, &machine),
             false => build_training_job(model, plan).map(drop),
         };
         match found {
@@ -385,7 +389,7 @@ fn format_refusals(refused: &BTreeMap<String, usize>) -> String {
 }
 
 #[test]
-fn a_gpt_is_conserved_under_every_plan() {
+fn a_gpt_does_the_same_work_under_every_plan() {
     let (done, refused) = check_plans_and_count_refusals(&build_gpt_model(), &list_grid_plans());
     assert_eq!(
         (done, format_refusals(&refused).trim()),
@@ -409,7 +413,7 @@ const REFUSED: &str = "
 ";
 
 #[test]
-fn other_models_are_conserved_too() {
+fn llama_and_bert_do_the_same_work_under_every_plan() {
     let all = list_grid_plans();
     let some: Vec<ParallelismPlan> = all
         .into_iter()

@@ -25,7 +25,9 @@ fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
         let job = build_training_job(&build_product_chain_model(4, 10), &plan).unwrap();
         let stages = [1, 2].map(|stage| {
             // A product keeps its input, 10 numbers of 2 B.
-            RankNodeSums::of(&job, stage).peak_bytes_of_tensor_class(TensorClass::Activations) / 20
+            RankNodeSums::sum_nodes_of_rank(&job, stage)
+                .peak_bytes_of_tensor_class(TensorClass::Activations)
+                / 20
         });
         stages.to_vec()
     };
@@ -125,7 +127,8 @@ fn a_block_keeps_what_korthikanti_counts() {
         let mut model = build_gpt_model();
         let sum = |model: &chakram::model::Model| {
             let job = build_training_job(model, &plan).unwrap();
-            RankNodeSums::of(&job, 0).peak_bytes_of_tensor_class(TensorClass::Activations)
+            RankNodeSums::sum_nodes_of_rank(&job, 0)
+                .peak_bytes_of_tensor_class(TensorClass::Activations)
         };
         let four = sum(&model);
         model.layers.remove(1);
@@ -184,7 +187,12 @@ fn recomputation_as_needed_is_the_least_that_fits() {
         plan.batch = 4;
         plan.micro_batch = 4;
         let job = build_training_job(&build_gpt_model(), &plan)?;
-        Ok::<_, String>(RankNodeSums::of(&job, 0).peak.iter().sum::<u64>())
+        Ok::<_, String>(
+            RankNodeSums::sum_nodes_of_rank(&job, 0)
+                .peak
+                .iter()
+                .sum::<u64>(),
+        )
     };
     let [none, selective, full] = [
         RecomputePolicy::None,
@@ -223,7 +231,7 @@ fn gathered_parameters_are_few_at_a_time() {
         plan.bucket = 1;
         let job = build_training_job(&build_product_chain_model(8, 10), &plan).unwrap();
         // A layer has 10 x 10 weights of 2 B and as many gradients, and each of the norms at both ends has 10.
-        RankNodeSums::of(&job, 0).peak_bytes_of_tensor_class(TensorClass::Temporary)
+        RankNodeSums::sum_nodes_of_rank(&job, 0).peak_bytes_of_tensor_class(TensorClass::Temporary)
     };
     assert_eq!(
         [peak(0, true), peak(1, true), peak(3, true)],

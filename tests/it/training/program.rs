@@ -11,7 +11,7 @@ pub fn run_for_exit_and_text(args: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn options_go_before_the_plan_s_file() {
+fn command_line_options_override_the_plan_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("plan.toml");
     std::fs::write(&path, "data = 4\ntensor = 2\nbatch = 8\n").unwrap();
@@ -43,7 +43,7 @@ fn options_go_before_the_plan_s_file() {
 
 /// Options can express all bucket settings of files, and override them.
 #[test]
-fn buckets_are_keys_and_options() {
+fn all_bucket_settings_of_plan_files_are_also_options() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("plan.toml");
     let shown = |text: &str, more: &[&str]| {

@@ -6,7 +6,7 @@ use chakram::generate::{
     ParallelismPlan,
 };
 use chakram::trace::{CollectiveKind, Dtype};
-use testkit::expert_routing::{TokenCopiesByRankPair, TokenExpertChoices, most_received};
+use testkit::expert_routing::{TokenCopiesByRankPair, TokenExpertChoices, most_copies_received};
 
 /// The columns of a token, each a number of 2 B.
 const H: u64 = 128;
@@ -69,7 +69,9 @@ fn list_expert_exchanges(
     change(&mut plan);
     let job = build_training_job(&model, &plan).unwrap();
     let ranks = (0..job.rank_count()).map(|rank| {
-        let all = RankNodeSums::of(&job, rank).collectives.into_iter();
+        let all = RankNodeSums::sum_nodes_of_rank(&job, rank)
+            .collectives
+            .into_iter();
         let own = all.filter(|(name, ..)| name.contains("/layer1/") && name.contains("experts."));
         // Sums and gathers among the members of a tensor group belong to products.
         own.filter(|(name, ..)| name.contains("dispatch.") || name.contains("combine."))
@@ -165,7 +167,7 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
         let found = list_expert_exchanges(of, 56, |plan| {
             plan.expert_counts = routing.tokens_of_experts();
         });
-        let fullest = most_received(&routing.copies_for_experts());
+        let fullest = most_copies_received(&routing.copies_for_experts());
         assert!(fullest > 56 * K as u64, "{of:?}: {fullest}");
         for (name, _, bytes) in &found {
             assert_eq!(*bytes, 2 * H * fullest, "{of:?}: {name}");
@@ -179,7 +181,7 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
             plan.expert_counts = routing.tokens_of_experts();
             plan.expert_exchange = ExpertExchangeForm::Ranks;
         });
-        let fullest = most_received(&routing.copies_for_ranks());
+        let fullest = most_copies_received(&routing.copies_for_ranks());
         let ratio = found[0].2 as f64 / (2 * H * fullest) as f64;
         assert!((0.85..1.2).contains(&ratio), "{of:?}: {ratio}");
     }
@@ -189,7 +191,7 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
     let found = list_expert_exchanges(DEGREES[5], 56, |plan| plan.routing = steep);
     let weights = [100_000, 100_000, 1, 1, 1, 1, 1, 1];
     let routing = TokenExpertChoices::drawn(8, 56, &weights, K, 1);
-    let fullest = most_received(&routing.copies_for_experts());
+    let fullest = most_copies_received(&routing.copies_for_experts());
     assert_eq!((fullest, found[0].2), (8 * 56, 2 * H * 8 * 56));
 }
 

@@ -142,7 +142,7 @@ fn bidirectional_pipeline_schedules_take_the_published_step_times() {
 /// weights, so (F, B + W, W) = (10, 20, 10). Overlapped, a forward and a backward pass take the time of both passes'
 /// products, 8 + 8 + 10 = 26, and hide the all-reduces.
 #[test]
-fn passes_beside_one_another_hide_each_other_s_communication() {
+fn overlapped_passes_hide_the_communication_of_each_other() {
     let unit = 1_000_000;
     assert_eq!(dual_pipe_makespan_with_hidden_all_reduces(4, 8), 244 * unit);
     assert_eq!(
@@ -277,7 +277,7 @@ fn listed_pass_orders_give_the_same_job_as_the_named_schedule() {
     plan.without = parsed.without;
     let job = build_training_job(&build_product_chain_model(4, 10), &plan).unwrap();
     // Parts 1 and 2 are neighbours on one stage, so there is no message between them.
-    let messages = RankNodeSums::of(&job, 0).messages;
+    let messages = RankNodeSums::sum_nodes_of_rank(&job, 0).messages;
     assert_eq!(messages.len(), 8);
     replay_training_job(&job, &parse_ideal_machine());
     for (text, expected) in [
@@ -330,7 +330,7 @@ fn dual_pipe_gradients_are_reduced_over_both_copies_of_each_stage() {
     let state = summary.stages[1].memory[TensorClass::Optimizer as usize];
     assert_eq!(state, 12 * 200 / 4);
     // Each rank reduces each of its two parts once.
-    let sums = RankNodeSums::of(&job, 0);
+    let sums = RankNodeSums::sum_nodes_of_rank(&job, 0);
     let reductions = sums
         .collectives
         .iter()
@@ -359,7 +359,8 @@ fn split_backward_keeps_only_the_bytes_that_weight_gradients_need() {
         plan.batch = orders.micro_batches().into();
         plan.schedule = PipelineSchedule::Listed(Arc::new(orders));
         let job = build_training_job(&model, &plan).unwrap();
-        RankNodeSums::of(&job, 0).peak_bytes_of_tensor_class(TensorClass::Activations)
+        RankNodeSums::sum_nodes_of_rank(&job, 0)
+            .peak_bytes_of_tensor_class(TensorClass::Activations)
     };
     let (s, h, a) = (GPT.tokens, GPT.hidden, GPT.heads);
     let whole = 34 * s * h + 5 * a * s * s;

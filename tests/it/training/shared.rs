@@ -21,7 +21,7 @@ const WEIGHTS: u64 = 820;
 const LAYERS: usize = 10;
 
 fn sum_rank_nodes(plan: &ParallelismPlan) -> RankNodeSums {
-    RankNodeSums::of(
+    RankNodeSums::sum_nodes_of_rank(
         &build_training_job(&build_product_chain_model(8, 10), plan).unwrap(),
         1,
     )
@@ -146,11 +146,15 @@ fn memory_that_left_out_kernels_would_free_is_still_freed() {
         }
         let mut model = build_product_chain_model(2, 10);
         let job = build_training_job(&model, &plan).unwrap();
-        let sums = RankNodeSums::of(&job, 0);
+        let sums = RankNodeSums::sum_nodes_of_rank(&job, 0);
         assert_eq!(sums.used[3..], [0, 0], "{schedule:?}");
         // The model has only such layers: every pass is a single node.
         model.layers.retain(|layer| layer.role != LayerRole::Block);
         let job = build_training_job(&model, &plan).unwrap();
-        assert_eq!(RankNodeSums::of(&job, 0).used[3..], [0, 0], "{schedule:?}");
+        assert_eq!(
+            RankNodeSums::sum_nodes_of_rank(&job, 0).used[3..],
+            [0, 0],
+            "{schedule:?}"
+        );
     }
 }

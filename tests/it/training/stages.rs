@@ -54,7 +54,9 @@ fn uneven_stages_have_what_they_were_dealt() {
     // each of three micro-batches, with separate tags.
     let job = build_training_job(&model, &plan).unwrap();
     let (mut tags, mut pairs) = (BTreeSet::new(), Vec::new());
-    let ranks: Vec<_> = (0..6).map(|rank| RankNodeSums::of(&job, rank)).collect();
+    let ranks: Vec<_> = (0..6)
+        .map(|rank| RankNodeSums::sum_nodes_of_rank(&job, rank))
+        .collect();
     for (key, [sent, _]) in ranks.iter().flat_map(|sums| &sums.messages) {
         if sent.is_empty() {
             continue;
@@ -116,12 +118,12 @@ layers = ["2", "6-7"]
     let plan = ParallelismPlan::parse(text, "plan.toml").unwrap();
     let model = build_product_chain_model(6, 10);
     let job = build_training_job(&model, &plan).unwrap();
-    let flops = [0, 1].map(|rank| RankNodeSums::of(&job, rank).flops);
+    let flops = [0, 1].map(|rank| RankNodeSums::sum_nodes_of_rank(&job, rank).flops);
     // The stages have 1 + 3 and 1 + 1 products, and there are two micro-batches.
     assert_eq!(flops, [4 * 2 * 600, 2 * 2 * 600]);
     // There are three boundaries, and messages cross them in both directions.
     let sent = |rank| {
-        let messages = RankNodeSums::of(&job, rank).messages;
+        let messages = RankNodeSums::sum_nodes_of_rank(&job, rank).messages;
         let sent = messages.values().filter(|[sent, _]| !sent.is_empty());
         sent.count()
     };

@@ -195,7 +195,7 @@ fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
 /// whole, these bytes take M = 2 us at 1 B/ns. In halves they take 1 us, and the halves are gathered at 4 B/ns in 250
 /// ns, in both directions.
 #[test]
-fn halves_are_sent_and_gathered() {
+fn scatter_gather_sends_halves_between_stages_and_gathers_them() {
     let halves = [
         make_product_operator("up", OperatorTensorParallelSplit::ColumnParallel),
         make_product_operator("down", OperatorTensorParallelSplit::RowParallel),
@@ -224,7 +224,7 @@ fn halves_are_sent_and_gathered() {
 /// The norm of all gradients needs an all-reduce of 4 B over a replica's two stages, after the last gradient. It takes
 /// two steps of 2 B over 500 ns, which at 1 B/ns take 502 ns each.
 #[test]
-fn the_norm_of_gradients_takes_a_sum() {
+fn clipping_gradients_adds_an_all_reduce_of_their_norm() {
     let model = build_block_model(
         4,
         &[make_product_operator(
@@ -276,7 +276,7 @@ fn parameters_are_gathered_ahead_or_on_demand() {
 /// this kernel runs, so messages add no time, even if the host waits for each receive. At 0.1 GB/s, the messages take
 /// longer than attention.
 #[test]
-fn a_ring_hides_its_messages_behind_attention() {
+fn ring_attention_hides_its_messages_behind_kernels() {
     let block = TransformerBlock {
         tokens: 1024,
         causal: false,

@@ -10,7 +10,7 @@ use chakram::model::{
 
 /// Returns a model of two blocks, each with a product split by outputs and a product split by inputs, whose partial
 /// results of 1000 numbers are reduced.
-fn build_split_model() -> Model {
+fn build_tensor_parallel_model() -> Model {
     let product = |name: &str, cut: OperatorTensorParallelSplit| {
         let work = OperatorKind::Linear {
             rows: 1,
@@ -61,7 +61,7 @@ fn a_handover_between_unlike_stages_takes_its_phases() {
         let mut plan = make_uneven_plan(stages, adapters, sums);
         plan.schedule = PipelineSchedule::Inference;
         replay_training_job(
-            &build_training_job(&build_split_model(), &plan).unwrap(),
+            &build_training_job(&build_tensor_parallel_model(), &plan).unwrap(),
             &machine,
         )
         .makespan
@@ -93,10 +93,10 @@ fn a_handover_between_unlike_stages_takes_its_phases() {
 /// in stages of four and of two, ranks 0 to 7 are in the first stage, and ranks 8 to 11 in the
 /// second.
 #[test]
-fn ranks_of_unlike_stages_follow_one_another() {
+fn ranks_of_uneven_stages_are_numbered_stage_by_stage() {
     let mut plan = make_uneven_plan([4, 2], 2, AdapterSums::Source);
     (plan.data, plan.batch) = (2, 2);
-    let groups = build_training_job(&build_split_model(), &plan)
+    let groups = build_training_job(&build_tensor_parallel_model(), &plan)
         .unwrap()
         .declared_groups();
     let found: Vec<&[u32]> = groups.values().map(|ranks| &ranks[..]).collect();
@@ -115,12 +115,12 @@ fn unlike_stages_have_the_flops_of_the_model_and_matching_messages() {
         for sums in [AdapterSums::Source, AdapterSums::Destination] {
             let mut plan = make_uneven_plan(stages, adapters, sums);
             (plan.data, plan.batch) = (2, 6);
-            let job = build_training_job(&build_split_model(), &plan).unwrap();
+            let job = build_training_job(&build_tensor_parallel_model(), &plan).unwrap();
             assert_eq!(job.rank_count(), 2 * (stages[0] + stages[1]));
             let mut flops = 0;
             let mut messages = std::collections::BTreeMap::new();
             for rank in 0..job.rank_count() {
-                let own = RankNodeSums::of(&job, rank);
+                let own = RankNodeSums::sum_nodes_of_rank(&job, rank);
                 flops += own.flops;
                 for (key, [sent, received]) in own.messages {
                     let entry: &mut [Vec<u64>; 2] = messages.entry(key).or_default();
@@ -142,11 +142,11 @@ fn unlike_stages_have_the_flops_of_the_model_and_matching_messages() {
 
 /// Stages that adapters cannot join, and options that need equal groups, are errors.
 #[test]
-fn unlike_stages_are_refused_what_they_cannot_have() {
+fn uneven_stages_with_unsupported_options_are_refused() {
     let refused = |change: &dyn Fn(&mut ParallelismPlan), says: &str| {
         let mut plan = make_uneven_plan([4, 2], 2, AdapterSums::Source);
         change(&mut plan);
-        let error = build_training_job(&build_split_model(), &plan)
+        let error = build_training_job(&build_tensor_parallel_model(), &plan)
             .map(drop)
             .unwrap_err();
         assert!(error.contains(says), "{error}");

@@ -43,7 +43,7 @@ fn a_layer_moves_what_eq_6_says() {
         // There is a bucket for each layer.
         plan.bucket = 1;
         let job = build_training_job(&model, &plan).unwrap();
-        let sums = RankNodeSums::of(&job, 0);
+        let sums = RankNodeSums::sum_nodes_of_rank(&job, 0);
         let of_layer = sums
             .collectives
             .iter()
@@ -88,7 +88,7 @@ fn zero_moves_what_its_paper_says() {
             CollectiveKind::ReduceScatter => size / 2,
             _ => panic!("{kind}"),
         };
-        RankNodeSums::of(&job, 0)
+        RankNodeSums::sum_nodes_of_rank(&job, 0)
             .collectives
             .iter()
             .map(bytes)

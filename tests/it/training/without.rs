@@ -125,7 +125,11 @@ fn check_only_selected_nodes_are_removed(
         let found = list_nodes_with_removal_properties(&less, rank);
         let found: Vec<_> = found.iter().map(|node| (&node.name, &node.op)).collect();
         assert_eq!(found, expected, "{effect}, rank {rank}");
-        assert_eq!(RankNodeSums::of(&less, rank).used[3..], [0, 0], "{effect}");
+        assert_eq!(
+            RankNodeSums::sum_nodes_of_rank(&less, rank).used[3..],
+            [0, 0],
+            "{effect}"
+        );
     }
     let machine = Machine::load_preset("dgx-a100").unwrap();
     let counts = (0..8).map(|rank| less.node_count(rank));
@@ -203,7 +207,7 @@ fn the_optimizer_is_one_node() {
 /// 16 + 2 x 32 x 16) FLOPs for matrices, and 2 x 2 x 8 x 8 x 2 x 4 for two heads: 26,624. There are
 /// two blocks and two micro-batches.
 #[test]
-fn nothing_is_found_again_without_recomputation() {
+fn leaving_out_recomputation_removes_only_recomputed_nodes() {
     let both = check_only_selected_nodes_are_removed(AblationEffect::Recompute, |_, node| {
         node.phase == Some(TrainingPhase::Recompute)
     });
@@ -218,8 +222,8 @@ fn nothing_is_found_again_without_recomputation() {
         [less, none].map(|plan| build_training_job(&build_gpt_model(), &plan).unwrap());
     for rank in 0..8 {
         assert_eq!(
-            RankNodeSums::of(&less, rank).peak,
-            RankNodeSums::of(&none, rank).peak
+            RankNodeSums::sum_nodes_of_rank(&less, rank).peak,
+            RankNodeSums::sum_nodes_of_rank(&none, rank).peak
         );
     }
 }
@@ -231,7 +235,7 @@ fn nothing_is_found_again_without_recomputation() {
 /// residual is before the blocks. The words, the loss and the optimizer stay, although they have no
 /// FLOPs either.
 #[test]
-fn kernels_that_only_move_bytes_go() {
+fn leaving_out_memory_bound_removes_kernels_that_only_move_bytes() {
     let words = [
         "norm",
         "residual",
@@ -308,7 +312,7 @@ fn hosts_wait_for_nobody_without_a_bubble() {
 
 /// Messages and their dependencies stay, but have 0 bytes.
 #[test]
-fn messages_are_empty_without_what_stages_send() {
+fn leaving_out_pipeline_communication_empties_its_messages() {
     let mut less = make_two_stage_plan();
     less.without
         .add_effect(AblationEffect::PipelineCommunication);

@@ -55,7 +55,7 @@ fn compute_mean_absolute_error(errors: impl ExactSizeIterator<Item = f64>) -> f6
 /// Prints every row and its error with one constant.
 #[test]
 #[ignore = "minutes: up to 3,072 NPUs"]
-fn all_rows_are_predicted() {
+fn all_measured_training_runs_are_predicted() {
     let Some(rows) = read_measured_rows() else {
         return;
     };
@@ -84,7 +84,7 @@ fn all_rows_are_predicted() {
 /// Prints each effect's contribution as the error without it.
 #[test]
 #[ignore = "an hour: all rows, once for each effect"]
-fn errors_without_each_effect() {
+fn print_prediction_errors_without_each_effect() {
     let Some(rows) = read_measured_rows() else {
         return;
     };

@@ -85,7 +85,7 @@ fn damage_file_bytes(bytes: &mut Vec<u8>, dice: &mut Dice) {
 }
 
 #[test]
-fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
+fn validation_finds_what_replays_refuse_and_unsound_jobs_never_finish() {
     let (mut refused, mut stuck, mut done) = (0, 0, 0);
     let seeds = sample_every_nth(4, 0..4000);
     let few = seeds.len() / 8;
@@ -209,7 +209,7 @@ fn shuffle_ranks_into_own_sequences(job: &mut UnwrittenJob, dice: &mut Dice, roo
 }
 
 #[test]
-fn ranks_that_do_one_thing_at_a_time_get_stuck_exactly_where_there_is_a_circle() {
+fn sequential_ranks_get_stuck_exactly_if_validation_finds_a_cycle() {
     let (mut stuck, mut done) = (0, 0);
     let seeds = sample_every_nth(4, 0..3000);
     let few = if is_whole_corpus_requested() { 200 } else { 40 };

@@ -71,7 +71,7 @@ pub fn is_message(node: &Node) -> bool {
     matches!(node.r#type, 5 | 6)
 }
 
-pub fn make_declaration_node(groups: &DeclaredGroups) -> Node {
+pub fn make_group_declaration_node(groups: &DeclaredGroups) -> Node {
     Node {
         id: 5,
         name: "## process_group:init ##".to_owned(),
@@ -121,7 +121,7 @@ impl UnwrittenJob {
             groups.insert(name.to_owned(), members);
         }
         let mut job = Self {
-            ranks: vec![vec![make_declaration_node(&groups)]; ranks],
+            ranks: vec![vec![make_group_declaration_node(&groups)]; ranks],
             groups,
             options: ValidateOptions::default_options_changed_by(|o| o.show = 1000),
             cut: None,

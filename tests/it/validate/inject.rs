@@ -3,7 +3,7 @@
 
 use super::chance::{
     Dice, UnwrittenJob, find_integer_value, has_attribute, is_collective, is_message,
-    make_attribute, make_declaration_node, make_integer_attribute,
+    make_attribute, make_group_declaration_node, make_integer_attribute,
 };
 use super::format_defects;
 use crate::corpus::sample_every_nth;
@@ -299,7 +299,7 @@ fn inject_group_declared_twice(job: &mut UnwrittenJob, dice: &mut Dice) -> Defec
     members.swap(0, 1);
     let node = Node {
         id: 6,
-        ..make_declaration_node(&other)
+        ..make_group_declaration_node(&other)
     };
     job.ranks[rank].push(node);
     (Some(rank as u32), Some(6))
@@ -334,7 +334,7 @@ fn inject_non_member(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let mut groups = job.groups.clone();
     let members = groups.get_mut(&name).expect("it is declared");
     members.retain(|&member| member != rank as u32);
-    job.ranks[rank][0] = make_declaration_node(&groups);
+    job.ranks[rank][0] = make_group_declaration_node(&groups);
     let calls = job.ranks[rank]
         .iter()
         .filter(|node| group_of(node) == Some(&name));
@@ -350,7 +350,7 @@ fn inject_member_listed_twice(job: &mut UnwrittenJob, dice: &mut Dice) -> Defect
     let group = job.groups.get_mut(&name).expect("it is declared");
     group.push(group[0]);
     for nodes in &mut job.ranks {
-        nodes[0] = make_declaration_node(&job.groups);
+        nodes[0] = make_group_declaration_node(&job.groups);
     }
     (None, None)
 }
@@ -451,7 +451,7 @@ fn inject_redeclared_group(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPla
     let mut other = job.groups.clone();
     let members = other.get_mut("tp").expect("it is declared");
     members.swap(0, 1);
-    job.ranks[rank][0] = make_declaration_node(&other);
+    job.ranks[rank][0] = make_group_declaration_node(&other);
     // The first declaration counts as correct.
     (Some(rank.max(1) as u32), None)
 }

@@ -1,7 +1,8 @@
 //! Tests traces of other tools and of our own: they are sound except for known defects.
 
 use crate::corpus::{
-    CaseFiles, corpus_path_or_count_skip, parse_dimension_sizes, rank_of, unpack_cases,
+    CaseFiles, corpus_path_or_count_skip, parse_dimension_sizes, parse_rank_of_trace_file,
+    unpack_cases,
 };
 use chakram::internals::groups;
 use chakram::trace::{DecompressedTraceFile, discover_traces};
@@ -44,14 +45,14 @@ fn validate_case(case: &CaseFiles) -> DefectLog {
     let options = ValidateOptions::default_options_changed_by(|o| {
         o.ranks = Some(sizes.iter().product());
         o.declared = text("comm.json").map_or_else(Default::default, |text| {
-            groups::parse_file(text).expect("groups are well formed")
+            groups::parse_group_file(text).expect("groups are well formed")
         });
         o.dimensions = Some(sizes);
         o.show = 3;
     });
     let files = case
         .iter()
-        .filter_map(|(file, contents)| Some((rank_of(file)?, contents.clone())));
+        .filter_map(|(file, contents)| Some((parse_rank_of_trace_file(file)?, contents.clone())));
     validate_files(&files.collect::<Vec<_>>(), &options)
 }
 
@@ -67,7 +68,7 @@ fn list_error_kinds(findings: &DefectLog) -> String {
 }
 
 #[test]
-fn every_case_of_astra_sim_is_sound_but_those_that_are_not() {
+fn astra_sim_cases_are_sound_except_the_known_unsound_ones() {
     let Some(cases) = unpack_cases() else { return };
     let mut unsound = BTreeMap::new();
     for (name, case) in &cases {
@@ -92,7 +93,8 @@ fn a_captured_trace_is_sound_but_for_control_dependencies() {
     let Some(path) = corpus_path_or_count_skip("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let contents = DecompressedTraceFile::open_current_schema(&path).expect("the corpus is there");
+    let contents =
+        DecompressedTraceFile::open_as_current_schema(&path).expect("the corpus is there");
     let options = ValidateOptions::default_options_changed_by(|o| {
         o.mirror = true;
         o.show = 3;
@@ -124,14 +126,14 @@ fn our_own_cases_are_sound_but_the_one_that_is_stuck() {
         };
         let files = files.iter().map(|file| {
             let contents =
-                DecompressedTraceFile::open_current_schema(&file.path).expect("it can be read");
+                DecompressedTraceFile::open_as_current_schema(&file.path).expect("it can be read");
             (file.rank, contents.as_slice().to_vec())
         });
         let declared = std::fs::read_to_string(path.join("job.groups.json"));
         let options = ValidateOptions::default_options_changed_by(|o| {
             o.show = 3;
             if let Ok(text) = &declared {
-                o.declared = groups::parse_file(text).expect("groups are well formed");
+                o.declared = groups::parse_group_file(text).expect("groups are well formed");
             }
         });
         let findings = validate_files(&files.collect::<Vec<_>>(), &options);
@@ -159,7 +161,8 @@ fn damaged_captures_are_unsound() {
     let Some(path) = corpus_path_or_count_skip("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let contents = DecompressedTraceFile::open_current_schema(&path).expect("the corpus is there");
+    let contents =
+        DecompressedTraceFile::open_as_current_schema(&path).expect("the corpus is there");
     let whole = contents.as_slice();
     let options = ValidateOptions::default_options_changed_by(|o| {
         o.mirror = true;

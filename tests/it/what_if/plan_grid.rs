@@ -19,7 +19,7 @@ struct JobDegreesAndSchedule {
 }
 
 impl JobDegreesAndSchedule {
-    fn options(self) -> String {
+    fn format_generate_options(self) -> String {
         let batch = self.data * self.micro_batches * self.micro_batch;
         format!(
             "--tensor {} --pipeline {} --data {} --zero {} --schedule {} --batch {batch} --micro-batch {}",
@@ -27,14 +27,14 @@ impl JobDegreesAndSchedule {
         )
     }
 
-    fn layers(self) -> u32 {
+    fn layer_count(self) -> u32 {
         3 * self.pipeline.max(2)
     }
 
     /// Returns transforms, each with the resulting layers and plan, and `true` if the transform
     /// keeps all kernels.
     fn edits_with_resulting_plans(self) -> Vec<(String, u32, Self, bool)> {
-        let (layers, stages) = (self.layers(), self.pipeline);
+        let (layers, stages) = (self.layer_count(), self.pipeline);
         let mut all = vec![
             (
                 format!("layers=+{}", 2 * stages),
@@ -252,12 +252,20 @@ fn set_recorded_kernel_times_by_name(folder: &str, times: u64) {
 fn check_edited_jobs_equal_generated(points: &[JobDegreesAndSchedule]) {
     let jobs = Jobs::new();
     for point in points {
-        let base = jobs.generate("base", point.layers(), &point.options());
-        let recorded = jobs.generate("recorded", point.layers(), &point.options());
+        let base = jobs.generate(
+            "base",
+            point.layer_count(),
+            &point.format_generate_options(),
+        );
+        let recorded = jobs.generate(
+            "recorded",
+            point.layer_count(),
+            &point.format_generate_options(),
+        );
         set_recorded_kernel_times_by_name(&recorded, 1);
         for (edit, layers, plan, keeps_kernels) in point.edits_with_resulting_plans() {
             let of = format!("{edit} of {point:?}");
-            let generated = jobs.generate("generated", layers, &plan.options());
+            let generated = jobs.generate("generated", layers, &plan.format_generate_options());
             let edited = jobs.edit(&base, "edited", &[&edit]);
             if edit.starts_with("batch=") || edit.starts_with("microbatches=") {
                 assert_same_job_and_memory(&edited, &generated, &of);
@@ -282,7 +290,7 @@ fn check_edited_jobs_equal_generated(points: &[JobDegreesAndSchedule]) {
 fn check_inverse_edits_restore_jobs(points: &[JobDegreesAndSchedule]) {
     let jobs = Jobs::new();
     for point in points {
-        let base = jobs.generate("base", 4 * point.pipeline, &point.options());
+        let base = jobs.generate("base", 4 * point.pipeline, &point.format_generate_options());
         set_recorded_kernel_times_by_name(&base, 1);
         let stages = point.pipeline;
         for (there, back) in [
@@ -327,7 +335,7 @@ fn edited_jobs_are_the_generated_ones_over_a_grid_of_plans() {
 /// In a tensor group of two, a micro-batch's samples happen to have the same dimensions as the weight after attention:
 /// 128 rows of 256.
 #[test]
-fn samples_with_the_sizes_of_a_weight_grow_with_the_batch() {
+fn batch_edits_scale_samples_with_the_dimensions_of_a_weight() {
     let jobs = Jobs::new();
     let [base, generated] = [
         ("base", "4 --micro-batch 2"),
@@ -452,7 +460,7 @@ fn generate_job_of_width(
     point: JobDegreesAndSchedule,
     hidden: u32,
 ) -> String {
-    let mut model = super::format_small_model(point.layers());
+    let mut model = super::format_small_model(point.layer_count());
     for (key, old, new) in [
         ("hidden", 256, hidden),
         ("heads", 4, hidden / 64),
@@ -465,7 +473,7 @@ fn generate_job_of_width(
     let to = format!("{}/job", jobs.create_job_folder(name));
     let mut words = vec!["generate", file.to_str().expect("UTF-8"), "-o", &to];
     words.extend(["--bucket", "1kB", "--tokens", "64"]);
-    let options = point.options();
+    let options = point.format_generate_options();
     words.extend(options.split_ascii_whitespace());
     super::run_for_stdout(&words);
     jobs.create_job_folder(name)

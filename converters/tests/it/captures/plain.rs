@@ -181,7 +181,7 @@ pub fn assert_device_trace_equals_json(trace: &KinetoTrace, json: &Value) {
                 if let Some(stream) = args["stream"].as_i64() {
                     assert_eq!(trace.details_of_event(event).stream, stream);
                 }
-                let Some(kept) = trace.args_of(event) else {
+                let Some(kept) = trace.args_of_event(event) else {
                     assert!(args.get("Collective name").is_none());
                     continue;
                 };

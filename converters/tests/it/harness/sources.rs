@@ -74,8 +74,8 @@ pub fn check_nsys_conversion(data: &[u8]) {
         files.commit_all().expect("there is room");
         assert_eq!(summary.processes.len(), written.len());
         for (rank, _) in &written {
-            let contents =
-                DecompressedTraceFile::open_current_schema(&trace(*rank)).expect("it was written");
+            let contents = DecompressedTraceFile::open_as_current_schema(&trace(*rank))
+                .expect("it was written");
             Graph::read_graph(contents.as_slice(), *rank, EnforcedDependencyKinds::Both)
                 .expect("it is sound");
         }

@@ -211,13 +211,13 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             for &node in inside {
                 self.count[node as usize] = 0;
             }
-            self.split_off(number, &mut parts, others);
+            self.split_parts_off_class(number, &mut parts, others);
             parts.clear();
         }
     }
 
     /// Splits the nodes in `parts` off a class. `rest` nodes of the class belong to no part.
-    fn split_off(&mut self, number: u32, parts: &mut Vec<&[u32]>, rest: usize) {
+    fn split_parts_off_class(&mut self, number: u32, parts: &mut Vec<&[u32]>, rest: usize) {
         if rest == 0 {
             // If every node is in a part, the largest part can remain in the old class.
             let largest = (0..parts.len()).max_by_key(|&i| (parts[i].len(), usize::MAX - i));
@@ -306,7 +306,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
     }
 
     /// Returns true if a class with several nodes of each trace is left.
-    pub fn is_tied(&mut self) -> bool {
+    pub fn has_tied_class(&mut self) -> bool {
         let classes = &self.classes;
         self.ambiguous
             .retain(|&number| classes[number as usize].len > 0);
@@ -347,7 +347,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             let rest = sorted.len() - taken;
             let mut parts: Vec<&[u32]> = parts.iter().map(Vec::as_slice).collect();
             if !parts.is_empty() {
-                self.split_off(number, &mut parts, rest);
+                self.split_parts_off_class(number, &mut parts, rest);
             }
         }
         self.refine_classes();
@@ -380,7 +380,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                 let both = [first, second];
                 parts.push(&both);
                 let rest = self.classes[number as usize].len as usize - 2;
-                self.split_off(number, &mut parts, rest);
+                self.split_parts_off_class(number, &mut parts, rest);
                 self.refine_classes();
             }
         }

@@ -4,7 +4,7 @@ use super::json::name_of_change_kind;
 use super::{JobNamesAndDiffStyle, words};
 use crate::diff::tally::{DiffTally, NodeOrDependencyChangeKind};
 use crate::diff::value::FieldValue;
-use chakram_base::ids::format_ranges;
+use chakram_base::ids::format_numbers_as_ranges;
 use chakram_report::csv::CsvRows;
 
 const HEADER: &str = "aspect,change,field,name,type,before,after,count,before_id,after_id,ranks";
@@ -41,7 +41,7 @@ pub fn render_csv(tally: &DiffTally, titles: &JobNamesAndDiffStyle<'_>) -> Strin
             &seen.count,
             &id(seen.ids[0]),
             &id(seen.ids[1]),
-            &format_ranges(&seen.ranks),
+            &format_numbers_as_ranges(&seen.ranks),
         ]);
     }
     for single in &tally.largest {
@@ -56,7 +56,7 @@ pub fn render_csv(tally: &DiffTally, titles: &JobNamesAndDiffStyle<'_>) -> Strin
             &single.ranks.len(),
             &single.ids[0],
             &single.ids[1],
-            &format_ranges(&single.ranks),
+            &format_numbers_as_ranges(&single.ranks),
         ]);
     }
     rows.into_text()

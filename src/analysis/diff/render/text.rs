@@ -9,7 +9,7 @@ use crate::diff::tally::{
 };
 use crate::diff::{AmountChange, NodeField};
 use chakram_base::setting::SettingKey;
-use chakram_base::units::format_count;
+use chakram_base::units::format_count_with_noun;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::{TextStyleWidthAndDetail, write_paragraph};
 use std::cmp::Reverse;
@@ -34,7 +34,10 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &JobNamesAndDiffStyle<
         out,
         titles,
         0,
-        &format!("{} in both{same}", format_count(compared as u64, "rank")),
+        &format!(
+            "{} in both{same}",
+            format_count_with_noun(compared as u64, "rank")
+        ),
     )?;
     for (list, name) in tally.only.iter().zip(titles.names) {
         if !list.is_empty() {
@@ -235,7 +238,7 @@ fn write_structural_changes(
         } else {
             format!(": {which}")
         };
-        let text = format!("{} {how}{which}", format_count(all, what));
+        let text = format!("{} {how}{which}", format_count_with_noun(all, what));
         write_paragraph(out, &text, "  ", 4, anstyle::Style::new())?;
         lines.sort_by_key(|(_, seen)| Reverse(seen.count));
         let shown = titles.count_lines_to_show(lines.len());

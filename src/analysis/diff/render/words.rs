@@ -1,7 +1,7 @@
 //! Formats differences as words for users.
 
 use crate::diff::{AmountChange, StructureTimeOrBytesAspect};
-use chakram_base::ids::format_ranges;
+use chakram_base::ids::format_numbers_as_ranges;
 use chakram_base::units::{Bytes, Span, format_given_percent_change};
 use chakram_report::summary::format_thousands;
 
@@ -66,7 +66,11 @@ pub(in crate::diff) fn format_before_and_after(
 pub(in crate::diff) fn format_ranks(numbers: &[u32]) -> String {
     match numbers {
         [one] => format!("rank {one}"),
-        _ => format!("{} ranks ({})", numbers.len(), format_ranges(numbers)),
+        _ => format!(
+            "{} ranks ({})",
+            numbers.len(),
+            format_numbers_as_ranges(numbers)
+        ),
     }
 }
 
@@ -76,7 +80,7 @@ mod tests {
 
     #[test]
     fn ranks_and_amount_changes_format_in_few_words() {
-        assert_eq!(format_ranges(&[0, 1, 2, 3, 8]), "0-3, 8");
+        assert_eq!(format_numbers_as_ranges(&[0, 1, 2, 3, 8]), "0-3, 8");
         assert_eq!(format_ranks(&[4]), "rank 4");
         assert_eq!(format_ranks(&[1, 3]), "2 ranks (1, 3)");
         // From 4 to 5 is an increase of 25 %.

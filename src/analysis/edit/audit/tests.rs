@@ -98,7 +98,7 @@ fn each_kind_is_found_and_cut_out() {
 }
 
 #[test]
-fn what_traces_say_of_work_is_no_leak() {
+fn operator_and_kernel_names_are_no_leaks() {
     for text in [
         "aten::addmm",
         "c10d::allreduce_",

@@ -136,7 +136,7 @@ impl ScaledDimension {
 
     /// Returns the number of blocks: the new size divided by the old size, rounded up because the last block may be
     /// incomplete.
-    pub(super) fn block_count(&self) -> u32 {
+    pub(super) fn count_original_sized_blocks(&self) -> u32 {
         self.new_size.div_ceil(self.size)
     }
 
@@ -227,7 +227,7 @@ mod tests {
             (
                 along.original_rank_count(),
                 along.scaled_rank_count(),
-                along.block_count()
+                along.count_original_sized_blocks()
             ),
             (8, 12, 2)
         );

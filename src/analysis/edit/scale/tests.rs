@@ -81,7 +81,7 @@ fn read_comm_size(node: &Node) -> i64 {
 }
 
 #[test]
-fn shards_shrink_or_wholes_grow() {
+fn scaling_keeps_the_total_or_the_shard_size_of_collectives() {
     use CollectiveKind as K;
     // A group of 2 members becomes a group of 6. If the total size is kept, a shard of 300 bytes shrinks to 100 bytes,
     // and a shard of 100 bytes to 33⅓ bytes, rounded up. If the size of shards is kept, a whole buffer of 600 bytes

@@ -251,7 +251,7 @@ fn without_attributes_control_dependencies_say_who_called() {
 }
 
 #[test]
-fn partners_that_are_cut_are_told_and_cut_on_demand() {
+fn communication_with_cut_partners_is_reported_and_cut_on_demand() {
     let collective = |id, deps: &[u64]| Node {
         r#type: 7,
         attr: vec![

@@ -41,7 +41,7 @@ impl StepGradientReductions {
     /// Finds the reductions of gradients in one step.
     pub fn find_reductions(program: &RankProgram<'_>, step: u32) -> Self {
         let mut this = Self::default();
-        let of_step = |&item: &u32| program.facts_of(item).step == Some(step);
+        let of_step = |&item: &u32| program.facts_of_item(item).step == Some(step);
         let items: Vec<u32> = program.order.iter().copied().filter(of_step).collect();
         for &item in &items {
             if is_gradient_reduction(program, item) {
@@ -56,7 +56,7 @@ impl StepGradientReductions {
         this.launches = vec![Vec::new(); operators.len()];
         // A hook may consist of nested nodes; the outermost node identifies the hook.
         for &item in &items {
-            if program.facts_of(item).phase != StepPhase::Parameters {
+            if program.facts_of_item(item).phase != StepPhase::Parameters {
                 continue;
             }
             let mut at = Some(item);
@@ -82,10 +82,11 @@ impl StepGradientReductions {
                 _ => {}
             }
             if program.view_of_item(item).name == HOOK {
-                let shapes = parse_shapes(program.facts_of(item).inputs);
+                let shapes = parse_shapes(program.facts_of_item(item).inputs);
                 let first = shapes.first();
-                this.element_sizes
-                    .push(element_bytes_of_first_tensor(program.facts_of(item).types));
+                this.element_sizes.push(element_bytes_of_first_tensor(
+                    program.facts_of_item(item).types,
+                ));
                 this.hooks
                     .extend(first.map(|shape| (around.unwrap_or(item), count_elements(shape))));
             }
@@ -176,7 +177,7 @@ pub(super) fn reduces_gradients_to_shards(program: &RankProgram<'_>, reduction: 
 /// Returns true if forward and backward passes gather sharded parameters.
 pub(super) fn has_parameter_gathers_in_passes(program: &RankProgram<'_>) -> bool {
     program.order.iter().any(|&item| {
-        let facts = program.facts_of(item);
+        let facts = program.facts_of_item(item);
         let gathers = matches!(
             program.view_of_item(item).op,
             Op::Collective {
@@ -217,7 +218,7 @@ pub(super) fn is_gradient_reduction(program: &RankProgram<'_>, item: u32) -> boo
             ..
         }
     );
-    reduces && program.facts_of(item).phase == StepPhase::Parameters
+    reduces && program.facts_of_item(item).phase == StepPhase::Parameters
 }
 
 /// Returns true if a node reduces a bucket of gradients. In captures, every all-reduce of gradients reduces a bucket.
@@ -225,7 +226,7 @@ pub(super) fn is_gradient_reduction(program: &RankProgram<'_>, item: u32) -> boo
 /// stages share, do not reduce buckets.
 pub(super) fn is_bucket_reduction(program: &RankProgram<'_>, item: u32) -> bool {
     if program.has_layers {
-        return is_gradient_reduction(program, item) && program.facts_of(item).layer.is_some();
+        return is_gradient_reduction(program, item) && program.facts_of_item(item).layer.is_some();
     }
     let sums = matches!(
         program.view_of_item(item).op,
@@ -406,7 +407,7 @@ pub(super) fn keep_parameters_gathered(program: &mut RankProgram<'_>) -> EditCou
     let places = program.item_positions();
     let mut backward: BTreeMap<Option<u32>, u32> = BTreeMap::new();
     for &item in &program.order {
-        let facts = program.facts_of(item);
+        let facts = program.facts_of_item(item);
         if facts.phase == StepPhase::Backward {
             backward.entry(facts.step).or_insert(places[item as usize]);
         }
@@ -419,7 +420,7 @@ pub(super) fn keep_parameters_gathered(program: &mut RankProgram<'_>) -> EditCou
                 ..
             }
         );
-        let facts = program.facts_of(item);
+        let facts = program.facts_of_item(item);
         counts.matched += u64::from(gathers && facts.phase == StepPhase::Parameters);
         let from = backward.get(&facts.step);
         let node = program.items[item as usize].node;
@@ -449,9 +450,9 @@ pub(super) fn move_reductions_to_end(program: &mut RankProgram<'_>) -> EditCount
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
         let found = StepGradientReductions::find_reductions(program, step);
-        let of_step = |item: u32| program.facts_of(item).step == Some(step);
+        let of_step = |item: u32| program.facts_of_item(item).step == Some(step);
         let last = program.order.iter().rposition(|&item| {
-            let facts = program.facts_of(item);
+            let facts = program.facts_of_item(item);
             of_step(item)
                 && (facts.phase == StepPhase::Backward
                     || found.hooks.last().is_some_and(|hook| hook.0 == item))
@@ -520,7 +521,7 @@ pub(super) fn insert_bucket_all_reduces(
     }
     let mut waits = program.order.iter().copied();
     let wait = waits.find(|&item| {
-        let facts = program.facts_of(item);
+        let facts = program.facts_of_item(item);
         facts.step == Some(step) && facts.phase == StepPhase::Optimizer
     });
     if let Some(wait) = wait {
@@ -670,7 +671,7 @@ fn replace_bucket_reductions(
                 .collect();
             let layer = program.items[at as usize].changes.get("layer").cloned();
             let layer = layer.or(program
-                .facts_of(at)
+                .facts_of_item(at)
                 .layer
                 .map(|layer| NewAttributeValueOrRemoval::Count(layer.into())));
             let hook = program.items[at as usize].name.clone();

@@ -1,7 +1,7 @@
 //! Parses and formats edits as text: `batch=2x`, `layers=+4`, `delay=50ms,rank=1,at=backward`.
 
 use super::StepPhase;
-use chakram_base::config::{did_you_mean, find_nearest};
+use chakram_base::config::{did_you_mean, find_most_similar_name};
 use chakram_base::units::{Bytes, Span};
 use std::fmt;
 use std::str::FromStr;
@@ -266,7 +266,7 @@ impl FromStr for JobEdit {
         }
         let Some((_, form, _)) = EDITS.iter().find(|(known, _, _)| *known == name) else {
             let names: Vec<_> = EDITS.iter().map(|(known, _, _)| *known).collect();
-            let near = did_you_mean(find_nearest(name, names.iter().copied()));
+            let near = did_you_mean(find_most_similar_name(name, names.iter().copied()));
             let all = names.join(", ");
             return Err(match near.is_empty() {
                 true => format!("no edit is called `{name}`; expected one of {all}"),

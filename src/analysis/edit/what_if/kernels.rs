@@ -252,7 +252,7 @@ impl KernelWorkAndTimeScaler {
         }
     }
 
-    fn call_time_of_kernel(&self, name: &str) -> FixedKernelCallTime {
+    fn fixed_call_time_of_kernel(&self, name: &str) -> FixedKernelCallTime {
         let alone = FixedKernelCallTime {
             fixed: self.shortest,
             by_line: false,
@@ -291,7 +291,7 @@ impl KernelWorkAndTimeScaler {
         }
         let work = unedited_work_of_kernel(program, node);
         let fixed = self
-            .call_time_of_kernel(program.view_of_node(node).name)
+            .fixed_call_time_of_kernel(program.view_of_node(node).name)
             .fixed
             .min(work.ns as f64);
         let ns = work.profiler as f64 + fixed + (work.ns as f64 - fixed) * ratio;
@@ -411,7 +411,7 @@ impl KernelWorkAndTimeScaler {
     ) -> ScaledNodeCountsByMethod {
         let mut counts = ScaledNodeCountsByMethod::default();
         for item in program.order.clone() {
-            let facts = *program.facts_of(item);
+            let facts = *program.facts_of_item(item);
             // Messages between stages carry activations or their gradients, even in another phase.
             let passes = matches!(facts.phase, StepPhase::Forward | StepPhase::Backward);
             let op = program.view_of_item(item).op;
@@ -536,7 +536,7 @@ impl KernelWorkAndTimeScaler {
                 bytes *= new / all;
             }
         }
-        let call = self.call_time_of_kernel(view.name);
+        let call = self.fixed_call_time_of_kernel(view.name);
         let fixed = call.fixed.min(old.ns as f64);
         // A kernel with FLOPs is limited by its bytes if it moves them at no less than half of the highest rate. An
         // example is a multiplication of few rows by weights. All other kernels with FLOPs are limited by their FLOPs.
@@ -696,10 +696,10 @@ impl KernelWorkAndTimeScaler {
                         && !reduces
                         && whole.is_none()
                         && super::gradients::is_gradient_reduction(program, other)
-                        && program.facts_of(other).layer == own
+                        && program.facts_of_item(other).layer == own
                 });
                 if let (Some(bucket), Op::Collective { .. }) = (bucket, view.op) {
-                    let facts = program.facts_of(bucket);
+                    let facts = program.facts_of_item(bucket);
                     let now = super::gradients::collective_bytes_after_edits(program, bucket);
                     let old = ValuesReplacedByEdits::parse(facts.unedited)
                         .attribute_count_before_edits("comm_size");
@@ -774,7 +774,7 @@ impl KernelWorkAndTimeScaler {
             true => kernel,
             false => self
                 .widths
-                .widen_kernel(kernel, by.hidden, [!sums, false, sums]),
+                .widen_kernel_shape(kernel, by.hidden, [!sums, false, sums]),
         };
         let mut scaled = kernel;
         match &mut scaled {

@@ -60,14 +60,18 @@ impl JobRepeatedLayerLabels {
         };
         let mut labels = BTreeSet::new();
         for (pass, found) in &runs {
-            let label =
-                |index| label_of_layer(program, passes.forward[*pass].items_of_part(*found, index));
+            let label = |index| {
+                label_of_layer(
+                    program,
+                    passes.forward[*pass].items_of_repetition(*found, index),
+                )
+            };
             labels.extend(label(0).zip(label(found.times - 1)));
         }
         self.parts = self
             .parts
             .max(u64::from(stages) * labels.len().max(1) as u64);
-        let by = self.compute_added_layers(layers.times as u64, change)?;
+        let by = self.compute_added_layers_of_part(layers.times as u64, change)?;
         self.labels
             .0
             .extend(labels.into_iter().map(|label| (label, by)));
@@ -76,7 +80,7 @@ impl JobRepeatedLayerLabels {
 
     /// Returns the number of layers to add to a part that has `old` layers. Fails if the parts would end up with
     /// different numbers of layers.
-    fn compute_added_layers(
+    fn compute_added_layers_of_part(
         &self,
         old: u64,
         change: AddedLayersOrScaleFactor,
@@ -169,7 +173,7 @@ fn change_layers_in_step(
 ) -> Result<Option<(i64, Option<BucketLimitAndLayerBytes>)>, TraceError> {
     let all = StepGradientReductions::find_reductions(program, step);
     let is_apart = |&item: &u32| {
-        let is_sum = program.has_layers && program.facts_of(item).layer.is_none();
+        let is_sum = program.has_layers && program.facts_of_item(item).layer.is_none();
         !is_sum
             && !gradients::is_bucket_reduction(program, item)
             && program.items[item as usize].caller.is_none()
@@ -219,7 +223,7 @@ fn change_layers_in_step(
             })?,
     };
     let old = layers.times as i64;
-    let by = job.compute_added_layers(layers.times as u64, change)?;
+    let by = job.compute_added_layers_of_part(layers.times as u64, change)?;
     let new = old.saturating_add(by);
     if !(1..=100_000).contains(&new) {
         return Err(super::refuse_edit(
@@ -255,8 +259,12 @@ fn change_layers_in_step(
     let repeated: Vec<(u32, u32)> = forward
         .iter()
         .filter_map(|(pass, found)| {
-            let label =
-                |index| label_of_layer(program, passes.forward[*pass].items_of_part(*found, index));
+            let label = |index| {
+                label_of_layer(
+                    program,
+                    passes.forward[*pass].items_of_repetition(*found, index),
+                )
+            };
             label(0).zip(label(found.times - 1))
         })
         .collect();
@@ -322,7 +330,8 @@ fn change_layers_in_step(
     }
     let mut editor = LayerEditor::new(program, runs, by);
     editor.apply_edit(program, counts);
-    job.labels.relabel_step(program, step, &editor, by);
+    job.labels
+        .relabel_layers_in_step(program, step, &editor, by);
     buckets.regroup_buckets(program, step, &editor, rates, counts)?;
     let by_weights = weights.map(|(all, layer)| {
         let all = all as f64;
@@ -360,7 +369,7 @@ fn collect_pass_layers_and_copy_template(
     by: i64,
 ) -> PassLayers {
     let parts: Vec<&[u32]> = (0..found.times)
-        .map(|index| pass.items_of_part(found, index))
+        .map(|index| pass.items_of_repetition(found, index))
         .collect();
     let layers = collect_layer_nodes_with_transfers(program, &parts);
     let times = layers.len();

@@ -233,7 +233,7 @@ impl<'a> RankProgram<'a> {
         self.view_of_node(self.items[item as usize].node)
     }
 
-    pub fn facts_of(&self, item: u32) -> &NodeFactsOutsideView<'a> {
+    pub fn facts_of_item(&self, item: u32) -> &NodeFactsOutsideView<'a> {
         &self.facts[self.items[item as usize].node as usize]
     }
 
@@ -418,7 +418,7 @@ impl<'a> RankProgram<'a> {
                 Op::Collective { .. } | Op::Message { .. }
             );
             match self.items[item as usize].caller {
-                Some(launch) if transfers && self.facts_of(item).step == Some(step) => {
+                Some(launch) if transfers && self.facts_of_item(item).step == Some(step) => {
                     behind.entry(launch).or_default().push(item);
                 }
                 _ => kept.push(item),
@@ -617,7 +617,7 @@ impl<'a> RankProgram<'a> {
         self.scaled.is_none() && self.earlier.is_some()
     }
 
-    fn is_plain(&self) -> bool {
+    fn has_no_changed_items(&self) -> bool {
         self.items.iter().all(|item| item.changes.is_empty())
     }
 
@@ -674,7 +674,7 @@ impl<'a> RankProgram<'a> {
             .iter()
             .copied()
             .eq(0..self.raw.nodes.len() as u32);
-        let hide = moved || !self.is_plain() || self.scaled.is_some();
+        let hide = moved || !self.has_no_changed_items() || self.scaled.is_some();
         let show = self.cancels_earlier_edits();
         let mut fields = WireCursor::new(record.bytes, record.offset);
         while !fields.is_empty() {

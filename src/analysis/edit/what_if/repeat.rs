@@ -34,8 +34,8 @@ pub(super) fn repeat_passes_before_optimizer(
         } else {
             found
         };
-        let of_step = |item: u32| program.facts_of(item).step == Some(step);
-        let phase = |item: u32| program.facts_of(item).phase;
+        let of_step = |item: u32| program.facts_of_item(item).step == Some(step);
+        let phase = |item: u32| program.facts_of_item(item).phase;
         let Some(last) = program.order.iter().rposition(|&item| {
             of_step(item)
                 && (phase(item) == StepPhase::Backward
@@ -195,7 +195,7 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
     let each =
         StepGradientReductions::find_reductions(program, step).has_reductions_in_each_pass(program);
     for &item in &program.order {
-        let facts = program.facts_of(item);
+        let facts = program.facts_of_item(item);
         if facts.step != Some(step) || facts.phase == StepPhase::Outside {
             continue;
         }

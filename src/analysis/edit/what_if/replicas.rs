@@ -148,7 +148,7 @@ fn scale_sharded_optimizer(program: &mut RankProgram<'_>, ratio: f64) -> bool {
                     changes.insert(name, NewAttributeValueOrRemoval::Count(bytes));
                 }
             }
-        } else if program.facts_of(item).phase == StepPhase::Optimizer {
+        } else if program.facts_of_item(item).phase == StepPhase::Optimizer {
             scaler.multiply_kernel_work(program, item, ratio);
         }
     }

@@ -38,7 +38,7 @@ use grid::{RoleGrid, find_stride_and_count_of_members};
 use group_table::CapturedAndAddedGroupNames;
 use rank_writer::{AbsentRankWriter, tag_differences_between_stages};
 
-pub(super) use restage::change_stages;
+pub(super) use restage::change_stage_count;
 
 /// Rule that selects an absent rank's model, a captured rank of the same role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

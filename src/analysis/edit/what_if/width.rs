@@ -264,7 +264,7 @@ impl ModelWidths {
 
     /// Returns the shape of a kernel for a hidden size that is `by` times as large. `samples` has one entry per size of
     /// a multiplication; the entry is true if the size is a number of samples.
-    pub fn widen_kernel(
+    pub fn widen_kernel_shape(
         &self,
         kernel: KernelShape,
         by: ScaleFactor,
@@ -356,7 +356,7 @@ pub(super) fn layers_of_gradient_or_parameter_transfer(
     program: &RankProgram<'_>,
     item: u32,
 ) -> BTreeSet<u32> {
-    let own = program.facts_of(item).layer;
+    let own = program.facts_of_item(item).layer;
     if program.has_layers && own.is_none() {
         return BTreeSet::new();
     }
@@ -365,7 +365,7 @@ pub(super) fn layers_of_gradient_or_parameter_transfer(
     }
     let mut layers = BTreeSet::new();
     for dep in &program.items[item as usize].deps {
-        let facts = program.facts_of(dep.on);
+        let facts = program.facts_of_item(dep.on);
         if let (StepPhase::Backward, Op::Compute { .. }) =
             (facts.phase, program.view_of_item(dep.on).op)
         {

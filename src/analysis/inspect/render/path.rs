@@ -7,8 +7,8 @@ use crate::inspect::{
     CriticalPath, NodeClass, NodeStartTimesSource, PathDelayWaitWorkTotals, PathSegment,
     RankTimesForCriticalPath, sum_path_time_by_key,
 };
-use chakram_base::ids::format_ranges;
-use chakram_base::units::format_count;
+use chakram_base::ids::format_numbers_as_ranges;
+use chakram_base::units::format_count_with_noun;
 use chakram_base::units::{Span, Time};
 use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
@@ -102,15 +102,15 @@ impl PathRenderInput<'_> {
         let title = format!(
             "{}: {}, {}",
             self.title,
-            format_count(self.tracks.len() as u64, "rank"),
-            format_count(nodes, "node")
+            format_count_with_noun(self.tracks.len() as u64, "rank"),
+            format_count_with_noun(nodes, "node")
         );
         writeln!(out, "{}", style.clip_line(&title, 0))?;
         let stuck: u64 = self.tracks.iter().map(|track| track.stuck as u64).sum();
         if stuck > 0 {
             let text = format!(
                 "{} left out, which are on a dependency cycle or depend on one",
-                format_count(stuck, "node")
+                format_count_with_noun(stuck, "node")
             );
             write_paragraph(out, &text, "  ! ", 4, style.warning)?;
         }
@@ -240,9 +240,12 @@ impl CriticalPathAndRankInputs<'_> {
         let changes = if others.is_empty() {
             changes
         } else {
-            format!("{changes}; identical on ranks {}", format_ranges(others))
+            format!(
+                "{changes}; identical on ranks {}",
+                format_numbers_as_ranges(others)
+            )
         };
-        let pieces = format_count(path.pieces.len() as u64, "node");
+        let pieces = format_count_with_noun(path.pieces.len() as u64, "node");
         writeln!(
             out,
             "\n{h}CRITICAL PATH of {of}{h:#}  {whole}, {pieces}{changes}"

@@ -3,8 +3,8 @@
 use super::labels::{describe_time_basis, format_rejected_and_repaired_faults};
 use super::{OmissionHints, SummaryTableKind};
 use crate::inspect::{JobInspectionSummary, UnfilteredRankTraceTotals};
-use chakram_base::ids::format_ranges;
-use chakram_base::units::format_count;
+use chakram_base::ids::format_numbers_as_ranges;
+use chakram_base::units::format_count_with_noun;
 use chakram_base::units::{Bytes, Span, Time};
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -76,9 +76,9 @@ impl SummaryWriter<'_> {
         let members: Vec<u32> = job.ranks.iter().map(|rank| rank.rank).collect();
         let line = format!(
             "{title}: {} ({}), {}, {} data and {} control dependencies",
-            format_count(self.ranks, "rank"),
-            format_ranges(&members),
-            format_count(sum(|rank| rank.nodes), "node"),
+            format_count_with_noun(self.ranks, "rank"),
+            format_numbers_as_ranges(&members),
+            format_count_with_noun(sum(|rank| rank.nodes), "node"),
             format_thousands(sum(|rank| rank.data)),
             format_thousands(sum(|rank| rank.control)),
         );
@@ -88,7 +88,7 @@ impl SummaryWriter<'_> {
             let text = format!(
                 "{}: {chosen} of {}",
                 self.style.clip_to_width(filter, 60),
-                format_count(sum(|r| r.nodes), "node")
+                format_count_with_noun(sum(|r| r.nodes), "node")
             );
             self.write_fact("filter", &text)?;
         }
@@ -150,7 +150,8 @@ impl SummaryWriter<'_> {
             let who = if several {
                 format!(
                     "ranks {}: ",
-                    self.style.clip_to_width(&format_ranges(ranks), 30)
+                    self.style
+                        .clip_to_width(&format_numbers_as_ranges(ranks), 30)
                 )
             } else {
                 String::new()
@@ -165,7 +166,7 @@ impl SummaryWriter<'_> {
         if partly > 0 {
             let text = format!(
                 "{}: only some nodes have a value, so it is not used",
-                format_count(partly, "start")
+                format_count_with_noun(partly, "start")
             );
             self.write_fact("", &text)?;
         }
@@ -184,7 +185,8 @@ impl SummaryWriter<'_> {
                 [] => format!("{name}: all ranks"),
                 members => format!(
                     "{name}: ranks {}",
-                    self.style.clip_to_width(&format_ranges(members), 40)
+                    self.style
+                        .clip_to_width(&format_numbers_as_ranges(members), 40)
                 ),
             });
         let mut text = texts.collect::<Vec<_>>().join("; ");
@@ -201,7 +203,7 @@ impl SummaryWriter<'_> {
             let who = if u64::from(*ranks) == self.ranks {
                 String::new()
             } else {
-                format!(" on {}", format_count(u64::from(*ranks), "rank"))
+                format!(" on {}", format_count_with_noun(u64::from(*ranks), "rank"))
             };
             if version.is_empty() {
                 texts.push(format!("no version{who}"))
@@ -258,14 +260,14 @@ impl SummaryWriter<'_> {
             let line = self.style.clip_to_width(line, 400);
             write_paragraph(&mut self.out, &line, "  ! ", 4, self.style.warning)?;
         }
-        self.write_more(lines.len(), FAULT_ROWS, self.hints.all)
+        self.write_omitted_count(lines.len(), FAULT_ROWS, self.hints.all)
     }
 
     fn write_omitted_rows(&mut self, rows: usize, shown: usize, table: SummaryTableKind) -> Result {
-        self.write_more(rows, shown, &(self.hints.table)(table))
+        self.write_omitted_count(rows, shown, &(self.hints.table)(table))
     }
 
-    fn write_more(&mut self, rows: usize, shown: usize, how: &str) -> Result {
+    fn write_omitted_count(&mut self, rows: usize, shown: usize, how: &str) -> Result {
         match rows.checked_sub(shown) {
             None | Some(0) => Ok(()),
             Some(more) => writeln!(
@@ -304,7 +306,7 @@ impl SummaryWriter<'_> {
             let ranks: Vec<u32> = run.iter().map(|rank| rank.rank).collect();
             let first = &run[0];
             let cells: [&dyn Display; 8] = [
-                &format_ranges(&ranks),
+                &format_numbers_as_ranges(&ranks),
                 &format_thousands(first.nodes),
                 &format_thousands(first.data),
                 &format_thousands(first.control),

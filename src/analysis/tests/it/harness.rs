@@ -6,6 +6,6 @@ mod diff;
 use testkit::seeds::run_on_every_seed;
 
 #[test]
-fn seeds_of_differences_hold() {
+fn every_diff_seed_passes_the_diff_target() {
     run_on_every_seed("diff", diff::run_diff_target);
 }

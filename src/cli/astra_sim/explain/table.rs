@@ -51,7 +51,7 @@ fn makespan_change(before: Span, after: Span) -> (i128, Option<f64>) {
 }
 
 /// Formats a time in ps as ns with three decimals.
-fn format_ns(ps: i128) -> String {
+fn format_ps_as_ns(ps: i128) -> String {
     let sign = if ps < 0 { "-" } else { "" };
     let ps = ps.unsigned_abs();
     format!("{sign}{}.{:03}", ps / 1000, ps % 1000)
@@ -76,10 +76,10 @@ pub fn render_text(rows: &[QuirkCorrectionResult], before: Span) -> String {
                 let (by, percent) = makespan_change(before, after);
                 let (by, percent) = match (row.corrected, percent) {
                     (QuirksCorrectedInReplay::Nothing, _) => (String::new(), String::new()),
-                    (_, None) => (format_ns(by), String::new()),
-                    (_, Some(percent)) => (format_ns(by), format!("{percent:.3}")),
+                    (_, None) => (format_ps_as_ns(by), String::new()),
+                    (_, Some(percent)) => (format_ps_as_ns(by), format!("{percent:.3}")),
                 };
-                [format_ns(after.0.into()), by, percent]
+                [format_ps_as_ns(after.0.into()), by, percent]
             }
         };
         table.add_row(&[
@@ -187,14 +187,14 @@ mod tests {
         assert_eq!(makespan_change(Span(100), Span(125)), (25, Some(25.0)));
         assert_eq!(makespan_change(Span(0), Span(125)), (125, None));
         assert_eq!(
-            format_ns(makespan_change(Span(2000), Span(1999)).0),
+            format_ps_as_ns(makespan_change(Span(2000), Span(1999)).0),
             "-0.001"
         );
-        assert_eq!(format_ns(1_234_567), "1234.567");
+        assert_eq!(format_ps_as_ns(1_234_567), "1234.567");
     }
 
     #[test]
-    fn what_fails_or_does_not_apply_is_said() {
+    fn failed_and_inapplicable_quirks_are_listed_with_their_status() {
         let row = |corrected, ended| QuirkCorrectionResult { corrected, ended };
         let how = QuirkReplayResult::Failed {
             how: "deadlocked",

@@ -43,7 +43,7 @@ pub(super) fn render_text(all: &[ConvertedTrace]) -> String {
             append_line(&mut out, format!("  {} {what}", one.empty));
         }
         if let Some((report, wrong)) = &one.salvaged {
-            append_losses(&mut out, report, wrong.as_deref());
+            append_salvage_losses(&mut out, report, wrong.as_deref());
         }
     }
     out
@@ -69,7 +69,7 @@ fn append_first_items<T>(out: &mut String, items: &[T], words: impl Fn(&T) -> St
     }
 }
 
-fn append_losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) {
+fn append_salvage_losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) {
     if let Some(wrong) = wrong {
         append_line(
             out,
@@ -92,7 +92,7 @@ fn append_losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) 
             out,
             format!("  lost: {bytes} bytes in {} places", report.lost.len()),
         );
-        append_first_items(out, &report.lost, describe_place);
+        append_first_items(out, &report.lost, describe_lost_range);
     }
     if !report.repaired.is_empty() {
         append_line(
@@ -134,7 +134,7 @@ fn append_losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) 
     }
 }
 
-fn describe_place(lost: &LostRange) -> String {
+fn describe_lost_range(lost: &LostRange) -> String {
     let LostRange {
         bytes,
         record,

@@ -35,7 +35,7 @@ pub struct NeighbourRouteLinkCounts {
 impl NeighbourRouteLinkCounts {
     /// Adds the routes between neighbouring members of a group. If `closes` is true, also adds the route from the last
     /// member to the first in groups of more than two members.
-    fn count_routes(&mut self, npus: &[Npu], closes: bool, topology: &Topology) {
+    fn add_neighbour_routes(&mut self, npus: &[Npu], closes: bool, topology: &Topology) {
         let Some(tiles) = topology.tile_grid() else {
             return;
         };
@@ -108,7 +108,7 @@ pub fn locate_groups(
                 .or_default();
             *count += 1;
             // Do not count a route from the last stage of a pipeline to the first, because no data takes this route.
-            hops.count_routes(&at, family != STAGES, topology);
+            hops.add_neighbour_routes(&at, family != STAGES, topology);
         }
         let tiled = topology.tile_grid().is_some();
         all.extend(
@@ -174,12 +174,12 @@ mod tests {
     /// neighbours. If the order is 0, 2, 1, 3, the routes between neighbours have 2, 1, 2 and 1 links. The tiles (3,0)
     /// and (4,0) are on different dies.
     #[test]
-    fn neighbours_on_tiles_are_links_apart() {
+    fn routes_between_tile_neighbours_are_counted_in_links() {
         let machine = Machine::load_preset("wafer-5x4").unwrap();
         let count = |npus: &[u32], closes| {
             let npus: Vec<_> = npus.iter().copied().map(Npu).collect();
             let mut hops = NeighbourRouteLinkCounts::default();
-            hops.count_routes(&npus, closes, machine.topology());
+            hops.add_neighbour_routes(&npus, closes, machine.topology());
             (hops.ways, hops.links, hops.most, hops.between_dies)
         };
         assert_eq!(count(&[0, 1, 21, 20], true), (4, 4, 1, 0));

@@ -139,7 +139,9 @@ impl<'a> DryRunPlanDocument<'a> {
                 false => format!("{},{}", summary.recompute, summary.recompute_modules),
             },
             bubble: summary.bubble,
-            fits: room.is_known().then_some(room.too_large.is_empty()),
+            fits: room
+                .is_any_capacity_known()
+                .then_some(room.too_large.is_empty()),
             groups: groups.collect(),
             placement,
             stages: stages

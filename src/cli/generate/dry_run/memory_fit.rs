@@ -88,7 +88,7 @@ impl AllStagesMemoryFit {
     }
 
     /// Returns true if the capacity of at least one stage is known.
-    pub fn is_known(&self) -> bool {
+    pub fn is_any_capacity_known(&self) -> bool {
         self.capacities.iter().any(Option::is_some)
     }
 
@@ -142,7 +142,7 @@ fn suggest_savings(plan: &ParallelismPlan) -> String {
     if plan.micro_batch > 1 {
         try_.push("a smaller --micro-batch".to_owned());
     }
-    if plan.replica_count() > 1 && plan.zero < ZeroStage::Parameters {
+    if plan.weight_replicas_per_stage() > 1 && plan.zero < ZeroStage::Parameters {
         let next = if plan.has_training() {
             plan.zero as u8 + 1
         } else {
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hints_are_of_what_the_plan_has_not() {
+    fn savings_suggest_only_options_the_plan_lacks() {
         let mut plan = ParallelismPlan::new();
         assert_eq!(
             suggest_savings(&plan),

@@ -4,7 +4,7 @@ use super::group_locations::{GroupExtentInOneDimension, SameExtentGroups};
 use super::memory_fit::AllStagesMemoryFit;
 use super::{DryRunReport, phase_name};
 use chakram_base::units::{Bytes, format_percent};
-use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::summary::{format_count_with_noun, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::{TextStyleWidthAndDetail, write_paragraph};
 use chakram_workloads::generate::training::{PlanSummary, StageRankTotals};
@@ -57,7 +57,7 @@ fn write_head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
     writeln!(
         out,
         "{name}: {}, {}",
-        format_count(summary.ranks.into(), "rank"),
+        format_count_with_noun(summary.ranks.into(), "rank"),
         format_parameter_count(summary)
     )?;
     writeln!(
@@ -81,8 +81,8 @@ fn write_head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
             ),
             None => "unknown, because there is no formula for this order of passes".to_owned(),
         },
-        format_count(summary.micro_batches.into(), "micro-batch"),
-        format_count(stages.len() as u64, "stage")
+        format_count_with_noun(summary.micro_batches.into(), "micro-batch"),
+        format_count_with_noun(stages.len() as u64, "stage")
     )?;
     let modules = summary.recompute_modules;
     match modules.is_empty() {

@@ -53,7 +53,7 @@ fn expand_number_files(
         match word.strip_prefix('@').filter(|_| takes_number_file(option)) {
             None => all.push(word.clone()),
             Some(path) => {
-                let text = chakram_base::config::read_input(Path::new(path))
+                let text = chakram_base::config::read_file_or_standard_input(Path::new(path))
                     .map_err(|error| format!("cannot read {path}: {error}"))?;
                 let numbers = text.split(|c: char| c == ',' || c.is_whitespace());
                 for number in numbers.filter(|number| !number.is_empty()) {

@@ -1,7 +1,7 @@
 //! Converts arguments to a training request: a model and its plan, with or without a machine.
 
 use super::TrainingArgs;
-use chakram_base::config::find_nearest;
+use chakram_base::config::find_most_similar_name;
 use chakram_hardware::machine::Machine;
 use chakram_jobs::machine_properties_for_plans;
 use chakram_report::stack::StackKernelAndPlanDecisions;
@@ -68,7 +68,7 @@ impl TrainingArgs {
             None => Model::load_named(name),
         };
         let model = model.map_err(|error| -> Box<dyn Error> {
-            let near = find_nearest(name, patterns.iter().map(String::as_str));
+            let near = find_most_similar_name(name, patterns.iter().map(String::as_str));
             match (&error, near) {
                 (ModelError::Unknown { .. }, Some(near)) => format!(
                     "{error}\n  or the pattern `{near}`, as in `chakram generate {near} --help`"

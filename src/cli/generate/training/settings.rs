@@ -60,7 +60,7 @@ impl TrainingArgs {
         let stated = machine.overriding_npu_memory_capacity();
         let mut machine = machine.clone();
         machine.set_npu_memory_capacity(None);
-        let mut classes = 0..machine.classes().len();
+        let mut classes = 0..machine.npu_classes().len();
         if classes.all(|class| machine.npu_memory_capacity_with_port_share(class) == stated) {
             return Some(RunInputsWithoutSetting::default());
         }

@@ -3,7 +3,7 @@
 use super::*;
 use chakram_base::ids::Rank;
 use chakram_base::units::Time;
-use chakram_hardware::compute::{RecordingNpuClass, parse_model};
+use chakram_hardware::compute::{RecordingNpuClass, parse_kernel_duration_model};
 use chakram_hardware::network::NetworkModelKind;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::Sink;
@@ -78,7 +78,7 @@ fn options_of_compute_need_kernels_that_they_price() {
     ] {
         for machine in ["mi300x", "dgx-h100"] {
             let found = find_options_error(machine, work, |options| {
-                options.compute = parse_model(model).unwrap();
+                options.compute = parse_kernel_duration_model(model).unwrap();
                 options.set_roofline_efficiency(half).unwrap();
             });
             assert!(found.contains(expected), "{model}: {found}");
@@ -86,7 +86,7 @@ fn options_of_compute_need_kernels_that_they_price() {
         }
     }
     for model in ["curves", "loopnest:gemmini-16"] {
-        let model = parse_model(model).unwrap();
+        let model = parse_kernel_duration_model(model).unwrap();
         let mut options = ReplayOptions::default_with_changes(|options| options.compute = model);
         let refusal = options.set_roofline_efficiency(half).unwrap_err();
         assert_eq!(
@@ -98,7 +98,7 @@ fn options_of_compute_need_kernels_that_they_price() {
     }
     let elsewhere = |options: &mut ReplayOptions| {
         let machine = Machine::load_by_name("dgx-h100").unwrap();
-        let class = &machine.classes()[0];
+        let class = &machine.npu_classes()[0];
         let class = RecordingNpuClass::new(&class.peaks, class.memory_bandwidth().unwrap());
         options.compute = KernelDurationSource::RecordedOn(class);
     };
@@ -182,9 +182,9 @@ fn options_of_networks_need_simulated_communication() {
             CommunicationDurationSource::Recorded,
         ] {
             let mut options = ReplayOptions::default_with_changes(change);
-            assert_eq!(options.check_together(), Ok(()));
+            assert_eq!(options.check_options_do_not_conflict(), Ok(()));
             options.comm = comm;
-            let refusal = options.check_together().unwrap_err();
+            let refusal = options.check_options_do_not_conflict().unwrap_err();
             assert_eq!(refusal, UnusableOptionReason::NotSimulated(key, comm));
             assert!(refusal.to_string().contains(&format!(" as {comm}\n")));
         }

@@ -63,7 +63,7 @@ impl ScriptedAlgorithm {
                 .ok_or(ScriptFault::Cycle { position, part: 0 })?
             {
                 let what = script.parts[part as usize];
-                if let Some(peer) = what.peer_rank().filter(|&peer| peer >= size) {
+                if let Some(peer) = what.peer_position().filter(|&peer| peer >= size) {
                     return Err(ScriptFault::UnknownPeer {
                         position,
                         part,
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_carried_out_is_named() {
+    fn faulty_scripts_are_refused_with_the_fault() {
         let fault = |scripts| {
             ScriptedAlgorithm::new(scripts)
                 .with_matched_labels()

@@ -30,7 +30,7 @@ fn list_chunk_routes(
 ) -> Vec<(u32, Vec<usize>)> {
     let (extent, topology) = build_switch_group(dimensions);
     let of = (kind, UnroundedBufferShare::from_bytes(bytes));
-    let (ways, way_of) = choose_routes(inter, of, (&extent, &topology), chunks);
+    let (ways, way_of) = choose_chunk_routes(inter, of, (&extent, &topology), chunks);
     let way = |number: &u32| &ways[*number as usize];
     let chunks = way_of.iter().map(way);
     chunks.map(|way| (way.grains, way.order.clone())).collect()
@@ -53,7 +53,7 @@ const FLEX: (DimensionVisitOrder, CollectiveKind, u64) = (
 );
 
 #[test]
-fn flexible_chunks_close_the_gap() {
+fn flexible_chunk_sizes_close_the_load_gap() {
     let (out, back) = (vec![0, 1], vec![1, 0]);
     // The machine has two dimensions with 2 members each, at one byte per second. A chunk of size s adds a load of s/2
     // to the dimension that it visits first, and s/4 to the other. Chunk 0 adds 1/2 and 1/4. Chunk 1 must add 1/4 to
@@ -116,7 +116,7 @@ fn chunks_stay_equal_where_no_load_gap_can_be_closed() {
     let (_, topology) = build_switch_group(&three);
     let alone = GroupPhasesAndMemberPositions::new(&[Npu(3)], &topology);
     let of = (FLEX.1, UnroundedBufferShare::from_bytes(1000));
-    let (ways, way_of) = choose_routes(FLEX.0, of, (&alone, &topology), 5);
+    let (ways, way_of) = choose_chunk_routes(FLEX.0, of, (&alone, &topology), 5);
     assert_eq!((ways[0].grains, ways.len(), way_of), (EQUAL, 1, vec![0; 5]));
     // Chunks are equal if the data does not shrink, or is too large to be divided into exact grains.
     let all_to_all = (
@@ -193,7 +193,7 @@ fn random_flexible_chunks_add_up_and_close_the_load_gap() {
 }
 
 #[test]
-fn chunks_go_where_the_load_is_least() {
+fn chunks_first_visit_the_dimension_with_the_least_load() {
     // The dimensions have 4 and 2 members and equal rates. Chunk 0 visits the dimensions in ascending order, and adds
     // 3/4 and 1/4 · 1/2 = 1/8. Chunk 1 visits dimension 1 first, because the gap of 5/8 exceeds 1/16 of 1/2. The loads
     // become 1/8 + 1/2 = 5/8 in dimension 1, and 3/4 + 1/2 · 3/4 = 9/8 in dimension 0. Chunk 2 also visits dimension 1
@@ -211,7 +211,7 @@ fn chunks_go_where_the_load_is_least() {
 }
 
 #[test]
-fn what_does_not_shrink_is_not_reordered_by_load() {
+fn collectives_whose_data_do_not_shrink_keep_ascending_order() {
     let orders = list_visiting_orders(DimensionVisitOrder::Themis, CollectiveKind::AllToAll, 5);
     assert!(orders.iter().all(|order| *order == [0, 1]));
     let orders = list_visiting_orders(

@@ -114,7 +114,7 @@ impl GemminiSettings {
     }
 
     /// Returns main memory's bandwidth in bytes per cycle.
-    pub fn bytes_per_cycle(&self) -> f64 {
+    pub fn memory_bytes_per_cycle(&self) -> f64 {
         self.bandwidth / self.clock.as_hertz()
     }
 
@@ -138,7 +138,7 @@ impl GemminiSettings {
         };
         let (sums, sum_energy) = buffer(self.accumulator);
         let (pad, pad_energy) = buffer(self.scratchpad);
-        let memory = Some(self.bytes_per_cycle());
+        let memory = Some(self.memory_bytes_per_cycle());
         LoopNestAccelerator {
             levels: vec![
                 level(

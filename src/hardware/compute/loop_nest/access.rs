@@ -353,11 +353,11 @@ impl MappedLayerLoops<'_> {
             LoopDimension::S => (1, step * self.layer.dilation[1]),
             _ => return None,
         };
-        Some((along, far.min(self.input_extent(tile, along))))
+        Some((along, far.min(self.tile_input_extent(tile, along))))
     }
 
     /// Returns the number of a tile's inputs along a row or column.
-    fn input_extent(&self, tile: &[u64; 7], along: usize) -> u64 {
+    fn tile_input_extent(&self, tile: &[u64; 7], along: usize) -> u64 {
         let [.., p, q, r, s] = *tile;
         self.layer
             .input_extent_of_windows(along, [p, q][along], [r, s][along])
@@ -373,7 +373,7 @@ impl MappedLayerLoops<'_> {
         let all = self.layer.count_tensor_words(tensor, tile);
         match self.direction_and_count_of_new_inputs(tile, moved) {
             Some((along, new)) if tensor == LayerTensor::Inputs => {
-                all / self.input_extent(tile, along) * new
+                all / self.tile_input_extent(tile, along) * new
             }
             _ => all,
         }
@@ -396,7 +396,7 @@ impl MappedLayerLoops<'_> {
         let new = moved.and_then(|moved| self.direction_and_count_of_new_inputs(tile, moved));
         let lengths: [u64; 2] = std::array::from_fn(|along| match new {
             Some((of, length)) if of == along => length,
-            _ => self.input_extent(tile, along),
+            _ => self.tile_input_extent(tile, along),
         });
         let channels = spatial
             .iter()

@@ -97,7 +97,7 @@ impl LayerShape {
     }
 
     /// Returns the number of a loop's iterations.
-    pub fn loop_size(&self, dimension: LoopDimension) -> u64 {
+    pub fn loop_iteration_count(&self, dimension: LoopDimension) -> u64 {
         self.sizes[dimension as usize]
     }
 
@@ -128,7 +128,7 @@ impl LayerShape {
 
     /// Returns the bytes of all tensors in memory, with each word counted once; `word` contains the bytes per word of
     /// each tensor.
-    pub fn least_bytes(&self, word: [u64; 3]) -> u64 {
+    pub fn bytes_of_all_tensors(&self, word: [u64; 3]) -> u64 {
         let all = LayerTensor::ALL.iter();
         all.map(|&(tensor, _)| self.count_tensor_words(tensor, &self.sizes) * word[tensor as usize])
             .sum()

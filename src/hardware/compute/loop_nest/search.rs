@@ -153,7 +153,7 @@ impl MappingChoiceSampler<'_> {
     fn draw_spatial_bounds(&mut self, along: usize) -> [u64; 2] {
         let dimensions = self.accelerator.choices[along];
         [0, 1].map(|side| {
-            let size = self.layer.loop_size(dimensions[side]);
+            let size = self.layer.loop_iteration_count(dimensions[side]);
             let most = size.min(self.accelerator.array[side].into());
             let all = self.draw_below(8) > 0;
             if all { most } else { 1 + self.draw_below(most) }
@@ -165,7 +165,7 @@ impl MappingChoiceSampler<'_> {
         can.map(|can| can && self.draw_below(6) > 0)
     }
 
-    fn draw_order(&mut self) -> [LoopDimension; 7] {
+    fn draw_loop_order(&mut self) -> [LoopDimension; 7] {
         let mut order = LoopDimension::ALL.map(|(dimension, _)| dimension);
         for last in (1..order.len()).rev() {
             order.swap(last, self.draw_below(last as u64 + 1) as usize);
@@ -183,7 +183,7 @@ impl MappingChoiceSampler<'_> {
             bounds: (1..levels)
                 .map(|_| sizes.map(|size| self.draw_bound(size)))
                 .collect(),
-            orders: (0..levels).map(|_| self.draw_order()).collect(),
+            orders: (0..levels).map(|_| self.draw_loop_order()).collect(),
             keeps: (0..levels)
                 .map(|level| self.draw_kept_tensors(level))
                 .collect(),

@@ -74,7 +74,7 @@ fn for_each_mapping_of_layer(
     for along in &accelerator.choices {
         let most = |side: usize| {
             layer
-                .loop_size(along[side])
+                .loop_iteration_count(along[side])
                 .min(accelerator.array[side].into())
         };
         for rows in 1..=most(0) {
@@ -178,7 +178,7 @@ fn check_all_mapping_costs_and_best_found(
         }
         assert!(cost.cycles >= layer.mac_count().div_ceil(accelerator.unit_count()));
         let word = [1, 1, accelerator.output_word];
-        assert!(cost.cycles as f64 >= layer.least_bytes(word) as f64 / 0.5);
+        assert!(cost.cycles as f64 >= layer.bytes_of_all_tensors(word) as f64 / 0.5);
         seen += 1;
         if seen % every != 0 {
             return;
@@ -214,7 +214,7 @@ fn check_all_mapping_costs_and_best_found(
 }
 
 #[test]
-fn products_cost_what_loops_that_run_count() {
+fn matrix_product_cost_equals_counts_of_executed_loops() {
     let layer = LayerShape::from_matrix_product([3, 4, 2]).unwrap();
     let accelerator = build_small_accelerator([2, 2], 16, vec![[C, K], [P, K]]);
     assert!(check_all_mapping_costs_and_best_found(&accelerator, &layer, 1, 6000) > 20_000);
@@ -222,7 +222,7 @@ fn products_cost_what_loops_that_run_count() {
 
 /// The layer's windows overlap by two inputs along a row.
 #[test]
-fn convolutions_cost_what_loops_that_run_count() {
+fn convolution_cost_equals_counts_of_executed_loops() {
     let layer = LayerShape::new([1, 2, 1, 3, 1, 3, 1]).unwrap();
     let accelerator = build_small_accelerator([2, 1], 12, vec![[P, K], [K, K]]);
     assert!(check_all_mapping_costs_and_best_found(&accelerator, &layer, 1, 6000) > 20_000);
@@ -266,7 +266,7 @@ fn found_mapping_cycles_stay_within_known_bounds() {
             assert!(cycles <= before, "{mappings}");
             before = cycles;
             assert!(cycles >= layer.mac_count().div_ceil(256));
-            assert!(cycles as f64 >= layer.least_bytes([1; 3]) as f64 / 16.0);
+            assert!(cycles as f64 >= layer.bytes_of_all_tensors([1; 3]) as f64 / 16.0);
             assert!(found.cost.multiplications >= layer.mac_count());
             assert!(found.valid > mappings / 2);
         }
@@ -311,7 +311,7 @@ fn layers_that_cannot_be_are_refused() {
         },
     );
     assert_eq!(steps, 1);
-    assert_eq!(layer.loop_size(S), 1);
+    assert_eq!(layer.loop_iteration_count(S), 1);
 }
 
 /// Attention takes the energy of both matrix products for each head. The backward pass takes twice this energy, plus

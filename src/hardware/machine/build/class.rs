@@ -73,14 +73,14 @@ fn parse_class(
     let mut peaks = parse_peaks(&table)?;
     peaks.set_systolic(table.read_optional("systolic", parse_systolic)?);
     let bandwidth = table.read_quantity("memory_bandwidth", BANDWIDTH)?;
-    let mut curves = curves::parse_curves(&table)?;
-    curves.measured = measured::parse_measured(&table)?;
+    let mut curves = curves::parse_kernel_curves(&table)?;
+    curves.measured = measured::parse_measured_kernels(&table)?;
     let rates = KernelMeasurementNpuRates {
         peaks: peaks.clone(),
         memory: bandwidth,
     };
     let before = || {
-        let mut classes = original?.classes().iter();
+        let mut classes = original?.npu_classes().iter();
         classes.find(|class| class.name == name)
     };
     let stated = table.read_optional("measured_at", |field| measured_at(field, &rates))?;

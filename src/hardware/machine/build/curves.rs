@@ -107,7 +107,7 @@ const MOST: f64 = 1e6;
 const MOST_BESIDE: f64 = 10.0;
 
 /// Parses the curves in the table of a class.
-pub(super) fn parse_curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigError> {
+pub(super) fn parse_kernel_curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigError> {
     let mut curves = KernelCurves {
         kept: parse_power_limit_factors(class)?,
         ..KernelCurves::default()
@@ -132,7 +132,7 @@ pub(super) fn add_kernel_curves(
     curves: &mut KernelCurves,
 ) -> Result<(), ConfigError> {
     let kept = curves.kept;
-    for table in kernel_tables(class, "gemm", GEMM)? {
+    for table in read_tables_or_empty(class, "gemm", GEMM)? {
         let curve = GemmCurve {
             start: parse_seconds(&table, "start")?,
             efficiency: kept.products * parse_positive(&table, "efficiency", 1.0)?,
@@ -153,7 +153,7 @@ pub(super) fn add_kernel_curves(
             curves.gemm[dtype as usize] = Some(curve);
         }
     }
-    for table in kernel_tables(class, "attention", ATTENTION)? {
+    for table in read_tables_or_empty(class, "attention", ATTENTION)? {
         let curve = AttentionKernelTimeCurve {
             start: parse_seconds(&table, "start")?,
             compute: kept.attention * parse_positive(&table, "compute", 1.0)?,
@@ -161,7 +161,7 @@ pub(super) fn add_kernel_curves(
             ramp: parse_positive(&table, "ramp", MOST)?,
             backward: parse_positive(&table, "backward", MOST)?,
             error: parse_positive(&table, "error", 10.0)?,
-            waves: table.read_optional("waves", parse_waves)?,
+            waves: table.read_optional("waves", parse_attention_wave_constants)?,
             decode: table.read_optional("decode", parse_decode_curve)?,
             widths: table.read_optional("widths", parse_head_width_factors)?,
         };
@@ -169,13 +169,13 @@ pub(super) fn add_kernel_curves(
             curves.attention[dtype as usize] = Some(curve);
         }
         if let Some(field) = table.get("kernel") {
-            curves.attention_kernel = Some(field.read_line()?.to_owned());
+            curves.attention_kernel = Some(field.read_one_line_text()?.to_owned());
         }
     }
     if let Some(field) = class.get("moving") {
         let table = field.read_table(Some(MOVING))?;
         curves.moving = Some(MemoryBoundCurve {
-            fractions: parse_bandwidth_fractions(&table)?,
+            fractions: parse_bandwidth_fractions_by_kernel_class(&table)?,
             floor: parse_seconds(&table, "floor")?,
             gap: parse_seconds(&table, "gap")?,
             error: parse_positive(&table, "error", 10.0)?,
@@ -197,7 +197,9 @@ fn parse_head_width_factors(
     Ok(ComputeRateFactorsByHeadWidth(factors))
 }
 
-fn parse_waves(field: &ConfigField<'_>) -> Result<AttentionWaveConstants, ConfigError> {
+fn parse_attention_wave_constants(
+    field: &ConfigField<'_>,
+) -> Result<AttentionWaveConstants, ConfigError> {
     let table = field.read_table(Some(WAVES))?;
     Ok(AttentionWaveConstants {
         multiprocessors: parse_positive(&table, "multiprocessors", MOST)?,
@@ -215,7 +217,7 @@ fn parse_decode_curve(field: &ConfigField<'_>) -> Result<DecodeCurve, ConfigErro
     })
 }
 
-fn kernel_tables<'d>(
+fn read_tables_or_empty<'d>(
     class: &ConfigTable<'d>,
     key: &str,
     keys: &[&str],
@@ -239,7 +241,7 @@ fn parse_formats(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
 }
 
 /// Parses either one fraction for all memory-bound kernels, or a table with one fraction for each kind.
-fn parse_bandwidth_fractions(
+fn parse_bandwidth_fractions_by_kernel_class(
     table: &ConfigTable<'_>,
 ) -> Result<[f64; MemoryBoundKernelClass::ALL.len()], ConfigError> {
     let expected =

@@ -38,7 +38,7 @@ fn parse_failed_part(
             Ok(FailedNpuOrNamedLinks::Npu(Npu(number as u32)))
         }
         (None, Some(link)) => {
-            let ends = link.read_line()?;
+            let ends = link.read_one_line_text()?;
             let Some(graph) = topology.explicit_or_built_link_graph() else {
                 let found = format!(
                     "a failing link on a machine of {} NPUs",

@@ -14,7 +14,9 @@ const MOST: u64 = i64::MAX as u64;
 const LARGEST_ERROR: f64 = 10.0;
 
 /// Parses the measured kernels in the table of a class.
-pub(super) fn parse_measured(class: &ConfigTable<'_>) -> Result<MeasuredKernels, ConfigError> {
+pub(super) fn parse_measured_kernels(
+    class: &ConfigTable<'_>,
+) -> Result<MeasuredKernels, ConfigError> {
     let mut all = MeasuredKernels::default();
     let Some(field) = class.get("measured") else {
         return Ok(all);

@@ -236,9 +236,9 @@ fn parse_dimension(table: &ConfigTable<'_>) -> Result<TopologyDimension, ConfigE
     Ok(TopologyDimension {
         name: table
             .require_field("name", "the dimension's name")?
-            .read_line()?
+            .read_one_line_text()?
             .to_owned(),
-        shape: wiring::parse_shape(table)?,
+        shape: wiring::parse_dimension_shape(table)?,
         size: size.read_count(Topology::MAX_NPUS)?,
         bandwidth: wiring::parse_bandwidth_or_link_rates(table)?,
         latency: table.read_quantity("latency", LATENCY)?,

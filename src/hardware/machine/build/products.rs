@@ -43,7 +43,7 @@ pub(super) fn add_measured_gemms(
         let field = table.require_field("shapes", expected)?;
         let mut shapes = Vec::new();
         for item in field.read_array_items(expected)? {
-            let (sizes, seconds) = parse_gemm(&item)?;
+            let (sizes, seconds) = parse_gemm_sizes_and_time(&item)?;
             let [m, n, k] = sizes;
             let element = dtype.element_bytes();
             let alone =
@@ -67,7 +67,7 @@ pub(super) fn add_measured_gemms(
     Ok(())
 }
 
-fn parse_gemm(field: &ConfigField<'_>) -> Result<([u64; 3], f64), ConfigError> {
+fn parse_gemm_sizes_and_time(field: &ConfigField<'_>) -> Result<([u64; 3], f64), ConfigError> {
     let expected = "three sizes and a time, such as [4096, 1024, 512, \"25 us\"]";
     let [m, n, k, time] = field.read_array_of_exact_length("values", expected)?;
     let span: Span = time.read_quantity(LATENCY)?;

@@ -206,10 +206,9 @@ fn parse_memory_ports(
     );
     let field = table.require_field("at", &expected)?;
     let text = field.read_text(&expected)?;
-    let ranges =
-        super::class_assignment::parse_ranges(text, 0, topology.npu_count()).map_err(|piece| {
-            field.invalid_value_error(quote_and_truncate_for_message(piece), &expected)
-        })?;
+    let ranges = super::class_assignment::parse_npu_ranges(text, 0, topology.npu_count()).map_err(
+        |piece| field.invalid_value_error(quote_and_truncate_for_message(piece), &expected),
+    )?;
     let npus: BTreeSet<Npu> = ranges
         .iter()
         .flat_map(|range| (range.first..=range.last).map(Npu))

@@ -74,7 +74,9 @@ const OWN: [(&str, &[DimensionWiringKeyword]); 8] = [
 
 /// Parses the shape of a dimension. Collectives treat a dimension with explicit links as a switch, because each NPU has
 /// a single path into it.
-pub(super) fn parse_shape(table: &ConfigTable<'_>) -> Result<DimensionShape, ConfigError> {
+pub(super) fn parse_dimension_shape(
+    table: &ConfigTable<'_>,
+) -> Result<DimensionShape, ConfigError> {
     let wiring = table.read_choice("shape", &WIRINGS)?;
     for (key, shapes) in OWN {
         if let Some(field) = table.get(key).filter(|_| !shapes.contains(&wiring)) {
@@ -133,7 +135,8 @@ pub(super) fn parse_bandwidth_or_link_rates(
         })?,
     };
     let size = table.require_field("size", "the number of NPUs along this dimension")?;
-    let most = own_links::parse_graph_of(table, size.read_count(MOST_NPUS)?)?.max_links_per_chip();
+    let most =
+        own_links::parse_dimension_graph(table, size.read_count(MOST_NPUS)?)?.max_links_per_chip();
     let rate = technology.rate_per_link(most).filter(|_| most > 0);
     rate.and_then(Bandwidth::new).ok_or_else(|| {
         field.invalid_value_error(
@@ -192,7 +195,7 @@ pub(super) fn add_explicit_links_and_changes(
         ),
     })?;
     let Some(field) = changes else {
-        return Ok(topology.with_graph(graph));
+        return Ok(topology.with_link_graph(graph));
     };
     let tables = field.read_tables(LINK)?;
     let changes = tables
@@ -200,7 +203,7 @@ pub(super) fn add_explicit_links_and_changes(
         .map(|table| parse_link_change(table, &topology));
     let changes: Vec<_> = changes.collect::<Result<_, _>>()?;
     match graph.with_changes(&changes) {
-        Ok(graph) => Ok(topology.with_graph(graph)),
+        Ok(graph) => Ok(topology.with_link_graph(graph)),
         Err(UnmatchedLinkChange { change }) => Err(tables[change].invalid_table_error(
             "no link between these NPUs",
             "NPUs that a link of this dimension joins",
@@ -228,12 +231,12 @@ fn parse_link_change(
     let expected = format!("NPUs from 0 to {} such as \"0-3,6\"", npus - 1);
     let field = table.require_field(key, &expected)?;
     let text = field.read_text(&expected)?;
-    let ranges = class_assignment::parse_ranges(text, 0, npus);
+    let ranges = class_assignment::parse_npu_ranges(text, 0, npus);
     let ranges = ranges.map_err(|piece| {
         field.invalid_value_error(quote_and_truncate_for_message(piece), &expected)
     })?;
     let dimension = table.read_optional("dimension", |field| {
-        let name = field.read_line()?;
+        let name = field.read_one_line_text()?;
         let names = topology.dimensions().iter();
         let found = names.map(|d| &d.name).position(|known| known == name);
         let number = found.map(|d| d as u32);

@@ -28,8 +28,8 @@ fn without_numbers_a_relative_is_as_its_machine() {
         let renamed = Machine::parse(
             &text
                 .replacen("name = \"x\"", &format!("name = {:?}", old.name()), 1)
-                .replace("npu.x]", &format!("npu.{}]", old.classes()[0].name))
-                .replace("npu.x.", &format!("npu.{}.", old.classes()[0].name))
+                .replace("npu.x]", &format!("npu.{}]", old.npu_classes()[0].name))
+                .replace("npu.x.", &format!("npu.{}.", old.npu_classes()[0].name))
                 .replacen(
                     &format!("description = {:?}", machine.description()),
                     &format!("description = {:?}", old.description()),
@@ -39,13 +39,18 @@ fn without_numbers_a_relative_is_as_its_machine() {
         );
         assert_eq!(renamed.unwrap(), old, "{}", preset.name);
         // Numbers that equal the machine's own leave all errors unchanged.
-        let class = &old.classes()[0];
+        let class = &old.npu_classes()[0];
         let same = DatasheetNumbers {
             bandwidth: class.memory_bandwidth(),
             ..DatasheetNumbers::default()
         };
         let (_, same) = derive_and_parse_machine(preset.name, &same);
-        assert_eq!(same.classes()[0].curves, class.curves, "{}", preset.name);
+        assert_eq!(
+            same.npu_classes()[0].curves,
+            class.curves,
+            "{}",
+            preset.name
+        );
     }
     assert_eq!(
         find_source_by_machine_or_npu_name("h100").unwrap().file,
@@ -55,11 +60,11 @@ fn without_numbers_a_relative_is_as_its_machine() {
 }
 
 #[test]
-fn given_numbers_are_in_place_of_the_machines() {
+fn given_numbers_replace_those_of_the_original_machine() {
     let sheet = DatasheetNumbers {
         peaks: vec![
-            parse_peak("bf16=1484.1TFLOPs").unwrap(),
-            parse_peak("fp4 = 4 PFLOP/s").unwrap(),
+            parse_number_format_and_peak_rate("bf16=1484.1TFLOPs").unwrap(),
+            parse_number_format_and_peak_rate("fp4 = 4 PFLOP/s").unwrap(),
         ],
         memory: Some(Bytes(141_000_000_000)),
         bandwidth: bandwidth_from_gb(4800.0),
@@ -71,7 +76,7 @@ fn given_numbers_are_in_place_of_the_machines() {
         price: Some(2.5),
     };
     let (text, machine) = derive_and_parse_machine("h100", &sheet);
-    let class = &machine.classes()[0];
+    let class = &machine.npu_classes()[0];
     assert_eq!(class.name, "x");
     assert_eq!(
         class.peaks.get(Dtype::Bf16).unwrap().per_second(),
@@ -106,7 +111,7 @@ fn given_numbers_are_in_place_of_the_machines() {
     // bf16 is 1.5 times as fast and the memory 4.8 / 3.35 times as fast, so q = 2 / 3. The derived machine's error is
     // the root of the sum of two squares: the preset's error for matrix products, and 0.23 (1 - q).
     let error = |machine: &Machine| {
-        machine.classes()[0].curves.gemm[Dtype::Bf16 as usize]
+        machine.npu_classes()[0].curves.gemm[Dtype::Bf16 as usize]
             .unwrap()
             .error
     };
@@ -157,7 +162,7 @@ fn numbers_for_values_a_machine_lacks_are_refused() {
         ("bf16=989TFLIPS", "is not a rate of operations"),
         ("bf16=-1TFLOPS", "is not a rate of operations"),
     ] {
-        let error = parse_peak(text).unwrap_err();
+        let error = parse_number_format_and_peak_rate(text).unwrap_err();
         assert!(error.contains(part), "{text}: {error}");
     }
 }
@@ -190,7 +195,7 @@ fn deriving_again_keeps_measured_machine_and_widens_errors() {
     );
     // The first derivation halves the bandwidth, and the second doubles it. Each derivation adds an error of 0.115.
     let error = |machine: &Machine| {
-        machine.classes()[0].curves.gemm[Dtype::Bf16 as usize]
+        machine.npu_classes()[0].curves.gemm[Dtype::Bf16 as usize]
             .unwrap()
             .error
     };

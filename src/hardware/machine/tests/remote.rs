@@ -135,8 +135,8 @@ fn importers_cannot_build_what_files_cannot_say() {
         Machine::create_with_one_npu_class(
             "m".to_owned(),
             machine.topology().clone(),
-            machine.algorithms().to_vec(),
-            machine.classes()[0].clone(),
+            machine.collective_algorithms().to_vec(),
+            machine.npu_classes()[0].clone(),
             Some(remote),
         )
     };
@@ -209,7 +209,7 @@ bandwidth = "7 GB/s"
 
 /// Ports are endpoints after the NPUs, in the order of their NPUs.
 #[test]
-fn ports_lie_at_npus() {
+fn memory_ports_are_endpoints_after_the_npus() {
     let machine = Machine::parse(&build_remote_machine_text(PORTS), "m.toml").unwrap();
     let topology = machine.topology();
     let port = |npu| MemorySiteAndLink {

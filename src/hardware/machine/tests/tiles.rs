@@ -39,7 +39,7 @@ fn parse_machine(text: &str) -> Result<Machine, MachineError> {
 #[test]
 fn a_table_of_tiles_is_a_machine() {
     let machine = parse_machine(GOOD).unwrap();
-    assert_eq!(machine.network(), NetworkModelKind::Exclusive);
+    assert_eq!(machine.network_model(), NetworkModelKind::Exclusive);
     let topology = machine.topology();
     let sizes: Vec<_> = topology
         .dimensions()
@@ -167,7 +167,7 @@ fn class_with_systolic_arrays_times_kernels_by_cycles() {
     use chakram_base::units::Span;
     let arrays = "[npu.core.systolic]\narray = [4, 4]\nclock = \"1 GHz\"\n[tiles]";
     let machine = parse_machine(&GOOD.replace("[tiles]", arrays)).unwrap();
-    let class = &machine.classes()[0];
+    let class = &machine.npu_classes()[0];
     let kernel = KernelTraceFacts {
         name: "",
         recorded: Span::ZERO,

@@ -137,7 +137,7 @@ fn ports_go_both_ways_at_once() {
 }
 
 #[test]
-fn rates_change_between_chunks() {
+fn access_rate_changes_when_another_access_begins_or_ends() {
     // A memory of 10 GB/s serves NPU 0 alone until 5 us (50 kB), and then each NPU at 5 GB/s. NPU 0's other 50 kB have
     // passed through the memory at 15 us, and its last chunk arrives 1 us later. By then, NPU 1 has received 50 kB, and
     // it receives the rest by 20 us.

@@ -59,7 +59,7 @@ fn simulate_ends_of_accesses(
 }
 
 /// Returns the end times of accesses that the given NPUs begin together.
-pub(in crate::memory) fn simulate_each_end(
+pub(in crate::memory) fn simulate_end_of_each_access(
     memory: &RemoteMemory,
     npus: u32,
     who: &[u32],
@@ -84,7 +84,7 @@ pub(in crate::memory) fn simulate_common_end(
 
 /// Returns the end time of a single access by NPU 0.
 pub(in crate::memory) fn simulate_lone_end(memory: &RemoteMemory, npus: u32, bytes: u64) -> u64 {
-    simulate_each_end(memory, npus, &[0], bytes)[0]
+    simulate_end_of_each_access(memory, npus, &[0], bytes)[0]
 }
 
 /// Returns the end times of two accesses. NPU 0's access begins at 0, and NPU 1's begins `later` picoseconds later.
@@ -114,7 +114,7 @@ fn latency_is_added_even_to_an_empty_access() {
 }
 
 #[test]
-fn what_one_leaves_another_takes() {
+fn bandwidth_that_one_access_cannot_use_goes_to_another() {
     // Of the 4 busy NPUs, 3 are below one switch and 1 below another. Each switch has a link of 6 GB/s, and the
     // memories have 10 GB/s. Equal shares of the memories would be 2.5 GB/s each, but the link of the three NPUs gives
     // each of them only 2 GB/s. The memories then have 4 GB/s left for the fourth NPU. 12 kB take 6 us for the three
@@ -133,6 +133,6 @@ fn what_one_leaves_another_takes() {
     let memory = create_pool(MemoryAttachment::Switch(design), 10.0);
     // A chunk's share of 1 B takes 0.4 ns in the memories, 0.5 ns on the link that three NPUs share, and 0.17 ns on the
     // other link.
-    let ends = simulate_each_end(&memory, 6, &[0, 1, 2, 3], 12_000);
+    let ends = simulate_end_of_each_access(&memory, 6, &[0, 1, 2, 3], 12_000);
     assert_eq!(ends, [6_000_400, 6_000_400, 6_000_400, 3_000_167]);
 }

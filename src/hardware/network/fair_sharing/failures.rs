@@ -32,7 +32,7 @@ impl FairSharingNetwork<'_> {
         now: Time,
         failed: &[u32],
     ) -> Option<f64> {
-        let way = stream.links();
+        let way = stream.occupied_links();
         let is_on = way.iter().any(|(link, _)| failed.contains(link));
         is_on.then(|| {
             // Latency from the sender to each vertex of the route, over the slowest path.

@@ -195,7 +195,7 @@ impl MaxMinRates {
                     }
                     stream.is_fixed = true;
                     stream.set_rate(least, now);
-                    for &(link, part) in stream.links() {
+                    for &(link, part) in stream.occupied_links() {
                         let link = &mut self.links[link as usize];
                         link.open = (link.open.0 - 1, link.open.1 - part);
                         link.load += part * least;
@@ -213,7 +213,7 @@ impl MaxMinRates {
         }
         for stream in streams.iter_mut().flatten() {
             stream.is_fixed = false;
-            for &(number, part) in stream.links() {
+            for &(number, part) in stream.occupied_links() {
                 let link = &mut self.links[number as usize];
                 if !std::mem::replace(&mut link.is_used, true) {
                     self.used.push(number);
@@ -230,7 +230,10 @@ impl MaxMinRates {
         }
         self.users.resize(first as usize, 0);
         for (slot, stream) in (0..).zip(streams.iter()) {
-            for &(link, _) in stream.iter().flat_map(TransferWithUnsentBytes::links) {
+            for &(link, _) in stream
+                .iter()
+                .flat_map(TransferWithUnsentBytes::occupied_links)
+            {
                 let users = &mut self.links[link as usize].users;
                 self.users[users.1 as usize] = slot;
                 users.1 += 1;

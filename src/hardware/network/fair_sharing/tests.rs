@@ -81,7 +81,8 @@ fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
     };
     let arrive = |policy, messages: &[(u64, u32, u32, u64)]| {
         let graph = LinkGraph::clos(&levels, (one_gigabyte_per_second(), Span::ZERO), policy);
-        let topology = build_topology(&[(DimensionShape::Switch, 4)], Span::ZERO).with_graph(graph);
+        let topology =
+            build_topology(&[(DimensionShape::Switch, 4)], Span::ZERO).with_link_graph(graph);
         simulate_arrival_times(&topology, messages)
     };
     let across = [(0, 0, 2, 1000), (0, 1, 3, 1000)];
@@ -232,7 +233,7 @@ mod solved_anew {
             uplinks: levels.1.to_vec(),
         };
         let graph = LinkGraph::clos(&levels, (one_gigabyte_per_second(), Span(700)), policy);
-        build_topology(&[(DimensionShape::Switch, 16)], Span::ZERO).with_graph(graph)
+        build_topology(&[(DimensionShape::Switch, 16)], Span::ZERO).with_link_graph(graph)
     }
 
     proptest! {
@@ -335,7 +336,7 @@ mod stored {
         let rate = (one_gigabyte_per_second(), Span(50));
         let graph = LinkGraph::of_chips(&chips, rate, ShortestPathChoice::First);
         build_topology(&[(DimensionShape::Switch, 4)], Span(50))
-            .with_graph(graph)
+            .with_link_graph(graph)
             .with_switching(SwitchingMode::StoreAndForward)
     }
 
@@ -364,7 +365,7 @@ mod stored {
         /// Messages on a chain of links share a link, at equal rates, only while both are on it. A simple simulation in
         /// small time steps, without settlements, must give the same times to within one time step per hop.
         #[test]
-        fn links_are_queues_with_shared_processors(
+        fn each_link_of_a_chain_is_shared_equally_by_the_messages_on_it(
             messages in prop::collection::vec((0_u64..3000, 0_u32..4, 1_u32..4, 1_u64..2000), 1..8)
         ) {
             let messages: Vec<_> = messages
@@ -452,7 +453,7 @@ mod packets {
         let rate = (Bandwidth::new(12.5e9).unwrap(), Span::from_ns(1000));
         let graph = LinkGraph::clos(&levels, rate, policy);
         let topology =
-            build_topology(&[(DimensionShape::Switch, 16)], Span::ZERO).with_graph(graph);
+            build_topology(&[(DimensionShape::Switch, 16)], Span::ZERO).with_link_graph(graph);
         let ends = simulate_arrival_times(&topology, flows).into_iter();
         ends.max().unwrap() as f64 / 1e6
     }
@@ -462,7 +463,7 @@ mod packets {
     const LEAF_SPINE: (&[u32], &[u32]) = (&[4, 4], &[2]);
 
     #[test]
-    fn sprayed_flows_end_within_an_eighth_of_packets() {
+    fn sprayed_flows_end_within_an_eighth_of_packet_simulation() {
         for (levels, flows, packets) in [
             (FAT_TREE, list_incast_flows(), 1237.27),
             (FAT_TREE, list_permutation_flows(), 183.26),
@@ -478,7 +479,7 @@ mod packets {
     }
 
     #[test]
-    fn hashed_flows_of_some_seeds_are_faster_than_packets_and_of_some_slower() {
+    fn some_hash_seeds_give_faster_and_some_slower_flows_than_packet_simulation() {
         for (levels, flows, packets) in [
             (FAT_TREE, list_permutation_flows(), 475.63),
             (FAT_TREE, list_all_to_all_flows(), 232.65),
@@ -509,7 +510,7 @@ proptest! {
     /// time for its bytes at the lowest rate. The times may differ by one rounding per link.
     /// `tests/it/physics/endpoints.rs` checks the model `links` in the same way.
     #[test]
-    fn alone_accesses_take_their_path(
+    fn lone_memory_access_takes_the_time_of_its_path(
         shapes in prop::collection::vec((prop::sample::select(DimensionShape::ALL.map(|(shape, _)| shape).to_vec()), 1_u32..5), 1..4),
         (npu, at) in (0_u32..64, 0_u32..64),
         (rate, latency) in (1_u64..40, 0_u64..900),

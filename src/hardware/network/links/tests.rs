@@ -19,7 +19,7 @@ fn simulate_arrival_times(topology: &Topology, messages: &[(u64, u32, u32, u64)]
 }
 
 #[test]
-fn one_link_carries_one_train_at_a_time() {
+fn one_link_carries_one_message_at_a_time() {
     // Both messages of the test need the link from NPU 1 to 2. NPU 1's message uses this link from 0 to 1,000 ps. The
     // other message arrives at 10 ps and uses the link afterwards. The reverse messages share no link.
     for shape in [Ring, Mesh] {
@@ -133,7 +133,7 @@ fn routes_share_inner_and_outer_links() {
 }
 
 #[test]
-fn a_fast_train_queues_at_a_slow_link() {
+fn message_from_a_fast_link_queues_at_a_busy_slow_link() {
     // Inner links take 1 ps/B, and outer links take 4 ps/B. The message 0 → 3 = (1, 1) reaches NPU 1 at 10 ps, but the
     // link from 1 to 3 is busy until 4,000 ps.
     let t = create_topology(&[(Ring, 2, 1, 10), (Ring, 2, 4, 10)]);
@@ -145,7 +145,7 @@ fn a_fast_train_queues_at_a_slow_link() {
 }
 
 #[test]
-fn a_slow_train_takes_a_fast_link_for_its_own_time_only() {
+fn message_from_a_slow_link_occupies_a_fast_link_only_for_its_own_time() {
     // Inner links take 4 ps/B, and outer links take 1 ps/B. The whole message has reached NPU 1 at 4,010 ps, so it
     // occupies the second link from 3,010 to 4,010 ps.
     let t = create_topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]);
@@ -234,7 +234,7 @@ fn what_is_gathered_goes_when_its_last_segment_is_there() {
 }
 
 #[test]
-fn messages_of_nothing_keep_their_place() {
+fn empty_messages_keep_their_place_in_the_queue() {
     let t = create_topology(&[(Switch, 3, 1, 10)]);
     assert_eq!(simulate_arrival_times(&t, &[(0, 0, 1, 0)]), [20]);
     assert_eq!(
@@ -290,7 +290,7 @@ fn lowest_reservation_is_found_on_any_link_of_the_route() {
     network.reserve_or_release_npu_links(Npu(2), 0, Some(7));
     network.reserve_or_release_npu_links(Npu(3), 1, Some(3));
     let claimed = |network: &LinkContentionNetwork<'_>, a, b| {
-        network.lowest_reservation(Time::ZERO, (Npu(a).into(), Npu(b).into()))
+        network.lowest_owner_of_disturbed_reservations(Time::ZERO, (Npu(a).into(), Npu(b).into()))
     };
     // The claim applies to links 1 → 2, 2 → 3, 3 → 2 and 2 → 1.
     assert_eq!(claimed(&network, 0, 3), Some(7));

@@ -39,7 +39,7 @@ fn dimensions_have_ports_of_their_own() {
 /// Inner links take 1 ps/B, and outer links take 4 ps/B. Messages from NPUs 0 and 1 to NPU (1, 1) and beyond leave one
 /// after another through the port of NPU 1 = (1, 0), in 4,000 ps each.
 #[test]
-fn ports_in_the_middle_of_a_way_are_ports() {
+fn messages_passing_through_an_npu_queue_at_its_port() {
     let t = create_topology(&[(Switch, 2, 1, 0), (Switch, 2, 4, 10)]);
     let found = simulate_injection_and_delivery_times(
         &mut PortContentionNetwork::new(&t),
@@ -49,7 +49,7 @@ fn ports_in_the_middle_of_a_way_are_ports() {
 }
 
 #[test]
-fn rates_may_differ_at_both_ends_and_between() {
+fn slowest_link_at_the_ends_or_between_sets_the_message_rate() {
     // Links take 2, 8 and 1 ps/B. The message of 1,000 B leaves in 8,000 ps. With a latency of 5 + 5 + 2 x 5 ps, it
     // arrives at 8,020 ps.
     let t = create_topology(&[
@@ -141,7 +141,7 @@ fn lowest_reservation_is_found_at_sender_or_receiver_port() {
     network.reserve_or_release_npu_links(Npu(1), 0, Some(7));
     network.reserve_or_release_npu_links(Npu(2), 0, Some(5));
     let claimed = |network: &PortContentionNetwork<'_>, a, b| {
-        network.lowest_reservation(Time::ZERO, (Npu(a).into(), Npu(b).into()))
+        network.lowest_owner_of_disturbed_reservations(Time::ZERO, (Npu(a).into(), Npu(b).into()))
     };
     assert_eq!(claimed(&network, 1, 3), Some(7));
     assert_eq!(claimed(&network, 1, 2), Some(5));

@@ -199,7 +199,7 @@ fn transfers_end_as_with_queues_of_tickets() {
 /// `cargo test -p chakram-hardware --release -- --ignored tile_transfers`.
 #[test]
 #[ignore = "long: 120,000 transfers"]
-fn many_transfers_end_as_with_queues_of_tickets() {
+fn random_transfers_end_as_in_the_ticket_queue_reference() {
     for (seed, grid) in (1..).zip(list_tile_grids()) {
         check_random_transfers(&grid, 2500, seed * 77);
     }

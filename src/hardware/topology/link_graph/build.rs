@@ -131,7 +131,7 @@ impl GraphBuilder {
     }
 
     /// Adds the links of a chip graph.
-    fn add_chips(&mut self, ends: &[u32], chips: &ChipGraph) {
+    fn add_chip_links(&mut self, ends: &[u32], chips: &ChipGraph) {
         for from in 0..chips.chip_count() {
             for &(to, distance) in chips.neighbours_of(from) {
                 self.add_long_link(ends[from as usize], ends[to as usize], distance);
@@ -255,7 +255,7 @@ impl LinkGraph {
                     if chips.chip_count() != dimension.size || !builder.has_room(0, all) {
                         return Err(LinkGraphFault::Links(d));
                     }
-                    lines.for_each(|ends| builder.add_chips(&ends, chips));
+                    lines.for_each(|ends| builder.add_chip_links(&ends, chips));
                     (Some(chips.name().to_owned()), *routes)
                 }
             };

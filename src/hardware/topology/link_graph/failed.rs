@@ -32,7 +32,7 @@ impl LinkGraph {
                 return Ok(links);
             }
             let (a_name, b_name) = (self.vertex_name(a), self.vertex_name(b));
-            let has = self.name_neighbours(a);
+            let has = self.format_neighbour_names(a);
             return Err(format!(
                 "no link joins {a_name} and {b_name}: {a_name} has links to {has}"
             ));
@@ -41,11 +41,11 @@ impl LinkGraph {
             Some(vertex) => format!(
                 "`{ends}` names {} but no second vertex; expected one of its neighbours {}",
                 self.vertex_name(vertex),
-                self.name_neighbours(vertex)
+                self.format_neighbour_names(vertex)
             ),
             None => format!(
                 "`{ends}` does not name two vertices; NPU 0, for example, has links to {}",
-                self.name_neighbours(0)
+                self.format_neighbour_names(0)
             ),
         })
     }
@@ -62,7 +62,7 @@ impl LinkGraph {
         }
     }
 
-    fn name_neighbours(&self, vertex: u32) -> String {
+    fn format_neighbour_names(&self, vertex: u32) -> String {
         let links = &self.outgoing[vertex as usize];
         let mut names: Vec<String> = Vec::new();
         for &link in links {
@@ -81,7 +81,7 @@ impl LinkGraph {
     }
 
     /// Returns true if a link is in service.
-    pub fn is_in_service(&self, link: u32) -> bool {
+    pub fn is_link_in_service(&self, link: u32) -> bool {
         !self.failed[link as usize]
     }
 
@@ -99,7 +99,11 @@ impl LinkGraph {
 
     /// Returns a route from `a` to `b` with the fewest links, over any dimensions. With ties, takes the first-added
     /// link at each vertex. Returns `None` if there is no route.
-    pub(super) fn find_way_around(&self, a: Npu, b: Npu) -> Option<RouteLinksAndFractions> {
+    pub(super) fn find_route_over_any_dimensions(
+        &self,
+        a: Npu,
+        b: Npu,
+    ) -> Option<RouteLinksAndFractions> {
         let mut came_by = vec![None; self.outgoing.len()];
         let mut queue = VecDeque::from([a.0]);
         while let Some(at) = queue.pop_front() {

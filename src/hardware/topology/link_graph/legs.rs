@@ -44,7 +44,11 @@ impl RouteDimensionStrides {
     }
 
     /// Returns the NPUs that the links of dimension `d` connect with `npu`, including `npu`, in ascending order.
-    pub fn members_of(&self, npu: u32, d: usize) -> impl Iterator<Item = u32> + Clone {
+    pub fn npus_connected_along_dimension(
+        &self,
+        npu: u32,
+        d: usize,
+    ) -> impl Iterator<Item = u32> + Clone {
         let DimensionSizeAndStride {
             stride,
             size,

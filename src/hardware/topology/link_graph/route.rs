@@ -13,7 +13,7 @@ impl LinkGraph {
         let mut at = a.0;
         let mut hops = 0;
         while let Some(leg) = self.legs.first_leg(at, b.0) {
-            hops += self.distance_to(at, leg).unwrap_or(0);
+            hops += self.distance_to_leg_end(at, leg).unwrap_or(0);
             at = leg.end;
         }
         hops
@@ -21,7 +21,7 @@ impl LinkGraph {
 
     /// Returns the number of links from `vertex` to the end of `leg` along the leg's dimension, or `None` if there is
     /// no path.
-    pub(super) fn distance_to(&self, vertex: u32, leg: RouteLeg) -> Option<u32> {
+    pub(super) fn distance_to_leg_end(&self, vertex: u32, leg: RouteLeg) -> Option<u32> {
         self.distances.between(vertex, Npu(leg.end), leg.dimension)
     }
 
@@ -32,14 +32,14 @@ impl LinkGraph {
         leg: RouteLeg,
     ) -> impl Iterator<Item = u32> + '_ {
         let nearer = self
-            .distance_to(vertex, leg)
+            .distance_to_leg_end(vertex, leg)
             .and_then(|far| far.checked_sub(1));
         let links = self.outgoing[vertex as usize].iter().copied();
         links.filter(move |&link| {
             let link = &self.links[link as usize];
             link.dimension as usize == leg.dimension
                 && nearer.is_some()
-                && self.distance_to(link.to, leg) == nearer
+                && self.distance_to_leg_end(link.to, leg) == nearer
         })
     }
 
@@ -53,7 +53,7 @@ impl LinkGraph {
     /// links instead. Returns `None` if failed links leave no route.
     pub fn find_route_around_failures(&self, a: Npu, b: Npu) -> Option<RouteLinksAndFractions> {
         let of_legs = self.follow_legs(a, b);
-        of_legs.or_else(|| self.find_way_around(a, b))
+        of_legs.or_else(|| self.find_route_over_any_dimensions(a, b))
     }
 
     fn follow_legs(&self, a: Npu, b: Npu) -> Option<RouteLinksAndFractions> {

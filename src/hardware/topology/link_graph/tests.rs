@@ -104,7 +104,7 @@ fn hashed_routes_are_shortest_paths_that_differ_by_seed() {
 }
 
 #[test]
-fn links_of_dimensions_are_theirs() {
+fn links_derived_from_shapes_match_their_dimensions() {
     let dimension = |name: &str, shape, size| TopologyDimension {
         name: name.to_owned(),
         shape,
@@ -150,7 +150,7 @@ fn links_of_dimensions_are_theirs() {
 /// DEAP's mean hops are 12/7 = 1.714 for both tori of eight chips; for the mesh, they are 7/6 of this value, which is
 /// 2. Routes have the same numbers of links.
 #[test]
-fn tori_that_are_one_graph_are_equal_and_a_mesh_is_a_sixth_longer() {
+fn both_tori_of_eight_chips_have_equal_hops_and_the_mesh_a_sixth_more() {
     let sum = |name: &str| {
         let chips = ChipGraph::parse_named_shape(name).unwrap();
         let graph = LinkGraph::of_chips(&chips, build_link_rate(), ShortestPathChoice::Sprayed);
@@ -237,7 +237,7 @@ fn list_crossed_dimensions(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
 /// There are four nodes of four NPUs. Each rail has four NICs below two switches with two upward links each. A message
 /// to another rail first travels inside its node.
 #[test]
-fn rails_of_their_own_are_reached_inside_a_node() {
+fn messages_to_another_rail_first_travel_inside_their_node() {
     let policy = (ClosNetworkRailWiring::RailOnly, ShortestPathChoice::First);
     let graph = build_node_switches_under_clos((4, 4), (&[2, 2], &[2]), policy);
     // Each node has one switch, and each of the four rails has two first-level and two second-level switches.
@@ -405,7 +405,7 @@ fn a_fabric_may_lie_between_dimensions() {
 /// Checks a switch over two boards of four chips in a square. Also checks the reverse: a switch for each pair of NPUs,
 /// and a square that connects the NPUs at equal places in their pairs.
 #[test]
-fn graphs_lie_inside_and_outside_of_switches() {
+fn chip_graphs_combine_with_inner_and_outer_switches() {
     let square = || DimensionLinks::Chips {
         chips: ChipGraph::parse_named_shape("ring:4").unwrap(),
         routes: ShortestPathChoice::First,

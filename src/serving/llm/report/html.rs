@@ -74,7 +74,7 @@ fn render_throughput_and_limits(report: &LlmReport) -> String {
         .and_then(|all| all.attained.zip(all.goodput_per_s))
     {
         let path = format!("/rows/{last}/attained");
-        let name = format!("within {}", report.describe_limits_on_all());
+        let name = format!("within {}", report.describe_limits_on_all_requests());
         rows.push(vec![
             escape_html(&name),
             render_report_number(&path, attained, &format_percent(attained)),

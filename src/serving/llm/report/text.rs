@@ -9,7 +9,7 @@ use std::fmt::{Result, Write};
 /// Renders `report`.
 pub fn render_text(report: &LlmReport, style: TextStyleWidthAndDetail) -> String {
     let mut out = String::new();
-    write_all(&mut out, report, style).expect("a string grows as needed");
+    write_report(&mut out, report, style).expect("a string grows as needed");
     out
 }
 
@@ -28,7 +28,7 @@ pub(in super::super) fn format_gigabytes(bytes: u64) -> String {
     format!("{:.1} GB", bytes as f64 / 1e9)
 }
 
-fn write_all(out: &mut String, report: &LlmReport, style: TextStyleWidthAndDetail) -> Result {
+fn write_report(out: &mut String, report: &LlmReport, style: TextStyleWidthAndDetail) -> Result {
     let plain = anstyle::Style::new();
     let line = |out: &mut String, key: &str, text: &str| {
         let lead = format!("  {key:<10}");
@@ -126,7 +126,7 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyleWidthAndDetai
     if let Some(all) = report.row_of_all_classes()
         && let Some(attained) = all.attained
     {
-        let stated = report.describe_limits_on_all();
+        let stated = report.describe_limits_on_all_requests();
         let text = format!(
             "{} of the requests are within {stated}",
             format_percent(attained)
@@ -136,7 +136,7 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyleWidthAndDetai
     for warning in &report.warnings {
         write_paragraph(out, warning, "  ! ", 4, style.warning)?;
     }
-    write_times(out, report, style)?;
+    write_request_times_table(out, report, style)?;
     write_throughput_table(out, report, style)?;
     write_step_table(out, report, style)
 }
@@ -222,7 +222,11 @@ fn describe_npus_per_engine_and_choices(report: &LlmReport) -> String {
     )
 }
 
-fn write_times(out: &mut String, report: &LlmReport, style: TextStyleWidthAndDetail) -> Result {
+fn write_request_times_table(
+    out: &mut String,
+    report: &LlmReport,
+    style: TextStyleWidthAndDetail,
+) -> Result {
     let table = TextTable::new([
         left_aligned_column("TIME", 24),
         right_aligned_column("mean", 12),
@@ -343,7 +347,7 @@ fn write_limit_attainment(
         .row_of_all_classes()
         .is_some_and(|all| std::ptr::eq(all, of));
     let stated = match is_all {
-        true => report.describe_limits_on_all(),
+        true => report.describe_limits_on_all_requests(),
         false => of.limits.to_scenario_limits().describe_limits(),
     };
     row(&format!("{name}within {stated}"), format_percent(attained))?;

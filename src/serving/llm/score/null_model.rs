@@ -29,7 +29,7 @@ pub fn predict_tpot_from_fitted_constants(
     let batch = all_ranks / ranks;
     let [prompt, output] = [all.prompt_tokens, all.output_tokens].map(|sum| sum as f64 / completed);
     let work = WeightsPerStepAndToken::new(model, place, all_ranks).ok()?;
-    let class = machine.classes().first()?;
+    let class = machine.npu_classes().first()?;
     let memory = class.memory_bandwidth()?.bytes_per_second();
     let peak = work.peak_flops_in_weight_format(class)?;
     let npus = f64::from(place.tensor) * ranks;

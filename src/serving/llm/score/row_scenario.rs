@@ -4,7 +4,7 @@
 use super::{METRICS, MeasuredServingRow, ServingTimeStatistic, UnpredictableServingRow};
 use crate::error::ServeError;
 use chakram_base::config::{
-    ConfigDocument, ConfigField, ConfigTable, did_you_mean, find_nearest,
+    ConfigDocument, ConfigField, ConfigTable, did_you_mean, find_most_similar_name,
     quote_and_truncate_for_message, require_distinct_headings,
 };
 use chakram_trace::format::file::DecompressedStream;
@@ -97,7 +97,7 @@ impl RowScenarioTemplate {
         for (name, field) in columns.read_table(None)?.fields() {
             let Some(metric) = METRICS.iter().find(|metric| metric.name == name) else {
                 let names = METRICS.iter().map(|metric| metric.name);
-                let hint = did_you_mean(find_nearest(name, names.clone()));
+                let hint = did_you_mean(find_most_similar_name(name, names.clone()));
                 let all = names.collect::<Vec<_>>().join(", ");
                 return Err(field
                     .invalid_value_error(
@@ -106,7 +106,7 @@ impl RowScenarioTemplate {
                     )
                     .into());
             };
-            let column = field.read_line()?;
+            let column = field.read_one_line_text()?;
             let Some(seconds) = column_unit_seconds(column) else {
                 return Err(field
                     .invalid_value_error(
@@ -141,7 +141,9 @@ impl RowScenarioTemplate {
         }
         let scenario = root.require_field("scenario", "the text of a scenario")?;
         Ok(Self {
-            machine: root.read_optional("machine", |field| Ok(field.read_line()?.to_owned()))?,
+            machine: root.read_optional("machine", |field| {
+                Ok(field.read_one_line_text()?.to_owned())
+            })?,
             groups: list("groups")?,
             folds: list("folds")?,
             fits_client: root
@@ -206,7 +208,7 @@ impl RowScenarioTemplate {
             .map(String::as_str);
         for column in needed.chain(by) {
             if !headings.iter().any(|heading| heading == column) {
-                let hint = did_you_mean(find_nearest(column, headings.iter()));
+                let hint = did_you_mean(find_most_similar_name(column, headings.iter()));
                 return Err(of_table(format!(
                     "found no column {}, expected one{hint}",
                     quote_and_truncate_for_message(column)

@@ -37,16 +37,16 @@ impl AllReduceTimes {
             return 0.0;
         };
         let measured = machine.measured_collective(kind, bytes, npus);
-        let ring = || measured_or_ring_seconds(machine, bytes, npus) / 2.0;
+        let ring = || measured_or_ring_all_reduce_seconds(machine, bytes, npus) / 2.0;
         measured.map_or_else(ring, Span::as_seconds)
     }
 
-    pub(super) fn seconds_for(&self, bytes: u64) -> f64 {
+    pub(super) fn all_reduce_seconds(&self, bytes: u64) -> f64 {
         let own = interpolate(&self.own, bytes as f64);
         if let Some(own) = own {
             return own;
         }
-        let of = |machine: &Machine| measured_or_ring_seconds(machine, bytes, self.npus);
+        let of = |machine: &Machine| measured_or_ring_all_reduce_seconds(machine, bytes, self.npus);
         self.machine.as_deref().map_or(0.0, of)
     }
 }
@@ -67,7 +67,7 @@ fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
 
 /// Returns the seconds of an all-reduce. If the machine has no measurement, a ring along its first dimension is
 /// assumed.
-fn measured_or_ring_seconds(machine: &Machine, bytes: u64, npus: u32) -> f64 {
+fn measured_or_ring_all_reduce_seconds(machine: &Machine, bytes: u64, npus: u32) -> f64 {
     if let Some(span) = machine.measured_collective(CollectiveKind::AllReduce, bytes, npus) {
         return span.as_seconds();
     }
@@ -102,7 +102,8 @@ pub(super) fn load_engine_all_reduce_times(
         let of = curve.read_or_default("kernels", AllReduceKernelLibrary::Vllm, |field| {
             field.read_choice(AllReduceKernelLibrary::NAMES)
         })?;
-        let is = of == kernels && curve.require_field("npu", "a name")?.read_line()? == npu;
+        let is =
+            of == kernels && curve.require_field("npu", "a name")?.read_one_line_text()? == npu;
         if !is || curve.read_count("members", 64)? != npus {
             continue;
         }

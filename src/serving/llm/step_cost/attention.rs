@@ -29,7 +29,7 @@ pub(super) const LATENT_PEAK: f64 = 0.6;
 impl StepTimeCalculator {
     /// Returns how many seconds linear attention takes in a block, for requests with one token each. Each request reads
     /// and writes its states.
-    pub(super) fn delta_decode_seconds(&self, of: &DeltaAttention, requests: u64) -> f64 {
+    pub(super) fn delta_attention_decode_seconds(&self, of: &DeltaAttention, requests: u64) -> f64 {
         let [keys, values] = of.key_and_value_heads_per_npu(self.npus);
         let vectors = 2 * keys * of.key_width + 2 * values * of.value_width;
         let bytes = requests * (2 * of.state_bytes_per_npu(self.npus) + 2 * vectors);
@@ -39,7 +39,11 @@ impl StepTimeCalculator {
     /// Returns how many seconds linear attention takes in a block, for prompts. The time is the larger of compute time
     /// and memory time (roofline). Compute covers the products inside chunks and with states; memory covers the vectors
     /// and states that one kernel passes to another.
-    pub(super) fn delta_prefill_seconds(&self, of: &DeltaAttention, chunks: &[(u32, u32)]) -> f64 {
+    pub(super) fn delta_attention_prefill_seconds(
+        &self,
+        of: &DeltaAttention,
+        chunks: &[(u32, u32)],
+    ) -> f64 {
         let tokens: u64 = chunks.iter().map(|(tokens, _)| u64::from(*tokens)).sum();
         let [keys, values] = of.key_and_value_heads_per_npu(self.npus);
         let (k, v) = (of.key_width, of.value_width);
@@ -69,7 +73,7 @@ impl StepTimeCalculator {
         let parts = u64::from(self.npus);
         let heads = of.heads / parts;
         if let (Some(latent), 1) = (of.latent, queries) {
-            return self.latent_decode_seconds(heads, latent, batch, keys);
+            return self.latent_attention_decode_seconds(heads, latent, batch, keys);
         }
         let kv_heads = match of.latent {
             // Each head computes its keys and values from the latent vectors.
@@ -84,7 +88,8 @@ impl StepTimeCalculator {
             None => keys,
         };
         if let (1, Dtype::Fp8) = (queries, self.formats.kv)
-            && let Some(seconds) = self.fp8_decode_seconds([batch, heads, kv_heads], [keys, width])
+            && let Some(seconds) =
+                self.fp8_decode_attention_seconds([batch, heads, kv_heads], [keys, width])
         {
             return seconds;
         }
@@ -93,7 +98,7 @@ impl StepTimeCalculator {
             (1, Dtype::Fp8) => keys.div_ceil(2),
             _ => keys,
         };
-        if let Some(seconds) = self.unmeasured_decode_seconds(of, batch, queries, keys) {
+        if let Some(seconds) = self.unmeasured_decode_attention_seconds(of, batch, queries, keys) {
             return seconds;
         }
         // Each query reads one more key than the previous one, until it reads the whole window.
@@ -122,7 +127,7 @@ impl StepTimeCalculator {
     /// Returns how many seconds attention to FP8 keys and values takes, with one query per sequence. Because the kernel
     /// converts values, it starts more slowly and reaches less of the memory bandwidth than with BF16 keys. Returns
     /// `None` on NPUs without a measured curve.
-    fn fp8_decode_seconds(
+    fn fp8_decode_attention_seconds(
         &self,
         [batch, heads, kv_heads]: [u64; 3],
         [keys, width]: [u64; 2],
@@ -138,7 +143,7 @@ impl StepTimeCalculator {
 
     /// Returns how many seconds attention with latent vectors takes, with one query per sequence. All heads read the
     /// same latent vectors.
-    pub(super) fn latent_decode_seconds(
+    pub(super) fn latent_attention_decode_seconds(
         &self,
         heads: u64,
         [latent, turned]: [u64; 2],
@@ -159,7 +164,7 @@ impl StepTimeCalculator {
     /// Returns how many seconds attention takes with one query per sequence, on NPUs that have no measured curve for
     /// one query. The kernel reads keys and values at the fraction [`DECODE_MEMORY`] of the memory bandwidth. Returns
     /// `None` if the NPU has a curve for one query, or no attention curve at all.
-    pub(super) fn unmeasured_decode_seconds(
+    pub(super) fn unmeasured_decode_attention_seconds(
         &self,
         of: &ModelBlockAttentionSizes,
         batch: u64,

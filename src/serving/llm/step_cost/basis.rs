@@ -15,8 +15,8 @@ use chakram_workloads::model::DELTA_CHUNK;
 impl StepTimeCalculator {
     /// Describes where the times come from for products whose weights have the format `weights`, outside experts or in
     /// experts.
-    fn describe_products(&self, weights: Dtype, in_experts: bool) -> Vec<String> {
-        let computes_in = self.compute_format(weights);
+    fn describe_product_time_basis(&self, weights: Dtype, in_experts: bool) -> Vec<String> {
+        let computes_in = self.compute_format_for_weights(weights);
         let mut all = Vec::new();
         if computes_in != weights {
             all.push(format!(
@@ -42,7 +42,7 @@ impl StepTimeCalculator {
     }
 
     /// Describes where the times of the experts' products come from.
-    fn describe_expert_kernels(&self, curve: ExpertKernelTimingConstants) -> String {
+    fn describe_expert_time_basis(&self, curve: ExpertKernelTimingConstants) -> String {
         let [memory, peak] = curve.memory_and_peak_fractions();
         let weights = self.formats.experts;
         format!(
@@ -56,7 +56,7 @@ impl StepTimeCalculator {
     }
 
     /// Describes the kernels that quantize the inputs of products in FP8 and FP4; `None` if there are no such products.
-    fn describe_quantization(&self) -> Option<String> {
+    fn describe_input_quantization_kernels(&self) -> Option<String> {
         let is_narrow = |format| matches!(format, Dtype::Fp8 | Dtype::Fp4);
         if self.formats.has_block_scales {
             return Some(
@@ -71,7 +71,7 @@ impl StepTimeCalculator {
             }
             InputQuantizingKernels::Separate => "kernels of their own",
         };
-        is_narrow(self.compute_format(self.formats.weights)).then(|| {
+        is_narrow(self.compute_format_for_weights(self.formats.weights)).then(|| {
             format!(
                 "inputs of products in {} are quantized by {which}",
                 name_of_format(self.formats.weights)
@@ -86,12 +86,12 @@ impl StepTimeCalculator {
         let ServedModelNumberFormats {
             weights, experts, ..
         } = self.formats;
-        all.extend(self.describe_products(weights, false));
+        all.extend(self.describe_product_time_basis(weights, false));
         let measured = self.expert_kernels.filter(|_| self.sizes.has_experts());
         match measured {
-            Some(curve) => all.push(self.describe_expert_kernels(curve)),
+            Some(curve) => all.push(self.describe_expert_time_basis(curve)),
             None if self.sizes.has_experts() && (experts != weights || experts == Dtype::Fp4) => {
-                all.extend(self.describe_products(experts, true));
+                all.extend(self.describe_product_time_basis(experts, true));
             }
             None => {}
         }
@@ -153,7 +153,7 @@ impl StepTimeCalculator {
                 "all-reduces among {}: {}",
                 self.npus,
                 match own {
-                    true if self.fuses_norms() => {
+                    true if self.fuses_norms_into_all_reduces() => {
                         "TensorRT-LLM's kernels with the norm after them, as measured on H100 up to 4 MiB, the machine's collectives above 4 MiB"
                     }
                     true => "vLLM's own kernels as measured up to 4 MiB, the machine's collectives above 4 MiB",
@@ -162,7 +162,7 @@ impl StepTimeCalculator {
             ));
         }
         all.extend(self.describe_launches());
-        all.extend(self.describe_quantization());
+        all.extend(self.describe_input_quantization_kernels());
         all.push(format!(
             "host: {HOST_STEP} a step and {HOST_REQUEST} a request (inference-sim's fit to vLLM 0.15 on H100); gaps of {}",
             self.gap

@@ -21,7 +21,7 @@ const DELTA_KERNELS: u64 = 8;
 impl StepTimeCalculator {
     /// Returns the number of kernels and graphs that the host launches one by one in a step; 0 if the step is a
     /// captured graph. It depends only on whether the step has prompts, and on [`Self::fits_graphs`].
-    pub(super) fn launches_of_step(&self, load: &StepTimeInputs) -> u64 {
+    pub(super) fn launch_count_of_step(&self, load: &StepTimeInputs) -> u64 {
         let has_prompts = !load.chunks.is_empty();
         let is_small = self.fits_graphs(load);
         let is_in_pieces = match self.graphs {
@@ -43,7 +43,7 @@ impl StepTimeCalculator {
             }
             let collectives = if self.npus * self.ranks > 1 { 2 } else { 0 };
             let products = kind.products.len() + usize::from(kind.experts.is_some());
-            let moving = self.memory_bound_work_of_block(kind).len();
+            let moving = self.memory_bound_kernels_of_block(kind).len();
             (products + moving) as u64 + mixing + collectives
         };
         let kinds = self.sizes.kinds.iter();

@@ -41,7 +41,7 @@ impl StepTimeCalculator {
         (self.kernel_seconds(profile) - gap).max(0.0)
     }
 
-    pub(super) fn memory_bound_work_of_block(
+    pub(super) fn memory_bound_kernels_of_block(
         &self,
         kind: &EqualModelBlocks,
     ) -> Vec<MemoryBoundKernelElementCount> {
@@ -51,7 +51,7 @@ impl StepTimeCalculator {
             kernel: MemoryBoundKernelClass::ElementWise,
             elements: (kind.widest + kind.widest / 2) / parts,
         }];
-        if !self.fuses_norms() {
+        if !self.fuses_norms_into_all_reduces() {
             // A block has two norms. Each norm includes the residual sum before it, so it reads twice and writes twice.
             work.extend(
                 [MemoryBoundKernelElementCount {
@@ -61,7 +61,9 @@ impl StepTimeCalculator {
             );
         }
         match &kind.mixing {
-            TokenMixing::Attention(attention) => self.add_attention_work(attention, &mut work),
+            TokenMixing::Attention(attention) => {
+                self.add_memory_kernels_around_attention(attention, &mut work)
+            }
             TokenMixing::Delta(delta) => {
                 let [_, values] = delta.key_and_value_heads_per_npu(self.npus);
                 // These are the convolution, and the norm and gate of the results.
@@ -97,12 +99,12 @@ impl StepTimeCalculator {
                 elements: (chosen + 1) * sizes.hidden,
             });
         }
-        self.add_quantization_work(kind, &mut work);
+        self.add_fp8_quantization_kernels(kind, &mut work);
         work
     }
 
     /// Adds the kernels that quantize the inputs of products to FP8.
-    fn add_quantization_work(
+    fn add_fp8_quantization_kernels(
         &self,
         kind: &EqualModelBlocks,
         work: &mut Vec<MemoryBoundKernelElementCount>,
@@ -132,14 +134,14 @@ impl StepTimeCalculator {
     }
 
     /// Returns true if the all-reduces before norms also compute the norms.
-    pub(super) fn fuses_norms(&self) -> bool {
+    pub(super) fn fuses_norms_into_all_reduces(&self) -> bool {
         self.npus > 1
             && self.all_reduce.kernels == AllReduceKernelLibrary::TensorrtLlm
             && !self.all_reduce.own.is_empty()
     }
 
     /// Adds the kernels that move bytes before and after a block's attention.
-    pub(super) fn add_attention_work(
+    pub(super) fn add_memory_kernels_around_attention(
         &self,
         attention: &ModelBlockAttentionSizes,
         work: &mut Vec<MemoryBoundKernelElementCount>,
@@ -155,7 +157,7 @@ impl StepTimeCalculator {
         });
         work.push(MemoryBoundKernelElementCount {
             kernel: MemoryBoundKernelClass::Copy,
-            elements: 2 * attention.kept_elements(self.npus),
+            elements: 2 * attention.cached_elements_per_token(self.npus),
         });
         if attention.qk_norm {
             work.push(MemoryBoundKernelElementCount {

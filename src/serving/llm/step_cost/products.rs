@@ -21,7 +21,7 @@ const FP4_QUANTIZATION: Span = Span::from_ns(5200);
 impl StepTimeCalculator {
     /// Returns the format in which products with `weights` weights are computed. This is the weights' own format,
     /// except that products with four-bit weights are computed in BF16 on NPUs without four-bit arithmetic.
-    pub(super) fn compute_format(&self, weights: Dtype) -> Dtype {
+    pub(super) fn compute_format_for_weights(&self, weights: Dtype) -> Dtype {
         match weights {
             Dtype::Fp4 if self.class.peaks.get(Dtype::Fp4).is_none() => Dtype::Bf16,
             weights => weights,
@@ -55,7 +55,7 @@ impl StepTimeCalculator {
     pub(super) fn dense_product_seconds(&self, [m, n, k]: [u64; 3], quantizes: bool) -> f64 {
         let weights = self.formats.weights;
         let has_curve = self.class.curves.gemm[Dtype::Fp4 as usize].is_some();
-        if self.compute_format(weights) != Dtype::Fp4 || !has_curve {
+        if self.compute_format_for_weights(weights) != Dtype::Fp4 || !has_curve {
             return self.weight_product_seconds([1, m, n, k], weights);
         }
         let measured = self.kernel_seconds(gemm_kernel_facts_from_sizes([1, m, n, k], Dtype::Fp4));
@@ -73,7 +73,7 @@ impl StepTimeCalculator {
 
     /// Returns how many seconds a product of activations with `weights` weights takes.
     pub(super) fn weight_product_seconds(&self, [batch, m, n, k]: [u64; 4], weights: Dtype) -> f64 {
-        let format = self.compute_format(weights);
+        let format = self.compute_format_for_weights(weights);
         if format == Dtype::Fp4 && self.prices_fp4_by_fp8() {
             // The measured FP4 curve includes the kernel that quantizes the activations, but engines fuse it into the
             // preceding kernel. Without quantization, a product reads 9/16 of the bytes of an FP8 product and computes
@@ -125,7 +125,7 @@ impl StepTimeCalculator {
     pub(super) fn expert_compute_format(&self) -> Dtype {
         match self.expert_kernels {
             Some(curve) if curve.converts_weights() => Dtype::Bf16,
-            _ => self.compute_format(self.formats.experts),
+            _ => self.compute_format_for_weights(self.formats.experts),
         }
     }
 

@@ -59,7 +59,7 @@ fn sum_step_seconds(cost: &StepTimeCalculator, load: &StepTimeInputs) -> f64 {
 /// With 256 experts and 8 per token, the formula E (1 - (1 - k / E)^B) yields 57 active experts for
 /// 8 tokens, 163 for 32 tokens, and 222 for 64 tokens.
 #[test]
-fn experts_are_touched_as_by_chance() {
+fn active_expert_counts_match_uniform_random_choice() {
     let touched = [8, 32, 64].map(|tokens| expected_active_experts(256, 8, tokens));
     assert_eq!(touched, [57, 163, 222]);
     assert_eq!(expected_active_experts(8, 2, 0), 1);
@@ -82,13 +82,13 @@ fn decode_steps_are_above_the_roofline_and_not_far() {
 /// Qwen3-Next has 36 blocks with linear attention, which read and write states of 32 x 128 x
 /// 128 x 4 bytes, and 12 blocks with keys and values.
 #[test]
-fn states_are_read_and_written_whatever_the_context() {
+fn linear_attention_state_time_ignores_context_length() {
     let cost = build_step_calculator("qwen3-next-80b-a3b", "dgx-h100", 4, &[]);
     let delta = *cost.sizes.kinds[0].linear_attention_sizes().unwrap();
     let counts: Vec<u64> = cost.sizes.kinds.iter().map(|kind| kind.count).collect();
     assert_eq!(counts, [36, 12]);
     let bytes = 128.0 * 2.0 * (32 * 128 * 128 * 4 / 4) as f64;
-    let seconds = cost.delta_decode_seconds(&delta, 128);
+    let seconds = cost.delta_attention_decode_seconds(&delta, 128);
     let bound = bytes / 3.35e12;
     assert!(
         seconds > bound && seconds < 2.0 * bound,
@@ -108,9 +108,12 @@ fn states_are_read_and_written_whatever_the_context() {
     // Each of a step's 8,192 tokens requires 2 x 8 x (64 x 5 x 128 + 3 x 128 x 128) FLOPs. The NPU computes at most 989
     // TFLOP/s.
     let flops = 8192.0 * 2.0 * 8.0 * (64.0 * 5.0 * 128.0 + 3.0 * 128.0 * 128.0);
-    assert!(cost.delta_prefill_seconds(&delta, &[(8192, 0)]) >= flops / 989.5e12);
-    let alone = cost.delta_prefill_seconds(&delta, &[(100, 900)]);
-    assert_eq!(alone, cost.delta_prefill_seconds(&delta, &[(100, 0)]));
+    assert!(cost.delta_attention_prefill_seconds(&delta, &[(8192, 0)]) >= flops / 989.5e12);
+    let alone = cost.delta_attention_prefill_seconds(&delta, &[(100, 900)]);
+    assert_eq!(
+        alone,
+        cost.delta_attention_prefill_seconds(&delta, &[(100, 0)])
+    );
 }
 
 #[test]
@@ -147,7 +150,7 @@ fn parts_that_are_left_out_take_no_time() {
 
 /// B200's FP4 curve, which includes the quantization of activations, starts at 7.1 us; its FP8 curve starts at 1.9 us.
 #[test]
-fn products_in_four_bits_read_fewer_bytes_of_the_same_kernel() {
+fn four_bit_weights_speed_up_products_with_few_rows() {
     let blackwell = build_step_calculator("llama3-70b", "dgx-b200", 1, &[]);
     let seconds = |format, rows| blackwell.weight_product_seconds([1, rows, 8192, 8192], format);
     let gain = seconds(Dtype::Fp8, 16) / seconds(Dtype::Fp4, 16);
@@ -164,7 +167,7 @@ fn products_in_four_bits_read_fewer_bytes_of_the_same_kernel() {
 /// With whole experts, each of eight NPUs has an eighth of the experts, with all their columns. If experts are divided,
 /// it has an eighth of the columns of every expert.
 #[test]
-fn whole_experts_are_fewer_and_wider() {
+fn whole_experts_give_fewer_but_wider_products_per_npu() {
     let mut cost = build_step_calculator("qwen3-235b-a22b", "dgx-h100", 8, &[]);
     let kind = cost.sizes.kinds[0].clone();
     let up = *kind
@@ -214,9 +217,11 @@ fn norms_are_part_of_fused_all_reduces() {
         AllReduceKernelLibrary::TensorrtLlm,
     ]
     .map(|kernels| cost(4, kernels));
-    assert!((fused.all_reduce.seconds_for(131_072) - 4.3e-6).abs() < 1e-9);
-    let kernels =
-        |cost: &StepTimeCalculator| cost.memory_bound_work_of_block(&cost.sizes.kinds[0]).len();
+    assert!((fused.all_reduce.all_reduce_seconds(131_072) - 4.3e-6).abs() < 1e-9);
+    let kernels = |cost: &StepTimeCalculator| {
+        cost.memory_bound_kernels_of_block(&cost.sizes.kinds[0])
+            .len()
+    };
     assert_eq!(kernels(&own) - kernels(&fused), 2);
     // A single NPU needs no all-reduce, so its norms are separate kernels.
     let alone = cost(1, AllReduceKernelLibrary::TensorrtLlm);
@@ -224,14 +229,14 @@ fn norms_are_part_of_fused_all_reduces() {
 }
 
 #[test]
-fn own_all_reduces_are_taken_where_they_were_measured() {
+fn engine_all_reduce_times_are_used_where_measured() {
     let prices = build_step_calculator("llama3-70b", "dgx-h100", 8, &[]).all_reduce;
     // The table has 7.9 us for 128 KiB, and 15.0 us for 1 MiB.
-    assert!((prices.seconds_for(131_072) - 7.9e-6).abs() < 1e-9);
-    assert!((prices.seconds_for(1 << 20) - 15.0e-6).abs() < 1e-9);
+    assert!((prices.all_reduce_seconds(131_072) - 7.9e-6).abs() < 1e-9);
+    assert!((prices.all_reduce_seconds(1 << 20) - 15.0e-6).abs() < 1e-9);
     // The table ends below 32 MiB, so the machine's NCCL curve is used: 199.8 us at 33,554,432
     // bytes.
-    assert!((prices.seconds_for(33_554_432) - 199.8e-6).abs() < 1e-9);
+    assert!((prices.all_reduce_seconds(33_554_432) - 199.8e-6).abs() < 1e-9);
 }
 
 /// Each of the 48 blocks has 4 products, the router, attention, 2 all-reduces, and 10 kernels that move bytes. These
@@ -267,18 +272,24 @@ fn launches_outside_graphs_bound_a_step() {
     assert_eq!(more + on_device, Span::from_us(20).times(48 * kernels));
     assert!(on_device > Span::ZERO && more > Span::ZERO);
     // In steps of up to 512 tokens, each block launches a graph and two kernels of attention.
-    assert_eq!(pieces.launches_of_step(&prompt(512)), 48 * 3);
-    assert_eq!(pieces.launches_of_step(&build_decode_inputs(512, 1000)), 0);
+    assert_eq!(pieces.launch_count_of_step(&prompt(512)), 48 * 3);
     assert_eq!(
-        pieces.launches_of_step(&build_decode_inputs(513, 1000)),
+        pieces.launch_count_of_step(&build_decode_inputs(512, 1000)),
+        0
+    );
+    assert_eq!(
+        pieces.launch_count_of_step(&build_decode_inputs(513, 1000)),
         48 * kernels
     );
     let decodes = of_rule(GraphCaptureRule::Decodes, 512);
-    assert_eq!(decodes.launches_of_step(&prompt(16)), 48 * kernels);
-    assert_eq!(decodes.launches_of_step(&build_decode_inputs(512, 1000)), 0);
+    assert_eq!(decodes.launch_count_of_step(&prompt(16)), 48 * kernels);
+    assert_eq!(
+        decodes.launch_count_of_step(&build_decode_inputs(512, 1000)),
+        0
+    );
     let never = of_rule(GraphCaptureRule::Never, 512);
     assert_eq!(
-        never.launches_of_step(&build_decode_inputs(1, 1000)),
+        never.launch_count_of_step(&build_decode_inputs(1, 1000)),
         48 * kernels
     );
     let all = of_rule(GraphCaptureRule::All, 1);
@@ -294,7 +305,7 @@ fn launches_outside_graphs_bound_a_step() {
 fn scales_per_block_need_kernels_that_quantize() {
     let mut cost = build_step_calculator("qwen3-30b-a3b", "dgx-h100", 2, &[]);
     let kernels = |cost: &StepTimeCalculator| -> Vec<u64> {
-        let work = cost.memory_bound_work_of_block(&cost.sizes.kinds[0]);
+        let work = cost.memory_bound_kernels_of_block(&cost.sizes.kinds[0]);
         work.iter().map(|work| work.elements).collect()
     };
     let before = kernels(&cost);
@@ -336,7 +347,7 @@ fn experts_take_the_measured_times() {
             ExpertKernelTimingConstants::load(ExpertKernelLibrary::Triton, "h100", format).unwrap();
         let kind = &cost.sizes.kinds[0];
         let [experts, chosen] = kind.experts.unwrap();
-        let work = cost.memory_bound_work_of_block(kind);
+        let work = cost.memory_bound_kernels_of_block(kind);
         // The first kernel is the activation. The last ones sort and sum, and quantize the inputs of both products.
         let quantizing = if format == Dtype::Fp8 { 2 } else { 0 };
         let [first, last] = [&work[..1], &work[work.len() - 3 - quantizing..]];

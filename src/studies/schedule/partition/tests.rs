@@ -17,7 +17,7 @@ const GRID: u32 = 16;
 type Cells = BTreeSet<(u32, u32)>;
 
 /// Returns the cells in this row block and this column block.
-fn list_block_cells(row: (u32, u32), column: (u32, u32)) -> Cells {
+fn list_matrix_block_cells(row: (u32, u32), column: (u32, u32)) -> Cells {
     let of = |(block, blocks): (u32, u32)| block * GRID / blocks..(block + 1) * GRID / blocks;
     let rows = of(row);
     rows.flat_map(|i| of(column).map(move |j| (i, j))).collect()
@@ -25,7 +25,7 @@ fn list_block_cells(row: (u32, u32), column: (u32, u32)) -> Cells {
 
 /// Computes the row block and column block of a part, level by level. Returns both blocks, each with the number of such
 /// blocks.
-fn find_part_blocks(cut: &MatrixProductCutSequence, part: u32) -> [(u32, u32); 2] {
+fn row_and_column_blocks_of_part(cut: &MatrixProductCutSequence, part: u32) -> [(u32, u32); 2] {
     let (mut low, mut high) = ([0, 0], [GRID; 2]);
     for (level, along) in cut.iter().enumerate() {
         let side = usize::from(*along == Columns);
@@ -52,19 +52,20 @@ fn count_moved_words_by_cells(
     let mut words = 0.0;
     for (l, product) in products.iter().enumerate() {
         for part in 0..1 << cuts[l].len() {
-            let [row, column] = find_part_blocks(&cuts[l], part);
+            let [row, column] = row_and_column_blocks_of_part(&cuts[l], part);
             words += product.weights as f64 / f64::from(column.1);
             let Some(before) = l.checked_sub(1) else {
                 // The input is only in memory, so a part reads all columns of its rows from there.
-                let taken = list_block_cells(row, (0, 1)).len() as f64 / f64::from(GRID * GRID);
+                let taken =
+                    list_matrix_block_cells(row, (0, 1)).len() as f64 / f64::from(GRID * GRID);
                 words += f64::from(batches) * product.inputs as f64 * taken;
                 continue;
             };
-            let [held_row, held_column] = find_part_blocks(&cuts[before], part);
+            let [held_row, held_column] = row_and_column_blocks_of_part(&cuts[before], part);
             let row = if product.takes_all { (0, 1) } else { row };
-            let needed = list_block_cells(row, (0, 1));
+            let needed = list_matrix_block_cells(row, (0, 1));
             let taken = needed
-                .difference(&list_block_cells(held_row, held_column))
+                .difference(&list_matrix_block_cells(held_row, held_column))
                 .count();
             let outputs = (products[before].rows * products[before].columns) as f64;
             words += f64::from(batches) * outputs * taken as f64 / f64::from(GRID * GRID);
@@ -105,7 +106,7 @@ fn build_product_sizes(
 
 proptest! {
     #[test]
-    fn words_are_those_of_cells_and_a_level_is_the_best_of_all_choices(
+    fn moved_words_match_cell_counts_and_each_level_is_optimal(
         sizes in prop::collection::vec((0u32..3, 0u32..3, [0u64..500, 0u64..9], prop::bool::weighted(0.2)), 1..5),
         batches in 1u32..4,
         levels in 1usize..4,
@@ -126,10 +127,10 @@ proptest! {
         }
         let all = list_all_cut_combinations(products.len(), 1);
         let least = all.iter().map(&words).min().unwrap();
-        let found = partition_products(&products, 1, batches).unwrap();
+        let found = choose_matrix_product_cuts(&products, 1, batches).unwrap();
         prop_assert_eq!(words(&found), least);
         // The optimizer decides level by level, so the total cost may exceed the minimum, but cannot be below it.
-        let deep = partition_products(&products, 2, batches).unwrap();
+        let deep = choose_matrix_product_cuts(&products, 2, batches).unwrap();
         let least = list_all_cut_combinations(products.len(), 2).iter().map(&words).min().unwrap();
         prop_assert!(words(&deep) >= least);
     }
@@ -142,7 +143,7 @@ proptest! {
 fn cut_choice_weighs_weight_words_against_moved_data() {
     let cuts = |weights, batches| {
         let products = [build_product_sizes(8, 4, [weights, 0], false); 2];
-        let cuts = partition_products(&products, 1, batches).unwrap();
+        let cuts = choose_matrix_product_cuts(&products, 1, batches).unwrap();
         (
             count_words_moved_by_forward_pass(&products, &cuts, batches),
             cuts,
@@ -160,24 +161,24 @@ fn cut_choice_weighs_weight_words_against_moved_data() {
         build_product_sizes(8, 4, [100, 0], false),
         build_product_sizes(8, 4, [16, 0], false),
     ];
-    let cuts = partition_products(&products, 1, 2).unwrap();
+    let cuts = choose_matrix_product_cuts(&products, 1, 2).unwrap();
     assert_eq!(cuts, [vec![Columns], vec![Rows]]);
     assert_eq!(count_words_moved_by_forward_pass(&products, &cuts, 2), 164);
     // A product with a single row can be cut only along columns, until each part has a single
     // column.
     let narrow = [build_product_sizes(1, 4, [0, 0], false)];
     assert_eq!(
-        partition_products(&narrow, 2, 1),
+        choose_matrix_product_cuts(&narrow, 2, 1),
         Some(vec![vec![Columns, Columns]])
     );
-    assert_eq!(partition_products(&narrow, 3, 1), None);
+    assert_eq!(choose_matrix_product_cuts(&narrow, 3, 1), None);
     // The input has 60 words in each of two micro-batches. With cuts along columns, each half reads
     // the whole input: 100 + 2 x 120 = 340 words. With cuts along rows, each half reads only its
     // own rows: 2 x 100 + 2 x 60 = 320 words. Without the input, cuts along columns would move
     // fewer words, because they move the weights only once.
     let cut = |inputs| {
         let products = [build_product_sizes(8, 4, [100, inputs], false)];
-        let cuts = partition_products(&products, 1, 2).unwrap();
+        let cuts = choose_matrix_product_cuts(&products, 1, 2).unwrap();
         (count_words_moved_by_forward_pass(&products, &cuts, 2), cuts)
     };
     assert_eq!(cut(0), (100, vec![vec![Columns]]));

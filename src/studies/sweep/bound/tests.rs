@@ -26,7 +26,7 @@ fn lower_bounds(
     };
     Ok([
         bound_step_quickly(&resolved, pattern)?.0,
-        bound_whole_step(&resolved, pattern)?.0,
+        bound_step_over_all_micro_batches(&resolved, pattern)?.0,
     ])
 }
 
@@ -63,12 +63,12 @@ fn no_replay_is_faster_than_its_bounds() {
     let layer = &study.layers[0];
     let (mut checked, mut near) = (0, 0);
     for (v, variant) in variants.iter().enumerate() {
-        for index in 0..study.layer_size(layer) {
+        for index in 0..study.combination_count_of_layer(layer) {
             // Each variant tests a third of the points; together, the variants test all points.
             if !(index as usize + v).is_multiple_of(3) {
                 continue;
             }
-            let mut point = study.settings_at(layer, index);
+            let mut point = study.layer_settings_at_index(layer, index);
             for (key, value) in *variant {
                 let number = value.parse::<f64>().map(ConfigLiteral::Number);
                 point.insert(
@@ -113,7 +113,7 @@ fn no_replay_is_faster_than_its_bounds() {
 /// On one of the test's machines, links are faster than their dimension's bandwidth. On the other machine, sends
 /// complete on delivery. On both machines, no replay is faster than its bounds.
 #[test]
-fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
+fn bounds_hold_with_faster_links_and_sends_completing_on_delivery() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.toml");
     let path = path.to_str().unwrap();
@@ -131,8 +131,8 @@ fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
         let evaluator = PointEvaluator::new(&study);
         let layer = &study.layers[0];
         let mut checked = 0;
-        for index in 0..study.layer_size(layer) {
-            let point = study.settings_at(layer, index);
+        for index in 0..study.combination_count_of_layer(layer) {
+            let point = study.layer_settings_at_index(layer, index);
             let Ok([quick, whole]) = lower_bounds(&study, &point) else {
                 continue;
             };
@@ -157,7 +157,7 @@ fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
 #[test]
 fn one_npu_takes_exactly_its_bound() {
     let study = Study::parse(&STUDY.replace("plans = 8", "plans = 1"), "s.toml").unwrap();
-    let point = study.settings_at(&study.layers[0], 0);
+    let point = study.layer_settings_at_index(&study.layers[0], 0);
     let [quick, whole] = lower_bounds(&study, &point).unwrap();
     let PointRefusalOrMeasures::Replayed(measures) =
         PointEvaluator::new(&study).answer_by_replay(&point, true)

@@ -58,13 +58,13 @@ impl BestFirstSearch<'_> {
                 return true;
             }
             let queued = &self.points[index];
-            if !is_answered(known, &queued.key, open_question(is_whole)) {
+            if !is_answered(known, &queued.key, next_question_of_queued_point(is_whole)) {
                 return false;
             }
             self.queue.pop_first();
             let knowledge = &known[&queued.key];
             match knowledge.whole {
-                Some(bound) if !is_whole => self.insert(index, bound),
+                Some(bound) if !is_whole => self.queue_point_by_bound(index, bound),
                 // The point was replayed, or rejected when its bound was computed.
                 _ => {
                     let answer = knowledge.answer.as_ref();
@@ -95,14 +95,19 @@ impl BestFirstSearch<'_> {
         let limit = self.score_limit();
         let needed = self.queue.iter().take_while(|entry| entry.0 < limit);
         needed
-            .map(|(_, is_whole, index)| (open_question(*is_whole), &self.points[*index]))
+            .map(|(_, is_whole, index)| {
+                (
+                    next_question_of_queued_point(*is_whole),
+                    &self.points[*index],
+                )
+            })
             .find(|(question, queued)| {
                 !in_flight.contains(&queued.key) && !is_answered(known, &queued.key, *question)
             })
             .map(|(question, queued)| (queued.key.clone(), question, queued.point.clone()))
     }
 
-    fn insert(&mut self, index: usize, bound: PointTimeAndMemoryBounds) {
+    fn queue_point_by_bound(&mut self, index: usize, bound: PointTimeAndMemoryBounds) {
         let queued = &self.points[index];
         let measures = PointMeasures {
             // Use at least 1 ps to avoid division by zero in objectives.
@@ -121,7 +126,7 @@ impl BestFirstSearch<'_> {
 
 /// Returns the question about a point in the queue: its full bound if only the quick bound is known, otherwise its
 /// answer.
-fn open_question(is_whole: bool) -> PointQuestion {
+fn next_question_of_queued_point(is_whole: bool) -> PointQuestion {
     if is_whole {
         PointQuestion::Answer
     } else {
@@ -166,7 +171,7 @@ impl StudyExplorer<'_> {
                 key,
                 amounts: amounts.unwrap_or_default(),
             });
-            search.insert(search.points.len() - 1, bound);
+            search.queue_point_by_bound(search.points.len() - 1, bound);
         }
         self.answer_questions_from(|known, in_flight| search.next_open_question(known, in_flight))?;
         while !search.drop_answered_points_from_queue_head(&self.known) {

@@ -35,7 +35,7 @@ impl StudyExplorer<'_> {
         // Empty settings select the first value of every axis.
         let mut at = Settings::new();
         for layer in &study.layers {
-            at.extend(study.settings_at(layer, 0));
+            at.extend(study.layer_settings_at_index(layer, 0));
         }
         let mut best: Option<f64> = None;
         for round in 1..=rounds {
@@ -47,7 +47,7 @@ impl StudyExplorer<'_> {
                     fixed.retain(|key, _| !keys.contains(key));
                 }
                 let known = self.rows.len();
-                self.explore_layers(index, &fixed)?;
+                self.explore_search_layers_from_depth(index, &fixed)?;
                 let scores = self.rows[known..].iter().enumerate();
                 let scores = scores.filter_map(|(i, row)| Some((self.row_score(row)?, known + i)));
                 let least = scores.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));

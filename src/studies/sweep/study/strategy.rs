@@ -3,7 +3,7 @@
 use super::MOST_POINTS;
 use crate::sweep::axis::JointSettingsAxis;
 use chakram_base::config::{
-    ConfigError, ConfigTable, did_you_mean, find_nearest, quote_and_truncate_for_message,
+    ConfigError, ConfigTable, did_you_mean, find_most_similar_name, quote_and_truncate_for_message,
 };
 
 /// Keys that a layer may have.
@@ -90,7 +90,7 @@ pub(super) fn parse_axis_layers_with_strategies(
             let names = || axes.iter().map(|axis| axis.name.as_str());
             let found = names().position(|known| known == name);
             let index = found.ok_or_else(|| {
-                let near = did_you_mean(find_nearest(name, names()));
+                let near = did_you_mean(find_most_similar_name(name, names()));
                 let expected = format!("one of {}{near}", names().collect::<Vec<_>>().join(", "));
                 item.invalid_value_error(
                     format_args!("the axis {}", quote_and_truncate_for_message(name)),

@@ -40,7 +40,7 @@ fn axes_are_lists_ranges_divisors_and_plans() {
     );
     assert_eq!(study.point_count(), Some(2 * 3 * 3 * 4 * 6));
     // The last axis varies fastest.
-    let point = study.settings_at(&study.layers[0], 7);
+    let point = study.layer_settings_at_index(&study.layers[0], 7);
     assert_eq!(point["plan.data"], ConfigLiteral::Whole(2));
     assert_eq!(point["plan.steps"], ConfigLiteral::Whole(2));
     assert_eq!(

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_read_whatever_was_expected() {
+    fn all_bytes_are_read_whatever_size_is_expected() {
         for length in [0, 1, 65_535, 65_536, 65_537, 300_000] {
             let bytes: Vec<u8> = (0..length).map(|i: u32| i as u8).collect();
             for expected in [0, u64::from(length), 70_000] {

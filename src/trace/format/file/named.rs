@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_ending_that_is_there_is_taken() {
+    fn path_of_rank_has_the_preferred_existing_ending() {
         let folder = tempfile::tempdir().unwrap();
         for file in [
             "a.0.et.zst",

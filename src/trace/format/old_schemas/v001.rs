@@ -9,7 +9,7 @@ const COLLECTIVES: [i64; 4] = [0, 6, 2, 7];
 
 /// Maps a node type of schema 0.0.1 to the current schema. Version 0.0.3 inserted METADATA as 1, which raised the
 /// numbers of MEM_LOAD and all later types by one.
-pub(super) fn node_type(old: u64) -> Option<i32> {
+pub(super) fn current_node_type(old: u64) -> Option<i32> {
     match old {
         0 => Some(0),
         1..=6 => Some(old as i32 + 1),
@@ -58,7 +58,7 @@ pub(super) fn convert_node(record: RawRecord<'_>) -> Result<Node, TraceError> {
     }
     node.id = fixed.get(1).unwrap_or(0);
     let kind = fixed.get(3).unwrap_or(0);
-    node.r#type = node_type(kind).ok_or_else(|| {
+    node.r#type = current_node_type(kind).ok_or_else(|| {
         let found = format!("node type {kind} does not exist in 0.0.1, which has 0 to 6");
         TraceError::invalid_node(node.id, found, super::other_generation_hint())
     })?;

@@ -40,7 +40,7 @@ pub(super) static ATTRIBUTES_003B: [OldValueKind; 5] = [
 ];
 
 /// Converts a metadata record of schema 0.0.3.
-pub(super) fn convert_metadata(
+pub(super) fn convert_v003_metadata(
     record: RawRecord<'_>,
     attributes: &OldValueKindsByField,
 ) -> Result<proto::GlobalMetadata, TraceError> {
@@ -64,7 +64,7 @@ pub(super) fn convert_metadata(
 }
 
 /// Converts a metadata record from the first days of schema 0.0.4, with attributes in field 1.
-pub(super) fn convert_early_metadata(record: RawRecord<'_>) -> Result<Vec<u8>, TraceError> {
+pub(super) fn convert_early_v004_metadata(record: RawRecord<'_>) -> Result<Vec<u8>, TraceError> {
     let mut out = proto::GlobalMetadata {
         version: CURRENT.to_owned(),
         attr: Vec::new(),
@@ -93,7 +93,7 @@ fn unknown_field_error(at: usize, what: &str, number: u32) -> TraceError {
 }
 
 /// Converts a node of `generation` (0.0.2 or 0.0.3) to the current schema.
-pub(super) fn convert_node(
+pub(super) fn convert_v002_or_v003_node(
     record: RawRecord<'_>,
     generation: SchemaGeneration,
     attributes: &OldValueKindsByField,
@@ -120,7 +120,7 @@ pub(super) fn convert_node(
         }
     }
     node.r#type = match generation {
-        SchemaGeneration::V002 => v001::node_type(kind),
+        SchemaGeneration::V002 => v001::current_node_type(kind),
         // Schema 0.0.3 has METADATA as type 1, as in the current schema.
         _ => i32::try_from(kind).ok().filter(|kind| *kind <= 7),
     }

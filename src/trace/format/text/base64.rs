@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_examples_of_rfc_4648_and_all_short_lengths() {
+    fn rfc_4648_examples_and_short_lengths_are_encoded_and_decoded() {
         for (plain, coded) in [
             ("", ""),
             ("f", "Zg=="),

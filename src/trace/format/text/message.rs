@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 mod parts;
 
-use parts::{append_attribute, parse_io};
+use parts::{append_attribute, parse_inputs_or_outputs};
 
 /// The schema's node types, by number.
 pub(super) const NODE_TYPES: [&str; 8] = [
@@ -105,7 +105,7 @@ impl JsonNodeBuilder {
             return Err(json.error_here(format!("a second `{known}`")));
         }
         seen.push(known);
-        if is_null(json)? {
+        if accept_null(json)? {
             return Ok(());
         }
         match known {
@@ -119,8 +119,8 @@ impl JsonNodeBuilder {
             "data_deps" => parse_ids(json, &mut self.data)?,
             "start_time_micros" => self.start = parse_count(json)?,
             "duration_micros" => self.micros = parse_count(json)?,
-            "inputs" => self.inputs = Some(parse_io(json)?),
-            "outputs" => self.outputs = Some(parse_io(json)?),
+            "inputs" => self.inputs = Some(parse_inputs_or_outputs(json)?),
+            "outputs" => self.outputs = Some(parse_inputs_or_outputs(json)?),
             "attr" => json.parse_array(|json| {
                 append_attribute(json, 10, &mut self.attributes, &mut self.scratch)
             })?,
@@ -169,7 +169,7 @@ pub(super) fn parse_and_append_metadata(
             return Err(json.error_here(format!("a second `{}`", escape_and_shorten_name(key))));
         }
         seen.push(key.to_owned());
-        if is_null(json)? {
+        if accept_null(json)? {
             return Ok(());
         }
         match key {
@@ -210,7 +210,7 @@ fn parse_and_check_schema_name(json: &mut JsonCursor<'_>) -> Result<(), TraceErr
 }
 
 /// Consumes the next value and returns true if it is null, which means that the value is absent.
-fn is_null(json: &mut JsonCursor<'_>) -> Result<bool, TraceError> {
+fn accept_null(json: &mut JsonCursor<'_>) -> Result<bool, TraceError> {
     match json.peek_byte() {
         Some(b'n') => Ok(json.parse_scalar()? == JsonScalarOrContainerStart::Null),
         _ => Ok(false),

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forms_are_known_by_their_first_keys() {
+    fn text_formats_are_detected_by_their_first_keys() {
         let trace = |form| TraceOrCaptureTextKind::Trace(form);
         for (text, expected) in [
             (

@@ -29,7 +29,7 @@ impl DependencyVisitor for Deps {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn written_nodes_are_read_back() {
     let ops = [
         Op::NoOp,
         Op::Host,
@@ -146,7 +146,7 @@ const KERNEL: Op<'_> = Op::Compute {
 };
 
 #[test]
-fn what_replays_skip_is_in_the_file_all_the_same() {
+fn fields_that_replays_ignore_are_still_written() {
     let mut writer = TraceWriter::start_with_metadata(
         Vec::new(),
         &[
@@ -278,7 +278,7 @@ fn declared_groups_are_read_back() {
 }
 
 #[test]
-fn labels_are_attributes_and_shapes() {
+fn node_labels_are_written_as_attributes_and_shapes() {
     let node = NodeView {
         labels: NodePhaseStageLayerAndShapes {
             phase: Some(TrainingPhase::Recompute),
@@ -355,7 +355,7 @@ fn shapes_are_said_once() {
 }
 
 #[test]
-fn bytes_that_are_no_count_are_refused() {
+fn negative_memory_change_bytes_are_refused() {
     let extra = NodeFieldsBeyondView {
         attributes: &[("frees.weights", AttributeValue::Int(-1))],
         ..NodeFieldsBeyondView::default()

@@ -110,7 +110,7 @@ proptest! {
     /// The end of each node must equal the length of the longest path through dependencies and lane order. Lanes must
     /// serve nodes in order of readiness. The times on a chain of causes must add up to the end of its last node.
     #[test]
-    fn ends_are_the_longest_ways((steps, edges) in small_graph_strategy()) {
+    fn node_ends_equal_the_longest_paths((steps, edges) in small_graph_strategy()) {
         let lanes = 3;
         let next = build_csr(steps.len(), &edges);
         let recorded = NodeStartEndTimesAndCauses::new(&next, lanes, |i| steps[i as usize]);

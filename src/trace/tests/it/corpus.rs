@@ -47,7 +47,8 @@ fn a_captured_trace_round_trips_through_lines_byte_for_byte() {
     let Some(path) = corpus_path_or_count_skip("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let contents = DecompressedTraceFile::open_current_schema(&path).expect("the corpus is there");
+    let contents =
+        DecompressedTraceFile::open_as_current_schema(&path).expect("the corpus is there");
     let contents = contents.as_slice();
     assert_eq!(round_trip_lines(contents).unwrap(), contents);
 }

@@ -8,12 +8,12 @@ pub mod oracle;
 use testkit::seeds::{run_on_every_seed, run_on_seed_mutations};
 
 #[test]
-fn seeds_of_the_trace_reader_hold() {
+fn trace_reader_passes_on_all_fuzz_seeds() {
     run_on_every_seed("et_reader", et_reader::check_fuzzed_et_file);
 }
 
 #[test]
-fn seeds_of_other_forms_hold() {
+fn other_trace_formats_pass_on_all_fuzz_seeds() {
     run_on_every_seed("trace_json_lines", forms::check_fuzzed_json_lines);
     run_on_every_seed("trace_older", forms::check_fuzzed_old_schema);
     run_on_every_seed("trace_pasted", forms::check_fuzzed_text_trace);
@@ -25,22 +25,22 @@ fn seeds_of_other_forms_hold() {
 }
 
 #[test]
-fn mutated_lines_hold() {
+fn mutated_json_lines_pass_the_fuzz_check() {
     run_on_seed_mutations("trace_json_lines", forms::check_fuzzed_json_lines);
 }
 
 #[test]
-fn mutated_old_files_hold() {
+fn mutated_old_schema_files_pass_the_fuzz_check() {
     run_on_seed_mutations("trace_older", forms::check_fuzzed_old_schema);
 }
 
 #[test]
-fn mutated_pastes_hold() {
+fn mutated_pasted_texts_pass_the_fuzz_check() {
     run_on_seed_mutations("trace_pasted", forms::check_fuzzed_text_trace);
 }
 
 #[test]
-fn mutated_damages_hold() {
+fn mutated_damaged_files_pass_the_salvage_check() {
     run_on_seed_mutations("trace_salvage", forms::check_fuzzed_salvage);
     run_on_seed_mutations("trace_older", forms::check_fuzzed_salvage);
 }

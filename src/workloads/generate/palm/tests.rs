@@ -47,7 +47,7 @@ fn a_layer_costs_what_the_table_says() {
 }
 
 #[test]
-fn what_does_not_divide_is_refused() {
+fn sizes_that_do_not_divide_evenly_are_refused() {
     let why = |change: &dyn Fn(&mut PalmPattern)| {
         let mut options = PalmPattern::new();
         change(&mut options);

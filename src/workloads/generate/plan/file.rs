@@ -92,7 +92,7 @@ fn parse_operator_degrees(
         let expected = "an operator's name, such as \"mlp.up\" or \"stage2.0/conv*\"";
         let name = table
             .require_field("name", expected)?
-            .read_line()?
+            .read_one_line_text()?
             .to_owned();
         let degree = |key| table.read_or_default(key, 1, |field| field.read_count(MOST));
         let degrees = OperatorAxisShardCounts {
@@ -142,7 +142,7 @@ fn parse_stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<()
     }
     let of_chunk = |chunk| all.iter().map(move |ranges| ranges[chunk]);
     plan.stages = (0..chunks).flat_map(of_chunk).collect();
-    let each = u64::from(plan.tensor) * u64::from(plan.replica_count());
+    let each = u64::from(plan.tensor) * u64::from(plan.weight_replicas_per_stage());
     let complete = |own: &Vec<Vec<u32>>| own.iter().all(|ranks| ranks.len() as u64 == each);
     if own.is_empty() {
         return Ok(());
@@ -189,7 +189,7 @@ mod tests {
     use crate::generate::schedule::PipelineSchedule;
 
     #[test]
-    fn a_file_says_what_a_plan_says() {
+    fn plan_file_is_parsed_to_the_plan_it_states() {
         let text = r#"
 data = 2
 tensor = 4

@@ -8,7 +8,7 @@
 use super::{
     AxisPartMapping, MachineDimensionRef, ParallelAxis, ParallelismPlan, TensorDataStageCoordinates,
 };
-use crate::generate::{PatternOptionError, option_refused};
+use crate::generate::{PatternOptionError, refused_option_error};
 use std::collections::BTreeMap;
 
 /// A mapping whose dimension index and number of members are known.
@@ -20,7 +20,7 @@ struct ResolvedAxisPartMapping {
 
 fn invalid_mapping_error(place: &[AxisPartMapping], expected: String) -> PatternOptionError {
     let said: Vec<_> = place.iter().map(AxisPartMapping::to_string).collect();
-    option_refused("place", said.join(","), expected)
+    refused_option_error("place", said.join(","), expected)
 }
 
 impl ParallelismPlan {
@@ -91,7 +91,7 @@ impl ParallelismPlan {
     ) -> Result<Vec<ResolvedAxisPartMapping>, PatternOptionError> {
         let degree = |axis| match axis {
             ParallelAxis::Tensor => self.tensor,
-            ParallelAxis::Data => self.replica_count(),
+            ParallelAxis::Data => self.weight_replicas_per_stage(),
             ParallelAxis::Pipeline => self.pipeline,
         };
         let mut left = BTreeMap::new();
@@ -149,7 +149,7 @@ impl ParallelismPlan {
                 inside.map(|(_, other)| other.members).product()
             })
             .collect();
-        let ranks = self.tensor * self.replica_count() * self.pipeline;
+        let ranks = self.tensor * self.weight_replicas_per_stage() * self.pipeline;
         let identity = ParallelismPlan {
             ranks: Vec::new(),
             ..self.clone()

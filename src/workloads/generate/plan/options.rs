@@ -10,7 +10,7 @@ use super::{
     ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::{PipelineSchedule, StagePassOrders};
-use crate::generate::{PatternOptionError, option_refused};
+use crate::generate::{PatternOptionError, refused_option_error};
 use chakram_base::config::{ConfigError, ConfigField};
 use chakram_base::shared_memory::RemoteMemoryCapacityAndSharers;
 use chakram_base::units::Bytes;
@@ -139,7 +139,7 @@ impl PlanDraft {
             (&self.plan.schedule, self.schedule, self.chunks)
         {
             let expected = "nothing beside pass_orders, which say what each stage has";
-            return Err(option_refused("chunks", chunks, expected));
+            return Err(refused_option_error("chunks", chunks, expected));
         }
         if self.schedule.is_some() || self.chunks.is_some() {
             self.plan.schedule = self.schedule_name().to_schedule(self.chunks)?;
@@ -181,9 +181,12 @@ impl ParallelismPlan {
     ) -> Result<(), PatternOptionError> {
         let mut draft = PlanDraft::new(self.clone());
         (option.set)(&mut draft, words)
-            .map_err(|why| option_refused(option.key, words.join(","), why))?;
+            .map_err(|why| refused_option_error(option.key, words.join(","), why))?;
         let plan = draft.finish_plan()?;
-        let check = |plan: &Self| plan.check_values().and_then(|()| plan.check_together());
+        let check = |plan: &Self| {
+            plan.check_values()
+                .and_then(|()| plan.check_option_combinations())
+        };
         // If the plan is already invalid without this option, the option is not the cause.
         if check(self).is_ok() {
             check(&plan)?;
@@ -193,11 +196,11 @@ impl ParallelismPlan {
     }
 
     /// Rejects combinations of options that are invalid together.
-    pub(in crate::generate) fn check_together(&self) -> Result<(), PatternOptionError> {
+    pub(in crate::generate) fn check_option_combinations(&self) -> Result<(), PatternOptionError> {
         for option in OPTIONS {
             for (applies, found, expected) in option.refusals {
                 if applies(self) {
-                    return Err(option_refused(option.key, found(self), *expected));
+                    return Err(refused_option_error(option.key, found(self), *expected));
                 }
             }
         }
@@ -411,9 +414,9 @@ plan_options! {
     zero: ZeroStage = ZeroStage::None,
     "ZeRO stage: shard optimizer states (1), gradients (2), parameters (3, as FSDP)" {
         value: "STAGE", default: "0", refusals: &[
-            (|p| p.zero != ZeroStage::None && p.copy_count() == 1, |p| p.zero.to_string(),
+            (|p| p.zero != ZeroStage::None && p.weight_copy_count() == 1, |p| p.zero.to_string(),
                 "0 with data = 1: there are no replicas to shard over"),
-            (|p| p.zero == ZeroStage::Parameters && p.schedule.copy_count() > 1, |p| p.zero.to_string(),
+            (|p| p.zero == ZeroStage::Parameters && p.schedule.copy_count_of_each_part() > 1, |p| p.zero.to_string(),
                 "0, 1 or 2 with schedule = dualpipe, which has each part of the model on two stages"),
             (|p| !p.has_training() && matches!(p.zero, ZeroStage::Optimizer | ZeroStage::Gradients), |p| p.zero.to_string(),
                 "0 or 3 with schedule = inference, which has neither gradients nor optimizer"),
@@ -427,9 +430,9 @@ plan_options! {
         value: "N", is_rare: true, refusals: &[
             (|p| p.shard.is_some() && p.zero == ZeroStage::None, |p| p.shard.unwrap_or(0).to_string(),
                 "zero = 1, 2 or 3 beside it, which says what is sharded"),
-            (|p| p.shard.is_some_and(|n| n < 2 || !p.replica_count().is_multiple_of(n)), |p| p.shard.unwrap_or(0).to_string(),
+            (|p| p.shard.is_some_and(|n| n < 2 || !p.weight_replicas_per_stage().is_multiple_of(n)), |p| p.shard.unwrap_or(0).to_string(),
                 "a divisor of data x context above 1"),
-            (|p| p.shard.is_some() && p.schedule.copy_count() > 1, |p| p.shard.unwrap_or(0).to_string(),
+            (|p| p.shard.is_some() && p.schedule.copy_count_of_each_part() > 1, |p| p.shard.unwrap_or(0).to_string(),
                 "nothing with schedule = dualpipe, which has copies of the state on two stages"),
             (|p| p.shard.is_some() && (p.expert > 1 || p.tensor_groups_split_experts_or_their_tokens()), |p| p.shard.unwrap_or(0).to_string(),
                 "nothing beside experts on different ranks, whose state fewer ranks share"),
@@ -586,7 +589,7 @@ plan_options! {
                 "none with optimizer = none"),
             (|p| p.offload == OffloadedState::All && p.zero != ZeroStage::Parameters, |p| p.offload.to_string(),
                 "none or optimizer, or zero = 3 beside, which loads parameters layer by layer"),
-            (|p| p.offload == OffloadedState::All && p.copy_count() == 1, |p| p.offload.to_string(),
+            (|p| p.offload == OffloadedState::All && p.weight_copy_count() == 1, |p| p.offload.to_string(),
                 "none or optimizer without replicas, which share nothing"),
             (|p| p.offload == OffloadedState::All && p.accumulate, |p| p.offload.to_string(),
                 "none or optimizer beside accumulate, which keeps whole gradients"),
@@ -700,7 +703,7 @@ plan_options! {
         value: "N", heading: OVERLAP, is_rare: true, refusals: &[
             (|p| p.adapters.is_some_and(|n| n == 0 || !p.tensor_degrees().all(|tensor| tensor.is_multiple_of(n))),
                 |p| p.adapters.unwrap_or(0).to_string(), "a divisor of tensor, and of that of each stage"),
-            (|p| p.adapters.is_some() && (!p.schedule.is_cyclic() || p.split_backward || p.schedule.splits_backward()),
+            (|p| p.adapters.is_some() && (!p.schedule.has_cyclic_chunk_placement() || p.split_backward || p.schedule.splits_backward()),
                 |p| p.adapters.unwrap_or(0).to_string(),
                 "nothing beside schedules in the shape of a V, from both ends or of a file, and split backward passes"),
             (|p| p.adapters.is_some() && (p.scatter_gather || p.sequence_parallel),

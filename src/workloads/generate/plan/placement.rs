@@ -120,7 +120,7 @@ impl AllRankCoordinatesAndGroups {
         for (position, rank) in plan.ranks.iter().enumerate() {
             position_of[*rank as usize] = position as u32;
         }
-        let degrees = [plan.tensor, plan.replica_count(), plan.pipeline];
+        let degrees = [plan.tensor, plan.weight_replicas_per_stage(), plan.pipeline];
         let mut members_before = Vec::new();
         if plan.has_uneven_tensor_degrees() {
             members_before.push(0);
@@ -138,8 +138,8 @@ impl AllRankCoordinatesAndGroups {
             expert_node: plan.expert_node.unwrap_or(1).max(1),
             context: plan.context,
             shard: plan.state_shards(),
-            ends: plan.end_stages(),
-            mirrored: plan.schedule.copy_count() > 1,
+            ends: plan.stages_of_model_ends(),
+            mirrored: plan.schedule.copy_count_of_each_part() > 1,
             members_before,
             order: plan.order,
             rank_at: plan.ranks.clone(),
@@ -148,7 +148,7 @@ impl AllRankCoordinatesAndGroups {
             // later, if a collective uses them.
             used: [
                 plan.tensor > 1,
-                plan.copy_count() > 1,
+                plan.weight_copy_count() > 1,
                 false,
                 false,
                 plan.expert > 1,
@@ -219,7 +219,7 @@ impl AllRankCoordinatesAndGroups {
     }
 
     /// Returns the tensor-parallel degree of `stage`.
-    pub fn tensor_of(&self, stage: u32) -> u32 {
+    pub fn tensor_degree_of_stage(&self, stage: u32) -> u32 {
         self.replica_ranks_before_stage(stage + 1) - self.replica_ranks_before_stage(stage)
     }
 
@@ -227,7 +227,7 @@ impl AllRankCoordinatesAndGroups {
     pub fn rank_at(&self, place: TensorDataStageCoordinates) -> u32 {
         if !self.members_before.is_empty() {
             // Ranks are ordered by stage, then by replica.
-            let own = place.data * self.tensor_of(place.stage) + place.tensor;
+            let own = place.data * self.tensor_degree_of_stage(place.stage) + place.tensor;
             return self.degrees[1] * self.replica_ranks_before_stage(place.stage) + own;
         }
         let at = [place.tensor, place.data, place.stage];
@@ -250,7 +250,7 @@ impl AllRankCoordinatesAndGroups {
                 .partition_point(|before| *before <= member);
             let stage = after as u32 - 1;
             let own = rank - self.degrees[1] * self.replica_ranks_before_stage(stage);
-            let tensor = self.tensor_of(stage);
+            let tensor = self.tensor_degree_of_stage(stage);
             return TensorDataStageCoordinates {
                 tensor: own % tensor,
                 data: own / tensor,
@@ -302,7 +302,7 @@ impl AllRankCoordinatesAndGroups {
         place: TensorDataStageCoordinates,
     ) -> u32 {
         match family {
-            ParallelGroupKind::Tensor => self.tensor_of(place.stage),
+            ParallelGroupKind::Tensor => self.tensor_degree_of_stage(place.stage),
             _ => self.member_count(family),
         }
     }
@@ -343,7 +343,8 @@ impl AllRankCoordinatesAndGroups {
 
     /// Number of members of a tensor group of `stage` that shard one expert.
     fn expert_shard_count(&self, stage: u32) -> u32 {
-        self.expert_tensor.unwrap_or_else(|| self.tensor_of(stage))
+        self.expert_tensor
+            .unwrap_or_else(|| self.tensor_degree_of_stage(stage))
     }
 
     /// Number of members that shard one expert, summed over all stages before `stage`.
@@ -358,7 +359,7 @@ impl AllRankCoordinatesAndGroups {
     /// this set. The replica changes most slowly in the order of ranks, as in Megatron-LM.
     fn expert_shard_set_and_replica(&self, place: TensorDataStageCoordinates) -> [u32; 3] {
         let shards = self.expert_shard_count(place.stage);
-        let rank = place.data * self.tensor_of(place.stage) + place.tensor;
+        let rank = place.data * self.tensor_degree_of_stage(place.stage) + place.tensor;
         let blocks = rank / shards;
         [rank % shards, blocks % self.expert, blocks / self.expert]
     }
@@ -370,7 +371,7 @@ impl AllRankCoordinatesAndGroups {
         stage: u32,
         [shard, expert, replica]: [u32; 3],
     ) -> TensorDataStageCoordinates {
-        let tensor = self.tensor_of(stage);
+        let tensor = self.tensor_degree_of_stage(stage);
         let rank = (replica * self.expert + expert) * self.expert_shard_count(stage) + shard;
         TensorDataStageCoordinates {
             tensor: rank % tensor,
@@ -392,7 +393,7 @@ impl AllRankCoordinatesAndGroups {
             ParallelGroupKind::Operator(number) => {
                 self.operator_partition_by_number(number)
                     .total_member_count()
-                    == self.tensor_of(place.stage)
+                    == self.tensor_degree_of_stage(place.stage)
             }
             ParallelGroupKind::Embedding if !self.members_before.is_empty() => {
                 self.ends.contains(&place.stage)
@@ -407,7 +408,7 @@ impl AllRankCoordinatesAndGroups {
         match family {
             ParallelGroupKind::Tensor => data * pipeline,
             ParallelGroupKind::Data => self.replica_ranks_before_stage(pipeline),
-            ParallelGroupKind::Embedding => self.tensor_of(self.ends[0]) * data,
+            ParallelGroupKind::Embedding => self.tensor_degree_of_stage(self.ends[0]) * data,
             ParallelGroupKind::Model => data,
             ParallelGroupKind::Expert => {
                 self.replica_ranks_before_stage(pipeline) * data / self.expert
@@ -437,7 +438,7 @@ impl AllRankCoordinatesAndGroups {
     }
 
     /// Index, among the groups of `family`, of the group that contains the rank at `place`.
-    fn index(&self, family: ParallelGroupKind, place: TensorDataStageCoordinates) -> u32 {
+    fn group_index_at(&self, family: ParallelGroupKind, place: TensorDataStageCoordinates) -> u32 {
         let data = self.degrees[1];
         let block = |size: u32| {
             let before = self.replica_ranks_before_stage(place.stage) + place.tensor;
@@ -450,7 +451,7 @@ impl AllRankCoordinatesAndGroups {
                     + place.tensor
             }
             ParallelGroupKind::Embedding => {
-                place.data * self.tensor_of(self.ends[0]) + place.tensor
+                place.data * self.tensor_degree_of_stage(self.ends[0]) + place.tensor
             }
             ParallelGroupKind::Model => place.data,
             ParallelGroupKind::Expert => {
@@ -472,7 +473,7 @@ impl AllRankCoordinatesAndGroups {
                     }
                     _ => [self.expert_node, expert % self.expert_node],
                 };
-                self.index(ParallelGroupKind::Expert, place) * groups + own
+                self.group_index_at(ParallelGroupKind::Expert, place) * groups + own
             }
             ParallelGroupKind::ExpertData => {
                 let [shard, expert, _] = self.expert_shard_set_and_replica(place);
@@ -498,7 +499,7 @@ impl AllRankCoordinatesAndGroups {
     }
 
     /// Returns true if groups of `family` are used.
-    pub fn is_used(&self, family: ParallelGroupKind) -> bool {
+    pub fn is_group_kind_used(&self, family: ParallelGroupKind) -> bool {
         match family {
             ParallelGroupKind::Tensor => self.used[0],
             ParallelGroupKind::Data => self.used[1],
@@ -518,7 +519,7 @@ impl AllRankCoordinatesAndGroups {
     /// Returns true if nodes refer to groups of `family` by name: the groups are used, and they are smaller than the
     /// world.
     pub fn is_group_kind_declared(&self, family: ParallelGroupKind) -> bool {
-        self.is_used(family) && self.member_count(family) < self.rank_count()
+        self.is_group_kind_used(family) && self.member_count(family) < self.rank_count()
     }
 
     /// Name by which the nodes of the rank at `place` refer to its group of `family`.
@@ -529,7 +530,7 @@ impl AllRankCoordinatesAndGroups {
     ) -> GroupName<'static> {
         if self.is_group_kind_declared(family) && self.has_group_at(family, place) {
             GroupName::from_number(
-                (self.number_of_first_group(family) + self.index(family, place)).into(),
+                (self.number_of_first_group(family) + self.group_index_at(family, place)).into(),
             )
         } else {
             GroupName::World
@@ -552,7 +553,7 @@ impl AllRankCoordinatesAndGroups {
                 .collect()
         };
         match family {
-            ParallelGroupKind::Tensor => (0..self.tensor_of(place.stage))
+            ParallelGroupKind::Tensor => (0..self.tensor_degree_of_stage(place.stage))
                 .map(|tensor| at(TensorDataStageCoordinates { tensor, ..place }))
                 .collect(),
             ParallelGroupKind::Data => self
@@ -573,7 +574,9 @@ impl AllRankCoordinatesAndGroups {
                 .map(|stage| at(TensorDataStageCoordinates { stage, ..place }))
                 .collect(),
             ParallelGroupKind::Model => (0..pipeline)
-                .flat_map(|stage| (0..self.tensor_of(stage)).map(move |tensor| (stage, tensor)))
+                .flat_map(|stage| {
+                    (0..self.tensor_degree_of_stage(stage)).map(move |tensor| (stage, tensor))
+                })
                 .map(|(stage, tensor)| {
                     at(TensorDataStageCoordinates {
                         tensor,
@@ -654,7 +657,7 @@ impl AllRankCoordinatesAndGroups {
                 {
                     continue;
                 }
-                let name = first + self.index(family, place);
+                let name = first + self.group_index_at(family, place);
                 groups
                     .entry(name.to_string())
                     .or_insert_with(|| self.members_of_group(family, place));

@@ -103,7 +103,7 @@ impl FromStr for ExpertCapacityFactor {
 
 /// Returns each expert's share of all token copies, if each token is sent to `chosen` of `experts`
 /// experts.
-fn expert_shares(
+fn expert_token_shares(
     balance: ExpertRoutingBalance,
     counts: &[u32],
     experts: u64,
@@ -165,7 +165,7 @@ pub(in crate::generate) fn fullest_rank_load_ratio(
         // With a capacity, unused slots are padded, so all ranks process the same number of rows.
         return f64::from(thousandths) / 1000.0;
     }
-    let shares = expert_shares(balance, counts, experts, chosen);
+    let shares = expert_token_shares(balance, counts, experts, chosen);
     if redundant > 0 {
         let ranks_in_use = usize::try_from(ranks).unwrap_or(1).max(1);
         let loads = rank_shares_with_balanced_copies(&shares, redundant, ranks_in_use);
@@ -236,10 +236,11 @@ pub(in crate::generate) fn mean_ranks_per_token(
     if is_limited && groups.is_multiple_of(ranks) {
         // A rank has whole groups, and a token chooses some of them.
         let own = groups / ranks;
-        let all = count_choices(groups, chosen_groups);
+        let all = count_combinations(groups, chosen_groups);
         let hit = (0..=own.min(chosen_groups)).map(|some| {
-            let part =
-                count_choices(own, some) * count_choices(groups - own, chosen_groups - some) / all;
+            let part = count_combinations(own, some)
+                * count_combinations(groups - own, chosen_groups - some)
+                / all;
             part * (1.0 - miss_probability(open, some * (experts / groups)))
         });
         return ranks as f64 * hit.sum::<f64>();
@@ -248,7 +249,7 @@ pub(in crate::generate) fn mean_ranks_per_token(
 }
 
 /// Number of ways in which `some` of `all` items can be chosen.
-fn count_choices(all: u64, some: u64) -> f64 {
+fn count_combinations(all: u64, some: u64) -> f64 {
     (0..some).fold(1.0, |ways, drawn| {
         ways * all.saturating_sub(drawn) as f64 / (drawn + 1) as f64
     })
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn distinct_ranks_are_the_mean_over_all_choices() {
+    fn mean_ranks_per_token_match_enumeration_of_choices() {
         for of in [
             [8, 2, 2],
             [8, 2, 4],
@@ -392,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_and_printed() {
+    fn routing_balance_words_are_parsed_and_printed() {
         for text in ["balanced", "skewed:1.2", "skewed:0.5:7"] {
             assert_eq!(
                 text.parse::<ExpertRoutingBalance>().unwrap().to_string(),

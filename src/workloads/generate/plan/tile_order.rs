@@ -8,7 +8,7 @@ use super::{
     AllRankCoordinatesAndGroups, CorePlacement, ParallelismPlan, TensorDataStageCoordinates,
     TensorNeighbours, TileOrder,
 };
-use crate::generate::{PatternOptionError, option_refused};
+use crate::generate::{PatternOptionError, refused_option_error};
 use std::collections::BTreeSet;
 
 /// Grid of a tiled machine's cores. It is plain data, so that placement does not depend on the machine's type.
@@ -103,7 +103,7 @@ impl ParallelismPlan {
         };
         let Some(grid) = grid else {
             let expected = "a machine of tiles, such as wafer-5x4";
-            return Err(option_refused("place", &self.tiles, expected));
+            return Err(refused_option_error("place", &self.tiles, expected));
         };
         match (order, &self.tiles) {
             (Some(order), _) => {
@@ -114,7 +114,11 @@ impl ParallelismPlan {
                         cores.len(),
                         cores.len() + grid.faulty.len()
                     );
-                    return Err(option_refused("data x tensor x pipeline", ranks, expected));
+                    return Err(refused_option_error(
+                        "data x tensor x pipeline",
+                        ranks,
+                        expected,
+                    ));
                 }
                 let positions = AllRankCoordinatesAndGroups::new(self);
                 let index = |rank: u32| {
@@ -124,10 +128,15 @@ impl ParallelismPlan {
                         stage,
                     } = positions.coordinates_of_rank(rank);
                     let own = match self.tensor_neighbours {
-                        TensorNeighbours::Near => data * positions.tensor_of(stage) + tensor,
-                        TensorNeighbours::Opposite => tensor * self.replica_count() + data,
+                        TensorNeighbours::Near => {
+                            data * positions.tensor_degree_of_stage(stage) + tensor
+                        }
+                        TensorNeighbours::Opposite => {
+                            tensor * self.weight_replicas_per_stage() + data
+                        }
                     };
-                    self.replica_count() * positions.replica_ranks_before_stage(stage) + own
+                    self.weight_replicas_per_stage() * positions.replica_ranks_before_stage(stage)
+                        + own
                 };
                 let placed = (0..ranks as u32).map(|rank| cores[index(rank) as usize]);
                 self.tiles = CorePlacement::Cores(placed.collect());
@@ -137,7 +146,7 @@ impl ParallelismPlan {
                 let beyond = |core: &&[u32; 2]| (0..2).any(|d| core[d] >= size[d]);
                 if let Some([x, y]) = cores.iter().find(beyond) {
                     let expected = format!("cores from 0:0 to {}:{}", size[0] - 1, size[1] - 1);
-                    return Err(option_refused(
+                    return Err(refused_option_error(
                         "place",
                         format_args!("core {x}:{y}"),
                         expected,
@@ -154,7 +163,7 @@ impl ParallelismPlan {
         let CorePlacement::Cores(cores) = &self.tiles else {
             return match &self.tiles {
                 CorePlacement::None => Ok(()),
-                order => Err(option_refused(
+                order => Err(refused_option_error(
                     "place",
                     order,
                     "a machine, which says which cores there are",
@@ -164,7 +173,7 @@ impl ParallelismPlan {
         let ranks = self.rank_count();
         if cores.len() as u128 != ranks {
             let expected = format!("{ranks} of them, one for each rank");
-            return Err(option_refused(
+            return Err(refused_option_error(
                 "place",
                 format_args!("{} cores", cores.len()),
                 expected,
@@ -172,7 +181,7 @@ impl ParallelismPlan {
         }
         let mut seen = BTreeSet::new();
         match cores.iter().find(|core| !seen.insert(**core)) {
-            Some([x, y]) => Err(option_refused(
+            Some([x, y]) => Err(refused_option_error(
                 "place",
                 format_args!("core {x}:{y} twice"),
                 "each core once",

@@ -10,7 +10,7 @@
 //! (`overlap-moe-expert-parallel-comm` of Megatron-LM, `core/pipeline_parallel/combined_1f1b.py`).
 
 use super::{PassKind, PassOrOverlappingPair, PipelineStepIter, ScheduleParameters};
-use crate::generate::{PatternOptionError, check_at_least, option_refused};
+use crate::generate::{PatternOptionError, check_at_least, refused_option_error};
 
 pub(super) fn check_interleaved_schedule(
     chunks: u32,
@@ -31,7 +31,7 @@ pub(super) fn check_interleaved_schedule(
     let why = format!(
         "a multiple of the {stages} stages, because interleaved chunks change after that many micro-batches: {next}"
     );
-    Err(option_refused("micro_batches", micro_batches, why))
+    Err(refused_option_error("micro_batches", micro_batches, why))
 }
 
 pub(super) fn interleaved_schedule_parameters(
@@ -65,7 +65,7 @@ pub(super) fn interleaved_pair_steps(
     let mut shape = interleaved_schedule_parameters(chunks, stage, stages, micro_batches);
     let forwards = shape.forward_pass_count(micro_batches);
     shape.warm_up = forwards.min(shape.warm_up + 1);
-    let mut alone = PipelineStepIter::from_shape(shape, micro_batches);
+    let mut alone = PipelineStepIter::from_schedule_parameters(shape, micro_batches);
     let mut steps: Vec<PassOrOverlappingPair> =
         alone.by_ref().take(shape.warm_up as usize).collect();
     while let Some(step) = alone.next() {

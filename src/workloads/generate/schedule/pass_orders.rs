@@ -371,7 +371,7 @@ impl StagePassOrders {
     }
 
     /// The stages that have the first and the last part.
-    pub(super) fn end_stages(&self) -> [u32; 2] {
+    pub(super) fn stages_of_first_and_last_part(&self) -> [u32; 2] {
         let ends = [self.places.first(), self.places.last()];
         ends.map(|place| place.map_or(0, |(stage, _)| *stage))
     }

@@ -47,7 +47,7 @@ impl ScheduleParameters {
 }
 
 impl PipelineStepIter {
-    pub(super) fn from_shape(shape: ScheduleParameters, micro_batches: u32) -> Self {
+    pub(super) fn from_schedule_parameters(shape: ScheduleParameters, micro_batches: u32) -> Self {
         let forwards = shape.forward_pass_count(micro_batches);
         Self(ComputedOrListedStepIter::Counted(
             ParameterizedScheduleSteps {

@@ -47,7 +47,7 @@ fn build_interleaved_schedule(chunks: u32) -> PipelineSchedule {
     PipelineSchedule::Interleaved { chunks }
 }
 
-fn layer_wise(layers: u32) -> PipelineSchedule {
+fn build_layer_wise_schedule(layers: u32) -> PipelineSchedule {
     PipelineSchedule::LayerWise { layers }
 }
 
@@ -64,7 +64,7 @@ fn simulate_equal_stages(
 }
 
 #[test]
-fn gpipe_goes_back_when_all_are_through() {
+fn gpipe_runs_backward_passes_after_all_forward_passes() {
     for stage in 0..2 {
         let order = format_pass_order(PipelineSchedule::GPipe, stage, 2, 3);
         assert_eq!(order, "1a 2a 3a 1a' 2a' 3a'");
@@ -114,8 +114,8 @@ fn interleaved_chunks_take_turns_as_in_megatron() {
 }
 
 #[test]
-fn layer_wise_leaves_a_layer_when_all_are_through_it() {
-    let order = format_pass_order(layer_wise(3), 0, 1, 2);
+fn layer_wise_runs_all_micro_batches_of_a_layer_before_the_next_layer() {
+    let order = format_pass_order(build_layer_wise_schedule(3), 0, 1, 2);
     assert_eq!(order, "1a 2a 1b 2b 1c 2c 1c' 2c' 1b' 2b' 1a' 2a'");
 }
 
@@ -172,7 +172,7 @@ fn four_stages_take_33_and_interleaved_28_and_a_half() {
 fn max_stored_passes_equal_simulated_peaks() {
     let stored = |schedule: PipelineSchedule, count: u32| -> Vec<u64> {
         let held: Vec<u64> = (0..4)
-            .map(|i| schedule.max_stored_passes(i, 4, count))
+            .map(|i| schedule.max_passes_with_stored_activations(i, 4, count))
             .collect();
         assert_eq!(
             simulate_equal_stages(schedule.clone(), 4, count, 1, 2).peaks,
@@ -190,8 +190,8 @@ fn max_stored_passes_equal_simulated_peaks() {
     // v).
     assert_eq!(stored(build_interleaved_schedule(2), 8), [11, 9, 7, 5]);
     assert_eq!(stored(build_interleaved_schedule(2), 4), [8; 4]);
-    assert_eq!(stored(layer_wise(3), 2), [6; 4]);
-    let kept = |stage| PipelineSchedule::Inference.max_stored_passes(stage, 4, 8);
+    assert_eq!(stored(build_layer_wise_schedule(3), 2), [6; 4]);
+    let kept = |stage| PipelineSchedule::Inference.max_passes_with_stored_activations(stage, 4, 8);
     assert_eq!([kept(0), kept(3)], [0, 0]);
 }
 
@@ -205,7 +205,7 @@ fn equal_stages_take_as_long_as_the_formula_says() {
                 ONE_F_ONE_B,
                 PipelineSchedule::Inference,
             ];
-            all.extend((1..=4).map(layer_wise));
+            all.extend((1..=4).map(build_layer_wise_schedule));
             if count % stages == 0 {
                 all.extend((2..=4).map(build_interleaved_schedule));
             }
@@ -232,7 +232,8 @@ fn equal_stages_take_as_long_as_the_formula_says() {
                     (bubble - formula).abs() < 1e-12,
                     "{case}: {bubble} {formula}"
                 );
-                let stored = |stage| schedule.max_stored_passes(stage, stages, count);
+                let stored =
+                    |stage| schedule.max_passes_with_stored_activations(stage, stages, count);
                 let stored: Vec<u64> = (0..stages).map(stored).collect();
                 assert_eq!(found.peaks, stored, "{case}");
                 played += 1;
@@ -248,7 +249,10 @@ fn equal_stages_take_as_long_as_the_formula_says() {
 fn interleaving_wants_a_multiple_of_the_stages() {
     let refusal = |chunks, stages, count| {
         let schedule = build_interleaved_schedule(chunks);
-        schedule.check_size(stages, count).unwrap_err().to_string()
+        schedule
+            .check_stage_and_micro_batch_counts(stages, count)
+            .unwrap_err()
+            .to_string()
     };
     assert_eq!(
         refusal(2, 4, 6),
@@ -258,7 +262,9 @@ fn interleaving_wants_a_multiple_of_the_stages() {
     assert!(refusal(2, 4, 3).ends_with("after that many micro-batches: 4"));
     assert_eq!(refusal(1, 4, 8), "`chunks` is 1; expected 2 or more");
     let refusal = |schedule: PipelineSchedule, stages, count| {
-        let error = schedule.check_size(stages, count).unwrap_err();
+        let error = schedule
+            .check_stage_and_micro_batch_counts(stages, count)
+            .unwrap_err();
         error.to_string()
     };
     assert_eq!(
@@ -270,11 +276,11 @@ fn interleaving_wants_a_multiple_of_the_stages() {
         "`micro_batches` is 0; expected 1 or more"
     );
     assert_eq!(
-        refusal(layer_wise(0), 4, 8),
+        refusal(build_layer_wise_schedule(0), 4, 8),
         "`layers` is 0; expected 1 or more"
     );
     assert_eq!(
-        refusal(layer_wise(u32::MAX), 4, u32::MAX),
+        refusal(build_layer_wise_schedule(u32::MAX), 4, u32::MAX),
         "passes of a stage would be 36893488130239234050, but a trace can have at most 4294967295; try fewer \
          micro-batches"
     );
@@ -285,7 +291,7 @@ fn any_schedule() -> impl Strategy<Value = PipelineSchedule> {
         Just(PipelineSchedule::GPipe),
         Just(ONE_F_ONE_B),
         (2_u32..5).prop_map(build_interleaved_schedule),
-        (1_u32..5).prop_map(layer_wise),
+        (1_u32..5).prop_map(build_layer_wise_schedule),
         Just(PipelineSchedule::Inference),
     ]
 }

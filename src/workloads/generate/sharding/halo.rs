@@ -20,7 +20,7 @@ pub(super) struct SlidingWindowGeometry {
 
 impl SlidingWindowGeometry {
     /// Returns the input rows that belong to part `part` of `parts`.
-    pub(super) fn input_rows_of_part(&self, part: u32, parts: u32) -> Range<u64> {
+    pub(super) fn input_rows_owned_by_shard(&self, part: u32, parts: u32) -> Range<u64> {
         let each = self.inputs / u64::from(parts);
         u64::from(part) * each..(u64::from(part) + 1) * each
     }

@@ -101,24 +101,24 @@ impl SampleRowColumnSharding {
 
     /// Number of different shards of the result; each member has exactly one.
     pub fn shard_count(&self) -> u64 {
-        self.axis_digits()
+        self.digits_of_all_axes()
             .iter()
             .fold(1, |all: u64, digit| all.saturating_mul(digit.parts.into()))
     }
 
-    fn axis_digits(&self) -> [MemberNumberDigit; 3] {
+    fn digits_of_all_axes(&self) -> [MemberNumberDigit; 3] {
         [self.samples, self.rows, self.columns]
     }
 
     /// Returns the index of `member`'s shard along each axis.
     fn shard_indices(&self, member: u32) -> [u64; 3] {
-        self.axis_digits()
+        self.digits_of_all_axes()
             .map(|digit| digit.shard_of_member(member).into())
     }
 
     /// Returns the number of the shard with indices `part` along the axes, in row-major order.
     fn shard_number_from_indices(&self, part: [u64; 3]) -> u64 {
-        let axes = self.axis_digits().into_iter();
+        let axes = self.digits_of_all_axes().into_iter();
         axes.zip(part).fold(0, |cell, (digit, part)| {
             cell * u64::from(digit.parts) + part
         })

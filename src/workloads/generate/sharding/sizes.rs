@@ -1,7 +1,7 @@
 //! Totals of an operator, and the sizes that its degrees must divide.
 
 use super::halo::SlidingWindowGeometry;
-use super::{OperatorShardAxis, PatternOptionError, option_refused};
+use super::{OperatorShardAxis, PatternOptionError, refused_option_error};
 use crate::model::{DividingDegreeOrReason, OperatorAxesAndTensorsSpec};
 
 /// Names that error messages use for the degrees along the axes.
@@ -94,7 +94,7 @@ impl UnshardedOperatorTotals {
                 .map(|axis| AxisDivisorsOrUnsplittable::from_operator_axis(spec, axis, batch)),
             flops: batched(products.fold(0, u128::saturating_add)),
             outputs: if_any(
-                spec.sums_over_input_columns() || spec.looks_up(),
+                spec.sums_over_input_columns() || spec.looks_up_table_rows(),
                 spec.sum_tensor_volumes(&spec.outputs),
             ),
             inputs: if_any(
@@ -122,7 +122,11 @@ impl UnshardedOperatorTotals {
         let sizes = match &self.extents[axis as usize] {
             AxisDivisorsOrUnsplittable::Whole(_) if degree == 1 => return Ok(()),
             AxisDivisorsOrUnsplittable::Whole(why) => {
-                return Err(option_refused(letter, degree, format!("1, for {why}")));
+                return Err(refused_option_error(
+                    letter,
+                    degree,
+                    format!("1, for {why}"),
+                ));
             }
             AxisDivisorsOrUnsplittable::Divisors(sizes) => sizes,
         };
@@ -151,6 +155,6 @@ impl UnshardedOperatorTotals {
             (None, None) => String::new(),
         };
         let expected = format!("a divisor of {named}, for parts are equal{near}");
-        Err(option_refused(letter, degree, expected))
+        Err(refused_option_error(letter, degree, expected))
     }
 }

@@ -145,7 +145,7 @@ fn table_iii_of_a_linear_operator() {
 }
 
 #[test]
-fn on_one_device_it_is_what_models_count() {
+fn unsharded_operator_work_matches_model_operator_counts() {
     let mut products = 0;
     for preset in PRESETS {
         let model = Model::load_named(preset.name).unwrap();
@@ -176,7 +176,7 @@ fn on_one_device_it_is_what_models_count() {
 }
 
 #[test]
-fn a_convolution_numbers_devices_as_the_table_does() {
+fn convolution_reduction_groups_follow_palm_table_device_order() {
     // With (b, c, i, k) = (1, 2, 2, 2), a position is 4 c + 2 i + k. The forward pass sums over
     // input channels c, the input's gradient is summed over output channels k, and the weights'
     // gradient is summed over rows i.
@@ -318,7 +318,7 @@ fn build_attention_operator() -> OperatorKind {
 }
 
 #[test]
-fn halos_of_known_layers() {
+fn known_layers_sharded_by_rows_have_expected_halo_rows() {
     // If 8 rows are divided into 4 parts, windows of 3 x 3 with stride 1 and padding 1 need one row from each
     // neighbour.
     let work = image::build_3x3_convolution([8, 8], 1, 1);

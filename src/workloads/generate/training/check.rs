@@ -14,7 +14,9 @@ use crate::generate::plan::{
     SplitUnit,
 };
 use crate::generate::schedule::PipelineSchedule;
-use crate::generate::{MOST_NODES, MOST_WORK, PatternOptionError, check_limit, option_refused};
+use crate::generate::{
+    MOST_NODES, MOST_WORK, PatternOptionError, check_limit, refused_option_error,
+};
 use crate::model::{LayerOperator, LayerRole, Model};
 use chakram_base::ids::MAX_NPUS;
 
@@ -30,10 +32,11 @@ pub(super) fn check_plan_and_count_micro_batches(
     plan.check_values()?;
     check_parallel_degrees(plan)?;
     plan.check_core_for_each_rank()?;
-    check_total_layers(model, plan)?;
+    check_total_layers_of_stages(model, plan)?;
     let micro_batches = check_batch_and_count_micro_batches(plan)?;
-    plan.schedule.check_size(plan.pipeline, micro_batches)?;
-    plan.check_together()?;
+    plan.schedule
+        .check_stage_and_micro_batch_counts(plan.pipeline, micro_batches)?;
+    plan.check_option_combinations()?;
     check_layers_fit_stages(model, plan)?;
     local_experts::check_expert_degrees(model, plan)?;
     reject_modules_absent_from_model(model, plan)?;
@@ -46,7 +49,7 @@ pub(super) fn check_plan_and_count_micro_batches(
     if derived || !plan.operators.is_empty() {
         check_operator_degrees(model, plan)?;
     }
-    check_smallest_tile_fits(model, plan)?;
+    check_smallest_tile_fits_sram(model, plan)?;
     check_tied_gradients_last(model, plan, micro_batches)?;
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunk_count());
     let tags = 2 * u128::from(plan.steps) * parts * u128::from(micro_batches);
@@ -75,7 +78,7 @@ fn check_tied_gradients_last(
     plan: &ParallelismPlan,
     micro_batches: u32,
 ) -> Result<(), PatternOptionError> {
-    let [first, last] = plan.end_stages();
+    let [first, last] = plan.stages_of_model_ends();
     let mut operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
     let is_tied =
         |one: &LayerOperator| one.work.to_axes_and_tensors().tied_weight_count().is_some();
@@ -97,12 +100,12 @@ fn check_tied_gradients_last(
          {}",
         model.name
     );
-    Err(option_refused("pass_orders", "others", expected))
+    Err(refused_option_error("pass_orders", "others", expected))
 }
 
 /// Rejects plans whose smallest matrix-product tile does not fit into SRAM: a row of inputs, a column of weights, and
 /// their result. If a product sums over K values, each core of a tensor group with t cores has at least K / t of them.
-fn check_smallest_tile_fits(
+fn check_smallest_tile_fits_sram(
     model: &Model,
     plan: &ParallelismPlan,
 ) -> Result<(), PatternOptionError> {
@@ -133,7 +136,7 @@ fn check_smallest_tile_fits(
         "at least {tile} B for a tile of {}: a row of {row} inputs, a column of weights of equal length, and their result",
         widest.name
     );
-    Err(option_refused("sram", format!("{sram} B"), expected))
+    Err(refused_option_error("sram", format!("{sram} B"), expected))
 }
 
 /// Upper bound on the number of nodes of a rank: the sum, over all stages, of one rank's nodes.
@@ -257,13 +260,17 @@ fn check_parallel_degrees(plan: &ParallelismPlan) -> Result<(), PatternOptionErr
     let ranks = plan.rank_count();
     if ranks > MAX_NPUS.into() {
         let expected = format!("{MAX_NPUS} ranks or fewer, as machines have NPUs");
-        return Err(option_refused("data x tensor x pipeline", ranks, expected));
+        return Err(refused_option_error(
+            "data x tensor x pipeline",
+            ranks,
+            expected,
+        ));
     }
     for (axis, word) in ParallelAxis::ALL {
         if !plan.order.contains(axis) {
             let found = plan.order.map(|axis| axis.to_string()).join(",");
             let expected = format!("tp, dp and pp in some order; {word} is missing");
-            return Err(option_refused("order", found, expected));
+            return Err(refused_option_error("order", found, expected));
         }
     }
     if !plan.ranks.is_empty() {
@@ -273,7 +280,7 @@ fn check_parallel_degrees(plan: &ParallelismPlan) -> Result<(), PatternOptionErr
             let last = ranks.saturating_sub(1);
             let expected = format!("each rank from 0 to {last} once, at its position");
             let found = format!("a list of {}", plan.ranks.len());
-            return Err(option_refused("ranks", found, expected));
+            return Err(refused_option_error("ranks", found, expected));
         }
     }
     Ok(())
@@ -287,7 +294,7 @@ fn check_batch_and_count_micro_batches(plan: &ParallelismPlan) -> Result<u32, Pa
             "a multiple of data x micro_batch, {} x {} = {at_once}",
             plan.data, plan.micro_batch
         );
-        return Err(option_refused("batch", plan.batch, expected));
+        return Err(refused_option_error("batch", plan.batch, expected));
     }
     let count = u128::from(plan.batch) / at_once;
     let most = u64::from(u32::MAX);
@@ -301,7 +308,7 @@ fn check_layers_fit_stages(
 ) -> Result<(), PatternOptionError> {
     let count = model.layers.len();
     if count == 0 || model.layers.iter().any(|layer| layer.operators.is_empty()) {
-        return Err(option_refused(
+        return Err(refused_option_error(
             "model",
             &model.name,
             "layers with operators",
@@ -311,7 +318,7 @@ fn check_layers_fit_stages(
     let parts = u64::from(plan.schedule.part_count(plan.pipeline));
     if let (PipelineSchedule::LayerWise { .. }, true) = (&plan.schedule, plan.pipeline > 1) {
         let expected = "1 with schedule = layer-wise, which has every layer on all ranks";
-        return Err(option_refused("pipeline", plan.pipeline, expected));
+        return Err(refused_option_error("pipeline", plan.pipeline, expected));
     }
     if !plan.stages.is_empty() {
         return check_stage_layer_ranges(plan, count, parts);
@@ -338,7 +345,7 @@ fn check_layers_fit_stages(
             model.name,
             describe_layers(model)
         );
-        return Err(option_refused("pipeline", plan.pipeline, expected));
+        return Err(refused_option_error("pipeline", plan.pipeline, expected));
     }
     debug_assert!(first_layers_of_parts(model, plan).is_sorted());
     Ok(())
@@ -363,7 +370,7 @@ fn check_layers_divisible(
         plan.schedule.chunk_count(),
         plan.split
     );
-    Err(option_refused("pipeline", plan.pipeline, expected))
+    Err(refused_option_error("pipeline", plan.pipeline, expected))
 }
 
 /// Returns a summary of a model's layers for error messages.
@@ -427,7 +434,10 @@ fn describe_layers_without_stage(plan: &ParallelismPlan, count: usize) -> String
 
 /// Rejects stages whose total number of layers differs from the model's, for example because the user counted only
 /// blocks. This check must precede all others that depend on the model.
-fn check_total_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), PatternOptionError> {
+fn check_total_layers_of_stages(
+    model: &Model,
+    plan: &ParallelismPlan,
+) -> Result<(), PatternOptionError> {
     let said: u64 = plan.stages.iter().fold(0, |said, [first, last]| {
         said + (u64::from(*last) + 1).saturating_sub((*first).into())
     });
@@ -440,12 +450,16 @@ fn check_total_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), Patte
         describe_layers(model),
         describe_layers_without_stage(plan, model.layers.len())
     );
-    Err(option_refused("stage", format!("{said} layers"), expected))
+    Err(refused_option_error(
+        "stage",
+        format!("{said} layers"),
+        expected,
+    ))
 }
 
 /// Rejects stages that are not consecutive ranges of layers, and plans with the wrong number of stages.
-/// [`check_total_layers`] has already checked that the stages cover all layers, so consecutive ranges end with the last
-/// layer.
+/// [`check_total_layers_of_stages`] has already checked that the stages cover all layers, so consecutive ranges end
+/// with the last layer.
 fn check_stage_layer_ranges(
     plan: &ParallelismPlan,
     count: usize,
@@ -454,7 +468,7 @@ fn check_stage_layer_ranges(
     let found = plan.stages.len();
     if found as u64 != parts {
         let expected = format!("{parts} ranges, one for each stage and chunk");
-        return Err(option_refused("stage", found, expected));
+        return Err(refused_option_error("stage", found, expected));
     }
     let mut next = 0;
     for (i, [first, last]) in plan.stages.iter().enumerate() {
@@ -463,7 +477,11 @@ fn check_stage_layer_ranges(
                 "at index {i} a range that begins with layer {next} and ends before layer {count}{}",
                 describe_layers_without_stage(plan, count)
             );
-            return Err(option_refused("stage", format!("{first}-{last}"), expected));
+            return Err(refused_option_error(
+                "stage",
+                format!("{first}-{last}"),
+                expected,
+            ));
         }
         next = last + 1;
     }
@@ -486,7 +504,7 @@ fn check_stage_tensor_degrees(
             "one degree for the first and the last stage, which both have the embedding's table of {}",
             model.name
         );
-        return Err(option_refused(
+        return Err(refused_option_error(
             "stage_tensor",
             format!("{first} and {last}"),
             expected,
@@ -501,7 +519,7 @@ fn check_stage_tensor_degrees(
             "false: the {} tokens of a sample are no multiple of tensor = {members}",
             model.sequence
         );
-        return Err(option_refused("sequence_parallel", "true", expected));
+        return Err(refused_option_error("sequence_parallel", "true", expected));
     }
     check_operators_divisible(model, [members, plan.tensor_degree_of_experts().into()])
 }
@@ -520,7 +538,7 @@ fn check_operators_divisible(
         } else if spec.sums_over_input_columns() || spec.exchange.is_some() {
             own = members;
         }
-        tensor_cut::check_divides(operator, operator.cut, own)?;
+        tensor_cut::check_split_divides_operator(operator, operator.cut, own)?;
     }
     Ok(())
 }
@@ -531,12 +549,16 @@ fn check_operator_degrees(model: &Model, plan: &ParallelismPlan) -> Result<(), P
     if plan.scatter_gather {
         let expected = "false where operators have degrees, or a cut that the model does not state: results \
              go to the next stage without resharding";
-        return Err(option_refused("scatter_gather", "true", expected));
+        return Err(refused_option_error("scatter_gather", "true", expected));
     }
     if plan.adapter_sums == AdapterSums::Destination {
         let expected =
             "source where operators have degrees, or a cut that the model does not state";
-        return Err(option_refused("adapter_sums", plan.adapter_sums, expected));
+        return Err(refused_option_error(
+            "adapter_sums",
+            plan.adapter_sums,
+            expected,
+        ));
     }
     check_limit(
         "members of a tensor group if operators have their own degrees",
@@ -554,7 +576,7 @@ fn check_operator_degrees(model: &Model, plan: &ParallelismPlan) -> Result<(), P
                 "an operator of {}, such as {}; `*` stands for any letters, and `layer/operator` for one of a layer",
                 model.name, model.layers[0].operators[0].name
             );
-            return Err(option_refused(
+            return Err(refused_option_error(
                 "operator",
                 format!("{:?}", one.name),
                 expected,
@@ -566,7 +588,7 @@ fn check_operator_degrees(model: &Model, plan: &ParallelismPlan) -> Result<(), P
                 "{}, the plan's tensor degree, as the product of b, m, n and k of {:?}",
                 plan.tensor, one.name
             );
-            return Err(option_refused("operator", found, expected));
+            return Err(refused_option_error("operator", found, expected));
         }
     }
     Ok(())

@@ -24,7 +24,7 @@
 //! each computes a part of the gradients. Gradients are therefore summed over all `data x context` replicas.
 
 use crate::generate::plan::{ContextExchange, ParallelismPlan, RecomputePolicy};
-use crate::generate::{PatternOptionError, option_refused};
+use crate::generate::{PatternOptionError, refused_option_error};
 use crate::model::{
     AttentionSpan, LayerOperator, Model, OperatorAxesAndTensorsSpec, OperatorKind,
     OperatorShardAxis,
@@ -32,7 +32,10 @@ use crate::model::{
 use std::borrow::Cow;
 
 /// Returns `model` with only one rank's tokens.
-pub(super) fn shard_context<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m, Model> {
+pub(super) fn reduce_model_to_one_context_shard<'m>(
+    model: Cow<'m, Model>,
+    plan: &ParallelismPlan,
+) -> Cow<'m, Model> {
     let shards = u64::from(plan.context);
     if shards == 1 {
         return model;
@@ -106,10 +109,10 @@ pub(super) fn check_context_degree(
     if shards == 1 {
         return Ok(());
     }
-    let wrong = |expected: String| Err(option_refused("context", plan.context, expected));
+    let wrong = |expected: String| Err(refused_option_error("context", plan.context, expected));
     if plan.recompute == RecomputePolicy::Operators {
         let expected = "none, selective or full where tokens of a sequence are shared out";
-        return Err(option_refused("recompute", plan.recompute, expected));
+        return Err(refused_option_error("recompute", plan.recompute, expected));
     }
     let operators = || model.equal_layer_runs().flat_map(|run| &run[0].operators);
     if !operators().any(|one| one.work.to_axes_and_tensors().is_attention()) {

@@ -113,7 +113,7 @@ impl KernelCostParameters {
         } = work
             && self.one_by_one
         {
-            self.clamp_inputs_of_gate(
+            self.add_gate_input_clamp_kernels(
                 [self.rows_per_micro_batch(rows.into()), width.into()],
                 &mut kernels,
             )?;
@@ -126,7 +126,7 @@ impl KernelCostParameters {
                 kernels.keeps = 0;
             }
         }
-        self.set_operand_bytes(&work, spec.looks_up(), &mut kernels);
+        self.set_operand_bytes(&work, spec.looks_up_table_rows(), &mut kernels);
         Ok(kernels)
     }
 

@@ -35,7 +35,7 @@ use crate::generate::sharding::{
     MemberNumberDigit, OperatorAxisShardCounts, OperatorShardWorkAndSums, SampleRowColumnSharding,
     reduce_scatter_groups,
 };
-use crate::generate::{PatternOptionError, option_refused};
+use crate::generate::{PatternOptionError, refused_option_error};
 use crate::model::{
     LayerOperator, Model, ModelLayer, OperatorAxesAndTensorsSpec, OperatorInputSource,
     OperatorShardAxis, OperatorTensorParallelSplit,
@@ -191,7 +191,7 @@ impl<'p> ActivationLayoutTracer<'p> {
                 layout: self.layer_output_layout(&held),
                 ..held
             })
-            .ok_or_else(|| option_refused("model", &layer.name, "a layer with operators"))?;
+            .ok_or_else(|| refused_option_error("model", &layer.name, "a layer with operators"))?;
         Ok(ShardedLayerOperatorsAndOutput { steps, end })
     }
 
@@ -220,7 +220,7 @@ impl<'p> ActivationLayoutTracer<'p> {
     ) -> OperatorTensorParallelSplit {
         let members = u64::from(self.members);
         let arrives = before.filter(|held| held.layout.columns.parts == self.members);
-        let fits = |axis| spec.can_divide(axis, members);
+        let fits = |axis| spec.can_divide_axis(axis, members);
         let tied = spec.tied_weight_count().is_some();
         // An image that is flattened to a row can be split only into whole channels.
         let channels =
@@ -296,13 +296,17 @@ impl<'p> ActivationLayoutTracer<'p> {
                     "a divisor of the {} channels before operator {} of {layer}",
                     held.columns, operator.name
                 );
-                return Err(option_refused("k", parts, expected));
+                return Err(refused_option_error("k", parts, expected));
             }
         }
         let windows = (cutting.rows.parts > 1 && spec.extent_of_axis('h') > 0).then_some(sharding);
         if windows.is_some() && !cutting.divides_windows_exactly(&operator.work) {
             let expected = "1, because the padding is as large as the rows that a window for one output row covers";
-            return Err(whose(option_refused("m", cutting.rows.parts, expected)));
+            return Err(whose(refused_option_error(
+                "m",
+                cutting.rows.parts,
+                expected,
+            )));
         }
         Ok((cutting, windows))
     }
@@ -330,12 +334,12 @@ impl<'p> ActivationLayoutTracer<'p> {
         });
         match cut {
             OperatorTensorParallelSplit::ColumnParallel => {
-                tensor_cut::check_divides(operator, cut, within.parts.into())?;
+                tensor_cut::check_split_divides_operator(operator, cut, within.parts.into())?;
                 cutting.outputs = within;
                 return Ok((cutting, None));
             }
             OperatorTensorParallelSplit::RowParallel => {
-                tensor_cut::check_divides(operator, cut, within.parts.into())?;
+                tensor_cut::check_split_divides_operator(operator, cut, within.parts.into())?;
                 cutting.inputs = within;
                 return Ok((cutting, None));
             }
@@ -362,16 +366,20 @@ impl<'p> ActivationLayoutTracer<'p> {
         let between = cut == OperatorTensorParallelSplit::InsideRegion;
         let parts = u64::from(layout.columns.parts);
         if spec.is_attention() {
-            tensor_cut::check_divides(operator, OperatorTensorParallelSplit::InsideRegion, parts)?;
+            tensor_cut::check_split_divides_operator(
+                operator,
+                OperatorTensorParallelSplit::InsideRegion,
+                parts,
+            )?;
         }
         // Vocabularies are padded, so their size always divides evenly.
         let classes = spec.reduces_rows_to_numbers() && between;
         let by_column = if before.image {
             spec.clone()
                 .allow_column_division()
-                .can_divide(OperatorShardAxis::N, parts)
+                .can_divide_axis(OperatorShardAxis::N, parts)
         } else {
-            spec.can_divide(OperatorShardAxis::N, parts)
+            spec.can_divide_axis(OperatorShardAxis::N, parts)
         };
         let by_itself = classes || spec.computes_columns_independently() && by_column;
         if by_itself {

@@ -9,7 +9,7 @@ use super::stage_cuts::first_layers_of_parts;
 use super::tied_embedding::TiedEmbeddingTable;
 use crate::generate::plan::{ParallelismPlan, RecomputePolicy};
 use crate::generate::sharding::EqualSizedMemberGroups;
-use crate::generate::{PatternOptionError, check_limit, option_refused};
+use crate::generate::{PatternOptionError, check_limit, refused_option_error};
 use crate::model::{LayerRole, Model};
 
 /// A lowered layer, kept as an example for later equal layers.
@@ -32,7 +32,11 @@ fn refuse_sharded_input_from_unlike_stage(
     let shards = held.as_ref().map_or(1, |held| held.layout.shard_count());
     if unlike && shards > 1 {
         let expected = format!("equal degrees at layer {i}, whose input has {shards} shards");
-        return Err(option_refused("stage_tensor", "unlike degrees", expected));
+        return Err(refused_option_error(
+            "stage_tensor",
+            "unlike degrees",
+            expected,
+        ));
     }
     Ok(())
 }
@@ -56,7 +60,7 @@ impl DistinctLayers {
     ) -> Result<Self, PatternOptionError> {
         let mut follow = ActivationLayoutTracer::new(model, plan, context);
         let mut lowering = {
-            let [first, last] = plan.end_stages();
+            let [first, last] = plan.stages_of_model_ends();
             ShardedLayerLowerer::new(*context, first != last)
         };
         let mut tied = TiedEmbeddingTable::default();
@@ -123,7 +127,7 @@ impl DistinctLayers {
         }
         if follow.derives && !cuts {
             let expected = format!("a number that divides sizes of operators of {}", model.name);
-            return Err(option_refused("tensor", plan.tensor, expected));
+            return Err(refused_option_error("tensor", plan.tensor, expected));
         }
         if plan.has_uneven_tensor_degrees()
             && (lowering.slots > 0 || !lowering.partitions.is_empty())
@@ -132,7 +136,11 @@ impl DistinctLayers {
                 "one degree for all stages, because members of a tensor group of {} exchange messages or form groups",
                 model.name
             );
-            return Err(option_refused("stage_tensor", "unlike degrees", expected));
+            return Err(refused_option_error(
+                "stage_tensor",
+                "unlike degrees",
+                expected,
+            ));
         }
         let groups = lowering.partitions.len() as u128 * plan.rank_count();
         let hint = "fewer different degrees of operators";

@@ -8,7 +8,7 @@
 use super::TrainingGenerator;
 use super::program::{
     LayerProgram, ProgramNode, ProgramNodeOperation, ProgramPredecessorsOrNodeDependency,
-    add_bytes, merge_memory_changes,
+    add_tensor_class_bytes, merge_memory_changes,
 };
 use super::residency::{SramPolicy, TensorsKeptInSram};
 use crate::generate::TraceEmitter;
@@ -130,7 +130,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         let trains = plan.plan.has_training();
         for step in 0..plan.plan.steps {
             self.step = step;
-            if plan.gathers_before_step() {
+            if plan.gathers_updated_parameters_before_step() {
                 self.emit_updated_parameter_gathers()?;
             }
             let mut has_begun = vec![false; plan.chunk_count() as usize];
@@ -355,11 +355,15 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     true => needs_weights(pass),
                     false => complete,
                 };
-            let freed = if frees { plan.gathered_bytes(layer) } else { 0 };
+            let freed = if frees {
+                plan.gathered_parameter_bytes(layer)
+            } else {
+                0
+            };
             if reduces && plan.shards_gradients() {
                 // Each member holds all gradients until they are reduced.
                 let whole = plan.layer_gradient_bytes_to_sum(layer);
-                add_bytes(
+                add_tensor_class_bytes(
                     &mut self.pending_memory.allocates,
                     TensorClass::Temporary,
                     whole,
@@ -400,7 +404,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 pass.micro_batch,
                 fwd_bwd_or_grad_label(pass)
             ),
-            op: plan.build_copy_kernel_op(plan.gathered_bytes(layer).saturating_mul(2)),
+            op: plan.build_copy_kernel_op(plan.gathered_parameter_bytes(layer).saturating_mul(2)),
             lane: Some(COMPUTE_LANE),
             phase: TrainingPhase::Synchronize,
             pass: Some(pass),
@@ -436,7 +440,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 merge_memory_changes(&mut memory, &std::mem::take(&mut self.pending_memory));
             }
             if i + 1 == count {
-                add_bytes(&mut memory.frees, TensorClass::Temporary, freed);
+                add_tensor_class_bytes(&mut memory.frees, TensorClass::Temporary, freed);
             }
             let handed = self.handed == Some((layer, i));
             let id = self.emit_program_node(item, layer, pass, memory, handed)?;
@@ -449,7 +453,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
         // No node of the layer could free the memory, so the next node frees it.
         if count == 0 {
-            add_bytes(
+            add_tensor_class_bytes(
                 &mut self.pending_memory.frees,
                 TensorClass::Temporary,
                 freed,
@@ -597,9 +601,10 @@ impl<'w, 's> RankEmitter<'w, 's> {
         };
         self.dedup_dependencies();
         let moved = match (self.sram, item.task) {
-            (Some((sram, kept)), ProgramNodeOperation::Kernel { operands, .. }) => {
-                operands.map_or([0; 2], |operands| sram.sram_traffic(kept, operands))
-            }
+            (Some((sram, kept)), ProgramNodeOperation::Kernel { operands, .. }) => operands
+                .map_or([0; 2], |operands| {
+                    sram.operand_load_and_store_bytes(kept, operands)
+                }),
             _ => [0; 2],
         };
         let own = self.out.emit_node_with_memory_and_labels(
@@ -736,7 +741,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 self.data.extend_from_slice(&self.chain_tail);
                 let at = LayerParameterGather { pass, layer, among };
                 let is_gathered = plan.ranks_sharing_parameters_in_group(among) > 1;
-                let in_switches = plan.gathers_in_switches(among);
+                let in_switches = plan.gathers_parameters_in_switches(among);
                 if plan.offloads_parameters() {
                     // The first of these two nodes allocates memory for the gathered parameters.
                     let load = create_remote_access(false, shard, in_switches);

@@ -22,7 +22,7 @@
 //! of the matrix that all members have, so the group sums this gradient once per step.
 
 use crate::generate::plan::{OperatorNamePattern, ParallelismPlan};
-use crate::generate::{PatternOptionError, option_refused};
+use crate::generate::{PatternOptionError, refused_option_error};
 use crate::model::{
     LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TrainedOperatorWeights,
 };
@@ -80,7 +80,7 @@ pub(super) fn freeze_weights(
         let names: BTreeSet<&str> = named.map(|one| &one.name[..]).collect();
         let names: Vec<&str> = names.into_iter().collect();
         let expected = format!("operators of {}: {}", model.name, names.join(", "));
-        return Err(option_refused(key, first, expected));
+        return Err(refused_option_error(key, first, expected));
     }
     if count_trained_weights(model) == 0 {
         let (key, found, expected) = match (plan.lora, plan.frozen.first()) {
@@ -94,9 +94,9 @@ pub(super) fn freeze_weights(
                 )
             }
         };
-        return Err(option_refused(key, found, expected));
+        return Err(refused_option_error(key, found, expected));
     }
-    check_tied_weights_agree(model)
+    check_tied_weights_frozen_alike(model)
 }
 
 /// Number of trained weights in `model`, including adapters.
@@ -131,7 +131,7 @@ fn can_have_adapter(work: &OperatorKind) -> bool {
 }
 
 /// Rejects a table and a matrix product that share weights if one is frozen and the other is trained.
-fn check_tied_weights_agree(model: &Model) -> Result<(), PatternOptionError> {
+fn check_tied_weights_frozen_alike(model: &Model) -> Result<(), PatternOptionError> {
     let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let tied = operators
         .clone()
@@ -148,7 +148,7 @@ fn check_tied_weights_agree(model: &Model) -> Result<(), PatternOptionError> {
                 "both or none of {} and {}, which share one matrix",
                 table.name, tied.name
             );
-            Err(option_refused("frozen", &frozen.name, expected))
+            Err(refused_option_error("frozen", &frozen.name, expected))
         }
         _ => Ok(()),
     }

@@ -69,7 +69,7 @@ impl AllModelPartsAndGradientBuckets {
             let common =
                 common.filter(|(_, weights, _)| *weights > 0 || !plan.has_frozen_weights());
             let mut filled = Vec::new();
-            if plan.copy_count() > 1 {
+            if plan.weight_copy_count() > 1 {
                 filled = filling.assign_buckets(plan.sharding_group_kind(), common);
             }
             if plan.expert_copies() > 1 {
@@ -149,7 +149,7 @@ fn find_tied_weight_copy(
     starts: &[usize],
     lowered: &[&LoweredLayer],
 ) -> Option<TiedWeightCopy> {
-    let [first, last] = plan.end_stages();
+    let [first, last] = plan.stages_of_model_ends();
     if first == last {
         return None;
     }

@@ -7,7 +7,7 @@
 //! member would with unpadded heads.
 
 use crate::generate::plan::ParallelismPlan;
-use crate::generate::{PatternOptionError, option_refused};
+use crate::generate::{PatternOptionError, refused_option_error};
 use crate::model::{Model, ModelLayer, OperatorKind, OperatorShardAxis};
 use std::borrow::Cow;
 
@@ -65,7 +65,7 @@ fn pad_layer_heads(layer: &mut ModelLayer, members: u64) -> Result<(), PatternOp
                 "false, because {named} of {} has no linear operators with its heads' columns before and after it",
                 layer.name
             );
-            return Err(option_refused("pad_heads", "true", expected));
+            return Err(refused_option_error("pad_heads", "true", expected));
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 impl TrainingGenerator {
     fn used_group_kinds(&self) -> impl Iterator<Item = (ParallelGroupKind, &'static str)> {
-        let used = |family: &ParallelGroupKind| self.placement.is_used(*family);
+        let used = |family: &ParallelGroupKind| self.placement.is_group_kind_used(*family);
         let families = self.placement.iter_group_kinds().filter(used);
         families.map(|family| (family, self.placement.kind_name(family)))
     }

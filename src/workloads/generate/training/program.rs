@@ -157,8 +157,8 @@ impl LayerProgram {
                 Some(last) => &mut last.memory,
                 None => &mut inputs.rest,
             };
-            add_bytes(&mut held.allocates, TensorClass::Activations, item.holds);
-            add_bytes(&mut own.memory.frees, TensorClass::Activations, item.holds);
+            add_tensor_class_bytes(&mut held.allocates, TensorClass::Activations, item.holds);
+            add_tensor_class_bytes(&mut own.memory.frees, TensorClass::Activations, item.holds);
             weights.items.push(own);
             numbers.push(number);
             stands.push(first);
@@ -207,19 +207,23 @@ impl LayerProgram {
 
 /// Adds `bytes` of the class `class` to `sums`. The sum saturates, because layers without nodes keep adding bytes in
 /// every pass, without limit.
-pub(super) fn add_bytes(sums: &mut [u64; TensorClass::COUNT], class: TensorClass, bytes: u64) {
+pub(super) fn add_tensor_class_bytes(
+    sums: &mut [u64; TensorClass::COUNT],
+    class: TensorClass,
+    bytes: u64,
+) {
     let sum = &mut sums[class as usize];
     *sum = sum.saturating_add(bytes);
 }
 
 pub(super) fn merge_memory_changes(changes: &mut MemoryChanges, more: &MemoryChanges) {
     for (class, _) in TensorClass::ALL {
-        add_bytes(
+        add_tensor_class_bytes(
             &mut changes.allocates,
             class,
             more.allocates[class as usize],
         );
-        add_bytes(&mut changes.frees, class, more.frees[class as usize]);
+        add_tensor_class_bytes(&mut changes.frees, class, more.frees[class as usize]);
     }
 }
 
@@ -330,7 +334,7 @@ impl LayerProgramBuilder {
 
     /// Records that the next node allocates `bytes` of class `class`.
     pub fn allocate_bytes_at_next_node(&mut self, class: TensorClass, bytes: u64) {
-        add_bytes(&mut self.program.rest.allocates, class, bytes);
+        add_tensor_class_bytes(&mut self.program.rest.allocates, class, bytes);
     }
 
     /// Records that the last node frees `bytes`; if the program is still empty, the next node frees
@@ -340,7 +344,7 @@ impl LayerProgramBuilder {
             Some(last) => &mut last.memory,
             None => &mut self.program.rest,
         };
-        add_bytes(&mut memory.frees, class, bytes);
+        add_tensor_class_bytes(&mut memory.frees, class, bytes);
     }
 
     pub fn finish_program(mut self) -> LayerProgram {

@@ -129,10 +129,11 @@ impl TrainingGenerator {
         let pass = layers.fold(0, |sum: u64, layer| {
             sum.saturating_add(self.offloaded_activation_bytes_of_layer(layer))
         }) / u64::from(self.chunk_count());
-        let stored =
-            self.plan
-                .schedule
-                .max_stored_passes(stage, self.plan.pipeline, self.micro_batches);
+        let stored = self.plan.schedule.max_passes_with_stored_activations(
+            stage,
+            self.plan.pipeline,
+            self.micro_batches,
+        );
         (all.total_bytes() - resident.total_bytes()).saturating_add(pass.saturating_mul(stored))
     }
 
@@ -167,7 +168,7 @@ impl TrainingGenerator {
         let experts = self.lowered_layer(layer).expert_parameters.trained;
         let common = self.parts.weight_counts_of_layer(layer).trained - experts;
         let parts = [
-            (common, self.plan.copy_count()),
+            (common, self.plan.weight_copy_count()),
             (experts, self.plan.expert_copies()),
         ];
         let summed = parts.into_iter().filter(|(_, ranks)| *ranks > 1);
@@ -175,7 +176,7 @@ impl TrainingGenerator {
     }
 
     /// Returns the bytes that an optimizer step loads from and stores to remote memory, if state is kept there.
-    pub(super) fn streamed_step_bytes(&self, stage: u32) -> [u64; 2] {
+    pub(super) fn optimizer_load_and_store_bytes(&self, stage: u32) -> [u64; 2] {
         let sum = |each: &dyn Fn(&MemoryPerParameter) -> u64| {
             self.sum_over_updated_parameters(stage, each)
         };
@@ -183,7 +184,7 @@ impl TrainingGenerator {
         match self.plan.offload {
             // Half of the bytes that a step moves are loads, and half are stores.
             OffloadedState::None => {
-                let moved = self.optimizer_step_bytes(stage);
+                let moved = self.bytes_moved_by_optimizer_step(stage);
                 [moved.div_ceil(2), moved / 2]
             }
             OffloadedState::Optimizer => [sum(&kept), sum(&kept)],
@@ -198,7 +199,7 @@ impl TrainingGenerator {
     }
 
     /// Returns the bytes that a rank's optimizer step moves.
-    pub(super) fn optimizer_step_bytes(&self, stage: u32) -> u64 {
+    pub(super) fn bytes_moved_by_optimizer_step(&self, stage: u32) -> u64 {
         self.sum_over_updated_parameters(
             stage,
             &MemoryPerParameter::bytes_moved_per_updated_parameter,

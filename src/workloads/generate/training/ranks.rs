@@ -139,7 +139,7 @@ impl TraceGenerator for TrainingGenerator {
                 data,
                 stage: 0,
             };
-            let replicas = (0..self.plan.replica_count()).map(of);
+            let replicas = (0..self.plan.weight_replicas_per_stage()).map(of);
             let replica = |place| {
                 self.placement
                     .members_of_group(ParallelGroupKind::Model, place)

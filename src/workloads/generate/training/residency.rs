@@ -53,7 +53,11 @@ pub(super) struct SramPolicy {
 
 impl SramPolicy {
     /// Returns the bytes that an operator loads and stores, if the stage keeps the tensors `kept` in SRAM.
-    pub fn sram_traffic(&self, kept: TensorsKeptInSram, of: OperatorOperandBytes) -> [u64; 2] {
+    pub fn operand_load_and_store_bytes(
+        &self,
+        kept: TensorsKeptInSram,
+        of: OperatorOperandBytes,
+    ) -> [u64; 2] {
         let OperatorOperandBytes {
             input: i,
             weights: w,
@@ -105,7 +109,9 @@ impl SramPolicy {
             return TensorsKeptInSram::Both;
         }
         let total = |kept| {
-            let traffic = operands.iter().flat_map(|of| self.sram_traffic(kept, *of));
+            let traffic = operands
+                .iter()
+                .flat_map(|of| self.operand_load_and_store_bytes(kept, *of));
             traffic.fold(0, u64::saturating_add)
         };
         let (weights, activations) = (TensorsKeptInSram::Weights, TensorsKeptInSram::Activations);
@@ -193,7 +199,7 @@ mod tests {
                 "{capacity}"
             );
             assert_eq!(
-                build_corrected_sram_policy(capacity).sram_traffic(state, OPERATOR),
+                build_corrected_sram_policy(capacity).operand_load_and_store_bytes(state, OPERATOR),
                 traffic,
                 "{capacity}"
             );
@@ -209,7 +215,8 @@ mod tests {
             output: 20,
         };
         let neither = |operand| {
-            build_corrected_sram_policy(10).sram_traffic(TensorsKeptInSram::Neither, operand)
+            build_corrected_sram_policy(10)
+                .operand_load_and_store_bytes(TensorsKeptInSram::Neither, operand)
         };
         assert_eq!(neither(of(30, 0)), [30, 20]);
         assert_eq!(neither(of(0, 50)), [50, 20]);
@@ -229,7 +236,7 @@ mod tests {
             let state = policy.choose_kept_tensors(251, 2008, &operators);
             let all = operators
                 .iter()
-                .flat_map(|of| policy.sram_traffic(state, *of));
+                .flat_map(|of| policy.operand_load_and_store_bytes(state, *of));
             let all = all.sum();
             assert!(all <= before, "{capacity}: {all} after {before}");
             before = all;
@@ -257,11 +264,11 @@ mod tests {
         // The operator loads min(2 x 30, 1 x 50) = 50 B: the printed rule omits the single load of
         // the operand that stays.
         assert_eq!(
-            printed(40).sram_traffic(TensorsKeptInSram::Neither, OPERATOR),
+            printed(40).operand_load_and_store_bytes(TensorsKeptInSram::Neither, OPERATOR),
             [50, 20]
         );
         assert_eq!(
-            printed(10_000).sram_traffic(TensorsKeptInSram::Weights, OPERATOR),
+            printed(10_000).operand_load_and_store_bytes(TensorsKeptInSram::Weights, OPERATOR),
             [30, 20]
         );
     }

@@ -14,7 +14,7 @@
 use super::cost::{KernelCostParameters, OperatorKernels};
 use super::operator_recompute::RecomputedOperatorPart;
 use crate::generate::plan::{OperatorNamePattern, ParallelismPlan};
-use crate::generate::{PatternOptionError, option_refused};
+use crate::generate::{PatternOptionError, refused_option_error};
 use crate::model::{LayerOperator, LayerRole, Model, OperatorInputSource, OutputSavedOrRecomputed};
 use std::collections::BTreeSet;
 
@@ -51,7 +51,7 @@ pub(super) fn mark_saved_outputs(
         model.name,
         names.join(", ")
     );
-    Err(option_refused("saved", first, expected))
+    Err(refused_option_error("saved", first, expected))
 }
 
 /// Returns the part of operator `i` in `operators` that is recomputed, if the plan names saved outputs.

@@ -188,8 +188,8 @@ impl ShardedLayerLowerer {
     }
 
     /// Returns the group kind of the partition `among`; a new partition gets the next free number.
-    fn kind_of_partition(&mut self, among: &EqualSizedMemberGroups) -> ParallelGroupKind {
-        if among.is_all() {
+    fn group_kind_of_partition(&mut self, among: &EqualSizedMemberGroups) -> ParallelGroupKind {
+        if among.has_single_group() {
             return ParallelGroupKind::Tensor;
         }
         let known = self.partitions.iter().position(|one| one == among);
@@ -394,7 +394,9 @@ impl ShardedLayerLowerer {
                 );
                 let is_whole = of_experts && training == TrainedOperatorWeights::All;
                 if gradient > 0 && apart.group_size() > 1 && !is_whole {
-                    let sum = partial.entry(self.kind_of_partition(&apart)).or_default();
+                    let sum = partial
+                        .entry(self.group_kind_of_partition(&apart))
+                        .or_default();
                     *sum = sum.saturating_add(gradient);
                 }
             }
@@ -404,7 +406,7 @@ impl ShardedLayerLowerer {
             let mut kept_of_adapter = [0; 2];
             if let Some(products) = &adapter {
                 sizes.add_adapter_kernels(products, &mut kernels)?;
-                kept_of_adapter = sizes.kept_of_adapter(products)?;
+                kept_of_adapter = sizes.saved_bytes_of_adapter(products)?;
             }
             kernels.keeps = kernels.keeps.saturating_add(kept_of_adapter[0]);
             if let Some(shards) = regathers {

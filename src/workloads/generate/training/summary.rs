@@ -149,7 +149,7 @@ impl RankTallySink<'_> {
             Some(TrainingPhase::Synchronize) => {
                 let own = match lane {
                     Some(GRADIENT_LANE | PARAMETER_LANE)
-                        if placement.is_used(ParallelGroupKind::ExpertData) =>
+                        if placement.is_group_kind_used(ParallelGroupKind::ExpertData) =>
                     {
                         ParallelGroupKind::ExpertData
                     }
@@ -258,7 +258,8 @@ impl TrainingGenerator {
             .map(|stage| self.stage_summary(stage))
             .collect();
         let ranks = |stage| {
-            u128::from(plan.tensor_degree_of_stage(stage)) * u128::from(plan.replica_count())
+            u128::from(plan.tensor_degree_of_stage(stage))
+                * u128::from(plan.weight_replicas_per_stage())
         };
         PlanSummary {
             ranks: self.rank_count(),
@@ -314,7 +315,11 @@ impl TrainingGenerator {
             .map(|layer| self.lowered_layer(layer).keeps)
             .sum();
         let schedule = &self.plan.schedule;
-        let stored = schedule.max_stored_passes(stage, self.plan.pipeline, self.micro_batches);
+        let stored = schedule.max_passes_with_stored_activations(
+            stage,
+            self.plan.pipeline,
+            self.micro_batches,
+        );
         StageRankTotals {
             layers: parts
                 .map(|part| self.layers_of_part(part))

@@ -1,11 +1,11 @@
 //! Checks that tensor groups can split operators.
 
-use crate::generate::{PatternOptionError, option_refused};
+use crate::generate::{PatternOptionError, refused_option_error};
 use crate::model::{LayerOperator, OperatorShardAxis, OperatorTensorParallelSplit};
 
 /// Checks that `cut` can split `operator` among the `members` members of a tensor group.
 /// Vocabularies are padded, so their sizes always divide evenly.
-pub(super) fn check_divides(
+pub(super) fn check_split_divides_operator(
     operator: &LayerOperator,
     cut: OperatorTensorParallelSplit,
     members: u64,
@@ -18,7 +18,8 @@ pub(super) fn check_divides(
             OperatorShardAxis::N
         }
     };
-    if spec.looks_up() || spec.is_plain_matrix_product() && axis == OperatorShardAxis::N {
+    if spec.looks_up_table_rows() || spec.is_plain_matrix_product() && axis == OperatorShardAxis::N
+    {
         return Ok(());
     }
     let mut sizes = spec.sizes_that_axis_degree_must_divide(axis);
@@ -32,7 +33,7 @@ pub(super) fn check_divides(
                 ""
             };
             let expected = format!("a divisor of the {size} {what} of {}{or}", operator.name);
-            Err(option_refused("tensor", members, expected))
+            Err(refused_option_error("tensor", members, expected))
         }
     }
 }

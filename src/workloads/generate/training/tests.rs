@@ -91,7 +91,7 @@ fn find_kernel_flops_and_bytes(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
 }
 
 #[test]
-fn ranks_are_like_those_of_their_stage() {
+fn ranks_match_the_representative_of_their_stage() {
     let mut plans = vec![build_small_plan(), build_small_plan(), build_small_plan()];
     plans[1].sequence_parallel = true;
     plans[1].zero = ZeroStage::Parameters;
@@ -120,7 +120,7 @@ fn ranks_are_like_those_of_their_stage() {
 /// With adapters, each stage has two kinds of traces, regardless of its number of members: one for adapters, and one
 /// for other members.
 #[test]
-fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
+fn each_stage_with_adapters_has_separate_traces_for_adapters_and_others() {
     use plan::AdapterSums;
     for stages in [[4, 4, 4], [2, 4, 2], [4, 2, 4]] {
         for (adapters, sums) in [
@@ -154,7 +154,7 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
 /// The limits on SRAM capacity and access size allow only one tile, so nearly every load and store is split into as
 /// many accesses as allowed. An operator then has more than 80 nodes, which is more than with unsplit accesses.
 #[test]
-fn accesses_in_pieces_are_within_the_bound_on_nodes() {
+fn split_memory_accesses_stay_within_the_node_count_bound() {
     // GPT-2's widest tile has 2 x 3072 + 1 values of 2 B.
     const TILE: u64 = 13_000;
     for (name, samples) in [("gpt2-small", 64), ("resnet-18", 64), ("dlrm", 4096)] {
@@ -181,7 +181,7 @@ fn accesses_in_pieces_are_within_the_bound_on_nodes() {
 }
 
 #[test]
-fn sums_are_formed_beside_the_gradients_of_weights() {
+fn input_gradient_sums_overlap_weight_gradient_kernels() {
     let mut plan = ParallelismPlan::new();
     plan.tensor = 2;
     let ranks = check_and_record_every_rank(build_gpt2_pattern(plan.clone()));
@@ -311,7 +311,7 @@ fn a_bucket_can_end_within_an_operator() {
 }
 
 #[test]
-fn what_does_not_divide_is_refused() {
+fn plan_degrees_that_do_not_divide_the_model_are_refused() {
     let why = |change: fn(&mut ParallelismPlan)| {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);

@@ -2,7 +2,7 @@
 //! before it.
 
 use super::operator::{self, ActivationShape, LayerShapeCursor};
-use super::{MOST, MOST_LAYERS, read_positive_integer, reject_sequence_change};
+use super::{MOST, MOST_LAYERS, read_positive_integer, reject_token_count_override};
 use crate::model::{LayerRole, ModelLayer};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use std::collections::BTreeSet;
@@ -38,7 +38,7 @@ pub(super) fn parse_tokens_hidden_and_layers(
     let mut operators = 0;
     for table in &tables {
         let field = table.require_field("name", "the layer's name")?;
-        let name = field.read_line()?;
+        let name = field.read_one_line_text()?;
         let role = table.read_choice("role", &ROLES)?;
         // `repeat` is limited to the remaining layers, so `layers` never exceeds `MOST_LAYERS`.
         let room = MOST_LAYERS - layers.len() as u64;
@@ -135,7 +135,7 @@ fn parse_token_count_and_input_shape(
         let rows = tokens.unwrap_or(sequence);
         return Ok((rows, ActivationShape::Rows { rows, columns: 1 }));
     }
-    reject_sequence_change(root, tokens)?;
+    reject_token_count_override(root, tokens)?;
     let shape = if image {
         ActivationShape::Image {
             channels: read_positive_integer(&table, "channels")?,

@@ -177,7 +177,7 @@ pub(super) fn parse_operator(
     // `OPS` has the same order as the enum.
     let (_, word, keys) = OPS[op as usize];
     let table = field.read_table(Some(&[&COMMON, keys].concat()))?;
-    let name = table.read_or_default("name", word, |field| field.read_line())?;
+    let name = table.read_or_default("name", word, |field| field.read_one_line_text())?;
     let cut = table.read_or_default("cut", OperatorTensorParallelSplit::Replicated, |f| {
         f.read_choice(&CUTS)
     })?;

@@ -2,7 +2,7 @@
 
 use super::{
     block_count_of_caller_or_file, parse_height_and_width, read_flag_or_default,
-    read_positive_integer, read_size_or_default, reject_sequence_change, transformer,
+    read_positive_integer, read_size_or_default, reject_token_count_override, transformer,
 };
 use crate::model::{ModelLayer, TokenAndLayerCountOverrides, VisionTransformer};
 use chakram_base::config::{ConfigError, ConfigTable};
@@ -16,7 +16,7 @@ pub(super) fn parse_tokens_hidden_and_layers(
     root: &ConfigTable<'_>,
     sizes: TokenAndLayerCountOverrides,
 ) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
-    reject_sequence_change(root, sizes.tokens)?;
+    reject_token_count_override(root, sizes.tokens)?;
     let layers = block_count_of_caller_or_file(root, sizes.layers)?;
     let hidden = read_positive_integer(root, "hidden")?;
     let image = parse_height_and_width(

@@ -131,10 +131,10 @@ const fn elementwise_kernel(
     reads: FormatDependentElementBytes,
     writes: FormatDependentElementBytes,
 ) -> MemoryBoundKernelSpec {
-    moving_kernel(suffix, class, ("mn", reads), ("mn", writes))
+    create_memory_bound_kernel(suffix, class, ("mn", reads), ("mn", writes))
 }
 
-const fn moving_kernel(
+const fn create_memory_bound_kernel(
     suffix: &'static str,
     class: MemoryBoundKernelClass,
     reads: (&'static str, FormatDependentElementBytes),
@@ -394,13 +394,13 @@ impl OperatorKernelSpec {
 
     /// Kernel of an embedding bag, which reads the table rows `ln` and sums them to `n`.
     pub(super) const EMBEDDING_BAG: Self = Self::from_memory_bound_kernels(
-        &[moving_kernel(
+        &[create_memory_bound_kernel(
             "",
             Embedding,
             ("ln", create_bytes_per_model_number(1)),
             ("n", create_bytes_per_model_number(1)),
         )],
-        &[moving_kernel(
+        &[create_memory_bound_kernel(
             "",
             Embedding,
             ("n", create_bytes_per_model_number(1)),
@@ -439,20 +439,20 @@ impl OperatorKernelSpec {
 
     /// Kernel of an expert combine, which sums the copies `cn` to the tokens `mn`.
     pub(super) const EXPERT_COMBINE: Self = Self::from_memory_bound_kernels(
-        &[moving_kernel(
+        &[create_memory_bound_kernel(
             "",
             Copy,
             ("cn", create_bytes_per_model_number(1)),
             ("mn", create_bytes_per_model_number(1)),
         )],
         &[
-            moving_kernel(
+            create_memory_bound_kernel(
                 ".scores",
                 Copy,
                 ("cn", create_bytes_per_model_number(2)),
                 ("c", fixed_bytes_per_element(4)),
             ),
-            moving_kernel(
+            create_memory_bound_kernel(
                 ".copies",
                 Copy,
                 ("mn", create_bytes_per_model_number(1)),
@@ -462,13 +462,13 @@ impl OperatorKernelSpec {
     );
 
     pub(super) const POOL: Self = Self::from_memory_bound_kernels(
-        &[moving_kernel(
+        &[create_memory_bound_kernel(
             "",
             ElementWise,
             ("nij", create_bytes_per_model_number(1)),
             ("nhw", create_bytes_per_model_number(1)),
         )],
-        &[moving_kernel(
+        &[create_memory_bound_kernel(
             "",
             ElementWise,
             ("nhw", create_bytes_per_model_number(1)),

@@ -65,7 +65,7 @@ fn find_layer_operators<'m>(model: &'m Model, layer: &str) -> &'m [crate::model:
     &layers.find(|one| one.name == layer).unwrap().operators
 }
 
-fn sum_operator_parameters(model: &Model, layer: &str, prefix: &str) -> u64 {
+fn sum_layer_parameters_with_prefix(model: &Model, layer: &str, prefix: &str) -> u64 {
     let operators = find_layer_operators(model, layer).iter();
     let own = operators.filter(|one| one.name.starts_with(prefix));
     own.map(|one| one.parameter_count()).sum()
@@ -106,12 +106,12 @@ fn linear_attention_has_the_weights_of_its_formula() {
             + v;
         let full = h * (2 * heads + 2 * 2) * 256 + heads * 256 * h + 2 * 256;
         assert_eq!(
-            sum_operator_parameters(&model, "layer0", "attention"),
+            sum_layer_parameters_with_prefix(&model, "layer0", "attention"),
             linear,
             "{name}"
         );
         assert_eq!(
-            sum_operator_parameters(&model, "layer3", "attention"),
+            sum_layer_parameters_with_prefix(&model, "layer3", "attention"),
             full,
             "{name}"
         );
@@ -172,7 +172,7 @@ fn latent_attention_has_the_weights_of_its_formula() {
         ("kimi-k2", 101_124_096),
     ] {
         assert_eq!(
-            sum_operator_parameters(&load_preset_model(name), "layer7", "attention"),
+            sum_layer_parameters_with_prefix(&load_preset_model(name), "layer7", "attention"),
             expected,
             "{name}"
         );
@@ -181,13 +181,16 @@ fn latent_attention_has_the_weights_of_its_formula() {
     // Each of the three dense layers has 3 x 7168 x 18432 weights. Each later layer has 256 experts
     // and a shared expert, with 3 x 7168 x 2048 weights each.
     assert_eq!(
-        sum_operator_parameters(&v3, "layer2", "mlp"),
+        sum_layer_parameters_with_prefix(&v3, "layer2", "mlp"),
         3 * 7168 * 18_432
     );
-    assert_eq!(sum_operator_parameters(&v3, "layer3", "mlp"), 0);
-    assert_eq!(sum_operator_parameters(&v3, "layer3", "shared"), 44_040_192);
+    assert_eq!(sum_layer_parameters_with_prefix(&v3, "layer3", "mlp"), 0);
     assert_eq!(
-        sum_operator_parameters(&v3, "layer3", "experts"),
+        sum_layer_parameters_with_prefix(&v3, "layer3", "shared"),
+        44_040_192
+    );
+    assert_eq!(
+        sum_layer_parameters_with_prefix(&v3, "layer3", "experts"),
         256 * 44_040_192 + 7168 * 256 + 256
     );
     // An additional block predicts one more token. It equals the last block, with two additional norms, a product from
@@ -285,7 +288,7 @@ fn multiplications_are_those_of_active_weights_and_scores() {
 /// For each earlier token, decoding takes 2 A (c + r) + 2 A c FLOPs, which is 278,528 in a layer of
 /// DeepSeek-V3. Without latent vectors, decoding takes 4 A d FLOPs per earlier token.
 #[test]
-fn absorbed_attention_meets_latent_vectors() {
+fn decode_multiplications_of_latent_attention_use_latent_vectors() {
     let core = |name: &str| {
         let model = load_preset_model(name);
         let operators = find_layer_operators(&model, "layer0").to_vec();
@@ -311,7 +314,7 @@ fn absorbed_attention_meets_latent_vectors() {
 
 /// Counts token pairs one by one, and compares the counts with each span's formula.
 #[test]
-fn windows_and_pieces_leave_pairs_out() {
+fn causal_pairs_of_windows_and_pieces_match_a_pair_by_pair_count() {
     for tokens in 1..40_u64 {
         for reach in 1..45_u64 {
             let count = |meets: &dyn Fn(u64, u64) -> bool| {

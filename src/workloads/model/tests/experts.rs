@@ -6,7 +6,7 @@ use super::load_preset_model;
 use crate::model::{LayerRole, OperatorKind};
 
 #[test]
-fn mixtrals_are_those_that_were_released() {
+fn mixtral_parameter_counts_match_released_models() {
     // A block has h (2 A d + 2 K d) weights in attention, E experts with 3 h f weights each, a
     // router with h E weights, and two gains. Outside the blocks, there are two tables with V h
     // weights each, and a final gain with h weights.
@@ -37,7 +37,7 @@ fn mixtrals_are_those_that_were_released() {
 }
 
 #[test]
-fn qwens_are_those_that_were_released() {
+fn qwen_parameter_counts_match_released_models() {
     // The counts follow Mixtral's formula, except that heads have d = 128 columns, and queries and
     // keys each have a gain of d weights. The block has either one MLP with 3 h f weights, or a
     // router and experts with 3 h f weights each.

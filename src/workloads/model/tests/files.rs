@@ -29,7 +29,7 @@ fn change_llama3_text(from: &str, to: &str) -> String {
 }
 
 #[test]
-fn keys_are_refused_with_their_lines() {
+fn invalid_keys_are_refused_with_their_lines() {
     let found = expect_parse_error(&change_llama3_text("kv_heads = 8", "kvheads = 8"));
     assert!(
         found.starts_with("m.toml:9: key `kvheads`: found an unknown key, expected one of"),
@@ -93,7 +93,7 @@ fn keys_are_refused_with_their_lines() {
 }
 
 #[test]
-fn sizes_that_cannot_be_are_refused() {
+fn sizes_out_of_range_are_refused() {
     for (from, to) in [
         ("layers = 32", "layers = 20001"),
         ("layers = 32", "layers = 0"),
@@ -129,7 +129,7 @@ fn sizes_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn tokens_fit_the_positions() {
+fn token_counts_that_the_model_cannot_have_are_refused() {
     let found = Model::load_with_token_count("gpt2-small", 1025)
         .unwrap_err()
         .to_string();
@@ -211,7 +211,7 @@ operators = [
 "#;
 
 #[test]
-fn operators_by_hand_make_the_same_model() {
+fn handwritten_operators_make_the_same_model_as_the_gpt2_xl_preset() {
     let mine = parse_model_text(BLOCK).unwrap();
     let known = Model::load_named("gpt2-xl").unwrap();
     assert_eq!(mine.layers, known.layers);

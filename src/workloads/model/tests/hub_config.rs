@@ -131,7 +131,7 @@ fn files_of_released_models_are_their_presets() {
 }
 
 #[test]
-fn what_is_not_known_is_refused_by_name() {
+fn unknown_hub_config_keys_are_refused_by_name() {
     let refusal = |text: &str| {
         ModelWithDefinitionProperties::parse(text, "config.json", None)
             .unwrap_err()

@@ -40,7 +40,7 @@ fn networks_on_images_have_the_published_counts() {
 }
 
 #[test]
-fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
+fn gpt2_xl_multiplications_plus_table_weights_match_published_count() {
     // The model takes l (12 h^2 s + 2 s^2 h) + V h s = 1,671,010,713,600 + 82,341,068,800 multiplications.
     let model = load_preset_model("gpt2-xl");
     assert_eq!(
@@ -74,7 +74,7 @@ fn count_attention_multiplications(layer: &ModelLayer) -> u64 {
 }
 
 #[test]
-fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
+fn megatron_bert_blocks_plus_word_table_weights_match_published_count() {
     // Blocks with 512 tokens take 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 multiplications. The published count is
     // higher by 29,056 h, as if each weight in the embedding table for the cased vocabulary were one multiplication. It
     // also omits the operators after the blocks.
@@ -97,7 +97,7 @@ fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
 }
 
 #[test]
-fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
+fn gpt2_xl_with_5750_layers_has_the_published_block_multiplications() {
     // With 5750 layers, one token takes 12 x 5750 x 1600^2 = 176,640,000,000 multiplications,
     // excluding attention.
     let text = super::files::find_preset_text("gpt2-xl").replace("layers = 48", "layers = 5750");
@@ -113,7 +113,7 @@ fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
 }
 
 #[test]
-fn dlrm_counts_its_perceptrons_and_pairs() {
+fn dlrm_multiplications_are_those_of_perceptrons_and_vector_pairs() {
     // DLRM takes 154,112 + 605,952 multiplications in MLPs, and also computes the dot products of 351 pairs of vectors
     // with 64 elements. The source counts every table weight as a multiplication, but does not count the pairs.
     let model = load_preset_model("dlrm");
@@ -122,7 +122,7 @@ fn dlrm_counts_its_perceptrons_and_pairs() {
 }
 
 #[test]
-fn megatron_s_flops_follow() {
+fn megatron_flops_match_equation_3() {
     // Narayanan et al. (2021), equation 3 without recomputation: a forward pass over B sequences takes 24 B s
     // l h^2 (1 + s / (6 h) + V / (12 l h)) FLOPs, two per multiplication.
     let (l, h, s, v) = (40, 6144, 2048, 51_200);

@@ -32,7 +32,7 @@ fn count_window_positions(side: u64, kernel: u64, stride: u64, padding: u64) -> 
 }
 
 #[test]
-fn windows_are_where_they_fit() {
+fn convolution_counts_match_stepped_window_positions() {
     for side in 1..12 {
         for kernel in 1..5 {
             for (stride, padding) in [(1, 0), (1, 1), (2, 0), (2, 1), (3, 2), (5, 0)] {

@@ -8,7 +8,7 @@ fn count_preset_parameters(name: &str) -> u64 {
 }
 
 #[test]
-fn megatrons_are_those_of_equation_2_and_a_last_norm() {
+fn megatron_parameter_counts_match_equation_2_plus_a_final_norm() {
     // Equation 2 of Narayanan et al. (2021) is P = 12 l h^2 (1 + 13 / (12 h) + (V + s) / (12 l h)), which equals 12 l
     // h^2 + 13 l h + (V + s) h. It omits 2 h weights: the final norm's gain and bias.
     let table = [
@@ -47,7 +47,7 @@ fn megatrons_are_those_of_equation_2_and_a_last_norm() {
 }
 
 #[test]
-fn gpts_are_those_that_were_released() {
+fn gpt_parameter_counts_match_released_models() {
     // A block of GPT has 4 h^2 + 4 h weights in attention, 8 h^2 + 5 h weights in the MLP, and 4 h weights in its
     // norms.
     let gpt = |l: u64, h: u64, s: u64| 50_257 * h + s * h + l * (12 * h * h + 13 * h) + 2 * h;
@@ -78,7 +78,7 @@ fn gpts_are_those_that_were_released() {
 }
 
 #[test]
-fn berts_have_embeddings_blocks_and_a_pooler() {
+fn bert_parameter_counts_are_those_of_embeddings_blocks_and_pooler() {
     // BERT has tables for 30,522 words, 512 positions and 2 sentences, a norm, 12 h^2 + 13 h
     // weights per block, and h^2 + h weights in the pooler.
     let bert = |l: u64, h: u64| (30_522 + 512 + 2 + 2) * h + l * (12 * h * h + 13 * h) + h * h + h;
@@ -103,7 +103,7 @@ fn berts_have_embeddings_blocks_and_a_pooler() {
 }
 
 #[test]
-fn llamas_are_those_that_were_released() {
+fn llama_parameter_counts_match_released_models() {
     // Llama has two tables with V h weights each. A block has h (2 h + 2 kv h / a) weights in attention, 3 h f weights
     // in the MLP, and two gains. After the blocks, there is a final gain with h weights.
     let llama = |v: u64, l: u64, h: u64, [a, kv]: [u64; 2], f: u64| {
@@ -147,7 +147,7 @@ fn llamas_are_those_that_were_released() {
 }
 
 #[test]
-fn models_of_images_are_those_of_torchvision() {
+fn image_model_parameter_counts_match_torchvision() {
     // A ViT has 3 p^2 h + h weights for patches, a class token with h weights, positions, 12 h^2 + 13 h weights per
     // block, a final norm, and 1000 (h + 1) weights in the classifier.
     let vit = |l: u64, h: u64, p: u64| {
@@ -184,7 +184,7 @@ fn models_of_images_are_those_of_torchvision() {
 }
 
 #[test]
-fn dlrm_has_tables_and_perceptrons() {
+fn dlrm_parameter_count_is_that_of_tables_and_perceptrons() {
     // The tables have 39,143,231 x 64 weights. The MLPs 13-512-256-64 and 415-512-512-256-1 have 154,112 + 605,952
     // weights, which the source counts. They also have 832 + 1,281 biases (one per output), which the source does not
     // count.

@@ -4,7 +4,7 @@ use super::{load_preset_model, sum_over_layers_of_role};
 use crate::model::{LayerRole, ModelLayer};
 
 #[test]
-fn a_block_keeps_what_korthikanti_s_equation_1_says() {
+fn saved_bytes_of_a_block_match_korthikanti_equation_1() {
     // With 2 bytes per element, dropout, and unfused attention, a block saves s h (34 + 5 a s / h)
     // bytes per sample.
     for (name, a, h, s) in [
@@ -27,7 +27,7 @@ fn a_block_keeps_what_korthikanti_s_equation_1_says() {
 }
 
 #[test]
-fn its_parts_are_those_of_section_4_1() {
+fn saved_bytes_of_block_parts_match_korthikanti_section_4_1() {
     // Attention saves 11 s h + 5 a s^2 bytes, the MLP saves 19 s h, and the norms save 4 s h.
     let (a, h, s) = (64, 6144, 2048);
     let model = load_preset_model("megatron-22b");
@@ -45,7 +45,7 @@ fn its_parts_are_those_of_section_4_1() {
 }
 
 #[test]
-fn what_is_around_the_blocks_follows_section_4_3() {
+fn saved_bytes_outside_blocks_match_korthikanti_section_4_3() {
     // Outside the blocks, the model saves a dropout mask for embeddings (s h bytes), the inputs of the final norm and
     // of the logits (2 s h each), and the logits in single precision (4 s V).
     let (h, s, v) = (6144, 2048, 51_200);

@@ -43,7 +43,7 @@ impl OneMemberCustomAlgorithmRun {
         let mut acts = Vec::new();
         for node in free {
             self.issued.insert(node.id);
-            acts.extend(self.start_node(&node));
+            acts.extend(self.action_to_start_node(&node));
         }
         if acts.is_empty() && self.issued.len() == self.ended.len() {
             acts.push(AlgorithmAction::Over);
@@ -51,7 +51,7 @@ impl OneMemberCustomAlgorithmRun {
         acts
     }
 
-    fn start_node(&self, node: &TraceNode) -> Option<AlgorithmAction> {
+    fn action_to_start_node(&self, node: &TraceNode) -> Option<AlgorithmAction> {
         let (id, ns) = (node.id, recorded_ns(node));
         match node.work {
             NodeWork::Send { dst, bytes, tag } => Some(AlgorithmAction::SendNode {

@@ -86,7 +86,7 @@ impl TreeAlgorithm {
         }
     }
 
-    fn move_over_bus(&self, reduce: bool, to_memory: bool, send_back: bool) -> AlgorithmAction {
+    fn bus_move_action(&self, reduce: bool, to_memory: bool, send_back: bool) -> AlgorithmAction {
         AlgorithmAction::Move(MemoryMove {
             bytes: self.bytes,
             reduce,
@@ -96,7 +96,7 @@ impl TreeAlgorithm {
         })
     }
 
-    fn exchange_with_parent(&self, parent: usize) -> Vec<AlgorithmAction> {
+    fn parent_exchange_actions(&self, parent: usize) -> Vec<AlgorithmAction> {
         let bytes = self.bytes;
         vec![
             AlgorithmAction::Send { dst: parent, bytes },
@@ -104,13 +104,13 @@ impl TreeAlgorithm {
         ]
     }
 
-    fn receive_from_children(&self) -> Vec<AlgorithmAction> {
+    fn child_receive_actions(&self) -> Vec<AlgorithmAction> {
         let bytes = self.bytes;
         let receive = |&src: &usize| AlgorithmAction::Receive { src, bytes };
         self.children.iter().map(receive).collect()
     }
 
-    fn send_to_children(&self) -> Vec<AlgorithmAction> {
+    fn child_send_actions(&self) -> Vec<AlgorithmAction> {
         let bytes = self.bytes;
         let send = |&dst: &usize| AlgorithmAction::Send { dst, bytes };
         let mut acts: Vec<AlgorithmAction> = self.children.iter().map(send).collect();
@@ -122,15 +122,15 @@ impl TreeAlgorithm {
         match self.state {
             TreeState::Start => {
                 self.state = TreeState::Up;
-                vec![self.move_over_bus(false, true, false)]
+                vec![self.bus_move_action(false, true, false)]
             }
             TreeState::Up => {
                 self.state = TreeState::Parent;
-                self.exchange_with_parent(parent)
+                self.parent_exchange_actions(parent)
             }
             TreeState::Parent => {
                 self.state = TreeState::Over;
-                vec![self.move_over_bus(false, false, false)]
+                vec![self.bus_move_action(false, false, false)]
             }
             _ => vec![AlgorithmAction::Over],
         }
@@ -140,7 +140,7 @@ impl TreeAlgorithm {
         match (self.state, input) {
             (TreeState::Start, _) => {
                 self.state = TreeState::Children(2);
-                self.receive_from_children()
+                self.child_receive_actions()
             }
             (TreeState::Children(left), AlgorithmEvent::Received) => {
                 let last = left == 1;
@@ -149,7 +149,7 @@ impl TreeAlgorithm {
                 } else {
                     TreeState::Children(left - 1)
                 };
-                vec![self.move_over_bus(true, false, last)]
+                vec![self.bus_move_action(true, false, last)]
             }
             (_, AlgorithmEvent::Ready) if self.reduced < 1 => {
                 self.reduced += 1;
@@ -157,13 +157,13 @@ impl TreeAlgorithm {
             }
             (TreeState::Up, _) => {
                 self.state = TreeState::Parent;
-                self.exchange_with_parent(parent)
+                self.parent_exchange_actions(parent)
             }
             (TreeState::Parent, AlgorithmEvent::Received) => {
                 self.state = TreeState::Down;
-                vec![self.move_over_bus(true, false, true)]
+                vec![self.bus_move_action(true, false, true)]
             }
-            (TreeState::Down, _) => self.send_to_children(),
+            (TreeState::Down, _) => self.child_send_actions(),
             _ => Vec::new(),
         }
     }
@@ -172,13 +172,13 @@ impl TreeAlgorithm {
         match self.state {
             TreeState::Start => {
                 self.state = TreeState::Children(1);
-                self.receive_from_children()
+                self.child_receive_actions()
             }
             TreeState::Children(_) => {
                 self.state = TreeState::Down;
-                vec![self.move_over_bus(true, false, true)]
+                vec![self.bus_move_action(true, false, true)]
             }
-            _ => self.send_to_children(),
+            _ => self.child_send_actions(),
         }
     }
 }

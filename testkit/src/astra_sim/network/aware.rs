@@ -90,7 +90,12 @@ impl CongestionAwareNetwork {
         agenda.add_event(serial as u64, AgendaEvent::LinkFree(ends.0, ends.1));
     }
 
-    pub fn link_free(&mut self, from: usize, to: usize, agenda: &mut EventAgenda) {
+    pub fn free_link_and_start_next_transfer(
+        &mut self,
+        from: usize,
+        to: usize,
+        agenda: &mut EventAgenda,
+    ) {
         let link = self.links.entry((from, to)).or_default();
         link.busy = false;
         if let Some(next) = link.waiting.pop_front() {

@@ -123,7 +123,7 @@ impl RandomJobBuilder<'_> {
         self.last[npu] = vec![id];
     }
 
-    pub(super) fn draw_kind(dice: &mut RandomGenerator) -> CollectiveOperation {
+    pub(super) fn draw_collective_kind(dice: &mut RandomGenerator) -> CollectiveOperation {
         dice.pick_from(&[
             CollectiveOperation::AllReduce,
             CollectiveOperation::AllReduce,
@@ -135,7 +135,11 @@ impl RandomJobBuilder<'_> {
 
     /// Returns a size for a collective. Avoids chunks of less than one byte, because ASTRA-sim's all-gathers never end
     /// with such chunks.
-    pub(super) fn draw_bytes(&self, kind: CollectiveOperation, dice: &mut RandomGenerator) -> u64 {
+    pub(super) fn draw_collective_bytes(
+        &self,
+        kind: CollectiveOperation,
+        dice: &mut RandomGenerator,
+    ) -> u64 {
         match kind {
             CollectiveOperation::AllGather => dice.draw_size(self.config.system.splits, 1 << 20),
             _ => dice.draw_size(1, 8 << 20),
@@ -144,8 +148,8 @@ impl RandomJobBuilder<'_> {
 
     /// Adds a collective of all NPUs over all dimensions or some of them.
     fn add_world_collective(&mut self, dice: &mut RandomGenerator) {
-        let kind = Self::draw_kind(dice);
-        let bytes = self.draw_bytes(kind, dice);
+        let kind = Self::draw_collective_kind(dice);
+        let bytes = self.draw_collective_bytes(kind, dice);
         let list = &self.config.system.algorithms[&kind];
         let one = list.iter().any(|a| a.one);
         // At least one dimension with an algorithm must take part; otherwise the collective would never end.
@@ -175,7 +179,7 @@ impl RandomJobBuilder<'_> {
     /// Adds the same collective in each of several groups, which together cover all NPUs.
     fn add_group_collectives(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
-        let kind = Self::draw_kind(dice);
+        let kind = Self::draw_collective_kind(dice);
         let list = &self.config.system.algorithms[&kind];
         let style = match list[..] {
             [only] => only.style,
@@ -198,7 +202,7 @@ impl RandomJobBuilder<'_> {
             1 => order.sort_by_key(|npu| npu % (npus / size)),
             _ => order.sort_by_cached_key(|_| dice.draw_bits()),
         }
-        let bytes = self.draw_bytes(kind, dice);
+        let bytes = self.draw_collective_bytes(kind, dice);
         for members in order.chunks(size) {
             let group = self.find_or_add_group(members, dice);
             let work = NodeWork::Collective {
@@ -239,8 +243,8 @@ impl RandomJobBuilder<'_> {
             members.sort_by_cached_key(|_| dice.draw_bits());
         }
         let group = self.find_or_add_group(&members, dice);
-        let kind = Self::draw_kind(dice);
-        let bytes = self.draw_bytes(kind, dice);
+        let kind = Self::draw_collective_kind(dice);
+        let bytes = self.draw_collective_bytes(kind, dice);
         let dims = dice.draw_one_in(4).then(|| vec![false, true, false, true]);
         let one = self.config.system.algorithms[&kind].iter().any(|a| a.one);
         let work = NodeWork::Collective {
@@ -257,8 +261,8 @@ impl RandomJobBuilder<'_> {
 
     /// Adds several equal, independent collectives; each waits for its own kernel.
     fn add_concurrent_collectives(&mut self, dice: &mut RandomGenerator) {
-        let kind = Self::draw_kind(dice);
-        let bytes = self.draw_bytes(kind, dice).min(1 << 18);
+        let kind = Self::draw_collective_kind(dice);
+        let bytes = self.draw_collective_bytes(kind, dice).min(1 << 18);
         let count = dice.draw_between(2, 4);
         for npu in 0..self.last.len() {
             let before = self.last[npu].clone();

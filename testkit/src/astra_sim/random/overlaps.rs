@@ -8,7 +8,7 @@ use super::job::RandomJobBuilder;
 
 /// Returns `true` if, at each distance n/2, n/4, …, 1 of a halving-doubling all-gather, every NPU's partner has this
 /// NPU as its own partner.
-fn are_partners_mutual(n: usize) -> bool {
+fn are_halving_doubling_partners_mutual(n: usize) -> bool {
     let partner = |i: usize, distance: usize| match (i / distance).is_multiple_of(2) {
         true => (i + distance) % n,
         false => (i + n - distance) % n,
@@ -21,7 +21,7 @@ impl RandomJobBuilder<'_> {
     /// Adds one collective in each of several groups with random members, one after another.
     pub fn add_random_group_collectives(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
-        let kind = Self::draw_kind(dice);
+        let kind = Self::draw_collective_kind(dice);
         let style = match self.config.system.algorithms[&kind][..] {
             [only] => only.style,
             _ => AlgorithmStyle::Ring,
@@ -29,7 +29,7 @@ impl RandomJobBuilder<'_> {
         let legal = |&size: &usize| match style {
             AlgorithmStyle::DoubleBinaryTree => false,
             AlgorithmStyle::HalvingDoubling if kind == CollectiveOperation::AllGather => {
-                are_partners_mutual(size)
+                are_halving_doubling_partners_mutual(size)
             }
             AlgorithmStyle::HalvingDoubling => size.is_power_of_two(),
             _ => true,
@@ -43,7 +43,7 @@ impl RandomJobBuilder<'_> {
             order.sort_by_cached_key(|_| dice.draw_between(0, 1 << 40));
             let members = order[..dice.pick_from(&sizes)].to_vec();
             let group = self.find_or_add_group(&members, dice);
-            let bytes = self.draw_bytes(kind, dice).min(1 << 20);
+            let bytes = self.draw_collective_bytes(kind, dice).min(1 << 20);
             let work = NodeWork::Collective {
                 kind,
                 bytes,
@@ -59,14 +59,14 @@ impl RandomJobBuilder<'_> {
 
     /// Adds a collective along some dimensions, only among NPUs with the same coordinates in the other dimensions.
     pub fn add_partial_grid_collective(&mut self, dice: &mut RandomGenerator) {
-        let kind = Self::draw_kind(dice);
+        let kind = Self::draw_collective_kind(dice);
         let list = &self.config.system.algorithms[&kind];
         let (count, dims) = (list.len(), self.config.dims.len());
         if dims == 1 || list.iter().any(|a| a.one) {
             return self.add_collective_of_all_npus(dice);
         }
         let mask = dice.draw_between(1, (1 << count) - 1);
-        let bytes = self.draw_bytes(kind, dice).min(1 << 20);
+        let bytes = self.draw_collective_bytes(kind, dice).min(1 << 20);
         let sizes: Vec<usize> = self.config.dims.iter().map(|dim| dim.n).collect();
         let place = |mut npu: usize| {
             let mut place = Vec::new();
@@ -148,8 +148,8 @@ impl RandomJobBuilder<'_> {
     /// Adds a collective of all NPUs. A collective over all NPUs as one line may exclude any dimension except the
     /// first, without effect.
     pub fn add_collective_of_all_npus(&mut self, dice: &mut RandomGenerator) {
-        let kind = Self::draw_kind(dice);
-        let bytes = self.draw_bytes(kind, dice).min(1 << 20);
+        let kind = Self::draw_collective_kind(dice);
+        let bytes = self.draw_collective_bytes(kind, dice).min(1 << 20);
         let one = self.config.system.algorithms[&kind][0].one;
         let mut mask = vec![true];
         mask.extend((1..4).map(|_| dice.draw_one_in(2)));

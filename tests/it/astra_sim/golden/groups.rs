@@ -20,7 +20,7 @@ pub fn split_collective_in_halves(config: &mut WholeSimulationInput) {
 /// A group ignores the dimensions: even with one algorithm per dimension, the group uses a ring. A
 /// chunk of 2^18 B takes 7·10 + 6·(500 + 1220) + 3·3930 = 22180, and there are four chunks.
 #[test]
-fn a_group_is_a_ring() {
+fn groups_use_a_ring_whatever_the_dimension_algorithms() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
     let names = ["direct", "halvingDoubling"];
     let mut config = build_collective_config(Unaware, &dims, AllReduce, &names, MIB);
@@ -73,7 +73,7 @@ fn a_group_direct_all_reduce_reduces_both_halves() {
 /// this size in 39,062 + 500 ns, with 3·10 ns at endpoints. Five members cannot form pairs at
 /// distance 2.
 #[test]
-fn six_gather_by_halving_and_doubling() {
+fn six_members_all_gather_by_halving_and_doubling() {
     let name = &["halvingDoubling"];
     for network in [Unaware, Aware] {
         let dims = [(FullyConnected, 6, 50.0, 500.0)];
@@ -107,7 +107,7 @@ fn six_gather_by_halving_and_doubling() {
 /// ring uses all NPUs even if other dimensions take no part. The original never ends if the first
 /// dimension does not take part.
 #[test]
-fn one_ring_takes_everybody() {
+fn one_ring_includes_all_npus_even_with_masked_dimensions() {
     let dims = [(Ring, 4, 50.0, 500.0), (Ring, 2, 50.0, 500.0)];
     let mut config = build_collective_config(Unaware, &dims, AllReduce, &["oneRing"], MIB);
     let mut masked = |mask: &[bool]| {

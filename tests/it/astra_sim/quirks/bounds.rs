@@ -8,7 +8,7 @@ use testkit::astra_sim::random::RandomGenerator;
 /// Returns the lower bound on the bytes that each NPU sends into each dimension. Of S bytes among
 /// n_0 n_1 … NPUs, a scatter sends at least (n_d - 1) / n_d of the bytes that remain after the
 /// inner dimensions.
-fn bound_sent_bytes(
+fn min_sent_bytes_by_dimension(
     kind: CollectiveOperation,
     whole: bool,
     sizes: &[usize],
@@ -76,7 +76,7 @@ fn draw_collectives_and_bound(seed: u64) -> (WholeSimulationInput, f64) {
     }
     let sizes: Vec<usize> = dims.iter().map(|dim| dim.1).collect();
     let whole = !config.system.local_bw_aware;
-    let sent = bound_sent_bytes(kind, whole, &sizes, bytes as f64).into_iter();
+    let sent = min_sent_bytes_by_dimension(kind, whole, &sizes, bytes as f64).into_iter();
     let bounds = sent.zip(&dims).map(|(bytes, &(shape, _, gbps, _))| {
         // In a ring of the aware network, each NPU has two separate links, one in each direction.
         let links = if network == Aware && shape == Ring {
@@ -91,7 +91,7 @@ fn draw_collectives_and_bound(seed: u64) -> (WholeSimulationInput, f64) {
 }
 
 #[test]
-fn nothing_is_faster_than_the_ports() {
+fn random_collectives_are_never_faster_than_the_ports() {
     let tight = std::sync::atomic::AtomicU32::new(0);
     product::run_on_all_cores(0..80, |seed| {
         let (config, bound) = draw_collectives_and_bound(seed);

@@ -98,7 +98,7 @@ fn all_quirks_are_the_default() {
 }
 
 #[test]
-fn what_does_not_apply_is_said() {
+fn quirks_that_do_not_apply_are_noted() {
     let note = |more: &[&str]| {
         let output = run_chakram(&[&FILES, more].concat());
         assert_eq!(output.status.code(), Some(0));

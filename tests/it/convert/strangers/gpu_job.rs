@@ -51,7 +51,15 @@ impl RankFileBuilder {
     }
 
     /// Launches a kernel at `at` for the operator `id`. It ends at `end`, if given, or takes 20 µs.
-    fn launch(&mut self, id: u64, at: u64, stream: u64, name: &str, end: Option<u64>, args: Value) {
+    fn add_launch_and_kernel(
+        &mut self,
+        id: u64,
+        at: u64,
+        stream: u64,
+        name: &str,
+        end: Option<u64>,
+        args: Value,
+    ) {
         let correlation = self.correlation;
         self.correlation += 1;
         self.events.push(json!({
@@ -108,7 +116,7 @@ fn generate_rank_file(rank: u64, ranks: u64, layers: u64) -> Value {
         let shapes =
             json!({"Input Dims": [[32, 256], [256, 256]], "Input type": ["float", "float"]});
         let id = file.add_host_event("cpu_op", "aten::mm", at, 40_000, shapes);
-        file.launch(
+        file.add_launch_and_kernel(
             id,
             at + 10_000,
             COMPUTE,
@@ -137,7 +145,7 @@ fn generate_rank_file(rank: u64, ranks: u64, layers: u64) -> Value {
         );
         let end = 1_000_000 + (layer + 1) * LAYER_NS;
         let name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
-        file.launch(id, at + 60_000, COMMUNICATION, name, Some(end), said);
+        file.add_launch_and_kernel(id, at + 60_000, COMMUNICATION, name, Some(end), said);
     }
     let (at, end) = (
         begin + layers * LAYER_NS - 30_000,

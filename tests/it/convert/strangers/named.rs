@@ -85,7 +85,7 @@ fn windows_of_one_process_are_no_ranks() {
 }
 
 #[test]
-fn ids_that_passed_through_a_table_are_ids() {
+fn ids_written_as_floats_are_read_as_ids() {
     let device = |correlation: &str| {
         let text = format_trace("", &format_kernel_events(1000, correlation));
         let job = try_convert_files(&[("kineto.0.json", &text)])

@@ -23,7 +23,7 @@ fn encode_as_utf16(text: &str, mark: bool, bytes: fn(u16) -> [u8; 2]) -> Vec<u8>
 }
 
 #[test]
-fn any_encoding_and_package_is_read() {
+fn captures_in_any_text_encoding_and_compression_are_read() {
     let all = generate_rank_files(RANKS, LAYERS);
     let device = sum_kernel_ns(&all);
     let halves = |text: &str, ending: &str| {
@@ -106,7 +106,7 @@ fn repairs_of_one_kind_are_one_remark() {
 }
 
 #[test]
-fn what_is_no_capture_is_named() {
+fn files_that_are_no_captures_are_refused_with_their_kind() {
     let one = generate_rank_files(1, 1)[0].to_string();
     let tar = [&[b'a'; 257][..], b"ustar\x0000"].concat();
     let lines = "{\"ph\": \"X\"}\n{\"ph\": \"X\"}\n".as_bytes();

@@ -98,9 +98,9 @@ proptest! {
         // The pipeline's formula adds the time of the stream and one chunk's time in all stages except the longest.
         let fill = times[0] + times[1] + alike * piece * port - apart;
         let formula = (pool_ns + link_ns) * 1000 + chunks * apart + fill;
-        prop_assert_eq!(replay_checking_closed_forms(&quiet, &machine, NetworkModel::ContentionFree).ps(), formula);
+        prop_assert_eq!(replay_checking_closed_forms(&quiet, &machine, NetworkModel::ContentionFree).makespan_ps(), formula);
         for network in SHARED {
-            prop_assert_eq!(replay_checking_closed_forms(&quiet, &machine, network).ps(), formula, "{}", network);
+            prop_assert_eq!(replay_checking_closed_forms(&quiet, &machine, network).makespan_ps(), formula, "{}", network);
             let expected = port_chunks::access_and_message_end_times(&PortTestMessagesAndAccesses {
                 npus: npus as usize,
                 latency: link_ns * 1000,
@@ -119,11 +119,11 @@ proptest! {
                 .iter()
                 .map(|access| {
                     seen[access.npu] += 1;
-                    replay.end(access.npu as u32, seen[access.npu])
+                    replay.node_end_ps(access.npu as u32, seen[access.npu])
                 })
                 .collect();
             prop_assert_eq!(found, expected.0, "{}", network);
-            let arrived: Vec<u64> = messages.iter().zip(&ids).map(|(m, &id)| replay.end(m.to as u32, id)).collect();
+            let arrived: Vec<u64> = messages.iter().zip(&ids).map(|(m, &id)| replay.node_end_ps(m.to as u32, id)).collect();
             prop_assert_eq!(arrived, expected.1, "{}", network);
         }
     }
@@ -148,7 +148,7 @@ proptest! {
         let shape = if fully { "fully_connected" } else { "switch" };
         let machine = build_remote_memory_machine_at_rate(2, (shape, port * 1_000_000_000, 3), &text);
         let ranks = [vec![make_remote_memory_node(store, bytes).delayed(at)], Vec::new()];
-        let [alone, ports, links] = MODELS.map(|m| replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, m).ps() - at * 1000);
+        let [alone, ports, links] = MODELS.map(|m| replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, m).makespan_ps() - at * 1000);
         let piece = chunk.min(bytes) as f64;
         let times = [memory, node, port].map(|gb| piece * 1000.0 / gb as f64);
         let longest = times.iter().copied().fold(0.0, f64::max);
@@ -166,7 +166,7 @@ proptest! {
 /// If collectives, messages, loads and stores often coincide, all ends are the same with and without closed forms. Some
 /// closed forms are used and others are invalidated.
 #[test]
-fn folding_changes_nothing_beside_loads() {
+fn closed_forms_beside_loads_change_no_result() {
     let mut dice = Dice(11);
     let (mut closed, mut unfolded) = (0, 0);
     for case in 0..300 {

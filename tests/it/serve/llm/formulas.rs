@@ -15,7 +15,7 @@ fn tokens_of_steps(log: &StepAndRequestLog) -> Vec<usize> {
 /// A hundred requests have answers that last longer than the run. A later prompt has 5,000 tokens,
 /// with a budget of 2,048, so the prompt's chunks are 1,948, 1,948 and 1,104 tokens.
 #[test]
-fn a_long_prompt_takes_what_answers_leave() {
+fn a_long_prompt_takes_the_token_budget_left_by_answers() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("requests.csv");
     let mut rows = "arrival_us,input_toks,output_toks\n".to_owned();
@@ -48,7 +48,7 @@ fn a_long_prompt_takes_what_answers_leave() {
 /// Each request has two blocks, then three. The first request's fourth block empties the pool, and the second's
 /// preempts the third request, which loses 12 tokens. When both have ended, the third computes its 13 tokens again.
 #[test]
-fn the_last_request_is_put_back_for_a_block() {
+fn the_last_request_is_preempted_for_lack_of_a_block() {
     let text = format!(
         "name = \"blocks\"\n[engine]\nblocks = 10\nblock_size = 4\nprefix_caching = false\n{MICROSECOND_STEPS}\
          [requests]\narrivals = \"at-once\"\ncount = 3\n[[class]]\nname = \"a\"\ninput = 8\noutput = 8\n"
@@ -186,7 +186,7 @@ fn a_saturated_engine_serves_as_offline() {
 
 /// All requests of closed-loop users run concurrently, and their number equals the throughput times a request's time.
 #[test]
-fn users_are_always_served() {
+fn all_closed_loop_users_are_served_concurrently() {
     let text = format!(
         "name = \"users\"\n[engine]\nblocks = 10000\n{MICROSECOND_STEPS}\
          [requests]\narrivals = \"users\"\nusers = 16\ncount = 3200\n[[class]]\nname = \"a\"\ninput = 20\noutput = 50\n"
@@ -201,7 +201,7 @@ fn users_are_always_served() {
 /// Each turn of a conversation begins with the earlier turns, whose tokens are cached, except for those in the last
 /// block and the new ones.
 #[test]
-fn turns_find_what_was_said_before() {
+fn later_turns_find_earlier_turns_in_the_prefix_cache() {
     let text = format!(
         "name = \"talk\"\n[engine]\nblocks = 10000\nblock_size = 10\n{MICROSECOND_STEPS}\
          [requests]\narrivals = \"constant\"\nrate = 1000\ncount = 5\n\

@@ -164,7 +164,7 @@ fn settings_without_effect_are_named() {
 /// At 200 requests/s of 0.5 s each, the first requests are complete only after 100 have arrived. A run of 400 requests
 /// would not show that the engine is busy.
 #[test]
-fn plans_run_until_requests_are_complete() {
+fn capacity_searches_run_until_requests_are_complete() {
     let options = [
         "--requests",
         "400",
@@ -189,7 +189,7 @@ fn plans_run_until_requests_are_complete() {
 /// With --attain 1, all requests of the run must meet the limits. A limit below the time of a lone request has no
 /// answer.
 #[test]
-fn plans_without_an_answer_fail() {
+fn plan_and_capacity_searches_without_an_answer_fail() {
     let load = ["--input", "100", "--output", "10", "--requests", "50"];
     let base = [&MODEL[..], &load, &["--tensor", "1"]].concat();
     for search in [&["--plan", "--rate", "4"][..], &["--find-capacity"]] {

@@ -27,7 +27,7 @@ fn write_runs_and_scenarios(folder: &Path, rows: &str) -> [String; 2] {
 /// A prediction of twice the measured value is an error of 100 %. Rows that cannot be served are listed with the
 /// reason.
 #[test]
-fn rows_are_served_and_compared() {
+fn scored_rows_are_served_and_compared_with_measurements() {
     let folder = tempfile::tempdir().unwrap();
     let table = |tpot: f64| {
         format!(

@@ -233,7 +233,7 @@ impl Dice {
         (self.0 % n as u64) as usize
     }
 
-    fn one<T: Clone>(&mut self, of: &[T]) -> T {
+    fn pick_one_of<T: Clone>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())].clone()
     }
 }
@@ -248,21 +248,21 @@ fn draw_plan_settings(dice: &mut Dice, plan: &mut ParallelismPlan, deep: bool) {
         (2.., false) => &[(1, 1), (2, 1)],
         _ => &[(1, 1)],
     };
-    (plan.data, plan.pipeline) = dice.one(shapes);
+    (plan.data, plan.pipeline) = dice.pick_one_of(shapes);
     plan.schedule = match plan.pipeline {
-        1 => dice.one(&[
+        1 => dice.pick_one_of(&[
             PipelineSchedule::OneForwardOneBackward,
             PipelineSchedule::LayerWise { layers: 1 },
             PipelineSchedule::Inference,
         ]),
-        _ => dice.one(&[
+        _ => dice.pick_one_of(&[
             PipelineSchedule::GPipe,
             PipelineSchedule::OneForwardOneBackward,
             PipelineSchedule::Inference,
         ]),
     };
     if plan.schedule != PipelineSchedule::Inference {
-        plan.recompute = dice.one(&[
+        plan.recompute = dice.pick_one_of(&[
             RecomputePolicy::None,
             RecomputePolicy::Full,
             RecomputePolicy::Selective,
@@ -272,12 +272,12 @@ fn draw_plan_settings(dice: &mut Dice, plan: &mut ParallelismPlan, deep: bool) {
         plan.attention = AttentionKernel::Unfused;
     }
     if plan.data > 1 {
-        plan.zero = dice.one(&[ZeroStage::None, ZeroStage::Parameters]);
+        plan.zero = dice.pick_one_of(&[ZeroStage::None, ZeroStage::Parameters]);
     }
-    plan.tensor_overlap = dice.one(&[true, false]);
-    plan.sequence_parallel = dice.one(&[true, false]);
+    plan.tensor_overlap = dice.pick_one_of(&[true, false]);
+    plan.sequence_parallel = dice.pick_one_of(&[true, false]);
     plan.bucket = 3000;
-    plan.batch = 24 * u64::from(plan.data) * dice.one(&[1, 2]);
+    plan.batch = 24 * u64::from(plan.data) * dice.pick_one_of(&[1, 2]);
 }
 
 /// Splits one operator at a time in every way, while the model or inheritance splits the rest; then
@@ -318,7 +318,7 @@ fn check_plans_with_every_operator_split(model: &Model, degrees: &[u32], throws:
             let all = ways.iter().filter(|(_, legal)| !legal.is_empty());
             let operators = all.map(|(name, legal)| OperatorPatternDegrees {
                 name: name.clone(),
-                degrees: dice.one(legal),
+                degrees: dice.pick_one_of(legal),
             });
             let mut plan = make_operator_plan(members, operators.collect());
             draw_plan_settings(&mut dice, &mut plan, deep);
@@ -348,7 +348,7 @@ fn check_plans_with_every_operator_split(model: &Model, degrees: &[u32], throws:
 }
 
 #[test]
-fn transformers_are_conserved_however_operators_are_cut() {
+fn transformers_do_the_same_work_however_operators_are_split() {
     let models = build_grid_models();
     let told: String = models[..3]
         .iter()
@@ -358,7 +358,7 @@ fn transformers_are_conserved_however_operators_are_cut() {
 }
 
 #[test]
-fn other_models_are_conserved_however_operators_are_cut() {
+fn other_models_do_the_same_work_however_operators_are_split() {
     let models = build_grid_models();
     let told: String = models[3..]
         .iter()

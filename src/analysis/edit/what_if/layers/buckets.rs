@@ -229,7 +229,7 @@ impl GeneratedJobBuckets {
                 pass = Some(index);
                 // If a node copies gradients into a buffer before the reduction, that node's dependencies compute the
                 // gradients.
-                let copies = program.facts_of(dep.on).phase == StepPhase::Parameters;
+                let copies = program.facts_of_item(dep.on).phase == StepPhase::Parameters;
                 let own = [dep.on];
                 let made: Vec<u32> = match copies {
                     true => program.items[dep.on as usize]
@@ -240,8 +240,9 @@ impl GeneratedJobBuckets {
                     false => own.to_vec(),
                 };
                 let made = made.iter().filter(|on| pass_of.contains_key(on));
-                let found: BTreeSet<u32> =
-                    made.filter_map(|&on| program.facts_of(on).layer).collect();
+                let found: BTreeSet<u32> = made
+                    .filter_map(|&on| program.facts_of_item(on).layer)
+                    .collect();
                 if copies && found.len() > 1 {
                     return Err(super::super::refuse_edit(
                         "the job copies the gradients of several layers into one bucket, so the buckets of more layers are unknown",
@@ -322,7 +323,7 @@ impl GeneratedJobBuckets {
         step: u32,
     ) -> Result<(), TraceError> {
         let is_gather = |item: u32| {
-            let facts = program.facts_of(item);
+            let facts = program.facts_of_item(item);
             facts.step == Some(step)
                 && facts.layer.is_some()
                 && facts.micro_batch.is_none()
@@ -346,7 +347,7 @@ impl GeneratedJobBuckets {
         };
         let known: BTreeSet<u32> = self.gathers.iter().copied().collect();
         let waits = program.order.iter().any(|&item| {
-            program.facts_of(item).phase == StepPhase::Forward
+            program.facts_of_item(item).phase == StepPhase::Forward
                 && program.items[item as usize]
                     .deps
                     .iter()
@@ -403,7 +404,7 @@ impl GeneratedJobBuckets {
                 }
             }
             for &(_, item) in &ends {
-                let layer = program.facts_of(item).layer;
+                let layer = program.facts_of_item(item).layer;
                 let size = layer.and_then(|layer| self.sizes.get(&layer).copied());
                 found.hooks.push((item, size.unwrap_or(0)));
             }
@@ -419,9 +420,9 @@ impl GeneratedJobBuckets {
         let complete = now
             .collectives
             .last()
-            .map(|&item| program.facts_of(item).micro_batch);
+            .map(|&item| program.facts_of_item(item).micro_batch);
         for &item in &now.collectives {
-            if Some(program.facts_of(item).micro_batch) == complete {
+            if Some(program.facts_of_item(item).micro_batch) == complete {
                 reduced.push(item);
             }
         }

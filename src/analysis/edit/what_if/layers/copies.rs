@@ -78,9 +78,9 @@ impl LayerEditor {
                 let mut seen: BTreeMap<(u64, i64), u32> = BTreeMap::new();
                 let label = label_of_layer(program, items).unwrap_or_default();
                 for &item in items {
-                    let own = program.facts_of(item).layer;
+                    let own = program.facts_of_item(item).layer;
                     let ahead = own.map_or(0, |own| i64::from(own) - i64::from(label));
-                    let name = hash_part_name(program, item);
+                    let name = hash_layer_part_name(program, item);
                     let count = seen.entry((name, ahead)).or_default();
                     let key = (name, ahead, *count);
                     *count += 1;
@@ -95,7 +95,7 @@ impl LayerEditor {
         this
     }
 
-    fn layer_count(&self, run: usize) -> i64 {
+    fn layer_count_before_edit(&self, run: usize) -> i64 {
         self.runs[run].layers.len() as i64
     }
 
@@ -170,7 +170,10 @@ impl LayerEditor {
         let position = if own_pass {
             new - (old - of.position)
         } else {
-            let (count, of_count) = (self.layer_count(run), self.layer_count(of.run));
+            let (count, of_count) = (
+                self.layer_count_before_edit(run),
+                self.layer_count_before_edit(of.run),
+            );
             let ahead = self.layer_index_in_pass_direction(run, old, count)
                 - self.layer_index_in_pass_direction(of.run, of.position, of_count);
             if ahead == 0 || crosses && ahead.abs() == 1 {
@@ -195,7 +198,7 @@ impl LayerEditor {
         }
         let gathers = |item: u32| {
             matches!(program.view_of_item(item).op, Op::Collective { .. })
-                && program.facts_of(item).phase == StepPhase::Parameters
+                && program.facts_of_item(item).phase == StepPhase::Parameters
         };
         let items = &self.runs[run].layers[0];
         let last = items.iter().rposition(|&item| gathers(item));
@@ -225,7 +228,7 @@ impl LayerEditor {
                     .or_default()
                     .extend(self.copies[run].iter().flatten());
             }
-            for position in 0..self.layer_count(run) {
+            for position in 0..self.layer_count_before_edit(run) {
                 let items = &self.runs[run].layers[position as usize];
                 match self.position_after_edit(run, position) {
                     Some(new) => {
@@ -259,7 +262,7 @@ impl LayerEditor {
     /// For each copy, returns the layer that provides its recorded times. All layers that are equal to the template are
     /// used equally often. The remaining copies get the times of layers near the mean, so that doubling the number of
     /// layers doubles the time.
-    fn layers_that_give_times(&self, program: &RankProgram<'_>, run: usize) -> Vec<usize> {
+    fn layer_that_times_each_copy(&self, program: &RankProgram<'_>, run: usize) -> Vec<usize> {
         let (layers, template) = (&self.runs[run].layers, self.runs[run].template);
         let copies = self.by.max(0) as usize;
         if program.has_layers || self.template_items.contains_key(&run) {
@@ -292,12 +295,12 @@ impl LayerEditor {
             let template = self.template_layer(run);
             // The first layer depends on nodes outside layers, so use the second layer as the model of how a layer
             // depends on the previous one.
-            let model = match self.layer_count(run) {
+            let model = match self.layer_count_before_edit(run) {
                 0 | 1 => template,
                 _ => template.max(1),
             };
             let items = self.template_items_to_copy(run).to_vec();
-            let timed = self.layers_that_give_times(program, run);
+            let timed = self.layer_that_times_each_copy(program, run);
             for copy in 0..self.copies[run].len() {
                 let timed = match timed[copy] == self.runs[run].template {
                     true => items.clone(),
@@ -419,23 +422,23 @@ impl LayerEditor {
 /// Returns the label of a layer in a generated job; `None` in a capture.
 pub(super) fn label_of_layer(program: &RankProgram<'_>, layer: &[u32]) -> Option<u32> {
     let computes = |item: &&u32| matches!(program.view_of_item(**item).op, Op::Compute { .. });
-    program.facts_of(*layer.iter().find(computes)?).layer
+    program.facts_of_item(*layer.iter().find(computes)?).layer
 }
 
 /// Hashes the name of a part of a layer. In a generated job, the layer's own name is not included.
-fn hash_part_name(program: &RankProgram<'_>, item: u32) -> u64 {
+fn hash_layer_part_name(program: &RankProgram<'_>, item: u32) -> u64 {
     let name = program.view_of_item(item).name;
-    match program.facts_of(item).layer {
+    match program.facts_of_item(item).layer {
         Some(_) => {
             let mut ends = name.rmatch_indices('/').map(|(at, _)| at);
-            hash_name(&name[ends.nth(1).unwrap_or(0)..])
+            hash_name_without_digits(&name[ends.nth(1).unwrap_or(0)..])
         }
-        None => hash_name(name),
+        None => hash_name_without_digits(name),
     }
 }
 
 /// Hashes a name without its digits, because names contain module, layer and micro-batch numbers.
-pub(super) fn hash_name(name: &str) -> u64 {
+pub(super) fn hash_name_without_digits(name: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     let parts = name.split(|c: char| c.is_ascii_digit());
     parts
@@ -452,7 +455,8 @@ pub(super) fn are_layers_equal(program: &RankProgram<'_>, one: &[u32], other: &[
     };
     one.len() == other.len()
         && one.iter().zip(other).all(|(&a, &b)| {
-            let names = [a, b].map(|item| hash_name(program.view_of_item(item).name));
+            let names =
+                [a, b].map(|item| hash_name_without_digits(program.view_of_item(item).name));
             names[0] == names[1] && bytes(a) == bytes(b)
         })
 }
@@ -504,7 +508,7 @@ pub(super) fn collect_layer_nodes_with_transfers(
             }
             (None, Some(layer)) => layers[layer].push(item),
             (None, None) => {
-                let gathers = program.facts_of(item).phase == StepPhase::Parameters
+                let gathers = program.facts_of_item(item).phase == StepPhase::Parameters
                     && !gradients::is_gradient_reduction(program, item);
                 if before && gathers {
                     front.push(item);

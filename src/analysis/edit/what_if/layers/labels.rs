@@ -17,7 +17,7 @@ impl AddedLayerCountByLabelRange {
     }
 
     /// Renumbers the labels of the layers in one step.
-    pub fn relabel_step(
+    pub fn relabel_layers_in_step(
         &self,
         program: &mut RankProgram<'_>,
         step: u32,
@@ -32,14 +32,14 @@ impl AddedLayerCountByLabelRange {
         for (&item, moved) in &editor.moves {
             for dep in &program.items[item as usize].deps {
                 if !editor.moves.contains_key(&dep.on)
-                    && program.facts_of(dep.on).layer == program.facts_of(item).layer
+                    && program.facts_of_item(dep.on).layer == program.facts_of_item(item).layer
                 {
                     fetched.entry(dep.on).or_insert(*moved);
                 }
             }
         }
         for item in program.order.clone() {
-            let facts = program.facts_of(item);
+            let facts = program.facts_of_item(item);
             let Some(label) = facts.layer.filter(|_| facts.step == Some(step)) else {
                 continue;
             };
@@ -59,7 +59,7 @@ impl AddedLayerCountByLabelRange {
             if new == label {
                 continue;
             }
-            let name = rename_layer(program.view_of_item(item).name, new - label);
+            let name = renumber_layer_in_name(program.view_of_item(item).name, new - label);
             let own = &mut program.items[item as usize];
             own.name = name;
             let new = NewAttributeValueOrRemoval::Count(new.max(0) as u64);
@@ -74,10 +74,10 @@ pub(in super::super) fn shift_layer_labels_of_all_nodes(program: &mut RankProgra
         return;
     }
     for item in program.order.clone() {
-        let Some(label) = program.facts_of(item).layer else {
+        let Some(label) = program.facts_of_item(item).layer else {
             continue;
         };
-        let name = rename_layer(program.view_of_item(item).name, by);
+        let name = renumber_layer_in_name(program.view_of_item(item).name, by);
         let own = &mut program.items[item as usize];
         own.name = name;
         let new = (i64::from(label) + by).max(0) as u64;
@@ -87,7 +87,7 @@ pub(in super::super) fn shift_layer_labels_of_all_nodes(program: &mut RankProgra
 }
 
 /// Renames a node of a generated job (such as `mb0/layer11/fwd/norm1`): adds `by` to the number of its layer.
-fn rename_layer(name: &str, by: i64) -> Option<String> {
+fn renumber_layer_in_name(name: &str, by: i64) -> Option<String> {
     let (before, after) = match name.strip_prefix("layer") {
         Some(after) => ("layer", after),
         None => {
@@ -104,6 +104,6 @@ fn rename_layer(name: &str, by: i64) -> Option<String> {
 pub(super) fn layer_label_after_edit(program: &RankProgram<'_>, item: u32) -> Option<u32> {
     match program.items[item as usize].changes.get("layer") {
         Some(NewAttributeValueOrRemoval::Count(layer)) => u32::try_from(*layer).ok(),
-        _ => program.facts_of(item).layer,
+        _ => program.facts_of_item(item).layer,
     }
 }

@@ -23,13 +23,13 @@ pub(super) fn weight_bytes_of_job_and_one_layer(
         .map(|node| node.view.memory.allocates[weights])
         .sum();
     let (pass, found) = backward.first()?;
-    let part = passes.backward[*pass].items_of_part(*found, 0);
+    let part = passes.backward[*pass].items_of_repetition(*found, 0);
     let mut layer = 0;
     for &item in part {
         let view = program.view_of_item(item);
         let shapes = [
-            program.facts_of(item).inputs,
-            program.facts_of(item).outputs,
+            program.facts_of_item(item).inputs,
+            program.facts_of_item(item).outputs,
         ]
         .map(parse_shapes);
         if let (
@@ -80,7 +80,7 @@ pub(super) fn scale_parameter_work(
     });
     let mut stretched = 0;
     for item in program.order.clone() {
-        let facts = *program.facts_of(item);
+        let facts = *program.facts_of_item(item);
         let finalizes = facts.phase == StepPhase::Parameters && places[item as usize] > from;
         let steps = optimizer && facts.phase == StepPhase::Optimizer;
         if facts.step != Some(step) || !(finalizes || steps) {

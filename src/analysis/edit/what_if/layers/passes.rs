@@ -17,7 +17,7 @@ pub(super) struct PassItemsWithSignatures {
 
 impl PassItemsWithSignatures {
     fn push(&mut self, program: &RankProgram<'_>, item: u32) {
-        let (view, facts) = (program.view_of_item(item), program.facts_of(item));
+        let (view, facts) = (program.view_of_item(item), program.facts_of_item(item));
         let mut hasher = DefaultHasher::new();
         // Signatures ignore digits, because names contain numbers of modules and layers.
         for part in view
@@ -33,7 +33,11 @@ impl PassItemsWithSignatures {
         self.signatures.push(hasher.finish());
     }
 
-    pub fn items_of_part(&self, repetition: NodeRepetitionPeriodAndCount, index: usize) -> &[u32] {
+    pub fn items_of_repetition(
+        &self,
+        repetition: NodeRepetitionPeriodAndCount,
+        index: usize,
+    ) -> &[u32] {
         let from = repetition.start + index * repetition.period;
         &self.items[from..from + repetition.period]
     }
@@ -58,15 +62,16 @@ impl StepPasses {
             backward: Vec::new(),
             optimizer: PassItemsWithSignatures::default(),
         };
-        let of_step = |&&item: &&u32| program.facts_of(item).step == Some(step);
+        let of_step = |&&item: &&u32| program.facts_of_item(item).step == Some(step);
         let last = program.order.iter().rev().filter(of_step).find(|&&item| {
-            let phase = program.facts_of(item).phase;
-            phase == StepPhase::Backward || phase == StepPhase::Parameters && is_hook(program, item)
+            let phase = program.facts_of_item(item).phase;
+            phase == StepPhase::Backward
+                || phase == StepPhase::Parameters && is_gradient_hook(program, item)
         });
         let mut current: Option<(bool, Option<u32>)> = None;
         let mut ended = false;
         for &item in program.order.iter().filter(of_step) {
-            let facts = program.facts_of(item);
+            let facts = program.facts_of_item(item);
             let transfers = matches!(
                 program.view_of_item(item).op,
                 Op::Collective { .. } | Op::Message { .. } | Op::NoOp
@@ -114,7 +119,7 @@ impl StepPasses {
     }
 }
 
-fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
+fn is_gradient_hook(program: &RankProgram<'_>, item: u32) -> bool {
     let node = program.items[item as usize].node;
     program
         .node_and_its_callers(node)
@@ -187,8 +192,8 @@ impl StepPasses {
         let mut layer_of: BTreeMap<u64, usize> = BTreeMap::new();
         for (pass, found) in forward {
             for index in 0..found.times {
-                for &item in self.forward[*pass].items_of_part(*found, index) {
-                    if let Some(number) = program.facts_of(item).sequence {
+                for &item in self.forward[*pass].items_of_repetition(*found, index) {
+                    if let Some(number) = program.facts_of_item(item).sequence {
                         layer_of.entry(number).or_insert(index);
                     }
                 }
@@ -200,7 +205,7 @@ impl StepPasses {
             // A node belongs to the layer of the autograd function that encloses it or, if there is none, to the
             // previous node's layer.
             let functions = pass.items.iter().filter_map(|&item| {
-                let number = program.facts_of(item).sequence?;
+                let number = program.facts_of_item(item).sequence?;
                 let layer = layer_of.get(&number)?;
                 program
                     .view_of_item(item)
@@ -227,7 +232,8 @@ impl StepPasses {
                 let mut callers = program.node_and_its_callers(program.items[item as usize].node);
                 let own = callers.find_map(|caller| of_function.get(&caller).copied());
                 // Gradient functions of operators before the first layer, such as an embedding, belong to no layer.
-                let other = own.is_none() && program.facts_of(item).phase == StepPhase::Backward;
+                let other =
+                    own.is_none() && program.facts_of_item(item).phase == StepPhase::Backward;
                 let seen_all = current == Some(0) && other;
                 current = if seen_all { None } else { own.or(current) };
                 if let Some(layer) = current {

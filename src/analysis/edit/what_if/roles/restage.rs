@@ -32,7 +32,7 @@ fn captured_stage_to_copy(stage: u32, stages: u32, captured: u32) -> u32 {
 }
 
 /// Changes the number of stages in a job's pipeline to `stages`.
-pub(in super::super) fn change_stages(
+pub(in super::super) fn change_stage_count(
     traces: RankTraces,
     groups: &DeclaredGroups,
     stages: u32,

@@ -4,7 +4,7 @@ use super::{ROWS, SummaryWriter};
 use crate::inspect::render::SummaryTableKind;
 use crate::inspect::render::labels::format_short_count;
 use crate::inspect::{NodeClass, NodeSums, RECEIVED, SENT, SumOverRanksAndExtremeRanksRow};
-use chakram_base::units::format_count;
+use chakram_base::units::format_count_with_noun;
 use chakram_base::units::{Bytes, Span};
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -44,7 +44,7 @@ impl SummaryWriter<'_> {
             _ if self.ranks < 2 => String::new(),
             0 if row.least.0 == row.most.0 => String::new(),
             0 => format!("{} (rank {})", row.least.0, row.least.1),
-            missing => format!("none on {}", format_count(missing, "rank")),
+            missing => format!("none on {}", format_count_with_noun(missing, "rank")),
         }
     }
 

@@ -103,7 +103,7 @@ fn increment_attribute(attr: &mut AttributeProto) {
 }
 
 #[test]
-fn nodes_that_are_removed() {
+fn removed_nodes_are_reported() {
     check_trace_mutation("a node is removed", |random, nodes| {
         let id = nodes.remove(random.below(nodes.len())).id;
         for node in nodes {
@@ -115,7 +115,7 @@ fn nodes_that_are_removed() {
 }
 
 #[test]
-fn nodes_that_are_added() {
+fn added_nodes_are_reported() {
     check_trace_mutation("a node is added", |random, nodes| {
         let id = nodes.len() as u64;
         let what = *random.pick(&super::traces::WHATS);
@@ -138,7 +138,7 @@ fn nodes_that_are_added() {
 }
 
 #[test]
-fn fields_that_change() {
+fn changed_fields_are_reported() {
     check_trace_mutation("another name", |random, nodes| {
         let node = pick_random_node(random, nodes, |_| true)?;
         node.name += "_v2";
@@ -208,7 +208,7 @@ const NUMBERS: [(&str, &str); 11] = [
 ];
 
 #[test]
-fn numbers_that_change() {
+fn changed_number_attributes_are_reported_as_their_fields() {
     macro_rules! each {
         ($($i:literal)*) => {$(
             check_trace_mutation(NUMBERS[$i].0, |random, nodes| {
@@ -245,7 +245,7 @@ fn numbers_of_the_captured_process_are_no_change() {
 }
 
 #[test]
-fn inputs_and_outputs_that_change() {
+fn changed_inputs_and_outputs_are_reported() {
     check_trace_mutation("inputs or outputs", |random, nodes| {
         let which = random.below(6);
         let node = pick_random_node(random, nodes, |_| true)?;
@@ -313,22 +313,22 @@ fn check_attribute_changes(how: usize) {
 }
 
 #[test]
-fn attributes_that_are_added() {
+fn added_attributes_are_reported() {
     check_attribute_changes(0);
 }
 
 #[test]
-fn attributes_that_are_removed() {
+fn removed_attributes_are_reported() {
     check_attribute_changes(1);
 }
 
 #[test]
-fn attributes_that_change() {
+fn changed_attribute_values_are_reported() {
     check_attribute_changes(2);
 }
 
 #[test]
-fn attributes_that_change_their_kind() {
+fn changed_kinds_of_attribute_values_are_reported() {
     check_attribute_changes(3);
 }
 
@@ -374,7 +374,7 @@ fn add_random_dependency(
 }
 
 #[test]
-fn dependencies_that_are_removed() {
+fn removed_dependencies_are_reported() {
     check_trace_mutation("data", |random, nodes| {
         remove_random_dependency(random, nodes, false)
     });
@@ -384,7 +384,7 @@ fn dependencies_that_are_removed() {
 }
 
 #[test]
-fn dependencies_that_are_added() {
+fn added_dependencies_are_reported() {
     check_trace_mutation("data", |random, nodes| {
         add_random_dependency(random, nodes, false)
     });

@@ -20,7 +20,7 @@ fn assert_shuffled_graph_is_same(edges: &[(u64, u64)], count: u64) {
 }
 
 #[test]
-fn chains_side_by_side_are_the_same() {
+fn parallel_chains_equal_their_shuffled_copy() {
     // The graph consists of 7 chains of 9 nodes; in a second graph, the chains also have a common start and a common
     // end.
     let chain = |c: u64| (0..8).map(move |i| (9 * c + i, 9 * c + i + 1));
@@ -31,7 +31,7 @@ fn chains_side_by_side_are_the_same() {
 }
 
 #[test]
-fn butterflies_are_the_same() {
+fn butterfly_graph_equals_its_shuffled_copy() {
     // Each level consists of 2^k nodes. Node i of level l depends on two nodes of the previous level: node i, and
     // node i with bit l - 1 flipped.
     for k in 1..5_u64 {
@@ -47,7 +47,7 @@ fn butterflies_are_the_same() {
 }
 
 #[test]
-fn rings_of_neighbours_are_the_same() {
+fn rings_of_neighbours_equal_their_shuffled_copy() {
     // Each level has a ring of n nodes, where node i depends on nodes i - 1, i and i + 1 of the previous level, as in a
     // halo exchange. In a second graph, node i depends only on nodes i and i + 1.
     for n in [3, 4, 5, 6, 8, 11_u64] {
@@ -63,7 +63,7 @@ fn rings_of_neighbours_are_the_same() {
 }
 
 #[test]
-fn grids_and_complete_layers_are_the_same() {
+fn grids_and_complete_layers_equal_their_shuffled_copy() {
     let grid = (0..36_u64).flat_map(|i| {
         let right = (i % 6 < 5).then_some((i, i + 1));
         let down = (i < 30).then_some((i, i + 6));
@@ -78,7 +78,7 @@ fn grids_and_complete_layers_are_the_same() {
 }
 
 #[test]
-fn cycles_and_what_is_behind_them_are_the_same() {
+fn cycles_with_tails_equal_their_shuffled_copy() {
     // The graph has two cycles of 5 nodes with tails, and a cycle of 7 nodes without a tail.
     let circle = |from: u64, n: u64| (0..n).map(move |i| (from + i, from + (i + 1) % n));
     let mut edges: Vec<_> = circle(0, 5)
@@ -90,7 +90,7 @@ fn cycles_and_what_is_behind_them_are_the_same() {
 }
 
 #[test]
-fn a_trace_of_distinct_nodes_is_itself() {
+fn trace_of_distinct_nodes_equals_its_shuffled_copy() {
     for seed in 0..500 {
         let mut random = Random(seed);
         let nodes = build_distinct_nodes(&mut random, 60);
@@ -114,7 +114,7 @@ proptest! {
     /// Tests sparse and dense random graphs. All nodes of a graph have the same contents, or one of a few contents.
     /// Each graph contains some parts twice.
     #[test]
-    fn whatever_the_graph_it_is_the_same(
+    fn any_random_graph_equals_its_shuffled_copy(
         count in 1..40_u64,
         pairs in proptest::collection::vec((0..40_u64, 0..40_u64, any::<bool>()), 0..90),
         names in 1..4_u64,

@@ -93,9 +93,10 @@ fn parse_row_list(
     size: u32,
 ) -> Result<Vec<u32>, ConfigError> {
     let text = field.read_text(expected)?;
-    let ranges = super::super::class_assignment::parse_ranges(text, 0, size).map_err(|piece| {
-        field.invalid_value_error(quote_and_truncate_for_message(piece), expected)
-    })?;
+    let ranges =
+        super::super::class_assignment::parse_npu_ranges(text, 0, size).map_err(|piece| {
+            field.invalid_value_error(quote_and_truncate_for_message(piece), expected)
+        })?;
     let all: BTreeSet<u32> = ranges
         .iter()
         .flat_map(|range| range.first..=range.last)

@@ -18,7 +18,7 @@ pub(super) fn parse_explicit_links(
     let routes = parse_route_policy(table, wiring)?;
     if wiring != DimensionWiringKeyword::Clos {
         let size = topology.dimensions()[d].size;
-        let chips = parse_graph_of(table, size)?;
+        let chips = parse_dimension_graph(table, size)?;
         return Ok(DimensionLinks::Chips { chips, routes });
     }
     let fabric = match table.get("fabric") {
@@ -107,7 +107,10 @@ fn parse_clos_levels(
 }
 
 /// Parses the graph of a dimension that has `npus` NPUs.
-pub(super) fn parse_graph_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipGraph, ConfigError> {
+pub(super) fn parse_dimension_graph(
+    table: &ConfigTable<'_>,
+    npus: u32,
+) -> Result<ChipGraph, ConfigError> {
     let expected = "links such as \"0-1,1-2,2-0\", or a graph such as \"torus:2x4\"";
     let field = table.require_field("links", expected)?;
     let chips = parse_chip_graph(&field, npus, expected)?;

@@ -7,7 +7,7 @@ fn create_json_cursor(text: &str) -> JsonCursor<'_> {
 }
 
 #[test]
-fn strings_come_back_whatever_they_hold() {
+fn json_strings_with_any_characters_are_read_back() {
     for text in [
         "",
         "é\u{1f600}",
@@ -64,7 +64,7 @@ fn errors_know_their_line_and_column() {
 }
 
 #[test]
-fn depth_is_bounded_and_not_by_the_stack() {
+fn nesting_beyond_200_is_refused_without_stack_overflow() {
     let deep = "[".repeat(1_000_000);
     let error = create_json_cursor(&deep)
         .skip_value()

@@ -133,7 +133,7 @@ fn put_node(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceError> 
     for (key, io) in ["inputs", "outputs"].iter().zip(&io) {
         if let Some(io) = io {
             write!(out, ",\"{key}\":").expect("a vector grows as needed");
-            put_io(out, io)?;
+            put_inputs_or_outputs(out, io)?;
         }
     }
     put_attributes_and_unknown(out, &attributes, &unknown)
@@ -288,7 +288,7 @@ fn put_list(out: &mut Vec<u8>, kind: ValueKind, message: &[u8]) -> Result<bool, 
 }
 
 /// Appends a node's inputs or outputs. If their encoding is not canonical, appends the raw bytes.
-fn put_io(out: &mut Vec<u8>, message: &[u8]) -> Result<(), TraceError> {
+fn put_inputs_or_outputs(out: &mut Vec<u8>, message: &[u8]) -> Result<(), TraceError> {
     let start = out.len();
     let mut cursor = WireCursor::new(message, 0);
     let mut last = 0;

@@ -1,6 +1,6 @@
 //! Parses attributes, inputs and outputs.
 
-use super::{is_null, parse_base64, parse_string, put_length_delimited};
+use super::{accept_null, parse_base64, parse_string, put_length_delimited};
 use crate::format::text::json::JsonCursor;
 use crate::format::text::values::{ValueKind, append_length_and_bytes};
 use crate::format::{TraceError, escape_and_shorten_name};
@@ -21,7 +21,7 @@ pub(super) fn append_attribute(
     let mut has_value = false;
     scratch.clear();
     json.parse_object(|json, key| {
-        if is_null(json)? {
+        if accept_null(json)? {
             return Ok(());
         }
         match key {
@@ -114,7 +114,7 @@ fn append_value(
 }
 
 /// Parses a node's inputs or outputs.
-pub(super) fn parse_io(json: &mut JsonCursor<'_>) -> Result<Vec<u8>, TraceError> {
+pub(super) fn parse_inputs_or_outputs(json: &mut JsonCursor<'_>) -> Result<Vec<u8>, TraceError> {
     let mut texts: [Option<String>; 3] = Default::default();
     let mut raw = None;
     json.parse_object(|json, key| {
@@ -133,7 +133,7 @@ pub(super) fn parse_io(json: &mut JsonCursor<'_>) -> Result<Vec<u8>, TraceError>
                 )));
             }
         };
-        if !is_null(json)?
+        if !accept_null(json)?
             && texts[index]
                 .replace(parse_string(json)?.into_owned())
                 .is_some()

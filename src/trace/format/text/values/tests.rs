@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn kinds_have_their_fields_and_keys() {
+fn value_kinds_map_to_field_numbers_and_json_keys() {
     for (i, (kind, name)) in ALL.iter().enumerate() {
         assert_eq!(*kind as usize, i);
         assert_eq!(

@@ -89,7 +89,7 @@ fn salvage_contents(
 }
 
 #[test]
-fn what_is_whole_stays_as_it_is() {
+fn undamaged_trace_is_unchanged_by_salvage() {
     let contents = encode_trace((100..140).map(build_captured_node));
     let (bytes, report) = salvage_contents(&contents, SalvageSchemaAndDanglingOptions::default());
     assert_eq!(bytes, contents);
@@ -128,7 +128,7 @@ fn a_cut_loses_the_record_that_it_is_in() {
 }
 
 #[test]
-fn a_damaged_length_costs_nothing_where_it_stands_alone() {
+fn a_record_with_only_its_length_damaged_is_recovered() {
     let contents = encode_trace((100..110).map(build_captured_node));
     let places = list_record_ranges(&contents);
     for (record, place) in places.iter().enumerate().skip(1) {
@@ -247,7 +247,7 @@ fn fields_of_the_future_are_sound() {
 }
 
 #[test]
-fn old_files_are_salvaged_in_their_own_terms() {
+fn old_schema_files_are_salvaged_in_their_generation() {
     let old = |id: u64| {
         WireMessage::default()
             .with_number(1, id)
@@ -280,7 +280,7 @@ fn old_files_are_salvaged_in_their_own_terms() {
 }
 
 #[test]
-fn lines_that_are_none_are_left_out() {
+fn invalid_json_lines_are_left_out_by_salvage() {
     let contents = encode_trace((100..110).map(build_captured_node));
     let text = to_lines(&contents);
     let damaged =
@@ -302,7 +302,7 @@ fn lines_that_are_none_are_left_out() {
 }
 
 #[test]
-fn streams_that_are_cut_give_what_they_hold() {
+fn truncated_compressed_streams_give_the_bytes_before_the_cut() {
     let contents = encode_trace((100..3000).map(build_captured_node));
     let zstd = zstd::encode_all(&contents[..], 3).unwrap();
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());

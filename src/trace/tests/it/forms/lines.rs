@@ -182,7 +182,7 @@ proptest! {
 }
 
 #[test]
-fn the_form_is_as_documented() {
+fn json_lines_are_written_as_documented() {
     let metadata = GlobalMetadata {
         version: "0.0.4".to_owned(),
         attr: vec![AttributeProto {
@@ -219,7 +219,7 @@ fn the_form_is_as_documented() {
 }
 
 #[test]
-fn what_is_wrong_has_a_line_a_column_and_a_node() {
+fn errors_name_line_column_and_node() {
     let first = "{\"schema\":\"chakram.trace.1\"}\n{\"id\":1}\n";
     for (line, expected) in [
         (
@@ -271,7 +271,7 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
 
 /// Round trips must preserve other tools' traces byte for byte.
 #[test]
-fn every_trace_of_the_corpus_comes_back() {
+fn corpus_traces_survive_round_trip_byte_for_byte() {
     let Some(cases) = testkit::corpus::unpack_cases() else {
         return;
     };

@@ -141,7 +141,7 @@ fn types_and_collectives_of_0_0_1_are_renumbered() {
 }
 
 #[test]
-fn memory_of_0_0_1_takes_what_it_moves_from_where_it_stands() {
+fn memory_nodes_of_0_0_1_read_bytes_from_the_fields_that_state_them() {
     let contents = encode_file([
         build_node_head(1, "load", 1, &[])
             .with_number(8, 2)
@@ -216,7 +216,7 @@ fn metadata_of_0_0_3_and_of_the_first_0_0_4_is_kept() {
 }
 
 #[test]
-fn what_is_current_is_left_alone() {
+fn current_schema_files_are_not_upgraded() {
     let metadata = WireMessage::default().with_bytes(1, "0.0.4");
     let attribute = WireMessage::default()
         .with_bytes(1, "schema")
@@ -244,7 +244,7 @@ fn what_is_current_is_left_alone() {
 }
 
 #[test]
-fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
+fn traces_of_ambiguous_generation_are_refused_if_the_readings_differ() {
     // Type 3 was a compute node in old generations, and is a store in the current generation.
     let plain = encode_file([
         build_node_head(1, "n", 0, &[]),
@@ -330,7 +330,7 @@ fn an_old_file_is_opened_like_any_other_and_errors_name_its_own_records() {
         build_node_head(12, "c", 6, &[11]).with_number(13, 1),
     ]);
     std::fs::write(&path, zstd::encode_all(&contents[..], 3).unwrap()).unwrap();
-    let opened = DecompressedTraceFile::open_current_schema(&path).unwrap();
+    let opened = DecompressedTraceFile::open_as_current_schema(&path).unwrap();
     // The last node is a collective without a size. The node is record 2, and its message starts at byte `start`.
     let error = Graph::read_graph(opened.as_slice(), 0, EnforcedDependencyKinds::Auto).unwrap_err();
     let start = contents.len()
@@ -346,7 +346,7 @@ fn an_old_file_is_opened_like_any_other_and_errors_name_its_own_records() {
         build_node_head(11, "b", 3, &[10]).with_number(7, 6),
     ]);
     std::fs::write(&path, fine).unwrap();
-    let opened = DecompressedTraceFile::open_current_schema(&path).unwrap();
+    let opened = DecompressedTraceFile::open_as_current_schema(&path).unwrap();
     let (graph, _) =
         Graph::read_graph(opened.as_slice(), 0, EnforcedDependencyKinds::Data).unwrap();
     assert_eq!((graph.len(), graph.edge_count()), (2, 1));

@@ -12,7 +12,8 @@ fn open_pasted_text(text: &str) -> Result<Vec<u8>, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("any.name");
     std::fs::write(&path, text).unwrap();
-    let contents = DecompressedTraceFile::open_current_schema(&path).map_err(|e| e.to_string())?;
+    let contents =
+        DecompressedTraceFile::open_as_current_schema(&path).map_err(|e| e.to_string())?;
     Ok(contents.as_slice().to_vec())
 }
 
@@ -289,7 +290,7 @@ fn nodes_of_the_tensor_graph_generator_are_read() {
 }
 
 #[test]
-fn what_is_wrong_has_a_line_a_column_and_a_node() {
+fn errors_name_line_column_and_node() {
     for (text, expected) in [
         (
             "{\"version\":\"x\"}\n{\"id\": \"5\",\n \"type\": \"COMP\"}",
@@ -346,19 +347,19 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
 /// The two forms of one real trace must agree on their common fields. The names in the text were changed by hand, so
 /// the test compares only their lengths.
 #[test]
-fn both_forms_of_a_real_trace_agree() {
+fn et_and_json_of_a_real_trace_agree() {
     let Some(et) = corpus_path_or_count_skip("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
     let json =
         corpus_path_or_count_skip("captures/gpu/chakra_json/chakra.0.json.zst").expect("beside it");
     let (_, et) = decode_trace(
-        DecompressedTraceFile::open_current_schema(&et)
+        DecompressedTraceFile::open_as_current_schema(&et)
             .unwrap()
             .as_slice(),
     );
     let (_, json) = decode_trace(
-        DecompressedTraceFile::open_current_schema(&json)
+        DecompressedTraceFile::open_as_current_schema(&json)
             .unwrap()
             .as_slice(),
     );
@@ -379,14 +380,14 @@ fn both_forms_of_a_real_trace_agree() {
     let small = corpus_path_or_count_skip("captures/gpu/chakra_json/small_chakra.0.json.zst")
         .expect("beside it");
     let (metadata, nodes) = decode_trace(
-        DecompressedTraceFile::open_current_schema(&small)
+        DecompressedTraceFile::open_as_current_schema(&small)
             .unwrap()
             .as_slice(),
     );
     assert_eq!((metadata.attr.len(), nodes.len()), (3, 7));
     let host = corpus_path_or_count_skip("captures/gpu/chakra_json/1.0.2-chakra.0.0.4.json.zst")
         .expect("beside it");
-    let error = DecompressedTraceFile::open_current_schema(&host)
+    let error = DecompressedTraceFile::open_as_current_schema(&host)
         .unwrap_err()
         .to_string();
     assert!(error.contains("a host trace of PyTorch"), "{error}");

@@ -96,14 +96,14 @@ pub fn check_fuzzed_json_lines(data: &[u8]) {
         }
     }
     match parse_text_trace(data, JsonTraceFormat::JsonLines) {
-        Ok(from) => round_trip(&from.bytes),
+        Ok(from) => check_json_lines_round_trip(&from.bytes),
         Err(error) => check_error_message(&error),
     }
-    round_trip(data);
+    check_json_lines_round_trip(data);
 }
 
 /// Checks that a round trip from records to lines and back preserves the records.
-fn round_trip(contents: &[u8]) {
+fn check_json_lines_round_trip(contents: &[u8]) {
     let mut writer = JsonLineWriter::new(Vec::new());
     let mut frames = FrameCursor::new(contents);
     let mut sound = Vec::new();

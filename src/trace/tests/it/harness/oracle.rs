@@ -97,12 +97,17 @@ pub fn build_expected_node(
 ) -> Result<ReadNodeFieldsAndDependencies<'_>, NodeRejectionReason> {
     let facts = NodeAttributeReader { node };
     facts.check_all_attributes_readable()?;
-    let host = facts.last(&["is_cpu_op"], coerce_to_bool)?.unwrap_or(false);
-    let stream = facts.last(&["stream"], coerce_to_integer)?;
+    let host = facts
+        .last_attribute_value(&["is_cpu_op"], coerce_to_bool)?
+        .unwrap_or(false);
+    let stream = facts.last_attribute_value(&["stream"], coerce_to_integer)?;
     let micros = node.duration_micros.saturating_mul(1_000_000);
-    let exact = facts.last(&["duration_ns"], coerce_to_count)?;
+    let exact = facts.last_attribute_value(&["duration_ns"], coerce_to_count)?;
     let ps = |name| -> Result<u64, NodeRejectionReason> {
-        Ok(facts.count(name)?.unwrap_or(0).saturating_mul(1000))
+        Ok(facts
+            .read_count_attribute(name)?
+            .unwrap_or(0)
+            .saturating_mul(1000))
     };
     let values = node.inputs.as_ref().map_or("", |io| io.values.as_str());
     let declares = node.r#type == 1 && node.name.contains("process_group:init");
@@ -112,15 +117,17 @@ pub fn build_expected_node(
         op: facts.op(host)?,
         lane: match stream {
             Some(stream) if !host => Some(stream),
-            _ => facts.last(&["tid"], coerce_to_integer)?,
+            _ => facts.last_attribute_value(&["tid"], coerce_to_integer)?,
         },
         recorded_ps: exact.map_or(micros, |ns| ns.saturating_mul(1000)),
         delay_ps: ps("delay_ns")?,
         wait_ps: ps("wait_ns")?,
-        eager: facts.last(&["eager"], coerce_to_bool)?.unwrap_or(false),
+        eager: facts
+            .last_attribute_value(&["eager"], coerce_to_bool)?
+            .unwrap_or(false),
         groups: Some(values).filter(|text| declares && !text.is_empty()),
-        memory: facts.memory()?,
-        remote: facts.count("allocates.remote")?.unwrap_or(0),
+        memory: facts.read_memory_changes()?,
+        remote: facts.read_count_attribute("allocates.remote")?.unwrap_or(0),
         data: node.data_deps.clone(),
         control: node.ctrl_deps.clone(),
     })
@@ -151,7 +158,7 @@ struct NodeAttributeReader<'a> {
 
 impl<'a> NodeAttributeReader<'a> {
     /// Reads the values of all attributes with one of these names, and returns the last value.
-    fn last<T>(
+    fn last_attribute_value<T>(
         &self,
         names: &[&str],
         read: fn(&'a Value) -> Option<T>,
@@ -166,36 +173,38 @@ impl<'a> NodeAttributeReader<'a> {
     /// Readers decode known attributes on nodes of every type, so an invalid one is always an error.
     fn check_all_attributes_readable(&self) -> Result<(), NodeRejectionReason> {
         for name in COUNTS {
-            self.last(&[name], coerce_to_count)?;
+            self.last_attribute_value(&[name], coerce_to_count)?;
         }
-        self.last(&["tid"], coerce_to_integer)?;
-        self.last(&["comm_tag"], coerce_to_integer)?;
-        self.last(&["dtype"], coerce_to_dtype)?;
-        self.last(&["in_switch"], coerce_to_text)?;
-        self.last(&["kernel_shape"], |value| {
+        self.last_attribute_value(&["tid"], coerce_to_integer)?;
+        self.last_attribute_value(&["comm_tag"], coerce_to_integer)?;
+        self.last_attribute_value(&["dtype"], coerce_to_dtype)?;
+        self.last_attribute_value(&["in_switch"], coerce_to_text)?;
+        self.last_attribute_value(&["kernel_shape"], |value| {
             coerce_to_text(value)?.parse::<KernelShape>().ok()
         })?;
-        self.last(&["involved_dim", "involve_dims"], coerce_list_to_bit_mask)?;
-        self.last(&["pg_name", "comm_group"], coerce_to_group_name)
+        self.last_attribute_value(&["involved_dim", "involve_dims"], coerce_list_to_bit_mask)?;
+        self.last_attribute_value(&["pg_name", "comm_group"], coerce_to_group_name)
             .map(drop)
     }
 
-    fn memory(&self) -> Result<[[u64; 5]; 2], NodeRejectionReason> {
+    fn read_memory_changes(&self) -> Result<[[u64; 5]; 2], NodeRejectionReason> {
         let mut memory = [[0; 5]; 2];
         for (verb, bytes) in ["allocates", "frees"].into_iter().zip(&mut memory) {
             for (class, bytes) in MEMORY.into_iter().zip(bytes) {
-                *bytes = self.count(&format!("{verb}.{class}"))?.unwrap_or(0);
+                *bytes = self
+                    .read_count_attribute(&format!("{verb}.{class}"))?
+                    .unwrap_or(0);
             }
         }
         Ok(memory)
     }
 
-    fn count(&self, name: &str) -> Result<Option<u64>, NodeRejectionReason> {
-        self.last(&[name], coerce_to_count)
+    fn read_count_attribute(&self, name: &str) -> Result<Option<u64>, NodeRejectionReason> {
+        self.last_attribute_value(&[name], coerce_to_count)
     }
 
-    fn rank(&self, name: &str) -> Result<Option<u32>, NodeRejectionReason> {
-        match self.count(name)?.map(u32::try_from) {
+    fn read_rank_attribute(&self, name: &str) -> Result<Option<u32>, NodeRejectionReason> {
+        match self.read_count_attribute(name)?.map(u32::try_from) {
             None => Ok(None),
             Some(Ok(rank)) => Ok(Some(rank)),
             Some(Err(_)) => Err("no rank"),
@@ -203,14 +212,14 @@ impl<'a> NodeAttributeReader<'a> {
     }
 
     fn op(&self, host: bool) -> Result<Op<'a>, NodeRejectionReason> {
-        let size = self.count("comm_size")?;
+        let size = self.read_count_attribute("comm_size")?;
         let launch = host && size.is_none();
         let bounded = |size: u64| {
             i64::try_from(size)
                 .map(|_| size)
                 .map_err(|_| "negative size")
         };
-        let in_switch = self.last(&["in_switch"], coerce_to_text)?;
+        let in_switch = self.last_attribute_value(&["in_switch"], coerce_to_text)?;
         if in_switch.is_some() && ![2, 3].contains(&self.node.r#type) {
             return Err("a switch, and no memory");
         }
@@ -218,13 +227,13 @@ impl<'a> NodeAttributeReader<'a> {
             0 | 1 => Op::NoOp,
             kind @ (2 | 3) => Op::Memory {
                 store: kind == 3,
-                place: match self.count("tensor_loc")? {
+                place: match self.read_count_attribute("tensor_loc")? {
                     None | Some(0 | 2) => MemoryLocation::Remote,
                     Some(1) => MemoryLocation::Local,
                     Some(_) => return Err("no memory"),
                 },
-                bytes: self.count("tensor_size")?.unwrap_or(0),
-                in_switch: match (in_switch, kind, self.count("tensor_loc")?) {
+                bytes: self.read_count_attribute("tensor_size")?.unwrap_or(0),
+                in_switch: match (in_switch, kind, self.read_count_attribute("tensor_loc")?) {
                     (None, ..) => false,
                     (Some("all_gather"), 2, place) if place != Some(1) => true,
                     (Some("reduce_scatter"), 3, place) if place != Some(1) => true,
@@ -233,17 +242,19 @@ impl<'a> NodeAttributeReader<'a> {
             },
             4 if host => Op::Host,
             4 if self
-                .last(&["comm_unknown"], coerce_to_bool)?
+                .last_attribute_value(&["comm_unknown"], coerce_to_bool)?
                 .unwrap_or(false) =>
             {
                 Op::Communication {
-                    bytes: self.count("tensor_size")?.unwrap_or(0),
+                    bytes: self.read_count_attribute("tensor_size")?.unwrap_or(0),
                 }
             }
             4 => Op::Compute {
-                flops: self.count("num_ops")?.unwrap_or(0),
-                bytes: self.count("tensor_size")?.unwrap_or(0),
-                dtype: self.last(&["dtype"], coerce_to_dtype)?.flatten(),
+                flops: self.read_count_attribute("num_ops")?.unwrap_or(0),
+                bytes: self.read_count_attribute("tensor_size")?.unwrap_or(0),
+                dtype: self
+                    .last_attribute_value(&["dtype"], coerce_to_dtype)?
+                    .flatten(),
             },
             5..=7 if launch => Op::Host,
             kind @ (5 | 6) => {
@@ -251,18 +262,24 @@ impl<'a> NodeAttributeReader<'a> {
                     5 => ("comm_dst", "comm_src"),
                     _ => ("comm_src", "comm_dst"),
                 };
-                let tag = self.last(&["comm_tag"], coerce_to_integer)?.unwrap_or(0);
+                let tag = self
+                    .last_attribute_value(&["comm_tag"], coerce_to_integer)?
+                    .unwrap_or(0);
                 Op::Message {
                     receive: kind == 6,
-                    peer: self.rank(far)?.ok_or("nobody at the other end")?,
+                    peer: self
+                        .read_rank_attribute(far)?
+                        .ok_or("nobody at the other end")?,
                     tag: i32::try_from(tag).map_err(|_| "a long tag")?,
                     bytes: bounded(size.ok_or("no size")?)?,
-                    own: self.rank(near)?,
+                    own: self.read_rank_attribute(near)?,
                     host,
                 }
             }
             7 => {
-                let kind = self.count("comm_type")?.ok_or("no collective")?;
+                let kind = self
+                    .read_count_attribute("comm_type")?
+                    .ok_or("no collective")?;
                 let kind = collective_kind_from_number(kind).ok_or("an unknown collective")?;
                 let size = match (size, kind) {
                     (None, CollectiveKind::Barrier) => 0,
@@ -272,11 +289,14 @@ impl<'a> NodeAttributeReader<'a> {
                     kind,
                     bytes: bounded(size)?,
                     group: self
-                        .last(&["pg_name", "comm_group"], coerce_to_group_name)?
+                        .last_attribute_value(&["pg_name", "comm_group"], coerce_to_group_name)?
                         .unwrap_or(GroupName::World),
-                    root: self.rank("comm_root")?,
+                    root: self.read_rank_attribute("comm_root")?,
                     dimensions: self
-                        .last(&["involved_dim", "involve_dims"], coerce_list_to_bit_mask)?
+                        .last_attribute_value(
+                            &["involved_dim", "involve_dims"],
+                            coerce_list_to_bit_mask,
+                        )?
                         .flatten(),
                     host,
                 }

@@ -45,7 +45,7 @@ fn compression_is_known_by_its_bytes_and_not_by_the_name() {
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).unwrap();
         assert_eq!(
-            DecompressedTraceFile::open_current_schema(&path)
+            DecompressedTraceFile::open_as_current_schema(&path)
                 .unwrap()
                 .as_slice(),
             plain,
@@ -56,7 +56,7 @@ fn compression_is_known_by_its_bytes_and_not_by_the_name() {
         let path = folder.path().join(name);
         for cut in 5..bytes.len() {
             std::fs::write(&path, &bytes[..cut]).unwrap();
-            let error = DecompressedTraceFile::open_current_schema(&path)
+            let error = DecompressedTraceFile::open_as_current_schema(&path)
                 .unwrap_err()
                 .to_string();
             assert!(
@@ -76,7 +76,7 @@ fn a_large_file_is_mapped_and_reads_the_same() {
     let path = folder.path().join("large.0.et");
     std::fs::write(&path, &contents).unwrap();
     assert_eq!(
-        DecompressedTraceFile::open_current_schema(&path)
+        DecompressedTraceFile::open_as_current_schema(&path)
             .unwrap()
             .as_slice(),
         contents
@@ -85,7 +85,7 @@ fn a_large_file_is_mapped_and_reads_the_same() {
 }
 
 #[test]
-fn a_cut_is_named_wherever_it_is() {
+fn truncation_inside_any_record_is_reported() {
     let whole = build_chain_file();
     // Offsets at which the file's records end.
     let mut ends = Vec::new();

@@ -106,7 +106,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn the_order_of_records_leaves_no_trace(
+    fn record_order_does_not_affect_the_graph(
         ids in prop::collection::btree_set(prop_oneof![0..50_u64, any::<u64>()], 1..25),
         choices in prop::collection::vec(0..30_u32, 25),
         deps in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 60),
@@ -271,7 +271,7 @@ fn data_that_nobody_produces_is_refused() {
 }
 
 #[test]
-fn ids_are_unique() {
+fn duplicate_ids_are_refused() {
     let why = expect_graph_error(
         &[build_kernel(8, &[], &[]), build_kernel(8, &[], &[])],
         EnforcedDependencyKinds::Auto,
@@ -369,7 +369,7 @@ fn a_peer_that_is_no_rank_costs_no_memory_for_those_below() {
 /// The profiler's cost must be subtracted first from a node's delay, and then from its duration. The cost never exceeds
 /// the sum of delay and duration. Adding the cost back restores the recorded graph.
 #[test]
-fn the_profiler_is_left_out_and_put_back() {
+fn profiler_cost_is_subtracted_and_restored() {
     let node = |id, delay, profiler| {
         let number = |name, value| build_attribute(name, Value::Uint64Val(value));
         let mut node = build_kernel(id, &[], &[]);

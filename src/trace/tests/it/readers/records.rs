@@ -35,7 +35,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_records_do_not_part_the_readers(
+    fn both_readers_agree_on_damaged_records(
         node in node_strategy(),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
@@ -87,7 +87,7 @@ fn text_that_is_not_needed_is_not_looked_at() {
 }
 
 #[test]
-fn messages_in_parts_are_one() {
+fn split_protobuf_messages_are_merged() {
     let list = |values| AttributeProto {
         name: String::new(),
         ..build_attribute("", Value::BoolList(BoolList { values }))

@@ -122,7 +122,7 @@ fn ranks_that_differ_in_peers_and_groups_share_a_graph_and_keep_both() {
 }
 
 #[test]
-fn what_a_rank_declares_for_itself_is_its_own() {
+fn groups_that_a_rank_declares_apply_only_to_it() {
     let mut ranks = [0, 1, 2, 3].map(build_rank_file_contents);
     for said in &mut ranks[..2] {
         said.declared = r#"[{"pg_name": "1", "ranks": [0, 1]}]"#;
@@ -148,7 +148,7 @@ fn what_a_rank_declares_for_itself_is_its_own() {
 }
 
 #[test]
-fn anything_else_that_differs_keeps_graphs_apart() {
+fn different_tags_bytes_or_peer_slots_prevent_graph_sharing() {
     let alike = [0, 1, 2, 3].map(build_rank_file_contents);
     let changes: [fn(&mut RankFileContents); 3] = [
         |said| said.tag = 6,

@@ -116,7 +116,7 @@ fn place_dimensions_are_checked_against_the_machine() {
 }
 
 #[test]
-fn stretches_come_to_the_degrees() {
+fn axis_mappings_that_miss_the_degrees_are_refused() {
     let why = |plan: &ParallelismPlan| plan.ranks_by_order_position().unwrap_err().to_string();
     for place in [
         &["tp@0"][..],
@@ -137,7 +137,7 @@ fn stretches_come_to_the_degrees() {
 }
 
 #[test]
-fn stretches_are_read_as_they_are_written() {
+fn axis_mappings_are_read_back_as_written() {
     for text in ["tp@0", "dp:2@1", "pp:4@infiniband"] {
         assert_eq!(text.parse::<AxisPartMapping>().unwrap().to_string(), text);
     }

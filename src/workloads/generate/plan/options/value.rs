@@ -11,7 +11,7 @@ use crate::generate::plan::{
     ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::StagePassOrders;
-use crate::generate::{PatternOptionError, option_refused};
+use crate::generate::{PatternOptionError, refused_option_error};
 use chakram_base::config::{ConfigError, ConfigField, quote_and_truncate_for_message};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Bytes;
@@ -73,7 +73,7 @@ macro_rules! numbers {
 
             fn check_for_option(&self, option: &PlanOption) -> Result<(), PatternOptionError> {
                 if u64::from(*self) < option.least {
-                    return Err(option_refused(option.key, self, format!("{} or more", option.least)));
+                    return Err(refused_option_error(option.key, self, format!("{} or more", option.least)));
                 }
                 Ok(())
             }

@@ -61,7 +61,7 @@ fn orders_are_those_of_their_names() {
 
 /// In serpentine order on 4 x 4 cores, each half of the order (eight consecutive cores) is a ring of neighbours.
 #[test]
-fn a_tensor_group_of_half_a_die_is_a_ring() {
+fn each_half_die_in_serpentine_order_is_a_ring_of_neighbours() {
     let all = build_core_grid([5, 4], [4, 4]).list_cores_in_order(TileOrder::Serpentine);
     for group in all.chunks(8) {
         assert!(

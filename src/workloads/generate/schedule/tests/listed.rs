@@ -25,7 +25,10 @@ fn orders_are_read_as_they_are_written() {
             (stages, count)
         );
         let listed = PipelineSchedule::Listed(Arc::new(orders));
-        assert_eq!(listed.check_size(stages, count), Ok(()));
+        assert_eq!(
+            listed.check_stage_and_micro_batch_counts(stages, count),
+            Ok(())
+        );
         assert_eq!(listed.has_training(), schedule.has_training());
         assert_eq!(format_schedule_lines(&listed, stages, count), text);
         for stage in 0..stages {
@@ -33,7 +36,9 @@ fn orders_are_read_as_they_are_written() {
                 one.steps_of_stage(stage, stages, count).collect::<Vec<_>>()
             };
             assert_eq!(of(&listed), of(&schedule), "{schedule:?}");
-            let stored = |one: &PipelineSchedule| one.max_stored_passes(stage, stages, count);
+            let stored = |one: &PipelineSchedule| {
+                one.max_passes_with_stored_activations(stage, stages, count)
+            };
             assert_eq!(stored(&listed), stored(&schedule));
         }
     }
@@ -42,7 +47,7 @@ fn orders_are_read_as_they_are_written() {
 /// PyTorch's pipelining prints this order for 1F1B on two ranks: one line per rank, with an empty cell
 /// wherever the rank waits.
 #[test]
-fn a_file_of_pytorch_is_read() {
+fn pytorch_pass_order_file_is_parsed() {
     let text = "0F0,0F1,,0B0,,0B1\r\n,1F0,1B0,1F1,1B1,\r\n";
     let orders = StagePassOrders::parse(text).unwrap();
     let listed = PipelineSchedule::Listed(Arc::new(orders));
@@ -60,7 +65,7 @@ fn a_file_of_pytorch_is_read() {
 }
 
 #[test]
-fn wrong_orders_are_refused_where_they_are() {
+fn wrong_orders_are_refused_with_their_line_and_step() {
     for (text, expected) in [
         ("", "line 0: found no passes"),
         (
@@ -128,7 +133,12 @@ fn wrong_orders_are_refused_where_they_are() {
     }
     let orders = StagePassOrders::parse("0F0,0B0\n1F0,1B0").unwrap();
     let listed = PipelineSchedule::Listed(Arc::new(orders));
-    let refusal = |stages, count| listed.check_size(stages, count).unwrap_err().to_string();
+    let refusal = |stages, count| {
+        listed
+            .check_stage_and_micro_batch_counts(stages, count)
+            .unwrap_err()
+            .to_string()
+    };
     assert_eq!(
         refusal(4, 1),
         "`pipeline` is 4; expected 2, the number of stages in the pass orders"

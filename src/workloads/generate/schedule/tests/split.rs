@@ -237,7 +237,7 @@ fn idle_time_is_what_formulas_say() {
 
 /// With equal passes, no stage waits between its first and its last pass.
 #[test]
-fn a_v_of_equal_passes_has_no_bubble() {
+fn zb_v_with_equal_passes_has_no_idle_time_within_a_stage() {
     for stages in 2..9 {
         for count in 2 * stages..4 * stages {
             let found = simulate_equal_stages_by_pass_times(
@@ -263,7 +263,7 @@ fn a_v_of_equal_passes_has_no_bubble() {
 /// halves of each of S micro-batches. In DualPipe, a stage stores at most S + 1 micro-batches; in
 /// DualPipeV, it stores at most 2 S + 1 halves.
 #[test]
-fn schedules_hold_what_their_tables_say() {
+fn stored_activations_match_published_tables() {
     for stages in [2, 4, 6, 8] {
         for count in (2 * stages..4 * stages).step_by(2) {
             let s = u64::from(stages);
@@ -281,7 +281,7 @@ fn schedules_hold_what_their_tables_say() {
                     false,
                 );
                 let stored: Vec<u64> = (0..stages)
-                    .map(|stage| schedule.max_stored_passes(stage, stages, count))
+                    .map(|stage| schedule.max_passes_with_stored_activations(stage, stages, count))
                     .collect();
                 assert_eq!(found.peaks, stored, "{schedule:?} {stages} {count}");
                 let largest = stored.iter().copied().max();
@@ -297,7 +297,7 @@ fn schedules_hold_what_their_tables_say() {
 
 /// Even with too few micro-batches to fill the pipeline, every pass occurs once.
 #[test]
-fn few_micro_batches_pass_all_the_same() {
+fn every_pass_occurs_once_even_with_few_micro_batches() {
     for stages in 1..6 {
         for count in 1..2 * stages {
             for schedule in [
@@ -311,9 +311,12 @@ fn few_micro_batches_pass_all_the_same() {
 }
 
 #[test]
-fn two_directions_want_even_numbers() {
+fn dual_pipe_requires_even_stage_and_micro_batch_counts() {
     let refusal = |schedule: PipelineSchedule, stages, count| {
-        schedule.check_size(stages, count).unwrap_err().to_string()
+        schedule
+            .check_stage_and_micro_batch_counts(stages, count)
+            .unwrap_err()
+            .to_string()
     };
     let dual = || PipelineSchedule::DualPipe;
     assert!(refusal(dual(), 3, 8).starts_with("`pipeline` is 3; expected an even number"));
@@ -383,7 +386,7 @@ fn pairs_shorten_interleaved_steps_by_what_they_hide() {
             let time = (others + warm_up) * whole + (passes - warm_up) * pair;
             assert_eq!(found.time, time, "{stages} {chunks} {count} {pair}");
             for stage in 0..stages {
-                let stored = schedule.max_stored_passes(stage, stages, count);
+                let stored = schedule.max_passes_with_stored_activations(stage, stages, count);
                 assert_eq!(found.peaks[stage as usize], stored);
             }
         }

@@ -99,7 +99,7 @@ impl EqualSizedMemberGroups {
     }
 
     /// Returns true if a single group has all members.
-    pub fn is_all(&self) -> bool {
+    pub fn has_single_group(&self) -> bool {
         self.group_count() == 1
     }
 }

@@ -82,7 +82,7 @@ pub fn plan_redistribution(
     if !change.is_block_aligned() {
         return change.messages_from_nearest_holders();
     }
-    if change.senders_per_block() == 1 {
+    if change.shards_per_block_before() == 1 {
         return Redistribution::Nothing;
     }
     let share = to.shard_count();
@@ -94,7 +94,7 @@ pub fn plan_redistribution(
     // Valid groups always exist, because each shard of a block is on the same number of members, and members of other
     // blocks have no shard of it.
     let among = change
-        .split_classes_into_groups_with_all_shards(|member| change.block_of(member))
+        .split_classes_into_groups_with_all_shards(|member| change.block_of_held_shard(member))
         .expect("members of a block have its parts");
     Redistribution::AllToAll { among, share }
 }
@@ -116,10 +116,10 @@ pub fn reduce_scatter_groups(
 ) -> Option<EqualSizedMemberGroups> {
     let change = LayoutChange::new(from, to, members);
     let among = EqualSizedMemberGroups::from_members_differing_in_digits(over, members);
-    let slices = change.is_block_aligned() && change.senders_per_block() == 1;
+    let slices = change.is_block_aligned() && change.shards_per_block_before() == 1;
     if !slices
         || among.group_size() == 1
-        || change.receivers_per_block() != u64::from(among.group_size())
+        || change.shards_per_block_after() != u64::from(among.group_size())
     {
         return None;
     }
@@ -182,10 +182,10 @@ impl<'a> LayoutChange<'a> {
         members: u32,
     ) -> Self {
         for layout in [from, to] {
-            let fits = are_digits_of_one_grid(&layout.axis_digits(), members);
+            let fits = are_digits_of_one_grid(&layout.digits_of_all_axes(), members);
             assert!(fits, "{layout:?} of {members}");
         }
-        let (before, after) = (from.axis_digits(), to.axis_digits());
+        let (before, after) = (from.digits_of_all_axes(), to.digits_of_all_axes());
         let axes =
             [0, 1, 2].map(|axis| AxisShardCountChange::new(before[axis].parts, after[axis].parts));
         Self {
@@ -205,7 +205,7 @@ impl<'a> LayoutChange<'a> {
     }
 
     /// Number of shards per block in the layout before the redistribution.
-    fn senders_per_block(&self) -> u64 {
+    fn shards_per_block_before(&self) -> u64 {
         self.axes
             .iter()
             .map(|cuts| cuts.from / cuts.blocks)
@@ -213,12 +213,12 @@ impl<'a> LayoutChange<'a> {
     }
 
     /// Number of shards per block in the layout after the redistribution.
-    fn receivers_per_block(&self) -> u64 {
+    fn shards_per_block_after(&self) -> u64 {
         self.axes.iter().map(|cuts| cuts.to / cuts.blocks).product()
     }
 
     /// Returns the indices of the block that contains `member`'s shard before the redistribution.
-    fn block_of(&self, member: u32) -> [u64; 3] {
+    fn block_of_held_shard(&self, member: u32) -> [u64; 3] {
         let part = self.from.shard_indices(member);
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].from)
     }
@@ -234,7 +234,8 @@ impl<'a> LayoutChange<'a> {
         let nested =
             |cuts: &AxisShardCountChange| cuts.blocks == cuts.from || cuts.blocks == cuts.to;
         self.axes.iter().all(nested)
-            && (0..self.members).all(|member| self.block_of(member) == self.needed_block(member))
+            && (0..self.members)
+                .all(|member| self.block_of_held_shard(member) == self.needed_block(member))
     }
 
     /// Divides the members of each class into groups. Together, the members of a group have each `from` shard of a
@@ -255,6 +256,6 @@ impl<'a> LayoutChange<'a> {
             *earlier += 1;
         }
         EqualSizedMemberGroups::from_equal_keys(&groups)
-            .filter(|among| u64::from(among.group_size()) == self.senders_per_block())
+            .filter(|among| u64::from(among.group_size()) == self.shards_per_block_before())
     }
 }

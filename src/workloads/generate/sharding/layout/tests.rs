@@ -26,21 +26,21 @@ fn list_group_members(among: &EqualSizedMemberGroups) -> Vec<Vec<u32>> {
         .collect()
 }
 
-fn expect_all_gather(change: &Redistribution) -> (Vec<Vec<u32>>, u64) {
+fn unwrap_all_gather(change: &Redistribution) -> (Vec<Vec<u32>>, u64) {
     let Redistribution::AllGather { among, share } = change else {
         panic!("{change:?}");
     };
     (list_group_members(among), *share)
 }
 
-fn expect_all_to_all(change: &Redistribution) -> (Vec<Vec<u32>>, u64) {
+fn unwrap_all_to_all(change: &Redistribution) -> (Vec<Vec<u32>>, u64) {
     let Redistribution::AllToAll { among, share } = change else {
         panic!("{change:?}");
     };
     (list_group_members(among), *share)
 }
 
-fn expect_messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
+fn unwrap_messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
     let Redistribution::Messages { messages, of } = change else {
         panic!("{change:?}");
     };
@@ -51,7 +51,7 @@ fn expect_messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
 #[test]
 fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
     let change = plan_redistribution(&shard_columns(4, 1), &SampleRowColumnSharding::WHOLE, 4);
-    assert_eq!(expect_all_gather(&change), (vec![vec![0, 1, 2, 3]], 1));
+    assert_eq!(unwrap_all_gather(&change), (vec![vec![0, 1, 2, 3]], 1));
     // If the samples are also split in two, there are two groups of four members, and each member ends with 1/2 of the
     // result.
     let [before, after] = [4, 1].map(|parts| SampleRowColumnSharding {
@@ -60,18 +60,18 @@ fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
     });
     let change = plan_redistribution(&before, &after, 8);
     let halves = vec![vec![0, 1, 2, 3], vec![4, 5, 6, 7]];
-    assert_eq!(expect_all_gather(&change), (halves, 2));
+    assert_eq!(unwrap_all_gather(&change), (halves, 2));
 }
 
 #[test]
-fn tables_of_dlrm_are_exchanged_for_samples() {
+fn dlrm_table_columns_become_samples_by_an_all_to_all() {
     // Member i has the columns of its own tables for all samples, which are 1/4 of the result. It needs all columns of
     // its own samples, so it receives 1/16 of the result from each member.
     let all = vec![vec![0, 1, 2, 3]];
     let forward = plan_redistribution(&shard_columns(4, 1), &shard_samples(4, 1), 4);
-    assert_eq!(expect_all_to_all(&forward), (all.clone(), 4));
+    assert_eq!(unwrap_all_to_all(&forward), (all.clone(), 4));
     let backward = plan_redistribution(&shard_samples(4, 1), &shard_columns(4, 1), 4);
-    assert_eq!(expect_all_to_all(&backward), (all, 4));
+    assert_eq!(unwrap_all_to_all(&backward), (all, 4));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
     // the samples, and each already has 1/4 of the result in its own columns.
     let change = plan_redistribution(&shard_columns(2, 1), &shard_samples(2, 2), 4);
     assert_eq!(
-        expect_all_gather(&change),
+        unwrap_all_gather(&change),
         (vec![vec![0, 1], vec![2, 3]], 2)
     );
     // After a sum over k, members 0 and 1 both have the first half of the columns. Member i needs the i-th quarter of
@@ -115,18 +115,18 @@ fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
     // the result).
     let change = plan_redistribution(&shard_columns(2, 2), &shard_samples(4, 1), 4);
     assert_eq!(
-        expect_all_to_all(&change),
+        unwrap_all_to_all(&change),
         (vec![vec![0, 2], vec![1, 3]], 4)
     );
 }
 
 #[test]
-fn two_that_need_the_same_both_get_it_in_an_exchange() {
+fn members_with_equal_needs_each_receive_them_in_an_all_to_all() {
     // Members 0 and 1 need the first half of the samples. Each member has a different quarter of the columns, and half
     // of this quarter (1/8 of the result) belongs to the samples that it needs. Each member receives the other three
     // eighths of what it needs. Including the fragment for itself, each member sends and receives 1/2 of the result.
     let change = plan_redistribution(&shard_columns(4, 1), &shard_samples(2, 2), 4);
-    assert_eq!(expect_all_to_all(&change), (vec![vec![0, 1, 2, 3]], 2));
+    assert_eq!(unwrap_all_to_all(&change), (vec![vec![0, 1, 2, 3]], 2));
 }
 
 #[test]
@@ -135,17 +135,17 @@ fn unaligned_members_get_messages_from_the_nearest_holder() {
     // are equally near to member 1, and members 1 and 3 are equally near to member 2, so the lower
     // one sends.
     let change = plan_redistribution(&shard_columns(2, 1), &shard_columns(2, 2), 4);
-    assert_eq!(expect_messages(change), (vec![[0, 1, 1], [1, 2, 1]], 2));
+    assert_eq!(unwrap_messages(change), (vec![[0, 1, 1], [1, 2, 1]], 2));
     // If the columns are cut into sixths, even members have 0..3 and odd members have 3..6. Members 0 and 1 need 0..2,
     // members 2 and 3 need 2..4, and members 4 and 5 need 4..6. Member 1 lacks both sixths that it needs, and so does
     // member 4. Member 2 lacks sixth 3, and member 3 lacks sixth 2.
     let change = plan_redistribution(&shard_columns(2, 1), &shard_columns(3, 2), 6);
     let expected = vec![[0, 1, 2], [1, 2, 1], [2, 3, 1], [3, 4, 2]];
-    assert_eq!(expect_messages(change), (expected, 6));
+    assert_eq!(unwrap_messages(change), (expected, 6));
 }
 
 #[test]
-fn a_sum_is_scattered_to_slices_of_those_who_sum() {
+fn sum_is_reduce_scattered_if_summing_members_keep_distinct_slices() {
     let thirds = MemberNumberDigit::new(3, 1);
     let among = |from: &SampleRowColumnSharding, to: &SampleRowColumnSharding| {
         reduce_scatter_groups(from, &[thirds], to, 6).map(|p| list_group_members(&p))
@@ -185,11 +185,13 @@ fn redistributions_among_thousands_of_members_are_planned() {
         &SampleRowColumnSharding::WHOLE,
         4096,
     );
-    assert!(matches!(&change, Redistribution::AllGather { among, share: 1 } if among.is_all()));
+    assert!(
+        matches!(&change, Redistribution::AllGather { among, share: 1 } if among.has_single_group())
+    );
     // Each of the 256 shards is on two members. Even members need the first 128 shards, and odd
     // members need the last 128 shards. The even members 0, 2, .., 254 and the odd members 257,
     // 259, .., 511 already have one of the shards that they need.
-    let (messages, of) = expect_messages(plan_redistribution(
+    let (messages, of) = unwrap_messages(plan_redistribution(
         &shard_columns(256, 2),
         &shard_columns(2, 1),
         512,
@@ -199,7 +201,7 @@ fn redistributions_among_thousands_of_members_are_planned() {
 
 #[test]
 #[should_panic(expected = "of 4")]
-fn digits_in_the_same_place_are_refused() {
+fn overlapping_axis_digits_are_refused() {
     let diagonal = SampleRowColumnSharding {
         samples: MemberNumberDigit::new(2, 1),
         ..shard_columns(2, 1)
@@ -209,6 +211,6 @@ fn digits_in_the_same_place_are_refused() {
 
 #[test]
 #[should_panic(expected = "of 6")]
-fn more_parts_than_members_have_are_refused() {
+fn shard_count_that_does_not_divide_member_count_is_refused() {
     plan_redistribution(&shard_columns(4, 1), &SampleRowColumnSharding::WHOLE, 6);
 }

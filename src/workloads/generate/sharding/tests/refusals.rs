@@ -61,7 +61,7 @@ fn what_does_not_divide_is_refused_with_what_would() {
 }
 
 #[test]
-fn images_are_refused_in_the_letters_of_plans() {
+fn image_sharding_errors_use_the_axis_letters_of_plans() {
     // The output has 4 rows and the input has 8, so the number of output rows is not divisible by 8 shards.
     let work = image::build_3x3_convolution([8, 8], 2, 1);
     assert_eq!(

@@ -49,7 +49,7 @@ fn predict_summed_bytes(batch: f64, devices: f64, model: f64) -> f64 {
 }
 
 #[test]
-fn eq_6_has_its_least_between_one_and_four() {
+fn palm_eq_6_summed_bytes_are_least_between_one_and_four_members() {
     // Here, 8 B S H Nm / N = 8 x 115 x 2048 x 12288 / 16 Nm = 1.447034e9 Nm, and 24 H^2 / Nm =
     // 3.623879e9 / Nm.
     let published = [5.0709e9, 4.7060e9, 6.6941e9, 1.2029e10, 2.3379e10];

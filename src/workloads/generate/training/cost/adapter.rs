@@ -84,7 +84,7 @@ impl KernelCostParameters {
 
     /// Returns the bytes that an adapter saves for the gradients of its two matrices: first the bytes of its input,
     /// then the bytes of the first product's result.
-    pub fn kept_of_adapter(
+    pub fn saved_bytes_of_adapter(
         &self,
         products: &[OperatorKind; 2],
     ) -> Result<[u64; 2], PatternOptionError> {

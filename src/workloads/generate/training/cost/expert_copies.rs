@@ -63,7 +63,7 @@ impl KernelCostParameters {
 
     /// Appends the kernels that add an expert's bias to results with `rows` rows and `outputs`
     /// columns.
-    pub(super) fn add_bias_of_expert(
+    pub(super) fn add_expert_bias_kernels(
         &self,
         [rows, outputs]: [u128; 2],
         kernels: &mut OperatorKernels,
@@ -90,7 +90,7 @@ impl KernelCostParameters {
     }
 
     /// Adds the kernels that limit both inputs of a gate with `rows` rows of `width` outputs.
-    pub(super) fn clamp_inputs_of_gate(
+    pub(super) fn add_gate_input_clamp_kernels(
         &self,
         [rows, width]: [u128; 2],
         kernels: &mut OperatorKernels,

@@ -136,7 +136,7 @@ impl KernelCostParameters {
             }
             let mut own = self.linear_kernels([rows, k, m], 1, bias)?;
             if bias && self.adds_expert_biases {
-                self.add_bias_of_expert([rows, m], &mut own)?;
+                self.add_expert_bias_kernels([rows, m], &mut own)?;
             }
             all.forward.extend(own.forward);
             all.backward.extend(own.backward);

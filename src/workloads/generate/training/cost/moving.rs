@@ -12,7 +12,7 @@ impl KernelCostParameters {
         kernels: &MemoryBoundKernelsByPass,
     ) -> Result<OperatorKernels, PatternOptionError> {
         // Look-ups in tables and reductions of logits keep their own kernels, even if others are fused.
-        let fusible = !spec.looks_up() && !spec.reduces_rows_to_numbers();
+        let fusible = !spec.looks_up_table_rows() && !spec.reduces_rows_to_numbers();
         let lower = |one: &MemoryBoundKernelSpec| {
             let sides = [one.reads, one.writes];
             let moved = sides.map(|(axes, each)| {

@@ -102,7 +102,7 @@ impl RankEmitter<'_, '_> {
             self.data.clear();
             self.data.push(id);
         }
-        let in_switches = self.plan.gathers_in_switches(bucket.among);
+        let in_switches = self.plan.gathers_parameters_in_switches(bucket.among);
         // Number of gradient bytes that each replica stores.
         let members = self.plan.placement.member_count(bucket.among);
         let shard = bytes.div_ceil(members.into());
@@ -247,8 +247,8 @@ impl RankEmitter<'_, '_> {
         }
         let makes = plan.plan.optimizer != Optimizer::None;
         if makes && !plan.plan.without.has_effect(AblationEffect::Optimizer) {
-            let moved = plan.optimizer_step_bytes(self.place.stage);
-            let [loaded, stored] = plan.streamed_step_bytes(self.place.stage);
+            let moved = plan.bytes_moved_by_optimizer_step(self.place.stage);
+            let [loaded, stored] = plan.optimizer_load_and_store_bytes(self.place.stage);
             self.emit_optimizer_state_access(false, loaded)?;
             let op = Op::Compute {
                 flops: 0,
@@ -258,7 +258,9 @@ impl RankEmitter<'_, '_> {
             self.emit_step_end_node("optimizer", op, COMPUTE_LANE, TrainingPhase::Optimizer)?;
             self.emit_optimizer_state_access(true, stored)?;
         }
-        if plan.gathers_after_step() && !plan.gathers_before_step() {
+        if plan.gathers_updated_parameters_after_step()
+            && !plan.gathers_updated_parameters_before_step()
+        {
             self.emit_updated_parameter_gathers()?;
             self.chain_tail = std::mem::take(&mut self.updated)
                 .into_values()

@@ -143,7 +143,7 @@ impl MemberProgramWriter<'_> {
         self.emit_expert_token_exchange(one, OperatorTokenExchangeSide::Combine, phase, to);
         self.exchange_before_attention(one, phase, to);
         match &one.ring {
-            Some(ring) => self.emit_forward_ring(one, ring, phase, to),
+            Some(ring) => self.emit_forward_ring_attention(one, ring, phase, to),
             None => push_kernels(&one.kernels.forward, phase, &one.step.operator.name, to),
         }
         self.exchange_after_attention(one, phase, to);
@@ -391,7 +391,7 @@ impl MemberProgramWriter<'_> {
         self.emit_expert_token_exchange(one, OperatorTokenExchangeSide::Dispatch, phase, to);
         let weights = one.kernels.weights.as_ref();
         let kernels = match &one.ring {
-            Some(ring) => self.emit_backward_ring(one, ring, to),
+            Some(ring) => self.emit_backward_ring_attention(one, ring, to),
             None => &one.kernels.backward,
         };
         for kernel in kernels {

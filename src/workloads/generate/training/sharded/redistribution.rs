@@ -179,7 +179,7 @@ impl MemberProgramWriter<'_> {
             let end = needed.end.min(has.end);
             end.saturating_sub(needed.start.max(has.start))
         };
-        let [input_rows_of_part, own_needed] = &rows[part as usize];
+        let [input_rows_owned_by_shard, own_needed] = &rows[part as usize];
         let mut all = Vec::new();
         for (other, [has, needed]) in (0..).zip(&rows).filter(|(other, _)| *other != part) {
             let peer = base + other * digit.stride;
@@ -187,7 +187,7 @@ impl MemberProgramWriter<'_> {
             // pass, gradients move in the opposite direction.
             for (receive, pieces) in [
                 (!back, common(own_needed, has)),
-                (back, common(needed, input_rows_of_part)),
+                (back, common(needed, input_rows_owned_by_shard)),
             ] {
                 let hop = MessageEnd {
                     receive,

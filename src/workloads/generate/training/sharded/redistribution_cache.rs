@@ -60,11 +60,12 @@ impl ShardedLayerLowerer {
         if let Some(family) = self.known.sums.get(&digit) {
             return *family;
         }
-        let family =
-            self.kind_of_partition(&EqualSizedMemberGroups::from_members_differing_in_digits(
+        let family = self.group_kind_of_partition(
+            &EqualSizedMemberGroups::from_members_differing_in_digits(
                 &[digit],
                 self.member_count(),
-            ));
+            ),
+        );
         self.known.sums.insert(digit, family);
         family
     }
@@ -82,7 +83,7 @@ impl ShardedLayerLowerer {
             return *family;
         }
         let among = reduce_scatter_groups(from, &[over], need, self.member_count());
-        let family = among.map(|among| self.kind_of_partition(&among));
+        let family = among.map(|among| self.group_kind_of_partition(&among));
         self.known.scatters.insert(key, family);
         family
     }
@@ -101,11 +102,11 @@ impl ShardedLayerLowerer {
         let carried = match plan_redistribution(from, need, members) {
             Redistribution::Nothing => RedistributionWithGroups::Nothing,
             Redistribution::AllGather { among, share } => RedistributionWithGroups::Gather {
-                family: self.kind_of_partition(&among),
+                family: self.group_kind_of_partition(&among),
                 of: share.saturating_mul(among.group_size().into()),
             },
             Redistribution::AllToAll { among, share } => RedistributionWithGroups::Exchange {
-                family: self.kind_of_partition(&among),
+                family: self.group_kind_of_partition(&among),
                 share,
             },
             Redistribution::Messages { messages, of } => {

@@ -66,7 +66,7 @@ impl ShardedLayerLowerer {
 
 impl MemberProgramWriter<'_> {
     /// Emits attention to the rank's own keys, and then to other ranks' keys as they arrive.
-    pub(super) fn emit_forward_ring(
+    pub(super) fn emit_forward_ring_attention(
         &mut self,
         one: &MemberOperator<'_>,
         ring: &RingAttentionStepKernels,
@@ -86,7 +86,14 @@ impl MemberProgramWriter<'_> {
             let sent = (step + 1 < ring.steps && keys > 0).then(|| {
                 let have =
                     arrived.map_or_else(|| to.front.clone(), |one| vec![dependency_on_node(one)]);
-                self.send_to_next(one, format!(".step{}", step + 1), keys, have, phase, to)
+                self.send_to_next_ring_rank(
+                    one,
+                    format!(".step{}", step + 1),
+                    keys,
+                    have,
+                    phase,
+                    to,
+                )
             });
             to.front.extend(arrived.map(dependency_on_node));
             if step == 0 {
@@ -95,14 +102,15 @@ impl MemberProgramWriter<'_> {
                 push_ring_step_kernels(&ring.block.forward, step, phase, operator, to);
                 push_ring_step_kernels(&ring.merges[0].forward, step, phase, operator, to);
             }
-            next = sent.map(|sent| self.receive_from_last(one, sent, keys, phase, to));
+            next =
+                sent.map(|sent| self.receive_from_previous_ring_rank(one, sent, keys, phase, to));
         }
         to.free_bytes_at_last_node(TensorClass::Temporary, held);
     }
 
     /// Emits the gradients of attention to other ranks' keys as they arrive, and then to the rank's own keys. Returns
     /// the remaining kernels, for the gradients of the kernels before attention.
-    pub(super) fn emit_backward_ring<'k>(
+    pub(super) fn emit_backward_ring_attention<'k>(
         &mut self,
         one: &'k MemberOperator<'_>,
         ring: &RingAttentionStepKernels,
@@ -120,23 +128,26 @@ impl MemberProgramWriter<'_> {
             let sent = (step < ring.steps && keys > 0).then(|| {
                 let have =
                     arrived.map_or_else(|| to.front.clone(), |one| vec![dependency_on_node(one)]);
-                self.send_to_next(one, format!(".step{step}"), keys, have, phase, to)
+                self.send_to_next_ring_rank(one, format!(".step{step}"), keys, have, phase, to)
             });
             to.front.extend(arrived.map(dependency_on_node));
             match step == ring.steps {
                 true => push_kernels(own, phase, operator, to),
                 false => push_ring_step_kernels(&ring.block.backward, step, phase, operator, to),
             }
-            next = sent.map(|sent| self.receive_from_last(one, sent, keys, phase, to));
+            next =
+                sent.map(|sent| self.receive_from_previous_ring_rank(one, sent, keys, phase, to));
             if step > 1 {
                 let sums = sums.take();
-                let sums = sums.map(|sent| self.receive_from_last(one, sent, keys, phase, to));
+                let sums = sums
+                    .map(|sent| self.receive_from_previous_ring_rank(one, sent, keys, phase, to));
                 to.front.extend(sums.map(dependency_on_node));
                 push_ring_step_kernels(&ring.merges[1].backward, step - 1, phase, operator, to);
             }
             if step < ring.steps && keys > 0 {
                 let name = format!(".step{step}.gradients");
-                sums = Some(self.send_to_next(one, name, keys, to.front.clone(), phase, to));
+                sums =
+                    Some(self.send_to_next_ring_rank(one, name, keys, to.front.clone(), phase, to));
             }
         }
         to.free_bytes_at_last_node(TensorClass::Temporary, held);
@@ -144,7 +155,7 @@ impl MemberProgramWriter<'_> {
     }
 
     /// Sends `bytes` to the next rank once the nodes in `have` are done.
-    fn send_to_next(
+    fn send_to_next_ring_rank(
         &mut self,
         one: &MemberOperator<'_>,
         name: String,
@@ -177,7 +188,7 @@ impl MemberProgramWriter<'_> {
     ///
     /// Callers add the receive after the kernels that run in parallel with it; otherwise, a host that waits for
     /// receives would launch these only after the bytes have arrived.
-    fn receive_from_last(
+    fn receive_from_previous_ring_rank(
         &mut self,
         one: &MemberOperator<'_>,
         sent: PendingRingMessage,

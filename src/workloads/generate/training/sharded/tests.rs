@@ -76,7 +76,7 @@ fn format_communication_nodes(nodes: &[EmittedNode]) -> Vec<String> {
 }
 
 #[test]
-fn megatrons_degrees_spelled_out_are_megatrons() {
+fn explicit_megatron_degrees_communicate_like_the_default_split() {
     let model = Model::load_named("gpt2-small").unwrap();
     let mut spelled = build_tensor_plan(
         4,
@@ -115,7 +115,7 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
 }
 
 #[test]
-fn gathered_tokens_are_gathered_again() {
+fn sequence_parallel_tokens_are_gathered_again_in_the_backward_pass() {
     // Four members share a sample's 1,024 tokens with 768 columns of 2 B, so each holds 393,216 B. In the forward pass,
     // the products before the heads and before the MLP gather these tokens. In the backward pass, they gather the
     // tokens again for the weight gradients, because members keep only a quarter of the tokens. Reduce-scatters sum the
@@ -277,7 +277,7 @@ fn rows_of_images_come_from_neighbours() {
 }
 
 #[test]
-fn channels_are_summed_over_those_that_share_them() {
+fn partial_channel_sums_are_over_members_that_share_the_channels() {
     // On four members, `first` has 4 shards along its output channels. `second` has 2 shards along its input channels
     // and 2 along its output channels. Members are numbered in the order (b, c, i, k), so the digit for input channels
     // has the stride 2. The batch has two samples with values of 2 bytes. For `second`, a member needs half of the 8
@@ -311,7 +311,7 @@ fn channels_are_summed_over_those_that_share_them() {
 }
 
 #[test]
-fn tables_are_exchanged_for_samples() {
+fn dlrm_table_outputs_become_samples_by_one_all_to_all() {
     // DLRM runs on four members with 8 samples: the MLPs are sharded by samples, and the tables by columns. The outputs
     // of 26 tables with 64 columns each take 26 x 64 x 8 x 2 B = 26,624 B for all samples. A member holds a quarter of
     // the columns. The members exchange these columns for a quarter of the samples, with one all-to-all of 6,656 B in

@@ -336,7 +336,7 @@ fn experts_lie_across_ranks_with_different_tokens() {
 
 /// A stage sends only its own tokens' activations to the next stage.
 #[test]
-fn boundaries_have_a_ranks_tokens() {
+fn pipeline_sends_carry_only_the_ranks_own_tokens() {
     let mut plan = build_context_plan(ContextExchange::AllToAll);
     plan.pipeline = 2;
     let nodes = &generate_all_ranks(&plan)[0];

@@ -86,7 +86,7 @@ fn a_shard_is_summed_over_its_copies() {
 
 /// A rank holds half of the state, although eight replicas have copies of it.
 #[test]
-fn a_rank_has_a_shard_of_its_group() {
+fn each_rank_holds_half_of_the_state_with_shard_groups_of_two() {
     let parameters = Model::load_named("gpt2-small").unwrap().parameter_count();
     for (zero, shards) in [
         (ZeroStage::Optimizer, [1, 1, 2]),

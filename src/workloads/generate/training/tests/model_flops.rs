@@ -20,7 +20,7 @@ fn compute_plan_summary(
 /// layer is a table look-up. A causal kernel computes 1 + 2 + 3 of the 9 token pairs, and each pair takes `2 l h`
 /// multiplications.
 #[test]
-fn attention_counts_the_pairs_of_its_kernels() {
+fn attention_model_flops_count_the_token_pairs_of_its_kernels() {
     let (s, l, h, v) = (3, 12, 768, 50_257);
     let model = Model::load_with_token_count("gpt2-small", s).unwrap();
     let weights = u128::from(s * (12 * l * h * h + v * h));
@@ -56,7 +56,7 @@ fn attention_counts_the_pairs_of_its_kernels() {
 /// The gradient of the job's input data is not needed, so it is not computed. ResNet-18's first convolution performs 3
 /// x 7 x 7 multiplications for each of its 64 x 112 x 112 outputs.
 #[test]
-fn gradients_of_data_count_nowhere() {
+fn flops_exclude_gradients_of_the_input_samples() {
     let model = Model::load_named("resnet-18").unwrap();
     let mut plan = ParallelismPlan::new();
     plan.batch = 2;
@@ -70,7 +70,7 @@ fn gradients_of_data_count_nowhere() {
 
 /// Returns the number of multiplications per sample in the product of attention that a fused kernel repeats in its
 /// backward pass.
-fn count_repeated_multiplications(model: &Model) -> u128 {
+fn count_attention_multiplications_repeated(model: &Model) -> u128 {
     let operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let of = |work: &OperatorKind| match *work {
         OperatorKind::Attention {
@@ -171,7 +171,7 @@ proptest! {
     /// Hardware FLOPs are never below model FLOPs. The two are equal if nothing is recomputed, padded, or replicated in
     /// a tensor group.
     #[test]
-    fn kernels_carry_out_what_the_model_needs(model in model_strategy(), plan in plan_strategy()) {
+    fn hardware_flops_are_never_below_model_flops(model in model_strategy(), plan in plan_strategy()) {
         let found = compute_plan_summary(&model, &plan);
         prop_assume!(found.is_ok());
         let found = found.unwrap();
@@ -179,7 +179,7 @@ proptest! {
         let alone = plan.tensor == 1 && found.recompute == RecomputePolicy::None;
         let fused = plan.attention == AttentionKernel::Flash && plan.has_training();
         let again = match fused {
-            true => 2 * u128::from(plan.batch * u64::from(plan.steps)) * count_repeated_multiplications(&model),
+            true => 2 * u128::from(plan.batch * u64::from(plan.steps)) * count_attention_multiplications_repeated(&model),
             false => 0,
         };
         if alone {

@@ -147,7 +147,7 @@ fn switches_gather_loads_and_reduce_stores() {
 }
 
 #[test]
-fn offloading_is_refused_where_it_has_no_rule() {
+fn unsupported_offload_options_are_refused() {
     let refused = |change: &dyn Fn(&mut ParallelismPlan), why: &str| {
         let mut plan = ParallelismPlan::new();
         (plan.data, plan.batch) = (4, 4);

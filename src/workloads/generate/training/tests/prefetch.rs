@@ -7,7 +7,7 @@ use crate::generate::plan::BackwardPrefetch;
 
 /// Returns the nodes of a rank that trains GPT-2 on four replicas. Each layer is a gradient bucket of its own, as in
 /// FSDP.
-fn record_first_rank(backward_prefetch: BackwardPrefetch) -> Vec<EmittedNode> {
+fn record_first_gpt2_rank_nodes(backward_prefetch: BackwardPrefetch) -> Vec<EmittedNode> {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.batch, plan.zero) = (4, 4, ZeroStage::Parameters);
     (plan.backward_prefetch, plan.bucket) = (backward_prefetch, 1);
@@ -29,7 +29,7 @@ fn last_backward_kernel_position(nodes: &[EmittedNode], layer: u32) -> usize {
 
 #[test]
 fn gathers_before_the_current_layer_wait_for_the_layer_before_it() {
-    let nodes = record_first_rank(BackwardPrefetch::Pre);
+    let nodes = record_first_gpt2_rank_nodes(BackwardPrefetch::Pre);
     // The pass goes from block 11 to block 0. Block 4 is gathered before block 5 runs, so after block 6.
     let gather = position_of_node(&nodes, "mb0/layer4/bwd/gather");
     assert!(gather < last_backward_kernel_position(&nodes, 5));
@@ -39,7 +39,7 @@ fn gathers_before_the_current_layer_wait_for_the_layer_before_it() {
 
 #[test]
 fn gathers_after_the_current_layer_follow_its_reductions() {
-    let nodes = record_first_rank(BackwardPrefetch::Post);
+    let nodes = record_first_gpt2_rank_nodes(BackwardPrefetch::Post);
     let gather = position_of_node(&nodes, "mb0/layer4/bwd/gather");
     let last = last_backward_kernel_position(&nodes, 5);
     assert!(gather > last);
@@ -56,9 +56,9 @@ fn gathers_after_the_current_layer_follow_its_reductions() {
 }
 
 #[test]
-fn forward_passes_gather_alike() {
+fn forward_gathers_do_not_depend_on_backward_prefetch() {
     let forward = |backward_prefetch| -> Vec<(String, Vec<String>)> {
-        let nodes = record_first_rank(backward_prefetch);
+        let nodes = record_first_gpt2_rank_nodes(backward_prefetch);
         let gathers = nodes
             .iter()
             .filter(|node| node.name.ends_with("/fwd/gather"));

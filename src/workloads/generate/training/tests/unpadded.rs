@@ -4,7 +4,7 @@ use super::super::super::testing::{EmittedNode, check_and_record_every_rank};
 use super::super::*;
 use super::build_gpt2_pattern;
 
-fn record_gpt2(attention: AttentionKernel) -> Vec<EmittedNode> {
+fn record_gpt2_nodes(attention: AttentionKernel) -> Vec<EmittedNode> {
     let plan = ParallelismPlan {
         attention,
         ..ParallelismPlan::new()
@@ -27,7 +27,8 @@ fn list_attention_kernels(nodes: &[EmittedNode], pass: &str) -> Vec<(String, u64
 #[test]
 fn tokens_are_gathered_before_attention_and_scattered_after_it() {
     let x = 1024 * 768 * 2;
-    let [flash, unpadded] = [AttentionKernel::Flash, AttentionKernel::Unpadded].map(record_gpt2);
+    let [flash, unpadded] =
+        [AttentionKernel::Flash, AttentionKernel::Unpadded].map(record_gpt2_nodes);
     let one = |pass| list_attention_kernels(&flash, pass)[0].1;
     let expected = |own: u64, around: [(&str, u64); 3]| -> Vec<(String, u64)> {
         let [before, clear, after] = around.map(|(suffix, bytes)| (suffix.to_owned(), bytes));
@@ -51,9 +52,9 @@ fn tokens_are_gathered_before_attention_and_scattered_after_it() {
 
 /// The copies of queries, keys and values replace the originals among the saved activations.
 #[test]
-fn unpadded_attention_saves_as_many_bytes() {
+fn unpadded_attention_saves_as_many_bytes_as_flash_attention() {
     let memory = |attention| {
-        let nodes = record_gpt2(attention);
+        let nodes = record_gpt2_nodes(attention);
         let class = chakram_trace::format::TensorClass::Activations as usize;
         let bytes = nodes.iter().map(|node| node.memory.allocates[class]);
         bytes.sum::<u64>()

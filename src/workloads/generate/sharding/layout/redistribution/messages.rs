@@ -24,7 +24,7 @@ impl LayoutChange<'_> {
             let own = self.from.shard_indices(to);
             let part = self.to.shard_indices(to);
             let [samples, rows, columns] =
-                [0, 1, 2].map(|axis| self.overlapping_shards(axis, part[axis]));
+                [0, 1, 2].map(|axis| self.source_shards_overlapping_target(axis, part[axis]));
             for sample in samples {
                 for row in rows.clone() {
                     for column in columns.clone() {
@@ -50,7 +50,7 @@ impl LayoutChange<'_> {
     }
 
     /// Returns the shards of `from` along `axis` that overlap shard `part` of `to`.
-    fn overlapping_shards(&self, axis: usize, part: u64) -> Range<u64> {
+    fn source_shards_overlapping_target(&self, axis: usize, part: u64) -> Range<u64> {
         let cuts = &self.axes[axis];
         part * cuts.from / cuts.to..((part + 1) * cuts.from).div_ceil(cuts.to)
     }

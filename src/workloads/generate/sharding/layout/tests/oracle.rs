@@ -117,7 +117,7 @@ pub(super) fn check_groups_are_equal_sized_and_ordered(
         seen.push(in_it[0]);
     }
     assert_eq!(among.group_size() * among.group_count(), members);
-    assert_eq!(among.is_all(), seen.len() == 1);
+    assert_eq!(among.has_single_group(), seen.len() == 1);
 }
 
 /// Returns each member's elements after its group has exchanged all needed ones, and the fragment size. Checks that
@@ -147,7 +147,7 @@ fn exchange_within_groups(
 
 /// Returns true if an all-gather is possible. Members with equal needs must have fragments that cover these needs, have
 /// equal sizes, and occur equally often.
-fn can_gather(own: &[ElementBitSet], needed: &[ElementBitSet]) -> bool {
+fn can_all_gather(own: &[ElementBitSet], needed: &[ElementBitSet]) -> bool {
     let mut classes: BTreeMap<ElementBitSet, BTreeMap<ElementBitSet, u32>> = BTreeMap::new();
     for (&own, &needed) in own.iter().zip(needed) {
         *classes
@@ -256,7 +256,7 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
                     }
                     Redistribution::AllToAll { among, share } => {
                         collective(among, *share);
-                        assert!(!can_gather(&own, &needed), "{}", what());
+                        assert!(!can_all_gather(&own, &needed), "{}", what());
                         2
                     }
                     Redistribution::Messages { messages, of } => {

@@ -85,7 +85,7 @@ fn every_group_needs_equal_shares_of_one_sum(
 }
 
 #[test]
-fn a_sum_is_scattered_if_each_keeps_a_share_of_it() {
+fn sum_is_reduce_scattered_if_each_member_keeps_an_equal_share() {
     let mut times = [0; 2];
     for members in 1..=8 {
         let (layouts, choices) = (

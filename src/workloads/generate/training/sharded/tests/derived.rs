@@ -9,7 +9,7 @@ use crate::generate::{ModelAndParallelismPlan, ParallelismPlan};
 use crate::model::Model;
 
 #[test]
-fn convolutions_are_cut_in_pairs() {
+fn derived_convolution_split_alternates_output_and_input_channels() {
     // The batch has two samples with values of 2 bytes, on two members. `first` is split by its 8 output channels, and
     // each member applies the norm and the activation to its own channels. `second` uses these channels without
     // redistribution. The output of `second`, 16 channels of 8 x 8, is summed: 2 x 16 x 64 x 2 = 4096 B. The product
@@ -64,7 +64,7 @@ operators = [
 "#;
 
 #[test]
-fn skip_paths_are_brought_to_what_they_are_added_to() {
+fn skip_paths_are_redistributed_to_the_layout_of_the_sum() {
     // The batch has two samples of 16 pixels with values of 2 bytes. `stem` leaves its 8 channels in two shards, and
     // `one` uses them without redistribution. The 4 output channels of `one` are summed: 2 x 4 x 16 x 2 = 256 B. `two`
     // is split by outputs, and `three` uses its output. The 8 output channels of `three` are summed, which moves 512 B.

@@ -91,7 +91,7 @@ fn logits_are_summed_though_no_loss_takes_them() {
 }
 
 #[test]
-fn weights_of_two_operators_are_cut_alike() {
+fn tied_weights_of_two_operators_must_be_sharded_alike() {
     let model = Model::load_named("gpt2-small").unwrap();
     let found = rejection_message(build_training_pattern(
         &model,
@@ -128,7 +128,7 @@ fn weights_of_two_operators_are_cut_alike() {
 }
 
 #[test]
-fn absurd_groups_are_refused_at_once() {
+fn tensor_group_with_a_million_members_is_refused() {
     let mut plan = build_tensor_plan(
         1 << 20,
         1 << 20,

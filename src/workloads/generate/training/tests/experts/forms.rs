@@ -22,7 +22,7 @@ fn generate_expert_nodes_on_two_ranks(
 /// or it sends one copy to each rank with a chosen expert, on average 2 (1 - C(X - X / 2, C) / C(X, C)) copies; or
 /// every rank gathers the T tokens of each rank.
 #[test]
-fn tokens_are_sent_in_the_chosen_form() {
+fn expert_tokens_are_exchanged_in_the_form_that_the_plan_chooses() {
     use crate::generate::plan::ExpertExchangeForm as Form;
     let bytes = |nodes: &[EmittedNode], name: &str| {
         let found = list_collectives_by_suffix(nodes, name);
@@ -116,7 +116,7 @@ fn tokens_are_sent_over_nodes_and_then_within_them() {
 }
 
 #[test]
-fn products_of_experts_are_one_many_or_fused() {
+fn expert_products_use_one_kernel_many_kernels_or_a_fused_kernel() {
     use crate::generate::plan::ExpertProducts as Products;
     let with =
         |products| generate_expert_nodes_on_two_ranks(move |plan| plan.expert_products = products);
@@ -177,7 +177,7 @@ fn products_of_experts_are_one_many_or_fused() {
 /// first of two ranks has all 40 copies, twice the mean. A capacity factor of 1.5 pads every rank to 1.5 times the mean
 /// instead.
 #[test]
-fn all_ranks_have_the_rows_of_the_fullest() {
+fn all_expert_ranks_process_as_many_rows_as_the_fullest_rank() {
     let flops = |nodes: &[Vec<EmittedNode>], name: &str| {
         find_kernel_flops_and_bytes(&nodes[0], &format!("mb0/layer1/{name}"))[0]
     };

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn neighbouring_replicas_have_experts_between_them() {
+fn neighbouring_replicas_divide_the_experts_among_themselves() {
     let mut plan = build_expert_parallel_plan();
     (plan.tensor, plan.clip) = (2, true);
     let groups = compute_plan_summary(&plan).groups;
@@ -91,7 +91,7 @@ fn parameters_of_experts_are_gathered_among_their_replicas() {
 }
 
 #[test]
-fn members_of_tensor_groups_have_experts_between_them() {
+fn members_of_tensor_groups_divide_the_experts_among_themselves() {
     let of = |plan: &ParallelismPlan, family: &str| {
         let groups = compute_plan_summary(plan).groups;
         let found = groups.into_iter().find(|one| one.family == family);
