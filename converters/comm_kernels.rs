@@ -39,8 +39,8 @@ impl UserCommKernelRules {
     }
 
     /// Returns a lookup table of the user's rules and the known libraries.
-    pub(crate) fn lookup_table(&self) -> CommKernelTable<'_> {
-        CommKernelTable {
+    pub(crate) fn lookup_table(&self) -> CommKernelNameTable<'_> {
+        CommKernelNameTable {
             added: &self.added,
             known: iter_known_kernel_patterns().collect(),
         }
@@ -48,14 +48,14 @@ impl UserCommKernelRules {
 }
 
 /// Lookup table that identifies communication kernels by name.
-pub(crate) struct CommKernelTable<'a> {
+pub(crate) struct CommKernelNameTable<'a> {
     added: &'a [(String, CollectiveKind)],
     known: Vec<CommKernelNamePattern>,
 }
 
 /// Kind of communication that a kernel's name shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KernelNameHint {
+pub(crate) enum KernelNameCommunicationHint {
     /// The kernel is not a known communication kernel.
     Nothing,
     /// The kernel communicates; the value is the kind of collective, or `None` if the name does not show the kind.
@@ -72,20 +72,20 @@ struct CommKernelNamePattern {
     example: &'static str,
 }
 
-impl CommKernelTable<'_> {
+impl CommKernelNameTable<'_> {
     /// Classifies a kernel by name.
-    pub fn classify_name(&self, name: &str) -> KernelNameHint {
+    pub fn classify_name(&self, name: &str) -> KernelNameCommunicationHint {
         let mut added = self.added.iter();
         if let Some((_, kind)) = added.find(|(part, _)| name.contains(part)) {
-            return KernelNameHint::Communicates(Some(*kind));
+            return KernelNameCommunicationHint::Communicates(Some(*kind));
         }
         let name = lowercase_name_without_arguments(name);
         let row = self
             .known
             .iter()
             .find(|row| matches_kernel_name_pattern(row.pattern, &name));
-        row.map_or(KernelNameHint::Nothing, |row| {
-            KernelNameHint::Communicates(row.kind)
+        row.map_or(KernelNameCommunicationHint::Nothing, |row| {
+            KernelNameCommunicationHint::Communicates(row.kind)
         })
     }
 }
@@ -186,36 +186,45 @@ mod tests {
         for (name, expected) in [
             (
                 "nccldevkernel_allreduce_sum_f32_ring_ll",
-                KernelNameHint::Communicates(Some(CollectiveKind::AllReduce)),
+                KernelNameCommunicationHint::Communicates(Some(CollectiveKind::AllReduce)),
             ),
             (
                 "ncclDevKernel_SendRecv(ncclDevKernelArgs)",
-                KernelNameHint::Communicates(None),
+                KernelNameCommunicationHint::Communicates(None),
             ),
             (
                 "_Z36ncclDevKernel_AllGather_RING_LL20ncclDevKernelArgs",
-                KernelNameHint::Communicates(Some(CollectiveKind::AllGather)),
+                KernelNameCommunicationHint::Communicates(Some(CollectiveKind::AllGather)),
             ),
-            ("ampere_sgemm_128x64_nn", KernelNameHint::Nothing),
+            (
+                "ampere_sgemm_128x64_nn",
+                KernelNameCommunicationHint::Nothing,
+            ),
             (
                 "void softmax<BlockAllReduce<float>>(float*)",
-                KernelNameHint::Nothing,
+                KernelNameCommunicationHint::Nothing,
             ),
-            ("Memcpy DtoD (Device -> Device)", KernelNameHint::Nothing),
+            (
+                "Memcpy DtoD (Device -> Device)",
+                KernelNameCommunicationHint::Nothing,
+            ),
             (
                 "void check_sums(ncclDevKernelArgs)",
-                KernelNameHint::Nothing,
+                KernelNameCommunicationHint::Nothing,
             ),
         ] {
             assert_eq!(kind(&kernels, name), expected, "{name}");
         }
-        assert_eq!(kind(&kernels, "my_gather<4>"), KernelNameHint::Nothing);
+        assert_eq!(
+            kind(&kernels, "my_gather<4>"),
+            KernelNameCommunicationHint::Nothing
+        );
         kernels
             .add_rule_from_text("my_gather=all-gather")
             .expect("it is one");
         assert_eq!(
             kind(&kernels, "my_gather<4>"),
-            KernelNameHint::Communicates(Some(CollectiveKind::AllGather))
+            KernelNameCommunicationHint::Communicates(Some(CollectiveKind::AllGather))
         );
         let wrong = kernels
             .add_rule_from_text("my_gather=gathering")

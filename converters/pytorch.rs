@@ -59,7 +59,7 @@ pub use job::{
     convert_in_memory_captures,
 };
 pub use kineto::{
-    EventCategory, KinetoEvent, KinetoTrace, KinetoTrackIdentity, PythonEvent,
+    EventCategory, KinetoEvent, KinetoTrace, KinetoTrackIdentity, PythonCallEvent,
     SharedEventStreamAndInputDetails,
 };
 pub use sniff::{CaptureFileKind, HUB_CONFIGURATION, sniff_file};

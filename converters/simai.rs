@@ -13,7 +13,7 @@ mod emit;
 mod grid;
 mod parse;
 
-pub use grid::{GroupRole, RankGroupGrid};
+pub use grid::{RankGroupGrid, RankGroupParallelism};
 
 /// First words of SimAI's files, one for each kind of workload.
 const KINDS: [&str; 2] = ["HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER"];
@@ -68,7 +68,7 @@ pub struct SimaiComm {
     /// Kind of the collective.
     pub kind: CollectiveKind,
     /// Role of the groups that execute the collective.
-    pub role: GroupRole,
+    pub role: RankGroupParallelism,
     /// Size of the whole buffer in bytes: the output of an all-gather, or the input of a reduce-scatter.
     pub bytes: u64,
 }

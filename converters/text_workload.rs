@@ -12,7 +12,7 @@ mod parse;
 
 /// Kind of parallelism of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TextParallelism {
+pub enum TextWorkloadParallelism {
     /// Each layer has only one collective, that of its weight gradient, and all of these run in parallel.
     Micro,
     /// Data parallelism: weight gradients are reduced after the backward pass.
@@ -77,7 +77,7 @@ pub struct LayerStage {
 
 /// One layer of a text workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TextLayer {
+pub struct TextWorkloadLayer {
     /// Name of the layer, a single word.
     pub name: String,
     /// Forward stage.
@@ -92,14 +92,14 @@ pub struct TextLayer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextWorkload {
     /// Kind of parallelism.
-    pub parallelism: TextParallelism,
+    pub parallelism: TextWorkloadParallelism,
     /// The layers, at least one.
-    pub layers: Vec<TextLayer>,
+    pub layers: Vec<TextWorkloadLayer>,
     /// Text of the file, which is copied into the traces' metadata.
     text: String,
 }
 
-impl TextParallelism {
+impl TextWorkloadParallelism {
     /// Kinds without a parameter, each with its keyword in workload files.
     const PLAIN: [(Self, &'static str); 5] = [
         (Self::Micro, "MICRO"),
@@ -130,26 +130,29 @@ impl TextWorkload {
         let line = String::from_utf8_lossy(line);
         let line = line.strip_prefix('\u{feff}').unwrap_or(&line);
         let first = line.split_whitespace().next().unwrap_or_default();
-        let plain = TextParallelism::PLAIN.iter().map(|(_, word)| *word);
+        let plain = TextWorkloadParallelism::PLAIN.iter().map(|(_, word)| *word);
         let mut known = plain
-            .chain(TextParallelism::DLRM)
-            .chain([TextParallelism::UNDEFINED]);
+            .chain(TextWorkloadParallelism::DLRM)
+            .chain([TextWorkloadParallelism::UNDEFINED]);
         known.any(|word| word == first)
     }
 
     /// Returns the number of nodes that one rank executes in one pass.
     pub fn nodes_per_pass(&self) -> u64 {
         let layers = self.layers.len() as u64;
-        let count =
-            |of: fn(&TextLayer) -> bool| self.layers.iter().filter(|l| of(l)).count() as u64;
+        let count = |of: fn(&TextWorkloadLayer) -> bool| {
+            self.layers.iter().filter(|l| of(l)).count() as u64
+        };
         match self.parallelism {
-            TextParallelism::Micro => layers,
+            TextWorkloadParallelism::Micro => layers,
             // Each layer has a forward stage, an input gradient, a weight gradient and the weight gradient's
             // collective. Only the first layer has no input gradient.
-            TextParallelism::Data => 4 * layers - 1,
-            TextParallelism::Model => 5 * layers - 1,
-            TextParallelism::DataModel | TextParallelism::ModelData => 6 * layers - 1,
-            TextParallelism::Dlrm { last_bottom_layer } => {
+            TextWorkloadParallelism::Data => 4 * layers - 1,
+            TextWorkloadParallelism::Model => 5 * layers - 1,
+            TextWorkloadParallelism::DataModel | TextWorkloadParallelism::ModelData => {
+                6 * layers - 1
+            }
+            TextWorkloadParallelism::Dlrm { last_bottom_layer } => {
                 let exchanged =
                     count(|layer| layer.forward.comm == StageCollectiveKindOrNone::AllToAll);
                 let reduced =

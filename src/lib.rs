@@ -87,9 +87,9 @@ pub mod astra_sim {
         AstraSystemFile, AstraTraceGraphReader, ChunkSchedulingPolicy, CollectiveChunkPhase,
         CommGroupFile, CompletedNode, CongestionAwareModel, CongestionUnawareModel,
         CutThroughNetwork, EndlessWait, InputError, InputNote, LinkCutThroughNetwork,
-        LogGpBusParams, MessageNpuAndRoutingState, NodeTypesById, PerCollectiveKind,
-        PortCutThroughNetwork, Quirk, QuirkSet, RankTensors, RankWorkKindsAndKernelTime,
-        RemoteMemoryFile, RemoteMemorySharing, RooflineMeans, ServerHop, ServerRouting,
+        LinkOrPortHop, LinkOrPortRouting, LogGpBusParams, MessageNpuAndRoutingState, NodeTypesById,
+        PerCollectiveKind, PortCutThroughNetwork, Quirk, QuirkSet, RankTensors,
+        RankWorkKindsAndKernelTime, RemoteMemoryFile, RemoteMemorySharing, RooflineMeans,
         TensorLifetimesAndAccesses, astra_kind_of_compute_node, build_machine,
     };
 }
@@ -124,8 +124,9 @@ pub mod diff {
     //! ```
 
     pub use chakram_analysis::diff::{
-        AmountChange, ChangedNode, DiffTally, EdgeChange, FieldChange, FieldValue, NodeField,
-        RawTrace, StructureTimeOrBytesAspect, TimeTolerance, TraceDiff, compare_traces,
+        AddedOrRemovedDependency, AmountChange, ChangedNode, DiffTally, NodeField, NodeFieldChange,
+        NodeFieldValue, RawTrace, StructureTimeOrBytesAspect, TimeTolerance, TraceDiff,
+        compare_traces,
     };
 }
 
@@ -145,7 +146,7 @@ pub mod edit {
     pub use chakram_analysis::edit::{
         AnnotationStepOrIdSelector, AnonymiserCounts, JobCommunication, JobScaler, KeptNodesOfRank,
         RankGridDimensions, RankSliceSummary, ScaledDimension, ShardedBufferKeptSize,
-        TraceAnonymiser, TraceAuditFindings, name_matches_pattern,
+        TraceAnonymiser, TracePrivateStringFindings, name_matches_pattern,
     };
 }
 
@@ -265,14 +266,15 @@ pub mod inspect {
     //! ```
 
     pub use chakram_analysis::inspect::{
-        AttributeFilter, ClassFilter, CountedFault, CriticalPath, InspectedRankTrace,
+        AttributeFilter, CountedFault, CriticalPath, InspectedNodeType, InspectedRankTrace,
         JobInspectionSummary, LaneKey, NameGlobOrSubstring, NearbyPredecessorsOrSuccessors,
-        NodeAtDistance, NodeClass, NodeFilter, NodeLaneTable, NodeNeighbourhood, NodeRow,
-        NodeStartTimesSource, NodeSums, NodeWithAllFields, PathDelayWaitWorkTotals, PathSegment,
-        RECEIVED, RankInspectionSummary, RankNodeTimes, RankSet, RankSumsAndExtremesByKey,
-        RankTimesForCriticalPath, RejectedAndRepairedFaults, SENT, SumOverRanksAndExtremeRanksRow,
-        TraceMetadataRecord, UnfilteredRankTraceTotals, critical_path, for_each_in_order,
-        group_label, inspect_job, inspect_job_with_progress, sum_path_time_by_key,
+        NodeAtDistance, NodeFilter, NodeLaneTable, NodeNeighbourhood, NodeRow,
+        NodeStartTimesSource, NodeSums, NodeTypeFilter, NodeWithAllFields, PathDelayWaitWorkTotals,
+        PathSegment, RECEIVED, RankInspectionSummary, RankNodeTimes, RankSet,
+        RankSumsAndExtremesByKey, RankTimesForCriticalPath, RejectedAndRepairedFaults, SENT,
+        SumOverRanksAndExtremeRanksRow, TraceMetadataRecord, UnfilteredRankTraceTotals,
+        critical_path, for_each_in_order, group_label, inspect_job, inspect_job_with_progress,
+        sum_path_time_by_key,
     };
 }
 
@@ -325,7 +327,7 @@ pub mod job {
     //! ```
 
     pub use chakram_jobs::{
-        AstraSimJob, CustomAlgorithmKindAndPrefix, EditedMachineFileValue, GivenSetting, Job,
+        AstraSimJob, CustomCollectiveAlgorithmFiles, EditedMachineFileValue, GivenSetting, Job,
         JobLoadOptions, JobLoadOrWriteError, LoadProgressFn, RunInputsWithoutSetting,
         edits_from_preset, load_custom_algorithms, note_settings_without_effect, replay_workload,
     };
@@ -377,7 +379,7 @@ pub mod machine {
         machine_name_for_ranks, read_preset_text,
     };
     pub use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
-    pub use chakram_hardware::network::SendCompletion;
+    pub use chakram_hardware::network::SendCompletionRule;
 }
 
 pub mod model {
@@ -439,12 +441,12 @@ pub mod report {
     pub use chakram_report::{
         BreakdownObserver, CollectiveObserver, CollectiveRecord, ComparedMachineResult,
         CriticalPathSegment, CriticalPathSummary, HashedInput, MachineComparison, MachineResult,
-        MemoryPeakObserver, MemoryRow, NodeSpan, NodeSpanRecorder, NodeTable, NpuTimeCategory,
-        Observer, OperatorObserver, PictureRecorder, RankBusyTime, RankBusyTimeObserver,
-        ReplayPictures, Report, Throughput, TimelineFormat, TimelineSelection, TimelineWriter,
-        WaitingAndTransferTime, attach_neighbour_reports, replay_folded, replay_launched_programs,
-        replay_to_report, replay_to_report_with_nodes, replay_with_network_and_collective_models,
-        report_csv, report_text,
+        MemoryPeakObserver, NodeSpan, NodeSpanRecorder, NodeTable, NpuMemoryUseRow,
+        NpuTimeCategory, Observer, OperatorTimeObserver, PictureRecorder, RankBusyTime,
+        RankBusyTimeObserver, ReplayPictures, Report, Throughput, TimelineFormat,
+        TimelineSelection, TimelineWriter, WaitingAndTransferTime, attach_neighbour_reports,
+        replay_folded, replay_launched_programs, replay_to_report, replay_to_report_with_nodes,
+        replay_with_network_and_collective_models, report_csv, report_text,
     };
     pub use chakram_report::{compare, csv, edits, json, sensitivity, settings, text};
 }
@@ -489,15 +491,15 @@ pub mod serve {
     //! ```
 
     pub use chakram_serving::{
-        ArrivalPattern, ArrivalRateInRequestsOrBytes, CompletedRequest,
-        ConvolutionVectorProductSplit, CoreCountAndClock, EqualVectorProductTasks,
-        InterpolatedDurationCurve, IntervalEstimate, LevelSummary, MeasuredModelMeanLatencies,
-        MeasurementGroupMeanTimes, MeasurementImportDefaults, ModelWorkAndDeadlineLocations,
-        NoRequestObserver, OperatorToJobLoweringRules, PRESETS, Platform, PlatformFacts,
-        PlatformPreset, RatePoint, RateSweep, RequestJobFromTraces, RequestObserver,
-        RequestServeTimeLimitOption, RequestTimelineWriter, RequestWork, RunStopRule, Scenario,
-        ServeCapacity, ServeError, ServeReport, ServeRow, ServeRowKind, ServedJob, ServedModel,
-        ServiceOrderAndSlots, ServicePolicyWithParameters, SummedServeTimeParts,
+        ArrivalPattern, ArrivalRateInRequestsOrBytes, ArrivalRateResult, ArrivalRateSweepResults,
+        CompletedRequest, ConvolutionVectorProductSplit, CoreCountAndClock, CountOverTimeSummary,
+        EqualVectorProductTasks, InterpolatedDurationCurve, IntervalEstimate,
+        MeasuredModelMeanLatencies, MeasurementGroupMeanTimes, MeasurementImportDefaults,
+        ModelWorkAndDeadlineLocations, NoRequestObserver, OperatorToJobLoweringRules, PRESETS,
+        Platform, PlatformFacts, PlatformPreset, RequestGroupKind, RequestGroupResultsRow,
+        RequestJobFromTraces, RequestObserver, RequestServeTimeLimitOption, RequestTimelineWriter,
+        RequestWork, RunStopRule, Scenario, ServeCapacity, ServeError, ServeReport, ServedJob,
+        ServedModel, ServiceOrderAndSlots, ServicePolicyWithParameters, SummedServeTimeParts,
         VectorProductJobGraph, WideTimeSum, compare, find_capacity, format_platform_file, html,
         llm, read_measurement_group_means, read_platform_text, rows, serve_requests, sweep_rates,
         text,
@@ -537,10 +539,11 @@ pub mod sweep {
     //! ```
 
     pub use chakram_studies::sweep::{
-        JournaledBoundOrAnswer, LayerTurnRecord, ModelOrTracesArgument, NewAnswerOrBoundEvent,
-        NewBoundAndReplayCounts, PointCommand, PointEvaluator, RESULTS, Settings, Study,
-        StudyError, StudyExplorer, StudyShard, SweepError, SweepJournal, SweepOptions, SweepTable,
-        compare_row_with_neighbours, load_study_with_hash, render_sweep_page,
+        JournaledBoundOrAnswer, ModelOrTracesArgument, NewAnswerOrBoundEvent,
+        NewBoundAndReplayCounts, PointCommand, PointEvaluator, RESULTS, SearchLayerTurnRecord,
+        Settings, Study, StudyError, StudyExplorer, StudyShard, SweepError, SweepJournal,
+        SweepOptions, SweepTable, compare_row_with_neighbours, load_study_with_hash,
+        render_sweep_page,
     };
 }
 
@@ -589,12 +592,12 @@ pub mod trace {
     pub use chakram_trace::format::split_sizes::{AllToAllSplitText, format_size_list};
     pub use chakram_trace::format::write::{AttributeValue, NamedAttribute, NodeFieldsBeyondView};
     pub use chakram_trace::format::{
-        CollectiveKind, DecompressedTraceFile, Dtype, FoundTraces, GroupName, JobFileVerifyLevel,
-        KernelShape, KernelShapeError, MemoryBoundKernelClass, MemoryChanges, MemoryLocation,
+        CollectiveKind, DecompressedTraceFile, Dtype, FoundTraces, GroupName, KernelShape,
+        KernelShapeError, MemoryBoundKernelClass, MemoryLocation, NodeMemoryChanges,
         NodePhaseStageLayerAndShapes, NodeView, Op, RankFile, SchemaGeneration, Sink, TensorClass,
-        TraceError, TraceErrorLocation, TraceWriter, TrainingPhase, append_name_family,
-        discover_traces, escape_and_shorten_name, escape_control_characters, is_harmful_character,
-        replace_micro_batch_number_by_star,
+        TraceError, TraceErrorLocation, TraceVerificationLevel, TraceWriter, TrainingPhase,
+        append_name_family, discover_traces, escape_and_shorten_name, escape_control_characters,
+        is_harmful_character, replace_micro_batch_number_by_star,
     };
 }
 

@@ -18,7 +18,7 @@ pub enum WorkOfEachNpu {
 
 /// The layout of the ranks' files.
 #[derive(Clone, Copy)]
-pub enum RankFileLayout {
+pub enum LinkedOrCopiedRankFiles {
     /// One file, to which every rank has a link.
     Linked,
     /// A separate copy for each rank.
@@ -156,7 +156,7 @@ impl AstraSystemSettings {
 pub fn write_astra_inputs(
     folder: &Path,
     work: WorkOfEachNpu,
-    files: RankFileLayout,
+    files: LinkedOrCopiedRankFiles,
     network: &UniformNetwork,
     system: &AstraSystemSettings,
 ) {
@@ -167,8 +167,8 @@ pub fn write_astra_inputs(
     for rank in 1..network.npus() {
         let path = folder.join(format!("wl.{rank}.et"));
         match files {
-            RankFileLayout::Linked => fs::hard_link(&first, path),
-            RankFileLayout::Copied => fs::copy(&first, path).map(|_| ()),
+            LinkedOrCopiedRankFiles::Linked => fs::hard_link(&first, path),
+            LinkedOrCopiedRankFiles::Copied => fs::copy(&first, path).map(|_| ()),
         }
         .expect("there is room for it");
     }

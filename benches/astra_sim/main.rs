@@ -21,7 +21,7 @@ mod inputs;
 mod original;
 mod process;
 
-use inputs::{AstraSystemSettings, RankFileLayout, UniformNetwork, WorkOfEachNpu};
+use inputs::{AstraSystemSettings, LinkedOrCopiedRankFiles, UniformNetwork, WorkOfEachNpu};
 use original::MeasuredAstraSimRun;
 use process::MeasuredProcessRun;
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ struct BenchmarkCase {
     row: Option<&'static str>,
     model: &'static str,
     work: WorkOfEachNpu,
-    files: RankFileLayout,
+    files: LinkedOrCopiedRankFiles,
     network: UniformNetwork,
     system: AstraSystemSettings,
 }
@@ -55,7 +55,7 @@ impl BenchmarkCase {
             row,
             model: "unaware",
             work,
-            files: RankFileLayout::Linked,
+            files: LinkedOrCopiedRankFiles::Linked,
             network,
             system: AstraSystemSettings {
                 algorithm: "ring",
@@ -93,7 +93,7 @@ impl BenchmarkCase {
     }
 
     const fn copy_trace_file_for_each_rank(mut self) -> Self {
-        self.files = RankFileLayout::Copied;
+        self.files = LinkedOrCopiedRankFiles::Copied;
         self
     }
 

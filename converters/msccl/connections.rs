@@ -5,7 +5,7 @@ use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 
 /// A connection between GPUs: sender, receiver and channel.
-pub(super) type Connection = (u32, u32, u32);
+pub(super) type GpuPairAndChannel = (u32, u32, u32);
 
 /// One end of a connection: its thread block, and the steps that use the connection, in order.
 #[derive(Clone, Debug, Default)]
@@ -20,8 +20,8 @@ impl MscclAlgorithm {
     /// its first chunk in the sender's buffer.
     pub(super) fn check_connections_and_map_messages(
         &self,
-    ) -> Result<BTreeMap<Connection, Vec<u64>>, TraceError> {
-        let mut all: BTreeMap<Connection, [SingleConnectionEndSteps; 2]> = BTreeMap::new();
+    ) -> Result<BTreeMap<GpuPairAndChannel, Vec<u64>>, TraceError> {
+        let mut all: BTreeMap<GpuPairAndChannel, [SingleConnectionEndSteps; 2]> = BTreeMap::new();
         for (own, gpu) in (0..).zip(&self.gpus) {
             for (id, block) in (0..).zip(&gpu.blocks) {
                 let ends = [
@@ -66,7 +66,7 @@ impl MscclAlgorithm {
 
     fn check_ends_and_list_first_chunks(
         &self,
-        (from, to, channel): Connection,
+        (from, to, channel): GpuPairAndChannel,
         [sender, receiver]: &[SingleConnectionEndSteps; 2],
     ) -> Result<Vec<u64>, TraceError> {
         let step = |gpu: u32, end: &SingleConnectionEndSteps, place: u32| {

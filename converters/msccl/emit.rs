@@ -1,7 +1,7 @@
 //! Writes an algorithm's traces for a given buffer size.
 
 use super::MscclAlgorithm;
-use super::connections::Connection;
+use super::connections::GpuPairAndChannel;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{NodeFieldsBeyondView, TraceWriter};
 use chakram_trace::format::{Op, TraceError};
@@ -14,7 +14,7 @@ use std::io::Write;
 pub struct MscclTraceWriter<'a> {
     algorithm: &'a MscclAlgorithm,
     /// For each connection, the first chunk of each message.
-    messages: BTreeMap<Connection, Vec<u64>>,
+    messages: BTreeMap<GpuPairAndChannel, Vec<u64>>,
     /// Size of the whole buffer, in bytes.
     buffer: u64,
 }
@@ -108,7 +108,7 @@ impl<'a> MscclTraceWriter<'a> {
     fn message_op(
         &self,
         receive: bool,
-        connection: Connection,
+        connection: GpuPairAndChannel,
         index: usize,
         count: u64,
     ) -> Op<'static> {

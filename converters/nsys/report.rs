@@ -3,7 +3,7 @@
 
 use super::nccl::{NcclCallOrCommInit, NcclCallOrKernelLaunch};
 use super::sqlite::{SqliteDatabase, SqliteTable, SqliteValue};
-use crate::comm_kernels::{CommKernelTable, KernelNameHint, UserCommKernelRules};
+use crate::comm_kernels::{CommKernelNameTable, KernelNameCommunicationHint, UserCommKernelRules};
 use crate::pytorch::kineto::{
     EventCategory, KinetoEvent, KinetoTrace, KinetoTrackIdentity, NONE,
     SharedEventStreamAndInputDetails,
@@ -149,8 +149,8 @@ struct NsysExportReader<'d> {
     /// Maps each of the export's text ids to the text's index in the trace.
     text_of: BTreeMap<i64, u32>,
     /// For each text, by index: the communication that it describes, if it is the name of a kernel.
-    hints: Vec<Option<KernelNameHint>>,
-    comm_kernels: CommKernelTable<'d>,
+    hints: Vec<Option<KernelNameCommunicationHint>>,
+    comm_kernels: CommKernelNameTable<'d>,
     /// Start of the profiling session, in ns since 1970.
     base: i64,
     /// True if the rows of device work contain a process id.
@@ -159,7 +159,8 @@ struct NsysExportReader<'d> {
 }
 
 /// Callback with which a reader processes one row.
-type RowHandler<'t, R> = dyn FnMut(&mut R, &[SqliteValue<'_>]) -> Result<(), TraceError> + 't;
+type SqliteRowCallback<'t, R> =
+    dyn FnMut(&mut R, &[SqliteValue<'_>]) -> Result<(), TraceError> + 't;
 
 /// Fields of an event before it is added to a trace.
 struct UnaddedKinetoEventFields<'e> {
@@ -220,7 +221,7 @@ impl<'d> NsysExportReader<'d> {
         &mut self,
         name: &str,
         columns: &[&str],
-        take: &mut RowHandler<'_, Self>,
+        take: &mut SqliteRowCallback<'_, Self>,
     ) -> Result<(), TraceError> {
         let database = self.database;
         for_each_row(database, name, columns, &mut |row| take(self, row))
@@ -232,7 +233,7 @@ impl<'d> NsysExportReader<'d> {
         &mut self,
         name: &str,
         more: &[&str],
-        take: &mut RowHandler<'_, Self>,
+        take: &mut SqliteRowCallback<'_, Self>,
     ) -> Result<(), TraceError> {
         self.for_each_row(name, &[&WORK_COLUMNS[..], more].concat(), take)
     }
@@ -359,7 +360,7 @@ impl<'d> NsysExportReader<'d> {
     }
 
     /// Returns the communication that the name at index `name` describes.
-    fn communication_hint_of_kernel_name(&mut self, name: u32) -> KernelNameHint {
+    fn communication_hint_of_kernel_name(&mut self, name: u32) -> KernelNameCommunicationHint {
         let index = name as usize;
         if self.hints.len() <= index {
             self.hints.resize(self.texts.len(), None);
@@ -380,11 +381,11 @@ impl<'d> NsysExportReader<'d> {
             let Some(event) = this.add_device_work(row, &shown, EventCategory::Kernel, 0)? else {
                 return Ok(());
             };
-            let hint = name.map_or(KernelNameHint::Nothing, |name| {
+            let hint = name.map_or(KernelNameCommunicationHint::Nothing, |name| {
                 this.communication_hint_of_kernel_name(name)
             });
             let is_of_graph = row[8].to_unsigned_integer().is_some_and(|node| node > 0);
-            if let (KernelNameHint::Communicates(kind), false) = (hint, is_of_graph)
+            if let (KernelNameCommunicationHint::Communicates(kind), false) = (hint, is_of_graph)
                 && let Some(correlation) = row[4].to_unsigned_integer()
             {
                 let kind = kind.and_then(pytorch_record_name_of_collective);

@@ -123,7 +123,7 @@ impl SqliteTable {
 }
 
 /// Bytes of a file, on disk or in memory.
-enum DatabaseBytes {
+enum FileOrMemoryDatabaseBytes {
     File(File),
     Memory(Vec<u8>),
 }
@@ -131,7 +131,7 @@ enum DatabaseBytes {
 /// An SQLite file.
 pub(crate) struct SqliteDatabase {
     path: PathBuf,
-    storage: DatabaseBytes,
+    storage: FileOrMemoryDatabaseBytes,
     /// Size of a page, in bytes.
     page: usize,
     /// Number of bytes of a page that can contain data. The others are reserved.
@@ -160,21 +160,29 @@ impl SqliteDatabase {
         head.read_to_end(&mut magic).map_err(io)?;
         if magic == MAGIC {
             let bytes = file.metadata().map_err(io)?.len();
-            return Self::new(path, DatabaseBytes::File(file), bytes);
+            return Self::new(path, FileOrMemoryDatabaseBytes::File(file), bytes);
         }
         let contents = read_all(DecompressedStream::open_path(path)?, 0).map_err(io)?;
         let bytes = contents.len() as u64;
-        Self::new(path, DatabaseBytes::Memory(contents), bytes)
+        Self::new(path, FileOrMemoryDatabaseBytes::Memory(contents), bytes)
     }
 
     /// Opens a file whose contents are in memory.
     #[cfg(test)]
     pub fn open_from_memory(contents: Vec<u8>) -> Result<Self, TraceError> {
         let bytes = contents.len() as u64;
-        Self::new(Path::new("export"), DatabaseBytes::Memory(contents), bytes)
+        Self::new(
+            Path::new("export"),
+            FileOrMemoryDatabaseBytes::Memory(contents),
+            bytes,
+        )
     }
 
-    fn new(path: &Path, storage: DatabaseBytes, bytes: u64) -> Result<Self, TraceError> {
+    fn new(
+        path: &Path,
+        storage: FileOrMemoryDatabaseBytes,
+        bytes: u64,
+    ) -> Result<Self, TraceError> {
         let mut this = Self {
             path: path.to_owned(),
             storage,
@@ -236,7 +244,7 @@ impl SqliteDatabase {
         log.push("-wal");
         let log = PathBuf::from(log);
         let has_pages = logs && log.metadata().is_ok_and(|log| log.len() > 0);
-        if !has_pages || matches!(self.storage, DatabaseBytes::Memory(_)) {
+        if !has_pages || matches!(self.storage, FileOrMemoryDatabaseBytes::Memory(_)) {
             return Ok(());
         }
         Err(TraceError::invalid_file(
@@ -334,7 +342,7 @@ impl SqliteDatabase {
     fn read_at(&self, offset: u64, length: usize, into: &mut Vec<u8>) -> Result<(), TraceError> {
         into.clear();
         match &self.storage {
-            DatabaseBytes::Memory(bytes) => {
+            FileOrMemoryDatabaseBytes::Memory(bytes) => {
                 let start = usize::try_from(offset).unwrap_or(usize::MAX);
                 let found = start
                     .checked_add(length)
@@ -344,7 +352,7 @@ impl SqliteDatabase {
                 );
                 Ok(())
             }
-            DatabaseBytes::File(file) => {
+            FileOrMemoryDatabaseBytes::File(file) => {
                 let mut read = || -> io::Result<()> {
                     let mut file = file;
                     file.seek(SeekFrom::Start(offset))?;

@@ -9,12 +9,12 @@ use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 use std::path::Path;
-use writer::{SqliteWriter, StoredValue};
+use writer::{SqliteWriter, WrittenSqliteValue};
 
 /// A generator of pseudorandom numbers, with the same sequence in every run.
-struct RandomNumbers(u64);
+struct RepeatableRandomGenerator(u64);
 
-impl RandomNumbers {
+impl RepeatableRandomGenerator {
     fn below(&mut self, most: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -27,14 +27,14 @@ fn read_table_rows(
     database: &SqliteDatabase,
     table: &str,
     columns: &[&str],
-) -> Result<Vec<Vec<StoredValue>>, TraceError> {
+) -> Result<Vec<Vec<WrittenSqliteValue>>, TraceError> {
     let mut found = Vec::new();
     let table = database.find_table(table).expect("it is there");
     database.for_each_row(table, columns, &mut |row| {
         let value = |cell: &SqliteValue<'_>| match cell {
-            SqliteValue::Null => StoredValue::Null,
-            SqliteValue::Integer(number) => StoredValue::Integer(*number),
-            SqliteValue::Text(..) => StoredValue::Text(cell.to_text().unwrap().into_owned()),
+            SqliteValue::Null => WrittenSqliteValue::Null,
+            SqliteValue::Integer(number) => WrittenSqliteValue::Integer(*number),
+            SqliteValue::Text(..) => WrittenSqliteValue::Text(cell.to_text().unwrap().into_owned()),
             other => panic!("{other:?} was not written"),
         };
         found.push(row.iter().map(value).collect());
@@ -47,26 +47,27 @@ fn read_table_rows(
 /// comments and constraints, which must not count as columns. The row-id column is stored as null.
 #[test]
 fn rows_are_read_as_they_were_written() {
-    let mut numbers = RandomNumbers(7);
+    let mut numbers = RepeatableRandomGenerator(7);
     for page in [512, 1024, 4096, 65536] {
         for rows in [0, 1, 40, 3000] {
-            let row = |i: u64, numbers: &mut RandomNumbers| {
+            let row = |i: u64, numbers: &mut RepeatableRandomGenerator| {
                 let length = match numbers.below(20) {
                     0 => numbers.below(3 * page as u64),
                     _ => numbers.below(30),
                 };
                 let number = (numbers.below(u64::MAX) >> numbers.below(63)).cast_signed();
                 vec![
-                    StoredValue::Null,
+                    WrittenSqliteValue::Null,
                     if numbers.below(5) == 0 {
-                        StoredValue::Null
+                        WrittenSqliteValue::Null
                     } else {
                         (-number).into()
                     },
-                    StoredValue::Text("é".repeat(length as usize / 2) + &i.to_string()),
+                    WrittenSqliteValue::Text("é".repeat(length as usize / 2) + &i.to_string()),
                 ]
             };
-            let written: Vec<Vec<StoredValue>> = (0..rows).map(|i| row(i, &mut numbers)).collect();
+            let written: Vec<Vec<WrittenSqliteValue>> =
+                (0..rows).map(|i| row(i, &mut numbers)).collect();
             let mut writer = SqliteWriter::default();
             let columns = "id INTEGER NOT NULL PRIMARY KEY, -- its id, (counted), \"from\" 1\n [odd, name] INT, \
                            text TEXT DEFAULT 'a, b', CONSTRAINT one UNIQUE (text), FOREIGN KEY(text) REFERENCES b(c)";
@@ -78,9 +79,9 @@ fn rows_are_read_as_they_were_written() {
             let expected = (1..).zip(&written).map(|(id, row)| {
                 vec![
                     row[2].clone(),
-                    StoredValue::Integer(id),
+                    WrittenSqliteValue::Integer(id),
                     row[1].clone(),
-                    StoredValue::Null,
+                    WrittenSqliteValue::Null,
                 ]
             });
             assert_eq!(read, expected.collect::<Vec<_>>(), "{page} {rows}");
@@ -96,8 +97,8 @@ fn rows_are_read_as_they_were_written() {
 /// wrong header values.
 #[test]
 fn damaged_database_files_fail_with_an_error() {
-    let rows: Vec<Vec<StoredValue>> = (0..400)
-        .map(|i| vec![StoredValue::Integer(i), "x".into()])
+    let rows: Vec<Vec<WrittenSqliteValue>> = (0..400)
+        .map(|i| vec![WrittenSqliteValue::Integer(i), "x".into()])
         .collect();
     let mut writer = SqliteWriter::default();
     writer.add_table("main", "a INT, b TEXT", rows);
@@ -144,10 +145,10 @@ const RUNTIME: &str = "nameId INT, start INT, end INT, globalTid INT, correlatio
 /// A generated export, with the results that the conversion must produce.
 #[derive(Default)]
 struct GeneratedExportCase {
-    kernels: Vec<Vec<StoredValue>>,
-    copies: Vec<Vec<StoredValue>>,
-    calls: Vec<Vec<StoredValue>>,
-    ranges: Vec<Vec<StoredValue>>,
+    kernels: Vec<Vec<WrittenSqliteValue>>,
+    copies: Vec<Vec<WrittenSqliteValue>>,
+    calls: Vec<Vec<WrittenSqliteValue>>,
+    ranges: Vec<Vec<WrittenSqliteValue>>,
     /// For each stream of each process, the intervals in which it works.
     busy: BTreeMap<(u64, i64), Vec<(i64, i64)>>,
     bytes: u64,
@@ -165,14 +166,14 @@ const NAMES: [&str; 4] = [
 
 impl GeneratedExportCase {
     fn new(seed: u64, processes: u64, events: u64) -> Self {
-        let mut numbers = RandomNumbers(seed);
+        let mut numbers = RepeatableRandomGenerator(seed);
         let mut made = Self::default();
         for process in 0..processes {
             let global = ((1_u64 << 56) | ((100 + process) << 24)).cast_signed();
             let thread = global + 9;
             let mut host = 0;
             for i in 0..events {
-                let correlation = StoredValue::Integer(i as i64 + 1);
+                let correlation = WrittenSqliteValue::Integer(i as i64 + 1);
                 host += 100 + numbers.below(3000) as i64;
                 let (kind, stream) = (numbers.below(8), 7 + numbers.below(3) as i64);
                 let name = if kind == 0 { 4 } else { 3 };
@@ -219,7 +220,11 @@ impl GeneratedExportCase {
                         thread.into(),
                         59.into(),
                         "ncclAllReduce".into(),
-                        if is_sized { payload } else { StoredValue::Null },
+                        if is_sized {
+                            payload
+                        } else {
+                            WrittenSqliteValue::Null
+                        },
                     ]);
                     let count = match is_sized {
                         true => &mut made.sized,
@@ -227,7 +232,7 @@ impl GeneratedExportCase {
                     };
                     *count += 1;
                 }
-                row.extend([StoredValue::Null, (if comm { 2 } else { 1 }).into()]);
+                row.extend([WrittenSqliteValue::Null, (if comm { 2 } else { 1 }).into()]);
                 made.kernels.push(row);
             }
         }
@@ -238,7 +243,7 @@ impl GeneratedExportCase {
         let mut writer = SqliteWriter::default();
         let names = (1..)
             .zip(NAMES)
-            .map(|(id, name)| vec![StoredValue::Integer(id), name.into()]);
+            .map(|(id, name)| vec![WrittenSqliteValue::Integer(id), name.into()]);
         writer.add_table("StringIds", "id INT, value TEXT", names.collect());
         writer.add_table("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, self.kernels.clone());
         writer.add_table("CUPTI_ACTIVITY_KIND_MEMCPY", COPY, self.copies.clone());

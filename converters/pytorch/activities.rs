@@ -17,7 +17,7 @@
 //!
 //! The host time before an activity begins when the last of its dependencies ends.
 
-use super::calls::CommCalls;
+use super::calls::RankCommCallsAndAnomalies;
 use super::rank_timeline::{HostIntervalKind, JoinedRankCapture, NONE};
 
 mod device;
@@ -36,7 +36,7 @@ pub enum ActivityKindAndIndex {
     Item(u32),
     /// An event of [`JoinedRankCapture::devices`] that is not communication.
     Device(u32),
-    /// A call in [`CommCalls::list`].
+    /// A call in [`RankCommCallsAndAnomalies::list`].
     Call(u32),
     /// Zero-length mark at the end of a thread's last interval.
     End(u32),
@@ -66,7 +66,7 @@ pub struct HostOrDeviceActivity {
 
 /// The lane on which a call runs, and the host interval that submitted it.
 #[derive(Clone, Copy, Debug)]
-pub struct CallLaneAndSubmitter {
+pub struct CommCallLaneAndSubmitter {
     /// Lane on which the call runs.
     pub lane: ThreadCommunicationOrStreamLane,
     /// Host interval that submitted the call.
@@ -109,7 +109,7 @@ pub struct RankActivitiesAndDependencies {
     /// For each call, the index of its activity.
     pub of_call: Vec<u32>,
     /// For each call, its lane and its host interval. For a call without an activity, the values have no meaning.
-    pub call_places: Vec<CallLaneAndSubmitter>,
+    pub call_places: Vec<CommCallLaneAndSubmitter>,
     /// For each host interval, the index of its activity.
     pub of_item: Vec<u32>,
     /// For each call, true if the program blocked until the call ended.
@@ -121,7 +121,7 @@ pub struct RankActivitiesAndDependencies {
 /// Extracts the activities of `rank`, and records in `calls` when each call's result became usable.
 pub fn find_activities_and_record_usable_results(
     rank: &JoinedRankCapture,
-    calls: &mut CommCalls,
+    calls: &mut RankCommCallsAndAnomalies,
 ) -> RankActivitiesAndDependencies {
     host_waits::record_when_call_results_are_usable(rank, calls);
     let mut found = InferredDependencyCounts::default();
@@ -131,7 +131,7 @@ pub fn find_activities_and_record_usable_results(
     device::find_device_waits_of_host(rank, &mut bounds, &mut waits, &mut found);
     let mut activities = RankActivitiesAndDependencies {
         of_call: vec![NONE; calls.list.len()],
-        call_places: vec![CallLaneAndSubmitter::UNKNOWN; calls.list.len()],
+        call_places: vec![CommCallLaneAndSubmitter::UNKNOWN; calls.list.len()],
         of_item: vec![NONE; rank.items.len()],
         blocked,
         ..RankActivitiesAndDependencies::default()
@@ -173,7 +173,7 @@ pub fn find_activities_and_record_usable_results(
     activities
 }
 
-impl CallLaneAndSubmitter {
+impl CommCallLaneAndSubmitter {
     const UNKNOWN: Self = Self {
         lane: ThreadCommunicationOrStreamLane::Flight(0),
         item: NONE,
@@ -280,7 +280,7 @@ fn sort_dependencies_by_effect(dependencies: &mut [(u32, u32)], activities: usiz
 }
 
 /// Returns a flag for each thread, which is true if the thread only executes work that other threads requested.
-fn flag_worker_threads(rank: &JoinedRankCapture, calls: &CommCalls) -> Vec<bool> {
+fn flag_worker_threads(rank: &JoinedRankCapture, calls: &RankCommCallsAndAnomalies) -> Vec<bool> {
     let mut works_for = vec![false; rank.threads.len()];
     for call in calls.list.iter().filter(|call| call.worker != NONE) {
         works_for[call.worker as usize] = true;

@@ -1,8 +1,8 @@
 //! Matches calls across ranks. The k-th calls of all members of a group belong to the same collective. Each send is
 //! paired with a receive.
 
-use super::call_windows::{self, CallFingerprint};
-use super::calls::{CommCall, CommCalls, CommOp};
+use super::call_windows::{self, CommCallFingerprint};
+use super::calls::{CommCall, CommOp, RankCommCallsAndAnomalies};
 use super::group_inference::{JobGroup, UNTOLD};
 use super::rank_timeline::JoinedRankCapture;
 use chakram_trace::format::CollectiveKind;
@@ -50,7 +50,7 @@ pub struct MatchedAndUnmatchedCallsOfJob {
 
 /// Error: two ranks disagree about a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallMismatch(pub String);
+pub struct CommCallMismatchError(pub String);
 
 /// A rank of the job.
 #[derive(Clone, Copy, Debug)]
@@ -64,10 +64,10 @@ pub struct JobRankWithTimeline<'a> {
 /// Matches the calls of all ranks. `ranks` must be sorted, and the group of every call must be set.
 pub fn match_calls_across_ranks(
     ranks: &[JobRankWithTimeline<'_>],
-    calls: &[CommCalls],
+    calls: &[RankCommCallsAndAnomalies],
     groups: &[JobGroup],
-) -> Result<MatchedAndUnmatchedCallsOfJob, CallMismatch> {
-    let job = CapturedCalls {
+) -> Result<MatchedAndUnmatchedCallsOfJob, CommCallMismatchError> {
+    let job = CapturedCommCallsOfJob {
         ranks,
         calls,
         groups,
@@ -101,7 +101,7 @@ pub fn match_calls_across_ranks(
                 job.describe_call(one),
                 job.describe_call(other)
             );
-            return Err(CallMismatch(text));
+            return Err(CommCallMismatchError(text));
         }
         for sequence in 0..first.calls.len() {
             let calls = members.iter().flat_map(|member| member.call_at(sequence));
@@ -138,7 +138,7 @@ const PARTNER_DROPPED: &str = "with partners whose kernels the profiler dropped"
 
 /// Returns a rank's calls in program order, with their indices. Dropped calls have the highest indices.
 fn sort_calls_in_program_order(
-    calls: &CommCalls,
+    calls: &RankCommCallsAndAnomalies,
 ) -> impl Iterator<Item = (u32, &CommCall)> + Clone {
     let mut all: Vec<(u32, &CommCall)> =
         (0..).zip(calls.list.iter().chain(&calls.dropped)).collect();
@@ -149,13 +149,13 @@ fn sort_calls_in_program_order(
 }
 
 /// The calls of a job's captures.
-struct CapturedCalls<'a> {
+struct CapturedCommCallsOfJob<'a> {
     ranks: &'a [JobRankWithTimeline<'a>],
-    calls: &'a [CommCalls],
+    calls: &'a [RankCommCallsAndAnomalies],
     groups: &'a [JobGroup],
 }
 
-impl<'a> CapturedCalls<'a> {
+impl<'a> CapturedCommCallsOfJob<'a> {
     fn call_at(&self, at: RankAndCommIndex) -> &'a CommCall {
         let calls = &self.calls[at.0 as usize];
         match calls.list.get(at.1 as usize) {
@@ -183,7 +183,7 @@ impl<'a> CapturedCalls<'a> {
         mut members: Vec<MemberCalls<'c>>,
         alone: &mut Vec<(RankAndCommIndex, &'static str)>,
     ) -> Vec<MemberCalls<'c>> {
-        let outlines = |member: &MemberCalls<'_>| -> Vec<CallFingerprint> {
+        let outlines = |member: &MemberCalls<'_>| -> Vec<CommCallFingerprint> {
             member
                 .iter()
                 .map(|at| self.build_call_fingerprint(at))
@@ -222,13 +222,13 @@ impl<'a> CapturedCalls<'a> {
         members
     }
 
-    fn build_call_fingerprint(&self, at: RankAndCommIndex) -> CallFingerprint {
+    fn build_call_fingerprint(&self, at: RankAndCommIndex) -> CommCallFingerprint {
         let call = self.call_at(at);
         // The root may end before the others begin, so its times are of no use for aligning calls.
         let timed = !self.ranks[at.0 as usize].timeline.untimed
             && !self.collective_kind_of_call(at).has_root()
             && !self.has_dropped_kernel(at);
-        CallFingerprint {
+        CommCallFingerprint {
             signature: self.signature_of_collective(at),
             sequence: call.asked.sequence,
             span: timed.then_some((call.start, call.end)),

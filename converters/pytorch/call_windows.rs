@@ -12,7 +12,7 @@ use chakram_trace::matching::CollectiveSignature;
 
 /// Properties of a call that distinguish it from other calls.
 #[derive(Clone, Copy, Debug)]
-pub struct CallFingerprint {
+pub struct CommCallFingerprint {
     /// Properties that all members share.
     pub signature: CollectiveSignature,
     /// Sequence number of the call in its group, if the profiler wrote one.
@@ -32,8 +32,8 @@ const ALIKE: i64 = 200_000;
 /// Returns the position of `other`'s first call within `one`; the position may be negative or past the end.
 /// Returns `None` if no shift fits. `one_clock` is true if both lists use the same clock.
 pub fn find_call_window_shift(
-    one: &[CallFingerprint],
-    other: &[CallFingerprint],
+    one: &[CommCallFingerprint],
+    other: &[CommCallFingerprint],
     one_clock: bool,
 ) -> Option<i64> {
     let (n, m) = (one.len() as i64, other.len() as i64);
@@ -78,14 +78,17 @@ pub fn find_call_window_shift(
 
 /// Returns the shift that makes the sequence numbers agree. Returns `None` unless every call has a sequence number and
 /// some numbers agree.
-fn find_shift_by_sequence(one: &[CallFingerprint], other: &[CallFingerprint]) -> Option<i64> {
-    let place = |list: &[CallFingerprint], of: &CallFingerprint| {
+fn find_shift_by_sequence(
+    one: &[CommCallFingerprint],
+    other: &[CommCallFingerprint],
+) -> Option<i64> {
+    let place = |list: &[CommCallFingerprint], of: &CommCallFingerprint| {
         let place = list.iter().position(|call| call.sequence == of.sequence)?;
         i64::try_from(place).ok()
     };
     let (first, second) = (one.first()?, other.first()?);
     let shift = place(one, second).or_else(|| place(other, first).map(|place| -place))?;
-    let same = |(one, other): (&CallFingerprint, &CallFingerprint)| {
+    let same = |(one, other): (&CommCallFingerprint, &CommCallFingerprint)| {
         one.sequence.is_some() && one.sequence == other.sequence
     };
     pair_calls_at_shift(one, other, shift)
@@ -100,18 +103,18 @@ fn count_overlapping_calls_at_shift(n: i64, m: i64, shift: i64) -> i64 {
 
 /// Returns the pairs of calls that belong to the same collective under a shift.
 fn pair_calls_at_shift<'c>(
-    one: &'c [CallFingerprint],
-    other: &'c [CallFingerprint],
+    one: &'c [CommCallFingerprint],
+    other: &'c [CommCallFingerprint],
     shift: i64,
-) -> impl Iterator<Item = (&'c CallFingerprint, &'c CallFingerprint)> {
+) -> impl Iterator<Item = (&'c CommCallFingerprint, &'c CommCallFingerprint)> {
     let skipped = |number: i64| usize::try_from(number).unwrap_or(0);
     let ones = one.iter().skip(skipped(shift));
     ones.zip(other.iter().skip(skipped(-shift)))
 }
 
 fn signatures_agree_at_shift(
-    one: &[CallFingerprint],
-    other: &[CallFingerprint],
+    one: &[CommCallFingerprint],
+    other: &[CommCallFingerprint],
     shift: i64,
 ) -> bool {
     pair_calls_at_shift(one, other, shift).all(|(one, other)| one.signature == other.signature)
@@ -119,8 +122,8 @@ fn signatures_agree_at_shift(
 
 /// Returns the median difference between end times, and the median deviation from this difference.
 fn median_end_difference_and_deviation(
-    one: &[CallFingerprint],
-    other: &[CallFingerprint],
+    one: &[CommCallFingerprint],
+    other: &[CommCallFingerprint],
     shift: i64,
 ) -> (i64, i64) {
     let ends = pair_calls_at_shift(one, other, shift)
@@ -133,8 +136,8 @@ fn median_end_difference_and_deviation(
 
 /// Returns true if at least half of the pairs overlap in time. Both lists must use the same clock.
 fn at_least_half_of_pairs_overlap_in_time(
-    one: &[CallFingerprint],
-    other: &[CallFingerprint],
+    one: &[CommCallFingerprint],
+    other: &[CommCallFingerprint],
 ) -> bool {
     let spans =
         pair_calls_at_shift(one, other, 0).filter_map(|(one, other)| one.span.zip(other.span));
@@ -154,8 +157,8 @@ mod tests {
     use super::*;
     use chakram_trace::format::CollectiveKind;
 
-    fn build_all_reduce_fingerprint(bytes: u64, end: i64) -> CallFingerprint {
-        CallFingerprint {
+    fn build_all_reduce_fingerprint(bytes: u64, end: i64) -> CommCallFingerprint {
+        CommCallFingerprint {
             signature: CollectiveSignature {
                 kind: CollectiveKind::AllReduce,
                 bytes,
@@ -168,7 +171,7 @@ mod tests {
 
     /// Builds a job whose steps have three collectives each. The collectives have the given sizes and take 2, 3 and 5
     /// ms.
-    fn build_steps_of_three_all_reduces(steps: i64, sizes: [u64; 3]) -> Vec<CallFingerprint> {
+    fn build_steps_of_three_all_reduces(steps: i64, sizes: [u64; 3]) -> Vec<CommCallFingerprint> {
         let ends = (0..steps).flat_map(|step| {
             // Each step is 80 µs longer than the previous step.
             let start = step * 10_000_000 + step * step * 40_000;
@@ -181,11 +184,11 @@ mod tests {
     }
 
     fn copy_calls_with_shifted_clock(
-        calls: &[CallFingerprint],
+        calls: &[CommCallFingerprint],
         range: std::ops::Range<usize>,
         clock: i64,
-    ) -> Vec<CallFingerprint> {
-        let moved = calls[range].iter().map(|call| CallFingerprint {
+    ) -> Vec<CommCallFingerprint> {
+        let moved = calls[range].iter().map(|call| CommCallFingerprint {
             span: call.span.map(|(start, end)| (start + clock, end + clock)),
             ..*call
         });
@@ -232,7 +235,7 @@ mod tests {
     /// call.
     #[test]
     fn agreeing_lists_of_equal_length_shift_only_on_a_shared_clock() {
-        let calls = |first: i64| -> Vec<CallFingerprint> {
+        let calls = |first: i64| -> Vec<CommCallFingerprint> {
             (first..first + 9)
                 .map(|k| build_all_reduce_fingerprint(7, k * 10_000_000))
                 .collect()
@@ -248,8 +251,8 @@ mod tests {
 
     #[test]
     fn sequence_numbers_outweigh_times_in_finding_the_window_shift() {
-        let numbered = |first: u64, count: u64| -> Vec<CallFingerprint> {
-            let calls = (0..count).map(|k| CallFingerprint {
+        let numbered = |first: u64, count: u64| -> Vec<CommCallFingerprint> {
+            let calls = (0..count).map(|k| CommCallFingerprint {
                 sequence: Some(first + k),
                 ..build_all_reduce_fingerprint(7, k as i64 * 10_000_000)
             });
@@ -271,11 +274,11 @@ mod tests {
 
     #[test]
     fn untimed_lists_align_at_their_first_or_last_calls() {
-        let untimed = |range: std::ops::Range<usize>| -> Vec<CallFingerprint> {
+        let untimed = |range: std::ops::Range<usize>| -> Vec<CommCallFingerprint> {
             let all = build_steps_of_three_all_reduces(8, [1, 2, 3]);
             let calls = all[range].iter();
             calls
-                .map(|call| CallFingerprint {
+                .map(|call| CommCallFingerprint {
                     span: None,
                     ..*call
                 })

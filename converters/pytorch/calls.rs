@@ -63,7 +63,7 @@ pub struct CommCall {
 
 /// Communication calls of a rank, and anomalies among them.
 #[derive(Clone, Debug, Default)]
-pub struct CommCalls {
+pub struct RankCommCallsAndAnomalies {
     /// Calls in program order.
     pub list: Vec<CommCall>,
     /// Calls whose kernels the profiler dropped. They get no node, but other ranks' calls are still matched with them.
@@ -84,7 +84,10 @@ pub struct CommCalls {
 }
 
 /// Finds the calls of `rank`; `kernels` identifies communication kernels.
-pub fn find_comm_calls(rank: &JoinedRankCapture, kernels: &UserCommKernelRules) -> CommCalls {
+pub fn find_comm_calls(
+    rank: &JoinedRankCapture,
+    kernels: &UserCommKernelRules,
+) -> RankCommCallsAndAnomalies {
     let mut calls = host::find_host_calls(rank);
     device::append_device_calls(rank, kernels, &mut calls);
     calls

@@ -18,7 +18,7 @@
 //! estimate no larger than the scatter is ignored.
 
 use super::call_matching::MatchedAndUnmatchedCallsOfJob;
-use super::calls::CommCalls;
+use super::calls::RankCommCallsAndAnomalies;
 use super::rank_timeline::JoinedRankCapture;
 use chakram_base::statistics;
 use std::collections::BTreeMap;
@@ -120,14 +120,14 @@ impl TwoRankCallObservation {
 /// Estimates the clock offset of every rank.
 pub fn estimate_offsets(
     ranks: &[JoinedRankCapture],
-    calls: &[CommCalls],
+    calls: &[RankCommCallsAndAnomalies],
     matches: &MatchedAndUnmatchedCallsOfJob,
 ) -> Vec<ClockCorrection> {
     let between = collect_observations(calls, matches);
     let mut offsets = vec![ClockCorrection::default(); ranks.len()];
     let mut known = vec![false; ranks.len()];
     let hosts = |a: u32, b: u32| {
-        RankHostComparison::compare_host_names(&ranks[a as usize], &ranks[b as usize])
+        RankHostRelation::compare_host_names(&ranks[a as usize], &ranks[b as usize])
     };
     // Proceed from ranks whose offsets are known to ranks whose offsets are not. Ranks on the same host come first,
     // because they share a clock. The rank that shares the most observations with a known rank comes next.
@@ -136,7 +136,7 @@ pub fn estimate_offsets(
             .iter()
             .filter(|((a, b), _)| known[*a as usize] != known[*b as usize])
             .max_by_key(|((a, b), seen)| {
-                let one_clock = hosts(*a, *b) == RankHostComparison::Same;
+                let one_clock = hosts(*a, *b) == RankHostRelation::Same;
                 (one_clock, seen.len(), std::cmp::Reverse((*a, *b)))
             });
         let Some((&(a, b), seen)) = next else {
@@ -168,14 +168,14 @@ pub fn estimate_offsets(
 
 /// Relation between the hosts of two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RankHostComparison {
+enum RankHostRelation {
     Same,
     Different,
     /// The captures do not name their hosts.
     Unknown,
 }
 
-impl RankHostComparison {
+impl RankHostRelation {
     fn compare_host_names(one: &JoinedRankCapture, other: &JoinedRankCapture) -> Self {
         match (&one.kineto.host_name, &other.kineto.host_name) {
             (Some(one), Some(other)) if one == other => Self::Same,
@@ -189,7 +189,7 @@ impl RankHostComparison {
 fn estimate_clock_offset_of_second_rank(
     mut seen: Vec<TwoRankCallObservation>,
     base: &ClockCorrection,
-    hosts: RankHostComparison,
+    hosts: RankHostRelation,
 ) -> ClockCorrection {
     let own_base = base.applied;
     for seen in &mut seen {
@@ -200,8 +200,8 @@ fn estimate_clock_offset_of_second_rank(
     }
     let (drift, drift_from) = match hosts {
         // Ranks on the same host share a clock, so use the first rank's drift and its origin.
-        RankHostComparison::Same => (base.drift, base.drift_from),
-        RankHostComparison::Different | RankHostComparison::Unknown => {
+        RankHostRelation::Same => (base.drift, base.drift_from),
+        RankHostRelation::Different | RankHostRelation::Unknown => {
             fit_clock_drift_and_origin(&seen)
         }
     };
@@ -230,9 +230,9 @@ fn estimate_clock_offset_of_second_rank(
     let noise = drift == 0 && estimate.saturating_abs() <= spread.saturating_mul(3);
     let applied = match hosts {
         _ if differences.is_empty() => demanded(0),
-        RankHostComparison::Same => demanded(0),
-        RankHostComparison::Unknown if noise && demanded(0) == 0 => 0,
-        RankHostComparison::Unknown | RankHostComparison::Different => demanded(estimate),
+        RankHostRelation::Same => demanded(0),
+        RankHostRelation::Unknown if noise && demanded(0) == 0 => 0,
+        RankHostRelation::Unknown | RankHostRelation::Different => demanded(estimate),
     };
     ClockCorrection {
         applied: applied.saturating_add(own_base),
@@ -242,7 +242,7 @@ fn estimate_clock_offset_of_second_rank(
         spread,
         bounds,
         observed: u32::try_from(seen.len()).unwrap_or(u32::MAX),
-        same_host: hosts == RankHostComparison::Same,
+        same_host: hosts == RankHostRelation::Same,
     }
 }
 
@@ -331,7 +331,7 @@ fn fit_clock_drift_and_origin(seen: &[TwoRankCallObservation]) -> (i64, i64) {
 
 /// Collects the observations of each pair of ranks that share calls; the lower rank comes first.
 fn collect_observations(
-    calls: &[CommCalls],
+    calls: &[RankCommCallsAndAnomalies],
     matches: &MatchedAndUnmatchedCallsOfJob,
 ) -> BTreeMap<(u32, u32), Vec<TwoRankCallObservation>> {
     let mut between: BTreeMap<(u32, u32), Vec<TwoRankCallObservation>> = BTreeMap::new();
@@ -411,7 +411,7 @@ mod tests {
 
     fn estimate_rank_clock_offset(
         seen: &[TwoRankCallObservation],
-        hosts: RankHostComparison,
+        hosts: RankHostRelation,
     ) -> ClockCorrection {
         estimate_clock_offset_of_second_rank(seen.to_vec(), &ClockCorrection::default(), hosts)
     }
@@ -423,7 +423,7 @@ mod tests {
             &[3 * MS, 3 * MS + 40, 9 * MS, 3 * MS - 20, 3 * MS + 5],
             8 * MS,
         );
-        let offset = estimate_rank_clock_offset(&seen, RankHostComparison::Different);
+        let offset = estimate_rank_clock_offset(&seen, RankHostRelation::Different);
         assert_eq!((offset.applied, offset.estimate), (3 * MS + 5, 3 * MS + 5));
         // The distances from the median are 5, 35, 6 ms − 5, 25 and 0 ns; their median is 25 ns.
         assert_eq!(offset.spread, 25);
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(
             estimate_rank_clock_offset(
                 &swap_ranks_in_observations(&seen),
-                RankHostComparison::Different
+                RankHostRelation::Different
             )
             .applied,
             -3 * MS - 5
@@ -442,8 +442,7 @@ mod tests {
             ..ClockCorrection::default()
         };
         assert_eq!(
-            estimate_clock_offset_of_second_rank(seen, &base, RankHostComparison::Different)
-                .applied,
+            estimate_clock_offset_of_second_rank(seen, &base, RankHostRelation::Different).applied,
             10 * MS + 5
         );
     }
@@ -453,35 +452,35 @@ mod tests {
         let noise = [200_000, -300_000, 250_000];
         let seen = build_two_rank_collectives(&noise, MS);
         assert_eq!(
-            estimate_rank_clock_offset(&seen, RankHostComparison::Same).applied,
+            estimate_rank_clock_offset(&seen, RankHostRelation::Same).applied,
             0
         );
         assert_eq!(
-            estimate_rank_clock_offset(&seen, RankHostComparison::Different).applied,
+            estimate_rank_clock_offset(&seen, RankHostRelation::Different).applied,
             200_000
         );
         // The scatter of the differences is 50 us. An offset of 200 us exceeds three times the scatter; 100 us does
         // not.
         assert_eq!(
-            estimate_rank_clock_offset(&seen, RankHostComparison::Unknown).applied,
+            estimate_rank_clock_offset(&seen, RankHostRelation::Unknown).applied,
             200_000
         );
         let seen = build_two_rank_collectives(&[100_000, -300_000, 150_000], MS);
         assert_eq!(
-            estimate_rank_clock_offset(&seen, RankHostComparison::Unknown).applied,
+            estimate_rank_clock_offset(&seen, RankHostRelation::Unknown).applied,
             0
         );
         // Ends differ by 300 us and the collectives last 20 us, so an offset of zero is impossible,
         // and the clock is moved to the nearer bound.
         let seen = build_two_rank_collectives(&[300_000, 300_010], 20_000);
         assert_eq!(
-            estimate_rank_clock_offset(&seen, RankHostComparison::Same).applied,
+            estimate_rank_clock_offset(&seen, RankHostRelation::Same).applied,
             280_010
         );
         // An offset of zero is possible, so the large estimate is not applied.
         let late = build_two_rank_collectives(&[9 * MS, 9 * MS + 100_000], 20 * MS);
         assert_eq!(
-            estimate_rank_clock_offset(&late, RankHostComparison::Same).applied,
+            estimate_rank_clock_offset(&late, RankHostRelation::Same).applied,
             0
         );
     }
@@ -495,9 +494,9 @@ mod tests {
             kind: RankPairCommCallKind::Sent,
         };
         for hosts in [
-            RankHostComparison::Same,
-            RankHostComparison::Different,
-            RankHostComparison::Unknown,
+            RankHostRelation::Same,
+            RankHostRelation::Different,
+            RankHostRelation::Unknown,
         ] {
             assert_eq!(
                 estimate_rank_clock_offset(&[message(0, MS)], hosts).applied,
@@ -524,7 +523,7 @@ mod tests {
         let noise = |k: i64| k * 7919 % 21 * 100 - 1000;
         let drifting: Vec<i64> = (0..60).map(|k| -3 * MS - k * 20_000 + noise(k)).collect();
         let seen = build_two_rank_collectives(&drifting, 300_000);
-        for hosts in [RankHostComparison::Different, RankHostComparison::Unknown] {
+        for hosts in [RankHostRelation::Different, RankHostRelation::Unknown] {
             let offset = estimate_rank_clock_offset(&seen, hosts);
             // A noise of 1 us over half a minute changes the drift by 0.03 parts per million.
             assert!((offset.drift + 20_000_000).abs() < 100_000, "{offset:?}");
@@ -538,7 +537,7 @@ mod tests {
         }
         // Ranks on one host share a clock; a scatter of 2 ms hides a growth of 1.2 ms.
         assert_eq!(
-            estimate_rank_clock_offset(&seen, RankHostComparison::Same).drift,
+            estimate_rank_clock_offset(&seen, RankHostRelation::Same).drift,
             0
         );
         let scattered: Vec<i64> = drifting
@@ -549,7 +548,7 @@ mod tests {
         assert_eq!(
             estimate_rank_clock_offset(
                 &build_two_rank_collectives(&scattered, 9 * MS),
-                RankHostComparison::Different
+                RankHostRelation::Different
             )
             .drift,
             0

@@ -4,7 +4,7 @@ use super::activities::{
     ActivityKindAndIndex, RankActivitiesAndDependencies, ThreadCommunicationOrStreamLane,
 };
 use super::alike_kernels::SameNameWorkEstimator;
-use super::calls::CommCalls;
+use super::calls::RankCommCallsAndAnomalies;
 use super::group_inference::JobGroup;
 use super::op_cost::IntervalFlopsAndBytesTable;
 use super::profiler_cost::ProfilerTimeSubtractor;
@@ -25,7 +25,7 @@ mod order;
 pub use lanes::list_lane_name_attributes;
 
 /// The job data needed to write a rank's nodes.
-pub struct RankEmitContext<'a> {
+pub struct RankNodeEmissionInputs<'a> {
     /// Number of the rank. The rank's capture may belong to another rank with the same role.
     pub number: u32,
     /// Groups of the job.
@@ -59,7 +59,7 @@ pub struct CrossRankCallMatchResult {
 
 /// Numbers of emitted nodes and dependencies, and sums of their times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct EmittedCountsAndTimes {
+pub struct EmittedNodeCountsAndTimes {
     /// Number of nodes.
     pub nodes: u64,
     /// Number of dependencies between nodes.
@@ -75,20 +75,20 @@ pub struct EmittedCountsAndTimes {
 /// Writes the nodes of `rank` from its `activities` and `calls`.
 pub fn write_nodes<W: Write>(
     rank: &JoinedRankCapture,
-    calls: &CommCalls,
+    calls: &RankCommCallsAndAnomalies,
     activities: &RankActivitiesAndDependencies,
-    job: &RankEmitContext<'_>,
+    job: &RankNodeEmissionInputs<'_>,
     writer: &mut TraceWriter<W>,
-) -> Result<EmittedCountsAndTimes, TraceError> {
+) -> Result<EmittedNodeCountsAndTimes, TraceError> {
     let order = order_activities(rank, activities, calls);
     let mut ids = vec![0_u32; activities.list.len()];
     for (place, &work) in order.iter().enumerate() {
         // Ids start at 2, because id 1 is the node that declares the groups.
         ids[work as usize] = place as u32 + 2;
     }
-    let mut written = EmittedCountsAndTimes {
+    let mut written = EmittedNodeCountsAndTimes {
         profiler_record_ns: job.record_ns,
-        ..EmittedCountsAndTimes::default()
+        ..EmittedNodeCountsAndTimes::default()
     };
     let text = format_rank_groups_as_pg_config_json(job.number, job.groups);
     writer.write_node(
@@ -161,8 +161,8 @@ pub fn write_nodes<W: Write>(
 /// Returns when an activity ends in a replay that reproduces the capture.
 fn find_activity_end_in_replay(
     activities: &RankActivitiesAndDependencies,
-    calls: &CommCalls,
-    job: &RankEmitContext<'_>,
+    calls: &RankCommCallsAndAnomalies,
+    job: &RankNodeEmissionInputs<'_>,
     work: u32,
 ) -> i64 {
     let activity = &activities.list[work as usize];

@@ -120,7 +120,7 @@ impl KeptCaptureWindow {
 
 /// Reason why two files cannot be joined.
 #[derive(Debug, PartialEq, Eq)]
-pub struct EventLinkError {
+pub struct HostKinetoJoinError {
     /// Description of the problem in the files.
     pub found: String,
     /// Advice to the user.
@@ -137,7 +137,7 @@ const MIN_CONFIDENCE: f64 = 0.9;
 
 impl KinetoEventHostNodeMap {
     /// Joins the nodes of `host` to the events of `kineto`.
-    pub fn new(host: &HostTrace, kineto: &KinetoTrace) -> Result<Self, EventLinkError> {
+    pub fn new(host: &HostTrace, kineto: &KinetoTrace) -> Result<Self, HostKinetoJoinError> {
         if !Self::can_join_by_id(host, kineto) {
             return by_order::link_by_order(host, kineto).require_confidence();
         }
@@ -155,7 +155,7 @@ impl KinetoEventHostNodeMap {
         }
         by_id.sort_unstable();
         if let Some(pair) = by_id.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(EventLinkError {
+            return Err(HostKinetoJoinError {
                 found: format!(
                     "the host trace uses record function id {} for node {} and for node {}",
                     pair[0].0,
@@ -230,7 +230,7 @@ impl KinetoEventHostNodeMap {
     }
 
     /// Rejects links that were found by order if the confidence is low.
-    fn require_confidence(self) -> Result<Self, EventLinkError> {
+    fn require_confidence(self) -> Result<Self, HostKinetoJoinError> {
         let confidence = self.link_confidence();
         // Kineto may record fewer threads than the observer. If more than half of the operators
         // have no event, the files probably belong to different runs.
@@ -246,13 +246,13 @@ impl KinetoEventHostNodeMap {
         });
         let rows: Vec<String> = rows.collect();
         if rows.is_empty() {
-            return Err(EventLinkError {
+            return Err(HostKinetoJoinError {
                 found: "the host trace of this rank has no operators".to_owned(),
                 hint: "convert the Kineto trace alone",
                 offset: None,
             });
         }
-        Err(EventLinkError {
+        Err(HostKinetoJoinError {
             found: format!(
                 "no record function ids link this file to the host trace, and by order the operators \
                  of both match with a confidence of {confidence:.3}, expected at least \
@@ -264,12 +264,12 @@ impl KinetoEventHostNodeMap {
         })
     }
 
-    fn reject_links_of_different_runs(&self, nodes: u64) -> Result<(), EventLinkError> {
+    fn reject_links_of_different_runs(&self, nodes: u64) -> Result<(), HostKinetoJoinError> {
         const HINT: &str = "pair the host trace and the Kineto trace of one run, rank by rank; \
                             profile(execution_trace_observer=…) starts both together";
         if self.renamed as f64 > self.linked as f64 * MAX_RENAMED {
             let (id, host, kineto, offset) = self.first_renamed.clone().unwrap_or_default();
-            return Err(EventLinkError {
+            return Err(HostKinetoJoinError {
                 found: format!(
                     "this file and the host trace are of different runs: of {} operators with equal \
                      record function ids {} have different names, first id {id}, `{host}` in the \
@@ -283,7 +283,7 @@ impl KinetoEventHostNodeMap {
         // Kineto may record for longer than the observer, but it rarely records less than half of
         // the observer's nodes.
         if self.linked == 0 || self.linked * 2 < nodes {
-            return Err(EventLinkError {
+            return Err(HostKinetoJoinError {
                 found: format!(
                     "only {} of the host trace's {nodes} operators have an event here",
                     self.linked

@@ -90,7 +90,7 @@ pub struct JobCaptureFiles {
 
 /// A file that was found.
 #[derive(Clone)]
-struct FoundFile {
+struct FoundCaptureFile {
     kind: CaptureFileKind,
     /// Rank in the file's name, or `None`.
     rank: Option<u32>,
@@ -100,7 +100,7 @@ struct FoundFile {
 }
 
 /// Host traces and Kineto traces, by the rank in their names.
-type HostAndKinetoFilesByRank = BTreeMap<Option<u32>, [Vec<FoundFile>; 2]>;
+type HostAndKinetoFilesByRank = BTreeMap<Option<u32>, [Vec<FoundCaptureFile>; 2]>;
 
 /// Finds the captures in `paths`. Each path is a file, a folder with JSON files, or a tar archive, whose captures are
 /// read into memory. A host trace and a Kineto trace form a pair if their names contain the same rank. A single host
@@ -141,7 +141,7 @@ pub fn find_capture_pairs_with_piped(
     for (path, named) in files {
         let kind = held.detect_file_kind(&path)?;
         let rank = rank_in_name_unless_process_id(&path, kind, &held)?;
-        found.push(FoundFile {
+        found.push(FoundCaptureFile {
             kind,
             rank,
             path,
@@ -319,11 +319,11 @@ fn archive_without_captures_error(path: &Path, others: &[PathBuf]) -> TraceError
 }
 
 /// Describes a folder's files that are not captures.
-fn describe_non_capture_files(found: &[FoundFile]) -> String {
+fn describe_non_capture_files(found: &[FoundCaptureFile]) -> String {
     let Some(first) = found.first() else {
         return String::new();
     };
-    let name = |file: &FoundFile| match file.path.file_name() {
+    let name = |file: &FoundCaptureFile| match file.path.file_name() {
         Some(name) => name.display().to_string(),
         None => file.path.display().to_string(),
     };
@@ -343,11 +343,11 @@ fn describe_non_capture_files(found: &[FoundFile]) -> String {
 /// Returns the only file of one kind among `files` of one rank. If there are several, leaves aside files that come from
 /// a different process than `other`. Files that the user named are kept.
 fn require_single_file_of_same_process(
-    mut files: Vec<FoundFile>,
-    other: Option<&FoundFile>,
+    mut files: Vec<FoundCaptureFile>,
+    other: Option<&FoundCaptureFile>,
     held: &MemoryOnlyInputFiles,
     left_aside: &mut Vec<(PathBuf, String)>,
-) -> Result<Option<FoundFile>, TraceError> {
+) -> Result<Option<FoundCaptureFile>, TraceError> {
     if files.len() > 1
         && let Some(other) = other
         && let Some(pid) = held.read_process_id(&other.path)?
@@ -384,7 +384,7 @@ fn require_single_file_of_same_process(
 /// Returns an unreadable file that is probably the one missing from the rank's pair.
 fn find_unreadable_partner_file<'f>(
     pair: &RankCaptureFiles,
-    found: &'f [FoundFile],
+    found: &'f [FoundCaptureFile],
 ) -> Option<&'f Path> {
     let name = |path: &Path| {
         path.file_name()

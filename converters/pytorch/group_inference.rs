@@ -6,7 +6,7 @@
 //! members, the stream identifies the group. Messages do not run on worker threads. A message is assigned to the group
 //! of all ranks unless its send and receive would not match there.
 
-use super::calls::{CommCall, CommCalls, CommOp, parse_group_of_record};
+use super::calls::{CommCall, CommOp, RankCommCallsAndAnomalies, parse_group_of_record};
 use super::groups::LARGEST_GROUP;
 use super::rank_timeline::JoinedRankCapture;
 use super::{ProcessGroup, groups};
@@ -62,7 +62,7 @@ pub struct GroupInferenceError {
 /// Sets the group of every call. `ranks` must be sorted; `world` is the number of ranks in the job.
 pub fn resolve_groups_of_all_calls(
     ranks: &[JoinedRankCapture],
-    calls: &mut [CommCalls],
+    calls: &mut [RankCommCallsAndAnomalies],
     world: u32,
 ) -> Result<(Vec<JobGroup>, CallCountsByInferenceMethod), GroupInferenceError> {
     let mut groups = Vec::new();
@@ -90,7 +90,7 @@ pub fn resolve_groups_of_all_calls(
         .collect();
     for (r, rank) in ranks.iter().enumerate() {
         let own = &own[r];
-        let CommCalls { list, dropped, .. } = &mut calls[r];
+        let RankCommCallsAndAnomalies { list, dropped, .. } = &mut calls[r];
         for call in list.iter_mut().chain(dropped) {
             let key = communicators::communicator_key(call);
             // If the record states the number of members, the group must have this size.
@@ -199,7 +199,7 @@ fn find_only_multi_rank_group(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
 /// Returns the group for a rank's kernels that are known only by name. It is the only group that the rank's other calls
 /// name.
 fn find_only_group_named_by_calls(
-    calls: &CommCalls,
+    calls: &RankCommCallsAndAnomalies,
     own: &[u32],
     groups: &[JobGroup],
 ) -> Option<u32> {
@@ -228,7 +228,10 @@ fn member_count_shown_by_sizes(call: &CommCall) -> Option<u32> {
 
 /// Returns a lower bound on the number of ranks in the job. The default group contains all ranks
 /// and no group is larger, so the groups determine the bound.
-pub(super) fn lower_bound_of_world_size(rank: &JoinedRankCapture, calls: &CommCalls) -> u32 {
+pub(super) fn lower_bound_of_world_size(
+    rank: &JoinedRankCapture,
+    calls: &RankCommCallsAndAnomalies,
+) -> u32 {
     let declared = rank.host.groups.iter().chain(&rank.kineto.groups).cloned();
     let of_groups = declared
         .chain(groups_described_by_call_records(rank))
@@ -437,7 +440,7 @@ pub(super) fn unique_group_name(name: &str, first: u32, groups: &[JobGroup]) -> 
 /// Moves messages to a smaller group if their sends and receives do not match in the group of all ranks.
 fn move_messages_to_smaller_group(
     ranks: &[JoinedRankCapture],
-    calls: &mut [CommCalls],
+    calls: &mut [RankCommCallsAndAnomalies],
     groups: &[JobGroup],
     inferred: &mut CallCountsByInferenceMethod,
 ) -> Result<(), GroupInferenceError> {
@@ -496,7 +499,7 @@ fn is_message_without_group_name(call: &CommCall) -> bool {
 /// Returns true if the messages of all members match when peers are numbered within `group`.
 fn messages_pair_up(
     ranks: &[JoinedRankCapture],
-    calls: &[CommCalls],
+    calls: &[RankCommCallsAndAnomalies],
     group: &JobGroup,
     members: &[usize],
 ) -> bool {

@@ -32,7 +32,7 @@ pub(super) fn build_kineto_trace(host: &HostTrace) -> (KinetoTrace, KinetoEventH
     link.carried = flights.len() as u64;
     link.unrequested = count_worker_intervals_without_operator(&flights, &order, &name);
     let ends = operator_ends(host, &order);
-    let mut events = TickKinetoBuilder::default();
+    let mut events = TickTimedKinetoTraceBuilder::default();
     for (place, &node) in order.iter().enumerate() {
         let start = TICK * (place as i64 + 1);
         let tid = host.nodes[node as usize].tid;
@@ -82,7 +82,7 @@ fn count_worker_intervals_without_operator<'h>(
 
 /// Kineto events under construction, with ticks as times.
 #[derive(Default)]
-struct TickKinetoBuilder {
+struct TickTimedKinetoTraceBuilder {
     kineto: KinetoTrace,
     host_of: Vec<u32>,
     /// Track for each pair of a thread and a flag. The flag is true for the track that holds only the thread's
@@ -90,7 +90,7 @@ struct TickKinetoBuilder {
     tracks: BTreeMap<(u32, bool), u32>,
 }
 
-impl TickKinetoBuilder {
+impl TickTimedKinetoTraceBuilder {
     /// Adds an event of the host node `node` on the track `on` (thread, and true for communication). Returns `None`
     /// if the name table is full.
     fn push(

@@ -17,7 +17,7 @@
 //! tensor shard. Of equally good models, the nearest is used.
 
 use super::call_matching::JobRankWithTimeline;
-use super::calls::{CommCall, CommCalls, CommOp};
+use super::calls::{CommCall, CommOp, RankCommCallsAndAnomalies};
 use super::group_inference::{JobGroup, UNTOLD, unique_group_name};
 use super::rank_timeline::JoinedRankCapture;
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,10 +70,10 @@ impl fmt::Display for NoRankModelError {
 /// the groups that no capture declares.
 pub fn infer_ranks(
     ranks: &[JobRankWithTimeline<'_>],
-    calls: &[CommCalls],
+    calls: &[RankCommCallsAndAnomalies],
     groups: &mut Vec<JobGroup>,
     world: u32,
-) -> Result<Vec<(CapturedOrInferredRank, CommCalls)>, NoRankModelError> {
+) -> Result<Vec<(CapturedOrInferredRank, RankCommCallsAndAnomalies)>, NoRankModelError> {
     let numbers: Vec<u32> = ranks.iter().map(|rank| rank.number).collect();
     let mut all = Vec::with_capacity(world as usize);
     for number in 0..world {
@@ -120,7 +120,7 @@ pub fn infer_ranks(
                     inferred: true,
                 };
                 let list = found.calls;
-                let calls = CommCalls {
+                let calls = RankCommCallsAndAnomalies {
                     list,
                     ..calls[found.capture].clone()
                 };
@@ -145,7 +145,7 @@ struct InferredRankCalls {
 /// Checks whether the captured rank at `capture` can be the model for the rank `number`.
 struct StandInRankCheck<'a> {
     numbers: &'a [u32],
-    calls: &'a [CommCalls],
+    calls: &'a [RankCommCallsAndAnomalies],
     groups: &'a [JobGroup],
     world: u32,
     number: u32,

@@ -25,7 +25,7 @@ pub struct KinetoTrace {
     /// Timed events that the conversion needs, in file order.
     pub events: Vec<KinetoEvent>,
     /// Calls of Python functions and modules, in file order.
-    pub python: Vec<PythonEvent>,
+    pub python: Vec<PythonCallEvent>,
     /// Distinct details of events. Events with equal details share an entry.
     pub details: Vec<SharedEventStreamAndInputDetails>,
     /// Number of arrows (flow events). Arrows are only counted, because the events that they connect state the same
@@ -103,7 +103,7 @@ pub struct KinetoEvent {
 
 /// A call of a Python function or module, which the profiler records with `with_stack`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PythonEvent {
+pub struct PythonCallEvent {
     /// Start, in nanoseconds since 1970.
     pub start_ns: i64,
     /// Duration, in nanoseconds.

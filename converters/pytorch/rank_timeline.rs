@@ -15,7 +15,7 @@ mod origins;
 mod segments;
 
 pub use super::host::NONE;
-pub use origins::{IntervalPythonStacks, StepWindows};
+pub use origins::{IntervalPythonStacks, ProfiledStepWindows};
 pub use segments::InnermostIntervalSegment;
 
 /// Role of an interval on a host thread.

@@ -160,7 +160,7 @@ pub(super) fn find_process_id(text: &[u8]) -> Option<u64> {
 
 /// Returns the kind of the capture that begins with `text`.
 pub(super) fn kind_of_capture_beginning(text: &[u8]) -> CaptureFileKind {
-    let mut keys = TopLevelKeys::default();
+    let mut keys = SeenTopLevelJsonKeys::default();
     match text.trim_ascii_start() {
         [b'[', rest @ ..] if rest.trim_ascii_start().starts_with(b"{") => {
             return CaptureFileKind::Kineto;
@@ -190,7 +190,7 @@ fn is_written_by_observer(text: &[u8]) -> bool {
 
 /// Keys seen so far in the outermost object.
 #[derive(Default)]
-struct TopLevelKeys {
+struct SeenTopLevelJsonKeys {
     schema: bool,
     nodes: bool,
     events: bool,
@@ -198,7 +198,7 @@ struct TopLevelKeys {
     steps: bool,
 }
 
-impl TopLevelKeys {
+impl SeenTopLevelJsonKeys {
     fn scan_keys(&mut self, text: &[u8]) {
         let mut depth = 0_usize;
         let mut at = 0;

@@ -2,9 +2,9 @@
 
 use super::activities::{InferredDependencyCounts, RankActivitiesAndDependencies};
 use super::call_matching::MatchedAndUnmatchedCallsOfJob;
-use super::calls::{CommCalls, CommOp};
+use super::calls::{CommOp, RankCommCallsAndAnomalies};
 use super::clock::ClockCorrection;
-use super::emit::EmittedCountsAndTimes;
+use super::emit::EmittedNodeCountsAndTimes;
 use super::event_links::{
     HostKinetoMatchMethod, HostThreadKinetoMatchCounts, KinetoEventHostNodeMap,
 };
@@ -151,7 +151,7 @@ pub struct RankConversionSummary {
     /// Correction of the rank's clock, and the observations on which it is based.
     pub offset: ClockCorrection,
     /// Numbers of emitted nodes and dependencies.
-    pub written: EmittedCountsAndTimes,
+    pub written: EmittedNodeCountsAndTimes,
     /// Time from the start of the job to the end of the rank's last event, in ns.
     pub captured_ns: i64,
     /// Time from the start of the rank's first event to the end of its last event, in ns.
@@ -226,11 +226,11 @@ impl RankConversionSummary {
     pub fn new(
         model: CapturedOrInferredRank,
         rank: &JoinedRankCapture,
-        calls: &CommCalls,
+        calls: &RankCommCallsAndAnomalies,
         activities: &RankActivitiesAndDependencies,
         link: &KinetoEventHostNodeMap,
         offset: ClockCorrection,
-        written: EmittedCountsAndTimes,
+        written: EmittedNodeCountsAndTimes,
         captured_ns: i64,
         times: &[CallWaitAndTransfer],
         path: &Path,
@@ -382,7 +382,7 @@ fn sum_device_time_ns(rank: &JoinedRankCapture) -> u64 {
 }
 
 /// Returns the number of calls that move an unknown amount of data.
-fn count_calls_of_unknown_size(calls: &CommCalls) -> u64 {
+fn count_calls_of_unknown_size(calls: &RankCommCallsAndAnomalies) -> u64 {
     let list = calls.list.iter();
     list.filter(|call| call.size_unknown()).count() as u64
 }

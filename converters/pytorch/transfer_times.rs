@@ -29,7 +29,7 @@ mod absent_ranks;
 
 use super::activities::RankActivitiesAndDependencies;
 use super::call_matching::MatchedAndUnmatchedCallsOfJob;
-use super::calls::CommCalls;
+use super::calls::RankCommCallsAndAnomalies;
 use super::clock::ClockCorrection;
 use super::group_inference::JobGroup;
 use super::inferred_ranks::CapturedOrInferredRank;
@@ -75,7 +75,7 @@ pub struct TimeAnomalyCounts {
 /// A job's calls, with the captures that contain their times.
 pub struct JobCallsWithCaptures<'a> {
     /// Calls of each rank, in the order of `models`.
-    pub calls: &'a [CommCalls],
+    pub calls: &'a [RankCommCallsAndAnomalies],
     /// For each rank, the capture that it uses.
     pub models: &'a [CapturedOrInferredRank],
     /// Timeline of each capture.

@@ -1,6 +1,8 @@
 //! Emits the nodes of each of a workload's ranks, either to trace files or to graphs in memory.
 
-use super::{GroupRole, RankGroupGrid, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
+use super::{
+    RankGroupGrid, RankGroupParallelism, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload,
+};
 use chakram_base::ids::{GraphId, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::groups::metadata_text;
@@ -58,7 +60,7 @@ impl SimaiWorkload {
         builder.declare_groups(grid.groups_with_several_members());
         builder.declare_group_roles(&grid.group_roles());
         // For each list of roots: the graph, and the role of the group in each slot of the graph.
-        let mut built: BTreeMap<Vec<u32>, (GraphId, Vec<GroupRole>)> = BTreeMap::new();
+        let mut built: BTreeMap<Vec<u32>, (GraphId, Vec<RankGroupParallelism>)> = BTreeMap::new();
         let broadcasts = self.roles_of_broadcasting_groups();
         for rank in 0..grid.npus {
             let roots = broadcasts.iter();
@@ -92,7 +94,7 @@ impl SimaiWorkload {
     }
 
     /// Returns the roles of the groups that execute broadcasts.
-    fn roles_of_broadcasting_groups(&self) -> Vec<GroupRole> {
+    fn roles_of_broadcasting_groups(&self) -> Vec<RankGroupParallelism> {
         let stages = self
             .layers
             .iter()
@@ -100,8 +102,8 @@ impl SimaiWorkload {
         let broadcasts = stages
             .filter_map(|stage| stage.comm)
             .filter(|comm| comm.kind == CollectiveKind::Broadcast);
-        let used: Vec<GroupRole> = broadcasts.map(|comm| comm.role).collect();
-        let roles = GroupRole::ALL.iter().map(|(role, _)| *role);
+        let used: Vec<RankGroupParallelism> = broadcasts.map(|comm| comm.role).collect();
+        let roles = RankGroupParallelism::ALL.iter().map(|(role, _)| *role);
         roles.filter(|role| used.contains(role)).collect()
     }
 
@@ -246,7 +248,7 @@ impl<S: Sink> SimaiNodeEmitter<'_, S> {
             dimensions: None,
             host: false,
         };
-        let (_, role) = GroupRole::ALL[comm.role as usize];
+        let (_, role) = RankGroupParallelism::ALL[comm.role as usize];
         let name = format!("{} {role} {}", layer.name, comm.kind);
         self.emit_node(&name, op, 0, phase).map(Some)
     }

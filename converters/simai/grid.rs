@@ -7,7 +7,7 @@ use chakram_trace::format::roles::GroupRoles;
 
 /// Purpose of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GroupRole {
+pub enum RankGroupParallelism {
     /// Tensor-parallel group, `TP`.
     Tensor,
     /// Data-parallel group, `DP`.
@@ -18,7 +18,7 @@ pub enum GroupRole {
     ExpertData,
 }
 
-impl GroupRole {
+impl RankGroupParallelism {
     /// Every role, with its name in the job file.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Tensor, "tensor"),
@@ -106,39 +106,39 @@ impl RankGroupGrid {
     }
 
     /// Returns the size of the groups that have a role, and how many there are.
-    pub fn group_size_and_count(&self, role: GroupRole) -> (u32, u32) {
+    pub fn group_size_and_count(&self, role: RankGroupParallelism) -> (u32, u32) {
         let size = match role {
-            GroupRole::Tensor => self.tensor,
-            GroupRole::Data => self.data_parallel_size(),
-            GroupRole::Expert => self.expert,
-            GroupRole::ExpertData => self.replicas,
+            RankGroupParallelism::Tensor => self.tensor,
+            RankGroupParallelism::Data => self.data_parallel_size(),
+            RankGroupParallelism::Expert => self.expert,
+            RankGroupParallelism::ExpertData => self.replicas,
         };
         (size, self.npus / size)
     }
 
     /// Returns the number of the first group with a role. Groups are numbered from 1, role by role.
-    fn number_of_first_group(&self, role: GroupRole) -> u64 {
-        let before = GroupRole::ALL.iter().take(role as usize);
+    fn number_of_first_group(&self, role: RankGroupParallelism) -> u64 {
+        let before = RankGroupParallelism::ALL.iter().take(role as usize);
         1 + before
             .map(|(role, _)| u64::from(self.group_size_and_count(*role).1))
             .sum::<u64>()
     }
 
     /// Returns the group of `role` that contains `rank`.
-    pub fn group_of_rank(&self, role: GroupRole, rank: u32) -> StridedRankGroup {
+    pub fn group_of_rank(&self, role: RankGroupParallelism, rank: u32) -> StridedRankGroup {
         let (count, _) = self.group_size_and_count(role);
         // The index of the rank's data-parallel group, and the rank's position in it.
         let plane = self.tensor * self.pipeline;
         let (outside, place) = (rank % plane, rank / plane);
         let (expert, replica) = (place % self.expert, place / self.expert);
         let (index, first, stride) = match role {
-            GroupRole::Tensor => (rank / self.tensor, rank - rank % self.tensor, 1),
-            GroupRole::Data => (outside, outside, plane),
-            GroupRole::Expert => {
+            RankGroupParallelism::Tensor => (rank / self.tensor, rank - rank % self.tensor, 1),
+            RankGroupParallelism::Data => (outside, outside, plane),
+            RankGroupParallelism::Expert => {
                 let first = outside + plane * self.expert * replica;
                 (outside + plane * replica, first, plane)
             }
-            GroupRole::ExpertData => {
+            RankGroupParallelism::ExpertData => {
                 let first = outside + plane * expert;
                 (first, first, plane * self.expert)
             }
@@ -154,7 +154,7 @@ impl RankGroupGrid {
     /// Returns the groups that contain `rank` and at least one other rank, in the form in which a trace declares
     /// groups.
     pub fn declared_groups(&self, rank: u32) -> DeclaredGroups {
-        let groups = GroupRole::ALL.map(|(role, _)| self.group_of_rank(role, rank));
+        let groups = RankGroupParallelism::ALL.map(|(role, _)| self.group_of_rank(role, rank));
         let several = groups.into_iter().filter(|group| group.count > 1);
         several
             .map(StridedRankGroup::name_and_member_ranks)
@@ -164,7 +164,7 @@ impl RankGroupGrid {
     /// Returns all groups with several members, by name.
     pub fn groups_with_several_members(&self) -> DeclaredGroups {
         let of_ranks = (0..self.npus).flat_map(|rank| {
-            let groups = GroupRole::ALL.map(|(role, _)| self.group_of_rank(role, rank));
+            let groups = RankGroupParallelism::ALL.map(|(role, _)| self.group_of_rank(role, rank));
             // The first member of each group adds the group.
             let led = groups.into_iter().filter(move |group| group.first == rank);
             led.filter(|group| group.count > 1)
@@ -175,8 +175,8 @@ impl RankGroupGrid {
     }
 
     /// Returns the role of the group `name`, which contains `rank`.
-    pub fn role_of_group(&self, rank: u32, name: &str) -> GroupRole {
-        let mut roles = GroupRole::ALL.iter().map(|(role, _)| *role);
+    pub fn role_of_group(&self, rank: u32, name: &str) -> RankGroupParallelism {
+        let mut roles = RankGroupParallelism::ALL.iter().map(|(role, _)| *role);
         let role = roles.find(|role| self.group_of_rank(*role, rank).number.to_string() == name);
         role.expect("a rank uses only its own groups")
     }
@@ -184,7 +184,7 @@ impl RankGroupGrid {
     /// Returns the roles of all groups with several members.
     pub fn group_roles(&self) -> GroupRoles {
         let mut roles = GroupRoles::default();
-        for (role, word) in GroupRole::ALL {
+        for (role, word) in RankGroupParallelism::ALL {
             let (size, groups) = self.group_size_and_count(role);
             for index in (0..u64::from(groups)).filter(|_| size > 1) {
                 roles.add_role(self.number_of_first_group(role) + index, word);
@@ -222,12 +222,18 @@ mod tests {
         };
         // The 8 tensor-parallel groups have the numbers 1 to 8, the data-parallel groups 9 and 10,
         // the 8 expert-parallel groups 11 to 18, and the 4 groups of replicas 19 to 22.
-        assert_eq!(group(GroupRole::Tensor, 5), (3, vec![4, 5]));
+        assert_eq!(group(RankGroupParallelism::Tensor, 5), (3, vec![4, 5]));
         let odd = vec![1, 3, 5, 7, 9, 11, 13, 15];
-        assert_eq!(group(GroupRole::Data, 5), (10, odd));
-        assert_eq!(group(GroupRole::Expert, 5), (14, vec![5, 7]));
-        assert_eq!(group(GroupRole::ExpertData, 5), (20, vec![1, 5, 9, 13]));
-        assert_eq!(group(GroupRole::ExpertData, 7), (22, vec![3, 7, 11, 15]));
+        assert_eq!(group(RankGroupParallelism::Data, 5), (10, odd));
+        assert_eq!(group(RankGroupParallelism::Expert, 5), (14, vec![5, 7]));
+        assert_eq!(
+            group(RankGroupParallelism::ExpertData, 5),
+            (20, vec![1, 5, 9, 13])
+        );
+        assert_eq!(
+            group(RankGroupParallelism::ExpertData, 7),
+            (22, vec![3, 7, 11, 15])
+        );
         let roles = "tensor 1-8, data 9-10, expert 11-18, expert-data 19-22";
         assert_eq!(grid.group_roles().to_string(), roles);
     }
@@ -256,7 +262,7 @@ mod tests {
                 expert,
                 replicas,
             };
-            for (role, _) in GroupRole::ALL {
+            for (role, _) in RankGroupParallelism::ALL {
                 for rank in 0..npus {
                     let group = grid.group_of_rank(role, rank);
                     let members: Vec<u32> = (0..group.count)
@@ -269,11 +275,17 @@ mod tests {
                             .all(|member| grid.group_of_rank(role, *member) == group)
                     );
                     // A group with this number exists for only one role.
-                    let same = |(other, _): &(GroupRole, _)| {
+                    let same = |(other, _): &(RankGroupParallelism, _)| {
                         (0..npus)
                             .any(|rank| grid.group_of_rank(*other, rank).number == group.number)
                     };
-                    assert_eq!(GroupRole::ALL.iter().filter(|role| same(role)).count(), 1);
+                    assert_eq!(
+                        RankGroupParallelism::ALL
+                            .iter()
+                            .filter(|role| same(role))
+                            .count(),
+                        1
+                    );
                 }
             }
         }

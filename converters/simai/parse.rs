@@ -1,7 +1,7 @@
 //! Parses a workload: a line with the degrees of parallelism, the number of layers, and one line of
 //! twelve words per layer.
 
-use super::{GroupRole, KINDS, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
+use super::{KINDS, RankGroupParallelism, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
 use crate::words::{error_at, parse_number, split_layer_line_into_words, split_words_with_columns};
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{CollectiveKind, TraceError, escape_and_shorten_name};
@@ -159,13 +159,13 @@ fn parse_stage(
     line: usize,
     words: &[(usize, &str)],
     what: &str,
-    role: GroupRole,
+    role: RankGroupParallelism,
 ) -> Result<SimaiStage, TraceError> {
     let ns = parse_number(line, words[0], &format!("the {what} time"), MOST_NS)?;
     let (column, word) = words[1];
     let suffixes = [
-        ("_DP_EP", GroupRole::ExpertData),
-        ("_EP", GroupRole::Expert),
+        ("_DP_EP", RankGroupParallelism::ExpertData),
+        ("_EP", RankGroupParallelism::Expert),
         ("", role),
     ];
     let told = suffixes.iter().find_map(|(suffix, role)| {
@@ -195,9 +195,24 @@ fn parse_layer(line: &str, number_of: usize) -> Result<SimaiLayer, TraceError> {
     let words = split_layer_line_into_words(line, number_of)?;
     Ok(SimaiLayer {
         name: words[0].1.to_owned(),
-        forward: parse_stage(number_of, &words[2..5], "forward", GroupRole::Tensor)?,
-        input_gradient: parse_stage(number_of, &words[5..8], "input gradient", GroupRole::Tensor)?,
-        weight_gradient: parse_stage(number_of, &words[8..11], "weight gradient", GroupRole::Data)?,
+        forward: parse_stage(
+            number_of,
+            &words[2..5],
+            "forward",
+            RankGroupParallelism::Tensor,
+        )?,
+        input_gradient: parse_stage(
+            number_of,
+            &words[5..8],
+            "input gradient",
+            RankGroupParallelism::Tensor,
+        )?,
+        weight_gradient: parse_stage(
+            number_of,
+            &words[8..11],
+            "weight gradient",
+            RankGroupParallelism::Data,
+        )?,
     })
 }
 
@@ -221,13 +236,17 @@ mod tests {
             panic!("{read:?}")
         };
         let comm = |kind, role, bytes| Some(SimaiComm { kind, role, bytes });
-        let exchanged = comm(CollectiveKind::AllToAll, GroupRole::Expert, 64);
+        let exchanged = comm(CollectiveKind::AllToAll, RankGroupParallelism::Expert, 64);
         assert_eq!((moe.forward.ns, moe.forward.comm), (5, exchanged));
         // The parser drops a collective of zero bytes.
         assert_eq!(moe.input_gradient.comm, None);
-        let scattered = comm(CollectiveKind::ReduceScatter, GroupRole::ExpertData, 32);
+        let scattered = comm(
+            CollectiveKind::ReduceScatter,
+            RankGroupParallelism::ExpertData,
+            32,
+        );
         assert_eq!(moe.weight_gradient.comm, scattered);
-        let reduced = comm(CollectiveKind::AllReduce, GroupRole::Data, 8);
+        let reduced = comm(CollectiveKind::AllReduce, RankGroupParallelism::Data, 8);
         assert_eq!(plain.weight_gradient.comm, reduced);
     }
 

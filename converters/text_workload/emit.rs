@@ -1,6 +1,8 @@
 //! Writes a workload's graphs in the same form as Chakra's public converter.
 
-use super::{LayerStage, StageCollectiveKindOrNone, TextLayer, TextParallelism, TextWorkload};
+use super::{
+    LayerStage, StageCollectiveKindOrNone, TextWorkload, TextWorkloadLayer, TextWorkloadParallelism,
+};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::encoder::{ProtobufMessageBuilder, append_frame};
 use std::fmt::Write as _;
@@ -22,18 +24,20 @@ impl TextWorkload {
         out: &mut impl Write,
     ) -> Result<(), TraceError> {
         let first = u64::from(rank) * u64::from(passes) * self.nodes_per_pass();
-        let mut emitter = NodeEmitter::new(out, first);
+        let mut emitter = TextWorkloadNodeEmitter::new(out, first);
         emitter.write_metadata(&self.text)?;
         let mut before: Vec<LayerNodesAwaitedByNextPass> =
             vec![LayerNodesAwaitedByNextPass::default(); self.layers.len()];
         for _ in 0..passes {
             match self.parallelism {
-                TextParallelism::Micro => self.write_weight_gradient_comms(&mut emitter)?,
-                TextParallelism::Data => self.write_data_parallel(&mut before, &mut emitter)?,
-                TextParallelism::Model => {
+                TextWorkloadParallelism::Micro => self.write_weight_gradient_comms(&mut emitter)?,
+                TextWorkloadParallelism::Data => {
+                    self.write_data_parallel(&mut before, &mut emitter)?
+                }
+                TextWorkloadParallelism::Model => {
                     self.write_model_parallel_or_hybrid("", false, &mut before, &mut emitter)?
                 }
-                TextParallelism::DataModel => {
+                TextWorkloadParallelism::DataModel => {
                     self.write_model_parallel_or_hybrid(
                         "_IG_COMM_",
                         true,
@@ -41,10 +45,10 @@ impl TextWorkload {
                         &mut emitter,
                     )?;
                 }
-                TextParallelism::ModelData => {
+                TextWorkloadParallelism::ModelData => {
                     self.write_model_parallel_or_hybrid("", true, &mut before, &mut emitter)?
                 }
-                TextParallelism::Dlrm { last_bottom_layer } => {
+                TextWorkloadParallelism::Dlrm { last_bottom_layer } => {
                     self.write_dlrm(last_bottom_layer as usize, &mut before, &mut emitter)?;
                 }
             }
@@ -54,7 +58,7 @@ impl TextWorkload {
 
     fn write_weight_gradient_comms(
         &self,
-        emitter: &mut NodeEmitter<'_, impl Write>,
+        emitter: &mut TextWorkloadNodeEmitter<'_, impl Write>,
     ) -> Result<(), TraceError> {
         for layer in &self.layers {
             emitter.write_comm(layer, "", layer.weight_gradient, [])?;
@@ -65,7 +69,7 @@ impl TextWorkload {
     fn write_data_parallel(
         &self,
         nodes: &mut [LayerNodesAwaitedByNextPass],
-        emitter: &mut NodeEmitter<'_, impl Write>,
+        emitter: &mut TextWorkloadNodeEmitter<'_, impl Write>,
     ) -> Result<(), TraceError> {
         let mut last = None;
         for (layer, own) in self.layers.iter().zip(nodes.iter()) {
@@ -95,7 +99,7 @@ impl TextWorkload {
         suffix: &str,
         hybrid: bool,
         nodes: &mut [LayerNodesAwaitedByNextPass],
-        emitter: &mut NodeEmitter<'_, impl Write>,
+        emitter: &mut TextWorkloadNodeEmitter<'_, impl Write>,
     ) -> Result<(), TraceError> {
         let mut last = None;
         for (layer, own) in self.layers.iter().zip(nodes.iter()) {
@@ -136,7 +140,7 @@ impl TextWorkload {
         &self,
         last_bottom: usize,
         nodes: &mut [LayerNodesAwaitedByNextPass],
-        emitter: &mut NodeEmitter<'_, impl Write>,
+        emitter: &mut TextWorkloadNodeEmitter<'_, impl Write>,
     ) -> Result<(), TraceError> {
         let (mut last, mut exchanged) = (None, None);
         for (i, (layer, own)) in self.layers.iter().zip(nodes.iter()).enumerate() {
@@ -190,7 +194,7 @@ struct LayerNodesAwaitedByNextPass {
 }
 
 /// Writes the nodes of a rank.
-struct NodeEmitter<'o, W> {
+struct TextWorkloadNodeEmitter<'o, W> {
     out: &'o mut W,
     next: u64,
     name: String,
@@ -200,7 +204,7 @@ struct NodeEmitter<'o, W> {
     record: Vec<u8>,
 }
 
-impl<'o, W: Write> NodeEmitter<'o, W> {
+impl<'o, W: Write> TextWorkloadNodeEmitter<'o, W> {
     fn new(out: &'o mut W, first: u64) -> Self {
         Self {
             out,
@@ -252,7 +256,7 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
 
     fn write_compute<const N: usize>(
         &mut self,
-        layer: &TextLayer,
+        layer: &TextWorkloadLayer,
         phase: &str,
         stage: LayerStage,
         after: [Option<u64>; N],
@@ -268,7 +272,7 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
 
     fn write_comm<const N: usize>(
         &mut self,
-        layer: &TextLayer,
+        layer: &TextWorkloadLayer,
         suffix: &str,
         stage: LayerStage,
         after: [Option<u64>; N],

@@ -1,7 +1,9 @@
 //! Parses a workload: the kind of parallelism, the number of layers, and one line of twelve words
 //! per layer.
 
-use super::{LayerStage, StageCollectiveKindOrNone, TextLayer, TextParallelism, TextWorkload};
+use super::{
+    LayerStage, StageCollectiveKindOrNone, TextWorkload, TextWorkloadLayer, TextWorkloadParallelism,
+};
 use crate::simai::SimaiWorkload;
 use crate::words::{error_at, parse_number, split_layer_line_into_words, split_words_with_columns};
 use chakram_trace::format::file::parse_text;
@@ -11,7 +13,7 @@ use std::path::Path;
 /// Maximum time, in us, that a trace can store.
 const MOST_MICROS: u64 = u64::MAX / 1_000_000;
 
-impl TextParallelism {
+impl TextWorkloadParallelism {
     /// Parses the first line of a workload.
     fn parse(line: &str, number_of: usize) -> Result<Self, TraceError> {
         let mut words = split_words_with_columns(line);
@@ -100,9 +102,9 @@ fn parse_stage(line: usize, words: &[(usize, &str)], what: &str) -> Result<Layer
     })
 }
 
-fn parse_layer(line: &str, number_of: usize) -> Result<TextLayer, TraceError> {
+fn parse_layer(line: &str, number_of: usize) -> Result<TextWorkloadLayer, TraceError> {
     let words = split_layer_line_into_words(line, number_of)?;
-    Ok(TextLayer {
+    Ok(TextWorkloadLayer {
         name: words[0].1.to_owned(),
         forward: parse_stage(number_of, &words[2..5], "forward")?,
         input_gradient: parse_stage(number_of, &words[5..8], "input gradient")?,
@@ -132,7 +134,7 @@ impl TextWorkload {
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
         let mut lines = (1..).zip(text.split('\n'));
         let (_, first) = lines.next().unwrap_or((1, ""));
-        let parallelism = TextParallelism::parse(first, 1)?;
+        let parallelism = TextWorkloadParallelism::parse(first, 1)?;
         let (_, second) = lines.next().unwrap_or((2, ""));
         let stated = split_words_with_columns(second).next().unwrap_or((1, ""));
         let stated = parse_number(2, stated, "the number of layers", u32::MAX.into())?;
@@ -152,7 +154,7 @@ impl TextWorkload {
                 "in line 2 the number of layer lines that follow, at least 1",
             ));
         }
-        if let TextParallelism::Dlrm { last_bottom_layer } = parallelism {
+        if let TextWorkloadParallelism::Dlrm { last_bottom_layer } = parallelism {
             check_dlrm(&layers, last_bottom_layer)?;
         }
         Ok(Self {
@@ -164,7 +166,7 @@ impl TextWorkload {
 }
 
 /// Rejects a DLRM that lacks the all-to-all for which the bottom MLP waits.
-fn check_dlrm(layers: &[TextLayer], last_bottom_layer: u32) -> Result<(), TraceError> {
+fn check_dlrm(layers: &[TextWorkloadLayer], last_bottom_layer: u32) -> Result<(), TraceError> {
     if last_bottom_layer == 0 || last_bottom_layer as usize >= layers.len() {
         return Err(error_at(
             1,

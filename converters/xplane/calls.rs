@@ -2,9 +2,9 @@
 //! k-th collective of every other member.
 
 use super::hlo::{HloCollective, HloModules};
-use super::space::StatValue;
+use super::space::XplaneStatValue;
 use super::timeline::{DeviceTimeline, InnermostEventSlice};
-use crate::comm_kernels::{CommKernelTable, KernelNameHint, UserCommKernelRules};
+use crate::comm_kernels::{CommKernelNameTable, KernelNameCommunicationHint, UserCommKernelRules};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::BTreeMap;
@@ -149,10 +149,10 @@ fn find_collective<'m>(
     device: &DeviceTimeline<'_>,
     piece: &InnermostEventSlice<'_>,
     modules: &'m HloModules,
-    kernels: &CommKernelTable<'_>,
+    kernels: &CommKernelNameTable<'_>,
 ) -> Option<Option<&'m HloCollective>> {
     let name = device.plane.name_of_event(&piece.event);
-    let kernel = kernels.classify_name(name) != KernelNameHint::Nothing;
+    let kernel = kernels.classify_name(name) != KernelNameCommunicationHint::Nothing;
     if !piece.whole || !(kernel || device.plane.name.contains("TPU")) {
         return None;
     }
@@ -160,9 +160,9 @@ fn find_collective<'m>(
     let stats = device
         .plane
         .for_each_stat(&piece.event, |name, value| match (name, value) {
-            ("hlo_op", StatValue::Text(text)) => op = Some(text),
-            ("hlo_module", StatValue::Text(text)) => module = Some(text),
-            ("program_id", StatValue::Number(number)) => program = Some(number),
+            ("hlo_op", XplaneStatValue::Text(text)) => op = Some(text),
+            ("hlo_module", XplaneStatValue::Text(text)) => module = Some(text),
+            ("program_id", XplaneStatValue::Number(number)) => program = Some(number),
             _ => {}
         });
     // Reading the stats cannot fail, because they were parsed before.

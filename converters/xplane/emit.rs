@@ -1,7 +1,7 @@
 //! Writes the nodes of a device's trace: host calls, kernels, copies and collectives.
 
 use super::calls::MatchedAndUnmatchedCollectives;
-use super::space::StatValue;
+use super::space::XplaneStatValue;
 use super::timeline::{DeviceTimeline, InnermostEventSlice};
 use super::{DeviceConversionSummary, ns_since};
 use chakram_base::units::Span;
@@ -266,11 +266,13 @@ impl<'a> KeptEventStats<'a> {
         device
             .plane
             .for_each_stat(&piece.event, |name, value| match value {
-                StatValue::Number(number) if name == "program_id" => this.program = Some(number),
-                StatValue::Number(number) if name == "correlation_id" => {
+                XplaneStatValue::Number(number) if name == "program_id" => {
+                    this.program = Some(number)
+                }
+                XplaneStatValue::Number(number) if name == "correlation_id" => {
                     this.correlation = Some(number);
                 }
-                StatValue::Text(text) => {
+                XplaneStatValue::Text(text) => {
                     if let Some(at) = KEPT.iter().position(|kept| *kept == name) {
                         this.texts[at] = Some(text);
                     }

@@ -1,7 +1,7 @@
 //! Reads the collectives of a profile's programs from `HloProto`, with their kinds, sizes and
 //! device groups.
 
-use super::space::{HostProfilePlanes, MessageBytesAndOffset, StatValue, for_each_field};
+use super::space::{HostProfilePlanes, MessageBytesAndOffset, XplaneStatValue, for_each_field};
 use chakram_trace::format::wire::{WireCursor, WireValue};
 use chakram_trace::format::{CollectiveKind, TraceError};
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ impl HloModules {
                 let mut found = kind.metadata;
                 for &stat in &kind.stats {
                     plane.decode_stat_and_visit_name_and_value(stat, &mut |name, value| {
-                        if let (true, StatValue::Bytes(bytes)) = (name == PROGRAMS.1, value) {
+                        if let (true, XplaneStatValue::Bytes(bytes)) = (name == PROGRAMS.1, value) {
                             found = Some(bytes);
                         }
                     })?;
@@ -115,11 +115,11 @@ impl HloModules {
 
 /// The devices that run a program: one for each pair of a partition and a replica.
 #[derive(Debug, Default)]
-struct DeviceAssignment {
+struct ProgramDeviceAssignment {
     partitions: Vec<Vec<u64>>,
 }
 
-impl DeviceAssignment {
+impl ProgramDeviceAssignment {
     fn parse(message: MessageBytesAndOffset<'_>) -> Result<Self, TraceError> {
         let mut this = Self::default();
         for_each_field(message, |number, value| {
@@ -266,7 +266,7 @@ impl HloCollectiveInstruction {
     }
 
     /// Returns the collective that this instruction runs among the devices of `assignment`.
-    fn to_collective(&self, assignment: &DeviceAssignment) -> Option<HloCollective> {
+    fn to_collective(&self, assignment: &ProgramDeviceAssignment) -> Option<HloCollective> {
         let kind = self.collective_kind()?;
         let (all, last) = self.bytes?;
         // The result of `all-gather-start` also contains the inputs, so use only the last element.
@@ -400,7 +400,7 @@ fn read_module_collectives(
     proto: MessageBytesAndOffset<'_>,
 ) -> Result<HloModuleCollectives, TraceError> {
     let mut module = HloModuleCollectives::default();
-    let mut assignment = DeviceAssignment::default();
+    let mut assignment = ProgramDeviceAssignment::default();
     // `found` contains the collectives, each with the id of its computation. `wrappers` contains
     // the instructions that call a computation.
     let mut found: Vec<(u64, HloCollectiveInstruction)> = Vec::new();
@@ -435,7 +435,7 @@ fn read_module_collectives(
                     found[first..].iter_mut().for_each(|(own, _)| *own = id);
                 }
                 (15, WireValue::Bytes(devices, offset)) => {
-                    assignment = DeviceAssignment::parse((devices, offset))?;
+                    assignment = ProgramDeviceAssignment::parse((devices, offset))?;
                 }
                 _ => {}
             }
@@ -515,7 +515,7 @@ mod tests {
     fn numbers_of_groups_are_replicas_or_partitions_or_both() {
         let of = |partitions: &[&[u64]], id, global| {
             let partitions = partitions.iter().map(|ids| ids.to_vec()).collect();
-            DeviceAssignment { partitions }.device_of_group_number(id, global)
+            ProgramDeviceAssignment { partitions }.device_of_group_number(id, global)
         };
         assert_eq!(of(&[], 5, false), Some(5));
         assert_eq!(of(&[&[7, 6, 5]], 1, false), Some(6));

@@ -72,7 +72,7 @@ pub(super) struct ProfileEvent<'a> {
 
 /// Value of a stat.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum StatValue<'a> {
+pub(super) enum XplaneStatValue<'a> {
     Number(u64),
     Text(Cow<'a, str>),
     Bytes(MessageBytesAndOffset<'a>),
@@ -170,7 +170,7 @@ impl<'a> ProfilePlane<'a> {
     pub fn for_each_stat(
         &self,
         event: &ProfileEvent<'a>,
-        mut visit: impl FnMut(&str, StatValue<'a>),
+        mut visit: impl FnMut(&str, XplaneStatValue<'a>),
     ) -> Result<(), TraceError> {
         if let Some(kind) = self.event_kinds.get(&event.kind) {
             for stat in &kind.stats {
@@ -189,24 +189,24 @@ impl<'a> ProfilePlane<'a> {
     pub fn decode_stat_and_visit_name_and_value(
         &self,
         message: MessageBytesAndOffset<'a>,
-        visit: &mut impl FnMut(&str, StatValue<'a>),
+        visit: &mut impl FnMut(&str, XplaneStatValue<'a>),
     ) -> Result<(), TraceError> {
         let (mut id, mut found) = (0, None);
         for_each_field(message, |number, value| {
             match (number, value) {
                 (1, WireValue::Varint(number)) => id = number as i64,
-                (3 | 4, WireValue::Varint(number)) => found = Some(StatValue::Number(number)),
+                (3 | 4, WireValue::Varint(number)) => found = Some(XplaneStatValue::Number(number)),
                 (5, WireValue::Bytes(bytes, _)) => {
-                    found = Some(StatValue::Text(decode_utf8_lossily(bytes)))
+                    found = Some(XplaneStatValue::Text(decode_utf8_lossily(bytes)))
                 }
                 (6, WireValue::Bytes(bytes, offset)) => {
-                    found = Some(StatValue::Bytes((bytes, offset)));
+                    found = Some(XplaneStatValue::Bytes((bytes, offset)));
                 }
                 // Each text is stored only once, as the name of a stat kind. This stat contains the id of the kind that
                 // has the text as its name.
                 (7, WireValue::Varint(number)) => {
                     let name = self.stat_names.get(&(number as i64));
-                    found = name.map(|name| StatValue::Text(name.clone()));
+                    found = name.map(|name| XplaneStatValue::Text(name.clone()));
                 }
                 _ => {}
             }

@@ -1,6 +1,6 @@
 //! Reads the timelines of devices: the time slices of streams, and the host calls that launched them.
 
-use super::space::{HostProfilePlanes, ProfileEvent, ProfileLine, ProfilePlane, StatValue};
+use super::space::{HostProfilePlanes, ProfileEvent, ProfileLine, ProfilePlane, XplaneStatValue};
 use chakram_trace::format::{TraceError, TraceErrorLocation};
 use std::collections::BTreeMap;
 
@@ -139,7 +139,7 @@ fn correlation_id<'a>(
 ) -> Result<Option<u64>, TraceError> {
     let mut id = None;
     plane.for_each_stat(event, |name, value| {
-        if let (CORRELATION, StatValue::Number(number)) = (name, value) {
+        if let (CORRELATION, XplaneStatValue::Number(number)) = (name, value) {
             id = Some(number);
         }
     })?;

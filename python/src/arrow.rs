@@ -64,7 +64,7 @@ unsafe impl Send for ArrowArray {}
 unsafe impl Send for ArrowArrayStream {}
 
 /// Owner that keeps buffers alive.
-pub type Owner = Arc<dyn Any + Send + Sync>;
+pub type ArrowBufferOwner = Arc<dyn Any + Send + Sync>;
 
 /// A column that can share its buffers with a consumer without copying them.
 #[derive(Clone)]
@@ -78,7 +78,7 @@ pub struct ZeroCopyColumn {
     /// Addresses of the buffers: first the validity bitmap, which may be a null pointer, then the data.
     pub buffers: Vec<*const c_void>,
     /// Owner of the buffers.
-    pub owner: Owner,
+    pub owner: ArrowBufferOwner,
     /// Values that the column's indices refer to.
     pub dictionary: Option<Box<ZeroCopyColumn>>,
 }
@@ -108,7 +108,7 @@ struct ArrowSchemaOwnedParts {
 struct ArrowArrayOwnedParts {
     buffers: Vec<*const c_void>,
     children: Vec<*mut ArrowArray>,
-    _owner: Option<Owner>,
+    _owner: Option<ArrowBufferOwner>,
 }
 
 fn build_arrow_schema(
@@ -223,7 +223,7 @@ fn build_arrow_array(
     buffers: Vec<*const c_void>,
     children: Vec<*mut ArrowArray>,
     dictionary: *mut ArrowArray,
-    owner: Option<Owner>,
+    owner: Option<ArrowBufferOwner>,
 ) -> ArrowArray {
     let mut parts = Box::new(ArrowArrayOwnedParts {
         buffers,

@@ -1,6 +1,6 @@
 //! Builds tables from JSON documents: rows become columns, which are shared with other libraries through Arrow.
 
-use crate::arrow::{Owner, ZeroCopyColumn, ZeroCopyTable, address_of, pack_bits};
+use crate::arrow::{ArrowBufferOwner, ZeroCopyColumn, ZeroCopyTable, address_of, pack_bits};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -107,7 +107,7 @@ impl ColumnValuesAndValidity {
             length,
             unknown: length - known,
             buffers,
-            owner: own as Owner,
+            owner: own as ArrowBufferOwner,
             dictionary: None,
         }
     }

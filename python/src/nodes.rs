@@ -1,6 +1,6 @@
 //! The table of nodes, shared with other libraries as Arrow.
 
-use crate::arrow::{Owner, ZeroCopyColumn, ZeroCopyTable, address_of, pack_bits};
+use crate::arrow::{ArrowBufferOwner, ZeroCopyColumn, ZeroCopyTable, address_of, pack_bits};
 use crate::run::io_error;
 use chakram::report::{CodedTextColumn, NodeColumnValues, NodeTable, OptionalNumberColumn};
 use pyo3::prelude::*;
@@ -24,7 +24,7 @@ pub struct Nodes {
 }
 
 /// Buffers created for text columns, kept alive while a consumer uses them.
-struct TextBuffers {
+struct TextColumnBuffers {
     offsets: Vec<i64>,
     text: String,
     known: Vec<u8>,
@@ -32,7 +32,7 @@ struct TextBuffers {
 }
 
 fn lend_node_column(table: &Arc<NodeTable>, column: NodeColumnValues<'_>) -> ZeroCopyColumn {
-    let owner: Owner = Arc::clone(table) as Owner;
+    let owner: ArrowBufferOwner = Arc::clone(table) as ArrowBufferOwner;
     let whole = |format, length, data| ZeroCopyColumn {
         format,
         length,
@@ -44,7 +44,7 @@ fn lend_node_column(table: &Arc<NodeTable>, column: NodeColumnValues<'_>) -> Zer
     fn lend_optional_number_column<T>(
         format: &'static CStr,
         column: &OptionalNumberColumn<T>,
-        owner: &Owner,
+        owner: &ArrowBufferOwner,
     ) -> ZeroCopyColumn {
         ZeroCopyColumn {
             format,
@@ -76,7 +76,7 @@ fn lend_texts(table: &Arc<NodeTable>, column: &CodedTextColumn) -> ZeroCopyColum
     if unknown > 0 {
         known = pack_bits(column.codes.iter().map(|code| *code >= 0));
     }
-    let made = Arc::new(TextBuffers {
+    let made = Arc::new(TextColumnBuffers {
         offsets,
         text,
         known,
@@ -91,7 +91,7 @@ fn lend_texts(table: &Arc<NodeTable>, column: &CodedTextColumn) -> ZeroCopyColum
             address_of(&made.offsets),
             address_of(made.text.as_bytes()),
         ],
-        owner: Arc::clone(&made) as Owner,
+        owner: Arc::clone(&made) as ArrowBufferOwner,
         dictionary: None,
     };
     let validity = match unknown {

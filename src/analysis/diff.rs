@@ -17,10 +17,10 @@ pub mod tally;
 mod value;
 
 pub use chakram_trace::graph::RawTrace;
-pub use differences::{ChangedNode, EdgeChange, TraceDiff, compare_traces};
-pub use fields::{FieldChange, NodeField, StructureTimeOrBytesAspect};
+pub use differences::{AddedOrRemovedDependency, ChangedNode, TraceDiff, compare_traces};
+pub use fields::{NodeField, NodeFieldChange, StructureTimeOrBytesAspect};
 pub use tally::{DiffTally, TimeTolerance};
-pub use value::FieldValue;
+pub use value::NodeFieldValue;
 
 use serde::Serialize;
 

@@ -15,7 +15,7 @@ mod step;
 pub mod what_if;
 
 pub use anonymise::{AnonymiserCounts, TraceAnonymiser};
-pub use audit::TraceAuditFindings;
+pub use audit::TracePrivateStringFindings;
 pub use scale::{JobScaler, RankGridDimensions, ScaledDimension, ShardedBufferKeptSize};
 pub use slice::{AnnotationStepOrIdSelector, JobCommunication, KeptNodesOfRank, RankSliceSummary};
 pub use step::slice_traces_to_profiled_step;

@@ -23,12 +23,12 @@ mod table;
 mod times;
 mod trace;
 
-pub use class::NodeClass;
+pub use class::InspectedNodeType;
 pub use critical_path::{
     CriticalPath, PathDelayWaitWorkTotals, PathSegment, critical_path, sum_path_time_by_key,
 };
 pub use fault::{CountedFault, RejectedAndRepairedFaults};
-pub use filter::{AttributeFilter, ClassFilter, NameGlobOrSubstring, NodeFilter, RankSet};
+pub use filter::{AttributeFilter, NameGlobOrSubstring, NodeFilter, NodeTypeFilter, RankSet};
 pub use job_summary::{inspect_job, inspect_job_with_progress};
 pub use lanes::{LaneKey, NodeLaneTable, group_label};
 pub use metadata::TraceMetadataRecord;

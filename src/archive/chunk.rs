@@ -6,8 +6,8 @@
 
 use super::CompressionLevel;
 use super::columns::{
-    ChunkTemplatesAndColumns, EncodedColumnsAndPlaneEnds, TemplateAndColumnInterner,
-    TraceNodesOrTextLines,
+    ChunkTemplatesAndColumns, ColumnRecordKind, EncodedColumnsAndPlaneEnds,
+    TemplateAndColumnInterner,
 };
 use super::wire::{decode_minimal_varint, varint_length};
 use frame::compress_parts_in_own_blocks;
@@ -17,7 +17,7 @@ use std::io;
 mod decode;
 mod frame;
 
-pub use decode::{ChunkBuffers, DecodedFrameAndColumns, decompress_frame};
+pub use decode::{DecodedFrameAndColumns, ReusableChunkBuffers, decompress_frame};
 pub use frame::compress_frame;
 
 /// Target size of a chunk, in bytes.
@@ -68,7 +68,7 @@ pub struct EncodedChunk {
 }
 
 /// A chunk that can be a base.
-struct DeltaBaseChunk {
+struct CandidateDeltaBaseChunk {
     at: DeltaBaseObjectAndChunkIndex,
     decoded: DecodedFrameAndColumns,
     index: TemplateAndColumnInterner,
@@ -76,18 +76,18 @@ struct DeltaBaseChunk {
 }
 
 /// An object whose chunks can be bases.
-struct DeltaBaseObject {
+struct CandidateDeltaBaseObject {
     family: String,
     records: usize,
-    chunks: Vec<DeltaBaseChunk>,
+    chunks: Vec<CandidateDeltaBaseChunk>,
 }
 
 /// Encodes the objects of a workload. Shared data is stored only once.
 pub struct WorkloadObjectDeltaEncoder {
     level: CompressionLevel,
-    bases: Vec<DeltaBaseObject>,
+    bases: Vec<CandidateDeltaBaseObject>,
     /// Memory that later chunks reuse.
-    buffers: RefCell<ChunkBuffers>,
+    buffers: RefCell<ReusableChunkBuffers>,
 }
 
 impl WorkloadObjectDeltaEncoder {
@@ -127,7 +127,7 @@ impl WorkloadObjectDeltaEncoder {
         let base = alike.or(first).filter(|_| !plain);
         let room = same.by_ref().count() < BASES && !plain;
         let base = base.map(|at| &self.bases[at]);
-        let mut made = DeltaBaseObject {
+        let mut made = CandidateDeltaBaseObject {
             family: family.to_owned(),
             records: count,
             chunks: Vec::new(),
@@ -214,9 +214,9 @@ impl WorkloadObjectDeltaEncoder {
         &self,
         part: &[u8],
         plain: bool,
-        on: Option<&DeltaBaseChunk>,
+        on: Option<&CandidateDeltaBaseChunk>,
         at: DeltaBaseObjectAndChunkIndex,
-    ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
+    ) -> io::Result<(EncodedChunk, CandidateDeltaBaseChunk)> {
         let dictionary = on.map(|on| &on.decoded.unpacked[..]);
         let chunk = EncodedChunk {
             frame: compress_frame(part, self.level.zstd_level(), dictionary)?,
@@ -230,7 +230,7 @@ impl WorkloadObjectDeltaEncoder {
             records: 0,
             base: on.map(|on| on.at),
         };
-        let kept = DeltaBaseChunk {
+        let kept = CandidateDeltaBaseChunk {
             at,
             decoded: DecodedFrameAndColumns {
                 unpacked: part.to_vec(),
@@ -248,13 +248,13 @@ impl WorkloadObjectDeltaEncoder {
         &self,
         records: &[&[u8]],
         first: bool,
-        on: Option<&DeltaBaseChunk>,
+        on: Option<&CandidateDeltaBaseChunk>,
         at: DeltaBaseObjectAndChunkIndex,
-    ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
+    ) -> io::Result<(EncodedChunk, CandidateDeltaBaseChunk)> {
         let kind = if first {
-            TraceNodesOrTextLines::FirstNodes
+            ColumnRecordKind::FirstNodes
         } else {
-            TraceNodesOrTextLines::Nodes
+            ColumnRecordKind::Nodes
         };
         let (chunk, kept) = self.encode_columns(records, kind, on, at)?;
         let chunk = EncodedChunk {
@@ -269,21 +269,21 @@ impl WorkloadObjectDeltaEncoder {
     fn encode_lines(
         &self,
         part: &[u8],
-        on: Option<&DeltaBaseChunk>,
+        on: Option<&CandidateDeltaBaseChunk>,
         at: DeltaBaseObjectAndChunkIndex,
-    ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
+    ) -> io::Result<(EncodedChunk, CandidateDeltaBaseChunk)> {
         let lines: Vec<&[u8]> = part.split_inclusive(|byte| *byte == b'\n').collect();
-        self.encode_columns(&lines, TraceNodesOrTextLines::Lines, on, at)
+        self.encode_columns(&lines, ColumnRecordKind::Lines, on, at)
     }
 
     /// Encodes records as columns, and keeps the columns as a possible base.
     fn encode_columns(
         &self,
         bodies: &[&[u8]],
-        kind: TraceNodesOrTextLines,
-        on: Option<&DeltaBaseChunk>,
+        kind: ColumnRecordKind,
+        on: Option<&CandidateDeltaBaseChunk>,
         at: DeltaBaseObjectAndChunkIndex,
-    ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
+    ) -> io::Result<(EncodedChunk, CandidateDeltaBaseChunk)> {
         let base = on.and_then(|on| on.decoded.columns.as_ref());
         let mut index = on.map_or_else(TemplateAndColumnInterner::default, |on| on.index.clone());
         let mut buffers = self.buffers.borrow_mut();
@@ -303,7 +303,7 @@ impl WorkloadObjectDeltaEncoder {
                 self.level.zstd_level(),
                 dictionary,
             )?,
-            coding: if kind == TraceNodesOrTextLines::Lines {
+            coding: if kind == ColumnRecordKind::Lines {
                 ChunkBytesOrColumnsEncoding::Lines
             } else {
                 ChunkBytesOrColumnsEncoding::Columns
@@ -313,12 +313,12 @@ impl WorkloadObjectDeltaEncoder {
             records: 0,
             base: on.map(|on| on.at),
         };
-        let kept = DeltaBaseChunk {
+        let kept = CandidateDeltaBaseChunk {
             at,
             decoded: DecodedFrameAndColumns {
                 unpacked,
                 columns: Some(columns),
-                framed: kind != TraceNodesOrTextLines::Lines,
+                framed: kind != ColumnRecordKind::Lines,
             },
             index,
             records: bodies.len(),

@@ -8,7 +8,7 @@
 //! a base shares its templates, and its values may be predicted from the base's record with the same index.
 //! `docs/reference/archive-format.md` describes the format.
 
-use super::wire::{ByteStringReader, WireError, put_varint};
+use super::wire::{ArchiveDecodingError, ByteStringReader, put_varint};
 use byte_numbers::ByteStringInterner;
 use parse::RecordOutlineWithSlots;
 use predict::{ColumnPredictionInputs, ColumnPredictionRule, SparseRecordColumn};
@@ -51,7 +51,7 @@ pub struct ChunkTemplatesAndColumns {
 
 /// Kind of the records in columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TraceNodesOrTextLines {
+pub enum ColumnRecordKind {
     /// The first records of a trace: its metadata record, then nodes.
     FirstNodes,
     /// Further nodes of a trace.
@@ -92,7 +92,7 @@ impl ChunkTemplatesAndColumns {
     /// `index`.
     pub fn split_records(
         records: &[&[u8]],
-        kind: TraceNodesOrTextLines,
+        kind: ColumnRecordKind,
         base: Option<&Self>,
         index: &mut TemplateAndColumnInterner,
         buffers: &mut ReusableColumnBuffers,
@@ -107,8 +107,8 @@ impl ChunkTemplatesAndColumns {
         for (number, record) in records.iter().enumerate() {
             key.clear();
             let before = values.len();
-            let metadata = kind == TraceNodesOrTextLines::FirstNodes && number == 0;
-            if kind == TraceNodesOrTextLines::Lines {
+            let metadata = kind == ColumnRecordKind::FirstNodes && number == 0;
+            if kind == ColumnRecordKind::Lines {
                 parse::split_line_into_key_and_numbers(record, &mut key, &mut values);
             } else if !parse::split_record_into_key_and_slots(
                 record,
@@ -127,7 +127,7 @@ impl ChunkTemplatesAndColumns {
             }));
         }
         let count = index.columns.len();
-        if base.is_none() && kind != TraceNodesOrTextLines::Lines {
+        if base.is_none() && kind != ColumnRecordKind::Lines {
             index.structural = StructuralColumnValuesInTemplates::find_structural_columns(
                 &index.outlines,
                 count,
@@ -291,7 +291,7 @@ impl ChunkTemplatesAndColumns {
         base: Option<&Self>,
         bytes: usize,
         buffers: &mut ReusableColumnBuffers,
-    ) -> Result<Self, WireError> {
+    ) -> Result<Self, ArchiveDecodingError> {
         let mut input = ByteStringReader::new(encoded);
         // Every record and slot takes at least a byte of the chunk, so these limits reject corrupt input.
         let records = input.read_count(bytes)?;
@@ -308,7 +308,7 @@ impl ChunkTemplatesAndColumns {
         // has at least one op per new column, so the size of the new templates limits the number of
         // columns.
         if count > known + 1 + templates.encoded_size_of_last_layer() {
-            return Err(WireError(
+            return Err(ArchiveDecodingError(
                 "the chunk has more columns than its templates name",
             ));
         }
@@ -350,7 +350,7 @@ impl ChunkTemplatesAndColumns {
         for _ in 0..left {
             let number = input.read_count(count)?;
             let there = missing.get_mut(number).filter(|missing| **missing);
-            *there.ok_or(WireError("a column occurs twice"))? = false;
+            *there.ok_or(ArchiveDecodingError("a column occurs twice"))? = false;
             let range = shape.value_range_of_column(number);
             let (before, rest) = values.split_at_mut(range.start);
             let (own, after) = rest.split_at_mut(range.len());
@@ -395,7 +395,7 @@ impl ChunkTemplatesAndColumns {
 
     /// Rebuilds the records (`bytes` bytes in total) from templates and columns, and passes them to `out`, a few at a
     /// time. If `framed` is true, each record is preceded by its length.
-    pub fn rebuild_records<E: From<WireError>>(
+    pub fn rebuild_records<E: From<ArchiveDecodingError>>(
         &self,
         bytes: usize,
         framed: bool,
@@ -427,7 +427,7 @@ impl ChunkTemplatesAndColumns {
         }
         match give(writer.written_bytes())? {
             0 => Ok(()),
-            _ => Err(WireError("the chunk's records are smaller than stated").into()),
+            _ => Err(ArchiveDecodingError("the chunk's records are smaller than stated").into()),
         }
     }
 
@@ -506,20 +506,21 @@ fn decode_template_sequence(
     count: usize,
     base: Option<&[u32]>,
     sequence: &mut Vec<u32>,
-) -> Result<bool, WireError> {
+) -> Result<bool, ArchiveDecodingError> {
     let predictor = input.take_bytes(1)?[0];
     let base = match (predictor, base) {
         (0, _) => &[][..],
         (5, Some(base)) => base,
         _ => {
-            return Err(WireError(
+            return Err(ArchiveDecodingError(
                 "the templates name a predictor that is not allowed there",
             ));
         }
     };
     let width = usize::from(input.take_bytes(1)?[0]);
     let planes = width.checked_mul(count).filter(|_| width <= 8);
-    let planes = input.take_bytes(planes.ok_or(WireError("a column is wider than 8 bytes"))?)?;
+    let planes =
+        input.take_bytes(planes.ok_or(ArchiveDecodingError("a column is wider than 8 bytes"))?)?;
     sequence.clear();
     if predictor == 5 && width == 0 && base.len() == count {
         return Ok(true);

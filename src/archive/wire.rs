@@ -7,7 +7,7 @@ pub use chakram_trace::format::encoder::{put_varint, varint_length};
 /// Error for invalid encoded data, with a description of the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct WireError(pub &'static str);
+pub struct ArchiveDecodingError(pub &'static str);
 
 /// Reads a byte string from front to back.
 #[derive(Debug)]
@@ -38,37 +38,39 @@ impl<'a> ByteStringReader<'a> {
     }
 
     /// Reads a varint.
-    pub fn read_varint(&mut self) -> Result<u64, WireError> {
-        let (value, length) =
-            decode_minimal_varint(self.rest).ok_or(WireError("a number is malformed"))?;
+    pub fn read_varint(&mut self) -> Result<u64, ArchiveDecodingError> {
+        let (value, length) = decode_minimal_varint(self.rest)
+            .ok_or(ArchiveDecodingError("a number is malformed"))?;
         self.rest = &self.rest[length..];
         Ok(value)
     }
 
     /// Reads a count, which must not exceed `most`.
-    pub fn read_count(&mut self, most: usize) -> Result<usize, WireError> {
+    pub fn read_count(&mut self, most: usize) -> Result<usize, ArchiveDecodingError> {
         let value = usize::try_from(self.read_varint()?).ok();
         value
             .filter(|&value| value <= most)
-            .ok_or(WireError("a count is larger than the data allows"))
+            .ok_or(ArchiveDecodingError(
+                "a count is larger than the data allows",
+            ))
     }
 
     /// Takes the next `n` bytes.
-    pub fn take_bytes(&mut self, n: usize) -> Result<&'a [u8], WireError> {
+    pub fn take_bytes(&mut self, n: usize) -> Result<&'a [u8], ArchiveDecodingError> {
         let (taken, rest) = self
             .rest
             .split_at_checked(n)
-            .ok_or(WireError("the data ends too early"))?;
+            .ok_or(ArchiveDecodingError("the data ends too early"))?;
         self.rest = rest;
         Ok(taken)
     }
 
     /// Fails unless all bytes were read.
-    pub fn expect_end(&self) -> Result<(), WireError> {
+    pub fn expect_end(&self) -> Result<(), ArchiveDecodingError> {
         if self.rest.is_empty() {
             return Ok(());
         }
-        Err(WireError("there is more data than stated"))
+        Err(ArchiveDecodingError("there is more data than stated"))
     }
 
     /// Returns whether all bytes were read.

@@ -50,7 +50,7 @@ use chakram_hardware::collective::ScriptedAlgorithm;
 use chakram_hardware::group::{self, GroupPhasesAndMemberPositions};
 use chakram_trace::format::CollectiveKind;
 use custom_scripts::CustomCollectiveAlgorithms;
-use queue_counters::AllNpuChunkCounters;
+use queue_counters::AllNpuAssignedChunkCounters;
 use std::path::Path;
 
 mod backend;
@@ -74,7 +74,7 @@ pub struct AstraCollectiveBackend {
     /// Bytes that a reduction processes per second, or `None` if reductions take no time.
     reduction: Option<f64>,
     rendezvous: bool,
-    counters: AllNpuChunkCounters,
+    counters: AllNpuAssignedChunkCounters,
     /// Bus of each NPU; empty if buses are not modelled.
     buses: Vec<NpuInnerAndOuterBus>,
     scripts: CustomCollectiveAlgorithms,
@@ -111,7 +111,7 @@ impl AstraCollectiveBackend {
             // If the bandwidth of the local memory is unknown, reductions take no time.
             reduction: system.local_memory_bandwidth.filter(|bw| *bw > 0.0),
             rendezvous: inputs.rendezvous,
-            counters: AllNpuChunkCounters::new(
+            counters: AllNpuAssignedChunkCounters::new(
                 (npus, dimensions),
                 queues,
                 counts,

@@ -26,7 +26,7 @@ pub struct MessageNpuAndRoutingState {
 
 /// A server on a message's route, and the message's position after this server.
 #[derive(Clone, Copy, Debug)]
-pub struct ServerHop {
+pub struct LinkOrPortHop {
     /// The server's NPU, and its index among that NPU's servers.
     pub server: (u32, u32),
     /// Rate that determines how long a message occupies the server, in bytes per ns.
@@ -40,12 +40,12 @@ pub struct ServerHop {
 }
 
 /// Chooses the servers through which a message passes.
-pub trait ServerRouting {
+pub trait LinkOrPortRouting {
     /// Name of the network in reports.
     const NAME: &'static str;
 
     /// Returns the next server for a message that is at `at` and goes to NPU `to`, or `None` if it has arrived.
-    fn next_hop(&self, at: MessageNpuAndRoutingState, to: u32) -> Option<ServerHop>;
+    fn next_hop(&self, at: MessageNpuAndRoutingState, to: u32) -> Option<LinkOrPortHop>;
 
     /// Returns the number of servers of an NPU.
     fn servers_per_npu(&self) -> u32;
@@ -73,7 +73,7 @@ pub struct CutThroughNetwork<W> {
     carried: Vec<MessageInTransit>,
 }
 
-impl<W: ServerRouting> CutThroughNetwork<W> {
+impl<W: LinkOrPortRouting> CutThroughNetwork<W> {
     /// Creates a network of `npus` NPUs in which `way` routes the messages.
     pub(super) fn from_routing(way: W, npus: u32, quirks: QuirkSet) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl<W: ServerRouting> CutThroughNetwork<W> {
     }
 }
 
-impl<W: ServerRouting> NetworkBackend for CutThroughNetwork<W> {
+impl<W: LinkOrPortRouting> NetworkBackend for CutThroughNetwork<W> {
     const NAME: &'static str = W::NAME;
     const SHARED: bool = true;
 

@@ -8,7 +8,9 @@
 //! and the slowest link determines the rate.
 
 use super::congestion_unaware::uncontended_rate;
-use super::cut_through::{CutThroughNetwork, MessageNpuAndRoutingState, ServerHop, ServerRouting};
+use super::cut_through::{
+    CutThroughNetwork, LinkOrPortHop, LinkOrPortRouting, MessageNpuAndRoutingState,
+};
 use super::network_file;
 use super::quirks::QuirkSet;
 use chakram_hardware::topology::DimensionShape;
@@ -89,11 +91,11 @@ impl LinkCutThroughNetwork {
     }
 }
 
-impl ServerRouting for LinkRouting {
+impl LinkOrPortRouting for LinkRouting {
     const NAME: &'static str = "links";
 
-    fn next_hop(&self, at: MessageNpuAndRoutingState, to: u32) -> Option<ServerHop> {
-        let leg = |level: &CutThroughLinkDimension, link, npu, state| ServerHop {
+    fn next_hop(&self, at: MessageNpuAndRoutingState, to: u32) -> Option<LinkOrPortHop> {
+        let leg = |level: &CutThroughLinkDimension, link, npu, state| LinkOrPortHop {
             server: (at.npu, level.first + link),
             occupied_rate: level.bytes_per_ns,
             rate: level.bytes_per_ns,

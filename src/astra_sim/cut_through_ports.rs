@@ -9,7 +9,9 @@
 //! connected NPU's port passes n - 1 messages in the time that a single message takes. Each single message still takes
 //! the same time.
 
-use super::cut_through::{CutThroughNetwork, MessageNpuAndRoutingState, ServerHop, ServerRouting};
+use super::cut_through::{
+    CutThroughNetwork, LinkOrPortHop, LinkOrPortRouting, MessageNpuAndRoutingState,
+};
 use super::network_file;
 use super::quirks::{Quirk, QuirkSet};
 use chakram_hardware::topology::DimensionShape;
@@ -73,10 +75,10 @@ impl PortCutThroughNetwork {
     }
 }
 
-impl ServerRouting for PortRouting {
+impl LinkOrPortRouting for PortRouting {
     const NAME: &'static str = "ports";
 
-    fn next_hop(&self, at: MessageNpuAndRoutingState, to: u32) -> Option<ServerHop> {
+    fn next_hop(&self, at: MessageNpuAndRoutingState, to: u32) -> Option<LinkOrPortHop> {
         let (npu, enters) = (at.npu, at.state % 2 == 1);
         let from = (at.state / 2) as usize;
         let differ =
@@ -91,7 +93,7 @@ impl ServerRouting for PortRouting {
         let level = &self.levels[dimension];
         let state = 2 * dimension as u32;
         if enters {
-            return Some(ServerHop {
+            return Some(LinkOrPortHop {
                 server: (npu, state + 1),
                 occupied_rate: level.port,
                 rate: level.rate,
@@ -108,7 +110,7 @@ impl ServerRouting for PortRouting {
         } else {
             npu - x * level.stride + y * level.stride
         };
-        Some(ServerHop {
+        Some(LinkOrPortHop {
             server: (npu, state),
             occupied_rate: level.port,
             rate: level.rate,

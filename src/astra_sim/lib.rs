@@ -59,7 +59,9 @@ pub use analytical_network::AnalyticalCongestionModel;
 pub use collectives::AstraCollectiveBackend;
 pub use congestion_aware::CongestionAwareModel;
 pub use congestion_unaware::CongestionUnawareModel;
-pub use cut_through::{CutThroughNetwork, MessageNpuAndRoutingState, ServerHop, ServerRouting};
+pub use cut_through::{
+    CutThroughNetwork, LinkOrPortHop, LinkOrPortRouting, MessageNpuAndRoutingState,
+};
 pub use cut_through_links::LinkCutThroughNetwork;
 pub use cut_through_ports::PortCutThroughNetwork;
 pub use endless_waits::EndlessWait;

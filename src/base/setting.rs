@@ -12,12 +12,12 @@ use std::sync::OnceLock;
 
 /// Function that writes the name of a setting. It must not allocate, because messages about a lack of memory also
 /// contain names.
-pub type NameWriter = fn(SettingKey, &mut fmt::Formatter<'_>) -> fmt::Result;
+pub type SettingNameWriter = fn(SettingKey, &mut fmt::Formatter<'_>) -> fmt::Result;
 
-static NAMES: OnceLock<NameWriter> = OnceLock::new();
+static NAMES: OnceLock<SettingNameWriter> = OnceLock::new();
 
 /// Registers the names that messages use for settings. Calls after the first have no effect.
-pub fn register_setting_names(write_name: NameWriter) {
+pub fn register_setting_names(write_name: SettingNameWriter) {
     // The first registration is kept, because two programs in one process cannot both use their own names.
     let _ = NAMES.set(write_name);
 }
@@ -154,7 +154,7 @@ pub enum SettingKey {
 impl SettingKey {
     /// Returns the setting's key in files. Keys never change.
     pub fn display_key_in_files(self) -> impl fmt::Display {
-        KeyDisplay(self)
+        SettingKeyDisplay(self)
     }
 
     /// Returns true if the setting affects how the traces of a job are read.
@@ -214,9 +214,9 @@ pub trait EnumeratedSetting: Copy + PartialEq + 'static {
     }
 }
 
-struct KeyDisplay(SettingKey);
+struct SettingKeyDisplay(SettingKey);
 
-impl fmt::Display for KeyDisplay {
+impl fmt::Display for SettingKeyDisplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.serialize(f)
     }

@@ -1,6 +1,6 @@
 //! `chakram anonymise`: removes names and text that could identify the author of traces.
 
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use super::terminal;
 use super::traces::{
     self, InputTraceArgs, OutputPipeOrJobFiles, OutputTraceArgs, SummaryFormatArg,
@@ -111,7 +111,7 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
         OutputPipeOrJobFiles::new(&args.output, traces.rank_files().len(), &traces, &beside)?;
     let mut sum = AnonymiserCounts::default();
     let progress =
-        Progress::start_counting("anonymising", "traces", traces.rank_files().len() as u64);
+        ProgressDisplay::start_counting("anonymising", "traces", traces.rank_files().len() as u64);
     for file in traces.rank_files() {
         progress.count_one();
         let opened = traces.open_file(file)?;

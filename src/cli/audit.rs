@@ -1,8 +1,8 @@
 //! `chakram audit`: finds information in traces that identifies their author.
 
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use super::traces::{self, InputTraceArgs, SummaryFormatArg};
-use chakram_analysis::edit::audit::{AuditFinding, LeakKind, TraceAuditFindings};
+use chakram_analysis::edit::audit::{LeakKind, PrivateStringFinding, TracePrivateStringFindings};
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count_with_noun, format_thousands};
 use chakram_trace::format::escape_and_shorten_name;
@@ -72,13 +72,13 @@ pub fn audit_traces_and_print_findings(
 ) -> Result<ExitCode, Box<dyn Error>> {
     let traces = traces::find_traces_and_select_step(&args.input)?;
     let mut texts = 0;
-    let mut all: Vec<(&Path, AuditFinding)> = Vec::new();
+    let mut all: Vec<(&Path, PrivateStringFinding)> = Vec::new();
     let progress =
-        Progress::start_counting("searching", "traces", traces.rank_files().len() as u64);
+        ProgressDisplay::start_counting("searching", "traces", traces.rank_files().len() as u64);
     for file in traces.rank_files() {
         progress.count_one();
         let opened = traces.open_file(file)?;
-        let audit = TraceAuditFindings::search_trace(opened.as_slice())
+        let audit = TracePrivateStringFindings::search_trace(opened.as_slice())
             .map_err(|e| opened.locate_error(e))?;
         texts += audit.texts;
         let found = audit.into_findings().into_iter();
@@ -114,7 +114,7 @@ pub fn audit_traces_and_print_findings(
 }
 
 fn write_text(
-    all: &[(&Path, AuditFinding)],
+    all: &[(&Path, PrivateStringFinding)],
     texts: u64,
     files: usize,
     limit: usize,

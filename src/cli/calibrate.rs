@@ -18,7 +18,7 @@ use chakram_studies::score::{
     MeasuredStepKernelTimeCorrections, RunColumnRules, RunTable, fit_corrections,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
-use chakram_trace::format::file::JobFileVerifyLevel;
+use chakram_trace::format::file::TraceVerificationLevel;
 use clap::Args;
 use std::error::Error;
 use std::fmt::Write as _;
@@ -118,7 +118,7 @@ pub fn calibrate_and_write_machine_file(
             if !args.kernels.is_empty() {
                 job::protect_found_files_as_inputs(
                     &mut outputs,
-                    &job::find_traces(&args.kernels, JobFileVerifyLevel::Nothing)?,
+                    &job::find_traces(&args.kernels, TraceVerificationLevel::Nothing)?,
                 );
             }
             calibrate_machine_text(args, &machine::find_machine_text(machine)?)?

@@ -1,6 +1,6 @@
 //! Replays one job on several machines, in parallel.
 
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use chakram_base::interrupt::wrap_with_current_token;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
@@ -80,7 +80,7 @@ pub fn parallel_map<T: Send + Sync>(
     let threads = threads.map_or(1, NonZeroUsize::get).min(count);
     let results: Vec<OnceLock<T>> = (0..count).map(|_| OnceLock::new()).collect();
     let next = AtomicUsize::new(0);
-    let progress = Progress::start_counting(doing.0, doing.1, count as u64);
+    let progress = ProgressDisplay::start_counting(doing.0, doing.1, count as u64);
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! `chakram convert`: converts captures to traces, and traces from one format to another.
 
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use super::traces::{self, CompressArg, SummaryFormatArg};
 use chakram_converters::pytorch::{
     self as converter, ConvertOptions, UserCommKernelRules, files, summary::ConversionSummary,
@@ -56,7 +56,7 @@ enum ConvertCommand {
     Goal(goal::ConvertToOrFromGoalArgs),
     Msccl(msccl::ConvertMscclArgs),
     Nsys(nsys::ConvertNsysArgs),
-    Pytorch(PytorchArgs),
+    Pytorch(ConvertPytorchArgs),
     Simai(simai::ConvertSimaiArgs),
     Text(text_workload::ConvertTextArgs),
     Trace(trace::ConvertTraceArgs),
@@ -77,7 +77,7 @@ Examples:
 The command recognises files by their contents, and ranks by the numbers in the file names. Both files of a rank
 must come from the same run: they are linked by record function id, or by order if the profiler wrote no ids. A
 Kineto trace alone lacks the operators' outputs; a host trace alone lacks times.")]
-pub struct PytorchArgs {
+pub struct ConvertPytorchArgs {
     /// Captures: folders, files or glob patterns of .json, .json.gz, .json.zst; - is standard input
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -198,7 +198,10 @@ fn comm_kernels(added: &[String]) -> Result<UserCommKernelRules, String> {
     Ok(kernels)
 }
 
-fn convert_pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+fn convert_pytorch(
+    args: &ConvertPytorchArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     let has_pipe = args.paths.iter().any(|path| path == Path::new(files::PIPE));
     let pipe = if has_pipe {
         Some(read_standard_input()?)
@@ -228,7 +231,7 @@ fn convert_pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, 
         traces::compressed_suffix(args.compress),
         OutputsAndProtectedInputs::default(),
     )?;
-    let shown = Progress::start_counting("converting", "ranks", pairs.len() as u64);
+    let shown = ProgressDisplay::start_counting("converting", "ranks", pairs.len() as u64);
     let progress = |done: usize, _: usize| shown.set_done(done as u64);
     let path = |rank: u32| job.path_of_rank(rank);
     let converted =

@@ -1,7 +1,7 @@
 //! `--custom`: collectives whose algorithms consist of one trace per member.
 
 use chakram_hardware::collective::NamedScriptedAlgorithm;
-use chakram_jobs::CustomAlgorithmKindAndPrefix;
+use chakram_jobs::CustomCollectiveAlgorithmFiles;
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::file::discover_traces;
 use chakram_trace::workload::Workload;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// Registers the files of `custom` as inputs, so that `outputs` must not replace them.
 pub fn protect_custom_files_as_inputs(
-    custom: &CustomAlgorithmKindAndPrefix,
+    custom: &CustomCollectiveAlgorithmFiles,
     outputs: &mut OutputsAndProtectedInputs,
 ) {
     for file in discover_traces(&custom.prefix).unwrap_or_default() {
@@ -18,7 +18,7 @@ pub fn protect_custom_files_as_inputs(
 }
 
 /// Describes `custom` as JSON for a report.
-pub fn custom_algorithm_kind_and_prefix_to_json(custom: &CustomAlgorithmKindAndPrefix) -> Value {
+pub fn custom_algorithm_kind_and_prefix_to_json(custom: &CustomCollectiveAlgorithmFiles) -> Value {
     let prefix = custom.prefix.display().to_string();
     let fields = [("kind", custom.kind.to_string()), ("prefix", prefix)];
     fields.into_iter().collect()

@@ -11,7 +11,7 @@ mod training;
 use super::output::{
     JobWithReportFacts, MemoryOverflowAction, ReplayAndReportArgs, ReportDestinationAndOutputs,
 };
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use chakram_base::units::Bytes;
 use chakram_report::summary::format_count_with_noun;
 use chakram_trace::files::OutputsAndProtectedInputs;
@@ -183,7 +183,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     beside.for_each(|path| outputs.register_input(path));
     given.protect_inputs(&mut outputs);
     if let Some(prefix) = output {
-        let sharing = files::FileSharingRules {
+        let sharing = files::RankFileSharingRules {
             link: !no_links,
             members: given
                 .timing
@@ -218,7 +218,8 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if let Some(loaded) = machine {
         let mut inputs: Vec<_> = loaded.input.clone().into_iter().collect();
         job.check_workload_fits_memory()?;
-        let progress = Progress::start_counting("generating", "nodes", job.min_shared_node_count());
+        let progress =
+            ProgressDisplay::start_counting("generating", "nodes", job.min_shared_node_count());
         let generated = job.build_workload_with_progress(&|more| progress.count_more(more))?;
         drop(progress);
         let edited = edited.map(|edited| edited.load_edited()).transpose()?;

@@ -3,13 +3,13 @@
 use super::flags::parser_of_choices;
 use super::load::{ProfiledStepArg, SkipJobFileCheckArg};
 use super::output::ReportDestinationAndOutputs;
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use super::terminal;
 use chakram_analysis::inspect::render::{
-    self, NodeListFormat, OmissionHints, PathRenderInput, SummaryTableKind,
+    self, CriticalPathRenderInput, NodeListFormat, OmissionHints, SummaryTableKind,
 };
 use chakram_analysis::inspect::{
-    self, AttributeFilter, ClassFilter, InspectedRankTrace, NameGlobOrSubstring, NodeFilter,
+    self, AttributeFilter, InspectedRankTrace, NameGlobOrSubstring, NodeFilter, NodeTypeFilter,
     RankSet, RankTimesForCriticalPath, critical_path, for_each_in_order,
 };
 use chakram_base::setting::EnumeratedSetting;
@@ -68,7 +68,7 @@ pub struct InspectArgs {
     name: Vec<NameGlobOrSubstring>,
     /// Select only nodes of these types: host, compute, load, store, send, receive, collective, all-reduce, …
     #[arg(help_heading = FILTERS, long = "type", value_name = "TYPES")]
-    types: Vec<ClassFilter>,
+    types: Vec<NodeTypeFilter>,
     /// Select only collectives of this process group; `all` is the group of all ranks
     #[arg(long, help_heading = FILTERS, value_name = "GROUP")]
     group: Vec<String>,
@@ -181,7 +181,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     if args.critical_path {
         return args.show_critical_path(&title, &files, &mut to);
     }
-    let progress = Progress::start_counting("reading", "ranks", files.len() as u64);
+    let progress = ProgressDisplay::start_counting("reading", "ranks", files.len() as u64);
     let read = || progress.count_one();
     let job = inspect::inspect_job_with_progress(
         &files,
@@ -360,7 +360,7 @@ impl InspectArgs {
         files: &[RankFile],
         to: &mut ReportDestinationAndOutputs<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
-        let progress = Progress::start_counting("reading", "ranks", files.len() as u64);
+        let progress = ProgressDisplay::start_counting("reading", "ranks", files.len() as u64);
         let mut tracks: Vec<RankTimesForCriticalPath> = Vec::new();
         let mut faults = 0;
         let work = |file: &RankFile| {
@@ -388,7 +388,7 @@ impl InspectArgs {
         )?;
         drop(progress);
         warn_of_faults(faults)?;
-        let shown = PathRenderInput {
+        let shown = CriticalPathRenderInput {
             title,
             tracks: &tracks,
             list: self.list.then(|| self.row_limit()),

@@ -4,7 +4,7 @@ use super::load;
 use super::output::{
     RankToNpuMapArg, ReplayAndReportArgs, ReportDestinationAndOutputs, parse_placement,
 };
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{CompiledReplay, LaunchFeed, RepeatedLaunchFeed, ReplayError, ReplayOptions};
@@ -14,7 +14,7 @@ use chakram_report as report;
 use chakram_report::summary::{HashedInput, Provenance};
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::TraceError;
-use chakram_trace::format::file::{FoundTraces, JobFileVerifyLevel};
+use chakram_trace::format::file::{FoundTraces, TraceVerificationLevel};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -80,7 +80,7 @@ impl RepeatAndExtraJobArgs {
     /// Finds the files of the `--with` jobs.
     pub fn find_trace_files_of_concurrent_jobs(
         &self,
-        verify: JobFileVerifyLevel,
+        verify: TraceVerificationLevel,
     ) -> Result<Vec<FoundTraces>, TraceError> {
         let found = self.with.iter();
         found.map(|path| job::find_traces([path], verify)).collect()
@@ -201,7 +201,7 @@ impl RepeatAndExtraJobArgs {
         for program in 1..programs.len() as u32 {
             feeds.push(Box::new(RepeatedLaunchFeed::new(program, 1)));
         }
-        let progress = Progress::start_counting("replaying", "nodes", all);
+        let progress = ProgressDisplay::start_counting("replaying", "nodes", all);
         let mut observer = progress.node_observer();
         let reports = report::replay_launched_programs(&programs, &mut feeds, &mut observer)?;
         drop(progress);

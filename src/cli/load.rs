@@ -1,12 +1,12 @@
 //! Options for the traces of a job, and progress while they are loaded.
 
 use super::given::{OneReplayOptionGroupArgs, ReplayOptionGroup, TRACES};
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use super::terminal;
 use chakram_base::setting::SettingKey;
 use chakram_jobs::{self as job, Job, JobLoadOptions, JobLoadOrWriteError};
 use chakram_report::summary::format_count_with_noun;
-use chakram_trace::format::file::{FoundTraces, JobFileVerifyLevel};
+use chakram_trace::format::file::{FoundTraces, TraceVerificationLevel};
 use chakram_trace::workload::MissingRankPolicy;
 use clap::Args;
 use std::time::Instant;
@@ -21,20 +21,20 @@ pub struct SkipJobFileCheckArg {
 
 impl SkipJobFileCheckArg {
     /// Returns the level of checks before a replay: file lengths, and also hashes if the job is small.
-    pub fn verify_level_for_replay(self) -> JobFileVerifyLevel {
+    pub fn verify_level_for_replay(self) -> TraceVerificationLevel {
         if self.no_verify {
-            JobFileVerifyLevel::Nothing
+            TraceVerificationLevel::Nothing
         } else {
-            JobFileVerifyLevel::Lengths
+            TraceVerificationLevel::Lengths
         }
     }
 
     /// Returns the level of checks for commands that read every byte anyway: file lengths and hashes.
-    pub fn verify_level_for_full_read(self) -> JobFileVerifyLevel {
+    pub fn verify_level_for_full_read(self) -> TraceVerificationLevel {
         if self.no_verify {
-            JobFileVerifyLevel::Nothing
+            TraceVerificationLevel::Nothing
         } else {
-            JobFileVerifyLevel::Hashes
+            TraceVerificationLevel::Hashes
         }
     }
 }
@@ -99,8 +99,9 @@ pub fn load_job(
 pub fn run_with_load_progress<T>(work: impl FnOnce(&mut job::LoadProgressFn<'_>) -> T) -> T {
     let mut progress = None;
     work(&mut |done, total| {
-        let progress = progress
-            .get_or_insert_with(|| Progress::start_counting("reading", "traces", total as u64));
+        let progress = progress.get_or_insert_with(|| {
+            ProgressDisplay::start_counting("reading", "traces", total as u64)
+        });
         progress.set_done(done as u64);
     })
 }

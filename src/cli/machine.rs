@@ -18,7 +18,7 @@ mod json;
 mod new;
 mod tile_ratios;
 
-use json::{MachineDetails, MachineDocument, MachineList, MachineSummary};
+use json::{MachineDetails, MachineDocument, MachineListDocument, MachineSummary};
 use tile_ratios::TileMachineHardwareRatios;
 
 /// List, show, check and create machines
@@ -135,7 +135,7 @@ fn list_machines(
     let machines: Vec<_> = presets.collect::<Result<_, MachineError>>()?;
     if format == MachineOutputFormatArg::Json {
         let machines = machines.iter().map(MachineSummary::of_machine).collect();
-        let list = MachineList { machines };
+        let list = MachineListDocument { machines };
         VersionedDocument::new("chakram.machines.1", list).print_to(out)?;
         return Ok(());
     }

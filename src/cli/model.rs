@@ -16,7 +16,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use json::{ModelDetails, ModelDocument, ModelList, ModelSummary};
+use json::{ModelDetails, ModelDocument, ModelListDocument, ModelSummary};
 
 mod json;
 mod labels;
@@ -135,7 +135,7 @@ fn list_models(format: ModelListFormat) -> Result<String, Box<dyn Error>> {
         ModelListFormat::Text => render_model_list_text(&models),
         ModelListFormat::Json => {
             let models = models.iter().map(ModelSummary::of_definition).collect();
-            VersionedDocument::new("chakram.models.1", ModelList { models }).to_json_text()
+            VersionedDocument::new("chakram.models.1", ModelListDocument { models }).to_json_text()
         }
         ModelListFormat::Csv => render_model_list_csv(&models),
     })

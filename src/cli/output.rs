@@ -3,7 +3,7 @@
 use super::custom_algorithm;
 use super::flags::flag_of_setting;
 use super::given::{OneReplayOptionGroupArgs, ReplayOptionGroup};
-use super::progress::{Progress, run_showing_elapsed_time};
+use super::progress::{ProgressDisplay, run_showing_elapsed_time};
 use super::terminal;
 use chakram_base::ids::Npu;
 use chakram_base::setting::SettingKey;
@@ -13,9 +13,9 @@ use chakram_hardware::machine::Machine;
 use chakram_jobs::{self as job, GivenSetting, NamedMachineText, ReplaySettingsError};
 use chakram_report::edits::JobAndMachineEditReport;
 use chakram_report::extrapolation::FewerMicroBatchMakespans;
-use chakram_report::sensitivity::{DurationSensitivityReport, SensitivityReplayInputs};
+use chakram_report::sensitivity::{MakespanSensitivityReport, SensitivityReplayInputs};
 use chakram_report::settings::SettingWithoutEffect;
-use chakram_report::stack::StackKernelAndPlanDecisions;
+use chakram_report::stack::SoftwareStackReport;
 use chakram_report::summary::{HashedInput, format_count_with_noun};
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_report::{self as report, PictureRecorder, Report, tile_map};
@@ -118,9 +118,9 @@ pub struct JobWithReportFacts<'a> {
     /// How many items each edit of the job matched and changed.
     pub edits: Option<&'a JobAndMachineEditReport>,
     /// Gains from faster parts of the machine, if the user asked for them.
-    pub sensitivities: Option<&'a DurationSensitivityReport>,
+    pub sensitivities: Option<&'a MakespanSensitivityReport>,
     /// Software stack, if the user chose one.
-    pub stack: Option<&'a StackKernelAndPlanDecisions>,
+    pub stack: Option<&'a SoftwareStackReport>,
 }
 
 /// Parses a price in dollars per NPU hour.
@@ -368,7 +368,7 @@ impl ReplayAndReportArgs {
         let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
         // If the host is simulated, progress also counts its kernel launches as nodes.
         let progress =
-            Progress::start_counting("replaying", "nodes", prepared.workload().node_count());
+            ProgressDisplay::start_counting("replaying", "nodes", prepared.workload().node_count());
         let observers = ((timeline, pictures), progress.node_observer());
         let (mut report, nodes, ((timeline, pictures), _)) = match self.wants_nodes() {
             true => {
@@ -460,7 +460,7 @@ impl ReplayAndReportArgs {
         workload: &Workload,
         loaded: &MachineWithSourceAndEdits,
         options: &ReplayOptions,
-    ) -> Result<Option<DurationSensitivityReport>, ReplayError> {
+    ) -> Result<Option<MakespanSensitivityReport>, ReplayError> {
         let run = SensitivityReplayInputs {
             workload,
             machine: &loaded.machine,

@@ -43,7 +43,7 @@ pub fn is_drawn() -> bool {
 }
 
 /// Counts completed work, and shows the count until it is dropped.
-pub struct Progress {
+pub struct ProgressDisplay {
     done: Arc<AtomicU64>,
     end: Arc<ProgressEndSignal>,
     note: Arc<Mutex<String>>,
@@ -52,7 +52,7 @@ pub struct Progress {
 
 /// Runs `work`, and shows only the elapsed time.
 pub fn run_showing_elapsed_time<T>(doing: &'static str, work: impl FnOnce() -> T) -> T {
-    let _progress = Progress::start_counting(doing, "", 0);
+    let _progress = ProgressDisplay::start_counting(doing, "", 0);
     work()
 }
 
@@ -76,7 +76,7 @@ impl ProgressEndSignal {
     }
 }
 
-impl Progress {
+impl ProgressDisplay {
     /// Starts to count `total` items (0 if the number is unknown), which the display calls `unit`. `doing` is the name
     /// of the work, such as `replaying`.
     pub fn start_counting(doing: &'static str, unit: &'static str, total: u64) -> Self {
@@ -132,7 +132,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         *self.end.lock_ended() = true;
         self.end.woken.notify_all();
@@ -211,7 +211,7 @@ fn write_rate(state: &ProgressState, out: &mut dyn fmt::Write) {
 }
 
 /// Observer that counts the nodes that a replay completes.
-pub struct CompletedNodeCountingObserver<'p>(&'p Progress);
+pub struct CompletedNodeCountingObserver<'p>(&'p ProgressDisplay);
 
 impl Observer for CompletedNodeCountingObserver<'_> {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
@@ -225,7 +225,7 @@ impl Observer for CompletedNodeCountingObserver<'_> {
 }
 
 /// Sink that counts nodes and forwards them to another sink.
-pub struct NodeCountingSink<'p, S>(pub &'p Progress, pub &'p mut S);
+pub struct NodeCountingSink<'p, S>(pub &'p ProgressDisplay, pub &'p mut S);
 
 impl<S: Sink> Sink for NodeCountingSink<'_, S> {
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {

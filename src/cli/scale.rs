@@ -1,7 +1,7 @@
 //! `chakram scale`: writes a job with more or fewer ranks.
 
 use super::flags::parser_of_choices;
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use super::terminal;
 use super::traces::{
     self, InputTraceArgs, OutputPipeOrJobFiles, OutputTraceArgs, SummaryFormatArg,
@@ -126,7 +126,8 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         sharded,
         groups_from_file_or_job(args.groups.as_deref(), &traces.found, None)?,
     )?;
-    let progress = Progress::start_counting("reading", "traces", traces.rank_files().len() as u64);
+    let progress =
+        ProgressDisplay::start_counting("reading", "traces", traces.rank_files().len() as u64);
     for file in traces.rank_files() {
         progress.count_one();
         let opened = traces.open_file(file)?;

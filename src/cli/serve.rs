@@ -9,9 +9,9 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_serving::llm::check_llm_servable;
 use chakram_serving::{
-    CompletedRequest, NoRequestObserver, Platform, RatePoint, RateSweep, RequestObserver,
-    RequestServeTimeLimitOption, RequestTimelineWriter, Scenario, ServeError, ServeReport,
-    ServedJob, compare, find_capacity, html, rows, serve_requests, sweep_rates, text,
+    ArrivalRateResult, ArrivalRateSweepResults, CompletedRequest, NoRequestObserver, Platform,
+    RequestObserver, RequestServeTimeLimitOption, RequestTimelineWriter, Scenario, ServeError,
+    ServeReport, ServedJob, compare, find_capacity, html, rows, serve_requests, sweep_rates, text,
 };
 use chakram_trace::files::{OutputClaim, OutputsAndProtectedInputs};
 use chakram_trace::format::TraceError;
@@ -143,10 +143,10 @@ struct ServeReportsAndSweepsDocument<'r> {
     reports: &'r [ServeReport],
     /// Results at several request rates on a single platform.
     #[serde(skip_serializing_if = "Option::is_none")]
-    sweep: Option<&'r RateSweep>,
+    sweep: Option<&'r ArrivalRateSweepResults>,
     /// Results at several request rates on each of several platforms, in the order of the command line.
-    #[serde(skip_serializing_if = "<[RateSweep]>::is_empty")]
-    sweeps: &'r [RateSweep],
+    #[serde(skip_serializing_if = "<[ArrivalRateSweepResults]>::is_empty")]
+    sweeps: &'r [ArrivalRateSweepResults],
 }
 
 /// Writes each request's row and timeline entry, if the user asked for them.
@@ -476,7 +476,7 @@ fn sweep_platform_rates(
     (own, scenario): (&Scenario, &Scenario),
     platform: Option<&Platform>,
     options: RequestServeTimeLimitOption,
-) -> Result<RateSweep, ServeError> {
+) -> Result<ArrivalRateSweepResults, ServeError> {
     let mut found = match args.find_capacity {
         true => find_capacity(
             scenario,
@@ -493,7 +493,7 @@ fn sweep_platform_rates(
         let at_rate = at_rate.as_ref().unwrap_or(scenario);
         seed = reason_seed_has_no_effect(args, (own, at_rate), platform, options, &point.report)?;
     }
-    for RatePoint { report, .. } in &mut found.points {
+    for ArrivalRateResult { report, .. } in &mut found.points {
         report.warnings.extend(seed.clone());
         let load = reasons_load_options_have_no_effect(args, own, report);
         report.warnings.extend(load);
@@ -504,7 +504,7 @@ fn sweep_platform_rates(
 fn render_output(
     args: &ServeArgs,
     reports: &[ServeReport],
-    sweeps: &[RateSweep],
+    sweeps: &[ArrivalRateSweepResults],
     style: TextStyleWidthAndDetail,
 ) -> String {
     match (args.format, sweeps, reports) {
@@ -548,7 +548,7 @@ fn write_page(
     page: Option<OutputClaim>,
     title: &str,
     reports: &[ServeReport],
-    sweeps: &[RateSweep],
+    sweeps: &[ArrivalRateSweepResults],
 ) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(claim) = page {
         let mut file = claim.create_file()?;

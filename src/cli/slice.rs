@@ -1,6 +1,6 @@
 //! `chakram slice`: writes a part of a job as a separate job.
 
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use super::terminal;
 use super::traces::{
     self, InputTraceArgs, OutputPipeOrJobFiles, OutputTraceArgs, SummaryFormatArg,
@@ -111,7 +111,8 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let mut outputs = OutputPipeOrJobFiles::new(&args.output, ranks, &traces, &[&args.groups])?;
     let mut matches = JobCommunication::default();
     let mut parts = Vec::new();
-    let progress = Progress::start_counting("reading", "traces", traces.rank_files().len() as u64);
+    let progress =
+        ProgressDisplay::start_counting("reading", "traces", traces.rank_files().len() as u64);
     for file in traces.rank_files() {
         progress.count_one();
         let opened = traces.open_file(file)?;

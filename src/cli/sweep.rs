@@ -1,6 +1,6 @@
 //! `chakram sweep`: explores the design space of a study.
 
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use super::terminal;
 use chakram_report::report_text::render_text as render_text_report;
 use chakram_studies::sweep::{
@@ -134,7 +134,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let start = Instant::now();
     let (rows, turns, done) = {
         let shards = args.shard.map_or(1, |shard| shard.of);
-        let progress = Progress::start_counting(
+        let progress = ProgressDisplay::start_counting(
             "sweeping",
             "points",
             study.point_count().unwrap_or(0) / shards,

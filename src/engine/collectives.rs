@@ -9,7 +9,7 @@ use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::effects::Effects;
 use super::event::{EventClass, PackedEvent};
 use super::fabric::Fabric;
-use super::ids::{GroupIndex, InstanceIndex, InstanceNode, LaunchGroupMember, RunIndex};
+use super::ids::{GroupIndex, InstanceIndex, InstanceNode, LaunchGroupAndMemberIndex, RunIndex};
 use super::{CompletedReplayTotals, RunSettings};
 use chakram_base::ids::{NodeIndex, Position, Rank};
 use chakram_base::units::Time;
@@ -55,7 +55,7 @@ pub(super) struct Collectives<'a, M: RequiredCollectiveBackendTraits> {
     /// Number of collectives that members have requested so far.
     requests: u32,
     /// The first collective for which two members stated different kinds or sizes.
-    mismatch: Option<IssueMismatch>,
+    mismatch: Option<CollectiveIssueMismatch>,
 }
 
 /// A member's collective node that has taken its lane.
@@ -65,7 +65,7 @@ pub(super) struct MemberCollectiveNodeOnTakenLane<'x, 'a> {
     pub instance: InstanceIndex,
     pub node: NodeIndex,
     /// The group, and the calling member's place in it.
-    pub slot: LaunchGroupMember,
+    pub slot: LaunchGroupAndMemberIndex,
     pub sequence: u32,
     /// True if the member's trace names the group.
     pub named: bool,
@@ -73,7 +73,7 @@ pub(super) struct MemberCollectiveNodeOnTakenLane<'x, 'a> {
 
 /// Two members that issued different collectives as the n-th collective of their group.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct IssueMismatch {
+pub(super) struct CollectiveIssueMismatch {
     pub group: GroupIndex,
     pub sequence: u32,
     /// Instance and node of the later member.
@@ -106,7 +106,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
     }
 
     /// Returns the first mismatch between members, or `None`.
-    pub fn first_mismatch(&self) -> Option<IssueMismatch> {
+    pub fn first_mismatch(&self) -> Option<CollectiveIssueMismatch> {
         self.mismatch
     }
 
@@ -170,7 +170,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
     fn create_run_for_first_arrival(
         &mut self,
         call: MemberCollectiveNodeOnTakenLane<'_, 'a>,
-        slot: LaunchGroupMember,
+        slot: LaunchGroupAndMemberIndex,
         sequence: u32,
     ) -> RunIndex {
         let run = self.chunks.runs.take_free_run();
@@ -228,7 +228,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
     fn build_request(
         &mut self,
         call: MemberCollectiveNodeOnTakenLane<'_, 'a>,
-        slot: LaunchGroupMember,
+        slot: LaunchGroupAndMemberIndex,
         sequence: u32,
     ) -> (CollectiveRequest, Position) {
         let number = self.requests;

@@ -18,8 +18,8 @@ use chakram_base::ids::{GroupId, NodeIndex, Npu, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    ChunkCountChoiceCache, CollectiveAlgorithmsFormatter, MeasurementLinks, NamedScriptedAlgorithm,
-    find_dimension_measured_on_other_links, find_measured_time_collective,
+    ChunkCountChoiceCache, CollectiveAlgorithmsFormatter, MeasuredLinkBandwidthAndLatency,
+    NamedScriptedAlgorithm, find_dimension_measured_on_other_links, find_measured_time_collective,
 };
 use chakram_hardware::compute::HostDurationSource;
 use chakram_hardware::group::GroupPhasesAndMemberPositions;
@@ -301,7 +301,7 @@ impl<'a> CompiledReplay<'a> {
         &self,
         kind: CollectiveKind,
         group: &PlacedWorkloadGroup<'_>,
-    ) -> Option<(usize, MeasurementLinks)> {
+    ) -> Option<(usize, MeasuredLinkBandwidthAndLatency)> {
         let curves = self.machine.collective_curves();
         let lie = (group.extent, self.machine.topology());
         let measured = self.has_measured_collective_times(kind, group);

@@ -3,7 +3,7 @@
 use super::effects::Effects;
 use super::event::{EventClass, PackedEvent};
 use super::ids::{
-    GroupIndex, InstanceId, InstanceIndex, InstanceNode, LaunchGroupMember, ReplayGroupId,
+    GroupIndex, InstanceId, InstanceIndex, InstanceNode, LaunchGroupAndMemberIndex, ReplayGroupId,
 };
 use super::plan::{
     BoundGroupSlot, InstancePlacementAndMatching, NONE, ReplayPlan, SharedGraphPlan,
@@ -12,7 +12,7 @@ use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::GraphBoundToRank;
-use open_dependencies::{NodeReadinessAfterDependency, OpenDependencies};
+use open_dependencies::{NodeReadinessAfterDependency, OpenDependencyCounts};
 use std::ops::Range;
 
 mod open_dependencies;
@@ -122,7 +122,7 @@ pub(super) struct Dataflow<'a> {
     instances: Vec<RunningRankInstance<'a>>,
     /// For each run state, the plan and the first indices of its launch.
     places: Vec<LaunchPlanAndFirstIndices<'a>>,
-    open: OpenDependencies,
+    open: OpenDependencyCounts,
     /// Ready nodes that wait for another node of their instance to complete. They became ready during another node's
     /// immediate completion. Filled only if events are handled in insertion order.
     dormant: Vec<u64>,
@@ -138,7 +138,7 @@ impl<'a> Dataflow<'a> {
         Self {
             instances: Vec::new(),
             places: Vec::new(),
-            open: OpenDependencies::with_node_capacity(nodes),
+            open: OpenDependencyCounts::with_node_capacity(nodes),
             dormant: Vec::new(),
             completed: 0,
             last: Time::ZERO,
@@ -251,7 +251,7 @@ impl<'a> Dataflow<'a> {
         &self,
         instance: InstanceIndex,
         node: NodeIndex,
-    ) -> (LaunchGroupMember, u32) {
+    ) -> (LaunchGroupAndMemberIndex, u32) {
         let RunningRankInstance { graph, planned, .. } = self.instance(instance);
         let call = graph.collective_of(node);
         let sequence = match &planned.sequences {
@@ -260,7 +260,7 @@ impl<'a> Dataflow<'a> {
         };
         let BoundGroupSlot { group, member } = planned.slots[call.group as usize];
         let group = GroupIndex(self.launch_plan_of_instance(instance).first_group.0 + group.0);
-        (LaunchGroupMember { group, member }, sequence)
+        (LaunchGroupAndMemberIndex { group, member }, sequence)
     }
 
     /// Returns true if the trace of an instance names the collective's group.

@@ -33,7 +33,7 @@ pub trait EventOrderDiscipline: Sized {
 
     /// True if every send completes when its message has arrived, even in collectives. False if sends of collectives
     /// complete when their last byte has left, and other sends complete as the machine states
-    /// ([`SendCompletion`](chakram_hardware::network::SendCompletion)).
+    /// ([`SendCompletionRule`](chakram_hardware::network::SendCompletionRule)).
     const SENDS_END_ON_ARRIVAL: bool;
 
     /// True if collectives and messages are matched in the order of issue. False if they are matched before the run, in

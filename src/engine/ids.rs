@@ -74,7 +74,7 @@ impl CellIndex {
 
 /// A group of a launch, and an instance's index among the group's members.
 #[derive(Clone, Copy, Debug)]
-pub struct LaunchGroupMember {
+pub struct LaunchGroupAndMemberIndex {
     pub group: GroupIndex,
     pub member: MemberIndex,
 }

@@ -5,7 +5,7 @@ use super::Engine;
 use super::discipline::RequiredCollectiveBackendTraits;
 use super::ids::{InstanceId, InstanceIndex, InstanceNode};
 use super::tile_groups::{
-    GROUPED, StepTakenByWholePart, UnpostedReadyNodes, is_carried_out_per_member,
+    GROUPED, StepOfWholeTileGroupPart, UnpostedReadyNodes, is_carried_out_per_member,
 };
 use crate::Observer;
 use chakram_base::ids::NodeIndex;
@@ -188,23 +188,23 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     }
 
     /// Carries out the steps of the parts into which a group was split.
-    fn carry_out_steps_of_split_parts(&mut self, now: Time, steps: Vec<StepTakenByWholePart>) {
+    fn carry_out_steps_of_split_parts(&mut self, now: Time, steps: Vec<StepOfWholeTileGroupPart>) {
         for step in steps {
             match step {
-                StepTakenByWholePart::Queue(instance, node) => {
+                StepOfWholeTileGroupPart::Queue(instance, node) => {
                     self.start_or_queue_on_lane(now, instance, node)
                 }
-                StepTakenByWholePart::Announce(instance, node, ends) => {
+                StepOfWholeTileGroupPart::Announce(instance, node, ends) => {
                     let effects = &mut self.effects;
                     self.tile_groups
                         .schedule_ends_of_split_part(effects, instance, node, &ends);
                 }
-                StepTakenByWholePart::End(instance, node)
+                StepOfWholeTileGroupPart::End(instance, node)
                     if self.flow.instance(instance).has_flag(GROUPED) =>
                 {
                     self.complete_for_all_members(now, instance, node);
                 }
-                StepTakenByWholePart::End(instance, node) => {
+                StepOfWholeTileGroupPart::End(instance, node) => {
                     self.complete_instance_node(now, instance, node)
                 }
             }

@@ -19,7 +19,7 @@ use std::str::FromStr;
 mod pattern;
 
 use pattern::{
-    KernelPattern, KernelPatternMatcher, PatternField, check_kernel_class_name, matches_glob,
+    KernelPattern, KernelPatternField, KernelPatternMatcher, check_kernel_class_name, matches_glob,
     split_pattern_property,
 };
 
@@ -74,7 +74,7 @@ impl FromStr for KernelDurationChange {
     fn from_str(text: &str) -> Result<Self, String> {
         let (pattern, time) = split_assignment(text)?;
         let (field, glob) = split_pattern_property(pattern);
-        if field == PatternField::Class && !glob.contains(['*', '?']) {
+        if field == KernelPatternField::Class && !glob.contains(['*', '?']) {
             check_kernel_class_name(glob)?;
         }
         Ok(Self {
@@ -468,7 +468,7 @@ mod tests {
         assert_eq!(change.time, DurationAdjustment::Factor(0.5));
         assert_eq!(
             (change.pattern.field, &*change.pattern.glob),
-            (PatternField::Shape, "gemm*m=1024*")
+            (KernelPatternField::Shape, "gemm*m=1024*")
         );
         let time: KernelDurationChange = "*flash*=12us".parse().unwrap();
         assert_eq!(time.time, DurationAdjustment::Time(Span(12_000_000)));

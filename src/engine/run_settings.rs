@@ -4,7 +4,7 @@ use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::plan::{NONE, PlacedRankGroup};
 use super::{CommunicationDurationSource, CompiledReplay, HostDurationSource};
 use chakram_hardware::memory::MemoryAttachment;
-use chakram_hardware::network::{NetworkBackend, SendCompletion};
+use chakram_hardware::network::{NetworkBackend, SendCompletionRule};
 use chakram_hardware::topology::Topology;
 use chakram_trace::graph::NodeKind;
 
@@ -46,7 +46,7 @@ impl<'a> RunSettings<'a> {
             aggregate: prepared.aggregate,
             comm: prepared.comm,
             sends_end_on_arrival: M::Order::SENDS_END_ON_ARRIVAL
-                || prepared.machine.send_completion() == SendCompletion::Delivered,
+                || prepared.machine.send_completion() == SendCompletionRule::Delivered,
             host: prepared.host,
             many,
         }

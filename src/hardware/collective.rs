@@ -57,7 +57,7 @@ pub use backend::{
 pub use chunk_count::ChunkCountChoiceCache;
 pub use chunk_schedule::{ChunkAdmissionOrderPerPhase, ChunkAndEnteredStage, ChunkStageSequences};
 pub use curve::{
-    CollectiveCurve, MeasurementLinks, find_dimension_measured_on_other_links,
+    CollectiveCurve, MeasuredLinkBandwidthAndLatency, find_dimension_measured_on_other_links,
     find_measured_time as find_measured_time_collective,
 };
 pub use custom::{

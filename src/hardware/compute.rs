@@ -20,19 +20,19 @@ mod words;
 
 pub use attention::{
     AttentionKernelTimeCurve, AttentionSizes, AttentionWaveConstants,
-    ComputeRateFactorsByHeadWidth, DecodeCurve,
+    ComputeRateFactorsByHeadWidth, DecodeAttentionTimeCurve,
 };
 pub use curves::{
-    CorrelatedErrorClass, CurveKernelDuration, KernelCurves, MemoryBoundCurve,
+    CorrelatedErrorClass, CurveKernelDuration, KernelTimeCurves, MemoryBoundKernelTimeCurve,
     PowerLimitMatrixAndAttentionFactors,
 };
-pub use gemm::{GemmCurve, GemmTimeWithIntermediateValues, LongGemmPowerLimitSlowdown};
+pub use gemm::{GemmTimeCurve, GemmTimeWithIntermediateValues, LongGemmPowerLimitSlowdown};
 pub use gemm_table::MeasuredGemms;
 pub use host::HostDurationSource;
 pub use loop_nest::{
-    BestMapping, GemminiSettings, LayerShape, LayerTensor, LevelCapacity, LoopDimension,
-    LoopMapping, LoopNestAccelerator, LoopNestCost, LoopNestModel, MappingCost, MemoryLevel,
-    RowAndColumnLoopDimensions, TensorLevelAccesses, search_mapping,
+    BestMapping, GemminiSettings, LayerShape, LayerTensor, LoopDimension, LoopMapping,
+    LoopNestAccelerator, LoopNestCost, LoopNestModel, MappingCost, MemoryLevel,
+    MemoryLevelCapacity, RowAndColumnLoopDimensions, TensorLevelAccesses, search_mapping,
 };
 pub use measured::{MeasuredKernels, MeasuredTimeAtFlopsAndBytes, SameKernelTimesByWorkAmount};
 pub use recorded_on::RecordingNpuClass;
@@ -325,7 +325,7 @@ impl KernelDurationSource {
         kernel: &KernelTraceFacts<'_>,
         peaks: &PeakRatesByFormat,
         memory: Option<Bandwidth>,
-        curves: &KernelCurves,
+        curves: &KernelTimeCurves,
     ) -> KernelDurationWithBasis {
         let timed = kernel.captured || kernel.recorded > Span::ZERO;
         let factor = match *self {
@@ -468,7 +468,7 @@ mod tests {
     fn roofline_is_the_longer_of_arithmetic_and_memory() {
         let (peaks, memory) = build_a100_rates();
         let price = |k: KernelTraceFacts<'_>| {
-            PEAK.price_kernel(&k, &peaks, memory, &KernelCurves::default())
+            PEAK.price_kernel(&k, &peaks, memory, &KernelTimeCurves::default())
         };
         // 312e6 / 312e12 = 1 us; 1e6 / 2e12 = 0.5 us.
         assert_eq!(
@@ -504,7 +504,7 @@ mod tests {
                 kernel,
                 &peaks,
                 memory,
-                &KernelCurves::default(),
+                &KernelTimeCurves::default(),
             )
         };
         // 312e6 / (0.64 x 312e12) = 1 us / 0.64 = 1.5625 us; memory: 0.5 us / 0.64 = 0.78125 us.
@@ -537,7 +537,7 @@ mod tests {
     fn kernels_of_unknown_flops_keep_their_time() {
         let (peaks, memory) = build_a100_rates();
         let price = |model: KernelDurationSource, kernel: &KernelTraceFacts<'_>| {
-            model.price_kernel(kernel, &peaks, memory, &KernelCurves::default())
+            model.price_kernel(kernel, &peaks, memory, &KernelTimeCurves::default())
         };
         let recorded = KernelDurationSource::default();
         let attention = KernelTraceFacts {
@@ -594,7 +594,7 @@ mod tests {
         let crawl = KernelDurationSource::Roofline(RooflinePeakFraction::new(1e-300).unwrap());
         assert_eq!(
             crawl
-                .price_kernel(&KERNEL, &peaks, memory, &KernelCurves::default())
+                .price_kernel(&KERNEL, &peaks, memory, &KernelTimeCurves::default())
                 .duration(),
             Span(u64::MAX)
         );
@@ -603,7 +603,7 @@ mod tests {
             &KERNEL,
             &peaks,
             memory,
-            &KernelCurves::default(),
+            &KernelTimeCurves::default(),
         );
         assert_eq!(none.duration(), Span(u64::MAX));
     }
@@ -612,7 +612,7 @@ mod tests {
     fn kernels_that_the_roofline_cannot_price_are_marked_as_fallback() {
         let (peaks, memory) = build_a100_rates();
         let price = |k: KernelTraceFacts<'_>| {
-            PEAK.price_kernel(&k, &peaks, memory, &KernelCurves::default())
+            PEAK.price_kernel(&k, &peaks, memory, &KernelTimeCurves::default())
         };
         let bare = KernelTraceFacts {
             flops: 0,
@@ -656,7 +656,7 @@ mod tests {
             },
             &PeakRatesByFormat::default(),
             memory,
-            &KernelCurves::default(),
+            &KernelTimeCurves::default(),
         );
         assert_eq!(none, KernelDurationWithBasis::NoPeak(None));
         let nothing = KernelTraceFacts {
@@ -670,7 +670,7 @@ mod tests {
     fn scaling_multiplies_what_was_recorded() {
         let (peaks, memory) = build_a100_rates();
         let quarter = KernelDurationSource::Scaled(0.25, RooflinePeakFraction::default());
-        let price = quarter.price_kernel(&KERNEL, &peaks, memory, &KernelCurves::default());
+        let price = quarter.price_kernel(&KERNEL, &peaks, memory, &KernelTimeCurves::default());
         assert_eq!(price, KernelDurationWithBasis::Modeled(Span(1_250_000)));
     }
 
@@ -679,7 +679,7 @@ mod tests {
         let (peaks, memory) = build_a100_rates();
         let half = RooflinePeakFraction::new(0.5).unwrap();
         let price = |model: KernelDurationSource, k| {
-            model.price_kernel(&k, &peaks, memory, &KernelCurves::default())
+            model.price_kernel(&k, &peaks, memory, &KernelTimeCurves::default())
         };
         let unrecorded = KernelTraceFacts {
             recorded: Span::ZERO,

@@ -7,7 +7,7 @@ use crate::collective::{
     ChunkCountOrderAndOverlap, CollectiveAlgorithm, CollectiveCurve, CrossNodeNcclRingAndTreeModel,
     DimensionAlgorithmChoice, FittedCollectiveProtocol,
 };
-use crate::compute::{KernelCurves, PeakRatesByFormat, RecordingNpuClass};
+use crate::compute::{KernelTimeCurves, PeakRatesByFormat, RecordingNpuClass};
 use crate::devices::maker_of;
 use crate::memory::{LocalMemory, MemoryAttachment, NamedRemoteMemory, RemoteMemory};
 use crate::network;
@@ -16,7 +16,7 @@ use chakram_base::config::ConfigDocument;
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::shared_memory::RemoteMemoryCapacityAndSharers;
 use chakram_base::units::{Bandwidth, Bytes, Span};
-use class_assignment::ClassAssignment;
+use class_assignment::NpuClassAssignment;
 
 mod build;
 mod chips;
@@ -61,7 +61,7 @@ pub struct NpuClass {
     /// Dense peak rates by number format.
     pub peaks: PeakRatesByFormat,
     /// Curves of measured kernels (empty if none were measured).
-    pub curves: KernelCurves,
+    pub curves: KernelTimeCurves,
     /// The memory of one NPU. `None` if the machine does not describe its NPUs; their peak rates are then also unknown.
     pub memory: Option<LocalMemory>,
     /// Maximum number of the NPU's lanes that can run at the same time, at least 1.
@@ -78,7 +78,7 @@ impl NpuClass {
         Self {
             name: "unknown".to_owned(),
             peaks: PeakRatesByFormat::default(),
-            curves: KernelCurves::default(),
+            curves: KernelTimeCurves::default(),
             memory: None,
             lanes: UNKNOWN_LANES,
             host_lanes: UNKNOWN_LANES,
@@ -120,7 +120,7 @@ pub struct Machine {
     scalable: bool,
     rank_domain: Option<NpuLimitPerSpannedDomain>,
     classes: Vec<NpuClass>,
-    class_of: ClassAssignment,
+    class_of: NpuClassAssignment,
     remote: Option<RemoteMemory>,
     named_memories: Vec<NamedRemoteMemory>,
     host: Option<Host>,
@@ -209,7 +209,7 @@ impl Machine {
             description: String::new(),
             relative_of: None,
             price_per_npu_hour: None,
-            class_of: ClassAssignment::with_uniform_class(topology.npu_count()),
+            class_of: NpuClassAssignment::with_uniform_class(topology.npu_count()),
             network: NetworkSettings {
                 switching: topology.switching_mode(),
                 ..NetworkSettings::default()
@@ -245,7 +245,7 @@ impl Machine {
         let class = NpuClass {
             name: name.to_owned(),
             peaks: PeakRatesByFormat::default(),
-            curves: KernelCurves::default(),
+            curves: KernelTimeCurves::default(),
             memory: None,
             lanes: 1,
             host_lanes: 1,
@@ -274,7 +274,7 @@ impl Machine {
     }
 
     /// Returns the same machine with `sends` as the rule for when sends complete.
-    pub fn with_send_completion(mut self, sends: network::SendCompletion) -> Self {
+    pub fn with_send_completion(mut self, sends: network::SendCompletionRule) -> Self {
         self.network.send_completion = sends;
         self
     }
@@ -319,7 +319,7 @@ impl Machine {
     }
 
     /// Returns the rule for when a send between two ranks completes; the rule is the same under every network model.
-    pub fn send_completion(&self) -> network::SendCompletion {
+    pub fn send_completion(&self) -> network::SendCompletionRule {
         self.network.send_completion
     }
 
@@ -479,7 +479,7 @@ impl Machine {
     /// Returns the same machine after `change` has modified the host and the curves of the classes.
     pub fn with_changed_host_and_curves(
         &self,
-        change: impl FnOnce(&mut Option<Host>, &mut [&mut KernelCurves]),
+        change: impl FnOnce(&mut Option<Host>, &mut [&mut KernelTimeCurves]),
     ) -> Self {
         let mut machine = self.clone();
         let classes = machine.classes.iter_mut();

@@ -62,7 +62,7 @@ pub struct RemoteMemoryAccess {
 
 /// The end of an access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AccessEnd {
+pub struct MemoryAccessEnd {
     /// Number by which the caller identifies the access.
     pub token: u64,
     /// Arrival time of the access's last byte, at or after the current time.
@@ -71,7 +71,7 @@ pub struct AccessEnd {
 
 /// A level of identical switches.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct SwitchLevel {
+pub struct MemoryPoolSwitchLevel {
     /// Number of NPUs, or of switches one level below, that one switch connects; at least 1.
     pub fan_in: u32,
     /// Bandwidth of a switch's link to the next level, in bytes per second.

@@ -38,7 +38,7 @@ pub use links::LinkContentionNetwork;
 pub use occupancy::{BusyTileLinksAndMemoryPorts, CoreToCoreLinkBusyTime};
 pub use ports::PortContentionNetwork;
 pub use rehearsed_links::{RehearsableLinks, RehearsedCollectiveUseOfLink};
-pub use send_completion::SendCompletion;
+pub use send_completion::SendCompletionRule;
 pub use servers::{QueueingServerId, QueueingServerTable};
 pub use traffic::{BytesOverOneLink, DimensionOrMemoryOfLink, LinkTrafficBytes};
 

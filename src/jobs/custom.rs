@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// Files that define a custom algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CustomAlgorithmKindAndPrefix {
+pub struct CustomCollectiveAlgorithmFiles {
     /// Kind of collective that uses this algorithm.
     pub kind: CollectiveKind,
     /// Prefix of the files `PREFIX.P.et`, one per position P.
@@ -25,10 +25,10 @@ pub struct CustomAlgorithmKindAndPrefix {
 /// Fails if a position has no file, or if a file is invalid or does not match the files of the other
 /// positions.
 pub fn load_custom_algorithms(
-    args: &[CustomAlgorithmKindAndPrefix],
+    args: &[CustomCollectiveAlgorithmFiles],
     mut inputs: Option<&mut Vec<HashedInput>>,
 ) -> Result<Vec<NamedScriptedAlgorithm>, TraceError> {
-    let mut load = |arg: &CustomAlgorithmKindAndPrefix| {
+    let mut load = |arg: &CustomCollectiveAlgorithmFiles| {
         let files = find_algorithm_files(&arg.prefix)?;
         let contents = files.iter().map(DecompressedTraceFile::open_verified);
         let contents: Vec<DecompressedTraceFile> = contents.collect::<Result<_, _>>()?;

@@ -30,7 +30,7 @@ mod traces;
 
 pub use astra_sim::AstraSimJob;
 pub use astra_sim::replay_on_input_network;
-pub use custom::{CustomAlgorithmKindAndPrefix, load_custom_algorithms};
+pub use custom::{CustomCollectiveAlgorithmFiles, load_custom_algorithms};
 pub use given_settings::{
     EditedMachineFileValue, GivenSetting, MAX_REPEATED_NODES, RunInputsWithoutSetting,
     edits_from_preset, machine_edits_between, note_settings_without_effect,
@@ -87,7 +87,7 @@ pub enum JobLoadOrWriteError {
     Interrupted(#[from] StopOrMemoryInterruption),
     /// The options of a pattern are invalid.
     #[error(transparent)]
-    Pattern(#[from] PatternOptionError),
+    MessageTrafficPattern(#[from] PatternOptionError),
     /// An ASTRA-sim file is invalid.
     #[error(transparent)]
     AstraSim(#[from] chakram_astra_sim::InputError),

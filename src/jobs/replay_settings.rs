@@ -3,7 +3,7 @@
 //! The command line converts [`REPLAY_OPTIONS`] to flags, archives store the words of options, and studies use the keys
 //! of options. All three therefore accept the same options and parse them in the same way.
 
-use super::{CustomAlgorithmKindAndPrefix, JobLoadOptions, load_custom_algorithms};
+use super::{CustomCollectiveAlgorithmFiles, JobLoadOptions, load_custom_algorithms};
 use chakram_base::config::{ConfigLiteral, TomlEditError, replace_toml_values};
 use chakram_base::setting::SettingKey;
 use chakram_engine::{
@@ -16,7 +16,7 @@ use chakram_hardware::compute::{
 use chakram_hardware::machine::{Machine, MachineError, is_inline_notation_without_rates};
 use chakram_hardware::network::NetworkModelKind;
 use chakram_report::summary::HashedInput;
-use chakram_trace::format::file::JobFileVerifyLevel;
+use chakram_trace::format::file::TraceVerificationLevel;
 use chakram_trace::format::{CollectiveKind, TraceError};
 use chakram_trace::graph::{EnforcedDependencyKinds, ProfilerOverheadRemovalPolicy};
 use chakram_trace::workload::MissingRankPolicy;
@@ -334,8 +334,8 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         syntax: Switch,
         set: |to, words| {
             to.job.verify = match parse_single_word(words, parse_flag)? {
-                true => JobFileVerifyLevel::Nothing,
-                false => JobFileVerifyLevel::default(),
+                true => TraceVerificationLevel::Nothing,
+                false => TraceVerificationLevel::default(),
             };
             Ok(())
         },
@@ -447,7 +447,7 @@ pub struct ReplaySettings {
     /// True if ranks occupy all NPUs of each rack.
     pub fill_domains: bool,
     /// Custom algorithms of collectives.
-    pub custom: Vec<CustomAlgorithmKindAndPrefix>,
+    pub custom: Vec<CustomCollectiveAlgorithmFiles>,
 }
 
 /// A change of a value in a machine file.

@@ -8,7 +8,7 @@ use chakram_base::units::Span;
 use chakram_engine::ReplayError;
 use chakram_hardware::machine::Machine;
 use chakram_report::sensitivity::{
-    DurationSensitivityReport, SensitivityReplayInputs, SensitivityRow, TENTH_LESS,
+    MakespanSensitivityReport, MakespanSensitivityRow, SensitivityReplayInputs, TENTH_LESS,
 };
 
 /// Maximum number of nodes in a job for which replays confirm every row of the report. Each row takes about thirty
@@ -47,7 +47,7 @@ const PARTS_OF_RANGE: [f64; 7] = [0.5, 0.25, 0.75, 0.125, 0.875, 0.375, 0.625];
 pub fn find_sensitivities(
     run: &SensitivityReplayInputs<'_>,
     machine: NamedMachineText<'_>,
-) -> Result<DurationSensitivityReport, ReplayError> {
+) -> Result<MakespanSensitivityReport, ReplayError> {
     let nodes = run.workload.node_count();
     let mut report = run.find_sensitivities(nodes <= CONFIRMED_NODES)?;
     if nodes > super::MAX_REPEATED_NODES {
@@ -114,7 +114,7 @@ fn sensitivity_row(
     path_nodes: u64,
     confirms: bool,
     end: impl Fn(f64) -> Option<ScaledMachineKeyRun>,
-) -> Option<SensitivityRow> {
+) -> Option<MakespanSensitivityRow> {
     let [tenth_less, none] = [end(TENTH_LESS)?, end(NEARLY_NONE)?].map(|at| at.makespan);
     if tenth_less == makespan && none == makespan {
         return None;
@@ -160,7 +160,7 @@ fn sensitivity_row(
         }
     }
     let slope = slope_to(holds_to.min(NEAREST))?;
-    Some(SensitivityRow {
+    Some(MakespanSensitivityRow {
         what: format!("machine.{path}"),
         setting: format!("machine.{path}"),
         slope_ps: slope.round() as i64,

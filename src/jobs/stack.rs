@@ -9,7 +9,7 @@ use chakram_base::config::{
     quote_and_truncate_for_message, read_file_or_standard_input,
 };
 use chakram_hardware::machine::{Machine, SoftwareStackCurvesAndHosts};
-use chakram_report::stack::{KernelOrPlanDecision, StackKernelAndPlanDecisions};
+use chakram_report::stack::{SoftwareStackDecision, SoftwareStackReport};
 use chakram_workloads::generate::plan::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption};
 use std::io;
 
@@ -180,7 +180,7 @@ impl FrameworkDurationsAndPlanOptions {
             },
         };
         let is_empty = stack.options.is_empty() && stack.prices.is_empty();
-        if is_empty && stack.name != StackKernelAndPlanDecisions::REFERENCE {
+        if is_empty && stack.name != SoftwareStackReport::REFERENCE {
             let expected = "a table [plan] or [npu.CLASS], because a stack must set something";
             return Err(name.invalid_value_error("only a name", expected));
         }
@@ -206,7 +206,7 @@ impl FrameworkDurationsAndPlanOptions {
     pub fn apply_durations_to_machine(
         &self,
         machine: &Machine,
-    ) -> Result<(Machine, StackKernelAndPlanDecisions), SoftwareStackError> {
+    ) -> Result<(Machine, SoftwareStackReport), SoftwareStackError> {
         let (priced, parts) = machine.with_stack(&self.prices);
         if parts.is_empty() && !self.prices.is_empty() && self.options.is_empty() {
             return Err(SoftwareStackError::OtherNpus {
@@ -217,7 +217,7 @@ impl FrameworkDurationsAndPlanOptions {
         }
         let decided = parts
             .into_iter()
-            .map(|part| KernelOrPlanDecision::new(part.part, part.what));
+            .map(|part| SoftwareStackDecision::new(part.part, part.what));
         let mut report = self.empty_stack_report();
         report.decided = decided.collect();
         if report.decided.is_empty() && !self.prices.is_empty() {
@@ -227,10 +227,10 @@ impl FrameworkDurationsAndPlanOptions {
                 .map(|class| class.name.as_str());
             let classes = classes.collect::<Vec<_>>().join(", ");
             let why = format!("for {classes}, which the stack does not cover");
-            report.left.push(KernelOrPlanDecision::new("prices", why));
+            report.left.push(SoftwareStackDecision::new("prices", why));
         }
-        if self.name == StackKernelAndPlanDecisions::REFERENCE
-            && let Some(reference) = StackKernelAndPlanDecisions::of_machine(machine)
+        if self.name == SoftwareStackReport::REFERENCE
+            && let Some(reference) = SoftwareStackReport::of_machine(machine)
         {
             report.decided = reference.decided;
         }
@@ -238,8 +238,8 @@ impl FrameworkDurationsAndPlanOptions {
     }
 
     /// Returns the stack's report for a run without a machine. It lists no plan options yet.
-    pub fn empty_stack_report(&self) -> StackKernelAndPlanDecisions {
-        StackKernelAndPlanDecisions {
+    pub fn empty_stack_report(&self) -> SoftwareStackReport {
+        SoftwareStackReport {
             name: self.name.clone(),
             given: true,
             decided: Vec::new(),
@@ -253,23 +253,23 @@ impl FrameworkDurationsAndPlanOptions {
         &self,
         plan: &mut ParallelismPlan,
         is_given: impl Fn(&str) -> bool,
-        report: &mut StackKernelAndPlanDecisions,
+        report: &mut SoftwareStackReport,
     ) {
         for PlanOptionSetByStack { option, words } in &self.options {
             let key = option.key;
             if is_given(key) {
                 let why = format!("{}: given otherwise", words.join(","));
-                report.left.push(KernelOrPlanDecision::new(key, why));
+                report.left.push(SoftwareStackDecision::new(key, why));
                 continue;
             }
             match plan.set_default_option(option, words) {
                 Ok(()) => {
                     let value = words.join(",");
-                    report.decided.push(KernelOrPlanDecision::new(key, value));
+                    report.decided.push(SoftwareStackDecision::new(key, value));
                 }
                 Err(error) => {
                     let why = format!("{}: {error}", words.join(","));
-                    report.left.push(KernelOrPlanDecision::new(key, why));
+                    report.left.push(SoftwareStackDecision::new(key, why));
                 }
             }
         }
@@ -424,8 +424,7 @@ mod tests {
     #[test]
     fn the_reference_stack_changes_nothing() {
         let stack =
-            FrameworkDurationsAndPlanOptions::load_by_name(StackKernelAndPlanDecisions::REFERENCE)
-                .unwrap();
+            FrameworkDurationsAndPlanOptions::load_by_name(SoftwareStackReport::REFERENCE).unwrap();
         let machine = Machine::load_preset("dgx-a100").unwrap();
         let (priced, report) = stack.apply_durations_to_machine(&machine).unwrap();
         assert_eq!(priced, machine);

@@ -5,7 +5,7 @@ use super::load::{find_traces, restrict_to_step};
 use super::machine_reference;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{
-    DecompressedTraceFile, FoundTraces, JobFileVerifyLevel, RankFile,
+    DecompressedTraceFile, FoundTraces, RankFile, TraceVerificationLevel,
 };
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::job::JobTraceManifest;
@@ -50,7 +50,10 @@ impl OpenedFileOrPipeTrace<'_> {
 
 impl JobTraceFilesOrPipe {
     /// Finds the trace files at `paths`.
-    pub fn find_traces(paths: &[PathBuf], verify: JobFileVerifyLevel) -> Result<Self, TraceError> {
+    pub fn find_traces(
+        paths: &[PathBuf],
+        verify: TraceVerificationLevel,
+    ) -> Result<Self, TraceError> {
         let found = find_traces(paths, verify)?;
         let stream = found.stream.as_deref();
         let piped = stream

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(default)]
-pub struct CapturedOn {
+pub struct CaptureDevicesHostsAndSoftware {
     /// Names of the devices, such as `Tesla V100-SXM2-32GB`.
     pub devices: Vec<String>,
     /// Names of the hosts.
@@ -25,7 +25,7 @@ pub struct CapturedOn {
     pub software: Vec<String>,
 }
 
-impl CapturedOn {
+impl CaptureDevicesHostsAndSoftware {
     /// Collects the devices, hosts and software that the traces of `workload` name; `None` if no trace names any.
     pub fn from_workload(workload: &Workload) -> Option<Self> {
         let mut all = Self::default();
@@ -132,9 +132,9 @@ mod tests {
 
     #[test]
     fn capture_line_names_known_devices_hosts_and_software() {
-        let mut on = CapturedOn {
+        let mut on = CaptureDevicesHostsAndSoftware {
             hosts: vec!["a".to_owned()],
-            ..CapturedOn::default()
+            ..CaptureDevicesHostsAndSoftware::default()
         };
         assert_eq!(on.describe_capture(), "host a");
         on.hosts.push("b".to_owned());

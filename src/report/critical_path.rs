@@ -59,7 +59,7 @@ pub struct CriticalPathSummary {
     /// Operators and collectives on the path, longest time first, at most 64.
     pub operators: Vec<OperatorTime>,
     /// Ranks on the path, longest time first, at most 64.
-    pub ranks: Vec<PathRank>,
+    pub ranks: Vec<CriticalPathTimeOnRank>,
     /// Slack of the nodes outside the path, by category; categories without such nodes are omitted.
     pub slack: Vec<OffPathCategorySlackRow>,
 }
@@ -67,7 +67,7 @@ pub struct CriticalPathSummary {
 /// Time of the critical path on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct PathRank {
+pub struct CriticalPathTimeOnRank {
     /// The rank.
     pub rank: Rank,
     /// Time that the path spends on this rank.
@@ -172,7 +172,10 @@ impl RunRecorder<'_> {
         rows
     }
 
-    fn list_ranks_with_most_path_time(&self, path: &[CriticalPathSegment]) -> Vec<PathRank> {
+    fn list_ranks_with_most_path_time(
+        &self,
+        path: &[CriticalPathSegment],
+    ) -> Vec<CriticalPathTimeOnRank> {
         let instances = self.relations.prepared.workload().instances();
         let mut times: BTreeMap<Rank, Span> = BTreeMap::new();
         for segment in path {
@@ -181,7 +184,7 @@ impl RunRecorder<'_> {
         }
         let ranks = times
             .into_iter()
-            .map(|(rank, time)| PathRank { rank, time });
+            .map(|(rank, time)| CriticalPathTimeOnRank { rank, time });
         let mut rows: Vec<_> = ranks.collect();
         rows.sort_by_key(|row| (Reverse(row.time), row.rank));
         rows.truncate(LISTED);

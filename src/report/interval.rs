@@ -21,11 +21,11 @@
 //! error; the mean is 0.55.
 //!
 //! Some collectives were measured on [links that differ from the
-//! machine's](chakram_hardware::collective::MeasurementLinks). Their relative error is `hypot(0.10, 0.30 (1 - q))`. The
-//! similarity q is the ratio of the smaller to the larger bandwidth, times the ratio of the smaller to the larger
-//! latency. For equal links, the result is the error of measured collectives (0.10). If the links have nothing in
-//! common, it is slightly larger than for other transfers (0.30). Collectives with measured times and collectives with
-//! derived times form one class. Its error is the mean of their errors, weighted by time.
+//! machine's](chakram_hardware::collective::MeasuredLinkBandwidthAndLatency). Their relative error is `hypot(0.10, 0.30
+//! (1 - q))`. The similarity q is the ratio of the smaller to the larger bandwidth, times the ratio of the smaller to
+//! the larger latency. For equal links, the result is the error of measured collectives (0.10). If the links have
+//! nothing in common, it is slightly larger than for other transfers (0.30). Collectives with measured times and
+//! collectives with derived times form one class. Its error is the mean of their errors, weighted by time.
 //!
 //! Hosts reach a collective of `n` members at different times. The machine file states the standard deviation `J` of
 //! these times. The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard

@@ -71,9 +71,9 @@ pub use collectives::CollectiveObserver;
 pub use compare::{ComparedMachineResult, MachineComparison, MachineResult};
 pub use critical_path::CriticalPathSummary;
 pub use launched::{attach_neighbour_reports, replay_launched_programs};
-pub use memory::{MemoryPeakObserver, MemoryRow};
+pub use memory::{MemoryPeakObserver, NpuMemoryUseRow};
 pub use node_table::{NodeTable, NodeTableRowLimit};
-pub use operators::OperatorObserver;
+pub use operators::OperatorTimeObserver;
 pub use pictures::{PictureRecorder, ReplayPictures};
 pub use replay::{
     replay_folded, replay_to_report, replay_to_report_with_nodes,
@@ -86,7 +86,7 @@ pub use timeline::{TimelineFormat, TimelineSelection, TimelineWriter};
 
 use aggregation::IdenticalRankMergeCounts;
 use breakdown::NpuTime;
-use captured_on::CapturedOn;
+use captured_on::CaptureDevicesHostsAndSoftware;
 use chakram_base::ids::Rank;
 use chakram_base::units::Span;
 use chakram_engine::{CompletedReplayTotals, TrainingStepStartAndEnd};
@@ -104,14 +104,14 @@ use memory::fitting;
 use memory::pool_memory::OneRemoteMemoryPeakAndCapacity;
 use memory::port_memory::OnePortMemoryPeakAndCapacity;
 use memory_accesses::OneMemoryAccessesRow;
-use modules::ModuleRow;
+use modules::ModuleTimesRow;
 use npus::NpuRow;
 use operators::{OperatorTime, merge_operators_of_micro_batches};
 use profiler::ProfilerAndItsCost;
-use sensitivity::DurationSensitivityReport;
+use sensitivity::MakespanSensitivityReport;
 use serde::{Deserialize, Serialize};
 use settings::GivenSettingTestResults;
-use stack::StackKernelAndPlanDecisions;
+use stack::SoftwareStackReport;
 use steps::StepRow;
 use summary::{
     CommunicationTimingMethods, GroupExposedCommunicationRow, KernelCountsByDurationMethod,
@@ -146,7 +146,7 @@ pub struct Report {
     pub captured: Option<Span>,
     /// Devices, hosts and software on which the job was captured, if the traces record them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub captured_on: Option<CapturedOn>,
+    pub captured_on: Option<CaptureDevicesHostsAndSoftware>,
     /// Facts missing from the traces, and how the affected nodes were timed instead.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<MissingTraceFactRow>,
@@ -206,7 +206,7 @@ pub struct Report {
     /// Modules of a captured program, sorted by path, so that a module precedes its submodules; nodes outside all
     /// modules come last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub modules: Vec<ModuleRow>,
+    pub modules: Vec<ModuleTimesRow>,
     /// Loads and stores by memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_accesses: Vec<OneMemoryAccessesRow>,
@@ -222,9 +222,9 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(
         any(test, feature = "schema"),
-        schemars(with = "fitting::MemoryRows<'_>")
+        schemars(with = "fitting::MemoryFitAndNpuRows<'_>")
     )]
-    pub memory: Vec<MemoryRow>,
+    pub memory: Vec<NpuMemoryUseRow>,
     /// How long links and memory ports are busy, on a machine of tiles whose network model simulates contention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiles: Option<TileLinkAndPortUse>,
@@ -240,10 +240,10 @@ pub struct Report {
     pub aggregation: Option<IdenticalRankMergeCounts>,
     /// The speedups that would shorten the makespan most, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sensitivities: Option<DurationSensitivityReport>,
+    pub sensitivities: Option<MakespanSensitivityReport>,
     /// The job's software stack, if kernels are timed by curves or the user chose a stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stack: Option<StackKernelAndPlanDecisions>,
+    pub stack: Option<SoftwareStackReport>,
     /// Edits that were applied to the job and its machine before the replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edits: Option<JobAndMachineEditReport>,

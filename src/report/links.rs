@@ -28,9 +28,9 @@ const ROWS: usize = 8;
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LinkReport {
     /// One row per dimension, innermost first, then one row per memory outside the NPUs.
-    pub dimensions: Vec<DimensionRow>,
+    pub dimensions: Vec<DimensionTrafficRow>,
     /// One row per link that carried bytes, sorted by dimension.
-    pub links: Vec<LinkRow>,
+    pub links: Vec<LinkTrafficRow>,
     /// If several jobs share the machine, loads are relative to this time, when the last job ends. Zero if there is
     /// only one job; its loads are relative to the makespan.
     #[serde(
@@ -44,7 +44,7 @@ pub struct LinkReport {
 /// Traffic on all links of a dimension, or of a memory outside the NPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct DimensionRow {
+pub struct DimensionTrafficRow {
     /// Name of the dimension; `remote` or `remote NAME` for a memory outside the NPUs.
     pub name: String,
     /// Number of links; the two directions of a connection are two links.
@@ -64,7 +64,7 @@ pub struct DimensionRow {
 /// Traffic on one link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct LinkRow {
+pub struct LinkTrafficRow {
     /// Name of the dimension or memory that the link belongs to.
     pub dimension: String,
     /// Name of the link's source, such as `NPU 3`. For the link between a memory and an NPU, this is `memory`; loads
@@ -137,7 +137,7 @@ impl LinkReport {
             }
             let own = of.iter().filter(|load| load.from_npu || group.is_memory());
             let busy: u64 = of.iter().map(|load| load.busy.0).sum();
-            Some(DimensionRow {
+            Some(DimensionTrafficRow {
                 name: name.clone(),
                 links: count,
                 bytes: of.iter().map(|load| load.bytes).sum(),
@@ -148,7 +148,7 @@ impl LinkReport {
         });
         let rows = loads.iter().filter(|load| load.bytes > 0);
         let name = |place| names.iter().find(|(group, _)| group.contains_link(place));
-        let links = rows.map(|load| LinkRow {
+        let links = rows.map(|load| LinkTrafficRow {
             dimension: name(load.place).map_or_else(String::new, |(_, name)| name.clone()),
             from: load.from.clone(),
             to: load.to.clone(),
@@ -172,7 +172,7 @@ impl LinkReport {
     }
 
     /// Returns the link with the longest busy time; in a tie, the first one.
-    pub fn bottleneck_link(&self) -> Option<&LinkRow> {
+    pub fn bottleneck_link(&self) -> Option<&LinkTrafficRow> {
         self.links.iter().rev().max_by_key(|row| row.busy)
     }
 }
@@ -186,7 +186,7 @@ fn format_busy_share(busy: Span, makespan: Span) -> String {
 }
 
 /// Columns of the CSV table of links.
-pub(super) const CSV: &[CsvColumn<Report, LinkRow>] = &[
+pub(super) const CSV: &[CsvColumn<Report, LinkTrafficRow>] = &[
     ("dimension", |_, row| row.dimension.as_str().into()),
     ("from", |_, row| row.from.as_str().into()),
     ("to", |_, row| row.to.as_str().into()),

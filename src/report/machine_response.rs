@@ -39,12 +39,12 @@ pub struct NpuTimeByMachineDependence {
 }
 
 /// Mean compute time per NPU, by where the kernels' durations come from: recorded, or modelled by roofline or curves.
-struct ComputeTimeBySource {
+struct ComputeTimeByDurationSource {
     recorded: Span,
     roofline: Span,
 }
 
-impl ComputeTimeBySource {
+impl ComputeTimeByDurationSource {
     fn split_compute_time(compute: Span, prepared: &CompiledReplay<'_>) -> Self {
         let basis = prepared.duration_source_counts();
         let modelled = basis.roofline_time + basis.curve_time;
@@ -64,8 +64,10 @@ impl NpuTimeByMachineDependence {
     /// contain its mean parts.
     pub(super) fn of_report(report: &Report, prepared: &CompiledReplay<'_>) -> Self {
         let part = |part: NpuTimeCategory| report.mean_parts[part as usize];
-        let compute =
-            ComputeTimeBySource::split_compute_time(part(NpuTimeCategory::Compute), prepared);
+        let compute = ComputeTimeByDurationSource::split_compute_time(
+            part(NpuTimeCategory::Compute),
+            prepared,
+        );
         let transfers = report.exposed_transferring();
         // Communication with an unknown operation keeps its recorded time on every machine.
         let unknown = mean_span_from_sum(

@@ -58,7 +58,7 @@ pub type BytesByTensorClass = [u64; TensorClass::COUNT];
 /// Memory use of one NPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct MemoryRow {
+pub struct NpuMemoryUseRow {
     /// Rank that runs on the NPU.
     pub rank: Rank,
     /// Index of the NPU.
@@ -149,7 +149,7 @@ pub struct NamedNode {
     pub name: String,
 }
 
-impl MemoryRow {
+impl NpuMemoryUseRow {
     /// Returns the peak as a percentage of the capacity; `None` if the capacity is unknown.
     pub fn peak_percent(&self) -> Option<f64> {
         Some(100.0 * self.peak.0 as f64 / self.capacity?.0 as f64)
@@ -173,7 +173,7 @@ impl MemoryRow {
 }
 
 /// Returns the row whose memory is fullest. In a tie, returns the row of the lowest rank.
-pub(super) fn find_fullest_rank(rows: &[MemoryRow]) -> Option<&MemoryRow> {
+pub(super) fn find_fullest_rank(rows: &[NpuMemoryUseRow]) -> Option<&NpuMemoryUseRow> {
     rows.iter().rev().max_by(|a, b| a.compare_filled_share(b))
 }
 
@@ -202,7 +202,7 @@ impl<'a> MemoryPeakObserver<'a> {
     }
 
     /// Returns one row for each rank with allocations or frees in its trace, sorted by rank.
-    pub fn into_rows(self) -> Vec<MemoryRow> {
+    pub fn into_rows(self) -> Vec<NpuMemoryUseRow> {
         let instances = 0..self.prepared.workload().instances().len();
         let prepared = self.prepared;
         self.into_rows_of_replay(prepared, instances)
@@ -213,7 +213,7 @@ impl<'a> MemoryPeakObserver<'a> {
         self,
         whole: &CompiledReplay<'_>,
         folded: &FoldedReplay<'_>,
-    ) -> Vec<MemoryRow> {
+    ) -> Vec<NpuMemoryUseRow> {
         self.into_rows_of_replay(whole, folded.instances.iter().map(|by| by.index()))
     }
 
@@ -223,7 +223,7 @@ impl<'a> MemoryPeakObserver<'a> {
         mut self,
         prepared: &CompiledReplay<'_>,
         observed: impl Iterator<Item = usize>,
-    ) -> Vec<MemoryRow> {
+    ) -> Vec<NpuMemoryUseRow> {
         self.followed.end_all_instances();
         let (workload, machine) = (prepared.workload(), prepared.machine());
         let totals: Vec<_> = self.followed.totals_by_instance().collect();
@@ -245,7 +245,7 @@ impl<'a> MemoryPeakObserver<'a> {
             let beyond_sram = port_memory::bytes_beyond_sram(machine, npu, peak.bytes);
             let offloaded_to_ports = beyond_sram.and(offloaded).unwrap_or_default();
             let used = peak.bytes.saturating_add(offloaded_to_ports.0);
-            MemoryRow {
+            NpuMemoryUseRow {
                 rank: instance.rank,
                 npu,
                 capacity,
@@ -268,7 +268,7 @@ impl<'a> MemoryPeakObserver<'a> {
                     }),
             }
         });
-        let mut rows: Vec<MemoryRow> = rows.collect();
+        let mut rows: Vec<NpuMemoryUseRow> = rows.collect();
         pool_memory::set_fit_of_ranks_in_remote_memory(machine, &mut rows);
         rows
     }
@@ -290,32 +290,34 @@ impl Observer for MemoryPeakObserver<'_> {
 
 /// Serializes memory rows as an object. Its first field says whether all rows fit.
 pub mod fitting {
-    use super::MemoryRow;
+    use super::NpuMemoryUseRow;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use std::borrow::Cow;
 
     /// Memory use of all NPUs.
     #[derive(Debug, Serialize, Deserialize)]
     #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-    pub struct MemoryRows<'r> {
+    pub struct MemoryFitAndNpuRows<'r> {
         /// True if every rank's peak fits into its memory. Null if some capacity is unknown.
         pub fits: Option<bool>,
         /// One row per rank with allocations or frees in its trace, sorted by rank.
-        pub npus: Cow<'r, [MemoryRow]>,
+        pub npus: Cow<'r, [NpuMemoryUseRow]>,
     }
 
     /// Writes rows as an object.
-    pub fn serialize<S: Serializer>(rows: &[MemoryRow], to: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(rows: &[NpuMemoryUseRow], to: S) -> Result<S::Ok, S::Error> {
         let fits = match rows.iter().any(|row| row.fits == Some(false)) {
             true => Some(false),
             false => rows.iter().all(|row| row.fits.is_some()).then_some(true),
         };
         let npus = Cow::Borrowed(rows);
-        MemoryRows { fits, npus }.serialize(to)
+        MemoryFitAndNpuRows { fits, npus }.serialize(to)
     }
 
     /// Reads the rows of an object.
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<MemoryRow>, D::Error> {
-        MemoryRows::deserialize(from).map(|memories| memories.npus.into_owned())
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<NpuMemoryUseRow>, D::Error> {
+        MemoryFitAndNpuRows::deserialize(from).map(|memories| memories.npus.into_owned())
     }
 }

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 /// A module, identified by its path. The module's times are sums over all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct ModuleRow {
+pub struct ModuleTimesRow {
     /// Path from the outermost module, such as `Net_0/Linear_1`. Nodes outside all modules have an
     /// empty path.
     pub path: String,
@@ -43,7 +43,7 @@ pub struct ModuleRow {
 }
 
 /// Columns of the CSV table of modules.
-pub const CSV: &[CsvColumn<Report, ModuleRow>] = &[
+pub const CSV: &[CsvColumn<Report, ModuleTimesRow>] = &[
     ("module", |_, row| row.path.as_str().into()),
     ("calls", |_, row| row.calls.into()),
     ("device_ps", |_, row| row.device.into()),
@@ -57,7 +57,7 @@ const ROWS: usize = 10;
 
 /// Modules that share a table row, because their paths have the same class names.
 #[derive(Clone, Debug, Default)]
-struct SameClassModules {
+struct SameClassModuleTotals {
     /// Index of the last of these modules in the report.
     last: usize,
     modules: u64,
@@ -88,7 +88,7 @@ pub(super) fn build_module_sections(
     if report.modules.is_empty() {
         return Vec::new();
     }
-    let mut families: BTreeMap<String, SameClassModules> = BTreeMap::new();
+    let mut families: BTreeMap<String, SameClassModuleTotals> = BTreeMap::new();
     let (mut device, mut outside) = (Span::ZERO, None);
     for (i, row) in report.modules.iter().enumerate() {
         device += row.own_device;
@@ -167,7 +167,7 @@ const OUTSIDE: u32 = 0;
 
 /// Sums the time of nodes by module; does nothing if no graph has modules.
 #[derive(Debug)]
-pub struct ModuleObserver<'a>(Option<Box<ModuleTimeAccumulator<'a>>>);
+pub struct ModuleTimeObserver<'a>(Option<Box<ModuleTimeAccumulator<'a>>>);
 
 #[derive(Debug)]
 struct ModuleTimeAccumulator<'a> {
@@ -181,7 +181,7 @@ struct ModuleTimeAccumulator<'a> {
     sums: Vec<ModuleOwnTimes>,
 }
 
-impl<'a> ModuleObserver<'a> {
+impl<'a> ModuleTimeObserver<'a> {
     /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
@@ -218,7 +218,7 @@ impl<'a> ModuleObserver<'a> {
 
     /// Returns the rows in path order: a module precedes its submodules, which are sorted by first call. The row for
     /// nodes outside all modules is last. Empty if there are no modules.
-    pub fn into_rows(self) -> Vec<ModuleRow> {
+    pub fn into_rows(self) -> Vec<ModuleTimesRow> {
         self.0.map_or_else(Vec::new, |times| times.into_rows())
     }
 }
@@ -263,7 +263,7 @@ impl ModuleTimeAccumulator<'_> {
         &mut self.sums[row as usize]
     }
 
-    fn into_rows(self) -> Vec<ModuleRow> {
+    fn into_rows(self) -> Vec<ModuleTimesRow> {
         let keys = self.rows.into_keys();
         let own = |sum: &ModuleOwnTimes| (sum.device, sum.host + Span(sum.delays));
         // Add each row to its parent. Parents have lower indices than their children, so a reverse pass sees children
@@ -283,7 +283,7 @@ impl ModuleTimeAccumulator<'_> {
             let sum = &self.sums[row as usize];
             let (own_device, own_host) = own(sum);
             let (device, host) = whole[row as usize];
-            ModuleRow {
+            ModuleTimesRow {
                 path,
                 calls: sum.calls,
                 device,
@@ -328,7 +328,7 @@ fn module_row_of_each_python_call<'a>(
     row_of
 }
 
-impl Observer for ModuleObserver<'_> {
+impl Observer for ModuleTimeObserver<'_> {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if let Some(times) = &mut self.0 {

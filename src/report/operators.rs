@@ -128,7 +128,7 @@ fn prefix_as_number(name: &str) -> u128 {
 
 /// Sums the time of nodes by name and kind.
 #[derive(Debug)]
-pub struct OperatorObserver<'a> {
+pub struct OperatorTimeObserver<'a> {
     prepared: &'a CompiledReplay<'a>,
     started: InProgressNodeIssueTimes<'a>,
     /// Graph index of each instance.
@@ -228,7 +228,7 @@ impl OperatorCallsTimeAndWork {
     }
 }
 
-impl<'a> OperatorObserver<'a> {
+impl<'a> OperatorTimeObserver<'a> {
     /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
@@ -354,7 +354,7 @@ impl NameAndKindTotalsTable {
     }
 }
 
-impl Observer for OperatorObserver<'_> {
+impl Observer for OperatorTimeObserver<'_> {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.started.store_issue_time(now, instance, node, kind);

@@ -21,7 +21,7 @@ pub struct ReplayPictures {
     /// Activity of ranks, sorted by rank; ranks with identical activity share one entry. If there are too many ranks,
     /// the most informative ones are kept: those that run out of memory, those with the shortest or longest time in a
     /// category, those that finish last, and those that others waited for. Then, one rank of each NPU class is kept.
-    pub ranks: Vec<RankPicture>,
+    pub ranks: Vec<RankActivityPicture>,
     /// Number of ranks with recorded activity. In a job with many ranks, only some of each graph and NPU class are
     /// recorded.
     #[serde(default)]
@@ -49,13 +49,13 @@ pub struct NpuClassPeakRates {
     /// Memory bandwidth, in bytes per second.
     pub memory_bytes_per_s: f64,
     /// Peak rates of the number formats that the job's kernels use.
-    pub peaks: Vec<FormatPeak>,
+    pub peaks: Vec<NumberFormatPeakRate>,
 }
 
 /// Peak rate for one number format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct FormatPeak {
+pub struct NumberFormatPeakRate {
     /// Name of the number format.
     pub dtype: String,
     /// Peak rate, in FLOPs per second.
@@ -65,7 +65,7 @@ pub struct FormatPeak {
 /// Activity of one rank over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct RankPicture {
+pub struct RankActivityPicture {
     /// The rank.
     pub rank: Rank,
     /// Number of other ranks with identical activity. It includes unrecorded ranks that run the same graph on the same

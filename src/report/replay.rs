@@ -6,7 +6,7 @@ use super::aggregation::EventLoopCountObserver;
 use super::breakdown::{
     BreakdownObserver, MessageAndCollectiveTimeTotals, NpuTime, WaitingAndTransferTime,
 };
-use super::captured_on::CapturedOn;
+use super::captured_on::CaptureDevicesHostsAndSoftware;
 use super::collectives::{CollectiveObserver, GroupCollectiveTotals};
 use super::collectives::{CollectiveRow, LongestAwaitedRank, MeasuredAndMachineLinks};
 use super::critical_path::RunRecorder;
@@ -15,16 +15,16 @@ use super::interval::PredictionIntervalAndTimeByMethod;
 use super::kernel_energy::TotalEnergyOfLoopNestTimedKernels;
 use super::links::LinkReport;
 use super::machine_response::NpuTimeByMachineDependence;
-use super::memory::{MemoryPeakObserver, MemoryRow, pool_memory, port_memory};
+use super::memory::{MemoryPeakObserver, NpuMemoryUseRow, pool_memory, port_memory};
 use super::memory_accesses::OneMemoryAccessesRow;
-use super::modules::ModuleObserver;
+use super::modules::ModuleTimeObserver;
 use super::node_table::{NodeTable, NodeTableRowLimit};
 use super::npus::NpuRow;
-use super::operators::{OperatorObserver, OperatorTime};
+use super::operators::{OperatorTime, OperatorTimeObserver};
 use super::profiler::ProfilerAndItsCost;
 use super::relay::run_with_observer_relay;
 use super::settings::GivenSettingTestResults;
-use super::stack::StackKernelAndPlanDecisions;
+use super::stack::SoftwareStackReport;
 use super::steps::ProfiledStepObserver;
 use super::summary::{
     CommunicationTimingMethods, GroupExposedCommunicationRow, KernelCountsByDurationMethod,
@@ -181,7 +181,7 @@ fn replay_folded_representatives(
     let watch = || {
         let memory = MemoryPeakObserver::new(part);
         let breakdown = BreakdownObserver::for_part_of_folded_job(part);
-        let operators = OperatorObserver::of_folded_part(folded);
+        let operators = OperatorTimeObserver::of_folded_part(folded);
         combine_report_observers(part, (breakdown, operators), memory, ())
     };
     let nodes = part.workload().node_count();
@@ -243,14 +243,14 @@ pub(super) type ReportObservers<'a, O> = (
     (
         CollectiveObserver,
         (
-            OperatorObserver<'a>,
+            OperatorTimeObserver<'a>,
             (
                 MemoryPeakObserver<'a>,
                 (
                     TileNetworkBusyTimesObserver,
                     (
                         EventLoopCountObserver,
-                        (ProfiledStepObserver<'a>, (ModuleObserver<'a>, O)),
+                        (ProfiledStepObserver<'a>, (ModuleTimeObserver<'a>, O)),
                     ),
                 ),
             ),
@@ -266,7 +266,7 @@ pub(super) fn create_report_observers<'a, O: Observer>(
     let breakdown = BreakdownObserver::new(prepared);
     combine_report_observers(
         prepared,
-        (breakdown, OperatorObserver::new(prepared)),
+        (breakdown, OperatorTimeObserver::new(prepared)),
         memory,
         extra,
     )
@@ -274,14 +274,14 @@ pub(super) fn create_report_observers<'a, O: Observer>(
 
 fn combine_report_observers<'a, O: Observer>(
     prepared: &'a CompiledReplay<'a>,
-    (breakdown, operators): (BreakdownObserver<'a>, OperatorObserver<'a>),
+    (breakdown, operators): (BreakdownObserver<'a>, OperatorTimeObserver<'a>),
     memory: MemoryPeakObserver<'a>,
     extra: O,
 ) -> ReportObservers<'a, O> {
     let collectives = CollectiveObserver::new(prepared.group_views().count());
     let program = (
         ProfiledStepObserver::new(prepared),
-        (ModuleObserver::new(prepared), extra),
+        (ModuleTimeObserver::new(prepared), extra),
     );
     let ended = (
         TileNetworkBusyTimesObserver::default(),
@@ -306,11 +306,11 @@ struct ObservedResults<'a> {
     collectives: CollectiveObserver,
     operators: Vec<OperatorTime>,
     memory_accesses: Vec<OneMemoryAccessesRow>,
-    memory: Vec<MemoryRow>,
+    memory: Vec<NpuMemoryUseRow>,
     tiles: TileNetworkBusyTimesObserver,
     counts: EventLoopCountObserver,
     steps: ProfiledStepObserver<'a>,
-    modules: ModuleObserver<'a>,
+    modules: ModuleTimeObserver<'a>,
 }
 
 impl<'a> ObservedResults<'a> {
@@ -417,7 +417,7 @@ fn build_report_from_results(finished: FinishedReplay<'_>, results: ObservedResu
         ranks: workload.rank_count(),
         absent,
         captured: None,
-        captured_on: CapturedOn::from_workload(workload),
+        captured_on: CaptureDevicesHostsAndSoftware::from_workload(workload),
         unknown: Vec::new(),
         lower_bound: false,
         kernel_energy: TotalEnergyOfLoopNestTimedKernels::from_basis(&basis, &kernels),
@@ -458,7 +458,7 @@ fn build_report_from_results(finished: FinishedReplay<'_>, results: ObservedResu
         aggregation: counts.summarize_rank_aggregation(prepared),
         sensitivities: None,
         stack: (basis.by_curves > 0)
-            .then(|| StackKernelAndPlanDecisions::of_machine(machine))
+            .then(|| SoftwareStackReport::of_machine(machine))
             .flatten(),
         edits: {
             let rows: Vec<_> = prepared

@@ -43,7 +43,7 @@ pub const TENTH_LESS: f64 = 0.9;
 /// How the makespan changes when one class of durations becomes shorter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct SensitivityRow {
+pub struct MakespanSensitivityRow {
     /// Name of the class of durations, or key of the machine file.
     pub what: String,
     /// The setting that changes these durations. It is either an option key, to which the user appends a factor, or a
@@ -66,18 +66,18 @@ pub struct SensitivityRow {
 /// The speedups that shorten a run most.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct DurationSensitivityReport {
+pub struct MakespanSensitivityReport {
     /// Number of segments in the critical path. Slopes are exact to within one picosecond per segment.
     pub path_nodes: u64,
     /// Classes of durations, sorted by how much the makespan gains if they are a tenth shorter, largest gain first.
-    pub rows: Vec<SensitivityRow>,
+    pub rows: Vec<MakespanSensitivityRow>,
     /// Sentences about the limits of the results, such as that the run is too large.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
 /// Columns of the CSV table of sensitivities.
-pub(super) const CSV: &[CsvColumn<Report, SensitivityRow>] = &[
+pub(super) const CSV: &[CsvColumn<Report, MakespanSensitivityRow>] = &[
     ("what", |_, row| row.what.as_str().into()),
     ("setting", |_, row| row.setting.as_str().into()),
     ("slope_ps", |_, row| {
@@ -149,10 +149,10 @@ impl SensitivityReplayInputs<'_> {
     pub fn find_sensitivities(
         &self,
         replays: bool,
-    ) -> Result<DurationSensitivityReport, ReplayError> {
+    ) -> Result<MakespanSensitivityReport, ReplayError> {
         let prepared = CompiledReplay::new(self.workload, self.machine, self.options)?;
         let Some(recorder) = RunRecorder::new(&prepared) else {
-            return Ok(DurationSensitivityReport {
+            return Ok(MakespanSensitivityReport {
                 path_nodes: 0,
                 rows: Vec::new(),
                 notes: vec!["the run has too many nodes for a replay of its graph".to_owned()],
@@ -184,7 +184,7 @@ impl SensitivityReplayInputs<'_> {
             };
             rows.push(row);
         }
-        let mut report = DurationSensitivityReport {
+        let mut report = MakespanSensitivityReport {
             path_nodes,
             rows,
             notes,
@@ -201,7 +201,7 @@ impl SensitivityReplayInputs<'_> {
         makespan: Span,
         path_nodes: u64,
         replays: bool,
-    ) -> Result<Option<SensitivityRow>, ReplayError> {
+    ) -> Result<Option<MakespanSensitivityRow>, ReplayError> {
         let at = |factor: f64| scaled.compute_scaled_end(factor, &class.nodes, class.of_host);
         let (now, none) = (at(1.0), at(0.0));
         if now.slope == 0 && none.end == now.end {
@@ -210,7 +210,7 @@ impl SensitivityReplayInputs<'_> {
         let line = |factor: f64| now.end.0 as f64 - now.slope as f64 * (1.0 - factor);
         let is_on_line =
             |factor: f64, end: Span| (end.0 as f64 - line(factor)).abs() <= path_nodes as f64;
-        let mut row = SensitivityRow {
+        let mut row = MakespanSensitivityRow {
             what: class.what.clone(),
             setting: class.setting.clone(),
             slope_ps: now.slope,
@@ -280,7 +280,7 @@ impl SensitivityReplayInputs<'_> {
     }
 }
 
-impl DurationSensitivityReport {
+impl MakespanSensitivityReport {
     /// Sorts rows by the makespan at a tenth less time, so that the largest gain comes first.
     pub fn sort_by_gain(&mut self) {
         self.rows

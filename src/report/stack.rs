@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize};
 /// A job's software stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct StackKernelAndPlanDecisions {
+pub struct SoftwareStackReport {
     /// Name of the stack.
     pub name: String,
     /// True if the user chose the stack; otherwise the kernel times come from the machine file.
     pub given: bool,
     /// The stack's decisions about kernel times and plan options.
-    pub decided: Vec<KernelOrPlanDecision>,
+    pub decided: Vec<SoftwareStackDecision>,
     /// Kernel times and plan options of the stack that do not apply to the run, with reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left: Vec<KernelOrPlanDecision>,
+    pub left: Vec<SoftwareStackDecision>,
 }
 
 /// A decision about kernel times or about a plan option.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct KernelOrPlanDecision {
+pub struct SoftwareStackDecision {
     /// What was decided: `attention`, `gemm`, `moving`, `host`, or the key of a plan option.
     pub part: String,
     /// The chosen kernel or value, or why the decision does not apply.
     pub value: String,
 }
 
-impl StackKernelAndPlanDecisions {
+impl SoftwareStackReport {
     /// Stack name that means that the machine file's kernel times are kept.
     pub const REFERENCE: &'static str = "reference";
 
@@ -50,8 +50,8 @@ impl StackKernelAndPlanDecisions {
 
     /// Formats the stack as one line: `NAME: decisions; not decisions`.
     pub fn to_line(&self) -> String {
-        let list = |decisions: &[KernelOrPlanDecision]| {
-            let parts = decisions.iter().map(KernelOrPlanDecision::to_text);
+        let list = |decisions: &[SoftwareStackDecision]| {
+            let parts = decisions.iter().map(SoftwareStackDecision::to_text);
             parts.collect::<Vec<_>>().join(", ")
         };
         let mut line = self.name.clone();
@@ -67,7 +67,7 @@ impl StackKernelAndPlanDecisions {
     }
 }
 
-impl KernelOrPlanDecision {
+impl SoftwareStackDecision {
     /// Creates a decision: `part` is the subject of the decision, and `value` its result.
     pub fn new(part: impl Into<String>, value: impl Into<String>) -> Self {
         Self {
@@ -85,13 +85,13 @@ impl KernelOrPlanDecision {
 }
 
 /// Returns the attention kernels that the machine file names.
-fn attention_kernels_of_machine(machine: &Machine) -> Vec<KernelOrPlanDecision> {
+fn attention_kernels_of_machine(machine: &Machine) -> Vec<SoftwareStackDecision> {
     let classes = machine.npu_classes().iter();
     let kernels = classes.filter_map(|class| class.curves.attention_kernel.as_deref());
     let mut kernels: Vec<_> = kernels.collect();
     kernels.dedup();
     let kernels = kernels.into_iter();
     kernels
-        .map(|kernel| KernelOrPlanDecision::new("attention", kernel))
+        .map(|kernel| SoftwareStackDecision::new("attention", kernel))
         .collect()
 }

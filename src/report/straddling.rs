@@ -13,7 +13,7 @@ use chakram_engine::{CommunicationDurationSource, CompiledReplay, PlacedWorkload
 use std::collections::BTreeMap;
 
 /// A family of collectives, identified by role, kind and group size.
-type CollectiveRoleKindGroupSize<'r> =
+type CollectiveRoleKindAndSizeKey<'r> =
     (Option<&'r str>, chakram_trace::format::CollectiveKind, u32);
 
 /// Collectives of a family, separated by whether their group is within one domain or in several.
@@ -46,7 +46,7 @@ pub(super) fn warn_of_slower_straddling_groups(
             npus.iter().any(|npu| Some(npu.0 / domain) != first)
         };
         let mut families: BTreeMap<
-            CollectiveRoleKindGroupSize<'_>,
+            CollectiveRoleKindAndSizeKey<'_>,
             CollectiveRowsByDomainCrossing<'_>,
         > = BTreeMap::new();
         for row in rows

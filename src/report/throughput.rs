@@ -15,7 +15,7 @@ use chakram_base::ids::GraphId;
 use chakram_base::units::{Span, format_percent};
 use chakram_engine::CompiledReplay;
 use chakram_trace::format::Dtype;
-use chakram_trace::format::work_amounts::CountedAttention;
+use chakram_trace::format::work_amounts::CountedAttentionPairs;
 use chakram_trace::graph::{Graph, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ pub struct Throughput {
     pub model_flops: f64,
     /// Pairs of tokens that count in the attention FLOPs, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attention: Option<CountedAttention>,
+    pub attention: Option<CountedAttentionPairs>,
     /// FLOPs executed by the kernels of all ranks with a trace.
     pub flops: f64,
     /// Model FLOPs utilization, from 0 to 1. Known only if all ranks have a trace and the peak rates for all FLOPs are
@@ -58,9 +58,9 @@ pub(super) const MFU: &str = "model FLOPs over peak";
 pub(super) const HFU: &str = "FLOPs carried out over peak";
 
 /// FLOPs of a graph's kernels by number format. The last entry is for unknown formats.
-type FlopsByFormat = [u128; Dtype::COUNT + 1];
+type KernelFlopsByNumberFormat = [u128; Dtype::COUNT + 1];
 
-fn graph_flops_by_format(graph: &Graph) -> FlopsByFormat {
+fn graph_flops_by_format(graph: &Graph) -> KernelFlopsByNumberFormat {
     let mut flops = [0; Dtype::COUNT + 1];
     for node in graph
         .nodes()
@@ -82,7 +82,7 @@ pub(super) fn compute_throughput(
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let amounts = workload.work_amounts()?;
     let seconds = makespan.as_seconds();
-    let mut graphs: BTreeMap<GraphId, FlopsByFormat> = BTreeMap::new();
+    let mut graphs: BTreeMap<GraphId, KernelFlopsByNumberFormat> = BTreeMap::new();
     let (mut flops, mut at_peak) = (0_u128, Some(0.0));
     for instance in workload.instances() {
         let of = graphs.entry(instance.graph);

@@ -4,7 +4,7 @@ use super::error::ServeError;
 use super::observe::NoRequestObserver;
 use super::platform::Platform;
 use super::report::ServeReport;
-use super::report::compare::{RatePoint, RateSweep, ServeCapacity};
+use super::report::compare::{ArrivalRateResult, ArrivalRateSweepResults, ServeCapacity};
 use super::scenario::Scenario;
 use super::{RequestServeTimeLimitOption, serve_requests};
 use chakram_base::setting::SettingKey;
@@ -62,14 +62,14 @@ pub fn sweep_rates(
     platform: Option<&Platform>,
     options: RequestServeTimeLimitOption,
     rates: &[f64],
-) -> Result<RateSweep, ServeError> {
+) -> Result<ArrivalRateSweepResults, ServeError> {
     let mut rates = rates.to_vec();
     rates.sort_by(f64::total_cmp);
     let points = rates.into_iter().map(|rate_per_s| {
         let report = serve_at_rate(scenario, platform, options, rate_per_s)?;
-        Ok(RatePoint { rate_per_s, report })
+        Ok(ArrivalRateResult { rate_per_s, report })
     });
-    Ok(RateSweep {
+    Ok(ArrivalRateSweepResults {
         points: points.collect::<Result<_, ServeError>>()?,
         capacity: None,
     })
@@ -87,8 +87,8 @@ pub fn find_capacity(
     platform: Option<&Platform>,
     options: RequestServeTimeLimitOption,
     attain: f64,
-) -> Result<RateSweep, ServeError> {
-    let mut points: Vec<RatePoint> = Vec::new();
+) -> Result<ArrivalRateSweepResults, ServeError> {
+    let mut points: Vec<ArrivalRateResult> = Vec::new();
     let mut does = |rate_per_s: f64| -> Result<TriedRateOutcome, ServeError> {
         let report = serve_at_rate(scenario, platform, options, rate_per_s)?;
         let Some(all) = report
@@ -112,7 +112,7 @@ pub fn find_capacity(
                 .offered_load
                 .unwrap_or_else(|| report.mean_utilisation()),
         };
-        points.push(RatePoint { rate_per_s, report });
+        points.push(ArrivalRateResult { rate_per_s, report });
         Ok(found)
     };
     let none = |what: &str| {
@@ -173,7 +173,7 @@ pub fn find_capacity(
         }
     }
     points.sort_by(|a, b| a.rate_per_s.total_cmp(&b.rate_per_s));
-    Ok(RateSweep {
+    Ok(ArrivalRateSweepResults {
         points,
         capacity: Some(ServeCapacity {
             rate_per_s: low,

@@ -52,16 +52,16 @@ pub use jobs::{
 pub use observe::{CompletedRequest, NoRequestObserver, RequestObserver, ServedJob};
 pub use platform::{CoreCountAndClock, MeasuredModelMeanLatencies, Platform, read_platform_text};
 pub use presets::{PRESETS, PlatformPreset};
-pub use report::compare::{RatePoint, RateSweep, ServeCapacity};
+pub use report::compare::{ArrivalRateResult, ArrivalRateSweepResults, ServeCapacity};
 pub use report::{
-    PlatformFacts, ServeReport, ServeRow, ServeRowKind, SummedServeTimeParts, WideTimeSum, compare,
-    html, rows, text,
+    PlatformFacts, RequestGroupKind, RequestGroupResultsRow, ServeReport, SummedServeTimeParts,
+    WideTimeSum, compare, html, rows, text,
 };
 pub use scenario::{
     ArrivalPattern, ArrivalRateInRequestsOrBytes, ModelWorkAndDeadlineLocations, RequestWork,
     RunStopRule, Scenario, ServedModel, ServiceOrderAndSlots, ServicePolicyWithParameters,
 };
-pub use statistics::{IntervalEstimate, LevelSummary};
+pub use statistics::{CountOverTimeSummary, IntervalEstimate};
 pub use tables::InterpolatedDurationCurve;
 pub use timeline::RequestTimelineWriter;
 pub use trace_job::RequestJobFromTraces;

@@ -58,7 +58,7 @@ pub use scenario::{
     ClientDelays, EngineRoutingRule, FORMATS, LlmModelAndServingOptions, LlmScenario,
     ScenarioRulesSourceText, is_llm_scenario,
 };
-pub use scheduler::{ComposedEngineStep, PreemptedRequestLoss, RequestStepShare};
+pub use scheduler::{ComposedEngineStep, PreemptedRequestLoss, RequestTokensInStep};
 pub use step_cost::{StepTimeCalculator, StepTimePart};
 pub use step_load::{LinearStepTimeCoefficients, StepTimeInputs};
 pub use step_price::StepTimeSource;

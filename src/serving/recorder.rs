@@ -3,7 +3,7 @@
 
 use super::observe::CompletedRequest;
 use super::prepared::ScenarioWithModelTimes;
-use super::statistics::{DurationSamples, LevelOverTime};
+use super::statistics::{CountOverTimeRecorder, DurationSamples};
 use chakram_base::units::{Span, Time};
 
 /// Statistics of the requests of a model, of a class, or of the whole run.
@@ -32,9 +32,9 @@ pub struct ServeRunRecorder<'s> {
     pub classes: Vec<&'s str>,
     class_of: Vec<Option<usize>>,
     /// Number of requests in the queue.
-    pub queue: LevelOverTime,
+    pub queue: CountOverTimeRecorder,
     /// Number of requests in the system.
-    pub active: LevelOverTime,
+    pub active: CountOverTimeRecorder,
     pub preemptions: u64,
     pub completed: u64,
     pub completed_core_ps: u128,
@@ -74,8 +74,8 @@ impl<'s> ServeRunRecorder<'s> {
             rows: vec![RequestGroupStatistics::default(); rows],
             classes,
             class_of,
-            queue: LevelOverTime::default(),
-            active: LevelOverTime::default(),
+            queue: CountOverTimeRecorder::default(),
+            active: CountOverTimeRecorder::default(),
             preemptions: 0,
             completed: 0,
             completed_core_ps: 0,

@@ -2,7 +2,7 @@
 
 use super::platform::Platform;
 use super::recorder::{RequestGroupStatistics, ServeRunRecorder};
-use super::statistics::{IntervalEstimate, LevelSummary, PERCENTS};
+use super::statistics::{CountOverTimeSummary, IntervalEstimate, PERCENTS};
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
 
@@ -48,14 +48,14 @@ pub struct ServeReport {
     /// How often a request was preempted between two of its jobs.
     pub preemptions: u64,
     /// One row per model, then one row per class, then a row for all requests.
-    pub rows: Vec<ServeRow>,
+    pub rows: Vec<RequestGroupResultsRow>,
     /// For each processor, the fraction of the window in which its cores are busy. While a
     /// processor serves a trace, all its cores count as busy.
     pub utilisation: Vec<f64>,
     /// Number of requests in the queue over time.
-    pub queue: LevelSummary,
+    pub queue: CountOverTimeSummary,
     /// Number of requests in the system over time.
-    pub active: LevelSummary,
+    pub active: CountOverTimeSummary,
     /// Time in the system, summed over all completed requests, in picoseconds. It has been checked against Little's
     /// law: it equals the number of requests in the system, summed over time.
     pub time_in_system_ps: WideTimeSum,
@@ -84,11 +84,11 @@ pub struct PlatformFacts {
 /// Results for the requests of a model, of a class, or of the whole run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct ServeRow {
+pub struct RequestGroupResultsRow {
     /// Name of the model or class; `all` for all requests.
     pub name: String,
     /// Kind of the row.
-    pub kind: ServeRowKind,
+    pub kind: RequestGroupKind,
     /// Number of counted requests that arrived.
     pub arrived: u64,
     /// Number of counted requests that are complete. All later fields describe these requests.
@@ -123,7 +123,7 @@ pub struct ServeRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum ServeRowKind {
+pub enum RequestGroupKind {
     /// A model.
     Model,
     /// A class of models.
@@ -188,7 +188,7 @@ impl schemars::JsonSchema for WideTimeSum {
     }
 }
 
-impl ServeRow {
+impl RequestGroupResultsRow {
     /// Returns the mean of `part` per completed request.
     pub fn mean_part_time(&self, part: WideTimeSum) -> Span {
         let count = u128::from(self.completed.max(1));
@@ -198,16 +198,16 @@ impl ServeRow {
 
 impl ServeReport {
     /// Returns the row of all requests.
-    pub fn row_of_all_models(&self) -> Option<&ServeRow> {
+    pub fn row_of_all_models(&self) -> Option<&RequestGroupResultsRow> {
         self.rows.last()
     }
 
     /// Returns the row of a model.
-    pub fn row_of_model(&self, name: &str) -> Option<&ServeRow> {
+    pub fn row_of_model(&self, name: &str) -> Option<&RequestGroupResultsRow> {
         let mut models = self
             .rows
             .iter()
-            .filter(|row| row.kind == ServeRowKind::Model);
+            .filter(|row| row.kind == RequestGroupKind::Model);
         models.find(|row| row.name == name)
     }
 
@@ -282,7 +282,10 @@ impl PlatformFacts {
     }
 }
 
-fn build_serve_report_rows(recorder: &ServeRunRecorder<'_>, counted: Span) -> Vec<ServeRow> {
+fn build_serve_report_rows(
+    recorder: &ServeRunRecorder<'_>,
+    counted: Span,
+) -> Vec<RequestGroupResultsRow> {
     let prepared = recorder.prepared;
     let scenario = prepared.scenario;
     let per_second = |count: u64| match counted {
@@ -293,7 +296,7 @@ fn build_serve_report_rows(recorder: &ServeRunRecorder<'_>, counted: Span) -> Ve
         let completed = recorded.serve.sample_count();
         let [datapath, queue, compute, preempted] = recorded.parts_ps.map(WideTimeSum);
         let percents = PERCENTS.iter();
-        ServeRow {
+        RequestGroupResultsRow {
             name: name.to_owned(),
             kind,
             arrived: recorded.arrived,
@@ -322,12 +325,17 @@ fn build_serve_report_rows(recorder: &ServeRunRecorder<'_>, counted: Span) -> Ve
     let mut rows = Vec::with_capacity(recorder.rows.len());
     for (model, recorded) in prepared.models.iter().zip(&recorder.rows) {
         let served = model.served;
-        rows.push(ServeRow {
+        rows.push(RequestGroupResultsRow {
             alone: (!model.takes_work_from_arrivals())
                 .then(|| model.datapath + model.mean_unloaded_time(1)),
             datapath: Some(model.datapath),
             multiplications: model.multiplication_count(),
-            ..row(&served.name, ServeRowKind::Model, recorded, limited(served))
+            ..row(
+                &served.name,
+                RequestGroupKind::Model,
+                recorded,
+                limited(served),
+            )
         });
     }
     let classes = recorder.rows.iter().skip(prepared.models.len());
@@ -335,11 +343,11 @@ fn build_serve_report_rows(recorder: &ServeRunRecorder<'_>, counted: Span) -> Ve
         let of_class =
             |model: &&super::scenario::ServedModel| model.class.as_deref() == Some(class);
         let limited = scenario.models.iter().filter(of_class).all(limited);
-        rows.push(row(class, ServeRowKind::Class, recorded, limited));
+        rows.push(row(class, RequestGroupKind::Class, recorded, limited));
     }
     if let Some(all) = recorder.rows.last() {
         let limited = scenario.models.iter().all(limited);
-        rows.push(row("all", ServeRowKind::All, all, limited));
+        rows.push(row("all", RequestGroupKind::All, all, limited));
     }
     rows
 }

@@ -269,7 +269,7 @@ pub(super) fn student_quantile(z: f64, degrees: usize) -> f64 {
 /// Records an integer over time, summarized in intervals of equal length. When there are too many intervals, their
 /// length doubles.
 #[derive(Clone, Debug)]
-pub struct LevelOverTime {
+pub struct CountOverTimeRecorder {
     level: u64,
     since: Time,
     /// Integral of the level over time so far, in level × ps.
@@ -286,7 +286,7 @@ pub struct LevelOverTime {
 /// Maximum number of intervals.
 const MOST_INTERVALS: u64 = 256;
 
-impl Default for LevelOverTime {
+impl Default for CountOverTimeRecorder {
     fn default() -> Self {
         Self {
             level: 0,
@@ -303,7 +303,7 @@ impl Default for LevelOverTime {
 /// Summary of a level over time, for reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct LevelSummary {
+pub struct CountOverTimeSummary {
     /// Mean level in the window.
     pub mean: f64,
     /// Highest level in the window.
@@ -314,7 +314,7 @@ pub struct LevelSummary {
     pub means: Vec<f64>,
 }
 
-impl LevelOverTime {
+impl CountOverTimeRecorder {
     /// Returns the current level.
     pub fn current_level(&self) -> u64 {
         self.level
@@ -384,12 +384,12 @@ impl LevelOverTime {
     }
 
     /// Returns the summary of the level from 0 until `end`.
-    pub fn summarize_level_until(mut self, end: Time) -> LevelSummary {
+    pub fn summarize_level_until(mut self, end: Time) -> CountOverTimeSummary {
         self.advance_curve_to(end);
         let (width, intervals) = (self.width.0, self.intervals.len() as u64);
         let length = |i: u64| (end.0 - i * width).min(width).max(1);
         let means = (0..intervals).zip(&self.intervals);
-        LevelSummary {
+        CountOverTimeSummary {
             mean: self.area as f64 / end.0.max(1) as f64,
             most: self.most,
             interval_ps: self.width,
@@ -485,7 +485,7 @@ mod tests {
 
     #[test]
     fn levels_may_last_until_the_largest_time() {
-        let mut curve = LevelOverTime::default();
+        let mut curve = CountOverTimeRecorder::default();
         curve.change_level(Time(0), 1);
         curve.change_level(Time(u64::MAX), -1);
         assert_eq!(
@@ -496,7 +496,7 @@ mod tests {
 
     #[test]
     fn level_summary_keeps_the_integral() {
-        let mut curve = LevelOverTime::default();
+        let mut curve = CountOverTimeRecorder::default();
         // The level is 2 from 10 to 30 us, then 1 until 2 s, then 0 until 4 s. The integrals over both intervals are
         // therefore 40 us and 1,999,970 us.
         curve.change_level(Time(10_000_000), 2);

@@ -168,7 +168,7 @@ pub struct PredictionComparedWithBaseline {
     pub causes: Vec<PredictionChangeCause>,
     /// Average time of an NPU in each category, first in the baseline and then in the prediction; `None` if the
     /// prediction did not move.
-    pub means: Option<[CategoryTimes; 2]>,
+    pub means: Option<[NpuTimesByCategory; 2]>,
     /// Baselines on this machine, from oldest to newest. The prediction is compared with the newest one.
     pub baselines: Vec<RecordedMakespanPrediction>,
     /// How far the prediction is from the measured steps; `None` if the archive has none.
@@ -176,7 +176,7 @@ pub struct PredictionComparedWithBaseline {
 }
 
 /// Time in each category, in the order of [`NpuTimeCategory`].
-pub type CategoryTimes = [Span; NpuTimeCategory::COUNT];
+pub type NpuTimesByCategory = [Span; NpuTimeCategory::COUNT];
 
 impl PredictionComparedWithBaseline {
     /// Returns how much the makespan changed, as a percentage of the baseline.

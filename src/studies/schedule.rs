@@ -22,8 +22,8 @@ pub use list::{SubLayerChipAssignmentRule, schedule_tasks};
 pub use partition::MatrixCutDirection;
 pub use record::{SubLayerShapeAndKind, format_schedule_file, parse_schedule};
 pub use steps::{
-    ChipDataNeedOrEviction, DataId, MultiChipMachine, ScheduleRunError, StepCostsAndTransferLog,
-    StepTimeAndEnergy, SubLayerTimeAndEnergy, TransferSource,
+    ChipDataId, ChipDataNeedOrEviction, MultiChipMachine, ScheduleRunError,
+    StepCostsAndTransferLog, StepTimeAndEnergy, SubLayerTimeAndEnergy, TransferSource,
 };
 pub use traces::ScheduleWithCosts;
 

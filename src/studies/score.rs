@@ -62,7 +62,7 @@ pub use residuals::{
     correct_predictions_by_measured_steps, value_of_option,
 };
 pub use runs::{MeasuredRun, RefusedRun, RunTable};
-pub use signs::{OptionOrderCounts, count_rightly_ordered_pairs_by_option};
+pub use signs::{CorrectlyOrderedRunPairCounts, count_rightly_ordered_pairs_by_option};
 pub use without_effect::{RunsWithoutOneSetting, settings_without_effect};
 
 /// Reason why runs cannot be scored.
@@ -103,12 +103,12 @@ pub enum ScoreError {
 
 /// Reason why a run cannot be predicted.
 #[derive(Debug)]
-enum UnpredictableRunOptionOrFault {
+enum UnpredictableRunReason {
     Option(UnusableOptionReason),
     Other(String),
 }
 
-impl UnpredictableRunOptionOrFault {
+impl UnpredictableRunReason {
     /// Converts the reason to an error about `run`.
     fn into_error_for_run(self, run: &MeasuredRun) -> ScoreError {
         let (file, line) = (run.file.clone(), run.line);
@@ -123,13 +123,13 @@ impl UnpredictableRunOptionOrFault {
     }
 }
 
-impl From<UnusableOptionReason> for UnpredictableRunOptionOrFault {
+impl From<UnusableOptionReason> for UnpredictableRunReason {
     fn from(refusal: UnusableOptionReason) -> Self {
         Self::Option(refusal)
     }
 }
 
-impl From<String> for UnpredictableRunOptionOrFault {
+impl From<String> for UnpredictableRunReason {
     fn from(why: String) -> Self {
         Self::Other(why)
     }
@@ -200,7 +200,7 @@ fn first_equal_runs(table: &RunTable) -> Vec<usize> {
 fn map_all_runs<T: Send>(
     table: &RunTable,
     threads: NonZeroUsize,
-    ask: impl Fn(usize, &MeasuredRun) -> Result<T, UnpredictableRunOptionOrFault> + Sync,
+    ask: impl Fn(usize, &MeasuredRun) -> Result<T, UnpredictableRunReason> + Sync,
 ) -> Result<Vec<T>, ScoreError> {
     let answers = map_runs_in_table_order(table, threads, ask, |_, _| Ok(()));
     answers.unwrap_or_default().into_iter().collect()
@@ -209,7 +209,7 @@ fn map_all_runs<T: Send>(
 fn map_runs_in_table_order<T: Send>(
     table: &RunTable,
     threads: NonZeroUsize,
-    ask: impl Fn(usize, &MeasuredRun) -> Result<T, UnpredictableRunOptionOrFault> + Sync,
+    ask: impl Fn(usize, &MeasuredRun) -> Result<T, UnpredictableRunReason> + Sync,
     ended: impl FnMut(&MeasuredRun, &Result<T, ScoreError>) -> io::Result<()>,
 ) -> io::Result<Vec<Result<T, ScoreError>>> {
     let order: Vec<usize> = (0..table.runs.len()).collect();
@@ -222,7 +222,7 @@ fn map_runs_started_in_given_order<T: Send>(
     table: &RunTable,
     order: &[usize],
     threads: NonZeroUsize,
-    ask: impl Fn(usize, &MeasuredRun) -> Result<T, UnpredictableRunOptionOrFault> + Sync,
+    ask: impl Fn(usize, &MeasuredRun) -> Result<T, UnpredictableRunReason> + Sync,
     mut ended: impl FnMut(&MeasuredRun, &Result<T, ScoreError>) -> io::Result<()>,
 ) -> io::Result<Vec<Result<T, ScoreError>>> {
     let (next, ask) = (AtomicUsize::new(0), &ask);
@@ -266,7 +266,7 @@ fn map_runs_started_in_given_order<T: Send>(
 fn predict_run(
     run: &MeasuredRun,
     options: &ReplayOptions,
-) -> Result<PredictedStepTimeWithInterval, UnpredictableRunOptionOrFault> {
+) -> Result<PredictedStepTimeWithInterval, UnpredictableRunReason> {
     replay_run_and_compute_answer(run, options, |compiled| {
         let (report, check) =
             chakram_report::replay_to_report(compiled, CopyRepresentsJobChecker::new(compiled))?;
@@ -282,7 +282,7 @@ fn predict_run(
 fn predict_makespan(
     run: &MeasuredRun,
     options: &ReplayOptions,
-) -> Result<Span, UnpredictableRunOptionOrFault> {
+) -> Result<Span, UnpredictableRunReason> {
     replay_run_and_compute_answer(run, options, |compiled| {
         let (outcome, check) = compiled.run(CopyRepresentsJobChecker::new(compiled))?;
         Ok((outcome.makespan, check.represents_all()))
@@ -295,7 +295,7 @@ fn replay_run_and_compute_answer<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,
     answer: impl Fn(&CompiledReplay<'_>) -> Result<(T, bool), ReplayError>,
-) -> Result<T, UnpredictableRunOptionOrFault> {
+) -> Result<T, UnpredictableRunReason> {
     let pattern = WorkloadPattern::from(run.training.clone());
     let refused = |error: PatternOptionError| error.to_string();
     let job = CheckedWorkloadPattern::new(pattern).map_err(refused)?;

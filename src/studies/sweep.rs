@@ -28,8 +28,8 @@ pub use explanation::compare_row_with_neighbours;
 pub use journal::{JournaledBoundOrAnswer, RESULTS, SweepJournal};
 pub use page::render_sweep_page;
 pub use search::{
-    LayerTurnRecord, NewAnswerOrBoundEvent, NewBoundAndReplayCounts, StudyExplorer, StudyShard,
-    SweepError, SweepOptions,
+    NewAnswerOrBoundEvent, NewBoundAndReplayCounts, SearchLayerTurnRecord, StudyExplorer,
+    StudyShard, SweepError, SweepOptions,
 };
 pub use setting::Settings;
 pub use study::Study;

@@ -49,11 +49,13 @@ pub use escape::{
     escape_harmful_characters_in_json, is_harmful_character,
 };
 pub use family::{append_name_family, replace_micro_batch_number_by_star};
-pub use file::{DecompressedTraceFile, FoundTraces, JobFileVerifyLevel, RankFile, discover_traces};
+pub use file::{
+    DecompressedTraceFile, FoundTraces, RankFile, TraceVerificationLevel, discover_traces,
+};
 pub use labels::{NodePhaseStageLayerAndShapes, TrainingPhase};
 pub use old_schemas::SchemaGeneration;
 pub use op::{GroupName, MemoryLocation, Op};
 pub use scan::NodeView;
 use source_map::OriginalRecordLocations;
-pub use tensors::{MemoryChanges, TensorClass};
+pub use tensors::{NodeMemoryChanges, TensorClass};
 pub use write::{Sink, TraceWriter};

@@ -16,7 +16,7 @@ use crate::format::origin::CallStacks;
 pub use crate::format::roles::GroupRoles;
 use crate::format::scan::CaptureEnvironment;
 pub use crate::format::work_amounts::JobSamplesAndModelFlops;
-use crate::format::{CollectiveKind, Dtype, KernelShape, MemoryChanges};
+use crate::format::{CollectiveKind, Dtype, KernelShape, NodeMemoryChanges};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
@@ -185,7 +185,7 @@ pub struct Graph {
     lane_of: Vec<u32>,
     recorded: Vec<Span>,
     sparse: OptionalNodeColumns,
-    changes: Vec<MemoryChanges>,
+    changes: Vec<NodeMemoryChanges>,
     /// Distinct kernels, as (shape, true for a backward pass).
     kernels: Vec<(KernelShape, bool)>,
     flops: Vec<u64>,
@@ -305,13 +305,13 @@ impl Graph {
 
     /// Returns the bytes that the node allocates and frees, or `None` if it changes no memory.
     #[inline]
-    pub fn memory_changes_of(&self, node: NodeIndex) -> Option<&MemoryChanges> {
+    pub fn memory_changes_of(&self, node: NodeIndex) -> Option<&NodeMemoryChanges> {
         let place = self.sparse.memory_of.get(node).checked_sub(1)?;
         Some(&self.changes[place as usize])
     }
 
     /// Returns the distinct memory changes of all nodes, in order of first use.
-    pub fn distinct_memory_changes(&self) -> &[MemoryChanges] {
+    pub fn distinct_memory_changes(&self) -> &[NodeMemoryChanges] {
         &self.changes
     }
 

@@ -15,7 +15,7 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::work_amounts::JobSamplesAndModelFlops;
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{
-    KernelShape, MemoryChanges, NodePhaseStageLayerAndShapes, Op, TraceError,
+    KernelShape, NodeMemoryChanges, NodePhaseStageLayerAndShapes, Op, TraceError,
 };
 use chakram_trace::graph::{
     EnforcedDependencyKinds, Graph, GraphBuilder, RankBindingsOfGraphSlots,
@@ -538,7 +538,7 @@ impl<'s> TraceEmitter<'s> {
         &mut self,
         (op, kernel): (Op<'_>, Option<KernelShape>),
         lane: Option<i64>,
-        memory: MemoryChanges,
+        memory: NodeMemoryChanges,
         labels: NodePhaseStageLayerAndShapes<'_>,
         data: &[u64],
     ) -> Result<u64, TraceError> {

@@ -33,7 +33,7 @@ mod vit;
 
 use serde::Serialize;
 
-pub use architecture::{DeltaAttention, ExtendedTransformerModel, LatentAttentionSizes};
+pub use architecture::{DeltaAttentionSizes, ExtendedTransformerModel, LatentAttentionSizes};
 pub use definition::{
     ModelDefinitionForm, ModelWithDefinitionProperties, TokenAndLayerCountOverrides,
 };
@@ -234,7 +234,7 @@ pub enum OperatorKind {
         tokens: u64,
         /// Sizes of heads, states and convolution.
         #[serde(flatten)]
-        sizes: DeltaAttention,
+        sizes: DeltaAttentionSizes,
     },
     /// The two up-projections of latent attention. The first computes the query heads from a latent vector of
     /// `query_rank` elements, and the second computes the key and value heads from a latent vector of `kv_rank`

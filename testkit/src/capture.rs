@@ -3,7 +3,7 @@
 //!
 //! A capture has two files per rank: the host's operators from `ExecutionTraceObserver`, and the timeline from Kineto.
 //! With generated captures, tests and benchmarks of converters need no PyTorch, and captures can have any size. Tests
-//! can compare converted captures with the true times ([`JobTruth`]).
+//! can compare converted captures with the true times ([`JobTrueTimes`]).
 //!
 //! # The job
 //!
@@ -63,7 +63,8 @@ mod truth;
 pub use options::{Device, JobParallelism, LaunchOrKernelBound, OptionError, Options};
 pub use simulate::CommunicationWaiterKind;
 pub use truth::{
-    CommunicationTrueTimes, JobTruth, MemberTruth, RankTruth, ThreadOrStreamWaitTruth,
+    CommunicationMemberTrueTimes, CommunicationTrueTimes, JobTrueTimes, RankTrueTimesAndCounts,
+    ThreadOrStreamWaitTruth,
 };
 
 /// Value of Kineto's `baseTimeNanoseconds`.

@@ -17,7 +17,7 @@ pub struct TokenExpertChoices {
 
 /// Result of a routing with a fixed number of slots (token places) per expert.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlotLimitedCopies {
+pub struct SlotLimitedTokenCopies {
     /// Number of slots sent, including free slots, by source and destination rank.
     pub slots: TokenCopiesByRankPair,
     pub kept: u64,
@@ -27,7 +27,7 @@ pub struct SlotLimitedCopies {
 
 /// Copies in an exchange with two levels: between nodes, then within nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TwoLevelCopies {
+pub struct TwoLevelTokenCopies {
     /// Copies between ranks of the same index within their nodes.
     pub across: TokenCopiesByRankPair,
     /// Copies within a node.
@@ -151,7 +151,7 @@ impl TokenExpertChoices {
     /// Counts copies in an exchange with two levels. A node has `size` ranks. A token first goes once to each node that
     /// has one of its experts. There it goes to the rank with the sender's index within the node, which sends one copy
     /// to each rank of the node that has one of the token's experts.
-    pub fn copies_in_two_level_exchange(&self, size: usize) -> TwoLevelCopies {
+    pub fn copies_in_two_level_exchange(&self, size: usize) -> TwoLevelTokenCopies {
         let mut within = vec![vec![0; self.ranks]; self.ranks];
         let across = self.count_copies_by_rank_pair(|copies, from, token| {
             for node in 0..self.ranks / size {
@@ -167,12 +167,12 @@ impl TokenExpertChoices {
                 copies[from][gate] += u64::from(is_needed);
             }
         });
-        TwoLevelCopies { across, within }
+        TwoLevelTokenCopies { across, within }
     }
 
     /// Counts copies if each rank has `slots` slots (token places) per expert. Tokens fill the
     /// slots in order, and tokens without a slot are dropped. Free slots are sent too.
-    pub fn copies_kept_dropped_and_free_in_slots(&self, slots: u64) -> SlotLimitedCopies {
+    pub fn copies_kept_dropped_and_free_in_slots(&self, slots: u64) -> SlotLimitedTokenCopies {
         let [mut kept, mut dropped, mut free] = [0; 3];
         let mut sent = vec![vec![0; self.ranks]; self.ranks];
         for (from, tokens) in self.tokens.iter().enumerate() {
@@ -191,7 +191,7 @@ impl TokenExpertChoices {
                 sent[from][self.rank_of(expert)] += slots;
             }
         }
-        SlotLimitedCopies {
+        SlotLimitedTokenCopies {
             slots: sent,
             kept,
             dropped,

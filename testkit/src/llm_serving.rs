@@ -53,7 +53,7 @@ pub struct PlainEngine {
 
 /// A step of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlainStep {
+pub struct PlainEngineStep {
     pub begin: u64,
     pub end: u64,
     /// Requests of the step, in order. Each entry has the request, the number of its tokens computed before this step,
@@ -67,7 +67,7 @@ pub struct PlainStep {
 
 /// Times of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PlainLlmTimes {
+pub struct PlainLlmRequestTimes {
     pub scheduled: u64,
     pub first: u64,
     pub last: u64,
@@ -79,7 +79,7 @@ pub struct PlainLlmTimes {
 }
 
 #[derive(Clone, Debug, Default)]
-struct PlainBlock {
+struct PlainKvBlock {
     holders: usize,
     /// The request's tokens, from its first token to the block's last token; `None` if unknown.
     content: Option<Vec<TokenId>>,
@@ -87,14 +87,14 @@ struct PlainBlock {
     since: u64,
 }
 
-struct PlainBlockPool {
-    cells: Vec<PlainBlock>,
+struct PlainKvBlockPool {
+    cells: Vec<PlainKvBlock>,
     /// Free blocks; the first is used next.
     free: Vec<usize>,
     clock: u64,
 }
 
-impl PlainBlockPool {
+impl PlainKvBlockPool {
     fn find_block(&self, content: &[TokenId]) -> Option<usize> {
         let alike =
             (0..self.cells.len()).filter(|&at| self.cells[at].content.as_deref() == Some(content));
@@ -138,7 +138,7 @@ struct RequestProgress {
     coming: usize,
     target: usize,
     held: Vec<usize>,
-    times: PlainLlmTimes,
+    times: PlainLlmRequestTimes,
     was_admitted: bool,
 }
 
@@ -146,11 +146,11 @@ struct RequestProgress {
 pub fn serve_step_by_step(
     engine: &PlainEngine,
     requests: &[PlainRequestWithTokenIds],
-) -> (Vec<PlainStep>, Vec<PlainLlmTimes>) {
+) -> (Vec<PlainEngineStep>, Vec<PlainLlmRequestTimes>) {
     let size = engine.block_size;
     let blocks_for = |tokens: usize| tokens.div_ceil(size) + engine.state;
-    let mut memory = PlainBlockPool {
-        cells: vec![PlainBlock::default(); engine.blocks],
+    let mut memory = PlainKvBlockPool {
+        cells: vec![PlainKvBlock::default(); engine.blocks],
         free: (0..engine.blocks).collect(),
         clock: 0,
     };
@@ -170,9 +170,9 @@ pub fn serve_step_by_step(
                 coming: 0,
                 target,
                 held: Vec::new(),
-                times: PlainLlmTimes {
+                times: PlainLlmRequestTimes {
                     is_refused: too_long || too_wide || too_large,
-                    ..PlainLlmTimes::default()
+                    ..PlainLlmRequestTimes::default()
                 },
                 was_admitted: false,
             }
@@ -188,7 +188,7 @@ pub fn serve_step_by_step(
     let (mut now, mut next) = (0_u64, 0_usize);
     let (mut mail, mut blind_steps, mut prompts_before): (Vec<usize>, usize, bool) =
         (Vec::new(), 0, false);
-    let mut steps: Vec<PlainStep> = Vec::new();
+    let mut steps: Vec<PlainEngineStep> = Vec::new();
     // `composed` is a step that has not begun, and `flying` is the running step with its end time.
     let mut composed: Option<PlainComposedStep> = None;
     let mut flying: Option<(u64, PlainComposedStep)> = None;
@@ -444,7 +444,7 @@ fn log_step_and_compute_end(
     engine: &PlainEngine,
     now: u64,
     step: PlainComposedStep,
-    steps: &mut Vec<PlainStep>,
+    steps: &mut Vec<PlainEngineStep>,
 ) -> (u64, PlainComposedStep) {
     let [base, token, request, read] = engine.times;
     let mut time = base;
@@ -452,7 +452,7 @@ fn log_step_and_compute_end(
         time += token * count as u64 + request + read * (past + count) as u64;
     }
     let end = now + time;
-    steps.push(PlainStep {
+    steps.push(PlainEngineStep {
         begin: now,
         end,
         parts: step.parts.clone(),
@@ -469,7 +469,7 @@ fn add_generated_tokens(
     engine: &PlainEngine,
     requests: &[PlainRequestWithTokenIds],
     all: &mut [RequestProgress],
-    memory: &mut PlainBlockPool,
+    memory: &mut PlainKvBlockPool,
     [running, waiting]: [&mut Vec<usize>; 2],
 ) {
     for (at, (who, ..)) in step.parts.into_iter().enumerate() {

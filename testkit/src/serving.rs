@@ -105,7 +105,7 @@ pub struct PlainRequest {
 
 /// Times of a served request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PlainEndComputePreemptedTimes {
+pub struct PlainServedRequestTimes {
     pub end: u64,
     pub compute: u64,
     pub preempted: u64,
@@ -144,8 +144,8 @@ pub fn serve_requests_plainly(
     processors: usize,
     preemption: Option<u64>,
     requests: &[PlainRequest],
-) -> Vec<PlainEndComputePreemptedTimes> {
-    let mut times = vec![PlainEndComputePreemptedTimes::default(); requests.len()];
+) -> Vec<PlainServedRequestTimes> {
+    let mut times = vec![PlainServedRequestTimes::default(); requests.len()];
     let mut running: Vec<Option<PlainRunningBatch>> = vec![None; processors];
     // For each processor, the time that preemption takes before the next request.
     let mut blocked = vec![0_u64; processors];
@@ -223,7 +223,7 @@ pub fn serve_requests_plainly(
         };
         let mut begin = |batch: Vec<PlainWaitingOrPreemptedRequest>,
                          free: u64,
-                         times: &mut Vec<PlainEndComputePreemptedTimes>|
+                         times: &mut Vec<PlainServedRequestTimes>|
          -> Option<PlainRunningBatch> {
             let first = batch.first()?;
             let start = now.max(free);

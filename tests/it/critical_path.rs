@@ -6,7 +6,7 @@ use super::physics::lines::{build_collective, build_kernel, build_receive, build
 use super::physics::rig::build_rank_job;
 use chakram::engine::{CommunicationDurationSource, CompiledReplay, InstanceId, ReplayOptions};
 use chakram::ids::NodeIndex;
-use chakram::machine::{Machine, SendCompletion};
+use chakram::machine::{Machine, SendCompletionRule};
 use chakram::report::{
     CollectiveRecord, CriticalPathSegment, CriticalPathSummary, Observer, Report, replay_to_report,
 };
@@ -124,7 +124,7 @@ fn critical_path_and_slack_depend_on_when_a_send_completes() {
     let workload = build_rank_job(&[sender, vec![build_receive(0, 9_000_000)]], &[]);
     let preset = Machine::load_preset("dgx-h100").unwrap();
     let links = preset.topology().dimensions()[0].latency.times(2);
-    let found = SendCompletion::ALL.map(|(sends, _)| {
+    let found = SendCompletionRule::ALL.map(|(sends, _)| {
         let machine = preset.clone().with_send_completion(sends);
         let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
         let (report, _) = replay_to_report(&prepared, ()).unwrap();

@@ -4,7 +4,7 @@ use crate::corpus::corpus_path_or_count_skip;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use testkit::capture::{
-    Device, JobParallelism, JobTruth, LaunchOrKernelBound, Options, SimulatedJobCaptureWriter,
+    Device, JobParallelism, JobTrueTimes, LaunchOrKernelBound, Options, SimulatedJobCaptureWriter,
     generate_capture,
 };
 
@@ -89,7 +89,7 @@ fn integer_attribute(node: &Value, name: &str) -> u64 {
 /// Checks that both files contain the same operators, and as many as promised.
 fn check_operator_ids_match_in_both_files(
     files: &HostAndKinetoFiles,
-    truth: &JobTruth,
+    truth: &JobTrueTimes,
     rank: usize,
 ) {
     let ops = list_events_in_categories(&files.kineto, &["cpu_op", "user_annotation"]);
@@ -157,7 +157,7 @@ fn check_operators_nest_in_time_and_file(files: &HostAndKinetoFiles, style: JobP
 }
 
 /// Checks that streams run one kernel at a time, and no kernel before its launch.
-fn check_stream_kernels_do_not_overlap(kineto: &Value, truth: &JobTruth, rank: usize) {
+fn check_stream_kernels_do_not_overlap(kineto: &Value, truth: &JobTrueTimes, rank: usize) {
     let calls = list_events_in_categories(kineto, &["cuda_runtime"]);
     assert_eq!(calls.len() as u64, truth.ranks[rank].runtime_calls);
     let correlation = |e: &Value| e["args"]["correlation"].as_u64().unwrap();
@@ -204,7 +204,7 @@ fn check_flow_arrows_have_both_ends(kineto: &Value) {
 }
 
 /// Checks that the files give the true times for collectives and for the job's span.
-fn check_times_match_truth(kineto: &Value, truth: &JobTruth, rank: usize) {
+fn check_times_match_truth(kineto: &Value, truth: &JobTrueTimes, rank: usize) {
     let known = &truth.ranks[rank];
     let base = kineto["baseTimeNanoseconds"].as_u64().unwrap();
     let zero = (truth.epoch_ns - base) as i64 + known.clock_offset_ns;
@@ -246,7 +246,7 @@ fn check_times_match_truth(kineto: &Value, truth: &JobTruth, rank: usize) {
 }
 
 /// Checks that the truth is consistent.
-fn check_truth_is_consistent(truth: &JobTruth, jitter: u32) {
+fn check_truth_is_consistent(truth: &JobTrueTimes, jitter: u32) {
     let mut seen = BTreeSet::new();
     for meeting in &truth.collectives {
         let members: Vec<u32> = meeting.members.iter().map(|m| m.rank).collect();

@@ -8,8 +8,10 @@ use super::physics::lines::{TestTraceNode, build_node};
 use super::physics::rig::{build_rank_job, encode_trace_file};
 use chakram::engine::{CommunicationDurationSource, CompiledReplay, ReplayOptions};
 use chakram::machine::Machine;
-use chakram::report::{MemoryRow, NodeSpanRecorder, NpuTimeCategory, Report, replay_to_report};
-use chakram::trace::{CollectiveKind, GroupName, MemoryChanges, MemoryLocation, Op};
+use chakram::report::{
+    NodeSpanRecorder, NpuMemoryUseRow, NpuTimeCategory, Report, replay_to_report,
+};
+use chakram::trace::{CollectiveKind, GroupName, MemoryLocation, NodeMemoryChanges, Op};
 use chakram::units::{Bytes, Span, Time};
 use chakram::workload::Workload;
 
@@ -19,7 +21,7 @@ pub struct TraceNodeWithMemoryChanges(
     pub Op<'static>,
     pub i64,
     pub u64,
-    pub MemoryChanges,
+    pub NodeMemoryChanges,
     pub Vec<u64>,
 );
 
@@ -38,8 +40,8 @@ const BARRIER: Op<'static> = Op::Collective {
 };
 
 /// Returns changes that allocate and free these numbers of bytes of activations.
-pub fn activation_changes(allocates: u64, frees: u64) -> MemoryChanges {
-    MemoryChanges {
+pub fn activation_changes(allocates: u64, frees: u64) -> NodeMemoryChanges {
+    NodeMemoryChanges {
         allocates: [0, 0, 0, allocates, 0],
         frees: [0, 0, 0, frees, 0],
         remote: 0,
@@ -94,12 +96,12 @@ fn replay_with_node_times(
     (report, ran)
 }
 
-fn replay_memory_of_rank(lines: Vec<TraceNodeWithMemoryChanges>) -> MemoryRow {
+fn replay_memory_of_rank(lines: Vec<TraceNodeWithMemoryChanges>) -> NpuMemoryUseRow {
     let (report, _) = replay_with_node_times(&[lines]);
     report.memory.into_iter().next().unwrap()
 }
 
-fn peak_bytes_time_and_node(row: &MemoryRow) -> (u64, u64, Option<u64>) {
+fn peak_bytes_time_and_node(row: &NpuMemoryUseRow) -> (u64, u64, Option<u64>) {
     (
         row.peak.0,
         row.at.0 / 1000,
@@ -117,7 +119,7 @@ fn remote_memory_is_a_part_of_the_memory_time() {
         bytes,
         in_switch: false,
     };
-    let none = MemoryChanges::default;
+    let none = NodeMemoryChanges::default;
     // On a machine of 100 GB/s to remote memory and 4,096 GB/s to the NPU's own, n1 loads 1 MB in 10 us, and at the
     // same time n2 loads 8.192 MB in 2 us. Then n3 alone loads 4.096 MB in 1 us.
     let workload = build_workload(&[vec![
@@ -177,7 +179,7 @@ fn kernels_that_overlap_hold_memory_together() {
 #[test]
 fn bytes_by_class_are_those_at_the_peak() {
     let class = |i: usize, bytes| {
-        let mut changes = MemoryChanges::default();
+        let mut changes = NodeMemoryChanges::default();
         changes.allocates[i] = bytes;
         changes
     };

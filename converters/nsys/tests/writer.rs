@@ -2,19 +2,19 @@
 
 /// A value of a row.
 #[derive(Clone, Debug, PartialEq)]
-pub enum StoredValue {
+pub enum WrittenSqliteValue {
     Null,
     Integer(i64),
     Text(String),
 }
 
-impl From<i64> for StoredValue {
+impl From<i64> for WrittenSqliteValue {
     fn from(number: i64) -> Self {
         Self::Integer(number)
     }
 }
 
-impl From<&str> for StoredValue {
+impl From<&str> for WrittenSqliteValue {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
     }
@@ -23,7 +23,7 @@ impl From<&str> for StoredValue {
 /// Tables, each with its rows and the columns of its `CREATE TABLE` statement.
 #[derive(Default)]
 pub struct SqliteWriter {
-    tables: Vec<(String, String, Vec<Vec<StoredValue>>)>,
+    tables: Vec<(String, String, Vec<Vec<WrittenSqliteValue>>)>,
 }
 
 fn encode_sqlite_varint(number: u64) -> Vec<u8> {
@@ -36,12 +36,12 @@ fn encode_sqlite_varint(number: u64) -> Vec<u8> {
     (0..count).rev().map(byte).collect()
 }
 
-fn encode_sqlite_record(row: &[StoredValue]) -> Vec<u8> {
+fn encode_sqlite_record(row: &[WrittenSqliteValue]) -> Vec<u8> {
     let (mut types, mut body) = (Vec::new(), Vec::new());
     for value in row {
         match value {
-            StoredValue::Null => types.extend(encode_sqlite_varint(0)),
-            StoredValue::Integer(number) => {
+            WrittenSqliteValue::Null => types.extend(encode_sqlite_varint(0)),
+            WrittenSqliteValue::Integer(number) => {
                 // An integer takes the smallest size that suffices: 1, 2, 3, 4, 6 or 8 bytes.
                 let sizes = [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (6, 8)];
                 let fits = |&&(_, bytes): &&(u64, u32)| {
@@ -52,7 +52,7 @@ fn encode_sqlite_record(row: &[StoredValue]) -> Vec<u8> {
                 types.extend(encode_sqlite_varint(kind));
                 body.extend(&number.to_be_bytes()[8 - bytes as usize..]);
             }
-            StoredValue::Text(text) => {
+            WrittenSqliteValue::Text(text) => {
                 types.extend(encode_sqlite_varint(13 + 2 * text.len() as u64));
                 body.extend(text.as_bytes());
             }
@@ -67,7 +67,7 @@ fn encode_sqlite_record(row: &[StoredValue]) -> Vec<u8> {
 }
 
 impl SqliteWriter {
-    pub fn add_table(&mut self, name: &str, columns: &str, rows: Vec<Vec<StoredValue>>) {
+    pub fn add_table(&mut self, name: &str, columns: &str, rows: Vec<Vec<WrittenSqliteValue>>) {
         self.tables
             .push((name.to_owned(), columns.to_owned(), rows));
     }
@@ -83,7 +83,7 @@ impl SqliteWriter {
                 "table".into(),
                 name.as_str().into(),
                 name.as_str().into(),
-                StoredValue::Integer(i64::from(root)),
+                WrittenSqliteValue::Integer(i64::from(root)),
                 sql.as_str().into(),
             ]);
         }
@@ -106,7 +106,7 @@ impl SqliteWriter {
 /// Appends a tree of `rows` to `pages`. Returns the number of the root page, which is the last page. In the root, the
 /// first `gap` bytes stay free.
 fn append_table_tree(
-    rows: &[Vec<StoredValue>],
+    rows: &[Vec<WrittenSqliteValue>],
     page: usize,
     gap: usize,
     pages: &mut Vec<Vec<u8>>,

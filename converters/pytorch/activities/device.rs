@@ -1,14 +1,14 @@
 //! Finds the launches of kernels and copies, the dependencies between streams, and the host's waits
 //! for device work.
 
-use super::super::calls::{CommCall, CommCalls};
+use super::super::calls::{CommCall, RankCommCallsAndAnomalies};
 use super::super::kineto::EventCategory;
 use super::super::rank_timeline::{DeviceInterval, HostIntervalKind, JoinedRankCapture, NONE};
 use super::super::timeline_events::TimelineEventWithoutTimes;
-use super::host_waits::{AwaitedCommCallOrDeviceEvent, CallResultUses, HostWait};
+use super::host_waits::{AwaitedCommCallOrDeviceEvent, CommCallResultUses, HostWait};
 use super::thread_chains::HostActivityLatestEndTimes;
 use super::{
-    ActivityKindAndIndex, CallLaneAndSubmitter, HostOrDeviceActivity, InferredDependencyCounts,
+    ActivityKindAndIndex, CommCallLaneAndSubmitter, HostOrDeviceActivity, InferredDependencyCounts,
     RankActivitiesAndDependencies, ThreadCommunicationOrStreamLane,
 };
 
@@ -122,7 +122,7 @@ pub(super) fn find_device_waits_of_host(
 /// activity of each device event.
 pub(super) fn create_device_activities(
     rank: &JoinedRankCapture,
-    calls: &CommCalls,
+    calls: &RankCommCallsAndAnomalies,
     activities: &mut RankActivitiesAndDependencies,
     found: &mut InferredDependencyCounts,
 ) -> Vec<u32> {
@@ -190,7 +190,7 @@ pub(super) fn create_device_activities(
                     let work = add(activities, ActivityKindAndIndex::Call(call), end);
                     activities.of_call[call as usize] = work;
                     let item = device.launch;
-                    activities.call_places[call as usize] = CallLaneAndSubmitter { lane, item };
+                    activities.call_places[call as usize] = CommCallLaneAndSubmitter { lane, item };
                     placed[index] = work;
                 }
             }
@@ -246,7 +246,7 @@ fn add_stream_wait_dependencies(
 /// kernel that uses the result waits for the collective.
 fn link_collectives_to_stream_work(
     rank: &JoinedRankCapture,
-    calls: &CommCalls,
+    calls: &RankCommCallsAndAnomalies,
     placed: &[u32],
     activities: &mut RankActivitiesAndDependencies,
     found: &mut InferredDependencyCounts,
@@ -254,7 +254,7 @@ fn link_collectives_to_stream_work(
     if calls.list.iter().all(|call| !call.on_device()) {
         return;
     }
-    let uses = CallResultUses::new(rank, calls);
+    let uses = CommCallResultUses::new(rank, calls);
     let mut by_launch: Vec<(u32, u32)> = Vec::with_capacity(rank.devices.len());
     let streams: Vec<i64> = {
         let mut streams: Vec<i64> = calls.list.iter().filter_map(|call| call.stream).collect();

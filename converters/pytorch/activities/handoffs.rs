@@ -1,6 +1,6 @@
 //! Adds dependencies for threads that continued when another thread had finished its work.
 
-use super::super::calls::CommCalls;
+use super::super::calls::RankCommCallsAndAnomalies;
 use super::super::rank_timeline::{JoinedRankCapture, NONE};
 use super::thread_chains::ActivitiesByThread;
 use super::{
@@ -14,7 +14,7 @@ use super::{
 pub(super) fn link_handoffs(
     chains: &ActivitiesByThread,
     rank: &JoinedRankCapture,
-    calls: &CommCalls,
+    calls: &RankCommCallsAndAnomalies,
     activities: &mut RankActivitiesAndDependencies,
     found: &mut InferredDependencyCounts,
 ) {

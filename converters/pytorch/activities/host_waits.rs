@@ -1,6 +1,6 @@
 //! Finds the waits of host threads for communication.
 
-use super::super::calls::{CommCall, CommCalls};
+use super::super::calls::{CommCall, RankCommCallsAndAnomalies};
 use super::super::rank_timeline::{
     HostIntervalKind, InnermostIntervalSegment, JoinedRankCapture, NONE,
 };
@@ -43,7 +43,10 @@ const DEEPEST: usize = 16;
 
 /// Records when each call's result becomes usable. The worker may first copy the result into place, so the result may
 /// become usable after the call's end.
-pub(super) fn record_when_call_results_are_usable(rank: &JoinedRankCapture, calls: &mut CommCalls) {
+pub(super) fn record_when_call_results_are_usable(
+    rank: &JoinedRankCapture,
+    calls: &mut RankCommCallsAndAnomalies,
+) {
     for (worker, list) in group_calls_by_worker(calls) {
         let range = rank.threads[worker as usize].items.clone();
         let items = &rank.items[range.start as usize..range.end as usize];
@@ -69,7 +72,7 @@ pub(super) fn record_when_call_results_are_usable(rank: &JoinedRankCapture, call
 }
 
 /// Returns each worker's calls, sorted by start.
-pub(super) fn group_calls_by_worker(calls: &CommCalls) -> BTreeMap<u32, Vec<u32>> {
+pub(super) fn group_calls_by_worker(calls: &RankCommCallsAndAnomalies) -> BTreeMap<u32, Vec<u32>> {
     let mut workers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (index, call) in calls.list.iter().enumerate() {
         if call.worker != NONE {
@@ -103,7 +106,7 @@ pub(super) fn segment_at(
 /// Finds when the host waited for its own communication, and the calls on which it blocked.
 pub(super) fn find_host_waits_for_communication(
     rank: &JoinedRankCapture,
-    calls: &CommCalls,
+    calls: &RankCommCallsAndAnomalies,
     found: &mut InferredDependencyCounts,
 ) -> (Vec<HostWait>, Vec<bool>) {
     let mut waits = Vec::new();
@@ -115,7 +118,7 @@ pub(super) fn find_host_waits_for_communication(
     let segments: Vec<_> = threads
         .map(|thread| rank.segments_of_thread(thread))
         .collect();
-    let uses = CallResultUses::new(rank, calls);
+    let uses = CommCallResultUses::new(rank, calls);
     for (index, call) in calls.list.iter().enumerate() {
         if call.on_device() {
             continue;
@@ -228,11 +231,11 @@ fn find_idle_thread_wait_for_call(
 
 /// Host intervals that use the result of a call, as (storage, start of the interval, index of the
 /// interval).
-pub(super) struct CallResultUses(Vec<(u64, i64, u32)>);
+pub(super) struct CommCallResultUses(Vec<(u64, i64, u32)>);
 
-impl CallResultUses {
+impl CommCallResultUses {
     /// Finds all host intervals that use storages written by a call.
-    pub fn new(rank: &JoinedRankCapture, calls: &CommCalls) -> Self {
+    pub fn new(rank: &JoinedRankCapture, calls: &RankCommCallsAndAnomalies) -> Self {
         let mut wanted: Vec<u64> = calls
             .list
             .iter()
@@ -290,7 +293,7 @@ impl CallResultUses {
     fn find_wait_before_first_use(
         &self,
         rank: &JoinedRankCapture,
-        calls: &CommCalls,
+        calls: &RankCommCallsAndAnomalies,
         index: usize,
         segments: &[Vec<InnermostIntervalSegment>],
     ) -> Option<HostWait> {

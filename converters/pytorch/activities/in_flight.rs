@@ -1,11 +1,11 @@
 //! Creates the activities of communication in flight on the host.
 
-use super::super::calls::{CommCalls, CommOp};
+use super::super::calls::{CommOp, RankCommCallsAndAnomalies};
 use super::super::rank_timeline::{JoinedRankCapture, NONE};
 use super::host_waits::group_calls_by_worker;
 use super::thread_chains::ActivitiesByThread;
 use super::{
-    ActivityKindAndIndex, CallLaneAndSubmitter, HostOrDeviceActivity,
+    ActivityKindAndIndex, CommCallLaneAndSubmitter, HostOrDeviceActivity,
     RankActivitiesAndDependencies, ThreadCommunicationOrStreamLane,
 };
 use std::cmp::Reverse;
@@ -17,7 +17,7 @@ type HostCommLanesByFreeTime = BinaryHeap<Reverse<(i64, u32)>>;
 /// Creates an activity, with its dependencies, for every call that the host executed.
 pub(super) fn create_activities_of_host_calls(
     rank: &JoinedRankCapture,
-    calls: &CommCalls,
+    calls: &RankCommCallsAndAnomalies,
     chains: &ActivitiesByThread,
     activities: &mut RankActivitiesAndDependencies,
 ) {
@@ -55,7 +55,7 @@ pub(super) fn create_activities_of_host_calls(
             end: call.end,
         });
         activities.of_call[index as usize] = work;
-        activities.call_places[index as usize] = CallLaneAndSubmitter {
+        activities.call_places[index as usize] = CommCallLaneAndSubmitter {
             lane: ThreadCommunicationOrStreamLane::Flight(lane),
             item: call.item,
         };

@@ -1,6 +1,6 @@
 //! Orders the activities of each host thread.
 
-use super::super::calls::CommCalls;
+use super::super::calls::RankCommCallsAndAnomalies;
 use super::super::rank_timeline::{JoinedRankCapture, NONE};
 use super::host_waits::HostWait;
 use super::own_places::{self, OwnWorkPositionAmongChildren};
@@ -17,7 +17,7 @@ pub(super) struct HostActivityLatestEndTimes {
 }
 
 impl HostActivityLatestEndTimes {
-    pub(super) fn new(rank: &JoinedRankCapture, calls: &CommCalls) -> Self {
+    pub(super) fn new(rank: &JoinedRankCapture, calls: &RankCommCallsAndAnomalies) -> Self {
         let mut this = Self {
             latest: vec![i64::MAX; rank.items.len()],
         };
@@ -44,7 +44,7 @@ pub(super) struct ActivitiesByThread(Vec<Vec<u32>>);
 /// Chooses when each host interval's activity happens, and orders the activities of each thread.
 pub(super) fn place_activities_in_thread_chains(
     rank: &JoinedRankCapture,
-    calls: &CommCalls,
+    calls: &RankCommCallsAndAnomalies,
     bounds: HostActivityLatestEndTimes,
     waits: &[HostWait],
     activities: &mut RankActivitiesAndDependencies,

@@ -14,21 +14,21 @@ use super::super::rank_timeline::{DeviceInterval, JoinedRankCapture, NONE};
 use super::super::timeline_events::TimelineEventWithoutTimes;
 use super::args::{self, parse_comm_call};
 use super::requests::{CommRequestHostIntervalIndices, RequestsByExecutingLaunch};
-use super::{CommCall, CommCallArgs, CommCalls, CommOp, UserCommKernelRules};
-use crate::comm_kernels::KernelNameHint;
+use super::{CommCall, CommCallArgs, CommOp, RankCommCallsAndAnomalies, UserCommKernelRules};
+use crate::comm_kernels::KernelNameCommunicationHint;
 use chakram_trace::format::{CollectiveKind, Dtype};
 
 /// Finds the calls that kernels execute, and appends them to `calls`.
 pub(super) fn append_device_calls(
     rank: &JoinedRankCapture,
     kernels: &UserCommKernelRules,
-    calls: &mut CommCalls,
+    calls: &mut RankCommCallsAndAnomalies,
 ) {
     let mut found: Vec<CommCall> = Vec::new();
     let mut ids = None;
     // Many kernels share a name, so classify each name only once.
     let (texts, table) = (&rank.kineto.texts, kernels.lookup_table());
-    let mut named: Vec<Option<KernelNameHint>> = vec![None; texts.len()];
+    let mut named: Vec<Option<KernelNameCommunicationHint>> = vec![None; texts.len()];
     let mut find = |name: u32| {
         *named[name as usize].get_or_insert_with(|| table.classify_name(texts.get(name)))
     };
@@ -36,7 +36,7 @@ pub(super) fn append_device_calls(
     for (i, device) in (0..).zip(&rank.devices) {
         let event = &rank.events[device.event as usize];
         let hint = find(event.name);
-        if let KernelNameHint::Communicates(kind) = hint {
+        if let KernelNameCommunicationHint::Communicates(kind) = hint {
             communicating.push((i, kind));
         } else if has_collective_arguments(rank, event) {
             communicating.push((i, None));

@@ -7,11 +7,11 @@
 use super::super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
 use super::super::rank_timeline::{InFlightGlooInterval, JoinedRankCapture, NONE};
 use super::args::{self, parse_comm_call};
-use super::{CommCall, CommCalls};
+use super::{CommCall, RankCommCallsAndAnomalies};
 
 /// Finds the calls of `rank` that host backends executed.
-pub(super) fn find_host_calls(rank: &JoinedRankCapture) -> CommCalls {
-    let mut calls = CommCalls::default();
+pub(super) fn find_host_calls(rank: &JoinedRankCapture) -> RankCommCallsAndAnomalies {
+    let mut calls = RankCommCallsAndAnomalies::default();
     let mut askers: Vec<(u64, u32)> = Vec::new();
     for (i, item) in rank.items.iter().enumerate() {
         let name = rank.host_interval_name(item);

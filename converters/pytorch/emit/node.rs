@@ -5,15 +5,15 @@ use super::super::activities::{
     ThreadCommunicationOrStreamLane,
 };
 use super::super::alike_kernels::{SameNameWorkEstimator, TimedKernelWithCost};
-use super::super::calls::{CommCalls, CommOp, parse_first_tensor_dtype};
+use super::super::calls::{CommOp, RankCommCallsAndAnomalies, parse_first_tensor_dtype};
 use super::super::kineto::EventCategory;
 use super::super::op_cost::{IntervalFlopsAndBytesTable, duration_of_device_interval};
 use super::super::op_work::OpCost;
 use super::super::rank_timeline::{
-    HostInterval, HostIntervalKind, JoinedRankCapture, NONE, StepWindows,
+    HostInterval, HostIntervalKind, JoinedRankCapture, NONE, ProfiledStepWindows,
 };
 use super::lanes::FIRST_FLIGHT;
-use super::{RankEmitContext, clamp_to_nonnegative_ns};
+use super::{RankNodeEmissionInputs, clamp_to_nonnegative_ns};
 use chakram_base::units::Span;
 use chakram_trace::format::origin;
 use chakram_trace::format::scan::NodeView;
@@ -26,16 +26,16 @@ use std::io::Write;
 
 pub(super) struct HostAndDeviceActivityEmitter<'a> {
     pub rank: &'a JoinedRankCapture,
-    pub calls: &'a CommCalls,
+    pub calls: &'a RankCommCallsAndAnomalies,
     pub activities: &'a RankActivitiesAndDependencies,
-    pub job: &'a RankEmitContext<'a>,
+    pub job: &'a RankNodeEmissionInputs<'a>,
     pub ids: &'a [u32],
     pub efforts: &'a IntervalFlopsAndBytesTable,
     /// Kernels with known work, from which the work of their namesakes is estimated.
     pub alike: SameNameWorkEstimator,
     /// Element type of each form of host node.
     pub dtypes: &'a [Option<Dtype>],
-    pub steps: &'a StepWindows,
+    pub steps: &'a ProfiledStepWindows,
 }
 
 /// Returns, for each form of host node, the element type of the operator's first tensor.

@@ -1,7 +1,7 @@
 //! Determines the order of node ids.
 
 use super::super::activities::RankActivitiesAndDependencies;
-use super::super::calls::CommCalls;
+use super::super::calls::RankCommCallsAndAnomalies;
 use super::super::rank_timeline::{JoinedRankCapture, NONE};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 pub(super) fn order_activities(
     rank: &JoinedRankCapture,
     activities: &RankActivitiesAndDependencies,
-    calls: &CommCalls,
+    calls: &RankCommCallsAndAnomalies,
 ) -> Vec<u32> {
     // Calls are matched across ranks in order of id, so the ids must follow program order.
     let made = activities.of_call.iter().zip(&calls.list);

@@ -25,7 +25,7 @@ const LONGER: f64 = 1.05;
 
 /// One thread's nodes or events in one file: their indices in order, each with a key for its name.
 #[derive(Default)]
-struct OperatorSequence {
+struct ThreadOperatorNameSequence {
     of: Vec<u32>,
     names: Vec<u32>,
 }
@@ -95,10 +95,10 @@ fn operators_by_host_thread(
     host: &HostTrace,
     keys: &mut StringArenaInterner,
     link: &mut KinetoEventHostNodeMap,
-) -> BTreeMap<u32, OperatorSequence> {
+) -> BTreeMap<u32, ThreadOperatorNameSequence> {
     let mut order: Vec<u32> = (0..host.nodes.len() as u32).collect();
     order.sort_by_key(|&i| host.records[i as usize].id);
-    let mut threads: BTreeMap<u32, OperatorSequence> = BTreeMap::new();
+    let mut threads: BTreeMap<u32, ThreadOperatorNameSequence> = BTreeMap::new();
     for i in order {
         let node = &host.nodes[i as usize];
         let name = host.texts.get(node.name);
@@ -124,7 +124,7 @@ fn operators_by_host_thread(
 
 /// Returns each track's operators, sorted by start. If two operators start at the same time, the
 /// longer operator comes first.
-fn operators_by_kineto_track(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequence> {
+fn operators_by_kineto_track(kineto: &KinetoTrace) -> BTreeMap<u32, ThreadOperatorNameSequence> {
     let mut order: Vec<u32> = (0..kineto.events.len() as u32)
         .filter(|&i| {
             let event = &kineto.events[i as usize];
@@ -138,7 +138,7 @@ fn operators_by_kineto_track(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequ
         let event = &kineto.events[i as usize];
         (event.start_ns, Reverse(event.duration_ns), i)
     });
-    let mut tracks: BTreeMap<u32, OperatorSequence> = BTreeMap::new();
+    let mut tracks: BTreeMap<u32, ThreadOperatorNameSequence> = BTreeMap::new();
     for i in order {
         let event = &kineto.events[i as usize];
         let track = tracks.entry(event.track).or_default();
@@ -150,10 +150,10 @@ fn operators_by_kineto_track(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequ
 
 /// Pairs host threads with tracks. The most certain pairs come first.
 fn pair_host_threads_with_kineto_tracks(
-    hosts: &BTreeMap<u32, OperatorSequence>,
-    tracks: &BTreeMap<u32, OperatorSequence>,
+    hosts: &BTreeMap<u32, ThreadOperatorNameSequence>,
+    tracks: &BTreeMap<u32, ThreadOperatorNameSequence>,
 ) -> Vec<(u32, u32)> {
-    let count = |thread: &OperatorSequence| {
+    let count = |thread: &ThreadOperatorNameSequence| {
         let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
         for name in &thread.names {
             *counts.entry(*name).or_default() += 1;
@@ -226,8 +226,8 @@ fn find_matching_event_range(nodes: &[u32], events: &[u32]) -> Option<TrackEvent
 
 /// Returns the pairs of a host node and an event within the range `window`.
 fn pair_same_named_operators(
-    nodes: &OperatorSequence,
-    events: &OperatorSequence,
+    nodes: &ThreadOperatorNameSequence,
+    events: &ThreadOperatorNameSequence,
     window: std::ops::Range<usize>,
 ) -> Vec<(u32, u32)> {
     let mut places: BTreeMap<u32, std::collections::VecDeque<u32>> = BTreeMap::new();

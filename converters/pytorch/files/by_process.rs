@@ -2,7 +2,7 @@
 //! numbers.
 
 use super::held::MemoryOnlyInputFiles;
-use super::{FoundFile, HostAndKinetoFilesByRank, RankCaptureFiles, is_standard_input_path};
+use super::{FoundCaptureFile, HostAndKinetoFilesByRank, RankCaptureFiles, is_standard_input_path};
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 
@@ -16,14 +16,15 @@ pub(super) fn take_files_without_distinct_rank(
 ) -> Result<Vec<RankCaptureFiles>, TraceError> {
     // If there is one host trace and several Kineto traces, use the Kineto trace of the same process, and leave the
     // others aside.
-    let several = |[hosts, kinetos]: &[Vec<FoundFile>; 2]| {
+    let several = |[hosts, kinetos]: &[Vec<FoundCaptureFile>; 2]| {
         hosts.len() > 1 || hosts.is_empty() && kinetos.len() > 1
     };
     if !ranks.values().any(several) {
         return Ok(Vec::new());
     }
-    let of = |rank: &Option<u32>, files: &[Vec<FoundFile>; 2]| rank.is_none() || several(files);
-    let mut processes: BTreeMap<u64, [Option<&FoundFile>; 2]> = BTreeMap::new();
+    let of =
+        |rank: &Option<u32>, files: &[Vec<FoundCaptureFile>; 2]| rank.is_none() || several(files);
+    let mut processes: BTreeMap<u64, [Option<&FoundCaptureFile>; 2]> = BTreeMap::new();
     for (_, files) in ranks.iter().filter(|(rank, files)| of(rank, files)) {
         for (kind, file) in (0..)
             .zip(files)
@@ -41,7 +42,7 @@ pub(super) fn take_files_without_distinct_rank(
             }
         }
     }
-    let path = |file: &FoundFile| file.path.clone();
+    let path = |file: &FoundCaptureFile| file.path.clone();
     let pairs = processes
         .into_values()
         .map(|[host, kineto]| RankCaptureFiles {

@@ -6,7 +6,7 @@
 //! same time. So the other members are the ranks whose collectives end at the nearest times. If groups are declared,
 //! the declared group whose end times are nearest is used.
 
-use super::super::calls::{CommCall, CommCalls, CommOp};
+use super::super::calls::{CommCall, CommOp, RankCommCallsAndAnomalies};
 use super::super::rank_timeline::JoinedRankCapture;
 use super::{JobGroup, unique_group_name};
 use chakram_trace::format::CollectiveKind;
@@ -42,7 +42,7 @@ struct CommunicatorOnRank {
 /// added to `groups`.
 pub(super) fn assign_communicator_groups(
     ranks: &[JoinedRankCapture],
-    calls: &[CommCalls],
+    calls: &[RankCommCallsAndAnomalies],
     groups: &mut Vec<JobGroup>,
     own: &[Vec<u32>],
     world: u32,
@@ -95,7 +95,10 @@ pub(super) fn assign_communicator_groups(
 /// Name of groups that no capture names.
 const UNNAMED: &str = "unnamed";
 
-fn collect_communicators(rank: usize, calls: &CommCalls) -> Vec<CommunicatorOnRank> {
+fn collect_communicators(
+    rank: usize,
+    calls: &RankCommCallsAndAnomalies,
+) -> Vec<CommunicatorOnRank> {
     let mut found: BTreeMap<CommunicatorStreamAndSize, Vec<(CollectiveKind, u64, i64)>> =
         BTreeMap::new();
     for call in &calls.list {

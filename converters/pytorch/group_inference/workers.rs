@@ -5,7 +5,7 @@
 //! groups fit this order. All ranks run the same program and therefore share one assignment. In the best assignment,
 //! each group's calls agree in kind and size, and end together.
 
-use super::super::calls::{CommCalls, CommOp};
+use super::super::calls::{CommOp, RankCommCallsAndAnomalies};
 use super::super::rank_timeline::{JoinedRankCapture, NONE};
 use super::JobGroup;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub(super) struct CandidatePoolsOfRankWorkerThreads {
 impl CandidatePoolsOfRankWorkerThreads {
     pub(super) fn new(
         rank: &JoinedRankCapture,
-        calls: &CommCalls,
+        calls: &RankCommCallsAndAnomalies,
         own: &[u32],
         groups: &[JobGroup],
     ) -> Self {
@@ -107,7 +107,7 @@ const CLEAR: i64 = 1_000;
 /// Returns, for each rank, the group of each worker thread. A rank's map is empty if its groups cannot be inferred.
 pub(super) fn assign_worker_groups(
     ranks: &[JoinedRankCapture],
-    calls: &[CommCalls],
+    calls: &[RankCommCallsAndAnomalies],
     groups: &[JobGroup],
     own: &[Vec<u32>],
     pools: &[CandidatePoolsOfRankWorkerThreads],
@@ -176,7 +176,7 @@ fn assign_groups_to_threads_of_rank(
 
 /// Returns true if each call's number of members fits the group of its worker.
 fn group_sizes_fit_calls(
-    calls: &[CommCalls],
+    calls: &[RankCommCallsAndAnomalies],
     groups: &[JobGroup],
     given: &[BTreeMap<u32, u32>],
 ) -> bool {
@@ -197,7 +197,7 @@ fn group_sizes_fit_calls(
 /// average. Constant offsets between the hosts' clocks are removed first.
 fn score_worker_groups(
     ranks: &[JoinedRankCapture],
-    calls: &[CommCalls],
+    calls: &[RankCommCallsAndAnomalies],
     groups: &[JobGroup],
     given: &[BTreeMap<u32, u32>],
 ) -> (u64, i64) {

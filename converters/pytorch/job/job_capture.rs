@@ -4,9 +4,9 @@
 use super::rank_capture::AnalysedRankCapture;
 use crate::pytorch::activities::RankActivitiesAndDependencies;
 use crate::pytorch::call_matching::{
-    self, CallMismatch, JobRankWithTimeline, MatchedAndUnmatchedCallsOfJob,
+    self, CommCallMismatchError, JobRankWithTimeline, MatchedAndUnmatchedCallsOfJob,
 };
-use crate::pytorch::calls::CommCalls;
+use crate::pytorch::calls::RankCommCallsAndAnomalies;
 use crate::pytorch::clock::{self, ClockCorrection};
 use crate::pytorch::emit::{self, CrossRankCallMatchResult};
 use crate::pytorch::event_links::KinetoEventHostNodeMap;
@@ -35,7 +35,7 @@ pub(super) struct MatchedJobCapture {
     /// Captured and inferred ranks, sorted by number.
     pub models: Vec<CapturedOrInferredRank>,
     /// Calls of each rank, in the order of `models`; `times` and `matched` below have the same order.
-    calls: Vec<CommCalls>,
+    calls: Vec<RankCommCallsAndAnomalies>,
     times: Vec<Vec<CallWaitAndTransfer>>,
     met: Vec<Vec<CrossRankCallMatchResult>>,
     /// Captures of the captured ranks. Several ranks may use the same capture.
@@ -112,7 +112,8 @@ impl MatchedJobCapture {
         .map_err(|unknown| {
             TraceError::invalid_file(file(unknown.rank), unknown.found, &unknown.hint)
         })?;
-        let disagree = |no: CallMismatch| TraceError::invalid_file(file(u32::MAX), no.0, ONE_RUN);
+        let disagree =
+            |no: CommCallMismatchError| TraceError::invalid_file(file(u32::MAX), no.0, ONE_RUN);
         let captured = ranks.iter().map(|rank| JobRankWithTimeline {
             number: rank.rank,
             timeline: rank,
@@ -211,7 +212,7 @@ impl MatchedJobCapture {
         let captured = offset
             .to_reference_time(activities.time_span().1)
             .saturating_sub(self.first);
-        let job = emit::RankEmitContext {
+        let job = emit::RankNodeEmissionInputs {
             number: model.number,
             groups: &self.groups,
             times: &self.times[i],
@@ -425,7 +426,7 @@ fn are_unranked_and_disjoint_in_time(
 
 /// For each call, returns the result of matching the call across ranks.
 fn list_match_result_of_each_call(
-    calls: &[CommCalls],
+    calls: &[RankCommCallsAndAnomalies],
     matches: &MatchedAndUnmatchedCallsOfJob,
     models: &[CapturedOrInferredRank],
 ) -> Vec<Vec<CrossRankCallMatchResult>> {

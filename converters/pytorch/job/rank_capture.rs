@@ -2,8 +2,8 @@
 
 use super::ConvertOptions;
 use crate::pytorch::activities::{self, RankActivitiesAndDependencies};
-use crate::pytorch::calls::{self, CommCalls};
-use crate::pytorch::event_links::{EventLinkError, KeptCaptureWindow, KinetoEventHostNodeMap};
+use crate::pytorch::calls::{self, RankCommCallsAndAnomalies};
+use crate::pytorch::event_links::{HostKinetoJoinError, KeptCaptureWindow, KinetoEventHostNodeMap};
 use crate::pytorch::files::RankCaptureFiles;
 use crate::pytorch::host::HostTrace;
 use crate::pytorch::kineto::{EventCategory, KinetoEvent, KinetoTrace};
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A rank's capture, with its calls and activities.
 pub(super) struct AnalysedRankCapture {
     pub rank: JoinedRankCapture,
-    pub calls: CommCalls,
+    pub calls: RankCommCallsAndAnomalies,
     pub activities: RankActivitiesAndDependencies,
     pub link: KinetoEventHostNodeMap,
     /// Steps measured without a profiler.
@@ -41,7 +41,10 @@ struct LinkedRankFiles {
 }
 
 impl LinkedRankFiles {
-    fn new(host: Option<HostTrace>, kineto: Option<KinetoTrace>) -> Result<Self, EventLinkError> {
+    fn new(
+        host: Option<HostTrace>,
+        kineto: Option<KinetoTrace>,
+    ) -> Result<Self, HostKinetoJoinError> {
         let (host, mut kineto) = match (host, kineto) {
             (Some(host), Some(kineto)) => (host, kineto),
             (None, kineto) => {
@@ -69,7 +72,7 @@ impl LinkedRankFiles {
         if let (Some(own), Some(theirs)) = (host.pid, kineto.process_with_most_operators())
             && own != theirs
         {
-            return Err(EventLinkError {
+            return Err(HostKinetoJoinError {
                 found: format!(
                     "this file and the host trace are of different runs: this file is of process \
                      {theirs}, the host trace of process {own}"

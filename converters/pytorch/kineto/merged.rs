@@ -6,7 +6,7 @@
 //! use the same correlation ids, streams and devices, so each rank gets only the events of its own
 //! tracks.
 
-use super::{EventCategory, KinetoTrace, KinetoTrackIdentity, NONE, PythonEvent};
+use super::{EventCategory, KinetoTrace, KinetoTrackIdentity, NONE, PythonCallEvent};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Minimum difference between the numbers that a merge script added to process ids. Smaller
@@ -47,7 +47,7 @@ impl KinetoTrace {
                 event
             });
             let python = self.python.iter().filter(|call| own(call.track as usize));
-            let python = python.map(|call| PythonEvent {
+            let python = python.map(|call| PythonCallEvent {
                 track: number[call.track as usize],
                 ..*call
             });

@@ -4,7 +4,8 @@ use super::operands::OperatorInputCache;
 use super::raw::{AllEventArgs, RawKinetoEvent};
 use super::tracks::TrackTable;
 use super::{
-    EventCategory, KinetoEvent, KinetoTrace, NONE, PythonEvent, SharedEventStreamAndInputDetails,
+    EventCategory, KinetoEvent, KinetoTrace, NONE, PythonCallEvent,
+    SharedEventStreamAndInputDetails,
 };
 use crate::pytorch::name_repair::KeysAroundName;
 use crate::pytorch::number::{self, parse_microseconds_as_nanoseconds};
@@ -31,7 +32,7 @@ pub(super) struct KinetoReader {
     operands: OperatorInputCache,
     details: DistinctKeyInterner<SharedEventStreamAndInputDetails>,
     /// For each name, by text index, the arguments that the conversion uses from events with this name.
-    named: Vec<EventNameArgumentUse>,
+    named: Vec<ArgumentUseByEventName>,
     left_out: BTreeMap<String, u64>,
     /// Number of events of unknown categories, by category and track.
     unread: BTreeMap<(String, u32), u64>,
@@ -41,7 +42,7 @@ pub(super) struct KinetoReader {
 
 /// Arguments that the conversion uses from events with a given name.
 #[derive(Clone, Copy, Debug)]
-struct EventNameArgumentUse {
+struct ArgumentUseByEventName {
     /// True if all arguments are used, because the event communicates.
     of_call: bool,
     /// True if all arguments of the operator are used, because a convolution's padding and stride
@@ -154,12 +155,12 @@ impl KinetoReader {
     }
 
     /// Returns the arguments that the conversion uses from events with the name `name`.
-    fn argument_use_of_event_name(&mut self, name: u32) -> EventNameArgumentUse {
+    fn argument_use_of_event_name(&mut self, name: u32) -> ArgumentUseByEventName {
         let known = self.named.len();
         let new = known..self.trace.texts.len();
         self.named.extend(new.map(|number| {
             let name = self.trace.texts.get(number as u32);
-            EventNameArgumentUse {
+            ArgumentUseByEventName {
                 of_call: is_communication_operator(name),
                 of_convolution: name.ends_with("n_convolution"),
                 values: op_work::cost_depends_on_scalar_values(name),
@@ -296,7 +297,7 @@ impl KinetoReader {
             )
         })?;
         let track = self.track_of(raw, at)?;
-        self.trace.python.push(PythonEvent {
+        self.trace.python.push(PythonCallEvent {
             start_ns,
             duration_ns,
             name,

@@ -13,7 +13,7 @@ use super::arguments::{OperatorArgument, OperatorArguments};
 
 /// How an operator accesses rows. The numbers in the variants are argument positions.
 #[derive(Clone, Copy)]
-enum RowAccess {
+enum LookupTableAccessKind {
     /// Reads one row of the table per index.
     Embedding,
     /// Reads one row of the table per index and sums the rows of each bag.
@@ -40,8 +40,8 @@ enum RowAccess {
     BatchedBackward,
 }
 
-fn row_access_of_operator(name: &str) -> Option<RowAccess> {
-    use RowAccess::{
+fn row_access_of_operator(name: &str) -> Option<LookupTableAccessKind> {
+    use LookupTableAccessKind::{
         Bag, Batched, BatchedBackward, Embedding, Gather, Index, Rows, Select, Target,
     };
     let rows = |index, rows, times| Rows { index, rows, times };
@@ -87,7 +87,7 @@ pub(in crate::pytorch) fn is_row_lookup(name: &str) -> bool {
 pub(super) fn bytes_depend_on_scalar_values(name: &str) -> bool {
     matches!(
         row_access_of_operator(name),
-        Some(RowAccess::Select | RowAccess::Batched)
+        Some(LookupTableAccessKind::Select | LookupTableAccessKind::Batched)
     )
 }
 
@@ -97,7 +97,7 @@ pub(super) fn lookup_bytes(name: &str, operands: &OperatorArguments) -> Option<O
     Some(row_access_of_operator(name)?.count_bytes(operands))
 }
 
-impl RowAccess {
+impl LookupTableAccessKind {
     fn count_bytes(self, operands: &OperatorArguments) -> Option<u64> {
         let tensor = |place: usize| {
             let arg = operands.argument_at(place)?;

@@ -27,21 +27,21 @@ impl JoinedRankCapture {
             }
             let launch =
                 match launches.origin_of_device_event(event, &self.items, &self.kineto.events) {
-                    DeviceEventCallOrOperator::Call(item) => item,
-                    DeviceEventCallOrOperator::Operator(item) => {
+                    DeviceEventOrigin::Call(item) => item,
+                    DeviceEventOrigin::Operator(item) => {
                         self.by_operator += 1;
                         item
                     }
                     // The event was launched in another step, or before the capture began.
-                    DeviceEventCallOrOperator::Beyond => {
+                    DeviceEventOrigin::Beyond => {
                         self.beyond += 1;
                         continue;
                     }
-                    DeviceEventCallOrOperator::Before if window.contains_time(event.start_ns) => {
+                    DeviceEventOrigin::Before if window.contains_time(event.start_ns) => {
                         self.unlaunched += 1;
                         NONE
                     }
-                    DeviceEventCallOrOperator::Before => {
+                    DeviceEventOrigin::Before => {
                         self.beyond += 1;
                         continue;
                     }
@@ -73,9 +73,9 @@ impl JoinedRankCapture {
         let ran = &mut ran;
         let roles = self.kineto.texts.len() as u32;
         let roles = (0..roles).map(|name| {
-            LaunchOrGraphCaptureRole::classify_runtime_call(self.kineto.texts.get(name))
+            RuntimeCallLaunchOrCaptureRole::classify_runtime_call(self.kineto.texts.get(name))
         });
-        let roles: Vec<LaunchOrGraphCaptureRole> = roles.collect();
+        let roles: Vec<RuntimeCallLaunchOrCaptureRole> = roles.collect();
         for thread in &self.threads {
             let mut captures = false;
             for index in thread.items.clone() {
@@ -85,9 +85,11 @@ impl JoinedRankCapture {
                     continue;
                 }
                 match roles[event.name as usize] {
-                    LaunchOrGraphCaptureRole::BeginsCapture => captures = true,
-                    LaunchOrGraphCaptureRole::EndsCapture => captures = false,
-                    LaunchOrGraphCaptureRole::Launches if !captures && event.correlation != 0 => {
+                    RuntimeCallLaunchOrCaptureRole::BeginsCapture => captures = true,
+                    RuntimeCallLaunchOrCaptureRole::EndsCapture => captures = false,
+                    RuntimeCallLaunchOrCaptureRole::Launches
+                        if !captures && event.correlation != 0 =>
+                    {
                         let ran = ran.get_or_insert_with(|| sorted_device_correlation_ids(events));
                         let known = ran.binary_search(&event.correlation).is_ok();
                         if !known {
@@ -160,14 +162,14 @@ fn may_launch_kernel_before_previous_ends(name: &str) -> bool {
 
 /// Role of a runtime call, determined by its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum LaunchOrGraphCaptureRole {
+enum RuntimeCallLaunchOrCaptureRole {
     Other,
     Launches,
     BeginsCapture,
     EndsCapture,
 }
 
-impl LaunchOrGraphCaptureRole {
+impl RuntimeCallLaunchOrCaptureRole {
     fn classify_runtime_call(name: &str) -> Self {
         match name {
             name if is_launch(name) => Self::Launches,
@@ -189,7 +191,7 @@ fn sorted_device_correlation_ids(events: &[KinetoEvent]) -> Vec<u64> {
 }
 
 /// Origin of a device event.
-enum DeviceEventCallOrOperator {
+enum DeviceEventOrigin {
     /// The call of this host interval launched the event.
     Call(u32),
     /// The event belongs to the operator of this host interval.
@@ -234,7 +236,7 @@ impl HostIntervalsByEventId {
         event: &KinetoEvent,
         items: &[HostInterval],
         events: &[KinetoEvent],
-    ) -> DeviceEventCallOrOperator {
+    ) -> DeviceEventOrigin {
         if event.correlation != 0
             && let Some(call) = last_interval_with_number_by_time(
                 &self.calls,
@@ -243,15 +245,15 @@ impl HostIntervalsByEventId {
                 items,
             )
         {
-            return DeviceEventCallOrOperator::Call(call);
+            return DeviceEventOrigin::Call(call);
         }
         if self.beyond.binary_search(&event.correlation).is_ok() {
-            return DeviceEventCallOrOperator::Beyond;
+            return DeviceEventOrigin::Beyond;
         }
         // In traces up to 2024, the external id only repeats the correlation id, so it does not identify the operator.
         let told = event.external_id != 0 && event.external_id != event.correlation;
         if !told {
-            return DeviceEventCallOrOperator::Before;
+            return DeviceEventOrigin::Before;
         }
         let operators = self.operators.get_or_insert_with(|| {
             category_intervals_sorted_by_number(items, events, EventCategory::CpuOp, |event| {
@@ -260,8 +262,8 @@ impl HostIntervalsByEventId {
         });
         match last_interval_with_number_by_time(operators, event.external_id, event.start_ns, items)
         {
-            Some(operator) => DeviceEventCallOrOperator::Operator(operator),
-            None => DeviceEventCallOrOperator::Before,
+            Some(operator) => DeviceEventOrigin::Operator(operator),
+            None => DeviceEventOrigin::Before,
         }
     }
 }

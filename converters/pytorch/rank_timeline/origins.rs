@@ -24,9 +24,9 @@ impl IntervalPythonStacks {
 
 /// Profiled steps of a rank, sorted by start. Each step has a number and a time window.
 #[derive(Clone, Debug, Default)]
-pub struct StepWindows(Vec<(u64, KeptCaptureWindow)>);
+pub struct ProfiledStepWindows(Vec<(u64, KeptCaptureWindow)>);
 
-impl StepWindows {
+impl ProfiledStepWindows {
     /// Returns the number of the step in which an interval starts, or `None` if the interval starts outside all steps.
     pub fn step_number_of_interval(&self, item: &HostInterval) -> Option<u64> {
         let begun = self.0.partition_point(|(_, of)| of.from <= item.start);
@@ -45,7 +45,7 @@ struct PythonCallInterval {
 
 impl JoinedRankCapture {
     /// Returns the profiled steps of this rank.
-    pub fn step_windows(&self) -> StepWindows {
+    pub fn step_windows(&self) -> ProfiledStepWindows {
         let ranges = self.items.iter();
         let ranges =
             ranges.filter(|item| self.kind_of_host_interval(item) == HostIntervalKind::Annotation);
@@ -58,7 +58,7 @@ impl JoinedRankCapture {
         });
         let mut steps: Vec<(u64, KeptCaptureWindow)> = steps.collect();
         steps.sort_by_key(|(number, of)| (of.from, *number));
-        StepWindows(steps)
+        ProfiledStepWindows(steps)
     }
 
     /// Finds the Python calls around each interval: the calls that were running on the interval's thread when

@@ -15,7 +15,7 @@ pub(super) fn as_utf8<'s>(mut source: impl Read + 's) -> Result<Box<dyn Read + '
         [0, b'{' | b'['] => (true, mark),
         _ => return Ok(Box::new(Cursor::new(mark).chain(source))),
     };
-    Ok(Box::new(Utf16Text {
+    Ok(Box::new(Utf16TextDecoder {
         source,
         big,
         units: first,
@@ -25,7 +25,7 @@ pub(super) fn as_utf8<'s>(mut source: impl Read + 's) -> Result<Box<dyn Read + '
 }
 
 /// A UTF-16 text, decoded in chunks.
-struct Utf16Text<R> {
+struct Utf16TextDecoder<R> {
     source: R,
     /// True if the text is big-endian.
     big: bool,
@@ -39,7 +39,7 @@ struct Utf16Text<R> {
 /// Number of bytes to decode at a time.
 const PIECE: u64 = 1 << 16;
 
-impl<R: Read> Utf16Text<R> {
+impl<R: Read> Utf16TextDecoder<R> {
     /// Decodes the next chunk; returns `false` at the end of the text.
     fn decode_chunk(&mut self) -> Result<bool> {
         let read = self
@@ -78,7 +78,7 @@ impl<R: Read> Utf16Text<R> {
     }
 }
 
-impl<R: Read> Read for Utf16Text<R> {
+impl<R: Read> Read for Utf16TextDecoder<R> {
     fn read(&mut self, into: &mut [u8]) -> Result<usize> {
         while self.given == self.text.len() {
             if !self.decode_chunk()? {

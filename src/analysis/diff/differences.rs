@@ -1,6 +1,6 @@
 //! Lists the differences between two traces with matched nodes.
 
-use super::fields::{self, FieldChange};
+use super::fields::{self, NodeFieldChange};
 use super::matching::{self, NodeMatching};
 use super::side::ComparedTrace;
 use chakram_trace::graph::RawTrace;
@@ -12,12 +12,12 @@ pub struct ChangedNode {
     /// The node's index in the first and in the second trace.
     pub nodes: [u32; 2],
     /// The fields that differ, with the values in both traces.
-    pub fields: Vec<FieldChange>,
+    pub fields: Vec<NodeFieldChange>,
 }
 
 /// A dependency between matched nodes that is in only one of the traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct EdgeChange {
+pub struct AddedOrRemovedDependency {
     /// Index of the dependent node in the first and in the second trace.
     pub node: [u32; 2],
     /// Index in both traces of the node on which `node` depends; `None` if the dependency's id belongs to no node of
@@ -41,7 +41,7 @@ pub struct TraceDiff {
     /// Matched nodes with different fields, in the order in which the first trace lists them.
     pub changed: Vec<ChangedNode>,
     /// Dependencies between matched nodes that exist in only one of the traces.
-    pub edges: Vec<EdgeChange>,
+    pub edges: Vec<AddedOrRemovedDependency>,
 }
 
 impl TraceDiff {
@@ -133,7 +133,7 @@ fn compare_dependencies(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &NodeMatching,
     node: [u32; 2],
-    edges: &mut Vec<EdgeChange>,
+    edges: &mut Vec<AddedOrRemovedDependency>,
 ) {
     let [a, b] = [0, 1].map(|which| sides[which].raw.dependencies_of(node[which]));
     let known = |which: usize,
@@ -179,7 +179,7 @@ fn compare_dependencies(
                     .expect("only pairs are listed"),
             ]
         });
-        edges.push(EdgeChange {
+        edges.push(AddedOrRemovedDependency {
             node,
             on,
             control,

@@ -4,7 +4,7 @@ mod compare;
 
 pub(super) use compare::compare_nodes;
 
-use super::value::FieldValue;
+use super::value::NodeFieldValue;
 use chakram_trace::format::{GroupName, MemoryLocation, Op, escape_and_shorten_name};
 use std::fmt;
 
@@ -74,13 +74,13 @@ pub enum StructureTimeOrBytesAspect {
 
 /// A node's field with different values in the two traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldChange {
+pub struct NodeFieldChange {
     /// The field that differs.
     pub field: NodeField,
     /// Value in the first trace.
-    pub before: FieldValue,
+    pub before: NodeFieldValue,
     /// Value in the second trace.
-    pub after: FieldValue,
+    pub after: NodeFieldValue,
 }
 
 impl NodeField {

@@ -7,11 +7,11 @@
 
 mod amounts;
 
-pub use amounts::{ComparedNodeTotals, GroupBy};
+pub use amounts::{ComparedNodeTotals, NodeGroupingProperty};
 
 use super::differences::TraceDiff;
 use super::fields::{NodeField, StructureTimeOrBytesAspect, type_name};
-use super::value::FieldValue;
+use super::value::NodeFieldValue;
 use chakram_base::units::Span;
 use chakram_trace::graph::RawTrace;
 use std::cmp::Reverse;
@@ -65,9 +65,9 @@ pub struct TallyLineKey {
     /// Type of the node.
     pub kind: String,
     /// Value of the field in the first trace. For a dependency, the predecessor in the first trace.
-    pub before: FieldValue,
+    pub before: NodeFieldValue,
     /// Value of the field in the second trace. For a dependency, the predecessor in the second trace.
-    pub after: FieldValue,
+    pub after: NodeFieldValue,
 }
 
 /// How many changes a line covers, and where they are.
@@ -171,7 +171,7 @@ pub struct DiffTally {
     /// Times and sizes, summed over all nodes of the compared ranks.
     pub total: ComparedNodeTotals,
     /// Times and sizes, summed by operator, type and group.
-    pub by: BTreeMap<(GroupBy, String), ComparedNodeTotals>,
+    pub by: BTreeMap<(NodeGroupingProperty, String), ComparedNodeTotals>,
     /// Largest changes of single nodes: first times, then sizes.
     pub largest: Vec<SingleNodeAmountChange>,
 }
@@ -224,8 +224,8 @@ impl DiffTally {
                 change,
                 name: view.name.to_owned(),
                 kind: type_name(&view.op),
-                before: FieldValue::Absent,
-                after: FieldValue::Absent,
+                before: NodeFieldValue::Absent,
+                after: NodeFieldValue::Absent,
             };
             (what, ids)
         };
@@ -249,18 +249,18 @@ impl DiffTally {
                 ),
                 None => format!("{kind}, on a node that does not exist"),
             };
-            let on = FieldValue::Text(on);
+            let on = NodeFieldValue::Text(on);
             let (change, before, after) = if edge.added {
                 (
                     NodeOrDependencyChangeKind::EdgeAdded,
-                    FieldValue::Absent,
+                    NodeFieldValue::Absent,
                     on,
                 )
             } else {
                 (
                     NodeOrDependencyChangeKind::EdgeRemoved,
                     on,
-                    FieldValue::Absent,
+                    NodeFieldValue::Absent,
                 )
             };
             let (what, _) = whole(0, edge.node[0], change);
@@ -291,7 +291,7 @@ impl DiffTally {
         let ids = nodes.map(|view| view.id);
         let mut any = false;
         for field in &changed.fields {
-            if let (FieldValue::Time(before), FieldValue::Time(after)) =
+            if let (NodeFieldValue::Time(before), NodeFieldValue::Time(after)) =
                 (&field.before, &field.after)
                 && keep.tolerance.hides_change(*before, *after)
             {

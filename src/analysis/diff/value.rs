@@ -7,7 +7,7 @@ use std::fmt;
 /// Value of a field of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(untagged)]
-pub enum FieldValue {
+pub enum NodeFieldValue {
     /// The field has no value.
     Absent,
     /// A count of bytes or operations.
@@ -18,7 +18,7 @@ pub enum FieldValue {
     Text(String),
 }
 
-impl FieldValue {
+impl NodeFieldValue {
     /// Returns a count, or a time in picoseconds; `None` for other values.
     pub fn as_number(&self) -> Option<u64> {
         match self {
@@ -29,7 +29,7 @@ impl FieldValue {
     }
 }
 
-impl fmt::Display for FieldValue {
+impl fmt::Display for NodeFieldValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absent => f.pad("nothing"),

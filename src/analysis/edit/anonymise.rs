@@ -270,7 +270,7 @@ impl TraceAnonymiser {
         out: &mut ProtobufMessageBuilder,
         done: &mut AnonymiserCounts,
     ) -> Result<(), TraceError> {
-        let mut deps = DependencyLists::default();
+        let mut deps = NodeDependencyLists::default();
         let view = scan::scan_node(record, &mut deps)?;
         done.nodes += 1;
         // Replays recognise a declaration of groups by the node's name, so do not hash it.
@@ -391,12 +391,12 @@ impl TraceAnonymiser {
 
 /// Data and control dependencies of one node.
 #[derive(Default)]
-struct DependencyLists {
+struct NodeDependencyLists {
     control: Vec<u64>,
     data: Vec<u64>,
 }
 
-impl DependencyVisitor for DependencyLists {
+impl DependencyVisitor for NodeDependencyLists {
     fn visit_data_dependency(&mut self, id: u64) -> Result<(), TraceError> {
         self.data.push(id);
         Ok(())

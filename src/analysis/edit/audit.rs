@@ -25,7 +25,7 @@ pub struct TraceStringLocation {
 
 /// A private string, and how often it occurs in fields of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuditFinding {
+pub struct PrivateStringFinding {
     /// Kind of private information.
     pub kind: LeakKind,
     /// The private part of the string.
@@ -38,8 +38,8 @@ pub struct AuditFinding {
 
 /// Findings in one trace file.
 #[derive(Debug, Default)]
-pub struct TraceAuditFindings {
-    found: BTreeMap<(LeakKind, String, String), AuditFinding>,
+pub struct TracePrivateStringFindings {
+    found: BTreeMap<(LeakKind, String, String), PrivateStringFinding>,
     /// Number of strings that were searched.
     pub texts: u64,
 }
@@ -65,7 +65,7 @@ const SENSITIVE_ATTRIBUTES: [(&str, LeakKind); 14] = [
     ("api_key", LeakKind::Secret),
 ];
 
-impl TraceAuditFindings {
+impl TracePrivateStringFindings {
     /// Searches the decompressed `contents` of a trace.
     ///
     /// Fails if the file is truncated, because the missing part may contain private text.
@@ -80,8 +80,8 @@ impl TraceAuditFindings {
     }
 
     /// Returns the findings, sorted by location in the file.
-    pub fn into_findings(self) -> Vec<AuditFinding> {
-        let mut list: Vec<AuditFinding> = self.found.into_values().collect();
+    pub fn into_findings(self) -> Vec<PrivateStringFinding> {
+        let mut list: Vec<PrivateStringFinding> = self.found.into_values().collect();
         list.sort_by(|a, b| (&a.place, a.kind, &a.text).cmp(&(&b.place, b.kind, &b.text)));
         list
     }
@@ -263,12 +263,15 @@ impl TraceAuditFindings {
 
     fn add_finding(&mut self, kind: LeakKind, text: &str, place: &TraceStringLocation) {
         let key = (kind, text.to_owned(), place.field.clone());
-        let finding = self.found.entry(key).or_insert_with(|| AuditFinding {
-            kind,
-            text: text.to_owned(),
-            place: place.clone(),
-            count: 0,
-        });
+        let finding = self
+            .found
+            .entry(key)
+            .or_insert_with(|| PrivateStringFinding {
+                kind,
+                text: text.to_owned(),
+                place: place.clone(),
+                count: 0,
+            });
         finding.count += 1;
     }
 }

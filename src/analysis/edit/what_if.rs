@@ -30,21 +30,21 @@ mod unedited;
 mod width;
 
 pub use grammar::{
-    AddedLayersOrScaleFactor, EDITS, HiddenSizeChange, JobEdit, PassOrder, ScaleFactor,
+    AddedLayersOrScaleFactor, EDITS, HiddenSizeChange, JobEdit, PipelinePassOrder, ScaleFactor,
 };
-pub use program::StepPhase;
+pub use program::TrainingStepPhase;
 pub use roles::AbsentRankModelRule;
 
 use gradients::CollectiveTimesPerKib;
 use kept_records::OriginalRecordsToRestore;
 use kernels::{BatchSequenceHiddenFactors, KernelWorkAndTimeScaler};
 use layers::{BucketLimitAndLayerBytes, JobRepeatedLayerLabels};
-use program::{NewAttributeValueOrRemoval, RankProgram};
+use program::{EditableRankProgram, NewAttributeValueOrRemoval};
 use repeat::{NextStageRanksAndPassOrder, StageCountToPipelineEnd};
 
 /// Numbers of items that an edit matched and changed, on one rank or on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct EditCounts {
+struct MatchedAndChangedItemCounts {
     matched: u64,
     changed: u64,
     added: u64,
@@ -62,7 +62,7 @@ struct EditCounts {
     notes: BTreeSet<String>,
 }
 
-impl EditCounts {
+impl MatchedAndChangedItemCounts {
     /// Returns notes about the edit: how it computed new times, and what remains unknown.
     fn list_edit_notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.notes.iter().cloned().collect();
@@ -181,7 +181,7 @@ pub fn edit_job(
     for file in &found.files {
         let contents = read(file)?;
         let hash = *blake3::hash(contents.as_slice()).as_bytes();
-        let program = RankProgram::read_program(contents.as_slice())
+        let program = EditableRankProgram::read_program(contents.as_slice())
             .map_err(|e| contents.locate_error_in_original_file(e))?;
         rates.learn_rates(&program);
         stages.learn_rank(file.rank, &program);
@@ -202,7 +202,7 @@ pub fn edit_job(
     let (mut rows, mut completed) = (Vec::new(), 0);
     let mut left = combine_edits(edits)?.into_iter().peekable();
     while let Some(edit) = left.next() {
-        let mut counts = EditCounts::default();
+        let mut counts = MatchedAndChangedItemCounts::default();
         if let JobEdit::Data(replicas) = edit {
             let (new, scaled) =
                 replicas::scale_replicas(traces, &groups, replicas, choice, &mut counts)?;
@@ -224,7 +224,7 @@ pub fn edit_job(
                 for (rank, trace) in &traces {
                     if seen.insert(*blake3::hash(trace).as_bytes()) {
                         let learnt = layers.learn_rank(
-                            &RankProgram::read_program(trace)?,
+                            &EditableRankProgram::read_program(trace)?,
                             count.unwrap_or(1),
                             change,
                         );
@@ -238,7 +238,8 @@ pub fn edit_job(
             };
             // Ranks with equal traces get equal results, so edit each distinct trace only once, unless only one rank is
             // edited.
-            let mut done: BTreeMap<[u8; 32], (Arc<Vec<u8>>, EditCounts)> = BTreeMap::new();
+            let mut done: BTreeMap<[u8; 32], (Arc<Vec<u8>>, MatchedAndChangedItemCounts)> =
+                BTreeMap::new();
             for (rank, trace) in &mut traces {
                 if let JobEdit::Delay {
                     rank: Some(one), ..
@@ -287,7 +288,7 @@ pub fn edit_job(
         if adds_ranks && left.peek().is_some() {
             stages = NextStageRanksAndPassOrder::default();
             for (rank, trace) in &traces {
-                stages.learn_rank(*rank, &RankProgram::read_program(trace)?);
+                stages.learn_rank(*rank, &EditableRankProgram::read_program(trace)?);
             }
         }
         completed += counts.completed;
@@ -347,8 +348,8 @@ fn store_records_replaced_by_layer_edit(
         .max();
     for ((_, old), (_, new)) in before.iter().zip(traces.iter()) {
         let (old, new) = (
-            RankProgram::read_program(old)?,
-            RankProgram::read_program(new)?,
+            EditableRankProgram::read_program(old)?,
+            EditableRankProgram::read_program(new)?,
         );
         let by = noted_layer_growth(&new).filter(|by| *by > 0);
         let (None, false, Some(by)) = (&old.earlier, old.has_layers, by) else {
@@ -380,7 +381,7 @@ fn store_records_replaced_by_layer_edit(
             OriginalRecordsToRestore::find_records_changed_by_undone_edit(old, &again)?
                 .filter(|kept| !kept.is_empty())
         {
-            let mut program = RankProgram::read_program(new)?;
+            let mut program = EditableRankProgram::read_program(new)?;
             program.keeps = Some(kept.to_text());
             let written = program.write_trace()?;
             *new = Arc::new(written);
@@ -390,7 +391,7 @@ fn store_records_replaced_by_layer_edit(
 }
 
 /// Returns the number of layers that earlier edits added, as noted in the trace.
-fn noted_layer_growth(program: &RankProgram<'_>) -> Option<i64> {
+fn noted_layer_growth(program: &EditableRankProgram<'_>) -> Option<i64> {
     let mut words = program.earlier.as_deref()?.split_ascii_whitespace();
     words.find_map(|word| match word.parse() {
         Ok(JobEdit::Layers(AddedLayersOrScaleFactor::By(by))) => Some(by),
@@ -456,8 +457,8 @@ fn edit_rank(
     rates: &CollectiveTimesPerKib,
     place: StageCountToPipelineEnd,
     layers: &JobRepeatedLayerLabels,
-) -> Result<(Vec<u8>, EditCounts), TraceError> {
-    let mut program = RankProgram::read_program(contents)?;
+) -> Result<(Vec<u8>, MatchedAndChangedItemCounts), TraceError> {
+    let mut program = EditableRankProgram::read_program(contents)?;
     let counts = match *edit {
         JobEdit::Batch(batch) => scale_original_sizes_by_all_factors(
             &mut program,
@@ -506,7 +507,9 @@ fn edit_rank(
             repeat::reorder_micro_batch_passes_of_rank(&mut program, order, place.stages)?
         }
         JobEdit::Delay { span, at, .. } => delay_phase_in_steps(&mut program, span.0 / 1000, at),
-        JobEdit::Data(_) | JobEdit::Pipeline(_) | JobEdit::Ranks(_) => EditCounts::default(),
+        JobEdit::Data(_) | JobEdit::Pipeline(_) | JobEdit::Ranks(_) => {
+            MatchedAndChangedItemCounts::default()
+        }
     };
     let is_noted = matches!(
         edit,
@@ -519,7 +522,7 @@ fn edit_rank(
 }
 
 /// Adds an edit to the trace's list of edits. Layers that this edit adds are summed with the layers of earlier edits.
-fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
+fn note_edit(program: &mut EditableRankProgram<'_>, edit: &JobEdit) {
     let mut words = Vec::new();
     let mut layers = match edit {
         JobEdit::Layers(AddedLayersOrScaleFactor::By(by)) => Some(*by),
@@ -545,7 +548,10 @@ fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
 }
 
 /// Stores the bucket sizes in the trace, because they cannot be derived from a trace with fewer layers.
-fn note_bucket_sizes(program: &mut RankProgram<'_>, buckets: Option<BucketLimitAndLayerBytes>) {
+fn note_bucket_sizes(
+    program: &mut EditableRankProgram<'_>,
+    buckets: Option<BucketLimitAndLayerBytes>,
+) {
     let edits = program.scaled.clone().unwrap_or_default();
     let words = || edits.split_ascii_whitespace();
     let edited = words().any(|word| matches!(word.parse(), Ok(JobEdit::Layers(_))));
@@ -562,9 +568,9 @@ fn note_bucket_sizes(program: &mut RankProgram<'_>, buckets: Option<BucketLimitA
 
 /// Multiplies the factors by those of earlier edits, and scales the nodes' original values by the products.
 fn scale_original_sizes_by_all_factors(
-    program: &mut RankProgram<'_>,
+    program: &mut EditableRankProgram<'_>,
     by: BatchSequenceHiddenFactors,
-) -> Result<EditCounts, TraceError> {
+) -> Result<MatchedAndChangedItemCounts, TraceError> {
     let too_large = || {
         refuse_edit(
             "the product of the factors of this edit and of earlier edits in the file is too large",
@@ -616,7 +622,7 @@ fn scale_original_sizes_by_all_factors(
             .iter_mut()
             .for_each(|item| item.changes.clear());
     }
-    Ok(EditCounts {
+    Ok(MatchedAndChangedItemCounts {
         matched: found.matched,
         changed: found.changed,
         by_line: found.by_line,
@@ -631,7 +637,7 @@ fn scale_original_sizes_by_all_factors(
             found.without_shapes
         },
         by_weights: found.by_weights,
-        ..EditCounts::default()
+        ..MatchedAndChangedItemCounts::default()
     })
 }
 
@@ -650,8 +656,12 @@ fn scaling_factors_of_earlier_edits(text: Option<&str>) -> BatchSequenceHiddenFa
 }
 
 /// In each step, adds host time before the first node of a phase.
-fn delay_phase_in_steps(program: &mut RankProgram<'_>, ns: u64, at: StepPhase) -> EditCounts {
-    let mut counts = EditCounts::default();
+fn delay_phase_in_steps(
+    program: &mut EditableRankProgram<'_>,
+    ns: u64,
+    at: TrainingStepPhase,
+) -> MatchedAndChangedItemCounts {
+    let mut counts = MatchedAndChangedItemCounts::default();
     for step in 0..program.steps {
         let mut items = program.order.iter().copied();
         let first = items.find(|&item| {

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// Type of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum NodeClass {
+pub enum InspectedNodeType {
     /// Work on the host.
     Host,
     /// A kernel.
@@ -29,19 +29,19 @@ pub enum NodeClass {
 }
 
 /// All types except collectives, with their names.
-const PLAIN: [(NodeClass, &str); 9] = [
-    (NodeClass::Host, "host"),
-    (NodeClass::Compute, "compute"),
-    (NodeClass::Load, "load"),
-    (NodeClass::Store, "store"),
-    (NodeClass::Send, "send"),
-    (NodeClass::Receive, "receive"),
-    (NodeClass::Communication, "communication"),
-    (NodeClass::Metadata, "metadata"),
-    (NodeClass::Unreadable, "unreadable"),
+const PLAIN: [(InspectedNodeType, &str); 9] = [
+    (InspectedNodeType::Host, "host"),
+    (InspectedNodeType::Compute, "compute"),
+    (InspectedNodeType::Load, "load"),
+    (InspectedNodeType::Store, "store"),
+    (InspectedNodeType::Send, "send"),
+    (InspectedNodeType::Receive, "receive"),
+    (InspectedNodeType::Communication, "communication"),
+    (InspectedNodeType::Metadata, "metadata"),
+    (InspectedNodeType::Unreadable, "unreadable"),
 ];
 
-impl NodeClass {
+impl InspectedNodeType {
     /// Returns the type of a node that could be decoded.
     pub fn of_op(op: &Op<'_>) -> Self {
         match *op {
@@ -89,7 +89,7 @@ impl NodeClass {
     }
 }
 
-impl fmt::Display for NodeClass {
+impl fmt::Display for InspectedNodeType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Collective(kind) => kind.fmt(f),
@@ -109,14 +109,23 @@ mod tests {
     fn names_are_read_back() {
         for (class, name) in PLAIN {
             assert_eq!(
-                (NodeClass::find_classes_by_name(name), class.to_string()),
+                (
+                    InspectedNodeType::find_classes_by_name(name),
+                    class.to_string()
+                ),
                 (vec![class], name.to_owned())
             );
         }
-        let kind = NodeClass::Collective(CollectiveKind::AllToAll);
-        assert_eq!(NodeClass::find_classes_by_name(&kind.to_string()), [kind]);
-        assert_eq!(NodeClass::find_classes_by_name("collective").len(), 9);
-        assert!(NodeClass::find_classes_by_name("kernel").is_empty());
-        assert!(NodeClass::list_names().contains("unreadable, collective, all-reduce"));
+        let kind = InspectedNodeType::Collective(CollectiveKind::AllToAll);
+        assert_eq!(
+            InspectedNodeType::find_classes_by_name(&kind.to_string()),
+            [kind]
+        );
+        assert_eq!(
+            InspectedNodeType::find_classes_by_name("collective").len(),
+            9
+        );
+        assert!(InspectedNodeType::find_classes_by_name("kernel").is_empty());
+        assert!(InspectedNodeType::list_names().contains("unreadable, collective, all-reduce"));
     }
 }

@@ -7,7 +7,7 @@
 //! message began when both its sender and its receiver had arrived. The path continues on the rank that arrived last,
 //! at the time of its arrival.
 
-use super::class::NodeClass;
+use super::class::InspectedNodeType;
 use super::path_input::RankTimesForCriticalPath;
 use chakram_base::units::{Span, Time};
 use chakram_trace::matching::{CommMatches, RankCommNode};
@@ -165,7 +165,7 @@ pub fn sum_path_time_by_key<K: Ord>(
 
 impl PathSegment {
     /// Returns the type of the part's node.
-    pub fn class_of_node(&self, tracks: &[RankTimesForCriticalPath]) -> NodeClass {
+    pub fn class_of_node(&self, tracks: &[RankTimesForCriticalPath]) -> InspectedNodeType {
         tracks[self.track as usize].classes[self.node as usize]
     }
 

@@ -1,6 +1,6 @@
 //! Filters that select nodes for an inspection.
 
-use super::class::NodeClass;
+use super::class::InspectedNodeType;
 use super::lanes::{LaneKey, group_label};
 use super::trace::InspectedRankTrace;
 use chakram_base::units::Time;
@@ -57,11 +57,11 @@ impl FromStr for NameGlobOrSubstring {
     }
 }
 
-/// A set of node types, with names that [`NodeClass::find_classes_by_name`] accepts.
+/// A set of node types, with names that [`InspectedNodeType::find_classes_by_name`] accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClassFilter(Vec<NodeClass>);
+pub struct NodeTypeFilter(Vec<InspectedNodeType>);
 
-impl fmt::Display for ClassFilter {
+impl fmt::Display for NodeTypeFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, class) in self.0.iter().enumerate() {
             write!(f, "{}{class}", if i > 0 { "," } else { "" })?;
@@ -70,17 +70,17 @@ impl fmt::Display for ClassFilter {
     }
 }
 
-impl FromStr for ClassFilter {
+impl FromStr for NodeTypeFilter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut classes = Vec::new();
         for name in text.split(',') {
-            let named = NodeClass::find_classes_by_name(name.trim());
+            let named = InspectedNodeType::find_classes_by_name(name.trim());
             if named.is_empty() {
                 return Err(format!(
                     "there is no type `{name}`; expected one of {}",
-                    NodeClass::list_names()
+                    InspectedNodeType::list_names()
                 ));
             }
             classes.extend(named);
@@ -180,7 +180,7 @@ pub struct NodeFilter {
     /// Patterns for the node's name, at least one of which must match.
     pub names: Vec<NameGlobOrSubstring>,
     /// Types that a selected node may have.
-    pub types: Vec<ClassFilter>,
+    pub types: Vec<NodeTypeFilter>,
     /// Groups; the node must be a collective of one of these groups.
     pub groups: Vec<String>,
     /// Patterns for the name of the node's lane; one of them must match the lane's name in tables or its name in the
@@ -228,7 +228,7 @@ impl NodeFilter {
         self.names.is_empty() || self.names.iter().any(|pattern| pattern.matches_name(name))
     }
 
-    fn matches_kind(&self, class: NodeClass) -> bool {
+    fn matches_kind(&self, class: InspectedNodeType) -> bool {
         self.types.is_empty() || self.types.iter().any(|types| types.0.contains(&class))
     }
 
@@ -316,11 +316,14 @@ mod tests {
 
     #[test]
     fn unknown_kinds_are_refused_by_name() {
-        let error = "send,kernel".parse::<ClassFilter>().unwrap_err();
+        let error = "send,kernel".parse::<NodeTypeFilter>().unwrap_err();
         assert!(
             error.contains("there is no type `kernel`; expected one of host, compute"),
             "{error}"
         );
-        assert_eq!("send, receive".parse::<ClassFilter>().unwrap().0.len(), 2);
+        assert_eq!(
+            "send, receive".parse::<NodeTypeFilter>().unwrap().0.len(),
+            2
+        );
     }
 }

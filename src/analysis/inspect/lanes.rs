@@ -1,6 +1,6 @@
 //! The lanes on which a rank's nodes ran.
 
-use super::class::NodeClass;
+use super::class::InspectedNodeType;
 use chakram_trace::format::{GroupName, Op};
 use chakram_trace::graph::captured_timeline::NONE;
 use chakram_trace::graph::{DistinctKeyInterner, Lane, RawTrace};
@@ -145,7 +145,7 @@ impl<'a> NodeLaneTable<'a> {
     }
 
     /// Returns true if a node of this type starts only after all other events at the same time, as a collective does.
-    pub fn class_starts_after_same_time_events(class: NodeClass) -> bool {
-        matches!(class, NodeClass::Collective(_))
+    pub fn class_starts_after_same_time_events(class: InspectedNodeType) -> bool {
+        matches!(class, InspectedNodeType::Collective(_))
     }
 }

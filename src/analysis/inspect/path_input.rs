@@ -1,6 +1,6 @@
 //! A rank's data for computing the critical path of a job, in flat arrays of about 50 bytes per node.
 
-use super::class::NodeClass;
+use super::class::InspectedNodeType;
 use super::times::NodeStartTimesSource;
 use super::trace::InspectedRankTrace;
 use chakram_base::units::{Span, Time};
@@ -30,7 +30,7 @@ pub struct RankTimesForCriticalPath {
     pub(super) end: Vec<Time>,
     pub(super) cause: Vec<u32>,
     pub(super) ids: Vec<u64>,
-    pub(super) classes: Vec<NodeClass>,
+    pub(super) classes: Vec<InspectedNodeType>,
     pub(super) names: StringArenaInterner,
     pub(super) name_of: Vec<u32>,
     /// The collectives and messages of the rank, sorted by node.

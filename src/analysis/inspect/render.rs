@@ -18,7 +18,7 @@ pub use node::{
     render_node_and_neighbours_as_text as node_text,
 };
 pub use path::{
-    CriticalPathAndRankInputs, JobCriticalPathsDocument, PathRenderInput,
+    CriticalPathAndRankInputs, CriticalPathRenderInput, JobCriticalPathsDocument,
     find_job_or_per_rank_critical_paths,
 };
 pub use summary::render_summary_as_text as text;

@@ -1,6 +1,6 @@
 //! List rows, one per node.
 
-use super::class::NodeClass;
+use super::class::InspectedNodeType;
 use super::lanes::{LaneKey, group_label};
 use super::trace::InspectedRankTrace;
 use chakram_base::units::{Span, Time};
@@ -22,7 +22,7 @@ pub struct NodeRow<'a> {
     /// Time from the end of the node's last dependency until the node was ready.
     pub delay: Span,
     /// Type of the node.
-    pub class: NodeClass,
+    pub class: InspectedNodeType,
     /// The node's lane.
     pub lane: LaneKey,
     /// Name of the node in its file.

@@ -1,7 +1,7 @@
 //! Summarizes the nodes of a rank and of a job.
 
 use super::attributes;
-use super::class::NodeClass;
+use super::class::InspectedNodeType;
 use super::fault::{CountedFault, RejectedAndRepairedFaults};
 use super::filter::NodeFilter;
 use super::lanes::{LaneKey, group_label};
@@ -63,11 +63,11 @@ pub struct RankInspectionSummary {
     facts: UnfilteredRankTraceTotals,
     header: TraceMetadataRecord,
     groups: DeclaredGroups,
-    types: BTreeMap<NodeClass, NodeSums>,
+    types: BTreeMap<InspectedNodeType, NodeSums>,
     lanes: BTreeMap<LaneKey, (Option<String>, NodeSums)>,
     collectives: BTreeMap<(String, CollectiveKind), NodeSums>,
     messages: BTreeMap<(u32, u32), [NodeSums; 2]>,
-    operators: BTreeMap<(String, NodeClass), NodeSums>,
+    operators: BTreeMap<(String, InspectedNodeType), NodeSums>,
     attributes: BTreeMap<(String, &'static str), u64>,
 }
 
@@ -190,11 +190,11 @@ fn collect_declared_groups(
 
 struct OneRankNodeSumTables {
     selected: u64,
-    types: BTreeMap<NodeClass, NodeSums>,
+    types: BTreeMap<InspectedNodeType, NodeSums>,
     lanes: BTreeMap<LaneKey, (Option<String>, NodeSums)>,
     collectives: BTreeMap<(String, CollectiveKind), NodeSums>,
     messages: BTreeMap<(u32, u32), [NodeSums; 2]>,
-    operators: BTreeMap<(String, NodeClass), NodeSums>,
+    operators: BTreeMap<(String, InspectedNodeType), NodeSums>,
 }
 
 /// Sums by a key with few distinct values. Keys are in order of first occurrence.
@@ -328,7 +328,7 @@ pub struct JobInspectionSummary {
     /// Names of groups whose members differ between the ranks that declare them.
     pub conflicting_groups: Vec<String>,
     /// Sums by node type.
-    pub types: RankSumsAndExtremesByKey<NodeClass>,
+    pub types: RankSumsAndExtremesByKey<InspectedNodeType>,
     /// Sums by lane.
     pub lanes: RankSumsAndExtremesByKey<LaneKey>,
     /// For each named lane: the name on the first rank that names it, and a flag that is true if another rank uses a
@@ -340,7 +340,7 @@ pub struct JobInspectionSummary {
     pub messages: BTreeMap<(u32, u32), [NodeSums; 2]>,
     /// Sums by operator and type. An operator is identified by its name without the numbers of
     /// steps and layers.
-    pub operators: RankSumsAndExtremesByKey<(String, NodeClass)>,
+    pub operators: RankSumsAndExtremesByKey<(String, InspectedNodeType)>,
     /// Number of nodes with each attribute or field, by name and type.
     pub attributes: BTreeMap<(String, &'static str), u64>,
 }

@@ -1,6 +1,6 @@
 //! Start and end times of a rank's nodes, and where these times come from.
 
-use super::class::NodeClass;
+use super::class::InspectedNodeType;
 use super::lanes::NodeLaneTable;
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::captured_timeline::{NONE, NodeDelayDurationAndLane};
@@ -49,7 +49,7 @@ impl RankNodeTimes {
     /// Computes the times of the nodes of `raw`; `next` contains the successors of each node by enforced dependencies.
     pub fn new(
         raw: &RawTrace<'_>,
-        classes: &[NodeClass],
+        classes: &[InspectedNodeType],
         lanes: &NodeLaneTable<'_>,
         next: &Csr,
     ) -> Self {
@@ -103,7 +103,7 @@ impl RankNodeTimes {
 /// dependency or the previous node on its lane, whichever was the last to end before the node's start.
 fn replace_computed_times_by_recorded_ones(
     raw: &RawTrace<'_>,
-    classes: &[NodeClass],
+    classes: &[InspectedNodeType],
     lanes: &NodeLaneTable<'_>,
     run: &mut NodeStartEndTimesAndCauses,
 ) {

@@ -1,6 +1,6 @@
 //! The trace of one rank, prepared for inspection.
 
-use super::class::NodeClass;
+use super::class::InspectedNodeType;
 use super::fault::RejectedAndRepairedFaults;
 use super::lanes::NodeLaneTable;
 use super::metadata::TraceMetadataRecord;
@@ -21,7 +21,7 @@ pub struct InspectedRankTrace<'a> {
     /// The metadata record.
     pub header: TraceMetadataRecord,
     /// Type of each node.
-    pub classes: Vec<NodeClass>,
+    pub classes: Vec<InspectedNodeType>,
     /// Lane of each node.
     pub lanes: NodeLaneTable<'a>,
     /// For each node, its successors by enforced dependencies.
@@ -41,7 +41,7 @@ struct TraceLanesSuccessorsAndTimes<'a> {
 impl<'a> TraceLanesSuccessorsAndTimes<'a> {
     fn new(
         raw: &RawTrace<'a>,
-        classes: &[NodeClass],
+        classes: &[InspectedNodeType],
         faults: &mut RejectedAndRepairedFaults,
     ) -> Self {
         let lanes = NodeLaneTable::new(raw);
@@ -93,13 +93,13 @@ impl<'a> InspectedRankTrace<'a> {
         {
             return Err(first.error);
         }
-        let mut classes: Vec<NodeClass> = raw
+        let mut classes: Vec<InspectedNodeType> = raw
             .nodes
             .iter()
-            .map(|item| NodeClass::of_op(&item.view.op))
+            .map(|item| InspectedNodeType::of_op(&item.view.op))
             .collect();
         for node in raw.faults.iter().filter_map(|fault| fault.node) {
-            classes[node as usize] = NodeClass::Unreadable;
+            classes[node as usize] = InspectedNodeType::Unreadable;
         }
         let mut faults = RejectedAndRepairedFaults::default();
         faults.add_unreadable_records(&mut raw);

@@ -3,7 +3,7 @@
 use super::NONE;
 use super::defects::DefectLocationInFile;
 use super::dependencies::NodeProgramOrderOrCycle;
-use super::node::{TraceReducedForValidation, ValidationRole};
+use super::node::{NodeValidationRole, TraceReducedForValidation};
 use super::wait::OneTraceWaitGraph;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, escape_and_shorten_name};
@@ -81,7 +81,7 @@ pub(super) struct CommunicationDigest {
 
 /// Collects a digest from the nodes of a trace, in the order of the raw trace.
 #[derive(Debug, Default)]
-pub(super) struct DigestCollector {
+pub(super) struct CommunicationDigestCollector {
     facts: CommunicationDigest,
     slots: DistinctKeyInterner<GroupReferenceWithDimensionMask>,
     /// Group slot of the previous call. Most calls use the same group as the previous call, and the stored slot saves
@@ -89,13 +89,13 @@ pub(super) struct DigestCollector {
     last: Option<u32>,
 }
 
-impl DigestCollector {
+impl CommunicationDigestCollector {
     /// Adds node `i` if it communicates or accesses memory through switches.
     #[inline]
     pub fn add_node(&mut self, raw: &TraceReducedForValidation<'_>, i: u32) {
-        if let ValidationRole::Call(part)
-        | ValidationRole::Message(part)
-        | ValidationRole::Access(part) = raw.nodes[i as usize].view.role
+        if let NodeValidationRole::Call(part)
+        | NodeValidationRole::Message(part)
+        | NodeValidationRole::Access(part) = raw.nodes[i as usize].view.role
         {
             self.add_communication_digest(raw, i, part);
         }

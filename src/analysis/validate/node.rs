@@ -8,7 +8,8 @@ use chakram_trace::graph::RawTrace;
 use chakram_trace::graph::raw_trace::{NodeRetention, RawTraceNode};
 
 /// A trace reduced to the data that validation needs.
-pub(super) type TraceReducedForValidation<'a> = RawTrace<'a, ContentsOfNotableNodes<'a>>;
+pub(super) type TraceReducedForValidation<'a> =
+    RawTrace<'a, CommunicationAndMetadataNodeContents<'a>>;
 
 /// A node reduced to the data that validation needs.
 pub(super) type NodeReducedForValidation<'a> = RawTraceNode<'a, NodeIdAndValidationRole>;
@@ -17,15 +18,15 @@ pub(super) type NodeReducedForValidation<'a> = RawTraceNode<'a, NodeIdAndValidat
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeIdAndValidationRole {
     pub id: u64,
-    pub role: ValidationRole,
+    pub role: NodeValidationRole,
 }
 
 /// Role of a node in the validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ValidationRole {
+pub(super) enum NodeValidationRole {
     /// An empty node.
     Nothing,
-    /// An empty node that declares groups; index into [`ContentsOfNotableNodes::declared`].
+    /// An empty node that declares groups; index into [`CommunicationAndMetadataNodeContents::declared`].
     Declares(u32),
     /// Plain work: kernels, host operators, loads and stores that do not depend on other ranks.
     Work,
@@ -33,16 +34,16 @@ pub(super) enum ValidationRole {
     NoWork,
     /// A host operator without a duration.
     NoDuration,
-    /// A collective; index into [`ContentsOfNotableNodes::parts`].
+    /// A collective; index into [`CommunicationAndMetadataNodeContents::parts`].
     Call(u32),
-    /// A send or receive; index into [`ContentsOfNotableNodes::parts`].
+    /// A send or receive; index into [`CommunicationAndMetadataNodeContents::parts`].
     Message(u32),
     /// A load whose data switches gather, or a store whose data switches reduce; index into
-    /// [`ContentsOfNotableNodes::parts`].
+    /// [`CommunicationAndMetadataNodeContents::parts`].
     Access(u32),
 }
 
-impl ValidationRole {
+impl NodeValidationRole {
     /// Returns true if the node does any work.
     pub fn is_doing_work(self) -> bool {
         !matches!(self, Self::Nothing | Self::Declares(_))
@@ -67,55 +68,55 @@ impl ValidationRole {
 
 /// Data that is stored only for the few nodes that are not plain work.
 #[derive(Debug, Default)]
-pub(super) struct ContentsOfNotableNodes<'a> {
+pub(super) struct CommunicationAndMetadataNodeContents<'a> {
     /// Names and operations of nodes, on which the ranks must agree.
     pub parts: Vec<(&'a str, Op<'a>)>,
     /// Group declarations of metadata nodes, as text.
     pub declared: Vec<&'a str>,
 }
 
-impl<'a> ContentsOfNotableNodes<'a> {
+impl<'a> CommunicationAndMetadataNodeContents<'a> {
     fn store_communication_name_and_op(&mut self, view: &NodeView<'a>) -> u32 {
         self.parts.push((view.name, view.op));
         (self.parts.len() - 1) as u32
     }
 
     #[inline(always)]
-    fn classify_node_role(&mut self, view: &NodeView<'a>) -> ValidationRole {
+    fn classify_node_role(&mut self, view: &NodeView<'a>) -> NodeValidationRole {
         match (view.op, view.recorded, view.groups) {
-            (Op::NoOp, _, None) => ValidationRole::Nothing,
+            (Op::NoOp, _, None) => NodeValidationRole::Nothing,
             (Op::NoOp, _, Some(text)) => {
                 self.declared.push(text);
-                ValidationRole::Declares((self.declared.len() - 1) as u32)
+                NodeValidationRole::Declares((self.declared.len() - 1) as u32)
             }
-            (Op::Host | Op::Communication { .. }, Span::ZERO, _) => ValidationRole::NoDuration,
+            (Op::Host | Op::Communication { .. }, Span::ZERO, _) => NodeValidationRole::NoDuration,
             (
                 Op::Compute {
                     flops: 0, bytes: 0, ..
                 },
                 Span::ZERO,
                 _,
-            ) => ValidationRole::NoWork,
+            ) => NodeValidationRole::NoWork,
             (Op::Collective { .. }, ..) => {
-                ValidationRole::Call(self.store_communication_name_and_op(view))
+                NodeValidationRole::Call(self.store_communication_name_and_op(view))
             }
             (Op::Message { .. }, ..) => {
-                ValidationRole::Message(self.store_communication_name_and_op(view))
+                NodeValidationRole::Message(self.store_communication_name_and_op(view))
             }
             (
                 Op::Memory {
                     in_switch: true, ..
                 },
                 ..,
-            ) => ValidationRole::Access(self.store_communication_name_and_op(view)),
+            ) => NodeValidationRole::Access(self.store_communication_name_and_op(view)),
             (Op::Host | Op::Compute { .. } | Op::Communication { .. } | Op::Memory { .. }, ..) => {
-                ValidationRole::Work
+                NodeValidationRole::Work
             }
         }
     }
 }
 
-impl<'a> NodeRetention<'a> for ContentsOfNotableNodes<'a> {
+impl<'a> NodeRetention<'a> for CommunicationAndMetadataNodeContents<'a> {
     type Kept = NodeIdAndValidationRole;
 
     #[inline(always)]

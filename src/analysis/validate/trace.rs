@@ -1,11 +1,11 @@
 //! Validates one trace without the other ranks.
 
 use super::allocations;
-use super::communication::{CommunicationDigest, DigestCollector};
+use super::communication::{CommunicationDigest, CommunicationDigestCollector};
 use super::defects::{Defect, DefectLocationInFile, DefectLog};
 use super::dependencies::DependencyChecker;
 use super::kind::DefectKind;
-use super::node::{NodeReducedForValidation, TraceReducedForValidation, ValidationRole};
+use super::node::{NodeReducedForValidation, NodeValidationRole, TraceReducedForValidation};
 use super::wait::OneTraceWaitGraphBuilder;
 use chakram_trace::format::error;
 use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
@@ -46,7 +46,7 @@ impl TraceDefectsAndDigest {
         let mut faulty: Vec<u32> = raw.faults.iter().filter_map(|fault| fault.node).collect();
         faulty.sort_unstable();
         let mut edges = DependencyChecker::new(raw.nodes.len(), &faulty);
-        let mut collect = DigestCollector::default();
+        let mut collect = CommunicationDigestCollector::default();
         let with_control = policy != EnforcedDependencyKinds::Data;
         let mut walk = OneTraceWaitGraphBuilder::new(raw.nodes.len(), with_control);
         let mut first = 0;
@@ -62,7 +62,7 @@ impl TraceDefectsAndDigest {
                 first =
                     report_duplicate_id_and_pick_keeper(&raw, (first, i), &faulty, &mut findings);
             }
-            if let ValidationRole::Declares(groups) = item.view.role {
+            if let NodeValidationRole::Declares(groups) = item.view.role {
                 let text = raw.retained.declared[groups as usize];
                 add_groups_declared_by_node(
                     item,
@@ -165,7 +165,7 @@ fn report_missing_duration_or_host_flag(
     findings: &mut DefectLog,
 ) {
     let (kind, found) = match item.view.role {
-        ValidationRole::Call(part) | ValidationRole::Message(part) => {
+        NodeValidationRole::Call(part) | NodeValidationRole::Message(part) => {
             match raw.retained.parts[part as usize].1 {
                 Op::Message { host: true, .. } | Op::Collective { host: true, .. } => {
                     (DefectKind::HostCommunication, "`is_cpu_op` is set")

@@ -6,7 +6,7 @@
 
 use super::NONE;
 use super::dependencies::NodeProgramOrderOrCycle;
-use super::node::{TraceReducedForValidation, ValidationRole};
+use super::node::{NodeValidationRole, TraceReducedForValidation};
 
 /// Graph of a trace's vertices (communication nodes and joins).
 #[derive(Debug, Default)]
@@ -48,8 +48,8 @@ impl OneTraceWaitGraphBuilder {
     #[inline]
     pub fn add_node(&mut self, raw: &TraceReducedForValidation<'_>, i: u32) {
         let (call, message) = match raw.nodes[i as usize].view.role {
-            ValidationRole::Call(_) => (true, false),
-            ValidationRole::Message(_) => (false, true),
+            NodeValidationRole::Call(_) => (true, false),
+            NodeValidationRole::Message(_) => (false, true),
             // Before the first communication node, no node can depend on communication.
             _ if self.waits.end.is_empty() => return,
             _ => (false, false),

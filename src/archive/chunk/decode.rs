@@ -3,7 +3,7 @@
 use super::{ChunkBytesOrColumnsEncoding, LARGEST};
 use crate::ArchiveError;
 use crate::columns::{ChunkTemplatesAndColumns, ReusableColumnBuffers};
-use crate::wire::WireError;
+use crate::wire::ArchiveDecodingError;
 use std::cell::RefCell;
 use std::io;
 use zstd::zstd_safe::{DCtx, get_error_name};
@@ -19,7 +19,7 @@ pub struct DecodedFrameAndColumns {
 
 /// Memory of earlier chunks. Later chunks reuse it, because allocating new memory takes as long as unpacking.
 #[derive(Debug, Default)]
-pub struct ChunkBuffers {
+pub struct ReusableChunkBuffers {
     /// Memory of the frame that is read.
     pub frame: Vec<u8>,
     unpacked: Vec<Vec<u8>>,
@@ -28,7 +28,7 @@ pub struct ChunkBuffers {
     pub joined: Vec<u8>,
 }
 
-impl ChunkBuffers {
+impl ReusableChunkBuffers {
     /// Returns memory for an unpacked frame and for its columns.
     pub fn frame_and_column_buffers(&mut self) -> (Vec<u8>, &mut ReusableColumnBuffers) {
         let unpacked = self.unpacked.pop().unwrap_or_default();
@@ -106,7 +106,7 @@ impl DecodedFrameAndColumns {
         coding: ChunkBytesOrColumnsEncoding,
         (unpacked, bytes): (u64, u64),
         base: Option<&Self>,
-        buffers: &mut ChunkBuffers,
+        buffers: &mut ReusableChunkBuffers,
     ) -> Result<Self, ArchiveError> {
         if bytes > LARGEST {
             return Err(ArchiveError::broken_archive_error(
@@ -150,7 +150,7 @@ impl DecodedFrameAndColumns {
     }
 
     /// Returns the chunk's memory to `buffers` for reuse.
-    pub fn recycle_into(self, buffers: &mut ChunkBuffers) {
+    pub fn recycle_into(self, buffers: &mut ReusableChunkBuffers) {
         buffers.unpacked.push(self.unpacked);
         if let Some(columns) = self.columns {
             columns.recycle_into(&mut buffers.columns);
@@ -158,8 +158,8 @@ impl DecodedFrameAndColumns {
     }
 }
 
-impl From<WireError> for ArchiveError {
-    fn from(error: WireError) -> Self {
+impl From<ArchiveDecodingError> for ArchiveError {
+    fn from(error: ArchiveDecodingError) -> Self {
         Self::broken_archive_error(format!("a chunk is malformed: {error}"))
     }
 }

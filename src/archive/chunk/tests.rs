@@ -1,7 +1,7 @@
 //! Tests that encode and decode objects with arbitrary contents.
 
 use super::*;
-use crate::wire::WireError;
+use crate::wire::ArchiveDecodingError;
 use proptest::prelude::*;
 
 /// Encodes `objects` as one family, and decodes each object.
@@ -52,7 +52,7 @@ fn decode_chunk_with_base(
         chunk.coding,
         (chunk.unpacked, chunk.bytes),
         base.as_ref(),
-        &mut ChunkBuffers::default(),
+        &mut ReusableChunkBuffers::default(),
     )
     .unwrap()
 }
@@ -133,7 +133,7 @@ proptest! {
                 let mut given = 0;
                 let mut out = |part: &[u8]| {
                     given += part.len();
-                    Ok::<(), WireError>(())
+                    Ok::<(), ArchiveDecodingError>(())
                 };
                 let whole = columns.rebuild_records(size, framed, &mut joined, &mut out).is_ok();
                 prop_assert!(given <= size && (!whole || given == size));

@@ -3,7 +3,7 @@
 use super::predict::{
     ColumnPredictionInputs, ColumnPredictionRule, SparseRecordColumn, scan_values_with_predictions,
 };
-use crate::wire::{ByteStringReader, WireError, put_varint};
+use crate::wire::{ArchiveDecodingError, ByteStringReader, put_varint};
 
 /// All predictors that the encoder tries for a column.
 pub const ALL: &[ColumnPredictionRule] = &ColumnPredictionRule::ALL;
@@ -135,28 +135,32 @@ pub fn decode_column<'v>(
     values: &mut [u64],
     others: impl Fn(usize) -> Option<SparseRecordColumn<'v>>,
     view: &ColumnPredictionInputs<'v>,
-) -> Result<bool, WireError> {
+) -> Result<bool, ArchiveDecodingError> {
     let number = usize::from(input.take_bytes(1)?[0]);
     let predictor = ColumnPredictionRule::ALL.get(number).copied();
-    let predictor = predictor.ok_or(WireError("a column has an unknown predictor"))?;
+    let predictor = predictor.ok_or(ArchiveDecodingError("a column has an unknown predictor"))?;
     let mut view = *view;
     for place in view.others.iter_mut().take(predictor.other_column_count()) {
         let number = input.read_count(u32::MAX as usize)?;
         let other = others(number);
-        let other = other.ok_or(WireError("a column is predicted by a missing column"))?;
+        let other = other.ok_or(ArchiveDecodingError(
+            "a column is predicted by a missing column",
+        ))?;
         *place = Some((number as u32, other));
     }
     if !predictor.has_inputs(&view) {
-        return Err(WireError("a column is predicted by a missing base"));
+        return Err(ArchiveDecodingError(
+            "a column is predicted by a missing base",
+        ));
     }
     let width = usize::from(input.take_bytes(1)?[0]);
     if width > 8 {
-        return Err(WireError("a column is wider than 8 bytes"));
+        return Err(ArchiveDecodingError("a column is wider than 8 bytes"));
     }
     let planes = input.take_bytes(
         width
             .checked_mul(values.len())
-            .ok_or(WireError("the column ends too early"))?,
+            .ok_or(ArchiveDecodingError("the column ends too early"))?,
     )?;
     match width {
         0 => add_byte_plane_residuals::<0>(predictor, &view, planes, values),

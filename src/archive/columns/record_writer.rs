@@ -2,7 +2,7 @@
 //! ends.
 
 use super::decimals::digit_count;
-use crate::wire::WireError;
+use crate::wire::ArchiveDecodingError;
 
 /// Writes into a buffer with a margin after the usable part. Copies of a fixed size may run into the margin; later
 /// writes overwrite the excess bytes.
@@ -21,7 +21,8 @@ const SHORT: usize = 32;
 pub const LONGEST: usize = 10;
 pub const DIGITS: usize = 20;
 
-pub const TOO_LARGE: WireError = WireError("the chunk's records are larger than stated");
+pub const TOO_LARGE: ArchiveDecodingError =
+    ArchiveDecodingError("the chunk's records are larger than stated");
 
 /// Spreads `value`, which must be below 2^56, into bytes with seven bits each. Returns these bytes,
 /// and how many of them are needed.
@@ -78,7 +79,7 @@ impl<'b> PaddedBufferWriter<'b> {
     /// Writes the length of the contents that begin at `from` into the bytes reserved before them. Moves the contents
     /// if the length needs more or fewer bytes than the `left` bytes that were reserved.
     #[inline(always)]
-    pub fn put_length(&mut self, from: usize, left: usize) -> Result<(), WireError> {
+    pub fn put_length(&mut self, from: usize, left: usize) -> Result<(), ArchiveDecodingError> {
         let (bytes, length) = spread_septets((self.at - from) as u64);
         if length != left {
             let end = self.at - left + length;
@@ -108,7 +109,11 @@ impl<'b> PaddedBufferWriter<'b> {
 
     /// Writes the first `length` bytes of `from`.
     #[inline(always)]
-    pub fn write_literal(&mut self, from: &[u8], length: usize) -> Result<(), WireError> {
+    pub fn write_literal(
+        &mut self,
+        from: &[u8],
+        length: usize,
+    ) -> Result<(), ArchiveDecodingError> {
         let copied = if length <= SHORT {
             self.copy_array::<SHORT>(from)
         } else {
@@ -123,7 +128,7 @@ impl<'b> PaddedBufferWriter<'b> {
 
     /// Copies exactly `bytes` to the current position.
     #[inline(never)]
-    fn copy_exact(&mut self, bytes: &[u8]) -> Result<(), WireError> {
+    fn copy_exact(&mut self, bytes: &[u8]) -> Result<(), ArchiveDecodingError> {
         let place = self.buffer.get_mut(self.at..self.at + bytes.len());
         place.ok_or(TOO_LARGE)?.copy_from_slice(bytes);
         Ok(())
@@ -136,7 +141,7 @@ impl<'b> PaddedBufferWriter<'b> {
         &mut self,
         value: u64,
         length: usize,
-    ) -> Result<(), WireError> {
+    ) -> Result<(), ArchiveDecodingError> {
         let place = self.buffer.get_mut(self.at - length..);
         let place = place.ok_or(TOO_LARGE)?;
         if value >> 56 != 0 || place.len() < length + 8 {
@@ -155,7 +160,7 @@ impl<'b> PaddedBufferWriter<'b> {
         &mut self,
         value: u64,
         length: usize,
-    ) -> Result<(), WireError> {
+    ) -> Result<(), ArchiveDecodingError> {
         let mut bytes = Vec::with_capacity(LONGEST);
         crate::wire::put_varint(&mut bytes, value);
         self.copy_exact(&bytes)?;
@@ -168,7 +173,7 @@ impl<'b> PaddedBufferWriter<'b> {
 
     /// Writes a number in decimal digits.
     #[inline]
-    pub fn write_decimal(&mut self, mut value: u64) -> Result<(), WireError> {
+    pub fn write_decimal(&mut self, mut value: u64) -> Result<(), ArchiveDecodingError> {
         let end = self.at + digit_count(value);
         let place = self.buffer.get_mut(self.at..end).ok_or(TOO_LARGE)?;
         for byte in place.iter_mut().rev() {

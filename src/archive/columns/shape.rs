@@ -1,7 +1,7 @@
 //! The shape of a chunk: the template of each record. The shape says which record each value of a column belongs to.
 
 use super::template::TemplateTable;
-use crate::wire::WireError;
+use crate::wire::ArchiveDecodingError;
 use std::ops::Range;
 
 /// The template of each record, and the record of each value. Ranks with the same sequence of templates share one
@@ -15,8 +15,10 @@ pub struct RecordTemplatesAndValueRecordIndices {
     records: Vec<u32>,
 }
 
-pub const NO_TEMPLATE: WireError = WireError("a record has a missing template");
-pub const TOO_MANY: WireError = WireError("the chunk has more values than its size allows");
+pub const NO_TEMPLATE: ArchiveDecodingError =
+    ArchiveDecodingError("a record has a missing template");
+pub const TOO_MANY: ArchiveDecodingError =
+    ArchiveDecodingError("the chunk has more values than its size allows");
 
 impl RecordTemplatesAndValueRecordIndices {
     /// Returns the template of each record.
@@ -38,7 +40,7 @@ impl RecordTemplatesAndValueRecordIndices {
         templates: &TemplateTable,
         columns: usize,
         most: usize,
-    ) -> Result<(), WireError> {
+    ) -> Result<(), ArchiveDecodingError> {
         let mut counts = vec![0usize; templates.len()];
         for &number in &self.sequence {
             *counts.get_mut(number as usize).ok_or(NO_TEMPLATE)? += 1;
@@ -53,7 +55,7 @@ impl RecordTemplatesAndValueRecordIndices {
                 // First, count each column's values in the entry after the column's own entry. The
                 // prefix sum below then turns the counts into start indices.
                 let end = self.starts.get_mut(column as usize + 1);
-                *end.ok_or(WireError("a template names a missing column"))? += count;
+                *end.ok_or(ArchiveDecodingError("a template names a missing column"))? += count;
             }
         }
         if all > most {

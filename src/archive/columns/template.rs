@@ -1,7 +1,7 @@
 //! Templates of records in two forms: ops in a chunk, and steps that write a record.
 
 use super::record_writer::{DIGITS, LONGEST, PaddedBufferWriter};
-use crate::wire::{ByteStringReader, WireError, put_varint};
+use crate::wire::{ArchiveDecodingError, ByteStringReader, put_varint};
 use std::sync::Arc;
 
 /// Templates of a chunk by number: first the templates that it shares with its base, then its own.
@@ -85,9 +85,10 @@ pub fn decimal_op(column: u64) -> u64 {
 
 /// Maximum nesting depth of messages in a record.
 const DEPTH: usize = 16;
-const TOO_DEEP: WireError = WireError("the messages of a template are nested too deep");
-const ENDS_TWICE: WireError = WireError("a message of a template ends twice");
-const NO_COLUMN: WireError = WireError("a template names a missing column");
+const TOO_DEEP: ArchiveDecodingError =
+    ArchiveDecodingError("the messages of a template are nested too deep");
+const ENDS_TWICE: ArchiveDecodingError = ArchiveDecodingError("a message of a template ends twice");
+const NO_COLUMN: ArchiveDecodingError = ArchiveDecodingError("a template names a missing column");
 /// Maximum length of the literal in a message that ends with a slot. With a longer literal, the message's length could
 /// need two bytes.
 const INNER: usize = 0x7f - LONGEST;
@@ -159,7 +160,7 @@ impl TemplateTable {
         &mut self,
         encoded: &[u8],
         columns: usize,
-    ) -> Result<(), WireError> {
+    ) -> Result<(), ArchiveDecodingError> {
         let layer = self.layers.last_mut().expect("a layer was begun");
         Arc::make_mut(layer).decode_and_push_template(encoded, columns)
     }
@@ -170,7 +171,7 @@ impl ChunkAddedTemplates {
         &mut self,
         encoded: &[u8],
         columns: usize,
-    ) -> Result<(), WireError> {
+    ) -> Result<(), ArchiveDecodingError> {
         let mut input = ByteStringReader::new(encoded);
         // `literal` counts the literal bytes since the last step. `open` has an entry for each open message: the index
         // after the message's first step, and the offset among the literals where its contents begin.
@@ -210,7 +211,7 @@ impl ChunkAddedTemplates {
             }
         }
         if depth > 0 {
-            return Err(WireError("a message of a template does not end"));
+            return Err(ArchiveDecodingError("a message of a template does not end"));
         }
         if literal > 0 {
             self.add_step(&mut literal, 0, PartAfterLiteral::Nothing, 0);
@@ -289,7 +290,7 @@ impl TemplateForWritingRecords<'_> {
         framed: bool,
         out: &mut PaddedBufferWriter<'_>,
         mut value: impl FnMut(u32) -> u64,
-    ) -> Result<(), WireError> {
+    ) -> Result<(), ArchiveDecodingError> {
         let mut literals = self.literals;
         let mut open = [0; DEPTH];
         let mut depth = 0;

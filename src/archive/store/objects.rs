@@ -3,7 +3,8 @@
 use super::Archive;
 use crate::ArchiveError;
 use crate::chunk::{
-    ChunkBuffers, ChunkBytesOrColumnsEncoding, DecodedFrameAndColumns, take_up_to_count_records,
+    ChunkBytesOrColumnsEncoding, DecodedFrameAndColumns, ReusableChunkBuffers,
+    take_up_to_count_records,
 };
 use crate::document::{ChunkFrameAndBaseRow, SegmentObjectIndex};
 use std::collections::{BTreeMap, VecDeque};
@@ -17,7 +18,7 @@ pub struct ObjectIndexAndChunkCache {
     /// Recently used base chunks, decoded.
     decoded: Mutex<VecDeque<(ObjectPlaceAndChunkIndex, Arc<DecodedFrameAndColumns>)>>,
     /// Memory that later chunks reuse.
-    buffers: Mutex<Vec<ChunkBuffers>>,
+    buffers: Mutex<Vec<ReusableChunkBuffers>>,
 }
 
 /// Location of an object: the index of its segment, and the object's index within that segment.
@@ -241,7 +242,7 @@ impl Archive {
     fn drop_cached_bases_unused_after(
         &self,
         place: ObjectPlaceAndChunkIndex,
-        buffers: &mut ChunkBuffers,
+        buffers: &mut ReusableChunkBuffers,
     ) {
         let Some(index) = self.cache.indices.get() else {
             return;
@@ -269,7 +270,7 @@ impl Archive {
         &self,
         place: ObjectPlaceAndChunkIndex,
         depth: usize,
-        buffers: &mut ChunkBuffers,
+        buffers: &mut ReusableChunkBuffers,
     ) -> Result<Arc<DecodedFrameAndColumns>, ArchiveError> {
         let kept = || {
             self.cache

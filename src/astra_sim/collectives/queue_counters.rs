@@ -6,7 +6,7 @@ use chakram_base::ids::Npu;
 
 /// Chunk counters of one NPU in one level (dimension).
 #[derive(Clone, Copy, Debug, Default)]
-struct OneNpuOneLevelChunkCounters {
+struct NpuLevelAssignedChunkCounters {
     all: u32,
     first: u32,
     second: u32,
@@ -16,17 +16,17 @@ struct OneNpuOneLevelChunkCounters {
 
 /// Chunk counters of all NPUs.
 #[derive(Clone, Debug)]
-pub(super) struct AllNpuChunkCounters {
+pub(super) struct AllNpuAssignedChunkCounters {
     /// Number of queues in a level.
     queues: u32,
     dimensions: usize,
     /// Counters for each NPU and level; empty if nothing is counted.
-    levels: Vec<OneNpuOneLevelChunkCounters>,
+    levels: Vec<NpuLevelAssignedChunkCounters>,
     /// Collective to which each NPU's counters belong; empty if counters are never reset.
     counted: Vec<Option<u32>>,
 }
 
-impl AllNpuChunkCounters {
+impl AllNpuAssignedChunkCounters {
     /// Creates the counters if `is_counted` is true, otherwise none. If `anew` is true, they restart with each
     /// collective.
     pub fn new(
@@ -39,7 +39,7 @@ impl AllNpuChunkCounters {
         Self {
             queues,
             dimensions,
-            levels: vec![OneNpuOneLevelChunkCounters::default(); npus * dimensions],
+            levels: vec![NpuLevelAssignedChunkCounters::default(); npus * dimensions],
             counted: vec![None; if anew { npus } else { 0 }],
         }
     }
@@ -71,7 +71,7 @@ impl AllNpuChunkCounters {
             // NPUs may join overlapping collectives in different orders, so the counters restart with each collective.
             *last = Some(stage.collective);
             let first = npu.index() * self.dimensions;
-            self.levels[first..][..self.dimensions].fill(OneNpuOneLevelChunkCounters::default());
+            self.levels[first..][..self.dimensions].fill(NpuLevelAssignedChunkCounters::default());
         }
         let level = npu.index() * self.dimensions + stage.level as usize;
         let (level, queues) = (&mut self.levels[level], self.queues);

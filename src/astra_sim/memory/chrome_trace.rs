@@ -21,7 +21,7 @@ const NOBODY: CompletedNode<'static> = CompletedNode {
 
 /// An event in the Chrome trace format; its keys are in ASTRA-sim's order.
 #[derive(Serialize)]
-struct TensorEvent<'e> {
+struct MemoryChromeTraceEvent<'e> {
     name: &'e str,
     #[serde(skip_serializing_if = "Option::is_none")]
     cat: Option<&'static str>,
@@ -32,12 +32,12 @@ struct TensorEvent<'e> {
     pid: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     tid: Option<u32>,
-    args: TensorEventArgs<'e>,
+    args: MemoryChromeTraceEventArgs<'e>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum TensorEventArgs<'e> {
+enum MemoryChromeTraceEventArgs<'e> {
     Process {
         name: String,
     },
@@ -64,15 +64,15 @@ impl TensorLifetimesAndAccesses<'_> {
     pub fn write_chrome_trace(&self, rank: u32, out: &mut impl Write) -> io::Result<()> {
         out.write_all(b"{\"traceEvents\": [")?;
         let mut first = true;
-        let mut event = |event: &TensorEvent<'_>| {
+        let mut event = |event: &MemoryChromeTraceEvent<'_>| {
             out.write_all(if first { b"\n" } else { b",\n" })?;
             first = false;
             Ok::<_, io::Error>(serde_json::to_writer(&mut *out, event)?)
         };
-        let process = TensorEventArgs::Process {
+        let process = MemoryChromeTraceEventArgs::Process {
             name: format!("rank {rank}: who reads and writes tensors"),
         };
-        event(&TensorEvent {
+        event(&MemoryChromeTraceEvent {
             name: "process_name",
             cat: None,
             ph: "M",
@@ -103,14 +103,14 @@ impl TensorLifetimesAndAccesses<'_> {
         for (category, access) in reads.chain(writes.map(|access| ("tensorWrite", access))) {
             let size = bytes[access.tensor as usize];
             for (ph, at) in [("B", access.by.start), ("E", access.by.end)] {
-                event(&TensorEvent {
+                event(&MemoryChromeTraceEvent {
                     name: self.tensor_name(access.tensor),
                     cat: Some(category),
                     ph,
                     ts: Some(as_micros(at)),
                     pid: rank.into(),
                     tid: Some(access.tensor),
-                    args: TensorEventArgs::Access {
+                    args: MemoryChromeTraceEventArgs::Access {
                         size,
                         node_name: access.by.name,
                         node_id: access.by.id,
@@ -121,26 +121,26 @@ impl TensorLifetimesAndAccesses<'_> {
         for life in &self.lives {
             for (ph, at) in [("B", Some(life.from)), ("E", life.to)] {
                 let Some(at) = at else { continue };
-                event(&TensorEvent {
+                event(&MemoryChromeTraceEvent {
                     name: self.tensor_name(life.tensor),
                     cat: Some("tensorLifetime"),
                     ph,
                     ts: Some(as_micros(at)),
                     pid: u64::from(rank) + LIFETIMES,
                     tid: Some(life.tensor),
-                    args: TensorEventArgs::Lifetime { size: life.bytes },
+                    args: MemoryChromeTraceEventArgs::Lifetime { size: life.bytes },
                 })?;
             }
         }
         for (at, used) in &self.usage {
-            event(&TensorEvent {
+            event(&MemoryChromeTraceEvent {
                 name: "GPU Memory Usage (MB)",
                 cat: Some("GPU Memory"),
                 ph: "C",
                 ts: Some(as_micros(*at)),
                 pid: u64::from(rank) + CURVE,
                 tid: None,
-                args: TensorEventArgs::Usage {
+                args: MemoryChromeTraceEventArgs::Usage {
                     megabytes: *used as f64 / f64::from(1 << 20),
                 },
             })?;

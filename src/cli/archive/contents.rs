@@ -1,7 +1,7 @@
 //! `chakram archive list`, `show` and `extract`.
 
 use super::ArchivedWorkloadPath;
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use crate::terminal::plain_style;
 use chakram_archive::{
     Archive, ArchiveListingReader, MetadataQuery, QueryableWorkload, RankOrNodeRange,
@@ -95,7 +95,7 @@ fn render_workloads_csv(found: &[&WorkloadListingRow<'_>]) -> String {
 
 /// JSON document that `archive list` prints.
 #[derive(Serialize)]
-struct WorkloadList<'a> {
+struct WorkloadListDocument<'a> {
     workloads: Vec<&'a WorkloadEntry>,
 }
 
@@ -104,7 +104,7 @@ pub fn list_workloads(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, 
     if args.format == ListFormat::Json {
         let archive = super::open_archive_and_warn_of_tail(&args.archive)?;
         let holds = |entry: &&WorkloadEntry| args.matches_query(*entry);
-        let listed = WorkloadList {
+        let listed = WorkloadListDocument {
             workloads: archive.workloads().values().filter(holds).collect(),
         };
         VersionedDocument::new("chakram.archive.1", listed).print_to(out)?;
@@ -326,7 +326,7 @@ pub fn extract_workload(
         .into());
     }
     let all = entry.rank_count() + entry.files.len() as u64;
-    let progress = Progress::start_counting("extracting", "files", all);
+    let progress = ProgressDisplay::start_counting("extracting", "files", all);
     let files = archive.extract_workload(entry, &args.output, part, &|| progress.count_one())?;
     drop(progress);
     let count = format_count_with_noun(files.len() as u64, "file");

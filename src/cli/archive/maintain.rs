@@ -1,6 +1,6 @@
 //! `chakram archive verify`, `merge` and `gc`.
 
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use crate::terminal;
 use chakram_archive::{self as archive, Archive, UncommittedTailState};
 use chakram_base::units::Bytes;
@@ -28,7 +28,7 @@ pub struct VerifyArgs {
 /// Compares every byte of the archive with its checksums, and prints the result.
 pub fn verify_archive(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Archive::open_archive(&args.archive)?;
-    let progress = Progress::start_counting("verifying", "objects", archive.object_count());
+    let progress = ProgressDisplay::start_counting("verifying", "objects", archive.object_count());
     let verdict = archive.verify_all(&|| progress.count_one())?;
     drop(progress);
     writeln!(
@@ -91,7 +91,7 @@ pub fn merge_archives(args: &MergeArgs, out: &mut dyn Write) -> Result<ExitCode,
     let objects = entries
         .map(|entry| entry.hashes_and_sizes_of_needed_objects().count() as u64)
         .sum();
-    let progress = Progress::start_counting("merging", "objects", objects);
+    let progress = ProgressDisplay::start_counting("merging", "objects", objects);
     let result = archive::merge_archives(&args.archive, &sources, &|| progress.count_one())?;
     drop(progress);
     super::print_note_naming_kept_bytes_file(result.kept_aside.as_ref())?;
@@ -159,7 +159,7 @@ pub fn drop_workloads_and_collect_garbage(
     let objects = staying
         .map(|entry| entry.hashes_and_sizes_of_needed_objects().count() as u64)
         .sum();
-    let progress = Progress::start_counting("collecting", "objects", objects);
+    let progress = ProgressDisplay::start_counting("collecting", "objects", objects);
     let result =
         archive::rewrite_archive_without_dropped_workloads(&args.archive, &dropped, &|| {
             progress.count_one()

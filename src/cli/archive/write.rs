@@ -1,7 +1,7 @@
 //! `chakram archive create` and `add`.
 
 use crate::flags::parser_of_choices;
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use chakram_archive::{
     self as archive, CompressionLevel, MeasuredStepTimeDistribution, MetadataValue, WorkloadToAdd,
 };
@@ -9,7 +9,7 @@ use chakram_base::units::Bytes;
 use chakram_jobs as job;
 use chakram_studies::regression::parse_step_times;
 use chakram_trace::format::escape_and_shorten_name;
-use chakram_trace::format::file::{JobFileVerifyLevel, job_prefix_of_file};
+use chakram_trace::format::file::{TraceVerificationLevel, job_prefix_of_file};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -94,7 +94,7 @@ fn parse_metadata_entry(text: &str) -> Result<(String, MetadataValue), String> {
 
 /// Stores a job's traces and files, with their metadata, as a workload.
 pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let found = job::find_traces(&args.traces, JobFileVerifyLevel::Hashes)?;
+    let found = job::find_traces(&args.traces, TraceVerificationLevel::Hashes)?;
     let name = match &args.name {
         Some(name) => name.clone(),
         None => default_workload_name(&args.traces, &found.files),
@@ -143,7 +143,7 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         replace: args.replace,
     };
     let all = draft.found.files.len() + draft.found.jobs.len() + draft.files.len();
-    let progress = Progress::start_counting("adding", "files", all as u64);
+    let progress = ProgressDisplay::start_counting("adding", "files", all as u64);
     let amounts = archive::add_workload(&args.archive, &draft, &|| progress.count_one())?;
     drop(progress);
     super::print_note_naming_kept_bytes_file(amounts.kept_aside.as_ref())?;

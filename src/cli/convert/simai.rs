@@ -4,7 +4,7 @@ use crate::output::{ReplayAndReportArgs, ReportDestinationAndOutputs, ReportForm
 use crate::progress::run_showing_elapsed_time;
 use crate::traces::{self, CompressArg};
 use chakram_base::ids::MAX_NPUS;
-use chakram_converters::simai::{GroupRole, RankGroupGrid, SimaiWorkload};
+use chakram_converters::simai::{RankGroupGrid, RankGroupParallelism, SimaiWorkload};
 use chakram_jobs::{self as job, JobBeingWritten, hashed_input};
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count_with_noun, format_thousands};
@@ -172,7 +172,7 @@ impl ConvertSimaiArgs {
             npus: grid.npus,
             tensor: grid.tensor,
             pipeline: grid.pipeline,
-            data: grid.group_size_and_count(GroupRole::Data).0,
+            data: grid.group_size_and_count(RankGroupParallelism::Data).0,
             expert: grid.expert,
             nodes_per_rank: nodes,
             traces: traces::name_job_traces_and_note_others(&job.commit_job(about)?)?,

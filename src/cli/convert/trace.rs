@@ -33,7 +33,7 @@ mod plan;
 mod summary;
 
 use plan::{ConvertPlan, ConvertTask, OutputTraceForm};
-use summary::ConvertedTrace;
+use summary::TraceConversionResult;
 
 /// Convert traces of any format to .et, or to JSON Lines and back
 #[derive(Debug, Args)]
@@ -177,7 +177,7 @@ fn convert_one_trace(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
     outputs: &mut OutputsAndProtectedInputs,
-) -> Result<(ConvertedTrace, Option<UncommittedOutputHandle>), Box<dyn Error>> {
+) -> Result<(TraceConversionResult, Option<UncommittedOutputHandle>), Box<dyn Error>> {
     let input = job.input.as_ref().map(|file| file.path.as_path());
     let name = input.unwrap_or(Path::new("standard input"));
     let (converted, written) = match &job.output {
@@ -204,7 +204,7 @@ fn convert_one_trace(
             (written, Some(outputs.finish_file(file)?))
         }
     };
-    let converted = ConvertedTrace {
+    let converted = TraceConversionResult {
         input: name.to_owned(),
         output: job.output.clone(),
         ..converted
@@ -217,7 +217,7 @@ fn convert_records<W: Write>(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
     out: W,
-) -> Result<(W, ConvertedTrace), TraceError> {
+) -> Result<(W, TraceConversionResult), TraceError> {
     let mut sink = CountingConvertSink::new(job.to, out);
     if args.salvage {
         let (form, wrong, bytes, report) = salvage_records(job, args)?;
@@ -226,7 +226,7 @@ fn convert_records<W: Write>(
             sink.write_record(record)?;
         }
         let converted = sink.result_without_file_names(form);
-        let converted = ConvertedTrace {
+        let converted = TraceConversionResult {
             salvaged: Some((report, wrong)),
             ..converted
         };
@@ -350,8 +350,8 @@ impl<W: Write> CountingConvertSink<W> {
     }
 
     /// Returns the conversion's result without file names, which the caller adds.
-    fn result_without_file_names(&self, form: TraceFormat) -> ConvertedTrace {
-        ConvertedTrace {
+    fn result_without_file_names(&self, form: TraceFormat) -> TraceConversionResult {
+        TraceConversionResult {
             input: PathBuf::new(),
             output: None,
             form,

@@ -1,7 +1,7 @@
 //! `chakram convert xplane`: converts profiles of JAX and TensorFlow to traces.
 
 use super::{ConvertOutputArgs, SummaryFormatArg};
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use crate::terminal::plain_style;
 use crate::traces;
 use chakram_converters::xplane::{
@@ -51,7 +51,7 @@ pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     let profiles = profiles.collect::<Result<Vec<_>, _>>()?;
     let mut job = XplaneJob::new(&profiles)?;
     let mut written = args.output.start_outputs(outputs)?;
-    let shown = Progress::start_counting("converting", "ranks", job.rank_count().into());
+    let shown = ProgressDisplay::start_counting("converting", "ranks", job.rank_count().into());
     for rank in 0..job.rank_count() {
         let trace = job.write_rank(rank, written.start_trace(rank)?)?;
         written.finish_trace(rank, trace)?;

@@ -1,6 +1,6 @@
 //! Writes the traces of all ranks as a job.
 
-use crate::progress::{NodeCountingSink, Progress};
+use crate::progress::{NodeCountingSink, ProgressDisplay};
 use crate::{terminal, traces};
 use chakram_jobs::JobBeingWritten;
 use chakram_report::summary::format_count_with_noun;
@@ -22,7 +22,7 @@ const MANY: u64 = 20_000_000;
 
 /// Rules for which ranks share a file.
 #[derive(Clone, Copy, Debug)]
-pub struct FileSharingRules {
+pub struct RankFileSharingRules {
     /// True if identical ranks share one file through hard links. If `link` is false, or if the file system has no hard
     /// links, each rank gets a copy of the file.
     pub link: bool,
@@ -56,7 +56,7 @@ pub fn write_traces(
     job: &CheckedWorkloadPattern,
     output: &Path,
     outputs: OutputsAndProtectedInputs,
-    sharing: FileSharingRules,
+    sharing: RankFileSharingRules,
     machine: Option<&str>,
 ) -> Result<String, Box<dyn Error>> {
     let link = sharing.link;
@@ -88,7 +88,7 @@ pub fn write_traces(
         true => nodes,
         false => (0..job.rank_count()).map(|rank| job.node_count(rank)).sum(),
     };
-    let progress = Progress::start_counting("writing", "nodes", all);
+    let progress = ProgressDisplay::start_counting("writing", "nodes", all);
     for rank in 0..job.rank_count() {
         let class = class_of(rank);
         if let Some(&known) = written.get(&class)

@@ -55,7 +55,7 @@ pub(super) enum PatternArgs {
     P2p {
         /// Traffic pattern
         #[arg(value_enum)]
-        traffic: TrafficArg,
+        traffic: TrafficPatternArg,
         /// Message size
         #[arg(long, value_name = "SIZE")]
         size: Bytes,
@@ -225,7 +225,7 @@ pub(super) enum PalmSimulatorPaperModelArg {
 
 /// Traffic pattern of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum TrafficArg {
+pub(super) enum TrafficPatternArg {
     /// Between rank 0 and the last rank, back and forth
     PingPong,
     /// From every rank to the next

@@ -1,6 +1,6 @@
 //! Listing of nodes, with one node per line.
 
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use chakram_analysis::inspect::render::NodeListFormat;
 use chakram_analysis::inspect::{InspectedRankTrace, NodeFilter, for_each_in_order};
 use chakram_trace::format::TraceError;
@@ -45,7 +45,7 @@ impl NodeListingSettings {
         out.write_all(self.list.render_list_start().as_bytes())?;
         let (mut written, mut fit, mut faults, mut read) = (0, 0, 0, 0);
         let mut first = None;
-        let progress = Progress::start_counting("reading", "ranks", files.len() as u64);
+        let progress = ProgressDisplay::start_counting("reading", "ranks", files.len() as u64);
         for_each_in_order(
             files,
             self.threads,

@@ -16,7 +16,7 @@ use std::num::NonZeroU32;
 
 /// JSON document that `machine list` prints.
 #[derive(Serialize)]
-pub(super) struct MachineList<'a> {
+pub(super) struct MachineListDocument<'a> {
     /// The machines.
     pub machines: Vec<MachineSummary<'a>>,
 }

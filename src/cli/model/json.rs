@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// JSON document that `model list` prints.
 #[derive(Serialize)]
-pub(super) struct ModelList<'a> {
+pub(super) struct ModelListDocument<'a> {
     /// The models.
     pub models: Vec<ModelSummary<'a>>,
 }

@@ -1,7 +1,8 @@
 //! Names and sizes of operators, for text and JSON.
 
 use chakram_workloads::model::{
-    ActivationFunction, AttentionSpan, DeltaAttention, OperatorKind, OperatorTensorParallelSplit,
+    ActivationFunction, AttentionSpan, DeltaAttentionSizes, OperatorKind,
+    OperatorTensorParallelSplit,
 };
 
 /// Returns the name of `cut` in model files.
@@ -85,7 +86,7 @@ pub(super) fn format_operator_sizes(work: &OperatorKind) -> String {
             format!("{heads} heads{shared} x {width}{values}{causal}{span}{sinks}")
         }
         OperatorKind::LinearAttention { sizes, .. } => {
-            let DeltaAttention {
+            let DeltaAttentionSizes {
                 key_heads,
                 value_heads,
                 key_width,

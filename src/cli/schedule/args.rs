@@ -25,7 +25,7 @@ pub struct SubLayerChipScheduleArgs {
     pub file: Option<PathBuf>,
     /// Sizes of a model, instead of a file
     #[command(flatten)]
-    pub model: ModelSizes,
+    pub model: LanguageModelSizeArgs,
     /// torus:2x4, mesh:2x4, ring:8, a topology file, or interfaces:8 (no links); tori:36 for the best torus of each
     /// number of chips up to 36; random:250 for 250 random graphs; repeatable
     #[arg(long, value_name = "GRAPH", required = true)]
@@ -99,7 +99,7 @@ pub enum SubLayerScheduleFormat {
 
 /// Sizes of a language model.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct ModelSizes {
+pub struct LanguageModelSizeArgs {
     /// Embedding width
     #[arg(long, value_name = "N", default_value_t = 512, conflicts_with = "file")]
     pub embedding: u64,
@@ -143,7 +143,7 @@ pub struct ModelSizes {
     pub partition: MatrixProductPartitionRule,
 }
 
-impl ModelSizes {
+impl LanguageModelSizeArgs {
     /// Returns the language model. Each matrix product is cut into `parts` parts.
     pub fn to_language_model(self, parts: u64) -> DeapLanguageModel {
         DeapLanguageModel {

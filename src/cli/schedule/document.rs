@@ -6,7 +6,7 @@ use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
 use chakram_studies::schedule::{
-    ChipDataNeedOrEviction, DataId, StepTimeAndEnergy, TransferSource,
+    ChipDataId, ChipDataNeedOrEviction, StepTimeAndEnergy, TransferSource,
 };
 use serde::Serialize;
 use std::fmt::Display;
@@ -131,10 +131,10 @@ impl SummedStepCosts {
 impl NeededOrEvictedDataEntry {
     fn from_log(entry: &ChipDataNeedOrEviction) -> Self {
         let (data, number, piece) = match entry.data {
-            DataId::Weights(number) => ("weights", number, None),
-            DataId::Input(number) => ("input", number, None),
-            DataId::Output(task) => ("output", task, None),
-            DataId::Piece(task, piece) => ("output", task, Some(piece)),
+            ChipDataId::Weights(number) => ("weights", number, None),
+            ChipDataId::Input(number) => ("input", number, None),
+            ChipDataId::Output(task) => ("output", task, None),
+            ChipDataId::Piece(task, piece) => ("output", task, Some(piece)),
         };
         let (place, from_chip) = match entry.from {
             Some(TransferSource::Own) => ("own", None),

@@ -1,7 +1,7 @@
 //! Prints tables of topologies, of cut matrix products, and of steps.
 
 use super::super::terminal;
-use super::args::ModelSizes;
+use super::args::LanguageModelSizeArgs;
 use super::work::TopologyScheduleResult;
 use chakram_base::units::Bytes;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -70,7 +70,7 @@ struct IdenticallyCutMatrixProductsRow {
 
 impl MatrixCutsAndTotalMovedBytes {
     /// Cuts the matrix products of the model with the given sizes.
-    pub fn new(sizes: &ModelSizes) -> Result<Self, Box<dyn Error>> {
+    pub fn new(sizes: &LanguageModelSizeArgs) -> Result<Self, Box<dyn Error>> {
         let by = |partition| -> Result<ModelCutsAndMovedWords, Box<dyn Error>> {
             let model = DeapLanguageModel {
                 partition,

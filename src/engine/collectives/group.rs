@@ -3,7 +3,8 @@
 use super::launch_order::GroupCollectiveLaunchOrder;
 use crate::dataflow::ProgramFirstInstanceAndGroup;
 use crate::ids::{
-    GroupIndex, InstanceId, InstanceIndex, InstanceNode, LaunchGroupMember, ReplayGroupId, RunIndex,
+    GroupIndex, InstanceId, InstanceIndex, InstanceNode, LaunchGroupAndMemberIndex, ReplayGroupId,
+    RunIndex,
 };
 use crate::plan::{NONE, PlacedRankGroup, ReplayPlan};
 use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
@@ -128,7 +129,7 @@ impl<'a> GroupsOfAllLaunchesInFlight<'a> {
     #[inline]
     pub fn mark_ready_or_park_node(
         &mut self,
-        slot: LaunchGroupMember,
+        slot: LaunchGroupAndMemberIndex,
         sequence: u32,
         node: u32,
     ) -> bool {

@@ -1,9 +1,9 @@
 //! Provides schedules for members that execute different collectives as the n-th collective of their group. This can
 //! happen only if the replay matches collectives in issue order.
 
-use super::{Collectives, IssueMismatch, MemberCollectiveNodeOnTakenLane};
+use super::{CollectiveIssueMismatch, Collectives, MemberCollectiveNodeOnTakenLane};
 use crate::discipline::RequiredCollectiveBackendTraits;
-use crate::ids::{InstanceNode, LaunchGroupMember, RunIndex};
+use crate::ids::{InstanceNode, LaunchGroupAndMemberIndex, RunIndex};
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_hardware::collective::CollectiveRequest;
@@ -14,7 +14,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     fn schedule_of_differing_member(
         &mut self,
         call: MemberCollectiveNodeOnTakenLane<'_, '_>,
-        slot: LaunchGroupMember,
+        slot: LaunchGroupAndMemberIndex,
         run: RunIndex,
     ) -> Result<u32, usize> {
         let (graph, node) = (call.running.graph, call.node);
@@ -99,7 +99,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     pub(super) fn give_own_schedule_if_call_differs(
         &mut self,
         call: MemberCollectiveNodeOnTakenLane<'_, '_>,
-        slot: LaunchGroupMember,
+        slot: LaunchGroupAndMemberIndex,
         run: RunIndex,
     ) {
         let (graph, node) = (call.running.graph, call.node);
@@ -123,7 +123,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             }
             Err(other) => {
                 // The loop stops with this mismatch as an error after the current round.
-                self.mismatch = Some(IssueMismatch {
+                self.mismatch = Some(CollectiveIssueMismatch {
                     group: slot.group,
                     sequence: of.sequence,
                     own: InstanceNode {

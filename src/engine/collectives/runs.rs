@@ -1,7 +1,7 @@
 //! List of the collectives in flight, which reuses entries.
 
 use super::run::CollectiveRun;
-use crate::ids::{LaunchGroupMember, RunIndex};
+use crate::ids::{LaunchGroupAndMemberIndex, RunIndex};
 use chakram_base::ids::NodeIndex;
 use std::ops::{Index, IndexMut};
 
@@ -45,7 +45,7 @@ impl CollectiveRuns {
     /// Returns the simulated collective to which the member's `node` belongs, or `None` if there is none.
     pub fn find_simulated_run_of_node(
         &self,
-        slot: LaunchGroupMember,
+        slot: LaunchGroupAndMemberIndex,
         node: NodeIndex,
     ) -> Option<&CollectiveRun> {
         self.all.iter().find(|run| {

@@ -8,7 +8,7 @@ use std::ops::Range;
 const COUNT: u8 = 0x3f;
 /// Maximum count in these bits; the remaining value is reserved for [`COMPLETE`].
 const MOST: u8 = COUNT - 1;
-/// Flag: the node has an entry in [`OpenDependencies::beyond`].
+/// Flag: the node has an entry in [`OpenDependencyCounts::beyond`].
 const MORE: u8 = 0x40;
 /// Flag: the graph gives the node a delay. The loop reads the graph's delays only for nodes with this flag.
 const DELAYED: u8 = 0x80;
@@ -17,7 +17,7 @@ const COMPLETE: u8 = DELAYED | MORE | COUNT;
 
 /// Open dependencies of all nodes, one byte for each node.
 #[derive(Debug)]
-pub(super) struct OpenDependencies {
+pub(super) struct OpenDependencyCounts {
     left: Vec<u8>,
     /// Dependencies that exceed the maximum of a byte, as (node, count), sorted by node.
     beyond: Vec<(usize, u32)>,
@@ -32,7 +32,7 @@ pub(super) enum NodeReadinessAfterDependency {
     Delayed,
 }
 
-impl OpenDependencies {
+impl OpenDependencyCounts {
     /// Creates an empty table with capacity for `nodes` nodes.
     pub fn with_node_capacity(nodes: usize) -> Self {
         Self {
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn nodes_become_ready_exactly_when_their_last_dependency_completes() {
         let degrees: Vec<u32> = (0..=300).collect();
-        let mut open = OpenDependencies::with_node_capacity(0);
+        let mut open = OpenDependencyCounts::with_node_capacity(0);
         let firsts = [open.add_nodes(&degrees), open.add_nodes(&degrees)];
         assert_eq!((firsts, open.len()), ([0, 301], 602));
         for round in 0..2 {
@@ -235,7 +235,7 @@ mod tests {
     /// until one of them completes a further dependency.
     #[test]
     fn copied_states_are_equal_until_one_resolves_a_dependency() {
-        let mut open = OpenDependencies::with_node_capacity(0);
+        let mut open = OpenDependencyCounts::with_node_capacity(0);
         let degrees = [3, 200, 1];
         let [one, other] =
             [open.add_nodes(&degrees), open.add_nodes(&degrees)].map(|first| first..first + 3);

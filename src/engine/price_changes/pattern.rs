@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// A node property that a pattern can match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PatternField {
+pub enum KernelPatternField {
     Name,
     /// Name of an operator that called or launched the node.
     Operator,
@@ -19,28 +19,28 @@ pub enum PatternField {
 }
 
 /// The properties, with their names in patterns.
-const FIELDS: [(PatternField, &str); 5] = [
-    (PatternField::Name, "name"),
-    (PatternField::Operator, "op"),
-    (PatternField::Module, "module"),
-    (PatternField::Class, "class"),
-    (PatternField::Shape, "shape"),
+const FIELDS: [(KernelPatternField, &str); 5] = [
+    (KernelPatternField::Name, "name"),
+    (KernelPatternField::Operator, "op"),
+    (KernelPatternField::Module, "module"),
+    (KernelPatternField::Class, "class"),
+    (KernelPatternField::Shape, "shape"),
 ];
 
 /// Pattern of kernels: `FIELD:GLOB`, or a glob alone, which then matches names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelPattern {
-    pub field: PatternField,
+    pub field: KernelPatternField,
     pub glob: String,
 }
 
 /// Splits a pattern into its property and its glob.
-pub fn split_pattern_property(pattern: &str) -> (PatternField, &str) {
+pub fn split_pattern_property(pattern: &str) -> (KernelPatternField, &str) {
     let named = FIELDS.iter().find_map(|(field, word)| {
         let glob = pattern.strip_prefix(word)?.strip_prefix(':')?;
         Some((*field, glob))
     });
-    named.unwrap_or((PatternField::Name, pattern))
+    named.unwrap_or((KernelPatternField::Name, pattern))
 }
 
 /// Iterates over the names of kernel classes.
@@ -107,7 +107,7 @@ impl<'g> KernelPatternMatcher<'g> {
     pub fn new(pattern: &'g KernelPattern, graph: &'g Graph) -> Self {
         let is_meant = |text: &str| matches_glob(&pattern.glob, text);
         let names = match pattern.field {
-            PatternField::Name | PatternField::Operator => {
+            KernelPatternField::Name | KernelPatternField::Operator => {
                 let names = graph.names();
                 (0..names.len() as u32)
                     .map(|i| is_meant(names.get(i)))
@@ -116,7 +116,7 @@ impl<'g> KernelPatternMatcher<'g> {
             _ => Vec::new(),
         };
         let mut calls: Vec<bool> = Vec::new();
-        if pattern.field == PatternField::Module {
+        if pattern.field == KernelPatternField::Module {
             let stacks = graph.stacks();
             let mut paths: Vec<String> = Vec::with_capacity(stacks.calls.len());
             for (number, call) in (0..).zip(&stacks.calls) {
@@ -147,8 +147,8 @@ impl<'g> KernelPatternMatcher<'g> {
     pub fn matches_node(&mut self, node: NodeIndex) -> bool {
         let graph = self.graph;
         match self.pattern.field {
-            PatternField::Name => self.names[graph.name_index(node) as usize],
-            PatternField::Operator => {
+            KernelPatternField::Name => self.names[graph.name_index(node) as usize],
+            KernelPatternField::Operator => {
                 let mut caller = graph.caller_of(node);
                 while let Some(at) = caller {
                     if self.names[graph.name_index(at) as usize] {
@@ -158,13 +158,13 @@ impl<'g> KernelPatternMatcher<'g> {
                 }
                 false
             }
-            PatternField::Module => graph
+            KernelPatternField::Module => graph
                 .enclosing_python_call(node)
                 .is_some_and(|call| self.calls[call as usize]),
             field => graph.kernel(node).is_some_and(|shape| {
                 let glob = &self.pattern.glob;
                 *self.shapes.entry(shape).or_insert_with(|| match field {
-                    PatternField::Class => matches_glob(glob, shape.class_name()),
+                    KernelPatternField::Class => matches_glob(glob, shape.class_name()),
                     _ => matches_glob(glob, &shape.to_string()),
                 })
             }),

@@ -1,7 +1,7 @@
 //! Deadlock diagnosis in insertion order, in which messages and collectives are matched in the order of issue.
 
 use super::StuckDiagnosisInputs;
-use crate::collectives::IssueMismatch;
+use crate::collectives::CollectiveIssueMismatch;
 use crate::ids::InstanceNode;
 use crate::plan::{NONE, group_text};
 use crate::{ReplayRefusal, matching};
@@ -105,7 +105,7 @@ impl StuckDiagnosisInputs<'_, '_> {
     /// Builds the error for members that issued different collectives as the n-th collective of their group.
     pub fn error_for_mismatched_collectives(
         &self,
-        disagreement: IssueMismatch,
+        disagreement: CollectiveIssueMismatch,
     ) -> Option<ReplayRefusal> {
         let (group, sequence) = (disagreement.group, disagreement.sequence);
         let InstanceNode { instance, node } = disagreement.own;

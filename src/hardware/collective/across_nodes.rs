@@ -14,7 +14,9 @@
 //! to the network. `rate` is the sum of the rates of a node's ports. It is capped at a fraction, stated in the machine
 //! file, of the rate of a member's links within the node.
 
-use super::curve::{MeasuredToMachineLinks, MeasurementLinks, message_count_and_sent_fraction};
+use super::curve::{
+    MeasuredLinkBandwidthAndLatency, MeasuredToMachineLinkChange, message_count_and_sent_fraction,
+};
 use crate::group::GroupPhasesAndMemberPositions;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
@@ -26,7 +28,7 @@ pub struct CrossNodeNcclRingAndTreeModel {
     /// Fraction of the rate of the links within a node that NCCL's fastest protocol reaches.
     pub share: f64,
     /// The links between nodes to which NCCL's latencies apply, or `None` if they apply to any links.
-    pub measured_at: Option<MeasurementLinks>,
+    pub measured_at: Option<MeasuredLinkBandwidthAndLatency>,
 }
 
 /// A protocol's constants: latencies in microseconds, and the fraction of the rate that the protocol reaches.
@@ -122,7 +124,7 @@ pub fn time_across_nodes(
         .iter()
         .map(|phase| own.share * bandwidth(phase.dimension));
     let transfer = bytes as f64 / inner.fold(outer, f64::min);
-    let change = MeasuredToMachineLinks::between_links(own.measured_at, outermost, topology);
+    let change = MeasuredToMachineLinkChange::between_links(own.measured_at, outermost, topology);
     // A step of 1 ms includes the latency of its link, so the added time is the difference between the links'
     // latencies.
     let later = change.map_or(0.0, |change| change.added_latency_seconds());

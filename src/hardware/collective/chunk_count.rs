@@ -69,7 +69,9 @@ const MOST_TRIALS: u64 = 3;
 /// Caches the chosen number of chunks for each key. A key contains everything that affects a choice, so all groups of
 /// one shape share an entry.
 #[derive(Clone, Debug, Default)]
-pub struct ChunkCountChoiceCache(Arc<Mutex<BTreeMap<ChoiceKey, ChosenChunkCountAndAlgorithms>>>);
+pub struct ChunkCountChoiceCache(
+    Arc<Mutex<BTreeMap<ChunkCountChoiceKey, ChosenChunkCountAndAlgorithms>>>,
+);
 
 /// The chosen number of chunks, and the algorithms of the machine's dimensions if they were chosen together with it.
 #[derive(Clone, Debug)]
@@ -104,7 +106,7 @@ impl From<ChunkCountOrderAndOverlap> for ChunkingAndChosenAlgorithms {
     }
 }
 
-type ChoiceKey = (CollectiveKind, u64, bool, Vec<PhaseExtentAndPathsKey>);
+type ChunkCountChoiceKey = (CollectiveKind, u64, bool, Vec<PhaseExtentAndPathsKey>);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PhaseExtentAndPathsKey {
@@ -150,7 +152,7 @@ pub(super) fn max_chunks_in_flight_in_tree(active: u32, size: u32) -> u32 {
 pub(super) fn uses_tree_algorithm(assignment: &StageWithAlgorithm) -> bool {
     matches!(
         assignment.algorithm,
-        CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree
+        CollectiveAlgorithm::MemberTree | CollectiveAlgorithm::DoubleBinaryTree
     )
 }
 
@@ -225,7 +227,7 @@ impl ChunkCountSearchInputs<'_> {
         }
     }
 
-    fn choice_key(&self) -> ChoiceKey {
+    fn choice_key(&self) -> ChunkCountChoiceKey {
         let phases = self.extent.phases.iter().zip(self.paths);
         let phases = phases.map(|(phase, paths)| {
             let line = 0..phase.size;
@@ -283,7 +285,7 @@ impl ChunkCountSearchInputs<'_> {
             }
             for tree in [
                 CollectiveAlgorithm::DoubleBinaryTree,
-                CollectiveAlgorithm::Tree,
+                CollectiveAlgorithm::MemberTree,
             ] {
                 let mut choices = algorithms.clone();
                 choices[phase.dimension] = DimensionAlgorithmChoice::Named(tree);

@@ -36,14 +36,14 @@ use chakram_base::units::{Bandwidth, Span};
 
 /// Bandwidth and latency of the links on which collectives were measured, for one dimension.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MeasurementLinks {
+pub struct MeasuredLinkBandwidthAndLatency {
     /// Bandwidth of an NPU into the dimension.
     pub bandwidth: Bandwidth,
     /// Latency of one link.
     pub latency: Span,
 }
 
-impl MeasurementLinks {
+impl MeasuredLinkBandwidthAndLatency {
     /// Returns the bandwidth and latency of `dimension`'s links.
     pub fn of_dimension(dimension: &TopologyDimension) -> Self {
         Self {
@@ -59,13 +59,14 @@ pub fn find_dimension_measured_on_other_links(
     curves: &[Vec<CollectiveCurve>],
     kind: CollectiveKind,
     (extent, topology): (&GroupPhasesAndMemberPositions, &Topology),
-) -> Option<(usize, MeasurementLinks)> {
+) -> Option<(usize, MeasuredLinkBandwidthAndLatency)> {
     find_measured_time(curves, (kind, 1), (extent, topology))?;
     let [phase] = &extent.phases[..] else {
         return None;
     };
     let mut curves = curves[phase.dimension].iter();
-    let own = MeasurementLinks::of_dimension(&topology.dimensions()[phase.dimension]);
+    let own =
+        MeasuredLinkBandwidthAndLatency::of_dimension(&topology.dimensions()[phase.dimension]);
     let other = |curve: &CollectiveCurve| curve.measured_at.filter(|at| *at != own);
     let at = curves.find_map(|curve| (curve.kind == kind).then(|| other(curve))?)?;
     Some((phase.dimension, at))
@@ -73,23 +74,26 @@ pub fn find_dimension_measured_on_other_links(
 
 /// Change from the links on which a collective was measured to the machine's links.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MeasuredToMachineLinks {
-    from: MeasurementLinks,
-    to: MeasurementLinks,
+pub struct MeasuredToMachineLinkChange {
+    from: MeasuredLinkBandwidthAndLatency,
+    to: MeasuredLinkBandwidthAndLatency,
     /// Number of links between neighbours.
     hops: u32,
 }
 
-impl MeasuredToMachineLinks {
+impl MeasuredToMachineLinkChange {
     /// Returns the change of links that applies to a collective in `phase`. Returns `None` if the phase's links equal
     /// `measured_at`, or if `measured_at` is unknown.
     pub(super) fn between_links(
-        measured_at: Option<MeasurementLinks>,
+        measured_at: Option<MeasuredLinkBandwidthAndLatency>,
         phase: &PhaseDimensionSizeAndStride,
         topology: &Topology,
     ) -> Option<Self> {
         let dimension = &topology.dimensions()[phase.dimension];
-        let (from, to) = (measured_at?, MeasurementLinks::of_dimension(dimension));
+        let (from, to) = (
+            measured_at?,
+            MeasuredLinkBandwidthAndLatency::of_dimension(dimension),
+        );
         (from != to).then(|| Self {
             from,
             to,
@@ -111,8 +115,9 @@ impl MeasuredToMachineLinks {
     /// Converts a start-up time of `seconds` to the new links. The start-up time includes the latency of `steps`
     /// successive messages.
     pub(super) fn adjust_start_up_seconds(&self, seconds: f64, steps: f64) -> f64 {
-        let latency =
-            |rates: &MeasurementLinks| steps * f64::from(self.hops) * rates.latency.as_seconds();
+        let latency = |rates: &MeasuredLinkBandwidthAndLatency| {
+            steps * f64::from(self.hops) * rates.latency.as_seconds()
+        };
         let (from, to) = (latency(&self.from), latency(&self.to));
         if from <= seconds {
             seconds - from + to
@@ -144,12 +149,12 @@ pub struct CollectiveCurve {
     /// numbers are above zero.
     pub points: Vec<(f64, f64)>,
     /// The links used for the measurement, or `None` if the curve applies to any links.
-    pub measured_at: Option<MeasurementLinks>,
+    pub measured_at: Option<MeasuredLinkBandwidthAndLatency>,
 }
 
 impl CollectiveCurve {
     /// Returns the time, in seconds, for a buffer of `bytes` on the target links of `change`.
-    fn seconds_on_changed_links(&self, bytes: f64, change: &MeasuredToMachineLinks) -> f64 {
+    fn seconds_on_changed_links(&self, bytes: f64, change: &MeasuredToMachineLinkChange) -> f64 {
         let start = self.start_up_seconds(bytes);
         let transfer = self.predict_seconds(bytes) - start;
         let (steps, _) = message_count_and_sent_fraction(self.kind, self.members);
@@ -215,7 +220,7 @@ pub fn find_measured_time(
     };
     let seconds = |curve: &CollectiveCurve| {
         let bytes = bytes as f64;
-        match MeasuredToMachineLinks::between_links(curve.measured_at, phase, topology) {
+        match MeasuredToMachineLinkChange::between_links(curve.measured_at, phase, topology) {
             None => curve.predict_seconds(bytes),
             Some(change) => curve.seconds_on_changed_links(bytes, &change),
         }
@@ -264,8 +269,8 @@ mod tests {
         assert!((curve.predict_seconds(1e6) / 1e-2 - 1.0).abs() < 1e-12);
     }
 
-    fn build_measurement_links(gb: f64, ns: u64) -> MeasurementLinks {
-        MeasurementLinks {
+    fn build_measurement_links(gb: f64, ns: u64) -> MeasuredLinkBandwidthAndLatency {
+        MeasuredLinkBandwidthAndLatency {
             bandwidth: Bandwidth::new(gb * 1e9).unwrap(),
             latency: Span::from_ns(ns),
         }
@@ -284,10 +289,10 @@ mod tests {
 
     fn all_gather_micros_on_changed_links(
         bytes: f64,
-        from: MeasurementLinks,
-        to: MeasurementLinks,
+        from: MeasuredLinkBandwidthAndLatency,
+        to: MeasuredLinkBandwidthAndLatency,
     ) -> f64 {
-        let change = MeasuredToMachineLinks { from, to, hops: 2 };
+        let change = MeasuredToMachineLinkChange { from, to, hops: 2 };
         1e6 * build_all_gather_curve().seconds_on_changed_links(bytes, &change)
     }
 
@@ -347,7 +352,7 @@ mod tests {
         let mut curve = build_all_gather_curve();
         curve.points[1].1 = 100e-6;
         assert!((curve.start_up_seconds(1e6) - 10e-6).abs() < 1e-15);
-        let change = MeasuredToMachineLinks {
+        let change = MeasuredToMachineLinkChange {
             from: build_measurement_links(100.0, 0),
             to: build_measurement_links(1e6, 0),
             hops: 2,

@@ -17,7 +17,9 @@
 //! On [links](super::curve) other than the fitted ones, `bandwidth` scales with the links' bandwidth, and `step` scales
 //! with the latency of the links between neighbours.
 
-use super::curve::{MeasuredToMachineLinks, MeasurementLinks, message_count_and_sent_fraction};
+use super::curve::{
+    MeasuredLinkBandwidthAndLatency, MeasuredToMachineLinkChange, message_count_and_sent_fraction,
+};
 use crate::group::GroupPhasesAndMemberPositions;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
@@ -35,7 +37,7 @@ pub struct FittedCollectiveProtocol {
     /// Pairs (number of members, bytes per second) in ascending order of members; at least one pair.
     pub rates: Vec<(u32, f64)>,
     /// The links that the constants were fitted for, or `None` if they apply to any links.
-    pub measured_at: Option<MeasurementLinks>,
+    pub measured_at: Option<MeasuredLinkBandwidthAndLatency>,
 }
 
 impl FittedCollectiveProtocol {
@@ -50,7 +52,7 @@ impl FittedCollectiveProtocol {
         &self,
         members: u32,
         bytes: f64,
-        change: &MeasuredToMachineLinks,
+        change: &MeasuredToMachineLinkChange,
     ) -> f64 {
         let (steps, part) = message_count_and_sent_fraction(self.kind, members);
         let step = change.adjust_start_up_seconds(self.step, 1.0);
@@ -90,7 +92,7 @@ pub fn fastest_protocol_time(
     let alike = protocols.get(phase.dimension)?.iter();
     let alike = alike.filter(|protocol| protocol.kind == kind);
     let seconds = alike.map(|protocol| {
-        match MeasuredToMachineLinks::between_links(protocol.measured_at, phase, topology) {
+        match MeasuredToMachineLinkChange::between_links(protocol.measured_at, phase, topology) {
             None => protocol.seconds_for(phase.size, bytes as f64),
             Some(change) => protocol.seconds_on_adjusted_links(phase.size, bytes as f64, &change),
         }

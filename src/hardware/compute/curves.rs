@@ -2,7 +2,7 @@
 //! NPU class.
 
 use super::{
-    AttentionKernelTimeCurve, AttentionSizes, GemmCurve, KernelTraceFacts,
+    AttentionKernelTimeCurve, AttentionSizes, GemmTimeCurve, KernelTraceFacts,
     LongGemmPowerLimitSlowdown, MeasuredGemms, MeasuredKernels, PeakRatesByFormat,
 };
 use chakram_base::dtype::Dtype;
@@ -11,7 +11,7 @@ use chakram_base::units::{Bandwidth, Span};
 
 /// Curve of memory-bound kernels: `t = gap + max(floor, bytes / (fraction x bandwidth))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MemoryBoundCurve {
+pub struct MemoryBoundKernelTimeCurve {
     /// Fraction of the memory's bandwidth that each [`MemoryBoundKernelClass`] reaches.
     pub fractions: [f64; MemoryBoundKernelClass::ALL.len()],
     /// Duration of the shortest kernel, in seconds.
@@ -77,11 +77,11 @@ impl Default for PowerLimitMatrixAndAttentionFactors {
 
 /// Time curves of kernels on an NPU class. A curve is missing if its kernels were not measured.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct KernelCurves {
+pub struct KernelTimeCurves {
     /// Kernels measured by name. The measured times take precedence over the curves.
     pub measured: MeasuredKernels,
     /// Time curve of matrix multiplications, by number format.
-    pub gemm: [Option<GemmCurve>; Dtype::COUNT],
+    pub gemm: [Option<GemmTimeCurve>; Dtype::COUNT],
     /// Measured shapes that correct the time curve of matrix multiplications, by number format.
     pub products: [Option<MeasuredGemms>; Dtype::COUNT],
     /// Curve of attention, by number format.
@@ -89,7 +89,7 @@ pub struct KernelCurves {
     /// Name of the attention kernel that was measured, or `None` if unknown.
     pub attention_kernel: Option<String>,
     /// Curve of memory-bound kernels, for all number formats.
-    pub moving: Option<MemoryBoundCurve>,
+    pub moving: Option<MemoryBoundKernelTimeCurve>,
     /// Factors for continuous load that the curves above already include.
     pub kept: PowerLimitMatrixAndAttentionFactors,
     /// How long a kernel takes if it begins while a collective runs on the NPU, divided by its time alone. Collectives
@@ -97,7 +97,7 @@ pub struct KernelCurves {
     pub beside_collectives: Option<f64>,
 }
 
-impl KernelCurves {
+impl KernelTimeCurves {
     /// Returns true if there is no curve.
     pub fn is_empty(&self) -> bool {
         let empty = Self {

@@ -30,7 +30,7 @@ pub struct LongGemmPowerLimitSlowdown {
 
 /// Constants of GEMMs on an NPU class in one number format.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GemmCurve {
+pub struct GemmTimeCurve {
     /// Duration of the shortest GEMM, in seconds.
     pub start: f64,
     /// Fraction of the peak that the inner loop of a tile reaches.
@@ -98,7 +98,7 @@ fn norm_of_order_6(a: f64, b: f64) -> f64 {
     libm::cbrt((a * a + b * b).sqrt())
 }
 
-impl GemmCurve {
+impl GemmTimeCurve {
     /// Returns the time, in seconds, of a GEMM with the sizes `[batch, m, n, k]` and operands of `element` bytes, at
     /// `peak` operations per second.
     pub fn predict_seconds(

@@ -3,8 +3,8 @@
 //! Time rises in steps with the numbers of tiles and waves. Interpolation in a table alone would miss these steps, so
 //! the table only corrects the curve. Residuals `r = ln (measured / curve)` are similar for shapes with similar
 //! intermediate values of the curve's computation. With `t`, `M` and the best tile's `waves` as in
-//! [`GemmCurve`](super::GemmCurve), and `up(q) = ln (ceil(q) / q)` for the time added by rounding up to whole tiles and
-//! waves:
+//! [`GemmTimeCurve`](super::GemmTimeCurve), and `up(q) = ln (ceil(q) / q)` for the time added by rounding up to whole
+//! tiles and waves:
 //!
 //! ```text
 //! x = (0.3 ln k, 0.25 ln t, 0.2 ln (M / t), 0.6 up(best waves), 0.5 up(m / 64), 0.5 up(n / 128),
@@ -29,7 +29,7 @@ const PLACE: usize = 8;
 
 /// A measured shape with its residual.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct ResidualPoint {
+struct GemmShapeResidual {
     sizes: [u64; 3],
     at: [f64; PLACE],
     residual: f64,
@@ -38,7 +38,7 @@ struct ResidualPoint {
 /// Measured GEMMs of one number format.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredGemms {
-    points: Vec<ResidualPoint>,
+    points: Vec<GemmShapeResidual>,
     /// Minimum and maximum of each size (m, n, k) over all points.
     within: [[u64; 2]; 3],
     /// Relative error (one standard deviation) for shapes inside the range of measured sizes.
@@ -89,7 +89,7 @@ impl MeasuredGemms {
             for (range, size) in within.iter_mut().zip(sizes) {
                 *range = [range[0].min(size), range[1].max(size)];
             }
-            ResidualPoint {
+            GemmShapeResidual {
                 sizes,
                 at: feature_coordinates(sizes, &curve),
                 residual: libm::log(seconds / curve.seconds),
@@ -115,7 +115,7 @@ impl MeasuredGemms {
         }
         let at = feature_coordinates(sizes, curve);
         // The nearest points and their distances, in ascending order of distance.
-        let mut nearest: Vec<(f64, &ResidualPoint)> = Vec::with_capacity(NEAREST + 1);
+        let mut nearest: Vec<(f64, &GemmShapeResidual)> = Vec::with_capacity(NEAREST + 1);
         for point in &self.points {
             if point.sizes == sizes {
                 return Some(libm::exp(point.residual));
@@ -133,7 +133,7 @@ impl MeasuredGemms {
 }
 
 /// Returns the weighted mean residual of `points`, each given with its squared distance.
-fn krige_residual(points: &[(f64, &ResidualPoint)]) -> f64 {
+fn krige_residual(points: &[(f64, &GemmShapeResidual)]) -> f64 {
     let alike = |square: f64| libm::exp(-square.sqrt());
     let count = points.len();
     // Rows of the Cholesky factor of the covariances, with the solutions for the shape's covariances and for a vector

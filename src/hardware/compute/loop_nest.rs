@@ -42,7 +42,8 @@ mod layer;
 mod search;
 
 pub use accelerator::{
-    GemminiSettings, LevelCapacity, LoopNestAccelerator, MemoryLevel, RowAndColumnLoopDimensions,
+    GemminiSettings, LoopNestAccelerator, MemoryLevel, MemoryLevelCapacity,
+    RowAndColumnLoopDimensions,
 };
 pub use access::{MappingCost, TensorLevelAccesses};
 pub use layer::{LayerShape, LayerTensor, LoopDimension};

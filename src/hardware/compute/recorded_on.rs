@@ -111,7 +111,7 @@ impl RecordingNpuClass {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compute::{KernelCurves, KernelDurationSource, KernelDurationWithBasis};
+    use crate::compute::{KernelDurationSource, KernelDurationWithBasis, KernelTimeCurves};
 
     fn build_npu_class_rates(tflops: f64, tbytes: f64) -> (PeakRatesByFormat, Bandwidth) {
         let mut peaks = PeakRatesByFormat::default();
@@ -125,7 +125,7 @@ mod tests {
         let (to, to_memory) = build_npu_class_rates(2000.0, 5.0);
         let source = RecordingNpuClass::new(&from, from_memory);
         let model = KernelDurationSource::RecordedOn(source);
-        model.price_kernel(&kernel, &to, Some(to_memory), &KernelCurves::default())
+        model.price_kernel(&kernel, &to, Some(to_memory), &KernelTimeCurves::default())
     }
 
     const KERNEL: KernelTraceFacts<'_> = KernelTraceFacts {
@@ -192,7 +192,7 @@ mod tests {
         let source = RecordingNpuClass::new(&from, from_memory).set_maker(Some("NVIDIA"));
         let price = |class: &str| {
             let model = KernelDurationSource::RecordedOn(source).for_npu_class(class);
-            model.price_kernel(&KERNEL, &to, Some(to_memory), &KernelCurves::default())
+            model.price_kernel(&KERNEL, &to, Some(to_memory), &KernelTimeCurves::default())
         };
         // The 110 us do not change on MI300X, which comes from a different maker. On other classes the time is 10 + 100
         // x 2/5 us.

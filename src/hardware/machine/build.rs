@@ -1,6 +1,6 @@
 //! Builds a [`Machine`] from the tables of a machine file, and checks every rule of the format.
 
-use super::class_assignment::{self, AssignmentFault, ClassAssignment};
+use super::class_assignment::{self, NpuClassAssignment, NpuClassAssignmentFault};
 use super::{Machine, NpuClass, add_memories_as_endpoints};
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigField, ConfigTable, quote_and_truncate_for_message,
@@ -124,10 +124,10 @@ fn parse_class_assignment(
     root: &ConfigTable<'_>,
     classes: &[NpuClass],
     npus: u32,
-) -> Result<ClassAssignment, ConfigError> {
+) -> Result<NpuClassAssignment, ConfigError> {
     let Some(field) = root.get("assign") else {
         return match classes {
-            [_] => Ok(ClassAssignment::with_uniform_class(npus)),
+            [_] => Ok(NpuClassAssignment::with_uniform_class(npus)),
             _ => Err(root.missing_entry_error("assign", "a table with the NPUs of each class")),
         };
     };
@@ -143,16 +143,17 @@ fn parse_class_assignment(
             field.invalid_value_error(quote_and_truncate_for_message(piece), &expected)
         })?);
     }
-    ClassAssignment::new(ranges, npus).map_err(|fault| match fault {
-        AssignmentFault::Never { first, last } if first == last => table.invalid_table_error(
-            format_args!("no class for NPU {first}"),
-            "each NPU in exactly one class",
-        ),
-        AssignmentFault::Never { first, last } => {
+    NpuClassAssignment::new(ranges, npus).map_err(|fault| match fault {
+        NpuClassAssignmentFault::Never { first, last } if first == last => table
+            .invalid_table_error(
+                format_args!("no class for NPU {first}"),
+                "each NPU in exactly one class",
+            ),
+        NpuClassAssignmentFault::Never { first, last } => {
             let found = format!("no class for NPUs {first} to {last}");
             table.invalid_table_error(found, "each NPU in exactly one class")
         }
-        AssignmentFault::Twice {
+        NpuClassAssignmentFault::Twice {
             npu,
             earlier,
             later,

@@ -5,7 +5,7 @@ use chakram_base::ids::Npu;
 
 /// The class of every NPU: runs of NPUs in ascending order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ClassAssignment {
+pub(super) struct NpuClassAssignment {
     /// Runs as (number of the first NPU after the run, class).
     runs: Vec<(u32, u32)>,
 }
@@ -20,14 +20,14 @@ pub(super) struct NpuClassRange {
 
 /// Violation of the rule that each NPU has exactly one class.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum AssignmentFault {
+pub(super) enum NpuClassAssignmentFault {
     /// `npu` is in two ranges.
     Twice { npu: u32, earlier: u32, later: u32 },
     /// NPUs `first` to `last` are in no range.
     Never { first: u32, last: u32 },
 }
 
-impl ClassAssignment {
+impl NpuClassAssignment {
     /// Assigns the first class to all of `npus` NPUs.
     pub(super) fn with_uniform_class(npus: u32) -> Self {
         Self {
@@ -36,20 +36,23 @@ impl ClassAssignment {
     }
 
     /// Creates an assignment from `ranges`, which must contain each of the `npus` NPUs exactly once and no other NPUs.
-    pub(super) fn new(mut ranges: Vec<NpuClassRange>, npus: u32) -> Result<Self, AssignmentFault> {
+    pub(super) fn new(
+        mut ranges: Vec<NpuClassRange>,
+        npus: u32,
+    ) -> Result<Self, NpuClassAssignmentFault> {
         ranges.sort_unstable_by_key(|range| (range.first, range.class));
         let mut runs: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
         let mut next = 0;
         for range in ranges {
             // Ranges are sorted by start, so a gap or overlap shows at the next range's first NPU.
             if range.first > next {
-                return Err(AssignmentFault::Never {
+                return Err(NpuClassAssignmentFault::Never {
                     first: next,
                     last: range.first - 1,
                 });
             }
             if range.first < next {
-                return Err(AssignmentFault::Twice {
+                return Err(NpuClassAssignmentFault::Twice {
                     npu: range.first,
                     earlier: runs.last().map_or(0, |&(_, class)| class),
                     later: range.class,
@@ -59,7 +62,7 @@ impl ClassAssignment {
             runs.push((next, range.class));
         }
         if next < npus {
-            return Err(AssignmentFault::Never {
+            return Err(NpuClassAssignmentFault::Never {
                 first: next,
                 last: npus - 1,
             });
@@ -112,12 +115,15 @@ pub(super) fn parse_npu_ranges(
 mod tests {
     use super::*;
 
-    fn assign_classes(texts: &[&str], npus: u32) -> Result<ClassAssignment, AssignmentFault> {
+    fn assign_classes(
+        texts: &[&str],
+        npus: u32,
+    ) -> Result<NpuClassAssignment, NpuClassAssignmentFault> {
         let all = texts
             .iter()
             .zip(0..)
             .flat_map(|(text, class)| parse_npu_ranges(text, class, npus).unwrap());
-        ClassAssignment::new(all.collect(), npus)
+        NpuClassAssignment::new(all.collect(), npus)
     }
 
     #[test]
@@ -128,19 +134,19 @@ mod tests {
         let runs: Vec<_> = assignment.iter_runs().collect();
         assert_eq!(runs, [(0, 2, 0), (3, 5, 1), (6, 6, 0), (7, 7, 1)]);
         assert_eq!(
-            ClassAssignment::with_uniform_class(4).class_of_npu(Npu(3)),
+            NpuClassAssignment::with_uniform_class(4).class_of_npu(Npu(3)),
             0
         );
     }
 
     #[test]
     fn gaps_and_overlaps_are_named() {
-        let never = |first, last| Err(AssignmentFault::Never { first, last });
+        let never = |first, last| Err(NpuClassAssignmentFault::Never { first, last });
         assert_eq!(assign_classes(&["1-3"], 4), never(0, 0));
         assert_eq!(assign_classes(&["0", "3"], 8), never(1, 2));
         assert_eq!(assign_classes(&["0-3"], 8), never(4, 7));
         let (npu, earlier, later) = (2, 0, 1);
-        let twice = AssignmentFault::Twice {
+        let twice = NpuClassAssignmentFault::Twice {
             npu,
             earlier,
             later,

@@ -1,6 +1,6 @@
 //! Settings of a machine's network other than its links: the table `network` of machine files.
 
-use crate::network::{NetworkModelKind, SendCompletion};
+use crate::network::{NetworkModelKind, SendCompletionRule};
 use crate::topology::{SwitchingMode, Topology};
 use serde::{Serialize, Serializer};
 use std::fmt::Display;
@@ -20,7 +20,7 @@ pub struct NetworkSettings {
     pub switching: SwitchingMode,
     /// Rule for when a send between two ranks completes; it is the same under every network model.
     #[serde(serialize_with = "serialize_as_displayed")]
-    pub send_completion: SendCompletion,
+    pub send_completion: SendCompletionRule,
 }
 
 impl Default for NetworkSettings {
@@ -28,7 +28,7 @@ impl Default for NetworkSettings {
         Self {
             model: NetworkModelKind::default(),
             switching: SwitchingMode::IDEAL,
-            send_completion: SendCompletion::default(),
+            send_completion: SendCompletionRule::default(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::class_prices::ClassStackCurvesAndHost;
 use super::{Machine, NpuClass, build};
-use crate::compute::{AttentionKernelTimeCurve, GemmCurve, KernelCurves};
+use crate::compute::{AttentionKernelTimeCurve, GemmTimeCurve, KernelTimeCurves};
 use chakram_base::config::{ConfigError, ConfigField};
 use chakram_base::dtype::Dtype;
 
@@ -79,7 +79,7 @@ impl Machine {
 /// Replaces curves of `class` with a stack's curves.
 fn replace_kernel_curves(
     class: &mut NpuClass,
-    own: &KernelCurves,
+    own: &KernelTimeCurves,
     parts: &mut Vec<NameOfStackReplacedPart>,
 ) {
     let curves = &mut class.curves;
@@ -100,7 +100,7 @@ fn replace_kernel_curves(
         if curves.products[dtype as usize].is_some() {
             continue;
         }
-        curves.gemm[dtype as usize] = Some(GemmCurve {
+        curves.gemm[dtype as usize] = Some(GemmTimeCurve {
             efficiency: kept.products * curve.efficiency,
             throttling: kept.throttling,
             ..curve

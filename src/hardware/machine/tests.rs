@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::collective::CollectiveAlgorithm;
-use crate::network::{NetworkModelKind, SendCompletion};
+use crate::network::{NetworkModelKind, SendCompletionRule};
 use crate::topology::SwitchingMode;
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Bytes, Span};
@@ -164,14 +164,14 @@ fn the_network_is_contention_free_and_cuts_through_unless_said_otherwise() {
     );
     let machine = Machine::parse(GOOD, "m.toml").unwrap();
     assert_eq!(machine.network_model(), NetworkModelKind::ContentionFree);
-    assert_eq!(machine.send_completion(), SendCompletion::Injected);
+    assert_eq!(machine.send_completion(), SendCompletionRule::Injected);
     let delivered = GOOD.replacen(
         "[remote",
         "[network]\nsend_completion = \"delivered\"\n[remote",
         1,
     );
     let machine = Machine::parse(&delivered, "m.toml").unwrap();
-    assert_eq!(machine.send_completion(), SendCompletion::Delivered);
+    assert_eq!(machine.send_completion(), SendCompletionRule::Delivered);
     check_edit_errors(
         r#"
         [remote_memory] => [network]\nmodle = 1\n[remote_memory] => 42: `network.modle` … unknown … model, switching, segment
@@ -335,8 +335,8 @@ fn power_slows_products_by_the_root_of_its_ratio() {
         curves("sustained = 1"),
         curves("sustained = 0.5\nlimit = 175\nrated = 700"),
     );
-    let products = |c: &KernelCurves| c.gemm[bf16].unwrap().efficiency;
-    let attention = |c: &KernelCurves| c.attention[bf16].unwrap().compute;
+    let products = |c: &KernelTimeCurves| c.gemm[bf16].unwrap().efficiency;
+    let attention = |c: &KernelTimeCurves| c.attention[bf16].unwrap().compute;
     // A quarter of the power halves the rate, which is proportional to the power's square root. Under continuous load,
     // matrix products keep half of that rate.
     assert!((products(&less) / products(&whole) - 0.25).abs() < 1e-12);

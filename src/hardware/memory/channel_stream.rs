@@ -7,7 +7,7 @@
 use super::chunked_access::{
     ChunkArrivalAtNpuPort, ChunkTimeBeforeAndInPort, ChunkedAccessesInFlight,
 };
-use super::{AccessEnd, MemoryNetworkAttachment, RemoteMemoryAccess};
+use super::{MemoryAccessEnd, MemoryNetworkAttachment, RemoteMemoryAccess};
 use chakram_base::units::{Bandwidth, Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -132,7 +132,7 @@ impl PendingAccessesOfAllChannels {
         &mut self,
         now: Time,
         serve: impl FnMut(ChunkArrivalAtNpuPort) -> Time,
-        take: impl FnMut(AccessEnd),
+        take: impl FnMut(MemoryAccessEnd),
     ) {
         self.chunks.serve_due_chunks(now, serve, take);
     }

@@ -37,7 +37,7 @@
 //! its number of chunks, except for chunks that are still between the stream and the port because of latencies. If too
 //! many chunks are in flight at once, the replay fails with an error.
 
-use super::{AccessEnd, RemoteMemoryAccess};
+use super::{MemoryAccessEnd, RemoteMemoryAccess};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Span, Time};
 use std::cmp::Reverse;
@@ -212,14 +212,14 @@ impl ChunkedAccessesInFlight {
         &mut self,
         now: Time,
         mut serve: impl FnMut(ChunkArrivalAtNpuPort) -> Time,
-        mut take: impl FnMut(AccessEnd),
+        mut take: impl FnMut(MemoryAccessEnd),
     ) {
         while let Some(&Reverse(coming)) = self.coming.peek().filter(|next| next.0.at <= now) {
             self.coming.pop();
             let chunked = &mut self.accesses[coming.slot as usize];
             let mut over = |at| {
                 let token = coming.token;
-                take(AccessEnd { token, at });
+                take(MemoryAccessEnd { token, at });
                 self.free.push(coming.slot);
             };
             // The entry after a store's last chunk marks the end of the store's stream.

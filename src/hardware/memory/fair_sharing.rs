@@ -28,7 +28,7 @@ use super::chunked_access::{
     ChunkArrivalAtNpuPort, ChunkTimeBeforeAndInPort, ChunkedAccessesInFlight,
 };
 use super::pool_layout::{NpuPathsOverPoolServers, PORTS, PathServerStageAndWeight};
-use super::{AccessEnd, RemoteMemoryAccess};
+use super::{MemoryAccessEnd, RemoteMemoryAccess};
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -134,7 +134,12 @@ impl FairSharedPoolAccesses {
         self.changed = true;
     }
 
-    pub fn end_accesses(&mut self, now: Time, settlement: u32, mut take: impl FnMut(AccessEnd)) {
+    pub fn end_accesses(
+        &mut self,
+        now: Time,
+        settlement: u32,
+        mut take: impl FnMut(MemoryAccessEnd),
+    ) {
         if settlement != self.settlement {
             return;
         }
@@ -147,7 +152,7 @@ impl FairSharedPoolAccesses {
         self.streams.retain(|stream| {
             let over = stream.passed <= now;
             if over {
-                take(AccessEnd {
+                take(MemoryAccessEnd {
                     token: stream.access.token,
                     at: now + latency + stream.fill.unwrap_or(Span::ZERO),
                 });
@@ -162,7 +167,7 @@ impl FairSharedPoolAccesses {
         &mut self,
         now: Time,
         serve: impl FnMut(ChunkArrivalAtNpuPort) -> Time,
-        take: impl FnMut(AccessEnd),
+        take: impl FnMut(MemoryAccessEnd),
     ) {
         if let Some(chunks) = &mut self.chunks {
             chunks.serve_due_chunks(now, serve, take);

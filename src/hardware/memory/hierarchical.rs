@@ -28,7 +28,7 @@
 //! With in-switch collectives, W is the size of each NPU's part in memory. For loads, all n parts reach every node and
 //! every NPU; for stores, the switches reduce n parts on the way to the memory.
 
-use super::SwitchLevel;
+use super::MemoryPoolSwitchLevel;
 use super::pool_layout::NpuPathsOverPoolServers;
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
@@ -71,7 +71,7 @@ impl HierarchicalPool {
 
     /// Returns the servers of a pool in which each group has bandwidth `group`.
     pub(super) fn build_layout(&self, group: Bandwidth, npus: u32) -> NpuPathsOverPoolServers {
-        let nodes = [SwitchLevel {
+        let nodes = [MemoryPoolSwitchLevel {
             fan_in: self.npus_per_node,
             bandwidth: self.node_bandwidth,
         }];

@@ -4,7 +4,7 @@
 //! servers in between. A tensor's bytes are spread evenly over all memories, which therefore act as one server with
 //! their total rate. A server is one link, or several links that always carry equal loads.
 
-use super::{RemoteMemoryAccess, SwitchLevel};
+use super::{MemoryPoolSwitchLevel, RemoteMemoryAccess};
 use chakram_base::units::Bandwidth;
 
 /// A server on the path of an access.
@@ -148,7 +148,7 @@ impl NpuPathsOverPoolServers {
         memories: f64,
         port: Bandwidth,
         round: f64,
-        levels: &[SwitchLevel],
+        levels: &[MemoryPoolSwitchLevel],
     ) -> Self {
         let stations = npus / levels.first().map_or(1, |level| level.fan_in);
         let mut layout = Self::new(npus, stations, memories, port, round);

@@ -1,8 +1,8 @@
 //! Remote loads and stores in flight, for every kind of attachment.
 
 use super::{
-    AccessEnd, ChunkArrivalAtNpuPort, MemoryNetworkAttachment, RemoteMemory, RemoteMemoryAccess,
-    channel_stream, channels, chunked_access, fair_sharing, pool_layout,
+    ChunkArrivalAtNpuPort, MemoryAccessEnd, MemoryNetworkAttachment, RemoteMemory,
+    RemoteMemoryAccess, channel_stream, channels, chunked_access, fair_sharing, pool_layout,
 };
 use chakram_base::units::{Bandwidth, Span, Time, UnroundedBufferShare};
 use std::fmt;
@@ -180,7 +180,7 @@ impl RemoteMemorySimulation {
         &mut self,
         now: Time,
         settlement: u32,
-        take: impl FnMut(AccessEnd),
+        take: impl FnMut(MemoryAccessEnd),
     ) {
         match (&mut self.state, &mut self.ports) {
             (RemoteMemoryModelByAttachment::Shared(sharing), _) => {
@@ -211,7 +211,7 @@ impl RemoteMemorySimulation {
         &mut self,
         now: Time,
         serve: impl FnMut(ChunkArrivalAtNpuPort) -> Time,
-        take: impl FnMut(AccessEnd),
+        take: impl FnMut(MemoryAccessEnd),
     ) {
         match (&mut self.state, &mut self.ports) {
             (RemoteMemoryModelByAttachment::Shared(sharing), _) => {

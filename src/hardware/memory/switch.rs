@@ -21,7 +21,7 @@
 //! Each level of switches is one stage of the pipeline in `memory/fair_sharing.rs`. Every upward link is a separate
 //! server.
 
-use super::SwitchLevel;
+use super::MemoryPoolSwitchLevel;
 use super::pool_layout::NpuPathsOverPoolServers;
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
@@ -36,7 +36,7 @@ pub struct MultiLevelSwitchPool {
     pub npu_bandwidth: Bandwidth,
     /// The levels, starting with the NPUs' switches. The machine's NPU count must be a multiple of the product of all
     /// fan-ins.
-    pub levels: Vec<SwitchLevel>,
+    pub levels: Vec<MemoryPoolSwitchLevel>,
     /// Bytes that a memory sends in one chunk.
     #[serde(rename = "chunk_bytes")]
     pub chunk: Bytes,
@@ -89,7 +89,7 @@ mod tests {
     /// share a switch of 30 GB/s.
     fn build_three_level_switch_pool() -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
-        let level = |fan_in, gb| SwitchLevel {
+        let level = |fan_in, gb| MemoryPoolSwitchLevel {
             fan_in,
             bandwidth: rate(gb),
         };

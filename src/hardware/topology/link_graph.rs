@@ -22,7 +22,7 @@ mod failed;
 mod legs;
 mod route;
 
-pub use build::{DimensionLinks, LinkGraphFault};
+pub use build::{DimensionLinks, InvalidLinkGraphReason};
 pub use bundles::BundledRouteFinder;
 pub use change::{LinkRateAndLatencyChange, UnmatchedLinkChange};
 pub use clos::{ChildrenAndUplinksByClosLevel, ClosNetworkRailWiring};

@@ -1,7 +1,7 @@
 //! Parses the words of options.
 
 use super::MachineValueChange;
-use crate::CustomAlgorithmKindAndPrefix;
+use crate::CustomCollectiveAlgorithmFiles;
 use chakram_analysis::edit::JobEdit;
 use chakram_base::config::{self, ConfigDocument, ConfigLiteral};
 use chakram_base::ids::{MAX_NPUS, Npu, Rank};
@@ -186,7 +186,7 @@ pub(super) fn parse_machine_value(text: &str) -> Result<MachineValueChange, Stri
 /// Parses `KIND=PREFIX`.
 pub(super) fn parse_custom_algorithm_prefix(
     text: &str,
-) -> Result<CustomAlgorithmKindAndPrefix, String> {
+) -> Result<CustomCollectiveAlgorithmFiles, String> {
     let (name, prefix) = text
         .split_once('=')
         .filter(|(_, prefix)| !prefix.is_empty())
@@ -200,7 +200,7 @@ pub(super) fn parse_custom_algorithm_prefix(
             all.join(", ")
         ));
     };
-    Ok(CustomAlgorithmKindAndPrefix {
+    Ok(CustomCollectiveAlgorithmFiles {
         kind: *kind,
         prefix: prefix.into(),
     })

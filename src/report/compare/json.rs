@@ -56,7 +56,7 @@ pub enum MachineResult<'c> {
         /// The machine of the failed replay.
         machine: MachineNameAndSize,
         /// Reason why the replay failed.
-        failed: MachineFailure,
+        failed: MachineReplayFailure,
     },
     /// Every node completed.
     Completed(Cow<'c, Report>),
@@ -83,7 +83,7 @@ impl MachineResult<'_> {
 /// Reason why a machine has no report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct MachineFailure {
+pub struct MachineReplayFailure {
     /// Kind of failure: `refused`, `deadlocked` or `too long`.
     pub status: String,
     /// Error message of the failed replay.
@@ -179,7 +179,7 @@ fn build_machine_result<'c>(column: &'c ComparedMachineResult<'_>) -> MachineRes
         Err(error) => MachineResult::Failed {
             schema: ReportSchema::default(),
             machine: MachineNameAndSize::from_machine(column.machine),
-            failed: MachineFailure {
+            failed: MachineReplayFailure {
                 status: status_word(column).to_owned(),
                 message: error.to_string(),
             },

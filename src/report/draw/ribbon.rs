@@ -11,7 +11,7 @@ const SIDE: f64 = 20.0;
 
 /// A section of the ribbon that belongs to one place, such as a rank.
 #[derive(Clone, Debug)]
-pub struct PlaceSpansInRibbon {
+pub struct NamedRibbonSection {
     /// Name of the place, drawn above the section.
     pub place: String,
     /// Intervals of the section, in order of time.
@@ -22,7 +22,7 @@ pub struct PlaceSpansInRibbon {
 /// place is drawn above the stretch if it fits.
 pub fn draw_ribbon(
     name: &str,
-    stretches: &[PlaceSpansInRibbon],
+    stretches: &[NamedRibbonSection],
     end: u64,
     format: AxisValueFormatFn<'_>,
 ) -> String {

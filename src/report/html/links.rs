@@ -3,7 +3,7 @@
 use super::page::{escape_html, render_figure_with_scale};
 use crate::Report;
 use crate::draw::network::{self, NetworkLink, NetworkNode, NetworkPicture};
-use crate::links::{LinkReport, LinkRow};
+use crate::links::{LinkReport, LinkTrafficRow};
 use crate::tiles::TileLinkAndPortUse;
 use chakram_base::units::{Bytes, Span, format_percent};
 use std::cmp::Reverse;
@@ -47,7 +47,8 @@ fn format_load_percent(load: f64) -> String {
 /// Returns one picture per dimension. On a machine of tiles, only dimensions with memories are drawn, because the grid
 /// shows the other links.
 fn render_dimension_pictures(links: &LinkReport, over: Span, of_tiles: bool) -> String {
-    let load = |row: &LinkRow| row.busy.as_seconds() / over.as_seconds().max(f64::MIN_POSITIVE);
+    let load =
+        |row: &LinkTrafficRow| row.busy.as_seconds() / over.as_seconds().max(f64::MIN_POSITIVE);
     let most = links.bottleneck_link().map_or(0.0, load);
     let mut out = String::new();
     for dimension in &links.dimensions {
@@ -55,7 +56,7 @@ fn render_dimension_pictures(links: &LinkReport, over: Span, of_tiles: bool) -> 
             .links
             .iter()
             .filter(|row| row.dimension == dimension.name);
-        let rows: Vec<&LinkRow> = rows.collect();
+        let rows: Vec<&LinkTrafficRow> = rows.collect();
         let groups = group_links_by_connected_component(&rows);
         let is_memory = rows.iter().any(|row| row.from == MEMORY);
         if groups.is_empty() || (of_tiles && !is_memory) {
@@ -103,7 +104,9 @@ fn shade_scale_labels(most: f64) -> [String; 3] {
 }
 
 /// Groups links by connected component. The component with the busiest link comes first.
-fn group_links_by_connected_component<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
+fn group_links_by_connected_component<'r>(
+    rows: &[&'r LinkTrafficRow],
+) -> Vec<Vec<&'r LinkTrafficRow>> {
     let mut number: BTreeMap<&str, usize> = BTreeMap::new();
     for row in rows {
         for end in [&row.from, &row.to] {
@@ -123,7 +126,7 @@ fn group_links_by_connected_component<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r L
         let ends = [&row.from, &row.to].map(|end| find_component_root(&mut leader, number[&**end]));
         leader[ends[0].max(ends[1])] = ends[0].min(ends[1]);
     }
-    let mut groups: BTreeMap<usize, Vec<&LinkRow>> = BTreeMap::new();
+    let mut groups: BTreeMap<usize, Vec<&LinkTrafficRow>> = BTreeMap::new();
     for row in rows {
         let of = find_component_root(&mut leader, number[&*row.from]);
         groups.entry(of).or_default().push(row);
@@ -139,9 +142,9 @@ fn parse_npu_name(name: &str) -> Option<u32> {
 }
 
 fn build_network_picture(
-    rows: &[&LinkRow],
+    rows: &[&LinkTrafficRow],
     left_out: usize,
-    load: impl Fn(&LinkRow) -> (f64, u32),
+    load: impl Fn(&LinkTrafficRow) -> (f64, u32),
 ) -> NetworkPicture {
     let mut names: Vec<&str> = rows.iter().flat_map(|row| [&*row.from, &*row.to]).collect();
     names.sort_by_key(|name| (parse_npu_name(name).is_none(), parse_npu_name(name), *name));
@@ -258,8 +261,8 @@ fn render_tile_grid(tiles: &TileLinkAndPortUse, makespan: Span) -> String {
 mod tests {
     use super::*;
 
-    fn build_link_row(from: &str, to: &str, busy: u64) -> LinkRow {
-        LinkRow {
+    fn build_link_row(from: &str, to: &str, busy: u64) -> LinkTrafficRow {
+        LinkTrafficRow {
             dimension: "x".to_owned(),
             from: from.to_owned(),
             to: to.to_owned(),

@@ -6,7 +6,7 @@ use crate::NpuTimeCategory;
 use crate::Report;
 use crate::draw::bars::{self, BarPart, BarRow};
 use crate::draw::gantt::{self, GanttRow, GanttSpan};
-use crate::draw::ribbon::{self, PlaceSpansInRibbon};
+use crate::draw::ribbon::{self, NamedRibbonSection};
 use crate::npus::{NpuRow, format_rank_span};
 use crate::pictures::PictureSpan;
 use crate::summary::format_thousands;
@@ -211,7 +211,7 @@ pub fn render_critical_path_section(report: &Report) -> String {
     };
     let same = |a: &PictureSpan, b: &PictureSpan| a.rank == b.rank;
     let stretches = pictures.critical_path.chunk_by(same);
-    let stretches = stretches.map(|spans| PlaceSpansInRibbon {
+    let stretches = stretches.map(|spans| NamedRibbonSection {
         place: spans[0]
             .rank
             .map_or_else(String::new, |rank| format!("rank {rank}")),

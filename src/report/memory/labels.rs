@@ -1,12 +1,12 @@
 //! Formats sentences about memory.
 
-use super::{MemoryRow, NamedNode, find_fullest_rank, pool_memory};
+use super::{NamedNode, NpuMemoryUseRow, find_fullest_rank, pool_memory};
 use crate::Report;
 use crate::summary::format_thousands;
 use chakram_base::units::{Bytes, Time};
 use chakram_trace::format::{TensorClass, escape_and_shorten_name};
 
-impl MemoryRow {
+impl NpuMemoryUseRow {
     /// Formats the time of the peak, as in ``at 12.35 us, when `layer3/mlp` was issued (node 17)``.
     pub(super) fn describe_peak_moment(&self) -> String {
         let at = self.at.since(Time::ZERO);

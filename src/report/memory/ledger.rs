@@ -53,7 +53,7 @@ impl ByteSumInteger for i64 {
     }
 }
 
-type ClassSums<S> = [S; TensorClass::COUNT];
+type ByteSumsByTensorClass<S> = [S; TensorClass::COUNT];
 
 /// Allocated bytes of one NPU, and their peak.
 #[derive(Clone, Debug, Default)]
@@ -61,17 +61,17 @@ pub(super) struct MemoryLedger<S> {
     /// The current instant; all events at earlier times have been recorded.
     now: Time,
     /// Bytes allocated at earlier instants and not freed since. Never negative.
-    held: ClassSums<S>,
+    held: ByteSumsByTensorClass<S>,
     /// Allocations minus frees, at this instant, by nodes that were issued at this instant. The sum `held + fresh` is
     /// never negative.
-    fresh: ClassSums<S>,
+    fresh: ByteSumsByTensorClass<S>,
     /// Minimum that `fresh` has reached at this instant. If it is negative, its absolute value is the number of bytes
     /// of `held` that these nodes freed.
-    low: ClassSums<S>,
+    low: ByteSumsByTensorClass<S>,
     /// Highest value that `fresh` has reached at this instant, at least 0. `top` holds the bytes by class at this
     /// maximum, and `top_node` is the node that reached it.
     most: S,
-    top: ClassSums<S>,
+    top: ByteSumsByTensorClass<S>,
     top_node: Option<NodeIndex>,
     /// True if a node has allocated or freed memory at this instant.
     changed: bool,
@@ -83,25 +83,28 @@ pub(super) struct MemoryLedger<S> {
 /// Ledger fields that rarely change. They are separate so that frequently changed fields share cache lines.
 #[derive(Clone, Debug, Default)]
 struct RarelyChangedLedgerFields<S> {
-    peak: ClassSums<S>,
+    peak: ByteSumsByTensorClass<S>,
     peak_at: Time,
     peak_node: Option<NodeIndex>,
-    missing: ClassSums<S>,
+    missing: ByteSumsByTensorClass<S>,
     /// Number of nodes that freed more than was allocated.
     short: u64,
     /// First node that freed more than was allocated.
     first_short: Option<NodeIndex>,
 }
 
-fn cap_class_sums<S: ByteSumInteger>(sums: &ClassSums<S>) -> BytesByTensorClass {
+fn cap_class_sums<S: ByteSumInteger>(sums: &ByteSumsByTensorClass<S>) -> BytesByTensorClass {
     sums.map(ByteSumInteger::to_capped_bytes)
 }
 
-fn sum_classes<S: ByteSumInteger>(sums: &ClassSums<S>) -> S {
+fn sum_classes<S: ByteSumInteger>(sums: &ByteSumsByTensorClass<S>) -> S {
     sums.iter().copied().sum()
 }
 
-fn add_class_sums<S: ByteSumInteger>(sums: &mut ClassSums<S>, others: &ClassSums<S>) {
+fn add_class_sums<S: ByteSumInteger>(
+    sums: &mut ByteSumsByTensorClass<S>,
+    others: &ByteSumsByTensorClass<S>,
+) {
     for (sum, other) in sums.iter_mut().zip(others) {
         *sum += *other;
     }

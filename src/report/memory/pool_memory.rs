@@ -8,7 +8,7 @@
 //! If a rank's trace states which bytes it allocates in remote memory (`allocates.remote`, for offloaded state), remote
 //! memory stores only these, and the peak must fit in the NPU's own memory.
 
-use super::MemoryRow;
+use super::NpuMemoryUseRow;
 use crate::Report;
 use crate::section::SectionNote;
 use crate::summary::format_thousands;
@@ -139,7 +139,7 @@ fn has_unnamed_remote_memory_access(graph: &Graph) -> bool {
 /// Returns the remote memories that contain bytes of the ranks in `rows`, in the machine's order.
 pub(crate) fn list_pool_memories(
     prepared: &CompiledReplay<'_>,
-    rows: &[MemoryRow],
+    rows: &[NpuMemoryUseRow],
 ) -> Vec<OneRemoteMemoryPeakAndCapacity> {
     sum_used_remote_memories_by_index(prepared.machine(), rows)
         .into_values()
@@ -149,7 +149,7 @@ pub(crate) fn list_pool_memories(
 /// Returns the remote memories that contain bytes of the ranks in `rows`, by memory index.
 fn sum_used_remote_memories_by_index(
     machine: &Machine,
-    rows: &[MemoryRow],
+    rows: &[NpuMemoryUseRow],
 ) -> BTreeMap<u32, OneRemoteMemoryPeakAndCapacity> {
     let mut held: BTreeMap<u32, OneRemoteMemoryPeakAndCapacity> = BTreeMap::new();
     let Some(shared) = machine.remote_memory_beyond_npu_capacity() else {
@@ -175,7 +175,7 @@ fn sum_used_remote_memories_by_index(
 
 /// Sets `fits` for each rank that uses remote memory: true if that memory has space for all its ranks at once and the
 /// rest fits in the NPU.
-pub(super) fn set_fit_of_ranks_in_remote_memory(machine: &Machine, rows: &mut [MemoryRow]) {
+pub(super) fn set_fit_of_ranks_in_remote_memory(machine: &Machine, rows: &mut [NpuMemoryUseRow]) {
     let held = sum_used_remote_memories_by_index(machine, rows);
     let Some(shared) = machine.remote_memory_beyond_npu_capacity() else {
         return;
@@ -192,7 +192,7 @@ pub(super) fn set_fit_of_ranks_in_remote_memory(machine: &Machine, rows: &mut [M
     }
 }
 
-impl MemoryRow {
+impl NpuMemoryUseRow {
     /// Returns the bytes that the rank stores in remote memory.
     pub(super) fn bytes_in_remote_memory(&self) -> Bytes {
         let [beyond, offloaded] =
@@ -215,7 +215,10 @@ pub(super) fn format_pool_use(pool: &OneRemoteMemoryPeakAndCapacity) -> String {
 
 /// Returns a note on remote memory: the most that one rank uses, and how full the fullest memory is.
 pub(crate) fn describe_pool_memory(report: &Report) -> Option<SectionNote> {
-    let ranks = report.memory.iter().map(MemoryRow::bytes_in_remote_memory);
+    let ranks = report
+        .memory
+        .iter()
+        .map(NpuMemoryUseRow::bytes_in_remote_memory);
     let most = ranks.max().unwrap_or_default();
     let Some(pool) = report.fullest_pool() else {
         let text = format!("beyond NPUs: at most {most} of a rank, in remote memory");

@@ -4,7 +4,7 @@
 //! reach their peaks at different times, so the sum over cores is only an upper bound on the memory in use at a port.
 //! The bound is exact if all cores of a port peak at the same time.
 
-use super::MemoryRow;
+use super::NpuMemoryUseRow;
 use crate::Report;
 use crate::section::SectionNote;
 use crate::summary::format_thousands;
@@ -49,7 +49,7 @@ pub(crate) fn bytes_beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Optio
 /// Returns the memories at ports that contain bytes of the ranks in `rows`, in the machine's order.
 pub(crate) fn list_port_memories(
     prepared: &CompiledReplay<'_>,
-    rows: &[MemoryRow],
+    rows: &[NpuMemoryUseRow],
 ) -> Vec<OnePortMemoryPeakAndCapacity> {
     let machine = prepared.machine();
     let Some(remote) = machine.unnamed_remote_memory() else {

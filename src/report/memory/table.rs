@@ -1,6 +1,6 @@
 //! Table of the ranks with the fullest memory.
 
-use super::{MemoryRow, pool_memory, port_memory};
+use super::{NpuMemoryUseRow, pool_memory, port_memory};
 use crate::Report;
 use crate::csv::CsvColumn;
 use crate::npus::format_rank_span;
@@ -16,7 +16,7 @@ use chakram_trace::format::TensorClass;
 const ROWS: usize = 8;
 
 /// Columns of the memory table in CSV.
-pub const CSV: &[CsvColumn<Report, MemoryRow>] = &[
+pub const CSV: &[CsvColumn<Report, NpuMemoryUseRow>] = &[
     ("rank", |_, row| row.rank.0.into()),
     ("npu", |_, row| row.npu.0.into()),
     ("capacity_bytes", |_, row| {
@@ -125,8 +125,10 @@ pub fn build_memory_sections(
 }
 
 /// Groups adjacent identical rows. Returns each group's first index and its rows, fullest memory first.
-pub(crate) fn group_equal_memory_rows(rows: &[MemoryRow]) -> Vec<(usize, &[MemoryRow])> {
-    let alike = |a: &MemoryRow, b: &MemoryRow| {
+pub(crate) fn group_equal_memory_rows(
+    rows: &[NpuMemoryUseRow],
+) -> Vec<(usize, &[NpuMemoryUseRow])> {
+    let alike = |a: &NpuMemoryUseRow, b: &NpuMemoryUseRow| {
         (a.peak, a.capacity, a.classes, a.offloaded) == (b.peak, b.capacity, b.classes, b.offloaded)
     };
     let mut runs = group_adjacent_rows(rows, alike);

@@ -7,7 +7,7 @@ use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
-use chakram_trace::format::{MemoryChanges, TensorClass};
+use chakram_trace::format::{NodeMemoryChanges, TensorClass};
 use chakram_trace::graph::Graph;
 
 /// An instant whose events are complete, and the bytes allocated at its end, by class.
@@ -198,7 +198,7 @@ impl<S: ByteSumInteger> InstanceMemoryLedger<'_, S> {
 
     #[inline]
     fn issue_node(&mut self, now: Time, node: NodeIndex) -> Option<BytesAtInstantEnd> {
-        let MemoryChanges { allocates, .. } = self.graph.memory_changes_of(node)?;
+        let NodeMemoryChanges { allocates, .. } = self.graph.memory_changes_of(node)?;
         let (word, bit) = (node.index() / 64, node.index() % 64);
         if self
             .complete
@@ -216,7 +216,7 @@ impl<S: ByteSumInteger> InstanceMemoryLedger<'_, S> {
 
     #[inline]
     fn complete_node(&mut self, now: Time, node: NodeIndex) -> Option<BytesAtInstantEnd> {
-        let MemoryChanges { frees, .. } = self.graph.memory_changes_of(node)?;
+        let NodeMemoryChanges { frees, .. } = self.graph.memory_changes_of(node)?;
         if let Some(done) = &mut self.complete {
             let (word, bit) = (&mut done[node.index() / 64], 1 << (node.index() % 64));
             if *word & bit != 0 {

@@ -1,6 +1,6 @@
 //! Peak rates of the NPUs, for the picture of kernels.
 
-use super::{FormatPeak, NpuClassPeakRates};
+use super::{NpuClassPeakRates, NumberFormatPeakRate};
 use chakram_engine::CompiledReplay;
 use chakram_trace::format::Dtype;
 use chakram_trace::graph::NodeKind;
@@ -28,7 +28,7 @@ pub(super) fn collect_npu_class_peak_rates(
         let class = &machine.npu_classes()[class];
         let formats = Dtype::ALL.iter().filter(|(dtype, _)| used[*dtype as usize]);
         let peaks = formats.filter_map(|(dtype, name)| {
-            Some(FormatPeak {
+            Some(NumberFormatPeakRate {
                 dtype: (*name).to_owned(),
                 flops_per_s: class.peaks.get(*dtype)?.per_second(),
             })

@@ -25,7 +25,7 @@ pub enum DifferenceBetweenTwoMachines {
     /// The network model differs.
     NetworkModel,
     /// The rule for when sends complete differs.
-    SendCompletion,
+    SendCompletionRule,
     /// The algorithms along these dimensions differ.
     Algorithms(Vec<usize>),
     /// The number of chunks per collective differs.
@@ -36,7 +36,7 @@ pub enum DifferenceBetweenTwoMachines {
     /// differ.
     Peaks(usize, Vec<Dtype>),
     /// The measured kernels of an NPU class differ.
-    KernelCurves(usize),
+    KernelTimeCurves(usize),
     /// The memory bandwidth of an NPU class differs.
     MemoryBandwidth(usize),
     /// The memory latency of an NPU class differs.
@@ -115,7 +115,7 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<DifferenceBetw
         (mine.model != theirs.model, Difference::NetworkModel),
         (
             mine.send_completion != theirs.send_completion,
-            Difference::SendCompletion,
+            Difference::SendCompletionRule,
         ),
         (
             one.chunking_settings() != other.chunking_settings(),
@@ -166,7 +166,7 @@ fn list_class_differences(
             a.peaks != b.peaks,
             Difference::Peaks(class, formats.collect()),
         ),
-        (a.curves != b.curves, Difference::KernelCurves(class)),
+        (a.curves != b.curves, Difference::KernelTimeCurves(class)),
         (
             a.memory_bandwidth() != b.memory_bandwidth(),
             Difference::MemoryBandwidth(class),
@@ -199,12 +199,12 @@ impl DifferenceBetweenTwoMachines {
             Self::Links => "links one by one",
             Self::RankDomain => "NPUs that take ranks",
             Self::NetworkModel => "network model",
-            Self::SendCompletion => "end of sends",
+            Self::SendCompletionRule => "end of sends",
             Self::Algorithms(_) => "algorithms of collectives",
             Self::Chunks => "chunks of collectives",
             Self::MeasuredCollectives(_) => "measured collectives",
             Self::Peaks(..) => "peak rates",
-            Self::KernelCurves(_) => "curves of kernels",
+            Self::KernelTimeCurves(_) => "curves of kernels",
             Self::MemoryBandwidth(_) => "bandwidth of memory",
             Self::MemoryLatency(_) => "latency of memory",
             Self::MemoryCapacity(_) => "capacity of memory",
@@ -224,7 +224,7 @@ impl DifferenceBetweenTwoMachines {
     fn affected_class(&self) -> Option<usize> {
         match self {
             Self::Peaks(class, _)
-            | Self::KernelCurves(class)
+            | Self::KernelTimeCurves(class)
             | Self::MemoryBandwidth(class)
             | Self::MemoryLatency(class)
             | Self::MemoryCapacity(class)
@@ -267,7 +267,7 @@ impl DifferenceBetweenTwoMachines {
             Self::Switching | Self::Links | Self::NetworkModel => run
                 .reason_without_network_traffic()
                 .unwrap_or_else(|| as_long("transfers")),
-            Self::SendCompletion => match run.has_messages() {
+            Self::SendCompletionRule => match run.has_messages() {
                 false => "the job has no message between ranks".to_owned(),
                 true => (run.reason_without_network_traffic())
                     .unwrap_or_else(|| "no rank waits for the end of a send".to_owned()),
@@ -300,7 +300,7 @@ impl DifferenceBetweenTwoMachines {
                     _ => "no kernel waits for the peak rate".to_owned(),
                 }
             }),
-            Self::KernelCurves(_) => run
+            Self::KernelTimeCurves(_) => run
                 .reason_no_kernel_uses_curves()
                 .unwrap_or_else(|| "no kernel is of the class, format and shape".to_owned()),
             Self::Slowdown(_) => match run.report.kernels.kernel_count() {

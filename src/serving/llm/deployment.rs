@@ -6,7 +6,7 @@ use super::model_sizes::LlmModelSizes;
 use super::rules::{EngineRules, HardwareForEngineRules};
 use super::scenario::{LlmModelAndServingOptions, LlmScenario};
 use super::step_cost::{
-    EngineParallelism, ServedModelNumberFormats, StepTimeCalculator, name_of_format,
+    EngineParallelismAndKernels, ServedModelNumberFormats, StepTimeCalculator, name_of_format,
 };
 use super::step_price::StepTimeSource;
 use super::step_profile::ProfiledStepTimeModel;
@@ -415,7 +415,7 @@ impl<'a> ModelOnMachineWithoutEngineSize<'a> {
             None => StepTimeSource::Model(Box::new(StepTimeCalculator::new(
                 self.sizes.clone(),
                 self.machine,
-                EngineParallelism {
+                EngineParallelismAndKernels {
                     npus,
                     ranks,
                     has_whole_experts: whole || ranks > 1,

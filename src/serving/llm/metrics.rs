@@ -1,7 +1,7 @@
 //! Records statistics of requests and engines during a run. Memory use does not grow with the number of completed
 //! requests.
 
-use super::super::statistics::{DurationHistogram, DurationSamples, LevelOverTime};
+use super::super::statistics::{CountOverTimeRecorder, DurationHistogram, DurationSamples};
 use super::attainment::MetCountsByArrival;
 use super::limits::LlmTimeLimits;
 use super::observe::CompletedLlmRequest;
@@ -170,10 +170,10 @@ pub(super) struct LlmRunRecorder {
     pub gaps: TokenGapSamples,
     /// The latest gap, and how many times in a row it has occurred.
     pending: (Span, u32),
-    pub waiting: LevelOverTime,
-    pub running: LevelOverTime,
-    pub active: LevelOverTime,
-    pub blocks: LevelOverTime,
+    pub waiting: CountOverTimeRecorder,
+    pub running: CountOverTimeRecorder,
+    pub active: CountOverTimeRecorder,
+    pub blocks: CountOverTimeRecorder,
     /// Number of answer tokens produced over time.
     pub made: TokenCountsOverTime,
     /// Number of tokens that steps computed over time.
@@ -232,10 +232,10 @@ impl LlmRunRecorder {
             rows: vec![RequestClassRecorder::default(); scenario.workload.classes.len() + 1],
             gaps: TokenGapSamples::default(),
             pending: (Span::ZERO, 0),
-            waiting: LevelOverTime::default(),
-            running: LevelOverTime::default(),
-            active: LevelOverTime::default(),
-            blocks: LevelOverTime::default(),
+            waiting: CountOverTimeRecorder::default(),
+            running: CountOverTimeRecorder::default(),
+            active: CountOverTimeRecorder::default(),
+            blocks: CountOverTimeRecorder::default(),
             made: TokenCountsOverTime::default(),
             computed: TokenCountsOverTime::default(),
             made_now: (Time::ZERO, 0),

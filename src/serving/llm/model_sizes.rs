@@ -3,7 +3,7 @@
 use super::super::error::ServeError;
 use chakram_base::dtype::Dtype;
 use chakram_workloads::model::{
-    AttentionSpan, DeltaAttention, LayerOperator, LayerRole, ModelWithDefinitionProperties,
+    AttentionSpan, DeltaAttentionSizes, LayerOperator, LayerRole, ModelWithDefinitionProperties,
     OperatorKind, OperatorTensorParallelSplit, PresetOrModelFileText,
 };
 
@@ -55,11 +55,11 @@ pub struct ModelBlockAttentionSizes {
 
 /// The operator of a block that combines information across tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenMixing {
+pub enum TokenMixingOperator {
     /// Attention over the keys and values of all tokens, or of a window.
     Attention(ModelBlockAttentionSizes),
     /// Linear attention.
-    Delta(DeltaAttention),
+    Delta(DeltaAttentionSizes),
 }
 
 impl ModelBlockAttentionSizes {
@@ -151,7 +151,7 @@ impl ModelBlockAttentionSizes {
     }
 }
 
-impl TokenMixing {
+impl TokenMixingOperator {
     /// Returns the only operator of a block that combines information across tokens.
     fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
         let mut found = None;
@@ -186,7 +186,7 @@ pub struct EqualModelBlocks {
     /// Number of blocks of this kind.
     pub count: u64,
     /// Each block's operator that combines information across tokens.
-    pub mixing: TokenMixing,
+    pub mixing: TokenMixingOperator,
     /// Matrix products of each block, in order.
     pub products: Vec<ModelBlockMatrixProduct>,
     /// Number of experts, and number of experts per token.
@@ -198,10 +198,10 @@ pub struct EqualModelBlocks {
 impl EqualModelBlocks {
     /// Derives a kind, with a count of one, from the operators of one of its blocks.
     fn kind_from_operators_of_one_block(operators: &[LayerOperator]) -> Result<Self, String> {
-        let mixing = TokenMixing::from_operators(operators)?;
+        let mixing = TokenMixingOperator::from_operators(operators)?;
         let attention = match mixing {
-            TokenMixing::Attention(attention) => Some(attention),
-            TokenMixing::Delta(_) => None,
+            TokenMixingOperator::Attention(attention) => Some(attention),
+            TokenMixingOperator::Delta(_) => None,
         };
         let plain = attention.filter(|attention| attention.latent.is_none());
         let qkv =
@@ -312,16 +312,16 @@ impl EqualModelBlocks {
     /// Returns the block's attention, or `None` if it has linear attention.
     pub fn attention_sizes(&self) -> Option<&ModelBlockAttentionSizes> {
         match &self.mixing {
-            TokenMixing::Attention(attention) => Some(attention),
-            TokenMixing::Delta(_) => None,
+            TokenMixingOperator::Attention(attention) => Some(attention),
+            TokenMixingOperator::Delta(_) => None,
         }
     }
 
     /// Returns the block's linear attention, or `None` if it has none.
-    pub fn linear_attention_sizes(&self) -> Option<&DeltaAttention> {
+    pub fn linear_attention_sizes(&self) -> Option<&DeltaAttentionSizes> {
         match &self.mixing {
-            TokenMixing::Attention(_) => None,
-            TokenMixing::Delta(delta) => Some(delta),
+            TokenMixingOperator::Attention(_) => None,
+            TokenMixingOperator::Delta(delta) => Some(delta),
         }
     }
 
@@ -499,13 +499,13 @@ impl LlmModelSizes {
         let npus = u64::from(npus);
         self.kinds.iter().all(|kind| {
             let divides_heads = match &kind.mixing {
-                TokenMixing::Attention(of) => {
+                TokenMixingOperator::Attention(of) => {
                     of.heads.is_multiple_of(npus)
                         && (of.latent.is_some()
                             || of.kv_heads.is_multiple_of(npus)
                             || npus.is_multiple_of(of.kv_heads))
                 }
-                TokenMixing::Delta(of) => {
+                TokenMixingOperator::Delta(of) => {
                     of.key_heads.is_multiple_of(npus) && of.value_heads.is_multiple_of(npus)
                 }
             };
@@ -591,7 +591,7 @@ impl LlmModelSizes {
         let parts = u64::from(npus);
         let columns = self.kinds.iter().map(|kind| {
             let mixed = match &kind.mixing {
-                TokenMixing::Attention(attention) => {
+                TokenMixingOperator::Attention(attention) => {
                     let kv_heads = match attention.latent {
                         Some(_) => attention.heads / parts,
                         None => attention.kv_heads_per_npu(npus),
@@ -599,7 +599,7 @@ impl LlmModelSizes {
                     (attention.query_and_gate_columns_per_npu(npus) + 2 * kv_heads)
                         * attention.width
                 }
-                TokenMixing::Delta(delta) => {
+                TokenMixingOperator::Delta(delta) => {
                     let [_, values] = delta.key_and_value_heads_per_npu(npus);
                     delta.convolved_columns(npus) + values * delta.value_width
                 }

@@ -1,6 +1,6 @@
 //! The report of a serving run, which is rendered as text, JSON, CSV and HTML.
 
-use super::super::statistics::{DurationSamples, IntervalEstimate, LevelSummary};
+use super::super::statistics::{CountOverTimeSummary, DurationSamples, IntervalEstimate};
 use super::deployment::{EngineModelNpusAndMemory, IdenticalLlmEngines};
 use super::limits::{LIMITS_OF_CLASSES, LlmTimeLimits};
 use super::metrics::{LlmRunRecorder, RequestClassRecorder};
@@ -78,11 +78,11 @@ pub struct LlmReport {
     /// determine the arrivals.
     pub rho: Option<f64>,
     /// Number of waiting requests over time.
-    pub waiting: LevelSummary,
+    pub waiting: CountOverTimeSummary,
     /// Number of running requests over time.
-    pub running: LevelSummary,
+    pub running: CountOverTimeSummary,
     /// Number of blocks that requests occupy over time.
-    pub held_blocks: LevelSummary,
+    pub held_blocks: CountOverTimeSummary,
     /// Number of tokens that steps compute over time.
     pub tokens_over_time: TokenCountsByInterval,
     /// The request with the longest time to first token, and the request with the longest time to

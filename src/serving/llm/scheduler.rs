@@ -100,7 +100,7 @@ impl EngineRequestState {
 
 /// One request's part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestStepShare {
+pub struct RequestTokensInStep {
     /// Index of the request in the engine.
     pub slot: u32,
     /// Number of the request.
@@ -121,7 +121,7 @@ pub struct RequestStepShare {
 #[derive(Clone, Debug, Default)]
 pub struct ComposedEngineStep {
     /// The requests of the step with their tokens, in the order in which the scheduler considered them.
-    pub shares: Vec<RequestStepShare>,
+    pub shares: Vec<RequestTokensInStep>,
     /// Preempted requests, in order of preemption.
     pub put_back: Vec<PreemptedRequestLoss>,
     /// Total number of tokens.
@@ -412,7 +412,7 @@ impl StepScheduler {
             }
         }
         self.step.free_blocks = self.pool.free_block_count();
-        let answers = |share: &RequestStepShare| share.tokens == 1 && share.past > 0;
+        let answers = |share: &RequestTokensInStep| share.tokens == 1 && share.past > 0;
         self.last_had_prompts =
             self.step.shares.is_empty() || !self.step.shares.iter().all(answers);
         &self.step
@@ -514,7 +514,7 @@ impl StepScheduler {
             && self.rules.batching != BatchJoinRule::Static
             && self.running.len() < self.rules.max_num_seqs as usize
             && self.step.tokens < self.rules.max_num_batched_tokens;
-        let decodes = |share: &RequestStepShare| {
+        let decodes = |share: &RequestTokensInStep| {
             let request = &self.slots[share.slot as usize].request;
             share.tokens == 1 && share.samples && !share.admitted && share.past >= request.prompt
         };
@@ -673,7 +673,7 @@ impl StepScheduler {
         let of = &mut self.slots[slot as usize];
         of.taking = tokens;
         let samples = past + tokens == of.token_count();
-        self.step.shares.push(RequestStepShare {
+        self.step.shares.push(RequestTokensInStep {
             slot,
             number: of.request.number,
             past,

@@ -28,7 +28,7 @@ mod moved_bytes;
 mod products;
 
 use super::super::error::ServeError;
-use super::model_sizes::{LlmModelSizes, TokenMixing};
+use super::model_sizes::{LlmModelSizes, TokenMixingOperator};
 use super::rules::{
     AllReduceKernelLibrary, ExpertKernelLibrary, GraphCaptureRule, InputQuantizingKernels,
 };
@@ -115,7 +115,7 @@ const GRAPH_STEP: u64 = 8;
 
 /// The NPUs of an engine, and how they divide the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EngineParallelism {
+pub struct EngineParallelismAndKernels {
     /// Number of NPUs that divide each block.
     pub npus: u32,
     /// Number of attention ranks that run in lockstep, each with `npus` NPUs; all ranks share the
@@ -182,11 +182,11 @@ impl StepTimeCalculator {
     pub fn new(
         sizes: LlmModelSizes,
         machine: &Machine,
-        shape: EngineParallelism,
+        shape: EngineParallelismAndKernels,
         formats: ServedModelNumberFormats,
         left_out: &[StepTimePart],
     ) -> Result<Self, ServeError> {
-        let EngineParallelism {
+        let EngineParallelismAndKernels {
             npus,
             ranks,
             has_whole_experts,
@@ -396,8 +396,8 @@ impl StepTimeCalculator {
         for kind in &self.sizes.kinds {
             let count = kind.count as f64;
             let of = match &kind.mixing {
-                TokenMixing::Attention(of) => of,
-                TokenMixing::Delta(of) => {
+                TokenMixingOperator::Attention(of) => of,
+                TokenMixingOperator::Delta(of) => {
                     if !load.chunks.is_empty() {
                         prefill += count * self.delta_attention_prefill_seconds(of, &load.chunks);
                     }

@@ -1,6 +1,6 @@
 //! Describes the work of a step, and computes step times as a linear function of this work.
 
-use super::scheduler::RequestStepShare;
+use super::scheduler::RequestTokensInStep;
 use chakram_base::units::Span;
 
 /// Quantities from which the time of a step is computed.
@@ -31,7 +31,7 @@ pub struct StepTimeInputs {
 
 impl StepTimeInputs {
     /// Sets the load to the work of a step that runs the requests in `shares`.
-    pub fn set_work_from_shares(&mut self, shares: &[RequestStepShare]) {
+    pub fn set_work_from_shares(&mut self, shares: &[RequestTokensInStep]) {
         let mut chunks = std::mem::take(&mut self.chunks);
         chunks.clear();
         *self = Self {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn tokens_contexts_and_given_times_of_shares_add_up() {
-        let share = |past, tokens| RequestStepShare {
+        let share = |past, tokens| RequestTokensInStep {
             slot: 0,
             number: 0,
             past,

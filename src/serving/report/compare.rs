@@ -3,7 +3,7 @@
 use super::text::{
     format_or_dash, format_rate, max_name_width_that_fits, name_column_width, row_name,
 };
-use super::{ServeReport, ServeRow, ServeRowKind};
+use super::{RequestGroupKind, RequestGroupResultsRow, ServeReport};
 use chakram_base::units::format_percent;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::{TextStyleWidthAndDetail, write_paragraph};
@@ -13,9 +13,9 @@ use std::fmt::Write as _;
 /// Results of a scenario at several rates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct RateSweep {
+pub struct ArrivalRateSweepResults {
     /// Results at each rate, in ascending order.
-    pub points: Vec<RatePoint>,
+    pub points: Vec<ArrivalRateResult>,
     /// Highest rate at which enough requests meet their limit; `None` if the capacity was not
     /// computed.
     pub capacity: Option<ServeCapacity>,
@@ -24,7 +24,7 @@ pub struct RateSweep {
 /// Results at one rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct RatePoint {
+pub struct ArrivalRateResult {
     /// Arrivals per second.
     pub rate_per_s: f64,
     /// Results of the run at this rate.
@@ -43,7 +43,7 @@ pub struct ServeCapacity {
     pub attain: f64,
 }
 
-impl RateSweep {
+impl ArrivalRateSweepResults {
     /// Returns the name of the platform; `processors` if there is no platform.
     pub fn platform_name(&self) -> &str {
         let first = self.points.first();
@@ -105,7 +105,7 @@ pub fn render_platforms_side_by_side(
             cells.collect(),
         );
     }
-    let limited = |row: &ServeRow| row.attained.is_some();
+    let limited = |row: &RequestGroupResultsRow| row.attained.is_some();
     if reports.iter().any(|report| report.rows.iter().any(limited)) {
         let heading = match first.slo {
             Some(slo) => format!("WITHIN {slo}"),
@@ -116,7 +116,7 @@ pub fn render_platforms_side_by_side(
         for (i, of) in first.rows.iter().enumerate() {
             let rows: Vec<_> = reports.iter().map(|report| report.rows.get(i)).collect();
             if rows.iter().flatten().any(|row| limited(row)) {
-                let attained = |row: &Option<&ServeRow>| {
+                let attained = |row: &Option<&RequestGroupResultsRow>| {
                     format_or_dash(row.and_then(|row| row.attained).map(format_percent))
                 };
                 let cells = rows.iter().map(attained).collect();
@@ -175,7 +175,10 @@ pub fn render_platforms_side_by_side(
 }
 
 /// Renders the reports of one scenario at several rates.
-pub fn render_rate_sweep(sweep: &RateSweep, style: TextStyleWidthAndDetail) -> String {
+pub fn render_rate_sweep(
+    sweep: &ArrivalRateSweepResults,
+    style: TextStyleWidthAndDetail,
+) -> String {
     let mut out = String::new();
     let put = "a string grows as needed";
     if let Some(first) = sweep.points.first() {
@@ -245,6 +248,6 @@ pub fn render_rate_sweep(sweep: &RateSweep, style: TextStyleWidthAndDetail) -> S
 }
 
 /// Returns true if a row describes a model.
-pub(super) fn is_model_row(kind: ServeRowKind) -> bool {
-    kind == ServeRowKind::Model
+pub(super) fn is_model_row(kind: RequestGroupKind) -> bool {
+    kind == RequestGroupKind::Model
 }

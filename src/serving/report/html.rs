@@ -1,8 +1,8 @@
 //! Renders a report as an HTML page, which is one file that works offline.
 
-use super::compare::{RateSweep, is_model_row};
+use super::compare::{ArrivalRateSweepResults, is_model_row};
 use super::text::{format_or_dash, format_rate, row_name};
-use super::{LevelSummary, ServeReport, ServeRow};
+use super::{CountOverTimeSummary, RequestGroupResultsRow, ServeReport};
 use chakram_base::units::{Span, format_percent};
 use chakram_report::draw::bars::{self, BarPart, BarRow};
 use chakram_report::draw::lines::{self, StepChartLine};
@@ -23,7 +23,11 @@ const PARTS: [(usize, &str); 4] = [
 
 /// Renders all `reports` side by side, then each report by itself, and then the runs at several
 /// rates.
-pub fn render_html(title: &str, reports: &[ServeReport], sweeps: &[RateSweep]) -> String {
+pub fn render_html(
+    title: &str,
+    reports: &[ServeReport],
+    sweeps: &[ArrivalRateSweepResults],
+) -> String {
     let mut body = format!("<h1>{}</h1>", escape_html(title));
     body += &render_section(
         "Latency against load",
@@ -124,7 +128,7 @@ fn render_report(report: &ServeReport, i: usize) -> String {
 /// Renders three comparisons of the platforms: each model's mean serve time, the fractions within limits, and the queue
 /// over time.
 fn render_platform_comparison(reports: &[ServeReport]) -> String {
-    let models = |report: &'_ ServeReport| -> Vec<ServeRow> {
+    let models = |report: &'_ ServeReport| -> Vec<RequestGroupResultsRow> {
         let rows = report.rows.iter();
         rows.filter(|row| is_model_row(row.kind) && row.completed > 0)
             .cloned()
@@ -203,7 +207,7 @@ fn platform_name(report: &ServeReport) -> &str {
 }
 
 /// Returns the parts of a row's mean serve time.
-fn mean_serve_time_bar_parts(row: &ServeRow) -> Vec<BarPart> {
+fn mean_serve_time_bar_parts(row: &RequestGroupResultsRow) -> Vec<BarPart> {
     let parts = PARTS
         .iter()
         .zip(row.parts.parts_without_sum())
@@ -241,7 +245,7 @@ fn draw_serve_time_parts(report: &ServeReport) -> String {
 }
 
 /// Returns a line through each interval's mean level. Charts need integers, so values are in thousandths of a request.
-fn mean_level_chart_line(label: &str, level: &LevelSummary) -> StepChartLine {
+fn mean_level_chart_line(label: &str, level: &CountOverTimeSummary) -> StepChartLine {
     let means = (0_u64..).zip(&level.means);
     let points = means.map(|(i, mean)| (i * level.interval_ps.0, (mean * 1000.0).round() as u64));
     StepChartLine {
@@ -274,7 +278,7 @@ fn draw_request_counts(report: &ServeReport) -> String {
 }
 
 /// A curve against the request rate: the name of the plotted quantity, and a function that returns its value if known.
-type RateCurveNameAndValueFunction = (&'static str, fn(&ServeRow) -> Option<Span>);
+type RateCurveNameAndValueFunction = (&'static str, fn(&RequestGroupResultsRow) -> Option<Span>);
 
 const CURVES: [RateCurveNameAndValueFunction; 3] = [
     ("mean", |all| all.mean.map(|mean| mean.value)),
@@ -288,7 +292,7 @@ const CURVE_SERIES: [usize; 3] = [0, 1, 6];
 /// Plots serve times against the request rate. A single platform has three curves in one chart.
 /// Several platforms share two charts, one for the mean and one for the last percentile, with one
 /// curve per platform.
-fn draw_times_against_rates(sweeps: &[RateSweep]) -> String {
+fn draw_times_against_rates(sweeps: &[ArrivalRateSweepResults]) -> String {
     let mut body = String::new();
     let several = sweeps.len() > 1;
     let charts: &[&[RateCurveNameAndValueFunction]] = match several {
@@ -365,8 +369,8 @@ fn draw_times_against_rates(sweeps: &[RateSweep]) -> String {
 
 /// Returns a quantity's curve through the rates at which it is known.
 fn build_curve_over_rates(
-    sweep: &RateSweep,
-    of: fn(&ServeRow) -> Option<Span>,
+    sweep: &ArrivalRateSweepResults,
+    of: fn(&RequestGroupResultsRow) -> Option<Span>,
     series: usize,
     name: &str,
 ) -> ScatterPolyline {
@@ -382,7 +386,7 @@ fn build_curve_over_rates(
 }
 
 /// Renders the values of the rate charts as a table.
-fn render_rate_table(sweeps: &[RateSweep]) -> String {
+fn render_rate_table(sweeps: &[ArrivalRateSweepResults]) -> String {
     let mut rows = Vec::new();
     for sweep in sweeps {
         for point in &sweep.points {

@@ -1,6 +1,6 @@
 //! Formats the tables of a report as CSV.
 
-use super::{ServeReport, ServeRow};
+use super::{RequestGroupResultsRow, ServeReport};
 use crate::observe::CompletedRequest;
 use crate::statistics::IntervalEstimate;
 use chakram_report::csv::CsvRows;
@@ -66,7 +66,7 @@ pub fn render_request_counts_over_time_csv(reports: &[ServeReport]) -> String {
     rows.into_text()
 }
 
-fn row_cells(platform: &str, report: &ServeReport, row: &ServeRow) -> Vec<String> {
+fn row_cells(platform: &str, report: &ServeReport, row: &RequestGroupResultsRow) -> Vec<String> {
     let optional = |value: Option<String>| value.unwrap_or_default();
     let kind = format!("{:?}", row.kind).to_lowercase();
     let load = report.offered_load.map(|load| load.to_string());

@@ -1,6 +1,6 @@
 //! Renders a report as text of at most 100 columns.
 
-use super::{ServeReport, ServeRow, ServeRowKind, WideTimeSum};
+use super::{RequestGroupKind, RequestGroupResultsRow, ServeReport, WideTimeSum};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, format_percent, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -117,9 +117,9 @@ fn write_report(out: &mut String, report: &ServeReport, style: TextStyleWidthAnd
     )
 }
 
-pub(super) fn row_name(row: &ServeRow) -> String {
+pub(super) fn row_name(row: &RequestGroupResultsRow) -> String {
     match row.kind {
-        ServeRowKind::Class => format!("class {}", row.name),
+        RequestGroupKind::Class => format!("class {}", row.name),
         _ => row.name.clone(),
     }
 }
@@ -131,7 +131,7 @@ pub(super) fn max_name_width_that_fits(style: TextStyleWidthAndDetail) -> usize 
 
 /// Returns the width of the column that shows the names of `rows`, at least `least`.
 pub(super) fn name_column_width(
-    rows: &[ServeRow],
+    rows: &[RequestGroupResultsRow],
     style: TextStyleWidthAndDetail,
     least: usize,
 ) -> usize {

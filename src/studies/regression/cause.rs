@@ -1,6 +1,6 @@
 //! Finds out why a prediction differs from its baseline.
 
-use super::machine_text::ConstantChange;
+use super::machine_text::MachineConstantChange;
 use chakram_analysis::diff::reports::{ReplayDiff, ReportDiffByMachine};
 use chakram_archive::{RecordedMakespanPrediction, WorkloadEntry};
 use chakram_base::units::Span;
@@ -9,7 +9,7 @@ use chakram_base::units::Span;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PredictionChangeCause {
     /// A constant in the machine file changed.
-    Constant(ConstantChange),
+    Constant(MachineConstantChange),
     /// The workload's traces or files were replaced.
     Workload,
     /// The program's version changed; the fields are the versions before and after.
@@ -63,7 +63,7 @@ const LISTED: usize = 8;
 /// Returns all causes of a change: constants, other inputs, and the operators and groups whose
 /// times changed most.
 pub fn find_prediction_change_causes(
-    constants: &[ConstantChange],
+    constants: &[MachineConstantChange],
     baseline: &RecordedMakespanPrediction,
     entry: &WorkloadEntry,
     found: &ReportDiffByMachine,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// A machine constant that was changed, added or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConstantChange {
+pub struct MachineConstantChange {
     /// Section and key of the constant, such as `dimension 2 bandwidth`.
     pub key: String,
     /// Value before the change, as written in the file; `None` if the constant was added.
@@ -14,7 +14,7 @@ pub struct ConstantChange {
 }
 
 /// Returns the constants that differ between two machine files. Comments and layout are ignored.
-pub fn constant_changes(before: &str, after: &str) -> Vec<ConstantChange> {
+pub fn constant_changes(before: &str, after: &str) -> Vec<MachineConstantChange> {
     let (before, after) = (parse_constants(before), parse_constants(after));
     let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
     keys.sort();
@@ -22,7 +22,7 @@ pub fn constant_changes(before: &str, after: &str) -> Vec<ConstantChange> {
     let changed = keys
         .into_iter()
         .filter(|key| before.get(*key) != after.get(*key));
-    let change = |key: &String| ConstantChange {
+    let change = |key: &String| MachineConstantChange {
         key: key.clone(),
         before: before.get(key).cloned(),
         after: after.get(key).cloned(),
@@ -95,7 +95,7 @@ mod tests {
             .replace("1 us", "2 us")
             .replace("# b", "# c")
             .replace("size = 8\n", "size = 8\nshape = \"ring\"\n");
-        let change = |key: &str, before: Option<&str>, after: Option<&str>| ConstantChange {
+        let change = |key: &str, before: Option<&str>, after: Option<&str>| MachineConstantChange {
             key: key.to_owned(),
             before: before.map(str::to_owned),
             after: after.map(str::to_owned),

@@ -1,6 +1,8 @@
 //! Formats a check's verdict as text, JSON, Markdown and JUnit XML.
 
-use super::{CategoryTimes, PredictionComparedWithBaseline, PredictionDistanceFromMeasuredSteps};
+use super::{
+    NpuTimesByCategory, PredictionComparedWithBaseline, PredictionDistanceFromMeasuredSteps,
+};
 use chakram_base::units::{Time, format_count_with_noun, format_given_percent_change};
 use chakram_report::NpuTimeCategory;
 use chakram_report::document::VersionedDocument;
@@ -227,7 +229,7 @@ pub fn verdict_json(outcome: &ArchiveCheckResults) -> String {
         moved: checked.moved,
         causes: checked.causes.iter().map(ToString::to_string).collect(),
         mean_ps: checked.means.map(|[before, after]| {
-            let keyed = |times: CategoryTimes| {
+            let keyed = |times: NpuTimesByCategory| {
                 let keyed = NpuTimeCategory::ALL.iter().zip(NpuTimeCategory::KEYS);
                 keyed
                     .map(|((part, _), key)| (key, times[*part as usize].0))

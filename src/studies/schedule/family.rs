@@ -12,9 +12,9 @@
 //! with the same rows read the same part of it.
 
 use super::partition::{
-    MatrixCutDirection, MatrixProductCutSequence, MatrixProductSizesForTransfers, PartPosition,
-    choose_matrix_product_cuts, count_words_moved_by_forward_pass, find_row_piece_and_piece_count,
-    position_of_part,
+    MatrixCutDirection, MatrixProductCutSequence, MatrixProductPartPosition,
+    MatrixProductSizesForTransfers, choose_matrix_product_cuts, count_words_moved_by_forward_pass,
+    find_row_piece_and_piece_count, position_of_part,
 };
 use super::{LayerPartOfOneAccelerator, SubLayerShapeAndKind, SubLayerTaskGraph};
 use chakram_base::setting::EnumeratedSetting;
@@ -260,7 +260,7 @@ impl DeapLanguageModel {
         let fits = |cuts: &Vec<MatrixProductCutSequence>| {
             let mut all = sizes.iter().zip(cuts);
             all.all(|(size, cut)| {
-                let PartPosition { row, column } = position_of_part(cut, 0);
+                let MatrixProductPartPosition { row, column } = position_of_part(cut, 0);
                 u64::from(row.1) <= size.rows && u64::from(column.1) <= size.columns
             })
         };
@@ -281,11 +281,11 @@ impl DeapLanguageModel {
     fn part_positions(
         &self,
         products: &[(String, LayerMatrixProduct)],
-    ) -> Result<Vec<Vec<PartPosition>>, LanguageModelError> {
+    ) -> Result<Vec<Vec<MatrixProductPartPosition>>, LanguageModelError> {
         if self.partition == MatrixProductPartitionRule::Columns {
             let columns = |(_, product): &(String, LayerMatrixProduct)| {
                 let parts = self.tensor.min(product.outputs) as u32;
-                let place = |part| PartPosition {
+                let place = |part| MatrixProductPartPosition {
                     row: (0, 1),
                     column: (part, parts),
                 };
@@ -315,7 +315,7 @@ impl DeapLanguageModel {
         let places = self.part_positions(&products)?;
         let mut graph = SubLayerTaskGraph::default();
         for batch in 0..self.micro_batches {
-            let mut before: Vec<(u32, PartPosition)> = Vec::new();
+            let mut before: Vec<(u32, MatrixProductPartPosition)> = Vec::new();
             for (number, (name, product)) in (0_u64..).zip(&products) {
                 let mut own = Vec::new();
                 for (part, place) in (0..).zip(&places[number as usize]) {

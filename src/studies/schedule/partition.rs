@@ -49,7 +49,7 @@ pub struct MatrixProductSizesForTransfers {
 
 /// Position of a part: its row block and its column block, each with the number of such blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PartPosition {
+pub struct MatrixProductPartPosition {
     /// Index of the row block, and the number of row blocks.
     pub row: (u32, u32),
     /// Index of the column block, and the number of column blocks.
@@ -61,7 +61,7 @@ const SHARES: u128 = 1 << 24;
 
 /// Returns the position of `part` in a matrix product with these cuts. Each level appends one bit to the index of the
 /// row block or the column block.
-pub fn position_of_part(cut: &[MatrixCutDirection], part: u32) -> PartPosition {
+pub fn position_of_part(cut: &[MatrixCutDirection], part: u32) -> MatrixProductPartPosition {
     let (mut row, mut column) = ((0, 1), (0, 1));
     for (level, along) in cut.iter().enumerate() {
         let half = part >> (cut.len() - 1 - level) & 1;
@@ -71,7 +71,7 @@ pub fn position_of_part(cut: &[MatrixCutDirection], part: u32) -> PartPosition {
         };
         *block = (2 * block.0 + half, 2 * block.1);
     }
-    PartPosition { row, column }
+    MatrixProductPartPosition { row, column }
 }
 
 /// Returns how many words a forward pass of `batches` micro-batches moves with these cuts.

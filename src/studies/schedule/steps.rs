@@ -32,7 +32,7 @@ use std::fmt;
 
 /// Identifies data that can be on a chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DataId {
+pub enum ChipDataId {
     /// The weights with this index.
     Weights(u32),
     /// The part of the model's input with this index.
@@ -43,7 +43,7 @@ pub enum DataId {
     Piece(u32, u32),
 }
 
-impl DataId {
+impl ChipDataId {
     /// Returns the sub-layer that produces the data; `None` for weights and parts of the input.
     pub fn producing_task(self) -> Option<u32> {
         match self {
@@ -123,7 +123,7 @@ pub struct ChipDataNeedOrEviction {
     /// Index of the chip that needs or evicts the data.
     pub chip: u32,
     /// The data that were needed or evicted.
-    pub data: DataId,
+    pub data: ChipDataId,
     /// Size of the data in bytes.
     pub bytes: u64,
     /// Source of the needed data. `None` for evicted data, which the chip wrote to memory if `written` is true, and
@@ -160,7 +160,7 @@ impl StepCostsAndTransferLog {
 }
 
 /// The data on a chip, with their size in bytes and the step in which they were last used.
-type ChipDataLastUseAndBytes = BTreeMap<DataId, (u32, u64)>;
+type ChipDataLastUseAndBytes = BTreeMap<ChipDataId, (u32, u64)>;
 
 /// Reason why the schedule cannot run on the machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -202,25 +202,25 @@ impl SubLayerTaskGraph {
 
     /// Returns the parts of a sub-layer's output with their sizes in bytes. There are several parts if other sub-layers
     /// read the output in pieces.
-    pub fn output_pieces_with_bytes(&self, task: u32, word: u64) -> Vec<(DataId, u64)> {
+    pub fn output_pieces_with_bytes(&self, task: u32, word: u64) -> Vec<(ChipDataId, u64)> {
         let bytes = self.output_bytes(task, word);
         let pieces = u64::from(self.tasks[task as usize].pieces);
         if pieces <= 1 {
-            return vec![(DataId::Output(task), bytes)];
+            return vec![(ChipDataId::Output(task), bytes)];
         }
         // Round the cumulative sizes, so that the bytes of the pieces add up to those of the output.
         let until =
             |piece: u64| (u128::from(bytes) * u128::from(piece) / u128::from(pieces)) as u64;
         (0..pieces)
             .map(|piece| {
-                let name = DataId::Piece(task, piece as u32);
+                let name = ChipDataId::Piece(task, piece as u32);
                 (name, until(piece + 1) - until(piece))
             })
             .collect()
     }
 
     /// Returns the data that a sub-layer needs, with their sizes in bytes.
-    pub fn data_needed_by(&self, task: u32, word: u64) -> Vec<(DataId, u64)> {
+    pub fn data_needed_by(&self, task: u32, word: u64) -> Vec<(ChipDataId, u64)> {
         let of = &self.tasks[task as usize];
         let mut needs = Vec::new();
         for &one in &of.after {
@@ -233,10 +233,10 @@ impl SubLayerTaskGraph {
         let shape = &of.record.shape;
         let words = |tensor| shape.count_tensor_words(tensor, &shape.sizes) * word;
         if let Some(input) = of.input {
-            needs.push((DataId::Input(input), words(LayerTensor::Inputs)));
+            needs.push((ChipDataId::Input(input), words(LayerTensor::Inputs)));
         }
         if let Some(weights) = of.weights {
-            needs.push((DataId::Weights(weights), words(LayerTensor::Weights)));
+            needs.push((ChipDataId::Weights(weights), words(LayerTensor::Weights)));
         }
         needs
     }
@@ -297,14 +297,14 @@ impl MultiChipMachine {
                 .map(|chip| links.distances_from(chip))
                 .collect()
         });
-        let mut uses: BTreeMap<DataId, u32> = BTreeMap::new();
+        let mut uses: BTreeMap<ChipDataId, u32> = BTreeMap::new();
         for task in 0..graph.tasks.len() as u32 {
             for (data, _) in graph.data_needed_by(task, self.word) {
                 *uses.entry(data).or_default() += 1;
             }
         }
         let mut stores: Vec<ChipDataLastUseAndBytes> = vec![ChipDataLastUseAndBytes::new(); chips];
-        let mut in_memory: BTreeSet<DataId> = BTreeSet::new();
+        let mut in_memory: BTreeSet<ChipDataId> = BTreeSet::new();
         let mut totals = StepCostsAndTransferLog::default();
         for step in 0..schedule.step_count() {
             let mut cost = StepTimeAndEnergy::default();
@@ -312,7 +312,7 @@ impl MultiChipMachine {
             let first = totals.log.len();
             let mut commands = 0;
             // All transfers of a step take the data from where they are when the step begins.
-            let before: Vec<BTreeSet<DataId>> = stores
+            let before: Vec<BTreeSet<ChipDataId>> = stores
                 .iter()
                 .map(|store| store.keys().copied().collect())
                 .collect();
@@ -322,9 +322,10 @@ impl MultiChipMachine {
                     continue;
                 };
                 commands += tasks.len();
-                let all_of = |of: &dyn Fn(u32) -> Vec<(DataId, u64)>| -> Vec<(DataId, u64)> {
-                    tasks.iter().flat_map(|task| of(*task)).collect()
-                };
+                let all_of =
+                    |of: &dyn Fn(u32) -> Vec<(ChipDataId, u64)>| -> Vec<(ChipDataId, u64)> {
+                        tasks.iter().flat_map(|task| of(*task)).collect()
+                    };
                 let outputs = all_of(&|task| graph.output_pieces_with_bytes(task, self.word));
                 let mut held = BTreeSet::new();
                 let mut needs = all_of(&|task| graph.data_needed_by(task, self.word));
@@ -404,7 +405,7 @@ impl MultiChipMachine {
             for store in &mut stores {
                 store.retain(|data, (used, _)| {
                     uses.get(data).is_some_and(|left| *left > 0)
-                        || matches!(data, DataId::Weights(_))
+                        || matches!(data, ChipDataId::Weights(_))
                         || *used == step as u32
                 });
             }
@@ -418,9 +419,9 @@ impl MultiChipMachine {
     fn evict_until_fit(
         &self,
         (step, chip, task): (usize, usize, u32),
-        held: &BTreeSet<DataId>,
-        (stores, in_memory): (&mut [ChipDataLastUseAndBytes], &mut BTreeSet<DataId>),
-        (uses, totals): (&BTreeMap<DataId, u32>, &mut StepCostsAndTransferLog),
+        held: &BTreeSet<ChipDataId>,
+        (stores, in_memory): (&mut [ChipDataLastUseAndBytes], &mut BTreeSet<ChipDataId>),
+        (uses, totals): (&BTreeMap<ChipDataId, u32>, &mut StepCostsAndTransferLog),
     ) -> Result<(u64, f64), ScheduleRunError> {
         let Some(capacity) = self.capacity else {
             return Ok((0, 0.0));
@@ -464,7 +465,7 @@ impl MultiChipMachine {
     }
 }
 
-impl fmt::Display for DataId {
+impl fmt::Display for ChipDataId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Weights(number) => f.pad(&format!("weights {number}")),

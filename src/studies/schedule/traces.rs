@@ -83,7 +83,7 @@ impl ScheduleWithCosts<'_> {
         // Nodes that produced data on this chip: its sub-layers, and the current step's transfers
         // to it.
         let mut done: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut here: BTreeMap<super::DataId, u64> = BTreeMap::new();
+        let mut here: BTreeMap<super::ChipDataId, u64> = BTreeMap::new();
         let mut by_step: Vec<Vec<usize>> = vec![Vec::new(); self.schedule.step_count()];
         for (i, entry) in self.totals.log.iter().enumerate() {
             by_step[entry.step as usize].push(i);

@@ -4,7 +4,7 @@
 use super::ScoreError;
 use chakram_base::config::{quote_and_truncate_for_message, require_distinct_headings};
 use chakram_base::units::Bandwidth;
-use chakram_hardware::compute::{GemmCurve, MeasuredGemms};
+use chakram_hardware::compute::{GemmTimeCurve, MeasuredGemms};
 use chakram_trace::format::Dtype;
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ pub fn parse_mean_gemm_times(
 /// by the points of the other folds. A point that others do not surround is not corrected.
 pub fn gemm_errors_without_and_with_other_points(
     points: &MeanGemmTimeByShape,
-    curve: &GemmCurve,
+    curve: &GemmTimeCurve,
     [element, peak]: [f64; 2],
     memory: Bandwidth,
 ) -> [f64; 2] {
@@ -172,7 +172,7 @@ mod tests {
     fn what_is_left_out_is_predicted_by_its_neighbours() {
         // Here, all points take twice the time that the curve predicts. The other points therefore predict each one
         // exactly. The exceptions are the corners of the box, for which the curve alone predicts half of the time.
-        let curve = GemmCurve {
+        let curve = GemmTimeCurve {
             start: 1e-6,
             efficiency: 1.0,
             multiprocessors: 100.0,

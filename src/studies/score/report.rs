@@ -2,7 +2,7 @@
 
 use super::statistics::{summarize_errors, summarize_intervals};
 use super::{
-    ConstantsFittedOutsideFold, CorrectedRunPrediction, MeasuredRun, OptionOrderCounts,
+    ConstantsFittedOutsideFold, CorrectedRunPrediction, CorrectlyOrderedRunPairCounts, MeasuredRun,
     PredictionErrorSummary, PredictionIntervalSummary, RefusedRun, RunTable,
 };
 use chakram_base::units::{format_percent, format_signed_percent, format_thousands};
@@ -40,7 +40,7 @@ pub struct ScoredRunTable<'t> {
     pub correction: Option<PredictionsCorrectedByOtherJobs>,
     /// Number of pairs of runs that differ in one option, and how many of them are ordered correctly. Empty unless the
     /// user asked for these counts.
-    pub signs: Vec<OptionOrderCounts>,
+    pub signs: Vec<CorrectlyOrderedRunPairCounts>,
     /// Settings that apply to all runs but do not change any prediction.
     pub without_effect: Vec<SettingWithoutEffect>,
 }
@@ -341,7 +341,7 @@ impl ScoredRunTable<'_> {
         let runs = self.table.runs.iter().enumerate().map(|(i, run)| {
             let interval = self.intervals[i];
             let correction = self.correction.as_ref();
-            RunRow {
+            ScoredRunRow {
                 line: run.line,
                 group: run.group,
                 options: &run.options,
@@ -355,15 +355,19 @@ impl ScoredRunTable<'_> {
                     .map(|correction| CorrectedTimeWithIntervalRow::new(&correction.runs[i])),
             }
         });
-        let folds = self.fits.iter().enumerate().map(|(fold, fit)| FoldRow {
-            runs: fit.runs,
-            factors: fit
-                .constants
-                .iter()
-                .map(|(constant, factor)| (constant.constant_name(), *factor))
-                .collect(),
-            intervals: self.interval_coverage_in_fold(fold),
-        });
+        let folds = self
+            .fits
+            .iter()
+            .enumerate()
+            .map(|(fold, fit)| CrossValidationFoldRow {
+                runs: fit.runs,
+                factors: fit
+                    .constants
+                    .iter()
+                    .map(|(constant, factor)| (constant.constant_name(), *factor))
+                    .collect(),
+                intervals: self.interval_coverage_in_fold(fold),
+            });
         let body = ScoreDocument {
             options,
             table: &self.table.file,
@@ -532,13 +536,13 @@ pub struct ScoreDocument<'a> {
     table: &'a str,
     scores: Option<ScoreBesideSingleRateModel>,
     by: Vec<ScoreOfOptionValue<'a>>,
-    folds: Vec<FoldRow>,
+    folds: Vec<CrossValidationFoldRow>,
     intervals: Option<PredictionIntervalSummary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     correction: Option<CorrectionScoresRow<'a>>,
-    #[serde(skip_serializing_if = "<[OptionOrderCounts]>::is_empty")]
-    signs: &'a [OptionOrderCounts],
-    runs: Vec<RunRow<'a>>,
+    #[serde(skip_serializing_if = "<[CorrectlyOrderedRunPairCounts]>::is_empty")]
+    signs: &'a [CorrectlyOrderedRunPairCounts],
+    runs: Vec<ScoredRunRow<'a>>,
     refused: &'a [RefusedRun],
     #[serde(skip_serializing_if = "<[SettingWithoutEffect]>::is_empty")]
     without_effect: &'a [SettingWithoutEffect],
@@ -560,14 +564,14 @@ struct ScoreOfOptionValue<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct FoldRow {
+struct CrossValidationFoldRow {
     runs: usize,
     factors: BTreeMap<&'static str, f64>,
     intervals: Option<PredictionIntervalSummary>,
 }
 
 #[derive(Debug, Serialize)]
-struct RunRow<'a> {
+struct ScoredRunRow<'a> {
     line: u64,
     group: usize,
     options: &'a BTreeMap<String, String>,

@@ -10,7 +10,7 @@ use chakram_base::config::{
 };
 use chakram_hardware::machine::{self, Machine};
 use chakram_jobs::{FrameworkDurationsAndPlanOptions, machine_properties_for_plans};
-use chakram_report::stack::KernelOrPlanDecision;
+use chakram_report::stack::SoftwareStackDecision;
 use chakram_workloads::generate::ModelAndParallelismPlan;
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft, SplitUnit};
 use chakram_workloads::model::{
@@ -514,7 +514,7 @@ fn resolve_run_to_plan_and_machine(
 /// Returns the note about an option of `stack` that does not apply to the run.
 fn inapplicable_stack_option_note(
     stack: &FrameworkDurationsAndPlanOptions,
-    left: &KernelOrPlanDecision,
+    left: &SoftwareStackDecision,
 ) -> String {
     format!(
         "stack {}: no {} {}",

@@ -16,7 +16,7 @@ const TOGETHER: [[&str; 2]; 2] = [["chunks", "schedule"], ["linears", "scaling"]
 /// Counts of pairs of runs that differ in only one option. Also counts the pairs that are predicted in the measured
 /// order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct OptionOrderCounts {
+pub struct CorrectlyOrderedRunPairCounts {
     /// The option (or two options that change together), such as `data, tensor`.
     pub option: String,
     /// Number of pairs whose measured times differ.
@@ -33,8 +33,8 @@ pub struct OptionOrderCounts {
 pub fn count_rightly_ordered_pairs_by_option(
     runs: &[MeasuredRun],
     predicted: &[f64],
-) -> Vec<OptionOrderCounts> {
-    let mut found: BTreeMap<String, OptionOrderCounts> = BTreeMap::new();
+) -> Vec<CorrectlyOrderedRunPairCounts> {
+    let mut found: BTreeMap<String, CorrectlyOrderedRunPairCounts> = BTreeMap::new();
     for (i, run) in runs.iter().enumerate() {
         for (j, other) in runs.iter().enumerate().skip(i + 1) {
             if run.file != other.file || run.measured == other.measured {

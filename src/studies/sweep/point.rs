@@ -198,19 +198,19 @@ fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<Str
 /// Caches machines, models and software stacks by the settings that identify them. Each file is read only once.
 #[derive(Debug, Default)]
 pub struct MachineModelStackCaches {
-    machines: Mutex<SharedPartCache<Arc<Machine>>>,
-    models: Mutex<SharedPartCache<Model>>,
-    stacks: Mutex<SharedPartCache<Arc<FrameworkDurationsAndPlanOptions>>>,
+    machines: Mutex<SharedConfigurationCache<Arc<Machine>>>,
+    models: Mutex<SharedConfigurationCache<Model>>,
+    stacks: Mutex<SharedConfigurationCache<Arc<FrameworkDurationsAndPlanOptions>>>,
 }
 
-type SharedPartCache<T> = BTreeMap<String, Result<T, PointRefusal>>;
+type SharedConfigurationCache<T> = BTreeMap<String, Result<T, PointRefusal>>;
 
 /// Maximum number of cached entries per kind.
 const KEPT: usize = 256;
 
 /// Returns the entry for `key` in `parts`. If the entry is missing, `make` creates it.
 fn get_or_create<T: Clone>(
-    parts: &Mutex<SharedPartCache<T>>,
+    parts: &Mutex<SharedConfigurationCache<T>>,
     key: String,
     make: impl FnOnce() -> Result<T, PointRefusal>,
 ) -> Result<T, PointRefusal> {

@@ -21,7 +21,7 @@ mod rounds;
 
 use draw::draw_indices;
 use knowledge::{PointKnowledge, PointQuestion};
-pub use rounds::LayerTurnRecord;
+pub use rounds::SearchLayerTurnRecord;
 
 /// Reason why a sweep cannot continue.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +70,7 @@ pub struct SweepOptions {
 
 /// Outcome of visiting a point.
 #[derive(Clone, Debug, PartialEq)]
-pub enum RowOutcome {
+pub enum VisitedPointOutcome {
     /// The point was replayed, or rejected.
     Answered(PointRefusalOrMeasures),
     /// The point was not replayed, because its bound is no better than the best point.
@@ -85,7 +85,7 @@ pub struct SweepRow {
     /// Values that the study's axes set at this point.
     pub point: Settings,
     /// Outcome of visiting the point.
-    pub outcome: RowOutcome,
+    pub outcome: VisitedPointOutcome,
 }
 
 /// A new answer or bound, for progress reports.
@@ -121,7 +121,7 @@ pub struct StudyExplorer<'s> {
     visited: BTreeSet<String>,
     done: NewBoundAndReplayCounts,
     missing: u64,
-    turns: Vec<LayerTurnRecord>,
+    turns: Vec<SearchLayerTurnRecord>,
 }
 
 impl<'s> StudyExplorer<'s> {
@@ -354,7 +354,7 @@ impl<'s> StudyExplorer<'s> {
             self.rows.push(SweepRow {
                 number,
                 point: point.clone(),
-                outcome: RowOutcome::Answered(answer),
+                outcome: VisitedPointOutcome::Answered(answer),
             });
         }
         score
@@ -367,8 +367,8 @@ impl<'s> StudyExplorer<'s> {
     /// Returns the score of a row; `None` if it has none.
     fn row_score(&self, row: &SweepRow) -> Option<f64> {
         match &row.outcome {
-            RowOutcome::Answered(answer) => self.score_answer(&row.point, answer),
-            RowOutcome::Dominated(_) => None,
+            VisitedPointOutcome::Answered(answer) => self.score_answer(&row.point, answer),
+            VisitedPointOutcome::Dominated(_) => None,
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::evaluate::{PointEvaluator, PointRefusalOrMeasures};
 use super::objective::{PointMeasures, SweepObjective};
-use super::search::{LayerTurnRecord, RowOutcome, SweepRow};
+use super::search::{SearchLayerTurnRecord, SweepRow, VisitedPointOutcome};
 use super::setting;
 use super::study::Study;
 use super::without_effect::keys_without_effect_by_row;
@@ -39,7 +39,7 @@ pub struct SweepTable<'s> {
     /// The study's rows, sorted by number.
     pub rows: Vec<SweepRow>,
     /// Turns of the layers, if the study is searched in rounds. Empty otherwise.
-    turns: Vec<LayerTurnRecord>,
+    turns: Vec<SearchLayerTurnRecord>,
     /// Values of each row by the study's objectives; `None` if one of the values is unknown.
     values: Vec<Option<Vec<f64>>>,
     /// 90 % intervals of the time, by row index. Only rows that users see have intervals.
@@ -51,7 +51,7 @@ pub struct SweepTable<'s> {
 impl<'s> SweepTable<'s> {
     /// Creates the table of `rows`. `turns` contains the layers' turns if the study is searched in rounds; otherwise,
     /// it is empty.
-    pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[LayerTurnRecord]) -> Self {
+    pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[SearchLayerTurnRecord]) -> Self {
         let values = rows.iter().map(|row| {
             let measures = measures_of_replayed_row(row)?;
             let settings = study.merge_with_base_settings(&row.point);
@@ -204,14 +204,16 @@ impl<'s> SweepTable<'s> {
             objective.value_of_point(&measures, &settings)
         };
         let may_be_within = |row: &&SweepRow| match &row.outcome {
-            RowOutcome::Dominated(bound) => best_possible(row, bound.time_ps).is_none_or(|value| {
-                if objective.is_maximised() {
-                    value >= low
-                } else {
-                    value <= high
-                }
-            }),
-            RowOutcome::Answered(_) => false,
+            VisitedPointOutcome::Dominated(bound) => {
+                best_possible(row, bound.time_ps).is_none_or(|value| {
+                    if objective.is_maximised() {
+                        value >= low
+                    } else {
+                        value <= high
+                    }
+                })
+            }
+            VisitedPointOutcome::Answered(_) => false,
         };
         self.rows.iter().filter(may_be_within).count()
     }
@@ -294,7 +296,7 @@ impl<'s> SweepTable<'s> {
             .map(|(key, value)| (key.clone(), literal_to_json(value)));
         out.insert("point".to_owned(), Value::Object(values.collect()));
         match &row.outcome {
-            RowOutcome::Answered(PointRefusalOrMeasures::Replayed(measures)) => {
+            VisitedPointOutcome::Answered(PointRefusalOrMeasures::Replayed(measures)) => {
                 out.insert("outcome".to_owned(), "replayed".into());
                 let measures = serde_json::to_value(measures).expect("its keys are texts");
                 let Value::Object(measures) = measures else {
@@ -319,12 +321,12 @@ impl<'s> SweepTable<'s> {
                     );
                 }
             }
-            RowOutcome::Answered(PointRefusalOrMeasures::Refused { reason, detail }) => {
+            VisitedPointOutcome::Answered(PointRefusalOrMeasures::Refused { reason, detail }) => {
                 out.insert("outcome".to_owned(), "infeasible".into());
                 out.insert("reason".to_owned(), reason.clone().into());
                 out.insert("detail".to_owned(), detail.clone().into());
             }
-            RowOutcome::Dominated(bound) => {
+            VisitedPointOutcome::Dominated(bound) => {
                 out.insert("outcome".to_owned(), "dominated".into());
                 out.insert("bound_ps".to_owned(), bound.time_ps.into());
             }
@@ -462,13 +464,14 @@ impl<'s> SweepTable<'s> {
             cells.extend(stated.map(format_optional));
             cells.push(of(&PointMeasures::describe_largest_part));
             let [bound, reason, detail] = match &row.outcome {
-                RowOutcome::Dominated(bound) => {
+                VisitedPointOutcome::Dominated(bound) => {
                     [bound.time_ps.to_string(), String::new(), String::new()]
                 }
-                RowOutcome::Answered(PointRefusalOrMeasures::Refused { reason, detail }) => {
-                    [String::new(), reason.clone(), detail.clone()]
-                }
-                RowOutcome::Answered(_) => [String::new(), String::new(), String::new()],
+                VisitedPointOutcome::Answered(PointRefusalOrMeasures::Refused {
+                    reason,
+                    detail,
+                }) => [String::new(), reason.clone(), detail.clone()],
+                VisitedPointOutcome::Answered(_) => [String::new(), String::new(), String::new()],
             };
             let settings = self.without_effect[index].iter();
             let settings = settings.map(|one| format!("{}: {}", one.key, one.reason));
@@ -493,8 +496,9 @@ impl<'s> SweepTable<'s> {
         };
         let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
         for row in &self.rows {
-            if let RowOutcome::Answered(PointRefusalOrMeasures::Refused { reason, .. }) =
-                &row.outcome
+            if let VisitedPointOutcome::Answered(PointRefusalOrMeasures::Refused {
+                reason, ..
+            }) = &row.outcome
             {
                 *reasons.entry(reason).or_default() += 1;
             }
@@ -541,7 +545,7 @@ impl<'s> SweepTable<'s> {
         let proved = self
             .rows
             .iter()
-            .any(|row| matches!(row.outcome, RowOutcome::Dominated(_)));
+            .any(|row| matches!(row.outcome, VisitedPointOutcome::Dominated(_)));
         let heading = format!("BEST BY {}", first.column_name().to_uppercase());
         text += &self.render_row_section(&heading, ranked.iter().copied().take(most), style);
         if ranked.len() > most {
@@ -726,7 +730,7 @@ impl<'s> SweepTable<'s> {
 /// Returns the measures of a replayed row.
 pub fn measures_of_replayed_row(row: &SweepRow) -> Option<&PointMeasures> {
     match &row.outcome {
-        RowOutcome::Answered(PointRefusalOrMeasures::Replayed(measures)) => Some(measures),
+        VisitedPointOutcome::Answered(PointRefusalOrMeasures::Replayed(measures)) => Some(measures),
         _ => None,
     }
 }
@@ -734,9 +738,9 @@ pub fn measures_of_replayed_row(row: &SweepRow) -> Option<&PointMeasures> {
 /// Returns a word for the outcome of a row.
 fn outcome_word(row: &SweepRow) -> &'static str {
     match &row.outcome {
-        RowOutcome::Answered(PointRefusalOrMeasures::Replayed(_)) => "replayed",
-        RowOutcome::Answered(PointRefusalOrMeasures::Refused { .. }) => "infeasible",
-        RowOutcome::Dominated(_) => "dominated",
+        VisitedPointOutcome::Answered(PointRefusalOrMeasures::Replayed(_)) => "replayed",
+        VisitedPointOutcome::Answered(PointRefusalOrMeasures::Refused { .. }) => "infeasible",
+        VisitedPointOutcome::Dominated(_) => "dominated",
     }
 }
 

@@ -1,7 +1,7 @@
 //! Finds axis keys that have no effect: rows that differ only in such a key have equal results.
 
 use super::evaluate::{PointEvaluator, PointRefusalOrMeasures};
-use super::search::{RowOutcome, SweepRow};
+use super::search::{SweepRow, VisitedPointOutcome};
 use super::setting::{self, SettingKind, Settings, kind_of_setting};
 use super::study::Study;
 use chakram_report::settings::SettingWithoutEffect;
@@ -31,7 +31,7 @@ pub(super) fn keys_without_effect_by_row(
                 continue;
             };
             let result = |row: usize| match &rows[row].outcome {
-                RowOutcome::Answered(PointRefusalOrMeasures::Replayed(measures)) => {
+                VisitedPointOutcome::Answered(PointRefusalOrMeasures::Replayed(measures)) => {
                     Some((measures, &values[row]))
                 }
                 _ => None,

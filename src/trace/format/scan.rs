@@ -10,7 +10,7 @@ use super::split_sizes::AllToAllSplitText;
 use super::utf8::as_utf8;
 use super::wire::{RawRecord, WireCursor, WireValue, visit_repeated_varints};
 use super::work_amounts::{self, JobSamplesAndModelFlops};
-use super::{KernelShape, MemoryChanges, NodePhaseStageLayerAndShapes, TraceError};
+use super::{KernelShape, NodeMemoryChanges, NodePhaseStageLayerAndShapes, TraceError};
 use chakram_base::units::Span;
 
 /// Receives a node's dependencies while the node's record is scanned.
@@ -60,7 +60,7 @@ pub struct NodeView<'a> {
     /// JSON text that declares the process groups, if this is the metadata node that declares them.
     pub groups: Option<&'a str>,
     /// Bytes that the node allocates on its NPU, and bytes that it frees there.
-    pub memory: MemoryChanges,
+    pub memory: NodeMemoryChanges,
     /// Bytes that this member of an all-to-all exchanges with each member, if the parts are unequal.
     pub splits: AllToAllSplitText<'a>,
     /// Labels that place the node in its job. The writer writes all labels. The reader reads only the phase, because
@@ -90,7 +90,7 @@ impl<'a> NodeView<'a> {
             flops_unknown: false,
             start_micros: 0,
             groups: None,
-            memory: MemoryChanges::default(),
+            memory: NodeMemoryChanges::default(),
             splits: AllToAllSplitText::default(),
             labels: NodePhaseStageLayerAndShapes::default(),
             origin: NodeCallerStepAndStack::default(),
@@ -423,9 +423,9 @@ pub fn recover_partial_node<'a>(
 
 /// Visitor that ignores all dependencies.
 #[derive(Clone, Copy, Debug)]
-pub struct IgnoreDependencies;
+pub struct DependencySkippingVisitor;
 
-impl DependencyVisitor for IgnoreDependencies {
+impl DependencyVisitor for DependencySkippingVisitor {
     fn visit_data_dependency(&mut self, _: u64) -> Result<(), TraceError> {
         Ok(())
     }
@@ -437,7 +437,7 @@ impl DependencyVisitor for IgnoreDependencies {
 
 /// Returns the name in a record by the rules of [`recover_partial_node`].
 pub fn read_node_name(record: RawRecord<'_>) -> &str {
-    recover_partial_node(record, &mut IgnoreDependencies).name
+    recover_partial_node(record, &mut DependencySkippingVisitor).name
 }
 
 /// Reads an attribute in any encoding, and stores it if replays read it.

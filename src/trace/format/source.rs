@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader, Chain, Cursor, Read};
 /// Number of bytes inspected to detect the format.
 const HEAD: u64 = 1 << 16;
 
-type RejoinedStream<'s> = BufReader<Chain<Cursor<Vec<u8>>, DecompressedStream<'s>>>;
+type StreamWithPeekedStart<'s> = BufReader<Chain<Cursor<Vec<u8>>, DecompressedStream<'s>>>;
 
 /// Record reader of a trace.
 pub struct TraceRecordReader<'s> {
@@ -24,8 +24,8 @@ pub struct TraceRecordReader<'s> {
 }
 
 enum FramesLinesOrWholeReader<'s> {
-    Frames(FrameReader<RejoinedStream<'s>>),
-    Lines(Box<JsonLineReader<RejoinedStream<'s>>>),
+    Frames(FrameReader<StreamWithPeekedStart<'s>>),
+    Lines(Box<JsonLineReader<StreamWithPeekedStart<'s>>>),
     Whole(Vec<u8>, usize, Option<OriginalRecordLocations>),
 }
 

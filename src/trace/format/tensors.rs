@@ -64,7 +64,7 @@ impl fmt::Display for TensorClass {
 
 /// Bytes that a node allocates and frees, by [`TensorClass`], and bytes that it allocates in remote memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct MemoryChanges {
+pub struct NodeMemoryChanges {
     /// Bytes allocated when the node is issued, for each [`TensorClass`].
     pub allocates: [u64; TensorClass::COUNT],
     /// Bytes freed when the node completes, for each [`TensorClass`].
@@ -74,7 +74,7 @@ pub struct MemoryChanges {
     pub remote: u64,
 }
 
-impl MemoryChanges {
+impl NodeMemoryChanges {
     /// Returns true if the node neither allocates nor frees anything.
     #[inline]
     pub fn is_none(&self) -> bool {
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn named_changes_omit_zero_changes() {
-        let changes = MemoryChanges {
+        let changes = NodeMemoryChanges {
             allocates: [0, 0, 0, 7, 0],
             frees: [0, 2, 0, 0, 3],
             remote: 5,
@@ -140,6 +140,6 @@ mod tests {
             ("allocates.remote", 5),
         ];
         assert_eq!(named, wanted);
-        assert!(!changes.is_none() && MemoryChanges::default().is_none());
+        assert!(!changes.is_none() && NodeMemoryChanges::default().is_none());
     }
 }

@@ -14,14 +14,14 @@ pub const ATTRIBUTE: &str = "work_amounts";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum CountedAttention {
+pub enum CountedAttentionPairs {
     /// The FLOPs count each token paired with itself and with all earlier tokens, as under a causal mask.
     Causal,
     /// The FLOPs count each token paired with every token.
     Full,
 }
 
-impl CountedAttention {
+impl CountedAttentionPairs {
     /// Returns the word that traces and reports use for this variant.
     pub fn stable_name(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ pub struct JobSamplesAndModelFlops {
     pub model_flops: u128,
     /// Which pairs of tokens `model_flops` counts; `None` if the model has no attention or the trace does not state the
     /// pairs.
-    pub attention: Option<CountedAttention>,
+    pub attention: Option<CountedAttentionPairs>,
     /// True if the model routes tokens to experts.
     pub experts: bool,
 }
@@ -78,7 +78,7 @@ impl JobSamplesAndModelFlops {
             parts.find(|(word, _)| *word == name).map(|(_, said)| said)
         };
         let count = |name: &str| said(name)?.parse::<u64>().ok();
-        let counted = [CountedAttention::Causal, CountedAttention::Full];
+        let counted = [CountedAttentionPairs::Causal, CountedAttentionPairs::Full];
         Some(Self {
             steps: count("steps")?,
             samples: count("samples")?,
@@ -93,15 +93,15 @@ impl JobSamplesAndModelFlops {
 
 #[cfg(test)]
 mod tests {
-    use super::{CountedAttention, JobSamplesAndModelFlops};
+    use super::{CountedAttentionPairs, JobSamplesAndModelFlops};
 
     #[test]
     fn written_work_amounts_are_read_back() {
-        let causal = Some(CountedAttention::Causal);
+        let causal = Some(CountedAttentionPairs::Causal);
         for (tokens, attention) in [
             (None, None),
             (Some(32_768), causal),
-            (Some(1), Some(CountedAttention::Full)),
+            (Some(1), Some(CountedAttentionPairs::Full)),
         ] {
             let amounts = JobSamplesAndModelFlops {
                 steps: 2,

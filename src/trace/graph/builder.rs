@@ -14,7 +14,7 @@ use crate::format::scan::{CaptureEnvironment, NodeView};
 use crate::format::work_amounts::JobSamplesAndModelFlops;
 use crate::format::write::Sink;
 use crate::format::{
-    KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, TrainingPhase,
+    KernelShape, MemoryLocation, NodeMemoryChanges, Op, TraceError, TrainingPhase,
     escape_and_shorten_name,
 };
 use chakram_base::ids::NodeIndex;
@@ -88,7 +88,7 @@ pub struct GraphBuilder {
     groups: DistinctKeyInterner<(Option<String>, Option<u32>)>,
     peers: DistinctKeyInterner<u32>,
     declared: DeclaredGroups,
-    changes: DistinctKeyInterner<MemoryChanges>,
+    changes: DistinctKeyInterner<NodeMemoryChanges>,
     /// Names of the memories outside the NPU.
     remote_memories: DistinctKeyInterner<String>,
     /// Distinct kernels, as (shape, true for a backward pass).

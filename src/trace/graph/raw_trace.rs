@@ -9,7 +9,7 @@
 use super::{Csr, NodeIdMap, huge_pages};
 use crate::format::scan::{self, NodeView, TraceMetadata};
 use crate::format::wire::{FrameCursor, RawRecord};
-use crate::format::{MemoryChanges, TraceError};
+use crate::format::{NodeMemoryChanges, TraceError};
 use std::ops::Range;
 
 mod view;
@@ -55,9 +55,9 @@ pub trait NodeRetention<'a>: Default {
 
 /// Keeps nearly all fields of each record, as a [`CompactRawNodeView`].
 #[derive(Debug, Default)]
-pub struct RetainFullRecords;
+pub struct FullRecordRetention;
 
-impl<'a> NodeRetention<'a> for RetainFullRecords {
+impl<'a> NodeRetention<'a> for FullRecordRetention {
     type Kept = CompactRawNodeView<'a>;
 
     #[inline]
@@ -93,7 +93,7 @@ pub struct ReadFault {
 
 /// The trace of one rank, valid or not. Nodes are sorted by id, and nodes with equal ids keep the file's order.
 #[derive(Debug)]
-pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
+pub struct RawTrace<'a, K: NodeRetention<'a> = FullRecordRetention> {
     /// Metadata record.
     pub metadata: TraceMetadata,
     /// Nodes of the trace.
@@ -103,7 +103,7 @@ pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
     /// Errors, in file order.
     pub faults: Vec<ReadFault>,
     /// Memory changes of nodes, in ascending order of indices in `nodes`.
-    pub memory: Vec<(u32, MemoryChanges)>,
+    pub memory: Vec<(u32, NodeMemoryChanges)>,
     deps: Vec<PredecessorIdIndexAndKind>,
     index_of: NodeIdMap,
     unsorted: bool,

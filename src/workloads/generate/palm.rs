@@ -31,7 +31,7 @@ use super::{
 };
 use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
-use chakram_trace::format::work_amounts::{CountedAttention, JobSamplesAndModelFlops};
+use chakram_trace::format::work_amounts::{CountedAttentionPairs, JobSamplesAndModelFlops};
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, MemoryLocation, Op, TraceError};
 
 /// Number of dies on the wafer, along x and y.
@@ -453,7 +453,7 @@ impl TraceGenerator for PalmGenerator {
             samples,
             tokens: Some(samples * u64::from(self.options.sequence)),
             model_flops: self.model_flops * u128::from(self.passes),
-            attention: Some(CountedAttention::Full),
+            attention: Some(CountedAttentionPairs::Full),
             experts: false,
         })
     }

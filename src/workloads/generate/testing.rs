@@ -2,7 +2,7 @@
 
 use super::*;
 use chakram_trace::format::write::TraceWriter;
-use chakram_trace::format::{CollectiveKind, Dtype, GroupName, MemoryChanges};
+use chakram_trace::format::{CollectiveKind, Dtype, GroupName, NodeMemoryChanges};
 use std::collections::BTreeMap;
 
 /// A node as a sink received it, with `op` in `Debug` format.
@@ -15,7 +15,7 @@ pub(super) struct EmittedNode {
     pub lane: Option<i64>,
     pub recorded: Span,
     pub data: Vec<u64>,
-    pub memory: MemoryChanges,
+    pub memory: NodeMemoryChanges,
 }
 
 /// A sink that records one rank's nodes. It also records the bytes that all ranks send and receive, by (source,

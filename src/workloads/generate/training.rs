@@ -51,7 +51,7 @@ pub use emit::{
     COMPUTE_LANE, CONTEXT_LANE, EXPERT_LANE, GRADIENT_LANE, MEMORY_LANE, PARAMETER_LANE,
     TENSOR_LANE,
 };
-pub use parameter_state::{MemoryPerParameter, ResidentBytes};
+pub use parameter_state::{MemoryPerParameter, NpuParameterStateBytes};
 pub use summary::{CommunicationKindTotals, ParallelGroupsOfOneKind, PlanSummary, StageRankTotals};
 
 use adapters::InterStageAdapterGroups;

@@ -31,7 +31,7 @@ pub struct ExtendedTransformerModel {
     pub latent: Option<LatentAttentionSizes>,
     /// Linear attention in all layers without full attention; if absent, no layer has linear
     /// attention.
-    pub delta: Option<DeltaAttention>,
+    pub delta: Option<DeltaAttentionSizes>,
     /// True if a gate, computed with the queries, multiplies the results of full attention.
     pub output_gate: bool,
     /// True if the matrix products before attention have biases, even if others do not.
@@ -77,7 +77,7 @@ pub struct LatentAttentionSizes {
 /// Sizes of linear attention with a gated delta rule. Each value head has a state, which replaces the
 /// keys and values of all tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct DeltaAttention {
+pub struct DeltaAttentionSizes {
     /// Number of query heads, and of key heads.
     pub key_heads: u64,
     /// Number of value heads; each has a state and, for each token, a decay and a rate of change.
@@ -92,7 +92,7 @@ pub struct DeltaAttention {
     pub state_bytes: u64,
 }
 
-impl DeltaAttention {
+impl DeltaAttentionSizes {
     /// Number of value columns, summed over heads.
     fn value_columns(&self) -> u64 {
         self.value_heads.saturating_mul(self.value_width)

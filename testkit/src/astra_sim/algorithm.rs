@@ -111,8 +111,8 @@ impl RingMembersAndOwnIndex {
 /// The algorithm of a phase.
 #[derive(Debug)]
 pub enum RunningAlgorithm {
-    Credits(credits::CreditAlgorithm),
-    Tree(tree::TreeAlgorithm),
+    Credits(credits::RingDirectOrHalvingAlgorithm),
+    MemberTree(tree::TreeAlgorithm),
     Custom(custom::OneMemberCustomAlgorithmRun),
 }
 
@@ -121,7 +121,7 @@ impl RunningAlgorithm {
     pub fn chunk_size_after_phase(&self) -> u64 {
         match self {
             Self::Credits(credits) => credits.final_size,
-            Self::Tree(tree) => tree.bytes,
+            Self::MemberTree(tree) => tree.bytes,
             Self::Custom(_) => 0,
         }
     }
@@ -129,7 +129,7 @@ impl RunningAlgorithm {
     fn actions_after_event(&mut self, input: AlgorithmEvent) -> Vec<AlgorithmAction> {
         match self {
             Self::Credits(credits) => credits.actions_after_event(input),
-            Self::Tree(tree) => tree.actions_after_event(input),
+            Self::MemberTree(tree) => tree.actions_after_event(input),
             Self::Custom(custom) => custom.actions_after_event(input),
         }
     }

@@ -29,7 +29,7 @@ pub struct NpuCollectiveUnfinishedChunks {
 /// The NPUs that take part in a phase.
 enum RingOrTreePhaseMembers {
     Ring(RingMembersAndOwnIndex),
-    Tree {
+    MemberTree {
         n: usize,
         start: usize,
         stride: usize,
@@ -40,7 +40,7 @@ impl RingOrTreePhaseMembers {
     fn phase_member_count(&self) -> usize {
         match self {
             Self::Ring(peers) => peers.ids.len(),
-            Self::Tree { n, .. } => *n,
+            Self::MemberTree { n, .. } => *n,
         }
     }
 }
@@ -186,7 +186,7 @@ impl OracleSimulator<'_> {
                     } else {
                         npu - npu % (stride * n) + npu % stride
                     };
-                    RingOrTreePhaseMembers::Tree { n, start, stride }
+                    RingOrTreePhaseMembers::MemberTree { n, start, stride }
                 }
                 _ => RingOrTreePhaseMembers::Ring(RingMembersAndOwnIndex::from_dimension_line(
                     npu, n, stride,
@@ -209,17 +209,17 @@ impl OracleSimulator<'_> {
         clockwise: bool,
     ) -> Option<RunningAlgorithm> {
         match place {
-            &RingOrTreePhaseMembers::Tree { n, start, stride } => {
+            &RingOrTreePhaseMembers::MemberTree { n, start, stride } => {
                 let uses = self.npus[npu].trees.entry(tree).or_default();
                 *uses += 1;
                 let root_is_last = *uses % 2 == 1;
                 let tree = tree::TreeAlgorithm::new(npu, n, start, stride, root_is_last, size)?;
-                Some(RunningAlgorithm::Tree(tree))
+                Some(RunningAlgorithm::MemberTree(tree))
             }
             RingOrTreePhaseMembers::Ring(peers) => {
                 let peers = peers.clone();
                 let style = algorithm.style;
-                credits::CreditAlgorithm::new(kind, style, peers, clockwise, size)
+                credits::RingDirectOrHalvingAlgorithm::new(kind, style, peers, clockwise, size)
                     .map(RunningAlgorithm::Credits)
             }
         }

@@ -9,7 +9,7 @@ use super::{JobParallelism, Options};
 
 /// A process group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LayoutGroup {
+pub(super) struct NamedProcessGroup {
     /// Name of the group in PyTorch.
     pub name: String,
     pub description: &'static str,
@@ -20,7 +20,7 @@ pub(super) struct LayoutGroup {
 #[derive(Debug)]
 pub(super) struct JobGroupsAndCommunications {
     /// The group of all ranks, then the tensor-parallel groups, then the data-parallel groups.
-    pub groups: Vec<LayoutGroup>,
+    pub groups: Vec<NamedProcessGroup>,
     pub meetings: Vec<GroupCommunication>,
     /// Number of tensor-parallel groups, and number of ranks per group.
     tensor: (u32, u32),
@@ -42,7 +42,7 @@ impl JobGroupsAndCommunications {
         let groups = lists
             .into_iter()
             .enumerate()
-            .map(|(i, (description, ranks))| LayoutGroup {
+            .map(|(i, (description, ranks))| NamedProcessGroup {
                 name: i.to_string(),
                 description,
                 ranks,
@@ -66,13 +66,13 @@ impl JobGroupsAndCommunications {
     }
 
     /// Returns the group of `rank` along `axis`.
-    pub(super) fn group_of_rank(&self, axis: GroupAxis, rank: u32) -> &LayoutGroup {
+    pub(super) fn group_of_rank(&self, axis: GroupAxis, rank: u32) -> &NamedProcessGroup {
         let (first, _, nth) = self.first_count_and_own_group_along_axis(axis, rank);
         &self.groups[(first + nth) as usize]
     }
 
     /// Returns all groups that contain `rank`.
-    pub(super) fn groups_of(&self, rank: u32) -> impl Iterator<Item = &LayoutGroup> {
+    pub(super) fn groups_of(&self, rank: u32) -> impl Iterator<Item = &NamedProcessGroup> {
         self.groups
             .iter()
             .filter(move |group| group.ranks.binary_search(&rank).is_ok())

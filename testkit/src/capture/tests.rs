@@ -3,12 +3,12 @@
 use super::*;
 
 fn list_member_times(meeting: &CommunicationTrueTimes) -> Vec<[u64; 4]> {
-    let of = |m: &MemberTruth| [m.start_ns, m.wait_ns, m.transfer_ns, m.end_ns];
+    let of = |m: &CommunicationMemberTrueTimes| [m.start_ns, m.wait_ns, m.transfer_ns, m.end_ns];
     meeting.members.iter().map(of).collect()
 }
 
 fn list_member_waits(meeting: &CommunicationTrueTimes) -> Vec<(CommunicationWaiterKind, u64, u64)> {
-    let of = |m: &MemberTruth| m.waited.map(|w| (w.by, w.from_ns, w.until_ns));
+    let of = |m: &CommunicationMemberTrueTimes| m.waited.map(|w| (w.by, w.from_ns, w.until_ns));
     meeting.members.iter().filter_map(of).collect()
 }
 

@@ -6,23 +6,23 @@ use super::{SimulatedJobCaptureWriter, cost::CommunicationOperation, pace_of_ran
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A job's true times. Times are whole ns of a clock that all ranks share. The clock's 0 is [`JobTruth::epoch_ns`]
+/// A job's true times. Times are whole ns of a clock that all ranks share. The clock's 0 is [`JobTrueTimes::epoch_ns`]
 /// after the start of 1970. Times in a rank's Kineto file also include the rank's offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct JobTruth {
+pub struct JobTrueTimes {
     /// Version of this format: 1.
     pub version: u32,
     /// The shared clock's 0, in ns since 1970.
     pub epoch_ns: u64,
     /// True times of each rank, in rank order.
-    pub ranks: Vec<RankTruth>,
+    pub ranks: Vec<RankTrueTimesAndCounts>,
     /// All collectives and messages, ordered by step and, within a step, in program order.
     pub collectives: Vec<CommunicationTrueTimes>,
 }
 
 /// True times and counts of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct RankTruth {
+pub struct RankTrueTimesAndCounts {
     /// The rank's index in the job.
     pub rank: u32,
     /// Offset of the Kineto file's clock from the shared clock, in ns.
@@ -70,12 +70,12 @@ pub struct CommunicationTrueTimes {
     /// Bytes of a member's input or output, whichever is larger.
     pub bytes: u64,
     /// Members in the order of `ranks`.
-    pub members: Vec<MemberTruth>,
+    pub members: Vec<CommunicationMemberTrueTimes>,
 }
 
 /// One member's part in a collective or message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct MemberTruth {
+pub struct CommunicationMemberTrueTimes {
     /// The member's rank.
     pub rank: u32,
     /// Start of Gloo's annotation or NCCL's kernel.
@@ -104,10 +104,10 @@ pub struct ThreadOrStreamWaitTruth {
 
 impl SimulatedJobCaptureWriter {
     /// Returns the job's true times.
-    pub fn compute_truth(&self) -> JobTruth {
+    pub fn compute_truth(&self) -> JobTrueTimes {
         let steps =
             (0..self.options.steps).flat_map(|step| self.true_communication_times_of_step(step));
-        JobTruth {
+        JobTrueTimes {
             version: 1,
             epoch_ns: super::BASE + super::EPOCH,
             collectives: steps.collect(),
@@ -117,7 +117,7 @@ impl SimulatedJobCaptureWriter {
         }
     }
 
-    fn rank_truth(&self, rank: u32) -> RankTruth {
+    fn rank_truth(&self, rank: u32) -> RankTrueTimesAndCounts {
         let (tally, steps) = (
             &self.outcome.tallies[rank as usize],
             &self.outcome.steps[rank as usize],
@@ -137,7 +137,7 @@ impl SimulatedJobCaptureWriter {
             };
             counts[which] += steps_run;
         }
-        RankTruth {
+        RankTrueTimesAndCounts {
             rank,
             clock_offset_ns: self.clock_offset_ns(rank),
             first_ns: steps.first().map_or(0, |step| step.0),
@@ -218,8 +218,11 @@ impl SimulatedJobCaptureWriter {
     }
 }
 
-fn truth_of_member((rank, part): (u32, MemberCommunicationTimes), last: u64) -> MemberTruth {
-    MemberTruth {
+fn truth_of_member(
+    (rank, part): (u32, MemberCommunicationTimes),
+    last: u64,
+) -> CommunicationMemberTrueTimes {
+    CommunicationMemberTrueTimes {
         rank,
         start_ns: part.start,
         end_ns: part.end,

@@ -12,7 +12,7 @@ use chakram::engine::CommunicationDurationSource;
 use chakram::trace::CollectiveKind;
 use chakram::workload::MissingRankPolicy;
 use std::path::Path;
-use testkit::capture::{Device, JobParallelism, JobTruth, Options};
+use testkit::capture::{Device, JobParallelism, JobTrueTimes, Options};
 
 fn convert_inferring_ranks(folder: &Path, ranks: u32) -> Result<ConversionResult, String> {
     let options = Conversion {
@@ -66,7 +66,7 @@ fn list_converted_collectives(job: &ConversionResult, rank: usize) -> RankCollec
 }
 
 /// Returns the collectives that the generated program requested on a rank.
-fn list_requested_collectives(truth: &JobTruth, rank: u32) -> RankCollectivesSortedByGroup {
+fn list_requested_collectives(truth: &JobTrueTimes, rank: u32) -> RankCollectivesSortedByGroup {
     let own = truth
         .collectives
         .iter()
@@ -138,7 +138,7 @@ fn half_of_the_ranks_are_inferred() {
 }
 
 /// Returns how much longer a rank works after its last collective than a rank that is not a straggler.
-fn compute_straggler_tail(truth: &JobTruth, rank: u32) -> u64 {
+fn compute_straggler_tail(truth: &JobTrueTimes, rank: u32) -> u64 {
     let own = &truth.ranks[rank as usize];
     let members = truth
         .collectives

@@ -24,12 +24,12 @@ use chakram::workload::{
 use prost::Message;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
-use testkit::capture::{JobTruth, Options, generate_capture};
+use testkit::capture::{JobTrueTimes, Options, generate_capture};
 
 /// The capture files of a generated job.
 pub struct JobCaptureFiles {
     pub folder: TempDir,
-    pub truth: JobTruth,
+    pub truth: JobTrueTimes,
 }
 
 pub fn write_generated_capture(options: &Options) -> JobCaptureFiles {

@@ -10,7 +10,7 @@ use crate::corpus::pick_one_per_list;
 use chakram::trace::CollectiveKind;
 use std::collections::BTreeMap;
 use testkit::capture::{
-    CommunicationTrueTimes, CommunicationWaiterKind, Device, JobParallelism, JobTruth,
+    CommunicationTrueTimes, CommunicationWaiterKind, Device, JobParallelism, JobTrueTimes,
     LaunchOrKernelBound, Options,
 };
 
@@ -64,7 +64,7 @@ pub fn list_generated_jobs(turn: usize) -> Vec<(String, Options)> {
 }
 
 /// Returns the start of the job, which is time 0 of the replay.
-pub fn find_job_start(truth: &JobTruth) -> u64 {
+pub fn find_job_start(truth: &JobTrueTimes) -> u64 {
     truth.ranks.iter().map(|rank| rank.first_ns).min().unwrap()
 }
 

@@ -11,7 +11,7 @@ use crate::corpus::{pick_one_per_list, sample_every_nth};
 use chakram::engine::CommunicationDurationSource;
 use chakram::internals::proto::Node;
 use chakram::workload::MissingRankPolicy;
-use testkit::capture::{Device, JobParallelism, JobTruth, LaunchOrKernelBound, Options};
+use testkit::capture::{Device, JobParallelism, JobTrueTimes, LaunchOrKernelBound, Options};
 
 /// By default, returns one job for each program, beginning with the program at index `turn`.
 fn list_jobs_by_program(turn: usize) -> Vec<(String, Options)> {
@@ -59,7 +59,7 @@ fn assert_prediction_within_thousandths(
     what: &str,
     traces: &[SchemaRankTrace],
     late: &dyn Fn(u32) -> u64,
-    truth: &JobTruth,
+    truth: &JobTrueTimes,
     zero: u64,
     (most, queued): (u64, bool),
 ) {

@@ -3,7 +3,7 @@
 
 use chakram::edit::{
     AnnotationStepOrIdSelector, JobCommunication, JobScaler, KeptNodesOfRank, RankGridDimensions,
-    ScaledDimension, ShardedBufferKeptSize, TraceAnonymiser, TraceAuditFindings,
+    ScaledDimension, ShardedBufferKeptSize, TraceAnonymiser, TracePrivateStringFindings,
 };
 use chakram::units::Span;
 use chakram::workload::{DeclaredGroups, EnforcedDependencyKinds, Graph};
@@ -20,7 +20,7 @@ pub fn check_edits_of_bytes(data: &[u8]) {
     let anonymiser = TraceAnonymiser::new(b"key", false, Vec::new());
     match anonymiser.anonymise_trace(data) {
         Ok((after, done)) => {
-            let findings = TraceAuditFindings::search_trace(&after)
+            let findings = TracePrivateStringFindings::search_trace(&after)
                 .expect("it was written whole")
                 .into_findings();
             assert!(findings.is_empty(), "{findings:?}");
@@ -31,7 +31,7 @@ pub fn check_edits_of_bytes(data: &[u8]) {
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
-    if let Err(error) = TraceAuditFindings::search_trace(data) {
+    if let Err(error) = TracePrivateStringFindings::search_trace(data) {
         assert!(!error.to_string().is_empty());
     }
     for (to, sharded) in [

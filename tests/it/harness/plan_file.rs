@@ -236,7 +236,7 @@ pub fn check_plan(model: &Model, plan: &ParallelismPlan) -> PlanRejectionOrCheck
 
 /// Sums over the work of all ranks.
 #[derive(Default)]
-struct SumsOverAllRanks {
+struct AllRankWorkSums {
     flops: u128,
     nodes: u64,
     /// Bytes that were sent and bytes that were received, by (source, destination, tag).
@@ -247,7 +247,7 @@ struct SumsOverAllRanks {
 
 /// Receives one rank's nodes in order.
 struct RankNodeSummingSink<'a> {
-    all: &'a mut SumsOverAllRanks,
+    all: &'a mut AllRankWorkSums,
     groups: &'a DeclaredGroups,
     ranks: u32,
     rank: u32,
@@ -312,7 +312,7 @@ fn compare_and_replay_job_ranks(
     summary: &PlanSummary,
 ) {
     let groups = job.declared_groups();
-    let mut all = SumsOverAllRanks::default();
+    let mut all = AllRankWorkSums::default();
     for rank in 0..job.rank_count() {
         let mut one = RankNodeSummingSink {
             all: &mut all,

@@ -3,14 +3,16 @@
 use super::{KERNEL, TraceNodeWithMemoryChanges, activation_changes, encode_trace_nodes};
 use crate::commands::{run_chakram, run_for_output};
 use chakram::ids::NodeIndex;
-use chakram::trace::{MemoryChanges, NodePhaseStageLayerAndShapes, NodeView, Sink, TrainingPhase};
+use chakram::trace::{
+    NodeMemoryChanges, NodePhaseStageLayerAndShapes, NodeView, Sink, TrainingPhase,
+};
 use chakram::workload::{EnforcedDependencyKinds, Graph, GraphBuilder};
 use serde_json::Value;
 use std::path::Path;
 
 /// Returns four kernels. The second and the fourth make the same memory changes, and the third makes others.
 fn build_changing_kernels() -> Vec<TraceNodeWithMemoryChanges> {
-    let plain = MemoryChanges::default();
+    let plain = NodeMemoryChanges::default();
     let changes = [
         plain,
         activation_changes(5, 0),
@@ -22,7 +24,7 @@ fn build_changing_kernels() -> Vec<TraceNodeWithMemoryChanges> {
     lines.into()
 }
 
-fn list_memory_changes(graph: &Graph) -> Vec<Option<MemoryChanges>> {
+fn list_memory_changes(graph: &Graph) -> Vec<Option<NodeMemoryChanges>> {
     let nodes = graph.nodes();
     nodes
         .map(|node| graph.memory_changes_of(node).copied())
@@ -75,7 +77,7 @@ fn graphs_grow_by_memory_changes_only_if_a_node_has_any() {
     let mut plain = build_changing_kernels();
     plain
         .iter_mut()
-        .for_each(|line| line.3 = MemoryChanges::default());
+        .for_each(|line| line.3 = NodeMemoryChanges::default());
     let without = read(&plain);
     assert_eq!(with.heap_bytes(), without.heap_bytes() + 4 * 4 + 2 * 88);
     assert_ne!(with.fingerprint(), without.fingerprint());

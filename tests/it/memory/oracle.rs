@@ -2,7 +2,7 @@
 //! memory.
 
 use super::{BARRIER, KERNEL, TraceNodeWithMemoryChanges, replay_with_node_times};
-use chakram::trace::MemoryChanges;
+use chakram::trace::NodeMemoryChanges;
 use chakram::units::Time;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -40,14 +40,14 @@ fn compute_memory_by_sorting(
     (best, at, held, missing)
 }
 
-fn memory_changes_strategy() -> impl Strategy<Value = MemoryChanges> {
+fn memory_changes_strategy() -> impl Strategy<Value = NodeMemoryChanges> {
     let few = || prop::array::uniform5(prop_oneof![2 => Just(0_u64), 1 => 1_u64..9]);
-    let some = (few(), few()).prop_map(|(allocates, frees)| MemoryChanges {
+    let some = (few(), few()).prop_map(|(allocates, frees)| NodeMemoryChanges {
         allocates,
         frees,
         remote: 0,
     });
-    prop_oneof![1 => Just(MemoryChanges::default()), 3 => some]
+    prop_oneof![1 => Just(NodeMemoryChanges::default()), 3 => some]
 }
 
 /// Generates kernels on three lanes. Kernels take 1 to 4 ns, so that many begin and end together, and each has up to
@@ -100,7 +100,7 @@ proptest! {
             let row = report.memory.iter().find(|row| row.rank.index() == rank);
             let (best, at, left, missing) = compute_memory_by_sorting(lines, &ran[rank]);
             match row {
-                None => prop_assert!(lines.iter().all(|line| line.3 == MemoryChanges::default())),
+                None => prop_assert!(lines.iter().all(|line| line.3 == NodeMemoryChanges::default())),
                 Some(row) => {
                     let found = row.missing.as_ref().map_or([0; 5], |missing| missing.classes);
                     prop_assert_eq!((row.left, found), (left, missing));

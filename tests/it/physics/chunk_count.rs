@@ -102,7 +102,7 @@ proptest! {
     /// Members of trees end one after another, so trees have no closed form.
     #[test]
     fn chosen_chunk_count_of_trees_is_within_two_percent_of_best(
-        algorithm in prop::sample::select(vec![A::Tree, A::DoubleBinaryTree]),
+        algorithm in prop::sample::select(vec![A::MemberTree, A::DoubleBinaryTree]),
         size in 2_u32..20,
         kind in prop::sample::select(vec![K::AllReduce, K::Broadcast, K::Reduce]),
         bytes in prop::sample::select(SIZES.to_vec()),
@@ -138,7 +138,7 @@ fn no_chunk_count_up_to_128_is_better_than_the_chosen() {
     let tree = |algorithm, size| vec![make_dim(S::Switch, size, algorithm)];
     assert_chosen_is_near_best_of_128_chunk_counts(&[
         (tree(A::DoubleBinaryTree, 5), K::AllReduce, 1_000_000),
-        (tree(A::Tree, 6), K::Broadcast, 300_000),
+        (tree(A::MemberTree, 6), K::Broadcast, 300_000),
         (
             vec![
                 make_dim(S::Ring, 4, A::Ring),
@@ -155,7 +155,7 @@ fn no_chunk_count_up_to_128_is_better_than_the_chosen() {
 fn no_chunk_count_is_better_on_machines_of_many_shapes() {
     let mut all = Vec::new();
     for size in [2, 3, 4, 5, 7, 8, 11, 16, 24, 33] {
-        for algorithm in [A::Tree, A::DoubleBinaryTree] {
+        for algorithm in [A::MemberTree, A::DoubleBinaryTree] {
             for kind in [K::AllReduce, K::Broadcast, K::Reduce] {
                 for bytes in [1_000, 30_000, 200_000, 1_000_000, 7_000_000, 500_000_000] {
                     all.push((vec![make_dim(S::Switch, size, algorithm)], kind, bytes));
@@ -166,7 +166,7 @@ fn no_chunk_count_is_better_on_machines_of_many_shapes() {
     for (inner, outer) in [
         (A::Ring, A::Ring),
         (A::Ring, A::DoubleBinaryTree),
-        (A::Direct, A::Tree),
+        (A::Direct, A::MemberTree),
     ] {
         for bytes in [100_000, 3_000_000, 100_000_000] {
             let dims = vec![make_dim(S::Ring, 4, inner), make_dim(S::Switch, 6, outer)];

@@ -71,8 +71,8 @@ fn every_collective_takes_what_its_closed_form_says() {
 #[test]
 fn collective_times_of_eight_members_match_hand_computation() {
     use CollectiveAlgorithm::{
-        Direct, DoubleBinaryTree, HalvingDoubling as Halving, Pairwise,
-        RecursiveDoubling as Doubling, Ring, Tree,
+        Direct, DoubleBinaryTree, HalvingDoubling as Halving, MemberTree, Pairwise,
+        RecursiveDoubling as Doubling, Ring,
     };
     use CollectiveKind as K;
     let table = [
@@ -242,14 +242,14 @@ fn collective_times_of_eight_members_match_hand_computation() {
         // are 500 + 1,600, and then twice 500 + 2 x 1,600 ns.
         (
             DimensionShape::FullyConnected,
-            Tree,
+            MemberTree,
             K::AllReduce,
             80_000,
             19_000_000,
         ),
         (
             DimensionShape::FullyConnected,
-            Tree,
+            MemberTree,
             K::Reduce,
             80_000,
             9_500_000,
@@ -262,9 +262,21 @@ fn collective_times_of_eight_members_match_hand_computation() {
             9_500_000,
         ),
         // The levels are 1 and 2 links below the top, and the top is 4 links from the root: 3,500 + 5 x 3,200 ns.
-        (DimensionShape::Ring, Tree, K::Broadcast, 80_000, 19_500_000),
+        (
+            DimensionShape::Ring,
+            MemberTree,
+            K::Broadcast,
+            80_000,
+            19_500_000,
+        ),
         // A gather uses the ring instead.
-        (DimensionShape::Ring, Tree, K::Gather, 10_000, 4_900_000),
+        (
+            DimensionShape::Ring,
+            MemberTree,
+            K::Gather,
+            10_000,
+            4_900_000,
+        ),
     ];
     for (shape, algorithm, kind, bytes, want) in table {
         let found = replay_closed_and_stepwise(shape, algorithm, kind, bytes, 8, 0);
@@ -287,7 +299,9 @@ fn closed_forms_answer_where_all_paths_are_alike_and_send_no_message() {
                 let mut stages = oracle::list_collective_phases(&[dim], kind, bytes).into_iter();
                 let alike = stages.all(|(_, how, ..)| match how {
                     CollectiveAlgorithm::Ring => true,
-                    CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree => false,
+                    CollectiveAlgorithm::MemberTree | CollectiveAlgorithm::DoubleBinaryTree => {
+                        false
+                    }
                     _ => shape != DimensionShape::Ring,
                 });
                 let closed = alike && !kind.has_root();

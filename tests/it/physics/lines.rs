@@ -1,6 +1,6 @@
 //! Traces in a short notation, with one line per node.
 
-use chakram::trace::{CollectiveKind, Dtype, GroupName, KernelShape, MemoryChanges, Op};
+use chakram::trace::{CollectiveKind, Dtype, GroupName, KernelShape, NodeMemoryChanges, Op};
 
 /// A node of a trace. The node's id is its position in the trace, from 1.
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub struct TestTraceNode {
     pub delay_ns: u64,
     pub wait_ns: u64,
     pub eager: bool,
-    pub memory: MemoryChanges,
+    pub memory: NodeMemoryChanges,
     /// Bytes to each member and from each member, for an all-to-all of unequal parts.
     pub splits: [String; 2],
     pub after: Vec<u64>,
@@ -30,7 +30,7 @@ pub fn build_node(op: Op<'static>) -> TestTraceNode {
         delay_ns: 0,
         wait_ns: 0,
         eager: false,
-        memory: MemoryChanges::default(),
+        memory: NodeMemoryChanges::default(),
         splits: Default::default(),
         after: Vec::new(),
     }

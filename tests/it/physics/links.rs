@@ -323,7 +323,7 @@ proptest! {
 
 /// Pattern of the messages on a machine.
 #[derive(Clone, Copy, Debug)]
-enum Pattern {
+enum MessageTrafficPattern {
     /// Each NPU sends to one other NPU, and receives from one other.
     Permutation,
     /// Most messages go to one NPU.
@@ -343,7 +343,11 @@ struct RandomFlowTraffic {
 fn traffic_strategy(
     shapes: &'static [&'static [DimensionShape]],
 ) -> impl Strategy<Value = RandomFlowTraffic> {
-    let pattern = prop::sample::select(vec![Pattern::Permutation, Pattern::Incast, Pattern::Any]);
+    let pattern = prop::sample::select(vec![
+        MessageTrafficPattern::Permutation,
+        MessageTrafficPattern::Incast,
+        MessageTrafficPattern::Any,
+    ]);
     let drawn = prop::collection::vec(
         (
             0..3000_u64,
@@ -382,9 +386,9 @@ fn traffic_strategy(
             let shift = 1 + drawn[0].1 % (n - 1);
             let flows = (0..n).zip(drawn).filter_map(|(i, (ns, a, b, bytes))| {
                 let (from, to) = match pattern {
-                    Pattern::Permutation => (i, (i + shift) % n),
-                    Pattern::Incast => (a % n, if b % 4 > 0 { 0 } else { b % n }),
-                    Pattern::Any => (a % n, b % n),
+                    MessageTrafficPattern::Permutation => (i, (i + shift) % n),
+                    MessageTrafficPattern::Incast => (a % n, if b % 4 > 0 { 0 } else { b % n }),
+                    MessageTrafficPattern::Any => (a % n, b % n),
                 };
                 // If later links are faster, a train equals its packets only if its segments are whole.
                 let bytes = match segment {

@@ -78,7 +78,7 @@ pub fn resolve_stage_algorithm(
         (A::Pairwise, P::Broadcast | P::Reduce | P::Gather | P::Scatter) => A::Direct,
         (_, P::AllToAll) => A::Pairwise,
         (
-            A::Tree | A::DoubleBinaryTree,
+            A::MemberTree | A::DoubleBinaryTree,
             P::Gather | P::Scatter | P::ReduceScatter | P::AllGather,
         ) => A::Ring,
         (A::HalvingDoubling | A::RecursiveDoubling, P::ReduceScatter | P::AllGather) if !even => {
@@ -91,7 +91,7 @@ pub fn resolve_stage_algorithm(
 /// Returns `true` if an all-reduce among `n` members is a single stage.
 fn is_single_stage_all_reduce(algorithm: CollectiveAlgorithm, n: u32) -> bool {
     match algorithm {
-        CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree => true,
+        CollectiveAlgorithm::MemberTree | CollectiveAlgorithm::DoubleBinaryTree => true,
         CollectiveAlgorithm::RecursiveDoubling => n.count_ones() == 1,
         _ => false,
     }
@@ -145,7 +145,7 @@ pub fn compute_phase_time(
         (
             CollectiveAlgorithm::HalvingDoubling
             | CollectiveAlgorithm::RecursiveDoubling
-            | CollectiveAlgorithm::Tree
+            | CollectiveAlgorithm::MemberTree
             | CollectiveAlgorithm::DoubleBinaryTree
             | CollectiveAlgorithm::Pairwise,
             _,

@@ -40,7 +40,7 @@ pub fn list_member_messages(
         (CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling, _) => {
             list_tree_messages(&build_binomial_tree(n), what, n, index, root)
         }
-        (CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree, _) => {
+        (CollectiveAlgorithm::MemberTree | CollectiveAlgorithm::DoubleBinaryTree, _) => {
             list_tree_messages(&build_in_order_tree(n), what, n, index, root)
         }
         (CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct, _) => {
@@ -89,12 +89,12 @@ fn list_pairwise_messages(n: u32, index: u32) -> Vec<MemberProgramMessage> {
 }
 
 /// A tree: the parent of every index except 0, and each index's children in sending order.
-pub struct Tree {
+pub struct MemberTree {
     pub parent: Vec<u32>,
     pub children: Vec<Vec<u32>>,
 }
 
-impl Tree {
+impl MemberTree {
     fn new(n: u32) -> Self {
         Self {
             parent: vec![0; n as usize],
@@ -115,8 +115,8 @@ impl Tree {
 
 /// Returns a binomial tree: the owner of 0 … n−1 splits this range at the largest power of two,
 /// gives the upper part to that part's first member, and continues with the lower part.
-pub fn build_binomial_tree(n: u32) -> Tree {
-    fn add_binomial_subtree(tree: &mut Tree, from: u32, to: u32) {
+pub fn build_binomial_tree(n: u32) -> MemberTree {
+    fn add_binomial_subtree(tree: &mut MemberTree, from: u32, to: u32) {
         let mut to = to;
         while to - from > 1 {
             let mut cut = 1;
@@ -128,16 +128,16 @@ pub fn build_binomial_tree(n: u32) -> Tree {
             to = from + cut;
         }
     }
-    let mut tree = Tree::new(n);
+    let mut tree = MemberTree::new(n);
     add_binomial_subtree(&mut tree, 0, n);
     tree
 }
 
 /// Returns an in-order binary tree over 1 … n−1 whose top has 0 as its parent. The top of a range
 /// is placed so that its lower subtree is full.
-pub fn build_in_order_tree(n: u32) -> Tree {
+pub fn build_in_order_tree(n: u32) -> MemberTree {
     /// Adds the members `low..high` as a subtree of `parent`.
-    fn add_in_order_subtree(tree: &mut Tree, parent: u32, low: u32, high: u32) {
+    fn add_in_order_subtree(tree: &mut MemberTree, parent: u32, low: u32, high: u32) {
         if low == high {
             return;
         }
@@ -150,13 +150,13 @@ pub fn build_in_order_tree(n: u32) -> Tree {
         add_in_order_subtree(tree, top, low, top);
         add_in_order_subtree(tree, top, top + 1, high);
     }
-    let mut tree = Tree::new(n);
+    let mut tree = MemberTree::new(n);
     add_in_order_subtree(&mut tree, 0, 1, n);
     tree
 }
 
 fn list_tree_messages(
-    tree: &Tree,
+    tree: &MemberTree,
     what: CollectiveStagePrimitive,
     n: u32,
     index: u32,

@@ -14,7 +14,7 @@ use chakram::astra_sim::custom_algorithm::{
     AstraOrRecordedScriptDurations, build_algorithm_from_traces,
 };
 use chakram::engine::{EnumeratedSetting, NetworkModel, ReplayOptions};
-use chakram::machine::SendCompletion::{Delivered, Injected};
+use chakram::machine::SendCompletionRule::{Delivered, Injected};
 use chakram::machine::{CollectiveAlgorithm, Machine, NamedScriptedAlgorithm};
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
@@ -35,7 +35,7 @@ fn build_switch_completion_variants(size: u32, algorithm: CollectiveAlgorithm) -
     )]))
 }
 
-/// Replays `workload` under `model` for each [`SendCompletion`](chakram::machine::SendCompletion), in order.
+/// Replays `workload` under `model` for each [`SendCompletionRule`](chakram::machine::SendCompletionRule), in order.
 fn replay_with_each_send_completion(
     model: NetworkModel,
     machines: &[Machine; 2],

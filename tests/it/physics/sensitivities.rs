@@ -12,7 +12,7 @@ use chakram::engine::{
 };
 use chakram::internals::{NamedMachineText, find_sensitivities};
 use chakram::machine::Machine;
-use chakram::report::sensitivity::{SensitivityReplayInputs, SensitivityRow};
+use chakram::report::sensitivity::{MakespanSensitivityRow, SensitivityReplayInputs};
 use chakram::trace::{CollectiveKind as K, KernelShape, MemoryBoundKernelClass};
 use chakram::workload::Workload;
 
@@ -78,7 +78,7 @@ fn build_random_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
 fn replay_changed_makespan(
     workload: &Workload,
     machine: &Machine,
-    row: &SensitivityRow,
+    row: &MakespanSensitivityRow,
     factor: f64,
 ) -> f64 {
     let time = DurationAdjustment::Factor(factor);

@@ -7,7 +7,9 @@ use chakram::serve::llm::{
 };
 use std::fmt::Write;
 use std::path::Path;
-use testkit::llm_serving::{PlainEngine, PlainRequestWithTokenIds, PlainStep, serve_step_by_step};
+use testkit::llm_serving::{
+    PlainEngine, PlainEngineStep, PlainRequestWithTokenIds, serve_step_by_step,
+};
 
 mod formulas;
 mod lockstep;
@@ -18,7 +20,7 @@ mod scores;
 /// Keeps steps and requests.
 #[derive(Default)]
 pub struct StepAndRequestLog {
-    pub steps: Vec<PlainStep>,
+    pub steps: Vec<PlainEngineStep>,
     pub requests: Vec<CompletedLlmRequest>,
     /// The maximum number of running requests.
     pub running: u64,
@@ -32,7 +34,7 @@ impl LlmObserver for StepAndRequestLog {
     fn on_step(&mut self, of: &BegunEngineStep<'_>) {
         let shares = of.step.shares.iter();
         self.running = self.running.max(of.running);
-        self.steps.push(PlainStep {
+        self.steps.push(PlainEngineStep {
             begin: of.begin.0,
             end: of.end.0,
             parts: shares

@@ -1,7 +1,7 @@
 //! Compares two records field by field.
 
-use super::{FieldChange, NodeField, bytes_moved_by_op, group_name, type_name};
-use crate::diff::value::FieldValue;
+use super::{NodeField, NodeFieldChange, bytes_moved_by_op, group_name, type_name};
+use crate::diff::value::NodeFieldValue;
 use chakram_base::units::Span;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::wire::{RawRecord, WireCursor, WireValue};
@@ -43,11 +43,11 @@ fn fields_of_attribute(attribute: &[u8]) -> &'static [NodeField] {
     }
 }
 
-struct ChangeCollector<'f>(&'f mut Vec<FieldChange>);
+struct NodeFieldChangeCollector<'f>(&'f mut Vec<NodeFieldChange>);
 
-impl ChangeCollector<'_> {
-    fn push(&mut self, field: NodeField, before: FieldValue, after: FieldValue) {
-        self.0.push(FieldChange {
+impl NodeFieldChangeCollector<'_> {
+    fn push(&mut self, field: NodeField, before: NodeFieldValue, after: NodeFieldValue) {
+        self.0.push(NodeFieldChange {
             field,
             before,
             after,
@@ -61,7 +61,7 @@ impl ChangeCollector<'_> {
         show: impl Fn(&T) -> String,
     ) {
         if pair[0] != pair[1] {
-            let [before, after] = pair.map(|value| FieldValue::Text(show(&value)));
+            let [before, after] = pair.map(|value| NodeFieldValue::Text(show(&value)));
             self.push(field, before, after);
         }
     }
@@ -72,8 +72,11 @@ impl ChangeCollector<'_> {
         pair: [Option<T>; 2],
     ) {
         if pair[0] != pair[1] {
-            let value =
-                |v: Option<T>| v.map_or(FieldValue::Absent, |v| FieldValue::Text(v.to_string()));
+            let value = |v: Option<T>| {
+                v.map_or(NodeFieldValue::Absent, |v| {
+                    NodeFieldValue::Text(v.to_string())
+                })
+            };
             let [before, after] = pair.map(value);
             self.push(field, before, after);
         }
@@ -81,7 +84,7 @@ impl ChangeCollector<'_> {
 
     fn compare_count(&mut self, field: NodeField, pair: [u64; 2]) {
         if pair[0] != pair[1] {
-            let [before, after] = pair.map(FieldValue::Count);
+            let [before, after] = pair.map(NodeFieldValue::Count);
             self.push(field, before, after);
         }
     }
@@ -97,9 +100,9 @@ pub(in crate::diff) fn compare_nodes(
     a: &RawTraceNode<'_>,
     b: &RawTraceNode<'_>,
     partners: &dyn Fn(u64, u64) -> bool,
-    found: &mut Vec<FieldChange>,
+    found: &mut Vec<NodeFieldChange>,
 ) {
-    let mut found = ChangeCollector(found);
+    let mut found = NodeFieldChangeCollector(found);
     compare_views(&a.view, &b.view, &mut found);
     compare_fields_outside_view(&a.record, &b.record, partners, &mut found);
 }
@@ -107,7 +110,7 @@ pub(in crate::diff) fn compare_nodes(
 fn compare_views(
     a: &CompactRawNodeView<'_>,
     b: &CompactRawNodeView<'_>,
-    found: &mut ChangeCollector<'_>,
+    found: &mut NodeFieldChangeCollector<'_>,
 ) {
     let yes = |yes: &bool| if *yes { "yes" } else { "no" }.to_owned();
     found.compare_text(
@@ -186,7 +189,11 @@ fn compare_views(
         (NodeField::Wait, a.wait, b.wait),
     ] {
         if before != after {
-            found.push(field, FieldValue::Time(before), FieldValue::Time(after));
+            found.push(
+                field,
+                NodeFieldValue::Time(before),
+                NodeFieldValue::Time(after),
+            );
         }
     }
     found.compare_text(NodeField::Eager, [a.eager, b.eager], yes);
@@ -246,7 +253,7 @@ fn compare_fields_outside_view(
     a: &RawRecord<'_>,
     b: &RawRecord<'_>,
     partners: &dyn Fn(u64, u64) -> bool,
-    found: &mut ChangeCollector<'_>,
+    found: &mut NodeFieldChangeCollector<'_>,
 ) {
     let (a, b) = (parse_fields_outside_view(a), parse_fields_outside_view(b));
     // Different type numbers can mean the same operation, so compare the numbers too.
@@ -270,7 +277,7 @@ fn compare_fields_outside_view(
         }
     }
     let value = |messages: &[&[u8]]| match messages {
-        [] => FieldValue::Absent,
+        [] => NodeFieldValue::Absent,
         _ => {
             let shown = messages
                 .iter()
@@ -278,7 +285,7 @@ fn compare_fields_outside_view(
                     Ok(attr) => attr.display_text(),
                     Err(_) => format!("{} bytes that are not an attribute", message.len()),
                 });
-            FieldValue::Text(shown.collect::<Vec<_>>().join(", then "))
+            NodeFieldValue::Text(shown.collect::<Vec<_>>().join(", then "))
         }
     };
     let number = |messages: &[&[u8]]| match messages {
@@ -293,7 +300,7 @@ fn compare_fields_outside_view(
             return;
         }
         if let (Some((one, other)), true) = (numbers, *name == b"profiler_ns") {
-            let [one, other] = [one, other].map(|ns| FieldValue::Time(Span::from_ns(ns)));
+            let [one, other] = [one, other].map(|ns| NodeFieldValue::Time(Span::from_ns(ns)));
             return found.push(NodeField::Profiler, one, other);
         }
         // If a decoded field already shows the change, do not report the attribute as well.
@@ -303,8 +310,8 @@ fn compare_fields_outside_view(
         }
     });
     let bytes = |fields: &[&[u8]]| match fields {
-        [] => FieldValue::Absent,
-        _ => FieldValue::Text(format!("{} bytes", fields.concat().len())),
+        [] => NodeFieldValue::Absent,
+        _ => NodeFieldValue::Text(format!("{} bytes", fields.concat().len())),
     };
     for_each_differing_key(&a.unknown, &b.unknown, |&number, a, b| {
         found.push(NodeField::Unknown(number), bytes(a), bytes(b));

@@ -3,7 +3,7 @@
 use super::json::name_of_change_kind;
 use super::{JobNamesAndDiffStyle, words};
 use crate::diff::tally::{DiffTally, NodeOrDependencyChangeKind};
-use crate::diff::value::FieldValue;
+use crate::diff::value::NodeFieldValue;
 use chakram_base::ids::format_numbers_as_ranges;
 use chakram_report::csv::CsvRows;
 
@@ -12,9 +12,9 @@ const HEADER: &str = "aspect,change,field,name,type,before,after,count,before_id
 /// Renders `tally`, with times in whole picoseconds.
 pub fn render_csv(tally: &DiffTally, titles: &JobNamesAndDiffStyle<'_>) -> String {
     let mut rows = CsvRows::new(HEADER);
-    let said = |value: &FieldValue| match value {
-        FieldValue::Absent => String::new(),
-        FieldValue::Text(text) => text.to_string(),
+    let said = |value: &NodeFieldValue| match value {
+        NodeFieldValue::Absent => String::new(),
+        NodeFieldValue::Text(text) => text.to_string(),
         other => other.as_number().unwrap_or(0).to_string(),
     };
     let id = |id: Option<u64>| id.map_or_else(String::new, |id| id.to_string());

@@ -5,8 +5,10 @@
 use super::{ExceededThresholds, JobNamesAndDiffStyle};
 use crate::diff::AmountChange;
 use crate::diff::fields::StructureTimeOrBytesAspect;
-use crate::diff::tally::{ComparedNodeTotals, DiffTally, GroupBy, NodeOrDependencyChangeKind};
-use crate::diff::value::FieldValue;
+use crate::diff::tally::{
+    ComparedNodeTotals, DiffTally, NodeGroupingProperty, NodeOrDependencyChangeKind,
+};
+use crate::diff::value::NodeFieldValue;
 use chakram_report::document::VersionedDocument;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
@@ -82,15 +84,15 @@ struct DifferenceRow<'t> {
     field: Option<String>,
     name: &'t str,
     r#type: &'t str,
-    before: &'t FieldValue,
-    after: &'t FieldValue,
+    before: &'t NodeFieldValue,
+    after: &'t NodeFieldValue,
     count: u64,
-    first: FirstOccurrence,
+    first: FirstDifferenceOccurrence,
     ranks: &'t [u32],
 }
 
 #[derive(Debug, Serialize)]
-struct FirstOccurrence {
+struct FirstDifferenceOccurrence {
     rank: u32,
     before_id: Option<u64>,
     after_id: Option<u64>,
@@ -183,7 +185,7 @@ pub fn build_trace_diff_document<'t>(
             before: &what.before,
             after: &what.after,
             count: seen.count,
-            first: FirstOccurrence {
+            first: FirstDifferenceOccurrence {
                 rank: seen.ranks[0],
                 before_id: seen.ids[0],
                 after_id: seen.ids[1],
@@ -207,7 +209,7 @@ pub fn build_trace_diff_document<'t>(
         count: fault.count,
         first: &fault.text,
     });
-    let by = |wanted: GroupBy| {
+    let by = |wanted: NodeGroupingProperty| {
         let rows = tally.by.iter().filter(|((by, _), _)| *by == wanted);
         let rows = rows.map(|((_, name), found)| NamedComparedTotals {
             name,
@@ -237,9 +239,9 @@ pub fn build_trace_diff_document<'t>(
             counts: ChangeCountsDocument(tally),
             differences: lines.collect(),
             total: &tally.total,
-            by_type: by(GroupBy::Type),
-            by_operator: by(GroupBy::Operator),
-            by_group: by(GroupBy::Group),
+            by_type: by(NodeGroupingProperty::Type),
+            by_operator: by(NodeGroupingProperty::Operator),
+            by_group: by(NodeGroupingProperty::Group),
             largest: singles.collect(),
             exceeded: &verdict.exceeded,
         },

@@ -4,8 +4,8 @@ use super::JobNamesAndDiffStyle;
 use super::words::{self, format_before_and_after, format_ranks};
 use crate::diff::fields::StructureTimeOrBytesAspect;
 use crate::diff::tally::{
-    ChangeOccurrences, ComparedNodeTotals, DiffTally, GroupBy, NodeOrDependencyChangeKind,
-    SingleNodeAmountChange, TallyLineKey,
+    ChangeOccurrences, ComparedNodeTotals, DiffTally, NodeGroupingProperty,
+    NodeOrDependencyChangeKind, SingleNodeAmountChange, TallyLineKey,
 };
 use crate::diff::{AmountChange, NodeField};
 use chakram_base::setting::SettingKey;
@@ -331,9 +331,9 @@ fn write_amount_changes(
     }
     for (name, of) in measures {
         for (by, title) in [
-            (GroupBy::Type, "type"),
-            (GroupBy::Operator, "operator"),
-            (GroupBy::Group, "group"),
+            (NodeGroupingProperty::Type, "type"),
+            (NodeGroupingProperty::Operator, "operator"),
+            (NodeGroupingProperty::Group, "group"),
         ] {
             let mut rows: Vec<_> = tally.by.iter().filter(|((b, _), _)| *b == by).collect();
             rows.retain(|(_, amounts)| of(amounts).signed_increase() != 0);

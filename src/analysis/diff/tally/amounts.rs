@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// Property by which nodes are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum GroupBy {
+pub enum NodeGroupingProperty {
     /// Type of the node.
     Type,
     /// The node's name, without step and layer numbers.
@@ -96,7 +96,7 @@ impl ComparedNodeTotals {
 /// Sums over all nodes, and sums by value of each property.
 pub(super) type OverallAndGroupedTotals = (
     ComparedNodeTotals,
-    BTreeMap<(GroupBy, String), ComparedNodeTotals>,
+    BTreeMap<(NodeGroupingProperty, String), ComparedNodeTotals>,
 );
 
 /// Sums the times and sizes of two traces. Traces with many nodes are processed in parallel.
@@ -150,15 +150,18 @@ fn sum_trace_amounts_overall_and_by_group(
     }
     let (operators, groups) = (operators.into_keys(), groups.into_keys());
     let mut total = ComparedNodeTotals::default();
-    let mut by: BTreeMap<(GroupBy, String), ComparedNodeTotals> = BTreeMap::new();
+    let mut by: BTreeMap<(NodeGroupingProperty, String), ComparedNodeTotals> = BTreeMap::new();
     for ((kind, operator, group), amounts) in rows.into_keys().into_iter().zip(sums) {
         total.add_totals(&amounts);
         let mut keys = vec![
-            (GroupBy::Type, types[&kind].clone()),
-            (GroupBy::Operator, operators[operator as usize].clone()),
+            (NodeGroupingProperty::Type, types[&kind].clone()),
+            (
+                NodeGroupingProperty::Operator,
+                operators[operator as usize].clone(),
+            ),
         ];
         if group != NONE {
-            keys.push((GroupBy::Group, groups[group as usize].clone()));
+            keys.push((NodeGroupingProperty::Group, groups[group as usize].clone()));
         }
         for key in keys {
             by.entry(key).or_default().add_totals(&amounts);

@@ -286,7 +286,7 @@ fn a_thousand_planted_leaks_are_found_where_they_are() {
     for round in 0..1000 {
         let (kind, leak) = chance.random_leak_and_kind();
         let (file, field) = build_trace_with_leak_in_one_field(&leak, round % 9);
-        let found = TraceAuditFindings::search_trace(&file)
+        let found = TracePrivateStringFindings::search_trace(&file)
             .unwrap()
             .into_findings();
         let here = found
@@ -309,7 +309,7 @@ fn equal_leaks_are_counted_and_broken_files_refused() {
     for id in 0..3 {
         file.extend(node(id).encode_length_delimited_to_vec());
     }
-    let found = TraceAuditFindings::search_trace(&file)
+    let found = TracePrivateStringFindings::search_trace(&file)
         .unwrap()
         .into_findings();
     let counts: Vec<_> = found
@@ -320,5 +320,5 @@ fn equal_leaks_are_counted_and_broken_files_refused() {
         counts,
         [(LeakKind::Path, 3, Some(0)), (LeakKind::User, 3, Some(0))]
     );
-    assert!(TraceAuditFindings::search_trace(&file[..file.len() - 1]).is_err());
+    assert!(TracePrivateStringFindings::search_trace(&file[..file.len() - 1]).is_err());
 }

@@ -65,7 +65,7 @@ impl ScaledRankWriter<'_> {
         record: RawRecord<'_>,
         out: &mut ProtobufMessageBuilder,
     ) -> Result<bool, TraceError> {
-        let view = scan::scan_node(record, &mut scan::IgnoreDependencies)?;
+        let view = scan::scan_node(record, &mut scan::DependencySkippingVisitor)?;
         let values = match view.groups {
             None => None,
             Some(values) => Some(rewrite_group_metadata(view.id, values, |name, ranks| {

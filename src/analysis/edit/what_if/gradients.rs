@@ -3,9 +3,10 @@
 //! Gradients become ready in the order in which the parameters' hooks run. A bucket collects gradients until its size
 //! reaches the limit, and is then reduced. The last bucket contains the remaining gradients.
 
-use super::EditCounts;
+use super::MatchedAndChangedItemCounts;
 use super::program::{
-    ItemDependency, NewAttributeValueOrRemoval, NodeOrNodeCopy, RankProgram, StepPhase,
+    EditableRankProgram, ItemDependency, NewAttributeValueOrRemoval, NodeOrNodeCopy,
+    TrainingStepPhase,
 };
 use super::shapes::{count_elements, parse_shapes};
 use chakram_base::statistics::median;
@@ -39,7 +40,7 @@ pub(super) struct StepGradientReductions {
 
 impl StepGradientReductions {
     /// Finds the reductions of gradients in one step.
-    pub fn find_reductions(program: &RankProgram<'_>, step: u32) -> Self {
+    pub fn find_reductions(program: &EditableRankProgram<'_>, step: u32) -> Self {
         let mut this = Self::default();
         let of_step = |&item: &u32| program.facts_of_item(item).step == Some(step);
         let items: Vec<u32> = program.order.iter().copied().filter(of_step).collect();
@@ -56,7 +57,7 @@ impl StepGradientReductions {
         this.launches = vec![Vec::new(); operators.len()];
         // A hook may consist of nested nodes; the outermost node identifies the hook.
         for &item in &items {
-            if program.facts_of_item(item).phase != StepPhase::Parameters {
+            if program.facts_of_item(item).phase != TrainingStepPhase::Parameters {
                 continue;
             }
             let mut at = Some(item);
@@ -95,7 +96,7 @@ impl StepGradientReductions {
     }
 
     /// Keeps only reductions of buckets, and removes all others, such as those that reduce to shards.
-    pub fn keep_bucket_reductions(mut self, program: &RankProgram<'_>) -> Self {
+    pub fn keep_bucket_reductions(mut self, program: &EditableRankProgram<'_>) -> Self {
         let mut kept = self
             .collectives
             .iter()
@@ -119,7 +120,7 @@ impl StepGradientReductions {
 
     /// Returns true if every backward pass reduces its gradients, as in jobs with sharded gradients or parameters. In
     /// other jobs, only the last backward pass before the optimizer does.
-    pub fn has_reductions_in_each_pass(&self, program: &RankProgram<'_>) -> bool {
+    pub fn has_reductions_in_each_pass(&self, program: &EditableRankProgram<'_>) -> bool {
         let shards = |&item: &u32| {
             matches!(
                 program.view_of_item(item).op,
@@ -141,7 +142,7 @@ impl StepGradientReductions {
     }
 
     /// Sums the bytes of all reductions.
-    pub fn sum_bytes(&self, program: &RankProgram<'_>) -> u64 {
+    pub fn sum_bytes(&self, program: &EditableRankProgram<'_>) -> u64 {
         let bytes = self.collectives.iter();
         bytes
             .map(|&item| collective_bytes_after_edits(program, item))
@@ -149,7 +150,7 @@ impl StepGradientReductions {
     }
 
     /// Returns the gradients' bytes per element; `None` if the reductions do not contain every gradient exactly once.
-    fn element_bytes(&self, program: &RankProgram<'_>) -> Option<u64> {
+    fn element_bytes(&self, program: &EditableRankProgram<'_>) -> Option<u64> {
         let (all, bytes) = (
             self.sum_parameter_elements_of_hooks(),
             self.sum_bytes(program),
@@ -159,7 +160,10 @@ impl StepGradientReductions {
 
     /// Returns the bucket limit that explains the captured buckets, in bytes: the size of the smallest bucket, not
     /// counting the last.
-    pub fn bucket_limit_from_smallest_bucket(&self, program: &RankProgram<'_>) -> Option<u64> {
+    pub fn bucket_limit_from_smallest_bucket(
+        &self,
+        program: &EditableRankProgram<'_>,
+    ) -> Option<u64> {
         let full = self.collectives.split_last()?.1.iter();
         full.map(|&item| collective_bytes_after_edits(program, item))
             .min()
@@ -168,14 +172,17 @@ impl StepGradientReductions {
 
 /// Returns true if a reduction leaves each rank with only its shard of the gradients. In generated jobs, such a
 /// reduction frees temporary memory as large as the full gradients.
-pub(super) fn reduces_gradients_to_shards(program: &RankProgram<'_>, reduction: u32) -> bool {
+pub(super) fn reduces_gradients_to_shards(
+    program: &EditableRankProgram<'_>,
+    reduction: u32,
+) -> bool {
     let mut memory = program.view_of_item(reduction).memory.named_changes();
     let bytes = collective_bytes_after_edits(program, reduction);
     memory.any(|(name, freed)| name == "frees.temporary" && freed == bytes && bytes > 0)
 }
 
 /// Returns true if forward and backward passes gather sharded parameters.
-pub(super) fn has_parameter_gathers_in_passes(program: &RankProgram<'_>) -> bool {
+pub(super) fn has_parameter_gathers_in_passes(program: &EditableRankProgram<'_>) -> bool {
     program.order.iter().any(|&item| {
         let facts = program.facts_of_item(item);
         let gathers = matches!(
@@ -187,7 +194,7 @@ pub(super) fn has_parameter_gathers_in_passes(program: &RankProgram<'_>) -> bool
         );
         let node = program.items[item as usize].node;
         gathers
-            && facts.phase == StepPhase::Parameters
+            && facts.phase == TrainingStepPhase::Parameters
             && (facts.micro_batch.is_some()
                 || program.node_and_its_callers(node).any(|caller| {
                     program
@@ -210,7 +217,7 @@ fn element_bytes_of_first_tensor(types: &str) -> Option<u64> {
     }
 }
 
-pub(super) fn is_gradient_reduction(program: &RankProgram<'_>, item: u32) -> bool {
+pub(super) fn is_gradient_reduction(program: &EditableRankProgram<'_>, item: u32) -> bool {
     let reduces = matches!(
         program.view_of_item(item).op,
         Op::Collective {
@@ -218,13 +225,13 @@ pub(super) fn is_gradient_reduction(program: &RankProgram<'_>, item: u32) -> boo
             ..
         }
     );
-    reduces && program.facts_of_item(item).phase == StepPhase::Parameters
+    reduces && program.facts_of_item(item).phase == TrainingStepPhase::Parameters
 }
 
 /// Returns true if a node reduces a bucket of gradients. In captures, every all-reduce of gradients reduces a bucket.
 /// In generated jobs, the reduction must belong to a layer. Other reductions, such as the sum for an embedding that two
 /// stages share, do not reduce buckets.
-pub(super) fn is_bucket_reduction(program: &RankProgram<'_>, item: u32) -> bool {
+pub(super) fn is_bucket_reduction(program: &EditableRankProgram<'_>, item: u32) -> bool {
     if program.has_layers {
         return is_gradient_reduction(program, item) && program.facts_of_item(item).layer.is_some();
     }
@@ -238,7 +245,7 @@ pub(super) fn is_bucket_reduction(program: &RankProgram<'_>, item: u32) -> bool 
     sums && is_gradient_reduction(program, item)
 }
 
-pub(super) fn collective_bytes_after_edits(program: &RankProgram<'_>, item: u32) -> u64 {
+pub(super) fn collective_bytes_after_edits(program: &EditableRankProgram<'_>, item: u32) -> u64 {
     match program.items[item as usize].changes.get("comm_size") {
         Some(NewAttributeValueOrRemoval::Count(bytes)) => *bytes,
         _ => match program.view_of_item(item).op {
@@ -254,7 +261,7 @@ pub(super) struct CollectiveTimesPerKib(BTreeMap<CollectiveKind, Vec<u64>>);
 
 impl CollectiveTimesPerKib {
     /// Adds the collectives in the trace of one rank.
-    pub fn learn_rates(&mut self, program: &RankProgram<'_>) {
+    pub fn learn_rates(&mut self, program: &EditableRankProgram<'_>) {
         for i in program.raw.node_indices() {
             let view = program.view_of_node(i);
             if let Op::Collective { kind, bytes, .. } = view.op
@@ -289,7 +296,7 @@ impl CollectiveTimesPerKib {
 /// `after` on the same thread. The second result contains the median for each name, over all other nodes with this
 /// name.
 pub(super) fn median_delays_after_nodes_and_by_name(
-    program: &RankProgram<'_>,
+    program: &EditableRankProgram<'_>,
     after: &BTreeSet<u32>,
 ) -> (Option<u64>, BTreeMap<String, u64>) {
     let (mut behind, mut others) = (Vec::new(), BTreeMap::<String, Vec<u64>>::new());
@@ -318,12 +325,12 @@ pub(super) fn median_delays_after_nodes_and_by_name(
 ///
 /// Fails if the job has no parameter hooks, or if the captured buckets do not contain every gradient exactly once.
 pub(super) fn regroup_gradients(
-    program: &mut RankProgram<'_>,
+    program: &mut EditableRankProgram<'_>,
     limit: u64,
     rates: &CollectiveTimesPerKib,
     bytes_per_element: Option<u64>,
-) -> Result<EditCounts, TraceError> {
-    let mut counts = EditCounts::default();
+) -> Result<MatchedAndChangedItemCounts, TraceError> {
+    let mut counts = MatchedAndChangedItemCounts::default();
     for step in 0..program.steps {
         counts.add_counts(&regroup_gradients_of_step(
             program,
@@ -339,12 +346,12 @@ pub(super) fn regroup_gradients(
 /// Divides the gradients of one step into new buckets. `bytes_per_element` is used if the reductions no longer show how
 /// large a gradient's elements are.
 pub(super) fn regroup_gradients_of_step(
-    program: &mut RankProgram<'_>,
+    program: &mut EditableRankProgram<'_>,
     step: u32,
     limit: u64,
     rates: &CollectiveTimesPerKib,
     bytes_per_element: Option<u64>,
-) -> Result<EditCounts, TraceError> {
+) -> Result<MatchedAndChangedItemCounts, TraceError> {
     let found =
         StepGradientReductions::find_reductions(program, step).keep_bucket_reductions(program);
     regroup_found_gradients(program, found, limit, rates, bytes_per_element)
@@ -352,13 +359,13 @@ pub(super) fn regroup_gradients_of_step(
 
 /// Divides the gradients that `found` reduces into new buckets.
 pub(super) fn regroup_found_gradients(
-    program: &mut RankProgram<'_>,
+    program: &mut EditableRankProgram<'_>,
     found: StepGradientReductions,
     limit: u64,
     rates: &CollectiveTimesPerKib,
     bytes_per_element: Option<u64>,
-) -> Result<EditCounts, TraceError> {
-    let mut counts = EditCounts::default();
+) -> Result<MatchedAndChangedItemCounts, TraceError> {
+    let mut counts = MatchedAndChangedItemCounts::default();
     if found.collectives.is_empty() && found.hooks.is_empty() {
         return Ok(counts);
     }
@@ -401,14 +408,16 @@ pub(super) fn regroup_found_gradients(
 
 /// Removes the nodes that gather parameters for the backward pass, and those that copy data into and out of the
 /// gathered buffers. The backward pass then uses the parameters that the forward pass gathered.
-pub(super) fn keep_parameters_gathered(program: &mut RankProgram<'_>) -> EditCounts {
-    let mut counts = EditCounts::default();
+pub(super) fn keep_parameters_gathered(
+    program: &mut EditableRankProgram<'_>,
+) -> MatchedAndChangedItemCounts {
+    let mut counts = MatchedAndChangedItemCounts::default();
     let mut gone = BTreeSet::new();
     let places = program.item_positions();
     let mut backward: BTreeMap<Option<u32>, u32> = BTreeMap::new();
     for &item in &program.order {
         let facts = program.facts_of_item(item);
-        if facts.phase == StepPhase::Backward {
+        if facts.phase == TrainingStepPhase::Backward {
             backward.entry(facts.step).or_insert(places[item as usize]);
         }
     }
@@ -421,7 +430,7 @@ pub(super) fn keep_parameters_gathered(program: &mut RankProgram<'_>) -> EditCou
             }
         );
         let facts = program.facts_of_item(item);
-        counts.matched += u64::from(gathers && facts.phase == StepPhase::Parameters);
+        counts.matched += u64::from(gathers && facts.phase == TrainingStepPhase::Parameters);
         let from = backward.get(&facts.step);
         let node = program.items[item as usize].node;
         let of_gather = program.node_and_its_callers(node).any(|caller| {
@@ -446,15 +455,17 @@ pub(super) fn keep_parameters_gathered(program: &mut RankProgram<'_>) -> EditCou
 }
 
 /// Moves all gradient reductions to the end of the backward pass, so that they do not overlap with it.
-pub(super) fn move_reductions_to_end(program: &mut RankProgram<'_>) -> EditCounts {
-    let mut counts = EditCounts::default();
+pub(super) fn move_reductions_to_end(
+    program: &mut EditableRankProgram<'_>,
+) -> MatchedAndChangedItemCounts {
+    let mut counts = MatchedAndChangedItemCounts::default();
     for step in 0..program.steps {
         let found = StepGradientReductions::find_reductions(program, step);
         let of_step = |item: u32| program.facts_of_item(item).step == Some(step);
         let last = program.order.iter().rposition(|&item| {
             let facts = program.facts_of_item(item);
             of_step(item)
-                && (facts.phase == StepPhase::Backward
+                && (facts.phase == TrainingStepPhase::Backward
                     || found.hooks.last().is_some_and(|hook| hook.0 == item))
         });
         let Some(&last) = last.and_then(|last| program.order.get(last)) else {
@@ -490,7 +501,7 @@ pub(super) fn move_reductions_to_end(program: &mut RankProgram<'_>) -> EditCount
 
 /// Inserts all-reduces of buckets of `limit` bytes. Returns the number of inserted all-reduces.
 pub(super) fn insert_bucket_all_reduces(
-    program: &mut RankProgram<'_>,
+    program: &mut EditableRankProgram<'_>,
     found: &StepGradientReductions,
     limit: u64,
     step: u32,
@@ -522,7 +533,7 @@ pub(super) fn insert_bucket_all_reduces(
     let mut waits = program.order.iter().copied();
     let wait = waits.find(|&item| {
         let facts = program.facts_of_item(item);
-        facts.step == Some(step) && facts.phase == StepPhase::Optimizer
+        facts.step == Some(step) && facts.phase == TrainingStepPhase::Optimizer
     });
     if let Some(wait) = wait {
         let deps = all.iter().map(|&on| ItemDependency {
@@ -578,7 +589,7 @@ fn encode_node(view: &NodeView<'_>) -> Vec<u8> {
 }
 
 fn replace_bucket_reductions(
-    program: &mut RankProgram<'_>,
+    program: &mut EditableRankProgram<'_>,
     found: &StepGradientReductions,
     buckets: &[(usize, usize, u64)],
     template: u32,
@@ -753,7 +764,10 @@ fn replace_bucket_reductions(
 }
 
 /// For each old bucket, returns the index of its last hook.
-fn last_hooks_of_buckets(program: &RankProgram<'_>, found: &StepGradientReductions) -> Vec<usize> {
+fn last_hooks_of_buckets(
+    program: &EditableRankProgram<'_>,
+    found: &StepGradientReductions,
+) -> Vec<usize> {
     let places = program.item_positions();
     let last = |item: u32| places[item as usize];
     let ends = found.collectives.iter().map(|&collective| {
@@ -767,7 +781,7 @@ fn last_hooks_of_buckets(program: &RankProgram<'_>, found: &StepGradientReductio
 }
 
 /// Sets a node's delay in nanoseconds; if the delay is 0, removes the attribute.
-fn set_delay(program: &mut RankProgram<'_>, item: u32, ns: u64) {
+fn set_delay(program: &mut EditableRankProgram<'_>, item: u32, ns: u64) {
     let value = match ns {
         0 => NewAttributeValueOrRemoval::Removed,
         ns => NewAttributeValueOrRemoval::Count(ns),

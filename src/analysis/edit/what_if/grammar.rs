@@ -1,6 +1,6 @@
 //! Parses and formats edits as text: `batch=2x`, `layers=+4`, `delay=50ms,rank=1,at=backward`.
 
-use super::StepPhase;
+use super::TrainingStepPhase;
 use chakram_base::config::{did_you_mean, find_most_similar_name};
 use chakram_base::units::{Bytes, Span};
 use std::fmt;
@@ -111,7 +111,7 @@ pub enum AddedLayersOrScaleFactor {
 
 /// Order in which a pipeline stage runs its passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PassOrder {
+pub enum PipelinePassOrder {
     /// GPipe: all forward passes run before the first backward pass.
     GPipe,
     /// 1F1B: a stage first runs one forward pass for itself and one for each later stage. Then it alternates between
@@ -148,7 +148,7 @@ pub enum JobEdit {
     /// Sets whether gradients are reduced during the backward pass.
     Overlap(bool),
     /// Sets the order in which pipeline stages run their passes.
-    Schedule(PassOrder),
+    Schedule(PipelinePassOrder),
     /// Adds host time before a phase.
     Delay {
         /// Host time to add in each step.
@@ -156,7 +156,7 @@ pub enum JobEdit {
         /// The only rank that is delayed; `None` for all ranks.
         rank: Option<u32>,
         /// Phase before which the time is added.
-        at: StepPhase,
+        at: TrainingStepPhase,
     },
 }
 
@@ -278,7 +278,7 @@ impl FromStr for JobEdit {
             let found = value.parse::<u32>().ok();
             found.filter(|&n| n > 0).ok_or_else(expected)
         };
-        let (mut rank, mut at) = (None, StepPhase::Forward);
+        let (mut rank, mut at) = (None, TrainingStepPhase::Forward);
         for word in words {
             match word.split_once('=') {
                 Some(("rank", text)) if name == "delay" => {
@@ -288,7 +288,7 @@ impl FromStr for JobEdit {
                     rank = Some(found);
                 }
                 Some(("at", text)) if name == "delay" => {
-                    at = StepPhase::from_name(text).ok_or_else(|| {
+                    at = TrainingStepPhase::from_name(text).ok_or_else(|| {
                         format!(
                             "`{text}` is not a phase; expected one of forward, backward, optimizer"
                         )
@@ -336,8 +336,8 @@ impl FromStr for JobEdit {
                 _ => return Err(expected()),
             },
             "schedule" => match value {
-                "1f1b" => Self::Schedule(PassOrder::OneForwardOneBackward),
-                "gpipe" => Self::Schedule(PassOrder::GPipe),
+                "1f1b" => Self::Schedule(PipelinePassOrder::OneForwardOneBackward),
+                "gpipe" => Self::Schedule(PipelinePassOrder::GPipe),
                 _ => return Err(expected()),
             },
             "data" => Self::Data(number()?),
@@ -372,8 +372,10 @@ impl fmt::Display for JobEdit {
             Self::Ranks(ranks) => write!(f, "ranks={ranks}"),
             Self::Reshard(_) => f.write_str("reshard=off"),
             Self::Overlap(_) => f.write_str("overlap=off"),
-            Self::Schedule(PassOrder::GPipe) => f.write_str("schedule=gpipe"),
-            Self::Schedule(PassOrder::OneForwardOneBackward) => f.write_str("schedule=1f1b"),
+            Self::Schedule(PipelinePassOrder::GPipe) => f.write_str("schedule=gpipe"),
+            Self::Schedule(PipelinePassOrder::OneForwardOneBackward) => {
+                f.write_str("schedule=1f1b")
+            }
             Self::Bucket(bytes) => write!(f, "bucket={bytes}B"),
             Self::Delay { span, rank, at } => {
                 write!(f, "delay={}ns", span.0 / 1000)?;

@@ -25,7 +25,7 @@ mod changes;
 mod gradients;
 
 use super::grammar::ScaleFactor;
-use super::program::{NewAttributeValueOrRemoval, RankProgram, StepPhase};
+use super::program::{EditableRankProgram, NewAttributeValueOrRemoval, TrainingStepPhase};
 use super::shapes::{
     TensorShape, count_elements, normal_form, parse_argument_shapes, parse_shapes,
 };
@@ -129,7 +129,7 @@ const PARAMETERS: &[(&str, &[usize])] = &[
 
 impl KernelWorkAndTimeScaler {
     /// Collects the shapes of parameters and the times of kernels in a program.
-    pub fn new(program: &RankProgram<'_>) -> Self {
+    pub fn new(program: &EditableRankProgram<'_>) -> Self {
         let mut this = Self {
             parameters: BTreeSet::new(),
             batch: None,
@@ -145,7 +145,7 @@ impl KernelWorkAndTimeScaler {
         let mut leading: BTreeMap<u64, u64> = BTreeMap::new();
         for i in program.raw.node_indices() {
             let (view, facts) = (program.view_of_node(i), &program.facts[i as usize]);
-            if let (StepPhase::Parameters, Some(layer), Op::Collective { .. }) =
+            if let (TrainingStepPhase::Parameters, Some(layer), Op::Collective { .. }) =
                 (facts.phase, facts.layer, view.op)
             {
                 let temporary = view.memory.named_changes();
@@ -170,12 +170,12 @@ impl KernelWorkAndTimeScaler {
                 this.tokens = this.tokens.or(Some(*tokens));
             }
             match facts.phase {
-                StepPhase::Parameters | StepPhase::Optimizer => {
+                TrainingStepPhase::Parameters | TrainingStepPhase::Optimizer => {
                     let shapes = parse_shapes(facts.inputs);
                     let found = shapes.iter().map(|shape| normal_form(shape));
                     this.parameters.extend(found);
                 }
-                StepPhase::Forward => {
+                TrainingStepPhase::Forward => {
                     for shape in parse_shapes(facts.inputs).iter().filter(|s| s.len() > 2) {
                         *leading.entry(shape[0]).or_default() += 1;
                     }
@@ -183,7 +183,7 @@ impl KernelWorkAndTimeScaler {
                 _ => {}
             }
             if let Some(KernelShape::Gemm { .. }) = view.kernel
-                && facts.phase == StepPhase::Forward
+                && facts.phase == TrainingStepPhase::Forward
                 && let Some(weight) = parse_shapes(facts.inputs).get(1)
             {
                 this.parameters.insert(normal_form(weight));
@@ -205,7 +205,7 @@ impl KernelWorkAndTimeScaler {
         &self.widths
     }
 
-    fn learn_fixed_kernel_call_times(&mut self, program: &RankProgram<'_>) {
+    fn learn_fixed_kernel_call_times(&mut self, program: &EditableRankProgram<'_>) {
         let mut by_name: BTreeMap<&str, BTreeMap<u64, Vec<u64>>> = BTreeMap::new();
         let mut shortest = u64::MAX;
         for i in program.raw.node_indices() {
@@ -262,7 +262,12 @@ impl KernelWorkAndTimeScaler {
 
     /// Multiplies a kernel's work by `ratio`. The time changes in proportion, except for the fixed time of the
     /// call.
-    pub fn multiply_kernel_work(&self, program: &mut RankProgram<'_>, item: u32, ratio: f64) {
+    pub fn multiply_kernel_work(
+        &self,
+        program: &mut EditableRankProgram<'_>,
+        item: u32,
+        ratio: f64,
+    ) {
         let new = self.list_scaled_time_changes(program, item, ratio);
         program.items[item as usize].changes.extend(new);
     }
@@ -270,7 +275,7 @@ impl KernelWorkAndTimeScaler {
     /// Like [`Self::multiply_kernel_work`], but also stores the unedited values in an attribute of the node.
     fn multiply_work_and_note_original(
         &self,
-        program: &mut RankProgram<'_>,
+        program: &mut EditableRankProgram<'_>,
         item: u32,
         ratio: f64,
         restores: bool,
@@ -281,7 +286,7 @@ impl KernelWorkAndTimeScaler {
 
     fn list_scaled_time_changes(
         &self,
-        program: &RankProgram<'_>,
+        program: &EditableRankProgram<'_>,
         item: u32,
         ratio: f64,
     ) -> Vec<(&'static str, NewAttributeValueOrRemoval)> {
@@ -405,7 +410,7 @@ impl KernelWorkAndTimeScaler {
     /// Scales the nodes that `which` selects, starting from the values that they had before all edits.
     pub fn scale_selected_nodes(
         &self,
-        program: &mut RankProgram<'_>,
+        program: &mut EditableRankProgram<'_>,
         by: BatchSequenceHiddenFactors,
         which: &dyn Fn(u32) -> bool,
     ) -> ScaledNodeCountsByMethod {
@@ -413,13 +418,17 @@ impl KernelWorkAndTimeScaler {
         for item in program.order.clone() {
             let facts = *program.facts_of_item(item);
             // Messages between stages carry activations or their gradients, even in another phase.
-            let passes = matches!(facts.phase, StepPhase::Forward | StepPhase::Backward);
+            let passes = matches!(
+                facts.phase,
+                TrainingStepPhase::Forward | TrainingStepPhase::Backward
+            );
             let op = program.view_of_item(item).op;
             let was_widened = facts.unedited.is_some() && !passes;
             if (by.hidden != ScaleFactor::ONE || was_widened) && which(item) && !passes {
                 self.widen_parameter_work(program, item, by, &mut counts);
             }
-            let sends = matches!(op, Op::Message { .. }) && facts.phase != StepPhase::Outside;
+            let sends =
+                matches!(op, Op::Message { .. }) && facts.phase != TrainingStepPhase::Outside;
             if !(passes || sends) || !which(item) {
                 continue;
             }
@@ -464,7 +473,7 @@ impl KernelWorkAndTimeScaler {
 
     fn scale_kernel(
         &self,
-        program: &mut RankProgram<'_>,
+        program: &mut EditableRankProgram<'_>,
         item: u32,
         by: BatchSequenceHiddenFactors,
         counts: &mut ScaledNodeCountsByMethod,
@@ -616,7 +625,7 @@ impl KernelWorkAndTimeScaler {
     /// gradients. Their memory does not grow with the number of tokens.
     fn parameter_bytes_of_allocation(
         &self,
-        program: &RankProgram<'_>,
+        program: &EditableRankProgram<'_>,
         node: u32,
         name: &str,
         bytes: u64,
@@ -636,7 +645,7 @@ impl KernelWorkAndTimeScaler {
     /// Scales the work on parameters, and the transfers of parameters, to the new hidden size.
     fn widen_parameter_work(
         &self,
-        program: &mut RankProgram<'_>,
+        program: &mut EditableRankProgram<'_>,
         item: u32,
         by: BatchSequenceHiddenFactors,
         counts: &mut ScaledNodeCountsByMethod,
@@ -645,7 +654,7 @@ impl KernelWorkAndTimeScaler {
         let view = *program.view_of_node(node);
         let of_parameters = matches!(
             program.facts[node as usize].phase,
-            StepPhase::Parameters | StepPhase::Optimizer
+            TrainingStepPhase::Parameters | TrainingStepPhase::Optimizer
         );
         match view.op {
             Op::NoOp => {
@@ -764,7 +773,7 @@ impl KernelWorkAndTimeScaler {
     fn scaled_kernel_shape(
         &self,
         kernel: KernelShape,
-        phase: StepPhase,
+        phase: TrainingStepPhase,
         inputs: &[TensorShape],
         by: BatchSequenceHiddenFactors,
     ) -> Option<KernelShape> {
@@ -808,17 +817,21 @@ impl KernelWorkAndTimeScaler {
 
 /// Returns true if a matrix multiplication sums over samples, as a weight gradient does. Its inputs have equal numbers
 /// of rows.
-fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[TensorShape]) -> bool {
+fn sums_over_samples(
+    kernel: KernelShape,
+    phase: TrainingStepPhase,
+    inputs: &[TensorShape],
+) -> bool {
     let KernelShape::Gemm { m, n, k, .. } = kernel else {
         return false;
     };
-    phase == StepPhase::Backward
+    phase == TrainingStepPhase::Backward
         && matches!(inputs, [one, other, ..] if one[0] == k && other[0] == k && (m, n) != (k, k))
 }
 
 /// Returns the shapes of a kernel's tensors. If the kernel has no shapes, they come from the operator that launched it.
 fn tensor_shapes_of_kernel(
-    program: &RankProgram<'_>,
+    program: &EditableRankProgram<'_>,
     node: u32,
 ) -> (Vec<TensorShape>, Vec<TensorShape>) {
     let mut callers = program.node_and_its_callers(node);
@@ -836,7 +849,7 @@ fn tensor_shapes_of_kernel(
 }
 
 /// Returns true if a kernel multiplies queries, keys and values, or works on their products.
-fn is_attention(program: &RankProgram<'_>, node: u32) -> bool {
+fn is_attention(program: &EditableRankProgram<'_>, node: u32) -> bool {
     match program.view_of_node(node).kernel {
         Some(KernelShape::Attention { .. }) => return true,
         // A multiplication without a batch multiplies by a weight, also in a module called attention.
@@ -851,7 +864,10 @@ fn is_attention(program: &RankProgram<'_>, node: u32) -> bool {
 }
 
 /// Returns the work and time that a kernel had before all edits.
-fn unedited_work_of_kernel(program: &RankProgram<'_>, node: u32) -> UneditedKernelWorkAndTime {
+fn unedited_work_of_kernel(
+    program: &EditableRankProgram<'_>,
+    node: u32,
+) -> UneditedKernelWorkAndTime {
     let view = program.view_of_node(node);
     let unedited = ValuesReplacedByEdits::parse(program.facts[node as usize].unedited);
     let Op::Compute { flops, bytes, .. } = view.op else {

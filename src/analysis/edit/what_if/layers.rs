@@ -9,10 +9,10 @@
 //! Work on parameters that is not done once per layer (such as a fused optimizer, or copies out of buckets) is scaled
 //! by the number of parameters.
 
-use super::EditCounts;
+use super::MatchedAndChangedItemCounts;
 use super::gradients::{self, CollectiveTimesPerKib, StepGradientReductions};
 use super::grammar::AddedLayersOrScaleFactor;
-use super::program::RankProgram;
+use super::program::EditableRankProgram;
 use chakram_trace::format::TraceError;
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ use copies::{
 use labels::AddedLayerCountByLabelRange;
 pub(super) use labels::shift_layer_labels_of_all_nodes;
 use passes::{
-    PassItemsWithSignatures, StepPasses, find_layers_as_longest_repetition,
+    PassNodesWithSignatures, StepPasses, find_layers_as_longest_repetition,
     find_repetitions_of_period_and_count,
 };
 use repetition::{NodeRepetitionPeriodAndCount, longest_repetition};
@@ -48,7 +48,7 @@ impl JobRepeatedLayerLabels {
     /// Adds the layers of a rank in a job with `stages` stages.
     pub fn learn_rank(
         &mut self,
-        program: &RankProgram<'_>,
+        program: &EditableRankProgram<'_>,
         stages: u32,
         change: AddedLayersOrScaleFactor,
     ) -> Result<(), TraceError> {
@@ -131,12 +131,12 @@ fn find_repeated_layers_in_forward_passes(
 
 /// Changes the number of layers on a rank. Returns the counts, and the number of layers added to the whole job.
 pub(super) fn change_layers(
-    program: &mut RankProgram<'_>,
+    program: &mut EditableRankProgram<'_>,
     change: AddedLayersOrScaleFactor,
     job: &JobRepeatedLayerLabels,
     rates: &CollectiveTimesPerKib,
-) -> Result<(EditCounts, AddedLayersAndBucketSizes), TraceError> {
-    let mut counts = EditCounts::default();
+) -> Result<(MatchedAndChangedItemCounts, AddedLayersAndBucketSizes), TraceError> {
+    let mut counts = MatchedAndChangedItemCounts::default();
     let (mut delta, mut buckets) = (0, None);
     for step in 0..program.steps {
         let found = change_layers_in_step(program, step, change, job, rates, &mut counts)?;
@@ -164,12 +164,12 @@ pub(super) struct AddedLayersAndBucketSizes {
 }
 
 fn change_layers_in_step(
-    program: &mut RankProgram<'_>,
+    program: &mut EditableRankProgram<'_>,
     step: u32,
     change: AddedLayersOrScaleFactor,
     job: &JobRepeatedLayerLabels,
     rates: &CollectiveTimesPerKib,
-    counts: &mut EditCounts,
+    counts: &mut MatchedAndChangedItemCounts,
 ) -> Result<Option<(i64, Option<BucketLimitAndLayerBytes>)>, TraceError> {
     let all = StepGradientReductions::find_reductions(program, step);
     let is_apart = |&item: &u32| {
@@ -362,8 +362,8 @@ fn change_layers_in_step(
 /// Returns the layers of a pass, and selects the template to copy: if possible, an inner layer that is equal to a
 /// neighbour.
 fn collect_pass_layers_and_copy_template(
-    program: &RankProgram<'_>,
-    pass: &PassItemsWithSignatures,
+    program: &EditableRankProgram<'_>,
+    pass: &PassNodesWithSignatures,
     found: NodeRepetitionPeriodAndCount,
     backward: bool,
     by: i64,

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 /// The phase of the step to which a node belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum StepPhase {
+pub enum TrainingStepPhase {
     /// Work outside the training iteration, such as barriers between steps, and work whose purpose is unknown.
     Outside,
     /// The forward pass, which includes loading its input.
@@ -31,7 +31,7 @@ pub enum StepPhase {
     Optimizer,
 }
 
-impl StepPhase {
+impl TrainingStepPhase {
     /// Returns the name of the phase in the text form of edits.
     pub fn name_of_phase(self) -> &'static str {
         match self {
@@ -77,7 +77,7 @@ pub(super) enum NewAttributeValueOrRemoval {
 /// Facts about a node that its view lacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeFactsOutsideView<'a> {
-    pub phase: StepPhase,
+    pub phase: TrainingStepPhase,
     /// Index of the step in program order, counted from 0; `None` for a node outside all steps.
     pub step: Option<u32>,
     /// The node that encloses or launched this node.
@@ -127,7 +127,7 @@ const HIDDEN: [(&str, &str); 2] = [
     (work_amounts::ATTRIBUTE, "unedited_work_amounts"),
 ];
 
-pub(super) struct RankProgram<'a> {
+pub(super) struct EditableRankProgram<'a> {
     contents: &'a [u8],
     pub raw: RawTrace<'a, KeepWholeNodeViewsMarker>,
     pub facts: Vec<NodeFactsOutsideView<'a>>,
@@ -152,7 +152,7 @@ pub(super) struct RankProgram<'a> {
 /// The thread or stream of a node: a flag that is true for the host, and the lane.
 pub(super) type HostFlagAndLane = (bool, Option<i64>);
 
-impl<'a> RankProgram<'a> {
+impl<'a> EditableRankProgram<'a> {
     /// Parses a trace. Fails if a replay would reject the trace.
     pub fn read_program(contents: &'a [u8]) -> Result<Self, TraceError> {
         let mut raw: RawTrace<'a, KeepWholeNodeViewsMarker> =
@@ -304,7 +304,7 @@ impl<'a> RankProgram<'a> {
             .node_indices()
             .map(|i| phase_stated_by_node(self.view_of_node(i)))
             .collect();
-        let named: Vec<Option<StepPhase>> = self
+        let named: Vec<Option<TrainingStepPhase>> = self
             .raw
             .node_indices()
             .map(|i| {
@@ -315,7 +315,7 @@ impl<'a> RankProgram<'a> {
         // The training iteration is the range that encloses the optimizer or, if there is no optimizer, the backward
         // pass.
         let mut scopes: BTreeMap<Option<u32>, Option<u32>> = BTreeMap::new();
-        for phase in [StepPhase::Backward, StepPhase::Optimizer] {
+        for phase in [TrainingStepPhase::Backward, TrainingStepPhase::Optimizer] {
             for i in self.raw.node_indices() {
                 if own[i as usize] == Some(phase) && self.view_of_node(i).labels.phase.is_none() {
                     let fact = &self.facts[i as usize];
@@ -330,13 +330,15 @@ impl<'a> RankProgram<'a> {
         for i in self.raw.node_indices() {
             let found = bounds.entry(self.facts[i as usize].step).or_default();
             match named[i as usize] {
-                Some(StepPhase::Backward) => {
+                Some(TrainingStepPhase::Backward) => {
                     found[0] = found[0].or(Some(i));
                     found[1] = Some(i);
                 }
                 // Only an optimizer after a backward pass counts, because a capture may begin with the end of an
                 // earlier iteration.
-                Some(StepPhase::Optimizer) if found[1].is_some() => found[2] = found[2].or(Some(i)),
+                Some(TrainingStepPhase::Optimizer) if found[1].is_some() => {
+                    found[2] = found[2].or(Some(i))
+                }
                 _ => {}
             }
         }
@@ -350,21 +352,21 @@ impl<'a> RankProgram<'a> {
                     return phase;
                 }
                 if self.view_of_node(i).op == Op::NoOp {
-                    return StepPhase::Outside;
+                    return TrainingStepPhase::Outside;
                 }
                 let scope = scopes.get(&fact.step).copied().flatten();
                 let inside = scope
                     .is_none_or(|scope| self.node_and_its_callers(i).skip(1).any(|c| c == scope));
                 if fact.step.is_none() || !inside {
-                    return StepPhase::Outside;
+                    return TrainingStepPhase::Outside;
                 }
                 match bounds.get(&fact.step).copied().unwrap_or_default() {
-                    [_, _, Some(optimizer)] if i > optimizer => StepPhase::Optimizer,
-                    [_, Some(last), _] if i > last => StepPhase::Parameters,
+                    [_, _, Some(optimizer)] if i > optimizer => TrainingStepPhase::Optimizer,
+                    [_, Some(last), _] if i > last => TrainingStepPhase::Parameters,
                     [Some(first), ..] if i > first && !later_passes[i as usize] => {
-                        StepPhase::Backward
+                        TrainingStepPhase::Backward
                     }
-                    _ => StepPhase::Forward,
+                    _ => TrainingStepPhase::Forward,
                 }
             })
             .collect();
@@ -376,10 +378,13 @@ impl<'a> RankProgram<'a> {
     /// Returns one entry per node: true if the node belongs to the forward pass of a later micro-batch. Such a pass
     /// runs after the first backward pass, between functions that compute gradients, and contains an operator whose
     /// gradient is computed later.
-    fn flag_forward_nodes_of_later_micro_batches(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
+    fn flag_forward_nodes_of_later_micro_batches(
+        &self,
+        named: &[Option<TrainingStepPhase>],
+    ) -> Vec<bool> {
         let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
         for i in self.raw.node_indices() {
-            if let (Some(StepPhase::Backward), Some(number)) =
+            if let (Some(TrainingStepPhase::Backward), Some(number)) =
                 (named[i as usize], self.facts[i as usize].sequence)
             {
                 found_at.insert(number, i);
@@ -389,7 +394,7 @@ impl<'a> RankProgram<'a> {
         let (mut between, mut is_forward): (Vec<u32>, bool) = (Vec::new(), false);
         for i in self.raw.node_indices() {
             match named[i as usize] {
-                Some(StepPhase::Backward) => {
+                Some(TrainingStepPhase::Backward) => {
                     for at in between.drain(..).filter(|_| is_forward) {
                         forward[at as usize] = true;
                     }
@@ -719,19 +724,19 @@ impl<'a> RankProgram<'a> {
 }
 
 /// Returns the phase that a node's own name or label indicates.
-fn phase_stated_by_node(view: &NodeView<'_>) -> Option<StepPhase> {
+fn phase_stated_by_node(view: &NodeView<'_>) -> Option<TrainingStepPhase> {
     if let Some(phase) = view.labels.phase {
         return Some(match phase {
-            TrainingPhase::Forward => StepPhase::Forward,
-            TrainingPhase::Backward | TrainingPhase::Recompute => StepPhase::Backward,
-            TrainingPhase::Synchronize => StepPhase::Parameters,
-            TrainingPhase::Optimizer => StepPhase::Optimizer,
+            TrainingPhase::Forward => TrainingStepPhase::Forward,
+            TrainingPhase::Backward | TrainingPhase::Recompute => TrainingStepPhase::Backward,
+            TrainingPhase::Synchronize => TrainingStepPhase::Parameters,
+            TrainingPhase::Optimizer => TrainingStepPhase::Optimizer,
         });
     }
     let name = view.name;
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     if starts(&["Optimizer.step"]) {
-        Some(StepPhase::Optimizer)
+        Some(TrainingStepPhase::Optimizer)
     } else if name.contains("AccumulateGrad")
         || starts(&[
             "Optimizer.zero_grad",
@@ -740,14 +745,14 @@ fn phase_stated_by_node(view: &NodeView<'_>) -> Option<StepPhase> {
             "FSDP::",
         ])
     {
-        Some(StepPhase::Parameters)
+        Some(TrainingStepPhase::Parameters)
     } else if starts(&["autograd::engine::evaluate_function"]) {
-        Some(StepPhase::Backward)
+        Some(TrainingStepPhase::Backward)
     } else if let Some((_, backward)) = pass_begun_by_mark(name) {
         Some(if backward {
-            StepPhase::Backward
+            TrainingStepPhase::Backward
         } else {
-            StepPhase::Forward
+            TrainingStepPhase::Forward
         })
     } else {
         None
@@ -773,7 +778,7 @@ fn read_node_facts_outside_view(
     record: RawRecord<'_>,
 ) -> Result<NodeFactsOutsideView<'_>, TraceError> {
     let mut facts = NodeFactsOutsideView {
-        phase: StepPhase::Outside,
+        phase: TrainingStepPhase::Outside,
         step: None,
         caller: None,
         inputs: "",

@@ -1,12 +1,12 @@
 //! Edits that repeat parts of a program: gradient accumulation, and more micro-batches of a pipeline.
 
-use super::EditCounts;
+use super::MatchedAndChangedItemCounts;
 use super::gradients::{StepGradientReductions, median_delays_after_nodes_and_by_name};
-use super::grammar::{PassOrder, ScaleFactor};
+use super::grammar::{PipelinePassOrder, ScaleFactor};
 use super::kernels::{BatchSequenceHiddenFactors, KernelWorkAndTimeScaler};
 use super::program::{
-    HostFlagAndLane, ItemDependency, NewAttributeValueOrRemoval, RankProgram, StepPhase,
-    pass_begun_by_mark,
+    EditableRankProgram, HostFlagAndLane, ItemDependency, NewAttributeValueOrRemoval,
+    TrainingStepPhase, pass_begun_by_mark,
 };
 use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,10 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// which takes one addition per parameter. An addition is assumed to take as long as copying the gradient into its
 /// bucket.
 pub(super) fn repeat_passes_before_optimizer(
-    program: &mut RankProgram<'_>,
+    program: &mut EditableRankProgram<'_>,
     times: u32,
-) -> Result<EditCounts, TraceError> {
-    let mut counts = EditCounts::default();
+) -> Result<MatchedAndChangedItemCounts, TraceError> {
+    let mut counts = MatchedAndChangedItemCounts::default();
     for step in 0..program.steps {
         let found = StepGradientReductions::find_reductions(program, step);
         // Sharded gradients are reduced in every pass, other gradients only once.
@@ -38,11 +38,11 @@ pub(super) fn repeat_passes_before_optimizer(
         let phase = |item: u32| program.facts_of_item(item).phase;
         let Some(last) = program.order.iter().rposition(|&item| {
             of_step(item)
-                && (phase(item) == StepPhase::Backward
+                && (phase(item) == TrainingStepPhase::Backward
                     || is_called_by_gradient_accumulation(program, item)
                     || ends.contains(&item)
                     || matches!(program.view_of_item(item).op, Op::Message { .. })
-                        && phase(item) != StepPhase::Outside)
+                        && phase(item) != TrainingStepPhase::Outside)
         }) else {
             continue;
         };
@@ -53,7 +53,7 @@ pub(super) fn repeat_passes_before_optimizer(
                 let zeroes = program
                     .node_and_its_callers(program.items[item as usize].node)
                     .any(|caller| program.view_of_node(caller).name.starts_with("Optimizer."));
-                of_step(item) && phase(item) != StepPhase::Outside && !zeroes
+                of_step(item) && phase(item) != TrainingStepPhase::Outside && !zeroes
             })
             .collect();
         let Some(&first) = body.first() else { continue };
@@ -151,7 +151,7 @@ pub(super) fn repeat_passes_before_optimizer(
 /// before the step) is moved to that kernel. If the pass's first node has no dependencies, it gets a dependency on that
 /// kernel too.
 fn start_pass_after(
-    program: &mut RankProgram<'_>,
+    program: &mut EditableRankProgram<'_>,
     before: &[u32],
     pass: &[u32],
     starts: &BTreeSet<u32>,
@@ -178,7 +178,7 @@ fn start_pass_after(
     }
 }
 
-fn is_called_by_gradient_accumulation(program: &RankProgram<'_>, item: u32) -> bool {
+fn is_called_by_gradient_accumulation(program: &EditableRankProgram<'_>, item: u32) -> bool {
     let node = program.items[item as usize].node;
     program
         .node_and_its_callers(node)
@@ -189,22 +189,22 @@ fn is_called_by_gradient_accumulation(program: &RankProgram<'_>, item: u32) -> b
 type MicroBatchPass = (u32, bool);
 
 /// Returns the passes of all micro-batches in a step with their nodes, in program order.
-fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec<u32>)> {
+fn list_passes(program: &EditableRankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec<u32>)> {
     let mut found: Vec<(MicroBatchPass, Vec<u32>)> = Vec::new();
     let mut last_named = None;
     let each =
         StepGradientReductions::find_reductions(program, step).has_reductions_in_each_pass(program);
     for &item in &program.order {
         let facts = program.facts_of_item(item);
-        if facts.step != Some(step) || facts.phase == StepPhase::Outside {
+        if facts.step != Some(step) || facts.phase == TrainingStepPhase::Outside {
             continue;
         }
         let labelled = facts.micro_batch.and_then(|number| match facts.phase {
-            StepPhase::Forward => Some((number, false)),
-            StepPhase::Backward => Some((number, true)),
+            TrainingStepPhase::Forward => Some((number, false)),
+            TrainingStepPhase::Backward => Some((number, true)),
             // In generated jobs, a parameter gather belongs to the pass that needs it; reductions also belong to a pass
             // if each pass reduces its own gradients.
-            StepPhase::Parameters => {
+            TrainingStepPhase::Parameters => {
                 let name = program.view_of_item(item).name;
                 let backward = name.contains("/bwd/") || each && name.contains("/gradients/");
                 (backward || name.contains("/fwd/")).then_some((number, backward))
@@ -222,7 +222,7 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
         // On the last stage, work after a forward pass (the loss) belongs to that pass. After the last backward pass,
         // the optimizer's work and work on parameters belong to no pass.
         let follows = match facts.phase {
-            StepPhase::Optimizer | StepPhase::Parameters => None,
+            TrainingStepPhase::Optimizer | TrainingStepPhase::Parameters => None,
             _ => last_named,
         };
         let Some(pass) = labelled.or(inside).or(follows) else {
@@ -238,12 +238,12 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
 
 /// Divides each micro-batch of a pipeline into `times` smaller micro-batches. The passes stay in GPipe or 1F1B order.
 pub(super) fn split_micro_batches(
-    program: &mut RankProgram<'_>,
+    program: &mut EditableRankProgram<'_>,
     times: u32,
     place: StageCountToPipelineEnd,
     scaler: &KernelWorkAndTimeScaler,
-) -> Result<EditCounts, TraceError> {
-    let mut counts = EditCounts::default();
+) -> Result<MatchedAndChangedItemCounts, TraceError> {
+    let mut counts = MatchedAndChangedItemCounts::default();
     for step in 0..program.steps {
         let passes = list_passes(program, step);
         let numbers: BTreeSet<u32> = passes.iter().map(|(pass, _)| pass.0).collect();
@@ -322,7 +322,9 @@ pub(super) fn split_micro_batches(
 /// Examines the first step that has several micro-batches. Returns the number of micro-batches, and the number of
 /// forward passes before the first backward pass. Returns `Some(None)` if the pass order is neither GPipe nor 1F1B.
 /// Returns `None` if no step has several micro-batches.
-pub(super) fn micro_batches_and_warm_up(program: &RankProgram<'_>) -> Option<Option<(u32, u32)>> {
+pub(super) fn micro_batches_and_warm_up(
+    program: &EditableRankProgram<'_>,
+) -> Option<Option<(u32, u32)>> {
     (0..program.steps).find_map(|step| {
         let sequence: Vec<MicroBatchPass> = list_passes(program, step)
             .iter()
@@ -356,7 +358,7 @@ pub(super) struct StageCountToPipelineEnd {
 
 impl NextStageRanksAndPassOrder {
     /// Adds a rank: stores its pass order, and the rank that receives its messages in forward passes.
-    pub fn learn_rank(&mut self, rank: u32, program: &RankProgram<'_>) {
+    pub fn learn_rank(&mut self, rank: u32, program: &EditableRankProgram<'_>) {
         if let Some(Some((micro_batches, warm_up))) = micro_batches_and_warm_up(program)
             && warm_up < micro_batches
         {
@@ -370,7 +372,7 @@ impl NextStageRanksAndPassOrder {
                     receive: false,
                     peer,
                     ..
-                } if program.facts[i as usize].phase == StepPhase::Forward => Some(peer),
+                } if program.facts[i as usize].phase == TrainingStepPhase::Forward => Some(peer),
                 _ => None,
             });
         if let Some(next) = next {
@@ -399,11 +401,11 @@ impl NextStageRanksAndPassOrder {
 /// Changes the order in which a step runs its micro-batches' passes. `stages` is the number of stages from the rank's
 /// own stage to the last stage, inclusive.
 pub(super) fn reorder_micro_batch_passes_of_rank(
-    program: &mut RankProgram<'_>,
-    order: PassOrder,
+    program: &mut EditableRankProgram<'_>,
+    order: PipelinePassOrder,
     stages: u32,
-) -> Result<EditCounts, TraceError> {
-    let mut counts = EditCounts::default();
+) -> Result<MatchedAndChangedItemCounts, TraceError> {
+    let mut counts = MatchedAndChangedItemCounts::default();
     for step in 0..program.steps {
         let passes = list_passes(program, step);
         let numbers: BTreeSet<u32> = passes.iter().map(|(pass, _)| pass.0).collect();
@@ -420,8 +422,8 @@ pub(super) fn reorder_micro_batch_passes_of_rank(
             ));
         }
         let warm_up = match order {
-            PassOrder::GPipe => micro_batches,
-            PassOrder::OneForwardOneBackward => stages.min(micro_batches),
+            PipelinePassOrder::GPipe => micro_batches,
+            PipelinePassOrder::OneForwardOneBackward => stages.min(micro_batches),
         };
         let first = *numbers.first().unwrap_or(&0);
         let new: Vec<MicroBatchPass> = schedule_passes(micro_batches, warm_up)
@@ -465,7 +467,7 @@ pub(super) fn reorder_micro_batch_passes_of_rank(
 
 /// The end of each pass except the last: the node on which the start of the next pass depends.
 #[derive(Debug, Default)]
-struct PassEndItems {
+struct PassEndNodes {
     /// The end of each pass.
     ends: BTreeMap<MicroBatchPass, u32>,
     /// The end of each pass's predecessor.
@@ -473,10 +475,10 @@ struct PassEndItems {
 }
 
 fn find_pass_ends(
-    program: &RankProgram<'_>,
+    program: &EditableRankProgram<'_>,
     passes: &[(MicroBatchPass, Vec<u32>)],
-) -> PassEndItems {
-    let mut found = PassEndItems::default();
+) -> PassEndNodes {
+    let mut found = PassEndNodes::default();
     for pair in passes.windows(2) {
         let [(pass, items), (next, of_next)] = pair else {
             continue;
@@ -499,9 +501,9 @@ fn find_pass_ends(
 /// order. A dependency on the end of the previous pass moves to the end of the pass that now comes before it, possibly
 /// on another lane. Any other dependency moves to the last node that the old target's thread runs before the pass.
 fn reorder_pass_items_and_dependencies(
-    program: &mut RankProgram<'_>,
+    program: &mut EditableRankProgram<'_>,
     of_pass: &BTreeMap<MicroBatchPass, &Vec<u32>>,
-    ends: &PassEndItems,
+    ends: &PassEndNodes,
     parts: &[BTreeMap<u32, u32>],
     order: impl Iterator<Item = (MicroBatchPass, usize)>,
 ) -> Vec<u32> {
@@ -580,7 +582,11 @@ fn reorder_pass_items_and_dependencies(
 
 /// Removes the nodes `old` from the program order, and inserts `ordered` at the position of the first removed node. A
 /// node between two nodes of `old`, such as a gradient reduction, still follows the same node as before.
-fn replace_items_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered: Vec<u32>) {
+fn replace_items_in_order(
+    program: &mut EditableRankProgram<'_>,
+    old: &BTreeSet<u32>,
+    ordered: Vec<u32>,
+) {
     let mut order = Vec::with_capacity(program.order.len() + ordered.len());
     let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     let last = program.order.iter().rposition(|item| old.contains(item));

@@ -5,11 +5,11 @@
 //! perform: all-reduces of buckets of [`DEFAULT_BUCKET`] bytes. Each follows the hook that fills its bucket. The
 //! optimizer waits for all all-reduces.
 
-use super::EditCounts;
+use super::MatchedAndChangedItemCounts;
 use super::gradients::{self, StepGradientReductions};
 use super::grammar::JobEdit;
 use super::kernels::KernelWorkAndTimeScaler;
-use super::program::{NewAttributeValueOrRemoval, RankProgram, StepPhase};
+use super::program::{EditableRankProgram, NewAttributeValueOrRemoval, TrainingStepPhase};
 use super::roles::{self, AbsentRankModelRule, RankTraces};
 use crate::edit::scale::{JobScaler, RankGridDimensions, ScaledDimension, ShardedBufferKeptSize};
 use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
@@ -26,9 +26,9 @@ pub(super) fn scale_replicas(
     groups: &DeclaredGroups,
     replicas: u32,
     choice: AbsentRankModelRule,
-    counts: &mut EditCounts,
+    counts: &mut MatchedAndChangedItemCounts,
 ) -> Result<(RankTraces, DeclaredGroups), TraceError> {
-    let mut completed = EditCounts::default();
+    let mut completed = MatchedAndChangedItemCounts::default();
     let (mut traces, mut groups) =
         roles::derive_missing_ranks(traces, groups, None, choice, &mut completed)?;
     let ranks = traces.len() as u32;
@@ -42,14 +42,18 @@ pub(super) fn scale_replicas(
     }
     let mut members = Vec::new();
     if let Some((_, trace)) = traces.first() {
-        members = replica_ranks_of_first_rank(&RankProgram::read_program(trace)?, &groups, ranks)?;
+        members = replica_ranks_of_first_rank(
+            &EditableRankProgram::read_program(trace)?,
+            &groups,
+            ranks,
+        )?;
     }
     let grid = if members.len() > 1 || members == [0] && ranks == 1 {
         format_rank_grid_with_dimension(&members, ranks)?
     } else {
         // Give each rank a group for its future replicas; so far, the rank is its only member.
         for (rank, trace) in &mut traces {
-            let mut program = RankProgram::read_program(trace)?;
+            let mut program = EditableRankProgram::read_program(trace)?;
             let group = format!("replicas-{rank}");
             counts.added += insert_gradient_all_reduces(&mut program, &group)?;
             *trace = Arc::new(program.write_trace()?);
@@ -73,7 +77,7 @@ pub(super) fn scale_replicas(
     }
     let ratio = f64::from(ranks) / f64::from(new_ranks);
     for (_, trace) in &mut traces {
-        let mut program = RankProgram::read_program(trace)?;
+        let mut program = EditableRankProgram::read_program(trace)?;
         if scale_sharded_optimizer(&mut program, ratio) {
             counts
                 .notes
@@ -116,7 +120,7 @@ pub(super) fn scale_replicas(
 }
 
 /// Multiplies the optimizer shards' work and memory by `ratio`. Returns true if there are any optimizer shards.
-fn scale_sharded_optimizer(program: &mut RankProgram<'_>, ratio: f64) -> bool {
+fn scale_sharded_optimizer(program: &mut EditableRankProgram<'_>, ratio: f64) -> bool {
     let shards = program.order.iter().copied().find(|&item| {
         gradients::is_gradient_reduction(program, item)
             && matches!(
@@ -148,7 +152,7 @@ fn scale_sharded_optimizer(program: &mut RankProgram<'_>, ratio: f64) -> bool {
                     changes.insert(name, NewAttributeValueOrRemoval::Count(bytes));
                 }
             }
-        } else if program.facts_of_item(item).phase == StepPhase::Optimizer {
+        } else if program.facts_of_item(item).phase == TrainingStepPhase::Optimizer {
             scaler.multiply_kernel_work(program, item, ratio);
         }
     }
@@ -157,7 +161,7 @@ fn scale_sharded_optimizer(program: &mut RankProgram<'_>, ratio: f64) -> bool {
 
 /// Adds the edit to the trace's list of edits.
 fn record_replica_edit_in_trace(trace: &[u8], replicas: u32) -> Result<Vec<u8>, TraceError> {
-    let mut program = RankProgram::read_program(trace)?;
+    let mut program = EditableRankProgram::read_program(trace)?;
     super::note_edit(&mut program, &JobEdit::Data(replicas));
     program.write_trace()
 }
@@ -165,7 +169,7 @@ fn record_replica_edit_in_trace(trace: &[u8], replicas: u32) -> Result<Vec<u8>, 
 /// Returns the ranks that reduce gradients with the first rank. The result is empty if the first rank reduces no
 /// gradients.
 fn replica_ranks_of_first_rank(
-    program: &RankProgram<'_>,
+    program: &EditableRankProgram<'_>,
     groups: &DeclaredGroups,
     ranks: u32,
 ) -> Result<Vec<u32>, TraceError> {
@@ -227,7 +231,7 @@ fn format_rank_grid_with_dimension(members: &[u32], ranks: u32) -> Result<String
 
 /// Inserts all-reduces of gradients into each step. Returns the number of inserted all-reduces.
 fn insert_gradient_all_reduces(
-    program: &mut RankProgram<'_>,
+    program: &mut EditableRankProgram<'_>,
     group: &str,
 ) -> Result<u64, TraceError> {
     let mut added = 0;

@@ -15,10 +15,10 @@
 //!
 //! In the completed job, every send must have a receive, and all members of a group must make the same number of calls.
 
-use super::EditCounts;
+use super::MatchedAndChangedItemCounts;
 use super::gradients;
-use super::grammar::{JobEdit, PassOrder};
-use super::program::RankProgram;
+use super::grammar::{JobEdit, PipelinePassOrder};
+use super::program::EditableRankProgram;
 use super::repeat;
 use chakram_base::bounds;
 use chakram_base::ids::MAX_NPUS;
@@ -34,7 +34,7 @@ mod rank_writer;
 mod restage;
 
 use exchanges::check_communication_matches;
-use grid::{RoleGrid, find_stride_and_count_of_members};
+use grid::{StridedRankGrid, find_stride_and_count_of_members};
 use group_table::CapturedAndAddedGroupNames;
 use rank_writer::{AbsentRankWriter, tag_differences_between_stages};
 
@@ -104,7 +104,7 @@ struct CapturedRank {
 
 impl CapturedRank {
     fn from_trace(rank: u32, trace: &[u8], declared: &DeclaredGroups) -> Result<Self, TraceError> {
-        let program = RankProgram::read_program(trace)?;
+        let program = EditableRankProgram::read_program(trace)?;
         let mut own = DeclaredGroups::new();
         for node in &program.raw.nodes {
             if let Some(values) = node.view.groups {
@@ -173,7 +173,7 @@ pub(super) fn derive_missing_ranks(
     groups: &DeclaredGroups,
     world: Option<u32>,
     choice: AbsentRankModelRule,
-    counts: &mut EditCounts,
+    counts: &mut MatchedAndChangedItemCounts,
 ) -> Result<(RankTraces, DeclaredGroups), TraceError> {
     let mut captured = Vec::with_capacity(traces.len());
     for (rank, trace) in &traces {
@@ -209,7 +209,7 @@ pub(super) fn derive_missing_ranks(
     if absent == 0 {
         return Ok((traces, groups.clone()));
     }
-    let grid = RoleGrid::derive_grid_from_captured_ranks(&captured, world)?;
+    let grid = StridedRankGrid::derive_grid_from_captured_ranks(&captured, world)?;
     for place in [
         PipelineStagePosition::First,
         PipelineStagePosition::Middle,
@@ -228,7 +228,7 @@ pub(super) fn derive_missing_ranks(
         .position(|one| one.place == PipelineStagePosition::Last);
     let order = last.map(|at| {
         Ok::<_, TraceError>(repeat::micro_batches_and_warm_up(
-            &RankProgram::read_program(&traces[at].1)?,
+            &EditableRankProgram::read_program(&traces[at].1)?,
         ))
     });
     let order = order.transpose()?.flatten();
@@ -268,14 +268,14 @@ pub(super) fn derive_missing_ranks(
         let trace = match reordered.get(&(index, stage)) {
             Some(trace) => Arc::clone(trace),
             None => {
-                let mut program = RankProgram::read_program(&traces[index].1)?;
+                let mut program = EditableRankProgram::read_program(&traces[index].1)?;
                 if moves_stage {
                     match order {
                         Some(Some((_, 1))) => {
                             let left = grid.stage_count() - stage;
                             repeat::reorder_micro_batch_passes_of_rank(
                                 &mut program,
-                                PassOrder::OneForwardOneBackward,
+                                PipelinePassOrder::OneForwardOneBackward,
                                 left,
                             )?;
                         }
@@ -353,7 +353,11 @@ fn check_traces_fit_memory(
 
 /// Adds a note about how much the kernel times of captured ranks with the same role differ. The times of added ranks
 /// may be wrong by as much as that.
-fn note_role_time_differences(captured: &[CapturedRank], grid: &RoleGrid, counts: &mut EditCounts) {
+fn note_role_time_differences(
+    captured: &[CapturedRank],
+    grid: &StridedRankGrid,
+    counts: &mut MatchedAndChangedItemCounts,
+) {
     let mut roles: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for one in captured {
         roles

@@ -9,7 +9,7 @@
 
 use super::gradients;
 use super::grammar::{HiddenSizeChange, ScaleFactor};
-use super::program::{RankProgram, StepPhase};
+use super::program::{EditableRankProgram, TrainingStepPhase};
 use super::shapes::{
     TensorShape, count_elements, normal_form, parse_argument_shapes, parse_shapes,
 };
@@ -44,7 +44,7 @@ pub(super) struct ModelWidths {
 impl ModelWidths {
     /// Derives the widths from a program's matrix multiplications; `samples` contains the number of samples and the
     /// number of tokens, where these are known.
-    pub fn learn_widths(program: &RankProgram<'_>, samples: [Option<u64>; 2]) -> Self {
+    pub fn learn_widths(program: &EditableRankProgram<'_>, samples: [Option<u64>; 2]) -> Self {
         let mut this = Self {
             leading: samples.into_iter().flatten().collect(),
             ..Self::default()
@@ -74,7 +74,7 @@ impl ModelWidths {
                     this.head_widths.insert(width);
                 }
                 Some(KernelShape::Gemm { batch: 1, m, n, k })
-                    if facts.phase == StepPhase::Forward =>
+                    if facts.phase == TrainingStepPhase::Forward =>
                 {
                     this.leading.insert(m);
                     if let Op::Compute {
@@ -133,7 +133,7 @@ impl ModelWidths {
     }
 
     /// Counts the elements of the weights that one forward pass multiplies.
-    fn count_weight_elements(&mut self, program: &RankProgram<'_>) {
+    fn count_weight_elements(&mut self, program: &EditableRankProgram<'_>) {
         let mut first: Option<(Option<u32>, Option<u32>)> = None;
         for i in program.raw.node_indices() {
             let (view, facts) = (program.view_of_node(i), &program.facts[i as usize]);
@@ -141,7 +141,7 @@ impl ModelWidths {
                 continue;
             };
             let pass = (facts.step, facts.micro_batch);
-            if facts.phase != StepPhase::Forward || *first.get_or_insert(pass) != pass {
+            if facts.phase != TrainingStepPhase::Forward || *first.get_or_insert(pass) != pass {
                 continue;
             }
             let sides = [n, k]
@@ -353,7 +353,7 @@ impl ModelWidths {
 
 /// If `item` reduces gradients or gathers parameters in a generated job, returns the layers to which these belong.
 pub(super) fn layers_of_gradient_or_parameter_transfer(
-    program: &RankProgram<'_>,
+    program: &EditableRankProgram<'_>,
     item: u32,
 ) -> BTreeSet<u32> {
     let own = program.facts_of_item(item).layer;
@@ -366,7 +366,7 @@ pub(super) fn layers_of_gradient_or_parameter_transfer(
     let mut layers = BTreeSet::new();
     for dep in &program.items[item as usize].deps {
         let facts = program.facts_of_item(dep.on);
-        if let (StepPhase::Backward, Op::Compute { .. }) =
+        if let (TrainingStepPhase::Backward, Op::Compute { .. }) =
             (facts.phase, program.view_of_item(dep.on).op)
         {
             layers.extend(facts.layer);

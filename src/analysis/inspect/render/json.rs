@@ -45,7 +45,7 @@ impl Serialize for FilterOptions {
 pub struct SummaryDocument<'j> {
     filter: FilterOptions,
     shared_clock: bool,
-    ranks: Vec<RankDocument<'j>>,
+    ranks: Vec<RankSummaryDocument<'j>>,
     unreadable: Vec<UnreadableRank<'j>>,
     metadata: MetadataDocument<'j>,
     groups: Vec<GroupMembersDocument<'j>>,
@@ -54,11 +54,11 @@ pub struct SummaryDocument<'j> {
     collectives: Vec<NodeSumsAndExtremeRanksDocument<'j, CollectiveGroupAndKindKey<'j>>>,
     messages: Vec<RankPairMessageSums<'j>>,
     operators: Vec<NodeSumsAndExtremeRanksDocument<'j, OperatorKey<'j>>>,
-    attributes: Vec<AttributeCount<'j>>,
+    attributes: Vec<AttributeNodeCount<'j>>,
 }
 
 #[derive(Debug, Serialize)]
-struct RankDocument<'j> {
+struct RankSummaryDocument<'j> {
     rank: u32,
     #[serde(serialize_with = "serialize_file_path")]
     file: &'j Path,
@@ -80,7 +80,7 @@ struct RankDocument<'j> {
     notes: &'j [CountedFault],
 }
 
-impl<'j> From<&'j UnfilteredRankTraceTotals> for RankDocument<'j> {
+impl<'j> From<&'j UnfilteredRankTraceTotals> for RankSummaryDocument<'j> {
     fn from(rank: &'j UnfilteredRankTraceTotals) -> Self {
         Self {
             rank: rank.rank,
@@ -228,7 +228,7 @@ struct RankPairMessageSums<'j> {
 }
 
 #[derive(Debug, Serialize)]
-struct AttributeCount<'j> {
+struct AttributeNodeCount<'j> {
     name: &'j str,
     r#type: &'static str,
     nodes: u64,
@@ -242,7 +242,7 @@ pub fn build_summary_document<'j>(
     let body = SummaryDocument {
         filter: FilterOptions(options),
         shared_clock: job.has_common_time_origin(),
-        ranks: job.ranks.iter().map(RankDocument::from).collect(),
+        ranks: job.ranks.iter().map(RankSummaryDocument::from).collect(),
         unreadable: (job.unreadable.iter())
             .map(|(rank, file, why)| UnreadableRank {
                 rank: *rank,
@@ -292,7 +292,7 @@ pub fn build_summary_document<'j>(
             },
         ),
         attributes: (job.attributes.iter())
-            .map(|((name, kind), nodes)| AttributeCount {
+            .map(|((name, kind), nodes)| AttributeNodeCount {
                 name,
                 r#type: kind,
                 nodes: *nodes,

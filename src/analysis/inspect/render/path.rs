@@ -4,7 +4,7 @@ use super::OmissionHints;
 use super::json::{NamedViewDocument, build_view_document};
 use super::labels::describe_time_basis;
 use crate::inspect::{
-    CriticalPath, NodeClass, NodeStartTimesSource, PathDelayWaitWorkTotals, PathSegment,
+    CriticalPath, InspectedNodeType, NodeStartTimesSource, PathDelayWaitWorkTotals, PathSegment,
     RankTimesForCriticalPath, sum_path_time_by_key,
 };
 use chakram_base::ids::format_numbers_as_ranges;
@@ -68,7 +68,7 @@ fn is_clock_shared_by_ranks(tracks: &[RankTimesForCriticalPath]) -> bool {
 }
 
 /// Data that rendering paths needs.
-pub struct PathRenderInput<'a> {
+pub struct CriticalPathRenderInput<'a> {
     /// Title of the job.
     pub title: &'a str,
     /// Tracks of all ranks.
@@ -79,7 +79,7 @@ pub struct PathRenderInput<'a> {
     pub hints: OmissionHints,
 }
 
-impl PathRenderInput<'_> {
+impl CriticalPathRenderInput<'_> {
     /// Renders the critical paths as text.
     pub fn render_text(
         &self,
@@ -193,7 +193,7 @@ impl CriticalPathAndRankInputs<'_> {
         &self.tracks[piece.track as usize]
     }
 
-    fn sum_by_operator(&self) -> Vec<((String, NodeClass), PathDelayWaitWorkTotals)> {
+    fn sum_by_operator(&self) -> Vec<((String, InspectedNodeType), PathDelayWaitWorkTotals)> {
         sum_path_time_by_key(&self.path, |piece| {
             let mut name = String::new();
             append_name_family(
@@ -221,7 +221,7 @@ impl CriticalPathAndRankInputs<'_> {
         &self,
         out: &mut String,
         others: &[u32],
-        report: &PathRenderInput<'_>,
+        report: &CriticalPathRenderInput<'_>,
         style: TextStyleWidthAndDetail,
     ) -> Result {
         let hints = &report.hints;
@@ -419,7 +419,7 @@ impl CriticalPathAndRankInputs<'_> {
                 })
                 .collect(),
             ranks: (ranks.iter())
-                .map(|(rank, of)| RankTime {
+                .map(|(rank, of)| RankPathTime {
                     spent: of.into(),
                     rank: *rank,
                 })
@@ -450,7 +450,7 @@ struct CriticalPathDocument<'p> {
     rank_changes: u32,
     times: Vec<&'static str>,
     types: Vec<NodeTypePathTime>,
-    ranks: Vec<RankTime>,
+    ranks: Vec<RankPathTime>,
     operators: Vec<OperatorTime>,
     #[serde(skip_serializing_if = "Option::is_none")]
     nodes: Option<Vec<PathNodeDelayWaitWork<'p>>>,
@@ -486,7 +486,7 @@ struct NodeTypePathTime {
 }
 
 #[derive(Debug, Serialize)]
-struct RankTime {
+struct RankPathTime {
     #[serde(flatten)]
     spent: PathTimeSumsOfOneKey,
     rank: u32,

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 const SHOWN: usize = 8;
 
 /// Result of converting one trace.
-pub(super) struct ConvertedTrace {
+pub(super) struct TraceConversionResult {
     pub input: PathBuf,
     /// Output file; `None` for standard output.
     pub output: Option<PathBuf>,
@@ -24,7 +24,7 @@ pub(super) struct ConvertedTrace {
     pub salvaged: Option<(SalvageReport, Option<String>)>,
 }
 
-pub(super) fn render_text(all: &[ConvertedTrace]) -> String {
+pub(super) fn render_text(all: &[TraceConversionResult]) -> String {
     let mut out = String::new();
     for one in all {
         let to = match &one.output {
@@ -206,7 +206,7 @@ struct DanglingDependencyRow {
     data: bool,
 }
 
-pub(super) fn render_json(all: &[ConvertedTrace]) -> String {
+pub(super) fn render_json(all: &[TraceConversionResult]) -> String {
     let path = |path: &PathBuf| path.display().to_string();
     let traces = all.iter().map(|one| ConvertedTraceRow {
         input: path(&one.input),

@@ -3,9 +3,9 @@
 use super::group_locations::SameExtentGroups;
 use super::{DryRunReport, phase_name};
 use chakram_report::document::VersionedDocument;
-use chakram_report::stack::StackKernelAndPlanDecisions;
+use chakram_report::stack::SoftwareStackReport;
 use chakram_trace::format::TensorClass;
-use chakram_trace::format::work_amounts::CountedAttention;
+use chakram_trace::format::work_amounts::CountedAttentionPairs;
 use chakram_workloads::generate::training::{PlanSummary, StageRankTotals};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -25,9 +25,9 @@ struct DryRunPlanDocument<'a> {
     flops: f64,
     model_flops: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    attention: Option<CountedAttention>,
+    attention: Option<CountedAttentionPairs>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stack: Option<&'a StackKernelAndPlanDecisions>,
+    stack: Option<&'a SoftwareStackReport>,
     recompute: String,
     bubble: Option<f64>,
     fits: Option<bool>,

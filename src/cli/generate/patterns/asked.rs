@@ -1,7 +1,7 @@
 //! Converts arguments to a pattern.
 
 use super::super::TraceOutputOrReplayArgs;
-use super::{PalmSimulatorPaperModelArg, PatternArgs, TrafficArg};
+use super::{PalmSimulatorPaperModelArg, PatternArgs, TrafficPatternArg};
 use chakram_trace::format::CollectiveKind;
 use chakram_workloads::generate::{
     CollectivePattern, DataParallelPattern, LoadKernelStorePattern, P2pPattern, PalmPattern,
@@ -58,12 +58,12 @@ impl PatternArgs {
                 target,
             } => {
                 let shape = match traffic {
-                    TrafficArg::PingPong => TrafficPattern::PingPong,
-                    TrafficArg::Ring => TrafficPattern::Ring,
-                    TrafficArg::Stride => TrafficPattern::Stride(*stride),
-                    TrafficArg::Incast => TrafficPattern::Incast,
-                    TrafficArg::Pairs => TrafficPattern::Pairs,
-                    TrafficArg::Random => TrafficPattern::Random(*seed),
+                    TrafficPatternArg::PingPong => TrafficPattern::PingPong,
+                    TrafficPatternArg::Ring => TrafficPattern::Ring,
+                    TrafficPatternArg::Stride => TrafficPattern::Stride(*stride),
+                    TrafficPatternArg::Incast => TrafficPattern::Incast,
+                    TrafficPatternArg::Pairs => TrafficPattern::Pairs,
+                    TrafficPatternArg::Random => TrafficPattern::Random(*seed),
                 };
                 let pattern = WorkloadPattern::P2p(P2pPattern {
                     traffic: shape,

@@ -4,7 +4,7 @@ use super::TrainingArgs;
 use chakram_base::config::find_most_similar_name;
 use chakram_hardware::machine::Machine;
 use chakram_jobs::machine_properties_for_plans;
-use chakram_report::stack::StackKernelAndPlanDecisions;
+use chakram_report::stack::SoftwareStackReport;
 use chakram_workloads::generate::plan::{CorePlacement, join_degrees_with_commas};
 use chakram_workloads::generate::{ModelAndParallelismPlan, ParallelismPlan, PatternOptionError};
 use chakram_workloads::model::{Model, ModelError};
@@ -28,7 +28,7 @@ pub struct RequestedTrainingRun {
     /// Source of the plan.
     pub origin: PlanFileText,
     /// Plan options that come from the software stack; `None` if the user chose no stack.
-    pub stack: Option<StackKernelAndPlanDecisions>,
+    pub stack: Option<SoftwareStackReport>,
 }
 
 /// Text and name of the plan file; `None` if there is no file.

@@ -5,7 +5,7 @@ use chakram_base::units::{Bytes, Frequency};
 
 /// Capacity of a memory level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LevelCapacity {
+pub enum MemoryLevelCapacity {
     /// The level has room for any layer.
     Unbounded,
     /// All tensors share this number of bytes.
@@ -22,7 +22,7 @@ pub struct MemoryLevel {
     /// True for each [`LayerTensor`] that the level can keep.
     pub keeps: [bool; 3],
     /// Capacity of the level.
-    pub capacity: LevelCapacity,
+    pub capacity: MemoryLevelCapacity,
     /// Bytes per cycle through the level's port, counting both directions, or `None` if the port never limits a
     /// mapping.
     pub bytes_per_cycle: Option<f64>,
@@ -132,7 +132,7 @@ impl GemminiSettings {
         };
         let buffer = |bytes: Bytes| {
             (
-                LevelCapacity::Shared(bytes.0),
+                MemoryLevelCapacity::Shared(bytes.0),
                 sram_energy_per_byte(bytes.0 as f64),
             )
         };
@@ -144,7 +144,7 @@ impl GemminiSettings {
                 level(
                     "registers",
                     keeps(&[weights, outputs]),
-                    LevelCapacity::Words(1),
+                    MemoryLevelCapacity::Words(1),
                     None,
                     REGISTER,
                 ),
@@ -156,7 +156,13 @@ impl GemminiSettings {
                     None,
                     pad_energy,
                 ),
-                level("memory", [true; 3], LevelCapacity::Unbounded, memory, DRAM),
+                level(
+                    "memory",
+                    [true; 3],
+                    MemoryLevelCapacity::Unbounded,
+                    memory,
+                    DRAM,
+                ),
             ],
             own_levels: 1,
             array: self.array,

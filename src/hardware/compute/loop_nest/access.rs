@@ -1,8 +1,8 @@
 //! Computes the cost of a mapping in closed form.
 
 use super::{
-    LayerShape, LayerTensor, LevelCapacity, LoopDimension, LoopDimensionBound, LoopMapping,
-    LoopNestAccelerator,
+    LayerShape, LayerTensor, LoopDimension, LoopDimensionBound, LoopMapping, LoopNestAccelerator,
+    MemoryLevelCapacity,
 };
 
 /// Accesses to one tensor in one level, in words, summed over all units.
@@ -125,12 +125,12 @@ impl LoopNestAccelerator {
             .map(|(tensor, _)| *tensor)
             .filter(|tensor| self.keeps_tensor(mapping, level, *tensor));
         match self.levels[level].capacity {
-            LevelCapacity::Unbounded => true,
-            LevelCapacity::Words(most) => {
+            MemoryLevelCapacity::Unbounded => true,
+            MemoryLevelCapacity::Words(most) => {
                 let mut kept = kept;
                 kept.all(|tensor| layer.count_tensor_words(tensor, tile) <= most)
             }
-            LevelCapacity::Shared(most) => {
+            MemoryLevelCapacity::Shared(most) => {
                 let bytes = kept
                     .map(|tensor| {
                         layer.count_tensor_words(tensor, tile) * self.word[tensor as usize]

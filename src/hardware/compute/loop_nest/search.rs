@@ -5,8 +5,8 @@
 //! more draws never give a worse result.
 
 use super::{
-    LayerShape, LayerTensor, LevelCapacity, LoopDimension, LoopMapping, LoopNestAccelerator,
-    MappingCost,
+    LayerShape, LayerTensor, LoopDimension, LoopMapping, LoopNestAccelerator, MappingCost,
+    MemoryLevelCapacity,
 };
 use chakram_base::random::split_mix;
 
@@ -232,7 +232,7 @@ impl MappingChoiceSampler<'_> {
     fn shrink_to_fit(&mut self, choices: &mut MappingDraw) {
         for level in 0..self.accelerator.levels.len() - 1 {
             // If a level keeps single words, the loops that the words' tensors depend on must run in outer levels.
-            if self.accelerator.levels[level].capacity == LevelCapacity::Words(1) {
+            if self.accelerator.levels[level].capacity == MemoryLevelCapacity::Words(1) {
                 for (tensor, _) in LayerTensor::ALL {
                     let keeps = self.accelerator.levels[level].keeps[tensor as usize];
                     for (dimension, _) in LoopDimension::ALL {

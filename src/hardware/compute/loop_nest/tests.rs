@@ -11,7 +11,7 @@ use chakram_base::units::{Bytes, Frequency};
 fn build_memory_level(
     name: &'static str,
     keeps: [bool; 3],
-    capacity: LevelCapacity,
+    capacity: MemoryLevelCapacity,
 ) -> MemoryLevel {
     MemoryLevel {
         name,
@@ -28,12 +28,16 @@ fn build_small_accelerator(
     buffer: u64,
     choices: Vec<RowAndColumnLoopDimensions>,
 ) -> LoopNestAccelerator {
-    let mut memory = build_memory_level("memory", [true; 3], LevelCapacity::Unbounded);
+    let mut memory = build_memory_level("memory", [true; 3], MemoryLevelCapacity::Unbounded);
     memory.bytes_per_cycle = Some(0.5);
     LoopNestAccelerator {
         levels: vec![
-            build_memory_level("registers", [true, false, true], LevelCapacity::Shared(6)),
-            build_memory_level("buffer", [true; 3], LevelCapacity::Shared(buffer)),
+            build_memory_level(
+                "registers",
+                [true, false, true],
+                MemoryLevelCapacity::Shared(6),
+            ),
+            build_memory_level("buffer", [true; 3], MemoryLevelCapacity::Shared(buffer)),
             memory,
         ],
         own_levels: 1,

@@ -2,9 +2,9 @@
 
 use super::{BANDWIDTH, LATENCY};
 use crate::compute::{
-    AttentionKernelTimeCurve, AttentionWaveConstants, ComputeRateFactorsByHeadWidth, DecodeCurve,
-    GemmCurve, KernelCurves, LongGemmPowerLimitSlowdown, MemoryBoundCurve,
-    PowerLimitMatrixAndAttentionFactors,
+    AttentionKernelTimeCurve, AttentionWaveConstants, ComputeRateFactorsByHeadWidth,
+    DecodeAttentionTimeCurve, GemmTimeCurve, KernelTimeCurves, LongGemmPowerLimitSlowdown,
+    MemoryBoundKernelTimeCurve, PowerLimitMatrixAndAttentionFactors,
 };
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use chakram_base::dtype::Dtype;
@@ -84,8 +84,8 @@ fn parse_power_limit_factors(
 /// continuous load.
 pub(super) fn derive_short_run_curve(
     class: &ConfigTable<'_>,
-    curve: GemmCurve,
-) -> Result<GemmCurve, ConfigError> {
+    curve: GemmTimeCurve,
+) -> Result<GemmTimeCurve, ConfigError> {
     let power = class.get("power");
     let power = power
         .map(|field| field.read_table(Some(POWER)))
@@ -94,7 +94,7 @@ pub(super) fn derive_short_run_curve(
         Some(field) => field.read_positive(1.0)?,
         None => 1.0,
     };
-    Ok(GemmCurve {
+    Ok(GemmTimeCurve {
         efficiency: curve.efficiency / sustained,
         ..curve
     })
@@ -107,10 +107,12 @@ const MOST: f64 = 1e6;
 const MOST_BESIDE: f64 = 10.0;
 
 /// Parses the curves in the table of a class.
-pub(super) fn parse_kernel_curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigError> {
-    let mut curves = KernelCurves {
+pub(super) fn parse_kernel_curves(
+    class: &ConfigTable<'_>,
+) -> Result<KernelTimeCurves, ConfigError> {
+    let mut curves = KernelTimeCurves {
         kept: parse_power_limit_factors(class)?,
-        ..KernelCurves::default()
+        ..KernelTimeCurves::default()
     };
     add_kernel_curves(class, &mut curves)?;
     if let Some(field) = class.get("beside_collectives") {
@@ -125,15 +127,15 @@ pub(super) fn parse_kernel_curves(class: &ConfigTable<'_>) -> Result<KernelCurve
     Ok(curves)
 }
 
-/// Adds the curves in the tables `gemm`, `attention` and `moving` of a class. The factors in [`KernelCurves::kept`]
+/// Adds the curves in the tables `gemm`, `attention` and `moving` of a class. The factors in [`KernelTimeCurves::kept`]
 /// multiply their rates.
 pub(super) fn add_kernel_curves(
     class: &ConfigTable<'_>,
-    curves: &mut KernelCurves,
+    curves: &mut KernelTimeCurves,
 ) -> Result<(), ConfigError> {
     let kept = curves.kept;
     for table in read_tables_or_empty(class, "gemm", GEMM)? {
-        let curve = GemmCurve {
+        let curve = GemmTimeCurve {
             start: parse_seconds(&table, "start")?,
             efficiency: kept.products * parse_positive(&table, "efficiency", 1.0)?,
             multiprocessors: parse_positive(&table, "multiprocessors", MOST)?,
@@ -174,7 +176,7 @@ pub(super) fn add_kernel_curves(
     }
     if let Some(field) = class.get("moving") {
         let table = field.read_table(Some(MOVING))?;
-        curves.moving = Some(MemoryBoundCurve {
+        curves.moving = Some(MemoryBoundKernelTimeCurve {
             fractions: parse_bandwidth_fractions_by_kernel_class(&table)?,
             floor: parse_seconds(&table, "floor")?,
             gap: parse_seconds(&table, "gap")?,
@@ -207,9 +209,9 @@ fn parse_attention_wave_constants(
     })
 }
 
-fn parse_decode_curve(field: &ConfigField<'_>) -> Result<DecodeCurve, ConfigError> {
+fn parse_decode_curve(field: &ConfigField<'_>) -> Result<DecodeAttentionTimeCurve, ConfigError> {
     let table = field.read_table(Some(DECODE))?;
-    Ok(DecodeCurve {
+    Ok(DecodeAttentionTimeCurve {
         start: parse_seconds(&table, "start")?,
         memory: parse_positive(&table, "memory", 2.0)?,
         head: parse_seconds(&table, "head")?,

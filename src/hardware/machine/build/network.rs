@@ -8,7 +8,7 @@ use crate::collective::{
     FittedCollectiveProtocol,
 };
 use crate::machine::Machine;
-use crate::network::{NetworkModelKind, SendCompletion};
+use crate::network::{NetworkModelKind, SendCompletionRule};
 use crate::topology::{SwitchingMode, Topology, TopologyDimension};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_and_truncate_for_message};
 use chakram_base::setting::EnumeratedSetting;
@@ -222,7 +222,7 @@ pub(super) fn parse_network_settings(
         switching = SwitchingMode::CutThrough { segment };
     }
     let sends = table.read_optional("send_completion", |field| {
-        field.read_choice(&SendCompletion::ALL)
+        field.read_choice(&SendCompletionRule::ALL)
     })?;
     Ok(NetworkSettings {
         model,

@@ -2,7 +2,7 @@
 
 use super::npu_rates::KernelMeasurementNpuRates;
 use super::{LATENCY, curves};
-use crate::compute::{KernelCurves, MeasuredGemms};
+use crate::compute::{KernelTimeCurves, MeasuredGemms};
 use crate::machine::NpuClass;
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_and_truncate_for_message};
 use chakram_base::dtype::Dtype;
@@ -17,7 +17,7 @@ const KEYS: &[&str] = &["format", "shapes", "error"];
 /// constants of `before`, the class before the edit.
 pub(super) fn add_measured_gemms(
     class: &ConfigTable<'_>,
-    curves: &mut KernelCurves,
+    curves: &mut KernelTimeCurves,
     measured_at: &KernelMeasurementNpuRates,
     before: Option<&NpuClass>,
 ) -> Result<(), ConfigError> {

@@ -2,8 +2,8 @@
 
 use super::{BANDWIDTH, LATENCY, parse_capacity, parse_optional_capacity, parse_size};
 use crate::memory::{
-    HierarchicalPool, MemoryAttachment, MemoryNetworkAttachment, MeshPool, MultiLevelSwitchPool,
-    NamedRemoteMemory, NpusWithMemoryPorts, RemoteMemory, RingPool, SwitchLevel,
+    HierarchicalPool, MemoryAttachment, MemoryNetworkAttachment, MemoryPoolSwitchLevel, MeshPool,
+    MultiLevelSwitchPool, NamedRemoteMemory, NpusWithMemoryPorts, RemoteMemory, RingPool,
 };
 use crate::topology::Topology;
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_and_truncate_for_message};
@@ -253,7 +253,7 @@ fn parse_switch_pool(
         let fan_in = level.read_count("fan_in", below)?;
         check_divides(level, "fan_in", fan_in, below)?;
         below /= fan_in;
-        levels.push(SwitchLevel {
+        levels.push(MemoryPoolSwitchLevel {
             fan_in,
             bandwidth: parse_bandwidth_or_link_rates(level, "bandwidth")?,
         });

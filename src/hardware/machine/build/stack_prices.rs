@@ -1,7 +1,7 @@
 //! The `npu` tables of a software stack: kernel curves and launch times by NPU class.
 
 use super::{curves, host};
-use crate::compute::KernelCurves;
+use crate::compute::KernelTimeCurves;
 use crate::machine::class_prices::ClassStackCurvesAndHost;
 use chakram_base::config::{ConfigError, ConfigField};
 
@@ -18,7 +18,7 @@ pub(in crate::machine) fn parse_stack_curves_by_class(
             let expected = format!("at least one of {}", KEYS.join(", "));
             return Err(table.invalid_table_error("nothing", expected));
         }
-        let mut kernels = KernelCurves::default();
+        let mut kernels = KernelTimeCurves::default();
         curves::add_kernel_curves(&table, &mut kernels)?;
         classes.push(ClassStackCurvesAndHost {
             name: name.to_owned(),

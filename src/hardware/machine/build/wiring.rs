@@ -5,8 +5,8 @@ use super::super::class_assignment;
 use super::{BANDWIDTH, LATENCY};
 use crate::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
 use crate::topology::link_graph::{
-    DimensionLinks, LinkGraph, LinkGraphFault, LinkRateAndLatencyChange, MOST_LINKS, MOST_NPUS,
-    MOST_SWITCHES, ShortestPathChoice, UnmatchedLinkChange,
+    DimensionLinks, InvalidLinkGraphReason, LinkGraph, LinkRateAndLatencyChange, MOST_LINKS,
+    MOST_NPUS, MOST_SWITCHES, ShortestPathChoice, UnmatchedLinkChange,
 };
 use crate::topology::{DimensionShape, Topology};
 use chakram_base::config::{ConfigError, ConfigTable, quote_and_truncate_for_message};
@@ -175,7 +175,7 @@ pub(super) fn add_explicit_links_and_changes(
         (None, None) => return Ok(topology),
     };
     let graph = LinkGraph::new(&topology, &links).map_err(|fault| match fault {
-        LinkGraphFault::Npus => {
+        InvalidLinkGraphReason::Npus => {
             let found = format!(
                 "explicit links on a machine of {} NPUs",
                 topology.npu_count()
@@ -185,11 +185,11 @@ pub(super) fn add_explicit_links_and_changes(
                 format!("at most {MOST_NPUS} NPUs with explicit links"),
             )
         }
-        LinkGraphFault::Links(d) => {
+        InvalidLinkGraphReason::Links(d) => {
             let most = format!("at most {MOST_LINKS} links and {MOST_SWITCHES} switches");
             dimensions[d].invalid_table_error("too many links or switches", most)
         }
-        LinkGraphFault::Apart(a, b) => field.invalid_value_error(
+        InvalidLinkGraphReason::Apart(a, b) => field.invalid_value_error(
             format!("no route from NPU {a} to NPU {b}"),
             "links that join all NPUs",
         ),

@@ -3,7 +3,8 @@
 use super::{GOOD, check_edit_errors_of_text};
 use crate::machine::Machine;
 use crate::memory::{
-    HierarchicalPool, MemoryAttachment, MeshPool, MultiLevelSwitchPool, RingPool, SwitchLevel,
+    HierarchicalPool, MemoryAttachment, MemoryPoolSwitchLevel, MeshPool, MultiLevelSwitchPool,
+    RingPool,
 };
 use crate::topology::{MemoryAtNpuOrFabric, MemorySiteAndLink};
 use chakram_base::ids::{EndpointId, Npu};
@@ -62,7 +63,7 @@ fn designs_are_read_as_written() {
         in_node_bandwidth: gb(50.0),
         chunk,
     };
-    let level = |fan_in, rate| SwitchLevel {
+    let level = |fan_in, rate| MemoryPoolSwitchLevel {
         fan_in,
         bandwidth: gb(rate),
     };

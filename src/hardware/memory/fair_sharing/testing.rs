@@ -120,7 +120,7 @@ fn bandwidth_that_one_access_cannot_use_goes_to_another() {
     // each of them only 2 GB/s. The memories then have 4 GB/s left for the fourth NPU. 12 kB take 6 us for the three
     // NPUs and 3 us for the fourth. Chunks are negligibly small.
     let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
-    let level = crate::memory::SwitchLevel {
+    let level = crate::memory::MemoryPoolSwitchLevel {
         fan_in: 3,
         bandwidth: rate(6.0),
     };

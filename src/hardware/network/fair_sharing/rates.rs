@@ -19,7 +19,7 @@ const EQUAL: f64 = 1.0 + 1e-9;
 
 /// State of a link.
 #[derive(Clone, Copy, Debug)]
-struct LinkState {
+struct LinkLoadAndFairRate {
     /// Sum of the streams' rates, each multiplied by the part of the stream's bytes that passes the link.
     load: f64,
     /// Rate of the streams that the link limits, or infinity if the link limits none.
@@ -38,7 +38,7 @@ struct LinkState {
     users: (u32, u32),
 }
 
-impl LinkState {
+impl LinkLoadAndFairRate {
     const IDLE: Self = Self {
         load: 0.0,
         level: f64::INFINITY,
@@ -56,7 +56,7 @@ impl LinkState {
 pub(super) struct MaxMinRates {
     /// Rate of each link in bytes per second.
     capacities: Vec<f64>,
-    links: Vec<LinkState>,
+    links: Vec<LinkLoadAndFairRate>,
     /// Links that had streams when rates were last solved, and links that streams have entered since.
     used: Vec<u32>,
     /// Links whose streams have changed since rates were last confirmed.
@@ -75,7 +75,7 @@ impl MaxMinRates {
         let capacities = links.iter().map(|link| link.bandwidth.bytes_per_second());
         Self {
             capacities: capacities.collect(),
-            links: vec![LinkState::IDLE; links.len()],
+            links: vec![LinkLoadAndFairRate::IDLE; links.len()],
             used: Vec::new(),
             changed: Vec::new(),
             users: Vec::new(),
@@ -209,7 +209,7 @@ impl MaxMinRates {
     /// Lists the streams of each link, and resets the links' loads.
     fn list_streams_of_each_link(&mut self, streams: &mut [Option<TransferWithUnsentBytes>]) {
         for link in self.used.drain(..) {
-            self.links[link as usize] = LinkState::IDLE;
+            self.links[link as usize] = LinkLoadAndFairRate::IDLE;
         }
         for stream in streams.iter_mut().flatten() {
             stream.is_fixed = false;

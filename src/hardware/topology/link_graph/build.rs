@@ -36,7 +36,7 @@ pub enum DimensionLinks {
 
 /// Reason why links are invalid: there are too many, or they do not connect all NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkGraphFault {
+pub enum InvalidLinkGraphReason {
     /// There are more than [`MOST_NPUS`] NPUs.
     Npus,
     /// The dimension has more than [`MOST_LINKS`] links or more than [`MOST_SWITCHES`] switches, or its links are for a
@@ -197,10 +197,13 @@ impl LinkGraph {
     /// # Errors
     ///
     /// Fails if there are too many NPUs, switches or links, or if some NPUs are not connected.
-    pub fn new(topology: &Topology, links: &[DimensionLinks]) -> Result<Self, LinkGraphFault> {
+    pub fn new(
+        topology: &Topology,
+        links: &[DimensionLinks],
+    ) -> Result<Self, InvalidLinkGraphReason> {
         let npus = topology.npu_count();
         if npus > MOST_NPUS {
-            return Err(LinkGraphFault::Npus);
+            return Err(InvalidLinkGraphReason::Npus);
         }
         let innermost = &topology.dimensions()[0];
         let mut builder = GraphBuilder {
@@ -244,7 +247,7 @@ impl LinkGraph {
                             format!(" at {}", ends[0])
                         };
                         let added = levels.add_to_graph(&mut builder, ends, &name);
-                        added.ok_or(LinkGraphFault::Links(d))?;
+                        added.ok_or(InvalidLinkGraphReason::Links(d))?;
                     }
                     (Some(format!("clos {}", levels.format_sizes())), *routes)
                 }
@@ -253,7 +256,7 @@ impl LinkGraph {
                         (0..chips.chip_count()).map(|chip| chips.neighbours_of(chip).len() as u64);
                     let all = each.sum::<u64>() * u64::from(npus / dimension.size);
                     if chips.chip_count() != dimension.size || !builder.has_room(0, all) {
-                        return Err(LinkGraphFault::Links(d));
+                        return Err(InvalidLinkGraphReason::Links(d));
                     }
                     lines.for_each(|ends| builder.add_chip_links(&ends, chips));
                     (Some(chips.name().to_owned()), *routes)
@@ -280,7 +283,7 @@ impl LinkGraph {
         };
         graph
             .measure_distances_or_unconnected_pair()
-            .map_err(|(from, to)| LinkGraphFault::Apart(from, to))
+            .map_err(|(from, to)| InvalidLinkGraphReason::Apart(from, to))
     }
 
     /// Builds the links of stacked dimensions from the dimensions' shapes. Returns `None` if there are more than

@@ -455,9 +455,18 @@ fn too_many_switches_are_refused_before_they_are_made() {
         };
         LinkGraph::new(&topology, &[clos]).unwrap_err()
     };
-    assert_eq!(refused(&[1, 1, 2048], &[2000, 1]), LinkGraphFault::Links(0));
-    assert_eq!(refused(&[1, 2048], &[2000]), LinkGraphFault::Links(0));
-    assert_eq!(refused(&[1, 2048], &[u32::MAX]), LinkGraphFault::Links(0));
+    assert_eq!(
+        refused(&[1, 1, 2048], &[2000, 1]),
+        InvalidLinkGraphReason::Links(0)
+    );
+    assert_eq!(
+        refused(&[1, 2048], &[2000]),
+        InvalidLinkGraphReason::Links(0)
+    );
+    assert_eq!(
+        refused(&[1, 2048], &[u32::MAX]),
+        InvalidLinkGraphReason::Links(0)
+    );
     // The graph and the topology have different numbers of NPUs.
-    assert_eq!(refused(&[2, 2], &[2]), LinkGraphFault::Links(0));
+    assert_eq!(refused(&[2, 2], &[2]), InvalidLinkGraphReason::Links(0));
 }

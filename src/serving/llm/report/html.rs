@@ -2,7 +2,7 @@
 
 use super::text::{format_gigabytes, format_rate};
 use super::{LlmReport, RequestTimeMeanAndPercentiles};
-use crate::statistics::LevelSummary;
+use crate::statistics::CountOverTimeSummary;
 use chakram_base::units::{Span, format_percent, format_thousands};
 use chakram_report::draw::bars::{self, BarPart, BarRow};
 use chakram_report::draw::lines::{self, StepChartLine};
@@ -256,7 +256,7 @@ fn draw_percentile_bars(name: &str, times: &RequestTimeMeanAndPercentiles) -> St
     render_figure(&chart, &[], name)
 }
 
-fn level_series(label: &str, of: &LevelSummary) -> StepChartLine {
+fn level_series(label: &str, of: &CountOverTimeSummary) -> StepChartLine {
     let means = (0_u64..).zip(&of.means);
     StepChartLine {
         label: label.to_owned(),

@@ -7,7 +7,7 @@ use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernelClass};
 use chakram_base::units::Span;
 use chakram_hardware::compute::KernelTraceFacts;
-use chakram_workloads::model::{DELTA_CHUNK, DeltaAttention};
+use chakram_workloads::model::{DELTA_CHUNK, DeltaAttentionSizes};
 
 /// Fraction of the memory bandwidth that attention with one query reaches on NPUs without a measured curve. It comes
 /// from H100's measured curve.
@@ -29,7 +29,11 @@ pub(super) const LATENT_PEAK: f64 = 0.6;
 impl StepTimeCalculator {
     /// Returns how many seconds linear attention takes in a block, for requests with one token each. Each request reads
     /// and writes its states.
-    pub(super) fn delta_attention_decode_seconds(&self, of: &DeltaAttention, requests: u64) -> f64 {
+    pub(super) fn delta_attention_decode_seconds(
+        &self,
+        of: &DeltaAttentionSizes,
+        requests: u64,
+    ) -> f64 {
         let [keys, values] = of.key_and_value_heads_per_npu(self.npus);
         let vectors = 2 * keys * of.key_width + 2 * values * of.value_width;
         let bytes = requests * (2 * of.state_bytes_per_npu(self.npus) + 2 * vectors);
@@ -41,7 +45,7 @@ impl StepTimeCalculator {
     /// and states that one kernel passes to another.
     pub(super) fn delta_attention_prefill_seconds(
         &self,
-        of: &DeltaAttention,
+        of: &DeltaAttentionSizes,
         chunks: &[(u32, u32)],
     ) -> f64 {
         let tokens: u64 = chunks.iter().map(|(tokens, _)| u64::from(*tokens)).sum();

@@ -1,6 +1,6 @@
 //! How the host launches kernels outside captured graphs.
 
-use super::super::model_sizes::{EqualModelBlocks, TokenMixing};
+use super::super::model_sizes::{EqualModelBlocks, TokenMixingOperator};
 use super::super::rules::GraphCaptureRule;
 use super::super::step_load::StepTimeInputs;
 use super::StepTimeCalculator;
@@ -34,7 +34,7 @@ impl StepTimeCalculator {
         };
         let launches_of_block = |kind: &EqualModelBlocks| {
             let mixing = match kind.mixing {
-                TokenMixing::Delta(_) if has_prompts => DELTA_KERNELS,
+                TokenMixingOperator::Delta(_) if has_prompts => DELTA_KERNELS,
                 _ => 1,
             };
             if is_in_pieces {

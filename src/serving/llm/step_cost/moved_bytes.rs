@@ -1,6 +1,6 @@
 //! Kernels of a block that only move bytes, such as norms, and their times.
 
-use super::super::model_sizes::{EqualModelBlocks, ModelBlockAttentionSizes, TokenMixing};
+use super::super::model_sizes::{EqualModelBlocks, ModelBlockAttentionSizes, TokenMixingOperator};
 use super::super::rules::AllReduceKernelLibrary;
 use super::StepTimeCalculator;
 use chakram_base::dtype::Dtype;
@@ -61,10 +61,10 @@ impl StepTimeCalculator {
             );
         }
         match &kind.mixing {
-            TokenMixing::Attention(attention) => {
+            TokenMixingOperator::Attention(attention) => {
                 self.add_memory_kernels_around_attention(attention, &mut work)
             }
-            TokenMixing::Delta(delta) => {
+            TokenMixingOperator::Delta(delta) => {
                 let [_, values] = delta.key_and_value_heads_per_npu(self.npus);
                 // These are the convolution, and the norm and gate of the results.
                 work.push(MemoryBoundKernelElementCount {

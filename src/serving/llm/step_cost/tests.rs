@@ -22,7 +22,7 @@ fn build_step_calculator(
         kv,
         has_block_scales: false,
     };
-    let shape = EngineParallelism {
+    let shape = EngineParallelismAndKernels {
         npus,
         ranks: 1,
         has_whole_experts: false,
@@ -198,7 +198,7 @@ fn norms_are_part_of_fused_all_reduces() {
             kv,
             has_block_scales: false,
         };
-        let shape = EngineParallelism {
+        let shape = EngineParallelismAndKernels {
             npus,
             ranks: 1,
             has_whole_experts: false,

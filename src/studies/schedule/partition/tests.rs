@@ -14,10 +14,10 @@ use std::collections::BTreeSet;
 /// Number of cells along each side of a tensor in this test. A block is a range of cells.
 const GRID: u32 = 16;
 
-type Cells = BTreeSet<(u32, u32)>;
+type MatrixCellSet = BTreeSet<(u32, u32)>;
 
 /// Returns the cells in this row block and this column block.
-fn list_matrix_block_cells(row: (u32, u32), column: (u32, u32)) -> Cells {
+fn list_matrix_block_cells(row: (u32, u32), column: (u32, u32)) -> MatrixCellSet {
     let of = |(block, blocks): (u32, u32)| block * GRID / blocks..(block + 1) * GRID / blocks;
     let rows = of(row);
     rows.flat_map(|i| of(column).map(move |j| (i, j))).collect()

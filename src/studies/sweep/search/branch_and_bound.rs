@@ -9,7 +9,7 @@
 //! every one of its points that a single run would answer.
 
 use super::knowledge::{KnownPoints, PointQuestion, UnansweredPointQuestion, is_answered};
-use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score_of_answer};
+use super::{StudyExplorer, SweepError, SweepRow, VisitedPointOutcome, score_of_answer};
 use crate::sweep::bound::PointTimeAndMemoryBounds;
 use crate::sweep::objective::PointMeasures;
 use crate::sweep::setting::{self, Settings};
@@ -200,7 +200,9 @@ impl StudyExplorer<'_> {
             self.rows.push(SweepRow {
                 number,
                 point: queued.point.clone(),
-                outcome: RowOutcome::Dominated(bound.expect("what is in the queue has a bound")),
+                outcome: VisitedPointOutcome::Dominated(
+                    bound.expect("what is in the queue has a bound"),
+                ),
             });
         }
         Ok(search.best)

@@ -1,7 +1,7 @@
 //! Stores what is known about points: their answers and bounds. All threads that compute these share the store.
 
 use super::{
-    NewAnswerOrBoundEvent, NewBoundAndReplayCounts, RowOutcome, StudyExplorer, SweepError,
+    NewAnswerOrBoundEvent, NewBoundAndReplayCounts, StudyExplorer, SweepError, VisitedPointOutcome,
 };
 use crate::sweep::bound::PointTimeAndMemoryBounds;
 use crate::sweep::evaluate::{PointEvaluator, PointRefusalOrMeasures};
@@ -210,11 +210,11 @@ impl StudyExplorer<'_> {
     /// Returns the best point so far and its score.
     fn best_point_so_far(&self) -> Option<(String, f64)> {
         let scored = self.rows.iter().filter_map(|row| match &row.outcome {
-            RowOutcome::Answered(answer) => Some((
+            VisitedPointOutcome::Answered(answer) => Some((
                 setting::format_settings(&row.point),
                 self.score_answer(&row.point, answer)?,
             )),
-            RowOutcome::Dominated(_) => None,
+            VisitedPointOutcome::Dominated(_) => None,
         });
         scored.min_by(|(_, a), (_, b)| a.total_cmp(b))
     }

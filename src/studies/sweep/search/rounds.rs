@@ -10,7 +10,7 @@ use crate::sweep::setting::Settings;
 
 /// One layer's turn in a round.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LayerTurnRecord {
+pub struct SearchLayerTurnRecord {
     /// Index of the round, counting from 1.
     pub round: u32,
     /// Index of the layer among the study's layers.
@@ -25,7 +25,7 @@ pub struct LayerTurnRecord {
 
 impl StudyExplorer<'_> {
     /// Returns the turns so far, in order.
-    pub fn list_turns_so_far(&self) -> &[LayerTurnRecord] {
+    pub fn list_turns_so_far(&self) -> &[SearchLayerTurnRecord] {
         &self.turns
     }
 
@@ -57,7 +57,7 @@ impl StudyExplorer<'_> {
                     at = self.rows[row].point.clone();
                     found = true;
                 }
-                self.turns.push(LayerTurnRecord {
+                self.turns.push(SearchLayerTurnRecord {
                     round,
                     layer: index,
                     new_points: (self.rows.len() - known) as u64,

@@ -9,7 +9,7 @@ use crate::format::op::{GroupName, MemoryLocation, Op};
 use crate::format::origin::NodeCallerStepAndStack;
 use crate::format::scan::NodeView;
 use crate::format::split_sizes::AllToAllSplitText;
-use crate::format::tensors::{self, MemoryChanges, TensorClass};
+use crate::format::tensors::{self, NodeMemoryChanges, TensorClass};
 use crate::format::write::{AttributeValue, append_named_attribute};
 use crate::format::{Dtype, KernelShape, TraceError, TrainingPhase};
 use chakram_base::units::Span;
@@ -75,7 +75,7 @@ pub(in crate::format) struct NodeAttributesReadByReplays<'a> {
     pub dimensions: Option<u32>,
     pub group: GroupName<'a>,
     pub splits: AllToAllSplitText<'a>,
-    pub memory: MemoryChanges,
+    pub memory: NodeMemoryChanges,
     pub origin: NodeCallerStepAndStack,
 }
 

@@ -8,7 +8,7 @@
 use super::EncodedRecordsWithSourceLines;
 use super::json::{JsonCursor, JsonScalarOrContainerStart};
 use super::message::{self, JsonNodeBuilder, NODE_TYPES, put_length_delimited};
-use super::values::{ValueKind, parse_signed_within};
+use super::values::{AttributeValueType, parse_signed_within};
 use crate::format::{TraceError, escape_and_shorten_name};
 use prost::encoding::{WireType, encode_key, encode_varint};
 use std::collections::BTreeMap;
@@ -38,17 +38,17 @@ const COLLECTIVES: [&str; 10] = [
 ];
 
 /// Known attributes, with the value types that other tools use.
-const KNOWN: [(&str, ValueKind); 10] = [
-    ("num_ops", ValueKind::Int64),
-    ("tensor_size", ValueKind::Uint64),
-    ("tensor_loc", ValueKind::Uint32),
-    ("comm_type", ValueKind::Int64),
-    ("comm_size", ValueKind::Int64),
-    ("comm_src", ValueKind::Int32),
-    ("comm_dst", ValueKind::Int32),
-    ("comm_tag", ValueKind::Int32),
-    ("comm_priority", ValueKind::Int32),
-    ("comm_group", ValueKind::Int32),
+const KNOWN: [(&str, AttributeValueType); 10] = [
+    ("num_ops", AttributeValueType::Int64),
+    ("tensor_size", AttributeValueType::Uint64),
+    ("tensor_loc", AttributeValueType::Uint32),
+    ("comm_type", AttributeValueType::Int64),
+    ("comm_size", AttributeValueType::Int64),
+    ("comm_src", AttributeValueType::Int32),
+    ("comm_dst", AttributeValueType::Int32),
+    ("comm_tag", AttributeValueType::Int32),
+    ("comm_priority", AttributeValueType::Int32),
+    ("comm_group", AttributeValueType::Int32),
 ];
 
 /// Reads `text`, which must be a single object.
@@ -120,7 +120,12 @@ fn parse_node(json: &mut JsonCursor<'_>, node: &mut JsonNodeBuilder) -> Result<(
                 let number = number.ok_or_else(|| {
                     at.error_here(format!("expected one of {}", COLLECTIVES.join(", ")))
                 })?;
-                append_number_attribute(&mut attributes, key, ValueKind::Int64, number as u64);
+                append_number_attribute(
+                    &mut attributes,
+                    key,
+                    AttributeValueType::Int64,
+                    number as u64,
+                );
             }
             _ => parse_and_append_attribute(json, key, 10, &mut attributes)?,
         }
@@ -130,7 +135,12 @@ fn parse_node(json: &mut JsonCursor<'_>, node: &mut JsonNodeBuilder) -> Result<(
         return Err(start.error_here("a node without an id"));
     }
     if let Some(ns) = exact {
-        append_number_attribute(&mut attributes, "duration_ns", ValueKind::Int64, ns);
+        append_number_attribute(
+            &mut attributes,
+            "duration_ns",
+            AttributeValueType::Int64,
+            ns,
+        );
     }
     node.attributes.append(&mut attributes);
     json.node = None;
@@ -204,22 +214,24 @@ fn parse_and_append_attribute(
     Ok(())
 }
 
-fn matches_kind(mut json: JsonCursor<'_>, kind: ValueKind) -> bool {
+fn matches_kind(mut json: JsonCursor<'_>, kind: AttributeValueType) -> bool {
     kind.parse_and_append_value(&mut json, &mut Vec::new())
         .is_ok()
 }
 
 /// Returns the attribute type that fits the next scalar.
-fn kind_of_next_scalar(json: &JsonCursor<'_>) -> Result<ValueKind, TraceError> {
+fn kind_of_next_scalar(json: &JsonCursor<'_>) -> Result<AttributeValueType, TraceError> {
     let mut ahead = json.clone();
     Ok(match ahead.parse_scalar()? {
-        JsonScalarOrContainerStart::Bool(_) => ValueKind::Bool,
-        JsonScalarOrContainerStart::Text(_) => ValueKind::String,
-        JsonScalarOrContainerStart::Number(text) if text.parse::<i64>().is_ok() => ValueKind::Int64,
-        JsonScalarOrContainerStart::Number(text) if text.parse::<u64>().is_ok() => {
-            ValueKind::Uint64
+        JsonScalarOrContainerStart::Bool(_) => AttributeValueType::Bool,
+        JsonScalarOrContainerStart::Text(_) => AttributeValueType::String,
+        JsonScalarOrContainerStart::Number(text) if text.parse::<i64>().is_ok() => {
+            AttributeValueType::Int64
         }
-        JsonScalarOrContainerStart::Number(_) => ValueKind::Double,
+        JsonScalarOrContainerStart::Number(text) if text.parse::<u64>().is_ok() => {
+            AttributeValueType::Uint64
+        }
+        JsonScalarOrContainerStart::Number(_) => AttributeValueType::Double,
         _ => {
             return Err(json.clone().error_here(
                 "expected a number, text, a boolean or a list of these as the attribute's value",
@@ -240,20 +252,20 @@ fn parse_and_append_uniform_list(
             Some(kind) => kind,
             None => *first.insert(kind_of_next_scalar(json)?),
         };
-        if kind == ValueKind::String {
+        if kind == AttributeValueType::String {
             kind.append_field_key(&mut values, 1);
         }
         kind.parse_and_append_value(json, &mut values)
     })?;
     // The type of an empty list is unknown, so any type is valid.
-    let kind = first.unwrap_or(ValueKind::Int64);
+    let kind = first.unwrap_or(AttributeValueType::Int64);
     encode_key(
         kind.scalar_field_number() + 1,
         WireType::LengthDelimited,
         out,
     );
     let mut packed = Vec::new();
-    if kind != ValueKind::String && !values.is_empty() {
+    if kind != AttributeValueType::String && !values.is_empty() {
         put_length_delimited(&mut packed, 1, &values);
         std::mem::swap(&mut packed, &mut values);
     }
@@ -261,7 +273,7 @@ fn parse_and_append_uniform_list(
     Ok(())
 }
 
-fn append_number_attribute(out: &mut Vec<u8>, name: &str, kind: ValueKind, number: u64) {
+fn append_number_attribute(out: &mut Vec<u8>, name: &str, kind: AttributeValueType, number: u64) {
     let mut value = Vec::new();
     kind.append_field_key(&mut value, kind.scalar_field_number());
     encode_varint(number, &mut value);

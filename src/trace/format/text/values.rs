@@ -9,7 +9,7 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 /// Value types, in the order of the schema's fields. Type i (counted from 0) uses field 3 + 2 i for scalars and field 4
 /// + 2 i for lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ValueKind {
+pub(super) enum AttributeValueType {
     Double,
     Float,
     Int32,
@@ -28,25 +28,25 @@ pub(super) enum ValueKind {
 }
 
 /// All value types, with their names in the schema.
-const ALL: [(ValueKind, &str); 15] = [
-    (ValueKind::Double, "double"),
-    (ValueKind::Float, "float"),
-    (ValueKind::Int32, "int32"),
-    (ValueKind::Int64, "int64"),
-    (ValueKind::Uint32, "uint32"),
-    (ValueKind::Uint64, "uint64"),
-    (ValueKind::Sint32, "sint32"),
-    (ValueKind::Sint64, "sint64"),
-    (ValueKind::Fixed32, "fixed32"),
-    (ValueKind::Fixed64, "fixed64"),
-    (ValueKind::Sfixed32, "sfixed32"),
-    (ValueKind::Sfixed64, "sfixed64"),
-    (ValueKind::Bool, "bool"),
-    (ValueKind::String, "string"),
-    (ValueKind::Bytes, "bytes"),
+const ALL: [(AttributeValueType, &str); 15] = [
+    (AttributeValueType::Double, "double"),
+    (AttributeValueType::Float, "float"),
+    (AttributeValueType::Int32, "int32"),
+    (AttributeValueType::Int64, "int64"),
+    (AttributeValueType::Uint32, "uint32"),
+    (AttributeValueType::Uint64, "uint64"),
+    (AttributeValueType::Sint32, "sint32"),
+    (AttributeValueType::Sint64, "sint64"),
+    (AttributeValueType::Fixed32, "fixed32"),
+    (AttributeValueType::Fixed64, "fixed64"),
+    (AttributeValueType::Sfixed32, "sfixed32"),
+    (AttributeValueType::Sfixed64, "sfixed64"),
+    (AttributeValueType::Bool, "bool"),
+    (AttributeValueType::String, "string"),
+    (AttributeValueType::Bytes, "bytes"),
 ];
 
-impl ValueKind {
+impl AttributeValueType {
     /// Returns the value type to which an attribute's field `number` belongs, and true if the field is a list.
     pub fn kind_and_list_flag_of_field(number: u32) -> Option<(Self, bool)> {
         let index = usize::try_from(number).ok()?.checked_sub(3)?;

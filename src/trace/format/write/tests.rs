@@ -6,18 +6,18 @@ use crate::format::scan::{self, DependencyVisitor};
 use crate::format::split_sizes::AllToAllSplitText;
 use crate::format::wire::FrameCursor;
 use crate::format::{
-    CollectiveKind, Dtype, GroupName, MemoryChanges, MemoryLocation, NodePhaseStageLayerAndShapes,
-    TrainingPhase,
+    CollectiveKind, Dtype, GroupName, MemoryLocation, NodeMemoryChanges,
+    NodePhaseStageLayerAndShapes, TrainingPhase,
 };
 use chakram_base::units::Span;
 use prost::Message;
 
 #[derive(Default)]
-struct Deps {
+struct CollectedDependencies {
     data: Vec<u64>,
     control: Vec<u64>,
 }
-impl DependencyVisitor for Deps {
+impl DependencyVisitor for CollectedDependencies {
     fn visit_data_dependency(&mut self, id: u64) -> Result<(), TraceError> {
         self.data.push(id);
         Ok(())
@@ -98,7 +98,7 @@ fn written_nodes_are_read_back() {
                     },
                     _ => AllToAllSplitText::default(),
                 },
-                memory: MemoryChanges {
+                memory: NodeMemoryChanges {
                     allocates: [ns, 0, 3, 1 << 62, ns],
                     frees: [0, ns, 5, ns, u64::MAX],
                     remote: ns,
@@ -108,7 +108,7 @@ fn written_nodes_are_read_back() {
             let mut writer = TraceWriter::new(Vec::new()).unwrap();
             writer.receive_node(&node, &[5, 300, 1 << 40]).unwrap();
             let file = writer.into_inner();
-            let mut deps = Deps::default();
+            let mut deps = CollectedDependencies::default();
             assert_eq!(
                 scan::scan_node(check_records_against_prost_and_read_node(&file), &mut deps)
                     .unwrap(),
@@ -177,7 +177,7 @@ fn fields_that_replays_ignore_are_still_written() {
     };
     writer.write_node(&node, &[2], &extra).unwrap();
     let file = writer.into_inner();
-    let mut deps = Deps::default();
+    let mut deps = CollectedDependencies::default();
     assert_eq!(
         scan::scan_node(check_records_against_prost_and_read_node(&file), &mut deps).unwrap(),
         node
@@ -253,7 +253,7 @@ fn declared_groups_are_read_back() {
     let file = writer.into_inner();
     let back = scan::scan_node(
         check_records_against_prost_and_read_node(&file),
-        &mut Deps::default(),
+        &mut CollectedDependencies::default(),
     )
     .unwrap();
     assert_eq!(back, declaring);
@@ -288,7 +288,7 @@ fn node_labels_are_written_as_attributes_and_shapes() {
             inputs: "[[4, 8], [8, 2]]",
             outputs: "[[4, 2]]",
         },
-        memory: MemoryChanges {
+        memory: NodeMemoryChanges {
             allocates: [0, 0, 0, 16, 0],
             frees: [0, 0, 0, 0, 9],
             remote: 0,
@@ -316,7 +316,7 @@ fn node_labels_are_written_as_attributes_and_shapes() {
     // The phase is the only label that the reader returns.
     let read = scan::scan_node(
         check_records_against_prost_and_read_node(&file),
-        &mut Deps::default(),
+        &mut CollectedDependencies::default(),
     )
     .unwrap();
     let labels = NodePhaseStageLayerAndShapes {
@@ -375,7 +375,7 @@ fn negative_memory_change_bytes_are_refused() {
         offset: 40,
         bytes: &record,
     };
-    let error = scan::scan_node(record, &mut Deps::default())
+    let error = scan::scan_node(record, &mut CollectedDependencies::default())
         .unwrap_err()
         .to_string();
     assert!(

@@ -21,13 +21,13 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub(super) struct InterStageAdapterGroups {
     /// Shares of tensor groups, by tensor-parallel degree.
-    of: BTreeMap<u32, TensorGroupDivisionIntoShares>,
+    of: BTreeMap<u32, TensorGroupAdapterShares>,
     sums: AdapterSums,
 }
 
 /// How the tensor groups with one tensor-parallel degree are divided into shares.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TensorGroupDivisionIntoShares {
+pub(super) struct TensorGroupAdapterShares {
     /// Number of members per share. The first member of a share is its adapter.
     pub size: u32,
     /// Groups whose members form one share of a tensor group; `None` if each share is a single
@@ -75,7 +75,7 @@ impl InterStageAdapterGroups {
                     tensor, size,
                 ))),
             };
-            let own = TensorGroupDivisionIntoShares {
+            let own = TensorGroupAdapterShares {
                 size,
                 shares,
                 summing,
@@ -121,7 +121,7 @@ impl TrainingGenerator {
     pub(super) fn tensor_group_shares_of_stage(
         &self,
         stage: u32,
-    ) -> Option<TensorGroupDivisionIntoShares> {
+    ) -> Option<TensorGroupAdapterShares> {
         let groups = self.adapters.as_ref()?;
         groups
             .of

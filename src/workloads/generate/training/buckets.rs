@@ -58,14 +58,14 @@ pub(super) fn gradient_sizes_of_operator_weights(work: &OperatorKind) -> [u64; 2
 
 /// Assigns gradients to buckets.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BucketAssigner {
+pub(super) struct GradientBucketAssigner {
     by: BucketPolicy,
     /// Number of weights that fill the first bucket of a model chunk, and number of weights that
     /// fill each later bucket.
     sizes: [u64; 2],
 }
 
-impl BucketAssigner {
+impl GradientBucketAssigner {
     /// Creates the assigner for `plan`; each weight's gradient has `gradient` bytes.
     pub fn new(plan: &ParallelismPlan, gradient: u64) -> Self {
         let first = plan.first_bucket.unwrap_or(plan.bucket);
@@ -138,7 +138,7 @@ mod tests {
         // weights and a matrix of 32 weights.
         let found = [[4, 32], [0, 0], [8, 8]];
         let layers = [(1, 52, found), (0, 52, found)];
-        let buckets = BucketAssigner::new(&plan, 2)
+        let buckets = GradientBucketAssigner::new(&plan, 2)
             .assign_buckets(ParallelGroupKind::Data, layers.into_iter());
         let each = buckets.iter();
         each.map(|b| (b.layer, b.operators, b.divided, b.weights))

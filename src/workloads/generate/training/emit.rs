@@ -15,7 +15,7 @@ use crate::generate::TraceEmitter;
 use crate::generate::plan::{BackwardPrefetch, ParallelGroupKind, TensorDataStageCoordinates};
 use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{
-    CollectiveKind, KernelShape, MemoryBoundKernelClass, MemoryChanges,
+    CollectiveKind, KernelShape, MemoryBoundKernelClass, NodeMemoryChanges,
     NodePhaseStageLayerAndShapes, Op, TensorClass, TraceError, TrainingPhase,
 };
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ pub(super) struct RankEmitter<'w, 's> {
     /// For each micro-batch and layer with offloaded activations, the store of these activations.
     stored_activations: BTreeMap<(u32, usize), u64>,
     /// Memory changes that are attached to the next emitted node.
-    pending_memory: MemoryChanges,
+    pending_memory: NodeMemoryChanges,
     /// The residency rule, and the operands that this stage keeps in SRAM; `None` if the plan has
     /// no residency rule.
     sram: Option<(SramPolicy, TensorsKeptInSram)>,
@@ -95,7 +95,7 @@ struct WholeStepNode<'n> {
     phase: TrainingPhase,
     pass: Option<PipelinePass>,
     layer: Option<u32>,
-    memory: MemoryChanges,
+    memory: NodeMemoryChanges,
 }
 
 impl<'w, 's> RankEmitter<'w, 's> {
@@ -119,7 +119,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             reduced: Vec::new(),
             updated: BTreeMap::new(),
             stored_activations: BTreeMap::new(),
-            pending_memory: MemoryChanges::default(),
+            pending_memory: NodeMemoryChanges::default(),
         }
     }
 
@@ -197,7 +197,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
 
     fn emit_resident_allocations(&mut self) -> Result<(), TraceError> {
         let bytes = self.plan.resident_bytes(self.place.stage);
-        let mut memory = MemoryChanges::default();
+        let mut memory = NodeMemoryChanges::default();
         memory.allocates[TensorClass::Weights as usize] = bytes.weights;
         memory.allocates[TensorClass::Gradients as usize] = bytes.gradients;
         memory.allocates[TensorClass::Optimizer as usize] = bytes.optimizer;
@@ -409,7 +409,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             phase: TrainingPhase::Synchronize,
             pass: Some(pass),
             layer: Some(layer as u32),
-            memory: MemoryChanges::default(),
+            memory: NodeMemoryChanges::default(),
         })?;
         self.chain_tail.push(id);
         Ok(())
@@ -504,7 +504,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         item: &ProgramNode,
         layer: usize,
         pass: PipelinePass,
-        memory: MemoryChanges,
+        memory: NodeMemoryChanges,
         handed: bool,
     ) -> Result<u64, TraceError> {
         let plan = self.plan;
@@ -677,7 +677,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         what: &str,
         op: Op<'_>,
         lane: i64,
-        memory: MemoryChanges,
+        memory: NodeMemoryChanges,
     ) -> Result<u64, TraceError> {
         let plan = self.plan;
         let name = &plan.model.layers[at.layer].name;
@@ -735,7 +735,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             for (among, bytes) in plan.gathered_bytes_by_group_kind(layer) {
                 // For an all-gather, `comm_size` is the size of a single member's shard.
                 let shard = bytes.div_ceil(plan.ranks_sharing_parameters_in_group(among).into());
-                let mut memory = MemoryChanges::default();
+                let mut memory = NodeMemoryChanges::default();
                 memory.allocates[TensorClass::Temporary as usize] = bytes;
                 self.data.clear();
                 self.data.extend_from_slice(&self.chain_tail);

@@ -1,6 +1,6 @@
 //! Distributes layers over the model chunks of a pipeline, and gradients over buckets.
 
-use super::buckets::{BucketAssigner, GradientBucket};
+use super::buckets::{GradientBucket, GradientBucketAssigner};
 use super::cost::KernelCostParameters;
 use super::layer::{AllAndTrainedWeightCounts, LoweredLayer};
 use super::stage_cuts::first_layers_of_parts;
@@ -45,7 +45,7 @@ impl AllModelPartsAndGradientBuckets {
         }
         let tied = tied.filter(|tied| tied.is_trained);
         let (mut buckets, mut ends) = (Vec::new(), vec![0..0; weights.len()]);
-        let filling = BucketAssigner::new(plan, sizes.gradient);
+        let filling = GradientBucketAssigner::new(plan, sizes.gradient);
         for part in starts.windows(2) {
             let of_experts = |apart: bool| {
                 (part[0]..part[1]).rev().map(move |layer| {

@@ -21,7 +21,7 @@
 use super::TrainingGenerator;
 use super::frozen_weights::adapter_products;
 use crate::model::{LayerOperator, TrainedOperatorWeights};
-use chakram_trace::format::work_amounts::CountedAttention;
+use chakram_trace::format::work_amounts::CountedAttentionPairs;
 
 impl TrainingGenerator {
     /// Returns the model FLOPs of a step, per sample.
@@ -75,7 +75,7 @@ impl TrainingGenerator {
     }
 
     /// Returns the kind of token pairs that count as model FLOPs; `None` without attention.
-    pub(super) fn counted_attention_kind(&self) -> Option<CountedAttention> {
+    pub(super) fn counted_attention_kind(&self) -> Option<CountedAttentionPairs> {
         let operators = self
             .model
             .equal_layer_runs()
@@ -87,8 +87,8 @@ impl TrainingGenerator {
         let fused = self.plan.attention.is_fused();
         let skips = attention.any(|one| one.work.causally_skipped_multiplications() > 0);
         Some(match fused && skips {
-            true => CountedAttention::Causal,
-            false => CountedAttention::Full,
+            true => CountedAttentionPairs::Causal,
+            false => CountedAttentionPairs::Full,
         })
     }
 }

@@ -40,7 +40,7 @@ pub struct MemoryPerParameter {
 
 /// Bytes that one NPU stores during the whole run, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ResidentBytes {
+pub struct NpuParameterStateBytes {
     /// Bytes of weights on the NPU.
     pub weights: u64,
     /// Bytes of gradients on the NPU.
@@ -49,7 +49,7 @@ pub struct ResidentBytes {
     pub optimizer: u64,
 }
 
-impl ResidentBytes {
+impl NpuParameterStateBytes {
     /// Sum of weights, gradients and optimizer state; saturates.
     pub fn total_bytes(self) -> u64 {
         let state = self.weights.saturating_add(self.gradients);
@@ -59,7 +59,7 @@ impl ResidentBytes {
 
 impl MemoryPerParameter {
     /// Returns the bytes that an NPU stores for the state of `parameters` parameters.
-    pub fn resident_bytes(&self, parameters: u64) -> ResidentBytes {
+    pub fn resident_bytes(&self, parameters: u64) -> NpuParameterStateBytes {
         let bytes = |each: u64, shared| {
             let all = u128::from(each) * u128::from(parameters);
             let among = if self.zero >= shared {
@@ -69,7 +69,7 @@ impl MemoryPerParameter {
             };
             u64::try_from(all.div_ceil(among.into())).unwrap_or(u64::MAX)
         };
-        ResidentBytes {
+        NpuParameterStateBytes {
             weights: bytes(self.weight, ZeroStage::Parameters),
             gradients: bytes(self.gradient_bytes_per_parameter(), ZeroStage::Gradients),
             optimizer: bytes(
@@ -170,7 +170,7 @@ mod tests {
                 replicas: 1,
                 passes: 0,
             };
-            let resident = ResidentBytes {
+            let resident = NpuParameterStateBytes {
                 weights,
                 gradients,
                 optimizer: kept,

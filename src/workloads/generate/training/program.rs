@@ -3,7 +3,7 @@
 
 use crate::generate::plan::ParallelGroupKind;
 use chakram_trace::format::{
-    CollectiveKind, Dtype, KernelShape, MemoryChanges, TensorClass, TrainingPhase,
+    CollectiveKind, Dtype, KernelShape, NodeMemoryChanges, TensorClass, TrainingPhase,
 };
 
 /// Bytes of an operator's operands on one core. Only one of its kernels loads and stores them.
@@ -74,7 +74,7 @@ pub(super) struct ProgramNode {
     /// Bytes of output gradients that the node reads. If the node runs in a separate pass, these gradients stay
     /// allocated until then.
     pub holds: u64,
-    pub memory: MemoryChanges,
+    pub memory: NodeMemoryChanges,
     pub inputs: String,
     pub outputs: String,
 }
@@ -89,7 +89,7 @@ pub(super) struct LayerProgram {
     /// last operator to the first.
     pub found: Vec<OperatorWeightGradients>,
     /// Memory changes after the last node. For a program without nodes, all its memory changes.
-    pub rest: MemoryChanges,
+    pub rest: NodeMemoryChanges,
 }
 
 /// Weight gradients that one operator computes.
@@ -216,7 +216,7 @@ pub(super) fn add_tensor_class_bytes(
     *sum = sum.saturating_add(bytes);
 }
 
-pub(super) fn merge_memory_changes(changes: &mut MemoryChanges, more: &MemoryChanges) {
+pub(super) fn merge_memory_changes(changes: &mut NodeMemoryChanges, more: &NodeMemoryChanges) {
     for (class, _) in TensorClass::ALL {
         add_tensor_class_bytes(
             &mut changes.allocates,

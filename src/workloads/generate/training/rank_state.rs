@@ -8,7 +8,7 @@ use super::layer::AllAndTrainedWeightCounts;
 use super::{TrainingGenerator, cost};
 use crate::generate::MOST_WORK;
 use crate::generate::plan::{ElementwiseKernels, OffloadedState, Optimizer, ZeroStage};
-use crate::generate::training::{MemoryPerParameter, ResidentBytes};
+use crate::generate::training::{MemoryPerParameter, NpuParameterStateBytes};
 use chakram_trace::format::Dtype;
 
 impl TrainingGenerator {
@@ -109,15 +109,15 @@ impl TrainingGenerator {
     }
 
     /// Returns the bytes of a rank's state in the NPU's own memory.
-    pub(super) fn resident_bytes(&self, stage: u32) -> ResidentBytes {
+    pub(super) fn resident_bytes(&self, stage: u32) -> NpuParameterStateBytes {
         let state = self.state_bytes(stage);
         match self.plan.offload {
             OffloadedState::None => state,
-            OffloadedState::Optimizer => ResidentBytes {
+            OffloadedState::Optimizer => NpuParameterStateBytes {
                 optimizer: 0,
                 ..state
             },
-            OffloadedState::All => ResidentBytes::default(),
+            OffloadedState::All => NpuParameterStateBytes::default(),
         }
     }
 
@@ -138,12 +138,12 @@ impl TrainingGenerator {
     }
 
     /// Returns the bytes of a rank's state, wherever it is stored.
-    fn state_bytes(&self, stage: u32) -> ResidentBytes {
+    fn state_bytes(&self, stage: u32) -> NpuParameterStateBytes {
         let trained = self.stage_weight_counts(stage).trained;
-        let mut resident = ResidentBytes::default();
+        let mut resident = NpuParameterStateBytes::default();
         for (state, parameters) in self.parameter_memories_of_stage(stage) {
             let more = state.resident_bytes(parameters);
-            resident = ResidentBytes {
+            resident = NpuParameterStateBytes {
                 weights: resident.weights.saturating_add(more.weights),
                 gradients: resident.gradients.saturating_add(more.gradients),
                 optimizer: resident.optimizer.saturating_add(more.optimizer),

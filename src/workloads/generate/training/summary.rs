@@ -9,7 +9,7 @@ use crate::generate::plan::{
 };
 use crate::generate::{PatternOptionError, TraceEmitter, TraceGenerator};
 use chakram_trace::format::scan::NodeView;
-use chakram_trace::format::work_amounts::{CountedAttention, JobSamplesAndModelFlops};
+use chakram_trace::format::work_amounts::{CountedAttentionPairs, JobSamplesAndModelFlops};
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{
     CollectiveKind, GroupName, Op, TensorClass, TraceError, TrainingPhase,
@@ -30,7 +30,7 @@ pub struct PlanSummary {
     /// Model FLOPs per step, without recomputation.
     pub model_flops: u128,
     /// Kind of attention token pairs in both FLOP counts; `None` without attention.
-    pub attention: Option<CountedAttention>,
+    pub attention: Option<CountedAttentionPairs>,
     /// FLOPs that all ranks together execute per step.
     pub flops: u128,
     /// The recomputation policy in the generated traces; chakram's choice replaces `as-needed`.

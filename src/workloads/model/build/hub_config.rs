@@ -5,7 +5,7 @@
 
 use super::MOST_LAYERS;
 use crate::model::{
-    ActivationFunction, AttentionSpan, DeltaAttention, ExpertRoutingCounts,
+    ActivationFunction, AttentionSpan, DeltaAttentionSizes, ExpertRoutingCounts,
     ExpertScoringAndGroupRule, ExtendedTransformerModel, LatentAttentionSizes, Model, ModelError,
     OutputHead, PositionEncoding, TokenAndLayerCountOverrides, TransformerBlock, TransformerModel,
 };
@@ -91,7 +91,7 @@ struct KeyTrackingHubConfig<'t> {
     known: RefCell<BTreeSet<String>>,
 }
 
-type ConfigRead<T> = Result<T, ConfigError>;
+type HubConfigReadResult<T> = Result<T, ConfigError>;
 
 impl KeyTrackingHubConfig<'_> {
     fn error_at(&self, key: &str, why: String) -> ConfigError {
@@ -110,7 +110,7 @@ impl KeyTrackingHubConfig<'_> {
         self.keys.get(key).filter(|value| !value.is_null())
     }
 
-    fn invalid_value<T>(&self, key: &str, expected: &str) -> ConfigRead<T> {
+    fn invalid_value<T>(&self, key: &str, expected: &str) -> HubConfigReadResult<T> {
         let found = self.keys.get(key).map_or("nothing".to_owned(), |value| {
             let text = value.to_string();
             text.chars().take(80).collect()
@@ -118,7 +118,7 @@ impl KeyTrackingHubConfig<'_> {
         Err(self.error_at(key, format!("found {found}, expected {expected}")))
     }
 
-    fn read_size(&self, key: &str) -> ConfigRead<Option<u64>> {
+    fn read_size(&self, key: &str) -> HubConfigReadResult<Option<u64>> {
         let expected = "a whole number from 1 to 1000000000000";
         match self.value_of(key) {
             None => Ok(None),
@@ -129,14 +129,14 @@ impl KeyTrackingHubConfig<'_> {
         }
     }
 
-    fn require_size(&self, key: &str) -> ConfigRead<u64> {
+    fn require_size(&self, key: &str) -> HubConfigReadResult<u64> {
         match self.read_size(key)? {
             Some(size) => Ok(size),
             None => self.invalid_value(key, "a whole number, 1 or more"),
         }
     }
 
-    fn read_count(&self, key: &str) -> ConfigRead<u64> {
+    fn read_count(&self, key: &str) -> HubConfigReadResult<u64> {
         match self.value_of(key) {
             None => Ok(0),
             Some(value) => match value.as_u64().filter(|n| *n <= super::MOST) {
@@ -146,7 +146,7 @@ impl KeyTrackingHubConfig<'_> {
         }
     }
 
-    fn read_flag(&self, key: &str, default: bool) -> ConfigRead<bool> {
+    fn read_flag(&self, key: &str, default: bool) -> HubConfigReadResult<bool> {
         match self.value_of(key) {
             None => Ok(default),
             Some(value) => match value.as_bool() {
@@ -156,7 +156,7 @@ impl KeyTrackingHubConfig<'_> {
         }
     }
 
-    fn read_text_value(&self, key: &str) -> ConfigRead<Option<&str>> {
+    fn read_text_value(&self, key: &str) -> HubConfigReadResult<Option<&str>> {
         match self.value_of(key) {
             None => Ok(None),
             Some(value) => match value.as_str() {
@@ -167,13 +167,14 @@ impl KeyTrackingHubConfig<'_> {
     }
 
     /// Returns the size given by the first of `keys` that is in the file.
-    fn read_first_size(&self, keys: &[&str]) -> ConfigRead<Option<u64>> {
-        let found: ConfigRead<Vec<_>> = keys.iter().map(|key| self.read_size(key)).collect();
+    fn read_first_size(&self, keys: &[&str]) -> HubConfigReadResult<Option<u64>> {
+        let found: HubConfigReadResult<Vec<_>> =
+            keys.iter().map(|key| self.read_size(key)).collect();
         Ok(found?.into_iter().flatten().next())
     }
 
     /// Rejects keys that were not read, unless they are known not to affect sizes.
-    fn reject_unread_keys(&self) -> ConfigRead<()> {
+    fn reject_unread_keys(&self) -> HubConfigReadResult<()> {
         let known = self.known.borrow();
         let unknown = |key: &&String| !known.contains(*key) && !NO_SIZES.contains(&key.as_str());
         match self.keys.keys().find(unknown) {
@@ -230,7 +231,7 @@ pub(super) fn parse_hidden_size_and_model(
 }
 
 /// Returns the part for the text transformer of a multimodal model; otherwise, the whole file.
-fn text_config(config: KeyTrackingHubConfig<'_>) -> ConfigRead<KeyTrackingHubConfig<'_>> {
+fn text_config(config: KeyTrackingHubConfig<'_>) -> HubConfigReadResult<KeyTrackingHubConfig<'_>> {
     let Some(Value::Object(inner)) = config.keys.get("text_config") else {
         return Ok(config);
     };
@@ -377,7 +378,7 @@ fn read_architecture(
 
 fn read_latent_attention(
     config: &KeyTrackingHubConfig<'_>,
-) -> ConfigRead<Option<LatentAttentionSizes>> {
+) -> HubConfigReadResult<Option<LatentAttentionSizes>> {
     let Some(kv_rank) = config.read_size("kv_lora_rank")? else {
         return Ok(None);
     };
@@ -390,7 +391,9 @@ fn read_latent_attention(
     }))
 }
 
-fn read_delta_attention(config: &KeyTrackingHubConfig<'_>) -> ConfigRead<Option<DeltaAttention>> {
+fn read_delta_attention(
+    config: &KeyTrackingHubConfig<'_>,
+) -> HubConfigReadResult<Option<DeltaAttentionSizes>> {
     let Some(value_heads) = config.read_size("linear_num_value_heads")? else {
         return Ok(None);
     };
@@ -401,7 +404,7 @@ fn read_delta_attention(config: &KeyTrackingHubConfig<'_>) -> ConfigRead<Option<
             "a multiple of linear_num_key_heads",
         )?;
     }
-    Ok(Some(DeltaAttention {
+    Ok(Some(DeltaAttentionSizes {
         key_heads,
         value_heads,
         key_width: config.require_size("linear_key_head_dim")?,
@@ -417,7 +420,10 @@ fn read_delta_attention(config: &KeyTrackingHubConfig<'_>) -> ConfigRead<Option<
 
 /// Returns the period of full attention, in layers. The last layer of each period has full attention, and the others
 /// have linear attention.
-fn full_attention_interval(config: &KeyTrackingHubConfig<'_>, layers: u64) -> ConfigRead<u64> {
+fn full_attention_interval(
+    config: &KeyTrackingHubConfig<'_>,
+    layers: u64,
+) -> HubConfigReadResult<u64> {
     config.value_of("sliding_window");
     if config.read_flag("use_sliding_window", false)? {
         config.invalid_value("use_sliding_window", "false beside linear attention")?;
@@ -442,7 +448,7 @@ fn full_attention_interval(config: &KeyTrackingHubConfig<'_>, layers: u64) -> Co
 }
 
 /// Returns whether the matrix products before attention have biases, and whether all products do.
-fn read_biases(config: &KeyTrackingHubConfig<'_>, kind: &str) -> ConfigRead<(bool, bool)> {
+fn read_biases(config: &KeyTrackingHubConfig<'_>, kind: &str) -> HubConfigReadResult<(bool, bool)> {
     let attention = config.read_flag("attention_bias", false)?;
     if config.read_flag("mlp_bias", false)? && !attention {
         config.invalid_value("mlp_bias", "false without attention_bias")?;
@@ -455,7 +461,7 @@ fn read_biases(config: &KeyTrackingHubConfig<'_>, kind: &str) -> ConfigRead<(boo
 
 fn read_expert_routing(
     config: &KeyTrackingHubConfig<'_>,
-) -> ConfigRead<Option<ExpertRoutingCounts>> {
+) -> HubConfigReadResult<Option<ExpertRoutingCounts>> {
     let experts =
         config.read_first_size(&["num_local_experts", "num_experts", "n_routed_experts"])?;
     let chosen = config.read_first_size(&["num_experts_per_tok", "experts_per_token"])?;
@@ -471,7 +477,7 @@ fn read_expert_routing(
     }
 }
 
-fn dense_ffn(config: &KeyTrackingHubConfig<'_>, kind: &str) -> ConfigRead<u64> {
+fn dense_ffn(config: &KeyTrackingHubConfig<'_>, kind: &str) -> HubConfigReadResult<u64> {
     let own = match config.read_size("intermediate_size")? {
         Some(own) => own,
         // If all blocks have experts, the file may state only the experts' size.
@@ -490,7 +496,7 @@ fn dense_ffn(config: &KeyTrackingHubConfig<'_>, kind: &str) -> ConfigRead<u64> {
 fn read_router_rule(
     config: &KeyTrackingHubConfig<'_>,
     kind: &str,
-) -> ConfigRead<ExpertScoringAndGroupRule> {
+) -> HubConfigReadResult<ExpertScoringAndGroupRule> {
     let sigmoid = match config.read_text_value("scoring_func")? {
         None => matches!(kind, "llama4" | "llama4_text"),
         Some("softmax") => false,
@@ -519,7 +525,7 @@ fn read_router_rule(
 }
 
 /// Returns the period of experts, in layers; the last layer of each period has experts.
-fn experts_every(config: &KeyTrackingHubConfig<'_>, layers: u64) -> ConfigRead<u64> {
+fn experts_every(config: &KeyTrackingHubConfig<'_>, layers: u64) -> HubConfigReadResult<u64> {
     let keys = [
         "interleave_moe_layer_step",
         "moe_layer_freq",
@@ -554,7 +560,7 @@ fn read_attention_span(
     config: &KeyTrackingHubConfig<'_>,
     kind: &str,
     layers: u64,
-) -> ConfigRead<(AttentionSpan, u64)> {
+) -> HubConfigReadResult<(AttentionSpan, u64)> {
     let window = config.read_size("sliding_window")?;
     let piece = config.read_size("attention_chunk_size")?;
     let used = config.read_flag("use_sliding_window", !kind.starts_with("qwen"))?;

@@ -5,7 +5,7 @@ use super::{
     read_size_or_default,
 };
 use crate::model::{
-    ActivationFunction, AttentionSpan, DeltaAttention, ExpertRoutingCounts,
+    ActivationFunction, AttentionSpan, DeltaAttentionSizes, ExpertRoutingCounts,
     ExpertScoringAndGroupRule, ExtendedTransformerModel, LatentAttentionSizes, ModelLayer,
     OutputHead, PositionEncoding, TokenAndLayerCountOverrides, TransformerBlock, TransformerModel,
 };
@@ -277,7 +277,7 @@ fn parse_latent_attention(
 fn parse_delta_attention(
     root: &ConfigTable<'_>,
     base: &TransformerModel,
-) -> Result<Option<DeltaAttention>, ConfigError> {
+) -> Result<Option<DeltaAttentionSizes>, ConfigError> {
     let Some(field) = root.get("linear_value_heads") else {
         return Ok(None);
     };
@@ -302,7 +302,7 @@ fn parse_delta_attention(
             format_args!("a multiple of {key_heads} heads of keys"),
         ));
     }
-    Ok(Some(DeltaAttention {
+    Ok(Some(DeltaAttentionSizes {
         key_heads,
         value_heads,
         key_width: read_positive_integer(root, "linear_key_width")?,

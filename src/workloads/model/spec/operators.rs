@@ -6,7 +6,7 @@ use super::{
     TensorAxis, TensorContraction, TensorKeptForBackward, WeightTensorAxes,
     WhichAttentionKernelsSaveTensor, saturate_to_u64, window_position_count,
 };
-use crate::model::{ActivationFunction, DeltaAttention, OperatorKind};
+use crate::model::{ActivationFunction, DeltaAttentionSizes, OperatorKind};
 
 /// Number of bytes per element of a mask. The next constant is the number of bytes of a
 /// single-precision value.
@@ -302,7 +302,7 @@ impl OperatorKind {
             Self::LinearAttention {
                 tokens,
                 sizes:
-                    DeltaAttention {
+                    DeltaAttentionSizes {
                         key_heads,
                         value_heads,
                         key_width,

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 /// State of a ring, direct or halving-doubling algorithm on one NPU.
 #[derive(Debug)]
-pub struct CreditAlgorithm {
+pub struct RingDirectOrHalvingAlgorithm {
     kind: CollectiveOperation,
     peers: RingMembersAndOwnIndex,
     clockwise: bool,
@@ -44,7 +44,7 @@ enum PeerSequence {
     Partners(HalvingPartnerCursor),
 }
 
-impl CreditAlgorithm {
+impl RingDirectOrHalvingAlgorithm {
     /// Creates the state machine. Returns `None` for an all-to-all by halving-doubling, which ASTRA-sim does not
     /// support.
     pub fn new(

@@ -1,6 +1,6 @@
 //! Sets new values of transfers and kernels, and stores their unedited values.
 
-use super::super::program::{NewAttributeValueOrRemoval, RankProgram, UNEDITED};
+use super::super::program::{EditableRankProgram, NewAttributeValueOrRemoval, UNEDITED};
 use super::super::unedited::ValuesReplacedByEdits;
 use super::BatchSequenceHiddenFactors;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Multiplies the bytes and recorded time of a message or collective by `growth`. `parts` lists the parts of the
 /// transfer's temporary memory that grow by other factors, each as (attribute, bytes, factor).
 pub(super) fn scale_communication_bytes_and_time(
-    program: &mut RankProgram<'_>,
+    program: &mut EditableRankProgram<'_>,
     item: u32,
     bytes: u64,
     growth: f64,
@@ -62,7 +62,7 @@ pub(super) fn scale_communication_bytes_and_time(
 /// Changes attributes of a node, and stores the unedited values in another attribute. If `restores` is true (all edits
 /// cancel each other), restores the values before all edits instead.
 pub(super) fn change_attributes_keeping_unedited(
-    program: &mut RankProgram<'_>,
+    program: &mut EditableRankProgram<'_>,
     item: u32,
     new: Vec<(&'static str, NewAttributeValueOrRemoval)>,
     restores: bool,

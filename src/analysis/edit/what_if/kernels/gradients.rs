@@ -1,13 +1,15 @@
 //! Finds how much memory whole gradients take between their computation and their reduction.
 
-use super::super::program::{RankProgram, StepPhase};
+use super::super::program::{EditableRankProgram, TrainingStepPhase};
 use super::super::unedited::ValuesReplacedByEdits;
 use chakram_trace::format::Op;
 use std::collections::BTreeMap;
 
 /// Returns how many bytes for whole gradients each kernel of a backward pass allocates. A reduction frees all bytes
 /// that kernels have allocated since the previous reduction.
-pub(super) fn map_kernels_to_whole_gradient_bytes(program: &RankProgram<'_>) -> BTreeMap<u32, u64> {
+pub(super) fn map_kernels_to_whole_gradient_bytes(
+    program: &EditableRankProgram<'_>,
+) -> BTreeMap<u32, u64> {
     let mut all = BTreeMap::new();
     let mut waiting: Vec<(u32, u64)> = Vec::new();
     for node in program.raw.node_indices() {
@@ -23,10 +25,10 @@ pub(super) fn map_kernels_to_whole_gradient_bytes(program: &RankProgram<'_>) -> 
                 .filter(|&bytes| bytes > 0)
         };
         match (view.op, facts.phase) {
-            (Op::Compute { .. }, StepPhase::Backward) => {
+            (Op::Compute { .. }, TrainingStepPhase::Backward) => {
                 waiting.extend(bytes_of("allocates.temporary").map(|bytes| (node, bytes)));
             }
-            (Op::Collective { .. }, StepPhase::Parameters) => {
+            (Op::Collective { .. }, TrainingStepPhase::Parameters) => {
                 let Some(freed) = bytes_of("frees.temporary") else {
                     continue;
                 };

@@ -1,8 +1,10 @@
 //! Divides gradients into new buckets after the number of layers has changed.
 
-use super::super::EditCounts;
+use super::super::MatchedAndChangedItemCounts;
 use super::super::gradients::{self, CollectiveTimesPerKib, StepGradientReductions};
-use super::super::program::{ItemDependency, NewAttributeValueOrRemoval, RankProgram, StepPhase};
+use super::super::program::{
+    EditableRankProgram, ItemDependency, NewAttributeValueOrRemoval, TrainingStepPhase,
+};
 use super::copies::LayerEditor;
 use super::labels::layer_label_after_edit;
 use super::passes::StepPasses;
@@ -57,7 +59,7 @@ impl StepGradientBuckets {
     /// Finds the buckets of one step. Layers whose labels are in the ranges `repeated` are equal; `layer_bytes` is the
     /// size, in bytes, of the weights in one layer's matrix multiplications, if known.
     pub fn find_buckets(
-        program: &RankProgram<'_>,
+        program: &EditableRankProgram<'_>,
         step: u32,
         reductions: &StepGradientReductions,
         passes: &StepPasses,
@@ -111,11 +113,11 @@ impl StepGradientBuckets {
     /// Divides the gradients of the edited step into buckets.
     pub fn regroup_buckets(
         &self,
-        program: &mut RankProgram<'_>,
+        program: &mut EditableRankProgram<'_>,
         step: u32,
         editor: &LayerEditor,
         rates: &CollectiveTimesPerKib,
-        counts: &mut EditCounts,
+        counts: &mut MatchedAndChangedItemCounts,
     ) -> Result<(), TraceError> {
         match self {
             Self::None { .. } => {}
@@ -138,7 +140,7 @@ impl StepGradientBuckets {
     /// if the factor is unknown.
     pub fn parameter_growth_factor_and_last_hook(
         &self,
-        program: &RankProgram<'_>,
+        program: &EditableRankProgram<'_>,
         step: u32,
     ) -> Option<(f64, Option<u32>)> {
         let now =
@@ -193,7 +195,7 @@ impl fmt::Display for BucketLimitAndLayerBytes {
 
 impl GeneratedJobBuckets {
     fn find_buckets(
-        program: &RankProgram<'_>,
+        program: &EditableRankProgram<'_>,
         step: u32,
         reductions: &StepGradientReductions,
         passes: &StepPasses,
@@ -229,7 +231,7 @@ impl GeneratedJobBuckets {
                 pass = Some(index);
                 // If a node copies gradients into a buffer before the reduction, that node's dependencies compute the
                 // gradients.
-                let copies = program.facts_of_item(dep.on).phase == StepPhase::Parameters;
+                let copies = program.facts_of_item(dep.on).phase == TrainingStepPhase::Parameters;
                 let own = [dep.on];
                 let made: Vec<u32> = match copies {
                     true => program.items[dep.on as usize]
@@ -319,7 +321,7 @@ impl GeneratedJobBuckets {
     /// Finds the collectives that gather the updated parameters after the optimizer.
     fn find_parameter_gathers(
         &mut self,
-        program: &RankProgram<'_>,
+        program: &EditableRankProgram<'_>,
         step: u32,
     ) -> Result<(), TraceError> {
         let is_gather = |item: u32| {
@@ -327,7 +329,7 @@ impl GeneratedJobBuckets {
             facts.step == Some(step)
                 && facts.layer.is_some()
                 && facts.micro_batch.is_none()
-                && facts.phase == StepPhase::Parameters
+                && facts.phase == TrainingStepPhase::Parameters
                 && matches!(
                     program.view_of_item(item).op,
                     Op::Collective {
@@ -347,7 +349,7 @@ impl GeneratedJobBuckets {
         };
         let known: BTreeSet<u32> = self.gathers.iter().copied().collect();
         let waits = program.order.iter().any(|&item| {
-            program.facts_of_item(item).phase == StepPhase::Forward
+            program.facts_of_item(item).phase == TrainingStepPhase::Forward
                 && program.items[item as usize]
                     .deps
                     .iter()
@@ -367,11 +369,11 @@ impl GeneratedJobBuckets {
 
     fn regroup_buckets(
         &self,
-        program: &mut RankProgram<'_>,
+        program: &mut EditableRankProgram<'_>,
         step: u32,
         editor: &LayerEditor,
         rates: &CollectiveTimesPerKib,
-        counts: &mut EditCounts,
+        counts: &mut MatchedAndChangedItemCounts,
     ) -> Result<(), TraceError> {
         let mut reduced = Vec::new();
         for (collectives, items) in &self.passes {
@@ -431,7 +433,7 @@ impl GeneratedJobBuckets {
     }
 
     /// Replaces the gathers of updated parameters by one gather per new bucket.
-    fn replace_parameter_gathers(&self, program: &mut RankProgram<'_>, reduced: &[u32]) {
+    fn replace_parameter_gathers(&self, program: &mut EditableRankProgram<'_>, reduced: &[u32]) {
         let Some(&template) = self.gathers.first() else {
             return;
         };

@@ -6,9 +6,9 @@
 //! layers as the node itself. For example, parameters that are gathered two layers ahead are still gathered two layers
 //! ahead after the edit.
 
-use super::super::EditCounts;
+use super::super::MatchedAndChangedItemCounts;
 use super::super::gradients;
-use super::super::program::{ItemDependency, RankProgram, StepPhase};
+use super::super::program::{EditableRankProgram, ItemDependency, TrainingStepPhase};
 use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,7 +16,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// Identifies a part of a layer. Corresponding parts of different layers have equal keys. A key has three parts: a hash
 /// of the node's name without numbers, how many layers the node is ahead of the running layer, and an index among nodes
 /// with the same hash and lead.
-type LayerItemKey = (u64, i64, u32);
+type LayerNodeKey = (u64, i64, u32);
 
 /// A pass's layers.
 pub(super) struct PassLayers {
@@ -33,7 +33,7 @@ pub(super) struct PassLayers {
 struct NodePlaceInLayerRun {
     run: usize,
     position: i64,
-    key: LayerItemKey,
+    key: LayerNodeKey,
 }
 
 /// Position of a node's layer in its run before and after the edit. For a copy, `old` is the position of the
@@ -50,7 +50,7 @@ pub(super) struct LayerEditor {
     runs: Vec<PassLayers>,
     by: i64,
     /// For each layer of each run, the nodes by key.
-    keyed: Vec<Vec<BTreeMap<LayerItemKey, u32>>>,
+    keyed: Vec<Vec<BTreeMap<LayerNodeKey, u32>>>,
     places: BTreeMap<u32, NodePlaceInLayerRun>,
     /// The nodes to copy, by run; present only for runs that leave out some of the template's nodes.
     template_items: BTreeMap<usize, Vec<u32>>,
@@ -61,7 +61,7 @@ pub(super) struct LayerEditor {
 }
 
 impl LayerEditor {
-    pub fn new(program: &RankProgram<'_>, runs: Vec<PassLayers>, by: i64) -> Self {
+    pub fn new(program: &EditableRankProgram<'_>, runs: Vec<PassLayers>, by: i64) -> Self {
         let mut this = Self {
             by,
             keyed: Vec::new(),
@@ -135,7 +135,7 @@ impl LayerEditor {
         &self,
         run: usize,
         position: i64,
-        key: LayerItemKey,
+        key: LayerNodeKey,
     ) -> Option<u32> {
         let template = self.template_layer(run);
         let old = match position {
@@ -192,13 +192,17 @@ impl LayerEditor {
 
     /// If the first layer is the template, copies only its last gather, because gathers for several layers run before
     /// it.
-    fn keep_last_gather_of_first_layer_template(&mut self, program: &RankProgram<'_>, run: usize) {
+    fn keep_last_gather_of_first_layer_template(
+        &mut self,
+        program: &EditableRankProgram<'_>,
+        run: usize,
+    ) {
         if self.template_layer(run) > 0 || self.by <= 0 {
             return;
         }
         let gathers = |item: u32| {
             matches!(program.view_of_item(item).op, Op::Collective { .. })
-                && program.facts_of_item(item).phase == StepPhase::Parameters
+                && program.facts_of_item(item).phase == TrainingStepPhase::Parameters
         };
         let items = &self.runs[run].layers[0];
         let last = items.iter().rposition(|&item| gathers(item));
@@ -211,7 +215,11 @@ impl LayerEditor {
     }
 
     /// Applies the edit to `program`.
-    pub fn apply_edit(&mut self, program: &mut RankProgram<'_>, counts: &mut EditCounts) {
+    pub fn apply_edit(
+        &mut self,
+        program: &mut EditableRankProgram<'_>,
+        counts: &mut MatchedAndChangedItemCounts,
+    ) {
         let mut gone = BTreeSet::new();
         let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for run in 0..self.runs.len() {
@@ -262,7 +270,11 @@ impl LayerEditor {
     /// For each copy, returns the layer that provides its recorded times. All layers that are equal to the template are
     /// used equally often. The remaining copies get the times of layers near the mean, so that doubling the number of
     /// layers doubles the time.
-    fn layer_that_times_each_copy(&self, program: &RankProgram<'_>, run: usize) -> Vec<usize> {
+    fn layer_that_times_each_copy(
+        &self,
+        program: &EditableRankProgram<'_>,
+        run: usize,
+    ) -> Vec<usize> {
         let (layers, template) = (&self.runs[run].layers, self.runs[run].template);
         let copies = self.by.max(0) as usize;
         if program.has_layers || self.template_items.contains_key(&run) {
@@ -290,7 +302,7 @@ impl LayerEditor {
             .collect()
     }
 
-    fn link_layer_copies(&mut self, program: &mut RankProgram<'_>) {
+    fn link_layer_copies(&mut self, program: &mut EditableRankProgram<'_>) {
         for run in 0..self.runs.len() {
             let template = self.template_layer(run);
             // The first layer depends on nodes outside layers, so use the second layer as the model of how a layer
@@ -339,7 +351,7 @@ impl LayerEditor {
         }
     }
 
-    fn relink_layer_items(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
+    fn relink_layer_items(&self, program: &mut EditableRankProgram<'_>, gone: &BTreeSet<u32>) {
         for (&item, place) in &self.places {
             let Some(new) = self.position_after_edit(place.run, place.position) else {
                 continue;
@@ -362,12 +374,16 @@ impl LayerEditor {
 
     /// Updates the dependencies of nodes outside the layers. A node that depended on the last layer depends on the new
     /// last layer. A node that depended on all layers now depends on the added ones too.
-    fn relink_items_outside_layers(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
+    fn relink_items_outside_layers(
+        &self,
+        program: &mut EditableRankProgram<'_>,
+        gone: &BTreeSet<u32>,
+    ) {
         for item in program.order.clone() {
             if self.places.contains_key(&item) || gradients::is_bucket_reduction(program, item) {
                 continue;
             }
-            let mut named: BTreeMap<(usize, LayerItemKey), Vec<ItemDependency>> = BTreeMap::new();
+            let mut named: BTreeMap<(usize, LayerNodeKey), Vec<ItemDependency>> = BTreeMap::new();
             for dep in &program.items[item as usize].deps {
                 if let Some(of) = self.places.get(&dep.on).filter(|_| !dep.in_turn) {
                     named.entry((of.run, of.key)).or_default().push(*dep);
@@ -420,13 +436,13 @@ impl LayerEditor {
 }
 
 /// Returns the label of a layer in a generated job; `None` in a capture.
-pub(super) fn label_of_layer(program: &RankProgram<'_>, layer: &[u32]) -> Option<u32> {
+pub(super) fn label_of_layer(program: &EditableRankProgram<'_>, layer: &[u32]) -> Option<u32> {
     let computes = |item: &&u32| matches!(program.view_of_item(**item).op, Op::Compute { .. });
     program.facts_of_item(*layer.iter().find(computes)?).layer
 }
 
 /// Hashes the name of a part of a layer. In a generated job, the layer's own name is not included.
-fn hash_layer_part_name(program: &RankProgram<'_>, item: u32) -> u64 {
+fn hash_layer_part_name(program: &EditableRankProgram<'_>, item: u32) -> u64 {
     let name = program.view_of_item(item).name;
     match program.facts_of_item(item).layer {
         Some(_) => {
@@ -448,7 +464,11 @@ pub(super) fn hash_name_without_digits(name: &str) -> u64 {
 }
 
 /// Returns true if two layers have the same operators and transfers of the same size.
-pub(super) fn are_layers_equal(program: &RankProgram<'_>, one: &[u32], other: &[u32]) -> bool {
+pub(super) fn are_layers_equal(
+    program: &EditableRankProgram<'_>,
+    one: &[u32],
+    other: &[u32],
+) -> bool {
     let bytes = |item| match program.view_of_item(item).op {
         Op::Collective { bytes, .. } | Op::Message { bytes, .. } => bytes,
         _ => 0,
@@ -464,7 +484,7 @@ pub(super) fn are_layers_equal(program: &RankProgram<'_>, one: &[u32], other: &[
 /// Returns the nodes of each layer, in program order. A layer contains the nodes of its entry in `parts`, the transfers
 /// that they launch, and those transfers between them that no node launches.
 pub(super) fn collect_layer_nodes_with_transfers(
-    program: &RankProgram<'_>,
+    program: &EditableRankProgram<'_>,
     parts: &[&[u32]],
 ) -> Vec<Vec<u32>> {
     let mut layer_of: BTreeMap<u32, usize> = BTreeMap::new();
@@ -508,7 +528,7 @@ pub(super) fn collect_layer_nodes_with_transfers(
             }
             (None, Some(layer)) => layers[layer].push(item),
             (None, None) => {
-                let gathers = program.facts_of_item(item).phase == StepPhase::Parameters
+                let gathers = program.facts_of_item(item).phase == TrainingStepPhase::Parameters
                     && !gradients::is_gradient_reduction(program, item);
                 if before && gathers {
                     front.push(item);

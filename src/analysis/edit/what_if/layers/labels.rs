@@ -1,6 +1,6 @@
 //! Renumbers the labels of layers in generated jobs. The labels count the layers of the whole model.
 
-use super::super::program::{NewAttributeValueOrRemoval, RankProgram};
+use super::super::program::{EditableRankProgram, NewAttributeValueOrRemoval};
 use super::copies::{LayerEditor, LayerPositionBeforeAfter, label_of_layer};
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ impl AddedLayerCountByLabelRange {
     /// Renumbers the labels of the layers in one step.
     pub fn relabel_layers_in_step(
         &self,
-        program: &mut RankProgram<'_>,
+        program: &mut EditableRankProgram<'_>,
         step: u32,
         editor: &LayerEditor,
         by: i64,
@@ -69,7 +69,10 @@ impl AddedLayerCountByLabelRange {
 }
 
 /// Adds `by` to the layer labels of all nodes.
-pub(in super::super) fn shift_layer_labels_of_all_nodes(program: &mut RankProgram<'_>, by: i64) {
+pub(in super::super) fn shift_layer_labels_of_all_nodes(
+    program: &mut EditableRankProgram<'_>,
+    by: i64,
+) {
     if by == 0 {
         return;
     }
@@ -101,7 +104,7 @@ fn renumber_layer_in_name(name: &str, by: i64) -> Option<String> {
 }
 
 /// Returns a node's layer label after the edit.
-pub(super) fn layer_label_after_edit(program: &RankProgram<'_>, item: u32) -> Option<u32> {
+pub(super) fn layer_label_after_edit(program: &EditableRankProgram<'_>, item: u32) -> Option<u32> {
     match program.items[item as usize].changes.get("layer") {
         Some(NewAttributeValueOrRemoval::Count(layer)) => u32::try_from(*layer).ok(),
         _ => program.facts_of_item(item).layer,

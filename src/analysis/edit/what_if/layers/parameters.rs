@@ -1,7 +1,7 @@
 //! Scales work on parameters, and a rank's parameter memory, to a new number of parameters.
 
-use super::super::EditCounts;
-use super::super::program::{NewAttributeValueOrRemoval, RankProgram, StepPhase};
+use super::super::MatchedAndChangedItemCounts;
+use super::super::program::{EditableRankProgram, NewAttributeValueOrRemoval, TrainingStepPhase};
 use super::super::shapes::{count_elements, parse_shapes};
 use super::passes::StepPasses;
 use super::repetition::NodeRepetitionPeriodAndCount;
@@ -11,7 +11,7 @@ use chakram_trace::format::{Op, TensorClass};
 /// Returns how many bytes all weights, and one layer's weights, take in a generated job. The layer's bytes are derived
 /// from the matrix multiplications that compute the gradients of its weights.
 pub(super) fn weight_bytes_of_job_and_one_layer(
-    program: &RankProgram<'_>,
+    program: &EditableRankProgram<'_>,
     passes: &StepPasses,
     backward: &[(usize, NodeRepetitionPeriodAndCount)],
 ) -> Option<(u64, u64)> {
@@ -49,7 +49,7 @@ pub(super) fn weight_bytes_of_job_and_one_layer(
 }
 
 /// Multiplies the memory that a generated job states (for weights, gradients and optimizer states) by `ratio`.
-pub(super) fn scale_resident_memory(program: &mut RankProgram<'_>, ratio: f64) {
+pub(super) fn scale_resident_memory(program: &mut EditableRankProgram<'_>, ratio: f64) {
     for item in program.order.clone() {
         let view = *program.view_of_item(item);
         if view.op != Op::NoOp {
@@ -67,12 +67,12 @@ pub(super) fn scale_resident_memory(program: &mut RankProgram<'_>, ratio: f64) {
 /// For work on parameters after the backward pass, multiplies times and sizes by `ratio`, the factor by which the
 /// parameters grow.
 pub(super) fn scale_parameter_work(
-    program: &mut RankProgram<'_>,
+    program: &mut EditableRankProgram<'_>,
     step: u32,
     ratio: f64,
     last_hook: Option<u32>,
     optimizer: bool,
-    counts: &mut EditCounts,
+    counts: &mut MatchedAndChangedItemCounts,
 ) {
     let places = program.item_positions();
     let from = last_hook.map_or(0, |hook| {
@@ -81,8 +81,9 @@ pub(super) fn scale_parameter_work(
     let mut stretched = 0;
     for item in program.order.clone() {
         let facts = *program.facts_of_item(item);
-        let finalizes = facts.phase == StepPhase::Parameters && places[item as usize] > from;
-        let steps = optimizer && facts.phase == StepPhase::Optimizer;
+        let finalizes =
+            facts.phase == TrainingStepPhase::Parameters && places[item as usize] > from;
+        let steps = optimizer && facts.phase == TrainingStepPhase::Optimizer;
         if facts.step != Some(step) || !(finalizes || steps) {
             continue;
         }

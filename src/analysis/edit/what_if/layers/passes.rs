@@ -1,7 +1,7 @@
 //! Divides a step into passes, each with its operators.
 
 use super::super::gradients::StepGradientReductions;
-use super::super::program::{RankProgram, StepPhase, pass_begun_by_mark};
+use super::super::program::{EditableRankProgram, TrainingStepPhase, pass_begun_by_mark};
 use super::repetition::{NodeRepetitionPeriodAndCount, longest_repetition};
 use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,13 +10,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// The nodes of a pass. Each node has a signature of its structure. Transfers are excluded, and so are nodes that only
 /// launch reductions.
 #[derive(Default)]
-pub(super) struct PassItemsWithSignatures {
+pub(super) struct PassNodesWithSignatures {
     pub items: Vec<u32>,
     pub signatures: Vec<u64>,
 }
 
-impl PassItemsWithSignatures {
-    fn push(&mut self, program: &RankProgram<'_>, item: u32) {
+impl PassNodesWithSignatures {
+    fn push(&mut self, program: &EditableRankProgram<'_>, item: u32) {
         let (view, facts) = (program.view_of_item(item), program.facts_of_item(item));
         let mut hasher = DefaultHasher::new();
         // Signatures ignore digits, because names contain numbers of modules and layers.
@@ -45,14 +45,14 @@ impl PassItemsWithSignatures {
 
 /// A step's passes in order: the forward and backward passes of all micro-batches, then the optimizer.
 pub(super) struct StepPasses {
-    pub forward: Vec<PassItemsWithSignatures>,
-    pub backward: Vec<PassItemsWithSignatures>,
-    pub optimizer: PassItemsWithSignatures,
+    pub forward: Vec<PassNodesWithSignatures>,
+    pub backward: Vec<PassNodesWithSignatures>,
+    pub optimizer: PassNodesWithSignatures,
 }
 
 impl StepPasses {
     pub fn find_passes(
-        program: &RankProgram<'_>,
+        program: &EditableRankProgram<'_>,
         step: u32,
         reductions: &StepGradientReductions,
     ) -> Self {
@@ -60,13 +60,13 @@ impl StepPasses {
         let mut this = Self {
             forward: Vec::new(),
             backward: Vec::new(),
-            optimizer: PassItemsWithSignatures::default(),
+            optimizer: PassNodesWithSignatures::default(),
         };
         let of_step = |&&item: &&u32| program.facts_of_item(item).step == Some(step);
         let last = program.order.iter().rev().filter(of_step).find(|&&item| {
             let phase = program.facts_of_item(item).phase;
-            phase == StepPhase::Backward
-                || phase == StepPhase::Parameters && is_gradient_hook(program, item)
+            phase == TrainingStepPhase::Backward
+                || phase == TrainingStepPhase::Parameters && is_gradient_hook(program, item)
         });
         let mut current: Option<(bool, Option<u32>)> = None;
         let mut ended = false;
@@ -85,15 +85,15 @@ impl StepPasses {
                     });
                 let micro_batch = facts.micro_batch.or(mark);
                 let pass = match facts.phase {
-                    StepPhase::Forward => Some((false, micro_batch)),
-                    StepPhase::Backward => Some((true, micro_batch)),
+                    TrainingStepPhase::Forward => Some((false, micro_batch)),
+                    TrainingStepPhase::Backward => Some((true, micro_batch)),
                     // A gather or hook belongs to the pass that it runs in.
-                    StepPhase::Parameters if !ended => {
+                    TrainingStepPhase::Parameters if !ended => {
                         Some(current.unwrap_or((false, micro_batch)))
                     }
                     _ => None,
                 };
-                if facts.phase == StepPhase::Optimizer {
+                if facts.phase == TrainingStepPhase::Optimizer {
                     this.optimizer.push(program, item);
                 } else if let Some((backward, number)) = pass {
                     let passes = if backward {
@@ -105,7 +105,7 @@ impl StepPasses {
                         was == backward && (number.is_none() || before == number)
                     });
                     if !goes_on || passes.is_empty() {
-                        passes.push(PassItemsWithSignatures::default());
+                        passes.push(PassNodesWithSignatures::default());
                     }
                     current = Some((backward, number));
                     if let Some(pass) = passes.last_mut() {
@@ -119,7 +119,7 @@ impl StepPasses {
     }
 }
 
-fn is_gradient_hook(program: &RankProgram<'_>, item: u32) -> bool {
+fn is_gradient_hook(program: &EditableRankProgram<'_>, item: u32) -> bool {
     let node = program.items[item as usize].node;
     program
         .node_and_its_callers(node)
@@ -133,7 +133,7 @@ type BackwardPassNodesByLayer = Vec<Vec<u32>>;
 /// Returns a forward pass's layers, which are the longest repetition. If the repeated part contains a whole pass over
 /// the layers (as when tokens are decoded one by one), returns the repetition inside it.
 pub(super) fn find_layers_as_longest_repetition(
-    pass: &PassItemsWithSignatures,
+    pass: &PassNodesWithSignatures,
 ) -> Option<NodeRepetitionPeriodAndCount> {
     let outer = longest_repetition(&pass.signatures, None)?;
     let one = &pass.signatures[outer.start..outer.start + outer.period];
@@ -150,7 +150,7 @@ pub(super) fn find_layers_as_longest_repetition(
 
 /// Returns all repetitions in `passes` with this length and count, each with the index of its pass.
 pub(super) fn find_repetitions_of_period_and_count(
-    passes: &[PassItemsWithSignatures],
+    passes: &[PassNodesWithSignatures],
     period: usize,
     times: usize,
 ) -> Vec<(usize, NodeRepetitionPeriodAndCount)> {
@@ -185,7 +185,7 @@ impl StepPasses {
     /// computes its gradient have the same number. Returns `None` if a pass does not show all layers.
     pub fn find_backward_layers_by_autograd_sequence(
         &self,
-        program: &RankProgram<'_>,
+        program: &EditableRankProgram<'_>,
         forward: &[(usize, NodeRepetitionPeriodAndCount)],
         of: &[usize],
     ) -> Option<Vec<BackwardPassNodesByLayer>> {
@@ -232,8 +232,8 @@ impl StepPasses {
                 let mut callers = program.node_and_its_callers(program.items[item as usize].node);
                 let own = callers.find_map(|caller| of_function.get(&caller).copied());
                 // Gradient functions of operators before the first layer, such as an embedding, belong to no layer.
-                let other =
-                    own.is_none() && program.facts_of_item(item).phase == StepPhase::Backward;
+                let other = own.is_none()
+                    && program.facts_of_item(item).phase == TrainingStepPhase::Backward;
                 let seen_all = current == Some(0) && other;
                 current = if seen_all { None } else { own.or(current) };
                 if let Some(layer) = current {

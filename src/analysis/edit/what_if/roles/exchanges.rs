@@ -23,7 +23,7 @@ pub(super) fn check_communication_matches(
             if record.number == 0 {
                 continue;
             }
-            let view = scan::scan_node(record, &mut scan::IgnoreDependencies)?;
+            let view = scan::scan_node(record, &mut scan::DependencySkippingVisitor)?;
             if let Some(values) = view.groups {
                 own.extend(parse_group_metadata(view.id, values)?);
             }

@@ -19,7 +19,7 @@ impl DimensionStrideAndSize {
 
 /// A grid of ranks, innermost dimension first.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct RoleGrid {
+pub(super) struct StridedRankGrid {
     dimensions: Vec<DimensionStrideAndSize>,
     /// Index of the stage dimension, if there is one.
     stages: Option<usize>,
@@ -37,7 +37,7 @@ pub(super) fn find_stride_and_count_of_members(members: &[u32]) -> Option<(u32, 
     even.then_some((stride, members.len() as u32))
 }
 
-impl RoleGrid {
+impl StridedRankGrid {
     /// Derives the grid of `world` ranks from the messages and reductions of captured ranks.
     pub(super) fn derive_grid_from_captured_ranks(
         captured: &[CapturedRank],
@@ -298,9 +298,9 @@ impl RoleGrid {
 mod tests {
     use super::*;
 
-    fn build_4_stage_2_replica_4_shard_grid() -> RoleGrid {
+    fn build_4_stage_2_replica_4_shard_grid() -> StridedRankGrid {
         // The grid has 4 stages, 2 replicas and 4 shards, so rank = 8 stage + 4 replica + shard.
-        RoleGrid {
+        StridedRankGrid {
             dimensions: [(1, 4), (4, 2), (8, 4)]
                 .map(|(stride, size)| DimensionStrideAndSize { stride, size })
                 .to_vec(),

@@ -1,7 +1,7 @@
 //! Group names of captured and added ranks.
 
 use super::CapturedRank;
-use super::grid::RoleGrid;
+use super::grid::StridedRankGrid;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{TraceError, escape_and_shorten_name};
 use chakram_trace::workload::format_shortened_list;
@@ -56,7 +56,7 @@ impl<'g> CapturedAndAddedGroupNames<'g> {
     /// corresponding group of rank `to` in the second grid.
     pub(super) fn find_group_of_corresponding_rank(
         &mut self,
-        [grid, target]: [&RoleGrid; 2],
+        [grid, target]: [&StridedRankGrid; 2],
         name: &str,
         members: &[u32],
         from: u32,

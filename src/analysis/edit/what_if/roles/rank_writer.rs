@@ -1,6 +1,6 @@
 //! Writes the trace of an uncaptured rank by changing the trace of a captured rank, the *model*.
 
-use super::grid::RoleGrid;
+use super::grid::StridedRankGrid;
 use super::group_table::CapturedAndAddedGroupNames;
 use crate::edit::for_each_attribute;
 use chakram_trace::format::attr::AttrView;
@@ -28,7 +28,7 @@ fn states_rank_count(record: RawRecord<'_>) -> Result<bool, TraceError> {
 /// Returns how message tags differ between neighbouring stages: first for messages down the pipeline, then for messages
 /// up the pipeline. A difference is 0 if it is unknown or if all stages use the same tags.
 pub(super) fn tag_differences_between_stages(
-    grid: &RoleGrid,
+    grid: &StridedRankGrid,
     rank: u32,
     contents: &[u8],
 ) -> Result<[i64; 2], TraceError> {
@@ -41,7 +41,7 @@ pub(super) fn tag_differences_between_stages(
         if record.number == 0 {
             continue;
         }
-        let view = scan::scan_node(record, &mut scan::IgnoreDependencies)?;
+        let view = scan::scan_node(record, &mut scan::DependencySkippingVisitor)?;
         if let Op::Message {
             receive, peer, tag, ..
         } = view.op
@@ -60,9 +60,9 @@ pub(super) fn tag_differences_between_stages(
 
 /// Writes an absent rank's trace.
 pub(super) struct AbsentRankWriter<'w, 'g> {
-    pub(super) grid: &'w RoleGrid,
+    pub(super) grid: &'w StridedRankGrid,
     /// Grid of the new job.
-    pub(super) target: &'w RoleGrid,
+    pub(super) target: &'w StridedRankGrid,
     pub(super) table: &'w mut CapturedAndAddedGroupNames<'g>,
     /// Index of the captured rank that provides the trace to copy.
     pub(super) model: usize,
@@ -99,7 +99,7 @@ impl AbsentRankWriter<'_, '_> {
                 edit.append_edited_record(record, &mut message, &mut out)?;
                 continue;
             }
-            let view = scan::scan_node(record, &mut scan::IgnoreDependencies)?;
+            let view = scan::scan_node(record, &mut scan::DependencySkippingVisitor)?;
             let values = match view.groups {
                 None => None,
                 Some(values) => Some(rewrite_group_metadata(view.id, values, |name, members| {

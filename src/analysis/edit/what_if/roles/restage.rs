@@ -8,13 +8,13 @@
 use super::super::layers::shift_layer_labels_of_all_nodes;
 use super::{
     AbsentRankModelRule, AbsentRankWriter, CapturedAndAddedGroupNames, CapturedRank,
-    PipelineStagePosition, RankTraces, RoleGrid, build_missing_stage_error,
+    PipelineStagePosition, RankTraces, StridedRankGrid, build_missing_stage_error,
     check_communication_matches, check_traces_fit_memory, derive_missing_ranks, share_equal_traces,
     tag_differences_between_stages,
 };
-use crate::edit::what_if::grammar::{JobEdit, PassOrder};
-use crate::edit::what_if::program::RankProgram;
-use crate::edit::what_if::{EditCounts, note_edit, refuse_edit, repeat};
+use crate::edit::what_if::grammar::{JobEdit, PipelinePassOrder};
+use crate::edit::what_if::program::EditableRankProgram;
+use crate::edit::what_if::{MatchedAndChangedItemCounts, note_edit, refuse_edit, repeat};
 use chakram_base::ids::MAX_NPUS;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -37,9 +37,9 @@ pub(in super::super) fn change_stage_count(
     groups: &DeclaredGroups,
     stages: u32,
     choice: AbsentRankModelRule,
-    counts: &mut EditCounts,
+    counts: &mut MatchedAndChangedItemCounts,
 ) -> Result<(RankTraces, DeclaredGroups), TraceError> {
-    let mut completed = EditCounts::default();
+    let mut completed = MatchedAndChangedItemCounts::default();
     let (traces, groups) = derive_missing_ranks(traces, groups, None, choice, &mut completed)?;
     counts.completed += completed.completed;
     if completed.changed > 0 {
@@ -54,7 +54,7 @@ pub(in super::super) fn change_stage_count(
     for (rank, trace) in &traces {
         captured.push(CapturedRank::from_trace(*rank, trace, &groups)?);
     }
-    let grid = RoleGrid::derive_grid_from_captured_ranks(&captured, traces.len() as u32)?;
+    let grid = StridedRankGrid::derive_grid_from_captured_ranks(&captured, traces.len() as u32)?;
     let old = grid.stage_count();
     if old < 2 || stages < 2 {
         return Err(refuse_edit(
@@ -83,7 +83,8 @@ pub(in super::super) fn change_stage_count(
     check_traces_fit_memory(&traces, ranks, "traces", "fewer stages")?;
     // Use the last stage, because in other stages 1F1B and GPipe may give the same order.
     let last = (grid.rank_count() - 1) as usize;
-    let order = repeat::micro_batches_and_warm_up(&RankProgram::read_program(&traces[last].1)?);
+    let order =
+        repeat::micro_batches_and_warm_up(&EditableRankProgram::read_program(&traces[last].1)?);
     let reorders = match order {
         Some(Some((_, 1))) => true,
         Some(Some((micro_batches, warm_up))) if warm_up != micro_batches => {
@@ -113,9 +114,9 @@ pub(in super::super) fn change_stage_count(
         let trace = match prepared.get(&(model, stage)) {
             Some(trace) => Arc::clone(trace),
             None => {
-                let mut program = RankProgram::read_program(&traces[model as usize].1)?;
+                let mut program = EditableRankProgram::read_program(&traces[model as usize].1)?;
                 if reorders {
-                    let order = PassOrder::OneForwardOneBackward;
+                    let order = PipelinePassOrder::OneForwardOneBackward;
                     repeat::reorder_micro_batch_passes_of_rank(
                         &mut program,
                         order,
@@ -168,14 +169,14 @@ fn unknown_pass_order_error(stages: u32) -> TraceError {
 
 /// Returns how many different layer labels the ranks of each stage have.
 fn count_layer_labels_by_stage(
-    grid: &RoleGrid,
+    grid: &StridedRankGrid,
     traces: &RankTraces,
 ) -> Result<Vec<i64>, TraceError> {
     let mut labels = vec![BTreeSet::new(); grid.stage_count() as usize];
     for (rank, trace) in traces {
         let own = &mut labels[grid.stage_of(*rank) as usize];
         if own.is_empty() {
-            let program = RankProgram::read_program(trace)?;
+            let program = EditableRankProgram::read_program(trace)?;
             own.extend(program.facts.iter().filter_map(|facts| facts.layer));
         }
     }

@@ -3,7 +3,7 @@
 use super::{ROWS, SummaryWriter};
 use crate::inspect::render::SummaryTableKind;
 use crate::inspect::render::labels::format_short_count;
-use crate::inspect::{NodeClass, NodeSums, RECEIVED, SENT, SumOverRanksAndExtremeRanksRow};
+use crate::inspect::{InspectedNodeType, NodeSums, RECEIVED, SENT, SumOverRanksAndExtremeRanksRow};
 use chakram_base::units::format_count_with_noun;
 use chakram_base::units::{Bytes, Span};
 use chakram_report::summary::format_thousands;
@@ -16,7 +16,10 @@ use std::fmt::{Display, Result, Write as _};
 const OPERATOR_ROWS: usize = 12;
 
 /// An operator (name and type), with the sums over its nodes.
-type OperatorRow<'j> = (&'j (String, NodeClass), &'j SumOverRanksAndExtremeRanksRow);
+type OperatorRow<'j> = (
+    &'j (String, InspectedNodeType),
+    &'j SumOverRanksAndExtremeRanksRow,
+);
 
 impl SummaryWriter<'_> {
     fn mean_per_rank(&self, time: Span) -> Span {
@@ -210,7 +213,9 @@ impl SummaryWriter<'_> {
         let is_host = |((_, class), _): &OperatorRow<'_>| {
             matches!(
                 class,
-                NodeClass::Host | NodeClass::Metadata | NodeClass::Unreadable
+                InspectedNodeType::Host
+                    | InspectedNodeType::Metadata
+                    | InspectedNodeType::Unreadable
             )
         };
         let (host, device): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_host);

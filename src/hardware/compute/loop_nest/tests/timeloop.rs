@@ -13,12 +13,12 @@ fn the_published_tutorial_of_timeloop_is_met() {
         levels: vec![
             MemoryLevel {
                 energy: 0.42564,
-                ..build_memory_level("registers", [true; 3], LevelCapacity::Shared(64))
+                ..build_memory_level("registers", [true; 3], MemoryLevelCapacity::Shared(64))
             },
-            build_memory_level("buffer", [true; 3], LevelCapacity::Shared(262_144)),
+            build_memory_level("buffer", [true; 3], MemoryLevelCapacity::Shared(262_144)),
             MemoryLevel {
                 energy: 64.0,
-                ..build_memory_level("memory", [true; 3], LevelCapacity::Unbounded)
+                ..build_memory_level("memory", [true; 3], MemoryLevelCapacity::Unbounded)
             },
         ],
         own_levels: 2,

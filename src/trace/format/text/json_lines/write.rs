@@ -5,7 +5,7 @@ use crate::format::text::SCHEMA;
 use crate::format::text::base64;
 use crate::format::text::json::put_string;
 use crate::format::text::message::NODE_TYPES;
-use crate::format::text::values::{ValueKind, read_minimal_varint};
+use crate::format::text::values::{AttributeValueType, read_minimal_varint};
 use crate::format::wire::{RawRecord, WireCursor, WireValue, visit_repeated_varints};
 use prost::encoding::WireType;
 use std::io::Write;
@@ -207,7 +207,7 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
             put_string(out, text);
             continue;
         }
-        let Some((kind, list)) = ValueKind::kind_and_list_flag_of_field(number) else {
+        let Some((kind, list)) = AttributeValueType::kind_and_list_flag_of_field(number) else {
             return Ok(false);
         };
         let end = if list { "list" } else { "val" };
@@ -249,7 +249,11 @@ fn read_length_delimited<'a>(
     }
 }
 
-fn put_list(out: &mut Vec<u8>, kind: ValueKind, message: &[u8]) -> Result<bool, TraceError> {
+fn put_list(
+    out: &mut Vec<u8>,
+    kind: AttributeValueType,
+    message: &[u8],
+) -> Result<bool, TraceError> {
     const VALUES: u64 = 1 << 3 | 2;
     out.extend_from_slice(b"{\"values\":[");
     let mut cursor = WireCursor::new(message, 0);

@@ -2,7 +2,7 @@
 
 use super::{accept_null, parse_base64, parse_string, put_length_delimited};
 use crate::format::text::json::JsonCursor;
-use crate::format::text::values::{ValueKind, append_length_and_bytes};
+use crate::format::text::values::{AttributeValueType, append_length_and_bytes};
 use crate::format::{TraceError, escape_and_shorten_name};
 use prost::encoding::{WireType, encode_key, encode_varint};
 
@@ -29,7 +29,7 @@ pub(super) fn append_attribute(
             "doc_string" | "docString" => doc = parse_string(json)?.into_owned(),
             "raw" => raw = Some(parse_base64(json)?),
             _ => {
-                let Some((kind, list)) = ValueKind::kind_and_list_flag_of_key(key) else {
+                let Some((kind, list)) = AttributeValueType::kind_and_list_flag_of_key(key) else {
                     return Err(json.error_here(format!(
                         "`{}` is not a field of an attribute; expected one of {ATTRIBUTE_KEYS}",
                         escape_and_shorten_name(key)
@@ -70,7 +70,7 @@ pub(super) fn append_attribute(
 /// Parses an attribute's value, and appends it with its key.
 fn append_value(
     json: &mut JsonCursor<'_>,
-    kind: ValueKind,
+    kind: AttributeValueType,
     list: bool,
     out: &mut Vec<u8>,
 ) -> Result<(), TraceError> {

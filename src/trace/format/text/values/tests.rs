@@ -7,11 +7,11 @@ fn value_kinds_map_to_field_numbers_and_json_keys() {
     for (i, (kind, name)) in ALL.iter().enumerate() {
         assert_eq!(*kind as usize, i);
         assert_eq!(
-            ValueKind::kind_and_list_flag_of_field(kind.scalar_field_number()),
+            AttributeValueType::kind_and_list_flag_of_field(kind.scalar_field_number()),
             Some((*kind, false))
         );
         assert_eq!(
-            ValueKind::kind_and_list_flag_of_field(kind.scalar_field_number() + 1),
+            AttributeValueType::kind_and_list_flag_of_field(kind.scalar_field_number() + 1),
             Some((*kind, true))
         );
         for (end, list) in [
@@ -21,16 +21,19 @@ fn value_kinds_map_to_field_numbers_and_json_keys() {
             ("List", true),
         ] {
             assert_eq!(
-                ValueKind::kind_and_list_flag_of_key(&format!("{name}{end}")),
+                AttributeValueType::kind_and_list_flag_of_key(&format!("{name}{end}")),
                 Some((*kind, list))
             );
         }
     }
     // Values have the field numbers 3 to 32; 32 is the last list.
-    assert_eq!(ValueKind::kind_and_list_flag_of_field(2), None);
-    assert_eq!(ValueKind::kind_and_list_flag_of_field(33), None);
-    assert_eq!(ValueKind::kind_and_list_flag_of_key("values"), None);
-    assert_eq!(ValueKind::kind_and_list_flag_of_key("Val"), None);
+    assert_eq!(AttributeValueType::kind_and_list_flag_of_field(2), None);
+    assert_eq!(AttributeValueType::kind_and_list_flag_of_field(33), None);
+    assert_eq!(
+        AttributeValueType::kind_and_list_flag_of_key("values"),
+        None
+    );
+    assert_eq!(AttributeValueType::kind_and_list_flag_of_key("Val"), None);
 }
 
 #[test]
@@ -48,9 +51,9 @@ fn reals_keep_every_bit() {
         0x7ff0_0000_0000_0001,
     ] {
         let mut out = Vec::new();
-        assert!(ValueKind::Double.put_json(&mut out, WireValue::Fixed64(bits)));
+        assert!(AttributeValueType::Double.put_json(&mut out, WireValue::Fixed64(bits)));
         let mut back = Vec::new();
-        ValueKind::Double
+        AttributeValueType::Double
             .parse_and_append_value(&mut JsonCursor::new(&out, (1, 1)), &mut back)
             .unwrap();
         assert_eq!(
@@ -71,9 +74,9 @@ fn reals_keep_every_bit() {
         0x7f80_0001,
     ] {
         let mut out = Vec::new();
-        assert!(ValueKind::Float.put_json(&mut out, WireValue::Fixed32(bits)));
+        assert!(AttributeValueType::Float.put_json(&mut out, WireValue::Fixed32(bits)));
         let mut back = Vec::new();
-        ValueKind::Float
+        AttributeValueType::Float
             .parse_and_append_value(&mut JsonCursor::new(&out, (1, 1)), &mut back)
             .unwrap();
         assert_eq!(
@@ -88,19 +91,19 @@ fn reals_keep_every_bit() {
 #[test]
 fn what_a_type_cannot_hold_is_refused() {
     for (kind, bad) in [
-        (ValueKind::Int32, "2147483648"),
-        (ValueKind::Uint32, "-1"),
-        (ValueKind::Uint64, "18446744073709551616"),
-        (ValueKind::Int64, "1.5"),
-        (ValueKind::Int64, "\"\""),
-        (ValueKind::Double, "1e999"),
-        (ValueKind::Double, "\"inf\""),
-        (ValueKind::Double, "\"NaN(0x0)\""),
-        (ValueKind::Float, "1e39"),
-        (ValueKind::Bool, "1"),
-        (ValueKind::String, "1"),
-        (ValueKind::Bytes, "\"*\""),
-        (ValueKind::Int64, "[]"),
+        (AttributeValueType::Int32, "2147483648"),
+        (AttributeValueType::Uint32, "-1"),
+        (AttributeValueType::Uint64, "18446744073709551616"),
+        (AttributeValueType::Int64, "1.5"),
+        (AttributeValueType::Int64, "\"\""),
+        (AttributeValueType::Double, "1e999"),
+        (AttributeValueType::Double, "\"inf\""),
+        (AttributeValueType::Double, "\"NaN(0x0)\""),
+        (AttributeValueType::Float, "1e39"),
+        (AttributeValueType::Bool, "1"),
+        (AttributeValueType::String, "1"),
+        (AttributeValueType::Bytes, "\"*\""),
+        (AttributeValueType::Int64, "[]"),
     ] {
         let read = kind.parse_and_append_value(
             &mut JsonCursor::new(bad.as_bytes(), (1, 1)),
@@ -111,7 +114,7 @@ fn what_a_type_cannot_hold_is_refused() {
     }
     // A whole number may be written as a real if the real equals it exactly.
     let mut out = Vec::new();
-    ValueKind::Int64
+    AttributeValueType::Int64
         .parse_and_append_value(&mut JsonCursor::new(b"1e3", (1, 1)), &mut out)
         .unwrap();
     assert_eq!(out, [0xe8, 7]);

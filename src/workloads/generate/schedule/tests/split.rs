@@ -7,7 +7,7 @@ use super::*;
 type PassKindDurations = [u64; 4];
 
 /// Result of a simulated pipeline.
-struct SimulatedStepsResult {
+struct SimulatedPipelineResult {
     time: u64,
     /// Idle time of each stage before the last stage ends.
     idle: Vec<u64>,
@@ -40,7 +40,7 @@ fn simulate_equal_stages_by_pass_times(
     count: u32,
     times: PassKindDurations,
     split: bool,
-) -> SimulatedStepsResult {
+) -> SimulatedPipelineResult {
     let places = list_model_parts_by_stage(schedule, stages);
     let parts = 1 + places.iter().flatten().max().unwrap();
     // In schedules with two directions, each micro-batch passes through only half of the chunks.
@@ -133,7 +133,7 @@ fn simulate_equal_stages_by_pass_times(
     assert_eq!(over.len() as u32, 2 * count * parts);
     let time = free.iter().copied().max().unwrap();
     let within = |stage: usize| free[stage] - begins[stage].unwrap_or(0) - busy[stage];
-    SimulatedStepsResult {
+    SimulatedPipelineResult {
         time,
         idle: busy.iter().map(|busy| time - busy).collect(),
         idle_within: (0..all).map(within).collect(),

@@ -8,7 +8,7 @@ use super::memory_traffic::create_remote_access;
 use super::{MEMORY_LANE, RankEmitter, WholeStepNode};
 use crate::generate::schedule::{PassKind, PipelinePass};
 use crate::model::LayerRole;
-use chakram_trace::format::{MemoryChanges, TensorClass, TraceError, TrainingPhase};
+use chakram_trace::format::{NodeMemoryChanges, TensorClass, TraceError, TrainingPhase};
 
 impl RankEmitter<'_, '_> {
     /// Emits the store of the activations that `layer` saves in a forward pass, if they are offloaded.
@@ -65,7 +65,7 @@ impl RankEmitter<'_, '_> {
         let plan = self.plan;
         let name = &plan.model.layers[layer].name;
         let bytes = plan.offloaded_activation_bytes_of_layer(layer);
-        let mut memory = MemoryChanges::default();
+        let mut memory = NodeMemoryChanges::default();
         let (word, phase, changes) = if store {
             let frees = &mut memory.frees;
             ("fwd/activations/store", TrainingPhase::Forward, frees)

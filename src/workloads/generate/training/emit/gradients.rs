@@ -10,7 +10,7 @@ use super::{
 use crate::generate::plan::{AblationEffect, Optimizer, ParallelGroupKind, ZeroStage};
 use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{
-    CollectiveKind, MemoryChanges, Op, TensorClass, TraceError, TrainingPhase,
+    CollectiveKind, NodeMemoryChanges, Op, TensorClass, TraceError, TrainingPhase,
 };
 
 /// Progress of a layer's gradients while the layer's program is emitted.
@@ -97,7 +97,7 @@ impl RankEmitter<'_, '_> {
                 phase: TrainingPhase::Synchronize,
                 pass: Some(pass),
                 layer: Some(bucket.layer as u32),
-                memory: MemoryChanges::default(),
+                memory: NodeMemoryChanges::default(),
             })?;
             self.data.clear();
             self.data.push(id);
@@ -148,7 +148,7 @@ impl RankEmitter<'_, '_> {
             true => {
                 self.data.clear();
                 self.data.push(id);
-                let mut memory = MemoryChanges::default();
+                let mut memory = NodeMemoryChanges::default();
                 memory.frees[TensorClass::Temporary as usize] = shard;
                 self.emit_node(WholeStepNode {
                     name: format_args!(
@@ -197,7 +197,7 @@ impl RankEmitter<'_, '_> {
             phase: TrainingPhase::Synchronize,
             pass: Some(pass),
             layer: Some(bucket.layer as u32),
-            memory: MemoryChanges::default(),
+            memory: NodeMemoryChanges::default(),
         })
     }
 
@@ -293,7 +293,7 @@ impl RankEmitter<'_, '_> {
                     phase: TrainingPhase::Synchronize,
                     pass: None,
                     layer: Some(bucket.layer as u32),
-                    memory: MemoryChanges::default(),
+                    memory: NodeMemoryChanges::default(),
                 })?;
                 self.updated.entry(bucket.layer).or_default().push(id);
             }

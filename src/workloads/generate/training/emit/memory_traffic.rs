@@ -3,7 +3,7 @@
 use super::{MEMORY_LANE, RankEmitter};
 use crate::generate::plan::OffloadedState;
 use chakram_trace::format::{
-    MemoryChanges, MemoryLocation, NodePhaseStageLayerAndShapes, Op, TraceError, TrainingPhase,
+    MemoryLocation, NodeMemoryChanges, NodePhaseStageLayerAndShapes, Op, TraceError, TrainingPhase,
 };
 
 impl RankEmitter<'_, '_> {
@@ -33,7 +33,7 @@ impl RankEmitter<'_, '_> {
                 }
                 let op = create_remote_access(store == 1, bytes, false);
                 let lane = Some(MEMORY_LANE);
-                let none = MemoryChanges::default();
+                let none = NodeMemoryChanges::default();
                 all.push(self.out.emit_node_with_memory_and_labels(
                     (op, None),
                     lane,
@@ -47,7 +47,7 @@ impl RankEmitter<'_, '_> {
         self.out.emit_node_with_memory_and_labels(
             (Op::NoOp, None),
             None,
-            MemoryChanges::default(),
+            NodeMemoryChanges::default(),
             labels,
             &all,
         )

@@ -3,7 +3,7 @@
 use super::{RankEmitter, TENSOR_LANE, WholeStepNode, fwd_bwd_or_grad_label};
 use crate::generate::plan::{AblationEffect, ParallelGroupKind, TensorDataStageCoordinates};
 use crate::generate::schedule::{PassKind, PipelinePass};
-use chakram_trace::format::{CollectiveKind, MemoryChanges, Op, TraceError, TrainingPhase};
+use chakram_trace::format::{CollectiveKind, NodeMemoryChanges, Op, TraceError, TrainingPhase};
 
 impl RankEmitter<'_, '_> {
     /// Returns the rank on `stage` that exchanges messages with this rank. If stages have adapters, returns the adapter
@@ -73,7 +73,7 @@ impl RankEmitter<'_, '_> {
                 phase,
                 pass: Some(pass),
                 layer: None,
-                memory: MemoryChanges::default(),
+                memory: NodeMemoryChanges::default(),
             })?);
         }
         let sender = if forward { at - 1 } else { at + 1 };
@@ -111,7 +111,7 @@ impl RankEmitter<'_, '_> {
                 phase,
                 pass: Some(pass),
                 layer: None,
-                memory: MemoryChanges::default(),
+                memory: NodeMemoryChanges::default(),
             })?);
         }
         let mut id = id.expect("members that receive nothing are of a share");
@@ -146,7 +146,7 @@ impl RankEmitter<'_, '_> {
                 phase,
                 pass: Some(pass),
                 layer: None,
-                memory: MemoryChanges::default(),
+                memory: NodeMemoryChanges::default(),
             })?;
         }
         if waits || gathers {
@@ -186,7 +186,7 @@ impl RankEmitter<'_, '_> {
             },
             pass: Some(pass),
             layer: None,
-            memory: MemoryChanges::default(),
+            memory: NodeMemoryChanges::default(),
         })?;
         Ok(Some(sent))
     }

@@ -4,7 +4,7 @@ use super::super::*;
 use crate::generate::plan::{AblationEffect, ContextExchange, OperatorPatternDegrees};
 use crate::generate::sharding::OperatorAxisShardCounts;
 use crate::model::OperatorKind;
-use chakram_trace::format::work_amounts::CountedAttention;
+use chakram_trace::format::work_amounts::CountedAttentionPairs;
 use proptest::prelude::*;
 
 fn compute_plan_summary(
@@ -28,14 +28,14 @@ fn attention_model_flops_count_the_token_pairs_of_its_kernels() {
     let mut plan = ParallelismPlan::new();
     plan.batch = 4;
     let flash = compute_plan_summary(&model, &plan).unwrap();
-    assert_eq!(flash.attention, Some(CountedAttention::Causal));
+    assert_eq!(flash.attention, Some(CountedAttentionPairs::Causal));
     assert_eq!(flash.model_flops, 4 * 6 * (weights + 6 * pair));
     // The kernels execute seven matrix products over token pairs (two forward, five backward), but
     // the model needs only six.
     assert_eq!(flash.flops, flash.model_flops + 4 * 2 * 6 * pair / 2);
     plan.attention = AttentionKernel::Unfused;
     let unfused = compute_plan_summary(&model, &plan).unwrap();
-    assert_eq!(unfused.attention, Some(CountedAttention::Full));
+    assert_eq!(unfused.attention, Some(CountedAttentionPairs::Full));
     assert_eq!(unfused.model_flops, 4 * 6 * (weights + 9 * pair));
     assert_eq!(unfused.flops, unfused.model_flops);
     // Korthikanti et al., appendix A: recomputing the products for scores and values adds 2
