@@ -605,7 +605,9 @@ fn traces_are_swept_over_machines_networks_and_factors() {
         "[[axis]]\nkey = \"machine\"",
         "[limits]\nnpus = 1\n[[axis]]\nkey = \"machine\"",
     ));
-    let said = few.run("out", &[]);
+    let output = run_chakram_in_folder(few.dir.path(), &["sweep", "s.toml"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(
         said.contains("0 replayed, 8 infeasible: limits.npus 8"),
         "{said}"
