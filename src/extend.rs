@@ -29,7 +29,7 @@
 //! }
 //!
 //! let (job, machine) = (Job::open_job(["traces/tight-2"])?, Machine::load_by_name("dgx-h100")?);
-//! let options = ReplayOptions::with_changes(|options| options.extensions.kernels = Some(Arc::new(Microsecond)));
+//! let options = ReplayOptions::default_with_changes(|options| options.extensions.kernels = Some(Arc::new(Microsecond)));
 //! let report = job.replay_on(&machine, &options)?;
 //! let recorded = job.replay_on(&machine, &ReplayOptions::default())?;
 //! assert_ne!(report.outcome.makespan, recorded.outcome.makespan);

@@ -159,7 +159,7 @@ pub mod engine {
     //!
     //! let (job, machine) = (Job::open_job(["traces/data-parallel-8"])?, Machine::load_by_name("dgx-h100")?);
     //! let closed = job.replay_on(&machine, &ReplayOptions::default())?;
-    //! let options = ReplayOptions::with_changes(|options| options.stepwise = true);
+    //! let options = ReplayOptions::default_with_changes(|options| options.stepwise = true);
     //! let stepwise = job.replay_on(&machine, &options)?;
     //! assert_eq!(stepwise.outcome.makespan, closed.outcome.makespan);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
