@@ -389,7 +389,7 @@ impl CollectiveChunkPhase {
         (0..count).all(|i| message(self, i) == message(other, i))
     }
 
-    /// Implements `CollectiveBackend::steps_before_receive`. Members in opposite directions of a ring of three or more
+    /// Implements `CollectiveBackend::steps_before_posting_receive`. Members in opposite directions of a ring of three or more
     /// never receive from each other. In `direct`, a member receives one message per round from every other member. The
     /// sender's distance in the receiver's direction gives the step within the round. A member in one tree receives
     /// only from its neighbours in that tree.
@@ -424,7 +424,7 @@ impl CollectiveChunkPhase {
         }
     }
 
-    /// Implements `CollectiveBackend::requested_step`.
+    /// Implements `CollectiveBackend::translate_requested_step_to_sender`.
     pub(super) fn own_step_that_receiver_requests(
         &self,
         slot: MemberQueueDirectionAndTree,

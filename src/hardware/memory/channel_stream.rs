@@ -122,7 +122,7 @@ impl PendingAccessesOfAllChannels {
         self.unsettled = true;
     }
 
-    /// Returns true if more chunks are in flight than memory allows ([`ChunkedAccessesInFlight::is_full`]).
+    /// Returns true if more chunks are in flight than memory allows ([`ChunkedAccessesInFlight::has_too_many_chunks_in_flight`]).
     pub fn has_too_many_chunks_in_flight(&self) -> bool {
         self.chunks.has_too_many_chunks_in_flight()
     }

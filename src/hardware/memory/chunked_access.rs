@@ -176,7 +176,7 @@ impl ChunkedAccessesInFlight {
         self.accesses[number as usize].next_position_to_stream()
     }
 
-    /// Handles the event that the stream of access `number` has reached [`Self::next_position`].
+    /// Handles the event that the stream of access `number` has reached [`Self::next_awaited_stream_position`].
     pub fn on_chunk_streamed(&mut self, now: Time, number: u32) {
         let chunked = &mut self.accesses[number as usize];
         // A store's chunk reaches the port immediately and incurs its latencies afterwards.

@@ -174,7 +174,7 @@ impl FairSharedPoolAccesses {
         }
     }
 
-    /// Returns true if more chunks are in flight than memory allows ([`ChunkedAccessesInFlight::is_full`]).
+    /// Returns true if more chunks are in flight than memory allows ([`ChunkedAccessesInFlight::has_too_many_chunks_in_flight`]).
     pub fn has_too_many_chunks_in_flight(&self) -> bool {
         self.chunks
             .as_ref()

@@ -118,7 +118,7 @@ fn accepts_several_outputs(metadata: &Metadata) -> bool {
 }
 
 #[cfg(not(unix))]
-fn takes_several(_: &Metadata) -> bool {
+fn accepts_several_outputs(_: &Metadata) -> bool {
     true
 }
 

@@ -562,7 +562,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 bytes,
                 slot,
             } => {
-                // Tags are unique per step, layer, slot and micro-batch; `check_messages` ensures
+                // Tags are unique per step, layer, slot and micro-batch; `match_messages_and_report_defects` ensures
                 // that they fit into an `i32`.
                 let peer = TensorDataStageCoordinates {
                     tensor: peer,
