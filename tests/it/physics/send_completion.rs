@@ -214,6 +214,7 @@ fn sends_of_custom_algorithms_are_complete_alike() {
     let custom = NamedScriptedAlgorithm {
         kind: K::Broadcast,
         name: "twice".to_owned(),
+        buffer: None,
         scripts: build_algorithm_from_traces(&files, AstraOrRecordedScriptDurations::Recorded)
             .unwrap()
             .with_matched_labels()
