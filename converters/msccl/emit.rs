@@ -145,6 +145,7 @@ mod tests {
             chunks: 3,
             range: None,
             gpus: Vec::new(),
+            unknown_attributes: Vec::new(),
         };
         let scripts = MscclTraceWriter::new(&algorithm, 10).unwrap();
         // Three chunks of 10 B end at the bytes 3, 6 and 10.

@@ -209,10 +209,25 @@ fn sizes_that_an_algorithm_is_not_for_are_refused() {
         let error = expect_cli_error(&["convert", "msccl", &xml, "--size", size, "-o", &output]);
         assert!(error.contains("for 1000 to 2000 bytes"), "{error}");
     }
+    let error = expect_cli_error(&["convert", "msccl", &xml, "--size", "0", "-o", &output]);
+    assert!(error.contains("at least 1B"), "{error}");
     let error = expect_cli_error(&["convert", "msccl", &xml, "--size", "10EB", "-o", &output]);
     assert!(error.contains("--size"), "{error}");
     assert_eq!(folder.names(), ["ring.xml"]);
     run_for_stdout(&["convert", "msccl", &xml, "--size", "1500B", "-o", &output]);
+}
+
+#[test]
+fn unknown_attributes_are_noted() {
+    let folder = TemporaryTestFolder::new();
+    let text = format_msccl_ring("allgather", 4, 1, false).replace("inplace", "inplaze");
+    let xml = folder.write_file("ring.xml", text);
+    let output = folder.path("out");
+    let converted =
+        run_for_exit_and_text(&["convert", "msccl", &xml, "--size", "1MB", "-o", &output]);
+    assert_eq!(converted.code, 0);
+    let note = "line 1: `inplaze` of <algo> is unknown and has no effect; did you mean `inplace`?";
+    assert!(converted.error.contains(note), "{}", converted.error);
 }
 
 /// Messages keep the sizes for which the algorithm was converted, so another collective would get wrong times.
