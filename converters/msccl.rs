@@ -11,7 +11,9 @@ use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{CollectiveKind, TraceError, TraceErrorLocation};
 use std::path::Path;
 
+mod checks;
 mod connections;
+mod element;
 mod emit;
 mod parse;
 
@@ -30,6 +32,8 @@ pub struct MscclAlgorithm {
     pub range: Option<(u64, u64)>,
     /// GPUs, indexed by number.
     pub gpus: Vec<MscclGpu>,
+    /// Attributes in the file that are unknown and have no effect, each as a sentence.
+    pub unknown_attributes: Vec<String>,
 }
 
 /// The thread blocks of a GPU.

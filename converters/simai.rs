@@ -6,6 +6,7 @@
 //! input-gradient stage computes and communicates in the same way. Then the weight gradient is computed and its
 //! collective starts. Only the same layer of the next pass waits for this collective. Times are in nanoseconds.
 
+use crate::words::IgnoredWords;
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeSet;
 
@@ -38,6 +39,8 @@ pub struct SimaiWorkload {
     /// Indices of the layers that require recomputation: before the backward pass of such a layer, all layers since the
     /// last checkpoint run again.
     recomputing: BTreeSet<usize>,
+    /// Words of the file that have no effect.
+    pub ignored: IgnoredWords,
 }
 
 /// One layer of a workload.

@@ -7,6 +7,9 @@
 //! file, which is zero. Times, which are cycles in ASTRA-sim 1.0, are interpreted as microseconds. The public converter
 //! would silently misread some invalid inputs, or crash. chakram rejects them with the line of the error.
 
+use crate::words::IgnoredWords;
+use chakram_trace::format::escape_and_shorten_name;
+
 mod emit;
 mod parse;
 
@@ -95,6 +98,8 @@ pub struct TextWorkload {
     pub parallelism: TextWorkloadParallelism,
     /// The layers, at least one.
     pub layers: Vec<TextWorkloadLayer>,
+    /// Words of the file that have no effect.
+    ignored: IgnoredWords,
     /// Text of the file, which is copied into the traces' metadata.
     text: String,
 }
@@ -135,6 +140,55 @@ impl TextWorkload {
             .chain(TextWorkloadParallelism::DLRM)
             .chain([TextWorkloadParallelism::UNDEFINED]);
         known.any(|word| word == first)
+    }
+
+    /// Returns a sentence about each part of the file that the traces leave out.
+    pub fn omission_notes(&self) -> Vec<String> {
+        let stages = [
+            ("forward passes", "forward pass"),
+            ("input gradients", "input gradient"),
+            ("weight gradients", "weight gradient"),
+        ];
+        let omitted = (0..).zip(stages).filter_map(|(stage, (plural, single))| {
+            let layers = (0..).zip(&self.layers);
+            let mut left_out = layers.filter_map(|(index, layer)| {
+                let stages = [layer.forward, layer.input_gradient, layer.weight_gradient];
+                let LayerStage { comm, bytes, .. } = stages[stage];
+                let moves = comm != StageCollectiveKindOrNone::Absent && bytes > 0;
+                (moves && !self.runs_collective(stage, index, comm)).then_some((layer, comm, bytes))
+            });
+            let (layer, comm, bytes) = left_out.next()?;
+            let more = match left_out.count() {
+                0 => String::new(),
+                more => format!(" and {more} more of {plural}"),
+            };
+            Some(format!(
+                "{} leaves out {} {bytes} of the {single} of layer `{}`{more}",
+                self.parallelism.file_word(),
+                comm.file_word(),
+                escape_and_shorten_name(&layer.name)
+            ))
+        });
+        self.ignored.to_sentences().chain(omitted).collect()
+    }
+
+    /// Returns true if the traces contain the collective `comm` of a layer's stage: 0 is the forward pass, 1 the input
+    /// gradient and 2 the weight gradient.
+    fn runs_collective(&self, stage: usize, layer: usize, comm: StageCollectiveKindOrNone) -> bool {
+        match (self.parallelism, stage) {
+            (TextWorkloadParallelism::Micro | TextWorkloadParallelism::Data, _) => stage == 2,
+            (TextWorkloadParallelism::Model, 2) => false,
+            (TextWorkloadParallelism::Dlrm { .. }, 0) => {
+                comm == StageCollectiveKindOrNone::AllToAll
+            }
+            // Gradients of the embedding return once the layer after the bottom MLP has its own.
+            (TextWorkloadParallelism::Dlrm { last_bottom_layer }, 1) => {
+                layer == 0 && last_bottom_layer as usize + 1 < self.layers.len()
+            }
+            // The first layer has no input gradient.
+            (_, 1) => layer > 0,
+            _ => true,
+        }
     }
 
     /// Returns the number of nodes that one rank executes in one pass.

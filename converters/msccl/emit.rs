@@ -2,8 +2,8 @@
 
 use super::MscclAlgorithm;
 use super::connections::GpuPairAndChannel;
-use chakram_trace::format::scan::NodeView;
-use chakram_trace::format::write::{NodeFieldsBeyondView, TraceWriter};
+use chakram_trace::format::scan::{self, NodeView};
+use chakram_trace::format::write::{AttributeValue, NodeFieldsBeyondView, TraceWriter};
 use chakram_trace::format::{Op, TraceError};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -48,7 +48,13 @@ impl<'a> MscclTraceWriter<'a> {
     /// Fails if writing to `out` fails.
     pub fn write_gpu_trace<W: Write>(&self, gpu: u32, out: W) -> Result<(W, u64), TraceError> {
         let io = |source: std::io::Error| TraceError::from_io("", "write", source);
-        let mut writer = TraceWriter::new(out).map_err(io)?;
+        // `--custom` rejects collectives of other kinds and sizes, because the messages' sizes are fixed.
+        let kind = self.algorithm.kind.to_string();
+        let purpose = [
+            (scan::ALGORITHM_OF, AttributeValue::Text(&kind)),
+            (scan::ALGORITHM_BYTES, AttributeValue::Uint(self.buffer)),
+        ];
+        let mut writer = TraceWriter::start_with_metadata(out, &purpose).map_err(io)?;
         let blocks = &self.algorithm.gpus[gpu as usize].blocks;
         // A step may wait for the last node of a step that is written later, so compute every step's last node id
         // first.
@@ -139,6 +145,7 @@ mod tests {
             chunks: 3,
             range: None,
             gpus: Vec::new(),
+            unknown_attributes: Vec::new(),
         };
         let scripts = MscclTraceWriter::new(&algorithm, 10).unwrap();
         // Three chunks of 10 B end at the bytes 3, 6 and 10.

@@ -1,15 +1,15 @@
 //! Parses MSCCL's XML. An `algo` element contains `gpu` elements. These contain `tb` elements (thread blocks), which
 //! contain `step` elements.
 
+use super::checks::{
+    BufferChunks, check_chunks_in_buffers, count_buffer_chunks, find_unknown_attributes,
+};
+use super::element::{MOST, XmlElement};
 use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, error_at};
 use chakram_trace::format::{
     CollectiveKind, TraceError, TraceErrorLocation, escape_and_shorten_name,
 };
-use roxmltree::{Document, Node};
-
-/// Maximum number of chunks, GPUs, channels, thread blocks per GPU, and steps per thread block. It is far above MSCCL's
-/// own limits.
-const MOST: u64 = 1 << 15;
+use roxmltree::Document;
 
 /// Values of the attribute `coll`, with the collectives that they name.
 const COLLECTIVES: [(&str, CollectiveKind); 8] = [
@@ -23,93 +23,8 @@ const COLLECTIVES: [(&str, CollectiveKind); 8] = [
     ("gather", CollectiveKind::Gather),
 ];
 
-/// An element of the XML file.
-struct XmlElement<'d>(Node<'d, 'd>);
-
-impl<'d> XmlElement<'d> {
-    fn line_and_column(&self) -> (usize, usize) {
-        let position = self.0.document().text_pos_at(self.0.range().start);
-        (position.row as usize, position.col as usize)
-    }
-
-    fn tag_name(&self) -> &'d str {
-        self.0.tag_name().name()
-    }
-
-    fn text_attribute(&self, key: &str) -> Result<&'d str, TraceError> {
-        self.0.attribute(key).ok_or_else(|| {
-            let found = format!("<{}> without `{key}`", self.tag_name());
-            error_at(
-                self.line_and_column(),
-                found,
-                "the attributes that msccl-tools write",
-            )
-        })
-    }
-
-    /// Parses the attribute `key` as a number from 0 to `most`; −1 becomes `None`.
-    fn number_attribute_or_none_if_minus_one(
-        &self,
-        key: &str,
-        most: u64,
-    ) -> Result<Option<u64>, TraceError> {
-        let text = self.text_attribute(key)?;
-        if text == "-1" {
-            return Ok(None);
-        }
-        match text.parse() {
-            Ok(number) if number <= most => Ok(Some(number)),
-            _ => {
-                let found = format!("`{key}` is \"{}\"", escape_and_shorten_name(text));
-                let hint = format!("a number from 0 to {most}, or -1 for none");
-                Err(error_at(self.line_and_column(), found, hint))
-            }
-        }
-    }
-
-    fn number_attribute(&self, key: &str, most: u64) -> Result<u64, TraceError> {
-        self.number_attribute_or_none_if_minus_one(key, most)?
-            .ok_or_else(|| {
-                let found = format!("`{key}` is \"-1\"");
-                error_at(
-                    self.line_and_column(),
-                    found,
-                    format!("a number from 0 to {most}"),
-                )
-            })
-    }
-
-    /// Returns the child elements, sorted by their attribute `key`. All of them must be `name` elements, and their
-    /// `key` attributes must be 0, 1, 2, ….
-    fn children_numbered_from_zero(&self, name: &str, key: &str) -> Result<Vec<Self>, TraceError> {
-        let mut inner = Vec::new();
-        for element in self.0.children().filter(Node::is_element).map(XmlElement) {
-            if element.tag_name() != name {
-                let found = format!(
-                    "<{}> in <{}>",
-                    escape_and_shorten_name(element.tag_name()),
-                    self.tag_name()
-                );
-                return Err(error_at(
-                    element.line_and_column(),
-                    found,
-                    format!("<{name}>"),
-                ));
-            }
-            inner.push((element.number_attribute(key, MOST)?, element));
-        }
-        inner.sort_by_key(|(number, _)| *number);
-        for (place, (number, element)) in (0..).zip(&inner) {
-            if *number != place {
-                let found =
-                    format!("<{name}> with `{key}` {number}, but the next `{key}` is {place}");
-                let hint = format!("each {key} from 0 on exactly once");
-                return Err(error_at(element.line_and_column(), found, hint));
-            }
-        }
-        Ok(inner.into_iter().map(|(_, element)| element).collect())
-    }
-}
+/// NCCL's protocols. Message sizes do not depend on them.
+const PROTOCOLS: [&str; 3] = ["Simple", "LL", "LL128"];
 
 impl MscclAlgorithm {
     /// Parses the text of a file.
@@ -163,6 +78,16 @@ impl MscclAlgorithm {
                 "`ngpus` equal to the number of <gpu> elements, and at least 2",
             ));
         }
+        if let Some(proto) = algo.0.attribute("proto")
+            && !PROTOCOLS.contains(&proto)
+        {
+            return Err(error_at(
+                algo.line_and_column(),
+                format!("the protocol \"{}\"", escape_and_shorten_name(proto)),
+                format!("one of {}", PROTOCOLS.join(", ")),
+            ));
+        }
+        let buffers = count_buffer_chunks(&algo, &gpus)?;
         let chunks = algo.number_attribute("nchunksperloop", MOST)?;
         if chunks == 0 {
             return Err(error_at(
@@ -185,13 +110,14 @@ impl MscclAlgorithm {
         };
         let gpus = (0..)
             .zip(&gpus)
-            .map(|(id, gpu)| parse_gpu_element(gpu, id, stated));
+            .map(|(id, gpu)| parse_gpu_element(gpu, id, stated, &buffers));
         let this = Self {
             name: algo.0.attribute("name").unwrap_or("msccl").to_owned(),
             kind: *kind,
             chunks,
             range,
             gpus: gpus.collect::<Result<_, _>>()?,
+            unknown_attributes: find_unknown_attributes(&document),
         };
         this.check_awaited_steps_exist()?;
         this.check_connections_and_map_messages()?;
@@ -221,11 +147,16 @@ impl MscclAlgorithm {
     }
 }
 
-fn parse_gpu_element(gpu: &XmlElement<'_>, id: u32, gpus: u64) -> Result<MscclGpu, TraceError> {
+fn parse_gpu_element(
+    gpu: &XmlElement<'_>,
+    id: u32,
+    gpus: u64,
+    buffers: &BufferChunks,
+) -> Result<MscclGpu, TraceError> {
     let blocks = gpu.children_numbered_from_zero("tb", "id")?;
     let blocks = blocks
         .iter()
-        .map(|block| parse_thread_block_element(block, id, gpus));
+        .map(|block| parse_thread_block_element(block, id, gpus, buffers));
     Ok(MscclGpu {
         blocks: blocks.collect::<Result<_, _>>()?,
     })
@@ -235,6 +166,7 @@ fn parse_thread_block_element(
     block: &XmlElement<'_>,
     own: u32,
     gpus: u64,
+    buffers: &BufferChunks,
 ) -> Result<ThreadBlock, TraceError> {
     let peer = |key| {
         let peer = block
@@ -254,7 +186,7 @@ fn parse_thread_block_element(
     let steps = block.children_numbered_from_zero("step", "s")?;
     let steps = steps
         .iter()
-        .map(parse_step_element)
+        .map(|step| parse_step_element(step, buffers))
         .collect::<Result<Vec<_>, _>>()?;
     for step in &steps {
         let lacks = |needed, peer: Option<u32>| needed && peer.is_none();
@@ -282,7 +214,10 @@ fn parse_thread_block_element(
     })
 }
 
-fn parse_step_element(step: &XmlElement<'_>) -> Result<MscclStep, TraceError> {
+fn parse_step_element(
+    step: &XmlElement<'_>,
+    buffers: &BufferChunks,
+) -> Result<MscclStep, TraceError> {
     let word = step.text_attribute("type")?;
     let Some((kind, _)) = StepKind::ALL.iter().find(|(_, known)| *known == word) else {
         let words = StepKind::ALL.map(|(_, word)| word).join(", ");
@@ -310,12 +245,14 @@ fn parse_step_element(step: &XmlElement<'_>) -> Result<MscclStep, TraceError> {
             ));
         }
     };
+    let count = step.number_attribute("cnt", MOST)?;
+    check_chunks_in_buffers(step, count, buffers)?;
     Ok(MscclStep {
         kind: *kind,
         source: step
             .number_attribute_or_none_if_minus_one("srcoff", MOST)?
             .unwrap_or(0),
-        count: step.number_attribute("cnt", MOST)?,
+        count,
         after,
         line: step.line_and_column(),
     })
@@ -396,7 +333,17 @@ mod tests {
             build_step_element(0, "r", 0, FREE),
         );
         let sound = build_two_gpu_algorithm_xml(&send, &receive);
-        MscclAlgorithm::parse(&sound).unwrap();
+        assert!(
+            MscclAlgorithm::parse(&sound)
+                .unwrap()
+                .unknown_attributes
+                .is_empty()
+        );
+        let misspelt = MscclAlgorithm::parse(&sound.replace("inplace", "inplaze")).unwrap();
+        assert_eq!(
+            misspelt.unknown_attributes,
+            ["line 2: `inplaze` of <algo> is unknown and has no effect; did you mean `inplace`?"]
+        );
         for (text, parts) in [
             (
                 build_two_gpu_algorithm_xml(&send, ""),
@@ -451,6 +398,22 @@ mod tests {
             (
                 sound.replace("send=\"1\"", "send=\"2\""),
                 &["\"2\"", "0 to 1"],
+            ),
+            (
+                sound.replacen("srcoff=\"0\"", "srcoff=\"9\"", 1),
+                &["`srcoff` 9 and `cnt` 1, but buffer `i` has 2 chunks (`i_chunks`)"],
+            ),
+            (
+                sound.replacen("dstoff=\"0\"", "dstoff=\"2\"", 1),
+                &["`dstoff` 2 and `cnt` 1"],
+            ),
+            (
+                sound.replacen("srcbuf=\"i\"", "srcbuf=\"x\"", 1),
+                &["the srcbuf \"x\"", "i, o, s"],
+            ),
+            (
+                sound.replace("Simple", "Foo"),
+                &["the protocol \"Foo\"", "LL128"],
             ),
             (sound.replace("</algo>", ""), &["not valid XML"]),
             (

@@ -8,6 +8,7 @@ use crate::pytorch::kineto::{
     EventCategory, KinetoEvent, KinetoTrace, KinetoTrackIdentity, NONE,
     SharedEventStreamAndInputDetails,
 };
+use chakram_base::units::format_count_with_noun;
 use chakram_trace::format::{CollectiveKind, TraceError};
 use chakram_trace::graph::{DistinctKeyInterner, StringArenaInterner};
 use std::collections::{BTreeMap, BTreeSet};
@@ -703,8 +704,27 @@ impl<'d> NsysExportReader<'d> {
         let mut processes = std::mem::take(&mut self.processes);
         processes.retain(|_, process| !process.devices.is_empty());
         if processes.is_empty() {
-            let found = "the tables of device work are empty";
-            return Err(TraceError::invalid_file(self.path, found, TRACE_CUDA));
+            let mut rows = 0;
+            for table in WORK {
+                for_each_row(database, table, &["start"], &mut |_| {
+                    rows += 1;
+                    Ok(())
+                })?;
+            }
+            return Err(match rows {
+                0 => {
+                    let found = "the tables of device work are empty";
+                    TraceError::invalid_file(self.path, found, TRACE_CUDA)
+                }
+                _ => {
+                    let found = format!(
+                        "{} of device work, but none with a start and a later end",
+                        format_count_with_noun(rows, "event")
+                    );
+                    let hint = "export the report again, or profile again if it is damaged";
+                    TraceError::invalid_file(self.path, found, hint)
+                }
+            });
         }
         let count = processes.len() as u64;
         let processes = processes.into_values().map(|mut process| {

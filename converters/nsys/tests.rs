@@ -383,6 +383,15 @@ fn database_without_device_work_is_refused() {
     assert!(said(&other.encode_file(1024)).contains("that Nsight Systems did not export"));
     writer.add_table("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, Vec::new());
     assert!(said(&writer.encode_file(1024)).contains("are empty"));
+    let mut reversed = SqliteWriter::default();
+    let times = "start INT, end INT, globalPid INT";
+    let row = vec![20_000.into(), 10_000.into(), 1.into()];
+    reversed.add_table("CUPTI_ACTIVITY_KIND_KERNEL", times, vec![row]);
+    let error = said(&reversed.encode_file(1024));
+    assert!(
+        error.contains("1 event of device work, but none with a start and a later end"),
+        "{error}"
+    );
     // The reader rejects a database whose newest pages are in a separate log.
     let made = GeneratedExportCase::new(3, 1, 20);
     let mut file = made.build_export_file(1024);

@@ -2,7 +2,10 @@
 //! twelve words per layer.
 
 use super::{KINDS, RankGroupParallelism, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
-use crate::words::{error_at, parse_number, split_layer_line_into_words, split_words_with_columns};
+use crate::words::{
+    IgnoredWords, error_at, parse_number, split_layer_line_into_words, split_words_with_columns,
+};
+use chakram_base::config::find_most_similar_name;
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{CollectiveKind, TraceError, escape_and_shorten_name};
 use std::collections::BTreeSet;
@@ -53,11 +56,14 @@ impl SimaiWorkload {
         let (_, first) = lines.next().unwrap_or((1, ""));
         let mut this = parse_header(first)?;
         let (_, second) = lines.next().unwrap_or((2, ""));
-        let stated = split_words_with_columns(second).next().unwrap_or((1, ""));
+        let mut counted = split_words_with_columns(second);
+        let stated = counted.next().unwrap_or((1, ""));
+        this.ignored.add_further(2, counted);
         let stated = parse_number(2, stated, "the number of layers", u32::MAX.into())?;
         let mut end = 2;
         for (line, content) in lines.filter(|(_, content)| !content.trim().is_empty()) {
-            this.layers.push(parse_layer(content, line)?);
+            let layer = parse_layer(content, line, &mut this.ignored)?;
+            this.layers.push(layer);
             end = line;
         }
         if this.layers.is_empty() || this.layers.len() as u64 != stated {
@@ -97,10 +103,97 @@ impl SimaiWorkload {
     }
 }
 
-/// Parses the first line. Skips unknown keys, as SimAI does.
+/// Keys of the first line.
+const KEYS: [&str; 9] = [
+    "model_parallel_NPU_group:",
+    "ep:",
+    "pp:",
+    "vpp:",
+    "ga:",
+    "all_gpus:",
+    "checkpoints:",
+    "checkpoint_initiates:",
+    "pp_comm:",
+];
+
+/// The words of the first line.
+struct HeaderWords<'t> {
+    words: Vec<(usize, &'t str)>,
+    /// Column after the last word.
+    end: usize,
+    /// Index of the next word.
+    at: usize,
+}
+
+impl<'t> HeaderWords<'t> {
+    fn next(&mut self) -> Option<(usize, &'t str)> {
+        let word = self.words.get(self.at).copied();
+        self.at += 1;
+        word
+    }
+
+    fn next_number(&mut self, what: &str, most: u64) -> Result<u64, TraceError> {
+        let end = self.end;
+        parse_number(1, self.next().unwrap_or((end, "")), what, most)
+    }
+
+    /// Parses the degree that follows `key`.
+    fn next_degree(&mut self, key: &str) -> Result<u32, TraceError> {
+        let column = self.words.get(self.at).map_or(self.end, |word| word.0);
+        match self.next_number(key.trim_end_matches(':'), u32::MAX.into())? {
+            0 => Err(error_at(1, column, format!("{key} 0"), "1 or more")),
+            degree => Ok(degree as u32),
+        }
+    }
+
+    /// Parses a number of layers, and as many indices of layers.
+    fn next_layers(&mut self) -> Result<BTreeSet<usize>, TraceError> {
+        let count = self.next_number("the number of layers", self.words.len() as u64)?;
+        let index = |_| self.next_number("a layer's index", u32::MAX.into());
+        let indices = (0..count).map(index);
+        indices.map(|index| Ok(index? as usize)).collect()
+    }
+
+    /// Rejects the unknown word `key` if it resembles a key. Otherwise adds it, with its value, to `ignored`.
+    fn check_unknown(
+        &mut self,
+        column: usize,
+        key: &str,
+        ignored: &mut IgnoredWords,
+    ) -> Result<(), TraceError> {
+        if let Some(near) = find_most_similar_name(key, KEYS) {
+            return Err(error_at(
+                1,
+                column,
+                format!(
+                    "`{}` is not a key; did you mean `{near}`?",
+                    escape_and_shorten_name(key)
+                ),
+                format!("one of {}", KEYS.join(" ")),
+            ));
+        }
+        let value = self.words.get(self.at).map(|word| word.1);
+        let value = value.filter(|word| key.ends_with(':') && !word.ends_with(':'));
+        self.at += usize::from(value.is_some());
+        let text = format!("{key} {}", value.unwrap_or_default());
+        ignored.add(
+            1,
+            text.trim_end(),
+            "it is none of the keys that change a pass",
+        );
+        Ok(())
+    }
+}
+
+/// Parses the first line. Rejects keys that are probably misspelt. SimAI skips all unknown words, so those that
+/// resemble no key are only added to the ignored words.
 fn parse_header(line: &str) -> Result<SimaiWorkload, TraceError> {
-    let words: Vec<(usize, &str)> = split_words_with_columns(line).collect();
-    let (column, word) = words.first().copied().unwrap_or((1, ""));
+    let mut words = HeaderWords {
+        words: split_words_with_columns(line).collect(),
+        end: line.len() + 1,
+        at: 0,
+    };
+    let (column, word) = words.next().unwrap_or((1, ""));
     let Some(kind) = KINDS.iter().find(|kind| **kind == word) else {
         return Err(error_at(
             1,
@@ -109,7 +202,6 @@ fn parse_header(line: &str) -> Result<SimaiWorkload, TraceError> {
             KINDS.join(" or "),
         ));
     };
-    let behind = |at: usize| words.get(at).copied().unwrap_or((line.len() + 1, ""));
     let mut this = SimaiWorkload {
         kind,
         tensor: 1,
@@ -119,36 +211,35 @@ fn parse_header(line: &str) -> Result<SimaiWorkload, TraceError> {
         layers: Vec::new(),
         checkpoints: BTreeSet::new(),
         recomputing: BTreeSet::new(),
+        ignored: IgnoredWords::default(),
     };
-    for (at, (_, key)) in words.iter().enumerate() {
-        let degree = || -> Result<u32, TraceError> {
-            let word = behind(at + 1);
-            match parse_number(1, word, key.trim_end_matches(':'), u32::MAX.into())? {
-                0 => Err(error_at(1, word.0, format!("{key} 0"), "1 or more")),
-                degree => Ok(degree as u32),
+    let mut seen = BTreeSet::new();
+    while let Some((column, key)) = words.next() {
+        if KEYS.contains(&key) && !seen.insert(key) {
+            return Err(error_at(1, column, format!("{key} twice"), "it once"));
+        }
+        match key {
+            "model_parallel_NPU_group:" => this.tensor = words.next_degree(key)?,
+            "ep:" => this.expert = words.next_degree(key)?,
+            "pp:" => this.pipeline = words.next_degree(key)?,
+            "all_gpus:" => this.npus = Some(words.next_degree(key)?),
+            "checkpoints:" => this.checkpoints = words.next_layers()?,
+            "checkpoint_initiates:" => this.recomputing = words.next_layers()?,
+            "vpp:" | "ga:" => {
+                let degree = words.next_degree(key)?;
+                let reason = match key {
+                    "ga:" => "a pass runs the layers of the file once",
+                    _ => "every pipeline stage runs all layers of the file",
+                };
+                if degree > 1 {
+                    this.ignored.add(1, &format!("{key} {degree}"), reason);
+                }
             }
-        };
-        let layers = || -> Result<BTreeSet<usize>, TraceError> {
-            let count = parse_number(
-                1,
-                behind(at + 1),
-                "the number of layers",
-                words.len() as u64,
-            )?;
-            let indices = (1..=count as usize).map(|i| {
-                parse_number(1, behind(at + 1 + i), "a layer's index", u32::MAX.into())
-                    .map(|i| i as usize)
-            });
-            indices.collect()
-        };
-        match *key {
-            "model_parallel_NPU_group:" => this.tensor = degree()?,
-            "ep:" => this.expert = degree()?,
-            "pp:" => this.pipeline = degree()?,
-            "all_gpus:" => this.npus = Some(degree()?),
-            "checkpoints:" => this.checkpoints = layers()?,
-            "checkpoint_initiates:" => this.recomputing = layers()?,
-            _ => {}
+            // The summary says that messages between stages are left out.
+            "pp_comm:" => {
+                words.next();
+            }
+            _ => words.check_unknown(column, key, &mut this.ignored)?,
         }
     }
     Ok(this)
@@ -191,8 +282,12 @@ fn parse_stage(
     Ok(SimaiStage { ns, comm })
 }
 
-fn parse_layer(line: &str, number_of: usize) -> Result<SimaiLayer, TraceError> {
-    let words = split_layer_line_into_words(line, number_of)?;
+fn parse_layer(
+    line: &str,
+    number_of: usize,
+    ignored: &mut IgnoredWords,
+) -> Result<SimaiLayer, TraceError> {
+    let words = split_layer_line_into_words(line, number_of, ignored)?;
     Ok(SimaiLayer {
         name: words[0].1.to_owned(),
         forward: parse_stage(
@@ -248,6 +343,38 @@ mod tests {
         assert_eq!(moe.weight_gradient.comm, scattered);
         let reduced = comm(CollectiveKind::AllReduce, RankGroupParallelism::Data, 8);
         assert_eq!(plain.weight_gradient.comm, reduced);
+        let notes: Vec<String> = read.ignored.to_sentences().collect();
+        let [mode, accumulated] = &notes[..] else {
+            panic!("{notes:?}")
+        };
+        assert!(
+            mode.starts_with("line 1: `mode: 1` has no effect: "),
+            "{mode}"
+        );
+        assert!(
+            accumulated.starts_with("line 1: `ga: 8` has no effect: "),
+            "{accumulated}"
+        );
+    }
+
+    #[test]
+    fn words_without_effect_are_listed() {
+        let text = format!(
+            "{} vpp: 4 foo: 3 ga: 1 bar\n1 x\n{} more words\n",
+            KINDS[1],
+            LAYER.replace("-1", "7")
+        );
+        let read = SimaiWorkload::parse(&text).unwrap();
+        let notes: Vec<String> = read.ignored.to_sentences().collect();
+        for (note, start) in notes.iter().zip([
+            "line 1: `vpp: 4` has no effect: ",
+            "line 1: `foo: 3` has no effect, nor have 1 more such words: ",
+            "line 2: `x` has no effect, nor have 2 more such words: ",
+            "line 3: `7` has no effect: ",
+        ]) {
+            assert!(note.starts_with(start), "{note}");
+        }
+        assert_eq!(notes.len(), 4, "{notes:?}");
     }
 
     #[test]
@@ -261,6 +388,21 @@ mod tests {
             (
                 format!("{word} ep:\n1\n{LAYER}"),
                 &["line 1, column 23", "ep is ``"],
+            ),
+            (
+                format!("{word} model_parallel_NPU_grup: 2\n1\n{LAYER}"),
+                &[
+                    "line 1, column 20",
+                    "did you mean `model_parallel_NPU_group:`",
+                ],
+            ),
+            (
+                format!("{word} ga: banana\n1\n{LAYER}"),
+                &["line 1, column 24", "ga is `banana`"],
+            ),
+            (
+                format!("{word} ep: 2 ep: 4\n1\n{LAYER}"),
+                &["line 1, column 26", "ep: twice"],
             ),
             (
                 format!("{word} ep: 0\n1\n{LAYER}"),

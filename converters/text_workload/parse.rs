@@ -5,7 +5,9 @@ use super::{
     LayerStage, StageCollectiveKindOrNone, TextWorkload, TextWorkloadLayer, TextWorkloadParallelism,
 };
 use crate::simai::SimaiWorkload;
-use crate::words::{error_at, parse_number, split_layer_line_into_words, split_words_with_columns};
+use crate::words::{
+    IgnoredWords, error_at, parse_number, split_layer_line_into_words, split_words_with_columns,
+};
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{TraceError, escape_and_shorten_name};
 use std::path::Path;
@@ -15,7 +17,7 @@ const MOST_MICROS: u64 = u64::MAX / 1_000_000;
 
 impl TextWorkloadParallelism {
     /// Parses the first line of a workload.
-    fn parse(line: &str, number_of: usize) -> Result<Self, TraceError> {
+    fn parse(line: &str, number_of: usize, ignored: &mut IgnoredWords) -> Result<Self, TraceError> {
         let mut words = split_words_with_columns(line);
         let Some((column, word)) = words.next() else {
             return Err(error_at(
@@ -26,6 +28,7 @@ impl TextWorkloadParallelism {
             ));
         };
         if let Some((kind, _)) = Self::PLAIN.iter().find(|(_, known)| *known == word) {
+            ignored.add_further(number_of, words);
             return Ok(*kind);
         }
         if Self::DLRM.contains(&word) {
@@ -40,6 +43,7 @@ impl TextWorkloadParallelism {
                 ));
             };
             let last = parse_number(number_of, last, "the last bottom layer", u32::MAX.into())?;
+            ignored.add_further(number_of, words);
             return Ok(Self::Dlrm {
                 last_bottom_layer: last as u32,
             });
@@ -102,8 +106,12 @@ fn parse_stage(line: usize, words: &[(usize, &str)], what: &str) -> Result<Layer
     })
 }
 
-fn parse_layer(line: &str, number_of: usize) -> Result<TextWorkloadLayer, TraceError> {
-    let words = split_layer_line_into_words(line, number_of)?;
+fn parse_layer(
+    line: &str,
+    number_of: usize,
+    ignored: &mut IgnoredWords,
+) -> Result<TextWorkloadLayer, TraceError> {
+    let words = split_layer_line_into_words(line, number_of, ignored)?;
     Ok(TextWorkloadLayer {
         name: words[0].1.to_owned(),
         forward: parse_stage(number_of, &words[2..5], "forward")?,
@@ -134,15 +142,18 @@ impl TextWorkload {
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
         let mut lines = (1..).zip(text.split('\n'));
         let (_, first) = lines.next().unwrap_or((1, ""));
-        let parallelism = TextWorkloadParallelism::parse(first, 1)?;
+        let mut ignored = IgnoredWords::default();
+        let parallelism = TextWorkloadParallelism::parse(first, 1, &mut ignored)?;
         let (_, second) = lines.next().unwrap_or((2, ""));
-        let stated = split_words_with_columns(second).next().unwrap_or((1, ""));
+        let mut counted = split_words_with_columns(second);
+        let stated = counted.next().unwrap_or((1, ""));
+        ignored.add_further(2, counted);
         let stated = parse_number(2, stated, "the number of layers", u32::MAX.into())?;
         let mut layers = Vec::new();
         let mut end = 2;
         for (line, content) in lines {
             if !content.trim().is_empty() {
-                layers.push(parse_layer(content, line)?);
+                layers.push(parse_layer(content, line, &mut ignored)?);
                 end = line;
             }
         }
@@ -160,6 +171,7 @@ impl TextWorkload {
         Ok(Self {
             parallelism,
             layers,
+            ignored,
             text,
         })
     }
@@ -207,7 +219,41 @@ mod tests {
         assert_eq!((layer.forward.micros, layer.input_gradient.micros), (1, 2));
         assert_eq!(layer.weight_gradient.bytes, 8);
         let other = format!("\u{feff}DATA x\r\n 1 \r\n{LAYER} more\r\n\r\n  \n");
-        assert_eq!(TextWorkload::parse(&other).unwrap().layers, plain.layers);
+        let other = TextWorkload::parse(&other).unwrap();
+        assert_eq!(other.layers, plain.layers);
+        assert!(plain.omission_notes().is_empty());
+        let note = "line 1: `x` has no effect, nor have 1 more such words: it follows the last word of its line";
+        assert_eq!(other.omission_notes(), [note]);
+    }
+
+    /// Each kind of parallelism runs only some collectives. The traces must equal those of Chakra's converter, so the
+    /// others are left out, but not silently.
+    #[test]
+    fn collectives_that_a_kind_leaves_out_are_named() {
+        let lines = "a -1 1 ALLGATHER 5 2 ALLREDUCE 6 3 ALLREDUCE 8 4\n".repeat(3);
+        for (kind, notes) in [
+            (
+                "DATA",
+                &[
+                    "DATA leaves out ALLGATHER 5 of the forward pass of layer `a` and 2 more of forward passes",
+                    "DATA leaves out ALLREDUCE 6 of the input gradient of layer `a` and 2 more of input gradients",
+                ][..],
+            ),
+            (
+                "MODEL",
+                &[
+                    "MODEL leaves out ALLREDUCE 6 of the input gradient of layer `a`",
+                    "MODEL leaves out ALLREDUCE 8 of the weight gradient of layer `a` and 2 more of weight gradients",
+                ],
+            ),
+            (
+                "HYBRID_DATA_MODEL",
+                &["HYBRID_DATA_MODEL leaves out ALLREDUCE 6 of the input gradient of layer `a`"],
+            ),
+        ] {
+            let text = format!("{kind}\n3\n{lines}");
+            assert_eq!(TextWorkload::parse(&text).unwrap().omission_notes(), notes);
+        }
     }
 
     #[test]

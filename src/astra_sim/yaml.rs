@@ -4,10 +4,11 @@
 
 use super::error::{InputError, shorten_to_one_line};
 use super::input_entry::{InputEntry, InputValue};
+use chakram_trace::format::escape_and_shorten_name;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy};
-use serde_saphyr::{Budget, Options, Spanned};
+use serde_saphyr::{Budget, Error, Options, Spanned, UserMessageFormatter};
 use std::fmt;
 
 /// Returns the keys of the mapping in `text` in order; each key occurs once.
@@ -15,7 +16,7 @@ pub(super) fn parse_entries(text: &str, file: &str) -> Result<Vec<InputEntry>, I
     let mapping: YamlMapping = serde_saphyr::from_str_with_options(text, parser_options())
         .map_err(|error| {
             let line = error.location().map_or(1, |at| line_of_location(&at));
-            let why = error.without_snippet().to_string();
+            let why = describe_parser_error(error.without_snippet());
             InputError::Syntax {
                 file: file.to_owned(),
                 line,
@@ -44,6 +45,16 @@ fn parser_options() -> Options {
     options.emit_comments = false;
     options.with_snippet = false;
     options
+}
+
+/// Returns the parser's error in words for users of the file, not for callers of the parser.
+fn describe_parser_error(error: &Error) -> String {
+    match error {
+        Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("the key `{}` occurs twice", escape_and_shorten_name(key))
+        }
+        other => other.render_with_formatter(&UserMessageFormatter),
+    }
 }
 
 fn line_of_location(at: &serde_saphyr::Location) -> usize {
@@ -171,7 +182,20 @@ mod tests {
                 "{text:?}: {error}"
             );
             assert!(!error.contains('\n'), "{error}");
+            // The parser's texts for developers name its options and types.
+            assert!(
+                !error.contains("Options") && !error.contains("Policy"),
+                "{error}"
+            );
         }
+        let twice = parse_entries("a: 1\na: 2", "f")
+            .map(|_| ())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            twice.starts_with("f:2: not YAML: the key `a` occurs twice"),
+            "{twice}"
+        );
         assert!(parse_entries("", "f").unwrap().is_empty());
         let deep = format!("a: {}{}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(parse_entries(&deep, "f").is_err());

@@ -14,7 +14,7 @@ use super::ids::InstanceNode;
 use super::options::{CommunicationDurationSource, ReplayOptions};
 use super::{Engine, Observer, ReplayRefusal};
 use chakram_base::ids::{EndpointId, Npu, Rank};
-use chakram_base::setting::SettingKey;
+use chakram_base::setting::{EnumeratedSetting, SettingKey};
 use chakram_base::units::{Time, format_count_with_noun};
 use chakram_hardware::machine::{FailedNpuOrNamedLinks, FailedPartAndTime, Machine};
 use chakram_hardware::network::{NetworkBackend, NetworkModelKind};
@@ -151,15 +151,23 @@ fn check_link_failures(
     measured: bool,
 ) -> Result<(), FindingAndHint> {
     let switching = machine.topology().switching_mode();
+    if options.comm == CommunicationDurationSource::Model
+        && network != NetworkModelKind::FairSharing
+    {
+        // The words of options have hyphens in all messages.
+        let word = |network: NetworkModelKind| network.choice_name().replace('_', "-");
+        return Err((
+            format!(
+                "network model {} sends no message around failed links",
+                word(network)
+            ),
+            SettingKey::Network.format_with_value(word(NetworkModelKind::FairSharing)),
+        ));
+    }
     let (with, hint) = if options.comm != CommunicationDurationSource::Model {
         (
             SettingKey::Comm.format_with_value(options.comm),
             SettingKey::Comm.format_with_value(CommunicationDurationSource::Model),
-        )
-    } else if network != NetworkModelKind::FairSharing {
-        (
-            SettingKey::Network.format_with_value(network),
-            SettingKey::Network.format_with_value(NetworkModelKind::FairSharing),
         )
     } else if measured {
         (

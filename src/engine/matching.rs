@@ -10,7 +10,9 @@ use super::plan::{NONE, PlacedRankGroup, PlannedCollective, ReplayPlan, group_te
 use super::price_changes::RequestedDurationChanges;
 use super::split_sizes;
 use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
+use chakram_hardware::collective::NamedScriptedAlgorithm;
 use chakram_trace::format::escape_and_shorten_name;
 use chakram_trace::graph::{CollectiveNode, Graph};
 use chakram_trace::matching::{
@@ -48,6 +50,7 @@ pub(super) fn match_collectives(
         let members: Vec<MemberCalls<'_>> =
             calls_of_group_members(workload, &calls_of, same).collect();
         let mut calls = collect_group_calls_and_check_members(plan, workload, same, &members)?;
+        check_calls_have_sizes_of_custom_algorithms(&plan.groups[group], &calls, &options.custom)?;
         if options.comm == CommunicationDurationSource::Model {
             apply_duration_changes_to_calls(plan, workload, &options.changes, &mut calls, &members);
         }
@@ -58,6 +61,39 @@ pub(super) fn match_collectives(
         };
         before = Some(Arc::clone(&plan.groups[group].calls));
         split_sizes::gather_split_sizes(plan, workload, group, &members)?;
+    }
+    Ok(())
+}
+
+/// Rejects collectives whose size differs from the size for which their custom algorithm was written.
+fn check_calls_have_sizes_of_custom_algorithms(
+    group: &PlacedRankGroup,
+    calls: &[PlannedCollective],
+    custom: &[NamedScriptedAlgorithm],
+) -> Result<(), ReplayRefusal> {
+    let members = group.extent.member_count();
+    for algorithm in custom {
+        let Some(expected) = algorithm.buffer else {
+            continue;
+        };
+        let mut fits = calls
+            .iter()
+            .filter(|call| algorithm.applies_to(call.kind, members));
+        if let Some(call) = fits.find(|call| call.buffer != expected) {
+            let (kind, found) = (algorithm.kind, call.buffer);
+            return Err(ReplayRefusal::new(
+                format!(
+                    "{} {}: the messages are those of {kind}s of {expected} bytes, but the {} has one of {found} \
+                     bytes",
+                    SettingKey::Custom,
+                    algorithm.name,
+                    group_text(group),
+                ),
+                format!(
+                    "an algorithm for {found} bytes; every {kind} among {members} members must have its size"
+                ),
+            ));
+        }
     }
     Ok(())
 }

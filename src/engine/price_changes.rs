@@ -7,6 +7,7 @@ use crate::ReplayRefusal;
 use crate::options::CommunicationDurationSource;
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::random::split_mix;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_trace::format::{CollectiveKind, escape_and_shorten_name};
 use chakram_trace::graph::{Graph, NodeKind};
@@ -344,6 +345,7 @@ impl RequestedDurationChanges {
         let Some(idle) = counts.iter().find(|count| count.matched == 0) else {
             return Ok(());
         };
+        self.check_slow_ranks_have_traces(workload)?;
         let is_meant = |kind: NodeKind| match idle.of_collectives {
             true => kind == NodeKind::Collective,
             false => kind == NodeKind::Compute,
@@ -387,12 +389,41 @@ impl RequestedDurationChanges {
             true if idle.of_collectives || names.is_empty() => {}
             true => hint += "; none states its class or shape",
         }
+        let change = match idle.change.split_once(' ') {
+            Some(("kernel", text)) => (SettingKey::Kernel, text),
+            Some(("slow", text)) => (SettingKey::Slow, text),
+            Some(("collective", text)) => (SettingKey::Collective, text),
+            _ => (SettingKey::Jitter, &*idle.change),
+        };
         Err(ReplayRefusal::new(
             format!(
-                "`{}` matches none of the {what} of the job",
-                escape_and_shorten_name(&idle.change)
+                "{} matches none of the {what} of the job",
+                change
+                    .0
+                    .format_with_value(escape_and_shorten_name(change.1))
             ),
             hint,
+        ))
+    }
+
+    /// Fails if a slow rank has no trace.
+    fn check_slow_ranks_have_traces(&self, workload: &Workload) -> Result<(), ReplayRefusal> {
+        let ranks = || workload.instances().iter().map(|instance| instance.rank);
+        let absent = self
+            .slow
+            .iter()
+            .find(|(slow, _)| !ranks().any(|rank| rank == *slow));
+        let (Some((slow, factor)), Some(first), Some(last)) =
+            (absent, ranks().min(), ranks().max())
+        else {
+            return Ok(());
+        };
+        Err(ReplayRefusal::new(
+            format!(
+                "{}: rank {slow} has no trace",
+                SettingKey::Slow.format_with_value(format_args!("{slow}={factor}"))
+            ),
+            format!("one of the ranks {first} to {last}"),
         ))
     }
 

@@ -2,9 +2,12 @@
 
 use super::input::hashed_input;
 use chakram_astra_sim::custom_algorithm::{self, AstraOrRecordedScriptDurations};
+use chakram_base::setting::SettingKey;
 use chakram_hardware::collective::{NamedScriptedAlgorithm, ScriptFault, ScriptedAlgorithm};
 use chakram_report::summary::HashedInput;
 use chakram_trace::format::file::{DecompressedTraceFile, RankFile, discover_traces};
+use chakram_trace::format::scan::{self, TraceMetadata};
+use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::format::{CollectiveKind, TraceError, TraceErrorLocation};
 use std::path::{Path, PathBuf};
 
@@ -38,13 +41,33 @@ pub fn load_custom_algorithms(
         }
         let scripts = parse_algorithm_scripts(&contents, AstraOrRecordedScriptDurations::Recorded)?;
         let matched = scripts.with_matched_labels();
+        let purpose = read_stated_purpose(&contents[0])?;
+        if let Some(stated) = purpose.algorithm_of.filter(|stated| *stated != arg.kind) {
+            return Err(TraceError::invalid_file(
+                &files[0].path,
+                format!(
+                    "an algorithm for {stated}, but it is given for {}",
+                    arg.kind
+                ),
+                SettingKey::Custom.format_with_value(format!("{stated}={}", arg.prefix.display())),
+            ));
+        }
         Ok(NamedScriptedAlgorithm {
             kind: arg.kind,
+            buffer: purpose.algorithm_bytes,
             name: arg.prefix.display().to_string(),
             scripts: matched.map_err(|fault| fault_to_error(fault, &scripts, &files))?,
         })
     };
     args.iter().map(&mut load).collect()
+}
+
+/// Reads the metadata of an algorithm's first file, which may state the collective and its size.
+fn read_stated_purpose(first: &DecompressedTraceFile) -> Result<TraceMetadata, TraceError> {
+    let record = FrameCursor::new(first.as_slice()).next_record();
+    let read = record.and_then(|record| record.map(scan::read_metadata).transpose());
+    read.map(Option::unwrap_or_default)
+        .map_err(|error| first.locate_error_in_original_file(error))
 }
 
 /// Parses an algorithm from `contents`, the contents of its files sorted by position.

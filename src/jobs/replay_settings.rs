@@ -4,7 +4,7 @@
 //! of options. All three therefore accept the same options and parse them in the same way.
 
 use super::{CustomCollectiveAlgorithmFiles, JobLoadOptions, load_custom_algorithms};
-use chakram_base::config::{ConfigLiteral, TomlEditError, replace_toml_values};
+use chakram_base::config::{ConfigLiteral, STANDARD_INPUT, TomlEditError, replace_toml_values};
 use chakram_base::setting::SettingKey;
 use chakram_engine::{
     CollectiveCurvesOrAlgorithms, CommunicationDurationSource, HostLaunchMode, ReplayOptions,
@@ -13,7 +13,9 @@ use chakram_engine::{
 use chakram_hardware::compute::{
     RooflinePeakFraction, parse_efficiency, parse_host_duration_source, parse_kernel_duration_model,
 };
-use chakram_hardware::machine::{Machine, MachineError, is_inline_notation_without_rates};
+use chakram_hardware::machine::{
+    Machine, MachineError, find_machine_text, is_inline_notation_without_rates,
+};
 use chakram_hardware::network::NetworkModelKind;
 use chakram_report::summary::HashedInput;
 use chakram_trace::format::file::TraceVerificationLevel;
@@ -542,6 +544,12 @@ impl fmt::Display for ReplaySettingsError {
     }
 }
 
+/// Returns true if no preset has this name, and no file with this name can be read.
+fn names_no_machine(name: &str) -> bool {
+    // Standard input can be read only once.
+    name != STANDARD_INPUT && find_machine_text(name).is_err()
+}
+
 impl ReplaySettings {
     /// Parses options from their words; the order of options does not matter.
     ///
@@ -644,12 +652,17 @@ impl ReplaySettings {
     ///
     /// # Errors
     ///
-    /// Fails if the user states rates that the machine file already sets. Also fails if the user states a bandwidth
+    /// Fails if the user states rates that the machine file already sets. A machine that does not exist keeps its name,
+    /// so that loading it fails. Also fails if the user states a bandwidth
     /// without a latency, or a latency without a bandwidth.
     pub fn machine_name_with_rates(&self, name: &str) -> Result<String, ReplaySettingsError> {
         let missing = |given, missing| Err(ReplaySettingsError::RateMissing { given, missing });
         match (&self.bandwidth, &self.latency) {
             (None, None) => Ok(name.to_owned()),
+            // The error about a missing machine or file arises where the machine is loaded.
+            _ if !is_inline_notation_without_rates(name) && names_no_machine(name) => {
+                Ok(name.to_owned())
+            }
             _ if !is_inline_notation_without_rates(name) => {
                 Err(ReplaySettingsError::OwnRates(name.to_owned()))
             }

@@ -96,6 +96,10 @@ pub struct TimelineWriter<'a, W> {
     origins: TimelineNodeCallers<'a>,
     /// Ranges around the current node; stored here to reuse the allocation.
     path: Vec<NodeEnclosingSlice<'a>>,
+    /// True if a node is drawn.
+    has_nodes: bool,
+    /// When the last node completed.
+    end: Time,
     encoder: ChromeOrPerfettoEncoder<W>,
 }
 
@@ -127,6 +131,8 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
             selection,
             origins: TimelineNodeCallers::new(prepared),
             path: Vec::new(),
+            has_nodes: false,
+            end: Time::ZERO,
             prepared,
             encoder: match format {
                 TimelineFormat::Chrome => ChromeOrPerfettoEncoder::Chrome(ChromeEncoder::new(out)),
@@ -142,6 +148,20 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
 
     fn encoder_mut(&mut self) -> &mut dyn TimelineEncoder {
         self.encoder.as_encoder_mut()
+    }
+
+    /// Returns a sentence if no node is drawn so far.
+    pub fn describe_if_empty(&self) -> Option<String> {
+        let ranks = if self.selection.ranks.is_empty() {
+            ""
+        } else {
+            " of its ranks"
+        };
+        let end = self.end.since(Time::ZERO);
+        let sentence = format!(
+            "the timeline is empty, because no node{ranks} runs in its range of times; the replay ends after {end}"
+        );
+        (!self.has_nodes).then_some(sentence)
     }
 
     /// Finishes the timeline; returns `out`, or the first write error.
@@ -278,6 +298,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         if let Some(over) = self.memory.on_completed(now, instance, node) {
             self.draw_memory(instance, over);
         }
+        self.end = self.end.max(now);
         if kind == NodeKind::Nothing {
             return;
         }
@@ -299,6 +320,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         {
             return;
         }
+        self.has_nodes = true;
         self.name_receive_track(instance, track);
         let arrow = self.message_arrow_end_at_node(instance, node, kind);
         let (name, facts) =

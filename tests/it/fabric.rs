@@ -91,6 +91,18 @@ fn a_machine_in_notation_equals_its_machine_file() {
             &["-m", "dgx-h100", "--bandwidth", "1GB/s"],
             "dgx-h100 has its own",
         ),
+        (
+            &["-m", "nope", "--bandwidth", "1GB/s", "--latency", "0ns"],
+            "no machine is called \"nope\"",
+        ),
+        (
+            &["-m", "no.toml", "--bandwidth", "1GB/s", "--latency", "0ns"],
+            "cannot read machine file no.toml",
+        ),
+        (
+            &["-m", "Ring(8", "--bandwidth", "1GB/s", "--latency", "0ns"],
+            "expected a `)` after the size",
+        ),
     ] {
         let error = expect_chakram_error(&[&job[..], flags].concat());
         assert!(error.contains(expected), "{error}");

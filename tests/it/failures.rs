@@ -169,9 +169,20 @@ fn invalid_fail_options_are_refused() {
         );
     }
     let words: Vec<&str> = REDUCE.split(' ').collect();
-    let unshared = run_chakram(&[&words[..], &["dgx-h100", "--fail", "0-1@2ms"]].concat());
-    let error = String::from_utf8_lossy(&unshared.stderr);
-    assert!(error.contains("no message crosses links"), "{error}");
+    // Other models have no other routes, and the suggested words are those that the command line accepts.
+    for network in ["contention-free", "links"] {
+        let at = ["dgx-h100", "--fail", "0-1@2ms", "--network", network];
+        let unshared = run_chakram(&[&words[..], &at].concat());
+        let error = String::from_utf8_lossy(&unshared.stderr);
+        let found = format!("network model {network} sends no message around failed links");
+        assert!(
+            error.contains(&found) && error.contains("try: --network fair-sharing"),
+            "{error}"
+        );
+        let of_npu = ["dgx-h100", "--fail", "3@1s", "--network", network];
+        let of_npu = run_chakram(&[&words[..], &of_npu].concat());
+        assert_eq!(of_npu.status.code(), Some(0), "{network}");
+    }
     for (table, part) in [
         (
             "[[failure]]\nlink = \"0-3\"\nat = \"1 ms\"",

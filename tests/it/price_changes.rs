@@ -91,7 +91,28 @@ fn collective_durations_follow_the_collective_option() {
     let none = run_chakram(&[&words[..], &["--collective", "all-gather=2"]].concat());
     assert_eq!(none.status.code(), Some(2));
     let error = String::from_utf8(none.stderr).expect("it is text");
-    assert!(error.contains("matches none of the collectives"), "{error}");
+    let found = "--collective all-gather=2 matches none of the collectives";
+    assert!(error.contains(found), "{error}");
+}
+
+/// The name of a kernel does not help if the rank is wrong.
+#[test]
+fn slow_ranks_without_a_trace_are_named() {
+    let slow = run_chakram(&[
+        "replay",
+        "traces/ddp-resnet18",
+        "-m",
+        "dgx-h100",
+        "--slow",
+        "0=2",
+        "--slow",
+        "9=2",
+    ]);
+    assert_eq!(slow.status.code(), Some(2));
+    let error = String::from_utf8(slow.stderr).expect("it is text");
+    for part in ["--slow 9=2: rank 9 has no trace", "ranks 0 to 1"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
 }
 
 /// A machine with a changed key equals a machine whose file has this value from the start.

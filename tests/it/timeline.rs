@@ -445,4 +445,23 @@ fn invalid_timeline_selections_are_refused() {
         !std::path::Path::new("x.json").exists(),
         "nothing is written"
     );
+    let foo = run_chakram(&["replay", "traces/data-parallel-8", "--timeline", "x.foo"]);
+    let error = String::from_utf8_lossy(&foo.stderr);
+    assert_eq!(foo.status.code(), Some(2), "{error}");
+    assert!(error.contains("try: FILE.pftrace or FILE.json"), "{error}");
+}
+
+/// A range without a node may be a mistake, such as a wrong unit.
+#[test]
+fn empty_timelines_are_noted() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let file = folder.path().join("t.json").display().to_string();
+    let replay = ["replay", "traces/data-parallel-8", "--timeline", &file];
+    for (from, is_empty) in [("0s", false), ("5s", true)] {
+        let output = run_chakram(&[&replay[..], &["--timeline-from", from]].concat());
+        let notes = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{notes}");
+        let note = "the timeline is empty, because no node runs in its range of times; the replay ends after ";
+        assert_eq!(notes.contains(note), is_empty, "{notes}");
+    }
 }

@@ -347,7 +347,7 @@ fn mismatched_plans_and_jobs_are_refused() {
         ),
         (
             plan(&["--data", "3", "--batch", "8"]),
-            &["`batch` is 8", "multiple of data x micro_batch"],
+            &["`batch` is 8", "multiple of data x --micro-batch"],
         ),
         (plan(&["--batch", "0"]), &["`batch` is 0", "1 or more"]),
         (plan(&["--zero", "4"]), &["'4'", "0, 1, 2, 3"]),

@@ -25,7 +25,7 @@ pub struct ConvertAutoArgs {
     /// Files, folders or prefixes of traces, all of one source
     #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<PathBuf>,
-    /// Write to PREFIX.0.et, …; a single trace goes to this file
+    /// Write to OUT.0.et, …, and OUT.job.json; to OUT itself if the input is a single trace
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
     /// Format of the summary, for sources that print one

@@ -2,6 +2,7 @@
 //! these traces.
 
 use super::CompressArg;
+use crate::terminal;
 use crate::traces;
 use chakram_base::units::Bytes;
 use chakram_converters::msccl::{MscclAlgorithm, MscclTraceWriter};
@@ -46,6 +47,12 @@ pub struct ConvertMscclArgs {
 /// written.
 pub fn run(args: &ConvertMscclArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let algorithm = MscclAlgorithm::open_file(&args.input)?;
+    for unknown in &algorithm.unknown_attributes {
+        terminal::print_note(format_args!("{}: {unknown}", args.input.display()))?;
+    }
+    if args.size.0 == 0 {
+        return Err("--size 0: the messages would have no bytes\n  try: at least 1B".into());
+    }
     let gpus = algorithm.gpus.len() as u32;
     let Some(buffer) = algorithm.kind.buffer_bytes(args.size.0, gpus) else {
         return Err("--size is 2^63 bytes or more over all GPUs\n  try: less".into());

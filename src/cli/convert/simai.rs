@@ -2,6 +2,7 @@
 
 use crate::output::{ReplayAndReportArgs, ReportDestinationAndOutputs, ReportFormatArg};
 use crate::progress::run_showing_elapsed_time;
+use crate::terminal;
 use crate::traces::{self, CompressArg};
 use chakram_base::ids::MAX_NPUS;
 use chakram_converters::simai::{RankGroupGrid, RankGroupParallelism, SimaiWorkload};
@@ -94,6 +95,9 @@ pub fn convert_or_replay_simai_workload(
     }
     let workload = SimaiWorkload::open_file(&args.input)?;
     let input = args.input.display();
+    for note in workload.ignored.to_sentences() {
+        terminal::print_note(format_args!("{input}: {note}"))?;
+    }
     let Some(npus) = args.npus.or(workload.npus) else {
         return Err(format!("{input}: the file has no all_gpus\n  try: --npus N").into());
     };

@@ -1,6 +1,7 @@
 //! `chakram convert text`: converts text workloads of ASTRA-sim 1.0 to traces.
 
 use super::{ConvertOutputArgs, SummaryFormatArg};
+use crate::terminal;
 use crate::traces;
 use chakram_base::ids::MAX_NPUS;
 use chakram_converters::text_workload::TextWorkload;
@@ -59,6 +60,9 @@ struct TextWorkloadConversionJsonSummary {
 /// Fails if the file is not a workload, or if output cannot be written.
 pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let workload = TextWorkload::open_file(&args.input)?;
+    for note in workload.omission_notes() {
+        terminal::print_note(format_args!("{}: {note}", args.input.display()))?;
+    }
     let nodes = workload.nodes_per_pass().checked_mul(args.passes.into());
     let nodes = nodes.filter(|nodes| nodes.checked_mul(args.npus.into()).is_some());
     let Some(nodes) = nodes else {

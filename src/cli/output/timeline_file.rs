@@ -1,6 +1,7 @@
 //! Writes a timeline file, and selects the part of the replay that it shows.
 
 use super::ReportDestinationAndOutputs;
+use crate::terminal;
 use chakram_base::units::{Span, Time};
 use chakram_engine::CompiledReplay;
 use chakram_report::TimelineWriter;
@@ -111,8 +112,8 @@ impl TimelineFileCreator {
         };
         let path = &*to.path_of_additional_output("--timeline", path)?;
         let selection = args.timeline_selection(prepared)?;
+        let format = timeline_format_of_path(path)?;
         let sink = TimelineOutputFile::create_sink(path, to.other_outputs())?;
-        let format = timeline_format_of_path(path);
         Ok(Some(TimelineWriter::new(prepared, sink, format, selection)))
     }
 
@@ -124,6 +125,10 @@ impl TimelineFileCreator {
         let (Some(timeline), Some(path)) = (timeline, path) else {
             return Ok(());
         };
+        if let Some(empty) = timeline.describe_if_empty() {
+            terminal::print_note(format_args!("--timeline {}: {empty}", path.display()))
+                .map_err(|source| TraceError::from_io("", "write", source))?;
+        }
         let written = timeline
             .finish_timeline()
             .and_then(TimelineOutputFile::into_file);
@@ -136,14 +141,26 @@ impl TimelineFileCreator {
 /// Endings of the names of files in Perfetto's format.
 const PERFETTO: [&str; 3] = [".pftrace", ".perfetto-trace", ".perfetto"];
 
-/// Returns the format for a file name: Perfetto's if the name has [one of its endings](PERFETTO),
-/// otherwise Chrome's.
-fn timeline_format_of_path(path: &Path) -> TimelineFormat {
+/// Returns the format for a file name: Perfetto's if the name has [one of its endings](PERFETTO), and Chrome's if the
+/// name ends in `.json` or has no ending.
+///
+/// # Errors
+///
+/// Fails if the name has another ending.
+fn timeline_format_of_path(path: &Path) -> Result<TimelineFormat, String> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
-    match PERFETTO.iter().any(|ending| name.ends_with(ending)) {
-        true => TimelineFormat::Perfetto,
-        false => TimelineFormat::Chrome,
+    if PERFETTO.iter().any(|ending| name.ends_with(ending)) {
+        return Ok(TimelineFormat::Perfetto);
+    }
+    match Path::new(name).extension() {
+        None => Ok(TimelineFormat::Chrome),
+        Some(ending) if ending == "json" => Ok(TimelineFormat::Chrome),
+        Some(_) => Err(format!(
+            "--timeline {}: the ending selects the format, but it is neither Perfetto's nor JSON's\n  try: FILE.pftrace or \
+             FILE.json, also with .gz",
+            path.display()
+        )),
     }
 }
 
@@ -206,12 +223,14 @@ mod tests {
             ("run.perfetto-trace", true),
             ("run.json", false),
             ("perfetto/run.json.gz", false),
+            ("/dev/stdout", false),
         ] {
-            let found = matches!(
-                timeline_format_of_path(Path::new(name)),
-                TimelineFormat::Perfetto
-            );
-            assert_eq!(found, is_perfetto, "{name}");
+            let found = timeline_format_of_path(Path::new(name)).expect(name);
+            assert_eq!(found == TimelineFormat::Perfetto, is_perfetto, "{name}");
+        }
+        for name in ["t.foo", "t.json.txt", "t.pftrace.zst"] {
+            let error = timeline_format_of_path(Path::new(name)).expect_err(name);
+            assert!(error.contains("FILE.pftrace or FILE.json"), "{error}");
         }
     }
 }

@@ -96,6 +96,9 @@ pub struct NamedScriptedAlgorithm {
     pub kind: CollectiveKind,
     /// Name of the algorithm in reports.
     pub name: String,
+    /// Size in bytes of the whole buffer for which the scripts' messages are sized, or `None` if the files do not state
+    /// it.
+    pub buffer: Option<u64>,
     /// Script of each position. Position p is the p-th member of the group, counted from the root if there is one. Each
     /// receive is matched to one send ([`ScriptedAlgorithm::with_matched_labels`]).
     pub scripts: ScriptedAlgorithm,

@@ -268,7 +268,12 @@ impl CollectiveBackend for NativeBackend<'_> {
             if let Some(custom) =
                 custom.find(|custom| custom.applies_to(kind, extent.member_count()))
             {
-                return format!("custom {}", custom.name);
+                // Without a stated size, nothing tells whether the messages suit the collective.
+                let sizes = match custom.buffer {
+                    Some(_) => "",
+                    None => ", sizes from its files",
+                };
+                return format!("custom {}{sizes}", custom.name);
             }
             let of = (kind, bytes);
             let phases = extent.phases.iter();

@@ -63,6 +63,13 @@ fn is_dimension_notation(text: &str) -> bool {
     let Some((word, rest)) = text.split_once('(') else {
         return false;
     };
+    // A list that begins with a shape is dimensions even if the rest is wrong, so that the error names the fault.
+    let list = rest.split(':').next().unwrap_or_default();
+    let is_path = list.contains('/') || list.ends_with(".toml");
+    let lower = word.to_ascii_lowercase();
+    if !is_path && SHAPES.iter().any(|(names, ..)| names.contains(&&lower[..])) {
+        return true;
+    }
     let Some((digits, rest)) = rest.split_once(')') else {
         return false;
     };
@@ -307,10 +314,9 @@ mod tests {
             "dgx-h100x4",
             "a/Ring(4).toml",
             "Ring(4).toml",
-            "Ring()",
             "(4)",
             "R2(4)",
-            "Ring(x)",
+            "Torus(x)",
             "a/b:Ring(4)",
         ] {
             assert!(!is_inline_machine_notation(name), "{name}");
@@ -321,6 +327,10 @@ mod tests {
             "Ring(4):1 GB/s:0 ns",
             "Torus(4)",
             "h100:R(4)",
+            "Ring()",
+            "Ring(x)",
+            "Ring(8",
+            "Ring(8)x:1 GB/s:0 ns",
         ] {
             assert!(is_inline_machine_notation(name), "{name}");
         }

@@ -11,6 +11,7 @@ use super::utf8::as_utf8;
 use super::wire::{RawRecord, WireCursor, WireValue, visit_repeated_varints};
 use super::work_amounts::{self, JobSamplesAndModelFlops};
 use super::{KernelShape, NodeMemoryChanges, NodePhaseStageLayerAndShapes, TraceError};
+use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::Span;
 
 /// Receives a node's dependencies while the node's record is scanned.
@@ -132,6 +133,10 @@ pub struct TraceMetadata {
     pub captured_on: CaptureEnvironment,
     /// Python calls during which the trace's nodes ran.
     pub stacks: CallStacks,
+    /// Collective that the trace implements as one member of a custom algorithm, if the trace states it.
+    pub algorithm_of: Option<CollectiveKind>,
+    /// Size in bytes of the collective's whole buffer for which a custom algorithm was written, if the trace states it.
+    pub algorithm_bytes: Option<u64>,
 }
 
 /// Device, host and software that a job used when it was captured. A field is `None` if the capture does not state it.
@@ -181,6 +186,12 @@ pub const DROPPED_KERNELS: &str = "dropped_kernels";
 /// Metadata attribute that states the rank's coordinates on a machine of tiles, such as `3,1`.
 pub const CORE: &str = "core";
 
+/// Metadata attribute that names the collective that the members of a custom algorithm perform, such as `all-reduce`.
+pub const ALGORITHM_OF: &str = "algorithm_of";
+
+/// Metadata attribute that states the size of the collective's buffer for which a custom algorithm was written, in bytes.
+pub const ALGORITHM_BYTES: &str = "algorithm_bytes";
+
 /// Metadata attribute that states where a captured job's kernels ran: [`CPU`] or [`DEVICE`].
 pub const KERNELS_ON: &str = "kernels_on";
 /// Value of [`KERNELS_ON`] if the kernels ran on threads of the host.
@@ -225,6 +236,13 @@ pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError>
             } else if attr.name == WORLD_SIZE.as_bytes() {
                 // Other tools write arbitrary text in this attribute, so an invalid number is not an error.
                 metadata.world_size = attr.as_count().ok().and_then(|n| u32::try_from(n).ok());
+            } else if attr.name == ALGORITHM_OF.as_bytes() {
+                let mut all = CollectiveKind::ALL.iter();
+                let stated = attr.as_str().ok().flatten();
+                let found = all.find(|(_, name, _)| stated == Some(name));
+                metadata.algorithm_of = found.map(|(kind, ..)| *kind);
+            } else if attr.name == ALGORITHM_BYTES.as_bytes() {
+                metadata.algorithm_bytes = attr.as_count().ok();
             } else if let Some(field) = metadata.captured_on.field_mut(attr.name) {
                 *field = attr.as_str().ok().flatten().map(str::to_owned);
             } else if attr.name == DROPPED_KERNELS.as_bytes() {

@@ -30,6 +30,7 @@ fn build_custom_algorithm(kind: K, positions: &[Vec<TestTraceNode>]) -> NamedScr
     NamedScriptedAlgorithm {
         kind,
         name: "mine".to_owned(),
+        buffer: None,
         scripts: scripts.with_matched_labels().unwrap(),
     }
 }

@@ -231,6 +231,7 @@ fn sends_of_custom_algorithms_follow_the_send_completion() {
     let custom = NamedScriptedAlgorithm {
         kind: K::Broadcast,
         name: "twice".to_owned(),
+        buffer: None,
         scripts: build_algorithm_from_traces(&files, AstraOrRecordedScriptDurations::Recorded)
             .unwrap()
             .with_matched_labels()

@@ -1,6 +1,6 @@
 //! Compares MSCCL algorithms with the machine's own.
 
-use super::{TemporaryTestFolder, expect_cli_error, run_for_stdout};
+use super::{TemporaryTestFolder, expect_cli_error, run_for_exit_and_text, run_for_stdout};
 use std::fmt::Write;
 
 /// Returns MSCCL rings among `gpus` in which, on each channel, chunks go around the ring. Channel 0 runs upwards and
@@ -209,10 +209,69 @@ fn sizes_that_an_algorithm_is_not_for_are_refused() {
         let error = expect_cli_error(&["convert", "msccl", &xml, "--size", size, "-o", &output]);
         assert!(error.contains("for 1000 to 2000 bytes"), "{error}");
     }
+    let error = expect_cli_error(&["convert", "msccl", &xml, "--size", "0", "-o", &output]);
+    assert!(error.contains("at least 1B"), "{error}");
     let error = expect_cli_error(&["convert", "msccl", &xml, "--size", "10EB", "-o", &output]);
     assert!(error.contains("--size"), "{error}");
     assert_eq!(folder.names(), ["ring.xml"]);
     run_for_stdout(&["convert", "msccl", &xml, "--size", "1500B", "-o", &output]);
+}
+
+#[test]
+fn unknown_attributes_are_noted() {
+    let folder = TemporaryTestFolder::new();
+    let text = format_msccl_ring("allgather", 4, 1, false).replace("inplace", "inplaze");
+    let xml = folder.write_file("ring.xml", text);
+    let output = folder.path("out");
+    let converted =
+        run_for_exit_and_text(&["convert", "msccl", &xml, "--size", "1MB", "-o", &output]);
+    assert_eq!(converted.code, 0);
+    let note = "line 1: `inplaze` of <algo> is unknown and has no effect; did you mean `inplace`?";
+    assert!(converted.error.contains(note), "{}", converted.error);
+}
+
+/// Messages keep the sizes for which the algorithm was converted, so another collective would get wrong times.
+#[test]
+fn collectives_of_other_kinds_or_sizes_are_refused() {
+    let folder = TemporaryTestFolder::new();
+    let xml = folder.write_file("ring.xml", format_msccl_ring("allgather", 4, 1, false));
+    let custom = folder.path("custom");
+    run_for_stdout(&["convert", "msccl", &xml, "--size", "1MB", "-o", &custom]);
+    let machine = folder.write_file("machine.toml", format_machine_toml("switch"));
+    let generate = |kind: &str, size: &str, algorithm: &str| {
+        let custom = format!("{algorithm}={custom}");
+        let args = [
+            "generate",
+            "collective",
+            kind,
+            "--size",
+            size,
+            "--ranks",
+            "4",
+            "-m",
+            &machine,
+            "--custom",
+            &custom,
+        ];
+        run_for_exit_and_text(&args)
+    };
+    let fits = generate("all-gather", "1MB", "all-gather");
+    assert_eq!((fits.code, &fits.error[..]), (0, ""));
+    assert!(!fits.out.contains("sizes from its files"), "{}", fits.out);
+    // Four shards of 2 MB and of 1 MB.
+    let large = generate("all-gather", "2MB", "all-gather");
+    assert_eq!(large.code, 2);
+    for part in ["8000000 bytes", "4000000 bytes", "--custom", "try:"] {
+        assert!(large.error.contains(part), "{part}: {}", large.error);
+    }
+    let other = generate("all-reduce", "4MB", "all-reduce");
+    assert_eq!(other.code, 2);
+    let hint = format!("try: --custom all-gather={custom}");
+    assert!(
+        other.error.contains("given for all-reduce") && other.error.contains(&hint),
+        "{}",
+        other.error
+    );
 }
 
 /// Steps that only wait do not count as kernels without a time, however many there are; here they are eight of ten.

@@ -210,3 +210,24 @@ fn options_of_a_replay_need_a_machine() {
     assert!(error.contains("--output"), "{error}");
     assert_eq!(folder.names(), ["moe.txt"]);
 }
+
+/// SimAI skips unknown words, but a misspelt degree would silently become 1.
+#[test]
+fn misspelt_keys_are_refused_and_other_words_noted() {
+    let folder = TemporaryTestFolder::new();
+    let output = folder.path("job");
+    let misspelt = folder.write_file("misspelt.txt", TEXT.replace("NPU_group", "NPU_grup"));
+    let error = expect_cli_error(&["convert", "simai", &misspelt, "-o", &output]);
+    assert!(
+        error.contains("did you mean `model_parallel_NPU_group:`?"),
+        "{error}"
+    );
+    let other = folder.write_file("other.txt", TEXT.replace("ga: 1", "ga: 2"));
+    let converted = run_for_exit_and_text(&["convert", "simai", &other, "-o", &output]);
+    assert_eq!(converted.code, 0);
+    assert!(
+        converted.error.starts_with("note: ") && converted.error.contains("`ga: 2` has no effect"),
+        "{}",
+        converted.error
+    );
+}

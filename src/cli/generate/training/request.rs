@@ -1,11 +1,14 @@
 //! Converts arguments to a training request: a model and its plan, with or without a machine.
 
 use super::TrainingArgs;
+use crate::flags::flag_of_key;
 use chakram_base::config::find_most_similar_name;
 use chakram_hardware::machine::Machine;
 use chakram_jobs::machine_properties_for_plans;
 use chakram_report::stack::SoftwareStackReport;
-use chakram_workloads::generate::plan::{CorePlacement, join_degrees_with_commas};
+use chakram_workloads::generate::plan::{
+    CorePlacement, OPTIONS, PlanOption, join_degrees_with_commas,
+};
 use chakram_workloads::generate::{ModelAndParallelismPlan, ParallelismPlan, PatternOptionError};
 use chakram_workloads::model::{Model, ModelError};
 use std::error::Error;
@@ -35,14 +38,43 @@ pub struct RequestedTrainingRun {
 pub struct PlanFileText(pub(super) Option<[String; 2]>);
 
 impl PlanFileText {
-    /// If `error` is about a value in the plan file, adds the value's key and line.
+    /// If `error` is about a value in the plan file, adds the value's key and line. Otherwise, names options by their
+    /// flags.
     pub fn locate_error_in_plan_file(&self, error: PatternOptionError) -> Box<dyn Error> {
         let file = self.0.as_ref();
         match file.and_then(|[text, name]| ParallelismPlan::locate_error(text, name, &error)) {
             Some(error) => error.into(),
-            None => error.into(),
+            None => replace_plan_keys_by_flags(&error.to_string()).into(),
         }
     }
+}
+
+/// Replaces keys of plan options by their flags if the two differ: `pad_heads = true` becomes `--pad-heads true`.
+fn replace_plan_keys_by_flags(text: &str) -> String {
+    let is_of_key = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(is_of_key) {
+        out += &rest[..start];
+        let word = &rest[start..];
+        let (word, behind) = word.split_at(word.find(|c| !is_of_key(c)).unwrap_or(word.len()));
+        rest = behind;
+        let has_flag = |option: &PlanOption| option.key == word && !option.value.is_empty();
+        if !(word.contains('_') && OPTIONS.iter().any(has_flag)) {
+            out += word;
+            continue;
+        }
+        if out.ends_with('`') && rest.starts_with('`') {
+            out.pop();
+            rest = &rest[1..];
+        }
+        out += &flag_of_key(word);
+        if let Some(value) = rest.strip_prefix(" = ") {
+            out.push(' ');
+            rest = value;
+        }
+    }
+    out + rest
 }
 
 impl TrainingArgs {
@@ -118,5 +150,27 @@ impl TrainingArgs {
             origin,
             stack,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_become_flags_only_where_they_differ() {
+        for (text, expected) in [
+            (
+                "`scatter_gather` is true; expected false with tensor = 1, and with sequence_parallel, which",
+                "--scatter-gather is true; expected false with tensor = 1, and with --sequence-parallel, which",
+            ),
+            (
+                "`tensor` is 5; expected a divisor of the 12 heads; or pad_heads = true",
+                "`tensor` is 5; expected a divisor of the 12 heads; or --pad-heads true",
+            ),
+            ("`micro_batches` is 3", "`micro_batches` is 3"),
+        ] {
+            assert_eq!(replace_plan_keys_by_flags(text), expected);
+        }
     }
 }
