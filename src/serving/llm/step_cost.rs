@@ -33,7 +33,7 @@ use super::rules::{
     AllReduceKernelLibrary, ExpertKernelLibrary, GraphCaptureRule, InputQuantizingKernels,
 };
 use super::step_load::StepTimeInputs;
-use all_reduce::{AllReduceTimes, load_engine_all_reduce_times};
+use all_reduce::AllReduceTimes;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::dtype::Dtype;
 use chakram_base::ids::Npu;
@@ -199,15 +199,7 @@ impl StepTimeCalculator {
         } = shape;
         let class = machine.npu_classes()[machine.class_of_npu(Npu(0))].clone();
         let cost = Self {
-            all_reduce: AllReduceTimes {
-                own: match npus {
-                    1 => Vec::new(),
-                    _ => load_engine_all_reduce_times(all_reduce, &class.name, npus)?,
-                },
-                kernels: all_reduce,
-                machine: (npus * ranks > 1).then(|| Box::new(machine.clone())),
-                npus,
-            },
+            all_reduce: AllReduceTimes::load(all_reduce, (machine, &class.name), (npus, ranks))?,
             expert_kernels: ExpertKernelTimingConstants::load(
                 expert_kernels,
                 &class.name,

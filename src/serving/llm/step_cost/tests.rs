@@ -1,6 +1,7 @@
 //! Tests step times.
 
 use super::*;
+use chakram_hardware::machine::read_preset_text;
 use chakram_workloads::model::PresetOrModelFileText;
 
 fn build_step_calculator(
@@ -9,12 +10,21 @@ fn build_step_calculator(
     npus: u32,
     left_out: &[StepTimePart],
 ) -> StepTimeCalculator {
+    let machine = Machine::load_by_name(machine).unwrap();
+    build_step_calculator_on(model, &machine, npus, left_out)
+}
+
+fn build_step_calculator_on(
+    model: &str,
+    machine: &Machine,
+    npus: u32,
+    left_out: &[StepTimePart],
+) -> StepTimeCalculator {
     let definition = PresetOrModelFileText::find_source(model)
         .unwrap()
         .parse_definition(None)
         .unwrap();
     let sizes = LlmModelSizes::from_definition(&definition).unwrap();
-    let machine = Machine::load_by_name(machine).unwrap();
     let [weights, experts, kv] = [Dtype::Bf16; 3];
     let formats = ServedModelNumberFormats {
         weights,
@@ -33,7 +43,7 @@ fn build_step_calculator(
         graphs: GraphCaptureRule::Pieces,
         graph_tokens: 512,
     };
-    StepTimeCalculator::new(sizes, &machine, shape, formats, left_out).unwrap()
+    StepTimeCalculator::new(sizes, machine, shape, formats, left_out).unwrap()
 }
 
 fn build_decode_inputs(requests: u64, context: u64) -> StepTimeInputs {
@@ -372,4 +382,48 @@ fn experts_take_the_measured_times() {
     let other = ExpertKernelTimingConstants::load(ExpertKernelLibrary::Triton, "a100", Dtype::Bf16)
         .unwrap();
     assert_eq!(other, None);
+}
+
+/// Returns the preset dgx-h100 after `from` has been replaced by `to`.
+fn edit_dgx_h100(from: &str, to: &str) -> Machine {
+    let text = read_preset_text("dgx-h100").unwrap();
+    assert!(text.contains(from));
+    Machine::parse(&text.replace(from, to), "edited.toml").unwrap()
+}
+
+/// On eight H100s, the time of 4 MiB is 30.8 us. Bytes take at least (30.8 - 19.4) us / 2 MiB, so 22.8 us of this time
+/// are the transfer. On links with half the bandwidth, the transfer takes 22.8 us longer. The smallest sizes take 5.1 us,
+/// of which 8,192 bytes take 0.04 us.
+#[test]
+fn engine_all_reduces_depend_on_the_links_of_the_machine() {
+    let micros = |machine: &Machine, bytes| {
+        let cost = build_step_calculator_on("llama3-70b", machine, 8, &[]);
+        let seconds = cost.all_reduce.all_reduce_seconds(bytes);
+        (seconds * 1e6, cost.describe_basis().join("\n"))
+    };
+    let same = edit_dgx_h100("name = \"dgx-h100\"", "name = \"mine\"");
+    assert!((micros(&same, 4 << 20).0 - 30.8).abs() < 1e-9);
+    assert!(!micros(&same, 4 << 20).1.contains("converted"));
+    let half = edit_dgx_h100("bandwidth = \"450 GB/s\"", "bandwidth = \"225 GB/s\"");
+    let [largest, smallest] = [4 << 20, 8192].map(|bytes| micros(&half, bytes).0);
+    assert!((largest - (30.8 + 22.8)).abs() < 0.01, "{largest}");
+    assert!((smallest - 5.144).abs() < 0.01, "{smallest}");
+    let basis = micros(&half, 8192).1;
+    let converted = "on links of 450 GB/s and 400.000 ns and converted to 225 GB/s and 400.000 ns";
+    assert!(basis.contains(converted), "{basis}");
+    // On much slower links, the machine's own collectives are faster.
+    let tenth = edit_dgx_h100("bandwidth = \"450 GB/s\"", "bandwidth = \"45 GB/s\"");
+    let collective = tenth.measured_collective(CollectiveKind::AllReduce, 4 << 20, 8);
+    let [slow, collective] = [
+        micros(&tenth, 4 << 20).0,
+        collective.unwrap().as_seconds() * 1e6,
+    ];
+    assert!((slow - collective).abs() < 1e-6, "{slow} {collective}");
+    // The kernels were measured through a switch.
+    let ring = edit_dgx_h100("shape = \"switch\"\nsize = 8", "shape = \"ring\"\nsize = 8");
+    let basis = micros(&ring, 8192).1;
+    assert!(
+        basis.contains("all-reduces among 8: the machine's collectives"),
+        "{basis}"
+    );
 }
