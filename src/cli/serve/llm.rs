@@ -345,15 +345,37 @@ pub fn split_output_option_values(
     Ok((tokens, file))
 }
 
-/// Returns the scenario that the command line names, after the options have changed it.
+/// Returns why options have no effect whose values equal those of the scenario `own`.
+fn reasons_options_repeat_scenario(args: &ServeArgs, own: &LlmScenario) -> Vec<String> {
+    let is_same_rate = |rate| own.workload.with_rate(rate).as_ref() == Some(&own.workload);
+    let options = [
+        ("--seed", args.seed == Some(own.seed)),
+        (
+            "--requests",
+            args.requests.is_some() && args.requests == own.workload.count,
+        ),
+        ("--rate", args.rate.is_some_and(is_same_rate)),
+    ];
+    let same = options.into_iter().filter(|(_, is_same)| *is_same);
+    same.map(|(option, _)| super::without_effect(option, super::SAME))
+        .collect()
+}
+
+/// Returns the scenario that the command line names, after the options have changed it, and why some of the options
+/// have no effect.
 fn scenario_from_command_line(
     args: &ServeArgs,
     input: &LlmModelOrScenario,
     answer: Option<LengthDistribution>,
-) -> Result<LlmScenario, Box<dyn Error>> {
+) -> Result<(LlmScenario, Vec<String>), Box<dyn Error>> {
+    let mut repeated = Vec::new();
     let mut scenario = match input {
         LlmModelOrScenario::Model(name) => {
             check_llm_servable(name)?;
+            if args.seed == Some(LlmScenario::DEFAULT_SEED) {
+                let why = format!("{} is the default", LlmScenario::DEFAULT_SEED);
+                repeated.push(super::without_effect("--seed", &why));
+            }
             let text = scenario_text(args, name, answer)?;
             LlmScenario::parse(&text, "the command line", Path::new(""))?
         }
@@ -364,6 +386,7 @@ fn scenario_from_command_line(
             let folder = args.scenario.parent().unwrap_or(Path::new(""));
             let mut scenario =
                 LlmScenario::parse(text, &args.scenario.display().to_string(), folder)?;
+            repeated = reasons_options_repeat_scenario(args, &scenario);
             scenario.seed = args.seed.unwrap_or(scenario.seed);
             if let Some(count) = args.requests {
                 scenario.workload.count = Some(count);
@@ -383,7 +406,7 @@ fn scenario_from_command_line(
             return Err("--slo: found a time without a name, expected the limited time\n  try: --slo ttft=500ms,tpot=30ms".into());
         }
     }
-    Ok(scenario)
+    Ok((scenario, repeated))
 }
 
 fn check_options(args: &ServeArgs) -> Result<(), String> {
@@ -439,7 +462,7 @@ pub fn run(
     check_options(args)?;
     let is_model = matches!(input, LlmModelOrScenario::Model(_));
     let (answer, file) = split_output_option_values(&args.output, is_model)?;
-    let scenario = scenario_from_command_line(args, input, answer)?;
+    let (scenario, repeated) = scenario_from_command_line(args, input, answer)?;
     let machine = args
         .platforms
         .first()
@@ -492,8 +515,11 @@ pub fn run(
         }
     } else {
         let mut found = serve_llm(&scenario, machine.as_ref(), &mut NoLlmObserver)?;
-        let silent = seed_without_effect(args, &scenario, machine.as_ref(), &found)?;
-        found.warnings.extend(silent);
+        if !repeated.iter().any(|why| why.starts_with("--seed")) {
+            let silent = seed_without_effect(args, &scenario, machine.as_ref(), &found)?;
+            found.warnings.extend(silent);
+        }
+        found.warnings.extend(repeated);
         let rendered = match args.format {
             ServeFormat::Json => {
                 VersionedDocument::new("chakram.serve-llm.1", LlmReportDocument { report: &found })
@@ -577,7 +603,7 @@ fn seed_without_effect(
         return Ok(None);
     }
     let mut other = scenario.clone();
-    other.seed = scenario.seed.wrapping_add(1) >> 1;
+    other.seed = scenario.seed ^ 1;
     let mut repeated = serve_llm(&other, machine, &mut NoLlmObserver)?;
     repeated.seed = report.seed;
     Ok((repeated == *report)

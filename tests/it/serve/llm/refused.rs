@@ -161,6 +161,45 @@ fn settings_without_effect_are_named() {
     );
 }
 
+/// Seeds that equal the default or the scenario's seed are named as such, and no seed of a random run is said to be
+/// without effect.
+#[test]
+fn seeds_without_effect_are_named_with_the_right_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("random.toml").display().to_string();
+    let text = "name = \"random\"\nseed = 2\n[engine]\nblocks = 100\n[step]\nbase = \"1 ms\"\n[requests]\n\
+        arrivals = \"poisson\"\nrate = 10\ncount = 20\n[[class]]\nname = \"a\"\ninput = 10\noutput = 5\n";
+    std::fs::write(&path, text).unwrap();
+    let model = [&MODEL[..], &LOAD, &["--requests", "5"]].concat();
+    let users = ["--users", "2", "--input", "100", "--output", "10"];
+    let users = [&MODEL[..], &users, &["--requests", "5"]].concat();
+    let none = "--seed has no effect";
+    for (base, seed, expected) in [
+        (&model[..], "0", None),
+        (&model, "1", Some("1 is the default")),
+        (&model, "2", None),
+        (&users, "0", Some("this run uses no random numbers")),
+        (&["serve", &path], "1", None),
+        (
+            &["serve", &path],
+            "2",
+            Some("the scenario states the same value"),
+        ),
+    ] {
+        let report = run_for_output(&[base, &["--seed", seed]].concat());
+        let report = report.split_whitespace().collect::<Vec<_>>().join(" ");
+        match expected {
+            Some(why) => assert!(report.contains(&format!("{none}: {why}")), "{report}"),
+            None => assert!(!report.contains(none), "{base:?} {seed}: {report}"),
+        }
+    }
+    for option in [["--requests", "20"], ["--rate", "10"]] {
+        let report = run_for_output(&[&["serve", &path], &option[..]].concat());
+        let why = format!("{} has no effect: the scenario states", option[0]);
+        assert!(report.contains(&why), "{report}");
+    }
+}
+
 /// At 200 requests/s of 0.5 s each, the first requests are complete only after 100 have arrived. A run of 400 requests
 /// would not show that the engine is busy.
 #[test]
