@@ -437,11 +437,16 @@ fn check_options(args: &ServeArgs) -> Result<(), String> {
             );
         }
     }
-    if args.table == Some(ServeModelsRequestsOrLevelsTable::Requests)
-        && (args.llm.plan || args.find_capacity)
-    {
+    if args.table.is_some() && args.find_capacity {
         return Err(
-            "--table requests shows one run, but there are several\n  try: --rate, without --plan and --find-capacity"
+            "--table shows one run, but --find-capacity makes several\n  try: --rate, without --find-capacity"
+                .to_owned(),
+        );
+    }
+    if args.html.is_some() && args.find_capacity {
+        return Err(
+            "--html shows one run, but --find-capacity makes several\n  \
+             try: --format csv or json, or --rate and --html, for one run"
                 .to_owned(),
         );
     }

@@ -47,6 +47,15 @@ fn wrong_options_are_refused_by_name() {
     let capacity = ["--input", "100", "--output", "10", "--find-capacity"];
     let error = expect_cli_error(&[&MODEL[..], &capacity].concat());
     assert!(error.contains("the requests have no limits"), "{error}");
+    let limit = ["--slo", "ttft=500ms"];
+    for format in [&["--format", "json"][..], &[]] {
+        let page = ["--html", "never-written.html"];
+        let error = expect_cli_error(&[&MODEL[..], &capacity, &limit, &page, format].concat());
+        assert!(error.contains("--html shows one run"), "{error}");
+    }
+    let table = ["--format", "csv", "--table", "models"];
+    let error = expect_cli_error(&[&MODEL[..], &capacity, &limit, &table].concat());
+    assert!(error.contains("--table shows one run"), "{error}");
     let help = run_for_output(&["serve", "--help"]);
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
