@@ -42,6 +42,7 @@ use chakram_base::units::Span;
 use chakram_hardware::compute::{KernelDurationSource, KernelDurationWithBasis, KernelTraceFacts};
 use chakram_hardware::machine::{Machine, NpuClass};
 use expert_kernels::ExpertKernelTimingConstants;
+use launches::host_time_per_kernel_launch;
 use products::gemm_kernel_facts_from_sizes;
 use std::collections::BTreeMap;
 
@@ -170,6 +171,8 @@ pub struct StepTimeCalculator {
     quantization: InputQuantizingKernels,
     /// Time between the kernels of a graph.
     gap: Span,
+    /// Host time to launch a kernel outside a graph, if known.
+    launch: Option<Span>,
 }
 
 impl StepTimeCalculator {
@@ -206,6 +209,7 @@ impl StepTimeCalculator {
                 formats.experts,
             )?,
             quantization,
+            launch: host_time_per_kernel_launch(machine, &class),
             gap: if dependent_launch {
                 Span::ZERO
             } else {
@@ -415,8 +419,8 @@ impl StepTimeCalculator {
             *head.or_insert_with(|| Span::from_seconds(self.output_head_seconds(load.sampled)));
         let prompts_and_size = (!load.chunks.is_empty(), self.fits_graphs(load));
         let launching = *memo.of_launches.entry(prompts_and_size).or_insert_with(|| {
-            self.host_time_per_kernel_launch()
-                .times(self.launch_count_of_step(load))
+            let launch = self.launch.unwrap_or_default();
+            launch.times(self.launch_count_of_step(load))
         });
         let on_device: Span = parts[..StepTimePart::Launches as usize]
             .iter()

@@ -304,9 +304,34 @@ fn launches_outside_graphs_bound_a_step() {
     );
     let all = of_rule(GraphCaptureRule::All, 1);
     assert_eq!(launches(&all, &prompt(600)).0, Span::ZERO);
-    // The host of an A100 takes longer.
-    let older = build_step_calculator("qwen3-30b-a3b", "dgx-a100", 4, &[]);
-    assert_eq!(older.host_time_per_kernel_launch(), Span::from_us(44));
+}
+
+/// vLLM's launches take 20 us on hosts of H100, and 44 us on hosts of A100, whose launch time is 117 us. Other hosts take
+/// as many times longer as the machine says. Without a host, launches take no time.
+#[test]
+fn launches_take_the_host_time_of_the_machine() {
+    let of = |machine: &Machine| build_step_calculator_on("qwen3-30b-a3b", machine, 4, &[]).launch;
+    let preset = |name| Machine::load_by_name(name).unwrap();
+    assert_eq!(of(&preset("dgx-h100")), Some(Span::from_us(20)));
+    assert_eq!(of(&preset("dgx-a100")), Some(Span::from_us(44)));
+    let slow = edit_dgx_h100("\nlaunch = \"20 us\"", "\nlaunch = \"400 us\"");
+    assert_eq!(of(&slow), Some(Span::from_us(400)));
+    let without = build_step_calculator_on("qwen3-30b-a3b", &preset("tpu-v5p"), 4, &[]);
+    assert_eq!(without.launch, None);
+    let load = StepTimeInputs {
+        chunks: vec![(600, 0)],
+        tokens: 600,
+        wave_tokens: 600,
+        all_tokens: 600,
+        requests: 1,
+        sampled: 1,
+        ..StepTimeInputs::default()
+    };
+    assert!(without.launch_count_of_step(&load) > 0);
+    let parts = without.step_time_by_part(&load, &mut StepPartTimeCache::default());
+    assert_eq!(parts[StepTimePart::Launches as usize], Span::ZERO);
+    let basis = without.describe_basis().join("\n");
+    assert!(basis.contains("launch times are unknown"), "{basis}");
 }
 
 /// A kernel quantizes before each of the 4 products of a block with experts. It takes the time of 11 bytes for each of
