@@ -170,6 +170,46 @@ fn settings_without_effect_are_named() {
     );
 }
 
+/// GPT-2 has 1,024 learned positions. A prompt and its answer cannot exceed them, unless a limit is stated for them.
+#[test]
+fn requests_fit_into_learned_positions() {
+    let base = [
+        "serve",
+        "gpt2-small",
+        "--machine",
+        "dgx-h100",
+        "--users",
+        "1",
+        "--requests",
+        "5",
+    ];
+    let with = |input: &str, output: &str, more: &[&str]| {
+        let load = ["--input", input, "--output", output, "--format", "json"];
+        run_chakram(&[&base[..], &load, more].concat())
+    };
+    for (input, output) in [("5000", "10"), ("1020", "5"), ("10..1020", "5")] {
+        let refused = with(input, output, &[]);
+        assert_eq!(refused.status.code(), Some(2), "{input} {output}");
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(error.contains("learned positions for 1024"), "{error}");
+    }
+    let served = |output: std::process::Output| -> serde_json::Value {
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let fits = served(with("1019", "5", &[]));
+    assert_eq!(fits["report"]["completed"], 5);
+    // With a stated limit, the engine refuses longer prompts. Lengths without a maximum have the positions as limit.
+    let stated = served(with("5000", "10", &["--engine", "max_model_len=1024"]));
+    assert_eq!(stated["report"]["refused"]["too_long"], 5);
+    let open = served(with("lognormal 4000 0.1", "10", &[]));
+    assert_eq!(open["report"]["refused"]["too_long"], 5);
+    let error = with("100", "10", &["--engine", "max_model_len=2048"]);
+    let error = String::from_utf8_lossy(&error.stderr).into_owned();
+    let expected = "engine.max_model_len: found 2048, expected at most the 1024 learned positions";
+    assert!(error.contains(expected), "{error}");
+}
+
 /// Seeds that equal the default or the scenario's seed are named as such, and no seed of a random run is said to be
 /// without effect.
 #[test]
