@@ -555,6 +555,23 @@ impl IdenticalLlmEngines {
         }
     }
 
+    /// Returns, for each key of the engine in `scenario` that has no effect, why.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a table of measured times is invalid.
+    pub fn list_keys_without_effect(
+        &self,
+        scenario: &LlmScenario,
+    ) -> Result<Vec<String>, ServeError> {
+        match &self.price {
+            StepTimeSource::Model(cost) => {
+                cost.list_keys_without_effect(|key| scenario.states_rule(key))
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
     /// Returns the number of NPUs of all engines, or `None` if there is no machine.
     pub fn total_npus(&self) -> Option<u32> {
         self.place

@@ -23,6 +23,7 @@ mod all_reduce;
 mod attention;
 mod basis;
 mod expert_kernels;
+mod ineffective_keys;
 mod launches;
 mod moved_bytes;
 mod products;

@@ -170,6 +170,90 @@ fn settings_without_effect_are_named() {
     );
 }
 
+/// Reports name keys of engines that change no step, with the reason; the same keys change steps elsewhere.
+#[test]
+fn keys_of_engines_without_effect_are_named() {
+    let users = [
+        "--users",
+        "2",
+        "--requests",
+        "4",
+        "--input",
+        "64",
+        "--output",
+        "4",
+    ];
+    let run = |model: &str, machine: &str, tensor: &str, keys: &[&str]| -> (String, String) {
+        let base = [
+            "serve",
+            model,
+            "--machine",
+            machine,
+            "--tensor",
+            tensor,
+            "--format",
+            "json",
+        ];
+        let keys: Vec<&str> = keys.iter().flat_map(|key| ["--engine", key]).collect();
+        let text = run_for_output(&[&base[..], &users, &keys].concat());
+        let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let report = &found["report"];
+        (
+            report["warnings"].to_string(),
+            report["window_ps"].to_string(),
+        )
+    };
+    let experts = "qwen3-30b-a3b";
+    const BLOCKS: [&str; 2] = ["weights=fp8", "weight_scales=block"];
+    for (model, machine, tensor, others, key) in [
+        (
+            "llama3-8b",
+            "dgx-h100",
+            "1",
+            &[][..],
+            "all_reduce=tensorrt-llm",
+        ),
+        ("llama3-8b", "tpu-v5p", "2", &[], "all_reduce=tensorrt-llm"),
+        ("llama3-8b", "tpu-v5p", "1", &[], "graphs=none"),
+        ("llama3-8b", "dgx-h100", "2", &[], "quantization=separate"),
+        (
+            "llama3-8b",
+            "dgx-h100",
+            "1",
+            &BLOCKS,
+            "quantization=separate",
+        ),
+        (experts, "dgx-h100", "1", &[], "expert_parallel=true"),
+        (
+            experts,
+            "dgx-h100",
+            "1",
+            &["data_parallel=8"],
+            "expert_parallel=true",
+        ),
+        (experts, "dgx-a100", "2", &[], "expert_kernels=cutlass"),
+    ] {
+        let (before, without) = run(model, machine, tensor, others);
+        let (warnings, with) = run(model, machine, tensor, &[others, &[key]].concat());
+        let said = format!("{} has no effect: ", key.split_once('=').unwrap().0);
+        assert!(warnings.contains(&said), "{key}: {warnings}");
+        assert!(!before.contains("has no effect"), "{before}");
+        assert_eq!(with, without, "{key}");
+    }
+    for (model, tensor, others, key) in [
+        ("llama3-8b", "2", &[][..], "all_reduce=tensorrt-llm"),
+        ("llama3-8b", "1", &["weights=fp8"], "quantization=separate"),
+        ("qwen3-0.6b", "1", &[], "graphs=none"),
+        (experts, "2", &[], "expert_parallel=true"),
+        (experts, "1", &[], "expert_kernels=cutlass"),
+    ] {
+        let without = run(model, "dgx-h100", tensor, others).1;
+        let (warnings, with) = run(model, "dgx-h100", tensor, &[others, &[key]].concat());
+        assert!(!warnings.contains("has no effect"), "{key}: {warnings}");
+        assert_ne!(with, without, "{key}");
+    }
+}
+
 /// GPT-2 has 1,024 learned positions. A prompt and its answer cannot exceed them, unless a limit is stated for them.
 #[test]
 fn requests_fit_into_learned_positions() {
