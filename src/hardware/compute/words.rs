@@ -137,8 +137,8 @@ impl fmt::Display for LoopNestModel {
         if gemmini.accumulator != usual.accumulator {
             write!(f, ",accumulator={}B", gemmini.accumulator.0)?;
         }
-        if gemmini.bandwidth != usual.bandwidth {
-            write!(f, ",bandwidth={}GB/s", gemmini.bandwidth / 1e9)?;
+        if let Some(rate) = gemmini.bandwidth {
+            write!(f, ",bandwidth={}GB/s", rate / 1e9)?;
         }
         if gemmini.clock != usual.clock {
             write!(f, ",clock={}MHz", gemmini.clock.as_hertz() / 1e6)?;
@@ -184,7 +184,7 @@ pub fn set_accelerator_value(
         "accumulator" => size().map(|size| gemmini.accumulator = size),
         "bandwidth" => {
             let rate = value.parse::<Bandwidth>().ok();
-            rate.map(|rate| gemmini.bandwidth = rate.bytes_per_second())
+            rate.map(|rate| gemmini.bandwidth = Some(rate.bytes_per_second()))
         }
         "clock" => value.parse().ok().map(|clock| gemmini.clock = clock),
         "mappings" => {
@@ -231,11 +231,16 @@ mod tests {
             model,
             parse_loop_nest("gemmini-8,array=8x32,scratchpad=1048576B,clock=1000MHz").unwrap()
         );
-        // 128 bit per cycle at 700 MHz are 11.2 GB/s.
-        assert_eq!(
-            parse_loop_nest("gemmini-16").unwrap().gemmini.bandwidth,
-            11.2e9
-        );
+        // The bus transfers 128 bit per cycle at any clock; a stated bandwidth does not depend on the clock.
+        for (text, bytes_per_cycle) in [
+            ("gemmini-16", 16.0),
+            ("gemmini-16,clock=1400MHz", 16.0),
+            ("gemmini-16,clock=1400MHz,bandwidth=11.2GB/s", 8.0),
+            ("gemmini-16,bandwidth=11.2GB/s", 16.0),
+        ] {
+            let gemmini = parse_loop_nest(text).unwrap().gemmini;
+            assert_eq!(gemmini.memory_bytes_per_cycle(), bytes_per_cycle, "{text}");
+        }
         for (text, said) in [
             ("gemini-16", "expected gemmini-N"),
             ("gemmini-0", "expected gemmini-N"),
