@@ -63,8 +63,13 @@ fn parse_matrix_product_layer(text: &str) -> Result<LayerShape, String> {
 
 fn parse_layer(text: &str) -> Result<LayerShape, String> {
     let (mut sizes, mut stride, mut dilation) = ([1; 7], 1, 1);
+    let mut given = Vec::new();
     for part in text.split(',') {
         let (name, size) = part.split_once('=').unwrap_or((part, ""));
+        if given.contains(&name.trim()) {
+            return Err(format!("found {} twice, expected it once", name.trim()));
+        }
+        given.push(name.trim());
         let found = LoopDimension::ALL.iter();
         let found = found
             .map(|(_, letter)| letter)
@@ -303,5 +308,26 @@ fn mapping_document(
         },
         array: loops(&found.mapping.spatial),
         levels: (0..accelerator.levels.len()).rev().map(level).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_layers_are_refused_with_the_reason() {
+        assert_eq!(
+            parse_layer("K=64,C=32").unwrap().sizes,
+            LayerShape::new([1, 64, 32, 1, 1, 1, 1]).unwrap().sizes
+        );
+        for (text, said) in [
+            ("K=64,C=32,K=8", "found K twice"),
+            ("K=64,stride=2, stride=1", "found stride twice"),
+            ("K=0", "expected a size from 1 on"),
+        ] {
+            let error = parse_layer(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
     }
 }

@@ -112,9 +112,15 @@ pub fn parse_loop_nest(text: &str) -> Result<LoopNestModel, String> {
         mappings: MAPPINGS,
         seed: 0,
     };
+    let mut given = Vec::new();
     for part in parts {
         let (key, value) = part.split_once('=').unwrap_or((part, ""));
-        set_accelerator_value(&mut model, key.trim(), value.trim())?;
+        let key = key.trim();
+        if given.contains(&key) {
+            return Err(format!("found {key} twice, expected it once"));
+        }
+        given.push(key);
+        set_accelerator_value(&mut model, key, value.trim())?;
     }
     Ok(model)
 }
@@ -251,6 +257,10 @@ mod tests {
             (
                 "gemmini-16,clock=fast",
                 "clock is `fast`; expected a frequency such as 700 MHz",
+            ),
+            (
+                "gemmini-16,clock=1GHz,clock=2GHz",
+                "found clock twice, expected it once",
             ),
             (
                 "gemmini-16,array=16",
