@@ -389,6 +389,7 @@ fn scenario_from_command_line(
             repeated = reasons_options_repeat_scenario(args, &scenario);
             scenario.seed = args.seed.unwrap_or(scenario.seed);
             if let Some(count) = args.requests {
+                super::check_warmup_leaves_requests(scenario.warmup, count)?;
                 scenario.workload.count = Some(count);
             }
             if let Some(rate) = args.rate {

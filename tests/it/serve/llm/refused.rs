@@ -168,6 +168,10 @@ fn settings_without_effect_are_named() {
         warmup.contains("measure.warmup = 20 of 20 requests"),
         "{warmup}"
     );
+    let counted = file("fcfs", 0, "[measure]\nwarmup = 10\n");
+    run_for_output(&["serve", &counted, "--requests", "11"]);
+    let error = expect_cli_error(&["serve", &counted, "--requests", "10"]);
+    assert!(error.contains("found 10, expected more than 10"), "{error}");
 }
 
 /// Reports name keys of engines that change no step, with the reason; the same keys change steps elsewhere.
