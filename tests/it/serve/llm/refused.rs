@@ -174,6 +174,28 @@ fn settings_without_effect_are_named() {
     assert!(error.contains("found 10, expected more than 10"), "{error}");
 }
 
+/// A run with fewer requests than users says how many users it leaves out.
+#[test]
+fn users_without_requests_are_counted() {
+    let run = |users: &str| {
+        let load = [
+            "--users",
+            users,
+            "--requests",
+            "4",
+            "--input",
+            "64",
+            "--output",
+            "2",
+        ];
+        let report = run_for_output(&[&MODEL[..], &load].concat());
+        report.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let said = "6 of the 10 users never send a request, because the run has only 4 requests";
+    assert!(run("10").contains(said));
+    assert!(!run("4").contains("never send a request"));
+}
+
 /// Reports name keys of engines that change no step, with the reason; the same keys change steps elsewhere.
 #[test]
 fn keys_of_engines_without_effect_are_named() {
