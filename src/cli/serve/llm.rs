@@ -222,7 +222,10 @@ fn scenario_text(
         write(&mut text, format_args!("replicas = {replicas}"));
     }
     let has_router = own.engine.iter().any(|pair| pair.starts_with("router="));
-    let several = own.plan || own.replicas.is_some_and(|replicas| replicas > 1);
+    let replicas = own.engine.iter();
+    let replicas = replicas.filter_map(|pair| pair.strip_prefix("replicas=")?.parse().ok());
+    let mut replicas = replicas.chain(own.replicas);
+    let several = own.plan || replicas.any(|replicas: u32| replicas > 1);
     if has_router && !several {
         return Err(
             "--engine router: one engine takes all requests\n  try: --replicas 2".to_owned(),
@@ -235,6 +238,11 @@ fn scenario_text(
         write(&mut text, format_args!("weights = {}", quote_toml(format)));
     }
     let mut given: Vec<&str> = Vec::new();
+    let options = [
+        ("tensor", own.tensor.is_some()),
+        ("replicas", own.replicas.is_some()),
+        ("weights", own.weights.is_some()),
+    ];
     for pair in &own.engine {
         let Some((key, value)) = pair.split_once('=') else {
             return Err(format!(
@@ -249,6 +257,19 @@ fn scenario_text(
         }
         if given.contains(&key) {
             return Err(format!("--engine {key}: found two values, expected one"));
+        }
+        if key == "model" {
+            return Err(format!(
+                "--engine model: the model is {model}, the first argument\n  try: chakram serve {value}"
+            ));
+        }
+        if options
+            .iter()
+            .any(|(option, is_given)| *is_given && *option == key)
+        {
+            return Err(format!(
+                "--engine {key}: --{key} gives this key too, expected one of the two"
+            ));
         }
         given.push(key);
         let is_bare =
@@ -448,6 +469,14 @@ fn check_options(args: &ServeArgs) -> Result<(), String> {
         return Err(
             "--html shows one run, but --find-capacity makes several\n  \
              try: --format csv or json, or --rate and --html, for one run"
+                .to_owned(),
+        );
+    }
+    let is_closed = args.llm.users.is_some() || args.llm.arrivals.is_some();
+    if args.find_capacity && is_closed {
+        return Err(
+            "--find-capacity changes the rate of arrivals, but --users and --arrivals have none\n  \
+             try: --find-capacity without them, or one run for each number of users"
                 .to_owned(),
         );
     }

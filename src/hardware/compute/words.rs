@@ -81,8 +81,8 @@ const MAPPINGS: u32 = 1000;
 /// Keys of an accelerator, each with a description of its values.
 pub const ACCELERATOR: [(&str, &str); 7] = [
     ("array", "rows x columns such as 16x16"),
-    ("scratchpad", "a size such as 256 KiB"),
-    ("accumulator", "a size such as 64 KiB"),
+    ("scratchpad", "a size from 64 B on, such as 256 KiB"),
+    ("accumulator", "a size from 64 B on, such as 64 KiB"),
     ("bandwidth", "a bandwidth such as 11.2 GB/s"),
     ("clock", "a frequency such as 700 MHz"),
     ("mappings", "a number of mappings from 1 to 1000000"),
@@ -272,7 +272,7 @@ mod tests {
             ),
             (
                 "gemmini-16,scratchpad=1 B",
-                "expected a size such as 256 KiB",
+                "expected a size from 64 B on, such as 256 KiB",
             ),
         ] {
             let error = parse_loop_nest(text).unwrap_err();
