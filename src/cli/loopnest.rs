@@ -27,11 +27,11 @@ pub struct LoopnestArgs {
     /// `bandwidth` or `clock`
     #[arg(value_name = "ACCELERATOR", value_parser = parse_loop_nest)]
     accelerator: LoopNestModel,
-    /// Matrix product: Matrix product of M x K by K x N
+    /// Matrix product of M x K by K x N, instead of --layer
     #[arg(long, value_name = "MxNxK", value_parser = parse_matrix_product_layer)]
     product: Option<LayerShape>,
     /// Sizes of the loops N, K, C, P, Q, R and S (1 by default), and the stride and dilation of the windows
-    #[arg(long, value_name = "LOOP=SIZE,…", value_parser = parse_layer, conflicts_with = "product", required_unless_present = "product")]
+    #[arg(long, value_name = "LOOP=SIZE,…", value_parser = parse_layer, conflicts_with = "product")]
     layer: Option<LayerShape>,
     /// Number of random mappings to try
     #[arg(long, value_name = "N")]
@@ -57,14 +57,20 @@ fn parse_matrix_product_layer(text: &str) -> Result<LayerShape, String> {
     let sizes = text.split('x').map(|size| size.trim().parse().ok());
     let sizes: Option<Vec<u64>> = sizes.collect();
     let sizes = sizes.and_then(|sizes| <[u64; 3]>::try_from(sizes).ok());
-    let layer = sizes.and_then(LayerShape::from_matrix_product);
-    layer.ok_or_else(|| "expected MxNxK such as 512x512x512, not too large to count".to_owned())
+    let sizes = sizes.filter(|sizes| sizes.iter().all(|size| *size > 0));
+    let sizes = sizes.ok_or("expected MxNxK such as 512x512x512, with sizes from 1 on")?;
+    LayerShape::from_matrix_product(sizes).ok_or_else(|| "too large to count".to_owned())
 }
 
 fn parse_layer(text: &str) -> Result<LayerShape, String> {
     let (mut sizes, mut stride, mut dilation) = ([1; 7], 1, 1);
+    let mut given = Vec::new();
     for part in text.split(',') {
         let (name, size) = part.split_once('=').unwrap_or((part, ""));
+        if given.contains(&name.trim()) {
+            return Err(format!("found {} twice, expected it once", name.trim()));
+        }
+        given.push(name.trim());
         let found = LoopDimension::ALL.iter();
         let found = found
             .map(|(_, letter)| letter)
@@ -106,7 +112,10 @@ pub fn search_and_print_best_mapping(
         set.map_err(|why| format!("--mappings: {why}"))?;
     }
     model.seed = args.seed.unwrap_or(model.seed);
-    let layer = args.product.or(args.layer).ok_or("no layer is given")?;
+    let layer = args.product.or(args.layer);
+    let layer = layer.ok_or(
+        "found no layer, expected the sizes of a matrix product or of a layer\n  try: --product 512x512x512, or --layer K=64,C=64",
+    )?;
     let accelerator = model.gemmini.build_accelerator(1);
     let found = search_mapping(&accelerator, &layer, model.mappings, model.seed);
     let found = found.ok_or("none of the drawn mappings is valid\n  try: more --mappings")?;
@@ -303,5 +312,42 @@ fn mapping_document(
         },
         array: loops(&found.mapping.spatial),
         levels: (0..accelerator.levels.len()).rev().map(level).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_products_are_refused_with_the_reason() {
+        assert!(parse_matrix_product_layer("5x6x7").is_ok());
+        let huge = format!("{0}x{0}x{0}", 1_u64 << 30);
+        for (text, said) in [
+            ("0x5x5", "sizes from 1 on"),
+            ("5x5", "expected MxNxK"),
+            (huge.as_str(), "too large to count"),
+        ] {
+            assert!(
+                parse_matrix_product_layer(text).unwrap_err().contains(said),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn wrong_layers_are_refused_with_the_reason() {
+        assert_eq!(
+            parse_layer("K=64,C=32").unwrap().sizes,
+            LayerShape::new([1, 64, 32, 1, 1, 1, 1]).unwrap().sizes
+        );
+        for (text, said) in [
+            ("K=64,C=32,K=8", "found K twice"),
+            ("K=64,stride=2, stride=1", "found stride twice"),
+            ("K=0", "expected a size from 1 on"),
+        ] {
+            let error = parse_layer(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
     }
 }

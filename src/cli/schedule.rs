@@ -52,6 +52,13 @@ pub fn schedule_on_topologies_and_print(
     if args.format == SubLayerScheduleFormat::Csv && args.steps && args.log {
         return Err("--format csv prints one table; leave out --steps or --log".into());
     }
+    let model = &args.model;
+    if args.file.is_none() && model.encoders == 0 && model.decoders == 0 && model.vocabulary == 0 {
+        return Err(
+            "found no layers, expected a model or a file of a schedule\n  try: --decoders 2, --encoders 2, or SCHEDULE"
+                .into(),
+        );
+    }
     let work = Rc::new(work::load_work_to_schedule(
         args,
         args.model.tensor,

@@ -600,6 +600,9 @@ fn print_what_if_pair_scores(
 fn machine_of_first_run(table: &RunTable) -> Result<&Machine, String> {
     let Some(run) = table.runs.first() else {
         let rows = table.refused.len();
+        if rows == 0 {
+            return Err("the table has no rows, expected at least one".to_owned());
+        }
         let first = table.refused.first().map(ToString::to_string);
         return Err(format!(
             "none of the {rows} rows can be predicted; the first: {}",

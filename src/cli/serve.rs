@@ -243,8 +243,9 @@ impl ServeArgs {
         scenario.seed = self.seed.unwrap_or(scenario.seed);
         if let Some(requests) = self.requests {
             scenario.stop.requests = Some(requests);
+            // With fewer requests, the run ends when all of them are complete.
             scenario.stop.first = scenario.stop.first.map(|first| first.min(requests));
-            scenario.warmup = scenario.warmup.min(requests - 1);
+            check_warmup_leaves_requests(scenario.warmup, requests)?;
         }
         if let Some(rate) = self.rate {
             let changed = scenario.with_rate(rate);
@@ -252,6 +253,18 @@ impl ServeArgs {
         }
         Ok(scenario)
     }
+}
+
+/// Rejects a number of requests of which the warm-up of the scenario leaves none, as files of scenarios do.
+fn check_warmup_leaves_requests(warmup: u64, requests: u64) -> Result<(), String> {
+    if requests > warmup {
+        return Ok(());
+    }
+    Err(format!(
+        "--requests: found {requests}, expected more than {warmup}, the requests at the beginning that the scenario does \
+         not count (measure.warmup)\n  try: --requests {}, or a smaller warmup in the scenario",
+        warmup.saturating_mul(2)
+    ))
 }
 
 /// Returns why the seed of `args` has no effect on this run of `scenario`, or `None` if it has an effect. `own` is the

@@ -212,7 +212,18 @@ fn render_mean_transfer_time_of_all_pairs(
             through / seconds,
             1e3 * through
         ),
-        _ => format!("the table has no rate for chips of {degree} links; try: --interpolate step"),
+        _ if degree == 0 => "no two chips are connected, so no data pass between chips".to_owned(),
+        _ => {
+            let stepped = LinkRateByLinkCount {
+                interpolation: LinkRateInterpolation::Step,
+                ..technology.clone()
+            };
+            let remedy = match stepped.rate_per_link(degree) {
+                Some(_) => "--interpolate step".to_owned(),
+                None => format!("--rates {degree}=RATE"),
+            };
+            format!("the table has no rate for chips of {degree} links; try: {remedy}")
+        }
     }
 }
 

@@ -44,7 +44,8 @@ fn serve_at_rate(
 ) -> Result<ServeReport, ServeError> {
     let Some(changed) = scenario.with_rate(rate) else {
         return Err(ServeError::Unfit(format!(
-            "scenario {:?}: the arrivals have no rate to change; found {}, expected poisson or periodic arrivals",
+            "scenario {:?}: the arrivals have no rate to change; found {}, expected poisson or periodic arrivals\n  \
+             try: arrivals = \"poisson\" with a `rate`",
             scenario.name,
             super::report::describe::describe_arrival_stream(&scenario.stream)
         )));

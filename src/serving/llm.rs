@@ -104,12 +104,10 @@ pub fn serve_llm(
         true => saturated_request_rate(scenario, &deployment)?,
         false => None,
     };
-    Ok(LlmReport::build_report(
-        scenario,
-        &deployment,
-        recorder,
-        saturated,
-    ))
+    let mut report = LlmReport::build_report(scenario, &deployment, recorder, saturated);
+    let ineffective = deployment.list_keys_without_effect(scenario)?;
+    report.warnings.extend(ineffective);
+    Ok(report)
 }
 
 /// Serves the requests of `scenario`, and counts those that meet their limits. `saturated` is the saturated request

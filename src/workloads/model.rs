@@ -47,7 +47,8 @@ pub use spec::{
     WhichAttentionKernelsSaveTensor,
 };
 pub use transformer::{
-    ExpertRoutingCounts, OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
+    ExpertRoutingCounts, OutputHead, POSITION_TABLE, PositionEncoding, TransformerBlock,
+    TransformerModel,
 };
 pub use vit::VisionTransformer;
 

@@ -265,6 +265,19 @@ fn a_slow_npu_takes_longer_for_recorded_kernels_too() {
     assert!(expect_chakram_error(&job).contains("a factor of at least 1"));
 }
 
+/// A table without a rate for a graph's chips says which option gives one.
+#[test]
+fn missing_link_rates_are_named_with_an_option_that_helps() {
+    let said = |options: &[&str]| run_chakram_ok(&[&["topology", "show"], options].concat());
+    assert!(said(&["ring:1", "--interpolate", "step"]).contains("no two chips are connected"));
+    assert!(said(&["ring:4", "--interpolate", "none"]).contains("try: --interpolate step"));
+    let only_one = ["ring:4", "--interpolate", "step", "--rates", "1=1GB/s"];
+    assert!(said(&only_one).contains("try: --rates 2=RATE"));
+    // The rule takes the rate of the next larger number.
+    let larger = ["ring:4", "--interpolate", "step", "--rates", "3=64GB/s"];
+    assert!(said(&larger).contains("at 64.0 GB/s a link"));
+}
+
 /// With another numbering, the cube is both a 2 x 4 torus and a 2 x 2 x 2 torus: y in a ring of four is the y-th word
 /// of a Gray code. For each k, messages from every rank r to rank r + k therefore take the same time on both tori.
 /// Their sum is larger on a mesh, which has fewer links.

@@ -333,6 +333,50 @@ fn wrong_machines_and_models_are_refused() {
 }
 
 #[test]
+fn accelerators_chips_and_served_models_without_needed_values_are_refused() {
+    check_rejections(&[
+        (
+            &["loopnest", "gemmini-16"],
+            &["found no layer", "try: --product 512x512x512, or --layer"],
+        ),
+        (
+            &["loopnest", "gemmini-16", "--product", "0x5x5"],
+            &["sizes from 1 on"],
+        ),
+        (
+            &["loopnest", "gemmini-16,scratchpad=1B", "--product", "5x5x5"],
+            &["expected a size from 64 B on"],
+        ),
+        (
+            &["schedule", "--topology", "ring:4"],
+            &["found no layers", "try: --decoders 2", "SCHEDULE"],
+        ),
+        (
+            &[
+                "serve",
+                "llama3-8b",
+                "--tensor",
+                "2",
+                "--engine",
+                "tensor=4",
+            ],
+            &["--engine tensor: --tensor gives this key too"],
+        ),
+        (
+            &["serve", "llama3-8b", "--engine", "model=llama3-70b"],
+            &["the model is llama3-8b", "try: chakram serve llama3-70b"],
+        ),
+        (
+            &["serve", "llama3-8b", "--users", "4", "--find-capacity"],
+            &[
+                "--users and --arrivals have none",
+                "try: --find-capacity without them",
+            ],
+        ),
+    ]);
+}
+
+#[test]
 fn mismatched_plans_and_jobs_are_refused() {
     let plan =
         |more: &'static [&'static str]| [&["generate", "llama3-70b", "--dry-run"], more].concat();

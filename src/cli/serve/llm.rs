@@ -222,7 +222,10 @@ fn scenario_text(
         write(&mut text, format_args!("replicas = {replicas}"));
     }
     let has_router = own.engine.iter().any(|pair| pair.starts_with("router="));
-    let several = own.plan || own.replicas.is_some_and(|replicas| replicas > 1);
+    let replicas = own.engine.iter();
+    let replicas = replicas.filter_map(|pair| pair.strip_prefix("replicas=")?.parse().ok());
+    let mut replicas = replicas.chain(own.replicas);
+    let several = own.plan || replicas.any(|replicas: u32| replicas > 1);
     if has_router && !several {
         return Err(
             "--engine router: one engine takes all requests\n  try: --replicas 2".to_owned(),
@@ -235,6 +238,11 @@ fn scenario_text(
         write(&mut text, format_args!("weights = {}", quote_toml(format)));
     }
     let mut given: Vec<&str> = Vec::new();
+    let options = [
+        ("tensor", own.tensor.is_some()),
+        ("replicas", own.replicas.is_some()),
+        ("weights", own.weights.is_some()),
+    ];
     for pair in &own.engine {
         let Some((key, value)) = pair.split_once('=') else {
             return Err(format!(
@@ -249,6 +257,19 @@ fn scenario_text(
         }
         if given.contains(&key) {
             return Err(format!("--engine {key}: found two values, expected one"));
+        }
+        if key == "model" {
+            return Err(format!(
+                "--engine model: the model is {model}, the first argument\n  try: chakram serve {value}"
+            ));
+        }
+        if options
+            .iter()
+            .any(|(option, is_given)| *is_given && *option == key)
+        {
+            return Err(format!(
+                "--engine {key}: --{key} gives this key too, expected one of the two"
+            ));
         }
         given.push(key);
         let is_bare =
@@ -345,15 +366,37 @@ pub fn split_output_option_values(
     Ok((tokens, file))
 }
 
-/// Returns the scenario that the command line names, after the options have changed it.
+/// Returns why options have no effect whose values equal those of the scenario `own`.
+fn reasons_options_repeat_scenario(args: &ServeArgs, own: &LlmScenario) -> Vec<String> {
+    let is_same_rate = |rate| own.workload.with_rate(rate).as_ref() == Some(&own.workload);
+    let options = [
+        ("--seed", args.seed == Some(own.seed)),
+        (
+            "--requests",
+            args.requests.is_some() && args.requests == own.workload.count,
+        ),
+        ("--rate", args.rate.is_some_and(is_same_rate)),
+    ];
+    let same = options.into_iter().filter(|(_, is_same)| *is_same);
+    same.map(|(option, _)| super::without_effect(option, super::SAME))
+        .collect()
+}
+
+/// Returns the scenario that the command line names, after the options have changed it, and why some of the options
+/// have no effect.
 fn scenario_from_command_line(
     args: &ServeArgs,
     input: &LlmModelOrScenario,
     answer: Option<LengthDistribution>,
-) -> Result<LlmScenario, Box<dyn Error>> {
+) -> Result<(LlmScenario, Vec<String>), Box<dyn Error>> {
+    let mut repeated = Vec::new();
     let mut scenario = match input {
         LlmModelOrScenario::Model(name) => {
             check_llm_servable(name)?;
+            if args.seed == Some(LlmScenario::DEFAULT_SEED) {
+                let why = format!("{} is the default", LlmScenario::DEFAULT_SEED);
+                repeated.push(super::without_effect("--seed", &why));
+            }
             let text = scenario_text(args, name, answer)?;
             LlmScenario::parse(&text, "the command line", Path::new(""))?
         }
@@ -364,8 +407,10 @@ fn scenario_from_command_line(
             let folder = args.scenario.parent().unwrap_or(Path::new(""));
             let mut scenario =
                 LlmScenario::parse(text, &args.scenario.display().to_string(), folder)?;
+            repeated = reasons_options_repeat_scenario(args, &scenario);
             scenario.seed = args.seed.unwrap_or(scenario.seed);
             if let Some(count) = args.requests {
+                super::check_warmup_leaves_requests(scenario.warmup, count)?;
                 scenario.workload.count = Some(count);
             }
             if let Some(rate) = args.rate {
@@ -383,7 +428,7 @@ fn scenario_from_command_line(
             return Err("--slo: found a time without a name, expected the limited time\n  try: --slo ttft=500ms,tpot=30ms".into());
         }
     }
-    Ok(scenario)
+    Ok((scenario, repeated))
 }
 
 fn check_options(args: &ServeArgs) -> Result<(), String> {
@@ -414,11 +459,24 @@ fn check_options(args: &ServeArgs) -> Result<(), String> {
             );
         }
     }
-    if args.table == Some(ServeModelsRequestsOrLevelsTable::Requests)
-        && (args.llm.plan || args.find_capacity)
-    {
+    if args.table.is_some() && args.find_capacity {
         return Err(
-            "--table requests shows one run, but there are several\n  try: --rate, without --plan and --find-capacity"
+            "--table shows one run, but --find-capacity makes several\n  try: --rate, without --find-capacity"
+                .to_owned(),
+        );
+    }
+    if args.html.is_some() && args.find_capacity {
+        return Err(
+            "--html shows one run, but --find-capacity makes several\n  \
+             try: --format csv or json, or --rate and --html, for one run"
+                .to_owned(),
+        );
+    }
+    let is_closed = args.llm.users.is_some() || args.llm.arrivals.is_some();
+    if args.find_capacity && is_closed {
+        return Err(
+            "--find-capacity changes the rate of arrivals, but --users and --arrivals have none\n  \
+             try: --find-capacity without them, or one run for each number of users"
                 .to_owned(),
         );
     }
@@ -439,7 +497,7 @@ pub fn run(
     check_options(args)?;
     let is_model = matches!(input, LlmModelOrScenario::Model(_));
     let (answer, file) = split_output_option_values(&args.output, is_model)?;
-    let scenario = scenario_from_command_line(args, input, answer)?;
+    let (scenario, repeated) = scenario_from_command_line(args, input, answer)?;
     let machine = args
         .platforms
         .first()
@@ -492,8 +550,11 @@ pub fn run(
         }
     } else {
         let mut found = serve_llm(&scenario, machine.as_ref(), &mut NoLlmObserver)?;
-        let silent = seed_without_effect(args, &scenario, machine.as_ref(), &found)?;
-        found.warnings.extend(silent);
+        if !repeated.iter().any(|why| why.starts_with("--seed")) {
+            let silent = seed_without_effect(args, &scenario, machine.as_ref(), &found)?;
+            found.warnings.extend(silent);
+        }
+        found.warnings.extend(repeated);
         let rendered = match args.format {
             ServeFormat::Json => {
                 VersionedDocument::new("chakram.serve-llm.1", LlmReportDocument { report: &found })
@@ -577,7 +638,7 @@ fn seed_without_effect(
         return Ok(None);
     }
     let mut other = scenario.clone();
-    other.seed = scenario.seed.wrapping_add(1) >> 1;
+    other.seed = scenario.seed ^ 1;
     let mut repeated = serve_llm(&other, machine, &mut NoLlmObserver)?;
     repeated.seed = report.seed;
     Ok((repeated == *report)

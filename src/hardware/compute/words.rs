@@ -81,8 +81,8 @@ const MAPPINGS: u32 = 1000;
 /// Keys of an accelerator, each with a description of its values.
 pub const ACCELERATOR: [(&str, &str); 7] = [
     ("array", "rows x columns such as 16x16"),
-    ("scratchpad", "a size such as 256 KiB"),
-    ("accumulator", "a size such as 64 KiB"),
+    ("scratchpad", "a size from 64 B on, such as 256 KiB"),
+    ("accumulator", "a size from 64 B on, such as 64 KiB"),
     ("bandwidth", "a bandwidth such as 11.2 GB/s"),
     ("clock", "a frequency such as 700 MHz"),
     ("mappings", "a number of mappings from 1 to 1000000"),
@@ -112,9 +112,15 @@ pub fn parse_loop_nest(text: &str) -> Result<LoopNestModel, String> {
         mappings: MAPPINGS,
         seed: 0,
     };
+    let mut given = Vec::new();
     for part in parts {
         let (key, value) = part.split_once('=').unwrap_or((part, ""));
-        set_accelerator_value(&mut model, key.trim(), value.trim())?;
+        let key = key.trim();
+        if given.contains(&key) {
+            return Err(format!("found {key} twice, expected it once"));
+        }
+        given.push(key);
+        set_accelerator_value(&mut model, key, value.trim())?;
     }
     Ok(model)
 }
@@ -137,8 +143,8 @@ impl fmt::Display for LoopNestModel {
         if gemmini.accumulator != usual.accumulator {
             write!(f, ",accumulator={}B", gemmini.accumulator.0)?;
         }
-        if gemmini.bandwidth != usual.bandwidth {
-            write!(f, ",bandwidth={}GB/s", gemmini.bandwidth / 1e9)?;
+        if let Some(rate) = gemmini.bandwidth {
+            write!(f, ",bandwidth={}GB/s", rate / 1e9)?;
         }
         if gemmini.clock != usual.clock {
             write!(f, ",clock={}MHz", gemmini.clock.as_hertz() / 1e6)?;
@@ -184,7 +190,7 @@ pub fn set_accelerator_value(
         "accumulator" => size().map(|size| gemmini.accumulator = size),
         "bandwidth" => {
             let rate = value.parse::<Bandwidth>().ok();
-            rate.map(|rate| gemmini.bandwidth = rate.bytes_per_second())
+            rate.map(|rate| gemmini.bandwidth = Some(rate.bytes_per_second()))
         }
         "clock" => value.parse().ok().map(|clock| gemmini.clock = clock),
         "mappings" => {
@@ -231,11 +237,16 @@ mod tests {
             model,
             parse_loop_nest("gemmini-8,array=8x32,scratchpad=1048576B,clock=1000MHz").unwrap()
         );
-        // 128 bit per cycle at 700 MHz are 11.2 GB/s.
-        assert_eq!(
-            parse_loop_nest("gemmini-16").unwrap().gemmini.bandwidth,
-            11.2e9
-        );
+        // The bus transfers 128 bit per cycle at any clock; a stated bandwidth does not depend on the clock.
+        for (text, bytes_per_cycle) in [
+            ("gemmini-16", 16.0),
+            ("gemmini-16,clock=1400MHz", 16.0),
+            ("gemmini-16,clock=1400MHz,bandwidth=11.2GB/s", 8.0),
+            ("gemmini-16,bandwidth=11.2GB/s", 16.0),
+        ] {
+            let gemmini = parse_loop_nest(text).unwrap().gemmini;
+            assert_eq!(gemmini.memory_bytes_per_cycle(), bytes_per_cycle, "{text}");
+        }
         for (text, said) in [
             ("gemini-16", "expected gemmini-N"),
             ("gemmini-0", "expected gemmini-N"),
@@ -248,6 +259,10 @@ mod tests {
                 "clock is `fast`; expected a frequency such as 700 MHz",
             ),
             (
+                "gemmini-16,clock=1GHz,clock=2GHz",
+                "found clock twice, expected it once",
+            ),
+            (
                 "gemmini-16,array=16",
                 "expected rows x columns such as 16x16",
             ),
@@ -257,7 +272,7 @@ mod tests {
             ),
             (
                 "gemmini-16,scratchpad=1 B",
-                "expected a size such as 256 KiB",
+                "expected a size from 64 B on, such as 256 KiB",
             ),
         ] {
             let error = parse_loop_nest(text).unwrap_err();

@@ -10,6 +10,7 @@ use super::step_cost::{
 };
 use super::step_price::StepTimeSource;
 use super::step_profile::ProfiledStepTimeModel;
+use super::workload::{LlmArrivals, RequestClass};
 use chakram_base::ids::Npu;
 use chakram_base::units::format_thousands;
 use chakram_hardware::machine::{Machine, NpuClass};
@@ -205,6 +206,7 @@ impl<'a> ModelOnMachineWithoutEngineSize<'a> {
             }
             rules.prefix_caching = false;
         }
+        limit_requests_to_learned_positions(&mut rules, scenario, &sizes)?;
         Ok(Self {
             sizes,
             rules,
@@ -456,6 +458,38 @@ impl<'a> ModelOnMachineWithoutEngineSize<'a> {
     }
 }
 
+/// Limits requests to the learned positions of a model, if it has any. Unless the scenario states a limit, none of its
+/// requests may be certain to exceed the positions.
+fn limit_requests_to_learned_positions(
+    rules: &mut EngineRules,
+    scenario: &LlmScenario,
+    sizes: &LlmModelSizes,
+) -> Result<(), ServeError> {
+    let (Some(positions), name) = (sizes.learned_positions, &sizes.name) else {
+        return Ok(());
+    };
+    let most = positions.min(u32::MAX.into()) as u32;
+    if let Some(stated) = rules.max_model_len {
+        if stated > most {
+            return Err(ServeError::Unfit(format!(
+                "engine.max_model_len: found {stated}, expected at most the {most} learned positions of {name}"
+            )));
+        }
+        return Ok(());
+    }
+    rules.max_model_len = Some(most);
+    let is_file = matches!(scenario.workload.arrivals, LlmArrivals::File { .. });
+    let classes = scenario.workload.classes.iter().filter(|_| !is_file);
+    let longest = classes.filter_map(RequestClass::max_request_tokens).max();
+    match longest.filter(|tokens| *tokens > positions) {
+        Some(tokens) => Err(ServeError::Unfit(format!(
+            "found requests of up to {tokens} tokens of prompt and answer, and learned positions for {most} in {name}\n  \
+             try: shorter requests, or max_model_len = {most}, with which the engine refuses longer prompts and cuts answers"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Returns the step times that the scenario states, or `None` if a model and a machine determine
 /// them.
 fn load_step_time_source_of_scenario(
@@ -518,6 +552,23 @@ impl IdenticalLlmEngines {
                     place: None,
                 })
             }
+        }
+    }
+
+    /// Returns, for each key of the engine in `scenario` that has no effect, why.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a table of measured times is invalid.
+    pub fn list_keys_without_effect(
+        &self,
+        scenario: &LlmScenario,
+    ) -> Result<Vec<String>, ServeError> {
+        match &self.price {
+            StepTimeSource::Model(cost) => {
+                cost.list_keys_without_effect(|key| scenario.states_rule(key))
+            }
+            _ => Ok(Vec::new()),
         }
     }
 

@@ -3,8 +3,9 @@
 use super::super::error::ServeError;
 use chakram_base::dtype::Dtype;
 use chakram_workloads::model::{
-    AttentionSpan, DeltaAttentionSizes, LayerOperator, LayerRole, ModelWithDefinitionProperties,
-    OperatorKind, OperatorTensorParallelSplit, PresetOrModelFileText,
+    AttentionSpan, DeltaAttentionSizes, LayerOperator, LayerRole, Model,
+    ModelWithDefinitionProperties, OperatorKind, OperatorTensorParallelSplit, POSITION_TABLE,
+    PresetOrModelFileText,
 };
 
 /// How a matrix multiplication is divided among the NPUs of an engine.
@@ -387,6 +388,23 @@ pub struct LlmModelSizes {
     pub parameters: u64,
     /// Maximum sequence length, as the model's file states it.
     pub sequence: u64,
+    /// Number of learned positions, which no request can exceed. `None` if the model computes its positions.
+    pub learned_positions: Option<u64>,
+}
+
+/// Returns the number of rows in the model's table of learned positions, if it has one.
+fn learned_position_count(model: &Model) -> Option<u64> {
+    let others = model
+        .layers
+        .iter()
+        .filter(|layer| layer.role != LayerRole::Block);
+    let mut operators = others.flat_map(|layer| &layer.operators);
+    operators.find_map(|operator| match operator.work {
+        OperatorKind::Embedding { vocabulary, .. } if operator.name == POSITION_TABLE => {
+            Some(vocabulary)
+        }
+        _ => None,
+    })
 }
 
 impl LlmModelSizes {
@@ -491,6 +509,7 @@ impl LlmModelSizes {
             table_weights,
             parameters,
             sequence: model.sequence,
+            learned_positions: learned_position_count(model),
         })
     }
 

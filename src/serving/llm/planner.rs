@@ -6,6 +6,7 @@ use super::deployment::IdenticalLlmEngines;
 use super::limits::LlmTimeLimits;
 use super::report::LlmReport;
 use super::scenario::{LlmScenario, MOST_REPLICAS};
+use super::workload::LlmWorkload;
 use super::{saturated_request_rate, serve_llm_on_engines};
 use chakram_base::units::Span;
 use chakram_hardware::machine::{Machine, machine_name_for_ranks};
@@ -226,7 +227,7 @@ impl CapacityPlanner<'_> {
         let at = |rate: f64| -> Result<TriedEngineConfiguration, ServeError> {
             let mut scenario = self.scenario.clone();
             let changed = scenario.workload.with_rate(rate);
-            scenario.workload = changed.ok_or_else(|| ServeError::Unfit(NO_RATE.to_owned()))?;
+            scenario.workload = changed.ok_or_else(|| no_rate_error(&self.scenario.workload))?;
             self.serve_until_verdict(&scenario, of, each)
         };
         let (mut low, mut high): (Option<TriedEngineConfiguration>, Option<f64>) = (None, None);
@@ -266,7 +267,18 @@ fn least_request_count(scenario: &LlmScenario, report: &LlmReport) -> u64 {
     ((LEAST_RUN * (in_system + relaxation) * rate) as u64).min(MOST_DEMANDED)
 }
 
-const NO_RATE: &str = "the arrivals have no rate to change; found users or a file, expected poisson or constant arrivals";
+fn no_rate_error(workload: &LlmWorkload) -> ServeError {
+    let arrivals = LlmWorkload {
+        count: None,
+        duration: None,
+        ..workload.clone()
+    };
+    ServeError::Unfit(format!(
+        "the arrivals have no rate to change; found {}, expected poisson or constant arrivals\n  try: arrivals = \"poisson\" \
+         with a `rate`",
+        arrivals.describe_arrivals()
+    ))
+}
 
 /// Plans engines that serve `scenario` within its limits. For each possible number of NPUs per engine, finds the
 /// smallest number of engines. All of them have NPUs of the class that `machine` has. At least the fraction `attain` of
@@ -356,7 +368,7 @@ fn check_scenario_has_limits_and_rate(scenario: &LlmScenario) -> Result<(), Serv
     }
     match scenario.workload.mean_rate() {
         Some(_) => Ok(()),
-        None => Err(ServeError::Unfit(NO_RATE.to_owned())),
+        None => Err(no_rate_error(&scenario.workload)),
     }
 }
 

@@ -490,6 +490,9 @@ impl LlmReport {
         let short = short_file_warning(&scenario.workload, report.arrived);
         report.warnings.extend(short);
         report
+            .warnings
+            .extend(idle_users_warning(&scenario.workload));
+        report
     }
 
     /// Describes the limits on all requests: `their limits` if classes have different limits.
@@ -618,6 +621,23 @@ fn short_file_warning(workload: &LlmWorkload, arrived: u64) -> Option<String> {
             format_thousands(asked)
         )
     })
+}
+
+/// Returns a warning if the run has fewer requests than users.
+fn idle_users_warning(workload: &LlmWorkload) -> Option<String> {
+    let LlmArrivals::Users { users, .. } = workload.arrivals else {
+        return None;
+    };
+    let count = workload.count?;
+    let idle = u64::from(users)
+        .checked_sub(count)
+        .filter(|idle| *idle > 0)?;
+    Some(format!(
+        "{} of the {} users never send a request, because the run has only {}",
+        format_thousands(idle),
+        format_thousands(users.into()),
+        format_count_with_noun(count, "request")
+    ))
 }
 
 fn list_report_warnings(

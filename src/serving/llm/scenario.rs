@@ -260,6 +260,9 @@ pub fn is_llm_scenario(text: &str) -> bool {
 }
 
 impl LlmScenario {
+    /// Seed of scenarios that state none.
+    pub const DEFAULT_SEED: u64 = 1;
+
     /// Parses a scenario. Error messages call the file `file`, and paths in `text` are relative to
     /// `folder`.
     ///
@@ -328,7 +331,7 @@ impl LlmScenario {
                 .require_field("name", "the scenario's name")?
                 .read_one_line_text()?
                 .to_owned(),
-            seed: root.read_or_default("seed", 1, |field| {
+            seed: root.read_or_default("seed", Self::DEFAULT_SEED, |field| {
                 field.read_integer_between(0, u64::MAX >> 1)
             })?,
             rules: rules.to_owned(),

@@ -271,11 +271,14 @@ impl MeasuredServingTable {
         if scores.rows.is_empty() {
             return Err(ServeError::Table {
                 file: self.file.clone(),
-                why: format!(
-                    "none of the {} rows can be predicted; the first: {}",
-                    scores.refused.len(),
-                    scores.refused.first().map_or("", |row| row.why.as_str())
-                ),
+                why: match scores.refused.first() {
+                    Some(first) => format!(
+                        "none of the {} rows can be predicted; the first: {}",
+                        scores.refused.len(),
+                        first.why
+                    ),
+                    None => "found no rows, expected at least one".to_owned(),
+                },
             });
         }
         if self.fits_client {

@@ -23,6 +23,7 @@ mod all_reduce;
 mod attention;
 mod basis;
 mod expert_kernels;
+mod ineffective_keys;
 mod launches;
 mod moved_bytes;
 mod products;
@@ -33,7 +34,7 @@ use super::rules::{
     AllReduceKernelLibrary, ExpertKernelLibrary, GraphCaptureRule, InputQuantizingKernels,
 };
 use super::step_load::StepTimeInputs;
-use all_reduce::{AllReduceTimes, load_engine_all_reduce_times};
+use all_reduce::AllReduceTimes;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::dtype::Dtype;
 use chakram_base::ids::Npu;
@@ -42,6 +43,7 @@ use chakram_base::units::Span;
 use chakram_hardware::compute::{KernelDurationSource, KernelDurationWithBasis, KernelTraceFacts};
 use chakram_hardware::machine::{Machine, NpuClass};
 use expert_kernels::ExpertKernelTimingConstants;
+use launches::host_time_per_kernel_launch;
 use products::gemm_kernel_facts_from_sizes;
 use std::collections::BTreeMap;
 
@@ -170,6 +172,8 @@ pub struct StepTimeCalculator {
     quantization: InputQuantizingKernels,
     /// Time between the kernels of a graph.
     gap: Span,
+    /// Host time to launch a kernel outside a graph, if known.
+    launch: Option<Span>,
 }
 
 impl StepTimeCalculator {
@@ -199,21 +203,14 @@ impl StepTimeCalculator {
         } = shape;
         let class = machine.npu_classes()[machine.class_of_npu(Npu(0))].clone();
         let cost = Self {
-            all_reduce: AllReduceTimes {
-                own: match npus {
-                    1 => Vec::new(),
-                    _ => load_engine_all_reduce_times(all_reduce, &class.name, npus)?,
-                },
-                kernels: all_reduce,
-                machine: (npus * ranks > 1).then(|| Box::new(machine.clone())),
-                npus,
-            },
+            all_reduce: AllReduceTimes::load(all_reduce, (machine, &class.name), (npus, ranks))?,
             expert_kernels: ExpertKernelTimingConstants::load(
                 expert_kernels,
                 &class.name,
                 formats.experts,
             )?,
             quantization,
+            launch: host_time_per_kernel_launch(machine, &class),
             gap: if dependent_launch {
                 Span::ZERO
             } else {
@@ -423,8 +420,8 @@ impl StepTimeCalculator {
             *head.or_insert_with(|| Span::from_seconds(self.output_head_seconds(load.sampled)));
         let prompts_and_size = (!load.chunks.is_empty(), self.fits_graphs(load));
         let launching = *memo.of_launches.entry(prompts_and_size).or_insert_with(|| {
-            self.host_time_per_kernel_launch()
-                .times(self.launch_count_of_step(load))
+            let launch = self.launch.unwrap_or_default();
+            launch.times(self.launch_count_of_step(load))
         });
         let on_device: Span = parts[..StepTimePart::Launches as usize]
             .iter()

@@ -159,6 +159,14 @@ impl LengthDistribution {
         }
     }
 
+    /// Returns the largest possible length; `None` if there is none.
+    pub fn max_length(&self) -> Option<u32> {
+        match self {
+            Self::LogNormal { .. } => None,
+            _ => Some(self.typical_max_length()),
+        }
+    }
+
     /// Returns a length that few requests exceed, which is used to size memory.
     pub fn typical_max_length(&self) -> u32 {
         match *self {
@@ -235,6 +243,14 @@ impl fmt::Display for LengthDistribution {
                 lengths.iter().try_for_each(|length| write!(f, " {length}"))
             }
         }
+    }
+}
+
+impl RequestClass {
+    /// Returns the most tokens that a prompt and its answer can have together; `None` if there is no such number.
+    pub fn max_request_tokens(&self) -> Option<u64> {
+        let of_turn = u64::from(self.input.max_length()?) + u64::from(self.output.max_length()?);
+        Some(u64::from(self.shared_prefix) + u64::from(self.turns) * of_turn)
     }
 }
 

@@ -74,6 +74,9 @@ pub struct ExpertRoutingCounts {
     pub chosen: u64,
 }
 
+/// Name of the operator that looks up learned positions.
+pub const POSITION_TABLE: &str = "positions";
+
 /// Encoding of the positions of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PositionEncoding {
@@ -330,7 +333,7 @@ impl TransformerModel {
         )];
         if let PositionEncoding::Learned(rows) = self.positions {
             operators.push(table(
-                "positions",
+                POSITION_TABLE,
                 rows,
                 OperatorTensorParallelSplit::Replicated,
             ));

@@ -77,6 +77,21 @@ fn settings_without_effect_are_named() {
             "{requests}"
         );
     });
+    // The warm-up must leave requests to count, as in a file.
+    call_with_scenario_file(|_, folder| {
+        let warm = folder.join("warm.toml");
+        let text = format!("{SCENARIO}[measure]\nwarmup = 400\n");
+        std::fs::write(&warm, text).unwrap();
+        let warm = warm.to_str().unwrap();
+        let output = run_chakram(&["serve", warm, "--requests", "300"]);
+        assert_eq!(output.status.code(), Some(2));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            error.contains("found 300, expected more than 400"),
+            "{error}"
+        );
+        run_for_stdout(&["serve", warm, "--requests", "401"]);
+    });
     // A share is for searches only.
     call_with_scenario_file(|scenario, _| {
         let output = run_chakram(&["serve", scenario, "--slo", "20 ms", "--attain", "0.9"]);

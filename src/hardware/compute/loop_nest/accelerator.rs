@@ -80,8 +80,9 @@ pub struct GemminiSettings {
     pub scratchpad: Bytes,
     /// Capacity of the accumulator memory for sums.
     pub accumulator: Bytes,
-    /// Bandwidth of main memory, in bytes per second.
-    pub bandwidth: f64,
+    /// Bandwidth of main memory, in bytes per second. `None` means Gemmini's system bus, which transfers 128 bit per
+    /// cycle at any clock.
+    pub bandwidth: Option<f64>,
     /// Cycles per second.
     pub clock: Frequency,
 }
@@ -92,6 +93,9 @@ const SRAM: [(f64, f64); 3] = [
     (32768.0, 20.0 / 8.0),
     (1_048_576.0, 100.0 / 8.0),
 ];
+
+/// Bytes per cycle of Gemmini's system bus, by default 128 bit wide (DAC 2021).
+const BUS_BYTES_PER_CYCLE: f64 = 16.0;
 
 /// Picojoules per byte of DRAM.
 const DRAM: f64 = 1300.0 / 8.0;
@@ -108,14 +112,15 @@ impl GemminiSettings {
             array: [side; 2],
             scratchpad: Bytes(256 << 10),
             accumulator: Bytes(64 << 10),
-            bandwidth: 16.0 * 700e6,
+            bandwidth: None,
             clock,
         })
     }
 
     /// Returns main memory's bandwidth in bytes per cycle.
     pub fn memory_bytes_per_cycle(&self) -> f64 {
-        self.bandwidth / self.clock.as_hertz()
+        self.bandwidth
+            .map_or(BUS_BYTES_PER_CYCLE, |rate| rate / self.clock.as_hertz())
     }
 
     /// Returns the accelerator's levels for operands of `word` bytes; sums have four bytes.

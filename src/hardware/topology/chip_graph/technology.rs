@@ -96,11 +96,11 @@ impl LinkRateByLinkCount {
         if more == links {
             return Some(slower);
         }
-        let (fewer, faster) = *self.links.get(above.checked_sub(1)?)?;
         match self.interpolation {
             LinkRateInterpolation::None => None,
             LinkRateInterpolation::Step => Some(slower),
             LinkRateInterpolation::Logarithmic => {
+                let (fewer, faster) = *self.links.get(above.checked_sub(1)?)?;
                 let log = |value: f64| libm::log(value);
                 let along = (log(links.into()) - log(fewer.into()))
                     / (log(more.into()) - log(fewer.into()));

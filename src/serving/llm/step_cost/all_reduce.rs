@@ -4,9 +4,15 @@
 use super::super::rules::AllReduceKernelLibrary;
 use crate::error::ServeError;
 use chakram_base::collective_kind::CollectiveKind;
-use chakram_base::config::ConfigDocument;
+use chakram_base::config::{ConfigDocument, ConfigError};
+use chakram_base::ids::Npu;
 use chakram_base::units::Span;
+use chakram_hardware::collective::{
+    CollectiveCurve, MeasuredLinkBandwidthAndLatency, find_measured_time_collective,
+};
+use chakram_hardware::group::GroupPhasesAndMemberPositions;
 use chakram_hardware::machine::Machine;
+use chakram_hardware::topology::DimensionShape;
 
 /// NPUs whose all-reduces by TensorRT-LLM are assumed to be as fast as on H100, where they were measured. Their links
 /// are at least as fast as H100's, and up to 256 KiB the time is mostly latency.
@@ -20,6 +26,8 @@ pub(super) struct AllReduceTimes {
     pub(super) kernels: AllReduceKernelLibrary,
     /// Times of the engine's own all-reduce kernel, if they were measured.
     pub(super) own: Vec<(f64, f64)>,
+    /// The links on which `own` was measured, if the machine has others and the times were converted to them.
+    pub(super) converted_from: Option<MeasuredLinkBandwidthAndLatency>,
     pub(super) machine: Option<Box<Machine>>,
     pub(super) npus: u32,
 }
@@ -39,6 +47,24 @@ impl AllReduceTimes {
         let measured = machine.measured_collective(kind, bytes, npus);
         let ring = || measured_or_ring_all_reduce_seconds(machine, bytes, npus) / 2.0;
         measured.map_or_else(ring, Span::as_seconds)
+    }
+
+    /// Describes from which links to which the times of the engine's own kernels were converted; empty if the machine
+    /// has the measured links.
+    pub(super) fn describe_conversion(&self) -> String {
+        let (Some(from), Some(machine)) = (self.converted_from, self.machine.as_deref()) else {
+            return String::new();
+        };
+        let to = MeasuredLinkBandwidthAndLatency::of_dimension(&machine.topology().dimensions()[0]);
+        let describe = |links: MeasuredLinkBandwidthAndLatency| {
+            let rate = links.bandwidth.bytes_per_second() / 1e9;
+            format!("{rate} GB/s and {}", links.latency)
+        };
+        format!(
+            " on links of {} and converted to {}, or faster collectives of the machine",
+            describe(from),
+            describe(to)
+        )
     }
 
     pub(super) fn all_reduce_seconds(&self, bytes: u64) -> f64 {
@@ -79,10 +105,98 @@ fn measured_or_ring_all_reduce_seconds(machine: &Machine, bytes: u64, npus: u32)
     steps * (latency + part)
 }
 
+impl AllReduceTimes {
+    /// Loads the times of all-reduces with `kernels` among `npus` NPUs of the class `npu` of `machine`, for an engine
+    /// of `ranks` ranks.
+    pub(super) fn load(
+        kernels: AllReduceKernelLibrary,
+        (machine, npu): (&Machine, &str),
+        (npus, ranks): (u32, u32),
+    ) -> Result<Self, ServeError> {
+        let mut times = Self {
+            kernels,
+            own: Vec::new(),
+            converted_from: None,
+            machine: (npus * ranks > 1).then(|| Box::new(machine.clone())),
+            npus,
+        };
+        let Some(links) = machine.topology().dimensions().first() else {
+            return Ok(times);
+        };
+        // The kernels were measured through a switch, where each NPU reaches all others at its full bandwidth.
+        if npus == 1 || links.shape != DimensionShape::Switch {
+            return Ok(times);
+        }
+        times.own = load_engine_all_reduce_times(kernels, npu, npus)?;
+        let measured_at = load_links_of_measured_npu(npu)?;
+        let differs = |at: &MeasuredLinkBandwidthAndLatency| {
+            *at != MeasuredLinkBandwidthAndLatency::of_dimension(links)
+        };
+        times.converted_from = measured_at.filter(|at| !times.own.is_empty() && differs(at));
+        if let Some(measured_at) = times.converted_from {
+            times.own = convert_times_to_machine_links(&times.own, measured_at, (machine, npus));
+        }
+        Ok(times)
+    }
+}
+
+/// Converts the times of an engine's own all-reduces to the links of `machine`, by the rule for the machine's own
+/// curves. An engine whose kernel is slower than the machine's collectives on these links uses the latter.
+fn convert_times_to_machine_links(
+    own: &[(f64, f64)],
+    measured_at: MeasuredLinkBandwidthAndLatency,
+    (machine, npus): (&Machine, u32),
+) -> Vec<(f64, f64)> {
+    let kind = CollectiveKind::AllReduce;
+    let curves = [vec![CollectiveCurve {
+        kind,
+        members: npus,
+        points: own.to_vec(),
+        measured_at: Some(measured_at),
+    }]];
+    let members: Vec<Npu> = (0..npus).map(Npu).collect();
+    let extent = GroupPhasesAndMemberPositions::new(&members, machine.topology());
+    let convert = |&(bytes, seconds): &(f64, f64)| {
+        let on = (&extent, machine.topology());
+        let converted = find_measured_time_collective(&curves, (kind, bytes as u64), on);
+        let converted = converted.map_or(seconds, Span::as_seconds);
+        let others = measured_or_ring_all_reduce_seconds(machine, bytes as u64, npus);
+        (bytes, converted.min(others))
+    };
+    own.iter().map(convert).collect()
+}
+
+/// Returns the links of NPUs of the class `npu` that use the measured times; `None` if no NPU of this class does.
+fn load_links_of_measured_npu(
+    npu: &str,
+) -> Result<Option<MeasuredLinkBandwidthAndLatency>, ServeError> {
+    let document = parse_measured_times()?;
+    let root = document.root_table(TABLES)?;
+    let classes = root.require_field("links", "links")?.read_table(None)?;
+    let Some(field) = classes.get(npu) else {
+        return Ok(None);
+    };
+    let links = field.read_table(Some(&["bandwidth", "latency"]))?;
+    Ok(Some(MeasuredLinkBandwidthAndLatency {
+        bandwidth: links.read_quantity("bandwidth", "450 GB/s")?,
+        latency: links.read_quantity("latency", "400 ns")?,
+    }))
+}
+
+/// Tables of the file of measured times.
+const TABLES: &[&str] = &["links", "curve"];
+
+fn parse_measured_times() -> Result<ConfigDocument<'static>, ConfigError> {
+    ConfigDocument::parse(
+        include_str!("../engine_all_reduce.toml"),
+        "engine_all_reduce.toml",
+    )
+}
+
 /// Returns the times of the engine's own all-reduces with `kernels`, for `npus` NPUs of the class `npu`. TensorRT-LLM's
 /// kernels were measured only on H100. NPUs of the same or a later generation use these times if vLLM's kernels were
 /// measured on them.
-pub(super) fn load_engine_all_reduce_times(
+fn load_engine_all_reduce_times(
     kernels: AllReduceKernelLibrary,
     npu: &str,
     npus: u32,
@@ -92,9 +206,8 @@ pub(super) fn load_engine_all_reduce_times(
         AllReduceKernelLibrary::Vllm if AS_B200.contains(&npu) => "b200",
         _ => npu,
     };
-    let text = include_str!("../engine_all_reduce.toml");
-    let document = ConfigDocument::parse(text, "engine_all_reduce.toml")?;
-    let root = document.root_table(&["curve"])?;
+    let document = parse_measured_times()?;
+    let root = document.root_table(TABLES)?;
     for curve in root
         .require_field("curve", "curves")?
         .read_tables(&["npu", "kernels", "members", "points"])?

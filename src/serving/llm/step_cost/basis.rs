@@ -148,18 +148,18 @@ impl StepTimeCalculator {
             ));
         }
         if self.npus > 1 {
-            let own = !self.all_reduce.own.is_empty();
-            all.push(format!(
-                "all-reduces among {}: {}",
-                self.npus,
-                match own {
-                    true if self.fuses_norms_into_all_reduces() => {
-                        "TensorRT-LLM's kernels with the norm after them, as measured on H100 up to 4 MiB, the machine's collectives above 4 MiB"
-                    }
-                    true => "vLLM's own kernels as measured up to 4 MiB, the machine's collectives above 4 MiB",
-                    false => "the machine's collectives",
-                }
-            ));
+            let kernels = match self.fuses_norms_into_all_reduces() {
+                true => "TensorRT-LLM's kernels with the norm after them, as measured on H100",
+                false => "vLLM's own kernels as measured",
+            };
+            let times = match self.all_reduce.own.is_empty() {
+                true => "the machine's collectives".to_owned(),
+                false => format!(
+                    "{kernels}{} up to 4 MiB, the machine's collectives above 4 MiB",
+                    self.all_reduce.describe_conversion()
+                ),
+            };
+            all.push(format!("all-reduces among {}: {times}", self.npus));
         }
         all.extend(self.describe_launches());
         all.extend(self.describe_input_quantization_kernels());

@@ -5,12 +5,13 @@ use super::super::rules::GraphCaptureRule;
 use super::super::step_load::StepTimeInputs;
 use super::StepTimeCalculator;
 use chakram_base::units::Span;
+use chakram_hardware::machine::{Machine, NpuClass};
 
-/// Host time to launch a kernel outside a graph. vLLM's eager all-reduces take 20 us from 256 B to 1 MB on hosts of
-/// H100, H200 and B200 (ai-dynamo/aiconfigurator, Apache-2.0), so the host limits them.
-const LAUNCH: Span = Span::from_us(20);
-/// The same time on hosts of A100.
-const LAUNCH_A100: Span = Span::from_us(44);
+/// Time of an engine's launch on hosts of A100 and V100 as a fraction of the machine's launch time. The latter is 117 us
+/// in dgx-a100, fitted to Megatron-DeepSpeed; vLLM's eager all-reduces take 44 us there. On hosts of H100, H200 and B200,
+/// they take the 20 us of these machines, from 256 B to 1 MB (ai-dynamo/aiconfigurator, Apache-2.0), so the host limits
+/// them.
+const ENGINE_FRACTION_OF_FITTED_LAUNCH: f64 = 44.0 / 117.0;
 /// Number of attention kernels between two graphs: one writes keys and values, one computes attention.
 const LAUNCHES_BETWEEN_GRAPHS: u64 = 2;
 /// Number of kernels of linear attention for prompts (`chunk_gated_delta_rule` of
@@ -55,14 +56,6 @@ impl StepTimeCalculator {
         load.wave_tokens <= self.graph_tokens
     }
 
-    /// Returns the host time to launch a kernel.
-    pub(super) fn host_time_per_kernel_launch(&self) -> Span {
-        match self.class.name.as_str() {
-            "a100" => LAUNCH_A100,
-            _ => LAUNCH,
-        }
-    }
-
     /// Describes the launches; `None` if all steps are captured graphs.
     pub(super) fn describe_launches(&self) -> Option<String> {
         let steps = match self.graphs {
@@ -77,9 +70,22 @@ impl StepTimeCalculator {
             ),
             GraphCaptureRule::Never => "all steps".to_owned(),
         };
-        Some(format!(
-            "launches: {} a kernel in {steps}, at the same time as the kernels (eager all-reduces on such hosts)",
-            self.host_time_per_kernel_launch()
-        ))
+        Some(match self.launch {
+            Some(launch) => format!(
+                "launches: {launch} a kernel in {steps}, at the same time as the kernels (eager all-reduces on such hosts)"
+            ),
+            None => format!(
+                "launches: no time in {steps}, because the machine's launch times are unknown ([host])"
+            ),
+        })
     }
+}
+
+/// Returns the time that a host of `machine` takes to launch a kernel outside a graph; `None` if it is unknown.
+pub(super) fn host_time_per_kernel_launch(machine: &Machine, class: &NpuClass) -> Option<Span> {
+    let launch = machine.host()?.launch;
+    Some(match class.name.as_str() {
+        "a100" | "v100" => launch.scale_by(ENGINE_FRACTION_OF_FITTED_LAUNCH),
+        _ => launch,
+    })
 }

@@ -1,6 +1,7 @@
 //! Tests step times.
 
 use super::*;
+use chakram_hardware::machine::read_preset_text;
 use chakram_workloads::model::PresetOrModelFileText;
 
 fn build_step_calculator(
@@ -9,12 +10,21 @@ fn build_step_calculator(
     npus: u32,
     left_out: &[StepTimePart],
 ) -> StepTimeCalculator {
+    let machine = Machine::load_by_name(machine).unwrap();
+    build_step_calculator_on(model, &machine, npus, left_out)
+}
+
+fn build_step_calculator_on(
+    model: &str,
+    machine: &Machine,
+    npus: u32,
+    left_out: &[StepTimePart],
+) -> StepTimeCalculator {
     let definition = PresetOrModelFileText::find_source(model)
         .unwrap()
         .parse_definition(None)
         .unwrap();
     let sizes = LlmModelSizes::from_definition(&definition).unwrap();
-    let machine = Machine::load_by_name(machine).unwrap();
     let [weights, experts, kv] = [Dtype::Bf16; 3];
     let formats = ServedModelNumberFormats {
         weights,
@@ -33,7 +43,7 @@ fn build_step_calculator(
         graphs: GraphCaptureRule::Pieces,
         graph_tokens: 512,
     };
-    StepTimeCalculator::new(sizes, &machine, shape, formats, left_out).unwrap()
+    StepTimeCalculator::new(sizes, machine, shape, formats, left_out).unwrap()
 }
 
 fn build_decode_inputs(requests: u64, context: u64) -> StepTimeInputs {
@@ -294,9 +304,34 @@ fn launches_outside_graphs_bound_a_step() {
     );
     let all = of_rule(GraphCaptureRule::All, 1);
     assert_eq!(launches(&all, &prompt(600)).0, Span::ZERO);
-    // The host of an A100 takes longer.
-    let older = build_step_calculator("qwen3-30b-a3b", "dgx-a100", 4, &[]);
-    assert_eq!(older.host_time_per_kernel_launch(), Span::from_us(44));
+}
+
+/// vLLM's launches take 20 us on hosts of H100, and 44 us on hosts of A100, whose launch time is 117 us. Other hosts take
+/// as many times longer as the machine says. Without a host, launches take no time.
+#[test]
+fn launches_take_the_host_time_of_the_machine() {
+    let of = |machine: &Machine| build_step_calculator_on("qwen3-30b-a3b", machine, 4, &[]).launch;
+    let preset = |name| Machine::load_by_name(name).unwrap();
+    assert_eq!(of(&preset("dgx-h100")), Some(Span::from_us(20)));
+    assert_eq!(of(&preset("dgx-a100")), Some(Span::from_us(44)));
+    let slow = edit_dgx_h100("\nlaunch = \"20 us\"", "\nlaunch = \"400 us\"");
+    assert_eq!(of(&slow), Some(Span::from_us(400)));
+    let without = build_step_calculator_on("qwen3-30b-a3b", &preset("tpu-v5p"), 4, &[]);
+    assert_eq!(without.launch, None);
+    let load = StepTimeInputs {
+        chunks: vec![(600, 0)],
+        tokens: 600,
+        wave_tokens: 600,
+        all_tokens: 600,
+        requests: 1,
+        sampled: 1,
+        ..StepTimeInputs::default()
+    };
+    assert!(without.launch_count_of_step(&load) > 0);
+    let parts = without.step_time_by_part(&load, &mut StepPartTimeCache::default());
+    assert_eq!(parts[StepTimePart::Launches as usize], Span::ZERO);
+    let basis = without.describe_basis().join("\n");
+    assert!(basis.contains("launch times are unknown"), "{basis}");
 }
 
 /// A kernel quantizes before each of the 4 products of a block with experts. It takes the time of 11 bytes for each of
@@ -372,4 +407,48 @@ fn experts_take_the_measured_times() {
     let other = ExpertKernelTimingConstants::load(ExpertKernelLibrary::Triton, "a100", Dtype::Bf16)
         .unwrap();
     assert_eq!(other, None);
+}
+
+/// Returns the preset dgx-h100 after `from` has been replaced by `to`.
+fn edit_dgx_h100(from: &str, to: &str) -> Machine {
+    let text = read_preset_text("dgx-h100").unwrap();
+    assert!(text.contains(from));
+    Machine::parse(&text.replace(from, to), "edited.toml").unwrap()
+}
+
+/// On eight H100s, the time of 4 MiB is 30.8 us. Bytes take at least (30.8 - 19.4) us / 2 MiB, so 22.8 us of this time
+/// are the transfer. On links with half the bandwidth, the transfer takes 22.8 us longer. The smallest sizes take 5.1 us,
+/// of which 8,192 bytes take 0.04 us.
+#[test]
+fn engine_all_reduces_depend_on_the_links_of_the_machine() {
+    let micros = |machine: &Machine, bytes| {
+        let cost = build_step_calculator_on("llama3-70b", machine, 8, &[]);
+        let seconds = cost.all_reduce.all_reduce_seconds(bytes);
+        (seconds * 1e6, cost.describe_basis().join("\n"))
+    };
+    let same = edit_dgx_h100("name = \"dgx-h100\"", "name = \"mine\"");
+    assert!((micros(&same, 4 << 20).0 - 30.8).abs() < 1e-9);
+    assert!(!micros(&same, 4 << 20).1.contains("converted"));
+    let half = edit_dgx_h100("bandwidth = \"450 GB/s\"", "bandwidth = \"225 GB/s\"");
+    let [largest, smallest] = [4 << 20, 8192].map(|bytes| micros(&half, bytes).0);
+    assert!((largest - (30.8 + 22.8)).abs() < 0.01, "{largest}");
+    assert!((smallest - 5.144).abs() < 0.01, "{smallest}");
+    let basis = micros(&half, 8192).1;
+    let converted = "on links of 450 GB/s and 400.000 ns and converted to 225 GB/s and 400.000 ns";
+    assert!(basis.contains(converted), "{basis}");
+    // On much slower links, the machine's own collectives are faster.
+    let tenth = edit_dgx_h100("bandwidth = \"450 GB/s\"", "bandwidth = \"45 GB/s\"");
+    let collective = tenth.measured_collective(CollectiveKind::AllReduce, 4 << 20, 8);
+    let [slow, collective] = [
+        micros(&tenth, 4 << 20).0,
+        collective.unwrap().as_seconds() * 1e6,
+    ];
+    assert!((slow - collective).abs() < 1e-6, "{slow} {collective}");
+    // The kernels were measured through a switch.
+    let ring = edit_dgx_h100("shape = \"switch\"\nsize = 8", "shape = \"ring\"\nsize = 8");
+    let basis = micros(&ring, 8192).1;
+    assert!(
+        basis.contains("all-reduces among 8: the machine's collectives"),
+        "{basis}"
+    );
 }

@@ -47,6 +47,15 @@ fn wrong_options_are_refused_by_name() {
     let capacity = ["--input", "100", "--output", "10", "--find-capacity"];
     let error = expect_cli_error(&[&MODEL[..], &capacity].concat());
     assert!(error.contains("the requests have no limits"), "{error}");
+    let limit = ["--slo", "ttft=500ms"];
+    for format in [&["--format", "json"][..], &[]] {
+        let page = ["--html", "never-written.html"];
+        let error = expect_cli_error(&[&MODEL[..], &capacity, &limit, &page, format].concat());
+        assert!(error.contains("--html shows one run"), "{error}");
+    }
+    let table = ["--format", "csv", "--table", "models"];
+    let error = expect_cli_error(&[&MODEL[..], &capacity, &limit, &table].concat());
+    assert!(error.contains("--table shows one run"), "{error}");
     let help = run_for_output(&["serve", "--help"]);
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
@@ -159,6 +168,195 @@ fn settings_without_effect_are_named() {
         warmup.contains("measure.warmup = 20 of 20 requests"),
         "{warmup}"
     );
+    let counted = file("fcfs", 0, "[measure]\nwarmup = 10\n");
+    run_for_output(&["serve", &counted, "--requests", "11"]);
+    let error = expect_cli_error(&["serve", &counted, "--requests", "10"]);
+    assert!(error.contains("found 10, expected more than 10"), "{error}");
+}
+
+/// A run with fewer requests than users says how many users it leaves out.
+#[test]
+fn users_without_requests_are_counted() {
+    let run = |users: &str| {
+        let load = [
+            "--users",
+            users,
+            "--requests",
+            "4",
+            "--input",
+            "64",
+            "--output",
+            "2",
+        ];
+        let report = run_for_output(&[&MODEL[..], &load].concat());
+        report.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let said = "6 of the 10 users never send a request, because the run has only 4 requests";
+    assert!(run("10").contains(said));
+    assert!(!run("4").contains("never send a request"));
+}
+
+/// Reports name keys of engines that change no step, with the reason; the same keys change steps elsewhere.
+#[test]
+fn keys_of_engines_without_effect_are_named() {
+    let users = [
+        "--users",
+        "2",
+        "--requests",
+        "4",
+        "--input",
+        "64",
+        "--output",
+        "4",
+    ];
+    let run = |model: &str, machine: &str, tensor: &str, keys: &[&str]| -> (String, String) {
+        let base = [
+            "serve",
+            model,
+            "--machine",
+            machine,
+            "--tensor",
+            tensor,
+            "--format",
+            "json",
+        ];
+        let keys: Vec<&str> = keys.iter().flat_map(|key| ["--engine", key]).collect();
+        let text = run_for_output(&[&base[..], &users, &keys].concat());
+        let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let report = &found["report"];
+        (
+            report["warnings"].to_string(),
+            report["window_ps"].to_string(),
+        )
+    };
+    let experts = "qwen3-30b-a3b";
+    const BLOCKS: [&str; 2] = ["weights=fp8", "weight_scales=block"];
+    for (model, machine, tensor, others, key) in [
+        (
+            "llama3-8b",
+            "dgx-h100",
+            "1",
+            &[][..],
+            "all_reduce=tensorrt-llm",
+        ),
+        ("llama3-8b", "tpu-v5p", "2", &[], "all_reduce=tensorrt-llm"),
+        ("llama3-8b", "tpu-v5p", "1", &[], "graphs=none"),
+        ("llama3-8b", "dgx-h100", "2", &[], "quantization=separate"),
+        (
+            "llama3-8b",
+            "dgx-h100",
+            "1",
+            &BLOCKS,
+            "quantization=separate",
+        ),
+        (experts, "dgx-h100", "1", &[], "expert_parallel=true"),
+        (
+            experts,
+            "dgx-h100",
+            "1",
+            &["data_parallel=8"],
+            "expert_parallel=true",
+        ),
+        (experts, "dgx-a100", "2", &[], "expert_kernels=cutlass"),
+    ] {
+        let (before, without) = run(model, machine, tensor, others);
+        let (warnings, with) = run(model, machine, tensor, &[others, &[key]].concat());
+        let said = format!("{} has no effect: ", key.split_once('=').unwrap().0);
+        assert!(warnings.contains(&said), "{key}: {warnings}");
+        assert!(!before.contains("has no effect"), "{before}");
+        assert_eq!(with, without, "{key}");
+    }
+    for (model, tensor, others, key) in [
+        ("llama3-8b", "2", &[][..], "all_reduce=tensorrt-llm"),
+        ("llama3-8b", "1", &["weights=fp8"], "quantization=separate"),
+        ("qwen3-0.6b", "1", &[], "graphs=none"),
+        (experts, "2", &[], "expert_parallel=true"),
+        (experts, "1", &[], "expert_kernels=cutlass"),
+    ] {
+        let without = run(model, "dgx-h100", tensor, others).1;
+        let (warnings, with) = run(model, "dgx-h100", tensor, &[others, &[key]].concat());
+        assert!(!warnings.contains("has no effect"), "{key}: {warnings}");
+        assert_ne!(with, without, "{key}");
+    }
+}
+
+/// GPT-2 has 1,024 learned positions. A prompt and its answer cannot exceed them, unless a limit is stated for them.
+#[test]
+fn requests_fit_into_learned_positions() {
+    let base = [
+        "serve",
+        "gpt2-small",
+        "--machine",
+        "dgx-h100",
+        "--users",
+        "1",
+        "--requests",
+        "5",
+    ];
+    let with = |input: &str, output: &str, more: &[&str]| {
+        let load = ["--input", input, "--output", output, "--format", "json"];
+        run_chakram(&[&base[..], &load, more].concat())
+    };
+    for (input, output) in [("5000", "10"), ("1020", "5"), ("10..1020", "5")] {
+        let refused = with(input, output, &[]);
+        assert_eq!(refused.status.code(), Some(2), "{input} {output}");
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(error.contains("learned positions for 1024"), "{error}");
+    }
+    let served = |output: std::process::Output| -> serde_json::Value {
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let fits = served(with("1019", "5", &[]));
+    assert_eq!(fits["report"]["completed"], 5);
+    // With a stated limit, the engine refuses longer prompts. Lengths without a maximum have the positions as limit.
+    let stated = served(with("5000", "10", &["--engine", "max_model_len=1024"]));
+    assert_eq!(stated["report"]["refused"]["too_long"], 5);
+    let open = served(with("lognormal 4000 0.1", "10", &[]));
+    assert_eq!(open["report"]["refused"]["too_long"], 5);
+    let error = with("100", "10", &["--engine", "max_model_len=2048"]);
+    let error = String::from_utf8_lossy(&error.stderr).into_owned();
+    let expected = "engine.max_model_len: found 2048, expected at most the 1024 learned positions";
+    assert!(error.contains(expected), "{error}");
+}
+
+/// Seeds that equal the default or the scenario's seed are named as such, and no seed of a random run is said to be
+/// without effect.
+#[test]
+fn seeds_without_effect_are_named_with_the_right_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("random.toml").display().to_string();
+    let text = "name = \"random\"\nseed = 2\n[engine]\nblocks = 100\n[step]\nbase = \"1 ms\"\n[requests]\n\
+        arrivals = \"poisson\"\nrate = 10\ncount = 20\n[[class]]\nname = \"a\"\ninput = 10\noutput = 5\n";
+    std::fs::write(&path, text).unwrap();
+    let model = [&MODEL[..], &LOAD, &["--requests", "5"]].concat();
+    let users = ["--users", "2", "--input", "100", "--output", "10"];
+    let users = [&MODEL[..], &users, &["--requests", "5"]].concat();
+    let none = "--seed has no effect";
+    for (base, seed, expected) in [
+        (&model[..], "0", None),
+        (&model, "1", Some("1 is the default")),
+        (&model, "2", None),
+        (&users, "0", Some("this run uses no random numbers")),
+        (&["serve", &path], "1", None),
+        (
+            &["serve", &path],
+            "2",
+            Some("the scenario states the same value"),
+        ),
+    ] {
+        let report = run_for_output(&[base, &["--seed", seed]].concat());
+        let report = report.split_whitespace().collect::<Vec<_>>().join(" ");
+        match expected {
+            Some(why) => assert!(report.contains(&format!("{none}: {why}")), "{report}"),
+            None => assert!(!report.contains(none), "{base:?} {seed}: {report}"),
+        }
+    }
+    for option in [["--requests", "20"], ["--rate", "10"]] {
+        let report = run_for_output(&[&["serve", &path], &option[..]].concat());
+        let why = format!("{} has no effect: the scenario states", option[0]);
+        assert!(report.contains(&why), "{report}");
+    }
 }
 
 /// At 200 requests/s of 0.5 s each, the first requests are complete only after 100 have arrived. A run of 400 requests

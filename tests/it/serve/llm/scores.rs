@@ -79,6 +79,19 @@ fn scored_rows_are_served_and_compared_with_measurements() {
     );
 }
 
+#[test]
+fn tables_without_rows_are_refused_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    let head = "mode,gpu,users,isl,tpot_ms,ttft_ms\n";
+    let [runs, scenarios] = write_runs_and_scenarios(folder.path(), head);
+    let output = run_chakram(&["score", &runs, "--scenarios", &scenarios]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        error.contains("found no rows, expected at least one"),
+        "{error}"
+    );
+}
+
 /// Files that scenarios name are next to the table, wherever the command runs and the scenarios are.
 #[test]
 fn scenarios_find_files_beside_the_table() {
