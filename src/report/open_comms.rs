@@ -27,6 +27,8 @@ struct TrackedCommunicationState {
     /// Index of the sum that gets the communication's time, or [`OVER`] after the communication has ended.
     label: u32,
     progress: ChargedCommunicationProgress,
+    /// True if the communication waits for other members and its node is not issued yet.
+    unissued: bool,
 }
 
 /// The communications in progress on an NPU.
@@ -61,8 +63,34 @@ impl NpuCommunicationsInProgress {
             true => ChargedCommunicationProgress::WaitsForStage,
             false => ChargedCommunicationProgress::Waits,
         };
-        self.open
-            .push_back(TrackedCommunicationState { label, progress });
+        self.open.push_back(TrackedCommunicationState {
+            label,
+            progress,
+            unissued: false,
+        });
+    }
+
+    /// Returns true if the communication at index `place` is in progress.
+    pub fn is_in_progress(&mut self, place: usize) -> bool {
+        self.open_comm_at(place)
+            .is_some_and(|(_, open)| open.label != OVER)
+    }
+
+    /// Records that the node of the communication at index `place`, which has just started, is not issued yet.
+    pub fn mark_unissued(&mut self, place: usize) {
+        if let Some((_, open)) = self.open_comm_at(place) {
+            open.unissued = true;
+        }
+    }
+
+    /// Records that the communication at index `place` is issued. Returns true if it had already started, because it
+    /// waited for other members.
+    #[inline]
+    pub fn issue_if_waiting(&mut self, place: usize) -> bool {
+        match self.open_comm_at(place) {
+            Some((_, open)) if open.label != OVER => std::mem::take(&mut open.unissued),
+            _ => false,
+        }
     }
 
     /// Returns the communication at index `place`, and its number in order of start; `None` if the communication was
