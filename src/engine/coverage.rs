@@ -42,6 +42,9 @@ pub struct DurationSourceCounts {
     pub roofline_time: u128,
     /// Number of kernels with durations from loop nests; included in `priced`.
     pub mapped: u64,
+    /// Number of kernels in `priced` that take roofline times because no curve applies to them, although the options
+    /// request curves.
+    pub without_curve: u64,
     /// Total duration of the kernels in `mapped`, in picoseconds; included in `roofline_time`.
     pub mapped_time: u128,
     /// Total energy of the kernels in `mapped`, in picojoules.
@@ -88,6 +91,7 @@ impl DurationSourceCounts {
         }
         self.recorded_time += other.recorded_time;
         self.roofline_time += other.roofline_time;
+        self.without_curve += other.without_curve;
         self.mapped += other.mapped;
         self.mapped_time += other.mapped_time;
         self.mapped_energy += other.mapped_energy;

@@ -101,7 +101,7 @@ impl fmt::Display for UnusableOptionReason {
             Self::NotByRoofline(model) => {
                 let (duration, hint) = match **model {
                     KernelDurationSource::Curves => (
-                        "measured",
+                        "measured, or by roofline at the peak rates if no curve applies to them",
                         format!(", or {}", with(SettingKey::Compute, &"roofline")),
                     ),
                     KernelDurationSource::LoopNest(_) => ("from loop nests", String::new()),

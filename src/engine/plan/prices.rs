@@ -107,6 +107,10 @@ pub(super) fn compute_graph_durations(
                     options.compute.ignores_recorded_durations(),
                 );
                 let bytes_alone = graph.flops_unknown(node) && graph.bytes(node) > 0;
+                basis.without_curve += u64::from(
+                    options.compute == KernelDurationSource::Curves
+                        && matches!(price, KernelDurationWithBasis::Modeled(_)),
+                );
                 if let (KernelDurationWithBasis::Fallback(span), true) = (price, bytes_alone) {
                     basis.flops_unknown += 1;
                     basis.flops_unknown_time += u128::from(span.0);
