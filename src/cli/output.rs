@@ -387,7 +387,11 @@ impl ReplayAndReportArgs {
         job::note_settings_without_effect(&mut report, &prepared, options, given);
         let makespan = report.outcome.makespan;
         if let Some((profiler, other)) = report.profiler.as_mut().zip(job.other_profiler) {
-            profiler.set_both_makespans(makespan, other, workload);
+            let kernels = report.rows.iter();
+            let kernels =
+                kernels.map(|row| row.time.parts[report::NpuTimeCategory::Compute as usize]);
+            let busiest = kernels.max().unwrap_or_default();
+            profiler.set_both_makespans(makespan, other, busiest, workload);
         }
         report.add_edits(job.edits.cloned());
         report.sensitivities = job.sensitivities.cloned();
