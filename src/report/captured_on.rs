@@ -157,7 +157,7 @@ mod tests {
         on.devices.push("NVIDIA H100 SXM5".to_owned());
         assert_eq!(on.common_preset_and_npu_class(), Some(["dgx-h100", "h100"]));
         on.preset = None;
-        on.devices[1] = "Tesla V100-SXM2-32GB".to_owned();
+        on.devices[1] = "Tesla P100-SXM2-16GB".to_owned();
         on.mark_kernels_kept_from_other_device(["h100"]);
         let differ = "some of these devices have no preset; `recorded_on = MACHINE` scales the kernels of all ranks as if one device had run them";
         assert!(

@@ -273,8 +273,8 @@ fn kernels_are_carried_from_the_devices_that_captures_name() {
     assert_eq!(compute(1), 48_231_250);
     for (device, found) in [
         (
-            Some("Tesla V100-SXM2-32GB"),
-            "no preset describes the device `Tesla V100-SXM2-32GB`",
+            Some("Tesla P100-SXM2-16GB"),
+            "no preset describes the device `Tesla P100-SXM2-16GB`",
         ),
         (None, "a capture of this job names no device"),
     ] {
