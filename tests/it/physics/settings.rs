@@ -547,7 +547,7 @@ fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> Trie
                 tried.refused.insert(key.clone());
                 continue;
             };
-            let edits = edits_from_preset(&machine, &text, name);
+            let edits = edits_from_preset(&machine, &text, name, None);
             // Any change of one key is exactly one edit.
             assert_eq!(edits.len(), 1, "{name}: {path} = {other}: {edits:?}");
             let of_key = jobs.iter().zip(&before);
