@@ -69,11 +69,20 @@ impl CapturedOn {
         presets.all(|other| other == Some(first)).then_some(first)
     }
 
+    /// Returns true if all devices are of the NPU class of each of `classes`.
+    pub(super) fn devices_are_classes<'a>(
+        &self,
+        classes: impl IntoIterator<Item = &'a str>,
+    ) -> bool {
+        let own = self.common_preset_and_npu_class().map(|[_, class]| class);
+        own.is_some() && classes.into_iter().all(|class| Some(class) == own)
+    }
+
     /// Sets `kernels_stay` if any of the machine's NPU classes (`classes`) differs from the captured devices' class.
     /// The kernels then keep durations that were captured on another device.
     pub(super) fn mark_kernels_kept_from_other_device<'a>(
         &mut self,
-        classes: impl IntoIterator<Item = &'a str>,
+        classes: impl IntoIterator<Item = &'a str> + Clone,
     ) {
         self.kernels_stay = !self.devices_are_classes(classes.clone());
         let makers = |device: &String| {
