@@ -244,6 +244,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             other_profiler: None,
             edits: edits.as_ref(),
             sensitivities: sensitivities.as_ref(),
+            trace_options: None,
             stack: stack.as_ref(),
             shorter,
         };

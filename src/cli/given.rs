@@ -7,6 +7,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use serde_json::{Map, Value};
 use std::marker::PhantomData;
 
 /// Help heading for options of the timing model.
@@ -44,6 +45,22 @@ impl<G> OneReplayOptionGroupArgs<G> {
     /// Returns the options on the command line.
     pub fn given_options(&self) -> &GivenOptionsWithValues {
         &self.given
+    }
+
+    /// Adds options on the command line to a report's JSON, except those that `options` already contains. An option with
+    /// a list of texts becomes a list.
+    pub fn add_given_options_to_json(&self, options: &mut Map<String, Value>) {
+        for (key, words) in &self.given {
+            let name = key.display_key_in_files().to_string();
+            let is_list = ReplayOptionDefinition::find_by_key(*key)
+                .is_some_and(|option| matches!(option.syntax, ReplayOptionValueKind::List));
+            let value = match &words[..] {
+                [] => Value::Bool(true),
+                [word] if !is_list => Value::String(word.clone()),
+                words => words.iter().cloned().map(Value::String).collect(),
+            };
+            options.entry(name).or_insert(value);
+        }
     }
 
     /// Returns the settings that result from the options on the command line.

@@ -16,12 +16,13 @@ use chakram_report::extrapolation::FewerMicroBatchMakespans;
 use chakram_report::sensitivity::{MakespanSensitivityReport, SensitivityReplayInputs};
 use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::stack::SoftwareStackReport;
-use chakram_report::summary::{HashedInput, format_count_with_noun};
+use chakram_report::summary::{HashedInput, Provenance, format_count_with_noun};
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_report::{self as report, PictureRecorder, Report, tile_map};
 use chakram_trace::files::{OutputFile, OutputsAndProtectedInputs};
 use chakram_trace::workload::{MissingRankPolicy, Workload};
 use clap::Args;
+use serde_json::{Map, Value};
 use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
@@ -119,6 +120,8 @@ pub struct JobWithReportFacts<'a> {
     pub edits: Option<&'a JobAndMachineEditReport>,
     /// Gains from faster parts of the machine, if the user asked for them.
     pub sensitivities: Option<&'a MakespanSensitivityReport>,
+    /// Options for reading the traces, as in the report's JSON, if there are any.
+    pub trace_options: Option<&'a Map<String, Value>>,
     /// Software stack, if the user chose one.
     pub stack: Option<&'a SoftwareStackReport>,
 }
@@ -332,6 +335,7 @@ impl ReplayAndReportArgs {
             other_profiler: None,
             edits: edits.as_ref(),
             sensitivities: sensitivities.as_ref(),
+            trace_options: None,
             stack: None,
             shorter: None,
         };
@@ -387,10 +391,17 @@ impl ReplayAndReportArgs {
         job::note_settings_without_effect(&mut report, &prepared, options, given);
         let makespan = report.outcome.makespan;
         if let Some((profiler, other)) = report.profiler.as_mut().zip(job.other_profiler) {
-            profiler.set_both_makespans(makespan, other, workload);
+            let kernels = report.rows.iter();
+            let kernels =
+                kernels.map(|row| row.time.parts[report::NpuTimeCategory::Compute as usize]);
+            let busiest = kernels.max().unwrap_or_default();
+            profiler.set_both_makespans(makespan, other, busiest, workload);
         }
         report.add_edits(job.edits.cloned());
         report.sensitivities = job.sensitivities.cloned();
+        if let Some(options) = job.trace_options {
+            report.provenance = Some(Provenance::new(options.clone(), &[]));
+        }
         if let Some(stack) = job.stack {
             report.stack = Some(stack.clone());
         }

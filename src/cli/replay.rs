@@ -21,6 +21,7 @@ use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::file::FoundTraces;
 use chakram_trace::workload::{Workload, WorkloadError};
 use clap::Args;
+use serde_json::Map;
 use std::error::Error;
 use std::io::Write;
 use std::num::NonZeroUsize;
@@ -157,6 +158,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let options = args
         .run
         .replay_options(absent, workload, &machines, &mut inputs)?;
+    let mut trace_options = Map::new();
+    args.job.add_given_options_to_json(&mut trace_options);
     let of_traces = || list_options_with_job_without_each(&found, args, &loading, workload);
     match &machines[..] {
         [loaded] if args.launches.can_cause_several_launches() => {
@@ -197,6 +200,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 shorter: None,
                 edits: edits.as_ref(),
                 sensitivities: sensitivities.as_ref(),
+                trace_options: (!trace_options.is_empty()).then_some(&trace_options),
                 stack: None,
             };
             let mut given = args.run.replay_settings(loaded, &options);
@@ -255,7 +259,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                     file.commit()?;
                 }
                 to.write_output(|out| {
-                    run.render_comparison(&mut comparison, absent, &inputs, style, out)
+                    let facts = (absent, &trace_options);
+                    run.render_comparison(&mut comparison, facts, &inputs, style, out)
                 })?;
             }
             let code = args.run.exit_code_for_memory_fit(

@@ -67,6 +67,8 @@ pub(super) struct MemberCollectiveNodeOnTakenLane<'x, 'a> {
     /// The group, and the calling member's place in it.
     pub slot: LaunchGroupAndMemberIndex,
     pub sequence: u32,
+    /// Since when the member has waited for the others; the time at which it takes its lane if it has not waited.
+    pub waits_since: Time,
     /// True if the member's trace names the group.
     pub named: bool,
 }
@@ -141,7 +143,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
                 run
             }
         };
-        self.chunks.runs[run].record_arrival(now, slot.member, call.node);
+        self.chunks.runs[run].record_arrival(now, call.waits_since, slot.member, call.node);
         if M::Order::MATCHES_AS_ISSUED {
             self.notify_backend_of_joined_member(now, call, slot.group, run);
         }

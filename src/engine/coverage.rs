@@ -20,6 +20,8 @@ pub struct DurationSourceCounts {
     pub kept_time: u128,
     /// True if recorded kernels run on an NPU class whose rates differ from those of the NPU where they were recorded.
     pub carried: bool,
+    /// True if the options name the NPU class on which kernels were recorded.
+    pub recording_class_known: bool,
     /// Number of kernels in `fell_back` that lack only the FLOPs.
     pub flops_unknown: u64,
     /// Total duration of the kernels in `flops_unknown`, in picoseconds.
@@ -40,6 +42,9 @@ pub struct DurationSourceCounts {
     pub recorded_time: u128,
     /// Total duration of kernels with roofline times, in picoseconds.
     pub roofline_time: u128,
+    /// Number of kernels in `priced` that take roofline times because no curve applies to them, although the options
+    /// request curves.
+    pub without_curve: u64,
     /// Number of kernels with durations from loop nests; included in `priced`.
     pub mapped: u64,
     /// Total duration of the kernels in `mapped`, in picoseconds; included in `roofline_time`.
@@ -77,6 +82,7 @@ impl DurationSourceCounts {
         self.kept += other.kept;
         self.kept_time += other.kept_time;
         self.carried |= other.carried;
+        self.recording_class_known |= other.recording_class_known;
         self.flops_unknown += other.flops_unknown;
         self.flops_unknown_time += other.flops_unknown_time;
         self.by_bytes += other.by_bytes;
@@ -88,6 +94,7 @@ impl DurationSourceCounts {
         }
         self.recorded_time += other.recorded_time;
         self.roofline_time += other.roofline_time;
+        self.without_curve += other.without_curve;
         self.mapped += other.mapped;
         self.mapped_time += other.mapped_time;
         self.mapped_energy += other.mapped_energy;

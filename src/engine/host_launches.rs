@@ -1,6 +1,9 @@
 //! Adds the host's launches to graphs when a replay is prepared. The traces themselves remain unchanged.
 
-use super::{CollectiveCurvesOrAlgorithms, HostLaunchMode, KernelDurationSource, ReplayOptions};
+use super::{
+    CollectiveCurvesOrAlgorithms, CommunicationDurationSource, HostLaunchMode,
+    KernelDurationSource, ReplayOptions,
+};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use chakram_hardware::machine::{Host, HostBlockingOperations, Machine, PassKernelTimeCorrection};
@@ -39,8 +42,9 @@ pub(super) fn resolve_launch_and_time_source_defaults(
             given => given,
         },
         default_launch,
-        measured_collectives: (options.collectives)
-            .map_or(by_curves, |how| how == CollectiveCurvesOrAlgorithms::Curves),
+        measured_collectives: options.comm == CommunicationDurationSource::Model
+            && (options.collectives)
+                .map_or(by_curves, |how| how == CollectiveCurvesOrAlgorithms::Curves),
         correction: options.correction.or(found.map(|found| found.factor)),
         corrected_to: match options.correction {
             Some(_) => None,

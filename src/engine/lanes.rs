@@ -8,6 +8,7 @@
 use super::dataflow::{Dataflow, unpack_node};
 use super::discipline::EventOrderDiscipline;
 use super::ids::InstanceIndex;
+use chakram_base::units::Time;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -22,6 +23,8 @@ struct LaneHolderAndQueueLength {
     holder: u64,
     /// Number of nodes in the lane's queue.
     waiting: u32,
+    /// When the latest holder completed; [`Time::ZERO`] before that.
+    freed: Time,
 }
 
 /// One launch's turn on a lane on which several launches take turns.
@@ -57,6 +60,7 @@ impl LanesOfAllNpus {
         let free = LaneHolderAndQueueLength {
             holder: FREE,
             waiting: 0,
+            freed: Time::ZERO,
         };
         let lanes = first + count as usize;
         self.states.resize(lanes, free);
@@ -67,6 +71,11 @@ impl LanesOfAllNpus {
     /// Returns the packed node that holds a lane, or [`FREE`].
     pub fn holder_of_lane(&self, lane: u32) -> u64 {
         self.states[lane as usize].holder
+    }
+
+    /// Returns when the latest holder of a lane completed.
+    pub fn latest_completion_on_lane(&self, lane: u32) -> Time {
+        self.states[lane as usize].freed
     }
 
     /// Gives an instance with `left` nodes a turn on a lane, after the turns of earlier launches.
@@ -86,9 +95,14 @@ impl LanesOfAllNpus {
     /// Frees a lane whose holder has completed. Returns true if the loop must offer the lane to waiting nodes after the
     /// round.
     #[inline]
-    pub fn free_lane_and_say_if_to_offer<D: EventOrderDiscipline>(&mut self, lane: u32) -> bool {
+    pub fn free_lane_and_say_if_to_offer<D: EventOrderDiscipline>(
+        &mut self,
+        now: Time,
+        lane: u32,
+    ) -> bool {
         let state = &mut self.states[lane as usize];
         state.holder = FREE;
+        state.freed = now;
         D::offers_lane(state.waiting > 0)
     }
 

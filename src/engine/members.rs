@@ -71,7 +71,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             match kind {
                 NodeKind::RemoteMemory => self.tile_groups.defer_access(member, node),
                 NodeKind::Send => self.send_message(now, member, node),
-                _ => self.arrive_at_collective(now, member, node),
+                _ => self.arrive_at_collective(now, member, node, leader),
             }
         }
     }
@@ -101,13 +101,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             let (slot, sequence) = self
                 .flow
                 .communicator_and_sequence_of_collective(member, node);
-            if self
-                .collectives
-                .message_simulator_mut()
-                .groups
-                .mark_ready_or_park_node(slot, sequence, node.0)
-            {
+            let groups = &mut self.collectives.message_simulator_mut().groups;
+            if groups.mark_ready_or_park_node(now, slot, sequence, node.0) {
                 self.queue_when_launch_order_allows(now, member, node);
+            } else {
+                self.notify_of_wait_for_members(now, member, node, slot);
             }
             self.queue_parked_collectives_of_group(now, slot.group);
         }

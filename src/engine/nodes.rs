@@ -6,7 +6,7 @@ use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::effects::Effects;
 use super::event::{EventClass, PackedEvent};
 use super::failures::WATCHED;
-use super::ids::{GroupIndex, InstanceIndex, InstanceNode};
+use super::ids::{GroupIndex, InstanceIndex, InstanceNode, LaunchGroupAndMemberIndex};
 use super::plan::NONE;
 use super::tile_groups::GROUPED;
 use super::{CommunicationDurationSource, Engine};
@@ -89,7 +89,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             observer.on_completed(now, running.id, node, kind);
             served = running.is_kernel_served_by_processor_model(kind);
             if !served {
-                processors.free_lane::<M::Order>(effects, running, InstanceNode { instance, node });
+                let node = InstanceNode { instance, node };
+                processors.free_lane::<M::Order>(effects, now, running, node);
             }
         };
         let effects = &mut self.effects;
@@ -263,16 +264,30 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         // If a node does not wait for other members, it counts as ready in the launch order but starts without waiting
         // for its turn.
         let parked = if alone { NONE } else { node.0 };
-        if self
-            .collectives
-            .message_simulator_mut()
-            .groups
-            .mark_ready_or_park_node(slot, sequence, parked)
-            && !alone
-        {
+        let groups = &mut self.collectives.message_simulator_mut().groups;
+        let starts = groups.mark_ready_or_park_node(now, slot, sequence, parked);
+        if !alone && starts {
             self.start_or_queue_on_lane(now, instance, node);
+        } else if !alone {
+            self.notify_of_wait_for_members(now, instance, node, slot);
         }
         self.queue_parked_collectives_of_group(now, slot.group);
+    }
+
+    /// Notifies the observer that a ready collective waits for other members. If the group does not gather, the
+    /// collective may instead wait for earlier collectives of its own member, so the observer is not notified.
+    pub(super) fn notify_of_wait_for_members(
+        &mut self,
+        now: Time,
+        instance: InstanceIndex,
+        node: NodeIndex,
+        slot: LaunchGroupAndMemberIndex,
+    ) {
+        let group = &self.collectives.message_simulator().groups[slot.group];
+        if group.plan.launches_together {
+            let id = self.flow.instance(instance).id;
+            self.observer.on_member_wait(now, id, node);
+        }
     }
 
     /// Queues a group's parked collectives for their lanes if the launch order now allows them to start.
@@ -282,7 +297,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             .collectives
             .message_simulator_mut()
             .groups
-            .take_startable_parked_node(group)
+            .take_startable_parked_node(now, group)
         {
             self.queue_when_launch_order_allows(now, instance, node);
         }
@@ -348,7 +363,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             }
             NodeKind::RemoteMemory => self.start_remote_memory_access(now, instance, node),
             NodeKind::Send => self.send_message(now, instance, node),
-            NodeKind::Collective => self.arrive_at_collective(now, instance, node),
+            NodeKind::Collective => self.arrive_at_collective(now, instance, node, instance),
             NodeKind::Nothing | NodeKind::Receive => unreachable!("they hold no lane"),
         }
     }
@@ -367,23 +382,32 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         }
     }
 
-    /// Starts a member's part of a collective after the member's node has taken its lane.
+    /// Starts a member's part of a collective after the member's node has taken the lane of `holder`: the member itself,
+    /// or the leader of its tile group.
     #[inline]
     pub(super) fn arrive_at_collective(
         &mut self,
         now: Time,
         instance: InstanceIndex,
         node: NodeIndex,
+        holder: InstanceIndex,
     ) {
         let (slot, sequence) = self
             .flow
             .communicator_and_sequence_of_collective(instance, node);
+        let lane = self.flow.instance(holder).lane_of_node(node);
+        let lanes = self.processors.kernel_lanes();
+        let lane_freed = lane.map_or(Time::ZERO, |lane| lanes.latest_completion_on_lane(lane));
+        let groups = &mut self.collectives.message_simulator_mut().groups;
+        let group = &mut groups[slot.group];
+        let waits_since = group.take_start_of_wait(now, slot.member, sequence, lane_freed);
         let call = MemberCollectiveNodeOnTakenLane {
             running: self.flow.instance(instance),
             instance,
             node,
             slot,
             sequence,
+            waits_since,
             named: M::Order::MATCHES_AS_ISSUED && self.flow.has_named_group(instance, node),
         };
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);

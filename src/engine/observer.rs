@@ -141,6 +141,9 @@ pub trait Observer {
     fn on_ready(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// Called when `node` is ready but another node occupies its lane.
     fn on_lane_wait(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
+    /// Called when collective `node` is ready but is not issued yet, because its group issues the collective only when
+    /// every member is ready for it.
+    fn on_member_wait(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// Called when a launch begins. A job is one launch.
     fn on_launch_began(&mut self, _now: Time, _launch: &BegunLaunchRecord) {}
     /// Called when all nodes of a launch are complete.
@@ -208,6 +211,10 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     #[inline]
     fn on_lane_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         (**self).on_lane_wait(now, instance, node);
+    }
+    #[inline]
+    fn on_member_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        (**self).on_member_wait(now, instance, node);
     }
     fn on_launch_began(&mut self, now: Time, launch: &BegunLaunchRecord) {
         (**self).on_launch_began(now, launch);
@@ -286,6 +293,12 @@ impl<O: Observer> Observer for Option<O> {
     fn on_lane_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(observer) = self {
             observer.on_lane_wait(now, instance, node);
+        }
+    }
+    #[inline]
+    fn on_member_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        if let Some(observer) = self {
+            observer.on_member_wait(now, instance, node);
         }
     }
     fn on_launch_began(&mut self, now: Time, launch: &BegunLaunchRecord) {
@@ -369,6 +382,11 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
     fn on_lane_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         self.0.on_lane_wait(now, instance, node);
         self.1.on_lane_wait(now, instance, node);
+    }
+    #[inline]
+    fn on_member_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        self.0.on_member_wait(now, instance, node);
+        self.1.on_member_wait(now, instance, node);
     }
     fn on_launch_began(&mut self, now: Time, launch: &BegunLaunchRecord) {
         self.0.on_launch_began(now, launch);

@@ -67,6 +67,7 @@ impl<'a> Processors<'a> {
     pub fn free_lane<D: EventOrderDiscipline>(
         &mut self,
         effects: &mut Effects,
+        now: Time,
         running: &RunningRankInstance<'_>,
         InstanceNode { instance, node }: InstanceNode,
     ) {
@@ -74,7 +75,7 @@ impl<'a> Processors<'a> {
             if running.has_flag(TURNS) {
                 self.lanes.count_turn_completion(lane);
             }
-            if self.lanes.free_lane_and_say_if_to_offer::<D>(lane) {
+            if self.lanes.free_lane_and_say_if_to_offer::<D>(now, lane) {
                 effects.freed.push((instance, lane));
             }
         }

@@ -245,6 +245,7 @@ impl KernelDurationSource {
             Self::Roofline(efficiency)
             | Self::Recorded(efficiency)
             | Self::Scaled(_, efficiency) => !efficiency.stated,
+            Self::Curves => true,
             _ => false,
         }
     }

@@ -30,12 +30,17 @@ type DeviceNamePresetRule = (
     [&'static str; 2],
 );
 
-const PRESETS: [DeviceNamePresetRule; 7] = [
+const PRESETS: [DeviceNamePresetRule; 12] = [
+    (&["v100", "sxm2", "32gb"], &[], ["dgx-v100", "v100"]),
     (&["a100", "80gb"], &["pcie"], ["dgx-a100", "a100"]),
     (&["h100"], &["pcie", "nvl"], ["dgx-h100", "h100"]),
+    (&["h100", "pcie"], &[], ["h100-pcie", "h100-pcie"]),
+    (&["h800"], &["pcie", "nvl"], ["dgx-h800", "h800"]),
     (&["h200"], &["nvl"], ["dgx-h200", "h200"]),
     (&["b200"], &[], ["dgx-b200", "b200"]),
+    (&["b300"], &[], ["b300", "b300"]),
     (&["gb200"], &[], ["gb200-nvl72", "gb200"]),
+    (&["gb300"], &[], ["gb300", "gb300"]),
     (&["mi300x"], &[], ["mi300x", "mi300x"]),
     (&["tpu", "v4"], &[], ["tpu-v4", "tpu-v4"]),
 ];
@@ -71,10 +76,16 @@ mod tests {
     fn names_of_devices_tell_makers_and_presets() {
         for (name, maker, preset) in [
             ("NVIDIA H100 80GB HBM3", Some("NVIDIA"), Some("dgx-h100")),
-            ("NVIDIA H100 PCIe", Some("NVIDIA"), None),
+            ("NVIDIA H100 PCIe", Some("NVIDIA"), Some("h100-pcie")),
+            ("NVIDIA H100 NVL", Some("NVIDIA"), None),
+            ("NVIDIA H800", Some("NVIDIA"), Some("dgx-h800")),
+            ("NVIDIA B300 SXM6 AC", Some("NVIDIA"), Some("b300")),
+            ("NVIDIA GB300", Some("NVIDIA"), Some("gb300")),
             ("NVIDIA A100-SXM4-80GB", Some("NVIDIA"), Some("dgx-a100")),
             ("NVIDIA A100-SXM4-40GB", Some("NVIDIA"), None),
-            ("Tesla V100-SXM2-32GB", Some("NVIDIA"), None),
+            ("Tesla V100-SXM2-32GB", Some("NVIDIA"), Some("dgx-v100")),
+            ("Tesla V100-SXM2-16GB", Some("NVIDIA"), None),
+            ("Tesla V100-PCIE-32GB", Some("NVIDIA"), None),
             ("AMD Instinct MI300X VF", Some("AMD"), Some("mi300x")),
             ("tpu-v4", Some("Google"), Some("tpu-v4")),
             ("core", None, None),

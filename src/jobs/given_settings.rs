@@ -135,7 +135,13 @@ pub struct EditedMachineFileValue {
 /// Returns the values that `machine`'s text changes from the preset of the same name, sorted by key. The list is empty
 /// for an unmodified preset, and for a machine that has no preset's name. Error messages call the machine's text
 /// `file`.
-pub fn edits_from_preset(machine: &Machine, text: &str, file: &str) -> Vec<EditedMachineFileValue> {
+/// If `unedited` is given, `machine` was parsed as an edited version of it.
+pub fn edits_from_preset(
+    machine: &Machine,
+    text: &str,
+    file: &str,
+    unedited: Option<&Machine>,
+) -> Vec<EditedMachineFileValue> {
     let Ok(original) = read_preset_text(machine.name()) else {
         return Vec::new();
     };
@@ -143,22 +149,27 @@ pub fn edits_from_preset(machine: &Machine, text: &str, file: &str) -> Vec<Edite
     if *text == *original {
         return Vec::new();
     }
-    machine_edits_between(text, &original, file)
+    machine_edits_between(text, &original, file, unedited)
 }
 
 /// Returns the values that differ between a machine's text and `original`, sorted by key. Error messages call the
-/// machine's text `file`.
+/// machine's text `file`. If `unedited` is given, the machine was parsed as an edited version of it.
 pub fn machine_edits_between(
     text: &str,
     original: &str,
     file: &str,
+    unedited: Option<&Machine>,
 ) -> Vec<EditedMachineFileValue> {
+    let parse = |text: &str| match unedited {
+        Some(unedited) => Machine::parse_edited_text_of_machine(text, file, unedited).ok(),
+        None => Machine::parse(text, file).ok(),
+    };
     // Ignore labels, because they do not affect results.
     let is_label = |path: &str| path == "description" || path == "name";
     let changes = changed_values(text, original).into_iter();
     let changes = changes.filter(|change| !is_label(&change.path));
     let edits = changes.map(|change| EditedMachineFileValue {
-        without: Machine::parse(&change.without, file).ok(),
+        without: parse(&change.without),
         value: change.value.unwrap_or_else(|| "removed".to_owned()),
         path: change.path,
     });

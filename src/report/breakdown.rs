@@ -315,6 +315,41 @@ impl BreakdownObserver<'_> {
         let workload = self.prepared.workload();
         workload.graph_of(&workload.instances()[instance.index()])
     }
+
+    /// Starts a communication, which waits for its partners at first. Time up to now must already be charged.
+    #[inline]
+    fn start_communication(&mut self, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        let graph = self.graph_of_instance(instance);
+        let first = self.own_labels.as_ref();
+        let first = first.map_or(0, |firsts| firsts[instance.index()] as usize);
+        let label = match kind {
+            NodeKind::Collective => {
+                let call = graph.collective_of(node);
+                let group = match self.own_labels {
+                    Some(_) => call.group as usize,
+                    None => self
+                        .prepared
+                        .group_of_collective_node(instance, node)
+                        .index(),
+                };
+                COLLECTIVES + group * KINDS + call.kind as usize
+            }
+            NodeKind::Communication => UNKNOWN,
+            _ => MESSAGES,
+        };
+        let label = first + label;
+        let for_stage = self
+            .stages
+            .has_partners_in_other_stage(instance, node, kind);
+        let place = graph.communication_index(node);
+        let npu = &mut self.npus[instance.index()];
+        npu.active[NpuTimeCategory::Communication as usize] += 1;
+        npu.open.start_comm(place, label as u32, for_stage);
+        if kind == NodeKind::Communication {
+            // The partners are unknown, so all the time counts as transfer.
+            npu.open.begin_transfer(place);
+        }
+    }
 }
 
 impl Observer for BreakdownObserver<'_> {
@@ -325,39 +360,15 @@ impl Observer for BreakdownObserver<'_> {
         };
         let npu = &mut self.npus[instance.index()];
         npu.charge_until(now, &mut self.charged);
+        if part == NpuTimeCategory::Communication {
+            let place = self.graph_of_instance(instance).communication_index(node);
+            if !self.npus[instance.index()].open.issue_if_waiting(place) {
+                self.start_communication(instance, node, kind);
+            }
+            return;
+        }
         npu.active[part as usize] += 1;
         npu.remote_accesses += u32::from(kind == NodeKind::RemoteMemory);
-        if part == NpuTimeCategory::Communication {
-            let graph = self.graph_of_instance(instance);
-            let first = self.own_labels.as_ref();
-            let first = first.map_or(0, |firsts| firsts[instance.index()] as usize);
-            let label = match kind {
-                NodeKind::Collective => {
-                    let call = graph.collective_of(node);
-                    let group = match self.own_labels {
-                        Some(_) => call.group as usize,
-                        None => self
-                            .prepared
-                            .group_of_collective_node(instance, node)
-                            .index(),
-                    };
-                    COLLECTIVES + group * KINDS + call.kind as usize
-                }
-                NodeKind::Communication => UNKNOWN,
-                _ => MESSAGES,
-            };
-            let label = first + label;
-            let for_stage = self
-                .stages
-                .has_partners_in_other_stage(instance, node, kind);
-            let place = graph.communication_index(node);
-            let npu = &mut self.npus[instance.index()];
-            npu.open.start_comm(place, label as u32, for_stage);
-            if kind == NodeKind::Communication {
-                // The partners are unknown, so all the time counts as transfer.
-                npu.open.begin_transfer(place);
-            }
-        }
     }
 
     #[inline]
@@ -382,6 +393,19 @@ impl Observer for BreakdownObserver<'_> {
         let npu = &mut self.npus[instance.index()];
         npu.charge_until(now, &mut self.charged);
         npu.open.begin_transfer(place);
+    }
+
+    #[inline]
+    fn on_member_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        let place = self.graph_of_instance(instance).communication_index(node);
+        let npu = &mut self.npus[instance.index()];
+        // The same node of an earlier launch may still be in progress; its communication counts first.
+        if npu.open.is_in_progress(place) {
+            return;
+        }
+        npu.charge_until(now, &mut self.charged);
+        self.start_communication(instance, node, NodeKind::Collective);
+        self.npus[instance.index()].open.mark_unissued(place);
     }
 
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}

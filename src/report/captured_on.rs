@@ -1,7 +1,7 @@
 //! Devices, hosts and software with which a job was captured.
 
 use chakram_base::setting::SettingKey;
-use chakram_hardware::devices::preset_and_npu_class_of_device;
+use chakram_hardware::devices::{maker_of, preset_and_npu_class_of_device};
 use chakram_trace::format::scan::CaptureEnvironment;
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,10 @@ pub struct CaptureDevicesHostsAndSoftware {
     /// True if kernels keep their captured durations although the machine's NPUs differ from the captured devices.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub kernels_stay: bool,
+    /// True if all these devices have other makers than the machine's NPUs. Times of kernels are not scaled between
+    /// makers.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub makers_differ: bool,
     /// Software with its version, such as `cuda_runtime 12060, nccl 2.21.5`.
     pub software: Vec<String>,
 }
@@ -65,14 +69,30 @@ impl CaptureDevicesHostsAndSoftware {
         presets.all(|other| other == Some(first)).then_some(first)
     }
 
+    /// Returns true if all devices are of the NPU class of each of `classes`.
+    pub(super) fn devices_are_classes<'a>(
+        &self,
+        classes: impl IntoIterator<Item = &'a str>,
+    ) -> bool {
+        let own = self.common_preset_and_npu_class().map(|[_, class]| class);
+        own.is_some() && classes.into_iter().all(|class| Some(class) == own)
+    }
+
     /// Sets `kernels_stay` if any of the machine's NPU classes (`classes`) differs from the captured devices' class.
     /// The kernels then keep durations that were captured on another device.
     pub(super) fn mark_kernels_kept_from_other_device<'a>(
         &mut self,
-        classes: impl IntoIterator<Item = &'a str>,
+        classes: impl IntoIterator<Item = &'a str> + Clone,
     ) {
-        let own = self.common_preset_and_npu_class().map(|[_, class]| class);
-        self.kernels_stay = classes.into_iter().any(|class| Some(class) != own);
+        self.kernels_stay = !self.devices_are_classes(classes.clone());
+        let makers = |device: &String| {
+            let own = maker_of(device);
+            own.is_some()
+                && (classes.clone().into_iter().map(maker_of))
+                    .all(|other| other.is_some() && other != own)
+        };
+        self.makers_differ =
+            self.kernels_stay && !self.devices.is_empty() && self.devices.iter().all(makers);
     }
 
     /// Returns advice on scaling the kernels to the machine's NPUs. Returns `None` unless they keep durations from
@@ -80,6 +100,11 @@ impl CaptureDevicesHostsAndSoftware {
     fn describe_scaling_advice(&self) -> Option<String> {
         if !self.kernels_stay {
             return None;
+        }
+        if self.makers_differ {
+            return Some(
+                "kernels last as recorded there: times are not scaled between NPUs of different makers".to_owned(),
+            );
         }
         let option = |machine: &str| SettingKey::RecordedOn.format_with_value(machine);
         let described = |device: &String| preset_and_npu_class_of_device(device).is_some();
@@ -149,6 +174,12 @@ mod tests {
         assert!(!on.kernels_stay);
         on.mark_kernels_kept_from_other_device(["mi300x"]);
         let line = on.describe_capture();
+        assert!(
+            line.ends_with("times are not scaled between NPUs of different makers"),
+            "{line}"
+        );
+        on.mark_kernels_kept_from_other_device(["h200", "mi300x"]);
+        let line = on.describe_capture();
         assert!(line.ends_with(
             "kernels last as recorded there; `recorded_on = capture` scales them to this machine"
         ), "{line}");
@@ -157,7 +188,7 @@ mod tests {
         on.devices.push("NVIDIA H100 SXM5".to_owned());
         assert_eq!(on.common_preset_and_npu_class(), Some(["dgx-h100", "h100"]));
         on.preset = None;
-        on.devices[1] = "Tesla V100-SXM2-32GB".to_owned();
+        on.devices[1] = "Tesla P100-SXM2-16GB".to_owned();
         on.mark_kernels_kept_from_other_device(["h100"]);
         let differ = "some of these devices have no preset; `recorded_on = MACHINE` scales the kernels of all ranks as if one device had run them";
         assert!(

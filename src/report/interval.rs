@@ -41,7 +41,9 @@
 //! as with an NPU of another maker, the error is 29 %. This figure comes from three models that were captured on both
 //! H100 and MI300X. The logarithms of the ratios of total kernel times are 0.34, -0.28 and 0.24, with a root mean
 //! square of 0.29. The two captures also differ in their hosts: the logarithms of the ratios of host times are -0.14,
-//! 0.19 and -0.12, with a root mean square of 0.15.
+//! 0.19 and -0.12, with a root mean square of 0.15. Recorded host work has this error unless it was recorded on NPUs of
+//! the machine's class. The error in a machine's `[host]` table is that of launches that the machine's host makes, so it
+//! does not apply to recorded host work.
 //!
 //! Jobs on several nodes also have stragglers, which can only make steps longer. A study of 3,079 training jobs on 128
 //! GPUs or more compares jobs with and without stragglers (Lin et al., "Understanding Stragglers in Large Model
@@ -103,7 +105,7 @@ const MEMORY: f64 = 0.20;
 const RECORDED: f64 = 0.04;
 /// Relative error of kernels that keep times from another maker's NPU.
 const ANOTHER_MAKER: f64 = 0.29;
-/// Relative error of work that was recorded on another host.
+/// Relative error of host work that was recorded on another host.
 const ANOTHER_HOST: f64 = 0.15;
 /// Relative error common to all times of a step.
 const COMMON: f64 = 0.055;
@@ -226,10 +228,12 @@ impl PredictionIntervalAndTimeByMethod {
         let compute = part(NpuTimeCategory::Compute);
         let kernels = basis.curve_time + basis.roofline_time + basis.recorded_time;
         let of_kernels = |time: u128| scale_span(compute, time as f64, kernels as f64);
-        let (curves, roofline) = (
-            of_kernels(basis.curve_time),
-            of_kernels(basis.roofline_time),
-        );
+        // Kernels that were recorded on NPUs with the machine's rates keep their times.
+        let scaled = match basis.recording_class_known && !basis.carried && basis.estimated == 0 {
+            true => 0,
+            false => basis.roofline_time,
+        };
+        let (curves, roofline) = (of_kernels(basis.curve_time), of_kernels(scaled));
         let transferring = |measured: bool| -> f64 {
             let rows = report
                 .collectives
@@ -249,11 +253,6 @@ impl PredictionIntervalAndTimeByMethod {
             _ => (Span::ZERO, as_recorded + communication - measured),
         };
         let (host, memory) = (part(NpuTimeCategory::Host), part(NpuTimeCategory::Memory));
-        let host_error = prepared.machine().host().map_or(0.0, |host| host.error);
-        let host_error = match basis.carried {
-            true => ANOTHER_HOST.max(host_error),
-            false => host_error,
-        };
         let known = [
             curves, roofline, recorded, kept, measured, network, host, memory,
         ];
@@ -263,7 +262,7 @@ impl PredictionIntervalAndTimeByMethod {
             (kept, ANOTHER_MAKER),
             (measured, mean_error_of_measured_collectives(report)),
             (network, NETWORK),
-            (host, host_error),
+            (host, host_work_error(report, prepared)),
             (memory, MEMORY),
         ];
         let known: Span = known.into_iter().sum();
@@ -379,6 +378,24 @@ impl PredictionIntervalAndTimeByMethod {
             },
             parts.join(", ")
         )
+    }
+}
+
+/// Returns the relative error of host work. Launches that the machine's host makes have the error that the machine
+/// states. Other host work is as recorded, on this machine's host or on another one.
+fn host_work_error(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
+    if prepared.has_machine_host_launches() {
+        return prepared.machine().host().map_or(0.0, |host| host.error);
+    }
+    let basis = prepared.duration_source_counts();
+    let classes = || report.rows.iter().map(|row| &*row.class);
+    let captured_here = match basis.recording_class_known {
+        true => !basis.carried,
+        false => (report.captured_on.as_ref()).is_some_and(|on| on.devices_are_classes(classes())),
+    };
+    match captured_here {
+        true => RECORDED,
+        false => ANOTHER_HOST,
     }
 }
 

@@ -261,6 +261,12 @@ impl Observer for ProgramEventForwarder<'_, '_> {
         self.extra.on_lane_wait(now, instance, node);
     }
 
+    fn on_member_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        self.extra.on_member_wait(now, instance, node);
+        let (program, own) = self.program_of_instance(instance);
+        program.observers.on_member_wait(now, own, node);
+    }
+
     fn on_ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let (program, own) = self.program_of_instance(instance);
         program.observers.on_ready(now, own, node);

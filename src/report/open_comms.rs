@@ -10,7 +10,7 @@ use std::collections::{BinaryHeap, VecDeque};
 /// Marks the label of a communication that has ended, and the number of a communication that has not started.
 const OVER: u32 = u32::MAX;
 
-/// Progress of the communication that time is charged to.
+/// ProgressDisplay of the communication that time is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargedCommunicationProgress {
     /// All partners have begun, so the communication transfers.
@@ -23,17 +23,19 @@ pub enum ChargedCommunicationProgress {
 
 /// A communication that has started, and may have ended.
 #[derive(Clone, Copy, Debug)]
-struct TrackedCommunicationState {
+struct CommunicationTimeSumIndexAndProgress {
     /// Index of the sum that gets the communication's time, or [`OVER`] after the communication has ended.
     label: u32,
     progress: ChargedCommunicationProgress,
+    /// True if the communication waits for other members and its node is not issued yet.
+    unissued: bool,
 }
 
 /// The communications in progress on an NPU.
 #[derive(Clone, Debug, Default)]
 pub struct NpuCommunicationsInProgress {
     /// Communications in order of start, from the first one that has not ended.
-    open: VecDeque<TrackedCommunicationState>,
+    open: VecDeque<CommunicationTimeSumIndexAndProgress>,
     /// Number of ended communications that were removed from the front of `open`.
     over: u32,
     /// Numbers of the communications that have begun to transfer. Ended communications are removed only when they reach
@@ -61,14 +63,43 @@ impl NpuCommunicationsInProgress {
             true => ChargedCommunicationProgress::WaitsForStage,
             false => ChargedCommunicationProgress::Waits,
         };
-        self.open
-            .push_back(TrackedCommunicationState { label, progress });
+        self.open.push_back(CommunicationTimeSumIndexAndProgress {
+            label,
+            progress,
+            unissued: false,
+        });
+    }
+
+    /// Returns true if the communication at index `place` is in progress.
+    pub fn is_in_progress(&mut self, place: usize) -> bool {
+        self.open_comm_at(place)
+            .is_some_and(|(_, open)| open.label != OVER)
+    }
+
+    /// Records that the node of the communication at index `place`, which has just started, is not issued yet.
+    pub fn mark_unissued(&mut self, place: usize) {
+        if let Some((_, open)) = self.open_comm_at(place) {
+            open.unissued = true;
+        }
+    }
+
+    /// Records that the communication at index `place` is issued. Returns true if it had already started, because it
+    /// waited for other members.
+    #[inline]
+    pub fn issue_if_waiting(&mut self, place: usize) -> bool {
+        match self.open_comm_at(place) {
+            Some((_, open)) if open.label != OVER => std::mem::take(&mut open.unissued),
+            _ => false,
+        }
     }
 
     /// Returns the communication at index `place`, and its number in order of start; `None` if the communication was
     /// removed or has not started.
     #[inline]
-    fn open_comm_at(&mut self, place: usize) -> Option<(u32, &mut TrackedCommunicationState)> {
+    fn open_comm_at(
+        &mut self,
+        place: usize,
+    ) -> Option<(u32, &mut CommunicationTimeSumIndexAndProgress)> {
         let number = self.place[place];
         let index = number.checked_sub(self.over)?;
         Some((number, self.open.get_mut(index as usize)?))

@@ -7,7 +7,8 @@
 //! times. The lower end of the interval uses shortest / median, and the upper end longest / median. For other jobs, the
 //! interval follows from the interval of a profiler record's cost (`converters/pytorch/profiler_cost.rs`). The removed
 //! time is scaled to each end of that interval, and subtracted from the makespan with the profiler. If the traces do
-//! not state this cost, there is no interval. [`REPEATS`], the variation between repetitions of a step, widens both
+//! not state this cost, there is no interval. The lower end is at least the longest time in which an NPU runs kernels,
+//! because the profiler's cost is host time. [`REPEATS`], the variation between repetitions of a step, widens both
 //! kinds of intervals (docs/validation.md).
 
 use super::Report;
@@ -97,14 +98,25 @@ impl ProfilerAndItsCost {
 
     /// Sets both makespans of the job `workload`. `own` is the makespan of this replay. `other` is the makespan with
     /// the profiler's cost if this replay subtracts it, otherwise the makespan without it.
-    pub fn set_both_makespans(&mut self, own: Span, other: Span, workload: &Workload) {
+    /// `busiest` is the longest time in which an NPU runs kernels, which no removed host time can shorten.
+    pub fn set_both_makespans(
+        &mut self,
+        own: Span,
+        other: Span,
+        busiest: Span,
+        workload: &Workload,
+    ) {
         let (with, without) = if self.removed {
             (other, own)
         } else {
             (own, other)
         };
-        let interval =
-            self.profiling_error_interval(with, without, unprofiled_steps_of_workload(workload));
+        let interval = self.profiling_error_interval(
+            with,
+            without,
+            busiest,
+            unprofiled_steps_of_workload(workload),
+        );
         self.with = Some(with);
         self.without = Some(MakespanWithoutProfilerCost {
             makespan: without,
@@ -117,6 +129,7 @@ impl ProfilerAndItsCost {
         &self,
         with: Span,
         without: Span,
+        busiest: Span,
         measured: Option<StepTimesWithoutProfiler>,
     ) -> Option<[Span; 2]> {
         let measured =
@@ -136,7 +149,8 @@ impl ProfilerAndItsCost {
             }
             (None, _) => return None,
         };
-        Some([low.scale_by(1.0 - REPEATS), high.scale_by(1.0 + REPEATS)])
+        let low = low.scale_by(1.0 - REPEATS).max(busiest.min(without));
+        Some([low, high.scale_by(1.0 + REPEATS)])
     }
 }
 
@@ -198,5 +212,31 @@ impl ProfilerAndItsCost {
             ProfilerCostBasis::OtherJobs => "as on another machine",
         };
         format!("{} a record, {by}; ", Span::from_ns(ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A replay takes 10 ms with and 6 ms without the profiler, so 4 ms are its cost. At the upper end, the cost is 3.5
+    /// times as high and exceeds the makespan, but kernels alone take 2 ms.
+    #[test]
+    fn removed_cost_never_shortens_kernels() {
+        let profiler = ProfilerAndItsCost {
+            removed: false,
+            with: None,
+            without: None,
+            record_ns: Some(1000),
+            record_interval_ns: Some([400, 3500]),
+            cost_basis: Some(ProfilerCostBasis::Views),
+            steps: None,
+            measured_step: None,
+        };
+        let ms = |ms: u64| Span::from_ns(1_000_000 * ms);
+        for (busiest, low) in [(ms(2), ms(2)), (ms(0), ms(0)), (ms(7), ms(6))] {
+            let found = profiler.profiling_error_interval(ms(10), ms(6), busiest, None);
+            assert_eq!(found.map(|[low, _]| low), Some(low));
+        }
     }
 }

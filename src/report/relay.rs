@@ -34,6 +34,7 @@ enum NodeEventType {
     Began,
     Delayed,
     Ready,
+    MemberWait,
 }
 
 /// A node's event, packed into 16 bytes.
@@ -72,7 +73,8 @@ impl PackedNodeEvent {
             1 => observer.on_completed(at, instance, node, kind),
             2 => observer.on_transfer_began(at, instance, node),
             3 => observer.on_delay_began(at, instance, node),
-            _ => observer.on_ready(at, instance, node),
+            4 => observer.on_ready(at, instance, node),
+            _ => observer.on_member_wait(at, instance, node),
         }
     }
 }
@@ -330,6 +332,21 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
+    #[inline]
+    fn on_member_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        let kind = NodeKind::Collective;
+        self.record_node_event(PackedNodeEvent::new(
+            NodeEventType::MemberWait,
+            now,
+            instance,
+            node,
+            kind,
+        ));
+        if let Some(others) = &mut self.others {
+            others.on_member_wait(now, instance, node);
+        }
+    }
+
     // Observers of a report do not use this event, so only the other observers get it.
     #[inline]
     fn on_lane_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
@@ -423,6 +440,9 @@ mod tests {
         fn on_ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
             self.steps.push((4, now.0, instance.0, node.0, 0));
         }
+        fn on_member_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+            self.steps.push((5, now.0, instance.0, node.0, 0));
+        }
         fn on_collective_ended(&mut self, record: &CollectiveRecord) {
             self.groups.push(record.group.0);
         }
@@ -435,12 +455,13 @@ mod tests {
             let instance = InstanceId(i % MAX_NPUS.min(1000) + MAX_NPUS - 1000);
             let node = NodeIndex(i.wrapping_mul(0x9e37_79b9) >> 1);
             let kind = NodeKind::ALL[i as usize % NodeKind::ALL.len()];
-            match i % 5 {
+            match i % 6 {
                 0 => observer.on_issued(now, instance, node, kind),
                 1 => observer.on_completed(now, instance, node, kind),
                 2 => observer.on_transfer_began(now, instance, node),
                 3 => observer.on_delay_began(now, instance, node),
-                _ => observer.on_ready(now, instance, node),
+                4 => observer.on_ready(now, instance, node),
+                _ => observer.on_member_wait(now, instance, node),
             }
             observer.on_collective_ended(&CollectiveRecord {
                 group: ReplayGroupId(i),

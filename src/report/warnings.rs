@@ -46,6 +46,13 @@ pub(super) fn collect_warnings(report: &Report, prepared: &CompiledReplay<'_>) -
         "{} kernels keep their recorded duration: the roofline lacks their FLOPs or bytes, or a \
          peak for their number format",
     );
+    if basis.by_curves == 0 {
+        say(
+            basis.without_curve,
+            "{} kernels take roofline times at the peak rates, because no curve of the machine applies to them: the \
+             traces do not state the kernels' shapes, or the NPU has no curve for them",
+        );
+    }
     say(
         basis.kept,
         "{} kernels keep their recorded duration: they were recorded on an NPU of another maker, whose libraries are \

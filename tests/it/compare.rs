@@ -430,15 +430,16 @@ fn the_bubble_of_a_pipeline_is_no_transfer() {
         bubbles.push(expect_integer(&report["mean_ps"]["bubble"]));
     }
     assert!(bubbles[0] > 10_000_000_000, "{bubbles:?}");
-    // The measured collectives are faster on faster links, so a stage ends a little earlier.
+    // The measured collectives are faster on faster links, so a stage ends a little earlier. The bubble includes the wait
+    // of the first stages for the last ones in the all-reduce of the embedding.
     assert!(
-        (bubbles[1] - bubbles[0]).abs() < bubbles[0] / 200,
+        (bubbles[1] - bubbles[0]).abs() < bubbles[0] / 100,
         "{bubbles:?}"
     );
     let text = run_for_output(&replay);
     assert!(
         text.lines()
-            .any(|line| line.contains("pipeline bubble") && line.contains("10.260 ms")),
+            .any(|line| line.contains("pipeline bubble") && line.contains("10.788 ms")),
         "{text}"
     );
     let csv = run_for_output(&[&replay[..], &["--format", "csv"]].concat());

@@ -412,7 +412,7 @@ fn list_values_to_try(option: &ReplayOptionDefinition) -> Vec<OptionValueAsStudy
         (_, "compute") => ["recorded", "scaled:0.5", "roofline", "loopnest:gemmini-16"]
             .map(text)
             .to_vec(),
-        (_, "recorded_on") => vec![text("dgx-a100"), text("capture")],
+        (_, "recorded_on") => vec![text("trn1"), text("dgx-a100"), text("capture")],
         (_, "efficiency") => vec![number("0.5")],
         (_, "host") => vec![text("recorded"), text("scaled:0.5")],
         (_, "bandwidth") => vec![text("10GB/s"), text("100GB/s")],

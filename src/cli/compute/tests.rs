@@ -64,7 +64,11 @@ fn an_efficiency_sets_the_compute_model_and_its_description() {
 fn compute_option_refusals_name_command_line_flags() {
     chakram_base::setting::register_setting_names(crate::flags::write_setting_as_flag);
     for (model, duration, hint) in [
-        ("curves", "measured", ", or --compute roofline"),
+        (
+            "curves",
+            "measured, or by roofline at the peak rates if no curve applies to them",
+            ", or --compute roofline",
+        ),
         ("loopnest:gemmini-16", "from loop nests", ""),
     ] {
         let args = parse_compute_args(&["--compute", model, "--efficiency", "0.5"]).unwrap();

@@ -129,7 +129,7 @@ impl ReplayAndReportArgs {
                 // A preset under its own name has no edits, so do not parse its file again.
                 edits: match is_named {
                     true => Vec::new(),
-                    false => edits_from_preset(&machine, &text, &file),
+                    false => edits_from_preset(&machine, &text, &file, None),
                 },
                 machine,
                 text,
@@ -140,18 +140,18 @@ impl ReplayAndReportArgs {
             },
             values => {
                 let edited = settings.apply_machine_values(&text, &file)?;
-                let mut edits = edits_from_preset(&machine, &edited, &file);
+                let original = Machine::parse(&text, &file)?;
+                let unedited = Some(&original);
+                let mut edits = edits_from_preset(&machine, &edited, &file, unedited);
                 if edits.is_empty() {
-                    edits = machine_edits_between(&edited, &text, &file);
+                    edits = machine_edits_between(&edited, &text, &file, unedited);
                 }
                 MachineWithSourceAndEdits {
                     input,
                     edits,
                     machine,
                     unfilled: None,
-                    unchanged: Some(
-                        settings.fill_all_racks_if_requested(Machine::parse(&text, &file)?)?,
-                    ),
+                    unchanged: Some(settings.fill_all_racks_if_requested(original)?),
                     changes: values
                         .iter()
                         .map(|set| describe_machine_key_change(set, &text))

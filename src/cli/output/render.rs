@@ -101,7 +101,9 @@ impl ReplayAndReportArgs {
         if !self.all_operators {
             shown.merge_micro_batch_operators();
         }
-        shown.provenance = Some(Provenance::new(self.options_json(absent), inputs));
+        let mut options = self.options_json(absent);
+        options.extend(shown.provenance.take().unwrap_or_default().options);
+        shown.provenance = Some(Provenance::new(options, inputs));
         report::html::render_html(&shown, name, &self.describe_basis_with_network(report))
     }
 
@@ -112,11 +114,11 @@ impl ReplayAndReportArgs {
         lists && !self.all_operators
     }
 
-    /// Writes the comparison of one job on several machines.
+    /// Writes the comparison of one job on several machines. `trace_options` are the options for reading the traces.
     pub fn render_comparison(
         &self,
         comparison: &mut MachineComparison<'_>,
-        absent: MissingRankPolicy,
+        (absent, trace_options): (MissingRankPolicy, &Map<String, Value>),
         inputs: &[HashedInput],
         style: TextStyleWidthAndDetail,
         out: &mut dyn Write,
@@ -137,7 +139,9 @@ impl ReplayAndReportArgs {
                 )
             }
             ReportFormatArg::Json => {
-                let provenance = Provenance::new(self.options_json(absent), inputs);
+                let mut options = self.options_json(absent);
+                options.extend(trace_options.clone());
+                let provenance = Provenance::new(options, inputs);
                 let document = report::compare::json(comparison, provenance);
                 return report::json::write_json(
                     &mut terminal::EscapingWriter::new_for_json(out),
@@ -274,6 +278,7 @@ impl ReplayAndReportArgs {
             let npus: Vec<Value> = map.iter().map(|npu| npu.0.into()).collect();
             options.insert("map".to_owned(), npus.into());
         }
+        self.timing.add_given_options_to_json(&mut options);
         options
     }
 

@@ -8,6 +8,7 @@ use crate::ids::{
 };
 use crate::plan::{NONE, PlacedRankGroup, ReplayPlan};
 use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
+use chakram_base::units::Time;
 use std::ops::{Index, IndexMut};
 
 /// One group of a launch in flight.
@@ -47,6 +48,20 @@ impl RankGroupOfLaunch<'_> {
     /// Returns the index of the state (run) of the collective `sequence`, or `None` if the collective is not in flight.
     pub fn run_index_of_collective(&self, sequence: u32) -> Option<RunIndex> {
         self.order.run_of[sequence as usize]
+    }
+
+    /// Returns since when a member that takes its lane at `now` has waited for the last member; see
+    /// [`GroupCollectiveLaunchOrder::take_start_of_wait`].
+    #[inline]
+    pub fn take_start_of_wait(
+        &mut self,
+        now: Time,
+        member: MemberIndex,
+        sequence: u32,
+        lane_freed: Time,
+    ) -> Time {
+        self.order
+            .take_start_of_wait(now, member, sequence, lane_freed)
     }
 
     /// Returns the collective that `member` must start before the collective `sequence`. Returns `None` if the member
@@ -129,21 +144,26 @@ impl<'a> GroupsOfAllLaunchesInFlight<'a> {
     #[inline]
     pub fn mark_ready_or_park_node(
         &mut self,
+        now: Time,
         slot: LaunchGroupAndMemberIndex,
         sequence: u32,
         node: u32,
     ) -> bool {
         self[slot.group]
             .order
-            .mark_ready_or_park_node(slot.member, sequence, node)
+            .mark_ready_or_park_node(now, slot.member, sequence, node)
     }
 
     /// Removes and returns a parked node of a group that may start now, or `None`.
     #[inline]
-    pub fn take_startable_parked_node(&mut self, group: GroupIndex) -> Option<InstanceNode> {
+    pub fn take_startable_parked_node(
+        &mut self,
+        now: Time,
+        group: GroupIndex,
+    ) -> Option<InstanceNode> {
         let group = &mut self[group];
         loop {
-            let (member, node) = group.order.take_startable_parked_node()?;
+            let (member, node) = group.order.take_startable_parked_node(now)?;
             // Skip members that waited for no other member: they started before their turn came.
             if node != NONE {
                 let rank = group.plan.members[member.index()];

@@ -14,6 +14,7 @@
 use crate::ids::RunIndex;
 use crate::plan::{NONE, PlacedRankGroup};
 use chakram_base::ids::MemberIndex;
+use chakram_base::units::Time;
 use std::collections::BTreeMap;
 
 /// Launch order of a group's collectives, and the run of each collective in flight.
@@ -35,10 +36,20 @@ pub(super) struct GroupCollectiveLaunchOrder {
     first: u32,
     /// For each member, the place of its next collective in the launch order.
     next: Vec<u32>,
-    /// Nodes of ready members that wait for their turn. The key is (member, collective).
-    parked: BTreeMap<(MemberIndex, u32), u32>,
+    /// Nodes of ready members that wait for their turn, with the time when they became ready. The key is (member,
+    /// collective).
+    parked: BTreeMap<(MemberIndex, u32), (u32, Time)>,
+    /// Members of a group that gathers that waited for the last member and have not arrived yet.
+    gathered: BTreeMap<(MemberIndex, u32), GatheredMemberTimes>,
     /// Members whose next collective may now start, in descending order.
     due: Vec<MemberIndex>,
+}
+
+/// When a member became ready for a collective, and when its group launched the collective.
+#[derive(Clone, Copy, Debug)]
+struct GatheredMemberTimes {
+    ready: Time,
+    launched: Time,
 }
 
 impl GroupCollectiveLaunchOrder {
@@ -58,6 +69,7 @@ impl GroupCollectiveLaunchOrder {
             first: 0,
             next: vec![0; members],
             parked: BTreeMap::new(),
+            gathered: BTreeMap::new(),
             due: Vec::new(),
         }
     }
@@ -73,6 +85,7 @@ impl GroupCollectiveLaunchOrder {
         self.first = 0;
         self.next.fill(0);
         self.parked.clear();
+        self.gathered.clear();
         self.due.clear();
     }
 
@@ -103,6 +116,7 @@ impl GroupCollectiveLaunchOrder {
     #[inline]
     pub fn mark_ready_or_park_node(
         &mut self,
+        now: Time,
         member: MemberIndex,
         sequence: u32,
         node: u32,
@@ -120,7 +134,7 @@ impl GroupCollectiveLaunchOrder {
             self.due.push(member);
             return true;
         }
-        self.parked.insert((member, sequence), node);
+        self.parked.insert((member, sequence), (node, now));
         false
     }
 
@@ -149,7 +163,7 @@ impl GroupCollectiveLaunchOrder {
     /// Removes a parked node that may start now, and returns its member and the node. Returns `None` if no parked node
     /// may start.
     #[inline]
-    pub fn take_startable_parked_node(&mut self) -> Option<(MemberIndex, u32)> {
+    pub fn take_startable_parked_node(&mut self, now: Time) -> Option<(MemberIndex, u32)> {
         if self.parked.is_empty() {
             self.due.clear();
             return None;
@@ -157,13 +171,40 @@ impl GroupCollectiveLaunchOrder {
         while let Some(&member) = self.due.last() {
             let next = &mut self.next[member.index()];
             let sequence = self.order.get(*next as usize);
-            if let Some(node) = sequence.and_then(|&s| self.parked.remove(&(member, s))) {
+            let taken =
+                sequence.and_then(|&s| Some(((member, s), self.parked.remove(&(member, s))?)));
+            if let Some((key, (node, ready))) = taken {
                 *next += 1;
+                if self.gathers && node != NONE {
+                    let launched = now;
+                    let times = GatheredMemberTimes { ready, launched };
+                    self.gathered.insert(key, times);
+                }
                 return Some((member, node));
             }
             self.due.pop();
         }
         None
+    }
+
+    /// Returns since when a member that takes its lane at `now` has waited for the last member. `lane_freed` is the time
+    /// at which the lane's previous node completed. Returns `now` if the member did not wait, or if it also had to wait
+    /// for its lane after the last member was ready.
+    #[inline]
+    pub fn take_start_of_wait(
+        &mut self,
+        now: Time,
+        member: MemberIndex,
+        sequence: u32,
+        lane_freed: Time,
+    ) -> Time {
+        if self.gathered.is_empty() {
+            return now;
+        }
+        match self.gathered.remove(&(member, sequence)) {
+            Some(times) if times.launched == now => times.ready.max(lane_freed),
+            _ => now,
+        }
     }
 
     /// Returns the collective that `member` must start before the collective `sequence`. Returns `None` if the member
@@ -192,36 +233,36 @@ mod tests {
     fn the_first_collective_in_program_order_starts_once_a_member_is_ready() {
         let mut order = GroupCollectiveLaunchOrder::for_group(2, 2, 2, false);
         // Member 0 is ready for collective 1, but member 1 may need collective 0 first.
-        assert!(!order.mark_ready_or_park_node(MemberIndex(0), 1, 70));
+        assert!(!order.mark_ready_or_park_node(Time(5), MemberIndex(0), 1, 70));
         assert_eq!(
             (
-                order.take_startable_parked_node(),
+                order.take_startable_parked_node(Time(9)),
                 order.collective_that_member_must_start_before(MemberIndex(0), 1)
             ),
             (None, Some(0))
         );
         // Member 1 does need collective 0 first, so the two collectives run in program order.
-        assert!(order.mark_ready_or_park_node(MemberIndex(1), 0, 80));
-        assert_eq!(order.take_startable_parked_node(), None);
-        assert!(order.mark_ready_or_park_node(MemberIndex(0), 0, 71));
+        assert!(order.mark_ready_or_park_node(Time(5), MemberIndex(1), 0, 80));
+        assert_eq!(order.take_startable_parked_node(Time(9)), None);
+        assert!(order.mark_ready_or_park_node(Time(5), MemberIndex(0), 0, 71));
         assert_eq!(
-            order.take_startable_parked_node(),
+            order.take_startable_parked_node(Time(9)),
             Some((MemberIndex(0), 70))
         );
-        assert!(order.mark_ready_or_park_node(MemberIndex(1), 1, 81));
+        assert!(order.mark_ready_or_park_node(Time(5), MemberIndex(1), 1, 81));
     }
 
     #[test]
     fn a_collective_for_which_all_members_are_ready_starts_first() {
         let mut order = GroupCollectiveLaunchOrder::for_group(2, 2, 2, false);
-        assert!(!order.mark_ready_or_park_node(MemberIndex(0), 1, 70));
-        assert!(order.mark_ready_or_park_node(MemberIndex(1), 1, 81));
+        assert!(!order.mark_ready_or_park_node(Time(5), MemberIndex(0), 1, 70));
+        assert!(order.mark_ready_or_park_node(Time(5), MemberIndex(1), 1, 81));
         assert_eq!(
-            order.take_startable_parked_node(),
+            order.take_startable_parked_node(Time(9)),
             Some((MemberIndex(0), 70))
         );
-        assert!(order.mark_ready_or_park_node(MemberIndex(1), 0, 80));
-        assert!(order.mark_ready_or_park_node(MemberIndex(0), 0, 71));
+        assert!(order.mark_ready_or_park_node(Time(5), MemberIndex(1), 0, 80));
+        assert!(order.mark_ready_or_park_node(Time(5), MemberIndex(0), 0, 71));
         assert_eq!(
             order.collective_that_member_must_start_before(MemberIndex(0), 0),
             None
@@ -231,24 +272,24 @@ mod tests {
     #[test]
     fn a_group_that_gathers_lets_all_members_go_at_once() {
         let mut order = GroupCollectiveLaunchOrder::for_group(2, 3, 3, true);
-        assert!(!order.mark_ready_or_park_node(MemberIndex(0), 0, 70));
-        assert!(!order.mark_ready_or_park_node(MemberIndex(2), 0, 90));
+        assert!(!order.mark_ready_or_park_node(Time(5), MemberIndex(0), 0, 70));
+        assert!(!order.mark_ready_or_park_node(Time(5), MemberIndex(2), 0, 90));
         assert_eq!(
             (
-                order.take_startable_parked_node(),
+                order.take_startable_parked_node(Time(9)),
                 order.collective_that_member_must_start_before(MemberIndex(0), 0)
             ),
             (None, None)
         );
-        assert!(order.mark_ready_or_park_node(MemberIndex(1), 0, 80));
+        assert!(order.mark_ready_or_park_node(Time(5), MemberIndex(1), 0, 80));
         assert_eq!(
-            order.take_startable_parked_node(),
+            order.take_startable_parked_node(Time(9)),
             Some((MemberIndex(0), 70))
         );
         assert_eq!(
-            order.take_startable_parked_node(),
+            order.take_startable_parked_node(Time(9)),
             Some((MemberIndex(2), 90))
         );
-        assert_eq!(order.take_startable_parked_node(), None);
+        assert_eq!(order.take_startable_parked_node(Time(9)), None);
     }
 }

@@ -161,6 +161,8 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
                 for_last += graph.recorded_wait(NodeIndex(node));
                 continue;
             }
+            // Before it arrives, a member waits for the last one, even if its collective has a root.
+            for_last += run.arrivals.wait_before_arrival(member);
             let waited = run.recorded.begins[member].since(run.arrivals.starts[member]);
             match root {
                 Some(root) if root.index() != member => for_root += waited,

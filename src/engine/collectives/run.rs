@@ -66,6 +66,8 @@ pub(super) struct MemberArrivals {
     pub nodes: Vec<u32>,
     /// Arrival time of each member.
     pub starts: Vec<Time>,
+    /// How long each member had waited for other members when it arrived; empty if no member had waited.
+    pub waits: Vec<Span>,
     /// Number of present members that have arrived.
     pub arrived: u32,
     /// Arrival time of the first member.
@@ -122,6 +124,11 @@ impl RevocableAnalyticalAnswerState {
 }
 
 impl MemberArrivals {
+    /// Returns how long a member had waited for other members when it arrived.
+    pub fn wait_before_arrival(&self, member: usize) -> Span {
+        self.waits.get(member).copied().unwrap_or(Span::ZERO)
+    }
+
     /// Returns the members that have arrived, grouped by arrival time if `skewed` is true. Otherwise returns all of
     /// these members as one group, which arrives at `start`.
     pub fn group_arrivals_by_time(
@@ -145,7 +152,7 @@ impl MemberArrivals {
     }
 }
 
-/// Progress of a chunk at a member.
+/// ProgressDisplay of a chunk at a member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OneChunkProgressAtMember {
     /// Current stage. [`OUTSIDE`] before the first stage; the number of stages after the last one.
@@ -190,11 +197,11 @@ pub(super) struct MemberPhaseAdmissionProgress {
     pub inside: u32,
 }
 
-/// Progress of each chunk at each position.
+/// ProgressDisplay of each chunk at each position.
 #[derive(Debug)]
 pub(super) struct MemberChunkProgressTable {
     pub ports: OperationPortRange,
-    /// Progress of each chunk at each member, indexed by chunk, strand (ring direction) and position. Only stages with
+    /// ProgressDisplay of each chunk at each member, indexed by chunk, strand (ring direction) and position. Only stages with
     /// two strands use the cells of the second strand.
     pub cells: Vec<OneChunkProgressAtMember>,
     /// Queue slot of each chunk's passage through a stage, indexed by cell and stage. The backend assigns the slots
@@ -283,6 +290,7 @@ impl CollectiveRun {
         self.arrivals.nodes.resize(of.members, NONE);
         self.arrivals.starts.clear();
         self.arrivals.starts.resize(of.members, Time::ZERO);
+        self.arrivals.waits.clear();
         self.arrivals.arrived = 0;
         self.arrivals.arrived_now.clear();
         self.arrivals.ends.clear();
@@ -297,8 +305,20 @@ impl CollectiveRun {
         self.strands = schedule.strand_count();
     }
 
-    /// Records that `member`, with its node, arrived at `now`.
-    pub(super) fn record_arrival(&mut self, now: Time, member: MemberIndex, node: NodeIndex) {
+    /// Records that `member`, with its node, arrived at `now`, and has waited for other members since `waits_since`.
+    pub(super) fn record_arrival(
+        &mut self,
+        now: Time,
+        waits_since: Time,
+        member: MemberIndex,
+        node: NodeIndex,
+    ) {
+        if waits_since < now {
+            self.arrivals
+                .waits
+                .resize(self.arrivals.nodes.len(), Span::ZERO);
+            self.arrivals.waits[member.index()] = now.since(waits_since);
+        }
         if self.arrivals.arrived == 0 {
             self.arrivals.first = now;
         }
@@ -308,18 +328,18 @@ impl CollectiveRun {
         self.arrivals.starts[member.index()] = now;
     }
 
-    /// Returns the rank that started last among the members with a trace; with ties, the lowest.
+    /// Returns the rank that started last among the members with a trace. With ties, returns the rank that had waited
+    /// the shortest time before it started, and then the lowest.
     pub(super) fn last_rank_to_start(&self, plan: &PlacedRankGroup) -> Rank {
-        let late = self
-            .arrivals
-            .starts
-            .iter()
-            .zip(&self.arrivals.nodes)
+        let members = self.arrivals.starts.iter().zip(&self.arrivals.nodes);
+        let late = members
             .zip(&plan.members)
-            .filter(|((start, node), _)| **start == self.arrivals.last && **node != NONE);
+            .enumerate()
+            .filter(|(_, ((start, node), _))| **start == self.arrivals.last && **node != NONE);
         // Take the lowest rank, so that the order of arrivals within the instant does not affect the result.
-        let ranks = late.map(|(_, rank)| *rank).min();
-        ranks.expect("somebody started last")
+        let ranks =
+            late.map(|(member, (_, rank))| (self.arrivals.wait_before_arrival(member), *rank));
+        ranks.min().expect("somebody started last").1
     }
 
     /// Returns how long the members waited in total for the last member, that member's rank, and the waiting time that
@@ -333,11 +353,12 @@ impl CollectiveRun {
         let present = arrivals.enumerate().filter(|(_, (node, _))| **node != NONE);
         let waited = present
             .map(|(member, (_, start))| {
-                Span(self.arrivals.last.since(*start).0 * u64::from(count(member)))
+                let waited =
+                    self.arrivals.last.since(*start) + self.arrivals.wait_before_arrival(member);
+                Span(waited.0 * u64::from(count(member)))
             })
             .sum();
-        let late = (self.arrivals.first < self.arrivals.last)
-            .then(|| (self.last_rank_to_start(plan), waited));
+        let late = (waited > Span::ZERO).then(|| (self.last_rank_to_start(plan), waited));
         (waited, late)
     }
 

@@ -47,6 +47,8 @@ pub enum UnusableOptionReason {
     /// The options request kernel times scaled from the capture's device, but the capture names no device, or one that
     /// has no preset.
     DeviceUnknown(Option<String>),
+    /// The options name a machine with NPUs on which kernels were recorded, but the kernels ran on a CPU.
+    RecordedOnCpu,
     /// The options set a factor on host time, but the workload has no host time.
     NoHostTime,
     /// An option needs simulated communication, but communication takes its recorded or captured time.
@@ -62,7 +64,9 @@ impl UnusableOptionReason {
             Self::NoHost { .. } => SettingKey::Launch,
             Self::NoFreeNpus { .. } => SettingKey::FillDomains,
             Self::NotByRoofline(_) | Self::AllRecorded(_) => SettingKey::Efficiency,
-            Self::NoneRecorded | Self::DeviceUnknown(_) => SettingKey::RecordedOn,
+            Self::NoneRecorded | Self::DeviceUnknown(_) | Self::RecordedOnCpu => {
+                SettingKey::RecordedOn
+            }
             Self::NoHostTime => SettingKey::Host,
             Self::NotSimulated(key, _) => *key,
         }
@@ -101,7 +105,7 @@ impl fmt::Display for UnusableOptionReason {
             Self::NotByRoofline(model) => {
                 let (duration, hint) = match **model {
                     KernelDurationSource::Curves => (
-                        "measured",
+                        "measured, or by roofline at the peak rates if no curve applies to them",
                         format!(", or {}", with(SettingKey::Compute, &"roofline")),
                     ),
                     KernelDurationSource::LoopNest(_) => ("from loop nests", String::new()),
@@ -141,6 +145,11 @@ impl fmt::Display for UnusableOptionReason {
                     with(SettingKey::RecordedOn, &"FILE.toml")
                 )
             }
+            Self::RecordedOnCpu => format!(
+                "{own} names a machine with NPUs, but the kernels of this job ran on a CPU\n  try: {}, or {} that describes the CPU",
+                with(SettingKey::Compute, &"roofline"),
+                with(SettingKey::RecordedOn, &"FILE.toml")
+            ),
             Self::NoHostTime => format!(
                 "{own} sets the time of host work, but no node of this job is host work or has a \
                  host delay\n  try: without {own}"
@@ -275,6 +284,11 @@ impl ReplayOptions {
                 if !any(has_recorded_kernels) =>
             {
                 return Err(UnusableOptionReason::NoneRecorded);
+            }
+            KernelDurationSource::RecordedOn(class)
+                if class.is_of_known_maker() && any(Graph::were_kernels_captured_on_cpu) =>
+            {
+                return Err(UnusableOptionReason::RecordedOnCpu);
             }
             KernelDurationSource::RecordedOnDevices => {
                 let unknown = |graph: &&Graph| {

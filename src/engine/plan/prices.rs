@@ -8,7 +8,7 @@ use crate::unpriced_kernels::machine_without_npu_error_text;
 use crate::{ReplayRefusal, fabric, matching};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Bytes, Span};
-use chakram_hardware::compute::{KernelDurationWithBasis, KernelTraceFacts};
+use chakram_hardware::compute::{KernelDurationSource, KernelDurationWithBasis, KernelTraceFacts};
 use chakram_hardware::machine::{Machine, NpuClass};
 use chakram_hardware::memory::NamedRemoteMemory;
 use chakram_hardware::recordings::compute_model_with_recording_class;
@@ -50,6 +50,7 @@ pub(super) fn compute_graph_durations(
     let compute =
         compute_model_with_recording_class(options.compute, device).for_npu_class(&class.name);
     basis.at_peaks = compute.assumes_full_peak_rates();
+    basis.recording_class_known = matches!(compute, KernelDurationSource::RecordedOn(_));
     basis.carried = compute.was_recorded_at_other_rates(&class.peaks, class.memory_bandwidth());
     let mut known: BTreeMap<_, KernelDurationWithBasis> = BTreeMap::new();
     let own = options.extensions.kernels.as_ref();
@@ -105,6 +106,10 @@ pub(super) fn compute_graph_durations(
                 basis.count_kernel_duration_source(
                     price,
                     options.compute.ignores_recorded_durations(),
+                );
+                basis.without_curve += u64::from(
+                    options.compute == KernelDurationSource::Curves
+                        && matches!(price, KernelDurationWithBasis::Modeled(_)),
                 );
                 let bytes_alone = graph.flops_unknown(node) && graph.bytes(node) > 0;
                 if let (KernelDurationWithBasis::Fallback(span), true) = (price, bytes_alone) {

@@ -77,6 +77,11 @@ impl RecordingNpuClass {
         self.elsewhere
     }
 
+    /// Returns true if the class is an NPU of a known maker.
+    pub fn is_of_known_maker(&self) -> bool {
+        self.maker.is_some()
+    }
+
     /// Returns true if the class has the rates `peaks` and `memory`.
     pub(super) fn has_same_rates(&self, peaks: &PeakRatesByFormat, memory: Bandwidth) -> bool {
         self.peaks == peaks.rates && self.memory == memory

@@ -158,3 +158,49 @@ fn a_report_that_was_changed_is_refused() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("the parts of rank 0 sum to"), "{error}");
 }
+
+/// Reports name every setting of the replay, so a diff names those that differ.
+#[test]
+fn settings_that_differ_are_named() {
+    let run = |arguments: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_chakram"))
+            .args(arguments)
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{error}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let replay = [
+        "replay",
+        "traces/ddp-resnet18",
+        "-m",
+        "dgx-h100",
+        "--format",
+        "json",
+    ];
+    let settings = [
+        ("jitter", "5%", "\"5%\""),
+        ("slow", "1=1.5", "[\"1=1.5\"]"),
+        ("delays", "0=50ms", "[\"0=50ms\"]"),
+        ("without", "profiler", "\"profiler\""),
+    ];
+    let (one, other) = (at("one.json"), at("other.json"));
+    run(&[&replay[..], &["-o", &one]].concat());
+    for (key, value, named) in settings {
+        let flag = format!("--{}", key.trim_end_matches('s'));
+        run(&[&replay[..], &[&flag, value, "-o", &other]].concat());
+        let text = run(&["diff", &one, &other]);
+        assert!(
+            text.contains(&format!("option {key}: nothing → {named}")),
+            "{text}"
+        );
+    }
+    let set = ["--set", "machine.host.launch=30us", "-m", "dgx-a100"];
+    let text = run(&[&replay[..], &set].concat());
+    let comparison: Value = serde_json::from_str(&text).unwrap();
+    let options = &comparison["options"];
+    assert_eq!(options["set"][0], "machine.host.launch=30us", "{options}");
+}

@@ -551,7 +551,7 @@ fn try_edits_of_machine_keys(
                 tried.refused.insert(key.clone());
                 continue;
             };
-            let edits = edits_from_preset(&machine, &text, name);
+            let edits = edits_from_preset(&machine, &text, name, None);
             // Any change of one key is exactly one edit.
             assert_eq!(edits.len(), 1, "{name}: {path} = {other}: {edits:?}");
             let of_key = jobs.iter().zip(&before);

@@ -159,3 +159,59 @@ fn reports_without_a_bubble_are_read() {
     without(&mut json["critical_path"]["time_ps"], "bubble");
     assert_eq!(list_time_parts_ns(&parsed(&json), 1), [0, 2_000, 0, 0]);
 }
+
+/// Rank 0 is ready for an all-reduce after 10 us, rank 1 after 500 us, so rank 0 waits for 490 us. This is also true if
+/// the all-reduce is on the kernels' lane, where it does not take the lane before rank 1 is ready, and if the transfer is
+/// as recorded.
+#[test]
+fn a_ready_member_waits_for_the_last_one_on_any_lane() {
+    for comm in [
+        CommunicationDurationSource::Model,
+        CommunicationDurationSource::Recorded,
+    ] {
+        let waits = [1, 2].map(|lane| {
+            let rank = |ns| {
+                let reduce = build_collective(CollectiveKind::AllReduce, 1 << 20);
+                let reduce = reduce.on_lane(lane).after(&[1]).lasts(35_000);
+                vec![build_kernel(ns).on_lane(1), reduce]
+            };
+            let options = make_comm_timing_options(comm);
+            let ranks = [rank(10_000), rank(500_000)];
+            let found = replay_switch_report(&ranks, None, &options);
+            let row = &found.collectives[0];
+            assert_eq!(
+                row.tally.waited,
+                Span::from_ns(490_000),
+                "{comm:?}, lane {lane}"
+            );
+            assert_eq!(row.charged.exposed_waiting, Span::from_ns(490_000));
+            let [compute, communication, ..] = list_time_parts_ns(&found, 0);
+            assert_eq!(compute, 10_000);
+            assert!(communication >= 490_000 + 10_000, "{communication}");
+            row.latest.clone()
+        });
+        assert_eq!(waits[0], waits[1], "{comm:?}");
+    }
+}
+
+/// While rank 0 waits for rank 1's kernel of 500 us, its lane runs another kernel for 300 us. Rank 0 can only wait for
+/// the other 200 us. If that kernel is still running when rank 1 is ready, rank 1 waits for rank 0.
+#[test]
+fn a_member_whose_lane_is_occupied_does_not_wait_for_others() {
+    for (other, waited, latest) in [(300_000, 200_000, 1), (700_000, 200_000, 0)] {
+        let reduce = |on: &[u64]| {
+            build_collective(CollectiveKind::AllReduce, 1 << 20)
+                .on_lane(1)
+                .after(on)
+        };
+        let ranks = [
+            vec![build_kernel(other).on_lane(1), reduce(&[])],
+            vec![build_kernel(500_000).on_lane(1), reduce(&[1])],
+        ];
+        let found = replay_switch_report(&ranks, None, &ReplayOptions::default());
+        let row = &found.collectives[0];
+        assert_eq!(row.tally.waited, Span::from_ns(waited), "{other}");
+        let late = row.latest.as_ref().map(|late| late.rank.0);
+        assert_eq!(late, Some(latest), "{other}");
+    }
+}
