@@ -27,7 +27,7 @@ impl UserCommKernelRules {
             .rsplit_once('=')
             .filter(|(part, _)| !part.is_empty())
             .ok_or_else(|| format!("`{text}` is not PART=KIND; KIND is one of {}", kinds()))?;
-        let known = collective_kind_of_name(kind);
+        let known = collective_kind_with_exact_name(kind);
         let kind = known.ok_or_else(|| {
             format!(
                 "`{kind}` is not a kind of collective; expected one of {}",
@@ -98,14 +98,14 @@ fn iter_known_kernel_patterns() -> impl Iterator<Item = CommKernelNamePattern> {
         let (_, pattern, kind) = (cells.next()?, cells.next()?, cells.next()?);
         Some(CommKernelNamePattern {
             pattern,
-            kind: collective_kind_of_name(kind),
+            kind: collective_kind_with_exact_name(kind),
             #[cfg(test)]
             example: cells.next()?,
         })
     })
 }
 
-fn collective_kind_of_name(name: &str) -> Option<CollectiveKind> {
+fn collective_kind_with_exact_name(name: &str) -> Option<CollectiveKind> {
     let mut all = CollectiveKind::ALL.iter();
     let (kind, ..) = all.find(|(_, known, _)| *known == name)?;
     Some(*kind)
@@ -173,7 +173,7 @@ mod tests {
         let kinds = kinds.filter_map(|line| line.split('|').nth(2));
         for kind in kinds.map(str::trim) {
             assert!(
-                kind == "?" || collective_kind_of_name(kind).is_some(),
+                kind == "?" || collective_kind_with_exact_name(kind).is_some(),
                 "{kind}"
             );
         }

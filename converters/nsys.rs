@@ -104,7 +104,7 @@ pub fn convert_exports(
 ) -> Result<NsysSummaryAndWrittenTraces, TraceError> {
     let mut processes = Vec::new();
     for path in paths {
-        processes.extend(report::read_processes(path, &options.comm_kernels)?);
+        processes.extend(report::read_process_captures(path, &options.comm_kernels)?);
     }
     let (order, largest) = sort_and_number_processes_by_rank(&mut processes);
     let stated = add_nccl_arguments_to_kernels(&mut processes, largest.as_deref());

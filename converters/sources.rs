@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn contents_tell_their_source() {
-        let trace = TraceWriter::new(Vec::new()).unwrap().into_inner();
+        let trace = TraceWriter::new(Vec::new()).unwrap().into_unflushed_sink();
         assert_eq!(detect_source_of_bytes(&trace), Ok(TraceSource::Trace));
         let lines = b"{\"schema\":\"chakram.trace.1\"}\n";
         assert_eq!(detect_source_of_bytes(lines), Ok(TraceSource::Trace));

@@ -11,7 +11,7 @@
 //! - `calls` matches collectives across devices;
 //! - `emit` writes the nodes of the traces.
 
-use chakram_trace::format::file::{DecompressedStream, read_all};
+use chakram_trace::format::file::{DecompressedStream, read_bytes_within_memory_limit};
 use chakram_trace::format::write::TraceWriter;
 use chakram_trace::format::{TraceError, TraceErrorLocation};
 use serde::Serialize;
@@ -48,7 +48,8 @@ impl DecompressedXplaneFile {
     ///
     /// Fails if the file cannot be read or exceeds the memory limit.
     pub fn open_file(path: &Path) -> Result<Self, TraceError> {
-        let contents = DecompressedStream::open_path(path).map(|stream| read_all(stream, 0))?;
+        let contents = DecompressedStream::open_path(path)
+            .map(|stream| read_bytes_within_memory_limit(stream, 0))?;
         Ok(Self {
             path: path.to_owned(),
             contents: contents.map_err(|source| TraceError::from_io(path, "read", source))?,
@@ -123,8 +124,13 @@ impl<'a> XplaneJob<'a> {
             let first = devices.len() as u64;
             modules.begin_file(first);
             modules.read_programs(&space).map_err(named)?;
-            let own =
-                timeline::read_devices(space, hosts, first, modules.file_index(), &mut left_out);
+            let own = timeline::read_devices(
+                space,
+                hosts,
+                first,
+                modules.index_of_file_being_read(),
+                &mut left_out,
+            );
             devices.extend(own.map_err(named)?);
         }
         let starts = devices.iter().filter_map(DeviceTimeline::first_start);
@@ -182,7 +188,7 @@ impl<'a> XplaneJob<'a> {
         let mut writer = TraceWriter::start_with_metadata(out, &metadata).map_err(io)?;
         let written = emit::write_device_nodes(device, rank, &self.calls, self.base, &mut writer)?;
         self.summary.devices.push(written);
-        Ok(writer.into_inner())
+        Ok(writer.into_unflushed_sink())
     }
 
     /// Returns the summary of the ranks written so far.

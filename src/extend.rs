@@ -3,7 +3,7 @@
 //! - A network implements [`NetworkBackend`]. Pass the network to
 //!   [`CompiledReplay::run_on_network`](crate::engine::CompiledReplay::run_on_network).
 //! - A collective algorithm implements [`UserAlgorithmModel`]. Pass the algorithm to
-//!   [`Machine::with_algorithm`](crate::Machine::with_algorithm).
+//!   [`Machine::with_dimension_algorithm`](crate::Machine::with_dimension_algorithm).
 //! - A [`KernelDurationModel`] times kernels, and a [`ReplacementMemoryModel`] with its [`UserRemoteMemoryModel`] adds
 //!   a memory. Pass kernel models and memories as [`ReplacementKernelAndMemoryModels`] of the
 //!   [options](crate::engine::ReplayOptions).

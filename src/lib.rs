@@ -329,7 +329,8 @@ pub mod job {
     pub use chakram_jobs::{
         AstraSimJob, CustomCollectiveAlgorithmFiles, EditedMachineFileValue, GivenSetting, Job,
         JobLoadOptions, JobLoadOrWriteError, LoadProgressFn, RunInputsWithoutSetting,
-        edits_from_preset, load_custom_algorithms, note_settings_without_effect, replay_workload,
+        list_values_changed_from_machine_preset, load_custom_algorithms,
+        note_settings_without_effect, replay_workload,
     };
 }
 
@@ -376,7 +377,7 @@ pub mod machine {
         MachineError, MachinePreset, NpuClass, PRESETS, PassKernelTimeCorrection,
         PresetOrMachineFileText, find_machine_text, is_inline_machine_notation,
         is_inline_notation_without_rates, is_machine_file_path, is_preset, load_for_ranks,
-        machine_name_for_ranks, read_preset_text,
+        read_preset_text, scale_machine_name_to_ranks,
     };
     pub use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
     pub use chakram_hardware::network::SendCompletionRule;
@@ -459,10 +460,10 @@ pub mod score {
         ConstantsFittedOutsideFold, FittedConstant, MeanGemmTimeByShape, MeasuredRun,
         OneKernelRecordedTimesBySize, PredictedStepTimeWithInterval, PredictionErrorSummary,
         PredictionIntervalSummary, RecordedKernelTimes, RunColumnRules, RunTable, ScoreError,
-        StepGroupKernelTimeCorrection, assign_folds, cross_validate_runs, fit_corrections,
-        gemm_errors_without_and_with_other_points, left_out_size_error, parse_mean_gemm_times,
-        parse_nccl_log, predict_runs_in_table_order, predict_times_by_one_flop_rate,
-        scale_machine_constants,
+        StepGroupKernelTimeCorrection, assign_folds, fit_step_corrections_by_product_shapes,
+        gemm_errors_without_and_with_other_points, mean_leave_one_out_prediction_error,
+        parse_mean_gemm_times, parse_nccl_log, predict_runs_by_fitting_other_folds,
+        predict_runs_in_table_order, predict_times_by_one_flop_rate, scale_machine_constants,
     };
 }
 

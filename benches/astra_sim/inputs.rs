@@ -270,7 +270,7 @@ impl BenchTraceFileWriter {
     }
 
     fn finish(self) {
-        let mut out = self.writer.into_inner();
+        let mut out = self.writer.into_unflushed_sink();
         out.flush().expect("there is room for it");
     }
 }

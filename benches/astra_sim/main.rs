@@ -221,7 +221,7 @@ fn parse_last_finish_ns(said: &str, npus: u64) -> u64 {
 }
 
 /// Runs a case, prints its line, and records errors in its results.
-fn run_benchmark_case(
+fn run_case_print_line_and_record_errors(
     case: &BenchmarkCase,
     rows: Option<&BTreeMap<String, MeasuredAstraSimRun>>,
     findings: &mut ResultTableNotes,
@@ -336,7 +336,7 @@ fn main() {
     println!("case                  NPUs messages |      s  M/s    MB |      s    MB{second}");
     let mut findings = ResultTableNotes::default();
     for case in CASES.iter().filter(wanted) {
-        run_benchmark_case(case, rows.as_ref(), &mut findings);
+        run_case_print_line_and_record_errors(case, rows.as_ref(), &mut findings);
     }
     println!("* run once");
     if let Some(own) = process::own_peak_megabytes() {

@@ -55,13 +55,13 @@ fn compute_rate_per_second(amount: f64, time: Duration, unit: f64) -> f64 {
 /// than 300 bytes per node. As in captures, names repeat from step to step, unless `distinct` is `true`.
 fn encode_captured_like_trace(nodes: u32, distinct: bool) -> Vec<u8> {
     let job = CheckedWorkloadPattern::new(WorkloadPattern::DataParallel(
-        DataParallelPattern::defaults_with_min_node_count(8, nodes),
+        DataParallelPattern::defaults_with_at_least_nodes(8, nodes),
     ));
     let mut writer = TraceWriter::new(Vec::new()).expect("a vector takes it");
     job.expect("the defaults make sense")
         .emit_nodes(0, &mut writer)
         .expect("a vector takes it");
-    let plain = writer.into_inner();
+    let plain = writer.into_unflushed_sink();
     let mut frames = FrameCursor::new(&plain);
     let mut file = Vec::new();
     while let Some(record) = frames.next_record().expect("it was just written") {
@@ -138,7 +138,7 @@ fn measure_trace_load_time(label: &str, file: &[u8]) -> Duration {
     time
 }
 
-fn build_job_workload(pattern: WorkloadPattern) -> Workload {
+fn build_workload_from_pattern(pattern: WorkloadPattern) -> Workload {
     let job = CheckedWorkloadPattern::new(pattern).expect("the options make sense");
     job.build_workload().expect("a job is a workload")
 }
@@ -165,9 +165,9 @@ fn measure_replay_time(label: &str, workload: &Workload) -> Duration {
 fn measure_rank_memory(label: &str, pattern: WorkloadPattern) {
     let machine = Machine::load_preset("dgx-h100").expect("it is a preset");
     let before = reset_peak_to_held_bytes();
-    let workload = build_job_workload(pattern);
+    let workload = build_workload_from_pattern(pattern);
     let (graph_held, building) = held_and_peak_bytes_since(before);
-    let graph = &workload.graphs()[0];
+    let graph = &workload.distinct_graphs()[0];
     let (nodes, edges) = (graph.len() as f64, graph.edge_count() as f64);
     let names: usize = (0..graph.names().len() as u32)
         .map(|i| graph.names().get(i).len() + 4)
@@ -227,7 +227,7 @@ fn build_chain_pattern(ranks: u32, nodes: u32) -> WorkloadPattern {
 }
 
 fn build_data_parallel_pattern(ranks: u32, nodes: u32) -> WorkloadPattern {
-    WorkloadPattern::DataParallel(DataParallelPattern::defaults_with_min_node_count(
+    WorkloadPattern::DataParallel(DataParallelPattern::defaults_with_at_least_nodes(
         ranks, nodes,
     ))
 }
@@ -269,20 +269,20 @@ fn measure_all_replays() {
     println!("\nreplay, 8 ranks                 nodes  Mnodes/s  and prepare");
     let small = measure_replay_time(
         "chain",
-        &build_job_workload(build_chain_pattern(8, 100_000)),
+        &build_workload_from_pattern(build_chain_pattern(8, 100_000)),
     );
     let large = measure_replay_time(
         "chain",
-        &build_job_workload(build_chain_pattern(8, 1_000_000)),
+        &build_workload_from_pattern(build_chain_pattern(8, 1_000_000)),
     );
     print_time_growth("  growth", small, large);
     let small = measure_replay_time(
         "data parallel",
-        &build_job_workload(build_data_parallel_pattern(8, 100_000)),
+        &build_workload_from_pattern(build_data_parallel_pattern(8, 100_000)),
     );
     let large = measure_replay_time(
         "data parallel",
-        &build_job_workload(build_data_parallel_pattern(8, 1_000_000)),
+        &build_workload_from_pattern(build_data_parallel_pattern(8, 1_000_000)),
     );
     print_time_growth("  growth", small, large);
 }

@@ -66,7 +66,7 @@ fn main() {
             megabytes: 50.0,
         });
     }
-    if let Some(scenario) = create_azure_scenario() {
+    if let Some(scenario) = write_azure_scenario_if_files_exist() {
         assert_best_serving_run_in_budget(&ServingBenchCaseWithBudgets {
             name: "an hour of Azure, five times",
             scenario: scenario.path().join("azure.toml"),
@@ -149,7 +149,7 @@ fn measure_llm_serving_run(scenario: &Path) -> (WallCpuTimeAndPeakMemory, [f64; 
         .arg(scenario)
         .args(["--format", "json"]);
     command.stdout(report.reopen().expect("it can be opened"));
-    let taken = measure_command(&mut command);
+    let taken = run_and_measure_time_and_memory(&mut command);
     let text = std::fs::read_to_string(report.path()).expect("it can be read");
     let report: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
     let number = |path: &str| report.pointer(path).and_then(|value| value.as_f64());
@@ -161,7 +161,7 @@ fn measure_llm_serving_run(scenario: &Path) -> (WallCpuTimeAndPeakMemory, [f64; 
 }
 
 /// Creates a folder with the scenario that serves Azure's hour, if its files exist.
-fn create_azure_scenario() -> Option<tempfile::TempDir> {
+fn write_azure_scenario_if_files_exist() -> Option<tempfile::TempDir> {
     let corpus = std::env::var_os("CHAKRAM_CORPUS")?;
     let file = |name: &str| {
         let path = Path::new(&corpus).join("validation").join(name);
@@ -207,11 +207,11 @@ fn measure_serve_command_once(line: &ServingBenchCaseWithBudgets) -> WallCpuTime
         command.args(["--requests", &line.requests.to_string()]);
     }
     command.stdout(Stdio::null());
-    measure_command(&mut command)
+    run_and_measure_time_and_memory(&mut command)
 }
 
 #[expect(clippy::zombie_processes, reason = "`wait4` does, and learns more")]
-fn measure_command(command: &mut Command) -> WallCpuTimeAndPeakMemory {
+fn run_and_measure_time_and_memory(command: &mut Command) -> WallCpuTimeAndPeakMemory {
     let start = Instant::now();
     let child = command.spawn().expect("it starts");
     let mut status = 0;

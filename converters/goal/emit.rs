@@ -64,7 +64,7 @@ impl GoalSchedule {
             let view = NodeView::new(id, "nothing", Op::NoOp);
             writer.write_node(&view, &[], &NodeFieldsBeyondView::default())?;
         }
-        Ok((writer.into_inner(), id))
+        Ok((writer.into_unflushed_sink(), id))
     }
 }
 

@@ -124,7 +124,7 @@ impl GoalSchedule {
                 let found = format!("a second block for rank {rank}");
                 return Err(error_at_line(line, found, "one block for each rank"));
             }
-            *slot = Some(parser.read_program(rank as u32, ranks)?);
+            *slot = Some(parser.read_rank_program(rank as u32, ranks)?);
         }
         let end = parser.line;
         let programs = programs.into_iter().enumerate().map(|(rank, program)| {
@@ -195,7 +195,7 @@ impl<'t> GoalParser<'t> {
     }
 
     /// Reads the operations and dependencies of a rank, and the closing brace.
-    fn read_program(&mut self, rank: u32, ranks: u32) -> Result<GoalRankProgram, TraceError> {
+    fn read_rank_program(&mut self, rank: u32, ranks: u32) -> Result<GoalRankProgram, TraceError> {
         let mut program = GoalRankProgram::default();
         let mut labels: BTreeMap<&str, u32> = BTreeMap::new();
         let mut dependencies = Vec::new();

@@ -38,7 +38,7 @@ impl GoalRankProgram {
             after.dedup();
             let (kind, delay) = (
                 convert_node_to_goal_operation(graph, peers, node)?,
-                round_to_ns(graph.launch_delay(node)),
+                round_to_ns(graph.launch_delay_after_dependencies(node)),
             );
             let cpu = graph.lane(node);
             let operations = &mut program.operations;
@@ -118,13 +118,13 @@ fn convert_node_to_goal_operation(
             Ok(GoalOperationKind::Message {
                 receive: message.receive,
                 peer: peers[message.peer as usize],
-                bytes: graph.bytes(node),
+                bytes: graph.stated_bytes_of_node(node),
                 tag: message.tag,
             })
         }
         NodeKind::Compute
             if graph.recorded_duration(node) == Span::ZERO
-                && graph.flops(node) + graph.bytes(node) > 0 =>
+                && graph.flops(node) + graph.stated_bytes_of_node(node) > 0 =>
         {
             refused(
                 "has FLOPs or bytes but no recorded time, and GOAL can express only times",

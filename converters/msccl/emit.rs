@@ -35,7 +35,7 @@ impl<'a> MscclTraceWriter<'a> {
 
     /// Returns the number of bytes in the `count` chunks that start at chunk `first`. Each chunk is a whole number of
     /// bytes, and chunk sizes differ as little as possible.
-    fn chunk_bytes(&self, first: u64, count: u64) -> u64 {
+    fn bytes_of_chunk_range(&self, first: u64, count: u64) -> u64 {
         let chunks = u128::from(self.algorithm.chunks);
         let end = |chunk: u64| u128::from(chunk) * u128::from(self.buffer) / chunks;
         (end(first + count) - end(first)) as u64
@@ -107,7 +107,7 @@ impl<'a> MscclTraceWriter<'a> {
                 before = Some(end);
             }
         }
-        Ok((writer.into_inner(), id - 1))
+        Ok((writer.into_unflushed_sink(), id - 1))
     }
 
     /// Builds the send or receive of message number `index` on a connection.
@@ -125,7 +125,7 @@ impl<'a> MscclTraceWriter<'a> {
             peer: if receive { from } else { to },
             // A connection's messages arrive in order, so their index tells apart messages on the same channel.
             tag: (channel << 16 | index as u32) as i32,
-            bytes: self.chunk_bytes(first, count),
+            bytes: self.bytes_of_chunk_range(first, count),
             own: None,
             host: false,
         }
@@ -150,7 +150,7 @@ mod tests {
         let scripts = MscclTraceWriter::new(&algorithm, 10).unwrap();
         // Three chunks of 10 B end at the bytes 3, 6 and 10.
         let bytes = [(0, 1), (1, 1), (2, 1), (0, 3), (1, 2)]
-            .map(|(first, n)| scripts.chunk_bytes(first, n));
+            .map(|(first, n)| scripts.bytes_of_chunk_range(first, n));
         assert_eq!(bytes, [3, 3, 4, 10, 7]);
     }
 }

@@ -165,7 +165,7 @@ pub(super) fn map_kernels_to_nccl_calls(
             match moment {
                 NcclCallOrKernelLaunch::Call(call) => {
                     if !launches.is_empty() {
-                        assign_calls_to_launches(&pending, &launches, &mut found);
+                        assign_group_calls_to_launches_by_kind(&pending, &launches, &mut found);
                         pending.clear();
                         launches.clear();
                     }
@@ -174,14 +174,14 @@ pub(super) fn map_kernels_to_nccl_calls(
                 NcclCallOrKernelLaunch::Launch(event, kind) => launches.push((event, kind)),
             }
         }
-        assign_calls_to_launches(&pending, &launches, &mut found);
+        assign_group_calls_to_launches_by_kind(&pending, &launches, &mut found);
     }
     found
 }
 
 /// Assigns a group's calls to the launches after the group, separately for each kind. A single kernel gets all calls.
 /// Otherwise the number of kernels must equal the number of calls.
-fn assign_calls_to_launches(
+fn assign_group_calls_to_launches_by_kind(
     calls: &[NcclCall],
     launches: &[(u32, Option<&'static str>)],
     found: &mut BTreeMap<u32, NcclCall>,

@@ -115,7 +115,7 @@ pub(super) fn is_export(path: &Path) -> bool {
 /// # Errors
 ///
 /// Fails if the file is not an export, is damaged, or has no device work.
-pub(super) fn read_processes(
+pub(super) fn read_process_captures(
     path: &Path,
     kernels: &UserCommKernelRules,
 ) -> Result<Vec<ProcessCapture>, TraceError> {
@@ -351,7 +351,7 @@ impl<'d> NsysExportReader<'d> {
             duration,
             track,
             correlation: row[4].to_unsigned_integer().unwrap_or(0),
-            details: Some(device_event_details(device, stream, bytes)),
+            details: Some(build_device_stream_and_bytes_details(device, stream, bytes)),
         };
         self.push_event(global, event).map(Some)
     }
@@ -633,7 +633,7 @@ impl<'d> NsysExportReader<'d> {
                 correlation,
                 details: Some(SharedEventStreamAndInputDetails {
                     args,
-                    ..device_event_details(-1, stream, 0)
+                    ..build_device_stream_and_bytes_details(-1, stream, 0)
                 }),
             };
             this.push_event(global, event).map(drop)
@@ -770,7 +770,11 @@ fn too_many_records_error(path: &Path) -> TraceError {
     )
 }
 
-fn device_event_details(device: i32, stream: i64, bytes: u64) -> SharedEventStreamAndInputDetails {
+fn build_device_stream_and_bytes_details(
+    device: i32,
+    stream: i64,
+    bytes: u64,
+) -> SharedEventStreamAndInputDetails {
     SharedEventStreamAndInputDetails {
         stream,
         device,

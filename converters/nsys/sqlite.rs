@@ -11,7 +11,7 @@
 //! the file. A table contains each page once. A walk that visits more pages than the file has is therefore in a cycle,
 //! and ends with an error.
 
-use chakram_trace::format::file::{DecompressedStream, read_all};
+use chakram_trace::format::file::{DecompressedStream, read_bytes_within_memory_limit};
 use chakram_trace::format::{TraceError, TraceErrorLocation, escape_and_shorten_name};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -162,7 +162,8 @@ impl SqliteDatabase {
             let bytes = file.metadata().map_err(io)?.len();
             return Self::new(path, FileOrMemoryDatabaseBytes::File(file), bytes);
         }
-        let contents = read_all(DecompressedStream::open_path(path)?, 0).map_err(io)?;
+        let contents =
+            read_bytes_within_memory_limit(DecompressedStream::open_path(path)?, 0).map_err(io)?;
         let bytes = contents.len() as u64;
         Self::new(path, FileOrMemoryDatabaseBytes::Memory(contents), bytes)
     }
@@ -489,7 +490,7 @@ impl TableRowReader<'_> {
         for place in 0..cells {
             let at = usize::from(self.read_u16(number, page, head + 8 + 2 * place)?);
             let mut row = std::mem::take(&mut self.row);
-            let row_id = self.read_row(number, page, at, &mut row)?;
+            let row_id = self.read_row_bytes_with_overflow(number, page, at, &mut row)?;
             let mut values = [SqliteValue::Null; MOST_COLUMNS];
             self.decode_row(&row, row_id, &mut values).ok_or_else(|| {
                 self.damaged_page_error(number, "a row whose header contradicts its length")
@@ -502,7 +503,7 @@ impl TableRowReader<'_> {
 
     /// Reads a row into `row`, including its overflow pages; `at` is the offset of the row's cell
     /// in the page. Returns the row id.
-    fn read_row(
+    fn read_row_bytes_with_overflow(
         &mut self,
         number: u32,
         page: &[u8],
@@ -580,7 +581,7 @@ impl TableRowReader<'_> {
                 0 => SqliteValue::Null,
                 8 | 9 => SqliteValue::Integer(kind - 8),
                 7 => SqliteValue::Real(f64::from_be_bytes(bytes.try_into().ok()?)),
-                1..=6 => SqliteValue::Integer(read_integer(bytes)),
+                1..=6 => SqliteValue::Integer(read_signed_big_endian_integer(bytes)),
                 _ if kind % 2 == 0 => SqliteValue::Blob,
                 _ => SqliteValue::Text(bytes, encoding),
             };
@@ -653,7 +654,7 @@ fn take_varint(bytes: &mut &[u8]) -> Option<i64> {
 }
 
 /// Reads a signed big-endian integer of up to eight bytes.
-fn read_integer(bytes: &[u8]) -> i64 {
+fn read_signed_big_endian_integer(bytes: &[u8]) -> i64 {
     let negative = bytes.first().is_some_and(|byte| byte & 0x80 != 0);
     let start = if negative { -1 } else { 0 };
     bytes

@@ -292,7 +292,7 @@ fn random_exports_convert_without_losing_kernels_bytes_or_stream_busy_time() {
         let path = folder.path().join("report.sqlite");
         let file = made.build_export_file(page);
         std::fs::write(&path, &file).unwrap();
-        let read = report::read_processes(&path, &UserCommKernelRules::default()).unwrap();
+        let read = report::read_process_captures(&path, &UserCommKernelRules::default()).unwrap();
         assert_eq!(read.len() as u64, processes);
         let mut bytes = 0;
         for process in read {

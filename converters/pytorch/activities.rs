@@ -128,7 +128,7 @@ pub fn find_activities_and_record_usable_results(
     let (mut waits, blocked) =
         host_waits::find_host_waits_for_communication(rank, calls, &mut found);
     let mut bounds = thread_chains::HostActivityLatestEndTimes::new(rank, calls);
-    device::find_device_waits_of_host(rank, &mut bounds, &mut waits, &mut found);
+    device::find_host_waits_for_device(rank, &mut bounds, &mut waits, &mut found);
     let mut activities = RankActivitiesAndDependencies {
         of_call: vec![NONE; calls.list.len()],
         call_places: vec![CommCallLaneAndSubmitter::UNKNOWN; calls.list.len()],
@@ -236,7 +236,7 @@ impl RankActivitiesAndDependencies {
     /// Sorts the dependencies, and drops those that contradict the times: the cause must end before the effect begins.
     /// Zero-length activities at the same moment are ordered by insertion, which prevents cycles.
     fn sort_and_drop_impossible_dependencies(&mut self) {
-        sort_dependencies_by_effect(&mut self.dependencies, self.list.len());
+        sort_dependencies_by_effect_then_cause(&mut self.dependencies, self.list.len());
         self.dependencies.dedup();
         let list = &self.list;
         let before = self.dependencies.len();
@@ -252,7 +252,7 @@ impl RankActivitiesAndDependencies {
 }
 
 /// Sorts dependencies by effect, then by cause; `activities` is the total number of activities.
-fn sort_dependencies_by_effect(dependencies: &mut [(u32, u32)], activities: usize) {
+fn sort_dependencies_by_effect_then_cause(dependencies: &mut [(u32, u32)], activities: usize) {
     // Use a counting sort by effect. The few causes of each effect are sorted afterwards.
     let mut place = vec![0_u32; activities + 1];
     for &(_, effect) in &*dependencies {
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dependencies_are_sorted_as_the_standard_library_sorts_them() {
+    fn dependencies_sorted_by_effect_match_the_standard_library_sort() {
         let mut state = 1_u64;
         for activities in [1, 2, 7, 100] {
             let mut below = || {
@@ -314,9 +314,9 @@ mod tests {
             let mut list: Vec<(u32, u32)> = (0..300).map(|_| (below(), below())).collect();
             let mut expected = list.clone();
             expected.sort_by_key(|&(cause, effect)| (effect, cause));
-            sort_dependencies_by_effect(&mut list, activities as usize);
+            sort_dependencies_by_effect_then_cause(&mut list, activities as usize);
             assert_eq!(list, expected);
         }
-        sort_dependencies_by_effect(&mut [], 0);
+        sort_dependencies_by_effect_then_cause(&mut [], 0);
     }
 }

@@ -8,7 +8,7 @@ use super::rank_timeline::JoinedRankCapture;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::matching::{
     CollectiveSignature, MemberCalls, MessageHalf, RankAndCommIndex, TraceCallsByGroupSlot,
-    find_disagreement, match_messages,
+    find_disagreement, match_messages_by_channel,
 };
 
 /// A collective, with the calls of all captured members.
@@ -185,7 +185,7 @@ impl<'a> CapturedCommCallsOfJob<'a> {
     ) -> Vec<MemberCalls<'c>> {
         let outlines = |member: &MemberCalls<'_>| -> Vec<CommCallFingerprint> {
             member
-                .iter()
+                .iter_calls_of_this_member()
                 .map(|at| self.build_call_fingerprint(at))
                 .collect()
         };
@@ -212,7 +212,7 @@ impl<'a> CapturedCommCallsOfJob<'a> {
             let place = |place: i64| usize::try_from(place - shift).unwrap_or(0);
             let within = place(from)..place(to);
             let outside = member
-                .iter()
+                .iter_calls_of_this_member()
                 .enumerate()
                 .filter(|(i, _)| !within.contains(i));
             alone.extend(outside.map(|(_, at)| (at, "outside the profiled window of other ranks")));
@@ -249,7 +249,11 @@ impl<'a> CapturedCommCallsOfJob<'a> {
         );
         CollectiveSignature {
             kind,
-            bytes: if one_size { self.comm_size_of(at) } else { 0 },
+            bytes: if one_size {
+                self.communicated_bytes_of_call(at)
+            } else {
+                0
+            },
             root: self.root_member_index_of_call(at),
         }
     }
@@ -262,7 +266,7 @@ impl<'a> CapturedCommCallsOfJob<'a> {
             .filter(|_| self.collective_kind_of_call(at).has_root())
     }
 
-    fn comm_size_of(&self, at: RankAndCommIndex) -> u64 {
+    fn communicated_bytes_of_call(&self, at: RankAndCommIndex) -> u64 {
         let call = self.call_at(at);
         let count = self.groups[call.group as usize].ranks.len() as u64;
         comm_size(
@@ -278,7 +282,9 @@ impl<'a> CapturedCommCallsOfJob<'a> {
         group: u32,
         members: Vec<RankAndCommIndex>,
     ) -> MatchedCollective {
-        let sizes = members.iter().map(|&at| self.comm_size_of(at));
+        let sizes = members
+            .iter()
+            .map(|&at| self.communicated_bytes_of_call(at));
         let bytes = sizes.clone().max().unwrap_or(0);
         let asked = members.iter().any(|&at| self.call_at(at).asked.uneven);
         let uneven = asked || sizes.clone().any(|size| size != bytes);
@@ -322,7 +328,7 @@ impl<'a> CapturedCommCallsOfJob<'a> {
                 }
             }
         }
-        for found in match_messages(&mut halves) {
+        for found in match_messages_by_channel(&mut halves) {
             for (send, receive) in found.matched_pairs() {
                 match self.has_dropped_kernel(send) || self.has_dropped_kernel(receive) {
                     true => {
@@ -332,7 +338,7 @@ impl<'a> CapturedCommCallsOfJob<'a> {
                     false => matches.messages.push(MatchedMessage { send, receive }),
                 }
             }
-            let alone = found.unmatched_halves().0.iter();
+            let alone = found.unmatched_and_all_opposite_halves().0.iter();
             matches
                 .unmatched
                 .extend(alone.map(|half| (half.at, "without a matching send or receive")));

@@ -88,7 +88,7 @@ pub fn find_comm_calls(
     rank: &JoinedRankCapture,
     kernels: &UserCommKernelRules,
 ) -> RankCommCallsAndAnomalies {
-    let mut calls = host::find_host_calls(rank);
+    let mut calls = host::find_host_backend_calls(rank);
     device::append_device_calls(rank, kernels, &mut calls);
     calls
         .list

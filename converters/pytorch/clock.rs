@@ -217,7 +217,7 @@ fn estimate_clock_offset_of_second_rank(
     }
     let mut differences = end_differences_of_collectives(&seen);
     let estimate = median_of(&mut differences);
-    let spread = median_distance(&differences, estimate);
+    let spread = median_distance_from_middle(&differences, estimate);
     let bounds = find_offset_bounds(&seen);
     // Errors in the two clocks can push the lower bound above the upper bound. In this case, use the estimate
     // unchanged, or the middle of the bounds if there is no estimate.
@@ -316,7 +316,7 @@ fn fit_clock_drift_and_origin(seen: &[TwoRankCallObservation]) -> (i64, i64) {
         .map(|&(end, apart)| apart.saturating_sub(compute_clock_gain_from_drift(drift, end - from)))
         .collect();
     let middle = median_of(&mut left);
-    let spread = median_distance(&left, middle) as f64;
+    let spread = median_distance_from_middle(&left, middle) as f64;
     let growth = compute_clock_gain_from_drift(drift, to.saturating_sub(from)).saturating_abs();
     // A slope fitted to n differences of standard deviation s = 1.48 × spread has a standard error of s √12 / √n per
     // window. The error of a slope from medians is 1.25 times as large: 6.4 × spread / √n. A growth of four standard
@@ -373,7 +373,7 @@ fn collect_observations(
 }
 
 /// Returns the median absolute distance of `values` from `middle`.
-fn median_distance(values: &[i64], middle: i64) -> i64 {
+fn median_distance_from_middle(values: &[i64], middle: i64) -> i64 {
     let distance = |value: &i64| value.saturating_sub(middle).saturating_abs();
     median_of(&mut values.iter().map(distance).collect::<Vec<i64>>())
 }

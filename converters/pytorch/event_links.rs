@@ -139,7 +139,7 @@ impl KinetoEventHostNodeMap {
     /// Joins the nodes of `host` to the events of `kineto`.
     pub fn new(host: &HostTrace, kineto: &KinetoTrace) -> Result<Self, HostKinetoJoinError> {
         if !Self::can_join_by_id(host, kineto) {
-            return by_order::link_by_order(host, kineto).require_confidence();
+            return by_order::link_host_trace_to_kineto_by_order(host, kineto).require_confidence();
         }
         let mut by_id: Vec<(u64, u32)> = Vec::with_capacity(host.nodes.len());
         let mut this = Self {
@@ -218,7 +218,7 @@ impl KinetoEventHostNodeMap {
 
     /// Returns the fraction of nodes that are linked, multiplied by the fraction of compared shapes
     /// that are equal. Counts only nodes on threads that Kineto recorded.
-    pub fn link_confidence(&self) -> f64 {
+    pub fn mean_link_confidence_over_threads(&self) -> f64 {
         let watched = || self.threads.iter().filter(|row| row.events > 0);
         let nodes: u64 = watched().map(|row| row.nodes).sum();
         let sure = watched().map(|row| row.link_confidence() * row.nodes as f64);
@@ -231,7 +231,7 @@ impl KinetoEventHostNodeMap {
 
     /// Rejects links that were found by order if the confidence is low.
     fn require_confidence(self) -> Result<Self, HostKinetoJoinError> {
-        let confidence = self.link_confidence();
+        let confidence = self.mean_link_confidence_over_threads();
         // Kineto may record fewer threads than the observer. If more than half of the operators
         // have no event, the files probably belong to different runs.
         let enough = self.linked > 0 && self.linked >= self.host_only;

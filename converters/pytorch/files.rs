@@ -63,7 +63,7 @@ impl RankCaptureFiles {
     }
 
     /// Reads one of the rank's files. `read` reads the file from disk; `parse` parses a file that is in memory.
-    pub(super) fn read_file<T>(
+    pub(super) fn parse_held_or_read_file_from_disk<T>(
         &self,
         path: &Path,
         read: fn(&Path) -> Result<T, TraceError>,

@@ -79,7 +79,7 @@ pub fn resolve_groups_of_all_calls(
     let workers = if ranks.iter().any(|rank| rank.untimed) {
         vec![BTreeMap::new(); ranks.len()]
     } else {
-        workers::assign_worker_groups(ranks, calls, &groups, &own, &known)
+        workers::infer_group_of_each_worker_thread(ranks, calls, &groups, &own, &known)
     };
     let communicators =
         communicators::assign_communicator_groups(ranks, calls, &mut groups, &own, world);
@@ -92,7 +92,7 @@ pub fn resolve_groups_of_all_calls(
         let own = &own[r];
         let RankCommCallsAndAnomalies { list, dropped, .. } = &mut calls[r];
         for call in list.iter_mut().chain(dropped) {
-            let key = communicators::communicator_key(call);
+            let key = communicators::stream_and_size_of_unnamed_communicator(call);
             // If the record states the number of members, the group must have this size.
             let fits = |group: &u32| {
                 key.is_none_or(|(_, size)| groups[*group as usize].ranks.len() == size as usize)
@@ -463,7 +463,7 @@ fn move_messages_to_smaller_group(
             .filter_map(|rank| place.get(rank).copied())
             .collect();
         if !members.iter().any(|&m| open[m])
-            || !messages_pair_up(ranks, calls, &groups[group as usize], &members)
+            || !has_matching_messages_in_group(ranks, calls, &groups[group as usize], &members)
         {
             continue;
         }
@@ -497,7 +497,7 @@ fn is_message_without_group_name(call: &CommCall) -> bool {
 }
 
 /// Returns true if the messages of all members match when peers are numbered within `group`.
-fn messages_pair_up(
+fn has_matching_messages_in_group(
     ranks: &[JoinedRankCapture],
     calls: &[RankCommCallsAndAnomalies],
     group: &JobGroup,

@@ -26,11 +26,13 @@ struct ProcessGroupEntry<'a> {
 impl From<ProcessGroupEntry<'_>> for ProcessGroup {
     fn from(entry: ProcessGroupEntry<'_>) -> Self {
         Self {
-            name: number::value_text(entry.pg_name.get()).into_owned(),
+            name: number::unquote_json_value(entry.pg_name.get()).into_owned(),
             desc: entry.pg_desc.unwrap_or_default(),
             ranks: entry
                 .ranks
-                .and_then(|list| parse_ranks(&number::value_text(list.get()), entry.pg_size))
+                .and_then(|list| {
+                    parse_ranks(&number::unquote_json_value(list.get()), entry.pg_size)
+                })
                 .unwrap_or_default(),
             size: entry.pg_size,
             backend: entry.backend_config.unwrap_or_default(),

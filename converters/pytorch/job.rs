@@ -87,7 +87,10 @@ fn match_captures_and_write_traces(
         let out = job.write_rank(i, BufWriter::with_capacity(1 << 18, packer), &to)?;
         let packer = out.into_inner().map_err(|e| io(e.into_error()))?;
         let file = packer.finish().map_err(io)?;
-        written.push((job.models[i].number, files.finish_file(file)?));
+        written.push((
+            job.models[i].number,
+            files.close_file_and_queue_for_commit(file)?,
+        ));
     }
     Ok((job.summary, written))
 }

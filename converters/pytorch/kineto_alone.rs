@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 /// Builds a host trace from the operators and annotations of `kineto`. `order` contains the indices of these events in
 /// any order. All of them must have record function ids.
-pub(super) fn build_host_trace(
+pub(super) fn build_host_trace_from_kineto_events(
     kineto: &KinetoTrace,
     mut order: Vec<u32>,
 ) -> (HostTrace, KinetoEventHostNodeMap) {
@@ -45,8 +45,10 @@ pub(super) fn build_host_trace(
             let carrier = carriers.get(&i).and_then(|&carrier| {
                 CommTensorElementsAndType::from_executing_event(kineto, carrier)
             });
-            host.args
-                .push(format_comm_arguments(kept, carrier.as_ref()));
+            host.args.push(format_comm_arguments_like_host_trace(
+                kept,
+                carrier.as_ref(),
+            ));
         }
         let text = |index| if index == NONE { none } else { index };
         let details = kineto.details_of_event(event);
@@ -185,7 +187,7 @@ fn parse_json_list_of_argument_key(args: &[(String, String)], key: &str) -> Vec<
 }
 
 /// Returns the arguments of a communication operator in the host trace's notation.
-fn format_comm_arguments(
+fn format_comm_arguments_like_host_trace(
     args: &[(String, String)],
     carrier: Option<&CommTensorElementsAndType>,
 ) -> RawCommOperatorArgs {
@@ -273,14 +275,14 @@ mod tests {
             elements: 7,
             dtype: "c10::Half".to_owned(),
         };
-        let made = format_comm_arguments(&args, Some(&carrier));
+        let made = format_comm_arguments_like_host_trace(&args, Some(&carrier));
         // The tensor has 64·2 half-precision elements.
         assert_eq!(made.inputs, r#"[[[0,0,0,128,2,""]],"<Object>",1,true]"#);
         let empty = [
             arg("Input Dims", "[[]]"),
             arg("Input type", r#"["TensorList"]"#),
         ];
-        let made = format_comm_arguments(&empty, Some(&carrier));
+        let made = format_comm_arguments_like_host_trace(&empty, Some(&carrier));
         assert_eq!(made.inputs, r#"[[[0,0,0,7,2,""]]]"#);
         assert_eq!(made.input_types, r#"["GenericList[Tensor(c10::Half)]"]"#);
     }

@@ -31,7 +31,7 @@ const LONGEST: usize = 1 << 16;
 
 /// Repairs the name of the element at the start of `text`. Returns `None` if something other than the name caused the
 /// error.
-pub(super) fn repair_element_name(
+pub(super) fn repair_json_element_name(
     text: &[u8],
     layout: &KeysAroundName,
 ) -> Option<ElementWithRepairedName> {

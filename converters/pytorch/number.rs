@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// Returns a value as text: a string's content, and any other value as JSON.
-pub(super) fn value_text(json: &str) -> Cow<'_, str> {
+pub(super) fn unquote_json_value(json: &str) -> Cow<'_, str> {
     match json.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
         Some(plain) if !plain.contains('\\') => Cow::Borrowed(plain),
         // JSON allows unpaired surrogates, which are invalid Unicode, so keep such a text unchanged.
@@ -17,7 +17,7 @@ pub(super) fn value_text(json: &str) -> Cow<'_, str> {
 #[inline]
 pub(super) fn parse_json_integer(json: &str) -> Option<i128> {
     // The common case: plain decimal digits.
-    match parse_digits(json.as_bytes()) {
+    match parse_at_most_18_digits(json.as_bytes()) {
         Some(number) => Some(i128::from(number)),
         None => parse_unusual_json_integer(json),
     }
@@ -25,7 +25,7 @@ pub(super) fn parse_json_integer(json: &str) -> Option<i128> {
 
 #[cold]
 fn parse_unusual_json_integer(json: &str) -> Option<i128> {
-    let text = value_text(json);
+    let text = unquote_json_value(json);
     let text = text.trim();
     match text.strip_prefix("0x") {
         // Reject a sign here, because `from_str_radix` would accept a second sign.
@@ -44,7 +44,7 @@ fn parse_unusual_json_integer(json: &str) -> Option<i128> {
 
 /// Parses up to 18 decimal digits. Returns `None` for any other text.
 #[inline]
-fn parse_digits(text: &[u8]) -> Option<i64> {
+fn parse_at_most_18_digits(text: &[u8]) -> Option<i64> {
     if text.is_empty() || text.len() > 18 {
         return None;
     }
@@ -80,10 +80,10 @@ fn parse_eight_digits(text: [u8; 8]) -> Option<i64> {
 #[inline]
 fn parse_plain_microseconds(json: &str) -> Option<i64> {
     let (whole, fraction) = match json.as_bytes() {
-        [whole @ .., b'.', a, b, c] => (whole, parse_digits(&[*a, *b, *c])?),
+        [whole @ .., b'.', a, b, c] => (whole, parse_at_most_18_digits(&[*a, *b, *c])?),
         whole => (whole, 0),
     };
-    parse_digits(whole)?
+    parse_at_most_18_digits(whole)?
         .checked_mul(1000)?
         .checked_add(fraction)
 }
@@ -95,7 +95,7 @@ pub(super) fn parse_microseconds_as_nanoseconds(json: &str) -> Option<i64> {
 }
 
 fn parse_decimal_microseconds(json: &str) -> Option<i64> {
-    let text = value_text(json);
+    let text = unquote_json_value(json);
     let text = text.trim();
     let (negative, text) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -184,7 +184,7 @@ mod tests {
             999_999_999_999_999_999_i64,
         ] {
             let text = number.to_string();
-            assert_eq!(parse_digits(text.as_bytes()), Some(number));
+            assert_eq!(parse_at_most_18_digits(text.as_bytes()), Some(number));
             for place in 0..text.len() {
                 for byte in 0..=u8::MAX {
                     let mut bytes = text.clone().into_bytes();
@@ -195,15 +195,15 @@ mod tests {
                     let expected = std::str::from_utf8(&bytes).ok().filter(|_| plain);
                     let expected = expected.and_then(|text| text.parse().ok());
                     assert_eq!(
-                        parse_digits(&bytes),
+                        parse_at_most_18_digits(&bytes),
                         expected,
                         "{byte} at {place} of {text}"
                     );
                 }
             }
         }
-        assert_eq!(parse_digits(b""), None);
-        assert_eq!(parse_digits(b"1000000000000000000"), None);
+        assert_eq!(parse_at_most_18_digits(b""), None);
+        assert_eq!(parse_at_most_18_digits(b"1000000000000000000"), None);
     }
 
     #[test]

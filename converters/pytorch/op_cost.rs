@@ -231,7 +231,7 @@ impl OperatorCostCacheByShapesAndFirstKernel {
         let name = rank.events[kernel as usize].name;
         let operator = self.operators.intern_key((node.name, node.form, name)) as usize;
         if operator == self.costs.len() {
-            self.costs.push(cost_of_launching_operator(
+            self.costs.push(work_of_operator_that_launches_kernels(
                 rank,
                 node,
                 rank.event_name(kernel),
@@ -242,7 +242,11 @@ impl OperatorCostCacheByShapesAndFirstKernel {
 }
 
 /// Returns the cost of an operator that launches kernels itself; `kernel` is the name of its first kernel.
-fn cost_of_launching_operator(rank: &JoinedRankCapture, node: &HostNode, kernel: &str) -> OpCost {
+fn work_of_operator_that_launches_kernels(
+    rank: &JoinedRankCapture,
+    node: &HostNode,
+    kernel: &str,
+) -> OpCost {
     let texts = &rank.host.texts;
     let name = texts.get(node.name);
     let plain = name.strip_prefix("aten::").unwrap_or(name);

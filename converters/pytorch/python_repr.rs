@@ -22,7 +22,7 @@ pub(super) fn json_to_python_text(text: &str) -> String {
                     at += 1 + usize::from(bytes[at] == b'\\');
                 }
                 at = (at + 1).min(bytes.len());
-                append_python_string_repr(&number::value_text(&text[start..at]), &mut out);
+                append_python_string_repr(&number::unquote_json_value(&text[start..at]), &mut out);
             }
             b'[' | b']' | b'{' | b'}' => out.push(char::from(bytes[start])),
             _ => {

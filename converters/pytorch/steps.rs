@@ -19,7 +19,7 @@ pub struct UnprofiledStepDurations {
 impl UnprofiledStepDurations {
     /// Reads the file at `path`, which may be compressed.
     pub fn read_file(path: &Path) -> Result<Self, TraceError> {
-        let contents = DecompressedTraceFile::open_any_file(path)?;
+        let contents = DecompressedTraceFile::decompress_file_without_converting(path)?;
         Self::parse(contents.as_slice()).map_err(|error| error.in_file(path))
     }
 
@@ -58,7 +58,7 @@ impl UnprofiledStepDurations {
 mod tests {
     use super::*;
 
-    fn build_step_durations(steps: &[u64]) -> UnprofiledStepDurations {
+    fn build_unprofiled_step_durations(steps: &[u64]) -> UnprofiledStepDurations {
         UnprofiledStepDurations {
             unprofiled_ns: steps.to_vec(),
             captured_steps: 0,
@@ -68,14 +68,17 @@ mod tests {
     #[test]
     fn a_step_lasts_as_long_as_its_slowest_rank() {
         let ranks = [
-            build_step_durations(&[10, 20, 30, 11, 99]),
-            build_step_durations(&[12, 15, 28, 10]),
+            build_unprofiled_step_durations(&[10, 20, 30, 11, 99]),
+            build_unprofiled_step_durations(&[12, 15, 28, 10]),
         ];
         assert_eq!(
             UnprofiledStepDurations::step_durations_of_job(ranks.iter()),
             [12, 20, 30, 11]
         );
-        let one = [build_step_durations(&[7]), build_step_durations(&[])];
+        let one = [
+            build_unprofiled_step_durations(&[7]),
+            build_unprofiled_step_durations(&[]),
+        ];
         assert_eq!(
             UnprofiledStepDurations::step_durations_of_job(one.iter()),
             [7]

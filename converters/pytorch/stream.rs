@@ -13,13 +13,15 @@ mod scanner;
 mod utf16;
 mod window;
 
-use super::name_repair::{KeysAroundName, repair_element_name};
+use super::name_repair::{KeysAroundName, repair_json_element_name};
 use super::token_repair::{RepairedJsonValue, repair_tokens};
 use super::{JsonRepairKind, SingleJsonRepairWithOffset, number};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
 pub(super) use layouts::{ElementLayouts, SKIPPED};
-use located_element::{DAMAGED, error_at_offset, explain_parse_error, shorten_first_line};
+use located_element::{
+    DAMAGED, build_invalid_text_error_at_offset, explain_parse_error, shorten_first_line,
+};
 pub(super) use located_element::{ElementTextAndOffset, parse_integer};
 pub(super) use scanner::{JsonScanner, JsonValueText, SeenKeys};
 use serde::Deserialize;
@@ -55,13 +57,13 @@ pub(super) trait JsonElementReceiver {
         element: &mut Self::Element<'de>,
     ) -> Option<usize>;
     /// Receives an element of the array.
-    fn receive_element(
+    fn handle_array_element(
         &mut self,
         element: &Self::Element<'_>,
         at: ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError>;
     /// Receives the value of a key other than [`Self::ARRAY`].
-    fn receive_value(
+    fn handle_non_array_key_value(
         &mut self,
         key: &str,
         value: JsonValueText<'_>,
@@ -122,7 +124,11 @@ impl JsonWalker<'_> {
                     DAMAGED,
                 ),
             };
-            return Err(error_at_offset(self.0.byte_offset(), found, hint));
+            return Err(build_invalid_text_error_at_offset(
+                self.0.byte_offset(),
+                found,
+                hint,
+            ));
         }
         Ok(self.0.byte_offset())
     }
@@ -137,21 +143,25 @@ impl JsonWalker<'_> {
                 Some(b'"') => {
                     let mut key = String::new();
                     self.parse_value_outside_array(format, |_, text, _| {
-                        key = number::value_text(text.get()).into_owned();
+                        key = number::unquote_json_value(text.as_str()).into_owned();
                         Ok(())
                     })?;
                     self.0.expect_byte(b":", "`:` after a key")?;
                     if key == F::ARRAY {
                         let twice = format!("a second `{key}`, expected one");
                         if seen {
-                            return Err(error_at_offset(self.0.byte_offset(), twice, DAMAGED));
+                            return Err(build_invalid_text_error_at_offset(
+                                self.0.byte_offset(),
+                                twice,
+                                DAMAGED,
+                            ));
                         }
                         seen = true;
                         self.0.expect_byte(b"[", &format!("the array `{key}`"))?;
                         self.walk_array(format)?;
                     } else {
                         self.parse_value_outside_array(format, |format, value, at| {
-                            format.receive_value(&key, value, at)
+                            format.handle_non_array_key_value(&key, value, at)
                         })?;
                     }
                     first = false;
@@ -170,7 +180,11 @@ impl JsonWalker<'_> {
         if !seen {
             let found = format!("the file has no `{}`, so it is not a {}", F::ARRAY, F::WHAT);
             let hint = "pass the file that torch.profiler wrote";
-            return Err(error_at_offset(self.0.byte_offset(), found, hint));
+            return Err(build_invalid_text_error_at_offset(
+                self.0.byte_offset(),
+                found,
+                hint,
+            ));
         }
         Ok(())
     }
@@ -183,7 +197,7 @@ impl JsonWalker<'_> {
         self.0.peek_non_blank_byte()?;
         for record in 0.. {
             let offset = self.0.byte_offset();
-            self.walk_element(format)
+            self.hand_next_element_to_receiver(format)
                 .map_err(|error| error.in_record(record, offset as usize))?;
             if self.0.consume_comma_before_object() {
                 continue;
@@ -216,7 +230,10 @@ impl JsonWalker<'_> {
         Ok(ends)
     }
 
-    fn walk_element<F: JsonElementReceiver>(&mut self, format: &mut F) -> Result<(), TraceError> {
+    fn hand_next_element_to_receiver<F: JsonElementReceiver>(
+        &mut self,
+        format: &mut F,
+    ) -> Result<(), TraceError> {
         loop {
             let offset = self.0.byte_offset();
             let text = self.0.remaining_bytes();
@@ -226,7 +243,7 @@ impl JsonWalker<'_> {
             }
             let parsed = match parse_value_in_window::<F::Element<'_>>(&self.0) {
                 Ok((element, used)) => {
-                    format.receive_element(&element, ElementTextAndOffset { text, offset })?;
+                    format.handle_array_element(&element, ElementTextAndOffset { text, offset })?;
                     Ok(used)
                 }
                 Err(error) => Err(error),
@@ -244,7 +261,7 @@ impl JsonWalker<'_> {
                 self.0.refill_window(MAX_ELEMENT)?;
                 continue;
             }
-            let Some(mended) = repair_element_name(text, &F::LAYOUT) else {
+            let Some(mended) = repair_json_element_name(text, &F::LAYOUT) else {
                 let Some(mended) = repair_tokens(text) else {
                     return Err(explain_parse_error(text, offset, &error));
                 };
@@ -252,7 +269,7 @@ impl JsonWalker<'_> {
                     .map_err(|error| explain_parse_error(&mended.text, offset, &error))?;
                 format.record_repair(describe_token_repair(&mended, offset));
                 let text = &mended.text;
-                format.receive_element(&element, ElementTextAndOffset { text, offset })?;
+                format.handle_array_element(&element, ElementTextAndOffset { text, offset })?;
                 self.0.advance_by(mended.length);
                 return Ok(());
             };
@@ -274,7 +291,7 @@ impl JsonWalker<'_> {
                             text: mended.name,
                         });
                         let text = &mended_text;
-                        format.receive_element(
+                        format.handle_array_element(
                             &element,
                             ElementTextAndOffset {
                                 text,
@@ -308,7 +325,7 @@ impl JsonWalker<'_> {
         let used = format.scan_element_and_return_length(self.0.valid_text(), &mut element);
         if used.is_some() {
             let (text, offset) = (self.0.remaining_bytes(), self.0.byte_offset());
-            format.receive_element(&element, ElementTextAndOffset { text, offset })?;
+            format.handle_array_element(&element, ElementTextAndOffset { text, offset })?;
         }
         Ok(used)
     }

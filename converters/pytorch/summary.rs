@@ -291,7 +291,7 @@ impl RankConversionSummary {
             schema: rank.host.schema.clone(),
             method: link.method,
             threads: link.threads.clone(),
-            confidence: link.link_confidence(),
+            confidence: link.mean_link_confidence_over_threads(),
             device_ns: (sum_device_time_ns(rank), written.device_ns),
             unsized_calls: count_calls_of_unknown_size(calls),
             host_nodes: rank.host.nodes.len() as u64,

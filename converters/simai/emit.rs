@@ -41,7 +41,7 @@ impl SimaiWorkload {
         let io = |source: std::io::Error| TraceError::from_io("", "write", source);
         let mut writer = TraceWriter::new(out).map_err(io)?;
         let nodes = self.emit_rank(grid, rank, passes, &mut writer)?;
-        Ok((writer.into_inner(), nodes))
+        Ok((writer.into_unflushed_sink(), nodes))
     }
 
     /// Builds the job in memory. The result equals the job read from the traces that [`Self::write_rank`] writes. Ranks
@@ -179,7 +179,7 @@ struct SimaiNodeEmitter<'g, S> {
 impl<S: Sink> SimaiNodeEmitter<'_, S> {
     fn emit_groups(&mut self) -> Result<(), TraceError> {
         self.nodes = 1;
-        let declared = self.grid.declared_groups(self.rank);
+        let declared = self.grid.declared_groups_of_rank(self.rank);
         let text = metadata_text(&declared);
         // A trace needs at least one node, so if there are no groups to declare, write an empty
         // node.

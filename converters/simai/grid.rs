@@ -153,7 +153,7 @@ impl RankGroupGrid {
 
     /// Returns the groups that contain `rank` and at least one other rank, in the form in which a trace declares
     /// groups.
-    pub fn declared_groups(&self, rank: u32) -> DeclaredGroups {
+    pub fn declared_groups_of_rank(&self, rank: u32) -> DeclaredGroups {
         let groups = RankGroupParallelism::ALL.map(|(role, _)| self.group_of_rank(role, rank));
         let several = groups.into_iter().filter(|group| group.count > 1);
         several

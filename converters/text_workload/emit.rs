@@ -30,7 +30,9 @@ impl TextWorkload {
             vec![LayerNodesAwaitedByNextPass::default(); self.layers.len()];
         for _ in 0..passes {
             match self.parallelism {
-                TextWorkloadParallelism::Micro => self.write_weight_gradient_comms(&mut emitter)?,
+                TextWorkloadParallelism::Micro => {
+                    self.write_weight_gradient_comms_of_all_layers(&mut emitter)?
+                }
                 TextWorkloadParallelism::Data => {
                     self.write_data_parallel(&mut before, &mut emitter)?
                 }
@@ -56,7 +58,7 @@ impl TextWorkload {
         Ok(())
     }
 
-    fn write_weight_gradient_comms(
+    fn write_weight_gradient_comms_of_all_layers(
         &self,
         emitter: &mut TextWorkloadNodeEmitter<'_, impl Write>,
     ) -> Result<(), TraceError> {
@@ -347,7 +349,7 @@ mod tests {
         format!("{kind}\n3\n{}{}{}", line("a"), line("b"), line("c"))
     }
 
-    fn list_data_dependencies(told: &[Told]) -> Vec<&[u64]> {
+    fn list_data_dependencies_of_each_node(told: &[Told]) -> Vec<&[u64]> {
         told.iter().map(|(.., data)| &data[..]).collect()
     }
 
@@ -358,7 +360,7 @@ mod tests {
         let ids: Vec<_> = told.iter().map(|(id, ..)| *id).collect();
         assert_eq!(ids, [12, 13, 14, 15, 16, 17]);
         assert!(
-            list_data_dependencies(&told)
+            list_data_dependencies_of_each_node(&told)
                 .iter()
                 .all(|data| data.is_empty())
         );
@@ -385,9 +387,9 @@ mod tests {
             &[8],
             &[9],
         ];
-        assert_eq!(list_data_dependencies(&told[..11]), first);
+        assert_eq!(list_data_dependencies_of_each_node(&told[..11]), first);
         let second: [&[u64]; 3] = [&[10], &[11, 7], &[12, 4]];
-        assert_eq!(list_data_dependencies(&told[11..14]), second);
+        assert_eq!(list_data_dependencies_of_each_node(&told[11..14]), second);
     }
 
     #[test]
@@ -412,7 +414,7 @@ mod tests {
             &[11, 10],
             &[12],
         ];
-        assert_eq!(list_data_dependencies(&told[..14]), first);
+        assert_eq!(list_data_dependencies_of_each_node(&told[..14]), first);
         assert_eq!(told[7].1, "COMM_COLL_NODE_c_ALLGATHER");
         assert_eq!(
             (&told[14].2[..], &told[16].2[..]),
@@ -444,12 +446,15 @@ mod tests {
             &[14],
             &[15],
         ];
-        assert_eq!(list_data_dependencies(&one[..17]), first);
+        assert_eq!(list_data_dependencies_of_each_node(&one[..17]), first);
         // In the second pass, each forward stage lists the all-reduces 16 and 13 before the
         // exchange of the previous layer.
         assert_eq!((&one[17].2[..], &one[19].2[..]), (&[16][..], &[13, 18][..]));
         let other = list_written_nodes(&build_three_layer_text("HYBRID_MODEL_DATA"), 0, 2);
-        assert_eq!(list_data_dependencies(&one), list_data_dependencies(&other));
+        assert_eq!(
+            list_data_dependencies_of_each_node(&one),
+            list_data_dependencies_of_each_node(&other)
+        );
         assert_eq!(one[7].1, "COMM_COLL_NODE_c_IG_COMM__ALLGATHER");
         assert_eq!(other[7].1, "COMM_COLL_NODE_c_ALLGATHER");
     }
@@ -488,9 +493,9 @@ mod tests {
             &[11],
             &[13, 8],
         ];
-        assert_eq!(list_data_dependencies(&told[..15]), first);
+        assert_eq!(list_data_dependencies_of_each_node(&told[..15]), first);
         // In the next pass, e waits for WG 14, b1 for AR 12, b2 for WG 9 and for both predecessors, and t for AR 6.
         let second: [&[u64]; 5] = [&[14], &[15], &[12, 15], &[9, 17, 16], &[6, 18]];
-        assert_eq!(list_data_dependencies(&told[15..20]), second);
+        assert_eq!(list_data_dependencies_of_each_node(&told[15..20]), second);
     }
 }

@@ -166,7 +166,7 @@ impl TextWorkload {
             ));
         }
         if let TextWorkloadParallelism::Dlrm { last_bottom_layer } = parallelism {
-            check_dlrm(&layers, last_bottom_layer)?;
+            check_dlrm_has_embedding_all_to_all(&layers, last_bottom_layer)?;
         }
         Ok(Self {
             parallelism,
@@ -178,7 +178,10 @@ impl TextWorkload {
 }
 
 /// Rejects a DLRM that lacks the all-to-all for which the bottom MLP waits.
-fn check_dlrm(layers: &[TextWorkloadLayer], last_bottom_layer: u32) -> Result<(), TraceError> {
+fn check_dlrm_has_embedding_all_to_all(
+    layers: &[TextWorkloadLayer],
+    last_bottom_layer: u32,
+) -> Result<(), TraceError> {
     if last_bottom_layer == 0 || last_bottom_layer as usize >= layers.len() {
         return Err(error_at(
             1,

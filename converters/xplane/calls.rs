@@ -131,7 +131,7 @@ impl MatchedAndUnmatchedCollectives {
     }
 
     /// Returns the bytes of a slice that is unmatched communication (0 if unknown), or `None` for any other slice.
-    pub fn unmatched_bytes(&self, rank: u32, piece: u32) -> Option<u64> {
+    pub fn bytes_of_slice_if_unmatched(&self, rank: u32, piece: u32) -> Option<u64> {
         self.unmatched.get(&(rank, piece)).copied()
     }
 
@@ -159,7 +159,7 @@ fn find_collective<'m>(
     let (mut op, mut module, mut program) = (None, None, None);
     let stats = device
         .plane
-        .for_each_stat(&piece.event, |name, value| match (name, value) {
+        .for_each_stat_of_event(&piece.event, |name, value| match (name, value) {
             ("hlo_op", XplaneStatValue::Text(text)) => op = Some(text),
             ("hlo_module", XplaneStatValue::Text(text)) => module = Some(text),
             ("program_id", XplaneStatValue::Number(number)) => program = Some(number),

@@ -190,7 +190,7 @@ impl<'d, 'a> DeviceNodesInIdOrder<'d, 'a> {
             .launch
             .map(|launch| &self.device.launches[launch as usize]);
         done.early += u64::from(launch.is_some_and(|launch| launch.start > piece.start));
-        let described = KeptEventStats::from_device_slice(self.device, piece)?;
+        let described = KeptEventStats::read_stats_of_slice_event(self.device, piece)?;
         let mut view = NodeView::new(
             id,
             self.device.plane.name_of_event(&piece.event),
@@ -211,7 +211,7 @@ impl<'d, 'a> DeviceNodesInIdOrder<'d, 'a> {
             };
             view.wait = Span::from_ns(wait);
             view.recorded = Span::from_ns(end - start - wait);
-        } else if let Some(bytes) = calls.unmatched_bytes(rank, index) {
+        } else if let Some(bytes) = calls.bytes_of_slice_if_unmatched(rank, index) {
             // Limit the bytes to the maximum value that a trace can store.
             let bytes = bytes.min(i64::MAX as u64);
             view.op = Op::Communication { bytes };
@@ -258,14 +258,14 @@ struct KeptEventStats<'a> {
 }
 
 impl<'a> KeptEventStats<'a> {
-    fn from_device_slice(
+    fn read_stats_of_slice_event(
         device: &DeviceTimeline<'a>,
         piece: &InnermostEventSlice<'a>,
     ) -> Result<Self, TraceError> {
         let mut this = Self::default();
         device
             .plane
-            .for_each_stat(&piece.event, |name, value| match value {
+            .for_each_stat_of_event(&piece.event, |name, value| match value {
                 XplaneStatValue::Number(number) if name == "program_id" => {
                     this.program = Some(number)
                 }

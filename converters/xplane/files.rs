@@ -94,7 +94,7 @@ mod tests {
                 && !begins_as_xplane(b"\x0a")
                 && !begins_as_xplane(b"\x0a\x05\x08")
         );
-        let trace = TraceWriter::new(Vec::new()).unwrap().into_inner();
+        let trace = TraceWriter::new(Vec::new()).unwrap().into_unflushed_sink();
         assert!(!begins_as_xplane(&trace));
     }
 }

@@ -61,7 +61,7 @@ impl HloModules {
     }
 
     /// Returns the index of the file that is being read.
-    pub fn file_index(&self) -> usize {
+    pub fn index_of_file_being_read(&self) -> usize {
         self.files.len() - 1
     }
 
@@ -461,14 +461,14 @@ mod tests {
     use super::*;
     use chakram_trace::format::encoder::ProtobufMessageBuilder;
 
-    fn encode_message(make: impl FnOnce(&mut ProtobufMessageBuilder)) -> Vec<u8> {
+    fn encode_message_filled_by_closure(make: impl FnOnce(&mut ProtobufMessageBuilder)) -> Vec<u8> {
         let mut message = ProtobufMessageBuilder::default();
         make(&mut message);
         message.as_bytes().to_vec()
     }
 
     fn encode_shape(kind: u64, sizes: &[u64], elements: &[Vec<u8>]) -> Vec<u8> {
-        encode_message(|m| {
+        encode_message_filled_by_closure(|m| {
             m.append_varint(2, kind);
             m.append_packed(3, sizes);
             elements.iter().for_each(|e| m.append_bytes(4, e));
@@ -492,7 +492,7 @@ mod tests {
     #[test]
     fn formulas_make_groups() {
         let of = |count, each, grid: &[u64], order: &[u64]| {
-            let formula = encode_message(|m| {
+            let formula = encode_message_filled_by_closure(|m| {
                 m.append_varint(1, count);
                 m.append_varint(2, each);
                 m.append_packed(3, grid);
@@ -530,7 +530,7 @@ mod tests {
     fn programs_tell_their_collectives() {
         let instruction =
             |name: &str, opcode: &str, shape: &[u8], rest: &dyn Fn(&mut ProtobufMessageBuilder)| {
-                encode_message(|m| {
+                encode_message_filled_by_closure(|m| {
                     m.append_bytes(1, name.as_bytes());
                     m.append_bytes(2, opcode.as_bytes());
                     m.append_bytes(3, shape);
@@ -538,17 +538,17 @@ mod tests {
                 })
             };
         let f32s = encode_shape(11, &[256], &[]);
-        let group = |ids: &[u64]| encode_message(|m| m.append_packed(1, ids));
+        let group = |ids: &[u64]| encode_message_filled_by_closure(|m| m.append_packed(1, ids));
         let grouped = |m: &mut ProtobufMessageBuilder| {
             m.append_bytes(49, &group(&[0, 1]));
             m.append_bytes(49, &group(&[2, 3]));
         };
         let pair = encode_shape(13, &[], &[encode_shape(11, &[64], &[]), f32s.clone()]);
-        let inner = encode_message(|m| {
+        let inner = encode_message_filled_by_closure(|m| {
             m.append_varint(5, 77);
             m.append_bytes(2, &instruction("rs", "reduce-scatter", &f32s, &|_| {}));
         });
-        let entry = encode_message(|m| {
+        let entry = encode_message_filled_by_closure(|m| {
             m.append_bytes(2, &instruction("add.1", "add", &f32s, &|_| {}));
             m.append_bytes(
                 2,
@@ -562,10 +562,10 @@ mod tests {
                 }),
             );
         });
-        let proto = encode_message(|m| {
+        let proto = encode_message_filled_by_closure(|m| {
             m.append_bytes(
                 1,
-                &encode_message(|m| {
+                &encode_message_filled_by_closure(|m| {
                     m.append_bytes(1, b"jit_step");
                     m.append_bytes(3, &inner);
                     m.append_bytes(3, &entry);

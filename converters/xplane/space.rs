@@ -167,7 +167,7 @@ impl<'a> ProfilePlane<'a> {
     }
 
     /// Calls `visit` for the stats of an event's kind, and then for the event's own stats.
-    pub fn for_each_stat(
+    pub fn for_each_stat_of_event(
         &self,
         event: &ProfileEvent<'a>,
         mut visit: impl FnMut(&str, XplaneStatValue<'a>),

@@ -138,7 +138,7 @@ fn correlation_id<'a>(
     event: &ProfileEvent<'a>,
 ) -> Result<Option<u64>, TraceError> {
     let mut id = None;
-    plane.for_each_stat(event, |name, value| {
+    plane.for_each_stat_of_event(event, |name, value| {
         if let (CORRELATION, XplaneStatValue::Number(number)) = (name, value) {
             id = Some(number);
         }

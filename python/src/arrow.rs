@@ -189,7 +189,7 @@ pub fn pack_bits(rows: impl ExactSizeIterator<Item = bool>) -> Vec<u8> {
 }
 
 /// Returns a buffer's address, which consumers read as untyped.
-pub fn address_of<T>(buffer: &[T]) -> *const c_void {
+pub fn untyped_pointer_to_buffer<T>(buffer: &[T]) -> *const c_void {
     buffer.as_ptr().cast()
 }
 
@@ -251,7 +251,7 @@ impl ZeroCopyTable {
         build_arrow_schema(c"+s", "", 0, children.collect(), ptr::null_mut())
     }
 
-    fn array(&self) -> ArrowArray {
+    fn build_struct_array_of_all_columns(&self) -> ArrowArray {
         let columns = self.columns.iter();
         let children = columns.map(|column| Box::into_raw(Box::new(column.array())));
         let buffers = vec![ptr::null()];
@@ -275,7 +275,11 @@ impl ZeroCopyTable {
         &self,
         py: Python<'py>,
     ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
-        let array = PyCapsule::new_with_value(py, self.array(), c"arrow_array")?;
+        let array = PyCapsule::new_with_value(
+            py,
+            self.build_struct_array_of_all_columns(),
+            c"arrow_array",
+        )?;
         Ok((self.schema_capsule(py)?, array))
     }
 
@@ -318,7 +322,7 @@ unsafe extern "C" fn stream_next(this: *mut ArrowArrayStream, out: *mut ArrowArr
         if std::mem::replace(&mut parts.is_read, true) {
             ptr::write_bytes(out, 0, 1);
         } else {
-            ptr::write(out, parts.table.array());
+            ptr::write(out, parts.table.build_struct_array_of_all_columns());
         }
     }
     0

@@ -1,6 +1,8 @@
 //! Builds tables from JSON documents: rows become columns, which are shared with other libraries through Arrow.
 
-use crate::arrow::{ArrowBufferOwner, ZeroCopyColumn, ZeroCopyTable, address_of, pack_bits};
+use crate::arrow::{
+    ArrowBufferOwner, ZeroCopyColumn, ZeroCopyTable, pack_bits, untyped_pointer_to_buffer,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -91,15 +93,21 @@ impl ColumnValuesAndValidity {
         let own = Arc::new(self);
         let validity = match known == length {
             true => ptr::null(),
-            false => address_of(&own.known),
+            false => untyped_pointer_to_buffer(&own.known),
         };
         let (format, buffers) = match &own.values {
-            ColumnValues::Int(values) => (c"l", vec![validity, address_of(values)]),
-            ColumnValues::Float(values) => (c"g", vec![validity, address_of(values)]),
-            ColumnValues::Bool(values) => (c"b", vec![validity, address_of(values)]),
+            ColumnValues::Int(values) => (c"l", vec![validity, untyped_pointer_to_buffer(values)]),
+            ColumnValues::Float(values) => {
+                (c"g", vec![validity, untyped_pointer_to_buffer(values)])
+            }
+            ColumnValues::Bool(values) => (c"b", vec![validity, untyped_pointer_to_buffer(values)]),
             ColumnValues::Text(offsets, text) => (
                 c"U",
-                vec![validity, address_of(offsets), address_of(text.as_bytes())],
+                vec![
+                    validity,
+                    untyped_pointer_to_buffer(offsets),
+                    untyped_pointer_to_buffer(text.as_bytes()),
+                ],
             ),
         };
         ZeroCopyColumn {

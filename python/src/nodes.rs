@@ -1,6 +1,8 @@
 //! The table of nodes, shared with other libraries as Arrow.
 
-use crate::arrow::{ArrowBufferOwner, ZeroCopyColumn, ZeroCopyTable, address_of, pack_bits};
+use crate::arrow::{
+    ArrowBufferOwner, ZeroCopyColumn, ZeroCopyTable, pack_bits, untyped_pointer_to_buffer,
+};
 use crate::run::io_error;
 use chakram::report::{CodedTextColumn, NodeColumnValues, NodeTable, OptionalNumberColumn};
 use pyo3::prelude::*;
@@ -50,14 +52,21 @@ fn lend_node_column(table: &Arc<NodeTable>, column: NodeColumnValues<'_>) -> Zer
             format,
             length: column.values.len(),
             unknown: column.unknown,
-            buffers: vec![address_of(&column.known), address_of(&column.values)],
+            buffers: vec![
+                untyped_pointer_to_buffer(&column.known),
+                untyped_pointer_to_buffer(&column.values),
+            ],
             owner: Arc::clone(owner),
             dictionary: None,
         }
     }
     match column {
-        NodeColumnValues::U32(numbers) => whole(c"I", numbers.len(), address_of(numbers)),
-        NodeColumnValues::U64(numbers) => whole(c"L", numbers.len(), address_of(numbers)),
+        NodeColumnValues::U32(numbers) => {
+            whole(c"I", numbers.len(), untyped_pointer_to_buffer(numbers))
+        }
+        NodeColumnValues::U64(numbers) => {
+            whole(c"L", numbers.len(), untyped_pointer_to_buffer(numbers))
+        }
         NodeColumnValues::PartialU32(column) => lend_optional_number_column(c"I", column, &owner),
         NodeColumnValues::PartialU64(column) => lend_optional_number_column(c"L", column, &owner),
         NodeColumnValues::Text(column) => lend_texts(table, column),
@@ -88,21 +97,21 @@ fn lend_texts(table: &Arc<NodeTable>, column: &CodedTextColumn) -> ZeroCopyColum
         unknown: 0,
         buffers: vec![
             ptr::null(),
-            address_of(&made.offsets),
-            address_of(made.text.as_bytes()),
+            untyped_pointer_to_buffer(&made.offsets),
+            untyped_pointer_to_buffer(made.text.as_bytes()),
         ],
         owner: Arc::clone(&made) as ArrowBufferOwner,
         dictionary: None,
     };
     let validity = match unknown {
         0 => ptr::null(),
-        _ => address_of(&made.known),
+        _ => untyped_pointer_to_buffer(&made.known),
     };
     ZeroCopyColumn {
         format: c"i",
         length: column.codes.len(),
         unknown,
-        buffers: vec![validity, address_of(&column.codes)],
+        buffers: vec![validity, untyped_pointer_to_buffer(&column.codes)],
         owner: made,
         dictionary: Some(Box::new(values)),
     }

@@ -25,7 +25,7 @@ fn native_library_path() -> PathBuf {
 }
 
 /// Assembles the package in `folder` as a wheel would install it.
-fn install_package(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
+fn assemble_package_in_folder(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let package = folder.join("chakram");
     fs::create_dir(&package)?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("package/chakram");
@@ -48,7 +48,7 @@ fn pythons_own_tests_pass() -> Result<(), Box<dyn Error>> {
         return Ok(());
     };
     let folder = tempfile::tempdir()?;
-    let package = install_package(folder.path())?;
+    let package = assemble_package_in_folder(folder.path())?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let run = |arguments: &[&str]| -> Result<(), Box<dyn Error>> {
         let mut command = Command::new(&python);

@@ -125,7 +125,7 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
     }
 
     /// Packs `bytes`, and returns their hash.
-    pub fn pack_object(
+    pub fn pack_object_and_return_hash(
         &mut self,
         bytes: &[u8],
         family: &str,
@@ -271,7 +271,7 @@ fn pack_workload(
                 if let Some(seal) = &file.seal {
                     seal.check_contents(file, bytes)?;
                 }
-                let hash = packer.pack_object(bytes, "trace", true)?;
+                let hash = packer.pack_object_and_return_hash(bytes, "trace", true)?;
                 let length = bytes.len() as u64;
                 if let Some(identity) = identity {
                     linked = Some((identity, hash.clone(), length));
@@ -308,7 +308,7 @@ fn pack_workload(
         let contents = DecompressedTraceFile::open_without_decompressing(path)?;
         let bytes = contents.as_slice();
         files.push(NonTraceFileRow {
-            blake3: packer.pack_object(bytes, &remove_all_digits(&name), false)?,
+            blake3: packer.pack_object_and_return_hash(bytes, &remove_all_digits(&name), false)?,
             name,
             bytes: bytes.len() as u64,
         });

@@ -149,11 +149,10 @@ impl WorkloadObjectDeltaEncoder {
                     let at_chunk = (number, position as u32);
                     let (chunk, kept) = self.encode_nodes(part, at == 0, on, at_chunk)?;
                     if let (Some(own), Some(columns)) = (own, &kept.decoded.columns) {
-                        alike += own
-                            .decoded
-                            .columns
-                            .as_ref()
-                            .map_or(0, |own| columns.count_records_with_template_of_base(own));
+                        alike +=
+                            own.decoded.columns.as_ref().map_or(0, |own| {
+                                columns.count_same_index_same_template_records(own)
+                            });
                     }
                     if position < KEPT {
                         made.chunks.push(kept);
@@ -184,10 +183,14 @@ impl WorkloadObjectDeltaEncoder {
                 for (position, part) in bytes.chunks(TARGET).enumerate() {
                     let on = base.and_then(|base| base.chunks.get(position));
                     let at = (number, position as u32);
-                    let mut best =
-                        self.encode_plain_chunk(part, plain, on.filter(|_| !plain), at)?;
+                    let mut best = self.compress_chunk_bytes_and_keep_as_base(
+                        part,
+                        plain,
+                        on.filter(|_| !plain),
+                        at,
+                    )?;
                     if !plain {
-                        let lines = self.encode_lines(part, on, at)?;
+                        let lines = self.encode_lines_as_columns(part, on, at)?;
                         if lines.0.frame.len() < best.0.frame.len() {
                             best = lines;
                         }
@@ -210,7 +213,7 @@ impl WorkloadObjectDeltaEncoder {
     }
 
     /// Encodes a chunk as plain bytes, and keeps it as a possible base.
-    fn encode_plain_chunk(
+    fn compress_chunk_bytes_and_keep_as_base(
         &self,
         part: &[u8],
         plain: bool,
@@ -266,7 +269,7 @@ impl WorkloadObjectDeltaEncoder {
     }
 
     /// Encodes a chunk of text by splitting its lines into columns, and keeps it as a possible base.
-    fn encode_lines(
+    fn encode_lines_as_columns(
         &self,
         part: &[u8],
         on: Option<&CandidateDeltaBaseChunk>,

@@ -156,7 +156,7 @@ impl ChunkTemplatesAndColumns {
             key.extend_from_slice(&variant.to_le_bytes());
             let known = index.templates.find_number_of_bytes(&key);
             *number = known.unwrap_or_else(|| {
-                let ops = outline.encode_with_fixed_slots(&fixed);
+                let ops = outline.encode_ops_replacing_fixed_slots(&fixed);
                 let pushed = templates.push_encoded_template(&ops, count);
                 pushed.expect("ops are well formed");
                 put_varint(&mut written, ops.len() as u64);
@@ -170,7 +170,7 @@ impl ChunkTemplatesAndColumns {
             None => {
                 let mut own = buffers.shapes.pop().unwrap_or_default();
                 *own.template_sequence_mut() = sequence;
-                own.locate_value_records(&templates, count, usize::MAX)
+                own.map_column_values_to_records(&templates, count, usize::MAX)
                     .expect("columns of slots are there");
                 Arc::new(own)
             }
@@ -190,7 +190,7 @@ impl ChunkTemplatesAndColumns {
     }
 
     /// Returns how many records share a template with the record of `base` at the same index.
-    pub fn count_records_with_template_of_base(&self, base: &Self) -> usize {
+    pub fn count_same_index_same_template_records(&self, base: &Self) -> usize {
         let pairs = self
             .shape
             .template_sequence()
@@ -327,7 +327,7 @@ impl ChunkTemplatesAndColumns {
                 Arc::clone(shape)
             }
             None => {
-                own.locate_value_records(&templates, count, bytes)?;
+                own.map_column_values_to_records(&templates, count, bytes)?;
                 Arc::new(own)
             }
         };
@@ -390,7 +390,9 @@ impl ChunkTemplatesAndColumns {
     pub fn recycle_into(self, buffers: &mut ReusableColumnBuffers) {
         buffers.values.push(self.values);
         buffers.shapes.extend(Arc::into_inner(self.shape));
-        buffers.layers.extend(self.templates.into_layer());
+        buffers
+            .layers
+            .extend(self.templates.into_own_templates_unless_shared());
     }
 
     /// Rebuilds the records (`bytes` bytes in total) from templates and columns, and passes them to `out`, a few at a

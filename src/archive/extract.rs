@@ -190,7 +190,7 @@ impl Archive {
                     .copy_metadata_and_selected_nodes(hash, nodes, &mut write)
                     .map_err(|error| error.with_subject_if_refused(&path_text))?,
             }
-            before = Some((hash, outputs.finish_file(file)?));
+            before = Some((hash, outputs.close_file_and_queue_for_commit(file)?));
             written.push(path);
             done();
         }

@@ -44,7 +44,7 @@ struct PackSegmentFileRow {
 }
 
 impl ArchiveFolderManifest {
-    fn read_file(path: &Path) -> Result<Self, ArchiveError> {
+    fn read_and_check_manifest(path: &Path) -> Result<Self, ArchiveError> {
         let path = path.join(MANIFEST);
         let io = |error| ArchiveError::io_error(&path, "read", error);
         let file = File::open(&path).map_err(io)?;
@@ -109,7 +109,7 @@ pub fn open_segments_and_uncommitted_pack(
     const TRIES: usize = 8;
     let mut last = None;
     for _ in 0..TRIES {
-        let manifest = ArchiveFolderManifest::read_file(path)?;
+        let manifest = ArchiveFolderManifest::read_and_check_manifest(path)?;
         match open_packs(path, &manifest) {
             Err(error) if error.is_file_not_found() => last = Some(error),
             Err(error) => return Err(error),
@@ -160,7 +160,7 @@ fn find_uncommitted_pack(
     }
     let lock = File::open(path.join(LOCK)).and_then(|file| Ok(file.try_lock_shared()?));
     let is_locked = lock.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-    if !is_locked && ArchiveFolderManifest::read_file(path)?.next != manifest.next {
+    if !is_locked && ArchiveFolderManifest::read_and_check_manifest(path)?.next != manifest.next {
         return Ok(None);
     }
     let file = RandomAccessSegmentFile::open_file(&pack)?;
@@ -185,7 +185,7 @@ pub fn create_empty(path: &Path) -> Result<(), ArchiveError> {
     manifest.write_file(path)
 }
 
-fn write_pack(
+fn write_one_segment_pack_file(
     path: &Path,
     number: u64,
     start: SegmentWriteIntent,
@@ -213,8 +213,8 @@ fn write_pack_returning_new_manifest(
     start: SegmentWriteIntent,
     body: &mut SegmentObjectsWriteCallback<'_>,
 ) -> Result<ArchiveFolderManifest, ArchiveError> {
-    let mut manifest = ArchiveFolderManifest::read_file(path)?;
-    let row = write_pack(path, manifest.next, start, body)?;
+    let mut manifest = ArchiveFolderManifest::read_and_check_manifest(path)?;
+    let row = write_one_segment_pack_file(path, manifest.next, start, body)?;
     manifest.next += 1;
     manifest.packs.push(row);
     Ok(manifest)

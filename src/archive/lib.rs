@@ -186,7 +186,7 @@ impl ArchiveError {
     }
 
     /// Adds the offset `byte` to the error, unless the error already has an offset.
-    fn at_byte(mut self, byte: u64) -> Self {
+    fn add_offset_if_missing(mut self, byte: u64) -> Self {
         if let Self::Broken { at, .. } = &mut self {
             at.get_or_insert(byte);
         }

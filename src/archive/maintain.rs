@@ -36,7 +36,7 @@ pub fn merge_archives(
         // Without this check, a merge would silently omit the contents of a damaged tail.
         source
             .uncommitted_tail()
-            .map_or(Ok(()), UncommittedArchiveTail::check_removable)?;
+            .map_or(Ok(()), UncommittedArchiveTail::check_tail_is_not_damaged)?;
         for (name, entry) in source.workloads() {
             let there = before.workloads().get(name);
             match there.or(joining.get(&name[..]).copied()) {

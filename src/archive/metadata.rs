@@ -336,7 +336,7 @@ impl QueryParser<'_> {
         found
     }
 
-    fn accept_sign(&mut self, sign: &str) -> bool {
+    fn advance_past_given_sign_if_next(&mut self, sign: &str) -> bool {
         let found = matches!(self.peek_token(), Some(QueryToken::Sign(own)) if *own == sign);
         self.at += usize::from(found);
         found
@@ -365,9 +365,9 @@ impl QueryParser<'_> {
         if self.accept_word("not") {
             return Ok(MetadataQuery::Not(Box::new(self.parse_term(depth + 1)?)));
         }
-        if self.accept_sign("(") {
+        if self.advance_past_given_sign_if_next("(") {
             let query = self.parse_or(depth + 1)?;
-            return if self.accept_sign(")") {
+            return if self.advance_past_given_sign_if_next(")") {
                 Ok(query)
             } else {
                 Err(self.unexpected_token("`)`"))

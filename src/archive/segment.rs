@@ -313,7 +313,8 @@ pub struct ArchiveFileSegment {
 impl ArchiveFileSegment {
     fn read_document(&self, (at, length): (u64, u64), what: &str) -> Result<Vec<u8>, ArchiveError> {
         let frame = self.file.read_exact_at(self.start + at, length)?;
-        unpack_document(&frame).map_err(|error| self.unreadable_document_error(at, what, &error))
+        unpack_document_frame_within_limits(&frame)
+            .map_err(|error| self.unreadable_document_error(at, what, &error))
     }
 
     fn unreadable_document_error(
@@ -385,7 +386,7 @@ impl ArchiveFileSegment {
 
 /// Unpacks the frame of a document, within the limits for compressed input. The frame must state
 /// its unpacked size.
-pub fn unpack_document(frame: &[u8]) -> io::Result<Vec<u8>> {
+pub fn unpack_document_frame_within_limits(frame: &[u8]) -> io::Result<Vec<u8>> {
     let size = zstd::zstd_safe::get_frame_content_size(frame);
     let size = size
         .ok()
@@ -410,6 +411,6 @@ pub fn parse_segment_write_plan(bytes: &[u8]) -> Option<SegmentWriteIntent> {
     let rest = bytes.strip_prefix(&MAGIC)?;
     let (size, rest) = rest.split_first_chunk::<4>()?;
     let contents = rest.get(..u32::from_le_bytes(*size) as usize)?;
-    let text = unpack_document(contents.strip_prefix(&START)?).ok()?;
+    let text = unpack_document_frame_within_limits(contents.strip_prefix(&START)?).ok()?;
     serde_json::from_slice(&text).ok()
 }

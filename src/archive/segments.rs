@@ -56,7 +56,7 @@ fn find_chained_segments_and_tail_bytes(
         if end == 0 {
             return first_error.map_or(Ok((Vec::new(), length)), Err);
         }
-        match follow_segment_chain(file, end, &mut failed) {
+        match follow_segment_chain_from_end(file, end, &mut failed) {
             Ok(found) => return Ok((found, length - end)),
             // The file ends with a segment's end, so there is no tail; a segment must be damaged.
             Err(error) if end == length => return Err(error),
@@ -68,7 +68,7 @@ fn find_chained_segments_and_tail_bytes(
 
 /// Follows the chain of segment ends from byte `end` back to byte 0. If the chain does not lead there, adds its offsets
 /// to `failed` and fails.
-fn follow_segment_chain(
+fn follow_segment_chain_from_end(
     file: &Arc<RandomAccessSegmentFile>,
     end: u64,
     failed: &mut BTreeSet<u64>,

@@ -96,7 +96,7 @@ impl UncommittedArchiveTail {
 
     /// Fails if the tail is damaged, because a writer must not remove a damaged tail. The caller must have the writers'
     /// lock.
-    pub(super) fn check_removable(&self) -> Result<(), ArchiveError> {
+    pub(super) fn check_tail_is_not_damaged(&self) -> Result<(), ArchiveError> {
         if self.is_cut {
             return Ok(());
         }

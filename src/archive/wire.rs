@@ -21,12 +21,12 @@ pub fn decode_minimal_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     match *bytes {
         [value @ ..0x80, ..] => Some((value.into(), 1)),
         [low, high @ 1..0x80, ..] => Some((u64::from(low & 0x7f) | u64::from(high) << 7, 2)),
-        _ => decode_long_varint(bytes),
+        _ => decode_long_varint_if_minimal(bytes),
     }
 }
 
 #[cold]
-fn decode_long_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+fn decode_long_varint_if_minimal(bytes: &[u8]) -> Option<(u64, usize)> {
     let is_shortest = |&(_, length): &(u64, usize)| length == 1 || bytes[length - 1] != 0;
     decode_varint(bytes).filter(is_shortest)
 }

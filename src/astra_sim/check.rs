@@ -131,7 +131,7 @@ impl AstraCollectiveBackend {
         number: u16,
         members: u32,
     ) -> Result<(), CollectiveProblemAndAdvice> {
-        let algorithm = self.custom_algorithm(number);
+        let algorithm = self.custom_algorithm_by_index(number);
         if algorithm.position_count() < members {
             return Err((
                 format!(
@@ -246,12 +246,13 @@ impl AstraCollectiveBackend {
         members: u32,
         several: bool,
     ) -> bool {
-        let scatters = several && self.optimization_mode() == AllReduceDecomposition::LocalBwAware;
+        let scatters =
+            several && self.all_reduce_decomposition() == AllReduceDecomposition::LocalBwAware;
         match algorithm {
             AstraAlgorithm::Ring | AstraAlgorithm::Direct { .. } => true,
             AstraAlgorithm::HalvingDoubling => match kind {
                 CollectiveKind::AllToAll => false,
-                CollectiveKind::AllGather => halving_doubling::can_pair_all_members(members),
+                CollectiveKind::AllGather => halving_doubling::can_pair_at_each_distance(members),
                 _ => members.is_power_of_two(),
             },
             AstraAlgorithm::DoubleBinaryTree => {

@@ -191,8 +191,8 @@ impl AstraCollectiveBackend {
     }
 
     /// Returns the custom algorithm with index `number`.
-    pub(super) fn custom_algorithm(&self, number: u16) -> &ScriptedAlgorithm {
-        self.scripts.get(number)
+    pub(super) fn custom_algorithm_by_index(&self, number: u16) -> &ScriptedAlgorithm {
+        self.scripts.algorithm_by_index(number)
     }
 
     /// Returns the implementations for a kind of collective; empty if the system file has none.
@@ -216,7 +216,7 @@ impl AstraCollectiveBackend {
     fn reduction_time_of(&self, amount: UnroundedBufferShare) -> Span {
         let once = |gbps: f64| quirks::fractional_bytes_of_share(amount) / (gbps * 1e9) * 1e9;
         self.quirks
-            .span_from_ns(self.reduction.map_or(0.0, once))
+            .convert_ns_to_span(self.reduction.map_or(0.0, once))
             .times(3)
     }
 
@@ -231,7 +231,7 @@ impl AstraCollectiveBackend {
     }
 
     /// Returns the number of dimensions in the network.
-    fn dimension_count(&self) -> usize {
+    fn network_dimension_count(&self) -> usize {
         self.sizes.len()
     }
 
@@ -240,7 +240,7 @@ impl AstraCollectiveBackend {
         self.sizes[dimension]
     }
 
-    pub(super) fn optimization_mode(&self) -> AllReduceDecomposition {
+    pub(super) fn all_reduce_decomposition(&self) -> AllReduceDecomposition {
         self.optimization
     }
 
@@ -283,8 +283,9 @@ impl AstraCollectiveBackend {
     /// with an irregular extent, or spans dimensions. If it spans dimensions, the extent's last phase holds all
     /// members, and its index is beyond the machine's dimensions.
     fn is_named_partial_group(&self, extent: &GroupPhasesAndMemberPositions) -> bool {
-        let beyond =
-            |phase: &group::PhaseDimensionSizeAndStride| phase.dimension > self.dimension_count();
+        let beyond = |phase: &group::PhaseDimensionSizeAndStride| {
+            phase.dimension > self.network_dimension_count()
+        };
         !extent.regular || extent.phases.last().is_some_and(beyond)
     }
 
@@ -309,7 +310,7 @@ impl AstraCollectiveBackend {
         let mut route = Vec::new();
         for (level, implementation) in list.iter().enumerate() {
             let dimension = if implementation.one {
-                self.dimension_count()
+                self.network_dimension_count()
             } else {
                 level
             };
@@ -334,7 +335,7 @@ impl AstraCollectiveBackend {
     ) -> Vec<(u32, u32, AstraAlgorithm)> {
         let along = extent.phases.iter().enumerate();
         let along: Vec<_> = along
-            .filter(|(_, p)| p.dimension < self.dimension_count())
+            .filter(|(_, p)| p.dimension < self.network_dimension_count())
             .collect();
         let mut route = Vec::new();
         for &(number, phase) in &along {

@@ -160,7 +160,7 @@ impl CongestionAwareModel {
             now + self.hop_time(bytes),
             NetworkEvent::Hop { order: 0, op },
         );
-        let free = now + self.quirks.span_from_ns(bytes / self.bytes_per_ns);
+        let free = now + self.quirks.convert_ns_to_span(bytes / self.bytes_per_ns);
         // The number fits in 32 bits, because there are at most (`MAX_NPUS` + 1) · `MAX_NPUS` links.
         let number = at * self.links_reserved_per_device() + link;
         agenda.schedule_event(free, NetworkEvent::LinkFree(number));
@@ -170,7 +170,7 @@ impl CongestionAwareModel {
     #[inline]
     fn hop_time(&self, bytes: f64) -> Span {
         self.quirks
-            .span_from_ns(self.latency + bytes / self.bytes_per_ns)
+            .convert_ns_to_span(self.latency + bytes / self.bytes_per_ns)
     }
 
     /// Returns the number of link indices that are reserved for each device.
@@ -194,7 +194,12 @@ impl NetworkBackend for CongestionAwareModel {
     /// links of their routes simultaneously, in ⌊latency + m / bandwidth⌋ ns. No two messages cross the same link, and
     /// each link is free again after ⌊m / bandwidth⌋ ns. On a switch, NPUs may send the next message before that time,
     /// because messages reach a receiver's link in the order in which they were sent, from one sender at a time.
-    fn is_conflict_free(&self, _: usize, members: u32, pattern: LineSendPattern) -> bool {
+    fn is_send_pattern_conflict_free(
+        &self,
+        _: usize,
+        members: u32,
+        pattern: LineSendPattern,
+    ) -> bool {
         let all = members == self.npus;
         match pattern {
             _ if self.shape == DimensionShape::FullyConnected => true,
@@ -204,10 +209,10 @@ impl NetworkBackend for CongestionAwareModel {
         }
     }
 
-    fn link_time(&self, amount: UnroundedBufferShare) -> Option<Span> {
+    fn message_link_occupancy_time(&self, amount: UnroundedBufferShare) -> Option<Span> {
         let bytes = quirks::fractional_bytes_of_share(amount);
         (self.shape == DimensionShape::Switch)
-            .then(|| self.quirks.span_from_ns(bytes / self.bytes_per_ns))
+            .then(|| self.quirks.convert_ns_to_span(bytes / self.bytes_per_ns))
     }
 
     /// Each hop's time is truncated separately.

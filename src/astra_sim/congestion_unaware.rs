@@ -81,7 +81,7 @@ impl CongestionUnawareModel {
         }
         // A message from an NPU to itself crosses no link and takes no time.
         self.quirks
-            .span_from_ns(latency + quirks::fractional_bytes_of_share(amount) / slowest)
+            .convert_ns_to_span(latency + quirks::fractional_bytes_of_share(amount) / slowest)
     }
 }
 
@@ -89,7 +89,7 @@ impl NetworkBackend for CongestionUnawareModel {
     const NAME: &'static str = "congestion_unaware";
     const SHARED: bool = false;
 
-    fn is_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
+    fn is_send_pattern_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
         true
     }
 

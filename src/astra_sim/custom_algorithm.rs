@@ -75,7 +75,7 @@ pub fn build_algorithm_from_traces<C: AsRef<[u8]>>(
                 NodeKind::Send | NodeKind::Receive => {
                     let message = &graph.messages()[graph.message_index(node)];
                     let peer = binding.peers[message.peer as usize];
-                    let bytes = graph.bytes(node);
+                    let bytes = graph.stated_bytes_of_node(node);
                     // Each combination of tag and size gets its own label. A receive matches a send only if their tags
                     // and sizes are equal.
                     let next = labels.len() as u32;

@@ -100,9 +100,12 @@ impl<W: LinkOrPortRouting> CutThroughNetwork<W> {
         let free = &mut free[leg.server.1 as usize];
         let begin = now.max(*free);
         // The message occupies the server at the total rate of the server's links, although it uses only one link.
-        *free = begin + self.quirks.span_from_ns(state.bytes / leg.occupied_rate);
-        let latency = self.quirks.span_from_ns(leg.latency);
-        let passes = self.quirks.span_from_ns(state.bytes / leg.rate);
+        *free = begin
+            + self
+                .quirks
+                .convert_ns_to_span(state.bytes / leg.occupied_rate);
+        let latency = self.quirks.convert_ns_to_span(leg.latency);
+        let passes = self.quirks.convert_ns_to_span(state.bytes / leg.rate);
         state.last = state.last.max(begin + passes) + latency;
         state.at = leg.to;
         match self.routing.next_hop(state.at, state.to) {
@@ -117,7 +120,7 @@ impl<W: LinkOrPortRouting> NetworkBackend for CutThroughNetwork<W> {
     const SHARED: bool = true;
 
     // Answering `false` is always safe, because this network uses no closed form.
-    fn is_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
+    fn is_send_pattern_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
         false
     }
 

@@ -29,13 +29,13 @@ const MOST_BYTES: usize = 1 << 20;
 
 impl<'f> InputDocumentWithUniqueKnownKeys<'f> {
     /// Parses JSON. If a key is repeated, the last value counts, as in ASTRA-sim.
-    pub(super) fn parse_json(
+    pub(super) fn parse_json_keeping_last_duplicate_key(
         text: &str,
         file: &'f str,
         keys: &ReadAndIgnoredKeys,
         lenient: bool,
     ) -> Result<Self, InputError> {
-        check_size(text, file, "JSON")?;
+        check_document_byte_limit(text, file, "JSON")?;
         Self::new(json::parse_entries(text, file)?, file, keys, lenient)
     }
 
@@ -46,7 +46,7 @@ impl<'f> InputDocumentWithUniqueKnownKeys<'f> {
         keys: &ReadAndIgnoredKeys,
         lenient: bool,
     ) -> Result<Self, InputError> {
-        check_size(text, file, "YAML")?;
+        check_document_byte_limit(text, file, "YAML")?;
         Self::new(yaml::parse_entries(text, file)?, file, keys, lenient)
     }
 
@@ -166,7 +166,11 @@ impl<'f> InputDocumentWithUniqueKnownKeys<'f> {
     }
 
     /// Returns the number at `key`, which must be at least `least`, or `None` if the key is absent.
-    pub(super) fn read_number(&self, key: &str, least: f64) -> Result<Option<f64>, InputError> {
+    pub(super) fn read_number_at_least_if_present(
+        &self,
+        key: &str,
+        least: f64,
+    ) -> Result<Option<f64>, InputError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
@@ -179,7 +183,7 @@ impl<'f> InputDocumentWithUniqueKnownKeys<'f> {
 
     /// Returns the whole number at `key`, or `None` if the key is absent. The number must be from `least` to `most`.
     /// Truncates fractions as ASTRA-sim does, and adds a note.
-    pub(super) fn read_whole_number(
+    pub(super) fn read_truncated_whole_number_in_range(
         &mut self,
         key: &str,
         least: u64,
@@ -287,7 +291,11 @@ impl InputValue {
     }
 }
 
-fn check_size(text: &str, file: &str, format: &'static str) -> Result<(), InputError> {
+fn check_document_byte_limit(
+    text: &str,
+    file: &str,
+    format: &'static str,
+) -> Result<(), InputError> {
     match text.len() {
         0..=MOST_BYTES => Ok(()),
         bytes => Err(InputError::Syntax {
@@ -316,17 +324,21 @@ mod tests {
     #[test]
     fn unknown_keys_are_errors_unless_lenient() {
         let text = "{\"size\": 1,\n\"dealy\": 2}";
-        let error = InputDocumentWithUniqueKnownKeys::parse_json(text, "f", &KEYS, false)
-            .map(|_| ())
-            .unwrap_err()
-            .to_string();
+        let error = InputDocumentWithUniqueKnownKeys::parse_json_keeping_last_duplicate_key(
+            text, "f", &KEYS, false,
+        )
+        .map(|_| ())
+        .unwrap_err()
+        .to_string();
         assert!(
             error.starts_with("f:2: key `dealy`: found an unknown key"),
             "{error}"
         );
         assert!(error.contains("did you mean `delay`?"), "{error}");
-        let document =
-            InputDocumentWithUniqueKnownKeys::parse_json(text, "f", &KEYS, true).unwrap();
+        let document = InputDocumentWithUniqueKnownKeys::parse_json_keeping_last_duplicate_key(
+            text, "f", &KEYS, true,
+        )
+        .unwrap();
         let noted = "f:2: `dealy`: ignored, because it is unknown; did you mean `delay`?";
         assert_eq!(format_notes(document), [noted]);
     }
@@ -334,9 +346,16 @@ mod tests {
     #[test]
     fn the_last_value_of_a_repeated_json_key_counts() {
         let text = "{\"size\": 1,\n\"boost\": 0,\n\"size\": 2.5, \"size\": 3.5}";
-        let mut document =
-            InputDocumentWithUniqueKnownKeys::parse_json(text, "f", &KEYS, false).unwrap();
-        assert_eq!(document.read_whole_number("size", 0, 9).unwrap(), Some(3));
+        let mut document = InputDocumentWithUniqueKnownKeys::parse_json_keeping_last_duplicate_key(
+            text, "f", &KEYS, false,
+        )
+        .unwrap();
+        assert_eq!(
+            document
+                .read_truncated_whole_number_in_range("size", 0, 9)
+                .unwrap(),
+            Some(3)
+        );
         assert_eq!(
             format_notes(document),
             [
@@ -357,9 +376,12 @@ mod tests {
         for value in ["-1", "10", "1e300", "\"1\"", "null", "true", "[1]", "{}"] {
             let text = format!("{{\"size\": {value}}}");
             let mut document =
-                InputDocumentWithUniqueKnownKeys::parse_json(&text, "f", &KEYS, false).unwrap();
+                InputDocumentWithUniqueKnownKeys::parse_json_keeping_last_duplicate_key(
+                    &text, "f", &KEYS, false,
+                )
+                .unwrap();
             let error = document
-                .read_whole_number("size", 1, 9)
+                .read_truncated_whole_number_in_range("size", 1, 9)
                 .unwrap_err()
                 .to_string();
             let expected = "expected a whole number from 1 to 9";

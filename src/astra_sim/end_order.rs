@@ -317,7 +317,7 @@ fn all_messages_cost_equal(
     };
     let Some(step) = stage.nth_send(
         MemberQueueDirectionAndTree::default(),
-        line_position_in_stage(stage, phase, Position(0)),
+        member_line_position_in_stage(stage, phase, Position(0)),
         0,
     ) else {
         return false;
@@ -337,7 +337,7 @@ fn all_messages_cost_equal(
         })
 }
 
-fn line_position_in_stage(
+fn member_line_position_in_stage(
     stage: &CollectiveChunkPhase,
     phase: &PhaseDimensionSizeAndStride,
     position: Position,
@@ -366,7 +366,7 @@ pub(super) fn reorder_members_from_send_to_arrival(
         AstraAlgorithm::HalvingDoubling => {
             for step in messages {
                 for member in &mut *members {
-                    let line = line_position_in_stage(stage, phase, *member);
+                    let line = member_line_position_in_stage(stage, phase, *member);
                     if let Some(step) = stage.nth_send(slot, line, step) {
                         *member = phase.position_with_index_in_line(*member, step.to);
                     }
@@ -396,7 +396,7 @@ fn sort_members_by_first_arrival(
     let mut reached = vec![false; members.len()];
     let mut left = vec![stage.size; members.len()];
     for &from in members {
-        let line = line_position_in_stage(stage, phase, from);
+        let line = member_line_position_in_stage(stage, phase, from);
         let left = &mut left[phase.position_with_index_in_line(from, 0).index()];
         if *left == 0 {
             continue;

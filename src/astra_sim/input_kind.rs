@@ -22,7 +22,10 @@ impl AstraInputKind {
             keys.iter().all(|key| document.get(key).is_some())
         };
         let json = |keys: &ReadAndIgnoredKeys| {
-            InputDocumentWithUniqueKnownKeys::parse_json(text, "", keys, true).ok()
+            InputDocumentWithUniqueKnownKeys::parse_json_keeping_last_duplicate_key(
+                text, "", keys, true,
+            )
+            .ok()
         };
         if let Some(document) = json(&memory_file::KEYS)
             && has(document, &["memory-type"])

@@ -22,7 +22,7 @@ pub fn build_machine(inputs: &AstraInputs, lanes: u32) -> Machine {
             let rate = inputs.quirks.bytes_per_ns(dimension.bandwidth) * 1e9;
             Bandwidth::new(rate).unwrap_or(one)
         },
-        latency: Span::from_seconds(dimension.latency * 1e-9),
+        latency: Span::from_seconds_saturating(dimension.latency * 1e-9),
     });
     let topology = Topology::new(dimensions.collect()).expect("the network file was checked");
     let bandwidth = inputs.system.local_memory_bandwidth.unwrap_or(0.0) * 1e9;

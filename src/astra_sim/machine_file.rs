@@ -83,7 +83,7 @@ pub fn machine_file(
     if let Some(memory) = memory {
         let (file, found) = RemoteMemoryFile::parse(memory.text, memory.file, false)?;
         notes.extend(found);
-        parts += &memory_table(file, &mut unsaid);
+        parts += &format_remote_memory_table(file, &mut unsaid);
         notes.extend(unsaid.convert_keys_to_input_notes(memory, &memory_file::KEYS, false)?);
     }
     let files: Vec<_> = [Some(network), system, memory]
@@ -148,9 +148,9 @@ impl AstraKeysWithoutMachineEquivalent {
             true => {
                 InputDocumentWithUniqueKnownKeys::parse_yaml(input.text, input.file, keys, true)?
             }
-            false => {
-                InputDocumentWithUniqueKnownKeys::parse_json(input.text, input.file, keys, true)?
-            }
+            false => InputDocumentWithUniqueKnownKeys::parse_json_keeping_last_duplicate_key(
+                input.text, input.file, keys, true,
+            )?,
         };
         let unsaid = std::mem::take(&mut self.0);
         let count = unsaid.len();
@@ -456,7 +456,7 @@ fn dimension_table(
 }
 
 /// Returns the table of the remote memory.
-fn memory_table(
+fn format_remote_memory_table(
     memory: Option<RemoteMemoryFile>,
     unsaid: &mut AstraKeysWithoutMachineEquivalent,
 ) -> String {

@@ -63,8 +63,9 @@ impl RemoteMemoryFile {
         file: &str,
         lenient: bool,
     ) -> Result<(Option<Self>, Vec<InputNote>), InputError> {
-        let mut document =
-            InputDocumentWithUniqueKnownKeys::parse_json(text, file, &KEYS, lenient)?;
+        let mut document = InputDocumentWithUniqueKnownKeys::parse_json_keeping_last_duplicate_key(
+            text, file, &KEYS, lenient,
+        )?;
         let types = [
             (RemoteMemoryKind::None, "NO_MEMORY_EXPANSION"),
             (RemoteMemoryKind::PerNpu, "PER_NPU_MEMORY_EXPANSION"),
@@ -107,8 +108,12 @@ impl RemoteMemoryFile {
                         RemoteMemorySharing::PerNpu
                     }
                 },
-                latency: document.read_whole_number(LATENCY, 0, MOST)?.unwrap_or(0),
-                bandwidth: document.read_whole_number(BANDWIDTH, 1, MOST)?.unwrap_or(1),
+                latency: document
+                    .read_truncated_whole_number_in_range(LATENCY, 0, MOST)?
+                    .unwrap_or(0),
+                bandwidth: document
+                    .read_truncated_whole_number_in_range(BANDWIDTH, 1, MOST)?
+                    .unwrap_or(1),
             }),
         };
         Ok((remote, document.into_notes()))
@@ -120,7 +125,9 @@ fn read_count(
     key: &str,
 ) -> Result<u32, InputError> {
     let most = i32::MAX as u64;
-    let count = document.read_whole_number(key, 1, most)?.unwrap_or(1);
+    let count = document
+        .read_truncated_whole_number_in_range(key, 1, most)?
+        .unwrap_or(1);
     Ok(u32::try_from(count).expect("it is at most 2^31"))
 }
 

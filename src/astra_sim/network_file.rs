@@ -59,7 +59,7 @@ impl AstraNetworkFile {
         lenient: bool,
     ) -> Result<(Self, Vec<InputNote>), InputError> {
         let document = InputDocumentWithUniqueKnownKeys::parse_yaml(text, file, &KEYS, lenient)?;
-        let shapes = read_per_dimension(&document, "topology", None, parse_shape)?;
+        let shapes = read_per_dimension(&document, "topology", None, parse_dimension_shape_name)?;
         let length = Some(shapes.len());
         let npus = read_per_dimension(&document, "npus_count", length, |value| {
             let whole = parse_number(value).filter(|n| n.fract() == 0.0 && *n >= 2.0);
@@ -122,7 +122,7 @@ fn read_per_dimension<T>(
     list.iter().map(item).collect()
 }
 
-fn parse_shape(value: &InputValue) -> Result<DimensionShape, String> {
+fn parse_dimension_shape_name(value: &InputValue) -> Result<DimensionShape, String> {
     let text = value.as_text().unwrap_or_default();
     let found = SHAPES.iter().find(|(_, name)| *name == text);
     let names = SHAPES.map(|(_, name)| name);

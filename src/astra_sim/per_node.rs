@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_are_read_by_node() {
+    fn algorithm_path_prefixes_are_read_by_node() {
         let (nodes, notes) =
             AlgorithmPathsByNodeFile::parse("# x\n7: a/ring\n12: \"b c\"\n", "p", false).unwrap();
         let all: Vec<_> = nodes.iter().collect();

@@ -389,10 +389,10 @@ impl CollectiveChunkPhase {
         (0..count).all(|i| message(self, i) == message(other, i))
     }
 
-    /// Implements `CollectiveBackend::steps_before_posting_receive`. Members in opposite directions of a ring of three or more
-    /// never receive from each other. In `direct`, a member receives one message per round from every other member. The
-    /// sender's distance in the receiver's direction gives the step within the round. A member in one tree receives
-    /// only from its neighbours in that tree.
+    /// Implements `CollectiveBackend::steps_before_posting_receive`. Members in opposite directions of a ring of three
+    /// or more never receive from each other. In `direct`, a member receives one message per round from every other
+    /// member. The sender's distance in the receiver's direction gives the step within the round. A member in one tree
+    /// receives only from its neighbours in that tree.
     pub(super) fn steps_before_nth_receive_from_member(
         &self,
         slot: MemberQueueDirectionAndTree,
@@ -556,7 +556,7 @@ impl CollectiveChunkPhase {
     /// Returns the data that a member reduces when it receives message `r`, or `None` if it does not reduce the
     /// message.
     #[inline]
-    pub(super) fn reduced_amount(
+    pub(super) fn reduced_amount_of_received_message(
         &self,
         slot: MemberQueueDirectionAndTree,
         position: MemberLinePosition,

@@ -247,7 +247,7 @@ impl QuirkSet {
 
     /// Converts ns to a time, truncated to whole ns by [`Quirk::WholeNs`].
     #[inline]
-    pub(super) fn span_from_ns(self, ns: f64) -> Span {
+    pub(super) fn convert_ns_to_span(self, ns: f64) -> Span {
         if self.has_quirk(Quirk::WholeNs) {
             Span::from_ns(ns as u64)
         } else {
@@ -374,8 +374,8 @@ mod tests {
     #[test]
     fn quirks_decide_rounding_of_times_and_unit_of_rates() {
         // 1.6786 ns is truncated if the quirk is on, and rounded to 1,679 ps if it is off.
-        assert_eq!(QuirkSet::ALL.span_from_ns(1.6786), Span::from_ns(1));
-        assert_eq!(QuirkSet::NONE.span_from_ns(1.6786), Span(1679));
+        assert_eq!(QuirkSet::ALL.convert_ns_to_span(1.6786), Span::from_ns(1));
+        assert_eq!(QuirkSet::NONE.convert_ns_to_span(1.6786), Span(1679));
         // If the quirk is on, 50 GB/s are 50 * 2^30 / 10^9 = 53.6870912 bytes per ns; otherwise they are 50.
         assert_eq!(QuirkSet::ALL.bytes_per_ns(50.0), 53.687_091_2);
         assert_eq!(QuirkSet::NONE.bytes_per_ns(50.0), 50.0);

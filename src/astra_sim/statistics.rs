@@ -67,7 +67,12 @@ impl RankWorkKindsAndKernelTime {
                     work.busy += recorded;
                     uses.time += recorded;
                     if system.roofline && !system.replay_only {
-                        uses.add_kernel(graph.flops(node), graph.bytes(node), recorded, system);
+                        uses.add_kernel(
+                            graph.flops(node),
+                            graph.stated_bytes_of_node(node),
+                            recorded,
+                            system,
+                        );
                     }
                 }
                 NodeKind::Send

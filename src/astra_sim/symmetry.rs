@@ -70,13 +70,16 @@ impl PhaseMemberLine<'_> {
             return Some(delays);
         }
         let (cost, once, reduced) = (
-            self.message_time(0, 0)?,
+            self.time_of_member_nth_message(0, 0)?,
             self.reduction_time(reduction),
-            self.reduced_message_count(),
+            self.count_messages_reduced_on_arrival(),
         );
         let mut now = endpoint;
         delays.push((now, 0));
-        for message in 0..self.stage.receive_count(self.slot, self.position_of(0)) {
+        for message in 0..self
+            .stage
+            .receive_count(self.slot, self.line_position_from_index(0))
+        {
             now += cost + endpoint;
             delays.push((now, message + 1));
             if message < reduced {
@@ -88,7 +91,7 @@ impl PhaseMemberLine<'_> {
     }
 
     /// Returns how many of a ring's messages the members reduce on arrival.
-    fn reduced_message_count(&self) -> u32 {
+    fn count_messages_reduced_on_arrival(&self) -> u32 {
         match self.stage.part {
             PhaseOperation::AllReduce | PhaseOperation::ReduceScatter => self.stage.size - 1,
             PhaseOperation::AllGather | PhaseOperation::AllToAll => 0,
@@ -97,19 +100,23 @@ impl PhaseMemberLine<'_> {
 
     /// Returns the time that a reduction takes in a ring.
     fn reduction_time(&self, reduction: impl Fn(UnroundedBufferShare) -> Span) -> Span {
-        let amount = self.stage.reduced_amount(self.slot, self.position_of(0), 0);
+        let amount = self.stage.reduced_amount_of_received_message(
+            self.slot,
+            self.line_position_from_index(0),
+            0,
+        );
         amount.map_or(Span::ZERO, reduction)
     }
 
-    fn position_of(&self, index: u32) -> MemberLinePosition {
+    fn line_position_from_index(&self, index: u32) -> MemberLinePosition {
         self.stage.line_position_from_index(index, Position(index))
     }
 
-    fn message_time(&self, index: u32, step: u32) -> Option<Span> {
+    fn time_of_member_nth_message(&self, index: u32, step: u32) -> Option<Span> {
         let phase = &self.extent.phases[self.stage.phase as usize];
         let step = self
             .stage
-            .nth_send(self.slot, self.position_of(index), step)?;
+            .nth_send(self.slot, self.line_position_from_index(index), step)?;
         let npu = |index| {
             self.extent.npus[phase
                 .position_with_index_in_line(Position(0), index)
@@ -133,10 +140,12 @@ impl PhaseMemberLine<'_> {
         if self.stage.size > COMPARED {
             return false;
         }
-        let steps = self.stage.receive_count(self.slot, self.position_of(0));
+        let steps = self
+            .stage
+            .receive_count(self.slot, self.line_position_from_index(0));
         (0..steps.min(self.stage.size)).all(|step| {
-            let first = self.message_time(0, step);
-            (1..self.stage.size).all(|index| self.message_time(index, step) == first)
+            let first = self.time_of_member_nth_message(0, step);
+            (1..self.stage.size).all(|index| self.time_of_member_nth_message(index, step) == first)
         })
     }
 
@@ -145,14 +154,14 @@ impl PhaseMemberLine<'_> {
         endpoint: Span,
         reduction: impl Fn(UnroundedBufferShare) -> Span,
     ) -> Option<Span> {
-        let (size, position) = (self.stage.size, self.position_of(0));
-        let cost = self.message_time(0, 0)?;
+        let (size, position) = (self.stage.size, self.line_position_from_index(0));
+        let cost = self.time_of_member_nth_message(0, 0)?;
         let same = self.is_whole_dimension()
-            || (1..size).all(|index| self.message_time(index, 0) == Some(cost));
+            || (1..size).all(|index| self.time_of_member_nth_message(index, 0) == Some(cost));
         let messages = u64::from(self.stage.receive_count(self.slot, position));
         let (once, reduced) = (
             self.reduction_time(reduction),
-            u64::from(self.reduced_message_count()),
+            u64::from(self.count_messages_reduced_on_arrival()),
         );
         same.then(|| (cost + endpoint).times(messages) + endpoint + once.times(reduced))
     }
@@ -163,7 +172,7 @@ impl PhaseMemberLine<'_> {
         reduction: impl Fn(UnroundedBufferShare) -> Span,
         mut on_delay: impl FnMut(Span, u32),
     ) -> Option<Span> {
-        let position = self.position_of(0);
+        let position = self.line_position_from_index(0);
         let start = self.stage.initial_credits(self.slot, position);
         let all = start + self.stage.receive_count(self.slot, position);
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
@@ -197,7 +206,10 @@ impl PhaseMemberLine<'_> {
                     continue;
                 }
                 MemberCreditOrArrivalEvent::Attended(r) => {
-                    match self.stage.reduced_amount(self.slot, position, r) {
+                    match self
+                        .stage
+                        .reduced_amount_of_received_message(self.slot, position, r)
+                    {
                         Some(amount) => {
                             push(
                                 &mut due,
@@ -215,7 +227,7 @@ impl PhaseMemberLine<'_> {
                 if step.after > credits || step.arrived > arrived {
                     break;
                 }
-                let cost = self.message_time(0, taken)?;
+                let cost = self.time_of_member_nth_message(0, taken)?;
                 let leaves = now.max(taken_until);
                 taken_until = leaves + (self.quiet.link_time)(step.amount).unwrap_or(Span::ZERO);
                 push(&mut due, leaves + cost, MemberCreditOrArrivalEvent::Arrival);

@@ -122,8 +122,9 @@ impl AstraSystemFile {
         file: &str,
         lenient: bool,
     ) -> Result<(Self, Vec<InputNote>), InputError> {
-        let mut document =
-            InputDocumentWithUniqueKnownKeys::parse_json(text, file, &KEYS, lenient)?;
+        let mut document = InputDocumentWithUniqueKnownKeys::parse_json_keeping_last_duplicate_key(
+            text, file, &KEYS, lenient,
+        )?;
         let system = build_system_from_document(&mut document)?;
         Ok((system, document.into_notes()))
     }
@@ -223,7 +224,7 @@ fn build_system_from_document(
         document.add_note("collective-optimization", why);
     }
     let local_memory_bandwidth = document
-        .read_number("local-mem-bw", 0.0)?
+        .read_number_at_least_if_present("local-mem-bw", 0.0)?
         .filter(|&bw| bw > 0.0);
     if local_memory_bandwidth.is_none() {
         let why = "is absent or 0: reductions take no time";
@@ -242,7 +243,7 @@ fn build_system_from_document(
     Ok(AstraSystemFile {
         scheduling: scheduling.unwrap_or(ChunkSchedulingPolicy::Lifo),
         optimization: optimization.unwrap_or(AllReduceDecomposition::Baseline),
-        endpoint_delay: document.read_whole_number("endpoint-delay", 0, MOST)?,
+        endpoint_delay: document.read_truncated_whole_number_in_range("endpoint-delay", 0, MOST)?,
         active_chunks: read_count(document, "active-chunks-per-dimension")?.unwrap_or(1),
         splits: read_dataset_splits(document)?,
         implementations: AlgorithmsPerCollectiveKind {
@@ -259,14 +260,16 @@ fn build_system_from_document(
         },
         per_node_custom,
         local_memory_bandwidth,
-        peak: document.read_number("peak-perf", 0.0)?.unwrap_or(0.0),
+        peak: document
+            .read_number_at_least_if_present("peak-perf", 0.0)?
+            .unwrap_or(0.0),
         roofline: document.read_zero_or_one("roofline-enabled")?,
         trace,
         replay_only: document.read_zero_or_one("replay-only")?,
         track_memory: document.read_zero_or_one("track-local-mem")?,
         memory_trace,
         reduction_delay: document
-            .read_whole_number("local-reduction-delay", 0, MOST)?
+            .read_truncated_whole_number_in_range("local-reduction-delay", 0, MOST)?
             .unwrap_or(1),
         shared_bus: read_shared_bus_params(document)?,
     })
@@ -276,7 +279,7 @@ fn read_count(
     document: &mut InputDocumentWithUniqueKnownKeys<'_>,
     key: &str,
 ) -> Result<Option<u32>, InputError> {
-    let count = document.read_whole_number(key, 1, MOST)?;
+    let count = document.read_truncated_whole_number_in_range(key, 1, MOST)?;
     Ok(count.map(|count| u32::try_from(count).expect("it is at most 2^31")))
 }
 
@@ -359,10 +362,18 @@ fn read_shared_bus_params(
     document: &mut InputDocumentWithUniqueKnownKeys<'_>,
 ) -> Result<Option<LogGpBusParams>, InputError> {
     let bus = LogGpBusParams {
-        latency: document.read_whole_number(BUS[0], 0, MOST)?.unwrap_or(0),
-        overhead: document.read_whole_number(BUS[1], 0, MOST)?.unwrap_or(0),
-        gap: document.read_whole_number(BUS[2], 0, MOST)?.unwrap_or(0),
-        gap_per_byte: document.read_number(BUS[3], 0.0)?.unwrap_or(0.0),
+        latency: document
+            .read_truncated_whole_number_in_range(BUS[0], 0, MOST)?
+            .unwrap_or(0),
+        overhead: document
+            .read_truncated_whole_number_in_range(BUS[1], 0, MOST)?
+            .unwrap_or(0),
+        gap: document
+            .read_truncated_whole_number_in_range(BUS[2], 0, MOST)?
+            .unwrap_or(0),
+        gap_per_byte: document
+            .read_number_at_least_if_present(BUS[3], 0.0)?
+            .unwrap_or(0.0),
     };
     if document.read_zero_or_one("model-shared-bus")? {
         return Ok(Some(bus));

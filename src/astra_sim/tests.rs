@@ -53,6 +53,6 @@ pub fn build_rank_graph_of_nodes(inputs: &AstraInputs, nodes: &[(Op<'_>, u64)]) 
     }
     let collectives = AstraCollectiveBackend::new(inputs);
     let reader = AstraTraceGraphReader::new(inputs, &collectives, false);
-    let read = reader.read_graph(&writer.into_inner(), 0, "wl.0.et");
+    let read = reader.read_graph(&writer.into_unflushed_sink(), 0, "wl.0.et");
     read.expect("the nodes make sense").graph
 }

@@ -59,7 +59,7 @@ pub struct AstraRankGraphAndBinding {
 /// duration.
 #[inline]
 pub fn astra_kind_of_compute_node(graph: &Graph, node: NodeIndex) -> NodeKind {
-    if graph.lanes()[graph.lane(node) as usize] == Lane::Stream(KERNELS) {
+    if graph.lanes_in_order_of_first_use()[graph.lane(node) as usize] == Lane::Stream(KERNELS) {
         return NodeKind::Compute;
     }
     match graph.flops(node) {
@@ -323,7 +323,7 @@ impl AstraReaderStateBetweenNodes<'_> {
             0.0 => bytes / bandwidth,
             _ => flops / (bandwidth * (flops / bytes)).min(peak),
         };
-        Ok(self.reader.inputs.quirks.span_from_ns(seconds * 1e9))
+        Ok(self.reader.inputs.quirks.convert_ns_to_span(seconds * 1e9))
     }
 }
 

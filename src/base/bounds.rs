@@ -112,7 +112,7 @@ impl MemoryLimitError {
 ///
 /// Fails if the allocated memory exceeds the limit.
 #[inline]
-pub fn check_allocated_memory() -> Result<(), MemoryLimitError> {
+pub fn check_process_memory_within_limit() -> Result<(), MemoryLimitError> {
     match allocator::allocated_bytes() {
         held if held <= memory_limit().0 => Ok(()),
         held => Err(memory_exceeded_error(held)),

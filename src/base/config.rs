@@ -82,7 +82,10 @@ impl<'d> ConfigDocument<'d> {
     }
 
     /// Returns the root table; its keys must be in `allowed`.
-    pub fn root_table(&'d self, allowed: &[&str]) -> Result<ConfigTable<'d>, ConfigError> {
+    pub fn root_table_with_allowed_keys(
+        &'d self,
+        allowed: &[&str],
+    ) -> Result<ConfigTable<'d>, ConfigError> {
         ConfigTable::build_table_checking_keys(
             self,
             String::new(),

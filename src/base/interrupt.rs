@@ -87,7 +87,8 @@ pub fn wrap_with_current_token<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> 
 /// Fails if a stop was requested or the memory limit is exceeded. After the first failure, all later calls also fail.
 pub fn fail_if_stopped_or_out_of_memory() -> Result<(), StopOrMemoryInterruption> {
     CURRENT.with_borrow(|token| {
-        let memory = || bounds::check_allocated_memory().map_err(StopOrMemoryInterruption::from);
+        let memory =
+            || bounds::check_process_memory_within_limit().map_err(StopOrMemoryInterruption::from);
         let Some(StopToken(state)) = token else {
             return memory();
         };

@@ -1,9 +1,9 @@
 //! Keys that identify settings in errors and notes.
 //!
 //! The library refers to a setting by its key, as in this example: "pass the groups with `groups`". A program with
-//! other names for settings, such as command-line flags, registers them once with [`register_setting_names`]. They are
-//! global to the process, like the limits of [`crate::bounds`], and appear only in messages, so no result depends on
-//! them.
+//! other names for settings, such as command-line flags, registers them once with
+//! [`register_setting_names_for_messages`]. They are global to the process, like the limits of [`crate::bounds`], and
+//! appear only in messages, so no result depends on them.
 
 use crate::config::{did_you_mean, find_most_similar_name};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub type SettingNameWriter = fn(SettingKey, &mut fmt::Formatter<'_>) -> fmt::Res
 static NAMES: OnceLock<SettingNameWriter> = OnceLock::new();
 
 /// Registers the names that messages use for settings. Calls after the first have no effect.
-pub fn register_setting_names(write_name: SettingNameWriter) {
+pub fn register_setting_names_for_messages(write_name: SettingNameWriter) {
     // The first registration is kept, because two programs in one process cannot both use their own names.
     let _ = NAMES.set(write_name);
 }
@@ -204,7 +204,7 @@ pub trait EnumeratedSetting: Copy + PartialEq + 'static {
     /// # Errors
     ///
     /// Fails if no value has this name. The error lists the expected names.
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse_named_choice(text: &str) -> Result<Self, String> {
         let found = Self::CHOICES.iter().find(|(_, word, _)| *word == text);
         found.map(|(value, ..)| *value).ok_or_else(|| {
             let words: Vec<&str> = Self::CHOICES.iter().map(|(_, word, _)| *word).collect();

@@ -19,7 +19,7 @@ pub use estimate::UnroundedTimeEstimate;
 pub use parse::QuantityError;
 pub use percent::{
     format_given_percent_change, format_percent, format_percent_of, format_signed_percent,
-    parse_percent,
+    parse_unscaled_percent_number,
 };
 
 const PS_PER_US: u64 = 1_000_000;
@@ -86,7 +86,7 @@ impl Span {
     /// Creates a duration of `seconds`, rounded to the nearest picosecond. Negative values become zero, and values that
     /// are too large become `MAX`.
     #[inline]
-    pub fn from_seconds(seconds: f64) -> Self {
+    pub fn from_seconds_saturating(seconds: f64) -> Self {
         // Rust's cast saturates at both ends and turns NaN into zero, so no checks are needed.
         Self((seconds * PS_PER_S).round() as u64)
     }
@@ -207,7 +207,7 @@ impl Bandwidth {
     /// Returns the time that transferring `amount` takes, rounded to the nearest picosecond.
     #[inline]
     pub fn serialization_time(self, amount: UnroundedBufferShare) -> Span {
-        Span::from_seconds(amount.bytes as f64 / (amount.parts as f64 * self.0))
+        Span::from_seconds_saturating(amount.bytes as f64 / (amount.parts as f64 * self.0))
     }
 }
 
@@ -229,7 +229,7 @@ impl SummedSecondsPerByte {
     /// picosecond.
     #[inline]
     pub fn serialization_time(self, amount: UnroundedBufferShare) -> Span {
-        Span::from_seconds(amount.bytes as f64 / amount.parts as f64 * self.0)
+        Span::from_seconds_saturating(amount.bytes as f64 / amount.parts as f64 * self.0)
     }
 }
 
@@ -251,7 +251,7 @@ impl Frequency {
     /// Returns the duration of `cycles` cycles, rounded to the nearest picosecond.
     #[inline]
     pub fn time_for_cycles(self, cycles: u64) -> Span {
-        Span::from_seconds(cycles as f64 / self.0)
+        Span::from_seconds_saturating(cycles as f64 / self.0)
     }
 }
 
@@ -281,7 +281,7 @@ impl UnroundedBufferShare {
 
     /// Returns the same fraction of another buffer of `bytes` bytes.
     #[inline]
-    pub const fn with_bytes(self, bytes: u64) -> Self {
+    pub const fn same_fraction_of_other_buffer(self, bytes: u64) -> Self {
         Self {
             bytes,
             parts: self.parts,
@@ -335,7 +335,7 @@ impl FlopRate {
     /// Returns the duration of `flops` operations, rounded to the nearest picosecond.
     #[inline]
     pub fn time_for_flops(self, flops: u64) -> Span {
-        Span::from_seconds(flops as f64 / self.0)
+        Span::from_seconds_saturating(flops as f64 / self.0)
     }
 }
 
@@ -400,8 +400,8 @@ mod tests {
 
     #[test]
     fn absurd_durations_saturate() {
-        assert_eq!(Span::from_seconds(1e30), Span::MAX);
-        assert_eq!(Span::from_seconds(-1.0), Span::ZERO);
+        assert_eq!(Span::from_seconds_saturating(1e30), Span::MAX);
+        assert_eq!(Span::from_seconds_saturating(-1.0), Span::ZERO);
         assert_eq!(Time(5) + Span::MAX, Time::END);
         assert_eq!(Span::from_us(u64::MAX), Span::MAX);
     }
@@ -418,7 +418,7 @@ mod tests {
     fn durations_print_for_people() {
         assert_eq!(Span(999).to_string(), "999 ps");
         assert_eq!(Span(12_345_678).to_string(), "12.346 us");
-        assert_eq!(Span::from_seconds(1.5).to_string(), "1.500 s");
+        assert_eq!(Span::from_seconds_saturating(1.5).to_string(), "1.500 s");
         assert_eq!(Bytes(25_000_000).to_string(), "25.0 MB");
         assert_eq!(Bytes(999_960_000).to_string(), "1.0 GB");
     }

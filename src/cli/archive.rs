@@ -66,11 +66,11 @@ pub fn run(args: &ArchiveArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     match &args.command {
         ArchiveCommand::Create(args) => write::create_empty_archive(args),
         ArchiveCommand::Add(args) => write::add_workload(args, out),
-        ArchiveCommand::List(args) => contents::list_workloads(args, out),
+        ArchiveCommand::List(args) => contents::print_workloads_matching_query(args, out),
         ArchiveCommand::Show(args) => contents::show_workload_details(args, out),
         ArchiveCommand::Extract(args) => contents::extract_workload(args, out),
-        ArchiveCommand::Baseline(args) => check::store_baselines(args, out),
-        ArchiveCommand::Check(args) => check::check_baselines(args, out),
+        ArchiveCommand::Baseline(args) => check::replay_workloads_and_store_baselines(args, out),
+        ArchiveCommand::Check(args) => check::repeat_and_judge_baseline_predictions(args, out),
         ArchiveCommand::Verify(args) => maintain::verify_archive(args, out),
         ArchiveCommand::Merge(args) => maintain::merge_archives(args, out),
         ArchiveCommand::Gc(args) => maintain::drop_workloads_and_collect_garbage(args, out),
@@ -87,7 +87,7 @@ fn open_archive_and_warn_of_tail(path: &Path) -> Result<Archive, Box<dyn Error>>
 fn warn_of_archive_tail(tail: Option<&UncommittedArchiveTail>) -> io::Result<()> {
     match tail {
         Some(tail) if tail.tail_state() != UncommittedTailState::Growing => {
-            terminal::print_warning(format_args!("{}: {tail}", tail.file.display()))
+            terminal::print_warning_unless_quiet(format_args!("{}: {tail}", tail.file.display()))
         }
         _ => Ok(()),
     }
@@ -104,7 +104,7 @@ fn exit_code_for_archive_tail(tail: Option<&UncommittedArchiveTail>) -> ExitCode
 /// Prints the name of the file that now holds the bytes that an unfinished command had written.
 fn print_note_naming_kept_bytes_file(file: Option<&PathBuf>) -> io::Result<()> {
     file.map_or(Ok(()), |file| {
-        terminal::print_to_stderr(format_args!(
+        terminal::print_or_capture_stderr_line(format_args!(
             "note: the archive ended with a command that was not finished; its bytes are kept in {}",
             file.display()
         ))

@@ -45,7 +45,7 @@ It then prints ASTRA-sim's own lines, and writes log/log.log, with every node if
 Exit codes: 0 done, 1 the replay deadlocked, 2 bad input";
 
 /// Returns the end of the help text, which describes every quirk and gives examples.
-fn closing_help() -> String {
+fn help_text_on_quirks_and_examples() -> String {
     let mut help =
         "Quirks (--quirks all,-NAME corrects one, none,+NAME all except one):\n".to_owned();
     for quirk in Quirk::all_quirks() {
@@ -62,7 +62,7 @@ fn closing_help() -> String {
 #[derive(Debug, Args)]
 #[command(
     args_override_self = true,
-    after_help = closing_help()
+    after_help = help_text_on_quirks_and_examples()
 )]
 pub struct AstraSimArgs {
     /// Prefix of the traces: rank R reads PREFIX.R.et
@@ -174,7 +174,7 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if args.explain_quirks {
         return explain::replay_each_variation_and_print_table(args, &mut to);
     }
-    let job = args.load_job_timed(args.quirks)?;
+    let job = args.load_job_and_print_time(args.quirks)?;
     replay::run(args, &job, &mut to)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -183,7 +183,7 @@ impl AstraSimArgs {
     /// Reads all input files for a run that reproduces `quirks`.
     fn load_job(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobLoadOrWriteError> {
         let hash = self.format == ReportFormatArg::Json;
-        let flags = self.to_flags(quirks);
+        let flags = self.convert_to_library_flags(quirks);
         let mut job = run_with_load_progress(|progress| {
             AstraSimJob::load_inputs_with_optional_hashes(&flags, hash, progress)
         })?;
@@ -192,11 +192,14 @@ impl AstraSimArgs {
     }
 
     /// Calls [`Self::load_job`], and prints how long the call took if the general options request details.
-    fn load_job_timed(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobLoadOrWriteError> {
+    fn load_job_and_print_time(
+        &self,
+        quirks: QuirkSet,
+    ) -> Result<AstraSimJob, JobLoadOrWriteError> {
         let start = Instant::now();
         let job = self.load_job(quirks)?;
         let traces = format_count_with_noun(job.workload.instances().len() as u64, "trace");
-        terminal::print_detail(start, format_args!("read {traces}"))
+        terminal::print_detail_with_elapsed_time(start, format_args!("read {traces}"))
             .map_err(JobLoadOrWriteError::Io)?;
         Ok(job)
     }
@@ -209,7 +212,7 @@ impl AstraSimArgs {
 
     /// Returns the options that the JSON report lists.
     fn option_json(&self) -> Map<String, Value> {
-        let model = self.to_flags(self.quirks).model.to_string();
+        let model = self.convert_to_library_flags(self.quirks).model.to_string();
         let fields: [(&str, Value); 6] = [
             ("network_model", model.into()),
             ("num_queues_per_dim", self.num_queues_per_dim.get().into()),
@@ -225,7 +228,7 @@ impl AstraSimArgs {
     }
 
     /// Converts the parsed arguments to the library's type for ASTRA-sim's flags.
-    fn to_flags(&self, quirks: QuirkSet) -> AstraFlags {
+    fn convert_to_library_flags(&self, quirks: QuirkSet) -> AstraFlags {
         AstraFlags {
             model: self.network_model,
             workload: self.workload_configuration.clone(),

@@ -15,7 +15,8 @@ use chakram_jobs as job;
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_studies::score::{
-    MeasuredStepKernelTimeCorrections, RunColumnRules, RunTable, fit_corrections,
+    MeasuredStepKernelTimeCorrections, RunColumnRules, RunTable,
+    fit_step_corrections_by_product_shapes,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::file::TraceVerificationLevel;
@@ -132,7 +133,7 @@ pub fn calibrate_and_write_machine_file(
     // Check that the new machine file is valid.
     Machine::parse(&text, &path)?;
     ReportDestinationAndOutputs::create_at_path(&mut *out, &args.output, outputs)?
-        .write_output(|out| out.write_all(text.as_bytes()))?;
+        .run_write_and_commit_output(|out| out.write_all(text.as_bytes()))?;
     write!(out, "{path}: {summary}")?;
     Ok(ExitCode::SUCCESS)
 }
@@ -146,11 +147,12 @@ fn calibrate_machine_text(
     let (mut text, mut said) = (base.text.clone().into_owned(), String::new());
     let mut more;
     if !args.kernels.is_empty() {
-        (text, more) = kernels::add_recorded_kernels(&text, &machine, &args.kernels, args.by_rank)?;
+        (text, more) =
+            kernels::add_recorded_kernels_to_machine(&text, &machine, &args.kernels, args.by_rank)?;
         said += &more;
     }
     if let Some(table) = &args.gemm {
-        (text, more) = products::add_measured_gemms(&text, &machine, table)?;
+        (text, more) = products::add_measured_gemms_to_machine_text(&text, &machine, table)?;
         said += &more;
     }
     if !args.nccl.is_empty() {
@@ -177,7 +179,7 @@ fn correct_machine_by_measured_steps(
     };
     let mut columns = RunColumnRules::parse(&read(columns)?, &columns.display().to_string())?;
     if let Some(machine) = &args.machine {
-        columns.use_machine_for_all(machine);
+        columns.override_machine_for_all_runs(machine);
     }
     let name = steps.display().to_string();
     let table = RunTable::parse(&read(steps)?, &name, &columns)?.require_all_valid()?;
@@ -193,7 +195,7 @@ fn correct_machine_by_measured_steps(
         .into());
     }
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let found = fit_corrections(&table, &options, threads)?;
+    let found = fit_step_corrections_by_product_shapes(&table, &options, threads)?;
     let mut section = format!(
         "{} steps of {}, on the prices above.\n",
         table.runs.len(),

@@ -30,7 +30,7 @@ pub struct MachineComparisonJob<'a> {
 /// Replays `job` on each of `machines`, `threads` at a time. `named` holds the machines' names as given on the command
 /// line. Each report lists the settings in `given` that have no effect on the report's machine. Replays share no state,
 /// so the number of threads does not affect the result.
-pub fn compare_machines<'a>(
+pub fn replay_on_machines_for_comparison<'a>(
     job: &MachineComparisonJob<'a>,
     named: &[String],
     machines: &[&'a Machine],

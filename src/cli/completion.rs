@@ -129,7 +129,7 @@ pub fn write_manual(folder: &Path, out: &mut dyn Write) -> Result<ExitCode, Box<
         let page = manual_page(command)?;
         let mut file = outputs.create_file(&folder.join(format!("{name}.1")))?;
         file.write_all(&page)?;
-        outputs.finish_file(file)?;
+        outputs.close_file_and_queue_for_commit(file)?;
         count += 1;
     }
     outputs.commit_all()?;
@@ -163,7 +163,7 @@ fn manual_page(command: Command) -> io::Result<Vec<u8>> {
 fn closing_section(text: &str) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["NOTES"]);
-    for part in help::split_closing_text(text) {
+    for part in help::split_closing_text_into_blocks(text) {
         match part {
             HelpParagraphCommandOrEntry::Blank => roff.control("PP", []),
             HelpParagraphCommandOrEntry::Paragraph(text) => roff.text([roman(text)]),

@@ -10,7 +10,7 @@ use chakram_jobs::{JobBeingWritten, JobLoadOrWriteError};
 use chakram_report::document::VersionedDocument;
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::TraceError;
-use chakram_trace::format::file::read_all;
+use chakram_trace::format::file::read_bytes_within_memory_limit;
 use chakram_trace::format::job::JobTraceManifest;
 use clap::{Args, Subcommand};
 use std::error::Error;
@@ -165,12 +165,12 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         None => match &args.auto {
             None => Ok(door::print_source_table(out).map(|()| ExitCode::SUCCESS)?),
             Some(auto) => {
-                door::refuse_unknown_source(auto)?;
+                door::refuse_first_word_if_no_file_or_source(auto)?;
                 door::convert_detected(auto, out)
             }
         },
         Some(ConvertCommand::Auto(args)) => door::convert_detected(args, out),
-        Some(ConvertCommand::Goal(args)) => goal::run(args, out),
+        Some(ConvertCommand::Goal(args)) => goal::convert_to_or_from_goal(args, out),
         Some(ConvertCommand::Msccl(args)) => msccl::run(args, out),
         Some(ConvertCommand::Nsys(args)) => nsys::run(args, out),
         Some(ConvertCommand::Pytorch(args)) => convert_pytorch(args, out),
@@ -183,7 +183,7 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 
 /// Reads all of standard input.
 fn read_standard_input() -> Result<Arc<[u8]>, TraceError> {
-    let bytes = read_all(io::stdin().lock(), 0);
+    let bytes = read_bytes_within_memory_limit(io::stdin().lock(), 0);
     let io = |source| TraceError::from_io(Path::new("standard input"), "read", source);
     Ok(bytes.map_err(io)?.into())
 }
@@ -241,7 +241,7 @@ fn convert_pytorch(
     summary.left_aside = found.left_aside;
     job.files = outputs;
     for (rank, written) in written {
-        job.add_trace(rank, job.path_of_rank(rank), written);
+        job.record_written_trace_of_rank(rank, job.path_of_rank(rank), written);
     }
     // The job file needs no groups, because the traces declare them.
     traces::name_job_traces_and_note_others(&job.commit_job(JobTraceManifest::default())?)?;

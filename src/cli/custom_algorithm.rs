@@ -29,7 +29,7 @@ pub fn unused_algorithm_notes(all: &[NamedScriptedAlgorithm], workload: &Workloa
     let fits = |custom: &NamedScriptedAlgorithm| {
         workload.instances().iter().any(|instance| {
             let graph = workload.graph_of(instance);
-            graph.calls().iter().any(|call| {
+            graph.collective_calls().iter().any(|call| {
                 let group = instance.groups[call.group as usize];
                 let members = workload.groups()[group.index()].members.len() as u32;
                 // If the collective runs over only some dimensions, the number of members depends

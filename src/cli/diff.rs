@@ -11,7 +11,7 @@ use chakram_analysis::diff::tally::{
     DiffTally, FileFaultSummary, StoredChangeLimitAndTimeTolerance, TimeTolerance,
 };
 use chakram_analysis::diff::{StructureTimeOrBytesAspect, differences, reports};
-use chakram_base::units::{Span, parse_percent};
+use chakram_base::units::{Span, parse_unscaled_percent_number};
 use chakram_jobs::{find_traces, protect_found_files_as_inputs, restrict_to_step};
 use chakram_report::document::json_text;
 use chakram_report::text::TextStyleWidthAndDetail;
@@ -61,7 +61,7 @@ pub struct DiffArgs {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
     fail_on: Vec<FailOnStructureTimeBytesArg>,
     /// Ignore changes of a node's times up to this limit, such as 2% or 5us
-    #[arg(long, value_name = "CHANGE", value_parser = parse_tolerance, default_value = "0ps")]
+    #[arg(long, value_name = "CHANGE", value_parser = parse_percent_or_time_tolerance, default_value = "0ps")]
     tolerance: TimeTolerance,
     /// Maximum number of lines per list, or `all`; by default 10 in text and all in other formats
     #[arg(long, value_name = "N", value_parser = parse_line_limit)]
@@ -110,13 +110,13 @@ struct LineLimit(Option<usize>);
 const SHOWN_IN_TEXT: usize = 10;
 
 fn parse_percent_option(text: &str) -> Result<f64, String> {
-    parse_percent(text).ok_or_else(|| match text.strip_suffix('%') {
+    parse_unscaled_percent_number(text).ok_or_else(|| match text.strip_suffix('%') {
         None => "expected percent, for example 1%".to_owned(),
         Some(number) => format!("`{number}` is not a percentage; write for example 0.5%"),
     })
 }
 
-fn parse_tolerance(text: &str) -> Result<TimeTolerance, String> {
+fn parse_percent_or_time_tolerance(text: &str) -> Result<TimeTolerance, String> {
     if text.ends_with('%') {
         return parse_percent_option(text).map(TimeTolerance::Percent);
     }
@@ -150,7 +150,7 @@ impl DiffArgs {
         }
     }
 
-    fn to_thresholds(&self) -> DiffPercentLimitAndForbiddenAspects {
+    fn to_limit_and_forbidden_aspects(&self) -> DiffPercentLimitAndForbiddenAspects {
         let all = [
             StructureTimeOrBytesAspect::Structure,
             StructureTimeOrBytesAspect::Time,
@@ -234,7 +234,7 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
         return Ok(ExitCode::SUCCESS);
     }
     for text in &verdict.exceeded {
-        terminal::print_to_stderr(format_args!("exceeded: {text}"))?;
+        terminal::print_or_capture_stderr_line(format_args!("exceeded: {text}"))?;
     }
     Ok(ExitCode::from(3))
 }
@@ -257,7 +257,7 @@ fn read_text_if_report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if trace || !path.is_file() {
         return Ok(None);
     }
-    let contents = DecompressedTraceFile::open_any_file(path)?;
+    let contents = DecompressedTraceFile::decompress_file_without_converting(path)?;
     if matches!(
         trace_format::detect_text_format(contents.as_slice()),
         Some(Ok(_))
@@ -298,7 +298,7 @@ fn compare_report_files(
             .map_err(|e| format!("{}: {e}", titles.names[which]))
     };
     let found = reports::ReportDiffByMachine::new(&read(0)?, &read(1)?);
-    let verdict = found.find_exceeded_thresholds(&args.to_thresholds());
+    let verdict = found.find_exceeded_thresholds(&args.to_limit_and_forbidden_aspects());
     if let Some(mut file) = page {
         file.write_all(reports::html(&found, titles.names).as_bytes())?;
         file.commit()?;
@@ -322,7 +322,7 @@ fn compare_trace_files(
     let tallies = parallel_map(("comparing", "ranks"), ranks.len(), args.threads, |i| {
         let (&rank, files) = ranks[i];
         match files {
-            [Some(a), Some(b)] => compare_rank_files(rank, [a, b], args),
+            [Some(a), Some(b)] => tally_differences_of_rank_files(rank, [a, b], args),
             [_, b] => Ok(DiffTally::for_unpaired_rank(rank, b.is_some())),
         }
     });
@@ -340,10 +340,12 @@ fn compare_trace_files(
     if args.format == ReportFormatArg::Csv {
         // CSV has no rows for faults, so print the faults as warnings.
         for FileFaultSummary { rank, text, .. } in &all.faults {
-            terminal::print_warning(format_args!("rank {rank}: {text}"))?;
+            terminal::print_warning_unless_quiet(format_args!("rank {rank}: {text}"))?;
         }
     }
-    let verdict = args.to_thresholds().find_exceeded_tally_thresholds(&all);
+    let verdict = args
+        .to_limit_and_forbidden_aspects()
+        .find_exceeded_tally_thresholds(&all);
     let text = match args.format {
         ReportFormatArg::Text => render::text::render_text(&all, titles),
         ReportFormatArg::Json => json_text(&render::json::build_trace_diff_document(
@@ -390,7 +392,7 @@ fn pair_rank_files(
     Ok(ranks)
 }
 
-fn compare_rank_files(
+fn tally_differences_of_rank_files(
     rank: u32,
     files: [&RankFile; 2],
     args: &DiffArgs,
@@ -398,7 +400,10 @@ fn compare_rank_files(
     let sides = UnreadableTraces::values_or_unreadable_error(
         files.map(|file| WholeOrSalvagedTrace::open_file(file, args.salvage)),
     )?;
-    let contents = [sides[0].as_slice(), sides[1].as_slice()];
+    let contents = [
+        sides[0].bytes_in_current_trace_schema(),
+        sides[1].bytes_in_current_trace_schema(),
+    ];
     let lost =
         [(0, false), (1, true)].map(|(i, second)| sides[i].salvage_losses_as_fault(rank, second));
     let same = contents[0] == contents[1];
@@ -423,7 +428,7 @@ fn compare_rank_files(
         (0..2).map(|i| sides[i].fail_if_trace_damaged(&mut traces[i])),
     )?;
     for ((trace, side), file) in traces.iter_mut().zip(&sides).zip(files) {
-        trace.map_faults(|error| side.add_file_name_to_error(error));
+        trace.map_fault_errors(|error| side.add_file_name_to_error(error));
         if trace.nodes.len() > differences::MOST {
             let found = format!(
                 "more than {} nodes, which no comparison can hold",

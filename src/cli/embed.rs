@@ -28,7 +28,7 @@ pub use failure::{
     CommandFailureWithMessageParts, DeadlockedNodeIdentity, FailureKind, NodeIdentity,
 };
 
-use crate::flags::write_setting_as_flag;
+use crate::flags::write_flag_name_of_setting;
 use crate::output::CallerNodeTableSlot;
 
 /// Output of a command that ran.
@@ -52,15 +52,15 @@ pub fn set_up_memory_survival_and_setting_names() {
     static PREPARED: Once = Once::new();
     PREPARED.call_once(|| {
         keep_process_alive_at_memory_limit();
-        setting::register_setting_names(write_setting_as_argument);
+        setting::register_setting_names_for_messages(write_setting_name_as_argument);
         bounds::set_process_limits(None, bounds::RATIO);
     });
 }
 
 /// Writes the name of a setting as an argument, or as a flag inside a quoted command line.
-fn write_setting_as_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_setting_name_as_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if f.alternate() {
-        return write_setting_as_flag(setting, f);
+        return write_flag_name_of_setting(setting, f);
     }
     match setting {
         SettingKey::Delays => f.write_str("`delay`"),
@@ -161,7 +161,7 @@ fn describe_failure(
     command: &CliCommand,
 ) -> CommandFailureWithMessageParts {
     let mut failure = CommandFailureWithMessageParts::from_error(error);
-    let readable = super::readable_input_kinds(command);
+    let readable = super::input_kinds_read_by_command(command);
     if let Some(explained) = recognition::explain_input_error(error, words, readable) {
         failure.set_message_and_split_off_hint(&explained);
     }

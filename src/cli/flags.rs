@@ -1,12 +1,12 @@
 //! Command-line flags for the settings that the library's messages name, and parsers for their values.
 
 use chakram_base::setting::{EnumeratedSetting, SettingKey};
-use chakram_report::settings::option_of_key;
+use chakram_report::settings::parse_setting_key;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::fmt::{self, Write};
 
 /// Writes the flag of a setting into a message.
-pub fn write_setting_as_flag(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub fn write_flag_name_of_setting(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match setting {
         SettingKey::Delays => f.write_str("--delay"),
         SettingKey::Dependencies => f.write_str("--deps"),
@@ -38,7 +38,7 @@ pub fn flag_of_setting(setting: SettingKey) -> String {
 
     impl fmt::Display for SettingFlagDisplay {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write_setting_as_flag(self.0, f)
+            write_flag_name_of_setting(self.0, f)
         }
     }
 
@@ -47,7 +47,7 @@ pub fn flag_of_setting(setting: SettingKey) -> String {
 
 /// Returns the flag for a key of the library. If the key is not a setting, the flag has the key's name.
 pub fn flag_of_key(key: &str) -> String {
-    match option_of_key(key) {
+    match parse_setting_key(key) {
         Some(setting) => flag_of_setting(setting),
         None => format!("--{}", key.replace('_', "-")),
     }
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn commands_have_the_flags_that_their_messages_name() {
         let program = crate::build_whole_command();
-        setting::register_setting_names(write_setting_as_flag);
+        setting::register_setting_names_for_messages(write_flag_name_of_setting);
         let setting = |i| SettingKey::deserialize(U32Deserializer::<value::Error>::new(i)).ok();
         let settings: Vec<SettingKey> = (0..).map_while(setting).collect();
         assert_eq!(settings.last(), Some(&SettingKey::Without));

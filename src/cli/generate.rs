@@ -218,8 +218,11 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if let Some(loaded) = machine {
         let mut inputs: Vec<_> = loaded.input.clone().into_iter().collect();
         job.check_workload_fits_memory()?;
-        let progress =
-            ProgressDisplay::start_counting("generating", "nodes", job.min_shared_node_count());
+        let progress = ProgressDisplay::start_counting(
+            "generating",
+            "nodes",
+            job.lower_bound_of_shared_graph_nodes(),
+        );
         let generated = job.build_workload_with_progress(&|more| progress.count_more(more))?;
         drop(progress);
         let edited = edited.map(|edited| edited.load_edited()).transpose()?;
@@ -232,7 +235,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let options = given.replay_options(absent, workload, machines, &mut inputs)?;
         let shorter = shortened.map(|step| step.replay_shortened_step_twice(machine, &options));
         let shorter = shorter.transpose()?;
-        let mut to = ReportDestinationAndOutputs::standard_output(out, outputs);
+        let mut to = ReportDestinationAndOutputs::create_on_standard_output(out, outputs);
         let rows = edited
             .as_ref()
             .map_or(&[][..], |edited| edited.edit_effect_counts());

@@ -47,8 +47,8 @@ impl<G> OneReplayOptionGroupArgs<G> {
         &self.given
     }
 
-    /// Adds options on the command line to a report's JSON, except those that `options` already contains. An option with
-    /// a list of texts becomes a list.
+    /// Adds options on the command line to a report's JSON, except those that `options` already contains. An option
+    /// with a list of texts becomes a list.
     pub fn add_given_options_to_json(&self, options: &mut Map<String, Value>) {
         for (key, words) in &self.given {
             let name = key.display_key_in_files().to_string();
@@ -84,7 +84,7 @@ fn clap_id(key: SettingKey) -> String {
         .replace('-', "_")
 }
 
-fn option_arg(option: &'static ReplayOptionDefinition) -> Arg {
+fn build_clap_arg_of_option(option: &'static ReplayOptionDefinition) -> Arg {
     let parser: ValueParser = match option.syntax {
         ReplayOptionValueKind::Choice(choices) => {
             let values = choices().into_iter().map(|(word, summary)| {
@@ -127,7 +127,7 @@ fn option_arg(option: &'static ReplayOptionDefinition) -> Arg {
 
 impl<G: ReplayOptionGroup> Args for OneReplayOptionGroupArgs<G> {
     fn augment_args(command: Command) -> Command {
-        command.args(Self::all_options().map(option_arg))
+        command.args(Self::all_options().map(build_clap_arg_of_option))
     }
 
     fn augment_args_for_update(command: Command) -> Command {

@@ -42,7 +42,7 @@ pub fn requested_help_length(arguments: &[OsString]) -> Option<HelpLength> {
 }
 
 /// Replaces the help texts of `command` and of all its subcommands.
-pub fn replace_help(command: Command, length: HelpLength) -> Command {
+pub fn replace_help_of_command_and_subcommands(command: Command, length: HelpLength) -> Command {
     set_rendered_help_of_all_commands(command, length, help_line_width())
 }
 
@@ -163,7 +163,7 @@ impl HelpPageBuilder {
         }
         if let Some(after) = command.get_after_help() {
             self.text.push('\n');
-            for part in split_closing_text(&after.to_string()) {
+            for part in split_closing_text_into_blocks(&after.to_string()) {
                 match part {
                     HelpParagraphCommandOrEntry::Blank => self.text.push('\n'),
                     HelpParagraphCommandOrEntry::Paragraph(text) => {
@@ -171,10 +171,10 @@ impl HelpPageBuilder {
                     }
                     HelpParagraphCommandOrEntry::Command(text) => self.write_example(&text, "  "),
                     HelpParagraphCommandOrEntry::Entry(name, text) => {
-                        self.write_row(2, &name, &text, self.text_column())
+                        self.write_row(2, &name, &text, self.option_description_start_column())
                     }
                     HelpParagraphCommandOrEntry::MoreOfEntry(text) => {
-                        let pad = " ".repeat(self.text_column());
+                        let pad = " ".repeat(self.option_description_start_column());
                         self.write_paragraph(&text, &pad, &pad);
                     }
                 }
@@ -184,7 +184,7 @@ impl HelpPageBuilder {
     }
 
     /// Returns the column at which the descriptions of options begin.
-    fn text_column(&self) -> usize {
+    fn option_description_start_column(&self) -> usize {
         if self.width < WIDE { NARROW_TEXT } else { TEXT }
     }
 
@@ -291,7 +291,7 @@ impl HelpPageBuilder {
         if takes && !defaults.is_empty() && !arg.is_hide_default_value_set() {
             text += &format!(" [default: {}]", defaults.join(" "));
         }
-        let column = self.text_column();
+        let column = self.option_description_start_column();
         self.write_row(2, &name, &text, column);
         if takes && told {
             let widest = values.iter().map(|value| value.get_name().len()).max();
@@ -338,7 +338,7 @@ pub enum HelpParagraphCommandOrEntry {
 
 /// Splits a closing text. Lines without indentation form paragraphs. An indented line is an entry of a list
 /// if its first word ends with a colon; otherwise it is a command.
-pub fn split_closing_text(text: &str) -> Vec<HelpParagraphCommandOrEntry> {
+pub fn split_closing_text_into_blocks(text: &str) -> Vec<HelpParagraphCommandOrEntry> {
     let mut parts = Vec::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {

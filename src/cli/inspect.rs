@@ -192,7 +192,9 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     drop(progress);
     warn_of_faults(job.fault_count())?;
     let text = match args.format {
-        InspectFormatArg::Json => render::json(&job, args.filter_options()).to_json_text(),
+        InspectFormatArg::Json => {
+            render::json(&job, args.list_filter_options_with_values()).to_json_text()
+        }
         InspectFormatArg::Csv => render::csv(&job, args.table.unwrap_or(SummaryTableKind::Types)),
         _ => render::text(
             &job,
@@ -210,7 +212,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 fn warn_of_faults(faults: u64) -> std::io::Result<()> {
     match faults {
         0 => Ok(()),
-        count => terminal::print_warning(format_args!(
+        count => terminal::print_warning_unless_quiet(format_args!(
             "{}; the readable part is shown",
             format_count_with_noun(count, "fault")
         )),
@@ -262,7 +264,7 @@ impl InspectArgs {
     }
 
     /// Returns the filters on the command line, as options with their values.
-    fn filter_options(&self) -> Vec<(&'static str, Vec<String>)> {
+    fn list_filter_options_with_values(&self) -> Vec<(&'static str, Vec<String>)> {
         let mut words = Vec::new();
         let mut say = |name, values: Vec<String>| {
             if !values.is_empty() {
@@ -286,7 +288,7 @@ impl InspectArgs {
     /// Formats the filters except the filter for ranks; empty if there are none.
     fn format_node_filter(&self) -> String {
         let options = self
-            .filter_options()
+            .list_filter_options_with_values()
             .into_iter()
             .filter(|(name, _)| *name != "rank");
         let words: Vec<String> = options
@@ -337,7 +339,7 @@ impl InspectArgs {
                 let path = file.path.display();
                 format!("--node {id}: {path} has no such node\n  try: --list, which shows ids")
             })?;
-        warn_of_faults(trace.faults.fault_count())?;
+        warn_of_faults(trace.faults.count_replay_rejecting_faults())?;
         let text = match self.format {
             InspectFormatArg::Json => render::node_json(&trace, &near).to_json_text(),
             InspectFormatArg::Dot => near.render_dot(),
@@ -368,7 +370,7 @@ impl InspectArgs {
             let trace = InspectedRankTrace::read_trace(file.rank, contents.as_slice(), |e| {
                 contents.locate_error_in_original_file(e)
             })?;
-            let faults = trace.faults.fault_count();
+            let faults = trace.faults.count_replay_rejecting_faults();
             progress.count_one();
             RankTimesForCriticalPath::new(trace)
                 .map(|track| (track, faults))
@@ -418,7 +420,9 @@ impl InspectArgs {
                 _ => NodeListFormat::Text {
                     width: match self.details {
                         true => usize::MAX,
-                        false => terminal::terminal_columns(self.output == Path::new("-")),
+                        false => {
+                            terminal::terminal_columns_or_table_width(self.output == Path::new("-"))
+                        }
                     },
                 },
             },

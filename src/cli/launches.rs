@@ -193,7 +193,7 @@ impl RepeatAndExtraJobArgs {
         let count = starts.len() as u64;
         let nodes = programs
             .iter()
-            .map(|program| program.workload().node_count());
+            .map(|program| program.workload_with_added_launches().node_count());
         let nodes: Vec<u64> = nodes.collect();
         let all = nodes[0].saturating_mul(count) + nodes[1..].iter().sum::<u64>();
         let mut feeds: Vec<Box<dyn LaunchFeed>> =
@@ -226,7 +226,7 @@ impl RepeatAndExtraJobArgs {
 fn check_jobs_share_no_npu(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
     let mut taken: Vec<(Npu, usize)> = Vec::new();
     for (number, program) in programs.iter().enumerate() {
-        let ranks = program.workload().instances().iter();
+        let ranks = program.workload_with_added_launches().instances().iter();
         taken.extend(ranks.map(|instance| (program.npu_of_rank(instance.rank), number)));
     }
     taken.sort_unstable();

@@ -198,7 +198,9 @@ fn build_command_with_completers() -> Command {
 fn parse_command_line(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     // Parse without completers, because only shells that ask for completions need them.
     let mut command = match help::requested_help_length(&arguments) {
-        Some(length) => help::replace_help(build_whole_command(), length),
+        Some(length) => {
+            help::replace_help_of_command_and_subcommands(build_whole_command(), length)
+        }
         None => Cli::command(),
     };
     let matches = command.try_get_matches_from_mut(&arguments);
@@ -245,7 +247,7 @@ pub fn run_with_arguments(arguments: Vec<OsString>) -> ExitCode {
     // Install the signal handlers first: a signal may arrive at any time, and temporary files must then be removed.
     signals::install_handlers();
     progress::record_program_start();
-    setting::register_setting_names(flags::write_setting_as_flag);
+    setting::register_setting_names_for_messages(flags::write_flag_name_of_setting);
     let (parsed, words) = rewrite_and_parse_arguments(arguments);
     let cli = match parsed {
         Ok(cli) => cli,
@@ -281,7 +283,7 @@ pub fn run_with_arguments(arguments: Vec<OsString>) -> ExitCode {
             match recognition::explain_input_error(
                 &*error,
                 &words,
-                readable_input_kinds(&cli.command),
+                input_kinds_read_by_command(&cli.command),
             ) {
                 Some(explained) => print_error(&explained),
                 None => print_error_with_causes(&*error),
@@ -308,7 +310,7 @@ fn dispatch_command(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCod
             audit::audit_traces_and_print_findings(args, out)
         }
         CliCommand::Archive(LazilyBuiltArgs(args)) => archive::run(args, out),
-        CliCommand::Machine(LazilyBuiltArgs(args)) => machine::run(args, out),
+        CliCommand::Machine(LazilyBuiltArgs(args)) => machine::run_machine_subcommand(args, out),
         CliCommand::Model(LazilyBuiltArgs(args)) => model::print_model_list_or_model(args, out),
         CliCommand::Topology(LazilyBuiltArgs(args)) => topology::run(args, out),
         CliCommand::Loopnest(LazilyBuiltArgs(args)) => {
@@ -321,7 +323,9 @@ fn dispatch_command(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCod
         CliCommand::Serve(LazilyBuiltArgs(args)) => {
             serve::serve_scenario_and_print_result(args, out)
         }
-        CliCommand::Platform(LazilyBuiltArgs(args)) => platform::run(args, out),
+        CliCommand::Platform(LazilyBuiltArgs(args)) => {
+            platform::list_show_or_import_platforms(args, out)
+        }
         CliCommand::Calibrate(LazilyBuiltArgs(args)) => {
             calibrate::calibrate_and_write_machine_file(args, out)
         }
@@ -333,7 +337,7 @@ fn dispatch_command(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCod
 }
 
 /// Returns the kinds of inputs that a command reads.
-fn readable_input_kinds(command: &CliCommand) -> ReadableInputs {
+fn input_kinds_read_by_command(command: &CliCommand) -> ReadableInputs {
     match command {
         CliCommand::Convert(LazilyBuiltArgs(args)) => match args.named_source() {
             Some(source) => ReadableInputs::Source(source),

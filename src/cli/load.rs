@@ -91,7 +91,8 @@ pub fn load_job(
     let job =
         run_with_load_progress(|progress| job::load_found_traces(found, name, options, progress))?;
     let files = format_count_with_noun(found.files.len() as u64, "trace");
-    terminal::print_detail(start, format_args!("read {files}")).map_err(JobLoadOrWriteError::Io)?;
+    terminal::print_detail_with_elapsed_time(start, format_args!("read {files}"))
+        .map_err(JobLoadOrWriteError::Io)?;
     Ok(job)
 }
 

@@ -192,7 +192,7 @@ fn write_text(
         right_aligned_column("energy", 16),
     ];
     let table = TextTable::new(columns);
-    terminal::print_table_heading(&table, out)?;
+    terminal::print_plain_table_heading(&table, out)?;
     for (level, memory) in accelerator.levels.iter().enumerate().rev() {
         for (tensor, name) in LayerTensor::ALL {
             let words = cost.accesses[level][tensor as usize];

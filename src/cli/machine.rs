@@ -111,7 +111,10 @@ enum MachineOutputFormatArg {
 /// # Errors
 ///
 /// Fails if a machine to show does not exist or is invalid (a [`MachineError`]), or if output cannot be written.
-pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn run_machine_subcommand(
+    args: &MachineArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     match &args.action {
         MachineCommand::List { format } => list_machines(*format, out)?,
         MachineCommand::Show { name, format } => show_machine(name, *format, out)?,
@@ -146,7 +149,7 @@ fn list_machines(
         left_aligned_column("DESCRIPTION", 0),
     ])
     .with_indent(0)
-    .limit_width(WIDTH);
+    .wrap_cells_to_width(WIDTH);
     for machine in &machines {
         let dimensions = format_dimensions(machine).join("\n");
         table.add_row(&[
@@ -268,7 +271,7 @@ mod tests {
     fn run_machine_command(words: &[&str]) -> Result<(String, ExitCode), Box<dyn Error>> {
         let line = TestMachineCommandLine::try_parse_from([&["machine"], words].concat())?;
         let mut out = Vec::new();
-        let code = run(&line.args, &mut out)?;
+        let code = run_machine_subcommand(&line.args, &mut out)?;
         Ok((String::from_utf8(out)?, code))
     }
 

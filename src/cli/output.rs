@@ -261,7 +261,9 @@ impl ReplayAndReportArgs {
             details: self.details,
             ..to.text_style()
         };
-        to.write_output(|out| self.render_report(&mut report, name, absent, inputs, style, out))?;
+        to.run_write_and_commit_output(|out| {
+            self.render_report(&mut report, name, absent, inputs, style, out)
+        })?;
         self.print_warnings_missing_from_format(&report)?;
         let beside = report.beside.iter().map(|other| &other.report);
         self.exit_code_for_memory_fit(beside.chain([&report]))
@@ -371,8 +373,11 @@ impl ReplayAndReportArgs {
             .transpose()?;
         let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
         // If the host is simulated, progress also counts its kernel launches as nodes.
-        let progress =
-            ProgressDisplay::start_counting("replaying", "nodes", prepared.workload().node_count());
+        let progress = ProgressDisplay::start_counting(
+            "replaying",
+            "nodes",
+            prepared.workload_with_added_launches().node_count(),
+        );
         let observers = ((timeline, pictures), progress.node_observer());
         let (mut report, nodes, ((timeline, pictures), _)) = match self.wants_nodes() {
             true => {
@@ -387,7 +392,7 @@ impl ReplayAndReportArgs {
         };
         drop(progress);
         let done = format_count_with_noun(workload.node_count(), "node");
-        terminal::print_detail(start, format_args!("replayed {done}"))?;
+        terminal::print_detail_with_elapsed_time(start, format_args!("replayed {done}"))?;
         job::note_settings_without_effect(&mut report, &prepared, options, given);
         let makespan = report.outcome.makespan;
         if let Some((profiler, other)) = report.profiler.as_mut().zip(job.other_profiler) {
@@ -413,7 +418,7 @@ impl ReplayAndReportArgs {
             ));
         }
         if let Some(shorter) = &job.shorter {
-            report.add_extrapolation(shorter);
+            report.add_whole_step_extrapolation(shorter);
         }
         self.add_cost_to_report(&mut report);
         report.pictures = pictures.map(|pictures| pictures.into_pictures(&report));
@@ -500,7 +505,7 @@ impl ReplayAndReportArgs {
     ) -> Result<(), Box<dyn Error>> {
         if self.format == ReportFormatArg::Csv || self.prints_node_table() {
             for warning in &report.warnings {
-                terminal::print_warning(format_args!("{warning}"))?;
+                terminal::print_warning_unless_quiet(format_args!("{warning}"))?;
             }
             for note in report.settings.to_sentences() {
                 terminal::print_note(format_args!("{note}"))?;
@@ -511,7 +516,7 @@ impl ReplayAndReportArgs {
 
     /// Rejects `--fit require` if `workload` does not state how much memory its nodes allocate.
     pub fn check_memory_known_for_required_fit(&self, workload: &Workload) -> Result<(), String> {
-        let graphs = workload.graphs();
+        let graphs = workload.distinct_graphs();
         let silent = graphs
             .iter()
             .all(|graph| graph.distinct_memory_changes().is_empty());
@@ -536,7 +541,7 @@ impl ReplayAndReportArgs {
             if let (MemoryOverflowAction::Require, Some(text)) =
                 (self.fit, report.describe_ranks_out_of_memory())
             {
-                terminal::print_to_stderr(format_args!(
+                terminal::print_or_capture_stderr_line(format_args!(
                     "error: on {}: {text}",
                     report.machine.name
                 ))?;

@@ -72,7 +72,10 @@ struct PlatformTableImportArgs {
 /// # Errors
 ///
 /// Fails if a platform does not exist, if a table is invalid, or if output cannot be written.
-pub fn run(args: &PlatformArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn list_show_or_import_platforms(
+    args: &PlatformArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     let mut outputs = OutputsAndProtectedInputs::default();
     let (text, path) = match &args.action {
         PlatformCommand::List => (list_platforms()?, None),

@@ -38,7 +38,7 @@ pub fn record_program_start() {
 }
 
 /// Returns true if the last line on the terminal is a progress bar.
-pub fn is_drawn() -> bool {
+pub fn last_line_is_progress_bar() -> bool {
     DRAWN.load(Ordering::Relaxed)
 }
 

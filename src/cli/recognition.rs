@@ -58,7 +58,7 @@ pub fn explain_input_error(
     }
     let mut machines = words.iter().skip(1).filter_map(|word| word.to_str());
     if text.contains(MACHINE_UNKNOWN)
-        && let Some(list) = machines.find(|word| is_list_of_machines(word))
+        && let Some(list) = machines.find(|word| is_comma_separated_preset_list(word))
     {
         let each = list.split(',').map(|name| format!(" --machine {name}"));
         return Some(format!(
@@ -78,7 +78,7 @@ pub fn explain_input_error(
 const MACHINE_UNKNOWN: &str = "no machine is called";
 
 /// Returns true if a word is a list of machines, separated by commas.
-fn is_list_of_machines(word: &str) -> bool {
+fn is_comma_separated_preset_list(word: &str) -> bool {
     word.contains(',') && word.split(',').all(chakram_hardware::machine::is_preset)
 }
 
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_are_no_inputs() {
+    fn existing_inputs_leave_out_paths_given_as_outputs() {
         let folder = tempfile::tempdir().expect("there is room");
         let path = folder.path().join("k.json");
         std::fs::write(&path, "{}").expect("there is room");

@@ -1,6 +1,6 @@
 //! `chakram replay`: replays traces on a machine and prints a report, or compares several machines.
 
-use super::compare::{FailedReplays, MachineComparisonJob, compare_machines};
+use super::compare::{FailedReplays, MachineComparisonJob, replay_on_machines_for_comparison};
 use super::launches::RepeatAndExtraJobArgs;
 use super::load::{self, TraceReadingArgs};
 use super::output::{
@@ -143,7 +143,9 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let hash = args.run.wants_input_hashes();
     let loaded = named.iter().map(|name| args.run.load_machine(name));
     let machines: Vec<MachineWithSourceAndEdits> = loaded.collect::<Result<_, _>>()?;
-    let npus = machines.iter().map(|loaded| loaded.machine.max_ranks());
+    let npus = machines
+        .iter()
+        .map(|loaded| loaded.machine.max_ranks_without_placement_map());
     let npus = args.job.mirrored_job_rank_count(npus)?;
     let title = job::job_name_from_paths(&args.traces, &found.files);
     let loading = JobLoadOptions {
@@ -180,11 +182,18 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
         }
         [loaded] if !args.run.wants_machine_comparison_table() => {
             let machine = &loaded.machine;
-            let profilers = || workload.graphs().iter().map(|graph| graph.profiler_facts());
+            let profilers = || {
+                workload
+                    .distinct_graphs()
+                    .iter()
+                    .map(|graph| graph.facts_about_profiler())
+            };
             let charged = profilers().any(|profiler| profiler.charged);
             let both = charged && workload.node_count() <= job::MAX_REPEATED_NODES;
             let other_profiler = both
-                .then(|| predict_makespan(&workload.with_profiler_toggled(), machine, &options))
+                .then(|| {
+                    predict_makespan(&workload.with_profiler_cost_toggled(), machine, &options)
+                })
                 .transpose()?;
             let unedited = load_unedited(&found, &job, &loading)?;
             let completed =
@@ -227,7 +236,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 options: &options,
                 with_pictures: page.is_some(),
             };
-            let mut comparison = compare_machines(&job, &named, &machines, &given, args.threads);
+            let mut comparison =
+                replay_on_machines_for_comparison(&job, &named, &machines, &given, args.threads);
             let columns = comparison.columns.iter_mut();
             let reports = columns
                 .zip(loaded)
@@ -255,10 +265,10 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             if comparison.reference_machine().is_some() {
                 let (run, style) = (&args.run, to.text_style());
                 if let Some(mut file) = page {
-                    file.write_all(run.render_comparison_page(&comparison).as_bytes())?;
+                    file.write_all(run.render_machine_comparison_page(&comparison).as_bytes())?;
                     file.commit()?;
                 }
-                to.write_output(|out| {
+                to.run_write_and_commit_output(|out| {
                     let facts = (absent, &trace_options);
                     run.render_comparison(&mut comparison, facts, &inputs, style, out)
                 })?;
@@ -354,7 +364,7 @@ fn makespan_range_with_added_ranks(
     machine: &Machine,
     options: &ReplayOptions,
 ) -> Result<Option<UncapturedRanksMakespanInterval>, Box<dyn Error>> {
-    if job.filled_in_rank_count() == 0 {
+    if job.count_ranks_copying_captured_ranks() == 0 {
         return Ok(None);
     }
     let mut makespans = vec![predict_makespan(job.workload(), machine, options)?];

@@ -9,7 +9,7 @@ use super::traces::{
 use chakram_analysis::edit::scale::{
     JobScaler, RankGridDimensions, ScaledDimension, ShardedBufferKeptSize,
 };
-use chakram_hardware::machine::machine_name_for_ranks;
+use chakram_hardware::machine::scale_machine_name_to_ranks;
 use chakram_jobs::groups_from_file_or_job;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count_with_noun, format_thousands};
@@ -73,7 +73,7 @@ struct ScaledJobDocument {
 /// Returns the machine for the scaled job. If a machine exists in several sizes, it gets enough nodes for `ranks`
 /// ranks.
 fn machine_name_for_scaled_job(name: &str, ranks: u32) -> io::Result<String> {
-    let sized = machine_name_for_ranks(name, ranks);
+    let sized = scale_machine_name_to_ranks(name, ranks);
     match sized.as_deref() {
         Some(sized) if sized == name => {}
         Some(sized) => terminal::print_note(format_args!(

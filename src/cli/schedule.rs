@@ -59,7 +59,7 @@ pub fn schedule_on_topologies_and_print(
                 .into(),
         );
     }
-    let work = Rc::new(work::load_work_to_schedule(
+    let work = Rc::new(work::load_sub_layers_of_file_or_model(
         args,
         args.model.tensor,
         &mut prices,
@@ -88,7 +88,7 @@ pub fn schedule_on_topologies_and_print(
     }
     let table = TextTable::new(columns);
     if is_text {
-        terminal::print_table_heading(&table, out)?;
+        terminal::print_plain_table_heading(&table, out)?;
     }
     let rows = topologies::schedule_topologies(args, &work, &mut prices, |row| match is_text {
         true => tables::write_topology_row(&table, row, out),
@@ -170,7 +170,7 @@ fn write_traces(
         let mut writer = TraceWriter::new(outputs.start_trace(chip)?)?;
         let nodes = job.write_chip_nodes(chip, &mut writer);
         nodes.map_err(|error| error.fill_missing_output_path(&target))?;
-        outputs.finish_trace(chip, writer.into_inner())?;
+        outputs.finish_trace(chip, writer.into_unflushed_sink())?;
     }
     traces::name_job_traces_and_note_others(&outputs.commit_job(JobTraceManifest::default())?)
 }

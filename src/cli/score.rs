@@ -21,8 +21,9 @@ use chakram_studies::score::{
     RunColumnRules, RunScoreCsvWriter, RunTable, RunsWithoutOneSetting, ScoreError, ScoredRunTable,
     WhatIfPairsAndReplaySettings, WhatIfScoresByPredictor, assign_folds,
     correct_by_runs_of_other_option_values, correct_predictions_by_measured_steps,
-    count_rightly_ordered_pairs_by_option, cross_validate_runs, predict_runs_in_table_order,
-    predict_times_by_one_flop_rate, settings_without_effect, value_of_option,
+    count_rightly_ordered_pairs_by_option, option_value_of_measured_run,
+    predict_runs_by_fitting_other_folds, predict_runs_in_table_order,
+    predict_times_by_one_flop_rate, settings_without_effect,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
 use clap::{Args, ValueEnum};
@@ -249,14 +250,14 @@ fn parse_runs_of_table(
     let mut columns = RunColumnRules::parse(&file.text, &file.name)?;
     for (key, value) in &args.set {
         columns
-            .set_option_for_all(key, value)
+            .override_option_for_all_runs(key, value)
             .map_err(|why| format!("--set {key}={value}: {why}"))?;
     }
     if let Some(machine) = &args.machine {
-        columns.use_machine_for_all(machine);
+        columns.override_machine_for_all_runs(machine);
     }
     if let Some(stack) = &args.stack {
-        columns.set_option_for_all("stack", stack)?;
+        columns.override_option_for_all_runs("stack", stack)?;
     }
     Ok(RunTable::parse(&runs.text, &runs.name, &columns)?)
 }
@@ -302,7 +303,7 @@ pub fn score_runs_and_report(
     let scatter = scatter.map(|path| outputs.claim_path(path)).transpose()?;
     let mut to = match &args.output {
         Some(path) => ReportDestinationAndOutputs::create_at_path(out, path, outputs)?,
-        None => ReportDestinationAndOutputs::standard_output(out, outputs),
+        None => ReportDestinationAndOutputs::create_on_standard_output(out, outputs),
     };
     let why = |error: ScoreError| error.to_string();
     // Write each row as soon as its run is predicted. A fit or a correction needs all runs, so the rows are then
@@ -336,7 +337,8 @@ pub fn score_runs_and_report(
     let (mut fits, mut fold_of) = (Vec::new(), Vec::new());
     if !args.fit.is_empty() {
         fold_of = assign_folds(&table.runs, args.folds);
-        (predicted, fits) = cross_validate_runs(&table, &options, &args.fit, &fold_of, threads)?;
+        (predicted, fits) =
+            predict_runs_by_fitting_other_folds(&table, &options, &args.fit, &fold_of, threads)?;
     }
     let correction = correct_predictions_if_requested(args, &files, &table, &predicted, &options)?;
     let scored = ScoredRunTable {
@@ -374,11 +376,14 @@ pub fn score_runs_and_report(
             .describe_caveats(TextStyleWidthAndDetail::default())
             .lines()
         {
-            terminal::print_warning(format_args!("{}", line.trim_start_matches([' ', '!'])))?;
+            terminal::print_warning_unless_quiet(format_args!(
+                "{}",
+                line.trim_start_matches([' ', '!'])
+            ))?;
         }
     }
     if !grows {
-        to.write_output(|out| {
+        to.run_write_and_commit_output(|out| {
             match args.format {
                 ScoreFormat::Text => {
                     out.write_all(scored.render_text(by.as_deref(), &about, style).as_bytes())?
@@ -415,7 +420,12 @@ fn correct_predictions_if_requested(
         if key != "model" && !table.runs.iter().any(is_stated) {
             return Err(format!("--leave-out {key}: no run states this option").into());
         }
-        let values = || table.runs.iter().map(|run| value_of_option(run, &key));
+        let values = || {
+            table
+                .runs
+                .iter()
+                .map(|run| option_value_of_measured_run(run, &key))
+        };
         if let Some(first) = values().next()
             && values().all(|value| value == first)
         {
@@ -461,11 +471,11 @@ fn score_what_if_pairs(
     outputs.register_input(path);
     let mut to = match &args.output {
         Some(path) => ReportDestinationAndOutputs::create_at_path(out, path, outputs)?,
-        None => ReportDestinationAndOutputs::standard_output(out, outputs),
+        None => ReportDestinationAndOutputs::create_on_standard_output(out, outputs),
     };
     let scores = table.score_all_pairs()?;
     let style = to.text_style();
-    to.write_output(|out| {
+    to.run_write_and_commit_output(|out| {
         match args.format {
             ScoreFormat::Text => print_what_if_pair_scores(&scores, style, out)?,
             ScoreFormat::Json => VersionedDocument::new("chakram.pairs.1", &scores).print_to(out)?,
@@ -518,7 +528,7 @@ fn score_serving(
     outputs.register_input(runs);
     let mut to = match &args.output {
         Some(path) => ReportDestinationAndOutputs::create_at_path(out, path, outputs)?,
-        None => ReportDestinationAndOutputs::standard_output(out, outputs),
+        None => ReportDestinationAndOutputs::create_on_standard_output(out, outputs),
     };
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let scores = table.score_rows(threads)?;

@@ -7,7 +7,7 @@ use super::output::ReportDestinationAndOutputs;
 use super::terminal;
 use chakram_report::document::VersionedDocument;
 use chakram_report::text::TextStyleWidthAndDetail;
-use chakram_serving::llm::check_llm_servable;
+use chakram_serving::llm::check_llm_model_name_servable;
 use chakram_serving::{
     ArrivalRateResult, ArrivalRateSweepResults, CompletedRequest, NoRequestObserver, Platform,
     RequestObserver, RequestServeTimeLimitOption, RequestTimelineWriter, Scenario, ServeError,
@@ -198,7 +198,7 @@ impl ServeArgs {
     }
 
     /// Rejects combinations of options in which one would have no effect.
-    fn check_options(&self) -> Result<(), String> {
+    fn reject_options_without_effect(&self) -> Result<(), String> {
         let several = self.platforms.len() > 1;
         let sweeps = !self.rates.is_empty() || self.find_capacity;
         let requests = self.table == Some(ServeModelsRequestsOrLevelsTable::Requests);
@@ -336,21 +336,21 @@ pub fn serve_scenario_and_print_result(
     args: &ServeArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    args.check_options()?;
+    args.reject_options_without_effect()?;
     if let Some(input) = LlmModelOrScenario::detect_llm_input(&args.scenario) {
         return llm::run(args, &input, out);
     }
     if let Err(refused) = args.llm.reject_all_llm_options() {
         // A name that is neither a scenario nor a model is more likely a misspelt model.
         if !args.scenario.exists() && Scenario::load_file(&args.scenario).is_err() {
-            check_llm_servable(&args.scenario.display().to_string())?;
+            check_llm_model_name_servable(&args.scenario.display().to_string())?;
         }
         return Err(refused.into());
     }
     if args.table.is_some() && args.format != ServeFormat::Csv {
         return Err("--table needs --format csv\n  try: --format csv".into());
     }
-    let (_, file) = llm::split_output_option_values(&args.output, false)?;
+    let (_, file) = llm::split_output_tokens_and_report_file(&args.output, false)?;
     let slo = match args.slo {
         Some(SloLimitsArg::Tokens(_)) => {
             return Err(
@@ -381,8 +381,8 @@ pub fn serve_scenario_and_print_result(
 
     if args.find_capacity || !args.rates.is_empty() {
         let mut sweeps = Vec::new();
-        for platform in platforms_to_run(&platforms) {
-            let found = sweep_platform_rates(args, (&own, &scenario), platform, options);
+        for platform in platforms_or_single_none(&platforms) {
+            let found = sweep_rates_on_one_platform(args, (&own, &scenario), platform, options);
             sweeps
                 .push(found.map_err(|error| name_platform_in_error(error, platform, &platforms))?);
         }
@@ -413,7 +413,7 @@ pub fn serve_scenario_and_print_result(
         };
         if args.table == Some(ServeModelsRequestsOrLevelsTable::Requests) {
             let mut failed = None;
-            to.write_output(|out| {
+            to.run_write_and_commit_output(|out| {
                 writeln!(out, "{}", rows::REQUESTS)?;
                 let mut rows = BufWriter::new(out);
                 let mut all = RequestRowAndTimelineWriter {
@@ -461,7 +461,7 @@ pub fn serve_scenario_and_print_result(
 }
 
 /// Returns the platforms to run on. Returns a single `None` if the command line names no platform.
-fn platforms_to_run(platforms: &[Platform]) -> Vec<Option<&Platform>> {
+fn platforms_or_single_none(platforms: &[Platform]) -> Vec<Option<&Platform>> {
     match platforms {
         [] => vec![None],
         all => all.iter().map(Some).collect(),
@@ -484,7 +484,7 @@ fn name_platform_in_error(
 
 /// Runs `scenario` on `platform` at the requested rates. `own` is the scenario before the command line's settings are
 /// applied.
-fn sweep_platform_rates(
+fn sweep_rates_on_one_platform(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
     platform: Option<&Platform>,

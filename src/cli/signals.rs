@@ -22,7 +22,7 @@ pub fn install_handlers() {}
 
 #[cfg(unix)]
 mod unix {
-    use crate::progress::is_drawn;
+    use crate::progress::last_line_is_progress_bar;
     use chakram_trace::files::{defer_signal, remove_temporaries};
     use chakram_trace::format::file::mapped_file_name_at;
     use std::mem::MaybeUninit;
@@ -63,7 +63,11 @@ mod unix {
         }
         remove_temporaries();
         // If the last line is a progress bar, clear it. Otherwise end the line, because the terminal shows `^C` in it.
-        write_to_stderr(if is_drawn() { b"\r\x1b[2K" } else { b"\n" });
+        write_to_stderr(if last_line_is_progress_bar() {
+            b"\r\x1b[2K"
+        } else {
+            b"\n"
+        });
         write_to_stderr(b"interrupted: unfinished files were removed; files that were complete before are left\n");
         die_by_signal(signal);
     }

@@ -208,7 +208,7 @@ fn write_text(
         right_aligned_column("ends", 14),
     ]);
     writeln!(out)?;
-    terminal::print_table_heading(&table, out)?;
+    terminal::print_plain_table_heading(&table, out)?;
     for (rank, sliced) in slices.iter().take(SHOWN) {
         let cells: [&dyn Display; 7] = [
             rank,

@@ -26,7 +26,7 @@ pub fn add_suggestions(mut error: Error, command: &Command, arguments: &[OsStrin
         ErrorKind::InvalidSubcommand => {
             // `COMMANDS` lists only top-level commands.
             let known = match within.get_name() == command.get_name() {
-                true => commands_meant(&error),
+                true => find_commands_for_synonym(&error),
                 false => None,
             };
             if known.is_some() {
@@ -106,7 +106,7 @@ const COMMANDS: [(&[&str], &str); 8] = [
 ];
 
 /// Returns the commands that the unknown command in `error` probably means.
-fn commands_meant(error: &Error) -> Option<&'static str> {
+fn find_commands_for_synonym(error: &Error) -> Option<&'static str> {
     let Some(ContextValue::String(found)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;
     };

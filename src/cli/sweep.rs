@@ -154,11 +154,11 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             }
         };
         let mut explorer = StudyExplorer::new(&study, options, journal, known, &answered)?;
-        let rows = explorer.run()?;
+        let rows = explorer.visit_points_and_return_rows()?;
         (
             rows,
             explorer.list_turns_so_far().to_vec(),
-            explorer.new_work_counts(),
+            explorer.count_new_work_so_far(),
         )
     };
     print_counts_and_rates_of_bounds_and_points(start, done)?;
@@ -206,16 +206,18 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     if args.shard.is_some() {
         return Ok(ExitCode::SUCCESS);
     }
-    exit_code_of_results(&table)
+    error_exit_code_if_no_point_has_result(&table)
 }
 
 /// Returns exit code 3 if no point of `table` has a result, and then also prints to standard error what became of the
 /// points.
-fn exit_code_of_results(table: &SweepTable<'_>) -> Result<ExitCode, Box<dyn Error>> {
+fn error_exit_code_if_no_point_has_result(
+    table: &SweepTable<'_>,
+) -> Result<ExitCode, Box<dyn Error>> {
     if !table.ranked_rows().is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    terminal::print_to_stderr(format_args!(
+    terminal::print_or_capture_stderr_line(format_args!(
         "error: no point of the study has a result: {}\n  try: other values on the study's axes, or --explain ROW for \
          the reason of a row",
         table.describe_counts()
@@ -240,7 +242,7 @@ fn print_counts_and_rates_of_bounds_and_points(
         rate(done.bounded, "bounds"),
         rate(done.replayed, "points answered"),
     );
-    terminal::print_detail(start, format_args!("{bounded}; {replayed}"))
+    terminal::print_detail_with_elapsed_time(start, format_args!("{bounded}; {replayed}"))
 }
 
 /// Returns the `chakram sweep` command that explains a row.
@@ -281,7 +283,7 @@ fn write_rows_front_and_page_files(
     for (name, text) in RESULTS.iter().zip(texts) {
         let mut file = outputs.create_file(&folder.join(name))?;
         file.write_all(text.as_bytes())?;
-        outputs.finish_file(file)?;
+        outputs.close_file_and_queue_for_commit(file)?;
     }
     outputs.commit_all()?;
     Ok(())
@@ -300,7 +302,7 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
     };
     let quiet = |_: &NewAnswerOrBoundEvent<'_>| {};
     let mut explorer = StudyExplorer::new(&study, options, None, known.clone(), &quiet)?;
-    let rows = explorer.run()?;
+    let rows = explorer.visit_points_and_return_rows()?;
     // Write the journal only after the run, so that a failed merge leaves no journal. The journal makes it possible to
     // resume the merged sweep and to explain its rows.
     let mut table = SweepTable::new(&study, rows, explorer.list_turns_so_far());
@@ -315,5 +317,5 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
             .render_text(args.top, terminal::text_style(true))
             .as_bytes(),
     )?;
-    exit_code_of_results(&table)
+    error_exit_code_if_no_point_has_result(&table)
 }

@@ -16,7 +16,7 @@ use std::time::Instant;
 pub struct StandardOutputWithNamedErrors(io::Stdout);
 
 /// Returns a writer of binary data to standard output.
-pub fn standard_output() -> StandardOutputWithNamedErrors {
+pub fn open_binary_standard_output() -> StandardOutputWithNamedErrors {
     StandardOutputWithNamedErrors(io::stdout())
 }
 
@@ -66,7 +66,7 @@ impl EscapingWriter<io::BufWriter<StandardOutputWithNamedErrors>> {
         } else {
             EscapeStyle::All
         };
-        Self::new(io::BufWriter::new(standard_output()), escapes)
+        Self::new(io::BufWriter::new(open_binary_standard_output()), escapes)
     }
 }
 
@@ -175,7 +175,7 @@ pub fn capture_stderr<R>(work: impl FnOnce() -> R) -> (R, Vec<String>) {
 }
 
 /// Prints a line to standard error; inside another program, captures it instead.
-pub fn print_to_stderr(words: Arguments<'_>) -> io::Result<()> {
+pub fn print_or_capture_stderr_line(words: Arguments<'_>) -> io::Result<()> {
     let text = words.to_string();
     let is_captured = CAPTURED.with_borrow_mut(|lines| {
         lines
@@ -208,7 +208,7 @@ const MIN_COLUMNS: usize = 60;
 
 /// Returns the width of text in columns: `COLUMNS` if it is set; otherwise, the terminal's width if
 /// the text goes to a terminal; otherwise, [`TABLE_WIDTH`].
-pub fn terminal_columns(is_standard_output: bool) -> usize {
+pub fn terminal_columns_or_table_width(is_standard_output: bool) -> usize {
     let asked = std::env::var("COLUMNS").ok();
     let asked = asked.and_then(|columns| columns.parse().ok());
     let of_terminal = || {
@@ -224,11 +224,11 @@ pub fn terminal_columns(is_standard_output: bool) -> usize {
 /// Returns the text style for standard output, or the style for a file.
 pub fn text_style(is_standard_output: bool) -> TextStyleWidthAndDetail {
     let style = match is_standard_output && io::stdout().is_terminal() {
-        true => TextStyleWidthAndDetail::with_colours(),
+        true => TextStyleWidthAndDetail::new_for_colour_terminal(),
         false => TextStyleWidthAndDetail::default(),
     };
     TextStyleWidthAndDetail {
-        width: terminal_columns(is_standard_output),
+        width: terminal_columns_or_table_width(is_standard_output),
         ..style
     }
 }
@@ -236,13 +236,13 @@ pub fn text_style(is_standard_output: bool) -> TextStyleWidthAndDetail {
 /// Returns the style for tables on standard output, without colours.
 pub fn plain_style() -> TextStyleWidthAndDetail {
     TextStyleWidthAndDetail {
-        width: terminal_columns(true),
+        width: terminal_columns_or_table_width(true),
         ..TextStyleWidthAndDetail::default()
     }
 }
 
 /// Prints the line of a table's headings, without colours.
-pub fn print_table_heading(table: &TextTable<'_>, out: &mut dyn Write) -> io::Result<()> {
+pub fn print_plain_table_heading(table: &TextTable<'_>, out: &mut dyn Write) -> io::Result<()> {
     let heading = table.render_heading_line(TextStyleWidthAndDetail::default());
     out.write_all(heading.as_bytes())
 }
@@ -281,22 +281,22 @@ pub fn is_quiet() -> bool {
 pub fn print_note(words: Arguments<'_>) -> io::Result<()> {
     match is_quiet() {
         true => Ok(()),
-        false => print_to_stderr(format_args!("note: {words}")),
+        false => print_or_capture_stderr_line(format_args!("note: {words}")),
     }
 }
 
 /// Prints a warning to standard error, unless only errors are printed.
-pub fn print_warning(words: Arguments<'_>) -> io::Result<()> {
+pub fn print_warning_unless_quiet(words: Arguments<'_>) -> io::Result<()> {
     match is_quiet() {
         true => Ok(()),
-        false => print_to_stderr(format_args!("warning: {words}")),
+        false => print_or_capture_stderr_line(format_args!("warning: {words}")),
     }
 }
 
 /// If the user asked for details, prints a detail of the run with the time since `start`.
-pub fn print_detail(start: Instant, words: Arguments<'_>) -> io::Result<()> {
+pub fn print_detail_with_elapsed_time(start: Instant, words: Arguments<'_>) -> io::Result<()> {
     match VERBOSITY.load(Ordering::Relaxed) > 0 {
-        true => print_to_stderr(format_args!(
+        true => print_or_capture_stderr_line(format_args!(
             "{words} in {:.3} s",
             start.elapsed().as_secs_f64()
         )),
@@ -308,7 +308,7 @@ pub fn print_detail(start: Instant, words: Arguments<'_>) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn escape_pieces(pieces: &[&[u8]], coloured: bool) -> String {
+    fn escape_and_join_pieces(pieces: &[&[u8]], coloured: bool) -> String {
         let escapes = if coloured {
             EscapeStyle::AllButColours
         } else {
@@ -323,27 +323,27 @@ mod tests {
 
     #[test]
     fn control_sequences_do_not_reach_the_terminal() {
-        assert_eq!(escape_pieces(&[b"a\tb\n"], false), "a\tb\n");
+        assert_eq!(escape_and_join_pieces(&[b"a\tb\n"], false), "a\tb\n");
         assert_eq!(
-            escape_pieces(&[b"\x1b[1mb\x1b[0m"], false),
+            escape_and_join_pieces(&[b"\x1b[1mb\x1b[0m"], false),
             "\\u{1b}[1mb\\u{1b}[0m"
         );
         assert_eq!(
-            escape_pieces(&[b"\x1b[1mb\x1b[0m\x1b[2J\x07"], true),
+            escape_and_join_pieces(&[b"\x1b[1mb\x1b[0m\x1b[2J\x07"], true),
             "\x1b[1mb\x1b[0m\\u{1b}[2J\\u{7}"
         );
         assert_eq!(
-            escape_pieces(&["a\u{202e}b".as_bytes()], true),
+            escape_and_join_pieces(&["a\u{202e}b".as_bytes()], true),
             "a\\u{202e}b"
         );
         // The input contains a character that two writes share, an incomplete character, and invalid bytes.
         assert_eq!(
-            escape_pieces(
+            escape_and_join_pieces(
                 &["ü\u{202e}".as_bytes().split_at(3).0, &[0x80, 0xae]],
                 false
             ),
             "ü\\u{202e}"
         );
-        assert_eq!(escape_pieces(&[b"a\xffb"], false), "a\u{fffd}b");
+        assert_eq!(escape_and_join_pieces(&[b"a\xffb"], false), "a\u{fffd}b");
     }
 }

@@ -239,9 +239,9 @@ fn print_best_torus_of_each_chip_count(
         right_aligned_column("mean hops", 12),
     ];
     let table = TextTable::new(columns);
-    terminal::print_table_heading(&table, out)?;
+    terminal::print_plain_table_heading(&table, out)?;
     for chips in 1..=most {
-        let graph = ChipGraph::find_best_torus(chips);
+        let graph = ChipGraph::find_torus_with_fewest_mean_hops(chips);
         let summary = graph.summarize();
         let hops = format!("{:.3}", summary.mean_hops);
         let cells: [&dyn std::fmt::Display; 5] = [
@@ -272,14 +272,14 @@ fn search_random_topologies(
         right_aligned_column("1 GB", 14),
     ];
     let table = TextTable::new(columns);
-    terminal::print_table_heading(&table, out)?;
+    terminal::print_plain_table_heading(&table, out)?;
     let mut best: Option<(f64, ChipGraph)> = None;
     for draw in 1..=draws {
         let count = match chips {
             Some(chips) => chips,
             None => 2 + ((u128::from(split_mix(&mut state)) * u128::from(below - 2)) >> 64) as u32,
         };
-        let graph = ChipGraph::create_random(count, &mut || split_mix(&mut state));
+        let graph = ChipGraph::create_random_connected_graph(count, &mut || split_mix(&mut state));
         let summary = graph.summarize();
         // The table has no link rate for so many links, so assume that such chips do not exist, and skip this graph.
         let Some(seconds) = mean_seconds_per_gigabyte(&summary, technology) else {

@@ -146,7 +146,8 @@ impl<'o> OutputPipeOrJobFiles<'o> {
             Self::Files(outputs) => Ok(Some(outputs.write_trace(rank, trace)?)),
             Self::Pipe(args) => {
                 let ending = compressed_suffix(args.compress).trim_start_matches('.');
-                let mut packer = MaybeCompressedWriter::new(terminal::standard_output(), ending)?;
+                let mut packer =
+                    MaybeCompressedWriter::new(terminal::open_binary_standard_output(), ending)?;
                 packer.write_all(trace)?;
                 packer.finish()?.flush()?;
                 Ok(None)
@@ -202,11 +203,11 @@ impl<'o> OutputPipeOrJobFiles<'o> {
 /// job's traces.
 pub fn name_job_traces_and_note_others(job: &SavedJob) -> Result<String, Box<dyn Error>> {
     print_other_traces_note(&job.prefix, &job.others)?;
-    Ok(format_first_to_last(&job.traces))
+    Ok(format_first_and_last_paths(&job.traces))
 }
 
 /// Formats a list of file names as its first and last names.
-fn format_first_to_last(names: &[PathBuf]) -> String {
+fn format_first_and_last_paths(names: &[PathBuf]) -> String {
     match names {
         [] => String::new(),
         [only] => only.display().to_string(),
@@ -220,7 +221,7 @@ pub fn print_other_traces_note(prefix: &Path, others: &[PathBuf]) -> io::Result<
         0 => Ok(()),
         count => terminal::print_note(format_args!(
             "{} ({count} files) of earlier jobs stay in the folder; {}{} does not name these files, so they are not read with the new job",
-            format_first_to_last(others),
+            format_first_and_last_paths(others),
             prefix.display(),
             ENDING
         )),

@@ -141,7 +141,7 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         ValidateOutputFormatArg::Text => to_text(
             &report,
             if to.is_terminal() {
-                ValidationTextStyles::with_colours()
+                ValidationTextStyles::create_coloured_styles()
             } else {
                 ValidationTextStyles::default()
             },
@@ -231,12 +231,12 @@ fn read_and_check_distinct_files(
     // Collect the list before the checks start, because the iterator also fills `distinct`.
     let of_file = of_file.collect();
     let traces = parallel_map(("checking", "traces"), distinct.len(), threads, |i| {
-        check_file(distinct[i], options.dependencies, options.show, hash)
+        find_trace_defects_and_hash(distinct[i], options.dependencies, options.show, hash)
     });
     (traces, of_file)
 }
 
-fn check_file(
+fn find_trace_defects_and_hash(
     file: &RankFile,
     policy: EnforcedDependencyKinds,
     show: usize,
@@ -246,7 +246,8 @@ fn check_file(
         Err(error) => (TraceDefectsAndDigest::from_read_error(&error, show), None),
         Ok(contents) => {
             let bytes = contents.as_slice();
-            let hash = hash.then(|| job::hashed_input("trace", &file.path, bytes).blake3);
+            let hash =
+                hash.then(|| job::describe_input_with_hash("trace", &file.path, bytes).blake3);
             let told = |error| contents.locate_error_in_original_file(error);
             (
                 TraceDefectsAndDigest::check_trace_and_map_errors(bytes, policy, show, told),

@@ -129,7 +129,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
         let launch_order = &mut self.chunks.groups[slot.group].order;
         if M::Order::MATCHES_AS_ISSUED {
             sequence = if self.chunks.backend.matches_collectives_in_issue_order() {
-                launch_order.next_call_to_issue(slot.member)
+                launch_order.take_next_call_index_of_member(slot.member)
             } else {
                 launch_order.add_collective_entry_if_new(sequence)
             };
@@ -179,7 +179,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
         let (request, root) = self.build_request(call, slot, sequence);
         let running = &mut self.chunks.groups[slot.group];
         let (group, backend) = (running.plan, &*self.chunks.backend);
-        let variant = backend.cache_key(&request);
+        let variant = backend.cache_key_apart_from_group_kind_bytes(&request);
         let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
         let number = self
             .chunks
@@ -195,7 +195,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
                 members: group.members.len(),
                 schedule: number,
             },
-            self.chunks.schedules.get(number),
+            self.chunks.schedules.schedule_by_number(number),
         );
         running.order.run_of[sequence as usize] = Some(run);
         run
@@ -236,7 +236,10 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
         let number = self.requests;
         self.requests = number.wrapping_add(1);
         let (graph, node) = (call.running.graph, call.node);
-        let (kind, bytes) = (graph.collective_of(node).kind, graph.bytes(node));
+        let (kind, bytes) = (
+            graph.collective_of(node).kind,
+            graph.stated_bytes_of_node(node),
+        );
         let running = &self.chunks.groups[slot.group];
         let group = running.plan;
         let request = |buffer, splits| CollectiveRequest {

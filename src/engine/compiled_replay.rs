@@ -104,7 +104,7 @@ impl<'a> CompiledReplay<'a> {
 
     /// Compiles a replay like [`Self::new`], but with the collectives of `backend`. To run such a replay, call
     /// [`Self::run_with_network_and_backend`] with the same backend.
-    pub fn compile_with_backend<M: RequiredCollectiveBackendTraits>(
+    pub fn compile_with_collective_backend<M: RequiredCollectiveBackendTraits>(
         workload: &'a Workload,
         machine: &'a Machine,
         options: &ReplayOptions,
@@ -115,8 +115,8 @@ impl<'a> CompiledReplay<'a> {
         Self::compile_with_duration_sources(workload, machine, options, backend, prices)
     }
 
-    /// Compiles a replay like [`Self::compile_with_backend`], but with known sources of durations. Finding the sources
-    /// visits every graph, so callers do it only once.
+    /// Compiles a replay like [`Self::compile_with_collective_backend`], but with known sources of durations. Finding
+    /// the sources visits every graph, so callers do it only once.
     fn compile_with_duration_sources<M: RequiredCollectiveBackendTraits>(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -195,7 +195,10 @@ impl<'a> CompiledReplay<'a> {
     /// Fails if the options request tile groups but no rank can represent another.
     pub fn check_requested_tile_groups_form(&self) -> Result<(), ReplayRefusal> {
         match self.aggregate {
-            true => tile_groups::check_any_tile_group_forms(self.workload(), &self.plan),
+            true => tile_groups::check_any_tile_group_forms(
+                self.workload_with_added_launches(),
+                &self.plan,
+            ),
             false => Ok(()),
         }
     }
@@ -250,7 +253,7 @@ impl<'a> CompiledReplay<'a> {
 
     /// Returns a readable name for the algorithms that a group uses for collectives of `kind` whose buffer has `bytes`
     /// bytes.
-    pub fn describe_algorithms(
+    pub fn describe_algorithms_of_collective(
         &self,
         kind: CollectiveKind,
         group: &PlacedWorkloadGroup<'_>,
@@ -315,13 +318,16 @@ impl<'a> CompiledReplay<'a> {
 
     /// Returns the group of a collective node.
     pub fn group_of_collective_node(&self, instance: InstanceId, node: NodeIndex) -> ReplayGroupId {
-        let of = &self.workload().instances()[instance.index()];
-        let call = self.workload().graph_of(of).collective_of(node);
+        let of = &self.workload_with_added_launches().instances()[instance.index()];
+        let call = self
+            .workload_with_added_launches()
+            .graph_of(of)
+            .collective_of(node);
         self.plan.instances[instance.index()].slots[call.group as usize].group
     }
 
     /// Returns the group to which each communicator (group slot) in an instance's graph is bound, by slot index.
-    pub fn groups_of_instance_slots(
+    pub fn groups_bound_to_instance_communicators(
         &self,
         instance: InstanceId,
     ) -> impl Iterator<Item = ReplayGroupId> + '_ {
@@ -335,14 +341,16 @@ impl<'a> CompiledReplay<'a> {
         instance: InstanceId,
         node: NodeIndex,
     ) -> (ReplayGroupId, u32) {
-        let of = &self.workload().instances()[instance.index()];
-        let graph = self.workload().graph_of(of);
+        let of = &self.workload_with_added_launches().instances()[instance.index()];
+        let graph = self.workload_with_added_launches().graph_of(of);
         let (call, planned) = (
             graph.collective_of(node),
             &self.plan.instances[instance.index()],
         );
         let sequence = planned.sequences.as_ref();
-        let sequence = sequence.map_or(call.sequence, |all| all[graph.call_index(node)]);
+        let sequence = sequence.map_or(call.sequence, |all| {
+            all[graph.index_of_collective_call(node)]
+        });
         (planned.slots[call.group as usize].group, sequence)
     }
 
@@ -352,8 +360,11 @@ impl<'a> CompiledReplay<'a> {
         instance: InstanceId,
         node: NodeIndex,
     ) -> Option<u32> {
-        let of = &self.workload().instances()[instance.index()];
-        let slot = self.workload().graph_of(of).remote_memory(node)?;
+        let of = &self.workload_with_added_launches().instances()[instance.index()];
+        let slot = self
+            .workload_with_added_launches()
+            .graph_of(of)
+            .remote_memory(node)?;
         let planned = &self.plan.instances[instance.index()];
         Some(self.plan.shared[planned.shared as usize].memories[slot as usize])
     }
@@ -375,12 +386,12 @@ impl<'a> CompiledReplay<'a> {
 
     /// Returns the total number of sends of all ranks.
     pub fn count_sends(&self) -> u64 {
-        let workload = self.workload();
+        let workload = self.workload_with_added_launches();
         let sends = |graph: &Graph| {
             let sends = graph.messages().iter().filter(|message| !message.receive);
             sends.count() as u64
         };
-        let sends: Vec<u64> = workload.graphs().iter().map(sends).collect();
+        let sends: Vec<u64> = workload.distinct_graphs().iter().map(sends).collect();
         let instances = workload.instances().iter();
         instances
             .map(|instance| sends[instance.graph.index()])
@@ -389,8 +400,11 @@ impl<'a> CompiledReplay<'a> {
 
     /// Returns the match index that a send and its receive share, or `None` if the other end has no trace.
     pub fn match_number_of_message(&self, instance: InstanceId, node: NodeIndex) -> Option<u32> {
-        let of = &self.workload().instances()[instance.index()];
-        let message = self.workload().graph_of(of).message_index(node);
+        let of = &self.workload_with_added_launches().instances()[instance.index()];
+        let message = self
+            .workload_with_added_launches()
+            .graph_of(of)
+            .message_index(node);
         let pair = self.plan.instances[instance.index()].pairs[message];
         (pair != NONE).then_some(pair)
     }
@@ -448,7 +462,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns the workload, including added launch nodes if the host launches nodes ([`ReplayOptions::launch`]).
-    pub fn workload(&self) -> &Workload {
+    pub fn workload_with_added_launches(&self) -> &Workload {
         self.launched.as_ref().unwrap_or(self.given)
     }
 

@@ -16,7 +16,7 @@ impl EventOrderDiscipline for SortEventsByContentMarker {
     const OPENS_PORTS: bool = true;
 
     #[inline]
-    fn handle_round<
+    fn handle_events_of_next_instant<
         O: Observer + ?Sized,
         N: NetworkBackend,
         M: RequiredCollectiveBackendTraits<Order = Self>,
@@ -25,7 +25,7 @@ impl EventOrderDiscipline for SortEventsByContentMarker {
         now: Time,
     ) {
         let mut round = std::mem::take(&mut engine.round);
-        engine.effects.take_round(&mut round);
+        engine.effects.take_events_of_next_instant(&mut round);
         engine.sort_by_content(&mut round);
         for &event in &round {
             engine.handle_event(now, event, 0);
@@ -34,7 +34,7 @@ impl EventOrderDiscipline for SortEventsByContentMarker {
     }
 
     #[inline]
-    fn end_round<
+    fn finish_round_after_events<
         O: Observer + ?Sized,
         N: NetworkBackend,
         M: RequiredCollectiveBackendTraits<Order = Self>,
@@ -45,7 +45,7 @@ impl EventOrderDiscipline for SortEventsByContentMarker {
         if engine.tile_groups.needs_split_check() {
             engine.settle_steps_of_some_members(now, None);
         }
-        if engine.tile_groups.can_join_parts() {
+        if engine.tile_groups.may_have_parts_to_join() {
             let lanes = engine.processors.kernel_lanes();
             let effects = &mut engine.effects;
             engine
@@ -56,7 +56,9 @@ impl EventOrderDiscipline for SortEventsByContentMarker {
         if !engine.effects.ended.is_empty() || engine.feeds.has_woken_feeds() {
             engine.notify_feeds_of_ends_and_wakes(now);
         }
-        if engine.processors.has_unsettled_jobs() && !engine.effects.agenda.has_event_at(now) {
+        if engine.processors.has_jobs_since_last_settle()
+            && !engine.effects.agenda.has_event_at(now)
+        {
             engine.notify_processors_that_instant_is_over(now);
         }
         engine.effects.progress.count_ended_round(now);
@@ -64,12 +66,12 @@ impl EventOrderDiscipline for SortEventsByContentMarker {
         // the traffic of this round.
         engine.submit_messages_and_memory_accesses(now);
         if !engine.effects.arrivals.is_empty() && !engine.effects.agenda.has_event_at(now) {
-            engine.effects.progress.count_settlement();
-            engine.settle_collectives(now);
+            engine.effects.progress.record_settled_instant();
+            engine.settle_collectives_with_new_arrivals(now);
             engine.submit_messages_and_memory_accesses(now);
         }
         if engine.redistribute_memory_bandwidth(now) {
-            engine.effects.progress.count_settlement();
+            engine.effects.progress.record_settled_instant();
         }
         // Settling may have ended nodes of only some members of a tile group; such a group must be split.
         if engine.tile_groups.needs_split_check() {
@@ -98,7 +100,7 @@ impl EventOrderDiscipline for SortEventsByContentMarker {
     }
 
     #[inline]
-    fn offers_lane(waiting: bool) -> bool {
+    fn offers_freed_lane_to_others(waiting: bool) -> bool {
         waiting
     }
 }

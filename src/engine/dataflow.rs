@@ -19,13 +19,13 @@ mod open_dependencies;
 
 /// Packs an instance index and a node index into one word. Words sort by instance first and then by node.
 #[inline]
-pub(super) fn pack_node(instance: InstanceIndex, node: NodeIndex) -> u64 {
+pub(super) fn pack_instance_and_node(instance: InstanceIndex, node: NodeIndex) -> u64 {
     u64::from(instance.0) << 32 | u64::from(node.0)
 }
 
 /// Unpacks a word into its instance and node.
 #[inline]
-pub(super) fn unpack_node(word: u64) -> InstanceNode {
+pub(super) fn unpack_instance_and_node(word: u64) -> InstanceNode {
     InstanceNode {
         instance: InstanceIndex((word >> 32) as u32),
         node: NodeIndex(word as u32),
@@ -155,12 +155,12 @@ impl<'a> Dataflow<'a> {
         &mut self.instances[instance.index()]
     }
 
-    pub fn instances(&self) -> &[RunningRankInstance<'a>] {
+    pub fn running_rank_instances(&self) -> &[RunningRankInstance<'a>] {
         &self.instances
     }
 
     /// Sets a flag of every instance.
-    pub fn set_flag_of_all(&mut self, flag: u8) {
+    pub fn set_flag_of_all_instances(&mut self, flag: u8) {
         for running in &mut self.instances {
             running.flags |= flag;
         }
@@ -210,7 +210,7 @@ impl<'a> Dataflow<'a> {
         if graph.has_delays() {
             for node in graph
                 .nodes()
-                .filter(|&n| graph.launch_delay(n) > Span::ZERO)
+                .filter(|&n| graph.launch_delay_after_dependencies(n) > Span::ZERO)
             {
                 self.open.mark_delayed(first + node.index());
             }
@@ -256,7 +256,7 @@ impl<'a> Dataflow<'a> {
         let call = graph.collective_of(node);
         let sequence = match &planned.sequences {
             None => call.sequence,
-            Some(sequences) => sequences[graph.call_index(node)],
+            Some(sequences) => sequences[graph.index_of_collective_call(node)],
         };
         let BoundGroupSlot { group, member } = planned.slots[call.group as usize];
         let group = GroupIndex(self.launch_plan_of_instance(instance).first_group.0 + group.0);
@@ -264,7 +264,7 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Returns true if the trace of an instance names the collective's group.
-    pub fn has_named_group(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
+    pub fn is_group_of_collective_named(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         let name = self.instance(instance).graph.collective_of(node).group;
         self.rank_binding_of_instance(instance).group_names[name as usize].is_some()
     }
@@ -308,7 +308,7 @@ impl<'a> Dataflow<'a> {
 
     /// Returns the key that orders nodes within an instant: NPU, launch and id.
     pub fn ordering_key_of_node(&self, word: u64) -> (Npu, u64, NodeIndex) {
-        let InstanceNode { instance, node } = unpack_node(word);
+        let InstanceNode { instance, node } = unpack_instance_and_node(word);
         let running = self.instance(instance);
         (running.npu, self.launch_index_of_instance(instance), node)
     }
@@ -325,7 +325,7 @@ impl<'a> Dataflow<'a> {
                 // Content order must not depend on instance indices, because these depend on how run states are reused.
                 alike.sort_unstable_by_key(|event| {
                     let InstanceNode { instance, node } = event.instance_node();
-                    self.ordering_key_of_node(pack_node(instance, node))
+                    self.ordering_key_of_node(pack_instance_and_node(instance, node))
                 });
             }
         }
@@ -349,7 +349,7 @@ impl<'a> Dataflow<'a> {
         if running.left == 0 {
             effects.ended.push(instance);
         }
-        self.open.mark_complete(first + node.index());
+        self.open.set_complete_marker_of_node(first + node.index());
         self.completed += 1;
         self.last = now;
         ended(effects, running, kind);
@@ -357,10 +357,10 @@ impl<'a> Dataflow<'a> {
             match self.open.resolve_dependency(first + next.index()) {
                 NodeReadinessAfterDependency::Waiting => {}
                 NodeReadinessAfterDependency::Ready => {
-                    effects.ready.push(pack_node(instance, next))
+                    effects.ready.push(pack_instance_and_node(instance, next))
                 }
                 NodeReadinessAfterDependency::Delayed => {
-                    effects.delayed.push(pack_node(instance, next))
+                    effects.delayed.push(pack_instance_and_node(instance, next))
                 }
             }
         }
@@ -376,16 +376,16 @@ impl<'a> Dataflow<'a> {
         let graph = self.instance(instance).graph;
         for node in graph.nodes() {
             if graph.in_degrees()[node.index()] == 0 {
-                match graph.launch_delay(node) {
-                    Span::ZERO => effects.ready.push(pack_node(instance, node)),
-                    _ => effects.delayed.push(pack_node(instance, node)),
+                match graph.launch_delay_after_dependencies(node) {
+                    Span::ZERO => effects.ready.push(pack_instance_and_node(instance, node)),
+                    _ => effects.delayed.push(pack_instance_and_node(instance, node)),
                 }
             }
         }
     }
 
     /// Returns how many nodes have completed, and when the last one did.
-    pub fn completed_nodes_and_time(&self) -> (u64, Time) {
+    pub fn completed_node_count_and_last_end(&self) -> (u64, Time) {
         (self.completed, self.last)
     }
 
@@ -431,26 +431,31 @@ impl<'a> Dataflow<'a> {
         let own = &mut self.instances[to.index()];
         (own.left, own.collectives) = (left, collectives);
         let [from, to] = [from, to].map(|of| self.node_range(of));
-        self.open.copy_state(from, to);
+        self.open.copy_counts_between_node_ranges(from, to);
     }
 
     /// Makes an instance's dormant nodes ready, after one of its nodes completed.
     #[inline]
-    pub fn wake_dormant_nodes(&mut self, effects: &mut Effects, instance: InstanceIndex) {
+    pub fn wake_dormant_nodes_of_instance(
+        &mut self,
+        effects: &mut Effects,
+        instance: InstanceIndex,
+    ) {
         if !self.dormant.is_empty() {
-            let own = |word: &mut u64| unpack_node(*word).instance == instance;
+            let own = |word: &mut u64| unpack_instance_and_node(*word).instance == instance;
             effects.ready.extend(self.dormant.extract_if(.., own));
         }
     }
 
     /// Returns the ready nodes that wait until another node of their instance completes. Only insertion order adds
     /// nodes to this list.
-    pub fn dormant_nodes_mut(&mut self) -> &mut Vec<u64> {
+    pub fn ready_nodes_awaiting_completion_mut(&mut self) -> &mut Vec<u64> {
         &mut self.dormant
     }
 
     /// Returns true if the node is ready but waits until another node of its instance completes.
-    pub fn is_dormant(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
-        self.dormant.contains(&pack_node(instance, node))
+    pub fn is_node_ready_but_waiting(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
+        self.dormant
+            .contains(&pack_instance_and_node(instance, node))
     }
 }

@@ -44,7 +44,7 @@ pub trait EventOrderDiscipline: Sized {
     const OPENS_PORTS: bool;
 
     /// Takes the events of the next instant, `now`, and handles them.
-    fn handle_round<
+    fn handle_events_of_next_instant<
         O: Observer + ?Sized,
         N: NetworkBackend,
         M: RequiredCollectiveBackendTraits<Order = Self>,
@@ -54,7 +54,7 @@ pub trait EventOrderDiscipline: Sized {
     );
 
     /// Does the work after a round's events. Returns `Break` if the replay cannot continue.
-    fn end_round<
+    fn finish_round_after_events<
         O: Observer + ?Sized,
         N: NetworkBackend,
         M: RequiredCollectiveBackendTraits<Order = Self>,
@@ -74,5 +74,5 @@ pub trait EventOrderDiscipline: Sized {
     );
 
     /// Returns true if a freed lane is offered to other nodes. `waiting` is true if nodes queue for the lane.
-    fn offers_lane(waiting: bool) -> bool;
+    fn offers_freed_lane_to_others(waiting: bool) -> bool;
 }

@@ -110,7 +110,7 @@ impl LoopEventAndRoundCounts {
     }
 
     /// Records that the loop has settled the latest instant.
-    pub fn count_settlement(&mut self) {
+    pub fn record_settled_instant(&mut self) {
         self.settled += 1;
         self.rounds = 0;
     }
@@ -218,7 +218,7 @@ impl Effects {
 
     /// Takes the events of the next instant, in the order in which they were scheduled.
     #[inline]
-    pub fn take_round(&mut self, round: &mut Vec<PackedEvent>) {
+    pub fn take_events_of_next_instant(&mut self, round: &mut Vec<PackedEvent>) {
         self.agenda.take_due_events(round);
         self.progress.events += round.len() as u64;
     }

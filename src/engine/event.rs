@@ -164,7 +164,7 @@ impl PackedEvent {
 
     /// Returns the collective and the cell (a chunk at a member) of an event that [`Self::of_chunk_at_member`] created.
     #[inline]
-    pub fn chunk_at_member(self) -> ChunkAtMember {
+    pub fn unpack_chunk_at_member(self) -> ChunkAtMember {
         ChunkAtMember {
             run: RunIndex(self.rank_bits()),
             cell: CellIndex(self.payload_bits()),

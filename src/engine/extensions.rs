@@ -1,7 +1,8 @@
 //! Caller-supplied models that replace the machine's models of kernel, load and store durations.
 //!
 //! To replace the network, call [`CompiledReplay::run_on_network`](super::CompiledReplay::run_on_network); to replace
-//! collective algorithms, call [`Machine::with_algorithm`](chakram_hardware::machine::Machine::with_algorithm).
+//! collective algorithms, call
+//! [`Machine::with_dimension_algorithm`](chakram_hardware::machine::Machine::with_dimension_algorithm).
 
 use chakram_base::units::Span;
 use chakram_hardware::compute::KernelTraceFacts;
@@ -21,7 +22,7 @@ pub trait KernelDurationModel: fmt::Debug + Send + Sync {
 pub trait ReplacementMemoryModel: fmt::Debug + Send + Sync {
     /// Returns the duration of an access of `bytes` to the NPU's local memory. If the result is `None`, the engine uses
     /// the machine's model.
-    fn time_local_access(&self, _memory: &LocalMemory, _bytes: u64) -> Option<Span> {
+    fn time_local_access_by_user_model(&self, _memory: &LocalMemory, _bytes: u64) -> Option<Span> {
         None
     }
 

@@ -94,7 +94,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     }
 
     #[inline]
-    pub fn open_ports(&mut self, ports: u32) -> OperationPortRange {
+    pub fn open_network_ports_for_operation(&mut self, ports: u32) -> OperationPortRange {
         self.network.open_ports(ports)
     }
 
@@ -131,7 +131,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
 
     /// Allocates an op that only identifies an event and does not count as a message.
     #[inline]
-    pub fn allocate_event_op(&mut self, of: InFlightMessageContext) -> OpIndex {
+    pub fn allocate_uncounted_event_op(&mut self, of: InFlightMessageContext) -> OpIndex {
         self.ops.insert_uncounted_op(of)
     }
 
@@ -216,7 +216,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     ) {
         let op = self.ops.insert(op);
         let amount = UnroundedBufferShare::from_bytes(self.request_bytes.unwrap_or(0));
-        let message = NetworkMessage::without_port(op, ends, amount);
+        let message = NetworkMessage::create_message_without_port(op, ends, amount);
         self.pass_message_to_network(now, &message, effects);
     }
 

@@ -84,7 +84,7 @@ pub(super) fn resolve_failures_to_npus_and_links(
             match &given.part {
                 FailedNpuOrNamedLinks::Npu(npu) => check_failing_npu_exists(machine, *npu),
                 FailedNpuOrNamedLinks::Link(ends) => {
-                    check_link_failures(machine, (options, network), measured)
+                    check_model_supports_link_failures(machine, (options, network), measured)
                         .and_then(|()| find_links_between_ends(machine, ends))
                 }
             }
@@ -145,7 +145,7 @@ fn find_links_between_ends(
 }
 
 /// Checks that all communication uses links, and that the network model supports link failures.
-fn check_link_failures(
+fn check_model_supports_link_failures(
     machine: &Machine,
     (options, network): (&ReplayOptions, NetworkModelKind),
     measured: bool,
@@ -289,7 +289,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                 // If an NPU fails several times, keep its first failure. The flag makes the loop check for failed NPUs
                 // whenever a later node ends.
                 self.failures.npus.entry(*npu).or_insert(&failure.given);
-                self.flow.set_flag_of_all(WATCHED);
+                self.flow.set_flag_of_all_instances(WATCHED);
             }
             FailedNpuOrLinks::Links(links) => {
                 let effect = self.fabric.fail_links(now, links, &mut self.effects);
@@ -310,7 +310,7 @@ pub(super) fn describe_failures<N: NetworkBackend>(
     let mut lines = Vec::new();
     for (npu, failure) in &failures.npus {
         let ranks = flow
-            .instances()
+            .running_rank_instances()
             .iter()
             .filter(|running| running.npu == *npu);
         let left: u64 = ranks.map(|running| u64::from(running.left)).sum();

@@ -35,7 +35,7 @@ impl<'a> RunningFeeds<'a> {
     }
 
     /// Records that a wake of `feed` is due. Does nothing if a later request has replaced this wake.
-    pub fn record_wake(&mut self, now: Time, feed: u32) {
+    pub fn record_due_wake_unless_replaced(&mut self, now: Time, feed: u32) {
         let of = &mut self.all[feed as usize];
         if of.wake == Some(now) {
             of.wake = None;

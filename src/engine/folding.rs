@@ -97,7 +97,7 @@ impl CompiledReplay<'_> {
     /// Returns the errors of [`Self::run`].
     pub fn find_makespan_folding_large_jobs(&self) -> Result<Span, ReplayError> {
         let makespan_of = |folded: &FoldedReplay<'_>| Ok(folded.part.run(())?.0.makespan);
-        if self.workload().node_count() > FEW_NODES
+        if self.workload_with_added_launches().node_count() > FEW_NODES
             && let Some(makespan) = self.fold_and_replay_with_retries(makespan_of)?
         {
             return Ok(makespan);
@@ -146,12 +146,12 @@ impl CompiledReplay<'_> {
         positional: &BTreeSet<ReplayGroupId>,
     ) -> Option<RankRepresentatives> {
         // The graphs already contain the added launches, so no launches are added to the part.
-        let workload = self.workload();
+        let workload = self.workload_with_added_launches();
         if self.comm != CommunicationDurationSource::Model
             || (self.stepwise || self.aggregate || self.links || self.as_issued)
             || !self.failures.is_empty()
             || self.extensions.memory.is_some()
-            || workload.instances().len() != workload.rank_count() as usize
+            || workload.instances().len() != workload.rank_count_including_untraced() as usize
             || !ranks_meet_only_in_collectives(workload, self.network_kind())
         {
             return None;
@@ -177,7 +177,7 @@ impl CompiledReplay<'_> {
             let first = firsts[classes[place.copy as usize] as usize];
             copies.members[first as usize][place.at as usize]
         };
-        self.are_represented_within_groups(&is_kept, represents)
+        self.do_groups_contain_all_representatives(&is_kept, represents)
             .then(|| RankRepresentatives {
                 part: workload.keep_traces_of_ranks(|rank| is_kept[rank.index()]),
                 of: (0..number_of.len())
@@ -189,7 +189,7 @@ impl CompiledReplay<'_> {
     /// Returns true if, in every group with a kept rank, each member's representative is also a member and has no
     /// higher rank. Otherwise no replayed rank would arrive in the member's place, or the replay would break a tie
     /// differently.
-    fn are_represented_within_groups(
+    fn do_groups_contain_all_representatives(
         &self,
         is_kept: &[bool],
         represents: impl Fn(usize) -> u32,

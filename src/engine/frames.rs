@@ -123,7 +123,7 @@ impl<'a> AllProgramLaunches<'a> {
     }
 
     /// Returns the indices of a program's first instance, group and table, in the numbering over all programs.
-    pub fn first_indices_of_program(&self, program: u32) -> ProgramFirstInstanceAndGroup {
+    pub fn first_instance_and_group_indices(&self, program: u32) -> ProgramFirstInstanceAndGroup {
         self.numbers[program as usize]
     }
 
@@ -172,7 +172,7 @@ impl<'a> AllProgramLaunches<'a> {
             prices,
             ranks_left: program.plan.instances.len() as u32,
         };
-        self.nodes += program.workload().node_count();
+        self.nodes += program.workload_with_added_launches().node_count();
         match self.free[record.program as usize].pop() {
             Some(number) => {
                 self.frames[number as usize] = frame;
@@ -186,19 +186,19 @@ impl<'a> AllProgramLaunches<'a> {
     }
 
     /// Makes a launch's ranks wait until their feed releases them.
-    pub fn hold_all_ranks(&mut self, frame: u32) {
+    pub fn hold_launch_ranks_until_release(&mut self, frame: u32) {
         let serial = self.frames[frame as usize].record.serial;
         self.held.insert(serial, frame);
     }
 
     /// Returns the launch that uses a run state.
     #[inline]
-    pub fn launch_record(&self, frame: u32) -> &BegunLaunchRecord {
+    pub fn launch_record_of_run_state(&self, frame: u32) -> &BegunLaunchRecord {
         &self.frames[frame as usize].record
     }
 
     /// Starts a rank of a launch after the feed has released the rank.
-    pub fn release_rank(
+    pub fn start_rank_released_by_feed(
         &self,
         flow: &mut Dataflow<'a>,
         effects: &mut Effects,

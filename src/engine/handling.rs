@@ -1,6 +1,6 @@
 //! Passes events, and the network's notices about messages, to the components that handle them.
 
-use super::dataflow::pack_node;
+use super::dataflow::pack_instance_and_node;
 use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::event::{EventClass, PackedEvent};
 use super::fabric::InFlightMessageContext;
@@ -185,7 +185,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             }
             EventClass::Ready => {
                 let InstanceNode { instance, node } = event.instance_node();
-                effects.ready.push(pack_node(instance, node));
+                effects.ready.push(pack_instance_and_node(instance, node));
                 self.notify_for_each_member(instance, |observer, id| {
                     observer.on_ready(now, id, node);
                 });
@@ -194,7 +194,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             EventClass::Release => {
                 self.flow
                     .release_roots(effects, event.instance_node().instance);
-                self.start_delays(now);
+                self.start_delays_before_ready_nodes(now);
                 return;
             }
             EventClass::Failure => {
@@ -202,7 +202,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                 return;
             }
             EventClass::Wake => {
-                self.feeds.record_wake(now, event.rank_bits());
+                self.feeds
+                    .record_due_wake_unless_replaced(now, event.rank_bits());
                 return;
             }
             EventClass::Injected

@@ -26,7 +26,7 @@ pub(super) fn resolve_launch_and_time_source_defaults(
             let generated = |graph: &Graph| graph.has_kernel_shapes_but_no_durations();
             compute.prefers_curves()
                 && machine.has_kernel_curves()
-                && workload.graphs().iter().any(generated)
+                && workload.distinct_graphs().iter().any(generated)
         }
     };
     let default_launch = match by_curves {
@@ -102,12 +102,12 @@ pub(super) fn insert_host_launches(
             &mut host.step,
         ];
         for cost in costs {
-            *cost = Span::from_seconds(cost.as_seconds() * factor);
+            *cost = Span::from_seconds_saturating(cost.as_seconds() * factor);
         }
     }
     match prices.launch {
         HostLaunchMode::Auto | HostLaunchMode::None => None,
-        HostLaunchMode::Eager => add_launches_by_host(workload, &host),
+        HostLaunchMode::Eager => insert_launches_in_graphs_without_host(workload, &host),
         HostLaunchMode::Graph => {
             let free = Span::ZERO;
             let graph = Host {
@@ -119,19 +119,19 @@ pub(super) fn insert_host_launches(
                 waits: HostBlockingOperations::Never,
                 ..host
             };
-            add_launches_by_host(workload, &graph)
+            insert_launches_in_graphs_without_host(workload, &graph)
         }
     }
 }
 
 /// Adds launches by `host` to every graph without host work. Returns `None` if every graph has host work.
-fn add_launches_by_host(workload: &Workload, host: &Host) -> Option<Workload> {
+fn insert_launches_in_graphs_without_host(workload: &Workload, host: &Host) -> Option<Workload> {
     let bare = |graph: &Graph| !graph.has_host_nodes_or_delays();
-    workload.graphs().iter().any(bare).then(|| {
+    workload.distinct_graphs().iter().any(bare).then(|| {
         workload.map_graphs(|graph| {
             if bare(graph) {
                 graph.with_launch_nodes(
-                    |node| host_launch_of(graph, node, host),
+                    |node| host_launch_duration_and_blocking(graph, node, host),
                     host.queue as usize,
                 )
             } else {
@@ -142,7 +142,7 @@ fn add_launches_by_host(workload: &Workload, host: &Host) -> Option<Workload> {
 }
 
 /// Returns the host launch that `node` needs, or `None` if the host need not launch it.
-fn host_launch_of(
+fn host_launch_duration_and_blocking(
     graph: &Graph,
     node: NodeIndex,
     host: &Host,

@@ -12,7 +12,7 @@ use chakram_base::units::Bytes;
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::RemoteMemory;
 use chakram_trace::graph::Graph;
-use chakram_trace::matching::first_difference;
+use chakram_trace::matching::find_first_differing_entries;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeSet;
 
@@ -56,7 +56,11 @@ pub(super) fn check_switch_accesses(
             ));
         }
         let (bytes, room) = (
-            Bytes(graph.bytes(node).saturating_mul(u64::from(npus))),
+            Bytes(
+                graph
+                    .stated_bytes_of_node(node)
+                    .saturating_mul(u64::from(npus)),
+            ),
             remote.capacity,
         );
         if let Some(room) = room.filter(|room| bytes > *room) {
@@ -91,9 +95,10 @@ pub(super) fn check_switch_accesses(
             continue;
         }
         let theirs = workload.graph_of(other);
-        if let Some((k, ..)) =
-            first_difference(list_switch_accesses(graph), list_switch_accesses(theirs))
-        {
+        if let Some((k, ..)) = find_first_differing_entries(
+            list_in_switch_accesses_of_graph(graph),
+            list_in_switch_accesses_of_graph(theirs),
+        ) {
             return Err(ReplayRefusal::new(
                 format!(
                     "ranks disagree on the loads and stores that switches gather and reduce: {}, but {}",
@@ -143,10 +148,12 @@ fn remote_memory_name_of_node(graph: &Graph, node: NodeIndex) -> Option<&str> {
 type InSwitchAccessSizeAndMemory<'a> = (u64, Option<bool>, Option<&'a str>);
 
 /// Iterates over the in-switch accesses of `graph`.
-fn list_switch_accesses(graph: &Graph) -> impl Iterator<Item = InSwitchAccessSizeAndMemory<'_>> {
+fn list_in_switch_accesses_of_graph(
+    graph: &Graph,
+) -> impl Iterator<Item = InSwitchAccessSizeAndMemory<'_>> {
     find_in_switch_access_nodes(graph).map(|node| {
         (
-            graph.bytes(node),
+            graph.stated_bytes_of_node(node),
             graph.in_switch(node),
             remote_memory_name_of_node(graph, node),
         )
@@ -157,7 +164,7 @@ fn list_switch_accesses(graph: &Graph) -> impl Iterator<Item = InSwitchAccessSiz
 fn describe_access(rank: Rank, graph: &Graph, node: Option<NodeIndex>) -> String {
     match node {
         Some(node) => {
-            let bytes = Bytes(graph.bytes(node));
+            let bytes = Bytes(graph.stated_bytes_of_node(node));
             format!("{} of {bytes}", describe_node(rank, graph, node))
         }
         None => format!("no further one on rank {}", rank.0),

@@ -6,7 +6,7 @@
 //! before it starts the next (depth first). After each node ends, the loop issues the nodes that became ready.
 
 use super::Engine;
-use super::dataflow::unpack_node;
+use super::dataflow::unpack_instance_and_node;
 use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::effects::LoopFollowUpWork;
 use super::event::EventClass;
@@ -27,7 +27,7 @@ impl EventOrderDiscipline for SortEventsByInsertionMarker {
     const OPENS_PORTS: bool = false;
 
     #[inline]
-    fn handle_round<
+    fn handle_events_of_next_instant<
         O: Observer + ?Sized,
         N: NetworkBackend,
         M: RequiredCollectiveBackendTraits<Order = Self>,
@@ -57,7 +57,7 @@ impl EventOrderDiscipline for SortEventsByInsertionMarker {
     /// Does nothing: in insertion order, nodes are issued while events are handled, so no arrivals of collectives
     /// remain to be settled.
     #[inline]
-    fn end_round<
+    fn finish_round_after_events<
         O: Observer + ?Sized,
         N: NetworkBackend,
         M: RequiredCollectiveBackendTraits<Order = Self>,
@@ -97,7 +97,7 @@ impl EventOrderDiscipline for SortEventsByInsertionMarker {
 
     /// Always returns true: in insertion order, waiting nodes are in a heap by id, so the lane's queue is empty.
     #[inline]
-    fn offers_lane(_: bool) -> bool {
+    fn offers_freed_lane_to_others(_: bool) -> bool {
         true
     }
 }
@@ -157,7 +157,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         let effects = &mut self.effects;
         self.collectives
             .message_simulator_mut()
-            .resume_bus(effects, now, npu, event);
+            .resume_bus_after_event_consequences(effects, now, npu, event);
     }
 
     /// Issues the nodes that became ready or can take a freed lane, by rank and id. If a node became ready because
@@ -166,7 +166,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     pub(super) fn dispatch_ready_nodes_by_id(&mut self, now: Time) {
         while !self.effects.ready.is_empty() || !self.effects.freed.is_empty() {
             self.issue_ready_nodes_by_id(now);
-            if !self.flow.dormant_nodes_mut().is_empty() {
+            if !self.flow.ready_nodes_awaiting_completion_mut().is_empty() {
                 self.wake_idle_instances();
             }
         }
@@ -176,7 +176,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         let mut issuable = std::mem::take(&mut self.effects.ready);
         let mut freed = std::mem::take(&mut self.effects.freed);
         issuable.retain(|&word| {
-            let InstanceNode { instance, node } = unpack_node(word);
+            let InstanceNode { instance, node } = unpack_instance_and_node(word);
             let Some(lane) = self.flow.instance(instance).lane_of_node(node) else {
                 return true;
             };
@@ -200,13 +200,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         let mut i = 0;
         while let Some(&word) = issuable.get(i) {
             i += 1;
-            let InstanceNode { instance, node } = unpack_node(word);
+            let InstanceNode { instance, node } = unpack_instance_and_node(word);
             let running = self.flow.instance(instance);
             match running.graph.kind(node) {
                 NodeKind::Receive => self.post_receive(now, instance, node),
                 NodeKind::Compute
                     if running.duration_of_node(node) == Span::ZERO
-                        && running.graph.bytes(node) == 0 =>
+                        && running.graph.stated_bytes_of_node(node) == 0 =>
                 {
                     if let Some(next) =
                         self.complete_node_without_work_and_grant_lane(now, instance, node)
@@ -235,11 +235,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     ) -> Option<u64> {
         let id = self.flow.instance(instance).id;
         self.observer.on_issued(now, id, node, NodeKind::Compute);
-        let dormant = std::mem::take(self.flow.dormant_nodes_mut());
+        let dormant = std::mem::take(self.flow.ready_nodes_awaiting_completion_mut());
         self.complete_node_with_its_tile_group(now, instance, node);
-        *self.flow.dormant_nodes_mut() = dormant;
+        *self.flow.ready_nodes_awaiting_completion_mut() = dormant;
         self.flow
-            .dormant_nodes_mut()
+            .ready_nodes_awaiting_completion_mut()
             .append(&mut self.effects.ready);
         let (_, lane) = self.effects.freed.pop()?;
         self.processors
@@ -250,9 +250,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     /// Wakes instances that have no node in flight. Otherwise their dormant nodes (ready nodes that wait for another)
     /// would never run. ASTRA-sim does the same.
     fn wake_idle_instances(&mut self) {
-        let dormant = self.flow.dormant_nodes_mut().iter();
-        let mut sleeping: Vec<InstanceIndex> =
-            dormant.map(|&word| unpack_node(word).instance).collect();
+        let dormant = self.flow.ready_nodes_awaiting_completion_mut().iter();
+        let mut sleeping: Vec<InstanceIndex> = dormant
+            .map(|&word| unpack_instance_and_node(word).instance)
+            .collect();
         sleeping.dedup();
         for instance in sleeping {
             let running = self.flow.instance(instance);
@@ -262,12 +263,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                 .any(|lane| self.processors.kernel_lanes().holder_of_lane(lane) != FREE)
                 || self
                     .messages
-                    .has_posted_receive(&running.planned.pairs, instance);
+                    .has_instance_posted_receive(&running.planned.pairs, instance);
             if !is_under_way {
                 self.collectives
                     .message_simulator_mut()
                     .notify_backend_that_npu_is_idle(running.npu);
-                self.flow.wake_dormant_nodes(&mut self.effects, instance);
+                self.flow
+                    .wake_dormant_nodes_of_instance(&mut self.effects, instance);
             }
         }
     }

@@ -5,7 +5,7 @@
 //! it are complete. Launches begin in the same order on all NPUs, so they cannot deadlock when they compete for lanes.
 //! Each feed has its own lanes.
 
-use super::dataflow::{Dataflow, unpack_node};
+use super::dataflow::{Dataflow, unpack_instance_and_node};
 use super::discipline::EventOrderDiscipline;
 use super::ids::InstanceIndex;
 use chakram_base::units::Time;
@@ -87,7 +87,7 @@ impl LanesOfAllNpus {
     }
 
     /// Returns the instance whose turn it is on a lane that several launches use.
-    pub fn current_turn(&self, lane: u32) -> Option<InstanceIndex> {
+    pub fn instance_with_turn_on_lane(&self, lane: u32) -> Option<InstanceIndex> {
         let turns = self.turns.get(lane as usize)?;
         turns.front().map(|turn| turn.instance)
     }
@@ -103,12 +103,12 @@ impl LanesOfAllNpus {
         let state = &mut self.states[lane as usize];
         state.holder = FREE;
         state.freed = now;
-        D::offers_lane(state.waiting > 0)
+        D::offers_freed_lane_to_others(state.waiting > 0)
     }
 
     /// Records that a node of the current turn is complete. The turn ends when its last node is complete. Must be
     /// called only for lanes with turns.
-    pub fn count_turn_completion(&mut self, lane: u32) {
+    pub fn count_completed_node_of_turn(&mut self, lane: u32) {
         let turns = &mut self.turns[lane as usize];
         if let Some(turn) = turns.front_mut() {
             turn.left -= 1;
@@ -141,17 +141,18 @@ impl LanesOfAllNpus {
         node: u64,
         flow: &Dataflow<'_>,
     ) -> bool {
-        let instance = unpack_node(node).instance;
-        let turn = self.current_turn(lane);
+        let instance = unpack_instance_and_node(node).instance;
+        let turn = self.instance_with_turn_on_lane(lane);
         let state = &mut self.states[lane as usize];
         let queue = &mut self.queues[lane as usize];
-        let own = |word: &u64| unpack_node(*word).instance == instance;
+        let own = |word: &u64| unpack_instance_and_node(*word).instance == instance;
         let first = turn == Some(instance) && !queue.front().is_some_and(own);
         if state.holder == FREE && first {
             state.holder = node;
             return true;
         }
-        let serial = |word: u64| flow.launch_index_of_instance(unpack_node(word).instance);
+        let serial =
+            |word: u64| flow.launch_index_of_instance(unpack_instance_and_node(word).instance);
         let place = match queue.back() {
             // Nodes of later launches mostly arrive later, so check the back of the queue first.
             Some(&last) if serial(last) > serial(node) => {
@@ -174,7 +175,7 @@ impl LanesOfAllNpus {
         }
         let queue = &mut self.queues[lane as usize];
         if let Some(turns) = self.turns.get(lane as usize) {
-            let next = unpack_node(*queue.front()?).instance;
+            let next = unpack_instance_and_node(*queue.front()?).instance;
             if turns.front().is_none_or(|turn| turn.instance != next) {
                 return None;
             }
@@ -187,7 +188,7 @@ impl LanesOfAllNpus {
 
     /// Copies the state of lane `from` to lane `to`. `own` converts each node to the same node of the instance that
     /// uses `to`.
-    pub fn copy_lane(&mut self, from: u32, to: u32, own: impl Fn(u64) -> u64) {
+    pub fn copy_state_between_lanes(&mut self, from: u32, to: u32, own: impl Fn(u64) -> u64) {
         let mut state = self.states[from as usize];
         if state.holder != FREE {
             state.holder = own(state.holder);
@@ -198,13 +199,13 @@ impl LanesOfAllNpus {
     }
 
     /// Returns true if a node holds the lane or waits for it.
-    pub fn holds_or_queues(&self, lane: u32, word: u64) -> bool {
+    pub fn is_node_holding_or_waiting_for_lane(&self, lane: u32, word: u64) -> bool {
         self.states[lane as usize].holder == word || self.queues[lane as usize].contains(&word)
     }
 
     /// Returns true if two lanes have the same holders and queues, apart from the instances.
     pub fn lanes_have_equal_state(&self, one: u32, other: u32) -> bool {
-        let node = |word: u64| (word != FREE).then(|| unpack_node(word).node);
+        let node = |word: u64| (word != FREE).then(|| unpack_instance_and_node(word).node);
         let holder = |lane: u32| node(self.states[lane as usize].holder);
         let queue = |lane: u32| self.queues[lane as usize].iter().map(|&word| node(word));
         holder(one) == holder(other) && queue(one).eq(queue(other))

@@ -51,7 +51,7 @@ pub enum LaunchRankReleaseMode {
     /// All ranks start now, each after its release time in the workload.
     #[default]
     Together,
-    /// Each rank starts when the feed releases it ([`FeedLaunchAndRankStartRequests::release_rank`]).
+    /// Each rank starts when the feed releases it ([`FeedLaunchAndRankStartRequests::request_rank_start_now`]).
     ByRank,
 }
 
@@ -98,7 +98,7 @@ impl FeedLaunchAndRankStartRequests {
 
     /// Requests that a rank of a launch start now. Has no effect unless the launch belongs to this feed and uses
     /// [`LaunchRankReleaseMode::ByRank`].
-    pub fn release_rank(&mut self, launch: LaunchSerial, rank: Rank) {
+    pub fn request_rank_start_now(&mut self, launch: LaunchSerial, rank: Rank) {
         self.orders
             .push(LaunchOrRankStartRequest::Release(launch, rank));
     }

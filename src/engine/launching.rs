@@ -3,8 +3,8 @@
 
 use super::collectives::GroupsOfAllLaunchesInFlight;
 use super::dataflow::{
-    Dataflow, HELD, LaunchPlanAndFirstIndices, REPRICED, SERVED, SLOWED, TURNS, pack_node,
-    unpack_node,
+    Dataflow, HELD, LaunchPlanAndFirstIndices, REPRICED, SERVED, SLOWED, TURNS,
+    pack_instance_and_node, unpack_instance_and_node,
 };
 use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::effects::Effects;
@@ -66,7 +66,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
             ended.sort_unstable_by_key(|&instance| {
                 let record = self
                     .launches
-                    .launch_record(self.flow.instance(instance).frame);
+                    .launch_record_of_run_state(self.flow.instance(instance).frame);
                 (record.feed, record.serial, instance)
             });
         }
@@ -78,7 +78,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
             );
             let (record, over) = self.launches.end_rank(frame);
             if over {
-                self.observer.launch_ended(now, &record);
+                self.observer.on_all_launch_nodes_complete(now, &record);
             }
             self.notify_feed_and_carry_out_requests(now, record.feed, |feed, queue| {
                 feed.on_rank_ended(now, &record, rank, queue);
@@ -108,11 +108,12 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
         for order in queue.orders.drain(..) {
             match order {
                 LaunchOrRankStartRequest::LaunchRequest(launch) => {
-                    self.begin_launch(now, feed, launch)
+                    self.begin_job_launch(now, feed, launch)
                 }
                 LaunchOrRankStartRequest::Release(serial, rank) => {
                     let (flow, effects) = (&mut self.flow, &mut self.effects);
-                    self.launches.release_rank(flow, effects, now, serial, rank);
+                    self.launches
+                        .start_rank_released_by_feed(flow, effects, now, serial, rank);
                 }
             }
         }
@@ -121,7 +122,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
     }
 
     /// Begins a launch.
-    fn begin_launch(&mut self, now: Time, feed: u32, launch: LaunchRequest) {
+    fn begin_job_launch(&mut self, now: Time, feed: u32, launch: LaunchRequest) {
         let mut parts = LaunchStateComponents {
             launches: &mut self.launches,
             flow: &mut self.flow,
@@ -134,14 +135,18 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
             watched: self.failures.have_stopped_npus(),
             as_issued: M::Order::MATCHES_AS_ISSUED,
         };
-        if let Some(record) = parts.begin_launch(now, feed, launch) {
+        if let Some(record) = parts.begin_program_launch_unless_rejected(now, feed, launch) {
             self.observer.on_launch_began(now, &record);
         }
     }
 
-    fn processor_job(&self, instance: InstanceIndex, node: NodeIndex) -> ProcessorKernelJob {
+    fn build_kernel_job_for_npu_processor(
+        &self,
+        instance: InstanceIndex,
+        node: NodeIndex,
+    ) -> ProcessorKernelJob {
         let running = self.flow.instance(instance);
-        let record = self.launches.launch_record(running.frame);
+        let record = self.launches.launch_record_of_run_state(running.frame);
         ProcessorKernelJob {
             npu: running.npu,
             launch: record.serial,
@@ -150,15 +155,20 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
             tag: record.tag,
             node,
             price: self.launches.duration_of_node_in_launch(running, node),
-            token: pack_node(instance, node),
+            token: pack_instance_and_node(instance, node),
         }
     }
 
     /// Submits a kernel to its NPU's processor model.
-    pub(super) fn submit_job(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
-        let job = self.processor_job(instance, node);
+    pub(super) fn submit_kernel_to_processor_model(
+        &mut self,
+        now: Time,
+        instance: InstanceIndex,
+        node: NodeIndex,
+    ) {
+        let job = self.build_kernel_job_for_npu_processor(instance, node);
         self.processors.submit_job(now, &job);
-        self.schedule_job_ends(now);
+        self.schedule_ends_of_jobs_with_known_times(now);
     }
 
     /// Notifies the NPU's processor model that a kernel is complete.
@@ -168,15 +178,15 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
         instance: InstanceIndex,
         node: NodeIndex,
     ) {
-        let job = self.processor_job(instance, node);
+        let job = self.build_kernel_job_for_npu_processor(instance, node);
         self.processors.notify_model_of_job_end(now, &job);
-        self.schedule_job_ends(now);
+        self.schedule_ends_of_jobs_with_known_times(now);
     }
 
     /// Notifies processor models that no more jobs will end or be submitted at this instant.
     pub(super) fn notify_processors_that_instant_is_over(&mut self, now: Time) {
         self.processors.settle_instant(now);
-        self.schedule_job_ends(now);
+        self.schedule_ends_of_jobs_with_known_times(now);
         // Processors may now have free capacity, so feeds may ask to be woken earlier.
         for feed in 0..self.feeds.feed_count() {
             self.feeds.schedule_wake(&mut self.effects, now, feed);
@@ -184,15 +194,15 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
     }
 
     /// Schedules the ends of the jobs whose times are now known.
-    fn schedule_job_ends(&mut self, now: Time) {
-        let mut started = std::mem::take(self.processors.known_job_times_mut());
+    fn schedule_ends_of_jobs_with_known_times(&mut self, now: Time) {
+        let mut started = std::mem::take(self.processors.decided_job_times_to_drain_mut());
         for times in started.drain(..) {
-            let InstanceNode { instance, node } = unpack_node(times.token);
-            let job = self.processor_job(instance, node);
+            let InstanceNode { instance, node } = unpack_instance_and_node(times.token);
+            let job = self.build_kernel_job_for_npu_processor(instance, node);
             self.observer.on_kernel_scheduled(now, &job, &times);
             self.effects.end_node_at(times.end.max(now), instance, node);
         }
-        *self.processors.known_job_times_mut() = started;
+        *self.processors.decided_job_times_to_drain_mut() = started;
     }
 }
 
@@ -215,7 +225,7 @@ struct LaunchStateComponents<'x, 'a> {
 
 impl<'a> LaunchStateComponents<'_, 'a> {
     /// Begins a launch and returns its record for observers. Returns `None` if the launch was rejected.
-    fn begin_launch(
+    fn begin_program_launch_unless_rejected(
         &mut self,
         now: Time,
         feed: u32,
@@ -277,13 +287,13 @@ impl<'a> LaunchStateComponents<'_, 'a> {
             }
         }
         self.groups
-            .number_and_reset_groups(place.first_group, plan.groups.len(), used);
+            .number_and_reset_groups_of_launch(place.first_group, plan.groups.len(), used);
         if used {
             self.messages.reset_matches(place.first_pair, plan.pairs);
         }
         let held = launch.release == LaunchRankReleaseMode::ByRank;
         if held {
-            self.launches.hold_all_ranks(frame);
+            self.launches.hold_launch_ranks_until_release(frame);
         }
         if self.aggregate && !many {
             self.tile_groups.form_groups(self.flow, first, count);
@@ -306,10 +316,10 @@ impl<'a> LaunchStateComponents<'_, 'a> {
 
     /// Adds a new run state for launches of a program to all components.
     fn add_run_state_for_program(&mut self, program: &'a CompiledReplay<'a>, index: u32) {
-        let (plan, workload) = (&program.plan, program.workload());
-        let numbers = self.launches.first_indices_of_program(index);
+        let (plan, workload) = (&program.plan, program.workload_with_added_launches());
+        let numbers = self.launches.first_instance_and_group_indices(index);
         let only = !self.launches.may_have_several_launches();
-        let first_instance = InstanceIndex(self.flow.instances().len() as u32);
+        let first_instance = InstanceIndex(self.flow.running_rank_instances().len() as u32);
         if only {
             // With only one run state, reserve exactly its size. With several run states, lists grow by doubling
             // instead, because exact reservations would cause more copies.
@@ -325,7 +335,12 @@ impl<'a> LaunchStateComponents<'_, 'a> {
             ranks: workload.instances(),
             serial: 0,
             first_instance,
-            first_group: self.groups.add_groups(plan, first_instance, numbers, only),
+            first_group: self.groups.add_groups_of_program_launch(
+                plan,
+                first_instance,
+                numbers,
+                only,
+            ),
             first_pair: self.messages.add_matches(plan, self.as_issued),
         };
         let graphs = workload.instances().iter().map(|of| workload.graph_of(of));

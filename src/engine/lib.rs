@@ -207,12 +207,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
 
     #[inline]
     fn handle_round(&mut self, now: Time) {
-        M::Order::handle_round(self, now);
+        M::Order::handle_events_of_next_instant(self, now);
     }
 
     #[inline]
     fn finish_round_or_stop(&mut self, now: Time) -> ControlFlow<()> {
-        M::Order::end_round(self, now)
+        M::Order::finish_round_after_events(self, now)
     }
 
     #[cold]
@@ -236,7 +236,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
         let nodes = if source.many {
             0
         } else {
-            prepared.workload().node_count() as usize
+            prepared.workload_with_added_launches().node_count() as usize
         };
         let settings = RunSettings::for_program::<N, M>(prepared, source.many);
         Self {
@@ -268,7 +268,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
     }
 
     fn build_outcome(&self) -> CompletedReplayTotals {
-        let (nodes, last) = self.flow.completed_nodes_and_time();
+        let (nodes, last) = self.flow.completed_node_count_and_last_end();
         let mut outcome = CompletedReplayTotals {
             makespan: last.since(Time::ZERO),
             nodes,
@@ -301,7 +301,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
         if let Some(refusal) = self.effects.refusal.take().or(disagreement) {
             return Err(refusal.into());
         }
-        if self.flow.completed_nodes_and_time().0 < self.launches.node_count() {
+        if self.flow.completed_node_count_and_last_end().0 < self.launches.node_count() {
             let (lanes, effects) = (self.processors.kernel_lanes_mut(), &mut self.effects);
             self.tile_groups
                 .dissolve_all(&mut self.flow, lanes, effects);
@@ -353,7 +353,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
     }
 
     /// Settles collectives in which members have newly arrived. Must be called when no event is left at `now`.
-    fn settle_collectives(&mut self, now: Time) {
+    fn settle_collectives_with_new_arrivals(&mut self, now: Time) {
         let mut arrivals = std::mem::take(&mut self.effects.arrivals);
         arrivals
             .sort_unstable_by_key(|&run| self.collectives.arrival_independent_sort_key_of_run(run));
@@ -396,12 +396,12 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
     #[inline]
     fn run_follow_ups(&mut self, now: Time) {
         if self.effects.has_follow_up() {
-            self.notify_and_follow_up(now);
+            self.notify_observer_and_do_follow_up_work(now);
         }
     }
 
     #[inline(never)]
-    fn notify_and_follow_up(&mut self, now: Time) {
+    fn notify_observer_and_do_follow_up_work(&mut self, now: Time) {
         self.effects.clear_follow_up_flag();
         for (instance, node) in self.effects.began.drain(..) {
             self.observer.on_transfer_began(now, instance, node);

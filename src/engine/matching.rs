@@ -17,7 +17,7 @@ use chakram_trace::format::escape_and_shorten_name;
 use chakram_trace::graph::{CollectiveNode, Graph};
 use chakram_trace::matching::{
     CollectiveSignature, MemberCalls, MessageChannel, MessageDisagreement, MessageHalf,
-    RankAndCommIndex, TraceCallsByGroupSlot, find_disagreement, match_messages,
+    RankAndCommIndex, TraceCallsByGroupSlot, find_disagreement, match_messages_by_channel,
 };
 use chakram_trace::workload::Workload;
 use std::sync::Arc;
@@ -32,8 +32,12 @@ pub(super) fn match_collectives(
     options: &ReplayOptions,
 ) -> Result<(), ReplayRefusal> {
     renumber_calls_in_shared_groups(plan, workload);
-    let calls_of = workload.graphs().iter().map(|graph| {
-        let calls = graph.calls().iter().map(|call| call.group).zip(0..);
+    let calls_of = workload.distinct_graphs().iter().map(|graph| {
+        let calls = graph
+            .collective_calls()
+            .iter()
+            .map(|call| call.group)
+            .zip(0..);
         TraceCallsByGroupSlot::new(graph.group_slots().len(), calls)
     });
     let calls_of: Vec<TraceCallsByGroupSlot> = calls_of.collect();
@@ -127,7 +131,7 @@ fn collect_group_calls_and_check_members(
         return Ok(Vec::new());
     };
     let calls = first
-        .iter()
+        .iter_calls_of_this_member()
         .map(|call| build_planned_collective(workload, group, call));
     let mut calls: Vec<PlannedCollective> = calls.collect::<Result<_, _>>()?;
     // The first member with a trace that never uses the group.
@@ -143,10 +147,13 @@ fn collect_group_calls_and_check_members(
     });
     let signature = |at| {
         let (_, graph, call) = rank_graph_and_call_of_collective(workload, at);
-        let root = call.kind.has_root().then(|| root_rank(call, group).0);
+        let root = call
+            .kind
+            .has_root()
+            .then(|| root_rank_or_first_member(call, group).0);
         CollectiveSignature {
             kind: call.kind,
-            bytes: graph.bytes(call.node),
+            bytes: graph.stated_bytes_of_node(call.node),
             root,
         }
     };
@@ -180,11 +187,11 @@ fn apply_duration_changes_to_calls(
     let Some(first) = members.first() else { return };
     // In `plan.changes`, the counts for kernel changes come first and those for collective changes last.
     let from = plan.changes.len() - changes.collectives.len();
-    for (call, at) in calls.iter_mut().zip(first.iter()) {
+    for (call, at) in calls.iter_mut().zip(first.iter_calls_of_this_member()) {
         let (_, graph, node) = rank_graph_and_call_of_collective(workload, at);
         for (number, time) in changes.matching_collective_changes(call.kind, graph.name(node.node))
         {
-            plan.changes[from + number].count_matched_collective();
+            plan.changes[from + number].count_match_of_unknown_duration();
             call.changed = Some(time);
         }
     }
@@ -218,7 +225,11 @@ fn rank_graph_and_call_of_collective(
 ) -> (Rank, &Graph, &CollectiveNode) {
     let instance = &workload.instances()[at.0 as usize];
     let graph = workload.graph_of(instance);
-    (instance.rank, graph, &graph.calls()[at.1 as usize])
+    (
+        instance.rank,
+        graph,
+        &graph.collective_calls()[at.1 as usize],
+    )
 }
 
 /// Formats an instance's call for error messages, or says that the call is missing.
@@ -235,13 +246,13 @@ fn describe_call(workload: &Workload, instance: u32, call: Option<RankAndCommInd
     };
     let (node, bytes) = (
         describe_node(rank, graph, call.node),
-        graph.bytes(call.node),
+        graph.stated_bytes_of_node(call.node),
     );
     format!("{node} is {} of {bytes} bytes{root}", call.kind)
 }
 
 /// Returns the root's rank. By default, the root is the first member.
-fn root_rank(call: &CollectiveNode, group: &PlacedRankGroup) -> Rank {
+fn root_rank_or_first_member(call: &CollectiveNode, group: &PlacedRankGroup) -> Rank {
     match call.root {
         NONE => group.members[0],
         root => Rank(root),
@@ -259,7 +270,7 @@ pub(super) fn renumber_calls_in_shared_groups(plan: &mut ReplayPlan, workload: &
             continue;
         }
         let mut next = vec![0_u32; plan.groups.len()];
-        let calls = workload.graph_of(instance).calls().iter();
+        let calls = workload.graph_of(instance).collective_calls().iter();
         let sequences = calls.map(|call| {
             let counter = &mut next[slots[call.group as usize].group.index()];
             *counter += 1;
@@ -280,7 +291,7 @@ fn build_planned_collective(
         let node = describe_node(rank, graph, call.node);
         ReplayRefusal::new(format!("{node}: {found}"), hint)
     };
-    let root = root_rank(call, group);
+    let root = root_rank_or_first_member(call, group);
     let place = group.members.iter().position(|&m| m == root);
     if call.kind.has_root() && place.is_none() {
         return Err(refusal(
@@ -291,7 +302,10 @@ fn build_planned_collective(
             "a rank of the job in `comm_root`, not a position in the group",
         ));
     }
-    let (size, bytes) = (group.members.len() as u32, graph.bytes(call.node));
+    let (size, bytes) = (
+        group.members.len() as u32,
+        graph.stated_bytes_of_node(call.node),
+    );
     let buffer = call.kind.buffer_bytes(bytes, size).ok_or_else(|| {
         refusal(
             format!("{size} shards of {bytes} bytes are more than 2^63 bytes in total"),
@@ -314,9 +328,11 @@ pub(super) fn number_message_channels(
     workload: &Workload,
     allow_unmatched: bool,
 ) -> Result<(), ReplayRefusal> {
-    let mut halves = collect_message_halves(plan, workload, |graph, node| graph.bytes(node));
+    let mut halves = collect_message_halves(plan, workload, |graph, node| {
+        graph.stated_bytes_of_node(node)
+    });
     let (mut before, mut alone) = (None, Vec::new());
-    for found in match_messages(&mut halves) {
+    for found in match_messages_by_channel(&mut halves) {
         let channel = found.channel;
         let ends = (channel.source, channel.target, channel.tag);
         let askings = match (before == Some(ends), plan.request_channels.last()) {
@@ -383,7 +399,10 @@ fn message_size_mismatch_error(
 ) -> ReplayRefusal {
     let said = |half| {
         let (rank, graph, node) = rank_graph_and_node_of_message(workload, half);
-        (describe_node(rank, graph, node), graph.bytes(node))
+        (
+            describe_node(rank, graph, node),
+            graph.stated_bytes_of_node(node),
+        )
     };
     let ((sender, sent), (receiver, expected)) = (said(send), said(receive));
     ReplayRefusal::new(
@@ -401,8 +420,10 @@ pub(super) fn assign_message_matches(
     workload: &Workload,
 ) -> Result<(), ReplayRefusal> {
     let mut halves = collect_message_halves(plan, workload, |_, _| ());
-    for found in match_messages(&mut halves) {
-        if let Some(disagreement) = found.find_disagreement(|half| message_bytes(workload, half)) {
+    for found in match_messages_by_channel(&mut halves) {
+        if let Some(disagreement) =
+            found.find_disagreement(|half| bytes_of_message_half(workload, half))
+        {
             return Err(message_disagreement_error(workload, &disagreement));
         }
         for (send, receive) in found.matched_pairs() {
@@ -446,9 +467,9 @@ fn rank_graph_and_node_of_message(
     (instance.rank, graph, graph.messages()[half.1 as usize].node)
 }
 
-fn message_bytes(workload: &Workload, half: RankAndCommIndex) -> u64 {
+fn bytes_of_message_half(workload: &Workload, half: RankAndCommIndex) -> u64 {
     let (_, graph, node) = rank_graph_and_node_of_message(workload, half);
-    graph.bytes(node)
+    graph.stated_bytes_of_node(node)
 }
 
 fn message_disagreement_error<S>(
@@ -460,7 +481,7 @@ fn message_disagreement_error<S>(
         describe_node(rank, graph, node)
     };
     ReplayRefusal::new(
-        disagreement.describe_disagreement(named, |half| message_bytes(workload, half)),
+        disagreement.describe_disagreement(named, |half| bytes_of_message_half(workload, half)),
         "check that the two traces are of one job and step, and that neither is truncated",
     )
 }

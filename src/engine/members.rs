@@ -26,13 +26,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         let running = self.flow.instance(instance);
         tell(self.observer, running.id);
         if running.has_flag(GROUPED) {
-            self.notify_for_each_follower(instance, tell);
+            self.call_for_each_member_except_leader(instance, tell);
         }
     }
 
     /// Calls `tell` for each member except the leader.
     #[inline(never)]
-    fn notify_for_each_follower(
+    fn call_for_each_member_except_leader(
         &mut self,
         leader: InstanceIndex,
         mut tell: impl FnMut(&mut O, InstanceId),
@@ -71,7 +71,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             match kind {
                 NodeKind::RemoteMemory => self.tile_groups.defer_access(member, node),
                 NodeKind::Send => self.send_message(now, member, node),
-                _ => self.arrive_at_collective(now, member, node, leader),
+                _ => self.start_member_part_of_collective(now, member, node, leader),
             }
         }
     }
@@ -130,7 +130,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     }
 
     /// Completes a node once all members of the leader's group have ended it.
-    pub(super) fn complete_for_all_members(
+    pub(super) fn complete_node_for_leader_and_followers(
         &mut self,
         now: Time,
         leader: InstanceIndex,
@@ -138,7 +138,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     ) {
         let kind = self.flow.instance(leader).graph.kind(node);
         self.complete_instance_node(now, leader, node);
-        self.notify_for_each_follower(leader, |observer, id| {
+        self.call_for_each_member_except_leader(leader, |observer, id| {
             observer.on_completed(now, id, node, kind);
         });
         let members = self.tile_groups.member_count(leader);
@@ -200,7 +200,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                 StepOfWholeTileGroupPart::End(instance, node)
                     if self.flow.instance(instance).has_flag(GROUPED) =>
                 {
-                    self.complete_for_all_members(now, instance, node);
+                    self.complete_node_for_leader_and_followers(now, instance, node);
                 }
                 StepOfWholeTileGroupPart::End(instance, node) => {
                     self.complete_instance_node(now, instance, node)

@@ -82,7 +82,7 @@ pub(super) struct Messages<'a> {
 }
 
 /// Creates the message that belongs to an op; the op must be between two ranks.
-fn create_message(
+fn build_message_of_op_between_ranks(
     op: OpIndex,
     ends: (Npu, Npu),
     ports: OperationPortRange,
@@ -163,7 +163,7 @@ impl<'a> Messages<'a> {
             running.npu,
             flow.peer_rank_and_npu_of_message(instance, index).1,
         );
-        let bytes = running.graph.bytes(node);
+        let bytes = running.graph.stated_bytes_of_node(node);
         let key = (
             ends.0.0,
             0,
@@ -179,7 +179,7 @@ impl<'a> Messages<'a> {
             send,
             fabric.needs_message_requests(),
         );
-        let ports = fabric.open_ports(2);
+        let ports = fabric.open_network_ports_for_operation(2);
         let op = fabric.allocate_message_op(InFlightMessageContext::Send {
             pair,
             sender: instance,
@@ -188,9 +188,9 @@ impl<'a> Messages<'a> {
         });
         // A send that completes on arrival needs no notice when its message has left.
         let tell = !self.ends_on_arrival;
-        let message = create_message(op, ends, ports, bytes, tell);
+        let message = build_message_of_op_between_ranks(op, ends, ports, bytes, tell);
         if fabric.needs_message_requests() {
-            self.withhold_send(fabric, effects, now, pair, message);
+            self.withhold_send_until_request(fabric, effects, now, pair, message);
         } else {
             submit_message::<D, N>(fabric, effects, now, key, message);
         }
@@ -308,19 +308,19 @@ impl<'a> Messages<'a> {
             flow.peer_rank_and_npu_of_message(instance, index).1,
             running.npu,
         );
-        let bytes = running.graph.bytes(node);
+        let bytes = running.graph.stated_bytes_of_node(node);
         effects.queue_collective_begin_notification(running.id, node);
         // The key contains the receiver's node, because the sender has no node. It is unambiguous, because the sender's
         // NPU sends nothing else in this launch except in collectives.
         let (serial, InstanceId(id)) = (flow.launch_index_of_instance(instance) as u32, running.id);
         let key = (ends.0.0, 0, serial, id, node.0.into());
-        let ports = fabric.open_ports(2);
+        let ports = fabric.open_network_ports_for_operation(2);
         let op = fabric.allocate_message_op(InFlightMessageContext::Mirrored {
             receiver: instance,
             node,
             ports,
         });
-        let message = create_message(op, ends, ports, bytes, false);
+        let message = build_message_of_op_between_ranks(op, ends, ports, bytes, false);
         submit_message::<D, N>(fabric, effects, now, key, message);
     }
 
@@ -384,7 +384,7 @@ impl<'a> Messages<'a> {
     }
 
     /// Returns true if an instance has posted a receive in one of its channels.
-    pub fn has_posted_receive(&self, pairs: &[u32], instance: InstanceIndex) -> bool {
+    pub fn has_instance_posted_receive(&self, pairs: &[u32], instance: InstanceIndex) -> bool {
         pairs.iter().any(|&pair| {
             let mut listening = self.channels[pair as usize].listening.iter();
             listening.any(|receive| receive.instance == instance)

@@ -1,7 +1,7 @@
 //! Moves nodes through their states in the loop: delayed, ready, posted, queued for a lane, issued, complete.
 
 use super::collectives::MemberCollectiveNodeOnTakenLane;
-use super::dataflow::{RunningRankInstance, pack_node, unpack_node};
+use super::dataflow::{RunningRankInstance, pack_instance_and_node, unpack_instance_and_node};
 use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::effects::Effects;
 use super::event::{EventClass, PackedEvent};
@@ -22,16 +22,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
 {
     /// Starts the delays of nodes whose dependencies are complete.
     #[inline(never)]
-    pub(super) fn start_delays(&mut self, now: Time) {
+    pub(super) fn start_delays_before_ready_nodes(&mut self, now: Time) {
         let mut delayed = std::mem::take(&mut self.effects.delayed);
         for word in delayed.drain(..) {
-            let InstanceNode { instance, node } = unpack_node(word);
+            let InstanceNode { instance, node } = unpack_instance_and_node(word);
             let running = self.flow.instance(instance);
             let end = now
                 + self
                     .settings
                     .host
-                    .scale_duration(running.graph.launch_delay(node));
+                    .scale_duration(running.graph.launch_delay_after_dependencies(node));
             self.notify_for_each_member(instance, |observer, id| {
                 observer.on_delay_began(now, id, node);
             });
@@ -68,7 +68,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             now,
             InstanceNode { instance, node },
         ) {
-            self.complete_for_all_members(now, leader, node);
+            self.complete_node_for_leader_and_followers(now, leader, node);
         }
     }
 
@@ -97,13 +97,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         self.flow
             .complete_node(effects, now, InstanceNode { instance, node }, ended);
         if M::Order::AT_ONCE {
-            self.flow.wake_dormant_nodes(effects, instance);
+            self.flow.wake_dormant_nodes_of_instance(effects, instance);
         }
         if served {
             self.notify_processor_model_of_job_end(now, instance, node);
         }
         if !self.effects.delayed.is_empty() {
-            self.start_delays(now);
+            self.start_delays_before_ready_nodes(now);
         }
     }
 
@@ -128,7 +128,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         // The list grows if a tile group is split during the loop.
         let mut next = 0;
         while let Some(&word) = ready.get(next) {
-            let InstanceNode { instance, node } = unpack_node(word);
+            let InstanceNode { instance, node } = unpack_instance_and_node(word);
             if self.tile_groups.has_groups() {
                 let left = &ready[next..];
                 if self
@@ -176,7 +176,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         if self.launches.may_have_several_launches() {
             freed.sort_unstable_by_key(|&(instance, lane)| {
                 let running = self.flow.instance(instance);
-                let feed = self.launches.launch_record(running.frame).feed;
+                let feed = self.launches.launch_record_of_run_state(running.frame).feed;
                 (running.npu, feed, lane)
             });
         } else {
@@ -188,7 +188,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
                 .kernel_lanes_mut()
                 .grant_lane_to_next_node(lane)
             {
-                let InstanceNode { instance, node } = unpack_node(word);
+                let InstanceNode { instance, node } = unpack_instance_and_node(word);
                 self.start_node(now, instance, node);
             }
         }
@@ -208,7 +208,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             {
                 let lane =
                     running.first_lane + running.shared.lanes[running.graph.lane(node) as usize];
-                let word = pack_node(instance, node);
+                let word = pack_instance_and_node(instance, node);
                 if self
                     .processors
                     .kernel_lanes_mut()
@@ -237,10 +237,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             NodeKind::Collective if running.has_flag(GROUPED) => {
                 self.post_collective_for_all_members(now, instance, node);
             }
-            NodeKind::Collective => self.post_collective(now, instance, node),
+            NodeKind::Collective => {
+                self.queue_collective_when_launch_order_allows(now, instance, node)
+            }
             kind if running.is_kernel_served_by_processor_model(kind) => {
                 self.observer.on_issued(now, running.id, node, kind);
-                self.submit_job(now, instance, node);
+                self.submit_kernel_to_processor_model(now, instance, node);
             }
             _ => self.start_or_queue_on_lane(now, instance, node),
         }
@@ -248,7 +250,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
 
     /// Posts a collective, which queues for its lane as soon as the group's launch order allows it.
     #[inline]
-    fn post_collective(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
+    fn queue_collective_when_launch_order_allows(
+        &mut self,
+        now: Time,
+        instance: InstanceIndex,
+        node: NodeIndex,
+    ) {
         let graph = self.flow.instance(instance).graph;
         let alone = self.settings.comm != CommunicationDurationSource::Model
             && self.settings.comm.collective_node_never_waits(graph, node);
@@ -363,7 +370,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             }
             NodeKind::RemoteMemory => self.start_remote_memory_access(now, instance, node),
             NodeKind::Send => self.send_message(now, instance, node),
-            NodeKind::Collective => self.arrive_at_collective(now, instance, node, instance),
+            NodeKind::Collective => {
+                self.start_member_part_of_collective(now, instance, node, instance)
+            }
             NodeKind::Nothing | NodeKind::Receive => unreachable!("they hold no lane"),
         }
     }
@@ -382,10 +391,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         }
     }
 
-    /// Starts a member's part of a collective after the member's node has taken the lane of `holder`: the member itself,
-    /// or the leader of its tile group.
+    /// Starts a member's part of a collective after the member's node has taken the lane of `holder`: the member
+    /// itself, or the leader of its tile group.
     #[inline]
-    pub(super) fn arrive_at_collective(
+    pub(super) fn start_member_part_of_collective(
         &mut self,
         now: Time,
         instance: InstanceIndex,
@@ -408,7 +417,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             slot,
             sequence,
             waits_since,
-            named: M::Order::MATCHES_AS_ISSUED && self.flow.has_named_group(instance, node),
+            named: M::Order::MATCHES_AS_ISSUED
+                && self.flow.is_group_of_collective_named(instance, node),
         };
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         self.collectives
@@ -426,10 +436,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         let graph = running.graph;
         let access = RemoteMemoryAccess {
             npu: running.npu,
-            bytes: graph.bytes(node),
+            bytes: graph.stated_bytes_of_node(node),
             store: graph.is_store_node(node),
             in_switch: graph.in_switch(node).is_some(),
-            token: pack_node(instance, node),
+            token: pack_instance_and_node(instance, node),
         };
         let memory = match graph.remote_memory(node) {
             None => 0,

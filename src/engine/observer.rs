@@ -147,7 +147,7 @@ pub trait Observer {
     /// Called when a launch begins. A job is one launch.
     fn on_launch_began(&mut self, _now: Time, _launch: &BegunLaunchRecord) {}
     /// Called when all nodes of a launch are complete.
-    fn launch_ended(&mut self, _now: Time, _launch: &BegunLaunchRecord) {}
+    fn on_all_launch_nodes_complete(&mut self, _now: Time, _launch: &BegunLaunchRecord) {}
     /// Called when a processor has decided at which times an issued kernel runs.
     fn on_kernel_scheduled(
         &mut self,
@@ -219,8 +219,8 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     fn on_launch_began(&mut self, now: Time, launch: &BegunLaunchRecord) {
         (**self).on_launch_began(now, launch);
     }
-    fn launch_ended(&mut self, now: Time, launch: &BegunLaunchRecord) {
-        (**self).launch_ended(now, launch);
+    fn on_all_launch_nodes_complete(&mut self, now: Time, launch: &BegunLaunchRecord) {
+        (**self).on_all_launch_nodes_complete(now, launch);
     }
     fn on_kernel_scheduled(
         &mut self,
@@ -306,9 +306,9 @@ impl<O: Observer> Observer for Option<O> {
             observer.on_launch_began(now, launch);
         }
     }
-    fn launch_ended(&mut self, now: Time, launch: &BegunLaunchRecord) {
+    fn on_all_launch_nodes_complete(&mut self, now: Time, launch: &BegunLaunchRecord) {
         if let Some(observer) = self {
-            observer.launch_ended(now, launch);
+            observer.on_all_launch_nodes_complete(now, launch);
         }
     }
     fn on_kernel_scheduled(
@@ -392,9 +392,9 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.0.on_launch_began(now, launch);
         self.1.on_launch_began(now, launch);
     }
-    fn launch_ended(&mut self, now: Time, launch: &BegunLaunchRecord) {
-        self.0.launch_ended(now, launch);
-        self.1.launch_ended(now, launch);
+    fn on_all_launch_nodes_complete(&mut self, now: Time, launch: &BegunLaunchRecord) {
+        self.0.on_all_launch_nodes_complete(now, launch);
+        self.1.on_all_launch_nodes_complete(now, launch);
     }
     fn on_kernel_scheduled(
         &mut self,

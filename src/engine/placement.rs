@@ -19,7 +19,7 @@ pub fn place_ranks(
 ) -> Result<Vec<Npu>, ReplayRefusal> {
     let npus = machine.topology().npu_count();
     let Some(map) = map else {
-        let most = machine.max_ranks();
+        let most = machine.max_ranks_without_placement_map();
         if (most + 1..=npus).contains(&ranks)
             && let Some(domain) = machine.dimension_with_npu_limit()
         {

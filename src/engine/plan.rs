@@ -80,7 +80,7 @@ pub(super) struct PlacedRankGroup {
 
 impl PlacedRankGroup {
     /// Returns the number of ports that a collective of the group opens: one for each member, phase and side.
-    pub fn port_count(&self) -> u32 {
+    pub fn count_ports_opened_by_collective(&self) -> u32 {
         self.extent.member_count() * self.extent.phases.len() as u32 * self.sides
     }
 
@@ -92,7 +92,12 @@ impl PlacedRankGroup {
 
     /// Returns the side on which a message leaves one member, and the side on which it enters the other.
     #[inline]
-    pub fn sides_between(&self, topology: &Topology, from: Position, to: Position) -> [u32; 2] {
+    pub fn sides_message_leaves_and_enters(
+        &self,
+        topology: &Topology,
+        from: Position,
+        to: Position,
+    ) -> [u32; 2] {
         let npu = |position: Position| self.extent.npus[position.index()];
         match (self.extent.regular, self.sides) {
             (true, 1) => [0; 2],
@@ -227,8 +232,8 @@ impl ReplayPlan {
             None => tile_checks::place_ranks_on_cores(workload, machine)?,
         };
         let map = options.map.as_deref().or(cores.as_deref());
-        let npu_of = place_ranks(workload.rank_count(), machine, map)?;
-        let mut instance_of = vec![NONE; workload.rank_count() as usize];
+        let npu_of = place_ranks(workload.rank_count_including_untraced(), machine, map)?;
+        let mut instance_of = vec![NONE; workload.rank_count_including_untraced() as usize];
         for (i, instance) in workload.instances().iter().enumerate() {
             instance_of[instance.rank.index()] = i as u32;
         }
@@ -271,7 +276,11 @@ impl ReplayPlan {
                 .zip(done)
                 .for_each(|(sum, done)| sum.merge_count(done));
             basis.add_source_counts(shared[index as usize].basis);
-            unpriced.add_kernels(&shared[index as usize].unpriced, instance.rank, class);
+            unpriced.add_kernels_of_rank_graph(
+                &shared[index as usize].unpriced,
+                instance.rank,
+                class,
+            );
             instances.push(InstancePlacementAndMatching {
                 npu,
                 shared: index,
@@ -348,7 +357,7 @@ impl ReplayPlan {
         } else {
             matching::match_collectives(&mut plan, workload, options)?;
             matching::assign_message_matches(&mut plan, workload)?;
-            plan.check_untimed_communication(workload, options)?;
+            plan.refuse_communication_without_size_or_time(workload, options)?;
         }
         tile_checks::check_job_fits_tile_machine(&plan, workload, machine, options)?;
         changes.check_changes_match_nodes(&plan.changes, workload)?;
@@ -357,7 +366,7 @@ impl ReplayPlan {
 
     /// Counts communication that takes no time because neither its size nor its duration is known. Fails if there is
     /// such communication, unless the options request a lower bound.
-    fn check_untimed_communication(
+    fn refuse_communication_without_size_or_time(
         &mut self,
         workload: &Workload,
         options: &ReplayOptions,

@@ -21,7 +21,7 @@ mod pattern;
 
 use pattern::{
     KernelPattern, KernelPatternField, KernelPatternMatcher, check_kernel_class_name, matches_glob,
-    split_pattern_property,
+    split_pattern_into_property_and_glob,
 };
 
 /// Maximum number of names that an error lists.
@@ -38,7 +38,7 @@ pub enum DurationAdjustment {
 
 impl DurationAdjustment {
     /// Applies the change to `span`.
-    pub fn apply_to_span(self, span: Span) -> Span {
+    pub fn scale_or_replace_span(self, span: Span) -> Span {
         match self {
             Self::Factor(factor) => span.scale_by(factor),
             Self::Time(time) => time,
@@ -74,7 +74,7 @@ impl FromStr for KernelDurationChange {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (pattern, time) = split_assignment(text)?;
-        let (field, glob) = split_pattern_property(pattern);
+        let (field, glob) = split_pattern_into_property_and_glob(pattern);
         if field == KernelPatternField::Class && !glob.contains(['*', '?']) {
             check_kernel_class_name(glob)?;
         }
@@ -88,7 +88,7 @@ impl FromStr for KernelDurationChange {
 impl KernelDurationChange {
     /// Creates a change that applies `time` to every kernel that matches `pattern`.
     pub fn of_pattern(pattern: &str, time: DurationAdjustment) -> Self {
-        let (field, glob) = split_pattern_property(pattern);
+        let (field, glob) = split_pattern_into_property_and_glob(pattern);
         Self {
             pattern: KernelPattern {
                 field,
@@ -286,7 +286,7 @@ impl RequestedDurationChanges {
         }
         let from = counts.len() - self.collectives.len();
         for call in graph
-            .calls()
+            .collective_calls()
             .iter()
             .filter(|_| comm != CommunicationDurationSource::Model)
         {
@@ -296,7 +296,8 @@ impl RequestedDurationChanges {
             {
                 // Changes to collectives do not accumulate, so each starts from the recorded duration.
                 *price = recorded;
-                counts[from + number].apply_and_count_change(price, time.apply_to_span(recorded));
+                counts[from + number]
+                    .apply_and_count_change(price, time.scale_or_replace_span(recorded));
             }
         }
         let slow = self
@@ -318,7 +319,7 @@ impl RequestedDurationChanges {
             for (change, meant) in self.kernels.iter().zip(&mut meant) {
                 let count = counts.next().expect("there is one for each");
                 if meant.matches_node(node) {
-                    count.apply_and_count_change(price, change.time.apply_to_span(*price));
+                    count.apply_and_count_change(price, change.time.scale_or_replace_span(*price));
                 }
             }
             for (factor, count) in slow.iter().zip(&mut counts) {
@@ -351,7 +352,7 @@ impl RequestedDurationChanges {
             false => kind == NodeKind::Compute,
         };
         let of_kind = || {
-            let graphs = workload.graphs().iter();
+            let graphs = workload.distinct_graphs().iter();
             let nodes = graphs.flat_map(|graph| graph.nodes().map(move |node| (graph, node)));
             nodes.filter(|(graph, node)| is_meant(graph.kind(*node)))
         };
@@ -451,7 +452,7 @@ impl DurationChangeEffect {
     }
 
     /// Counts a matching collective whose duration is unknown before the replay.
-    pub(crate) fn count_matched_collective(&mut self) {
+    pub(crate) fn count_match_of_unknown_duration(&mut self) {
         self.matched += 1;
         self.changed += 1;
         (self.before, self.after) = (None, None);

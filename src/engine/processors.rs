@@ -1,6 +1,6 @@
 //! Processors that run nodes: the lanes of NPUs, or a model that replaces them.
 
-use super::dataflow::{Dataflow, RunningRankInstance, SERVED, TURNS, pack_node};
+use super::dataflow::{Dataflow, RunningRankInstance, SERVED, TURNS, pack_instance_and_node};
 use super::discipline::EventOrderDiscipline;
 use super::effects::Effects;
 use super::ids::{InstanceIndex, InstanceNode};
@@ -54,7 +54,10 @@ impl<'a> Processors<'a> {
     ) -> bool {
         let running = flow.instance(instance);
         let lane = running.shared.lanes[running.graph.lane(node) as usize];
-        let (lane, word) = (running.first_lane + lane, pack_node(instance, node));
+        let (lane, word) = (
+            running.first_lane + lane,
+            pack_instance_and_node(instance, node),
+        );
         if running.has_flag(TURNS) {
             self.lanes.take_lane_in_turn_or_queue(lane, word, flow)
         } else {
@@ -73,7 +76,7 @@ impl<'a> Processors<'a> {
     ) {
         if let Some(lane) = running.lane_of_node(node) {
             if running.has_flag(TURNS) {
-                self.lanes.count_turn_completion(lane);
+                self.lanes.count_completed_node_of_turn(lane);
             }
             if self.lanes.free_lane_and_say_if_to_offer::<D>(now, lane) {
                 effects.freed.push((instance, lane));
@@ -99,7 +102,7 @@ impl<'a> Processors<'a> {
 
     /// Returns true if the model was notified of jobs since `settle_instant` was last called.
     #[inline]
-    pub fn has_unsettled_jobs(&self) -> bool {
+    pub fn has_jobs_since_last_settle(&self) -> bool {
         self.unsettled
     }
 
@@ -112,7 +115,7 @@ impl<'a> Processors<'a> {
     }
 
     /// Returns the job times that the model has decided. The caller must empty the list.
-    pub fn known_job_times_mut(&mut self) -> &mut Vec<ProcessorJobStartAndEnd> {
+    pub fn decided_job_times_to_drain_mut(&mut self) -> &mut Vec<ProcessorJobStartAndEnd> {
         &mut self.started
     }
 }

@@ -98,7 +98,8 @@ fn extract_first_copy_of_job(
     if others.is_empty() || !ranks_meet_only_in_collectives(workload, network) {
         return None;
     }
-    let mut places: Vec<Option<JobCopyAndRankIndex>> = vec![None; workload.rank_count() as usize];
+    let mut places: Vec<Option<JobCopyAndRankIndex>> =
+        vec![None; workload.rank_count_including_untraced() as usize];
     for (copy, ranks) in copies.iter().enumerate() {
         if ranks.len() != first.len() {
             return None;
@@ -119,7 +120,7 @@ fn extract_first_copy_of_job(
     };
     let alike = first.iter().enumerate().all(|(at, &rank)| {
         let own = &instances[rank as usize];
-        comparison.has_all_group_members_in_first_copy(own)
+        comparison.group_members_have_first_copy_counterparts(own)
             && others.iter().all(|other| {
                 let other = &instances[other[at] as usize];
                 comparison.are_equal_instances(own, other)
@@ -138,7 +139,7 @@ pub(super) fn ranks_meet_only_in_collectives(
         let mut nodes = graph.nodes();
         nodes.any(|node| graph.kind(node) == NodeKind::RemoteMemory)
     };
-    network == NetworkModelKind::ContentionFree && !workload.graphs().iter().any(is_remote)
+    network == NetworkModelKind::ContentionFree && !workload.distinct_graphs().iter().any(is_remote)
 }
 
 struct JobCopyComparison<'a> {
@@ -150,7 +151,7 @@ struct JobCopyComparison<'a> {
 impl JobCopyComparison<'_> {
     /// `instance` must belong to the first copy. Returns true if every member of `instance`'s groups has a counterpart
     /// in the first copy of the job.
-    fn has_all_group_members_in_first_copy(&self, instance: &GraphBoundToRank) -> bool {
+    fn group_members_have_first_copy_counterparts(&self, instance: &GraphBoundToRank) -> bool {
         instance.groups.iter().all(|group| {
             let members = &self.workload.groups()[group.index()].members;
             let places = members.iter().map(|member| self.places[member.index()]);
@@ -198,7 +199,8 @@ impl JobCopyComparison<'_> {
     }
 
     fn npu_of_rank(&self, rank: Rank) -> Npu {
-        self.machine.npu_of_rank(rank.0, self.workload.rank_count())
+        self.machine
+            .npu_of_rank(rank.0, self.workload.rank_count_including_untraced())
     }
 
     /// Returns true if two lists of ranks are placed equivalently in every dimension of the machine.

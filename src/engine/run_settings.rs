@@ -58,10 +58,14 @@ impl<'a> RunSettings<'a> {
 fn npus_share_remote_memory(prepared: &CompiledReplay<'_>) -> bool {
     let remote = prepared.machine.unnamed_remote_memory();
     remote.is_some_and(|remote| remote.attachment != MemoryAttachment::PerNpu)
-        && prepared.workload().graphs().iter().any(|graph| {
-            let mut kinds = graph.nodes().map(|node| graph.kind(node));
-            kinds.any(|kind| kind == NodeKind::RemoteMemory)
-        })
+        && prepared
+            .workload_with_added_launches()
+            .distinct_graphs()
+            .iter()
+            .any(|graph| {
+                let mut kinds = graph.nodes().map(|node| graph.kind(node));
+                kinds.any(|kind| kind == NodeKind::RemoteMemory)
+            })
 }
 
 /// Returns true if all traffic belongs to collectives of all ranks, and each rank runs them one at a time.
@@ -75,11 +79,11 @@ fn has_only_sequential_all_rank_collectives(prepared: &CompiledReplay<'_>) -> bo
     busy.all(of_all)
         && plan.instances.iter().enumerate().all(|(i, instance)| {
             let graph = prepared
-                .workload()
-                .graph_of(&prepared.workload().instances()[i]);
+                .workload_with_added_launches()
+                .graph_of(&prepared.workload_with_added_launches().instances()[i]);
             let lanes = &plan.shared[instance.shared as usize].lanes;
             let mut lanes = graph
-                .calls()
+                .collective_calls()
                 .iter()
                 .map(|call| lanes[graph.lane(call.node) as usize]);
             let first = lanes.next();

@@ -40,7 +40,11 @@ pub(super) fn gather_split_sizes(
             let splits = graph.splits_of_call(call)?;
             let rank = workload.instances()[caller.rank as usize].rank;
             let place = of.members.iter().position(|&member| member == rank)?;
-            Some((place, splits, graph.id(graph.calls()[call as usize].node)))
+            Some((
+                place,
+                splits,
+                graph.id(graph.collective_calls()[call as usize].node),
+            ))
         });
         let stated: Vec<OneMemberStatedSplitSizes<'_>> = stated.collect();
         if stated.is_empty() {

@@ -2,7 +2,7 @@
 
 use super::CommunicationDurationSource;
 use super::collectives::{CollectiveRun, CollectiveRuns, GroupsOfAllLaunchesInFlight};
-use super::dataflow::{Dataflow, HELD, unpack_node};
+use super::dataflow::{Dataflow, HELD, unpack_instance_and_node};
 use super::error::{NeverCompletedNode, NodeRef, Stuck};
 use super::failures::PlannedAndOccurredFailures;
 use super::frames::AllProgramLaunches;
@@ -45,7 +45,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         let mut waiting = Vec::new();
         let mut unnamed = 0;
         let mut first = None;
-        for (i, running) in self.flow.instances().iter().enumerate() {
+        for (i, running) in self.flow.running_rank_instances().iter().enumerate() {
             let mut named = 0;
             for node in running.graph.nodes() {
                 // Skip complete nodes. Also skip nodes with open dependencies, which wait only because other nodes
@@ -71,7 +71,7 @@ impl StuckDiagnosisInputs<'_, '_> {
             }
         }
         Stuck {
-            completed: self.flow.completed_nodes_and_time().0,
+            completed: self.flow.completed_node_count_and_last_end().0,
             total: self.launches.node_count(),
             failures,
             waiting,
@@ -95,7 +95,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         }
     }
 
-    fn is_complete(&self, InstanceNode { instance, node }: InstanceNode) -> bool {
+    fn is_node_complete(&self, InstanceNode { instance, node }: InstanceNode) -> bool {
         self.flow
             .open_dependency_count_of_node(instance, node)
             .is_none()
@@ -112,7 +112,7 @@ impl StuckDiagnosisInputs<'_, '_> {
             let text = format!("rank {rank}, which stopped: {}", failure.to_sentence());
             return (text, None);
         }
-        if self.flow.is_dormant(instance, node) {
+        if self.flow.is_node_ready_but_waiting(instance, node) {
             let text = "another node of its rank to end: the node became ready in the same \
                         instant, and a rank searches for ready nodes only when a later node ends";
             return (text.to_owned(), None);
@@ -149,7 +149,7 @@ impl StuckDiagnosisInputs<'_, '_> {
                 .describe_wait_for_lane(vertex)
                 .unwrap_or_else(|| self.describe_wait_for_other_half(vertex)),
             NodeKind::Collective => self
-                .describe_wait_for_turn(vertex)
+                .describe_wait_for_earlier_collective(vertex)
                 .or_else(|| self.describe_wait_for_lane(vertex))
                 .unwrap_or_else(|| self.describe_wait_for_members(vertex)),
             _ => self
@@ -183,7 +183,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         let what = half.map_or_else(String::new, |half| {
             format!(", {}", self.describe_node_state(half))
         });
-        let (bytes, tag) = (graph.bytes(node), message.tag);
+        let (bytes, tag) = (graph.stated_bytes_of_node(node), message.tag);
         let text = if message.receive {
             format!("{bytes} bytes from rank {peer} with tag {tag}{what}")
         } else {
@@ -192,7 +192,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         (text, half)
     }
 
-    fn describe_wait_for_turn(
+    fn describe_wait_for_earlier_collective(
         &self,
         InstanceNode { instance, node }: InstanceNode,
     ) -> Option<(String, Option<InstanceNode>)> {
@@ -223,7 +223,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         let lane = self.flow.instance(instance).lane_of_node(node)?;
         let holder = match self.lanes.holder_of_lane(lane) {
             FREE => return self.describe_lane_reserved_for_earlier_launch(vertex, lane),
-            holder => unpack_node(holder),
+            holder => unpack_instance_and_node(holder),
         };
         if holder == vertex {
             return None;
@@ -243,7 +243,7 @@ impl StuckDiagnosisInputs<'_, '_> {
     ) -> Option<(String, Option<InstanceNode>)> {
         let turn = self
             .lanes
-            .current_turn(lane)
+            .instance_with_turn_on_lane(lane)
             .filter(|&turn| turn != instance)?;
         let running = self.flow.instance(turn);
         let of_turn = |node| InstanceNode {
@@ -251,7 +251,7 @@ impl StuckDiagnosisInputs<'_, '_> {
             node,
         };
         let holds = |node: &NodeIndex| {
-            running.lane_of_node(*node) == Some(lane) && !self.is_complete(of_turn(*node))
+            running.lane_of_node(*node) == Some(lane) && !self.is_node_complete(of_turn(*node))
         };
         let before = running.graph.nodes().find(holds).map(of_turn);
         let state = before.map_or_else(String::new, |before| {
@@ -325,7 +325,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         group: GroupIndex,
         sequence: u32,
     ) -> Option<InstanceNode> {
-        let calls = self.flow.instance(instance).graph.calls();
+        let calls = self.flow.instance(instance).graph.collective_calls();
         let of = |node| {
             let (slot, own) = self
                 .flow
@@ -368,7 +368,7 @@ impl StuckDiagnosisInputs<'_, '_> {
             } else {
                 blockers.find_blocking_node(self, at)
             };
-            match next.filter(|&v| !self.is_complete(v)) {
+            match next.filter(|&v| !self.is_node_complete(v)) {
                 Some(next) => at = next,
                 None => return Vec::new(),
             }
@@ -416,7 +416,8 @@ impl BlockingDependencyPerNode {
         let blockers = self.0.entry(instance).or_insert_with(|| {
             let graph = diagnosis.flow.instance(instance).graph;
             let mut blockers = vec![NONE; graph.len()];
-            let open = |&node: &NodeIndex| !diagnosis.is_complete(InstanceNode { instance, node });
+            let open =
+                |&node: &NodeIndex| !diagnosis.is_node_complete(InstanceNode { instance, node });
             for from in graph.nodes().filter(open) {
                 for to in graph.successors(from) {
                     blockers[to.index()] = from.0;

@@ -31,7 +31,7 @@ pub(super) fn place_ranks_on_cores(
             SettingKey::Map
         )
     };
-    if workload.instances().len() != workload.rank_count() as usize {
+    if workload.instances().len() != workload.rank_count_including_untraced() as usize {
         let found = "traces state the cores of their ranks, but some ranks have no trace";
         return Err(ReplayRefusal::new(found, hint()));
     }

@@ -330,7 +330,10 @@ impl InstanceGroupsSimulatedAsOne {
         leader: InstanceIndex,
         node: NodeIndex,
     ) {
-        if flow.instance(leader).is_gathering_on_shared_lane(node) {
+        if flow
+            .instance(leader)
+            .is_gathering_collective_on_shared_lane(node)
+        {
             let number = self.group_index_of_instance(leader);
             self.groups[number].parked += 1;
         }
@@ -350,7 +353,10 @@ impl InstanceGroupsSimulatedAsOne {
             now,
             TileGroupSameRoundNodeStep::Queued,
         )?;
-        if flow.instance(leader).is_gathering_on_shared_lane(node) {
+        if flow
+            .instance(leader)
+            .is_gathering_collective_on_shared_lane(node)
+        {
             let number = self.group_index_of_instance(leader);
             self.groups[number].parked -= 1;
         }

@@ -40,8 +40,8 @@ struct UntimedKernelsInFormat {
 const NAMED: usize = 3;
 
 impl UntimedKernels {
-    /// Adds a kernel whose number format has no peak rate. [`Self::add_kernels`] sets the kernel's rank and class
-    /// later.
+    /// Adds a kernel whose number format has no peak rate. [`Self::add_kernels_of_rank_graph`] sets the kernel's rank
+    /// and class later.
     pub fn add_kernel_without_peak(&mut self, dtype: Option<Dtype>, node: NodeIndex) {
         let first = UntimedKernelsInFormat {
             count: 0,
@@ -65,7 +65,7 @@ impl UntimedKernels {
 
     /// Adds the kernels collected for a graph, which `rank` executes on an NPU of class `class`. The caller must add
     /// ranks in ascending order.
-    pub fn add_kernels(&mut self, graph: &Self, rank: Rank, class: usize) {
+    pub fn add_kernels_of_rank_graph(&mut self, graph: &Self, rank: Rank, class: usize) {
         for (&(_, dtype), kernels) in &graph.formats {
             let first = UntimedKernelsInFormat {
                 count: 0,
@@ -103,7 +103,7 @@ impl UntimedKernels {
         let mut classes = self.formats.keys().map(|&(class, _)| class);
         let unknown = classes.any(|class| machine.npu_classes()[class].memory.is_none());
         if computing > 0 && (recorded <= others || unknown) {
-            return Err(self.kernels_without_peak_error(workload, machine));
+            return Err(self.build_missing_peak_rate_error(workload, machine));
         }
         let all = basis.priced + others;
         let unpriced = basis.unknown + computing;
@@ -140,7 +140,11 @@ impl UntimedKernels {
     }
 
     /// Builds the error for kernels in number formats without a peak rate. There must be at least one.
-    fn kernels_without_peak_error(&self, workload: &Workload, machine: &Machine) -> ReplayRefusal {
+    fn build_missing_peak_rate_error(
+        &self,
+        workload: &Workload,
+        machine: &Machine,
+    ) -> ReplayRefusal {
         let lowest = self
             .formats
             .iter()

@@ -60,7 +60,7 @@ fn collective_or_message_of_node(
     match graph.kind(node) {
         NodeKind::Collective => {
             let call = graph.collective_of(node);
-            let index = graph.call_index(node);
+            let index = graph.index_of_collective_call(node);
             let sequence = own
                 .sequences
                 .as_ref()

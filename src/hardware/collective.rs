@@ -58,7 +58,7 @@ pub use chunk_count::ChunkCountChoiceCache;
 pub use chunk_schedule::{ChunkAdmissionOrderPerPhase, ChunkAndEnteredStage, ChunkStageSequences};
 pub use curve::{
     CollectiveCurve, MeasuredLinkBandwidthAndLatency, find_dimension_measured_on_other_links,
-    find_measured_time as find_measured_time_collective,
+    predict_time_from_one_dimension_curves as find_measured_time_collective,
 };
 pub use custom::{
     MemberScript, NamedScriptedAlgorithm, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,

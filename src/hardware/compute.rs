@@ -57,23 +57,23 @@ impl PeakRatesByFormat {
     }
 
     /// Sets the systolic arrays, which run matrix multiplications of known sizes.
-    pub fn set_systolic(&mut self, arrays: Option<SystolicArrays>) {
+    pub fn set_systolic_arrays(&mut self, arrays: Option<SystolicArrays>) {
         self.systolic = arrays;
     }
 
     /// Returns the systolic arrays, or `None` if the class has none.
-    pub fn systolic_arrays(&self) -> Option<&SystolicArrays> {
+    pub fn get_systolic_arrays_if_any(&self) -> Option<&SystolicArrays> {
         self.systolic.as_ref()
     }
 
     /// Returns the number formats in which the class computes, with their peak rates.
     pub fn iter_peaks(&self) -> impl Iterator<Item = (Dtype, FlopRate)> {
         let all = Dtype::ALL.into_iter();
-        all.filter_map(|(dtype, _)| Some((dtype, self.get(dtype)?)))
+        all.filter_map(|(dtype, _)| Some((dtype, self.peak_rate_if_supported(dtype)?)))
     }
 
     /// Returns the peak rate for `dtype`, or `None` if the class does not support this format.
-    pub fn get(&self, dtype: Dtype) -> Option<FlopRate> {
+    pub fn peak_rate_if_supported(&self, dtype: Dtype) -> Option<FlopRate> {
         self.rates[dtype as usize]
     }
 }
@@ -252,9 +252,11 @@ impl KernelDurationSource {
 
     /// Returns the model for kernels on the NPU class `name`. Kernels that were recorded on another maker's NPU keep
     /// their recorded durations.
-    pub fn for_npu_class(self, name: &str) -> Self {
+    pub fn keep_recorded_if_other_npu_maker(self, name: &str) -> Self {
         match self {
-            Self::RecordedOn(class) => Self::RecordedOn(class.for_target_maker(maker_of(name))),
+            Self::RecordedOn(class) => {
+                Self::RecordedOn(class.keep_recorded_times_if_maker_differs(maker_of(name)))
+            }
             other => other,
         }
     }
@@ -333,7 +335,8 @@ impl KernelDurationSource {
             Self::Scaled(factor, _) => factor,
             _ => 1.0,
         };
-        let elsewhere = matches!(self, Self::RecordedOn(class) if class.keeps_recorded_time());
+        let elsewhere =
+            matches!(self, Self::RecordedOn(class) if class.keeps_recorded_time_on_other_maker());
         let keeps = timed && (elsewhere || !self.ignores_recorded_durations());
         if kernel.flops_unknown && !keeps {
             return self.recorded_or_memory_time_without_flops(kernel, memory, factor);
@@ -359,7 +362,7 @@ impl KernelDurationSource {
             (Self::Scaled(factor, _), Some(span)) => {
                 Some(KernelDurationWithBasis::Modeled(times(factor, span)))
             }
-            (Self::RecordedOn(class), Some(span)) if class.keeps_recorded_time() => {
+            (Self::RecordedOn(class), Some(span)) if class.keeps_recorded_time_on_other_maker() => {
                 Some(KernelDurationWithBasis::Kept(span))
             }
             // The recording device is unknown, so the recorded duration is kept.

@@ -229,7 +229,7 @@ mod tests {
     use crate::topology::TopologyDimension;
     use chakram_base::units::{Bandwidth, Span};
 
-    fn build_topology(shapes: &[(DimensionShape, u32)]) -> Topology {
+    fn build_topology_from_shapes(shapes: &[(DimensionShape, u32)]) -> Topology {
         let dimensions = shapes.iter().map(|&(shape, size)| TopologyDimension {
             name: String::new(),
             shape,
@@ -246,7 +246,8 @@ mod tests {
 
     #[test]
     fn sub_grids_become_phases() {
-        let t = build_topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
+        let t =
+            build_topology_from_shapes(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
         // The coordinates are {1, 3} x {0, 2}, so the group has NPUs 1, 3, 9 and 11; they are given in a different
         // order.
         let e = GroupPhasesAndMemberPositions::new(&npus_from_numbers(&[11, 1, 9, 3]), &t);
@@ -268,7 +269,8 @@ mod tests {
 
     #[test]
     fn groups_that_are_no_sub_grid_are_one_line() {
-        let t = build_topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
+        let t =
+            build_topology_from_shapes(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
         let e = GroupPhasesAndMemberPositions::new(&npus_from_numbers(&[5, 0, 1]), &t);
         assert!(!e.regular);
         let line = PhaseDimensionSizeAndStride {
@@ -284,14 +286,14 @@ mod tests {
 
     #[test]
     fn a_group_of_one_has_no_phases() {
-        let t = build_topology(&[(DimensionShape::Ring, 4)]);
+        let t = build_topology_from_shapes(&[(DimensionShape::Ring, 4)]);
         let e = GroupPhasesAndMemberPositions::new(&npus_from_numbers(&[2]), &t);
         assert!(e.phases.is_empty() && e.regular);
     }
 
     #[test]
     fn members_lie_evenly_around_a_ring_or_not() {
-        let t = build_topology(&[
+        let t = build_topology_from_shapes(&[
             (DimensionShape::Ring, 6),
             (DimensionShape::Mesh, 3),
             (DimensionShape::Ring, 2),
@@ -317,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_ring_with_a_longer_way_home_has_no_common_path() {
-        let t = build_topology(&[(DimensionShape::Ring, 8)]);
+        let t = build_topology_from_shapes(&[(DimensionShape::Ring, 8)]);
         let path = |members: &[u32]| {
             let e = GroupPhasesAndMemberPositions::new(&npus_from_numbers(members), &t);
             e.common_path_to_neighbour(&e.phases[0], &t)

@@ -43,7 +43,7 @@ pub use inline::{is_inline_machine_notation, is_inline_notation_without_rates};
 pub use network_settings::NetworkSettings;
 pub use preset::{
     PresetOrMachineFileText, find_machine_text, is_machine_file_path, is_preset, load_for_ranks,
-    load_for_ranks_replacing_values, machine_name_for_ranks, read_preset_text,
+    load_for_ranks_replacing_values, read_preset_text, scale_machine_name_to_ranks,
 };
 pub use preset_files::{MachinePreset, PRESETS};
 pub use rank_domain::NpuLimitPerSpannedDomain;
@@ -74,7 +74,7 @@ pub struct NpuClass {
 
 impl NpuClass {
     /// Creates a class for NPUs that the machine does not describe: all their rates are unknown.
-    pub fn unknown_class() -> Self {
+    pub fn create_class_with_unknown_rates() -> Self {
         Self {
             name: "unknown".to_owned(),
             peaks: PeakRatesByFormat::default(),
@@ -259,7 +259,7 @@ impl Machine {
 
     /// Returns the machine with the algorithm of `dimension` changed to `algorithm`, or `None` if the machine has no
     /// such dimension.
-    pub fn with_algorithm(
+    pub fn with_dimension_algorithm(
         mut self,
         dimension: usize,
         algorithm: DimensionAlgorithmChoice,
@@ -391,9 +391,9 @@ impl Machine {
     }
 
     /// Returns the number of ranks in the largest job that fits without a placement map.
-    pub fn max_ranks(&self) -> u32 {
+    pub fn max_ranks_without_placement_map(&self) -> u32 {
         let npus = self.topology.npu_count();
-        let most = |domain: &NpuLimitPerSpannedDomain| domain.max_ranks(npus);
+        let most = |domain: &NpuLimitPerSpannedDomain| domain.max_ranks_of_job_on_machine(npus);
         self.rank_domain.as_ref().map_or(npus, most)
     }
 
@@ -409,7 +409,7 @@ impl Machine {
     }
 
     /// Returns the memory capacity of every NPU that [`Self::set_npu_memory_capacity`] set.
-    pub fn overriding_npu_memory_capacity(&self) -> Option<Bytes> {
+    pub fn npu_memory_capacity_if_overridden(&self) -> Option<Bytes> {
         self.stated_npu_memory
     }
 

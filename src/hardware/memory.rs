@@ -164,7 +164,7 @@ impl MemoryAttachment {
     }
 
     /// Returns true if a channel serves accesses one at a time.
-    pub fn is_channel(&self) -> bool {
+    pub fn serves_accesses_one_at_a_time(&self) -> bool {
         self.npus_per_channel(1).is_some()
     }
 
@@ -276,7 +276,7 @@ impl RemoteMemory {
     /// Returns the NPUs at which the memory has ports (empty for other attachments).
     pub fn list_npus_with_ports(&self) -> &[Npu] {
         match &self.attachment {
-            MemoryAttachment::Ports(ports) => ports.port_npus(),
+            MemoryAttachment::Ports(ports) => ports.npu_of_each_port(),
             _ => &[],
         }
     }
@@ -291,7 +291,7 @@ impl RemoteMemory {
         };
         match (&self.attachment, &self.through) {
             (MemoryAttachment::Ports(ports), _) => {
-                ports.port_npus().iter().copied().map(port).collect()
+                ports.npu_of_each_port().iter().copied().map(port).collect()
             }
             (_, Some(through)) => vec![through.memory_endpoint()],
             (_, None) => Vec::new(),
@@ -304,7 +304,9 @@ impl RemoteMemory {
             let port = self.attachment.port_bandwidth();
             // The network's ports serve as the NPUs' ports of the pool, so both bandwidths must be equal.
             let same = port.is_none_or(|port| port == through.port_bandwidth());
-            self.attachment.has_own_port_per_npu() && same && through.fits_topology(topology)
+            self.attachment.has_own_port_per_npu()
+                && same
+                && through.matches_dimension_rates_of_topology(topology)
         };
         self.attachment.fits_npus(topology.npu_count()) && self.through.as_ref().is_none_or(through)
     }

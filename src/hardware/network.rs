@@ -121,7 +121,7 @@ impl OperationPortRange {
 
     /// Returns a placeholder for models without ports.
     #[inline]
-    pub fn placeholder_port(self) -> OperationPortHandle {
+    pub fn placeholder_port_for_portless_models(self) -> OperationPortHandle {
         OperationPortHandle(self.first)
     }
 
@@ -171,7 +171,11 @@ pub struct MessagePlaceInReceiverProgram {
 
 impl NetworkMessage {
     /// Creates a message without a port, for models without ports.
-    pub fn without_port(op: OpIndex, ends: (Npu, Npu), amount: UnroundedBufferShare) -> Self {
+    pub fn create_message_without_port(
+        op: OpIndex,
+        ends: (Npu, Npu),
+        amount: UnroundedBufferShare,
+    ) -> Self {
         Self {
             op,
             ends,
@@ -359,14 +363,19 @@ pub trait NetworkBackend {
 
     /// Returns the time for which a message occupies its link, if each sender sends all its messages over one link;
     /// otherwise returns `None`. Successive messages of one sender begin at least this time apart.
-    fn link_time(&self, _amount: UnroundedBufferShare) -> Option<Span> {
+    fn message_link_occupancy_time(&self, _amount: UnroundedBufferShare) -> Option<Span> {
         None
     }
 
-    /// Returns true if messages in this pattern delay one another only by [`Self::link_time`]. The pattern is among
-    /// `members` members in one line of `dimension`. Each member then sends and receives at most one message at a time,
-    /// except with [`LineSendPattern::Staggered`].
-    fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LineSendPattern) -> bool;
+    /// Returns true if messages in this pattern delay one another only by [`Self::message_link_occupancy_time`]. The
+    /// pattern is among `members` members in one line of `dimension`. Each member then sends and receives at most one
+    /// message at a time, except with [`LineSendPattern::Staggered`].
+    fn is_send_pattern_conflict_free(
+        &self,
+        dimension: usize,
+        members: u32,
+        pattern: LineSendPattern,
+    ) -> bool;
 
     /// Returns the model's links or ports, or `None` if collectives cannot reserve them. If messages contend, every
     /// collective is then simulated message by message.

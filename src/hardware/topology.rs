@@ -400,7 +400,7 @@ impl Topology {
 
     /// Returns the NPU whose coordinates are those of `npu`, except for `to` in dimension `d`.
     #[inline]
-    pub fn move_along_dimension(&self, npu: Npu, d: usize, to: u32) -> Npu {
+    pub fn npu_with_changed_coordinate(&self, npu: Npu, d: usize, to: u32) -> Npu {
         let stride = self.strides[d];
         Npu(npu.0 - self.coordinate_of(npu, d) * stride + to * stride)
     }
@@ -487,7 +487,7 @@ mod tests {
     use super::*;
 
     /// Returns a topology of three dimensions, whose links have 200, 100 and 150 GB/s.
-    fn build_stacked_topology() -> Topology {
+    fn build_three_dimension_topology() -> Topology {
         let dimension = |shape, size, gb: f64, ns| TopologyDimension {
             name: String::new(),
             shape,
@@ -512,7 +512,7 @@ mod tests {
 
     #[test]
     fn paths_add_latencies_and_take_the_slowest_rate() {
-        let t = build_stacked_topology();
+        let t = build_three_dimension_topology();
         assert_eq!(t.npu_count(), 32);
         // The route from NPU 0 = (0,0,0) to NPU 3 = (3,0,0) has one hop, in the shorter direction.
         let p = t.path_between_npus(Npu(0), Npu(3)).unwrap();
@@ -536,7 +536,7 @@ mod tests {
     fn links_of_a_ring_are_half_of_its_bandwidth() {
         for (shape, _) in DimensionShape::ALL {
             for size in 1..5 {
-                let mut dimension = build_stacked_topology().dimensions()[0].clone();
+                let mut dimension = build_three_dimension_topology().dimensions()[0].clone();
                 (dimension.shape, dimension.size) = (shape, size);
                 let wired = matches!(shape, DimensionShape::Ring | DimensionShape::Mesh);
                 let gb = if wired && size > 2 { 200e9 } else { 400e9 };
@@ -547,8 +547,8 @@ mod tests {
 
     /// Checks messages from and to NPU 0, up and down in the inner dimensions. Ports into the switch have no sides.
     #[test]
-    fn messages_leave_and_enter_on_a_side() {
-        let t = build_stacked_topology();
+    fn sides_at_route_ends_follow_the_direction_in_each_dimension() {
+        let t = build_three_dimension_topology();
         for (a, b, sides) in [
             (0, 1, [0, 0]),
             (0, 2, [0, 0]),
@@ -570,10 +570,10 @@ mod tests {
 
     #[test]
     fn moving_along_a_dimension_changes_only_that_coordinate() {
-        let t = build_stacked_topology();
+        let t = build_three_dimension_topology();
         // NPU 30 = (2, 1, 3); (1, 1, 3) is 29, (2, 0, 3) is 26, (2, 1, 0) is 6.
         for (d, to, npu) in [(0, 1, 29), (1, 0, 26), (2, 0, 6), (2, 3, 30)] {
-            assert_eq!(t.move_along_dimension(Npu(30), d, to), Npu(npu));
+            assert_eq!(t.npu_with_changed_coordinate(Npu(30), d, to), Npu(npu));
         }
     }
 
@@ -581,7 +581,7 @@ mod tests {
     #[test]
     fn devices_wait_for_a_segment_or_for_all() {
         let time = |switching, bytes| {
-            let t = build_stacked_topology().with_switching(switching);
+            let t = build_three_dimension_topology().with_switching(switching);
             let p = t.path_between_npus(Npu(0), Npu(30)).unwrap();
             (
                 p.time_of_first_byte(UnroundedBufferShare::from_bytes(bytes)),
@@ -603,7 +603,7 @@ mod tests {
         // links, and 300 ps on the slowest link.
         assert_eq!(time(by, 30), (Span(4_600_700), ns(4601)));
         // The route has a single link, so no device waits for a segment.
-        let t = build_stacked_topology().with_switching(SwitchingMode::StoreAndForward);
+        let t = build_three_dimension_topology().with_switching(SwitchingMode::StoreAndForward);
         let p = t.path_between_npus(Npu(0), Npu(1)).unwrap();
         assert_eq!(
             p.time_of_first_byte(UnroundedBufferShare::from_bytes(3000)),
@@ -614,7 +614,7 @@ mod tests {
     #[test]
     fn topologies_without_dimensions_or_with_impossible_sizes_are_refused() {
         assert!(Topology::new(Vec::new()).is_none());
-        let mut dims = build_stacked_topology().dimensions().to_vec();
+        let mut dims = build_three_dimension_topology().dimensions().to_vec();
         dims[1].size = 0;
         assert!(Topology::new(dims.clone()).is_none());
         dims[1].size = u32::MAX;

@@ -1,8 +1,8 @@
 //! Reads a job, including its machine, from ASTRA-sim's inputs.
 
 use super::JobLoadOrWriteError;
-use super::custom::parse_algorithm_scripts;
-use super::input::hashed_input;
+use super::custom::parse_algorithm_from_file_contents;
+use super::input::describe_input_with_hash;
 use super::load::{LoadProgressFn, read_traces};
 use chakram_astra_sim::custom_algorithm::AstraOrRecordedScriptDurations;
 use chakram_astra_sim::{
@@ -77,7 +77,7 @@ impl AstraSimJob {
             let file = std::fs::File::open(path)?;
             let text = read_text(&file, file.metadata()?.len())?;
             if hash {
-                files.push(hashed_input(role, path, text.as_bytes()));
+                files.push(describe_input_with_hash(role, path, text.as_bytes()));
             }
             Ok(text)
         })?;
@@ -123,7 +123,7 @@ impl AstraSimJob {
             None
         };
         Ok(Self {
-            work: work_of_ranks(&workload, &inputs),
+            work: summarize_work_of_each_rank(&workload, &inputs),
             lenient: flags.lenient,
             inputs,
             collectives,
@@ -158,7 +158,7 @@ impl AstraSimJob {
             compute: KernelDurationSource::RecordedOnly,
             ..options.clone()
         };
-        Ok(CompiledReplay::compile_with_backend(
+        Ok(CompiledReplay::compile_with_collective_backend(
             &self.workload,
             machine,
             &options,
@@ -264,8 +264,11 @@ fn replay_over_network<N: NetworkBackend>(
 }
 
 /// Returns the work of each instance. Examines a graph that several instances share only once, not once per instance.
-fn work_of_ranks(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWorkKindsAndKernelTime> {
-    let graphs = workload.graphs().iter();
+fn summarize_work_of_each_rank(
+    workload: &Workload,
+    inputs: &AstraInputs,
+) -> Vec<RankWorkKindsAndKernelTime> {
+    let graphs = workload.distinct_graphs().iter();
     let graphs: Vec<RankWorkKindsAndKernelTime> = graphs
         .map(|graph| RankWorkKindsAndKernelTime::sum_work_of_graph(graph, inputs))
         .collect();
@@ -345,5 +348,5 @@ fn read_custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, 
         .iter()
         .map(|path| DecompressedTraceFile::open_as_current_schema(path));
     let contents: Vec<DecompressedTraceFile> = contents.collect::<Result<_, _>>()?;
-    parse_algorithm_scripts(&contents, AstraOrRecordedScriptDurations::AstraSim)
+    parse_algorithm_from_file_contents(&contents, AstraOrRecordedScriptDurations::AstraSim)
 }

@@ -1,6 +1,6 @@
 //! Loads custom collectives. A custom algorithm has one trace per member.
 
-use super::input::hashed_input;
+use super::input::describe_input_with_hash;
 use chakram_astra_sim::custom_algorithm::{self, AstraOrRecordedScriptDurations};
 use chakram_base::setting::SettingKey;
 use chakram_hardware::collective::{NamedScriptedAlgorithm, ScriptFault, ScriptedAlgorithm};
@@ -37,9 +37,14 @@ pub fn load_custom_algorithms(
         let contents: Vec<DecompressedTraceFile> = contents.collect::<Result<_, _>>()?;
         if let Some(inputs) = &mut inputs {
             let all = files.iter().zip(&contents);
-            inputs.extend(all.map(|(file, c)| hashed_input("custom", &file.path, c.as_slice())));
+            inputs.extend(
+                all.map(|(file, c)| describe_input_with_hash("custom", &file.path, c.as_slice())),
+            );
         }
-        let scripts = parse_algorithm_scripts(&contents, AstraOrRecordedScriptDurations::Recorded)?;
+        let scripts = parse_algorithm_from_file_contents(
+            &contents,
+            AstraOrRecordedScriptDurations::Recorded,
+        )?;
         let matched = scripts.with_matched_labels();
         let purpose = read_stated_purpose(&contents[0])?;
         if let Some(stated) = purpose.algorithm_of.filter(|stated| *stated != arg.kind) {
@@ -71,7 +76,7 @@ fn read_stated_purpose(first: &DecompressedTraceFile) -> Result<TraceMetadata, T
 }
 
 /// Parses an algorithm from `contents`, the contents of its files sorted by position.
-pub fn parse_algorithm_scripts(
+pub fn parse_algorithm_from_file_contents(
     contents: &[DecompressedTraceFile],
     timing: AstraOrRecordedScriptDurations,
 ) -> Result<ScriptedAlgorithm, TraceError> {

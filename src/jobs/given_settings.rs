@@ -86,7 +86,7 @@ pub fn note_settings_without_effect(
                 .as_ref()
                 .unwrap_or(prepared.workload_without_added_launches());
             if workload.node_count() != prepared.workload_without_added_launches().node_count()
-                || workload.rank_count() != report.ranks
+                || workload.rank_count_including_untraced() != report.ranks
             {
                 continue;
             }
@@ -136,7 +136,7 @@ pub struct EditedMachineFileValue {
 /// for an unmodified preset, and for a machine that has no preset's name. Error messages call the machine's text
 /// `file`.
 /// If `unedited` is given, `machine` was parsed as an edited version of it.
-pub fn edits_from_preset(
+pub fn list_values_changed_from_machine_preset(
     machine: &Machine,
     text: &str,
     file: &str,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub const CASE_MACHINE: &str = "machine.toml";
 
 /// Describes an input file, with the hash of its bytes.
-pub fn hashed_input(role: &'static str, path: &Path, bytes: &[u8]) -> HashedInput {
+pub fn describe_input_with_hash(role: &'static str, path: &Path, bytes: &[u8]) -> HashedInput {
     HashedInput {
         role: role.into(),
         name: path.display().to_string(),
@@ -67,6 +67,8 @@ pub fn find_machine_beside_traces_or_in_job(
     }
     found.jobs.iter().find_map(|(path, job)| {
         let machine = job.machine.as_deref()?;
-        Some(machine_reference::resolve_machine_name(machine, path))
+        Some(machine_reference::resolve_machine_file_beside_job(
+            machine, path,
+        ))
     })
 }

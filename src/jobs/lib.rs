@@ -33,11 +33,11 @@ pub use astra_sim::replay_on_input_network;
 pub use custom::{CustomCollectiveAlgorithmFiles, load_custom_algorithms};
 pub use given_settings::{
     EditedMachineFileValue, GivenSetting, MAX_REPEATED_NODES, RunInputsWithoutSetting,
-    edits_from_preset, machine_edits_between, note_settings_without_effect,
+    list_values_changed_from_machine_preset, machine_edits_between, note_settings_without_effect,
 };
 pub use input::{
-    CASE_MACHINE, find_machine_beside_traces_or_in_job, hashed_input, job_name_from_paths,
-    read_text,
+    CASE_MACHINE, describe_input_with_hash, find_machine_beside_traces_or_in_job,
+    job_name_from_paths, read_text,
 };
 pub use load::{JobLoadOptions, LoadProgressFn};
 pub use load::{
@@ -208,7 +208,7 @@ impl Job {
     }
 
     /// Returns how many ranks without a trace copy captured ranks that have the same role.
-    pub fn filled_in_rank_count(&self) -> u64 {
+    pub fn count_ranks_copying_captured_ranks(&self) -> u64 {
         self.completed
     }
 

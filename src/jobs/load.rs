@@ -1,6 +1,6 @@
 //! Loads a job: finds its files, reads declared groups, and combines the ranks' traces into a workload.
 
-use super::input::{hashed_input, read_text};
+use super::input::{describe_input_with_hash, read_text};
 use super::{Job, JobLoadOrWriteError};
 use chakram_analysis::edit::{
     AbsentRankModelRule, JobEdit, edit_job, slice_traces_to_profiled_step,
@@ -114,7 +114,7 @@ pub fn groups_from_file_or_job(
     };
     let text = read_text(path)?;
     if let Some(inputs) = inputs {
-        inputs.push(hashed_input("groups", path, text.as_bytes()));
+        inputs.push(describe_input_with_hash("groups", path, text.as_bytes()));
     }
     Ok(groups::parse_group_file(&text).map_err(|e| e.in_file(path))?)
 }
@@ -164,7 +164,7 @@ pub fn load_found_traces(
     };
     builder.declare_groups(groups);
     let read = |contents: &[u8], file: &RankFile| {
-        Graph::read_with_profiler_policy(
+        Graph::read_with_or_without_profiler_cost(
             contents,
             file.rank,
             options.dependencies,
@@ -195,7 +195,11 @@ pub fn load_found_traces(
                 name: path.display().to_string(),
                 blake3: hash.clone(),
             }),
-            None => inputs.push(hashed_input("job", path, read_text(path)?.as_bytes())),
+            None => inputs.push(describe_input_with_hash(
+                "job",
+                path,
+                read_text(path)?.as_bytes(),
+            )),
         }
     }
     let ranks = match (options.ranks, options.absent) {
@@ -207,9 +211,9 @@ pub fn load_found_traces(
     };
     let workload = builder.finish_workload(ranks, options.absent)?;
     check_replay_state_fits_memory(&workload)?;
-    let mut graphs = workload.graphs().iter();
+    let mut graphs = workload.distinct_graphs().iter();
     if options.profiler == ProfilerOverheadRemovalPolicy::Remove
-        && !graphs.any(|graph| graph.profiler_facts().removed)
+        && !graphs.any(|graph| graph.facts_about_profiler().removed)
     {
         return Err(JobLoadOrWriteError::NoProfilerCost);
     }
@@ -233,7 +237,7 @@ pub fn load_found_traces(
 ///
 /// Fails if the state does not fit.
 pub fn check_replay_state_fits_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
-    let graphs = workload.graphs();
+    let graphs = workload.distinct_graphs();
     let nodes = workload.instances().iter();
     let nodes = nodes.map(|instance| graphs[instance.graph.index()].len() as u64);
     let nodes = nodes.fold(0, u64::saturating_add);
@@ -276,7 +280,8 @@ pub fn read_traces<R: Send>(
         let contents = DecompressedTraceFile::open_verified(file)?;
         let read = read(contents.as_slice(), file)
             .map_err(|e| contents.locate_error_in_original_file(e))?;
-        let hash = is_hashed.then(|| hashed_input("trace", &file.path, contents.as_slice()));
+        let hash =
+            is_hashed.then(|| describe_input_with_hash("trace", &file.path, contents.as_slice()));
         Ok(TraceContentWithHash {
             read,
             hash,

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// Converts the machine `name` in the job file `job` to a name that this process can open. If no file has this relative
 /// path, returns `name` unchanged.
-pub fn resolve_machine_name(name: &str, job: &Path) -> String {
+pub fn resolve_machine_file_beside_job(name: &str, job: &Path) -> String {
     if !is_machine_file_path(name) {
         return name.to_owned();
     }
@@ -80,12 +80,18 @@ mod tests {
             machine_reference_for_job_file("dgx-h100x4", job),
             "dgx-h100x4"
         );
-        assert_eq!(resolve_machine_name("dgx-h100x4", job), "dgx-h100x4");
+        assert_eq!(
+            resolve_machine_file_beside_job("dgx-h100x4", job),
+            "dgx-h100x4"
+        );
         // No such file exists, so the name stays unchanged.
         assert_eq!(
             machine_reference_for_job_file("none/m.toml", job),
             "none/m.toml"
         );
-        assert_eq!(resolve_machine_name("none/m.toml", job), "none/m.toml");
+        assert_eq!(
+            resolve_machine_file_beside_job("none/m.toml", job),
+            "none/m.toml"
+        );
     }
 }

@@ -102,9 +102,9 @@ impl JobBeingWritten {
     ) -> Result<UncommittedOutputHandle, JobLoadOrWriteError> {
         let file = trace.finish()?.into_inner();
         let file = file.map_err(io::IntoInnerError::into_error)?;
-        let written = self.files.finish_file(file)?;
+        let written = self.files.close_file_and_queue_for_commit(file)?;
         let path = self.path_of_rank(rank);
-        self.add_trace(rank, path, written);
+        self.record_written_trace_of_rank(rank, path, written);
         Ok(written)
     }
 
@@ -130,13 +130,18 @@ impl JobBeingWritten {
         let path = self.path_of_rank(rank);
         let shared = self.files.duplicate_as(written, &path, link)?;
         if let Some(shared) = shared {
-            self.add_trace(rank, path, shared);
+            self.record_written_trace_of_rank(rank, path, shared);
         }
         Ok(shared)
     }
 
     /// Records `written` as the trace of `rank`.
-    pub fn add_trace(&mut self, rank: u32, path: PathBuf, written: UncommittedOutputHandle) {
+    pub fn record_written_trace_of_rank(
+        &mut self,
+        rank: u32,
+        path: PathBuf,
+        written: UncommittedOutputHandle,
+    ) {
         let file = path.file_name().unwrap_or_default();
         self.ranks.push(JobFileRankEntry {
             rank,
@@ -156,7 +161,7 @@ impl JobBeingWritten {
         serde_json::to_writer_pretty(&mut file, declared).map_err(io::Error::from)?;
         file.write_all(b"\n")?;
         let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        self.files.finish_file(file)?;
+        self.files.close_file_and_queue_for_commit(file)?;
         Ok(path)
     }
 
@@ -206,7 +211,7 @@ pub fn write_job_file(
     };
     let mut file = files.create_file(path)?;
     file.write_all(job.to_text().as_bytes())?;
-    files.finish_file(file)?;
+    files.close_file_and_queue_for_commit(file)?;
     Ok(())
 }
 
@@ -230,8 +235,8 @@ pub fn update_trace_digest_in_job_file(
     if let Some(row) = job.ranks.iter_mut().find(named) {
         row.seal = written.seal;
         let machine = job.machine.as_deref();
-        job.machine =
-            machine.map(|machine| machine_reference::resolve_machine_name(machine, &beside));
+        job.machine = machine
+            .map(|machine| machine_reference::resolve_machine_file_beside_job(machine, &beside));
         write_job_file(files, &beside, &job)?;
     }
     Ok(())

@@ -28,8 +28,9 @@ mod words;
 
 use words::{
     choice_words_and_summaries, parse_choice, parse_custom_algorithm_prefix, parse_each_word,
-    parse_flag, parse_machine_value, parse_rank_count, parse_rank_delay, parse_recording_machine,
-    parse_single_word, parse_slow_rank, parse_step_number, parse_text,
+    parse_flag, parse_machine_value_change, parse_rank_count, parse_rank_delay,
+    parse_recorded_kernel_duration_source, parse_single_word, parse_slow_rank, parse_step_number,
+    parse_text,
 };
 pub use words::{parse_edit_or_edits_file, parse_npus};
 
@@ -131,7 +132,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
                recorded times by the ratio of the machines' rooflines",
         excludes: &[SettingKey::Compute, SettingKey::Efficiency],
         set: |to, words| {
-            to.replay.compute = parse_single_word(words, parse_recording_machine)?;
+            to.replay.compute = parse_single_word(words, parse_recorded_kernel_duration_source)?;
             to.recorded_on = words.first().cloned();
             Ok(())
         },
@@ -273,7 +274,8 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         help: "Change the value of a key in the machine file: machine.dimension.nvlink.bandwidth=900GB/s; repeatable",
         syntax: List,
         set: |to, words| {
-            parse_each_word(words, parse_machine_value).map(|values| to.machine_values = values)
+            parse_each_word(words, parse_machine_value_change)
+                .map(|values| to.machine_values = values)
         },
         ..ReplayOptionDefinition::BASE
     },
@@ -682,7 +684,11 @@ impl ReplaySettings {
     /// # Errors
     ///
     /// Fails if the text is not TOML, or if it has no value at a given path.
-    pub fn apply_machine_values(&self, text: &str, file: &str) -> Result<String, TomlEditError> {
+    pub fn apply_value_changes_to_machine_text(
+        &self,
+        text: &str,
+        file: &str,
+    ) -> Result<String, TomlEditError> {
         let values = self.machine_values.iter();
         let values: Vec<_> = values.map(|set| (&*set.path, &set.value)).collect();
         replace_toml_values(text, file, &values)
@@ -692,13 +698,17 @@ impl ReplaySettings {
     ///
     /// # Errors
     ///
-    /// Fails in the same cases as [`Self::apply_machine_values`], and if a value is invalid.
-    pub fn parse_machine(&self, text: &str, file: &str) -> Result<Machine, MachineValuesError> {
+    /// Fails in the same cases as [`Self::apply_value_changes_to_machine_text`], and if a value is invalid.
+    pub fn parse_machine_text_with_changed_values(
+        &self,
+        text: &str,
+        file: &str,
+    ) -> Result<Machine, MachineValuesError> {
         let original = Machine::parse(text, file)?;
         if self.machine_values.is_empty() {
             return Ok(original);
         }
-        let edited = self.apply_machine_values(text, file)?;
+        let edited = self.apply_value_changes_to_machine_text(text, file)?;
         Ok(Machine::parse_edited_text_of_machine(
             &edited, file, &original,
         )?)

@@ -163,7 +163,7 @@ impl FrameworkDurationsAndPlanOptions {
     /// name the stack.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
-        let root = document.root_table(ROOT)?;
+        let root = document.root_table_with_allowed_keys(ROOT)?;
         let name = root.require_field("name", "the stack's name")?;
         let stack = Self {
             name: name.read_one_line_text()?.to_owned(),
@@ -230,7 +230,7 @@ impl FrameworkDurationsAndPlanOptions {
             report.left.push(SoftwareStackDecision::new("prices", why));
         }
         if self.name == SoftwareStackReport::REFERENCE
-            && let Some(reference) = SoftwareStackReport::of_machine(machine)
+            && let Some(reference) = SoftwareStackReport::from_measured_kernels_of_machine(machine)
         {
             report.decided = reference.decided;
         }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn every_preset_is_a_stack_of_its_name() {
+    fn every_stack_preset_loads_as_a_stack_with_its_own_name() {
         for preset in STACK_PRESETS {
             let stack = FrameworkDurationsAndPlanOptions::load_by_name(preset.name).unwrap();
             assert_eq!(stack.stack_name(), preset.name);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_without_prices_for_a_machine_says_so() {
+    fn applying_a_stack_without_prices_for_the_machine_reports_so() {
         let stack = FrameworkDurationsAndPlanOptions::load_by_name("llm-foundry").unwrap();
         let machine = Machine::load_preset("tpu-v4").unwrap();
         let (priced, report) = stack.apply_durations_to_machine(&machine).unwrap();

@@ -120,10 +120,12 @@ pub fn merge_job_file_declarations(
     };
     for (path, job) in &found.jobs {
         // The result has the machine of the first job and the roles of all jobs.
-        about.roles.extend(&job.roles);
+        about.roles.add_missing_roles_from(&job.roles);
         about.machine = about.machine.or_else(|| {
             let machine = job.machine.as_deref()?;
-            Some(machine_reference::resolve_machine_name(machine, path))
+            Some(machine_reference::resolve_machine_file_beside_job(
+                machine, path,
+            ))
         });
     }
     about

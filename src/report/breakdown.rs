@@ -135,7 +135,7 @@ pub struct BreakdownObserver<'a> {
 impl<'a> BreakdownObserver<'a> {
     /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
-        let workload = prepared.workload();
+        let workload = prepared.workload_with_added_launches();
         let npus = workload.instances().iter().map(|instance| NpuTimeTracker {
             open: NpuCommunicationsInProgress::new(workload.graph_of(instance)),
             ..NpuTimeTracker::default()
@@ -155,7 +155,7 @@ impl<'a> BreakdownObserver<'a> {
     /// Creates an observer of all ranks in the simulated part of a folded job. In such a job, one rank represents many.
     /// Each instance has its own labels, because instances represent different numbers of ranks.
     pub(super) fn for_part_of_folded_job(prepared: &'a CompiledReplay<'a>) -> Self {
-        let instances = prepared.workload().instances().iter();
+        let instances = prepared.workload_with_added_launches().instances().iter();
         let labels = |of: &GraphBoundToRank| COLLECTIVES + of.groups.len() * KINDS;
         let mut next = 0;
         let firsts = instances.map(|instance| {
@@ -176,7 +176,10 @@ impl<'a> BreakdownObserver<'a> {
         makespan: Span,
     ) -> (Vec<NpuTime>, MessageAndCollectiveTimeTotals) {
         let (times, charged) = self.charge_time_until_end(makespan);
-        (times, MessageAndCollectiveTimeTotals::from_labels(charged))
+        (
+            times,
+            MessageAndCollectiveTimeTotals::split_times_indexed_by_label(charged),
+        )
     }
 
     /// Returns the results of [`Self::into_npu_times_and_totals`] for the whole job that the simulated part represents.
@@ -195,7 +198,7 @@ impl<'a> BreakdownObserver<'a> {
             let (of_no_group, own) = own.split_at(COLLECTIVES);
             add_charged_times_by_label(&mut sums, of_no_group);
             for (group, kinds) in whole
-                .groups_of_instance_slots(instance)
+                .groups_bound_to_instance_communicators(instance)
                 .zip(own.chunks(KINDS))
             {
                 add_charged_times_by_label(&mut sums[COLLECTIVES + group.index() * KINDS..], kinds);
@@ -204,7 +207,7 @@ impl<'a> BreakdownObserver<'a> {
         let times = folded.instances.iter().map(|by| times[by.index()]);
         (
             times.collect(),
-            MessageAndCollectiveTimeTotals::from_labels(sums),
+            MessageAndCollectiveTimeTotals::split_times_indexed_by_label(sums),
         )
     }
 
@@ -244,7 +247,7 @@ pub struct MessageAndCollectiveTimeTotals {
 
 impl MessageAndCollectiveTimeTotals {
     /// Splits the times, indexed by shared labels, into messages, unknown communication and collectives.
-    fn from_labels(mut charged: Vec<WaitingAndTransferTime>) -> Self {
+    fn split_times_indexed_by_label(mut charged: Vec<WaitingAndTransferTime>) -> Self {
         let (messages, unknown) = (charged[MESSAGES], charged[UNKNOWN]);
         charged.drain(..COLLECTIVES);
         Self {
@@ -312,7 +315,7 @@ impl NpuTimeTracker {
 impl BreakdownObserver<'_> {
     #[inline]
     fn graph_of_instance(&self, instance: InstanceId) -> &Graph {
-        let workload = self.prepared.workload();
+        let workload = self.prepared.workload_with_added_launches();
         workload.graph_of(&workload.instances()[instance.index()])
     }
 

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_counts_as_what_it_stands_for() {
+    fn a_kernel_counts_as_busy_in_the_node_kind_it_stands_for() {
         let mut busy = RankBusyTimeObserver {
             ranks: vec![RankBusyTracker {
                 left: 1,

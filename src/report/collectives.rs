@@ -94,7 +94,7 @@ impl CollectiveObserver {
     /// Extends the results from the simulated part of a folded job to the whole job. Each group of the whole job gets
     /// the tallies of its representative group. A wait for a member of the representative group is attributed to the
     /// member with the same index in the represented group.
-    pub(super) fn into_tallies_of_whole_job(
+    pub(super) fn extend_tallies_from_folded_to_whole_job(
         self,
         whole: &CompiledReplay<'_>,
         folded: &FoldedReplay<'_>,
@@ -133,7 +133,7 @@ impl CollectiveObserver {
     }
 
     /// Returns the number of messages of simulated collectives.
-    pub(super) fn count_messages(&self) -> u64 {
+    pub(super) fn sum_simulated_messages(&self) -> u64 {
         self.messages.iter().sum()
     }
 

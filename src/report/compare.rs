@@ -208,12 +208,12 @@ impl<'a> MachineComparison<'a> {
     /// Compares the makespan of the reference machine (before) with the makespan of `report` (after).
     pub fn compare_makespan_with(&self, report: &Report) -> DurationOnTwoMachines {
         let (_, first) = self.reference_machine().expect("there is a report");
-        compare_makespans(first, report)
+        pair_makespans_before_and_after(first, report)
     }
 
     /// Returns true if any node accesses memory outside its NPU.
     fn uses_remote_memory(&self) -> bool {
-        self.workload.graphs().iter().any(|graph| {
+        self.workload.distinct_graphs().iter().any(|graph| {
             let mut kinds = graph.nodes().map(|node| graph.kind(node));
             kinds.any(|kind| kind == NodeKind::RemoteMemory)
         })
@@ -226,7 +226,7 @@ impl<'a> MachineComparison<'a> {
 
     /// Returns the number formats used by kernels with FLOPs.
     fn kernel_formats(&self) -> Vec<Dtype> {
-        let graphs = self.workload.graphs().iter();
+        let graphs = self.workload.distinct_graphs().iter();
         let found = graphs.flat_map(|graph| {
             let kernels = graph
                 .nodes()
@@ -241,7 +241,7 @@ impl<'a> MachineComparison<'a> {
     }
 }
 
-fn compare_makespans(first: &Report, other: &Report) -> DurationOnTwoMachines {
+fn pair_makespans_before_and_after(first: &Report, other: &Report) -> DurationOnTwoMachines {
     DurationOnTwoMachines {
         before: first.outcome.makespan,
         after: other.outcome.makespan,
@@ -271,7 +271,7 @@ impl MakespanExplanation {
             mean_span_from_sum(host.map(|o| o.total).sum(), report.rows.len())
         };
         Self {
-            makespan: compare_makespans(first, other),
+            makespan: pair_makespans_before_and_after(first, other),
             parts,
             communication: compare_communication(first, other),
             operators: operators_with_changed_times(first, other),
@@ -376,7 +376,7 @@ fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationOnT
     let folded = alike.into_iter().map(|((kind, role, members, ..), pairs)| {
         let [before, after] = [0, 1].map(|i| {
             let rows: Vec<_> = pairs.iter().filter_map(|pair| pair[i]).collect();
-            summarize_similar_collectives(&rows, reports[i])
+            sum_collectives_of_similar_groups(&rows, reports[i])
         });
         let row = pairs[0][0].or(pairs[0][1]).expect("one of them is there");
         let what = match (pairs.len(), role) {
@@ -438,7 +438,7 @@ fn mean_charged_time_per_npu(sum: WaitingAndTransferTime, npus: usize) -> Waitin
 }
 
 /// Summarizes the collectives of similar groups on one machine.
-fn summarize_similar_collectives(
+fn sum_collectives_of_similar_groups(
     rows: &[&CollectiveRow],
     report: &Report,
 ) -> Option<CommunicationOnOneMachine> {

@@ -79,7 +79,7 @@ struct ReplayFiguresForCosts {
 }
 
 impl ReplayFiguresForCosts {
-    fn interval_around(&self, value: f64) -> Option<[f64; 2]> {
+    fn scale_relative_interval_by_value(&self, value: f64) -> Option<[f64; 2]> {
         self.ends.map(|ends| ends.map(|end| end * value))
     }
 
@@ -93,10 +93,10 @@ impl ReplayFiguresForCosts {
             dollars_per_npu_hour: price,
             npu_hours,
             dollars: price * npu_hours,
-            dollars_90: self.interval_around(price * npu_hours),
+            dollars_90: self.scale_relative_interval_by_value(price * npu_hours),
             dollars_per_million_tokens: per_million,
             dollars_per_million_tokens_90: per_million
-                .and_then(|dollars| self.interval_around(dollars)),
+                .and_then(|dollars| self.scale_relative_interval_by_value(dollars)),
         }
     }
 
@@ -112,10 +112,10 @@ impl ReplayFiguresForCosts {
         Some(TimeAndCostForTokens {
             tokens,
             days: seconds / DAY,
-            days_90: self.interval_around(seconds / DAY),
+            days_90: self.scale_relative_interval_by_value(seconds / DAY),
             npu_hours,
             dollars,
-            dollars_90: dollars.and_then(|dollars| self.interval_around(dollars)),
+            dollars_90: dollars.and_then(|dollars| self.scale_relative_interval_by_value(dollars)),
             kernel_energy_j: self.watts.map(|watts| watts * seconds),
         })
     }

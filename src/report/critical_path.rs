@@ -176,7 +176,11 @@ impl RunRecorder<'_> {
         &self,
         path: &[CriticalPathSegment],
     ) -> Vec<CriticalPathTimeOnRank> {
-        let instances = self.relations.prepared.workload().instances();
+        let instances = self
+            .relations
+            .prepared
+            .workload_with_added_launches()
+            .instances();
         let mut times: BTreeMap<Rank, Span> = BTreeMap::new();
         for segment in path {
             let rank = instances[segment.instance.index()].rank;

@@ -85,9 +85,11 @@ impl FewerMicroBatchMakespans {
 
 impl Report {
     /// Adds the extrapolation to the whole step. The rates then describe the whole step too.
-    pub fn add_extrapolation(&mut self, shorter: &FewerMicroBatchMakespans) {
+    pub fn add_whole_step_extrapolation(&mut self, shorter: &FewerMicroBatchMakespans) {
         let step = shorter.extrapolate_whole_step(self.outcome.makespan);
-        self.throughput = self.throughput.map(|rates| rates.scale_to_step(&step));
+        self.throughput = self
+            .throughput
+            .map(|rates| rates.scale_micro_batches_to_step(&step));
         self.extrapolation = Some(step);
     }
 }

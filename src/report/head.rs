@@ -90,7 +90,7 @@ pub(crate) fn build_head_lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     if let Some(interval) = &report.interval {
         put(
             "PREDICTED",
-            interval.format_interval(outcome.makespan),
+            interval.format_interval_and_method_shares(outcome.makespan),
             Wrapped,
         );
     }
@@ -100,7 +100,7 @@ pub(crate) fn build_head_lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     if let Some((heading, text)) = report.describe_machine_dependence() {
         put(heading, text, WrappedWarning);
     }
-    for (lead, text) in report.profiler_lines() {
+    for (lead, text) in report.list_captured_profiler_overhead_lines() {
         put(lead, text, Line);
     }
     if let Some(on) = &report.captured_on {

@@ -17,7 +17,10 @@ pub use sections::render_time_bars;
 use super::section::{ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage};
 use super::{Report, critical_path, head, npus, sensitivity};
 use chakram_base::units::Span;
-use page::{escape_html, render_list, render_report_number, render_report_table, render_section};
+use page::{
+    escape_html, render_list, render_number_with_json_pointer, render_report_table,
+    render_section_unless_empty,
+};
 
 /// A chapter of the page: a heading with pictures and tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,10 +77,10 @@ impl ReportChapter {
             Self::Path => sections::render_critical_path_section(report),
             Self::Memory => resources::render_memory_section(report),
             Self::Collectives => {
-                resources::render_collectives_section(report)
+                resources::plot_collective_bus_bandwidth(report)
                     + &resources::render_traffic_section(report)
             }
-            Self::Links => links::render_links(report),
+            Self::Links => links::render_link_pictures(report),
             Self::Operators => resources::render_roofline_section(report),
             Self::Steps | Self::Modules => String::new(),
         }
@@ -93,9 +96,9 @@ pub fn render_html(report: &Report, title: &str, basis: &str) -> String {
     );
     body += &tiles::render_key_figure_boxes(report);
     body += &render_head_facts(report, basis);
-    body += &render_section("Warnings", "warnings", &render_warnings(report));
+    body += &render_section_unless_empty("Warnings", "warnings", &render_warnings(report));
     for (heading, id, chapter) in chapters_with_content(report) {
-        body += &render_section(heading, id, &chapter);
+        body += &render_section_unless_empty(heading, id, &chapter);
     }
     body += &basis::render_prediction_basis(report);
     page::render_page_with_tables(title, &body)
@@ -166,8 +169,8 @@ fn render_head_facts(report: &Report, basis: &str) -> String {
 }
 
 /// Renders a time of the report, with its JSON pointer `path`.
-fn render_span(path: &str, value: Span) -> String {
-    render_report_number(path, value.0, &value.to_string())
+fn render_report_time_with_pointer(path: &str, value: Span) -> String {
+    render_number_with_json_pointer(path, value.0, &value.to_string())
 }
 
 /// Formats the label of a time axis; `ps` is in picoseconds.

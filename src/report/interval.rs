@@ -42,8 +42,8 @@
 //! H100 and MI300X. The logarithms of the ratios of total kernel times are 0.34, -0.28 and 0.24, with a root mean
 //! square of 0.29. The two captures also differ in their hosts: the logarithms of the ratios of host times are -0.14,
 //! 0.19 and -0.12, with a root mean square of 0.15. Recorded host work has this error unless it was recorded on NPUs of
-//! the machine's class. The error in a machine's `[host]` table is that of launches that the machine's host makes, so it
-//! does not apply to recorded host work.
+//! the machine's class. The error in a machine's `[host]` table is that of launches that the machine's host makes, so
+//! it does not apply to recorded host work.
 //!
 //! Jobs on several nodes also have stragglers, which can only make steps longer. A study of 3,079 training jobs on 128
 //! GPUs or more compares jobs with and without stragglers (Lin et al., "Understanding Stragglers in Large Model
@@ -143,7 +143,7 @@ pub struct PredictionIntervalAndTimeByMethod {
     #[serde(
         rename = "kernels_of_another_maker_ps",
         default,
-        skip_serializing_if = "is_zero"
+        skip_serializing_if = "is_zero_span"
     )]
     pub kept: Span,
     /// Time of collectives with measured times.
@@ -187,7 +187,7 @@ pub(super) struct OneEstimationMethodPathTime {
     pub name: &'static str,
 }
 
-fn is_zero(span: &Span) -> bool {
+fn is_zero_span(span: &Span) -> bool {
     *span == Span::ZERO
 }
 
@@ -273,9 +273,9 @@ impl PredictionIntervalAndTimeByMethod {
             .curve_deviations
             .map(|deviation| part(curves) * deviation as f64 / basis.curve_time.max(1) as f64);
         of_curves[CorrelatedErrorClass::Gemm as usize] *= PRODUCTS_OF_STEP;
-        let late = mean_host_lateness_seconds(report, prepared) / makespan.as_seconds();
+        let late = seconds_of_last_host_behind_mean_host(report, prepared) / makespan.as_seconds();
         let errors = of_classes.chain(of_curves).chain([late, COMMON]);
-        let amounts = prepared.workload().work_amounts();
+        let amounts = prepared.workload_with_added_launches().work_amounts();
         let has_experts = amounts.is_some_and(|amounts| amounts.experts);
         let unlisted_kernels = has_experts
             && basis.by_curves > 0
@@ -301,7 +301,8 @@ impl PredictionIntervalAndTimeByMethod {
         } else {
             0.0
         };
-        let end = |side: f64| Span::from_seconds(makespan.as_seconds() * libm::exp(side));
+        let end =
+            |side: f64| Span::from_seconds_saturating(makespan.as_seconds() * libm::exp(side));
         Some(Self {
             low: end(-side),
             high: end(libm::hypot(side, longer) + below_peaks),
@@ -349,7 +350,7 @@ impl PredictionIntervalAndTimeByMethod {
     }
 
     /// Formats the interval and each method's share. Leaves out shares that round to zero.
-    pub(super) fn format_interval(&self, makespan: Span) -> String {
+    pub(super) fn format_interval_and_method_shares(&self, makespan: Span) -> String {
         let shown =
             |part: &OneEstimationMethodPathTime| part.time.0 as f64 >= 0.0005 * makespan.0 as f64;
         let parts = self
@@ -408,7 +409,7 @@ fn has_more_ranks_than_first_dimension(report: &Report, prepared: &CompiledRepla
 
 /// Returns how much later a group's last host is than the mean host, in seconds. This lateness is summed over the
 /// collectives of each NPU, and averaged over NPUs. Returns zero if no host launches collectives.
-fn mean_host_lateness_seconds(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
+fn seconds_of_last_host_behind_mean_host(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     let host = prepared
         .machine()
         .host()

@@ -28,12 +28,12 @@ struct GraphWithFirstTimeIndex<'a> {
 impl<'a> InProgressNodeIssueTimes<'a> {
     /// Creates storage for the nodes of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'_>) -> Self {
-        let workload = prepared.workload();
+        let workload = prepared.workload_with_added_launches();
         let mut times = 0;
         let instances = workload.instances().iter().map(|instance| {
             let graph = workload.graph_of(instance);
             let first = times;
-            times += graph.lanes().len() + graph.messages().len();
+            times += graph.lanes_in_order_of_first_use().len() + graph.messages().len();
             GraphWithFirstTimeIndex { graph, first }
         });
         Self {
@@ -53,7 +53,9 @@ impl<'a> InProgressNodeIssueTimes<'a> {
         let GraphWithFirstTimeIndex { graph, first } = self.instances[instance.index()];
         first
             + match kind {
-                NodeKind::Receive => graph.lanes().len() + graph.message_index(node),
+                NodeKind::Receive => {
+                    graph.lanes_in_order_of_first_use().len() + graph.message_index(node)
+                }
                 _ => graph.lane(node) as usize,
             }
     }

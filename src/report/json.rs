@@ -36,7 +36,7 @@ pub enum InvalidReportDocumentError {
 }
 
 impl ReportOrComparisonJson {
-    /// Parses a document that [`write_json`] wrote.
+    /// Parses a document that [`write_indented_json`] wrote.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl ReportOrComparisonJson {
 /// # Errors
 ///
 /// Fails if writing to `out` fails.
-pub fn write_json(out: &mut dyn Write, document: &impl Serialize) -> io::Result<()> {
+pub fn write_indented_json(out: &mut dyn Write, document: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, document)?;
     out.write_all(b"\n")
 }
@@ -77,7 +77,7 @@ mod tests {
             .into_generator()
             .into_root_schema_for::<ReportOrComparisonJson>();
         let mut text = Vec::new();
-        write_json(&mut text, &schema).unwrap();
+        write_indented_json(&mut text, &schema).unwrap();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/report.schema.json");
         if std::env::var_os("BLESS").is_some() {
             std::fs::write(path, &text).unwrap();

@@ -93,7 +93,7 @@ const SHOWN: usize = 6;
 
 /// Returns a table of the launches, if there are several: start, end, duration, and time since the previous launch
 /// ended.
-pub(super) fn build_launch_table_sections(
+pub(super) fn build_launch_starts_and_ends_table(
     report: &Report,
     medium: ReportTextDetailsOrPage,
 ) -> Vec<ReportTableWithNotes> {
@@ -111,7 +111,7 @@ pub(super) fn build_launch_table_sections(
             right_aligned_column("after the one before", 24),
         ],
     );
-    let shown = medium.rows_or_all(SHOWN);
+    let shown = medium.rows_shown_or_all_in_details(SHOWN);
     let mut before = Span::ZERO;
     for (number, launch) in launches.iter().enumerate() {
         let after = Span(launch.end.0.saturating_sub(before.0));
@@ -140,7 +140,7 @@ pub(super) fn build_launch_table_sections(
     let (first, last) = (launches[0].end, launches[launches.len() - 1].end);
     let further = launches.len() as u64 - 1;
     let mean = Span((last - first).0 / further);
-    section.push_note(SectionNote::from_line(format!(
+    section.push_note(SectionNote::from_one_line_sentence(format!(
         "one every {mean} after the first, in the mean"
     )));
     vec![section]
@@ -179,7 +179,7 @@ impl<'a, 'e> ProgramEventForwarder<'a, 'e> {
     fn new(programs: &'a [CompiledReplay<'a>], extra: &'e mut dyn Observer) -> Self {
         let (mut instances, mut groups) = (Vec::new(), Vec::new());
         for (number, program) in (0..).zip(programs) {
-            let own = program.workload().instances().len() as u32;
+            let own = program.workload_with_added_launches().instances().len() as u32;
             instances.extend((0..own).map(|instance| (number, InstanceId(instance))));
             let own = program.group_views().count() as u32;
             groups.extend((0..own).map(|group| (number, ReplayGroupId(group))));

@@ -356,7 +356,7 @@ impl Report {
     }
 
     /// Returns the communication time that compute hides, waiting included, as a mean over NPUs.
-    pub fn hidden_communication_time(&self) -> Span {
+    pub fn mean_hidden_communication_time(&self) -> Span {
         let part = |part: NpuTimeCategory| self.mean_parts[part as usize].0;
         let exposed = part(NpuTimeCategory::Communication) + part(NpuTimeCategory::Bubble);
         // The two means are rounded separately, so their difference may be negative.

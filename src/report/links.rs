@@ -231,7 +231,7 @@ pub(crate) fn build_link_sections(
     for (i, row) in links.dimensions.iter().enumerate() {
         let at = |field: &str| format!("/links/dimensions/{i}/{field}");
         dimensions.push_row(vec![
-            SectionCellWithValue::name_cell(&*row.name),
+            SectionCellWithValue::create_cell_with_input_name(&*row.name),
             SectionCellWithValue::number_cell(row.links, row.links).with_json_pointer(at("links")),
             SectionCellWithValue::from(Bytes(row.bytes)).with_json_pointer(at("bytes")),
             SectionCellWithValue::from(Bytes(row.bytes_per_npu))
@@ -241,7 +241,9 @@ pub(crate) fn build_link_sections(
         ]);
     }
     let Some(bottleneck) = links.bottleneck_link() else {
-        dimensions.push_note(SectionNote::from_line("no bytes passed a link"));
+        dimensions.push_note(SectionNote::from_one_line_sentence(
+            "no bytes passed a link",
+        ));
         return vec![dimensions];
     };
     let (from, to) = (&bottleneck.from, &bottleneck.to);
@@ -249,7 +251,7 @@ pub(crate) fn build_link_sections(
         Span::ZERO => "of the makespan".to_owned(),
         until => format!("of the {until} until the last job ends"),
     };
-    dimensions.push_note(SectionNote::from_line(format!(
+    dimensions.push_note(SectionNote::from_one_line_sentence(format!(
         "bottleneck: {}, the link from {from} to {to}, busy {} {part}",
         bottleneck.dimension,
         format_busy_share(bottleneck.busy, makespan)
@@ -265,11 +267,11 @@ pub(crate) fn build_link_sections(
     );
     let mut rows: Vec<_> = links.links.iter().enumerate().collect();
     rows.sort_by_key(|(_, row)| Reverse(row.busy));
-    let shown = medium.rows_or_all(ROWS);
+    let shown = medium.rows_shown_or_all_in_details(ROWS);
     for (i, row) in rows.iter().take(shown) {
         let at = |field: &str| format!("/links/links/{i}/{field}");
         section.push_row(vec![
-            SectionCellWithValue::name_cell(format!(
+            SectionCellWithValue::create_cell_with_input_name(format!(
                 "{}: {} to {}",
                 row.dimension, row.from, row.to
             )),

@@ -91,10 +91,10 @@ impl NpuTimeByMachineDependence {
         // Means are rounded separately, so their sum may exceed the makespan by a few picoseconds.
         let responds = responds.min(makespan);
         let fixed = fixed.min(makespan - responds);
-        let instances = prepared.workload().instances().iter();
+        let instances = prepared.workload_with_added_launches().instances().iter();
         Self {
             kernels_on_cpu: instances
-                .map(|instance| prepared.workload().graph_of(instance))
+                .map(|instance| prepared.workload_with_added_launches().graph_of(instance))
                 .any(|graph| graph.were_kernels_captured_on_cpu()),
             responds,
             launches: launches.min(responds),

@@ -173,7 +173,9 @@ impl NpuMemoryUseRow {
 }
 
 /// Returns the row whose memory is fullest. In a tie, returns the row of the lowest rank.
-pub(super) fn find_fullest_rank(rows: &[NpuMemoryUseRow]) -> Option<&NpuMemoryUseRow> {
+pub(super) fn find_rank_with_highest_filled_share(
+    rows: &[NpuMemoryUseRow],
+) -> Option<&NpuMemoryUseRow> {
     rows.iter().rev().max_by(|a, b| a.compare_filled_share(b))
 }
 
@@ -203,7 +205,11 @@ impl<'a> MemoryPeakObserver<'a> {
 
     /// Returns one row for each rank with allocations or frees in its trace, sorted by rank.
     pub fn into_rows(self) -> Vec<NpuMemoryUseRow> {
-        let instances = 0..self.prepared.workload().instances().len();
+        let instances = 0..self
+            .prepared
+            .workload_with_added_launches()
+            .instances()
+            .len();
         let prepared = self.prepared;
         self.into_rows_of_replay(prepared, instances)
     }
@@ -224,8 +230,8 @@ impl<'a> MemoryPeakObserver<'a> {
         prepared: &CompiledReplay<'_>,
         observed: impl Iterator<Item = usize>,
     ) -> Vec<NpuMemoryUseRow> {
-        self.followed.end_all_instances();
-        let (workload, machine) = (prepared.workload(), prepared.machine());
+        self.followed.end_last_instant_of_all_instances();
+        let (workload, machine) = (prepared.workload_with_added_launches(), prepared.machine());
         let totals: Vec<_> = self.followed.totals_by_instance().collect();
         let observed = observed.filter_map(|instance| totals.get(instance).copied());
         let followed = workload.instances().iter().zip(observed);

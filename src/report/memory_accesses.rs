@@ -71,7 +71,7 @@ impl LoadStoreSumsByMemory {
         } else {
             row.loads += count;
         }
-        let bytes = graph.bytes(node).saturating_mul(count);
+        let bytes = graph.stated_bytes_of_node(node).saturating_mul(count);
         row.bytes = row.bytes.saturating_add(bytes);
         row.total += Span(span.0 * count);
     }
@@ -91,7 +91,7 @@ pub(super) fn build_memory_access_sections(
     if report.memory_accesses.is_empty() {
         return Vec::new();
     }
-    let mut section = ReportTableWithNotes::with_aligned_columns(
+    let mut section = ReportTableWithNotes::create_table_with_aligned_columns(
         ReportTableSubject::MemoryAccesses,
         [
             left_aligned_column("LOADS AND STORES", 24),
@@ -113,7 +113,7 @@ pub(super) fn build_memory_access_sections(
             false => "-".into(),
         };
         section.push_row(vec![
-            SectionCellWithValue::name_cell(&*row.memory),
+            SectionCellWithValue::create_cell_with_input_name(&*row.memory),
             SectionCellWithValue::count_cell(row.loads).with_json_pointer(at("loads")),
             SectionCellWithValue::count_cell(row.stores).with_json_pointer(at("stores")),
             SectionCellWithValue::from(Bytes(row.bytes)).with_json_pointer(at("bytes")),

@@ -68,7 +68,7 @@ struct SameClassModuleTotals {
 }
 
 /// Returns the path, with each module's number replaced by `*`.
-fn family_of_module(path: &str) -> String {
+fn replace_module_numbers_by_star(path: &str) -> String {
     let parts = path.split('/').map(|part| {
         let stem = part.trim_end_matches(|c: char| c.is_ascii_digit());
         match stem.len() < part.len() && stem.ends_with('_') {
@@ -96,7 +96,9 @@ pub(super) fn build_module_sections(
             outside = Some((i, row));
             continue;
         }
-        let family = families.entry(family_of_module(&row.path)).or_default();
+        let family = families
+            .entry(replace_module_numbers_by_star(&row.path))
+            .or_default();
         family.last = i;
         family.modules += 1;
         family.calls = family.calls.saturating_add(row.calls);
@@ -106,7 +108,7 @@ pub(super) fn build_module_sections(
     }
     let mut families: Vec<_> = families.into_iter().collect();
     families.sort_by_key(|(_, family)| Reverse((family.device, family.host)));
-    let mut section = ReportTableWithNotes::with_aligned_columns(
+    let mut section = ReportTableWithNotes::create_table_with_aligned_columns(
         ReportTableSubject::Modules,
         [
             left_aligned_column("MODULES", 40),
@@ -118,12 +120,12 @@ pub(super) fn build_module_sections(
             right_aligned_column("on hosts", 13),
         ],
     );
-    let shown = medium.rows_or_all(ROWS);
+    let shown = medium.rows_shown_or_all_in_details(ROWS);
     for (path, row) in families.iter().take(shown) {
         // Only a row of a single module gets a JSON pointer, because the report has no sums over several modules.
         let at = |field| (row.modules == 1).then(|| format!("/modules/{}/{field}", row.last));
         section.push_row(vec![
-            SectionCellWithValue::name_cell(path),
+            SectionCellWithValue::create_cell_with_input_name(path),
             SectionCellWithValue::count_cell(row.modules),
             SectionCellWithValue::count_cell(row.calls).with_optional_json_pointer(at("calls")),
             SectionCellWithValue::from(row.device).with_optional_json_pointer(at("device_ps")),
@@ -184,10 +186,10 @@ struct ModuleTimeAccumulator<'a> {
 impl<'a> ModuleTimeObserver<'a> {
     /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
-        let workload = prepared.workload();
+        let workload = prepared.workload_with_added_launches();
         let mut rows = DistinctKeyInterner::default();
         rows.intern_key((OUTSIDE, ""));
-        let row_of = workload.graphs().iter();
+        let row_of = workload.distinct_graphs().iter();
         let row_of: Vec<_> = row_of
             .map(|graph| module_row_of_each_python_call(graph, &mut rows))
             .collect();
@@ -196,10 +198,10 @@ impl<'a> ModuleTimeObserver<'a> {
         }
         let graphs: Vec<u32> = workload.instances().iter().map(|i| i.graph.0).collect();
         let mut sums = vec![ModuleOwnTimes::default(); rows.keys().len()];
-        for (number, graph) in (0..).zip(workload.graphs()) {
+        for (number, graph) in (0..).zip(workload.distinct_graphs()) {
             let ranks = graphs.iter().filter(|&&graph| graph == number).count() as u64;
             let rows = &row_of[number as usize];
-            for call in python_calls_around_nodes(graph) {
+            for call in list_python_calls_with_nodes(graph) {
                 let row = |call: u32| rows[call as usize];
                 let around = graph.stacks().calls[call as usize].caller;
                 if row(call) != around.map_or(OUTSIDE, row) {
@@ -224,7 +226,7 @@ impl<'a> ModuleTimeObserver<'a> {
 }
 
 /// Returns the Python calls of `graph` during which at least one node ran.
-fn python_calls_around_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
+fn list_python_calls_with_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
     let stacks = graph.stacks();
     let mut is_used = vec![false; stacks.calls.len()];
     for stack in graph
@@ -321,7 +323,9 @@ fn module_row_of_each_python_call<'a>(
     for (number, call) in (0..).zip(&stacks.calls) {
         let around = call.caller.map(|caller| caller as usize);
         let (row, level) = around.map_or((OUTSIDE, 0), |call| (row_of[call], levels[call]));
-        let module = stacks.module_of_call(number).filter(|_| level < LEVELS);
+        let module = stacks
+            .module_invoked_by_call(number)
+            .filter(|_| level < LEVELS);
         row_of.push(module.map_or(row, |module| rows.intern_key((row, module))));
         levels.push(level + u32::from(module.is_some()));
     }
@@ -375,14 +379,17 @@ impl Observer for ModuleTimeObserver<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::family_of_module;
+    use super::replace_module_numbers_by_star;
 
     #[test]
     fn numbered_modules_of_one_class_form_one_family() {
-        assert_eq!(family_of_module("Net_0/Linear_12"), "Net_*/Linear_*");
-        assert_eq!(family_of_module("Conv2d_3"), "Conv2d_*");
+        assert_eq!(
+            replace_module_numbers_by_star("Net_0/Linear_12"),
+            "Net_*/Linear_*"
+        );
+        assert_eq!(replace_module_numbers_by_star("Conv2d_3"), "Conv2d_*");
         for other in ["Conv2d", "Layer12", ""] {
-            assert_eq!(family_of_module(other), other);
+            assert_eq!(replace_module_numbers_by_star(other), other);
         }
     }
 }

@@ -218,7 +218,7 @@ impl NodeTable {
     }
 
     /// Sets the strings for the rows' name, class and lane indices.
-    pub fn set_column_texts(
+    pub fn set_texts_of_indexed_columns(
         &mut self,
         names: DistinctTextIndices,
         classes: &[String],
@@ -322,7 +322,11 @@ pub(super) mod tests {
                 partner: None,
             });
         }
-        table.set_column_texts(names, &["nothing".to_owned(), "compute".to_owned()], lanes);
+        table.set_texts_of_indexed_columns(
+            names,
+            &["nothing".to_owned(), "compute".to_owned()],
+            lanes,
+        );
         table
     }
 

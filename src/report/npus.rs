@@ -95,8 +95,10 @@ pub(super) fn build_npu_sections(
     ];
     headings.extend(bubble.then(|| right_aligned_column("bubble", width)));
     headings.extend(["memory", "host", "idle"].map(|name| right_aligned_column(name, width)));
-    let mut section =
-        ReportTableWithNotes::with_aligned_columns(ReportTableSubject::Ranks, headings);
+    let mut section = ReportTableWithNotes::create_table_with_aligned_columns(
+        ReportTableSubject::Ranks,
+        headings,
+    );
     // Adjacent NPUs with equal times share a line.
     let parts = |row: &NpuRow| (row.time.parts, row.time.communicating);
     let runs = group_adjacent_rows(&report.rows, |a, b| {
@@ -107,7 +109,7 @@ pub(super) fn build_npu_sections(
         let first = &run[0];
         let mut cells = vec![
             format_ranks_of_adjacent_rows(run).into(),
-            SectionCellWithValue::name_cell(&*first.class),
+            SectionCellWithValue::create_cell_with_input_name(&*first.class),
         ];
         let parts = NpuTimeCategory::ALL.iter().zip(NpuTimeCategory::KEYS);
         let parts = parts.filter(|((part, _), _)| bubble || *part != NpuTimeCategory::Bubble);
@@ -130,7 +132,7 @@ pub(super) fn build_mean_npu_time_breakdown_sections(report: &Report) -> Vec<Rep
             left_aligned_column("TIME BREAKDOWN", 24),
             right_aligned_column("mean of NPUs", 14),
             right_aligned_column("share", 9),
-            left_aligned_column("min", 24).with_gap(3),
+            left_aligned_column("min", 24).with_gap_before(3),
             left_aligned_column("max", 0),
         ],
     );
@@ -180,9 +182,9 @@ pub(super) fn build_mean_npu_time_breakdown_sections(report: &Report) -> Vec<Rep
     ]);
     let under_way = report.mean_communicating;
     if under_way > Span::ZERO {
-        section.push_note(SectionNote::from_line(format!(
+        section.push_note(SectionNote::from_one_line_sentence(format!(
             "communication active for {under_way} (mean), {} of it overlapped with compute",
-            format_share(report.hidden_communication_time(), under_way)
+            format_share(report.mean_hidden_communication_time(), under_way)
         )));
         let meant = [
             (NpuTimeCategory::Communication, NpuTimeCategory::EXPOSED),
@@ -193,7 +195,7 @@ pub(super) fn build_mean_npu_time_breakdown_sections(report: &Report) -> Vec<Rep
             .filter(|(part, _)| report.mean_parts[*part as usize] > Span::ZERO);
         let shown: Vec<_> = shown.map(|(_, words)| *words).collect();
         if !shown.is_empty() {
-            section.push_note(SectionNote::from_line(shown.join("; ")));
+            section.push_note(SectionNote::from_one_line_sentence(shown.join("; ")));
         }
     }
     vec![section]

@@ -72,13 +72,13 @@ impl NpuCommunicationsInProgress {
 
     /// Returns true if the communication at index `place` is in progress.
     pub fn is_in_progress(&mut self, place: usize) -> bool {
-        self.open_comm_at(place)
+        self.find_open_comm_and_number(place)
             .is_some_and(|(_, open)| open.label != OVER)
     }
 
     /// Records that the node of the communication at index `place`, which has just started, is not issued yet.
     pub fn mark_unissued(&mut self, place: usize) {
-        if let Some((_, open)) = self.open_comm_at(place) {
+        if let Some((_, open)) = self.find_open_comm_and_number(place) {
             open.unissued = true;
         }
     }
@@ -87,7 +87,7 @@ impl NpuCommunicationsInProgress {
     /// waited for other members.
     #[inline]
     pub fn issue_if_waiting(&mut self, place: usize) -> bool {
-        match self.open_comm_at(place) {
+        match self.find_open_comm_and_number(place) {
             Some((_, open)) if open.label != OVER => std::mem::take(&mut open.unissued),
             _ => false,
         }
@@ -96,7 +96,7 @@ impl NpuCommunicationsInProgress {
     /// Returns the communication at index `place`, and its number in order of start; `None` if the communication was
     /// removed or has not started.
     #[inline]
-    fn open_comm_at(
+    fn find_open_comm_and_number(
         &mut self,
         place: usize,
     ) -> Option<(u32, &mut CommunicationTimeSumIndexAndProgress)> {
@@ -108,7 +108,7 @@ impl NpuCommunicationsInProgress {
     /// Records that all partners of the communication at index `place` have begun.
     #[inline]
     pub fn begin_transfer(&mut self, place: usize) {
-        if let Some((number, open)) = self.open_comm_at(place)
+        if let Some((number, open)) = self.find_open_comm_and_number(place)
             && open.label != OVER
             && open.progress != ChargedCommunicationProgress::Transfers
         {
@@ -120,7 +120,7 @@ impl NpuCommunicationsInProgress {
     /// Ends the communication at index `place`.
     #[inline]
     pub fn end_comm(&mut self, place: usize) {
-        if let Some((_, open)) = self.open_comm_at(place) {
+        if let Some((_, open)) = self.find_open_comm_and_number(place) {
             open.label = OVER;
         }
         while self.open.front().is_some_and(|open| open.label == OVER) {

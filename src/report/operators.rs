@@ -50,7 +50,7 @@ impl OperatorTime {
     }
 
     /// Adds the calls, time and work of `other` to this row. A sum is unknown if either of its terms is.
-    pub(super) fn add_operator(&mut self, other: &Self) {
+    pub(super) fn add_calls_time_and_work_of_row(&mut self, other: &Self) {
         self.calls = self.calls.saturating_add(other.calls);
         self.total += other.total;
         self.flops = add_if_known(self.flops, other.flops);
@@ -95,7 +95,7 @@ fn sort_by_time<N: AsRef<str> + Into<String>>(
     // their first 16 bytes, so these are first compared as one number.
     let mut rows: Vec<_> = sums
         .into_iter()
-        .map(|((name, _), sum)| (prefix_as_number(name.as_ref()), name, sum))
+        .map(|((name, _), sum)| (first_16_bytes_as_sortable_number(name.as_ref()), name, sum))
         .collect();
     rows.sort_unstable_by(|(a, name, sum), (b, other_name, other)| {
         let (called, other) = (sum.called, other.called);
@@ -119,7 +119,7 @@ fn sort_by_time<N: AsRef<str> + Into<String>>(
 }
 
 /// Returns the first 16 bytes of a name as a number. Numbers sort in the same order as names.
-fn prefix_as_number(name: &str) -> u128 {
+fn first_16_bytes_as_sortable_number(name: &str) -> u128 {
     let mut first = [0; 16];
     let length = name.len().min(first.len());
     first[..length].copy_from_slice(&name.as_bytes()[..length]);
@@ -192,11 +192,11 @@ impl OperatorWork {
         match graph.kind(node) {
             NodeKind::Compute => Self {
                 flops: known(graph.flops(node)).filter(|_| !graph.flops_unknown(node)),
-                bytes: known(graph.bytes(node)),
+                bytes: known(graph.stated_bytes_of_node(node)),
             },
             NodeKind::LocalMemory | NodeKind::RemoteMemory => Self {
                 flops: None,
-                bytes: known(graph.bytes(node)),
+                bytes: known(graph.stated_bytes_of_node(node)),
             },
             _ => Self {
                 flops: None,
@@ -231,8 +231,8 @@ impl OperatorCallsTimeAndWork {
 impl<'a> OperatorTimeObserver<'a> {
     /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
-        let workload = prepared.workload();
-        let graphs = workload.graphs().iter();
+        let workload = prepared.workload_with_added_launches();
+        let graphs = workload.distinct_graphs().iter();
         let empty = SameNameCallsAndTime::empty_for_kind(NodeKind::Nothing);
         Self {
             prepared,
@@ -266,7 +266,11 @@ impl<'a> OperatorTimeObserver<'a> {
         // times.
         let mut latest: Vec<u32> = Vec::new();
         let mut nodes = NameAndKindTotalsTable::default();
-        for (index, graph) in (0..).zip(self.prepared.workload().graphs()) {
+        for (index, graph) in (0..).zip(
+            self.prepared
+                .workload_with_added_launches()
+                .distinct_graphs(),
+        ) {
             nodes.replace_by_totals_of_graph(graph);
             latest.resize(latest.len().max(graph.names().len()), 0);
             let firsts = (0..).zip(&self.sums[index as usize]);
@@ -394,7 +398,12 @@ impl Observer for OperatorTimeObserver<'_> {
 mod tests {
     use super::*;
 
-    fn build_operator_row(name: &str, kind: NodeKind, calls: u64, total: u64) -> OperatorTime {
+    fn build_operator_time_for_test(
+        name: &str,
+        kind: NodeKind,
+        calls: u64,
+        total: u64,
+    ) -> OperatorTime {
         OperatorTime {
             name: name.to_owned(),
             kind,
@@ -412,14 +421,14 @@ mod tests {
         let mut sum = OperatorTime {
             flops: Some(6_000_000_000),
             bytes: Some(3_000_000),
-            ..build_operator_row("mm", NodeKind::Compute, 2, 3_000_000_000)
+            ..build_operator_time_for_test("mm", NodeKind::Compute, 2, 3_000_000_000)
         };
         assert_eq!(sum.flops_per_s(), Some(2e12));
         assert_eq!(sum.bytes_per_s(), Some(1e9));
-        sum.add_operator(&OperatorTime {
+        sum.add_calls_time_and_work_of_row(&OperatorTime {
             flops: None,
             bytes: Some(3_000_000),
-            ..build_operator_row("mm", NodeKind::Compute, 1, 3_000_000_000)
+            ..build_operator_time_for_test("mm", NodeKind::Compute, 1, 3_000_000_000)
         });
         assert_eq!(
             (sum.calls, sum.flops, sum.bytes),
@@ -428,7 +437,7 @@ mod tests {
         assert_eq!((sum.flops_per_s(), sum.bytes_per_s()), (None, Some(1e9)));
         // The rate of nodes that take no time is unknown.
         assert_eq!(
-            build_operator_row("mm", NodeKind::Compute, 1, 0).flops_per_s(),
+            build_operator_time_for_test("mm", NodeKind::Compute, 1, 0).flops_per_s(),
             None
         );
     }
@@ -436,18 +445,18 @@ mod tests {
     #[test]
     fn micro_batches_are_summed_and_nothing_else() {
         let all = [
-            build_operator_row("mb1/a", NodeKind::Compute, 1, 50),
-            build_operator_row("a", NodeKind::Compute, 1, 30),
-            build_operator_row("mb10/a", NodeKind::Compute, 2, 9),
-            build_operator_row("mb1/a", NodeKind::Host, 1, 8),
-            build_operator_row("mb1/b", NodeKind::Compute, 1, 7),
+            build_operator_time_for_test("mb1/a", NodeKind::Compute, 1, 50),
+            build_operator_time_for_test("a", NodeKind::Compute, 1, 30),
+            build_operator_time_for_test("mb10/a", NodeKind::Compute, 2, 9),
+            build_operator_time_for_test("mb1/a", NodeKind::Host, 1, 8),
+            build_operator_time_for_test("mb1/b", NodeKind::Compute, 1, 7),
         ];
         // The merged row has 1 + 2 calls and a time of 50 + 9 ps. Rows of another kind or another name remain separate.
         let summed = [
-            build_operator_row("mb*/a", NodeKind::Compute, 3, 59),
-            build_operator_row("a", NodeKind::Compute, 1, 30),
-            build_operator_row("mb*/a", NodeKind::Host, 1, 8),
-            build_operator_row("mb*/b", NodeKind::Compute, 1, 7),
+            build_operator_time_for_test("mb*/a", NodeKind::Compute, 3, 59),
+            build_operator_time_for_test("a", NodeKind::Compute, 1, 30),
+            build_operator_time_for_test("mb*/a", NodeKind::Host, 1, 8),
+            build_operator_time_for_test("mb*/b", NodeKind::Compute, 1, 7),
         ];
         assert_eq!(merge_operators_of_micro_batches(&all), summed);
         // Rows with equal times are sorted by name. Some names have the same first 16 bytes, and some end in a zero
@@ -462,7 +471,7 @@ mod tests {
             "b",
         ];
         let mut turned: Vec<_> = names
-            .map(|name| build_operator_row(name, NodeKind::Host, 1, 3))
+            .map(|name| build_operator_time_for_test(name, NodeKind::Host, 1, 3))
             .into();
         turned.reverse();
         let found = merge_operators_of_micro_batches(&turned);

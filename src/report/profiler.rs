@@ -78,10 +78,13 @@ impl ProfilerAndItsCost {
     /// Returns the job's profiler; `None` unless the traces state the profiler's cost or the times of steps without a
     /// profiler.
     pub(super) fn profiler_of_workload(workload: &Workload) -> Option<Self> {
-        let graphs = workload.graphs().iter().map(|graph| graph.profiler_facts());
+        let graphs = workload
+            .distinct_graphs()
+            .iter()
+            .map(|graph| graph.facts_about_profiler());
         let removed = graphs.clone().any(|profiler| profiler.removed);
         let charged = graphs.clone().any(|profiler| profiler.charged);
-        let unprofiled = unprofiled_steps_of_workload(workload);
+        let unprofiled = find_step_times_without_profiler(workload);
         let costs = graphs.filter_map(|profiler| profiler.said.cost.filter(|_| profiler.charged));
         let cost = costs.max_by_key(|cost| (cost.record_ns, cost.basis));
         (charged || unprofiled.is_some()).then_some(Self {
@@ -111,11 +114,11 @@ impl ProfilerAndItsCost {
         } else {
             (own, other)
         };
-        let interval = self.profiling_error_interval(
+        let interval = self.interval_of_time_without_profiler(
             with,
             without,
             busiest,
-            unprofiled_steps_of_workload(workload),
+            find_step_times_without_profiler(workload),
         );
         self.with = Some(with);
         self.without = Some(MakespanWithoutProfilerCost {
@@ -125,7 +128,7 @@ impl ProfilerAndItsCost {
         });
     }
 
-    fn profiling_error_interval(
+    fn interval_of_time_without_profiler(
         &self,
         with: Span,
         without: Span,
@@ -155,14 +158,14 @@ impl ProfilerAndItsCost {
 }
 
 /// Returns the steps that the job timed without a profiler, if any.
-fn unprofiled_steps_of_workload(workload: &Workload) -> Option<StepTimesWithoutProfiler> {
-    let mut graphs = workload.graphs().iter();
-    graphs.find_map(|graph| graph.profiler_facts().said.unprofiled)
+fn find_step_times_without_profiler(workload: &Workload) -> Option<StepTimesWithoutProfiler> {
+    let mut graphs = workload.distinct_graphs().iter();
+    graphs.find_map(|graph| graph.facts_about_profiler().said.unprofiled)
 }
 
 impl Report {
     /// Returns lines about the profiler, each with a label.
-    pub(super) fn profiler_lines(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn list_captured_profiler_overhead_lines(&self) -> Vec<(&'static str, String)> {
         let Some(profiler) = &self.profiler else {
             return Vec::new();
         };
@@ -183,7 +186,10 @@ impl Report {
                         "profiler",
                         format!("with it {with}, without it {makespan}{interval}"),
                     ),
-                    ("", format!("{}{here}", profiler.cost_text())),
+                    (
+                        "",
+                        format!("{}{here}", profiler.cost_per_record_and_basis_text()),
+                    ),
                 ]
             }
             _ => vec![("profiler", here)],
@@ -202,7 +208,7 @@ impl Report {
 }
 
 impl ProfilerAndItsCost {
-    fn cost_text(&self) -> String {
+    fn cost_per_record_and_basis_text(&self) -> String {
         let Some((ns, basis)) = self.record_ns.zip(self.cost_basis) else {
             return String::new();
         };
@@ -235,7 +241,7 @@ mod tests {
         };
         let ms = |ms: u64| Span::from_ns(1_000_000 * ms);
         for (busiest, low) in [(ms(2), ms(2)), (ms(0), ms(0)), (ms(7), ms(6))] {
-            let found = profiler.profiling_error_interval(ms(10), ms(6), busiest, None);
+            let found = profiler.interval_of_time_without_profiler(ms(10), ms(6), busiest, None);
             assert_eq!(found.map(|[low, _]| low), Some(low));
         }
     }

@@ -131,12 +131,12 @@ pub fn run_with_observer_relay<W: Observer + Send, T>(
     run: impl FnOnce(&mut ObserverRelay<'_, '_>) -> T,
 ) -> (T, W) {
     if nodes < LEAST_NODES {
-        return run_with_relay_on_this_thread(watch, others, run);
+        return run_and_deliver_events_on_same_thread(watch, others, run);
     }
     run_with_relay_on_other_thread(watch, others, run)
 }
 
-fn run_with_relay_on_this_thread<W: Observer, T>(
+fn run_and_deliver_events_on_same_thread<W: Observer, T>(
     watch: impl FnOnce() -> W,
     others: Option<&mut dyn Observer>,
     run: impl FnOnce(&mut ObserverRelay<'_, '_>) -> T,
@@ -145,7 +145,7 @@ fn run_with_relay_on_this_thread<W: Observer, T>(
     let mut here = |batch: &mut ObserverEventBatch| batch.deliver_to(&mut watching);
     let mut relay = ObserverRelay::new(EventBatchTarget::Here(&mut here), others);
     let result = run(&mut relay);
-    let end = relay.finish_relay();
+    let end = relay.flush_and_take_end_statistics();
     end.deliver_to(&mut watching);
     (result, watching)
 }
@@ -169,7 +169,7 @@ fn run_with_relay_on_other_thread<W: Observer + Send, T>(
         }));
         let mut relay = ObserverRelay::new(EventBatchTarget::Beside { full, empty }, others);
         let result = run(&mut relay);
-        let end = relay.finish_relay();
+        let end = relay.flush_and_take_end_statistics();
         match delivery.join() {
             Ok(mut watching) => {
                 end.deliver_to(&mut watching);
@@ -215,7 +215,7 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
 
     /// Delivers the last batch, closes the queue to the other thread, and returns the results that the loop reported at
     /// the end of the run.
-    fn finish_relay(mut self) -> RunEndStatistics {
+    fn flush_and_take_end_statistics(mut self) -> RunEndStatistics {
         self.flush_batch();
         RunEndStatistics {
             links: self.links,
@@ -225,7 +225,7 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
     }
 
     #[inline]
-    fn record_node_event(&mut self, step: PackedNodeEvent) {
+    fn add_node_event_to_batch(&mut self, step: PackedNodeEvent) {
         self.batch.steps.push(step);
         if self.batch.steps.len() >= BATCH {
             self.flush_batch();
@@ -250,7 +250,7 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
 impl Observer for ObserverRelay<'_, '_> {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.record_node_event(PackedNodeEvent::new(
+        self.add_node_event_to_batch(PackedNodeEvent::new(
             NodeEventType::Issued,
             now,
             instance,
@@ -264,7 +264,7 @@ impl Observer for ObserverRelay<'_, '_> {
 
     #[inline]
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.record_node_event(PackedNodeEvent::new(
+        self.add_node_event_to_batch(PackedNodeEvent::new(
             NodeEventType::Completed,
             now,
             instance,
@@ -279,7 +279,7 @@ impl Observer for ObserverRelay<'_, '_> {
     #[inline]
     fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let kind = NodeKind::Collective;
-        self.record_node_event(PackedNodeEvent::new(
+        self.add_node_event_to_batch(PackedNodeEvent::new(
             NodeEventType::Began,
             now,
             instance,
@@ -305,7 +305,7 @@ impl Observer for ObserverRelay<'_, '_> {
     fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         // No observer uses a node's kind before the node is issued, so any kind will do here.
         let kind = NodeKind::Nothing;
-        self.record_node_event(PackedNodeEvent::new(
+        self.add_node_event_to_batch(PackedNodeEvent::new(
             NodeEventType::Delayed,
             now,
             instance,
@@ -320,7 +320,7 @@ impl Observer for ObserverRelay<'_, '_> {
     #[inline]
     fn on_ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let kind = NodeKind::Nothing;
-        self.record_node_event(PackedNodeEvent::new(
+        self.add_node_event_to_batch(PackedNodeEvent::new(
             NodeEventType::Ready,
             now,
             instance,
@@ -335,7 +335,7 @@ impl Observer for ObserverRelay<'_, '_> {
     #[inline]
     fn on_member_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let kind = NodeKind::Collective;
-        self.record_node_event(PackedNodeEvent::new(
+        self.add_node_event_to_batch(PackedNodeEvent::new(
             NodeEventType::MemberWait,
             now,
             instance,
@@ -363,9 +363,9 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
-    fn launch_ended(&mut self, now: Time, launch: &BegunLaunchRecord) {
+    fn on_all_launch_nodes_complete(&mut self, now: Time, launch: &BegunLaunchRecord) {
         if let Some(others) = &mut self.others {
-            others.launch_ended(now, launch);
+            others.on_all_launch_nodes_complete(now, launch);
         }
     }
 
@@ -484,7 +484,7 @@ mod tests {
         let mut direct = CallRecordingObserver::default();
         send_many_events_to_observer(&mut direct);
         let mut others = CallRecordingObserver::default();
-        let ((), here) = run_with_relay_on_this_thread(
+        let ((), here) = run_and_deliver_events_on_same_thread(
             CallRecordingObserver::default,
             Some(&mut others),
             |relay| send_many_events_to_observer(relay),

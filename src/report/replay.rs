@@ -32,7 +32,7 @@ use super::summary::{
 };
 use super::throughput;
 use super::tiles::TileNetworkBusyTimesObserver;
-use super::two_threads::run_both;
+use super::two_threads::run_on_second_thread_if_many_nodes;
 use super::unknown;
 use super::warnings::collect_warnings;
 use chakram_base::bounds;
@@ -68,7 +68,7 @@ pub fn replay_to_report_with_nodes<O: Observer>(
     prepared: &CompiledReplay<'_>,
     mut extra: O,
 ) -> Result<(Report, NodeTable, O), ReplayError> {
-    NodeTableRowLimit::check_row_count(prepared.workload().node_count())?;
+    NodeTableRowLimit::check_row_count(prepared.workload_with_added_launches().node_count())?;
     let (report, table) = replay_with_erased_observer(prepared, &mut extra, true)?;
     let table = table.expect("a run of so many nodes is recorded");
     Ok((report, table, extra))
@@ -102,13 +102,13 @@ fn replay_with_erased_observer(
     prepared.check_most_kernels_have_durations()?;
     prepared.check_requested_tile_groups_form()?;
     // Fold only replays with too many nodes for a critical path, because the path needs every rank.
-    if prepared.workload().node_count() > NodeTableRowLimit::MOST
+    if prepared.workload_with_added_launches().node_count() > NodeTableRowLimit::MOST
         && extra.is_nobody()
         && let Some(report) = replay_folded(prepared)?
     {
         return Ok((report, None));
     }
-    check_memory_for_node_times(prepared.workload().node_count())?;
+    check_memory_for_node_times(prepared.workload_with_added_launches().node_count())?;
     let others: Option<&mut dyn Observer> = if extra.is_nobody() {
         None
     } else {
@@ -122,7 +122,7 @@ fn replay_with_erased_observer(
             create_report_observers(prepared, memory, ()),
         )
     };
-    let nodes = prepared.workload().node_count();
+    let nodes = prepared.workload_with_added_launches().node_count();
     let (outcome, (recorder, observers)) = run_with_observer_relay(nodes, watch, others, |relay| {
         prepared.run_specialized_for_observer(relay)
     });
@@ -135,7 +135,7 @@ fn replay_with_erased_observer(
         launches: Vec::new(),
         network,
     };
-    let ((mut report, _), (path, table)) = run_both(
+    let ((mut report, _), (path, table)) = run_on_second_thread_if_many_nodes(
         nodes as usize,
         || collect_results_and_build_report(finished, observers),
         || {
@@ -145,12 +145,12 @@ fn replay_with_erased_observer(
             (path, table.map(|recorder| recorder.node_table()))
         },
     );
-    if let Some((summary, path)) = path {
+    if let Some((summary, path_in_folder)) = path {
         report.critical_path = Some(summary);
         report.interval = PredictionIntervalAndTimeByMethod::of_report(&report, prepared);
         // The profiler's cost has an interval too, so compute it after the prediction interval.
         report.add_replay_and_token_costs(prepared.machine().price_per_npu_hour(), None);
-        extra.critical_path(&path);
+        extra.critical_path(&path_in_folder);
     }
     Ok((report, table))
 }
@@ -164,7 +164,12 @@ fn replay_with_erased_observer(
 pub fn replay_folded(prepared: &CompiledReplay<'_>) -> Result<Option<Report>, ReplayError> {
     let is_captured =
         |graph: &Graph| !graph.step_numbers().is_empty() || !graph.stacks().calls.is_empty();
-    if prepared.workload().graphs().iter().any(is_captured) {
+    if prepared
+        .workload_with_added_launches()
+        .distinct_graphs()
+        .iter()
+        .any(is_captured)
+    {
         return Ok(None);
     }
     let report = prepared
@@ -184,7 +189,7 @@ fn replay_folded_representatives(
         let operators = OperatorTimeObserver::of_folded_part(folded);
         combine_report_observers(part, (breakdown, operators), memory, ())
     };
-    let nodes = part.workload().node_count();
+    let nodes = part.workload_with_added_launches().node_count();
     let (outcome, observers) = run_with_observer_relay(nodes, watch, None, |relay| {
         part.run_specialized_for_observer(relay)
     });
@@ -192,18 +197,19 @@ fn replay_folded_representatives(
     let (_, (collectives, _)) = &observers;
     // Return no report if some messages cannot be attributed to the omitted ranks. These are messages of tiles, and of
     // collectives whose analytical answer was withdrawn.
-    let attributed = part.count_sends() + collectives.count_messages();
+    let attributed = part.count_sends() + collectives.sum_simulated_messages();
     if outcome.unfolded + outcome.recorded > 0 || outcome.messages != attributed {
         return Ok(None);
     }
     let makespan = outcome.makespan;
-    let results = ObservedResults::collect_for_whole_job(observers, makespan, prepared, folded);
+    let results =
+        ObservedResults::extend_folded_results_to_whole_job(observers, makespan, prepared, folded);
     let (calls, simulated) = results.collectives.count_all_and_simulated_calls();
     let finished = FinishedReplay {
         prepared,
         outcome: CompletedReplayTotals {
-            nodes: prepared.workload().node_count(),
-            messages: prepared.count_sends() + results.collectives.count_messages(),
+            nodes: prepared.workload_with_added_launches().node_count(),
+            messages: prepared.count_sends() + results.collectives.sum_simulated_messages(),
             closed: calls - simulated,
             stepwise: simulated,
             ..outcome
@@ -339,7 +345,7 @@ impl<'a> ObservedResults<'a> {
 
     /// Collects the results of observers that received only events of a folded job's simulated part. Extends them to
     /// the whole job.
-    fn collect_for_whole_job<O>(
+    fn extend_folded_results_to_whole_job<O>(
         observers: ReportObservers<'a, O>,
         makespan: Span,
         whole: &CompiledReplay<'_>,
@@ -354,7 +360,7 @@ impl<'a> ObservedResults<'a> {
         Self {
             npu_times,
             charged,
-            collectives: collectives.into_tallies_of_whole_job(whole, folded),
+            collectives: collectives.extend_tallies_from_folded_to_whole_job(whole, folded),
             operators,
             memory_accesses,
             memory: memory.into_rows_of_whole_job(whole, folded),
@@ -396,10 +402,10 @@ fn build_report_from_results(finished: FinishedReplay<'_>, results: ObservedResu
         steps,
         modules,
     } = results;
-    let (workload, machine) = (prepared.workload(), prepared.machine());
+    let (workload, machine) = (prepared.workload_with_added_launches(), prepared.machine());
     let basis = prepared.duration_source_counts();
     let mut present = workload.instances().iter().map(|i| i.rank).peekable();
-    let absent = (0..workload.rank_count())
+    let absent = (0..workload.rank_count_including_untraced())
         .map(Rank)
         .filter(|rank| present.next_if_eq(rank).is_none())
         .collect();
@@ -414,7 +420,7 @@ fn build_report_from_results(finished: FinishedReplay<'_>, results: ObservedResu
         schema: ReportSchema::default(),
         provenance: None,
         machine: MachineNameAndSize::from_machine(machine),
-        ranks: workload.rank_count(),
+        ranks: workload.rank_count_including_untraced(),
         absent,
         captured: None,
         captured_on: CaptureDevicesHostsAndSoftware::from_workload(workload),
@@ -454,11 +460,11 @@ fn build_report_from_results(finished: FinishedReplay<'_>, results: ObservedResu
         memory_ports: port_memory::list_port_memories(prepared, &memory),
         memory_pools: pool_memory::list_pool_memories(prepared, &memory),
         memory,
-        tiles: tiles.summarize_tile_use(prepared),
+        tiles: tiles.summarize_tile_link_and_port_use(prepared),
         aggregation: counts.summarize_rank_aggregation(prepared),
         sensitivities: None,
         stack: (basis.by_curves > 0)
-            .then(|| SoftwareStackReport::of_machine(machine))
+            .then(|| SoftwareStackReport::from_measured_kernels_of_machine(machine))
             .flatten(),
         edits: {
             let rows: Vec<_> = prepared
@@ -511,7 +517,7 @@ fn build_report_from_results(finished: FinishedReplay<'_>, results: ObservedResu
         && basis.fell_back == 0
         && !basis.carried
         && !workload
-            .graphs()
+            .distinct_graphs()
             .iter()
             .any(Graph::were_kernels_captured_on_cpu)
     {
@@ -533,7 +539,7 @@ fn build_npu_rows(
     times: Vec<NpuTime>,
     repeated: bool,
 ) -> Vec<NpuRow> {
-    let (workload, machine) = (prepared.workload(), prepared.machine());
+    let (workload, machine) = (prepared.workload_with_added_launches(), prepared.machine());
     let rows = workload.instances().iter().zip(times);
     let rows = rows.map(|(instance, time)| {
         let npu = prepared.npu_of_rank(instance.rank);
@@ -618,7 +624,9 @@ fn build_exposed_rows(
 }
 
 fn role_of_group(prepared: &CompiledReplay<'_>, group: &PlacedWorkloadGroup<'_>) -> Option<String> {
-    prepared.workload().groups()[group.id.index()].role.clone()
+    prepared.workload_with_added_launches().groups()[group.id.index()]
+        .role
+        .clone()
 }
 
 /// Formats a group's name and members, as in `all 8 ranks` or `tp (0, 1, 2, 3)`.
@@ -626,7 +634,7 @@ pub(super) fn group_label(
     prepared: &CompiledReplay<'_>,
     group: &PlacedWorkloadGroup<'_>,
 ) -> String {
-    let name = &prepared.workload().groups()[group.id.index()].name;
+    let name = &prepared.workload_with_added_launches().groups()[group.id.index()].name;
     let members = || format_shortened_list(group.members.iter().map(|m| m.0));
     match (name, group.dimensions) {
         (None, None) => format!("all {} ranks", group.members.len()),
@@ -645,7 +653,9 @@ pub(super) fn algorithm_label(
     bytes: u64,
 ) -> String {
     match prepared.comm_duration_source() {
-        CommunicationDurationSource::Model => prepared.describe_algorithms(kind, group, bytes),
+        CommunicationDurationSource::Model => {
+            prepared.describe_algorithms_of_collective(kind, group, bytes)
+        }
         other => format!("as {other}"),
     }
 }

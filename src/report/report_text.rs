@@ -36,7 +36,7 @@ fn write_report(
         write_head_line(out, &line, style)?;
     }
     report.settings.write_notes(out, style)?;
-    let medium = ReportTextDetailsOrPage::for_text_style(style);
+    let medium = ReportTextDetailsOrPage::medium_of_text_style(style);
     for section in npus::build_mean_npu_time_breakdown_sections(report) {
         section.write_text(out, style)?;
     }

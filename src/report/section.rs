@@ -22,7 +22,7 @@ pub(crate) enum ReportTextDetailsOrPage {
 
 impl ReportTextDetailsOrPage {
     /// Returns the medium for text with `style`.
-    pub fn for_text_style(style: TextStyleWidthAndDetail) -> Self {
+    pub fn medium_of_text_style(style: TextStyleWidthAndDetail) -> Self {
         match style.details {
             true => Self::Details,
             false => Self::Text,
@@ -38,7 +38,7 @@ impl ReportTextDetailsOrPage {
     }
 
     /// Like [`Self::max_rows_shown`], but without a limit for text with all details.
-    pub fn rows_or_all(self, rows: usize) -> usize {
+    pub fn rows_shown_or_all_in_details(self, rows: usize) -> usize {
         match self {
             Self::Details => usize::MAX,
             _ => self.max_rows_shown(rows),
@@ -69,7 +69,7 @@ pub(crate) struct SectionCellWithValue {
 
 impl SectionCellWithValue {
     /// Creates a cell that shows a name from an input.
-    pub fn name_cell(text: impl Into<String>) -> Self {
+    pub fn create_cell_with_input_name(text: impl Into<String>) -> Self {
         Self {
             is_name: true,
             ..Self::from(text.into())
@@ -178,7 +178,7 @@ enum LongNoteCutOrWrap {
 
 impl SectionNote {
     /// Creates a sentence that fits on one line.
-    pub fn from_line(text: impl Into<String>) -> Self {
+    pub fn from_one_line_sentence(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
             ..Self::default()
@@ -186,18 +186,18 @@ impl SectionNote {
     }
 
     /// Creates a sentence that contains a name; the text report shortens it to one line.
-    pub fn from_clipped_line(text: impl Into<String>) -> Self {
+    pub fn from_text_cut_to_one_line(text: impl Into<String>) -> Self {
         Self {
             fit: LongNoteCutOrWrap::IsCut,
-            ..Self::from_line(text)
+            ..Self::from_one_line_sentence(text)
         }
     }
 
     /// Creates a sentence of any length; the text report wraps it.
-    pub fn from_wrapped_text(text: impl Into<String>) -> Self {
+    pub fn from_text_that_report_wraps(text: impl Into<String>) -> Self {
         Self {
             fit: LongNoteCutOrWrap::Wraps,
-            ..Self::from_line(text)
+            ..Self::from_one_line_sentence(text)
         }
     }
 
@@ -257,7 +257,7 @@ impl ReportTableWithNotes {
     }
 
     /// Creates an empty table with aligned columns. In the text report, each column is as wide as its widest cell.
-    pub fn with_aligned_columns(
+    pub fn create_table_with_aligned_columns(
         id: ReportTableSubject,
         columns: impl Into<Vec<TextColumn<'static>>>,
     ) -> Self {

@@ -120,7 +120,7 @@ pub struct SensitivityReplayInputs<'a> {
 
 impl SensitivityReplayInputs<'_> {
     /// Replays with the options changed by `change`, and returns the makespan.
-    fn replay_makespan_with(
+    fn replay_makespan_with_changed_options(
         &self,
         change: impl FnOnce(&mut ReplayOptions),
     ) -> Result<Span, ReplayError> {
@@ -138,7 +138,7 @@ impl SensitivityReplayInputs<'_> {
             machine,
             options: self.options,
         };
-        other.replay_makespan_with(|_| {})
+        other.replay_makespan_with_changed_options(|_| {})
     }
 
     /// Computes how sensitive the run is to each class of durations. If `replays` is true, replays confirm the results.
@@ -225,21 +225,26 @@ impl SensitivityReplayInputs<'_> {
         let replay = |factor: f64| -> Option<Result<Span, ReplayError>> {
             let time = DurationAdjustment::Factor(factor);
             Some(match &class.change {
-                DurationScalingOption::Kernels(glob) => self.replay_makespan_with(|options| {
-                    options
-                        .changes
-                        .kernels
-                        .push(KernelDurationChange::of_pattern(glob, time));
-                }),
-                DurationScalingOption::Collectives(kind) => self.replay_makespan_with(|options| {
-                    options
-                        .changes
-                        .collectives
-                        .push(CollectiveDurationChange::of_kind_or_name(kind, time));
-                }),
-                DurationScalingOption::Host => self.replay_makespan_with(|options| {
-                    options.host = HostDurationSource::Scaled(factor)
-                }),
+                DurationScalingOption::Kernels(glob) => {
+                    self.replay_makespan_with_changed_options(|options| {
+                        options
+                            .changes
+                            .kernels
+                            .push(KernelDurationChange::of_pattern(glob, time));
+                    })
+                }
+                DurationScalingOption::Collectives(kind) => self
+                    .replay_makespan_with_changed_options(|options| {
+                        options
+                            .changes
+                            .collectives
+                            .push(CollectiveDurationChange::of_kind_or_name(kind, time));
+                    }),
+                DurationScalingOption::Host => {
+                    self.replay_makespan_with_changed_options(|options| {
+                        options.host = HostDurationSource::Scaled(factor)
+                    })
+                }
                 DurationScalingOption::Nothing => return None,
             })
         };
@@ -343,7 +348,7 @@ fn group_duration_classes(
     prepared: &CompiledReplay<'_>,
     options: &ReplayOptions,
 ) -> Vec<DurationClass> {
-    let workload = prepared.workload();
+    let workload = prepared.workload_with_added_launches();
     let all: usize = workload.node_count() as usize;
     let mut kernels: BTreeMap<String, (u128, Vec<bool>)> = BTreeMap::new();
     let mut collectives: BTreeMap<String, Vec<bool>> = BTreeMap::new();
@@ -460,7 +465,7 @@ pub(crate) fn build_sensitivity_sections(
     let Some(found) = &report.sensitivities else {
         return Vec::new();
     };
-    let mut section = ReportTableWithNotes::with_aligned_columns(
+    let mut section = ReportTableWithNotes::create_table_with_aligned_columns(
         ReportTableSubject::Sensitivities,
         [
             left_aligned_column("WHAT WOULD HELP MOST", 40),
@@ -474,11 +479,11 @@ pub(crate) fn build_sensitivity_sections(
     );
     let makespan = report.outcome.makespan;
     let gain = |end: Span| 100.0 * (1.0 - end.0 as f64 / makespan.0.max(1) as f64);
-    let shown = medium.rows_or_all(ROWS);
+    let shown = medium.rows_shown_or_all_in_details(ROWS);
     for (i, row) in found.rows.iter().take(shown).enumerate() {
         let at = |field: &str| format!("/sensitivities/rows/{i}/{field}");
         section.push_row(vec![
-            SectionCellWithValue::name_cell(&*row.what),
+            SectionCellWithValue::create_cell_with_input_name(&*row.what),
             SectionCellWithValue::from(row.tenth_less).with_json_pointer(at("tenth_less_ps")),
             format!("{:.2} %", gain(row.tenth_less)).into(),
             format!("{:.1} %", gain(row.none)).into(),
@@ -488,14 +493,14 @@ pub(crate) fn build_sensitivity_sections(
         ]);
     }
     section.leave_out(found.rows.len(), shown, "sensitivities");
-    section.push_note(SectionNote::from_wrapped_text(format!(
+    section.push_note(SectionNote::from_text_that_report_wraps(format!(
         "10 % less: the makespan if these take a tenth less time, and what that gains; at most: if they took none; per 1 %: \
          along the critical path of {} nodes, which holds down to the factor of the next column; by replays with these times, or \
          by the graph of this one",
         format_thousands(found.path_nodes)
     )));
     for note in &found.notes {
-        section.push_note(SectionNote::from_wrapped_text(note.clone()));
+        section.push_note(SectionNote::from_text_that_report_wraps(note.clone()));
     }
     vec![section]
 }

@@ -56,7 +56,7 @@ impl SettingWithoutEffect {
         if shown.len() < value.len() {
             shown.push('…');
         }
-        let setting = match option_of_key(key) {
+        let setting = match parse_setting_key(key) {
             Some(option) => option.format_with_value(shown),
             None => format!("`{key} = {shown}`"),
         };
@@ -65,7 +65,7 @@ impl SettingWithoutEffect {
 }
 
 /// Returns the option with the key `key`; `None` if `key` is not an option.
-pub fn option_of_key(key: &str) -> Option<SettingKey> {
+pub fn parse_setting_key(key: &str) -> Option<SettingKey> {
     let key: StrDeserializer<'_, ValueError> = key.into_deserializer();
     SettingKey::deserialize(key).ok()
 }

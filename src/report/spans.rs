@@ -29,7 +29,7 @@ pub struct NodeSpanRecorder {
 impl NodeSpanRecorder {
     /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &CompiledReplay<'_>) -> Self {
-        let workload = prepared.workload();
+        let workload = prepared.workload_with_added_launches();
         let nodes = workload
             .instances()
             .iter()

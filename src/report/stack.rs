@@ -33,7 +33,7 @@ impl SoftwareStackReport {
     pub const REFERENCE: &'static str = "reference";
 
     /// Returns the kernel times of `machine` as a stack; `None` if the machine has no measured kernels.
-    pub fn of_machine(machine: &Machine) -> Option<Self> {
+    pub fn from_measured_kernels_of_machine(machine: &Machine) -> Option<Self> {
         machine.has_kernel_curves().then(|| Self {
             name: Self::REFERENCE.to_owned(),
             given: false,

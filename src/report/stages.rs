@@ -55,7 +55,7 @@ impl GroupStageRelation {
 impl<'a> CrossStageCommunicationDetector<'a> {
     /// Reads the group roles of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
-        let workload = prepared.workload();
+        let workload = prepared.workload_with_added_launches();
         let is_across =
             |role: &String| GroupStageRelation::from_role(role) != GroupStageRelation::Within;
         let across = prepared.group_views().map(|group| {
@@ -66,13 +66,13 @@ impl<'a> CrossStageCommunicationDetector<'a> {
             across: across.collect(),
             prepared,
             groups: Vec::new(),
-            of_rank: vec![Vec::new(); workload.rank_count() as usize],
+            of_rank: vec![Vec::new(); workload.rank_count_including_untraced() as usize],
             stated: false,
         };
         for group in workload.groups() {
             let role = group.role.as_deref().map(GroupStageRelation::from_role);
             stages.stated |= role == Some(GroupStageRelation::Pipeline);
-            let whole = group.members.len() >= workload.rank_count() as usize;
+            let whole = group.members.len() >= workload.rank_count_including_untraced() as usize;
             let Some(role) = role.filter(|&role| !whole || role == GroupStageRelation::Pipeline)
             else {
                 continue;
@@ -104,7 +104,7 @@ impl<'a> CrossStageCommunicationDetector<'a> {
         if kind == NodeKind::Communication {
             return false;
         }
-        let workload = self.prepared.workload();
+        let workload = self.prepared.workload_with_added_launches();
         let of = &workload.instances()[instance.index()];
         let graph = workload.graph_of(of);
         let peer = graph.messages()[graph.message_index(node)].peer;

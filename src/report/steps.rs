@@ -80,7 +80,7 @@ pub(super) fn build_step_sections(
     if report.steps.len() < 2 {
         return Vec::new();
     }
-    let mut section = ReportTableWithNotes::with_aligned_columns(
+    let mut section = ReportTableWithNotes::create_table_with_aligned_columns(
         ReportTableSubject::Steps,
         [
             left_aligned_column("STEPS", 10),
@@ -93,7 +93,7 @@ pub(super) fn build_step_sections(
             right_aligned_column("idle", 13),
         ],
     );
-    let shown = medium.rows_or_all(ROWS);
+    let shown = medium.rows_shown_or_all_in_details(ROWS);
     for (i, row) in report.steps.iter().take(shown).enumerate() {
         let at = |field: &str| format!("/steps/{i}/{field}");
         let span =
@@ -158,7 +158,7 @@ pub struct ProfiledStepObserver<'a> {
 impl<'a> ProfiledStepObserver<'a> {
     /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
-        let workload = prepared.workload();
+        let workload = prepared.workload_with_added_launches();
         let mut trackers = 0;
         let instances = workload.instances().iter().map(|instance| {
             let graph = workload.graph_of(instance);
@@ -173,7 +173,7 @@ impl<'a> ProfiledStepObserver<'a> {
     }
 
     #[inline]
-    fn tracker_of_step(
+    fn tracker_of_step_containing_node(
         &mut self,
         instance: InstanceId,
         node: NodeIndex,
@@ -225,7 +225,7 @@ impl<'a> ProfiledStepObserver<'a> {
 impl Observer for ProfiledStepObserver<'_> {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        if let Some(step) = self.tracker_of_step(instance, node)
+        if let Some(step) = self.tracker_of_step_containing_node(instance, node)
             && let Some(part) = NpuTimeCategory::from_node_kind(kind)
         {
             if step.begun.is_none() {
@@ -238,7 +238,7 @@ impl Observer for ProfiledStepObserver<'_> {
 
     #[inline]
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        if let Some(step) = self.tracker_of_step(instance, node)
+        if let Some(step) = self.tracker_of_step_containing_node(instance, node)
             && let Some(part) = NpuTimeCategory::from_node_kind(kind)
         {
             step.charge_until(now);
@@ -251,7 +251,7 @@ impl Observer for ProfiledStepObserver<'_> {
 
     #[inline]
     fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        if let Some(step) = self.tracker_of_step(instance, node) {
+        if let Some(step) = self.tracker_of_step_containing_node(instance, node) {
             step.charge_until(now);
             step.active[NpuTimeCategory::Host as usize] += 1;
         }
@@ -259,7 +259,7 @@ impl Observer for ProfiledStepObserver<'_> {
 
     #[inline]
     fn on_ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        if let Some(step) = self.tracker_of_step(instance, node) {
+        if let Some(step) = self.tracker_of_step_containing_node(instance, node) {
             step.charge_until(now);
             step.active[NpuTimeCategory::Host as usize] -= 1;
         }

@@ -41,7 +41,7 @@ pub const fn right_aligned_column(heading: &str, width: usize) -> TextColumn<'_>
 
 impl TextColumn<'_> {
     /// Sets the number of spaces before the column.
-    pub const fn with_gap(self, gap: usize) -> Self {
+    pub const fn with_gap_before(self, gap: usize) -> Self {
         Self { gap, ..self }
     }
 
@@ -62,7 +62,7 @@ impl TextColumn<'_> {
     }
 
     /// Returns how many spaces precede and follow a cell of this column. `next` is the following column.
-    fn cell_padding(&self, first: bool, next: Option<&Self>) -> (u16, u16) {
+    fn spaces_before_and_after_cell(&self, first: bool, next: Option<&Self>) -> (u16, u16) {
         let before = match self.right && !first {
             true => self.gap.max(self.min_spaces_before_next_cell()),
             false => self.gap,
@@ -115,7 +115,7 @@ impl<'h> TextTable<'h> {
     pub fn with_shortened_names(self, style: TextStyleWidthAndDetail) -> Self {
         Self {
             longest: style.longest_name(),
-            limit: max_line_width(style),
+            limit: line_width_limit_of_style(style),
             ..self
         }
     }
@@ -126,7 +126,7 @@ impl<'h> TextTable<'h> {
     }
 
     /// Wraps the text in cells so that no line is wider than `width`.
-    pub fn limit_width(self, width: u16) -> Self {
+    pub fn wrap_cells_to_width(self, width: u16) -> Self {
         Self {
             width: Some(width),
             ..self
@@ -135,8 +135,9 @@ impl<'h> TextTable<'h> {
 
     /// Adds a row with one cell per element of `cells`. A cell may have several lines.
     pub fn add_row(&mut self, cells: &[&dyn Display]) {
-        self.lines
-            .push(RowOrFreeTextLine::Row(self.cell_texts(cells)));
+        self.lines.push(RowOrFreeTextLine::Row(
+            self.format_and_shorten_row_cells(cells),
+        ));
     }
 
     /// Adds free text below the last row. Allowed only if every cell of the table has a single line.
@@ -146,7 +147,11 @@ impl<'h> TextTable<'h> {
 
     /// Renders the headings and all added rows.
     pub fn to_text(&self, style: TextStyleWidthAndDetail) -> String {
-        self.render_with_headings(Some(self.heading_cells()), style, max_line_width(style))
+        self.render_with_headings(
+            Some(self.heading_cells()),
+            style,
+            line_width_limit_of_style(style),
+        )
     }
 
     /// Renders all added rows, without headings.
@@ -180,7 +185,7 @@ impl<'h> TextTable<'h> {
 
     /// Renders the line of headings.
     pub fn render_heading_line(&self, style: TextStyleWidthAndDetail) -> String {
-        self.render_single_row(self.heading_cells(), style.heading)
+        self.render_row_as_styled_line(self.heading_cells(), style.heading)
     }
 
     /// Renders an empty line, then the line of headings.
@@ -190,7 +195,7 @@ impl<'h> TextTable<'h> {
 
     /// Renders one row on one line; cells missing at the end are empty.
     pub fn render_line(&self, cells: &[&dyn Display], style: anstyle::Style) -> String {
-        self.render_single_row(self.cell_texts(cells), style)
+        self.render_row_as_styled_line(self.format_and_shorten_row_cells(cells), style)
     }
 
     /// Writes the line of headings.
@@ -217,7 +222,7 @@ impl<'h> TextTable<'h> {
         self.columns.iter().map(|c| c.heading.to_owned()).collect()
     }
 
-    fn cell_texts(&self, cells: &[&dyn Display]) -> Vec<String> {
+    fn format_and_shorten_row_cells(&self, cells: &[&dyn Display]) -> Vec<String> {
         let mut cells: Vec<String> = cells.iter().map(ToString::to_string).collect();
         if self.width.is_none() {
             let longest = self.longest;
@@ -231,7 +236,7 @@ impl<'h> TextTable<'h> {
         cells
     }
 
-    fn render_single_row(&self, cells: Vec<String>, style: anstyle::Style) -> String {
+    fn render_row_as_styled_line(&self, cells: Vec<String>, style: anstyle::Style) -> String {
         let line = self.arrange_rows(vec![cells], self.limit).next();
         style_line(&line.unwrap_or_default(), style)
     }
@@ -256,7 +261,7 @@ impl<'h> TextTable<'h> {
         }
         for (i, column) in table.column_iter_mut().enumerate() {
             let of = &self.columns[i];
-            column.set_padding(of.cell_padding(i == 0, self.columns.get(i + 1)));
+            column.set_padding(of.spaces_before_and_after_cell(i == 0, self.columns.get(i + 1)));
             let least = Width::Fixed(least[i] as u16);
             column.set_constraint(ColumnConstraint::LowerBoundary(least));
             column.set_cell_alignment(match of.right {
@@ -279,7 +284,8 @@ impl<'h> TextTable<'h> {
             }
         }
         let padding = |i: usize| {
-            let (before, after) = self.columns[i].cell_padding(i == 0, self.columns.get(i + 1));
+            let (before, after) =
+                self.columns[i].spaces_before_and_after_cell(i == 0, self.columns.get(i + 1));
             usize::from(before + after)
         };
         // Trailing spaces do not count towards a line's width.
@@ -325,7 +331,7 @@ impl<'h> TextTable<'h> {
 /// Names are not shortened below this width.
 const MIN_NAME: usize = 16;
 
-fn max_line_width(style: TextStyleWidthAndDetail) -> usize {
+fn line_width_limit_of_style(style: TextStyleWidthAndDetail) -> usize {
     match style.details {
         true => usize::MAX,
         false => style.width,
@@ -356,7 +362,7 @@ mod tests {
         let columns = [
             left_aligned_column("NAME", 8),
             right_aligned_column("time", 6),
-            left_aligned_column("most", 6).with_gap(2),
+            left_aligned_column("most", 6).with_gap_before(2),
         ];
         let table = TextTable::new(columns);
         let mut out = String::new();
@@ -456,7 +462,7 @@ mod tests {
             left_aligned_column("NAME", 0),
             left_aligned_column("WHAT", 0),
         ])
-        .limit_width(20);
+        .wrap_cells_to_width(20);
         table.add_row(&[&"mm", &"words that are wrapped"]);
         let text = table.to_text(TextStyleWidthAndDetail::default());
         assert!(text.lines().count() > 2);

@@ -13,7 +13,7 @@ pub(crate) fn build_grouped_tables(
     medium: ReportTextDetailsOrPage,
 ) -> impl Iterator<Item = Vec<ReportTableWithNotes>> {
     let all: [fn(&Report, ReportTextDetailsOrPage) -> Vec<ReportTableWithNotes>; 12] = [
-        launched::build_launch_table_sections,
+        launched::build_launch_starts_and_ends_table,
         steps::build_step_sections,
         npus::build_npu_sections,
         npus::build_finish_against_capture_sections,
@@ -21,7 +21,7 @@ pub(crate) fn build_grouped_tables(
         table::build_collective_sections,
         links::build_link_sections,
         table::build_exposed_sections,
-        tiles::build_tile_sections,
+        tiles::build_link_and_port_busy_sections,
         memory_accesses::build_memory_access_sections,
         modules::build_module_sections,
         operators::table::build_operator_sections,

@@ -38,7 +38,7 @@ impl Default for TextStyleWidthAndDetail {
 
 impl TextStyleWidthAndDetail {
     /// Returns the style for a terminal with colours.
-    pub fn with_colours() -> Self {
+    pub fn new_for_colour_terminal() -> Self {
         Self {
             heading: anstyle::Style::new().bold(),
             warning: anstyle::AnsiColor::Yellow.on_default(),

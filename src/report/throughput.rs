@@ -79,7 +79,7 @@ pub(super) fn compute_throughput(
     prepared: &CompiledReplay<'_>,
     makespan: Span,
 ) -> Option<Throughput> {
-    let (workload, machine) = (prepared.workload(), prepared.machine());
+    let (workload, machine) = (prepared.workload_with_added_launches(), prepared.machine());
     let amounts = workload.work_amounts()?;
     let seconds = makespan.as_seconds();
     let mut graphs: BTreeMap<GraphId, KernelFlopsByNumberFormat> = BTreeMap::new();
@@ -93,7 +93,7 @@ pub(super) fn compute_throughput(
             flops += count;
             let peak = Dtype::ALL
                 .get(format)
-                .and_then(|(dtype, _)| peaks.get(*dtype));
+                .and_then(|(dtype, _)| peaks.peak_rate_if_supported(*dtype));
             let lasts = peak.map(|peak| *count as f64 / peak.per_second());
             at_peak = at_peak.zip(lasts).map(|(sum, lasts)| sum + lasts);
         }
@@ -105,7 +105,7 @@ pub(super) fn compute_throughput(
     let hfu = at_peak.filter(|_| flops > 0);
     let hfu = hfu.map(|at_peak| at_peak / (present as f64 * seconds));
     let model_flops = amounts.model_flops as f64;
-    let whole = present == workload.rank_count() as usize;
+    let whole = present == workload.rank_count_including_untraced() as usize;
     let per_second = |count: u64| count as f64 / seconds;
     let tokens_per_s = amounts.tokens.map(per_second);
     Some(Throughput {
@@ -113,7 +113,8 @@ pub(super) fn compute_throughput(
         samples_per_s: per_second(amounts.samples),
         tokens: amounts.tokens,
         tokens_per_s,
-        tokens_per_s_per_npu: tokens_per_s.map(|rate| rate / f64::from(workload.rank_count())),
+        tokens_per_s_per_npu: tokens_per_s
+            .map(|rate| rate / f64::from(workload.rank_count_including_untraced())),
         model_flops,
         attention: amounts.attention,
         flops: flops as f64,
@@ -127,7 +128,7 @@ pub(super) fn compute_throughput(
 impl Throughput {
     /// Returns the rates of the whole step, if `self` has the rates of its simulated micro-batches. Every micro-batch
     /// has the same samples, tokens and FLOPs.
-    pub(super) fn scale_to_step(self, step: &WholeStepExtrapolation) -> Self {
+    pub(super) fn scale_micro_batches_to_step(self, step: &WholeStepExtrapolation) -> Self {
         let [all, simulated] = [step.micro_batches, step.simulated.max(1)];
         let count = |part: u64| {
             let whole = u128::from(part) * u128::from(all) / u128::from(simulated);

@@ -70,7 +70,7 @@ pub fn render_tile_map(report: &Report, prepared: &CompiledReplay<'_>) -> Result
     let foot = size[1] + MARGIN;
     let mut svg = SvgDrawing::new(width, foot + legend.legend_height() + 5.5 * LINE);
     let mut occupant = BTreeMap::new();
-    for instance in prepared.workload().instances() {
+    for instance in prepared.workload_with_added_launches().instances() {
         occupant.insert(prepared.npu_of_rank(instance.rank).0, instance.rank.0);
     }
     for core in 0..npus {
@@ -150,7 +150,7 @@ pub fn render_tile_map(report: &Report, prepared: &CompiledReplay<'_>) -> Result
             b[0],
             b[1],
             link.busy,
-            format_share(link.busy, makespan)
+            format_busy_percent_of_makespan(link.busy, makespan)
         );
         let data = [("busy", link.busy.0.to_string())];
         svg.add_rect(
@@ -171,7 +171,7 @@ pub fn render_tile_map(report: &Report, prepared: &CompiledReplay<'_>) -> Result
         let title = format!(
             "memory port at ({x}, {y}): busy {}, {}",
             port.busy,
-            format_share(port.busy, makespan)
+            format_busy_percent_of_makespan(port.busy, makespan)
         );
         let data = [("busy", port.busy.0.to_string())];
         svg.add_rect(
@@ -183,8 +183,8 @@ pub fn render_tile_map(report: &Report, prepared: &CompiledReplay<'_>) -> Result
     }
     let text = format!(
         "{name}, {makespan}: links at most {} busy, memory ports {}",
-        format_share(most_link, makespan),
-        format_share(most_port, makespan)
+        format_busy_percent_of_makespan(most_link, makespan),
+        format_busy_percent_of_makespan(most_port, makespan)
     );
     svg.add_text((MARGIN, foot), TextAnchor::Start, "axis", &text);
     legend.draw_legend(&mut svg, foot + LINE);
@@ -282,7 +282,10 @@ fn draw_shade_scale(
             width,
             height: 8.0,
         };
-        let title = format!("busy up to {up_to}, {}", format_share(up_to, makespan));
+        let title = format!(
+            "busy up to {up_to}, {}",
+            format_busy_percent_of_makespan(up_to, makespan)
+        );
         svg.add_rect(frame, &format!("{class}{step}"), &title, &[]);
         if step % 2 == 0 {
             let at = (frame.x + width, y + 9.0);
@@ -290,7 +293,7 @@ fn draw_shade_scale(
                 at,
                 TextAnchor::Middle,
                 "axis",
-                &format_share(up_to, makespan),
+                &format_busy_percent_of_makespan(up_to, makespan),
             );
         }
     }
@@ -298,7 +301,7 @@ fn draw_shade_scale(
 }
 
 /// Formats a busy time as a percentage of the makespan, as in `12.5 %`.
-fn format_share(busy: Span, makespan: Span) -> String {
+fn format_busy_percent_of_makespan(busy: Span, makespan: Span) -> String {
     format_percent_of(busy.0 as f64, makespan.0.max(1) as f64)
 }
 

@@ -83,7 +83,10 @@ impl Observer for TileNetworkBusyTimesObserver {
 impl TileNetworkBusyTimesObserver {
     /// Returns the busy times on the machine of `prepared`; `None` if the machine has no tiles, or if its network model
     /// reports no busy times.
-    pub fn summarize_tile_use(self, prepared: &CompiledReplay<'_>) -> Option<TileLinkAndPortUse> {
+    pub fn summarize_tile_link_and_port_use(
+        self,
+        prepared: &CompiledReplay<'_>,
+    ) -> Option<TileLinkAndPortUse> {
         let machine = prepared.machine();
         let (occupancy, tiles) = (self.0?, machine.topology().tile_grid()?);
         let links = occupancy.links.iter().map(|link| AdjacentCoreLinkBusyTime {
@@ -126,7 +129,7 @@ fn count_links_between_cores(machine: &Machine) -> u64 {
 }
 
 /// Returns the table of busy times of links and ports.
-pub(super) fn build_tile_sections(
+pub(super) fn build_link_and_port_busy_sections(
     report: &Report,
     _: ReportTextDetailsOrPage,
 ) -> Vec<ReportTableWithNotes> {
@@ -143,7 +146,7 @@ pub(super) fn build_tile_sections(
             right_aligned_column("in use", 9),
             right_aligned_column("mean busy", 11),
             right_aligned_column("most busy", 11),
-            left_aligned_column("", 0).with_gap(3),
+            left_aligned_column("", 0).with_gap_before(3),
         ],
     );
     let makespan = report.outcome.makespan.as_seconds().max(f64::MIN_POSITIVE);

@@ -111,11 +111,14 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         format: TimelineFormat,
         selection: TimelineSelection,
     ) -> Self {
-        let workload = prepared.workload();
+        let workload = prepared.workload_with_added_launches();
         let groups = prepared.group_views();
         let groups = groups.map(|group| (group_label(prepared, &group), group));
         let lanes = workload.instances().iter().map(|instance| {
-            let lanes = workload.graph_of(instance).lanes().len();
+            let lanes = workload
+                .graph_of(instance)
+                .lanes_in_order_of_first_use()
+                .len();
             vec![OpenRangesOfLane::default(); lanes]
         });
         let mut this = Self {
@@ -172,13 +175,17 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
                 nesting.end_ranges_below_level(self.encoder_mut(), track, 0);
             }
         }
-        for (instance, over) in self.memory.end_all_instances() {
-            self.draw_memory(instance, over);
+        for (instance, over) in self.memory.end_last_instant_of_all_instances() {
+            self.draw_memory_at_instant_end(instance, over);
         }
         for instance in (0..self.held_before.len() as u32).map(InstanceId) {
-            self.draw_memory_at_start(instance);
+            self.draw_memory_at_start_of_drawn_range(instance);
         }
-        let instances = self.prepared.workload().instances().iter();
+        let instances = self
+            .prepared
+            .workload_with_added_launches()
+            .instances()
+            .iter();
         let ranks: Vec<u32> = instances.map(|instance| instance.rank.0).collect();
         self.counters.draw_remaining_counters(
             &ranks,
@@ -192,7 +199,9 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
     }
 
     fn rank_of_instance(&self, instance: usize) -> u32 {
-        self.prepared.workload().instances()[instance].rank.0
+        self.prepared.workload_with_added_launches().instances()[instance]
+            .rank
+            .0
     }
 
     fn track_of(&self, instance: usize, lane: u32) -> RankTrackId {
@@ -202,7 +211,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
 
     /// Draws the memory of an instance at the end of an instant.
     #[inline(never)]
-    fn draw_memory(&mut self, instance: InstanceId, over: BytesAtInstantEnd) {
+    fn draw_memory_at_instant_end(&mut self, instance: InstanceId, over: BytesAtInstantEnd) {
         let (at, selection) = (over.0, &self.selection);
         if !selection.has_rank(Rank(self.rank_of_instance(instance.index()))) || at > selection.to {
             return;
@@ -211,19 +220,19 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
             self.held_before[instance.index()] = Some(over);
             return;
         }
-        self.draw_memory_at_start(instance);
-        self.draw_allocated_memory(instance, over);
+        self.draw_memory_at_start_of_drawn_range(instance);
+        self.draw_memory_by_tensor_class(instance, over);
     }
 
     /// Draws the memory of an instance at the start of the drawn time range, unless it is already drawn.
-    fn draw_memory_at_start(&mut self, instance: InstanceId) {
+    fn draw_memory_at_start_of_drawn_range(&mut self, instance: InstanceId) {
         if let Some((_, held)) = self.held_before[instance.index()].take() {
             let from = self.selection.from;
-            self.draw_allocated_memory(instance, (from, held));
+            self.draw_memory_by_tensor_class(instance, (from, held));
         }
     }
 
-    fn draw_allocated_memory(&mut self, instance: InstanceId, (at, held): BytesAtInstantEnd) {
+    fn draw_memory_by_tensor_class(&mut self, instance: InstanceId, (at, held): BytesAtInstantEnd) {
         let classes = self.memory.flag_changing_tensor_classes(instance);
         let held = TensorClass::ALL.iter().zip(held);
         let held = held.zip(classes).filter(|(_, used)| *used);
@@ -261,7 +270,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
     }
 
     /// Returns the end of the arrow at a send or receive; `None` if no arrow is drawn.
-    fn message_arrow_end_at_node(
+    fn find_arrow_end_at_send_or_receive(
         &self,
         instance: InstanceId,
         node: NodeIndex,
@@ -287,7 +296,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         let to = (self.encoder.as_encoder_mut(), &self.selection);
         self.counters.remove_issued_node(of, now, node, to);
         if let Some(over) = self.memory.on_issued(now, instance, node) {
-            self.draw_memory(instance, over);
+            self.draw_memory_at_instant_end(instance, over);
         }
         if kind == NodeKind::Receive {
             self.assign_receive_track(instance, node);
@@ -296,7 +305,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
 
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if let Some(over) = self.memory.on_completed(now, instance, node) {
-            self.draw_memory(instance, over);
+            self.draw_memory_at_instant_end(instance, over);
         }
         self.end = self.end.max(now);
         if kind == NodeKind::Nothing {
@@ -305,7 +314,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         if kind == NodeKind::Send {
             let began = self.sends[instance.index()].remove(&node);
             let began = began.unwrap_or_else(|| self.started.get(instance, node, kind));
-            let bytes = self.started.graph_of(instance).bytes(node);
+            let bytes = self.started.graph_of(instance).stated_bytes_of_node(node);
             self.counters
                 .add_sending_rate_interval(instance.index(), bytes as f64, (began, now));
         }
@@ -322,7 +331,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         }
         self.has_nodes = true;
         self.name_receive_track(instance, track);
-        let arrow = self.message_arrow_end_at_node(instance, node, kind);
+        let arrow = self.find_arrow_end_at_send_or_receive(instance, node, kind);
         let (name, facts) =
             describe::describe_node(self.prepared, &self.groups, instance, node, kind);
         let encoder = self.encoder.as_encoder_mut();
@@ -377,7 +386,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         let bytes = bus_factor(record.kind, group.members.len() as u32) * record.buffer as f64;
         let from = Time(record.end.0.saturating_sub(record.transfer.0));
         for member in group.members {
-            let instances = self.prepared.workload().instances();
+            let instances = self.prepared.workload_with_added_launches().instances();
             if let Ok(instance) = instances.binary_search_by_key(member, |one| one.rank) {
                 self.counters
                     .add_sending_rate_interval(instance, bytes, (from, record.end));
@@ -388,7 +397,10 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
     fn critical_path(&mut self, path: &[CriticalPathSegment]) {
         // The critical path's process needs a number that no rank has. Ranks are numbered from 0, so use the number of
         // ranks.
-        let rank = self.prepared.workload().rank_count();
+        let rank = self
+            .prepared
+            .workload_with_added_launches()
+            .rank_count_including_untraced();
         let track = RankTrackId { rank, lane: 0 };
         self.encoder_mut()
             .name_rank(rank, "critical path of the replay");

@@ -9,7 +9,7 @@ const LEAST_NODES: usize = 50_000;
 
 /// Computes the results of `here` and `beside`. Each of them iterates over the run's `nodes` nodes. With many nodes,
 /// `beside` runs on a second thread.
-pub fn run_both<A, B: Send>(
+pub fn run_on_second_thread_if_many_nodes<A, B: Send>(
     nodes: usize,
     here: impl FnOnce() -> A,
     beside: impl FnOnce() -> B + Send,
@@ -35,7 +35,11 @@ mod tests {
     fn results_do_not_depend_on_threads() {
         for nodes in [0, LEAST_NODES] {
             let numbers: Vec<usize> = (0..100).collect();
-            let sums = run_both(nodes, || numbers.iter().sum::<usize>(), || numbers.len());
+            let sums = run_on_second_thread_if_many_nodes(
+                nodes,
+                || numbers.iter().sum::<usize>(),
+                || numbers.len(),
+            );
             assert_eq!(sums, (4950, 100));
         }
     }

@@ -9,7 +9,7 @@ use chakram_trace::graph::GraphRepairCounts;
 
 /// Sums the repairs of all ranks' traces by type of repair.
 fn sum_repairs(prepared: &CompiledReplay<'_>) -> GraphRepairCounts {
-    let workload = prepared.workload();
+    let workload = prepared.workload_with_added_launches();
     let mut repairs = GraphRepairCounts::default();
     for instance in workload.instances() {
         let of = workload.graph_of(instance).repair_counts();

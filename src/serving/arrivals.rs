@@ -137,7 +137,7 @@ impl<'s> OpenLoopArrivalSource<'s> {
         let first = !random && self.count == 0;
         let gap = if first { 0.0 } else { gap };
         RequestArrival {
-            at: self.last + Span::from_seconds(gap),
+            at: self.last + Span::from_seconds_saturating(gap),
             model,
             tokens: [0, 0],
         }
@@ -355,7 +355,7 @@ impl ArrivalFileReader {
                 model,
                 tokens,
             } => {
-                if !reader.advance_row()? {
+                if !reader.advance_to_next_matching_row()? {
                     return Ok(None);
                 }
                 let count = |column: &Option<usize>| match column {
@@ -404,7 +404,7 @@ impl ArrivalFileReader {
                     ));
                 }
                 Ok(Some(UnconvertedArrivalFileRow {
-                    at: Span::from_seconds(object.timestamp * 1e-3),
+                    at: Span::from_seconds_saturating(object.timestamp * 1e-3),
                     model: object.model,
                     tokens: [object.input_length, object.output_length],
                     line: *line,

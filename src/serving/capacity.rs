@@ -31,7 +31,7 @@ struct TriedRateOutcome {
 impl TriedRateOutcome {
     /// Returns true if lower rates do not help, because this run had half the rate of `before`, and requests rarely
     /// waited for others in either. If waiting were the reason for late requests, about half as many would be late.
-    fn shows_no_gain_over(&self, before: &Self, attain: f64) -> bool {
+    fn shows_lower_rate_does_not_help(&self, before: &Self, attain: f64) -> bool {
         before.load < LOW_LOAD && self.attained - before.attained <= 0.1 * (attain - self.attained)
     }
 }
@@ -147,7 +147,7 @@ pub fn find_capacity(
             if lower.is_enough {
                 break;
             }
-            if lower.shows_no_gain_over(&tried, attain) {
+            if lower.shows_lower_rate_does_not_help(&tried, attain) {
                 return Err(ServeError::Unfit(format!(
                     "scenario {:?}: no rate keeps the limits: requests are too slow even when they hardly wait; at {} requests/s \
                      (rho {:.3}), found {} of the requests within their limits, expected {}\n  \

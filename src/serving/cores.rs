@@ -62,7 +62,7 @@ impl CoreFreeTimes {
     }
 
     /// Prevents all cores from starting a task before `until`.
-    pub fn block_cores_until(&mut self, until: Time) {
+    pub fn block_all_cores_until(&mut self, until: Time) {
         for run in &mut self.runs {
             run.free = run.free.max(until);
         }

@@ -5,7 +5,7 @@ use chakram_base::config::{ConfigError, did_you_mean};
 use chakram_engine::ReplayError;
 use chakram_hardware::machine::MachineError;
 use chakram_jobs::JobLoadOrWriteError;
-use chakram_workloads::model::{ModelError, describe_hubs_unsupported};
+use chakram_workloads::model::{ModelError, explain_models_not_loaded_from_hubs};
 use std::io;
 
 /// An invalid scenario, platform or table, or a failed run.
@@ -135,6 +135,6 @@ fn list_platform_names() -> String {
 fn build_model_not_scenario_hint(closest: Option<&str>, is_preset: bool) -> String {
     match is_preset {
         true => "but the preset of a model".to_owned(),
-        false => describe_hubs_unsupported(closest),
+        false => explain_models_not_loaded_from_hubs(closest),
     }
 }

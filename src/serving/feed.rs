@@ -210,9 +210,9 @@ pub(super) fn serve_all_requests<'s>(
 }
 
 fn create_model_program(model: &ModelWithJobTimes<'_>) -> Result<Workload, ServeError> {
-    let after = |job: u32| match model.vector_jobs() {
+    let after = |job: u32| match model.vector_product_job_graph() {
         Some(vectors) => vectors.dependencies_of(job).to_vec(),
         None => job.checked_sub(1).into_iter().collect(),
     };
-    program::create_job_program(&model.served.name, model.jobs_per_request(), &after)
+    program::create_node_per_job_program(&model.served.name, model.jobs_per_request(), &after)
 }

@@ -149,7 +149,7 @@ pub fn read_measurement_group_means(
     let [model, batch, concurrency, platform] =
         ["model", "batch", "concurrency", "platform"].map(|name| table.find_first_column(&[name]));
     let mut groups: Vec<((String, u32, u32), Vec<QueueComputeAndDatapathTimes>)> = Vec::new();
-    while table.advance_row()? {
+    while table.advance_to_next_matching_row()? {
         if platform.is_some_and(|column| table.cell_text(column) != options.platform) {
             continue;
         }
@@ -223,10 +223,13 @@ pub fn read_measurement_group_means(
         return Err(ServeError::invalid_row(&file, 1, "no rows", expected));
     }
     groups.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(groups.into_iter().map(summarize_measured_rows).collect())
+    Ok(groups
+        .into_iter()
+        .map(average_times_of_measurement_group)
+        .collect())
 }
 
-fn summarize_measured_rows(
+fn average_times_of_measurement_group(
     ((model, batch, concurrency), rows): ((String, u32, u32), Vec<QueueComputeAndDatapathTimes>),
 ) -> MeasurementGroupMeanTimes {
     let count = rows.len() as u128;

@@ -245,16 +245,18 @@ impl ModelJobGraphBuilder {
             let operator = &layer.operators[at];
             at += 1;
             let behind = works.get(at).filter(|behind| behind.is_attention());
-            if let (true, true, Some(behind)) =
-                (self.lowering.heads, work.is_plain_matrix_product(), behind)
-            {
+            if let (true, true, Some(behind)) = (
+                self.lowering.heads,
+                work.is_matrix_product_without_windows(),
+                behind,
+            ) {
                 self.emit_attention_head_jobs(work, behind);
                 at += 1;
             } else {
                 self.emit_operator_on_branch(operator, work);
             }
         }
-        self.join_parallel_jobs();
+        self.make_next_job_await_parallel_jobs();
     }
 
     /// Adds the jobs of an operator. They depend on the jobs that produce the operator's inputs.
@@ -286,7 +288,7 @@ impl ModelJobGraphBuilder {
                     let around = std::mem::take(&mut self.around);
                     self.move_to_parallel_jobs(around);
                 }
-                self.join_parallel_jobs();
+                self.make_next_job_await_parallel_jobs();
                 self.emit_operator_jobs(work);
                 self.begin_skip_block();
             }
@@ -307,7 +309,7 @@ impl ModelJobGraphBuilder {
     }
 
     /// Makes the next job also depend on all parallel jobs.
-    fn join_parallel_jobs(&mut self) {
+    fn make_next_job_await_parallel_jobs(&mut self) {
         if self.beside.is_empty() {
             return;
         }

@@ -42,7 +42,8 @@ pub use deployment::{
 pub use limits::LlmTimeLimits;
 pub use observe::{BegunEngineStep, CompletedLlmRequest, LlmObserver, NoLlmObserver};
 pub use planner::{
-    LlmCapacityPlan, TriedEngineConfiguration, find_highest_scenario_rate, plan_capacity,
+    LlmCapacityPlan, TriedEngineConfiguration, find_highest_scenario_rate,
+    plan_fewest_engines_within_limits,
 };
 pub use report::{
     EngineRuleValue, EngineStepSummary, LlmClassResults, LlmReport, LlmRequestShownInDetail,
@@ -81,7 +82,7 @@ const MOST_AT_ONCE: u64 = 8192;
 /// # Errors
 ///
 /// Fails if no model has this name, or if the model is not a decoder of identical blocks.
-pub fn check_llm_servable(name: &str) -> Result<(), ServeError> {
+pub fn check_llm_model_name_servable(name: &str) -> Result<(), ServeError> {
     model_sizes::LlmModelSizes::load_by_name(name).map(drop)
 }
 

@@ -137,7 +137,7 @@ fn resolve_machine_path_from_file(name: &str, file: &str) -> String {
 }
 
 /// Parses the duration at `key`; zero if absent.
-fn parse_duration_or_zero(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
+fn parse_duration_zero_if_absent(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
     table.read_or_default(key, Span::ZERO, |field| field.read_quantity("344 ns"))
 }
 
@@ -188,7 +188,7 @@ impl Platform {
         if document.unchecked_root().get("npu").is_some() {
             return Ok(Self::of_machine(Machine::parse(text, file)?));
         }
-        let root = document.root_table(ROOT)?;
+        let root = document.root_table_with_allowed_keys(ROOT)?;
         let line = |key: &str, expected: &str| {
             let field = root.require_field(key, expected)?;
             field.read_one_line_text().map(str::to_owned)
@@ -216,8 +216,8 @@ impl Platform {
                 .to_owned(),
             source: line("source", "where the numbers come from")?,
             cores,
-            datapath: parse_duration_or_zero(&root, "datapath")?,
-            datapath_per_layer: parse_duration_or_zero(&root, "datapath_per_layer")?,
+            datapath: parse_duration_zero_if_absent(&root, "datapath")?,
+            datapath_per_layer: parse_duration_zero_if_absent(&root, "datapath_per_layer")?,
             datapath_by_model: by_model,
             measured: measured?,
             machine: root
@@ -283,7 +283,7 @@ impl Platform {
     }
 
     /// Returns the distinct names of models with measured latencies.
-    pub fn measured_models(&self) -> Vec<&str> {
+    pub fn names_of_measured_models(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.measured.iter().map(|row| row.model.as_str()).collect();
         names.sort_unstable();
         names.dedup();
@@ -302,8 +302,8 @@ fn parse_measured_latency(
             .to_owned(),
         batch: count("batch")?,
         concurrency: count("concurrency")?,
-        datapath: parse_duration_or_zero(table, "datapath")?,
-        queue: parse_duration_or_zero(table, "queue")?,
+        datapath: parse_duration_zero_if_absent(table, "datapath")?,
+        queue: parse_duration_zero_if_absent(table, "queue")?,
         compute: table.read_quantity("compute", "581 us")?,
         rows: count("rows")?,
     })

@@ -72,7 +72,7 @@ impl<'s> ScenarioWithModelTimes<'s> {
     /// Returns the offered load: the fraction of the processors' time that requests occupy in the long run. `None` for
     /// closed-loop arrivals, and if the arrival file states each request's work. If arrivals come from a file,
     /// `measured` is the number of arrivals per second in it.
-    pub fn offered_load(&self, measured: Option<f64>) -> Option<f64> {
+    pub fn offered_load_fraction_of_processors(&self, measured: Option<f64>) -> Option<f64> {
         let scenario = self.scenario;
         if self
             .models
@@ -86,7 +86,9 @@ impl<'s> ScenarioWithModelTimes<'s> {
         let mean: f64 = self
             .models
             .iter()
-            .map(|model| model.served.weight / total * self.processor_seconds_per_request(model))
+            .map(|model| {
+                model.served.weight / total * self.processor_seconds_per_request_of_model(model)
+            })
             .sum();
         Some(rate * mean / f64::from(scenario.processors))
     }
@@ -95,7 +97,7 @@ impl<'s> ScenarioWithModelTimes<'s> {
     /// full. The result is the larger of two times: the time for which the request's work occupies all cores, and its
     /// unloaded time divided by the number of slots. With one slot, this is the unloaded time. With unlimited slots, it
     /// is the time for which the work occupies all cores.
-    pub fn processor_seconds_per_request(&self, model: &ModelWithJobTimes<'_>) -> f64 {
+    pub fn processor_seconds_per_request_of_model(&self, model: &ModelWithJobTimes<'_>) -> f64 {
         let together = self.scenario.policy.kind.max_served_together();
         let work = model.mean_all_core_seconds(self, together);
         let held = match self.scenario.policy.slots {
@@ -226,7 +228,7 @@ impl<'s> ModelWithJobTimes<'s> {
                     .map(Cow::Owned);
                 datapath = rows.first().map(|row| row.datapath);
                 if by_batch.is_none() {
-                    let known = platform.measured_models();
+                    let known = platform.names_of_measured_models();
                     let why = format!(
                         "platform {:?} has no measurement of the model",
                         platform.name
@@ -316,7 +318,7 @@ impl<'s> ModelWithJobTimes<'s> {
     }
 
     /// Returns the model's jobs of vector products; `None` for other models.
-    pub fn vector_jobs(&self) -> Option<&'s VectorProductJobGraph> {
+    pub fn vector_product_job_graph(&self) -> Option<&'s VectorProductJobGraph> {
         match &self.served.work {
             RequestWork::Vectors(graph) => Some(graph),
             _ => None,
@@ -348,7 +350,7 @@ impl<'s> ModelWithJobTimes<'s> {
             RequestWork::Latency {
                 mean,
                 exponential: true,
-            } => single(Span::from_seconds(
+            } => single(Span::from_seconds_saturating(
                 random().next_exponential(mean.as_seconds()),
             )),
             RequestWork::Latency { mean, .. } => single(*mean),
@@ -380,7 +382,7 @@ impl<'s> ModelWithJobTimes<'s> {
         numbers: impl Iterator<Item = u64>,
         lengths: &[Span; 2],
     ) -> (u64, Span) {
-        let Some(graph) = self.vector_jobs() else {
+        let Some(graph) = self.vector_product_job_graph() else {
             return (of.cores, lengths[job as usize & 1]);
         };
         let tasks = graph.jobs()[job as usize].tasks;
@@ -471,7 +473,7 @@ impl<'s> ModelWithJobTimes<'s> {
         if let Some(trace) = &self.traced {
             return trace.interval.as_seconds();
         }
-        match self.vector_jobs() {
+        match self.vector_product_job_graph() {
             Some(graph) => {
                 let jobs = graph.jobs().iter().zip(&self.each);
                 let work = |(job, each): (&super::jobs::EqualVectorProductTasks, &Span)| {
@@ -492,7 +494,7 @@ impl<'s> ModelWithJobTimes<'s> {
 
     /// Returns the number of multiplications per request; `None` if unknown.
     pub fn multiplication_count(&self) -> Option<u64> {
-        self.vector_jobs()
+        self.vector_product_job_graph()
             .map(VectorProductJobGraph::multiplication_count)
     }
 }

@@ -17,7 +17,7 @@ pub fn untimed_replay_options() -> ReplayOptions {
 }
 
 /// Creates a program with one node for each of the `jobs` jobs of `model`, in order.
-pub fn create_job_program(
+pub fn create_node_per_job_program(
     model: &str,
     jobs: u32,
     after: &dyn Fn(u32) -> Vec<u32>,

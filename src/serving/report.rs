@@ -230,7 +230,8 @@ impl ServeReport {
             scenario.stream,
             super::scenario::ArrivalPattern::Closed { .. }
         );
-        let offered_load = prepared.offered_load(measured.filter(|_| !closed));
+        let offered_load =
+            prepared.offered_load_fraction_of_processors(measured.filter(|_| !closed));
         let window = Span(recorder.end.0);
         let core_time = u128::from(window.0) * u128::from(prepared.cores);
         let busy = recorder.busy_ps.iter();

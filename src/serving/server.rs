@@ -245,7 +245,7 @@ impl<'s> ServeRunState<'s> {
             return;
         }
         self.now = now;
-        let processor = self.end_trace_launch(flight);
+        let processor = self.record_launch_end_and_return_processor(flight);
         self.complete_batch(flight);
         if !self.has_stopped_before_completion() {
             self.fill_processor_slots(processor, None);

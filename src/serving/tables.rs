@@ -44,7 +44,7 @@ impl TimeColumnUnit {
 
     /// Converts a value in this unit to a duration.
     pub fn to_span(self, value: f64) -> Span {
-        Span::from_seconds(value * self.seconds)
+        Span::from_seconds_saturating(value * self.seconds)
     }
 }
 
@@ -86,7 +86,11 @@ impl CsvTableRowReader {
     }
 
     /// Skips all rows whose value in the column `name` is not `value`.
-    pub fn filter_rows(&mut self, name: &str, value: &str) -> Result<(), ServeError> {
+    pub fn skip_rows_unless_column_equals(
+        &mut self,
+        name: &str,
+        value: &str,
+    ) -> Result<(), ServeError> {
         let column = self.column_index(name)?;
         self.filters.push((column, value.to_owned()));
         Ok(())
@@ -121,7 +125,7 @@ impl CsvTableRowReader {
     }
 
     /// Moves to the next row that matches the filters; returns false at the end of the table.
-    pub fn advance_row(&mut self) -> Result<bool, ServeError> {
+    pub fn advance_to_next_matching_row(&mut self) -> Result<bool, ServeError> {
         loop {
             let more = self.rows.read_record(&mut self.record);
             if !more.map_err(|error| csv_error(&self.file, &error))? {

@@ -34,7 +34,7 @@ impl LoneRequestJobs {
             true => None,
             false => {
                 let after = |job| graph.dependencies_of(job).to_vec();
-                let workload = program::create_job_program(model, count, &after)?;
+                let workload = program::create_node_per_job_program(model, count, &after)?;
                 Some((workload, Machine::placeholder_machine("processors")))
             }
         };

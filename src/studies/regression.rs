@@ -90,14 +90,14 @@ pub struct ReplayReportWithIneffectiveOption {
 }
 
 /// Predicts the time of a workload on the machine in the text `machine`.
-pub fn predict_run(
+pub fn predict_archived_workload_time(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
     machine: &str,
     text: &str,
     settings: &ReplaySettings,
 ) -> Result<ReplayReportWithIneffectiveOption, RegressionError> {
-    let mut machine = settings.parse_machine(text, machine)?;
+    let mut machine = settings.parse_machine_text_with_changed_values(text, machine)?;
     let mut ineffective = None;
     match settings.fill_all_racks_if_requested(machine.clone()) {
         Ok(filled) => machine = filled,
@@ -106,7 +106,7 @@ pub fn predict_run(
     let options = settings.replay_options(None)?;
     options.check_options_do_not_conflict()?;
     options.check_machine_supports_options(&machine)?;
-    let loading = settings.job_load_options(machine.max_ranks());
+    let loading = settings.job_load_options(machine.max_ranks_without_placement_map());
     let found = chakram_archive::find_workload_traces(archive, &entry.name)?;
     let job = job::load_found_traces(&found, entry.name.clone(), &loading, &mut |_, _| {})?;
     let ineffective = ineffective.or(options.check_options_affect_workload(job.workload()).err());
@@ -121,7 +121,11 @@ pub fn predict_run(
 
 /// Returns the features that a prediction covers. These are the operators, the collectives (group and kind), the size
 /// and format of the traces, and the machine.
-pub fn covered_features(entry: &WorkloadEntry, machine: &str, report: &Report) -> Vec<String> {
+pub fn list_features_covered_by_prediction(
+    entry: &WorkloadEntry,
+    machine: &str,
+    report: &Report,
+) -> Vec<String> {
     let operators = report
         .operators
         .iter()
@@ -147,7 +151,7 @@ pub fn covered_features(entry: &WorkloadEntry, machine: &str, report: &Report) -
 /// Serializes a report for storage in an archive.
 pub fn report_json_bytes(report: &Report) -> Vec<u8> {
     let mut out = Vec::new();
-    chakram_report::json::write_json(&mut out, report).expect("a vector grows as needed");
+    chakram_report::json::write_indented_json(&mut out, report).expect("a vector grows as needed");
     out
 }
 
@@ -200,7 +204,7 @@ pub fn compare_prediction_with_baseline(
     threshold: f64,
 ) -> Result<PredictionComparedWithBaseline, RegressionError> {
     let text = workload_or_preset_machine_text(archive, entry, machine)?;
-    let report = predict_run(archive, entry, machine, &text, settings)?.report;
+    let report = predict_archived_workload_time(archive, entry, machine, &text, settings)?.report;
     let after = report.outcome.makespan.0;
     let mut checked = PredictionComparedWithBaseline {
         workload: entry.name.clone(),

@@ -18,7 +18,7 @@ mod traces;
 
 pub use cycles::LayerCyclesAndEnergyTable;
 pub use family::{DeapLanguageModel, MatrixProductPartitionRule, ModelCutsAndMovedWords};
-pub use list::{SubLayerChipAssignmentRule, schedule_tasks};
+pub use list::{SubLayerChipAssignmentRule, schedule_sub_layers_on_chips};
 pub use partition::MatrixCutDirection;
 pub use record::{SubLayerShapeAndKind, format_schedule_file, parse_schedule};
 pub use steps::{

@@ -38,17 +38,18 @@ mod statistics;
 mod without_effect;
 
 pub use calibration::{
-    MeasuredStepKernelTimeCorrections, StepGroupKernelTimeCorrection, fit_corrections,
+    MeasuredStepKernelTimeCorrections, StepGroupKernelTimeCorrection,
+    fit_step_corrections_by_product_shapes,
 };
 pub use chakram_base::prediction_scores::{PredictionErrorSummary, PredictionIntervalSummary};
 pub use columns::RunColumnRules;
 pub use constants::{FittedConstant, scale_machine_constants};
-pub use folds::{ConstantsFittedOutsideFold, assign_folds, cross_validate_runs};
+pub use folds::{ConstantsFittedOutsideFold, assign_folds, predict_runs_by_fitting_other_folds};
 pub use gemm_points::{
     MeanGemmTimeByShape, gemm_errors_without_and_with_other_points, parse_mean_gemm_times,
 };
 pub use kernel_times::{OneKernelRecordedTimesBySize, RecordedKernelTimes};
-pub use nccl_log::{left_out_size_error, parse_nccl_log};
+pub use nccl_log::{mean_leave_one_out_prediction_error, parse_nccl_log};
 pub use null_model::predict_times_by_one_flop_rate;
 pub use pairs::{
     JobEditsWithMeasuredTimes, MedianAndMeanWhatIfErrors, WhatIfPairPredictionAndErrors,
@@ -59,7 +60,7 @@ pub use report::{
 };
 pub use residuals::{
     CorrectedRunPrediction, correct_by_runs_of_other_option_values,
-    correct_predictions_by_measured_steps, value_of_option,
+    correct_predictions_by_measured_steps, option_value_of_measured_run,
 };
 pub use runs::{MeasuredRun, RefusedRun, RunTable};
 pub use signs::{CorrectlyOrderedRunPairCounts, count_rightly_ordered_pairs_by_option};
@@ -162,7 +163,7 @@ pub fn predict_runs_in_table_order(
         &Result<PredictedStepTimeWithInterval, ScoreError>,
     ) -> io::Result<()>,
 ) -> io::Result<Vec<Result<PredictedStepTimeWithInterval, ScoreError>>> {
-    let firsts = first_equal_runs(table);
+    let firsts = map_runs_to_first_equal(table);
     let known: Vec<OnceLock<PredictedStepTimeWithInterval>> =
         (table.runs.iter()).map(|_| OnceLock::new()).collect();
     let ask = |i: usize, run: &MeasuredRun| {
@@ -180,7 +181,7 @@ pub fn predict_runs_in_table_order(
 }
 
 /// Returns, for each run, the index of the first run that has the same model, plan and machine.
-fn first_equal_runs(table: &RunTable) -> Vec<usize> {
+fn map_runs_to_first_equal(table: &RunTable) -> Vec<usize> {
     let mut known = BTreeMap::new();
     let runs = table.runs.iter().enumerate();
     runs.map(|(i, run)| {

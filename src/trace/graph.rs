@@ -136,7 +136,7 @@ pub struct CollectiveNode {
 /// Bytes that one member of an all-to-all exchanges with each member of its group, in the group's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberAllToAllSplitBytes {
-    /// Index of the call in [`Graph::calls`].
+    /// Index of the call in [`Graph::collective_calls`].
     pub call: u32,
     /// Bytes sent to each member; empty if unknown.
     pub send: Vec<u64>,
@@ -251,7 +251,7 @@ impl Graph {
 
     /// Returns the number of dependencies; duplicates count once.
     pub fn edge_count(&self) -> usize {
-        self.successors.len()
+        self.successors.edge_count()
     }
 
     /// Iterates over the nodes in ascending order of ids.
@@ -286,14 +286,14 @@ impl Graph {
         self.kinds[node.index()]
     }
 
-    /// Returns the node's lane, an index into [`Graph::lanes`].
+    /// Returns the node's lane, an index into [`Graph::lanes_in_order_of_first_use`].
     #[inline]
     pub fn lane(&self, node: NodeIndex) -> u32 {
         self.lane_of[node.index()]
     }
 
     /// Returns the lanes, in order of first use.
-    pub fn lanes(&self) -> &[Lane] {
+    pub fn lanes_in_order_of_first_use(&self) -> &[Lane] {
         &self.lanes
     }
 
@@ -349,7 +349,7 @@ impl Graph {
 
     /// Returns the number of bytes that the file states for a kernel, load, store, message or collective.
     #[inline]
-    pub fn bytes(&self, node: NodeIndex) -> u64 {
+    pub fn stated_bytes_of_node(&self, node: NodeIndex) -> u64 {
         self.bytes[node.index()]
     }
 
@@ -370,7 +370,12 @@ impl Graph {
     /// number of kernels. Forward and backward kernels are counted separately.
     pub fn count_distinct_gemms(&self) -> impl Iterator<Item = ([u64; 3], u64)> + '_ {
         let mut counts = vec![0; self.kernels.len()];
-        for place in self.sparse.kernel_of.iter().filter(|place| **place > 0) {
+        for place in self
+            .sparse
+            .kernel_of
+            .iter_stored_values()
+            .filter(|place| **place > 0)
+        {
             counts[*place as usize - 1] += 1;
         }
         let kernels = self.kernels.iter().zip(counts);
@@ -457,7 +462,7 @@ impl Graph {
         &self.in_degree
     }
 
-    /// Returns a collective node's entry in [`Self::calls`].
+    /// Returns a collective node's entry in [`Self::collective_calls`].
     #[inline]
     pub fn collective_of(&self, node: NodeIndex) -> &CollectiveNode {
         debug_assert_eq!(
@@ -468,9 +473,9 @@ impl Graph {
         &self.calls[self.detail[node.index()] as usize]
     }
 
-    /// Returns a collective node's index in [`Graph::calls`].
+    /// Returns a collective node's index in [`Graph::collective_calls`].
     #[inline]
-    pub fn call_index(&self, node: NodeIndex) -> usize {
+    pub fn index_of_collective_call(&self, node: NodeIndex) -> usize {
         debug_assert_eq!(
             self.kind(node),
             NodeKind::Collective,
@@ -524,7 +529,7 @@ impl Graph {
     }
 
     /// Returns the collective calls in program order.
-    pub fn calls(&self) -> &[CollectiveNode] {
+    pub fn collective_calls(&self) -> &[CollectiveNode] {
         &self.calls
     }
 
@@ -552,7 +557,7 @@ impl Graph {
     }
 
     /// Returns the roles of groups that the trace states.
-    pub fn roles(&self) -> &GroupRoles {
+    pub fn group_roles(&self) -> &GroupRoles {
         &self.roles
     }
 
@@ -563,7 +568,7 @@ impl Graph {
 
     /// Returns the trace's facts about its profiler, and whether the profiler's cost was subtracted from the graph's
     /// times.
-    pub fn profiler_facts(&self) -> ProfilerFactsStatedByTrace {
+    pub fn facts_about_profiler(&self) -> ProfilerFactsStatedByTrace {
         self.profiler
     }
 

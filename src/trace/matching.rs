@@ -13,9 +13,10 @@ mod messages;
 mod outlines;
 
 pub use collectives::{
-    CollectiveSignature, MemberCalls, TraceCallsByGroupSlot, find_disagreement, first_difference,
+    CollectiveSignature, MemberCalls, TraceCallsByGroupSlot, find_disagreement,
+    find_first_differing_entries,
 };
-pub use messages::{MessageChannel, MessageDisagreement, MessageHalf, match_messages};
+pub use messages::{MessageChannel, MessageDisagreement, MessageHalf, match_messages_by_channel};
 pub use outlines::{CommChannel, CommMatches, RankCommNode, RankComms};
 
 /// Refers to a communication by the rank's index among the matched ranks and the communication's index within this

@@ -205,11 +205,11 @@ impl WorkloadBuilder {
     /// Declares the roles of groups. If a group is declared twice, the first declaration counts. A trace's role counts
     /// only if this function has declared none for the group.
     pub fn declare_group_roles(&mut self, roles: &GroupRoles) {
-        self.roles.extend(roles);
+        self.roles.add_missing_roles_from(roles);
     }
 
     /// Declares the work of the whole job, which takes precedence over the traces' own statements.
-    pub fn declare_work_amounts(&mut self, amounts: Option<JobSamplesAndModelFlops>) {
+    pub fn override_trace_work_with_job_total(&mut self, amounts: Option<JobSamplesAndModelFlops>) {
         self.amounts = amounts;
     }
 
@@ -309,9 +309,10 @@ impl WorkloadBuilder {
         let mut groups = GroupsFoundSoFar::new(ranks);
         groups.roles = self.roles;
         // Adjacent graphs usually have the same roles, so `dedup` leaves few entries to merge.
-        let mut said: Vec<&GroupRoles> = self.graphs.iter().map(Graph::roles).collect();
+        let mut said: Vec<&GroupRoles> = self.graphs.iter().map(Graph::group_roles).collect();
         said.dedup();
-        said.into_iter().for_each(|more| groups.roles.extend(more));
+        said.into_iter()
+            .for_each(|more| groups.roles.add_missing_roles_from(more));
         // Traces use `0` for the group of all ranks, so a declared group `0` must contain all ranks.
         if let Some(zero) = self.declared.get("0")
             && !groups.is_world(zero)
@@ -327,7 +328,10 @@ impl WorkloadBuilder {
             let bound = slots.map(|(slot, name)| {
                 let node = || {
                     // Only the error message needs the call, so search for it here.
-                    let call = of.calls().iter().find(|call| call.group == slot as u32);
+                    let call = of
+                        .collective_calls()
+                        .iter()
+                        .find(|call| call.group == slot as u32);
                     call.map_or(0, |call| of.id(call.node))
                 };
                 let Some(name) = name else {
@@ -453,7 +457,7 @@ impl GroupsFoundSoFar {
 impl Workload {
     /// Returns a copy of the workload in which the graphs' times include the profiler's cost if they excluded it
     /// before, and exclude it otherwise.
-    pub fn with_profiler_toggled(&self) -> Self {
+    pub fn with_profiler_cost_toggled(&self) -> Self {
         Self {
             graphs: self
                 .graphs
@@ -477,7 +481,11 @@ impl Workload {
     /// MLP. The second most frequent multiplication belongs to attention, and it differs between such models.
     pub fn two_most_frequent_matmul_sizes(&self) -> Option<[[u64; 3]; 2]> {
         let mut counts: BTreeMap<[u64; 3], u64> = BTreeMap::new();
-        for (gemm, count) in self.graphs().iter().flat_map(Graph::count_distinct_gemms) {
+        for (gemm, count) in self
+            .distinct_graphs()
+            .iter()
+            .flat_map(Graph::count_distinct_gemms)
+        {
             *counts.entry(gemm).or_default() += count;
         }
         let most = counts.values().copied().max()?;
@@ -524,7 +532,7 @@ impl Workload {
     }
 
     /// Returns the distinct graphs.
-    pub fn graphs(&self) -> &[Graph] {
+    pub fn distinct_graphs(&self) -> &[Graph] {
         &self.graphs
     }
 
@@ -549,7 +557,7 @@ impl Workload {
     }
 
     /// Returns the number of ranks of the job, including ranks without a trace.
-    pub fn rank_count(&self) -> u32 {
+    pub fn rank_count_including_untraced(&self) -> u32 {
         self.ranks
     }
 

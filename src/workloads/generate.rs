@@ -113,7 +113,7 @@ impl CheckedWorkloadPattern {
     }
 
     /// Samples and model FLOPs of the job; `None` if the job neither trains nor runs a model.
-    pub fn work_amounts(&self) -> Option<JobSamplesAndModelFlops> {
+    pub fn job_samples_and_model_flops(&self) -> Option<JobSamplesAndModelFlops> {
         self.0.work_amounts()
     }
 
@@ -124,7 +124,7 @@ impl CheckedWorkloadPattern {
     /// Panics if `rank` is not below [`CheckedWorkloadPattern::rank_count`].
     pub fn representative_of_identical_ranks(&self, rank: u32) -> u32 {
         assert!(rank < self.rank_count(), "rank {rank} does not exist");
-        self.0.class_of(rank)
+        self.0.shape_class_of_rank(rank)
     }
 
     /// Number of nodes of `rank`, at least 1.
@@ -133,7 +133,7 @@ impl CheckedWorkloadPattern {
     /// Panics if `rank` is not below [`CheckedWorkloadPattern::rank_count`].
     pub fn node_count(&self, rank: u32) -> u64 {
         assert!(rank < self.rank_count(), "rank {rank} does not exist");
-        self.0.node_count(rank)
+        self.0.node_count_of_rank(rank)
     }
 
     /// Passes the nodes of `rank` to `sink`. Ids count from 1 without gaps, and every node comes after its
@@ -190,7 +190,7 @@ impl CheckedWorkloadPattern {
     /// Fails if a lower bound on the size of the workload's nodes does not fit.
     pub fn check_workload_fits_memory(&self) -> Result<(), MemoryLimitError> {
         // Ranks of one shape share a graph, but each rank stores its own state for every node.
-        let graphs = self.min_shared_node_count();
+        let graphs = self.lower_bound_of_shared_graph_nodes();
         let states = (0..self.rank_count()).map(|rank| self.0.min_node_count(rank));
         let states = states.fold(0, u64::saturating_add);
         // Node counts are lower bounds, so no job that fits is rejected. A job that passes may still run out of memory.
@@ -213,7 +213,7 @@ impl CheckedWorkloadPattern {
 
     /// Returns a close lower bound on the number of nodes in all shared graphs (one per shape), without generating
     /// them.
-    pub fn min_shared_node_count(&self) -> u64 {
+    pub fn lower_bound_of_shared_graph_nodes(&self) -> u64 {
         let shapes: BTreeSet<u32> = (0..self.rank_count())
             .map(|rank| self.representative_of_same_shape_ranks(rank))
             .collect();
@@ -235,7 +235,7 @@ impl CheckedWorkloadPattern {
         let mut builder = WorkloadBuilder::default();
         builder.declare_groups(self.declared_groups());
         builder.declare_group_roles(&self.group_roles());
-        builder.declare_work_amounts(self.work_amounts());
+        builder.override_trace_work_with_job_total(self.job_samples_and_model_flops());
         // Number graphs in the order in which ranks first use them. The rank that represents a shape may not be the
         // first one to use it, so sorting the shapes would give another order.
         let mut shapes: Vec<u32> = (0..self.rank_count())
@@ -245,7 +245,7 @@ impl CheckedWorkloadPattern {
         shapes.retain(|shape| seen.insert(*shape));
         // With fewer nodes, a second thread costs more time than it saves.
         const LEAST_NODES: u64 = 10_000;
-        let threads = match self.min_shared_node_count() < LEAST_NODES {
+        let threads = match self.lower_bound_of_shared_graph_nodes() < LEAST_NODES {
             true => 1,
             false => parallel::processor_count(),
         };
@@ -327,13 +327,13 @@ trait TraceGenerator: Debug + Send + Sync {
     fn suggest_smaller(&self) -> &'static str {
         "a smaller job"
     }
-    fn class_of(&self, rank: u32) -> u32;
+    fn shape_class_of_rank(&self, rank: u32) -> u32;
     /// Coordinates of the rank's core on a machine of tiles.
     fn core_of(&self, _rank: u32) -> Option<[u32; 2]> {
         None
     }
     fn graph_class_of_rank(&self, rank: u32) -> u32 {
-        self.class_of(rank)
+        self.shape_class_of_rank(rank)
     }
     /// Returns sets of ranks that exchange messages only within their set
     /// ([`CheckedWorkloadPattern::find_independent_copies`]).
@@ -349,10 +349,10 @@ trait TraceGenerator: Debug + Send + Sync {
     ) -> RankBindingsOfGraphSlots {
         first.clone()
     }
-    fn node_count(&self, rank: u32) -> u64;
+    fn node_count_of_rank(&self, rank: u32) -> u64;
     /// Lower bound for [`Self::node_count`], for patterns whose exact count takes long to compute.
     fn min_node_count(&self, rank: u32) -> u64 {
-        self.node_count(rank)
+        self.node_count_of_rank(rank)
     }
     fn emit_nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError>;
 }
@@ -384,7 +384,7 @@ pub enum PatternOptionError {
     },
 }
 
-fn refused_option_error(
+fn refused_option_value_error(
     option: &'static str,
     found: impl Display,
     expected: impl Into<String>,
@@ -419,7 +419,7 @@ const STATE_BYTES: u64 = 4;
 
 fn check_at_least(option: &'static str, value: u32, least: u32) -> Result<(), PatternOptionError> {
     if value < least {
-        return Err(refused_option_error(
+        return Err(refused_option_value_error(
             option,
             value,
             format!("{least} or more"),
@@ -432,7 +432,7 @@ fn check_rank_count(ranks: u32, least: u32) -> Result<(), PatternOptionError> {
     check_at_least("ranks", ranks, least)?;
     if ranks > MAX_NPUS {
         let expected = format!("{MAX_NPUS} or fewer, as machines have NPUs");
-        return Err(refused_option_error("ranks", ranks, expected));
+        return Err(refused_option_value_error("ranks", ranks, expected));
     }
     Ok(())
 }
@@ -459,7 +459,7 @@ fn check_limit(
 /// round other durations.
 fn check_whole_ns(option: &'static str, span: Span) -> Result<(), PatternOptionError> {
     if !span.0.is_multiple_of(1000) {
-        return Err(refused_option_error(
+        return Err(refused_option_value_error(
             option,
             format!("{} ps", span.0),
             "whole nanoseconds, as files carry them",
@@ -555,7 +555,7 @@ impl<'s> TraceEmitter<'s> {
     }
 
     /// Emits one node of host work with zero duration for an idle rank, which would otherwise have no trace.
-    fn emit_idle(&mut self) -> Result<(), TraceError> {
+    fn emit_placeholder_for_idle_rank(&mut self) -> Result<(), TraceError> {
         self.set_name(format_args!("idle"));
         self.emit_node(Op::Host, None, Span::ZERO, &[]).map(drop)
     }

@@ -37,7 +37,7 @@ pub use architecture::{DeltaAttentionSizes, ExtendedTransformerModel, LatentAtte
 pub use definition::{
     ModelDefinitionForm, ModelWithDefinitionProperties, TokenAndLayerCountOverrides,
 };
-pub use error::{ModelError, describe_hubs_unsupported};
+pub use error::{ModelError, explain_models_not_loaded_from_hubs};
 pub use preset::{ModelPreset, PRESETS, PresetOrModelFileText};
 pub use spec::{
     DELTA_CHUNK, DividingDegreeOrReason, FormatDependentElementBytes, ImageWindowStrideAndPadding,

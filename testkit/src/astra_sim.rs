@@ -21,7 +21,7 @@ pub mod write;
 
 pub use config::WholeSimulationInput;
 pub use load::load_case;
-pub use random::{create_overlapping_config, create_random_config};
+pub use random::{create_config_with_overlapping_groups, create_random_config};
 
 use agenda::{AgendaEvent, DelayedCall, EventAgenda};
 use algorithm::AlgorithmEvent;
@@ -192,7 +192,7 @@ impl OracleSimulator<'_> {
             }
             DelayedCall::Packet(packet) => self.reduce_packet_or_mark_ready(packet),
             DelayedCall::CustomEnds { stream, node } => {
-                self.step_stream_algorithm(stream, AlgorithmEvent::Ended(node))
+                self.pass_event_to_stream_algorithm(stream, AlgorithmEvent::Ended(node))
             }
             DelayedCall::MemoryNext(server) => self.serve_next_memory_request(server),
             DelayedCall::Bus(npu, signal) => self.handle_bus_delay_end(npu, signal),

@@ -29,7 +29,9 @@
 
 use cost::hash_to_random_number;
 use layout::JobGroupsAndCommunications;
-use meet::{SimulatedHistoriesAndTallies, create_clock, pace_of_rank, simulate_job};
+use meet::{
+    SimulatedHistoriesAndTallies, create_rank_clock_before_first_step, pace_of_rank, simulate_job,
+};
 use program::StepProgram;
 use simulate::SimulatedRankState;
 use std::fs::File;
@@ -170,8 +172,8 @@ impl SimulatedJobCaptureWriter {
         &self.programs[(rank as usize).min(self.programs.len() - 1)]
     }
 
-    fn clock_of_rank(&self, rank: u32) -> SimulatedRankState {
-        create_clock(&self.options, rank)
+    fn create_simulated_rank_clock(&self, rank: u32) -> SimulatedRankState {
+        create_rank_clock_before_first_step(&self.options, rank)
     }
 
     /// Returns how far `rank`'s clock is ahead of the shared clock, in ns.

@@ -33,7 +33,7 @@ pub fn sample_every_nth<T>(n: usize, all: impl IntoIterator<Item = T>) -> Vec<T>
 /// Returns one member per list: the first list's member with index `turn`, the second list's member with index `turn +
 /// 1`, and so on. Picked this way, a few members show all the differences between members. Returns all members if the
 /// variable `CHAKRAM_WHOLE_CORPUS` is set.
-pub fn pick_one_per_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
+pub fn pick_member_of_each_list_by_turn<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
     if is_whole_corpus_requested() {
         return lists.into_iter().flatten().collect();
     }
@@ -75,7 +75,7 @@ extern "C" fn report_skipped() {
 pub type CaseFiles = BTreeMap<String, Vec<u8>>;
 
 /// Returns all cases by name, unpacked in memory. Returns `None` without a corpus.
-pub fn unpack_cases() -> Option<BTreeMap<String, CaseFiles>> {
+pub fn unpack_cases_in_memory() -> Option<BTreeMap<String, CaseFiles>> {
     let packed = std::fs::read(corpus_path_or_count_skip("astra-sim/cases.tar.zst")?)
         .expect("the corpus is there");
     let unpacked = zstd::decode_all(&packed[..]).expect("it is zstd");

@@ -37,7 +37,7 @@ pub struct TwoLevelTokenCopies {
 impl TokenExpertChoices {
     /// Creates a routing that covers all choices: on each rank, `times` tokens choose each possible set of `chosen`
     /// experts.
-    pub fn from_every_expert_choice(
+    pub fn from_all_possible_expert_sets(
         ranks: usize,
         experts: usize,
         chosen: usize,
@@ -124,7 +124,7 @@ impl TokenExpertChoices {
     }
 
     /// Counts one copy of a token for each of its chosen experts.
-    pub fn copies_for_experts(&self) -> TokenCopiesByRankPair {
+    pub fn count_copies_per_chosen_expert(&self) -> TokenCopiesByRankPair {
         self.count_copies_by_rank_pair(|copies, from, token| {
             for expert in token {
                 copies[from][self.rank_of(*expert)] += 1;
@@ -133,7 +133,7 @@ impl TokenExpertChoices {
     }
 
     /// Counts one copy of a token for each rank that has at least one of its experts.
-    pub fn copies_for_ranks(&self) -> TokenCopiesByRankPair {
+    pub fn count_one_copy_per_rank_with_experts(&self) -> TokenCopiesByRankPair {
         self.count_copies_by_rank_pair(|copies, from, token| {
             for (to, copies) in copies[from].iter_mut().enumerate() {
                 *copies += u64::from(token.iter().any(|expert| self.rank_of(*expert) == to));
@@ -221,20 +221,26 @@ mod tests {
             tokens: vec![own.clone(), own],
         };
         assert_eq!(routing.tokens_of_experts(), [2, 0, 2, 4]);
-        assert_eq!(routing.copies_for_experts(), [[1, 3], [1, 3]]);
-        assert_eq!(routing.copies_for_ranks(), [[1, 2], [1, 2]]);
+        assert_eq!(routing.count_copies_per_chosen_expert(), [[1, 3], [1, 3]]);
+        assert_eq!(
+            routing.count_one_copy_per_rank_with_experts(),
+            [[1, 2], [1, 2]]
+        );
         assert_eq!(routing.copies_for_all(), [[2, 2], [2, 2]]);
-        assert_eq!(most_copies_received(&routing.copies_for_experts()), 6);
+        assert_eq!(
+            most_copies_received(&routing.count_copies_per_chosen_expert()),
+            6
+        );
         // With one rank per node, the first level is an exchange between ranks, and the second level stays within a
         // rank.
         let two = routing.copies_in_two_level_exchange(1);
-        assert_eq!(two.across, routing.copies_for_ranks());
+        assert_eq!(two.across, routing.count_one_copy_per_rank_with_experts());
         assert_eq!(two.within, [[2, 0], [0, 4]]);
         // On a single node, a rank keeps its tokens in the first level, and sends them to the ranks
         // of their experts in the second level.
         let two = routing.copies_in_two_level_exchange(2);
         assert_eq!(two.across, [[2, 0], [0, 2]]);
-        assert_eq!(two.within, routing.copies_for_ranks());
+        assert_eq!(two.within, routing.count_one_copy_per_rank_with_experts());
         // With one slot per expert, each rank drops one of its two tokens for expert 3, and the
         // slot of expert 1 stays free.
         let limited = routing.copies_kept_dropped_and_free_in_slots(1);
@@ -245,7 +251,7 @@ mod tests {
     #[test]
     fn each_token_chooses_different_experts() {
         for routing in [
-            TokenExpertChoices::from_every_expert_choice(2, 6, 3, 2),
+            TokenExpertChoices::from_all_possible_expert_sets(2, 6, 3, 2),
             TokenExpertChoices::drawn(2, 40, &[9, 1, 1, 4, 1, 2], 3, 5),
         ] {
             assert_eq!(routing.tokens[0].len(), 40);

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
-use testkit::astra_sim::{create_overlapping_config, create_random_config};
+use testkit::astra_sim::{create_config_with_overlapping_groups, create_random_config};
 use testkit::capture::{Options, generate_capture};
 
 /// References for chakram's tests
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn write_astra_sim_cases(args: &AstraSimCaseWriterArgs) -> Result<(), Box<dyn Error>> {
     for seed in args.from..args.to {
         let config = match seed % 3 {
-            2 => create_overlapping_config(seed),
+            2 => create_config_with_overlapping_groups(seed),
             _ => create_random_config(seed),
         };
         config.write_case(&args.output.join(seed.to_string()))?;

@@ -18,7 +18,7 @@ fn seed_files(target: &str) -> Vec<PathBuf> {
 }
 
 /// Runs `body` on every seed of `target`. At least one seed must exist.
-pub fn run_on_every_seed(target: &str, body: fn(&[u8])) {
+pub fn run_body_on_every_seed_file(target: &str, body: fn(&[u8])) {
     for seed in seed_files(target) {
         println!("{}", seed.display());
         body(&std::fs::read(seed).expect("a seed can be read"));

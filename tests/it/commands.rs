@@ -346,7 +346,7 @@ pub fn write_two_rank_capture(folder: &Path, captured: bool) -> String {
         writer.receive_node(&kernel, &[]).expect("it is a vector");
         writer.receive_node(&call, &[1]).expect("it is a vector");
         let file = folder.join(format!("job.{rank}.et"));
-        std::fs::write(file, writer.into_inner()).expect("there is room");
+        std::fs::write(file, writer.into_unflushed_sink()).expect("there is room");
     }
     folder
         .join("job")
@@ -501,7 +501,7 @@ fn lanes_that_are_shared_are_said() {
         writer.receive_node(&node, &[]).expect("it is a vector");
     }
     let file = folder.path().join("job.0.et");
-    std::fs::write(&file, writer.into_inner()).expect("there is room");
+    std::fs::write(&file, writer.into_unflushed_sink()).expect("there is room");
     let file = file.display().to_string();
     let text = run_for_output(&["replay", &file, "-m", "dgx-h100", "--ranks", "1"]);
     assert!(

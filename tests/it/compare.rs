@@ -12,7 +12,7 @@ const MACHINES: [&str; 3] = ["dgx-a100", "mi300x", "gb200-nvl72"];
 const NPUS: [u64; 3] = [8, 8, 72];
 
 /// Returns the arguments of `chakram replay` on all of [`MACHINES`].
-fn list_replay_arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
+fn list_all_machines_replay_arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let mut args = vec!["replay", CASE];
     args.extend(MACHINES.iter().flat_map(|machine| ["-m", machine]));
     args.extend(["--compute", "roofline"]);
@@ -39,7 +39,7 @@ fn expect_integer(value: &Value) -> i64 {
 
 #[test]
 fn a_comparison_holds_the_single_reports() {
-    let comparison = parse_json(&run_for_output(&list_replay_arguments(&[
+    let comparison = parse_json(&run_for_output(&list_all_machines_replay_arguments(&[
         "--format", "json",
     ])));
     assert_eq!(comparison["schema"], "chakram.comparison.1");
@@ -108,7 +108,7 @@ fn assert_charged_times_add_up_to_communication(row: &Value, alone: &Value) {
 fn threads_change_nothing() {
     for format in ["text", "json", "csv"] {
         let run = |threads| {
-            run_for_output(&list_replay_arguments(&[
+            run_for_output(&list_all_machines_replay_arguments(&[
                 "--format",
                 format,
                 "--threads",
@@ -118,7 +118,7 @@ fn threads_change_nothing() {
         let one = run("1");
         assert!(["2", "3", "9"].iter().all(|n| run(n) == one), "{format}");
         assert_eq!(
-            run_for_output(&list_replay_arguments(&["--format", format])),
+            run_for_output(&list_all_machines_replay_arguments(&["--format", format])),
             one
         );
     }
@@ -126,7 +126,7 @@ fn threads_change_nothing() {
 
 #[test]
 fn text_has_a_column_per_machine_and_the_reasons() {
-    let text = run_for_output(&list_replay_arguments(&[]));
+    let text = run_for_output(&list_all_machines_replay_arguments(&[]));
     let reports = MACHINES.map(|machine| replay_on_machine(machine, &[]));
     let span = |report: &String, line: &str| -> String {
         let line = report
@@ -164,7 +164,7 @@ fn text_has_a_column_per_machine_and_the_reasons() {
     // Five machines still fit in one table, because the widest line has 100 columns.
     let five = run_for_output(
         &[
-            &list_replay_arguments(&["-m", "dgx-h100"])[..],
+            &list_all_machines_replay_arguments(&["-m", "dgx-h100"])[..],
             &["-m", "tpu-v4"],
         ]
         .concat(),
@@ -181,7 +181,7 @@ fn text_has_a_column_per_machine_and_the_reasons() {
 /// dgx-a100's 8 NPUs are 0 to 7, so there is no NPU 8.
 #[test]
 fn a_machine_that_refuses_leaves_the_others() {
-    let args = |format| list_replay_arguments(&["--map", "8-15", "--format", format]);
+    let args = |format| list_all_machines_replay_arguments(&["--map", "8-15", "--format", format]);
     assert_eq!(run_for_exit_code(&args("text")), 2);
     let text = run_chakram(&args("text"));
     let error = String::from_utf8(text.stderr).expect("errors are text");
@@ -263,10 +263,10 @@ fn exit_codes_are_those_of_the_replays() {
 
 #[test]
 fn csv_has_a_row_per_machine_or_the_machine_in_front() {
-    let csv = run_for_output(&list_replay_arguments(&["--format", "csv"]));
+    let csv = run_for_output(&list_all_machines_replay_arguments(&["--format", "csv"]));
     assert_eq!(
         csv,
-        run_for_output(&list_replay_arguments(&[
+        run_for_output(&list_all_machines_replay_arguments(&[
             "--format", "csv", "--table", "compare"
         ]))
     );
@@ -295,7 +295,7 @@ fn csv_has_a_row_per_machine_or_the_machine_in_front() {
     assert_eq!(one.lines().count(), 2, "{one}");
     for table in ["npus", "collectives", "operators"] {
         let options = ["--format", "csv", "--table", table];
-        let all = run_for_output(&list_replay_arguments(&options));
+        let all = run_for_output(&list_all_machines_replay_arguments(&options));
         let mut expected = String::new();
         for machine in MACHINES {
             let alone = replay_on_machine(machine, &options);
@@ -327,7 +327,7 @@ fn efficiency_option_stretches_kernels_and_is_reported() {
     let text = replay_on_machine("dgx-a100", &half);
     let basis = " kernels by roofline at 0.5 of the peak\n";
     assert!(text.contains(basis), "{text}");
-    let comparison = run_for_output(&list_replay_arguments(&half));
+    let comparison = run_for_output(&list_all_machines_replay_arguments(&half));
     let basis = "kernels by roofline at 0.5 of the peak, communication by the network";
     assert!(has_line_of_words(&comparison, basis), "{comparison}");
 
@@ -430,8 +430,8 @@ fn the_bubble_of_a_pipeline_is_no_transfer() {
         bubbles.push(expect_integer(&report["mean_ps"]["bubble"]));
     }
     assert!(bubbles[0] > 10_000_000_000, "{bubbles:?}");
-    // The measured collectives are faster on faster links, so a stage ends a little earlier. The bubble includes the wait
-    // of the first stages for the last ones in the all-reduce of the embedding.
+    // The measured collectives are faster on faster links, so a stage ends a little earlier. The bubble includes the
+    // wait of the first stages for the last ones in the all-reduce of the embedding.
     assert!(
         (bubbles[1] - bubbles[0]).abs() < bubbles[0] / 100,
         "{bubbles:?}"

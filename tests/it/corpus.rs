@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use testkit::corpus::assert_results_match_expected_parts;
 pub use testkit::corpus::{
     CaseFiles, corpus_path_or_count_skip, count_test_as_skipped, is_whole_corpus_requested,
-    pick_one_per_list, sample_every_nth, unpack_cases,
+    pick_member_of_each_list_by_turn, sample_every_nth, unpack_cases_in_memory,
 };
 
 /// Cases that cannot be replayed to the end, each with a part of its error.
@@ -59,7 +59,7 @@ fn replay_case(case: &CaseFiles) -> Result<CompletedReplayTotals, String> {
         added.map_err(|e| e.to_string())?;
     }
     let workload = builder.finish_workload(Some(sizes.iter().product()), MissingRankPolicy::Refuse);
-    replay_counting_events(
+    replay_and_check_event_counts(
         &workload.map_err(|e| e.to_string())?,
         &build_switch_machine(&sizes),
         // The machine has no peaks, so a kernel without a recorded duration would be an error.
@@ -67,7 +67,7 @@ fn replay_case(case: &CaseFiles) -> Result<CompletedReplayTotals, String> {
     )
 }
 
-fn replay_counting_events(
+fn replay_and_check_event_counts(
     workload: &Workload,
     machine: &Machine,
     options: ReplayOptions,
@@ -86,7 +86,9 @@ fn replay_counting_events(
 
 #[test]
 fn every_case_replays_or_is_refused_for_a_reason() {
-    let Some(cases) = unpack_cases() else { return };
+    let Some(cases) = unpack_cases_in_memory() else {
+        return;
+    };
     let mut refused = BTreeMap::new();
     for (name, case) in &cases {
         if let Err(why) = replay_case(case) {
@@ -129,7 +131,7 @@ fn a_captured_trace_loads_and_replays() {
             o.compute = compute;
             o.missing_ranks = MissingRankPolicy::Mirror;
         });
-        replay_counting_events(&workload, &machine, options).unwrap()
+        replay_and_check_event_counts(&workload, &machine, options).unwrap()
     };
     let recorded = with(KernelDurationSource::default());
     let scaled = with(KernelDurationSource::Scaled(0.5, Default::default()));

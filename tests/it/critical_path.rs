@@ -3,7 +3,7 @@
 
 use super::commands::run_for_output;
 use super::physics::lines::{build_collective, build_kernel, build_receive, build_send};
-use super::physics::rig::build_rank_job;
+use super::physics::rig::build_job_from_rank_nodes;
 use chakram::engine::{CommunicationDurationSource, CompiledReplay, InstanceId, ReplayOptions};
 use chakram::ids::NodeIndex;
 use chakram::machine::{Machine, SendCompletionRule};
@@ -40,7 +40,7 @@ fn replay_with_critical_path(
     (report, keeper.0)
 }
 
-fn critical_path_summary(report: &Report) -> &CriticalPathSummary {
+fn expect_critical_path_in_report(report: &Report) -> &CriticalPathSummary {
     report.critical_path.as_ref().expect("it is small enough")
 }
 
@@ -60,7 +60,7 @@ fn build_job_of_two_ranks_with_barrier(a: u64, b: u64) -> Workload {
     });
     let [first, mut second] = ranks;
     second.push(kernel(3).on_lane(8));
-    build_rank_job(&[first, second], &[])
+    build_job_from_rank_nodes(&[first, second], &[])
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
     // computes for 5 us, so the makespan is 30 us.
     let us = Span::from_us;
     assert_eq!(report.outcome.makespan, us(30));
-    let summary = critical_path_summary(&report);
+    let summary = expect_critical_path_in_report(&report);
     // The path has 10 + 5 us of compute, 11 us of communication, and 4 us of the host.
     assert_eq!(
         summary.parts,
@@ -121,14 +121,14 @@ fn nodes_may_last_longer_by_their_slack_and_no_more() {
 fn critical_path_and_slack_depend_on_when_a_send_completes() {
     let us = Span::from_us;
     let sender = vec![build_send(1, 9_000_000), build_kernel(5000).after(&[1])];
-    let workload = build_rank_job(&[sender, vec![build_receive(0, 9_000_000)]], &[]);
+    let workload = build_job_from_rank_nodes(&[sender, vec![build_receive(0, 9_000_000)]], &[]);
     let preset = Machine::load_preset("dgx-h100").unwrap();
     let links = preset.topology().dimensions()[0].latency.times(2);
     let found = SendCompletionRule::ALL.map(|(sends, _)| {
         let machine = preset.clone().with_send_completion(sends);
         let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
         let (report, _) = replay_to_report(&prepared, ()).unwrap();
-        let summary = critical_path_summary(&report);
+        let summary = expect_critical_path_in_report(&report);
         let least = summary.slack.iter().map(|row| (row.nodes, row.least));
         (
             report.outcome.makespan,

@@ -42,7 +42,7 @@ fn write_trace(path: &Path, nodes: &[NodeWithDependencies<'_>]) {
             .receive_node(&node, after)
             .expect("memory takes everything");
     }
-    std::fs::write(path, writer.into_inner()).expect("there is room");
+    std::fs::write(path, writer.into_unflushed_sink()).expect("there is room");
 }
 
 fn build_message_op(receive: bool, peer: u32, bytes: u64) -> Op<'static> {
@@ -80,17 +80,17 @@ struct TwoRankJobFolder(tempfile::TempDir);
 impl TwoRankJobFolder {
     fn new() -> Self {
         let case = Self(tempfile::tempdir().expect("there is room"));
-        std::fs::write(case.path("machine.toml"), TWO_NPU_RING).expect("there is room");
+        std::fs::write(case.path_in_folder("machine.toml"), TWO_NPU_RING).expect("there is room");
         for rank in 0..2 {
             write_trace(
-                Path::new(&case.path(&format!("job.{rank}.et"))),
+                Path::new(&case.path_in_folder(&format!("job.{rank}.et"))),
                 &[(1, all_reduce(), &[])],
             );
         }
         case
     }
 
-    fn path(&self, name: &str) -> String {
+    fn path_in_folder(&self, name: &str) -> String {
         self.0.path().join(name).display().to_string()
     }
 
@@ -98,16 +98,19 @@ impl TwoRankJobFolder {
     fn write_algorithm_files(&self, name: &str, positions: &[&[NodeWithDependencies<'_>]]) {
         for (position, nodes) in positions.iter().enumerate() {
             write_trace(
-                Path::new(&self.path(&format!("{name}.{position}.et"))),
+                Path::new(&self.path_in_folder(&format!("{name}.{position}.et"))),
                 nodes,
             );
         }
     }
 
     fn replay(&self, custom: &[&str], more: &[&str]) -> ProgramExitAndOutput {
-        let (job, machine) = (self.path("job"), self.path("machine.toml"));
+        let (job, machine) = (
+            self.path_in_folder("job"),
+            self.path_in_folder("machine.toml"),
+        );
         let custom = custom.iter().map(|of| match of.split_once('=') {
-            Some((kind, name)) => format!("--custom={kind}={}", self.path(name)),
+            Some((kind, name)) => format!("--custom={kind}={}", self.path_in_folder(name)),
             None => format!("--custom={of}"),
         });
         let custom: Vec<String> = custom.collect();
@@ -161,14 +164,17 @@ fn custom_algorithm_files_are_replayed_and_listed_in_the_report() {
         assert_eq!(report["makespan_ps"], 520_000);
         let custom = &report["options"]["custom"];
         assert_eq!(custom[0]["kind"], "all-reduce");
-        assert_eq!(custom[0]["prefix"], case.path("mine"));
+        assert_eq!(custom[0]["prefix"], case.path_in_folder("mine"));
         let inputs = report["inputs"].as_array().expect("there are some");
         let files = inputs.iter().filter(|input| input["role"] == "custom");
         assert_eq!(files.count(), 2);
     }
     let text = case.replay(&["all-reduce=mine"], &[]).out;
     // The files state no size, so the report says whose sizes the messages have. It may break lines at spaces.
-    let label = format!("custom {}, sizes from its files", case.path("mine"));
+    let label = format!(
+        "custom {}, sizes from its files",
+        case.path_in_folder("mine")
+    );
     let words: Vec<&str> = text.split_whitespace().collect();
     assert!(words.join(" ").contains(&label), "{text}");
     // The machine's own algorithm has 2 rounds of 500 ns and 2,000 B.
@@ -205,9 +211,9 @@ fn files_that_are_not_there_are_named() {
     let case = TwoRankJobFolder::new();
     case.assert_replay_refuses(&["all-reduce=none"], &["none", "PREFIX"]);
     case.write_algorithm_files("mine", &[&[SEND], &[RECEIVE], &[]]);
-    std::fs::remove_file(case.path("mine.1.et")).expect("it is there");
+    std::fs::remove_file(case.path_in_folder("mine.1.et")).expect("it is there");
     case.assert_replay_refuses(&["all-reduce=mine"], &["mine", "position 1", "try:"]);
-    std::fs::remove_file(case.path("mine.2.et")).expect("it is there");
+    std::fs::remove_file(case.path_in_folder("mine.2.et")).expect("it is there");
     case.assert_replay_refuses(
         &["all-reduce=mine"],
         &["mine", "position 1", "at least two"],
@@ -254,7 +260,7 @@ fn algorithms_that_make_no_sense_are_refused() {
         &[&[SEND], &[RECEIVE, nested]],
         &["bad.1.et", "node 4", "try:"],
     );
-    std::fs::write(case.path("bad.1.et"), b"\xff\xff").expect("there is room");
+    std::fs::write(case.path_in_folder("bad.1.et"), b"\xff\xff").expect("there is room");
     case.assert_replay_refuses(&["all-reduce=bad"], &["bad.1.et"]);
 }
 
@@ -280,8 +286,8 @@ fn arguments_that_make_no_sense_are_refused() {
 fn comparisons_and_generated_jobs_accept_custom_algorithms() {
     let case = TwoRankJobFolder::new();
     case.write_algorithm_files("mine", &[&[SEND], &[RECEIVE]]);
-    let machine = case.path("machine.toml");
-    let custom = format!("all-reduce={}", case.path("mine"));
+    let machine = case.path_in_folder("machine.toml");
+    let custom = format!("all-reduce={}", case.path_in_folder("mine"));
     let args = [
         "generate",
         "collective",

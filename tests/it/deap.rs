@@ -659,7 +659,7 @@ fn every_command_gives_the_same_kernel_energy() {
             };
             writer.receive_node(&node, &[]).unwrap();
         }
-        fs::write(at(&format!("{name}.0.et")), writer.into_inner()).unwrap();
+        fs::write(at(&format!("{name}.0.et")), writer.into_unflushed_sink()).unwrap();
     };
     let product = KernelShape::Gemm {
         batch: 3,

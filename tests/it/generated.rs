@@ -323,7 +323,7 @@ fn json_type_name(value: &Value) -> &'static str {
     }
 }
 
-fn list_field_types(value: &Value) -> BTreeMap<String, &'static str> {
+fn list_json_field_types(value: &Value) -> BTreeMap<String, &'static str> {
     let entries = value.as_object().unwrap().iter();
     entries
         .map(|(key, value)| (key.clone(), json_type_name(value)))
@@ -357,7 +357,7 @@ fn list_node_keys_and_attribute_types(node: &Value) -> Vec<String> {
 
 /// Returns, by operator name, each schema with the number and type of each argument. Lists of any
 /// length count as equal.
-fn collect_operator_signatures(host: &Value) -> BTreeMap<String, BTreeSet<String>> {
+fn collect_schema_arg_types_by_operator(host: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for node in host["nodes"].as_array().unwrap() {
         let name = node["name"].as_str().unwrap().to_owned();
@@ -398,7 +398,7 @@ fn host_nodes_look_as_pytorch_writes_them() {
             ..Options::new(Device::Cpu, style, 4)
         };
         let host = generate_rank_host_and_kineto_json(&generate_capture(&options).unwrap(), 0).host;
-        assert_eq!(list_field_types(&host), list_field_types(&real));
+        assert_eq!(list_json_field_types(&host), list_json_field_types(&real));
         let shapes = |host: &Value| -> BTreeSet<Vec<String>> {
             let nodes = host["nodes"].as_array().unwrap();
             nodes
@@ -407,14 +407,14 @@ fn host_nodes_look_as_pytorch_writes_them() {
                 .collect()
         };
         assert_eq!(shapes(&host), shapes(&real), "{job}");
-        for (name, signatures) in collect_operator_signatures(&real) {
+        for (name, signatures) in collect_schema_arg_types_by_operator(&real) {
             known.entry(name).or_default().extend(signatures);
         }
         own.push(host);
     }
     // Operators have the same schemas and argument types as in the real capture.
     let mut compared = 0;
-    for (name, found) in own.iter().flat_map(collect_operator_signatures) {
+    for (name, found) in own.iter().flat_map(collect_schema_arg_types_by_operator) {
         if let Some(known) = known.get(&name) {
             compared += 1;
             assert!(
@@ -439,7 +439,7 @@ fn collect_event_keys_and_argument_types(kineto: &Value) -> EventKeysAndArgument
         own.sort();
         keys.insert(own);
         if event["args"].is_object() {
-            args.extend(list_field_types(&event["args"]));
+            args.extend(list_json_field_types(&event["args"]));
         }
     }
     shapes
@@ -478,10 +478,10 @@ fn kineto_events_look_as_pytorch_writes_them() {
         };
         let capture = generate_capture(&Options::new(Device::Cpu, style, 2)).unwrap();
         let kineto = generate_rank_host_and_kineto_json(&capture, 0).kineto;
-        assert_eq!(list_field_types(&kineto), list_field_types(&real));
+        assert_eq!(list_json_field_types(&kineto), list_json_field_types(&real));
         assert_eq!(
-            list_field_types(&kineto["distributedInfo"]),
-            list_field_types(&real["distributedInfo"])
+            list_json_field_types(&kineto["distributedInfo"]),
+            list_json_field_types(&real["distributedInfo"])
         );
         let (found, known) = (
             collect_event_keys_and_argument_types(&kineto),
@@ -516,7 +516,7 @@ fn kineto_events_look_as_pytorch_writes_them() {
         &newer,
         &["cuda_sync"],
     );
-    let device = |kineto: &Value| list_field_types(&kineto["deviceProperties"][0]);
+    let device = |kineto: &Value| list_json_field_types(&kineto["deviceProperties"][0]);
     assert_eq!(device(&kineto), device(&nccl));
     let known = &collect_event_keys_and_argument_types(
         &load_corpus_capture(sync).expect("it is beside the other"),

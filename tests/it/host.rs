@@ -152,7 +152,7 @@ fn a_gpu_capture_is_not_reported_as_a_cpu_capture() {
 
 /// A generated model has no recorded times, so all its time except waiting depends on the machine.
 #[test]
-fn a_generated_job_depends_on_the_machine() {
+fn all_time_of_a_generated_job_except_waiting_depends_on_the_machine() {
     let folder = Folder::new();
     let job = "generate gpt2-small --pipeline 2 --data 2 --batch 8 -m dgx-h100 --format json";
     let job: Vec<&str> = job.split(' ').collect();

@@ -5,7 +5,7 @@ mod files;
 mod oracle;
 
 use super::physics::lines::{TestTraceNode, build_node};
-use super::physics::rig::{build_rank_job, encode_trace_file};
+use super::physics::rig::{build_job_from_rank_nodes, encode_trace_file};
 use chakram::engine::{CommunicationDurationSource, CompiledReplay, ReplayOptions};
 use chakram::machine::Machine;
 use chakram::report::{
@@ -40,7 +40,7 @@ const BARRIER: Op<'static> = Op::Collective {
 };
 
 /// Returns changes that allocate and free these numbers of bytes of activations.
-pub fn activation_changes(allocates: u64, frees: u64) -> NodeMemoryChanges {
+pub fn build_activation_allocs_and_frees(allocates: u64, frees: u64) -> NodeMemoryChanges {
     NodeMemoryChanges {
         allocates: [0, 0, 0, allocates, 0],
         frees: [0, 0, 0, frees, 0],
@@ -71,7 +71,7 @@ fn build_workload(ranks: &[Vec<TraceNodeWithMemoryChanges>]) -> Workload {
         .iter()
         .map(|lines| convert_to_test_nodes(lines))
         .collect();
-    build_rank_job(&ranks, &[])
+    build_job_from_rank_nodes(&ranks, &[])
 }
 
 /// Replays the ranks with recorded communication times, on NPUs of 80 GB.
@@ -163,10 +163,34 @@ fn kernels_that_overlap_hold_memory_together() {
     // The memory in use is 9 bytes from 0, 7 + 4 from 10, and 7 + 4 + 6 = 17 from 15. At the end, n3's 4 bytes are
     // left.
     let row = replay_memory_of_rank(vec![
-        TraceNodeWithMemoryChanges(KERNEL, 1, 10, activation_changes(5, 5), vec![]),
-        TraceNodeWithMemoryChanges(KERNEL, 1, 20, activation_changes(7, 7), vec![1]),
-        TraceNodeWithMemoryChanges(KERNEL, 2, 15, activation_changes(4, 0), vec![]),
-        TraceNodeWithMemoryChanges(KERNEL, 2, 1, activation_changes(6, 6), vec![3]),
+        TraceNodeWithMemoryChanges(
+            KERNEL,
+            1,
+            10,
+            build_activation_allocs_and_frees(5, 5),
+            vec![],
+        ),
+        TraceNodeWithMemoryChanges(
+            KERNEL,
+            1,
+            20,
+            build_activation_allocs_and_frees(7, 7),
+            vec![1],
+        ),
+        TraceNodeWithMemoryChanges(
+            KERNEL,
+            2,
+            15,
+            build_activation_allocs_and_frees(4, 0),
+            vec![],
+        ),
+        TraceNodeWithMemoryChanges(
+            KERNEL,
+            2,
+            1,
+            build_activation_allocs_and_frees(6, 6),
+            vec![3],
+        ),
     ]);
     assert_eq!(peak_bytes_time_and_node(&row), (17, 15, Some(4)));
     assert_eq!((row.classes, row.left), ([0, 0, 0, 17, 0], [0, 0, 0, 4, 0]));
@@ -206,18 +230,55 @@ fn bytes_by_class_are_those_at_the_peak() {
 fn completions_free_memory_before_issues_allocate_at_an_instant() {
     // A replay as recorded needs at least one recorded duration of communication, which this
     // barrier has.
-    let last =
-        |after| TraceNodeWithMemoryChanges(BARRIER, 1, 1, activation_changes(0, 0), vec![after]);
+    let last = |after| {
+        TraceNodeWithMemoryChanges(
+            BARRIER,
+            1,
+            1,
+            build_activation_allocs_and_frees(0, 0),
+            vec![after],
+        )
+    };
     let ranks = [
         vec![
-            TraceNodeWithMemoryChanges(BARRIER, 1, 0, activation_changes(8, 8), vec![]),
-            TraceNodeWithMemoryChanges(KERNEL, 2, 5, activation_changes(0, 0), vec![]),
-            TraceNodeWithMemoryChanges(KERNEL, 2, 9, activation_changes(6, 0), vec![2]),
+            TraceNodeWithMemoryChanges(
+                BARRIER,
+                1,
+                0,
+                build_activation_allocs_and_frees(8, 8),
+                vec![],
+            ),
+            TraceNodeWithMemoryChanges(
+                KERNEL,
+                2,
+                5,
+                build_activation_allocs_and_frees(0, 0),
+                vec![],
+            ),
+            TraceNodeWithMemoryChanges(
+                KERNEL,
+                2,
+                9,
+                build_activation_allocs_and_frees(6, 0),
+                vec![2],
+            ),
             last(1),
         ],
         vec![
-            TraceNodeWithMemoryChanges(KERNEL, 2, 5, activation_changes(0, 0), vec![]),
-            TraceNodeWithMemoryChanges(BARRIER, 1, 0, activation_changes(0, 0), vec![1]),
+            TraceNodeWithMemoryChanges(
+                KERNEL,
+                2,
+                5,
+                build_activation_allocs_and_frees(0, 0),
+                vec![],
+            ),
+            TraceNodeWithMemoryChanges(
+                BARRIER,
+                1,
+                0,
+                build_activation_allocs_and_frees(0, 0),
+                vec![1],
+            ),
             last(2),
         ],
     ];
@@ -242,14 +303,18 @@ fn a_chain_of_zero_time_nodes_holds_memory_of_one_node_at_a_time() {
         KERNEL,
         1,
         10,
-        activation_changes(5, 0),
+        build_activation_allocs_and_frees(5, 0),
         vec![],
     )];
-    lines.extend(
-        (1..=100).map(|id| {
-            TraceNodeWithMemoryChanges(Op::NoOp, 1, 0, activation_changes(3, 3), vec![id])
-        }),
-    );
+    lines.extend((1..=100).map(|id| {
+        TraceNodeWithMemoryChanges(
+            Op::NoOp,
+            1,
+            0,
+            build_activation_allocs_and_frees(3, 3),
+            vec![id],
+        )
+    }));
     let row = replay_memory_of_rank(lines);
     assert_eq!(peak_bytes_time_and_node(&row), (8, 10, Some(2)));
     assert_eq!((row.left, row.missing), ([0, 0, 0, 5, 0], None));
@@ -258,8 +323,20 @@ fn a_chain_of_zero_time_nodes_holds_memory_of_one_node_at_a_time() {
 #[test]
 fn freeing_memory_that_was_never_allocated_is_reported() {
     let (report, _) = replay_with_node_times(&[vec![
-        TraceNodeWithMemoryChanges(KERNEL, 1, 10, activation_changes(5, 7), vec![]),
-        TraceNodeWithMemoryChanges(KERNEL, 1, 10, activation_changes(1, 4), vec![1]),
+        TraceNodeWithMemoryChanges(
+            KERNEL,
+            1,
+            10,
+            build_activation_allocs_and_frees(5, 7),
+            vec![],
+        ),
+        TraceNodeWithMemoryChanges(
+            KERNEL,
+            1,
+            10,
+            build_activation_allocs_and_frees(1, 4),
+            vec![1],
+        ),
     ]]);
     // The first node frees 7 bytes, of which 2 were never allocated, and the second frees 4, of which 3 were not.
     let missing = report.memory[0].missing.as_ref().unwrap();
@@ -281,7 +358,7 @@ fn no_memory_is_reported_if_no_node_changes_memory() {
         KERNEL,
         1,
         10,
-        activation_changes(0, 0),
+        build_activation_allocs_and_frees(0, 0),
         vec![],
     )]]);
     assert!(report.memory.is_empty() && report.fits_memory());

@@ -2,7 +2,7 @@
 
 use super::commands::run_chakram;
 use super::physics::lines::{TestTraceNode, build_collective, build_kernel};
-use super::physics::rig::build_rank_job;
+use super::physics::rig::build_job_from_rank_nodes;
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::machine::Machine;
 use chakram::report::{NodeColumnValues, NodeTable, replay_to_report_with_nodes};
@@ -18,7 +18,7 @@ fn build_kernels_then_all_reduce(kernels: &[u64]) -> Vec<TestTraceNode> {
 #[test]
 fn rows_say_what_each_node_waited_for() {
     let ranks = [&[1_000, 2_000][..], &[5_000]].map(build_kernels_then_all_reduce);
-    let workload = build_rank_job(&ranks, &[]);
+    let workload = build_job_from_rank_nodes(&ranks, &[]);
     let machine = Machine::load_by_name("dgx-h100").unwrap();
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let (report, table, ()) = replay_to_report_with_nodes(&prepared, ()).unwrap();

@@ -25,14 +25,14 @@ fn run_chakram_in(folder: &Path, words: &[&str]) -> Output {
 }
 
 /// Returns an error's text without the notation that distinguishes keys from flags.
-fn remove_key_notation(text: &str) -> String {
+fn remove_key_notation_from_error(text: &str) -> String {
     let text = text.replace('`', "").replace("--", "").replace(" = ", " ");
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Sweeps each option separately over `work`, which `command` replays. Returns the rejected keys
 /// and values.
-fn sweep_refused_options(
+fn sweep_and_list_rejected_options(
     folder: &Path,
     machine: &str,
     work: &str,
@@ -70,7 +70,7 @@ fn sweep_refused_options(
             let (flag, word) = (format!("--{key}"), value.replace('_', "-"));
             let more = ["--machine", machine, &flag, &word, "--format", "json"];
             let replay = run_chakram_in(folder, &[command, &more].concat());
-            let error = remove_key_notation(&String::from_utf8_lossy(&replay.stderr));
+            let error = remove_key_notation_from_error(&String::from_utf8_lossy(&replay.stderr));
             if row["outcome"] == "replayed" {
                 let report: Value = serde_json::from_slice(&replay.stdout)
                     .unwrap_or_else(|_| panic!("{of}: {error}"));
@@ -84,7 +84,7 @@ fn sweep_refused_options(
                     "{detail}"
                 );
                 assert!(!String::from_utf8_lossy(&replay.stderr).contains(&format!("`{key}")));
-                let detail = remove_key_notation(detail);
+                let detail = remove_key_notation_from_error(detail);
                 assert!(error.contains(&detail), "{of}: {detail}\n{error}");
                 assert_eq!(row["reason"], key, "{of}");
                 refused.push(format!("{key} {value}"));
@@ -109,8 +109,9 @@ fn studies_and_command_lines_refuse_the_same_options() {
         "collectives curves",
     ];
     let recorded = ["efficiency 0.5", "efficiency 1"];
-    let found = MACHINES
-        .map(|machine| sweep_refused_options(folder, machine, &work, &["replay", captured]));
+    let found = MACHINES.map(|machine| {
+        sweep_and_list_rejected_options(folder, machine, &work, &["replay", captured])
+    });
     assert_eq!(found[0], [&without[..1], &recorded, &without[1..]].concat());
     assert_eq!(found[1], recorded);
     // A model's kernels are not recorded, and it has no host time.
@@ -126,7 +127,8 @@ fn studies_and_command_lines_refuse_the_same_options() {
         "2",
     ];
     let host = ["host scaled:0.5"];
-    let found = MACHINES.map(|machine| sweep_refused_options(folder, machine, work, &command));
+    let found =
+        MACHINES.map(|machine| sweep_and_list_rejected_options(folder, machine, work, &command));
     assert_eq!(found[0], [&without[..1], &host, &without[1..]].concat());
     assert_eq!(found[1], host);
     // A pattern's kernels have the durations that the pattern states.
@@ -134,7 +136,7 @@ fn studies_and_command_lines_refuse_the_same_options() {
     assert!(run_chakram_in(folder, &pattern).status.success());
     let found = MACHINES.map(|machine| {
         let work = "trace = \"pattern\"";
-        sweep_refused_options(folder, machine, work, &["replay", "pattern"])
+        sweep_and_list_rejected_options(folder, machine, work, &["replay", "pattern"])
     });
     let idle = [&recorded[..], &host].concat();
     assert_eq!(found[0], [&without[..1], &idle, &without[1..]].concat());
@@ -158,7 +160,7 @@ fn an_option_is_refused_on_the_machine_that_lacks_what_it_needs() {
 }
 
 /// Returns a replay's results: its JSON without names, options, notes, and counters of methods.
-fn replay_results_only(report: &Value) -> Value {
+fn strip_report_to_replay_results(report: &Value) -> Value {
     let mut report = report.clone();
     let document = report.as_object_mut().unwrap();
     for label in [
@@ -193,7 +195,7 @@ fn replay_results_only(report: &Value) -> Value {
 }
 
 /// Returns the report of `command`; `None` if the command rejects its options.
-fn try_report_json(folder: &Path, command: &[&str]) -> Option<Value> {
+fn run_for_report_json_unless_rejected(folder: &Path, command: &[&str]) -> Option<Value> {
     let output = run_chakram_in(folder, &[command, &["--format", "json"]].concat());
     let report = serde_json::from_slice(&output.stdout).ok();
     assert_eq!(output.status.success(), report.is_some(), "{command:?}");
@@ -202,15 +204,18 @@ fn try_report_json(folder: &Path, command: &[&str]) -> Option<Value> {
 
 /// Runs `command` with each option, and returns the options that change no result. The report must
 /// name exactly these options.
-fn options_without_effect<'o>(
+fn list_options_that_change_no_result<'o>(
     folder: &Path,
     command: &[&str],
     options: &[(&'o str, &[&str])],
 ) -> Vec<&'o str> {
-    let before = replay_results_only(&try_report_json(folder, command).unwrap());
+    let before = strip_report_to_replay_results(
+        &run_for_report_json_unless_rejected(folder, command).unwrap(),
+    );
     let mut idle = Vec::new();
     for (key, words) in options {
-        let Some(after) = try_report_json(folder, &[command, words].concat()) else {
+        let Some(after) = run_for_report_json_unless_rejected(folder, &[command, words].concat())
+        else {
             continue;
         };
         let named = &after["settings"]["without_effect"];
@@ -218,7 +223,7 @@ fn options_without_effect<'o>(
         let mut named = named.iter();
         let found = named.find(|one| one["key"] == *key);
         assert_eq!(
-            replay_results_only(&after) == before,
+            strip_report_to_replay_results(&after) == before,
             found.is_some(),
             "{words:?}: {after}"
         );
@@ -264,7 +269,7 @@ fn each_option_changes_results_or_is_reported_as_without_effect() {
             &["--recompute", "full", "--recompute-blocks", "3"],
         ),
     ];
-    let idle = options_without_effect(dir.path(), &step, &options);
+    let idle = list_options_that_change_no_result(dir.path(), &step, &options);
     let expected = [
         "compute",
         "launch",
@@ -295,7 +300,7 @@ fn each_option_changes_results_or_is_reported_as_without_effect() {
         ("map", &["--map", "4,3"]),
         ("network", &["--network", "ports"]),
     ];
-    let idle = options_without_effect(dir.path(), &command, &options);
+    let idle = list_options_that_change_no_result(dir.path(), &command, &options);
     let expected = ["missing_ranks", "dependencies", "map", "network"];
     assert_eq!(idle, expected);
 }
@@ -390,7 +395,11 @@ fn write_two_member_all_reduce_algorithm(folder: &Path) {
             };
             writer.receive_node(&node, after).unwrap();
         }
-        std::fs::write(folder.join(format!("ring.{rank}.et")), writer.into_inner()).unwrap();
+        std::fs::write(
+            folder.join(format!("ring.{rank}.et")),
+            writer.into_unflushed_sink(),
+        )
+        .unwrap();
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::commands::{run_chakram, run_for_exit_code};
 use crate::physics::lines::build_node;
-use crate::physics::rig::build_rank_job;
+use crate::physics::rig::build_job_from_rank_nodes;
 use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflinePeakFraction};
 use chakram::generate::{CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan};
 use chakram::machine::Machine;
@@ -28,10 +28,10 @@ fn build_kernel_job(ranks: &[&[RecordedKernel]]) -> Workload {
         });
         nodes.collect()
     });
-    build_rank_job(&ranks.collect::<Vec<_>>(), &[])
+    build_job_from_rank_nodes(&ranks.collect::<Vec<_>>(), &[])
 }
 
-fn roofline_options() -> ReplayOptions {
+fn build_roofline_replay_options() -> ReplayOptions {
     ReplayOptions::default_with_changes(|o| {
         o.compute = KernelDurationSource::Roofline(RooflinePeakFraction::default());
     })
@@ -40,8 +40,8 @@ fn roofline_options() -> ReplayOptions {
 /// Returns the makespan in picoseconds on a DGX A100, or the error message.
 fn replay_makespan(workload: &Workload) -> Result<u64, String> {
     let machine = Machine::load_preset("dgx-a100").unwrap();
-    let prepared =
-        CompiledReplay::new(workload, &machine, &roofline_options()).map_err(|e| e.to_string())?;
+    let prepared = CompiledReplay::new(workload, &machine, &build_roofline_replay_options())
+        .map_err(|e| e.to_string())?;
     Ok(prepared.run(()).unwrap().0.makespan.0)
 }
 
@@ -78,7 +78,7 @@ fn kernels_with_bytes_or_a_duration_are_not_refused() {
     let workload = build_kernel_job(&[&recorded]);
     assert_eq!(replay_makespan(&workload), Ok(6_000_000));
     let machine = Machine::load_preset("dgx-a100").unwrap();
-    let basis = CompiledReplay::new(&workload, &machine, &roofline_options())
+    let basis = CompiledReplay::new(&workload, &machine, &build_roofline_replay_options())
         .unwrap()
         .duration_source_counts();
     assert_eq!((basis.priced, basis.fell_back, basis.unknown), (1, 1, 1));

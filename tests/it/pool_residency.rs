@@ -195,7 +195,7 @@ fn recomputation_counts_the_pool() {
 
 /// Studies limited to points that fit keep those that fit with the pool, both before and after the replay.
 #[test]
-fn limits_of_studies_count_the_pool() {
+fn study_limits_keep_points_that_fit_with_the_remote_memory_pool() {
     let folder = TempDir::new().unwrap();
     let rows = |pool: u64| -> Vec<Value> {
         write_hiermem_machine(folder.path(), 1_000_000_000, pool);

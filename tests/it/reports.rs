@@ -2,7 +2,7 @@
 //! same bytes.
 
 use super::commands::run_for_output;
-use chakram::report::json::{ReportOrComparisonJson, write_json};
+use chakram::report::json::{ReportOrComparisonJson, write_indented_json};
 use chakram::report::report_csv::ReportCsvTable;
 use chakram::report::text::TextStyleWidthAndDetail;
 use chakram::report::{Report, compare, report_csv, report_text};
@@ -31,12 +31,12 @@ fn parse_report_and_check_rewrite_is_equal(text: &str) -> ReportOrComparisonJson
     let document =
         ReportOrComparisonJson::parse_report_or_comparison(text).expect("it is a document");
     let mut again = Vec::new();
-    write_json(&mut again, &document).expect("it is a vector");
+    write_indented_json(&mut again, &document).expect("it is a vector");
     assert_eq!(String::from_utf8(again).expect("it is text"), text);
     document
 }
 
-fn parse_single_report(text: &str) -> Report {
+fn parse_report_of_one_machine(text: &str) -> Report {
     match parse_report_and_check_rewrite_is_equal(text) {
         ReportOrComparisonJson::Report(report) => *report,
         ReportOrComparisonJson::Comparison(_) => panic!("it is of one machine"),
@@ -46,7 +46,7 @@ fn parse_single_report(text: &str) -> Report {
 #[test]
 fn reports_read_back_say_the_same() {
     for asked in SINGLE {
-        let report = parse_single_report(&run_replay(asked, &["--format", "json"]));
+        let report = parse_report_of_one_machine(&run_replay(asked, &["--format", "json"]));
         for (table, name) in [
             (ReportCsvTable::Npus, "npus"),
             (ReportCsvTable::Collectives, "collectives"),
@@ -88,7 +88,7 @@ fn all_cases_read_back_are_the_same_bytes() {
         let name = format!("traces/{}", case.file_name().unwrap().display());
         if case.join("machine.toml").is_file() && name != "traces/deadlock-2" {
             found += 1;
-            parse_single_report(&run_replay(
+            parse_report_of_one_machine(&run_replay(
                 &[&name, "--all-operators"],
                 &["--format", "json"],
             ));

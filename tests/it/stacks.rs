@@ -128,7 +128,7 @@ fn scores_and_studies_take_stacks_as_generate_does() {
 }
 
 #[test]
-fn stacks_that_cannot_be_had_are_refused_by_name() {
+fn unknown_unreadable_or_misspelled_stacks_are_refused_by_name() {
     let said = |words: &[&str]| {
         let output = run_chakram(words);
         assert!(!output.status.success(), "{words:?}");

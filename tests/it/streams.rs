@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::process::{Command, Output, Stdio};
 
-fn run_with_streams(args: &[&str], input: Stdio, output: Stdio) -> Output {
+fn run_chakram_with_stdin_and_stdout(args: &[&str], input: Stdio, output: Stdio) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     let command = command.args(args).stdin(input).stdout(output);
     let child = command.stderr(Stdio::piped()).spawn();
@@ -28,7 +28,7 @@ fn a_full_device_fails_whatever_is_printed() {
         &["completions", "bash"],
     ] {
         let full = full.try_clone().expect("it can be shared");
-        let output = run_with_streams(args, Stdio::null(), full.into());
+        let output = run_chakram_with_stdin_and_stdout(args, Stdio::null(), full.into());
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
         assert!(error.contains("standard output: cannot write"), "{error}");
@@ -41,7 +41,7 @@ fn pipes_are_traces_of_rank_0() {
     let folder = tempfile::tempdir().unwrap();
     let prefix = folder.path().join("job");
     let prefix = prefix.to_str().unwrap();
-    let made = run_with_streams(
+    let made = run_chakram_with_stdin_and_stdout(
         &[
             "generate", "chain", "--ranks", "1", "--nodes", "7", "-o", prefix,
         ],
@@ -52,7 +52,7 @@ fn pipes_are_traces_of_rank_0() {
     let file = format!("{prefix}.0.et");
     let text = |input: &str, args: &[&str]| {
         let file = File::open(&file).unwrap();
-        let piped = run_with_streams(
+        let piped = run_chakram_with_stdin_and_stdout(
             &[&[args[0], input], &args[1..]].concat(),
             file.into(),
             Stdio::piped(),
@@ -72,7 +72,7 @@ fn pipes_are_traces_of_rank_0() {
         assert_eq!(inspected, text(&file, &["inspect"]), "{input}");
         text(input, &["validate"]);
     }
-    let twice = run_with_streams(
+    let twice = run_chakram_with_stdin_and_stdout(
         &["replay", "-", "-", "-m", "dgx-h100"],
         Stdio::null(),
         Stdio::null(),

@@ -124,7 +124,7 @@ fn branch_and_bound_finds_the_optimum_without_replaying_all() {
 }
 
 /// Returns the words of the first command of a page, without the program's name.
-fn first_command(page: &str) -> Vec<&str> {
+fn find_first_command_args_on_page(page: &str) -> Vec<&str> {
     let from = page.find("<code>").unwrap() + 6;
     let command = &page[from..from + page[from..].find("</code>").unwrap()];
     command.split_whitespace().skip(1).collect()
@@ -147,7 +147,11 @@ fn rows_have_the_interval_of_their_replay() {
     let page = std::fs::read_to_string(study.path("out/index.html")).unwrap();
     let report = run_chakram_in_folder(
         study.dir.path(),
-        &[&first_command(&page)[..], &["--format", "json"]].concat(),
+        &[
+            &find_first_command_args_on_page(&page)[..],
+            &["--format", "json"],
+        ]
+        .concat(),
     );
     let report: Value = serde_json::from_slice(&report.stdout).unwrap();
     assert_eq!(report["makespan_ps"], best["time_ps"], "{best}");
@@ -374,7 +378,10 @@ fn shards_together_are_one_run_byte_for_byte() {
 }
 
 /// Kills a sweep repeatedly, and resumes it until it ends. Returns the number of kills.
-fn kill_and_resume_sweep(study: &StudyFolder, mut pause: impl FnMut(u64) -> Duration) -> u64 {
+fn kill_and_resume_sweep_until_it_ends(
+    study: &StudyFolder,
+    mut pause: impl FnMut(u64) -> Duration,
+) -> u64 {
     let mut kills = 0;
     loop {
         let mut child = Command::new(env!("CARGO_BIN_EXE_chakram"))
@@ -415,7 +422,7 @@ fn count_answered_points_and_lines(study: &StudyFolder, of: &str) -> (usize, usi
 fn sweeps_that_are_killed_lose_nothing_and_answer_nothing_twice() {
     let text = format_wires_study("").replace("step = \"100 GB/s\"", "step = \"20 GB/s\"");
     let study = StudyFolder::new(&text);
-    let kills = kill_and_resume_sweep(&study, |kills| {
+    let kills = kill_and_resume_sweep_until_it_ends(&study, |kills| {
         Duration::from_secs_f64(0.004 * 1.25_f64.powi(kills as i32))
     });
     assert!(kills > 1, "{kills}");
@@ -448,7 +455,7 @@ fn a_hundred_thousand_points_survive_kills_and_three_shards_are_one_run() {
     std::fs::write(study.path("pair.toml"), PAIR).unwrap();
     let mut state = 7_u64;
     // Kills come after random times that grow, so that even a slow machine makes progress.
-    let kills = kill_and_resume_sweep(&study, |kills| {
+    let kills = kill_and_resume_sweep_until_it_ends(&study, |kills| {
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
@@ -627,7 +634,7 @@ fn pages_carry_commands_that_give_the_same_answer() {
         !page.contains("<script") && !page.contains("http"),
         "it needs nothing else"
     );
-    let command = first_command(&page);
+    let command = find_first_command_args_on_page(&page);
     let output = run_chakram_in_folder(
         study.dir.path(),
         &[&command[..], &["--format", "json"]].concat(),

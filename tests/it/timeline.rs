@@ -3,7 +3,7 @@
 
 use super::commands::run_chakram;
 use super::physics::lines::{build_collective, build_kernel, build_receive, build_send};
-use super::physics::rig::build_rank_job;
+use super::physics::rig::build_job_from_rank_nodes;
 use chakram::engine::{
     CommunicationDurationSource, CompiledReplay, KernelDurationSource, ReplayOptions,
 };
@@ -51,8 +51,10 @@ fn draw_timeline_events(workload: &Workload, options: &ReplayOptions) -> Vec<Val
         replay_to_timeline_and_node_count(workload, options, TimelineFormat::Chrome, all);
     let parsed: Value = serde_json::from_slice(&file).unwrap();
     let events = parsed["traceEvents"].as_array().unwrap().clone();
-    let ranks = workload.rank_count();
-    let nodes = events.iter().filter(|event| node_of(event).is_some());
+    let ranks = workload.rank_count_including_untraced();
+    let nodes = events
+        .iter()
+        .filter(|event| node_id_of_drawn_event(event).is_some());
     // The critical path is a separate process after the ranks.
     let nodes = nodes.filter(|event| event["pid"].as_u64() < Some(ranks.into()));
     assert_eq!(nodes.count() as u64, count, "every node is drawn");
@@ -60,7 +62,7 @@ fn draw_timeline_events(workload: &Workload, options: &ReplayOptions) -> Vec<Val
 }
 
 /// Returns the node of an event: a node is drawn as a slice, or as an instant if it takes no time.
-fn node_of(event: &Value) -> Option<u64> {
+fn node_id_of_drawn_event(event: &Value) -> Option<u64> {
     let drawn = event["ph"] == "B" || event["ph"] == "i";
     drawn.then(|| event["args"]["node"].as_u64()).flatten()
 }
@@ -250,7 +252,7 @@ fn build_job_of_two_kernels_and_all_reduce(ranks: usize) -> Workload {
         build_kernel(20_000),
         build_collective(CollectiveKind::AllReduce, 8_000_000).after(&[1, 2]),
     ];
-    build_rank_job(&vec![rank; ranks], &[])
+    build_job_from_rank_nodes(&vec![rank; ranks], &[])
 }
 
 /// Returns the values of a rank's counter, with their times in microseconds.
@@ -318,7 +320,7 @@ fn build_delayed_job() -> Workload {
         barrier().delayed(20_000),
     ];
     let second = vec![build_receive(0, 64).lasts(7000).waited(3000), barrier()];
-    build_rank_job(&[first, second], &[])
+    build_job_from_rank_nodes(&[first, second], &[])
 }
 
 /// Returns the slices of `rank` as (name, start, duration) in microseconds.

@@ -127,7 +127,7 @@ fn build_bert_model() -> Model {
     build_transformer("bert", block, PositionEncoding::Learned(8), true)
 }
 
-fn build_training_job(
+fn build_pattern_of_model_and_plan(
     model: &Model,
     plan: &ParallelismPlan,
 ) -> Result<CheckedWorkloadPattern, String> {

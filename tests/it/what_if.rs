@@ -11,7 +11,7 @@ use tempfile::TempDir;
 mod plan_grid;
 
 /// Returns a transformer with this many layers, small enough for a test.
-fn format_small_model(layers: u32) -> String {
+fn make_small_transformer_toml(layers: u32) -> String {
     let shown = run_chakram(&["model", "show", "gpt2-small", "--toml"]);
     let text = String::from_utf8(shown.stdout).expect("it is text");
     let mut model = String::new();
@@ -57,7 +57,7 @@ impl Jobs {
     /// Generates a job with these options.
     fn generate(&self, name: &str, layers: u32, options: &str) -> String {
         let file = self.0.path().join(format!("of-{layers}.toml"));
-        std::fs::write(&file, format_small_model(layers)).expect("there is room");
+        std::fs::write(&file, make_small_transformer_toml(layers)).expect("there is room");
         let to = format!("{}/job", self.create_job_folder(name));
         let mut words = vec![
             "generate",

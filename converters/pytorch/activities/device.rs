@@ -50,7 +50,7 @@ fn is_blocking_call(name: &str) -> bool {
 /// Finds the host's waits for the device. The host waits in synchronizing calls. It also waits in calls that request a
 /// copy and return only when the copy has ended. A copy that blocks the host also waits for earlier work on the copy's
 /// stream.
-pub(super) fn find_device_waits_of_host(
+pub(super) fn find_host_waits_for_device(
     rank: &JoinedRankCapture,
     bounds: &mut HostActivityLatestEndTimes,
     waits: &mut Vec<HostWait>,

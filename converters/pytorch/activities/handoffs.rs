@@ -25,7 +25,7 @@ pub(super) fn link_handoffs(
     if free.len() < 2 {
         return;
     }
-    let gaps = find_long_thread_gaps_and_starts(chains, &free, &activities.list);
+    let gaps = find_long_gaps_and_thread_starts(chains, &free, &activities.list);
     let works: usize = free
         .iter()
         .map(|&thread| chains.activities_of(thread).len())
@@ -67,7 +67,7 @@ pub(super) fn link_handoffs(
 }
 
 /// Returns the gaps that are longer than Python usually leaves, and the start of every thread except the first.
-fn find_long_thread_gaps_and_starts(
+fn find_long_gaps_and_thread_starts(
     chains: &ActivitiesByThread,
     free: &[u32],
     list: &[HostOrDeviceActivity],

@@ -60,7 +60,8 @@ pub(super) fn record_when_call_results_are_usable(
             for item in items[first..].iter().take_while(|item| item.start < until) {
                 // The worker may prepare the next call as soon as it is launched. From that launch on, count only work
                 // on this call's results.
-                let ours = item.start < done || uses_storages(rank, item.host, &call.asked.results);
+                let ours = item.start < done
+                    || host_node_uses_any_storage(rank, item.host, &call.asked.results);
                 if item.start >= later && !ours {
                     break;
                 }
@@ -85,7 +86,7 @@ pub(super) fn group_calls_by_worker(calls: &RankCommCallsAndAnomalies) -> BTreeM
     workers
 }
 
-fn uses_storages(rank: &JoinedRankCapture, host: u32, storages: &[u64]) -> bool {
+fn host_node_uses_any_storage(rank: &JoinedRankCapture, host: u32, storages: &[u64]) -> bool {
     let mut used = rank
         .host
         .input_and_output_storages_of_node(host)

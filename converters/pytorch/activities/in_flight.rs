@@ -85,7 +85,7 @@ pub(super) fn create_activities_of_host_calls(
             }
             // The worker's next activity depends on the call, unless that activity belongs to the next call.
             let next = list.get(place + 1).map(|&next| &calls.list[next as usize]);
-            let next = chains.first_activity_between(
+            let next = chains.first_activity_entirely_within(
                 worker,
                 call.end,
                 next.map_or(i64::MAX, |n| n.start),
@@ -93,8 +93,12 @@ pub(super) fn create_activities_of_host_calls(
             );
             activities.add_dependency(work, next);
             // Activities of the worker between the call's launch and start prepared the call.
-            let preparing =
-                chains.first_activity_between(worker, call.launched, call.start, activities);
+            let preparing = chains.first_activity_entirely_within(
+                worker,
+                call.launched,
+                call.start,
+                activities,
+            );
             activities.add_dependency(launch, preparing);
         }
     }

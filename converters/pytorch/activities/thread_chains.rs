@@ -99,7 +99,7 @@ pub(super) fn place_activities_in_thread_chains(
             }
         }
         let mut next = 0;
-        rank.for_each_segment(thread, |segment| {
+        rank.for_each_segment_of_thread(thread, |segment| {
             let Some(item) = rank.items.get(segment.owner as usize) else {
                 return;
             };
@@ -248,7 +248,7 @@ impl ActivitiesByThread {
     }
 
     /// Returns the first activity of `thread` that started at or after `from` and ended by `to`.
-    pub(super) fn first_activity_between(
+    pub(super) fn first_activity_entirely_within(
         &self,
         thread: u32,
         from: i64,

@@ -52,9 +52,12 @@ pub(super) fn append_device_calls(
                 CommRecordsAroundLaunch::from_device_interval(rank, device).is_empty(),
             )
         });
-    let deferred = RequestsByExecutingLaunch::find_deferred_requests(rank, &launches.collect());
+    let deferred = RequestsByExecutingLaunch::find_requests_launched_outside_interval(
+        rank,
+        &launches.collect(),
+    );
     for &request in &deferred.unlaunched {
-        let requested = CommRecordsAroundLaunch::from_request(request)
+        let requested = CommRecordsAroundLaunch::from_request_executed_by_later_launch(request)
             .parse_recorded_or_operator_calls(rank)
             .into_iter();
         let names = requested.map(|(item, ..)| rank.host_interval_name(&rank.items[item as usize]));
@@ -148,7 +151,8 @@ fn calls_executed_by_launch(
     if context.is_empty() {
         let requests = deferred.requests_executed_by_launch(launch).iter();
         calls.extend(requests.flat_map(|&request| {
-            CommRecordsAroundLaunch::from_request(request).parse_recorded_or_operator_calls(rank)
+            CommRecordsAroundLaunch::from_request_executed_by_later_launch(request)
+                .parse_recorded_or_operator_calls(rank)
         }));
     }
     calls
@@ -279,7 +283,7 @@ struct CommRecordsAroundLaunch {
 
 impl CommRecordsAroundLaunch {
     /// Returns the context of a request that a later launch executes.
-    fn from_request(request: CommRequestHostIntervalIndices) -> Self {
+    fn from_request_executed_by_later_launch(request: CommRequestHostIntervalIndices) -> Self {
         let records = (request.record != NONE).then_some(request.record);
         Self {
             records: records.into_iter().collect(),
@@ -314,7 +318,7 @@ impl CommRecordsAroundLaunch {
             if name == "record_param_comms" && this.records.is_empty() {
                 this.records.push(i);
             } else if name == "nccl:coalesced" && this.records.is_empty() {
-                this.records = records_in_batch(rank, i, launch);
+                this.records = record_param_comms_indices_in_batch(rank, i, launch);
             } else if args::comm_op_of_operator(name).is_some() && this.operator == NONE {
                 this.operator = i;
             } else if comm_kind_of_interval(name).is_some() && this.range == NONE {
@@ -395,7 +399,11 @@ impl CommRecordsAroundLaunch {
 
 /// Returns the indices of the `record_param_comms` host intervals in `batch`. A single launch, `launch`, executes all
 /// messages of the batch.
-fn records_in_batch(rank: &JoinedRankCapture, batch: u32, launch: u32) -> Vec<u32> {
+fn record_param_comms_indices_in_batch(
+    rank: &JoinedRankCapture,
+    batch: u32,
+    launch: u32,
+) -> Vec<u32> {
     // Host intervals are sorted by thread and start. The indices of the batch's intervals are therefore between the
     // batch's own index and the launch's.
     let inside = batch..launch;

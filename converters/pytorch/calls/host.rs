@@ -10,7 +10,7 @@ use super::args::{self, parse_comm_call};
 use super::{CommCall, RankCommCallsAndAnomalies};
 
 /// Finds the calls of `rank` that host backends executed.
-pub(super) fn find_host_calls(rank: &JoinedRankCapture) -> RankCommCallsAndAnomalies {
+pub(super) fn find_host_backend_calls(rank: &JoinedRankCapture) -> RankCommCallsAndAnomalies {
     let mut calls = RankCommCallsAndAnomalies::default();
     let mut askers: Vec<(u64, u32)> = Vec::new();
     for (i, item) in rank.items.iter().enumerate() {

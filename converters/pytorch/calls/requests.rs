@@ -37,7 +37,7 @@ impl RequestsByExecutingLaunch {
 
     /// Finds the requests whose launch is outside the request's own interval. `communicating` maps each host interval
     /// that launches communication kernels to true if the launch is outside every request.
-    pub fn find_deferred_requests(
+    pub fn find_requests_launched_outside_interval(
         rank: &JoinedRankCapture,
         communicating: &BTreeMap<u32, bool>,
     ) -> Self {

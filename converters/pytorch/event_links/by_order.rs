@@ -31,7 +31,10 @@ struct ThreadOperatorNameSequence {
 }
 
 /// Joins `host` and `kineto` by order.
-pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> KinetoEventHostNodeMap {
+pub(super) fn link_host_trace_to_kineto_by_order(
+    host: &HostTrace,
+    kineto: &KinetoTrace,
+) -> KinetoEventHostNodeMap {
     let mut link = KinetoEventHostNodeMap::without_links(kineto.events.len());
     link.method = HostKinetoMatchMethod::Order;
     let mut keys = kineto.texts.clone();
@@ -86,7 +89,7 @@ pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> KinetoEve
     link.host_only = nodes - link.linked;
     let of_kineto: usize = tracks.values().map(|track| track.of.len()).sum();
     link.kineto_only = of_kineto as u64 - link.linked;
-    link.window = partial.then(|| window_of_linked_events(kineto, &link.host_of));
+    link.window = partial.then(|| window_spanning_all_linked_events(kineto, &link.host_of));
     link
 }
 
@@ -243,7 +246,7 @@ fn pair_same_named_operators(
 }
 
 /// Returns the window from the start of the first linked event to the end of the last linked event.
-fn window_of_linked_events(kineto: &KinetoTrace, host_of: &[u32]) -> KeptCaptureWindow {
+fn window_spanning_all_linked_events(kineto: &KinetoTrace, host_of: &[u32]) -> KeptCaptureWindow {
     let linked = kineto.events.iter().zip(host_of);
     let linked = linked
         .filter(|(_, host)| **host != NONE)

@@ -6,7 +6,7 @@ use crate::pytorch::sniff::{
 };
 use crate::pytorch::tar::for_each_tar_file;
 use chakram_trace::format::TraceError;
-use chakram_trace::format::file::{DecompressedStream, read_all};
+use chakram_trace::format::file::{DecompressedStream, read_bytes_within_memory_limit};
 use std::collections::BTreeMap;
 use std::io::{Read, Result};
 use std::path::{Path, PathBuf};
@@ -122,7 +122,7 @@ fn read_archive(
         }
         let rest = size.saturating_sub(first.len() as u64);
         // A header may claim any size, so allocate memory only for bytes that are read.
-        first.extend(read_all(file, rest.min(1 << 26))?);
+        first.extend(read_bytes_within_memory_limit(file, rest.min(1 << 26))?);
         captures.insert(name, first.into());
         Ok(())
     })?;

@@ -20,7 +20,9 @@ pub(super) type GroupsByRankAndCommunicator = Vec<BTreeMap<CommunicatorStreamAnd
 
 /// Returns the communicator of a device call, or `None` unless the call's record states a number of members but no
 /// group name.
-pub(super) fn communicator_key(call: &CommCall) -> Option<CommunicatorStreamAndSize> {
+pub(super) fn stream_and_size_of_unnamed_communicator(
+    call: &CommCall,
+) -> Option<CommunicatorStreamAndSize> {
     let unnamed = call.on_device() && !call.is_message() && call.asked.group.is_none();
     let members = call.asked.members.filter(|_| unnamed)?;
     Some((call.stream?, members))
@@ -102,7 +104,9 @@ fn collect_communicators(
     let mut found: BTreeMap<CommunicatorStreamAndSize, Vec<(CollectiveKind, u64, i64)>> =
         BTreeMap::new();
     for call in &calls.list {
-        if let (Some(key), CommOp::Collective(kind)) = (communicator_key(call), call.act) {
+        if let (Some(key), CommOp::Collective(kind)) =
+            (stream_and_size_of_unnamed_communicator(call), call.act)
+        {
             let own = found.entry(key).or_default();
             own.push((
                 kind,
@@ -145,7 +149,7 @@ impl CommunicatorOnRank {
     }
 
     /// Returns the distance and key of the nearest communicator in `of`, which lists one rank's communicators.
-    fn nearest_communicator_on_rank(
+    fn nearest_communicator_of_given_rank(
         &self,
         of: &[Self],
         apart: bool,
@@ -157,14 +161,14 @@ impl CommunicatorOnRank {
     }
 
     /// Returns the rank, distance and key of the nearest communicator on each other rank, nearest first.
-    fn nearest_communicators_by_rank(
+    fn nearest_communicator_per_other_rank(
         &self,
         seen: &[Vec<Self>],
         apart: bool,
     ) -> Vec<(i64, usize, CommunicatorStreamAndSize)> {
         let others = seen.iter().enumerate().filter(|(r, _)| *r != self.rank);
         let near = others.filter_map(|(r, of)| {
-            let (distance, key) = self.nearest_communicator_on_rank(of, apart)?;
+            let (distance, key) = self.nearest_communicator_of_given_rank(of, apart)?;
             Some((distance, r, key))
         });
         let mut near: Vec<_> = near.collect();
@@ -179,7 +183,7 @@ impl CommunicatorOnRank {
         seen: &[Vec<Self>],
         apart: bool,
     ) -> Option<Vec<(usize, CommunicatorStreamAndSize)>> {
-        let near = self.nearest_communicators_by_rank(seen, apart);
+        let near = self.nearest_communicator_per_other_rank(seen, apart);
         let others = (self.key.1 as usize).checked_sub(1)?;
         let last = match others {
             0 => 0,
@@ -235,7 +239,7 @@ fn find_nearest_declared_group(
             let present = members.filter_map(|rank| ranks.iter().position(|r| r.rank == *rank));
             let others = present.filter(|&r| r != communicator.rank);
             let distances =
-                others.map(|r| communicator.nearest_communicator_on_rank(&seen[r], apart));
+                others.map(|r| communicator.nearest_communicator_of_given_rank(&seen[r], apart));
             // The distance to a group is the distance to its farthest member with a capture. If no
             // other member has a capture, the distance is unknown, and no group is chosen.
             let farthest = distances

@@ -43,8 +43,8 @@ impl CandidatePoolsOfRankWorkerThreads {
         threads.sort_unstable();
         threads.dedup();
         let mut ways = vec![
-            pair_consecutive_threads(&threads),
-            split_threads_at_gaps(&threads, own.len()),
+            pair_threads_with_consecutive_numbers(&threads),
+            group_threads_by_largest_number_gaps(&threads, own.len()),
         ];
         // A partition with more pools than declared groups is impossible.
         ways.retain(|pools| !pools.is_empty() && pools.len() <= own.len());
@@ -54,7 +54,7 @@ impl CandidatePoolsOfRankWorkerThreads {
 }
 
 /// Pairs threads with consecutive numbers.
-fn pair_consecutive_threads(threads: &[(u64, u32)]) -> Vec<Vec<u32>> {
+fn pair_threads_with_consecutive_numbers(threads: &[(u64, u32)]) -> Vec<Vec<u32>> {
     let mut pools: Vec<Vec<u32>> = Vec::new();
     let mut before = None;
     for &(tid, thread) in threads {
@@ -69,7 +69,7 @@ fn pair_consecutive_threads(threads: &[(u64, u32)]) -> Vec<Vec<u32>> {
 
 /// Splits threads into `groups` runs at the largest gaps between their numbers. Returns an empty list if a run
 /// would have more than two threads, because a group has only two.
-fn split_threads_at_gaps(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
+fn group_threads_by_largest_number_gaps(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
     if threads.len() < groups {
         return Vec::new();
     }
@@ -105,7 +105,7 @@ const MOST: usize = 12;
 const CLEAR: i64 = 1_000;
 
 /// Returns, for each rank, the group of each worker thread. A rank's map is empty if its groups cannot be inferred.
-pub(super) fn assign_worker_groups(
+pub(super) fn infer_group_of_each_worker_thread(
     ranks: &[JoinedRankCapture],
     calls: &[RankCommCallsAndAnomalies],
     groups: &[JobGroup],
@@ -253,19 +253,31 @@ mod tests {
     fn threads_split_at_largest_gaps_into_runs_of_at_most_two() {
         // Four threads and two groups are paired in order; three threads are split at the largest gap.
         let four = [(24_463, 0), (24_464, 1), (24_478, 2), (24_479, 3)];
-        assert_eq!(split_threads_at_gaps(&four, 2), [vec![0, 1], vec![2, 3]]);
+        assert_eq!(
+            group_threads_by_largest_number_gaps(&four, 2),
+            [vec![0, 1], vec![2, 3]]
+        );
         let interleaved = [(19, 0), (21, 1), (22, 2), (26, 3)];
         assert_eq!(
-            split_threads_at_gaps(&interleaved, 2),
+            group_threads_by_largest_number_gaps(&interleaved, 2),
             [vec![0, 1], vec![2, 3]]
         );
         let three = [(24_463, 0), (24_464, 1), (24_478, 2)];
-        assert_eq!(split_threads_at_gaps(&three, 2), [vec![0, 1], vec![2]]);
+        assert_eq!(
+            group_threads_by_largest_number_gaps(&three, 2),
+            [vec![0, 1], vec![2]]
+        );
         assert!(
-            split_threads_at_gaps(&[(1, 0), (2, 1), (3, 2)], 1).is_empty(),
+            group_threads_by_largest_number_gaps(&[(1, 0), (2, 1), (3, 2)], 1).is_empty(),
             "no group has three"
         );
-        assert_eq!(pair_consecutive_threads(&four), [vec![0, 1], vec![2, 3]]);
-        assert_eq!(pair_consecutive_threads(&three), [vec![0, 1], vec![2]]);
+        assert_eq!(
+            pair_threads_with_consecutive_numbers(&four),
+            [vec![0, 1], vec![2, 3]]
+        );
+        assert_eq!(
+            pair_threads_with_consecutive_numbers(&three),
+            [vec![0, 1], vec![2]]
+        );
     }
 }

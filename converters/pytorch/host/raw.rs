@@ -175,7 +175,7 @@ fn set_once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
 
 impl<'a> RawOperands<'a> {
     fn scan_operands(scan: &mut JsonScanner<'a>) -> Option<Self> {
-        if scan.peek_byte()? == b'[' {
+        if scan.peek_non_blank_byte()? == b'[' {
             let mut ends: Option<(JsonValueText<'a>, JsonValueText<'a>)> = None;
             scan.read_list(|scan| {
                 let value = scan.read_value_text()?;

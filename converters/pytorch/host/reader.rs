@@ -55,7 +55,7 @@ impl<'a> InputsOrOutputsAsJson<'a> {
         flat_types: Option<JsonValueText<'a>>,
         at: &ElementTextAndOffset<'a>,
     ) -> Result<Self, TraceError> {
-        let list = |raw: Option<JsonValueText<'a>>| raw.map_or("[]", JsonValueText::get);
+        let list = |raw: Option<JsonValueText<'a>>| raw.map_or("[]", JsonValueText::as_str);
         let (values, shapes, types) = match *side {
             None => (Cow::Borrowed("[]"), None, None),
             Some(RawOperands::Nested {
@@ -262,7 +262,7 @@ impl JsonElementReceiver for HostTraceBuilder {
         RawHostNode::scan_node(text, node)
     }
 
-    fn receive_element(
+    fn handle_array_element(
         &mut self,
         raw: &RawHostNode<'_>,
         at: ElementTextAndOffset<'_>,
@@ -288,7 +288,8 @@ impl JsonElementReceiver for HostTraceBuilder {
         let mut args = NONE;
         if is_communication_operator(&raw.name) {
             args = self.trace.args.len() as u32;
-            let text = |raw: &JsonValueText<'_>| number::value_text(raw.get()).into_owned();
+            let text =
+                |raw: &JsonValueText<'_>| number::unquote_json_value(raw.as_str()).into_owned();
             let attrs = attrs.others.iter();
             self.trace.args.push(RawCommOperatorArgs {
                 inputs: input.values.clone().into_owned(),
@@ -304,7 +305,7 @@ impl JsonElementReceiver for HostTraceBuilder {
             self.read_process_groups(&input.values, &at)?;
         }
         let op_schema = match (attrs.op_schema, &raw.op_schema) {
-            (Some(raw), _) => number::value_text(raw.get()),
+            (Some(raw), _) => number::unquote_json_value(raw.as_str()),
             (None, Some(text)) => Cow::Borrowed(&**text),
             (None, None) => Cow::Borrowed(""),
         };
@@ -354,16 +355,16 @@ impl JsonElementReceiver for HostTraceBuilder {
         Ok(())
     }
 
-    fn receive_value(
+    fn handle_non_array_key_value(
         &mut self,
         key: &str,
         value: JsonValueText<'_>,
         _: ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
         match key {
-            "schema" => self.trace.schema = number::value_text(value.get()).into_owned(),
+            "schema" => self.trace.schema = number::unquote_json_value(value.as_str()).into_owned(),
             "pid" => {
-                let pid = number::parse_json_integer(value.get());
+                let pid = number::parse_json_integer(value.as_str());
                 self.trace.pid = pid.and_then(|pid| u64::try_from(pid).ok());
             }
             _ => {}

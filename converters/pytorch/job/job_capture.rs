@@ -283,7 +283,7 @@ impl MatchedJobCapture {
             &self.times[i],
             to,
         ));
-        Ok(writer.into_inner())
+        Ok(writer.into_unflushed_sink())
     }
 }
 

@@ -51,7 +51,8 @@ impl LinkedRankFiles {
                 let mut kineto = kineto.unwrap_or_default();
                 let (ordered, operators) =
                     operator_order::assign_ids_to_host_events_if_any_missing(&mut kineto);
-                let (host, link) = kineto_alone::build_host_trace(&kineto, operators);
+                let (host, link) =
+                    kineto_alone::build_host_trace_from_kineto_events(&kineto, operators);
                 return Ok(Self {
                     host,
                     kineto,
@@ -244,12 +245,22 @@ impl AnalysedRankCapture {
         options: &ConvertOptions,
     ) -> Result<Vec<Self>, TraceError> {
         let host = pair.host.as_deref();
-        let host =
-            host.map(|path| pair.read_file(path, HostTrace::read_file, HostTrace::from_bytes));
+        let host = host.map(|path| {
+            pair.parse_held_or_read_file_from_disk(
+                path,
+                HostTrace::read_file,
+                HostTrace::from_bytes,
+            )
+        });
         let host = host.transpose()?;
         let kineto = pair.kineto.as_deref();
-        let kineto = kineto
-            .map(|path| pair.read_file(path, KinetoTrace::read_file, KinetoTrace::from_bytes));
+        let kineto = kineto.map(|path| {
+            pair.parse_held_or_read_file_from_disk(
+                path,
+                KinetoTrace::read_file,
+                KinetoTrace::from_bytes,
+            )
+        });
         let kineto = kineto.transpose()?;
         let kineto = match (&host, kineto) {
             (None, Some(kineto)) => {
@@ -280,7 +291,7 @@ impl AnalysedRankCapture {
         let steps = pair.steps.as_deref();
         let steps = steps
             .map(|path| {
-                pair.read_file(
+                pair.parse_held_or_read_file_from_disk(
                     path,
                     UnprofiledStepDurations::read_file,
                     UnprofiledStepDurations::from_bytes,

@@ -91,7 +91,7 @@ mod value {
     }
 
     /// Returns the index of the value for the argument key `key`.
-    pub fn index_of_argument(key: &str) -> u8 {
+    pub fn value_index_of_argument_key(key: &str) -> u8 {
         match key {
             // In 2021, profilers wrote this key in lower case on kernels.
             "External id" | "external id" => EXTERNAL_ID,
@@ -184,16 +184,16 @@ fn scan_event_keys_and_learn_layout<'a>(
             value::CAT | value::PID | value::TID | value::TS | value::DUR | value::ARGS
                 if scan.accept_null()? => {}
             value::ARGS => scan.read_object(|scan, key| {
-                let value = scan.read_value_text()?.get();
-                note(value::index_of_argument(key), value, value);
+                let value = scan.read_value_text()?.as_str();
+                note(value::value_index_of_argument_key(key), value, value);
                 Some(())
             })?,
             value::PH | value::CAT | value::NAME => {
-                let json = scan.read_value_text()?.get();
+                let json = scan.read_value_text()?.as_str();
                 note(number, content_without_escapes(json)?, json);
             }
             _ => {
-                let value = scan.read_value_text()?.get();
+                let value = scan.read_value_text()?.as_str();
                 note(number, value, value);
             }
         }
@@ -211,7 +211,7 @@ fn content_without_escapes(json: &str) -> Option<&str> {
 impl<'a> UsedEventArgs<'a> {
     /// Returns the field that stores the argument `key`, or `None` if it is not kept.
     fn field_of_argument(&mut self, key: &str) -> Option<&mut Option<JsonValueText<'a>>> {
-        Some(match value::index_of_argument(key) {
+        Some(match value::value_index_of_argument_key(key) {
             value::EXTERNAL_ID => &mut self.external_id,
             value::RF_ID => &mut self.rf_id,
             value::CORRELATION => &mut self.correlation,
@@ -301,7 +301,7 @@ impl<'de> Visitor<'de> for AllEventArgsVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<AllEventArgs, A::Error> {
         let mut args = Vec::new();
         while let Some((key, value)) = entries.next_entry::<String, &RawValue>()? {
-            args.push((key, number::value_text(value.get()).into_owned()));
+            args.push((key, number::unquote_json_value(value.get()).into_owned()));
         }
         Ok(AllEventArgs(args))
     }

@@ -176,7 +176,7 @@ impl KinetoReader {
         at: &ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
         let duration = match raw.dur {
-            Some(dur) if is_number(dur.get()) => parse_microseconds_as_nanoseconds(dur.get()),
+            Some(dur) if is_number(dur.as_str()) => parse_microseconds_as_nanoseconds(dur.as_str()),
             Some(_) => Some(parse_time(raw.dur, "dur", at)?),
             None => None,
         };
@@ -209,7 +209,7 @@ impl KinetoReader {
                 let texts = &mut self.trace.texts;
                 Some(
                     self.operands
-                        .intern_operands(dims.get(), types.get(), texts)
+                        .intern_operands(dims.as_str(), types.as_str(), texts)
                         .ok_or_else(huge)?,
                 )
             }
@@ -231,7 +231,7 @@ impl KinetoReader {
         // each stream as a track.
         let of_track = |is_missing: bool| is_missing && category.is_device_work();
         let stream = match stream {
-            None if of_track(true) => self.tracks.stream_of_track(track),
+            None if of_track(true) => self.tracks.parse_or_derive_stream_number(track),
             stream => stream.unwrap_or(-1),
         };
         let device = match device {
@@ -281,7 +281,7 @@ impl KinetoReader {
         raw: &RawKinetoEvent<'_>,
         at: &ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
-        let times = [raw.ts, raw.dur].map(|time| parse_microseconds_as_nanoseconds(time?.get()));
+        let times = [raw.ts, raw.dur].map(|time| parse_microseconds_as_nanoseconds(time?.as_str()));
         let [Some(start_ns), Some(duration)] = times else {
             return Ok(());
         };
@@ -324,10 +324,10 @@ impl KinetoReader {
         value: JsonValueText<'_>,
         at: &ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
-        let read = serde_json::from_str::<Option<DistributedInfo<'_>>>(value.get());
+        let read = serde_json::from_str::<Option<DistributedInfo<'_>>>(value.as_str());
         let read = read.map_err(|error| {
             let found = format!("`distributedInfo` cannot be read: {error}");
-            at.error_about(value.get(), found, DAMAGED)
+            at.error_about(value.as_str(), found, DAMAGED)
         })?;
         let Some(read) = read else { return Ok(()) };
         self.trace.rank = parse_integer(read.rank, "rank", at)?;
@@ -337,7 +337,7 @@ impl KinetoReader {
             self.trace.versions.push(("nccl".to_owned(), version));
         }
         if let Some(config) = read.pg_config {
-            let json = number::value_text(config.get());
+            let json = number::unquote_json_value(config.as_str());
             let (groups, wrong) = groups::parse_group_list(&json);
             if let Some(wrong) = wrong {
                 let text = format!(
@@ -347,7 +347,7 @@ impl KinetoReader {
                 self.trace
                     .repairs
                     .count_and_list_repair(SingleJsonRepairWithOffset {
-                        offset: at.offset_of(config.get()),
+                        offset: at.offset_of(config.as_str()),
                         what: JsonRepairKind::Groups,
                         text,
                     });
@@ -401,7 +401,7 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
         return calls.then_some(EventCategory::Runtime);
     };
     args.stream?;
-    let task = number::value_text(task.get()).to_ascii_uppercase();
+    let task = number::unquote_json_value(task.as_str()).to_ascii_uppercase();
     match &*task {
         "MEMCPY_ASYNC" => Some(EventCategory::Copy),
         task if task.contains("SDMA") || task.contains("RDMA") => None,
@@ -481,12 +481,12 @@ fn parse_time(
         let found = format!("an event without `{what}`, expected microseconds");
         return Err(at.error_about("", found, DAMAGED));
     };
-    parse_microseconds_as_nanoseconds(value.get()).ok_or_else(|| {
+    parse_microseconds_as_nanoseconds(value.as_str()).ok_or_else(|| {
         let found = format!(
             "`{what}` is {}, expected microseconds within 292 years",
-            escape_and_shorten_name(value.get())
+            escape_and_shorten_name(value.as_str())
         );
-        at.error_about(value.get(), found, DAMAGED)
+        at.error_about(value.as_str(), found, DAMAGED)
     })
 }
 
@@ -508,7 +508,7 @@ impl JsonElementReceiver for KinetoReader {
         RawKinetoEvent::scan_event(&mut self.layouts, text, event)
     }
 
-    fn receive_element(
+    fn handle_array_element(
         &mut self,
         raw: &RawKinetoEvent<'_>,
         at: ElementTextAndOffset<'_>,
@@ -559,7 +559,7 @@ impl JsonElementReceiver for KinetoReader {
         Ok(())
     }
 
-    fn receive_value(
+    fn handle_non_array_key_value(
         &mut self,
         key: &str,
         value: JsonValueText<'_>,
@@ -571,19 +571,19 @@ impl JsonElementReceiver for KinetoReader {
             }
             "distributedInfo" => self.read_distributed_info(value, &at)?,
             "host_name" => {
-                self.trace.host_name = Some(number::value_text(value.get()).into_owned())
+                self.trace.host_name = Some(number::unquote_json_value(value.as_str()).into_owned())
             }
             "deviceProperties" => {
-                let devices = serde_json::from_str::<Vec<DeviceNameEntry>>(value.get());
+                let devices = serde_json::from_str::<Vec<DeviceNameEntry>>(value.as_str());
                 let devices = devices.map_err(|error| {
                     let found = format!("`{key}` cannot be read: {error}");
-                    at.error_about(value.get(), found, DAMAGED)
+                    at.error_about(value.as_str(), found, DAMAGED)
                 })?;
                 self.trace.device_names = devices.into_iter().filter_map(|d| d.name).collect();
             }
             _ => {
                 if let Some(of) = key.strip_suffix("_version") {
-                    let version = number::value_text(value.get()).into_owned();
+                    let version = number::unquote_json_value(value.as_str()).into_owned();
                     self.trace.versions.push((of.to_owned(), version));
                 }
             }

@@ -7,7 +7,7 @@ fn parse_kineto_trace(text: &str) -> KinetoTrace {
     KinetoTrace::from_bytes(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-fn expect_kineto_trace_error(text: &str) -> String {
+fn parse_kineto_trace_to_error_message(text: &str) -> String {
     let error = KinetoTrace::from_bytes(text.as_bytes()).map(|trace| trace.events.len());
     error.expect_err("it is damaged").to_string()
 }
@@ -160,14 +160,14 @@ fn names_that_were_not_escaped_are_repaired() {
         (1, 193)
     );
     for end in 0..text.len() {
-        expect_kineto_trace_error(&text[..end]);
+        parse_kineto_trace_to_error_message(&text[..end]);
     }
 }
 
 #[test]
 fn every_truncation_is_an_error() {
     for end in 0..RECENT.trim_end().len() {
-        let error = expect_kineto_trace_error(&RECENT[..end]);
+        let error = parse_kineto_trace_to_error_message(&RECENT[..end]);
         assert!(error.contains("byte"), "{end}: {error}");
     }
 }
@@ -224,8 +224,11 @@ fn extra_commas_within_values_are_skipped_in_events_and_elsewhere() {
     });
     assert_eq!(listed.collect::<Vec<_>>(), ["}", "]"]);
     // A value may be missing between the two commas, so neither comma is removed.
-    let error =
-        expect_kineto_trace_error(&RECENT.replacen(device, r#""totalGlobalMem": 5},,]"#, 1));
+    let error = parse_kineto_trace_to_error_message(&RECENT.replacen(
+        device,
+        r#""totalGlobalMem": 5},,]"#,
+        1,
+    ));
     assert!(error.contains("byte"), "{error}");
 }
 

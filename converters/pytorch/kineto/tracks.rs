@@ -33,7 +33,9 @@ pub(super) struct TrackTable {
 
 /// Returns the text of a process or thread id, whether a number or a string.
 fn track_id_text(part: Option<JsonValueText<'_>>) -> Cow<'_, str> {
-    part.map_or(Cow::Borrowed(""), |part| number::value_text(part.get()))
+    part.map_or(Cow::Borrowed(""), |part| {
+        number::unquote_json_value(part.as_str())
+    })
 }
 
 impl TrackTable {
@@ -71,7 +73,7 @@ impl TrackTable {
 
     /// Returns a track's stream number. If the track's id is a word, derives a number from the
     /// track's index.
-    pub fn stream_of_track(&self, track: u32) -> i64 {
+    pub fn parse_or_derive_stream_number(&self, track: u32) -> i64 {
         /// First stream number for tracks whose id is a word, larger than all other stream numbers.
         const WORDS: i64 = 100_000;
         let tid = number::parse_json_integer(&self.tracks[track as usize].tid);

@@ -36,7 +36,10 @@ struct AttentionArgPositions {
     pages: Option<usize>,
 }
 
-const fn signature_by_heads(name: &'static str, causal: usize) -> AttentionArgPositions {
+const fn attention_arg_positions_by_heads(
+    name: &'static str,
+    causal: usize,
+) -> AttentionArgPositions {
     AttentionArgPositions {
         name,
         query: 0,
@@ -52,7 +55,7 @@ const fn signature_by_heads(name: &'static str, causal: usize) -> AttentionArgPo
 const fn signature_by_rows(name: &'static str, causal: usize) -> AttentionArgPositions {
     AttentionArgPositions {
         by_rows: true,
-        ..signature_by_heads(name, causal)
+        ..attention_arg_positions_by_heads(name, causal)
     }
 }
 
@@ -64,7 +67,7 @@ const fn backward_signature(forward: AttentionArgPositions) -> AttentionArgPosit
     }
 }
 
-const fn varlen_signature(
+const fn add_sequence_args_to_signature(
     dense: AttentionArgPositions,
     offsets: usize,
     longest: usize,
@@ -82,7 +85,10 @@ const fn windowed_signature(whole: AttentionArgPositions, left: usize) -> Attent
     }
 }
 
-const fn paged_signature(whole: AttentionArgPositions, pages: usize) -> AttentionArgPositions {
+const fn add_pages_position_to_signature(
+    whole: AttentionArgPositions,
+    pages: usize,
+) -> AttentionArgPositions {
     AttentionArgPositions {
         pages: Some(pages),
         ..whole
@@ -95,46 +101,46 @@ const NOWHERE: usize = usize::MAX;
 /// Signatures, as the schemas state them in PyTorch's `native_functions.yaml`, and in FlashAttention 2 and 3, vLLM's
 /// build of FlashAttention, and xFormers.
 static SIGNATURES: [AttentionArgPositions; 28] = [
-    signature_by_heads("scaled_dot_product_attention", 5),
-    signature_by_heads("_scaled_dot_product_attention_math", 5),
-    signature_by_heads("_scaled_dot_product_attention_math_for_mps", 5),
-    signature_by_heads("_scaled_dot_product_flash_attention", 4),
-    signature_by_heads("_scaled_dot_product_flash_attention_for_cpu", 4),
-    signature_by_heads("_scaled_dot_product_efficient_attention", 6),
-    signature_by_heads("_scaled_dot_product_cudnn_attention", 6),
-    signature_by_heads("_scaled_dot_product_fused_attention_overrideable", 5),
-    signature_by_heads("_cudnn_attention_forward", 10),
-    backward_signature(signature_by_heads(
+    attention_arg_positions_by_heads("scaled_dot_product_attention", 5),
+    attention_arg_positions_by_heads("_scaled_dot_product_attention_math", 5),
+    attention_arg_positions_by_heads("_scaled_dot_product_attention_math_for_mps", 5),
+    attention_arg_positions_by_heads("_scaled_dot_product_flash_attention", 4),
+    attention_arg_positions_by_heads("_scaled_dot_product_flash_attention_for_cpu", 4),
+    attention_arg_positions_by_heads("_scaled_dot_product_efficient_attention", 6),
+    attention_arg_positions_by_heads("_scaled_dot_product_cudnn_attention", 6),
+    attention_arg_positions_by_heads("_scaled_dot_product_fused_attention_overrideable", 5),
+    attention_arg_positions_by_heads("_cudnn_attention_forward", 10),
+    backward_signature(attention_arg_positions_by_heads(
         "_scaled_dot_product_flash_attention_backward",
         11,
     )),
-    backward_signature(signature_by_heads(
+    backward_signature(attention_arg_positions_by_heads(
         "_scaled_dot_product_flash_attention_for_cpu_backward",
         7,
     )),
-    backward_signature(signature_by_heads(
+    backward_signature(attention_arg_positions_by_heads(
         "_scaled_dot_product_efficient_attention_backward",
         11,
     )),
-    backward_signature(signature_by_heads(
+    backward_signature(attention_arg_positions_by_heads(
         "_scaled_dot_product_cudnn_attention_backward",
         14,
     )),
-    backward_signature(signature_by_heads(
+    backward_signature(attention_arg_positions_by_heads(
         "_scaled_dot_product_fused_attention_overrideable_backward",
         NOWHERE,
     )),
     windowed_signature(
-        varlen_signature(signature_by_rows("_flash_attention_forward", 8), 4, 6),
+        add_sequence_args_to_signature(signature_by_rows("_flash_attention_forward", 8), 4, 6),
         11,
     ),
-    backward_signature(varlen_signature(
+    backward_signature(add_sequence_args_to_signature(
         signature_by_rows("_flash_attention_backward", 11),
         7,
         9,
     )),
-    varlen_signature(signature_by_rows("_efficient_attention_forward", 9), 5, 7),
-    backward_signature(varlen_signature(
+    add_sequence_args_to_signature(signature_by_rows("_efficient_attention_forward", 9), 5, 7),
+    backward_signature(add_sequence_args_to_signature(
         signature_by_rows("_efficient_attention_backward", 14),
         7,
         9,
@@ -142,15 +148,15 @@ static SIGNATURES: [AttentionArgPositions; 28] = [
     // Versions of FlashAttention that define no operators launch kernels directly from autograd functions, so the list
     // contains these functions' names.
     signature_by_rows("FlashAttnFunc", 5),
-    varlen_signature(signature_by_rows("FlashAttnVarlenFunc", 9), 4, 6),
+    add_sequence_args_to_signature(signature_by_rows("FlashAttnVarlenFunc", 9), 4, 6),
     windowed_signature(signature_by_rows("flash_attn::_flash_attn_forward", 5), 6),
     windowed_signature(
         backward_signature(signature_by_rows("flash_attn::_flash_attn_backward", 11)),
         12,
     ),
-    paged_signature(
+    add_pages_position_to_signature(
         windowed_signature(
-            varlen_signature(
+            add_sequence_args_to_signature(
                 signature_by_rows("flash_attn::_flash_attn_varlen_forward", 9),
                 4,
                 6,
@@ -160,37 +166,37 @@ static SIGNATURES: [AttentionArgPositions; 28] = [
         15,
     ),
     windowed_signature(
-        backward_signature(varlen_signature(
+        backward_signature(add_sequence_args_to_signature(
             signature_by_rows("flash_attn::_flash_attn_varlen_backward", 15),
             10,
             12,
         )),
         16,
     ),
-    paged_signature(
+    add_pages_position_to_signature(
         windowed_signature(
-            varlen_signature(signature_by_rows("flash_attn_3::fwd", 24), 8, 13),
+            add_sequence_args_to_signature(signature_by_rows("flash_attn_3::fwd", 24), 8, 13),
             25,
         ),
         14,
     ),
     windowed_signature(
-        backward_signature(varlen_signature(
+        backward_signature(add_sequence_args_to_signature(
             signature_by_rows("flash_attn_3::bwd", 16),
             10,
             14,
         )),
         17,
     ),
-    paged_signature(
+    add_pages_position_to_signature(
         windowed_signature(
-            varlen_signature(signature_by_rows("_vllm_fa2_C::varlen_fwd", 15), 5, 11),
+            add_sequence_args_to_signature(signature_by_rows("_vllm_fa2_C::varlen_fwd", 15), 5, 11),
             16,
         ),
         8,
     ),
     windowed_signature(
-        varlen_signature(signature_by_rows("xformers_flash::flash_fwd", 10), 4, 7),
+        add_sequence_args_to_signature(signature_by_rows("xformers_flash::flash_fwd", 10), 4, 7),
         11,
     ),
 ];

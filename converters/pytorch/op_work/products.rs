@@ -58,13 +58,13 @@ fn product_kind(name: &str) -> Option<MatrixProductKind> {
         "_grouped_mm" | "_scaled_grouped_mm" | "grouped_gemm::gmm" | "GroupedGemm" => {
             MatrixProductKind::Grouped
         }
-        _ if is_expert_layer(name) => MatrixProductKind::Experts,
+        _ if is_fused_experts_operator(name) => MatrixProductKind::Experts,
         _ => return None,
     })
 }
 
 /// Returns true if an operator executes the experts that each token chose, such as `vllm::inplace_fused_experts`.
-fn is_expert_layer(name: &str) -> bool {
+fn is_fused_experts_operator(name: &str) -> bool {
     let plain = name.rsplit("::").next().unwrap_or(name);
     let plain = plain
         .trim_start_matches("inplace_")

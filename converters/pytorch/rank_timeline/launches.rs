@@ -62,7 +62,7 @@ impl JoinedRankCapture {
         // for the others.
         self.devices
             .sort_unstable_by_key(|device| (device.stream, device.start, device.end, device.event));
-        self.make_streams_serial();
+        self.cut_stream_events_at_next_start();
     }
 
     /// Finds launches whose kernels are missing from the file. Launches that only capture work into a graph run nothing
@@ -109,7 +109,7 @@ impl JoinedRankCapture {
     /// Cuts off each device event where the next event on its stream starts, because a stream runs one event at a time.
     /// An event that ends before an earlier one is extended to the earlier one's end, so that the union of the
     /// intervals does not change.
-    fn make_streams_serial(&mut self) {
+    fn cut_stream_events_at_next_start(&mut self) {
         let mut until = i64::MIN;
         let mut overlaps = self.overlaps;
         for index in 0..self.devices.len() {

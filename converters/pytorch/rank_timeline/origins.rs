@@ -1,7 +1,9 @@
 //! Finds the profiler step and the Python calls around host intervals.
 
 use super::{HostInterval, HostIntervalKind, JoinedRankCapture, KeptCaptureWindow, NONE};
-use chakram_trace::format::origin::{CallStacks, NestedPythonCall, parse_profiled_step};
+use chakram_trace::format::origin::{
+    CallStacks, NestedPythonCall, parse_step_from_profiler_range_name,
+};
 use std::cmp::Reverse;
 
 /// Python calls around the host intervals of a rank.
@@ -54,7 +56,10 @@ impl JoinedRankCapture {
                 from: item.start,
                 to: item.end,
             };
-            Some((parse_profiled_step(self.host_interval_name(item))?, window))
+            Some((
+                parse_step_from_profiler_range_name(self.host_interval_name(item))?,
+                window,
+            ))
         });
         let mut steps: Vec<(u64, KeptCaptureWindow)> = steps.collect();
         steps.sort_by_key(|(number, of)| (of.from, *number));

@@ -18,12 +18,16 @@ impl JoinedRankCapture {
     /// start and the last end.
     pub fn segments_of_thread(&self, thread: u32) -> Vec<InnermostIntervalSegment> {
         let mut segments = Vec::new();
-        self.for_each_segment(thread, |segment| segments.push(segment));
+        self.for_each_segment_of_thread(thread, |segment| segments.push(segment));
         segments
     }
 
     /// Passes the segments of a thread to `take`, in order.
-    pub fn for_each_segment(&self, thread: u32, take: impl FnMut(InnermostIntervalSegment)) {
+    pub fn for_each_segment_of_thread(
+        &self,
+        thread: u32,
+        take: impl FnMut(InnermostIntervalSegment),
+    ) {
         let range = self.threads[thread as usize].items.clone();
         let items = &self.items[range.start as usize..range.end as usize];
         for_each_segment(items, range.start, take);
@@ -42,16 +46,18 @@ fn for_each_segment(
         return;
     };
     for (i, item) in items.iter().enumerate() {
-        assign_time_until(&mut take, &mut open, &mut now, items, first, item.start);
+        assign_time_to_innermost_intervals(
+            &mut take, &mut open, &mut now, items, first, item.start,
+        );
         open.push(first + i as u32);
     }
     let last = items.iter().map(|item| item.end).max().unwrap_or(now);
-    assign_time_until(&mut take, &mut open, &mut now, items, first, last);
+    assign_time_to_innermost_intervals(&mut take, &mut open, &mut now, items, first, last);
 }
 
 /// Assigns the time from `now` to `until` to the innermost open host interval, and closes the
 /// intervals that end in this period.
-fn assign_time_until(
+fn assign_time_to_innermost_intervals(
     take: &mut impl FnMut(InnermostIntervalSegment),
     open: &mut Vec<u32>,
     now: &mut i64,
@@ -82,7 +88,7 @@ fn assign_time_until(
 mod tests {
     use super::*;
 
-    fn build_host_interval(start: i64, end: i64) -> HostInterval {
+    fn host_interval_from_start_and_end(start: i64, end: i64) -> HostInterval {
         HostInterval {
             event: 0,
             host: NONE,
@@ -104,11 +110,11 @@ mod tests {
         // The host interval 0..10 contains 2..4 and 5..9, and the interval 5..9 contains 6..6. After a gap, 12..13
         // follows.
         let items = [
-            build_host_interval(0, 10),
-            build_host_interval(2, 4),
-            build_host_interval(5, 9),
-            build_host_interval(6, 6),
-            build_host_interval(12, 13),
+            host_interval_from_start_and_end(0, 10),
+            host_interval_from_start_and_end(2, 4),
+            host_interval_from_start_and_end(5, 9),
+            host_interval_from_start_and_end(6, 6),
+            host_interval_from_start_and_end(12, 13),
         ];
         let found = list_owned_segments(&items);
         let expected = [
@@ -128,7 +134,10 @@ mod tests {
     fn intervals_that_overlap_without_nesting_lose_no_time() {
         // The host intervals 0..5 and 3..8 overlap. The overlap belongs to the later interval, and is
         // counted once.
-        let items = [build_host_interval(0, 5), build_host_interval(3, 8)];
+        let items = [
+            host_interval_from_start_and_end(0, 5),
+            host_interval_from_start_and_end(3, 8),
+        ];
         let found = list_owned_segments(&items);
         assert_eq!(found, [(0, 0, 3), (1, 3, 8)]);
     }

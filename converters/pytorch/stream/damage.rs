@@ -28,7 +28,7 @@ pub(in crate::pytorch) fn assert_scan_equals_parser_on_damaged_texts<
 {
     let (mut scanned, mut parsed) = (0, 0);
     let mut reader = F::default();
-    for_each_damaged_text(texts, parts, |text| {
+    for_each_randomly_damaged_text(texts, parts, |text| {
         let mut element = F::Element::default();
         let found = reader
             .scan_element_and_return_length(text, &mut element)
@@ -45,7 +45,7 @@ pub(in crate::pytorch) fn assert_scan_equals_parser_on_damaged_texts<
 
 /// Calls `check` 100,000 times. Each call gets the next of `texts`, with up to two positions replaced by parts from
 /// `parts`.
-fn for_each_damaged_text(texts: &[&str], parts: &[&str], mut check: impl FnMut(&str)) {
+fn for_each_randomly_damaged_text(texts: &[&str], parts: &[&str], mut check: impl FnMut(&str)) {
     let mut below = build_pseudo_random_generator(5);
     for round in 0..100_000 {
         let mut text = texts[round % texts.len()].to_owned();

@@ -180,9 +180,9 @@ impl ElementLayouts {
         self.words.extend(tail.chunks(8).map(zero_padded_word));
         self.steps.push(TextBetweenValues {
             first: zero_padded_word(head),
-            first_mask: byte_mask(head.len()),
+            first_mask: build_mask_of_first_bytes(head.len()),
             words: start..self.words.len() as u32,
-            mask: byte_mask((tail.len() + 7) % 8 + 1),
+            mask: build_mask_of_first_bytes((tail.len() + 7) % 8 + 1),
             length: text.len() as u32,
             value,
             sibling: NONE,
@@ -212,7 +212,7 @@ fn zero_padded_word(bytes: &[u8]) -> u64 {
 }
 
 /// Returns the mask of a word's first `bytes` bytes; `bytes` is 1 to 8.
-fn byte_mask(bytes: usize) -> u64 {
+fn build_mask_of_first_bytes(bytes: usize) -> u64 {
     u64::MAX >> (64 - 8 * bytes.clamp(1, 8))
 }
 

@@ -27,8 +27,9 @@ impl<'a> ElementTextAndOffset<'a> {
         first: JsonValueText<'_>,
         last: JsonValueText<'_>,
     ) -> &'a str {
-        let start = self.offset_of(first.get()).wrapping_sub(self.offset) as usize;
-        let end = self.offset_of(last.get()).wrapping_sub(self.offset) as usize + last.get().len();
+        let start = self.offset_of(first.as_str()).wrapping_sub(self.offset) as usize;
+        let end =
+            self.offset_of(last.as_str()).wrapping_sub(self.offset) as usize + last.as_str().len();
         let text = self.text.get(start..end).unwrap_or_default();
         // Both values were parsed from this text, so the range is valid UTF-8.
         std::str::from_utf8(text).unwrap_or_default()
@@ -44,7 +45,7 @@ impl<'a> ElementTextAndOffset<'a> {
     /// Builds the error for an invalid `part` of the element.
     #[cold]
     pub fn error_about(&self, part: &str, found: String, hint: &str) -> TraceError {
-        error_at_offset(self.offset_of(part), found, hint)
+        build_invalid_text_error_at_offset(self.offset_of(part), found, hint)
     }
 }
 
@@ -56,20 +57,24 @@ pub(in crate::pytorch) fn parse_integer<T: TryFrom<i128>>(
 ) -> Result<Option<T>, TraceError> {
     let Some(value) = value else { return Ok(None) };
     let number =
-        number::parse_json_integer(value.get()).and_then(|number| T::try_from(number).ok());
+        number::parse_json_integer(value.as_str()).and_then(|number| T::try_from(number).ok());
     number.map(Some).ok_or_else(|| {
         let bits = 8 * size_of::<T>();
         let found = format!(
             "`{what}` is {}, expected a whole number of {bits} bits",
-            escape_and_shorten_name(value.get())
+            escape_and_shorten_name(value.as_str())
         );
-        at.error_about(value.get(), found, DAMAGED)
+        at.error_about(value.as_str(), found, DAMAGED)
     })
 }
 
 /// Builds the error for invalid text at a byte offset in the whole text.
 #[cold]
-pub(super) fn error_at_offset(offset: u64, found: String, hint: &str) -> TraceError {
+pub(super) fn build_invalid_text_error_at_offset(
+    offset: u64,
+    found: String,
+    hint: &str,
+) -> TraceError {
     let place = TraceErrorLocation {
         offset: Some(offset as usize),
         ..TraceErrorLocation::default()
@@ -95,10 +100,14 @@ pub(super) fn explain_parse_error(
     let message = message.split(" at line ").next().unwrap_or(&message);
     if error.is_eof() || text.is_empty() {
         let found = format!("the text ends in the middle of a value: {message}");
-        return error_at_offset(offset.wrapping_add(text.len() as u64), found, TRUNCATED);
+        return build_invalid_text_error_at_offset(
+            offset.wrapping_add(text.len() as u64),
+            found,
+            TRUNCATED,
+        );
     }
     let found = format!("{message}, found {}", shorten_first_line(&text[inside..]));
-    error_at_offset(offset.wrapping_add(inside as u64), found, DAMAGED)
+    build_invalid_text_error_at_offset(offset.wrapping_add(inside as u64), found, DAMAGED)
 }
 
 /// Returns the first line of `text`, shortened for messages.

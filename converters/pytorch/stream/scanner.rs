@@ -12,7 +12,7 @@ pub(in crate::pytorch) struct JsonValueText<'a>(&'a str);
 
 impl<'a> JsonValueText<'a> {
     /// Wraps the text of a parsed value.
-    pub fn from_raw_value(value: &'a RawValue) -> Self {
+    pub fn wrap_parsed_raw_value(value: &'a RawValue) -> Self {
         Self(value.get())
     }
 
@@ -22,14 +22,14 @@ impl<'a> JsonValueText<'a> {
     }
 
     /// Returns the text.
-    pub fn get(self) -> &'a str {
+    pub fn as_str(self) -> &'a str {
         self.0
     }
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for JsonValueText<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        <&RawValue>::deserialize(deserializer).map(Self::from_raw_value)
+        <&RawValue>::deserialize(deserializer).map(Self::wrap_parsed_raw_value)
     }
 }
 
@@ -90,7 +90,7 @@ impl<'a> JsonScanner<'a> {
 
     /// Returns the next non-blank byte without consuming it.
     #[inline]
-    pub fn peek_byte(&mut self) -> Option<u8> {
+    pub fn peek_non_blank_byte(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();
         loop {
             match *bytes.get(self.at)? {
@@ -101,14 +101,14 @@ impl<'a> JsonScanner<'a> {
     }
 
     #[inline]
-    fn take_byte(&mut self, byte: u8) -> Option<()> {
-        (self.peek_byte()? == byte).then(|| self.at += 1)
+    fn consume_byte_if_next(&mut self, byte: u8) -> Option<()> {
+        (self.peek_non_blank_byte()? == byte).then(|| self.at += 1)
     }
 
     /// Skips blanks, then reads a string without escapes.
     #[inline(always)]
     pub fn read_plain_string(&mut self) -> Option<&'a str> {
-        self.take_byte(b'"')?;
+        self.consume_byte_if_next(b'"')?;
         let start = self.at;
         let end = end_of_plain_text(self.text.as_bytes(), start)?;
         self.at = end + 1;
@@ -118,7 +118,7 @@ impl<'a> JsonScanner<'a> {
 
     /// Consumes `null` if it comes next, and returns true in that case.
     pub fn accept_null(&mut self) -> Option<bool> {
-        if self.peek_byte()? != b'n' {
+        if self.peek_non_blank_byte()? != b'n' {
             return Some(false);
         }
         self.skip_literal("null").map(|()| true)
@@ -127,7 +127,7 @@ impl<'a> JsonScanner<'a> {
     /// Reads any value.
     #[inline]
     pub fn read_value_text(&mut self) -> Option<JsonValueText<'a>> {
-        self.peek_byte()?;
+        self.peek_non_blank_byte()?;
         let start = self.at;
         self.skip_value()?;
         self.text.get(start..self.at).map(JsonValueText)
@@ -147,7 +147,7 @@ impl<'a> JsonScanner<'a> {
     }
 
     fn skip_value_up_to_depth(&mut self, deeper: u32) -> Option<()> {
-        match self.peek_byte()? {
+        match self.peek_non_blank_byte()? {
             b'"' => self.skip_string(),
             b'[' => {
                 if self.skip_list_of_integers_and_strings() {
@@ -224,14 +224,14 @@ impl<'a> JsonScanner<'a> {
         &mut self,
         mut entry: impl FnMut(&mut Self, &'a str) -> Option<()>,
     ) -> Option<()> {
-        self.take_byte(b'{')?;
-        if self.peek_byte()? == b'}' {
+        self.consume_byte_if_next(b'{')?;
+        if self.peek_non_blank_byte()? == b'}' {
             self.at += 1;
             return Some(());
         }
         loop {
             let key = self.read_plain_string()?;
-            self.take_byte(b':')?;
+            self.consume_byte_if_next(b':')?;
             entry(self, key)?;
             if self.take_comma_or_closing_bracket(b'}')? {
                 return Some(());
@@ -242,8 +242,8 @@ impl<'a> JsonScanner<'a> {
     /// Reads a list, and calls `element` for each element.
     #[inline]
     pub fn read_list(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
-        self.take_byte(b'[')?;
-        if self.peek_byte()? == b']' {
+        self.consume_byte_if_next(b'[')?;
+        if self.peek_non_blank_byte()? == b']' {
             self.at += 1;
             return Some(());
         }
@@ -258,7 +258,7 @@ impl<'a> JsonScanner<'a> {
     /// Consumes either a comma or the closing bracket `close`. Returns true if it was the bracket.
     #[inline]
     fn take_comma_or_closing_bracket(&mut self, close: u8) -> Option<bool> {
-        let byte = self.peek_byte()?;
+        let byte = self.peek_non_blank_byte()?;
         self.at += 1;
         match byte {
             b',' => Some(false),
@@ -375,7 +375,7 @@ fn mark_first_non_digit(word: u64) -> u64 {
 #[inline]
 fn end_of_plain_text(bytes: &[u8], mut at: usize) -> Option<usize> {
     while let Some(word) = eight_bytes_at(bytes, at) {
-        let found = mark_string_end(word);
+        let found = mark_first_quote_backslash_or_control(word);
         if found != 0 {
             return Some(at + found.trailing_zeros() as usize / 8);
         }
@@ -388,7 +388,7 @@ fn end_of_plain_text(bytes: &[u8], mut at: usize) -> Option<usize> {
 /// Sets the top bit in the first byte of `word` that is a quote, a backslash or a control character. Higher bytes of
 /// the result are undefined.
 #[inline]
-fn mark_string_end(word: u64) -> u64 {
+fn mark_first_quote_backslash_or_control(word: u64) -> u64 {
     // A borrow affects only the bytes after the first match.
     let zero = |word: u64| word.wrapping_sub(ONES) & !word;
     let control = word.wrapping_sub(ONES * 0x20) & !word;
@@ -479,7 +479,7 @@ mod tests {
             let mut scan = JsonScanner::new(&text);
             let found = scan
                 .read_value_text()
-                .map(|value| (value.get(), scan.consumed_bytes()));
+                .map(|value| (value.as_str(), scan.consumed_bytes()));
             let mut values = serde_json::Deserializer::from_str(&text).into_iter::<&RawValue>();
             let expected = values.next().and_then(Result::ok);
             let expected = expected.map(|value| (value.get(), values.byte_offset()));

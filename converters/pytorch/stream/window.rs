@@ -1,6 +1,8 @@
 //! A window that slides over a text.
 
-use super::located_element::{DAMAGED, TRUNCATED, error_at_offset, shorten_first_line};
+use super::located_element::{
+    DAMAGED, TRUNCATED, build_invalid_text_error_at_offset, shorten_first_line,
+};
 use super::utf16::as_utf8;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
@@ -103,7 +105,11 @@ impl<'s> TextWindow<'s> {
         let held = self.end - self.at;
         if held >= longest {
             let found = format!("a value here is longer than {} MiB", longest >> 20);
-            return Err(error_at_offset(self.byte_offset(), found, DAMAGED));
+            return Err(build_invalid_text_error_at_offset(
+                self.byte_offset(),
+                found,
+                DAMAGED,
+            ));
         }
         if self.at == 0 && self.end == self.window.len() {
             self.window.resize(2 * self.end, 0);
@@ -120,7 +126,7 @@ impl<'s> TextWindow<'s> {
                 // data is truncated or corrupt.
                 Err(e) if e.raw_os_error().is_none() => {
                     let found = format!("the file cannot be decompressed: {e}");
-                    return Err(error_at_offset(
+                    return Err(build_invalid_text_error_at_offset(
                         self.base + self.end as u64,
                         found,
                         TRUNCATED,
@@ -185,11 +191,19 @@ impl<'s> TextWindow<'s> {
                     "found {}, expected {what}",
                     shorten_first_line(self.remaining_bytes())
                 );
-                Err(error_at_offset(self.byte_offset(), found, DAMAGED))
+                Err(build_invalid_text_error_at_offset(
+                    self.byte_offset(),
+                    found,
+                    DAMAGED,
+                ))
             }
             None => {
                 let found = format!("the text ends, expected {what}");
-                Err(error_at_offset(self.byte_offset(), found, TRUNCATED))
+                Err(build_invalid_text_error_at_offset(
+                    self.byte_offset(),
+                    found,
+                    TRUNCATED,
+                ))
             }
         }
     }

@@ -62,7 +62,7 @@ pub fn parse_both_traces(contents: [&[u8]; 2]) -> [RawTrace<'_>; 2] {
     const LARGE: usize = 1 << 20;
     let large = contents.iter().all(|bytes| bytes.len() >= LARGE);
     let [first, second] = contents;
-    matching::run_both(
+    matching::run_both_in_parallel_if_much(
         large,
         || RawTrace::read_trace(first),
         || RawTrace::read_trace(second),
@@ -84,7 +84,7 @@ fn compare_traces_matching_large_ones_by_id(
     let mut changed = Vec::new();
     let mut edges = Vec::new();
     let mut buffer = Vec::new();
-    for a in first.node_indices() {
+    for a in first.range_of_all_node_indices() {
         let Some(b) = pairs.partner_of_node(0, a) else {
             continue;
         };
@@ -117,7 +117,7 @@ fn compare_traces_matching_large_ones_by_id(
 
 fn label_both_traces<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTrace<'o>; 2] {
     let many = first.nodes.len().min(second.nodes.len()) >= matching::MANY;
-    matching::run_both(
+    matching::run_both_in_parallel_if_much(
         many,
         || ComparedTrace::new(first),
         || ComparedTrace::new(second),

@@ -93,7 +93,7 @@ pub(super) fn hash_connected_component(side: &ComparedTrace<'_>, base: &[u64]) -
 pub(super) fn hash_vicinity(side: &ComparedTrace<'_>, base: &[u64], steps: usize) -> Vec<u64> {
     let mut labels = base.to_vec();
     for _ in 0..steps {
-        let new = side.raw.node_indices().map(|node| {
+        let new = side.raw.range_of_all_node_indices().map(|node| {
             let own = hash_node_with_neighbours(
                 side,
                 node,

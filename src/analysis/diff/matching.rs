@@ -62,7 +62,7 @@ impl NodeMatching {
     }
 
     /// Returns the number of nodes in a trace.
-    pub(super) fn node_count(&self, which: usize) -> u32 {
+    pub(super) fn node_count_of_trace(&self, which: usize) -> u32 {
         self.partner[which].len() as u32
     }
 
@@ -76,7 +76,7 @@ impl NodeMatching {
     }
 
     /// Returns true if all nodes of one trace have partners, so that no further pair is possible.
-    pub(super) fn is_complete(&self) -> bool {
+    pub(super) fn is_one_trace_fully_matched(&self) -> bool {
         self.free == 0
     }
 }
@@ -85,7 +85,7 @@ impl NodeMatching {
 pub(super) const MANY: usize = 1 << 14;
 
 /// Runs two functions, in parallel if `much` is true, and returns both results.
-pub(super) fn run_both<T: Send>(
+pub(super) fn run_both_in_parallel_if_much<T: Send>(
     much: bool,
     first: impl FnOnce() -> T,
     second: impl FnOnce() -> T + Send,
@@ -105,13 +105,13 @@ pub(super) fn run_both<T: Send>(
 }
 
 /// Runs `work` for both traces, in parallel if they have many nodes, and returns both results.
-pub(super) fn map_both_traces<T: Send>(
+pub(super) fn run_on_both_traces<T: Send>(
     sides: &[ComparedTrace<'_>; 2],
     work: impl Fn(&ComparedTrace<'_>) -> T + Sync,
 ) -> [T; 2] {
     let [a, b] = sides;
     let many = a.len().min(b.len()) >= MANY;
-    run_both(many, || work(a), || work(b))
+    run_both_in_parallel_if_much(many, || work(a), || work(b))
 }
 
 /// Matches the nodes of two traces. If the traces have at least `many` nodes and are nearly identical, most nodes are
@@ -136,11 +136,11 @@ pub(super) fn match_nodes(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMa
     ] {
         pair_by_surroundings(sides, &mut pairs, base);
     }
-    if !pairs.is_complete() {
+    if !pairs.is_one_trace_fully_matched() {
         pair_unique_labels(
             &mut pairs,
-            &map_both_traces(sides, |side| {
-                node_labels::compute_labels(side.raw, node_labels::hash_name)
+            &run_on_both_traces(sides, |side| {
+                node_labels::apply_label_function_to_each_node(side.raw, node_labels::hash_name)
             }),
         );
     }
@@ -186,8 +186,8 @@ fn pair_by_surroundings(
     });
     // Begin with the widest neighbourhood, because it is the strongest evidence.
     for steps in [3, 1, 0] {
-        if !pairs.is_complete() {
-            let labels = map_both_traces(sides, |side| {
+        if !pairs.is_one_trace_fully_matched() {
+            let labels = run_on_both_traces(sides, |side| {
                 labels::hash_vicinity(side, base.labels_of_trace(side), steps)
             });
             pair_unique_labels(pairs, &labels);
@@ -202,10 +202,10 @@ fn pair_by_refinement(
     base: NodePropertiesInLabel,
     label: fn(&ComparedTrace<'_>, &[u64]) -> Vec<u64>,
 ) {
-    if pairs.is_complete() {
+    if pairs.is_one_trace_fully_matched() {
         return;
     }
-    let labels = map_both_traces(sides, |side| label(side, base.labels_of_trace(side)));
+    let labels = run_on_both_traces(sides, |side| label(side, base.labels_of_trace(side)));
     let Some(mut classes) = ColorRefinement::new(sides, pairs, &labels) else {
         return;
     };
@@ -231,7 +231,7 @@ fn pair_by_refinement(
     ];
     for finer in finer {
         if classes.has_tied_class() {
-            classes.split_by_labels(&map_both_traces(sides, finer));
+            classes.split_by_labels(&run_on_both_traces(sides, finer));
         }
     }
     classes.pair_class_members_in_order();
@@ -242,7 +242,7 @@ fn pair_by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) 
     use propagate::{EqualNeighbourPolicy, pair_equally_labelled_neighbours_of_pairs};
     const ROUNDS: usize = 3;
     for _ in 0..ROUNDS {
-        if pairs.is_complete() {
+        if pairs.is_one_trace_fully_matched() {
             return;
         }
         let before = pairs.free;
@@ -273,7 +273,7 @@ fn pair_by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) 
             NodePropertiesInLabel::Kind,
             EqualNeighbourPolicy::InIdOrder,
         );
-        residual::pair_most_similar(sides, pairs);
+        residual::pair_nodes_by_common_neighbours(sides, pairs);
         // If no pair was added, another round would change nothing.
         if pairs.free == before {
             return;

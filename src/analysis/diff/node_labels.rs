@@ -6,7 +6,7 @@ use chakram_trace::graph::raw_trace::{CompactRawNodeView, RawTraceNode};
 use chakram_trace::graph::{RawTrace, stable_hash};
 
 /// Returns the label of each node, as computed by `label`.
-pub(super) fn compute_labels(
+pub(super) fn apply_label_function_to_each_node(
     raw: &RawTrace<'_>,
     label: fn(&CompactRawNodeView<'_>) -> u64,
 ) -> Vec<u64> {

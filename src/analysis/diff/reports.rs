@@ -13,7 +13,7 @@ mod text;
 pub use html::render_html as html;
 pub use json::build_report_diff_document as json;
 pub use read::{ComparedReportDocument, InvalidOrCorruptReportError, parse_report_document};
-pub use text::render_text as text;
+pub use text::render_report_diff_as_text as text;
 
 use super::render::{DiffPercentLimitAndForbiddenAspects, ExceededThresholds};
 use super::{AmountChange, StructureTimeOrBytesAspect};

@@ -36,7 +36,7 @@ impl DependencyWalkDirection {
 impl<'o> ComparedTrace<'o> {
     pub fn new(raw: &'o RawTrace<'o>) -> Self {
         let waiting = Csr::new(raw.nodes.len(), |each| {
-            for node in raw.node_indices() {
+            for node in raw.range_of_all_node_indices() {
                 for dep in raw.dependencies_of(node) {
                     if let Some(target) = dep.target() {
                         // One word is enough for index and dependency kind, because traces with 2^31 or more
@@ -46,7 +46,7 @@ impl<'o> ComparedTrace<'o> {
                 }
             }
         });
-        let ascending = raw.node_indices().all(|node| {
+        let ascending = raw.range_of_all_node_indices().all(|node| {
             let mut targets = raw
                 .dependencies_of(node)
                 .iter()
@@ -54,7 +54,7 @@ impl<'o> ComparedTrace<'o> {
             targets.all(|target| target < node)
         });
         let order = if ascending {
-            raw.node_indices().collect()
+            raw.range_of_all_node_indices().collect()
         } else {
             raw.build_successors(|_, _| true).topological_order()
         };
@@ -63,7 +63,7 @@ impl<'o> ComparedTrace<'o> {
         Self {
             raw,
             unordered: raw
-                .node_indices()
+                .range_of_all_node_indices()
                 .filter(|&n| !placed[n as usize])
                 .collect(),
             order,
@@ -101,14 +101,21 @@ impl<'o> ComparedTrace<'o> {
     /// properties.
     pub fn labels_by_name_lane_and_peers(&self) -> &[u64] {
         self.key.get_or_init(|| {
-            node_labels::compute_labels(self.raw, node_labels::hash_name_type_lane_and_peers)
+            node_labels::apply_label_function_to_each_node(
+                self.raw,
+                node_labels::hash_name_type_lane_and_peers,
+            )
         })
     }
 
     /// Returns each node's label, computed from its name and type.
     pub fn labels_by_name_and_type(&self) -> &[u64] {
-        self.kind
-            .get_or_init(|| node_labels::compute_labels(self.raw, node_labels::hash_name_and_type))
+        self.kind.get_or_init(|| {
+            node_labels::apply_label_function_to_each_node(
+                self.raw,
+                node_labels::hash_name_and_type,
+            )
+        })
     }
 
     /// Returns each node's label, computed from the whole record except id and dependencies.
@@ -137,7 +144,7 @@ impl<'o> ComparedTrace<'o> {
     }
 
     /// Returns how many neighbours a node has in one direction.
-    pub fn degree_of(&self, node: u32, way: DependencyWalkDirection) -> usize {
+    pub fn count_neighbours_in_direction(&self, node: u32, way: DependencyWalkDirection) -> usize {
         match way {
             DependencyWalkDirection::Predecessors => self.raw.dependencies_of(node).len(),
             DependencyWalkDirection::Successors => self.waiting.row(node).len(),

@@ -201,7 +201,7 @@ impl DiffTally {
     ) -> Self {
         let mut this = Self {
             compared: vec![rank],
-            edges: traces.map(|trace| trace.dependency_count() as u64),
+            edges: traces.map(|trace| trace.total_dependency_count() as u64),
             ..Self::default()
         };
         for (second, trace) in [(false, traces[0]), (true, traces[1])] {
@@ -408,7 +408,7 @@ impl DiffTally {
     }
 
     /// Returns the number of nodes or dependencies with this kind of change.
-    pub fn count_changes(&self, change: &NodeOrDependencyChangeKind) -> u64 {
+    pub fn count_of_change_kind(&self, change: &NodeOrDependencyChangeKind) -> u64 {
         self.counts.get(change).copied().unwrap_or(0)
     }
 

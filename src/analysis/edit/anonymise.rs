@@ -95,7 +95,7 @@ pub fn is_public_name(name: &str) -> bool {
         let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
         !rest.is_empty() && rest.bytes().all(plain)
     });
-    PUBLIC_WHOLE.contains(&name) || plain && !audit::contains_leak(name)
+    PUBLIC_WHOLE.contains(&name) || plain && !audit::contains_private_information(name)
 }
 
 /// Replaces private names by hashes, and removes private content.

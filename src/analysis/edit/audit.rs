@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 mod text;
 
-pub use text::{LeakKind, PrivateTextPart, contains_leak, find_leaks};
+pub use text::{LeakKind, PrivateTextPart, contains_private_information, find_leaks};
 
 /// Location of a string in a trace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,11 +132,8 @@ impl TracePrivateStringFindings {
         place: &mut TraceStringLocation,
     ) {
         const PARTS: [&str; 3] = ["values", "shapes", "types"];
-        self.for_each_field(
-            message,
-            at,
-            place,
-            |this, number, bytes, at, place| match PARTS.get((number as usize).wrapping_sub(1)) {
+        self.visit_length_delimited_fields(message, at, place, |this, number, bytes, at, place| {
+            match PARTS.get((number as usize).wrapping_sub(1)) {
                 Some(part) => this.search_bytes(bytes, &format!("{which}.{part}"), place),
                 None => this.search_unknown_field(
                     bytes,
@@ -145,13 +142,13 @@ impl TracePrivateStringFindings {
                     place,
                     0,
                 ),
-            },
-        );
+            }
+        });
     }
 
     fn search_attribute(&mut self, message: &[u8], at: usize, place: &mut TraceStringLocation) {
         let mut name = String::new();
-        self.for_each_field(message, at, place, |this, number, bytes, _, place| {
+        self.visit_length_delimited_fields(message, at, place, |this, number, bytes, _, place| {
             if number == 1 {
                 name = String::from_utf8_lossy(bytes).into_owned();
                 this.search_bytes(bytes, "the name of an attribute", place);
@@ -167,7 +164,7 @@ impl TracePrivateStringFindings {
             "attribute `{}`",
             chakram_trace::format::escape_and_shorten_name(&name)
         );
-        self.for_each_field(message, at, place, |this, number, bytes, at, place| {
+        self.visit_length_delimited_fields(message, at, place, |this, number, bytes, at, place| {
             match number {
                 1 => {}
                 2 => this.search_bytes(bytes, &format!("the doc_string of {label}"), place),
@@ -181,14 +178,15 @@ impl TracePrivateStringFindings {
                 }
                 // Packed numbers contain no text, so skip them.
                 4..=28 if number % 2 == 0 => {}
-                30 | 32 => {
-                    this.for_each_field(bytes, at, place, |this, number, bytes, at, place| {
-                        match number {
-                            1 => this.search_bytes(bytes, &label, place),
-                            _ => this.search_unknown_field(bytes, at, &label, place, 0),
-                        }
-                    })
-                }
+                30 | 32 => this.visit_length_delimited_fields(
+                    bytes,
+                    at,
+                    place,
+                    |this, number, bytes, at, place| match number {
+                        1 => this.search_bytes(bytes, &label, place),
+                        _ => this.search_unknown_field(bytes, at, &label, place, 0),
+                    },
+                ),
                 _ => this.search_unknown_field(
                     bytes,
                     at,
@@ -202,7 +200,7 @@ impl TracePrivateStringFindings {
 
     /// Calls `each` for every length-delimited field of a message; if the message is broken, searches the unreadable
     /// rest as bytes.
-    fn for_each_field(
+    fn visit_length_delimited_fields(
         &mut self,
         message: &[u8],
         at: usize,

@@ -390,7 +390,9 @@ impl JobScaler {
         while let Some(record) = frames.next_record()? {
             message.clear();
             let made = match record.number {
-                0 => writing.write_metadata(record, &mut message).map(|()| true),
+                0 => writing
+                    .write_metadata_without_own_rank(record, &mut message)
+                    .map(|()| true),
                 _ => writing.write_node_if_changed(record, &mut message),
             };
             if made.map_err(|e| e.in_record(record.number, record.offset))? {

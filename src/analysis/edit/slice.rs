@@ -104,13 +104,16 @@ impl KeptNodesOfRank {
         let trace = ReplayableTrace::read_trace(contents)?;
         let asked = select::select_target_nodes(&trace, cut)?;
         let mut kept = asked.clone();
-        for i in trace.raw.node_indices() {
+        for i in trace.raw.range_of_all_node_indices() {
             let item = &trace.raw.nodes[i as usize];
             // Keep metadata nodes, because they declare the groups that kept nodes use.
             kept[i as usize] |= item.view.op == Op::NoOp && is_metadata(item.record)?;
         }
         matches.add_rank(&trace, rank, &kept, groups)?;
-        let starts = trace.raw.node_indices().filter(|&i| asked[i as usize]);
+        let starts = trace
+            .raw
+            .range_of_all_node_indices()
+            .filter(|&i| asked[i as usize]);
         let first = starts.map(|i| trace.starts[i as usize]).min();
         Ok(Self {
             rank,
@@ -194,7 +197,7 @@ impl SliceWriter<'_> {
             edit.append_edited_record(first, &mut record, &mut out)?;
         }
         // Indices of nodes in file order.
-        let mut place: Vec<u32> = raw.node_indices().collect();
+        let mut place: Vec<u32> = raw.range_of_all_node_indices().collect();
         place.sort_unstable_by_key(|&i| raw.nodes[i as usize].record.number);
         let (mut control, mut data) = (Vec::new(), Vec::new());
         for i in place {

@@ -200,7 +200,7 @@ pub fn edit_job(
     .map_err(|error| refuse_edit(error.to_string(), "edit fewer ranks"))?;
     let mut groups = groups.clone();
     let (mut rows, mut completed) = (Vec::new(), 0);
-    let mut left = combine_edits(edits)?.into_iter().peekable();
+    let mut left = merge_edits_of_same_kind(edits)?.into_iter().peekable();
     while let Some(edit) = left.next() {
         let mut counts = MatchedAndChangedItemCounts::default();
         if let JobEdit::Data(replicas) = edit {
@@ -383,7 +383,7 @@ fn store_records_replaced_by_layer_edit(
         {
             let mut program = EditableRankProgram::read_program(new)?;
             program.keeps = Some(kept.to_text());
-            let written = program.write_trace()?;
+            let written = program.encode_as_trace()?;
             *new = Arc::new(written);
         }
     }
@@ -409,7 +409,7 @@ fn add_file_path_to_error(error: TraceError, rank: u32, found: &FoundTraces) -> 
 
 /// Returns the edits in their order, combining edits of the same kind into one: factors are multiplied, layers are
 /// added.
-fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
+fn merge_edits_of_same_kind(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
     let mut all: Vec<JobEdit> = Vec::new();
     for edit in edits {
         let too_large = || {
@@ -430,7 +430,11 @@ fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
                 | (
                     JobEdit::Layers(AddedLayersOrScaleFactor::Times(known)),
                     JobEdit::Layers(AddedLayersOrScaleFactor::Times(by)),
-                ) => *known = known.multiply_checked(by).ok_or_else(too_large)?,
+                ) => {
+                    *known = known
+                        .multiply_factors_if_representable(by)
+                        .ok_or_else(too_large)?
+                }
                 (
                     JobEdit::Layers(AddedLayersOrScaleFactor::By(known)),
                     JobEdit::Layers(AddedLayersOrScaleFactor::By(by)),
@@ -476,8 +480,8 @@ fn edit_rank(
         )?,
         JobEdit::Hidden(change) => {
             let hidden = KernelWorkAndTimeScaler::new(&program)
-                .model_widths()
-                .factor_of_width_change(change)?;
+                .stored_model_widths()
+                .hidden_size_change_to_factor(change)?;
             scale_original_sizes_by_all_factors(
                 &mut program,
                 BatchSequenceHiddenFactors {
@@ -487,8 +491,9 @@ fn edit_rank(
             )?
         }
         JobEdit::Layers(change) => {
-            let (counts, changed) = layers::change_layers(&mut program, change, layers, rates)?;
-            note_edit(
+            let (counts, changed) =
+                layers::change_layer_count_on_rank(&mut program, change, layers, rates)?;
+            add_edit_to_trace_edit_list(
                 &mut program,
                 &JobEdit::Layers(AddedLayersOrScaleFactor::By(changed.by)),
             );
@@ -498,7 +503,7 @@ fn edit_rank(
         JobEdit::Accumulate(times) => repeat::repeat_passes_before_optimizer(&mut program, times)?,
         JobEdit::MicroBatches(times) => {
             let scaler = KernelWorkAndTimeScaler::new(&program);
-            repeat::split_micro_batches(&mut program, times, place, &scaler)?
+            repeat::divide_micro_batches_into_smaller(&mut program, times, place, &scaler)?
         }
         JobEdit::Bucket(limit) => gradients::regroup_gradients(&mut program, limit, rates, None)?,
         JobEdit::Reshard(_) => gradients::keep_parameters_gathered(&mut program),
@@ -516,13 +521,13 @@ fn edit_rank(
         JobEdit::Batch(_) | JobEdit::Sequence(_) | JobEdit::Hidden(_) | JobEdit::Layers(_)
     );
     if !is_noted && (counts.changed > 0 || counts.added > 0) {
-        note_edit(&mut program, edit);
+        add_edit_to_trace_edit_list(&mut program, edit);
     }
-    Ok((program.write_trace()?, counts))
+    Ok((program.encode_as_trace()?, counts))
 }
 
 /// Adds an edit to the trace's list of edits. Layers that this edit adds are summed with the layers of earlier edits.
-fn note_edit(program: &mut EditableRankProgram<'_>, edit: &JobEdit) {
+fn add_edit_to_trace_edit_list(program: &mut EditableRankProgram<'_>, edit: &JobEdit) {
     let mut words = Vec::new();
     let mut layers = match edit {
         JobEdit::Layers(AddedLayersOrScaleFactor::By(by)) => Some(*by),
@@ -581,19 +586,21 @@ fn scale_original_sizes_by_all_factors(
     let all = BatchSequenceHiddenFactors {
         batch: earlier
             .batch
-            .multiply_checked(by.batch)
+            .multiply_factors_if_representable(by.batch)
             .ok_or_else(too_large)?,
         sequence: earlier
             .sequence
-            .multiply_checked(by.sequence)
+            .multiply_factors_if_representable(by.sequence)
             .ok_or_else(too_large)?,
         hidden: earlier
             .hidden
-            .multiply_checked(by.hidden)
+            .multiply_factors_if_representable(by.hidden)
             .ok_or_else(too_large)?,
     };
     let scaler = KernelWorkAndTimeScaler::new(program);
-    scaler.model_widths().check_whole_widths(all.hidden)?;
+    scaler
+        .stored_model_widths()
+        .check_whole_widths(all.hidden)?;
     let found = scaler.scale_selected_nodes(program, all, &|_| true);
     let earlier_words = program.earlier.clone().unwrap_or_default();
     let others = earlier_words.split_ascii_whitespace().filter(|word| {

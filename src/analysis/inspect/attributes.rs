@@ -25,7 +25,10 @@ pub fn count_nodes_by_attribute(
     // Similar nodes have the same attributes in the same order, so the previous node predicts the next attribute. A
     // correct prediction saves a look-up.
     let mut expected: Vec<(&[u8], &'static str, u32)> = Vec::new();
-    for node in raw.node_indices().filter(|&node| selected(node)) {
+    for node in raw
+        .range_of_all_node_indices()
+        .filter(|&node| selected(node))
+    {
         let record = &raw.nodes[node as usize].record;
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         let mut place = 0;

@@ -30,7 +30,7 @@ const NAMED: usize = 5;
 
 impl RejectedAndRepairedFaults {
     /// Returns how many faults make a replay reject the file.
-    pub fn fault_count(&self) -> u64 {
+    pub fn count_replay_rejecting_faults(&self) -> u64 {
         self.faults.iter().map(|fault| fault.count).sum()
     }
 
@@ -81,7 +81,7 @@ impl RejectedAndRepairedFaults {
             [OneFaultKindCounter::default(); 2],
             [OneFaultKindCounter::default(); 2],
         );
-        for node in raw.node_indices() {
+        for node in raw.range_of_all_node_indices() {
             for dep in raw.dependencies_of(node) {
                 let control = usize::from(dep.control);
                 if dep.node == PredecessorIdIndexAndKind::MISSING {

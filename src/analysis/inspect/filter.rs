@@ -209,7 +209,10 @@ impl NodeFilter {
         }
         let lane_fits: Vec<bool> = (0..trace.lanes.lane_count() as u32)
             .map(|lane| {
-                let (key, name) = (trace.lanes.lane_key(lane), trace.lanes.lane_name(lane));
+                let (key, name) = (
+                    trace.lanes.lane_key_of_index(lane),
+                    trace.lanes.lane_name(lane),
+                );
                 self.lanes.is_empty() || self.lanes.iter().any(|l| matches_lane(l, &key, name))
             })
             .collect();
@@ -221,7 +224,7 @@ impl NodeFilter {
                 && self.matches_attribute_filters(&trace.raw.nodes[node as usize].record)
                 && self.matches_name(trace.raw.nodes[node as usize].view.name)
         };
-        Some(trace.raw.node_indices().map(fits).collect())
+        Some(trace.raw.range_of_all_node_indices().map(fits).collect())
     }
 
     fn matches_name(&self, name: &str) -> bool {

@@ -122,7 +122,7 @@ impl<'a> NodeLaneTable<'a> {
     }
 
     /// Returns the lane with this index, as shown in tables.
-    pub fn lane_key(&self, lane: u32) -> LaneKey {
+    pub fn lane_key_of_index(&self, lane: u32) -> LaneKey {
         match self.keys[lane as usize] {
             Lane::Host(thread) => LaneKey::Host(thread),
             Lane::Stream(stream) => LaneKey::Stream(stream),

@@ -54,8 +54,11 @@ impl RankTimesForCriticalPath {
             })?);
         }
         names.free_hash_table();
-        let comms = collect_communication(&trace);
-        let waits = comms.steps.iter().map(|step| trace.wait_of_node(step.node));
+        let comms = list_rank_collectives_and_messages(&trace);
+        let waits = comms
+            .steps
+            .iter()
+            .map(|step| trace.node_wait_for_other_ranks(step.node));
         let waits = waits.collect();
         let last = trace.times.run.last_ending_node();
         let ids = nodes.iter().map(|item| item.view.id).collect();
@@ -118,7 +121,7 @@ impl RankTimesForCriticalPath {
 }
 
 /// Lists the collectives and messages of a rank, numbered in program order and sorted by node.
-fn collect_communication(trace: &InspectedRankTrace<'_>) -> RankComms {
+fn list_rank_collectives_and_messages(trace: &InspectedRankTrace<'_>) -> RankComms {
     let raw = &trace.raw;
     let mut declared = DeclaredGroups::new();
     for item in &raw.nodes {

@@ -10,7 +10,7 @@ mod node;
 mod path;
 mod summary;
 
-pub use csv::render_csv as csv;
+pub use csv::render_summary_table_as_csv as csv;
 pub use json::{NamedViewDocument, SummaryDocument, build_summary_document as json};
 pub use list::{NodeDocument, NodeListFormat};
 pub use node::{

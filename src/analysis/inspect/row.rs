@@ -50,10 +50,10 @@ impl<'a> InspectedRankTrace<'a> {
                 .has_node_run(node)
                 .then(|| (run.start[node as usize], run.end[node as usize])),
             length: self.duration_of_node(node),
-            wait: self.wait_of_node(node),
+            wait: self.node_wait_for_other_ranks(node),
             delay: view.delay,
             class: self.classes[node as usize],
-            lane: self.lanes.lane_key(self.lanes.lane_of_node(node)),
+            lane: self.lanes.lane_key_of_index(self.lanes.lane_of_node(node)),
             name: view.name,
             group: match view.op {
                 Op::Collective { group, .. } => Some(group_label(group)),
@@ -71,7 +71,11 @@ impl<'a> InspectedRankTrace<'a> {
     /// Returns the indices of the `selected` nodes, sorted by start and then by id. Nodes without times come last.
     pub fn order_by_start(&self, selected: Option<&[bool]>) -> Vec<u32> {
         let chosen = |node: &u32| selected.is_none_or(|chosen| chosen[*node as usize]);
-        let mut nodes: Vec<u32> = self.raw.node_indices().filter(chosen).collect();
+        let mut nodes: Vec<u32> = self
+            .raw
+            .range_of_all_node_indices()
+            .filter(chosen)
+            .collect();
         nodes.sort_by_key(|&node| (self.times.run.start[node as usize], node));
         nodes
     }

@@ -124,10 +124,10 @@ impl RankInspectionSummary {
         let sums = OneRankNodeSumTables::new(trace, selected);
         let raw = &trace.raw;
         let control = raw
-            .node_indices()
+            .range_of_all_node_indices()
             .flat_map(|node| raw.dependencies_of(node));
         let control = control.filter(|dep| dep.control).count() as u64;
-        let (depth, width) = trace.times.run.depth_and_width();
+        let (depth, width) = trace.times.run.dependency_depth_and_largest_level_size();
         let (start, end) = trace.times.first_start_and_last_end();
         let mut faults = trace.faults.clone();
         let groups = collect_declared_groups(trace, &mut faults);
@@ -139,7 +139,7 @@ impl RankInspectionSummary {
             contents_bytes,
             nodes: raw.nodes.len() as u64,
             selected: sums.selected,
-            data: raw.dependency_count() as u64 - control,
+            data: raw.total_dependency_count() as u64 - control,
             control,
             depth,
             width,
@@ -240,7 +240,11 @@ impl OneRankNodeSumTables {
         let mut families = StringArenaInterner::default();
         let mut family_name = String::new();
         let mut count = 0;
-        for node in trace.raw.node_indices().filter(|&node| selected(node)) {
+        for node in trace
+            .raw
+            .range_of_all_node_indices()
+            .filter(|&node| selected(node))
+        {
             let view = &trace.raw.nodes[node as usize].view;
             let class = trace.classes[node as usize];
             let (flops, bytes) = trace.flops_and_bytes_of_node(node);
@@ -248,7 +252,7 @@ impl OneRankNodeSumTables {
             let tally = NodeSums {
                 nodes: 1,
                 time,
-                wait: trace.wait_of_node(node),
+                wait: trace.node_wait_for_other_ranks(node),
                 flops,
                 bytes,
                 untimed: u64::from(class.takes_time() && time == Span::ZERO),
@@ -290,7 +294,7 @@ impl OneRankNodeSumTables {
             let name = trace.lanes.lane_name(lane).map(str::to_owned);
             // Groups over different dimensions have separate lanes, which share a row here because they have the same
             // name.
-            let entry = by_lane.entry(trace.lanes.lane_key(lane));
+            let entry = by_lane.entry(trace.lanes.lane_key_of_index(lane));
             entry
                 .or_insert((name, NodeSums::default()))
                 .1
@@ -393,7 +397,10 @@ impl JobInspectionSummary {
 
     /// Returns the number of faults, summed over all files.
     pub fn fault_count(&self) -> u64 {
-        let counts = self.ranks.iter().map(|rank| rank.faults.fault_count());
+        let counts = self
+            .ranks
+            .iter()
+            .map(|rank| rank.faults.count_replay_rejecting_faults());
         counts.sum::<u64>() + self.unreadable.len() as u64 + self.conflicting_groups.len() as u64
     }
 

@@ -128,7 +128,7 @@ impl<K: Ord> RankSumsAndExtremesByKey<K> {
     }
 
     /// Returns the sums over all rows.
-    pub fn total_sums(&self) -> NodeSums {
+    pub fn sum_over_all_rows(&self) -> NodeSums {
         let mut total = NodeSums::default();
         for row in self.0.values() {
             total.add_sums(&row.sum);

@@ -62,7 +62,7 @@ impl RankNodeTimes {
         let mut run = NodeStartEndTimesAndCauses::new(next, lanes.lane_count(), step);
         let (mut durations, mut delays, mut whole, mut started, mut all) =
             (false, false, true, false, true);
-        for node in raw.node_indices() {
+        for node in raw.range_of_all_node_indices() {
             let view = &raw.nodes[node as usize].view;
             let took = view.recorded_duration_with_wait();
             durations |= took > Span::ZERO;
@@ -110,12 +110,12 @@ fn replace_computed_times_by_recorded_ones(
     let micros = |node: u32| raw.nodes[node as usize].view.start_micros;
     let timed = |node: &u32| classes[*node as usize].takes_time();
     let origin = raw
-        .node_indices()
+        .range_of_all_node_indices()
         .filter(timed)
         .map(micros)
         .min()
         .unwrap_or(0);
-    for node in raw.node_indices() {
+    for node in raw.range_of_all_node_indices() {
         let i = node as usize;
         let start = Time::ZERO + Span::from_us(micros(node).saturating_sub(origin));
         run.start[i] = start;
@@ -125,7 +125,7 @@ fn replace_computed_times_by_recorded_ones(
     // The file contains a start time for every node, so all nodes ran, even nodes on a cycle of dependencies.
     run.ran = raw.nodes.len();
     let mut before = vec![NONE; raw.nodes.len()];
-    let mut order: Vec<u32> = raw.node_indices().collect();
+    let mut order: Vec<u32> = raw.range_of_all_node_indices().collect();
     // Nodes on a lane run one after another, so the previous node on the lane may have delayed this one.
     order.sort_by_key(|&node| {
         (
@@ -142,7 +142,7 @@ fn replace_computed_times_by_recorded_ones(
             before[pair[1] as usize] = pair[0];
         }
     }
-    for node in raw.node_indices() {
+    for node in raw.range_of_all_node_indices() {
         let key = |i: u32| (run.start[i as usize], i);
         let deps = raw.dependencies_of(node).iter().map(|dep| dep.node);
         let earlier = deps

@@ -50,7 +50,7 @@ impl<'a> TraceLanesSuccessorsAndTimes<'a> {
         // Nodes that did not run are on a cycle, or depend on one.
         if times.run.ran < raw.nodes.len() {
             let all = raw
-                .node_indices()
+                .range_of_all_node_indices()
                 .flat_map(|node| raw.dependencies_of(node));
             let control = all.filter(|dep| dep.control).count() as u64;
             if control > 0 {
@@ -85,7 +85,7 @@ impl<'a> InspectedRankTrace<'a> {
         beside: impl FnOnce(&RawTrace<'a>) -> R + Send,
     ) -> Result<(Self, R), TraceError> {
         let mut raw = RawTrace::read_trace(contents);
-        raw.map_faults(told);
+        raw.map_fault_errors(told);
         let header = TraceMetadataRecord::decode_from_trace_contents(contents);
         if raw.nodes.is_empty()
             && header == TraceMetadataRecord::default()
@@ -131,7 +131,7 @@ impl<'a> InspectedRankTrace<'a> {
     }
 
     /// Returns how long the node waited for other ranks, as part of its duration.
-    pub fn wait_of_node(&self, node: u32) -> Span {
+    pub fn node_wait_for_other_ranks(&self, node: u32) -> Span {
         if self.classes[node as usize].is_communication() {
             self.raw.nodes[node as usize].view.wait
         } else {
@@ -153,8 +153,8 @@ impl<'a> InspectedRankTrace<'a> {
 
     /// Returns the nodes in program order: the order of ids, unless dependencies require a different order.
     pub fn program_order(&self) -> Vec<u32> {
-        if self.next.edges().all(|(from, to)| from < to) {
-            return self.raw.node_indices().collect();
+        if self.next.iter_all_edges().all(|(from, to)| from < to) {
+            return self.raw.range_of_all_node_indices().collect();
         }
         self.next.topological_order()
     }

@@ -19,7 +19,7 @@ struct CallsOfAllGroupMembers<'a> {
 }
 
 impl<'a> CallsOfAllGroupMembers<'a> {
-    fn find_call(
+    fn look_up_call_by_rank_and_index(
         &self,
         (rank, call): RankAndCommIndex,
     ) -> (
@@ -32,7 +32,7 @@ impl<'a> CallsOfAllGroupMembers<'a> {
     }
 
     fn signature_of_call(&self, at: RankAndCommIndex) -> CollectiveSignature {
-        let (_, _, call) = self.find_call(at);
+        let (_, _, call) = self.look_up_call_by_rank_and_index(at);
         let root = match call.root {
             NONE => self.party.members.first().copied(),
             root => Some(root).filter(|&root| self.party.has_rank(root)),
@@ -53,12 +53,17 @@ impl<'a> CallsOfAllGroupMembers<'a> {
             |(_, facts, call): (u32, &CommunicationDigest, &OneMemberCollectiveCallRecord)| {
                 facts.location_of_node(&call.node)
             };
-        at.map_or_else(DefectLocationInFile::default, |at| site(self.find_call(at)))
+        at.map_or_else(DefectLocationInFile::default, |at| {
+            site(self.look_up_call_by_rank_and_index(at))
+        })
     }
 
     /// Describes the `k`-th call of a member.
     fn describe_call(&self, member: &MemberCalls<'_>, k: usize) -> String {
-        match member.call_at(k).map(|at| self.find_call(at)) {
+        match member
+            .call_at(k)
+            .map(|at| self.look_up_call_by_rank_and_index(at))
+        {
             Some((rank, facts, call)) => format!("rank {rank} does {}", facts.call_text(call)),
             None => {
                 let rank = self.rank_of_member(member);
@@ -71,7 +76,7 @@ impl<'a> CallsOfAllGroupMembers<'a> {
     fn describe_next_communication(&self, member: &MemberCalls<'_>, k: usize) -> String {
         let last = member.calls.len().checked_sub(1);
         let place = last.and_then(|last| member.call_at(k.min(last)));
-        let place = place.map(|at| self.find_call(at).2.node.place);
+        let place = place.map(|at| self.look_up_call_by_rank_and_index(at).2.node.place);
         let next = self.members[member.rank as usize]
             .1
             .facts
@@ -81,7 +86,7 @@ impl<'a> CallsOfAllGroupMembers<'a> {
 
     /// Checks one member's call, without comparing it with the other members' calls.
     fn check_call_of_one_member(&self, at: RankAndCommIndex, findings: &mut DefectLog) {
-        let (rank, facts, call) = self.find_call(at);
+        let (rank, facts, call) = self.look_up_call_by_rank_and_index(at);
         let (party, bytes) = (self.party, call.node.bytes);
         let size = party.members.len() as u32;
         let wrong = |kind, found: String| {
@@ -196,7 +201,10 @@ pub(super) fn check_collectives<'a>(
             sequences.push(facts.calls_of.calls_of_member(index as u32, slots));
         }
         let calls = CallsOfAllGroupMembers { members, party };
-        for at in sequences.iter().flat_map(MemberCalls::iter) {
+        for at in sequences
+            .iter()
+            .flat_map(MemberCalls::iter_calls_of_this_member)
+        {
             calls.check_call_of_one_member(at, findings);
         }
         let same = calls.report_first_differing_collective(&sequences, findings);

@@ -97,11 +97,16 @@ impl CommunicationDigestCollector {
         | NodeValidationRole::Message(part)
         | NodeValidationRole::Access(part) = raw.nodes[i as usize].view.role
         {
-            self.add_communication_digest(raw, i, part);
+            self.add_digest_of_communication_node(raw, i, part);
         }
     }
 
-    fn add_communication_digest(&mut self, raw: &TraceReducedForValidation<'_>, i: u32, part: u32) {
+    fn add_digest_of_communication_node(
+        &mut self,
+        raw: &TraceReducedForValidation<'_>,
+        i: u32,
+        part: u32,
+    ) {
         let (name, op) = raw.retained.parts[part as usize];
         let mut kept = |bytes| self.node_id_bytes_and_place(raw, i, name, bytes);
         match op {
@@ -247,7 +252,7 @@ impl CommunicationDigest {
             (Some(call), Some(message)) if call.node.place < message.node.place => {
                 self.call_text(call)
             }
-            (_, Some(message)) => self.message_text(message),
+            (_, Some(message)) => self.describe_send_or_receive(message),
             (None, None) => "no further communication".to_owned(),
         }
     }
@@ -264,7 +269,7 @@ impl CommunicationDigest {
     }
 
     /// Formats a message, as in ``node 17 `x` (record 18), send of 8 bytes to rank 3 with tag 0``.
-    pub fn message_text(&self, message: &OneSendOrReceiveRecord) -> String {
+    pub fn describe_send_or_receive(&self, message: &OneSendOrReceiveRecord) -> String {
         let (what, end) = if message.receive {
             ("receive", "from")
         } else {

@@ -70,7 +70,7 @@ pub(super) fn check_deadlock(
     if order.len() == count {
         return;
     }
-    let stuck = rows.flag_unordered_nodes(&order);
+    let stuck = rows.flag_nodes_on_or_behind_cycles(&order);
     let cycle = find_short_cycle(&rows, |vertex| stuck[vertex as usize]);
     world.report_cycle(&cycle, findings);
 }
@@ -179,7 +179,7 @@ impl JobWaitGraph<'_> {
                 ),
                 (None, Some(message)) => (
                     facts.location_of_node(&facts.messages[message].node),
-                    facts.message_text(&facts.messages[message]),
+                    facts.describe_send_or_receive(&facts.messages[message]),
                 ),
                 (None, None) => return None,
             };

@@ -216,7 +216,7 @@ impl DefectLog {
     }
 
     /// Returns the number of defects of each severity for one rank.
-    pub fn defect_counts_of_rank(&self, rank: u32) -> DefectCountsBySeverity {
+    pub fn count_defects_of_rank_by_severity(&self, rank: u32) -> DefectCountsBySeverity {
         self.of_ranks.get(&rank).copied().unwrap_or_default()
     }
 }
@@ -244,6 +244,6 @@ mod tests {
         let kept: Vec<_> = kept.iter().map(|d| (d.rank, &d.found[..])).collect();
         assert_eq!(kept, [(Some(0), "0"), (Some(0), "1"), (Some(1), "0")]);
         assert_eq!(all.count_by_severity().errors, 10);
-        assert_eq!(all.defect_counts_of_rank(1).errors, 5);
+        assert_eq!(all.count_defects_of_rank_by_severity(1).errors, 5);
     }
 }

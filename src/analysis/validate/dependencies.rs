@@ -209,7 +209,10 @@ impl DependencyChecker {
                     let site = DefectLocationInFile::of_node(&raw.nodes[first as usize]);
                     (site, cycle_text(raw, &cycle))
                 });
-                let stuck: Vec<u32> = raw.node_indices().filter(|&n| stuck[n as usize]).collect();
+                let stuck: Vec<u32> = raw
+                    .range_of_all_node_indices()
+                    .filter(|&n| stuck[n as usize])
+                    .collect();
                 self.report_unreachable_nodes(raw, &cycle, &stuck, held, findings);
                 NodeProgramOrderOrCycle::Cyclic
             }
@@ -229,7 +232,7 @@ impl DependencyChecker {
         if order.len() == rows.row_count() {
             NodeOrderingResult::Ordered(order)
         } else {
-            let stuck = rows.flag_unordered_nodes(&order);
+            let stuck = rows.flag_nodes_on_or_behind_cycles(&order);
             NodeOrderingResult::Cyclic(rows, stuck)
         }
     }
@@ -348,7 +351,10 @@ mod tests {
     use chakram_trace::graph::EnforcedDependencyKinds;
 
     /// Builds a trace of the kernels 0 to `count` - 1; `deps` returns the dependencies of a kernel.
-    fn validate_kernel_trace(count: u64, deps: impl Fn(u64) -> Vec<u64>) -> TraceDefectsAndDigest {
+    fn build_and_validate_kernel_trace(
+        count: u64,
+        deps: impl Fn(u64) -> Vec<u64>,
+    ) -> TraceDefectsAndDigest {
         let mut file = TraceWriter::new(Vec::new()).unwrap();
         for id in 0..count {
             let op = Op::Compute {
@@ -359,7 +365,7 @@ mod tests {
             file.receive_node(&NodeView::new(id, "k", op), &deps(id))
                 .unwrap();
         }
-        let contents = file.into_inner();
+        let contents = file.into_unflushed_sink();
         TraceDefectsAndDigest::check_trace(&contents, EnforcedDependencyKinds::Auto, 2)
     }
 
@@ -367,17 +373,18 @@ mod tests {
     fn a_long_chain_or_circle_does_not_exhaust_the_stack() {
         const COUNT: u64 = 100_000;
         let before = |id: u64| id.checked_sub(1);
-        let chain = validate_kernel_trace(COUNT, |id| before(id).into_iter().collect());
+        let chain = build_and_validate_kernel_trace(COUNT, |id| before(id).into_iter().collect());
         assert_eq!(chain.defect_log().count_by_severity().errors, 0);
         // Each node depends on the next one, so the last node runs first.
-        let back = validate_kernel_trace(COUNT, |id| {
+        let back = build_and_validate_kernel_trace(COUNT, |id| {
             Some(id + 1)
                 .filter(|&next| next < COUNT)
                 .into_iter()
                 .collect()
         });
         assert_eq!(back.defect_log().count_by_severity().errors, 0);
-        let cycle = validate_kernel_trace(COUNT, |id| vec![before(id).unwrap_or(COUNT - 1)]);
+        let cycle =
+            build_and_validate_kernel_trace(COUNT, |id| vec![before(id).unwrap_or(COUNT - 1)]);
         let findings = cycle.defect_log();
         assert_eq!(findings.count_of_kind(DefectKind::Cycle), 1);
         assert_eq!(findings.count_of_kind(DefectKind::Unreachable), 0);
@@ -399,7 +406,7 @@ mod tests {
             7 => vec![6],
             _ => vec![],
         };
-        let trace = validate_kernel_trace(9, deps);
+        let trace = build_and_validate_kernel_trace(9, deps);
         let findings = trace.defect_log();
         let count = |kind| findings.count_of_kind(kind);
         assert_eq!(

@@ -133,7 +133,7 @@ fn find_missing_ranks(
         return missing;
     };
     if !options.mirror {
-        let named = describe_first_use_of_missing(members, &missing);
+        let named = describe_first_use_of_missing_rank(members, &missing);
         let found = format!(
             "{} {} of {ranks} {} no trace{}",
             if missing.len() == 1 { "rank" } else { "ranks" },
@@ -153,7 +153,7 @@ fn find_missing_ranks(
 }
 
 /// Describes where the traces first use a `missing` rank.
-fn describe_first_use_of_missing(
+fn describe_first_use_of_missing_rank(
     members: &[(u32, &TraceDefectsAndDigest)],
     missing: &[u32],
 ) -> Option<String> {

@@ -79,7 +79,7 @@ pub fn render_json(report: &ValidationReport<'_>, options: Value, inputs: Value)
             .collect(),
     });
     let ranks = report.sources.iter().map(|source| RankDefectCounts {
-        tally: findings.defect_counts_of_rank(source.rank),
+        tally: findings.count_defects_of_rank_by_severity(source.rank),
         rank: source.rank,
         file: &source.file,
         nodes: source.trace.node_count(),

@@ -6,7 +6,7 @@ use super::defects::{Defect, DefectLocationInFile, DefectLog};
 use super::kind::DefectKind;
 use super::ranks;
 use super::trace::TraceDefectsAndDigest;
-use chakram_trace::matching::first_difference;
+use chakram_trace::matching::find_first_differing_entries;
 
 /// Compares each rank's in-switch accesses with those of the first rank that has any. `missing` contains the ranks
 /// without a trace.
@@ -51,7 +51,8 @@ pub(super) fn compare_switch_accesses_with_first_rank(
             continue;
         }
         let theirs = &other.facts.accesses;
-        let difference = first_difference(own.iter().map(what), theirs.iter().map(what));
+        let difference =
+            find_first_differing_entries(own.iter().map(what), theirs.iter().map(what));
         let Some((k, ..)) = difference else {
             continue;
         };

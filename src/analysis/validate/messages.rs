@@ -5,7 +5,9 @@ use super::communication::{CommunicationDigest, OneSendOrReceiveRecord};
 use super::defects::{Defect, DefectLocationInFile, DefectLog};
 use super::kind::DefectKind;
 use super::trace::TraceDefectsAndDigest;
-use chakram_trace::matching::{MessageDisagreement, MessageHalf, RankAndCommIndex, match_messages};
+use chakram_trace::matching::{
+    MessageDisagreement, MessageHalf, RankAndCommIndex, match_messages_by_channel,
+};
 
 /// Finds messages by trace index, and by message index within the trace.
 struct MessagesByTraceAndIndex<'a>(&'a [(u32, &'a TraceDefectsAndDigest)]);
@@ -30,7 +32,7 @@ impl<'a> MessagesByTraceAndIndex<'a> {
     }
 
     /// Describes the first collective or message of `rank`.
-    fn describe_first_communication(&self, rank: u32) -> String {
+    fn describe_first_communication_of_rank(&self, rank: u32) -> String {
         let found = self.0.binary_search_by_key(&rank, |(rank, _)| *rank);
         found.map_or_else(
             |_| String::new(),
@@ -65,7 +67,7 @@ impl<'a> MessagesByTraceAndIndex<'a> {
                     ),
                     None => format!(
                         "rank {far} begins with {}",
-                        self.describe_first_communication(far)
+                        self.describe_first_communication_of_rank(far)
                     ),
                 };
                 let next = format!("{there}; {}", self.describe_next_communication(half));
@@ -136,7 +138,7 @@ pub(super) fn match_messages_and_report_defects(
     }
     let all = MessagesByTraceAndIndex(members);
     let mut pairs = Vec::with_capacity(halves.len() / 2);
-    for found in match_messages(&mut halves) {
+    for found in match_messages_by_channel(&mut halves) {
         match found.find_disagreement(|half| all.bytes_of_message(half)) {
             Some(disagreement) => {
                 findings.push_and_count_for_rank(all.build_disagreement_defect(&disagreement))

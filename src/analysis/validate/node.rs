@@ -120,7 +120,7 @@ impl<'a> NodeRetention<'a> for CommunicationAndMetadataNodeContents<'a> {
     type Kept = NodeIdAndValidationRole;
 
     #[inline(always)]
-    fn retain_view(&mut self, view: &NodeView<'a>) -> NodeIdAndValidationRole {
+    fn select_node_data_to_keep(&mut self, view: &NodeView<'a>) -> NodeIdAndValidationRole {
         NodeIdAndValidationRole {
             id: view.id,
             role: self.classify_node_role(view),

@@ -19,7 +19,7 @@ pub struct ValidationTextStyles {
 
 impl ValidationTextStyles {
     /// Returns the styles for a terminal with colours.
-    pub fn with_colours() -> Self {
+    pub fn create_coloured_styles() -> Self {
         Self {
             error: anstyle::AnsiColor::Red.on_default().bold(),
             warning: anstyle::AnsiColor::Yellow.on_default(),
@@ -43,11 +43,11 @@ const LINES: usize = 16;
 /// Renders `report` as text.
 pub fn render_text(report: &ValidationReport<'_>, style: ValidationTextStyles) -> String {
     let mut out = String::new();
-    write_all(&mut out, report, style).expect("a string grows as needed");
+    write_validation_report(&mut out, report, style).expect("a string grows as needed");
     out
 }
 
-fn write_all(
+fn write_validation_report(
     out: &mut String,
     report: &ValidationReport<'_>,
     style: ValidationTextStyles,
@@ -91,7 +91,11 @@ fn write_all(
 }
 
 fn write_rank_summary_lines(out: &mut String, report: &ValidationReport<'_>) -> fmt::Result {
-    let of = |source: &ValidatedTraceFile<'_>| report.findings.defect_counts_of_rank(source.rank);
+    let of = |source: &ValidatedTraceFile<'_>| {
+        report
+            .findings
+            .count_defects_of_rank_by_severity(source.rank)
+    };
     let all = report.sources.len() <= LINES;
     let bad = |source: &&ValidatedTraceFile<'_>| {
         let tally = of(source);

@@ -37,8 +37,8 @@ impl TraceDefectsAndDigest {
         show: usize,
         told: impl Fn(TraceError) -> TraceError,
     ) -> Self {
-        let mut raw = TraceReducedForValidation::read_trace_retaining(contents);
-        raw.map_faults(told);
+        let mut raw = TraceReducedForValidation::read_trace_keeping_selected_data(contents);
+        raw.map_fault_errors(told);
         let mut findings = DefectLog::new(show);
         for fault in &raw.faults {
             findings.push_and_count_for_rank(defect_from_read_fault(&raw, fault));
@@ -85,7 +85,7 @@ impl TraceDefectsAndDigest {
         }
         Self {
             nodes: raw.nodes.len() as u64,
-            edges: raw.dependency_count() as u64,
+            edges: raw.total_dependency_count() as u64,
             findings,
             facts,
         }

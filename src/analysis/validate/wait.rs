@@ -102,7 +102,9 @@ impl OneTraceWaitGraphBuilder {
         };
         let mut walk = Self::new(self.vertex.len(), with_control);
         match places {
-            None => raw.node_indices().for_each(|node| walk.add_node(raw, node)),
+            None => raw
+                .range_of_all_node_indices()
+                .for_each(|node| walk.add_node(raw, node)),
             Some(places) => {
                 let mut nodes = vec![0_u32; places.len()];
                 for (node, &place) in (0..).zip(places) {
@@ -167,7 +169,7 @@ mod tests {
                 .unwrap();
         }
         let trace = TraceDefectsAndDigest::check_trace(
-            &file.into_inner(),
+            &file.into_unflushed_sink(),
             EnforcedDependencyKinds::Auto,
             1,
         );

@@ -106,7 +106,7 @@ pub fn encode_with_best_predictor(
     };
     let usable = candidates
         .iter()
-        .filter(|predictor| predictor.has_inputs(view));
+        .filter(|predictor| predictor.are_required_inputs_available(view));
     let (out, left) = (&mut writer.bytes, &mut writer.left);
     let best = usable.min_by_key(|&&predictor| {
         compute_residuals(sample, predictor, &sampled, left);
@@ -148,7 +148,7 @@ pub fn decode_column<'v>(
         ))?;
         *place = Some((number as u32, other));
     }
-    if !predictor.has_inputs(&view) {
+    if !predictor.are_required_inputs_available(&view) {
         return Err(ArchiveDecodingError(
             "a column is predicted by a missing base",
         ));
@@ -163,21 +163,21 @@ pub fn decode_column<'v>(
             .ok_or(ArchiveDecodingError("the column ends too early"))?,
     )?;
     match width {
-        0 => add_byte_plane_residuals::<0>(predictor, &view, planes, values),
-        1 => add_byte_plane_residuals::<1>(predictor, &view, planes, values),
-        2 => add_byte_plane_residuals::<2>(predictor, &view, planes, values),
-        3 => add_byte_plane_residuals::<3>(predictor, &view, planes, values),
-        4 => add_byte_plane_residuals::<4>(predictor, &view, planes, values),
-        5 => add_byte_plane_residuals::<5>(predictor, &view, planes, values),
-        6 => add_byte_plane_residuals::<6>(predictor, &view, planes, values),
-        7 => add_byte_plane_residuals::<7>(predictor, &view, planes, values),
-        _ => add_byte_plane_residuals::<8>(predictor, &view, planes, values),
+        0 => restore_values_from_residual_planes::<0>(predictor, &view, planes, values),
+        1 => restore_values_from_residual_planes::<1>(predictor, &view, planes, values),
+        2 => restore_values_from_residual_planes::<2>(predictor, &view, planes, values),
+        3 => restore_values_from_residual_planes::<3>(predictor, &view, planes, values),
+        4 => restore_values_from_residual_planes::<4>(predictor, &view, planes, values),
+        5 => restore_values_from_residual_planes::<5>(predictor, &view, planes, values),
+        6 => restore_values_from_residual_planes::<6>(predictor, &view, planes, values),
+        7 => restore_values_from_residual_planes::<7>(predictor, &view, planes, values),
+        _ => restore_values_from_residual_planes::<8>(predictor, &view, planes, values),
     }
     Ok(width == 0 && predictor == ColumnPredictionRule::Base)
 }
 
 /// Sets each value to its prediction plus its residual, which is stored in `W` byte planes.
-fn add_byte_plane_residuals<const W: usize>(
+fn restore_values_from_residual_planes<const W: usize>(
     predictor: ColumnPredictionRule,
     view: &ColumnPredictionInputs<'_>,
     planes: &[u8],

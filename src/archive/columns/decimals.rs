@@ -8,7 +8,7 @@ const MOST_DIGITS: usize = 19;
 /// Appends to `key` the count of numbers in `text` and the parts between these numbers, each with its length before it.
 /// Appends the numbers to `slots`. A number must have no leading zero, so that its digits follow from its value. A
 /// sequence of more than 19 digits is not a number.
-pub fn split_numbers(text: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
+pub fn split_text_into_key_and_numbers(text: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     let first = slots.len();
     let at_count = key.len();
     // Reserve one byte for the count of numbers. In the rare case that the count is longer, it is inserted here at the
@@ -61,7 +61,7 @@ mod tests {
     /// Returns the parts and numbers of `text`.
     fn split_text_numbers(text: &str) -> (Vec<u8>, Vec<u64>) {
         let (mut key, mut slots) = (Vec::new(), Vec::new());
-        split_numbers(text.as_bytes(), &mut key, &mut slots);
+        split_text_into_key_and_numbers(text.as_bytes(), &mut key, &mut slots);
         (key, slots)
     }
 

@@ -79,7 +79,7 @@ pub fn split_record_into_key_and_slots(
 /// Appends the key of the text line `line` to `key`, and the line's numbers to `slots`.
 pub fn split_line_into_key_and_numbers(line: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     key.push(LINE_KEY);
-    decimals::split_numbers(line, key, slots);
+    decimals::split_text_into_key_and_numbers(line, key, slots);
 }
 
 /// Sets `key` to the literal key of `record`, which contains all bytes of the record.
@@ -142,7 +142,7 @@ fn split_message_into_key_and_slots(
                         }
                         put_varint(key, (slots.len() - first) as u64);
                     } else {
-                        decimals::split_numbers(body, key, slots);
+                        decimals::split_text_into_key_and_numbers(body, key, slots);
                     }
                 }
                 at = end;
@@ -219,7 +219,7 @@ impl RecordOutlineBuilder {
 impl RecordOutlineWithSlots {
     /// Returns the ops of the outline. Slots that have a value in `fixed` are replaced by that
     /// value.
-    pub fn encode_with_fixed_slots(&self, fixed: &[Option<u64>]) -> Vec<u8> {
+    pub fn encode_ops_replacing_fixed_slots(&self, fixed: &[Option<u64>]) -> Vec<u8> {
         let mut ops = RecordOutlineBuilder::with_capacity_for(self.ops.len());
         let (mut rest, mut fixed) = (&self.ops[..], fixed.iter());
         while let Some((op, length)) = decode_minimal_varint(rest) {
@@ -261,14 +261,15 @@ pub fn build_outline_from_key(
             } else {
                 ProtobufMessageKind::Node
             };
-            append_message_ops(&mut rest, kind, &mut ops, columns).expect("a key is well formed");
+            append_outline_of_protobuf_message(&mut rest, kind, &mut ops, columns)
+                .expect("a key is well formed");
         }
     }
     ops.into_outline()
 }
 
 /// Returns the path of the column for `field`, in an attribute with this name.
-fn column_path(kind: ProtobufMessageKind, field: u64, name: &[u8]) -> Vec<u8> {
+fn build_column_path_of_field(kind: ProtobufMessageKind, field: u64, name: &[u8]) -> Vec<u8> {
     let mut path = vec![kind as u8];
     put_varint(&mut path, field);
     path.extend_from_slice(name);
@@ -319,7 +320,7 @@ fn take_text<'r>(rest: &mut &'r [u8]) -> Option<&'r [u8]> {
 }
 
 /// Appends the ops of the message at the front of `rest`; the message ends where `rest` ends, or at a zero byte.
-fn append_message_ops(
+fn append_outline_of_protobuf_message(
     rest: &mut &[u8],
     kind: ProtobufMessageKind,
     ops: &mut RecordOutlineBuilder,
@@ -336,18 +337,20 @@ fn append_message_ops(
         *rest = &rest[length..];
         let field = tag >> 3;
         match tag & 7 {
-            0 => {
-                ops.push_slot_of_column(find_or_add_column(columns, column_path(kind, field, name)))
-            }
+            0 => ops.push_slot_of_column(find_or_add_column(
+                columns,
+                build_column_path_of_field(kind, field, name),
+            )),
             2 if kind.of_field(field).is_some() => {
                 ops.push_op(OPEN);
-                append_message_ops(rest, kind.of_field(field)?, ops, columns)?;
+                append_outline_of_protobuf_message(rest, kind.of_field(field)?, ops, columns)?;
                 ops.push_op(CLOSE);
             }
             2 if kind.is_varint_list_field(field) => {
                 let (count, length) = decode_minimal_varint(rest)?;
                 *rest = &rest[length..];
-                let column = find_or_add_column(columns, column_path(kind, field, name));
+                let column =
+                    find_or_add_column(columns, build_column_path_of_field(kind, field, name));
                 ops.push_op(OPEN);
                 (0..count).for_each(|_| ops.push_slot_of_column(column));
                 ops.push_op(CLOSE);
@@ -368,7 +371,9 @@ fn append_message_ops(
                         .extend_from_slice(&before[..before.len() - rest.len()]);
                 } else {
                     ops.push_op(OPEN);
-                    append_text_ops(rest, ops, columns, |_| column_path(kind, field, name))?;
+                    append_text_ops(rest, ops, columns, |_| {
+                        build_column_path_of_field(kind, field, name)
+                    })?;
                     ops.push_op(CLOSE);
                 }
             }

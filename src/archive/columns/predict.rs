@@ -22,7 +22,7 @@ pub struct ColumnPredictionInputs<'v> {
 
 impl<'v> ColumnPredictionInputs<'v> {
     /// Returns the base's values if the base has its values in the same records as the column.
-    fn aligned_base_values(&self) -> Option<&'v [u64]> {
+    fn base_values_if_in_same_records(&self) -> Option<&'v [u64]> {
         let (records, values) = self.base?;
         // Ranks with equal templates share the list of records, so comparing pointers usually suffices.
         let same = std::ptr::eq(records, self.records) || records == self.records;
@@ -87,7 +87,7 @@ impl ColumnPredictionRule {
     }
 
     /// Returns true if `view` has the inputs that the predictor needs.
-    pub fn has_inputs(self, view: &ColumnPredictionInputs<'_>) -> bool {
+    pub fn are_required_inputs_available(self, view: &ColumnPredictionInputs<'_>) -> bool {
         match self {
             Self::Zero | Self::Previous => true,
             Self::Id | Self::PreviousById | Self::Template => !view.ids.is_empty(),
@@ -163,7 +163,7 @@ pub fn scan_values_with_predictions(
             }
         }
         ColumnPredictionRule::Base => {
-            if let Some(base) = view.aligned_base_values() {
+            if let Some(base) = view.base_values_if_in_same_records() {
                 base.iter().enumerate().for_each(|(at, &own)| {
                     value(at, own);
                 });
@@ -176,7 +176,7 @@ pub fn scan_values_with_predictions(
         }
         ColumnPredictionRule::BaseShifted => {
             let mut shift = 0u64;
-            if let Some(base) = view.aligned_base_values() {
+            if let Some(base) = view.base_values_if_in_same_records() {
                 for (at, &own) in base.iter().enumerate() {
                     shift = value(at, own.wrapping_add(shift)).wrapping_sub(own);
                 }

@@ -27,15 +27,15 @@ impl RecordTemplatesAndValueRecordIndices {
         &self.sequence
     }
 
-    /// Returns the template of each record, for modification; the caller must call [`Self::locate_value_records`] after
-    /// a change.
+    /// Returns the template of each record, for modification; the caller must call
+    /// [`Self::map_column_values_to_records`] after a change.
     pub fn template_sequence_mut(&mut self) -> &mut Vec<u32> {
         &mut self.sequence
     }
 
     /// Computes which record each value of `columns` columns belongs to. Fails if the columns have more than `most`
     /// values.
-    pub fn locate_value_records(
+    pub fn map_column_values_to_records(
         &mut self,
         templates: &TemplateTable,
         columns: usize,

@@ -112,7 +112,7 @@ impl TemplateTable {
     }
 
     /// Returns the memory of the chunk's own templates, unless another table shares that memory.
-    pub fn into_layer(mut self) -> Option<ChunkAddedTemplates> {
+    pub fn into_own_templates_unless_shared(mut self) -> Option<ChunkAddedTemplates> {
         self.layers.pop().and_then(Arc::into_inner)
     }
 

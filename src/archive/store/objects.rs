@@ -79,7 +79,7 @@ impl Archive {
 
     /// Returns the packed size of an object, in bytes, or 0 if the archive does not have the
     /// object.
-    pub fn packed_object_size(&self, hash: &str) -> Result<u64, ArchiveError> {
+    pub fn packed_object_size_or_zero(&self, hash: &str) -> Result<u64, ArchiveError> {
         let index = self.object_index()?;
         let rows = self
             .find_object_location(hash)?
@@ -139,7 +139,7 @@ impl Archive {
         let row = &self.object_index()?.indices[place.0].objects[place.1];
         let mut hasher = blake3::Hasher::new();
         for number in 0..row.chunks.len() {
-            self.copy_chunk_records((place, number), &mut |contents| {
+            self.pass_decoded_chunk_records_to_output((place, number), &mut |contents| {
                 hasher.update(contents);
                 out(contents)
             })?;
@@ -182,7 +182,7 @@ impl Archive {
                 continue;
             }
             let mut missing = taken - skipped;
-            self.copy_chunk_records((place, number), &mut |mut contents| {
+            self.pass_decoded_chunk_records_to_output((place, number), &mut |mut contents| {
                 let mut part = |count| take_up_to_count_records(&mut contents, count);
                 match part(&mut skipped).and_then(|_| part(&mut missing)) {
                     Some(part) => out(part),
@@ -206,12 +206,12 @@ impl Archive {
     ) -> ArchiveError {
         let segment = &self.segments[place.0];
         error
-            .at_byte(segment.start + chunk.0)
+            .add_offset_if_missing(segment.start + chunk.0)
             .in_file(&segment.file.path)
     }
 
     /// Passes the bytes of a chunk to `out`, in whole records.
-    fn copy_chunk_records(
+    fn pass_decoded_chunk_records_to_output(
         &self,
         place: ObjectPlaceAndChunkIndex,
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,

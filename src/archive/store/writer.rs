@@ -73,7 +73,7 @@ impl ArchiveWriter {
                 archive
                     .tail
                     .iter()
-                    .try_for_each(UncommittedArchiveTail::check_removable)?;
+                    .try_for_each(UncommittedArchiveTail::check_tail_is_not_damaged)?;
                 return Ok(Self { archive, lock });
             }
         }
@@ -91,7 +91,7 @@ impl ArchiveWriter {
         plan: &CommitCommandAndWorkloadNames,
         body: &mut SegmentObjectsWriteCallback<'_>,
     ) -> Result<Option<PathBuf>, ArchiveError> {
-        let aside = self.copy_tail_to_new_file()?;
+        let aside = self.copy_unfinished_tail_to_new_file()?;
         let path = self.archive.path.clone();
         let result = if self.archive.is_folder {
             folder::add_pack(&path, plan.to_segment_plan(), body)
@@ -107,7 +107,7 @@ impl ArchiveWriter {
     }
 
     /// Copies an unfinished tail to a new file, and returns the file.
-    fn copy_tail_to_new_file(&self) -> Result<Option<PathBuf>, ArchiveError> {
+    fn copy_unfinished_tail_to_new_file(&self) -> Result<Option<PathBuf>, ArchiveError> {
         let tail = self.archive.tail.as_ref();
         tail.map(|tail| tail.copy_to_new_file(&self.archive.path))
             .transpose()
@@ -169,7 +169,7 @@ impl ArchiveWriter {
         plan: &CommitCommandAndWorkloadNames,
         body: &mut SegmentObjectsWriteCallback<'_>,
     ) -> Result<Option<PathBuf>, ArchiveError> {
-        let aside = self.copy_tail_to_new_file()?;
+        let aside = self.copy_unfinished_tail_to_new_file()?;
         let path = &self.archive.path;
         let result = match self.archive.is_folder {
             true => folder::replace_all_packs_by_one(path, plan.to_segment_plan(), body),

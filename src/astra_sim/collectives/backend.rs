@@ -50,7 +50,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
         // sub-grid is one line already.
         if party.npus.len() > 1 && extent.regular {
             extent.phases.push(group::PhaseDimensionSizeAndStride {
-                dimension: self.dimension_count() + usize::from(named),
+                dimension: self.network_dimension_count() + usize::from(named),
                 size: party.npus.len() as u32,
                 stride: 1,
             });
@@ -67,7 +67,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
         PathsToNextAndAnyMember::default()
     }
 
-    fn uniform_path(
+    fn path_shared_by_stage_messages(
         &self,
         _: &CollectiveChunkPhase,
         _: &PathsToNextAndAnyMember,
@@ -75,7 +75,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
         None
     }
 
-    fn cache_key(&self, request: &CollectiveRequest) -> u64 {
+    fn cache_key_apart_from_group_kind_bytes(&self, request: &CollectiveRequest) -> u64 {
         let script = self.custom_algorithm_index(request.kind, request.node);
         let script = script.map_or(0, |script| u64::from(script) + 1);
         if self.quirks.has_quirk(Quirk::OneAtATime) {
@@ -222,7 +222,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
             let phases = own.phases_of_collective(kind, extent).into_iter();
             let phases = phases.map(|(phase, _, algorithm)| {
                 let phase = &extent.phases[phase as usize];
-                let one = phase.dimension >= own.dimension_count();
+                let one = phase.dimension >= own.network_dimension_count();
                 let name = AlgorithmAndAllNpusAtOnceFlag { algorithm, one };
                 match topology.dimensions().get(phase.dimension) {
                     Some(dimension) if extent.regular => {
@@ -249,7 +249,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
 
 impl CollectiveEndpointModel for AstraCollectiveBackend {
     #[inline]
-    fn queue_before_stage(
+    fn find_queue_where_chunks_await_stage(
         &self,
         stage: &CollectiveChunkPhase,
         slot: u16,
@@ -260,7 +260,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
             number
         } else {
             // A collective visits each dimension at most twice, which bounds the number of its queues.
-            let queues = 2 * self.dimension_count() as u32 * self.queues;
+            let queues = 2 * self.network_dimension_count() as u32 * self.queues;
             ChunkQueueIndexAndCapacity::private_queue_index(stage.collective, queues, number)
         };
         Some(ChunkQueueIndexAndCapacity {
@@ -300,7 +300,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
             // position in the group.
             extent.npus.iter().filter(|npu| **npu < own).count() as u32
         };
-        let (scripts, players) = self.scripts.algorithm_and_executor(script);
+        let (scripts, players) = self.scripts.algorithm_at_index_with_executor(script);
         players.deliver_event_and_append_actions(scripts, place, player, cue, acts);
     }
 
@@ -309,7 +309,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
         &self,
         stage: &CollectiveChunkPhase,
     ) -> EndpointDelayOrBusProcessing {
-        if self.has_constant_endpoint_delay(stage) || self.buses.is_empty() {
+        if self.stage_has_named_group_constant_delay(stage) || self.buses.is_empty() {
             EndpointDelayOrBusProcessing::Delay(self.endpoint_delay_of_stage(stage))
         } else {
             EndpointDelayOrBusProcessing::Bus
@@ -332,7 +332,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
         )
     }
 
-    fn submit_transfer(
+    fn submit_npu_bus_transfer(
         &mut self,
         now: Time,
         npu: Npu,
@@ -342,7 +342,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
         self.buses[npu.index()].accept_transfer(now, load, clock);
     }
 
-    fn handle_bus_event(
+    fn return_completed_transfer_and_pause_bus(
         &mut self,
         now: Time,
         npu: Npu,
@@ -352,7 +352,13 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
         self.buses[npu.index()].handle_event(now, event, clock)
     }
 
-    fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusEventScheduler) {
+    fn resume_npu_bus_after_transfer(
+        &mut self,
+        now: Time,
+        npu: Npu,
+        event: u32,
+        clock: &mut impl BusEventScheduler,
+    ) {
         self.buses[npu.index()].resume_after_event(now, event, clock);
     }
 
@@ -364,8 +370,11 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
         position: MemberLinePosition,
         r: u32,
     ) -> Option<Span> {
-        let amount =
-            stage.reduced_amount(MemberQueueDirectionAndTree::from_packed(slot), position, r)?;
+        let amount = stage.reduced_amount_of_received_message(
+            MemberQueueDirectionAndTree::from_packed(slot),
+            position,
+            r,
+        )?;
         Some(self.reduction_time_of(amount))
     }
 
@@ -382,17 +391,21 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         self.counters.assign_next_queue(npu, stage).to_packed()
     }
 
-    fn exchanges_same_messages(&self, a: &CollectiveChunkPhase, b: &CollectiveChunkPhase) -> bool {
+    fn stages_exchange_same_messages(
+        &self,
+        a: &CollectiveChunkPhase,
+        b: &CollectiveChunkPhase,
+    ) -> bool {
         a.has_same_exchanges(b)
     }
 
-    fn order_changes_from_begin_to_end(
+    fn list_member_order_changes_begin_to_end(
         &self,
         chunk_schedule: &ChunkStageSequences<CollectiveChunkPhase>,
         extent: &GroupPhasesAndMemberPositions,
         quiet: &UncontendedMessageCostFunctions<'_>,
     ) -> Option<Vec<SameInstantMemberOrderChange>> {
-        let stages = chunk_schedule.all_stages();
+        let stages = chunk_schedule.stages_of_all_routes();
         let is_proved = stages.iter().all(|stage| {
             self.endpoint_delay_of_stage(stage) > Span::ZERO
                 && end_order::is_reordering_proved_for_stage(stage, extent, &self.sizes, quiet)
@@ -541,7 +554,7 @@ impl AstraCollectiveBackend {
         extent: &GroupPhasesAndMemberPositions,
     ) {
         let chunk_schedule = self.chunk_schedule(request, extent, &[]);
-        let Some(stage) = chunk_schedule.all_stages().first() else {
+        let Some(stage) = chunk_schedule.stages_of_all_routes().first() else {
             return;
         };
         let place = extent.npus.iter().zip(0..).find(|(at, _)| **at == npu);
@@ -565,7 +578,7 @@ impl AstraCollectiveBackend {
     ) -> bool {
         let one_by_one = self.capacity == 1 || chunk_schedule.chunk_count() == 1;
         one_by_one
-            && chunk_schedule.all_stages().iter().all(|stage| {
+            && chunk_schedule.stages_of_all_routes().iter().all(|stage| {
                 let pattern = match stage.algorithm {
                     AstraAlgorithm::Ring => LineSendPattern::Neighbours,
                     AstraAlgorithm::HalvingDoubling => LineSendPattern::InStep,
@@ -604,7 +617,7 @@ impl AstraCollectiveBackend {
     ) -> Option<FlowShopEndAndQueueOrder> {
         // If an NPU has several queues, chunks depend on earlier collectives.
         let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
-        let phases = chunk_schedule.all_stages();
+        let phases = chunk_schedule.stages_of_all_routes();
         if !plain || phases.iter().any(|stage| stage.script.is_some()) {
             return None;
         }
@@ -641,7 +654,7 @@ impl AstraCollectiveBackend {
     /// Returns the endpoint delay in `stage` on machines without buses.
     #[inline]
     fn endpoint_delay_of_stage(&self, stage: &CollectiveChunkPhase) -> Span {
-        if self.has_constant_endpoint_delay(stage) {
+        if self.stage_has_named_group_constant_delay(stage) {
             Span::from_ns(FAST)
         } else {
             self.endpoint
@@ -650,7 +663,7 @@ impl AstraCollectiveBackend {
 
     /// Returns true if `stage` belongs to a named group, whose endpoints have a constant delay.
     #[inline]
-    fn has_constant_endpoint_delay(&self, stage: &CollectiveChunkPhase) -> bool {
+    fn stage_has_named_group_constant_delay(&self, stage: &CollectiveChunkPhase) -> bool {
         stage.named && self.quirks.has_quirk(Quirk::GroupEndpoint)
     }
 

@@ -55,12 +55,12 @@ impl CustomCollectiveAlgorithms {
     }
 
     /// Returns the algorithm with index `number`.
-    pub fn get(&self, number: u16) -> &ScriptedAlgorithm {
+    pub fn algorithm_by_index(&self, number: u16) -> &ScriptedAlgorithm {
         &self.algorithms[number as usize]
     }
 
     /// Returns the algorithm with index `number`, and the state of the members that execute custom algorithms.
-    pub fn algorithm_and_executor(
+    pub fn algorithm_at_index_with_executor(
         &mut self,
         number: u16,
     ) -> (&ScriptedAlgorithm, &mut ScriptExecutor) {

@@ -63,7 +63,10 @@ fn npus_have_the_rates_that_the_system_file_says_and_no_others() {
     let machine = parse_imported_machine(&imported);
     let class = &machine.npu_classes()[0];
     for (dtype, name) in Dtype::ALL {
-        let peak = class.peaks.get(dtype).map(|peak| peak.per_second());
+        let peak = class
+            .peaks
+            .peak_rate_if_supported(dtype)
+            .map(|peak| peak.per_second());
         assert_eq!(peak, Some(900e12), "{name}");
     }
     let own = class.memory.expect("its bandwidth is known");

@@ -4,7 +4,7 @@ use super::*;
 use serde_json::Value;
 
 /// Builds tensors from their uses: (node, name, bytes, whether the node writes the tensor).
-fn build_rank_tensors(uses: &[(u64, &str, u64, bool)]) -> RankTensors {
+fn build_rank_tensors_from_uses(uses: &[(u64, &str, u64, bool)]) -> RankTensors {
     let mut all = RankTensors::default();
     for &(node, name, bytes, write) in uses {
         let known = all.names.iter().position(|known| known == name);
@@ -39,7 +39,7 @@ fn build_completed_nodes(spans: &[(&'static str, u64, u64)]) -> Vec<CompletedNod
 /// Builds the tensors of one layer's forward and backward pass: w is a weight, a is an activation, y is a result, and g
 /// is a gradient.
 fn build_layer_tensors() -> RankTensors {
-    build_rank_tensors(&[
+    build_rank_tensors_from_uses(&[
         (0, "w", 100, false),
         (0, "a", 30, true),
         (1, "a", 30, false),
@@ -81,7 +81,8 @@ fn lifetimes_run_from_the_write_to_the_last_read() {
 fn freed_memory_is_reusable_at_the_same_time() {
     // a exists from 0 to 10; b, which is never read, exists from 10 onwards. Memory use is 8 bytes before and after 10,
     // and never reaches 16.
-    let tensors = build_rank_tensors(&[(0, "a", 8, true), (1, "a", 8, false), (2, "b", 8, true)]);
+    let tensors =
+        build_rank_tensors_from_uses(&[(0, "a", 8, true), (1, "a", 8, false), (2, "b", 8, true)]);
     let memory = TensorLifetimesAndAccesses::compute_lifetimes(
         &tensors,
         build_completed_nodes(&[("p", 0, 4), ("q", 4, 10), ("r", 10, 12)]),
@@ -92,7 +93,7 @@ fn freed_memory_is_reusable_at_the_same_time() {
 #[test]
 fn a_tensor_read_before_its_write_exists_from_the_start() {
     // Node 0 reads w until 4, and node 1 writes w from 2 to 9. Therefore w exists from 0 to 4.
-    let tensors = build_rank_tensors(&[(0, "w", 8, false), (1, "w", 9, true)]);
+    let tensors = build_rank_tensors_from_uses(&[(0, "w", 8, false), (1, "w", 9, true)]);
     let memory = TensorLifetimesAndAccesses::compute_lifetimes(
         &tensors,
         build_completed_nodes(&[("p", 0, 4), ("q", 2, 9)]),

@@ -23,7 +23,7 @@ pub(super) struct HalvingPartnerMessage {
 
 /// Returns true if `members` of an all-gather pair up at each distance, that is, if blocks of twice the distance fill
 /// the line.
-pub fn can_pair_all_members(members: u32) -> bool {
+pub fn can_pair_at_each_distance(members: u32) -> bool {
     let mut distances = std::iter::successors(Some(members / 2), |distance| Some(distance / 2))
         .take_while(|&distance| distance > 0);
     distances.all(|distance| members.is_multiple_of(2 * distance))
@@ -109,8 +109,8 @@ mod tests {
                     ) == i
                 })
             });
-            assert_eq!(can_pair_all_members(size), mutual, "{size}");
-            if can_pair_all_members(size) && !size.is_power_of_two() && size < 50 {
+            assert_eq!(can_pair_at_each_distance(size), mutual, "{size}");
+            if can_pair_at_each_distance(size) && !size.is_power_of_two() && size < 50 {
                 beyond_powers.push(size);
             }
             for index in (0..size).filter(|_| mutual) {

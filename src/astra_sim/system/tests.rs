@@ -7,7 +7,7 @@ fn parse_system_file(text: &str) -> (AstraSystemFile, Vec<String>) {
     (system, notes.iter().map(InputNote::to_string).collect())
 }
 
-fn expect_parse_error(text: &str) -> String {
+fn unwrap_parse_error_text(text: &str) -> String {
     AstraSystemFile::parse(text, "s", true)
         .unwrap_err()
         .to_string()
@@ -127,7 +127,7 @@ fn scale_applies_to_stated_endpoint_delay_but_not_to_default() {
 #[test]
 fn values_that_crash_astra_sim_are_refused_with_the_reason() {
     for text in ["{}", "{\"preferred-dataset-splits\": 0}"] {
-        let error = expect_parse_error(text);
+        let error = unwrap_parse_error_text(text);
         assert!(
             error.starts_with("s:1: key `preferred-dataset-splits`: found"),
             "{error}"
@@ -135,7 +135,7 @@ fn values_that_crash_astra_sim_are_refused_with_the_reason() {
         assert!(error.contains("divides by zero"), "{error}");
     }
     let with = |key: &str, value: &str| {
-        let error = expect_parse_error(&format!(
+        let error = unwrap_parse_error_text(&format!(
             "{{\"preferred-dataset-splits\": 1,\n\"{key}\": {value}}}"
         ));
         assert!(

@@ -8,7 +8,7 @@ use chakram_trace::format::write::{AttributeValue, NodeFieldsBeyondView, TraceWr
 type TensorInputOutputLists<'a> = (&'a [&'a str], &'a [&'a str]);
 
 /// Writes a trace of kernels that have these lists. The first node does nothing and has no lists.
-fn write_tensor_trace(nodes: &[Option<TensorInputOutputLists<'_>>]) -> Vec<u8> {
+fn encode_kernels_with_tensor_lists(nodes: &[Option<TensorInputOutputLists<'_>>]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     let nothing = NodeView::new(100, "nothing", Op::NoOp);
     writer
@@ -33,12 +33,19 @@ fn write_tensor_trace(nodes: &[Option<TensorInputOutputLists<'_>>]) -> Vec<u8> {
         };
         writer.write_node(&node, &[], &extra).unwrap();
     }
-    writer.into_inner()
+    writer.into_unflushed_sink()
 }
 
-fn expect_tensor_error(nodes: &[Option<TensorInputOutputLists<'_>>], lenient: bool) -> String {
-    let error =
-        RankTensors::read_tensors(&write_tensor_trace(nodes), lenient, "f", &mut Vec::new());
+fn unwrap_tensor_read_error_text(
+    nodes: &[Option<TensorInputOutputLists<'_>>],
+    lenient: bool,
+) -> String {
+    let error = RankTensors::read_tensors(
+        &encode_kernels_with_tensor_lists(nodes),
+        lenient,
+        "f",
+        &mut Vec::new(),
+    );
     error.unwrap_err().to_string()
 }
 
@@ -49,9 +56,13 @@ fn tensors_are_read_by_node() {
         Some((&["y", "50"], &["none", "0"])),
         Some((&[][..], &[][..])),
     ];
-    let tensors =
-        RankTensors::read_tensors(&write_tensor_trace(&nodes), false, "f", &mut Vec::new())
-            .unwrap();
+    let tensors = RankTensors::read_tensors(
+        &encode_kernels_with_tensor_lists(&nodes),
+        false,
+        "f",
+        &mut Vec::new(),
+    )
+    .unwrap();
     let of = |id| {
         let name = |tensor: u32| tensors.names[tensor as usize].as_str();
         let uses = tensors.tensor_uses_of_node(id).iter();
@@ -109,25 +120,30 @@ fn tensor_lists_that_astra_sim_rejects_are_refused() {
             "writes the tensor `w`, and so does node 0",
         ),
     ] {
-        let error = expect_tensor_error(&[Some(lists)], true);
+        let error = unwrap_tensor_read_error_text(&[Some(lists)], true);
         assert!(error.contains(part), "{error}");
     }
     let nodes = [
         Some((&[][..], &["y", "1"][..])),
         Some((&[][..], &["y", "1"][..])),
     ];
-    let twice = expect_tensor_error(&nodes, false);
+    let twice = unwrap_tensor_read_error_text(&nodes, false);
     assert!(twice.contains("writes the tensor `y`"), "{twice}");
 }
 
 #[test]
 fn nodes_without_tensor_lists_are_refused_unless_lenient() {
     let nodes = [None, None, Some((&[][..], &["y", "5"][..]))];
-    let error = expect_tensor_error(&nodes, false);
+    let error = unwrap_tensor_read_error_text(&nodes, false);
     assert!(error.contains("no attribute `inputs`"), "{error}");
     let mut notes = Vec::new();
-    let tensors =
-        RankTensors::read_tensors(&write_tensor_trace(&nodes), true, "f", &mut notes).unwrap();
+    let tensors = RankTensors::read_tensors(
+        &encode_kernels_with_tensor_lists(&nodes),
+        true,
+        "f",
+        &mut notes,
+    )
+    .unwrap();
     assert_eq!(tensors.tensor_uses_of_node(2).len(), 1);
     let notes: Vec<_> = notes.iter().map(InputNote::to_string).collect();
     let expected =

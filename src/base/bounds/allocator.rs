@@ -123,13 +123,13 @@ fn exit_out_of_memory(asked: u64, held: u64, why: std::fmt::Arguments<'_>) {
     );
     let left = rest.len();
     let length = text.len() - left;
-    write_to_stderr(&text[..length]);
+    write_to_stderr_without_lock(&text[..length]);
     std::process::exit(2);
 }
 
 /// Writes to standard error without locking it, because the thread may already hold the lock.
 #[cfg(unix)]
-fn write_to_stderr(text: &[u8]) {
+fn write_to_stderr_without_lock(text: &[u8]) {
     use std::os::fd::FromRawFd;
     // SAFETY: standard error is not closed, because this file is never dropped.
     let file = unsafe { std::fs::File::from_raw_fd(2) };

@@ -52,7 +52,7 @@ pub fn replace_toml_values(
         let last = parts.pop().unwrap_or_default();
         let mut at = TomlContainerCursor::Table(&mut root);
         for part in parts {
-            at = at.descend_to(part)?;
+            at = at.descend_one_path_part(part)?;
         }
         match at {
             TomlContainerCursor::Table(table) => {
@@ -192,7 +192,9 @@ fn find_changes(
                 place.pop();
             }
         }
-        (Value::Array(edited), Value::Array(original)) if have_same_items(edited, original) => {
+        (Value::Array(edited), Value::Array(original))
+            if have_same_table_names_in_order(edited, original) =>
+        {
             for (i, (one, other)) in edited.iter().zip(original).enumerate() {
                 let shown = item_name(one).map_or_else(|| i.to_string(), str::to_owned);
                 place.push((TomlPathStep::Index(i), shown));
@@ -209,7 +211,7 @@ fn find_changes(
 
 /// Returns true if two lists have the same items. All items must be tables, the lists must have equal lengths, and the
 /// names at each index must be equal.
-fn have_same_items(one: &[Value], other: &[Value]) -> bool {
+fn have_same_table_names_in_order(one: &[Value], other: &[Value]) -> bool {
     one.len() == other.len()
         && (one.iter().zip(other))
             .all(|(a, b)| a.is_table() && b.is_table() && item_name(a) == item_name(b))
@@ -256,7 +258,7 @@ enum TomlContainerCursor<'t> {
 }
 
 impl<'t> TomlContainerCursor<'t> {
-    fn descend_to(self, part: &str) -> Result<Self, MissingTomlPathError> {
+    fn descend_one_path_part(self, part: &str) -> Result<Self, MissingTomlPathError> {
         let value = match self {
             Self::Table(table) => {
                 let known: Vec<String> = table.keys().cloned().collect();

@@ -66,9 +66,14 @@ impl<'d> ConfigField<'d> {
         let found = match self.value.get_ref() {
             DeValue::String(text) => quote_and_truncate_for_message(text),
             DeValue::Integer(number) => {
-                format!("the number {}", truncate_number(&number.to_string()))
+                format!(
+                    "the number {}",
+                    truncate_long_number_text(&number.to_string())
+                )
             }
-            DeValue::Float(number) => format!("the number {}", truncate_number(number.as_str())),
+            DeValue::Float(number) => {
+                format!("the number {}", truncate_long_number_text(number.as_str()))
+            }
             DeValue::Boolean(flag) => format!("{flag}"),
             DeValue::Datetime(_) => "a date or time".to_owned(),
             DeValue::Array(_) => "an array".to_owned(),
@@ -248,6 +253,6 @@ impl<'d> ConfigField<'d> {
 }
 
 /// Truncates the text of a long number, so that it fits in messages.
-fn truncate_number(number: &str) -> &str {
+fn truncate_long_number_text(number: &str) -> &str {
     number.get(..24).unwrap_or(number)
 }

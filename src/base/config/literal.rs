@@ -110,7 +110,7 @@ impl ConfigField<'_> {
     }
 
     /// Returns the table if the value is a table, otherwise `None`.
-    pub fn as_table(&self) -> Option<super::ConfigTable<'_>> {
+    pub fn as_table_or_none(&self) -> Option<super::ConfigTable<'_>> {
         self.read_table(None).ok()
     }
 }

@@ -34,7 +34,7 @@ impl UnroundedTimeEstimate {
     }
 
     /// Returns the estimate in picoseconds.
-    pub fn as_picoseconds(self) -> f64 {
+    pub fn as_unrounded_picoseconds(self) -> f64 {
         self.0
     }
 

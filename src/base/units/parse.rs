@@ -175,8 +175,8 @@ fn require_positive_value<T>(
 impl FromStr for Span {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        let span = Self::from_seconds(parse_quantity(text, &TIME)?);
-        // from_seconds() saturates, so MAX represents every longer duration.
+        let span = Self::from_seconds_saturating(parse_quantity(text, &TIME)?);
+        // from_seconds_saturating() saturates, so MAX represents every longer duration.
         require_positive_value(text, &TIME, (span < Self::MAX).then_some(span)).map_err(|e| {
             QuantityError {
                 why: "the time is longer than 213 days".to_owned(),

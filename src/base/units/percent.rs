@@ -22,7 +22,7 @@ pub fn format_given_percent_change(percent: f64) -> String {
 
 /// Parses a percentage, for example `1.5%` as 1.5. Returns `None` unless the number is finite and
 /// not negative.
-pub fn parse_percent(text: &str) -> Option<f64> {
+pub fn parse_unscaled_percent_number(text: &str) -> Option<f64> {
     let number = text.strip_suffix('%')?.trim().parse::<f64>().ok()?;
     (number.is_finite() && number >= 0.0).then_some(number)
 }
@@ -37,9 +37,9 @@ mod tests {
         assert_eq!(format_percent_of(1.0, 8.0), "12.5 %");
         assert_eq!(format_given_percent_change(1.25), "+1.25 %");
         assert_eq!(format_given_percent_change(-75.0), "-75.00 %");
-        assert_eq!(parse_percent("0.5 %"), Some(0.5));
+        assert_eq!(parse_unscaled_percent_number("0.5 %"), Some(0.5));
         for wrong in ["0.5", "%", "-1%", "inf%", "x%"] {
-            assert_eq!(parse_percent(wrong), None);
+            assert_eq!(parse_unscaled_percent_number(wrong), None);
         }
     }
 }

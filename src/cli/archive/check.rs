@@ -8,7 +8,7 @@ use chakram_archive::{
     self as archive, Archive, BaselinePredictionDraft, MetadataQuery, RecordedMakespanPrediction,
     WorkloadEntry,
 };
-use chakram_base::units::{Time, parse_percent};
+use chakram_base::units::{Time, parse_unscaled_percent_number};
 use chakram_engine::UnusableOptionReason;
 use chakram_jobs::ReplaySettings;
 use chakram_studies::regression::{
@@ -40,7 +40,7 @@ pub enum CheckFormat {
 impl CheckFormat {
     fn render_outcome(self, outcome: &ArchiveCheckResults) -> String {
         match self {
-            Self::Text => verdict::verdict_text(outcome),
+            Self::Text => verdict::render_verdict_table_with_causes(outcome),
             Self::Json => verdict::verdict_json(outcome),
             Self::Markdown => verdict::verdict_markdown(outcome),
         }
@@ -105,7 +105,7 @@ pub struct RecordBaselineArgs {
 }
 
 /// Replays the chosen workloads on each machine, and stores the results as baselines.
-pub fn store_baselines(
+pub fn replay_workloads_and_store_baselines(
     args: &RecordBaselineArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
@@ -168,7 +168,8 @@ fn draft_baseline(
 ) -> Result<(BaselinePredictionDraft, Option<UnusableOptionReason>), Box<dyn Error + Send + Sync>> {
     let started = Instant::now();
     let text = regression::workload_or_preset_machine_text(archive, entry, machine)?;
-    let predicted = regression::predict_run(archive, entry, machine, &text, options);
+    let predicted =
+        regression::predict_archived_workload_time(archive, entry, machine, &text, options);
     let ReplayReportWithIneffectiveOption {
         report,
         ineffective,
@@ -186,7 +187,7 @@ fn draft_baseline(
         report_bytes: bytes.len() as u64,
         reason: args.reason.clone(),
         replay_ms: started.elapsed().as_micros().div_ceil(1000) as u64,
-        features: regression::covered_features(entry, machine, &report),
+        features: regression::list_features_covered_by_prediction(entry, machine, &report),
     };
     let draft = BaselinePredictionDraft {
         workload: entry.name.clone(),
@@ -243,7 +244,7 @@ pub struct PredictionChangeCheckArgs {
 }
 
 fn parse_percent_option(text: &str) -> Result<f64, String> {
-    parse_percent(text)
+    parse_unscaled_percent_number(text)
         .ok_or_else(|| format!("`{text}` is not a percentage; write for example 0.5%"))
 }
 
@@ -265,7 +266,7 @@ fn parse_time_budget(text: &str) -> Result<Duration, String> {
 type WorkloadAndBaseline<'a> = (&'a WorkloadEntry, &'a RecordedMakespanPrediction);
 
 /// Repeats the predictions of the chosen baselines, and prints the verdict.
-pub fn check_baselines(
+pub fn repeat_and_judge_baseline_predictions(
     args: &PredictionChangeCheckArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {

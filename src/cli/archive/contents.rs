@@ -100,7 +100,10 @@ struct WorkloadListDocument<'a> {
 }
 
 /// Prints the workloads that satisfy the condition.
-pub fn list_workloads(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn print_workloads_matching_query(
+    args: &ListArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     if args.format == ListFormat::Json {
         let archive = super::open_archive_and_warn_of_tail(&args.archive)?;
         let holds = |entry: &&WorkloadEntry| args.matches_query(*entry);
@@ -259,7 +262,7 @@ fn format_archive_file_line(
     bytes: u64,
     hash: &str,
 ) -> Result<String, Box<dyn Error>> {
-    let packed = Bytes(archive.packed_object_size(hash)?).to_string();
+    let packed = Bytes(archive.packed_object_size_or_zero(hash)?).to_string();
     let (name, bytes) = (escape_and_shorten_name(name), Bytes(bytes).to_string());
     let hash = &hash[..16];
     Ok(format!("  {name:<22} {bytes:>9}  {packed:>9}  {hash}"))

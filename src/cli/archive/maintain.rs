@@ -167,7 +167,10 @@ pub fn drop_workloads_and_collect_garbage(
     drop(progress);
     super::print_note_naming_kept_bytes_file(result.kept_aside.as_ref())?;
     for name in &result.dropped {
-        terminal::print_to_stderr(format_args!("dropped: {}", escape_and_shorten_name(name)))?;
+        terminal::print_or_capture_stderr_line(format_args!(
+            "dropped: {}",
+            escape_and_shorten_name(name)
+        ))?;
     }
     writeln!(
         out,

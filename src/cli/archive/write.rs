@@ -100,7 +100,7 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         None => default_workload_name(&args.traces, &found.files),
     };
     let mut files = Vec::new();
-    let machine = folder_of(&args.traces[0]).join(job::CASE_MACHINE);
+    let machine = folder_itself_or_parent_of_file(&args.traces[0]).join(job::CASE_MACHINE);
     if machine.is_file() {
         files.push((job::CASE_MACHINE.to_owned(), machine));
     }
@@ -179,7 +179,7 @@ fn default_workload_name(
     }
 }
 
-fn folder_of(path: &Path) -> PathBuf {
+fn folder_itself_or_parent_of_file(path: &Path) -> PathBuf {
     if path.is_dir() {
         return path.to_owned();
     }

@@ -65,7 +65,7 @@ pub fn replay_each_variation_and_print_table(
     args: &AstraSimArgs,
     to: &mut ReportDestinationAndOutputs<'_>,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    let mut job = args.load_job_timed(QuirkSet::ALL)?;
+    let mut job = args.load_job_and_print_time(QuirkSet::ALL)?;
     let start = Instant::now();
     let (model, files) = (job.inputs.model, std::mem::take(&mut job.files));
     for note in &job.notes {
@@ -93,16 +93,17 @@ pub fn replay_each_variation_and_print_table(
         },
     );
     let variants = format_count_with_noun(all.len() as u64, "variant");
-    terminal::print_detail(start, format_args!("replayed {variants}"))?;
+    terminal::print_detail_with_elapsed_time(start, format_args!("replayed {variants}"))?;
     let rows = all.into_iter().zip(again);
     let rows: Vec<QuirkCorrectionResult> = rows
         .map(|(corrected, ended)| QuirkCorrectionResult { corrected, ended })
         .collect();
     let document = match args.format {
-        ReportFormatArg::Text => table::render_text(&rows, before),
+        ReportFormatArg::Text => table::render_quirk_correction_table(&rows, before),
         ReportFormatArg::Csv => table::render_csv(&rows, before),
         ReportFormatArg::Json => {
-            table::quirk_document(&rows, before, args.option_json(), &files).to_json_text()
+            table::build_quirk_effects_document(&rows, before, args.option_json(), &files)
+                .to_json_text()
         }
     };
     to.write_report(&document)?;
@@ -113,7 +114,7 @@ pub fn replay_each_variation_and_print_table(
     match failed {
         None => Ok(ExitCode::SUCCESS),
         Some((how, why)) => {
-            terminal::print_to_stderr(format_args!("error: {how}: {why}"))?;
+            terminal::print_or_capture_stderr_line(format_args!("error: {how}: {why}"))?;
             Ok(ExitCode::FAILURE)
         }
     }

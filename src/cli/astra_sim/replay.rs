@@ -99,7 +99,10 @@ fn replay_and_print(
         let nodes = format_count_with_noun(workload.node_count(), "node");
         let (closed, stepwise) = (outcome.closed, outcome.stepwise);
         let collectives = format_args!("collectives: {closed} analytical, {stepwise} simulated");
-        terminal::print_detail(start, format_args!("replayed {nodes} ({collectives})"))?;
+        terminal::print_detail_with_elapsed_time(
+            start,
+            format_args!("replayed {nodes} ({collectives})"),
+        )?;
     }
     let beyond = collectives
         .first_endless_wait()
@@ -169,8 +172,8 @@ fn replay_and_print(
         let options = args.option_json();
         let document =
             render::AstraSimReportDocument::new(report, &rows, inputs, options, notes, &job.files);
-        to.write_output(|out| {
-            chakram_report::json::write_json(
+        to.run_write_and_commit_output(|out| {
+            chakram_report::json::write_indented_json(
                 &mut terminal::EscapingWriter::new_for_json(out),
                 &document,
             )

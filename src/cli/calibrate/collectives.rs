@@ -8,7 +8,7 @@ use chakram_hardware::collective::CollectiveCurve;
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::format_count_with_noun;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_studies::score::{left_out_size_error, parse_nccl_log};
+use chakram_studies::score::{mean_leave_one_out_prediction_error, parse_nccl_log};
 use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ pub(super) fn add_collective_logs(
             curve.kind.to_string(),
             curve.members.to_string(),
             curve.points.len().to_string(),
-            left_out_size_error(curve).map_or("-".to_owned(), format_percent),
+            mean_leave_one_out_prediction_error(curve).map_or("-".to_owned(), format_percent),
         ];
         table.add_row(&cells.each_ref().map(|cell| cell as &dyn Display));
     }

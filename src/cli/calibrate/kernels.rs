@@ -27,7 +27,7 @@ const SHOWN: usize = 12;
 ///
 /// Fails if the traces are not those of one job, if the job has more ranks than the machine has NPUs, or if no kernel
 /// was recorded.
-pub(super) fn add_recorded_kernels(
+pub(super) fn add_recorded_kernels_to_machine(
     text: &str,
     machine: &Machine,
     traces: &[PathBuf],
@@ -40,7 +40,10 @@ pub(super) fn add_recorded_kernels(
         ..JobLoadOptions::default()
     };
     let job = Job::open_job_with_options(traces, &options)?;
-    let (ranks, npus) = (job.workload().rank_count(), machine.topology().npu_count());
+    let (ranks, npus) = (
+        job.workload().rank_count_including_untraced(),
+        machine.topology().npu_count(),
+    );
     if ranks > npus {
         return Err(format!(
             "{} has {ranks} ranks, but machine `{}` has {npus} NPUs\n  try: the machine on which the job was captured",
@@ -60,7 +63,7 @@ pub(super) fn add_recorded_kernels(
         None => (text, machine),
     };
     let recorded = RecordedKernelTimes::new(job.workload(), machine);
-    let found = recorded.times_by_class();
+    let found = recorded.times_sorted_by_class_name_and_format();
     if found.is_empty() {
         return Err(format!(
             "no kernel of {} has a recorded time\n  try: traces that were converted from a capture",
@@ -68,7 +71,7 @@ pub(super) fn add_recorded_kernels(
         )
         .into());
     }
-    let summary = summarize_kernels(&found);
+    let summary = tabulate_kernels_with_largest_total_time(&found);
     let mut priced = found;
     if by_rank {
         // If an NPU's rank was not measured, the NPU uses times from all measured ranks in its class.
@@ -77,7 +80,10 @@ pub(super) fn add_recorded_kernels(
         for npu in (0..npus).map(Npu) {
             shared_class[machine.class_of_npu(npu)] = shared.class_of_npu(npu);
         }
-        for kernel in recorded.merge_npu_classes(&shared_class).times_by_class() {
+        for kernel in recorded
+            .merge_npu_classes(&shared_class)
+            .times_sorted_by_class_name_and_format()
+        {
             let name = &shared.npu_classes()[kernel.class].name;
             let class = (machine.npu_classes().iter()).position(|class| class.name == *name);
             if let Some(class) = class.filter(|class| !measured.contains(class)) {
@@ -88,12 +94,16 @@ pub(super) fn add_recorded_kernels(
     let text = append_machine_section(
         text,
         "Kernels",
-        &kernel_tables(&priced, machine, job.name()),
+        &render_measured_kernels_as_toml(&priced, machine, job.name()),
     );
     Ok((text, summary))
 }
 
-fn kernel_tables(found: &[OneKernelRecordedTimesBySize], machine: &Machine, job: &str) -> String {
+fn render_measured_kernels_as_toml(
+    found: &[OneKernelRecordedTimesBySize],
+    machine: &Machine,
+    job: &str,
+) -> String {
     let kernels: u64 = found.iter().map(|kernel| kernel.count).sum();
     let mut text = format!(
         "{} that {} recorded.\n",
@@ -132,7 +142,7 @@ fn kernel_tables(found: &[OneKernelRecordedTimesBySize], machine: &Machine, job:
 }
 
 /// Returns a table of the kernels with the largest total times.
-fn summarize_kernels(found: &[OneKernelRecordedTimesBySize]) -> String {
+fn tabulate_kernels_with_largest_total_time(found: &[OneKernelRecordedTimesBySize]) -> String {
     let mut table = TextTable::new([
         left_aligned_column("KERNELS", 36),
         right_aligned_column("format", 8),
@@ -210,7 +220,7 @@ mod tests {
             error: 0.1,
             left_out: None,
         };
-        let text = summarize_kernels(&[kernel]);
+        let text = tabulate_kernels_with_largest_total_time(&[kernel]);
         assert!(text.contains("mm") && !text.contains('\u{1b}'), "{text}");
     }
 }

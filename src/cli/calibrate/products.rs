@@ -19,7 +19,7 @@ use std::path::Path;
 ///
 /// Fails if the table cannot be read, if the machine has several NPU classes, or if it has no curve for
 /// a number format.
-pub(super) fn add_measured_gemms(
+pub(super) fn add_measured_gemms_to_machine_text(
     text: &str,
     machine: &Machine,
     path: &Path,
@@ -51,7 +51,7 @@ pub(super) fn add_measured_gemms(
     let class_name = super::quote_toml(&class.name);
     for (dtype, points) in &found {
         let curve = class.curves.gemm[*dtype as usize].as_ref();
-        let rates = (class.peaks.get(*dtype)).zip(class.memory_bandwidth());
+        let rates = (class.peaks.peak_rate_if_supported(*dtype)).zip(class.memory_bandwidth());
         let (Some(curve), Some((peak, memory))) = (curve, rates) else {
             return Err(format!(
                 "{file} has GEMMs of {dtype}, but class `{}` of machine `{}` has no curve for {dtype} to correct\n  \

@@ -62,7 +62,9 @@ fn an_efficiency_sets_the_compute_model_and_its_description() {
 
 #[test]
 fn compute_option_refusals_name_command_line_flags() {
-    chakram_base::setting::register_setting_names(crate::flags::write_setting_as_flag);
+    chakram_base::setting::register_setting_names_for_messages(
+        crate::flags::write_flag_name_of_setting,
+    );
     for (model, duration, hint) in [
         (
             "curves",

@@ -74,7 +74,9 @@ pub fn convert_detected(
 
 /// Fails with a suggestion if the first word is not a file but resembles the name of a source. For example, `chakram
 /// convert nvprof profile -o job` fails.
-pub fn refuse_unknown_source(args: &ConvertAutoArgs) -> Result<(), Box<dyn Error>> {
+pub fn refuse_first_word_if_no_file_or_source(
+    args: &ConvertAutoArgs,
+) -> Result<(), Box<dyn Error>> {
     let first = args.inputs[0].to_string_lossy();
     let is_word = !first.is_empty() && first.chars().all(|c| c.is_ascii_alphanumeric());
     if !is_word
@@ -102,7 +104,9 @@ pub fn print_source_table(out: &mut dyn Write) -> io::Result<()> {
         left_aligned_column("FILES", 0),
         left_aligned_column("KEPT", 0),
     ];
-    let mut table = TextTable::new(columns).with_indent(0).limit_width(WIDTH);
+    let mut table = TextTable::new(columns)
+        .with_indent(0)
+        .wrap_cells_to_width(WIDTH);
     for source in TraceSource::ALL {
         table.add_row(&[
             &source.word,

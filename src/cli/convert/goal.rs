@@ -41,7 +41,7 @@ pub struct ConvertToOrFromGoalArgs {
 ///
 /// Fails if the input is neither a schedule nor traces, if GOAL cannot express the traces, or if output
 /// cannot be written.
-pub fn run(
+pub fn convert_to_or_from_goal(
     args: &ConvertToOrFromGoalArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
@@ -104,7 +104,7 @@ fn convert_traces_to_goal_text(
     files.register_input(&args.input);
     let mut file = files.create_file(&args.output)?;
     write!(file, "{schedule}")?;
-    files.finish_file(file)?;
+    files.close_file_and_queue_for_commit(file)?;
     files.commit_all()?;
     writeln!(
         out,

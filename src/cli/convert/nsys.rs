@@ -58,7 +58,7 @@ pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     let (summary, written) = nsys::convert_exports(&paths, &options, &path, &mut outputs)?;
     job.files = outputs;
     for (rank, written) in written {
-        job.add_trace(rank, job.path_of_rank(rank), written);
+        job.record_written_trace_of_rank(rank, job.path_of_rank(rank), written);
     }
     // The job file needs no groups, because the traces declare them.
     traces::name_job_traces_and_note_others(&job.commit_job(JobTraceManifest::default())?)?;

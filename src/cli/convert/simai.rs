@@ -6,7 +6,7 @@ use crate::terminal;
 use crate::traces::{self, CompressArg};
 use chakram_base::ids::MAX_NPUS;
 use chakram_converters::simai::{RankGroupGrid, RankGroupParallelism, SimaiWorkload};
-use chakram_jobs::{self as job, JobBeingWritten, hashed_input};
+use chakram_jobs::{self as job, JobBeingWritten, describe_input_with_hash};
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count_with_noun, format_thousands};
 use chakram_trace::files::OutputsAndProtectedInputs;
@@ -134,11 +134,11 @@ pub fn convert_or_replay_simai_workload(
             })?;
             job::check_replay_state_fits_memory(&converted)?;
             let name = args.input.file_stem().unwrap_or_default().to_string_lossy();
-            let mut to = ReportDestinationAndOutputs::standard_output(out, files);
+            let mut to = ReportDestinationAndOutputs::create_on_standard_output(out, files);
             let mut inputs = Vec::new();
             if args.run.wants_input_hashes() {
                 let contents = std::fs::read(&args.input)?;
-                inputs.push(hashed_input("workload", &args.input, &contents));
+                inputs.push(describe_input_with_hash("workload", &args.input, &contents));
             }
             let run = &args.run;
             run.replay_and_print_built_workload(&converted, &name, &loaded, inputs, &mut to)

@@ -50,11 +50,11 @@ pub fn write_summary(
             "nothing ran on a device: operators on the host do the compute"
         )?;
     }
-    write_link_counts(ranks, out)?;
+    write_node_and_link_counts_by_rank(ranks, out)?;
     print_reliability_of_links_by_order(ranks, out)?;
     write_how_groups_were_inferred(summary, out)?;
     write_rank_times_and_clocks(ranks, out)?;
-    write_host_wait_counts(ranks, out)?;
+    write_wait_counts_by_kind(ranks, out)?;
     write_notes(summary, out)
 }
 
@@ -66,7 +66,10 @@ fn format_first_and_last_path(ranks: &[RankConversionSummary]) -> String {
     }
 }
 
-fn write_link_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Result<()> {
+fn write_node_and_link_counts_by_rank(
+    ranks: &[RankConversionSummary],
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let table = TextTable::new([
         left_aligned_column("RANK", 10),
         right_aligned_column("host nodes", 12),
@@ -78,7 +81,7 @@ fn write_link_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io
         right_aligned_column("nodes", 8),
     ]);
     writeln!(out)?;
-    terminal::print_table_heading(&table, out)?;
+    terminal::print_plain_table_heading(&table, out)?;
     for rank in ranks.iter().take(SHOWN) {
         let cells: [&dyn Display; 8] = [
             &rank.rank,
@@ -136,7 +139,7 @@ fn print_reliability_of_links_by_order(
         right_aligned_column("confidence", 8),
     ]);
     writeln!(out)?;
-    terminal::print_table_heading(&table, out)?;
+    terminal::print_plain_table_heading(&table, out)?;
     for rank in linked.iter().take(SHOWN) {
         for thread in &rank.threads {
             let agreeing = match thread.compared {
@@ -236,7 +239,7 @@ fn write_rank_times_and_clocks(
         right_aligned_column("spread", 8),
     ]);
     writeln!(out)?;
-    terminal::print_table_heading(&table, out)?;
+    terminal::print_plain_table_heading(&table, out)?;
     for rank in ranks.iter().take(SHOWN) {
         let offset = &rank.offset;
         let clock = match offset.observed {
@@ -268,7 +271,10 @@ fn write_rank_times_and_clocks(
     )
 }
 
-fn write_host_wait_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Result<()> {
+fn write_wait_counts_by_kind(
+    ranks: &[RankConversionSummary],
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let mut said = Vec::new();
     let mut say = |of: fn(&RankConversionSummary) -> u64, what: &str| {
         let n: u64 = ranks.iter().map(of).sum();

@@ -13,7 +13,7 @@ use chakram_trace::files::{
 };
 use chakram_trace::format::file::{
     DecompressedStream, DecompressedTraceFile, FoundTraces, MaybeCompressedWriter,
-    decompress_as_far_as_possible, read_all,
+    decompress_as_far_as_possible, read_bytes_within_memory_limit,
 };
 use chakram_trace::format::job::JobFileRankEntry;
 use chakram_trace::format::salvage::{self, SalvageReport, SalvageSchemaAndDanglingOptions};
@@ -59,7 +59,7 @@ pub struct ConvertTraceArgs {
     #[arg(long, value_enum, value_name = "FORM")]
     to: Option<OutputTraceFormArg>,
     /// Schema generation of binary inputs that do not declare it: 0.0.1, 0.0.2, 0.0.3a, 0.0.3b, 0.0.4
-    #[arg(long, hide_short_help = true, value_name = "VERSION", value_parser = parse_generation)]
+    #[arg(long, hide_short_help = true, value_name = "VERSION", value_parser = parse_schema_generation)]
     generation: Option<SchemaGeneration>,
     #[command(flatten)]
     verify: SkipJobFileCheckArg,
@@ -83,7 +83,7 @@ pub enum OutputTraceFormArg {
     Jsonl,
 }
 
-fn parse_generation(text: &str) -> Result<SchemaGeneration, String> {
+fn parse_schema_generation(text: &str) -> Result<SchemaGeneration, String> {
     SchemaGeneration::from_name(text).ok_or_else(|| {
         let names = SchemaGeneration::ALL.map(|(_, name)| name);
         format!("expected one of {}", names.join(", "))
@@ -132,7 +132,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         SummaryFormatArg::Json => summary::render_json(&converted),
     };
     if piped {
-        terminal::print_to_stderr(format_args!("{}", summary.trim_end()))?
+        terminal::print_or_capture_stderr_line(format_args!("{}", summary.trim_end()))?
     } else {
         out.write_all(summary.as_bytes())?
     }
@@ -182,7 +182,7 @@ fn convert_one_trace(
     let name = input.unwrap_or(Path::new("standard input"));
     let (converted, written) = match &job.output {
         None => {
-            let out = BufWriter::with_capacity(1 << 16, terminal::standard_output());
+            let out = BufWriter::with_capacity(1 << 16, terminal::open_binary_standard_output());
             let packer = MaybeCompressedWriter::new(out, job.packed)?;
             let to = Path::new("standard output");
             let written = convert_records(job, args, packer);
@@ -201,7 +201,10 @@ fn convert_one_trace(
                 written.map_err(|e| e.fill_missing_output_path(path).in_file(name))?;
             let file = packer.finish().map_err(io)?;
             let file = file.into_inner().map_err(|e| io(e.into_error()))?;
-            (written, Some(outputs.finish_file(file)?))
+            (
+                written,
+                Some(outputs.close_file_and_queue_for_commit(file)?),
+            )
         }
     };
     let converted = TraceConversionResult {
@@ -292,7 +295,7 @@ fn salvage_records(
             held.as_slice()
         }
         None => {
-            let all = read_all(io::stdin().lock(), 0);
+            let all = read_bytes_within_memory_limit(io::stdin().lock(), 0);
             read = all.map_err(|source| TraceError::from_io("", "read", source))?;
             &read
         }

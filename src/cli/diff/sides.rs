@@ -118,7 +118,7 @@ impl WholeOrSalvagedTrace {
         };
         if salvage {
             let raw = RawTrace::read_trace(contents.as_slice());
-            if is_damaged(&raw) {
+            if has_damage_fault(&raw) {
                 return Self::salvage_file(path).map_err(UnreadableTraces::from);
             }
         }
@@ -146,7 +146,7 @@ impl WholeOrSalvagedTrace {
     }
 
     /// Returns the bytes as a trace file of the current schema.
-    pub fn as_slice(&self) -> &[u8] {
+    pub fn bytes_in_current_trace_schema(&self) -> &[u8] {
         match self {
             Self::File(contents) => contents.as_slice(),
             Self::Salvaged { bytes, .. } => bytes,
@@ -163,7 +163,7 @@ impl WholeOrSalvagedTrace {
 
     /// Fails if `trace`, which was read from this file, is damaged.
     pub fn fail_if_trace_damaged(&self, trace: &mut RawTrace<'_>) -> Result<(), UnreadableTraces> {
-        if matches!(self, Self::Salvaged { .. }) || !is_damaged(trace) {
+        if matches!(self, Self::Salvaged { .. }) || !has_damage_fault(trace) {
             return Ok(());
         }
         let faults = std::mem::take(&mut trace.faults);
@@ -224,7 +224,7 @@ fn is_damage_error(error: &TraceError) -> bool {
     !matches!(error.fault(), TraceErrorKind::Refused { .. })
 }
 
-fn is_damaged(trace: &RawTrace<'_>) -> bool {
+fn has_damage_fault(trace: &RawTrace<'_>) -> bool {
     trace
         .faults
         .iter()

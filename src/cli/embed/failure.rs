@@ -157,7 +157,7 @@ fn replace_flags_by_argument_names(text: &str) -> String {
 }
 
 /// Replaces `'--flag <VALUE>'` in `text` with `--flag`.
-fn strip_flag_values(text: &str) -> String {
+fn unquote_flags_and_strip_placeholders(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find("'--") {
@@ -178,13 +178,13 @@ impl CommandFailureWithMessageParts {
         failure.set_message_and_split_off_hint(&error_text_with_causes_and_hint(error));
         let mut next = Some(error);
         while let Some(error) = next {
-            failure.take_known_fields(error);
+            failure.copy_error_facts_to_fields(error);
             next = error.source();
         }
         // Check for an interruption here, because it may be missing from the chain of causes: commands that run many
         // replays convert their errors to text.
         if let Err(interruption) = interrupt::fail_if_stopped_or_out_of_memory() {
-            failure.take_interruption(&interruption);
+            failure.set_failure_from_interruption(&interruption);
         }
         if failure.file.is_none() {
             failure.split_file_location_from_message();
@@ -206,7 +206,8 @@ impl CommandFailureWithMessageParts {
             .split("\n\nFor more information")
             .next()
             .unwrap_or(text);
-        failure.set_message_and_split_off_hint(&strip_flag_values(text.trim_end()));
+        failure
+            .set_message_and_split_off_hint(&unquote_flags_and_strip_placeholders(text.trim_end()));
         let texts = |kind| match error.get(kind) {
             Some(ContextValue::String(text)) => Some(text.clone()),
             Some(ContextValue::Strings(texts)) => Some(texts.join(", ")),
@@ -237,14 +238,16 @@ impl CommandFailureWithMessageParts {
     }
 
     /// Copies the facts of one error in the chain of causes to the fields.
-    fn take_known_fields(&mut self, error: &(dyn Error + 'static)) {
+    fn copy_error_facts_to_fields(&mut self, error: &(dyn Error + 'static)) {
         if let Some(error) = error.downcast_ref::<JobLoadOrWriteError>() {
             match error {
                 JobLoadOrWriteError::Trace(error) => self.take_trace_error(error),
-                JobLoadOrWriteError::Memory(error) => self.take_memory_error(error),
-                JobLoadOrWriteError::Interrupted(error) => self.take_interruption(error),
+                JobLoadOrWriteError::Memory(error) => self.set_failure_from_memory_error(error),
+                JobLoadOrWriteError::Interrupted(error) => {
+                    self.set_failure_from_interruption(error)
+                }
                 JobLoadOrWriteError::AstraSim(error) => self.astra_sim(error),
-                JobLoadOrWriteError::Io(error) => self.take_io_error(error),
+                JobLoadOrWriteError::Io(error) => self.set_fields_from_io_error(error),
                 _ => {}
             }
         } else if let Some(error) = error.downcast_ref::<TraceError>() {
@@ -256,16 +259,16 @@ impl CommandFailureWithMessageParts {
                 self.take_replay_error(error);
             }
         } else if let Some(refusal) = error.downcast_ref::<ReplayRefusal>() {
-            self.take_replay_refusal(refusal);
+            self.set_found_and_hint_from_refusal(refusal);
         } else if let Some(error) = error.downcast_ref::<ConfigError>() {
-            self.take_config_error(error);
+            self.fill_from_config_error(error);
         } else if let Some(MachineError::Config(error)) = error.downcast_ref() {
-            self.take_config_error(error);
+            self.fill_from_config_error(error);
         } else if let Some(ModelError::Config(error)) = error.downcast_ref() {
-            self.take_config_error(error);
+            self.fill_from_config_error(error);
         } else if let Some(error) = error.downcast_ref::<StudyError>() {
             match error {
-                StudyError::Config(error) => self.take_config_error(error),
+                StudyError::Config(error) => self.fill_from_config_error(error),
                 StudyError::Value {
                     file,
                     line,
@@ -280,10 +283,10 @@ impl CommandFailureWithMessageParts {
                 StudyError::Read { path, .. } => self.file = Some(path.display().to_string()),
             }
         } else if let Some(SweepError::Interrupted(error)) = error.downcast_ref() {
-            self.take_interruption(error);
+            self.set_failure_from_interruption(error);
         } else if let Some(error) = error.downcast_ref::<ScoreError>() {
             match error {
-                ScoreError::Columns(error) => self.take_config_error(error),
+                ScoreError::Columns(error) => self.fill_from_config_error(error),
                 ScoreError::Row { file, line, .. } | ScoreError::Option { file, line, .. } => {
                     self.set_file_and_line(file, *line);
                 }
@@ -291,12 +294,12 @@ impl CommandFailureWithMessageParts {
             }
         } else if let Some(error) = error.downcast_ref::<ServeError>() {
             match error {
-                ServeError::Config(error) => self.take_config_error(error),
+                ServeError::Config(error) => self.fill_from_config_error(error),
                 ServeError::Model { place, .. }
                 | ServeError::Trace { place, .. }
-                | ServeError::Machine { place, .. } => self.take_config_error(place),
+                | ServeError::Machine { place, .. } => self.fill_from_config_error(place),
                 ServeError::ServingMachine(MachineError::Config(error)) => {
-                    self.take_config_error(error)
+                    self.fill_from_config_error(error)
                 }
                 ServeError::Row { file, line, .. } => self.set_file_and_line(file, *line),
                 ServeError::Read { file, .. } => self.file = Some(file.clone()),
@@ -313,11 +316,11 @@ impl CommandFailureWithMessageParts {
                     .to_string(),
             );
         } else if let Some(error) = error.downcast_ref::<MemoryLimitError>() {
-            self.take_memory_error(error);
+            self.set_failure_from_memory_error(error);
         } else if let Some(error) = error.downcast_ref::<StopOrMemoryInterruption>() {
-            self.take_interruption(error);
+            self.set_failure_from_interruption(error);
         } else if let Some(error) = error.downcast_ref::<io::Error>() {
-            self.take_io_error(error);
+            self.set_fields_from_io_error(error);
         }
     }
 
@@ -330,22 +333,24 @@ impl CommandFailureWithMessageParts {
         match error.fault() {
             TraceErrorKind::Io { file, source, .. } => {
                 self.file = Some(file.display().to_string());
-                self.take_io_error(source);
+                self.set_fields_from_io_error(source);
             }
             TraceErrorKind::Malformed { place, found } => {
-                self.take_trace_location(place);
+                self.fill_location_from_trace_error(place);
                 self.found.clone_from(found);
             }
             TraceErrorKind::Refused { place, found, hint } => {
-                self.take_trace_location(place);
+                self.fill_location_from_trace_error(place);
                 self.found.clone_from(found);
                 self.hint = Some(replace_flags_by_argument_names(hint));
             }
-            TraceErrorKind::Interrupted(interruption) => self.take_interruption(interruption),
+            TraceErrorKind::Interrupted(interruption) => {
+                self.set_failure_from_interruption(interruption)
+            }
         }
     }
 
-    fn take_trace_location(&mut self, place: &TraceErrorLocation) {
+    fn fill_location_from_trace_error(&mut self, place: &TraceErrorLocation) {
         let file = place.file.as_ref().map(|file| file.display().to_string());
         self.file = file.or(self.file.take());
         self.offset = place.offset.map(|offset| offset as u64);
@@ -357,7 +362,7 @@ impl CommandFailureWithMessageParts {
         self.rank = name.and_then(|name| parse_file_rank(name.to_str()?));
     }
 
-    fn take_config_error(&mut self, error: &ConfigError) {
+    fn fill_from_config_error(&mut self, error: &ConfigError) {
         match error {
             ConfigError::Syntax { file, line, why } => {
                 self.set_file_and_line(file, *line as u64);
@@ -395,19 +400,21 @@ impl CommandFailureWithMessageParts {
 
     fn take_replay_error(&mut self, error: &ReplayError) {
         match error {
-            ReplayError::Refused(refusal) => self.take_replay_refusal(refusal),
-            ReplayError::Stuck(stuck) => self.take_waiting_nodes(stuck),
+            ReplayError::Refused(refusal) => self.set_found_and_hint_from_refusal(refusal),
+            ReplayError::Stuck(stuck) => self.set_deadlock_and_waiting_nodes(stuck),
             ReplayError::TooLong => self.kind = FailureKind::TooLong,
-            ReplayError::Interrupted(interruption) => self.take_interruption(interruption),
+            ReplayError::Interrupted(interruption) => {
+                self.set_failure_from_interruption(interruption)
+            }
         }
     }
 
-    fn take_replay_refusal(&mut self, refusal: &ReplayRefusal) {
+    fn set_found_and_hint_from_refusal(&mut self, refusal: &ReplayRefusal) {
         self.found = replace_flags_by_argument_names(&refusal.found);
         self.hint = Some(replace_flags_by_argument_names(&refusal.hint));
     }
 
-    fn take_waiting_nodes(&mut self, stuck: &Stuck) {
+    fn set_deadlock_and_waiting_nodes(&mut self, stuck: &Stuck) {
         self.kind = FailureKind::Deadlock;
         self.completed = Some((stuck.completed, stuck.total));
         let waiting = stuck.waiting.iter().map(|waiting| DeadlockedNodeIdentity {
@@ -421,23 +428,23 @@ impl CommandFailureWithMessageParts {
         }
     }
 
-    fn take_memory_error(&mut self, error: &MemoryLimitError) {
+    fn set_failure_from_memory_error(&mut self, error: &MemoryLimitError) {
         self.kind = FailureKind::Memory;
         self.set_message_and_split_off_hint(&error.to_string());
         self.memory = Some((error.requested_memory().0, error.memory_limit().0));
     }
 
-    fn take_interruption(&mut self, interruption: &StopOrMemoryInterruption) {
+    fn set_failure_from_interruption(&mut self, interruption: &StopOrMemoryInterruption) {
         match interruption {
             StopOrMemoryInterruption::Requested => {
                 self.kind = FailureKind::Interrupted;
                 self.set_message_and_split_off_hint(&interruption.to_string());
             }
-            StopOrMemoryInterruption::Memory(error) => self.take_memory_error(error),
+            StopOrMemoryInterruption::Memory(error) => self.set_failure_from_memory_error(error),
         }
     }
 
-    fn take_io_error(&mut self, error: &io::Error) {
+    fn set_fields_from_io_error(&mut self, error: &io::Error) {
         self.kind = FailureKind::File;
         self.os_error = error.raw_os_error();
         self.found = error.to_string();
@@ -483,7 +490,7 @@ mod tests {
         }
         let usage = "the argument '--map <NPUS>' cannot be used with '--fill-domains'";
         assert_eq!(
-            replace_flags_by_argument_names(&strip_flag_values(usage)),
+            replace_flags_by_argument_names(&unquote_flags_and_strip_placeholders(usage)),
             "the argument `map` cannot be used with `fill_domains`"
         );
     }

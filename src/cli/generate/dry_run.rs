@@ -96,7 +96,7 @@ pub fn run(
     };
     let text = match run.format {
         ReportFormatArg::Text => {
-            let to = ReportDestinationAndOutputs::standard_output(
+            let to = ReportDestinationAndOutputs::create_on_standard_output(
                 out,
                 OutputsAndProtectedInputs::default(),
             );
@@ -108,7 +108,7 @@ pub fn run(
     out.write_all(text.as_bytes())?;
     match dry.room.describe_excess() {
         Some(text) if run.fit == MemoryOverflowAction::Require => {
-            terminal::print_to_stderr(format_args!("error: {text}"))?;
+            terminal::print_or_capture_stderr_line(format_args!("error: {text}"))?;
             Ok(ExitCode::from(3))
         }
         _ => Ok(ExitCode::SUCCESS),

@@ -95,7 +95,7 @@ fn generate_in_memory(
                     .collect();
                 let mut writer = TraceWriter::start_with_metadata(Vec::new(), &metadata)?;
                 job.emit_nodes(rank, &mut writer)?;
-                let trace = writer.into_inner();
+                let trace = writer.into_unflushed_sink();
                 let hash = *blake3::hash(&trace).as_bytes();
                 store.entry(hash).or_insert(trace);
                 hashes.insert(class_of(rank), hash);

@@ -41,7 +41,7 @@ pub(super) fn trace_metadata(
     if !roles.is_empty() {
         metadata.push((roles::ATTRIBUTE, roles));
     }
-    if let Some(amounts) = job.work_amounts() {
+    if let Some(amounts) = job.job_samples_and_model_flops() {
         metadata.push((work_amounts::ATTRIBUTE, amounts.to_string()));
     }
     if let Some([x, y]) = job.core_coordinates_of_rank(rank) {
@@ -115,7 +115,7 @@ pub fn write_traces(
         let mut writer = TraceWriter::start_with_metadata(outputs.start_trace(rank)?, &metadata)?;
         let nodes = job.emit_nodes(rank, &mut NodeCountingSink(&progress, &mut writer));
         nodes.map_err(|error| error.fill_missing_output_path(&target))?;
-        let done = outputs.finish_trace(rank, writer.into_inner())?;
+        let done = outputs.finish_trace(rank, writer.into_unflushed_sink())?;
         // If the file could not be shared, later ranks of the class have written their own files.
         // Keep the file of the first rank.
         written.entry(class).or_insert(done);

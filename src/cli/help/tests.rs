@@ -108,7 +108,7 @@ fn closing_texts_are_paragraphs_commands_and_entries() {
     let text = "Examples:\n  chakram a \\\n      --b   why\n\nOne\ntwo: three.\n  padding: kept\n    corrected: not";
     let owned = str::to_owned;
     assert_eq!(
-        split_closing_text(text),
+        split_closing_text_into_blocks(text),
         [
             Paragraph(owned("Examples:")),
             Command(owned("chakram a --b   why")),

@@ -117,7 +117,7 @@ impl NodeListingSettings {
             text,
             ends,
             fit: nodes.len() as u64,
-            faults: trace.faults.fault_count(),
+            faults: trace.faults.count_replay_rejecting_faults(),
         })
     }
 }

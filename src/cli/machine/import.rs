@@ -64,7 +64,7 @@ pub fn run(
         Some(path) => {
             let mut file = outputs.create_file(path)?;
             file.write_all(machine.text.as_bytes())?;
-            outputs.finish_file(file)?;
+            outputs.close_file_and_queue_for_commit(file)?;
             outputs.commit_all()?;
         }
     }

@@ -242,7 +242,7 @@ impl TileMachineDiesAndCoresDocument {
 impl<'a> NpuClassDocument<'a> {
     fn of_class(class: &'a NpuClass) -> Self {
         let rates = Dtype::ALL.iter().filter_map(|(dtype, name)| {
-            let rate = class.peaks.get(*dtype)?;
+            let rate = class.peaks.peak_rate_if_supported(*dtype)?;
             Some(((*name).to_owned(), rate.per_second().into()))
         });
         Self {
@@ -260,7 +260,7 @@ impl<'a> NpuClassDocument<'a> {
 impl<'a> RemoteMemoryDocument<'a> {
     fn from_remote_memory(remote: &'a RemoteMemory) -> Self {
         let through = remote.through.as_ref();
-        let chunk = through.filter(|_| remote.attachment.is_channel());
+        let chunk = through.filter(|_| remote.attachment.serves_accesses_one_at_a_time());
         Self {
             attachment: remote.attachment.name_in_file(),
             bandwidth_bytes_per_s: remote.bandwidth.bytes_per_second(),

@@ -90,7 +90,7 @@ pub fn run(args: &NewMachineArgs, out: &mut dyn Write) -> Result<(), Box<dyn Err
     let kept = classes.flat_map(|class| {
         let known = Dtype::ALL
             .iter()
-            .filter(|(dtype, _)| class.peaks.get(*dtype).is_some());
+            .filter(|(dtype, _)| class.peaks.peak_rate_if_supported(*dtype).is_some());
         known.filter(|(dtype, _)| args.peak.iter().all(|(given, _)| given != dtype))
     });
     let kept: Vec<&str> = kept.map(|(_, name)| *name).collect();
@@ -105,7 +105,7 @@ pub fn run(args: &NewMachineArgs, out: &mut dyn Write) -> Result<(), Box<dyn Err
             outputs.register_input(Path::new(&args.from));
             let mut file = outputs.create_file(path)?;
             file.write_all(text.as_bytes())?;
-            outputs.finish_file(file)?;
+            outputs.close_file_and_queue_for_commit(file)?;
             outputs.commit_all()?;
         }
     }

@@ -37,7 +37,10 @@ impl TileMachineHardwareRatios {
             return None;
         };
         let class = &machine.npu_classes()[0];
-        let peak = class.peaks.get(Dtype::Fp16)?.per_second();
+        let peak = class
+            .peaks
+            .peak_rate_if_supported(Dtype::Fp16)?
+            .per_second();
         let port =
             topology.link_bandwidth(0).bytes_per_second() / memory.bandwidth.bytes_per_second();
         Some(Self {

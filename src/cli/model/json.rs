@@ -107,12 +107,12 @@ impl<'a> ModelDetails<'a> {
             summary: ModelSummary::of_definition(found),
             active_parameters: model.active_parameters(),
             cached_elements: model.kv_cache_elements_per_token_in_all_layers(),
-            sequence_state_bytes: model.sequence_state_bytes(element),
+            sequence_state_bytes: model.linear_attention_bytes_per_sequence(element),
             skippable_macs: model.causally_skipped_multiplications(),
             table_weights: model.table_weights(),
             element_bytes: element,
-            saved_activation_bytes: model.saved_bytes(element, false),
-            saved_activation_bytes_fused: model.saved_bytes(element, true),
+            saved_activation_bytes: model.saved_bytes_per_sample(element, false),
+            saved_activation_bytes_fused: model.saved_bytes_per_sample(element, true),
             layers: model
                 .equal_layer_runs()
                 .map(|run| IdenticalLayersDocument::of_run(run, element))

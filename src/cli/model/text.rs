@@ -31,7 +31,7 @@ fn render_totals(found: &ModelWithDefinitionProperties, element: u64) -> String 
     // A multiplication counts as two FLOPs, in both passes. The backward pass does twice as many multiplications as the
     // forward pass.
     let flops = |times: f64| format!("{:.4e}", multiplications as f64 * times);
-    let kept = |fused| Bytes(model.saved_bytes(element, fused));
+    let kept = |fused| Bytes(model.saved_bytes_per_sample(element, fused));
     let mut rows = vec![("parameters", format_thousands(model.parameter_count()))];
     if model.active_parameters() != model.parameter_count() {
         let active = format_thousands(model.active_parameters());
@@ -75,7 +75,7 @@ fn render_totals(found: &ModelWithDefinitionProperties, element: u64) -> String 
         let bytes = format_thousands(cached.saturating_mul(element));
         rows.push(("KV cache", format!("{bytes} B per token, all layers")));
     }
-    let state = model.sequence_state_bytes(element);
+    let state = model.linear_attention_bytes_per_sequence(element);
     if state > 0 {
         let bytes = format_thousands(state);
         rows.push(("states", format!("{bytes} B per sequence, all layers")));

@@ -19,7 +19,10 @@ pub struct ReportDestinationAndOutputs<'a> {
 
 impl<'a> ReportDestinationAndOutputs<'a> {
     /// Creates a destination on standard output, to which `out` writes.
-    pub fn standard_output(out: &'a mut dyn Write, outputs: OutputsAndProtectedInputs) -> Self {
+    pub fn create_on_standard_output(
+        out: &'a mut dyn Write,
+        outputs: OutputsAndProtectedInputs,
+    ) -> Self {
         Self {
             out,
             file: None,
@@ -87,7 +90,7 @@ impl<'a> ReportDestinationAndOutputs<'a> {
 
     /// Writes a complete report.
     pub fn write_report(&mut self, text: &str) -> Result<(), Box<dyn Error>> {
-        self.write_output(|out| out.write_all(text.as_bytes()))
+        self.run_write_and_commit_output(|out| out.write_all(text.as_bytes()))
     }
 
     /// Runs `write`, and forwards its output at every flush. A file is created at the first flush.
@@ -113,7 +116,7 @@ impl<'a> ReportDestinationAndOutputs<'a> {
     /// as CSV.
     pub fn write_node_table(&mut self, table: &NodeTable) -> Result<(), Box<dyn Error>> {
         let Some(claim) = self.file.as_ref().filter(|_| self.is_parquet) else {
-            return self.write_output(|out| table.write_csv(out));
+            return self.run_write_and_commit_output(|out| table.write_csv(out));
         };
         let mut file = BufWriter::new(claim.create_file()?);
         table.write_parquet(&mut file)?;
@@ -122,7 +125,7 @@ impl<'a> ReportDestinationAndOutputs<'a> {
     }
 
     /// Runs `write`, and writes all its output at the end.
-    pub fn write_output(
+    pub fn run_write_and_commit_output(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(), Box<dyn Error>> {

@@ -7,7 +7,7 @@ use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions, RequestedDurati
 use chakram_hardware::machine::{Machine, find_machine_text, is_machine_file_path};
 use chakram_jobs::{
     self as job, EditedMachineFileValue, FrameworkDurationsAndPlanOptions, MachineValueChange,
-    SoftwareStackError, edits_from_preset, machine_edits_between,
+    SoftwareStackError, list_values_changed_from_machine_preset, machine_edits_between,
 };
 use chakram_report::edits::{EditWithEffectCounts, JobAndMachineEditReport};
 use chakram_report::summary::HashedInput;
@@ -119,9 +119,9 @@ impl ReplayAndReportArgs {
             text,
             file,
             is_named,
-        } = read_machine(name)?;
+        } = read_archived_or_named_machine_text(name)?;
         let settings = self.timing.parsed_settings();
-        let machine = settings.parse_machine(&text, &file)?;
+        let machine = settings.parse_machine_text_with_changed_values(&text, &file)?;
         let input = self.wants_input_hashes().then(|| hash_machine(name, &text));
         let mut loaded = match settings.machine_value_changes() {
             [] => MachineWithSourceAndEdits {
@@ -129,7 +129,7 @@ impl ReplayAndReportArgs {
                 // A preset under its own name has no edits, so do not parse its file again.
                 edits: match is_named {
                     true => Vec::new(),
-                    false => edits_from_preset(&machine, &text, &file, None),
+                    false => list_values_changed_from_machine_preset(&machine, &text, &file, None),
                 },
                 machine,
                 text,
@@ -139,10 +139,11 @@ impl ReplayAndReportArgs {
                 changes: Vec::new(),
             },
             values => {
-                let edited = settings.apply_machine_values(&text, &file)?;
+                let edited = settings.apply_value_changes_to_machine_text(&text, &file)?;
                 let original = Machine::parse(&text, &file)?;
                 let unedited = Some(&original);
-                let mut edits = edits_from_preset(&machine, &edited, &file, unedited);
+                let mut edits =
+                    list_values_changed_from_machine_preset(&machine, &edited, &file, unedited);
                 if edits.is_empty() {
                     edits = machine_edits_between(&edited, &text, &file, unedited);
                 }
@@ -178,7 +179,7 @@ pub fn load_machine(
     name: &str,
     hash: bool,
 ) -> Result<(Machine, Option<HashedInput>), Box<dyn Error>> {
-    let MachineFileText { text, file, .. } = read_machine(name)?;
+    let MachineFileText { text, file, .. } = read_archived_or_named_machine_text(name)?;
     let input = hash.then(|| hash_machine(name, &text));
     Ok((Machine::parse(&text, &file)?, input))
 }
@@ -191,7 +192,7 @@ struct MachineFileText {
     is_named: bool,
 }
 
-fn read_machine(name: &str) -> Result<MachineFileText, Box<dyn Error>> {
+fn read_archived_or_named_machine_text(name: &str) -> Result<MachineFileText, Box<dyn Error>> {
     Ok(
         match chakram_archive::read_archived_file(Path::new(name))? {
             Some(text) => MachineFileText {
@@ -213,5 +214,5 @@ fn read_machine(name: &str) -> Result<MachineFileText, Box<dyn Error>> {
 }
 
 fn hash_machine(name: &str, text: &str) -> HashedInput {
-    job::hashed_input("machine", Path::new(name), text.as_bytes())
+    job::describe_input_with_hash("machine", Path::new(name), text.as_bytes())
 }

@@ -67,7 +67,7 @@ impl ReplayAndReportArgs {
                 // these options.
                 options.extend(report.provenance.take().unwrap_or_default().options);
                 report.provenance = Some(Provenance::new(options, inputs));
-                return report::json::write_json(
+                return report::json::write_indented_json(
                     &mut terminal::EscapingWriter::new_for_json(out),
                     report,
                 );
@@ -130,7 +130,7 @@ impl ReplayAndReportArgs {
         }
         let text = match self.format {
             ReportFormatArg::Text => {
-                let basis = self.describe_common_basis(comparison);
+                let basis = self.describe_duration_sources_on_all_machines(comparison);
                 report::compare::text(
                     comparison,
                     &basis,
@@ -143,7 +143,7 @@ impl ReplayAndReportArgs {
                 options.extend(trace_options.clone());
                 let provenance = Provenance::new(options, inputs);
                 let document = report::compare::json(comparison, provenance);
-                return report::json::write_json(
+                return report::json::write_indented_json(
                     &mut terminal::EscapingWriter::new_for_json(out),
                     &document,
                 );
@@ -154,7 +154,10 @@ impl ReplayAndReportArgs {
     }
 
     /// Describes where the durations on all machines come from.
-    fn describe_common_basis(&self, comparison: &MachineComparison<'_>) -> String {
+    fn describe_duration_sources_on_all_machines(
+        &self,
+        comparison: &MachineComparison<'_>,
+    ) -> String {
         let kernels = comparison
             .reference_machine()
             .map(|(_, report)| report.kernels);
@@ -172,8 +175,8 @@ impl ReplayAndReportArgs {
     }
 
     /// Renders the HTML page of a comparison.
-    pub fn render_comparison_page(&self, comparison: &MachineComparison<'_>) -> String {
-        let basis = self.describe_common_basis(comparison);
+    pub fn render_machine_comparison_page(&self, comparison: &MachineComparison<'_>) -> String {
+        let basis = self.describe_duration_sources_on_all_machines(comparison);
         report::compare::html(
             comparison,
             &basis,

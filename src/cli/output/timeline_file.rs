@@ -72,7 +72,9 @@ impl TimelineArgs {
             .timeline_ranks
             .clone()
             .map_or(Vec::new(), |ranks| ranks.0);
-        let all = prepared.workload().rank_count();
+        let all = prepared
+            .workload_with_added_launches()
+            .rank_count_including_untraced();
         if let Some(beyond) = ranks.iter().find(|range| *range.end() >= all) {
             return Err(format!(
                 "--timeline-ranks: there is no rank {}; the job has ranks 0-{}",
@@ -112,7 +114,7 @@ impl TimelineFileCreator {
         };
         let path = &*to.path_of_additional_output("--timeline", path)?;
         let selection = args.timeline_selection(prepared)?;
-        let format = timeline_format_of_path(path)?;
+        let format = perfetto_or_else_chrome_format(path)?;
         let sink = TimelineOutputFile::create_sink(path, to.other_outputs())?;
         Ok(Some(TimelineWriter::new(prepared, sink, format, selection)))
     }
@@ -147,7 +149,7 @@ const PERFETTO: [&str; 3] = [".pftrace", ".perfetto-trace", ".perfetto"];
 /// # Errors
 ///
 /// Fails if the name has another ending.
-fn timeline_format_of_path(path: &Path) -> Result<TimelineFormat, String> {
+fn perfetto_or_else_chrome_format(path: &Path) -> Result<TimelineFormat, String> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     if PERFETTO.iter().any(|ending| name.ends_with(ending)) {
@@ -225,11 +227,11 @@ mod tests {
             ("perfetto/run.json.gz", false),
             ("/dev/stdout", false),
         ] {
-            let found = timeline_format_of_path(Path::new(name)).expect(name);
+            let found = perfetto_or_else_chrome_format(Path::new(name)).expect(name);
             assert_eq!(found == TimelineFormat::Perfetto, is_perfetto, "{name}");
         }
         for name in ["t.foo", "t.json.txt", "t.pftrace.zst"] {
-            let error = timeline_format_of_path(Path::new(name)).expect_err(name);
+            let error = perfetto_or_else_chrome_format(Path::new(name)).expect_err(name);
             assert!(error.contains("FILE.pftrace or FILE.json"), "{error}");
         }
     }

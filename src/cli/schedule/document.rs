@@ -87,7 +87,7 @@ struct NeededOrEvictedDataEntry {
 }
 
 fn to_picoseconds(seconds: f64) -> u64 {
-    Span::from_seconds(seconds).0
+    Span::from_seconds_saturating(seconds).0
 }
 
 impl SummedStepCosts {
@@ -158,7 +158,7 @@ impl NeededOrEvictedDataEntry {
 }
 
 impl<'r> TopologyScheduleEntry<'r> {
-    fn from_row(row: &'r TopologyScheduleResult) -> Self {
+    fn from_schedule_result_row(row: &'r TopologyScheduleResult) -> Self {
         let steps = row.totals.steps.iter().enumerate();
         let steps = steps.map(|(step, cost)| StepCostsAndSubLayersEntry {
             step,
@@ -171,7 +171,7 @@ impl<'r> TopologyScheduleEntry<'r> {
             chips: row.chip_count(),
             accelerators_per_chip: row.accelerators,
             parts: row.work.parts,
-            mean_distance: row.mean_distance(),
+            mean_distance: row.mean_chip_distance(),
             times: SummedStepCosts::sum_steps(&row.totals.steps),
             steps: steps.collect(),
             log: row
@@ -211,7 +211,10 @@ pub fn render_json(
     let document = TopologySchedulesDocument {
         partition,
         mapped_layers,
-        topologies: rows.iter().map(TopologyScheduleEntry::from_row).collect(),
+        topologies: rows
+            .iter()
+            .map(TopologyScheduleEntry::from_schedule_result_row)
+            .collect(),
     };
     VersionedDocument::new("chakram.schedule.1", document).to_json_text()
 }
@@ -230,7 +233,7 @@ pub fn csv_topologies(rows: &[TopologyScheduleResult]) -> String {
             row.chip_count().to_string(),
             row.accelerators.to_string(),
             row.work.parts.to_string(),
-            cell_text_or_empty(row.mean_distance()),
+            cell_text_or_empty(row.mean_chip_distance()),
             row.totals.steps.len().to_string(),
         ];
         let times = SummedStepCosts::sum_steps(&row.totals.steps);

@@ -31,7 +31,7 @@ pub fn write_topology_row(
     let sum = |of: fn(&chakram_studies::schedule::StepTimeAndEnergy) -> f64| {
         steps.iter().map(of).sum::<f64>()
     };
-    let distance = row.mean_distance();
+    let distance = row.mean_chip_distance();
     let mut cells = vec![
         row.name.clone(),
         row.chip_count().to_string(),
@@ -121,7 +121,7 @@ pub fn print_matrix_product_cuts(
         right_aligned_column("cut along", 30),
     ];
     let table = TextTable::new(columns);
-    terminal::print_table_heading(&table, out)?;
+    terminal::print_plain_table_heading(&table, out)?;
     for product in &cuts.products {
         let cut = product.cut_along.join(", ");
         let cells: [&dyn std::fmt::Display; 3] = [&product.name, &product.layers, &cut];
@@ -155,7 +155,7 @@ pub fn print_steps(
     ];
     let table = TextTable::new(columns);
     writeln!(out)?;
-    terminal::print_table_heading(&table, out)?;
+    terminal::print_plain_table_heading(&table, out)?;
     for (number, step) in row.totals.steps.iter().enumerate() {
         let seconds = step.dispatch + step.communication + step.processing;
         let watts = step.joules.filter(|_| seconds > 0.0);

@@ -55,7 +55,7 @@ pub fn schedule_topologies(
             for draw in 1..=draws {
                 let random = &mut || split_mix(&mut state);
                 let chips = 2 + ((u128::from(random()) * u128::from(args.below - 2)) >> 64) as u32;
-                let graph = ChipGraph::create_random(chips, random);
+                let graph = ChipGraph::create_random_connected_graph(chips, random);
                 let row = match schedule_doubling_parts_until_fit(
                     args,
                     work,

@@ -8,7 +8,7 @@ use chakram_hardware::topology::chip_graph::{ChipGraph, LinkRateByLinkCount};
 use chakram_studies::schedule::{
     LayerCyclesAndEnergyTable, MultiChipMachine, ScheduleRunError, StepCostsAndTransferLog,
     SubLayerTaskGraph, SubLayerTimeAndEnergy, SubLayersByAcceleratorAndStep, parse_schedule,
-    schedule_tasks,
+    schedule_sub_layers_on_chips,
 };
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -42,7 +42,7 @@ impl TopologyScheduleResult {
     }
 
     /// Returns the mean distance between two chips, or `None` if there are no links.
-    pub fn mean_distance(&self) -> Option<f64> {
+    pub fn mean_chip_distance(&self) -> Option<f64> {
         let links = self.links.as_ref()?;
         Some(links.summarize().mean_distance)
     }
@@ -92,7 +92,7 @@ impl LayerCostCache {
 }
 
 /// Returns the sub-layers of the file or the model. A model's matrix products are cut into `parts` parts.
-pub fn load_work_to_schedule(
+pub fn load_sub_layers_of_file_or_model(
     args: &SubLayerChipScheduleArgs,
     parts: u64,
     prices: &mut LayerCostCache,
@@ -152,13 +152,17 @@ pub fn schedule_doubling_parts_until_fit(
     loop {
         let schedule = match &work.given {
             Some(given) => given.clone(),
-            None => schedule_tasks(&work.graph, slots, rule)?,
+            None => schedule_sub_layers_on_chips(&work.graph, slots, rule)?,
         };
         let totals = match machine.simulate_steps(&work.graph, &schedule, &work.costs) {
             Err(ScheduleRunError::DoesNotFit { .. })
                 if work.given.is_none() && work.parts < 4096 =>
             {
-                work = Rc::new(load_work_to_schedule(args, work.parts * 2, prices)?);
+                work = Rc::new(load_sub_layers_of_file_or_model(
+                    args,
+                    work.parts * 2,
+                    prices,
+                )?);
                 continue;
             }
             other => other?,

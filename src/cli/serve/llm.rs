@@ -10,9 +10,9 @@ use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_serving::ServeError;
 use chakram_serving::llm::{
     CompletedLlmRequest, LengthDistribution, LlmCapacityPlan, LlmObserver, LlmReport, LlmScenario,
-    LlmTimeLimits, NoLlmObserver, TriedEngineConfiguration, check_llm_servable,
-    find_highest_scenario_rate, html, is_llm_scenario, plan_capacity, plan_report, rows, serve_llm,
-    text,
+    LlmTimeLimits, NoLlmObserver, TriedEngineConfiguration, check_llm_model_name_servable,
+    find_highest_scenario_rate, html, is_llm_scenario, plan_fewest_engines_within_limits,
+    plan_report, rows, serve_llm, text,
 };
 use chakram_workloads::model::PresetOrModelFileText;
 use clap::Args;
@@ -339,7 +339,7 @@ fn scenario_text(
 }
 
 /// Separates the two kinds of values of `--output`: the number of tokens per answer, and the file for the report.
-pub fn split_output_option_values(
+pub fn split_output_tokens_and_report_file(
     given: &[PathBuf],
     is_model: bool,
 ) -> Result<(Option<LengthDistribution>, Option<&Path>), String> {
@@ -384,7 +384,7 @@ fn reasons_options_repeat_scenario(args: &ServeArgs, own: &LlmScenario) -> Vec<S
 
 /// Returns the scenario that the command line names, after the options have changed it, and why some of the options
 /// have no effect.
-fn scenario_from_command_line(
+fn load_scenario_and_apply_options(
     args: &ServeArgs,
     input: &LlmModelOrScenario,
     answer: Option<LengthDistribution>,
@@ -392,7 +392,7 @@ fn scenario_from_command_line(
     let mut repeated = Vec::new();
     let mut scenario = match input {
         LlmModelOrScenario::Model(name) => {
-            check_llm_servable(name)?;
+            check_llm_model_name_servable(name)?;
             if args.seed == Some(LlmScenario::DEFAULT_SEED) {
                 let why = format!("{} is the default", LlmScenario::DEFAULT_SEED);
                 repeated.push(super::without_effect("--seed", &why));
@@ -496,8 +496,8 @@ pub fn run(
 ) -> Result<ExitCode, Box<dyn Error>> {
     check_options(args)?;
     let is_model = matches!(input, LlmModelOrScenario::Model(_));
-    let (answer, file) = split_output_option_values(&args.output, is_model)?;
-    let (scenario, repeated) = scenario_from_command_line(args, input, answer)?;
+    let (answer, file) = split_output_tokens_and_report_file(&args.output, is_model)?;
+    let (scenario, repeated) = load_scenario_and_apply_options(args, input, answer)?;
     let machine = args
         .platforms
         .first()
@@ -509,7 +509,7 @@ pub fn run(
     let style = to.text_style();
     if args.llm.plan || args.find_capacity {
         let (rendered, has_answer) =
-            plan_or_find_capacity(args, &scenario, machine.as_ref(), style)?;
+            render_planned_or_found_capacity(args, &scenario, machine.as_ref(), style)?;
         to.write_report(&rendered)?;
         if !has_answer {
             return Err(
@@ -523,7 +523,7 @@ pub fn run(
     let mut report = None;
     if args.table == Some(ServeModelsRequestsOrLevelsTable::Requests) {
         let mut failed = None;
-        to.write_output(|out| {
+        to.run_write_and_commit_output(|out| {
             let is_json = args.format == ServeFormat::Json;
             if !is_json {
                 writeln!(out, "{}", rows::REQUESTS)?;
@@ -551,7 +551,7 @@ pub fn run(
     } else {
         let mut found = serve_llm(&scenario, machine.as_ref(), &mut NoLlmObserver)?;
         if !repeated.iter().any(|why| why.starts_with("--seed")) {
-            let silent = seed_without_effect(args, &scenario, machine.as_ref(), &found)?;
+            let silent = warn_if_seed_has_no_effect(args, &scenario, machine.as_ref(), &found)?;
             found.warnings.extend(silent);
         }
         found.warnings.extend(repeated);
@@ -576,14 +576,18 @@ pub fn run(
 
 /// Returns the result of `--plan` or `--find-capacity`, and whether it is an answer. A plan without an answer still
 /// shows what was tried.
-fn plan_or_find_capacity(
+fn render_planned_or_found_capacity(
     args: &ServeArgs,
     scenario: &LlmScenario,
     machine: Option<&Machine>,
     style: TextStyleWidthAndDetail,
 ) -> Result<(String, bool), Box<dyn Error>> {
     if let (true, Some(machine)) = (args.llm.plan, machine) {
-        let found = plan_capacity(scenario, machine, args.required_share_meeting_limits())?;
+        let found = plan_fewest_engines_within_limits(
+            scenario,
+            machine,
+            args.required_share_meeting_limits(),
+        )?;
         let rendered = match args.format {
             ServeFormat::Json => VersionedDocument::new(
                 "chakram.serve-llm-plan.1",
@@ -607,7 +611,7 @@ fn plan_or_find_capacity(
             LlmHighestRequestRateDocument { capacity: &row },
         )
         .to_json_text(),
-        ServeFormat::Csv => plan_report::render_highest_rate_csv(&row),
+        ServeFormat::Csv => plan_report::render_highest_rate_configuration_csv(&row),
         ServeFormat::Text => plan_report::format_highest_rate(
             &row,
             args.required_share_meeting_limits(),
@@ -628,7 +632,7 @@ struct LlmHighestRequestRateDocument<'r> {
 }
 
 /// Returns a warning if the seed has no effect on the run of `report`.
-fn seed_without_effect(
+fn warn_if_seed_has_no_effect(
     args: &ServeArgs,
     scenario: &LlmScenario,
     machine: Option<&Machine>,

@@ -56,7 +56,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
                 let run = &mut self.runs[id];
                 let schedule = self
                     .schedules
-                    .get(run.schedule_index_of_member_at(position));
+                    .schedule_by_number(run.schedule_index_of_member_at(position));
                 let of = schedule.stage_of_chunk(chunk, StageIndex(stage as u16));
                 let queue_slot = self
                     .backend
@@ -89,7 +89,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         let queue_slot = progress.queue_slots[at.cell.index() * run.length + stage.index()];
         let wait = self.required_stage_admission(at.run, chunk, position, stage, queue_slot);
         if let StageAdmissionCondition::Queue(queue) = wait {
-            self.queues.push_chunk(npu, queue.number, at);
+            self.queues.append_chunk_to_npu_queue(npu, queue.number, at);
         }
         wait
     }
@@ -108,13 +108,14 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         let run = &self.runs[id];
         let schedule = self
             .schedules
-            .get(run.schedule_index_of_member_at(position));
+            .schedule_by_number(run.schedule_index_of_member_at(position));
         let of = schedule
             .stage_of_chunk(chunk, stage)
             .expect("it is one of them");
         match (
             schedule.admission_order(),
-            self.backend.queue_before_stage(of, queue_slot),
+            self.backend
+                .find_queue_where_chunks_await_stage(of, queue_slot),
         ) {
             (Some(_), _) => StageAdmissionCondition::Ordered(self.backend.phase_index(of)),
             (None, Some(queue)) => StageAdmissionCondition::Queue(queue),
@@ -134,7 +135,9 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         wait: StageAdmissionCondition,
     ) {
         match wait {
-            StageAdmissionCondition::Nothing => self.open_stage(fabric, effects, now, at),
+            StageAdmissionCondition::Nothing => {
+                self.begin_chunk_stage_at_member(fabric, effects, now, at)
+            }
             StageAdmissionCondition::Queue(queue) => {
                 self.admit_waiting_chunks(fabric, effects, now, npu, queue)
             }
@@ -159,7 +162,10 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         loop {
             let run = &mut self.runs[id];
             let group = self.groups[run.group].plan;
-            let order = self.schedules.get(run.schedule).admission_order();
+            let order = self
+                .schedules
+                .schedule_by_number(run.schedule)
+                .admission_order();
             let order = order.expect("its chunks are admitted in order");
             let first = run.cell_of_chunk(0, position);
             let apart = run.cell_of_chunk(1, Position(0));
@@ -179,7 +185,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             }
             admitted.next += 1;
             admitted.inside += 1;
-            self.open_stage(fabric, effects, now, ChunkAtMember { run: id, cell });
+            self.begin_chunk_stage_at_member(fabric, effects, now, ChunkAtMember { run: id, cell });
         }
     }
 
@@ -209,7 +215,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     ) {
         let before = effects.work.len();
         while let Some(at) = self.queues.admit_next_chunk(npu, queue) {
-            self.open_stage(fabric, effects, now, at);
+            self.begin_chunk_stage_at_member(fabric, effects, now, at);
             // The call may have ended the script; process its effects before the next chunk begins.
             if effects.work.len() > before {
                 effects.push_follow_up(LoopFollowUpWork::Admit(npu, queue));

@@ -29,7 +29,7 @@ impl AnalyticalAnswerCounts {
     }
 
     /// Records that a revocable answer became final or was withdrawn.
-    pub fn count_settled_answer(&mut self) {
+    pub fn decrement_revocable_answer_count(&mut self) {
         self.revocable -= 1;
     }
 

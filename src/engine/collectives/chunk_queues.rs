@@ -25,7 +25,7 @@ pub(super) struct AllNpuChunkQueues {
 impl AllNpuChunkQueues {
     /// Appends a chunk to a queue.
     #[inline]
-    pub fn push_chunk(&mut self, npu: Npu, number: u32, chunk: ChunkAtMember) {
+    pub fn append_chunk_to_npu_queue(&mut self, npu: Npu, number: u32, chunk: ChunkAtMember) {
         if number >= ChunkQueueIndexAndCapacity::APART {
             let state = self.apart.entry((npu.0, number)).or_default();
             state.waiting.push_back(chunk);

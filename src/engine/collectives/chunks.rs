@@ -26,14 +26,14 @@ pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
 impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     /// Begins a chunk's stage at a member.
     #[inline]
-    pub(super) fn open_stage<N: NetworkBackend>(
+    pub(super) fn begin_chunk_stage_at_member<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
         at: ChunkAtMember,
     ) {
-        let place = self.stage_of_cell(at);
+        let place = self.position_of_cell_in_its_stage(at);
         let ChunkStageQueueSlotAndLinePosition {
             stage,
             queue_slot,
@@ -186,7 +186,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         now: Time,
         at: ChunkAtMember,
     ) {
-        match self.stage_of_cell(at) {
+        match self.position_of_cell_in_its_stage(at) {
             Some(ChunkStageQueueSlotAndLinePosition {
                 stage,
                 queue_slot,
@@ -207,7 +207,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     /// Returns where a cell is in its stage
     /// ([`CollectiveRun::stage_of_cell`](super::run::CollectiveRun::stage_of_cell)).
     #[inline(always)]
-    pub(super) fn stage_of_cell(
+    pub(super) fn position_of_cell_in_its_stage(
         &self,
         at: ChunkAtMember,
     ) -> Option<ChunkStageQueueSlotAndLinePosition> {
@@ -324,7 +324,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         let taken = state.taken;
         state.taken += 1;
         state.leaving = !M::Order::SENDS_END_ON_ARRIVAL && matters;
-        let schedule = self.schedules.get(schedule);
+        let schedule = self.schedules.schedule_by_number(schedule);
         let assignment = schedule
             .stage_of_chunk(chunk, number)
             .expect("it is in one");
@@ -352,11 +352,11 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         // With contention, the network routes messages itself and does not use the run's ports.
         let (from, to) = if !M::Order::OPENS_PORTS || N::SHARED {
             (
-                progress.ports.placeholder_port(),
-                progress.ports.placeholder_port(),
+                progress.ports.placeholder_port_for_portless_models(),
+                progress.ports.placeholder_port_for_portless_models(),
             )
         } else {
-            let [out, into] = group.sides_between(topology, position, to);
+            let [out, into] = group.sides_message_leaves_and_enters(topology, position, to);
             (
                 progress
                     .ports
@@ -369,7 +369,9 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             ends: (a, b),
             from,
             to,
-            path: self.backend.uniform_path(assignment, &group.paths[index]),
+            path: self
+                .backend
+                .path_shared_by_stage_messages(assignment, &group.paths[index]),
             amount: step.amount,
             tell_injected: state.leaving,
             sole_sender: !self.backend.sends_one_message_at_a_time(assignment),

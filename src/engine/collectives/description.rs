@@ -30,7 +30,7 @@ impl CollectiveRun {
             );
         }
         let done = progress.map_or(0, |progress| progress.done[position.index()]);
-        let behind = describe_queued_chunks(progress, position, group.members.len());
+        let behind = describe_queued_chunks_of_member(progress, position, group.members.len());
         let cause = match self.own_schedules.is_empty() {
             true => "NPUs have taken chunks from their queues in different orders",
             false => "collectives take the dimensions in different orders",
@@ -43,7 +43,7 @@ impl CollectiveRun {
 }
 
 /// Formats how many of a member's chunks wait in queues.
-fn describe_queued_chunks(
+fn describe_queued_chunks_of_member(
     progress: Option<&MemberChunkProgressTable>,
     position: Position,
     members: usize,

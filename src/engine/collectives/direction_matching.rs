@@ -72,7 +72,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         let group = self.groups[run.group].plan;
         let schedule = self
             .schedules
-            .get(run.schedule_index_of_member_at(run.position_of_cell(to)));
+            .schedule_by_number(run.schedule_index_of_member_at(run.position_of_cell(to)));
         let of = *schedule
             .stage_of_chunk(run.chunk_of_cell_or_zero_if_uniform(schedule, to), own(to))?;
         let ends = (run.position_of_cell(from), run.position_of_cell(to));

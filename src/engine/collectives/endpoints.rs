@@ -88,7 +88,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         load: EndpointBusTransfer,
     ) {
         let clock = &mut NpuBusEventScheduler(&mut effects.agenda, npu);
-        self.backend.submit_transfer(now, npu, load, clock);
+        self.backend.submit_npu_bus_transfer(now, npu, load, clock);
     }
 
     /// Handles a message that has arrived at a member whose chunk has posted the receive.
@@ -107,7 +107,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         let number = state.stage;
         let schedule = self
             .schedules
-            .get(run.schedule_index_of_member_at(run.position_of_cell(at.cell)));
+            .schedule_by_number(run.schedule_index_of_member_at(run.position_of_cell(at.cell)));
         let stage = schedule.stage_of_chunk(
             run.chunk_of_cell_or_zero_if_uniform(schedule, at.cell),
             number,
@@ -144,7 +144,8 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     }
 
     /// Handles an event on an NPU's bus. If a transfer completes, returns the event that follows it and the number
-    /// stored with that event. The caller carries out the consequences, and then calls [`Self::resume_bus`].
+    /// stored with that event. The caller carries out the consequences, and then calls
+    /// [`Self::resume_bus_after_event_consequences`].
     pub fn handle_npu_bus_event(
         &mut self,
         effects: &mut Effects,
@@ -153,14 +154,23 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         event: u32,
     ) -> Option<(PackedEvent, u32)> {
         let clock = &mut NpuBusEventScheduler(&mut effects.agenda, npu);
-        let token = self.backend.handle_bus_event(now, npu, event, clock)?;
+        let token = self
+            .backend
+            .return_completed_transfer_and_pause_bus(now, npu, event, clock)?;
         Some((PackedEvent::from_word(token.word), token.detail))
     }
 
     /// Continues an NPU's bus after the caller has carried out the consequences of an event.
-    pub fn resume_bus(&mut self, effects: &mut Effects, now: Time, npu: Npu, event: u32) {
+    pub fn resume_bus_after_event_consequences(
+        &mut self,
+        effects: &mut Effects,
+        now: Time,
+        npu: Npu,
+        event: u32,
+    ) {
         let clock = &mut NpuBusEventScheduler(&mut effects.agenda, npu);
-        self.backend.resume_bus(now, npu, event, clock);
+        self.backend
+            .resume_npu_bus_after_transfer(now, npu, event, clock);
     }
 
     /// Notifies the backend that an NPU is idle although some of its nodes are ready.
@@ -178,7 +188,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         at: ChunkAtMember,
         r: u32,
     ) {
-        let place = self.stage_of_cell(at);
+        let place = self.position_of_cell_in_its_stage(at);
         let ChunkStageQueueSlotAndLinePosition {
             stage,
             queue_slot,

@@ -56,7 +56,11 @@ impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
 
     /// Returns true if the members of the collective `run` follow scripts instead of built-in algorithms.
     pub fn is_scripted(&self, run: &CollectiveRun) -> bool {
-        let mut stages = self.schedules.get(run.schedule).all_stages().iter();
+        let mut stages = self
+            .schedules
+            .schedule_by_number(run.schedule)
+            .stages_of_all_routes()
+            .iter();
         stages.any(|stage| self.backend.is_scripted(stage))
     }
 
@@ -70,7 +74,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
         event: PackedEvent,
         detail: u32,
     ) {
-        let at = event.chunk_at_member();
+        let at = event.unpack_chunk_at_member();
         match event.event_class() {
             EventClass::Opened => {
                 self.add_earned_credits_and_advance_chunk(fabric, effects, now, at, detail)

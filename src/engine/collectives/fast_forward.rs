@@ -70,7 +70,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         }
         if number > 0 {
             run.answer.number = 0;
-            self.answers.count_settled_answer();
+            self.answers.decrement_revocable_answer_count();
             if let Some(rehearsal) = &run.answer.rehearsal {
                 let is_held = std::mem::take(&mut run.answer.is_held);
                 match fabric.rehearsable_links_mut() {

@@ -103,7 +103,7 @@ impl IndexMut<GroupIndex> for GroupsOfAllLaunchesInFlight<'_> {
 impl<'a> GroupsOfAllLaunchesInFlight<'a> {
     /// Adds the groups of a launch. The launch's instances begin at `first_instance`. Returns the index of the first
     /// group. `only` is true if the run has no other launch.
-    pub fn add_groups(
+    pub fn add_groups_of_program_launch(
         &mut self,
         plan: &'a ReplayPlan,
         first_instance: InstanceIndex,
@@ -129,7 +129,12 @@ impl<'a> GroupsOfAllLaunchesInFlight<'a> {
     }
 
     /// Assigns indices to the groups of a launch. Resets groups that an earlier launch used.
-    pub fn number_and_reset_groups(&mut self, first: GroupIndex, count: usize, used: bool) {
+    pub fn number_and_reset_groups_of_launch(
+        &mut self,
+        first: GroupIndex,
+        count: usize,
+        used: bool,
+    ) {
         for group in &mut self.all[first.index()..][..count] {
             group.number = self.launched;
             self.launched = self.launched.wrapping_add(1);

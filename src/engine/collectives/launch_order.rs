@@ -91,7 +91,7 @@ impl GroupCollectiveLaunchOrder {
 
     /// Returns the index of the next collective that `member` issues, for matching in issue order.
     #[inline]
-    pub fn next_call_to_issue(&mut self, member: MemberIndex) -> u32 {
+    pub fn take_next_call_index_of_member(&mut self, member: MemberIndex) -> u32 {
         let next = &mut self.next[member.index()];
         let sequence = *next;
         *next += 1;
@@ -187,9 +187,9 @@ impl GroupCollectiveLaunchOrder {
         None
     }
 
-    /// Returns since when a member that takes its lane at `now` has waited for the last member. `lane_freed` is the time
-    /// at which the lane's previous node completed. Returns `now` if the member did not wait, or if it also had to wait
-    /// for its lane after the last member was ready.
+    /// Returns since when a member that takes its lane at `now` has waited for the last member. `lane_freed` is the
+    /// time at which the lane's previous node completed. Returns `now` if the member did not wait, or if it also had to
+    /// wait for its lane after the last member was ready.
     #[inline]
     pub fn take_start_of_wait(
         &mut self,

@@ -97,7 +97,7 @@ impl<N: NetworkBackend, M: RequiredCollectiveBackendTraits> EventRoundHandler
                 .continue_simulation(fabric, own, now, self.id, all);
             return;
         }
-        own.take_round(&mut self.round);
+        own.take_events_of_next_instant(&mut self.round);
         fabric.sort_round_events_by_content(&mut self.round);
         for &event in &self.round {
             self.collectives

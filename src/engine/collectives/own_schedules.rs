@@ -18,7 +18,10 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         run: RunIndex,
     ) -> Result<u32, usize> {
         let (graph, node) = (call.running.graph, call.node);
-        let (kind, bytes) = (graph.collective_of(node).kind, graph.bytes(node));
+        let (kind, bytes) = (
+            graph.collective_of(node).kind,
+            graph.stated_bytes_of_node(node),
+        );
         let group = self.chunks.groups[slot.group].plan;
         let of = &self.chunks.runs[run];
         let mut come = of
@@ -46,16 +49,21 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         };
         let backend = &*self.chunks.backend;
         let identity = self.chunks.groups[slot.group].id;
-        let variant = backend.cache_key(&request);
+        let variant = backend.cache_key_apart_from_group_kind_bytes(&request);
         let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
         let schedules = &mut self.chunks.schedules;
         let number =
             schedules.find_or_create_schedule(identity, &request, of.root, variant, work_out);
-        let own = self.chunks.schedules.get(number);
+        let own = self.chunks.schedules.schedule_by_number(number);
         if (own.chunk_count(), own.stages_per_chunk()) != (of.chunks, of.length) {
             return Err(first);
         }
-        let stages = |number| self.chunks.schedules.get(number).all_stages();
+        let stages = |number| {
+            self.chunks
+                .schedules
+                .schedule_by_number(number)
+                .stages_of_all_routes()
+        };
         // Identify lines by size and stride, because a phase over all members may have the same line as a phase along
         // one dimension.
         let line = |phase: usize| {
@@ -86,7 +94,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
                 let mut both = along(number, phase).zip(along(other, phase));
                 line.position_with_index_in_line(position, 0)
                     == line.position_with_index_in_line(at, 0)
-                    && !both.all(|(own, theirs)| backend.exchanges_same_messages(own, theirs))
+                    && !both.all(|(own, theirs)| backend.stages_exchange_same_messages(own, theirs))
             };
             other != number && phases.clone().any(differs)
         };
@@ -105,7 +113,8 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         let (graph, node) = (call.running.graph, call.node);
         let of = &self.chunks.runs[run];
         let same = of.request.is_some_and(|request| {
-            request.kind == graph.collective_of(node).kind && request.bytes == graph.bytes(node)
+            request.kind == graph.collective_of(node).kind
+                && request.bytes == graph.stated_bytes_of_node(node)
         });
         if same && of.own_schedules.is_empty() || self.mismatch.is_some() {
             return;

@@ -418,7 +418,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             return None;
         }
         let PlacedRankGroup { extent, paths, .. } = self.chunks.groups[run.group].plan;
-        let schedule = self.chunks.schedules.get(run.schedule);
+        let schedule = self.chunks.schedules.schedule_by_number(run.schedule);
         let arrivals = extent
             .member_at
             .iter()
@@ -440,7 +440,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         together: bool,
     ) -> Option<(RehearsedMemberEndsAndLinkUses, u64)> {
         match fabric.rehearsable_links_mut() {
-            Some(links) => links.begin_rehearsal(),
+            Some(links) => links.set_aside_traffic_and_begin_rehearsal(),
             None if N::SHARED => return None,
             None => {}
         }
@@ -465,7 +465,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         self.chunks.begun_chunks = begun;
         self.answers.stepwise = stepwise;
         let links = match fabric.rehearsable_links_mut() {
-            Some(links) => links.end_rehearsal(start),
+            Some(links) => links.end_rehearsal_and_take_link_uses(start),
             None => Some(Vec::new()),
         };
         let run = &mut self.chunks.runs[id];
@@ -520,7 +520,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         }
         self.chunks.runs[id].answer.number = 0;
         if number > 0 {
-            self.answers.count_settled_answer();
+            self.answers.decrement_revocable_answer_count();
         }
         // Only a collective that was rehearsed itself has messages.
         let stepwise = self.chunks.runs[id].messages > 0;

@@ -201,8 +201,8 @@ pub(super) struct MemberPhaseAdmissionProgress {
 #[derive(Debug)]
 pub(super) struct MemberChunkProgressTable {
     pub ports: OperationPortRange,
-    /// ProgressDisplay of each chunk at each member, indexed by chunk, strand (ring direction) and position. Only stages with
-    /// two strands use the cells of the second strand.
+    /// ProgressDisplay of each chunk at each member, indexed by chunk, strand (ring direction) and position. Only
+    /// stages with two strands use the cells of the second strand.
     pub cells: Vec<OneChunkProgressAtMember>,
     /// Queue slot of each chunk's passage through a stage, indexed by cell and stage. The backend assigns the slots
     /// ([`CollectiveMatchingRules::queue_slot`](chakram_hardware::collective::CollectiveMatchingRules::queue_slot)).
@@ -476,7 +476,7 @@ impl CollectiveRun {
         let position = self.position_of_cell(cell);
         let number = progress.cells[cell.index()].stage;
         let own = self.schedule_index_of_member_at(position);
-        let schedule = schedules.get(own);
+        let schedule = schedules.schedule_by_number(own);
         let index = schedule.stage_index(
             self.chunk_of_cell_or_zero_if_uniform(schedule, cell),
             number,
@@ -486,7 +486,7 @@ impl CollectiveRun {
             index: index as u32,
         };
         let queue_slot = progress.queue_slots[cell.index() * self.length + number.index()];
-        let of = &schedule.all_stages()[index];
+        let of = &schedule.stages_of_all_routes()[index];
         let line = backend.line_position(&plan.extent, of, position, self.root);
         let line = match self.strand_of_cell(cell) {
             0 => line,

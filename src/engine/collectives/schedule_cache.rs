@@ -73,13 +73,13 @@ impl<S: Copy> ScheduleCache<S> {
     }
 
     #[inline]
-    pub fn get(&self, number: u32) -> &ChunkStageSequences<S> {
+    pub fn schedule_by_number(&self, number: u32) -> &ChunkStageSequences<S> {
         &self.cached[number as usize].schedule
     }
 
     #[inline]
     pub fn stage_at(&self, of: ScheduleStageRef) -> &S {
-        &self.get(of.schedule).all_stages()[of.index as usize]
+        &self.schedule_by_number(of.schedule).stages_of_all_routes()[of.index as usize]
     }
 
     #[inline]

@@ -98,8 +98,8 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         // exactly one stage.
         let Some(stage) = self
             .schedules
-            .get(run.schedule)
-            .all_stages()
+            .schedule_by_number(run.schedule)
+            .stages_of_all_routes()
             .first()
             .copied()
         else {
@@ -119,7 +119,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         part: u32,
     ) {
         // The op only identifies an event, so it does not count as a message.
-        let op = fabric.allocate_event_op(InFlightMessageContext::Scripted {
+        let op = fabric.allocate_uncounted_event_op(InFlightMessageContext::Scripted {
             run: at.run,
             from: at.cell,
             to: at.cell,
@@ -160,7 +160,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         let ends = (extent.npus[from.index()], extent.npus[to.index()]);
         let op = fabric.allocate_message_op(op);
         if !M::Order::OPENS_PORTS {
-            let message = NetworkMessage::without_port(op, ends, amount);
+            let message = NetworkMessage::create_message_without_port(op, ends, amount);
             fabric.pass_message_to_network(now, &message, effects);
             return;
         }
@@ -172,7 +172,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             let port = group.port_index(phase.unwrap_or(0), position, side);
             progress.ports.nth_port(port)
         };
-        let [out, into] = group.sides_between(self.settings.topology, from, to);
+        let [out, into] = group.sides_message_leaves_and_enters(self.settings.topology, from, to);
         let message = NetworkMessage {
             op,
             ends,

@@ -84,7 +84,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         let mut positions = positions.collect();
         let backend = &self.chunks.backend;
         for change in changes {
-            let stage = &cached.schedule.all_stages()[change.stage.index()];
+            let stage = &cached.schedule.stages_of_all_routes()[change.stage.index()];
             backend.reorder_members_to_receive_order(
                 stage,
                 change.messages.clone(),
@@ -127,12 +127,12 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         let quiet = UncontendedMessageCostFunctions {
             shared: N::SHARED,
             cost: &|ends, amount| network.uncontended_time(ends, amount),
-            link_time: &|amount| network.link_time(amount),
+            link_time: &|amount| network.message_link_occupancy_time(amount),
             // Messages of irregular groups may use any link, so they may conflict with each other on a network with
             // contention.
             conflict_free: &|dimension, members, pattern| {
                 if extent.regular {
-                    network.is_conflict_free(dimension, members, pattern)
+                    network.is_send_pattern_conflict_free(dimension, members, pattern)
                 } else {
                     !N::SHARED
                 }
@@ -144,7 +144,9 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             .closed_form(&cached.schedule, extent, paths, &quiet);
         let backend = &self.chunks.backend;
         cached.end_order = (M::Order::AT_ONCE && span.is_some())
-            .then(|| backend.order_changes_from_begin_to_end(&cached.schedule, extent, &quiet))
+            .then(|| {
+                backend.list_member_order_changes_begin_to_end(&cached.schedule, extent, &quiet)
+            })
             .flatten();
         // If there is no closed form, that is cached too.
         cached.closed = Some(span);
@@ -189,7 +191,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         let group = self.chunks.groups[run.group].plan;
         let position = group.extent.position_of[member.index()];
         if run.progress.is_none() {
-            run.begin_simulation(fabric.open_ports(0), 0);
+            run.begin_simulation(fabric.open_network_ports_for_operation(0), 0);
             self.answers.stepwise += 1;
         }
         if run.arrivals.arrived == group.present && run.arrivals.arrived_now.is_empty() {
@@ -215,7 +217,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             self.notify_all_transfers_begin(effects, id);
         }
         if let Some(latency) = self
-            .time_wired_barrier(id)
+            .barrier_duration_on_dedicated_wires(id)
             .or_else(|| self.find_stated_or_recorded_time(fabric, effects, id))
         {
             self.chunks.runs[id].arrivals.arrived_now.clear();
@@ -234,7 +236,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             && self
                 .chunks
                 .schedules
-                .get(run.schedule)
+                .schedule_by_number(run.schedule)
                 .measured_time()
                 .is_some();
         if measured && !all {
@@ -257,7 +259,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
 
     /// Returns the duration of a barrier that uses dedicated wires instead of links. Returns `None` for other
     /// collectives.
-    fn time_wired_barrier(&self, id: RunIndex) -> Option<Span> {
+    fn barrier_duration_on_dedicated_wires(&self, id: RunIndex) -> Option<Span> {
         let latency = self.settings.topology.tile_grid()?.barrier?;
         let request = self.chunks.runs[id].request?;
         (request.kind == CollectiveKind::Barrier).then_some(latency)
@@ -292,7 +294,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
                 "a time instead of a factor",
             ));
         }
-        unchanged.map(|span| changed.apply_to_span(span))
+        unchanged.map(|span| changed.scale_or_replace_span(span))
     }
 
     /// Continues the simulation of a collective with the members that arrived at this instant. `all` is true if every
@@ -324,9 +326,16 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
                 return;
             }
             let phases = group.extent.phases.len();
-            let ports = group.port_count();
-            let order = self.chunks.schedules.get(run.schedule).admission_order();
-            run.begin_simulation(fabric.open_ports(ports), order.map_or(0, |_| phases));
+            let ports = group.count_ports_opened_by_collective();
+            let order = self
+                .chunks
+                .schedules
+                .schedule_by_number(run.schedule)
+                .admission_order();
+            run.begin_simulation(
+                fabric.open_network_ports_for_operation(ports),
+                order.map_or(0, |_| phases),
+            );
             self.answers.stepwise += 1;
         }
         let mut fresh = std::mem::take(&mut run.arrivals.arrived_now);

@@ -49,7 +49,11 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         if from == to {
             return number;
         }
-        let stages = |schedule| self.schedules.get(schedule).all_stages();
+        let stages = |schedule| {
+            self.schedules
+                .schedule_by_number(schedule)
+                .stages_of_all_routes()
+        };
         let (from, to): (&[M::Stage], &[M::Stage]) = (stages(from), stages(to));
         let Some(of) = from.get(number as usize) else {
             return number;

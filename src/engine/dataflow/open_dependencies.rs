@@ -84,7 +84,7 @@ impl OpenDependencyCounts {
 
     /// Marks a node as complete.
     #[inline]
-    pub fn mark_complete(&mut self, node: usize) {
+    pub fn set_complete_marker_of_node(&mut self, node: usize) {
         self.left[node] = COMPLETE;
     }
 
@@ -95,14 +95,14 @@ impl OpenDependencyCounts {
         *left -= 1;
         match *left {
             0 => NodeReadinessAfterDependency::Ready,
-            left if left & COUNT == 0 => self.refill_dependency_count(node),
+            left if left & COUNT == 0 => self.refill_zero_count_from_overflow(node),
             _ => NodeReadinessAfterDependency::Waiting,
         }
     }
 
     /// Moves dependencies from `beyond` into a node's byte once the byte's count has reached zero.
     #[inline(never)]
-    fn refill_dependency_count(&mut self, node: usize) -> NodeReadinessAfterDependency {
+    fn refill_zero_count_from_overflow(&mut self, node: usize) -> NodeReadinessAfterDependency {
         let flags = self.left[node];
         if flags & MORE != 0
             && let Ok(place) = self.beyond.binary_search_by_key(&node, |(node, _)| *node)
@@ -144,7 +144,7 @@ impl OpenDependencyCounts {
     }
 
     /// Copies the state of one node range to another range in the same graph.
-    pub fn copy_state(&mut self, from: Range<usize>, to: Range<usize>) {
+    pub fn copy_counts_between_node_ranges(&mut self, from: Range<usize>, to: Range<usize>) {
         let beyond = [&from, &to].map(|of| self.overflow_range(of.clone()));
         for (from, to) in beyond[0].clone().zip(beyond[1].clone()) {
             self.beyond[to].1 = self.beyond[from].1;
@@ -218,7 +218,7 @@ mod tests {
                     open.is_incomplete_with_met_dependencies(node)
                         && open.open_dependency_count(node) == Some(0)
                 );
-                open.mark_complete(node);
+                open.set_complete_marker_of_node(node);
                 assert_eq!(open.open_dependency_count(node), None);
                 // The counts of the other instance do not change.
                 assert_eq!(open.open_dependency_count(degree as usize), Some(degree));
@@ -244,7 +244,7 @@ mod tests {
             open.resolve_dependency(1);
         }
         assert!(!open.have_equal_state(one.clone(), other.clone()));
-        open.copy_state(one.clone(), other.clone());
+        open.copy_counts_between_node_ranges(one.clone(), other.clone());
         assert!(open.have_equal_state(one.clone(), other.clone()));
         assert_eq!(open.open_dependency_count(4), Some(100));
         open.resolve_dependency(4);

@@ -8,7 +8,7 @@
 //! chunk has arrived, so that no collective that uses this port is answered analytically.
 
 use super::{Fabric, InFlightMessageContext};
-use crate::dataflow::unpack_node;
+use crate::dataflow::unpack_instance_and_node;
 use crate::effects::Effects;
 use crate::event::{EventClass, PackedEvent};
 use crate::ids::InstanceNode;
@@ -77,7 +77,7 @@ fn access_endpoints(npu: Npu, memory: EndpointId, store: bool) -> (EndpointId, E
 
 /// Records the end of the load or store that `token` identifies.
 fn schedule_access_end(effects: &mut Effects, at: Time, token: u64) {
-    let InstanceNode { instance, node } = unpack_node(token);
+    let InstanceNode { instance, node } = unpack_instance_and_node(token);
     effects.schedule_announced_end(at, instance, node);
 }
 
@@ -125,7 +125,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
                 traffic.count_transfer(ends, amount);
             }
             if whole {
-                let InstanceNode { instance, node } = unpack_node(access.token);
+                let InstanceNode { instance, node } = unpack_instance_and_node(access.token);
                 let op = InFlightMessageContext::Access { instance, node };
                 let op = self.ops.insert_uncounted_op(op);
                 let path = topology.path_between(ends);

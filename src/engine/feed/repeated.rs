@@ -62,7 +62,7 @@ impl RepeatedLaunchFeed {
             self.steps.push(Some(serial));
         }
         if let Some(&Some(serial)) = self.steps.get(step as usize) {
-            queue.release_rank(serial, rank);
+            queue.request_rank_start_now(serial, rank);
         }
     }
 }

@@ -27,8 +27,12 @@ fn build_single_kernel_workload(ns: u64) -> Workload {
         ..NodeView::new(1, "kernel", op)
     };
     writer.receive_node(&node, &[]).unwrap();
-    let (graph, binding) =
-        Graph::read_graph(&writer.into_inner(), 0, EnforcedDependencyKinds::Both).unwrap();
+    let (graph, binding) = Graph::read_graph(
+        &writer.into_unflushed_sink(),
+        0,
+        EnforcedDependencyKinds::Both,
+    )
+    .unwrap();
     let mut builder = WorkloadBuilder::default();
     let graph = builder.add_or_reuse_equal_graph(graph);
     builder
@@ -94,6 +98,6 @@ fn there_are_as_many_run_states_as_launches_in_flight_at_once() {
     assert_eq!(outcome.nodes, 20_000);
     assert_eq!(outcome.makespan.0, ends[ends.len() - 1]);
     assert_eq!(engine.launches.frames.len(), most);
-    assert_eq!(engine.flow.instances().len(), most);
+    assert_eq!(engine.flow.running_rank_instances().len(), most);
     assert_eq!(engine.flow.nodes_held(), most);
 }

@@ -53,7 +53,7 @@ impl Messages<'_> {
     }
 
     /// Withholds an issued send until the receiver's request has arrived.
-    pub(super) fn withhold_send<N: NetworkBackend>(
+    pub(super) fn withhold_send_until_request<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,

@@ -272,7 +272,7 @@ impl ReplayOptions {
         &self,
         workload: &Workload,
     ) -> Result<(), UnusableOptionReason> {
-        let any = |has: fn(&Graph) -> bool| workload.graphs().iter().any(has);
+        let any = |has: fn(&Graph) -> bool| workload.distinct_graphs().iter().any(has);
         match self.compute {
             KernelDurationSource::Recorded(efficiency)
             | KernelDurationSource::Scaled(_, efficiency)
@@ -281,7 +281,7 @@ impl ReplayOptions {
                 return Err(UnusableOptionReason::AllRecorded(Box::new(self.compute)));
             }
             KernelDurationSource::RecordedOn(_) | KernelDurationSource::RecordedOnDevices
-                if !any(has_recorded_kernels) =>
+                if !any(has_kernels_with_recorded_duration) =>
             {
                 return Err(UnusableOptionReason::NoneRecorded);
             }
@@ -294,9 +294,10 @@ impl ReplayOptions {
                 let unknown = |graph: &&Graph| {
                     let device = graph.capture_environment().device.as_deref();
                     let model = compute_model_with_recording_class(self.compute, device);
-                    model == KernelDurationSource::RecordedOnDevices && has_recorded_kernels(graph)
+                    model == KernelDurationSource::RecordedOnDevices
+                        && has_kernels_with_recorded_duration(graph)
                 };
-                if let Some(graph) = workload.graphs().iter().find(unknown) {
+                if let Some(graph) = workload.distinct_graphs().iter().find(unknown) {
                     let device = graph.capture_environment().device.clone();
                     return Err(UnusableOptionReason::DeviceUnknown(device));
                 }
@@ -311,7 +312,7 @@ impl ReplayOptions {
 }
 
 /// Returns true if a kernel of `graph` has a recorded duration.
-fn has_recorded_kernels(graph: &Graph) -> bool {
+fn has_kernels_with_recorded_duration(graph: &Graph) -> bool {
     let recorded =
         |node| graph.kind(node) == NodeKind::Compute && graph.recorded_duration(node) > Span::ZERO;
     graph.nodes().any(recorded)
@@ -322,7 +323,7 @@ fn has_unrecorded_kernels(graph: &Graph) -> bool {
     let unrecorded = |node| {
         graph.kind(node) == NodeKind::Compute
             && graph.recorded_duration(node) == Span::ZERO
-            && (graph.flops(node) > 0 || graph.bytes(node) > 0)
+            && (graph.flops(node) > 0 || graph.stated_bytes_of_node(node) > 0)
     };
     graph.captured_end().is_none() && graph.nodes().any(unrecorded)
 }

@@ -32,7 +32,7 @@ pub(super) fn compute_graph_durations(
     };
     // Returns the bytes of a load or store, or an error if the bytes exceed the capacity `room`.
     let within = |node: NodeIndex, room: Option<Bytes>, holder: &str, hint: &str| {
-        let bytes = Bytes(graph.bytes(node));
+        let bytes = Bytes(graph.stated_bytes_of_node(node));
         if let Some(room) = room.filter(|room| bytes > *room) {
             let found =
                 format!("the node moves {bytes} at once, but {holder} has a capacity of {room}");
@@ -47,8 +47,8 @@ pub(super) fn compute_graph_durations(
     let mut basis = DurationSourceCounts::default();
     let mut unpriced = UntimedKernels::default();
     let device = graph.capture_environment().device.as_deref();
-    let compute =
-        compute_model_with_recording_class(options.compute, device).for_npu_class(&class.name);
+    let compute = compute_model_with_recording_class(options.compute, device)
+        .keep_recorded_if_other_npu_maker(&class.name);
     basis.at_peaks = compute.assumes_full_peak_rates();
     basis.recording_class_known = matches!(compute, KernelDurationSource::RecordedOn(_));
     basis.carried = compute.was_recorded_at_other_rates(&class.peaks, class.memory_bandwidth());
@@ -63,7 +63,7 @@ pub(super) fn compute_graph_durations(
             captured,
             flops: graph.flops(node),
             flops_unknown: graph.flops_unknown(node),
-            bytes: graph.bytes(node),
+            bytes: graph.stated_bytes_of_node(node),
             dtype: graph.dtype(node),
             shape: graph.kernel(node),
         };
@@ -76,7 +76,7 @@ pub(super) fn compute_graph_durations(
             if let (KernelDurationWithBasis::Curve { span, .. }, Some(factor)) =
                 (&mut price, options.correction)
             {
-                *span = Span::from_seconds(span.as_seconds() * factor);
+                *span = Span::from_seconds_saturating(span.as_seconds() * factor);
             }
             price
         };
@@ -111,7 +111,7 @@ pub(super) fn compute_graph_durations(
                     options.compute == KernelDurationSource::Curves
                         && matches!(price, KernelDurationWithBasis::Modeled(_)),
                 );
-                let bytes_alone = graph.flops_unknown(node) && graph.bytes(node) > 0;
+                let bytes_alone = graph.flops_unknown(node) && graph.stated_bytes_of_node(node) > 0;
                 if let (KernelDurationWithBasis::Fallback(span), true) = (price, bytes_alone) {
                     basis.flops_unknown += 1;
                     basis.flops_unknown_time += u128::from(span.0);
@@ -139,7 +139,8 @@ pub(super) fn compute_graph_durations(
                 let hint = "take a machine with more memory, or split the tensor";
                 let bytes = within(node, memory.capacity, &holder, hint)?;
                 let own = options.extensions.memory.as_ref();
-                let own = own.and_then(|design| design.time_local_access(&memory, bytes));
+                let own =
+                    own.and_then(|design| design.time_local_access_by_user_model(&memory, bytes));
                 own.or_else(|| memory.time_access(bytes)).ok_or_else(|| {
                     let found = format!("{holder} does not state the latency of its memory");
                     refusal(node, found, "give the class `memory_latency`")
@@ -149,7 +150,7 @@ pub(super) fn compute_graph_durations(
                 let remote = match graph.remote_memory(node) {
                     None => machine
                         .unnamed_remote_memory()
-                        .ok_or_else(|| missing_memory_error(machine)),
+                        .ok_or_else(|| missing_unnamed_remote_memory_error(machine)),
                     Some(slot) => memories[slot as usize]
                         .map(|index| &machine.named_memories()[index].memory)
                         .ok_or_else(|| {
@@ -200,18 +201,21 @@ pub(super) fn compute_graph_durations(
     // The machine limits lanes of the NPU and threads of the host separately. Lanes beyond the limit share an existing
     // lane.
     let (mut device, mut host) = (0, 0);
-    let lanes = graph.lanes().iter().map(|lane| match lane {
-        Lane::None => NONE,
-        Lane::Host(_) => {
-            host += 1;
-            // Host threads are numbered after the NPU's lanes, so they never share a lane with kernels.
-            class.lanes + (host - 1) % class.host_lanes
-        }
-        _ => {
-            device += 1;
-            (device - 1) % class.lanes
-        }
-    });
+    let lanes = graph
+        .lanes_in_order_of_first_use()
+        .iter()
+        .map(|lane| match lane {
+            Lane::None => NONE,
+            Lane::Host(_) => {
+                host += 1;
+                // Host threads are numbered after the NPU's lanes, so they never share a lane with kernels.
+                class.lanes + (host - 1) % class.host_lanes
+            }
+            _ => {
+                device += 1;
+                (device - 1) % class.lanes
+            }
+        });
     let lanes: Vec<u32> = lanes.collect();
     let beyond = [(device, class.lanes), (host, class.host_lanes)];
     basis.sharing = beyond
@@ -270,7 +274,7 @@ fn flag_group_slots_sharing_lanes_with_others(graph: &Graph, lanes: &[u32]) -> V
         };
     }
     let mut mixed = vec![false; graph.group_slots().len()];
-    for call in graph.calls() {
+    for call in graph.collective_calls() {
         let lane = lanes[graph.lane(call.node) as usize];
         mixed[call.group as usize] |= users[lane as usize] == CollectiveGroupsUsingLane::Several;
     }
@@ -278,7 +282,7 @@ fn flag_group_slots_sharing_lanes_with_others(graph: &Graph, lanes: &[u32]) -> V
 }
 
 /// Builds the error for a load from or store to the unnamed memory of a `machine` that has none.
-fn missing_memory_error(machine: &Machine) -> (String, String) {
+fn missing_unnamed_remote_memory_error(machine: &Machine) -> (String, String) {
     let name = machine.name();
     let hint = match machine.named_memories() {
         [] => "add [remote_memory] to the machine, or set `tensor_loc` to 1 for local memory"

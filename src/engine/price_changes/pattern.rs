@@ -35,7 +35,7 @@ pub struct KernelPattern {
 }
 
 /// Splits a pattern into its property and its glob.
-pub fn split_pattern_property(pattern: &str) -> (KernelPatternField, &str) {
+pub fn split_pattern_into_property_and_glob(pattern: &str) -> (KernelPatternField, &str) {
     let named = FIELDS.iter().find_map(|(field, word)| {
         let glob = pattern.strip_prefix(word)?.strip_prefix(':')?;
         Some((*field, glob))
@@ -122,7 +122,7 @@ impl<'g> KernelPatternMatcher<'g> {
             for (number, call) in (0..).zip(&stacks.calls) {
                 let around = call.caller.map(|caller| caller as usize);
                 let mut path = around.map_or(String::new(), |caller| paths[caller].clone());
-                let module = stacks.module_of_call(number);
+                let module = stacks.module_invoked_by_call(number);
                 if let Some(module) = module {
                     path += if path.is_empty() { "" } else { "/" };
                     path += module;

@@ -32,13 +32,13 @@ impl StuckDiagnosisInputs<'_, '_> {
                     instance: other,
                     node: half.node,
                 })
-                .find(|half| !self.is_complete(*half))
+                .find(|half| !self.is_node_complete(*half))
         });
         let what = match half {
             Some(half) => format!(", {}", self.describe_node_state(half)),
             None => ", which has no such message left".to_owned(),
         };
-        let (bytes, tag) = (graph.bytes(node), message.tag);
+        let (bytes, tag) = (graph.stated_bytes_of_node(node), message.tag);
         let text = if message.receive {
             format!("{bytes} bytes from rank {peer} with tag {tag}{what}")
         } else {
@@ -69,7 +69,7 @@ impl StuckDiagnosisInputs<'_, '_> {
             // The first incomplete collective of the group blocks the member.
             let other = self.flow.instance_of_rank_in_same_launch(instance, **rank);
             let vertex = other.and_then(|other| {
-                let calls = self.flow.instance(other).graph.calls().iter();
+                let calls = self.flow.instance(other).graph.collective_calls().iter();
                 let mut nodes = calls.map(|call| InstanceNode {
                     instance: other,
                     node: call.node,
@@ -80,7 +80,7 @@ impl StuckDiagnosisInputs<'_, '_> {
                         .0
                         .group
                         == slot.group
-                        && !self.is_complete(*call)
+                        && !self.is_node_complete(*call)
                 })
             });
             let state = match vertex {
@@ -119,7 +119,7 @@ impl StuckDiagnosisInputs<'_, '_> {
                 "{} is {} of {} bytes",
                 matching::describe_node(rank, graph, node),
                 graph.collective_of(node).kind,
-                graph.bytes(node)
+                graph.stated_bytes_of_node(node)
             )
         };
         let group = group_text(self.groups[group].plan);

@@ -15,7 +15,7 @@ use super::shared_lanes::count_parked_collectives;
 use super::{
     GROUPED, InstanceGroupSimulatedAsOne, InstanceGroupsSimulatedAsOne, is_carried_out_per_member,
 };
-use crate::dataflow::{Dataflow, unpack_node};
+use crate::dataflow::{Dataflow, unpack_instance_and_node};
 use crate::effects::Effects;
 use crate::ids::InstanceIndex;
 use crate::lanes::{FREE, LanesOfAllNpus};
@@ -35,7 +35,7 @@ impl InstanceGroupsSimulatedAsOne {
     }
 
     /// Returns true if any parts may be able to join.
-    pub fn can_join_parts(&self) -> bool {
+    pub fn may_have_parts_to_join(&self) -> bool {
         !self.ended.is_empty()
     }
 
@@ -56,7 +56,7 @@ impl InstanceGroupsSimulatedAsOne {
                 .chunk_by(|&a, &b| self.parts_are_adjacent_and_equal(flow, lanes, effects, a, b));
             let runs: Vec<&[InstanceIndex]> = runs.filter(|run| run.len() > 1).collect();
             for run in runs {
-                self.join_parts(flow, lanes, effects, run);
+                self.join_parts_into_one_group(flow, lanes, effects, run);
             }
         }
         ended.clear();
@@ -105,7 +105,9 @@ impl InstanceGroupsSimulatedAsOne {
                 .all(|(first, second)| {
                     let holder = lanes.holder_of_lane(first);
                     let is_own = holder == FREE
-                        || is_carried_out_per_member(one.graph.kind(unpack_node(holder).node));
+                        || is_carried_out_per_member(
+                            one.graph.kind(unpack_instance_and_node(holder).node),
+                        );
                     is_own && lanes.lanes_have_equal_state(first, second)
                 })
             && ready_nodes_and_freed_lanes(flow, effects, a)
@@ -114,7 +116,7 @@ impl InstanceGroupsSimulatedAsOne {
     }
 
     /// Joins several parts into one group. The leader of the first part becomes the common leader.
-    fn join_parts(
+    fn join_parts_into_one_group(
         &mut self,
         flow: &mut Dataflow<'_>,
         lanes: &LanesOfAllNpus,
@@ -157,7 +159,7 @@ impl InstanceGroupsSimulatedAsOne {
         let follows = |instance: InstanceIndex| leaders[1..].contains(&instance);
         effects
             .ready
-            .retain(|&word| !follows(unpack_node(word).instance));
+            .retain(|&word| !follows(unpack_instance_and_node(word).instance));
         effects.freed.retain(|&(instance, _)| !follows(instance));
     }
 }
@@ -168,7 +170,10 @@ fn ready_nodes_and_freed_lanes(
     effects: &Effects,
     instance: InstanceIndex,
 ) -> (Vec<NodeIndex>, Vec<u32>) {
-    let ready = effects.ready.iter().map(|&word| unpack_node(word));
+    let ready = effects
+        .ready
+        .iter()
+        .map(|&word| unpack_instance_and_node(word));
     let ready = ready.filter(|ready| ready.instance == instance);
     let mut ready: Vec<NodeIndex> = ready.map(|ready| ready.node).collect();
     ready.sort_unstable();

@@ -8,7 +8,9 @@
 //! group is first split into single ranks.
 
 use super::InstanceGroupsSimulatedAsOne;
-use crate::dataflow::{Dataflow, RunningRankInstance, pack_node, unpack_node};
+use crate::dataflow::{
+    Dataflow, RunningRankInstance, pack_instance_and_node, unpack_instance_and_node,
+};
 use crate::effects::Effects;
 use crate::ids::{InstanceIndex, InstanceNode};
 use crate::lanes::LanesOfAllNpus;
@@ -22,7 +24,7 @@ impl RunningRankInstance<'_> {
     pub(super) fn shared_lane_flags(&self) -> Vec<bool> {
         let Self { graph, shared, .. } = self;
         let mut lanes = Vec::new();
-        for call in graph.calls() {
+        for call in graph.collective_calls() {
             if shared.mixed[call.group as usize] {
                 lanes.resize(shared.lane_count as usize, false);
                 lanes[shared.lanes[graph.lane(call.node) as usize] as usize] = true;
@@ -32,7 +34,7 @@ impl RunningRankInstance<'_> {
     }
 
     /// Returns true if a node is a gathering collective on a shared lane.
-    pub(super) fn is_gathering_on_shared_lane(&self, node: NodeIndex) -> bool {
+    pub(super) fn is_gathering_collective_on_shared_lane(&self, node: NodeIndex) -> bool {
         let Self { graph, shared, .. } = self;
         graph.kind(node) == NodeKind::Collective
             && shared.mixed[graph.collective_of(node).group as usize]
@@ -51,12 +53,12 @@ pub(super) fn count_parked_collectives(
     let graph = running.graph;
     let is_parked = |node: NodeIndex| {
         let lane = running.first_lane + running.shared.lanes[graph.lane(node) as usize];
-        let word = pack_node(instance, node);
+        let word = pack_instance_and_node(instance, node);
         flow.is_ready_or_issued(instance, node)
-            && !lanes.holds_or_queues(lane, word)
+            && !lanes.is_node_holding_or_waiting_for_lane(lane, word)
             && !effects.ready.contains(&word)
     };
-    let calls = graph.calls().iter();
+    let calls = graph.collective_calls().iter();
     let gathering = calls.filter(|call| running.shared.mixed[call.group as usize]);
     gathering.filter(|call| is_parked(call.node)).count() as u32
 }
@@ -66,7 +68,7 @@ impl InstanceGroupsSimulatedAsOne {
     /// members at once.
     #[inline]
     pub fn would_change_shared_lane_order(&self, flow: &Dataflow<'_>, left: &[u64]) -> bool {
-        let InstanceNode { instance, node } = unpack_node(left[0]);
+        let InstanceNode { instance, node } = unpack_instance_and_node(left[0]);
         let number = self.of.get(instance.index());
         let Some(&number) = number.filter(|&&number| number != NONE) else {
             return false;
@@ -85,7 +87,7 @@ impl InstanceGroupsSimulatedAsOne {
         if !is_shared(node) {
             return false;
         }
-        let own = left.iter().map(|&word| unpack_node(word));
+        let own = left.iter().map(|&word| unpack_instance_and_node(word));
         let own = own.take_while(|own| own.instance == instance);
         let coming = own.filter(|own| is_shared(own.node)).count();
         coming as u32 + group.parked > 1

@@ -4,7 +4,7 @@ use super::{
     FirstTileGroupDivergence, GROUPED, IncompleteGroupStep, InstanceGroupSimulatedAsOne,
     InstanceGroupsSimulatedAsOne, TileGroupSameRoundNodeStep, is_carried_out_per_member,
 };
-use crate::dataflow::{Dataflow, pack_node, unpack_node};
+use crate::dataflow::{Dataflow, pack_instance_and_node, unpack_instance_and_node};
 use crate::effects::Effects;
 use crate::event::EventClass;
 use crate::ids::{InstanceIndex, InstanceNode};
@@ -107,13 +107,12 @@ impl InstanceGroupsSimulatedAsOne {
         if let Some((ready, next)) = ready {
             let left = ready[next..].iter().copied();
             let own: Vec<u64> = left
-                .filter(|&word| unpack_node(word).instance == leader)
+                .filter(|&word| unpack_instance_and_node(word).instance == leader)
                 .collect();
             for &other in &others {
-                ready.extend(
-                    own.iter()
-                        .map(|&word| pack_node(other, unpack_node(word).node)),
-                );
+                ready.extend(own.iter().map(|&word| {
+                    pack_instance_and_node(other, unpack_instance_and_node(word).node)
+                }));
             }
             ready[next..].sort_unstable();
         }
@@ -157,7 +156,9 @@ impl InstanceGroupsSimulatedAsOne {
                 // All members of this part have taken the step, so their leader carries it out for the whole part.
                 if present.len() == run.len() {
                     if step == TileGroupSameRoundNodeStep::Queued
-                        && flow.instance(run[0]).is_gathering_on_shared_lane(node)
+                        && flow
+                            .instance(run[0])
+                            .is_gathering_collective_on_shared_lane(node)
                     {
                         own.parked -= 1;
                     }
@@ -249,7 +250,9 @@ fn copy_leader_state(
     let [from, own] = [leader, other].map(|of| flow.instance(of).lane_range());
     let (first_lane, next_free_lane_for_single_node) = (from.start, own.start);
     for (from, own) in from.zip(own) {
-        lanes.copy_lane(from, own, |word| pack_node(other, unpack_node(word).node));
+        lanes.copy_state_between_lanes(from, own, |word| {
+            pack_instance_and_node(other, unpack_instance_and_node(word).node)
+        });
     }
     let freed = effects.freed.iter();
     let freed: Vec<(InstanceIndex, u32)> = freed
@@ -259,8 +262,8 @@ fn copy_leader_state(
     effects.freed.extend(freed);
     let ready = effects.ready.iter().copied();
     let ready: Vec<u64> = ready
-        .filter(|&word| unpack_node(word).instance == leader)
-        .map(|word| pack_node(other, unpack_node(word).node))
+        .filter(|&word| unpack_instance_and_node(word).instance == leader)
+        .map(|word| pack_instance_and_node(other, unpack_instance_and_node(word).node))
         .collect();
     effects.ready.extend(ready);
 }

@@ -132,7 +132,7 @@ pub fn time_across_nodes(
     let seconds = ways.map(|way| way.seconds_for(kind, [members, nodes], transfer, later));
     seconds
         .min_by(f64::total_cmp)
-        .map(|seconds| Span::from_seconds(seconds.max(0.0)))
+        .map(|seconds| Span::from_seconds_saturating(seconds.max(0.0)))
 }
 
 #[cfg(test)]
@@ -144,7 +144,7 @@ mod tests {
 
     /// Nodes have four NPUs with 100 GB/s within the node, of which a fraction of 0.5 is reached, and 20 GB/s from each
     /// NPU to other nodes.
-    fn predict_collective_us(
+    fn predict_us_across_four_npu_nodes(
         kind: CollectiveKind,
         bytes: u64,
         npus: impl Iterator<Item = u32>,
@@ -185,17 +185,21 @@ mod tests {
         // 1.08 = 51.42 us.
         let few = 31.0 / 50e9 / 0.09 * 1e6;
         assert_near(
-            predict_collective_us(CollectiveKind::AllGather, 32, 0..32),
+            predict_us_across_four_npu_nodes(CollectiveKind::AllGather, 32, 0..32),
             51.42 + few,
         );
         // A node's four ports together have 80 GB/s, but its internal links reach only 50: 31/32 of 3.2 GB take 62,000
         // us with Simple, whose steps take 8.4 + 7 x 14 + 24 x 3.4 us. With LL128, the transfer takes longer by a
         // fraction of 0.09.
-        let many = predict_collective_us(CollectiveKind::ReduceScatter, 3_200_000_000, 0..32);
+        let many =
+            predict_us_across_four_npu_nodes(CollectiveKind::ReduceScatter, 3_200_000_000, 0..32);
         assert_near(many, 188.0 + 62_000.0);
         // A group with one member on each node has no steps within nodes, and one port of 20 GB/s.
-        let apart =
-            predict_collective_us(CollectiveKind::AllGather, 8_000_000_000, (0..32).step_by(4));
+        let apart = predict_us_across_four_npu_nodes(
+            CollectiveKind::AllGather,
+            8_000_000_000,
+            (0..32).step_by(4),
+        );
         assert_near(apart, 8.4 + 98.0 + 350_000.0);
     }
 
@@ -205,27 +209,28 @@ mod tests {
         // us.
         let few = 2.0 * 32.0 / 50e9 / 0.09 * 1e6;
         assert_near(
-            predict_collective_us(CollectiveKind::AllReduce, 32, 0..32),
+            predict_us_across_four_npu_nodes(CollectiveKind::AllReduce, 32, 0..32),
             43.28 + few,
         );
         // A ring sends 2 x 31/32 of the buffer, with steps of 8.4 + 14 x 14 + 48 x 3.4 us.
-        let many = predict_collective_us(CollectiveKind::AllReduce, 6_400_000_000, 0..32);
+        let many =
+            predict_us_across_four_npu_nodes(CollectiveKind::AllReduce, 6_400_000_000, 0..32);
         assert_near(many, 367.6 + 248_000.0);
     }
 
     #[test]
     fn other_collectives_and_uneven_groups_have_no_cross_node_time() {
         assert_eq!(
-            predict_collective_us(CollectiveKind::AllToAll, 32, 0..32),
+            predict_us_across_four_npu_nodes(CollectiveKind::AllToAll, 32, 0..32),
             None
         );
         assert_eq!(
-            predict_collective_us(CollectiveKind::AllGather, 32, 0..4),
+            predict_us_across_four_npu_nodes(CollectiveKind::AllGather, 32, 0..4),
             None
         );
         let uneven = [0, 1, 5].into_iter();
         assert_eq!(
-            predict_collective_us(CollectiveKind::AllGather, 32, uneven),
+            predict_us_across_four_npu_nodes(CollectiveKind::AllGather, 32, uneven),
             None
         );
     }

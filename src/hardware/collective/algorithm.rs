@@ -262,7 +262,7 @@ impl CollectiveAlgorithm {
     }
 
     /// Returns true if each member receives from only one other member, the same in all steps.
-    pub fn has_sole_senders(self) -> bool {
+    pub fn receives_from_same_member_in_all_steps(self) -> bool {
         self == Self::Ring
     }
 }

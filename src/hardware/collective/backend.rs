@@ -272,7 +272,7 @@ pub trait CollectiveBackend {
     ) -> PathsToNextAndAnyMember;
 
     /// Returns the path that all messages of a stage share, or `None` if their paths differ.
-    fn uniform_path(
+    fn path_shared_by_stage_messages(
         &self,
         stage: &Self::Stage,
         paths: &PathsToNextAndAnyMember,
@@ -280,7 +280,7 @@ pub trait CollectiveBackend {
 
     /// Returns a key for everything that affects a request's execution, except its group, root, kind and bytes.
     /// Requests with equal keys, groups, roots, kinds and bytes share a cached schedule.
-    fn cache_key(&self, request: &CollectiveRequest) -> u64;
+    fn cache_key_apart_from_group_kind_bytes(&self, request: &CollectiveRequest) -> u64;
 
     /// Returns the schedule of a collective's chunks. `paths` are the results of [`Self::common_paths_of_phase`].
     fn chunk_schedule(
@@ -356,7 +356,7 @@ pub trait CollectiveBackend {
 /// and queues of waiting chunks.
 pub trait CollectiveEndpointModel: CollectiveBackend {
     /// Returns the queue in which a chunk waits before `stage`, or `None` if chunks do not wait.
-    fn queue_before_stage(
+    fn find_queue_where_chunks_await_stage(
         &self,
         stage: &Self::Stage,
         queue_slot: u16,
@@ -400,7 +400,7 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
     ) -> EndpointBusTransfer;
 
     /// Submits a transfer to the bus of `npu`. The bus schedules its events with `clock`.
-    fn submit_transfer(
+    fn submit_npu_bus_transfer(
         &mut self,
         now: Time,
         npu: Npu,
@@ -409,8 +409,8 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
     );
 
     /// Handles an event on the bus of `npu`. If a transfer completes, returns its token and pauses the bus. The caller
-    /// handles the consequences, then calls [`Self::resume_bus`].
-    fn handle_bus_event(
+    /// handles the consequences, then calls [`Self::resume_npu_bus_after_transfer`].
+    fn return_completed_transfer_and_pause_bus(
         &mut self,
         now: Time,
         npu: Npu,
@@ -419,7 +419,13 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
     ) -> Option<TransferCompletionToken>;
 
     /// Resumes the bus of `npu` after the event that completed a transfer.
-    fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusEventScheduler);
+    fn resume_npu_bus_after_transfer(
+        &mut self,
+        now: Time,
+        npu: Npu,
+        event: u32,
+        clock: &mut impl BusEventScheduler,
+    );
 
     /// Returns the time that the member at `line` needs to reduce its `r`-th received message, or `None` if it does not
     /// reduce it.
@@ -459,7 +465,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
 
     /// Returns true if members of one line exchange the same messages in both stages. Called only if collectives are
     /// matched in issue order, because members may then issue different collectives.
-    fn exchanges_same_messages(&self, _a: &Self::Stage, _b: &Self::Stage) -> bool {
+    fn stages_exchange_same_messages(&self, _a: &Self::Stage, _b: &Self::Stage) -> bool {
         false
     }
 
@@ -471,7 +477,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     /// into the order in which they end it, if all end at the same instant. The collective must have a closed form.
     /// Returns `None` if the order is not proven; a caller that needs the order then simulates the collective message
     /// by message. Called only in [`SortEventsByInsertionMarker`].
-    fn order_changes_from_begin_to_end(
+    fn list_member_order_changes_begin_to_end(
         &self,
         _chunk_schedule: &ChunkStageSequences<Self::Stage>,
         _extent: &GroupPhasesAndMemberPositions,
@@ -481,7 +487,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     }
 
     /// Reorders `members` from the order in which they send `messages` of `stage` to the order in which they receive
-    /// them. Called only for changes that [`Self::order_changes_from_begin_to_end`] returned.
+    /// them. Called only for changes that [`Self::list_member_order_changes_begin_to_end`] returned.
     fn reorder_members_to_receive_order(
         &self,
         _stage: &Self::Stage,

@@ -127,7 +127,7 @@ fn path_key(path: PathLatencyAndRates) -> [u64; 3] {
     [
         path.latency.0,
         path.bandwidth.bytes_per_second().to_bits(),
-        others.as_picoseconds().to_bits(),
+        others.as_unrounded_picoseconds().to_bits(),
     ]
 }
 
@@ -222,7 +222,7 @@ impl ChunkCountSearchInputs<'_> {
         );
         named && pipeline.active.get() == 1 && {
             let one = self.route_chunks(pipeline, 1);
-            let mut all = one.all_stages().iter();
+            let mut all = one.stages_of_all_routes().iter();
             all.all(|assignment| assignment.closed_form(self.extent, self.paths).is_some())
         }
     }
@@ -317,7 +317,7 @@ impl ChunkCountSearchInputs<'_> {
             .min(MOST_STATE / members.max(1))
             .max(1);
         let flows = one
-            .all_stages()
+            .stages_of_all_routes()
             .iter()
             .filter(|stage| uses_tree_algorithm(stage));
         let messages: u64 = flows
@@ -332,7 +332,8 @@ impl ChunkCountSearchInputs<'_> {
                     (plan.chunk_count(), exact),
                 )
             };
-            let costs: Vec<StageLifeAndInterval> = plan.all_stages().iter().map(of).collect();
+            let costs: Vec<StageLifeAndInterval> =
+                plan.stages_of_all_routes().iter().map(of).collect();
             (plan, costs)
         };
         // Without trees, a trial is cheap, so every number of chunks is tried.
@@ -461,7 +462,7 @@ impl ChunkCountSearchInputs<'_> {
                 interval: interval.min(life),
             };
         }
-        let line = LineMessageCosts::new(self.extent, phase, self.topology).without_load();
+        let line = LineMessageCosts::new(self.extent, phase, self.topology).to_model_without_load();
         let Some(life) = algorithm.estimate_cost(&line, stage.primitive, stage.buffer) else {
             // The algorithm has no formula, so approximate its time by a series of equal messages.
             let link = self.topology.dimensions()[phase.dimension].link_bandwidth();
@@ -471,7 +472,7 @@ impl ChunkCountSearchInputs<'_> {
             let interval = life;
             return StageLifeAndInterval { life, interval };
         };
-        let life = span(life.as_picoseconds());
+        let life = span(life.as_unrounded_picoseconds());
         // The interval equals the life in three cases. Without a root, all members are busy for the whole stage. If the
         // group is not a sub-grid, routes are longer and determine the interval. In a ring used in both directions, a
         // member near the root in one direction is far from it in the other.
@@ -481,7 +482,7 @@ impl ChunkCountSearchInputs<'_> {
                 interval: life,
             };
         }
-        let port = line.path_at_distance(1).without_load();
+        let port = line.path_at_distance(1).without_load_of_other_messages();
         let (amount, count) = match (stage.primitive, algorithm) {
             (CollectiveStagePrimitive::Broadcast | CollectiveStagePrimitive::Reduce, _) => {
                 match algorithm {
@@ -495,7 +496,7 @@ impl ChunkCountSearchInputs<'_> {
         let busy = port.time_under_load(amount).times(count.into());
         StageLifeAndInterval {
             life,
-            interval: span(busy.as_picoseconds()).min(life),
+            interval: span(busy.as_unrounded_picoseconds()).min(life),
         }
     }
 
@@ -512,7 +513,7 @@ impl ChunkCountSearchInputs<'_> {
             let before = u64::from(plan.chunk_count().saturating_sub(1));
             return only.interval.times(before) + only.life;
         }
-        let stages = || plan.all_stages().iter().zip(costs);
+        let stages = || plan.stages_of_all_routes().iter().zip(costs);
         let phases = self.extent.phases.len() as u32;
         let overlaps = costs.iter().any(|cost| cost.interval < cost.life);
         let parts = 1 + usize::from(overlaps);
@@ -531,10 +532,13 @@ impl ChunkCountSearchInputs<'_> {
         // number of chunks.
         let mut capacity = vec![1; phases as usize];
         capacity.push(u32::MAX);
-        let routes = (0..plan.chunk_count()).map(|chunk| plan.route_of_chunk(chunk) as u32);
+        let routes = (0..plan.chunk_count()).map(|chunk| plan.route_index_of_chunk(chunk) as u32);
         let length = parts * plan.stages_per_chunk();
-        let plan =
-            ChunkStageSequences::with_routes(vec![(); spans.len()], length, routes.collect());
+        let plan = ChunkStageSequences::from_stages_and_chunk_route_indices(
+            vec![(); spans.len()],
+            length,
+            routes.collect(),
+        );
         let stages = FlowShopInput {
             spans: &spans,
             queue_of: &queue_of,
@@ -555,17 +559,17 @@ impl ChunkCountSearchInputs<'_> {
         let length = plan.stages_per_chunk();
         let sum =
             |all: &[StageLifeAndInterval]| all.iter().fold(Span::ZERO, |sum, cost| sum + cost.life);
-        let routes = plan.all_stages().len() / length.max(1);
+        let routes = plan.stages_of_all_routes().len() / length.max(1);
         let mut chunks = vec![0_u64; routes];
         for chunk in 0..plan.chunk_count() {
-            chunks[plan.route_of_chunk(chunk)] += 1;
+            chunks[plan.route_index_of_chunk(chunk)] += 1;
         }
         let phase = |number: usize| {
             let mut busy = Span::ZERO;
             let (mut before, mut after) = (Span(u64::MAX), Span(u64::MAX));
             for (route, &count) in chunks.iter().enumerate() {
                 let range = route * length..(route + 1) * length;
-                let (stages, costs) = (&plan.all_stages()[range.clone()], &costs[range]);
+                let (stages, costs) = (&plan.stages_of_all_routes()[range.clone()], &costs[range]);
                 let visits = |assignment: &StageWithAlgorithm| assignment.stage.phase == number;
                 for (_, cost) in stages.iter().zip(costs).filter(|(stage, _)| visits(stage)) {
                     busy += cost.interval.times(count);

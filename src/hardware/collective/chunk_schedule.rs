@@ -58,7 +58,11 @@ impl<S: Copy> ChunkStageSequences<S> {
 
     /// Creates a chunk for each entry of `route_of`. An entry is the index of the chunk's route. `stages` contains the
     /// routes one after another, with `length` stages each.
-    pub fn with_routes(stages: Vec<S>, length: usize, route_of: Vec<u32>) -> Self {
+    pub fn from_stages_and_chunk_route_indices(
+        stages: Vec<S>,
+        length: usize,
+        route_of: Vec<u32>,
+    ) -> Self {
         // Routes are stored one after another, each with `length` stages.
         debug_assert!(length == 0 || stages.len().is_multiple_of(length));
         Self {
@@ -96,7 +100,7 @@ impl<S: Copy> ChunkStageSequences<S> {
     }
 
     /// Returns the schedule with `admission` as the order in which chunks enter each phase.
-    pub fn with_admission(self, admission: ChunkAdmissionOrderPerPhase) -> Self {
+    pub fn with_chunk_admission_order(self, admission: ChunkAdmissionOrderPerPhase) -> Self {
         Self {
             admission: Some(admission),
             ..self
@@ -130,13 +134,13 @@ impl<S: Copy> ChunkStageSequences<S> {
 
     /// Returns the stages of all routes, one after another.
     #[inline]
-    pub fn all_stages(&self) -> &[S] {
+    pub fn stages_of_all_routes(&self) -> &[S] {
         &self.stages
     }
 
     /// Returns the index of the route that `chunk` takes.
     #[inline]
-    pub fn route_of_chunk(&self, chunk: u32) -> usize {
+    pub fn route_index_of_chunk(&self, chunk: u32) -> usize {
         if self.route_of.is_empty() {
             0
         } else {
@@ -157,11 +161,12 @@ impl<S: Copy> ChunkStageSequences<S> {
         Some(&self.stages[index])
     }
 
-    /// Returns the index in [`Self::all_stages`] of stage `number` of `chunk`, or `None` after the last stage.
+    /// Returns the index in [`Self::stages_of_all_routes`] of stage `number` of `chunk`, or `None` after the last
+    /// stage.
     #[inline]
     pub fn stage_index(&self, chunk: u32, number: StageIndex) -> Option<usize> {
         let number = number.index();
-        (number < self.length).then(|| self.route_of_chunk(chunk) * self.length + number)
+        (number < self.length).then(|| self.route_index_of_chunk(chunk) * self.length + number)
     }
 
     /// Returns the order in which each phase admits chunks, or `None` if the order is not fixed.

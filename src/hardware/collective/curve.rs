@@ -45,7 +45,7 @@ pub struct MeasuredLinkBandwidthAndLatency {
 
 impl MeasuredLinkBandwidthAndLatency {
     /// Returns the bandwidth and latency of `dimension`'s links.
-    pub fn of_dimension(dimension: &TopologyDimension) -> Self {
+    pub fn copy_from_topology_dimension(dimension: &TopologyDimension) -> Self {
         Self {
             bandwidth: dimension.bandwidth,
             latency: dimension.latency,
@@ -60,13 +60,14 @@ pub fn find_dimension_measured_on_other_links(
     kind: CollectiveKind,
     (extent, topology): (&GroupPhasesAndMemberPositions, &Topology),
 ) -> Option<(usize, MeasuredLinkBandwidthAndLatency)> {
-    find_measured_time(curves, (kind, 1), (extent, topology))?;
+    predict_time_from_one_dimension_curves(curves, (kind, 1), (extent, topology))?;
     let [phase] = &extent.phases[..] else {
         return None;
     };
     let mut curves = curves[phase.dimension].iter();
-    let own =
-        MeasuredLinkBandwidthAndLatency::of_dimension(&topology.dimensions()[phase.dimension]);
+    let own = MeasuredLinkBandwidthAndLatency::copy_from_topology_dimension(
+        &topology.dimensions()[phase.dimension],
+    );
     let other = |curve: &CollectiveCurve| curve.measured_at.filter(|at| *at != own);
     let at = curves.find_map(|curve| (curve.kind == kind).then(|| other(curve))?)?;
     Some((phase.dimension, at))
@@ -92,7 +93,7 @@ impl MeasuredToMachineLinkChange {
         let dimension = &topology.dimensions()[phase.dimension];
         let (from, to) = (
             measured_at?,
-            MeasuredLinkBandwidthAndLatency::of_dimension(dimension),
+            MeasuredLinkBandwidthAndLatency::copy_from_topology_dimension(dimension),
         );
         (from != to).then(|| Self {
             from,
@@ -210,7 +211,7 @@ impl CollectiveCurve {
 /// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`. Returns `None`
 /// unless all members are along one dimension whose curves cover the number of members. `curves` has one list per
 /// dimension.
-pub fn find_measured_time(
+pub fn predict_time_from_one_dimension_curves(
     curves: &[Vec<CollectiveCurve>],
     (kind, bytes): (CollectiveKind, u64),
     (extent, topology): (&GroupPhasesAndMemberPositions, &Topology),
@@ -246,7 +247,7 @@ pub fn find_measured_time(
     } else {
         0.0
     };
-    Some(Span::from_seconds(low + part * (high - low)))
+    Some(Span::from_seconds_saturating(low + part * (high - low)))
 }
 
 #[cfg(test)]

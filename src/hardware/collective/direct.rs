@@ -93,9 +93,9 @@ pub(super) fn estimate_cost(
     };
     let (all, far) =
         line.sum_times_and_longest_first_byte_over_distances(message, |way| match primitive {
-            P::Broadcast | P::Reduce | P::Gather | P::Scatter => {
-                way.without_load().time_under_load(message)
-            }
+            P::Broadcast | P::Reduce | P::Gather | P::Scatter => way
+                .without_load_of_other_messages()
+                .time_under_load(message),
             _ => way.time_under_load(message),
         });
     far + all

@@ -39,7 +39,7 @@ impl WaitingChunkPriority {
 /// Inputs of the flow shop, by stage and queue.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowShopInput<'a> {
-    /// Duration of each stage of each route, in the order of [`ChunkStageSequences::all_stages`].
+    /// Duration of each stage of each route, in the order of [`ChunkStageSequences::stages_of_all_routes`].
     pub spans: &'a [Span],
     /// Queue index of each stage; queues are numbered from 0.
     pub queue_of: &'a [u32],
@@ -114,12 +114,12 @@ struct FlowShopSimulation<'a, S, F> {
 impl<S: Copy, F: FnMut(StageBeginAndAdmittingPassage)> FlowShopSimulation<'_, S, F> {
     /// Returns the index of a chunk's current stage in the lists of all stages.
     fn current_stage_index(&self, chunk: u32) -> usize {
-        self.chunk_schedule.route_of_chunk(chunk) * self.chunk_schedule.stages_per_chunk()
+        self.chunk_schedule.route_index_of_chunk(chunk) * self.chunk_schedule.stages_per_chunk()
             + usize::from(self.stage[chunk as usize])
     }
 
     /// Moves waiting chunks into free places of `queue`, after the passage `admitted_by` has ended.
-    fn admit_waiting_chunks(
+    fn fill_queue_with_waiting_chunks(
         &mut self,
         now: Span,
         queue: u32,
@@ -144,7 +144,7 @@ impl<S: Copy, F: FnMut(StageBeginAndAdmittingPassage)> FlowShopSimulation<'_, S,
         }
     }
 
-    fn enqueue_chunk(&mut self, chunk: u32) -> u32 {
+    fn enqueue_chunk_at_its_current_stage(&mut self, chunk: u32) -> u32 {
         let index = self.current_stage_index(chunk);
         let left = self.chunk_schedule.stages_per_chunk() - usize::from(self.stage[chunk as usize]);
         let key = match self.stages.intra {
@@ -193,10 +193,10 @@ pub fn simulate_flow_shop_observed<S: Copy>(
     let mut end = Span::ZERO;
     if chunk_schedule.stages_per_chunk() > 0 {
         for chunk in 0..chunk_schedule.chunk_count() {
-            shop.enqueue_chunk(chunk);
+            shop.enqueue_chunk_at_its_current_stage(chunk);
         }
         for queue in 0..queues {
-            shop.admit_waiting_chunks(Span::ZERO, queue as u32, None);
+            shop.fill_queue_with_waiting_chunks(Span::ZERO, queue as u32, None);
         }
     }
     while let Some(Reverse((now, _, chunk))) = shop.ends.pop() {
@@ -208,11 +208,11 @@ pub fn simulate_flow_shop_observed<S: Copy>(
         // same queue.
         shop.stage[chunk as usize] += 1;
         let goes_on = usize::from(shop.stage[chunk as usize]) < chunk_schedule.stages_per_chunk();
-        let next = goes_on.then(|| shop.enqueue_chunk(chunk));
+        let next = goes_on.then(|| shop.enqueue_chunk_at_its_current_stage(chunk));
         shop.queues[left as usize].running -= 1;
-        shop.admit_waiting_chunks(now, left, ended);
+        shop.fill_queue_with_waiting_chunks(now, left, ended);
         if let Some(next) = next {
-            shop.admit_waiting_chunks(now, next, ended);
+            shop.fill_queue_with_waiting_chunks(now, next, ended);
         }
     }
     let order = shop.order;
@@ -273,7 +273,8 @@ mod tests {
         // The chunks take two routes over queues 0 and 1. Chunks 0 and 2 take 4 ns in queue 0, then 4 ns in queue 1.
         // Chunk 1 takes 3 ns in queue 1, then 3 ns in queue 0.
         let spans: Vec<Span> = [4, 4, 3, 3].map(Span::from_ns).to_vec();
-        let chunk_schedule = ChunkStageSequences::with_routes(vec![(); 4], 2, vec![0, 1, 0]);
+        let chunk_schedule =
+            ChunkStageSequences::from_stages_and_chunk_route_indices(vec![(); 4], 2, vec![0, 1, 0]);
         let order = |intra| {
             let stages = FlowShopInput {
                 spans: &spans,

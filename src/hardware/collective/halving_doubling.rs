@@ -106,11 +106,13 @@ pub(super) fn estimate_cost(
     let n = line.member_count();
     match primitive {
         P::Broadcast | P::Reduce => line.sum_over_doublings(|way, _| {
-            way.time_of_first_byte(buffer) + way.without_load().time_under_load(buffer)
+            way.time_of_first_byte(buffer)
+                + way.without_load_of_other_messages().time_under_load(buffer)
         }),
         P::Gather | P::Scatter => line.sum_over_doublings(|way, j| {
             let part = buffer.k_of_n_equal_parts((1 << j).min(n - (1 << j)), n);
-            way.time_of_first_byte(part) + way.without_load().time_under_load(part)
+            way.time_of_first_byte(part)
+                + way.without_load_of_other_messages().time_under_load(part)
         }),
         _ => line.sum_over_doublings(|way, j| {
             let part = buffer.one_of_n_equal_parts(2 << j);

@@ -42,7 +42,7 @@ impl PathWithLinkLoad {
     }
 
     /// Returns this path as if no other messages used its links.
-    pub(super) fn without_load(self) -> Self {
+    pub(super) fn without_load_of_other_messages(self) -> Self {
         Self { load: 1, ..self }
     }
 }
@@ -75,7 +75,7 @@ impl<'a> LineMessageCosts<'a> {
     }
 
     /// Returns a model in which messages of other members cause no slowdown, as on a contention-free network.
-    pub(super) fn without_load(self) -> Self {
+    pub(super) fn to_model_without_load(self) -> Self {
         Self {
             wired: false,
             ..self

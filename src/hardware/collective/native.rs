@@ -92,7 +92,7 @@ impl CollectiveBackend for NativeBackend<'_> {
     }
 
     #[inline]
-    fn uniform_path(
+    fn path_shared_by_stage_messages(
         &self,
         assignment: &StageWithAlgorithm,
         paths: &PathsToNextAndAnyMember,
@@ -100,7 +100,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         assignment.uniform_path(paths)
     }
 
-    fn cache_key(&self, request: &CollectiveRequest) -> u64 {
+    fn cache_key_apart_from_group_kind_bytes(&self, request: &CollectiveRequest) -> u64 {
         request.splits.map_or(0, |number| u64::from(number) + 1)
     }
 
@@ -177,15 +177,17 @@ impl CollectiveBackend for NativeBackend<'_> {
             protocol::fastest_protocol_time(self.protocols, of, lie)
                 .or_else(|| across_nodes::time_across_nodes(self.across_nodes, of, lie))
         };
-        if let Some(span) = curve::find_measured_time(self.curves, of, lie).or_else(formula) {
+        if let Some(span) =
+            curve::predict_time_from_one_dimension_curves(self.curves, of, lie).or_else(formula)
+        {
             let span = match self.correction {
-                Some(factor) => Span::from_seconds(span.as_seconds() * factor),
+                Some(factor) => Span::from_seconds_saturating(span.as_seconds() * factor),
                 None => span,
             };
             chunk_schedule = chunk_schedule.with_measured_time(span);
         }
         let both_ways = chunk_schedule
-            .all_stages()
+            .stages_of_all_routes()
             .iter()
             .any(|c| c.stage.bidirectional);
         let chunk_schedule = chunk_schedule.with_strands(1 + u32::from(both_ways));
@@ -196,12 +198,16 @@ impl CollectiveBackend for NativeBackend<'_> {
         let alone = |assignment: &StageWithAlgorithm| {
             self.estimate_uncontended_stage_duration(assignment, extent, paths)
         };
-        let spans: Vec<Span> = chunk_schedule.all_stages().iter().map(alone).collect();
+        let spans: Vec<Span> = chunk_schedule
+            .stages_of_all_routes()
+            .iter()
+            .map(alone)
+            .collect();
         let capacity = self.max_concurrent_chunks_per_phase(&chunk_schedule, extent);
         let order = self
-            .simulate_phases(&chunk_schedule, &spans, &capacity)
+            .simulate_chunks_through_phases(&chunk_schedule, &spans, &capacity)
             .order;
-        chunk_schedule.with_admission(ChunkAdmissionOrderPerPhase { order, capacity })
+        chunk_schedule.with_chunk_admission_order(ChunkAdmissionOrderPerPhase { order, capacity })
     }
 
     #[inline]
@@ -255,7 +261,9 @@ impl CollectiveBackend for NativeBackend<'_> {
 
     #[inline]
     fn sends_one_message_at_a_time(&self, assignment: &StageWithAlgorithm) -> bool {
-        !assignment.algorithm.has_sole_senders()
+        !assignment
+            .algorithm
+            .receives_from_same_member_in_all_steps()
     }
 
     fn describer(&self) -> CollectiveAlgorithmsFormatter {
@@ -294,7 +302,7 @@ impl CollectiveBackend for NativeBackend<'_> {
             let chunk_schedule =
                 build_collective_chunk_schedule(of, (extent, topology), used, pipeline);
             let phases = stage_assignment::describe_algorithms_by_phase(
-                chunk_schedule.all_stages(),
+                chunk_schedule.stages_of_all_routes(),
                 extent,
                 topology,
                 &algorithms,
@@ -327,25 +335,28 @@ impl CollectiveBackend for NativeBackend<'_> {
             admission.is_some_and(|admission| admission.capacity.iter().all(|&most| most == 1));
         let one_by_one = one_by_one || chunk_schedule.chunk_count() == 1;
         let scripted = chunk_schedule
-            .all_stages()
+            .stages_of_all_routes()
             .iter()
             .any(|assignment| assignment.script.is_some());
         let unequal = chunk_schedule
-            .all_stages()
+            .stages_of_all_routes()
             .iter()
             .any(|assignment| assignment.splits.is_some());
         if !one_by_one || scripted || unequal {
             return None;
         }
-        let spans = chunk_schedule.all_stages().iter().map(|assignment| {
-            let phase = &extent.phases[assignment.stage.phase];
-            let pattern = match assignment.algorithm {
-                CollectiveAlgorithm::Ring => LineSendPattern::Neighbours,
-                _ => LineSendPattern::Any,
-            };
-            let apart = (quiet.conflict_free)(phase.dimension, phase.size, pattern);
-            assignment.closed_form(extent, paths).filter(|_| apart)
-        });
+        let spans = chunk_schedule
+            .stages_of_all_routes()
+            .iter()
+            .map(|assignment| {
+                let phase = &extent.phases[assignment.stage.phase];
+                let pattern = match assignment.algorithm {
+                    CollectiveAlgorithm::Ring => LineSendPattern::Neighbours,
+                    _ => LineSendPattern::Any,
+                };
+                let apart = (quiet.conflict_free)(phase.dimension, phase.size, pattern);
+                assignment.closed_form(extent, paths).filter(|_| apart)
+            });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
         // No closed form applies if a stage takes no time: at the collective's last instant, another operation's
         // message could then precede and delay the stage's last messages.
@@ -355,7 +366,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         Some(match admission {
             None => spans.into_iter().fold(Span::ZERO, |sum, span| sum + span),
             Some(admission) => {
-                self.simulate_phases(chunk_schedule, &spans, &admission.capacity)
+                self.simulate_chunks_through_phases(chunk_schedule, &spans, &admission.capacity)
                     .end
             }
         })
@@ -369,14 +380,14 @@ impl CollectiveBackend for NativeBackend<'_> {
         begins: &[Span],
     ) -> Option<Vec<Span>> {
         let is_single = chunk_schedule.chunk_count() == 1;
-        let stages = is_single.then(|| chunk_schedule.all_stages())?;
+        let stages = is_single.then(|| chunk_schedule.stages_of_all_routes())?;
         late_ring::find_late_ring_member_ends(stages, extent, paths, begins)
     }
 }
 
 impl CollectiveEndpointModel for NativeBackend<'_> {
     #[inline]
-    fn queue_before_stage(
+    fn find_queue_where_chunks_await_stage(
         &self,
         _: &StageWithAlgorithm,
         _: u16,
@@ -459,7 +470,7 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
         unreachable!("endpoints take no time")
     }
 
-    fn submit_transfer(
+    fn submit_npu_bus_transfer(
         &mut self,
         _: Time,
         _: Npu,
@@ -469,7 +480,7 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
         unreachable!("endpoints take no time")
     }
 
-    fn handle_bus_event(
+    fn return_completed_transfer_and_pause_bus(
         &mut self,
         _: Time,
         _: Npu,
@@ -479,7 +490,13 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
         unreachable!("endpoints take no time")
     }
 
-    fn resume_bus(&mut self, _: Time, _: Npu, _: u32, _: &mut impl BusEventScheduler) {
+    fn resume_npu_bus_after_transfer(
+        &mut self,
+        _: Time,
+        _: Npu,
+        _: u32,
+        _: &mut impl BusEventScheduler,
+    ) {
         unreachable!("endpoints take no time")
     }
 
@@ -529,7 +546,7 @@ impl NativeBackend<'_> {
         extent: &GroupPhasesAndMemberPositions,
     ) -> Vec<u32> {
         let mut capacity = vec![self.pipeline.active.get(); extent.phases.len()];
-        for assignment in chunk_schedule.all_stages() {
+        for assignment in chunk_schedule.stages_of_all_routes() {
             if uses_tree_algorithm(assignment) {
                 let size = extent.phases[assignment.stage.phase].size;
                 let most = &mut capacity[assignment.stage.phase];
@@ -541,18 +558,18 @@ impl NativeBackend<'_> {
 
     /// Simulates how the chunks of `chunk_schedule` pass through the phases. `spans` contains the duration of each
     /// stage.
-    fn simulate_phases(
+    fn simulate_chunks_through_phases(
         &self,
         chunk_schedule: &ChunkStageSequences<StageWithAlgorithm>,
         spans: &[Span],
         capacity: &[u32],
     ) -> flow_shop::FlowShopEndAndQueueOrder {
         let phases = chunk_schedule
-            .all_stages()
+            .stages_of_all_routes()
             .iter()
             .map(|assignment| assignment.stage.phase);
         let queue_of: Vec<u32> = phases.map(|phase| phase as u32).collect();
-        let back = chunk_schedule.all_stages().iter();
+        let back = chunk_schedule.stages_of_all_routes().iter();
         let back = back
             .map(|assignment| assignment.stage.primitive == CollectiveStagePrimitive::AllGather);
         let back: Vec<bool> = back.collect();

@@ -53,7 +53,7 @@ pub(super) fn nth_send(
 }
 
 /// Returns the index of the member that sends to the member at `line` after `before` rounds.
-pub(super) fn source_after_rounds(line: MemberLinePosition, before: u32) -> u32 {
+pub(super) fn sending_member_after_rounds(line: MemberLinePosition, before: u32) -> u32 {
     let (n, k) = (line.size, before + 1);
     if n.is_power_of_two() {
         line.index ^ k

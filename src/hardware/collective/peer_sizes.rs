@@ -122,7 +122,7 @@ impl PairBytesByPhase {
         let amount = |to| {
             stage
                 .buffer
-                .with_bytes(sizes.bytes_between(line, line.index, to))
+                .same_fraction_of_other_buffer(sizes.bytes_between(line, line.index, to))
         };
         if !sizes.gaps {
             let step = algorithm.nth_send(stage, line, i)?;
@@ -150,8 +150,12 @@ impl PairBytesByPhase {
         }
         // Empty messages are not sent, so only rounds with data count as received messages and as steps of the
         // receiver.
-        let received =
-            |&round: &u32| exchanged(pairwise::source_after_rounds(line, round), line.index);
+        let received = |&round: &u32| {
+            exchanged(
+                pairwise::sending_member_after_rounds(line, round),
+                line.index,
+            )
+        };
         let taken = |&round: &u32| target(step.to, round).is_some_and(|to| exchanged(step.to, to));
         Some(SendStepWithConditions {
             amount: amount(step.to),
@@ -201,7 +205,7 @@ mod tests {
         GroupPhasesAndMemberPositions::new(&npus, &topology)
     }
 
-    fn build_phase_stage(phase: usize) -> CollectiveStage {
+    fn build_all_to_all_stage_of_phase(phase: usize) -> CollectiveStage {
         CollectiveStage {
             phase,
             primitive: CollectiveStagePrimitive::AllToAll,
@@ -218,7 +222,7 @@ mod tests {
         algorithm: CollectiveAlgorithm,
         phase: usize,
     ) -> Vec<(u32, u32, u64, u32)> {
-        let stage = build_phase_stage(phase);
+        let stage = build_all_to_all_stage_of_phase(phase);
         let mut all = Vec::new();
         for position in 0..extent.member_count() {
             let line =
@@ -269,12 +273,12 @@ mod tests {
         let receives = |position| {
             let line = MemberLinePosition::new(
                 &extent,
-                &build_phase_stage(0),
+                &build_all_to_all_stage_of_phase(0),
                 Position(position),
                 Position(0),
             )
             .unwrap();
-            sizes.receive_count(&build_phase_stage(0), line)
+            sizes.receive_count(&build_all_to_all_stage_of_phase(0), line)
         };
         assert_eq!([0, 1, 2].map(receives), [1, 1, 2]);
         // Member 0 sends 3 bytes and receives 4, member 1 sends 3 and receives 1, and member 2 sends 4 and receives 5.

@@ -97,7 +97,9 @@ pub fn fastest_protocol_time(
             Some(change) => protocol.seconds_on_adjusted_links(phase.size, bytes as f64, &change),
         }
     });
-    seconds.min_by(f64::total_cmp).map(Span::from_seconds)
+    seconds
+        .min_by(f64::total_cmp)
+        .map(Span::from_seconds_saturating)
 }
 
 #[cfg(test)]

@@ -150,7 +150,7 @@ pub(super) fn estimate_cost(
     let share = buffer
         .one_of_n_equal_parts(n)
         .one_of_n_equal_parts(1 + u32::from(line.round));
-    let way = line.path_at_distance(1).without_load();
+    let way = line.path_at_distance(1).without_load_of_other_messages();
     let (hop, s) = (way.time_of_first_byte(share), way.time_under_load(share));
     let n = u64::from(n);
     match primitive {

@@ -49,11 +49,11 @@ pub(super) fn build_collective_chunk_schedule(
         for route in route_of.iter_mut().skip(1).step_by(2) {
             *route += ways.len() as u32;
         }
-        return ChunkStageSequences::with_routes(all, length, route_of);
+        return ChunkStageSequences::from_stages_and_chunk_route_indices(all, length, route_of);
     }
     match &ways[..] {
         [_] => ChunkStageSequences::with_uniform_chunks(all, chunks),
-        _ => ChunkStageSequences::with_routes(all, length, route_of),
+        _ => ChunkStageSequences::from_stages_and_chunk_route_indices(all, length, route_of),
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
     use chakram_base::ids::{Npu, StageIndex};
     use chakram_base::units::{Bandwidth, Span};
 
-    fn build_switch_chunk_schedule(
+    fn build_chunk_schedule_over_switches(
         sizes: &[(u32, f64)],
         bytes: u64,
         (inter, chunks): (DimensionVisitOrder, u32),
@@ -103,7 +103,7 @@ mod tests {
                 for chunks in [1, 2, 7, 64] {
                     let sizes = [(3, 2e9), (4, 1e9), (2, 3e8)];
                     let chunk_schedule =
-                        build_switch_chunk_schedule(&sizes, bytes, (inter, chunks));
+                        build_chunk_schedule_over_switches(&sizes, bytes, (inter, chunks));
                     // Count in the smallest fraction of a byte that occurs: each equal chunk has 256 grains.
                     let unit = 256 * u128::from(u64::from(chunks).min(bytes));
                     let mut sum = 0;
@@ -127,13 +127,21 @@ mod tests {
 
     #[test]
     fn several_equal_chunks_alternate_between_two_tree_routes() {
-        let all =
-            build_switch_chunk_schedule(&[(4, 1e9)], 1000, (DimensionVisitOrder::ThemisFlex, 1));
+        let all = build_chunk_schedule_over_switches(
+            &[(4, 1e9)],
+            1000,
+            (DimensionVisitOrder::ThemisFlex, 1),
+        );
         assert!(all.is_uniform());
         // Chunks alternate between two trees.
-        let all =
-            build_switch_chunk_schedule(&[(4, 1e9)], 1000, (DimensionVisitOrder::ThemisFlex, 5));
-        let routes: Vec<_> = (0..5).map(|chunk| all.route_of_chunk(chunk)).collect();
+        let all = build_chunk_schedule_over_switches(
+            &[(4, 1e9)],
+            1000,
+            (DimensionVisitOrder::ThemisFlex, 5),
+        );
+        let routes: Vec<_> = (0..5)
+            .map(|chunk| all.route_index_of_chunk(chunk))
+            .collect();
         assert_eq!(routes, [0, 1, 0, 1, 0]);
     }
 }

@@ -152,7 +152,7 @@ mod tests {
     use chakram_base::ids::Npu;
     use chakram_base::units::{Bandwidth, Span};
 
-    fn build_ring_group(sizes: &[u32]) -> (Topology, GroupPhasesAndMemberPositions) {
+    fn build_ring_topology_and_group(sizes: &[u32]) -> (Topology, GroupPhasesAndMemberPositions) {
         let dimensions = sizes
             .iter()
             .enumerate()
@@ -175,7 +175,7 @@ mod tests {
         choices: &[DimensionAlgorithmChoice],
         order: &[usize],
     ) -> Vec<(usize, CollectiveStagePrimitive, u64)> {
-        let (topology, extent) = build_ring_group(&[4, 2, 3]);
+        let (topology, extent) = build_ring_topology_and_group(&[4, 2, 3]);
         let chunk = ChunkShareAndPhaseOrder {
             whole: UnroundedBufferShare::from_bytes(1 << 30),
             order,
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn stage_descriptions_name_algorithms_that_run() {
-        let (topology, extent) = build_ring_group(&[8, 6]);
+        let (topology, extent) = build_ring_topology_and_group(&[8, 6]);
         let describe = |choices: [DimensionAlgorithmChoice; 2], kind, bytes| {
             let chunk = ChunkShareAndPhaseOrder {
                 whole: UnroundedBufferShare::from_bytes(bytes),

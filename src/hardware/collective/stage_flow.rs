@@ -187,7 +187,7 @@ impl StageFlowSimulation<'_> {
         let mut now = Time::ZERO;
         loop {
             while let Some((member, chunk)) = self.changed.pop() {
-                self.advance_chunk(member, chunk);
+                self.take_next_credited_chunk_step(member, chunk);
             }
             if self.events.peek().is_none_or(|next| next.0.0 > now) {
                 self.submit_messages(now);
@@ -233,7 +233,7 @@ impl StageFlowSimulation<'_> {
     }
 
     /// Takes a chunk's next step at a member if the chunk has enough credits, or ends the chunk after the last step.
-    fn advance_chunk(&mut self, member: u32, chunk: u32) {
+    fn take_next_credited_chunk_step(&mut self, member: u32, chunk: u32) {
         let program = self.flow.program_of_chunk(chunk, member);
         let cell = self.member_chunk_mut(member, chunk);
         if !cell.begun || cell.ended || cell.leaving {

@@ -152,7 +152,7 @@ pub(super) fn estimate_cost(
     // At every level except the root's, two children share one port, so the second child's message adds one
     // serialization time.
     let once = line.sum_over_doublings(|way, j| {
-        let passes = way.without_load().time_under_load(buffer);
+        let passes = way.without_load_of_other_messages().time_under_load(buffer);
         let first = way.time_of_first_byte(buffer) + passes;
         if 2 << j < n { first + passes } else { first }
     });

@@ -116,7 +116,7 @@ impl KernelTimeCurves {
         memory: Bandwidth,
     ) -> Option<CurveKernelDuration> {
         let price = |seconds, error, class| {
-            let span = Span::from_seconds(seconds);
+            let span = Span::from_seconds_saturating(seconds);
             Some(CurveKernelDuration { span, error, class })
         };
         if let Some((seconds, error)) = self
@@ -127,14 +127,19 @@ impl KernelTimeCurves {
         }
         let format = || {
             let dtype = kernel.dtype?;
-            Some((dtype, peaks.get(dtype)?.per_second()))
+            Some((dtype, peaks.peak_rate_if_supported(dtype)?.per_second()))
         };
         match kernel.shape? {
             KernelShape::Gemm { batch, m, n, k } => {
                 let (dtype, peak) = format()?;
                 let curve = self.gemm[dtype as usize].as_ref()?;
                 let sizes = [batch, m, n, k];
-                let estimate = curve.estimate_gemm(sizes, dtype.element_bytes(), peak, memory);
+                let estimate = curve.estimate_gemm_with_intermediate_values(
+                    sizes,
+                    dtype.element_bytes(),
+                    peak,
+                    memory,
+                );
                 let table = self.products[dtype as usize].as_ref();
                 // The table contains only single matrix products, no batches.
                 let table = table.filter(|_| batch == 1);

@@ -108,11 +108,12 @@ impl GemmTimeCurve {
         peak: f64,
         memory: Bandwidth,
     ) -> f64 {
-        self.estimate_gemm(sizes, element, peak, memory).seconds
+        self.estimate_gemm_with_intermediate_values(sizes, element, peak, memory)
+            .seconds
     }
 
     /// Computes the same time as [`Self::predict_seconds`], and also returns the intermediate values.
-    pub fn estimate_gemm(
+    pub fn estimate_gemm_with_intermediate_values(
         &self,
         sizes: [u64; 4],
         element: f64,

@@ -182,7 +182,7 @@ fn krige_residual(points: &[(f64, &GemmShapeResidual)]) -> f64 {
 mod tests {
     use super::*;
 
-    fn build_gemm_estimate(seconds: f64) -> GemmTimeWithIntermediateValues {
+    fn build_gemm_estimate_from_seconds(seconds: f64) -> GemmTimeWithIntermediateValues {
         GemmTimeWithIntermediateValues {
             seconds,
             memory_part: 1.0,
@@ -196,11 +196,16 @@ mod tests {
         // All shapes of the test have whole tiles and waves, so their coordinates differ only in k and t. The second
         // shape's point is at a distance of 0.3 ln 16 = 0.83178 from the first shape's point.
         let points = [
-            ([64, 128, 64], 2e-6, build_gemm_estimate(1e-6)),
-            ([64, 128, 1024], 0.5e-6, build_gemm_estimate(1e-6)),
+            ([64, 128, 64], 2e-6, build_gemm_estimate_from_seconds(1e-6)),
+            (
+                [64, 128, 1024],
+                0.5e-6,
+                build_gemm_estimate_from_seconds(1e-6),
+            ),
         ];
         let table = MeasuredGemms::new(&points, 0.05).unwrap();
-        let factor = |k| table.interpolate_factor([64, 128, k], &build_gemm_estimate(1e-6));
+        let factor =
+            |k| table.interpolate_factor([64, 128, k], &build_gemm_estimate_from_seconds(1e-6));
         // At a measured point, the point's own residual applies.
         assert!((factor(64).unwrap() / 2.0 - 1.0).abs() < 1e-12);
         // Halfway between the points, both have the same weight, and their opposite residuals cancel.
@@ -214,7 +219,7 @@ mod tests {
         // 32 is outside the range of measured sizes.
         assert_eq!(factor(32), None);
         assert_eq!(
-            table.interpolate_factor([65, 128, 64], &build_gemm_estimate(1e-6)),
+            table.interpolate_factor([65, 128, 64], &build_gemm_estimate_from_seconds(1e-6)),
             None
         );
     }
@@ -225,19 +230,41 @@ mod tests {
         // effect.
         let near = 0..NEAREST as u64;
         let mut points: Vec<_> = near
-            .map(|i| ([64, 128, 1000 + i], 3e-6, build_gemm_estimate(1e-6)))
+            .map(|i| {
+                (
+                    [64, 128, 1000 + i],
+                    3e-6,
+                    build_gemm_estimate_from_seconds(1e-6),
+                )
+            })
             .collect();
         points.extend([
-            ([64, 128, 1], 1e-7, build_gemm_estimate(1e-6)),
-            ([64, 128, 1 << 20], 1e-7, build_gemm_estimate(1e-6)),
+            ([64, 128, 1], 1e-7, build_gemm_estimate_from_seconds(1e-6)),
+            (
+                [64, 128, 1 << 20],
+                1e-7,
+                build_gemm_estimate_from_seconds(1e-6),
+            ),
         ]);
         let table = MeasuredGemms::new(&points, 0.05).unwrap();
         let factor = table
-            .interpolate_factor([64, 128, 999], &build_gemm_estimate(1e-6))
+            .interpolate_factor([64, 128, 999], &build_gemm_estimate_from_seconds(1e-6))
             .unwrap();
         assert!((factor / 3.0 - 1.0).abs() < 1e-9, "{factor}");
         assert!(MeasuredGemms::new(&[], 0.05).is_none());
-        assert!(MeasuredGemms::new(&[([1, 0, 1], 1.0, build_gemm_estimate(1.0))], 0.05).is_none());
-        assert!(MeasuredGemms::new(&[([1; 3], 0.0, build_gemm_estimate(1.0))], 0.05).is_none());
+        assert!(
+            MeasuredGemms::new(
+                &[([1, 0, 1], 1.0, build_gemm_estimate_from_seconds(1.0))],
+                0.05
+            )
+            .is_none()
+        );
+        assert!(
+            MeasuredGemms::new(
+                &[([1; 3], 0.0, build_gemm_estimate_from_seconds(1.0))],
+                0.05
+            )
+            .is_none()
+        );
     }
 }

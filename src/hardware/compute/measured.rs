@@ -185,7 +185,7 @@ impl MeasuredKernels {
         else {
             return Some((seconds, error));
         };
-        let recorded = Span::from_seconds(seconds);
+        let recorded = Span::from_seconds_saturating(seconds);
         let kernel = KernelTraceFacts {
             recorded,
             ..*kernel
@@ -225,7 +225,11 @@ impl MeasuredKernels {
 mod tests {
     use super::*;
 
-    fn build_measured_time(flops: u64, bytes: u64, seconds: f64) -> MeasuredTimeAtFlopsAndBytes {
+    fn make_test_measured_time(
+        flops: u64,
+        bytes: u64,
+        seconds: f64,
+    ) -> MeasuredTimeAtFlopsAndBytes {
         MeasuredTimeAtFlopsAndBytes {
             flops,
             bytes,
@@ -236,9 +240,9 @@ mod tests {
     #[test]
     fn times_are_exact_at_measured_sizes_and_interpolated_between() {
         let times = vec![
-            build_measured_time(400, 8, 4.0),
-            build_measured_time(100, 9, 1.0),
-            build_measured_time(100, 7, 3.0),
+            make_test_measured_time(400, 8, 4.0),
+            make_test_measured_time(100, 9, 1.0),
+            make_test_measured_time(100, 7, 3.0),
         ];
         let kernel = SameKernelTimesByWorkAmount::new(times, 0.1, 0.3).unwrap();
         assert_eq!(
@@ -274,7 +278,7 @@ mod tests {
             (1500, 40.0),
             (2000, 5.0),
         ];
-        let times = times.map(|(flops, seconds)| build_measured_time(flops, 1, seconds));
+        let times = times.map(|(flops, seconds)| make_test_measured_time(flops, 1, seconds));
         let kernel = SameKernelTimesByWorkAmount::new(times.to_vec(), 0.0, 0.0).unwrap();
         // Above the largest work, the time per operation is (10 + 40 + 5) / (1000 + 1500 + 2000) seconds. Below the
         // smallest work, the time per operation is (1 + 5) / (100 + 200) seconds.
@@ -286,8 +290,8 @@ mod tests {
     fn kernels_without_flops_go_by_bytes() {
         let kernel = SameKernelTimesByWorkAmount::new(
             vec![
-                build_measured_time(0, 0, 1.0),
-                build_measured_time(0, 100, 3.0),
+                make_test_measured_time(0, 0, 1.0),
+                make_test_measured_time(0, 100, 3.0),
             ],
             0.0,
             0.0,
@@ -302,14 +306,14 @@ mod tests {
     #[test]
     fn kernels_measured_at_zero_seconds_take_no_time() {
         let times = vec![
-            build_measured_time(1, 1, 0.0),
-            build_measured_time(2, 1, 2.0),
+            make_test_measured_time(1, 1, 0.0),
+            make_test_measured_time(2, 1, 2.0),
         ];
         let kernel = SameKernelTimesByWorkAmount::new(times, 0.0, 0.0).unwrap();
         assert_eq!(kernel.interpolate_seconds_and_error(1, 1, 0.5).0, 0.0);
         assert_eq!(kernel.interpolate_seconds_and_error(1, 2, 0.5).0, 1.0);
         let kernel =
-            SameKernelTimesByWorkAmount::new(vec![build_measured_time(1, 1, 0.0)], 0.0, 0.0)
+            SameKernelTimesByWorkAmount::new(vec![make_test_measured_time(1, 1, 0.0)], 0.0, 0.0)
                 .unwrap();
         assert_eq!(kernel.interpolate_seconds_and_error(4, 4, 0.5).0, 0.0);
     }
@@ -318,7 +322,7 @@ mod tests {
     fn names_and_formats_are_told_apart() {
         let mut all = MeasuredKernels::default();
         let kernel = |seconds| {
-            SameKernelTimesByWorkAmount::new(vec![build_measured_time(1, 1, seconds)], 0.0, 0.0)
+            SameKernelTimesByWorkAmount::new(vec![make_test_measured_time(1, 1, seconds)], 0.0, 0.0)
                 .unwrap()
         };
         assert!(all.add_kernel("mm".to_owned(), None, kernel(1.0)));
@@ -345,13 +349,17 @@ mod tests {
     fn empty_repeated_or_bad_times_make_no_table() {
         assert_eq!(SameKernelTimesByWorkAmount::new(vec![], 0.0, 0.0), None);
         let twice = vec![
-            build_measured_time(1, 1, 1.0),
-            build_measured_time(1, 1, 2.0),
+            make_test_measured_time(1, 1, 1.0),
+            make_test_measured_time(1, 1, 2.0),
         ];
         assert_eq!(SameKernelTimesByWorkAmount::new(twice, 0.0, 0.0), None);
         for bad in [-1.0, f64::NAN, f64::INFINITY] {
             assert_eq!(
-                SameKernelTimesByWorkAmount::new(vec![build_measured_time(1, 1, bad)], 0.0, 0.0),
+                SameKernelTimesByWorkAmount::new(
+                    vec![make_test_measured_time(1, 1, bad)],
+                    0.0,
+                    0.0
+                ),
                 None
             );
         }

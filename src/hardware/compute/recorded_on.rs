@@ -61,7 +61,7 @@ impl RecordingNpuClass {
 
     /// Returns this recording class, prepared for predictions on an NPU class of `maker`. If both makers are known and
     /// differ, kernels keep their recorded times.
-    pub(super) fn for_target_maker(self, maker: Option<&'static str>) -> Self {
+    pub(super) fn keep_recorded_times_if_maker_differs(self, maker: Option<&'static str>) -> Self {
         let differs = self
             .maker
             .zip(maker)
@@ -73,7 +73,7 @@ impl RecordingNpuClass {
     }
 
     /// Returns true if kernels keep their recorded time because the target class has a different maker.
-    pub(super) fn keeps_recorded_time(&self) -> bool {
+    pub(super) fn keeps_recorded_time_on_other_maker(&self) -> bool {
         self.elsewhere
     }
 
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::compute::{KernelDurationSource, KernelDurationWithBasis, KernelTimeCurves};
 
-    fn build_npu_class_rates(tflops: f64, tbytes: f64) -> (PeakRatesByFormat, Bandwidth) {
+    fn build_peak_and_memory_rates(tflops: f64, tbytes: f64) -> (PeakRatesByFormat, Bandwidth) {
         let mut peaks = PeakRatesByFormat::default();
         peaks.set_peak(Dtype::Bf16, FlopRate::new(tflops * 1e12).unwrap());
         (peaks, Bandwidth::new(tbytes * 1e12).unwrap())
@@ -126,8 +126,8 @@ mod tests {
 
     /// Scales a kernel from 1,000 TFLOP/s and 2 TB/s to 2,000 TFLOP/s and 5 TB/s.
     fn scale_recorded_kernel(kernel: KernelTraceFacts<'_>) -> KernelDurationWithBasis {
-        let (from, from_memory) = build_npu_class_rates(1000.0, 2.0);
-        let (to, to_memory) = build_npu_class_rates(2000.0, 5.0);
+        let (from, from_memory) = build_peak_and_memory_rates(1000.0, 2.0);
+        let (to, to_memory) = build_peak_and_memory_rates(2000.0, 5.0);
         let source = RecordingNpuClass::new(&from, from_memory);
         let model = KernelDurationSource::RecordedOn(source);
         model.price_kernel(&kernel, &to, Some(to_memory), &KernelTimeCurves::default())
@@ -192,11 +192,12 @@ mod tests {
 
     #[test]
     fn kernels_are_not_carried_between_makers() {
-        let (from, from_memory) = build_npu_class_rates(1000.0, 2.0);
-        let (to, to_memory) = build_npu_class_rates(2000.0, 5.0);
+        let (from, from_memory) = build_peak_and_memory_rates(1000.0, 2.0);
+        let (to, to_memory) = build_peak_and_memory_rates(2000.0, 5.0);
         let source = RecordingNpuClass::new(&from, from_memory).set_maker(Some("NVIDIA"));
         let price = |class: &str| {
-            let model = KernelDurationSource::RecordedOn(source).for_npu_class(class);
+            let model =
+                KernelDurationSource::RecordedOn(source).keep_recorded_if_other_npu_maker(class);
             model.price_kernel(&KERNEL, &to, Some(to_memory), &KernelTimeCurves::default())
         };
         // The 110 us do not change on MI300X, which comes from a different maker. On other classes the time is 10 + 100

@@ -41,8 +41,10 @@ pub(super) fn roofline_duration(
         return None;
     }
     let peak = match kernel.dtype {
-        Some(dtype) => peaks.get(dtype),
-        None => ASSUMED.iter().find_map(|&dtype| peaks.get(dtype)),
+        Some(dtype) => peaks.peak_rate_if_supported(dtype),
+        None => ASSUMED
+            .iter()
+            .find_map(|&dtype| peaks.peak_rate_if_supported(dtype)),
     };
     let arithmetic = match (flops, peak) {
         (0, _) => Span::ZERO,
@@ -52,7 +54,7 @@ pub(super) fn roofline_duration(
                 Some(KernelShape::Gemm { batch, m, n, k }) => Some((batch, [m, n, k])),
                 _ => None,
             };
-            let arrays = peaks.systolic_arrays().zip(product);
+            let arrays = peaks.get_systolic_arrays_if_any().zip(product);
             let cycles =
                 arrays.and_then(|(arrays, (batch, sizes))| arrays.matmul_duration(batch, sizes));
             // The peak bounds the duration from below, even if a machine file states faster arrays.

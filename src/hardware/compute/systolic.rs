@@ -43,7 +43,7 @@ impl SystolicArrays {
 mod tests {
     use super::*;
 
-    fn build_systolic_arrays(arrays: [u32; 2]) -> SystolicArrays {
+    fn build_32x16_systolic_arrays(arrays: [u32; 2]) -> SystolicArrays {
         SystolicArrays {
             array: [32, 16],
             arrays,
@@ -64,11 +64,11 @@ mod tests {
             ([2, 2], 1, [64, 32, 100], 178),
             ([2, 2], 3, [65, 33, 100], 3 * 4 * 178),
         ] {
-            let found = build_systolic_arrays(count).matmul_duration(batch, [m, n, k]);
+            let found = build_32x16_systolic_arrays(count).matmul_duration(batch, [m, n, k]);
             assert_eq!(found, Some(Span::from_ns(cycles)), "{count:?} {m} {n} {k}");
         }
         assert_eq!(
-            build_systolic_arrays([1, 1]).matmul_duration(u64::MAX, [64, 64, 64]),
+            build_32x16_systolic_arrays([1, 1]).matmul_duration(u64::MAX, [64, 64, 64]),
             None
         );
     }

@@ -56,7 +56,7 @@ pub(super) fn build_machine(
     document: &ConfigDocument<'_>,
     original: Option<&Machine>,
 ) -> Result<Machine, ConfigError> {
-    let root = document.root_table(ROOT)?;
+    let root = document.root_table_with_allowed_keys(ROOT)?;
     let name = root
         .require_field("name", "the machine's name")?
         .read_one_line_text()?
@@ -93,7 +93,7 @@ pub(super) fn build_machine(
         collective_curves: network.curves,
         collective_protocols: network.protocols,
         across_nodes: network.across_nodes,
-        pipeline: collectives::parse_chunking(&root)?,
+        pipeline: collectives::parse_chunk_count_order_and_overlap(&root)?,
         scalable: network.scalable,
         rank_domain: network.rank_domain,
         classes,
@@ -107,14 +107,14 @@ pub(super) fn build_machine(
     })
 }
 
-pub(super) use stack_prices::parse_stack_curves_by_class;
+pub(super) use stack_prices::parse_software_stack_curves_by_npu_class;
 
 /// Returns the byte ranges of two values in the text of `document`: the machine's `name`, and the size of its outermost
 /// dimension.
 pub(super) fn byte_ranges_of_name_and_outermost_size(
     document: &ConfigDocument<'_>,
 ) -> Option<[std::ops::Range<usize>; 2]> {
-    let root = document.root_table(ROOT).ok()?;
+    let root = document.root_table_with_allowed_keys(ROOT).ok()?;
     let dimensions = root.get("dimension")?.read_tables(network::KEYS).ok()?;
     let size = dimensions.last()?.get("size")?.byte_range();
     Some([root.get("name")?.byte_range(), size])

@@ -132,7 +132,7 @@ mod tests {
     use crate::topology::SwitchingMode;
 
     #[test]
-    fn names_of_graphs_are_no_files_or_presets() {
+    fn chip_graph_names_are_told_apart_from_file_and_preset_names() {
         for name in [
             "torus:2x4",
             "ring:8:64 GB/s",

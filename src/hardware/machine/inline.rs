@@ -134,8 +134,10 @@ pub(super) fn build_machine_text(name: &str) -> Result<String, MachineError> {
     };
     let mut parts = notation.splitn(3, ':');
     let shapes = parse_dimensions(parts.next().unwrap_or_default(), wrong)?;
-    let bandwidths = parse_quantities(parts.next(), shapes.len(), SettingKey::Bandwidth, wrong)?;
-    let latencies = parse_quantities(parts.next(), shapes.len(), SettingKey::Latency, wrong)?;
+    let bandwidths =
+        parse_quantity_per_dimension(parts.next(), shapes.len(), SettingKey::Bandwidth, wrong)?;
+    let latencies =
+        parse_quantity_per_dimension(parts.next(), shapes.len(), SettingKey::Latency, wrong)?;
     let mut text = format!("name = {name:?}\n{npu}");
     for (i, (shape, algorithm, size)) in shapes.iter().enumerate() {
         let (bandwidth, latency) = (bandwidths[i], latencies[i]);
@@ -200,7 +202,7 @@ fn parse_dimensions(
 }
 
 /// Parses one quantity for each of `count` dimensions, or a single one for all.
-fn parse_quantities(
+fn parse_quantity_per_dimension(
     part: Option<&str>,
     count: usize,
     what: SettingKey,
@@ -256,7 +258,10 @@ mod tests {
             (DimensionShape::Switch, 2, 50e9, ns),
         ];
         assert_eq!(found, expected);
-        assert_eq!(machine.npu_classes(), [NpuClass::unknown_class()]);
+        assert_eq!(
+            machine.npu_classes(),
+            [NpuClass::create_class_with_unknown_rates()]
+        );
         // The NPU comes from the preset `w-2d`, a machine of the ASTRA-sim 2.0 paper. The number of chunks does not
         // come from this preset, although it states 64.
         let paper = Machine::load_by_name("w-2d").unwrap();

@@ -171,8 +171,8 @@ pub fn is_preset(name: &str) -> bool {
 
 /// Returns the name of a machine that fits `ranks`: `name` itself, or `PRESETxN` if `name` is a scalable preset.
 /// Returns `None` if no size is large enough, or if there is no such machine.
-pub fn machine_name_for_ranks(name: &str, ranks: u32) -> Option<String> {
-    let holds = |machine: &Machine| machine.max_ranks() >= ranks;
+pub fn scale_machine_name_to_ranks(name: &str, ranks: u32) -> Option<String> {
+    let holds = |machine: &Machine| machine.max_ranks_without_placement_map() >= ranks;
     if Machine::load_by_name(name).is_ok_and(|machine| holds(&machine)) {
         return Some(name.to_owned());
     }
@@ -222,7 +222,7 @@ mod tests {
             ("nosuch/machine.toml", 1, None),
         ] {
             assert_eq!(
-                machine_name_for_ranks(name, ranks).as_deref(),
+                scale_machine_name_to_ranks(name, ranks).as_deref(),
                 named,
                 "{name}"
             );
@@ -276,7 +276,10 @@ mod tests {
             assert_eq!(machine.name(), *name);
             assert_eq!(machine.topology().npu_count(), *npus, "{name}");
             let peaks = &machine.npu_classes()[0].peaks;
-            let rate = peaks.get(Dtype::Bf16).or(peaks.get(Dtype::Fp16)).unwrap();
+            let rate = peaks
+                .peak_rate_if_supported(Dtype::Bf16)
+                .or(peaks.peak_rate_if_supported(Dtype::Fp16))
+                .unwrap();
             assert_eq!(rate.per_second(), peak * 1e12, "{name}");
             let dimensions = machine.topology().dimensions().iter();
             let found: Vec<_> = dimensions
@@ -333,7 +336,11 @@ mod tests {
             let machine = Machine::load_preset(name).unwrap();
             let class = &machine.npu_classes()[0];
             for dtype in [Dtype::Fp8, Dtype::Int8] {
-                let rate = class.peaks.get(dtype).unwrap().per_second();
+                let rate = class
+                    .peaks
+                    .peak_rate_if_supported(dtype)
+                    .unwrap()
+                    .per_second();
                 assert!(near(2.0 * rate * npus, sparse * 1e15), "{name} {dtype:?}");
             }
             let capacity = class.memory.unwrap().capacity.unwrap().0 as f64;

@@ -35,7 +35,7 @@ impl NpuLimitPerSpannedDomain {
     }
 
     /// Returns the number of ranks in the largest job that fits on a machine with `npus` NPUs.
-    pub fn max_ranks(&self, npus: u32) -> u32 {
+    pub fn max_ranks_of_job_on_machine(&self, npus: u32) -> u32 {
         match npus / self.npus {
             0 | 1 => npus,
             domains => (domains * self.used).max(self.npus),
@@ -65,6 +65,9 @@ mod tests {
             [72, 73, 128, 129].map(|n| RACKS.domain_count(n)),
             [1, 2, 2, 3]
         );
-        assert_eq!([72, 144, 216].map(|n| RACKS.max_ranks(n)), [72, 128, 192]);
+        assert_eq!(
+            [72, 144, 216].map(|n| RACKS.max_ranks_of_job_on_machine(n)),
+            [72, 128, 192]
+        );
     }
 }

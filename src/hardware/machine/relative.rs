@@ -335,7 +335,10 @@ impl<'a> MachineTextEditor<'a> {
                 .max_by_key(|field| field.byte_range().end);
             for (dtype, rate) in &sheet.peaks {
                 let (_, name) = Dtype::ALL[*dtype as usize];
-                let before = old.peaks.get(*dtype).map(|peak| peak.per_second());
+                let before = old
+                    .peaks
+                    .peak_rate_if_supported(*dtype)
+                    .map(|peak| peak.per_second());
                 ratios[*dtype as usize] = before.map_or(1.0, |before| rate.per_second() / before);
                 let shown = format!("{} TFLOP/s", rate.per_second() / 1e12);
                 self.given.push(format!("{name} at {shown}"));
@@ -353,7 +356,7 @@ impl<'a> MachineTextEditor<'a> {
         // Without `measured_at`, measured times would count as measured at the new rates, so state the old rates there.
         if changed && is_measured && table.get("measured_at").is_none() {
             let peaks = Dtype::ALL.iter().filter_map(|(dtype, name)| {
-                let peak = old.peaks.get(*dtype)?;
+                let peak = old.peaks.peak_rate_if_supported(*dtype)?;
                 Some(format!("{name} = \"{} TFLOP/s\"", peak.per_second() / 1e12))
             });
             let peaks: Vec<_> = peaks.collect();

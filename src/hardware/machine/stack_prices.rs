@@ -30,7 +30,7 @@ impl SoftwareStackCurvesAndHosts {
     ///
     /// Fails if a key is unknown, a value is invalid, or a table is empty.
     pub fn parse_class_tables(field: &ConfigField<'_>) -> Result<Self, ConfigError> {
-        let classes = build::parse_stack_curves_by_class(field)?;
+        let classes = build::parse_software_stack_curves_by_npu_class(field)?;
         Ok(Self { classes })
     }
 

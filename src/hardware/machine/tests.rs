@@ -106,8 +106,14 @@ fn a_good_file_is_read_as_written() {
     assert_eq!(classes, [0, 0, 0, 0, 1, 1, 0, 1]);
     let fast = &machine.npu_classes()[0];
     assert_eq!(fast.name, "fast");
-    assert_eq!(fast.peaks.get(Dtype::Fp8).unwrap().per_second(), 200e12);
-    assert!(fast.peaks.get(Dtype::Fp64).is_none());
+    assert_eq!(
+        fast.peaks
+            .peak_rate_if_supported(Dtype::Fp8)
+            .unwrap()
+            .per_second(),
+        200e12
+    );
+    assert!(fast.peaks.peak_rate_if_supported(Dtype::Fp64).is_none());
     assert_eq!((fast.lanes, fast.host_lanes), (32, 64));
     assert_eq!(
         machine.npu_classes()[1].memory.unwrap().capacity,
@@ -273,7 +279,7 @@ fn impossible_values_are_refused() {
 }
 
 #[test]
-fn machines_need_dimensions_and_may_leave_npus_unknown() {
+fn machines_need_a_dimension_but_npu_rates_may_be_unknown() {
     let (classes, rest) = GOOD.split_once("[[dimension]]").unwrap();
     let error = |text: &str| Machine::parse(text, "m.toml").unwrap_err().to_string();
     let text = error(classes);
@@ -289,14 +295,17 @@ fn machines_need_dimensions_and_may_leave_npus_unknown() {
     // Without an `npu` table, the NPUs' rates are unknown; an empty table is an error.
     let text = format!("name = \"x\"\n[[dimension]]{rest}");
     let machine = Machine::parse(&text, "m.toml").unwrap();
-    assert_eq!(machine.npu_classes(), [NpuClass::unknown_class()]);
+    assert_eq!(
+        machine.npu_classes(),
+        [NpuClass::create_class_with_unknown_rates()]
+    );
     assert_eq!(machine.npu_memory_capacity_with_port_share(0), None);
     let text = error(&format!("npu = {{}}\n{text}"));
     assert!(text.contains("key `npu`: found no class"), "{text}");
 }
 
 #[test]
-fn assignments_that_do_not_fit_are_refused() {
+fn class_assignments_that_do_not_cover_each_npu_once_are_refused() {
     check_edit_errors(
         r#"
         0-3,6 => 0-3,8 => 21: `assign.fast` … "8" … from 0 to 7

@@ -63,7 +63,7 @@ impl PendingAccessesOfAllChannels {
     }
 
     /// Starts the stream of an access that begins to occupy its channel at `begin`.
-    pub fn begin_stream(&mut self, begin: Time, access: RemoteMemoryAccess) {
+    pub fn start_stream_of_access(&mut self, begin: Time, access: RemoteMemoryAccess) {
         let [front, port] =
             chunk_seconds_in_channel_and_port(self.channel, &self.through, access.bytes);
         let times = ChunkTimeBeforeAndInPort {
@@ -78,16 +78,16 @@ impl PendingAccessesOfAllChannels {
         } else {
             self.begins[number as usize] = begin;
         }
-        self.schedule_next_chunk(number);
+        self.schedule_next_chunk_of_access(number);
         self.unsettled = true;
     }
 
     /// If an access has a next chunk, schedules [`Self::on_chunks_streamed`] for it.
-    fn schedule_next_chunk(&mut self, number: u32) {
+    fn schedule_next_chunk_of_access(&mut self, number: u32) {
         if let Some(bytes) = self.chunks.next_awaited_stream_position(number) {
             let rate =
                 slower_of_channel_and_port_rate(self.channel, &self.through).bytes_per_second();
-            let at = self.begins[number as usize] + Span::from_seconds(bytes / rate);
+            let at = self.begins[number as usize] + Span::from_seconds_saturating(bytes / rate);
             self.due.push(Reverse((at, number)));
         }
     }
@@ -117,12 +117,13 @@ impl PendingAccessesOfAllChannels {
         {
             self.due.pop();
             self.chunks.on_chunk_streamed(now, number);
-            self.schedule_next_chunk(number);
+            self.schedule_next_chunk_of_access(number);
         }
         self.unsettled = true;
     }
 
-    /// Returns true if more chunks are in flight than memory allows ([`ChunkedAccessesInFlight::has_too_many_chunks_in_flight`]).
+    /// Returns true if more chunks are in flight than memory allows
+    /// ([`ChunkedAccessesInFlight::has_too_many_chunks_in_flight`]).
     pub fn has_too_many_chunks_in_flight(&self) -> bool {
         self.chunks.has_too_many_chunks_in_flight()
     }

@@ -154,7 +154,7 @@ impl ChunkedAccessesInFlight {
             } else {
                 0.0
             },
-            behind: Span::from_seconds(behind),
+            behind: Span::from_seconds_saturating(behind),
             waited: Span::ZERO,
         };
         // Reuse a free slot, so that memory grows only with the number of concurrent accesses.
@@ -224,12 +224,15 @@ impl ChunkedAccessesInFlight {
             };
             // The entry after a store's last chunk marks the end of the store's stream.
             if coming.number == chunked.count {
-                over(now + chunked.waited + chunked.time_at_port(chunked.count - 1, self.port));
+                over(
+                    now + chunked.waited
+                        + chunked.chunk_serialization_time_at_port(chunked.count - 1, self.port),
+                );
                 continue;
             }
             let RemoteMemoryAccess { npu, store, .. } = chunked.access;
             let (span, last) = (
-                chunked.time_at_port(coming.number, self.port),
+                chunked.chunk_serialization_time_at_port(coming.number, self.port),
                 coming.number + 1 == chunked.count,
             );
             let begin = serve(ChunkArrivalAtNpuPort {
@@ -277,11 +280,11 @@ impl ChunkedAccessProgress {
     }
 
     /// Returns the serialization time of a chunk at the port.
-    fn time_at_port(&self, chunk: u64, port: Bandwidth) -> Span {
+    fn chunk_serialization_time_at_port(&self, chunk: u64, port: Bandwidth) -> Span {
         let rate = port.bytes_per_second() / self.weight;
         // The time is a difference of rounded sums, so that rounding errors do not accumulate over
         // chunks.
-        let to = |chunk| Span::from_seconds(self.bytes_before_chunk(chunk) / rate);
+        let to = |chunk| Span::from_seconds_saturating(self.bytes_before_chunk(chunk) / rate);
         to(chunk + 1) - to(chunk)
     }
 }

@@ -118,7 +118,7 @@ impl FairSharedPoolAccesses {
         self.unsettled
     }
 
-    pub fn begin_access(&mut self, now: Time, access: RemoteMemoryAccess) {
+    pub fn add_access_stream_without_rate(&mut self, now: Time, access: RemoteMemoryAccess) {
         self.streams.push(InFlightAccessStream {
             access,
             left: access.bytes as f64,
@@ -174,7 +174,8 @@ impl FairSharedPoolAccesses {
         }
     }
 
-    /// Returns true if more chunks are in flight than memory allows ([`ChunkedAccessesInFlight::has_too_many_chunks_in_flight`]).
+    /// Returns true if more chunks are in flight than memory allows
+    /// ([`ChunkedAccessesInFlight::has_too_many_chunks_in_flight`]).
     pub fn has_too_many_chunks_in_flight(&self) -> bool {
         self.chunks
             .as_ref()
@@ -282,7 +283,7 @@ impl FairSharedPoolAccesses {
             }
             let longest = self.stages.iter().copied().fold(0.0, f64::max);
             let all: f64 = self.stages.iter().sum();
-            stream.fill = Some(Span::from_seconds(all - longest));
+            stream.fill = Some(Span::from_seconds_saturating(all - longest));
             if let Some(chunks) = &mut self.chunks {
                 let port = std::mem::take(&mut self.stages[PORTS as usize]);
                 let times = ChunkTimeBeforeAndInPort {
@@ -343,7 +344,7 @@ impl InFlightAccessStream {
         // Rounding of instants may add a fraction of a byte to `gone`, so clamp the result to zero.
         self.left = (self.left - gone).max(0.0);
         (self.since, self.rate) = (now, rate);
-        self.passed = now + Span::from_seconds(self.left / rate);
+        self.passed = now + Span::from_seconds_saturating(self.left / rate);
     }
 
     /// Returns the time at which the stream reaches the next position that a chunk waits for, or its end if no chunk
@@ -359,7 +360,7 @@ impl InFlightAccessStream {
             return self.passed;
         };
         let gone = self.access.bytes as f64 - self.left;
-        self.since + Span::from_seconds((position - gone) / self.rate)
+        self.since + Span::from_seconds_saturating((position - gone) / self.rate)
     }
 }
 

@@ -91,7 +91,7 @@ impl HierarchicalPool {
 mod tests {
     use super::super::fair_sharing::testing::{
         create_pool, simulate_common_end, simulate_end_of_each_access, simulate_lone_end,
-        simulate_staggered_ends,
+        simulate_two_staggered_accesses,
     };
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
@@ -218,7 +218,7 @@ mod tests {
         };
         let memory = create_pool(MemoryAttachment::Hierarchical(design), 5.0);
         // A chunk's shares of 2 x 5 x 100 / 2 = 500 B take 5 ns in a port and 5 ns in a node.
-        let ends = simulate_staggered_ends(&memory, 2, 100_000, 5_000_000);
+        let ends = simulate_two_staggered_accesses(&memory, 2, 100_000, 5_000_000);
         assert_eq!(ends, [15_010_000, 20_010_000]);
     }
 }

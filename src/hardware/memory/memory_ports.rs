@@ -36,7 +36,7 @@ impl NpusWithMemoryPorts {
     }
 
     /// Returns the NPU of each port, by port number.
-    pub fn port_npus(&self) -> &[Npu] {
+    pub fn npu_of_each_port(&self) -> &[Npu] {
         &self.npus
     }
 
@@ -104,7 +104,7 @@ impl NpusWithMemoryPorts {
                     closes.then_some(last)
                 };
                 for next in [up, down].into_iter().flatten() {
-                    let next = topology.move_along_dimension(at, d, next);
+                    let next = topology.npu_with_changed_coordinate(at, d, next);
                     let own = die_of_npu(tiles, next);
                     let enters = own == die_of_npu(tiles, at) || self.of_die[own].is_empty();
                     if enters && hops[next.index()].is_none() {

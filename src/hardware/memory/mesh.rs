@@ -72,7 +72,8 @@ impl MeshPool {
             NpuPathsOverPoolServers::new(npus, stations, memories, self.npu_bandwidth, round);
         // Each station of the mesh has links to the right, to the left, up and down. Links beyond the mesh's edge have
         // servers too, but no access uses them.
-        let links = [(); 4].map(|()| layout.add_servers(stations, self.link_bandwidth));
+        let links = [(); 4]
+            .map(|()| layout.add_servers_and_return_first_index(stations, self.link_bandwidth));
         for station in 0..stations {
             let (x, y) = (station % columns, station / columns);
             let mut carry = |direction: usize, from: (u32, u32), memories: u32| {

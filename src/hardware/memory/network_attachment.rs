@@ -33,7 +33,7 @@ impl MemoryNetworkAttachment {
     }
 
     /// Returns true if `topology` has the attachment's dimension, with the same bandwidth and latency.
-    pub fn fits_topology(&self, topology: &Topology) -> bool {
+    pub fn matches_dimension_rates_of_topology(&self, topology: &Topology) -> bool {
         let same = Self::new(topology, self.dimension, self.chunk);
         same.as_ref() == Some(self)
     }

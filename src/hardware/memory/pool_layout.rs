@@ -84,7 +84,7 @@ impl NpuPathsOverPoolServers {
     }
 
     /// Adds `count` servers and returns the index of the first.
-    pub fn add_servers(&mut self, count: u32, rate: Bandwidth) -> u32 {
+    pub fn add_servers_and_return_first_index(&mut self, count: u32, rate: Bandwidth) -> u32 {
         let first = self.rates.len();
         let last = first + count as usize;
         self.rates.resize(last, rate.bytes_per_second());
@@ -158,7 +158,8 @@ impl NpuPathsOverPoolServers {
                 // The lowest level's fan-in is already included in `stations`.
                 below *= level.fan_in;
             }
-            let first = layout.add_servers(stations / below, level.bandwidth);
+            let first =
+                layout.add_servers_and_return_first_index(stations / below, level.bandwidth);
             for station in 0..stations {
                 let leg = PathServerStageAndWeight::hop_over_one_of_identical_servers(
                     first + station / below,

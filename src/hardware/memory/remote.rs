@@ -121,7 +121,7 @@ impl RemoteMemorySimulation {
                 channels.reserve_channel(now, access.npu, span)
             }
             RemoteMemoryModelByAttachment::Shared(sharing) => {
-                sharing.begin_access(now, access);
+                sharing.add_access_stream_without_rate(now, access);
                 return None;
             }
             RemoteMemoryModelByAttachment::Own(model) => {
@@ -138,12 +138,12 @@ impl RemoteMemorySimulation {
                 );
                 // The channel and the port form a pipeline of two stages. The total is the slower stage's time plus one
                 // chunk's time in the faster.
-                Some(free + through.link_latency() + Span::from_seconds(front.min(port)))
+                Some(free + through.link_latency() + Span::from_seconds_saturating(front.min(port)))
             }
             PortBetweenChannelAndNpu::Shared(lines) => {
                 // The stream begins when the access acquires the channel, which is `span` before the channel is free
                 // again.
-                lines.begin_stream(Time(free.0.saturating_sub(span.0)), access);
+                lines.start_stream_of_access(Time(free.0.saturating_sub(span.0)), access);
                 None
             }
         }

@@ -65,7 +65,7 @@ impl RingPool {
         let memories = f64::from(k) * memory.bytes_per_second();
         let mut layout = NpuPathsOverPoolServers::new(npus, k, memories, self.npu_bandwidth, round);
         // The upward links of all stations come first, then the downward links.
-        let up = layout.add_servers(2 * k, self.link_bandwidth);
+        let up = layout.add_servers_and_return_first_index(2 * k, self.link_bandwidth);
         let down = up + k;
         for station in 0..k {
             // Twice the number of memories at distance j + 1 or more on one side. Doubling keeps the number whole,

@@ -107,7 +107,7 @@ impl<'a, D: PortOrLinkContention> ContendedNetwork<'a, D> {
         let in_flight = self.in_flight[op.index()]
             .as_mut()
             .expect("it is under way");
-        match in_flight.begin_service(begin, self.topology) {
+        match in_flight.begin_service_and_find_next_ready(begin, self.topology) {
             None => {
                 agenda.schedule_event(in_flight.tail_arrival_time(), NetworkEvent::Delivered(op))
             }
@@ -137,7 +137,7 @@ impl<D: PortOrLinkContention> NetworkBackend for ContendedNetwork<'_, D> {
         let path = message.path_in(self.topology);
         let in_flight =
             InFlightMessageAtNextServer::new(now, (message, &path), D::REACH, self.topology);
-        let mut ahead = in_flight.remaining_route();
+        let mut ahead = in_flight.route_after_next_server();
         // Announce the message at all later servers, so that they do not count as idle before it has passed.
         while let Some(stop) = ahead.next(self.topology) {
             self.servers.expect_message(stop.place);
@@ -166,14 +166,19 @@ impl<D: PortOrLinkContention> NetworkBackend for ContendedNetwork<'_, D> {
     }
 
     fn link_and_memory_port_busy_times(&self) -> Option<BusyTileLinksAndMemoryPorts> {
-        BusyTileLinksAndMemoryPorts::of_tiles(self.topology, &self.servers)
+        BusyTileLinksAndMemoryPorts::collect_busy_times_on_tiles(self.topology, &self.servers)
     }
 
     fn uncontended_time(&self, (a, b): (Npu, Npu), amount: UnroundedBufferShare) -> Option<Span> {
         Some(self.topology.path_between_npus(a, b)?.time_message(amount))
     }
 
-    fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LineSendPattern) -> bool {
+    fn is_send_pattern_conflict_free(
+        &self,
+        dimension: usize,
+        members: u32,
+        pattern: LineSendPattern,
+    ) -> bool {
         let dimension = &self.topology.dimensions()[dimension];
         match dimension.shape {
             // An NPU's ports along a dimension carry only messages that it sends or receives.
@@ -233,12 +238,12 @@ impl<D: PortOrLinkContention> NetworkBackend for ContendedNetwork<'_, D> {
 impl<D: PortOrLinkContention> CollectiveLinkReservations for ContendedNetwork<'_, D> {
     fn are_npu_links_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool {
         servers_of_npu(D::REACH, self.topology, npu, dimension)
-            .all(|place| self.servers.is_idle(now, place))
+            .all(|place| self.servers.is_server_idle_and_unreserved(now, place))
     }
 
     fn reserve_or_release_npu_links(&mut self, npu: Npu, dimension: usize, claim: Option<u32>) {
         for place in servers_of_npu(D::REACH, self.topology, npu, dimension) {
-            self.servers.set_server_reservation(place, claim);
+            self.servers.set_reservation_owner_of_server(place, claim);
         }
     }
 

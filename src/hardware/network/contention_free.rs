@@ -89,7 +89,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
     const NAME: &'static str = "contention_free";
     const SHARED: bool = false;
 
-    fn is_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
+    fn is_send_pattern_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
         true
     }
 
@@ -272,7 +272,7 @@ mod tests {
     }
 
     /// Returns a path with a latency of 300 ns and a bandwidth of 1 GB/s.
-    fn build_message_path() -> PathLatencyAndRates {
+    fn build_fixed_test_path() -> PathLatencyAndRates {
         PathLatencyAndRates {
             latency: Span::from_ns(300),
             bandwidth: Bandwidth::new(1e9).unwrap(),
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn one_port_sends_one_at_a_time_and_receives_one_at_a_time() {
         // 1,000 B at 1 GB/s = 1 us = 1,000,000 ps; latency 300 ns.
-        let path = build_message_path();
+        let path = build_fixed_test_path();
         let topology = build_switch_topology();
         let mut network = ContentionFreeNetwork::new(&topology);
         let ports = network.open_ports(3);
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn messages_that_come_at_once_enter_by_their_order() {
         // Two senders send 1,000 and 3,000 B at 1 GB/s. Both first bytes arrive at 300 ns.
-        let path = build_message_path();
+        let path = build_fixed_test_path();
         for (order, ends) in [
             ([0, 1], [1_300_000, 4_300_000]),
             ([1, 0], [4_300_000, 3_300_000]),

@@ -68,7 +68,7 @@ impl<'a> OneTransferPerLinkNetwork<'a> {
             self.way.push(hop.place);
         }
         for &place in &self.way {
-            self.links.occupy_from(place, start, span);
+            self.links.occupy_for_span_from_begin(place, start, span);
         }
         if let Some(rehearsal) = &mut self.rehearsal {
             rehearsal.record_transfer(now, &self.way, span);
@@ -85,7 +85,7 @@ impl OneTransferPerLinkNetwork<'_> {
         uses: &[RehearsedCollectiveUseOfLink],
     ) -> bool {
         let is_idle = |link: &RehearsedCollectiveUseOfLink| {
-            self.links.is_idle(now, link.place)
+            self.links.is_server_idle_and_unreserved(now, link.place)
                 && self
                     .claims
                     .owner_that_will_still_transfer(now, link.place)
@@ -96,14 +96,20 @@ impl OneTransferPerLinkNetwork<'_> {
 }
 
 impl RehearsableLinks for OneTransferPerLinkNetwork<'_> {
-    fn begin_rehearsal(&mut self) {
+    fn set_aside_traffic_and_begin_rehearsal(&mut self) {
         let none = QueueingServerTable::new(self.topology.dimensions().len());
         let links = std::mem::replace(&mut self.links, none);
         self.rehearsal = Some(LinkRehearsalWithSetAsideTraffic::new(links));
     }
 
-    fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedCollectiveUseOfLink>> {
-        let (links, uses) = self.rehearsal.take()?.end_rehearsal(start, &self.links);
+    fn end_rehearsal_and_take_link_uses(
+        &mut self,
+        start: Time,
+    ) -> Option<Vec<RehearsedCollectiveUseOfLink>> {
+        let (links, uses) = self
+            .rehearsal
+            .take()?
+            .end_rehearsal_and_return_link_use(start, &self.links);
         self.links = links;
         uses
     }
@@ -119,7 +125,7 @@ impl RehearsableLinks for OneTransferPerLinkNetwork<'_> {
         }
         for link in uses {
             self.links
-                .commit_work(link.place, now + link.free, link.busy);
+                .record_busy_span_until_end(link.place, now + link.free, link.busy);
             self.claims.set_owner(link.place, claim, now + link.last);
         }
         true
@@ -159,7 +165,8 @@ impl RehearsableLinks for OneTransferPerLinkNetwork<'_> {
 
     fn put_back_retracted_transfers(&mut self) {
         for (place, free) in self.displaced.drain(..) {
-            self.links.commit_work(place, free, Span::ZERO);
+            self.links
+                .record_busy_span_until_end(place, free, Span::ZERO);
         }
     }
 }
@@ -200,10 +207,10 @@ impl NetworkBackend for OneTransferPerLinkNetwork<'_> {
     }
 
     fn link_and_memory_port_busy_times(&self) -> Option<BusyTileLinksAndMemoryPorts> {
-        BusyTileLinksAndMemoryPorts::of_tiles(self.topology, &self.links)
+        BusyTileLinksAndMemoryPorts::collect_busy_times_on_tiles(self.topology, &self.links)
     }
 
-    fn is_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
+    fn is_send_pattern_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
         false
     }
 

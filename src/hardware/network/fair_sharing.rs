@@ -110,7 +110,7 @@ impl TransferWithUnsentBytes {
         self.settle_bytes(now);
         self.rate = rate;
         self.leaves = if self.left > 0.0 {
-            now + Span::from_seconds(self.left / rate)
+            now + Span::from_seconds_saturating(self.left / rate)
         } else {
             now
         };
@@ -269,13 +269,13 @@ impl<'a> FairSharingNetwork<'a> {
         if self.stores {
             self.enter_link(now, stream, 0);
         } else {
-            self.add_stream(stream);
+            self.add_stream_and_defer_rates(stream);
         }
         self.schedule_rate_update(now, agenda);
     }
 
     /// Adds a stream without a rate. Rates are computed later at the same instant, so no byte moves before that.
-    fn add_stream(&mut self, mut stream: TransferWithUnsentBytes) {
+    fn add_stream_and_defer_rates(&mut self, mut stream: TransferWithUnsentBytes) {
         stream.sequence = self.sequence;
         self.sequence += 1;
         let slot = self.free_slots.pop().unwrap_or(self.streams.len() as u32);
@@ -293,7 +293,7 @@ impl<'a> FairSharingNetwork<'a> {
         stream.latency = link.latency;
         stream.left = link.bytes_times_length(stream.size);
         (stream.rate, stream.settled, stream.leaves) = (0.0, now, Time::END);
-        self.add_stream(stream);
+        self.add_stream_and_defer_rates(stream);
     }
 
     /// Schedules an event at `at` that computes rates; it replaces the pending event.
@@ -324,7 +324,10 @@ impl<'a> FairSharingNetwork<'a> {
         for &slot in &self.entering {
             let stream = self.streams[slot as usize].as_mut();
             let stream = stream.expect("streams enter before they leave");
-            if let Some(rate) = self.rates.add_stream(stream.occupied_links()) {
+            if let Some(rate) = self
+                .rates
+                .add_stream_at_lowest_link_level(stream.occupied_links())
+            {
                 stream.set_rate(rate, now);
             }
         }
@@ -439,7 +442,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         let links = route.links.iter().map(|(link, _)| {
             let link = self.links[*link as usize];
             let rate = link.bandwidth.bytes_per_second();
-            link.latency + Span::from_seconds(link.bytes_times_length(size) / rate)
+            link.latency + Span::from_seconds_saturating(link.bytes_times_length(size) / rate)
         });
         links.reduce(|sum, link| sum + link)
     }
@@ -449,7 +452,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
     }
 
     /// Returns false, because there is no proof of where a collective's messages meet on an arbitrary graph.
-    fn is_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
+    fn is_send_pattern_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
         false
     }
 

@@ -27,7 +27,10 @@ pub struct BusyTileLinksAndMemoryPorts {
 
 impl BusyTileLinksAndMemoryPorts {
     /// Returns the busy times of servers on tiles, or `None` on other machines.
-    pub(super) fn of_tiles(topology: &Topology, servers: &QueueingServerTable) -> Option<Self> {
+    pub(super) fn collect_busy_times_on_tiles(
+        topology: &Topology,
+        servers: &QueueingServerTable,
+    ) -> Option<Self> {
         topology.tile_grid()?;
         let dimensions = topology.dimensions().len();
         let mut ports = Vec::new();
@@ -54,7 +57,7 @@ impl BusyTileLinksAndMemoryPorts {
             };
             CoreToCoreLinkBusyTime {
                 from: place.npu,
-                to: topology.move_along_dimension(place.npu, d, beside),
+                to: topology.npu_with_changed_coordinate(place.npu, d, beside),
                 busy,
             }
         });

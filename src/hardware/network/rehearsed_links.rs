@@ -23,11 +23,14 @@ pub struct RehearsedCollectiveUseOfLink {
 /// order of submission implement this trait.
 pub trait RehearsableLinks {
     /// Begins a rehearsal. Sets aside the state of all other traffic until [`Self::end_rehearsal`].
-    fn begin_rehearsal(&mut self);
+    fn set_aside_traffic_and_begin_rehearsal(&mut self);
 
     /// Ends the rehearsal and restores the other traffic. Returns how the rehearsal's transfers used links, with times
     /// since `start`, or `None` if a transfer took no time.
-    fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedCollectiveUseOfLink>>;
+    fn end_rehearsal_and_take_link_uses(
+        &mut self,
+        start: Time,
+    ) -> Option<Vec<RehearsedCollectiveUseOfLink>>;
 
     /// If all links are idle, reserves them for the owner `claim`, and records that a rehearsed operation uses them
     /// from `now` on. Returns true if all links were idle.
@@ -91,7 +94,7 @@ impl LinkRehearsalWithSetAsideTraffic {
 
     /// Ends the rehearsal. Returns the state of the links with other traffic, and how the rehearsal used `links` since
     /// `start`. The use is `None` if a transfer took no time.
-    pub fn end_rehearsal(
+    pub fn end_rehearsal_and_return_link_use(
         self,
         start: Time,
         links: &QueueingServerTable,

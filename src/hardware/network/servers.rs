@@ -152,7 +152,12 @@ impl QueueingServerTable {
 
     /// Occupies a server for `span`, starting at `begin`.
     #[inline]
-    pub(super) fn occupy_from(&mut self, place: QueueingServerId, begin: Time, span: Span) {
+    pub(super) fn occupy_for_span_from_begin(
+        &mut self,
+        place: QueueingServerId,
+        begin: Time,
+        span: Span,
+    ) {
         let server = self.server_mut(place);
         server.free = begin + span;
         server.busy += span;
@@ -164,13 +169,18 @@ impl QueueingServerTable {
     }
 
     /// Records that a server is busy for `span` with work that ends at `end`.
-    pub(super) fn commit_work(&mut self, place: QueueingServerId, end: Time, span: Span) {
+    pub(super) fn record_busy_span_until_end(
+        &mut self,
+        place: QueueingServerId,
+        end: Time,
+        span: Span,
+    ) {
         let server = self.server_mut(place);
         server.free = end;
         server.busy += span;
     }
 
-    /// Undoes [`Self::commit_work`], so that the server is idle from `begin` on.
+    /// Undoes [`Self::record_busy_span_until_end`], so that the server is idle from `begin` on.
     pub(super) fn revert_work(&mut self, place: QueueingServerId, begin: Time, span: Span) {
         let server = self.server_mut(place);
         server.free = begin;
@@ -195,13 +205,17 @@ impl QueueingServerTable {
     }
 
     /// Returns true if a server is free at `now` and not reserved, and no message in flight will pass it.
-    pub(super) fn is_idle(&self, now: Time, place: QueueingServerId) -> bool {
+    pub(super) fn is_server_idle_and_unreserved(&self, now: Time, place: QueueingServerId) -> bool {
         let server = self.get(place);
         server.coming == 0 && server.free <= now && server.claim == NONE
     }
 
     /// Reserves a server for the owner `claim`, or clears the reservation if `claim` is `None`.
-    pub(super) fn set_server_reservation(&mut self, place: QueueingServerId, claim: Option<u32>) {
+    pub(super) fn set_reservation_owner_of_server(
+        &mut self,
+        place: QueueingServerId,
+        claim: Option<u32>,
+    ) {
         let server = self.server_mut(place);
         let before = std::mem::replace(&mut server.claim, claim.unwrap_or(NONE));
         // Because of this count, messages can skip the reservation check when nothing is reserved.

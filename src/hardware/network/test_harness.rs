@@ -64,7 +64,7 @@ impl PendingEvents {
 pub(super) fn create_message(op: u32, from: u32, to: u32, bytes: u64) -> NetworkMessage {
     NetworkMessage {
         tell_injected: true,
-        ..NetworkMessage::without_port(
+        ..NetworkMessage::create_message_without_port(
             OpIndex(op),
             (Npu(from), Npu(to)),
             UnroundedBufferShare::from_bytes(bytes),

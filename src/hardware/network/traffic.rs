@@ -115,7 +115,7 @@ impl<'a> LinkTrafficBytes<'a> {
                 to: self.graph.vertex_name(link.to),
                 from: memory.map_or(from, |_| "memory".to_owned()),
                 bytes: bytes.round() as u64,
-                busy: Span::from_seconds(bytes / link.bandwidth.bytes_per_second()),
+                busy: Span::from_seconds_saturating(bytes / link.bandwidth.bytes_per_second()),
                 bandwidth: link.bandwidth,
             })
         });

@@ -183,7 +183,7 @@ impl ChipGraph {
     }
 
     /// Returns the distances from `chip` to each chip.
-    pub fn distances_from(&self, chip: u32) -> Vec<u64> {
+    pub fn shortest_link_length_sums_from_chip(&self, chip: u32) -> Vec<u64> {
         let mut distances = vec![u64::MAX; self.links.len()];
         distances[chip as usize] = 0;
         let mut queue = BTreeSet::from([(0, chip)]);
@@ -211,7 +211,10 @@ impl ChipGraph {
                 diameter = diameter.max(far);
                 hops += u64::from(far);
             }
-            distance += self.distances_from(chip).iter().sum::<u64>();
+            distance += self
+                .shortest_link_length_sums_from_chip(chip)
+                .iter()
+                .sum::<u64>();
         }
         let n = u64::from(self.chip_count());
         let pairs = (n * n.saturating_sub(1)).max(1) as f64;

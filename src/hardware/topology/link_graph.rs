@@ -144,7 +144,11 @@ impl LinkGraph {
                 if !checked.insert((d, self.distances.row_of(Npu(to), d), first)) {
                     return None;
                 }
-                members.find(|from| self.distances.between(*from, Npu(to), d).is_none())
+                members.find(|from| {
+                    self.distances
+                        .links_to_npu_along_dimension(*from, Npu(to), d)
+                        .is_none()
+                })
             });
             unreached.min().map(|from| (Npu(from), Npu(to)))
         })

@@ -31,10 +31,13 @@ impl SwitchingMode {
 
     /// Returns the remainder of the message after [`Self::first_segment`].
     #[inline]
-    pub fn after_first_segment(self, amount: UnroundedBufferShare) -> UnroundedBufferShare {
+    pub fn remainder_after_first_segment(
+        self,
+        amount: UnroundedBufferShare,
+    ) -> UnroundedBufferShare {
         self.split_off_first_segment(amount)
             .map_or(UnroundedBufferShare::from_bytes(0), |(_, rest)| {
-                amount.with_bytes(rest)
+                amount.same_fraction_of_other_buffer(rest)
             })
     }
 
@@ -70,14 +73,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_cut_after_the_first_segment() {
+    fn switching_splits_a_message_into_first_segment_and_rest() {
         let by = |segment| SwitchingMode::CutThrough {
             segment: Bytes(segment),
         };
         let cut = |switching: SwitchingMode, amount: UnroundedBufferShare| {
             let (segment, rest) = (
                 switching.first_segment(amount),
-                switching.after_first_segment(amount),
+                switching.remainder_after_first_segment(amount),
             );
             (segment, (rest.bytes, rest.parts))
         };

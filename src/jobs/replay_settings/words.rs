@@ -33,7 +33,7 @@ pub(super) fn parse_each_word<T>(
 
 /// Parses the word of a choice. Hyphens and underscores are equivalent.
 pub(super) fn parse_choice<T: EnumeratedSetting>(words: &[String]) -> Result<T, String> {
-    parse_single_word(words, |word| T::parse(&word.replace('-', "_")))
+    parse_single_word(words, |word| T::parse_named_choice(&word.replace('-', "_")))
 }
 
 pub(super) fn choice_words_and_summaries<T: EnumeratedSetting>() -> Vec<(&'static str, &'static str)>
@@ -53,7 +53,9 @@ pub(super) fn parse_flag(word: &str) -> Result<bool, String> {
     (word.parse()).map_err(|_| "expected true or false".to_owned())
 }
 
-pub(super) fn parse_recording_machine(text: &str) -> Result<KernelDurationSource, String> {
+pub(super) fn parse_recorded_kernel_duration_source(
+    text: &str,
+) -> Result<KernelDurationSource, String> {
     if text == "capture" {
         return Ok(KernelDurationSource::RecordedOnDevices);
     }
@@ -135,7 +137,7 @@ pub fn parse_edit_or_edits_file(text: &str) -> Result<Vec<JobEdit>, String> {
         .map_err(|error| format!("cannot read {text}: {error}"))?;
     let document = ConfigDocument::parse(&contents, text).map_err(|error| error.to_string())?;
     let root = document
-        .root_table(&["edits"])
+        .root_table_with_allowed_keys(&["edits"])
         .map_err(|error| error.to_string())?;
     let field = root
         .require_field("edits", "a list of edits")
@@ -167,7 +169,7 @@ pub(super) fn parse_slow_rank(text: &str) -> Result<(Rank, f64), String> {
 }
 
 /// Parses `machine.PATH=VALUE`.
-pub(super) fn parse_machine_value(text: &str) -> Result<MachineValueChange, String> {
+pub(super) fn parse_machine_value_change(text: &str) -> Result<MachineValueChange, String> {
     let expected =
         "expected machine.KEY=VALUE, for example machine.dimension.nvlink.bandwidth=900GB/s";
     let (path, value) = text.split_once('=').ok_or(expected)?;

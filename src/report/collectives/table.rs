@@ -72,7 +72,7 @@ pub fn build_collective_sections(
     if report.collectives.is_empty() {
         return Vec::new();
     }
-    let mut section = ReportTableWithNotes::with_aligned_columns(
+    let mut section = ReportTableWithNotes::create_table_with_aligned_columns(
         ReportTableSubject::Collectives,
         [
             left_aligned_column("COLLECTIVES", 34),
@@ -89,7 +89,7 @@ pub fn build_collective_sections(
         section.push_row(row_of(report, groups));
     }
     section.leave_out(rows.len(), shown, "collectives");
-    section.push_note(SectionNote::from_line(format!(
+    section.push_note(SectionNote::from_one_line_sentence(format!(
         "bytes: mean buffer of a call; transfer: {}",
         match report.communication.lasts_as {
             CommunicationDurationSource::Model =>
@@ -100,9 +100,9 @@ pub fn build_collective_sections(
                 "longest recorded, all calls; wait: mean, as captured",
         }
     )));
-    section.push_note(SectionNote::from_line(BUS));
+    section.push_note(SectionNote::from_one_line_sentence(BUS));
     if rows.iter().any(|groups| groups.len() > 1) {
-        section.push_note(SectionNote::from_line(
+        section.push_note(SectionNote::from_one_line_sentence(
             "of several groups: means of one; JSON and CSV have each",
         ));
     }
@@ -131,7 +131,7 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionTableRow {
     // Only a row for a single group gets a JSON pointer, because the report has no sums over several groups.
     let at = |field: &str| (count == 1).then(|| format!("/collectives/{}/{field}", indices[0]));
     let cells = vec![
-        SectionCellWithValue::name_cell(format!("{}, {what}", row.kind)),
+        SectionCellWithValue::create_cell_with_input_name(format!("{}, {what}", row.kind)),
         SectionCellWithValue::count_cell((sum.calls + count as u64 / 2) / count as u64)
             .with_optional_json_pointer(at("calls")),
         Bytes(sum.buffers.sum / sum.calls.max(1)).into(),
@@ -174,7 +174,7 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionTableRow {
     }
     SectionTableRow {
         cells,
-        note: Some(SectionNote::from_wrapped_text(how)),
+        note: Some(SectionNote::from_text_that_report_wraps(how)),
         alarm: None,
     }
 }
@@ -204,7 +204,7 @@ pub fn build_exposed_sections(
     let mut rows: Vec<_> = rows.collect();
     rows.sort_by_key(|(_, sum)| Reverse(*sum));
     let npus = report.rows.len().max(1) as u64;
-    let mut section = ReportTableWithNotes::with_aligned_columns(
+    let mut section = ReportTableWithNotes::create_table_with_aligned_columns(
         ReportTableSubject::Exposed,
         [
             left_aligned_column("EXPOSED COMMUNICATION", 60),
@@ -217,7 +217,7 @@ pub fn build_exposed_sections(
         let mean = Span(sum.0 / npus);
         let share = SectionCellWithValue::percent_cell(mean, report.outcome.makespan);
         section.push_row(vec![
-            SectionCellWithValue::name_cell(what),
+            SectionCellWithValue::create_cell_with_input_name(what),
             mean.into(),
             share,
         ]);

@@ -5,7 +5,7 @@ use crate::NpuTimeCategory;
 use crate::Report;
 use crate::cost;
 use crate::csv::{CsvCell, CsvColumn, CsvRows, decimal_cell};
-use crate::memory::find_fullest_rank;
+use crate::memory::find_rank_with_highest_filled_share;
 use crate::report_csv::{ReportCsvTable, render_table_of_reports};
 use chakram_engine::ReplayError;
 
@@ -111,14 +111,14 @@ fn machine_columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn
     let memory: [ComparisonColumn<'a>; 2] = [
         ("peak_memory_bytes", |_, column| {
             report_field(column, |report| {
-                find_fullest_rank(&report.memory)
+                find_rank_with_highest_filled_share(&report.memory)
                     .map(|row| row.peak.0)
                     .into()
             })
         }),
         ("memory_capacity_bytes", |_, column| {
             report_field(column, |report| {
-                find_fullest_rank(&report.memory)
+                find_rank_with_highest_filled_share(&report.memory)
                     .and_then(|row| row.capacity)
                     .map(|bytes| bytes.0)
                     .into()

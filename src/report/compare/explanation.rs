@@ -73,7 +73,7 @@ pub(super) fn explain_makespan_change(
             NpuTimeCategory::Communication => explain_communication(why),
             NpuTimeCategory::Bubble => vec![explain_bubble(why)],
             NpuTimeCategory::Host => vec![explain_host(why)],
-            NpuTimeCategory::Idle => vec![explain_idle(why)],
+            NpuTimeCategory::Idle => vec![explain_idle_around_last_node(why)],
         };
         lines.extend(details.into_iter().map(|detail| (2, detail)));
     }
@@ -94,9 +94,9 @@ pub(super) fn format_makespan_change(change: &DurationOnTwoMachines) -> String {
         1.. => "longer",
         _ => "shorter",
     };
-    let span = absolute_change(change);
-    let percent =
-        format_percent(change).map_or_else(String::new, |percent| format!(" ({percent})"));
+    let span = absolute_change_as_span(change);
+    let percent = format_change_as_percent(change)
+        .map_or_else(String::new, |percent| format!(" ({percent})"));
     let speed = change
         .speedup()
         .map(|speed| format!(", {}", format_speedup(speed)));
@@ -104,7 +104,7 @@ pub(super) fn format_makespan_change(change: &DurationOnTwoMachines) -> String {
 }
 
 /// Formats a change as a percentage, as in `-73.63 %`.
-pub(super) fn format_percent(change: &DurationOnTwoMachines) -> Option<String> {
+pub(super) fn format_change_as_percent(change: &DurationOnTwoMachines) -> Option<String> {
     change.percent_increase().map(format_given_percent_change)
 }
 
@@ -112,7 +112,7 @@ fn format_speedup(speed: f64) -> String {
     format!("speedup {speed:.2}x")
 }
 
-fn absolute_change(change: &DurationOnTwoMachines) -> Span {
+fn absolute_change_as_span(change: &DurationOnTwoMachines) -> Span {
     Span(u64::try_from(change.absolute_change_ps()).unwrap_or(u64::MAX))
 }
 
@@ -120,8 +120,8 @@ fn absolute_change(change: &DurationOnTwoMachines) -> Span {
 pub(super) fn format_signed_change(change: &DurationOnTwoMachines) -> String {
     match change.increase_ps() {
         0 => "0".to_owned(),
-        1.. => format!("+{}", absolute_change(change)),
-        _ => format!("-{}", absolute_change(change)),
+        1.. => format!("+{}", absolute_change_as_span(change)),
+        _ => format!("-{}", absolute_change_as_span(change)),
     }
 }
 
@@ -319,7 +319,7 @@ fn explain_host(why: &MakespanExplanation) -> String {
     .to_owned()
 }
 
-fn explain_idle(why: &MakespanExplanation) -> String {
+fn explain_idle_around_last_node(why: &MakespanExplanation) -> String {
     let end = why.after_last;
     let all = why.category_time_on_both_machines(NpuTimeCategory::Idle);
     let within = DurationOnTwoMachines {

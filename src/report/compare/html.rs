@@ -2,14 +2,15 @@
 //! warnings.
 
 use super::text::{
-    WHY, build_table_rows, explain_time_categories, failure_lines,
-    format_captured_end_and_slowest_rank, format_scope, machine_lines, reason_lines, warning_lines,
+    WHY, build_rows_with_cell_per_machine, explain_differences_from_first_machine,
+    explain_exposed_communication_and_bubble, failure_lines, format_captured_end_and_slowest_rank,
+    format_scope, machine_lines, warning_lines,
 };
 use super::{ComparedMachineResult, MachineComparison};
 use crate::Report;
 use crate::html::page::{
-    escape_html, render_list, render_page_with_tables, render_report_number, render_section,
-    render_table,
+    escape_html, render_list, render_number_with_json_pointer, render_page_with_tables,
+    render_section_unless_empty, render_table_of_escaped_cells,
 };
 use crate::html::{chapters_with_content, render_head_facts_and_warnings, render_time_bars};
 use chakram_base::units::Span;
@@ -31,9 +32,10 @@ pub fn render_html(comparison: &MachineComparison<'_>, basis: &str, notes: &[Str
         .collect();
     body += &format!("<div class=\"tiles\">{tiles}</div>");
     let warnings = notes.iter().cloned().chain(warning_lines(comparison));
-    body += &render_section("Warnings", "warnings", &render_list(warnings, "warnings"));
+    body +=
+        &render_section_unless_empty("Warnings", "warnings", &render_list(warnings, "warnings"));
     let failures = failure_lines(comparison).into_iter();
-    body += &render_section(
+    body += &render_section_unless_empty(
         "Not completed",
         "failed",
         &render_list(failures, "warnings"),
@@ -50,7 +52,7 @@ pub fn render_html(comparison: &MachineComparison<'_>, basis: &str, notes: &[Str
         .chain(names)
         .collect();
     let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
-    let rows = build_table_rows(comparison)
+    let rows = build_rows_with_cell_per_machine(comparison)
         .into_iter()
         .map(|(name, cells)| {
             let name = name.replace("  ", "\u{2003}");
@@ -60,16 +62,16 @@ pub fn render_html(comparison: &MachineComparison<'_>, basis: &str, notes: &[Str
                 .collect()
         });
     let side_by_side = render_time_bars("Time by category on each machine", &bars)
-        + &render_table(&heads, &rows.collect::<Vec<_>>())
-        + &render_table_notes(&explain_time_categories(comparison));
-    body += &render_section("Where the time goes", "breakdown", &side_by_side);
-    let reasons = reason_lines(comparison).into_iter();
+        + &render_table_of_escaped_cells(&heads, &rows.collect::<Vec<_>>())
+        + &render_table_notes(&explain_exposed_communication_and_bubble(comparison));
+    body += &render_section_unless_empty("Where the time goes", "breakdown", &side_by_side);
+    let reasons = explain_differences_from_first_machine(comparison).into_iter();
     let reasons: String = reasons
         .map(|(indent, line)| format!("<p class=\"why i{indent}\">{}</p>", escape_html(&line)))
         .collect();
     if !reasons.is_empty() {
         let reasons = format!("<p class=\"note\">{}</p>{reasons}", escape_html(WHY));
-        body += &render_section("Why", "why", &reasons);
+        body += &render_section_unless_empty("Why", "why", &reasons);
     }
     let machines: String = machine_lines(comparison)
         .map(|(name, parts)| {
@@ -81,7 +83,7 @@ pub fn render_html(comparison: &MachineComparison<'_>, basis: &str, notes: &[Str
         })
         .collect();
     let machines = format!("<dl class=\"facts\">{machines}</dl>");
-    body += &render_section("Machines", "machines", &machines);
+    body += &render_section_unless_empty("Machines", "machines", &machines);
     for (at, column) in columns() {
         if let Ok(report) = &column.result {
             body += &render_machine_report(at, &column.name, report, basis);
@@ -103,7 +105,7 @@ fn render_machine_tile(
     column: &ComparedMachineResult<'_>,
 ) -> String {
     let span = |field: &str, span: Span| {
-        render_report_number(
+        render_number_with_json_pointer(
             &format!("/machines/{at}/{field}"),
             span.0,
             &span.to_string(),
@@ -157,7 +159,7 @@ fn render_machine_report(at: usize, name: &str, report: &Report, basis: &str) ->
     // In the comparison's JSON document, this report is at `/machines/{at}`, so all JSON pointers get this
     // prefix.
     let all = all.replace("data-path=\"/", &format!("data-path=\"/machines/{at}/"));
-    render_section(
+    render_section_unless_empty(
         &escape_html(&format!("On {name}")),
         &format!("machine-{at}"),
         &all,

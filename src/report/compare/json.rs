@@ -215,7 +215,7 @@ fn build_comparison_row(
         communication: why
             .communication
             .iter()
-            .map(build_communication_row)
+            .map(build_two_machine_communication_row)
             .collect(),
         explanation: words.collect(),
     }
@@ -229,7 +229,9 @@ fn build_duration_change_row(change: DurationOnTwoMachines) -> TwoMachineDuratio
     }
 }
 
-fn build_communication_row(moved: &CommunicationOnTwoMachines) -> TwoMachineCommunicationRow {
+fn build_two_machine_communication_row(
+    moved: &CommunicationOnTwoMachines,
+) -> TwoMachineCommunicationRow {
     TwoMachineCommunicationRow {
         name: moved.what.clone(),
         kind: moved.kind,

@@ -1,12 +1,12 @@
 //! Renders the comparison as text of at most 100 columns.
 
 use super::csv::status_word;
-use super::explanation::{IndentedLine, explain_makespan_change, format_percent};
+use super::explanation::{IndentedLine, explain_makespan_change, format_change_as_percent};
 use super::{ComparedMachineResult, MachineComparison, MakespanExplanation};
 use crate::NpuTimeCategory;
 use crate::Report;
 use crate::cost;
-use crate::memory::find_fullest_rank;
+use crate::memory::find_rank_with_highest_filled_share;
 use crate::summary::format_thousands;
 use crate::table::{TextTable, left_aligned_column, right_aligned_column};
 use crate::text::{TextStyleWidthAndDetail, WIDTH, format_share, write_paragraph};
@@ -64,7 +64,7 @@ pub(super) fn format_scope(comparison: &MachineComparison<'_>) -> String {
     format!(
         "{} of {} ranks, {} nodes, on {} machines",
         instances.len(),
-        workload.rank_count(),
+        workload.rank_count_including_untraced(),
         format_thousands(nodes.sum()),
         comparison.columns.len()
     )
@@ -154,7 +154,7 @@ fn describe_machine_hardware(machine: &Machine, dtypes: &[Dtype]) -> String {
         text += &format!("; {name}memory {memory} TB/s");
         let peaks = dtypes.iter().map(|&dtype| {
             let (_, name) = Dtype::ALL[dtype as usize];
-            match class.peaks.get(dtype) {
+            match class.peaks.peak_rate_if_supported(dtype) {
                 Some(rate) => format!("{name} {} TFLOP/s", rate.per_second() / 1e12),
                 None => format!("no {name}"),
             }
@@ -172,7 +172,7 @@ fn write_table(
     comparison: &MachineComparison<'_>,
     style: TextStyleWidthAndDetail,
 ) -> Result {
-    let rows = build_table_rows(comparison);
+    let rows = build_rows_with_cell_per_machine(comparison);
     if rows.is_empty() {
         return Ok(());
     }
@@ -191,7 +191,7 @@ fn write_table(
             table.add_row(&row);
         }
         write!(out, "\n{}", table.to_text(style))?;
-        for words in explain_time_categories(comparison) {
+        for words in explain_exposed_communication_and_bubble(comparison) {
             writeln!(out, "  {words}")?;
         }
     }
@@ -200,7 +200,9 @@ fn write_table(
 
 /// Returns the sentences that explain exposed communication and the bubble. A sentence is included only if some machine
 /// has such time.
-pub(super) fn explain_time_categories(comparison: &MachineComparison<'_>) -> Vec<&'static str> {
+pub(super) fn explain_exposed_communication_and_bubble(
+    comparison: &MachineComparison<'_>,
+) -> Vec<&'static str> {
     let meanings = [
         (NpuTimeCategory::Communication, NpuTimeCategory::EXPOSED),
         (NpuTimeCategory::Bubble, NpuTimeCategory::BUBBLE),
@@ -215,7 +217,7 @@ pub(super) fn explain_time_categories(comparison: &MachineComparison<'_>) -> Vec
 
 /// Returns the rows of the table. Each has a name, and one cell per machine. A name that begins with spaces marks a
 /// part of the row above it. A cell is empty if its machine has no report.
-pub(super) fn build_table_rows(
+pub(super) fn build_rows_with_cell_per_machine(
     comparison: &MachineComparison<'_>,
 ) -> Vec<(&'static str, Vec<String>)> {
     let mut rows: Vec<(&'static str, Vec<String>)> = Vec::new();
@@ -245,7 +247,7 @@ pub(super) fn build_table_rows(
     // The first column shows the baseline. Its full name is printed above the table, because it may be too long for a
     // row.
     row("  vs. first machine", &|report| {
-        format_percent(&change(report))
+        format_change_as_percent(&change(report))
     });
     if comparison
         .replayed_columns()
@@ -286,7 +288,7 @@ pub(super) fn build_table_rows(
     }
     if comparison.has_memory_rows() {
         row("peak memory", &|report| {
-            let row = find_fullest_rank(&report.memory)?;
+            let row = find_rank_with_highest_filled_share(&report.memory)?;
             let share = row.format_peak_percent();
             Some(format!("{} {share:>7}", row.peak))
         });
@@ -298,7 +300,10 @@ pub(super) fn build_table_rows(
         });
         row("  overlapped", &|report| {
             let under_way = under_way(report);
-            Some(format_share(report.hidden_communication_time(), under_way))
+            Some(format_share(
+                report.mean_hidden_communication_time(),
+                under_way,
+            ))
         });
     }
     rows
@@ -335,7 +340,7 @@ fn write_reasons(
     style: TextStyleWidthAndDetail,
 ) -> Result {
     let h = style.heading;
-    let reasons = reason_lines(comparison);
+    let reasons = explain_differences_from_first_machine(comparison);
     if reasons.is_empty() {
         return Ok(());
     }
@@ -356,7 +361,9 @@ fn write_reasons(
 pub(super) const WHY: &str = "means of NPUs: the changes of the parts sum to that of the makespan";
 
 /// For each machine, returns lines that explain its difference from the first machine.
-pub(super) fn reason_lines(comparison: &MachineComparison<'_>) -> Vec<IndentedLine> {
+pub(super) fn explain_differences_from_first_machine(
+    comparison: &MachineComparison<'_>,
+) -> Vec<IndentedLine> {
     let Some((first, reference)) = comparison.reference_machine() else {
         return Vec::new();
     };

@@ -46,7 +46,7 @@ fn money_follows_from_hours_of_npus() {
 }
 
 #[test]
-fn a_run_takes_its_tokens_over_tokens_a_second() {
+fn time_and_cost_for_tokens_follow_from_tokens_per_second() {
     // The run takes 1e12 / 8000 = 1.25e8 s = 1446.76 days. On 16 NPUs this is 555,556 NPU hours. At 2.5 dollars each,
     // they cost 1,388,889 dollars.
     let run = BASIS

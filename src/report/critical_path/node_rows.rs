@@ -1,7 +1,7 @@
 //! Builds the rows of the node table: each node's start and end, and the node that it waited for.
 
 use super::recorder::{NodeStartAndEnd, RunRecorder};
-use super::relations::known_index;
+use super::relations::node_index_unless_none;
 use crate::lane_names::lane_name;
 use crate::node_table::{DistinctTextIndices, NodeRankAndId, NodeTable, NodeTableRow, StartCause};
 use crate::summary::node_kind_label;
@@ -10,7 +10,7 @@ use chakram_trace::graph::NodeKind;
 impl RunRecorder<'_> {
     /// Returns a table with one row per node.
     pub fn node_table(&self) -> NodeTable {
-        let workload = self.relations.prepared.workload();
+        let workload = self.relations.prepared.workload_with_added_launches();
         let mut table = NodeTable::with_capacity(self.relations.nodes);
         let (mut names, mut lanes) = (
             DistinctTextIndices::default(),
@@ -18,11 +18,11 @@ impl RunRecorder<'_> {
         );
         // For each graph, the indices of its nodes' names in the table of strings. They are computed once per graph,
         // because many ranks share one.
-        let mut of_graph = vec![Vec::<i32>::new(); workload.graphs().len()];
+        let mut of_graph = vec![Vec::<i32>::new(); workload.distinct_graphs().len()];
         for instance in workload.instances() {
             let graph = workload.graph_of(instance);
             let known_names = &mut of_graph[instance.graph.index()];
-            let lane_numbers = graph.lanes().iter().map(|lane| {
+            let lane_numbers = graph.lanes_in_order_of_first_use().iter().map(|lane| {
                 lane_name(graph, instance, *lane).map_or(-1, |name| lanes.intern_text(&name))
             });
             let lane_numbers: Vec<i32> = lane_numbers.collect();
@@ -50,13 +50,17 @@ impl RunRecorder<'_> {
             }
         }
         let classes = NodeKind::ALL.map(|kind| node_kind_label(kind).to_owned());
-        table.set_column_texts(names, &classes, lanes);
+        table.set_texts_of_indexed_columns(names, &classes, lanes);
         table
     }
 
     fn rank_and_id_of_node(&self, number: usize) -> NodeRankAndId {
         let of = self.relations.node_at_number(number);
-        let instances = self.relations.prepared.workload().instances();
+        let instances = self
+            .relations
+            .prepared
+            .workload_with_added_launches()
+            .instances();
         let rank = instances[of.instance.index()].rank.0;
         (rank, self.relations.graph_of(of.instance).id(of.node))
     }
@@ -68,8 +72,8 @@ impl RunRecorder<'_> {
         number: usize,
     ) -> (StartCause, Option<NodeRankAndId>) {
         let start = self.times[number].start;
-        if self.ready_time_of(number) == start {
-            return match known_index(self.freed_by[number].cause) {
+        if self.ready_time_after_launch_delay(number) == start {
+            return match node_index_unless_none(self.freed_by[number].cause) {
                 Some(cause) => (
                     StartCause::Dependency,
                     Some(self.rank_and_id_of_node(cause)),

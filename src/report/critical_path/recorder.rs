@@ -45,7 +45,7 @@ pub struct RunRecorder<'a> {
 impl<'a> RunRecorder<'a> {
     /// Creates an observer of all instances of `prepared`; `None` if the run has too many nodes for a critical path.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Option<Self> {
-        if prepared.workload().node_count() > super::MOST_NODES {
+        if prepared.workload_with_added_launches().node_count() > super::MOST_NODES {
             return None;
         }
         let relations = NodeNumbersAndPartners::new(prepared);
@@ -75,7 +75,7 @@ impl Observer for RunRecorder<'_> {
         let instance = &self.relations.instances[instance.index()];
         self.times[instance.node_number(node)].start = now;
         if kind == NodeKind::Collective {
-            self.began[instance.call_index(node)] = now;
+            self.began[instance.collective_index_among_all_instances(node)] = now;
         }
     }
 
@@ -88,7 +88,7 @@ impl Observer for RunRecorder<'_> {
         for next in instance.graph.successors(node) {
             self.freed_by[instance.node_number(next)].cause = number as u32;
         }
-        if let Some(lane) = instance.lane_index(node) {
+        if let Some(lane) = instance.lane_index_among_all_instances(node) {
             let last = &mut self.last_on_lane[lane];
             self.freed_by[number].before = std::mem::replace(last, number as u32);
         }
@@ -98,7 +98,7 @@ impl Observer for RunRecorder<'_> {
     fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let instance = &self.relations.instances[instance.index()];
         if instance.graph.kind(node) == NodeKind::Collective {
-            self.began[instance.call_index(node)] = now;
+            self.began[instance.collective_index_among_all_instances(node)] = now;
         }
     }
 

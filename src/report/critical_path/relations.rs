@@ -11,7 +11,7 @@ pub const NONE: u32 = u32::MAX;
 
 /// Converts a node number to an index; `None` for [`NONE`].
 #[inline]
-pub fn known_index(number: u32) -> Option<usize> {
+pub fn node_index_unless_none(number: u32) -> Option<usize> {
     (number != NONE).then_some(number as usize)
 }
 
@@ -43,14 +43,14 @@ impl RankGraphWithNumberOffsets<'_> {
 
     /// Returns the index of a node's lane among the lanes of all instances; `None` if the node has no lane.
     #[inline]
-    pub fn lane_index(&self, node: NodeIndex) -> Option<usize> {
-        known_index(self.lanes[self.graph.lane(node) as usize])
+    pub fn lane_index_among_all_instances(&self, node: NodeIndex) -> Option<usize> {
+        node_index_unless_none(self.lanes[self.graph.lane(node) as usize])
     }
 
     /// Returns the index of a collective node among the collective nodes of all instances.
     #[inline]
-    pub fn call_index(&self, node: NodeIndex) -> usize {
-        self.first_call as usize + self.graph.call_index(node)
+    pub fn collective_index_among_all_instances(&self, node: NodeIndex) -> usize {
+        self.first_call as usize + self.graph.index_of_collective_call(node)
     }
 }
 
@@ -75,7 +75,7 @@ pub struct NodeNumbersAndPartners<'a> {
 
 impl<'a> NodeNumbersAndPartners<'a> {
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
-        let workload = prepared.workload();
+        let workload = prepared.workload_with_added_launches();
         let mut instances = Vec::with_capacity(workload.instances().len());
         let [mut nodes, mut member_calls, mut lanes] = [0_usize; 3];
         for (i, instance) in (0..).zip(workload.instances()) {
@@ -92,7 +92,7 @@ impl<'a> NodeNumbersAndPartners<'a> {
                     .collect(),
             });
             nodes += graph.len();
-            member_calls += graph.calls().len();
+            member_calls += graph.collective_calls().len();
             lanes += count;
         }
         let mut this = Self {
@@ -121,7 +121,7 @@ impl<'a> NodeNumbersAndPartners<'a> {
         }
         self.first_member = vec![0; count + 1];
         for (i, instance) in (0..).zip(&self.instances) {
-            for call in instance.graph.calls() {
+            for call in instance.graph.collective_calls() {
                 let (group, sequence) = self
                     .prepared
                     .group_and_index_of_collective(InstanceId(i), call.node);
@@ -139,7 +139,7 @@ impl<'a> NodeNumbersAndPartners<'a> {
             *members = sum;
         }
         for instance in self.instances.iter().rev() {
-            for call in instance.graph.calls().iter().rev() {
+            for call in instance.graph.collective_calls().iter().rev() {
                 let member = instance.node_number(call.node);
                 let place = &mut self.first_member[self.peer[member] as usize];
                 *place -= 1;

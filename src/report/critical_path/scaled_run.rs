@@ -6,7 +6,7 @@
 //! is convex and piecewise linear.
 
 use super::recorder::{NodeStartAndEnd, RunRecorder};
-use super::relations::{NONE, known_index};
+use super::relations::{NONE, node_index_unless_none};
 use chakram_base::units::{Span, Time};
 use chakram_engine::CommunicationDurationSource;
 use chakram_trace::graph::NodeKind;
@@ -86,7 +86,7 @@ pub struct RetimableRun<'r> {
     releases: Vec<i64>,
 }
 
-fn signed_picoseconds(at: Time) -> i64 {
+fn time_as_signed_picoseconds(at: Time) -> i64 {
     at.0 as i64
 }
 
@@ -94,7 +94,7 @@ impl<'r> RetimableRun<'r> {
     pub fn new(run: &'r RunRecorder<'r>) -> Self {
         let relations = &run.relations;
         let host = relations.prepared.host_duration_source();
-        let workload = relations.prepared.workload();
+        let workload = relations.prepared.workload_with_added_launches();
         let order = run
             .completed
             .iter()
@@ -114,10 +114,11 @@ impl<'r> RetimableRun<'r> {
         for (instance, of) in relations.instances.iter().zip(workload.instances()) {
             for node in instance.graph.nodes() {
                 let number = instance.node_number(node);
-                this.releases.push(signed_picoseconds(of.release));
+                this.releases.push(time_as_signed_picoseconds(of.release));
                 if has_delays {
-                    this.delays[number] =
-                        host.scale_duration(instance.graph.launch_delay(node)).0 as i64;
+                    this.delays[number] = host
+                        .scale_duration(instance.graph.launch_delay_after_dependencies(node))
+                        .0 as i64;
                 }
             }
         }
@@ -135,7 +136,7 @@ impl<'r> RetimableRun<'r> {
         let of = run.relations.node_at_number(number);
         let kind = run.relations.kind_of(of);
         let NodeStartAndEnd { start, end } = run.times[number];
-        let other = known_index(run.relations.peer[number]);
+        let other = node_index_unless_none(run.relations.peer[number]);
         match kind {
             NodeKind::Collective if run.has_end_set_by_other_members(of) => NodeEndRule::Joined,
             NodeKind::Receive | NodeKind::Send => {
@@ -153,8 +154,8 @@ impl<'r> RetimableRun<'r> {
                         };
                         NodeEndRule::Arrival {
                             sender: other as u32,
-                            lasts: signed_picoseconds(there)
-                                - signed_picoseconds(run.times[other].start),
+                            lasts: time_as_signed_picoseconds(there)
+                                - time_as_signed_picoseconds(run.times[other].start),
                         }
                     }
                     (CommunicationDurationSource::Recorded, _) if run.waited_for(of).is_some() => {
@@ -172,7 +173,8 @@ impl<'r> RetimableRun<'r> {
     fn earliest_start_after_dependencies_and_lane(&self, number: usize) -> i64 {
         let freed = self.run.freed_by[number];
         let end = |other: u32| {
-            known_index(other).map(|other| signed_picoseconds(self.run.times[other].end))
+            node_index_unless_none(other)
+                .map(|other| time_as_signed_picoseconds(self.run.times[other].end))
         };
         let free = end(freed.cause).unwrap_or(self.releases[number]);
         let ready = free + self.delays.get(number).copied().unwrap_or(0);
@@ -180,7 +182,7 @@ impl<'r> RetimableRun<'r> {
     }
 
     fn lane_gap_before(&self, number: usize) -> i64 {
-        let start = signed_picoseconds(self.run.times[number].start);
+        let start = time_as_signed_picoseconds(self.run.times[number].start);
         let gap = start - self.earliest_start_after_dependencies_and_lane(number);
         // If all members take their lanes at once, they start when the last member is ready. The wait for the last
         // member is recomputed, so it is not a gap.
@@ -266,7 +268,7 @@ impl ForwardTimingSweep<'_> {
         let run = self.scaled.run;
         let NodeStartAndEnd { start, end } = run.times[number];
         let is_scaled = of_class[number];
-        let lasts = |from: Time| signed_picoseconds(end) - signed_picoseconds(from);
+        let lasts = |from: Time| time_as_signed_picoseconds(end) - time_as_signed_picoseconds(from);
         match self.scaled.rules[number] {
             NodeEndRule::Alone => self.start_of_node(number).advance_by_possibly_scaled_span(
                 lasts(start),
@@ -281,7 +283,8 @@ impl ForwardTimingSweep<'_> {
                     self.begins[call] =
                         starts.fold(TimeWithSlope::NEVER, TimeWithSlope::later_of_two_times);
                 }
-                let began = run.transfer_begin_of(run.relations.node_at_number(number));
+                let began =
+                    run.collective_transfer_begin_of_node(run.relations.node_at_number(number));
                 self.begins[call].advance_by_possibly_scaled_span(
                     lasts(began),
                     is_scaled,

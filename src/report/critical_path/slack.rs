@@ -2,7 +2,7 @@
 
 use super::OffPathCategorySlackRow;
 use super::recorder::{NodeStartAndEnd, RunRecorder};
-use super::relations::{InstanceNodeId, NONE, RankGraphWithNumberOffsets, known_index};
+use super::relations::{InstanceNodeId, NONE, RankGraphWithNumberOffsets, node_index_unless_none};
 use crate::CriticalPathSegment;
 use crate::NpuTimeCategory;
 use chakram_base::ids::NodeIndex;
@@ -11,7 +11,7 @@ use chakram_engine::CommunicationDurationSource;
 use chakram_engine::InstanceId;
 use chakram_trace::graph::{NodeKind, huge_pages};
 
-fn subtract_span(at: Time, by: Span) -> Time {
+fn subtract_span_from_time(at: Time, by: Span) -> Time {
     Time(at.0.saturating_sub(by.0))
 }
 
@@ -40,12 +40,12 @@ impl LatestTimesOfRun<'_> {
         let NodeStartAndEnd { start, end } = run.times[number];
         self.latest[number] = LatestStartAndEnd {
             end: late,
-            start: subtract_span(late, end.since(start)),
+            start: subtract_span_from_time(late, end.since(start)),
         };
         if kind == NodeKind::Collective && run.has_end_set_by_other_members(of) {
             let call = run.relations.peer[number] as usize;
-            let lasts = end.since(run.transfer_begin_of(of));
-            self.begins[call] = self.begins[call].min(subtract_span(late, lasts));
+            let lasts = end.since(run.collective_transfer_begin_of_node(of));
+            self.begins[call] = self.begins[call].min(subtract_span_from_time(late, lasts));
         }
     }
 
@@ -91,11 +91,11 @@ impl LatestTimesOfRun<'_> {
         let own = self.latest[number];
         let mine = match run.waited_for(of) {
             Some(_) if comm == CommunicationDurationSource::Model => own.end,
-            Some(other) => subtract_span(own.end, left(number, run.times[other].start)),
+            Some(other) => subtract_span_from_time(own.end, left(number, run.times[other].start)),
             // The other end of the message did not delay this node, so only its own limit applies.
             None => own.start,
         };
-        let other = known_index(run.relations.peer[number]).filter(|_| match comm {
+        let other = node_index_unless_none(run.relations.peer[number]).filter(|_| match comm {
             CommunicationDurationSource::Model => half == NodeKind::Send,
             CommunicationDurationSource::Recorded => true,
             CommunicationDurationSource::Captured => false,
@@ -105,7 +105,10 @@ impl LatestTimesOfRun<'_> {
                 CommunicationDurationSource::Model => start,
                 _ => start.max(run.times[other].start),
             };
-            mine.min(subtract_span(self.latest[other].end, left(other, from)))
+            mine.min(subtract_span_from_time(
+                self.latest[other].end,
+                left(other, from),
+            ))
         })
     }
 }
@@ -147,11 +150,15 @@ pub fn summarise_slack_by_category(
         let mut late = makespan;
         for next in graph.successors(node) {
             let start = limits.latest_start_of(place, instance, next);
-            late = late.min(subtract_span(start, graph.launch_delay(next)));
+            late = late.min(subtract_span_from_time(
+                start,
+                graph.launch_delay_after_dependencies(next),
+            ));
         }
-        let lane = instance.lane_index(node);
-        let next =
-            lane.and_then(|lane| known_index(std::mem::replace(&mut following[lane], node.0)));
+        let lane = instance.lane_index_among_all_instances(node);
+        let next = lane.and_then(|lane| {
+            node_index_unless_none(std::mem::replace(&mut following[lane], node.0))
+        });
         if let Some(next) = next {
             late = late.min(limits.latest_start_of(place, instance, NodeIndex(next as u32)));
         }

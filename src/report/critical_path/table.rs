@@ -64,7 +64,7 @@ pub fn build_path_sections(
         }
         section.push_row(cells);
     }
-    section.push_note(SectionNote::from_wrapped_text(describe_path(
+    section.push_note(SectionNote::from_text_that_report_wraps(describe_path(
         path, makespan, medium,
     )));
     let mut sections = vec![section];
@@ -82,7 +82,7 @@ pub fn build_path_sections(
 /// empty.
 fn build_longest_segments_section(report: &Report) -> ReportTableWithNotes {
     let makespan = report.outcome.makespan;
-    let mut section = ReportTableWithNotes::with_aligned_columns(
+    let mut section = ReportTableWithNotes::create_table_with_aligned_columns(
         ReportTableSubject::CriticalPath,
         [
             left_aligned_column("LONGEST PIECES", 46),
@@ -107,7 +107,7 @@ fn build_longest_segments_section(report: &Report) -> ReportTableWithNotes {
         let rank = one.rank.map_or(0, |rank| rank.0);
         let time = one.to.since(one.from);
         section.push_row(vec![
-            SectionCellWithValue::name_cell(name),
+            SectionCellWithValue::create_cell_with_input_name(name),
             category.into(),
             SectionCellWithValue::number_cell(rank, rank).with_json_pointer(at("rank")),
             SectionCellWithValue::from(one.from.since(Time::ZERO)).with_json_pointer(at("from_ps")),
@@ -120,7 +120,7 @@ fn build_longest_segments_section(report: &Report) -> ReportTableWithNotes {
 
 /// Returns the table of the operators that take the most time on the path.
 fn build_operators_section(path: &CriticalPathSummary, makespan: Span) -> ReportTableWithNotes {
-    let mut section = ReportTableWithNotes::with_aligned_columns(
+    let mut section = ReportTableWithNotes::create_table_with_aligned_columns(
         ReportTableSubject::CriticalPath,
         [
             left_aligned_column("LONGEST ON THE PATH", 46),
@@ -133,7 +133,7 @@ fn build_operators_section(path: &CriticalPathSummary, makespan: Span) -> Report
     for (i, row) in path.operators.iter().take(OPERATORS).enumerate() {
         let at = |field: &str| format!("/critical_path/operators/{i}/{field}");
         section.push_row(vec![
-            SectionCellWithValue::name_cell(&*row.name),
+            SectionCellWithValue::create_cell_with_input_name(&*row.name),
             node_kind_label(row.kind).into(),
             SectionCellWithValue::count_cell(row.calls).with_json_pointer(at("calls")),
             SectionCellWithValue::from(row.total).with_json_pointer(at("total_ps")),

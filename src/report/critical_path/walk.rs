@@ -1,7 +1,7 @@
 //! Follows the critical path backwards from the last completion, stepping from each start to its cause.
 
 use super::recorder::{NodeStartAndEnd, RunRecorder};
-use super::relations::{InstanceNodeId, known_index};
+use super::relations::{InstanceNodeId, node_index_unless_none};
 use crate::{CriticalPathSegment, NpuTimeCategory};
 use chakram_base::units::Time;
 use chakram_engine::CommunicationDurationSource;
@@ -9,8 +9,9 @@ use chakram_trace::graph::NodeKind;
 
 impl RunRecorder<'_> {
     /// Returns the time when a collective node's transfer began.
-    pub(super) fn transfer_begin_of(&self, of: InstanceNodeId) -> Time {
-        self.began[self.relations.instances[of.instance.index()].call_index(of.node)]
+    pub(super) fn collective_transfer_begin_of_node(&self, of: InstanceNodeId) -> Time {
+        self.began[self.relations.instances[of.instance.index()]
+            .collective_index_among_all_instances(of.node)]
     }
 
     /// Returns true if the end of a collective node depends on its other members. Returns false if members do not
@@ -18,14 +19,15 @@ impl RunRecorder<'_> {
     #[inline]
     pub(super) fn has_end_set_by_other_members(&self, of: InstanceNodeId) -> bool {
         self.relations.comm != CommunicationDurationSource::Captured
-            && self.transfer_begin_of(of) <= self.times[self.relations.number_of_node(of)].end
+            && self.collective_transfer_begin_of_node(of)
+                <= self.times[self.relations.number_of_node(of)].end
     }
 
     /// Returns the node at the other end of a message, if it determined this node's end.
     pub(super) fn waited_for(&self, of: InstanceNodeId) -> Option<usize> {
         let number = self.relations.number_of_node(of);
         let NodeStartAndEnd { start, end } = self.times[number];
-        let other = known_index(self.relations.peer[number])?;
+        let other = node_index_unless_none(self.relations.peer[number])?;
         let graph = self.relations.graph_of(of.instance);
         let later = self.times[other].start > start;
         let waited = match (self.relations.comm, graph.kind(of.node)) {
@@ -44,7 +46,10 @@ impl RunRecorder<'_> {
         let of = self.relations.node_at_number(number);
         match self.relations.kind_of(of) {
             NodeKind::Collective => {
-                let (began, start) = (self.transfer_begin_of(of), self.times[number].start);
+                let (began, start) = (
+                    self.collective_transfer_begin_of_node(of),
+                    self.times[number].start,
+                );
                 if !self.has_end_set_by_other_members(of) || began == start {
                     return number;
                 }
@@ -59,21 +64,29 @@ impl RunRecorder<'_> {
 
     /// Returns the previous node on this node's lane.
     pub(super) fn previous_on_lane(&self, number: usize) -> Option<usize> {
-        known_index(self.freed_by[number].before)
+        node_index_unless_none(self.freed_by[number].before)
     }
 
     /// Returns the time at which a node's last dependency completed.
     fn end_of_dependencies(&self, number: usize) -> Time {
         let of = self.relations.node_at_number(number);
-        let instances = self.relations.prepared.workload().instances();
+        let instances = self
+            .relations
+            .prepared
+            .workload_with_added_launches()
+            .instances();
         let release = instances[of.instance.index()].release;
-        known_index(self.freed_by[number].cause).map_or(release, |cause| self.times[cause].end)
+        node_index_unless_none(self.freed_by[number].cause)
+            .map_or(release, |cause| self.times[cause].end)
     }
 
-    pub(super) fn ready_time_of(&self, number: usize) -> Time {
+    pub(super) fn ready_time_after_launch_delay(&self, number: usize) -> Time {
         let of = self.relations.node_at_number(number);
         self.end_of_dependencies(number)
-            + self.relations.graph_of(of.instance).launch_delay(of.node)
+            + self
+                .relations
+                .graph_of(of.instance)
+                .launch_delay_after_dependencies(of.node)
     }
 
     /// Returns the segments of the path in time order.
@@ -107,23 +120,26 @@ impl RunRecorder<'_> {
             let mut lane = self
                 .previous_on_lane(origin)
                 .filter(|&lane| self.times[lane].end == start);
-            if self.ready_time_of(origin) != start && lane.is_none() {
+            if self.ready_time_after_launch_delay(origin) != start && lane.is_none() {
                 // The collective took its lanes only when all members were ready, so the path may continue at the last
                 // of them.
                 let parked = self.member_ready_at_start(origin, start);
                 origin = parked.unwrap_or(origin);
-                if self.ready_time_of(origin) != start {
+                if self.ready_time_after_launch_delay(origin) != start {
                     lane = self.previous_on_lane(origin);
                     let lane_free = lane.map_or(Time::ZERO, |lane| self.times[lane].end);
-                    let free = self.ready_time_of(origin).max(lane_free).min(start);
+                    let free = self
+                        .ready_time_after_launch_delay(origin)
+                        .max(lane_free)
+                        .min(start);
                     push(origin, free, start, NpuTimeCategory::Idle);
                     (start, lane) = (free, lane.filter(|_| lane_free == free));
                 }
             }
-            if self.ready_time_of(origin) == start {
+            if self.ready_time_after_launch_delay(origin) == start {
                 let free = self.end_of_dependencies(origin);
                 push(origin, free, start, NpuTimeCategory::Host);
-                match known_index(self.freed_by[origin].cause) {
+                match node_index_unless_none(self.freed_by[origin].cause) {
                     Some(cause) => number = cause,
                     None => {
                         push(origin, Time::ZERO, free, NpuTimeCategory::Idle);
@@ -151,6 +167,6 @@ impl RunRecorder<'_> {
             return None;
         }
         let mut members = self.relations.call_members(number);
-        members.find(|&member| self.ready_time_of(member) == start)
+        members.find(|&member| self.ready_time_after_launch_delay(member) == start)
     }
 }

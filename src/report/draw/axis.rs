@@ -114,7 +114,7 @@ impl LinearOrLogAxisScale {
     }
 
     /// Draws horizontal grid lines, and their labels left of `area`.
-    pub fn draw_ticks_left(
+    pub fn draw_grid_lines_with_labels_left(
         &self,
         svg: &mut SvgDrawing,
         area: DrawingRect,

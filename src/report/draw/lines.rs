@@ -45,7 +45,7 @@ pub fn draw_lines(
     let time = LinearOrLogAxisScale::linear_scale(end as f64, (area.x, area.x + area.width));
     let height = LinearOrLogAxisScale::linear_scale(most, (HEIGHT, area.y));
     time.draw_ticks_below(&mut svg, area, formats.0);
-    height.draw_ticks_left(&mut svg, area, formats.1);
+    height.draw_grid_lines_with_labels_left(&mut svg, area, formats.1);
     if let Some(limit) = limit {
         let y = height.position_of_value(limit as f64);
         svg.add_line((area.x, y), (area.x + area.width, y), "limit");

@@ -20,7 +20,7 @@ pub struct NamedRibbonSection {
 
 /// Draws `stretches` over an axis from 0 to `end`. A mark separates consecutive stretches. The name of a stretch's
 /// place is drawn above the stretch if it fits.
-pub fn draw_ribbon(
+pub fn draw_ribbon_of_named_stretches(
     name: &str,
     stretches: &[NamedRibbonSection],
     end: u64,

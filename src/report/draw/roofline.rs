@@ -64,7 +64,7 @@ pub fn draw_roofline(
             right.position_of_value(point.x),
             up.position_of_value(point.y),
         );
-        svg.add_circle(at, &format!("c{} point", point.series), &point.title);
+        svg.add_small_circle_with_tooltip(at, &format!("c{} point", point.series), &point.title);
     }
     svg.into_element(name)
 }

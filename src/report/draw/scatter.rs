@@ -104,7 +104,7 @@ impl ScatterChart<'_> {
                 right.position_of_value(point.x),
                 up.position_of_value(point.y),
             );
-            svg.add_circle(at, &format!("c{}", point.series), &point.title);
+            svg.add_small_circle_with_tooltip(at, &format!("c{}", point.series), &point.title);
         }
         let mut names: Vec<_> = (self.names.iter())
             .map(|(x, y, name)| (right.position_of_value(*x), up.position_of_value(*y), name))
@@ -145,7 +145,7 @@ pub(super) fn start_chart_with_axes(
     let foot = area.y + area.height;
     let mut svg = SvgDrawing::new(WIDTH, foot + FOOT + 16.0);
     right.draw_ticks_below(&mut svg, area, formats.0);
-    up.draw_ticks_left(&mut svg, area, formats.1);
+    up.draw_grid_lines_with_labels_left(&mut svg, area, formats.1);
     let middle = area.x + area.width / 2.0;
     svg.add_text((middle, foot + 34.0), TextAnchor::Middle, "axis", names.0);
     svg.add_text((4.0, 10.0), TextAnchor::Start, "axis", names.1);

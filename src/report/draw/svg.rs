@@ -88,7 +88,7 @@ impl SvgDrawing {
         }
     }
 
-    fn push_mark(&mut self, mark: std::fmt::Arguments<'_>) {
+    fn append_svg_markup(&mut self, mark: std::fmt::Arguments<'_>) {
         self.marks
             .write_fmt(mark)
             .expect("a string grows as needed");
@@ -102,13 +102,13 @@ impl SvgDrawing {
             width,
             height,
         } = at;
-        self.push_mark(format_args!(
+        self.append_svg_markup(format_args!(
             "<rect class=\"{class}\" x=\"{x:.2}\" y=\"{y:.2}\" width=\"{width:.2}\" height=\"{height:.2}\""
         ));
         for (name, value) in data {
-            self.push_mark(format_args!(" data-{name}=\"{}\"", escape_markup(value)));
+            self.append_svg_markup(format_args!(" data-{name}=\"{}\"", escape_markup(value)));
         }
-        self.push_mark(format_args!(
+        self.append_svg_markup(format_args!(
             "><title>{}</title></rect>",
             escape_markup(title)
         ));
@@ -121,7 +121,7 @@ impl SvgDrawing {
             TextAnchor::Middle => "middle",
             TextAnchor::End => "end",
         };
-        self.push_mark(format_args!(
+        self.append_svg_markup(format_args!(
             "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>",
             escape_markup(text)
         ));
@@ -129,7 +129,7 @@ impl SvgDrawing {
 
     /// Adds a straight line.
     pub fn add_line(&mut self, from: (f64, f64), to: (f64, f64), class: &str) {
-        self.push_mark(format_args!(
+        self.append_svg_markup(format_args!(
             "<line class=\"{class}\" x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\"/>",
             from.0, from.1, to.0, to.1
         ));
@@ -137,11 +137,11 @@ impl SvgDrawing {
 
     /// Adds a line of straight segments through `points`, with a tooltip.
     pub fn add_polyline(&mut self, points: &[(f64, f64)], class: &str, title: &str) {
-        self.push_mark(format_args!("<polyline class=\"line {class}\" points=\""));
+        self.append_svg_markup(format_args!("<polyline class=\"line {class}\" points=\""));
         for (x, y) in points {
-            self.push_mark(format_args!("{x:.1},{y:.1} "));
+            self.append_svg_markup(format_args!("{x:.1},{y:.1} "));
         }
-        self.push_mark(format_args!(
+        self.append_svg_markup(format_args!(
             "\"><title>{}</title></polyline>",
             escape_markup(title)
         ));
@@ -149,12 +149,12 @@ impl SvgDrawing {
 
     /// Adds filled shapes; `outlines` is an SVG path.
     pub fn add_path(&mut self, outlines: &str, class: &str) {
-        self.push_mark(format_args!("<path class=\"{class}\" d=\"{outlines}\"/>"));
+        self.append_svg_markup(format_args!("<path class=\"{class}\" d=\"{outlines}\"/>"));
     }
 
     /// Adds a small circle with a tooltip.
-    pub fn add_circle(&mut self, (x, y): (f64, f64), class: &str, title: &str) {
-        self.push_mark(format_args!(
+    pub fn add_small_circle_with_tooltip(&mut self, (x, y): (f64, f64), class: &str, title: &str) {
+        self.append_svg_markup(format_args!(
             "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"><title>{}</title></circle>",
             escape_markup(title)
         ));

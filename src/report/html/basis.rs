@@ -1,7 +1,10 @@
 //! Tables with the details behind the page's first sentences: where the times come from, and which facts are unknown.
 
-use super::page::{escape_html, render_report_number, render_section, render_table};
-use super::render_span;
+use super::page::{
+    escape_html, render_number_with_json_pointer, render_section_unless_empty,
+    render_table_of_escaped_cells,
+};
+use super::render_report_time_with_pointer;
 use crate::Report;
 use crate::summary::format_thousands;
 use crate::text::format_share;
@@ -9,13 +12,13 @@ use chakram_base::units::format_percent;
 
 /// Returns four tables: where the times come from, the facts that the traces lack, the options, and the inputs.
 pub fn render_prediction_basis(report: &Report) -> String {
-    let known = render_interval_table(report) + &render_kernel_basis_table(report);
-    let mut body = render_section("What the prediction rests on", "basis", &known);
-    body += &render_section("Not known", "unknown", &render_unknown_facts(report));
+    let known = render_path_times_by_method(report) + &render_kernel_basis_table(report);
+    let mut body = render_section_unless_empty("What the prediction rests on", "basis", &known);
+    body += &render_section_unless_empty("Not known", "unknown", &render_unknown_facts(report));
     body + &render_provenance(report)
 }
 
-fn render_interval_table(report: &Report) -> String {
+fn render_path_times_by_method(report: &Report) -> String {
     let Some(interval) = &report.interval else {
         return String::new();
     };
@@ -25,11 +28,11 @@ fn render_interval_table(report: &Report) -> String {
         let path = format!("/interval/{}", part.key);
         vec![
             escape_html(part.name),
-            render_span(&path, part.time),
+            render_report_time_with_pointer(&path, part.time),
             format_share(part.time, makespan),
         ]
     });
-    render_table(
+    render_table_of_escaped_cells(
         &["part of the critical path", "time", "share"],
         &rows.collect::<Vec<_>>(),
     )
@@ -50,14 +53,17 @@ fn render_kernel_basis_table(report: &Report) -> String {
     ];
     let rows = rows.iter().filter(|(.., count)| *count > 0);
     let rows = rows.map(|(name, key, count)| {
-        let count =
-            render_report_number(&format!("/kernels/{key}"), count, &format_thousands(*count));
+        let count = render_number_with_json_pointer(
+            &format!("/kernels/{key}"),
+            count,
+            &format_thousands(*count),
+        );
         vec![escape_html(name), count]
     });
     let rows: Vec<_> = rows.collect();
     match rows.is_empty() {
         true => String::new(),
-        false => render_table(&["basis of kernels", "kernels"], &rows),
+        false => render_table_of_escaped_cells(&["basis of kernels", "kernels"], &rows),
     }
 }
 
@@ -68,7 +74,7 @@ fn render_unknown_facts(report: &Report) -> String {
     let rows = report.unknown.iter().enumerate().map(|(i, row)| {
         let at = |field: &str| format!("/unknown/{i}/{field}");
         let count = |field: &str, count: u64| {
-            render_report_number(&at(field), count, &format_thousands(count))
+            render_number_with_json_pointer(&at(field), count, &format_thousands(count))
         };
         let by_bytes = match row.by_bytes {
             0 => "0".to_owned(),
@@ -77,15 +83,15 @@ fn render_unknown_facts(report: &Report) -> String {
         vec![
             escape_html(&row.describe_subject()),
             count("nodes", row.nodes),
-            render_span(&at("recorded_ps"), row.recorded),
+            render_report_time_with_pointer(&at("recorded_ps"), row.recorded),
             row.share.map_or("-".to_owned(), |share| {
-                render_report_number(&at("share"), share, &format_percent(share))
+                render_number_with_json_pointer(&at("share"), share, &format_percent(share))
             }),
             by_bytes,
             count("without_time", row.without_time),
         ]
     });
-    render_table(
+    render_table_of_escaped_cells(
         &[
             "fact",
             "nodes",
@@ -118,7 +124,7 @@ fn render_provenance(report: &Report) -> String {
     format!(
         "<footer><details><summary>Options and inputs</summary>{}</details>\
          chakram {}, network model: {}</footer>",
-        render_table(&["option or input", "value"], &rows),
+        render_table_of_escaped_cells(&["option or input", "value"], &rows),
         escape_html(&of.tool_version),
         escape_html(network)
     )

@@ -19,7 +19,7 @@ pub(super) const SHADES: u32 = 10;
 
 /// Returns the pictures of links. If bytes on links were counted, there is one picture per dimension. If the machine
 /// has tiles, there is one picture of the grid.
-pub fn render_links(report: &Report) -> String {
+pub fn render_link_pictures(report: &Report) -> String {
     let tiles = report.tiles.as_ref();
     let tiles = tiles.map_or(String::new(), |tiles| {
         render_tile_grid(tiles, report.outcome.makespan)
@@ -261,7 +261,7 @@ fn render_tile_grid(tiles: &TileLinkAndPortUse, makespan: Span) -> String {
 mod tests {
     use super::*;
 
-    fn build_link_row(from: &str, to: &str, busy: u64) -> LinkTrafficRow {
+    fn build_test_link_traffic_row(from: &str, to: &str, busy: u64) -> LinkTrafficRow {
         LinkTrafficRow {
             dimension: "x".to_owned(),
             from: from.to_owned(),
@@ -276,9 +276,9 @@ mod tests {
     #[test]
     fn links_of_a_connected_component_form_one_group() {
         let rows = [
-            build_link_row("NPU 0", "NPU 1", 5),
-            build_link_row("NPU 2", "NPU 1", 4),
-            build_link_row("NPU 8", "x switch at 8", 9),
+            build_test_link_traffic_row("NPU 0", "NPU 1", 5),
+            build_test_link_traffic_row("NPU 2", "NPU 1", 4),
+            build_test_link_traffic_row("NPU 8", "x switch at 8", 9),
         ];
         let found = group_links_by_connected_component(&rows.iter().collect::<Vec<_>>());
         let found: Vec<Vec<u64>> = found

@@ -11,7 +11,7 @@ pub fn escape_html(text: &str) -> String {
 }
 
 /// Renders a number of the report as HTML: `shown`, with the JSON pointer and the exact value as attributes.
-pub fn render_report_number(path: &str, value: impl Display, shown: &str) -> String {
+pub fn render_number_with_json_pointer(path: &str, value: impl Display, shown: &str) -> String {
     let path = escape_markup(path);
     format!(
         "<data data-path=\"{path}\" data-value=\"{value}\">{}</data>",
@@ -20,7 +20,7 @@ pub fn render_report_number(path: &str, value: impl Display, shown: &str) -> Str
 }
 
 /// Renders a number that is in no report (such as a difference) as HTML: `shown`, with the exact value as an attribute.
-pub fn render_other_number(value: impl Display, shown: &str) -> String {
+pub fn render_number_absent_from_report(value: impl Display, shown: &str) -> String {
     format!(
         "<data data-value=\"{value}\">{}</data>",
         escape_markup(shown)
@@ -28,7 +28,7 @@ pub fn render_other_number(value: impl Display, shown: &str) -> String {
 }
 
 /// Renders a section with a heading. Returns an empty string if `body` is empty.
-pub fn render_section(heading: &str, id: &str, body: &str) -> String {
+pub fn render_section_unless_empty(heading: &str, id: &str, body: &str) -> String {
     if body.is_empty() {
         return String::new();
     }
@@ -84,7 +84,7 @@ pub(super) fn render_figure_with_scale(
 }
 
 /// Renders a table; headings and cells must already be escaped HTML.
-pub fn render_table(headings: &[&str], rows: &[Vec<String>]) -> String {
+pub fn render_table_of_escaped_cells(headings: &[&str], rows: &[Vec<String>]) -> String {
     let heads: String = headings
         .iter()
         .map(|head| format!("<th>{head}</th>"))
@@ -130,7 +130,7 @@ pub(super) fn render_report_table(section: &ReportTableWithNotes) -> String {
         for (i, column) in columns.iter().enumerate() {
             let empty = SectionCellWithValue::default();
             let cell = row.cells.get(i).unwrap_or(&empty);
-            rows += &render_cell_start(cell, column.is_right_aligned());
+            rows += &render_cell_without_end_tag(cell, column.is_right_aligned());
             if i == 0 {
                 let below = row.note.iter().map(|note| &note.text).chain(&row.alarm);
                 for below in below {
@@ -165,12 +165,12 @@ pub(super) fn render_report_table(section: &ReportTableWithNotes) -> String {
 const TALL: usize = 24;
 
 /// Renders a cell without its end tag. The tooltip of a shortened cell shows the full text.
-fn render_cell_start(cell: &SectionCellWithValue, right: bool) -> String {
+fn render_cell_without_end_tag(cell: &SectionCellWithValue, right: bool) -> String {
     let class = if right { "" } else { " class=\"t\"" };
     let shown = escape_markup(&shorten_name(&cell.text));
     match (&cell.value, &cell.pointer) {
         (Some(value), Some(pointer)) => {
-            let number = render_report_number(pointer, value, &cell.text);
+            let number = render_number_with_json_pointer(pointer, value, &cell.text);
             format!("<td{class}>{number}")
         }
         (Some(value), None) => format!("<td{class} data-value=\"{value}\">{shown}"),

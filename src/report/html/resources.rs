@@ -91,7 +91,7 @@ pub fn render_memory_section(report: &Report) -> String {
 const POINTS: usize = 512;
 
 /// Renders the section about collectives: bus bandwidth over buffer size, with one point per table row.
-pub fn render_collectives_section(report: &Report) -> String {
+pub fn plot_collective_bus_bandwidth(report: &Report) -> String {
     if report.collectives.is_empty() {
         return String::new();
     }

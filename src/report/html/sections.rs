@@ -219,7 +219,8 @@ pub fn render_critical_path_section(report: &Report) -> String {
     });
     let stretches: Vec<_> = stretches.collect();
     let end = report.outcome.makespan.0;
-    let picture = ribbon::draw_ribbon("Critical path", &stretches, end, &format_axis_time);
+    let picture =
+        ribbon::draw_ribbon_of_named_stretches("Critical path", &stretches, end, &format_axis_time);
     let caption = "The chain of nodes, each of which set the next one free; lines are changes from rank to rank.";
     render_figure(&picture, &legend_of_spans(&pictures.critical_path), caption)
 }

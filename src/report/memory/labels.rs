@@ -1,6 +1,6 @@
 //! Formats sentences about memory.
 
-use super::{NamedNode, NpuMemoryUseRow, find_fullest_rank, pool_memory};
+use super::{NamedNode, NpuMemoryUseRow, find_rank_with_highest_filled_share, pool_memory};
 use crate::Report;
 use crate::summary::format_thousands;
 use chakram_base::units::{Bytes, Time};
@@ -56,7 +56,8 @@ impl Report {
 
     /// Returns a sentence about ranks that need more memory than is available; `None` if there are none.
     pub fn describe_ranks_out_of_memory(&self) -> Option<String> {
-        let row = find_fullest_rank(&self.memory).filter(|row| row.fits == Some(false))?;
+        let row = find_rank_with_highest_filled_share(&self.memory)
+            .filter(|row| row.fits == Some(false))?;
         let others = match self.count_ranks_out_of_memory() as u64 - 1 {
             0 => String::new(),
             1 => "; so does 1 more rank".to_owned(),

@@ -93,7 +93,9 @@ struct RarelyChangedLedgerFields<S> {
     first_short: Option<NodeIndex>,
 }
 
-fn cap_class_sums<S: ByteSumInteger>(sums: &ByteSumsByTensorClass<S>) -> BytesByTensorClass {
+fn convert_class_sums_to_capped_bytes<S: ByteSumInteger>(
+    sums: &ByteSumsByTensorClass<S>,
+) -> BytesByTensorClass {
     sums.map(ByteSumInteger::to_capped_bytes)
 }
 
@@ -135,7 +137,12 @@ impl<S: ByteSumInteger> MemoryLedger<S> {
     /// Records the frees of `node` when it completes; `fresh` is true if the node was also issued at this
     /// instant.
     #[inline]
-    pub fn free_bytes(&mut self, node: NodeIndex, bytes: &BytesByTensorClass, fresh: bool) {
+    pub fn record_frees_of_completed_node(
+        &mut self,
+        node: NodeIndex,
+        bytes: &BytesByTensorClass,
+        fresh: bool,
+    ) {
         let mut short = false;
         for (i, bytes) in bytes.iter().enumerate() {
             if *bytes == 0 {
@@ -188,11 +195,11 @@ impl<S: ByteSumInteger> MemoryLedger<S> {
         }
         add_class_sums(&mut self.held, &self.fresh);
         (self.fresh, self.low) = Default::default();
-        Some((over, cap_class_sums(&self.held)))
+        Some((over, convert_class_sums_to_capped_bytes(&self.held)))
     }
 
     /// Ends the last instant; returns the same result as [`Self::begin_instant`].
-    pub fn end_instant(&mut self) -> Option<(Time, BytesByTensorClass)> {
+    pub fn end_last_instant(&mut self) -> Option<(Time, BytesByTensorClass)> {
         self.begin_instant(Time::END)
     }
 
@@ -202,14 +209,18 @@ impl<S: ByteSumInteger> MemoryLedger<S> {
         NpuPeakAndFinalMemory {
             peak: MemoryPeak {
                 bytes: self.peak_total.to_capped_bytes(),
-                classes: cap_class_sums(&rare.peak),
+                classes: convert_class_sums_to_capped_bytes(&rare.peak),
                 at: rare.peak_at,
                 node: rare.peak_node,
             },
-            settled: cap_class_sums(&self.held),
-            missing: rare
-                .first_short
-                .map(|first| (rare.short, first, cap_class_sums(&rare.missing))),
+            settled: convert_class_sums_to_capped_bytes(&self.held),
+            missing: rare.first_short.map(|first| {
+                (
+                    rare.short,
+                    first,
+                    convert_class_sums_to_capped_bytes(&rare.missing),
+                )
+            }),
         }
     }
 }
@@ -221,7 +232,7 @@ mod tests {
     const NODES: [NodeIndex; 4] = [NodeIndex(0), NodeIndex(1), NodeIndex(2), NodeIndex(3)];
 
     /// Returns `count` bytes of activations.
-    fn build_activation_bytes(count: u64) -> BytesByTensorClass {
+    fn wrap_count_as_activation_bytes(count: u64) -> BytesByTensorClass {
         [0, 0, 0, count, 0]
     }
 
@@ -231,16 +242,16 @@ mod tests {
         // completes the node that frees the 8 bytes. The bytes are freed before the allocation, so the peak is 8, not
         // 14.
         let mut ledger = MemoryLedger::<i64>::default();
-        ledger.allocate_bytes(NODES[0], &build_activation_bytes(8));
+        ledger.allocate_bytes(NODES[0], &wrap_count_as_activation_bytes(8));
         assert_eq!(
             ledger.begin_instant(Time(5)),
-            Some((Time(0), build_activation_bytes(8)))
+            Some((Time(0), wrap_count_as_activation_bytes(8)))
         );
-        ledger.allocate_bytes(NODES[1], &build_activation_bytes(6));
-        ledger.free_bytes(NODES[0], &build_activation_bytes(8), false);
+        ledger.allocate_bytes(NODES[1], &wrap_count_as_activation_bytes(6));
+        ledger.record_frees_of_completed_node(NODES[0], &wrap_count_as_activation_bytes(8), false);
         assert_eq!(
-            ledger.end_instant(),
-            Some((Time(5), build_activation_bytes(6)))
+            ledger.end_last_instant(),
+            Some((Time(5), wrap_count_as_activation_bytes(6)))
         );
         let peak = ledger.collect_totals().peak;
         assert_eq!(
@@ -252,7 +263,7 @@ mod tests {
                 ledger.collect_totals().settled,
                 ledger.collect_totals().missing
             ),
-            (build_activation_bytes(6), None)
+            (wrap_count_as_activation_bytes(6), None)
         );
     }
 
@@ -261,22 +272,25 @@ mod tests {
         // At time 0, 8 bytes are allocated. At time 5, three nodes that take no time run one after another; each
         // allocates and frees 4 bytes. The total of 8 + 4 bytes is therefore reached three times.
         let mut ledger = MemoryLedger::<i64>::default();
-        ledger.allocate_bytes(NODES[0], &build_activation_bytes(8));
+        ledger.allocate_bytes(NODES[0], &wrap_count_as_activation_bytes(8));
         ledger.begin_instant(Time(5));
         for node in &NODES[1..] {
-            ledger.allocate_bytes(*node, &build_activation_bytes(4));
-            ledger.free_bytes(*node, &build_activation_bytes(4), true);
+            ledger.allocate_bytes(*node, &wrap_count_as_activation_bytes(4));
+            ledger.record_frees_of_completed_node(*node, &wrap_count_as_activation_bytes(4), true);
         }
         assert_eq!(
-            ledger.end_instant(),
-            Some((Time(5), build_activation_bytes(8)))
+            ledger.end_last_instant(),
+            Some((Time(5), wrap_count_as_activation_bytes(8)))
         );
         let peak = ledger.collect_totals().peak;
         assert_eq!(
             (peak.bytes, peak.at, peak.node),
             (12, Time(5), Some(NODES[1]))
         );
-        assert_eq!(ledger.collect_totals().settled, build_activation_bytes(8));
+        assert_eq!(
+            ledger.collect_totals().settled,
+            wrap_count_as_activation_bytes(8)
+        );
     }
 
     #[test]
@@ -285,27 +299,27 @@ mod tests {
         // allocated. At time 9, the weights are freed, and two nodes that take no time allocate 8 bytes each.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.begin_instant(Time(1));
-        ledger.allocate_bytes(NODES[0], &build_activation_bytes(8));
+        ledger.allocate_bytes(NODES[0], &wrap_count_as_activation_bytes(8));
         ledger.begin_instant(Time(5));
-        ledger.free_bytes(NODES[0], &build_activation_bytes(8), false);
+        ledger.record_frees_of_completed_node(NODES[0], &wrap_count_as_activation_bytes(8), false);
         ledger.allocate_bytes(NODES[1], &[8, 0, 0, 0, 0]);
         ledger.begin_instant(Time(9));
-        ledger.free_bytes(NODES[1], &[8, 0, 0, 0, 0], false);
+        ledger.record_frees_of_completed_node(NODES[1], &[8, 0, 0, 0, 0], false);
         for node in &NODES[2..] {
-            ledger.allocate_bytes(*node, &build_activation_bytes(8));
-            ledger.free_bytes(*node, &build_activation_bytes(8), true);
+            ledger.allocate_bytes(*node, &wrap_count_as_activation_bytes(8));
+            ledger.record_frees_of_completed_node(*node, &wrap_count_as_activation_bytes(8), true);
         }
-        ledger.end_instant();
+        ledger.end_last_instant();
         let first = MemoryPeak {
             bytes: 8,
-            classes: build_activation_bytes(8),
+            classes: wrap_count_as_activation_bytes(8),
             at: Time(1),
             node: Some(NODES[0]),
         };
         assert_eq!(ledger.collect_totals().peak, first);
         // An allocation of 9 bytes is a new peak.
-        ledger.allocate_bytes(NODES[3], &build_activation_bytes(9));
-        ledger.end_instant();
+        ledger.allocate_bytes(NODES[3], &wrap_count_as_activation_bytes(9));
+        ledger.end_last_instant();
         assert_eq!(
             (
                 ledger.collect_totals().peak.bytes,
@@ -319,13 +333,13 @@ mod tests {
     fn nodes_that_allocate_nothing_bring_no_peak() {
         // Nodes that allocate 0 bytes do not change the peak: the 4 bytes allocated at time 3.
         let mut ledger = MemoryLedger::<i64>::default();
-        ledger.allocate_bytes(NODES[0], &build_activation_bytes(0));
+        ledger.allocate_bytes(NODES[0], &wrap_count_as_activation_bytes(0));
         ledger.begin_instant(Time(3));
         assert_eq!(ledger.collect_totals().peak.node, None);
-        ledger.allocate_bytes(NODES[1], &build_activation_bytes(4));
+        ledger.allocate_bytes(NODES[1], &wrap_count_as_activation_bytes(4));
         ledger.begin_instant(Time(5));
-        ledger.allocate_bytes(NODES[2], &build_activation_bytes(0));
-        ledger.end_instant();
+        ledger.allocate_bytes(NODES[2], &wrap_count_as_activation_bytes(0));
+        ledger.end_last_instant();
         let peak = ledger.collect_totals().peak;
         assert_eq!((peak.at, peak.node), (Time(3), Some(NODES[1])));
     }
@@ -336,43 +350,54 @@ mod tests {
         // completes and frees 5 bytes, so 3 bytes are missing. It cannot free bytes that were allocated at the same
         // instant.
         let mut ledger = MemoryLedger::<i64>::default();
-        ledger.allocate_bytes(NODES[0], &build_activation_bytes(8));
+        ledger.allocate_bytes(NODES[0], &wrap_count_as_activation_bytes(8));
         ledger.begin_instant(Time(5));
-        ledger.free_bytes(NODES[1], &build_activation_bytes(6), true);
-        ledger.allocate_bytes(NODES[2], &build_activation_bytes(7));
-        ledger.free_bytes(NODES[3], &build_activation_bytes(5), false);
-        ledger.end_instant();
+        ledger.record_frees_of_completed_node(NODES[1], &wrap_count_as_activation_bytes(6), true);
+        ledger.allocate_bytes(NODES[2], &wrap_count_as_activation_bytes(7));
+        ledger.record_frees_of_completed_node(NODES[3], &wrap_count_as_activation_bytes(5), false);
+        ledger.end_last_instant();
         assert_eq!(
             ledger.collect_totals().missing,
-            Some((1, NODES[3], build_activation_bytes(3)))
+            Some((1, NODES[3], wrap_count_as_activation_bytes(3)))
         );
         // The remaining memory is 8 - 6 - 2 + 7 bytes.
-        assert_eq!(ledger.collect_totals().settled, build_activation_bytes(7));
+        assert_eq!(
+            ledger.collect_totals().settled,
+            wrap_count_as_activation_bytes(7)
+        );
         assert_eq!(ledger.collect_totals().peak.bytes, 8);
     }
 
     #[test]
     fn sums_beyond_64_bits_are_exact() {
         let mut ledger = MemoryLedger::<i128>::default();
-        ledger.allocate_bytes(NODES[0], &build_activation_bytes(u64::MAX));
-        ledger.allocate_bytes(NODES[1], &build_activation_bytes(u64::MAX));
+        ledger.allocate_bytes(NODES[0], &wrap_count_as_activation_bytes(u64::MAX));
+        ledger.allocate_bytes(NODES[1], &wrap_count_as_activation_bytes(u64::MAX));
         ledger.begin_instant(Time(1));
         assert_eq!(
             (
                 ledger.collect_totals().settled,
                 ledger.collect_totals().peak.bytes
             ),
-            (build_activation_bytes(u64::MAX), u64::MAX)
+            (wrap_count_as_activation_bytes(u64::MAX), u64::MAX)
         );
-        ledger.free_bytes(NODES[0], &build_activation_bytes(u64::MAX), false);
-        ledger.free_bytes(NODES[1], &build_activation_bytes(u64::MAX - 1), false);
-        ledger.end_instant();
+        ledger.record_frees_of_completed_node(
+            NODES[0],
+            &wrap_count_as_activation_bytes(u64::MAX),
+            false,
+        );
+        ledger.record_frees_of_completed_node(
+            NODES[1],
+            &wrap_count_as_activation_bytes(u64::MAX - 1),
+            false,
+        );
+        ledger.end_last_instant();
         assert_eq!(
             (
                 ledger.collect_totals().settled,
                 ledger.collect_totals().missing
             ),
-            (build_activation_bytes(1), None)
+            (wrap_count_as_activation_bytes(1), None)
         );
     }
 }

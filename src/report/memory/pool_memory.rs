@@ -54,15 +54,19 @@ impl<'a> RankMemoryCapacityCalculator<'a> {
     pub fn new(workload: &Workload, machine: &'a Machine) -> Self {
         let shared = machine.remote_memory_beyond_npu_capacity();
         let graphs = workload
-            .graphs()
+            .distinct_graphs()
             .iter()
             .map(has_unnamed_remote_memory_access);
         Self {
             machine,
             streams: shared.map_or_else(Vec::new, |_| graphs.collect()),
-            offloaded: workload.graphs().iter().map(sum_offloaded_bytes).collect(),
+            offloaded: workload
+                .distinct_graphs()
+                .iter()
+                .map(sum_remote_allocated_bytes_of_graph)
+                .collect(),
             shared,
-            ranks: workload.rank_count().into(),
+            ranks: workload.rank_count_including_untraced().into(),
         }
     }
 
@@ -114,7 +118,7 @@ impl<'a> RankMemoryCapacityCalculator<'a> {
 }
 
 /// Returns the bytes that the graph's nodes allocate in remote memory.
-fn sum_offloaded_bytes(graph: &Graph) -> u64 {
+fn sum_remote_allocated_bytes_of_graph(graph: &Graph) -> u64 {
     if graph
         .distinct_memory_changes()
         .iter()
@@ -222,7 +226,7 @@ pub(crate) fn describe_pool_memory(report: &Report) -> Option<SectionNote> {
     let most = ranks.max().unwrap_or_default();
     let Some(pool) = report.fullest_pool() else {
         let text = format!("beyond NPUs: at most {most} of a rank, in remote memory");
-        return (most.0 > 0).then(|| SectionNote::from_line(text));
+        return (most.0 > 0).then(|| SectionNote::from_one_line_sentence(text));
     };
     let text = format!(
         "beyond NPUs: at most {most} of a rank; {}, of {}",
@@ -232,5 +236,5 @@ pub(crate) fn describe_pool_memory(report: &Report) -> Option<SectionNote> {
             ranks => format!("{} ranks", format_thousands(ranks.into())),
         }
     );
-    Some(SectionNote::from_line(text).mark_warning_if(pool.peak > pool.capacity))
+    Some(SectionNote::from_one_line_sentence(text).mark_warning_if(pool.peak > pool.capacity))
 }

@@ -98,5 +98,5 @@ pub(crate) fn describe_port_memory(report: &Report) -> Option<SectionNote> {
             cores => format!("{} cores", format_thousands(cores.into())),
         }
     );
-    Some(SectionNote::from_line(text).mark_warning_if(port.peak > port.capacity))
+    Some(SectionNote::from_one_line_sentence(text).mark_warning_if(port.peak > port.capacity))
 }

@@ -104,7 +104,7 @@ pub fn build_memory_sections(
         };
         section.push_row(SectionTableRow {
             cells,
-            note: Some(SectionNote::from_clipped_line(format!(
+            note: Some(SectionNote::from_text_cut_to_one_line(format!(
                 "{of}{}",
                 row.describe_peak_moment()
             ))),
@@ -112,7 +112,7 @@ pub fn build_memory_sections(
         });
     }
     section.leave_out(runs.len(), shown, "memory");
-    section.push_note(SectionNote::from_line(
+    section.push_note(SectionNote::from_one_line_sentence(
         "peak: maximum of what nodes have allocated and not freed; tensor classes at that moment",
     ));
     section

@@ -45,7 +45,7 @@ impl<'a> MemoryTracker<'a> {
 
     /// Tracks all instances of `prepared`; each instance must be launched only once.
     pub fn for_single_launch(prepared: &'a CompiledReplay<'a>) -> Self {
-        let graphs = prepared.workload().graphs();
+        let graphs = prepared.workload_with_added_launches().distinct_graphs();
         if graphs
             .iter()
             .all(|graph| i64::cannot_overflow_with_total(sum_allocated_and_freed_bytes(graph)))
@@ -130,9 +130,13 @@ impl<'a> MemoryTracker<'a> {
 
     /// Ends the last instant of every instance. For each instance whose memory changed at its last instant, returns
     /// that instant and the allocated bytes.
-    pub fn end_all_instances(&mut self) -> Vec<(InstanceId, BytesAtInstantEnd)> {
-        let narrow = self.narrow.iter_mut().map(|of| of.ledger.end_instant());
-        let ends = (0..).zip(narrow.chain(self.wide.iter_mut().map(|of| of.ledger.end_instant())));
+    pub fn end_last_instant_of_all_instances(&mut self) -> Vec<(InstanceId, BytesAtInstantEnd)> {
+        let narrow = self
+            .narrow
+            .iter_mut()
+            .map(|of| of.ledger.end_last_instant());
+        let ends =
+            (0..).zip(narrow.chain(self.wide.iter_mut().map(|of| of.ledger.end_last_instant())));
         ends.filter_map(|(i, over)| Some((InstanceId(i), over?)))
             .collect()
     }
@@ -146,8 +150,8 @@ fn graph_changes_memory(graph: &Graph) -> bool {
 fn create_memory_ledgers_of_instances<'a, S: ByteSumInteger>(
     prepared: &'a CompiledReplay<'a>,
 ) -> Vec<InstanceMemoryLedger<'a, S>> {
-    let workload = prepared.workload();
-    let instances = if workload.graphs().iter().any(graph_changes_memory) {
+    let workload = prepared.workload_with_added_launches();
+    let instances = if workload.distinct_graphs().iter().any(graph_changes_memory) {
         workload.instances()
     } else {
         &[]
@@ -227,7 +231,8 @@ impl<S: ByteSumInteger> InstanceMemoryLedger<'_, S> {
         let over = self.begin_instant(now);
         let bit = |words: &[u64]| words[node.index() / 64] >> (node.index() % 64) & 1 == 1;
         let fresh = !self.issued.is_empty() && bit(&self.fresh);
-        self.ledger.free_bytes(node, frees, fresh);
+        self.ledger
+            .record_frees_of_completed_node(node, frees, fresh);
         over
     }
 }

@@ -117,7 +117,7 @@ impl ThriftStruct {
 }
 
 /// Encodes an integer as a list element.
-fn encode_list_integer(number: i64) -> Vec<u8> {
+fn encode_integer_as_list_element(number: i64) -> Vec<u8> {
     let mut bytes = Vec::new();
     write_varint(&mut bytes, encode_zigzag(number));
     bytes
@@ -281,7 +281,8 @@ fn write_column(
         .push_i32(3, codes::RLE)
         .push_i32(4, codes::RLE);
     bytes += write_page(out, codes::DATA_PAGE, &pages.data, (5, header))?;
-    let encodings = [codes::PLAIN, codes::RLE, codes::RLE_DICTIONARY].map(encode_list_integer);
+    let encodings =
+        [codes::PLAIN, codes::RLE, codes::RLE_DICTIONARY].map(encode_integer_as_list_element);
     let mut path = Vec::new();
     write_varint(&mut path, name.len() as u64);
     path.extend_from_slice(name.as_bytes());

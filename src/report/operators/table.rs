@@ -94,8 +94,10 @@ fn build_slowest_operators_section(
             right_aligned_column("bandwidth", 0),
         ]);
     }
-    let mut section =
-        ReportTableWithNotes::with_aligned_columns(ReportTableSubject::Operators, columns);
+    let mut section = ReportTableWithNotes::create_table_with_aligned_columns(
+        ReportTableSubject::Operators,
+        columns,
+    );
     let shown = medium.max_rows_shown(rows);
     for operator in families.iter().take(shown) {
         let name = match operator.name.as_str() {
@@ -103,7 +105,7 @@ fn build_slowest_operators_section(
             name => name,
         };
         let mut cells = vec![
-            SectionCellWithValue::name_cell(name),
+            SectionCellWithValue::create_cell_with_input_name(name),
             node_kind_label(operator.kind).into(),
             SectionCellWithValue::count_cell(operator.calls),
             operator.total.into(),
@@ -151,7 +153,7 @@ pub fn combine_operator_families(operators: &[OperatorTime]) -> Vec<OperatorTime
                 bytes: Some(0),
             });
         }
-        families[place].add_operator(operator);
+        families[place].add_calls_time_and_work_of_row(operator);
     }
     families.sort_by(|a, b| {
         let by_time = b.total.cmp(&a.total);

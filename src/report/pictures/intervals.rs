@@ -29,7 +29,7 @@ impl<K: Copy + Ord> ContiguousIntervals<K> {
     }
 
     /// Appends an interval with `key` that lasts from the end of the last interval to `to`.
-    pub fn extend(&mut self, to: Time, key: K) {
+    pub fn append_interval_until(&mut self, to: Time, key: K) {
         let from = self.kept.last().map_or(Time::ZERO, |last| last.to);
         if to <= from {
             return;
@@ -52,7 +52,7 @@ impl<K: Copy + Ord> ContiguousIntervals<K> {
     }
 
     /// Returns the intervals. Adjacent intervals are merged if their total length is at most `resolution`.
-    pub fn to_intervals(&self, resolution: Span) -> Vec<KeyedInterval<K>> {
+    pub fn merge_intervals_up_to_resolution(&self, resolution: Span) -> Vec<KeyedInterval<K>> {
         merge_short_intervals(&self.kept, resolution)
     }
 }
@@ -109,11 +109,11 @@ mod tests {
             (200, 'a'),
             (300, 'a'),
         ] {
-            all.extend(Time(to), key);
+            all.append_interval_until(Time(to), key);
         }
         let exact: Vec<_> = all
             .clone()
-            .to_intervals(Span(0))
+            .merge_intervals_up_to_resolution(Span(0))
             .iter()
             .map(|one| (one.to.0, one.key))
             .collect();
@@ -123,7 +123,7 @@ mod tests {
         );
         // In the interval from 100 to 108, `b` takes 7 and `c` takes 1.
         let coarse: Vec<_> = all
-            .to_intervals(Span(10))
+            .merge_intervals_up_to_resolution(Span(10))
             .iter()
             .map(|one| (one.to.0, one.key))
             .collect();
@@ -134,10 +134,10 @@ mod tests {
     fn endless_runs_keep_a_bounded_number() {
         let mut all = ContiguousIntervals::new(1 << 15);
         for to in 1..1_000_000_u64 {
-            all.extend(Time(to * 10), to % 3);
+            all.append_interval_until(Time(to * 10), to % 3);
         }
         assert!(all.kept.len() <= all.limit);
-        let drawn = all.to_intervals(Span(10_000_000 / 1200));
+        let drawn = all.merge_intervals_up_to_resolution(Span(10_000_000 / 1200));
         assert!(drawn.len() <= 2400, "{}", drawn.len());
         assert_eq!(drawn[drawn.len() - 1].to, Time(9_999_990));
     }

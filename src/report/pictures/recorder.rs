@@ -75,7 +75,7 @@ pub struct PictureRecorder<'a> {
 impl<'a> PictureRecorder<'a> {
     /// Creates a recorder for a replay of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
-        let workload = prepared.workload();
+        let workload = prepared.workload_with_added_launches();
         let watched = choose_recorded_instances(prepared);
         let limit = (KEPT / watched.len().max(1)).clamp(1 << 9, 1 << 15);
         let mut drawn: Vec<Option<RecordedRankActivity>> = Vec::new();
@@ -91,7 +91,7 @@ impl<'a> PictureRecorder<'a> {
                 memory: Vec::new(),
             });
         }
-        let graphs = workload.graphs().iter();
+        let graphs = workload.distinct_graphs().iter();
         let mut this = Self {
             prepared,
             drawn,
@@ -102,7 +102,7 @@ impl<'a> PictureRecorder<'a> {
                 .collect(),
             limit,
             memory: MemoryTracker::new(prepared),
-            traffic: RankPairTrafficCounter::new(workload.rank_count()),
+            traffic: RankPairTrafficCounter::new(workload.rank_count_including_untraced()),
             stages: CrossStageCommunicationDetector::new(prepared),
             path: ContiguousIntervals::new(1 << 15),
         };
@@ -144,7 +144,8 @@ impl<'a> PictureRecorder<'a> {
         } else {
             0
         };
-        of.intervals.extend(now, (category as u8, name));
+        of.intervals
+            .append_interval_until(now, (category as u8, name));
         Some(of)
     }
 
@@ -170,7 +171,7 @@ impl<'a> PictureRecorder<'a> {
         change: fn(&mut NpuCommunicationsInProgress, usize),
     ) {
         if let Some(of) = &mut self.drawn[instance.index()] {
-            let workload = self.prepared.workload();
+            let workload = self.prepared.workload_with_added_launches();
             let graph = workload.graph_of(&workload.instances()[instance.index()]);
             change(&mut of.open, graph.communication_index(node));
         }
@@ -192,17 +193,17 @@ impl<'a> PictureRecorder<'a> {
     pub fn into_pictures(mut self, report: &Report) -> ReplayPictures {
         let makespan = report.outcome.makespan;
         let end = Time::ZERO + makespan;
-        for (instance, over) in self.memory.end_all_instances() {
+        for (instance, over) in self.memory.end_last_instant_of_all_instances() {
             self.record_memory(instance, Some(over));
         }
         for instance in (0..self.drawn.len() as u32).map(InstanceId) {
             self.extend_current_interval(end, instance);
         }
-        let instances = self.prepared.workload().instances();
+        let instances = self.prepared.workload_with_added_launches().instances();
         let resolution = super::choose_resolution(makespan, instances.len());
         let path = self
             .path
-            .to_intervals(super::choose_resolution(makespan, 1));
+            .merge_intervals_up_to_resolution(super::choose_resolution(makespan, 1));
         let longest = self.path.longest_intervals(LONGEST);
         let on_path = |path: Vec<KeyedInterval<(u32, PictureCategoryAndNameKey)>>| {
             let spans = path.into_iter().map(|one| {
@@ -243,7 +244,7 @@ impl<'a> PictureRecorder<'a> {
     /// rank is represented by the first recorded rank with the same graph, NPU class and times per category. If there
     /// is no such rank, the unrecorded rank is omitted.
     fn build_rank_pictures(&self, report: &Report, resolution: Span) -> Vec<RankActivityPicture> {
-        let instances = self.prepared.workload().instances();
+        let instances = self.prepared.workload_with_added_launches().instances();
         let sort_of = |at: usize| {
             let NpuRow { class, time, .. } = &report.rows[at];
             (instances[at].graph, class, time.parts, time.finish)
@@ -268,7 +269,7 @@ impl<'a> PictureRecorder<'a> {
                 continue;
             };
             let place = *place_of.entry(stand_in).or_insert_with(|| {
-                let intervals = of.intervals.to_intervals(resolution);
+                let intervals = of.intervals.merge_intervals_up_to_resolution(resolution);
                 let key = intervals.iter().map(|one| (one.to, one.key)).collect();
                 let next = chosen.len();
                 match places.entry(key) {
@@ -306,7 +307,7 @@ impl<'a> PictureRecorder<'a> {
     /// Returns memory curves, fullest memory first. Each group of ranks with identical memory rows has one curve, that
     /// of the group's first recorded rank.
     fn build_memory_curves(&self, report: &Report, resolution: Span) -> Vec<MemoryCurve> {
-        let instances = self.prepared.workload().instances();
+        let instances = self.prepared.workload_with_added_launches().instances();
         let mut curves: Vec<MemoryCurve> = Vec::new();
         for (_, run) in memory::group_equal_memory_rows(&report.memory) {
             let mut watched = run.iter().filter_map(|row| {
@@ -333,7 +334,7 @@ impl<'a> PictureRecorder<'a> {
 
 /// Returns the indices of the instances to record.
 fn choose_recorded_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
-    let instances = prepared.workload().instances();
+    let instances = prepared.workload_with_added_launches().instances();
     if instances.len() <= ALL_WATCHED {
         return (0..instances.len()).collect();
     }
@@ -453,7 +454,7 @@ impl Observer for PictureRecorder<'_> {
             return;
         };
         self.begin_or_end_activity(now, instance, category, true);
-        let workload = self.prepared.workload();
+        let workload = self.prepared.workload_with_added_launches();
         let of = &workload.instances()[instance.index()];
         let graph = workload.graph_of(of);
         if category == NpuTimeCategory::Communication
@@ -470,7 +471,7 @@ impl Observer for PictureRecorder<'_> {
         }
         if kind == NodeKind::Send {
             let peer = graph.messages()[graph.message_index(node)].peer;
-            let bytes = graph.bytes(node);
+            let bytes = graph.stated_bytes_of_node(node);
             self.traffic
                 .count_message(of.rank, of.peers[peer as usize], bytes);
         }
@@ -527,13 +528,14 @@ impl Observer for PictureRecorder<'_> {
     }
 
     fn critical_path(&mut self, path: &[CriticalPathSegment]) {
-        let workload = self.prepared.workload();
+        let workload = self.prepared.workload_with_added_launches();
         for segment in path {
             let of = &workload.instances()[segment.instance.index()];
             let name = replace_micro_batch_number_by_star(workload.graph_of(of).name(segment.node));
             let name = self.intern_name(name.into_owned());
             let key = (segment.category as u8, name);
-            self.path.extend(segment.to, (of.rank.0, key));
+            self.path
+                .append_interval_until(segment.to, (of.rank.0, key));
         }
     }
 }

@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 pub(super) fn collect_npu_class_peak_rates(
     prepared: &CompiledReplay<'_>,
 ) -> Vec<NpuClassPeakRates> {
-    let (workload, machine) = (prepared.workload(), prepared.machine());
+    let (workload, machine) = (prepared.workload_with_added_launches(), prepared.machine());
     let mut used = [false; Dtype::COUNT];
-    for graph in workload.graphs() {
+    for graph in workload.distinct_graphs() {
         let kernels = graph
             .nodes()
             .filter(|&node| graph.kind(node) == NodeKind::Compute);
@@ -30,7 +30,7 @@ pub(super) fn collect_npu_class_peak_rates(
         let peaks = formats.filter_map(|(dtype, name)| {
             Some(NumberFormatPeakRate {
                 dtype: (*name).to_owned(),
-                flops_per_s: class.peaks.get(*dtype)?.per_second(),
+                flops_per_s: class.peaks.peak_rate_if_supported(*dtype)?.per_second(),
             })
         });
         Some(NpuClassPeakRates {

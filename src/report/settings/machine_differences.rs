@@ -160,7 +160,9 @@ fn list_class_differences(
     let [mine, theirs] = [a.memory, b.memory];
     let differs = |of: fn(LocalMemory) -> Option<u64>| mine.map(of) != theirs.map(of);
     let formats = Dtype::ALL.map(|(dtype, _)| dtype).into_iter();
-    let formats = formats.filter(|&dtype| a.peaks.get(dtype) != b.peaks.get(dtype));
+    let formats = formats.filter(|&dtype| {
+        a.peaks.peak_rate_if_supported(dtype) != b.peaks.peak_rate_if_supported(dtype)
+    });
     [
         (
             a.peaks != b.peaks,
@@ -284,7 +286,10 @@ impl DifferenceBetweenTwoMachines {
             }),
             Self::MeasuredCollectives(of) => {
                 run.reason_collectives_are_constant().unwrap_or_else(|| {
-                    match of.iter().any(|&d| run.dimension_use(d).by_curves > 0) {
+                    match of
+                        .iter()
+                        .any(|&d| run.count_communication_crossing_dimension(d).by_curves > 0)
+                    {
                         false => "algorithms time all collectives".to_owned(),
                         true => "no collective is of the kind, members and bytes".to_owned(),
                     }
@@ -361,7 +366,10 @@ fn explain_dimensions_without_effect(
     messages: fn(&super::run_facts::DimensionCollectiveAndMessageCounts) -> u64,
     as_long: impl Fn(&str) -> String,
 ) -> String {
-    let uses: Vec<_> = of.iter().map(|&d| run.dimension_use(d)).collect();
+    let uses: Vec<_> = of
+        .iter()
+        .map(|&d| run.count_communication_crossing_dimension(d))
+        .collect();
     let names: Vec<String> = of.iter().map(|&d| run.dimension_name(d)).collect();
     let names = names.join(", ");
     let any = |count: fn(&super::run_facts::DimensionCollectiveAndMessageCounts) -> u64| {

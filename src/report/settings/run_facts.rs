@@ -73,7 +73,10 @@ impl CompiledReplayWithReport<'_> {
     }
 
     fn graphs_of_job(&self) -> impl Iterator<Item = &Graph> {
-        self.prepared.workload().graphs().iter()
+        self.prepared
+            .workload_with_added_launches()
+            .distinct_graphs()
+            .iter()
     }
 
     /// Returns the name of a dimension, in backquotes.
@@ -83,7 +86,10 @@ impl CompiledReplayWithReport<'_> {
     }
 
     /// Returns how much communication crosses the dimension with this index.
-    pub(super) fn dimension_use(&self, index: usize) -> DimensionCollectiveAndMessageCounts {
+    pub(super) fn count_communication_crossing_dimension(
+        &self,
+        index: usize,
+    ) -> DimensionCollectiveAndMessageCounts {
         let topology = self.prepared.machine().topology();
         let mut found = DimensionCollectiveAndMessageCounts::default();
         let groups: Vec<_> = self.prepared.group_views().collect();
@@ -97,7 +103,7 @@ impl CompiledReplayWithReport<'_> {
                 }
             }
         }
-        let workload = self.prepared.workload();
+        let workload = self.prepared.workload_with_added_launches();
         for instance in workload.instances() {
             let own = topology.coordinate_of(self.prepared.npu_of_rank(instance.rank), index);
             let crosses =
@@ -146,7 +152,11 @@ impl CompiledReplayWithReport<'_> {
 
     /// Returns true if any rank runs on an NPU of the class with this index.
     pub(super) fn uses_npu_class(&self, class: usize) -> bool {
-        let mut ranks = self.prepared.workload().instances().iter();
+        let mut ranks = self
+            .prepared
+            .workload_with_added_launches()
+            .instances()
+            .iter();
         ranks.any(|rank| {
             self.prepared
                 .machine()
@@ -157,7 +167,11 @@ impl CompiledReplayWithReport<'_> {
 
     /// Returns the largest number of lanes that any rank uses.
     pub(super) fn max_lane_count(&self) -> usize {
-        let instances = 0..self.prepared.workload().instances().len();
+        let instances = 0..self
+            .prepared
+            .workload_with_added_launches()
+            .instances()
+            .len();
         let lanes = instances.map(|instance| {
             let lanes = self
                 .prepared

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 /// For each rank, returns the index of its stage, and the index of its tensor group in this stage.
 pub(super) fn rank_stages_and_tensor_groups(prepared: &CompiledReplay<'_>) -> (Vec<u32>, Vec<u32>) {
-    let workload = prepared.workload();
-    let ranks = workload.rank_count() as usize;
+    let workload = prepared.workload_with_added_launches();
+    let ranks = workload.rank_count_including_untraced() as usize;
     let mut joined: Vec<usize> = (0..ranks).collect();
     let mut tensor = vec![0_u32; ranks];
     fn find_root(joined: &mut [usize], mut at: usize) -> usize {

@@ -17,10 +17,10 @@ pub(super) fn describe_node<'g, 'a: 'g>(
     node: NodeIndex,
     kind: NodeKind,
 ) -> (Cow<'g, str>, TimelineNodeDetails<'g>) {
-    let workload = prepared.workload();
+    let workload = prepared.workload_with_added_launches();
     let of = &workload.instances()[instance.index()];
     let graph = workload.graph_of(of);
-    let (name, bytes) = (graph.name(node), graph.bytes(node));
+    let (name, bytes) = (graph.name(node), graph.stated_bytes_of_node(node));
     let facts = TimelineNodeDetails {
         node: graph.id(node),
         ..TimelineNodeDetails::default()

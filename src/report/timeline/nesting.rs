@@ -2,7 +2,7 @@
 
 use super::events::{RankTrackId, TimelineEncoder};
 use chakram_base::units::Time;
-use chakram_trace::format::origin::parse_profiled_step;
+use chakram_trace::format::origin::parse_step_from_profiler_range_name;
 
 /// Maximum number of path levels drawn above a node. Deeper levels of a path stay in the node's name.
 const LEVELS: usize = 8;
@@ -104,7 +104,7 @@ pub(super) fn step_number_in_name(name: &str) -> Option<u64> {
     let first = name.split('/').next()?;
     let number = first.strip_prefix("step");
     let number = number.and_then(|number| number.parse().ok());
-    number.or_else(|| parse_profiled_step(first))
+    number.or_else(|| parse_step_from_profiler_range_name(first))
 }
 
 #[cfg(test)]

@@ -25,8 +25,8 @@ pub(super) struct TimelineNodeCallers<'a> {
 
 impl<'a> TimelineNodeCallers<'a> {
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
-        let workload = prepared.workload();
-        let called = workload.graphs().iter().map(|graph| {
+        let workload = prepared.workload_with_added_launches();
+        let called = workload.distinct_graphs().iter().map(|graph| {
             let callers = || {
                 graph
                     .nodes()
@@ -53,7 +53,7 @@ impl<'a> TimelineNodeCallers<'a> {
             instances: instances.collect(),
             is_drawn: vec![false; arrows as usize],
             drawn: workload
-                .graphs()
+                .distinct_graphs()
                 .iter()
                 .map(innermost_drawn_call_of_each)
                 .collect(),
@@ -153,7 +153,7 @@ fn is_host_thread_work(graph: &Graph, node: NodeIndex) -> bool {
     match graph.kind(node) {
         NodeKind::Host => true,
         NodeKind::Compute => {
-            let lane = graph.lanes()[graph.lane(node) as usize];
+            let lane = graph.lanes_in_order_of_first_use()[graph.lane(node) as usize];
             graph.were_kernels_captured_on_cpu() && matches!(lane, Lane::Stream(_))
         }
         _ => false,

@@ -24,7 +24,7 @@ impl<W: Write> TimelineWriter<'_, W> {
     /// Writes the names of processes and tracks, in display order.
     pub(super) fn name_tracks(&mut self) {
         let prepared = self.prepared;
-        let (workload, machine) = (prepared.workload(), prepared.machine());
+        let (workload, machine) = (prepared.workload_with_added_launches(), prepared.machine());
         for (i, instance) in workload.instances().iter().enumerate() {
             if !self.selection.has_rank(instance.rank) {
                 continue;
@@ -35,7 +35,7 @@ impl<W: Write> TimelineWriter<'_, W> {
             let rank = instance.rank.0;
             self.encoder_mut().name_rank(rank, &name);
             let graph = workload.graph_of(instance);
-            for (lane, key) in graph.lanes().iter().enumerate() {
+            for (lane, key) in graph.lanes_in_order_of_first_use().iter().enumerate() {
                 let Some(name) = lane_name(graph, instance, *key) else {
                     continue;
                 };

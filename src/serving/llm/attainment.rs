@@ -32,7 +32,7 @@ impl LimitAttainmentVerdict {
     /// as many independent requests as tell as much as these. No interval lies above 1, so with `attain` = 1, all
     /// requests of the run must meet their limits.
     pub fn judge_met_fraction(requests: &MetCountsByArrival, attain: f64) -> Self {
-        let [met, all] = requests.sum_counts();
+        let [met, all] = requests.sum_met_and_all_requests();
         if all == 0 {
             return Self::Open;
         }
@@ -102,7 +102,7 @@ impl MetCountsByArrival {
     }
 
     /// Returns how many requests met their limits, and how many there are.
-    pub fn sum_counts(&self) -> [u64; 2] {
+    pub fn sum_met_and_all_requests(&self) -> [u64; 2] {
         self.batches
             .iter()
             .fold([0, 0], |sum, batch| [sum[0] + batch[0], sum[1] + batch[1]])
@@ -116,7 +116,7 @@ impl MetCountsByArrival {
     /// allows for the small number of batches. Source: batch means, for example Law, Simulation Modeling and Analysis,
     /// section 9.5.3.
     pub fn independent_request_count(&self) -> f64 {
-        let [met, all] = self.sum_counts();
+        let [met, all] = self.sum_met_and_all_requests();
         let full = self
             .batches
             .iter()
@@ -173,7 +173,7 @@ mod tests {
             let counts = count_requests(1000, |number| {
                 (number + 1) * missed / 1000 == number * missed / 1000
             });
-            assert_eq!(counts.sum_counts(), [1000 - missed, 1000]);
+            assert_eq!(counts.sum_met_and_all_requests(), [1000 - missed, 1000]);
             let found = LimitAttainmentVerdict::judge_met_fraction(&counts, attain);
             assert_eq!(found, expected, "{missed} missed, {attain} required");
         }
@@ -198,7 +198,10 @@ mod tests {
         );
         // The same number of requests, spread evenly: the batches agree, and the requests count as independent.
         let spread = count_requests(1024, |number| number % 16 != 0);
-        assert_eq!(spread.sum_counts(), together.sum_counts());
+        assert_eq!(
+            spread.sum_met_and_all_requests(),
+            together.sum_met_and_all_requests()
+        );
         assert_eq!(spread.independent_request_count(), 1024.0);
         assert_eq!(
             LimitAttainmentVerdict::judge_met_fraction(&spread, 0.9),

@@ -30,7 +30,7 @@ impl KvBlockChangeStepQueue {
         let mut next = std::mem::take(&mut self.next).into_vec();
         next.clear();
         next.extend(visits.zip(0..).map(|((tokens, is_shared), place)| {
-            let wait = steps_to_block_change(tokens + 1, block_size, is_shared);
+            let wait = decode_steps_to_block_boundary(tokens + 1, block_size, is_shared);
             Reverse((1 + wait, place))
         }));
         self.next = next.into();
@@ -60,13 +60,14 @@ impl KvBlockChangeStepQueue {
         place: u32,
         (computed, is_shared): (u32, bool),
     ) {
-        let after = step + 1 + steps_to_block_change(computed + 1, self.block_size, is_shared);
+        let after =
+            step + 1 + decode_steps_to_block_boundary(computed + 1, self.block_size, is_shared);
         self.next.push(Reverse((after, place)));
     }
 }
 
 /// `token` is the number, counted from 1, of the token that the request computes next.
-fn steps_to_block_change(token: u32, block_size: u32, is_shared: bool) -> u32 {
+fn decode_steps_to_block_boundary(token: u32, block_size: u32, is_shared: bool) -> u32 {
     // The first token of a block needs a new block, and the last token fills the block.
     match token % block_size {
         _ if block_size == 1 => 0,

@@ -138,7 +138,7 @@ impl NpuMemoryBreakdown {
             .saturating_add(activations)
             .saturating_add(CONTEXT_BYTES);
         let left = usable.saturating_sub(taken);
-        let kv_of_token = sizes.kv_bytes_per_token(npus, served.kv);
+        let kv_of_token = sizes.kv_bytes_per_token_and_npu(npus, served.kv);
         let state_of_request = sizes.linear_attention_state_bytes(npus);
         // The engine reserves one block for padding rows.
         let held = left / (kv_of_token * u64::from(rules.block_size)).max(1);

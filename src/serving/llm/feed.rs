@@ -77,7 +77,7 @@ pub(super) fn serve_all_requests<'s>(
     observer: &'s mut dyn LlmObserver,
 ) -> Result<LlmRunRecorder, ServeError> {
     let machine = Machine::placeholder_machine("engines");
-    let step = program::create_job_program("step", 1, &|_| Vec::new())?;
+    let step = program::create_node_per_job_program("step", 1, &|_| Vec::new())?;
     let options = program::untimed_replay_options();
     let compiled = CompiledReplay::new(&step, &machine, &options)
         .map_err(|refusal| ServeError::Replay(refusal.into()))?;
@@ -85,5 +85,5 @@ pub(super) fn serve_all_requests<'s>(
     let mut feed = ServerStepFeed(&server);
     let mut times = StepTimeProcessorModel(&server);
     run_launches(&[compiled], &mut [&mut feed], Some(&mut times), &mut ())?;
-    server.into_inner().close_records()
+    server.into_inner().finish_run_into_recorder()
 }

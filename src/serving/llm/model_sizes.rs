@@ -579,7 +579,7 @@ impl LlmModelSizes {
 
     /// Returns the bytes that each of `npus` NPUs caches per token: keys and values, or latent vectors. Blocks with
     /// attention windows cache every token too.
-    pub fn kv_bytes_per_token(&self, npus: u32, format: Dtype) -> u64 {
+    pub fn kv_bytes_per_token_and_npu(&self, npus: u32, format: Dtype) -> u64 {
         let elements = self
             .kinds
             .iter()
@@ -647,7 +647,9 @@ mod tests {
     /// The bytes per token are 2 (keys and values) x key heads x columns x 2 bytes x layers.
     #[test]
     fn keys_and_values_have_the_published_sizes() {
-        let kib = |name| load_model_sizes(name).kv_bytes_per_token(1, Dtype::Bf16) as f64 / 1024.0;
+        let kib = |name| {
+            load_model_sizes(name).kv_bytes_per_token_and_npu(1, Dtype::Bf16) as f64 / 1024.0
+        };
         let known = [
             ("llama3-8b", 128.0),
             ("llama3-70b", 320.0),
@@ -667,11 +669,11 @@ mod tests {
         }
         // With eight heads on sixteen NPUs, each NPU stores one head, so each head is stored twice.
         assert_eq!(
-            load_model_sizes("llama3-70b").kv_bytes_per_token(16, Dtype::Bf16),
+            load_model_sizes("llama3-70b").kv_bytes_per_token_and_npu(16, Dtype::Bf16),
             320 * 1024 / 8
         );
         assert_eq!(
-            load_model_sizes("llama3-70b").kv_bytes_per_token(8, Dtype::Fp8),
+            load_model_sizes("llama3-70b").kv_bytes_per_token_and_npu(8, Dtype::Fp8),
             320 * 1024 / 16
         );
         // States are divided by head. Each of 36 blocks has 32 heads with 128 x 128 values in
@@ -689,8 +691,8 @@ mod tests {
         // Each NPU keeps the whole latent vectors.
         let latent = load_model_sizes("deepseek-v3");
         assert_eq!(
-            latent.kv_bytes_per_token(8, Dtype::Bf16),
-            latent.kv_bytes_per_token(1, Dtype::Bf16)
+            latent.kv_bytes_per_token_and_npu(8, Dtype::Bf16),
+            latent.kv_bytes_per_token_and_npu(1, Dtype::Bf16)
         );
     }
 

@@ -135,7 +135,7 @@ pub fn format_highest_rate(row: &TriedEngineConfiguration, attain: f64, limits: 
 }
 
 /// Formats the configuration with the highest rate as CSV.
-pub fn render_highest_rate_csv(row: &TriedEngineConfiguration) -> String {
+pub fn render_highest_rate_configuration_csv(row: &TriedEngineConfiguration) -> String {
     let mut rows = CsvRows::new(COLUMNS);
     rows.add_row_of_cells(row_cells(row));
     rows.into_text()

@@ -9,7 +9,7 @@ use super::scenario::{LlmScenario, MOST_REPLICAS};
 use super::workload::LlmWorkload;
 use super::{saturated_request_rate, serve_llm_on_engines};
 use chakram_base::units::Span;
-use chakram_hardware::machine::{Machine, machine_name_for_ranks};
+use chakram_hardware::machine::{Machine, scale_machine_name_to_ranks};
 use serde::{Deserialize, Serialize};
 
 /// Result of one engine configuration that was tried.
@@ -119,7 +119,7 @@ impl CapacityPlanner<'_> {
             let (report, met) = serve_llm_on_engines(&scenario, deployment, saturated)?;
             let row = self.row_of(&scenario, deployment, &report, &met);
             let count = scenario.workload.count;
-            let least = least_request_count(&scenario, &report);
+            let least = least_request_count_for_queue_to_settle(&scenario, &report);
             match (row.verdict, count) {
                 // In a run that is too short, waiting times have not yet reached their full length.
                 (LimitAttainmentVerdict::Met | LimitAttainmentVerdict::Open, Some(count))
@@ -164,7 +164,7 @@ impl CapacityPlanner<'_> {
             machine_npus: place.map(|place| place.npus),
             larger_machine: place
                 .filter(|place| place.npus < npus)
-                .and_then(|place| machine_name_for_ranks(&place.machine, npus)),
+                .and_then(|place| scale_machine_name_to_ranks(&place.machine, npus)),
             rate_per_s: scenario.workload.mean_rate().unwrap_or(0.0),
             requests,
             attained,
@@ -257,7 +257,7 @@ impl CapacityPlanner<'_> {
 /// usual length. This time is the mean time of a request from arrival to last token, plus the relaxation time of a
 /// queue, `1 / (mu (1 - sqrt(rho))^2)`, at the saturated rate `mu` and the load `rho` (M/M/1; Cohen, "The Single Server
 /// Queue", section II.2.1). The closer the load is to 1, the longer the queue grows before it is at its usual length.
-fn least_request_count(scenario: &LlmScenario, report: &LlmReport) -> u64 {
+fn least_request_count_for_queue_to_settle(scenario: &LlmScenario, report: &LlmReport) -> u64 {
     let all = report.row_of_all_classes();
     let mean = all.and_then(|all| all.e2e.mean.as_ref());
     let in_system = mean.map_or(0.0, |mean| mean.value.as_seconds());
@@ -287,7 +287,7 @@ fn no_rate_error(workload: &LlmWorkload) -> ServeError {
 /// # Errors
 ///
 /// Fails if the scenario has no model, no rate or no limits, or if the model does not fit.
-pub fn plan_capacity(
+pub fn plan_fewest_engines_within_limits(
     scenario: &LlmScenario,
     machine: &Machine,
     attain: f64,
@@ -346,7 +346,7 @@ pub fn plan_capacity(
 ///
 /// # Errors
 ///
-/// Returns the errors of [`plan_capacity`].
+/// Returns the errors of [`plan_fewest_engines_within_limits`].
 pub fn find_highest_scenario_rate(
     scenario: &LlmScenario,
     machine: Option<&Machine>,

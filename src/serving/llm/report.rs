@@ -405,7 +405,7 @@ impl LlmReport {
             classes: describe_request_classes(&scenario.workload),
             rules: deployment.rules.name.clone(),
             follows: deployment.rules.follows.clone(),
-            rule_values: rule_values(&deployment.rules),
+            rule_values: list_engine_rule_values(&deployment.rules),
             replicas: deployment.replicas,
             router: scenario.router.stable_name().to_owned(),
             place: deployment.place.clone(),
@@ -487,7 +487,7 @@ impl LlmReport {
             warnings: Vec::new(),
         };
         report.warnings = list_report_warnings(&report, &recorder, deployment.rules.policy);
-        let short = short_file_warning(&scenario.workload, report.arrived);
+        let short = warn_of_fewer_requests_than_asked(&scenario.workload, report.arrived);
         report.warnings.extend(short);
         report
             .warnings
@@ -541,7 +541,7 @@ fn summarize_request_class(
     }
 }
 
-fn rule_values(rules: &EngineRules) -> Vec<EngineRuleValue> {
+fn list_engine_rule_values(rules: &EngineRules) -> Vec<EngineRuleValue> {
     let stated = rules.list_rule_values().into_iter();
     stated
         .map(|(key, value)| EngineRuleValue {
@@ -607,7 +607,7 @@ const NEAR: f64 = 0.9;
 
 /// Returns a warning if the file of requests has fewer requests than asked for. `arrived` is the number of requests
 /// that were sent.
-fn short_file_warning(workload: &LlmWorkload, arrived: u64) -> Option<String> {
+fn warn_of_fewer_requests_than_asked(workload: &LlmWorkload, arrived: u64) -> Option<String> {
     let LlmArrivals::File { path, .. } = &workload.arrivals else {
         return None;
     };

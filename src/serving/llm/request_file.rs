@@ -131,7 +131,7 @@ impl FileRequestSource {
             refuse_json_text(&path)?;
             let mut reader = CsvTableRowReader::open_table(&path)?;
             if let Some((column, value)) = &only {
-                reader.filter_rows(column, value)?;
+                reader.skip_rows_unless_column_equals(column, value)?;
             }
             let headings = reader.column_names().join(", ");
             let missing = |what: &str, names: &[&str]| {
@@ -318,7 +318,7 @@ impl FileRequestSource {
                 priority,
                 prefix,
             } => {
-                if !reader.advance_row()? {
+                if !reader.advance_to_next_matching_row()? {
                     return Ok(None);
                 }
                 let arrival = match unit {
@@ -336,7 +336,7 @@ impl FileRequestSource {
                                 "arrivals in order of time",
                             ));
                         }
-                        Span::from_seconds(instant - first)
+                        Span::from_seconds_saturating(instant - first)
                     }
                 };
                 let both = |columns: [usize; 2]| -> Result<[f64; 2], ServeError> {
@@ -384,7 +384,7 @@ impl FileRequestSource {
                     ));
                 }
                 Ok(Some(UnconvertedRequestFileRow {
-                    arrival: Span::from_seconds(object.timestamp * 1e-3),
+                    arrival: Span::from_seconds_saturating(object.timestamp * 1e-3),
                     tokens: [object.input_length, object.output_length],
                     hashes: object.hash_ids,
                     priority: object.priority,

@@ -277,7 +277,7 @@ impl EngineRules {
         let document = ConfigDocument::parse(text, &file)?;
         let mut allowed = vec!["name", "follows", "when"];
         allowed.extend(RULE_KEYS);
-        let root = document.root_table(&allowed)?;
+        let root = document.root_table_with_allowed_keys(&allowed)?;
         let mut rules = Self {
             name: root
                 .require_field("name", "a name")?

@@ -271,7 +271,7 @@ impl LlmScenario {
     /// Fails if the scenario is invalid.
     pub fn parse(text: &str, file: &str, folder: &Path) -> Result<Self, ServeError> {
         let document = ConfigDocument::parse(text, file)?;
-        let root = document.root_table(ROOT)?;
+        let root = document.root_table_with_allowed_keys(ROOT)?;
         let engine = require_engine_table(&root)?;
         let rules = engine.read_or_default("rules", DEFAULT_RULES, |field| {
             let name = field.read_one_line_text()?;
@@ -357,7 +357,7 @@ impl LlmScenario {
                 duration,
                 classes: parse_request_classes(&root, is_file)?,
             },
-            limits: parse_limits(&root)?,
+            limits: parse_slo_time_limits(&root)?,
             client: parse_client_delays(&root)?,
             warmup: match root
                 .read_optional("measure", |field| field.read_table(Some(&["warmup"])))?
@@ -772,7 +772,7 @@ fn parse_request_classes(
     Ok(all)
 }
 
-fn parse_limits(root: &ConfigTable<'_>) -> Result<LlmTimeLimits, ConfigError> {
+fn parse_slo_time_limits(root: &ConfigTable<'_>) -> Result<LlmTimeLimits, ConfigError> {
     let Some(table) = root.read_optional("slo", |field| {
         field.read_table(Some(&["ttft", "tpot", "e2e"]))
     })?

@@ -166,7 +166,7 @@ enum WaitingRequests {
 }
 
 impl WaitingRequests {
-    fn first_waiting_slot(&self) -> Option<u32> {
+    fn slot_of_first_waiting_request(&self) -> Option<u32> {
         match self {
             Self::InOrder(all) => all.front().copied(),
             Self::ByPriority(all) => all.first().map(|(_, _, slot)| *slot),
@@ -252,7 +252,7 @@ impl StepScheduler {
 
     /// Returns the number of blocks for a request's state and all of its tokens. The answer's last token needs no
     /// block, because no step computes its keys and values.
-    fn blocks_for_request(&self, prompt: u32, output: u32) -> u64 {
+    fn blocks_for_entire_request(&self, prompt: u32, output: u32) -> u64 {
         let tokens =
             (u64::from(prompt) + u64::from(output) - 1).div_ceil(self.rules.block_size.into());
         tokens + u64::from(self.rules.state_blocks)
@@ -267,7 +267,7 @@ impl StepScheduler {
         if !self.rules.chunked_prefill && prompt > self.rules.max_num_batched_tokens {
             return Some(RequestRefusalReason::Budget);
         }
-        let needed = self.blocks_for_request(prompt, output);
+        let needed = self.blocks_for_entire_request(prompt, output);
         let is_longest = u64::from(prompt) + u64::from(output) > u64::from(MOST_TOKENS);
         (is_longest || needed > self.pool.block_count().into())
             .then_some(RequestRefusalReason::Blocks)
@@ -420,7 +420,7 @@ impl StepScheduler {
 
     /// Begins the step composed last, so that the next one can be composed while it runs. Used only with asynchronous
     /// scheduling.
-    pub fn begin_composed_step(&mut self) {
+    pub fn begin_step_composed_ahead(&mut self) {
         std::mem::swap(&mut self.launched, &mut self.step);
     }
 
@@ -433,7 +433,7 @@ impl StepScheduler {
     }
 
     /// Returns true if the next step is composed while a step runs.
-    pub fn composes_steps_ahead(&self) -> bool {
+    pub fn composes_next_step_while_running(&self) -> bool {
         self.rules.async_scheduling
     }
 
@@ -501,9 +501,9 @@ impl StepScheduler {
         }
     }
 
-    /// Prepares [`allocate_repeated_step_blocks`](Self::allocate_repeated_step_blocks). Returns how many further steps,
-    /// all identical to the last composed one, can run before a request ends. Returns 0 unless every running request
-    /// generates one token per step and no waiting request can be admitted.
+    /// Prepares [`try_allocate_blocks_for_run_step`](Self::try_allocate_blocks_for_run_step). Returns how many further
+    /// steps, all identical to the last composed one, can run before a request ends. Returns 0 unless every running
+    /// request generates one token per step and no waiting request can be admitted.
     pub fn begin_repeated_steps_and_return_limit(&mut self) -> u32 {
         debug_assert!(
             !self.rules.async_scheduling,
@@ -545,7 +545,7 @@ impl StepScheduler {
     /// Allocates the blocks for step `step` of a run (1 is the step after the composed step). If too few blocks may be
     /// free, returns `false` and changes nothing; [`compose_step`](Self::compose_step) then decides which request to
     /// preempt.
-    pub fn allocate_repeated_step_blocks(&mut self, step: u32) -> bool {
+    pub fn try_allocate_blocks_for_run_step(&mut self, step: u32) -> bool {
         let due = self.visits.find_due_requests(step).len();
         if due as u32 > self.pool.free_block_count() {
             return false;
@@ -647,7 +647,7 @@ impl StepScheduler {
 
     fn schedule_waiting_requests(&mut self, budget: &mut u32) {
         while *budget > 0 && self.running.len() < self.rules.max_num_seqs as usize {
-            let Some(slot) = self.waiting.first_waiting_slot() else {
+            let Some(slot) = self.waiting.slot_of_first_waiting_request() else {
                 break;
             };
             let hit = self.find_known(slot);

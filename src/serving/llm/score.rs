@@ -76,7 +76,7 @@ struct ServingTimeStatistic {
     percentile: Option<usize>,
 }
 
-const fn create_serving_metric(
+const fn create_serving_time_statistic(
     name: &'static str,
     time: ServingTimeKind,
     percentile: Option<usize>,
@@ -90,28 +90,28 @@ const fn create_serving_metric(
 
 /// All metrics; percentiles are in the order of [`LlmReport`].
 const METRICS: &[ServingTimeStatistic] = &[
-    create_serving_metric("ttft_mean", ServingTimeKind::Ttft, None),
-    create_serving_metric("ttft_p50", ServingTimeKind::Ttft, Some(0)),
-    create_serving_metric("ttft_p90", ServingTimeKind::Ttft, Some(1)),
-    create_serving_metric("ttft_p95", ServingTimeKind::Ttft, Some(2)),
-    create_serving_metric("ttft_p99", ServingTimeKind::Ttft, Some(3)),
-    create_serving_metric("tpot_mean", ServingTimeKind::Tpot, None),
-    create_serving_metric("tpot_p50", ServingTimeKind::Tpot, Some(0)),
-    create_serving_metric("tpot_p90", ServingTimeKind::Tpot, Some(1)),
-    create_serving_metric("tpot_p95", ServingTimeKind::Tpot, Some(2)),
-    create_serving_metric("tpot_p99", ServingTimeKind::Tpot, Some(3)),
-    create_serving_metric("tpot_of_means", ServingTimeKind::TpotOfMeans, None),
-    create_serving_metric("e2e_per_token", ServingTimeKind::E2ePerToken, None),
-    create_serving_metric("itl_mean", ServingTimeKind::Itl, None),
-    create_serving_metric("itl_p50", ServingTimeKind::Itl, Some(0)),
-    create_serving_metric("itl_p90", ServingTimeKind::Itl, Some(1)),
-    create_serving_metric("itl_p95", ServingTimeKind::Itl, Some(2)),
-    create_serving_metric("itl_p99", ServingTimeKind::Itl, Some(3)),
-    create_serving_metric("e2e_mean", ServingTimeKind::E2e, None),
-    create_serving_metric("e2e_p50", ServingTimeKind::E2e, Some(0)),
-    create_serving_metric("e2e_p90", ServingTimeKind::E2e, Some(1)),
-    create_serving_metric("e2e_p95", ServingTimeKind::E2e, Some(2)),
-    create_serving_metric("e2e_p99", ServingTimeKind::E2e, Some(3)),
+    create_serving_time_statistic("ttft_mean", ServingTimeKind::Ttft, None),
+    create_serving_time_statistic("ttft_p50", ServingTimeKind::Ttft, Some(0)),
+    create_serving_time_statistic("ttft_p90", ServingTimeKind::Ttft, Some(1)),
+    create_serving_time_statistic("ttft_p95", ServingTimeKind::Ttft, Some(2)),
+    create_serving_time_statistic("ttft_p99", ServingTimeKind::Ttft, Some(3)),
+    create_serving_time_statistic("tpot_mean", ServingTimeKind::Tpot, None),
+    create_serving_time_statistic("tpot_p50", ServingTimeKind::Tpot, Some(0)),
+    create_serving_time_statistic("tpot_p90", ServingTimeKind::Tpot, Some(1)),
+    create_serving_time_statistic("tpot_p95", ServingTimeKind::Tpot, Some(2)),
+    create_serving_time_statistic("tpot_p99", ServingTimeKind::Tpot, Some(3)),
+    create_serving_time_statistic("tpot_of_means", ServingTimeKind::TpotOfMeans, None),
+    create_serving_time_statistic("e2e_per_token", ServingTimeKind::E2ePerToken, None),
+    create_serving_time_statistic("itl_mean", ServingTimeKind::Itl, None),
+    create_serving_time_statistic("itl_p50", ServingTimeKind::Itl, Some(0)),
+    create_serving_time_statistic("itl_p90", ServingTimeKind::Itl, Some(1)),
+    create_serving_time_statistic("itl_p95", ServingTimeKind::Itl, Some(2)),
+    create_serving_time_statistic("itl_p99", ServingTimeKind::Itl, Some(3)),
+    create_serving_time_statistic("e2e_mean", ServingTimeKind::E2e, None),
+    create_serving_time_statistic("e2e_p50", ServingTimeKind::E2e, Some(0)),
+    create_serving_time_statistic("e2e_p90", ServingTimeKind::E2e, Some(1)),
+    create_serving_time_statistic("e2e_p95", ServingTimeKind::E2e, Some(2)),
+    create_serving_time_statistic("e2e_p99", ServingTimeKind::E2e, Some(3)),
 ];
 
 impl ServingTimeStatistic {
@@ -282,7 +282,7 @@ impl MeasuredServingTable {
             });
         }
         if self.fits_client {
-            scores.add_client_time(&self.metrics);
+            scores.add_client_time_to_predictions(&self.metrics);
         }
         scores.set_prediction_intervals_from_other_folds();
         Ok(scores)
@@ -467,7 +467,7 @@ fn predict_new_fold_interval(folds: &[&[f64]]) -> Option<[f64; 2]> {
 impl ServingTablePredictions {
     /// Adds the time of the client and of the server's front end to each metric that includes it. This time is the
     /// measured time to first token minus the engine's part. The client's time is the median over rows of other folds.
-    fn add_client_time(&mut self, metrics: &[ServingTimeStatistic]) {
+    fn add_client_time_to_predictions(&mut self, metrics: &[ServingTimeStatistic]) {
         let of_ttft = |percentile| {
             let is = |metric: &ServingTimeStatistic| {
                 metric.time == ServingTimeKind::Ttft && metric.percentile == percentile
@@ -549,7 +549,7 @@ impl ServingTablePredictions {
     }
 
     /// Returns the scores of metric `index` over the rows that `wanted` selects; `None` if there are none.
-    pub fn summarize_metric(
+    pub fn summarize_metric_of_selected_rows(
         &self,
         index: usize,
         wanted: impl Fn(&ScoredServingRow) -> bool,

@@ -324,7 +324,7 @@ impl<'s> LlmRunState<'s> {
     }
 
     /// Notifies the observer of the step that an engine begins now, if the observer wants steps.
-    fn notify_step_observer(&mut self, engine: usize, end: Time) {
+    fn notify_observer_of_begun_step(&mut self, engine: usize, end: Time) {
         if !self.observer.wants_steps() {
             return;
         }
@@ -344,7 +344,7 @@ impl<'s> LlmRunState<'s> {
 
     /// Composes the next step of an engine that has requests. If a step's first request preempts itself, the step is
     /// empty and takes no time. The engine then composes another one.
-    fn compose_next_step(&mut self, engine: usize) {
+    fn compose_until_step_is_nonempty(&mut self, engine: usize) {
         loop {
             self.compose_step(engine);
             let step = self.engines[engine].scheduler.last_composed_step();
@@ -361,14 +361,14 @@ impl<'s> LlmRunState<'s> {
         if of.scheduler.running_request_count() + of.scheduler.waiting_request_count() == 0 {
             return false;
         }
-        let is_composed = of.scheduler.composes_steps_ahead()
+        let is_composed = of.scheduler.composes_next_step_while_running()
             && !of.scheduler.last_composed_step().shares.is_empty();
         if !is_composed {
-            self.compose_next_step(engine);
+            self.compose_until_step_is_nonempty(engine);
         }
         let of = &mut self.engines[engine];
-        if of.scheduler.composes_steps_ahead() {
-            of.scheduler.begin_composed_step();
+        if of.scheduler.composes_next_step_while_running() {
+            of.scheduler.begin_step_composed_ahead();
         }
         let step = of.scheduler.running_step();
         if step.shares.is_empty() {
@@ -385,8 +385,10 @@ impl<'s> LlmRunState<'s> {
         self.recorder.on_step(&self.load, time, parts.as_ref());
         self.recorder
             .record_begun_step_tokens(now, self.load.tokens);
-        self.notify_step_observer(engine, end);
-        let is_async = self.engines[engine].scheduler.composes_steps_ahead();
+        self.notify_observer_of_begun_step(engine, end);
+        let is_async = self.engines[engine]
+            .scheduler
+            .composes_next_step_while_running();
         if is_async {
             self.compose_step(engine);
         }
@@ -414,7 +416,7 @@ impl<'s> LlmRunState<'s> {
         }
         let mut loads = Vec::new();
         for rank in wave.clone() {
-            self.compose_next_step(rank);
+            self.compose_until_step_is_nonempty(rank);
             let mut load = StepTimeInputs::default();
             load.set_work_from_shares(&self.engines[rank].scheduler.last_composed_step().shares);
             loads.push(load);
@@ -449,7 +451,7 @@ impl<'s> LlmRunState<'s> {
             if load.requests > 0 {
                 self.recorder.on_step(load, time, parts.as_ref());
                 self.recorder.record_begun_step_tokens(now, load.tokens);
-                self.notify_step_observer(rank, end);
+                self.notify_observer_of_begun_step(rank, end);
             }
             self.record_used_blocks(rank, now);
         }
@@ -493,7 +495,7 @@ impl<'s> LlmRunState<'s> {
     /// Simulates further steps after the one that ends at `end`, as long as the same requests generate one token each
     /// and no other event affects the engine. Returns the end of the last step.
     fn simulate_repeated_steps(&mut self, engine: usize, mut end: Time) -> Time {
-        let until = self.next_affecting_event_time(engine);
+        let until = self.next_outside_event_time_of_engine(engine);
         if end >= until {
             return end;
         }
@@ -506,7 +508,7 @@ impl<'s> LlmRunState<'s> {
             && end < until
             && self.engines[engine]
                 .scheduler
-                .allocate_repeated_step_blocks(steps + 1)
+                .try_allocate_blocks_for_run_step(steps + 1)
         {
             steps += 1;
             match gap {
@@ -553,7 +555,7 @@ impl<'s> LlmRunState<'s> {
     }
 
     /// Returns the earliest instant at which the engine can be affected by an event other than the end of its step.
-    fn next_affecting_event_time(&self, engine: usize) -> Time {
+    fn next_outside_event_time_of_engine(&self, engine: usize) -> Time {
         let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
         let arrival = self.next.as_ref().map(|next| next.at);
         let event = timer.into_iter().chain(arrival).min();
@@ -701,7 +703,7 @@ impl<'s> LlmRunState<'s> {
     }
 
     /// Closes the records of a run.
-    pub fn close_records(mut self) -> Result<LlmRunRecorder, ServeError> {
+    pub fn finish_run_into_recorder(mut self) -> Result<LlmRunRecorder, ServeError> {
         if let Some(error) = self.failure {
             return Err(error);
         }

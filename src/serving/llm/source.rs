@@ -62,12 +62,12 @@ impl<'w> RequestSource<'w> {
         }
         let at = match self.workload.arrivals {
             LlmArrivals::Poisson(rate) => {
-                self.last + Span::from_seconds(self.gaps.next_exponential(1.0 / rate))
+                self.last + Span::from_seconds_saturating(self.gaps.next_exponential(1.0 / rate))
             }
             LlmArrivals::Constant(rate) => {
                 // Compute the time from the number of requests, so that rounding errors do not
                 // accumulate.
-                Time::ZERO + Span::from_seconds(self.came as f64 / rate)
+                Time::ZERO + Span::from_seconds_saturating(self.came as f64 / rate)
             }
             LlmArrivals::Bursts { burst, every } => {
                 Time::ZERO + every.times(self.came / u64::from(burst))

@@ -387,7 +387,7 @@ impl StepTimeCalculator {
         let mut parts = *memo.of_tokens.entry(key).or_insert_with(|| {
             let mut seconds = self.token_work_seconds_by_part(load.wave_tokens, load.all_tokens);
             seconds[StepTimePart::HostStep as usize] = HOST_STEP.as_seconds();
-            seconds.map(Span::from_seconds)
+            seconds.map(Span::from_seconds_saturating)
         });
         let [mut prefill, mut decode] = [0.0; 2];
         for kind in &self.sizes.kinds {
@@ -410,14 +410,15 @@ impl StepTimeCalculator {
             if load.decodes > 0 {
                 let keys = load.decode_context.div_ceil(load.decodes);
                 let keys = of.keys_read_per_token(keys);
-                decode += count * self.attention_seconds(of, load.decodes, 1, keys);
+                decode += count * self.attention_seconds_of_one_block(of, load.decodes, 1, keys);
             }
         }
-        parts[StepTimePart::Prefill as usize] = Span::from_seconds(prefill);
-        parts[StepTimePart::Decode as usize] = Span::from_seconds(decode);
+        parts[StepTimePart::Prefill as usize] = Span::from_seconds_saturating(prefill);
+        parts[StepTimePart::Decode as usize] = Span::from_seconds_saturating(decode);
         let head = memo.of_rows.entry(load.sampled);
-        parts[StepTimePart::Head as usize] =
-            *head.or_insert_with(|| Span::from_seconds(self.output_head_seconds(load.sampled)));
+        parts[StepTimePart::Head as usize] = *head.or_insert_with(|| {
+            Span::from_seconds_saturating(self.output_head_seconds(load.sampled))
+        });
         let prompts_and_size = (!load.chunks.is_empty(), self.fits_graphs(load));
         let launching = *memo.of_launches.entry(prompts_and_size).or_insert_with(|| {
             let launch = self.launch.unwrap_or_default();
@@ -429,7 +430,7 @@ impl StepTimeCalculator {
             .sum();
         parts[StepTimePart::Launches as usize] = Span(launching.0.saturating_sub(on_device.0));
         let requests = HOST_REQUEST.as_seconds() * load.requests as f64;
-        parts[StepTimePart::HostRequest as usize] = Span::from_seconds(requests);
+        parts[StepTimePart::HostRequest as usize] = Span::from_seconds_saturating(requests);
         for part in &self.left_out {
             parts[*part as usize] = Span::ZERO;
         }

@@ -159,7 +159,7 @@ impl ProfiledStepTimeModel {
     ) -> Result<Self, ServeError> {
         let mut reader = CsvTableRowReader::open_table(&choice.path)?;
         for (column, value) in &choice.rows {
-            reader.filter_rows(column, value)?;
+            reader.skip_rows_unless_column_equals(column, value)?;
         }
         let columns = ["op", "a", "b", "c", "d", "us"];
         let mut at = [0; 6];
@@ -170,7 +170,7 @@ impl ProfiledStepTimeModel {
         let mut of_rows: BTreeMap<String, Vec<(f64, Span)>> = BTreeMap::new();
         let mut attention = AttentionTimeGrid::default();
         let mut experts = AttentionTimeGrid::default();
-        while reader.advance_row()? {
+        while reader.advance_to_next_matching_row()? {
             let op = reader.cell_text(at[0]).to_owned();
             let seconds = reader.number_in_column(at[5])? * 1e-6;
             if op == "attention" {
@@ -200,7 +200,7 @@ impl ProfiledStepTimeModel {
                 of_rows
                     .entry(name.to_owned())
                     .or_default()
-                    .push((size, Span::from_seconds(seconds)));
+                    .push((size, Span::from_seconds_saturating(seconds)));
                 continue;
             }
             let times = match op.as_str() {
@@ -208,7 +208,7 @@ impl ProfiledStepTimeModel {
                 "layernorm" => 2.0 * f64::from(choice.layers),
                 _ => f64::from(choice.layers),
             };
-            let span = Span::from_seconds(seconds * times);
+            let span = Span::from_seconds_saturating(seconds * times);
             of_tokens.entry(op).or_default().push((size, span));
         }
         let curves = |all: BTreeMap<String, Vec<(f64, Span)>>| -> Vec<InterpolatedDurationCurve> {
@@ -282,7 +282,7 @@ impl ProfiledStepTimeModel {
             self.experts
                 .interpolate_seconds([place[0], place[1], 0.0, 0.0])
         });
-        let blocks = Span::from_seconds((attention + experts) * self.layers as f64);
+        let blocks = Span::from_seconds_saturating((attention + experts) * self.layers as f64);
         let all =
             of(&self.of_tokens, load.wave_tokens) + rows + blocks + self.besides.step_time(load);
         match load.wave_tokens <= self.choice.graph_tokens.into() {

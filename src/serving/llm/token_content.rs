@@ -37,7 +37,7 @@ pub struct RequestContentTokenStream(u64);
 
 impl RequestContentTokenStream {
     /// Returns the stream of the tokens that belong only to request `number`.
-    pub fn of_request(number: u64) -> Self {
+    pub fn for_tokens_only_of_request(number: u64) -> Self {
         Self::of_kind(1, number)
     }
 
@@ -133,7 +133,7 @@ impl RequestTokenContent {
         // Even a fully shared prompt gets a piece of the request's own stream, so that the answers of two requests
         // differ.
         pieces.push(TokenSequencePiece {
-            stream: RequestContentTokenStream::of_request(number),
+            stream: RequestContentTokenStream::for_tokens_only_of_request(number),
             from: 0,
             tokens: tokens - common,
         });

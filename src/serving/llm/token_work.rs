@@ -67,8 +67,8 @@ impl WeightsPerStepAndToken {
     /// Returns an NPU's peak rate in FLOP/s in the weights' format. Falls back to BF16 if the NPU does not compute in
     /// this format; `None` if it computes in neither.
     pub fn peak_flops_in_weight_format(&self, class: &NpuClass) -> Option<f64> {
-        let own = class.peaks.get(self.format);
-        own.or(class.peaks.get(Dtype::Bf16))
+        let own = class.peaks.peak_rate_if_supported(self.format);
+        own.or(class.peaks.peak_rate_if_supported(Dtype::Bf16))
             .map(|rate| rate.per_second())
     }
 }

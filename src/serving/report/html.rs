@@ -10,7 +10,8 @@ use chakram_report::draw::scatter::{
     LogarithmicOrFittingScale, ScatterChart, ScatterPoint, ScatterPolyline,
 };
 use chakram_report::html::page::{
-    escape_html, render_figure, render_page, render_report_number, render_section, render_table,
+    escape_html, render_figure, render_number_with_json_pointer, render_page,
+    render_section_unless_empty, render_table_of_escaped_cells,
 };
 
 /// Parts of a serve time: the index of the colour, and the name that pages show.
@@ -29,13 +30,13 @@ pub fn render_html(
     sweeps: &[ArrivalRateSweepResults],
 ) -> String {
     let mut body = format!("<h1>{}</h1>", escape_html(title));
-    body += &render_section(
+    body += &render_section_unless_empty(
         "Latency against load",
         "rates",
         &draw_times_against_rates(sweeps),
     );
     if reports.len() > 1 {
-        body += &render_section(
+        body += &render_section_unless_empty(
             "Platforms",
             "platforms",
             &render_platform_comparison(reports),
@@ -49,7 +50,7 @@ pub fn render_html(
 }
 
 fn render_duration(path: &str, value: Span) -> String {
-    render_report_number(path, value.0, &value.to_string())
+    render_number_with_json_pointer(path, value.0, &value.to_string())
 }
 
 fn render_report(report: &ServeReport, i: usize) -> String {
@@ -61,7 +62,7 @@ fn render_report(report: &ServeReport, i: usize) -> String {
         escape_html(&report.arrivals),
         escape_html(&report.policy),
         escape_html(&report.stop),
-        render_report_number(
+        render_number_with_json_pointer(
             &path("completed"),
             report.completed,
             &report.completed.to_string()
@@ -69,7 +70,8 @@ fn render_report(report: &ServeReport, i: usize) -> String {
         render_duration(&path("window_ps"), report.window),
         format_percent(report.mean_utilisation()),
         report.offered_load.map_or(String::new(), |load| {
-            let load = render_report_number(&path("offered_load"), load, &format!("{load:.3}"));
+            let load =
+                render_number_with_json_pointer(&path("offered_load"), load, &format!("{load:.3}"));
             format!(", rho {load}")
         })
     );
@@ -85,12 +87,12 @@ fn render_report(report: &ServeReport, i: usize) -> String {
         let half = half.map(|half| render_duration(&path("mean/plus_minus_ps"), half));
         let mut cells = vec![
             escape_html(&row_name(row)),
-            render_report_number(
+            render_number_with_json_pointer(
                 &path("completed"),
                 row.completed,
                 &row.completed.to_string(),
             ),
-            render_report_number(
+            render_number_with_json_pointer(
                 &path("throughput_per_s"),
                 row.throughput_per_s,
                 &format_rate(row.throughput_per_s),
@@ -119,10 +121,10 @@ fn render_report(report: &ServeReport, i: usize) -> String {
         "p99",
         "within limit",
     ];
-    body += &render_table(&headings, &rows.collect::<Vec<_>>());
+    body += &render_table_of_escaped_cells(&headings, &rows.collect::<Vec<_>>());
     body += &draw_serve_time_parts(report);
     body += &draw_request_counts(report);
-    render_section(&escape_html(heading), &format!("run{i}"), &body)
+    render_section_unless_empty(&escape_html(heading), &format!("run{i}"), &body)
 }
 
 /// Renders three comparisons of the platforms: each model's mean serve time, the fractions within limits, and the queue
@@ -171,7 +173,7 @@ fn render_platform_comparison(reports: &[ServeReport]) -> String {
         "cores busy",
         "rho",
     ];
-    body += &render_table(&heads, &rows.collect::<Vec<_>>());
+    body += &render_table_of_escaped_cells(&heads, &rows.collect::<Vec<_>>());
     let queues = reports.iter().zip(&names).map(|(report, name)| {
         let label = format!("{name}, {}", report.policy);
         mean_level_chart_line(&label, &report.queue)
@@ -417,5 +419,5 @@ fn render_rate_table(sweeps: &[ArrivalRateSweepResults]) -> String {
         "p99",
         "within limit",
     ];
-    render_table(&heads, &rows)
+    render_table_of_escaped_cells(&heads, &rows)
 }

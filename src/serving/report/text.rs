@@ -92,7 +92,7 @@ fn write_report(out: &mut String, report: &ServeReport, style: TextStyleWidthAnd
     }
     write_serve_time_table(out, report, style)?;
     write_serve_time_parts(out, report, style)?;
-    write_request_counts(out, report, style)?;
+    write_queued_and_active_counts(out, report, style)?;
     if report.processors > 1 {
         let table = TextTable::new([
             left_aligned_column("PROCESSOR", 14),
@@ -276,7 +276,7 @@ fn write_serve_time_parts(
     Ok(())
 }
 
-fn write_request_counts(
+fn write_queued_and_active_counts(
     out: &mut String,
     report: &ServeReport,
     style: TextStyleWidthAndDetail,

@@ -58,7 +58,7 @@ pub(super) fn build_scenario(
     document: &ConfigDocument<'_>,
     folder: &Path,
 ) -> Result<Scenario, ServeError> {
-    let root = document.root_table(ROOT)?;
+    let root = document.root_table_with_allowed_keys(ROOT)?;
     let name = root
         .require_field("name", "the scenario's name")?
         .read_one_line_text()?

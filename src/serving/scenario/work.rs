@@ -168,7 +168,7 @@ fn parse_model_work(
         return known(RequestWork::Latency { mean, exponential });
     }
     if table.get("latencies").is_some() {
-        return known(parse_latency_work(source, folder)?);
+        return known(parse_work_from_latency_table(source, folder)?);
     }
     if table.get("steps").is_some() {
         return known(parse_step_time_work(source, folder)?);
@@ -324,7 +324,7 @@ fn open_table_with_row_filters<'d>(
     let mut reader = CsvTableRowReader::open_table(&path)?;
     if let Some(field) = table.get("where") {
         for (column, value) in field.read_table(None)?.fields() {
-            reader.filter_rows(column, value.read_text("text in quotes")?)?;
+            reader.skip_rows_unless_column_equals(column, value.read_text("text in quotes")?)?;
         }
     }
     Ok((reader, table))
@@ -348,7 +348,7 @@ fn find_time_column(
 }
 
 /// Returns the index of the column that the key `key` refers to; `None` if the model lacks the key.
-fn find_number_column(
+fn find_column_index_for_key(
     table: &ConfigTable<'_>,
     reader: &CsvTableRowReader,
     key: &str,
@@ -359,12 +359,15 @@ fn find_number_column(
     }
 }
 
-fn parse_latency_work(source: &ConfigField<'_>, folder: &Path) -> Result<RequestWork, ServeError> {
+fn parse_work_from_latency_table(
+    source: &ConfigField<'_>,
+    folder: &Path,
+) -> Result<RequestWork, ServeError> {
     let (mut reader, table) = open_table_with_row_filters(source, &["latency", "batch"], folder)?;
     let (latency, unit) = find_time_column(&table, &reader, "latency")?;
-    let batch = find_number_column(&table, &reader, "batch")?;
+    let batch = find_column_index_for_key(&table, &reader, "batch")?;
     let mut rows = Vec::new();
-    while reader.advance_row()? {
+    while reader.advance_to_next_matching_row()? {
         let span = unit.to_span(reader.number_in_column(latency)?);
         let batch = batch.map_or(Ok(1.0), |column| reader.number_in_column(column))?;
         rows.push((batch, span));
@@ -388,14 +391,14 @@ fn parse_step_time_work(
 ) -> Result<RequestWork, ServeError> {
     let keys = ["tokens", "batch", "prefill", "step"];
     let (mut reader, table) = open_table_with_row_filters(source, &keys, folder)?;
-    let tokens = find_number_column(&table, &reader, "tokens")?.ok_or_else(|| {
+    let tokens = find_column_index_for_key(&table, &reader, "tokens")?.ok_or_else(|| {
         table.missing_entry_error("tokens", "the column of the tokens of a prompt")
     })?;
-    let batch = find_number_column(&table, &reader, "batch")?;
+    let batch = find_column_index_for_key(&table, &reader, "batch")?;
     let (prefill, prefill_unit) = find_time_column(&table, &reader, "prefill")?;
     let (step, step_unit) = find_time_column(&table, &reader, "step")?;
     let (mut prompts, mut later) = (Vec::new(), Vec::new());
-    while reader.advance_row()? {
+    while reader.advance_to_next_matching_row()? {
         let together = batch.map_or(Ok(1.0), |column| reader.number_in_column(column))?;
         let all = reader.number_in_column(tokens)? * together;
         prompts.push((all, prefill_unit.to_span(reader.number_in_column(prefill)?)));

@@ -172,7 +172,7 @@ impl ServeRunState<'_> {
         state.put_back = Some(now);
         state.kept.push(job);
         let processor = &mut self.processors[state.processor as usize];
-        processor.cores.block_cores_until(now + cost);
+        processor.cores.block_all_cores_until(now + cost);
         processor.free_slots += 1;
         self.recorder.preemptions += 1;
         self.recorder.queue.change_level(now, 1);

@@ -168,7 +168,7 @@ impl AnyJobRunningTime {
     }
 
     /// Returns the total time during which at least one job ran.
-    pub fn total_time(&mut self) -> Span {
+    pub fn time_while_any_job_ran(&mut self) -> Span {
         let open = self.open.drain(..);
         self.done += open.map(|(start, end)| end.since(start)).sum();
         self.done
@@ -196,6 +196,6 @@ mod tests {
         // starts a new interval.
         time.add_job(Time(40), job(50, 60));
         assert_eq!(time.first, Some(Time(3)));
-        assert_eq!(time.total_time(), Span(25 + 1 + 10));
+        assert_eq!(time.time_while_any_job_ran(), Span(25 + 1 + 10));
     }
 }

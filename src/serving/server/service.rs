@@ -18,7 +18,7 @@ impl ServeRunState<'_> {
         let state = &self.flights[flight];
         let model = self.model_by_index(state.first.model);
         if model.has_sequential_jobs() {
-            let (tasks, each) = self.job_tasks_and_duration(state, job);
+            let (tasks, each) = self.task_count_and_task_duration(state, job);
             let work = each.times(tasks.div_ceil(self.prepared.cores));
             let state = &mut self.flights[flight];
             state.work_left = Span(state.work_left.0.saturating_sub(work.0));
@@ -43,7 +43,7 @@ impl ServeRunState<'_> {
     }
 
     /// Returns how many tasks a job has, and how long each task takes.
-    fn job_tasks_and_duration(&self, flight: &BatchInFlight, job: u32) -> (u64, Span) {
+    fn task_count_and_task_duration(&self, flight: &BatchInFlight, job: u32) -> (u64, Span) {
         let numbers = flight
             .requests
             .iter()
@@ -60,7 +60,7 @@ impl ServeRunState<'_> {
         token: u64,
         answered: &mut Vec<JobTimeRangeWithEventToken>,
     ) {
-        let (tasks, each) = self.job_tasks_and_duration(&self.flights[flight], job);
+        let (tasks, each) = self.task_count_and_task_duration(&self.flights[flight], job);
         let now = self.now;
         let state = &mut self.flights[flight];
         let cores = &mut self.processors[state.processor as usize].cores;
@@ -89,7 +89,7 @@ impl ServeRunState<'_> {
     }
 
     /// Records that the launch of a batch's trace has ended, and returns the batch's processor.
-    pub(super) fn end_trace_launch(&mut self, flight: u32) -> u32 {
+    pub(super) fn record_launch_end_and_return_processor(&mut self, flight: u32) -> u32 {
         let now = self.now;
         let state = &mut self.flights[flight];
         let times = JobTimeRange {
@@ -111,7 +111,7 @@ impl ServeRunState<'_> {
     pub(super) fn complete_batch(&mut self, flight: u32) {
         let now = self.now;
         let mut state = self.flights.remove(flight);
-        let compute = state.run.total_time();
+        let compute = state.run.time_while_any_job_ran();
         let together = state.requests.len() as u32;
         self.recorder.record_ended_batch(state.core_ps);
         let serving = &mut self.processors[state.processor as usize];
@@ -146,7 +146,7 @@ impl ServeRunState<'_> {
             } = self.prepared.scenario.stream
             {
                 let think = if exponential {
-                    Span::from_seconds(self.think.next_exponential(think.as_seconds()))
+                    Span::from_seconds_saturating(self.think.next_exponential(think.as_seconds()))
                 } else {
                     think
                 };

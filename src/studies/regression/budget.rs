@@ -82,7 +82,7 @@ pub fn select_workloads_within_budget(
 mod tests {
     use super::*;
 
-    fn build_workload_coverage(
+    fn build_workload_with_features_and_time(
         name: &str,
         features: &[&str],
         millis: u64,
@@ -97,10 +97,10 @@ mod tests {
     #[test]
     fn what_covers_most_for_its_time_is_chosen_first() {
         let all = [
-            build_workload_coverage("a", &["mm"], 10),
-            build_workload_coverage("b", &["mm", "conv"], 10),
-            build_workload_coverage("c", &["mm", "conv", "moe"], 100),
-            build_workload_coverage("d", &["fft"], 10),
+            build_workload_with_features_and_time("a", &["mm"], 10),
+            build_workload_with_features_and_time("b", &["mm", "conv"], 10),
+            build_workload_with_features_and_time("c", &["mm", "conv", "moe"], 100),
+            build_workload_with_features_and_time("d", &["fft"], 10),
         ];
         // First, b covers two features in 10 ms. Then only d covers new features in the remaining
         // 15 ms.

@@ -15,7 +15,10 @@ pub struct MachineConstantChange {
 
 /// Returns the constants that differ between two machine files. Comments and layout are ignored.
 pub fn constant_changes(before: &str, after: &str) -> Vec<MachineConstantChange> {
-    let (before, after) = (parse_constants(before), parse_constants(after));
+    let (before, after) = (
+        parse_machine_values_by_key(before),
+        parse_machine_values_by_key(after),
+    );
     let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
     keys.sort();
     keys.dedup();
@@ -32,7 +35,7 @@ pub fn constant_changes(before: &str, after: &str) -> Vec<MachineConstantChange>
 
 /// Returns the values of a machine file by key. A key consists of the section and the key in the file. Sections in
 /// double brackets that share a name are numbered from 1.
-fn parse_constants(text: &str) -> BTreeMap<String, String> {
+fn parse_machine_values_by_key(text: &str) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let (mut section, mut list) = (String::new(), None::<String>);

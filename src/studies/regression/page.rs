@@ -9,7 +9,8 @@ use chakram_archive::RecordedMakespanPrediction;
 use chakram_base::units::{Span, Time, format_count_with_noun, format_given_percent_change};
 use chakram_report::NpuTimeCategory;
 use chakram_report::html::page::{
-    escape_html, render_page, render_report_number, render_section, render_table,
+    escape_html, render_number_with_json_pointer, render_page, render_section_unless_empty,
+    render_table_of_escaped_cells,
 };
 use chakram_report::html::render_time_bars;
 
@@ -28,7 +29,7 @@ pub fn render_check_page(outcome: &ArchiveCheckResults, name: &str) -> String {
             checked.machine,
             format_given_percent_change(checked.change_percent())
         );
-        body += &render_section(
+        body += &render_section_unless_empty(
             &escape_html(&heading),
             &format!("moved-{at}"),
             &render_moved_prediction(checked, at),
@@ -45,8 +46,9 @@ pub fn render_check_page(outcome: &ArchiveCheckResults, name: &str) -> String {
         })
         .collect();
     if !measured.is_empty() {
-        let rows = render_table(&["prediction", "beside measured steps"], &measured);
-        body += &render_section("Measured steps", "measured", &rows);
+        let rows =
+            render_table_of_escaped_cells(&["prediction", "beside measured steps"], &measured);
+        body += &render_section_unless_empty("Measured steps", "measured", &rows);
     }
     let failed: Vec<Vec<String>> = (outcome.failed.iter())
         .map(|failed| {
@@ -55,14 +57,15 @@ pub fn render_check_page(outcome: &ArchiveCheckResults, name: &str) -> String {
         })
         .collect();
     if !failed.is_empty() {
-        let rows = render_table(&["prediction", "why it could not be made"], &failed);
-        body += &render_section("Failed", "failed", &rows);
+        let rows =
+            render_table_of_escaped_cells(&["prediction", "why it could not be made"], &failed);
+        body += &render_section_unless_empty("Failed", "failed", &rows);
     }
     let gaps: String = (outcome.describe_unchecked_workloads_and_features().iter())
         .map(|line| format!("<li>{}</li>", escape_html(line)))
         .collect();
     if !gaps.is_empty() {
-        body += &render_section("Not checked", "gaps", &format!("<ul>{gaps}</ul>"));
+        body += &render_section_unless_empty("Not checked", "gaps", &format!("<ul>{gaps}</ul>"));
     }
     body += &format!("<footer>chakram {}</footer>", env!("CARGO_PKG_VERSION"));
     render_page(name, &body)
@@ -71,8 +74,9 @@ pub fn render_check_page(outcome: &ArchiveCheckResults, name: &str) -> String {
 /// Renders a moved prediction, at index `at` of the check.
 fn render_moved_prediction(checked: &PredictionComparedWithBaseline, at: usize) -> String {
     let pointer = |field: &str| format!("/predictions/{at}/{field}");
-    let time =
-        |field: &str, ps: u64| render_report_number(&pointer(field), ps, &Time(ps).to_string());
+    let time = |field: &str, ps: u64| {
+        render_number_with_json_pointer(&pointer(field), ps, &Time(ps).to_string())
+    };
     let mut body = format!(
         "<p class=\"sub\">{} → {}</p>",
         time("before_ps", checked.before_ps),
@@ -89,7 +93,7 @@ fn render_moved_prediction(checked: &PredictionComparedWithBaseline, at: usize) 
         body += &render_time_bars("Time by category, before and now", &rows);
         let cell = |side: &str, key: &str, span: Span| {
             let path = pointer(&format!("mean_ps/{side}/{key}"));
-            render_report_number(&path, span.0, &span.to_string())
+            render_number_with_json_pointer(&path, span.0, &span.to_string())
         };
         let rows = NpuTimeCategory::ALL.iter().zip(NpuTimeCategory::KEYS);
         let rows = rows.map(|((part, name), key)| {
@@ -102,7 +106,8 @@ fn render_moved_prediction(checked: &PredictionComparedWithBaseline, at: usize) 
             ]
         });
         let rows: Vec<_> = rows.collect();
-        body += &render_table(&["mean of NPUs", "baseline", "now", "change"], &rows);
+        body +=
+            &render_table_of_escaped_cells(&["mean of NPUs", "baseline", "now", "change"], &rows);
     }
     body + &render_baselines_table(checked, at)
 }
@@ -121,7 +126,7 @@ fn render_baselines_table(checked: &PredictionComparedWithBaseline, at: usize) -
         let makespan = Time(record.makespan_ps).to_string();
         vec![
             escape_html(&record.reason),
-            render_report_number(&pointer, record.makespan_ps, &makespan),
+            render_number_with_json_pointer(&pointer, record.makespan_ps, &makespan),
             escape_html(&record.tool_version),
             escape_html(&record.arguments.join(" ")),
             escape_html(&before.map_or(String::new(), |before| {
@@ -137,7 +142,7 @@ fn render_baselines_table(checked: &PredictionComparedWithBaseline, at: usize) -
         "options",
         "changed since the one before",
     ];
-    render_table(&heads, &rows)
+    render_table_of_escaped_cells(&heads, &rows)
 }
 
 /// Formats the differences between two baselines that a workload has on the same machine.

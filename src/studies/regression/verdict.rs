@@ -107,7 +107,7 @@ pub(super) fn describe_measured_distance(verdict: &PredictionDistanceFromMeasure
 const NAME: usize = 64;
 
 /// Renders a verdict as a table, followed by the causes of changes.
-pub fn verdict_text(outcome: &ArchiveCheckResults) -> String {
+pub fn render_verdict_table_with_causes(outcome: &ArchiveCheckResults) -> String {
     let mut out = String::new();
     let name = |checked: &PredictionComparedWithBaseline| {
         clip_middle(

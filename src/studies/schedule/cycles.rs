@@ -72,7 +72,7 @@ impl CycleTableColumn {
     }
 }
 
-fn layer_key(layer: &LayerShape) -> LayerSizesAndStrides {
+fn layer_sizes_stride_and_dilation(layer: &LayerShape) -> LayerSizesAndStrides {
     (layer.sizes, layer.stride, layer.dilation)
 }
 
@@ -164,7 +164,9 @@ impl LayerCyclesAndEnergyTable {
                 dilation,
                 ..layer
             };
-            let before = table.rows.insert(layer_key(&layer), row);
+            let before = table
+                .rows
+                .insert(layer_sizes_stride_and_dilation(&layer), row);
             if before.is_some_and(|before| before != row) {
                 let found = "another price of a layer above".to_owned();
                 return Err(wrong(number, found, "one for each layer"));
@@ -175,7 +177,9 @@ impl LayerCyclesAndEnergyTable {
 
     /// Returns the row of a layer; `None` if there is none.
     pub fn get(&self, layer: &LayerShape) -> Option<LayerCyclesAndEnergy> {
-        self.rows.get(&layer_key(layer)).copied()
+        self.rows
+            .get(&layer_sizes_stride_and_dilation(layer))
+            .copied()
     }
 }
 
@@ -184,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_found_by_their_layers() {
+    fn cycles_rows_are_found_by_layer_shape_and_stride() {
         let text = "# of a mapper\nC,K,P,Wstride,cycles,energy_pj\n32,32,2500,1,10000,5.5\n\n3,64,112,2,7,0\n";
         let table = LayerCyclesAndEnergyTable::parse(text, "t.csv").unwrap();
         let layer = LayerShape::from_matrix_product([2500, 32, 32]).unwrap();

@@ -14,7 +14,7 @@
 use super::partition::{
     MatrixCutDirection, MatrixProductCutSequence, MatrixProductPartPosition,
     MatrixProductSizesForTransfers, choose_matrix_product_cuts, count_words_moved_by_forward_pass,
-    find_row_piece_and_piece_count, position_of_part,
+    find_row_piece_and_piece_count, position_of_part_in_matrix_product,
 };
 use super::{LayerPartOfOneAccelerator, SubLayerShapeAndKind, SubLayerTaskGraph};
 use chakram_base::setting::EnumeratedSetting;
@@ -260,7 +260,8 @@ impl DeapLanguageModel {
         let fits = |cuts: &Vec<MatrixProductCutSequence>| {
             let mut all = sizes.iter().zip(cuts);
             all.all(|(size, cut)| {
-                let MatrixProductPartPosition { row, column } = position_of_part(cut, 0);
+                let MatrixProductPartPosition { row, column } =
+                    position_of_part_in_matrix_product(cut, 0);
                 u64::from(row.1) <= size.rows && u64::from(column.1) <= size.columns
             })
         };
@@ -278,7 +279,7 @@ impl DeapLanguageModel {
 
     /// Returns the positions of each matrix product's parts. If only columns are cut, a product with fewer columns than
     /// parts is divided into fewer parts.
-    fn part_positions(
+    fn matrix_product_part_positions(
         &self,
         products: &[(String, LayerMatrixProduct)],
     ) -> Result<Vec<Vec<MatrixProductPartPosition>>, LanguageModelError> {
@@ -298,7 +299,7 @@ impl DeapLanguageModel {
         let places = cuts.iter().map(|(_, cut)| {
             parts
                 .clone()
-                .map(|part| position_of_part(cut, part))
+                .map(|part| position_of_part_in_matrix_product(cut, part))
                 .collect()
         });
         Ok(places.collect())
@@ -312,7 +313,7 @@ impl DeapLanguageModel {
     /// many sub-layers, or if a matrix product has too few rows or columns to cut.
     pub fn build_task_graph(&self) -> Result<SubLayerTaskGraph, LanguageModelError> {
         let products = self.list_all_products()?;
-        let places = self.part_positions(&products)?;
+        let places = self.matrix_product_part_positions(&products)?;
         let mut graph = SubLayerTaskGraph::default();
         for batch in 0..self.micro_batches {
             let mut before: Vec<(u32, MatrixProductPartPosition)> = Vec::new();

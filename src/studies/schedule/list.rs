@@ -58,7 +58,7 @@ pub enum SubLayerChipAssignmentError {
 /// # Errors
 ///
 /// Fails if there are no chips, or if DEAP's Algorithm 1, as printed, gets stuck.
-pub fn schedule_tasks(
+pub fn schedule_sub_layers_on_chips(
     graph: &SubLayerTaskGraph,
     chips: usize,
     rule: SubLayerChipAssignmentRule,
@@ -67,13 +67,16 @@ pub fn schedule_tasks(
         return Err(SubLayerChipAssignmentError::NoChips);
     }
     match rule {
-        SubLayerChipAssignmentRule::Steps => Ok(schedule_in_steps(graph, chips)),
+        SubLayerChipAssignmentRule::Steps => Ok(assign_sub_layers_to_chips_by_step(graph, chips)),
         SubLayerChipAssignmentRule::Durations => Ok(schedule_by_durations(graph, chips).0),
         SubLayerChipAssignmentRule::Printed => schedule_as_printed(graph, chips),
     }
 }
 
-fn schedule_in_steps(graph: &SubLayerTaskGraph, chips: usize) -> SubLayersByAcceleratorAndStep {
+fn assign_sub_layers_to_chips_by_step(
+    graph: &SubLayerTaskGraph,
+    chips: usize,
+) -> SubLayersByAcceleratorAndStep {
     let mut waiting = dependency_counts(graph);
     let followers = build_dependents(graph);
     // Ready sub-layers, sorted by index.

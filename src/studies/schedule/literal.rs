@@ -25,7 +25,7 @@ const DEEPEST: usize = 16;
 pub(super) fn parse(text: &str) -> Result<Literal, LiteralError> {
     let mut reader = LiteralReader { text, at: 0 };
     let literal = reader.read_literal(0)?;
-    match reader.peek_char() {
+    match reader.peek_non_blank_char() {
         None => Ok(literal),
         Some(found) => Err(reader.syntax_error(format!("found {found:?}, expected the end"))),
     }
@@ -43,7 +43,7 @@ impl LiteralReader<'_> {
     }
 
     /// Returns the next character that is not white space.
-    fn peek_char(&mut self) -> Option<char> {
+    fn peek_non_blank_char(&mut self) -> Option<char> {
         let rest = &self.text[self.at..];
         self.at += rest.len() - rest.trim_start().len();
         self.text[self.at..].chars().next()
@@ -51,7 +51,7 @@ impl LiteralReader<'_> {
 
     /// Consumes `wanted` if it is the next character.
     fn accept_char(&mut self, wanted: char) -> bool {
-        let is = self.peek_char() == Some(wanted);
+        let is = self.peek_non_blank_char() == Some(wanted);
         self.at += if is { wanted.len_utf8() } else { 0 };
         is
     }
@@ -60,13 +60,13 @@ impl LiteralReader<'_> {
         if depth > DEEPEST {
             return Err(self.syntax_error(format!("found more than {DEEPEST} nested lists")));
         }
-        match self.peek_char() {
+        match self.peek_non_blank_char() {
             Some('[') => {
                 self.at += 1;
                 let mut items = Vec::new();
                 while !self.accept_char(']') {
                     items.push(self.read_literal(depth + 1)?);
-                    if !self.accept_char(',') && self.peek_char() != Some(']') {
+                    if !self.accept_char(',') && self.peek_non_blank_char() != Some(']') {
                         return Err(self.syntax_error("expected `,` or `]`".to_owned()));
                     }
                 }
@@ -86,7 +86,7 @@ impl LiteralReader<'_> {
                     if entries.insert(key.clone(), value).is_some() {
                         return Err(self.syntax_error(format!("found {key:?} twice")));
                     }
-                    if !self.accept_char(',') && self.peek_char() != Some('}') {
+                    if !self.accept_char(',') && self.peek_non_blank_char() != Some('}') {
                         return Err(self.syntax_error("expected `,` or `}`".to_owned()));
                     }
                 }

@@ -61,7 +61,10 @@ const SHARES: u128 = 1 << 24;
 
 /// Returns the position of `part` in a matrix product with these cuts. Each level appends one bit to the index of the
 /// row block or the column block.
-pub fn position_of_part(cut: &[MatrixCutDirection], part: u32) -> MatrixProductPartPosition {
+pub fn position_of_part_in_matrix_product(
+    cut: &[MatrixCutDirection],
+    part: u32,
+) -> MatrixProductPartPosition {
     let (mut row, mut column) = ((0, 1), (0, 1));
     for (level, along) in cut.iter().enumerate() {
         let half = part >> (cut.len() - 1 - level) & 1;
@@ -139,7 +142,7 @@ fn add_best_cut_on_one_more_level(
         let mut from = [0; 2];
         for (choice, along) in CHOICES.into_iter().enumerate() {
             let cut = with(&cuts[l], along);
-            let last = position_of_part(&cut, 0);
+            let last = position_of_part_in_matrix_product(&cut, 0);
             let goes = u64::from(last.row.1) <= product.rows
                 && u64::from(last.column.1) <= product.columns;
             if !goes {
@@ -178,7 +181,7 @@ fn count_weight_words_read(
     product: &MatrixProductSizesForTransfers,
     cut: &[MatrixCutDirection],
 ) -> u128 {
-    let rows = u128::from(position_of_part(cut, 0).row.1);
+    let rows = u128::from(position_of_part_in_matrix_product(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
 }
 
@@ -188,7 +191,8 @@ fn count_input_words_read(
     cut: &[MatrixCutDirection],
 ) -> u128 {
     let parts = 1_u128 << cut.len();
-    u128::from(product.inputs) * SHARES * parts / u128::from(position_of_part(cut, 0).row.1)
+    u128::from(product.inputs) * SHARES * parts
+        / u128::from(position_of_part_in_matrix_product(cut, 0).row.1)
 }
 
 /// Cache of transfer costs; the keys are pairs of cuts.
@@ -217,12 +221,13 @@ impl MatrixCutPairTransferCostCache {
             .entry(cuts.map(Clone::clone))
             .or_insert_with(|| {
                 let is_nested = |part: &u32| {
-                    let [one, other] = cuts.map(|cut| position_of_part(cut, *part).row);
+                    let [one, other] =
+                        cuts.map(|cut| position_of_part_in_matrix_product(cut, *part).row);
                     find_row_piece_and_piece_count(one, other).is_some()
                 };
                 (0..parts).filter(is_nested).count() as u32
             });
-        let [before, own] = cuts.map(|cut| position_of_part(cut, 0));
+        let [before, own] = cuts.map(|cut| position_of_part_in_matrix_product(cut, 0));
         let needed = outputs * SHARES * u128::from(parts) / u128::from(own.row.1);
         let most = u128::from(before.row.1.max(own.row.1));
         let had = outputs * SHARES * u128::from(*nested) / (most * u128::from(before.column.1));

@@ -294,7 +294,7 @@ impl MultiChipMachine {
         };
         let distances: Option<Vec<Vec<u64>>> = self.links.as_ref().map(|links| {
             (0..chips as u32)
-                .map(|chip| links.distances_from(chip))
+                .map(|chip| links.shortest_link_length_sums_from_chip(chip))
                 .collect()
         });
         let mut uses: BTreeMap<ChipDataId, u32> = BTreeMap::new();

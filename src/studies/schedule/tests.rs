@@ -60,7 +60,8 @@ fn schedules_are_read_as_they_are_written() {
     // The graph has six products of an encoder, ten of a decoder, and one for the vocabulary. Each
     // product has two parts and two micro-batches.
     assert_eq!(graph.tasks.len(), 17 * 2 * 2);
-    let schedule = schedule_tasks(&graph, 3, SubLayerChipAssignmentRule::Steps).unwrap();
+    let schedule =
+        schedule_sub_layers_on_chips(&graph, 3, SubLayerChipAssignmentRule::Steps).unwrap();
     let text = format_schedule_file(&graph, &schedule);
     let (again, places) = parse_schedule(&text, "s").unwrap();
     assert_eq!(
@@ -196,7 +197,7 @@ proptest! {
     #[test]
     fn steps_keep_dependencies_and_leave_no_chip_idle((graph, chips) in task_graph_strategy()) {
         for rule in [SubLayerChipAssignmentRule::Steps, SubLayerChipAssignmentRule::Durations] {
-            let schedule = schedule_tasks(&graph, chips, rule).unwrap();
+            let schedule = schedule_sub_layers_on_chips(&graph, chips, rule).unwrap();
             let mut step_of = vec![None; graph.tasks.len()];
             for step in 0..schedule.step_count() {
                 let done: BTreeSet<u32> = (0..graph.tasks.len() as u32)
@@ -247,12 +248,14 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
             build_layer_part(1, &[2]),
         ],
     };
-    let printed = schedule_tasks(&graph, 2, SubLayerChipAssignmentRule::Printed).unwrap();
+    let printed =
+        schedule_sub_layers_on_chips(&graph, 2, SubLayerChipAssignmentRule::Printed).unwrap();
     assert_eq!(
         printed.chips,
         [vec![Some(0), Some(1), Some(2)], vec![None, Some(3)]]
     );
-    let corrected = schedule_tasks(&graph, 2, SubLayerChipAssignmentRule::Steps).unwrap();
+    let corrected =
+        schedule_sub_layers_on_chips(&graph, 2, SubLayerChipAssignmentRule::Steps).unwrap();
     assert_eq!(
         corrected.chips,
         [[Some(0), Some(2), Some(3)], [Some(1), None, None]]
@@ -264,13 +267,14 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
             build_layer_part(1, &[1]),
         ],
     };
-    let error = schedule_tasks(&chain, 2, SubLayerChipAssignmentRule::Printed).unwrap_err();
+    let error =
+        schedule_sub_layers_on_chips(&chain, 2, SubLayerChipAssignmentRule::Printed).unwrap_err();
     assert_eq!(
         error,
         SubLayerChipAssignmentError::Stuck { given: 2, all: 3 }
     );
     assert_eq!(
-        schedule_tasks(&chain, 0, SubLayerChipAssignmentRule::Steps),
+        schedule_sub_layers_on_chips(&chain, 0, SubLayerChipAssignmentRule::Steps),
         Err(SubLayerChipAssignmentError::NoChips)
     );
 }
@@ -436,7 +440,7 @@ fn data_beyond_memory_are_evicted_and_loaded_again() {
 /// s into the chip's memory at 8 B/s. In the first step, the host issues two commands of half a second each. In the
 /// second step, the host issues one command for the transfer and two for the sub-layers.
 #[test]
-fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
+fn accelerators_of_a_chip_share_one_transfer_and_a_host_issues_commands() {
     let graph = SubLayerTaskGraph {
         tasks: vec![
             build_layer_part(10, &[]),

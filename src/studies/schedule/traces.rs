@@ -206,7 +206,7 @@ fn build_interface_wait_node(name: &str, seconds: f64) -> NodeView<'_> {
         bytes: 0,
         dtype: None,
     };
-    let span = Span::from_seconds(seconds);
+    let span = Span::from_seconds_saturating(seconds);
     NodeView {
         recorded: span,
         micros: span.0 / 1_000_000,

@@ -74,7 +74,7 @@ fn two_most_frequent_products_of_run(
 /// # Errors
 ///
 /// Fails at the first run that cannot be generated or replayed, or that has no matrix product.
-pub fn fit_corrections(
+pub fn fit_step_corrections_by_product_shapes(
     table: &RunTable,
     options: &ReplayOptions,
     threads: NonZeroUsize,

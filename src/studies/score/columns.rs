@@ -199,7 +199,7 @@ fn parse_conditional_options(
     for (column, field) in field.read_table(None)?.fields() {
         let mut values = BTreeMap::new();
         for (value, field) in field.read_table(None)?.fields() {
-            values.insert(value.to_owned(), read_options(&field)?);
+            values.insert(value.to_owned(), read_table_of_option_values(&field)?);
         }
         let column = column.to_owned();
         when.push(OptionsByColumnValue { column, values });
@@ -208,7 +208,9 @@ fn parse_conditional_options(
 }
 
 /// Reads a table of options with their values.
-fn read_options(field: &ConfigField<'_>) -> Result<BTreeMap<String, String>, ScoreError> {
+fn read_table_of_option_values(
+    field: &ConfigField<'_>,
+) -> Result<BTreeMap<String, String>, ScoreError> {
     let mut options = BTreeMap::new();
     for (name, field) in field.read_table(None)?.fields() {
         let text = field.read_text("text in quotes")?.to_owned();
@@ -231,7 +233,7 @@ fn parse_options_for_matching_rows(
         table.require_field("only", "columns, each with a list of values")?;
         Ok(OptionsForMatchingRows {
             only: parse_accepted_values(&table)?,
-            options: read_options(&set)?,
+            options: read_table_of_option_values(&set)?,
         })
     });
     matched.collect()
@@ -255,7 +257,7 @@ impl RunColumnRules {
     /// Fails if the text is not TOML, or if a key is missing or unknown.
     pub fn parse(text: &str, file: &str) -> Result<Self, ScoreError> {
         let document = ConfigDocument::parse(text, file)?;
-        let root = document.root_table(ROOT)?;
+        let root = document.root_table_with_allowed_keys(ROOT)?;
         let measured = root.require_field("measured", "the column of what was measured")?;
         let mut options = BTreeMap::new();
         for (table, column) in [("columns", true), ("fixed", false)] {
@@ -336,7 +338,7 @@ impl RunColumnRules {
     /// # Errors
     ///
     /// Fails if there is no such option.
-    pub fn set_option_for_all(&mut self, key: &str, value: &str) -> Result<(), String> {
+    pub fn override_option_for_all_runs(&mut self, key: &str, value: &str) -> Result<(), String> {
         let key = option_key_with_underscores(key);
         if !is_known_key(&key) {
             return Err(format!("there is no option `{key}`"));
@@ -363,8 +365,8 @@ impl RunColumnRules {
     }
 
     /// Replays all runs on `machine`. The runs then ignore machine names in the table.
-    pub fn use_machine_for_all(&mut self, machine: &str) {
+    pub fn override_machine_for_all_runs(&mut self, machine: &str) {
         // The option `machine` overrides the machine in the file of columns.
-        let _ = self.set_option_for_all(MACHINE, machine);
+        let _ = self.override_option_for_all_runs(MACHINE, machine);
     }
 }

@@ -86,7 +86,7 @@ impl FittedConstant {
 
 /// Returns `machine` with each of `constants` multiplied by its factor.
 pub fn scale_machine_constants(machine: &Machine, constants: &[(FittedConstant, f64)]) -> Machine {
-    let times = |span: Span, factor: f64| Span::from_seconds(span.as_seconds() * factor);
+    let times = |span: Span, factor: f64| Span::from_seconds_saturating(span.as_seconds() * factor);
     machine.with_changed_host_and_curves(|host, curves| {
         for &(constant, factor) in constants {
             if let Some(of) = constant.affected_kernel_classes() {

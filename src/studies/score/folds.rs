@@ -75,7 +75,7 @@ fn scale_table_machines(table: &RunTable, factors: &[(FittedConstant, f64)]) -> 
 ///
 /// Fails at the first run that cannot be predicted. Also fails if there is only one fold, or if a machine lacks one of
 /// the constants.
-pub fn cross_validate_runs(
+pub fn predict_runs_by_fitting_other_folds(
     table: &RunTable,
     options: &ReplayOptions,
     constants: &[FittedConstant],
@@ -111,7 +111,8 @@ pub fn cross_validate_runs(
     let mut predicted: Vec<Option<PredictedStepTimeWithInterval>> = vec![None; table.runs.len()];
     let mut fits = Vec::new();
     // All folds start from the machine's own constants, and so share the derivatives of the first round.
-    let first = compute_sensitivity(table, options, &unit_factors(constants), threads)?;
+    let first =
+        compute_predicted_times_and_derivatives(table, options, &unit_factors(constants), threads)?;
     for fold in 0..folds {
         let part = |inside: bool| RunTable {
             file: table.file.clone(),
@@ -136,7 +137,8 @@ pub fn cross_validate_runs(
         };
         for round in 0..ROUNDS {
             if round > 0 {
-                known = compute_sensitivity(&others, options, &factors, threads)?;
+                known =
+                    compute_predicted_times_and_derivatives(&others, options, &factors, threads)?;
             }
             for ((_, factor), step) in factors
                 .iter_mut()
@@ -173,7 +175,7 @@ struct PredictedTimesAndDerivatives {
     derivatives: Vec<Vec<f64>>,
 }
 
-fn compute_sensitivity(
+fn compute_predicted_times_and_derivatives(
     table: &RunTable,
     options: &ReplayOptions,
     factors: &[(FittedConstant, f64)],

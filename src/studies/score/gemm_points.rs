@@ -108,7 +108,9 @@ pub fn gemm_errors_without_and_with_other_points(
     [element, peak]: [f64; 2],
     memory: Bandwidth,
 ) -> [f64; 2] {
-    let alone = |&[m, n, k]: &[u64; 3]| curve.estimate_gemm([1, m, n, k], element, peak, memory);
+    let alone = |&[m, n, k]: &[u64; 3]| {
+        curve.estimate_gemm_with_intermediate_values([1, m, n, k], element, peak, memory)
+    };
     let shapes: Vec<_> = points
         .iter()
         .map(|(shape, &seconds)| (*shape, seconds, alone(shape)))

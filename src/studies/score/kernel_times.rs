@@ -85,8 +85,9 @@ impl<'w> RecordedKernelTimes<'w> {
         let mut sums = Self::default();
         for instance in workload.instances() {
             let graph = workload.graph_of(instance);
-            let class =
-                machine.class_of_npu(machine.npu_of_rank(instance.rank.0, workload.rank_count()));
+            let class = machine.class_of_npu(
+                machine.npu_of_rank(instance.rank.0, workload.rank_count_including_untraced()),
+            );
             for node in graph.nodes() {
                 let span = graph.recorded_duration(node);
                 let known = graph.captured_end().is_some() || span > Span::ZERO;
@@ -94,7 +95,7 @@ impl<'w> RecordedKernelTimes<'w> {
                     continue;
                 }
                 let id = (class, graph.name(node), graph.dtype(node));
-                let size = (graph.flops(node), graph.bytes(node));
+                let size = (graph.flops(node), graph.stated_bytes_of_node(node));
                 let seconds = span.as_seconds();
                 let sum = TimeMoments {
                     count: 1,
@@ -125,7 +126,7 @@ impl<'w> RecordedKernelTimes<'w> {
     }
 
     /// Returns the times sorted by class, name and format.
-    pub fn times_by_class(&self) -> Vec<OneKernelRecordedTimesBySize> {
+    pub fn times_sorted_by_class_name_and_format(&self) -> Vec<OneKernelRecordedTimesBySize> {
         self.0.iter().map(summarize_times_of_kernel).collect()
     }
 }

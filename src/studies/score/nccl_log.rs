@@ -113,7 +113,7 @@ pub fn parse_nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreEr
 
 /// Predicts each size between the first and the last from the others, and returns the mean relative error. `None` for
 /// fewer than three sizes.
-pub fn left_out_size_error(curve: &CollectiveCurve) -> Option<f64> {
+pub fn mean_leave_one_out_prediction_error(curve: &CollectiveCurve) -> Option<f64> {
     let between = 1..curve.points.len().saturating_sub(1);
     let off = between.clone().map(|at| {
         let (bytes, seconds) = curve.points[at];
@@ -159,7 +159,7 @@ mod tests {
             [(1024.0, 10.0), (2048.0, 11.0), (4096.0, 16.0)]
         );
         // Without 2,048 B, interpolation a third of the way from 10 to 16 us gives 12 us instead of 11 us.
-        assert!((left_out_size_error(&curve).unwrap() - 1.0 / 11.0).abs() < 1e-9);
+        assert!((mean_leave_one_out_prediction_error(&curve).unwrap() - 1.0 / 11.0).abs() < 1e-9);
         // Older logs have neither a column `root` nor a test name, so the file name must state the kind of collective.
         let older = LOG.replace("    root ", " ").replace("      -1 ", " ");
         let older = older.replace("# Collective test starting: reduce_scatter_perf\n", "");

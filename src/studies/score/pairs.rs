@@ -310,7 +310,9 @@ impl WhatIfPairsAndReplaySettings {
     ) -> Result<(Span, Vec<EditWithEffectCounts>), String> {
         let loading = JobLoadOptions {
             edits,
-            ..self.settings.job_load_options(self.machine.max_ranks())
+            ..self
+                .settings
+                .job_load_options(self.machine.max_ranks_without_placement_map())
         };
         let found =
             jobs::find_traces([&pair.job], loading.verify).map_err(|error| error.to_string())?;

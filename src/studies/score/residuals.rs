@@ -424,7 +424,10 @@ pub fn correct_by_runs_of_other_option_values(
     predicted: &[PredictedStepTimeWithInterval],
     key: &str,
 ) -> Vec<CorrectedRunPrediction> {
-    let values: Vec<&str> = runs.iter().map(|run| value_of_option(run, key)).collect();
+    let values: Vec<&str> = runs
+        .iter()
+        .map(|run| option_value_of_measured_run(run, key))
+        .collect();
     let mut distinct = values.clone();
     distinct.sort_unstable();
     distinct.dedup();
@@ -443,7 +446,7 @@ pub fn correct_by_runs_of_other_option_values(
 
 /// Returns the value of the option `key` for `run`. For a model reduced to fewer layers, returns the name of the whole
 /// model.
-pub fn value_of_option<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
+pub fn option_value_of_measured_run<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
     match key {
         MODEL => &run.training.model.name,
         key => run.options.get(key).map_or("", String::as_str),

@@ -506,7 +506,7 @@ fn resolve_run_to_plan_and_machine(
         );
         machine = priced;
     }
-    plan.bind_machine(&machine_properties_for_plans(&machine))
+    plan.fill_open_options_from_machine(&machine_properties_for_plans(&machine))
         .map_err(|error| error.to_string())?;
     Ok((ModelAndParallelismPlan { model, plan }, machine))
 }
@@ -553,7 +553,9 @@ fn resolve_model(
         };
         for key in OF_MODEL {
             let Some(asked) = size(key)? else { continue };
-            let own = source.stated_size(key).map_err(|error| error.to_string())?;
+            let own = source
+                .size_stated_for_key(key)
+                .map_err(|error| error.to_string())?;
             if own != Some(asked) {
                 let own = own.map_or("none".to_owned(), |own| own.to_string());
                 return Err(format!(

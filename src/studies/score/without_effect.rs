@@ -70,7 +70,7 @@ pub fn settings_without_effect(
         }
         let reason = match &setting.option {
             _ if is_default => "all runs are the same without the option".to_owned(),
-            Some((key, _)) => no_effect_reason_on_first_run(*key, table, options),
+            Some((key, _)) => reason_option_without_effect_on_first_run(*key, table, options),
             None => "all runs take the same time without the option".to_owned(),
         };
         Some(SettingWithoutEffect {
@@ -89,7 +89,7 @@ fn has_same_rows(table: &RunTable, other: &RunTable) -> bool {
 }
 
 /// Returns the reason why option `key` has no effect on the first run that can be predicted.
-fn no_effect_reason_on_first_run(
+fn reason_option_without_effect_on_first_run(
     key: SettingKey,
     table: &RunTable,
     options: &ReplayOptions,

@@ -30,7 +30,7 @@ impl JointSettingsAxis {
 
     /// Returns values that stand for the whole axis in checks. A key accepts either all numbers between two bounds, or
     /// all integers between them. A range is therefore valid if its two ends and one value of each type are valid.
-    pub(super) fn sample_values(&self) -> Vec<&Vec<ConfigLiteral>> {
+    pub(super) fn representative_values_to_check(&self) -> Vec<&Vec<ConfigLiteral>> {
         if !self.is_range {
             return self.values.iter().collect();
         }
@@ -53,7 +53,7 @@ pub(super) fn parse_axes(field: &ConfigField<'_>) -> Result<Vec<JointSettingsAxi
     let tables = field.read_tables(JointSettingsAxis::KEYS)?;
     let mut axes: Vec<JointSettingsAxis> = Vec::new();
     for table in &tables {
-        let axis = parse_axis(table)?;
+        let axis = parse_axis_table(table)?;
         if axes.iter().any(|other| other.name == axis.name) {
             let found = format!(
                 "the axis {} twice",
@@ -76,7 +76,7 @@ pub(super) fn parse_axes(field: &ConfigField<'_>) -> Result<Vec<JointSettingsAxi
     Ok(axes)
 }
 
-fn parse_axis(table: &ConfigTable<'_>) -> Result<JointSettingsAxis, ConfigError> {
+fn parse_axis_table(table: &ConfigTable<'_>) -> Result<JointSettingsAxis, ConfigError> {
     let name = table.read_optional("name", |field| {
         field.read_one_line_text().map(str::to_owned)
     })?;
@@ -357,7 +357,7 @@ mod tests {
             is_range: true,
         };
         let samples = |axis: &JointSettingsAxis| {
-            axis.sample_values()
+            axis.representative_values_to_check()
                 .into_iter()
                 .flatten()
                 .cloned()

@@ -287,12 +287,10 @@ impl NpuNodeDurationCache<'_> {
                         shape: node.kernel,
                     };
                     let memory = class.memory_bandwidth();
-                    let price = options.compute.for_npu_class(&class.name).price_kernel(
-                        &kernel,
-                        &class.peaks,
-                        memory,
-                        &class.curves,
-                    );
+                    let price = options
+                        .compute
+                        .keep_recorded_if_other_npu_maker(&class.name)
+                        .price_kernel(&kernel, &class.peaks, memory, &class.curves);
                     match price {
                         KernelDurationWithBasis::Curve { span, .. } => {
                             apply_smallest_correction(&self.point.machine, span.0)

@@ -138,9 +138,8 @@ impl<'s> PointEvaluator<'s> {
         };
         if !fits {
             let capacity = match &point.work {
-                WorkSource::Plan(pattern) => {
-                    RankMemoryCapacity::new(own, &pattern.plan).capacity_with_streaming(true)
-                }
+                WorkSource::Plan(pattern) => RankMemoryCapacity::new(own, &pattern.plan)
+                    .capacity_with_remote_share_if_streaming(true),
                 WorkSource::Traces(..) => own,
             };
             let [bytes, capacity] = [bytes, capacity].map(chakram_base::units::Bytes);
@@ -172,7 +171,7 @@ impl<'s> PointEvaluator<'s> {
     }
 
     /// Returns the measures of a plan that need no replay. Objectives need only these and the time.
-    pub fn measures_without_replay(
+    pub fn compute_measures_without_replay(
         &self,
         point: &Settings,
         time_ps: u64,
@@ -219,7 +218,7 @@ impl<'s> PointEvaluator<'s> {
         // Only the traces state the number of ranks, so it can be checked only now.
         if matches!(resolved.work, WorkSource::Traces(..)) {
             self.check_npu_and_cost_limits(
-                workload.rank_count().into(),
+                workload.rank_count_including_untraced().into(),
                 &self.study.merge_with_base_settings(point),
             )?;
         }
@@ -237,14 +236,14 @@ impl<'s> PointEvaluator<'s> {
         let amounts = workload.work_amounts();
         Ok(PointMeasures {
             time_ps: found.makespan.0,
-            npus: workload.rank_count(),
+            npus: workload.rank_count_including_untraced(),
             parts_ps: found.parts_ps,
             memory_bytes: found.peak,
             dollars_per_npu_hour: machine.price_per_npu_hour(),
             tokens: amounts.map(|all| all.tokens.unwrap_or(all.samples)),
             kernel_energy_pj: found
                 .kernel_energy
-                .map(|mean| mean * f64::from(workload.rank_count())),
+                .map(|mean| mean * f64::from(workload.rank_count_including_untraced())),
             unmapped_ps: found.kernel_energy.map(|_| found.unmapped_ps),
             links_busy_ps: found.busy.map(|[links, _]| links.0),
             ports_busy_ps: found.busy.map(|[_, ports]| ports.0),
@@ -257,7 +256,7 @@ impl<'s> PointEvaluator<'s> {
         &self,
         point: &ResolvedPoint,
     ) -> Result<Arc<GeneratedOrCapturedWork>, PointRefusal> {
-        let work = self.workloads.get(point)?;
+        let work = self.workloads.get_or_build_workload(point)?;
         point
             .options
             .check_options_affect_workload(work.workload())?;
@@ -272,17 +271,19 @@ impl<'s> PointEvaluator<'s> {
         other: &Settings,
     ) -> Option<String> {
         let before = self.resolve_point(one).ok()?.machine;
-        self.inspect_replayed_point(other, |run, machine| {
+        self.replay_point_and_inspect_run(other, |run, machine| {
             explain_no_effect_of_differences(&machine_differences(&before, machine), run)
         })
     }
 
     /// Returns the reason why an option has no effect on a point. `None` if another replay would be too large.
     pub fn reason_option_has_no_effect(&self, key: SettingKey, point: &Settings) -> Option<String> {
-        self.inspect_replayed_point(point, |run, _| reason_option_has_no_effect(key, false, run))
+        self.replay_point_and_inspect_run(point, |run, _| {
+            reason_option_has_no_effect(key, false, run)
+        })
     }
 
-    fn inspect_replayed_point<T>(
+    fn replay_point_and_inspect_run<T>(
         &self,
         point: &Settings,
         say: impl FnOnce(&CompiledReplayWithReport<'_>, &Machine) -> T,
@@ -303,7 +304,7 @@ impl<'s> PointEvaluator<'s> {
     }
 
     /// Returns the report of a point; `None` if its work has more than `nodes` nodes.
-    pub fn report_of_small_point(&self, point: &Settings, nodes: u64) -> Option<Report> {
+    pub fn report_point_within_node_limit(&self, point: &Settings, nodes: u64) -> Option<Report> {
         let work = self.get_point_work(&self.resolve_point(point).ok()?).ok()?;
         if work.workload().node_count() > nodes {
             return None;
@@ -402,7 +403,7 @@ fn replay_and_measure_workload(
         peak: rows.iter().map(|row| row.peak.0).max(),
         fits: rows.iter().all(|row| row.fits == Some(true)),
         busy: tiles
-            .summarize_tile_use(&compiled)
+            .summarize_tile_link_and_port_use(&compiled)
             .map(|tiles| tiles.mean_link_and_port_busy_times()),
     };
     Ok((measured, check.represents_all()))
@@ -442,7 +443,10 @@ type SharedWorkCell = Arc<OnceLock<Result<Arc<GeneratedOrCapturedWork>, PointRef
 struct RecentWorkloadCache(Mutex<Vec<(String, SharedWorkCell)>>);
 
 impl RecentWorkloadCache {
-    fn get(&self, point: &ResolvedPoint) -> Result<Arc<GeneratedOrCapturedWork>, PointRefusal> {
+    fn get_or_build_workload(
+        &self,
+        point: &ResolvedPoint,
+    ) -> Result<Arc<GeneratedOrCapturedWork>, PointRefusal> {
         let cell = {
             let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let known = kept.iter().position(|(key, _)| *key == point.work_key);

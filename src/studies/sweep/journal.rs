@@ -227,7 +227,7 @@ fn read_journal_entries_and_length(
 mod tests {
     use super::*;
 
-    fn build_journal_entry(point: &str) -> JournaledBoundOrAnswer {
+    fn build_journal_entry_without_answer(point: &str) -> JournaledBoundOrAnswer {
         JournaledBoundOrAnswer {
             point: point.to_owned(),
             bound: Some(PointTimeAndMemoryBounds {
@@ -243,8 +243,12 @@ mod tests {
     fn half_a_line_is_cut_off_and_written_anew() {
         let dir = tempfile::tempdir().unwrap();
         let journal = SweepJournal::create_in(dir.path(), "s").unwrap();
-        journal.append_entry(&build_journal_entry("a")).unwrap();
-        journal.append_entry(&build_journal_entry("b")).unwrap();
+        journal
+            .append_entry(&build_journal_entry_without_answer("a"))
+            .unwrap();
+        journal
+            .append_entry(&build_journal_entry_without_answer("b"))
+            .unwrap();
         let path = SweepJournal::journal_path(dir.path());
         let all = std::fs::read(&path).unwrap();
         // The program may be killed after any byte, so test every length.
@@ -254,7 +258,9 @@ mod tests {
             let whole = all[..end].iter().filter(|byte| **byte == b'\n').count();
             assert_eq!(known.len(), whole.saturating_sub(1), "{end}");
             for point in ["a", "b"].iter().skip(known.len()) {
-                journal.append_entry(&build_journal_entry(point)).unwrap();
+                journal
+                    .append_entry(&build_journal_entry_without_answer(point))
+                    .unwrap();
             }
             assert_eq!(std::fs::read(&path).unwrap(), all, "{end}");
         }

@@ -15,7 +15,7 @@ pub struct PointMeasures {
     pub npus: u32,
     /// Time in each part, averaged over NPUs, in the order of [`PARTS`]. In files from older versions, exposed
     /// communication includes the bubble.
-    #[serde(default, deserialize_with = "deserialize_time_parts")]
+    #[serde(default, deserialize_with = "deserialize_time_parts_or_zeros")]
     pub parts_ps: [u64; PARTS.len()],
     /// Most bytes in use at once on an NPU, if the traces state allocations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -214,7 +214,7 @@ impl SweepObjective {
     /// Formats the value with its unit.
     pub fn format_value(self, value: f64) -> String {
         match self {
-            Self::Time => chakram_base::units::Span::from_seconds(value).to_string(),
+            Self::Time => chakram_base::units::Span::from_seconds_saturating(value).to_string(),
             Self::Tokens | Self::TokensPerNpu if value >= 1000.0 => {
                 chakram_base::units::format_thousands(value.round() as u64)
             }
@@ -243,7 +243,7 @@ pub const PARTS: [&str; 6] = [
 ];
 
 /// Deserializes the parts of the time. Parts that an older file lacks are zero.
-fn deserialize_time_parts<'de, D: Deserializer<'de>>(
+fn deserialize_time_parts_or_zeros<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<[u64; PARTS.len()], D::Error> {
     let found = Vec::<u64>::deserialize(from)?;

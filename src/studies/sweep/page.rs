@@ -12,7 +12,8 @@ use chakram_report::draw::scatter::{
     LogarithmicOrFittingScale, ScatterChart, ScatterPoint, ScatterPolyline,
 };
 use chakram_report::html::page::{
-    escape_html, render_figure, render_page, render_section, render_table,
+    escape_html, render_figure, render_page, render_section_unless_empty,
+    render_table_of_escaped_cells,
 };
 
 /// Maximum number of points in a chart.
@@ -41,18 +42,22 @@ pub fn render_sweep_page(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> Stri
     if !ranked.is_empty() {
         let bests = sweep.best_row_by_each_objective();
         body += &render_best_row_tiles(sweep, &bests);
-        body += &render_section(
+        body += &render_section_unless_empty(
             "Points",
             "points",
             &render_objective_charts(sweep, &ranked, &bests, command),
         );
-        body += &render_section(
+        body += &render_section_unless_empty(
             "Parallel coordinates",
             "parallel",
             &render_parallel_coordinates(sweep, &ranked, command),
         );
-        body += &render_section("Best so far", "best", &render_best_so_far(sweep));
-        body += &render_section(
+        body += &render_section_unless_empty(
+            "Best so far",
+            "best",
+            &render_chart_of_best_values_so_far(sweep),
+        );
+        body += &render_section_unless_empty(
             "Rows",
             "rows",
             &render_rows(sweep, &ranked, &bests, command),
@@ -85,7 +90,7 @@ fn row_title(sweep: &SweepTable<'_>, index: usize, command: &dyn Fn(usize) -> St
 
 /// Returns the rows to show in a chart. If there are too many, these are the Pareto front and a sample of the others,
 /// evenly spaced in the ranking.
-fn charted_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
+fn choose_pareto_and_sampled_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     let mut chosen = ranked.to_vec();
     if ranked.len() > MOST_MARKS {
         let front = sweep.pareto_front();
@@ -285,7 +290,7 @@ impl PointsChart<'_> {
         let (sweep, first, second) = (self.sweep, self.first, self.second);
         let has_front = sweep.study.objectives.len() > 1;
         let is_best = |row: usize| self.bests.iter().any(|(_, best)| *best == row);
-        let mut points: Vec<ScatterPoint> = charted_rows(sweep, self.ranked)
+        let mut points: Vec<ScatterPoint> = choose_pareto_and_sampled_rows(sweep, self.ranked)
             .into_iter()
             .filter_map(|row| {
                 let (x, y) = self.coordinates_of_row(row)?;
@@ -472,7 +477,7 @@ fn shorten_key(key: &str) -> &str {
 }
 
 /// Renders a chart of the best value so far by the first objective, in the order of rows.
-fn render_best_so_far(sweep: &SweepTable<'_>) -> String {
+fn render_chart_of_best_values_so_far(sweep: &SweepTable<'_>) -> String {
     let objective = sweep.study.objectives[0];
     let curve = list_best_values_so_far(sweep, objective, 0);
     let most = curve
@@ -568,5 +573,8 @@ fn render_rows(
         ),
     };
     let lead = "<p class=\"sub\">A click on a command selects the whole of it.</p>";
-    format!("{lead}{}{cut}", render_table(&heads, &rows))
+    format!(
+        "{lead}{}{cut}",
+        render_table_of_escaped_cells(&heads, &rows)
+    )
 }

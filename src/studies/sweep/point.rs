@@ -124,7 +124,7 @@ impl ResolvedPoint {
         let (machine, work, work_key) = match text("trace") {
             Some(path) => {
                 let machine = parts.machine_of_settings(settings, &replay, 0)?;
-                let loading = replay.job_load_options(machine.max_ranks());
+                let loading = replay.job_load_options(machine.max_ranks_without_placement_map());
                 let key = format!("{path} as {loading:?}");
                 let work = WorkSource::Traces(path.into(), Box::new(loading));
                 (machine, work, key)
@@ -143,7 +143,7 @@ impl ResolvedPoint {
                 if let Some(capacity) = pattern.plan.capacity {
                     Arc::make_mut(&mut machine).set_npu_memory_capacity(Some(Bytes(capacity)));
                 }
-                let most = machine.max_ranks();
+                let most = machine.max_ranks_without_placement_map();
                 if ranks > u128::from(most) {
                     let name = machine.name();
                     let detail = format!("{ranks} ranks on {name}, which takes {most}");
@@ -184,7 +184,11 @@ fn settings_as_file_edits<'s>(
 
 /// Returns the machine's text. If the outermost dimension of `machine` is scalable, it is made large enough for
 /// `ranks`.
-fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
+fn enlarge_outermost_dimension_for_ranks(
+    machine: &Machine,
+    text: &str,
+    ranks: u128,
+) -> Option<String> {
     let (outermost, inner) = machine.topology().dimensions().split_last()?;
     let size = machine.outermost_size_for(ranks);
     let path = format!("dimension.{}.size", inner.len());
@@ -209,7 +213,7 @@ type SharedConfigurationCache<T> = BTreeMap<String, Result<T, PointRefusal>>;
 const KEPT: usize = 256;
 
 /// Returns the entry for `key` in `parts`. If the entry is missing, `make` creates it.
-fn get_or_create<T: Clone>(
+fn get_or_create_cached_part<T: Clone>(
     parts: &Mutex<SharedConfigurationCache<T>>,
     key: String,
     make: impl FnOnce() -> Result<T, PointRefusal>,
@@ -252,7 +256,7 @@ impl MachineModelStackCaches {
         let stack = self.software_stack_of_settings(settings)?;
         let named = settings.get("stack");
         let key = format!("{name}|{ranks}|{}|{edits:?}|{named:?}", replay.fill_domains);
-        get_or_create(&self.machines, key, || {
+        get_or_create_cached_part(&self.machines, key, || {
             let refuse = |error: &dyn ToString| PointRefusal::new("machine", error.to_string());
             let source = machine::find_machine_text(&name).map_err(|e| refuse(&e))?;
             let mut text = source.text.into_owned();
@@ -272,8 +276,8 @@ impl MachineModelStackCaches {
                 Ok(replay.fill_all_racks_if_requested(parsed.map_err(|e| refuse(&e))?)?)
             };
             let mut machine = parse(&text)?;
-            if ranks > u128::from(machine.max_ranks())
-                && let Some(scaled) = scaled_machine_text(&machine, &text, ranks)
+            if ranks > u128::from(machine.max_ranks_without_placement_map())
+                && let Some(scaled) = enlarge_outermost_dimension_for_ranks(&machine, &text, ranks)
             {
                 machine = parse(&scaled)?;
             }
@@ -294,7 +298,7 @@ impl MachineModelStackCaches {
     ) -> Result<Option<Arc<FrameworkDurationsAndPlanOptions>>, PointRefusal> {
         let name = settings.get("stack").map(ConfigLiteral::to_string);
         let load = |name: String| {
-            let stack = get_or_create(&self.stacks, name.clone(), || {
+            let stack = get_or_create_cached_part(&self.stacks, name.clone(), || {
                 let stack = FrameworkDurationsAndPlanOptions::load_by_name(&name)
                     .map_err(|e| PointRefusal::new("stack", e))?;
                 Ok(Arc::new(stack))
@@ -304,7 +308,7 @@ impl MachineModelStackCaches {
         name.map_or(Ok(None), load)
     }
 
-    fn model_of_settings(&self, settings: &Settings) -> Result<Model, PointRefusal> {
+    fn get_or_load_workload_model(&self, settings: &Settings) -> Result<Model, PointRefusal> {
         let refuse = |error: &dyn ToString| PointRefusal::new("model", error.to_string());
         let name = settings.get("model").map(ConfigLiteral::to_string);
         let name = name.unwrap_or_default();
@@ -315,7 +319,7 @@ impl MachineModelStackCaches {
         let tokens = settings.get("tokens").map(parse_tokens_per_sample);
         let tokens = tokens.transpose();
         let tokens = tokens.map_err(|why| PointRefusal::new("tokens", why))?;
-        get_or_create(&self.models, format!("{name}|{tokens:?}|{edits:?}"), || {
+        get_or_create_cached_part(&self.models, format!("{name}|{tokens:?}|{edits:?}"), || {
             let source = PresetOrModelFileText::find_source(&name).map_err(|e| refuse(&e))?;
             let mut text = source.text.into_owned();
             if !edits.is_empty() {
@@ -331,7 +335,7 @@ fn model_and_plan_of_settings(
     settings: &Settings,
     parts: &MachineModelStackCaches,
 ) -> Result<ModelAndParallelismPlan, PointRefusal> {
-    let model = parts.model_of_settings(settings)?;
+    let model = parts.get_or_load_workload_model(settings)?;
     let mut draft = PlanDraft::new(ParallelismPlan::new());
     for (key, value) in settings {
         let Ok(SettingKind::Plan(option)) = kind_of_setting(key) else {
@@ -368,7 +372,7 @@ fn bind_plan_to_machine_and_return_work_key(
         .filter(|(key, _)| takes(key))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
-    let taken = plan.bind_machine(&machine_properties_for_plans(machine))?;
+    let taken = plan.fill_open_options_from_machine(&machine_properties_for_plans(machine))?;
     Ok(format!(
         "{} on {taken:?}",
         super::setting::format_settings(&own)

@@ -164,7 +164,7 @@ impl<'s> StudyExplorer<'s> {
     }
 
     /// Returns the counts of new work so far.
-    pub fn new_work_counts(&self) -> NewBoundAndReplayCounts {
+    pub fn count_new_work_so_far(&self) -> NewBoundAndReplayCounts {
         self.done
     }
 
@@ -174,7 +174,7 @@ impl<'s> StudyExplorer<'s> {
     ///
     /// Fails if the journal cannot be written, or if an answer is missing and new answers are not
     /// allowed.
-    pub fn run(&mut self) -> Result<Vec<SweepRow>, SweepError> {
+    pub fn visit_points_and_return_rows(&mut self) -> Result<Vec<SweepRow>, SweepError> {
         match self.study.rounds {
             Some(rounds) => self.search_layers_in_turns(rounds)?,
             None => drop(self.explore_search_layers_from_depth(0, &Settings::new())?),
@@ -253,7 +253,7 @@ impl<'s> StudyExplorer<'s> {
             None => &study.layers[depth + 1..],
         };
         if inner.is_empty() {
-            self.answer_questions(
+            self.evaluate_points_of_open_questions(
                 list.iter()
                     .map(|(_, point)| (PointQuestion::Answer, point.clone()))
                     .collect(),
@@ -261,7 +261,9 @@ impl<'s> StudyExplorer<'s> {
             let numbered = study.layers.len() == 1 && study.layers[0].strategy.can_list_points();
             return Ok(list
                 .iter()
-                .map(|(number, point)| self.visit_point(numbered.then_some(*number), point))
+                .map(|(number, point)| {
+                    self.score_and_record_answered_point(numbered.then_some(*number), point)
+                })
                 .collect());
         }
         if inner.iter().all(|layer| layer.strategy.can_list_points()) {
@@ -280,7 +282,7 @@ impl<'s> StudyExplorer<'s> {
                 };
                 leaves = leaves.iter().flat_map(expand).collect();
             }
-            self.answer_questions(
+            self.evaluate_points_of_open_questions(
                 leaves
                     .iter()
                     .map(|(_, point)| (PointQuestion::Answer, point.clone()))
@@ -288,7 +290,7 @@ impl<'s> StudyExplorer<'s> {
             )?;
             let mut scores = vec![None; list.len()];
             for (of, point) in &leaves {
-                let score = self.visit_point(None, point);
+                let score = self.score_and_record_answered_point(None, point);
                 scores[*of] = least_score_ignoring_unknown([scores[*of], score]);
             }
             return Ok(scores);
@@ -340,7 +342,11 @@ impl<'s> StudyExplorer<'s> {
     }
 
     /// Returns the score of an answered point. Adds a row for it, unless it already has one or has no answer.
-    fn visit_point(&mut self, number: Option<u64>, point: &Settings) -> Option<f64> {
+    fn score_and_record_answered_point(
+        &mut self,
+        number: Option<u64>,
+        point: &Settings,
+    ) -> Option<f64> {
         let key = setting::format_settings(point);
         let answer = self.known.get(&key).and_then(|known| known.answer.clone());
         let Some(answer) = answer else {

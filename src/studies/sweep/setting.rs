@@ -85,7 +85,7 @@ pub(super) fn parse_tokens_per_sample(value: &ConfigLiteral) -> Result<u64, &'st
 }
 
 /// Returns the plan option called `key`; dashes and underscores are equivalent.
-fn plan_option(key: &str) -> Option<&'static PlanOption> {
+fn find_plan_option_by_key(key: &str) -> Option<&'static PlanOption> {
     let key = key.replace('-', "_");
     OPTIONS
         .iter()
@@ -117,15 +117,17 @@ pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
             }
             Err(find_most_similar_name(key, names).map(|near| format!("accelerator.{near}")))
         }
-        Some(("plan", name)) => plan_option(name).map(SettingKind::Plan).ok_or_else(|| {
-            let near = find_most_similar_name(name, OPTIONS.iter().map(|option| option.key));
-            near.map(|near| format!("plan.{near}"))
-        }),
+        Some(("plan", name)) => find_plan_option_by_key(name)
+            .map(SettingKind::Plan)
+            .ok_or_else(|| {
+                let near = find_most_similar_name(name, OPTIONS.iter().map(|option| option.key));
+                near.map(|near| format!("plan.{near}"))
+            }),
         _ => {
             let plan = OPTIONS.iter().map(|option| format!("plan.{}", option.key));
-            let all: Vec<String> = keys_without_file_path().chain(plan).collect();
+            let all: Vec<String> = list_non_path_setting_keys().chain(plan).collect();
             // A user who writes the bare name of a plan option, such as `tensor`, probably means that option.
-            let bare = plan_option(key).map(|option| format!("plan.{}", option.key));
+            let bare = find_plan_option_by_key(key).map(|option| format!("plan.{}", option.key));
             let bare = bare.or_else(|| {
                 let name = |key: SettingKey| key.to_string().replace(['-', '`'], "");
                 let mut all = REPLAY_OPTIONS.iter();
@@ -140,7 +142,7 @@ pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
 }
 
 /// Returns all keys that are not paths in a file.
-fn keys_without_file_path() -> impl Iterator<Item = String> {
+fn list_non_path_setting_keys() -> impl Iterator<Item = String> {
     let options = REPLAY_OPTIONS.iter();
     let options = options.map(|option| option.key.display_key_in_files().to_string());
     let named = |keys: &'static [&'static str]| keys.iter().map(|key| (*key).to_owned());
@@ -174,7 +176,7 @@ pub(super) fn reject_unknown_key(key: &str, field: &ConfigField<'_>) -> Result<(
     kind_of_setting(key).map(drop).map_err(|near| {
         let expected = format!(
             "one of {}, plan.OPTION, machine.PATH or model.PATH{}",
-            keys_without_file_path().collect::<Vec<_>>().join(", "),
+            list_non_path_setting_keys().collect::<Vec<_>>().join(", "),
             did_you_mean(near.as_deref())
         );
         field.invalid_value_error(

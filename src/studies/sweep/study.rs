@@ -105,7 +105,7 @@ impl Study {
     /// Fails if the text is not TOML, or if a key is missing, unknown, or contradicts another.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
-        let root = document.root_table(ROOT)?;
+        let root = document.root_table_with_allowed_keys(ROOT)?;
         let base = match root.get("base") {
             Some(field) => parse_base(&field)?,
             None => {
@@ -167,7 +167,7 @@ impl Study {
                 return Err(base.invalid_table_error("a model and a trace", "one of the two"));
             }
             (false, true) => {
-                let mut all = self.assigned_keys();
+                let mut all = self.keys_set_by_base_or_axes();
                 if let Some(key) = all.find(|key| {
                     key.starts_with("plan.") || key.starts_with("model.") || *key == "stack"
                 }) {
@@ -178,7 +178,7 @@ impl Study {
                 }
             }
             (true, false) => {
-                let mut all = self.assigned_keys();
+                let mut all = self.keys_set_by_base_or_axes();
                 if let Some(key) = all.find(|key| setting::changes_how_traces_are_read(key)) {
                     return Err(base.invalid_table_error(
                         format_args!("{key} with a model"),
@@ -189,7 +189,7 @@ impl Study {
         }
         if sets("map")
             && let Some(key) = self
-                .assigned_keys()
+                .keys_set_by_base_or_axes()
                 .find(|key| matches!(*key, "plan.place" | "plan.tiles"))
         {
             return Err(base.invalid_table_error(
@@ -282,7 +282,7 @@ impl Study {
     }
 
     /// Returns every key that the base settings or an axis set.
-    fn assigned_keys(&self) -> impl Iterator<Item = &str> {
+    fn keys_set_by_base_or_axes(&self) -> impl Iterator<Item = &str> {
         let axes = self.axes.iter().flat_map(|axis| &axis.keys);
         axes.chain(self.base.keys()).map(String::as_str)
     }
@@ -375,7 +375,7 @@ fn too_many_points_error(root: &ConfigTable<'_>, points: u64) -> ConfigError {
 
 /// Parses the table of base settings. The names of nested tables become parts of the keys.
 fn parse_base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
-    fn collect_settings(
+    fn flatten_table_into_settings(
         table: &ConfigTable<'_>,
         prefix: &str,
         into: &mut Settings,
@@ -386,8 +386,8 @@ fn parse_base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
             } else {
                 format!("{prefix}.{name}")
             };
-            match field.as_table() {
-                Some(inner) => collect_settings(&inner, &key, into)?,
+            match field.as_table_or_none() {
+                Some(inner) => flatten_table_into_settings(&inner, &key, into)?,
                 None => {
                     setting::reject_unknown_key(&key, &field)?;
                     into.insert(key.replace('-', "_"), field.read_literal()?);
@@ -397,7 +397,7 @@ fn parse_base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
         Ok(())
     }
     let mut settings = Settings::new();
-    collect_settings(&field.read_table(None)?, "", &mut settings)?;
+    flatten_table_into_settings(&field.read_table(None)?, "", &mut settings)?;
     Ok(settings)
 }
 

@@ -91,7 +91,9 @@ impl<'s> SweepTable<'s> {
                 continue;
             }
             // The size of the work is known only after it is built, so stop at the first row that is too large.
-            let Some(report) = evaluator.report_of_small_point(&self.rows[row].point, left) else {
+            let Some(report) =
+                evaluator.report_point_within_node_limit(&self.rows[row].point, left)
+            else {
                 break;
             };
             left = left.saturating_sub(report.outcome.nodes);
@@ -160,7 +162,7 @@ impl<'s> SweepTable<'s> {
             .filter_map(|row| Some(self.all_objective_values_of_row(row)?[place]))
             .filter(|value| (low..=high).contains(value))
             .count();
-        let open = self.count_unreplayed_within(objective, [low, high]);
+        let open = self.count_unreplayed_possibly_in_interval(objective, [low, high]);
         let number = self.rows[best].number;
         let interval = self.interval_text(best, objective);
         let inside_rows = match inside {
@@ -194,11 +196,15 @@ impl<'s> SweepTable<'s> {
 
     /// Returns the number of rows that were not replayed and whose values may be within an interval, because their
     /// bounds are not beyond its worse end.
-    fn count_unreplayed_within(&self, objective: SweepObjective, [low, high]: [f64; 2]) -> usize {
+    fn count_unreplayed_possibly_in_interval(
+        &self,
+        objective: SweepObjective,
+        [low, high]: [f64; 2],
+    ) -> usize {
         let evaluator = PointEvaluator::new(self.study);
         let best_possible = |row: &SweepRow, time_ps: u64| {
             let measures = evaluator
-                .measures_without_replay(&row.point, time_ps)
+                .compute_measures_without_replay(&row.point, time_ps)
                 .ok()?;
             let settings = self.study.merge_with_base_settings(&row.point);
             objective.value_of_point(&measures, &settings)
@@ -547,7 +553,7 @@ impl<'s> SweepTable<'s> {
             .iter()
             .any(|row| matches!(row.outcome, VisitedPointOutcome::Dominated(_)));
         let heading = format!("BEST BY {}", first.column_name().to_uppercase());
-        text += &self.render_row_section(&heading, ranked.iter().copied().take(most), style);
+        text += &self.render_rows_under_heading(&heading, ranked.iter().copied().take(most), style);
         if ranked.len() > most {
             text += &format!(
                 "  … and {} more\n",
@@ -569,8 +575,11 @@ impl<'s> SweepTable<'s> {
                 .map(|one| one.column_name())
                 .collect();
             let heading = format!("PARETO FRONT ({})", front.len());
-            text +=
-                &self.render_row_section(&heading, front.iter().copied().take(most.max(10)), style);
+            text += &self.render_rows_under_heading(
+                &heading,
+                front.iter().copied().take(most.max(10)),
+                style,
+            );
             let among = if proved {
                 ", among the points that were replayed"
             } else {
@@ -668,7 +677,7 @@ impl<'s> SweepTable<'s> {
         text
     }
 
-    fn render_row_section(
+    fn render_rows_under_heading(
         &self,
         heading: &str,
         rows: impl Iterator<Item = usize>,

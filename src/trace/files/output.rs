@@ -55,7 +55,7 @@ impl OutputFile {
         let Some((temporary, to)) = self.waiting.take() else {
             return Ok(());
         };
-        let _renaming = DeferredSignalsGuard::block_signals();
+        let _renaming = DeferredSignalsGuard::defer_signals_until_drop();
         let renamed = temporary.rename_to(&to);
         renamed.map_err(|error| TraceError::from_io(&self.path, "rename into place", error))
     }
@@ -64,7 +64,7 @@ impl OutputFile {
     pub fn commit(self) -> Result<(), TraceError> {
         let mut closed = self.close()?;
         closed.sync_contents()?;
-        let _renaming = DeferredSignalsGuard::block_signals();
+        let _renaming = DeferredSignalsGuard::defer_signals_until_drop();
         closed.rename_into_place()?;
         closed.parent_folder().map_or(Ok(()), sync_folder)
     }
@@ -118,7 +118,7 @@ impl Write for OutputFile {
 
 /// Creates `folder` unless it already exists. The parent of `folder` must exist, so that a mistyped path does not
 /// create several folders.
-fn create_folder(folder: &Path) -> io::Result<()> {
+fn create_folder_in_existing_parent(folder: &Path) -> io::Result<()> {
     if folder.as_os_str().is_empty() || folder.is_dir() {
         return Ok(());
     }
@@ -146,7 +146,7 @@ fn create_temporary(
 ) -> Result<(TemporaryFile, File), TraceError> {
     let io = |error| TraceError::from_io(path, "create", error);
     let folder = parent_folder(to);
-    create_folder(folder).map_err(io)?;
+    create_folder_in_existing_parent(folder).map_err(io)?;
     let (temporary, file) =
         TemporaryFile::create_in(folder, before.map(permission_bits)).map_err(io)?;
     if let Some(before) = before {
@@ -212,14 +212,15 @@ impl UncommittedOutputFile {
         };
         if let (FileSpecialOrDescriptorTarget::File(to, before), true) = (target, link) {
             let parent = parent_folder(to);
-            create_folder(parent).map_err(io("create"))?;
+            create_folder_in_existing_parent(parent).map_err(io("create"))?;
             // Hard links share permissions, so a link is possible only if the two outputs need equal permissions.
             let alike = before.as_ref().is_none_or(|before| {
                 fs::metadata(first.temporary_path())
                     .is_ok_and(|m| permission_bits(&m) == permission_bits(before))
             });
-            let linked =
-                alike.then(|| TemporaryFile::create_hard_link(parent, first.temporary_path()).ok());
+            let linked = alike.then(|| {
+                TemporaryFile::create_as_hard_link_to_file(parent, first.temporary_path()).ok()
+            });
             if let Some(temporary) = linked.flatten() {
                 return Ok(Some(Self {
                     path: path.to_owned(),

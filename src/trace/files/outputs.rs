@@ -119,7 +119,10 @@ impl OutputsAndProtectedInputs {
     }
 
     /// Finishes writing `file`, which then waits for [`OutputsAndProtectedInputs::commit_all`].
-    pub fn finish_file(&mut self, file: OutputFile) -> Result<UncommittedOutputHandle, TraceError> {
+    pub fn close_file_and_queue_for_commit(
+        &mut self,
+        file: OutputFile,
+    ) -> Result<UncommittedOutputHandle, TraceError> {
         Ok(self.queue_for_commit(file.close()?))
     }
 
@@ -173,7 +176,7 @@ impl OutputsAndProtectedInputs {
     /// Fails if a file cannot be renamed. The error lists which files were already replaced and which are unchanged.
     pub fn commit_all(mut self) -> Result<(), TraceError> {
         self.sync_all()?;
-        let _renaming = DeferredSignalsGuard::block_signals();
+        let _renaming = DeferredSignalsGuard::defer_signals_until_drop();
         let mut done = 0;
         while done < self.closed.len() {
             if let Err(error) = self.closed[done].rename_into_place() {
@@ -244,7 +247,7 @@ mod tests {
         for name in ["a", "b", "c"] {
             let mut file = outputs.create_file(&at(name)).unwrap();
             file.write_all(name.as_bytes()).unwrap();
-            outputs.finish_file(file).unwrap();
+            outputs.close_file_and_queue_for_commit(file).unwrap();
         }
         fs::create_dir(at("b")).unwrap();
         let error = outputs.commit_all().unwrap_err().to_string();
@@ -270,7 +273,7 @@ mod tests {
         let mut outputs = OutputsAndProtectedInputs::default();
         let mut file = outputs.create_file(&at("a")).unwrap().with_digest();
         file.write_all(b"text").unwrap();
-        let first = outputs.finish_file(file).unwrap();
+        let first = outputs.close_file_and_queue_for_commit(file).unwrap();
         assert_eq!(first.seal.blake3, Some(*blake3::hash(b"text").as_bytes()));
         let link = outputs
             .duplicate_as(first, &at("b"), true)

@@ -45,7 +45,7 @@ impl TemporaryFile {
     }
 
     /// Creates a hard link to `from`, a file in the same folder.
-    pub fn create_hard_link(folder: &Path, from: &Path) -> io::Result<Self> {
+    pub fn create_as_hard_link_to_file(folder: &Path, from: &Path) -> io::Result<Self> {
         Self::create_with_free_name(folder, |path| fs::hard_link(from, path)).map(|(this, ())| this)
     }
 
@@ -111,7 +111,7 @@ pub fn remove_temporaries() {
 
 /// Removes all temporary files of this process.
 #[cfg(not(unix))]
-pub fn remove_temporaries() {}
+pub fn remove_temporaries_of_this_process() {}
 
 /// Returns a hash of the host name and PID namespace, to distinguish processes with equal ids.
 fn host_namespace_hash() -> &'static str {
@@ -176,7 +176,7 @@ static AWAITING: AtomicI32 = AtomicI32::new(0);
 pub(super) struct DeferredSignalsGuard;
 
 impl DeferredSignalsGuard {
-    pub fn block_signals() -> Self {
+    pub fn defer_signals_until_drop() -> Self {
         RENAMING.fetch_add(1, Ordering::SeqCst);
         Self
     }

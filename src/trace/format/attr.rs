@@ -16,7 +16,8 @@ pub use replayed::{
     AttributeReadByReplay, REPLAY_ATTRIBUTES, SemanticAttributeValueKind, find_replay_attribute,
 };
 pub(in crate::format) use replayed::{
-    NodeAttributesReadByReplays, append_replayed_attributes, store_attribute_if_replays_read_it,
+    NodeAttributesReadByReplays, append_attributes_that_replay_reads,
+    store_attribute_if_replays_read_it,
 };
 
 /// Field number of the first scalar in an attribute's `oneof`, whose last fields are lists.
@@ -140,7 +141,7 @@ impl<'a> AttrView<'a> {
     }
 
     /// Returns the type and value for error messages, for example `int64 5` or `bool list [1, 0]`.
-    pub fn display_text(&self) -> String {
+    pub fn describe_type_and_value(&self) -> String {
         let Some((number, raw)) = self.value else {
             return "no value".to_owned();
         };
@@ -234,14 +235,14 @@ impl<'a> AttrView<'a> {
     }
 
     /// Returns the text; fails on other types.
-    pub fn as_text(&self) -> Result<&'a str, TraceError> {
+    pub fn require_text(&self) -> Result<&'a str, TraceError> {
         self.as_str()?.ok_or_else(|| self.wrong_type_error("text"))
     }
 
     /// Parses the value as the class and shape of a kernel.
     #[inline(never)]
     pub fn as_kernel_shape(&self) -> Result<KernelShape, TraceError> {
-        let shape = self.as_text()?.parse();
+        let shape = self.require_text()?.parse();
         shape.map_err(|_| self.wrong_type_error("the class and shape of a kernel"))
     }
 
@@ -571,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_booleans_become_masks() {
+    fn boolean_list_reads_as_bit_mask_or_none_if_all_true() {
         let list = BoolList {
             values: vec![true, false, true],
         };

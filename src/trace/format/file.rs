@@ -20,7 +20,7 @@ mod stored;
 
 pub use super::digest::ExpectedFileLengthAndHash;
 pub(super) use super::read_all::append_all_bytes;
-pub use super::read_all::{read_all, read_text};
+pub use super::read_all::{read_bytes_within_memory_limit, read_text};
 pub use compress::{GzipWriter, MaybeCompressedWriter};
 pub use decompress::{decompress_as_far_as_possible, decompress_bytes};
 pub use discover::{
@@ -82,7 +82,7 @@ impl DecompressedTraceFile {
     /// Opens the trace at `path`, which may have any format (see [`format`]), and converts its contents to the current
     /// schema. The file is closed on return, so many opened traces do not exhaust the file descriptors.
     pub fn open_as_current_schema(path: &Path) -> Result<Self, TraceError> {
-        Self::open_any_file(path)?.into_current_schema()
+        Self::decompress_file_without_converting(path)?.into_current_schema()
     }
 
     /// Opens a rank's trace, like [`Self::open_as_current_schema`]. If the file represents several ranks, converts it
@@ -160,7 +160,7 @@ impl DecompressedTraceFile {
     }
 
     /// Opens a file with any content, and decompresses it without converting it.
-    pub fn open_any_file(path: &Path) -> Result<Self, TraceError> {
+    pub fn decompress_file_without_converting(path: &Path) -> Result<Self, TraceError> {
         Self::open_without_decompressing(path)?.decompress()
     }
 
@@ -180,7 +180,9 @@ impl DecompressedTraceFile {
         let held = if size >= MAP_FROM {
             MappedOrBufferedContents::Mapped(MappedFile::new(&file, path).map_err(io("map"))?)
         } else {
-            MappedOrBufferedContents::Read(read_all(&file, size).map_err(io("read"))?)
+            MappedOrBufferedContents::Read(
+                read_bytes_within_memory_limit(&file, size).map_err(io("read"))?,
+            )
         };
         Ok(Self {
             storage: held,
@@ -205,7 +207,7 @@ impl DecompressedTraceFile {
     pub fn from_pipe(pipe: impl Read) -> Result<Self, TraceError> {
         let path = Path::new("standard input");
         let io = |source| TraceError::from_io(path, "read", source);
-        let mut bytes = read_all(pipe, 0).map_err(io)?;
+        let mut bytes = read_bytes_within_memory_limit(pipe, 0).map_err(io)?;
         if let Some(result) = decompress_bytes(&bytes) {
             bytes = result.map_err(|source| TraceError::from_io(path, "decompress", source))?;
         }

@@ -153,12 +153,15 @@ impl JobTraceManifest {
             text.write_fmt(line).expect("a string grows as needed");
         };
         if let Some(machine) = &self.machine {
-            say(format_args!(",\n  \"machine\": {}", to_json_text(machine)));
+            say(format_args!(
+                ",\n  \"machine\": {}",
+                serialize_value_to_json(machine)
+            ));
         }
         if !self.roles.is_empty() {
             say(format_args!(
                 ",\n  \"roles\": {}",
-                to_json_text(&self.roles.to_string())
+                serialize_value_to_json(&self.roles.to_string())
             ));
         }
         if !self.groups.is_empty() {
@@ -167,8 +170,8 @@ impl JobTraceManifest {
                 let comma = if i == 0 { "" } else { "," };
                 say(format_args!(
                     "{comma}\n    {}: {}",
-                    to_json_text(name),
-                    to_json_text(ranks)
+                    serialize_value_to_json(name),
+                    serialize_value_to_json(ranks)
                 ));
             }
             say(format_args!("\n  }}"));
@@ -181,7 +184,7 @@ impl JobTraceManifest {
             say(format_args!(
                 "{comma}\n    {{\"rank\":{},\"file\":{},\"bytes\":{},\"blake3\":\"{hash}\"}}",
                 row.rank,
-                to_json_text(&row.file),
+                serialize_value_to_json(&row.file),
                 row.seal.bytes
             ));
         }
@@ -197,7 +200,7 @@ impl JobTraceManifest {
 }
 
 /// Returns a value, such as a name or a list, as JSON text.
-fn to_json_text<T: Serialize + ?Sized>(value: &T) -> String {
+fn serialize_value_to_json<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).expect("names and lists can be written")
 }
 
@@ -205,7 +208,7 @@ fn to_json_text<T: Serialize + ?Sized>(value: &T) -> String {
 mod tests {
     use super::*;
 
-    fn build_job_manifest() -> JobTraceManifest {
+    fn build_example_job_manifest() -> JobTraceManifest {
         let seal = |bytes: u64| ExpectedFileLengthAndHash {
             bytes,
             blake3: Some(*blake3::hash(&bytes.to_le_bytes()).as_bytes()),
@@ -229,19 +232,26 @@ mod tests {
     #[test]
     fn written_job_manifest_is_read_back() {
         let bare = JobTraceManifest {
-            ranks: build_job_manifest().ranks,
+            ranks: build_example_job_manifest().ranks,
             ..JobTraceManifest::default()
         };
-        for job in [build_job_manifest(), bare] {
+        for job in [build_example_job_manifest(), bare] {
             assert_eq!(JobTraceManifest::parse(&job.to_text()).unwrap(), job);
         }
-        assert_eq!(build_job_manifest().trace_of_rank(7).unwrap().seal.bytes, 7);
-        assert_eq!(build_job_manifest().trace_of_rank(2), None);
+        assert_eq!(
+            build_example_job_manifest()
+                .trace_of_rank(7)
+                .unwrap()
+                .seal
+                .bytes,
+            7
+        );
+        assert_eq!(build_example_job_manifest().trace_of_rank(2), None);
     }
 
     #[test]
     fn invalid_job_manifests_are_refused() {
-        let text = build_job_manifest().to_text();
+        let text = build_example_job_manifest().to_text();
         for (from, to, part) in [
             (
                 "chakram.job.1",

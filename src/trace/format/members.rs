@@ -83,7 +83,7 @@ impl SharedTraceRankSubstitutions {
             return Ok(None);
         };
         let (attribute, offset) = attribute;
-        let text = attribute.as_text();
+        let text = attribute.require_text();
         let parsed = text.and_then(|text| {
             Self::parse(text).map_err(|why| {
                 TraceError::malformed_at(offset, format!("attribute `{MEMBERS}`: {why}"))
@@ -235,7 +235,7 @@ mod tests {
         writer
             .receive_node(&NodeView::new(2, "send", send), &[1])
             .unwrap();
-        writer.into_inner()
+        writer.into_unflushed_sink()
     }
 
     fn build_rank_substitutions() -> SharedTraceRankSubstitutions {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_make_no_sense_are_refused() {
+    fn invalid_rank_substitutions_of_shared_traces_are_refused() {
         assert_eq!(
             SharedTraceRankSubstitutions::parse(&build_rank_substitutions().to_text()),
             Ok(build_rank_substitutions())

@@ -224,7 +224,9 @@ fn v004_file_needs_upgrade(first: &[u8]) -> bool {
 }
 
 /// Detects the generation of `contents`. Returns `None` if the generation is current or unknown.
-pub(super) fn detect_generation(contents: &[u8]) -> Result<Option<SchemaGeneration>, TraceError> {
+pub(super) fn detect_old_schema_generation(
+    contents: &[u8],
+) -> Result<Option<SchemaGeneration>, TraceError> {
     Ok(detect::detect_generation(contents)?.map(|(generation, _)| generation))
 }
 

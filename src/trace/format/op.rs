@@ -179,7 +179,7 @@ impl<'a> NodeAttributesReadByReplays<'a> {
                 dtype: self.dtype,
             }),
             5 | 6 if self.is_host_op_of_communication() => Ok(Op::Host),
-            5 | 6 => self.decode_message(id, kind == 6),
+            5 | 6 => self.decode_send_or_receive_op(id, kind == 6),
             7 if self.is_host_op_of_communication() => Ok(Op::Host),
             7 => self.decode_collective(id),
             8..=10 => Err(TraceError::invalid_node(
@@ -275,7 +275,7 @@ impl<'a> NodeAttributesReadByReplays<'a> {
         }
     }
 
-    fn decode_message(&self, id: u64, receive: bool) -> Result<Op<'a>, TraceError> {
+    fn decode_send_or_receive_op(&self, id: u64, receive: bool) -> Result<Op<'a>, TraceError> {
         let (what, far, near, needed) = if receive {
             ("receive", self.comm_src, self.comm_dst, "comm_src")
         } else {

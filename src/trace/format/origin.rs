@@ -42,7 +42,7 @@ impl NodeCallerStepAndStack {
 }
 
 /// Returns the step's number if `name` has the form that PyTorch's profiler gives to step ranges.
-pub fn parse_profiled_step(name: &str) -> Option<u64> {
+pub fn parse_step_from_profiler_range_name(name: &str) -> Option<u64> {
     name.strip_prefix("ProfilerStep#")?.parse().ok()
 }
 
@@ -84,7 +84,7 @@ impl CallStacks {
 
     /// Returns the name of the module that a call invokes, without the prefix, or `None` if the call invokes a
     /// function.
-    pub fn module_of_call(&self, call: u32) -> Option<&str> {
+    pub fn module_invoked_by_call(&self, call: u32) -> Option<&str> {
         self.name_of_call(call).strip_prefix(MODULE)
     }
 

@@ -12,14 +12,14 @@ const FIRST: u64 = 1 << 16;
 /// # Errors
 ///
 /// Fails if reading fails, or if the data would exceed the memory limit.
-pub fn read_all(source: impl Read, expected: u64) -> io::Result<Vec<u8>> {
+pub fn read_bytes_within_memory_limit(source: impl Read, expected: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     append_all_bytes(source, expected, &mut bytes).map(|()| bytes)
 }
 
-/// Reads UTF-8 text to its end, like [`read_all`].
+/// Reads UTF-8 text to its end, like [`read_bytes_within_memory_limit`].
 pub fn read_text(source: impl Read, expected: u64) -> io::Result<String> {
-    let bytes = read_all(source, expected)?;
+    let bytes = read_bytes_within_memory_limit(source, expected)?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let found = format!("byte {at} is not UTF-8");

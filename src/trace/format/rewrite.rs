@@ -155,7 +155,7 @@ impl RecordEdit<'_> {
             if !set && value != AttributeSetOrRemoval::Remove {
                 let mut message = ProtobufMessageBuilder::default();
                 message.append_bytes(ATTRIBUTE_NAME, name.as_bytes());
-                append_edited_value(&mut message, None, value);
+                append_value_in_old_type_if_possible(&mut message, None, value);
                 out.append_bytes(attributes, message.as_bytes());
             }
         }
@@ -204,12 +204,12 @@ fn edit_attribute_value(
             _ => out.append_raw(&message[start..cursor.file_offset() - at]),
         }
     }
-    append_edited_value(&mut out, kept, value);
+    append_value_in_old_type_if_possible(&mut out, kept, value);
     Ok(Some(out))
 }
 
 /// Appends `value`; keeps the old value's type if that type can represent `value`.
-fn append_edited_value(
+fn append_value_in_old_type_if_possible(
     out: &mut ProtobufMessageBuilder,
     kept: Option<u32>,
     value: AttributeSetOrRemoval<'_>,

@@ -33,7 +33,7 @@ impl GroupRoles {
     }
 
     /// Adds the roles that `other` gives to groups without a role here.
-    pub fn extend(&mut self, other: &Self) {
+    pub fn add_missing_roles_from(&mut self, other: &Self) {
         for (first, (last, role)) in &other.0 {
             self.insert_range_unless_known(*first, *last, role);
         }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_written_and_read_back() {
+    fn ranges_of_groups_with_equal_role_are_written_and_read_back() {
         let mut roles = GroupRoles::default();
         for number in 1..=3 {
             roles.add_role(number, "tensor");
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(of, [None, t, t, d, None, d, None, None]);
         // If a group is given two roles, the first one counts.
         let mut both: GroupRoles = "experts 3-9".parse().unwrap();
-        both.extend(&roles);
+        both.add_missing_roles_from(&roles);
         assert_eq!(
             (
                 both.role_of_group("2"),

@@ -163,7 +163,10 @@ pub fn salvage_trace(
         if missing.is_empty() || options.keep_dangling {
             old_schemas::push_framed(&mut out, message)
         } else {
-            old_schemas::push_framed(&mut out, &copy_without_missing_dependencies(message, &ids))
+            old_schemas::push_framed(
+                &mut out,
+                &copy_node_without_missing_dependencies(message, &ids),
+            )
         }
         report.dangling.extend(missing);
     }
@@ -253,7 +256,7 @@ fn find_dangling_dependencies(
 }
 
 /// Copies a sound node without the dependencies that are missing from `ids`.
-fn copy_without_missing_dependencies(message: &[u8], ids: &BTreeSet<u64>) -> Vec<u8> {
+fn copy_node_without_missing_dependencies(message: &[u8], ids: &BTreeSet<u64>) -> Vec<u8> {
     let mut out = Vec::with_capacity(message.len());
     let mut cursor = WireCursor::new(message, 0);
     while !cursor.is_empty() {

@@ -189,7 +189,8 @@ pub const CORE: &str = "core";
 /// Metadata attribute that names the collective that the members of a custom algorithm perform, such as `all-reduce`.
 pub const ALGORITHM_OF: &str = "algorithm_of";
 
-/// Metadata attribute that states the size of the collective's buffer for which a custom algorithm was written, in bytes.
+/// Metadata attribute that states the size of the collective's buffer for which a custom algorithm was written, in
+/// bytes.
 pub const ALGORITHM_BYTES: &str = "algorithm_bytes";
 
 /// Metadata attribute that states where a captured job's kernels ran: [`CPU`] or [`DEVICE`].
@@ -300,7 +301,7 @@ pub fn scan_node<'a>(
         .read_fields(record, deps)
         .and_then(|()| fields.decode_name_op_and_groups(record))
         .map_err(|e| e.in_record(record.number, record.offset))
-        .map(|(name, op, groups)| fields.build_view(name, op, groups))
+        .map(|(name, op, groups)| fields.build_view_without_checks(name, op, groups))
 }
 
 /// Fields of a node as they were read, before they are checked against each other.
@@ -378,7 +379,12 @@ impl<'a> UncheckedNodeFields<'a> {
     }
 
     #[inline(always)]
-    fn build_view(&self, name: &'a str, op: Op<'a>, groups: Option<&'a str>) -> NodeView<'a> {
+    fn build_view_without_checks(
+        &self,
+        name: &'a str,
+        op: Op<'a>,
+        groups: Option<&'a str>,
+    ) -> NodeView<'a> {
         let facts = &self.facts;
         NodeView {
             id: self.id,

@@ -72,11 +72,11 @@ pub(super) fn check_message(
     layout: &MessageLayout,
 ) -> Result<MessageLayoutDeviations, TraceError> {
     let mut fit = MessageLayoutDeviations::default();
-    fit.present = check_fields(message, offset, layout, &mut fit)?;
+    fit.present = record_field_deviations_from_layout(message, offset, layout, &mut fit)?;
     Ok(fit)
 }
 
-fn check_fields(
+fn record_field_deviations_from_layout(
     message: &[u8],
     offset: usize,
     layout: &MessageLayout,
@@ -162,7 +162,7 @@ impl FieldKind {
             }
             (Self::Bytes | Self::Chunks, WireValue::Bytes(..)) => true,
             (Self::Part(layout) | Self::Parts(layout), WireValue::Bytes(part, at)) => {
-                check_fields(part, at, layout, fit)?;
+                record_field_deviations_from_layout(part, at, layout, fit)?;
                 true
             }
             _ => false,

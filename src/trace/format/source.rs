@@ -64,7 +64,7 @@ impl<'s> TraceRecordReader<'s> {
                 FramesLinesOrWholeReader::Frames(FrameReader::new(rest)),
             )
         } else {
-            let contents = file::read_all(rest, 0).map_err(read_error)?;
+            let contents = file::read_bytes_within_memory_limit(rest, 0).map_err(read_error)?;
             convert_contents(contents, generation)?
         };
         Ok(Self {

@@ -83,7 +83,9 @@ impl NodeMemoryChanges {
     }
 
     /// Iterates over the changes that are not zero, with their attribute names.
-    pub fn named_changes(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub fn nonzero_changes_with_attribute_names(
+        &self,
+    ) -> impl Iterator<Item = (&'static str, u64)> {
         let all = [self.allocates, self.frees].into_iter().zip(ATTRIBUTES);
         let all = all.flat_map(|(bytes, names)| names.into_iter().zip(bytes));
         let all = all.chain([(REMOTE_ATTRIBUTE, self.remote)]);
@@ -114,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_named_after_what_they_change() {
+    fn memory_attributes_name_the_class_they_allocate_or_free() {
         for (i, (class, name)) in TensorClass::ALL.iter().enumerate() {
             assert_eq!(
                 (*class as usize, class.to_string()),
@@ -132,7 +134,7 @@ mod tests {
             frees: [0, 2, 0, 0, 3],
             remote: 5,
         };
-        let named: Vec<_> = changes.named_changes().collect();
+        let named: Vec<_> = changes.nonzero_changes_with_attribute_names().collect();
         let wanted = [
             ("allocates.activations", 7),
             ("frees.gradients", 2),

@@ -52,7 +52,7 @@ impl<'a> WireCursor<'a> {
 
     /// Returns the remaining bytes.
     #[inline]
-    pub(super) fn remaining_bytes(&self) -> &'a [u8] {
+    pub(super) fn get_unread_bytes_slice(&self) -> &'a [u8] {
         self.rest
     }
 

@@ -105,7 +105,8 @@ impl<W: Write> TraceWriter<W> {
             this.message
                 .append_nested(2, |put| put_attribute(put, name, *value));
         }
-        this.out.write_frame(this.message.as_bytes())?;
+        this.out
+            .write_length_prefixed_message(this.message.as_bytes())?;
         Ok(this)
     }
 
@@ -153,7 +154,7 @@ impl<W: Write> TraceWriter<W> {
         append_nonzero_varint(put, 7, node.recorded.0 / 1_000_000);
         append_io_info(put, 8, &inputs, node.groups.is_some());
         append_io_info(put, 9, &outputs, false);
-        attr::append_replayed_attributes(put, node);
+        attr::append_attributes_that_replay_reads(put, node);
         let plain = put.as_bytes().len();
         for (name, value) in extra.attributes {
             append_named_attribute(put, name, *value);
@@ -175,7 +176,7 @@ impl<W: Write> TraceWriter<W> {
     }
 
     /// Returns the byte sink, which has received all data but has not been flushed.
-    pub fn into_inner(self) -> W {
+    pub fn into_unflushed_sink(self) -> W {
         self.out.into_inner()
     }
 }

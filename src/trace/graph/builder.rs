@@ -184,7 +184,7 @@ impl GraphBuilder {
                 "give each node of a file its own id; the tool that wrote the file is at fault",
             ));
         }
-        if self.names.stage_name(node.name) {
+        if self.names.stage_name_returning_batch_full(node.name) {
             self.intern_node_names(node.id)?;
         }
         if let Some(values) = node.groups {
@@ -234,7 +234,7 @@ impl GraphBuilder {
     }
 
     /// Sets the recorded end of the rank's last event, relative to the start of the job.
-    pub fn set_captured_end(&mut self, at: Span) {
+    pub fn set_captured_end_of_last_event(&mut self, at: Span) {
         self.graph.captured = Some(at);
     }
 
@@ -449,7 +449,7 @@ impl GraphBuilder {
     pub fn finish_graph(mut self) -> Result<(Graph, RankBindingsOfGraphSlots), TraceError> {
         self.intern_node_names(self.graph.ids.last().copied().unwrap_or(0))?;
         let nodes = self.graph.ids.len();
-        for column in self.graph.sparse.columns_mut() {
+        for column in self.graph.sparse.all_columns_mut() {
             column.extend_to(nodes);
         }
         for column in self.origins.columns_mut() {
@@ -540,7 +540,7 @@ impl Graph {
         self.kinds.shrink_to_fit();
         self.lane_of.shrink_to_fit();
         self.recorded.shrink_to_fit();
-        for column in self.sparse.columns_mut() {
+        for column in self.sparse.all_columns_mut() {
             column.release_spare();
         }
         self.kernels.shrink_to_fit();

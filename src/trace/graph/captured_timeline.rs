@@ -81,7 +81,7 @@ impl NodeStartEndTimesAndCauses {
     pub fn new(next: &Csr, lanes: usize, step: impl Fn(u32) -> NodeDelayDurationAndLane) -> Self {
         let count = next.row_count();
         let mut waiting = vec![0_u32; count];
-        for (_, to) in next.edges() {
+        for (_, to) in next.iter_all_edges() {
             waiting[to as usize] += 1;
         }
         let mut out = Self {
@@ -150,7 +150,7 @@ impl NodeStartEndTimesAndCauses {
     }
 
     /// Returns how many nodes are on the longest dependency chain, and how many nodes the largest level has.
-    pub fn depth_and_width(&self) -> (u32, u32) {
+    pub fn dependency_depth_and_largest_level_size(&self) -> (u32, u32) {
         let running = (0..self.level.len() as u32).filter(|&i| self.has_node_run(i));
         let levels = running.map(|i| self.level[i as usize] as usize);
         let mut width: Vec<u32> = Vec::new();

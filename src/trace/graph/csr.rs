@@ -38,7 +38,7 @@ impl Csr {
     /// Returns the reversed edges. Within each row, the entries ascend.
     pub fn reverse_edges(&self) -> Self {
         Self::new(self.row_count(), |each| {
-            self.edges().for_each(|(from, to)| each(to, from));
+            self.iter_all_edges().for_each(|(from, to)| each(to, from));
         })
     }
 
@@ -55,7 +55,7 @@ impl Csr {
     }
 
     /// Returns the number of edges.
-    pub fn len(&self) -> usize {
+    pub fn edge_count(&self) -> usize {
         self.list.len()
     }
 
@@ -70,7 +70,7 @@ impl Csr {
     }
 
     /// Iterates over all edges, row by row.
-    pub fn edges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+    pub fn iter_all_edges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         (0..self.row_count() as u32).flat_map(|i| self.row(i).iter().map(move |&to| (i, to)))
     }
 
@@ -99,7 +99,7 @@ impl Csr {
     }
 
     /// Returns one flag per node: true if the node is missing from `order` because it is on a cycle or depends on one.
-    pub fn flag_unordered_nodes(&self, order: &[u32]) -> Vec<bool> {
+    pub fn flag_nodes_on_or_behind_cycles(&self, order: &[u32]) -> Vec<bool> {
         let mut stuck = vec![true; self.row_count()];
         order.iter().for_each(|&node| stuck[node as usize] = false);
         stuck
@@ -120,7 +120,10 @@ mod tests {
         // comes first and makes node 3 ready; node 3 comes before node 4.
         let rows = build_csr(5, &[(4, 1), (1, 0), (2, 3)]);
         assert_eq!(rows.topological_order(), [2, 3, 4, 1, 0]);
-        assert_eq!(rows.edges().collect::<Vec<_>>(), [(1, 0), (2, 3), (4, 1)]);
+        assert_eq!(
+            rows.iter_all_edges().collect::<Vec<_>>(),
+            [(1, 0), (2, 3), (4, 1)]
+        );
     }
 
     #[test]

@@ -69,7 +69,7 @@ mod tests {
 
     fn find_short_cycle_of_edges(count: usize, edges: &[(u32, u32)]) -> Vec<u32> {
         let rows = Csr::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)));
-        let stuck = rows.flag_unordered_nodes(&rows.topological_order());
+        let stuck = rows.flag_nodes_on_or_behind_cycles(&rows.topological_order());
         find_short_cycle(&rows, |node| stuck[node as usize])
     }
 

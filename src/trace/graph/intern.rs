@@ -43,7 +43,7 @@ impl StringArenaInterner {
     /// Look-ups in a large table miss the cache. The misses of consecutive look-ups overlap, but only if no node is
     /// read in between. Look-ups are therefore batched.
     #[inline]
-    pub fn stage_name(&mut self, name: &str) -> bool {
+    pub fn stage_name_returning_batch_full(&mut self, name: &str) -> bool {
         self.staged.push_str(name);
         let short = (HASHER.hash_one(name) >> 32) as u32;
         self.staged_ends.push((short, self.staged.len()));
@@ -131,7 +131,7 @@ impl StringArenaInterner {
     }
 
     /// Renumbers the names in the order given by `uses`, which must contain every name.
-    pub fn renumber<'u>(&mut self, uses: impl Iterator<Item = &'u mut u32>) {
+    pub fn renumber_names_by_use_order<'u>(&mut self, uses: impl Iterator<Item = &'u mut u32>) {
         let old = std::mem::take(self);
         for number in uses {
             let new = self.intern_name(old.get(*number));
@@ -231,7 +231,7 @@ impl<K: Hash + Eq> DistinctKeyInterner<K> {
     }
 
     /// Returns the index of `key`, or `None` if the key is unknown.
-    pub fn find_index<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<u32>
+    pub fn find_index_if_key_is_known<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<u32>
     where
         K: Borrow<Q>,
     {
@@ -286,7 +286,7 @@ impl NodeIdMap {
     }
 
     /// Replaces every index `i` in the map by `new[i]`.
-    pub fn renumber(&mut self, new: &[u32]) {
+    pub fn replace_node_indices(&mut self, new: &[u32]) {
         for index in self.dense.iter_mut().filter(|index| **index != ABSENT) {
             *index = new[*index as usize];
         }
@@ -332,7 +332,7 @@ mod tests {
             .collect();
         assert_eq!(numbers, [0, 1, 2, 0, 1]);
         for name in ["add", "new", "new", ""] {
-            names.stage_name(name);
+            names.stage_name_returning_batch_full(name);
         }
         let mut numbers = vec![9];
         names.intern_staged_names(&mut numbers).unwrap();

@@ -37,7 +37,7 @@ impl Graph {
         depth: usize,
     ) -> Self {
         let mut graph = self.clone();
-        let in_order = self.successors.edges().all(|(from, to)| from < to);
+        let in_order = self.successors.iter_all_edges().all(|(from, to)| from < to);
         let order: Vec<u32> = if in_order {
             (0..self.len() as u32).collect()
         } else {
@@ -64,12 +64,12 @@ impl Graph {
             values.resize(all, 0);
         }
         graph.detail.resize(all, 0);
-        for column in graph.sparse.columns_mut() {
+        for column in graph.sparse.all_columns_mut() {
             column.extend_to(all);
         }
         graph.successors = Csr::new(all, |edge| {
             self.successors
-                .edges()
+                .iter_all_edges()
                 .for_each(|(from, to)| edge(from, to));
             for (i, (node, launch)) in launched.iter().enumerate() {
                 let own = first + i as u32;
@@ -86,7 +86,7 @@ impl Graph {
             }
         });
         graph.in_degree = vec![0; all];
-        for (_, to) in graph.successors.edges() {
+        for (_, to) in graph.successors.iter_all_edges() {
             graph.in_degree[to as usize] += 1;
         }
         graph
@@ -118,13 +118,13 @@ mod tests {
     }
 
     #[test]
-    fn every_node_waits_for_its_launch_and_launches_for_each_other() {
+    fn every_kernel_waits_for_its_launch_and_each_launch_for_the_one_before() {
         let cost = Span(7);
         let graph = build_kernel_chain().with_launch_nodes(
             |_| Some(HostLaunchDurationAndBlocking { cost, waits: false }),
             9,
         );
-        let edges: Vec<_> = graph.successor_rows().edges().collect();
+        let edges: Vec<_> = graph.successor_rows().iter_all_edges().collect();
         // Nodes 0 to 2 are the kernels, and nodes 3 to 5 are their launches.
         assert_eq!(
             edges,
@@ -154,7 +154,7 @@ mod tests {
         };
         // Node 1 has no launch. Node 3 launches node 0, and node 4 launches node 2.
         let graph = build_kernel_chain().with_launch_nodes(first_waits, 9);
-        let edges: Vec<_> = graph.successor_rows().edges().collect();
+        let edges: Vec<_> = graph.successor_rows().iter_all_edges().collect();
         assert_eq!(edges, [(0, 1), (0, 4), (1, 2), (3, 0), (3, 4), (4, 2)]);
         // With at most one launch ahead, the second launch waits for the end of the first node.
         let graph = build_kernel_chain().with_launch_nodes(
@@ -163,7 +163,7 @@ mod tests {
         );
         let edges: Vec<_> = graph
             .successor_rows()
-            .edges()
+            .iter_all_edges()
             .filter(|(from, to)| from < &3 && to >= &3)
             .collect();
         assert_eq!(edges, [(0, 4), (1, 5)]);

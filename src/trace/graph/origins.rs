@@ -47,7 +47,7 @@ impl Graph {
         index_of: &NodeIdMap,
     ) {
         let nodes = self.ids.len();
-        if stated.callers.iter().next().is_some() {
+        if stated.callers.iter_stored_values().next().is_some() {
             for node in 0..nodes {
                 let id = stated.callers.get(NodeIndex(node as u32)).checked_sub(1);
                 let caller = id.and_then(|id| index_of.get(id));
@@ -56,7 +56,12 @@ impl Graph {
                 }
             }
         }
-        let mut numbers: Vec<u64> = stated.steps.iter().copied().filter(|&n| n > 0).collect();
+        let mut numbers: Vec<u64> = stated
+            .steps
+            .iter_stored_values()
+            .copied()
+            .filter(|&n| n > 0)
+            .collect();
         numbers.sort_unstable();
         numbers.dedup();
         if !numbers.is_empty() {
@@ -75,7 +80,7 @@ impl Graph {
             };
             self.sparse.stack_of = self.inherit_from_callers(own);
         }
-        for column in self.sparse.columns_mut() {
+        for column in self.sparse.all_columns_mut() {
             column.extend_to(nodes);
         }
     }
@@ -110,7 +115,7 @@ impl Graph {
                 at = self.caller_of(node).map_or(NONE, |caller| caller.0);
             }
             for node in chain.drain(..) {
-                values.replace_value(node, found);
+                values.overwrite_existing_value(node, found);
             }
         }
         values

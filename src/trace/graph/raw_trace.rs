@@ -47,7 +47,7 @@ pub trait NodeRetention<'a>: Default {
 
     /// Returns the data to keep for a node; `view` is the node's decoded record. If the record is invalid, `view`
     /// contains the recovered part: an [`Op::NoOp`](crate::format::Op::NoOp) with the id, name and dependencies.
-    fn retain_view(&mut self, view: &NodeView<'a>) -> Self::Kept;
+    fn select_node_data_to_keep(&mut self, view: &NodeView<'a>) -> Self::Kept;
 
     /// Returns the node's id from the kept data.
     fn node_id(kept: &Self::Kept) -> u64;
@@ -61,7 +61,7 @@ impl<'a> NodeRetention<'a> for FullRecordRetention {
     type Kept = CompactRawNodeView<'a>;
 
     #[inline]
-    fn retain_view(&mut self, view: &NodeView<'a>) -> CompactRawNodeView<'a> {
+    fn select_node_data_to_keep(&mut self, view: &NodeView<'a>) -> CompactRawNodeView<'a> {
         CompactRawNodeView::from(view)
     }
 
@@ -154,7 +154,7 @@ impl<'a> RawTrace<'a> {
     /// Reads the decompressed contents of a trace file. Adds errors to [`faults`](Self::faults). A truncated file
     /// yields the nodes before the break.
     pub fn read_trace(contents: &'a [u8]) -> Self {
-        Self::read_trace_retaining(contents)
+        Self::read_trace_keeping_selected_data(contents)
     }
 }
 
@@ -163,7 +163,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     const MOST: usize = (u32::MAX - 1) as usize;
 
     /// Reads a trace like [`RawTrace::read_trace`], but keeps the data that `K` selects.
-    pub fn read_trace_retaining(contents: &'a [u8]) -> Self {
+    pub fn read_trace_keeping_selected_data(contents: &'a [u8]) -> Self {
         let mut raw = Self {
             metadata: TraceMetadata::default(),
             nodes: huge_pages::huge_page_vec(contents.len() / USUAL_RECORD),
@@ -226,7 +226,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                 if !view.memory.is_none() {
                     self.memory.push((index, view.memory));
                 }
-                self.retained.retain_view(&view)
+                self.retained.select_node_data_to_keep(&view)
             }
             Err(error) => {
                 // The failed scan may have pushed dependencies, and the recovery below pushes them again.
@@ -239,7 +239,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                     record,
                     &mut OneRecordDependencyCollector(&mut self.deps),
                 );
-                self.retained.retain_view(&view)
+                self.retained.select_node_data_to_keep(&view)
             }
         };
         // Look up the id while the node is in the cache: a second pass over all nodes would take 10 % longer.
@@ -258,7 +258,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     /// Sorts the nodes by id, and resolves the predecessors of dependencies.
     fn sort_nodes_and_resolve_dependencies(&mut self) {
         if self.unsorted {
-            let mut place: Vec<u32> = self.node_indices().collect();
+            let mut place: Vec<u32> = self.range_of_all_node_indices().collect();
             place.sort_by_key(|&i| K::node_id(&self.nodes[i as usize].view));
             self.nodes = place.iter().map(|&i| self.nodes[i as usize]).collect();
             let mut new = vec![0_u32; place.len()];
@@ -272,7 +272,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                 *node = new[*node as usize];
             }
             self.memory.sort_by_key(|(node, _)| *node);
-            self.index_of.renumber(&new);
+            self.index_of.replace_node_indices(&new);
         }
         for dep in &mut self.deps {
             dep.node = self
@@ -284,7 +284,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
 
     /// Replaces each fault's error by the error that `told` returns. `told` adds the file or, for converted contents,
     /// the location in the original file.
-    pub fn map_faults(&mut self, told: impl Fn(TraceError) -> TraceError) {
+    pub fn map_fault_errors(&mut self, told: impl Fn(TraceError) -> TraceError) {
         for fault in std::mem::take(&mut self.faults) {
             self.faults.push(ReadFault {
                 error: told(fault.error),
@@ -306,7 +306,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     }
 
     /// Returns the number of dependencies.
-    pub fn dependency_count(&self) -> usize {
+    pub fn total_dependency_count(&self) -> usize {
         self.deps.len()
     }
 
@@ -329,7 +329,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     }
 
     /// Returns the indices of all nodes.
-    pub fn node_indices(&self) -> Range<u32> {
+    pub fn range_of_all_node_indices(&self) -> Range<u32> {
         0..self.nodes.len() as u32
     }
 }
@@ -348,7 +348,7 @@ mod tests {
         file
     }
 
-    fn build_kernel_node(id: u64, data: &[u64], control: &[u64]) -> Node {
+    fn build_kernel_node_with_dependencies(id: u64, data: &[u64], control: &[u64]) -> Node {
         Node {
             id,
             name: format!("n{id}"),
@@ -363,9 +363,9 @@ mod tests {
     fn raw_trace_keeps_later_missing_and_own_dependencies() {
         // The nodes are not in order of ids. One refers to a later node, one to a missing node, and one to itself.
         let contents = encode_trace(&[
-            build_kernel_node(7, &[9, 3], &[]),
-            build_kernel_node(3, &[3], &[100]),
-            build_kernel_node(9, &[], &[3]),
+            build_kernel_node_with_dependencies(7, &[9, 3], &[]),
+            build_kernel_node_with_dependencies(3, &[3], &[100]),
+            build_kernel_node_with_dependencies(9, &[], &[3]),
         ]);
         let raw = RawTrace::read_trace(&contents);
         assert!(raw.faults.is_empty());
@@ -388,9 +388,12 @@ mod tests {
     }
 
     #[test]
-    fn zeros_end_a_trace() {
+    fn a_trace_ends_with_a_fault_at_its_second_consecutive_empty_record() {
         // A node with default values is an empty record. Reading stops at the second of two consecutive empty records.
-        let mut contents = encode_trace(&[build_kernel_node(1, &[], &[]), Node::default()]);
+        let mut contents = encode_trace(&[
+            build_kernel_node_with_dependencies(1, &[], &[]),
+            Node::default(),
+        ]);
         assert_eq!(RawTrace::read_trace(&contents).nodes.len(), 2);
         contents.extend([0; 1000]);
         let raw = RawTrace::read_trace(&contents);
@@ -407,12 +410,12 @@ mod tests {
         // The file contains a send without a peer and a second node 5, and is then truncated.
         let send = Node {
             r#type: 5,
-            ..build_kernel_node(5, &[1], &[])
+            ..build_kernel_node_with_dependencies(5, &[1], &[])
         };
         let mut contents = encode_trace(&[
-            build_kernel_node(1, &[], &[]),
+            build_kernel_node_with_dependencies(1, &[], &[]),
             send,
-            build_kernel_node(5, &[1], &[]),
+            build_kernel_node_with_dependencies(5, &[1], &[]),
         ]);
         contents.extend([9, 8]);
         let raw = RawTrace::read_trace(&contents);

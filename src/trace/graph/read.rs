@@ -57,7 +57,7 @@ impl Graph {
     }
 
     /// Reads a trace like [`Self::read_graph`], with or without the profiler's estimated cost.
-    pub fn read_with_profiler_policy(
+    pub fn read_with_or_without_profiler_cost(
         contents: &[u8],
         rank: u32,
         policy: EnforcedDependencyKinds,
@@ -89,7 +89,7 @@ impl Graph {
     pub fn with_profiler_toggled(&self) -> Self {
         let mut other = self.clone();
         match self.profiler.removed {
-            true => other.add_profiler_cost(),
+            true => other.add_profiler_cost_to_all_nodes(),
             false => other.subtract_profiler_cost(),
         }
         other
@@ -110,7 +110,7 @@ impl Graph {
         // A node with an id takes at least 3 bytes, so ids are below this limit if they are dense.
         let mut builder = GraphBuilder::new(rank, policy, contents.len() as u64 / 3);
         if let Some(at) = metadata.captured {
-            builder.set_captured_end(at);
+            builder.set_captured_end_of_last_event(at);
         }
         builder.set_whether_kernels_ran_on_cpu(metadata.kernels_on_cpu);
         builder.set_capture_profiler_facts(metadata.profiler);

@@ -5,8 +5,8 @@ use crate::format::scan::NodeView;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 
-/// The optional columns of a graph. To add a column, add a field, list it in [`columns_mut`](Self::columns_mut), and
-/// set its values.
+/// The optional columns of a graph. To add a column, add a field, list it in
+/// [`all_columns_mut`](Self::all_columns_mut), and set its values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct OptionalNodeColumns {
     delays: EmptyOrDenseColumn<Span>,
@@ -89,11 +89,11 @@ impl<T: Copy + Default> EmptyOrDenseColumn<T> {
 
     /// Replaces a node's value; the node must already have an entry in the column.
     #[inline]
-    pub fn replace_value(&mut self, node: NodeIndex, value: T) {
+    pub fn overwrite_existing_value(&mut self, node: NodeIndex, value: T) {
         self.0[node.index()] = value;
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
+    pub fn iter_stored_values(&self) -> impl Iterator<Item = &T> {
         self.0.iter()
     }
 
@@ -103,7 +103,7 @@ impl<T: Copy + Default> EmptyOrDenseColumn<T> {
 }
 
 impl OptionalNodeColumns {
-    pub fn columns_mut(&mut self) -> [&mut dyn ReorderableNodeColumn; 8] {
+    pub fn all_columns_mut(&mut self) -> [&mut dyn ReorderableNodeColumn; 8] {
         [
             &mut self.delays,
             &mut self.waits,
@@ -174,7 +174,7 @@ impl Graph {
     }
 
     /// Adds the profiler's cost to all node times that do not include it.
-    pub(super) fn add_profiler_cost(&mut self) {
+    pub(super) fn add_profiler_cost_to_all_nodes(&mut self) {
         let parts = self.sparse.profiler.0.iter();
         let delays = &mut self.sparse.delays.0;
         delays.resize(self.ids.len(), Span::ZERO);
@@ -191,13 +191,13 @@ impl Graph {
     /// Returns the host time (launch overhead) that passes after the completion of the node's last dependency until the
     /// node is ready. For a node without dependencies, the delay begins at the rank's release.
     #[inline]
-    pub fn launch_delay(&self, node: NodeIndex) -> Span {
+    pub fn launch_delay_after_dependencies(&self, node: NodeIndex) -> Span {
         self.sparse.delays.get(node)
     }
 
     /// Returns true if any node has a delay.
     pub fn has_delays(&self) -> bool {
-        self.sparse.delays.iter().next().is_some()
+        self.sparse.delays.iter_stored_values().next().is_some()
     }
 
     /// Returns the recorded time that a communication node waited for its peers. In

@@ -45,7 +45,7 @@ impl MemberCalls<'_> {
     }
 
     /// Iterates over all calls.
-    pub fn iter(&self) -> impl Iterator<Item = RankAndCommIndex> + Clone {
+    pub fn iter_calls_of_this_member(&self) -> impl Iterator<Item = RankAndCommIndex> + Clone {
         self.calls.iter().map(|&call| (self.rank, call))
     }
 
@@ -84,8 +84,11 @@ pub fn find_disagreement<'a, M: Borrow<MemberCalls<'a>>>(
         if other.shares_call_list_with(first) {
             return None;
         }
-        let (one, two) = (first.iter().map(&signature), other.iter().map(&signature));
-        let (k, a, b) = first_difference(one, two)?;
+        let (one, two) = (
+            first.iter_calls_of_this_member().map(&signature),
+            other.iter_calls_of_this_member().map(&signature),
+        );
+        let (k, a, b) = find_first_differing_entries(one, two)?;
         let difference = match (a, b) {
             (Some(a), Some(b)) if a.kind != b.kind => CollectiveDifference::Kind,
             (Some(a), Some(b)) if a.bytes != b.bytes => CollectiveDifference::Size,
@@ -103,7 +106,7 @@ pub fn find_disagreement<'a, M: Borrow<MemberCalls<'a>>>(
 }
 
 /// Returns the index of the first entry that differs between two sequences, and both entries.
-pub fn first_difference<T: PartialEq>(
+pub fn find_first_differing_entries<T: PartialEq>(
     one: impl IntoIterator<Item = T>,
     other: impl IntoIterator<Item = T>,
 ) -> Option<(usize, Option<T>, Option<T>)> {

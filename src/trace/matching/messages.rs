@@ -97,7 +97,7 @@ pub enum MessageDisagreement<S = ()> {
 
 /// Matches sends and receives; each rank's entries in `halves` must be in program order. Returns the channels in
 /// ascending order.
-pub fn match_messages<S: Copy + Ord>(
+pub fn match_messages_by_channel<S: Copy + Ord>(
     halves: &mut [MessageHalf<S>],
 ) -> impl Iterator<Item = ChannelMessages<'_, S>> {
     // The sort is stable, so sends stay in program order, and so do receives.
@@ -124,7 +124,9 @@ impl<'h, S: Copy> ChannelMessages<'h, S> {
     }
 
     /// Returns the halves without a counterpart, and all halves of the other rank.
-    pub fn unmatched_halves(&self) -> (&'h [MessageHalf<S>], &'h [MessageHalf<S>]) {
+    pub fn unmatched_and_all_opposite_halves(
+        &self,
+    ) -> (&'h [MessageHalf<S>], &'h [MessageHalf<S>]) {
         let (more, fewer) = if self.sends.len() > self.receives.len() {
             (self.sends, self.receives)
         } else {
@@ -144,7 +146,7 @@ impl<'h, S: Copy> ChannelMessages<'h, S> {
         if let Some((k, (&send, &receive))) = differ.next() {
             return Some(MessageDisagreement::Size { k, send, receive });
         }
-        let (alone, fewer) = self.unmatched_halves();
+        let (alone, fewer) = self.unmatched_and_all_opposite_halves();
         Some(MessageDisagreement::Count {
             k: fewer.len(),
             half: *alone.first()?,

@@ -141,7 +141,7 @@ impl<'r> CommMatches<'r> {
 
     /// Iterates over all matches. Each match is a channel, an index on the channel, and the steps in ascending order of
     /// ranks.
-    pub fn iter(
+    pub fn iter_matches_with_channel_and_steps(
         &self,
     ) -> impl Iterator<
         Item = (

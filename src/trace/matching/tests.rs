@@ -25,7 +25,7 @@ fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
     let sends = vec![(1, false, 5), (1, false, 6), (1, false, 5)];
     let receives = vec![(0, true, 6), (0, true, 5)];
     let mut halves = build_message_halves(&[sends, receives]);
-    let found: Vec<_> = match_messages(&mut halves).collect();
+    let found: Vec<_> = match_messages_by_channel(&mut halves).collect();
     let pairs: Vec<_> = found
         .iter()
         .map(|of| of.matched_pairs().collect::<Vec<_>>())
@@ -34,9 +34,9 @@ fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
     let [five, six] = &found[..] else {
         panic!("two tags")
     };
-    let (alone, there) = five.unmatched_halves();
+    let (alone, there) = five.unmatched_and_all_opposite_halves();
     assert_eq!((alone[0].at, there.len()), ((0, 2), 1));
-    assert!(six.unmatched_halves().0.is_empty());
+    assert!(six.unmatched_and_all_opposite_halves().0.is_empty());
     // If all sizes are equal, the first mismatch is the number of messages. Otherwise it is the first message with
     // different sizes.
     let count = five.find_disagreement(|_| 8).expect("one is alone");
@@ -73,9 +73,9 @@ proptest! {
         }
         let mut sorted = all.clone();
         let (mut pairs, mut alone) = (Vec::new(), 0);
-        for found in match_messages(&mut sorted) {
+        for found in match_messages_by_channel(&mut sorted) {
             pairs.extend(found.matched_pairs());
-            alone += found.unmatched_halves().0.len();
+            alone += found.unmatched_and_all_opposite_halves().0.len();
         }
         prop_assert_eq!(2 * pairs.len() + alone, all.len());
         pairs.sort_unstable();

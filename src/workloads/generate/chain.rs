@@ -2,7 +2,7 @@
 
 use super::{
     MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least, check_limit,
-    check_rank_count, check_whole_ns, refused_option_error,
+    check_rank_count, check_whole_ns, refused_option_value_error,
 };
 use chakram_base::units::Span;
 use chakram_trace::format::{Dtype, Op, TraceError};
@@ -50,7 +50,7 @@ impl ParallelKernelChainsPattern {
         check_whole_ns("duration", self.duration)?;
         if self.chains == 0 || self.chains > self.nodes {
             let expected = format!("1 to {}, with at least one node per chain", self.nodes);
-            return Err(refused_option_error("chains", self.chains, expected));
+            return Err(refused_option_value_error("chains", self.chains, expected));
         }
         check_limit("FLOPs of a kernel", self.flops.into(), MOST_WORK, "fewer")?;
         check_limit("bytes of a kernel", self.bytes.into(), MOST_WORK, "fewer")?;
@@ -71,11 +71,11 @@ impl TraceGenerator for ParallelKernelChainsGenerator {
         self.0.ranks
     }
 
-    fn class_of(&self, _: u32) -> u32 {
+    fn shape_class_of_rank(&self, _: u32) -> u32 {
         0
     }
 
-    fn node_count(&self, _: u32) -> u64 {
+    fn node_count_of_rank(&self, _: u32) -> u64 {
         self.0.nodes.into()
     }
 

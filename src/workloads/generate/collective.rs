@@ -2,7 +2,7 @@
 
 use super::{
     MOST_NODES, PatternOptionError, TraceEmitter, TraceGenerator, build_workless_kernel_op,
-    check_at_least, check_limit, check_rank_count, check_whole_ns, refused_option_error,
+    check_at_least, check_limit, check_rank_count, check_whole_ns, refused_option_value_error,
 };
 use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -67,14 +67,16 @@ impl CollectivePattern {
             "a lower count",
         )?;
         let members = match &self.group {
-            Some(group) => SubgroupMembersAndOutsider::from_group(group, self.ranks)?,
+            Some(group) => {
+                SubgroupMembersAndOutsider::from_validated_group_unless_world(group, self.ranks)?
+            }
             None => None,
         };
         let size = members
             .as_ref()
             .map_or(self.ranks, |m| m.sorted.len() as u32);
         if self.kind == CollectiveKind::Barrier && self.bytes != 0 {
-            return Err(refused_option_error(
+            return Err(refused_option_value_error(
                 "bytes",
                 self.bytes,
                 "0, as a barrier moves nothing",
@@ -82,11 +84,11 @@ impl CollectivePattern {
         }
         if self.kind.buffer_bytes(self.bytes, size).is_none() {
             let expected = format!("a buffer below 2^63 bytes over all of {size} members");
-            return Err(refused_option_error("bytes", self.bytes, expected));
+            return Err(refused_option_value_error("bytes", self.bytes, expected));
         }
         self.check_root(members.as_ref())?;
         if self.dimensions == Some(0) {
-            return Err(refused_option_error(
+            return Err(refused_option_value_error(
                 "dimensions",
                 0,
                 "a mask of at least one dimension",
@@ -121,15 +123,17 @@ impl CollectivePattern {
                 "no `root`, because the members of {} all have the same role",
                 self.kind
             );
-            return Err(refused_option_error("root", root, expected));
+            return Err(refused_option_value_error("root", root, expected));
         }
         match members {
-            Some(members) if !members.contains(root) => {
-                Err(refused_option_error("root", root, "a member of the group"))
-            }
+            Some(members) if !members.contains(root) => Err(refused_option_value_error(
+                "root",
+                root,
+                "a member of the group",
+            )),
             None if root >= self.ranks => {
                 let expected = format!("a rank, 0 to {}", self.ranks - 1);
-                Err(refused_option_error("root", root, expected))
+                Err(refused_option_value_error("root", root, expected))
             }
             _ => Ok(()),
         }
@@ -147,13 +151,20 @@ struct SubgroupMembersAndOutsider {
 
 impl SubgroupMembersAndOutsider {
     /// Returns `None` if `group` is the world in rank order.
-    fn from_group(group: &[u32], ranks: u32) -> Result<Option<Self>, PatternOptionError> {
+    fn from_validated_group_unless_world(
+        group: &[u32],
+        ranks: u32,
+    ) -> Result<Option<Self>, PatternOptionError> {
         if group.is_empty() {
-            return Err(refused_option_error("group", "empty", "at least one rank"));
+            return Err(refused_option_value_error(
+                "group",
+                "empty",
+                "at least one rank",
+            ));
         }
         if let Some(rank) = group.iter().find(|rank| **rank >= ranks) {
             let expected = format!("ranks from 0 to {}", ranks - 1);
-            return Err(refused_option_error(
+            return Err(refused_option_value_error(
                 "group",
                 format!("with rank {rank}"),
                 expected,
@@ -163,7 +174,7 @@ impl SubgroupMembersAndOutsider {
         sorted.sort_unstable();
         if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
             let found = format!("with rank {} twice", pair[0]);
-            return Err(refused_option_error(
+            return Err(refused_option_value_error(
                 "group",
                 found,
                 "each rank at most once",
@@ -223,7 +234,7 @@ impl TraceGenerator for CollectiveGenerator {
         }
     }
 
-    fn class_of(&self, rank: u32) -> u32 {
+    fn shape_class_of_rank(&self, rank: u32) -> u32 {
         match &self.members {
             Some(members) if !members.contains(rank) => members.outsider.unwrap_or(rank),
             // With a skew, members have different delays, so each member represents only itself.
@@ -233,7 +244,7 @@ impl TraceGenerator for CollectiveGenerator {
         }
     }
 
-    fn node_count(&self, rank: u32) -> u64 {
+    fn node_count_of_rank(&self, rank: u32) -> u64 {
         if self.takes_part(rank) {
             u64::from(self.options.count)
                 + u64::from(self.delay_before_first_collective(rank) != Span::ZERO)
@@ -244,7 +255,7 @@ impl TraceGenerator for CollectiveGenerator {
 
     fn emit_nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         if !self.takes_part(rank) {
-            return out.emit_idle();
+            return out.emit_placeholder_for_idle_rank();
         }
         let CollectivePattern { kind, root, .. } = self.options;
         let op = Op::Collective {
@@ -284,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_ranks_of_the_world_are_alike() {
+    fn collectives_of_the_whole_world_are_alike_on_all_ranks() {
         let mut options = CollectivePattern::new(CollectiveKind::AllReduce, 1 << 20, 4);
         options.count = 3;
         let ranks = check_and_record_every_rank(WorkloadPattern::Collective(options.clone()));

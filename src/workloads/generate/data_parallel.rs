@@ -35,7 +35,7 @@
 
 use super::{
     MOST_NODES, MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least,
-    check_limit, check_rank_count, refused_option_error,
+    check_limit, check_rank_count, refused_option_value_error,
 };
 use chakram_base::units::{Bandwidth, FlopRate, Span, UnroundedBufferShare};
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op, TraceError};
@@ -97,7 +97,7 @@ impl DataParallelPattern {
 
     /// Returns the defaults, but with as few steps as give at least `nodes` nodes per rank. If one step with 32 layers
     /// already has more nodes, the result has one step with fewer layers (at least one).
-    pub fn defaults_with_min_node_count(ranks: u32, nodes: u32) -> Self {
+    pub fn defaults_with_at_least_nodes(ranks: u32, nodes: u32) -> Self {
         let layers = (nodes / NODES_PER_LAYER).clamp(1, 32);
         Self {
             layers,
@@ -119,7 +119,7 @@ impl DataParallelPattern {
         }
         if !self.tokens.is_multiple_of(self.sequence) {
             let expected = format!("a multiple of the sequence, {}", self.sequence);
-            return Err(refused_option_error("tokens", self.tokens, expected));
+            return Err(refused_option_value_error("tokens", self.tokens, expected));
         }
         let nodes = [self.layers, self.steps, NODES_PER_LAYER]
             .map(u128::from)
@@ -149,14 +149,14 @@ impl DataParallelPattern {
         for (costs, (flops, numbers)) in kernels.iter_mut().zip(forward) {
             let bytes = self.bytes_of_values(numbers);
             *costs = [
-                self.kernel_cost(flops, bytes)?,
-                self.kernel_cost(2 * flops, 2 * bytes)?,
+                self.kernel_cost_with_reference_duration(flops, bytes)?,
+                self.kernel_cost_with_reference_duration(2 * flops, 2 * bytes)?,
             ];
         }
         Ok(DataParallelGenerator {
             nodes,
             kernels,
-            optimizer: self.kernel_cost(12 * parameters, adam)?,
+            optimizer: self.kernel_cost_with_reference_duration(12 * parameters, adam)?,
             gradient: check_limit("bytes of a gradient", gradient, MOST_WORK, SMALLER)?,
             options: self,
         })
@@ -174,7 +174,11 @@ impl DataParallelPattern {
         (numbers * bits).div_ceil(8)
     }
 
-    fn kernel_cost(&self, flops: u128, bytes: u128) -> Result<KernelCost, PatternOptionError> {
+    fn kernel_cost_with_reference_duration(
+        &self,
+        flops: u128,
+        bytes: u128,
+    ) -> Result<KernelCost, PatternOptionError> {
         let flops = check_limit("FLOPs of a kernel", flops, MOST_WORK, SMALLER)?;
         let bytes = check_limit("bytes of a kernel", bytes, MOST_WORK, SMALLER)?;
         let computing = self.reference_flops.time_for_flops(flops);
@@ -255,11 +259,11 @@ impl TraceGenerator for DataParallelGenerator {
         self.options.ranks
     }
 
-    fn class_of(&self, _: u32) -> u32 {
+    fn shape_class_of_rank(&self, _: u32) -> u32 {
         0
     }
 
-    fn node_count(&self, _: u32) -> u64 {
+    fn node_count_of_rank(&self, _: u32) -> u64 {
         self.nodes
     }
 
@@ -424,13 +428,13 @@ mod tests {
     }
 
     #[test]
-    fn node_targets_are_met_in_whole_steps() {
+    fn a_minimum_node_count_is_reached_with_whole_training_steps() {
         // A step with 32 layers has 448 nodes, so 23 steps have 10,304 nodes, but 22 steps have only 9,856. For 100
         // nodes, the result has 7 layers. Such a step has 98 nodes, so two steps are needed. For 0 nodes, the result
         // has one layer and one step.
         for (nodes, expected) in [(10_000, 10_304), (448, 448), (100, 196), (14, 14), (0, 14)] {
             let job = CheckedWorkloadPattern::new(WorkloadPattern::DataParallel(
-                DataParallelPattern::defaults_with_min_node_count(8, nodes),
+                DataParallelPattern::defaults_with_at_least_nodes(8, nodes),
             ));
             assert_eq!(job.unwrap().node_count(7), expected);
         }

@@ -2,7 +2,7 @@
 
 use super::{
     MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least, check_limit,
-    check_rank_count, check_whole_ns, refused_option_error,
+    check_rank_count, check_whole_ns, refused_option_value_error,
 };
 use chakram_base::units::Span;
 use chakram_trace::format::{MemoryLocation, Op, TraceError};
@@ -57,7 +57,7 @@ impl LoadKernelStorePattern {
         check_limit("bytes", self.bytes.into(), MOST_WORK, "fewer bytes")?;
         if self.in_switch && self.local {
             let expected = "remote memory, because local memory has no switch";
-            return Err(refused_option_error(
+            return Err(refused_option_value_error(
                 "place",
                 "local, with in_switch",
                 expected,
@@ -65,7 +65,7 @@ impl LoadKernelStorePattern {
         }
         if self.memory.is_some() && self.local {
             let expected = "no name, because the NPU's own memory has none";
-            return Err(refused_option_error(
+            return Err(refused_option_value_error(
                 "memory",
                 "a name, with local",
                 expected,
@@ -107,11 +107,11 @@ impl TraceGenerator for LoadKernelStoreGenerator {
         self.0.ranks
     }
 
-    fn class_of(&self, _: u32) -> u32 {
+    fn shape_class_of_rank(&self, _: u32) -> u32 {
         0
     }
 
-    fn node_count(&self, _: u32) -> u64 {
+    fn node_count_of_rank(&self, _: u32) -> u64 {
         u64::from(self.0.loads) * self.nodes_per_round()
     }
 
@@ -157,7 +157,7 @@ mod tests {
     use super::super::testing::{check_and_record_every_rank, rejection_message};
     use super::*;
 
-    fn generate_dependency_ids(options: LoadKernelStorePattern) -> Vec<Vec<u64>> {
+    fn generate_and_list_node_dependencies(options: LoadKernelStorePattern) -> Vec<Vec<u64>> {
         let ranks = check_and_record_every_rank(WorkloadPattern::Memory(options));
         ranks[0].iter().map(|node| node.data.clone()).collect()
     }
@@ -165,17 +165,17 @@ mod tests {
     #[test]
     fn rounds_follow_one_another_unless_loads_run_ahead() {
         assert_eq!(
-            generate_dependency_ids(LoadKernelStorePattern::new(2, 3, 8)),
+            generate_and_list_node_dependencies(LoadKernelStorePattern::new(2, 3, 8)),
             [vec![], vec![1], vec![2]]
         );
         let mut options = LoadKernelStorePattern::new(2, 2, 8);
         (options.kernel, options.store) = (Span::from_us(1), true);
         // Ids 1 and 4 are loads, ids 2 and 5 are kernels, and ids 3 and 6 are stores.
         let line = [vec![], vec![1], vec![2], vec![3], vec![4], vec![5]];
-        assert_eq!(generate_dependency_ids(options.clone()), line);
+        assert_eq!(generate_and_list_node_dependencies(options.clone()), line);
         options.prefetch = true;
         let ahead = [vec![], vec![1], vec![2], vec![1], vec![4], vec![5]];
-        assert_eq!(generate_dependency_ids(options.clone()), ahead);
+        assert_eq!(generate_and_list_node_dependencies(options.clone()), ahead);
         let ranks = check_and_record_every_rank(WorkloadPattern::Memory(options));
         let lanes: Vec<_> = ranks[1].iter().map(|node| node.lane.unwrap()).collect();
         assert_eq!(lanes, [0, 1, 2, 0, 1, 2]);

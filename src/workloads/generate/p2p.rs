@@ -2,7 +2,7 @@
 
 use super::{
     MOST_NODES, MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least,
-    check_limit, check_rank_count, refused_option_error,
+    check_limit, check_rank_count, refused_option_value_error,
 };
 use chakram_base::random::split_mix;
 use chakram_base::units::Span;
@@ -80,7 +80,7 @@ impl P2pPattern {
                     "a number that is not a multiple of {}, the number of ranks",
                     self.ranks
                 );
-                return Err(refused_option_error("stride", stride, expected));
+                return Err(refused_option_value_error("stride", stride, expected));
             }
             TrafficPattern::Random(seed) => {
                 to = shuffle_to_cycle(self.ranks, seed);
@@ -147,7 +147,7 @@ impl P2pGenerator {
         }
     }
 
-    fn emit_message(
+    fn emit_send_or_receive(
         &self,
         rank: u32,
         receive: bool,
@@ -183,7 +183,7 @@ impl P2pGenerator {
             for sender in senders.clone() {
                 let peer = if rank == 0 { sender } else { 0 };
                 let before = (out.last + 1).checked_sub(back).filter(|id| *id != 0);
-                self.emit_message(rank, rank == 0, peer, round, before.as_slice(), out)?;
+                self.emit_send_or_receive(rank, rank == 0, peer, round, before.as_slice(), out)?;
             }
         }
         Ok(())
@@ -199,14 +199,14 @@ impl TraceGenerator for P2pGenerator {
         self.options.ranks
     }
 
-    fn class_of(&self, rank: u32) -> u32 {
+    fn shape_class_of_rank(&self, rank: u32) -> u32 {
         match self.options.traffic {
             TrafficPattern::PingPong if rank != 0 && rank != self.options.ranks - 1 => 1,
             _ => rank,
         }
     }
 
-    fn node_count(&self, rank: u32) -> u64 {
+    fn node_count_of_rank(&self, rank: u32) -> u64 {
         let count = u64::from(self.options.count);
         match self.options.traffic {
             TrafficPattern::Incast if rank == 0 => count * u64::from(self.options.ranks - 1),
@@ -222,7 +222,7 @@ impl TraceGenerator for P2pGenerator {
             _ => self.destination_and_source_of(rank),
         };
         if to == rank {
-            return out.emit_idle();
+            return out.emit_placeholder_for_idle_rank();
         }
         // In ping-pong, the second message of a round waits for the first; otherwise, the messages of a round are
         // independent.
@@ -239,9 +239,10 @@ impl TraceGenerator for P2pGenerator {
                 _ if in_turn => &ids[1..],
                 _ => &ids[..],
             };
-            let first = [self.emit_message(rank, receives, peer, round, before, out)?];
+            let first = [self.emit_send_or_receive(rank, receives, peer, round, before, out)?];
             let before = if in_turn { &first } else { before };
-            let second = self.emit_message(rank, then_receives, then_peer, round, before, out)?;
+            let second =
+                self.emit_send_or_receive(rank, then_receives, then_peer, round, before, out)?;
             ids = [first[0], second];
         }
         Ok(())

@@ -27,7 +27,7 @@
 
 use super::{
     MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least, check_limit,
-    refused_option_error,
+    refused_option_value_error,
 };
 use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -105,11 +105,11 @@ impl PalmPattern {
         }
         if !self.layers.is_multiple_of(STAGES) {
             let expected = format!("a multiple of the {STAGES} stages");
-            return Err(refused_option_error("layers", self.layers, expected));
+            return Err(refused_option_value_error("layers", self.layers, expected));
         }
         if !STAGE.is_multiple_of(self.tensor) {
             let expected = format!("a divisor of the {STAGE} cores of a stage");
-            return Err(refused_option_error("tensor", self.tensor, expected));
+            return Err(refused_option_value_error("tensor", self.tensor, expected));
         }
         let [b, s, h, a] =
             [self.micro_batch, self.sequence, self.hidden, self.heads].map(u128::from);
@@ -235,7 +235,7 @@ impl PalmGenerator {
 
     /// Returns the stages before and after `stage` in the pass's direction. A stage is `None` if it would be beyond the
     /// end of the pipeline.
-    fn adjacent_stages(stage: u32, backward: bool) -> [Option<u32>; 2] {
+    fn stages_before_and_after_in_pass(stage: u32, backward: bool) -> [Option<u32>; 2] {
         let below = stage.checked_sub(1);
         let above = Some(stage + 1).filter(|&above| above < STAGES);
         if backward {
@@ -287,7 +287,7 @@ impl PalmGenerator {
     }
 
     /// Emits one side (send or receive) of a message that belongs to `pass`, between `core` and the core `peer`.
-    fn emit_message(
+    fn emit_send_or_receive(
         &self,
         core: PalmCoreStageAndIndex,
         (receive, peer): (bool, PalmCoreStageAndIndex),
@@ -303,19 +303,19 @@ impl PalmGenerator {
             own: Some(core.stage * STAGE + core.place),
             host: false,
         };
-        let lane = (!receive).then_some(Self::message_lane(pass));
+        let lane = (!receive).then_some(Self::lane_of_micro_batch_messages(pass));
         out.emit_node(op, lane, Span::ZERO, data)
     }
 
     /// Returns the lane of a micro-batch's messages, one of eight per direction. With eight lanes, a message that waits
     /// for links does not delay those of the next few micro-batches.
-    fn message_lane(pass: StagePass) -> i64 {
+    fn lane_of_micro_batch_messages(pass: StagePass) -> i64 {
         PASSES + i64::from(2 * (pass.micro_batch % 8) + u32::from(pass.backward))
     }
 
     /// Emits a kernel and an all-reduce, a memory access that runs in parallel with both, and a barrier over all cores
     /// of the stage. They belong to one layer's pass or update.
-    fn emit_layer(
+    fn emit_kernel_allreduce_access_barrier(
         &self,
         core: PalmCoreStageAndIndex,
         before: Option<u64>,
@@ -381,16 +381,16 @@ impl PalmGenerator {
             out.set_name(format_args!("mb{m}/{way}/{what}"));
         };
         let other = |stage, place| PalmCoreStageAndIndex { stage, place };
-        let [from, to] = Self::adjacent_stages(core.stage, pass.backward);
+        let [from, to] = Self::stages_before_and_after_in_pass(core.stage, pass.backward);
         if let Some(from) = from {
             let mut arrived: Vec<u64> = before.into_iter().collect();
             name(out, "receive");
             if first {
                 let sender = (true, other(from, STAGE - 1));
-                arrived.push(self.emit_message(core, sender, pass, &[], out)?);
+                arrived.push(self.emit_send_or_receive(core, sender, pass, &[], out)?);
             } else if last {
                 let sender = (true, other(from, 0));
-                arrived.push(self.emit_message(core, sender, pass, &[], out)?);
+                arrived.push(self.emit_send_or_receive(core, sender, pass, &[], out)?);
             }
             name(out, "begin");
             before = Some(Self::emit_barrier(Some(stage), BARRIERS, &arrived, out)?);
@@ -399,21 +399,28 @@ impl PalmGenerator {
         for layer in 0..self.options.layers / STAGES {
             name(out, &format!("layer{layer}"));
             let sums = (Some(self.flops[way]), self.activations);
-            before = Some(self.emit_layer(core, before, sums, self.access[way], out)?);
+            before = Some(self.emit_kernel_allreduce_access_barrier(
+                core,
+                before,
+                sums,
+                self.access[way],
+                out,
+            )?);
         }
         if let Some(to) = to {
-            let lane = Self::message_lane(pass);
+            let lane = Self::lane_of_micro_batch_messages(pass);
             let after = before.as_slice().to_vec();
             if last {
                 name(out, "send");
-                let sent = self.emit_message(core, (false, other(to, 0)), pass, &after, out)?;
+                let sent =
+                    self.emit_send_or_receive(core, (false, other(to, 0)), pass, &after, out)?;
                 name(out, "sent");
                 Self::emit_barrier(Some(pair), lane, &[sent], out)?;
             } else if first {
                 name(out, "sent");
                 let sent = Self::emit_barrier(Some(pair), lane, &after, out)?;
                 name(out, "send");
-                self.emit_message(core, (false, other(to, STAGE - 1)), pass, &[sent], out)?;
+                self.emit_send_or_receive(core, (false, other(to, STAGE - 1)), pass, &[sent], out)?;
             }
         }
         Ok(before)
@@ -458,7 +465,7 @@ impl TraceGenerator for PalmGenerator {
         })
     }
 
-    fn class_of(&self, rank: u32) -> u32 {
+    fn shape_class_of_rank(&self, rank: u32) -> u32 {
         rank
     }
 
@@ -480,7 +487,7 @@ impl TraceGenerator for PalmGenerator {
         Some([column * CORES[0] + x, row * CORES[1] + y])
     }
 
-    fn node_count(&self, rank: u32) -> u64 {
+    fn node_count_of_rank(&self, rank: u32) -> u64 {
         let core = PalmCoreStageAndIndex::of_rank(rank);
         let passes_on = u64::from(core.is_first_core_of_stage() || core.is_last_core_of_stage());
         let replicas = STAGE / self.options.tensor;
@@ -491,7 +498,7 @@ impl TraceGenerator for PalmGenerator {
         let mut all = 1 + layers * nodes(self.update, replicas > 1, false);
         for backward in [false, true] {
             let way = usize::from(backward);
-            let [from, to] = Self::adjacent_stages(core.stage, backward);
+            let [from, to] = Self::stages_before_and_after_in_pass(core.stage, backward);
             let layer = nodes(self.access[way], self.options.tensor > 1, true);
             let pass = layers * layer
                 + from.map_or(0, |_| 1 + passes_on)
@@ -511,8 +518,13 @@ impl TraceGenerator for PalmGenerator {
         before = Some(Self::emit_barrier(None, BARRIERS, before.as_slice(), out)?);
         for layer in 0..self.options.layers / STAGES {
             out.set_name(format_args!("update/layer{layer}"));
-            before =
-                Some(self.emit_layer(core, before, (None, self.gradients), self.update, out)?);
+            before = Some(self.emit_kernel_allreduce_access_barrier(
+                core,
+                before,
+                (None, self.gradients),
+                self.update,
+                out,
+            )?);
         }
         Ok(())
     }

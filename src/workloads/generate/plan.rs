@@ -5,7 +5,7 @@
 //! not fit the model.
 
 use super::schedule::PipelineSchedule;
-use super::{PatternOptionError, refused_option_error};
+use super::{PatternOptionError, refused_option_value_error};
 use std::fmt;
 
 mod axis_mapping;
@@ -117,14 +117,14 @@ impl ParallelismPlan {
     }
 
     /// Number of ranks of a stage with the same shard of the same experts.
-    pub fn expert_replicas(&self) -> u32 {
+    pub fn count_same_expert_shard_ranks_in_stage(&self) -> u32 {
         // Avoid a division by zero, because degrees of 0 are rejected only after this call.
         self.count_ranks_with_same_expert_shard() / self.expert.max(1)
     }
 
     /// Number of ranks with the same shard of the same experts, including copies on other stages.
     pub fn expert_copies(&self) -> u32 {
-        self.expert_replicas()
+        self.count_same_expert_shard_ranks_in_stage()
             .saturating_mul(self.schedule.copy_count_of_each_part())
     }
 
@@ -437,7 +437,7 @@ impl AttentionKernel {
 impl ElementwiseKernels {
     /// Returns true if the kernels are PyTorch's own. PyTorch's attention repeats each key and value head for the query
     /// heads that share it, and FSDP2 copies parameters and gradients to and from collective buffers.
-    pub fn is_pytorch(self) -> bool {
+    pub fn is_eager_or_compiled_pytorch(self) -> bool {
         matches!(self, Self::Eager | Self::Compiled)
     }
 }
@@ -644,7 +644,7 @@ impl ScheduleName {
             }
             (Self::Interleaved | Self::InterleavedPairs, None) => {
                 let expected = format!("a number, 2 or more, with schedule = {self}");
-                return Err(refused_option_error("chunks", "not given", expected));
+                return Err(refused_option_value_error("chunks", "not given", expected));
             }
             (Self::GPipe, None) => PipelineSchedule::GPipe,
             (Self::OneForwardOneBackward, None) => PipelineSchedule::OneForwardOneBackward,
@@ -658,7 +658,7 @@ impl ScheduleName {
             (_, Some(chunks)) => {
                 let expected =
                     format!("no `chunks` with schedule = {self}, whose number of chunks is fixed");
-                return Err(refused_option_error("chunks", chunks, expected));
+                return Err(refused_option_value_error("chunks", chunks, expected));
             }
         };
         Ok(schedule)

@@ -13,7 +13,9 @@
 //! The dependencies between stages follow the same rule in all schedules ([`PipelineSchedule::predecessor_of`]). With
 //! buffered sends, no schedule deadlocks, even with blocking receives.
 
-use super::{MOST_NODES, PatternOptionError, check_at_least, check_limit, refused_option_error};
+use super::{
+    MOST_NODES, PatternOptionError, check_at_least, check_limit, refused_option_value_error,
+};
 use std::sync::Arc;
 
 mod dual_pipe;
@@ -243,7 +245,7 @@ impl PipelineSchedule {
     /// Returns the stage with the model's first part and the stage with its last part. If two stages have copies of
     /// these parts, both entries of the result are the stage that has both parts.
     pub fn stages_of_first_and_last_part(&self, stages: u32) -> [u32; 2] {
-        match self.chunk_placement() {
+        match self.chunk_placement_kind() {
             ChunkPlacement::Cyclic => [0, stages.max(1) - 1],
             ChunkPlacement::Folded | ChunkPlacement::Mirrored => [0; 2],
             ChunkPlacement::Listed(orders) => orders.stages_of_first_and_last_part(),
@@ -349,7 +351,12 @@ impl PipelineSchedule {
             Self::DualPipe => dual_pipe::dual_pipe_steps(stage, stages, micro_batches),
             Self::DualPipeV => dual_pipe::dual_pipe_v_steps(stage, stages, micro_batches),
             Self::InterleavedPairs { chunks } => {
-                interleaved::interleaved_pair_steps(*chunks, stage, stages, micro_batches)
+                interleaved::interleaved_steps_with_overlapping_pairs(
+                    *chunks,
+                    stage,
+                    stages,
+                    micro_batches,
+                )
             }
             Self::Listed(orders) => return orders.steps_of_stage(stage),
             _ => unreachable!("other schedules have a shape"),
@@ -438,7 +445,7 @@ impl PipelineSchedule {
         })
     }
 
-    fn chunk_placement(&self) -> ChunkPlacement<'_> {
+    fn chunk_placement_kind(&self) -> ChunkPlacement<'_> {
         match self {
             Self::ZeroBubbleV | Self::DualPipeV => ChunkPlacement::Folded,
             Self::DualPipe => ChunkPlacement::Mirrored,
@@ -449,7 +456,7 @@ impl PipelineSchedule {
 
     /// Returns the index of the model part that stage `stage` out of `stages` runs as chunk `chunk`.
     pub fn part_of_chunk(&self, stage: u32, chunk: u32, stages: u32) -> u32 {
-        match self.chunk_placement() {
+        match self.chunk_placement_kind() {
             ChunkPlacement::Folded if chunk == 1 => 2 * stages - 1 - stage,
             ChunkPlacement::Mirrored if chunk == 1 => stages - 1 - stage,
             ChunkPlacement::Listed(orders) => orders.part_of_chunk(stage, chunk),
@@ -459,7 +466,7 @@ impl PipelineSchedule {
 
     /// Returns the stage and the chunk that contain part `part`. If two stages have copies of it, returns the first.
     pub fn stage_and_chunk_of(&self, part: u32, stages: u32) -> (u32, u32) {
-        match self.chunk_placement() {
+        match self.chunk_placement_kind() {
             ChunkPlacement::Folded if part >= stages => (2 * stages - 1 - part, 1),
             ChunkPlacement::Listed(orders) => orders.stage_and_chunk_of_part(part),
             _ => (part % stages, part / stages),
@@ -468,7 +475,7 @@ impl PipelineSchedule {
 
     /// Returns true if each stage sends its results to the next stage, and the last stage sends to the first.
     pub fn has_cyclic_chunk_placement(&self) -> bool {
-        self.chunk_placement() == ChunkPlacement::Cyclic
+        self.chunk_placement_kind() == ChunkPlacement::Cyclic
     }
 
     /// Returns the stage and the pass that produce the input of `pass` on stage `stage` out of `stages`. The input is
@@ -496,7 +503,7 @@ impl PipelineSchedule {
 
     /// Returns the stage and the pass that use the result of `pass` on stage `stage` out of `stages`. This is the
     /// inverse of [`PipelineSchedule::predecessor_of`].
-    pub fn successor_of(
+    pub fn stage_and_pass_using_result(
         &self,
         pass: PipelinePass,
         stage: u32,
@@ -525,7 +532,7 @@ impl PipelineSchedule {
             true => Some(part + 1).filter(|next| *next < self.part_count(stages)),
             false => part.checked_sub(1),
         }?;
-        if self.chunk_placement() == ChunkPlacement::Mirrored {
+        if self.chunk_placement_kind() == ChunkPlacement::Mirrored {
             // A micro-batch passes only through the chunks of its direction. The chunk index therefore does not change,
             // and determines the next stage.
             let stage = if pass.chunk == 1 {
@@ -549,14 +556,14 @@ fn check_listed_order_matches_plan(
     let lines = orders.stage_count();
     if lines != stages {
         let expected = format!("{lines}, the number of stages in the pass orders");
-        return Err(refused_option_error("pipeline", stages, expected));
+        return Err(refused_option_value_error("pipeline", stages, expected));
     }
     let listed = orders.micro_batches();
     if listed != micro_batches {
         let expected = format!(
             "{listed} micro-batches per step, as in the pass orders: batch / (data x micro_batch)"
         );
-        return Err(refused_option_error(
+        return Err(refused_option_value_error(
             "micro_batches",
             micro_batches,
             expected,

@@ -24,7 +24,7 @@
 //!
 //! All shards are equal, so degrees that do not divide the sizes are rejected.
 
-use super::{MOST_WORK, PatternOptionError, check_limit, refused_option_error};
+use super::{MOST_WORK, PatternOptionError, check_limit, refused_option_value_error};
 use crate::model::{OperatorAxesAndTensorsSpec, OperatorKind};
 use chakram_base::ids::Rank;
 use std::ops::Range;
@@ -167,14 +167,18 @@ impl OperatorShardWorkAndSums {
             .collect();
         for axis in OperatorShardAxis::ALL {
             if degrees.degree_along(axis) == 0 {
-                return Err(refused_option_error(LETTERS[axis as usize], 0, "1 or more"));
+                return Err(refused_option_value_error(
+                    LETTERS[axis as usize],
+                    0,
+                    "1 or more",
+                ));
             }
         }
         if degrees.device_count() != devices.into() {
             let product = degrees.device_count();
             let all = named.join(", ");
             let expected = format!("{product}, the product of the degrees {all}");
-            return Err(refused_option_error("devices", devices, expected));
+            return Err(refused_option_value_error("devices", devices, expected));
         }
         for axis in OperatorShardAxis::ALL {
             sizes.check_axis_degree(axis, degrees.degree_along(axis))?;

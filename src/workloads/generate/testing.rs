@@ -73,7 +73,7 @@ impl Sink for RankNodeAndMessageRecorder {
 fn write_rank_trace(job: &CheckedWorkloadPattern, rank: u32) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     job.emit_nodes(rank, &mut writer).unwrap();
-    writer.into_inner()
+    writer.into_unflushed_sink()
 }
 
 /// Returns the nodes of every rank, after checks that every pattern must pass. Ids ascend from 1 without gaps, and
@@ -170,7 +170,7 @@ impl TraceGenerator for RankPairGeneratingTestPattern {
         (0..self.pairs).map(pair).collect()
     }
 
-    fn class_of(&self, rank: u32) -> u32 {
+    fn shape_class_of_rank(&self, rank: u32) -> u32 {
         rank
     }
 
@@ -191,7 +191,7 @@ impl TraceGenerator for RankPairGeneratingTestPattern {
         }
     }
 
-    fn node_count(&self, _: u32) -> u64 {
+    fn node_count_of_rank(&self, _: u32) -> u64 {
         4
     }
 

@@ -10,7 +10,7 @@ use super::plan::{
     RankMemoryCapacity, RankPeakOwnAndRemoteBytes, RecomputePolicy, RecomputedModules, ZeroStage,
 };
 use super::schedule::{PassKind, PassOrOverlappingPair, PipelinePass, PipelineSchedule};
-use super::{MOST_WORK, PatternOptionError, refused_option_error};
+use super::{MOST_WORK, PatternOptionError, refused_option_value_error};
 use crate::model::{LayerRole, Model, TrainedOperatorWeights};
 use chakram_trace::format::{Dtype, Op};
 use std::collections::BTreeMap;
@@ -84,7 +84,7 @@ impl ModelAndParallelismPlan {
         }
         let micro_batches = check::check_plan_and_count_micro_batches(&self.model, &self.plan)?;
         frozen_weights::freeze_weights(&mut self.model, &self.plan)?;
-        saved_tensors::mark_saved_outputs(&mut self.model, &self.plan)?;
+        saved_tensors::mark_operators_saved_by_plan(&mut self.model, &self.plan)?;
         if !self.plan.place.is_empty() {
             self.plan.ranks = self.plan.ranks_by_order_position()?;
             // Clear the mapping, which would otherwise renumber the ranks a second time.
@@ -103,7 +103,7 @@ impl ModelAndParallelismPlan {
         micro_batches: u32,
     ) -> Result<TrainingGenerator, PatternOptionError> {
         let memory = RankMemoryCapacity::new(self.plan.capacity.unwrap_or(u64::MAX), &self.plan);
-        let capacity = memory.capacity_with_streaming(true);
+        let capacity = memory.capacity_with_remote_share_if_streaming(true);
         let mut choices = vec![
             RecomputePolicy::None,
             RecomputePolicy::Selective,
@@ -134,7 +134,7 @@ impl ModelAndParallelismPlan {
                 return Ok(prepared);
             }
         }
-        Err(refused_option_error(
+        Err(refused_option_value_error(
             "recompute",
             "as-needed",
             format!(
@@ -402,7 +402,7 @@ impl TrainingGenerator {
     /// Returns true if kernels copy parameters out of gather buffers, and gradients into reduction buffers, as in
     /// FSDP2.
     fn copies_through_collective_buffers(&self) -> bool {
-        self.gathers_parameters() && self.plan.elementwise.is_pytorch()
+        self.gathers_parameters() && self.plan.elementwise.is_eager_or_compiled_pytorch()
     }
 
     fn gathers_updated_parameters_after_step(&self) -> bool {

@@ -184,7 +184,7 @@ impl ExtendedTransformerModel {
             }
         }
         let head = layers.len() - 1;
-        let predict = |index| self.multi_token_prediction_layer(index);
+        let predict = |index| self.build_multi_token_prediction_layer(index);
         layers.splice(head..head, (0..self.more_predictions).map(predict));
         layers
     }
@@ -265,7 +265,7 @@ impl ExtendedTransformerModel {
                 operators.push(self.attention_operator(block, operator, index));
                 operators.extend(self.gate_after_attention(block));
             }
-            "experts.dispatch" => operators.push(self.router_operator(operator)),
+            "experts.dispatch" => operators.push(self.set_router_of_expert_dispatch(operator)),
             "experts.combine" => {
                 operators.push(operator);
                 operators.extend(self.shared_expert_operators(block));
@@ -421,7 +421,7 @@ impl ExtendedTransformerModel {
         out
     }
 
-    fn router_operator(&self, mut dispatch: LayerOperator) -> LayerOperator {
+    fn set_router_of_expert_dispatch(&self, mut dispatch: LayerOperator) -> LayerOperator {
         if let OperatorKind::ExpertDispatch { form, .. } = &mut dispatch.work {
             *form = self.router;
         }
@@ -449,7 +449,7 @@ impl ExtendedTransformerModel {
 
     /// Returns a block that predicts one more token. It consists of norms of the hidden state and of the token's
     /// embedding, a matrix product that joins the two, a copy of the last block, and a norm before the logits.
-    fn multi_token_prediction_layer(&self, index: u64) -> ModelLayer {
+    fn build_multi_token_prediction_layer(&self, index: u64) -> ModelLayer {
         let block = self.base.block;
         let (rows, hidden) = (block.tokens, block.hidden);
         let join = OperatorKind::Linear {

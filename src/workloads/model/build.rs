@@ -88,7 +88,7 @@ fn parse_definition(
         ModelDefinitionForm::Vit => vit::KEYS,
         ModelDefinitionForm::Layers => chain::KEYS,
     };
-    let root = document.root_table(&[&COMMON, keys].concat())?;
+    let root = document.root_table_with_allowed_keys(&[&COMMON, keys].concat())?;
     let text = |key: &str, expected: &str| {
         root.require_field(key, expected)?
             .read_one_line_text()
@@ -139,7 +139,7 @@ fn check_counts_fit_64_bits(model: &Model, file: &str) -> Result<(), ModelError>
         (model.multiplication_count(), "multiplications"),
         (widest.max().unwrap_or(0), "inputs and outputs"),
         (
-            model.saved_bytes(8, false),
+            model.saved_bytes_per_sample(8, false),
             "bytes kept for the backward pass",
         ),
     ];

@@ -230,7 +230,7 @@ impl Model {
 
     /// Bytes that linear attention stores per sequence, summed over all layers; activations have
     /// `number` bytes per value.
-    pub fn sequence_state_bytes(&self, number: u64) -> u64 {
+    pub fn linear_attention_bytes_per_sequence(&self, number: u64) -> u64 {
         self.sum_over_layers(|layer| {
             let each = layer.operators.iter();
             saturating_sum(each.map(|one| one.work.sequence_state_bytes(number)))

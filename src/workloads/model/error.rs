@@ -46,7 +46,7 @@ pub enum ModelError {
     #[error(
         "no file is called {name}, {}\n  \
          try: a preset, which `chakram model list` names, or a file like those that `chakram model show` prints",
-        describe_hubs_unsupported(*closest)
+        explain_models_not_loaded_from_hubs(*closest)
     )]
     OnHub {
         /// Name that the user gave.
@@ -65,7 +65,7 @@ pub enum ModelError {
 }
 
 /// Returns a note for error messages: models are not loaded from hubs, but the preset `closest` is similar.
-pub fn describe_hubs_unsupported(closest: Option<&str>) -> String {
+pub fn explain_models_not_loaded_from_hubs(closest: Option<&str>) -> String {
     let nearest = closest.map(|preset| format!("; the nearest preset is `{preset}`"));
     format!(
         "and models are not read from hubs{}",

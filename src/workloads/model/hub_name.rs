@@ -29,17 +29,19 @@ pub(super) fn nearest_preset<'n>(
 ) -> Option<&'n str> {
     let name: String = name.chars().take(80).collect();
     let model = name.rsplit('/').next().unwrap_or_default();
-    let parts = split_name(model);
+    let parts = split_at_punctuation_and_numbers(model);
     let all: Vec<&str> = all.into_iter().collect();
     let mut best: Option<(usize, &str)> = None;
     for &preset in &all {
-        let own = split_name(preset);
+        let own = split_at_punctuation_and_numbers(preset);
         let is_better = best.is_none_or(|(count, _)| own.len() > count);
         if is_better && do_preset_parts_occur_in_order(&own, &parts) {
             best = Some((own.len(), preset));
         }
     }
-    let begins = |preset: &&&str| !parts.is_empty() && split_name(preset).starts_with(&parts);
+    let begins = |preset: &&&str| {
+        !parts.is_empty() && split_at_punctuation_and_numbers(preset).starts_with(&parts)
+    };
     let found = best.map(|(_, preset)| preset);
     // The beginning of a preset's name (such as `mixtral`) may match, but a single letter must not.
     let found = found.or_else(|| all.iter().find(begins).copied().filter(|_| model.len() > 3));
@@ -48,7 +50,7 @@ pub(super) fn nearest_preset<'n>(
 
 /// Splits a name at punctuation and before each number, so that `Llama-3.1-8B` becomes `llama`,
 /// `3`, `1`, `8b`.
-fn split_name(name: &str) -> Vec<String> {
+fn split_at_punctuation_and_numbers(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut last = ' ';
     for c in name.to_lowercase().chars() {

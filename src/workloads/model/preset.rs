@@ -175,7 +175,7 @@ impl PresetOrModelFileText {
     /// # Errors
     ///
     /// Fails if the text is invalid.
-    pub fn stated_size(&self, key: &str) -> Result<Option<u64>, ModelError> {
+    pub fn size_stated_for_key(&self, key: &str) -> Result<Option<u64>, ModelError> {
         let document = ConfigDocument::parse(&self.text, &self.file)?;
         let root = document.unchecked_root();
         let own = |key: &str| root.get(key).and_then(|field| field.as_whole_number());

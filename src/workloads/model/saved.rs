@@ -45,7 +45,7 @@ impl ModelLayer {
 impl Model {
     /// Bytes that are saved for the backward pass of one sample, as in
     /// [`OperatorKind::saved_bytes`].
-    pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
+    pub fn saved_bytes_per_sample(&self, element: u64, fused: bool) -> u64 {
         self.sum_over_layers(|layer| layer.saved_bytes(element, fused))
     }
 }

@@ -256,7 +256,7 @@ impl OperatorAxesAndTensorsSpec {
     }
 
     /// Returns true for a matrix product, but not for a product over sliding windows.
-    pub fn is_plain_matrix_product(&self) -> bool {
+    pub fn is_matrix_product_without_windows(&self) -> bool {
         self.sums_over_input_columns() && self.windows.is_none()
     }
 
@@ -279,7 +279,7 @@ impl OperatorAxesAndTensorsSpec {
 
     /// Returns true for operators on the chain that process each row or element independently:
     /// norms and activations.
-    pub fn is_elementwise(&self) -> bool {
+    pub fn is_norm_or_activation_on_chain(&self) -> bool {
         self.computes_columns_independently()
             && self.products.is_empty()
             && self.role == OperatorInputSource::Next
@@ -317,7 +317,7 @@ impl OperatorAxesAndTensorsSpec {
     }
 
     /// Number of rows per sample that a degree can divide, which are tokens. Returns `None` for rows of images.
-    pub fn divisible_token_rows(&self) -> Option<u64> {
+    pub fn divisible_token_rows_per_sample(&self) -> Option<u64> {
         let mut sizes = self.sizes_that_axis_degree_must_divide(OperatorShardAxis::M);
         sizes
             .next()

@@ -46,7 +46,7 @@ impl NetworkBackend for HubNetwork {
     }
 
     /// Any two messages delay each other, so the engine must simulate all messages of a collective.
-    fn is_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
+    fn is_send_pattern_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
         false
     }
 

@@ -11,6 +11,6 @@ pub struct UniformRateModel(pub FlopRate);
 impl KernelDurationModel for UniformRateModel {
     fn price_kernel(&self, kernel: &KernelTraceFacts, _: &NpuClass) -> Option<Span> {
         let seconds = kernel.flops as f64 / self.0.per_second();
-        (kernel.flops > 0).then(|| Span::from_seconds(seconds))
+        (kernel.flops > 0).then(|| Span::from_seconds_saturating(seconds))
     }
 }

@@ -31,7 +31,7 @@ impl ReplacementMemoryModel for TapeMemoryParameters {
 impl UserRemoteMemoryModel for TapeParametersAndFreeTime {
     fn begin_access_and_return_end(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time {
         let seconds = access.bytes as f64 / self.design.rate.bytes_per_second();
-        self.free = now.max(self.free) + self.design.wind + Span::from_seconds(seconds);
+        self.free = now.max(self.free) + self.design.wind + Span::from_seconds_saturating(seconds);
         self.free
     }
 }

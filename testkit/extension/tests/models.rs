@@ -52,7 +52,7 @@ fn a_star_carries_out_an_all_reduce() {
     let star = CollectiveAlgorithm::Own(UserAlgorithmHandle(&STAR));
     let machine = Machine::load_by_name("Switch(4):1 GB/s:100 ns").unwrap();
     let machine = machine
-        .with_algorithm(0, DimensionAlgorithmChoice::Named(star))
+        .with_dimension_algorithm(0, DimensionAlgorithmChoice::Named(star))
         .unwrap();
     let pattern = CollectivePattern::new(CollectiveKind::AllReduce, 1000, 4);
     let report = generate_pattern_job(WorkloadPattern::Collective(pattern));

@@ -90,7 +90,7 @@ impl RingMembersAndOwnIndex {
 
     /// Returns the ring of the `n` NPUs whose coordinates differ from those of `npu` only in the dimension with this
     /// stride.
-    pub fn from_dimension_line(npu: usize, n: usize, stride: usize) -> Self {
+    pub fn from_npu_along_dimension_stride(npu: usize, n: usize, stride: usize) -> Self {
         let me = npu / stride % n;
         let first = npu - me * stride;
         Self {
@@ -137,7 +137,7 @@ impl RunningAlgorithm {
 
 impl OracleSimulator<'_> {
     /// Passes an event to a stream's algorithm, and executes the algorithm's actions in order.
-    pub fn step_stream_algorithm(&mut self, stream: usize, input: AlgorithmEvent) {
+    pub fn pass_event_to_stream_algorithm(&mut self, stream: usize, input: AlgorithmEvent) {
         let Some(phase) = self.streams[stream].current.as_mut() else {
             return;
         };
@@ -153,7 +153,10 @@ impl OracleSimulator<'_> {
             match act {
                 AlgorithmAction::Move(how) => self.move_data_to_or_from_memory(npu, stream, how),
                 AlgorithmAction::Send { dst, bytes } => {
-                    self.send_message(on(tag, npu, dst, bytes), ArrivalHandler::Nothing);
+                    self.send_message_after_any_rendezvous(
+                        on(tag, npu, dst, bytes),
+                        ArrivalHandler::Nothing,
+                    );
                 }
                 AlgorithmAction::Receive { src, bytes } => {
                     self.post_receive(on(tag, src, npu, bytes), ArrivalHandler::Stream(stream));
@@ -165,7 +168,7 @@ impl OracleSimulator<'_> {
                     tag,
                 } => {
                     let then = ArrivalHandler::CustomEnds { stream, node };
-                    self.send_message(on(tag, npu, dst, bytes), then);
+                    self.send_message_after_any_rendezvous(on(tag, npu, dst, bytes), then);
                 }
                 AlgorithmAction::ReceiveNode {
                     node,
@@ -218,7 +221,7 @@ impl OracleSimulator<'_> {
             };
             self.agenda.add_delay(npu, ns, DelayedCall::Packet(done));
         } else {
-            self.step_stream_algorithm(packet.stream, AlgorithmEvent::Ready);
+            self.pass_event_to_stream_algorithm(packet.stream, AlgorithmEvent::Ready);
         }
     }
 }

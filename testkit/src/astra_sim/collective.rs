@@ -174,7 +174,11 @@ impl OracleSimulator<'_> {
         for (dim, algorithm) in list.iter().enumerate().take(self.config.dims.len()) {
             if algorithm.one {
                 places.push(RingOrTreePhaseMembers::Ring(
-                    RingMembersAndOwnIndex::from_dimension_line(npu, self.config.npu_count(), 1),
+                    RingMembersAndOwnIndex::from_npu_along_dimension_stride(
+                        npu,
+                        self.config.npu_count(),
+                        1,
+                    ),
                 ));
                 break;
             }
@@ -188,9 +192,9 @@ impl OracleSimulator<'_> {
                     };
                     RingOrTreePhaseMembers::MemberTree { n, start, stride }
                 }
-                _ => RingOrTreePhaseMembers::Ring(RingMembersAndOwnIndex::from_dimension_line(
-                    npu, n, stride,
-                )),
+                _ => RingOrTreePhaseMembers::Ring(
+                    RingMembersAndOwnIndex::from_npu_along_dimension_stride(npu, n, stride),
+                ),
             });
             stride *= n;
         }

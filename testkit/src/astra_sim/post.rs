@@ -67,7 +67,7 @@ const RANGE: u64 = 500_000_000;
 const HANDSHAKE: u64 = 8192;
 
 /// Converts the tag of a send or receive in a trace to a tag on the network.
-pub fn encode_native_tag(tag: u64) -> u64 {
+pub fn encode_trace_message_tag(tag: u64) -> u64 {
     tag % RANGE
 }
 
@@ -98,7 +98,11 @@ fn number_message(message: UnnumberedMessageKey, number: u64) -> NumberedMessage
 
 impl OracleSimulator<'_> {
     /// Sends a message. With rendezvous, the message leaves only when the receiver is ready.
-    pub fn send_message(&mut self, message: UnnumberedMessageKey, handler: ArrivalHandler) {
+    pub fn send_message_after_any_rendezvous(
+        &mut self,
+        message: UnnumberedMessageKey,
+        handler: ArrivalHandler,
+    ) {
         if self.config.rendezvous {
             let then = ArrivalHandler::DataMayLeave(message, Box::new(handler));
             self.receive_message_now(handshake_message_for(message), then);
@@ -162,11 +166,11 @@ impl OracleSimulator<'_> {
         match handler {
             ArrivalHandler::Nothing => {}
             ArrivalHandler::Stream(stream) => {
-                self.step_stream_algorithm(stream, AlgorithmEvent::Received)
+                self.pass_event_to_stream_algorithm(stream, AlgorithmEvent::Received)
             }
             ArrivalHandler::NodeEnds { npu, node } => self.handle_node_end(npu, node),
             ArrivalHandler::CustomEnds { stream, node } => {
-                self.step_stream_algorithm(stream, AlgorithmEvent::Ended(node))
+                self.pass_event_to_stream_algorithm(stream, AlgorithmEvent::Ended(node))
             }
             ArrivalHandler::DataMayLeave(message, then) => self.send_message_now(message, *then),
             ArrivalHandler::PostReceive(message, then) => self.receive_message_now(message, *then),

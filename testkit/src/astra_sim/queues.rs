@@ -22,7 +22,7 @@ impl OracleSimulator<'_> {
         let last = self.streams[stream].phases.is_empty();
         if last {
             // The workload must continue before the stream leaves its queue.
-            self.handle_chunk_end(stream);
+            self.end_node_after_last_chunk(stream);
         }
         if let Some(old) = old {
             self.npus[npu].queues[old].list.retain(|&s| s != stream);
@@ -43,7 +43,7 @@ impl OracleSimulator<'_> {
         }
     }
 
-    fn handle_chunk_end(&mut self, stream: usize) {
+    fn end_node_after_last_chunk(&mut self, stream: usize) {
         let stream = &self.streams[stream];
         let npu = stream.npu;
         let dataset = &mut self.datasets[stream.dataset];
@@ -82,7 +82,7 @@ impl OracleSimulator<'_> {
                 return;
             };
             self.streams[stream].started = true;
-            self.step_stream_algorithm(stream, AlgorithmEvent::Start);
+            self.pass_event_to_stream_algorithm(stream, AlgorithmEvent::Start);
             self.npus[npu].queues[queue].running += 1;
         }
     }

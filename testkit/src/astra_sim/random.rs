@@ -13,12 +13,12 @@ impl RandomGenerator {
     pub fn new(seed: u64) -> Self {
         let mut dice = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
-            dice.draw_bits();
+            dice.draw_53_bit_number();
         }
         dice
     }
 
-    fn draw_bits(&mut self) -> u64 {
+    fn draw_53_bit_number(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -27,7 +27,7 @@ impl RandomGenerator {
 
     /// Returns a number from `low` to `high`, inclusive.
     pub fn draw_between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.draw_bits() % (high - low + 1)
+        low + self.draw_53_bit_number() % (high - low + 1)
     }
 
     /// Returns a size from `low` to `high`, drawn so that its logarithm is uniformly distributed.
@@ -41,22 +41,22 @@ impl RandomGenerator {
     }
 
     pub fn draw_one_in(&mut self, n: u64) -> bool {
-        self.draw_bits().is_multiple_of(n)
+        self.draw_53_bit_number().is_multiple_of(n)
     }
 
     pub fn pick_from<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.draw_bits() as usize % from.len()]
+        from[self.draw_53_bit_number() as usize % from.len()]
     }
 }
 
 /// Returns a random configuration as [`create_random_config`] does, but with overlapping groups, and with collectives
 /// of only some NPUs of a dimension. NPUs therefore issue different numbers of collectives. In these configurations, a
 /// dimension usually has several queues.
-pub fn create_overlapping_config(seed: u64) -> WholeSimulationInput {
+pub fn create_config_with_overlapping_groups(seed: u64) -> WholeSimulationInput {
     let mut dice = RandomGenerator::new(seed ^ 0x0e_7a11);
     let mut config = machine::draw_machine(&mut dice);
     config.queues_per_dim = dice.pick_from(&[1, 2, 2, 3, 4]);
-    job::add_overlapping_job(&mut config, &mut dice);
+    job::add_job_with_collectives_of_some_npus(&mut config, &mut dice);
     config
 }
 

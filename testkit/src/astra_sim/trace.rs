@@ -105,7 +105,7 @@ fn decode_node(message: message::TraceNodeMessage) -> TraceNode {
 }
 
 /// Encodes nodes as a trace file.
-pub fn write_nodes(nodes: &[TraceNode]) -> Vec<u8> {
+pub fn encode_nodes_as_trace_file(nodes: &[TraceNode]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let start = TraceFileMetadata {
         version: "0.0.4".to_owned(),

@@ -7,7 +7,7 @@
 use super::OracleSimulator;
 use super::agenda::DelayedCall;
 use super::config::{NodeWork, TraceNode};
-use super::post::{ArrivalHandler, UnnumberedMessageKey, encode_native_tag};
+use super::post::{ArrivalHandler, UnnumberedMessageKey, encode_trace_message_tag};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Resource that a node occupies while it runs.
@@ -178,17 +178,20 @@ impl OracleSimulator<'_> {
             }
             NodeWork::Compute { .. } => self.run_for_recorded_duration(npu, node),
             NodeWork::Send { dst, bytes, tag } => {
-                let tag = encode_native_tag(tag);
+                let tag = encode_trace_message_tag(tag);
                 let message = UnnumberedMessageKey {
                     tag,
                     src: npu,
                     dst,
                     bytes,
                 };
-                self.send_message(message, ArrivalHandler::NodeEnds { npu, node: node.id });
+                self.send_message_after_any_rendezvous(
+                    message,
+                    ArrivalHandler::NodeEnds { npu, node: node.id },
+                );
             }
             NodeWork::Receive { src, bytes, tag } => {
-                let tag = encode_native_tag(tag);
+                let tag = encode_trace_message_tag(tag);
                 let message = UnnumberedMessageKey {
                     tag,
                     src,

@@ -25,13 +25,13 @@ impl WholeSimulationInput {
         }
         for (rank, nodes) in self.ranks.iter().enumerate() {
             let file = folder.join(format!("wl/wl.{rank}.et"));
-            std::fs::write(file, trace::write_nodes(nodes))?;
+            std::fs::write(file, trace::encode_nodes_as_trace_file(nodes))?;
         }
         for (kind, key) in KEYS {
             let traces = self.system.custom.get(&kind).into_iter().flatten();
             for (position, nodes) in traces.enumerate() {
                 let file = folder.join(format!("{key}.{position}.et"));
-                std::fs::write(file, trace::write_nodes(nodes))?;
+                std::fs::write(file, trace::encode_nodes_as_trace_file(nodes))?;
             }
         }
         Ok(())

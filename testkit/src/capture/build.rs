@@ -200,7 +200,7 @@ impl<'o> StepProgramBuilder<'o> {
         attrs.push_str(call.more[0]);
         let mut kineto = String::new();
         if !inputs.is_empty() {
-            tensor::write_kineto_inputs(&mut kineto, inputs);
+            tensor::write_kineto_operator_inputs(&mut kineto, inputs);
             if !call.more[1].is_empty() {
                 kineto.push_str(", ");
             }
@@ -221,7 +221,7 @@ impl<'o> StepProgramBuilder<'o> {
     }
 
     /// Adds an operator that encloses everything that `body` adds.
-    pub(super) fn add_operator(
+    pub(super) fn add_operator_enclosing_body(
         &mut self,
         call: OperatorNameAndAutogradRole<'_>,
         inputs: &[OperatorOperand<'_>],
@@ -235,13 +235,13 @@ impl<'o> StepProgramBuilder<'o> {
     }
 
     /// Adds an operator without children.
-    pub(super) fn add_leaf_operator(
+    pub(super) fn add_operator_without_children(
         &mut self,
         name: &str,
         inputs: &[OperatorOperand<'_>],
         outputs: &[OperatorOperand<'_>],
     ) {
-        self.add_operator(plain_operator_call(name), inputs, outputs, |_| {});
+        self.add_operator_enclosing_body(plain_operator_call(name), inputs, outputs, |_| {});
     }
 
     /// Adds the time that Python takes before the next operator.
@@ -273,7 +273,7 @@ impl<'o> StepProgramBuilder<'o> {
     }
 
     /// Adds a copy between the host and the device, if there is a device.
-    pub(super) fn add_device_copy(&mut self, copy: CopyDirection, bytes: u64) {
+    pub(super) fn add_host_device_copy(&mut self, copy: CopyDirection, bytes: u64) {
         if !self.is_on_cuda() {
             return;
         }

@@ -103,7 +103,7 @@ impl StepProgramBuilder<'_> {
             _ => place as i64,
         };
         let mut meet = 0;
-        self.add_operator(
+        self.add_operator_enclosing_body(
             call,
             &[
                 OperatorOperand::Tensors(&[ask.input]),
@@ -137,7 +137,7 @@ impl StepProgramBuilder<'_> {
                     number,
                     ..annotation_call(frame)
                 };
-                b.add_operator(frame, &[OperatorOperand::Tensor(ask.input)], &[], |b| {
+                b.add_operator_enclosing_body(frame, &[OperatorOperand::Tensor(ask.input)], &[], |b| {
                     let op = (b.program.ops.len() - 1) as u32;
                     meet = b.add_exchange(CommunicationOperation::Collective(ask.kind), ask.axis, bytes, op);
                     let name = format!(
@@ -188,7 +188,7 @@ impl StepProgramBuilder<'_> {
             ..plain_operator_call("record_param_comms")
         };
         self.repeat_exchange_number_for_operator(self.program.meets[meet as usize].axis);
-        self.add_operator(
+        self.add_operator_enclosing_body(
             call,
             &[
                 OperatorOperand::Number,
@@ -226,7 +226,7 @@ impl StepProgramBuilder<'_> {
         let mut meet = 0;
         let body = |b: &mut Self| meet = b.add_collective_start(ask);
         match ask.kind {
-            CollectiveKind::AllReduce => self.add_operator(
+            CollectiveKind::AllReduce => self.add_operator_enclosing_body(
                 plain_operator_call("c10d::allreduce_"),
                 &[
                     list,
@@ -239,7 +239,7 @@ impl StepProgramBuilder<'_> {
                 &[list, OperatorOperand::Object],
                 body,
             ),
-            CollectiveKind::AllGather => self.add_operator(
+            CollectiveKind::AllGather => self.add_operator_enclosing_body(
                 plain_operator_call("c10d::_allgather_base_"),
                 &[
                     output,
@@ -251,7 +251,7 @@ impl StepProgramBuilder<'_> {
                 &[output, OperatorOperand::Object],
                 body,
             ),
-            CollectiveKind::ReduceScatter => self.add_operator(
+            CollectiveKind::ReduceScatter => self.add_operator_enclosing_body(
                 plain_operator_call("c10d::_reduce_scatter_base_"),
                 &[
                     output,
@@ -264,7 +264,7 @@ impl StepProgramBuilder<'_> {
                 &[output, OperatorOperand::Object],
                 body,
             ),
-            _ => self.add_operator(
+            _ => self.add_operator_enclosing_body(
                 plain_operator_call("c10d::broadcast_"),
                 &[
                     list,
@@ -282,7 +282,10 @@ impl StepProgramBuilder<'_> {
     }
 
     /// Adds a collective as the functional interface calls it. The caller must add the wait.
-    pub(super) fn add_functional_collective(&mut self, ask: RequestedProgramCollective<'_>) -> u32 {
+    pub(super) fn add_functional_collective_without_wait(
+        &mut self,
+        ask: RequestedProgramCollective<'_>,
+    ) -> u32 {
         let group = self.layout.group_of_rank(ask.axis, self.rank);
         let (pg, size) = (group.name.clone(), group.ranks.len() as i64);
         let (input, output) = (
@@ -300,14 +303,14 @@ impl StepProgramBuilder<'_> {
             CollectiveKind::AllReduce => {
                 let args = [input, OperatorOperand::Text("sum"), pg];
                 let call = plain_operator_call("_c10d_functional::all_reduce");
-                self.add_operator(call, &args, &[output], |b| {
-                    b.add_operator(
+                self.add_operator_enclosing_body(call, &args, &[output], |b| {
+                    b.add_operator_enclosing_body(
                         plain_operator_call("aten::clone"),
                         &[input, OperatorOperand::Int(0)],
                         &[output],
                         |b| {
                             b.empty_like(ask.input, ask.output);
-                            b.add_copy_operator(ask.output, ask.input);
+                            b.add_tensor_copy_operator(ask.output, ask.input);
                         },
                     );
                     let inside = RequestedProgramCollective {
@@ -319,7 +322,7 @@ impl StepProgramBuilder<'_> {
             }
             CollectiveKind::AllGather => {
                 let call = plain_operator_call("_c10d_functional::all_gather_into_tensor");
-                self.add_operator(call, &[input, size, pg], &[output], |b| {
+                self.add_operator_enclosing_body(call, &[input, size, pg], &[output], |b| {
                     b.add_empty(ask.output);
                     let call = plain_operator_call("c10d::allgather_into_tensor_coalesced_");
                     let args = [
@@ -328,7 +331,7 @@ impl StepProgramBuilder<'_> {
                         OperatorOperand::Object,
                         OperatorOperand::Bool(true),
                     ];
-                    b.add_operator(call, &args, &[OperatorOperand::Object], |b| {
+                    b.add_operator_enclosing_body(call, &args, &[OperatorOperand::Object], |b| {
                         meet = b.add_collective_start(ask)
                     });
                 });
@@ -336,7 +339,7 @@ impl StepProgramBuilder<'_> {
             _ => {
                 let call = plain_operator_call("_c10d_functional::reduce_scatter_tensor");
                 let args = [input, OperatorOperand::Text("sum"), size, pg];
-                self.add_operator(call, &args, &[output], |b| {
+                self.add_operator_enclosing_body(call, &args, &[output], |b| {
                     b.add_empty(ask.output);
                     let call = plain_operator_call("c10d::reduce_scatter_tensor_coalesced_");
                     let args = [
@@ -347,7 +350,7 @@ impl StepProgramBuilder<'_> {
                         OperatorOperand::Bool(true),
                         OperatorOperand::Int(-1),
                     ];
-                    b.add_operator(call, &args, &[OperatorOperand::Object], |b| {
+                    b.add_operator_enclosing_body(call, &args, &[OperatorOperand::Object], |b| {
                         meet = b.add_collective_start(ask)
                     });
                 });
@@ -360,7 +363,9 @@ impl StepProgramBuilder<'_> {
     pub(super) fn wait_tensor(&mut self, meet: u32, tensor: &ProgramTensor) {
         let tensor = [OperatorOperand::Tensor(tensor)];
         let call = plain_operator_call("_c10d_functional::wait_tensor");
-        self.add_operator(call, &tensor, &tensor, |b| b.add_communication_wait(meet));
+        self.add_operator_enclosing_body(call, &tensor, &tensor, |b| {
+            b.add_communication_wait(meet)
+        });
     }
 
     /// Adds the start of a message to or from the neighbour `peer`. `global` is the message's index in the step.
@@ -383,7 +388,7 @@ impl StepProgramBuilder<'_> {
             OperatorOperand::Int(0),
         ];
         let mut meet = 0;
-        self.add_operator(
+        self.add_operator_enclosing_body(
             plain_operator_call(outer),
             &args,
             &[OperatorOperand::Object],

@@ -79,7 +79,7 @@ pub(super) enum CollectiveKind {
 }
 
 impl CollectiveKind {
-    fn kind_name(self) -> &'static str {
+    fn hyphenated_kind_name(self) -> &'static str {
         match self {
             Self::AllReduce => "all-reduce",
             Self::AllGather => "all-gather",
@@ -100,9 +100,9 @@ pub(super) enum CommunicationOperation {
 
 impl CommunicationOperation {
     /// Returns the operation's name in the file of true times.
-    pub(super) fn operation_name(self) -> String {
+    pub(super) fn operation_name_in_true_times(self) -> String {
         match self {
-            Self::Collective(kind) => kind.kind_name().to_owned(),
+            Self::Collective(kind) => kind.hyphenated_kind_name().to_owned(),
             Self::Message => "message".to_owned(),
         }
     }

@@ -28,7 +28,7 @@ pub(super) fn write_host_file(
     let program = capture.program_with_group_and_device_names(rank);
     let history = &capture.outcome.histories[rank as usize];
     let mut records = StepRecords::new(&program, false);
-    let mut clock = capture.clock_of_rank(rank);
+    let mut clock = capture.create_simulated_rank_clock(rank);
     let mut out = BufferedOutput::new(sink);
     let start = 872_359;
     out.write_str("{\n  \"schema\": \"1.1.1-chakra.0.0.4\", \"pid\": ");

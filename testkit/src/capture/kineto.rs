@@ -179,7 +179,7 @@ pub(super) fn write_kineto_file(
     // memory at a time.
     for pass in 0..1 + 2 * u8::from(cuda) {
         let mut records = StepRecords::new(program, pass == 2);
-        let mut clock = capture.clock_of_rank(rank);
+        let mut clock = capture.create_simulated_rank_clock(rank);
         let mut again = RankCommunicationHistoryReplay(&capture.outcome.histories[rank as usize]);
         for step in 0..capture.options.steps {
             assert!(clock.run_until_step_end_or_unknown_meeting(program, &mut again, &mut records));

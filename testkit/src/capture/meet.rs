@@ -39,7 +39,7 @@ impl RankCommunicationHistory {
 pub(super) struct RankCommunicationHistoryReplay<'h>(pub &'h RankCommunicationHistory);
 
 impl CommunicationAccess for RankCommunicationHistoryReplay<'_> {
-    fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64) {
+    fn record_own_meeting_start(&mut self, step: u32, m: u32, start: u64) {
         let known = self.0.parts[self.0.communication_position(step, m)].start;
         assert_eq!(known, start, "a rank does the same when it is asked again");
     }
@@ -137,7 +137,10 @@ pub(super) fn pace_of_rank(options: &Options, rank: u32) -> RankPace {
 }
 
 /// Returns the clock of `rank` before the first step.
-pub(super) fn create_clock(options: &Options, rank: u32) -> SimulatedRankState {
+pub(super) fn create_rank_clock_before_first_step(
+    options: &Options,
+    rank: u32,
+) -> SimulatedRankState {
     let late = options.late.iter().rev().find(|(r, _)| *r == rank);
     SimulatedRankState::new(pace_of_rank(options, rank), late.map_or(0, |(_, ns)| *ns))
 }
@@ -153,7 +156,7 @@ struct LiveRankCommunicationAccess<'a> {
 }
 
 impl CommunicationAccess for LiveRankCommunicationAccess<'_> {
-    fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64) {
+    fn record_own_meeting_start(&mut self, step: u32, m: u32, start: u64) {
         let at = self.history.communication_position(step, m);
         self.history.parts[at] = MemberCommunicationTimes {
             start,
@@ -195,7 +198,7 @@ pub(super) fn simulate_job(
     // In the generated job, either all ranks run the same program, or each rank has its own.
     let program = |rank: usize| &programs[rank.min(programs.len() - 1)];
     let mut clocks: Vec<_> = (0..options.ranks)
-        .map(|rank| create_clock(options, rank))
+        .map(|rank| create_rank_clock_before_first_step(options, rank))
         .collect();
     let mut outcome = SimulatedHistoriesAndTallies {
         histories: (0..ranks)

@@ -71,7 +71,7 @@ impl StepProgramBuilder<'_> {
             output: &output,
         };
         if self.options.style == JobParallelism::Functional {
-            let meet = self.add_functional_collective(ask);
+            let meet = self.add_functional_collective_without_wait(ask);
             self.wait_tensor(meet, &output);
         } else {
             self.add_empty(&output);
@@ -98,7 +98,7 @@ impl StepProgramBuilder<'_> {
             flow: true,
             ..forward_call(name, seq)
         };
-        self.add_operator(call, &[OperatorOperand::Tensor(input)], &[], |b| {
+        self.add_operator_enclosing_body(call, &[OperatorOperand::Tensor(input)], &[], |b| {
             output = Some(b.add_reshard_collective(kind, input));
         });
         (output.expect("it was made"), seq)
@@ -189,7 +189,7 @@ impl StepProgramBuilder<'_> {
             OperatorOperand::Bool(true),
         ];
         self.add_python_time();
-        self.add_operator(
+        self.add_operator_enclosing_body(
             forward_call("aten::layer_norm", seq),
             &args,
             &[OperatorOperand::Tensor(&y)],
@@ -199,7 +199,7 @@ impl StepProgramBuilder<'_> {
                     flow: true,
                     ..forward_call("aten::native_layer_norm", seq)
                 };
-                b.add_operator(
+                b.add_operator_enclosing_body(
                     call,
                     &args[..5],
                     &results.map(OperatorOperand::Tensor),
@@ -230,7 +230,8 @@ impl StepProgramBuilder<'_> {
         let [gain, shift, ..] = &layer.params;
         let param = 6 * nth;
         self.add_backward_node("AddBackward0", Some(saved.add), grad, |_| {}, |_| {});
-        let wide = self.add_reshard_backward(saved.scatter, CollectiveKind::AllGather, grad);
+        let wide =
+            self.add_inverse_collective_in_backward(saved.scatter, CollectiveKind::AllGather, grad);
         let bent = self.add_linear_backward(&saved.second, &wide, param + 4, reducer);
         let inner = self.create_temporary(&bent.shape);
         self.add_backward_node(
@@ -253,8 +254,11 @@ impl StepProgramBuilder<'_> {
             |_| {},
         );
         let normal = self.add_linear_backward(&saved.first, &inner, param + 2, reducer);
-        let normal =
-            self.add_reshard_backward(saved.gather, CollectiveKind::ReduceScatter, &normal);
+        let normal = self.add_inverse_collective_in_backward(
+            saved.gather,
+            CollectiveKind::ReduceScatter,
+            &normal,
+        );
         let h = gain.shape[0];
         let (dx, dgain, dshift) = (
             self.create_temporary(&saved.x.shape),
@@ -280,23 +284,29 @@ impl StepProgramBuilder<'_> {
                 ];
                 let results = [&dx, &dgain, &dshift];
                 let call = plain_operator_call("aten::native_layer_norm_backward");
-                b.add_operator(call, &args, &results.map(OperatorOperand::Tensor), |b| {
-                    b.empty_like(&saved.x, &dx);
-                    b.empty_like(gain, &dgain);
-                    b.empty_like(shift, &dshift);
-                    let bytes = u128::from(dx.byte_count()) * 3;
-                    let kernel = "void at::native::layer_norm_grad_input_kernel<float, float>()";
-                    b.add_work(kernel, u128::from(dx.element_count()) * 10, bytes);
-                });
+                b.add_operator_enclosing_body(
+                    call,
+                    &args,
+                    &results.map(OperatorOperand::Tensor),
+                    |b| {
+                        b.empty_like(&saved.x, &dx);
+                        b.empty_like(gain, &dgain);
+                        b.empty_like(shift, &dshift);
+                        let bytes = u128::from(dx.byte_count()) * 3;
+                        let kernel =
+                            "void at::native::layer_norm_grad_input_kernel<float, float>()";
+                        b.add_work(kernel, u128::from(dx.element_count()) * 10, bytes);
+                    },
+                );
             },
             |_| {},
         );
-        self.add_gradient_accumulation(param, &dgain, reducer);
-        self.add_gradient_accumulation(param + 1, &dshift, reducer);
+        self.add_autograd_gradient_accumulation_node(param, &dgain, reducer);
+        self.add_autograd_gradient_accumulation_node(param + 1, &dshift, reducer);
         dx
     }
 
-    fn add_reshard_backward(
+    fn add_inverse_collective_in_backward(
         &mut self,
         seq: Option<u32>,
         kind: CollectiveKind,
@@ -330,10 +340,10 @@ impl StepProgramBuilder<'_> {
         reducer: &mut GradientReducer,
     ) -> ProgramTensor {
         let [dx, dw, db] = self.add_addmm_backward(of, grad);
-        self.add_gradient_accumulation(param + 1, &db, reducer);
+        self.add_autograd_gradient_accumulation_node(param + 1, &db, reducer);
         let turn = |b: &mut Self| b.add_transpose(plain_operator_call("aten::t"), &dw);
         let (dw, ()) = self.add_backward_node("TBackward0", Some(of.seqs[0]), &dw, turn, |_| {});
-        self.add_gradient_accumulation(param, &dw, reducer);
+        self.add_autograd_gradient_accumulation_node(param, &dw, reducer);
         dx
     }
 }

@@ -18,7 +18,11 @@ impl StepProgramBuilder<'_> {
             none,
             none,
         ];
-        self.add_leaf_operator("aten::empty", &args, &[OperatorOperand::Tensor(tensor)]);
+        self.add_operator_without_children(
+            "aten::empty",
+            &args,
+            &[OperatorOperand::Tensor(tensor)],
+        );
     }
 
     pub(super) fn empty_strided(&mut self, tensor: &ProgramTensor) {
@@ -34,7 +38,7 @@ impl StepProgramBuilder<'_> {
             OperatorOperand::Device,
             OperatorOperand::None,
         ];
-        self.add_leaf_operator(
+        self.add_operator_without_children(
             "aten::empty_strided",
             &args,
             &[OperatorOperand::Tensor(tensor)],
@@ -51,7 +55,7 @@ impl StepProgramBuilder<'_> {
             none,
             none,
         ];
-        self.add_operator(
+        self.add_operator_enclosing_body(
             plain_operator_call("aten::empty_like"),
             &args,
             &[OperatorOperand::Tensor(tensor)],
@@ -61,14 +65,14 @@ impl StepProgramBuilder<'_> {
         );
     }
 
-    pub(super) fn add_copy_operator(&mut self, to: &ProgramTensor, from: &ProgramTensor) {
+    pub(super) fn add_tensor_copy_operator(&mut self, to: &ProgramTensor, from: &ProgramTensor) {
         let args = [
             OperatorOperand::Tensor(to),
             OperatorOperand::Tensor(from),
             OperatorOperand::Bool(false),
         ];
         let bytes = u128::from(to.byte_count()) * 2;
-        self.add_operator(
+        self.add_operator_enclosing_body(
             plain_operator_call("aten::copy_"),
             &args,
             &[OperatorOperand::Tensor(to)],
@@ -93,7 +97,11 @@ impl StepProgramBuilder<'_> {
             OperatorOperand::Ints(&view.strides),
         );
         let args = [OperatorOperand::Tensor(of), shape, strides, offset];
-        self.add_leaf_operator("aten::as_strided", &args, &[OperatorOperand::Tensor(view)]);
+        self.add_operator_without_children(
+            "aten::as_strided",
+            &args,
+            &[OperatorOperand::Tensor(view)],
+        );
     }
 
     /// Adds a transposition, and returns the transposed tensor.
@@ -108,11 +116,16 @@ impl StepProgramBuilder<'_> {
             OperatorOperand::Tensor(of),
             [OperatorOperand::Tensor(&view)],
         );
-        self.add_operator(call, &[from], &to, |b| {
+        self.add_operator_enclosing_body(call, &[from], &to, |b| {
             let args = [from, OperatorOperand::Int(0), OperatorOperand::Int(1)];
-            b.add_operator(plain_operator_call("aten::transpose"), &args, &to, |b| {
-                b.as_strided(of, &view, false);
-            });
+            b.add_operator_enclosing_body(
+                plain_operator_call("aten::transpose"),
+                &args,
+                &to,
+                |b| {
+                    b.as_strided(of, &view, false);
+                },
+            );
         });
         view
     }
@@ -124,7 +137,7 @@ impl StepProgramBuilder<'_> {
             OperatorOperand::Ints(shape),
             OperatorOperand::Bool(false),
         ];
-        self.add_operator(
+        self.add_operator_enclosing_body(
             plain_operator_call("aten::expand"),
             &args,
             &[OperatorOperand::Tensor(&view)],
@@ -137,14 +150,14 @@ impl StepProgramBuilder<'_> {
 
     fn resolve_conj(&mut self, tensor: &ProgramTensor) {
         let tensor = [OperatorOperand::Tensor(tensor)];
-        self.add_leaf_operator("aten::resolve_conj", &tensor, &tensor);
+        self.add_operator_without_children("aten::resolve_conj", &tensor, &tensor);
     }
 
     fn add_mm(&mut self, a: &ProgramTensor, b: &ProgramTensor) -> ProgramTensor {
         let (n, k, m) = (a.shape[0], a.shape[1], b.shape[1]);
         let product = self.create_temporary(&[n, m]);
         let args = [OperatorOperand::Tensor(a), OperatorOperand::Tensor(b)];
-        self.add_operator(
+        self.add_operator_enclosing_body(
             plain_operator_call("aten::mm"),
             &args,
             &[OperatorOperand::Tensor(&product)],
@@ -185,7 +198,7 @@ impl StepProgramBuilder<'_> {
         let seqs = [self.next_sequence_number(), self.next_sequence_number()];
         let mut transposed = None;
         self.add_python_time();
-        self.add_operator(
+        self.add_operator_enclosing_body(
             forward_call("aten::linear", seqs[0]),
             &args,
             &[OperatorOperand::Tensor(&y)],
@@ -203,14 +216,14 @@ impl StepProgramBuilder<'_> {
                     one,
                     one,
                 ];
-                b.add_operator(
+                b.add_operator_enclosing_body(
                     with("aten::addmm", seqs[1]),
                     &args,
                     &[OperatorOperand::Tensor(&y)],
                     |b| {
                         if !b.is_on_cuda() {
                             let wide = b.add_expand(bias, &[n, m], &[0, 1]);
-                            b.add_copy_operator(&y, &wide);
+                            b.add_tensor_copy_operator(&y, &wide);
                         }
                         b.add_matmul_work(n, k, m, [&y, x, &wt]);
                     },
@@ -254,7 +267,7 @@ impl StepProgramBuilder<'_> {
                     OperatorOperand::Bool(true),
                     OperatorOperand::None,
                 ];
-                b.add_operator(
+                b.add_operator_enclosing_body(
                     plain_operator_call("aten::sum"),
                     &args,
                     &[OperatorOperand::Tensor(&sum)],
@@ -269,7 +282,11 @@ impl StepProgramBuilder<'_> {
                 );
                 let flat = b.create_alias(&sum, &[m], &[1], 0);
                 let args = [OperatorOperand::Tensor(&sum), OperatorOperand::Ints(&[m])];
-                b.add_leaf_operator("aten::view", &args, &[OperatorOperand::Tensor(&flat)]);
+                b.add_operator_without_children(
+                    "aten::view",
+                    &args,
+                    &[OperatorOperand::Tensor(&flat)],
+                );
                 flat
             },
         );
@@ -295,8 +312,8 @@ impl StepProgramBuilder<'_> {
             ..plain_operator_call(name)
         };
         let mut both = (None, None);
-        self.add_operator(call(&frame, AutogradRole::Evaluate), &[], &[], |b| {
-            b.add_operator(
+        self.add_operator_enclosing_body(call(&frame, AutogradRole::Evaluate), &[], &[], |b| {
+            b.add_operator_enclosing_body(
                 call(name, AutogradRole::Backward),
                 &[OperatorOperand::Tensor(grad)],
                 &[],
@@ -319,7 +336,7 @@ impl StepProgramBuilder<'_> {
     ) {
         let flops = u128::from(result.element_count()) * u128::from(per_element);
         let bytes = u128::from(result.byte_count()) * 3;
-        self.add_operator(call, args, &[OperatorOperand::Tensor(result)], |b| {
+        self.add_operator_enclosing_body(call, args, &[OperatorOperand::Tensor(result)], |b| {
             let kernel = "void at::native::vectorized_elementwise_kernel<4, float>()";
             b.add_work(kernel, flops, bytes);
         });
@@ -340,7 +357,7 @@ impl StepProgramBuilder<'_> {
             ..forward_call("aten::sum", seq)
         };
         self.add_python_time();
-        self.add_operator(call, &args, &[OperatorOperand::Tensor(&loss)], |b| {
+        self.add_operator_enclosing_body(call, &args, &[OperatorOperand::Tensor(&loss)], |b| {
             let kernel = "void at::native::reduce_kernel<512, 1, sum>()";
             b.add_work(kernel, x.element_count().into(), x.byte_count().into());
         });
@@ -360,7 +377,7 @@ impl StepProgramBuilder<'_> {
             OperatorOperand::Int(1),
         ];
         self.add_python_time();
-        self.add_operator(
+        self.add_operator_enclosing_body(
             plain_operator_call("aten::ones_like"),
             &args,
             &[OperatorOperand::Tensor(&ones)],

@@ -42,7 +42,7 @@ pub(super) enum TemplateTextHoleKind {
 pub(super) type TextPartsWithHoles = Box<[(Box<str>, TemplateTextHoleKind)]>;
 
 /// Splits a text at its placeholders.
-pub(super) fn parse_template(mut rest: &str) -> TextPartsWithHoles {
+pub(super) fn split_template_at_placeholders(mut rest: &str) -> TextPartsWithHoles {
     let mut parts = Vec::new();
     loop {
         let Some(at) = rest.find([TENSOR, NUMBER]) else {
@@ -176,7 +176,7 @@ impl StepProgram {
         let key = (role, texts.join("\u{3}"));
         let templates = &mut self.templates;
         *self.known.entry(key).or_insert_with(|| {
-            let [name, host, attrs, kineto] = texts.map(parse_template);
+            let [name, host, attrs, kineto] = texts.map(split_template_at_placeholders);
             templates.push(OperatorTextTemplate {
                 role,
                 name,
@@ -202,7 +202,7 @@ impl StepProgram {
             kernels.push(ProgramKernel {
                 name: name.into(),
                 ns,
-                args: parse_template(args),
+                args: split_template_at_placeholders(args),
                 copy,
             });
             (kernels.len() - 1) as u32

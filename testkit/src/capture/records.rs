@@ -281,7 +281,7 @@ impl EventRecorder for StepRecords<'_> {
         self.done.push(record);
     }
 
-    fn start_thread(&mut self, thread: u8) {
+    fn record_thread_start(&mut self, thread: u8) {
         self.thread = thread;
     }
 
@@ -303,7 +303,7 @@ impl EventRecorder for StepRecords<'_> {
 
     fn record_call(&mut self, call: RuntimeCall, at: u64, ns: u64, correlation: u64) {
         if self.with_gpu {
-            let external = self.enclosing_external_id(None);
+            let external = self.external_id_of_innermost_open_record(None);
             self.gpu.push(RuntimeCallOrGpuRecord::Call {
                 call,
                 thread: self.thread,
@@ -325,8 +325,8 @@ impl EventRecorder for StepRecords<'_> {
     ) {
         if self.with_gpu {
             let (external, frame) = (
-                self.enclosing_external_id(None),
-                self.enclosing_external_id(Some(AutogradRole::Annotation)),
+                self.external_id_of_innermost_open_record(None),
+                self.external_id_of_innermost_open_record(Some(AutogradRole::Annotation)),
             );
             self.gpu.push(RuntimeCallOrGpuRecord::Device {
                 what,
@@ -344,7 +344,7 @@ impl EventRecorder for StepRecords<'_> {
 impl StepRecords<'_> {
     /// Returns the external id of the innermost open record of the requested kind; 0 if there is none. If `role` is
     /// given, the record is an annotation; otherwise it is an operator that is not an annotation.
-    fn enclosing_external_id(&self, role: Option<AutogradRole>) -> u64 {
+    fn external_id_of_innermost_open_record(&self, role: Option<AutogradRole>) -> u64 {
         let stack = &self.stacks[usize::from(self.thread)];
         let found = stack
             .iter()

@@ -93,7 +93,7 @@ impl GradientReducer {
 impl StepProgramBuilder<'_> {
     /// Adds the autograd node that adds `grad` to the gradient of `param`, including the node's
     /// hook.
-    pub(super) fn add_gradient_accumulation(
+    pub(super) fn add_autograd_gradient_accumulation_node(
         &mut self,
         param: usize,
         grad: &ProgramTensor,
@@ -119,12 +119,12 @@ impl StepProgramBuilder<'_> {
                     let shape = &grad.shape;
                     let kept = b.create_alias(grad, shape, &grad.strides, 0);
                     let args = [OperatorOperand::Tensor(grad)];
-                    b.add_operator(
+                    b.add_operator_enclosing_body(
                         plain_operator_call("aten::detach"),
                         &args,
                         &[OperatorOperand::Tensor(&kept)],
                         |b| {
-                            b.add_leaf_operator("detach", &args, &[]);
+                            b.add_operator_without_children("detach", &args, &[]);
                         },
                     );
                     kept
@@ -154,10 +154,10 @@ impl StepProgramBuilder<'_> {
         let bucket = reducer.buckets[nth].tensor.clone();
         let view = self.add_bucket_view(&bucket, grad, offset);
         if self.options.style == JobParallelism::Functional {
-            self.add_copy_operator(&view, grad);
+            self.add_tensor_copy_operator(&view, grad);
         } else {
             let name = "torch::distributed::reducer::mul_out";
-            self.add_operator(
+            self.add_operator_enclosing_body(
                 plain_operator_call(name),
                 &[OperatorOperand::Tensor(&view)],
                 &[],
@@ -180,7 +180,7 @@ impl StepProgramBuilder<'_> {
             reducer.buckets[nth].meet = Some(match self.options.style {
                 JobParallelism::Functional => {
                     let sum = self.create_temporary(&bucket.shape);
-                    (self.add_functional_collective(ask(&sum)), sum)
+                    (self.add_functional_collective_without_wait(ask(&sum)), sum)
                 }
                 _ => (self.add_c10d_collective(ask(&bucket), true), bucket.clone()),
             });
@@ -214,13 +214,13 @@ impl StepProgramBuilder<'_> {
                 let grad = known.grad.as_ref().expect("it was accumulated");
                 let name = "torch.distributed.ddp.reducer::copy_bucket_to_grad";
                 match self.options.style {
-                    JobParallelism::Functional => self.add_copy_operator(grad, &view),
-                    _ => self.add_operator(
+                    JobParallelism::Functional => self.add_tensor_copy_operator(grad, &view),
+                    _ => self.add_operator_enclosing_body(
                         plain_operator_call(name),
                         &[OperatorOperand::Tensor(&known.value)],
                         &[],
                         |b| {
-                            b.add_copy_operator(grad, &view);
+                            b.add_tensor_copy_operator(grad, &view);
                         },
                     ),
                 }

@@ -12,7 +12,7 @@ use super::program::{GroupAxis, StepProgram, ThreadInstruction};
 /// Gives a rank's clock access to the meetings with other ranks (collectives and messages) that it waits for.
 pub(super) trait CommunicationAccess {
     /// Records that this rank starts its part of the meeting `m` in `step`.
-    fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64);
+    fn record_own_meeting_start(&mut self, step: u32, m: u32, start: u64);
     /// Returns the end of the meeting `m` on this rank; `None` if the end is still unknown.
     fn meeting_end(&self, step: u32, m: u32) -> Option<u64>;
     /// Records that a thread or stream of this rank waits for the collective or message `m` during
@@ -65,7 +65,7 @@ pub(super) enum StreamWork {
 pub(super) trait EventRecorder {
     fn enter_operator(&mut self, _op: u32, _at: u64) {}
     fn exit_operator(&mut self, _at: u64) {}
-    fn start_thread(&mut self, _thread: u8) {}
+    fn record_thread_start(&mut self, _thread: u8) {}
     /// Receives a meeting `m`: a collective that Gloo executes on the thread of `worker`, or a
     /// message on the requesting thread.
     fn record_meeting(&mut self, _m: u32, _worker: Option<u8>, _start: u64, _end: u64) {}
@@ -243,7 +243,7 @@ impl SimulatedRankState {
             ThreadInstruction::Busy(ns) => {
                 self.spend_time(ns);
             }
-            ThreadInstruction::Thread(thread) => out.start_thread(thread),
+            ThreadInstruction::Thread(thread) => out.record_thread_start(thread),
             ThreadInstruction::Issue(m) => {
                 let meet = &program.meets[m as usize];
                 let (start, worker) = match meet.axis {
@@ -261,7 +261,7 @@ impl SimulatedRankState {
                         (start, Some((2 * index_of_axis(axis) + which) as u8))
                     }
                 };
-                meetings.arrive_at_meeting(self.step, m, start);
+                meetings.record_own_meeting_start(self.step, m, start);
                 let end = meetings.meeting_end(self.step, m).unwrap_or(start);
                 out.record_meeting(m, worker, start, end);
             }
@@ -356,7 +356,7 @@ impl SimulatedRankState {
         let comm = &mut self.comm[index_of_axis(axis)];
         let start = (self.now - BETWEEN + REACH).max(comm.free).max(ready);
         comm.within = Some(m);
-        meetings.arrive_at_meeting(self.step, m, start);
+        meetings.record_own_meeting_start(self.step, m, start);
         let ns = meetings.meeting_end(self.step, m).unwrap_or(start) - start;
         out.record_device_work(
             StreamWork::Collective(m),

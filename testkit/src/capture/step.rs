@@ -37,7 +37,7 @@ pub(super) fn build_program(
         ..annotation_call(&name)
     };
     b.add_python_time();
-    b.add_operator(call, &[], &[], |b| match options.style {
+    b.add_operator_enclosing_body(call, &[], &[], |b| match options.style {
         JobParallelism::Pipeline => b.add_stage_step(),
         _ => b.add_replica_step(),
     });
@@ -61,7 +61,7 @@ impl StepProgramBuilder<'_> {
         if shared && self.options.style == JobParallelism::Ddp {
             let name = "DistributedDataParallel.forward";
             self.add_python_time();
-            self.add_operator(annotation_call(name), &[], &[], |b| {
+            self.add_operator_enclosing_body(annotation_call(name), &[], &[], |b| {
                 b.add_buffer_broadcast();
                 x = b.add_forward(&layers, &x, &mut saved);
             });
@@ -106,15 +106,20 @@ impl StepProgramBuilder<'_> {
                 OperatorOperand::Device,
                 OperatorOperand::Bool(false),
             ];
-            self.add_operator(plain_operator_call("aten::randn"), &args, &result, |b| {
-                b.add_empty(&x);
-                let (zero, one) = (
-                    OperatorOperand::Double("0.000000", "0."),
-                    OperatorOperand::Double("1.000000", "1."),
-                );
-                let args = [OperatorOperand::Tensor(&x), zero, one, none];
-                b.add_pointwise(plain_operator_call("aten::normal_"), &args, &x, 10);
-            });
+            self.add_operator_enclosing_body(
+                plain_operator_call("aten::randn"),
+                &args,
+                &result,
+                |b| {
+                    b.add_empty(&x);
+                    let (zero, one) = (
+                        OperatorOperand::Double("0.000000", "0."),
+                        OperatorOperand::Double("1.000000", "1."),
+                    );
+                    let args = [OperatorOperand::Tensor(&x), zero, one, none];
+                    b.add_pointwise(plain_operator_call("aten::normal_"), &args, &x, 10);
+                },
+            );
             return x;
         }
         let pinned = ProgramTensor {
@@ -132,15 +137,25 @@ impl StepProgramBuilder<'_> {
             OperatorOperand::Bool(false),
         );
         let args = [from, float, layout, device, none, yes, no, none];
-        self.add_operator(plain_operator_call("aten::to"), &args, &result, |b| {
+        self.add_operator_enclosing_body(plain_operator_call("aten::to"), &args, &result, |b| {
             let args = [from, float, layout, device, none, yes, none];
-            b.add_operator(plain_operator_call("aten::_to_copy"), &args, &result, |b| {
-                b.empty_strided(&x);
-                let args = [OperatorOperand::Tensor(&x), from, yes];
-                b.add_operator(plain_operator_call("aten::copy_"), &args, &result, |b| {
-                    b.add_device_copy(CopyDirection::ToDevice, x.byte_count());
-                });
-            });
+            b.add_operator_enclosing_body(
+                plain_operator_call("aten::_to_copy"),
+                &args,
+                &result,
+                |b| {
+                    b.empty_strided(&x);
+                    let args = [OperatorOperand::Tensor(&x), from, yes];
+                    b.add_operator_enclosing_body(
+                        plain_operator_call("aten::copy_"),
+                        &args,
+                        &result,
+                        |b| {
+                            b.add_host_device_copy(CopyDirection::ToDevice, x.byte_count());
+                        },
+                    );
+                },
+            );
         });
         x
     }
@@ -190,20 +205,25 @@ impl StepProgramBuilder<'_> {
 
     fn add_optimizer(&mut self, reducer: &GradientReducer) {
         self.add_python_time();
-        self.add_operator(annotation_call("Optimizer.step#SGD.step"), &[], &[], |b| {
-            for (value, grad) in reducer.iter_parameters_with_gradients() {
-                let rate = OperatorOperand::Double("-0.010000", "-0.01");
-                let args = [
-                    OperatorOperand::Tensor(value),
-                    OperatorOperand::Tensor(grad),
-                    rate,
-                ];
-                b.add_python_time();
-                b.add_pointwise(plain_operator_call("aten::add_"), &args, value, 2);
-            }
-        });
+        self.add_operator_enclosing_body(
+            annotation_call("Optimizer.step#SGD.step"),
+            &[],
+            &[],
+            |b| {
+                for (value, grad) in reducer.iter_parameters_with_gradients() {
+                    let rate = OperatorOperand::Double("-0.010000", "-0.01");
+                    let args = [
+                        OperatorOperand::Tensor(value),
+                        OperatorOperand::Tensor(grad),
+                        rate,
+                    ];
+                    b.add_python_time();
+                    b.add_pointwise(plain_operator_call("aten::add_"), &args, value, 2);
+                }
+            },
+        );
         self.add_python_time();
-        self.add_operator(
+        self.add_operator_enclosing_body(
             annotation_call("Optimizer.zero_grad#SGD.zero_grad"),
             &[],
             &[],
@@ -218,14 +238,14 @@ impl StepProgramBuilder<'_> {
             [OperatorOperand::Double("1.000000", "1.")],
         );
         self.add_python_time();
-        self.add_operator(plain_operator_call("aten::item"), &args, &result, |b| {
-            b.add_operator(
+        self.add_operator_enclosing_body(plain_operator_call("aten::item"), &args, &result, |b| {
+            b.add_operator_enclosing_body(
                 plain_operator_call("aten::_local_scalar_dense"),
                 &args,
                 &result,
                 |b| {
                     if b.is_on_cuda() {
-                        b.add_device_copy(CopyDirection::ToHost, 4);
+                        b.add_host_device_copy(CopyDirection::ToHost, 4);
                         b.push_instruction(ThreadInstruction::Synchronize);
                     }
                 },

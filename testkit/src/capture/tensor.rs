@@ -123,7 +123,7 @@ pub(super) fn write_host_lists(
 }
 
 /// Writes Kineto's description of the inputs.
-pub(super) fn write_kineto_inputs(out: &mut String, args: &[OperatorOperand<'_>]) {
+pub(super) fn write_kineto_operator_inputs(out: &mut String, args: &[OperatorOperand<'_>]) {
     out.push_str("\"Concrete Inputs\": ");
     write_list(out, args, ", ", |out, arg| {
         out.push('"');

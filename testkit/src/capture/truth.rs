@@ -155,7 +155,7 @@ impl SimulatedJobCaptureWriter {
     }
 
     /// Returns the sending stage and the receiving stage of a message, derived from the numbering in [`super::step`].
-    fn stages_of_message(&self, global: u32) -> [u32; 2] {
+    fn sending_and_receiving_stage(&self, global: u32) -> [u32; 2] {
         let stage = global / 2 / self.options.microbatches;
         match global % 2 {
             0 => [stage, stage + 1],
@@ -164,7 +164,7 @@ impl SimulatedJobCaptureWriter {
     }
 
     fn sends_message(&self, global: u32, rank: u32) -> bool {
-        self.stages_of_message(global)[0] == rank
+        self.sending_and_receiving_stage(global)[0] == rank
     }
 
     fn true_communication_times_of_step(&self, step: u32) -> Vec<CommunicationTrueTimes> {
@@ -185,7 +185,7 @@ impl SimulatedJobCaptureWriter {
         // For each step, the number of collectives by group, and the number of messages by pair of ranks.
         let mut counts: BTreeMap<(u32, [u32; 2]), u64> = BTreeMap::new();
         let key = |global: usize| match meetings[global].exchange {
-            CommunicationOperation::Message => (0, self.stages_of_message(global as u32)),
+            CommunicationOperation::Message => (0, self.sending_and_receiving_stage(global as u32)),
             CommunicationOperation::Collective(_) => (meetings[global].group, [0; 2]),
         };
         for global in 0..meetings.len() {
@@ -195,7 +195,9 @@ impl SimulatedJobCaptureWriter {
         list.map(|(global, (meeting, parts))| {
             let group = &self.layout.groups[meeting.group as usize];
             let ranks = match meeting.exchange {
-                CommunicationOperation::Message => self.stages_of_message(global as u32).to_vec(),
+                CommunicationOperation::Message => {
+                    self.sending_and_receiving_stage(global as u32).to_vec()
+                }
                 CommunicationOperation::Collective(_) => group.ranks.clone(),
             };
             let last = parts.iter().map(|(_, part)| part.start).max().unwrap_or(0);
@@ -205,7 +207,7 @@ impl SimulatedJobCaptureWriter {
                 .collect();
             members.sort_by_key(|m| ranks.iter().position(|rank| *rank == m.rank));
             CommunicationTrueTimes {
-                kind: meeting.exchange.operation_name(),
+                kind: meeting.exchange.operation_name_in_true_times(),
                 step,
                 group: group.name.clone(),
                 sequence: u64::from(step) * counts[&key(global)] + u64::from(meeting.nth),

@@ -27,7 +27,7 @@ fn archive_generated_job(corpus: &ArchiveTestFolder, words: &[&str], options: &[
 }
 
 /// Returns the causes that a check names. If `text` is given, it describes the machine to use.
-fn list_check_causes(corpus: &ArchiveTestFolder, text: Option<&str>) -> Vec<String> {
+fn list_prediction_causes_of_check(corpus: &ArchiveTestFolder, text: Option<&str>) -> Vec<String> {
     std::fs::write(corpus.at("new.toml"), text.unwrap_or_default()).unwrap();
     let words: &[&str] = &["--machine", "m.toml=@new.toml"];
     let (code, found) = run_archive_check(corpus, if text.is_some() { words } else { &[] });
@@ -68,7 +68,7 @@ fn a_constant_of_the_machine_is_named_alone() {
     ] {
         // The peak of the other format changes too, but the job has no node in this format.
         let text = text.replace("fp32 = \"150.000", "fp32 = \"300.000");
-        let found = list_check_causes(&corpus, Some(&text));
+        let found = list_prediction_causes_of_check(&corpus, Some(&text));
         assert_eq!(filter_causes_by_kind(&found, "machine:"), [constant]);
         // The changed constant causes one of the two largest time changes. The other change may be
         // transfers that slower kernels expose.
@@ -96,7 +96,7 @@ fn a_topology_is_named_alone() {
     let corpus = create_archive_with_baseline(&generate_arguments_with_sequence("512"));
     let [peak, memory, inner, outer, latency] = SOUND;
     let text = format_machine_toml(peak, memory, inner, outer, latency, "mesh");
-    let found = list_check_causes(&corpus, Some(&text));
+    let found = list_prediction_causes_of_check(&corpus, Some(&text));
     assert_eq!(
         filter_causes_by_kind(&found, "machine:"),
         ["dimension 1 shape: \"ring\" → \"mesh\""]
@@ -124,7 +124,7 @@ fn an_operator_is_named_alone_and_beside_a_constant() {
         assert!(!compute.is_empty());
         compute.iter().all(|cause| cause.contains("/attention +"))
     };
-    let found = list_check_causes(&corpus, None);
+    let found = list_prediction_causes_of_check(&corpus, None);
     assert!(operators(&found), "{found:?}");
     assert_eq!(filter_causes_by_kind(&found, "workload:").len(), 1);
     assert!(
@@ -138,7 +138,7 @@ fn an_operator_is_named_alone_and_beside_a_constant() {
     // Two constants change at the same time. The check names both, and no third cause.
     let [peak, memory, inner, outer, latency] = SOUND;
     let text = format_machine_toml(peak, memory, inner, outer * 0.8, latency, "ring");
-    let found = list_check_causes(&corpus, Some(&text));
+    let found = list_prediction_causes_of_check(&corpus, Some(&text));
     assert_eq!(
         filter_causes_by_kind(&found, "machine:"),
         ["dimension 2 bandwidth: \"25.000 GB/s\" → \"20.000 GB/s\""]
@@ -154,7 +154,7 @@ fn groups_are_named_by_their_members() {
     };
     let corpus = create_archive_with_baseline(&plan("4", "2", "2"));
     archive_generated_job(&corpus, &plan("2", "4", "4"), &["--replace"]);
-    let found = list_check_causes(&corpus, None);
+    let found = list_prediction_causes_of_check(&corpus, None);
     let calls = filter_causes_by_kind(&found, "collectives:");
     // Groups of two are removed, and groups of four are added.
     for (members, gone) in [("(0, 4)", true), ("(0, 2, 4, 6)", false)] {

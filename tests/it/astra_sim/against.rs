@@ -7,7 +7,9 @@ use crate::corpus::sample_every_nth;
 use serde_json::Value;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use testkit::astra_sim::{self as oracle, create_overlapping_config, create_random_config};
+use testkit::astra_sim::{
+    self as oracle, create_config_with_overlapping_groups, create_random_config,
+};
 
 /// The program's note about jobs that the original never finishes.
 const NEVER: &str = "note: the original would never finish this job: ";
@@ -79,7 +81,7 @@ fn compare_overlapping_with_simulator(seeds: impl Iterator<Item = u64> + Send) -
     let [finished, answered, stuck, differ] = [const { AtomicU64::new(0) }; 4];
     let faults = Mutex::new(Vec::new());
     product::run_on_all_cores(seeds, |seed| {
-        let config = create_overlapping_config(seed);
+        let config = create_config_with_overlapping_groups(seed);
         let original = oracle::simulate_as_astra_sim(&config);
         let apart = oracle::simulate_with_separate_chunk_numbering(&config);
         let done = |answer: &oracle::SimulationAnswer| answer.finish.iter().all(Option::is_some);
@@ -132,7 +134,7 @@ fn overlapping_groups_answer_alike() {
 /// dimension have equal sizes. An all-gather visits the dimensions from outermost to innermost, and
 /// a reduce-scatter in the other direction, with equal message sizes in each dimension.
 #[test]
-fn collectives_that_pass_dimensions_in_different_orders_meet() {
+fn collectives_issued_in_different_orders_exchange_messages_of_equal_size() {
     let counts = compare_overlapping_with_simulator([5424, 5493, 5857].into_iter());
     assert_eq!(counts[0] + counts[1], 3, "{counts:?}");
 }
@@ -282,7 +284,7 @@ fn many_random_configurations_answer_alike() {
 fn writes_and_prints_one_random_configuration() {
     let seed = read_env_number("CHAKRAM_SEED", 0);
     let config = match std::env::var("CHAKRAM_OVERLAPPING") {
-        Ok(_) => create_overlapping_config(seed),
+        Ok(_) => create_config_with_overlapping_groups(seed),
         Err(_) => create_random_config(seed),
     };
     let folder = std::env::var("CHAKRAM_FOLDER").expect("a folder");

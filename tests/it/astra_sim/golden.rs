@@ -20,7 +20,7 @@ use testkit::astra_sim::{self as oracle, SimulationAnswer};
 const MIB: u64 = 1 << 20;
 
 /// Returns one collective of all NPUs, in four chunks, on dimensions given as (shape, size, bandwidth, latency).
-pub fn build_collective_config(
+pub fn build_config_of_one_collective(
     network: NetworkModel,
     dims: &[(DimensionTopology, usize, f64, f64)],
     kind: CollectiveOperation,
@@ -78,7 +78,7 @@ pub fn build_collective_config(
 }
 
 /// Returns the simulator's answer, after checking that the program gives the same answer.
-fn simulate_and_check_program(config: &WholeSimulationInput) -> SimulationAnswer {
+fn simulate_and_check_program_agrees(config: &WholeSimulationInput) -> SimulationAnswer {
     let answer = oracle::simulate_as_astra_sim(config);
     let ran = product::run_config_with_closed_forms(config);
     assert_eq!(product::describe_answer_difference(&ran, &answer), None);
@@ -98,9 +98,9 @@ fn one_dimension_collectives_finish_at_table_times() {
         let runs = [(Unaware, 1), (Unaware, 4), (Aware, 1), (Aware, 4)];
         for ((network, active), expected) in runs.into_iter().zip(expected) {
             let dims = [(shape, 8, 50.0, 500.0)];
-            let mut config = build_collective_config(network, &dims, kind, &[name], MIB);
+            let mut config = build_config_of_one_collective(network, &dims, kind, &[name], MIB);
             config.system.active_chunks = active;
-            let found = find_first_and_last_finish(&simulate_and_check_program(&config));
+            let found = find_first_and_last_finish(&simulate_and_check_program_agrees(&config));
             assert_eq!(
                 found, expected,
                 "{kind:?} {shape:?} {name} {network:?} {active}"
@@ -114,18 +114,18 @@ fn original_examples_finish_at_known_times() {
     // A switch of 8 with 400 GB/s and 936.25 ns, ring collectives, two active chunks, and
     // reductions at 3350 GB/s.
     let hgx = [(Switch, 8, 400.0, 936.25)];
-    let mut config = build_collective_config(Aware, &hgx, AllReduce, &["ring"], MIB);
+    let mut config = build_config_of_one_collective(Aware, &hgx, AllReduce, &["ring"], MIB);
     config.system.active_chunks = 2;
     config.system.local_mem_bw = 3350.0;
     assert_eq!(
-        find_first_and_last_finish(&simulate_and_check_program(&config)),
+        find_first_and_last_finish(&simulate_and_check_program_agrees(&config)),
         (57_426, 57_426)
     );
     let torus = |sizes: &[usize], bws: &[f64], names: &[&str]| {
         let dim = |(&n, &bw)| (Ring, n, bw, 500.0);
         let dims: Vec<_> = sizes.iter().zip(bws).map(dim).collect();
-        let config = build_collective_config(Unaware, &dims, AllReduce, names, MIB);
-        find_first_and_last_finish(&simulate_and_check_program(&config)).1
+        let config = build_config_of_one_collective(Unaware, &dims, AllReduce, names, MIB);
+        find_first_and_last_finish(&simulate_and_check_program_agrees(&config)).1
     };
     assert_eq!(torus(&[4, 2], &[50.0, 25.0], &["ring", "ring"]), 88_760);
     assert_eq!(torus(&[4, 2], &[50.0, 25.0], &["oneRing"]), 117_780);
@@ -137,9 +137,9 @@ fn original_examples_finish_at_known_times() {
 #[ignore = "1.5 million messages"]
 fn a_large_torus_all_reduce_finishes_at_known_time() {
     let dims = [(Ring, 16, 50.0, 500.0); 3];
-    let config = build_collective_config(Unaware, &dims, AllReduce, &["ring"; 3], MIB);
+    let config = build_config_of_one_collective(Unaware, &dims, AllReduce, &["ring"; 3], MIB);
     assert_eq!(
-        find_first_and_last_finish(&simulate_and_check_program(&config)).1,
+        find_first_and_last_finish(&simulate_and_check_program_agrees(&config)).1,
         157_435
     );
 }
@@ -148,9 +148,10 @@ fn a_large_torus_all_reduce_finishes_at_known_time() {
 fn double_binary_tree_all_reduces_finish_at_known_times() {
     for (n, expected) in [(4, 265_348), (8, 438_292), (16, 611_236)] {
         let dims = [(Switch, n, 50.0, 500.0)];
-        let config = build_collective_config(Unaware, &dims, AllReduce, &["doubleBinaryTree"], MIB);
+        let config =
+            build_config_of_one_collective(Unaware, &dims, AllReduce, &["doubleBinaryTree"], MIB);
         assert_eq!(
-            find_first_and_last_finish(&simulate_and_check_program(&config)).1,
+            find_first_and_last_finish(&simulate_and_check_program_agrees(&config)).1,
             expected,
             "{n}"
         );
@@ -164,14 +165,14 @@ fn measure_message_arrival(
     src: usize,
     dst: usize,
 ) -> u64 {
-    let mut config = build_collective_config(network, dims, AllReduce, &[], MIB);
+    let mut config = build_config_of_one_collective(network, dims, AllReduce, &[], MIB);
     let (bytes, tag) = (MIB, 7);
     for rank in &mut config.ranks {
         rank[0].work = NodeWork::Compute { ops: 1, bytes: 1 };
     }
     config.ranks[src][0].work = NodeWork::Send { dst, bytes, tag };
     config.ranks[dst][0].work = NodeWork::Receive { src, bytes, tag };
-    let answer = simulate_and_check_program(&config);
+    let answer = simulate_and_check_program_agrees(&config);
     assert_eq!(answer.finish[src], answer.finish[dst]);
     assert_eq!(answer.messages, 1);
     answer.finish[dst].expect("it arrives")

@@ -2,7 +2,7 @@
 
 use super::product::{self, run_on_all_cores};
 use crate::commands::run_chakram;
-use crate::corpus::unpack_cases;
+use crate::corpus::unpack_cases_in_memory;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -120,7 +120,9 @@ const OTHERWISE: [&str; 7] = [
 /// original's own cases takes as long as in ASTRA-sim's models.
 #[test]
 fn collectives_without_notes_take_as_long_as_in_astra_sim() {
-    let Some(cases) = unpack_cases() else { return };
+    let Some(cases) = unpack_cases_in_memory() else {
+        return;
+    };
     let [equal, noted] = [const { AtomicU32::new(0) }; 2];
     let faults = Mutex::new(Vec::new());
     run_on_all_cores(cases.iter(), |(name, case)| {

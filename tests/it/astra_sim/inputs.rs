@@ -1,7 +1,7 @@
 //! Tests valid, altered and damaged files and flags of ASTRA-sim, and the cases of the corpus.
 
 use crate::commands::run_chakram;
-use crate::corpus::unpack_cases;
+use crate::corpus::unpack_cases_in_memory;
 use crate::harness::astra_sim::run_every_parser;
 use chakram::astra_sim::{
     AlgorithmPathsByNodeFile, AnalyticalCongestionModel, AstraFlags, AstraInputs,
@@ -55,11 +55,12 @@ fn write_input_folder() -> (tempfile::TempDir, Vec<String>) {
         let node = NodeView::new(0, "host", Op::Host);
         trace.receive_node(&node, &[]).expect("memory takes all");
         let file = folder.path().join(format!("wl.{rank}.et"));
-        std::fs::write(file, trace.into_inner()).expect("there is room");
+        std::fs::write(file, trace.into_unflushed_sink()).expect("there is room");
     }
     // The algorithm that the system file names does nothing.
     let script = TraceWriter::new(Vec::new()).expect("memory takes all");
-    std::fs::write(folder.path().join("a.0.et"), script.into_inner()).expect("there is room");
+    std::fs::write(folder.path().join("a.0.et"), script.into_unflushed_sink())
+        .expect("there is room");
     let system = system_text_with_algorithm_in_folder(folder.path());
     for (flag, name, text) in [
         ("system-configuration", "system.json", &system[..]),
@@ -198,7 +199,7 @@ fn unknown_flags_and_words_are_left_out() {
 /// Control dependencies on missing nodes are dropped with a note, with and without `--lenient`.
 /// Data dependencies on missing nodes are rejected.
 #[test]
-fn dangling_dependencies_are_said() {
+fn dangling_control_dependencies_are_noted_and_data_ones_rejected() {
     let (folder, arguments) = write_input_folder();
     let write = |data: &[u64], control: &[u64]| {
         let mut trace = TraceWriter::new(Vec::new()).expect("memory takes all");
@@ -210,7 +211,8 @@ fn dangling_dependencies_are_said() {
         trace
             .write_node(&node, data, &extra)
             .expect("memory takes all");
-        std::fs::write(folder.path().join("wl.3.et"), trace.into_inner()).expect("there is room");
+        std::fs::write(folder.path().join("wl.3.et"), trace.into_unflushed_sink())
+            .expect("there is room");
     };
     let plain = astra_sim(&arguments, &[]);
     for lenient in [&[][..], &["--lenient"]] {
@@ -274,7 +276,7 @@ fn unknown_keys_are_ignored_if_that_is_asked_for() {
 
 #[cfg(unix)]
 #[test]
-fn under_the_names_of_the_original_the_program_is_the_original() {
+fn chakram_called_by_the_name_of_astra_sim_behaves_like_astra_sim() {
     let (folder, arguments) = write_input_folder();
     for (name, model) in [
         (
@@ -334,7 +336,9 @@ const NOTED: &[&str] = &[
 
 #[test]
 fn cases_of_the_corpus_are_read() {
-    let Some(cases) = unpack_cases() else { return };
+    let Some(cases) = unpack_cases_in_memory() else {
+        return;
+    };
     let mut refused = Vec::new();
     let mut noted = BTreeSet::new();
     for (name, case) in &cases {

@@ -2,7 +2,7 @@
 //! the same time.
 #![cfg(unix)]
 
-use super::golden::build_collective_config;
+use super::golden::build_config_of_one_collective;
 use super::product;
 use crate::commands::run_chakram;
 use std::path::Path;
@@ -26,7 +26,7 @@ struct RunOutputTranscript {
     collectives: Option<(u64, u64)>,
 }
 
-fn record_run_transcript(
+fn record_astra_sim_run_output(
     folder: &Path,
     network: NetworkModel,
     args: &[String],
@@ -73,7 +73,7 @@ fn compare_closed_and_stepwise(config: &WholeSimulationInput) -> u64 {
     std::fs::write(system, traced).expect("there is room");
     let args = &config.command_args()[1..];
     let [closed, stepwise] = [&[][..], &["--stepwise"]]
-        .map(|more| record_run_transcript(folder.path(), config.network, args, more));
+        .map(|more| record_astra_sim_run_output(folder.path(), config.network, args, more));
     let found = closed.collectives.map_or(0, |(closed, _)| closed);
     let collectives = stepwise.collectives;
     assert_eq!(
@@ -92,7 +92,7 @@ fn compare_closed_and_stepwise(config: &WholeSimulationInput) -> u64 {
 /// Each message shifts the order of NPUs by one, so NPU 4 · 2,046 mod 1,024 = 1,016 finishes first,
 /// followed by its successors on the ring.
 #[test]
-fn rings_are_analytical_under_the_originals_name() {
+fn a_large_ring_finishes_in_the_order_shifted_by_each_message() {
     let folder = tempfile::tempdir().expect("a folder");
     let put = |name: &str| folder.path().join(name).display().to_string();
     for name in ["s.json", "m.json"] {
@@ -118,7 +118,7 @@ fn rings_are_analytical_under_the_originals_name() {
         "--network-configuration=n.yml",
         "--remote-memory-configuration=m.json",
     ];
-    let said = record_run_transcript(folder.path(), Unaware, &args.map(str::to_owned), &[]);
+    let said = record_astra_sim_run_output(folder.path(), Unaware, &args.map(str::to_owned), &[]);
     assert_eq!(said.collectives, Some((1, 0)));
     let finished = said.printed.lines().filter_map(|line| {
         let (_, rest) = line.split_once("sys[")?;
@@ -137,7 +137,7 @@ fn rings_are_analytical_under_the_originals_name() {
 /// In a torus of 16 x 16 x 16, four chunks are in several dimensions at the same time, and each
 /// dimension has its own order.
 #[test]
-fn tori_are_analytical_under_the_originals_name() {
+fn collectives_on_tori_are_analytical_unless_messages_of_two_chunks_alternate() {
     for (sizes, local_bw_aware, analytical) in [
         ([16, 16, 16], true, 1),
         ([4, 3, 5], true, 1),
@@ -147,7 +147,7 @@ fn tori_are_analytical_under_the_originals_name() {
     ] {
         let dims = sizes.map(|size| (Ring, size, 50.0, 500.0));
         let mut config =
-            build_collective_config(Unaware, &dims, AllReduce, &["ring"; 3], 1_000_000);
+            build_config_of_one_collective(Unaware, &dims, AllReduce, &["ring"; 3], 1_000_000);
         config.system.splits = 4;
         config.system.endpoint_delay = Some(1);
         config.system.local_bw_aware = local_bw_aware;
@@ -199,7 +199,7 @@ fn chunk_end_order_is_equal_with_and_without_closed_forms() {
     product::run_on_all_cores(
         jobs.into_iter(),
         |(kind, size, splits, active, dims, names)| {
-            let mut config = build_collective_config(Unaware, &dims, kind, names, size);
+            let mut config = build_config_of_one_collective(Unaware, &dims, kind, names, size);
             (config.system.splits, config.system.active_chunks) = (splits, active);
             analytical.fetch_add(compare_closed_and_stepwise(&config), Relaxed);
         },
@@ -262,7 +262,7 @@ fn lines_are_the_same_with_closed_forms_and_without() {
     let count = jobs.len() as u64;
     product::run_on_all_cores(jobs.into_iter().enumerate(), |(i, job)| {
         let (dims, names, kind, network, splits, active) = job;
-        let mut config = build_collective_config(network, dims, kind, names, 100_000);
+        let mut config = build_config_of_one_collective(network, dims, kind, names, 100_000);
         (config.system.splits, config.system.active_chunks) = (splits, active);
         for (rank, nodes) in config.ranks.iter_mut().enumerate() {
             let first = nodes[0].clone();

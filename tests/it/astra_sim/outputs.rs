@@ -17,7 +17,11 @@ struct NodeWithTensorLists {
     tensors: Option<[&'static [&'static str]; 2]>,
 }
 
-fn build_node(op: Op<'static>, micros: u64, deps: &'static [u64]) -> NodeWithTensorLists {
+fn build_node_without_tensors(
+    op: Op<'static>,
+    micros: u64,
+    deps: &'static [u64],
+) -> NodeWithTensorLists {
     NodeWithTensorLists {
         op,
         micros,
@@ -127,7 +131,7 @@ fn encode_trace(nodes: &[NodeWithTensorLists]) -> Vec<u8> {
         let written = writer.write_node(&view, node.deps, &extra);
         written.expect("memory takes all");
     }
-    writer.into_inner()
+    writer.into_unflushed_sink()
 }
 
 fn text_from_bytes(bytes: &[u8]) -> &str {
@@ -151,15 +155,15 @@ fn build_mixed_job(system: Value) -> RingJobFolder {
         system,
         &[
             &[
-                build_node(build_kernel_op(0, 0), 10, &[]),
-                build_node(build_message_op(false, 1), 0, &[]),
-                build_node(Op::Host, 3, &[]),
-                build_node(load, 0, &[1]),
-                build_node(Op::NoOp, 0, &[0]),
+                build_node_without_tensors(build_kernel_op(0, 0), 10, &[]),
+                build_node_without_tensors(build_message_op(false, 1), 0, &[]),
+                build_node_without_tensors(Op::Host, 3, &[]),
+                build_node_without_tensors(load, 0, &[1]),
+                build_node_without_tensors(Op::NoOp, 0, &[0]),
             ],
             &[
-                build_node(build_message_op(true, 0), 0, &[]),
-                build_node(build_kernel_op(0, 0), 5, &[0]),
+                build_node_without_tensors(build_message_op(true, 0), 0, &[]),
+                build_node_without_tensors(build_kernel_op(0, 0), 5, &[0]),
             ],
         ],
     )
@@ -198,8 +202,8 @@ fn with_the_roofline_it_says_how_kernels_use_the_npu() {
     // peak. The means over 20 + 10 + 1 ns are: 20/31 of the time compute-bound, 21/31 of the peak,
     // 20/31 of the bandwidth, and (20 · 20 + 10 · 1)/31 FLOPs per byte.
     let nodes = [
-        build_node(build_kernel_op(20_000, 1_000), 0, &[]),
-        build_node(build_kernel_op(1_000, 1_000), 0, &[0]),
+        build_node_without_tensors(build_kernel_op(20_000, 1_000), 0, &[]),
+        build_node_without_tensors(build_kernel_op(1_000, 1_000), 0, &[0]),
     ];
     let case = RingJobFolder::new(json!({"roofline-enabled": 1}), &[&nodes, &[]]);
     let expected = "\
@@ -434,11 +438,15 @@ fn under_its_name_the_lines_are_the_originals() {
 fn ranks_are_told_of_as_they_finish() {
     let ranks: [&[NodeWithTensorLists]; 4] = [
         &[
-            build_node(build_kernel_op(0, 0), 10, &[]),
-            build_node(build_message_op(false, 1), 0, &[]),
+            build_node_without_tensors(build_kernel_op(0, 0), 10, &[]),
+            build_node_without_tensors(build_message_op(false, 1), 0, &[]),
         ],
-        &[build_node(build_message_op(true, 0), 0, &[])],
-        &[build_node(build_kernel_op(0, 0), 1, &[])],
+        &[build_node_without_tensors(
+            build_message_op(true, 0),
+            0,
+            &[],
+        )],
+        &[build_node_without_tensors(build_kernel_op(0, 0), 1, &[])],
         &[],
     ];
     let case = RingJobFolder::new(json!({"all-reduce-implementation": ["oneRing"]}), &ranks);
@@ -475,11 +483,11 @@ fn ranks_are_told_of_as_they_finish() {
 fn build_deadlocked_job() -> RingJobFolder {
     let other = |peer| {
         [
-            build_node(build_message_op(true, peer), 0, &[]),
-            build_node(build_message_op(false, peer), 0, &[0]),
+            build_node_without_tensors(build_message_op(true, peer), 0, &[]),
+            build_node_without_tensors(build_message_op(false, peer), 0, &[0]),
         ]
     };
-    let first = [build_node(build_kernel_op(0, 0), 10, &[])];
+    let first = [build_node_without_tensors(build_kernel_op(0, 0), 10, &[])];
     RingJobFolder::new(json!({}), &[&first, &other(2), &other(1)])
 }
 
@@ -521,11 +529,11 @@ const MIB: &str = "1048576";
 fn build_tensor_memory_job(system: Value, listed: bool) -> RingJobFolder {
     let forward = NodeWithTensorLists {
         tensors: Some([&["w", MIB], &["a", "524288"]]),
-        ..build_node(build_kernel_op(0, 0), 5, &[])
+        ..build_node_without_tensors(build_kernel_op(0, 0), 5, &[])
     };
     let back = NodeWithTensorLists {
         tensors: listed.then_some([&["a", "524288", "w", MIB], &["g", MIB]]),
-        ..build_node(build_kernel_op(0, 0), 3, &[0])
+        ..build_node_without_tensors(build_kernel_op(0, 0), 3, &[0])
     };
     RingJobFolder::new(system, &[&[forward, back], &[]])
 }

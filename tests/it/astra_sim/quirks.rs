@@ -5,8 +5,8 @@ mod alone;
 mod bounds;
 mod said;
 
-use super::golden::build_collective_config;
-use super::golden::groups::split_collective_in_halves;
+use super::golden::build_config_of_one_collective;
+use super::golden::groups::split_collective_between_npu_halves;
 use CollectiveOperation::{AllGather, AllReduce, ReduceScatter};
 use DimensionTopology::{FullyConnected, Ring, Switch};
 use NetworkModel::{Aware, Unaware};
@@ -64,7 +64,7 @@ fn build_message_config(
     dims: &[(DimensionTopology, usize, f64, f64)],
     ends: &[(usize, usize)],
 ) -> WholeSimulationInput {
-    let mut config = build_collective_config(network, dims, AllReduce, &[], MIB);
+    let mut config = build_config_of_one_collective(network, dims, AllReduce, &[], MIB);
     config.ranks = vec![Vec::new(); config.npu_count()];
     for (i, &(src, dst)) in ends.iter().enumerate() {
         let (bytes, tag) = (MIB, i as u64);
@@ -88,7 +88,7 @@ fn build_message_config(
 #[test]
 fn padding_quirk_adds_a_chunk_to_cover_size() {
     let dims = [(Ring, 4, 50.0, 500.0)];
-    let config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], 1_000_003);
+    let config = build_config_of_one_collective(Unaware, &dims, AllReduce, &["ring"], 1_000_003);
     assert_eq!(simulate_makespan_ns(&config, "all"), 5 * 21_304);
     assert_eq!(simulate_makespan_ns(&config, "all,-padding"), 4 * 21_304);
     // In picoseconds, a message takes 500,000 + 62,500.1875 B / 53.6870912 B/ns = 1,664,156.9, and
@@ -99,12 +99,12 @@ fn padding_quirk_adds_a_chunk_to_cover_size() {
     // With 3 B, there are four chunks that are padded to one byte per NPU. With the correction, there are three chunks
     // of 1 B in messages of a quarter byte. Neither kind of message takes a whole ns beyond its latency, so the time is
     // 7·10 + 6·500.
-    let config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], 3);
+    let config = build_config_of_one_collective(Unaware, &dims, AllReduce, &["ring"], 3);
     assert_eq!(simulate_makespan_ns(&config, "all"), 4 * 3_070);
     assert_eq!(simulate_makespan_ns(&config, "all,-padding"), 3 * 3_070);
     // An all-gather of fewer bytes than splits never ends in the original. With the correction, each chunk takes 4·10 +
     // 3·500 ns.
-    let config = build_collective_config(Unaware, &dims, AllGather, &["ring"], 3);
+    let config = build_config_of_one_collective(Unaware, &dims, AllGather, &["ring"], 3);
     assert_eq!(simulate_makespan_ns(&config, "all,-padding"), 3 * 1_540);
 }
 
@@ -114,7 +114,7 @@ fn padding_quirk_adds_a_chunk_to_cover_size() {
 #[test]
 fn message_shares_are_exact_without_rounding_quirks() {
     let dims = [(Switch, 8, 50.0, 500.0)];
-    let mut config = with_zero_reduction_time(build_collective_config(
+    let mut config = with_zero_reduction_time(build_config_of_one_collective(
         Unaware,
         &dims,
         AllReduce,
@@ -133,8 +133,8 @@ fn message_shares_are_exact_without_rounding_quirks() {
 #[test]
 fn without_short_list_quirk_last_algorithm_covers_the_other_dimensions() {
     let dims = [(Ring, 4, 50.0, 500.0), (Ring, 2, 25.0, 500.0)];
-    let short = build_collective_config(Unaware, &dims, AllReduce, &["ring"], MIB);
-    let long = build_collective_config(Unaware, &dims, AllReduce, &["ring", "ring"], MIB);
+    let short = build_config_of_one_collective(Unaware, &dims, AllReduce, &["ring"], MIB);
+    let long = build_config_of_one_collective(Unaware, &dims, AllReduce, &["ring", "ring"], MIB);
     // Only the inner dimension is used, and each of four chunks takes 7·10 + 6·1,720 + 3·3,930 =
     // 22,180.
     assert_eq!(simulate_makespan_ns(&short, "all"), 88_720);
@@ -149,7 +149,7 @@ fn without_short_list_quirk_last_algorithm_covers_the_other_dimensions() {
 fn no_algorithm_is_faster_than_the_ports() {
     let s = 232_830;
     let dims = [(Switch, 8, 50.0, 500.0)];
-    let mut direct = with_zero_reduction_time(build_collective_config(
+    let mut direct = with_zero_reduction_time(build_config_of_one_collective(
         Unaware,
         &dims,
         AllReduce,
@@ -157,7 +157,7 @@ fn no_algorithm_is_faster_than_the_ports() {
         100_000_000,
     ));
     direct.system.splits = 1;
-    let mut ring = with_zero_reduction_time(build_collective_config(
+    let mut ring = with_zero_reduction_time(build_config_of_one_collective(
         Unaware,
         &dims,
         AllReduce,
@@ -191,7 +191,7 @@ fn no_algorithm_is_faster_than_the_ports() {
 #[test]
 fn chunks_share_the_port() {
     let dims = [(Ring, 8, 50.0, 500.0)];
-    let mut config = with_zero_reduction_time(build_collective_config(
+    let mut config = with_zero_reduction_time(build_config_of_one_collective(
         Unaware,
         &dims,
         AllReduce,
@@ -235,9 +235,10 @@ fn messages_of_ranks_share_ports_too() {
 /// In a reduce-scatter of 8 MiB by `direct` among 8 fully connected NPUs, messages of 2^20 B take
 /// 19,531.25 ns on a link, and reductions take 3 · 20,971 ns.
 #[test]
-fn bandwidth_of_an_npu_is_for_all_its_links() {
+fn fully_connected_links_quirk_gives_each_link_the_full_npu_bandwidth() {
     let dims = [(FullyConnected, 8, 50.0, 500.0)];
-    let mut config = build_collective_config(Unaware, &dims, ReduceScatter, &["direct"], 8 * MIB);
+    let mut config =
+        build_config_of_one_collective(Unaware, &dims, ReduceScatter, &["direct"], 8 * MIB);
     config.system.splits = 1;
     let reduction = 3 * 20_971;
     assert_eq!(
@@ -275,7 +276,7 @@ fn bandwidth_of_an_npu_is_for_all_its_links() {
 /// The message from 0 to 3 crosses a ring of 2 at 50 GB/s and a switch of 2 at 25 GB/s. It takes 19,531.25 or 39,062.5
 /// ns, plus a latency of 500 ns, or of 500 ns plus twice 500 ns.
 #[test]
-fn all_dimensions_delay_a_message() {
+fn all_dimensions_delay_a_message_only_if_corrected() {
     let dims = [(Ring, 2, 50.0, 500.0), (Switch, 2, 25.0, 500.0)];
     let config = build_message_config(Unaware, &dims, &[(0, 3)]);
     assert_eq!(simulate_makespan_ns(&config, "all"), 20_031);
@@ -332,7 +333,7 @@ fn messages_cut_through() {
     // In a ring of 8 through a switch with 100 MB as above, each step takes 232,830 + 500 twice
     // (store and forward), or 232,830 + 1,000.
     let dims = [(Switch, 8, 50.0, 500.0)];
-    let mut all = with_zero_reduction_time(build_collective_config(
+    let mut all = with_zero_reduction_time(build_config_of_one_collective(
         Aware,
         &dims,
         AllReduce,
@@ -375,8 +376,8 @@ fn messages_cut_through() {
 fn groups_go_through_the_dimensions_they_span() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
     let names = ["direct", "halvingDoubling"];
-    let mut config = build_collective_config(Unaware, &dims, AllReduce, &names, MIB);
-    split_collective_in_halves(&mut config);
+    let mut config = build_config_of_one_collective(Unaware, &dims, AllReduce, &names, MIB);
+    split_collective_between_npu_halves(&mut config);
     // With a ring, a chunk takes 7·10 + 6·1,720 + 3·3,930. With `direct` along the ring, a chunk takes 3·10 + 2·1,720 +
     // 3,930 + 500, because the farthest peer is one hop of 500 ns farther. There are four chunks in each case.
     assert_eq!(simulate_makespan_ns(&config, "all"), 88_720);
@@ -388,7 +389,7 @@ fn groups_go_through_the_dimensions_they_span() {
     // members: 2·10 + 500 + 2,441 + 7,863 for 2^17 B. Then the chunk is reduced over the switch with two messages of
     // 2^16 B: 3·10 + 2·(1,000 + 1,220), without a reduction, because halvingDoubling counts one too few. Finally, the
     // chunk is gathered: 2·10 + 500 + 2,441. The ring has one queue, so 10,824 + 2,961 count four times.
-    let mut config = build_collective_config(Unaware, &dims, AllReduce, &names, MIB);
+    let mut config = build_config_of_one_collective(Unaware, &dims, AllReduce, &names, MIB);
     config.groups = [(1, vec![0, 1, 4, 5]), (2, vec![2, 3, 6, 7])].into();
     for (group, members) in &config.groups {
         for &npu in members {
@@ -405,7 +406,7 @@ fn groups_go_through_the_dimensions_they_span() {
     // halvingDoubling needs a power of two, so three members use a ring 1 -> 4 -> 6 -> 1. Only 4 ->
     // 6 stays in one dimension, over two hops. Messages have 87,381 B, so the time is 5·10 +
     // 4·(1,000 + 1,627) + 2·(3·1,747).
-    let mut config = build_collective_config(Unaware, &dims, AllReduce, &names, MIB);
+    let mut config = build_config_of_one_collective(Unaware, &dims, AllReduce, &names, MIB);
     config.groups = [(1, vec![1, 4, 6])].into();
     for (npu, rank) in config.ranks.iter_mut().enumerate() {
         match &mut rank[0].work {
@@ -421,14 +422,14 @@ fn groups_go_through_the_dimensions_they_span() {
 /// different lengths of time, whether their line is the group's own or along the dimension.
 #[test]
 fn a_ring_of_half_a_dimension_is_slower_than_one_of_single_hops() {
-    let mut config = build_collective_config(
+    let mut config = build_config_of_one_collective(
         Unaware,
         &[(Ring, 8, 50.0, 500.0)],
         AllReduce,
         &["ring"],
         MIB,
     );
-    split_collective_in_halves(&mut config);
+    split_collective_between_npu_halves(&mut config);
     let line = simulate_makespan_ns(&config, "all");
     assert_eq!(simulate_makespan_ns(&config, "all,-group-ring"), line);
     // If all members of a ring are one hop apart, a chunk takes 7·10 + 6·1,720 + 3·3,930. The ring
@@ -440,8 +441,9 @@ fn a_ring_of_half_a_dimension_is_slower_than_one_of_single_hops() {
 #[test]
 fn corrected_groups_use_the_configured_endpoint_delay() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
-    let mut config = build_collective_config(Unaware, &dims, AllReduce, &["ring", "ring"], MIB);
-    split_collective_in_halves(&mut config);
+    let mut config =
+        build_config_of_one_collective(Unaware, &dims, AllReduce, &["ring", "ring"], MIB);
+    split_collective_between_npu_halves(&mut config);
     config.system.endpoint_delay = Some(123);
     assert_eq!(simulate_makespan_ns(&config, "all"), 88_720);
     assert_eq!(
@@ -452,10 +454,10 @@ fn corrected_groups_use_the_configured_endpoint_delay() {
 
 /// A chunk takes 3·10 + 2·1,720 + 3,930, and another 3,930 if the second half is also reduced.
 #[test]
-fn groups_reduce_once() {
+fn groups_reduce_both_halves_with_the_quirk_and_one_without() {
     let dims = [(FullyConnected, 8, 50.0, 500.0)];
-    let mut config = build_collective_config(Unaware, &dims, AllReduce, &["direct"], MIB);
-    split_collective_in_halves(&mut config);
+    let mut config = build_config_of_one_collective(Unaware, &dims, AllReduce, &["direct"], MIB);
+    split_collective_between_npu_halves(&mut config);
     assert_eq!(simulate_makespan_ns(&config, "all"), 4 * 11_330);
     assert_eq!(
         simulate_makespan_ns(&config, "all,-group-reductions"),
@@ -468,7 +470,7 @@ fn groups_reduce_once() {
 #[test]
 fn independent_collectives_and_loads_overlap() {
     let dims = [(Ring, 4, 50.0, 500.0)];
-    let mut config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], MIB);
+    let mut config = build_config_of_one_collective(Unaware, &dims, AllReduce, &["ring"], MIB);
     (config.memory.latency, config.memory.bw) = (100, 25);
     config.memory.attachment = MemoryServerAssignment::PerNpu;
     let load = NodeWork::Memory {
@@ -506,7 +508,7 @@ fn independent_collectives_and_loads_overlap() {
 #[test]
 fn overlapping_collectives_are_matched_in_program_order() {
     let dims = [(Ring, 2, 50.0, 500.0)];
-    let mut config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], MIB);
+    let mut config = build_config_of_one_collective(Unaware, &dims, AllReduce, &["ring"], MIB);
     let list = config.system.algorithms[&AllReduce].clone();
     config.system.algorithms.insert(AllGather, list);
     for (npu, rank) in config.ranks.iter_mut().enumerate() {
@@ -548,7 +550,7 @@ fn overlapping_collectives_are_matched_in_program_order() {
 #[test]
 fn corrected_phases_have_a_queue_for_each_direction() {
     let dims = [(Ring, 4, 50.0, 500.0), (Ring, 2, 25.0, 500.0)];
-    let config = build_collective_config(Unaware, &dims, AllReduce, &["ring", "ring"], MIB);
+    let config = build_config_of_one_collective(Unaware, &dims, AllReduce, &["ring", "ring"], MIB);
     assert_eq!(simulate_makespan_ns(&config, "all"), 88_760);
     let own = 4 * 16_990 + 5_435 + 5_200;
     assert_eq!(simulate_makespan_ns(&config, "all,-shared-queue"), own);
@@ -568,7 +570,7 @@ fn gib_and_whole_ns_quirks_change_units_and_rounding() {
     // A kernel of 1,002 FLOPs takes 0.501 ns at 2 TFLOPS. A load of 1,001 B at 3 GB/s takes 333.667
     // ns, after 7 ns.
     let mut config =
-        build_collective_config(Unaware, &[(Ring, 2, 1.0, 1.0)], AllReduce, &["ring"], MIB);
+        build_config_of_one_collective(Unaware, &[(Ring, 2, 1.0, 1.0)], AllReduce, &["ring"], MIB);
     (config.system.roofline, config.system.peak_perf) = (true, 2.0);
     (config.memory.latency, config.memory.bw) = (7, 3);
     config.memory.attachment = MemoryServerAssignment::PerNpu;
@@ -601,9 +603,10 @@ fn gib_and_whole_ns_quirks_change_units_and_rounding() {
 /// For chunks of 2^18 B among 8, halving-doubling reduces 2^16 and 2^15 B and, if corrected, also
 /// 2^17 B.
 #[test]
-fn halving_doubling_reduces_all() {
+fn halving_doubling_reduces_the_largest_part_only_if_corrected() {
     let dims = [(Switch, 8, 50.0, 500.0)];
-    let config = build_collective_config(Unaware, &dims, AllReduce, &["halvingDoubling"], MIB);
+    let config =
+        build_config_of_one_collective(Unaware, &dims, AllReduce, &["halvingDoubling"], MIB);
     assert_eq!(simulate_makespan_ns(&config, "all"), 82_028);
     // 2^17 B take 2,621.44 ns at 50 GB/s, three times over.
     let corrected = "all,-halving-doubling-reductions";
@@ -612,7 +615,8 @@ fn halving_doubling_reduces_all() {
         82_028 + 4 * 3 * 2_621
     );
     // The same is true in a reduce-scatter alone, and with simulated messages.
-    let config = build_collective_config(Unaware, &dims, ReduceScatter, &["halvingDoubling"], MIB);
+    let config =
+        build_config_of_one_collective(Unaware, &dims, ReduceScatter, &["halvingDoubling"], MIB);
     assert_eq!(simulate_makespan_ns(&config, "all"), 52_824);
     assert_eq!(
         simulate_makespan_ns(&config, corrected),
@@ -627,14 +631,14 @@ fn halving_doubling_reduces_all() {
 #[test]
 fn direct_gathers_when_all_is_reduced() {
     let dims = [(Ring, 8, 50.0, 500.0)];
-    let config = build_collective_config(Unaware, &dims, AllReduce, &["direct"], MIB);
+    let config = build_config_of_one_collective(Unaware, &dims, AllReduce, &["direct"], MIB);
     assert_eq!(simulate_makespan_ns(&config, "all"), 24_860);
     assert_eq!(
         simulate_makespan_ns(&config, "all,-early-reduction"),
         4 * (4_595 + 2_620)
     );
     // With a window of 2, no member gathers earlier either.
-    let config = build_collective_config(Unaware, &dims, AllReduce, &["direct2"], MIB);
+    let config = build_config_of_one_collective(Unaware, &dims, AllReduce, &["direct2"], MIB);
     let windowed = simulate_makespan_ns(&config, "all,-early-reduction");
     assert!(
         windowed >= simulate_makespan_ns(&config, "all"),
@@ -650,7 +654,7 @@ fn direct_gathers_when_all_is_reduced() {
 fn trees_reduce_on_the_way_up() {
     let dims = [(Switch, 4, 50.0, 500.0)];
     let mut config =
-        build_collective_config(Unaware, &dims, AllReduce, &["doubleBinaryTree"], MIB / 4);
+        build_config_of_one_collective(Unaware, &dims, AllReduce, &["doubleBinaryTree"], MIB / 4);
     config.system.splits = 1;
     let way = 4 * 5_882 + 5 * 10;
     assert_eq!(simulate_makespan_ns(&config, "all"), way + 3 * 15_726);

@@ -12,7 +12,7 @@ fn find_repro_folder(name: &str) -> Option<PathBuf> {
 /// If members of a ring have issued different numbers of collectives, they use different queues, one forward and one
 /// backward. So no member finishes, nor does it in the original. Rank 4 has one kernel of 3 us.
 #[test]
-fn rings_of_two_directions_are_stuck() {
+fn ring_members_in_opposite_directions_deadlock_as_in_astra_sim() {
     for name in ["queues-panic", "queues-panicb"] {
         let Some(folder) = find_repro_folder(name) else {
             return;

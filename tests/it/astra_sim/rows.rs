@@ -1,7 +1,7 @@
 //! Compares the plain simulator and the program with the answers of the original.
 
 use super::product::{self, ProgramExitCodeAndFinishTimes};
-use crate::corpus::{CaseFiles, corpus_path_or_count_skip, unpack_cases};
+use crate::corpus::{CaseFiles, corpus_path_or_count_skip, unpack_cases_in_memory};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -91,7 +91,7 @@ fn list_answer_differences(expected: &Value, ends: &FinishAndExposedTimesByNpu) 
 }
 
 /// Returns the number of messages of each row, for tables with that column.
-fn read_message_counts() -> BTreeMap<String, u64> {
+fn read_message_counts_of_reference_rows() -> BTreeMap<String, u64> {
     let path = corpus_path_or_count_skip("astra-sim/reference.csv").expect("a folder");
     let table = std::fs::read_to_string(path).unwrap_or_default();
     let mut lines = table.lines();
@@ -112,8 +112,10 @@ fn read_message_counts() -> BTreeMap<String, u64> {
 
 #[test]
 fn the_oracle_reproduces_every_reference_row() {
-    let Some(cases) = unpack_cases() else { return };
-    let messages = read_message_counts();
+    let Some(cases) = unpack_cases_in_memory() else {
+        return;
+    };
+    let messages = read_message_counts_of_reference_rows();
     let (mut equal, mut skipped, mut faults) = (0, 0, Vec::new());
     for (name, case) in &cases {
         let Some(expected) = parse_expected_result(case) else {
@@ -194,7 +196,9 @@ fn find_row_fault(name: &str, case: &CaseFiles) -> Option<String> {
 
 #[test]
 fn the_program_reproduces_every_reference_row() {
-    let Some(cases) = unpack_cases() else { return };
+    let Some(cases) = unpack_cases_in_memory() else {
+        return;
+    };
     let faults = Mutex::new(Vec::new());
     product::run_on_all_cores(cases.iter(), |(name, case)| {
         if let Some(fault) = find_row_fault(name, case) {

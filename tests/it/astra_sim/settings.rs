@@ -1,7 +1,7 @@
 //! Tests the settings of a run: the scale of endpoint delays, options that all commands share, traces of ranks outside
 //! the network, and messages whose sizes differ between sender and receiver.
 
-use super::golden::build_collective_config;
+use super::golden::build_config_of_one_collective;
 use super::product::{self, ProgramExitCodeAndFinishTimes};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -81,7 +81,7 @@ fn run_config_with_options(
 /// added.
 #[test]
 fn scales_without_endpoint_delay_are_refused_for_collectives_at_time_0() {
-    let mut config = build_collective_config(
+    let mut config = build_config_of_one_collective(
         Unaware,
         &[(Ring, 4, 50.0, 500.0)],
         AllReduce,
@@ -135,7 +135,7 @@ fn scales_without_endpoint_delay_are_refused_for_collectives_at_time_0() {
     );
     // Named groups have endpoint delays of 10 ns at every scale. A gather of 6 among 8 has 5
     // messages of 2^20 B.
-    let mut named = build_collective_config(
+    let mut named = build_config_of_one_collective(
         Unaware,
         &[(Switch, 8, 50.0, 500.0)],
         AllGather,
@@ -259,7 +259,7 @@ fn traces_without_an_npu_are_ignored_with_a_note() {
 /// Sends and receives share one tag, and some have different sizes on the two sides.
 #[test]
 fn differing_send_and_receive_sizes_are_reported_as_such() {
-    let config = build_collective_config(
+    let config = build_config_of_one_collective(
         Unaware,
         &[(Switch, 2, 50.0, 500.0)],
         AllReduce,

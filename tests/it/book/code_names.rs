@@ -38,14 +38,15 @@ fn read_all_code() -> String {
     all
 }
 
-fn split_words(text: &str) -> impl Iterator<Item = &str> {
+fn split_text_into_identifier_words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_')
         .filter(|word| !word.is_empty())
 }
 
 /// Returns the words that follow one of `keywords` in the code.
 fn list_defined_names<'c>(code: &'c str, keywords: &[&str]) -> BTreeSet<&'c str> {
-    let pairs = split_words(code).zip(split_words(code).skip(1));
+    let pairs =
+        split_text_into_identifier_words(code).zip(split_text_into_identifier_words(code).skip(1));
     let found = pairs.filter(|(keyword, _)| keywords.contains(keyword));
     found.map(|(_, name)| name).collect()
 }
@@ -113,7 +114,7 @@ fn find_code_span_fault(
 #[test]
 fn names_in_the_pages_for_contributors_exist() {
     let code = read_all_code();
-    let known = split_words(&code).collect();
+    let known = split_text_into_identifier_words(&code).collect();
     let types = list_defined_names(&code, &["struct", "enum", "trait", "type"]);
     let functions = list_defined_names(&code, &["fn"]);
     let mut faults = Vec::new();

@@ -37,7 +37,7 @@ fn convert_blocking_copy_job(stream: u32) -> ConversionResult {
 }
 
 /// Returns the end of the job in us, if the kernel takes `kernel` us.
-fn replay_job_end_us(mut job: ConversionResult, kernel: u64) -> u64 {
+fn replay_end_with_kernel_us(mut job: ConversionResult, kernel: u64) -> u64 {
     let nodes = job.traces[0].nodes.iter_mut();
     for node in nodes.filter(|node| node.name == "gemm") {
         set_duration_ns(node, kernel * 1000);
@@ -53,17 +53,32 @@ fn replay_job_end_us(mut job: ConversionResult, kernel: u64) -> u64 {
 
 #[test]
 fn a_copy_behind_a_kernel_waits_for_it_on_any_device() {
-    assert_eq!(replay_job_end_us(convert_blocking_copy_job(7), 1000), 1050);
+    assert_eq!(
+        replay_end_with_kernel_us(convert_blocking_copy_job(7), 1000),
+        1050
+    );
     // The kernel ends at 22 and the call begins at 40. The copy starts 2 us later, which is the recorded time after the
     // event that it waits for, and ends at 46. The host continues 22 us later, and ends after another 10 us.
-    assert_eq!(replay_job_end_us(convert_blocking_copy_job(7), 10), 78);
+    assert_eq!(
+        replay_end_with_kernel_us(convert_blocking_copy_job(7), 10),
+        78
+    );
     // If the kernel is 100 us longer, the whole job is 100 us longer.
-    assert_eq!(replay_job_end_us(convert_blocking_copy_job(7), 1100), 1150);
+    assert_eq!(
+        replay_end_with_kernel_us(convert_blocking_copy_job(7), 1100),
+        1150
+    );
 }
 
 /// The copy has its own stream, so it waited for no kernel in the capture, and the call's time is host time.
 #[test]
 fn a_copy_on_an_idle_stream_waits_for_nothing() {
-    assert_eq!(replay_job_end_us(convert_blocking_copy_job(8), 1000), 1050);
-    assert_eq!(replay_job_end_us(convert_blocking_copy_job(8), 10), 1050);
+    assert_eq!(
+        replay_end_with_kernel_us(convert_blocking_copy_job(8), 1000),
+        1050
+    );
+    assert_eq!(
+        replay_end_with_kernel_us(convert_blocking_copy_job(8), 10),
+        1050
+    );
 }

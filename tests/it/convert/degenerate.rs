@@ -1,8 +1,8 @@
 //! Tests extreme captures.
 
 use super::rig::{
-    ConversionResult, convert_folder, list_dependencies, on_host, read_delay_ns, read_duration_ns,
-    replay_traces,
+    ConversionResult, convert_folder, list_node_dependency_ids, on_host, read_delay_ns,
+    read_duration_ns, replay_traces,
 };
 use chakram::engine::CommunicationDurationSource;
 use chakram::workload::MissingRankPolicy;
@@ -28,7 +28,7 @@ fn convert_and_check_ranks(ranks: &[HandwrittenRank<'_>]) -> ConversionResult {
     println!("{:?}", started.elapsed());
     for trace in &job.traces {
         for node in &trace.nodes {
-            assert!(list_dependencies(node).all(|cause| cause < node.id));
+            assert!(list_node_dependency_ids(node).all(|cause| cause < node.id));
         }
     }
     for comm in [

@@ -286,9 +286,9 @@ fn kernels_are_carried_from_the_devices_that_captures_name() {
     }
 }
 
-/// A capture on an H100 has 1 ms of host work before a kernel of 10 us. The host work has an error of 4 % on H100s and of
-/// 15 % on other NPUs, whether kernels are scaled or timed by roofline. The error of the launches that a machine's host
-/// makes does not apply.
+/// A capture on an H100 has 1 ms of host work before a kernel of 10 us. The host work has an error of 4 % on H100s and
+/// of 15 % on other NPUs, whether kernels are scaled or timed by roofline. The error of the launches that a machine's
+/// host makes does not apply.
 #[test]
 fn recorded_host_work_is_least_certain_on_other_hosts() {
     let folder = tempfile::tempdir().unwrap();
@@ -333,8 +333,8 @@ fn recorded_host_work_is_least_certain_on_other_hosts() {
     );
 }
 
-/// The kernels of ResNet ran on a CPU. No curve applies to them, and collectives that last as recorded take no time from
-/// curves. Ratios of NPUs' rates do not apply either.
+/// The kernels of ResNet ran on a CPU. No curve applies to them, and collectives that last as recorded take no time
+/// from curves. Ratios of NPUs' rates do not apply either.
 #[test]
 fn kernels_of_a_cpu_have_no_curves_and_no_recording_npu() {
     let fixed = ["replay", "traces/ddp-resnet18", "-m", "dgx-h100"];

@@ -108,7 +108,7 @@ fn complete_events(path: &Path) -> Vec<(String, i64, i64)> {
 /// Returns the same events of a file that is invalid JSON because its profiler did not escape names. Each event has a
 /// line that begins with phase and category, and is readable up to the name. Another of its lines has only times.
 fn parse_events_of_unescaped_json_by_line(path: &Path) -> Vec<(String, i64, i64)> {
-    let contents = DecompressedTraceFile::open_any_file(path).unwrap();
+    let contents = DecompressedTraceFile::decompress_file_without_converting(path).unwrap();
     let text = String::from_utf8_lossy(contents.as_slice());
     let value = |line: &str, key: &str| -> Option<String> {
         let rest = line.split_once(&format!("\"{key}\": "))?.1;
@@ -194,7 +194,7 @@ fn replays_of_real_captures_end_when_these_did() {
 
 /// Three of four ranks were captured and are converted, and the missing member arrives with them.
 #[test]
-fn a_missing_rank_is_mirrored() {
+fn a_missing_rank_arrives_at_collectives_with_the_captured_ranks() {
     for (what, options) in list_generated_jobs(1) {
         // A message to an absent rank has no matching node.
         if options.style == testkit::capture::JobParallelism::Pipeline {

@@ -20,7 +20,7 @@ fn count_communication_requests(path: &Path) -> Option<u64> {
 }
 
 /// Returns the number of a rank's calls, including calls that could not be decoded.
-fn count_rank_calls(job: &ConversionResult, i: usize) -> u64 {
+fn count_communication_calls_of_rank(job: &ConversionResult, i: usize) -> u64 {
     let rank = &job.summary.ranks[i];
     let (collectives, sends, receives) = rank.calls;
     collectives + sends + receives
@@ -52,7 +52,7 @@ fn host_traces_of_every_schema_convert_alone() {
             "{file}"
         );
         assert_eq!(
-            count_rank_calls(&job, 0),
+            count_communication_calls_of_rank(&job, 0),
             count_communication_requests(&path).expect("it is JSON"),
             "{file}"
         );
@@ -125,7 +125,11 @@ fn host_traces_of_real_jobs_lose_no_communication() {
         };
         for (i, path) in hosts.iter().enumerate() {
             if let Some(count) = count_communication_requests(path) {
-                assert_eq!(count_rank_calls(&alone, i), count, "{name} rank {i}");
+                assert_eq!(
+                    count_communication_calls_of_rank(&alone, i),
+                    count,
+                    "{name} rank {i}"
+                );
             }
         }
         let both: Vec<PathBuf> = hosts.into_iter().chain(kinetos).collect();

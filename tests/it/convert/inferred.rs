@@ -121,7 +121,7 @@ fn half_of_the_ranks_are_inferred() {
             // No rank waits for an absent straggler's work after its last collective, so its extra time is unknown.
             let unseen: u64 = dropped
                 .iter()
-                .map(|&rank| compute_straggler_tail(&captured.truth, rank))
+                .map(|&rank| straggler_excess_after_last_collective(&captured.truth, rank))
                 .sum();
             let off = match ends <= expected {
                 true => (expected - ends).saturating_sub(unseen),
@@ -138,7 +138,7 @@ fn half_of_the_ranks_are_inferred() {
 }
 
 /// Returns how much longer a rank works after its last collective than a rank that is not a straggler.
-fn compute_straggler_tail(truth: &JobTrueTimes, rank: u32) -> u64 {
+fn straggler_excess_after_last_collective(truth: &JobTrueTimes, rank: u32) -> u64 {
     let own = &truth.ranks[rank as usize];
     let members = truth
         .collectives
@@ -153,7 +153,7 @@ fn compute_straggler_tail(truth: &JobTrueTimes, rank: u32) -> u64 {
 /// A stage in the middle of a pipeline does the same work as another stage, but the last stage's
 /// work is unique.
 #[test]
-fn stages_of_a_pipeline_are_inferred_where_another_has_their_role() {
+fn missing_pipeline_stages_are_inferred_from_stages_of_the_same_role() {
     let options = Options {
         layers: 5,
         ..Options::new(Device::Cpu, JobParallelism::Pipeline, 5)
@@ -182,7 +182,7 @@ fn stages_of_a_pipeline_are_inferred_where_another_has_their_role() {
 }
 
 #[test]
-fn only_ranks_of_the_job_are_inferred() {
+fn inferring_more_ranks_than_the_job_has_is_refused() {
     let captured = write_generated_capture(&Options::new(Device::Cpu, JobParallelism::Ddp, 2));
     let error = convert_inferring_ranks(captured.folder.path(), 8)
         .err()
@@ -216,11 +216,11 @@ const UNLIKE: [(&str, &[u32]); 8] = [
 ];
 
 /// Returns the start of the first node of each rank in a replay as recorded, in ns.
-fn list_rank_start_times(job: &ConversionResult) -> Vec<u64> {
+fn list_first_start_per_rank(job: &ConversionResult) -> Vec<u64> {
     let first = |trace: &rig::SchemaRankTrace| {
         // The first node only declares groups.
         let nodes = trace.nodes.iter().skip(1);
-        let free = nodes.filter(|node| rig::list_dependencies(node).next().is_none());
+        let free = nodes.filter(|node| rig::list_node_dependency_ids(node).next().is_none());
         free.map(rig::read_delay_ns).min().unwrap()
     };
     job.traces.iter().map(first).collect()
@@ -231,7 +231,7 @@ fn list_rank_start_times(job: &ConversionResult) -> Vec<u64> {
 /// Their makespan is within 5 % of the span from the first start to the last end of a captured
 /// rank.
 #[test]
-fn half_of_real_jobs_are_inferred() {
+fn inferring_half_of_the_ranks_of_real_jobs_keeps_makespan_within_5_percent() {
     let Some(captures) = corpus_path_or_count_skip("captures") else {
         return;
     };
@@ -256,7 +256,7 @@ fn half_of_real_jobs_are_inferred() {
             MissingRankPolicy::Refuse,
         );
         let (begins, ends) = (
-            list_rank_start_times(&whole),
+            list_first_start_per_rank(&whole),
             log.last_node_end_of_each_rank_ns(),
         );
         let expected = *ends.iter().max().unwrap() as f64;

@@ -7,7 +7,7 @@ use super::plain_count::{
 };
 use super::rig::{
     COLLECTIVE, ConversionResult, SchemaRankTrace, convert_folder, find_integer_attribute,
-    list_dependencies, on_host, read_json_file, replay_traces, try_convert,
+    list_node_dependency_ids, on_host, read_json_file, replay_traces, try_convert,
     write_generated_capture,
 };
 use super::truth::list_generated_jobs;
@@ -89,7 +89,7 @@ fn generated_captures_convert_without_host_traces() {
 
 /// Without Kineto, there are no times, but the order and the communication stay the same.
 #[test]
-fn generated_captures_convert_without_kineto_traces() {
+fn generated_captures_convert_from_host_traces_alone() {
     for (what, options) in list_generated_jobs(2) {
         let captured = write_generated_capture(&options);
         let folder = captured.folder.path();
@@ -121,7 +121,7 @@ fn generated_captures_convert_without_kineto_traces() {
             assert!(
                 one.nodes
                     .iter()
-                    .all(|n| list_dependencies(n).all(|cause| cause < n.id))
+                    .all(|n| list_node_dependency_ids(n).all(|cause| cause < n.id))
             );
             let flops = |trace: &SchemaRankTrace| -> i64 {
                 trace
@@ -170,7 +170,7 @@ fn replay_stream_and_blocked_host_intervals(
             continue;
         }
         let ends = |host| {
-            let causes = list_dependencies(node).filter_map(|cause| of.get(&cause));
+            let causes = list_node_dependency_ids(node).filter_map(|cause| of.get(&cause));
             causes.filter(|c| c.2 == host).map(|c| c.1).max()
         };
         if let (Some(device), Some(own)) = (ends(false), ends(true))

@@ -56,7 +56,7 @@ fn swapped_host_traces_are_refused() {
 }
 
 /// Returns a job of two ranks with one collective; rank 1 starts `apart` ns later.
-fn build_two_rank_job(apart: i64, host_names: [&str; 2]) -> [(String, String); 2] {
+fn build_two_rank_capture_texts(apart: i64, host_names: [&str; 2]) -> [(String, String); 2] {
     [0, 1].map(|rank| {
         let start = 1_000_000 + i64::from(rank) * apart;
         let [asks, flight] = create_all_reduce_operator_and_annotation(true, 20, start, 500_000, 2);
@@ -84,7 +84,7 @@ fn build_two_rank_job(apart: i64, host_names: [&str; 2]) -> [(String, String); 2
     })
 }
 
-fn convert_in_memory(files: &[(String, String)]) -> Result<(), String> {
+fn convert_in_memory_discarding_traces(files: &[(String, String)]) -> Result<(), String> {
     let files: Vec<RankHostAndKineto<'_>> = (0..)
         .zip(files)
         .map(|(rank, (host, kineto))| (rank, Some(host.as_bytes()), Some(kineto.as_bytes())))
@@ -104,7 +104,8 @@ fn ranks_of_different_runs_are_refused() {
         (2 * second, ["a", "b"], false),
         (133 * second, ["a", "b"], true),
     ] {
-        let found = convert_in_memory(&build_two_rank_job(apart, hosts));
+        let found =
+            convert_in_memory_discarding_traces(&build_two_rank_capture_texts(apart, hosts));
         assert_eq!(found.is_err(), refused, "{apart} {hosts:?}: {found:?}");
         if let Err(text) = found {
             assert!(
@@ -116,7 +117,7 @@ fn ranks_of_different_runs_are_refused() {
 }
 
 #[test]
-fn jobs_of_other_sizes_and_of_absurd_ones_are_refused() {
+fn ranks_that_state_different_or_absurd_job_sizes_are_refused() {
     let job = generate_ddp_capture(0);
     let path = job.folder.path().join("kineto.1.json");
     replace_in_file(&path, "\"world_size\": 2", "\"world_size\": 4");

@@ -23,7 +23,7 @@ fn run_convert_with_stdin(args: &[&str], piped: &[u8]) -> Output {
     child.wait_with_output().expect("it ends by itself")
 }
 
-fn read_rank0_trace(folder: &Path, prefix: &str) -> Vec<u8> {
+fn read_rank0_trace_bytes(folder: &Path, prefix: &str) -> Vec<u8> {
     std::fs::read(folder.join(format!("{prefix}.0.et"))).expect("it was written")
 }
 
@@ -70,8 +70,8 @@ fn a_pipe_gives_what_a_file_gives() {
         assert!(from_pipe.status.success(), "{what}: {from_pipe:?}");
         let (one, other) = (format!("{what}-file"), format!("{what}-pipe"));
         assert_eq!(
-            read_rank0_trace(folder, &one),
-            read_rank0_trace(folder, &other),
+            read_rank0_trace_bytes(folder, &one),
+            read_rank0_trace_bytes(folder, &other),
             "{what}"
         );
     }

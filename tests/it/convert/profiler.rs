@@ -141,7 +141,7 @@ fn profiler_record_cost_is_measured_on_view_operators() {
 /// The capture includes steps without a profiler. By default, the replay omits the profiler's cost,
 /// and reports show both times.
 #[test]
-fn measured_steps_stand_beside_the_replay() {
+fn step_times_without_a_profiler_stand_beside_the_replay() {
     let captured = write_generated_capture(&Options {
         layers: 1,
         steps: 2,
@@ -212,7 +212,7 @@ fn measured_steps_stand_beside_the_replay() {
 }
 
 #[test]
-fn traces_without_estimates_are_refused() {
+fn traces_without_profiler_overhead_estimates_are_refused() {
     let output = run_chakram(&["replay", "traces/tight-2", "--without", "profiler"]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");

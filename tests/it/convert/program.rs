@@ -80,7 +80,7 @@ fn write_two_step_capture(folder: &Path) {
 }
 
 /// Returns the values of `keys` in each row of a report's table, in us.
-fn list_table_rows(
+fn list_report_table_values_us(
     report: &Value,
     table: &str,
     name: &str,
@@ -131,7 +131,7 @@ fn reports_have_the_time_of_steps_and_modules() {
         "host_ps",
         "idle_ps",
     ];
-    let steps = list_table_rows(&report, "steps", "step", &keys);
+    let steps = list_report_table_values_us(&report, "steps", "step", &keys);
     let expected = [
         ("5".to_owned(), vec![1, 0, 110, 75, 0, 0, 35, 0]),
         ("6".to_owned(), vec![1, 100, 65, 35, 0, 0, 30, 0]),
@@ -148,7 +148,7 @@ fn reports_have_the_time_of_steps_and_modules() {
         "host_ps",
         "own_host_ps",
     ];
-    let modules = list_table_rows(&report, "modules", "path", &keys);
+    let modules = list_report_table_values_us(&report, "modules", "path", &keys);
     let expected = [
         ("Net_0".to_owned(), vec![2, 85, 10, 81, 31]),
         ("Net_0/Linear_0".to_owned(), vec![2, 75, 75, 50, 50]),
@@ -284,7 +284,7 @@ fn timelines_nest_launches_in_operators_in_calls_of_python() {
 }
 
 #[test]
-fn every_command_takes_one_step_alone() {
+fn commands_given_a_step_process_only_that_step() {
     let folder = tempfile::tempdir().unwrap();
     write_two_step_capture(folder.path());
     let job = convert_files(folder.path());

@@ -5,8 +5,8 @@
 
 use super::rig::{
     COLLECTIVE, ConversionResult, RECEIVE, ReplayTimesOfAllNodes, SEND, SchemaRankTrace,
-    convert_folder, find_integer_attribute, find_node_lane, on_host, read_duration_ns,
-    replay_traces,
+    convert_folder, find_integer_attribute, on_host, read_duration_ns, replay_traces,
+    thread_or_stream_of_node,
 };
 use chakram::engine::CommunicationDurationSource;
 use chakram::workload::MissingRankPolicy;
@@ -457,7 +457,7 @@ fn merge_intervals(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 }
 
 /// Returns the intervals of each stream in a replay, in ns.
-fn list_stream_intervals(
+fn list_replayed_stream_intervals(
     trace: &SchemaRankTrace,
     log: &[(u64, u64)],
 ) -> BTreeMap<u64, Vec<(u64, u64)>> {
@@ -467,7 +467,7 @@ fn list_stream_intervals(
         if node.r#type < 4 || on_host(node) {
             continue;
         }
-        let stream = match find_node_lane(node) {
+        let stream = match thread_or_stream_of_node(node) {
             lane if lane >= FLIGHTS => MESSAGES,
             lane => lane as u64,
         };
@@ -507,7 +507,7 @@ fn nothing_that_a_device_did_is_lost_or_called_something_else() {
         for (rank, truth) in truths.iter().enumerate() {
             let at = format!("seed {seed}, rank {rank}");
             let (trace, found) = (&job.traces[rank], &job.summary.ranks[rank]);
-            let streams = list_stream_intervals(trace, &log.0[rank]);
+            let streams = list_replayed_stream_intervals(trace, &log.0[rank]);
             for (stream, intervals) in &truth.streams {
                 let moved = intervals
                     .iter()
@@ -686,7 +686,7 @@ fn collectives_match_around_a_dropped_kernel() {
         let moved = truth.streams[&COLLECTIVES]
             .iter()
             .map(|&(from, to)| (from - origin, to - origin));
-        let own = list_stream_intervals(&job.traces[rank], &log.0[rank]);
+        let own = list_replayed_stream_intervals(&job.traces[rank], &log.0[rank]);
         assert_eq!(
             merge_intervals(own[&COLLECTIVES].clone()),
             merge_intervals(moved.collect()),

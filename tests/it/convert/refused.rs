@@ -11,7 +11,11 @@ use std::process::Command;
 use testkit::capture::handwritten::{create_operator_event, create_single_rank};
 use testkit::capture::{Device, JobParallelism, Options};
 
-fn generate_job_capture(style: JobParallelism, seed: u64, ranks: u32) -> JobCaptureFiles {
+fn write_two_layer_cpu_job_capture(
+    style: JobParallelism,
+    seed: u64,
+    ranks: u32,
+) -> JobCaptureFiles {
     write_generated_capture(&Options {
         seed,
         layers: 2,
@@ -19,7 +23,7 @@ fn generate_job_capture(style: JobParallelism, seed: u64, ranks: u32) -> JobCapt
     })
 }
 
-fn expect_conversion_error(paths: &[PathBuf]) -> String {
+fn expect_and_return_conversion_error(paths: &[PathBuf]) -> String {
     expect_conversion_error_with_options(paths, &Conversion::default())
 }
 
@@ -47,7 +51,7 @@ fn copy_file(from: &Path, to: &Path) {
 /// Files are cut at points along their whole length, and close to their ends.
 #[test]
 fn files_that_end_early_are_refused() {
-    let job = generate_job_capture(JobParallelism::Ddp, 0, 2);
+    let job = write_two_layer_cpu_job_capture(JobParallelism::Ddp, 0, 2);
     let folder = job.folder.path();
     for name in ["host.1.json", "kineto.1.json"] {
         let whole = std::fs::read(folder.join(name)).unwrap();
@@ -100,7 +104,7 @@ fn files_that_end_early_are_refused() {
 
 #[test]
 fn garbage_in_a_capture_converts_or_is_refused_with_the_file_name() {
-    let job = generate_job_capture(JobParallelism::Ddp, 0, 2);
+    let job = write_two_layer_cpu_job_capture(JobParallelism::Ddp, 0, 2);
     let whole = std::fs::read(job.folder.path().join("kineto.1.json")).unwrap();
     let path = job.folder.path().join("kineto.1.json");
     for at in (5..whole.len()).step_by(whole.len() / 30) {
@@ -123,8 +127,8 @@ fn garbage_in_a_capture_converts_or_is_refused_with_the_file_name() {
         b"{\"traceEvents\": []}",
     ] {
         std::fs::write(&path, garbage).unwrap();
-        expect_conversion_error(std::slice::from_ref(&path));
-        expect_conversion_error(&[job.folder.path().to_owned()]);
+        expect_and_return_conversion_error(std::slice::from_ref(&path));
+        expect_and_return_conversion_error(&[job.folder.path().to_owned()]);
     }
 }
 
@@ -132,15 +136,15 @@ fn garbage_in_a_capture_converts_or_is_refused_with_the_file_name() {
 #[test]
 fn files_that_do_not_belong_together_are_refused() {
     let (one, other) = (
-        generate_job_capture(JobParallelism::Ddp, 0, 2),
-        generate_job_capture(JobParallelism::Pipeline, 0, 2),
+        write_two_layer_cpu_job_capture(JobParallelism::Ddp, 0, 2),
+        write_two_layer_cpu_job_capture(JobParallelism::Pipeline, 0, 2),
     );
     let mixed = tempfile::tempdir().unwrap();
     let file = |job: &JobCaptureFiles, name: &str| job.folder.path().join(name);
     let both = |host: &Path, kineto: &Path| {
         copy_file(host, &mixed.path().join("host.0.json"));
         copy_file(kineto, &mixed.path().join("kineto.0.json"));
-        expect_conversion_error(&[mixed.path().to_owned()])
+        expect_and_return_conversion_error(&[mixed.path().to_owned()])
     };
     let text = both(&file(&one, "host.0.json"), &file(&other, "kineto.0.json"));
     check_text_contains(
@@ -149,7 +153,7 @@ fn files_that_do_not_belong_together_are_refused() {
     );
 
     // One rank has two files of the same kind.
-    let text = expect_conversion_error(&[
+    let text = expect_and_return_conversion_error(&[
         file(&one, "host.0.json"),
         file(&one, "kineto.0.json"),
         file(&one, "host.1.json"),
@@ -166,7 +170,7 @@ fn files_that_do_not_belong_together_are_refused() {
         &file(&one, "host.0.json"),
         &again.path().join("again.0.json"),
     );
-    let text = expect_conversion_error(&[
+    let text = expect_and_return_conversion_error(&[
         file(&one, "host.0.json"),
         file(&one, "kineto.0.json"),
         again.path().join("again.0.json"),
@@ -183,7 +187,7 @@ fn files_that_do_not_belong_together_are_refused() {
     ] {
         copy_file(&file(&one, from), &twice.path().join(to));
     }
-    let text = expect_conversion_error(&[twice.path().to_owned()]);
+    let text = expect_and_return_conversion_error(&[twice.path().to_owned()]);
     check_text_contains(&text, &["rank 0", "kineto.1.json", "kineto.0.json"]);
 
     // One rank is from another run, which calls other collectives.
@@ -199,34 +203,34 @@ fn files_that_do_not_belong_together_are_refused() {
             copy_file(&file(job, &name), &strange.path().join(&name));
         }
     }
-    let text = expect_conversion_error(&[strange.path().to_owned()]);
+    let text = expect_and_return_conversion_error(&[strange.path().to_owned()]);
     check_text_contains(&text, &["rank 0", "rank 1", "collective"]);
 }
 
 #[test]
 fn folders_without_captures_are_refused() {
     let empty = tempfile::tempdir().unwrap();
-    let text = expect_conversion_error(&[empty.path().to_owned()]);
+    let text = expect_and_return_conversion_error(&[empty.path().to_owned()]);
     check_text_contains(&text, &["no captures here", "try:"]);
-    let text = expect_conversion_error(&[empty.path().join("missing")]);
+    let text = expect_and_return_conversion_error(&[empty.path().join("missing")]);
     check_text_contains(&text, &["missing"]);
     std::fs::write(empty.path().join("config.json"), "{\"a\": 1}").unwrap();
     check_text_contains(
-        &expect_conversion_error(&[empty.path().to_owned()]),
+        &expect_and_return_conversion_error(&[empty.path().to_owned()]),
         &["no captures here"],
     );
     // Other JSON files in the folder change nothing.
-    let job = generate_job_capture(JobParallelism::Ddp, 0, 2);
+    let job = write_two_layer_cpu_job_capture(JobParallelism::Ddp, 0, 2);
     std::fs::write(job.folder.path().join("config.json"), "{\"a\": 1}").unwrap();
     std::fs::write(job.folder.path().join("notes.0.json"), "[1, 2]").unwrap();
     assert!(try_convert(&[job.folder.path().to_owned()], &Conversion::default()).is_ok());
-    let text = expect_conversion_error(&[job.folder.path().join("config.json")]);
+    let text = expect_and_return_conversion_error(&[job.folder.path().join("config.json")]);
     check_text_contains(&text, &["config.json", "neither a host trace"]);
 }
 
 #[test]
 fn a_step_that_is_not_there_is_refused() {
-    let job = generate_job_capture(JobParallelism::Ddp, 0, 2);
+    let job = write_two_layer_cpu_job_capture(JobParallelism::Ddp, 0, 2);
     let options = Conversion {
         step: Some(99),
         ..Conversion::default()
@@ -250,7 +254,7 @@ fn run_chakram(args: &[&str]) -> std::process::Output {
 
 #[test]
 fn the_command_says_what_is_wrong_and_exits_with_2() {
-    let job = generate_job_capture(JobParallelism::Ddp, 0, 2);
+    let job = write_two_layer_cpu_job_capture(JobParallelism::Ddp, 0, 2);
     let folder = job.folder.path().to_str().unwrap();
     let out = tempfile::tempdir().unwrap();
     let file = out.path().join("file");

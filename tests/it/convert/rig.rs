@@ -165,12 +165,12 @@ pub fn on_host(node: &Node) -> bool {
     find_integer_attribute(node, "is_cpu_op") == Some(1)
 }
 
-pub fn is_eager_node(node: &Node) -> bool {
+pub fn has_eager_attribute(node: &Node) -> bool {
     find_integer_attribute(node, "eager") == Some(1)
 }
 
 /// Returns the lane of a node: the thread of a host node, or the stream of another node.
-pub fn find_node_lane(node: &Node) -> i64 {
+pub fn thread_or_stream_of_node(node: &Node) -> i64 {
     let stream = find_integer_attribute(node, "stream").filter(|_| !on_host(node));
     stream
         .or_else(|| find_integer_attribute(node, "tid"))
@@ -178,7 +178,7 @@ pub fn find_node_lane(node: &Node) -> i64 {
 }
 
 /// Returns all dependencies of a node.
-pub fn list_dependencies(node: &Node) -> impl Iterator<Item = u64> + '_ {
+pub fn list_node_dependency_ids(node: &Node) -> impl Iterator<Item = u64> + '_ {
     node.data_deps.iter().chain(&node.ctrl_deps).copied()
 }
 
@@ -296,7 +296,7 @@ pub fn replay_traces(
 /// Returns the JSON of a file, which may be compressed.
 pub fn read_json_file(path: &Path) -> Option<serde_json::Value> {
     serde_json::from_slice(
-        DecompressedTraceFile::open_any_file(path)
+        DecompressedTraceFile::decompress_file_without_converting(path)
             .unwrap()
             .as_slice(),
     )

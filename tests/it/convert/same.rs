@@ -69,7 +69,7 @@ fn threads_order_and_compression_change_nothing() {
     }
 }
 
-fn convert_single_step(folder: &Path, number: u64) -> ConversionResult {
+fn convert_only_given_step(folder: &Path, number: u64) -> ConversionResult {
     let options = Conversion {
         step: Some(number),
         ..Conversion::default()
@@ -87,7 +87,7 @@ fn a_step_is_that_part_of_the_whole() {
     {
         let captured = write_generated_capture(&options);
         let whole = convert_folder(captured.folder.path());
-        let part = convert_single_step(captured.folder.path(), 3);
+        let part = convert_only_given_step(captured.folder.path(), 3);
         let bounds: Vec<[u64; 2]> = captured.truth.ranks.iter().map(|r| r.steps[1]).collect();
         let first = bounds.iter().map(|[start, _]| *start).min().unwrap();
         for (i, trace) in part.traces.iter().enumerate() {

@@ -2,8 +2,8 @@
 //! node starts after its dependencies and its delay, and every part of a communication after the parts that it needs.
 
 use super::rig::{
-    self, COLLECTIVE, RECEIVE, SEND, SchemaRankTrace, find_integer_attribute, is_eager_node,
-    list_dependencies, read_delay_ns, read_duration_ns,
+    self, COLLECTIVE, RECEIVE, SEND, SchemaRankTrace, find_integer_attribute, has_eager_attribute,
+    list_node_dependency_ids, read_delay_ns, read_duration_ns,
 };
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub fn compute_node_schedule(
         .iter()
         .map(|t| t.nodes.iter().enumerate().map(|(i, n)| (n.id, i)).collect())
         .collect();
-    let meetings = match_communication_nodes(traces);
+    let meetings = match_communication_nodes_across_ranks(traces);
     let mut meeting_of: Vec<Vec<Option<usize>>> =
         traces.iter().map(|t| vec![None; t.nodes.len()]).collect();
     for (m, parts) in meetings.iter().enumerate() {
@@ -41,7 +41,7 @@ pub fn compute_node_schedule(
             for &n in &open[t] {
                 let node = &traces[t].nodes[n];
                 if times[t][n].0.is_none() {
-                    let ends: Option<Vec<u64>> = list_dependencies(node)
+                    let ends: Option<Vec<u64>> = list_node_dependency_ids(node)
                         .map(|id| times[t][places[t][&id]].1)
                         .collect();
                     if let Some(ends) = ends {
@@ -57,7 +57,7 @@ pub fn compute_node_schedule(
                     left.push(n);
                     continue;
                 };
-                let parts = meeting_of[t][n].filter(|_| !is_eager_node(node));
+                let parts = meeting_of[t][n].filter(|_| !has_eager_attribute(node));
                 let needed = match parts {
                     Some(m) if arrived[m] == meetings[m].len() => Some(
                         latest_start_of_needed_parts(traces, &meetings[m], (t, n), &times),
@@ -107,7 +107,9 @@ fn latest_start_of_needed_parts(
 
 /// Returns the nodes that belong together: the k-th collective of a group, or the k-th message with
 /// a tag from one rank to another.
-pub fn match_communication_nodes(traces: &[SchemaRankTrace]) -> Vec<Vec<(usize, usize)>> {
+pub fn match_communication_nodes_across_ranks(
+    traces: &[SchemaRankTrace],
+) -> Vec<Vec<(usize, usize)>> {
     let mut known: BTreeMap<(String, i64, u64), Vec<(usize, usize)>> = BTreeMap::new();
     for (t, trace) in traces.iter().enumerate() {
         let mut counts: BTreeMap<(String, i64), u64> = BTreeMap::new();

@@ -25,7 +25,11 @@ fn write_torch_stub(folder: &Path, change: &str) {
 }
 
 /// Runs the script in `folder`, which contains the stub `torch`; `None` if there is no Python.
-fn run_capture_script(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Option<Output> {
+fn run_capture_script_with_stub_torch(
+    folder: &Path,
+    args: &[&str],
+    variables: &[(&str, &str)],
+) -> Option<Output> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("converters/pytorch/capture.py");
     // Exclude the system's packages, which may contain a real PyTorch.
     let mut python = Command::new("python3");
@@ -55,7 +59,7 @@ fn an_environment_that_cannot_capture_is_refused_with_what_to_try() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let refused = |args: &[&str], variables: &[(&str, &str)], part: &str| {
-        let Some(output) = run_capture_script(folder, args, variables) else {
+        let Some(output) = run_capture_script_with_stub_torch(folder, args, variables) else {
             return;
         };
         let error = String::from_utf8(output.stderr).unwrap();
@@ -126,7 +130,7 @@ fn an_environment_that_can_capture_says_on_what() {
         ),
     ] {
         write_torch_stub(folder.path(), change);
-        let Some(output) = run_capture_script(folder.path(), &CHECK, &[]) else {
+        let Some(output) = run_capture_script_with_stub_torch(folder.path(), &CHECK, &[]) else {
             return;
         };
         assert!(output.status.success(), "{output:?}");

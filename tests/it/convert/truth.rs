@@ -2,11 +2,11 @@
 
 use super::rig::{
     self, COLLECTIVE, RECEIVE, SEND, SchemaRankTrace, convert_folder, find_integer_attribute,
-    find_node_lane, find_text_attribute, on_host, read_delay_ns, read_duration_ns, read_wait_ns,
-    write_generated_capture,
+    find_text_attribute, on_host, read_delay_ns, read_duration_ns, read_wait_ns,
+    thread_or_stream_of_node, write_generated_capture,
 };
 use super::schedule::compute_node_schedule;
-use crate::corpus::pick_one_per_list;
+use crate::corpus::pick_member_of_each_list_by_turn;
 use chakram::trace::CollectiveKind;
 use std::collections::BTreeMap;
 use testkit::capture::{
@@ -60,7 +60,7 @@ pub fn list_generated_jobs(turn: usize) -> Vec<(String, Options)> {
         }
         programs.push(jobs);
     }
-    pick_one_per_list(turn, programs)
+    pick_member_of_each_list_by_turn(turn, programs)
 }
 
 /// Returns the start of the job, which is time 0 of the replay.
@@ -70,7 +70,7 @@ pub fn find_job_start(truth: &JobTrueTimes) -> u64 {
 
 /// Returns, in order, the nodes of rank `r`'s collectives in `group`, or of its messages in one
 /// direction.
-fn find_communication_nodes<'t>(
+fn find_nodes_of_one_group_or_message_pair<'t>(
     trace: &'t SchemaRankTrace,
     meeting: &CommunicationTrueTimes,
 ) -> Vec<(usize, &'t chakram::internals::proto::Node)> {
@@ -119,7 +119,7 @@ fn every_converted_call_matches_the_captured_call_and_its_duration() {
             for member in &meeting.members {
                 let r = member.rank as usize;
                 let trace = &job.traces[r];
-                let calls = find_communication_nodes(trace, meeting);
+                let calls = find_nodes_of_one_group_or_message_pair(trace, meeting);
                 let (n, node) = calls[meeting.sequence as usize];
                 let at = format!(
                     "{what}: {} {} of rank {r}, `{}`",
@@ -263,7 +263,7 @@ fn no_delay_of_the_host_contains_waiting() {
             let own: u64 = trace
                 .nodes
                 .iter()
-                .filter(|n| find_node_lane(n) == 1)
+                .filter(|n| thread_or_stream_of_node(n) == 1)
                 .map(|n| read_duration_ns(n) + read_delay_ns(n))
                 .sum();
             let members = truth.collectives.iter().flat_map(|m| &m.members);
@@ -310,7 +310,7 @@ fn no_delay_of_a_device_contains_waiting() {
             let mut longest: BTreeMap<(bool, i64), (u64, &str)> = BTreeMap::new();
             for node in trace.nodes.iter().skip(2) {
                 let slot = longest
-                    .entry((on_host(node), find_node_lane(node)))
+                    .entry((on_host(node), thread_or_stream_of_node(node)))
                     .or_default();
                 *slot = (*slot).max((read_delay_ns(node), &node.name));
             }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Returns, call by call, the bytes sent to each member and received from each member, found with a plain parser of a
 /// host trace. Each split is a number of rows of the tensor.
-fn read_exchanged_bytes(file: &Path) -> Vec<[Vec<u64>; 2]> {
+fn read_exchanged_bytes_in_host_trace(file: &Path) -> Vec<[Vec<u64>; 2]> {
     let file = read_json_file(file).expect("it is JSON");
     let nodes = file["nodes"].as_array().expect("nodes are a list").iter();
     let calls = nodes.filter(|node| node["name"] == "c10d::alltoall_base_");
@@ -48,7 +48,8 @@ fn all_to_all_bytes_per_member_match_the_recorded_split_sizes() {
     let job = convert_folder(&folder);
     let mut sent = Vec::new();
     for (rank, trace) in job.traces.iter().enumerate() {
-        let calls = read_exchanged_bytes(&folder.join(format!("host.{rank}.json.zst")));
+        let calls =
+            read_exchanged_bytes_in_host_trace(&folder.join(format!("host.{rank}.json.zst")));
         // Exchanges of counts have equal parts and no split sizes.
         let unequal: Vec<_> = calls.iter().filter(|call| !call[0].is_empty()).collect();
         let written = trace

@@ -141,7 +141,7 @@ const BF16: &str =
 /// which take 1.112 ms at 989 TFLOP/s. Its bytes take 50 us. The experts' weights are unknown, so
 /// their kernels take their recorded time.
 #[test]
-fn kernels_that_compute_are_not_priced_by_their_bytes() {
+fn attention_is_priced_by_flops_and_unknown_experts_keep_recorded_time() {
     let attention = "[[8192, 32, 128], [8192, 8, 128], [8192, 8, 128], [2], [2], [], []]";
     let lengths = r#"["", "", "", "", "", "8192", "8192"]"#;
     let varlen = "flash_attn::_flash_attn_varlen_forward";
@@ -414,7 +414,7 @@ fn groups_have_the_members_that_follow_from_their_sizes() {
 /// A collective without size and duration is rejected by name. If the option allows it, the collective takes no time,
 /// and the headline says so.
 #[test]
-fn communication_without_size_and_time_is_refused() {
+fn replay_refuses_communication_without_size_and_time() {
     let trace = build_host_trace_of_all_reduces("[]", &[("0", 2), ("0", 2)], false);
     let folder = tempfile::tempdir().expect("there is room");
     std::fs::write(folder.path().join("host.0.json"), trace.to_string()).expect("there is room");

@@ -7,14 +7,14 @@ use super::rig::{
 };
 use super::schedule::compute_node_schedule;
 use super::truth::find_job_start;
-use crate::corpus::{pick_one_per_list, sample_every_nth};
+use crate::corpus::{pick_member_of_each_list_by_turn, sample_every_nth};
 use chakram::engine::CommunicationDurationSource;
 use chakram::internals::proto::Node;
 use chakram::workload::MissingRankPolicy;
 use testkit::capture::{Device, JobParallelism, JobTrueTimes, LaunchOrKernelBound, Options};
 
 /// By default, returns one job for each program, beginning with the program at index `turn`.
-fn list_jobs_by_program(turn: usize) -> Vec<(String, Options)> {
+fn list_one_job_per_program(turn: usize) -> Vec<(String, Options)> {
     let mut programs = Vec::new();
     for (device, style) in [
         (Device::Cpu, JobParallelism::Ddp),
@@ -46,7 +46,7 @@ fn list_jobs_by_program(turn: usize) -> Vec<(String, Options)> {
         }
         programs.push(jobs);
     }
-    pick_one_per_list(turn, programs)
+    pick_member_of_each_list_by_turn(turn, programs)
 }
 
 fn is_device_communication(node: &Node) -> bool {
@@ -103,7 +103,7 @@ fn assert_prediction_within_thousandths(
 
 #[test]
 fn a_rank_that_starts_late_delays_the_others_as_predicted() {
-    for (what, options) in list_jobs_by_program(0) {
+    for (what, options) in list_one_job_per_program(0) {
         let base = write_generated_capture(&options);
         let job = convert_folder(base.folder.path());
         let late = [
@@ -137,7 +137,7 @@ fn a_rank_that_starts_late_delays_the_others_as_predicted() {
 /// At half the bandwidth, a transfer takes twice as long, except for the latency of 20 us.
 #[test]
 fn half_the_bandwidth_costs_as_much_as_predicted() {
-    for (what, options) in list_jobs_by_program(1) {
+    for (what, options) in list_one_job_per_program(1) {
         let base = write_generated_capture(&options);
         let mut job = convert_folder(base.folder.path());
         for node in job
@@ -170,7 +170,7 @@ fn half_the_bandwidth_costs_as_much_as_predicted() {
 /// A rank is 1.5 times slower. A few of the generator's gaps stay as they are.
 #[test]
 fn a_straggler_costs_as_much_as_predicted() {
-    for (what, options) in list_jobs_by_program(2) {
+    for (what, options) in list_one_job_per_program(2) {
         let base = write_generated_capture(&options);
         let mut job = convert_folder(base.folder.path());
         let own = &mut job.traces[2].nodes;

@@ -44,7 +44,7 @@ fn write_changed_job(folder: &Path, change: impl Fn(u32, &mut Vec<Node>) -> bool
 }
 
 /// Runs `chakram diff` on the case and `other`. Returns the exit code, the output and the errors.
-fn diff_with_case(other: &Path, more: &[&str]) -> (i32, String, String) {
+fn run_diff_of_case_and_other(other: &Path, more: &[&str]) -> (i32, String, String) {
     let other = other.to_str().unwrap();
     let output = run_chakram(&[&["diff", CASE, other], more].concat());
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -56,7 +56,8 @@ fn diff_with_case(other: &Path, more: &[&str]) -> (i32, String, String) {
 }
 
 fn diff_with_case_json(other: &Path, more: &[&str]) -> Value {
-    let (code, text, error) = diff_with_case(other, &[&["--format", "json"], more].concat());
+    let (code, text, error) =
+        run_diff_of_case_and_other(other, &[&["--format", "json"], more].concat());
     assert_eq!((code, &*error), (0, ""));
     serde_json::from_str(&text).unwrap()
 }
@@ -92,7 +93,7 @@ fn a_job_and_itself_do_not_differ() {
         nodes.reverse();
         true
     });
-    let (code, text, error) = diff_with_case(&other, &["--fail-on", "any"]);
+    let (code, text, error) = run_diff_of_case_and_other(&other, &["--fail-on", "any"]);
     assert_eq!((code, &*error), (0, ""));
     assert!(text.contains("no differences"), "{text}");
     let found = diff_with_case_json(&other, &[]);
@@ -140,7 +141,7 @@ fn the_same_change_in_several_ranks_is_told_once() {
         serde_json::json!({"structure": true, "time": false, "bytes": true})
     );
 
-    let (code, text, _) = diff_with_case(&other, &[]);
+    let (code, text, _) = run_diff_of_case_and_other(&other, &[]);
     assert_eq!(code, 0);
     for expected in [
         "only in traces/data-parallel-8: rank 7",
@@ -153,9 +154,12 @@ fn the_same_change_in_several_ranks_is_told_once() {
     let whole = "in 6 ranks (0-1, 3-6): bytes +1000 B, 100.7 MB → 100.7 MB (+0.00 %)\n";
     assert!(text.contains(whole), "{text}");
     for threads in ["1", "3"] {
-        assert_eq!(diff_with_case(&other, &["--threads", threads]).1, text);
+        assert_eq!(
+            run_diff_of_case_and_other(&other, &["--threads", threads]).1,
+            text
+        );
     }
-    let (_, table, _) = diff_with_case(&other, &["--format", "csv"]);
+    let (_, table, _) = run_diff_of_case_and_other(&other, &["--format", "csv"]);
     let rows: Vec<_> = table.lines().collect();
     assert_eq!(rows.len(), 3, "{table}");
     assert!(
@@ -187,7 +191,7 @@ fn differences_above_the_threshold_set_the_exit_code() {
         true
     });
     let code = |more: &[&str]| {
-        let (code, _, error) = diff_with_case(&other, more);
+        let (code, _, error) = run_diff_of_case_and_other(&other, more);
         assert_eq!(code == 0, error.is_empty(), "{error}");
         assert!(code != 3 || error.contains("exceeded: time"), "{error}");
         code
@@ -258,7 +262,7 @@ fn trace_faults_are_reported_before_differences() {
     let mut bytes = std::fs::read(&path).unwrap();
     bytes.truncate(bytes.len() - 3);
     std::fs::write(&path, bytes).unwrap();
-    let (code, text, error) = diff_with_case(&other, &["--salvage"]);
+    let (code, text, error) = run_diff_of_case_and_other(&other, &["--salvage"]);
     assert_eq!((code, &*error), (0, ""));
     let fault = text.find("  ! rank 0 of ").expect("it is told");
     assert!(fault < text.find("STRUCTURE").unwrap(), "{text}");

@@ -1,7 +1,9 @@
 //! Compares slices of random graphs with a few lines of code that compute dependencies and start
 //! times.
 
-use super::rig::{build_count_attribute, decode_trace_nodes, encode_trace_file, integer_attribute};
+use super::rig::{
+    build_count_attribute, decode_trace_nodes, encode_trace_file, find_integer_attribute_value,
+};
 use chakram::edit::{AnnotationStepOrIdSelector, JobCommunication, KeptNodesOfRank};
 use chakram::internals::MOST_BEHIND;
 use chakram::internals::proto::Node;
@@ -45,7 +47,7 @@ fn compute_node_starts(nodes: &[Node]) -> BTreeMap<u64, u64> {
                 .map(|on| Some(starts.get(on)? + by_id[on].duration_micros * 1000))
                 .collect();
             if let Some(ends) = ends {
-                let delay = integer_attribute(node, "delay_ns").unwrap_or(0) as u64;
+                let delay = find_integer_attribute_value(node, "delay_ns").unwrap_or(0) as u64;
                 starts.insert(node.id, ends.into_iter().max().unwrap_or(0) + delay);
             }
         }

@@ -5,10 +5,10 @@ use crate::harness::edit;
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
-static TRACES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(read_trace_beginnings);
+static TRACES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(read_first_records_of_real_traces);
 
 /// Returns the first complete records of real traces.
-fn read_trace_beginnings() -> Vec<Vec<u8>> {
+fn read_first_records_of_real_traces() -> Vec<Vec<u8>> {
     let mut found: Vec<Vec<u8>> = Vec::new();
     for name in ["ddp-resnet18", "data-parallel-8", "deadlock-2", "hiermem"] {
         for trace in read_job_traces(&case_path(name)) {
@@ -42,6 +42,6 @@ proptest! {
         if let Some(cut) = cut {
             trace.truncate(cut.index(trace.len()));
         }
-        edit::check_edits_of_bytes(&trace);
+        edit::check_slicing_and_anonymising_bytes(&trace);
     }
 }

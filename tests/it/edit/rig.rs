@@ -25,7 +25,7 @@ pub fn build_text_attribute(name: &str, value: &str) -> AttributeProto {
 }
 
 /// Returns the value of an attribute of any integer type.
-pub fn integer_attribute(node: &Node, name: &str) -> Option<i64> {
+pub fn find_integer_attribute_value(node: &Node, name: &str) -> Option<i64> {
     let attribute = node.attr.iter().find(|a| a.name == name)?;
     Some(match attribute.value.as_ref()? {
         Value::Uint64Val(v) => *v as i64,

@@ -1,8 +1,8 @@
 //! Compares slices by step with conversions of the step alone.
 
 use super::rig::{
-    case_path, decode_trace_nodes, expect_chakram_error, integer_attribute, list_corpus_captures,
-    read_job_traces, replay_report_json_without_job_identity, run_chakram_ok,
+    case_path, decode_trace_nodes, expect_chakram_error, find_integer_attribute_value,
+    list_corpus_captures, read_job_traces, replay_report_json_without_job_identity, run_chakram_ok,
 };
 use crate::corpus::{corpus_path_or_count_skip, find_expected_refusal, sample_every_nth};
 use chakram::internals::proto::Node;
@@ -16,11 +16,11 @@ fn is_work(node: &Node) -> bool {
 }
 
 /// Returns the start of each node in ns, if the rank runs alone.
-fn compute_node_starts(nodes: &[Node]) -> BTreeMap<u64, i64> {
+fn compute_node_starts_of_lone_rank(nodes: &[Node]) -> BTreeMap<u64, i64> {
     let mut ends: BTreeMap<u64, i64> = BTreeMap::new();
     let mut starts = BTreeMap::new();
     for node in nodes {
-        let number = |name: &str| integer_attribute(node, name);
+        let number = |name: &str| find_integer_attribute_value(node, name);
         let waited = node.data_deps.iter().map(|on| ends[on]);
         let start = waited.max().unwrap_or(0) + number("delay_ns").unwrap_or(0);
         let lasts = number("duration_ns").unwrap_or(node.duration_micros as i64 * 1000);
@@ -32,10 +32,10 @@ fn compute_node_starts(nodes: &[Node]) -> BTreeMap<u64, i64> {
 
 /// Returns the actions of a rank, with their times relative to the rank's first node.
 fn list_timed_actions(nodes: &[Node]) -> Vec<(i64, String, i64, i64, i64)> {
-    let starts = compute_node_starts(nodes);
+    let starts = compute_node_starts_of_lone_rank(nodes);
     let work = || nodes.iter().filter(|node| is_work(node));
     let first = work().map(|node| starts[&node.id]).min().unwrap();
-    let number = |node: &Node, name: &str| integer_attribute(node, name).unwrap_or(-1);
+    let number = |node: &Node, name: &str| find_integer_attribute_value(node, name).unwrap_or(-1);
     let mut list: Vec<_> = work()
         .map(|node| {
             (
@@ -54,7 +54,7 @@ fn list_timed_actions(nodes: &[Node]) -> Vec<(i64, String, i64, i64, i64)> {
 fn list_communication_types_and_sizes(nodes: &[Node]) -> Vec<(i64, i64)> {
     let calls = nodes.iter().filter(|node| (5..=7).contains(&node.r#type));
     let of = |node: &Node| {
-        let number = |name: &str| integer_attribute(node, name).unwrap_or(-1);
+        let number = |name: &str| find_integer_attribute_value(node, name).unwrap_or(-1);
         (number("comm_type"), number("comm_size"))
     };
     calls.map(of).collect()
@@ -63,7 +63,7 @@ fn list_communication_types_and_sizes(nodes: &[Node]) -> Vec<(i64, i64)> {
 fn sum_flops(nodes: &[Node]) -> i64 {
     nodes
         .iter()
-        .filter_map(|node| integer_attribute(node, "num_ops"))
+        .filter_map(|node| find_integer_attribute_value(node, "num_ops"))
         .sum()
 }
 

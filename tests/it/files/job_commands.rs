@@ -9,7 +9,7 @@ fn read_json_file(folder: &Folder, name: &str) -> Value {
 
 /// Generates a training step on two replicas of two pipeline stages of two members, with groups
 /// that have roles. Returns its makespan.
-fn generate_training_job(folder: &Folder) -> u64 {
+fn generate_training_job_and_get_makespan(folder: &Folder) -> u64 {
     let plan = [
         "generate",
         "llama3-8b",
@@ -34,7 +34,7 @@ const ROOFLINE: [&str; 2] = ["--compute", "roofline"];
 #[test]
 fn a_job_derived_from_a_job_is_again_a_job() {
     let folder = Folder::new();
-    let direct = generate_training_job(&folder);
+    let direct = generate_training_job_and_get_makespan(&folder);
     let job = read_json_file(&folder, "run/job.job.json");
     assert!(
         job["groups"]

@@ -49,7 +49,10 @@ fn write_control_character_job(folder: &Folder, prefix: &str, rank_of_kernel: &s
         writer
             .write_node(&call, &[1], &NodeFieldsBeyondView::default())
             .unwrap();
-        folder.write(&format!("{prefix}.{rank}.et"), &writer.into_inner());
+        folder.write(
+            &format!("{prefix}.{rank}.et"),
+            &writer.into_unflushed_sink(),
+        );
     }
 }
 

@@ -7,7 +7,7 @@ use chakram::astra_sim::{
 };
 use chakram::internals::logging;
 
-pub fn check_astra_sim_bytes(data: &[u8]) {
+pub fn fuzz_astra_sim_parsers_with_bytes(data: &[u8]) {
     run_every_parser(&String::from_utf8_lossy(data));
 }
 

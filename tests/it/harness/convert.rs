@@ -46,7 +46,7 @@ const NAMES: [&str; 16] = [
 ];
 
 /// Returns the arguments of an operator with their types, which may or may not fit.
-fn generate_operator_arguments(
+fn draw_operator_arguments_and_types(
     name: &str,
     bytes: &mut NumbersFromBytes<'_>,
 ) -> (String, &'static str) {
@@ -97,7 +97,7 @@ fn generate_rank_capture(rank: u32, bytes: &mut NumbersFromBytes<'_>) -> (String
     for rf in 1..=count {
         let comma = if rf == 1 { "" } else { "," };
         let name = NAMES[bytes.next_below(16) as usize];
-        let (inputs, types) = generate_operator_arguments(name, bytes);
+        let (inputs, types) = draw_operator_arguments_and_types(name, bytes);
         let _ = write!(
             host,
             "{comma}{{\"id\": {rf}, \"name\": \"{name}\", \"ctrl_deps\": 1, \"inputs\": {{\"values\": {inputs}, \

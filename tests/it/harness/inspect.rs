@@ -28,7 +28,12 @@ pub fn check_inspection_of_bytes(data: &[u8]) {
         }
     };
     if let Ok((graph, _)) = &replayed {
-        assert_eq!(trace.faults.fault_count(), 0, "{:?}", trace.faults);
+        assert_eq!(
+            trace.faults.count_replay_rejecting_faults(),
+            0,
+            "{:?}",
+            trace.faults
+        );
         assert_eq!(trace.raw.nodes.len(), graph.len());
         assert_eq!(trace.times.run.ran, graph.len());
     }
@@ -50,9 +55,9 @@ fn check_summary_tables_count_same_nodes(trace: &InspectedRankTrace<'_>, file: &
     let rank = &job.ranks[0];
     assert_eq!((rank.nodes, rank.selected), (nodes, nodes));
     let totals = [
-        job.types.total_sums(),
-        job.lanes.total_sums(),
-        job.operators.total_sums(),
+        job.types.sum_over_all_rows(),
+        job.lanes.sum_over_all_rows(),
+        job.operators.sum_over_all_rows(),
     ];
     assert!(totals.iter().all(|total| *total == totals[0]), "{totals:?}");
     assert_eq!(totals[0].nodes, nodes);
@@ -61,7 +66,7 @@ fn check_summary_tables_count_same_nodes(trace: &InspectedRankTrace<'_>, file: &
     assert!(job.attributes.values().all(|&count| count <= nodes));
     let mut listed = trace.order_by_start(None);
     listed.sort_unstable();
-    assert!(listed.into_iter().eq(trace.raw.node_indices()));
+    assert!(listed.into_iter().eq(trace.raw.range_of_all_node_indices()));
 }
 
 /// Checks that neighbours name each other.

@@ -33,6 +33,6 @@ pub fn check_model_file_bytes(data: &[u8]) {
         assert_eq!(model.parameter_count(), parameters);
         assert_eq!(model.multiplication_count(), multiplications);
         assert!(model.causally_skipped_multiplications() <= multiplications);
-        assert!(model.saved_bytes(2, true) < u64::MAX);
+        assert!(model.saved_bytes_per_sample(2, true) < u64::MAX);
     }
 }

@@ -175,11 +175,14 @@ pub fn check_plan_file_bytes(data: &[u8]) {
     let model = MODELS[usize::from(*first) % MODELS.len()];
     let model =
         ModelWithDefinitionProperties::parse(model, "model.toml", None).expect("it is a model");
-    check_plan(&model.model, &plan);
+    check_plan_more_if_small(&model.model, &plan);
 }
 
 /// Checks `plan`, with more checks if it is small.
-pub fn check_plan(model: &Model, plan: &ParallelismPlan) -> PlanRejectionOrCheckExtent {
+pub fn check_plan_more_if_small(
+    model: &Model,
+    plan: &ParallelismPlan,
+) -> PlanRejectionOrCheckExtent {
     let operators = model
         .layers
         .iter()

@@ -75,7 +75,7 @@ impl Observer for NodeEventCounter {
 }
 
 /// Runs the target on `data`.
-pub fn check_replays_of_bytes(data: &[u8]) {
+pub fn check_bytes_in_replay_modes(data: &[u8]) {
     let machine = Machine::parse(MACHINE, "small.toml").expect("it is right");
     for ranks in 1..=2 {
         let Some(workload) = build_workload_from_bytes(data, ranks) else {

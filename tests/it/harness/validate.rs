@@ -33,16 +33,16 @@ pub fn check_validation_of_bytes(data: &[u8]) {
                 o.declared = DeclaredGroups::from([("1".to_owned(), vec![0, 1])]);
                 o.show = SHOW;
             });
-            check_traces_together(&[&trace], &options);
-            check_traces_together(&[&trace, &trace], &options);
-            check_traces_together(&[&trace, &half], &options);
+            assert_report_ignores_trace_order(&[&trace], &options);
+            assert_report_ignores_trace_order(&[&trace, &trace], &options);
+            assert_report_ignores_trace_order(&[&trace, &half], &options);
         }
         let errors = trace.defect_log().count_by_severity().errors;
         match Graph::read_graph(data, 0, dependencies) {
             Ok((graph, _)) => {
                 assert_eq!(errors, 0, "{:?}", trace.defect_log());
                 assert_eq!(graph.len() as u64, trace.node_count());
-                check_repairs_were_found(&graph, trace.defect_log());
+                check_graph_repairs_found_as_defects(&graph, trace.defect_log());
             }
             // The rank of a trace is known only when ranks are compared.
             Err(error) => {
@@ -55,7 +55,7 @@ pub fn check_validation_of_bytes(data: &[u8]) {
 }
 
 /// Checks that every repair in the construction of the graph was also found as a defect.
-fn check_repairs_were_found(graph: &Graph, findings: &DefectLog) {
+fn check_graph_repairs_found_as_defects(graph: &Graph, findings: &DefectLog) {
     let repairs = graph.repair_counts();
     let found = [
         (repairs.dangling_control, DefectKind::DanglingControl),
@@ -72,7 +72,7 @@ fn check_repairs_were_found(graph: &Graph, findings: &DefectLog) {
 }
 
 /// Compares traces of ranks 0, 1, … with one another.
-fn check_traces_together(traces: &[&TraceDefectsAndDigest], options: &ValidateOptions) {
+fn assert_report_ignores_trace_order(traces: &[&TraceDefectsAndDigest], options: &ValidateOptions) {
     let sources = |turn: usize| {
         let mut sources: Vec<_> = (0..).zip(traces).collect();
         sources.rotate_left(turn);

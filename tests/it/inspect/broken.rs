@@ -212,7 +212,7 @@ fn an_output_file_holds_what_would_be_printed() {
 }
 
 #[test]
-fn attributes_of_odd_types_are_told_apart() {
+fn attributes_of_odd_types_are_distinguished_from_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let mut nodes = [
         build_kernel_node(1, "a", 1, &[]),

@@ -89,7 +89,7 @@ fn write_two_rank_job(folder: &std::path::Path) -> String {
 
 /// Returns the nodes, the time, the waiting, the FLOPs, the bytes, and the nodes without time of a
 /// row.
-fn row_sums(row: &Value) -> [u64; 6] {
+fn read_number_fields_of_row(row: &Value) -> [u64; 6] {
     [
         "nodes",
         "time_ps",
@@ -126,7 +126,7 @@ fn every_table_is_the_sum_by_hand() {
         // Without recorded delays, the times are estimates.
         assert_eq!(facts["times"], "estimated");
     }
-    let types = |name| row_sums(find_only_row(&document, "types", "type", name));
+    let types = |name| read_number_fields_of_row(find_only_row(&document, "types", "type", name));
     assert_eq!(types("metadata"), [2, 0, 0, 0, 0, 0]);
     assert_eq!(types("host"), [2, 10 * US, 0, 0, 0, 0]);
     // The sums are 2 x 10 + 2 x 20 us, 4 x 100 FLOPs, and 4 x 40 bytes.
@@ -148,7 +148,10 @@ fn every_table_is_the_sum_by_hand() {
 
     let stream = find_only_row(&document, "lanes", "lane", "stream 7");
     assert_eq!(
-        (stream["name"].as_str(), row_sums(stream)[0]),
+        (
+            stream["name"].as_str(),
+            read_number_fields_of_row(stream)[0]
+        ),
         (Some("the GPU"), 4)
     );
     for (lane, nodes) in [
@@ -161,14 +164,17 @@ fn every_table_is_the_sum_by_hand() {
         ("no lane", 4),
     ] {
         assert_eq!(
-            row_sums(find_only_row(&document, "lanes", "lane", lane))[0],
+            read_number_fields_of_row(find_only_row(&document, "lanes", "lane", lane))[0],
             nodes,
             "{lane}"
         );
     }
     let collective = find_only_row(&document, "collectives", "group", "tp");
     assert_eq!(
-        (collective["kind"].as_str(), row_sums(collective)),
+        (
+            collective["kind"].as_str(),
+            read_number_fields_of_row(collective)
+        ),
         (Some("all-reduce"), types("all-reduce"))
     );
     let messages: Vec<_> = rows_of_json_list(&document, "messages")
@@ -177,8 +183,8 @@ fn every_table_is_the_sum_by_hand() {
             (
                 integer_field(m, "from"),
                 integer_field(m, "to"),
-                row_sums(&m["sent"]),
-                row_sums(&m["received"]),
+                read_number_fields_of_row(&m["sent"]),
+                read_number_fields_of_row(&m["received"]),
             )
         })
         .collect();
@@ -186,7 +192,7 @@ fn every_table_is_the_sum_by_hand() {
     assert_eq!(messages, [(0, 1, one, one), (1, 0, one, one)]);
     // Operators have names without layer numbers, so both kernels are one operator.
     let operator = find_only_row(&document, "operators", "name", "step*/layer*/mm");
-    assert_eq!(row_sums(operator), types("compute"));
+    assert_eq!(read_number_fields_of_row(operator), types("compute"));
     let attributes: Vec<_> = rows_of_json_list(&document, "attributes")
         .iter()
         .map(|a| {

@@ -16,7 +16,10 @@ use std::path::Path;
 
 /// Returns the start and end of every node of every rank in a replay as captured, in the order of
 /// ids; `None` if the replay rejects the traces.
-fn replay_captured_times(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(Time, Time)>>> {
+fn replay_node_starts_and_ends_as_captured(
+    ranks: &[&[u8]],
+    machine: &Machine,
+) -> Option<Vec<Vec<(Time, Time)>>> {
     let mut builder = WorkloadBuilder::default();
     for (contents, rank) in ranks.iter().zip(0..) {
         let (graph, binding) =
@@ -65,7 +68,7 @@ fn inspected_times_of_a_converted_trace_equal_capture_and_replay() {
         .map(DecompressedTraceFile::as_slice)
         .collect();
     let machine = Machine::load_by_name(case.join("machine.toml").to_str().unwrap()).unwrap();
-    let expected = replay_captured_times(&contents, &machine).unwrap();
+    let expected = replay_node_starts_and_ends_as_captured(&contents, &machine).unwrap();
     for (rank, expected) in (0..).zip(expected) {
         let found = inspected_node_times(contents[rank as usize], rank);
         assert_eq!(found.len(), 2658);
@@ -144,7 +147,7 @@ proptest! {
         }
         let contents = encode_trace_file(Vec::new(), &nodes);
         let machine = Machine::parse(&format_machine_with_many_lanes(), "wide.toml").unwrap();
-        if let Some(expected) = replay_captured_times(&[&contents], &machine) {
+        if let Some(expected) = replay_node_starts_and_ends_as_captured(&[&contents], &machine) {
             prop_assert_eq!(&inspected_node_times(&contents, 0), &expected[0]);
         }
     }
@@ -185,7 +188,7 @@ fn a_collective_of_no_time_ends_after_all_else_of_its_instant() {
     assert_eq!((found[3].0, found[4].0), (Time(5_000), Time::ZERO));
     let machine = Machine::parse(&format_machine_with_many_lanes(), "wide.toml").unwrap();
     assert_eq!(
-        replay_captured_times(&[&contents], &machine).unwrap()[0],
+        replay_node_starts_and_ends_as_captured(&[&contents], &machine).unwrap()[0],
         found
     );
 }

@@ -1,6 +1,8 @@
 //! Tests memory changes in files: in graphs, in texts, and after commands that rewrite traces.
 
-use super::{KERNEL, TraceNodeWithMemoryChanges, activation_changes, encode_trace_nodes};
+use super::{
+    KERNEL, TraceNodeWithMemoryChanges, build_activation_allocs_and_frees, encode_trace_nodes,
+};
 use crate::commands::{run_chakram, run_for_output};
 use chakram::ids::NodeIndex;
 use chakram::trace::{
@@ -11,20 +13,20 @@ use serde_json::Value;
 use std::path::Path;
 
 /// Returns four kernels. The second and the fourth make the same memory changes, and the third makes others.
-fn build_changing_kernels() -> Vec<TraceNodeWithMemoryChanges> {
+fn build_kernels_with_memory_changes() -> Vec<TraceNodeWithMemoryChanges> {
     let plain = NodeMemoryChanges::default();
     let changes = [
         plain,
-        activation_changes(5, 0),
-        activation_changes(0, 5),
-        activation_changes(5, 0),
+        build_activation_allocs_and_frees(5, 0),
+        build_activation_allocs_and_frees(0, 5),
+        build_activation_allocs_and_frees(5, 0),
     ];
     let lines =
         changes.map(|changes| TraceNodeWithMemoryChanges(KERNEL, 1, 10, changes, Vec::new()));
     lines.into()
 }
 
-fn list_memory_changes(graph: &Graph) -> Vec<Option<NodeMemoryChanges>> {
+fn list_memory_changes_of_graph_nodes(graph: &Graph) -> Vec<Option<NodeMemoryChanges>> {
     let nodes = graph.nodes();
     nodes
         .map(|node| graph.memory_changes_of(node).copied())
@@ -34,12 +36,15 @@ fn list_memory_changes(graph: &Graph) -> Vec<Option<NodeMemoryChanges>> {
 #[test]
 fn graphs_read_from_files_equal_graphs_built_in_memory() {
     let (read, _) = Graph::read_graph(
-        &encode_trace_nodes(&build_changing_kernels()),
+        &encode_trace_nodes(&build_kernels_with_memory_changes()),
         0,
         EnforcedDependencyKinds::Both,
     )
     .unwrap();
-    let wanted: Vec<_> = build_changing_kernels().iter().map(|line| line.3).collect();
+    let wanted: Vec<_> = build_kernels_with_memory_changes()
+        .iter()
+        .map(|line| line.3)
+        .collect();
     let wanted: Vec<_> = wanted
         .iter()
         .map(|c| Some(*c).filter(|c| !c.is_none()))
@@ -47,7 +52,8 @@ fn graphs_read_from_files_equal_graphs_built_in_memory() {
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
         let mut builder = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 10);
         for i in order {
-            let TraceNodeWithMemoryChanges(op, lane, ns, memory, _) = build_changing_kernels()[i];
+            let TraceNodeWithMemoryChanges(op, lane, ns, memory, _) =
+                build_kernels_with_memory_changes()[i];
             let name = format!("n{}", i + 1);
             let node = NodeView {
                 lane: Some(lane),
@@ -58,7 +64,11 @@ fn graphs_read_from_files_equal_graphs_built_in_memory() {
             builder.receive_node(&node, &[]).unwrap();
         }
         let (graph, _) = builder.finish_graph().unwrap();
-        assert_eq!(list_memory_changes(&graph), wanted, "{order:?}");
+        assert_eq!(
+            list_memory_changes_of_graph_nodes(&graph),
+            wanted,
+            "{order:?}"
+        );
         assert_eq!(graph, read, "{order:?}");
         assert_eq!(graph.fingerprint(), read.fingerprint());
     }
@@ -73,8 +83,8 @@ fn graphs_grow_by_memory_changes_only_if_a_node_has_any() {
             .unwrap()
             .0
     };
-    let with = read(&build_changing_kernels());
-    let mut plain = build_changing_kernels();
+    let with = read(&build_kernels_with_memory_changes());
+    let mut plain = build_kernels_with_memory_changes();
     plain
         .iter_mut()
         .for_each(|line| line.3 = NodeMemoryChanges::default());
@@ -82,8 +92,8 @@ fn graphs_grow_by_memory_changes_only_if_a_node_has_any() {
     assert_eq!(with.heap_bytes(), without.heap_bytes() + 4 * 4 + 2 * 88);
     assert_ne!(with.fingerprint(), without.fingerprint());
     assert_eq!(without.memory_changes_of(NodeIndex(0)), None);
-    let mut other = build_changing_kernels();
-    other[3].3 = activation_changes(6, 0);
+    let mut other = build_kernels_with_memory_changes();
+    other[3].3 = build_activation_allocs_and_frees(6, 0);
     assert_ne!(with.fingerprint(), read(&other).fingerprint());
 }
 
@@ -155,7 +165,10 @@ fn rewriting_traces_keeps_their_memory_changes() {
     }
 
     let one = folder.path().join("one.0.et");
-    let held = [activation_changes(5, 0), activation_changes(3, 3)];
+    let held = [
+        build_activation_allocs_and_frees(5, 0),
+        build_activation_allocs_and_frees(3, 3),
+    ];
     let lines = held.map(|changes| TraceNodeWithMemoryChanges(KERNEL, 1, 10, changes, Vec::new()));
     std::fs::write(&one, encode_trace_nodes(&lines)).unwrap();
     let (one, three) = (at("one"), at("three"));
@@ -204,8 +217,13 @@ fn diff_reports_a_difference_in_memory_changes() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, frees| {
         let path = folder.path().join(format!("{name}.0.et"));
-        let line =
-            TraceNodeWithMemoryChanges(KERNEL, 1, 10, activation_changes(5, frees), Vec::new());
+        let line = TraceNodeWithMemoryChanges(
+            KERNEL,
+            1,
+            10,
+            build_activation_allocs_and_frees(5, frees),
+            Vec::new(),
+        );
         std::fs::write(&path, encode_trace_nodes(&[line])).unwrap();
         path.to_str().unwrap().to_owned()
     };

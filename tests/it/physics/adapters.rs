@@ -19,7 +19,7 @@ use chakram::trace::CollectiveKind as K;
 /// BERT-base's activations of 512 tokens in 16 bits have 512 x 768 x 2 bytes.
 const BYTES: u64 = 786_432;
 
-fn build_core_machine(duplex: &str) -> Machine {
+fn build_tile_machine_with_duplex(duplex: &str) -> Machine {
     let text = format!(
         r#"name = "m"
 [npu.core]
@@ -42,7 +42,7 @@ duplex = "{duplex}"
 
 /// Returns a ring of neighbours over 3 x 4 cores. The thirteenth core is next to (2, 0) and follows
 /// it.
-fn list_core_ring(members: u32, x: u32) -> Vec<Npu> {
+fn list_cores_in_ring_order(members: u32, x: u32) -> Vec<Npu> {
     let mut ring = vec![
         [0, 0],
         [1, 0],
@@ -74,7 +74,7 @@ enum GroupTransferPhase {
 use GroupTransferPhase::{AdapterSum, Broadcast, Inter, Sum};
 
 /// Returns the time of a strategy's `phases`, one after another.
-fn replay_phases_time(
+fn replay_time_of_group_transfer_phases(
     duplex: &str,
     strategy: u32,
     members: u32,
@@ -123,7 +123,9 @@ fn replay_phases_time(
             } else if phases.contains(&Sum) && !alone {
                 push(
                     member,
-                    build_collective(K::Reduce, BYTES).group(s).root(share[0]),
+                    build_collective(K::Reduce, BYTES)
+                        .group(s)
+                        .with_collective_root(share[0]),
                 );
             }
         }
@@ -147,7 +149,7 @@ fn replay_phases_time(
                     member,
                     build_collective(K::Broadcast, BYTES)
                         .group(d)
-                        .root(members + share[0]),
+                        .with_collective_root(members + share[0]),
                 );
             }
         }
@@ -158,9 +160,15 @@ fn replay_phases_time(
         .collect();
     let workload = try_build_rank_job(&ranks, &groups).unwrap();
     let options = ReplayOptions::default_with_changes(|o| {
-        o.map = Some([list_core_ring(members, 0), list_core_ring(members, 4)].concat());
+        o.map = Some(
+            [
+                list_cores_in_ring_order(members, 0),
+                list_cores_in_ring_order(members, 4),
+            ]
+            .concat(),
+        );
     });
-    replay_with(&workload, &build_core_machine(duplex), &options).makespan_ps()
+    replay_with(&workload, &build_tile_machine_with_duplex(duplex), &options).makespan_ps()
 }
 
 const ALL: [GroupTransferPhase; 4] = [Sum, Inter, AdapterSum, Broadcast];
@@ -179,9 +187,12 @@ fn a_handover_takes_the_sum_of_its_phases() {
             (1, 12, 3),
             (2, 12, 3),
         ] {
-            let one = |phase| replay_phases_time(duplex, strategy, members, adapters, &[phase]);
+            let one = |phase| {
+                replay_time_of_group_transfer_phases(duplex, strategy, members, adapters, &[phase])
+            };
             let sum: u64 = ALL.map(one).iter().sum();
-            let all = replay_phases_time(duplex, strategy, members, adapters, &ALL);
+            let all =
+                replay_time_of_group_transfer_phases(duplex, strategy, members, adapters, &ALL);
             // Members of a ring of neighbours end a reduction together. In other groups, some begin the next phase
             // earlier.
             if adapters == 1 && members == 12 {
@@ -210,7 +221,7 @@ fn the_faster_adapter_strategy_depends_on_ring_and_duplex() {
     let best = |duplex: &str, strategy: u32, members: u32| {
         let times = counts.map(|adapters| {
             (
-                replay_phases_time(duplex, strategy, members, adapters, &ALL),
+                replay_time_of_group_transfer_phases(duplex, strategy, members, adapters, &ALL),
                 adapters,
             )
         });
@@ -231,7 +242,9 @@ fn the_faster_adapter_strategy_depends_on_ring_and_duplex() {
     let [first, second] = [1, 2].map(|strategy| best("half", strategy, 13));
     assert!(second.0 < first.0, "{first:?} {second:?}");
     assert_eq!(second.1, 6);
-    let sum = |duplex, members| replay_phases_time(duplex, 1, members, 1, &[Sum]) as f64;
+    let sum = |duplex, members| {
+        replay_time_of_group_transfer_phases(duplex, 1, members, 1, &[Sum]) as f64
+    };
     let near =
         |found: f64, ratio: f64| assert!((found / ratio - 1.0).abs() < 0.02, "{found} {ratio}");
     near(sum("full", 13) / sum("full", 12), 1.025);
@@ -248,8 +261,9 @@ fn the_faster_adapter_strategy_depends_on_ring_and_duplex() {
 fn times_by_the_number_of_adapters_are_those_of_the_table() {
     let counts = [1, 2, 3, 4, 6, 12];
     let row = |duplex: &str, strategy: u32, members: u32| {
-        let times =
-            counts.map(|adapters| replay_phases_time(duplex, strategy, members, adapters, &ALL));
+        let times = counts.map(|adapters| {
+            replay_time_of_group_transfer_phases(duplex, strategy, members, adapters, &ALL)
+        });
         let cells = times.map(|ps| format!("{:.2}", ps as f64 / 1e6));
         let name = if members == 12 { "ring of 12" } else { "13" };
         format!(

@@ -3,10 +3,11 @@
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::rig::{
-    ObserverLog, ReplayOutcomeAndLog, build_rank_job, build_ring_machine, load_rank_traces,
-    load_released_traces, make_comm_timing_options, replay_with,
+    ObserverLog, ReplayOutcomeAndLog, build_job_from_rank_nodes, build_ring_machine,
+    encode_and_load_rank_traces, load_released_traces, make_options_with_comm_duration_source,
+    replay_with,
 };
-use super::stuck::expect_stuck_replay;
+use super::stuck::replay_and_return_stuck_diagnosis;
 use chakram::engine::{CommunicationDurationSource, CompiledReplay};
 use chakram::ids::Rank;
 use chakram::report;
@@ -19,9 +20,9 @@ fn replay_on_ring(
     comm: CommunicationDurationSource,
 ) -> ReplayOutcomeAndLog {
     replay_with(
-        &build_rank_job(ranks, &[]),
+        &build_job_from_rank_nodes(ranks, &[]),
         &build_ring_machine(ranks.len() as u32),
-        &make_comm_timing_options(comm),
+        &make_options_with_comm_duration_source(comm),
     )
 }
 
@@ -57,11 +58,15 @@ fn build_ranks_of_collective(kind: K, of: &[ComputeThenJoinMember]) -> Vec<Vec<T
         let bytes = if kind == K::Barrier { 0 } else { 4096 };
         let mut node = build_collective(kind, bytes).after(&[1]).lasts(of.lasts);
         if kind.has_root() {
-            node = node.root(1);
+            node = node.with_collective_root(1);
         }
         // Recorded waits of the capture do not count.
         node = node.waited(77);
-        let node = if of.eager { node.eager() } else { node };
+        let node = if of.eager {
+            node.with_eager_flag()
+        } else {
+            node
+        };
         vec![build_kernel(of.start), node]
     };
     of.iter().map(rank).collect()
@@ -218,7 +223,11 @@ fn members_that_come_together_wait_for_nobody() {
 fn eager_members_take_their_lane_immediately() {
     let rank = |is_eager: bool| {
         let node = build_collective(K::AllReduce, 8).on_lane(1).lasts(10);
-        let node = if is_eager { node.eager() } else { node };
+        let node = if is_eager {
+            node.with_eager_flag()
+        } else {
+            node
+        };
         vec![node, build_kernel(50).on_lane(1)]
     };
     let late = vec![
@@ -246,7 +255,10 @@ fn eager_members_take_their_lane_immediately() {
 fn eager_members_are_matched_to_successive_collectives_in_order() {
     let node = |ns| build_collective(K::AllReduce, 8).lasts(ns);
     let ranks = [
-        vec![node(10).eager().delayed(300), node(20).eager()],
+        vec![
+            node(10).with_eager_flag().delayed(300),
+            node(20).with_eager_flag(),
+        ],
         vec![node(10).delayed(700), node(20).delayed(100)],
     ];
     let replay = replay_recorded(&ranks);
@@ -272,21 +284,21 @@ fn ranks_without_trace_arrive_with_last_present_rank() {
         vec![
             build_kernel(ns),
             build_collective(K::Broadcast, 64)
-                .root(root)
+                .with_collective_root(root)
                 .lasts(lasts)
                 .after(&[1]),
         ]
     };
     let ends = |root| {
         let (first, second) = (rank(root, 100, 10), rank(root, 900, 30));
-        let builder = load_rank_traces([(1, &first[..]), (2, &second[..])]);
+        let builder = encode_and_load_rank_traces([(1, &first[..]), (2, &second[..])]);
         let workload = builder
             .finish_workload(Some(3), MissingRankPolicy::Mirror)
             .unwrap();
         replay_with(
             &workload,
             &build_ring_machine(3),
-            &make_comm_timing_options(CommunicationDurationSource::Recorded),
+            &make_options_with_comm_duration_source(CommunicationDurationSource::Recorded),
         )
         .last_end_of_each_instance()
     };
@@ -297,11 +309,15 @@ fn ranks_without_trace_arrive_with_last_present_rank() {
 
 /// Returns the ends of both halves of a message from rank 0 to rank 1. The send is ready at `sent`, and the receive at
 /// `posted`. The sender's half takes 10 ns, and the receiver's 25 ns.
-fn replay_message_ends(sent: u64, posted: u64, is_eager: bool) -> [u64; 2] {
+fn replay_and_get_ends_of_message_halves(sent: u64, posted: u64, is_eager: bool) -> [u64; 2] {
     let half = build_send(1, 64).after(&[1]).lasts(10).waited(3);
-    let half = if is_eager { half.eager() } else { half };
+    let half = if is_eager {
+        half.with_eager_flag()
+    } else {
+        half
+    };
     // A receive cannot end before its dependencies, even if the trace marks it as eager.
-    let other = build_receive(0, 64).after(&[1]).lasts(25).eager();
+    let other = build_receive(0, 64).after(&[1]).lasts(25).with_eager_flag();
     let replay = replay_recorded(&[
         vec![build_kernel(sent), half],
         vec![build_kernel(posted), other],
@@ -313,15 +329,30 @@ fn replay_message_ends(sent: u64, posted: u64, is_eager: bool) -> [u64; 2] {
 #[test]
 fn both_halves_of_a_message_begin_at_the_later_start() {
     // Both halves begin at the later start, 400 ns.
-    assert_eq!(replay_message_ends(100, 400, false), [410_000, 425_000]);
-    assert_eq!(replay_message_ends(400, 100, false), [410_000, 425_000]);
-    assert_eq!(replay_message_ends(400, 400, false), [410_000, 425_000]);
+    assert_eq!(
+        replay_and_get_ends_of_message_halves(100, 400, false),
+        [410_000, 425_000]
+    );
+    assert_eq!(
+        replay_and_get_ends_of_message_halves(400, 100, false),
+        [410_000, 425_000]
+    );
+    assert_eq!(
+        replay_and_get_ends_of_message_halves(400, 400, false),
+        [410_000, 425_000]
+    );
 }
 
 #[test]
 fn an_eager_send_ends_whether_or_not_it_is_received() {
-    assert_eq!(replay_message_ends(100, 400, true), [110_000, 425_000]);
-    assert_eq!(replay_message_ends(400, 100, true), [410_000, 425_000]);
+    assert_eq!(
+        replay_and_get_ends_of_message_halves(100, 400, true),
+        [110_000, 425_000]
+    );
+    assert_eq!(
+        replay_and_get_ends_of_message_halves(400, 100, true),
+        [410_000, 425_000]
+    );
 }
 
 /// The peer of these messages has no trace, so its half starts together with the half that has a trace.
@@ -336,14 +367,14 @@ fn messages_whose_peer_has_no_trace_last_as_recorded() {
         CommunicationDurationSource::Recorded,
         CommunicationDurationSource::Captured,
     ] {
-        let builder = load_rank_traces([(0, &lines[..])]);
+        let builder = encode_and_load_rank_traces([(0, &lines[..])]);
         let workload = builder
             .finish_workload(Some(2), MissingRankPolicy::Mirror)
             .unwrap();
         let replay = replay_with(
             &workload,
             &build_ring_machine(2),
-            &make_comm_timing_options(comm),
+            &make_options_with_comm_duration_source(comm),
         );
         assert_eq!(
             (replay.node_end_ps(0, 2), replay.node_end_ps(0, 3)),
@@ -447,7 +478,7 @@ fn a_late_rank_shifts_its_peers_by_what_its_slack_does_not_take_up() {
             replay_with(
                 &workload,
                 &build_ring_machine(2),
-                &make_comm_timing_options(CommunicationDurationSource::Recorded),
+                &make_options_with_comm_duration_source(CommunicationDurationSource::Recorded),
             )
             .last_end_of_each_instance()
         };
@@ -474,8 +505,8 @@ fn sends_that_wait_for_each_other_are_named() {
         ]
     };
     let ranks = [rank(1), rank(0)];
-    let recorded = make_comm_timing_options(CommunicationDurationSource::Recorded);
-    let stuck = expect_stuck_replay(&ranks, &recorded);
+    let recorded = make_options_with_comm_duration_source(CommunicationDurationSource::Recorded);
+    let stuck = replay_and_return_stuck_diagnosis(&ranks, &recorded);
     let circle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
     assert_eq!(circle.collect::<Vec<_>>(), [(0, 1), (1, 2), (1, 1), (0, 2)]);
     let why = "rank 1 to receive 64 bytes with tag 0, rank 1 node 2 `n2` waits for 1 dependency";
@@ -483,7 +514,7 @@ fn sends_that_wait_for_each_other_are_named() {
     // Eager sends complete, and so do all nodes as captured: 5 + 5 ns.
     let eager: Vec<_> = ranks
         .iter()
-        .map(|lines| vec![lines[0].clone().eager(), lines[1].clone()])
+        .map(|lines| vec![lines[0].clone().with_eager_flag(), lines[1].clone()])
         .collect();
     assert_eq!(
         replay_recorded(&eager).last_end_of_each_instance(),
@@ -499,14 +530,18 @@ fn sends_that_wait_for_each_other_are_named() {
 /// rank 1 sends after its part.
 #[test]
 fn a_stuck_member_names_only_the_ranks_that_it_waits_for() {
-    let node = || build_collective(K::Broadcast, 8).root(0).lasts(5);
+    let node = || {
+        build_collective(K::Broadcast, 8)
+            .with_collective_root(0)
+            .lasts(5)
+    };
     let ranks = [
         vec![build_receive(1, 8).lasts(1), node().after(&[1])],
         vec![node(), build_send(0, 8).after(&[1]).lasts(1)],
         vec![build_kernel(1), node().after(&[1])],
     ];
-    let recorded = make_comm_timing_options(CommunicationDurationSource::Recorded);
-    let stuck = expect_stuck_replay(&ranks, &recorded);
+    let recorded = make_options_with_comm_duration_source(CommunicationDurationSource::Recorded);
+    let stuck = replay_and_return_stuck_diagnosis(&ranks, &recorded);
     let circle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
     assert_eq!(circle.collect::<Vec<_>>(), [(0, 1), (1, 2), (1, 1), (0, 2)]);
     let why = &stuck.waiting[1].why;
@@ -538,9 +573,13 @@ fn communication_without_any_recorded_duration_is_refused() {
         CommunicationDurationSource::Recorded,
         CommunicationDurationSource::Captured,
     ] {
-        let workload = build_rank_job(&[rank(1, 0), rank(0, 0)], &[]);
-        let refusal =
-            CompiledReplay::new(&workload, &machine, &make_comm_timing_options(comm)).unwrap_err();
+        let workload = build_job_from_rank_nodes(&[rank(1, 0), rank(0, 0)], &[]);
+        let refusal = CompiledReplay::new(
+            &workload,
+            &machine,
+            &make_options_with_comm_duration_source(comm),
+        )
+        .unwrap_err();
         assert!(refusal.found.contains(&format!("as {comm}")), "{refusal}");
         assert!(
             refusal.found.contains("none of the 4 communication nodes"),
@@ -550,13 +589,17 @@ fn communication_without_any_recorded_duration_is_refused() {
         CompiledReplay::new(
             &workload,
             &machine,
-            &make_comm_timing_options(CommunicationDurationSource::Model),
+            &make_options_with_comm_duration_source(CommunicationDurationSource::Model),
         )
         .unwrap();
 
-        let workload = build_rank_job(&[rank(1, 5), rank(0, 5)], &[]);
-        let prepared =
-            CompiledReplay::new(&workload, &machine, &make_comm_timing_options(comm)).unwrap();
+        let workload = build_job_from_rank_nodes(&[rank(1, 5), rank(0, 5)], &[]);
+        let prepared = CompiledReplay::new(
+            &workload,
+            &machine,
+            &make_options_with_comm_duration_source(comm),
+        )
+        .unwrap();
         let basis = prepared.duration_source_counts();
         assert_eq!((basis.as_recorded, basis.unrecorded), (2, 2));
         let (report, _) = report::replay_to_report(&prepared, None::<ObserverLog>).unwrap();
@@ -565,7 +608,12 @@ fn communication_without_any_recorded_duration_is_refused() {
         assert!(warnings.contains(&wanted.to_owned()), "{warnings:?}");
 
         // The job has no communication.
-        let workload = build_rank_job(&vec![vec![build_kernel(10)]; 2], &[]);
-        CompiledReplay::new(&workload, &machine, &make_comm_timing_options(comm)).unwrap();
+        let workload = build_job_from_rank_nodes(&vec![vec![build_kernel(10)]; 2], &[]);
+        CompiledReplay::new(
+            &workload,
+            &machine,
+            &make_options_with_comm_duration_source(comm),
+        )
+        .unwrap();
     }
 }

@@ -2,8 +2,8 @@
 
 use super::lines::{TestTraceNode, build_collective};
 use super::rig::{
-    Dim, build_machine_from_dims, build_machine_with_choices, build_rank_job, make_dim,
-    make_stepwise_options, replay_and_log, replay_with,
+    Dim, build_job_from_rank_nodes, build_machine_from_dims, build_machine_with_choices,
+    make_dim_with_fixed_link_speed, make_stepwise_options, replay_and_log, replay_with,
 };
 use chakram::engine::ReplayOptions;
 use chakram::machine::{CollectiveAlgorithm, DimensionAlgorithmChoice, Machine};
@@ -14,7 +14,7 @@ use chakram::workload::Workload;
 
 /// Returns a job in which every rank runs `lines`.
 fn build_job_where_all_ranks_run(ranks: u32, lines: &[TestTraceNode]) -> Workload {
-    build_rank_job(&vec![lines.to_vec(); ranks as usize], &[])
+    build_job_from_rank_nodes(&vec![lines.to_vec(); ranks as usize], &[])
 }
 
 fn build_auto_machine(dims: &[Dim]) -> Machine {
@@ -42,16 +42,36 @@ fn auto_is_not_much_slower_than_any_single_algorithm() {
     };
     let ring = CollectiveAlgorithm::Ring;
     let machines = [
-        vec![make_dim(DimensionShape::Switch, 8, ring)],
-        vec![make_dim(DimensionShape::FullyConnected, 6, ring)],
-        vec![make_dim(DimensionShape::Ring, 8, ring)],
+        vec![make_dim_with_fixed_link_speed(
+            DimensionShape::Switch,
+            8,
+            ring,
+        )],
+        vec![make_dim_with_fixed_link_speed(
+            DimensionShape::FullyConnected,
+            6,
+            ring,
+        )],
+        vec![make_dim_with_fixed_link_speed(
+            DimensionShape::Ring,
+            8,
+            ring,
+        )],
         vec![
-            make_dim(DimensionShape::FullyConnected, 4, ring),
-            slow(make_dim(DimensionShape::Switch, 8, ring)),
+            make_dim_with_fixed_link_speed(DimensionShape::FullyConnected, 4, ring),
+            slow(make_dim_with_fixed_link_speed(
+                DimensionShape::Switch,
+                8,
+                ring,
+            )),
         ],
         vec![
-            make_dim(DimensionShape::Ring, 4, ring),
-            slow(make_dim(DimensionShape::Switch, 3, ring)),
+            make_dim_with_fixed_link_speed(DimensionShape::Ring, 4, ring),
+            slow(make_dim_with_fixed_link_speed(
+                DimensionShape::Switch,
+                3,
+                ring,
+            )),
         ],
     ];
     for dims in machines {
@@ -96,7 +116,7 @@ fn auto_is_not_much_slower_than_any_single_algorithm() {
 /// `direct`, and of 7 times 11.25 MB with `ring`. If the machine names an algorithm, the report names it too.
 #[test]
 fn the_report_names_the_algorithm_each_collective_used() {
-    let dims = [make_dim(
+    let dims = [make_dim_with_fixed_link_speed(
         DimensionShape::Ring,
         8,
         CollectiveAlgorithm::HalvingDoubling,
@@ -126,7 +146,7 @@ fn the_report_names_the_algorithm_each_collective_used() {
         ["auto: ring 8 (d0)"]
     );
     // Among 6 members, a ring is used instead.
-    let dims = [make_dim(
+    let dims = [make_dim_with_fixed_link_speed(
         DimensionShape::Ring,
         6,
         CollectiveAlgorithm::HalvingDoubling,
@@ -144,7 +164,11 @@ fn the_report_names_the_algorithm_each_collective_used() {
 /// recursive doubling takes one stage, and direct takes two stages of 2,000 ns and more.
 #[test]
 fn a_small_all_reduce_is_one_stage() {
-    let dims = [make_dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)];
+    let dims = [make_dim_with_fixed_link_speed(
+        DimensionShape::Ring,
+        8,
+        CollectiveAlgorithm::Ring,
+    )];
     let replay = replay_and_log(
         &build_job_where_all_ranks_run(8, &[build_collective(K::AllReduce, 16)]),
         &build_auto_machine(&dims),

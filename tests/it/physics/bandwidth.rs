@@ -1,13 +1,14 @@
 //! Tests what `bandwidth` means, with laws over machines and messages, and with sums by hand.
 
 use super::flows::{
-    any_dim, build_flow, message_bytes_strategy, replay_flow_arrivals, replay_flow_ends,
+    any_dim, build_timed_message, message_bytes_strategy, replay_flow_arrivals,
+    replay_message_left_and_arrived_times,
 };
 use super::lines::{build_collective, build_kernel, build_receive, build_send};
 use super::naive;
 use super::rig::{
-    Dim, build_machine_from_dims, build_rank_job, make_dim, make_proptest_config,
-    make_stepwise_network_options, replay_with,
+    Dim, build_job_from_rank_nodes, build_machine_from_dims, make_dim_with_fixed_link_speed,
+    make_proptest_config, make_stepwise_network_options, replay_with,
 };
 use super::wires::{WireBusyTimes, WireKind, compute_uncontended_times};
 use chakram::engine::NetworkModel;
@@ -41,7 +42,7 @@ proptest! {
         let to = (from + apart) % n;
         let machine = build_machine_from_dims(&dims);
         for model in ALL {
-            let found = replay_flow_ends(&machine, model, &[build_flow(0, from, to, size)]);
+            let found = replay_message_left_and_arrived_times(&machine, model, &[build_timed_message(0, from, to, size)]);
             prop_assert_eq!(found, [compute_uncontended_times(&dims, from, to, size)], "{}", model);
         }
     }
@@ -57,7 +58,7 @@ proptest! {
         // Messages go to any NPU, or from all NPUs to one.
         let flows = drawn.into_iter().filter_map(|(ns, a, b, bytes)| {
             let (from, to) = (a % n, if few { n - 1 } else { b % n });
-            (from != to).then_some(build_flow(ns, from, to, bytes))
+            (from != to).then_some(build_timed_message(ns, from, to, bytes))
         });
         let flows: Vec<_> = flows.collect();
         let machine = build_machine_from_dims(&dims);
@@ -102,13 +103,13 @@ proptest! {
         let beside: Vec<_> = beside.filter(|(a, b, _)| a != b && !alone).collect();
         let bytes = u64::from(kind != K::Barrier) * units * 3600;
         let root = root % n;
-        let node = if kind.has_root() { build_collective(kind, bytes).root(root) } else { build_collective(kind, bytes) };
+        let node = if kind.has_root() { build_collective(kind, bytes).with_collective_root(root) } else { build_collective(kind, bytes) };
         let mut ranks = vec![vec![node.on_lane(100)]; n as usize];
         for (tag, &(a, b, bytes)) in (0..).zip(&beside) {
             ranks[a as usize].push(build_send(b, bytes).tag(tag).on_lane(tag.into()));
             ranks[b as usize].push(build_receive(a, bytes).tag(tag).on_lane(tag.into()));
         }
-        let workload = build_rank_job(&ranks, &[]);
+        let workload = build_job_from_rank_nodes(&ranks, &[]);
         let machine = build_machine_from_dims(&dims);
         let mut before = 0;
         for (model, wiring) in [
@@ -140,10 +141,11 @@ proptest! {
 fn a_reduction_to_one_member_of_a_ring_comes_over_two_links() {
     let ring = Dim {
         ps_per_byte: 10,
-        ..make_dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Direct)
+        ..make_dim_with_fixed_link_speed(DimensionShape::Ring, 8, CollectiveAlgorithm::Direct)
     };
     let machine = build_machine_from_dims(&[ring]);
-    let workload = build_rank_job(&vec![vec![build_collective(K::Reduce, 1_000_000)]; 8], &[]);
+    let workload =
+        build_job_from_rank_nodes(&vec![vec![build_collective(K::Reduce, 1_000_000)]; 8], &[]);
     for model in ALL {
         let replay = replay_with(&workload, &machine, &make_stepwise_network_options(model));
         assert_eq!(replay.makespan_ps(), 80_500_000, "{model}");
@@ -156,7 +158,7 @@ fn a_reduction_to_one_member_of_a_ring_comes_over_two_links() {
 #[test]
 fn an_incast_on_a_ring_comes_over_two_links() {
     let machine = Machine::load_preset("tpu-v4").unwrap();
-    let flows = [1, 2, 3].map(|from| build_flow(0, from, 0, 1_000_000));
+    let flows = [1, 2, 3].map(|from| build_timed_message(0, from, 0, 1_000_000));
     for (model, ps) in [
         (ContentionFree, 22_000_000),
         (Ports, 41_000_000),
@@ -178,13 +180,13 @@ fn rings_go_both_ways_where_members_lie_around_a_ring() {
     let of = |shape, members: &'static [u32], bytes| {
         let ring = Dim {
             ps_per_byte: 10,
-            ..make_dim(shape, 8, CollectiveAlgorithm::Ring)
+            ..make_dim_with_fixed_link_speed(shape, 8, CollectiveAlgorithm::Ring)
         };
         let mut ranks = vec![vec![build_kernel(0)]; 8];
         for &member in members {
             ranks[member as usize] = vec![build_collective(K::ReduceScatter, bytes).group("g")];
         }
-        let workload = build_rank_job(&ranks, &[("g", members)]);
+        let workload = build_job_from_rank_nodes(&ranks, &[("g", members)]);
         let machine = build_machine_from_dims(&[ring]);
         ALL.map(|model| {
             replay_with(&workload, &machine, &make_stepwise_network_options(model)).makespan_ps()
@@ -252,7 +254,7 @@ fn a_send_ends_when_its_last_byte_has_left_at_the_slowest_rate() {
     ];
     for model in ALL {
         let replay = replay_with(
-            &build_rank_job(&ranks, &[]),
+            &build_job_from_rank_nodes(&ranks, &[]),
             &machine,
             &make_stepwise_network_options(model),
         );
@@ -272,8 +274,8 @@ fn a_send_ends_when_its_last_byte_has_left_at_the_slowest_rate() {
 #[test]
 fn what_leaves_a_node_passes_its_nics() {
     let machine = Machine::load_preset("dgx-h100x9").unwrap();
-    let pairs =
-        (0..8).flat_map(|a| (0..8).map(move |b| build_flow(0, a, 8 * (a + 1) + b, 100_000_000)));
+    let pairs = (0..8)
+        .flat_map(|a| (0..8).map(move |b| build_timed_message(0, a, 8 * (a + 1) + b, 100_000_000)));
     let flows: Vec<_> = pairs.collect();
     for model in [Ports, Links] {
         let found = replay_flow_arrivals(&machine, model, &flows)

@@ -3,7 +3,8 @@
 
 use super::pipeline::build_skewed_collective;
 use super::rig::{
-    Dim, ONE_CHUNK, build_machine_from_dims, make_dim, make_proptest_config, replay_and_log,
+    Dim, ONE_CHUNK, build_machine_from_dims, make_dim_with_fixed_link_speed, make_proptest_config,
+    replay_and_log,
 };
 use crate::corpus::sample_every_nth;
 use chakram::machine::{
@@ -75,7 +76,7 @@ fn dimensions_strategy(
     let one = one.prop_map(|(shape, algorithm, size, ps_per_byte, link_ns)| Dim {
         ps_per_byte,
         link_ns,
-        ..make_dim(shape, size, algorithm)
+        ..make_dim_with_fixed_link_speed(shape, size, algorithm)
     });
     prop::collection::vec(one, count)
 }
@@ -108,7 +109,7 @@ proptest! {
         bytes in prop::sample::select(SIZES.to_vec()),
         link_ns in prop::sample::select(vec![0, 10, 500]),
     ) {
-        let dims = [Dim { link_ns, ..make_dim(S::Switch, size, algorithm) }];
+        let dims = [Dim { link_ns, ..make_dim_with_fixed_link_speed(S::Switch, size, algorithm) }];
         let job = build_skewed_collective(kind, bytes, size, 0);
         let (excess, best) = makespan_over_best_of_sampled_chunk_counts(&build_machine_from_dims(&dims), UNSTATED, &job);
         prop_assert!(excess <= 1.02, "{excess}, the best has {best}");
@@ -135,14 +136,14 @@ fn assert_chosen_is_near_best_of_128_chunk_counts(cases_of: &[(Vec<Dim>, K, u64)
 
 #[test]
 fn no_chunk_count_up_to_128_is_better_than_the_chosen() {
-    let tree = |algorithm, size| vec![make_dim(S::Switch, size, algorithm)];
+    let tree = |algorithm, size| vec![make_dim_with_fixed_link_speed(S::Switch, size, algorithm)];
     assert_chosen_is_near_best_of_128_chunk_counts(&[
         (tree(A::DoubleBinaryTree, 5), K::AllReduce, 1_000_000),
         (tree(A::MemberTree, 6), K::Broadcast, 300_000),
         (
             vec![
-                make_dim(S::Ring, 4, A::Ring),
-                make_dim(S::Switch, 2, A::HalvingDoubling),
+                make_dim_with_fixed_link_speed(S::Ring, 4, A::Ring),
+                make_dim_with_fixed_link_speed(S::Switch, 2, A::HalvingDoubling),
             ],
             K::AllReduce,
             5_000_000,
@@ -158,7 +159,11 @@ fn no_chunk_count_is_better_on_machines_of_many_shapes() {
         for algorithm in [A::MemberTree, A::DoubleBinaryTree] {
             for kind in [K::AllReduce, K::Broadcast, K::Reduce] {
                 for bytes in [1_000, 30_000, 200_000, 1_000_000, 7_000_000, 500_000_000] {
-                    all.push((vec![make_dim(S::Switch, size, algorithm)], kind, bytes));
+                    all.push((
+                        vec![make_dim_with_fixed_link_speed(S::Switch, size, algorithm)],
+                        kind,
+                        bytes,
+                    ));
                 }
             }
         }
@@ -169,7 +174,10 @@ fn no_chunk_count_is_better_on_machines_of_many_shapes() {
         (A::Direct, A::MemberTree),
     ] {
         for bytes in [100_000, 3_000_000, 100_000_000] {
-            let dims = vec![make_dim(S::Ring, 4, inner), make_dim(S::Switch, 6, outer)];
+            let dims = vec![
+                make_dim_with_fixed_link_speed(S::Ring, 4, inner),
+                make_dim_with_fixed_link_speed(S::Switch, 6, outer),
+            ];
             all.push((dims, K::AllReduce, bytes));
         }
     }
@@ -193,8 +201,12 @@ fn auto_chooses_chunked_trees_where_they_are_fastest() {
     for (size, kind, bytes) in sample_every_nth(5, calls) {
         let job = build_skewed_collective(kind, bytes, size, 0);
         let of = |choice| {
-            let machine = build_machine_from_dims(&[make_dim(S::Switch, size, A::Ring)]);
-            let machine = machine.with_algorithm(0, choice).unwrap();
+            let machine = build_machine_from_dims(&[make_dim_with_fixed_link_speed(
+                S::Switch,
+                size,
+                A::Ring,
+            )]);
+            let machine = machine.with_dimension_algorithm(0, choice).unwrap();
             replay_makespan(&machine, UNSTATED, &job)
         };
         let found = of(DimensionAlgorithmChoice::Auto);
@@ -232,7 +244,8 @@ fn one_dimension_takes_one_chunk() {
 fn a_double_tree_is_about_as_fast_as_a_ring() {
     let job = build_skewed_collective(K::AllReduce, 1_000_000_000, 128, 0);
     let of = |algorithm, pipeline| {
-        let machine = build_machine_from_dims(&[make_dim(S::Switch, 128, algorithm)]);
+        let machine =
+            build_machine_from_dims(&[make_dim_with_fixed_link_speed(S::Switch, 128, algorithm)]);
         replay_makespan(&machine, pipeline, &job) as f64 / 1e9
     };
     let (tree, ring) = (of(A::DoubleBinaryTree, UNSTATED), of(A::Ring, UNSTATED));

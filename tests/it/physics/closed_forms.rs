@@ -2,7 +2,8 @@
 
 use super::oracle;
 use super::rig::{
-    build_machine_from_dims, make_dim, make_stepwise_options, replay_and_log, replay_with,
+    build_machine_from_dims, make_dim_with_fixed_link_speed, make_stepwise_options, replay_and_log,
+    replay_with,
 };
 use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm;
@@ -32,7 +33,7 @@ fn replay_closed_and_stepwise(
     n: u32,
     root: u32,
 ) -> (u64, u64) {
-    let machine = build_machine_from_dims(&[make_dim(shape, n, algorithm)]);
+    let machine = build_machine_from_dims(&[make_dim_with_fixed_link_speed(shape, n, algorithm)]);
     let workload = build_collective_job(kind, bytes, n, root);
     let stepped = replay_with(&workload, &machine, &make_stepwise_options());
     assert_eq!((stepped.outcome.closed, stepped.outcome.stepwise), (0, 1));
@@ -48,7 +49,7 @@ fn every_collective_takes_what_its_closed_form_says() {
         for (algorithm, _) in CollectiveAlgorithm::ALL {
             for (kind, ..) in CollectiveKind::ALL {
                 for n in 2..=17 {
-                    let dim = make_dim(shape, n, algorithm);
+                    let dim = make_dim_with_fixed_link_speed(shape, n, algorithm);
                     let bytes = match kind {
                         CollectiveKind::Barrier => 0,
                         // Most n do not divide this size. The size is odd, so that no share takes
@@ -289,7 +290,7 @@ fn closed_forms_answer_where_all_paths_are_alike_and_send_no_message() {
     for shape in SHAPES {
         for (algorithm, _) in CollectiveAlgorithm::ALL {
             for (kind, ..) in CollectiveKind::ALL {
-                let dim = make_dim(shape, 6, algorithm);
+                let dim = make_dim_with_fixed_link_speed(shape, 6, algorithm);
                 let machine = build_machine_from_dims(&[dim]);
                 let bytes = u64::from(kind != CollectiveKind::Barrier) * 6000;
                 let outcome =

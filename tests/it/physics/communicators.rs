@@ -2,8 +2,9 @@
 
 use super::lines::{TestTraceNode, build_collective, build_kernel};
 use super::rig::{
-    build_machine_from_dims, build_rank_job, encode_trace_file, make_dim, make_proptest_config,
-    make_stepwise_network_options, make_stepwise_options, replay_and_log, replay_with,
+    build_job_from_rank_nodes, build_machine_from_dims, encode_trace_file,
+    make_dim_with_fixed_link_speed, make_proptest_config, make_stepwise_network_options,
+    make_stepwise_options, replay_and_log, replay_with,
 };
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayError, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm;
@@ -37,7 +38,7 @@ fn validate_ranks(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> De
 }
 
 /// Returns all network models, each once with closed forms and once with messages.
-fn list_network_options() -> Vec<ReplayOptions> {
+fn list_networks_closed_and_stepwise() -> Vec<ReplayOptions> {
     let networks = [
         NetworkModel::ContentionFree,
         NetworkModel::Ports,
@@ -56,7 +57,7 @@ fn list_network_options() -> Vec<ReplayOptions> {
 #[test]
 fn one_group_does_not_wait_for_another_of_the_same_ranks() {
     let broadcast = |group: Option<&'static str>, root| {
-        let line = build_collective(K::Broadcast, 475_000).root(root);
+        let line = build_collective(K::Broadcast, 475_000).with_collective_root(root);
         group.map_or(line.clone(), |name| line.group(name))
     };
     let ranks = |first: Option<&'static str>, second| {
@@ -70,13 +71,21 @@ fn one_group_does_not_wait_for_another_of_the_same_ranks() {
             ],
         ]
     };
-    let machine = build_machine_from_dims(&[make_dim(DimensionShape::FullyConnected, 2, Direct)]);
+    let machine = build_machine_from_dims(&[make_dim_with_fixed_link_speed(
+        DimensionShape::FullyConnected,
+        2,
+        Direct,
+    )]);
     // The two groups have different names, or only the first or only the second has a name; the group without a name
     // has all ranks.
     for (first, second) in [(Some("1"), Some("2")), (None, Some("2")), (Some("1"), None)] {
         let ranks = ranks(first, second);
-        for options in list_network_options() {
-            let replay = replay_with(&build_rank_job(&ranks, &PAIR), &machine, &options);
+        for options in list_networks_closed_and_stepwise() {
+            let replay = replay_with(
+                &build_job_from_rank_nodes(&ranks, &PAIR),
+                &machine,
+                &options,
+            );
             assert_eq!(
                 replay.makespan_ps(),
                 110_000_000,
@@ -88,7 +97,7 @@ fn one_group_does_not_wait_for_another_of_the_same_ranks() {
     }
     // The same name twice is one group on one lane, so the time is 90 + 10 + 100 us.
     let one = replay_and_log(
-        &build_rank_job(&ranks(Some("1"), Some("1")), &PAIR),
+        &build_job_from_rank_nodes(&ranks(Some("1"), Some("1")), &PAIR),
         &machine,
     );
     assert_eq!(one.makespan_ps(), 200_000_000);
@@ -96,7 +105,7 @@ fn one_group_does_not_wait_for_another_of_the_same_ranks() {
 
 /// Returns two groups of the same ranks with one collective each. Rank 0 calls the first group
 /// first, and rank 1 calls the second group first.
-fn build_crossed_group_ranks(dependent: bool) -> Vec<Vec<TestTraceNode>> {
+fn build_opposite_group_order_ranks(dependent: bool) -> Vec<Vec<TestTraceNode>> {
     let after: &[u64] = if dependent { &[1] } else { &[] };
     let (one, two) = (
         || build_collective(K::AllReduce, 1000).group("1"),
@@ -110,10 +119,18 @@ fn build_crossed_group_ranks(dependent: bool) -> Vec<Vec<TestTraceNode>> {
 
 #[test]
 fn orders_of_group_collectives_may_differ_between_ranks() {
-    let machine = build_machine_from_dims(&[make_dim(DimensionShape::FullyConnected, 2, Direct)]);
-    let independent = build_crossed_group_ranks(false);
-    for options in list_network_options() {
-        replay_with(&build_rank_job(&independent, &PAIR), &machine, &options);
+    let machine = build_machine_from_dims(&[make_dim_with_fixed_link_speed(
+        DimensionShape::FullyConnected,
+        2,
+        Direct,
+    )]);
+    let independent = build_opposite_group_order_ranks(false);
+    for options in list_networks_closed_and_stepwise() {
+        replay_with(
+            &build_job_from_rank_nodes(&independent, &PAIR),
+            &machine,
+            &options,
+        );
     }
     assert_eq!(
         validate_ranks(&independent, &PAIR)
@@ -126,12 +143,16 @@ fn orders_of_group_collectives_may_differ_between_ranks() {
     for line in streamed.iter_mut().flatten() {
         line.lane = Some(7);
     }
-    for options in list_network_options() {
-        replay_with(&build_rank_job(&streamed, &PAIR), &machine, &options);
+    for options in list_networks_closed_and_stepwise() {
+        replay_with(
+            &build_job_from_rank_nodes(&streamed, &PAIR),
+            &machine,
+            &options,
+        );
     }
     // If each collective waits for the previous one, there is a cycle, which the error reports.
-    let dependent = build_crossed_group_ranks(true);
-    let workload = build_rank_job(&dependent, &PAIR);
+    let dependent = build_opposite_group_order_ranks(true);
+    let workload = build_job_from_rank_nodes(&dependent, &PAIR);
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let stuck = prepared.run(()).unwrap_err();
     assert!(matches!(stuck, ReplayError::Stuck(_)), "{stuck}");
@@ -148,10 +169,14 @@ fn orders_of_group_collectives_may_differ_between_ranks() {
 /// An error about disagreeing ranks names the group, because its members do not identify it.
 #[test]
 fn disagreements_name_the_group() {
-    let mut ranks = build_crossed_group_ranks(false);
+    let mut ranks = build_opposite_group_order_ranks(false);
     ranks[1][0] = build_collective(K::AllGather, 65).group("2");
-    let workload = build_rank_job(&ranks, &PAIR);
-    let machine = build_machine_from_dims(&[make_dim(DimensionShape::FullyConnected, 2, Direct)]);
+    let workload = build_job_from_rank_nodes(&ranks, &PAIR);
+    let machine = build_machine_from_dims(&[make_dim_with_fixed_link_speed(
+        DimensionShape::FullyConnected,
+        2,
+        Direct,
+    )]);
     let refusal = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap_err();
     let said = "of the group `2` of ranks 0, 1: ";
     assert!(refusal.to_string().contains(said), "{refusal}");
@@ -242,8 +267,17 @@ impl InterleavedGroupCalls {
             lines
         };
         let ranks: Vec<_> = (0..all).map(lines).collect();
-        let machine = build_machine_from_dims(&[make_dim(DimensionShape::Switch, 6, algorithm)]);
-        replay_with(&build_rank_job(&ranks, &groups), &machine, options).makespan_ps()
+        let machine = build_machine_from_dims(&[make_dim_with_fixed_link_speed(
+            DimensionShape::Switch,
+            6,
+            algorithm,
+        )]);
+        replay_with(
+            &build_job_from_rank_nodes(&ranks, &groups),
+            &machine,
+            options,
+        )
+        .makespan_ps()
     }
 }
 

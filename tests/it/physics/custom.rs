@@ -6,9 +6,10 @@ use super::lines::{
     TestTraceNode, build_collective, build_kernel, build_node, build_receive, build_send,
 };
 use super::rig::{
-    Dim, ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, encode_trace_file,
-    load_rank_traces, load_released_traces, make_dim, make_stepwise_network_options,
-    make_stepwise_options, replay_with,
+    Dim, ReplayOutcomeAndLog, build_job_from_rank_nodes, build_machine_from_dims,
+    encode_and_load_rank_traces, encode_trace_file, load_released_traces,
+    make_dim_with_fixed_link_speed, make_stepwise_network_options, make_stepwise_options,
+    replay_with,
 };
 use chakram::astra_sim::custom_algorithm::{
     AstraOrRecordedScriptDurations, build_algorithm_from_traces,
@@ -35,7 +36,10 @@ fn build_custom_algorithm(kind: K, positions: &[Vec<TestTraceNode>]) -> NamedScr
     }
 }
 
-fn with_custom_algorithm(custom: &NamedScriptedAlgorithm, options: ReplayOptions) -> ReplayOptions {
+fn replay_options_with_custom_algorithm(
+    custom: &NamedScriptedAlgorithm,
+    options: ReplayOptions,
+) -> ReplayOptions {
     ReplayOptions::default_with_changes(|o| {
         *o = options;
         o.custom = vec![custom.clone()];
@@ -44,7 +48,7 @@ fn with_custom_algorithm(custom: &NamedScriptedAlgorithm, options: ReplayOptions
 
 /// Models in which messages follow one another over a link, and in which a send completes when its
 /// last byte has left.
-fn list_sequential_models() -> impl Iterator<Item = NetworkModel> {
+fn list_network_models_with_serial_links() -> impl Iterator<Item = NetworkModel> {
     // In the fair-sharing model, messages that a member sends at the same time share a link. In the
     // exclusive model, a transfer occupies its whole route, and the send ends with the transfer.
     let others = [NetworkModel::FairSharing, NetworkModel::Exclusive];
@@ -71,13 +75,13 @@ fn build_ring_all_reduce(n: u32, share: u64) -> Vec<Vec<TestTraceNode>> {
 }
 
 /// Returns a job in which all `n` ranks run `lines`.
-fn build_uniform_job(n: u32, lines: &[TestTraceNode]) -> Workload {
-    build_rank_job(&vec![lines.to_vec(); n as usize], &[])
+fn build_job_with_same_nodes_on_all_ranks(n: u32, lines: &[TestTraceNode]) -> Workload {
+    build_job_from_rank_nodes(&vec![lines.to_vec(); n as usize], &[])
 }
 
 /// Returns a ring with one link per member, in one direction.
 fn one_directional_ring_dimension(n: u32) -> [Dim; 1] {
-    [make_dim(
+    [make_dim_with_fixed_link_speed(
         DimensionShape::FullyConnected,
         n,
         CollectiveAlgorithm::Ring,
@@ -86,7 +90,7 @@ fn one_directional_ring_dimension(n: u32) -> [Dim; 1] {
 
 /// Returns a 2 x 2 grid of lines with the algorithm direct.
 fn direct_grid_dimensions() -> [Dim; 2] {
-    [make_dim(DimensionShape::Ring, 2, CollectiveAlgorithm::Direct); 2]
+    [make_dim_with_fixed_link_speed(DimensionShape::Ring, 2, CollectiveAlgorithm::Direct); 2]
 }
 
 /// 6 rounds of 500 ns and 1,000 B take 3.12 us, as with the machine's own ring, for equal and for different start
@@ -95,12 +99,13 @@ fn direct_grid_dimensions() -> [Dim; 2] {
 fn a_scripted_ring_takes_as_long_as_the_ring_of_the_machine() {
     let own = build_custom_algorithm(K::AllReduce, &build_ring_all_reduce(4, 1000));
     let machine = build_machine_from_dims(&one_directional_ring_dimension(4));
-    for model in list_sequential_models() {
-        let workload = build_uniform_job(4, &[build_collective(K::AllReduce, 4000)]);
+    for model in list_network_models_with_serial_links() {
+        let workload =
+            build_job_with_same_nodes_on_all_ranks(4, &[build_collective(K::AllReduce, 4000)]);
         let scripted = replay_with(
             &workload,
             &machine,
-            &with_custom_algorithm(&own, make_stepwise_network_options(model)),
+            &replay_options_with_custom_algorithm(&own, make_stepwise_network_options(model)),
         );
         assert_eq!(
             scripted.last_end_of_each_instance(),
@@ -118,7 +123,7 @@ fn a_scripted_ring_takes_as_long_as_the_ring_of_the_machine() {
             let scripted = replay_with(
                 &workload,
                 &machine,
-                &with_custom_algorithm(&own, make_stepwise_network_options(model)),
+                &replay_options_with_custom_algorithm(&own, make_stepwise_network_options(model)),
             );
             let builtin = replay_with(&workload, &machine, &make_stepwise_network_options(model));
             assert_eq!(
@@ -141,9 +146,9 @@ fn a_script_is_used_only_for_its_kind_and_number_of_members() {
     let mut ranks = vec![lines; 4];
     ranks.resize(8, Vec::new());
     let replay = replay_with(
-        &build_rank_job(&ranks, &groups),
+        &build_job_from_rank_nodes(&ranks, &groups),
         &machine,
-        &with_custom_algorithm(&own, ReplayOptions::default()),
+        &replay_options_with_custom_algorithm(&own, ReplayOptions::default()),
     );
     // No closed form is proved for scripts.
     assert_eq!((replay.outcome.closed, replay.outcome.stepwise), (0, 1));
@@ -151,13 +156,13 @@ fn a_script_is_used_only_for_its_kind_and_number_of_members() {
         build_collective(K::AllReduce, 4000),
         build_collective(K::AllGather, 4000),
     ] {
-        let workload = build_uniform_job(8, &[other]);
+        let workload = build_job_with_same_nodes_on_all_ranks(8, &[other]);
         let plain = replay_with(&workload, &machine, &ReplayOptions::default());
         assert_eq!(
             replay_with(
                 &workload,
                 &machine,
-                &with_custom_algorithm(&own, ReplayOptions::default())
+                &replay_options_with_custom_algorithm(&own, ReplayOptions::default())
             ),
             plain
         );
@@ -182,12 +187,12 @@ fn compute_lasts_as_recorded_and_a_send_until_it_has_left() {
         ],
     ];
     let own = build_custom_algorithm(K::Barrier, &scripts);
-    let workload = build_uniform_job(2, &[build_collective(K::Barrier, 0)]);
-    for model in list_sequential_models() {
+    let workload = build_job_with_same_nodes_on_all_ranks(2, &[build_collective(K::Barrier, 0)]);
+    for model in list_network_models_with_serial_links() {
         let replay = replay_with(
             &workload,
             &build_machine_from_dims(&one_directional_ring_dimension(2)),
-            &with_custom_algorithm(&own, make_stepwise_network_options(model)),
+            &replay_options_with_custom_algorithm(&own, make_stepwise_network_options(model)),
         );
         assert_eq!(
             replay.last_end_of_each_instance(),
@@ -199,7 +204,7 @@ fn compute_lasts_as_recorded_and_a_send_until_it_has_left() {
 
 /// Returns an algorithm in which position 0 sends to position 1 after 1 us. Positions 2 and 3 wait
 /// for 3 and 7 us in a node that does nothing.
-fn build_uneven_algorithm() -> [Vec<TestTraceNode>; 4] {
+fn build_algorithm_with_uneven_durations() -> [Vec<TestTraceNode>; 4] {
     [
         vec![build_kernel(1000), build_send(1, 1000).after(&[1])],
         vec![build_receive(0, 1000)],
@@ -212,13 +217,13 @@ fn build_uneven_algorithm() -> [Vec<TestTraceNode>; 4] {
 fn scripts_belong_to_members_in_the_order_of_the_group() {
     let groups: [(&str, &[u32]); 1] = [("back", &[3, 2, 1, 0])];
     let lines = vec![vec![build_collective(K::AllToAll, 64).group("back")]; 4];
-    let workload = build_rank_job(&lines, &groups);
-    let own = build_custom_algorithm(K::AllToAll, &build_uneven_algorithm());
-    for model in list_sequential_models() {
+    let workload = build_job_from_rank_nodes(&lines, &groups);
+    let own = build_custom_algorithm(K::AllToAll, &build_algorithm_with_uneven_durations());
+    for model in list_network_models_with_serial_links() {
         let replay = replay_with(
             &workload,
             &build_machine_from_dims(&one_directional_ring_dimension(4)),
-            &with_custom_algorithm(&own, make_stepwise_network_options(model)),
+            &replay_options_with_custom_algorithm(&own, make_stepwise_network_options(model)),
         );
         // Rank 3 runs the first script, with 1 us and 1,000 B. Rank 2 has all bytes 0.5 us later.
         assert_eq!(
@@ -231,21 +236,23 @@ fn scripts_belong_to_members_in_the_order_of_the_group() {
 
 #[test]
 fn where_there_is_a_root_positions_count_from_it() {
-    let own = build_custom_algorithm(K::Broadcast, &build_uneven_algorithm());
+    let own = build_custom_algorithm(K::Broadcast, &build_algorithm_with_uneven_durations());
     let groups: [(&str, &[u32]); 1] = [("back", &[3, 2, 1, 0])];
     let run = |call: TestTraceNode| {
-        let workload = build_rank_job(&vec![vec![call]; 4], &groups);
+        let workload = build_job_from_rank_nodes(&vec![vec![call]; 4], &groups);
         let replay = replay_with(
             &workload,
             &build_machine_from_dims(&one_directional_ring_dimension(4)),
-            &with_custom_algorithm(&own, make_stepwise_options()),
+            &replay_options_with_custom_algorithm(&own, make_stepwise_options()),
         );
         replay.last_end_of_each_instance()
     };
     // The root sends to the next rank, from 2 to 3. In reverse order, the root sends from 2 to 1.
-    let ends = run(build_collective(K::Broadcast, 64).root(2));
+    let ends = run(build_collective(K::Broadcast, 64).with_collective_root(2));
     assert_eq!(ends, [3_000_000, 7_000_000, 1_020_000, 1_520_000]);
-    let ends = run(build_collective(K::Broadcast, 64).root(2).group("back"));
+    let ends = run(build_collective(K::Broadcast, 64)
+        .with_collective_root(2)
+        .group("back"));
     assert_eq!(ends, [3_000_000, 1_520_000, 1_020_000, 7_000_000]);
 }
 
@@ -255,7 +262,7 @@ fn where_there_is_a_root_positions_count_from_it() {
 fn several_scripted_collectives_run_at_the_same_time() {
     let one = [vec![build_send(1, 1000)], vec![build_receive(0, 1000)]];
     let own = build_custom_algorithm(K::AllGather, &one);
-    let at_once = build_uniform_job(
+    let at_once = build_job_with_same_nodes_on_all_ranks(
         2,
         &[
             build_collective(K::AllGather, 8).on_lane(1),
@@ -264,14 +271,14 @@ fn several_scripted_collectives_run_at_the_same_time() {
     );
     let in_a_row =
         [&[][..], &[1], &[2]].map(|after| build_collective(K::AllGather, 8).after(after));
-    let in_a_row = build_uniform_job(2, &in_a_row);
-    for model in list_sequential_models() {
+    let in_a_row = build_job_with_same_nodes_on_all_ranks(2, &in_a_row);
+    for model in list_network_models_with_serial_links() {
         let run = |workload| {
             let machine = build_machine_from_dims(&one_directional_ring_dimension(2));
             replay_with(
                 workload,
                 &machine,
-                &with_custom_algorithm(&own, make_stepwise_network_options(model)),
+                &replay_options_with_custom_algorithm(&own, make_stepwise_network_options(model)),
             )
         };
         let both = run(&at_once);
@@ -302,14 +309,14 @@ fn ranks_without_traces_run_their_scripts_too() {
         build_kernel(300),
         build_collective(K::AllReduce, 8).after(&[1]),
     ];
-    let workload = load_rank_traces([(2, &lines[..])])
+    let workload = encode_and_load_rank_traces([(2, &lines[..])])
         .finish_workload(Some(4), MissingRankPolicy::Mirror)
         .unwrap();
-    for model in list_sequential_models() {
+    for model in list_network_models_with_serial_links() {
         let replay = replay_with(
             &workload,
             &build_machine_from_dims(&one_directional_ring_dimension(4)),
-            &with_custom_algorithm(&own, make_stepwise_network_options(model)),
+            &replay_options_with_custom_algorithm(&own, make_stepwise_network_options(model)),
         );
         assert_eq!(replay.makespan_ps(), 3_420_000, "{model}");
     }
@@ -325,7 +332,7 @@ fn early_messages_wait_for_members_that_begin_late() {
     ];
     let own = build_custom_algorithm(K::Barrier, &scripts);
     let lines = [build_collective(K::Barrier, 0)];
-    for model in list_sequential_models() {
+    for model in list_network_models_with_serial_links() {
         let run = |late: u32| {
             let builder =
                 load_released_traces([(0, &lines[..]), (1, &lines[..])], |rank| {
@@ -340,7 +347,7 @@ fn early_messages_wait_for_members_that_begin_late() {
             replay_with(
                 &workload,
                 &build_machine_from_dims(&one_directional_ring_dimension(2)),
-                &with_custom_algorithm(&own, make_stepwise_network_options(model)),
+                &replay_options_with_custom_algorithm(&own, make_stepwise_network_options(model)),
             )
             .last_end_of_each_instance()
         };
@@ -353,8 +360,9 @@ fn early_messages_wait_for_members_that_begin_late() {
 fn message_sizes_come_from_scripts_and_not_from_the_collective() {
     let own = build_custom_algorithm(K::AllReduce, &build_ring_all_reduce(4, 1000));
     for bytes in [8, 1 << 30] {
-        let workload = build_uniform_job(4, &[build_collective(K::AllReduce, bytes)]);
-        let options = with_custom_algorithm(&own, ReplayOptions::default());
+        let workload =
+            build_job_with_same_nodes_on_all_ranks(4, &[build_collective(K::AllReduce, bytes)]);
+        let options = replay_options_with_custom_algorithm(&own, ReplayOptions::default());
         assert_eq!(
             replay_with(
                 &workload,
@@ -383,12 +391,12 @@ fn each_dimension_has_its_port() {
         vec![build_receive(0, 1000)],
     ];
     let own = build_custom_algorithm(K::AllToAll, &scripts);
-    let workload = build_uniform_job(4, &[build_collective(K::AllToAll, 64)]);
+    let workload = build_job_with_same_nodes_on_all_ranks(4, &[build_collective(K::AllToAll, 64)]);
     for model in [NetworkModel::ContentionFree, NetworkModel::Ports] {
         let replay = replay_with(
             &workload,
             &build_machine_from_dims(&direct_grid_dimensions()),
-            &with_custom_algorithm(&own, make_stepwise_network_options(model)),
+            &replay_options_with_custom_algorithm(&own, make_stepwise_network_options(model)),
         );
         // The message to 3 leaves at 20 ns, crosses two links of 500 ns, and takes 20 ns for its bytes.
         assert_eq!(
@@ -409,16 +417,17 @@ fn each_side_of_a_ring_has_its_port() {
         vec![build_receive(0, 1000)],
     ];
     let own = build_custom_algorithm(K::AllToAll, &scripts);
-    let workload = build_uniform_job(3, &[build_collective(K::AllToAll, 64)]);
-    let ring =
-        [make_dim(DimensionShape::Ring, 3, CollectiveAlgorithm::Ring)
-            .with_npu_bandwidth_per_link()];
+    let workload = build_job_with_same_nodes_on_all_ranks(3, &[build_collective(K::AllToAll, 64)]);
+    let ring = [
+        make_dim_with_fixed_link_speed(DimensionShape::Ring, 3, CollectiveAlgorithm::Ring)
+            .with_npu_bandwidth_per_link(),
+    ];
     for (dims, second) in [(ring, 0), (one_directional_ring_dimension(3), 20_000)] {
-        for model in list_sequential_models() {
+        for model in list_network_models_with_serial_links() {
             let replay = replay_with(
                 &workload,
                 &build_machine_from_dims(&dims),
-                &with_custom_algorithm(&own, make_stepwise_network_options(model)),
+                &replay_options_with_custom_algorithm(&own, make_stepwise_network_options(model)),
             );
             let ends = [20_000 + second, 520_000, 520_000 + second];
             assert_eq!(replay.last_end_of_each_instance(), ends, "{model}");
@@ -447,12 +456,12 @@ fn the_first_receive_takes_the_first_send() {
         ],
     ];
     let own = build_custom_algorithm(K::Barrier, &scripts);
-    let workload = build_uniform_job(2, &[build_collective(K::Barrier, 0)]);
-    for model in list_sequential_models() {
+    let workload = build_job_with_same_nodes_on_all_ranks(2, &[build_collective(K::Barrier, 0)]);
+    for model in list_network_models_with_serial_links() {
         let replay = replay_with(
             &workload,
             &build_machine_from_dims(&one_directional_ring_dimension(2)),
-            &with_custom_algorithm(&own, make_stepwise_network_options(model)),
+            &replay_options_with_custom_algorithm(&own, make_stepwise_network_options(model)),
         );
         // The second message begins to leave at 5.02 us, and arrives at 5.54 us. Then the kernel runs.
         assert_eq!(

@@ -7,7 +7,7 @@
 //! are missing at the end if a message leaves too early or goes to the wrong member. Members begin at random times, and
 //! messages take random times, but messages between two members keep their order.
 
-use super::programs::build_binomial_tree;
+use super::programs::build_binomial_member_tree;
 use chakram::extend::{
     CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions,
 };
@@ -116,7 +116,7 @@ impl LineCollective {
 
     /// Returns the subtree of `index` in a binomial tree, including `index`.
     fn subtree_members(&self, index: usize) -> Vec<usize> {
-        let tree = build_binomial_tree(self.n as u32);
+        let tree = build_binomial_member_tree(self.n as u32);
         let mut found = vec![(index + self.n - self.root) % self.n];
         let mut next = 0;
         while next < found.len() {

@@ -3,10 +3,11 @@
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::rig::{
-    ObserverLog, build_machine_from_dims, build_rank_job, build_ring_machine, load_released_traces,
-    make_dim, make_proptest_config, make_stepwise_options, replay_and_log, replay_with,
+    ObserverLog, build_job_from_rank_nodes, build_machine_from_dims, build_ring_machine,
+    load_released_traces, make_dim_with_fixed_link_speed, make_proptest_config,
+    make_stepwise_options, replay_and_log, replay_with,
 };
-use super::stuck::expect_stuck_replay;
+use super::stuck::replay_and_return_stuck_diagnosis;
 use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
 use chakram::report;
@@ -51,7 +52,10 @@ fn a_delayed_node_holds_no_place_on_its_lane() {
         build_kernel(10).delayed(30).on_lane(1),
         build_kernel(100).on_lane(1),
     ];
-    let replay = replay_and_log(&build_rank_job(&[lines], &[]), &build_ring_machine(1));
+    let replay = replay_and_log(
+        &build_job_from_rank_nodes(&[lines], &[]),
+        &build_ring_machine(1),
+    );
     assert_eq!(
         (replay.node_end_ps(0, 2), replay.node_end_ps(0, 1)),
         (100_000, 110_000)
@@ -69,7 +73,10 @@ fn nodes_ready_after_a_delay_at_one_instant_run_in_order_of_ids() {
             false => vec![build_kernel(500).on_lane(1), after(), delayed()],
             true => vec![build_kernel(500).on_lane(1), delayed(), after()],
         };
-        let replay = replay_and_log(&build_rank_job(&[lines], &[]), &build_ring_machine(1));
+        let replay = replay_and_log(
+            &build_job_from_rank_nodes(&[lines], &[]),
+            &build_ring_machine(1),
+        );
         assert_eq!(
             (replay.node_end_ps(0, 2), replay.node_end_ps(0, 3)),
             (520_000, 540_000)
@@ -86,7 +93,10 @@ fn a_delayed_member_arrives_late() {
         vec![build_collective(K::Barrier, 0)],
         vec![build_collective(K::Barrier, 0).delayed(1000)],
     ];
-    let replay = replay_and_log(&build_rank_job(&ranks, &[]), &build_ring_machine(2));
+    let replay = replay_and_log(
+        &build_job_from_rank_nodes(&ranks, &[]),
+        &build_ring_machine(2),
+    );
     assert_eq!(replay.last_end_of_each_instance(), [1_500_000, 1_000_000]);
     assert_eq!(replay.log.records[0].waited.0, 1_000_000);
 }
@@ -102,7 +112,10 @@ fn delays_are_time_of_the_host() {
         build_kernel(50).on_lane(2).delayed(100),
         nothing.after(&[2]).delayed(25),
     ];
-    let (workload, machine) = (build_rank_job(&[lines], &[]), build_ring_machine(1));
+    let (workload, machine) = (
+        build_job_from_rank_nodes(&[lines], &[]),
+        build_ring_machine(1),
+    );
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let (report, _) = report::replay_to_report(&prepared, None::<ObserverLog>).unwrap();
     let time = &report.rows[0].time;
@@ -124,7 +137,7 @@ fn delays_do_not_hide_what_a_stuck_replay_waits_for() {
         ]
     };
     let ranks = [rank(1, 10), rank(0, 90)];
-    let stuck = expect_stuck_replay(&ranks, &ReplayOptions::default());
+    let stuck = replay_and_return_stuck_diagnosis(&ranks, &ReplayOptions::default());
     let circle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
     assert_eq!(circle.collect::<Vec<_>>(), [(0, 1), (1, 2), (1, 1), (0, 2)]);
     let why: Vec<_> = stuck.waiting.iter().map(|w| w.why.as_str()).collect();
@@ -139,7 +152,7 @@ fn delays_do_not_hide_what_a_stuck_replay_waits_for() {
 /// Time is limited to 213 days, even with delays.
 #[test]
 fn absurd_delays_are_an_error() {
-    let workload = build_rank_job(&[vec![build_kernel(1).delayed(u64::MAX)]], &[]);
+    let workload = build_job_from_rank_nodes(&[vec![build_kernel(1).delayed(u64::MAX)]], &[]);
     let machine = build_ring_machine(1);
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let end = prepared
@@ -171,8 +184,8 @@ proptest! {
         lines in (0_u64..14).prop_flat_map(|n| (0..=n).map(delayed_node_strategy).collect::<Vec<_>>()),
         algorithm in prop::sample::select(vec![Ring, Direct]),
     ) {
-        let workload = build_rank_job(&vec![lines.clone(); 3], &[]);
-        let machine = build_machine_from_dims(&[make_dim(DimensionShape::FullyConnected, 3, algorithm)]);
+        let workload = build_job_from_rank_nodes(&vec![lines.clone(); 3], &[]);
+        let machine = build_machine_from_dims(&[make_dim_with_fixed_link_speed(DimensionShape::FullyConnected, 3, algorithm)]);
         let first = replay_and_log(&workload, &machine);
         prop_assert_eq!(&first, &replay_and_log(&workload, &machine));
         let stepped = replay_with(&workload, &machine, &make_stepwise_options());

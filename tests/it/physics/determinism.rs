@@ -2,8 +2,9 @@
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::rig::{
-    Dim, ObserverLog, build_machine_from_dims, build_rank_job, make_dim, make_proptest_config,
-    make_stepwise_options, replay_and_log, replay_with,
+    Dim, ObserverLog, build_job_from_rank_nodes, build_machine_from_dims,
+    make_dim_with_fixed_link_speed, make_proptest_config, make_stepwise_options, replay_and_log,
+    replay_with,
 };
 use chakram::engine::ReplayOptions;
 use chakram::generate::{
@@ -28,8 +29,8 @@ fn the_same_workload_gives_the_same_events_in_the_same_order() {
         WorkloadPattern::DataParallel(DataParallelPattern::new(8)),
     ];
     let dims = [
-        make_dim(DimensionShape::Ring, 4, Direct),
-        make_dim(DimensionShape::Switch, 2, Ring),
+        make_dim_with_fixed_link_speed(DimensionShape::Ring, 4, Direct),
+        make_dim_with_fixed_link_speed(DimensionShape::Switch, 2, Ring),
     ];
     for pattern in patterns {
         let once = || {
@@ -75,7 +76,7 @@ fn replay_first_row_events(
     others: &[Vec<TestTraceNode>],
 ) -> Vec<(u64, bool, u32, u32)> {
     let groups: [(&str, &[u32]); 2] = [("row", &[0, 1, 2, 3, 4]), ("other", &[5, 6, 7, 8, 9])];
-    let workload = build_rank_job(&build_two_row_job(late, others), &groups);
+    let workload = build_job_from_rank_nodes(&build_two_row_job(late, others), &groups);
     events_of_first_instances(
         &replay_and_log(&workload, &build_machine_from_dims(dims)).log,
         N as u32,
@@ -84,7 +85,10 @@ fn replay_first_row_events(
 
 /// Returns messages back and forth between pairs of the other row, and collectives of the whole
 /// row.
-fn build_busy_second_row(delays: &[u64], rounds: u64) -> Vec<Vec<TestTraceNode>> {
+fn build_second_row_messages_and_collectives(
+    delays: &[u64],
+    rounds: u64,
+) -> Vec<Vec<TestTraceNode>> {
     let rank = |r: usize| {
         let mut lines = vec![build_kernel(delays[r])];
         // The pairs are 5-6 and 7-8, and 9 has no partner.
@@ -112,7 +116,7 @@ fn build_busy_second_row(delays: &[u64], rounds: u64) -> Vec<Vec<TestTraceNode>>
     (0..N).map(rank).collect()
 }
 
-fn build_idle_second_row() -> Vec<Vec<TestTraceNode>> {
+fn build_idle_traces_of_second_row() -> Vec<Vec<TestTraceNode>> {
     vec![vec![build_kernel(0)]; N]
 }
 
@@ -129,9 +133,9 @@ proptest! {
         shape in prop::sample::select(vec![DimensionShape::Ring, DimensionShape::Switch]),
         algorithm in prop::sample::select(CollectiveAlgorithm::ALL.map(|(a, _)| a).to_vec()),
     ) {
-        let dims = [make_dim(shape, N as u32, algorithm), make_dim(DimensionShape::FullyConnected, 2, Ring)];
-        let alone = replay_first_row_events(&dims, &late, &build_idle_second_row());
-        prop_assert_eq!(replay_first_row_events(&dims, &late, &build_busy_second_row(&delays, rounds)), alone);
+        let dims = [make_dim_with_fixed_link_speed(shape, N as u32, algorithm), make_dim_with_fixed_link_speed(DimensionShape::FullyConnected, 2, Ring)];
+        let alone = replay_first_row_events(&dims, &late, &build_idle_traces_of_second_row());
+        prop_assert_eq!(replay_first_row_events(&dims, &late, &build_second_row_messages_and_collectives(&delays, rounds)), alone);
     }
 }
 
@@ -148,8 +152,12 @@ fn a_closed_form_in_place_of_messages_reorders_nothing() {
         build_kernel(20).on_lane(2).after(&[1]),
         build_kernel(10).on_lane(2).after(&[3]),
     ];
-    let workload = build_rank_job(&vec![rank; 2], &[]);
-    let machine = build_machine_from_dims(&[make_dim(DimensionShape::FullyConnected, 2, Direct)]);
+    let workload = build_job_from_rank_nodes(&vec![rank; 2], &[]);
+    let machine = build_machine_from_dims(&[make_dim_with_fixed_link_speed(
+        DimensionShape::FullyConnected,
+        2,
+        Direct,
+    )]);
     for options in [ReplayOptions::default(), make_stepwise_options()] {
         let replay = replay_with(&workload, &machine, &options);
         assert_eq!(
@@ -190,8 +198,8 @@ proptest! {
         lines in (0_u64..14).prop_flat_map(|n| (0..=n).map(kernel_or_collective_strategy).collect::<Vec<_>>()),
         algorithm in prop::sample::select(vec![Ring, Direct]),
     ) {
-        let workload = build_rank_job(&vec![lines.clone(); 4], &[]);
-        let machine = build_machine_from_dims(&[make_dim(DimensionShape::FullyConnected, 4, algorithm)]);
+        let workload = build_job_from_rank_nodes(&vec![lines.clone(); 4], &[]);
+        let machine = build_machine_from_dims(&[make_dim_with_fixed_link_speed(DimensionShape::FullyConnected, 4, algorithm)]);
         let [closed, stepped] =
             [ReplayOptions::default(), make_stepwise_options()].map(|o| replay_with(&workload, &machine, &o));
         for id in 1..=lines.len() as u32 {

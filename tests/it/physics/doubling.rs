@@ -1,7 +1,7 @@
 //! Provides a machine file, and tests the effect of doubling one of its numbers.
 
 use super::lines::TestTraceNode;
-use super::rig::{ObserverLog, build_rank_job};
+use super::rig::{ObserverLog, build_job_from_rank_nodes};
 use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflinePeakFraction};
 use chakram::machine::Machine;
 use chakram::workload::Workload;
@@ -78,7 +78,7 @@ pub fn assert_makespan_after_change(
     assert_eq!(MACHINE.matches(old).count(), 1, "{old}");
     let through = format!("{head}{old}");
     keys.0.insert(through.matches('\n').count());
-    let workload = build_rank_job(ranks, &[]);
+    let workload = build_job_from_rank_nodes(ranks, &[]);
     let text = MACHINE.replace(old, new);
     match (replay_roofline_makespan(&workload, MACHINE), before) {
         (Err(found), Err(expected)) => assert!(found.contains(expected), "{found}"),

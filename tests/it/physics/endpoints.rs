@@ -4,8 +4,9 @@
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::loads::{self, build_memory_access, build_remote_load};
 use super::rig::{
-    Dim, ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, build_switching_machine,
-    make_dim, make_proptest_config, replay_with,
+    Dim, ReplayOutcomeAndLog, build_job_from_rank_nodes, build_machine_from_dims,
+    build_machine_with_switching_mode, make_dim_with_fixed_link_speed, make_proptest_config,
+    replay_with,
 };
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::extend::{
@@ -49,7 +50,7 @@ fn build_four_npu_machine(shape: &str, memories: &[(&str, &str)]) -> Machine {
 
 /// Replays with closed forms and with messages, checks that both results are equal, and returns one of them.
 #[track_caller]
-fn replay_and_check_closed_forms(
+fn check_closed_forms_equal_messages(
     workload: &Workload,
     machine: &Machine,
     network: NetworkModel,
@@ -92,9 +93,12 @@ fn memory_access_time_grows_with_the_links_to_the_memory() {
                 40_000,
             )];
             for network in MODELS {
-                let found =
-                    replay_and_check_closed_forms(&build_rank_job(&ranks, &[]), &machine, network)
-                        .makespan_ps();
+                let found = check_closed_forms_equal_messages(
+                    &build_job_from_rank_nodes(&ranks, &[]),
+                    &machine,
+                    network,
+                )
+                .makespan_ps();
                 assert_eq!(found, ns * 1000, "{place} {npu} {store} {network}");
             }
         }
@@ -103,8 +107,8 @@ fn memory_access_time_grows_with_the_links_to_the_memory() {
     // NPU 0.
     let machine = build_four_npu_machine("mesh", &[("remote_memory", "0,3")]);
     let ranks = vec![vec![build_remote_load(40_000)]; 4];
-    let found = replay_and_check_closed_forms(
-        &build_rank_job(&ranks, &[]),
+    let found = check_closed_forms_equal_messages(
+        &build_job_from_rank_nodes(&ranks, &[]),
         &machine,
         NetworkModel::ContentionFree,
     );
@@ -130,7 +134,7 @@ fn loads_share_memories_and_links() {
         vec![build_remote_load(40_000)],
         vec![build_remote_load(40_000)],
     );
-    let workload = build_rank_job(&ranks, &[]);
+    let workload = build_job_from_rank_nodes(&ranks, &[]);
     for (network, first, second) in [
         (NetworkModel::ContentionFree, 550, 650),
         (NetworkModel::Links, 550, 1050),
@@ -138,8 +142,8 @@ fn loads_share_memories_and_links() {
         (NetworkModel::Exclusive, 550, 1200),
         (NetworkModel::FairSharing, 950, 1050),
     ] {
-        let ends =
-            replay_and_check_closed_forms(&workload, &machine, network).last_end_of_each_instance();
+        let ends = check_closed_forms_equal_messages(&workload, &machine, network)
+            .last_end_of_each_instance();
         assert_eq!(ends[1..3], [first * 1000, second * 1000], "{network}");
     }
 }
@@ -158,8 +162,8 @@ fn loads_and_messages_share_links_fairly() {
         build_receive(0, 40_000).on_lane(1),
         build_remote_load(20_000).on_lane(2),
     ];
-    let found = replay_and_check_closed_forms(
-        &build_rank_job(&ranks, &[]),
+    let found = check_closed_forms_equal_messages(
+        &build_job_from_rank_nodes(&ranks, &[]),
         &machine,
         NetworkModel::FairSharing,
     );
@@ -168,8 +172,8 @@ fn loads_and_messages_share_links_fairly() {
         (550_000, 700_000)
     );
     ranks[1][1] = build_memory_access(MemoryLocation::Remote, true, 20_000).on_lane(2);
-    let found = replay_and_check_closed_forms(
-        &build_rank_job(&ranks, &[]),
+    let found = check_closed_forms_equal_messages(
+        &build_job_from_rank_nodes(&ranks, &[]),
         &machine,
         NetworkModel::FairSharing,
     );
@@ -194,8 +198,8 @@ fn simultaneous_accesses_share_a_memory_equally() {
         ];
         let mut ranks = ranks.to_vec();
         ranks.push(vec![build_kernel(0)]);
-        let found = replay_and_check_closed_forms(
-            &build_rank_job(&ranks, &[]),
+        let found = check_closed_forms_equal_messages(
+            &build_job_from_rank_nodes(&ranks, &[]),
             &machine,
             NetworkModel::FairSharing,
         );
@@ -223,8 +227,11 @@ fn a_load_on_a_link_of_a_closed_form_collective_unfolds_it() {
         build_kernel(350).on_lane(2),
         build_remote_load(40_000).on_lane(2).after(&[2]),
     ];
-    let found =
-        replay_and_check_closed_forms(&build_rank_job(&ranks, &[]), &machine, NetworkModel::Links);
+    let found = check_closed_forms_equal_messages(
+        &build_job_from_rank_nodes(&ranks, &[]),
+        &machine,
+        NetworkModel::Links,
+    );
     assert_eq!(found.outcome.unfolded, 1);
     assert_eq!(found.node_end_ps(1, 3), 900_000);
     let reduced = [0, 1, 2, 3].map(|rank| found.node_end_ps(rank, 1));
@@ -232,8 +239,11 @@ fn a_load_on_a_link_of_a_closed_form_collective_unfolds_it() {
     // A load by NPU 0 from its own memory uses no link, so the closed form remains valid.
     ranks[0] = std::mem::take(&mut ranks[1]);
     ranks[1] = vec![reduce];
-    let found =
-        replay_and_check_closed_forms(&build_rank_job(&ranks, &[]), &machine, NetworkModel::Links);
+    let found = check_closed_forms_equal_messages(
+        &build_job_from_rank_nodes(&ranks, &[]),
+        &machine,
+        NetworkModel::Links,
+    );
     assert_eq!(
         (found.outcome.closed, found.node_end_ps(2, 1)),
         (1, 900_000)
@@ -251,7 +261,7 @@ fn replay_link_traffic(
         o.network = Some(network);
         o.links = true;
     });
-    let workload = build_rank_job(ranks, &[]);
+    let workload = build_job_from_rank_nodes(ranks, &[]);
     let prepared = CompiledReplay::new(&workload, machine, &options).unwrap();
     let (report, ()) = report::replay_to_report(&prepared, ()).unwrap();
     let links = report.links.unwrap();
@@ -350,7 +360,7 @@ fn dimensions_strategy() -> impl Strategy<Value = Vec<Dim>> {
     let one = one.prop_map(|(shape, size, rate, link_ns)| Dim {
         ps_per_byte: 4 * rate,
         link_ns,
-        ..make_dim(shape, size, CollectiveAlgorithm::Ring)
+        ..make_dim_with_fixed_link_speed(shape, size, CollectiveAlgorithm::Ring)
     });
     prop::collection::vec(one, 1..4)
 }
@@ -375,7 +385,7 @@ proptest! {
         } else {
             SwitchingMode::IDEAL
         };
-        let machine = build_switching_machine(&dims, mode);
+        let machine = build_machine_with_switching_mode(&dims, mode);
         let npus = machine.topology().npu_count();
         let topology = machine.topology().clone().with_memories(vec![MemorySiteAndLink {
             site: MemoryAtNpuOrFabric::Npu(Npu(at % npus)),
@@ -424,9 +434,9 @@ proptest! {
             lines.push(build_kernel(ns).on_lane(lane));
             lines.push(build_memory_access(MemoryLocation::Remote, store, bytes).on_lane(lane).after(&[before]));
         }
-        let workload = build_rank_job(&ranks, &[]);
+        let workload = build_job_from_rank_nodes(&ranks, &[]);
         for network in MODELS {
-            replay_and_check_closed_forms(&workload, &machine, network);
+            check_closed_forms_equal_messages(&workload, &machine, network);
         }
     }
 }
@@ -435,8 +445,11 @@ proptest! {
 /// them.
 #[test]
 fn endpoint_ids_of_npus_equal_their_numbers() {
-    let machine =
-        build_machine_from_dims(&[make_dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring)]);
+    let machine = build_machine_from_dims(&[make_dim_with_fixed_link_speed(
+        DimensionShape::Ring,
+        4,
+        CollectiveAlgorithm::Ring,
+    )]);
     let topology = machine.topology();
     assert_eq!(
         topology.npus_of_endpoints((Npu(3).into(), Npu(1).into())),

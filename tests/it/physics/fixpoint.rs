@@ -6,8 +6,8 @@
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::rig::{
-    build_machine_from_dims, load_released_traces, make_comm_timing_options, make_dim,
-    make_proptest_config, replay_with,
+    build_machine_from_dims, load_released_traces, make_dim_with_fixed_link_speed,
+    make_options_with_comm_duration_source, make_proptest_config, replay_with,
 };
 use chakram::engine::CommunicationDurationSource;
 use chakram::machine::CollectiveAlgorithm::Ring;
@@ -47,7 +47,10 @@ fn operation_strategy() -> impl Strategy<Value = OperationOfAllRanks> {
 const PAIR: &str = "pair";
 
 /// Returns the lines of `n` ranks.
-fn build_rank_lines(n: usize, items: &[OperationOfAllRanks]) -> Vec<Vec<TestTraceNode>> {
+fn build_rank_traces_from_operations(
+    n: usize,
+    items: &[OperationOfAllRanks],
+) -> Vec<Vec<TestTraceNode>> {
     let mut ranks: Vec<Vec<TestTraceNode>> = vec![vec![build_kernel(0).on_lane(-1)]; n];
     // For each rank, the last collective in the group of all and in the pair.
     let mut last = vec![[None; 2]; n];
@@ -71,7 +74,7 @@ fn build_rank_lines(n: usize, items: &[OperationOfAllRanks]) -> Vec<Vec<TestTrac
                 Op::Message { receive: true, .. } => line,
                 _ => line.on_lane(id as i64),
             };
-            own.push(if eager { line.eager() } else { line });
+            own.push(if eager { line.with_eager_flag() } else { line });
         };
         let peer = (item.root + 1) % n;
         let root = item.root % n;
@@ -81,7 +84,7 @@ fn build_rank_lines(n: usize, items: &[OperationOfAllRanks]) -> Vec<Vec<TestTrac
                 let bytes = if item.kind == K::Barrier { 0 } else { 64 };
                 let node = build_collective(item.kind, bytes);
                 let node = if item.kind.has_root() {
-                    node.root(root as u32)
+                    node.with_collective_root(root as u32)
                 } else {
                     node
                 };
@@ -94,7 +97,7 @@ fn build_rank_lines(n: usize, items: &[OperationOfAllRanks]) -> Vec<Vec<TestTrac
                 let chain = usize::from(n > 2);
                 let root = ends[item.root % 2] as u32;
                 let node = if item.kind.has_root() {
-                    node.root(root)
+                    node.with_collective_root(root)
                 } else {
                     node
                 };
@@ -115,7 +118,7 @@ fn build_rank_lines(n: usize, items: &[OperationOfAllRanks]) -> Vec<Vec<TestTrac
 type RankNodePosition = (usize, usize);
 
 /// Returns the nodes of the collective or message that `at` belongs to, including `at` itself.
-fn list_operation_nodes(
+fn list_nodes_of_same_collective_or_message(
     ranks: &[Vec<TestTraceNode>],
     at: RankNodePosition,
 ) -> Vec<RankNodePosition> {
@@ -163,7 +166,7 @@ fn compute_node_ends(
         .collect();
     let parties: Vec<_> = nodes
         .iter()
-        .map(|&at| list_operation_nodes(ranks, at))
+        .map(|&at| list_nodes_of_same_collective_or_message(ranks, at))
         .collect();
     loop {
         let before = ends.clone();
@@ -212,12 +215,12 @@ proptest! {
         items in prop::collection::vec(operation_strategy(), 1..16),
         release in prop::collection::vec(prop::sample::select(vec![0_u64, 0, 10, 900]), RANKS),
     ) {
-        let ranks = build_rank_lines(n, &items);
+        let ranks = build_rank_traces_from_operations(n, &items);
         let traces = (0..).zip(ranks.iter().map(Vec::as_slice));
         let mut builder = load_released_traces(traces, |rank| release[rank as usize]);
         builder.declare_groups([(PAIR.to_owned(), vec![0, n as u32 - 1])].into());
         let workload = builder.finish_workload(Some(n as u32), MissingRankPolicy::Refuse).unwrap();
-        let machine = build_machine_from_dims(&[make_dim(DimensionShape::Ring, n as u32, Ring)]);
+        let machine = build_machine_from_dims(&[make_dim_with_fixed_link_speed(DimensionShape::Ring, n as u32, Ring)]);
         let communicates = |line: &TestTraceNode| !matches!(line.op, Op::Compute { .. });
         let all = ranks.iter().flatten().filter(|line| communicates(line));
         // Without any recorded time the replay is an error; another test checks this.
@@ -226,7 +229,7 @@ proptest! {
         let pair = |line: &&TestTraceNode| matches!(line.op, Op::Collective { group: GroupName::Text(_), .. });
         let calls = |of: &dyn Fn(&&TestTraceNode) -> bool| ranks[0].iter().filter(|line| of(line)).count();
         for comm in [CommunicationDurationSource::Recorded, CommunicationDurationSource::Captured] {
-            let replay = replay_with(&workload, &machine, &make_comm_timing_options(comm));
+            let replay = replay_with(&workload, &machine, &make_options_with_comm_duration_source(comm));
             for (r, want) in compute_node_ends(&ranks, &release, comm).iter().enumerate() {
                 let found: Vec<_> =
                     (1..=want.len()).map(|id| replay.node_end_ps(r as u32, id as u32) / 1000).collect();
@@ -236,7 +239,7 @@ proptest! {
             prop_assert_eq!((outcome.messages, outcome.closed, outcome.stepwise), (0, 0, 0));
             prop_assert_eq!(outcome.recorded as usize, calls(&world) + calls(&pair));
             prop_assert_eq!(replay.log.records.len() as u64, outcome.recorded);
-            prop_assert_eq!(&replay, &replay_with(&workload, &machine, &make_comm_timing_options(comm)));
+            prop_assert_eq!(&replay, &replay_with(&workload, &machine, &make_options_with_comm_duration_source(comm)));
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Tests chunks of different sizes, which balance the load across dimensions.
 
-use super::folding::replay_and_check_closed_forms;
+use super::folding::replay_with_and_without_closed_forms;
 use super::lines::{build_collective, build_kernel, build_receive, build_send};
 use super::pipeline::{
-    build_skewed_collective, dims_strategy, make_chunking_settings, make_switch_dim,
+    build_skewed_collective, dims_strategy, make_chunking_settings, make_switch_dim_without_latency,
 };
 use super::rig::{
     self, build_machine_from_dims, make_proptest_config, make_stepwise_options, replay_and_log,
@@ -52,8 +52,11 @@ fn build_two_chunk_machine() -> Machine {
         DimensionVisitOrder::ThemisFlex,
         WaitingChunkPriority::Fifo,
     );
-    build_machine_from_dims(&[make_switch_dim(4, 10), make_switch_dim(2, 40)])
-        .with_chunking(pipeline)
+    build_machine_from_dims(&[
+        make_switch_dim_without_latency(4, 10),
+        make_switch_dim_without_latency(2, 40),
+    ])
+    .with_chunking(pipeline)
 }
 
 /// With direct algorithms, 4,096 B are in two equal chunks of 2,048 B. A chunk of s bytes loads dimension 0 with 3/4 s
@@ -103,8 +106,8 @@ fn a_message_unfolds_the_collective_whichever_chunk_is_under_way() {
                 build_send(1, 5000).after(&[2]).on_lane(2),
             ]);
             ranks[1].push(build_receive(0, 5000));
-            let replay = replay_and_check_closed_forms(
-                &rig::build_rank_job(&ranks, &[]),
+            let replay = replay_with_and_without_closed_forms(
+                &rig::build_job_from_rank_nodes(&ranks, &[]),
                 &build_two_chunk_machine(),
                 network,
                 &ns.to_string(),
@@ -136,8 +139,8 @@ fn contending_collectives_with_late_members_all_complete() {
                 ]
             });
             let ranks: Vec<_> = ranks.collect();
-            let replay = replay_and_check_closed_forms(
-                &rig::build_rank_job(&ranks, &[]),
+            let replay = replay_with_and_without_closed_forms(
+                &rig::build_job_from_rank_nodes(&ranks, &[]),
                 &build_two_chunk_machine(),
                 network,
                 &ns.to_string(),

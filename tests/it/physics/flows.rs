@@ -1,7 +1,7 @@
 //! Messages that are sent at given times, each on its own lane.
 
 use super::lines::{TestTraceNode, build_kernel, build_receive, build_send};
-use super::rig::{Dim, build_rank_job, make_stepwise_network_options, replay_with};
+use super::rig::{Dim, build_job_from_rank_nodes, make_stepwise_network_options, replay_with};
 use chakram::engine::NetworkModel;
 use chakram::machine::Machine;
 use chakram::topology::DimensionShape;
@@ -17,7 +17,7 @@ pub struct TimedMessageBetweenNpus {
     pub bytes: u64,
 }
 
-pub fn build_flow(ns: u64, from: u32, to: u32, bytes: u64) -> TimedMessageBetweenNpus {
+pub fn build_timed_message(ns: u64, from: u32, to: u32, bytes: u64) -> TimedMessageBetweenNpus {
     TimedMessageBetweenNpus {
         ns,
         from,
@@ -28,7 +28,7 @@ pub fn build_flow(ns: u64, from: u32, to: u32, bytes: u64) -> TimedMessageBetwee
 
 /// Replays `flows` on a machine. Returns the times in picoseconds at which each message has left
 /// and has arrived.
-pub fn replay_flow_ends(
+pub fn replay_message_left_and_arrived_times(
     machine: &Machine,
     model: NetworkModel,
     flows: &[TimedMessageBetweenNpus],
@@ -48,7 +48,7 @@ pub fn replay_flow_ends(
         })
         .collect();
     let replay = replay_with(
-        &build_rank_job(&ranks, &[]),
+        &build_job_from_rank_nodes(&ranks, &[]),
         machine,
         &make_stepwise_network_options(model),
     );
@@ -62,7 +62,7 @@ pub fn replay_flow_arrivals(
     model: NetworkModel,
     flows: &[TimedMessageBetweenNpus],
 ) -> Vec<u64> {
-    let ends = replay_flow_ends(machine, model, flows).into_iter();
+    let ends = replay_message_left_and_arrived_times(machine, model, flows).into_iter();
     ends.map(|[_, arrived]| arrived).collect()
 }
 

@@ -3,7 +3,8 @@
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::rig::{
-    Dim, ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, make_dim, replay_with,
+    Dim, ReplayOutcomeAndLog, build_job_from_rank_nodes, build_machine_from_dims,
+    make_dim_with_fixed_link_speed, replay_with,
 };
 use crate::corpus::is_whole_corpus_requested;
 use chakram::engine::{NetworkModel, ReplayOptions};
@@ -15,7 +16,7 @@ use chakram::trace::CollectiveKind as K;
 use chakram::workload::Workload;
 use std::num::NonZeroU32;
 
-fn options_for_network(network: NetworkModel, stepwise: bool) -> ReplayOptions {
+fn make_options_of_network_and_stepwise(network: NetworkModel, stepwise: bool) -> ReplayOptions {
     ReplayOptions::default_with_changes(|o| {
         o.network = Some(network);
         o.stepwise = stepwise;
@@ -32,14 +33,22 @@ fn sort_events(replay: &ReplayOutcomeAndLog) -> Vec<(u64, bool, u32, u32)> {
 /// Returns a replay with closed forms, after checking that its result equals the result without
 /// closed forms.
 #[track_caller]
-pub fn replay_and_check_closed_forms(
+pub fn replay_with_and_without_closed_forms(
     workload: &Workload,
     machine: &Machine,
     network: NetworkModel,
     what: &str,
 ) -> ReplayOutcomeAndLog {
-    let folded = replay_with(workload, machine, &options_for_network(network, false));
-    let stepped = replay_with(workload, machine, &options_for_network(network, true));
+    let folded = replay_with(
+        workload,
+        machine,
+        &make_options_of_network_and_stepwise(network, false),
+    );
+    let stepped = replay_with(
+        workload,
+        machine,
+        &make_options_of_network_and_stepwise(network, true),
+    );
     let (a, b) = (sort_events(&folded), sort_events(&stepped));
     let differ = a
         .iter()
@@ -54,7 +63,7 @@ pub fn replay_and_check_closed_forms(
 /// Returns four members of a switch with 20 ps/B and 500 ns per link. A ring all-reduce of 40,000 B
 /// takes 6 steps of 1,000 ns + 10,000 B · 20 ps = 1,200 ns, so 7,200 ns.
 fn build_four_npu_switch() -> Machine {
-    build_machine_from_dims(&[make_dim(
+    build_machine_from_dims(&[make_dim_with_fixed_link_speed(
         DimensionShape::Switch,
         4,
         CollectiveAlgorithm::Ring,
@@ -71,8 +80,8 @@ const ALONE: u64 = 7_200_000;
 fn a_collective_alone_is_answered_by_closed_form_at_once() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
         let ranks = vec![vec![all_reduce()]; 4];
-        let replay = replay_and_check_closed_forms(
-            &build_rank_job(&ranks, &[]),
+        let replay = replay_with_and_without_closed_forms(
+            &build_job_from_rank_nodes(&ranks, &[]),
             &build_four_npu_switch(),
             network,
             "alone",
@@ -105,8 +114,8 @@ fn a_message_unfolds_a_collective_whose_ports_it_uses() {
                 build_send(2, 5000).after(&[2]).on_lane(2),
             ]);
             ranks[2].push(build_receive(0, 5000));
-            replay_and_check_closed_forms(
-                &build_rank_job(&ranks, &[]),
+            replay_with_and_without_closed_forms(
+                &build_job_from_rank_nodes(&ranks, &[]),
                 &build_four_npu_switch(),
                 network,
                 "touched",
@@ -138,8 +147,8 @@ fn a_message_sent_after_a_settlement_leaves_behind_the_first_step() {
         let alone = build_collective(K::AllReduce, 8).group("alone").on_lane(1);
         ranks[0].extend([alone, build_send(2, 5000).after(&[2]).on_lane(2)]);
         ranks[2].push(build_receive(0, 5000));
-        let replay = replay_and_check_closed_forms(
-            &build_rank_job(&ranks, &[("alone", &[0])]),
+        let replay = replay_with_and_without_closed_forms(
+            &build_job_from_rank_nodes(&ranks, &[("alone", &[0])]),
             &build_four_npu_switch(),
             network,
             "behind",
@@ -169,8 +178,8 @@ fn a_collective_begun_later_sends_behind_steps_already_ready() {
             let groups: [(&str, &[u32]); 2] = [(small, &[0, 2]), ("m", &[0, 1, 2, 3])];
             let mut groups = groups;
             groups.sort_unstable();
-            let replay = replay_and_check_closed_forms(
-                &build_rank_job(&ranks, &groups),
+            let replay = replay_with_and_without_closed_forms(
+                &build_job_from_rank_nodes(&ranks, &groups),
                 &build_four_npu_switch(),
                 network,
                 small,
@@ -190,8 +199,8 @@ fn a_collective_begun_later_sends_behind_steps_already_ready() {
 #[test]
 fn collectives_of_groups_that_share_no_link_keep_closed_forms() {
     let grid = build_machine_from_dims(&[
-        make_dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring),
-        make_dim(DimensionShape::Switch, 2, CollectiveAlgorithm::Direct),
+        make_dim_with_fixed_link_speed(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring),
+        make_dim_with_fixed_link_speed(DimensionShape::Switch, 2, CollectiveAlgorithm::Direct),
     ]);
     let rank = |r: u32| {
         let row = ["a", "b"][r as usize / 4];
@@ -208,19 +217,25 @@ fn collectives_of_groups_that_share_no_link_keep_closed_forms() {
         ("e", &[2, 6]),
         ("f", &[3, 7]),
     ];
-    let workload = build_rank_job(&ranks, &groups);
+    let workload = build_job_from_rank_nodes(&ranks, &groups);
     for network in [NetworkModel::Ports, NetworkModel::Links] {
-        let outcome = replay_and_check_closed_forms(&workload, &grid, network, "apart").outcome;
+        let outcome =
+            replay_with_and_without_closed_forms(&workload, &grid, network, "apart").outcome;
         assert_eq!(
             (outcome.closed, outcome.unfolded, outcome.stepwise),
             (6, 0, 0)
         );
     }
     // Half a ring has no closed form: the path from its last member to its first uses the other members' links.
-    let half = build_rank_job(&vec![vec![all_reduce().group("h")]; 2], &[("h", &[0, 1])]);
-    let ring =
-        build_machine_from_dims(&[make_dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring)]);
-    let outcome = replay_and_check_closed_forms(&half, &ring, NetworkModel::Links, "half").outcome;
+    let half =
+        build_job_from_rank_nodes(&vec![vec![all_reduce().group("h")]; 2], &[("h", &[0, 1])]);
+    let ring = build_machine_from_dims(&[make_dim_with_fixed_link_speed(
+        DimensionShape::Ring,
+        4,
+        CollectiveAlgorithm::Ring,
+    )]);
+    let outcome =
+        replay_with_and_without_closed_forms(&half, &ring, NetworkModel::Links, "half").outcome;
     assert_eq!((outcome.closed, outcome.stepwise), (0, 1));
 }
 
@@ -253,7 +268,7 @@ fn generate_random_job(dice: &mut Dice) -> (Workload, Machine) {
         .map(|_| Dim {
             ps_per_byte: dice.pick_one_of(&[1, 10, 20]),
             link_ns: dice.pick_one_of(&[0, 100, 500]),
-            ..make_dim(
+            ..make_dim_with_fixed_link_speed(
                 dice.pick_one_of(&shapes),
                 2 + dice.below(3) as u32,
                 dice.pick_one_of(&[CollectiveAlgorithm::Ring, CollectiveAlgorithm::Direct]),
@@ -291,7 +306,8 @@ fn generate_random_job(dice: &mut Dice) -> (Workload, Machine) {
                 true => call,
                 false => {
                     let row = rank / inner;
-                    call.group(names[row as usize]).root(row * inner)
+                    call.group(names[row as usize])
+                        .with_collective_root(row * inner)
                 }
             });
         }
@@ -324,7 +340,7 @@ fn generate_random_job(dice: &mut Dice) -> (Workload, Machine) {
             .collect(),
         _ => Vec::new(),
     };
-    (build_rank_job(&ranks, &groups), machine)
+    (build_job_from_rank_nodes(&ranks, &groups), machine)
 }
 
 #[test]
@@ -343,9 +359,13 @@ fn closed_forms_change_no_result_of_random_jobs() {
             NetworkModel::Ports,
             NetworkModel::Links,
         ] {
-            let outcome =
-                replay_and_check_closed_forms(&workload, &machine, network, &case.to_string())
-                    .outcome;
+            let outcome = replay_with_and_without_closed_forms(
+                &workload,
+                &machine,
+                network,
+                &case.to_string(),
+            )
+            .outcome;
             if network != NetworkModel::ContentionFree {
                 closed += outcome.closed;
                 unfolded += outcome.unfolded;

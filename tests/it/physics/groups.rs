@@ -6,7 +6,8 @@
 
 use super::lines::{TestTraceNode, build_collective, build_kernel};
 use super::rig::{
-    Dim, ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, make_dim, replay_and_log,
+    Dim, ReplayOutcomeAndLog, build_job_from_rank_nodes, build_machine_from_dims,
+    make_dim_with_fixed_link_speed, replay_and_log,
 };
 use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
 use chakram::topology::DimensionShape;
@@ -14,8 +15,8 @@ use chakram::trace::CollectiveKind as K;
 
 pub fn four_by_three_dimensions() -> [Dim; 2] {
     let [mut inner, mut outer] = [
-        make_dim(DimensionShape::Ring, 4, Ring),
-        make_dim(DimensionShape::Switch, 3, Direct),
+        make_dim_with_fixed_link_speed(DimensionShape::Ring, 4, Ring),
+        make_dim_with_fixed_link_speed(DimensionShape::Switch, 3, Direct),
     ];
     (inner.ps_per_byte, inner.link_ns) = (10, 100);
     (outer.ps_per_byte, outer.link_ns) = (40, 1000);
@@ -38,7 +39,7 @@ pub fn build_group_ranks(
 fn replay_on_group(members: &[u32], node: TestTraceNode) -> ReplayOutcomeAndLog {
     let (ranks, members) = build_group_ranks(members, &node);
     replay_and_log(
-        &build_rank_job(&ranks, &[("g", &members)]),
+        &build_job_from_rank_nodes(&ranks, &[("g", &members)]),
         &build_machine_from_dims(&four_by_three_dimensions()),
     )
 }
@@ -113,7 +114,10 @@ fn an_irregular_group_is_one_line_over_real_paths() {
 /// 100 + 1,200 ns. The second goes to 5, leaves from 1,200 to 6,000 ns, and arrives 2,100 ns later.
 #[test]
 fn a_root_inside_an_irregular_group_starts_at_its_place() {
-    let replay = replay_on_group(&[5, 0, 1], build_collective(K::Broadcast, 120_000).root(0));
+    let replay = replay_on_group(
+        &[5, 0, 1],
+        build_collective(K::Broadcast, 120_000).with_collective_root(0),
+    );
     let ends = replay.last_end_of_each_instance();
     assert_eq!(
         (ends[0], ends[1], ends[5]),
@@ -125,7 +129,7 @@ fn a_root_inside_an_irregular_group_starts_at_its_place() {
 fn a_group_of_one_takes_no_time() {
     for (kind, ..) in K::ALL {
         let bytes = u64::from(kind != K::Barrier) * 1000;
-        let replay = replay_on_group(&[7], build_collective(kind, bytes).root(7));
+        let replay = replay_on_group(&[7], build_collective(kind, bytes).with_collective_root(7));
         assert_eq!(
             (replay.makespan_ps(), replay.outcome.messages),
             (0, 0),
@@ -145,9 +149,9 @@ fn a_mask_of_dimensions_cuts_the_group_into_rows_or_columns() {
         (0b10, 4, 10_400_000),
         (0b11, 1, 7_100_000),
     ] {
-        let node = build_collective(K::AllReduce, 120_000).dimensions(mask);
+        let node = build_collective(K::AllReduce, 120_000).with_collective_dimensions(mask);
         let replay = replay_and_log(
-            &build_rank_job(&vec![vec![node]; 12], &[]),
+            &build_job_from_rank_nodes(&vec![vec![node]; 12], &[]),
             &build_machine_from_dims(&four_by_three_dimensions()),
         );
         assert_eq!(
@@ -164,7 +168,7 @@ fn a_mask_of_dimensions_cuts_the_group_into_rows_or_columns() {
 fn a_mask_cuts_a_group_too() {
     let replay = replay_on_group(
         &[1, 3, 9, 11],
-        build_collective(K::AllReduce, 120_000).dimensions(0b01),
+        build_collective(K::AllReduce, 120_000).with_collective_dimensions(0b01),
     );
     assert_eq!(
         (replay.makespan_ps(), replay.outcome.closed),
@@ -178,20 +182,20 @@ fn a_mask_cuts_a_group_too() {
 fn dimensions_that_no_mask_can_name_stay_out() {
     let dims: Vec<Dim> = (0..36)
         .map(|d| {
-            make_dim(
+            make_dim_with_fixed_link_speed(
                 DimensionShape::Ring,
                 if d == 31 || d == 35 { 2 } else { 1 },
                 Ring,
             )
         })
         .collect();
-    let crossing = build_collective(K::AllReduce, 1000).dimensions(1 << 31);
-    let alone = build_collective(K::AllReduce, 1000).dimensions(1);
+    let crossing = build_collective(K::AllReduce, 1000).with_collective_dimensions(1 << 31);
+    let alone = build_collective(K::AllReduce, 1000).with_collective_dimensions(1);
     let ranks = vec![vec![crossing, alone.after(&[1])]; 4];
     // Two members: 2 steps of 500 ns + 500 B x 20 ps.
     assert_eq!(
         replay_and_log(
-            &build_rank_job(&ranks, &[]),
+            &build_job_from_rank_nodes(&ranks, &[]),
             &build_machine_from_dims(&dims)
         )
         .makespan_ps(),

@@ -2,8 +2,8 @@
 //! phase to phase.
 
 use super::rig::{
-    Dim, build_machine_from_dims, make_dim, make_proptest_config, make_stepwise_options,
-    replay_and_log, replay_with,
+    Dim, build_machine_from_dims, make_dim_with_fixed_link_speed, make_proptest_config,
+    make_stepwise_options, replay_and_log, replay_with,
 };
 use super::{naive, oracle};
 use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
@@ -13,7 +13,7 @@ use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 
-fn with_link_speed(dim: Dim, ps_per_byte: u64, link_ns: u64) -> Dim {
+fn dim_with_byte_time_and_link_latency(dim: Dim, ps_per_byte: u64, link_ns: u64) -> Dim {
     Dim {
         ps_per_byte,
         link_ns,
@@ -44,9 +44,21 @@ fn replay_closed_and_stepwise(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [
 #[test]
 fn collectives_on_three_dimensions_take_the_times_computed_by_hand() {
     let dims = [
-        with_link_speed(make_dim(DimensionShape::Ring, 4, Ring), 10, 100),
-        with_link_speed(make_dim(DimensionShape::FullyConnected, 2, Direct), 20, 500),
-        with_link_speed(make_dim(DimensionShape::Switch, 3, Ring), 40, 1000),
+        dim_with_byte_time_and_link_latency(
+            make_dim_with_fixed_link_speed(DimensionShape::Ring, 4, Ring),
+            10,
+            100,
+        ),
+        dim_with_byte_time_and_link_latency(
+            make_dim_with_fixed_link_speed(DimensionShape::FullyConnected, 2, Direct),
+            20,
+            500,
+        ),
+        dim_with_byte_time_and_link_latency(
+            make_dim_with_fixed_link_speed(DimensionShape::Switch, 3, Ring),
+            40,
+            1000,
+        ),
     ];
     let table = [
         // Reduce-scatter: 3 x (100 + 60,000 x 0.01) = 2,100 ns; then with 60,000 B: 500 + 30,000 x
@@ -121,7 +133,7 @@ proptest! {
         let root = root % ranks;
         let want = oracle::compute_collective_time(&dims, kind, bytes, root);
         prop_assert_eq!(replay_closed_and_stepwise(&dims, kind, bytes, root), [want, want]);
-        let naive = naive::simulate_npu_ends(&dims, kind, bytes, root as usize, &vec![0; ranks as usize]);
+        let naive = naive::simulate_collective_end_per_npu(&dims, kind, bytes, root as usize, &vec![0; ranks as usize]);
         prop_assert_eq!(naive.into_iter().max(), Some(want));
     }
 }

@@ -1,7 +1,7 @@
 //! Tests loads that switches gather and stores that they reduce, from traces: their times, and rejected jobs.
 
 use super::lines::{TestTraceNode, build_kernel, build_node};
-use super::rig::{build_rank_job, replay_and_log};
+use super::rig::{build_job_from_rank_nodes, replay_and_log};
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::machine::Machine;
 use chakram::trace::{MemoryLocation, Op};
@@ -66,7 +66,11 @@ fn in_switch_access_takes_the_time_to_bring_all_bytes_to_each_npu() {
     for store in [false, true] {
         let ranks = vec![vec![build_remote_access(store, 100_000, true)]; 4];
         assert_eq!(
-            replay_and_log(&build_rank_job(&ranks, &[]), &build_pool_machine()).makespan_ps(),
+            replay_and_log(
+                &build_job_from_rank_nodes(&ranks, &[]),
+                &build_pool_machine()
+            )
+            .makespan_ps(),
             56_300_000
         );
     }
@@ -74,14 +78,18 @@ fn in_switch_access_takes_the_time_to_bring_all_bytes_to_each_npu() {
     // round brings 20 kB to each NPU, which takes 1 us at a node and 2.5 us at a port.
     let ranks = vec![vec![build_remote_access(false, 100_000, false)]; 4];
     assert_eq!(
-        replay_and_log(&build_rank_job(&ranks, &[]), &build_pool_machine()).makespan_ps(),
+        replay_and_log(
+            &build_job_from_rank_nodes(&ranks, &[]),
+            &build_pool_machine()
+        )
+        .makespan_ps(),
         23_800_000
     );
 }
 
 #[track_caller]
 fn assert_replay_refused(ranks: &[Vec<TestTraceNode>], machine: &Machine, pieces: &[&str]) {
-    let workload = build_rank_job(ranks, &[]);
+    let workload = build_job_from_rank_nodes(ranks, &[]);
     let error = CompiledReplay::new(&workload, machine, &ReplayOptions::default()).unwrap_err();
     let error = error.to_string();
     for piece in pieces {
@@ -123,7 +131,7 @@ fn in_switch_accesses_that_differ_between_npus_are_refused() {
         ]
     };
     let mut ranks = vec![both(100); 4];
-    let workload = build_rank_job(&ranks, &[]);
+    let workload = build_job_from_rank_nodes(&ranks, &[]);
     assert!(
         CompiledReplay::new(&workload, &build_pool_machine(), &ReplayOptions::default()).is_ok()
     );
@@ -153,7 +161,7 @@ fn in_switch_accesses_that_differ_between_npus_are_refused() {
         build_kernel(5),
         both(100).remove(1),
     ];
-    let workload = build_rank_job(&ranks, &[]);
+    let workload = build_job_from_rank_nodes(&ranks, &[]);
     assert!(
         CompiledReplay::new(&workload, &build_pool_machine(), &ReplayOptions::default()).is_ok()
     );
@@ -175,7 +183,7 @@ fn in_switch_accesses_beyond_the_memory_capacity_are_refused() {
         &["1.2 GB", "has a capacity of 1.0 GB"],
     );
     let ranks = vec![vec![build_remote_access(false, 300_000_000, false)]; 4];
-    let workload = build_rank_job(&ranks, &[]);
+    let workload = build_job_from_rank_nodes(&ranks, &[]);
     assert!(
         CompiledReplay::new(&workload, &build_pool_machine(), &ReplayOptions::default()).is_ok()
     );

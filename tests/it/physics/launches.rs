@@ -2,7 +2,9 @@
 //! core arrays that choose the next job.
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
-use super::rig::{Dim, build_machine_from_dims, build_rank_job, make_dim};
+use super::rig::{
+    Dim, build_job_from_rank_nodes, build_machine_from_dims, make_dim_with_fixed_link_speed,
+};
 use chakram::engine::{
     BegunLaunchRecord, CompiledReplay, EnumeratedSetting, FeedLaunchAndRankStartRequests,
     InstanceId, LaunchFeed, LaunchKernelDurationSource, LaunchRequest, NetworkModel,
@@ -42,7 +44,7 @@ impl Observer for LaunchLog {
         assert_eq!(launch.began, now);
         self.began.push((launch.serial.0, now.0));
     }
-    fn launch_ended(&mut self, now: Time, launch: &BegunLaunchRecord) {
+    fn on_all_launch_nodes_complete(&mut self, now: Time, launch: &BegunLaunchRecord) {
         self.ended.push((launch.serial.0, now.0));
     }
     fn on_kernel_scheduled(
@@ -70,7 +72,7 @@ fn compile_replay<'a>(
 
 /// Returns a ring with 20 ps per byte and 500 ns per link.
 fn ring_dimension(npus: u32) -> Dim {
-    make_dim(DimensionShape::Ring, npus, Ring)
+    make_dim_with_fixed_link_speed(DimensionShape::Ring, npus, Ring)
 }
 
 /// Rank 0 computes for 10 ns, and sends 100 bytes, which leave in 2 ns. The bytes arrive at rank 1
@@ -79,7 +81,7 @@ fn ring_dimension(npus: u32) -> Dim {
 /// the messages of later steps have arrived, so each step takes 30 ns more.
 #[test]
 fn repeated_launches_overlap_where_dependencies_allow() {
-    let workload = build_rank_job(
+    let workload = build_job_from_rank_nodes(
         &[
             vec![build_kernel(10), build_send(1, 100).after(&[1])],
             vec![build_receive(0, 100), build_kernel(30).after(&[1])],
@@ -115,7 +117,7 @@ fn repeated_launches_overlap_where_dependencies_allow() {
 #[test]
 fn launches_that_end_with_a_collective_follow_one_another() {
     let call = build_collective(CollectiveKind::AllReduce, 400).after(&[1]);
-    let workload = build_rank_job(&vec![vec![build_kernel(10), call]; 4], &[]);
+    let workload = build_job_from_rank_nodes(&vec![vec![build_kernel(10), call]; 4], &[]);
     let machine = build_machine_from_dims(&[ring_dimension(4)]);
     for stepwise in [false, true] {
         for &(network, ..) in NetworkModel::CHOICES {
@@ -137,7 +139,7 @@ fn launches_that_end_with_a_collective_follow_one_another() {
 /// have 500 ns of latency. Each message alone takes 520 ns.
 #[test]
 fn jobs_that_share_a_port_wait_for_one_another() {
-    let workload = build_rank_job(
+    let workload = build_job_from_rank_nodes(
         &[vec![build_send(1, 1000)], vec![build_receive(0, 1000)]],
         &[],
     );
@@ -178,7 +180,7 @@ fn jobs_that_share_a_link_wait_for_one_another() {
         (fair, 1000, [1040, 540], [580, 1080]),
         (fair, 50_000, [3000, 2500], [4500, 5000]),
     ] {
-        let workload = build_rank_job(
+        let workload = build_job_from_rank_nodes(
             &[vec![build_send(1, bytes)], vec![build_receive(0, bytes)]],
             &[],
         );
@@ -209,13 +211,13 @@ fn jobs_that_share_a_link_wait_for_one_another() {
 /// launch would keep rank 0's stream and wait for rank 1. In serial order, the second launch waits. The first launch
 /// occupies its stream until 100 + 2 · (50 · 20 ps + 500 ns) = 1102 ns, and the second takes 1002 ns more.
 #[test]
-fn launches_of_a_feed_cannot_deadlock_one_another() {
+fn programs_launched_by_a_feed_cannot_deadlock_one_another() {
     let rank = |ns, lane| {
         let call = build_collective(CollectiveKind::AllReduce, 100);
         vec![build_kernel(ns).on_lane(lane), call.on_lane(7).after(&[1])]
     };
-    let first = build_rank_job(&[rank(10, 1), rank(100, 1)], &[]);
-    let second = build_rank_job(&[rank(50, 2), rank(50, 2)], &[]);
+    let first = build_job_from_rank_nodes(&[rank(10, 1), rank(100, 1)], &[]);
+    let second = build_job_from_rank_nodes(&[rank(50, 2), rank(50, 2)], &[]);
     let machine = build_machine_from_dims(&[ring_dimension(2)]);
     struct TwoLaunchesAtStartFeed(bool);
     impl LaunchFeed for TwoLaunchesAtStartFeed {
@@ -315,7 +317,7 @@ fn generate_timed_requests(count: u64, gap: u64, seed: u64) -> Vec<(Time, Span)>
 /// therefore busy for 0.8 of the time, and queues grow and become empty.
 #[test]
 fn requests_at_random_times_follow_lindley() {
-    let workload = build_rank_job(&[vec![build_kernel(1)]], &[]);
+    let workload = build_job_from_rank_nodes(&[vec![build_kernel(1)]], &[]);
     let machine = build_machine_from_dims(&[ring_dimension(2)]);
     let program = compile_replay(&workload, &machine, |_| {});
     let waiting = generate_timed_requests(100_000, 1_250_000, 1);
@@ -402,7 +404,7 @@ impl SelfSchedulingProcessorModel for ShortestJobFirstProcessor {
 #[test]
 fn processor_picks_the_shortest_waiting_job_when_a_job_ends() {
     let line: Vec<TestTraceNode> = vec![build_kernel(1), build_kernel(1).after(&[1])];
-    let workload = build_rank_job(&[line], &[]);
+    let workload = build_job_from_rank_nodes(&[line], &[]);
     let machine = build_machine_from_dims(&[ring_dimension(2)]);
     let program = compile_replay(&workload, &machine, |_| {});
     struct ThreeLaunchFeed(u64);
@@ -447,7 +449,8 @@ fn processor_picks_the_shortest_waiting_job_when_a_job_ends() {
 /// launch.
 #[test]
 fn stuck_launches_are_named() {
-    let workload = build_rank_job(&[vec![build_send(1, 64)], vec![build_receive(0, 64)]], &[]);
+    let workload =
+        build_job_from_rank_nodes(&[vec![build_send(1, 64)], vec![build_receive(0, 64)]], &[]);
     let machine = build_machine_from_dims(&[ring_dimension(2)]);
     let program = compile_replay(&workload, &machine, |_| {});
     struct NeverReleasedRankFeed(bool);
@@ -462,7 +465,7 @@ fn stuck_launches_are_named() {
                 release: chakram::engine::LaunchRankReleaseMode::ByRank,
                 ..LaunchRequest::default()
             });
-            queue.release_rank(half, chakram::ids::Rank(1));
+            queue.request_rank_start_now(half, chakram::ids::Rank(1));
         }
     }
     let found = run_launches(
@@ -486,7 +489,7 @@ fn stuck_launches_are_named() {
 /// concurrent, change nothing if the jobs share no resource.
 #[test]
 fn launches_start_at_given_times_whatever_their_order() {
-    let workload = build_rank_job(&[vec![build_kernel(10)]], &[]);
+    let workload = build_job_from_rank_nodes(&[vec![build_kernel(10)]], &[]);
     let machine = build_machine_from_dims(&[ring_dimension(4)]);
     let at = |npu: u32| compile_replay(&workload, &machine, |o| o.map = Some(vec![Npu(npu)]));
     let times = || vec![Time(30 * NS), Time(0), Time(15 * NS), Time(16 * NS)];

@@ -24,7 +24,8 @@
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::rig::{
-    self, Dim, ReplayOutcomeAndLog, build_machine_with_choices, build_rank_job, replay_with,
+    self, Dim, ReplayOutcomeAndLog, build_job_from_rank_nodes, build_machine_with_choices,
+    replay_with,
 };
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::extend::{
@@ -126,7 +127,7 @@ fn generate_collective_call(
     let kind = draw.choose_one_of(&CollectiveKind::ALL).0;
     let line = build_collective(kind, draw.choose_one_of(&BYTES)).group(GROUPS[group]);
     match kind.has_root() {
-        true => line.root(draw.choose_one_of(members)),
+        true => line.with_collective_root(draw.choose_one_of(members)),
         false => line,
     }
 }
@@ -200,7 +201,7 @@ impl RandomJob {
         let groups: Vec<_> = groups
             .map(|(name, members)| (*name, &members[..]))
             .collect();
-        build_rank_job(&self.ranks, &groups)
+        build_job_from_rank_nodes(&self.ranks, &groups)
     }
 }
 
@@ -286,7 +287,7 @@ impl<N: NetworkBackend> NetworkBackend for &mut PortRecordingNetwork<'_, N> {
             false => self.network.open_ports(count),
         };
         self.next_port += count + 1;
-        let first = range.placeholder_port().0;
+        let first = range.placeholder_port_for_portless_models().0;
         let ports = (first..=first + count).take(count.max(1) as usize);
         self.opened
             .extend(ports.map(|port| (port, self.operations)));
@@ -323,8 +324,14 @@ impl<N: NetworkBackend> NetworkBackend for &mut PortRecordingNetwork<'_, N> {
         self.network.submit_message(now, message, agenda);
     }
 
-    fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LineSendPattern) -> bool {
-        self.network.is_conflict_free(dimension, members, pattern)
+    fn is_send_pattern_conflict_free(
+        &self,
+        dimension: usize,
+        members: u32,
+        pattern: LineSendPattern,
+    ) -> bool {
+        self.network
+            .is_send_pattern_conflict_free(dimension, members, pattern)
     }
 
     fn handle_event(
@@ -393,7 +400,11 @@ fn replay_message_order_and_makespan(
 /// contention in ps. Shared rates are rounded to the picosecond whenever rates change. If messages of several chunks or
 /// operations meet, ports may serve them in another order and end earlier. In 10,000 single operations and 10,000 jobs,
 /// they end earlier by at most a third.
-fn least_allowed_makespan(free: u64, found: &ReplayOutcomeAndLog, may_reorder: bool) -> u64 {
+fn least_makespan_allowed_with_contention(
+    free: u64,
+    found: &ReplayOutcomeAndLog,
+    may_reorder: bool,
+) -> u64 {
     let rounding = 8 + found.outcome.messages * 2;
     let least = if may_reorder { free / 4 * 3 } else { free };
     least.saturating_sub(rounding)
@@ -442,8 +453,8 @@ fn check_models(
             _ => !meets,
         };
         let may_reorder = !in_order || chunks > 1 || !(alone || ideal);
-        let is_faster =
-            found.makespan_ps() < least_allowed_makespan(free.makespan_ps(), &found, false);
+        let is_faster = found.makespan_ps()
+            < least_makespan_allowed_with_contention(free.makespan_ps(), &found, false);
         // Streams that share a port occupy it when they leave, whatever their paths' latency.
         let explained = || {
             // With ideal switching, a message does not identify its chunk, so swapped chunks are
@@ -458,7 +469,11 @@ fn check_models(
             own != other
         };
         if found.makespan_ps()
-            < least_allowed_makespan(free.makespan_ps(), &found, may_reorder && !message)
+            < least_makespan_allowed_with_contention(
+                free.makespan_ps(),
+                &found,
+                may_reorder && !message,
+            )
             || is_faster && !explained()
         {
             broken.push(format!(
@@ -471,7 +486,7 @@ fn check_models(
     broken
 }
 
-fn dims_text(dims: &[Dim]) -> String {
+fn describe_dimensions(dims: &[Dim]) -> String {
     let text = dims.iter().map(|d| {
         let (rate, latency) = (d.ps_per_byte, d.link_ns);
         format!(
@@ -500,11 +515,11 @@ fn check_single_operation(seed: u64) -> Vec<String> {
             ranks[member as usize] = vec![line.clone()];
         }
     }
-    let workload = build_rank_job(&ranks, &[(GROUPS[0], &members)]);
+    let workload = build_job_from_rank_nodes(&ranks, &[(GROUPS[0], &members)]);
     let op = ranks[members[0] as usize][0].op;
     let told = format!(
         "{op:?} of {members:?} on {}; {}, {}",
-        dims_text(&dims),
+        describe_dimensions(&dims),
         machine.chunking_settings(),
         machine.topology().switching_mode()
     );
@@ -519,7 +534,7 @@ fn check_ordered_job_under_all_models(seed: u64) -> Vec<String> {
     let job = RandomJob::new(&mut draw, machine.topology().npu_count(), steps);
     let told = format!(
         "{}; {}, {}",
-        dims_text(&dims),
+        describe_dimensions(&dims),
         machine.chunking_settings(),
         machine.topology().switching_mode()
     );
@@ -626,7 +641,7 @@ fn sum_time_parts_by_sweep(job: &RandomJob, replay: &ReplayOutcomeAndLog) -> Vec
 }
 
 /// Compares the parts of every NPU's time with the sweep.
-fn check_time_attribution(seed: u64) -> Vec<String> {
+fn compare_time_parts_with_sweep(seed: u64) -> Vec<String> {
     let mut draw = SplitMixRandom(seed);
     let (_, machine) = generate_machine(&mut draw);
     let steps = 2 + draw.below(14);
@@ -672,7 +687,7 @@ fn check_time_attribution(seed: u64) -> Vec<String> {
 }
 
 #[track_caller]
-fn assert_law_holds(law: fn(u64) -> Vec<String>, seeds: std::ops::Range<u64>) {
+fn assert_law_holds_for_seeds(law: fn(u64) -> Vec<String>, seeds: std::ops::Range<u64>) {
     let count = seeds.end - seeds.start;
     let broken: Vec<String> = seeds.flat_map(law).collect();
     let shown = broken
@@ -691,7 +706,7 @@ fn assert_law_holds(law: fn(u64) -> Vec<String>, seeds: std::ops::Range<u64>) {
 /// 5 kB over two links of 6 ps/B take 30 ns for the bytes, 24.576 ns for a segment of 4,096 B at
 /// the device between the links, and 20 ns of latency.
 #[test]
-fn a_message_waits_for_its_segment_in_every_model() {
+fn a_cut_through_message_waits_one_segment_per_device_in_every_model() {
     let ring = Dim {
         shape: DimensionShape::Ring,
         size: 4,
@@ -712,7 +727,7 @@ fn a_message_waits_for_its_segment_in_every_model() {
     ranks[3] = vec![build_receive(1, 5_000)];
     for model in MODELS {
         let found = replay_with(
-            &build_rank_job(&ranks, &[]),
+            &build_job_from_rank_nodes(&ranks, &[]),
             &machine,
             &options_for_network(model),
         )
@@ -762,9 +777,13 @@ fn groups_that_are_no_sub_grid_have_a_port_in_each_dimension() {
         let npus = machine.topology().npu_count();
         let mut ranks = vec![vec![build_kernel(0)]; npus as usize];
         for &member in members {
-            ranks[member as usize] = vec![build_collective(kind, bytes).group("1").root(root)];
+            ranks[member as usize] = vec![
+                build_collective(kind, bytes)
+                    .group("1")
+                    .with_collective_root(root),
+            ];
         }
-        let workload = build_rank_job(&ranks, &[("1", members)]);
+        let workload = build_job_from_rank_nodes(&ranks, &[("1", members)]);
         let broken = check_models((0, true), &machine, &workload, "");
         assert!(broken.is_empty(), "{broken:?}");
     }
@@ -772,33 +791,33 @@ fn groups_that_are_no_sub_grid_have_a_port_in_each_dimension() {
 
 #[test]
 fn single_operations_are_never_faster_with_contention() {
-    assert_law_holds(check_single_operation, 0..300);
+    assert_law_holds_for_seeds(check_single_operation, 0..300);
 }
 
 #[test]
 fn ordered_jobs_are_never_faster_with_contention() {
-    assert_law_holds(check_ordered_job_under_all_models, 0..100);
+    assert_law_holds_for_seeds(check_ordered_job_under_all_models, 0..100);
 }
 
 #[test]
 fn reported_time_parts_equal_those_of_a_sweep_over_the_nodes() {
-    assert_law_holds(check_time_attribution, 0..300);
+    assert_law_holds_for_seeds(compare_time_parts_with_sweep, 0..300);
 }
 
 #[test]
 #[ignore = "minutes: cargo test --release --test it physics::laws -- --ignored"]
 fn ten_thousand_single_operations_are_never_faster_with_contention() {
-    assert_law_holds(check_single_operation, 0..10_000);
+    assert_law_holds_for_seeds(check_single_operation, 0..10_000);
 }
 
 #[test]
 #[ignore = "minutes: cargo test --release --test it physics::laws -- --ignored"]
 fn ten_thousand_ordered_jobs_are_never_faster_with_contention() {
-    assert_law_holds(check_ordered_job_under_all_models, 0..10_000);
+    assert_law_holds_for_seeds(check_ordered_job_under_all_models, 0..10_000);
 }
 
 #[test]
 #[ignore = "minutes: cargo test --release --test it physics::laws -- --ignored"]
 fn ten_thousand_attributions_equal_a_sweep_over_the_nodes() {
-    assert_law_holds(check_time_attribution, 0..10_000);
+    assert_law_holds_for_seeds(compare_time_parts_with_sweep, 0..10_000);
 }

@@ -127,7 +127,7 @@ impl TestTraceNode {
         self
     }
 
-    pub fn eager(mut self) -> Self {
+    pub fn with_eager_flag(mut self) -> Self {
         self.eager = true;
         self
     }
@@ -146,14 +146,14 @@ impl TestTraceNode {
         self
     }
 
-    pub fn root(mut self, rank: u32) -> Self {
+    pub fn with_collective_root(mut self, rank: u32) -> Self {
         if let Op::Collective { root, .. } = &mut self.op {
             *root = Some(rank);
         }
         self
     }
 
-    pub fn dimensions(mut self, mask: u32) -> Self {
+    pub fn with_collective_dimensions(mut self, mask: u32) -> Self {
         if let Op::Collective { dimensions, .. } = &mut self.op {
             *dimensions = Some(mask);
         }

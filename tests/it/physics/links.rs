@@ -2,13 +2,14 @@
 //! with times without contention.
 
 use super::flows::{
-    TimedMessageBetweenNpus, any_dim, build_flow, message_bytes_strategy, replay_flow_arrivals,
-    replay_flow_ends,
+    TimedMessageBetweenNpus, any_dim, build_timed_message, message_bytes_strategy,
+    replay_flow_arrivals, replay_message_left_and_arrived_times,
 };
 use super::lines::{build_collective, build_kernel, build_receive, build_send};
 use super::rig::{
-    Dim, build_machine_from_dims, build_rank_job, build_switching_machine, make_dim,
-    make_proptest_config, make_stepwise_network_options, replay_with,
+    Dim, build_job_from_rank_nodes, build_machine_from_dims, build_machine_with_switching_mode,
+    make_dim_with_fixed_link_speed, make_proptest_config, make_stepwise_network_options,
+    replay_with,
 };
 use super::trains;
 use chakram::engine::NetworkModel::{ContentionFree, Links, Ports};
@@ -30,7 +31,7 @@ fn switching_mode_from_segment(segment: Option<u64>) -> SwitchingMode {
 
 /// Returns a dimension with 20 ps per byte and 500 ns per link, so 10,000 B take 200 ns.
 fn link_dimension(shape: DimensionShape, size: u32) -> Dim {
-    make_dim(shape, size, Ring).with_npu_bandwidth_per_link()
+    make_dim_with_fixed_link_speed(shape, size, Ring).with_npu_bandwidth_per_link()
 }
 
 /// The message from 0 to 2 reaches 1 at 500 ns. If 1 sends a message at 0, it has left by then. A
@@ -41,7 +42,10 @@ fn messages_through_an_npu_take_turns_on_links_with_its_own_sends() {
     for shape in [DimensionShape::Ring, DimensionShape::Mesh] {
         let machine = build_machine_from_dims(&[link_dimension(shape, 6)]);
         let found = |ns| {
-            let flows = [build_flow(0, 0, 2, 10_000), build_flow(ns, 1, 2, 10_000)];
+            let flows = [
+                build_timed_message(0, 0, 2, 10_000),
+                build_timed_message(ns, 1, 2, 10_000),
+            ];
             replay_flow_arrivals(&machine, Links, &flows)
         };
         assert_eq!(found(0), [1_200_000, 700_000]);
@@ -49,7 +53,10 @@ fn messages_through_an_npu_take_turns_on_links_with_its_own_sends() {
         assert_eq!(found(550), [1_200_000, 1_400_000]);
         // With ports, both messages enter at 2: one from 1,000 ns, and the other 500 ns after it
         // begins to leave.
-        let flows = [build_flow(0, 0, 2, 10_000), build_flow(550, 1, 2, 10_000)];
+        let flows = [
+            build_timed_message(0, 0, 2, 10_000),
+            build_timed_message(550, 1, 2, 10_000),
+        ];
         assert_eq!(
             replay_flow_arrivals(&machine, Ports, &flows),
             [1_200_000, 1_400_000]
@@ -66,9 +73,9 @@ fn messages_through_an_npu_take_turns_on_links_with_its_own_sends() {
 fn a_send_is_over_when_its_first_link_is_free_of_it() {
     let machine = build_machine_from_dims(&[link_dimension(DimensionShape::Ring, 6)]);
     let flows = [
-        build_flow(0, 1, 2, 50_000),
-        build_flow(0, 0, 2, 10_000),
-        build_flow(0, 0, 5, 10_000),
+        build_timed_message(0, 1, 2, 50_000),
+        build_timed_message(0, 0, 2, 10_000),
+        build_timed_message(0, 0, 5, 10_000),
     ];
     // The message from 1 to 2 occupies its link for 1,000 ns, and 0's message waits there from 500.
     // The downward direction is a separate link.
@@ -77,7 +84,10 @@ fn a_send_is_over_when_its_first_link_is_free_of_it() {
         [200_000, 1_700_000],
         [200_000, 700_000],
     ];
-    assert_eq!(replay_flow_ends(&machine, Links, &flows), expected);
+    assert_eq!(
+        replay_message_left_and_arrived_times(&machine, Links, &flows),
+        expected
+    );
 }
 
 /// A broadcast runs over one switch, and its root sends a message to an NPU outside the group.
@@ -87,7 +97,11 @@ fn a_send_is_over_when_its_first_link_is_free_of_it() {
 /// meantime therefore goes first.
 #[test]
 fn a_message_and_a_collective_contend_for_a_link() {
-    let dims = [make_dim(DimensionShape::Switch, 4, Direct)];
+    let dims = [make_dim_with_fixed_link_speed(
+        DimensionShape::Switch,
+        4,
+        Direct,
+    )];
     for (model, sent_ns, all, one) in [
         // The message goes first, and then the broadcast takes 2 x 1,600 ns.
         (Links, 0, 4_400_000, 1_200_000),
@@ -104,7 +118,7 @@ fn a_message_and_a_collective_contend_for_a_link() {
         let mut ranks = vec![vec![broadcast]; 3];
         ranks[0].push(build_send(3, 10_000).delayed(sent_ns).on_lane(1));
         ranks.push(vec![build_receive(0, 10_000)]);
-        let workload = build_rank_job(&ranks, &[("three", &[0, 1, 2])]);
+        let workload = build_job_from_rank_nodes(&ranks, &[("three", &[0, 1, 2])]);
         let replay = replay_with(
             &workload,
             &build_machine_from_dims(&dims),
@@ -135,7 +149,7 @@ fn two_collectives_contend_for_the_link_of_a_shared_member() {
             gather("b").after(&[2]).on_lane(1),
         ];
         let ranks = [first.clone(), first, both, second.clone(), second];
-        let workload = build_rank_job(&ranks, &[("a", &[0, 1, 2]), ("b", &[2, 3, 4])]);
+        let workload = build_job_from_rank_nodes(&ranks, &[("a", &[0, 1, 2]), ("b", &[2, 3, 4])]);
         let replay = replay_with(
             &workload,
             &build_machine_from_dims(&[link_dimension(DimensionShape::Switch, 5)]),
@@ -157,8 +171,8 @@ fn traffic_elsewhere_changes_nothing() {
     // Both messages reach 0 at the same time, or 0's downward link 500 ns later. Message 1 is the
     // first.
     let two = [
-        build_flow(10_000, 2, 0, 20_000),
-        build_flow(10_000, 1, 0, 10_000),
+        build_timed_message(10_000, 2, 0, 20_000),
+        build_timed_message(10_000, 1, 0, 10_000),
     ];
     let expected = [11_600_000, 11_200_000];
     assert_eq!(replay_flow_arrivals(&machine, Links, &two), expected);
@@ -166,8 +180,8 @@ fn traffic_elsewhere_changes_nothing() {
     for elsewhere in [[10, 10], [10, 1000], [1000, 10]] {
         let [one, other] = elsewhere;
         let flows = [
-            build_flow(0, 4, 5, one),
-            build_flow(0, 6, 7, other),
+            build_timed_message(0, 4, 5, one),
+            build_timed_message(0, 6, 7, other),
             two[0],
             two[1],
         ];
@@ -194,8 +208,8 @@ fn collectives_without_shared_links_take_as_long_as_uncontended() {
     ];
     for (shape, algorithm) in rings.into_iter().chain(direct) {
         let dims = [
-            make_dim(shape, 5, algorithm),
-            make_dim(DimensionShape::Ring, 3, Ring),
+            make_dim_with_fixed_link_speed(shape, 5, algorithm),
+            make_dim_with_fixed_link_speed(DimensionShape::Ring, 3, Ring),
         ];
         for kind in [K::AllReduce, K::AllToAll, K::AllGather, K::Barrier] {
             let ranks = vec![vec![build_collective(kind, 75_000)]; 15];
@@ -204,10 +218,10 @@ fn collectives_without_shared_links_take_as_long_as_uncontended() {
                 switching_mode_from_segment(Some(1000)),
                 switching_mode_from_segment(None),
             ] {
-                let machine = build_switching_machine(&dims, switching);
+                let machine = build_machine_with_switching_mode(&dims, switching);
                 let ps = |model| {
                     replay_with(
-                        &build_rank_job(&ranks, &[]),
+                        &build_job_from_rank_nodes(&ranks, &[]),
                         &machine,
                         &make_stepwise_network_options(model),
                     )
@@ -231,13 +245,15 @@ fn collectives_without_shared_links_take_as_long_as_uncontended() {
 /// link is free by then, so the message arrives from 1,200 to 1,400. The message that goes down arrives at 1,100.
 #[test]
 fn direct_messages_on_a_ring_contend_where_routes_share_links() {
-    let machine = build_machine_from_dims(&[
-        make_dim(DimensionShape::Ring, 4, Direct).with_npu_bandwidth_per_link()
-    ]);
+    let machine =
+        build_machine_from_dims(&[
+            make_dim_with_fixed_link_speed(DimensionShape::Ring, 4, Direct)
+                .with_npu_bandwidth_per_link(),
+        ]);
     let ranks = vec![vec![build_collective(K::AllToAll, 40_000)]; 4];
     let ps = |model| {
         replay_with(
-            &build_rank_job(&ranks, &[]),
+            &build_job_from_rank_nodes(&ranks, &[]),
             &machine,
             &make_stepwise_network_options(model),
         )
@@ -250,7 +266,7 @@ fn direct_messages_on_a_ring_contend_where_routes_share_links() {
     let ranks = vec![vec![build_collective(K::AllToAll, 200_000)]; 4];
     let ps = |model| {
         replay_with(
-            &build_rank_job(&ranks, &[]),
+            &build_job_from_rank_nodes(&ranks, &[]),
             &machine,
             &make_stepwise_network_options(model),
         )
@@ -259,7 +275,7 @@ fn direct_messages_on_a_ring_contend_where_routes_share_links() {
     assert_eq!(ps(Links), 3_500_000);
 }
 
-fn segment_strategy() -> impl Strategy<Value = Option<u64>> {
+fn optional_segment_bytes_strategy() -> impl Strategy<Value = Option<u64>> {
     prop_oneof![Just(Some(0)), (1..100_000_u64).prop_map(Some), Just(None)]
 }
 
@@ -294,13 +310,13 @@ proptest! {
     /// A single message leaves and arrives at the same picosecond under every model.
     #[test]
     fn a_single_message_takes_the_same_time_in_all_models(
-        dims in dimensions_strategy(), segment in segment_strategy(), bytes in message_bytes_strategy(), pick in any::<(u32, u32)>(),
+        dims in dimensions_strategy(), segment in optional_segment_bytes_strategy(), bytes in message_bytes_strategy(), pick in any::<(u32, u32)>(),
     ) {
         let n = count_npus(&dims);
         let (from, apart) = (pick.0 % n, 1 + pick.1 % (n - 1));
-        let flows = [build_flow(0, from, (from + apart) % n, bytes)];
-        let machine = build_switching_machine(&dims, switching_mode_from_segment(segment));
-        let found = [ContentionFree, Ports, Links].map(|model| replay_flow_ends(&machine, model, &flows));
+        let flows = [build_timed_message(0, from, (from + apart) % n, bytes)];
+        let machine = build_machine_with_switching_mode(&dims, switching_mode_from_segment(segment));
+        let found = [ContentionFree, Ports, Links].map(|model| replay_message_left_and_arrived_times(&machine, model, &flows));
         prop_assert_eq!(&found[0], &found[1]);
         prop_assert_eq!(&found[0], &found[2]);
     }
@@ -308,14 +324,14 @@ proptest! {
     /// Messages that do not contend leave and arrive at the same picosecond under every model, too.
     #[test]
     fn messages_without_shared_links_take_the_same_time_in_all_models(
-        dims in dimensions_strategy(), segment in segment_strategy(), pick in any::<(usize, u32)>(),
+        dims in dimensions_strategy(), segment in optional_segment_bytes_strategy(), pick in any::<(usize, u32)>(),
         sizes in prop::collection::vec(message_bytes_strategy(), 64),
     ) {
         let d = pick.0 % dims.len();
         let pairs = (0..count_npus(&dims)).filter_map(|npu| Some((npu, permutation_peer_along_dimension(&dims, d, pick.1, npu)?)));
-        let flows: Vec<_> = pairs.zip(&sizes).map(|((from, to), &b)| build_flow(0, from, to, b)).collect();
-        let machine = build_switching_machine(&dims, switching_mode_from_segment(segment));
-        let found = [ContentionFree, Ports, Links].map(|model| replay_flow_ends(&machine, model, &flows));
+        let flows: Vec<_> = pairs.zip(&sizes).map(|((from, to), &b)| build_timed_message(0, from, to, b)).collect();
+        let machine = build_machine_with_switching_mode(&dims, switching_mode_from_segment(segment));
+        let found = [ContentionFree, Ports, Links].map(|model| replay_message_left_and_arrived_times(&machine, model, &flows));
         prop_assert_eq!(&found[0], &found[1]);
         prop_assert_eq!(&found[0], &found[2]);
     }
@@ -396,7 +412,7 @@ fn traffic_strategy(
                     _ => bytes,
                 };
                 let ns = if together { 0 } else { ns };
-                (from != to).then_some(build_flow(ns, from, to, bytes))
+                (from != to).then_some(build_timed_message(ns, from, to, bytes))
             });
             RandomFlowTraffic {
                 flows: flows.collect(),
@@ -432,7 +448,7 @@ proptest! {
     #[test]
     fn message_trains_arrive_when_single_packets_would(traffic in traffic_strategy(SHAPES)) {
         let RandomFlowTraffic { dims, segment, flows } = &traffic;
-        let machine = build_switching_machine(dims, switching_mode_from_segment(*segment));
+        let machine = build_machine_with_switching_mode(dims, switching_mode_from_segment(*segment));
         let expected = trains::compute_arrival_times(dims, *segment, flows);
         prop_assert_eq!(replay_flow_arrivals(&machine, Links, flows), expected);
     }
@@ -442,8 +458,8 @@ proptest! {
     #[test]
     fn a_short_last_packet_costs_at_most_a_segment_on_each_link(traffic in traffic_strategy(SHAPES), odd in message_bytes_strategy()) {
         let RandomFlowTraffic { dims, segment, .. } = &traffic;
-        let machine = build_switching_machine(dims, switching_mode_from_segment(*segment));
-        let flows = [build_flow(0, 0, count_npus(dims) - 1, odd)];
+        let machine = build_machine_with_switching_mode(dims, switching_mode_from_segment(*segment));
+        let flows = [build_timed_message(0, 0, count_npus(dims) - 1, odd)];
         let trains = replay_flow_arrivals(&machine, Links, &flows)[0];
         let packets = trains::compute_arrival_times(dims, *segment, &flows)[0];
         let segment = segment.map_or(odd, |segment| segment.min(odd));
@@ -458,14 +474,14 @@ fn every_algorithm_ends_on_every_shape() {
     for (shape, _) in DimensionShape::ALL {
         for (algorithm, _) in CollectiveAlgorithm::ALL {
             let dims = [
-                make_dim(shape, 4, algorithm),
-                make_dim(DimensionShape::Mesh, 3, algorithm),
+                make_dim_with_fixed_link_speed(shape, 4, algorithm),
+                make_dim_with_fixed_link_speed(DimensionShape::Mesh, 3, algorithm),
             ];
             for (kind, ..) in K::ALL {
                 let ranks = vec![vec![build_collective(kind, 60_000)]; 12];
                 for model in [Ports, Links] {
                     let replay = replay_with(
-                        &build_rank_job(&ranks, &[]),
+                        &build_job_from_rank_nodes(&ranks, &[]),
                         &build_machine_from_dims(&dims),
                         &make_stepwise_network_options(model),
                     );

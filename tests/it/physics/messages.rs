@@ -2,16 +2,19 @@
 //! completes when the last byte has arrived.
 
 use super::lines::{build_kernel, build_receive, build_send};
-use super::rig::{build_machine_from_dims, build_rank_job, make_dim, replay_and_log};
+use super::rig::{
+    build_job_from_rank_nodes, build_machine_from_dims, make_dim_with_fixed_link_speed,
+    replay_and_log,
+};
 use chakram::generate::{CheckedWorkloadPattern, P2pPattern, TrafficPattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm::Ring;
 use chakram::topology::DimensionShape;
 
 /// Returns a ring of `n` NPUs with 20 ps per byte and 500 ns per link.
-fn ring_of(n: u32) -> chakram::machine::Machine {
-    build_machine_from_dims(
-        &[make_dim(DimensionShape::Ring, n, Ring).with_npu_bandwidth_per_link()],
-    )
+fn build_ring_machine_of_size(n: u32) -> chakram::machine::Machine {
+    build_machine_from_dims(&[
+        make_dim_with_fixed_link_speed(DimensionShape::Ring, n, Ring).with_npu_bandwidth_per_link(),
+    ])
 }
 
 fn replay_traffic_ends(traffic: TrafficPattern, bytes: u64, ranks: u32, count: u32) -> Vec<u64> {
@@ -23,7 +26,7 @@ fn replay_traffic_ends(traffic: TrafficPattern, bytes: u64, ranks: u32, count: u
         .unwrap()
         .build_workload()
         .unwrap();
-    replay_and_log(&workload, &ring_of(ranks)).last_end_of_each_instance()
+    replay_and_log(&workload, &build_ring_machine_of_size(ranks)).last_end_of_each_instance()
 }
 
 /// For 10,000 B, s = 200 ns. There are two links from 0 to 2, so the latency is 1,000 ns.
@@ -40,7 +43,10 @@ fn a_send_is_over_at_injection_and_a_receive_when_all_is_there_and_wanted() {
                 build_receive(0, 10_000).after(&[1]),
             ],
         ];
-        let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(8));
+        let replay = replay_and_log(
+            &build_job_from_rank_nodes(&ranks, &[]),
+            &build_ring_machine_of_size(8),
+        );
         assert_eq!(replay.node_end_ps(0, 1), 200_000);
         assert_eq!(replay.node_end_ps(2, 2), ends);
         assert_eq!((replay.makespan_ps(), replay.outcome.messages), (ends, 1));
@@ -50,7 +56,7 @@ fn a_send_is_over_at_injection_and_a_receive_when_all_is_there_and_wanted() {
 /// Two sends to one peer take turns on their lane. Two sends to two peers are separate operations, and do not contend.
 /// Each leaves in 200 ns. Rank 1 is one link away, and rank 2 is two links away.
 #[test]
-fn sends_to_one_peer_take_turns_and_operations_do_not_meet() {
+fn sends_to_one_peer_take_turns_and_sends_to_two_peers_do_not_contend() {
     let to = |peers: [u32; 2]| {
         let sends = [
             build_send(peers[0], 10_000).tag(1),
@@ -65,7 +71,10 @@ fn sends_to_one_peer_take_turns_and_operations_do_not_meet() {
             lines
         };
         let ranks = [sends.to_vec(), receives(1), receives(2)];
-        let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(8));
+        let replay = replay_and_log(
+            &build_job_from_rank_nodes(&ranks, &[]),
+            &build_ring_machine_of_size(8),
+        );
         [
             replay.node_end_ps(0, 1),
             replay.node_end_ps(0, 2),
@@ -91,7 +100,10 @@ fn the_kth_send_meets_the_kth_receive() {
         ],
         vec![build_receive(0, 10_000), build_receive(0, 10_000)],
     ];
-    let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(8));
+    let replay = replay_and_log(
+        &build_job_from_rank_nodes(&ranks, &[]),
+        &build_ring_machine_of_size(8),
+    );
     // 5,000 + 500 + 200 and 500 + 200 ns.
     assert_eq!(
         (replay.node_end_ps(1, 1), replay.node_end_ps(1, 2)),
@@ -110,7 +122,7 @@ fn a_ping_pong_takes_two_ways_a_round() {
 /// All ranks send and receive at the same time, so a round takes 500 + 200 ns for any number of
 /// ranks.
 #[test]
-fn a_ring_shift_takes_one_way_a_round() {
+fn each_round_of_a_ring_shift_takes_one_message_time_for_any_number_of_ranks() {
     for ranks in [2, 5, 8] {
         let ends = replay_traffic_ends(TrafficPattern::Ring, 10_000, ranks, 3);
         assert_eq!(ends, vec![2_100_000; ranks as usize]);
@@ -128,7 +140,7 @@ fn a_ring_shift_takes_one_way_a_round() {
 /// after k links of 500 ns and its own 200 ns. Rank 4 is 4 links away, so the second message of
 /// rank 4 arrives at 2,000 + 2 x 200 ns. Senders end when both messages have left, at 400 ns.
 #[test]
-fn an_incast_meets_no_contention_between_operations() {
+fn without_contention_between_operations_incast_senders_act_as_if_alone() {
     let mut want = vec![400_000; 8];
     want[0] = 2_400_000;
     assert_eq!(
@@ -142,14 +154,17 @@ fn an_incast_meets_no_contention_between_operations() {
 /// ring link of 500 ns and two switch links of 1,000 ns. 10,000 B at 40 ps/B take 400 ns.
 #[test]
 fn a_message_across_dimensions_adds_latencies_at_the_slowest_rate() {
-    let mut outer = make_dim(DimensionShape::Switch, 2, Ring);
+    let mut outer = make_dim_with_fixed_link_speed(DimensionShape::Switch, 2, Ring);
     (outer.ps_per_byte, outer.link_ns) = (40, 1000);
-    let dims = [make_dim(DimensionShape::Ring, 4, Ring), outer];
+    let dims = [
+        make_dim_with_fixed_link_speed(DimensionShape::Ring, 4, Ring),
+        outer,
+    ];
     let mut ranks = vec![vec![build_kernel(0)]; 8];
     ranks[0] = vec![build_send(7, 10_000)];
     ranks[7] = vec![build_receive(0, 10_000)];
     let replay = replay_and_log(
-        &build_rank_job(&ranks, &[]),
+        &build_job_from_rank_nodes(&ranks, &[]),
         &build_machine_from_dims(&dims),
     );
     assert_eq!(

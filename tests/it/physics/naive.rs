@@ -40,7 +40,7 @@ fn list_messages_of_member(
         algorithm,
         CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct
     ) {
-        return programs::list_member_messages(algorithm, what, n, index, root);
+        return programs::list_messages_member_sends_in_algorithm(algorithm, what, n, index, root);
     }
     let split = match (algorithm, what) {
         (CollectiveAlgorithm::Direct, P::Broadcast | P::Reduce) => 1,
@@ -110,7 +110,7 @@ struct MessageWithGuessedTimes {
 }
 
 /// Returns the time when each NPU's part ends on a machine of `dims`, for the start times `starts`.
-pub fn simulate_npu_ends(
+pub fn simulate_collective_end_per_npu(
     dims: &[Dim],
     kind: CollectiveKind,
     comm_size: u64,
@@ -118,7 +118,7 @@ pub fn simulate_npu_ends(
     starts: &[u64],
 ) -> Vec<u64> {
     let stages = list_collective_phases(dims, kind, comm_size);
-    simulate_stage_ends(dims, &stages, root, starts)
+    simulate_end_of_stages_on_each_npu(dims, &stages, root, starts)
 }
 
 /// Returns the time of a stage on a line of all NPUs of `dim`, if these NPUs start together.
@@ -130,7 +130,7 @@ pub fn simulate_line_time(
     let (algorithm, what, bytes, parts) = stage;
     let stages = [(0, algorithm, what, bytes, parts)];
     let starts = vec![0; dim.size as usize];
-    let ends = simulate_stage_ends(&[*dim], &stages, root as usize, &starts);
+    let ends = simulate_end_of_stages_on_each_npu(&[*dim], &stages, root as usize, &starts);
     ends.into_iter().max().unwrap_or(0)
 }
 
@@ -143,7 +143,7 @@ pub fn list_collective_messages(
     root: usize,
 ) -> Vec<SenderReceiverAndFraction> {
     let npus = dims.iter().map(|dim| dim.size as usize).product();
-    let messages = build_stage_messages(
+    let messages = build_untimed_messages_of_stages(
         dims,
         &list_collective_phases(dims, kind, comm_size),
         root,
@@ -156,7 +156,7 @@ pub fn list_collective_messages(
 pub type SenderReceiverAndFraction = (u32, u32, (u64, u64));
 
 /// Returns all messages of `stages`, without their times.
-fn build_stage_messages(
+fn build_untimed_messages_of_stages(
     dims: &[Dim],
     stages: &[(
         usize,
@@ -222,7 +222,7 @@ fn build_stage_messages(
 }
 
 /// Returns the times when all NPUs' parts of a list of stages end.
-fn simulate_stage_ends(
+fn simulate_end_of_stages_on_each_npu(
     dims: &[Dim],
     stages: &[(
         usize,
@@ -234,7 +234,7 @@ fn simulate_stage_ends(
     root: usize,
     starts: &[u64],
 ) -> Vec<u64> {
-    let mut messages = build_stage_messages(dims, stages, root, starts.len());
+    let mut messages = build_untimed_messages_of_stages(dims, stages, root, starts.len());
     for m in &mut messages {
         let dim = &dims[m.dimension];
         m.latency = dim.latency_ps_at_distance(m.to_index.abs_diff(m.index));

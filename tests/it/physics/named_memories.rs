@@ -3,7 +3,7 @@
 
 use super::lines::{TestTraceNode, build_node, build_receive, build_send};
 use super::rig::{
-    ReplayOutcomeAndLog, build_rank_job, load_released_traces, make_proptest_config,
+    ReplayOutcomeAndLog, build_job_from_rank_nodes, load_released_traces, make_proptest_config,
     replay_and_log, replay_with,
 };
 use crate::commands::run_chakram;
@@ -78,7 +78,7 @@ fn each_memory_has_channels_of_its_own() {
             make_load_node(MemoryLocation::Named("nvme"), mb).on_lane(2),
         ]
     };
-    let found = replay_and_log(&build_rank_job(&[rank(), rank()], &[]), &machine);
+    let found = replay_and_log(&build_job_from_rank_nodes(&[rank(), rank()], &[]), &machine);
     let ends = |rank| [1, 2, 3].map(|id| found.node_end_ps(rank, id));
     assert_eq!(ends(0), [100_000_000, 20_200_000, 210_000_000]);
     assert_eq!(ends(1), [200_000_000, 40_400_000, 210_000_000]);
@@ -175,7 +175,7 @@ capacity = "1 TB""#;
         ];
         let options =
             ReplayOptions::default_with_changes(|o| o.network = Some(NetworkModel::Ports));
-        let found = replay_with(&build_rank_job(&ranks, &[]), &machine, &options);
+        let found = replay_with(&build_job_from_rank_nodes(&ranks, &[]), &machine, &options);
         [found.node_end_ps(1, 1), found.node_end_ps(1, 2)]
     };
     let named = ends(MemoryLocation::Named("x"), "remote_memories.x");
@@ -194,7 +194,7 @@ fn memories_that_do_not_exist_are_refused_by_name() {
             parse_machine_with_memories(memories),
             [vec![make_load_node(place, 8)]],
         );
-        let workload = build_rank_job(&ranks, &[]);
+        let workload = build_job_from_rank_nodes(&ranks, &[]);
         let why = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap_err();
         why.to_string()
     };

@@ -40,7 +40,7 @@ impl Dim {
 
 /// Returns the time when a port has received all messages, whose first bytes arrive at `first_bytes`. Each message
 /// takes `s`.
-pub fn compute_receive_end(mut first_bytes: Vec<u64>, s: u64) -> u64 {
+pub fn time_when_port_received_all_messages(mut first_bytes: Vec<u64>, s: u64) -> u64 {
     first_bytes.sort_unstable();
     let serve = |free: u64, first: u64| free.max(first) + s;
     first_bytes.into_iter().fold(0, serve)
@@ -60,7 +60,8 @@ fn last_receive_end_over_both_sides(
             false => below.push(first),
         }
     }
-    compute_receive_end(below, s).max(compute_receive_end(above, s))
+    time_when_port_received_all_messages(below, s)
+        .max(time_when_port_received_all_messages(above, s))
 }
 
 /// Returns the algorithm that runs `primitive` among `n` members on a dimension with this
@@ -89,7 +90,7 @@ pub fn resolve_stage_algorithm(
 }
 
 /// Returns `true` if an all-reduce among `n` members is a single stage.
-fn is_single_stage_all_reduce(algorithm: CollectiveAlgorithm, n: u32) -> bool {
+fn all_reduces_in_one_stage(algorithm: CollectiveAlgorithm, n: u32) -> bool {
     match algorithm {
         CollectiveAlgorithm::MemberTree | CollectiveAlgorithm::DoubleBinaryTree => true,
         CollectiveAlgorithm::RecursiveDoubling => n.count_ones() == 1,
@@ -236,7 +237,7 @@ pub fn list_collective_phases(
             // the other.
             let last = dims.iter().rposition(|dim| dim.size > 1);
             if let Some(last) =
-                last.filter(|&d| is_single_stage_all_reduce(dims[d].algorithm, dims[d].size))
+                last.filter(|&d| all_reduces_in_one_stage(dims[d].algorithm, dims[d].size))
             {
                 let out = both.iter().position(|stage| stage.0 == last).unwrap();
                 both.remove(out + 1);
@@ -285,7 +286,8 @@ pub fn compute_collective_time(
     };
     if phases.iter().any(apart) {
         let starts = vec![0; dims.iter().map(|dim| dim.size as usize).product()];
-        let ends = naive::simulate_npu_ends(dims, kind, comm_size, root as usize, &starts);
+        let ends =
+            naive::simulate_collective_end_per_npu(dims, kind, comm_size, root as usize, &starts);
         return ends.into_iter().max().unwrap_or(0);
     }
     let stride = |i: usize| dims[..i].iter().map(|dim| dim.size).product::<u32>();

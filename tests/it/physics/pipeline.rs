@@ -1,8 +1,8 @@
 //! Compares collectives in chunks, in closed form and with messages, with a plain pipeline.
 
 use super::rig::{
-    Dim, build_machine_from_dims, make_dim, make_proptest_config, make_stepwise_options,
-    replay_and_log, replay_with,
+    Dim, build_machine_from_dims, make_dim_with_fixed_link_speed, make_proptest_config,
+    make_stepwise_options, replay_and_log, replay_with,
 };
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
@@ -43,18 +43,23 @@ pub fn build_skewed_collective(kind: K, bytes: u64, ranks: u32, skew_ns: u64) ->
 }
 
 /// Returns a switch of `size` NPUs without latency.
-pub fn make_switch_dim(size: u32, ps_per_byte: u64) -> Dim {
+pub fn make_switch_dim_without_latency(size: u32, ps_per_byte: u64) -> Dim {
     Dim {
         ps_per_byte,
         link_ns: 0,
-        ..make_dim(DimensionShape::Switch, size, CollectiveAlgorithm::Direct)
+        ..make_dim_with_fixed_link_speed(DimensionShape::Switch, size, CollectiveAlgorithm::Direct)
     }
 }
 
 /// Returns the visits of a chunk of `bytes`, each with its dimension and its time in picoseconds. Every share is a
 /// whole number of bytes. A ring takes n - 1 times the latency plus the time of a share; a direct exchange takes the
 /// latency only once.
-fn list_chunk_visits(dims: &[Dim], kind: K, bytes: u64, order: &[usize]) -> Vec<(usize, u64)> {
+fn list_dimension_times_of_collective_chunk(
+    dims: &[Dim],
+    kind: K,
+    bytes: u64,
+    order: &[usize],
+) -> Vec<(usize, u64)> {
     let stage = |d: usize, bytes: u64| {
         let Dim { size, .. } = dims[d];
         let hops = if dims[d].shape == DimensionShape::Switch {
@@ -199,7 +204,7 @@ pub fn dims_strategy() -> impl Strategy<Value = Vec<Dim>> {
     let one = one.prop_map(|(shape, size, ps_per_byte, link_ns, ring)| Dim {
         ps_per_byte: [1, 2, 4, 5, 8, 10, 20, 25, 40, 50][ps_per_byte as usize % 10],
         link_ns: 100 * link_ns,
-        ..make_dim(
+        ..make_dim_with_fixed_link_speed(
             shape,
             size,
             match ring || shape == DimensionShape::Ring {
@@ -211,7 +216,8 @@ pub fn dims_strategy() -> impl Strategy<Value = Vec<Dim>> {
     prop::collection::vec(one, 1..4)
 }
 
-fn chunk_policy_strategy() -> impl Strategy<Value = (DimensionVisitOrder, WaitingChunkPriority)> {
+fn dimension_and_chunk_order_strategy()
+-> impl Strategy<Value = (DimensionVisitOrder, WaitingChunkPriority)> {
     (
         prop::sample::select(DimensionVisitOrder::ALL.map(|(inter, _)| inter).to_vec()),
         prop::sample::select(WaitingChunkPriority::ALL.map(|(intra, _)| intra).to_vec()),
@@ -245,7 +251,7 @@ proptest! {
     #[test]
     fn chunks_take_the_time_of_a_plain_pipeline(
         dims in dims_strategy(),
-        (inter, intra) in chunk_policy_strategy(),
+        (inter, intra) in dimension_and_chunk_order_strategy(),
         chunks in 2_u32..12,
         kind in prop::sample::select(vec![K::AllReduce, K::ReduceScatter, K::AllGather]),
         factor in 1_u64..50,
@@ -268,7 +274,7 @@ proptest! {
                 (256, (0..dims.len()).map(|d| (d + turn) % dims.len()).collect())
             }).collect(),
         };
-        let visits = orders.iter().map(|(grains, order)| list_chunk_visits(&dims, kind, chunk / 256 * grains, order));
+        let visits = orders.iter().map(|(grains, order)| list_dimension_times_of_collective_chunk(&dims, kind, chunk / 256 * grains, order));
         let visits: Vec<_> = visits.collect();
         let want = compute_last_chunk_end(&visits, dims.len(), kind, intra);
         let closed = replay_and_log(&workload, &machine);
@@ -283,7 +289,7 @@ proptest! {
     #[test]
     fn late_members_neither_wait_forever_nor_end_too_early(
         dims in dims_strategy(),
-        (inter, intra) in chunk_policy_strategy(),
+        (inter, intra) in dimension_and_chunk_order_strategy(),
         chunks in 2_u32..9,
         active in 1_u32..4,
         kind in prop::sample::select(KINDS.to_vec()),
@@ -312,8 +318,8 @@ proptest! {
 /// Returns two dimensions of size 2 with 10 and 20 ps/B, without latency, with direct exchanges.
 /// The tests send 8,000 B in 4 chunks of 2,000 B. The reduce-scatter of a chunk takes 1,000 B · 10
 /// = 10 ns, then 500 B · 20 = 10 ns, and the all-gather takes the same.
-fn build_two_dim_machine(chunks: u32, active: u32) -> Machine {
-    let dims = [10, 20].map(|ps_per_byte| make_switch_dim(2, ps_per_byte));
+fn build_two_dim_machine_with_chunks(chunks: u32, active: u32) -> Machine {
+    let dims = [10, 20].map(|ps_per_byte| make_switch_dim_without_latency(2, ps_per_byte));
     build_machine_from_dims(&dims).with_chunking(make_chunking_settings(
         chunks,
         active,
@@ -327,7 +333,7 @@ fn four_chunks_take_the_time_computed_by_hand() {
     let workload = build_skewed_collective(K::AllReduce, 8000, 4, 0);
     // One chunk takes 40 + 40 + 40 + 40 ns.
     assert_eq!(
-        replay_and_log(&workload, &build_two_dim_machine(1, 1)).makespan_ps(),
+        replay_and_log(&workload, &build_two_dim_machine_with_chunks(1, 1)).makespan_ps(),
         160_000
     );
     // Dimension 0 sends the chunks out at 0-10, 10-20, 20-30 and 30-40. Dimension 1 serves first
@@ -337,13 +343,13 @@ fn four_chunks_take_the_time_computed_by_hand() {
     // are 8 stages of 10 ns without a gap, 10-90. The last chunk goes back in dimension 0 at
     // 90-100.
     assert_eq!(
-        replay_and_log(&workload, &build_two_dim_machine(4, 1)).makespan_ps(),
+        replay_and_log(&workload, &build_two_dim_machine_with_chunks(4, 1)).makespan_ps(),
         100_000
     );
     assert_eq!(
         replay_with(
             &workload,
-            &build_two_dim_machine(4, 1),
+            &build_two_dim_machine_with_chunks(4, 1),
             &make_stepwise_options()
         )
         .makespan_ps(),
@@ -351,7 +357,7 @@ fn four_chunks_take_the_time_computed_by_hand() {
     );
     // Two concurrent chunks share a port's rate: each dimension has 8 stages of 10 ns, plus at least 10 ns while the
     // pipeline fills and drains.
-    let two = replay_and_log(&workload, &build_two_dim_machine(4, 2));
+    let two = replay_and_log(&workload, &build_two_dim_machine_with_chunks(4, 2));
     assert_eq!(two.outcome.stepwise, 1);
     assert!(
         (100_000..=120_000).contains(&two.makespan_ps()),
@@ -366,14 +372,14 @@ fn a_collective_of_fewer_bytes_than_chunks_has_as_many_chunks_as_bytes() {
     // = 5 ps each way. From 5 ps on, dimension 1 is busy for 6 stages, and then the last chunk goes back: 5 + 30 + 5.
     let workload = build_skewed_collective(K::AllReduce, 3, 4, 0);
     assert_eq!(
-        replay_and_log(&workload, &build_two_dim_machine(64, 1)).makespan_ps(),
+        replay_and_log(&workload, &build_two_dim_machine_with_chunks(64, 1)).makespan_ps(),
         40
     );
     // An empty buffer is one chunk.
     assert_eq!(
         replay_and_log(
             &build_skewed_collective(K::Barrier, 0, 4, 0),
-            &build_two_dim_machine(64, 1)
+            &build_two_dim_machine_with_chunks(64, 1)
         )
         .makespan_ps(),
         0
@@ -392,7 +398,7 @@ fn tree_collectives_are_faster_with_chunks() {
     let time = |algorithm, chunks| {
         let flat = Dim {
             link_ns: 0,
-            ..make_dim(DimensionShape::Switch, 8, algorithm)
+            ..make_dim_with_fixed_link_speed(DimensionShape::Switch, 8, algorithm)
         };
         let machine = build_machine_from_dims(&[flat]);
         let machine = machine.with_chunking(make_chunking_settings(
@@ -422,8 +428,11 @@ fn collectives_whose_messages_exceed_memory_are_refused() {
     let ranks = 1 << 17;
     let workload = build_skewed_collective(K::AllReduce, 1 << 30, ranks, 0);
     let flat = |algorithm| {
-        let machine =
-            build_machine_from_dims(&[make_dim(DimensionShape::Switch, ranks, algorithm)]);
+        let machine = build_machine_from_dims(&[make_dim_with_fixed_link_speed(
+            DimensionShape::Switch,
+            ranks,
+            algorithm,
+        )]);
         machine.with_chunking(make_chunking_settings(
             4096,
             1,

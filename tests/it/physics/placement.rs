@@ -2,7 +2,7 @@
 
 use super::groups::{build_group_ranks, four_by_three_dimensions};
 use super::lines::{build_collective, build_kernel, build_receive, build_send};
-use super::rig::{build_machine_from_dims, build_rank_job, replay_with};
+use super::rig::{build_job_from_rank_nodes, build_machine_from_dims, replay_with};
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::ids::Npu;
 use chakram::trace::CollectiveKind as K;
@@ -25,7 +25,7 @@ fn make_transposed_placement() -> ReplayOptions {
 fn a_map_moves_a_group_to_another_dimension() {
     let (ranks, members) =
         build_group_ranks(&[0, 1, 2], &build_collective(K::ReduceScatter, 120_000));
-    let workload = build_rank_job(&ranks, &[("g", &members)]);
+    let workload = build_job_from_rank_nodes(&ranks, &[("g", &members)]);
     let machine = build_machine_from_dims(&four_by_three_dimensions());
     // As in `groups`, two steps over a ring with a gap end at 1,100 ns.
     assert_eq!(
@@ -49,7 +49,7 @@ fn a_map_moves_a_group_to_another_dimension() {
 /// (2,000 + 2 x 400) ns.
 #[test]
 fn a_map_does_not_change_the_time_of_a_world_collective() {
-    let workload = build_rank_job(
+    let workload = build_job_from_rank_nodes(
         &vec![vec![build_collective(K::AllReduce, 120_000)]; 12],
         &[],
     );
@@ -78,7 +78,7 @@ fn a_map_moves_messages() {
     ranks[0] = vec![build_send(1, 10_000)];
     ranks[1] = vec![build_receive(0, 10_000)];
     let (workload, machine) = (
-        build_rank_job(&ranks, &[]),
+        build_job_from_rank_nodes(&ranks, &[]),
         build_machine_from_dims(&four_by_three_dimensions()),
     );
     // The ring takes 100 + 100 ns, and the switch 2,000 + 400 ns.
@@ -93,7 +93,7 @@ fn a_map_moves_messages() {
 /// Two ranks may be placed anywhere on a larger machine: (3, 2) and (0, 2) are one link apart.
 #[test]
 fn a_small_job_is_placed_on_a_large_machine() {
-    let workload = build_rank_job(
+    let workload = build_job_from_rank_nodes(
         &[vec![build_send(1, 10_000)], vec![build_receive(0, 10_000)]],
         &[],
     );
@@ -106,7 +106,7 @@ fn a_small_job_is_placed_on_a_large_machine() {
 
 #[test]
 fn maps_that_place_nobody_or_two_on_one_are_refused() {
-    let workload = build_rank_job(&[vec![build_kernel(1)], vec![build_kernel(1)]], &[]);
+    let workload = build_job_from_rank_nodes(&[vec![build_kernel(1)], vec![build_kernel(1)]], &[]);
     let machine = build_machine_from_dims(&four_by_three_dimensions());
     let why = |npus: &[u32]| {
         let options = make_placement_options(npus.iter().copied());

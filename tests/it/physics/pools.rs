@@ -3,7 +3,9 @@
 
 use super::lines::{TestTraceNode, build_node};
 use super::loads::{self, build_remote_load};
-use super::rig::{build_rank_job, load_released_traces, make_proptest_config, replay_and_log};
+use super::rig::{
+    build_job_from_rank_nodes, load_released_traces, make_proptest_config, replay_and_log,
+};
 use chakram::machine::Machine;
 use chakram::trace::Op;
 use chakram::workload::MissingRankPolicy;
@@ -96,7 +98,7 @@ latency = "0""#;
         vec![build_node(Op::NoOp), build_remote_load(200_000).after(&[1])],
     ];
     let replay = replay_and_log(
-        &build_rank_job(&ranks, &[]),
+        &build_job_from_rank_nodes(&ranks, &[]),
         &build_remote_memory_machine(2, remote),
     );
     assert_eq!(
@@ -118,7 +120,7 @@ fn check_doubled_setting(remote: &str, key: &str, before: u64, after: u64) {
     let end = rest.map_or(remote.len(), |rest| digits + rest);
     let number: u64 = remote[digits..end].parse().unwrap();
     let changed = format!("{}{}{}", &remote[..digits], 2 * number, &remote[end..]);
-    let workload = build_rank_job(&vec![vec![build_remote_load(BYTES)]; 8], &[]);
+    let workload = build_job_from_rank_nodes(&vec![vec![build_remote_load(BYTES)]; 8], &[]);
     for (text, expected) in [(remote, before), (&changed, after)] {
         let found = replay_and_log(&workload, &build_remote_memory_machine(8, text)).makespan_ps();
         assert_eq!(found, expected * 1000, "{key} in {text}");

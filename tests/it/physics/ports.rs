@@ -1,10 +1,12 @@
 //! Tests ports that all operations share, and how a replay chooses its network model.
 
-use super::flows::{build_flow, replay_flow_arrivals, replay_flow_ends};
+use super::flows::{
+    build_timed_message, replay_flow_arrivals, replay_message_left_and_arrived_times,
+};
 use super::lines::{build_kernel, build_receive, build_send};
 use super::rig::{
-    build_machine_from_dims, build_rank_job, make_dim, make_proptest_config,
-    make_stepwise_network_options, make_stepwise_options, replay_with,
+    build_job_from_rank_nodes, build_machine_from_dims, make_dim_with_fixed_link_speed,
+    make_proptest_config, make_stepwise_network_options, make_stepwise_options, replay_with,
 };
 use chakram::engine::NetworkModel::{ContentionFree, Links, Ports};
 use chakram::engine::{NetworkModel, ReplayOptions};
@@ -16,8 +18,12 @@ use proptest::prelude::*;
 /// 10,000 B take 200 ns; a switch has 1,000 ns of latency.
 #[test]
 fn an_incast_enters_one_after_another_and_a_fan_out_leaves_so() {
-    let machine = build_machine_from_dims(&[make_dim(DimensionShape::Switch, 4, Ring)]);
-    let incast = [3, 1, 2].map(|from| build_flow(0, from, 0, 10_000));
+    let machine = build_machine_from_dims(&[make_dim_with_fixed_link_speed(
+        DimensionShape::Switch,
+        4,
+        Ring,
+    )]);
+    let incast = [3, 1, 2].map(|from| build_timed_message(0, from, 0, 10_000));
     assert_eq!(
         replay_flow_arrivals(&machine, Ports, &incast),
         [1_600_000, 1_200_000, 1_400_000]
@@ -26,28 +32,36 @@ fn an_incast_enters_one_after_another_and_a_fan_out_leaves_so() {
         replay_flow_arrivals(&machine, ContentionFree, &incast),
         [1_200_000; 3]
     );
-    let out = [3, 1, 2].map(|to| build_flow(0, 0, to, 10_000));
+    let out = [3, 1, 2].map(|to| build_timed_message(0, 0, to, 10_000));
     let expected = [
         [200_000, 1_200_000],
         [400_000, 1_400_000],
         [600_000, 1_600_000],
     ];
-    assert_eq!(replay_flow_ends(&machine, Ports, &out), expected);
+    assert_eq!(
+        replay_message_left_and_arrived_times(&machine, Ports, &out),
+        expected
+    );
     // Messages in opposite directions do not contend.
-    let both = [build_flow(0, 0, 1, 10_000), build_flow(0, 1, 0, 10_000)];
+    let both = [
+        build_timed_message(0, 0, 1, 10_000),
+        build_timed_message(0, 1, 0, 10_000),
+    ];
     assert_eq!(replay_flow_arrivals(&machine, Ports, &both), [1_200_000; 2]);
 }
 
 /// Messages that cross an NPU within a dimension do not use its ports; the `links` model covers this case.
 #[test]
 fn messages_passing_an_npu_within_a_dimension_use_no_ports() {
-    let machine = build_machine_from_dims(&[
-        make_dim(DimensionShape::Ring, 6, Ring).with_npu_bandwidth_per_link()
-    ]);
+    let machine =
+        build_machine_from_dims(&[
+            make_dim_with_fixed_link_speed(DimensionShape::Ring, 6, Ring)
+                .with_npu_bandwidth_per_link(),
+        ]);
     let flows = [
-        build_flow(0, 0, 3, 10_000),
-        build_flow(0, 1, 2, 10_000),
-        build_flow(1, 2, 4, 10_000),
+        build_timed_message(0, 0, 3, 10_000),
+        build_timed_message(0, 1, 2, 10_000),
+        build_timed_message(1, 2, 4, 10_000),
     ];
     let apart = replay_flow_arrivals(&machine, ContentionFree, &flows);
     assert_eq!(replay_flow_arrivals(&machine, Ports, &flows), apart);
@@ -56,20 +70,20 @@ fn messages_passing_an_npu_within_a_dimension_use_no_ports() {
 /// Inner ports have 20 ps/B, outer ports 80: 10,000 B take 200 and 800 ns.
 #[test]
 fn each_dimension_has_its_port_and_its_rate() {
-    let mut outer = make_dim(DimensionShape::Switch, 2, Ring);
+    let mut outer = make_dim_with_fixed_link_speed(DimensionShape::Switch, 2, Ring);
     outer.ps_per_byte = 80;
     let machine = build_machine_from_dims(&[
-        make_dim(DimensionShape::Ring, 4, Ring).with_npu_bandwidth_per_link(),
+        make_dim_with_fixed_link_speed(DimensionShape::Ring, 4, Ring).with_npu_bandwidth_per_link(),
         outer,
     ]);
     // A message from 0 to 5 goes to 1 inside and leaves by NPU 1's outer port; a message from 0 to
     // 4 leaves by NPU 0's.
     let flows = [
-        build_flow(0, 0, 5, 10_000),
-        build_flow(0, 0, 4, 10_000),
-        build_flow(0, 1, 5, 10_000),
+        build_timed_message(0, 0, 5, 10_000),
+        build_timed_message(0, 0, 4, 10_000),
+        build_timed_message(0, 1, 5, 10_000),
     ];
-    let found = replay_flow_ends(&machine, Ports, &flows);
+    let found = replay_message_left_and_arrived_times(&machine, Ports, &flows);
     // NPU 1's message occupies its outer port until 800, and enters 5 from 1,000 to 1,800. NPU 0's
     // message reaches this port at 500, occupies it until 1,600, and enters 5 from 1,800 to 2,600.
     // All sends complete after 800, at the outer rate.
@@ -92,7 +106,7 @@ fn the_machine_file_selects_the_network_model_unless_overridden() {
     ];
     let ps = |network: &str, options: &ReplayOptions| {
         let machine = Machine::parse(&format!("{file}{network}"), "m.toml").unwrap();
-        replay_with(&build_rank_job(&incast, &[]), &machine, options).makespan_ps()
+        replay_with(&build_job_from_rank_nodes(&incast, &[]), &machine, options).makespan_ps()
     };
     // The ring inside takes 400 + 200 ns. The switch outside takes 3,000 + 800 ns, from 2. The two messages do not
     // contend.
@@ -130,7 +144,12 @@ fn the_machine_file_selects_the_network_model_unless_overridden() {
         let options = ReplayOptions::default_with_changes(|o| {
             o.network = network;
         });
-        replay_with(&build_rank_job(&ranks, &[]), &machine(model), &options).makespan_ps()
+        replay_with(
+            &build_job_from_rank_nodes(&ranks, &[]),
+            &machine(model),
+            &options,
+        )
+        .makespan_ps()
     };
     // Without contention, the time is two links and 1,600 ns. The message from 4 enters 5 from 400
     // to 1,600, and then the message from 3 until 2,800. The message from 1 occupies the link to 2
@@ -155,8 +174,8 @@ proptest! {
     /// the last has entered when all bytes have passed.
     #[test]
     fn a_port_is_never_idle_while_something_waits(sizes in prop::collection::vec(60_000..1_000_000_u64, 2..12)) {
-        let machine = build_machine_from_dims(&[make_dim(DimensionShape::Switch, 12, Ring)]);
-        let flows: Vec<_> = (1..).zip(&sizes).map(|(from, &bytes)| build_flow(0, from, 0, bytes)).collect();
+        let machine = build_machine_from_dims(&[make_dim_with_fixed_link_speed(DimensionShape::Switch, 12, Ring)]);
+        let flows: Vec<_> = (1..).zip(&sizes).map(|(from, &bytes)| build_timed_message(0, from, 0, bytes)).collect();
         let mut found = replay_flow_arrivals(&machine, Ports, &flows);
         // In the order of senders, each message starts when the message before it ends.
         let mut end = 1_000_000;
@@ -177,7 +196,11 @@ proptest! {
 /// in the order in which they left, whatever ranks 1 and 3 did before.
 #[test]
 fn messages_of_one_sender_enter_in_the_order_in_which_they_left() {
-    let switch = build_machine_from_dims(&[make_dim(DimensionShape::Switch, 4, Ring)]);
+    let switch = build_machine_from_dims(&[make_dim_with_fixed_link_speed(
+        DimensionShape::Switch,
+        4,
+        Ring,
+    )]);
     for network in [Ports, Links] {
         for others in 0..4 {
             let begins = build_kernel(10_000);
@@ -198,7 +221,7 @@ fn messages_of_one_sender_enter_in_the_order_in_which_they_left() {
                     .collect(),
             ];
             let replay = replay_with(
-                &build_rank_job(&ranks, &[]),
+                &build_job_from_rank_nodes(&ranks, &[]),
                 &switch,
                 &make_stepwise_network_options(network),
             );

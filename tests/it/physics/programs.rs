@@ -6,7 +6,7 @@ use chakram::extend::CollectiveStagePrimitive;
 use chakram::machine::CollectiveAlgorithm;
 
 /// Returns the messages that the member `index` of a line of `n` sends, in order.
-pub fn list_member_messages(
+pub fn list_messages_member_sends_in_algorithm(
     algorithm: CollectiveAlgorithm,
     what: CollectiveStagePrimitive,
     n: u32,
@@ -36,9 +36,9 @@ pub fn list_member_messages(
             let rounds = (0..n.trailing_zeros()).map(|bit| (flip_index_bit(index, bit), (1, 1)));
             list_exchanges_in_turn(rounds.collect())
         }
-        (CollectiveAlgorithm::Pairwise, _) => list_pairwise_messages(n, index),
+        (CollectiveAlgorithm::Pairwise, _) => list_member_messages_of_pairwise_rounds(n, index),
         (CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling, _) => {
-            list_tree_messages(&build_binomial_tree(n), what, n, index, root)
+            list_tree_messages(&build_binomial_member_tree(n), what, n, index, root)
         }
         (CollectiveAlgorithm::MemberTree | CollectiveAlgorithm::DoubleBinaryTree, _) => {
             list_tree_messages(&build_in_order_tree(n), what, n, index, root)
@@ -71,7 +71,7 @@ fn list_exchanges_in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<MemberProgramMe
 
 /// Returns the messages of pairwise rounds. In round k, a member sends to the member k ahead, after the messages of
 /// earlier rounds. If members form pairs, it exchanges data with the member at index XOR k instead.
-fn list_pairwise_messages(n: u32, index: u32) -> Vec<MemberProgramMessage> {
+fn list_member_messages_of_pairwise_rounds(n: u32, index: u32) -> Vec<MemberProgramMessage> {
     let share = (1, u64::from(n));
     if n.count_ones() == 1 {
         return list_exchanges_in_turn((1..n).map(|k| (index ^ k, share)).collect());
@@ -115,8 +115,8 @@ impl MemberTree {
 
 /// Returns a binomial tree: the owner of 0 … n−1 splits this range at the largest power of two,
 /// gives the upper part to that part's first member, and continues with the lower part.
-pub fn build_binomial_tree(n: u32) -> MemberTree {
-    fn add_binomial_subtree(tree: &mut MemberTree, from: u32, to: u32) {
+pub fn build_binomial_member_tree(n: u32) -> MemberTree {
+    fn join_members_as_binomial_subtree(tree: &mut MemberTree, from: u32, to: u32) {
         let mut to = to;
         while to - from > 1 {
             let mut cut = 1;
@@ -124,12 +124,12 @@ pub fn build_binomial_tree(n: u32) -> MemberTree {
                 cut *= 2;
             }
             tree.join(from, from + cut);
-            add_binomial_subtree(tree, from + cut, to);
+            join_members_as_binomial_subtree(tree, from + cut, to);
             to = from + cut;
         }
     }
     let mut tree = MemberTree::new(n);
-    add_binomial_subtree(&mut tree, 0, n);
+    join_members_as_binomial_subtree(&mut tree, 0, n);
     tree
 }
 

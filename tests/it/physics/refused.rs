@@ -1,7 +1,10 @@
 //! Tests that impossible replays are rejected before they start, with an error that names the nodes.
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
-use super::rig::{build_machine_from_dims, build_rank_job, make_dim, try_build_rank_job};
+use super::rig::{
+    build_job_from_rank_nodes, build_machine_from_dims, make_dim_with_fixed_link_speed,
+    try_build_rank_job,
+};
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm::Ring;
 use chakram::topology::DimensionShape;
@@ -10,8 +13,12 @@ use chakram::trace::CollectiveKind as K;
 /// Returns the error of a replay of `ranks` on four NPUs in a ring.
 #[track_caller]
 fn expect_compile_error(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> String {
-    let workload = build_rank_job(ranks, groups);
-    let machine = build_machine_from_dims(&[make_dim(DimensionShape::Ring, 4, Ring)]);
+    let workload = build_job_from_rank_nodes(ranks, groups);
+    let machine = build_machine_from_dims(&[make_dim_with_fixed_link_speed(
+        DimensionShape::Ring,
+        4,
+        Ring,
+    )]);
     let refusal = CompiledReplay::new(&workload, &machine, &ReplayOptions::default());
     refusal.expect_err("it cannot run").to_string()
 }
@@ -130,7 +137,7 @@ fn ranks_that_disagree_about_collectives_are_refused() {
             "rank 1 has no further",
         ],
     );
-    let rooted = |root| vec![build_collective(K::Broadcast, 8).root(root)];
+    let rooted = |root| vec![build_collective(K::Broadcast, 8).with_collective_root(root)];
     let text = expect_compile_error(&[rooted(0), rooted(1)], &[]);
     assert_contains_all(&text, &["rooted at rank 0", "rooted at rank 1"]);
     // Rank 1 has no collective, so it names no group.
@@ -140,7 +147,9 @@ fn ranks_that_disagree_about_collectives_are_refused() {
 
 #[test]
 fn roots_outside_their_group_are_refused() {
-    let node = build_collective(K::Broadcast, 8).group("g").root(2);
+    let node = build_collective(K::Broadcast, 8)
+        .group("g")
+        .with_collective_root(2);
     let mut ranks = vec![vec![build_kernel(1)]; 4];
     (ranks[0], ranks[1]) = (vec![node.clone()], vec![node]);
     let text = expect_compile_error(&ranks, &[("g", &[0, 1])]);

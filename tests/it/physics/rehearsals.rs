@@ -4,7 +4,7 @@
 use super::lines::{
     TestTraceNode, build_collective, build_kernel, build_node, build_receive, build_send,
 };
-use super::rig::{ObserverLog, build_rank_job};
+use super::rig::{ObserverLog, build_job_from_rank_nodes};
 use super::tile_groups::{Random, build_dies_machine};
 use crate::corpus::is_whole_corpus_requested;
 use chakram::engine::NetworkModel::Exclusive;
@@ -98,7 +98,7 @@ fn generate_random_two_stage_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode
                     0 | 1 => of(K::AllReduce, bytes),
                     2 => of(K::AllGather, bytes / 8),
                     3 => of(K::AllToAll, bytes),
-                    4 => of(K::Broadcast, bytes).root(root),
+                    4 => of(K::Broadcast, bytes).with_collective_root(root),
                     5 if memory > 0 => build_node(Op::Memory {
                         store: size % 2 == 0,
                         place: MemoryLocation::Remote,
@@ -151,7 +151,7 @@ fn compare_jobs_and_count_rehearsals(seeds: std::ops::Range<u64>) -> [u64; 2] {
     let mut all = [0; 2];
     for seed in seeds {
         let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let workload = build_rank_job(&generate_random_two_stage_ranks(random), &groups);
+        let workload = build_job_from_rank_nodes(&generate_random_two_stage_ranks(random), &groups);
         let shape = ["mesh", "torus"][random.below(2) as usize];
         let dies = [[1, 1], [2, 2]][random.below(2) as usize];
         let machine = build_dies_machine(shape, dies, [8 / dies[0], 4 / dies[1]], 16);
@@ -210,7 +210,7 @@ fn links_are_as_busy_as_message_by_message() {
         lines.push(build_collective(K::AllReduce, 1600).after(&[2 * round + 1]));
     }
     lines[0].after.clear();
-    let workload = build_rank_job(&vec![lines; 4], &[]);
+    let workload = build_job_from_rank_nodes(&vec![lines; 4], &[]);
     let [(answered, (_, busy)), (stepwise, (_, expected))] = [false, true]
         .map(|stepwise| replay_exclusive_links(&workload, &line, &[0, 1, 2, 3], stepwise));
     assert_eq!(busy, expected);

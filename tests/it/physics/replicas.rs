@@ -2,7 +2,8 @@
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::rig::{
-    ObserverLog, build_machine_from_dims, build_rank_job, load_released_traces, make_dim,
+    ObserverLog, build_job_from_rank_nodes, build_machine_from_dims, load_released_traces,
+    make_dim_with_fixed_link_speed,
 };
 use super::tile_groups::Random;
 use crate::corpus::is_whole_corpus_requested;
@@ -23,7 +24,7 @@ struct PipelineReplicasTestJob {
 
 /// Returns a random job: in each micro-batch a rank receives from the previous stage, computes, reduces over its tensor
 /// group and sends to the next stage; at the end it reduces over its replicas, over parts of them, or over all ranks.
-fn generate_replica_job(random: &mut Random) -> PipelineReplicasTestJob {
+fn draw_random_pipeline_replica_job(random: &mut Random) -> PipelineReplicasTestJob {
     let stages = 1 + random.below(3) as u32;
     let tensor = 1 << random.below(2);
     let count = 4 << random.below(2);
@@ -123,8 +124,8 @@ fn generate_random_machine(random: &mut Random, ranks: u32) -> Machine {
     let algorithm = [CollectiveAlgorithm::Ring, CollectiveAlgorithm::Direct];
     let inner = 4.min(ranks);
     build_machine_from_dims(&[
-        make_dim(shape(), inner, algorithm[0]),
-        make_dim(shape(), ranks.div_ceil(inner), algorithm[1]),
+        make_dim_with_fixed_link_speed(shape(), inner, algorithm[0]),
+        make_dim_with_fixed_link_speed(shape(), ranks.div_ceil(inner), algorithm[1]),
     ])
 }
 
@@ -149,7 +150,7 @@ fn list_completions(log: &ObserverLog) -> Vec<(u64, u32, u32)> {
 /// Compares the folded replay of a random job with the replay of all ranks. Returns true if the job was folded.
 fn compare_folded_replay(seed: u64) -> bool {
     let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let PipelineReplicasTestJob { mut lines, groups } = generate_replica_job(random);
+    let PipelineReplicasTestJob { mut lines, groups } = draw_random_pipeline_replica_job(random);
     let ranks = lines.len() as u32;
     let machine = generate_random_machine(random, ranks);
     let mut options =
@@ -234,8 +235,11 @@ fn a_representative_gives_the_report_of_all_ranks_at_length() {
 /// is simulated for each rank, and no rank may represent another.
 #[test]
 fn ranks_that_wait_in_a_simulated_collective_are_replayed_one_by_one() {
-    let ring =
-        build_machine_from_dims(&[make_dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)]);
+    let ring = build_machine_from_dims(&[make_dim_with_fixed_link_speed(
+        DimensionShape::Ring,
+        8,
+        CollectiveAlgorithm::Ring,
+    )]);
     let lines = |ns| {
         vec![
             build_kernel(ns).on_lane(0),
@@ -245,7 +249,7 @@ fn ranks_that_wait_in_a_simulated_collective_are_replayed_one_by_one() {
     let is_folded = |late: u64| {
         let mut ranks = vec![lines(100); 8];
         ranks[5] = lines(late);
-        let workload = build_rank_job(&ranks, &[]);
+        let workload = build_job_from_rank_nodes(&ranks, &[]);
         let options =
             ReplayOptions::default_with_changes(|o| o.network = Some(NetworkModel::ContentionFree));
         let prepared = CompiledReplay::new(&workload, &ring, &options).unwrap();
@@ -276,7 +280,7 @@ fn a_representative_waits_for_the_ranks_that_it_represents() {
         ("a", &[0, 1, 2, 3, 4, 5, 6, 7]),
         ("b", &[8, 9, 10, 11, 12, 13, 14, 15]),
     ];
-    let workload = build_rank_job(&ranks, &groups);
+    let workload = build_job_from_rank_nodes(&ranks, &groups);
     let options = ReplayOptions::default_with_changes(|o| {
         o.network = Some(NetworkModel::ContentionFree);
         o.collectives = Some(CollectiveCurvesOrAlgorithms::Curves);
@@ -303,8 +307,8 @@ fn a_representative_waits_for_the_ranks_that_it_represents() {
 fn a_slow_rank_keeps_the_members_that_end_at_different_times() {
     use DimensionShape::{FullyConnected, Ring};
     let dims = [
-        make_dim(FullyConnected, 4, CollectiveAlgorithm::Direct),
-        make_dim(Ring, 8, CollectiveAlgorithm::Ring),
+        make_dim_with_fixed_link_speed(FullyConnected, 4, CollectiveAlgorithm::Direct),
+        make_dim_with_fixed_link_speed(Ring, 8, CollectiveAlgorithm::Ring),
     ];
     let rings: Vec<Vec<u32>> = (0..4)
         .map(|first| (0..8).map(|i| first + 4 * i).collect())
@@ -321,7 +325,7 @@ fn a_slow_rank_keeps_the_members_that_end_at_different_times() {
         .zip(rings.iter().map(Vec::as_slice))
         .collect();
     let (workload, machine) = (
-        build_rank_job(&ranks, &groups),
+        build_job_from_rank_nodes(&ranks, &groups),
         build_machine_from_dims(&dims),
     );
     let replayed = |slow: Vec<(Rank, f64)>| {
@@ -338,7 +342,7 @@ fn a_slow_rank_keeps_the_members_that_end_at_different_times() {
         );
         let count = prepared.fold_and_replay_with_retries(|folded| {
             folded.part.run(())?;
-            Ok(folded.part.workload().instances().len())
+            Ok(folded.part.workload_with_added_launches().instances().len())
         });
         count.unwrap().unwrap()
     };

@@ -63,7 +63,11 @@ impl Dim {
 }
 
 /// Returns a dimension with 20 ps per byte, which is 50 GB/s, and 500 ns per link.
-pub fn make_dim(shape: DimensionShape, size: u32, algorithm: CollectiveAlgorithm) -> Dim {
+pub fn make_dim_with_fixed_link_speed(
+    shape: DimensionShape,
+    size: u32,
+    algorithm: CollectiveAlgorithm,
+) -> Dim {
     Dim {
         shape,
         size,
@@ -93,7 +97,7 @@ pub fn build_machine_from_dims(dims: &[Dim]) -> Machine {
 
 /// Returns a machine of `size` NPUs on a ring.
 pub fn build_ring_machine(size: u32) -> Machine {
-    build_machine_from_dims(&[make_dim(
+    build_machine_from_dims(&[make_dim_with_fixed_link_speed(
         DimensionShape::Ring,
         size,
         CollectiveAlgorithm::Ring,
@@ -101,7 +105,7 @@ pub fn build_ring_machine(size: u32) -> Machine {
 }
 
 /// Returns a machine with these dimensions and this switching mode.
-pub fn build_switching_machine(dims: &[Dim], switching: SwitchingMode) -> Machine {
+pub fn build_machine_with_switching_mode(dims: &[Dim], switching: SwitchingMode) -> Machine {
     let named = dims
         .iter()
         .map(|dim| DimensionAlgorithmChoice::Named(dim.algorithm));
@@ -151,7 +155,7 @@ pub const ONE_CHUNK: ChunkCountOrderAndOverlap = ChunkCountOrderAndOverlap {
 };
 
 /// Returns the traces of these ranks, written in the file format and read back.
-pub fn load_rank_traces<'l>(
+pub fn encode_and_load_rank_traces<'l>(
     ranks: impl IntoIterator<Item = (u32, &'l [TestTraceNode])>,
 ) -> WorkloadBuilder {
     load_released_traces(ranks, |_| 0)
@@ -178,7 +182,7 @@ pub fn encode_trace_file(lines: &[TestTraceNode]) -> Vec<u8> {
         };
         writer.receive_node(&node, &line.after).unwrap();
     }
-    writer.into_inner()
+    writer.into_unflushed_sink()
 }
 
 /// Returns the traces of these ranks, with each rank released at the given time in nanoseconds.
@@ -207,13 +211,16 @@ pub fn try_build_rank_job(
     ranks: &[Vec<TestTraceNode>],
     groups: &[(&str, &[u32])],
 ) -> Result<Workload, WorkloadError> {
-    let mut builder = load_rank_traces((0..).zip(ranks.iter().map(Vec::as_slice)));
+    let mut builder = encode_and_load_rank_traces((0..).zip(ranks.iter().map(Vec::as_slice)));
     let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
     builder.declare_groups(declared.collect());
     builder.finish_workload(Some(ranks.len() as u32), MissingRankPolicy::Refuse)
 }
 
-pub fn build_rank_job(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> Workload {
+pub fn build_job_from_rank_nodes(
+    ranks: &[Vec<TestTraceNode>],
+    groups: &[(&str, &[u32])],
+) -> Workload {
     try_build_rank_job(ranks, groups).unwrap()
 }
 
@@ -259,7 +266,7 @@ pub fn replay_and_log(workload: &Workload, machine: &Machine) -> ReplayOutcomeAn
 }
 
 /// Returns the options with this way of timing communication.
-pub fn make_comm_timing_options(comm: CommunicationDurationSource) -> ReplayOptions {
+pub fn make_options_with_comm_duration_source(comm: CommunicationDurationSource) -> ReplayOptions {
     ReplayOptions::default_with_changes(|o| {
         o.comm = comm;
     })

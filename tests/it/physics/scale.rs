@@ -2,7 +2,9 @@
 //! long, provided that all durations are whole picoseconds. The choices of algorithms never change, even with rounding.
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
-use super::rig::{Dim, build_machine_with_choices, build_rank_job, make_dim};
+use super::rig::{
+    Dim, build_job_from_rank_nodes, build_machine_with_choices, make_dim_with_fixed_link_speed,
+};
 use crate::corpus::sample_every_nth;
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::{
@@ -55,7 +57,7 @@ impl ScalableMachineAndJob {
         let dims = sizes.iter().map(|&size| Dim {
             ps_per_byte: dice.pick(&[1, 2, 3, 5, 20]),
             link_ns: dice.pick(&[0, 0, 1, 7, 500]),
-            ..make_dim(dice.pick(&shapes), size, CollectiveAlgorithm::Ring)
+            ..make_dim_with_fixed_link_speed(dice.pick(&shapes), size, CollectiveAlgorithm::Ring)
         });
         let dims: Vec<Dim> = dims.collect();
         let choices = dims.iter().map(|_| match dice.roll(3) {
@@ -129,7 +131,7 @@ impl ScalableMachineAndJob {
                 };
                 let mut line = build_collective(kind, if kind == K::Barrier { 0 } else { bytes });
                 if kind.has_root() {
-                    line = line.root(dice.pick(&members));
+                    line = line.with_collective_root(dice.pick(&members));
                 }
                 if let Some(name) = name {
                     line = line.group(name);
@@ -151,7 +153,7 @@ impl ScalableMachineAndJob {
         self.ranks[rank].push(line.after(&after));
     }
 
-    fn machine(&self, factor: u64) -> Machine {
+    fn build_machine_with_times_multiplied(&self, factor: u64) -> Machine {
         let dims = self.dims.iter().map(|dim| Dim {
             ps_per_byte: dim.ps_per_byte * factor,
             link_ns: dim.link_ns * factor,
@@ -179,8 +181,8 @@ impl ScalableMachineAndJob {
             .iter()
             .map(|(name, members)| (*name, &members[..]))
             .collect();
-        let workload = build_rank_job(&ranks, &groups);
-        let machine = self.machine(factor);
+        let workload = build_job_from_rank_nodes(&ranks, &groups);
+        let machine = self.build_machine_with_times_multiplied(factor);
         let options = ReplayOptions::default_with_changes(|o| {
             o.network = Some(self.model);
             o.stepwise = self.stepwise;
@@ -189,7 +191,7 @@ impl ScalableMachineAndJob {
         let sizes = [1001];
         let said = prepared.group_views().flat_map(|group| {
             let kinds = K::ALL.map(|(kind, ..)| {
-                sizes.map(|bytes| prepared.describe_algorithms(kind, &group, bytes))
+                sizes.map(|bytes| prepared.describe_algorithms_of_collective(kind, &group, bytes))
             });
             kinds.into_iter().flatten().collect::<Vec<_>>()
         });

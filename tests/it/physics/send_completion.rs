@@ -6,9 +6,10 @@
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::rig::{
-    ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, encode_trace_file,
-    load_rank_traces, make_dim, make_proptest_config, make_stepwise_network_options,
-    make_stepwise_options, replay_and_log, replay_with,
+    ReplayOutcomeAndLog, build_job_from_rank_nodes, build_machine_from_dims,
+    encode_and_load_rank_traces, encode_trace_file, make_dim_with_fixed_link_speed,
+    make_proptest_config, make_stepwise_network_options, make_stepwise_options, replay_and_log,
+    replay_with,
 };
 use chakram::astra_sim::custom_algorithm::{
     AstraOrRecordedScriptDurations, build_algorithm_from_traces,
@@ -23,16 +24,14 @@ use proptest::prelude::*;
 
 /// Returns the same machine twice: with sends that complete when their last byte has left, and with
 /// sends that complete when it has arrived.
-fn make_completion_variants(machine: &Machine) -> [Machine; 2] {
+fn make_machines_with_both_send_completions(machine: &Machine) -> [Machine; 2] {
     [Injected, Delivered].map(|sends| machine.clone().with_send_completion(sends))
 }
 
 fn build_switch_completion_variants(size: u32, algorithm: CollectiveAlgorithm) -> [Machine; 2] {
-    make_completion_variants(&build_machine_from_dims(&[make_dim(
-        DimensionShape::Switch,
-        size,
-        algorithm,
-    )]))
+    make_machines_with_both_send_completions(&build_machine_from_dims(&[
+        make_dim_with_fixed_link_speed(DimensionShape::Switch, size, algorithm),
+    ]))
 }
 
 /// Replays `workload` under `model` for each [`SendCompletionRule`](chakram::machine::SendCompletionRule), in order.
@@ -58,7 +57,7 @@ fn what_is_behind_a_send_waits_until_the_message_has_arrived() {
         vec![build_send(1, 10_000), build_kernel(300).after(&[1])],
         vec![build_receive(0, 10_000)],
     ];
-    let workload = build_rank_job(&ranks, &[]);
+    let workload = build_job_from_rank_nodes(&ranks, &[]);
     let machines = build_switch_completion_variants(2, CollectiveAlgorithm::Ring);
     for &(model, ..) in NetworkModel::CHOICES {
         let left = match model {
@@ -96,7 +95,7 @@ fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
         build_receive(0, 10_000).tag(1),
         build_receive(1, 10_000).tag(2),
     ];
-    let workload = build_rank_job(&[of(1), of(2), receiver], &[]);
+    let workload = build_job_from_rank_nodes(&[of(1), of(2), receiver], &[]);
     let machines = build_switch_completion_variants(4, CollectiveAlgorithm::Ring);
     for (model, left, there) in [
         // The operations do not contend: 200 ns, and 1,000 + 200 ns.
@@ -141,7 +140,7 @@ fn a_send_holds_its_lane_until_it_is_complete() {
         ],
     ];
     let [injected, delivered] = build_switch_completion_variants(2, CollectiveAlgorithm::Ring)
-        .map(|machine| replay_and_log(&build_rank_job(&ranks, &[]), &machine));
+        .map(|machine| replay_and_log(&build_job_from_rank_nodes(&ranks, &[]), &machine));
     // The injected send ends after 200 + 1,200 ns, and the delivered send after 1,200 + 1,200 ns.
     assert_eq!(
         (injected.node_start_ps(0, 2), injected.makespan_ps()),
@@ -161,13 +160,14 @@ fn nobody_has_to_receive_for_a_send_to_be_complete() {
         vec![build_send(1, 10_000)],
         vec![build_kernel(3000), build_receive(0, 10_000).after(&[1])],
     ];
-    let late = replay_and_log(&build_rank_job(&ranks, &[]), &machine);
+    let late = replay_and_log(&build_job_from_rank_nodes(&ranks, &[]), &machine);
     assert_eq!(
         (late.node_end_ps(0, 1), late.node_end_ps(1, 2)),
         (1_200_000, 3_000_000)
     );
     let lines: &[TestTraceNode] = &[build_send(3, 10_000), build_kernel(300).after(&[1])];
-    let alone = load_rank_traces([(0, lines)]).finish_workload(Some(4), MissingRankPolicy::Mirror);
+    let alone = encode_and_load_rank_traces([(0, lines)])
+        .finish_workload(Some(4), MissingRankPolicy::Mirror);
     let alone = replay_and_log(&alone.unwrap(), &machine);
     assert_eq!(
         (alone.node_end_ps(0, 1), alone.makespan_ps()),
@@ -203,7 +203,7 @@ send_completion = "WHEN"
         let mut ranks = vec![vec![build_kernel(0)]; 4];
         ranks[0] = vec![build_send(3, 1_000_000), build_kernel(0).after(&[1])];
         ranks[3] = vec![build_receive(0, 1_000_000)];
-        let replay = replay_and_log(&build_rank_job(&ranks, &[]), &machine);
+        let replay = replay_and_log(&build_job_from_rank_nodes(&ranks, &[]), &machine);
         assert_eq!(replay.node_end_ps(3, 1), 1_004_000_000);
         replay.node_end_ps(0, 2)
     });
@@ -237,7 +237,8 @@ fn sends_of_custom_algorithms_follow_the_send_completion() {
             .with_matched_labels()
             .unwrap(),
     };
-    let workload = build_rank_job(&vec![vec![build_collective(K::Broadcast, 20_000)]; 2], &[]);
+    let workload =
+        build_job_from_rank_nodes(&vec![vec![build_collective(K::Broadcast, 20_000)]; 2], &[]);
     for model in [
         NetworkModel::ContentionFree,
         NetworkModel::Ports,
@@ -262,7 +263,8 @@ fn sends_of_custom_algorithms_follow_the_send_completion() {
 fn collectives_take_as_long_with_either_send_completion() {
     for (algorithm, _) in CollectiveAlgorithm::ALL {
         for kind in [K::AllReduce, K::AllToAll, K::Broadcast, K::Gather] {
-            let workload = build_rank_job(&vec![vec![build_collective(kind, 40_000)]; 4], &[]);
+            let workload =
+                build_job_from_rank_nodes(&vec![vec![build_collective(kind, 40_000)]; 4], &[]);
             for options in [ReplayOptions::default(), make_stepwise_options()] {
                 let [injected, delivered] = build_switch_completion_variants(4, algorithm)
                     .map(|machine| replay_with(&workload, &machine, &options));
@@ -291,7 +293,7 @@ proptest! {
             let last = build_receive((rank + 2) % 4, bytes).tag(1);
             vec![chain, out, more, into, last, build_collective(K::AllReduce, 40_000)]
         }).collect();
-        let workload = build_rank_job(&ranks, &[]);
+        let workload = build_job_from_rank_nodes(&ranks, &[]);
         let [_, machine] = build_switch_completion_variants(4, CollectiveAlgorithm::Ring);
         let closed = ReplayOptions::default_with_changes(|o| o.network = Some(model));
         let closed = replay_with(&workload, &machine, &closed);

@@ -2,7 +2,7 @@
 //! jobs with changed times.
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
-use super::rig::build_rank_job;
+use super::rig::build_job_from_rank_nodes;
 use super::tile_groups::Random;
 use crate::commands::run_chakram;
 use crate::corpus::is_whole_corpus_requested;
@@ -75,7 +75,7 @@ fn build_random_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
 }
 
 /// Returns the makespan of a replay that multiplies the times of the row by `factor`.
-fn replay_changed_makespan(
+fn replay_makespan_with_scaled_times(
     workload: &Workload,
     machine: &Machine,
     row: &MakespanSensitivityRow,
@@ -108,7 +108,7 @@ fn check_and_count_sensitivity_rows(seeds: std::ops::Range<u64>) -> [u64; 2] {
     let [mut rows, mut by_graph] = [0; 2];
     for seed in seeds {
         let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let workload = build_rank_job(&build_random_ranks(random), &[]);
+        let workload = build_job_from_rank_nodes(&build_random_ranks(random), &[]);
         let options = ReplayOptions::default();
         let run = SensitivityReplayInputs {
             workload: &workload,
@@ -132,7 +132,7 @@ fn check_and_count_sensitivity_rows(seeds: std::ops::Range<u64>) -> [u64; 2] {
             // One finite difference is at a random point in the range, and another at its end.
             let inside = row.holds_to + (1.0 - row.holds_to) * random.below(1000) as f64 / 1000.0;
             for factor in [inside, row.holds_to] {
-                let found = replay_changed_makespan(&workload, &machine, row, factor);
+                let found = replay_makespan_with_scaled_times(&workload, &machine, row, factor);
                 assert!(
                     (found - line(factor)).abs() <= tolerance,
                     "seed {seed} at {factor}: {found} for {} of {row:?}, {tolerance} nodes",
@@ -146,7 +146,8 @@ fn check_and_count_sensitivity_rows(seeds: std::ops::Range<u64>) -> [u64; 2] {
                 .find(|other| other.what == row.what)
                 .unwrap();
             assert_eq!(of_graph.slope_ps, row.slope_ps);
-            let end = replay_changed_makespan(&workload, &machine, row, of_graph.holds_to);
+            let end =
+                replay_makespan_with_scaled_times(&workload, &machine, row, of_graph.holds_to);
             by_graph += u64::from((end - line(of_graph.holds_to)).abs() <= tolerance);
         }
     }
@@ -172,7 +173,7 @@ fn check_and_count_machine_rate_rows(seeds: std::ops::Range<u64>) -> [u64; 2] {
     let [mut rows, mut wide] = [0; 2];
     for seed in seeds {
         let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let workload = build_rank_job(&build_random_ranks(random), &[]);
+        let workload = build_job_from_rank_nodes(&build_random_ranks(random), &[]);
         let shape = ["ring", "switch", "fully_connected"][random.below(3) as usize];
         let options = ReplayOptions::default();
         let makespan_with = |per_byte: f64, per_link: f64| {
@@ -266,7 +267,7 @@ fn a_sensitivity_holds_until_another_path_becomes_critical() {
         of(MemoryBoundKernelClass::Copy, 20).on_lane(0).after(&[1]),
         of(MemoryBoundKernelClass::Optimizer, 40).on_lane(1),
     ];
-    let workload = build_rank_job(&[lines], &[]);
+    let workload = build_job_from_rank_nodes(&[lines], &[]);
     let machine = Machine::load_preset("dgx-h100").unwrap();
     let run = SensitivityReplayInputs {
         workload: &workload,

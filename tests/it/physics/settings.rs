@@ -5,13 +5,16 @@ use super::lines::{
     TestTraceNode, build_collective, build_kernel, build_node, build_receive, build_send,
     build_shaped_kernel,
 };
-use super::rig::build_rank_job;
+use super::rig::build_job_from_rank_nodes;
 use chakram::engine::{
     CollectiveCurvesOrAlgorithms, CompiledReplay, KernelDurationSource, ReplayOptions,
 };
 use chakram::generate::{ModelAndParallelismPlan, ParallelismPlan, WorkloadPattern, ZeroStage};
 use chakram::ids::Npu;
-use chakram::job::{EditedMachineFileValue, Job, edits_from_preset, note_settings_without_effect};
+use chakram::job::{
+    EditedMachineFileValue, Job, list_values_changed_from_machine_preset,
+    note_settings_without_effect,
+};
 use chakram::machine::{Machine, PRESETS, read_preset_text};
 use chakram::model::{ModelWithDefinitionProperties, PresetOrModelFileText};
 use chakram::report::{Report, replay_to_report};
@@ -111,7 +114,11 @@ impl PlacedJob {
         self
     }
 
-    fn report(&self, machine: &Machine, edits: &[EditedMachineFileValue]) -> Option<Report> {
+    fn replay_and_note_ineffective_edits(
+        &self,
+        machine: &Machine,
+        edits: &[EditedMachineFileValue],
+    ) -> Option<Report> {
         let prepared = CompiledReplay::new(&self.workload, machine, &self.options).ok()?;
         let (mut report, ()) = replay_to_report(&prepared, ()).ok()?;
         let given: Vec<_> = edits
@@ -125,7 +132,7 @@ impl PlacedJob {
 
 /// Returns the NPUs with coordinates 0 and 1 along each dimension: the smallest set that crosses
 /// all dimensions.
-fn list_corner_npus(machine: &Machine) -> Vec<u32> {
+fn list_npus_with_coordinates_below_two(machine: &Machine) -> Vec<u32> {
     let topology = machine.topology();
     let inner = |npu: &u32| {
         let dimensions = 0..topology.dimensions().len();
@@ -153,7 +160,7 @@ fn list_edge_npus(machine: &Machine) -> Vec<u32> {
 /// collectives of every kind and size in every dimension, messages, and training steps with launches, memory and
 /// curves.
 fn build_coverage_jobs(machine: &Machine) -> Vec<PlacedJob> {
-    let corners = list_corner_npus(machine);
+    let corners = list_npus_with_coordinates_below_two(machine);
     let npus = machine.topology().npu_count().min(8);
     let first: Vec<u32> = (0..npus).collect();
     let across = corners.len() as u32;
@@ -217,10 +224,10 @@ fn build_coverage_jobs(machine: &Machine) -> Vec<PlacedJob> {
             loads.collect::<Vec<_>>()
         };
         let ranks = vec![loads(&[1 << 10, 1 << 20]); edges.len()];
-        let pooled = PlacedJob::new("pool", build_rank_job(&ranks, &[]), &edges);
+        let pooled = PlacedJob::new("pool", build_job_from_rank_nodes(&ranks, &[]), &edges);
         jobs.push(pooled.restrict_to_keys_and_change_options(keys, |_| {}));
         // This load takes more than half of the memory's capacity.
-        let full = build_rank_job(&[loads(&[remote.capacity.unwrap().0 / 4 * 3])], &[]);
+        let full = build_job_from_rank_nodes(&[loads(&[remote.capacity.unwrap().0 / 4 * 3])], &[]);
         jobs.push(
             PlacedJob::new("full pool", full, &[0])
                 .restrict_to_keys_and_change_options(keys, |_| {}),
@@ -229,7 +236,7 @@ fn build_coverage_jobs(machine: &Machine) -> Vec<PlacedJob> {
     if machine.dimension_with_npu_limit().is_some() {
         // The job has more ranks than one domain can hold, with the default placement.
         let ranks = machine.topology().npu_count() / 2 + 1;
-        let world = build_rank_job(
+        let world = build_job_from_rank_nodes(
             &vec![vec![build_collective(CollectiveKind::AllReduce, 1 << 20)]; ranks as usize],
             &[],
         );
@@ -271,7 +278,7 @@ fn build_kernel_shape_job() -> Workload {
             2 * batch * width * (2 * heads + 2 * kv_heads * keys),
         ));
     }
-    build_rank_job(&[lines], &[])
+    build_job_from_rank_nodes(&[lines], &[])
 }
 
 /// Returns a kernel that runs longer than the host needs to launch a queue full of kernels, and then 1,500 short
@@ -282,7 +289,7 @@ fn build_full_launch_queue_job() -> Workload {
     };
     let mut lines = vec![copy(1 << 40)];
     lines.extend((0..1500).map(|_| copy(1 << 10)));
-    build_rank_job(&[lines], &[])
+    build_job_from_rank_nodes(&[lines], &[])
 }
 
 /// Buffer sizes for collectives among more members than were measured; at each size another protocol is the fastest.
@@ -330,7 +337,7 @@ fn build_mixed_node_job(ranks: u32) -> Workload {
         }
         lines
     };
-    build_rank_job(&(0..ranks).map(of_rank).collect::<Vec<_>>(), &[])
+    build_job_from_rank_nodes(&(0..ranks).map(of_rank).collect::<Vec<_>>(), &[])
 }
 
 /// Returns collectives of every kind with these buffer sizes, among all ranks, the first two ranks
@@ -362,7 +369,7 @@ fn build_collectives_job(ranks: u32, sizes: &[u64]) -> Workload {
         }
         lines
     };
-    build_rank_job(&(0..ranks).map(of_rank).collect::<Vec<_>>(), &groups)
+    build_job_from_rank_nodes(&(0..ranks).map(of_rank).collect::<Vec<_>>(), &groups)
 }
 
 /// Returns a step of a small GPT in two stages of two shards.
@@ -416,7 +423,7 @@ fn extract_report_results(report: &Report) -> Value {
 
 /// Collects the value at each leaf of a document, by path. Lists of numbers and quantities count as
 /// leaves.
-fn collect_leaf_paths(value: &Toml, path: &str, found: &mut Vec<String>) {
+fn collect_leaf_values_by_path(value: &Toml, path: &str, found: &mut Vec<String>) {
     let below = |key: &str| match path {
         "" => key.to_owned(),
         path => format!("{path}/{key}"),
@@ -424,10 +431,12 @@ fn collect_leaf_paths(value: &Toml, path: &str, found: &mut Vec<String>) {
     match value {
         Toml::Table(table) => table
             .iter()
-            .for_each(|(key, value)| collect_leaf_paths(value, &below(key), found)),
+            .for_each(|(key, value)| collect_leaf_values_by_path(value, &below(key), found)),
         Toml::Array(items) if items.iter().all(Toml::is_table) => {
             let items = items.iter().enumerate();
-            items.for_each(|(i, item)| collect_leaf_paths(item, &below(&i.to_string()), found));
+            items.for_each(|(i, item)| {
+                collect_leaf_values_by_path(item, &below(&i.to_string()), found)
+            });
         }
         _ => found.push(path.to_owned()),
     }
@@ -515,7 +524,7 @@ fn try_edits_of_machine_keys(
     let original = Machine::parse(text, name).unwrap();
     let root: Toml = Toml::Table(text.parse().unwrap());
     let mut paths = Vec::new();
-    collect_leaf_paths(&root, "", &mut paths);
+    collect_leaf_values_by_path(&root, "", &mut paths);
     let mut alike: BTreeMap<String, usize> = BTreeMap::new();
     paths.retain(|path| {
         let count = alike.entry(generalize_key_path(path)).or_default();
@@ -531,7 +540,9 @@ fn try_edits_of_machine_keys(
         return tried;
     }
     let jobs = build_coverage_jobs(&original);
-    let before = jobs.iter().map(|job| job.report(&original, &[]));
+    let before = jobs
+        .iter()
+        .map(|job| job.replay_and_note_ineffective_edits(&original, &[]));
     let before: Vec<_> = before
         .map(|report| Some(extract_report_results(&report?)))
         .collect();
@@ -551,13 +562,13 @@ fn try_edits_of_machine_keys(
                 tried.refused.insert(key.clone());
                 continue;
             };
-            let edits = edits_from_preset(&machine, &text, name, None);
+            let edits = list_values_changed_from_machine_preset(&machine, &text, name, None);
             // Any change of one key is exactly one edit.
             assert_eq!(edits.len(), 1, "{name}: {path} = {other}: {edits:?}");
             let of_key = jobs.iter().zip(&before);
             for (job, before) in of_key.filter(|(job, _)| path.starts_with(job.keys)) {
                 let acts = tried.keys.entry(key.clone()).or_default();
-                let after = job.report(&machine, &edits);
+                let after = job.replay_and_note_ineffective_edits(&machine, &edits);
                 tried.runs += 1;
                 let of = format!("{name}, {}: {path} = {other}", job.name);
                 match (&after, before) {

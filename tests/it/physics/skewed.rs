@@ -4,8 +4,9 @@
 use super::lines::{TestTraceNode, build_collective, build_kernel};
 use super::naive;
 use super::rig::{
-    Dim, ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, make_dim,
-    make_proptest_config, make_stepwise_options, replay_and_log, replay_with,
+    Dim, ReplayOutcomeAndLog, build_job_from_rank_nodes, build_machine_from_dims,
+    make_dim_with_fixed_link_speed, make_proptest_config, make_stepwise_options, replay_and_log,
+    replay_with,
 };
 use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm;
@@ -24,7 +25,7 @@ pub fn build_skewed_ranks(
     starts_ns: &[u64],
 ) -> Vec<Vec<TestTraceNode>> {
     let node = match kind.has_root() {
-        true => build_collective(kind, bytes).root(root),
+        true => build_collective(kind, bytes).with_collective_root(root),
         false => build_collective(kind, bytes),
     };
     let rank = |&ns: &u64| vec![build_kernel(ns), node.clone().after(&[1])];
@@ -39,7 +40,7 @@ fn replay_skewed_collective(
     starts_ns: &[u64],
 ) -> ReplayOutcomeAndLog {
     replay_and_log(
-        &build_rank_job(&build_skewed_ranks(kind, bytes, root, starts_ns), &[]),
+        &build_job_from_rank_nodes(&build_skewed_ranks(kind, bytes, root, starts_ns), &[]),
         &build_machine_from_dims(dims),
     )
 }
@@ -52,7 +53,7 @@ fn simulate_member_ends_naively(
     starts_ns: &[u64],
 ) -> Vec<u64> {
     let starts: Vec<_> = starts_ns.iter().map(|ns| ns * 1000).collect();
-    naive::simulate_npu_ends(dims, kind, bytes, root as usize, &starts)
+    naive::simulate_collective_end_per_npu(dims, kind, bytes, root as usize, &starts)
 }
 
 /// A ring all-gathers 4 x 1,000 B at 50 GB/s and 500 ns per link. Half of 1,000 B goes in each
@@ -71,7 +72,11 @@ fn simulate_member_ends_naively(
 /// 2,560.
 #[test]
 fn a_late_member_delays_its_followers_in_turn() {
-    let dims = [make_dim(DimensionShape::Ring, 4, Ring)];
+    let dims = [make_dim_with_fixed_link_speed(
+        DimensionShape::Ring,
+        4,
+        Ring,
+    )];
     let starts = [0, 0, 1000, 0];
     let replay = replay_skewed_collective(&dims, K::AllGather, 1000, 0, &starts);
     assert_eq!(
@@ -97,7 +102,11 @@ fn a_late_member_delays_its_followers_in_turn() {
 #[test]
 fn generated_skewed_all_reduces_end_as_in_naive_simulation() {
     for (algorithm, _) in CollectiveAlgorithm::ALL {
-        let dims = [make_dim(DimensionShape::Switch, 5, algorithm)];
+        let dims = [make_dim_with_fixed_link_speed(
+            DimensionShape::Switch,
+            5,
+            algorithm,
+        )];
         for ns in [0, 700] {
             let mut options = CollectivePattern::new(K::AllReduce, 5000, 5);
             options.skew = Span::from_ns(ns);
@@ -166,7 +175,7 @@ proptest! {
         root in 0_u32..9,
         share in prop::sample::select(vec![0_u64, 1000, 25_000]),
     ) {
-        let dims = [make_dim(shape, n as u32, Ring)];
+        let dims = [make_dim_with_fixed_link_speed(shape, n as u32, Ring)];
         let bytes = if kind == K::Barrier { 0 } else { share * n as u64 };
         let root = root % n as u32;
         let replay = replay_skewed_collective(&dims, kind, bytes, root, &starts);
@@ -181,7 +190,7 @@ proptest! {
         root in 0_u32..9,
         share in prop::sample::select(vec![0_u64, 1000, 25_000]),
     ) {
-        let dims = [make_dim(shape, n as u32, Direct)];
+        let dims = [make_dim_with_fixed_link_speed(shape, n as u32, Direct)];
         let bytes = if kind == K::Barrier { 0 } else { share * n as u64 };
         let root = root % n as u32;
         let replay = replay_skewed_collective(&dims, kind, bytes, root, &starts);
@@ -197,7 +206,7 @@ proptest! {
         root in 0_u32..17,
         share in prop::sample::select(vec![0_u64, 1000, 25_000]),
     ) {
-        let dims = [make_dim(shape, n as u32, CollectiveAlgorithm::ALL[algorithm].0)];
+        let dims = [make_dim_with_fixed_link_speed(shape, n as u32, CollectiveAlgorithm::ALL[algorithm].0)];
         // Each n-th part is a multiple of 64, so repeated halves take whole picoseconds.
         let bytes = if kind == K::Barrier { 0 } else { 64 * share * n as u64 };
         let root = root % n as u32;
@@ -214,8 +223,8 @@ proptest! {
         root in 0_u32..12,
     ) {
         let algorithm = |i: usize| CollectiveAlgorithm::ALL[i].0;
-        let inner = make_dim(shapes.0, 4, algorithm(algorithms.0));
-        let mut outer = make_dim(shapes.1, 3, algorithm(algorithms.1));
+        let inner = make_dim_with_fixed_link_speed(shapes.0, 4, algorithm(algorithms.0));
+        let mut outer = make_dim_with_fixed_link_speed(shapes.1, 3, algorithm(algorithms.1));
         outer.ps_per_byte = 50;
         let bytes = if kind == K::Barrier { 0 } else { 12_000 };
         let replay = replay_skewed_collective(&[inner, outer], kind, bytes, root, &starts);

@@ -1,13 +1,16 @@
 //! Tests replays that get stuck: the waiting nodes, their reasons, and the cycle.
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
-use super::rig::{ObserverLog, build_rank_job, build_ring_machine};
+use super::rig::{ObserverLog, build_job_from_rank_nodes, build_ring_machine};
 use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions, Stuck};
 use chakram::trace::CollectiveKind as K;
 
 /// Replays the ranks on a ring, and returns why the replay is stuck.
-pub fn expect_stuck_replay(ranks: &[Vec<TestTraceNode>], options: &ReplayOptions) -> Stuck {
-    let workload = build_rank_job(ranks, &[]);
+pub fn replay_and_return_stuck_diagnosis(
+    ranks: &[Vec<TestTraceNode>],
+    options: &ReplayOptions,
+) -> Stuck {
+    let workload = build_job_from_rank_nodes(ranks, &[]);
     let machine = build_ring_machine(ranks.len() as u32);
     let prepared = CompiledReplay::new(&workload, &machine, options).unwrap();
     match prepared.run(ObserverLog::default()) {
@@ -35,7 +38,7 @@ fn two_ranks_that_receive_before_they_send_are_stuck() {
             build_send(peer, 64).after(&[2]),
         ]
     };
-    let stuck = expect_stuck_replay(&[rank(1), rank(0)], &ReplayOptions::default());
+    let stuck = replay_and_return_stuck_diagnosis(&[rank(1), rank(0)], &ReplayOptions::default());
     assert_eq!((stuck.completed, stuck.total), (2, 6));
     // Each receive waits for the other rank's send, and each send waits for its own rank's receive.
     let circle = vec![(0, 2), (1, 3), (1, 2), (0, 3)];
@@ -72,8 +75,10 @@ fn a_circle_of_three_ranks_and_one_that_waits_for_it_are_stuck() {
     ]
     .to_vec();
     ranks[0].push(build_send(3, 8).after(&[1]));
-    let (waiting, cycle) =
-        list_waiting_and_cycle_nodes(&expect_stuck_replay(&ranks, &ReplayOptions::default()));
+    let (waiting, cycle) = list_waiting_and_cycle_nodes(&replay_and_return_stuck_diagnosis(
+        &ranks,
+        &ReplayOptions::default(),
+    ));
     assert_eq!(waiting, [(0, 1), (1, 1), (2, 1), (3, 1)]);
     assert_eq!(cycle, [(0, 1), (1, 2), (1, 1), (2, 2), (2, 1), (0, 2)]);
 }
@@ -95,7 +100,7 @@ fn a_member_missing_at_a_barrier_on_a_stream_is_named() {
             build_send(0, 8).after(&[2]),
         ],
     ];
-    let stuck = expect_stuck_replay(&ranks, &ReplayOptions::default());
+    let stuck = replay_and_return_stuck_diagnosis(&ranks, &ReplayOptions::default());
     let circle = vec![(0, 2), (1, 3), (1, 2), (0, 3)];
     assert_eq!(
         list_waiting_and_cycle_nodes(&stuck),
@@ -122,7 +127,7 @@ fn a_member_waiting_for_a_message_sent_after_the_collective_is_stuck() {
             build_send(0, 8).after(&[1]),
         ],
     ];
-    let stuck = expect_stuck_replay(&ranks, &ReplayOptions::default());
+    let stuck = replay_and_return_stuck_diagnosis(&ranks, &ReplayOptions::default());
     let circle = vec![(0, 1), (1, 2), (1, 1), (0, 2)];
     assert_eq!(
         list_waiting_and_cycle_nodes(&stuck),

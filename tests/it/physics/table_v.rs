@@ -16,7 +16,7 @@ const NPUS: u64 = 256;
 const BYTES: u64 = 1_000_000_000;
 
 /// Returns a job with one load on every NPU, and a kernel after it.
-fn build_load_kernel_job(kernel_ns: u64) -> Workload {
+fn build_load_then_kernel_job(kernel_ns: u64) -> Workload {
     let mut options = LoadKernelStorePattern::new(NPUS as u32, 1, BYTES);
     options.kernel = Span::from_ns(kernel_ns);
     CheckedWorkloadPattern::new(WorkloadPattern::Memory(options))
@@ -73,7 +73,7 @@ fn replay_bandwidth_sweep(workload: &Workload) -> Vec<(u64, u64, u64)> {
 
 #[test]
 fn all_forty_machines_take_the_time_of_the_paper_formula() {
-    for (in_node, group, found) in replay_bandwidth_sweep(&build_load_kernel_job(0)) {
+    for (in_node, group, found) in replay_bandwidth_sweep(&build_load_then_kernel_job(0)) {
         assert_eq!(
             found,
             compute_paper_pipeline_time(in_node, group),
@@ -92,7 +92,7 @@ fn the_optimal_speedups_of_the_sweep_match_the_paper() {
         (0.978_26, 222_232, 4.60),
         (0.5, 10_000_000, 1.67),
     ] {
-        let times = replay_bandwidth_sweep(&build_load_kernel_job(kernel_ns));
+        let times = replay_bandwidth_sweep(&build_load_then_kernel_job(kernel_ns));
         let of = |wanted: (u64, u64)| {
             let found = times.iter().find(|(i, g, _)| (*i, *g) == wanted);
             found.unwrap().2 as f64
@@ -115,7 +115,7 @@ fn the_optimal_speedups_of_the_sweep_match_the_paper() {
 
 #[test]
 fn presets_take_their_formula_time_and_zero_infinity_slightly_less() {
-    let workload = build_load_kernel_job(0);
+    let workload = build_load_then_kernel_job(0);
     let preset =
         |name| replay_and_log(&workload, &Machine::load_preset(name).unwrap()).makespan_ps();
     // The load is 1 GB at 100 GB/s.

@@ -6,7 +6,7 @@ use super::lines::{
     TestTraceNode, build_collective, build_kernel, build_node, build_receive, build_send,
 };
 use super::loads::{self, build_remote_load};
-use super::rig::{ReplayOutcomeAndLog, build_rank_job, replay_with};
+use super::rig::{ReplayOutcomeAndLog, build_job_from_rank_nodes, replay_with};
 use chakram::engine::{CommunicationDurationSource, CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::Machine;
 use chakram::trace::{CollectiveKind as K, MemoryLocation, Op};
@@ -73,7 +73,7 @@ fn make_network_options(network: NetworkModel, stepwise: bool) -> ReplayOptions 
 /// Returns the completions in order of time, and requires that they are the same with and without
 /// closed forms.
 #[track_caller]
-fn replay_checking_closed_forms(
+fn replay_with_and_without_closed_forms(
     workload: &Workload,
     machine: &Machine,
     network: NetworkModel,
@@ -110,7 +110,7 @@ fn a_load_and_an_all_reduce_share_a_port() {
     let machine =
         build_remote_memory_machine(2, ("switch", 10, 100), &format_pool_through_ports(2, 5));
     let reduce = build_collective(K::AllReduce, 40_000).on_lane(1);
-    let both = build_rank_job(
+    let both = build_job_from_rank_nodes(
         &[
             vec![reduce.clone(), build_remote_load(80_000).on_lane(2)],
             vec![reduce.clone()],
@@ -122,7 +122,7 @@ fn a_load_and_an_all_reduce_share_a_port() {
         (NetworkModel::Ports, [1350, 1050, 850]),
         (NetworkModel::Links, [1300, 1000, 800]),
     ] {
-        let replay = replay_checking_closed_forms(&both, &machine, network);
+        let replay = replay_with_and_without_closed_forms(&both, &machine, network);
         let ends = [
             replay.node_end_ps(0, 2),
             replay.node_end_ps(0, 1),
@@ -139,12 +139,12 @@ fn a_load_and_an_all_reduce_share_a_port() {
         build_kernel(300).on_lane(3),
         build_remote_load(80_000).on_lane(2).after(&[2]),
     ];
-    let late = build_rank_job(
+    let late = build_job_from_rank_nodes(
         &[[vec![reduce.clone()], late.to_vec()].concat(), vec![reduce]],
         &[],
     );
     for network in SHARED {
-        let replay = replay_checking_closed_forms(&late, &machine, network);
+        let replay = replay_with_and_without_closed_forms(&late, &machine, network);
         let outcome = &replay.outcome;
         assert_eq!((outcome.closed, outcome.unfolded), (0, 1));
         let ends = [
@@ -172,8 +172,11 @@ fn a_load_under_way_keeps_closed_forms_off_its_port() {
             ];
             let mut ranks = vec![reduce.to_vec(); 2];
             ranks[0].push(build_remote_load(80_000).on_lane(2));
-            let replay =
-                replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, network);
+            let replay = replay_with_and_without_closed_forms(
+                &build_job_from_rank_nodes(&ranks, &[]),
+                &machine,
+                network,
+            );
             assert_eq!(replay.outcome.closed, closed, "{network} {ns}");
             let ends = [replay.node_end_ps(0, 3), replay.node_end_ps(0, 2)];
             assert_eq!(ends, [950_000, (ns + 800) * 1000]);
@@ -202,8 +205,11 @@ fn a_store_waits_for_a_send() {
                 ],
                 vec![build_receive(0, 30_000)],
             ];
-            let replay =
-                replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, network);
+            let replay = replay_with_and_without_closed_forms(
+                &build_job_from_rank_nodes(&ranks, &[]),
+                &machine,
+                network,
+            );
             let expected = match network {
                 NetworkModel::ContentionFree => alone,
                 _ => expected,
@@ -219,8 +225,11 @@ fn a_store_waits_for_a_send() {
                 ],
                 vec![build_receive(0, 30_000)],
             ];
-            let replay =
-                replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, network);
+            let replay = replay_with_and_without_closed_forms(
+                &build_job_from_rank_nodes(&ranks, &[]),
+                &machine,
+                network,
+            );
             assert_eq!(replay.node_end_ps(0, 2), alone * 1000);
         }
     }
@@ -243,7 +252,11 @@ fn memory_chunks_enter_a_port_after_other_events_of_an_instant() {
         vec![build_receive(0, 10_000)],
     ];
     for network in SHARED {
-        let replay = replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, network);
+        let replay = replay_with_and_without_closed_forms(
+            &build_job_from_rank_nodes(&ranks, &[]),
+            &machine,
+            network,
+        );
         assert_eq!(
             [replay.node_end_ps(0, 1), replay.node_end_ps(1, 1)],
             [450_000, 400_000]
@@ -282,8 +295,8 @@ fn two_loads_and_a_collective_share_their_ports() {
             build_collective(K::AllReduce, 40_000).on_lane(1),
             build_remote_load(80_000).on_lane(2),
         ];
-        let replay = replay_checking_closed_forms(
-            &build_rank_job(&[rank.clone(), rank], &[]),
+        let replay = replay_with_and_without_closed_forms(
+            &build_job_from_rank_nodes(&[rank.clone(), rank], &[]),
             &machine,
             network,
         );
@@ -317,10 +330,10 @@ fn data_gathered_in_switches_passes_the_ports() {
             bytes: 10_000,
             in_switch: true,
         });
-        let alone = build_rank_job(&vec![vec![gather.clone()]; 4], &[]);
+        let alone = build_job_from_rank_nodes(&vec![vec![gather.clone()]; 4], &[]);
         for network in MODELS {
             assert_eq!(
-                replay_checking_closed_forms(&alone, &machine, network).makespan_ps(),
+                replay_with_and_without_closed_forms(&alone, &machine, network).makespan_ps(),
                 520_000,
                 "{network}"
             );
@@ -329,13 +342,13 @@ fn data_gathered_in_switches_passes_the_ports() {
             build_collective(K::AllToAll, 20_000).on_lane(1),
             gather.on_lane(2),
         ];
-        let met = build_rank_job(&vec![rank; 4], &[]);
+        let met = build_job_from_rank_nodes(&vec![rank; 4], &[]);
         for network in SHARED {
             let expected = match (store, network) {
                 (false, NetworkModel::Links) => 650_000,
                 _ => 670_000,
             };
-            let replay = replay_checking_closed_forms(&met, &machine, network);
+            let replay = replay_with_and_without_closed_forms(&met, &machine, network);
             for rank in 0..4 {
                 assert_eq!(replay.node_end_ps(rank, 2), expected, "{network} {store}");
             }
@@ -350,7 +363,7 @@ fn data_gathered_in_switches_passes_the_ports() {
 /// and saves nothing; a store then takes 100 ns of the channel. A second access waits for the channel, which is
 /// occupied for 707 ns or 1,407 ns.
 #[test]
-fn channels_come_through_ports_too() {
+fn remote_memory_accesses_by_channel_also_cross_npu_ports() {
     for (ps, shared, formula, held) in [(10, [750, 750], 800, 707), (40, [1600, 1500], 1600, 1407)]
     {
         for name in ["per_npu", "pool"] {
@@ -365,8 +378,11 @@ fn channels_come_through_ports_too() {
                     vec![access.clone().on_lane(1), access.on_lane(2)],
                     Vec::new(),
                 ];
-                let replay =
-                    replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, network);
+                let replay = replay_with_and_without_closed_forms(
+                    &build_job_from_rank_nodes(&ranks, &[]),
+                    &machine,
+                    network,
+                );
                 let one = 107
                     + match network {
                         NetworkModel::ContentionFree => formula,
@@ -402,7 +418,7 @@ fn loads_last_as_alone_if_communication_is_not_simulated() {
         rank(build_remote_load(80_000)),
         rank(make_remote_memory_node(true, 80_000)),
     ];
-    let replay = replay_with(&build_rank_job(&ranks, &[]), &machine, &options);
+    let replay = replay_with(&build_job_from_rank_nodes(&ranks, &[]), &machine, &options);
     // Both share the memory, which takes 100 ns for a chunk of each: 100 + 8 x 100 and 100 ns.
     let ends = [
         replay.node_end_ps(0, 2),
@@ -413,10 +429,11 @@ fn loads_last_as_alone_if_communication_is_not_simulated() {
 }
 
 #[test]
-fn too_many_chunks_are_refused_where_they_would_be_carried_out() {
+fn loads_of_too_many_chunks_are_refused_where_chunks_are_simulated() {
     let text = format_pool_through_ports(2, 5).replace("20 kB", "2 B");
     let machine = build_remote_memory_machine(2, ("switch", 10, 100), &text);
-    let workload = |bytes| build_rank_job(&[vec![build_remote_load(bytes)], Vec::new()], &[]);
+    let workload =
+        |bytes| build_job_from_rank_nodes(&[vec![build_remote_load(bytes)], Vec::new()], &[]);
     let prepared = |bytes, model| {
         CompiledReplay::new(
             &workload(bytes),

@@ -4,7 +4,7 @@
 use super::lines::{
     TestTraceNode, build_collective, build_kernel, build_node, build_receive, build_send,
 };
-use super::rig::{ObserverLog, build_rank_job};
+use super::rig::{ObserverLog, build_job_from_rank_nodes};
 use crate::corpus::is_whole_corpus_requested;
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive, Links};
 use chakram::engine::{
@@ -159,7 +159,7 @@ type RankLinesAndGroups = (Vec<Vec<TestTraceNode>>, Vec<(&'static str, Vec<u32>)
 /// Returns the lines and the groups of stages of eight ranks in tensor groups and replicas. The ranks do random work on
 /// random lanes and after random nodes: kernels, all-reduces over the tensor group, the replicas and all ranks, loads
 /// and stores, and messages to and from the neighbouring stages.
-fn generate_pipeline_ranks(random: &mut Random) -> RankLinesAndGroups {
+fn generate_random_pipeline_ranks(random: &mut Random) -> RankLinesAndGroups {
     const MEMBERS: u32 = 8;
     let count = 1 + random.below(3) as u32;
     let tensor = 1 << random.below(4);
@@ -254,9 +254,9 @@ fn check_random_stages_and_count_groups(seeds: std::ops::Range<u64>) -> [u64; 3]
     let mut all = [0; 3];
     for seed in seeds {
         let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let (ranks, groups) = generate_pipeline_ranks(random);
+        let (ranks, groups) = generate_random_pipeline_ranks(random);
         let declared: Vec<(&str, &[u32])> = groups.iter().map(|(n, m)| (*n, &m[..])).collect();
-        let workload = build_rank_job(&ranks, &declared);
+        let workload = build_job_from_rank_nodes(&ranks, &declared);
         let shape = ["mesh", "torus"][random.below(2) as usize];
         let dies = [[1, 1], [2, 2]][random.below(2) as usize];
         let cores = [8 / dies[0], 4 / dies[1]];
@@ -318,7 +318,7 @@ fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
                     .after(&[last]),
             );
         }
-        build_rank_job(&vec![lines; 16], &[])
+        build_job_from_rank_nodes(&vec![lines; 16], &[])
     };
     let workload = build_rounds(4);
     let row: Vec<u32> = (0..16).collect();
@@ -354,7 +354,7 @@ fn a_group_on_a_line_splits_at_a_sum_that_ends_unequally() {
         build_collective(K::AllReduce, 4000).on_lane(1).after(&[1]),
         build_kernel(50).after(&[2]),
     ];
-    let workload = build_rank_job(&vec![lines; 4], &[]);
+    let workload = build_job_from_rank_nodes(&vec![lines; 4], &[]);
     let [_, together] =
         check_aggregated_replay(&workload, &line, (Exclusive, &[0, 1, 2, 3]), "a line");
     assert_eq!((together.groups, together.together), (1, 0));
@@ -392,7 +392,7 @@ fn a_sum_around_a_ring_rejoins_a_split_group() {
             lines.push(build_kernel(70).after(&[first + 3 + behind]));
         }
     }
-    let workload = build_rank_job(&vec![lines; 4], &[]);
+    let workload = build_job_from_rank_nodes(&vec![lines; 4], &[]);
     let [_, together] =
         check_aggregated_replay(&workload, &ring, (Exclusive, &[0, 1, 2, 3]), "a ring");
     assert_eq!((together.groups, together.together), (1, 0));
@@ -428,7 +428,7 @@ fn ranks_with_equally_many_but_different_nodes_are_not_joined() {
         ]
     };
     let ranks = [receiver.clone(), receiver, sender(0, 1), sender(1, 0)];
-    let workload = build_rank_job(&ranks, &[("pair", &[0, 1])]);
+    let workload = build_job_from_rank_nodes(&ranks, &[("pair", &[0, 1])]);
     for network in [ContentionFree, Exclusive] {
         let [_, counts] =
             check_aggregated_replay(&workload, &ring, (network, &[0, 1, 4, 5]), "a pair");
@@ -463,7 +463,7 @@ fn ranks_that_began_nodes_in_other_orders_are_not_joined() {
         ]
     };
     let ranks = [answering.clone(), answering, asking(0, 1), asking(1, 0)];
-    let workload = build_rank_job(&ranks, &[("pair", &[0, 1])]);
+    let workload = build_job_from_rank_nodes(&ranks, &[("pair", &[0, 1])]);
     for network in [ContentionFree, Exclusive] {
         let [_, counts] =
             check_aggregated_replay(&workload, &ring, (network, &[0, 1, 4, 5]), "a pair");
@@ -494,7 +494,7 @@ fn sums_on_a_shared_lane_split_groups_only_if_kernels_contend_for_it() {
             lines.push(build_kernel(40).on_lane(0).after(&[2]));
         }
         lines.push(build_kernel(20).on_lane(1).after(&[3]));
-        build_rank_job(&vec![lines; 4], &[])
+        build_job_from_rank_nodes(&vec![lines; 4], &[])
     };
     let row = [0, 1, 2, 3];
     for network in [ContentionFree, Exclusive] {
@@ -523,11 +523,11 @@ fn loads_at_one_port_split_a_group_of_cores() {
         build_kernel(50).after(&[2]),
     ];
     // The ports are at (0, 0) and (3, 1), with two cores or one core at each.
-    let four = build_rank_job(&vec![lines.clone(); 4], &[]);
+    let four = build_job_from_rank_nodes(&vec![lines.clone(); 4], &[]);
     let [_, counts] =
         check_aggregated_replay(&four, &tiles, (Exclusive, &[0, 1, 2, 3]), "two at a port");
     assert_eq!(counts.together, 0);
-    let two = build_rank_job(&vec![lines; 2], &[]);
+    let two = build_job_from_rank_nodes(&vec![lines; 2], &[]);
     let [_, counts] =
         check_aggregated_replay(&two, &tiles, (Exclusive, &[0, 7]), "one at each port");
     assert_eq!(counts.together, 1);

@@ -5,7 +5,7 @@
 //! its arithmetic next to it.
 
 use super::lines::{TestTraceNode, build_collective, build_node, build_receive, build_send};
-use super::rig::{ReplayOutcomeAndLog, build_rank_job, replay_with};
+use super::rig::{ReplayOutcomeAndLog, build_job_from_rank_nodes, replay_with};
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive, Links, Ports};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::ids::Npu;
@@ -50,7 +50,7 @@ fn store_and_forward(rest: &str) -> String {
 }
 
 /// Replays `ranks` with rank r on core `cores[r]`; the group "g" has the members `group`, in this order.
-fn replay_on_cores(
+fn replay_ranks_on_given_cores(
     machine: &Machine,
     ranks: &[Vec<TestTraceNode>],
     group: &[u32],
@@ -58,9 +58,9 @@ fn replay_on_cores(
     network: NetworkModel,
 ) -> ReplayOutcomeAndLog {
     let workload = if group.is_empty() {
-        build_rank_job(ranks, &[])
+        build_job_from_rank_nodes(ranks, &[])
     } else {
-        build_rank_job(ranks, &[("g", group)])
+        build_job_from_rank_nodes(ranks, &[("g", group)])
     };
     let options = ReplayOptions::default_with_changes(|o| {
         o.map = Some(cores.iter().copied().map(Npu).collect());
@@ -117,17 +117,17 @@ fn rings_take_what_they_take_in_the_paper_s_simulator() {
         (K::AllGather, 3.0, 2 * MB),
     ] {
         let (ranks, group) = concurrent_collectives_on_own_lanes(kind, 1, bytes, &line);
-        let found = replay_on_cores(&die, &ranks, &group, &line, Exclusive);
+        let found = replay_ranks_on_given_cores(&die, &ranks, &group, &line, Exclusive);
         assert_near_golden(found.makespan_ps(), steps * (2.0 * T + 3000.0));
     }
     let (ranks, group) = concurrent_collectives_on_own_lanes(K::AllReduce, 1, 8 * MB, &line);
-    let found = replay_on_cores(&die, &ranks, &group, &line, Exclusive);
+    let found = replay_ranks_on_given_cores(&die, &ranks, &group, &line, Exclusive);
     assert_near_golden(found.makespan_ps(), 11_736_750.0);
     // In the order 0, 2, 1, 3, two transfers share a link in each step: 6 (4 T + 2 + 2 ns).
     let (ranks, group) =
         concurrent_collectives_on_own_lanes(K::AllReduce, 1, 8 * MB, &[0, 2, 1, 3]);
     assert_near_golden(
-        replay_on_cores(&die, &ranks, &group, &line, Exclusive).makespan_ps(),
+        replay_ranks_on_given_cores(&die, &ranks, &group, &line, Exclusive).makespan_ps(),
         23_461_500.0,
     );
     // Each of `count` concurrent all-reduces takes exactly `count` times the time of a single one.
@@ -135,7 +135,7 @@ fn rings_take_what_they_take_in_the_paper_s_simulator() {
         let (ranks, group) =
             concurrent_collectives_on_own_lanes(K::AllReduce, count, 8 * MB, &line);
         assert_near_golden(
-            replay_on_cores(&die, &ranks, &group, &line, Exclusive).makespan_ps(),
+            replay_ranks_on_given_cores(&die, &ranks, &group, &line, Exclusive).makespan_ps(),
             golden,
         );
     }
@@ -148,20 +148,20 @@ fn store_and_forward_takes_the_links_one_after_another() {
     let line = [0, 1, 2, 3];
     let (ranks, group) = concurrent_collectives_on_own_lanes(K::AllReduce, 1, 8 * MB, &line);
     assert_near_golden(
-        replay_on_cores(&die, &ranks, &group, &line, Exclusive).makespan_ps(),
+        replay_ranks_on_given_cores(&die, &ranks, &group, &line, Exclusive).makespan_ps(),
         18.0 * (2.0 * T + 1000.0),
     );
     // The path from one corner to the opposite corner has 6 links.
     let ranks = [vec![build_send(1, MB)], vec![build_receive(0, MB)]];
     assert_near_golden(
-        replay_on_cores(&die, &ranks, &[], &[0, 15], Exclusive).makespan_ps(),
+        replay_ranks_on_given_cores(&die, &ranks, &[], &[0, 15], Exclusive).makespan_ps(),
         6.0 * (T + 1000.0),
     );
     // A load by (1, 0) at its port at (0, 1) occupies the memory, then each of two links.
     let ranks = [vec![make_remote_memory_node(false, MB)]];
     let memory = 1_000_000.0 + 4.0 * T;
     assert_near_golden(
-        replay_on_cores(&die, &ranks, &[], &[1], Exclusive).makespan_ps(),
+        replay_ranks_on_given_cores(&die, &ranks, &[], &[1], Exclusive).makespan_ps(),
         memory + 2.0 * (T + 1000.0),
     );
 }
@@ -173,7 +173,7 @@ fn transfers_hold_their_whole_way() {
     let die = parse_die_machine("", "", 1000);
     let corner = [vec![build_send(1, MB)], vec![build_receive(0, MB)]];
     assert_near_golden(
-        replay_on_cores(&die, &corner, &[], &[0, 15], Exclusive).makespan_ps(),
+        replay_ranks_on_given_cores(&die, &corner, &[], &[0, 15], Exclusive).makespan_ps(),
         982_562.5,
     );
     // 0 sends to 2, and 1 to 3, so they share the link from 1 to 2: twice T + 2 ns.
@@ -184,15 +184,15 @@ fn transfers_hold_their_whole_way() {
         vec![build_receive(2, MB)],
     ];
     assert_near_golden(
-        replay_on_cores(&die, &two, &[], &[0, 2, 1, 3], Exclusive).makespan_ps(),
+        replay_ranks_on_given_cores(&die, &two, &[], &[0, 2, 1, 3], Exclusive).makespan_ps(),
         2.0 * (T + 2000.0),
     );
     // With cut-through links, contention takes only one T, and then the second message crosses the
     // rest of its path.
-    let links = replay_on_cores(&die, &two, &[], &[0, 2, 1, 3], Links).makespan_ps();
+    let links = replay_ranks_on_given_cores(&die, &two, &[], &[0, 2, 1, 3], Links).makespan_ps();
     assert_near_golden(links, 2.0 * T + 1000.0);
     assert_near_golden(
-        replay_on_cores(&die, &two, &[], &[0, 2, 1, 3], ContentionFree).makespan_ps(),
+        replay_ranks_on_given_cores(&die, &two, &[], &[0, 2, 1, 3], ContentionFree).makespan_ps(),
         T + 2000.0,
     );
     // Messages in opposite directions share links only if links are half duplex.
@@ -201,16 +201,17 @@ fn transfers_hold_their_whole_way() {
         vec![build_receive(0, MB), build_send(0, MB)],
     ];
     assert_near_golden(
-        replay_on_cores(&die, &back, &[], &[0, 3], Exclusive).makespan_ps(),
+        replay_ranks_on_given_cores(&die, &back, &[], &[0, 3], Exclusive).makespan_ps(),
         T + 3000.0,
     );
     let half = parse_die_machine("duplex = \"half\"", "", 1000);
     for network in [Exclusive, Links] {
-        let ps = replay_on_cores(&half, &back, &[], &[0, 3], network).makespan_ps() as f64;
+        let ps =
+            replay_ranks_on_given_cores(&half, &back, &[], &[0, 3], network).makespan_ps() as f64;
         assert!(ps >= 2.0 * T, "{network}: {ps}");
     }
     assert_near_golden(
-        replay_on_cores(&half, &back, &[], &[0, 3], Exclusive).makespan_ps(),
+        replay_ranks_on_given_cores(&half, &back, &[], &[0, 3], Exclusive).makespan_ps(),
         2.0 * (T + 3000.0),
     );
 }
@@ -224,33 +225,33 @@ fn loads_hold_their_way_and_their_port() {
     let all: Vec<u32> = (0..16).collect();
     let ranks = vec![vec![make_remote_memory_node(false, MB)]; 16];
     assert_near_golden(
-        replay_on_cores(&us, &ranks, &[], &all, Exclusive).makespan_ps(),
+        replay_ranks_on_given_cores(&us, &ranks, &[], &all, Exclusive).makespan_ps(),
         19_629_000.0,
     );
     assert_near_golden(
-        replay_on_cores(&us, &ranks, &[], &all, ContentionFree).makespan_ps(),
+        replay_ranks_on_given_cores(&us, &ranks, &[], &all, ContentionFree).makespan_ps(),
         1_000_000.0 + 4.0 * T + 2000.0,
     );
     // Stores take as long, in the other direction.
     let ranks = vec![vec![make_remote_memory_node(true, MB)]; 16];
     assert_near_golden(
-        replay_on_cores(&us, &ranks, &[], &all, Exclusive).makespan_ps(),
+        replay_ranks_on_given_cores(&us, &ranks, &[], &all, Exclusive).makespan_ps(),
         19_629_000.0,
     );
     let one = [vec![make_remote_memory_node(false, MB)]];
     let ns = parse_die_machine("", "", 1);
     assert_near_golden(
-        replay_on_cores(&us, &one, &[], &[0], Exclusive).makespan_ps(),
+        replay_ranks_on_given_cores(&us, &one, &[], &[0], Exclusive).makespan_ps(),
         4_907_250.0,
     );
     assert_near_golden(
-        replay_on_cores(&ns, &one, &[], &[0], Exclusive).makespan_ps(),
+        replay_ranks_on_given_cores(&ns, &one, &[], &[0], Exclusive).makespan_ps(),
         3_908_250.0,
     );
     // Each hop from the port adds 1 ns, at (0, 1), (0, 0) and (1, 0).
     for (core, hops) in [(4, 0), (0, 1), (1, 2)] {
         for network in [Exclusive, Links, ContentionFree] {
-            let ps = replay_on_cores(&ns, &one, &[], &[core], network).makespan_ps();
+            let ps = replay_ranks_on_given_cores(&ns, &one, &[], &[core], network).makespan_ps();
             assert_near_golden(ps, 4.0 * T + 1000.0 * (1.0 + f64::from(hops)));
         }
     }
@@ -274,7 +275,7 @@ fn dram_of_every_core_takes_no_links() {
             let all: Vec<u32> = (0..count).collect();
             let ranks = vec![vec![make_remote_memory_node(false, MB)]; count as usize];
             assert_near_golden(
-                replay_on_cores(&machine, &ranks, &[], &all, network).makespan_ps(),
+                replay_ranks_on_given_cores(&machine, &ranks, &[], &all, network).makespan_ps(),
                 4.0 * T + 1000.0,
             );
         }
@@ -289,7 +290,7 @@ fn dram_of_every_core_takes_no_links() {
             ],
         ];
         assert_near_golden(
-            replay_on_cores(&machine, &pair, &[], &[0, 1], network).makespan_ps(),
+            replay_ranks_on_given_cores(&machine, &pair, &[], &[0, 1], network).makespan_ps(),
             4.0 * T + 1000.0,
         );
     }
@@ -305,19 +306,19 @@ fn loads_and_messages_share_links() {
         vec![build_send(2, MB)],
         vec![build_receive(1, MB)],
     ];
-    let found = replay_on_cores(&die, &ranks, &[], &[5, 4, 6], Exclusive);
+    let found = replay_ranks_on_given_cores(&die, &ranks, &[], &[5, 4, 6], Exclusive);
     let access = 4.0 * T + 2000.0;
     assert_near_golden(found.node_end_ps(0, 1), access);
     assert_near_golden(found.node_end_ps(2, 1), access + T + 2000.0);
     // The load's bytes occupy the link from 1 ns, for T.
-    let found = replay_on_cores(&die, &ranks, &[], &[5, 4, 6], Links);
+    let found = replay_ranks_on_given_cores(&die, &ranks, &[], &[5, 4, 6], Links);
     assert_near_golden(found.node_end_ps(2, 1), 1000.0 + T + T + 2000.0);
 }
 
 #[test]
 fn runs_that_faulty_cores_links_or_ports_forbid_are_refused_by_name() {
     let refused = |machine: &Machine, ranks: &[Vec<TestTraceNode>], cores: &[u32], network| {
-        let workload = build_rank_job(ranks, &[]);
+        let workload = build_job_from_rank_nodes(ranks, &[]);
         let options = ReplayOptions::default_with_changes(|o| {
             o.map = Some(cores.iter().copied().map(Npu).collect());
             o.network = network;
@@ -352,11 +353,11 @@ fn runs_that_faulty_cores_links_or_ports_forbid_are_refused_by_name() {
     assert!(text.contains("take `network` exclusive"), "{text}");
     // If the path in the other order of dimensions is free, the message takes it: (0, 0) to (3, 1) through (0, 1).
     assert_near_golden(
-        replay_on_cores(&broken, &pair, &[], &[0, 7], Exclusive).makespan_ps(),
+        replay_ranks_on_given_cores(&broken, &pair, &[], &[0, 7], Exclusive).makespan_ps(),
         T + 4000.0,
     );
     assert_near_golden(
-        replay_on_cores(&broken, &pair, &[], &[0, 7], Links).makespan_ps(),
+        replay_ranks_on_given_cores(&broken, &pair, &[], &[0, 7], Links).makespan_ps(),
         T + 4000.0,
     );
 }
@@ -365,7 +366,7 @@ fn runs_that_faulty_cores_links_or_ports_forbid_are_refused_by_name() {
 /// of the bytes at a link's rate. Sixteen cores have a cycle of neighbours, so each step crosses
 /// one link; on the line of four, the message back crosses three.
 #[test]
-fn rings_of_fig_6_take_their_bytes() {
+fn ring_all_reduces_of_fig_6_take_within_5_percent_of_the_ideal_time() {
     let die = parse_die_machine("", "", 1);
     let cycle = [0, 1, 2, 3, 7, 6, 5, 9, 10, 11, 15, 14, 13, 12, 8, 4];
     for megabytes in [1_u64, 8, 64, 512] {
@@ -373,8 +374,8 @@ fn rings_of_fig_6_take_their_bytes() {
             let group: Vec<u32> = (0..cores.len() as u32).collect();
             let (ranks, group) =
                 concurrent_collectives_on_own_lanes(K::AllReduce, 1, megabytes * MB, &group);
-            let found =
-                replay_on_cores(&die, &ranks, &group, cores, Exclusive).makespan_ps() as f64;
+            let found = replay_ranks_on_given_cores(&die, &ranks, &group, cores, Exclusive)
+                .makespan_ps() as f64;
             let size = cores.len() as f64;
             let bytes = 2.0 * (size - 1.0) / size * megabytes as f64 * T;
             assert!(
@@ -407,8 +408,9 @@ fn stacked_tasks_of_fig_7_miss_contention() {
     let missed = |count: u64, bytes: u64| {
         let lines: Vec<TestTraceNode> = (0..count).map(|index| task(index, bytes)).collect();
         let ranks = vec![lines; 4];
-        let time =
-            |network| replay_on_cores(&die, &ranks, &line, &line, network).makespan_ps() as f64;
+        let time = |network| {
+            replay_ranks_on_given_cores(&die, &ranks, &line, &line, network).makespan_ps() as f64
+        };
         1.0 - time(ContentionFree) / time(Exclusive)
     };
     for bytes in [MB, 8 * MB, 64 * MB] {

@@ -2,8 +2,9 @@
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::rig::{
-    ObserverLog, build_machine_from_dims, build_rank_job, build_ring_machine, make_dim,
-    make_proptest_config, make_stepwise_options, replay_and_log, replay_with,
+    ObserverLog, build_job_from_rank_nodes, build_machine_from_dims, build_ring_machine,
+    make_dim_with_fixed_link_speed, make_proptest_config, make_stepwise_options, replay_and_log,
+    replay_with,
 };
 use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm::Ring;
@@ -50,10 +51,12 @@ fn collectives_of_two_groups_overlap() {
     let ranks = [vec![a.clone(), b.clone()], vec![a], vec![b]];
     let groups: [(&str, &[u32]); 2] = [("a", &[0, 1]), ("b", &[0, 2])];
     // In a ring of 3, all members are neighbours.
-    let ring = build_machine_from_dims(&[
-        make_dim(DimensionShape::Ring, 3, Ring).with_npu_bandwidth_per_link()
-    ]);
-    let replay = replay_and_log(&build_rank_job(&ranks, &groups), &ring);
+    let ring =
+        build_machine_from_dims(&[
+            make_dim_with_fixed_link_speed(DimensionShape::Ring, 3, Ring)
+                .with_npu_bandwidth_per_link(),
+        ]);
+    let replay = replay_and_log(&build_job_from_rank_nodes(&ranks, &groups), &ring);
     assert_eq!(replay.last_end_of_each_instance(), [T, T, T]);
     // On one stream of rank 0 the second collective starts at T. Rank 2's part has arrived by then.
     // Rank 0 therefore begins to gather when its own part has left, at T + 200, and rank 2 begins
@@ -62,7 +65,7 @@ fn collectives_of_two_groups_overlap() {
     let one_stream =
         |lines: &Vec<TestTraceNode>| lines.iter().map(|l| l.clone().on_lane(7)).collect();
     let ranks: Vec<Vec<TestTraceNode>> = ranks.iter().map(one_stream).collect();
-    let replay = replay_and_log(&build_rank_job(&ranks, &groups), &ring);
+    let replay = replay_and_log(&build_job_from_rank_nodes(&ranks, &groups), &ring);
     assert_eq!(replay.last_end_of_each_instance(), [2 * T, T, T + 900_000]);
 }
 
@@ -71,7 +74,10 @@ fn collectives_of_two_groups_overlap() {
 #[test]
 fn a_collective_that_is_ready_first_goes_first() {
     let rank = vec![build_kernel(10_000), all_reduce().after(&[1]), all_reduce()];
-    let replay = replay_and_log(&build_rank_job(&vec![rank; 2], &[]), &build_ring_machine(2));
+    let replay = replay_and_log(
+        &build_job_from_rank_nodes(&vec![rank; 2], &[]),
+        &build_ring_machine(2),
+    );
     for rank in 0..2 {
         assert_eq!(
             (replay.node_end_ps(rank, 2), replay.node_end_ps(rank, 3)),
@@ -101,7 +107,10 @@ fn program_order_holds_until_all_are_ready() {
             all_reduce().after(&[3]),
         ],
     ];
-    let replay = replay_and_log(&build_rank_job(&ranks, &[]), &build_ring_machine(2));
+    let replay = replay_and_log(
+        &build_job_from_rank_nodes(&ranks, &[]),
+        &build_ring_machine(2),
+    );
     assert_eq!(
         (replay.node_end_ps(0, 2), replay.node_end_ps(1, 2)),
         (11_400_000, 10_900_000)
@@ -125,7 +134,10 @@ fn a_collective_that_all_are_ready_for_overtakes_earlier_ones() {
             all_reduce().after(&[3]),
         ],
     ];
-    let replay = replay_and_log(&build_rank_job(&ranks, &[]), &build_ring_machine(2));
+    let replay = replay_and_log(
+        &build_job_from_rank_nodes(&ranks, &[]),
+        &build_ring_machine(2),
+    );
     let ends = (replay.node_end_ps(0, 3), replay.node_end_ps(1, 4));
     assert_eq!(ends, (500_000 + T, 500_000 + T));
 }
@@ -138,7 +150,7 @@ fn a_collective_never_overtakes_one_it_depends_on_at_another_rank() {
         vec![build_kernel(10_000), all_reduce().after(&[1]), all_reduce()],
         vec![all_reduce(), all_reduce().after(&[1])],
     ];
-    let workload = build_rank_job(&ranks, &[]);
+    let workload = build_job_from_rank_nodes(&ranks, &[]);
     let machine = build_ring_machine(2);
     let prepared = chakram::engine::CompiledReplay::new(&workload, &machine, &Default::default());
     let result = prepared.unwrap().run(ObserverLog::default());
@@ -155,9 +167,12 @@ fn a_collective_never_overtakes_one_it_depends_on_through_messages() {
         vec![all_reduce(), build_receive(1, 8), all_reduce().after(&[2])],
     ];
     assert_eq!(
-        replay_and_log(&build_rank_job(&ranks, &[]), &build_ring_machine(3))
-            .outcome
-            .nodes,
+        replay_and_log(
+            &build_job_from_rank_nodes(&ranks, &[]),
+            &build_ring_machine(3)
+        )
+        .outcome
+        .nodes,
         9
     );
 }
@@ -199,7 +214,7 @@ proptest! {
         ranks in (1_usize..6).prop_flat_map(|calls| prop::collection::vec(rank_trace_strategy(calls), 3)),
     ) {
         let nodes: usize = ranks.iter().map(Vec::len).sum();
-        let replay = replay_and_log(&build_rank_job(&ranks, &[]), &build_ring_machine(3));
+        let replay = replay_and_log(&build_job_from_rank_nodes(&ranks, &[]), &build_ring_machine(3));
         prop_assert_eq!(replay.outcome.nodes, nodes as u64);
     }
 }
@@ -215,7 +230,11 @@ fn groups_that_share_a_lane_go_in_one_order_everywhere() {
     let [on_a, on_b] = [a.clone().on_lane(0), b.clone().on_lane(0)];
     let ranks = [vec![on_a.clone(), on_b.clone()], vec![on_b, on_a]];
     assert_eq!(
-        replay_and_log(&build_rank_job(&ranks, groups), &build_ring_machine(2)).makespan_ps(),
+        replay_and_log(
+            &build_job_from_rank_nodes(&ranks, groups),
+            &build_ring_machine(2)
+        )
+        .makespan_ps(),
         2 * T
     );
     // On separate lanes, they are ready 1 us apart, and in reverse order on the other rank. Each
@@ -231,7 +250,7 @@ fn groups_that_share_a_lane_go_in_one_order_everywhere() {
     let ranks = [rank(&a, &b), rank(&b, &a)];
     let machine = build_ring_machine(2);
     assert_eq!(
-        replay_and_log(&build_rank_job(&ranks, groups), &machine).makespan_ps(),
+        replay_and_log(&build_job_from_rank_nodes(&ranks, groups), &machine).makespan_ps(),
         2_000_000 + T
     );
 }

@@ -2,8 +2,9 @@
 
 use super::lines::{TestTraceNode, build_collective, build_kernel};
 use super::rig::{
-    Dim, ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, load_rank_traces, make_dim,
-    make_stepwise_network_options, replay_with,
+    Dim, ReplayOutcomeAndLog, build_job_from_rank_nodes, build_machine_from_dims,
+    encode_and_load_rank_traces, make_dim_with_fixed_link_speed, make_stepwise_network_options,
+    replay_with,
 };
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm;
@@ -34,13 +35,17 @@ fn replay_uneven_all_to_all(
     let ranks = rows
         .iter()
         .map(|row| vec![make_uneven_all_to_all(most, row, &[])]);
-    let workload = build_rank_job(&ranks.collect::<Vec<_>>(), &[]);
+    let workload = build_job_from_rank_nodes(&ranks.collect::<Vec<_>>(), &[]);
     replay_with(&workload, &build_machine_from_dims(dims), options)
 }
 
 /// Returns three fully connected members with α = 500 ns, and 20 ns for 1,000 B.
 fn make_three_member_dim(algorithm: CollectiveAlgorithm) -> [Dim; 1] {
-    [make_dim(DimensionShape::FullyConnected, 3, algorithm)]
+    [make_dim_with_fixed_link_speed(
+        DimensionShape::FullyConnected,
+        3,
+        algorithm,
+    )]
 }
 
 /// Returns the bytes that each of three members sends to the next member and to the one after it.
@@ -94,7 +99,7 @@ fn pairwise_exchanges_go_round_by_round() {
 fn all_to_all_with_empty_parts_takes_no_time() {
     let ranks = vec![vec![make_uneven_all_to_all(9000, &[0; 3], &[])]; 3];
     for (algorithm, _) in CollectiveAlgorithm::ALL {
-        let workload = build_rank_job(&ranks, &[]);
+        let workload = build_job_from_rank_nodes(&ranks, &[]);
         let replay = replay_with(
             &workload,
             &build_machine_from_dims(&make_three_member_dim(algorithm)),
@@ -114,7 +119,7 @@ fn one_member_may_send_to_all_and_receive_nothing() {
         vec![0; 4],
         vec![0; 4],
     ];
-    let dims = [make_dim(
+    let dims = [make_dim_with_fixed_link_speed(
         DimensionShape::FullyConnected,
         4,
         CollectiveAlgorithm::Direct,
@@ -141,7 +146,7 @@ fn one_member_may_send_to_all_and_receive_nothing() {
 fn uneven_all_to_all_crosses_one_dimension_after_another() {
     let mut rows = vec![vec![0; 4]; 4];
     rows[0][3] = 1000;
-    let dims = [make_dim(
+    let dims = [make_dim_with_fixed_link_speed(
         DimensionShape::FullyConnected,
         2,
         CollectiveAlgorithm::Direct,
@@ -164,8 +169,8 @@ fn equal_parts_are_an_all_to_all_like_any_other() {
     for (algorithm, _) in CollectiveAlgorithm::ALL {
         for n in [2, 3, 4, 7] {
             let dims = [
-                make_dim(DimensionShape::Ring, n, algorithm),
-                make_dim(DimensionShape::Switch, 2, algorithm),
+                make_dim_with_fixed_link_speed(DimensionShape::Ring, n, algorithm),
+                make_dim_with_fixed_link_speed(DimensionShape::Switch, 2, algorithm),
             ];
             let all = 2 * n as usize;
             let (part, machine) = (12_345, build_machine_from_dims(&dims));
@@ -190,7 +195,7 @@ fn equal_parts_are_an_all_to_all_like_any_other() {
                 make_stepwise_network_options(NetworkModel::Ports),
             ] {
                 let run = |ranks: &[Vec<TestTraceNode>]| {
-                    replay_with(&build_rank_job(ranks, &[]), &machine, &options)
+                    replay_with(&build_job_from_rank_nodes(ranks, &[]), &machine, &options)
                 };
                 assert_eq!(run(&said), run(&plain), "{algorithm}, {n}");
             }
@@ -206,7 +211,7 @@ fn the_receivers_know_what_an_absent_rank_sent() {
     let columns = |to: usize| rows.iter().map(|row| row[to]).collect::<Vec<u64>>();
     let lines = [0, 1].map(|rank| [make_uneven_all_to_all(4007, &rows[rank], &columns(rank))]);
     let present = [(0, &lines[0][..]), (1, &lines[1][..])];
-    let workload = load_rank_traces(present)
+    let workload = encode_and_load_rank_traces(present)
         .finish_workload(Some(3), MissingRankPolicy::Mirror)
         .unwrap();
     let machine = build_machine_from_dims(&make_three_member_dim(CollectiveAlgorithm::Direct));
@@ -221,7 +226,7 @@ fn the_receivers_know_what_an_absent_rank_sent() {
     // Only rank 0 is present, so the two absent ranks are assumed to exchange equal parts: 4,007 B
     // ÷ 3 = 1,335 B, which take 26.7 ns. Rank 1's part for 0 leaves after this part, and arrives
     // 500 + 10 later.
-    let workload = load_rank_traces([(0, &lines[0][..])])
+    let workload = encode_and_load_rank_traces([(0, &lines[0][..])])
         .finish_workload(Some(3), MissingRankPolicy::Mirror)
         .unwrap();
     let replay = replay_with(
@@ -249,7 +254,7 @@ fn each_uneven_all_to_all_has_its_own_sizes() {
                 second,
             ]
         });
-        let workload = build_rank_job(&ranks.collect::<Vec<_>>(), &[]);
+        let workload = build_job_from_rank_nodes(&ranks.collect::<Vec<_>>(), &[]);
         replay_with(
             &workload,
             &build_machine_from_dims(&dims),
@@ -273,7 +278,7 @@ fn sent_bytes_of_rank(rank: usize) -> Vec<u64> {
 fn size_lists_that_do_not_match_the_members_are_refused() {
     let ranks = vec![vec![make_uneven_all_to_all(9, &[4, 5], &[])]; 3];
     let machine = build_machine_from_dims(&make_three_member_dim(CollectiveAlgorithm::Direct));
-    let workload = build_rank_job(&ranks, &[]);
+    let workload = build_job_from_rank_nodes(&ranks, &[]);
     let refusal = CompiledReplay::new(&workload, &machine, &ReplayOptions::default());
     let text = format!("{:?}", refusal.expect_err("three members"));
     assert!(

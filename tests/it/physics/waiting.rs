@@ -2,7 +2,10 @@
 //! hand. Random jobs are in `laws`.
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
-use super::rig::{build_machine_from_dims, load_rank_traces, make_comm_timing_options, make_dim};
+use super::rig::{
+    build_machine_from_dims, encode_and_load_rank_traces, make_dim_with_fixed_link_speed,
+    make_options_with_comm_duration_source,
+};
 use chakram::engine::{CommunicationDurationSource, CompiledReplay, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm;
 use chakram::report::{self, Report};
@@ -18,7 +21,7 @@ fn replay_switch_report(
     role: Option<&str>,
     options: &ReplayOptions,
 ) -> Report {
-    let mut builder = load_rank_traces((0..).zip(ranks.iter().map(Vec::as_slice)));
+    let mut builder = encode_and_load_rank_traces((0..).zip(ranks.iter().map(Vec::as_slice)));
     builder.declare_groups([("1".to_owned(), vec![0, 1])].into());
     if let Some(role) = role {
         let mut roles = GroupRoles::default();
@@ -27,7 +30,7 @@ fn replay_switch_report(
     }
     let ranks = ranks.len() as u32;
     let workload = builder.finish_workload(Some(ranks), MissingRankPolicy::Refuse);
-    let machine = build_machine_from_dims(&[make_dim(
+    let machine = build_machine_from_dims(&[make_dim_with_fixed_link_speed(
         DimensionShape::Switch,
         4,
         CollectiveAlgorithm::Ring,
@@ -114,7 +117,7 @@ fn a_send_as_recorded_waits_for_its_receiver() {
         (true, [0, 7_000, 0, 40_000]),
     ] {
         let sent = build_send(1, 50_000).lasts(7_000);
-        let sent = if eager { sent.eager() } else { sent };
+        let sent = if eager { sent.with_eager_flag() } else { sent };
         let ranks = [
             vec![sent],
             vec![
@@ -125,7 +128,7 @@ fn a_send_as_recorded_waits_for_its_receiver() {
         let found = replay_switch_report(
             &ranks,
             None,
-            &make_comm_timing_options(CommunicationDurationSource::Recorded),
+            &make_options_with_comm_duration_source(CommunicationDurationSource::Recorded),
         );
         assert_eq!(found.outcome.makespan, Span::from_ns(47_000));
         assert_eq!(list_time_parts_ns(&found, 0), parts_of_sender, "{eager}");
@@ -161,8 +164,8 @@ fn reports_without_a_bubble_are_read() {
 }
 
 /// Rank 0 is ready for an all-reduce after 10 us, rank 1 after 500 us, so rank 0 waits for 490 us. This is also true if
-/// the all-reduce is on the kernels' lane, where it does not take the lane before rank 1 is ready, and if the transfer is
-/// as recorded.
+/// the all-reduce is on the kernels' lane, where it does not take the lane before rank 1 is ready, and if the transfer
+/// is as recorded.
 #[test]
 fn a_ready_member_waits_for_the_last_one_on_any_lane() {
     for comm in [
@@ -175,7 +178,7 @@ fn a_ready_member_waits_for_the_last_one_on_any_lane() {
                 let reduce = reduce.on_lane(lane).after(&[1]).lasts(35_000);
                 vec![build_kernel(ns).on_lane(1), reduce]
             };
-            let options = make_comm_timing_options(comm);
+            let options = make_options_with_comm_duration_source(comm);
             let ranks = [rank(10_000), rank(500_000)];
             let found = replay_switch_report(&ranks, None, &options);
             let row = &found.collectives[0];

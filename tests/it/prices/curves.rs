@@ -32,7 +32,7 @@ fn gemm_curves_follow_their_formula() {
         let [m, n, k] = ["m", "n", "k"].map(|head| number(head) as u64);
         let peak = class
             .peaks
-            .get(Dtype::Bf16)
+            .peak_rate_if_supported(Dtype::Bf16)
             .expect("it has a peak")
             .per_second();
         let memory = class.memory_bandwidth().unwrap();
@@ -89,7 +89,7 @@ fn attention_curves_are_near_what_was_measured() {
         let curve = class.curves.attention[bf16].expect("it has a curve");
         let peak = class
             .peaks
-            .get(Dtype::Bf16)
+            .peak_rate_if_supported(Dtype::Bf16)
             .expect("it has a peak")
             .per_second();
         let off = all.iter().map(|(sizes, seconds)| {

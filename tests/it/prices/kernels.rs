@@ -231,7 +231,7 @@ fn ranks_that_differ_are_measured_by_themselves() {
 /// pipeline they come within 8 %, because stages wait for each other's kernels that are slower than the mean of their
 /// size.
 #[test]
-fn captured_jobs_are_priced_by_their_own_kernels() {
+fn mean_times_of_their_own_kernels_predict_captured_jobs_within_8_percent() {
     let Some(captures) = corpus_path_or_count_skip("captures/pytorch") else {
         return;
     };

@@ -39,7 +39,7 @@ const TRANSFER: f64 = 1532.3 * 4.0 / 3.0;
 const START: f64 = 2111.0 - TRANSFER;
 
 #[test]
-fn measured_collectives_follow_the_keys_of_their_links() {
+fn measured_collective_times_change_with_bandwidth_and_latency_of_links() {
     let dir = tempfile::tempdir().unwrap();
     let preset = run_chakram_in_folder(dir.path(), &["machine", "show", "dgx-h100"]);
     let micros = |text: &str| {

@@ -199,7 +199,7 @@ fn tables_that_make_no_runs_are_refused() {
 }
 
 /// Returns the seconds predicted for each row, by line.
-fn predict_row_seconds(csv: &str, columns: &str) -> Vec<(u64, f64)> {
+fn predict_seconds_of_all_rows(csv: &str, columns: &str) -> Vec<(u64, f64)> {
     let (good, text) = run_score(csv, columns, &["--format", "json"]);
     assert!(good, "{text}");
     let scores: Value = serde_json::from_str(&text).expect("it is JSON");
@@ -218,7 +218,7 @@ const OF_MODEL: &str = "measured = \"s\"\nunit = \"s\"\nmachine = \"dgx-h100\"\n
 
 #[test]
 fn a_model_has_as_many_layers_as_its_row_says() {
-    let rows = predict_row_seconds(
+    let rows = predict_seconds_of_all_rows(
         "m,l,h,n,tp,pp,z,s\nllama3-8b,32,,8,,,,1\nllama3-8b,,4096,8,,,,1\nllama3-8b,4,,8,,,,1\nllama3-8b,8,,8,,,,1\n\
          llama3-8b,,2048,8,,,,1\nresnet-18,4,,8,,,,1\n",
         OF_MODEL,
@@ -255,7 +255,7 @@ fn a_refused_row_is_named_and_the_others_are_scored() {
 fn published_plans_with_ineffective_zero_or_uneven_stages_are_predicted() {
     // A single replica cannot shard its optimizer, and 12 blocks in 5 stages are uneven.
     let csv = "m,l,h,n,tp,pp,z,s\ngpt2-small,,,1,1,1,,1\ngpt2-small,,,1,1,1,1,1\ngpt2-small,,,5,1,5,,1\ngpt2-small,,,4,1,4,,1\n";
-    let rows = predict_row_seconds(csv, OF_MODEL);
+    let rows = predict_seconds_of_all_rows(csv, OF_MODEL);
     assert_eq!(rows.len(), 4);
     assert_eq!(rows[0].1, rows[1].1);
     // The largest of five stages has at most three blocks, as each of four stages has.

@@ -84,14 +84,15 @@ fn a_table_of_a_thousand_gemms_is_nearer_than_the_curve() {
         curve.efficiency /= sustained;
         let peak = class
             .peaks
-            .get(Dtype::Bf16)
+            .peak_rate_if_supported(Dtype::Bf16)
             .expect("it has a peak")
             .per_second();
         let memory = class.memory_bandwidth().unwrap();
         let (mut alone, mut with) = (0.0, 0.0);
         let held_out = sample_every_nth(5, held_out);
         for ([m, n, k], seconds) in &held_out {
-            let time = curve.estimate_gemm([1, *m, *n, *k], 2.0, peak, memory);
+            let time =
+                curve.estimate_gemm_with_intermediate_values([1, *m, *n, *k], 2.0, peak, memory);
             alone += (time.seconds / seconds - 1.0).abs();
             let factor = measured
                 .interpolate_factor([*m, *n, *k], &time)
@@ -166,7 +167,7 @@ fn a_calibrated_gemm_takes_its_measured_time() {
     let curve = before.curves.gemm[Dtype::Bf16 as usize].expect("it has a curve");
     let peak = before
         .peaks
-        .get(Dtype::Bf16)
+        .peak_rate_if_supported(Dtype::Bf16)
         .expect("it has a peak")
         .per_second();
     let time = curve.predict_seconds(

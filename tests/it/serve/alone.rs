@@ -21,7 +21,7 @@ fn build_four_core_platform() -> Platform {
     Platform::parse(text, "p.toml").unwrap()
 }
 
-fn format_branches_scenario(rate: f64, arrivals: &str, rest: &str) -> String {
+fn format_parallel_branches_scenario(rate: f64, arrivals: &str, rest: &str) -> String {
     format!(
         "name = \"two branches\"\n[[model]]\nname = \"m\"\n{BRANCHES}\n{rest}\n\
          [stream]\narrivals = \"{arrivals}\"\nrate = {rate:.1}\n[stop]\nrequests = 2000\n\
@@ -35,7 +35,7 @@ fn read_alone_time(report: &ServeReport, model: &str) -> u64 {
 
 #[test]
 fn branches_run_side_by_side() {
-    let text = format_branches_scenario(700_000.0, "periodic", "deadline = \"1500 ns\"");
+    let text = format_parallel_branches_scenario(700_000.0, "periodic", "deadline = \"1500 ns\"");
     let (report, _) = serve_and_list_requests_by_id(
         &parse_scenario_text(&text),
         Some(&build_four_core_platform()),
@@ -51,7 +51,8 @@ fn branches_run_side_by_side() {
 /// An M/D/1 queue whose server takes 1 us can take nearly a million requests a second.
 #[test]
 fn capacity_is_near_one_request_per_time_of_a_request_alone() {
-    let scenario = parse_scenario_text(&format_branches_scenario(700_000.0, "poisson", ""));
+    let scenario =
+        parse_scenario_text(&format_parallel_branches_scenario(700_000.0, "poisson", ""));
     let cores = build_four_core_platform();
     let options = RequestServeTimeLimitOption::from_serve_time_limit(Some(Span::from_us(10)));
     let at = sweep_rates(&scenario, Some(&cores), options, &[600_000.0]).unwrap();
@@ -73,7 +74,7 @@ fn limits_below_the_time_of_a_request_alone_have_no_capacity() {
     let cores = build_four_core_platform();
     let options = RequestServeTimeLimitOption::from_serve_time_limit(Some(Span(900_000)));
     for rate in [100.0, 700_000.0, 5_000_000.0] {
-        let scenario = parse_scenario_text(&format_branches_scenario(rate, "poisson", ""));
+        let scenario = parse_scenario_text(&format_parallel_branches_scenario(rate, "poisson", ""));
         let error = find_capacity(&scenario, Some(&cores), options, 0.99)
             .expect_err("it is refused")
             .to_string();

@@ -62,7 +62,7 @@ impl LlmObserver for StepAndRequestLog {
     }
 }
 
-pub fn llm_scenario(text: &str) -> LlmScenario {
+pub fn parse_llm_scenario(text: &str) -> LlmScenario {
     LlmScenario::parse(text, "test.toml", Path::new(""))
         .unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
@@ -81,7 +81,7 @@ impl LlmObserver for CompletedLlmRequestCollector {
 /// Serves a scenario step by step, and checks that runs of equal steps give the same report and requests. Requests are
 /// ordered by their numbers.
 pub fn serve_llm_and_check_repeated_steps_agree(text: &str) -> (LlmReport, StepAndRequestLog) {
-    let scenario = llm_scenario(text);
+    let scenario = parse_llm_scenario(text);
     let mut log = StepAndRequestLog::default();
     let report = serve_llm(&scenario, None, &mut log);
     let report = report.unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -386,7 +386,7 @@ fn states_of_linear_attention_take_blocks() {
     let machine = chakram::machine::Machine::load_by_name("dgx-h100").unwrap();
     let serve = |rules: &str| {
         let mut log = StepAndRequestLog::default();
-        let report = serve_llm(&llm_scenario(&text(rules)), Some(&machine), &mut log);
+        let report = serve_llm(&parse_llm_scenario(&text(rules)), Some(&machine), &mut log);
         report.map(|report| (report, log))
     };
     let (report, log) = serve("").unwrap();
@@ -428,7 +428,11 @@ fn experts_may_have_their_own_format_and_placement() {
             "name = \"experts\"\n[engine]\nmodel = \"{model}\"\n{rules}\n[requests]\narrivals = \"users\"\nusers = 8\n\
              count = 16\n[[class]]\nname = \"all\"\ninput = 100\noutput = 10\n"
         );
-        serve_llm(&llm_scenario(&text), Some(&machine), &mut NoLlmObserver)
+        serve_llm(
+            &parse_llm_scenario(&text),
+            Some(&machine),
+            &mut NoLlmObserver,
+        )
     };
     let weights = |report: &LlmReport| report.place.as_ref().unwrap().memory.weights as f64;
     let plain = serve("gpt-oss-120b", "tensor = 2").unwrap();

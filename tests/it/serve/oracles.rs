@@ -32,7 +32,10 @@ fn read_case_count(default: u64) -> u64 {
 }
 
 /// Writes the models' arrivals in picoseconds, and returns the scenario's stream that reads them.
-fn write_arrivals_file(folder: &tempfile::TempDir, requests: &[(u64, usize)]) -> String {
+fn write_arrivals_and_format_stream(
+    folder: &tempfile::TempDir,
+    requests: &[(u64, usize)],
+) -> String {
     let mut rows = "arrival_ps,model\n".to_owned();
     for (at, model) in requests {
         writeln!(rows, "{at},m{model}").unwrap();
@@ -84,7 +87,7 @@ fn closed_forms_equal_simulating_tasks_one_by_one() {
                 (at, numbers.below(models.len() as u64) as usize)
             })
             .collect();
-        text += &write_arrivals_file(&folder, &requests);
+        text += &write_arrivals_and_format_stream(&folder, &requests);
         let plain: Vec<MultiJobRequest> = requests
             .iter()
             .map(|&(ready, model)| MultiJobRequest {
@@ -166,7 +169,7 @@ fn check_policy_on_random_scenarios(
                 (at, numbers.below(models.len() as u64) as usize)
             })
             .collect();
-        text += &write_arrivals_file(&folder, &requests);
+        text += &write_arrivals_and_format_stream(&folder, &requests);
         let preemption = cost.map_or(String::new(), |cost| {
             format!("preemption = \"{cost} ps\"\n")
         });
@@ -245,7 +248,7 @@ fn the_shortest_goes_first() {
 }
 
 #[test]
-fn the_most_urgent_goes_first() {
+fn the_highest_priority_request_goes_first_with_or_without_aging() {
     let policy = |numbers: &mut RandomSequence| match numbers.below(2) {
         0 => (
             PlainRequestOrderRule::Priority(None),
@@ -291,7 +294,7 @@ fn aging_bounds_how_long_low_priority_requests_are_overtaken() {
     // 50 ps, ten of them before the processor is free.
     let mut requests = vec![(0, 0), (0, 1)];
     requests.extend((1..200).map(|i| (i * 50 - 10, 0)));
-    let stream = write_arrivals_file(&folder, &requests);
+    let stream = write_arrivals_and_format_stream(&folder, &requests);
     let text = format!(
         "name = \"starve\"\n[[model]]\nname = \"m0\"\njobs = [{{ tasks = 1, length = 50 }}]\n\
          [[model]]\nname = \"m1\"\njobs = [{{ tasks = 1, length = 10 }}]\npriority = 3\n{stream}\

@@ -122,7 +122,7 @@ fn means_are_within_one_per_cent_of_queueing_formulas() {
 
 /// Requests of one job with four equal tasks on four cores wait as they would at a single server.
 #[test]
-fn cores_dealt_round_robin_are_one_server() {
+fn equal_tasks_on_as_many_cores_wait_like_one_server() {
     let text = "name = \"queue\"\nseed = 3\n[[model]]\nname = \"m\"\njobs = [{ tasks = 4, length = 1000000 }]\n\
                 [stream]\narrivals = \"poisson\"\nrate = 800000.0\n[stop]\nrequests = 5000";
     let (report, requests) = serve_and_list_requests_by_id(

@@ -21,7 +21,7 @@ kind = \"priority\"
 aging = \"1 ms\"
 ";
 
-fn expect_scenario_error(text: &str) -> String {
+fn parse_refused_scenario_for_error(text: &str) -> String {
     let parsed = Scenario::parse(text, "bad.toml", Path::new("."));
     parsed.expect_err("it is refused").to_string()
 }
@@ -123,7 +123,7 @@ fn wrong_keys_and_values_are_refused() {
     for (from, to, says) in table {
         let text = GOOD.replacen(from, to, 1);
         assert_ne!(text, GOOD, "{from}");
-        let error = expect_scenario_error(&text);
+        let error = parse_refused_scenario_for_error(&text);
         for part in *says {
             assert!(error.contains(part), "{to}: {error}");
         }

@@ -74,7 +74,7 @@ fn serving_figures_5_1_and_5_2_match_stored_tables() {
 /// This follows from the table without any queue. Lightning has a quarter of the A100X's multiplications per second, so
 /// it is slower if there are enough inner products for all cores, and faster if they are few and long.
 #[test]
-fn lightning_wins_where_products_are_few() {
+fn the_lightning_platform_has_a_quarter_of_the_multiplications_of_an_a100x() {
     let peak = |name: &str| {
         let cores = Platform::load_by_name(name).unwrap().cores.unwrap();
         f64::from(cores.cores) * cores.clock.as_hertz()

@@ -199,7 +199,7 @@ fn steps_wait_for_steps_of_other_thread_blocks() {
 }
 
 #[test]
-fn sizes_that_an_algorithm_is_not_for_are_refused() {
+fn buffer_sizes_outside_an_algorithms_range_are_refused() {
     let folder = TemporaryTestFolder::new();
     let text = format_msccl_ring("allreduce", 4, 1, true)
         .replace("inplace", "minBytes=\"1000\" maxBytes=\"2000\" inplace");
@@ -276,7 +276,7 @@ fn collectives_of_other_kinds_or_sizes_are_refused() {
 
 /// Steps that only wait do not count as kernels without a time, however many there are; here they are eight of ten.
 #[test]
-fn steps_that_only_wait_take_no_time() {
+fn steps_that_only_wait_do_not_count_as_kernels_without_a_time() {
     let folder = TemporaryTestFolder::new();
     let steps = |blocks: &[(i32, i32, &str)]| {
         let mut text = String::new();

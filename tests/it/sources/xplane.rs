@@ -173,7 +173,7 @@ fn encode_xplane(name: &str, lines: &[(&str, Vec<XplaneEvent>)]) -> Vec<u8> {
 }
 
 /// Returns HLO program 7, which has `all-reduce.1` of 256 f32 in these groups.
-fn encode_hlo_program(groups: &[&[u64]]) -> Vec<u8> {
+fn encode_all_reduce_hlo_program(groups: &[&[u64]]) -> Vec<u8> {
     let shape = encode_protobuf_message(|m| {
         m.append_varint(2, 11);
         m.append_packed(3, &[256]);
@@ -254,7 +254,11 @@ fn encode_two_device_profile(groups: &[&[u64]], reduces: [bool; 2]) -> Vec<u8> {
             ],
         )
     };
-    encode_xspace(&[encode_hlo_program(groups), device(0, 100), device(1, 250)])
+    encode_xspace(&[
+        encode_all_reduce_hlo_program(groups),
+        device(0, 100),
+        device(1, 250),
+    ])
 }
 
 fn convert_trace_to_json_lines(path: &str) -> Vec<Value> {

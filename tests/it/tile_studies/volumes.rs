@@ -56,7 +56,7 @@ fn compute_eq6_terms(tensor: u32) -> [f64; 2] {
 
 /// Returns the bytes over the wafer's links, and the time in seconds, for a plan on the 16 cores of
 /// one die.
-fn sum_link_bytes_and_time(folder: &Folder, model: &str, tensor: u32) -> (f64, f64) {
+fn measure_link_bytes_and_makespan(folder: &Folder, model: &str, tensor: u32) -> (f64, f64) {
     let wafer = ["--machine", "wafer-5x4", "--place", "s_shape"];
     let report = build_plan_on_16_cores(model, tensor, &wafer).report(folder);
     let links = report["tiles"]["links"].as_array().unwrap().iter();
@@ -86,8 +86,8 @@ fn links_carry_the_bytes_of_eq_6_as_often_as_rings_cross_them() {
         (16, 1.125, 0.0),
     ] {
         let members = [tensor, 16 / tensor].map(f64::from);
-        let [one, two] =
-            ["one.toml", "two.toml"].map(|model| sum_link_bytes_and_time(&folder, model, tensor));
+        let [one, two] = ["one.toml", "two.toml"]
+            .map(|model| measure_link_bytes_and_makespan(&folder, model, tensor));
         let (found, time) = (two.0 - one.0, two.1 - one.1);
         let sums = compute_eq6_terms(tensor);
         let sent = |p: f64, sum: f64, links: f64| 16.0 * 2.0 * (p - 1.0) / p * sum * links;
@@ -132,7 +132,7 @@ fn a_sweep_has_links_by_tensor_degree() {
     let mut busy = Vec::new();
     for (row, line) in rows.iter().zip(csv.lines().skip(1)) {
         let tensor = row["point"]["plan.tensor"].as_u64().unwrap() as u32;
-        let (bytes, time) = sum_link_bytes_and_time(&folder, "one.toml", tensor);
+        let (bytes, time) = measure_link_bytes_and_makespan(&folder, "one.toml", tensor);
         let mean = row["links_busy_ps"].as_f64().unwrap();
         // The mean is over 1208 links, although only one die's links are used, and is rounded to
         // picoseconds.

@@ -48,7 +48,7 @@ fn aggregating_equal_cores_gives_the_report_of_all_cores() {
 /// before the replay. If each half of the wafer has cores of one class, one rank is simulated for the eight ranks of
 /// each stage.
 #[test]
-fn aggregation_that_saves_nothing_is_refused_at_once() {
+fn aggregation_fails_before_the_replay_if_no_neighbouring_cores_are_equal() {
     let folder = Folder::new();
     let preset = PRESETS.iter().find(|preset| preset.name == "wafer-5x4");
     let text = preset.unwrap().text;

@@ -74,7 +74,7 @@ fn a_full_pipeline_goes_on_as_it_does() {
 
 /// All formats state the same rates of an extrapolated step, which are those of a replay of the whole step.
 #[test]
-fn formats_agree_on_the_rates_of_a_step() {
+fn text_json_and_csv_state_the_same_rates_of_an_extrapolated_step() {
     let folder = Folder::new();
     let some = ["--extrapolate", "12"];
     let [whole, part] = [&[][..], &some].map(|more| {

@@ -8,7 +8,7 @@ use serde_json::Value;
 /// GPT-2's first and last stages share an embedding table, so they have the same degree.
 const DEGREES: [&str; 4] = ["--stage-tensor", "2,4,4,2", "--place", "s_shape"];
 
-fn build_uneven_plan_arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
+fn build_uneven_stage_plan_arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let mut all = build_plan_arguments("wafer-5x4", &[&DEGREES, more].concat());
     let tensor = all.iter().position(|arg| *arg == "--tensor").unwrap();
     all.drain(tensor..tensor + 2);
@@ -28,16 +28,16 @@ fn uneven_stages_replay_the_same_written_and_merged() {
     ];
     for (adapters, sums) in sample_every_nth(3, ways) {
         let more = ["--adapters", adapters, "--adapter-sums", sums];
-        let alone = run_for_json(&folder, &build_uneven_plan_arguments(&more));
+        let alone = run_for_json(&folder, &build_uneven_stage_plan_arguments(&more));
         assert_eq!(alone["npus"].as_array().map(Vec::len), Some(24));
         let mut together = run_for_json(
             &folder,
-            &build_uneven_plan_arguments(&[&more[..], &["--aggregate"]].concat()),
+            &build_uneven_stage_plan_arguments(&[&more[..], &["--aggregate"]].concat()),
         );
         let found = together["aggregation"].take();
         assert!(found["groups"].as_u64() > Some(0), "{found}");
         assert_reports_agree(&alone, &together, &format!("{more:?}"));
-        folder.run_successfully_for_stdout(&build_uneven_plan_arguments(
+        folder.run_successfully_for_stdout(&build_uneven_stage_plan_arguments(
             &[&more[..], &["-o", "job"]].concat(),
         ));
         folder.run_successfully_for_stdout(&["validate", "job"]);
@@ -49,7 +49,7 @@ fn uneven_stages_replay_the_same_written_and_merged() {
             "{more:?}"
         );
     }
-    let dry = folder.run_successfully_for_stdout(&build_uneven_plan_arguments(&[
+    let dry = folder.run_successfully_for_stdout(&build_uneven_stage_plan_arguments(&[
         "--adapters",
         "2",
         "--dry-run",
@@ -70,9 +70,9 @@ fn equal_tensor_degrees_by_stage_equal_one_degree_for_all() {
         &["--place", "s_shape", "--stage-tensor", "4,4,4,4"],
     );
     assert_eq!(run_for_json(&folder, &listed)["npus"], plain["npus"]);
-    let error = folder.run_refused_for_stderr(&build_uneven_plan_arguments(&[]));
+    let error = folder.run_refused_for_stderr(&build_uneven_stage_plan_arguments(&[]));
     assert!(error.contains("adapters beside"), "{error}");
-    let mut tied = build_uneven_plan_arguments(&["--adapters", "2"]);
+    let mut tied = build_uneven_stage_plan_arguments(&["--adapters", "2"]);
     let degrees = tied.iter().position(|arg| *arg == "2,4,4,2").unwrap();
     tied[degrees] = "2,4,4,4";
     let error = folder.run_refused_for_stderr(&tied);

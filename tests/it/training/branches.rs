@@ -1,7 +1,7 @@
 //! Tests a layer's independent operators, run in order and concurrently.
 
 use super::time::{F, IDEAL, SIDE};
-use super::{build_training_job, replay_training_job};
+use super::{build_pattern_of_model_and_plan, replay_training_job};
 use chakram::generate::{
     AblationEffect, BranchOrder, CheckedWorkloadPattern, Optimizer, ParallelismPlan,
     RecomputePolicy,
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// Returns a model of `count` blocks with `on` products of 1 x 1000 x 1000 on the branch and one
 /// product on the bypass.
-fn build_branched_model(count: u32, on: u32) -> Model {
+fn build_branch_and_bypass_model(count: u32, on: u32) -> Model {
     let product = |name: &str, more: &str| {
         format!("{{ op = \"linear\", name = \"{name}\", outputs = {SIDE}, bias = false{more} }}")
     };
@@ -50,7 +50,11 @@ fn branches_take_the_longest_of_them_or_their_sum() {
                 plan.recompute = recompute;
                 plan.without.add_effect(AblationEffect::MemoryBound);
                 replay_training_job(
-                    &build_training_job(&build_branched_model(count, on), &plan).unwrap(),
+                    &build_pattern_of_model_and_plan(
+                        &build_branch_and_bypass_model(count, on),
+                        &plan,
+                    )
+                    .unwrap(),
                     machine,
                 )
                 .makespan
@@ -147,7 +151,9 @@ fn concurrent_branches_do_the_same_work_with_fewer_dependencies() {
         ),
     ] {
         let model = Model::load_named(model).unwrap();
-        let of = |branches| build_training_job(&model, &make_branch_plan(branches)).unwrap();
+        let of = |branches| {
+            build_pattern_of_model_and_plan(&model, &make_branch_plan(branches)).unwrap()
+        };
         let [in_order, parallel] = [BranchOrder::InOrder, BranchOrder::Parallel].map(of);
         let [in_order, parallel] =
             [in_order, parallel].map(|job| NodeAncestry::from_first_rank_of_job(&job));

@@ -83,7 +83,7 @@ fn parse_captured_model() -> Model {
         .model
 }
 
-fn build_captured_job(
+fn build_pattern_from_changed_plan(
     model: Model,
     change: impl Fn(&mut ParallelismPlan),
 ) -> CheckedWorkloadPattern {
@@ -98,12 +98,14 @@ fn list_generated_nodes(job: &CheckedWorkloadPattern, rank: u32) -> Vec<Generate
     nodes.0
 }
 
-fn list_node_events(nodes: &[GeneratedNode]) -> Vec<ProductAttentionOrAllReduce> {
+fn list_products_attentions_and_all_reduces(
+    nodes: &[GeneratedNode],
+) -> Vec<ProductAttentionOrAllReduce> {
     nodes.iter().filter_map(|node| node.event.clone()).collect()
 }
 
 /// Checks that both are equal, except for the order of the two products of the logits, which have 1024 words.
-fn assert_events_match(
+fn assert_equal_except_logit_product_order(
     generated: &[ProductAttentionOrAllReduce],
     captured: &[ProductAttentionOrAllReduce],
     what: &str,
@@ -113,8 +115,8 @@ fn assert_events_match(
     // In the backward pass, the logits' products give 1024 x 256 weights from 128 tokens, and 128 x 256 inputs from
     // 1024 words.
     let [weights, inputs] = [
-        ProductAttentionOrAllReduce::product(1024, 128, 256),
-        ProductAttentionOrAllReduce::product(128, 1024, 256),
+        ProductAttentionOrAllReduce::from_matrix_product_sizes(1024, 128, 256),
+        ProductAttentionOrAllReduce::from_matrix_product_sizes(128, 1024, 256),
     ];
     let mut swapped = 0;
     for (i, event) in generated.iter().enumerate() {
@@ -130,12 +132,12 @@ fn assert_events_match(
 
 #[test]
 fn a_generated_step_multiplies_and_reduces_what_the_captured_one_does() {
-    let job = build_captured_job(parse_captured_model(), |_| {});
+    let job = build_pattern_from_changed_plan(parse_captured_model(), |_| {});
     assert_eq!(job.rank_count(), 4);
     for rank in 0..4 {
         let nodes = list_generated_nodes(&job, rank);
-        assert_events_match(
-            &list_node_events(&nodes),
+        assert_equal_except_logit_product_order(
+            &list_products_attentions_and_all_reduces(&nodes),
             &parse_captured_events(),
             &format!("rank {rank}"),
         );
@@ -164,7 +166,7 @@ fn a_generated_step_multiplies_and_reduces_what_the_captured_one_does() {
 #[test]
 fn flops_are_the_captured_ones() {
     let sum = |model| {
-        let nodes = list_generated_nodes(&build_captured_job(model, |_| {}), 0);
+        let nodes = list_generated_nodes(&build_pattern_from_changed_plan(model, |_| {}), 0);
         nodes.iter().map(|node| node.flops).sum::<u64>()
     };
     let expected: u64 = parse_captured_events()
@@ -187,8 +189,10 @@ fn flops_are_the_captured_ones() {
 #[test]
 fn a_smaller_first_bucket_gives_the_buckets_of_older_versions() {
     let sizes = |first| {
-        let job = build_captured_job(parse_captured_model(), |plan| plan.first_bucket = first);
-        let bytes = list_node_events(&list_generated_nodes(&job, 0))
+        let job = build_pattern_from_changed_plan(parse_captured_model(), |plan| {
+            plan.first_bucket = first
+        });
+        let bytes = list_products_attentions_and_all_reduces(&list_generated_nodes(&job, 0))
             .into_iter()
             .filter_map(|e| match e {
                 ProductAttentionOrAllReduce::Reduction(bytes) => Some(bytes),
@@ -206,7 +210,10 @@ fn a_smaller_first_bucket_gives_the_buckets_of_older_versions() {
 /// and only the optimizer step waits for it.
 #[test]
 fn a_reduction_waits_for_what_found_its_gradients() {
-    let nodes = list_generated_nodes(&build_captured_job(parse_captured_model(), |_| {}), 0);
+    let nodes = list_generated_nodes(
+        &build_pattern_from_changed_plan(parse_captured_model(), |_| {}),
+        0,
+    );
     let finds = |name: &str| {
         let Some((_, what)) = name.split_once("/bwd/") else {
             return false;
@@ -244,7 +251,7 @@ fn a_reduction_waits_for_what_found_its_gradients() {
 /// launched.
 #[test]
 fn reductions_start_where_the_captured_ones_do() {
-    let job = build_captured_job(parse_captured_model(), |_| {});
+    let job = build_pattern_from_changed_plan(parse_captured_model(), |_| {});
     let machine = r#"
 name = "wide"
 [npu.npu]

@@ -7,7 +7,7 @@
 
 mod elements;
 
-use super::build_training_job;
+use super::build_pattern_of_model_and_plan;
 use crate::corpus::sample_every_nth;
 use chakram::generate::{
     CheckedWorkloadPattern, OperatorAxisShardCounts, OperatorPatternDegrees, Optimizer,
@@ -151,7 +151,8 @@ fn check_cut_communication(kind: TestedOperatorKind, members: u32, cuts: [[u32; 
         });
     }
     let about = format!("{kind:?} among {members}, {cuts:?}");
-    let job = build_training_job(&model, &plan).unwrap_or_else(|why| panic!("{about}: {why}"));
+    let job = build_pattern_of_model_and_plan(&model, &plan)
+        .unwrap_or_else(|why| panic!("{about}: {why}"));
     let all = predict_receives_and_reduces(kind, members, cuts);
     for (member, (seen, expected)) in collect_communication(&job, members)
         .into_iter()

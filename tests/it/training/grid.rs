@@ -1,8 +1,8 @@
 //! Tests conservation laws for any model, parallelism, schedule, sharding and recomputation.
 
 use super::{
-    GPT, RankNodeSums, build_bert_model, build_gpt_model, build_llama_model, build_training_job,
-    replay_training_job,
+    GPT, RankNodeSums, build_bert_model, build_gpt_model, build_llama_model,
+    build_pattern_of_model_and_plan, replay_training_job,
 };
 use crate::corpus::is_whole_corpus_requested;
 use chakram::generate::{
@@ -69,7 +69,7 @@ fn operator_flops_computed_once(
 
 /// Returns `true` if an operator can be split. In a model without stated splits each product is
 /// split by its outputs or its inputs, if either is divisible.
-fn can_be_cut(operator: &LayerOperator, plan: &ParallelismPlan) -> bool {
+fn can_split_operator_by_tensor_degree(operator: &LayerOperator, plan: &ParallelismPlan) -> bool {
     match operator.work {
         OperatorKind::Linear {
             inputs, outputs, ..
@@ -100,7 +100,7 @@ fn expected_flops_of_all_ranks(model: &Model, plan: &ParallelismPlan) -> u128 {
             let shared = plan.sequence_parallel && rows % u64::from(plan.tensor) == 0;
             let times = match (operator.cut, shared) {
                 (OperatorTensorParallelSplit::Replicated, false)
-                    if derived && can_be_cut(operator, plan) =>
+                    if derived && can_split_operator_by_tensor_degree(operator, plan) =>
                 {
                     1
                 }
@@ -119,7 +119,7 @@ fn check_plan_conserves_work(
     plan: &ParallelismPlan,
     machine: &Machine,
 ) -> Result<(), String> {
-    let job = build_training_job(model, plan)?;
+    let job = build_pattern_of_model_and_plan(model, plan)?;
     let about = format!("{}: {plan:?}", model.name);
     let ranks: Vec<RankNodeSums> = (0..job.rank_count())
         .map(|rank| RankNodeSums::sum_nodes_of_rank(&job, rank))
@@ -161,7 +161,7 @@ fn check_traces_are_sound_and_replay_ends(
         let mut writer = TraceWriter::new(Vec::new()).unwrap();
         job.emit_nodes(rank, &mut writer).unwrap();
         let trace = TraceDefectsAndDigest::check_trace(
-            &writer.into_inner(),
+            &writer.into_unflushed_sink(),
             EnforcedDependencyKinds::Both,
             3,
         );
@@ -321,11 +321,11 @@ fn split_backward_passes_do_the_same_work() {
 
 /// Buckets of parameters contain the same gradients as buckets of layers, for every sharding and schedule.
 #[test]
-fn buckets_of_parameters_hold_all_gradients() {
+fn parameter_buckets_hold_the_same_gradients_as_layer_buckets() {
     let machine = Machine::load_preset("dgx-a100x2").unwrap();
     let reduced = |plan: &ParallelismPlan| {
         check_plan_conserves_work(&build_gpt_model(), plan, &machine).unwrap();
-        let job = build_training_job(&build_gpt_model(), plan).unwrap();
+        let job = build_pattern_of_model_and_plan(&build_gpt_model(), plan).unwrap();
         let of_rank = |rank| {
             let (mut count, mut bytes) = (0, 0);
             for (name, _, size) in RankNodeSums::sum_nodes_of_rank(&job, rank).collectives {
@@ -371,7 +371,7 @@ fn check_plans_and_count_refusals(
     for plan in plans {
         let found = match is_whole_corpus_requested() || done % 5 == 0 {
             true => check_plan_conserves_work(model, plan, &machine),
-            false => build_training_job(model, plan).map(drop),
+            false => build_pattern_of_model_and_plan(model, plan).map(drop),
         };
         match found {
             Ok(()) => done += 1,

@@ -1,6 +1,8 @@
 //! Tests how much memory is allocated, and for how long.
 
-use super::{GPT, RankNodeSums, build_gpt_model, build_product_chain_model, build_training_job};
+use super::{
+    GPT, RankNodeSums, build_gpt_model, build_pattern_of_model_and_plan, build_product_chain_model,
+};
 use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflinePeakFraction};
 use chakram::generate::{
     AttentionKernel, ModelAndParallelismPlan, ParallelismPlan, PipelineSchedule, RecomputePolicy,
@@ -19,10 +21,11 @@ fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
         plan.pipeline = 4;
         plan.batch = 8;
         plan.schedule = schedule;
-        let job = build_training_job(&build_product_chain_model(6, 10), &plan);
+        let job = build_pattern_of_model_and_plan(&build_product_chain_model(6, 10), &plan);
         // Six blocks cannot be divided among four stages.
         assert!(job.unwrap_err().contains("a divisor of the 6 blocks"));
-        let job = build_training_job(&build_product_chain_model(4, 10), &plan).unwrap();
+        let job =
+            build_pattern_of_model_and_plan(&build_product_chain_model(4, 10), &plan).unwrap();
         let stages = [1, 2].map(|stage| {
             // A product keeps its input, 10 numbers of 2 B.
             RankNodeSums::sum_nodes_of_rank(&job, stage)
@@ -52,7 +55,7 @@ fn activations_kept_in_replay_and_plan(
     let mut plan = ParallelismPlan::new();
     (plan.pipeline, plan.batch, plan.schedule) = (4, 8, schedule);
     plan.attention = AttentionKernel::Unfused;
-    let workload = build_training_job(&model, &plan)
+    let workload = build_pattern_of_model_and_plan(&model, &plan)
         .unwrap()
         .build_workload()
         .unwrap();
@@ -126,7 +129,7 @@ fn a_block_keeps_what_korthikanti_counts() {
         plan.micro_batch = b;
         let mut model = build_gpt_model();
         let sum = |model: &chakram::model::Model| {
-            let job = build_training_job(model, &plan).unwrap();
+            let job = build_pattern_of_model_and_plan(model, &plan).unwrap();
             RankNodeSums::sum_nodes_of_rank(&job, 0)
                 .peak_bytes_of_tensor_class(TensorClass::Activations)
         };
@@ -186,7 +189,7 @@ fn recomputation_as_needed_is_the_least_that_fits() {
         plan.capacity = capacity;
         plan.batch = 4;
         plan.micro_batch = 4;
-        let job = build_training_job(&build_gpt_model(), &plan)?;
+        let job = build_pattern_of_model_and_plan(&build_gpt_model(), &plan)?;
         Ok::<_, String>(
             RankNodeSums::sum_nodes_of_rank(&job, 0)
                 .peak
@@ -229,7 +232,8 @@ fn gathered_parameters_are_few_at_a_time() {
         plan.reshard = reshard;
         // There is a bucket for each layer.
         plan.bucket = 1;
-        let job = build_training_job(&build_product_chain_model(8, 10), &plan).unwrap();
+        let job =
+            build_pattern_of_model_and_plan(&build_product_chain_model(8, 10), &plan).unwrap();
         // A layer has 10 x 10 weights of 2 B and as many gradients, and each of the norms at both ends has 10.
         RankNodeSums::sum_nodes_of_rank(&job, 0).peak_bytes_of_tensor_class(TensorClass::Temporary)
     };

@@ -42,14 +42,14 @@ fn write_machine_file(folder: &Path) -> String {
 }
 
 /// Returns the exit code, output and errors of `command` with the arguments `more`.
-fn run_command_with_args(command: &str, more: &[&str]) -> (i32, String, String) {
+fn run_command_for_exit_and_text(command: &str, more: &[&str]) -> (i32, String, String) {
     let args: Vec<_> = command.split(' ').chain(more.iter().copied()).collect();
     run_for_exit_and_text(&args)
 }
 
 fn run_command_for_json(command: &str, more: &[&str]) -> Value {
     let (code, out, error) =
-        run_command_with_args(command, &[more, &["--format", "json"]].concat());
+        run_command_for_exit_and_text(command, &[more, &["--format", "json"]].concat());
     assert_eq!((code, &error[..]), (0, ""));
     serde_json::from_str(&out).unwrap()
 }
@@ -131,15 +131,15 @@ fn a_dry_run_says_where_groups_lie() {
             ("data", 2, "fast", [2, 2, 1])
         ]
     );
-    let (_, text, _) = run_command_with_args(JOB, &dry);
+    let (_, text, _) = run_command_for_exit_and_text(JOB, &dry);
     let line = "\n  tensor             2   2 of 2 slow\n  data               2   2 of 2 fast\n";
     assert!(text.contains(line), "{text}");
     // An order on the command line overrides the file's map, and moving ranks to other NPUs changes where groups are
     // placed.
-    let turned = |more: &[&str]| run_command_with_args(JOB, &[&dry[..], more].concat()).1;
+    let turned = |more: &[&str]| run_command_for_exit_and_text(JOB, &[&dry[..], more].concat()).1;
     assert!(turned(&["--order", "tp,dp,pp"]).contains("2 of 2 fast\n  data"));
     let crossed = ["--machine", &pairs, "--dry-run", "--map", "0,3,1,2"];
-    let text = run_command_with_args(JOB, &crossed).1;
+    let text = run_command_for_exit_and_text(JOB, &crossed).1;
     assert!(
         text.contains("  tensor             2   2 of 2 fast x 2 of 2 slow; irregular"),
         "{text}"
@@ -189,7 +189,7 @@ fn a_map_that_does_not_fit_the_machine_is_refused() {
             "the job has 8 ranks, but machine `pairs` has 4 NPUs",
         ),
     ] {
-        let (code, _, error) = run_command_with_args(JOB, options);
+        let (code, _, error) = run_command_for_exit_and_text(JOB, options);
         // The argument parser rejects text that is not a range.
         assert_eq!(code, 2, "{error}");
         assert!(error.contains(expected), "{error}\n{expected}");
@@ -212,7 +212,7 @@ fn jobs_that_do_not_fit_in_memory_are_reported_before_anything_runs() {
     );
     assert_eq!(large["stages"][0]["capacity_bytes"], 1_000_000_000);
     let require = ["--fit", "require"];
-    let (code, out, error) = run_command_with_args(JOB, &[&dry[..], &require].concat());
+    let (code, out, error) = run_command_for_exit_and_text(JOB, &[&dry[..], &require].concat());
     assert_eq!(code, 3);
     assert!(
         out.contains("OUT OF MEMORY  1 of 1 stage needs more than"),
@@ -229,7 +229,7 @@ fn jobs_that_do_not_fit_in_memory_are_reported_before_anything_runs() {
     );
     // A capacity in the plan overrides the machine's.
     let roomy = ["--capacity", "2 GB"];
-    let (code, out, _) = run_command_with_args(JOB, &[&dry[..], &require, &roomy].concat());
+    let (code, out, _) = run_command_for_exit_and_text(JOB, &[&dry[..], &require, &roomy].concat());
     assert_eq!(code, 0);
     assert!(out.contains("of 2.0 GB on stage 0, the fullest"), "{out}");
     // In replays, too.
@@ -240,7 +240,8 @@ fn jobs_that_do_not_fit_in_memory_are_reported_before_anything_runs() {
         ("dgx-h100", "900 MB", 3),
     ] {
         let options = ["--machine", machine, "--capacity", capacity];
-        let (code, out, error) = run_command_with_args(JOB, &[&options[..], &require].concat());
+        let (code, out, error) =
+            run_command_for_exit_and_text(JOB, &[&options[..], &require].concat());
         assert_eq!(code, expected, "{machine} {capacity}: {error}");
         let of = format!("of its NPU's {}", capacity.parse::<Bytes>().unwrap());
         assert_eq!(error.contains(&of), code == 3, "{error}");
@@ -248,7 +249,7 @@ fn jobs_that_do_not_fit_in_memory_are_reported_before_anything_runs() {
         let same = "has no effect: the run is the same without the setting";
         assert_eq!(out.contains(same), capacity == "1 GB", "{out}");
     }
-    let (code, _, error) = run_command_with_args(JOB, &[&dry[..1], &require].concat());
+    let (code, _, error) = run_command_for_exit_and_text(JOB, &[&dry[..1], &require].concat());
     assert_eq!(code, 2);
     assert!(
         error.contains("try: --capacity 80GB, or --machine MACHINE"),
@@ -263,7 +264,7 @@ fn reports_sum_groups_up_by_what_they_are_for() {
     let pairs = write_machine_file(folder.path());
     let prefix = folder.path().join("job");
     let prefix = prefix.to_str().unwrap();
-    let (code, _, error) = run_command_with_args(JOB, &["--output", prefix]);
+    let (code, _, error) = run_command_for_exit_and_text(JOB, &["--output", prefix]);
     assert_eq!((code, &error[..]), (0, ""));
     let groups = format!("{prefix}.groups.json");
     let replay = format!("replay {prefix} --groups {groups} --compute roofline");
@@ -273,7 +274,7 @@ fn reports_sum_groups_up_by_what_they_are_for() {
     };
     // The tables must be complete, because a head of another length changes the number of lines.
     let whole = ["--machine", &pairs, "--details"];
-    let at_once = tables(run_command_with_args(JOB, &whole).1);
+    let at_once = tables(run_command_for_exit_and_text(JOB, &whole).1);
     for expected in [
         "\n  all-reduce, tensor ",
         "\n    2 groups of 2: ring 2 (fast)\n",
@@ -284,7 +285,10 @@ fn reports_sum_groups_up_by_what_they_are_for() {
     ] {
         assert!(at_once.contains(expected), "{at_once}\n{expected}");
     }
-    assert_eq!(tables(run_command_with_args(&replay, &whole).1), at_once);
+    assert_eq!(
+        tables(run_command_for_exit_and_text(&replay, &whole).1),
+        at_once
+    );
     let [made, read] =
         [JOB, &replay].map(|command| run_command_for_json(command, &["--machine", &pairs]));
     assert_eq!(made["collectives"], read["collectives"]);

@@ -1,6 +1,6 @@
 //! Compares the bytes of token exchanges with a simulation that routes single tokens.
 
-use super::{RankNodeSums, build_experts_model, build_training_job};
+use super::{RankNodeSums, build_experts_model, build_pattern_of_model_and_plan};
 use chakram::generate::{
     ContextExchange, ExpertCapacityFactor, ExpertExchangeForm, ExpertRoutingBalance,
     ParallelismPlan,
@@ -67,7 +67,7 @@ fn list_expert_exchanges(
     }
     plan.batch = of.data.into();
     change(&mut plan);
-    let job = build_training_job(&model, &plan).unwrap();
+    let job = build_pattern_of_model_and_plan(&model, &plan).unwrap();
     let ranks = (0..job.rank_count()).map(|rank| {
         let all = RankNodeSums::sum_nodes_of_rank(&job, rank)
             .collectives
@@ -116,13 +116,14 @@ fn assert_all_to_alls(
 #[test]
 fn balanced_all_to_alls_have_the_bytes_of_the_copies_of_tokens() {
     for of in DEGREES {
-        let routing = TokenExpertChoices::from_every_expert_choice(of.expert as usize, E, K, 1);
+        let routing =
+            TokenExpertChoices::from_all_possible_expert_sets(of.expert as usize, E, K, 1);
         let tokens = routing.tokens[0].len();
         let about = format!("{of:?}");
         let found = list_expert_exchanges(of, tokens, |_| ());
         assert_all_to_alls(
             &found,
-            &routing.copies_for_experts(),
+            &routing.count_copies_per_chosen_expert(),
             [2 * H, 2 * H],
             &about,
         );
@@ -132,14 +133,24 @@ fn balanced_all_to_alls_have_the_bytes_of_the_copies_of_tokens() {
         });
         let to_experts = H + 4 * H / 128;
         let sizes = [to_experts, 2 * H];
-        assert_all_to_alls(&found, &routing.copies_for_experts(), sizes, &about);
+        assert_all_to_alls(
+            &found,
+            &routing.count_copies_per_chosen_expert(),
+            sizes,
+            &about,
+        );
         if of.expert_tensor < of.tensor {
             continue;
         }
         let found = list_expert_exchanges(of, tokens, |plan| {
             plan.expert_exchange = ExpertExchangeForm::Ranks;
         });
-        assert_all_to_alls(&found, &routing.copies_for_ranks(), [2 * H, 2 * H], &about);
+        assert_all_to_alls(
+            &found,
+            &routing.count_one_copy_per_rank_with_experts(),
+            [2 * H, 2 * H],
+            &about,
+        );
         let found = list_expert_exchanges(of, tokens, |plan| {
             plan.expert_exchange = ExpertExchangeForm::AllGather;
         });
@@ -167,7 +178,7 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
         let found = list_expert_exchanges(of, 56, |plan| {
             plan.expert_counts = routing.tokens_of_experts();
         });
-        let fullest = most_copies_received(&routing.copies_for_experts());
+        let fullest = most_copies_received(&routing.count_copies_per_chosen_expert());
         assert!(fullest > 56 * K as u64, "{of:?}: {fullest}");
         for (name, _, bytes) in &found {
             assert_eq!(*bytes, 2 * H * fullest, "{of:?}: {name}");
@@ -181,7 +192,7 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
             plan.expert_counts = routing.tokens_of_experts();
             plan.expert_exchange = ExpertExchangeForm::Ranks;
         });
-        let fullest = most_copies_received(&routing.copies_for_ranks());
+        let fullest = most_copies_received(&routing.count_one_copy_per_rank_with_experts());
         let ratio = found[0].2 as f64 / (2 * H * fullest) as f64;
         assert!((0.85..1.2).contains(&ratio), "{of:?}: {ratio}");
     }
@@ -191,7 +202,7 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
     let found = list_expert_exchanges(DEGREES[5], 56, |plan| plan.routing = steep);
     let weights = [100_000, 100_000, 1, 1, 1, 1, 1, 1];
     let routing = TokenExpertChoices::drawn(8, 56, &weights, K, 1);
-    let fullest = most_copies_received(&routing.copies_for_experts());
+    let fullest = most_copies_received(&routing.count_copies_per_chosen_expert());
     assert_eq!((fullest, found[0].2), (8 * 56, 2 * H * 8 * 56));
 }
 
@@ -221,14 +232,15 @@ fn exchanges_with_a_capacity_have_the_bytes_of_all_slots() {
 
 /// A token is sent once to each node that has one of its experts, and from there once to each rank that has one.
 #[test]
-fn exchanges_over_nodes_have_the_bytes_of_both_levels() {
+fn two_level_exchanges_send_tokens_once_per_node_then_once_per_rank() {
     for (of, size) in [
         (make_plan_degrees(4, 1, 1, 4, 1), 2),
         (make_plan_degrees(8, 1, 1, 8, 1), 2),
         (make_plan_degrees(8, 1, 1, 8, 1), 4),
         (make_plan_degrees(2, 2, 2, 4, 2), 2),
     ] {
-        let routing = TokenExpertChoices::from_every_expert_choice(of.expert as usize, E, K, 1);
+        let routing =
+            TokenExpertChoices::from_all_possible_expert_sets(of.expert as usize, E, K, 1);
         let copies = routing.copies_in_two_level_exchange(size);
         let found = list_expert_exchanges(of, 28, |plan| {
             plan.expert_exchange = ExpertExchangeForm::Nodes;

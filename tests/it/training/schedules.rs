@@ -3,7 +3,7 @@
 
 use super::time::{F, IDEAL, SIDE};
 use super::{
-    GPT, RankNodeSums, build_gpt_model, build_product_chain_model, build_training_job,
+    GPT, RankNodeSums, build_gpt_model, build_pattern_of_model_and_plan, build_product_chain_model,
     replay_training_job,
 };
 use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions};
@@ -106,7 +106,7 @@ fn gradients_of_weights_fill_the_bubble() {
             ..make_pipeline_plan(4, 8, schedule)
         };
         replay_training_job(
-            &build_training_job(&build_attention_model(4), &plan).unwrap(),
+            &build_pattern_of_model_and_plan(&build_attention_model(4), &plan).unwrap(),
             &parse_ideal_machine(),
         )
         .makespan
@@ -126,7 +126,8 @@ fn bidirectional_pipeline_schedules_take_the_published_step_times() {
         let plan = make_pipeline_plan(stages, batch, schedule);
         let machine = IDEAL.replace("size = 4", "size = 8");
         let machine = Machine::parse(&machine, "ideal").unwrap();
-        let job = build_training_job(&build_product_chain_model(blocks, SIDE), &plan).unwrap();
+        let job = build_pattern_of_model_and_plan(&build_product_chain_model(blocks, SIDE), &plan)
+            .unwrap();
         replay_training_job(&job, &machine).makespan.0
     };
     // With (F, B, W) = (10, 10, 10), the step takes 660.
@@ -184,7 +185,7 @@ fn dual_pipe_makespan_with_hidden_all_reduces(stages: u32, batch: u64) -> u64 {
     let mut plan = make_pipeline_plan(stages, batch, PipelineSchedule::DualPipe);
     plan.tensor = 2;
     plan.tensor_overlap = false;
-    let job = build_training_job(&model, &plan).unwrap();
+    let job = build_pattern_of_model_and_plan(&model, &plan).unwrap();
     // An all-reduce of 1000 numbers of 2 B takes two steps of 1000 B at 1 B/ns.
     let (npu, _) = IDEAL.split_once("[[dimension]]").unwrap();
     let mut machine = npu.to_owned();
@@ -254,7 +255,7 @@ fn listed_pass_orders_give_the_same_job_as_the_named_schedule() {
     let orders = StagePassOrders::parse_stage_lines(&lines).unwrap();
     let listed = PipelineSchedule::Listed(Arc::new(orders));
     let step = |schedule| {
-        let job = build_training_job(
+        let job = build_pattern_of_model_and_plan(
             &build_attention_model(4),
             &make_pipeline_plan(4, 8, schedule),
         )
@@ -275,7 +276,7 @@ fn listed_pass_orders_give_the_same_job_as_the_named_schedule() {
     assert_eq!(parsed.schedule, PipelineSchedule::Listed(Arc::new(orders)));
     let mut plan = make_pipeline_plan(2, 2, parsed.schedule);
     plan.without = parsed.without;
-    let job = build_training_job(&build_product_chain_model(4, 10), &plan).unwrap();
+    let job = build_pattern_of_model_and_plan(&build_product_chain_model(4, 10), &plan).unwrap();
     // Parts 1 and 2 are neighbours on one stage, so there is no message between them.
     let messages = RankNodeSums::sum_nodes_of_rank(&job, 0).messages;
     assert_eq!(messages.len(), 8);
@@ -310,7 +311,7 @@ fn dual_pipe_gradients_are_reduced_over_both_copies_of_each_stage() {
     (plan.data, plan.zero, plan.optimizer) = (2, ZeroStage::Optimizer, Optimizer::Adam);
     plan.without = ParallelismPlan::new().without;
     let model = build_product_chain_model(4, 10);
-    let job = build_training_job(&model, &plan).unwrap();
+    let job = build_pattern_of_model_and_plan(&model, &plan).unwrap();
     let groups = job.declared_groups();
     let mut all: Vec<_> = groups.values().cloned().collect();
     all.sort();
@@ -358,7 +359,7 @@ fn split_backward_keeps_only_the_bytes_that_weight_gradients_need() {
         let mut plan = plan.clone();
         plan.batch = orders.micro_batches().into();
         plan.schedule = PipelineSchedule::Listed(Arc::new(orders));
-        let job = build_training_job(&model, &plan).unwrap();
+        let job = build_pattern_of_model_and_plan(&model, &plan).unwrap();
         RankNodeSums::sum_nodes_of_rank(&job, 0)
             .peak_bytes_of_tensor_class(TensorClass::Activations)
     };

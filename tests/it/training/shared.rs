@@ -1,7 +1,7 @@
 //! Tests sharded parameters over several micro-batches: how many transfers they need, how many bytes these move, and
 //! how long parameters stay allocated.
 
-use super::{RankNodeSums, build_product_chain_model, build_training_job};
+use super::{RankNodeSums, build_pattern_of_model_and_plan, build_product_chain_model};
 use chakram::generate::{Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage};
 use chakram::model::LayerRole;
 use chakram::trace::{CollectiveKind, TensorClass};
@@ -20,15 +20,15 @@ fn make_zero_plan(zero: ZeroStage) -> ParallelismPlan {
 const WEIGHTS: u64 = 820;
 const LAYERS: usize = 10;
 
-fn sum_rank_nodes(plan: &ParallelismPlan) -> RankNodeSums {
+fn sum_generated_rank_one_nodes(plan: &ParallelismPlan) -> RankNodeSums {
     RankNodeSums::sum_nodes_of_rank(
-        &build_training_job(&build_product_chain_model(8, 10), plan).unwrap(),
+        &build_pattern_of_model_and_plan(&build_product_chain_model(8, 10), plan).unwrap(),
         1,
     )
 }
 
 /// Returns how many collectives of a kind there are, and their total size.
-fn sum_collectives_of_kind(sums: &RankNodeSums, wanted: CollectiveKind) -> (usize, u64) {
+fn count_and_sum_collectives_of_kind(sums: &RankNodeSums, wanted: CollectiveKind) -> (usize, u64) {
     let found = sums
         .collectives
         .iter()
@@ -46,21 +46,21 @@ fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
     let reduced = |accumulate, overlap| {
         let mut plan = make_zero_plan(ZeroStage::Gradients);
         (plan.accumulate, plan.overlap) = (accumulate, overlap);
-        let sums = sum_rank_nodes(&plan);
+        let sums = sum_generated_rank_one_nodes(&plan);
         let kept = [TensorClass::Gradients, TensorClass::Temporary]
             .map(|class| sums.peak_bytes_of_tensor_class(class));
         assert_eq!(
-            sum_collectives_of_kind(&sums, CollectiveKind::AllReduce),
+            count_and_sum_collectives_of_kind(&sums, CollectiveKind::AllReduce),
             (0, 0)
         );
         // Each replica updates half of the parameters, of 2 B each, and gathers the other half.
         assert_eq!(
-            sum_collectives_of_kind(&sums, CollectiveKind::AllGather),
+            count_and_sum_collectives_of_kind(&sums, CollectiveKind::AllGather),
             (LAYERS, WEIGHTS)
         );
         assert_eq!(sums.used[3..], [0, 0]);
         (
-            sum_collectives_of_kind(&sums, CollectiveKind::ReduceScatter),
+            count_and_sum_collectives_of_kind(&sums, CollectiveKind::ReduceScatter),
             kept,
         )
     };
@@ -75,9 +75,9 @@ fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
     for accumulate in [false, true] {
         let mut plan = make_zero_plan(ZeroStage::Optimizer);
         plan.accumulate = accumulate;
-        let sums = sum_rank_nodes(&plan);
+        let sums = sum_generated_rank_one_nodes(&plan);
         assert_eq!(
-            sum_collectives_of_kind(&sums, CollectiveKind::ReduceScatter),
+            count_and_sum_collectives_of_kind(&sums, CollectiveKind::ReduceScatter),
             once
         );
         assert_eq!(
@@ -96,10 +96,10 @@ fn parameters_are_gathered_in_each_pass_or_once() {
         for (reshard, passes) in [(true, 8), (false, 1)] {
             let mut plan = make_zero_plan(ZeroStage::Parameters);
             (plan.prefetch, plan.reshard) = (prefetch, reshard);
-            let sums = sum_rank_nodes(&plan);
-            let gathered = sum_collectives_of_kind(&sums, CollectiveKind::AllGather);
+            let sums = sum_generated_rank_one_nodes(&plan);
+            let gathered = count_and_sum_collectives_of_kind(&sums, CollectiveKind::AllGather);
             assert_eq!(gathered, (passes * LAYERS, passes as u64 * WEIGHTS));
-            let reduced = sum_collectives_of_kind(&sums, CollectiveKind::ReduceScatter);
+            let reduced = count_and_sum_collectives_of_kind(&sums, CollectiveKind::ReduceScatter);
             assert_eq!(reduced, (4 * LAYERS, 4 * 2 * WEIGHTS));
             assert_eq!(
                 sums.peak_bytes_of_tensor_class(TensorClass::Weights),
@@ -118,8 +118,8 @@ fn kept_parameters_are_freed_by_the_last_inference_micro_batch() {
     plan.schedule = PipelineSchedule::Inference;
     plan.reshard = false;
     plan.steps = 3;
-    let sums = sum_rank_nodes(&plan);
-    let gathered = sum_collectives_of_kind(&sums, CollectiveKind::AllGather);
+    let sums = sum_generated_rank_one_nodes(&plan);
+    let gathered = count_and_sum_collectives_of_kind(&sums, CollectiveKind::AllGather);
     assert_eq!(gathered, (3 * LAYERS, 3 * WEIGHTS));
     assert_eq!(
         sums.peak_bytes_of_tensor_class(TensorClass::Temporary),
@@ -145,12 +145,12 @@ fn memory_that_left_out_kernels_would_free_is_still_freed() {
             (plan.data, plan.batch) = (1, 4);
         }
         let mut model = build_product_chain_model(2, 10);
-        let job = build_training_job(&model, &plan).unwrap();
+        let job = build_pattern_of_model_and_plan(&model, &plan).unwrap();
         let sums = RankNodeSums::sum_nodes_of_rank(&job, 0);
         assert_eq!(sums.used[3..], [0, 0], "{schedule:?}");
         // The model has only such layers: every pass is a single node.
         model.layers.retain(|layer| layer.role != LayerRole::Block);
-        let job = build_training_job(&model, &plan).unwrap();
+        let job = build_pattern_of_model_and_plan(&model, &plan).unwrap();
         assert_eq!(
             RankNodeSums::sum_nodes_of_rank(&job, 0).used[3..],
             [0, 0],

@@ -1,6 +1,8 @@
 //! Tests stages with chosen layers and ranks.
 
-use super::{RankNodeSums, build_product_chain_model, build_training_job, replay_training_job};
+use super::{
+    RankNodeSums, build_pattern_of_model_and_plan, build_product_chain_model, replay_training_job,
+};
 use chakram::generate::{ModelAndParallelismPlan, ParallelismPlan};
 use chakram::machine::Machine;
 use std::collections::BTreeSet;
@@ -52,7 +54,7 @@ fn uneven_stages_have_what_they_were_dealt() {
 
     // In each replica, messages go forward to the next stage and backward to the previous one: 10 numbers of 2 B for
     // each of three micro-batches, with separate tags.
-    let job = build_training_job(&model, &plan).unwrap();
+    let job = build_pattern_of_model_and_plan(&model, &plan).unwrap();
     let (mut tags, mut pairs) = (BTreeSet::new(), Vec::new());
     let ranks: Vec<_> = (0..6)
         .map(|rank| RankNodeSums::sum_nodes_of_rank(&job, rank))
@@ -117,7 +119,7 @@ layers = ["2", "6-7"]
 "#;
     let plan = ParallelismPlan::parse(text, "plan.toml").unwrap();
     let model = build_product_chain_model(6, 10);
-    let job = build_training_job(&model, &plan).unwrap();
+    let job = build_pattern_of_model_and_plan(&model, &plan).unwrap();
     let flops = [0, 1].map(|rank| RankNodeSums::sum_nodes_of_rank(&job, rank).flops);
     // The stages have 1 + 3 and 1 + 1 products, and there are two micro-batches.
     assert_eq!(flops, [4 * 2 * 600, 2 * 2 * 600]);

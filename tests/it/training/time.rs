@@ -1,7 +1,7 @@
 //! Checks step times against formulas.
 
 use super::{
-    GPT, build_product_chain_model, build_training_job, build_transformer,
+    GPT, build_pattern_of_model_and_plan, build_product_chain_model, build_transformer,
     replay_job_with_changed_options, replay_training_job,
 };
 use chakram::engine::{HostLaunchMode, ReplayOptions};
@@ -54,7 +54,8 @@ fn replay_step_ps(
     without
         .iter()
         .for_each(|effect| plan.without.add_effect(*effect));
-    let job = build_training_job(&build_product_chain_model(blocks, side), &plan).unwrap();
+    let job =
+        build_pattern_of_model_and_plan(&build_product_chain_model(blocks, side), &plan).unwrap();
     replay_training_job(&job, &Machine::parse(IDEAL, "ideal").unwrap())
         .makespan
         .0
@@ -134,9 +135,12 @@ fn make_plan_without_optimizer() -> ParallelismPlan {
 }
 
 fn replay_makespan(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> u64 {
-    replay_training_job(&build_training_job(model, plan).unwrap(), machine)
-        .makespan
-        .0
+    replay_training_job(
+        &build_pattern_of_model_and_plan(model, plan).unwrap(),
+        machine,
+    )
+    .makespan
+    .0
 }
 
 /// There are two replicas of L = 5 blocks, whose 5 forward and 9 backward products take 14 F. A ring of two reduces
@@ -299,7 +303,7 @@ fn ring_attention_hides_its_messages_behind_kernels() {
         let host = "[host]\nlaunch = \"1 ns\"\ncollective = \"1 ns\"\nmessage = \"1 ns\"\n\
                     step = \"1 ns\"\nqueue = 1024\nwaits = \"receives\"\n";
         let machine = Machine::parse(&(text + host), "ideal").unwrap();
-        let job = build_training_job(&model, &plan).unwrap();
+        let job = build_pattern_of_model_and_plan(&model, &plan).unwrap();
         let launches = |options: &mut ReplayOptions| options.launch = launch;
         replay_job_with_changed_options(&job, &machine, (), launches)
             .0

@@ -1,7 +1,7 @@
 //! Tests stages with different tensor degrees, joined by adapters (PALM, Eq. 7 and 8).
 
 use super::time::{F, IDEAL, SIDE};
-use super::{RankNodeSums, build_training_job, replay_training_job};
+use super::{RankNodeSums, build_pattern_of_model_and_plan, replay_training_job};
 use chakram::generate::{AdapterSums, Optimizer, ParallelismPlan, PipelineSchedule};
 use chakram::machine::Machine;
 use chakram::model::{
@@ -36,7 +36,11 @@ fn build_tensor_parallel_model() -> Model {
     }
 }
 
-fn make_uneven_plan(stages: [u32; 2], adapters: u32, sums: AdapterSums) -> ParallelismPlan {
+fn make_plan_of_unlike_stage_tensor_degrees(
+    stages: [u32; 2],
+    adapters: u32,
+    sums: AdapterSums,
+) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.pipeline, plan.tensor) = (2, stages[0].max(stages[1]));
     plan.stage_tensor = stages.to_vec();
@@ -58,10 +62,10 @@ fn a_handover_between_unlike_stages_takes_its_phases() {
     let machine = IDEAL.replace(wire, "size = 16\nbandwidth = \"1 GB/s\"");
     let machine = Machine::parse(&machine, "wires").unwrap();
     let took = |stages, adapters, sums| {
-        let mut plan = make_uneven_plan(stages, adapters, sums);
+        let mut plan = make_plan_of_unlike_stage_tensor_degrees(stages, adapters, sums);
         plan.schedule = PipelineSchedule::Inference;
         replay_training_job(
-            &build_training_job(&build_tensor_parallel_model(), &plan).unwrap(),
+            &build_pattern_of_model_and_plan(&build_tensor_parallel_model(), &plan).unwrap(),
             &machine,
         )
         .makespan
@@ -94,9 +98,9 @@ fn a_handover_between_unlike_stages_takes_its_phases() {
 /// second.
 #[test]
 fn ranks_of_uneven_stages_are_numbered_stage_by_stage() {
-    let mut plan = make_uneven_plan([4, 2], 2, AdapterSums::Source);
+    let mut plan = make_plan_of_unlike_stage_tensor_degrees([4, 2], 2, AdapterSums::Source);
     (plan.data, plan.batch) = (2, 2);
-    let groups = build_training_job(&build_tensor_parallel_model(), &plan)
+    let groups = build_pattern_of_model_and_plan(&build_tensor_parallel_model(), &plan)
         .unwrap()
         .declared_groups();
     let found: Vec<&[u32]> = groups.values().map(|ranks| &ranks[..]).collect();
@@ -113,9 +117,10 @@ fn ranks_of_uneven_stages_are_numbered_stage_by_stage() {
 fn unlike_stages_have_the_flops_of_the_model_and_matching_messages() {
     for (stages, adapters) in [([4, 2], 2), ([2, 4], 2), ([8, 2], 1), ([1, 4], 1)] {
         for sums in [AdapterSums::Source, AdapterSums::Destination] {
-            let mut plan = make_uneven_plan(stages, adapters, sums);
+            let mut plan = make_plan_of_unlike_stage_tensor_degrees(stages, adapters, sums);
             (plan.data, plan.batch) = (2, 6);
-            let job = build_training_job(&build_tensor_parallel_model(), &plan).unwrap();
+            let job =
+                build_pattern_of_model_and_plan(&build_tensor_parallel_model(), &plan).unwrap();
             assert_eq!(job.rank_count(), 2 * (stages[0] + stages[1]));
             let mut flops = 0;
             let mut messages = std::collections::BTreeMap::new();
@@ -144,9 +149,9 @@ fn unlike_stages_have_the_flops_of_the_model_and_matching_messages() {
 #[test]
 fn uneven_stages_with_unsupported_options_are_refused() {
     let refused = |change: &dyn Fn(&mut ParallelismPlan), says: &str| {
-        let mut plan = make_uneven_plan([4, 2], 2, AdapterSums::Source);
+        let mut plan = make_plan_of_unlike_stage_tensor_degrees([4, 2], 2, AdapterSums::Source);
         change(&mut plan);
-        let error = build_training_job(&build_tensor_parallel_model(), &plan)
+        let error = build_pattern_of_model_and_plan(&build_tensor_parallel_model(), &plan)
             .map(drop)
             .unwrap_err();
         assert!(error.contains(says), "{error}");

@@ -1,6 +1,8 @@
 //! Compares volumes of communication with published formulas.
 
-use super::{GPT, RankNodeSums, build_gpt_model, build_training_job, build_transformer};
+use super::{
+    GPT, RankNodeSums, build_gpt_model, build_pattern_of_model_and_plan, build_transformer,
+};
 use chakram::generate::{ParallelismPlan, ZeroStage};
 use chakram::model::{OperatorKind, PositionEncoding, TransformerBlock};
 use chakram::trace::CollectiveKind;
@@ -42,7 +44,7 @@ fn a_layer_moves_what_eq_6_says() {
         plan.micro_batch = 115 * t;
         // There is a bucket for each layer.
         plan.bucket = 1;
-        let job = build_training_job(&model, &plan).unwrap();
+        let job = build_pattern_of_model_and_plan(&model, &plan).unwrap();
         let sums = RankNodeSums::sum_nodes_of_rank(&job, 0);
         let of_layer = sums
             .collectives
@@ -79,7 +81,7 @@ fn zero_moves_what_its_paper_says() {
         plan.batch = 2;
         plan.zero = zero;
         plan.reshard = reshard;
-        let job = build_training_job(&build_gpt_model(), &plan).unwrap();
+        let job = build_pattern_of_model_and_plan(&build_gpt_model(), &plan).unwrap();
         let bytes = |(_, kind, size): &(String, CollectiveKind, u64)| match kind {
             // Between two members, an all-reduce sends half of the buffer in each of two phases, an all-gather sends a
             // shard, and a reduce-scatter sends half of the buffer.

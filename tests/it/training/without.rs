@@ -1,7 +1,7 @@
 //! Tests, for every node, what `--without` does for each effect: exactly the named nodes are removed, and none are
 //! added.
 
-use super::{RankNodeSums, build_gpt_model, build_training_job, replay_training_job};
+use super::{RankNodeSums, build_gpt_model, build_pattern_of_model_and_plan, replay_training_job};
 use chakram::generate::{
     AblationEffect, AttentionKernel, CheckedWorkloadPattern, ParallelismPlan, RecomputePolicy,
 };
@@ -117,7 +117,7 @@ fn check_only_selected_nodes_are_removed(
     let mut less = make_two_stage_plan();
     less.without.add_effect(effect);
     let [whole, less] = [make_two_stage_plan(), less]
-        .map(|plan| build_training_job(&build_gpt_model(), &plan).unwrap());
+        .map(|plan| build_pattern_of_model_and_plan(&build_gpt_model(), &plan).unwrap());
     for rank in 0..8 {
         let all = list_nodes_with_removal_properties(&whole, rank);
         let stay = all.iter().filter(|node| !goes(rank, node));
@@ -218,8 +218,8 @@ fn leaving_out_recomputation_removes_only_recomputed_nodes() {
     let [mut less, mut none] = [make_two_stage_plan(), make_two_stage_plan()];
     less.without.add_effect(AblationEffect::Recompute);
     none.recompute = RecomputePolicy::None;
-    let [less, none] =
-        [less, none].map(|plan| build_training_job(&build_gpt_model(), &plan).unwrap());
+    let [less, none] = [less, none]
+        .map(|plan| build_pattern_of_model_and_plan(&build_gpt_model(), &plan).unwrap());
     for rank in 0..8 {
         assert_eq!(
             RankNodeSums::sum_nodes_of_rank(&less, rank).peak,
@@ -269,7 +269,7 @@ fn stages_wait_for_nobody_without_a_bubble() {
     let mut less = make_two_stage_plan();
     less.without.add_effect(AblationEffect::Bubble);
     let [whole, less] = [make_two_stage_plan(), less]
-        .map(|plan| build_training_job(&build_gpt_model(), &plan).unwrap());
+        .map(|plan| build_pattern_of_model_and_plan(&build_gpt_model(), &plan).unwrap());
     for rank in 0..8 {
         let waited = |job: &CheckedWorkloadPattern| {
             let all = list_nodes_with_removal_properties(job, rank);
@@ -317,7 +317,7 @@ fn leaving_out_pipeline_communication_empties_its_messages() {
     less.without
         .add_effect(AblationEffect::PipelineCommunication);
     let [whole, less] = [make_two_stage_plan(), less]
-        .map(|plan| build_training_job(&build_gpt_model(), &plan).unwrap());
+        .map(|plan| build_pattern_of_model_and_plan(&build_gpt_model(), &plan).unwrap());
     for rank in 0..8 {
         let (all, found) = (
             list_nodes_with_removal_properties(&whole, rank),

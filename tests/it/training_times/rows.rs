@@ -19,7 +19,7 @@ pub struct MeasuredTrainingRun {
 type CsvRowCells = BTreeMap<String, String>;
 
 /// Returns the folder of measurements, or `None` without a corpus.
-pub fn find_measurement_folder() -> Option<PathBuf> {
+pub fn find_measurement_corpus_if_present() -> Option<PathBuf> {
     corpus_path_or_count_skip("validation")
 }
 
@@ -47,7 +47,7 @@ pub fn parse_cell_number(row: &CsvRowCells, head: &str) -> f64 {
 
 /// Returns all 18 rows, if the corpus exists.
 pub fn read_measured_rows() -> Option<Vec<MeasuredTrainingRun>> {
-    let folder = find_measurement_folder()?;
+    let folder = find_measurement_corpus_if_present()?;
     let sc21 = read_csv_rows(&folder.join("megatron_sc21_a100.csv"));
     let seqsel = read_csv_rows(&folder.join("megatron_seqsel_a100.csv"));
     let mut rows: Vec<_> = sc21.iter().map(parse_narayanan_row).collect();
@@ -73,7 +73,7 @@ pub fn format_plan_arguments(model: &str, numbers: &[(&str, f64)], words: &[&str
 }
 
 /// With several chunks on a stage, passes are interleaved.
-pub fn add_chunk_arguments(plan: &mut Vec<String>, chunks: f64) {
+pub fn add_interleaved_stage_chunk_arguments(plan: &mut Vec<String>, chunks: f64) {
     if chunks > 1.0 {
         let words = ["--schedule", "interleaved", "--chunks", &chunks.to_string()];
         plan.extend(words.map(str::to_owned));
@@ -125,7 +125,7 @@ fn parse_narayanan_row(row: &CsvRowCells) -> MeasuredTrainingRun {
         words.push(SCATTER);
     }
     let mut plan = format_plan_arguments(run.1, &numbers, &words);
-    add_chunk_arguments(&mut plan, run.3);
+    add_interleaved_stage_chunk_arguments(&mut plan, run.3);
     MeasuredTrainingRun {
         name: format!("SC'21 {size}B"),
         measured: flops / npus / (get("tflops_per_gpu") * 1e12),
@@ -163,7 +163,7 @@ fn parse_korthikanti_rows(row: &CsvRowCells) -> [MeasuredTrainingRun; 2] {
     ];
     ways.map(|(way, seconds, words)| {
         let mut plan = format_plan_arguments(model, &numbers, words);
-        add_chunk_arguments(&mut plan, get("interleave"));
+        add_interleaved_stage_chunk_arguments(&mut plan, get("interleave"));
         MeasuredTrainingRun {
             name: format!("seqsel {} {way}", row["model"]),
             measured: get(seconds),

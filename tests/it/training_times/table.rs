@@ -2,8 +2,8 @@
 //! effect.
 
 use super::rows::{
-    MeasuredTrainingRun, find_measurement_folder, format_plan_arguments, parse_cell_number,
-    read_csv_rows, read_measured_rows,
+    MeasuredTrainingRun, find_measurement_corpus_if_present, format_plan_arguments,
+    parse_cell_number, read_csv_rows, read_measured_rows,
 };
 use super::{
     assert_row_error_equals_listed, compute_error_percent, predict_step_seconds,
@@ -55,7 +55,7 @@ fn compute_mean_absolute_error(errors: impl ExactSizeIterator<Item = f64>) -> f6
 /// Prints every row and its error with one constant.
 #[test]
 #[ignore = "minutes: up to 3,072 NPUs"]
-fn all_measured_training_runs_are_predicted() {
+fn every_measured_training_run_is_predicted_and_printed_with_its_error() {
     let Some(rows) = read_measured_rows() else {
         return;
     };
@@ -133,7 +133,7 @@ fn print_prediction_errors_without_each_effect() {
 #[test]
 #[ignore = "minutes: 49 plans"]
 fn unfitted_vtrain_runs_are_predicted() {
-    let Some(folder) = find_measurement_folder() else {
+    let Some(folder) = find_measurement_corpus_if_present() else {
         return;
     };
     let cells = read_csv_rows(&folder.join("vtrain_a100_multi.part.csv"));

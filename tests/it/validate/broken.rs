@@ -1,6 +1,6 @@
 //! Tests that traces rejected by a replay are unsound, and that a replay rejects or does not finish unsound traces.
 
-use super::chance::{Dice, UnwrittenJob, find_integer_value, has_attribute};
+use super::chance::{Dice, UnwrittenJob, find_integer_attribute_mut, has_attribute};
 use super::format_defects;
 use super::inject::{self, group_of};
 use crate::corpus::{build_switch_machine, is_whole_corpus_requested, sample_every_nth};
@@ -178,7 +178,7 @@ fn shuffle_ranks_into_own_sequences(job: &mut UnwrittenJob, dice: &mut Dice, roo
         rest.sort_by_key(|node| node.id);
         let mut queues: BTreeMap<String, VecDeque<Node>> = BTreeMap::new();
         for node in rest {
-            let number = |name| find_integer_value(&mut node.clone(), name).copied();
+            let number = |name| find_integer_attribute_mut(&mut node.clone(), name).copied();
             let key = match node.r#type {
                 5 | 6 => format!(
                     "{:?} {:?}",

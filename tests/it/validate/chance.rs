@@ -38,7 +38,7 @@ pub struct UnwrittenJob {
     pub twice: Option<u32>,
 }
 
-pub fn make_attribute(name: &str, value: Value) -> AttributeProto {
+pub fn make_attribute_with_value(name: &str, value: Value) -> AttributeProto {
     AttributeProto {
         name: name.to_owned(),
         value: Some(value),
@@ -47,11 +47,11 @@ pub fn make_attribute(name: &str, value: Value) -> AttributeProto {
 }
 
 pub fn make_integer_attribute(name: &str, value: i64) -> AttributeProto {
-    make_attribute(name, Value::Int64Val(value))
+    make_attribute_with_value(name, Value::Int64Val(value))
 }
 
 /// Returns the value of an integer attribute, if the node has it.
-pub fn find_integer_value<'n>(node: &'n mut Node, name: &str) -> Option<&'n mut i64> {
+pub fn find_integer_attribute_mut<'n>(node: &'n mut Node, name: &str) -> Option<&'n mut i64> {
     let attr = node.attr.iter_mut().find(|attr| attr.name == name)?;
     match &mut attr.value {
         Some(Value::Int64Val(value)) => Some(value),
@@ -84,7 +84,7 @@ pub fn make_group_declaration_node(groups: &DeclaredGroups) -> Node {
     }
 }
 
-fn make_node(kind: i32, attr: Vec<AttributeProto>) -> Node {
+fn make_node_with_kind_and_attributes(kind: i32, attr: Vec<AttributeProto>) -> Node {
     Node {
         r#type: kind,
         duration_micros: 5,
@@ -99,8 +99,10 @@ fn make_collective_node(kind: i64, bytes: i64, group: Option<&str>) -> Node {
         make_integer_attribute("comm_type", kind),
         make_integer_attribute("comm_size", bytes),
     ];
-    attr.extend(group.map(|name| make_attribute("pg_name", Value::StringVal(name.to_owned()))));
-    make_node(7, attr)
+    attr.extend(
+        group.map(|name| make_attribute_with_value("pg_name", Value::StringVal(name.to_owned()))),
+    );
+    make_node_with_kind_and_attributes(7, attr)
 }
 
 impl UnwrittenJob {
@@ -155,13 +157,21 @@ impl UnwrittenJob {
         let bytes = 8 << dice.roll(20);
         let name = dice.pick(&["1", "tp"]);
         let members: Vec<usize> = self.groups[name].iter().map(|&r| r as usize).collect();
-        let host = || make_attribute("is_cpu_op", Value::BoolVal(true));
+        let host = || make_attribute_with_value("is_cpu_op", Value::BoolVal(true));
         match event {
             0 | 1 => all.for_each(|rank| {
-                self.append_node_with_dependencies(rank, make_node(4, vec![]), dice)
+                self.append_node_with_dependencies(
+                    rank,
+                    make_node_with_kind_and_attributes(4, vec![]),
+                    dice,
+                )
             }),
             2 => all.for_each(|rank| {
-                self.append_node_with_dependencies(rank, make_node(4, vec![host()]), dice)
+                self.append_node_with_dependencies(
+                    rank,
+                    make_node_with_kind_and_attributes(4, vec![host()]),
+                    dice,
+                )
             }),
             3 => {
                 let kind = dice.pick(&[0, 2, 6, 7, 9]);
@@ -199,7 +209,8 @@ impl UnwrittenJob {
                 for rank in all {
                     let mut node = make_collective_node(0, bytes, None);
                     let mask = Value::BoolList(mask.clone());
-                    node.attr.push(make_attribute("involved_dim", mask));
+                    node.attr
+                        .push(make_attribute_with_value("involved_dim", mask));
                     self.append_node_with_dependencies(rank, node, dice);
                 }
             }
@@ -215,9 +226,13 @@ impl UnwrittenJob {
                     let attr = vec![
                         make_integer_attribute("tensor_size", bytes),
                         make_integer_attribute("tensor_loc", 2),
-                        make_attribute("in_switch", switch.clone()),
+                        make_attribute_with_value("in_switch", switch.clone()),
                     ];
-                    self.append_node_with_dependencies(rank, make_node(2, attr), dice);
+                    self.append_node_with_dependencies(
+                        rank,
+                        make_node_with_kind_and_attributes(2, attr),
+                        dice,
+                    );
                 }
             }
         }
@@ -237,8 +252,16 @@ impl UnwrittenJob {
                 make_integer_attribute("comm_size", bytes),
             ]
         };
-        self.append_node_with_dependencies(from, make_node(5, half("comm_dst", to)), dice);
-        self.append_node_with_dependencies(to, make_node(6, half("comm_src", from)), dice);
+        self.append_node_with_dependencies(
+            from,
+            make_node_with_kind_and_attributes(5, half("comm_dst", to)),
+            dice,
+        );
+        self.append_node_with_dependencies(
+            to,
+            make_node_with_kind_and_attributes(6, half("comm_src", from)),
+            dice,
+        );
     }
 
     /// Appends a node to its rank, with a dependency on one of the last nodes.

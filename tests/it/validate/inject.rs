@@ -2,8 +2,8 @@
 //! place.
 
 use super::chance::{
-    Dice, UnwrittenJob, find_integer_value, has_attribute, is_collective, is_message,
-    make_attribute, make_group_declaration_node, make_integer_attribute,
+    Dice, UnwrittenJob, find_integer_attribute_mut, has_attribute, is_collective, is_message,
+    make_attribute_with_value, make_group_declaration_node, make_integer_attribute,
 };
 use super::format_defects;
 use crate::corpus::sample_every_nth;
@@ -69,7 +69,7 @@ pub const ALL: &[(DefectKind, DefectInjector)] = &[
     (DefectKind::Oversized, inject_oversized_gather),
     (DefectKind::Unmatched, |job, dice| {
         change_random_node(job, dice, is_message, |node| {
-            *find_integer_value(node, "comm_tag").expect("it has one") = 77
+            *find_integer_attribute_mut(node, "comm_tag").expect("it has one") = 77
         })
     }),
     (DefectKind::MessageSize, |job, dice| {
@@ -81,7 +81,7 @@ pub const ALL: &[(DefectKind, DefectInjector)] = &[
             dice,
             |node| has_attribute(node, "in_switch"),
             |node| {
-                *find_integer_value(node, "tensor_size").expect("it has one") += 1;
+                *find_integer_attribute_mut(node, "tensor_size").expect("it has one") += 1;
             },
         )
     }),
@@ -97,7 +97,7 @@ pub const ALL: &[(DefectKind, DefectInjector)] = &[
     }),
     (DefectKind::HostCommunication, |job, dice| {
         let communicates = |node: &Node| has_attribute(node, "comm_size");
-        let host = make_attribute("is_cpu_op", Value::BoolVal(true));
+        let host = make_attribute_with_value("is_cpu_op", Value::BoolVal(true));
         change_random_node(job, dice, communicates, |node| node.attr.push(host.clone()))
     }),
     (DefectKind::Redeclared, inject_redeclared_group),
@@ -165,12 +165,12 @@ fn increment_size_of_random_node(
     wanted: impl Fn(&Node) -> bool,
 ) -> DefectPlace {
     change_random_node(job, dice, wanted, |node| {
-        *find_integer_value(node, "comm_size").expect("it has one") += 1
+        *find_integer_attribute_mut(node, "comm_size").expect("it has one") += 1
     })
 }
 
 fn is_barrier(node: &Node) -> bool {
-    find_integer_value(&mut node.clone(), "comm_type") == Some(&mut 9)
+    find_integer_attribute_mut(&mut node.clone(), "comm_type") == Some(&mut 9)
 }
 
 /// Truncates a file within a record.
@@ -287,7 +287,7 @@ fn inject_wrong_message_rank(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectP
         0 => node
             .attr
             .push(make_integer_attribute(near, rank as i64 + 1)),
-        _ => *find_integer_value(node, far).expect("it has one") = rank as i64,
+        _ => *find_integer_attribute_mut(node, far).expect("it has one") = rank as i64,
     }
     (Some(rank as u32), Some(node.id))
 }
@@ -371,7 +371,7 @@ fn inject_peer_beyond_job(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlac
         } else {
             "comm_src"
         };
-        *find_integer_value(node, far).expect("it has one") = more;
+        *find_integer_attribute_mut(node, far).expect("it has one") = more;
     })
 }
 
@@ -381,7 +381,7 @@ fn inject_invalid_root(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
         dice,
         |node| has_attribute(node, "comm_root"),
         |node| {
-            *find_integer_value(node, "comm_root").expect("it has one") = 99;
+            *find_integer_attribute_mut(node, "comm_root").expect("it has one") = 99;
         },
     )
 }
@@ -414,12 +414,12 @@ fn inject_send_waiting_for_its_reply(job: &mut UnwrittenJob, dice: &mut Dice) ->
     let send = job.ranks[from][i].clone();
     let channel = |node: &Node, kind: i32, far: &str, rank: i64| {
         let mut node = node.clone();
-        let tag = find_integer_value(&mut send.clone(), "comm_tag").copied();
+        let tag = find_integer_attribute_mut(&mut send.clone(), "comm_tag").copied();
         node.r#type == kind
-            && find_integer_value(&mut node, far) == Some(&mut { rank })
-            && find_integer_value(&mut node, "comm_tag").copied() == tag
+            && find_integer_attribute_mut(&mut node, far) == Some(&mut { rank })
+            && find_integer_attribute_mut(&mut node, "comm_tag").copied() == tag
     };
-    let to = *find_integer_value(&mut send.clone(), "comm_dst").expect("it has one");
+    let to = *find_integer_attribute_mut(&mut send.clone(), "comm_dst").expect("it has one");
     let sends = job.ranks[from].iter();
     let k = sends
         .filter(|node| channel(node, 5, "comm_dst", to) && node.id < send.id)

@@ -2,7 +2,7 @@
 
 use crate::corpus::{
     CaseFiles, corpus_path_or_count_skip, parse_dimension_sizes, parse_rank_of_trace_file,
-    unpack_cases,
+    unpack_cases_in_memory,
 };
 use chakram::internals::groups;
 use chakram::trace::{DecompressedTraceFile, discover_traces};
@@ -69,7 +69,9 @@ fn list_error_kinds(findings: &DefectLog) -> String {
 
 #[test]
 fn astra_sim_cases_are_sound_except_the_known_unsound_ones() {
-    let Some(cases) = unpack_cases() else { return };
+    let Some(cases) = unpack_cases_in_memory() else {
+        return;
+    };
     let mut unsound = BTreeMap::new();
     for (name, case) in &cases {
         let findings = validate_case(case);

@@ -137,7 +137,7 @@ fn list_collective_calls(report: &Value) -> Vec<String> {
 }
 
 /// Returns the peak memory of each NPU.
-fn list_peak_memory(report: &Value) -> Vec<f64> {
+fn list_npu_peak_memory(report: &Value) -> Vec<f64> {
     let all = report["memory"]["npus"].as_array().expect("a list");
     all.iter()
         .map(|npu| npu["peak_bytes"].as_f64().expect("a number"))
@@ -166,9 +166,9 @@ fn assert_same_job_and_memory(edited: &str, expected: &str, of: &str) {
     assert_same_job(edited, expected, of);
     let machine = ["-m", "dgx-h100x8", "--no-verify"];
     let [edited, expected] = [edited, expected].map(|job| replay_for_json(job, &machine));
-    for (own, expected) in list_peak_memory(&edited)
+    for (own, expected) in list_npu_peak_memory(&edited)
         .iter()
-        .zip(list_peak_memory(&expected))
+        .zip(list_npu_peak_memory(&expected))
     {
         let off = own / expected - 1.0;
         assert!(off.abs() < 0.01, "memory of {of}: {:+.3} %", off * 100.0);
@@ -460,7 +460,7 @@ fn generate_job_of_width(
     point: JobDegreesAndSchedule,
     hidden: u32,
 ) -> String {
-    let mut model = super::format_small_model(point.layer_count());
+    let mut model = super::make_small_transformer_toml(point.layer_count());
     for (key, old, new) in [
         ("hidden", 256, hidden),
         ("heads", 4, hidden / 64),

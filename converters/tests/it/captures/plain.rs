@@ -10,10 +10,10 @@ fn array_elements_or_empty(value: &Value) -> &[Value] {
 }
 
 /// Formats parsed JSON, which must contain no quotes, as Python's `str` does.
-fn format_as_python_str(value: &Value) -> String {
+fn format_json_like_python_str(value: &Value) -> String {
     match value {
         Value::Array(values) => {
-            let values: Vec<_> = values.iter().map(format_as_python_str).collect();
+            let values: Vec<_> = values.iter().map(format_json_like_python_str).collect();
             format!("[{}]", values.join(", "))
         }
         Value::String(text) => {
@@ -103,8 +103,14 @@ pub fn assert_host_trace_equals_json(trace: &HostTrace, json: &Value) {
                 form.bytes_out,
             ),
         ] {
-            assert_eq!(text(shapes), format_as_python_str(side(name, "shapes")));
-            assert_eq!(text(types), format_as_python_str(side(name, "types")));
+            assert_eq!(
+                text(shapes),
+                format_json_like_python_str(side(name, "shapes"))
+            );
+            assert_eq!(
+                text(types),
+                format_json_like_python_str(side(name, "types"))
+            );
             let (storages, expected) =
                 list_storages_and_sum_tensor_bytes(side(name, "values"), side(name, "types"));
             assert_eq!(trace.storages[range.0 as usize..range.1 as usize], storages);

@@ -56,7 +56,7 @@ pub fn check_xplane_conversion(data: &[u8]) {
 }
 
 /// Converts arbitrary bytes. The converter must reject the bytes, or convert them to valid traces.
-pub fn check_nsys_conversion(data: &[u8]) {
+pub fn check_nsys_rejects_or_converts_validly(data: &[u8]) {
     // Several threads of a process may run this function concurrently, so each thread writes its
     // own file.
     let thread = format!("{:?}", std::thread::current().id());
@@ -117,7 +117,7 @@ pub fn check_goal_round_trip(data: &[u8]) {
 
 /// Converts arbitrary bytes. The converter must reject the bytes, or convert them to traces with the same number of
 /// nodes on every rank.
-pub fn check_simai_conversion(data: &[u8]) {
+pub fn check_simai_conversion_of_any_bytes(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };

@@ -282,7 +282,7 @@ fn compare_fields_outside_view(
             let shown = messages
                 .iter()
                 .map(|message| match AttrView::scan_attribute(message, 0) {
-                    Ok(attr) => attr.display_text(),
+                    Ok(attr) => attr.describe_type_and_value(),
                     Err(_) => format!("{} bytes that are not an attribute", message.len()),
                 });
             NodeFieldValue::Text(shown.collect::<Vec<_>>().join(", then "))

@@ -65,7 +65,7 @@ fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut list
             .map(|i| free[i] || i > 0 && free[i - 1] || i + 1 < free.len() && free[i + 1]);
         near.collect::<Vec<bool>>()
     });
-    let mut wanted = [0, 1].map(|which| vec![false; pairs.node_count(which) as usize]);
+    let mut wanted = [0, 1].map(|which| vec![false; pairs.node_count_of_trace(which) as usize]);
     for which in [0, 1] {
         for (&node, &near) in lists[which].iter().zip(&kept[which]) {
             if near {

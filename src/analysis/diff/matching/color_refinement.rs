@@ -69,7 +69,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
     ) -> Option<Self> {
         let mut classes: Vec<RefinementClass> = Vec::new();
         let mut members: Vec<u32> = Vec::new();
-        let offset = pairs.node_count(0);
+        let offset = pairs.node_count_of_trace(0);
         for_each_equal_label(pairs, labels, |pairs, nodes, first| match nodes {
             [a, b] => pairs.set_pair(a.1, b.1 - offset),
             _ => {

@@ -6,7 +6,7 @@ use super::{NodeLabelsByTrace, NodeMatching};
 pub(super) fn pair_unique_labels(pairs: &mut NodeMatching, labels: &NodeLabelsByTrace) {
     for_each_equal_label(pairs, labels, |pairs, nodes, first| {
         if let ([a, b], 1) = (nodes, first) {
-            let second = pairs.node_count(0);
+            let second = pairs.node_count_of_trace(0);
             pairs.set_pair(a.1, b.1 - second);
         }
     });
@@ -58,7 +58,7 @@ pub(super) fn for_each_equal_label(
     labels: &NodeLabelsByTrace,
     mut each: impl FnMut(&mut NodeMatching, &[(u64, u32)], usize),
 ) {
-    let offset = pairs.node_count(0);
+    let offset = pairs.node_count_of_trace(0);
     let marks = [0, 1]
         .map(|which| LabelBloomFilter::from_labels(pairs.unmatched_nodes(which), &labels[which]));
     let mut free: Vec<(u64, u32)> = Vec::new();

@@ -25,7 +25,7 @@ pub(super) fn pair_equally_labelled_neighbours_of_pairs(
     let mut around: [Vec<(bool, u64, u32)>; 2] = Default::default();
     let labels = [0, 1].map(|which| label.labels_of_trace(&sides[which]));
     while let Some(first) = todo.pop() {
-        if pairs.is_complete() {
+        if pairs.is_one_trace_fully_matched() {
             return;
         }
         let Some(second) = pairs.partner_of_node(0, first) else {

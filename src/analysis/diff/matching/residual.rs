@@ -83,13 +83,16 @@ fn score_name_and_type_likeness(sides: &[ComparedTrace<'_>; 2], first: u32, seco
 
 /// Pairs nodes that have most of their neighbours in common. If each trace then has exactly one unmatched node, and
 /// both are isolated and similar, pairs these two.
-pub(super) fn pair_most_similar(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
+pub(super) fn pair_nodes_by_common_neighbours(
+    sides: &[ComparedTrace<'_>; 2],
+    pairs: &mut NodeMatching,
+) {
     // From an unmatched node, go to its neighbours' partners, and from these to their unmatched neighbours.
     let mut waiting: Vec<u32> = pairs.unmatched_nodes(0).collect();
     waiting.reverse();
     let mut tries = vec![0_u8; sides[0].len()];
     while let Some(node) = waiting.pop() {
-        if pairs.partner_of_node(0, node).is_some() || pairs.is_complete() {
+        if pairs.partner_of_node(0, node).is_some() || pairs.is_one_trace_fully_matched() {
             continue;
         }
         let Some(found) = find_best_partner(sides, pairs, node) else {
@@ -115,7 +118,7 @@ pub(super) fn pair_most_similar(sides: &[ComparedTrace<'_>; 2], pairs: &mut Node
         let nobody = [(0, a), (1, b)].iter().all(|&(which, node)| {
             DependencyWalkDirection::BOTH
                 .iter()
-                .all(|&way| sides[which].degree_of(node, way) == 0)
+                .all(|&way| sides[which].count_neighbours_in_direction(node, way) == 0)
         });
         // Isolated nodes have no neighbours that could contradict the pair, so one common property is enough.
         if unknown && nobody && score_name_and_type_likeness(sides, a, b) > 0 {
@@ -151,7 +154,8 @@ fn find_best_partner(
     candidates.truncate(NEAR);
     // Always compare the first candidate, even if it has very many neighbours.
     let size = |which: usize, node: u32| -> usize {
-        let degrees = DependencyWalkDirection::BOTH.map(|way| sides[which].degree_of(node, way));
+        let degrees = DependencyWalkDirection::BOTH
+            .map(|way| sides[which].count_neighbours_in_direction(node, way));
         degrees.iter().sum()
     };
     let mut spent = 0;

@@ -26,7 +26,11 @@ pub fn pair_same_ids_if_nearly_all_identical(
                 .iter()
                 .all(|&way| have_same_neighbours(sides, &twin, [*node, other], way))
     };
-    let found: Vec<u32> = sides[0].raw.node_indices().filter(sure).collect();
+    let found: Vec<u32> = sides[0]
+        .raw
+        .range_of_all_node_indices()
+        .filter(sure)
+        .collect();
     if found.len() * 10 < sides[0].len().max(sides[1].len()) * 9 {
         return false;
     }

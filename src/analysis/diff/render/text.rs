@@ -93,11 +93,13 @@ pub(in crate::diff) fn write_line(
 }
 
 /// Creates an empty table with columns for the name, the increase, and the values before and after.
-pub(in crate::diff) fn create_changes_table(style: TextStyleWidthAndDetail) -> TextTable<'static> {
+pub(in crate::diff) fn create_empty_changes_table(
+    style: TextStyleWidthAndDetail,
+) -> TextTable<'static> {
     let columns = [
         left_aligned_column("", NAMES),
         right_aligned_column("", 14),
-        left_aligned_column("", 0).with_gap(3),
+        left_aligned_column("", 0).with_gap_before(3),
     ];
     TextTable::new(columns)
         .with_indent(0)
@@ -107,7 +109,7 @@ pub(in crate::diff) fn create_changes_table(style: TextStyleWidthAndDetail) -> T
 /// Width of the name column, including indentation.
 const NAMES: usize = 44;
 
-/// Adds a row to a table from [`create_changes_table`].
+/// Adds a row to a table from [`create_empty_changes_table`].
 pub(in crate::diff) fn add_change(
     table: &mut TextTable<'_>,
     titles: &JobNamesAndDiffStyle<'_>,
@@ -119,7 +121,7 @@ pub(in crate::diff) fn add_change(
     table.add_row(&[&format_args!("{:indent$}{name}", ""), &more, &change]);
 }
 
-pub(in crate::diff) fn write_heading(
+pub(in crate::diff) fn write_section_heading(
     out: &mut String,
     titles: &JobNamesAndDiffStyle<'_>,
     head: &str,
@@ -180,13 +182,16 @@ fn write_structural_changes(
     tally: &DiffTally,
     titles: &JobNamesAndDiffStyle<'_>,
 ) -> Result {
-    let nodes = format_before_and_after(&tally.total.nodes, words::format_count);
+    let nodes = format_before_and_after(
+        &tally.total.nodes,
+        words::format_count_with_thousands_separators,
+    );
     let edges = AmountChange {
         before: tally.edges[0].into(),
         after: tally.edges[1].into(),
     };
-    let edges = format_before_and_after(&edges, words::format_count);
-    write_heading(
+    let edges = format_before_and_after(&edges, words::format_count_with_thousands_separators);
+    write_section_heading(
         out,
         titles,
         "STRUCTURE",
@@ -254,7 +259,7 @@ fn write_structural_changes(
 const NAME: usize = 28;
 
 /// Formats a node, such as `node 12 → 15 "mm" (compute) in 8 ranks (0-7)`.
-fn format_node(
+fn format_compared_node_and_ranks(
     ids: [Option<u64>; 2],
     name: &str,
     kind: &str,
@@ -275,7 +280,8 @@ fn format_change(
     seen: &ChangeOccurrences,
     titles: &JobNamesAndDiffStyle<'_>,
 ) -> String {
-    let mut text = format_node(seen.ids, &what.name, &what.kind, &seen.ranks, titles);
+    let mut text =
+        format_compared_node_and_ranks(seen.ids, &what.name, &what.kind, &seen.ranks, titles);
     match &what.change {
         NodeOrDependencyChangeKind::Removed | NodeOrDependencyChangeKind::Added => {}
         NodeOrDependencyChangeKind::Field(field) => {
@@ -307,7 +313,7 @@ fn write_amount_changes(
     let show = |measure: &str| match (aspect, measure) {
         (StructureTimeOrBytesAspect::Time, _) => words::format_span,
         (_, "bytes") => words::format_bytes,
-        _ => words::format_count,
+        _ => words::format_count_with_thousands_separators,
     };
     let head = if aspect == StructureTimeOrBytesAspect::Time {
         "TIME"
@@ -321,7 +327,7 @@ fn write_amount_changes(
         ),
         _ => format_before_and_after(&tally.total.bytes, words::format_bytes),
     };
-    write_heading(out, titles, head, &whole)?;
+    write_section_heading(out, titles, head, &whole)?;
     let moved = tally
         .by
         .values()
@@ -343,7 +349,7 @@ fn write_amount_changes(
             rows.sort_by_key(|(_, amounts)| Reverse(of(amounts).signed_increase().unsigned_abs()));
             write_line(out, titles, 2, &format!("{name} by {title}"))?;
             let shown = titles.count_lines_to_show(rows.len());
-            let mut table = create_changes_table(titles.style);
+            let mut table = create_empty_changes_table(titles.style);
             for ((_, label), amounts) in &rows[..shown] {
                 let shift = of(amounts);
                 let signed = words::format_signed(shift.signed_increase(), show(name));
@@ -390,10 +396,11 @@ fn format_single_node_amount_change(
         NodeField::Duration | NodeField::Delay | NodeField::Wait | NodeField::Profiler => {
             words::format_span
         }
-        _ => words::format_count,
+        _ => words::format_count_with_thousands_separators,
     };
     let more = words::format_signed(shift.signed_increase(), show);
-    let place = format_node(single.ids.map(Some), name, kind, &single.ranks, titles);
+    let place =
+        format_compared_node_and_ranks(single.ids.map(Some), name, kind, &single.ranks, titles);
     format!(
         "{place}: {field} {more}, {}",
         format_before_and_after(&shift, show)

@@ -33,7 +33,7 @@ pub(in crate::diff) fn format_bytes(bytes: u128) -> String {
 }
 
 /// Formats a count, with thousands separators.
-pub(in crate::diff) fn format_count(count: u128) -> String {
+pub(in crate::diff) fn format_count_with_thousands_separators(count: u128) -> String {
     format_thousands(saturate_to_u64(count))
 }
 

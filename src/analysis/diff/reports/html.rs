@@ -9,14 +9,15 @@ use super::{
 };
 use crate::diff::AmountChange;
 use crate::diff::render::words::{
-    format_bytes, format_count, format_percent_increase, format_signed, format_span,
+    format_bytes, format_count_with_thousands_separators, format_percent_increase, format_signed,
+    format_span,
 };
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_report::NpuTimeCategory;
 use chakram_report::html::page::{
-    escape_html, render_list, render_other_number, render_page_with_tables, render_report_number,
-    render_section, render_table,
+    escape_html, render_list, render_number_absent_from_report, render_number_with_json_pointer,
+    render_page_with_tables, render_section_unless_empty, render_table_of_escaped_cells,
 };
 use chakram_report::html::render_time_bars;
 
@@ -34,7 +35,7 @@ pub fn render_html(reports: &ReportDiffByMachine, names: [&str; 2]) -> String {
     let only = only.filter(|(machines, _)| !machines.is_empty());
     let only = only.map(|(machines, name)| format!("only in {name}: {}", machines.join(", ")));
     let notes = reports.notes.iter().cloned().chain(only);
-    body += &render_section("Notes", "notes", &render_list(notes, "warnings"));
+    body += &render_section_unless_empty("Notes", "notes", &render_list(notes, "warnings"));
     for (at, replay) in reports.replays.iter().enumerate() {
         if reports.replays.len() > 1 {
             body += &format!("<h1>{}</h1>", escape_html(&replay.before_machine));
@@ -50,19 +51,19 @@ type AmountFormat = fn(u128) -> String;
 /// Renders a change as table cells: the two values, the difference and the percentage.
 fn render_change_cells(pointer: &str, shift: &AmountChange, show: AmountFormat) -> [String; 4] {
     let side = |side: &str, amount: u128| {
-        render_report_number(&format!("{pointer}/{side}"), amount, &show(amount))
+        render_number_with_json_pointer(&format!("{pointer}/{side}"), amount, &show(amount))
     };
     let in_percent = shift.percent_increase().zip(format_percent_increase(shift));
     [
         side("before", shift.before),
         side("after", shift.after),
-        render_other_number(
+        render_number_absent_from_report(
             shift.signed_increase(),
             &format_signed(shift.signed_increase(), show),
         ),
         in_percent.map_or_else(
             || "-".to_owned(),
-            |(value, shown)| render_other_number(value, &shown),
+            |(value, shown)| render_number_absent_from_report(value, &shown),
         ),
     ]
 }
@@ -94,11 +95,11 @@ fn render_changes_table(
         0 => String::new(),
         left => format!(
             "<p class=\"note\">… {} more: {} json</p>",
-            format_count(left as u128),
+            format_count_with_thousands_separators(left as u128),
             SettingKey::Format
         ),
     };
-    render_table(&heads, rows) + &left
+    render_table_of_escaped_cells(&heads, rows) + &left
 }
 
 fn render_replay_diff(replay: &ReplayDiff, at: usize, names: [&str; 2]) -> String {
@@ -125,17 +126,17 @@ fn render_replay_diff(replay: &ReplayDiff, at: usize, names: [&str; 2]) -> Strin
     ];
     let mut out = format!("<div class=\"tiles\">{}</div>", tiles.concat());
     out += &render_list(replay.notes.iter().cloned(), "warnings");
-    out += &render_section(
+    out += &render_section_unless_empty(
         "Where the time goes",
         "breakdown",
         &render_breakdown_table(replay, &pointer, names),
     );
-    out += &render_section(
+    out += &render_section_unless_empty(
         "Operators and groups",
         "operators",
         &render_contributions_table(replay, &pointer, names),
     );
-    out += &render_section(
+    out += &render_section_unless_empty(
         "Collectives",
         "collectives",
         &render_collectives_table(replay, &pointer, names),
@@ -146,7 +147,7 @@ fn render_replay_diff(replay: &ReplayDiff, at: usize, names: [&str; 2]) -> Strin
         render_change_row(&format!("rank {rank}"), &pointer, finish, format_span)
     });
     let ranks: Vec<_> = ranks.collect();
-    out + &render_section(
+    out + &render_section_unless_empty(
         "Ranks",
         "ranks",
         &render_changes_table("finish", names, &ranks, replay.ranks.len()),
@@ -230,7 +231,12 @@ fn render_collectives_table(
             |of| &of.bytes,
             format_bytes,
         ),
-        ("calls", "calls", |of| &of.calls, format_count),
+        (
+            "calls",
+            "calls",
+            |of| &of.calls,
+            format_count_with_thousands_separators,
+        ),
     ];
     let tables = amounts.map(|(name, field, amount, show)| {
         let rows = replay.collectives.iter().enumerate();

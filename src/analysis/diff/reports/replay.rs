@@ -250,7 +250,7 @@ mod tests {
 
     /// Builds a report about two NPUs. `times` contains each NPU's compute, exposed communication and idle time; `mm`
     /// is the time of the only operator, summed over both NPUs.
-    fn build_replay_report_json(makespan: u64, times: [[u64; 3]; 2], mm: u64) -> String {
+    fn build_two_npu_report_json(makespan: u64, times: [[u64; 3]; 2], mm: u64) -> String {
         let npu = |rank: usize| {
             let [compute, communication, idle] = times[rank];
             format!(
@@ -283,8 +283,8 @@ mod tests {
         // of 100 ps. After the change, compute is 41 + 40, communication 29 + 30 and idle 10 + 10, so the means are
         // 40.5, 29.5 and 10 of 80 ps. Rounded separately, the means would be 41, 30 and 10, which sum to 81. The
         // cumulative sums 40.5, 70 and 80 are rounded to 41, 70 and 80, so the parts are 41, 29 and 10.
-        let before = build_replay_report_json(100, [[60, 30, 10], [50, 40, 10]], 100);
-        let after = build_replay_report_json(80, [[41, 29, 10], [40, 30, 10]], 70);
+        let before = build_two_npu_report_json(100, [[60, 30, 10], [50, 40, 10]], 100);
+        let after = build_two_npu_report_json(80, [[41, 29, 10], [40, 30, 10]], 70);
         let [a, b] = [&before, &after].map(|text| parse_report_document(text).unwrap());
         let reports = ReportDiffByMachine::new(&a, &b);
         assert_eq!(reports.notes, Vec::<String>::new());
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn parts_that_do_not_sum_are_refused() {
-        let error = parse_report_document(&build_replay_report_json(
+        let error = parse_report_document(&build_two_npu_report_json(
             100,
             [[60, 30, 10], [50, 40, 11]],
             0,

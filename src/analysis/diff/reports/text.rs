@@ -4,16 +4,20 @@ use super::{RankFinishTimeChange, ReplayDiff, ReportDiffByMachine, TimePartChang
 use crate::diff::AmountChange;
 use crate::diff::render::JobNamesAndDiffStyle;
 use crate::diff::render::text::{
-    add_change, create_changes_table, write_heading, write_line, write_warning,
+    add_change, create_empty_changes_table, write_line, write_section_heading, write_warning,
 };
 use crate::diff::render::words::{
-    format_before_and_after, format_bytes, format_count, format_signed, format_span,
+    format_before_and_after, format_bytes, format_count_with_thousands_separators, format_signed,
+    format_span,
 };
 use chakram_report::table::TextTable;
 use std::fmt::Result;
 
 /// Renders the comparison of two reports as text.
-pub fn render_text(reports: &ReportDiffByMachine, titles: &JobNamesAndDiffStyle<'_>) -> String {
+pub fn render_report_diff_as_text(
+    reports: &ReportDiffByMachine,
+    titles: &JobNamesAndDiffStyle<'_>,
+) -> String {
     let mut out = String::new();
     write_all(&mut out, reports, titles).expect("a string grows as needed");
     out
@@ -65,7 +69,7 @@ fn write_replay_diff(
     } else {
         makespan
     };
-    write_heading(out, titles, "MAKESPAN", &on)?;
+    write_section_heading(out, titles, "MAKESPAN", &on)?;
     for note in &replay.notes {
         write_warning(out, titles, note)?;
     }
@@ -75,13 +79,13 @@ fn write_replay_diff(
     if replay.parts.iter().filter(moved).count() == 0 && replay.ranks.is_empty() {
         return write_line(out, titles, 2, "no difference in any part");
     }
-    write_heading(
+    write_section_heading(
         out,
         titles,
         "BREAKDOWN",
         "means of NPUs: the changes of the parts sum to that of the makespan",
     )?;
-    let mut table = create_changes_table(titles.style);
+    let mut table = create_empty_changes_table(titles.style);
     for part in replay.parts.iter().filter(moved) {
         add_time_change_row(&mut table, titles, 2, part.name, &part.mean);
         let shown = titles.count_lines_to_show(part.behind.len());
@@ -115,13 +119,13 @@ fn write_replay_diff(
     }
     out.push_str(&table.render_rows());
     if !replay.collectives.is_empty() {
-        write_heading(
+        write_section_heading(
             out,
             titles,
             "COLLECTIVES",
             "transfer time of all calls, overlapped or exposed",
         )?;
-        let mut table = create_changes_table(titles.style);
+        let mut table = create_empty_changes_table(titles.style);
         for collective in
             &replay.collectives[..titles.count_lines_to_show(replay.collectives.len())]
         {
@@ -136,7 +140,7 @@ fn write_replay_diff(
                 (
                     "calls",
                     collective.calls,
-                    format_count as fn(u128) -> String,
+                    format_count_with_thousands_separators as fn(u128) -> String,
                 ),
                 ("bytes", collective.bytes, format_bytes),
                 ("waited, all members", collective.waited, format_span),
@@ -156,13 +160,13 @@ fn write_replay_diff(
         out.push_str(&table.render_rows());
     }
     if !replay.ranks.is_empty() {
-        write_heading(
+        write_section_heading(
             out,
             titles,
             "RANKS",
             "finish time of each; the largest change first",
         )?;
-        let mut table = create_changes_table(titles.style);
+        let mut table = create_empty_changes_table(titles.style);
         for RankFinishTimeChange { rank, finish } in
             &replay.ranks[..titles.count_lines_to_show(replay.ranks.len())]
         {

@@ -2,7 +2,7 @@
 
 use crate::diff::AmountChange;
 use crate::diff::fields::{bytes_moved_by_op, group_name, type_name};
-use crate::diff::matching::{MANY, run_both};
+use crate::diff::matching::{MANY, run_both_in_parallel_if_much};
 use crate::diff::node_labels::type_number_of_op;
 use chakram_trace::format::{Op, append_name_family};
 use chakram_trace::graph::raw_trace::CompactRawNodeView;
@@ -103,7 +103,7 @@ pub(super) type OverallAndGroupedTotals = (
 pub(super) fn sum_amounts_of_both_traces(traces: [&RawTrace<'_>; 2]) -> OverallAndGroupedTotals {
     let [a, b] = traces;
     let many = a.nodes.len().min(b.nodes.len()) >= MANY;
-    let [(mut total, mut by), second] = run_both(
+    let [(mut total, mut by), second] = run_both_in_parallel_if_much(
         many,
         || sum_trace_amounts_overall_and_by_group(a, false),
         || sum_trace_amounts_overall_and_by_group(b, true),
@@ -132,7 +132,7 @@ fn sum_trace_amounts_overall_and_by_group(
         let view = &item.view;
         name.clear();
         append_name_family(view.name, &mut name);
-        let operator = match operators.find_index(name.as_str()) {
+        let operator = match operators.find_index_if_key_is_known(name.as_str()) {
             Some(known) => known,
             None => operators.intern_key(name.clone()),
         };

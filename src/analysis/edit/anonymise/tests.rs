@@ -7,7 +7,7 @@ use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::format::proto::{AttributeProto, BoolList, GlobalMetadata, IoInfo, Node};
 use prost::Message;
 
-fn build_attribute(name: &str, value: Value) -> AttributeProto {
+fn build_attribute_from_proto_value(name: &str, value: Value) -> AttributeProto {
     AttributeProto {
         name: name.to_owned(),
         value: Some(value),
@@ -16,7 +16,7 @@ fn build_attribute(name: &str, value: Value) -> AttributeProto {
 }
 
 fn build_text_attribute(name: &str, value: &str) -> AttributeProto {
-    build_attribute(name, Value::StringVal(value.to_owned()))
+    build_attribute_from_proto_value(name, Value::StringVal(value.to_owned()))
 }
 
 fn encode_trace(metadata: &GlobalMetadata, nodes: &[Vec<u8>]) -> Vec<u8> {
@@ -61,20 +61,20 @@ fn only_what_replays_read_stays() {
         }),
         outputs: Some(IoInfo::default()),
         attr: vec![
-            build_attribute("comm_type", Value::Int64Val(0)),
+            build_attribute_from_proto_value("comm_type", Value::Int64Val(0)),
             build_text_attribute("comm_size", " 64.0 "),
             build_text_attribute("pg_name", "bobs_group"),
             build_text_attribute("dtype", "c10::Half"),
-            build_attribute(
+            build_attribute_from_proto_value(
                 "involved_dim",
                 Value::BoolList(BoolList {
                     values: vec![true, false],
                 }),
             ),
-            build_attribute("rf_id", Value::Int64Val(4)),
+            build_attribute_from_proto_value("rf_id", Value::Int64Val(4)),
             build_text_attribute("et_id", "bob"),
             build_text_attribute("op_schema", "aten::mm(Tensor self)"),
-            build_attribute("bobs_number", Value::Int64Val(4)),
+            build_attribute_from_proto_value("bobs_number", Value::Int64Val(4)),
         ],
     }
     .encode_to_vec();
@@ -82,22 +82,22 @@ fn only_what_replays_read_stays() {
     let metadata = GlobalMetadata {
         version: "bob's".into(),
         attr: vec![
-            build_attribute("captured_ns", Value::Uint64Val(7)),
+            build_attribute_from_proto_value("captured_ns", Value::Uint64Val(7)),
             build_text_attribute("lane.1000", "bob's stream"),
             build_text_attribute(roles::ATTRIBUTE, "tensor 1-2, bobs 3-4"),
             build_text_attribute(
                 work_amounts::ATTRIBUTE,
                 "steps 1, samples 16, model_flops 5, bob 6",
             ),
-            build_attribute("captured_steps", Value::Uint64Val(3)),
-            build_attribute("unprofiled_step_ns", Value::Uint64Val(1500)),
-            build_attribute("profiler_record_ns", Value::Uint64Val(700)),
-            build_attribute("profiler_record_low_ns", Value::Uint64Val(600)),
-            build_attribute("profiler_record_high_ns", Value::Uint64Val(900)),
+            build_attribute_from_proto_value("captured_steps", Value::Uint64Val(3)),
+            build_attribute_from_proto_value("unprofiled_step_ns", Value::Uint64Val(1500)),
+            build_attribute_from_proto_value("profiler_record_ns", Value::Uint64Val(700)),
+            build_attribute_from_proto_value("profiler_record_low_ns", Value::Uint64Val(600)),
+            build_attribute_from_proto_value("profiler_record_high_ns", Value::Uint64Val(900)),
             build_text_attribute("profiler_cost_basis", "views"),
             build_text_attribute(scan::CORE, "3,1"),
             build_text_attribute("input_file", "/home/bob/x"),
-            build_attribute("pid", Value::Uint64Val(1)),
+            build_attribute_from_proto_value("pid", Value::Uint64Val(1)),
         ],
     };
     let before = encode_trace(&metadata, &[collective]);
@@ -106,7 +106,7 @@ fn only_what_replays_read_stays() {
     assert_eq!(metadata.version, "0.0.4");
     assert_eq!(
         metadata.attr[0],
-        build_attribute("captured_ns", Value::Uint64Val(7))
+        build_attribute_from_proto_value("captured_ns", Value::Uint64Val(7))
     );
     let told = scan::read_metadata(RawRecord {
         number: 0,

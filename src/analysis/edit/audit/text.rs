@@ -69,7 +69,7 @@ pub struct PrivateTextPart<'a> {
 }
 
 /// Returns true if `text` contains private information.
-pub fn contains_leak(text: &str) -> bool {
+pub fn contains_private_information(text: &str) -> bool {
     !find_leaks(text).is_empty()
 }
 

@@ -29,7 +29,7 @@ type AttributeEditList<'e> = Vec<(&'e str, AttributeSetOrRemoval<'e>)>;
 impl ScaledRankWriter<'_> {
     /// Writes the metadata record with the new number of ranks. Removes the rank's own number, so that ranks with equal
     /// traces can share a file.
-    pub fn write_metadata(
+    pub fn write_metadata_without_own_rank(
         &self,
         record: RawRecord<'_>,
         out: &mut ProtobufMessageBuilder,
@@ -77,7 +77,7 @@ impl ScaledRankWriter<'_> {
         };
         let mut name = String::new();
         let sets = match view.op {
-            Op::Collective { .. } => self.edit_collective(&view, &mut name)?,
+            Op::Collective { .. } => self.list_collective_attribute_edits(&view, &mut name)?,
             Op::Message { .. } => self.edit_message(&view)?,
             _ => AttributeEditList::new(),
         };
@@ -102,8 +102,13 @@ impl ScaledRankWriter<'_> {
             })?;
             if let Op::Collective { kind, group, .. } = view.op {
                 for (side, bytes) in scales {
-                    let scaled =
-                        self.scale_tensor_bytes(&view, kind, group, side == "in_bytes", bytes)?;
+                    let scaled = self.scale_collective_buffer_bytes(
+                        &view,
+                        kind,
+                        group,
+                        side == "in_bytes",
+                        bytes,
+                    )?;
                     there.retain(|(name, _)| *name != side);
                     there.push((side, AttributeSetOrRemoval::Count(scaled)));
                 }
@@ -147,7 +152,7 @@ impl ScaledRankWriter<'_> {
         })
     }
 
-    fn edit_collective<'e>(
+    fn list_collective_attribute_edits<'e>(
         &self,
         view: &NodeView<'_>,
         name: &'e mut String,
@@ -273,7 +278,7 @@ impl ScaledRankWriter<'_> {
     }
 
     /// Returns the bytes that a call receives or sends in the scaled job.
-    fn scale_tensor_bytes(
+    fn scale_collective_buffer_bytes(
         &self,
         view: &NodeView<'_>,
         kind: CollectiveKind,

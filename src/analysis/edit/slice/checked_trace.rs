@@ -50,7 +50,7 @@ impl<'a> ReplayableTrace<'a> {
             order = next.topological_order();
         }
         if order.len() < raw.nodes.len() {
-            let stuck = next.flag_unordered_nodes(&order);
+            let stuck = next.flag_nodes_on_or_behind_cycles(&order);
             let cycle = find_short_cycle(&next, |node| stuck[node as usize]);
             return Err(dependency_cycle_error(&raw, &cycle));
         }
@@ -106,7 +106,7 @@ fn check_raw_trace(raw: &RawTrace<'_>) -> Result<(), TraceError> {
         )
         .in_record(second.record.number, second.record.offset));
     }
-    for i in raw.node_indices() {
+    for i in raw.range_of_all_node_indices() {
         let lost = |dep: &&PredecessorIdIndexAndKind| {
             !dep.control && dep.node == PredecessorIdIndexAndKind::MISSING
         };

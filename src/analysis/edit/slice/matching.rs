@@ -50,7 +50,7 @@ impl JobCommunication {
     pub fn find_kept_with_cut_partners(&self) -> CommunicationsWithCutPartners {
         let mut found = CommunicationsWithCutPartners::default();
         let matches = CommMatches::new(self.0.iter().map(|rank| &rank.comms));
-        for (channel, k, met) in matches.iter() {
+        for (channel, k, met) in matches.iter_matches_with_channel_and_steps() {
             let nodes = met.map(|(rank, step)| {
                 let (of, step) = (&self.0[rank as usize], step as usize);
                 (of.rank, of.comms.steps[step].node, of.nodes[step])

@@ -83,7 +83,7 @@ fn find_owner_of_each_node(trace: &ReplayableTrace<'_>) -> Result<(Vec<u32>, boo
     let raw = &trace.raw;
     let mut owner = vec![NONE; raw.nodes.len()];
     let mut said = false;
-    for i in raw.node_indices() {
+    for i in raw.range_of_all_node_indices() {
         for_each_attribute(raw.nodes[i as usize].record, |attr| {
             if matches!(attr.name, b"parent" | b"launch") && attr.is_set() {
                 said = true;
@@ -95,7 +95,7 @@ fn find_owner_of_each_node(trace: &ReplayableTrace<'_>) -> Result<(Vec<u32>, boo
     }
     // Traces without `parent` and `launch` attributes express calls as control dependencies.
     if !said {
-        for i in raw.node_indices() {
+        for i in raw.range_of_all_node_indices() {
             let device = !matches!(raw.nodes[i as usize].view.op, Op::Host | Op::NoOp);
             let first = |control: bool| {
                 let mut deps = trace.raw.dependencies_of(i).iter();
@@ -152,7 +152,7 @@ fn list_steps(trace: &ReplayableTrace<'_>) -> Result<String, TraceError> {
         .collect();
     if numbers.is_empty() {
         let names = trace.raw.nodes.iter().map(|item| item.view.name);
-        numbers.extend(names.filter_map(origin::parse_profiled_step));
+        numbers.extend(names.filter_map(origin::parse_step_from_profiler_range_name));
     }
     let shown = numbers.iter().take(SHOWN).map(u64::to_string);
     let shown = shown.collect::<Vec<_>>().join(", ");
@@ -171,7 +171,7 @@ fn select_annotated_nodes(
 ) -> Result<Vec<bool>, TraceError> {
     let nodes = &trace.raw.nodes;
     let mut label: Vec<Option<u32>> = vec![None; nodes.len()];
-    for i in trace.raw.node_indices() {
+    for i in trace.raw.range_of_all_node_indices() {
         if name_matches_pattern(pattern, nodes[i as usize].view.name) {
             label[i as usize] = Some(i);
         }
@@ -179,9 +179,9 @@ fn select_annotated_nodes(
     let (owner, said) = find_owner_of_each_node(trace)?;
     inherit_labels_from_nearest_owner(&owner, &mut label);
     if said {
-        let busy = collect_annotation_windows(trace, &label);
+        let busy = collect_all_annotation_windows_sorted(trace, &label);
         let mut threads = label.clone();
-        for i in trace.raw.node_indices() {
+        for i in trace.raw.range_of_all_node_indices() {
             let at = i as usize;
             let alone = owner[at] == NONE && label[at].is_none();
             if alone && nodes[at].view.op != Op::NoOp {
@@ -226,14 +226,14 @@ struct AnnotationWindow {
 }
 
 /// Returns the windows of all annotations, sorted by start.
-fn collect_annotation_windows(
+fn collect_all_annotation_windows_sorted(
     trace: &ReplayableTrace<'_>,
     label: &[Option<u32>],
 ) -> Vec<AnnotationWindow> {
     let nodes = &trace.raw.nodes;
     let mut of: Vec<Option<AnnotationWindow>> = label.iter().map(|_| None).collect();
     let mut others: BTreeMap<Option<i64>, Vec<Span>> = BTreeMap::new();
-    for i in trace.raw.node_indices() {
+    for i in trace.raw.range_of_all_node_indices() {
         let (from, lane) = (trace.starts[i as usize], nodes[i as usize].view.lane);
         let Some(root) = label[i as usize] else {
             if nodes[i as usize].view.op != Op::NoOp {

@@ -176,7 +176,10 @@ pub(super) fn reduces_gradients_to_shards(
     program: &EditableRankProgram<'_>,
     reduction: u32,
 ) -> bool {
-    let mut memory = program.view_of_item(reduction).memory.named_changes();
+    let mut memory = program
+        .view_of_item(reduction)
+        .memory
+        .nonzero_changes_with_attribute_names();
     let bytes = collective_bytes_after_edits(program, reduction);
     memory.any(|(name, freed)| name == "frees.temporary" && freed == bytes && bytes > 0)
 }
@@ -262,7 +265,7 @@ pub(super) struct CollectiveTimesPerKib(BTreeMap<CollectiveKind, Vec<u64>>);
 impl CollectiveTimesPerKib {
     /// Adds the collectives in the trace of one rank.
     pub fn learn_rates(&mut self, program: &EditableRankProgram<'_>) {
-        for i in program.raw.node_indices() {
+        for i in program.raw.range_of_all_node_indices() {
             let view = program.view_of_node(i);
             if let Op::Collective { kind, bytes, .. } = view.op
                 && bytes > 0
@@ -524,7 +527,7 @@ pub(super) fn insert_bucket_all_reduces(
             })?;
         bytes += elements * each;
         if bytes >= limit || i + 1 == found.hooks.len() {
-            let made = program.create_item_from_record(hook, encode_all_reduce(bytes, group));
+            let made = program.add_item_from_record_after(hook, encode_all_reduce(bytes, group));
             behind.entry(hook).or_default().push(made);
             all.push(made);
             bytes = 0;
@@ -577,7 +580,7 @@ fn encode_node(view: &NodeView<'_>) -> Vec<u8> {
     let written = TraceWriter::new(Vec::new()).and_then(|mut writer| {
         let node = writer.write_node(view, &[], &NodeFieldsBeyondView::default());
         node.map_err(std::io::Error::other)?;
-        Ok(writer.into_inner())
+        Ok(writer.into_unflushed_sink())
     });
     let file = written.unwrap_or_default();
     let mut frames = FrameCursor::new(&file);
@@ -633,7 +636,7 @@ fn replace_bucket_reductions(
         let memory: Vec<_> = program
             .view_of_item(template)
             .memory
-            .named_changes()
+            .nonzero_changes_with_attribute_names()
             .collect();
         let changes = &mut program.items[collective as usize].changes;
         changes.insert("comm_size", NewAttributeValueOrRemoval::Count(bytes));

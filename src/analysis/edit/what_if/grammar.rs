@@ -35,7 +35,7 @@ impl ScaleFactor {
     }
 
     /// Returns the product of two factors; `None` if its numerator or denominator is too large.
-    pub fn multiply_checked(self, other: Self) -> Option<Self> {
+    pub fn multiply_factors_if_representable(self, other: Self) -> Option<Self> {
         Self::new(self.over * other.over, self.under * other.under)
     }
 

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_differ_are_put_back() {
+    fn undoing_an_edit_restores_the_original_records_that_differ() {
         let before = frame_records(&[b"meta", b"one", b"two", b"three"]);
         let again = frame_records(&[b"meta", b"one", b"other", b"three"]);
         let kept = OriginalRecordsToRestore::find_records_changed_by_undone_edit(&before, &again)

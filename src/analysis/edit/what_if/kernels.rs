@@ -27,10 +27,12 @@ mod gradients;
 use super::grammar::ScaleFactor;
 use super::program::{EditableRankProgram, NewAttributeValueOrRemoval, TrainingStepPhase};
 use super::shapes::{
-    TensorShape, count_elements, normal_form, parse_argument_shapes, parse_shapes,
+    TensorShape, count_elements, parse_argument_shapes, parse_shapes, sort_sizes_without_ones,
 };
 use super::unedited::{ValuesReplacedByEdits, parse_attribute_count_before_edits};
-use super::width::{ModelWidths, contains_normal_form, layers_of_gradient_or_parameter_transfer};
+use super::width::{
+    ModelWidths, contains_normal_form_of_shape, layers_of_gradient_or_parameter_transfer,
+};
 use call_time::{FixedKernelCallTime, fit_intercept};
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::statistics::median;
@@ -97,7 +99,7 @@ enum KernelWeightOrWeightGradientMatmul {
 }
 
 pub(super) struct KernelWorkAndTimeScaler {
-    /// Shapes of parameters, in [`normal_form`].
+    /// Shapes of parameters, in [`sort_sizes_without_ones`].
     parameters: BTreeSet<TensorShape>,
     /// Number of samples, if the trace shows it.
     batch: Option<u64>,
@@ -143,12 +145,12 @@ impl KernelWorkAndTimeScaler {
             bytes_rate: 0.0,
         };
         let mut leading: BTreeMap<u64, u64> = BTreeMap::new();
-        for i in program.raw.node_indices() {
+        for i in program.raw.range_of_all_node_indices() {
             let (view, facts) = (program.view_of_node(i), &program.facts[i as usize]);
             if let (TrainingStepPhase::Parameters, Some(layer), Op::Collective { .. }) =
                 (facts.phase, facts.layer, view.op)
             {
-                let temporary = view.memory.named_changes();
+                let temporary = view.memory.nonzero_changes_with_attribute_names();
                 let mut temporary = temporary.filter(|(name, _)| name.ends_with(".temporary"));
                 let bytes = temporary.next().map(|(_, bytes)| bytes);
                 if let Some(bytes) = bytes {
@@ -160,7 +162,7 @@ impl KernelWorkAndTimeScaler {
                 let shapes = parse_argument_shapes(facts.inputs);
                 let found = places.iter().filter_map(|&place| shapes.get(place));
                 this.parameters
-                    .extend(found.map(|shape| normal_form(shape)));
+                    .extend(found.map(|shape| sort_sizes_without_ones(shape)));
             }
             if view.name == "aten::embedding"
                 && let Some([batch, tokens]) =
@@ -172,7 +174,7 @@ impl KernelWorkAndTimeScaler {
             match facts.phase {
                 TrainingStepPhase::Parameters | TrainingStepPhase::Optimizer => {
                     let shapes = parse_shapes(facts.inputs);
-                    let found = shapes.iter().map(|shape| normal_form(shape));
+                    let found = shapes.iter().map(|shape| sort_sizes_without_ones(shape));
                     this.parameters.extend(found);
                 }
                 TrainingStepPhase::Forward => {
@@ -186,7 +188,7 @@ impl KernelWorkAndTimeScaler {
                 && facts.phase == TrainingStepPhase::Forward
                 && let Some(weight) = parse_shapes(facts.inputs).get(1)
             {
-                this.parameters.insert(normal_form(weight));
+                this.parameters.insert(sort_sizes_without_ones(weight));
             }
             if let Some(KernelShape::Attention { batch, queries, .. }) = view.kernel {
                 this.batch = this.batch.or(Some(batch));
@@ -201,14 +203,14 @@ impl KernelWorkAndTimeScaler {
         this
     }
 
-    pub fn model_widths(&self) -> &ModelWidths {
+    pub fn stored_model_widths(&self) -> &ModelWidths {
         &self.widths
     }
 
     fn learn_fixed_kernel_call_times(&mut self, program: &EditableRankProgram<'_>) {
         let mut by_name: BTreeMap<&str, BTreeMap<u64, Vec<u64>>> = BTreeMap::new();
         let mut shortest = u64::MAX;
-        for i in program.raw.node_indices() {
+        for i in program.raw.range_of_all_node_indices() {
             let view = program.view_of_node(i);
             if !matches!(view.op, Op::Compute { .. }) {
                 continue;
@@ -362,7 +364,7 @@ impl KernelWorkAndTimeScaler {
         let is_parameter = |(at, shape): (usize, &TensorShape)| {
             let is_input = at < inputs.len();
             let may_be_samples = is_matrix(&shape) && Some(shape[0]) == rows;
-            contains_normal_form(&self.parameters, shape)
+            contains_normal_form_of_shape(&self.parameters, shape)
                 && match (may_be_samples, product) {
                     (false, _) => true,
                     (true, KernelWeightOrWeightGradientMatmul::None) => false,
@@ -446,19 +448,20 @@ impl KernelWorkAndTimeScaler {
                     let growth = by.token_growth() * hidden;
                     let node = program.items[item as usize].node;
                     let layer = facts.layer;
-                    let fixed =
-                        program
-                            .view_of_node(node)
-                            .memory
-                            .named_changes()
-                            .map(|(name, now)| {
-                                let all = parse_attribute_count_before_edits(facts.unedited, name)
-                                    .unwrap_or(now);
-                                let fixed =
-                                    self.parameter_bytes_of_allocation(program, node, name, all);
-                                let wider = self.widths.growth_of_layer(layer, fixed, by.hidden);
-                                (name, fixed, wider)
-                            });
+                    let fixed = program
+                        .view_of_node(node)
+                        .memory
+                        .nonzero_changes_with_attribute_names()
+                        .map(|(name, now)| {
+                            let all = parse_attribute_count_before_edits(facts.unedited, name)
+                                .unwrap_or(now);
+                            let fixed =
+                                self.parameter_bytes_of_allocation(program, node, name, all);
+                            let wider = self
+                                .widths
+                                .growth_of_layer_parameters(layer, fixed, by.hidden);
+                            (name, fixed, wider)
+                        });
                     let fixed: Vec<(&str, u64, f64)> = fixed.collect();
                     scale_communication_bytes_and_time(program, item, bytes, growth, &fixed, by);
                     true
@@ -483,7 +486,7 @@ impl KernelWorkAndTimeScaler {
         let old = unedited_work_of_kernel(program, node);
         let (inputs, outputs) = tensor_shapes_of_kernel(program, node);
         let shapes: Vec<TensorShape> = inputs.iter().chain(&outputs).cloned().collect();
-        let sums = |kernel| sums_over_samples(kernel, facts.phase, &inputs);
+        let sums = |kernel| is_matmul_summing_over_samples(kernel, facts.phase, &inputs);
         let product = match old.flops > 0 {
             false => KernelWeightOrWeightGradientMatmul::None,
             true if view.kernel.is_some_and(sums) => {
@@ -524,7 +527,7 @@ impl KernelWorkAndTimeScaler {
                     true => 1,
                     false => self
                         .widths
-                        .hidden_size_power_of_product(&inputs, &parameters),
+                        .hidden_size_power_of_matmul_flops(&inputs, &parameters),
                 };
                 flops *= hidden.powi(power);
             }
@@ -599,14 +602,17 @@ impl KernelWorkAndTimeScaler {
             true => hidden,
             false => 1.0,
         };
-        for (name, now) in view.memory.named_changes() {
+        for (name, now) in view.memory.nonzero_changes_with_attribute_names() {
             let bytes = unedited.attribute_count_before_edits(name).unwrap_or(now);
             let fixed = self.parameter_bytes_of_allocation(program, node, name, bytes);
             if name.ends_with(".activations") || name.ends_with(".temporary") {
                 new.push((
                     name,
                     count(
-                        fixed as f64 * self.widths.growth_of_layer(facts.layer, fixed, by.hidden)
+                        fixed as f64
+                            * self
+                                .widths
+                                .growth_of_layer_parameters(facts.layer, fixed, by.hidden)
                             + (bytes - fixed) as f64 * by.token_growth() * held,
                     ),
                 ));
@@ -662,7 +668,7 @@ impl KernelWorkAndTimeScaler {
                 let growth = self.widths.growth_of_all_parameters(by.hidden);
                 let new: Vec<_> = view
                     .memory
-                    .named_changes()
+                    .nonzero_changes_with_attribute_names()
                     .map(|(name, now)| {
                         let bytes = unedited.attribute_count_before_edits(name).unwrap_or(now)
                             as f64
@@ -687,7 +693,7 @@ impl KernelWorkAndTimeScaler {
                 let reduces = super::gradients::is_gradient_reduction(program, item);
                 let whole = view
                     .memory
-                    .named_changes()
+                    .nonzero_changes_with_attribute_names()
                     .find(|(name, _)| name.ends_with(".temporary"));
                 let unedited = ValuesReplacedByEdits::parse(program.facts[node as usize].unedited);
                 let old = match whole {
@@ -777,8 +783,8 @@ impl KernelWorkAndTimeScaler {
         inputs: &[TensorShape],
         by: BatchSequenceHiddenFactors,
     ) -> Option<KernelShape> {
-        let tokens = by.batch.multiply_checked(by.sequence)?;
-        let sums = sums_over_samples(kernel, phase, inputs);
+        let tokens = by.batch.multiply_factors_if_representable(by.sequence)?;
+        let sums = is_matmul_summing_over_samples(kernel, phase, inputs);
         let kernel = match by.hidden == ScaleFactor::ONE {
             true => kernel,
             false => self
@@ -817,7 +823,7 @@ impl KernelWorkAndTimeScaler {
 
 /// Returns true if a matrix multiplication sums over samples, as a weight gradient does. Its inputs have equal numbers
 /// of rows.
-fn sums_over_samples(
+fn is_matmul_summing_over_samples(
     kernel: KernelShape,
     phase: TrainingStepPhase,
     inputs: &[TensorShape],

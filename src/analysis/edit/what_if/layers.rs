@@ -26,7 +26,8 @@ mod repetition;
 use buckets::StepGradientBuckets;
 pub(super) use buckets::{BUCKETS, BucketLimitAndLayerBytes};
 use copies::{
-    LayerEditor, PassLayers, are_layers_equal, collect_layer_nodes_with_transfers, label_of_layer,
+    LayerEditor, PassLayers, collect_layer_nodes_with_transfers, have_same_operators_and_transfers,
+    label_of_generated_layer,
 };
 use labels::AddedLayerCountByLabelRange;
 pub(super) use labels::shift_layer_labels_of_all_nodes;
@@ -61,7 +62,7 @@ impl JobRepeatedLayerLabels {
         let mut labels = BTreeSet::new();
         for (pass, found) in &runs {
             let label = |index| {
-                label_of_layer(
+                label_of_generated_layer(
                     program,
                     passes.forward[*pass].items_of_repetition(*found, index),
                 )
@@ -130,7 +131,7 @@ fn find_repeated_layers_in_forward_passes(
 }
 
 /// Changes the number of layers on a rank. Returns the counts, and the number of layers added to the whole job.
-pub(super) fn change_layers(
+pub(super) fn change_layer_count_on_rank(
     program: &mut EditableRankProgram<'_>,
     change: AddedLayersOrScaleFactor,
     job: &JobRepeatedLayerLabels,
@@ -260,7 +261,7 @@ fn change_layers_in_step(
         .iter()
         .filter_map(|(pass, found)| {
             let label = |index| {
-                label_of_layer(
+                label_of_generated_layer(
                     program,
                     passes.forward[*pass].items_of_repetition(*found, index),
                 )
@@ -373,7 +374,8 @@ fn collect_pass_layers_and_copy_template(
         .collect();
     let layers = collect_layer_nodes_with_transfers(program, &parts);
     let times = layers.len();
-    let is_alike = |at: usize| are_layers_equal(program, &layers[at], &layers[at - 1]);
+    let is_alike =
+        |at: usize| have_same_operators_and_transfers(program, &layers[at], &layers[at - 1]);
     let left = (times as i64 + by.min(0)).max(1) as usize;
     let template = match backward {
         true => (2..times).find(|&at| is_alike(at)).map_or(1, |at| at - 1),

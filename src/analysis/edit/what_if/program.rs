@@ -57,7 +57,7 @@ pub(super) struct KeepWholeNodeViewsMarker;
 impl<'a> NodeRetention<'a> for KeepWholeNodeViewsMarker {
     type Kept = NodeView<'a>;
 
-    fn retain_view(&mut self, view: &NodeView<'a>) -> NodeView<'a> {
+    fn select_node_data_to_keep(&mut self, view: &NodeView<'a>) -> NodeView<'a> {
         *view
     }
 
@@ -156,7 +156,7 @@ impl<'a> EditableRankProgram<'a> {
     /// Parses a trace. Fails if a replay would reject the trace.
     pub fn read_program(contents: &'a [u8]) -> Result<Self, TraceError> {
         let mut raw: RawTrace<'a, KeepWholeNodeViewsMarker> =
-            RawTrace::read_trace_retaining(contents);
+            RawTrace::read_trace_keeping_selected_data(contents);
         if !raw.faults.is_empty() {
             return Err(raw.faults.swap_remove(0).error);
         }
@@ -179,7 +179,7 @@ impl<'a> EditableRankProgram<'a> {
             contents,
             facts,
             items: Vec::with_capacity(count),
-            order: raw.node_indices().collect(),
+            order: raw.range_of_all_node_indices().collect(),
             earlier: None,
             scaled: None,
             kept: None,
@@ -194,7 +194,7 @@ impl<'a> EditableRankProgram<'a> {
             this.kept = read_metadata_text_attribute(first, KEPT)?;
         }
         let mut last: BTreeMap<HostFlagAndLane, u32> = BTreeMap::new();
-        for i in this.raw.node_indices() {
+        for i in this.raw.range_of_all_node_indices() {
             let thread = this.host_flag_and_lane_of_node(i);
             let front = last.get(&thread).copied();
             let deps = this.raw.dependencies_of(i).iter().filter_map(|dep| {
@@ -219,7 +219,7 @@ impl<'a> EditableRankProgram<'a> {
             }
         }
         this.has_layers = this.facts.iter().any(|facts| facts.layer.is_some());
-        this.find_steps();
+        this.assign_nodes_to_profiler_steps();
         this.find_phases();
         Ok(this)
     }
@@ -265,7 +265,7 @@ impl<'a> EditableRankProgram<'a> {
 
     /// Numbers the steps. The profiler's marks delimit steps. Without marks, the whole trace is one
     /// step.
-    fn find_steps(&mut self) {
+    fn assign_nodes_to_profiler_steps(&mut self) {
         let mut numbers: BTreeMap<u64, u32> = BTreeMap::new();
         for node in &self.raw.nodes {
             if let Some(step) = node.view.origin.step {
@@ -281,7 +281,7 @@ impl<'a> EditableRankProgram<'a> {
         self.steps = numbers.len() as u32;
         let of_callers: Vec<_> = self
             .raw
-            .node_indices()
+            .range_of_all_node_indices()
             .map(|i| {
                 let mut steps = self
                     .node_and_its_callers(i)
@@ -301,12 +301,12 @@ impl<'a> EditableRankProgram<'a> {
     fn find_phases(&mut self) {
         let own: Vec<_> = self
             .raw
-            .node_indices()
+            .range_of_all_node_indices()
             .map(|i| phase_stated_by_node(self.view_of_node(i)))
             .collect();
         let named: Vec<Option<TrainingStepPhase>> = self
             .raw
-            .node_indices()
+            .range_of_all_node_indices()
             .map(|i| {
                 self.node_and_its_callers(i)
                     .find_map(|node| own[node as usize])
@@ -316,7 +316,7 @@ impl<'a> EditableRankProgram<'a> {
         // pass.
         let mut scopes: BTreeMap<Option<u32>, Option<u32>> = BTreeMap::new();
         for phase in [TrainingStepPhase::Backward, TrainingStepPhase::Optimizer] {
-            for i in self.raw.node_indices() {
+            for i in self.raw.range_of_all_node_indices() {
                 if own[i as usize] == Some(phase) && self.view_of_node(i).labels.phase.is_none() {
                     let fact = &self.facts[i as usize];
                     let outer = fact.caller.filter(|&c| named[c as usize] != Some(phase));
@@ -327,7 +327,7 @@ impl<'a> EditableRankProgram<'a> {
             }
         }
         let mut bounds: BTreeMap<Option<u32>, [Option<u32>; 3]> = BTreeMap::new();
-        for i in self.raw.node_indices() {
+        for i in self.raw.range_of_all_node_indices() {
             let found = bounds.entry(self.facts[i as usize].step).or_default();
             match named[i as usize] {
                 Some(TrainingStepPhase::Backward) => {
@@ -345,7 +345,7 @@ impl<'a> EditableRankProgram<'a> {
         let later_passes = self.flag_forward_nodes_of_later_micro_batches(&named);
         let phases: Vec<_> = self
             .raw
-            .node_indices()
+            .range_of_all_node_indices()
             .map(|i| {
                 let fact = &self.facts[i as usize];
                 if let Some(phase) = named[i as usize] {
@@ -383,7 +383,7 @@ impl<'a> EditableRankProgram<'a> {
         named: &[Option<TrainingStepPhase>],
     ) -> Vec<bool> {
         let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
-        for i in self.raw.node_indices() {
+        for i in self.raw.range_of_all_node_indices() {
             if let (Some(TrainingStepPhase::Backward), Some(number)) =
                 (named[i as usize], self.facts[i as usize].sequence)
             {
@@ -392,7 +392,7 @@ impl<'a> EditableRankProgram<'a> {
         }
         let mut forward = vec![false; named.len()];
         let (mut between, mut is_forward): (Vec<u32>, bool) = (Vec::new(), false);
-        for i in self.raw.node_indices() {
+        for i in self.raw.range_of_all_node_indices() {
             match named[i as usize] {
                 Some(TrainingStepPhase::Backward) => {
                     for at in between.drain(..).filter(|_| is_forward) {
@@ -471,7 +471,7 @@ impl<'a> EditableRankProgram<'a> {
 
     /// Creates an item from a record, and returns its index. The item depends on `after`, and belongs to the step of
     /// `after`. The caller must insert the item into the program order.
-    pub fn create_item_from_record(&mut self, after: u32, record: Vec<u8>) -> u32 {
+    pub fn add_item_from_record_after(&mut self, after: u32, record: Vec<u8>) -> u32 {
         let item = self.items.len() as u32;
         self.items.push(NodeOrNodeCopy {
             node: self.items[after as usize].node,
@@ -523,7 +523,7 @@ impl<'a> EditableRankProgram<'a> {
     }
 
     /// Encodes the program as a trace. If nothing changed, the result is the original bytes.
-    pub fn write_trace(&self) -> Result<Vec<u8>, TraceError> {
+    pub fn encode_as_trace(&self) -> Result<Vec<u8>, TraceError> {
         let count = self.raw.nodes.len() as u32;
         let moved = !self.order.iter().copied().eq(0..count);
         let mut ids = vec![0; self.items.len()];
@@ -610,7 +610,7 @@ impl<'a> EditableRankProgram<'a> {
         let kept = self
             .kept
             .as_deref()
-            .filter(|_| self.cancels_earlier_edits());
+            .filter(|_| self.do_edits_cancel_each_other());
         match kept.and_then(OriginalRecordsToRestore::parse) {
             Some(kept) => kept.put_back(out),
             None => Ok(out),
@@ -618,7 +618,7 @@ impl<'a> EditableRankProgram<'a> {
     }
 
     /// Returns true if earlier edits and this edit cancel each other.
-    fn cancels_earlier_edits(&self) -> bool {
+    fn do_edits_cancel_each_other(&self) -> bool {
         self.scaled.is_none() && self.earlier.is_some()
     }
 
@@ -680,7 +680,7 @@ impl<'a> EditableRankProgram<'a> {
             .copied()
             .eq(0..self.raw.nodes.len() as u32);
         let hide = moved || !self.has_no_changed_items() || self.scaled.is_some();
-        let show = self.cancels_earlier_edits();
+        let show = self.do_edits_cancel_each_other();
         let mut fields = WireCursor::new(record.bytes, record.offset);
         while !fields.is_empty() {
             let start = fields.file_offset() - record.offset;

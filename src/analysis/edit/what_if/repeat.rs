@@ -102,7 +102,7 @@ pub(super) fn repeat_passes_before_optimizer(
         let starts = starts.filter(|&item| program.view_of_item(item).op == Op::NoOp);
         let starts: BTreeSet<u32> = starts.collect();
         for pair in passes.windows(2) {
-            start_pass_after(program, &pair[0], &pair[1], &starts);
+            rewire_pass_to_follow_previous_pass(program, &pair[0], &pair[1], &starts);
         }
         // The last pass both adds the gradient and copies the sum into the bucket.
         let fills: Vec<u32> = body
@@ -150,7 +150,7 @@ pub(super) fn repeat_passes_before_optimizer(
 /// Makes a pass start after `before`, the last kernel of the previous pass. A dependency on a node in `starts` (marks
 /// before the step) is moved to that kernel. If the pass's first node has no dependencies, it gets a dependency on that
 /// kernel too.
-fn start_pass_after(
+fn rewire_pass_to_follow_previous_pass(
     program: &mut EditableRankProgram<'_>,
     before: &[u32],
     pass: &[u32],
@@ -237,7 +237,7 @@ fn list_passes(program: &EditableRankProgram<'_>, step: u32) -> Vec<(MicroBatchP
 }
 
 /// Divides each micro-batch of a pipeline into `times` smaller micro-batches. The passes stay in GPipe or 1F1B order.
-pub(super) fn split_micro_batches(
+pub(super) fn divide_micro_batches_into_smaller(
     program: &mut EditableRankProgram<'_>,
     times: u32,
     place: StageCountToPipelineEnd,
@@ -297,7 +297,7 @@ pub(super) fn split_micro_batches(
             (false, _) => warm_up.min(more),
         };
         let first = *numbers.first().unwrap_or(&0);
-        let order = schedule_passes(more, warm_up)
+        let order = order_passes_from_warm_up_count(more, warm_up)
             .into_iter()
             .map(|(number, backward)| {
                 let pass = (first + number / times, backward);
@@ -364,17 +364,16 @@ impl NextStageRanksAndPassOrder {
         {
             self.alternate.insert(rank);
         }
-        let next = program
-            .raw
-            .node_indices()
-            .find_map(|i| match program.view_of_node(i).op {
+        let next = program.raw.range_of_all_node_indices().find_map(|i| {
+            match program.view_of_node(i).op {
                 Op::Message {
                     receive: false,
                     peer,
                     ..
                 } if program.facts[i as usize].phase == TrainingStepPhase::Forward => Some(peer),
                 _ => None,
-            });
+            }
+        });
         if let Some(next) = next {
             self.next.insert(rank, next);
         }
@@ -426,7 +425,7 @@ pub(super) fn reorder_micro_batch_passes_of_rank(
             PipelinePassOrder::OneForwardOneBackward => stages.min(micro_batches),
         };
         let first = *numbers.first().unwrap_or(&0);
-        let new: Vec<MicroBatchPass> = schedule_passes(micro_batches, warm_up)
+        let new: Vec<MicroBatchPass> = order_passes_from_warm_up_count(micro_batches, warm_up)
             .into_iter()
             .map(|(number, backward)| (first + number, backward))
             .collect();
@@ -613,7 +612,7 @@ fn replace_items_in_order(
 
 /// Returns the order in which the passes of `micro_batches` micro-batches run: `warm_up` forward passes, then
 /// alternating backward and forward passes, then the remaining backward passes.
-fn schedule_passes(micro_batches: u32, warm_up: u32) -> Vec<MicroBatchPass> {
+fn order_passes_from_warm_up_count(micro_batches: u32, warm_up: u32) -> Vec<MicroBatchPass> {
     let mut passes: Vec<MicroBatchPass> = (0..warm_up).map(|number| (number, false)).collect();
     for number in 0..micro_batches {
         passes.push((number, true));
@@ -624,8 +623,8 @@ fn schedule_passes(micro_batches: u32, warm_up: u32) -> Vec<MicroBatchPass> {
     passes
 }
 
-/// Returns the number of forward passes before the first backward pass; `None` if [`schedule_passes`] cannot return
-/// this order.
+/// Returns the number of forward passes before the first backward pass; `None` if [`order_passes_from_warm_up_count`]
+/// cannot return this order.
 fn warm_up_of_pass_order(sequence: &[MicroBatchPass], micro_batches: u32) -> Option<u32> {
     let warm_up = sequence.iter().take_while(|pass| !pass.1).count() as u32;
     let first = sequence.iter().map(|pass| pass.0).min()?;
@@ -633,7 +632,7 @@ fn warm_up_of_pass_order(sequence: &[MicroBatchPass], micro_batches: u32) -> Opt
         .iter()
         .map(|&(number, backward)| (number - first, backward));
     let forward_only = warm_up as usize == sequence.len();
-    let expected = schedule_passes(micro_batches, warm_up);
+    let expected = order_passes_from_warm_up_count(micro_batches, warm_up);
     (forward_only || numbered.eq(expected.iter().copied())).then_some(warm_up)
 }
 
@@ -644,9 +643,18 @@ mod tests {
     #[test]
     fn passes_of_1f1b_alternate_after_the_warm_up() {
         let (f, b) = (|n| (n, false), |n| (n, true));
-        assert_eq!(schedule_passes(3, 2), [f(0), f(1), b(0), f(2), b(1), b(2)]);
-        assert_eq!(schedule_passes(2, 2), [f(0), f(1), b(0), b(1)]);
-        assert_eq!(warm_up_of_pass_order(&schedule_passes(4, 2), 4), Some(2));
+        assert_eq!(
+            order_passes_from_warm_up_count(3, 2),
+            [f(0), f(1), b(0), f(2), b(1), b(2)]
+        );
+        assert_eq!(
+            order_passes_from_warm_up_count(2, 2),
+            [f(0), f(1), b(0), b(1)]
+        );
+        assert_eq!(
+            warm_up_of_pass_order(&order_passes_from_warm_up_count(4, 2), 4),
+            Some(2)
+        );
         assert_eq!(warm_up_of_pass_order(&[f(0), b(0), b(1), f(1)], 2), None);
     }
 }

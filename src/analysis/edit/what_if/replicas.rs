@@ -56,7 +56,7 @@ pub(super) fn scale_replicas(
             let mut program = EditableRankProgram::read_program(trace)?;
             let group = format!("replicas-{rank}");
             counts.added += insert_gradient_all_reduces(&mut program, &group)?;
-            *trace = Arc::new(program.write_trace()?);
+            *trace = Arc::new(program.encode_as_trace()?);
             groups.insert(group, vec![*rank]);
         }
         counts.notes.insert(format!(
@@ -82,7 +82,7 @@ pub(super) fn scale_replicas(
             counts
                 .notes
                 .insert("the optimizer's work and states by the size of the shards".to_owned());
-            *trace = Arc::new(program.write_trace()?);
+            *trace = Arc::new(program.encode_as_trace()?);
         }
     }
     let mut scaling = JobScaler::new(along, ShardedBufferKeptSize::KeepTotal, groups)?;
@@ -145,7 +145,7 @@ fn scale_sharded_optimizer(program: &mut EditableRankProgram<'_>, ratio: f64) ->
     for item in program.order.clone() {
         let view = *program.view_of_item(item);
         if view.op == Op::NoOp {
-            for (name, bytes) in view.memory.named_changes() {
+            for (name, bytes) in view.memory.nonzero_changes_with_attribute_names() {
                 if shared.contains(&name) {
                     let bytes = (bytes as f64 * ratio).ceil() as u64;
                     let changes = &mut program.items[item as usize].changes;
@@ -162,8 +162,8 @@ fn scale_sharded_optimizer(program: &mut EditableRankProgram<'_>, ratio: f64) ->
 /// Adds the edit to the trace's list of edits.
 fn record_replica_edit_in_trace(trace: &[u8], replicas: u32) -> Result<Vec<u8>, TraceError> {
     let mut program = EditableRankProgram::read_program(trace)?;
-    super::note_edit(&mut program, &JobEdit::Data(replicas));
-    program.write_trace()
+    super::add_edit_to_trace_edit_list(&mut program, &JobEdit::Data(replicas));
+    program.encode_as_trace()
 }
 
 /// Returns the ranks that reduce gradients with the first rank. The result is empty if the first rank reduces no
@@ -180,7 +180,7 @@ fn replica_ranks_of_first_rank(
         }
     }
     let mut found: Vec<u32> = Vec::new();
-    for i in program.raw.node_indices() {
+    for i in program.raw.range_of_all_node_indices() {
         if !gradients::is_gradient_reduction(program, i) {
             continue;
         }

@@ -114,7 +114,7 @@ impl CapturedRank {
         let mut peers = BTreeSet::new();
         let (mut reductions, mut kernels) = (BTreeSet::new(), 0_u64);
         let world = program.raw.metadata.world_size;
-        for i in program.raw.node_indices() {
+        for i in program.raw.range_of_all_node_indices() {
             match program.view_of_node(i).op {
                 // A stage sends forward messages to higher ranks, and backward messages to lower ranks.
                 Op::Message { peer, .. } => {
@@ -291,8 +291,8 @@ pub(super) fn derive_missing_ranks(
                         None => {}
                     }
                 }
-                super::note_edit(&mut program, &JobEdit::Ranks(world));
-                let trace = Arc::new(program.write_trace()?);
+                super::add_edit_to_trace_edit_list(&mut program, &JobEdit::Ranks(world));
+                let trace = Arc::new(program.encode_as_trace()?);
                 reordered.insert((index, stage), Arc::clone(&trace));
                 trace
             }

@@ -61,7 +61,7 @@ pub(super) fn count_elements(shape: &[u64]) -> u64 {
 
 /// Returns the sizes in ascending order, without ones. A matrix and its transpose therefore have the same normal
 /// form.
-pub(super) fn normal_form(shape: &[u64]) -> TensorShape {
+pub(super) fn sort_sizes_without_ones(shape: &[u64]) -> TensorShape {
     let mut sizes: TensorShape = shape.iter().copied().filter(|&size| size != 1).collect();
     sizes.sort_unstable();
     sizes
@@ -81,6 +81,6 @@ mod tests {
             parse_argument_shapes("[[1024], [512, 256], [], [[], []], [[3], [4]]]"),
             [vec![1024], vec![512, 256], vec![], vec![], vec![3]]
         );
-        assert_eq!(normal_form(&[1, 256, 8]), [8, 256]);
+        assert_eq!(sort_sizes_without_ones(&[1, 256, 8]), [8, 256]);
     }
 }

@@ -11,7 +11,7 @@ use super::gradients;
 use super::grammar::{HiddenSizeChange, ScaleFactor};
 use super::program::{EditableRankProgram, TrainingStepPhase};
 use super::shapes::{
-    TensorShape, count_elements, normal_form, parse_argument_shapes, parse_shapes,
+    TensorShape, count_elements, parse_argument_shapes, parse_shapes, sort_sizes_without_ones,
 };
 use super::unedited::parse_attribute_count_before_edits;
 use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernelClass};
@@ -51,10 +51,10 @@ impl ModelWidths {
         };
         let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
         let mut normalized: BTreeMap<u64, u64> = BTreeMap::new();
-        for i in program.raw.node_indices() {
+        for i in program.raw.range_of_all_node_indices() {
             let (view, facts) = (program.view_of_node(i), &program.facts[i as usize]);
             let shapes = parse_shapes(facts.inputs);
-            for (name, now) in view.memory.named_changes() {
+            for (name, now) in view.memory.nonzero_changes_with_attribute_names() {
                 let bytes = parse_attribute_count_before_edits(facts.unedited, name).unwrap_or(now);
                 match name {
                     "allocates.weights" => this.stated[0] += bytes,
@@ -135,7 +135,7 @@ impl ModelWidths {
     /// Counts the elements of the weights that one forward pass multiplies.
     fn count_weight_elements(&mut self, program: &EditableRankProgram<'_>) {
         let mut first: Option<(Option<u32>, Option<u32>)> = None;
-        for i in program.raw.node_indices() {
+        for i in program.raw.range_of_all_node_indices() {
             let (view, facts) = (program.view_of_node(i), &program.facts[i as usize]);
             let Some(KernelShape::Gemm { batch: 1, n, k, .. }) = view.kernel else {
                 continue;
@@ -158,7 +158,7 @@ impl ModelWidths {
     }
 
     /// Converts a change of the hidden size to a factor.
-    pub fn factor_of_width_change(
+    pub fn hidden_size_change_to_factor(
         &self,
         change: HiddenSizeChange,
     ) -> Result<ScaleFactor, TraceError> {
@@ -240,7 +240,7 @@ impl ModelWidths {
 
     /// Returns the power of the hidden size with which the FLOPs of a matrix multiplication grow. If one input is a
     /// weight, this is the power with which the weight's size grows. Otherwise, both inputs determine the power.
-    pub fn hidden_size_power_of_product(
+    pub fn hidden_size_power_of_matmul_flops(
         &self,
         inputs: &[TensorShape],
         are_parameters: &[bool],
@@ -339,7 +339,12 @@ impl ModelWidths {
     }
 
     /// Returns the factor by which one layer's parameters grow; `bytes` is the size of these parameters.
-    pub fn growth_of_layer(&self, layer: Option<u32>, bytes: u64, by: ScaleFactor) -> f64 {
+    pub fn growth_of_layer_parameters(
+        &self,
+        layer: Option<u32>,
+        bytes: u64,
+        by: ScaleFactor,
+    ) -> f64 {
         let layers = layer.into_iter().collect();
         self.growth_of_weights(&layers, Some(bytes), false, by)
     }
@@ -379,6 +384,9 @@ pub(super) fn layers_of_gradient_or_parameter_transfer(
 }
 
 /// Returns true if `parameters` contains the normal form of this shape.
-pub(super) fn contains_normal_form(parameters: &BTreeSet<TensorShape>, shape: &[u64]) -> bool {
-    parameters.contains(&normal_form(shape))
+pub(super) fn contains_normal_form_of_shape(
+    parameters: &BTreeSet<TensorShape>,
+    shape: &[u64],
+) -> bool {
+    parameters.contains(&sort_sizes_without_ones(shape))
 }

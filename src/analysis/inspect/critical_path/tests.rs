@@ -40,9 +40,9 @@ fn build_rank_times(rank: u32, lines: &[TestNodeFields]) -> RankTimesForCritical
         };
         writer.receive_node(&node, after).unwrap();
     }
-    let contents = writer.into_inner();
+    let contents = writer.into_unflushed_sink();
     let trace = InspectedRankTrace::read_trace(rank, &contents, |e| e).unwrap();
-    assert_eq!(trace.faults.fault_count(), 0);
+    assert_eq!(trace.faults.count_replay_rejecting_faults(), 0);
     assert_eq!(trace.times.basis, NodeStartTimesSource::Kept);
     RankTimesForCriticalPath::new(trace).unwrap()
 }

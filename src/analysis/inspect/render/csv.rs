@@ -12,7 +12,7 @@ const SUMS: &str = "ranks,nodes,time_ps,wait_ps,flops,bytes,nodes_without_time,m
                     max_ps,max_rank";
 
 /// Renders `table` of `job`.
-pub fn render_csv(job: &JobInspectionSummary, table: SummaryTableKind) -> String {
+pub fn render_summary_table_as_csv(job: &JobInspectionSummary, table: SummaryTableKind) -> String {
     match table {
         SummaryTableKind::Ranks => render_ranks(job),
         SummaryTableKind::Types => render_sums("type", &job.types, |class| [class.to_string()]),
@@ -25,7 +25,7 @@ pub fn render_csv(job: &JobInspectionSummary, table: SummaryTableKind) -> String
                 [group.clone(), kind.to_string()]
             })
         }
-        SummaryTableKind::Messages => render_messages(job),
+        SummaryTableKind::Messages => render_message_totals_per_pair(job),
         SummaryTableKind::Operators => render_sums("name,type", &job.operators, |(name, class)| {
             [name.clone(), class.to_string()]
         }),
@@ -96,13 +96,13 @@ fn render_ranks(job: &JobInspectionSummary) -> String {
             &rank.end.0,
             &captured.unwrap_or_default(),
             &rank.basis.name_of_basis(),
-            &rank.faults.fault_count(),
+            &rank.faults.count_replay_rejecting_faults(),
         ]);
     }
     rows.into_text()
 }
 
-fn render_messages(job: &JobInspectionSummary) -> String {
+fn render_message_totals_per_pair(job: &JobInspectionSummary) -> String {
     let mut rows = CsvRows::new(
         "from,to,sent,sent_bytes,send_time_ps,send_wait_ps,received,received_bytes,receive_time_ps,\
          receive_wait_ps",

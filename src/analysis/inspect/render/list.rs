@@ -156,10 +156,10 @@ fn create_text_table(width: usize) -> TextTable<'static> {
         right_aligned_column("id", 9),
         right_aligned_column("start", 13),
         right_aligned_column("duration", 12),
-        left_aligned_column("type", 15).with_gap(2),
+        left_aligned_column("type", 15).with_gap_before(2),
         left_aligned_column("lane", 12),
         right_aligned_column("bytes", 9),
-        left_aligned_column("name", 0).with_gap(2),
+        left_aligned_column("name", 0).with_gap_before(2),
     ];
     TextTable::new(columns)
         .with_indent(0)

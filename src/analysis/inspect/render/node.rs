@@ -111,8 +111,8 @@ fn write_neighbour_table(
         right_aligned_column("start", 14),
         right_aligned_column("end", 13),
         right_aligned_column("duration", 13),
-        left_aligned_column("type", 14).with_gap(2),
-        left_aligned_column("name", 0).with_gap(1),
+        left_aligned_column("type", 14).with_gap_before(2),
+        left_aligned_column("name", 0).with_gap_before(1),
     ]);
     table.write_heading(out, style)?;
     if near.nodes.is_empty() {

@@ -268,7 +268,7 @@ impl CriticalPathAndRankInputs<'_> {
                 format_share(time, whole)
             )?;
         }
-        self.write_table(
+        self.write_path_totals_table(
             out,
             "TYPES",
             sum_path_time_by_key(path, |piece| piece.class_of_node(self.tracks).to_string()),
@@ -279,11 +279,11 @@ impl CriticalPathAndRankInputs<'_> {
             let ranks = sum_path_time_by_key(path, |piece| {
                 format!("rank {}", self.rank_times_of_segment(piece).rank)
             });
-            self.write_table(out, "RANKS", ranks, hints, style)?;
+            self.write_path_totals_table(out, "RANKS", ranks, hints, style)?;
         }
         let operators = self.sum_by_operator().into_iter();
         let operators = operators.map(|((name, class), spent)| (format!("{class}: {name}"), spent));
-        self.write_table(out, "OPERATORS", operators.collect(), hints, style)?;
+        self.write_path_totals_table(out, "OPERATORS", operators.collect(), hints, style)?;
         match report.list {
             Some(limit) => {
                 self.write_segments(out, "ALL NODES", path.pieces.iter(), (limit, hints), style)
@@ -302,7 +302,7 @@ impl CriticalPathAndRankInputs<'_> {
         }
     }
 
-    fn write_table(
+    fn write_path_totals_table(
         &self,
         out: &mut String,
         title: &str,
@@ -360,7 +360,7 @@ impl CriticalPathAndRankInputs<'_> {
             right_aligned_column("delay", 11),
             right_aligned_column("wait", 11),
             right_aligned_column("work", 11),
-            left_aligned_column("name", 0).with_gap(2),
+            left_aligned_column("name", 0).with_gap_before(2),
         ])
         .with_shortened_names(style);
         table.write_heading(out, style)?;

@@ -3,9 +3,9 @@
 
 mod diff;
 
-use testkit::seeds::run_on_every_seed;
+use testkit::seeds::run_body_on_every_seed_file;
 
 #[test]
 fn every_diff_seed_passes_the_diff_target() {
-    run_on_every_seed("diff", diff::run_diff_target);
+    run_body_on_every_seed_file("diff", diff::run_diff_target);
 }

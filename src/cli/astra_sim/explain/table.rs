@@ -27,7 +27,7 @@ impl QuirkCorrectionResult {
         }
     }
 
-    fn status_word(&self) -> &'static str {
+    fn word_completed_failed_or_not_applicable(&self) -> &'static str {
         match &self.ended {
             QuirkReplayResult::After(_) => "completed",
             QuirkReplayResult::NotApplicable => "does not apply",
@@ -58,7 +58,7 @@ fn format_ps_as_ns(ps: i128) -> String {
 }
 
 /// Renders the table as text. The text calls a time of 1 ns a cycle.
-pub fn render_text(rows: &[QuirkCorrectionResult], before: Span) -> String {
+pub fn render_quirk_correction_table(rows: &[QuirkCorrectionResult], before: Span) -> String {
     let mut table = TextTable::new([
         left_aligned_column("corrected", 0),
         right_aligned_column("cycles (ns)", 0),
@@ -68,10 +68,14 @@ pub fn render_text(rows: &[QuirkCorrectionResult], before: Span) -> String {
     ])
     .with_indent(0)
     // Limit the width so that sentences wrap; otherwise the table would shorten them as it shortens names.
-    .limit_width(u16::try_from(plain_style().width).unwrap_or(u16::MAX));
+    .wrap_cells_to_width(u16::try_from(plain_style().width).unwrap_or(u16::MAX));
     for row in rows {
         let [cycles, by, percent] = match row.known_makespan() {
-            None => [row.status_word().to_owned(), String::new(), String::new()],
+            None => [
+                row.word_completed_failed_or_not_applicable().to_owned(),
+                String::new(),
+                String::new(),
+            ],
             Some(after) => {
                 let (by, percent) = makespan_change(before, after);
                 let (by, percent) = match (row.corrected, percent) {
@@ -107,7 +111,13 @@ pub fn render_csv(rows: &[QuirkCorrectionResult], before: Span) -> String {
             ]
         });
         let [after, by, percent] = numbers.unwrap_or_default();
-        out.add_row(&[&row.row_name(), &row.status_word(), &after, &by, &percent]);
+        out.add_row(&[
+            &row.row_name(),
+            &row.word_completed_failed_or_not_applicable(),
+            &after,
+            &by,
+            &percent,
+        ]);
     }
     out.into_text()
 }
@@ -146,7 +156,7 @@ impl<'a> QuirkReplayRow<'a> {
         Self {
             corrected,
             quirks: row.corrected.reproduced_quirks().to_string(),
-            status: row.status_word(),
+            status: row.word_completed_failed_or_not_applicable(),
             why: match &row.ended {
                 QuirkReplayResult::Failed { why, .. } => Some(why),
                 _ => None,
@@ -161,7 +171,7 @@ impl<'a> QuirkReplayRow<'a> {
 }
 
 /// Returns the JSON document, with the options and the hashes of the inputs.
-pub fn quirk_document<'a>(
+pub fn build_quirk_effects_document<'a>(
     rows: &'a [QuirkCorrectionResult],
     before: Span,
     options: Map<String, Value>,
@@ -218,7 +228,7 @@ mod tests {
              store-and-forward,does not apply,,,\n\
              (everything),deadlocked,,,\n"
         );
-        let document = quirk_document(&rows, Span(2000), Map::new(), &[]);
+        let document = build_quirk_effects_document(&rows, Span(2000), Map::new(), &[]);
         let json = serde_json::to_value(document).unwrap();
         assert_eq!(json["replays"][2]["why"], "a, b");
         assert_eq!(json["replays"][1]["makespan_ps"], Value::Null);

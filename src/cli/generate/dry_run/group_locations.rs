@@ -190,7 +190,7 @@ mod tests {
 
     /// With 8 NPUs per node, NPU n has index n % 8 in node n / 8.
     #[test]
-    fn members_are_found_along_each_dimension() {
+    fn group_members_are_found_along_each_machine_dimension() {
         let machine = Machine::load_preset("dgx-a100x4").unwrap();
         let at = |npus: &[u32]| {
             let npus: Vec<_> = npus.iter().copied().map(Npu).collect();

@@ -51,7 +51,7 @@ impl AllStagesMemoryFit {
         let known = stages.clone().zip(&own);
         let capacities: Vec<_> = known
             .map(|((_, stage), own)| {
-                own.map(|own| memory(own).capacity_with_streaming(stage.streams))
+                own.map(|own| memory(own).capacity_with_remote_share_if_streaming(stage.streams))
             })
             .collect();
         let peaks = stages.clone().zip(&own).map(|((i, stage), own)| {
@@ -61,7 +61,7 @@ impl AllStagesMemoryFit {
                 stage.peak.saturating_sub(own.unwrap_or(u64::MAX)),
                 stage.streams,
             );
-            let peak = peak.with_offloaded_state(stage.remote);
+            let peak = peak.with_added_remote_state_bytes(stage.remote);
             (peak, plan.rank_count_of_stage(i as u32))
         });
         let fits = memory(0).can_fit_peaks(peaks);

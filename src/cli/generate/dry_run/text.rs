@@ -38,7 +38,7 @@ fn write_text(out: &mut String, dry: &DryRunReport<'_>, style: TextStyleWidthAnd
 }
 
 /// Returns the number of parameters; if some weights are frozen, also returns the number of trained parameters.
-fn format_parameter_count(summary: &PlanSummary) -> String {
+fn format_all_and_trained_parameters(summary: &PlanSummary) -> String {
     let [all, trained] = [summary.parameters, summary.trained_parameters].map(format_thousands);
     match summary.trained_parameters == summary.parameters {
         true => format!("{all} parameters"),
@@ -58,7 +58,7 @@ fn write_head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
         out,
         "{name}: {}, {}",
         format_count_with_noun(summary.ranks.into(), "rank"),
-        format_parameter_count(summary)
+        format_all_and_trained_parameters(summary)
     )?;
     writeln!(
         out,
@@ -119,7 +119,7 @@ fn write_groups(out: &mut String, summary: &PlanSummary, style: TextStyleWidthAn
         left_aligned_column("GROUPS", 14),
         right_aligned_column("COUNT", 8),
         right_aligned_column("MEMBERS", 9),
-        left_aligned_column("FIRST GROUP", 0).with_gap(3),
+        left_aligned_column("FIRST GROUP", 0).with_gap_before(3),
     ]);
     table.write_heading(out, style)?;
     for groups in &summary.groups {
@@ -146,7 +146,7 @@ fn write_group_locations(
     let table = TextTable::new([
         left_aligned_column("PLACEMENT", 14),
         right_aligned_column("COUNT", 8),
-        left_aligned_column(&members, 0).with_gap(3),
+        left_aligned_column(&members, 0).with_gap_before(3),
     ]);
     table.write_heading(out, style)?;
     for lies in lies {
@@ -154,7 +154,7 @@ fn write_group_locations(
             .extent
             .along
             .iter()
-            .map(format_dimension_members)
+            .map(format_group_members_along_dimension)
             .collect();
         let uneven = if lies.extent.regular {
             ""
@@ -186,7 +186,7 @@ fn write_group_locations(
 }
 
 /// Formats a group's members along a dimension: `2 of 8 nvlink, stride 4`.
-fn format_dimension_members(along: &GroupExtentInOneDimension) -> String {
+fn format_group_members_along_dimension(along: &GroupExtentInOneDimension) -> String {
     let apart = match along.apart {
         Some(1) => String::new(),
         Some(apart) => format!(", stride {apart}"),
@@ -205,7 +205,7 @@ fn write_stages(
         right_aligned_column("PARAMETERS", 17),
         right_aligned_column("FLOPS", 12),
         right_aligned_column("NODES", 12),
-        left_aligned_column("LAYERS", 0).with_gap(3),
+        left_aligned_column("LAYERS", 0).with_gap_before(3),
     ]);
     table.write_heading(out, style)?;
     for (i, stage) in stages.iter().enumerate() {
@@ -236,9 +236,9 @@ fn write_stages(
     ]);
     table.write_heading(out, style)?;
     for (i, stage) in stages.iter().enumerate() {
-        let (stage_name, peak) = (format!("stage {i}"), Bytes(stage.peak));
+        let (stage_name_returning_batch_full, peak) = (format!("stage {i}"), Bytes(stage.peak));
         let memory = stage.memory.map(Bytes);
-        let mut cells: Vec<&dyn Display> = vec![&stage_name, &peak];
+        let mut cells: Vec<&dyn Display> = vec![&stage_name_returning_batch_full, &peak];
         cells.extend(memory.iter().map(|bytes| bytes as &dyn Display));
         table.write_row(out, &cells)?;
     }

@@ -84,11 +84,11 @@ impl TrainingArgs {
         machine: Option<&Machine>,
         patterns: &[String],
     ) -> Result<RequestedTrainingRun, Box<dyn Error>> {
-        self.resolve_request_without(None, machine, patterns)
+        self.resolve_model_and_plan_without_option(None, machine, patterns)
     }
 
     /// Resolves the model and the plan without the option `left_out`, which must be `tokens` or a plan option.
-    pub(super) fn resolve_request_without(
+    pub(super) fn resolve_model_and_plan_without_option(
         &self,
         left_out: Option<&str>,
         machine: Option<&Machine>,
@@ -128,7 +128,7 @@ impl TrainingArgs {
             return Err("--map and place both place ranks\n  try: one of the two".into());
         }
         if let Some(machine) = machine {
-            plan.bind_machine(&machine_properties_for_plans(machine))
+            plan.fill_open_options_from_machine(&machine_properties_for_plans(machine))
                 .map_err(|error| origin.locate_error_in_plan_file(error))?;
         }
         let tensor = match plan.stage_tensor.is_empty() {

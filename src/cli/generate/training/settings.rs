@@ -38,7 +38,7 @@ impl TrainingArgs {
                 CAPACITY => self.run_without_capacity_option(machine, workload),
                 option => {
                     let other = self
-                        .resolve_request_without(Some(option), Some(machine), &[])
+                        .resolve_model_and_plan_without_option(Some(option), Some(machine), &[])
                         .ok()?;
                     let other = other.training;
                     if other.plan == training.plan && other.model == training.model {
@@ -57,7 +57,7 @@ impl TrainingArgs {
         machine: &Machine,
         workload: &Workload,
     ) -> Option<RunInputsWithoutSetting<'static>> {
-        let stated = machine.overriding_npu_memory_capacity();
+        let stated = machine.npu_memory_capacity_if_overridden();
         let mut machine = machine.clone();
         machine.set_npu_memory_capacity(None);
         let mut classes = 0..machine.npu_classes().len();
@@ -65,7 +65,7 @@ impl TrainingArgs {
             return Some(RunInputsWithoutSetting::default());
         }
         let other = self
-            .resolve_request_without(Some(CAPACITY), Some(&machine), &[])
+            .resolve_model_and_plan_without_option(Some(CAPACITY), Some(&machine), &[])
             .ok()?;
         Some(RunInputsWithoutSetting {
             machine: Some(Cow::Owned(machine)),
@@ -88,7 +88,7 @@ impl TrainingArgs {
             option: None,
             without: Box::new(move || {
                 let other = self
-                    .resolve_request_without(Some(STACK), Some(machine), &[])
+                    .resolve_model_and_plan_without_option(Some(STACK), Some(machine), &[])
                     .ok()?;
                 let other = other.training;
                 let run = match other.plan == training.plan && other.model == training.model {
@@ -122,9 +122,10 @@ impl TrainingArgs {
                     found.machine =
                         Some(Cow::Owned(stack.apply_durations_to_machine(other).ok()?.0));
                 }
-                if let (Some(memory), Some(other)) =
-                    (machine.overriding_npu_memory_capacity(), &mut found.machine)
-                {
+                if let (Some(memory), Some(other)) = (
+                    machine.npu_memory_capacity_if_overridden(),
+                    &mut found.machine,
+                ) {
                     other.to_mut().set_npu_memory_capacity(Some(memory));
                 }
                 let Some(other) = found.machine.as_deref() else {
@@ -132,7 +133,7 @@ impl TrainingArgs {
                 };
                 let taken = |machine: &Machine| {
                     let (mut plan, _) = self.plan.resolve_plan_without_option(None).ok()?;
-                    plan.bind_machine(&machine_properties_for_plans(machine))
+                    plan.fill_open_options_from_machine(&machine_properties_for_plans(machine))
                         .ok()
                 };
                 if taken(other) == taken(machine) {
@@ -165,8 +166,8 @@ impl TrainingArgs {
         let edits = edited::parse_edits_rejecting_plan_options(&self.edit).ok()?;
         let nodes: u64 = (0..job.rank_count()).map(|rank| job.node_count(rank)).sum();
         // Edits may change the numbers of ranks and nodes.
-        let is_of_same_size =
-            job.rank_count() == workload.rank_count() && nodes == workload.node_count();
+        let is_of_same_size = job.rank_count() == workload.rank_count_including_untraced()
+            && nodes == workload.node_count();
         if edits.is_empty() && !is_of_same_size {
             return None;
         }

@@ -208,7 +208,7 @@ mod tests {
     }
 
     /// Creates a script in which each operation waits for the previous one.
-    fn build_chain_script(parts: &[ScriptOp]) -> MemberScript {
+    fn build_script_of_sequential_operations(parts: &[ScriptOp]) -> MemberScript {
         let mut script = MemberScript::default();
         for (i, &part) in (0..).zip(parts) {
             let next = Some(i + 1).filter(|&next| (next as usize) < parts.len());
@@ -220,8 +220,16 @@ mod tests {
     #[test]
     fn the_first_receive_takes_the_first_send() {
         let scripts = ScriptedAlgorithm::new(vec![
-            build_chain_script(&[build_send_op(1), build_receive_op(1), build_send_op(1)]),
-            build_chain_script(&[build_receive_op(0), build_send_op(0), build_receive_op(0)]),
+            build_script_of_sequential_operations(&[
+                build_send_op(1),
+                build_receive_op(1),
+                build_send_op(1),
+            ]),
+            build_script_of_sequential_operations(&[
+                build_receive_op(0),
+                build_send_op(0),
+                build_receive_op(0),
+            ]),
         ]);
         let matched = scripts.with_matched_labels().unwrap();
         let labels = |position| -> Vec<u32> {
@@ -244,8 +252,8 @@ mod tests {
                 .unwrap_err()
         };
         let stranger = vec![
-            build_chain_script(&[build_send_op(1), build_send_op(2)]),
-            build_chain_script(&[build_receive_op(0)]),
+            build_script_of_sequential_operations(&[build_send_op(1), build_send_op(2)]),
+            build_script_of_sequential_operations(&[build_receive_op(0)]),
         ];
         let (position, part, peer) = (0, 1, 2);
         assert_eq!(
@@ -257,8 +265,8 @@ mod tests {
             }
         );
         let unmatched = vec![
-            build_chain_script(&[build_send_op(1)]),
-            build_chain_script(&[build_receive_op(0), build_receive_op(0)]),
+            build_script_of_sequential_operations(&[build_send_op(1)]),
+            build_script_of_sequential_operations(&[build_receive_op(0), build_receive_op(0)]),
         ];
         let (position, part, peer, receive_half) = (1, 1, 0, true);
         assert_eq!(
@@ -273,8 +281,8 @@ mod tests {
         // Both positions receive before they send; the waits after the sends are not on the cycle.
         let wait = ScriptOp::Wait(chakram_base::units::Span::ZERO);
         let both = vec![
-            build_chain_script(&[build_receive_op(1), build_send_op(1), wait]),
-            build_chain_script(&[build_receive_op(0), build_send_op(0), wait]),
+            build_script_of_sequential_operations(&[build_receive_op(1), build_send_op(1), wait]),
+            build_script_of_sequential_operations(&[build_receive_op(0), build_send_op(0), wait]),
         ];
         let ScriptFault::Cycle { part, .. } = fault(both) else {
             panic!("another fault");

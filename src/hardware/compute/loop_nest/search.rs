@@ -138,7 +138,7 @@ impl MappingChoiceSampler<'_> {
 
     /// Draws a bound for a loop of `size`: often the whole size or 1, otherwise a number that is uniformly distributed
     /// on a logarithmic scale.
-    fn draw_bound(&mut self, size: u64) -> u64 {
+    fn draw_log_uniform_bound_up_to_size(&mut self, size: u64) -> u64 {
         match self.draw_below(8) {
             0..=2 => 1,
             3 => size,
@@ -181,7 +181,7 @@ impl MappingChoiceSampler<'_> {
             along,
             spatial: self.draw_spatial_bounds(along),
             bounds: (1..levels)
-                .map(|_| sizes.map(|size| self.draw_bound(size)))
+                .map(|_| sizes.map(|size| self.draw_log_uniform_bound_up_to_size(size)))
                 .collect(),
             orders: (0..levels).map(|_| self.draw_loop_order()).collect(),
             keeps: (0..levels)
@@ -212,7 +212,7 @@ impl MappingChoiceSampler<'_> {
                 5 => {
                     // Move iterations from one level to the next.
                     let bound = choices.bounds[inner][dimension];
-                    let part = self.draw_bound(bound);
+                    let part = self.draw_log_uniform_bound_up_to_size(bound);
                     choices.bounds[inner][dimension] = part;
                     if let Some(next) = choices.bounds.get_mut(inner + 1) {
                         next[dimension] *= bound.div_ceil(part);
@@ -221,7 +221,7 @@ impl MappingChoiceSampler<'_> {
                 }
                 _ => {
                     let size = self.layer.sizes[dimension];
-                    choices.bounds[inner][dimension] = self.draw_bound(size);
+                    choices.bounds[inner][dimension] = self.draw_log_uniform_bound_up_to_size(size);
                 }
             }
         }

@@ -45,7 +45,7 @@ pub(super) fn parse_classes(
 ) -> Result<Vec<NpuClass>, ConfigError> {
     let expected = "a table [npu.NAME] for each class of NPU";
     let Some(field) = root.get("npu") else {
-        return Ok(vec![NpuClass::unknown_class()]);
+        return Ok(vec![NpuClass::create_class_with_unknown_rates()]);
     };
     let tables = field.read_table(None)?;
     let classes: Vec<_> = tables
@@ -71,7 +71,7 @@ fn parse_class(
         );
     }
     let mut peaks = parse_peaks(&table)?;
-    peaks.set_systolic(table.read_optional("systolic", parse_systolic)?);
+    peaks.set_systolic_arrays(table.read_optional("systolic", parse_systolic)?);
     let bandwidth = table.read_quantity("memory_bandwidth", BANDWIDTH)?;
     let mut curves = curves::parse_kernel_curves(&table)?;
     curves.measured = measured::parse_measured_kernels(&table)?;

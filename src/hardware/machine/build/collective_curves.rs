@@ -58,7 +58,7 @@ pub(super) fn link_rates_before_edit(
 ) -> Option<MeasuredLinkBandwidthAndLatency> {
     let mut dimensions = original?.topology().dimensions().iter();
     let dimension = dimensions.find(|dimension| dimension.name == name)?;
-    Some(MeasuredLinkBandwidthAndLatency::of_dimension(dimension))
+    Some(MeasuredLinkBandwidthAndLatency::copy_from_topology_dimension(dimension))
 }
 
 /// Parses the curves in a dimension's table. `measured_at` is the rates of the measured links.

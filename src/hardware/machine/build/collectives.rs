@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 const KEYS: &[&str] = &["chunks", "active", "schedule", "order"];
 
 /// Parses the number, order and overlap of chunks.
-pub(super) fn parse_chunking(
+pub(super) fn parse_chunk_count_order_and_overlap(
     root: &ConfigTable<'_>,
 ) -> Result<ChunkCountOrderAndOverlap, ConfigError> {
     let Some(field) = root.get("collectives") else {

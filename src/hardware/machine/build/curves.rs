@@ -82,7 +82,7 @@ fn parse_power_limit_factors(
 
 /// Returns the curve for matrix multiplications that run only briefly, and therefore without the slowdown under
 /// continuous load.
-pub(super) fn derive_short_run_curve(
+pub(super) fn derive_gemm_curve_without_slowdown(
     class: &ConfigTable<'_>,
     curve: GemmTimeCurve,
 ) -> Result<GemmTimeCurve, ConfigError> {
@@ -151,7 +151,7 @@ pub(super) fn add_kernel_curves(
             )?,
             throttling: kept.throttling,
         };
-        for dtype in parse_formats(&table)? {
+        for dtype in parse_number_formats_of_curve(&table)? {
             curves.gemm[dtype as usize] = Some(curve);
         }
     }
@@ -167,7 +167,7 @@ pub(super) fn add_kernel_curves(
             decode: table.read_optional("decode", parse_decode_curve)?,
             widths: table.read_optional("widths", parse_head_width_factors)?,
         };
-        for dtype in parse_formats(&table)? {
+        for dtype in parse_number_formats_of_curve(&table)? {
             curves.attention[dtype as usize] = Some(curve);
         }
         if let Some(field) = table.get("kernel") {
@@ -231,7 +231,7 @@ fn read_tables_or_empty<'d>(
 }
 
 /// Parses the number formats for which a curve is valid.
-fn parse_formats(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
+fn parse_number_formats_of_curve(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
     let expected = "a list of number formats";
     let items = table
         .require_field("formats", expected)?

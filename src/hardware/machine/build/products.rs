@@ -31,14 +31,15 @@ pub(super) fn add_measured_gemms(
             Some(before) => before.curves.gemm[dtype as usize],
             None => curves.gemm[dtype as usize],
         };
-        let (Some(curve), Some(peak)) = (curve, measured_at.peaks.get(dtype)) else {
+        let (Some(curve), Some(peak)) = (curve, measured_at.peaks.peak_rate_if_supported(dtype))
+        else {
             let expected = "a format with a peak and a curve in the table `gemm`, which the measured shapes correct";
             return Err(format.invalid_value_error(
                 quote_and_truncate_for_message(&dtype.to_string()),
                 expected,
             ));
         };
-        let curve = curves::derive_short_run_curve(class, curve)?;
+        let curve = curves::derive_gemm_curve_without_slowdown(class, curve)?;
         let expected = "a list of [rows, columns, summed over, time]";
         let field = table.require_field("shapes", expected)?;
         let mut shapes = Vec::new();
@@ -46,8 +47,12 @@ pub(super) fn add_measured_gemms(
             let (sizes, seconds) = parse_gemm_sizes_and_time(&item)?;
             let [m, n, k] = sizes;
             let element = dtype.element_bytes();
-            let alone =
-                curve.estimate_gemm([1, m, n, k], element, peak.per_second(), measured_at.memory);
+            let alone = curve.estimate_gemm_with_intermediate_values(
+                [1, m, n, k],
+                element,
+                peak.per_second(),
+                measured_at.memory,
+            );
             shapes.push((sizes, seconds, alone));
         }
         let error = table

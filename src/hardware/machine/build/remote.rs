@@ -105,7 +105,7 @@ pub(super) fn parse_remote_memory(
         parse_attached_dimension(field, chosen, topology)
     })?;
     // With `through`, the network determines the bandwidth of the NPUs' ports, so the table must not state it.
-    let port = |key| parse_port_bandwidth(&table, key, dimension, topology);
+    let port = |key| npu_port_bandwidth_from_dimension_or_key(&table, key, dimension, topology);
     let attachment = match chosen {
         "hierarchical" => MemoryAttachment::Hierarchical(parse_hierarchical_pool(
             &table,
@@ -117,7 +117,7 @@ pub(super) fn parse_remote_memory(
         }
         "ring" => MemoryAttachment::Ring(parse_ring_pool(&table, npus)?),
         "mesh" => MemoryAttachment::Mesh(parse_mesh_pool(&table, npus)?),
-        "ports" => MemoryAttachment::Ports(parse_memory_ports(&table, topology)?),
+        "ports" => MemoryAttachment::Ports(parse_npus_with_memory_ports(&table, topology)?),
         "pool" => MemoryAttachment::Pool,
         _ => MemoryAttachment::PerNpu,
     };
@@ -179,7 +179,7 @@ fn parse_attached_dimension(
 }
 
 /// Returns the bandwidth of the NPUs' ports, which comes from `dimension` if given, and otherwise from `key`.
-fn parse_port_bandwidth(
+fn npu_port_bandwidth_from_dimension_or_key(
     table: &ConfigTable<'_>,
     key: &str,
     dimension: Option<usize>,
@@ -196,7 +196,7 @@ fn parse_port_bandwidth(
 }
 
 /// Parses a memory's ports; each port is named by its NPU.
-fn parse_memory_ports(
+fn parse_npus_with_memory_ports(
     table: &ConfigTable<'_>,
     topology: &Topology,
 ) -> Result<NpusWithMemoryPorts, ConfigError> {

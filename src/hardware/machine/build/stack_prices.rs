@@ -8,7 +8,7 @@ use chakram_base::config::{ConfigError, ConfigField};
 const KEYS: &[&str] = &["gemm", "attention", "moving", "host"];
 
 /// Reads a table for each class of NPU, in the order of the file.
-pub(in crate::machine) fn parse_stack_curves_by_class(
+pub(in crate::machine) fn parse_software_stack_curves_by_npu_class(
     field: &ConfigField<'_>,
 ) -> Result<Vec<ClassStackCurvesAndHost>, ConfigError> {
     let mut classes = Vec::new();

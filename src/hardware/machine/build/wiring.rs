@@ -156,7 +156,7 @@ pub(super) fn add_explicit_links_and_changes(
     let links = dimensions.iter().enumerate().map(|(d, table)| {
         match table.read_choice("shape", &WIRINGS)? {
             DimensionWiringKeyword::Stacked(_) => Ok(DimensionLinks::OfShape),
-            wiring => own_links::parse_explicit_links(table, (wiring, d), &topology),
+            wiring => own_links::parse_clos_or_graph_links(table, (wiring, d), &topology),
         }
     });
     let links: Vec<_> = links.collect::<Result<_, _>>()?;

@@ -79,12 +79,30 @@ fn given_numbers_replace_those_of_the_original_machine() {
     let class = &machine.npu_classes()[0];
     assert_eq!(class.name, "x");
     assert_eq!(
-        class.peaks.get(Dtype::Bf16).unwrap().per_second(),
+        class
+            .peaks
+            .peak_rate_if_supported(Dtype::Bf16)
+            .unwrap()
+            .per_second(),
         1484.1e12
     );
-    assert_eq!(class.peaks.get(Dtype::Fp4).unwrap().per_second(), 4e15);
+    assert_eq!(
+        class
+            .peaks
+            .peak_rate_if_supported(Dtype::Fp4)
+            .unwrap()
+            .per_second(),
+        4e15
+    );
     // Missing numbers keep the known machine's values.
-    assert_eq!(class.peaks.get(Dtype::Fp8).unwrap().per_second(), 1978.9e12);
+    assert_eq!(
+        class
+            .peaks
+            .peak_rate_if_supported(Dtype::Fp8)
+            .unwrap()
+            .per_second(),
+        1978.9e12
+    );
     let memory = class.memory.unwrap();
     assert_eq!(memory.capacity, Some(Bytes(141_000_000_000)));
     assert_eq!(memory.bandwidth, bandwidth_from_gb(4800.0).unwrap());

@@ -65,7 +65,7 @@ fn a_table_of_tiles_is_a_machine() {
     };
     // There are four ports for each of six dies: left of row 1, and above columns 0, 2 and 3.
     assert_eq!(ports.port_count(), 24);
-    let first = ports.port_npus()[..4]
+    let first = ports.npu_of_each_port()[..4]
         .iter()
         .map(|core| tiles.coordinates_of_core(core.0));
     let first: Vec<_> = first.collect();

@@ -81,7 +81,7 @@ fn simulate_access_ends(
 }
 
 #[test]
-fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
+fn a_load_waits_for_a_busy_port_at_its_end_and_a_store_at_its_beginning() {
     // An access has 10 chunks. A memory of 5 GB/s takes 2 us per chunk, and the port takes 1 us: 10 x 2 + 1 = 21 us.
     for store in [false, true] {
         assert_eq!(

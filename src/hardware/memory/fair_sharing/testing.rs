@@ -88,7 +88,7 @@ pub(in crate::memory) fn simulate_lone_end(memory: &RemoteMemory, npus: u32, byt
 }
 
 /// Returns the end times of two accesses. NPU 0's access begins at 0, and NPU 1's begins `later` picoseconds later.
-pub(in crate::memory) fn simulate_staggered_ends(
+pub(in crate::memory) fn simulate_two_staggered_accesses(
     memory: &RemoteMemory,
     npus: u32,
     bytes: u64,

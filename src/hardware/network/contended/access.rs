@@ -23,7 +23,7 @@ pub(super) fn serve_access<D: PortOrLinkContention>(
     let topology = network.topology;
     let rest = topology
         .switching_mode()
-        .after_first_segment(transfer.amount);
+        .remainder_after_first_segment(transfer.amount);
     let (mut head, mut end) = (now, now);
     for hop in iter_servers_between(D::REACH, transfer.ends, topology) {
         let (bandwidth, latency) = link_rate_and_latency_after_server(hop.place, topology);
@@ -34,7 +34,9 @@ pub(super) fn serve_access<D: PortOrLinkContention>(
         let waits = |links: u32| segment.times(links.into());
         let between = latency.times(hop.links.into()) + waits(hop.links.saturating_sub(1));
         let begin = head.max(network.servers.busy_until(hop.place));
-        network.servers.occupy_from(hop.place, begin, span);
+        network
+            .servers
+            .occupy_for_span_from_begin(hop.place, begin, span);
         head = begin + between + waits(hop.last.into());
         // A wait before the link delays all later bytes as much as the first.
         end = (end + between + waits(hop.links.min(1))).max(begin + span + between);

@@ -88,7 +88,7 @@ impl InFlightMessageAtNextServer {
 
     /// Returns the route after the next server.
     #[inline]
-    pub fn remaining_route(&self) -> RouteCursor {
+    pub fn route_after_next_server(&self) -> RouteCursor {
         self.route
     }
 
@@ -107,7 +107,11 @@ impl InFlightMessageAtNextServer {
     /// Begins service at the next server. Returns the time at which the message is ready for the following server, or
     /// `None` after the last server.
     #[inline]
-    pub fn begin_service(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
+    pub fn begin_service_and_find_next_ready(
+        &mut self,
+        begin: Time,
+        topology: &Topology,
+    ) -> Option<Time> {
         let RouteServerAndLinkCountToNext { place, links, last } = self.stop;
         let zero = Span::ZERO;
         // The latency and the first segment count once for each link. A server may be at the start or end of its link.
@@ -150,7 +154,9 @@ impl InFlightMessageAtNextServer {
     #[inline]
     fn enter_dimension(&mut self, way: &RouteCursor, topology: &Topology) {
         let dimensions = topology.dimensions().len();
-        let rest = topology.switching_mode().after_first_segment(self.amount);
+        let rest = topology
+            .switching_mode()
+            .remainder_after_first_segment(self.amount);
         let (own, _) = link_rate_and_latency_after_server(self.stop.place, topology);
         let ahead = (self.stop.place.dimension + 1..dimensions)
             .filter(|&d| way.crosses_dimension(topology, d));

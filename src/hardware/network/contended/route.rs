@@ -124,7 +124,7 @@ impl RouteCursor {
                         (UP, y, 1, shape == DimensionShape::Switch)
                     }
                 };
-                self.at = topology.move_along_dimension(from, d, next);
+                self.at = topology.npu_with_changed_coordinate(from, d, next);
                 // Both directions of a half-duplex link share one server, at the link's lower end. A ring of two NPUs
                 // has only one link, so the upper NPU has no link of its own.
                 let from_above = side == DOWN || (size == 2 && x == 1);
@@ -225,7 +225,7 @@ pub(super) fn servers_of_npu(
     };
     // Links that lead to this NPU are servers of its neighbours.
     let neighbour = |side, beside: Option<u32>| {
-        beside.map(|c| place(side, topology.move_along_dimension(npu, d, c)))
+        beside.map(|c| place(side, topology.npu_with_changed_coordinate(npu, d, c)))
     };
     let others = match dimension.shape {
         DimensionShape::Switch | DimensionShape::FullyConnected => [None; 2],
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
     use crate::topology::TopologyDimension;
 
-    fn build_topology(shapes: &[(DimensionShape, u32)]) -> Topology {
+    fn build_topology_from_shapes_and_sizes(shapes: &[(DimensionShape, u32)]) -> Topology {
         let dimensions = shapes.iter().map(|&(shape, size)| TopologyDimension {
             name: String::new(),
             shape,
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn rings_take_the_shorter_way_and_go_up_where_both_are_equal() {
-        let t = build_topology(&[(DimensionShape::Ring, 6)]);
+        let t = build_topology_from_shapes_and_sizes(&[(DimensionShape::Ring, 6)]);
         assert_eq!(
             list_route_servers(&t, 4, 1),
             [(0, UP, 4), (0, UP, 5), (0, UP, 0)]
@@ -283,7 +283,7 @@ mod tests {
             [(0, UP, 1), (0, UP, 2), (0, UP, 3)]
         );
         assert_eq!(list_route_servers(&t, 1, 5), [(0, DOWN, 1), (0, DOWN, 0)]);
-        let t = build_topology(&[(DimensionShape::Ring, 2)]);
+        let t = build_topology_from_shapes_and_sizes(&[(DimensionShape::Ring, 2)]);
         assert_eq!(
             (list_route_servers(&t, 0, 1), list_route_servers(&t, 1, 0)),
             (vec![(0, UP, 0)], vec![(0, UP, 1)])
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn meshes_go_straight() {
-        let t = build_topology(&[(DimensionShape::Mesh, 4)]);
+        let t = build_topology_from_shapes_and_sizes(&[(DimensionShape::Mesh, 4)]);
         assert_eq!(
             list_route_servers(&t, 3, 0),
             [(0, DOWN, 3), (0, DOWN, 2), (0, DOWN, 1)]
@@ -303,8 +303,8 @@ mod tests {
     /// Tests the route between NPUs 12 and 11. Only in dimensions where NPUs are wired to neighbours does a port have a
     /// separate side for each direction.
     #[test]
-    fn ports_have_sides_where_npus_have_neighbours() {
-        let t = build_topology(&[
+    fn only_dimensions_wired_to_neighbours_have_a_port_side_per_direction() {
+        let t = build_topology_from_shapes_and_sizes(&[
             (DimensionShape::Switch, 3),
             (DimensionShape::Mesh, 4),
             (DimensionShape::FullyConnected, 2),
@@ -332,7 +332,7 @@ mod tests {
     /// The route from NPU 12 = (0, 0, 1) to NPU 11 = (2, 3, 0) passes NPUs 14 = (2, 0, 1) and 23 = (2, 3, 1).
     #[test]
     fn dimensions_are_crossed_from_the_inside() {
-        let t = build_topology(&[
+        let t = build_topology_from_shapes_and_sizes(&[
             (DimensionShape::Switch, 3),
             (DimensionShape::Mesh, 4),
             (DimensionShape::FullyConnected, 2),
@@ -354,7 +354,7 @@ mod tests {
                 .map(|p| (p.side, p.npu.0))
                 .collect()
         };
-        let t = build_topology(&[
+        let t = build_topology_from_shapes_and_sizes(&[
             (DimensionShape::Ring, 4),
             (DimensionShape::Mesh, 3),
             (DimensionShape::Switch, 2),

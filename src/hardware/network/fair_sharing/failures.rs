@@ -78,7 +78,7 @@ impl FairSharingNetwork<'_> {
         (stream.route, stream.latency) = (route.links, route.latency);
         stream.left = unsent + lost;
         (stream.rate, stream.leaves) = (0.0, Time::END);
-        self.add_stream(stream);
+        self.add_stream_and_defer_rates(stream);
     }
 }
 
@@ -99,7 +99,7 @@ impl LinkFailureHandler for FairSharingNetwork<'_> {
             stream.settle_bytes(now);
             match self.find_lost_bytes(&stream, now, failed) {
                 Some(lost) => hit.push((stream, lost)),
-                None => self.add_stream(stream),
+                None => self.add_stream_and_defer_rates(stream),
             }
         }
         self.rates.mark_rates_outdated();

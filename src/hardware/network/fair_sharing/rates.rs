@@ -107,7 +107,10 @@ impl MaxMinRates {
 
     /// Adds a stream at the lowest level of its links and returns this rate, or `None` if rates must be solved. The
     /// rate is valid only if [`Self::confirm_rates`] then returns true.
-    pub fn add_stream(&mut self, links: &[LinkMessageFraction]) -> Option<f64> {
+    pub fn add_stream_at_lowest_link_level(
+        &mut self,
+        links: &[LinkMessageFraction],
+    ) -> Option<f64> {
         let levels = links
             .iter()
             .map(|(link, _)| self.links[*link as usize].level);

@@ -308,11 +308,14 @@ mod solved_anew {
         rates.solve_rates(&mut all, Time::ZERO);
         assert!(all.iter().flatten().all(|stream| stream.rate == 0.5e9));
         rates.remove_stream(&links(0, 4), 0.5e9);
-        assert_eq!(rates.add_stream(&links(0, 5)), Some(0.5e9));
+        assert_eq!(
+            rates.add_stream_at_lowest_link_level(&links(0, 5)),
+            Some(0.5e9)
+        );
         assert!(rates.confirm_rates());
         // If one message goes to the same switch instead, it leaves part of the upward links to the other three.
         rates.remove_stream(&links(1, 5), 0.5e9);
-        rates.add_stream(&links(1, 2));
+        rates.add_stream_at_lowest_link_level(&links(1, 2));
         assert!(!rates.confirm_rates());
     }
 }

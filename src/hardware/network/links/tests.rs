@@ -89,7 +89,7 @@ fn a_switch_has_a_link_up_and_a_link_down() {
 }
 
 #[test]
-fn fully_connected_npus_share_what_they_send_and_receive_with() {
+fn fully_connected_npus_share_one_port_to_send_and_one_to_receive() {
     // Fully connected NPUs have the latency of one link. Messages from one NPU to three NPUs also follow one another.
     let t = create_topology(&[(FullyConnected, 4, 1, 10)]);
     let incast = [
@@ -217,7 +217,7 @@ fn devices_wait_for_a_segment_or_for_all() {
 }
 
 #[test]
-fn what_is_gathered_goes_when_its_last_segment_is_there() {
+fn gathered_segments_go_on_so_that_the_last_one_leaves_on_arrival() {
     // The message passes links of 4 and then 1 ps/B, in segments of 100 B. The last segment arrives at 4,010 ps, and
     // the 9 segments before it take 900 ps, so the message continues from 3,110 to 4,110 ps.
     let t = create_topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)])
@@ -257,7 +257,7 @@ fn lines_whose_messages_pass_no_npu_are_conflict_free() {
             true => LineSendPattern::Neighbours,
             false => LineSendPattern::Any,
         };
-        network.is_conflict_free(d, members, pattern)
+        network.is_send_pattern_conflict_free(d, members, pattern)
     };
     for d in [0, 1] {
         assert!(apart(d, 4, true) && !apart(d, 4, false) && !apart(d, 3, true));

@@ -131,7 +131,7 @@ fn check_random_transfers(grid: &GridOfDiesAndCores, count: usize, seed: u64) {
                 let from = random.below(cores) as u32;
                 let to = (u64::from(from) + 1 + random.below(cores - 1)) % cores;
                 let ends = (Npu(from), Npu(to as u32));
-                let message = NetworkMessage::without_port(
+                let message = NetworkMessage::create_message_without_port(
                     OpIndex(op as u32),
                     ends,
                     UnroundedBufferShare::from_bytes(bytes),

@@ -62,7 +62,7 @@ impl ChipGraph {
     }
 
     /// Returns the two-dimensional torus of `chips` chips with the smallest mean number of hops; with ties, the widest.
-    pub fn find_best_torus(chips: u32) -> Self {
+    pub fn find_torus_with_fewest_mean_hops(chips: u32) -> Self {
         let widths = (1..=chips).filter(|width| chips.is_multiple_of(*width));
         let all = widths.map(|width| {
             Self::create_grid(
@@ -85,7 +85,7 @@ impl ChipGraph {
     /// Returns a random connected graph of `chips` chips: a random tree, plus links between unlinked pairs. The total
     /// number of links is random: at least the number of links in the tree, and at most three per chip. `random`
     /// returns 64 random bits.
-    pub fn create_random(chips: u32, random: &mut dyn FnMut() -> u64) -> Self {
+    pub fn create_random_connected_graph(chips: u32, random: &mut dyn FnMut() -> u64) -> Self {
         let mut below = |limit: u64| ((u128::from(random()) * u128::from(limit)) >> 64) as u64;
         let n = u64::from(chips);
         let mut links = vec![BTreeSet::new(); chips as usize];

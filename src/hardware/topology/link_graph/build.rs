@@ -102,7 +102,11 @@ impl GraphBuilder {
     }
 
     /// Adds the links between a line of NPUs, along a dimension with this name and shape.
-    fn add_line(&mut self, ends: &[u32], (name, shape): (&str, DimensionShape)) {
+    fn link_dimension_line_by_shape(
+        &mut self,
+        ends: &[u32],
+        (name, shape): (&str, DimensionShape),
+    ) {
         let (size, first) = (ends.len(), ends[0]);
         let at = |x: usize| ends[x % size];
         match shape {
@@ -221,7 +225,7 @@ impl LinkGraph {
             let lines = (0..npus).filter(|npu| topology.coordinate_of(Npu(*npu), d) == 0);
             let lines = lines.map(|first| {
                 let places = 0..dimension.size;
-                let ends = places.map(|x| topology.move_along_dimension(Npu(first), d, x).0);
+                let ends = places.map(|x| topology.npu_with_changed_coordinate(Npu(first), d, x).0);
                 ends.collect::<Vec<_>>()
             });
             let (label, policy) = match links {
@@ -230,7 +234,7 @@ impl LinkGraph {
                     // bandwidth.
                     builder.rate.0 = topology.link_bandwidth(d);
                     let of = (dimension.name.as_str(), dimension.shape);
-                    lines.for_each(|ends| builder.add_line(&ends, of));
+                    lines.for_each(|ends| builder.link_dimension_line_by_shape(&ends, of));
                     (None, ShortestPathChoice::First)
                 }
                 DimensionLinks::Clos {
@@ -238,7 +242,7 @@ impl LinkGraph {
                     fabric,
                     routes,
                 } => {
-                    let fabrics = fabric.list_network_members(topology, d, lines);
+                    let fabrics = fabric.list_npus_per_network_of_dimension(topology, d, lines);
                     for ends in &fabrics {
                         let alone = fabrics.len() == 1;
                         let name = if alone {

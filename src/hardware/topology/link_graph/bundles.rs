@@ -79,7 +79,8 @@ impl BundledRouteFinder {
             match graph.policies[leg.dimension] {
                 // A hash of both NPUs selects the links, so legs share no part.
                 ShortestPathChoice::Hashed(_) => {
-                    let found = graph.follow_single_path((at, leg.end), leg, (a, b), route);
+                    let found =
+                        graph.add_leg_along_one_shortest_path((at, leg.end), leg, (a, b), route);
                     found.expect("every NPU can be reached");
                 }
                 ShortestPathChoice::First | ShortestPathChoice::Sprayed => {
@@ -102,7 +103,7 @@ impl BundledRouteFinder {
         let last = dimension.only_incoming[leg.end as usize];
         let mut start = from;
         if let Some(link) = first {
-            start = append_link(graph, link, route);
+            start = append_link_to_route(graph, link, route);
             if start == leg.end {
                 return;
             }
@@ -114,7 +115,7 @@ impl BundledRouteFinder {
         route.links.extend_from_slice(links);
         route.latency += part.latency;
         if let Some(link) = last {
-            append_link(graph, link, route);
+            append_link_to_route(graph, link, route);
         }
     }
 
@@ -133,7 +134,7 @@ impl BundledRouteFinder {
         }
         let mut route = RouteLinksAndFractions::default();
         if self.dimensions[dimension].has_bundles {
-            append_bundles(graph, &self.sizes, ends, leg, &mut route);
+            append_link_bundles_to_route(graph, &self.sizes, ends, leg, &mut route);
         } else {
             let found = graph.follow_leg(ends, leg, &mut route);
             found.expect("every NPU can be reached");
@@ -190,7 +191,7 @@ impl BundleFlagAndOnlyLinkPerNpu {
 }
 
 /// Appends a link that the whole message passes, and returns the vertex at its end.
-fn append_link(graph: &LinkGraph, link: u32, route: &mut RouteLinksAndFractions) -> u32 {
+fn append_link_to_route(graph: &LinkGraph, link: u32, route: &mut RouteLinksAndFractions) -> u32 {
     let DirectedLink { to, latency, .. } = graph.links[link as usize];
     route.links.push((link, 1.0));
     route.latency += latency;
@@ -199,7 +200,7 @@ fn append_link(graph: &LinkGraph, link: u32, route: &mut RouteLinksAndFractions)
 
 /// Appends the bundles from `start` to `end`, which are both on the way to the end of `leg`. All paths cross the same
 /// bundles, so following one path is enough.
-fn append_bundles(
+fn append_link_bundles_to_route(
     graph: &LinkGraph,
     sizes: &[u32],
     (start, end): (u32, u32),

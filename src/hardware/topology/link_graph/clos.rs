@@ -45,7 +45,7 @@ impl ClosNetworkRailWiring {
 
     /// Returns the NPUs of each network of dimension `d`, in the order in which its switches connect them. `lines` are
     /// the lines along the dimension.
-    pub(super) fn list_network_members(
+    pub(super) fn list_npus_per_network_of_dimension(
         self,
         topology: &Topology,
         d: usize,

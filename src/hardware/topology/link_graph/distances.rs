@@ -54,7 +54,12 @@ impl LinkDistancesByDimension {
 
     /// Returns the number of links from `vertex` to an NPU along a dimension, or `None` if there is no path.
     #[inline]
-    pub fn between(&self, vertex: u32, to: Npu, dimension: usize) -> Option<u32> {
+    pub fn links_to_npu_along_dimension(
+        &self,
+        vertex: u32,
+        to: Npu,
+        dimension: usize,
+    ) -> Option<u32> {
         self.dimensions[dimension].between(vertex, to)
     }
 
@@ -92,7 +97,7 @@ impl DimensionDistances {
             if row_of[vertex as usize] == NONE {
                 row_of[vertex as usize] = distances.rows.len() as u32;
                 let size = sizes.get(distances.places[vertex as usize].0 as usize);
-                distances.add_row(vertex, size.copied().unwrap_or(0), &incoming);
+                distances.add_distances_to_target(vertex, size.copied().unwrap_or(0), &incoming);
             }
             distances.targets.push((row_of[vertex as usize], extra));
         }
@@ -100,7 +105,7 @@ impl DimensionDistances {
     }
 
     /// Adds the row of distances to `target`, whose component has `size` vertices.
-    fn add_row(&mut self, target: u32, size: usize, incoming: &[Vec<u32>]) {
+    fn add_distances_to_target(&mut self, target: u32, size: usize, incoming: &[Vec<u32>]) {
         let first = self.table.len();
         self.rows.push(first);
         self.table.resize(first + size, UNREACHABLE);

@@ -22,7 +22,8 @@ impl LinkGraph {
     /// Returns the number of links from `vertex` to the end of `leg` along the leg's dimension, or `None` if there is
     /// no path.
     pub(super) fn distance_to_leg_end(&self, vertex: u32, leg: RouteLeg) -> Option<u32> {
-        self.distances.between(vertex, Npu(leg.end), leg.dimension)
+        self.distances
+            .links_to_npu_along_dimension(vertex, Npu(leg.end), leg.dimension)
     }
 
     /// Returns the outgoing links of `vertex` that are on a shortest path to the end of `leg`.
@@ -62,7 +63,7 @@ impl LinkGraph {
         while let Some(leg) = self.legs.first_leg(at, b.0) {
             match self.policies[leg.dimension] {
                 ShortestPathChoice::Hashed(_) => {
-                    self.follow_single_path((at, leg.end), leg, (a, b), &mut route)?;
+                    self.add_leg_along_one_shortest_path((at, leg.end), leg, (a, b), &mut route)?;
                 }
                 _ => self.follow_leg((at, leg.end), leg, &mut route)?,
             }
@@ -81,13 +82,15 @@ impl LinkGraph {
     ) -> Option<()> {
         match self.policies[leg.dimension] {
             ShortestPathChoice::Sprayed => self.spread_over_paths(part, leg, route),
-            _ => self.follow_single_path(part, leg, (Npu(part.0), Npu(leg.end)), route),
+            _ => {
+                self.add_leg_along_one_shortest_path(part, leg, (Npu(part.0), Npu(leg.end)), route)
+            }
         }
     }
 
     /// Adds the part of a leg from vertex `at` to vertex `end` along one shortest path, for a message from `a` to `b`.
     /// Returns `None` if failed links leave no path.
-    pub(super) fn follow_single_path(
+    pub(super) fn add_leg_along_one_shortest_path(
         &self,
         (mut at, end): (u32, u32),
         leg: RouteLeg,

@@ -7,7 +7,8 @@ use chakram_base::units::{Span, format_percent, format_thousands};
 use chakram_report::draw::bars::{self, BarPart, BarRow};
 use chakram_report::draw::lines::{self, StepChartLine};
 use chakram_report::html::page::{
-    escape_html, render_figure, render_page, render_report_number, render_section, render_table,
+    escape_html, render_figure, render_number_with_json_pointer, render_page,
+    render_section_unless_empty, render_table_of_escaped_cells,
 };
 
 /// Renders `report`.
@@ -25,12 +26,14 @@ pub fn render_html(report: &LlmReport) -> String {
     for warning in &report.warnings {
         body += &format!("<p><strong>{}</strong></p>", escape_html(warning));
     }
-    body += &render_section("Answer", "answer", &render_throughput_and_limits(report));
-    body += &render_section("Times of requests", "times", &render_request_times(report));
-    body += &render_section("Requests", "requests", &draw_slowest_requests(report));
-    body += &render_section("Over time", "over-time", &render_counts_over_time(report));
-    body += &render_section("Steps", "steps", &render_step_statistics(report));
-    body += &render_section("Engines", "engines", &render_engine_memory(report));
+    body += &render_section_unless_empty("Answer", "answer", &render_throughput_and_limits(report));
+    body +=
+        &render_section_unless_empty("Times of requests", "times", &render_request_times(report));
+    body += &render_section_unless_empty("Requests", "requests", &draw_slowest_requests(report));
+    body +=
+        &render_section_unless_empty("Over time", "over-time", &render_counts_over_time(report));
+    body += &render_section_unless_empty("Steps", "steps", &render_step_statistics(report));
+    body += &render_section_unless_empty("Engines", "engines", &render_engine_memory(report));
     body += &format!("<footer>chakram {}</footer>", env!("CARGO_PKG_VERSION"));
     render_page(&title, &body)
 }
@@ -40,7 +43,7 @@ fn render_throughput_and_limits(report: &LlmReport) -> String {
     let mut rows = vec![
         vec![
             escape_html("output tokens/s"),
-            render_report_number(
+            render_number_with_json_pointer(
                 "/throughput/output_tokens_per_s",
                 speed.output_tokens_per_s,
                 &format_rate(speed.output_tokens_per_s),
@@ -48,7 +51,7 @@ fn render_throughput_and_limits(report: &LlmReport) -> String {
         ],
         vec![
             escape_html("requests/s"),
-            render_report_number(
+            render_number_with_json_pointer(
                 "/throughput/requests_per_s",
                 speed.requests_per_s,
                 &format_rate(speed.requests_per_s),
@@ -59,13 +62,13 @@ fn render_throughput_and_limits(report: &LlmReport) -> String {
         let path = "/throughput/output_tokens_per_s_per_npu";
         rows.push(vec![
             escape_html("output tokens/s and NPU"),
-            render_report_number(path, each, &format_rate(each)),
+            render_number_with_json_pointer(path, each, &format_rate(each)),
         ]);
     }
     if let Some(rho) = report.rho {
         rows.push(vec![
             escape_html("rho"),
-            render_report_number("/rho", rho, &format!("{rho:.3}")),
+            render_number_with_json_pointer("/rho", rho, &format!("{rho:.3}")),
         ]);
     }
     let last = report.rows.len().saturating_sub(1);
@@ -77,33 +80,33 @@ fn render_throughput_and_limits(report: &LlmReport) -> String {
         let name = format!("within {}", report.describe_limits_on_all_requests());
         rows.push(vec![
             escape_html(&name),
-            render_report_number(&path, attained, &format_percent(attained)),
+            render_number_with_json_pointer(&path, attained, &format_percent(attained)),
         ]);
         let path = format!("/rows/{last}/goodput_per_s");
         rows.push(vec![
             escape_html("goodput, requests/s"),
-            render_report_number(&path, goodput, &format_rate(goodput)),
+            render_number_with_json_pointer(&path, goodput, &format_rate(goodput)),
         ]);
     }
     if let Some(hits) = report.cache.hit_rate {
         rows.push(vec![
             escape_html("prompt tokens that were known"),
-            render_report_number("/cache/hit_rate", hits, &format_percent(hits)),
+            render_number_with_json_pointer("/cache/hit_rate", hits, &format_percent(hits)),
         ]);
     }
     rows.push(vec![
         escape_html("requests put back"),
-        render_report_number(
+        render_number_with_json_pointer(
             "/preemptions",
             report.preemptions,
             &format_thousands(report.preemptions),
         ),
     ]);
-    render_table(&["", ""], &rows)
+    render_table_of_escaped_cells(&["", ""], &rows)
 }
 
-fn render_span(path: &str, value: Span) -> String {
-    render_report_number(path, value.0, &value.to_string())
+fn render_duration_as_report_number(path: &str, value: Span) -> String {
+    render_number_with_json_pointer(path, value.0, &value.to_string())
 }
 
 fn render_request_times(report: &LlmReport) -> String {
@@ -120,12 +123,16 @@ fn render_request_times(report: &LlmReport) -> String {
             let mut cells = vec![escape_html(&format!("{} {name}", row.name))];
             let mean = times
                 .mean
-                .map(|mean| render_span(&path("mean/value_ps"), mean.value));
+                .map(|mean| render_duration_as_report_number(&path("mean/value_ps"), mean.value));
             cells.push(mean.unwrap_or_default());
             for k in 0..super::PERCENTS.len() {
                 let value = times.percentiles.get(k);
-                let value = value
-                    .map(|one| render_span(&path(&format!("percentiles/{k}/value_ps")), one.value));
+                let value = value.map(|one| {
+                    render_duration_as_report_number(
+                        &path(&format!("percentiles/{k}/value_ps")),
+                        one.value,
+                    )
+                });
                 cells.push(value.unwrap_or_default());
             }
             rows.push(cells);
@@ -135,18 +142,17 @@ fn render_request_times(report: &LlmReport) -> String {
     let mut cells = vec![escape_html("ITL, all gaps")];
     cells.push(
         gaps.mean
-            .map(|mean| render_span("/itl/mean_ps", mean))
+            .map(|mean| render_duration_as_report_number("/itl/mean_ps", mean))
             .unwrap_or_default(),
     );
     for k in 0..super::PERCENTS.len() {
-        let value = gaps
-            .percentiles
-            .get(k)
-            .map(|value| render_span(&format!("/itl/percentiles_ps/{k}"), *value));
+        let value = gaps.percentiles.get(k).map(|value| {
+            render_duration_as_report_number(&format!("/itl/percentiles_ps/{k}"), *value)
+        });
         cells.push(value.unwrap_or_default());
     }
     rows.push(cells);
-    let mut body = render_table(&["", "mean", "p50", "p90", "p95", "p99"], &rows);
+    let mut body = render_table_of_escaped_cells(&["", "mean", "p50", "p90", "p95", "p99"], &rows);
     if let Some(all) = report.row_of_all_classes() {
         body += &draw_percentile_bars("Distribution of times to first token", &all.ttft);
         body += &draw_percentile_bars("Distribution of the time of each further token", &all.tpot);
@@ -210,19 +216,27 @@ fn draw_slowest_requests(report: &LlmReport) -> String {
             let path = |key: &str| format!("/lives/{i}/{key}");
             vec![
                 escape_html(&format!("request {}, {}", life.number, life.why)),
-                render_report_number(&path("engine"), life.engine, &life.engine.to_string()),
-                render_report_number(
+                render_number_with_json_pointer(
+                    &path("engine"),
+                    life.engine,
+                    &life.engine.to_string(),
+                ),
+                render_number_with_json_pointer(
                     &path("prompt"),
                     life.prompt,
                     &format_thousands(life.prompt.into()),
                 ),
-                render_report_number(&path("hit"), life.hit, &format_thousands(life.hit.into())),
-                render_report_number(
+                render_number_with_json_pointer(
+                    &path("hit"),
+                    life.hit,
+                    &format_thousands(life.hit.into()),
+                ),
+                render_number_with_json_pointer(
                     &path("output"),
                     life.output,
                     &format_thousands(life.output.into()),
                 ),
-                render_report_number(
+                render_number_with_json_pointer(
                     &path("preemptions"),
                     life.preemptions,
                     &life.preemptions.to_string(),
@@ -232,7 +246,7 @@ fn draw_slowest_requests(report: &LlmReport) -> String {
         .collect();
     let headings = ["", "engine", "prompt", "of it cached", "answer", "put back"];
     render_figure(&chart, &legend, "From sending to the last token.")
-        + &render_table(&headings, &rows)
+        + &render_table_of_escaped_cells(&headings, &rows)
 }
 
 /// Draws percentiles as bars.
@@ -329,19 +343,23 @@ fn render_step_statistics(report: &LlmReport) -> String {
     let mut rows = vec![
         vec![
             escape_html("steps"),
-            render_report_number("/steps/count", steps.count, &format_thousands(steps.count)),
+            render_number_with_json_pointer(
+                "/steps/count",
+                steps.count,
+                &format_thousands(steps.count),
+            ),
         ],
         vec![
             escape_html("mean time"),
-            render_span("/steps/mean_ps", steps.mean),
+            render_duration_as_report_number("/steps/mean_ps", steps.mean),
         ],
         vec![
             escape_html("longest"),
-            render_span("/steps/most_ps", steps.most),
+            render_duration_as_report_number("/steps/most_ps", steps.most),
         ],
         vec![
             escape_html("tokens, mean"),
-            render_report_number(
+            render_number_with_json_pointer(
                 "/steps/mean_tokens",
                 steps.mean_tokens,
                 &format!("{:.1}", steps.mean_tokens),
@@ -357,10 +375,10 @@ fn render_step_statistics(report: &LlmReport) -> String {
         let path = format!("/steps/parts/{i}/share");
         rows.push(vec![
             escape_html(&format!("of the time, {}", part.part)),
-            render_report_number(&path, part.share, &format_percent(part.share)),
+            render_number_with_json_pointer(&path, part.share, &format_percent(part.share)),
         ]);
     }
-    render_table(&["", ""], &rows)
+    render_table_of_escaped_cells(&["", ""], &rows)
 }
 
 fn render_engine_memory(report: &LlmReport) -> String {
@@ -379,7 +397,7 @@ fn render_engine_memory(report: &LlmReport) -> String {
         .map(|(name, key, bytes)| {
             vec![
                 escape_html(name),
-                render_report_number(
+                render_number_with_json_pointer(
                     &format!("/place/memory/{key}"),
                     bytes,
                     &format_gigabytes(*bytes),
@@ -387,7 +405,7 @@ fn render_engine_memory(report: &LlmReport) -> String {
             ]
         })
         .collect();
-        body += &render_table(&["memory", ""], &rows);
+        body += &render_table_of_escaped_cells(&["memory", ""], &rows);
         let rows: Vec<Vec<String>> = place
             .choices
             .iter()
@@ -401,7 +419,7 @@ fn render_engine_memory(report: &LlmReport) -> String {
                 };
                 vec![
                     escape_html(&format!("{}{chosen}", choice.npus)),
-                    render_report_number(
+                    render_number_with_json_pointer(
                         &path,
                         choice.kv_tokens,
                         &format_thousands(choice.kv_tokens),
@@ -410,14 +428,17 @@ fn render_engine_memory(report: &LlmReport) -> String {
                 ]
             })
             .collect();
-        body += &render_table(&["NPUs an engine", "tokens of keys and values", ""], &rows);
+        body += &render_table_of_escaped_cells(
+            &["NPUs an engine", "tokens of keys and values", ""],
+            &rows,
+        );
     }
     let rows: Vec<Vec<String>> = report
         .rule_values
         .iter()
         .map(|rule| vec![escape_html(&rule.key), escape_html(&rule.value)])
         .collect();
-    body += &render_table(&["rule", "value"], &rows);
+    body += &render_table_of_escaped_cells(&["rule", "value"], &rows);
     let basis: Vec<String> = report
         .basis
         .iter()

@@ -73,7 +73,7 @@ pub fn render_scores(scores: &ServingTablePredictions, style: TextStyleWidthAndD
     for (index, metric) in scores.metrics.iter().enumerate() {
         let covered =
             |scores: &MetricScoresByPredictor| scores.intervals.map(|intervals| intervals.coverage);
-        let Some(all) = scores.summarize_metric(index, |_| true) else {
+        let Some(all) = scores.summarize_metric_of_selected_rows(index, |_| true) else {
             continue;
         };
         let of_engine = covered(&all).filter(|_| all.with_client.is_none());
@@ -89,7 +89,9 @@ pub fn render_scores(scores: &ServingTablePredictions, style: TextStyleWidthAndD
             put(&format_score_cells("  null model", null, None));
         }
         for part in scores.list_partition_values() {
-            if let Some(one) = scores.summarize_metric(index, |row| row.part == part) {
+            if let Some(one) =
+                scores.summarize_metric_of_selected_rows(index, |row| row.part == part)
+            {
                 let name = if part.is_empty() { "none" } else { part };
                 put(&format_score_cells(
                     &format!("  {name}"),
@@ -106,8 +108,8 @@ pub fn render_scores(scores: &ServingTablePredictions, style: TextStyleWidthAndD
     ) {
         (Some(least), Some(most)) => format!(
             "{LEGEND}; {CLIENT_LEGEND}: {} to {}",
-            Span::from_seconds(least),
-            Span::from_seconds(most)
+            Span::from_seconds_saturating(least),
+            Span::from_seconds_saturating(most)
         ),
         _ => LEGEND.to_owned(),
     };

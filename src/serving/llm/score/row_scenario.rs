@@ -54,7 +54,7 @@ fn parse_text_list(field: &ConfigField<'_>) -> Result<Vec<String>, ServeError> {
     each.collect()
 }
 
-fn parse_text_table(field: &ConfigField<'_>) -> Result<TextValuesByName, ServeError> {
+fn parse_text_values_by_name(field: &ConfigField<'_>) -> Result<TextValuesByName, ServeError> {
     let table = field.read_table(None)?;
     let entries = table.fields().map(|(key, value)| {
         Ok((
@@ -87,7 +87,7 @@ impl RowScenarioTemplate {
     /// Parses the file. Error messages call the text `file`.
     pub fn parse(text: &str, file: &str) -> Result<Self, ServeError> {
         let document = ConfigDocument::parse(text, file)?;
-        let root = document.root_table(ROOT)?;
+        let root = document.root_table_with_allowed_keys(ROOT)?;
         let list = |key: &str| {
             root.get(key)
                 .map_or(Ok(Vec::new()), |field| parse_text_list(&field))
@@ -128,13 +128,13 @@ impl RowScenarioTemplate {
         }
         let mut names = BTreeMap::new();
         for (column, field) in list_inner_tables(&root, "names")? {
-            names.insert(column.to_owned(), parse_text_table(&field)?);
+            names.insert(column.to_owned(), parse_text_values_by_name(&field)?);
         }
         let mut when = Vec::new();
         for (column, field) in list_inner_tables(&root, "when")? {
             let mut values = BTreeMap::new();
             for (value, field) in field.read_table(None)?.fields() {
-                values.insert(value.to_owned(), parse_text_table(&field)?);
+                values.insert(value.to_owned(), parse_text_values_by_name(&field)?);
             }
             let columns = column.split_ascii_whitespace().map(str::to_owned);
             when.push((columns.collect(), values));

@@ -55,7 +55,9 @@ impl AllReduceTimes {
         let (Some(from), Some(machine)) = (self.converted_from, self.machine.as_deref()) else {
             return String::new();
         };
-        let to = MeasuredLinkBandwidthAndLatency::of_dimension(&machine.topology().dimensions()[0]);
+        let to = MeasuredLinkBandwidthAndLatency::copy_from_topology_dimension(
+            &machine.topology().dimensions()[0],
+        );
         let describe = |links: MeasuredLinkBandwidthAndLatency| {
             let rate = links.bandwidth.bytes_per_second() / 1e9;
             format!("{rate} GB/s and {}", links.latency)
@@ -130,7 +132,7 @@ impl AllReduceTimes {
         times.own = load_engine_all_reduce_times(kernels, npu, npus)?;
         let measured_at = load_links_of_measured_npu(npu)?;
         let differs = |at: &MeasuredLinkBandwidthAndLatency| {
-            *at != MeasuredLinkBandwidthAndLatency::of_dimension(links)
+            *at != MeasuredLinkBandwidthAndLatency::copy_from_topology_dimension(links)
         };
         times.converted_from = measured_at.filter(|at| !times.own.is_empty() && differs(at));
         if let Some(measured_at) = times.converted_from {
@@ -171,7 +173,7 @@ fn load_links_of_measured_npu(
     npu: &str,
 ) -> Result<Option<MeasuredLinkBandwidthAndLatency>, ServeError> {
     let document = parse_measured_times()?;
-    let root = document.root_table(TABLES)?;
+    let root = document.root_table_with_allowed_keys(TABLES)?;
     let classes = root.require_field("links", "links")?.read_table(None)?;
     let Some(field) = classes.get(npu) else {
         return Ok(None);
@@ -207,7 +209,7 @@ fn load_engine_all_reduce_times(
         _ => npu,
     };
     let document = parse_measured_times()?;
-    let root = document.root_table(TABLES)?;
+    let root = document.root_table_with_allowed_keys(TABLES)?;
     for curve in root
         .require_field("curve", "curves")?
         .read_tables(&["npu", "kernels", "members", "points"])?

@@ -67,7 +67,7 @@ impl StepTimeCalculator {
 
     /// Returns how many seconds one block's attention takes for `batch` sequences. Each sequence has `queries` tokens
     /// in this step, and `keys` tokens at the end of the step.
-    pub(super) fn attention_seconds(
+    pub(super) fn attention_seconds_of_one_block(
         &self,
         of: &ModelBlockAttentionSizes,
         batch: u64,
@@ -160,7 +160,7 @@ impl StepTimeCalculator {
         let memory = self.class.memory_bandwidth().map_or(0.0, |memory| {
             bytes / (LATENT_MEMORY * memory.bytes_per_second())
         });
-        let peak = self.class.peaks.get(Dtype::Bf16);
+        let peak = self.class.peaks.peak_rate_if_supported(Dtype::Bf16);
         let products = peak.map_or(0.0, |peak| flops / (LATENT_PEAK * peak.per_second()));
         (LATENT_START.as_seconds() + memory.max(products)) * self.class.slowdown
     }
@@ -197,7 +197,7 @@ impl StepTimeCalculator {
             .map_or(0.0, |curve| curve.start);
         let each = chunks.iter().map(|&(tokens, past)| {
             let (tokens, past) = (u64::from(tokens), u64::from(past));
-            self.attention_seconds(of, 1, tokens.max(2), past + tokens) - start
+            self.attention_seconds_of_one_block(of, 1, tokens.max(2), past + tokens) - start
         });
         let all: f64 = each.map(|seconds| seconds.max(0.0)).sum();
         if chunks.is_empty() { 0.0 } else { start + all }

@@ -50,7 +50,7 @@ impl ExpertKernelTimingConstants {
     ) -> Result<Option<Self>, ServeError> {
         let text = include_str!("../engine_experts.toml");
         let document = ConfigDocument::parse(text, "engine_experts.toml")?;
-        let root = document.root_table(&["curve"])?;
+        let root = document.root_table_with_allowed_keys(&["curve"])?;
         let keys = [
             "kernels",
             "weights",

@@ -7,10 +7,10 @@ use super::StepTimeCalculator;
 use chakram_base::units::Span;
 use chakram_hardware::machine::{Machine, NpuClass};
 
-/// Time of an engine's launch on hosts of A100 and V100 as a fraction of the machine's launch time. The latter is 117 us
-/// in dgx-a100, fitted to Megatron-DeepSpeed; vLLM's eager all-reduces take 44 us there. On hosts of H100, H200 and B200,
-/// they take the 20 us of these machines, from 256 B to 1 MB (ai-dynamo/aiconfigurator, Apache-2.0), so the host limits
-/// them.
+/// Time of an engine's launch on hosts of A100 and V100 as a fraction of the machine's launch time. The latter is 117
+/// us in dgx-a100, fitted to Megatron-DeepSpeed; vLLM's eager all-reduces take 44 us there. On hosts of H100, H200 and
+/// B200, they take the 20 us of these machines, from 256 B to 1 MB (ai-dynamo/aiconfigurator, Apache-2.0), so the host
+/// limits them.
 const ENGINE_FRACTION_OF_FITTED_LAUNCH: f64 = 44.0 / 117.0;
 /// Number of attention kernels between two graphs: one writes keys and values, one computes attention.
 const LAUNCHES_BETWEEN_GRAPHS: u64 = 2;

@@ -23,7 +23,15 @@ impl StepTimeCalculator {
     /// except that products with four-bit weights are computed in BF16 on NPUs without four-bit arithmetic.
     pub(super) fn compute_format_for_weights(&self, weights: Dtype) -> Dtype {
         match weights {
-            Dtype::Fp4 if self.class.peaks.get(Dtype::Fp4).is_none() => Dtype::Bf16,
+            Dtype::Fp4
+                if self
+                    .class
+                    .peaks
+                    .peak_rate_if_supported(Dtype::Fp4)
+                    .is_none() =>
+            {
+                Dtype::Bf16
+            }
             weights => weights,
         }
     }
@@ -93,7 +101,7 @@ impl StepTimeCalculator {
             format,
         ));
         let flops = 2.0 * batch as f64 * m as f64 * n as f64 * k as f64;
-        let peak = self.class.peaks.get(format);
+        let peak = self.class.peaks.peak_rate_if_supported(format);
         peak.map_or(narrow, |peak| {
             narrow.max(flops / (WEIGHT_ONLY_PEAK * peak.per_second()) * self.class.slowdown)
         })
@@ -107,7 +115,7 @@ impl StepTimeCalculator {
         let rates = self
             .class
             .peaks
-            .get(computes_in)
+            .peak_rate_if_supported(computes_in)
             .zip(self.class.memory_bandwidth());
         let Some((curve, (peak, memory))) = self.expert_kernels.zip(rates) else {
             return self.weight_product_seconds(sizes, weights);

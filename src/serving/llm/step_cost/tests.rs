@@ -112,7 +112,8 @@ fn linear_attention_state_time_ignores_context_length() {
         parts[StepTimePart::Decode as usize].as_seconds()
     };
     let full = *cost.sizes.kinds[1].attention_sizes().unwrap();
-    let [short, long] = [1000, 8000].map(|keys| cost.attention_seconds(&full, 128, 1, keys));
+    let [short, long] =
+        [1000, 8000].map(|keys| cost.attention_seconds_of_one_block(&full, 128, 1, keys));
     let grown = part(8000) - part(1000);
     assert!((grown - 12.0 * (long - short)).abs() < 1e-9);
     // Each of a step's 8,192 tokens requires 2 x 8 x (64 x 5 x 128 + 3 x 128 x 128) FLOPs. The NPU computes at most 989
@@ -127,7 +128,7 @@ fn linear_attention_state_time_ignores_context_length() {
 }
 
 #[test]
-fn parts_that_are_left_out_take_no_time() {
+fn step_time_parts_excluded_on_request_take_no_time() {
     let load = StepTimeInputs {
         chunks: vec![(512, 0), (100, 2000)],
         tokens: 612 + 8,
@@ -306,8 +307,8 @@ fn launches_outside_graphs_bound_a_step() {
     assert_eq!(launches(&all, &prompt(600)).0, Span::ZERO);
 }
 
-/// vLLM's launches take 20 us on hosts of H100, and 44 us on hosts of A100, whose launch time is 117 us. Other hosts take
-/// as many times longer as the machine says. Without a host, launches take no time.
+/// vLLM's launches take 20 us on hosts of H100, and 44 us on hosts of A100, whose launch time is 117 us. Other hosts
+/// take as many times longer as the machine says. Without a host, launches take no time.
 #[test]
 fn launches_take_the_host_time_of_the_machine() {
     let of = |machine: &Machine| build_step_calculator_on("qwen3-30b-a3b", machine, 4, &[]).launch;
@@ -337,7 +338,7 @@ fn launches_take_the_host_time_of_the_machine() {
 /// A kernel quantizes before each of the 4 products of a block with experts. It takes the time of 11 bytes for each of
 /// 2,048 columns, of 4,096 / 2 on each of two NPUs, of 2,048, and of 8 times 768 / 2.
 #[test]
-fn scales_per_block_need_kernels_that_quantize() {
+fn scales_per_block_add_a_quantizing_kernel_before_each_product() {
     let mut cost = build_step_calculator("qwen3-30b-a3b", "dgx-h100", 2, &[]);
     let kernels = |cost: &StepTimeCalculator| -> Vec<u64> {
         let work = cost.memory_bound_kernels_of_block(&cost.sizes.kinds[0]);
@@ -417,8 +418,8 @@ fn edit_dgx_h100(from: &str, to: &str) -> Machine {
 }
 
 /// On eight H100s, the time of 4 MiB is 30.8 us. Bytes take at least (30.8 - 19.4) us / 2 MiB, so 22.8 us of this time
-/// are the transfer. On links with half the bandwidth, the transfer takes 22.8 us longer. The smallest sizes take 5.1 us,
-/// of which 8,192 bytes take 0.04 us.
+/// are the transfer. On links with half the bandwidth, the transfer takes 22.8 us longer. The smallest sizes take 5.1
+/// us, of which 8,192 bytes take 0.04 us.
 #[test]
 fn engine_all_reduces_depend_on_the_links_of_the_machine() {
     let micros = |machine: &Machine, bytes| {

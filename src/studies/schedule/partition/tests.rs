@@ -5,7 +5,7 @@ use super::MatrixCutDirection::{Columns, Rows};
 use super::*;
 use crate::schedule::{
     DeapLanguageModel, MatrixProductPartitionRule, MultiChipMachine, SubLayerChipAssignmentRule,
-    SubLayerTimeAndEnergy, schedule_tasks,
+    SubLayerTimeAndEnergy, schedule_sub_layers_on_chips,
 };
 use chakram_hardware::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
 use proptest::prelude::*;
@@ -228,8 +228,12 @@ fn schedules_move_as_many_words_as_the_partition_predicts() {
                 ..model
             };
             let graph = model.build_task_graph().unwrap();
-            let places =
-                schedule_tasks(&graph, tensor as usize, SubLayerChipAssignmentRule::Steps).unwrap();
+            let places = schedule_sub_layers_on_chips(
+                &graph,
+                tensor as usize,
+                SubLayerChipAssignmentRule::Steps,
+            )
+            .unwrap();
             let costs = vec![SubLayerTimeAndEnergy::default(); graph.tasks.len()];
             let totals = machine.simulate_steps(&graph, &places, &costs).unwrap();
             let moved = totals.steps.iter().map(|s| s.between_chips + s.memory);

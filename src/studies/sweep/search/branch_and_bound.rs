@@ -8,7 +8,9 @@
 //! any number of threads. A shard's best point is never better than the best point of all. A shard therefore answers
 //! every one of its points that a single run would answer.
 
-use super::knowledge::{KnownPoints, PointQuestion, UnansweredPointQuestion, is_answered};
+use super::knowledge::{
+    KnownPoints, PointQuestion, UnansweredPointQuestion, is_point_question_answered,
+};
 use super::{StudyExplorer, SweepError, SweepRow, VisitedPointOutcome, score_of_answer};
 use crate::sweep::bound::PointTimeAndMemoryBounds;
 use crate::sweep::objective::PointMeasures;
@@ -58,7 +60,11 @@ impl BestFirstSearch<'_> {
                 return true;
             }
             let queued = &self.points[index];
-            if !is_answered(known, &queued.key, next_question_of_queued_point(is_whole)) {
+            if !is_point_question_answered(
+                known,
+                &queued.key,
+                next_question_of_queued_point(is_whole),
+            ) {
                 return false;
             }
             self.queue.pop_first();
@@ -102,7 +108,8 @@ impl BestFirstSearch<'_> {
                 )
             })
             .find(|(question, queued)| {
-                !in_flight.contains(&queued.key) && !is_answered(known, &queued.key, *question)
+                !in_flight.contains(&queued.key)
+                    && !is_point_question_answered(known, &queued.key, *question)
             })
             .map(|(question, queued)| (queued.key.clone(), question, queued.point.clone()))
     }
@@ -143,7 +150,7 @@ impl StudyExplorer<'_> {
     ) -> Result<Option<f64>, SweepError> {
         let list = self.list_layer_points_of_shard(depth, fixed);
         let numbered = self.study.layers.len() == 1;
-        self.answer_questions(
+        self.evaluate_points_of_open_questions(
             list.iter()
                 .map(|(_, point)| (PointQuestion::Quick, point.clone()))
                 .collect(),
@@ -161,10 +168,10 @@ impl StudyExplorer<'_> {
             let Some(bound) = known.and_then(|known| known.quick.or(known.whole)) else {
                 // A point without a bound was rejected, or its answer is missing. In both cases, the search needs no
                 // score.
-                let _ = self.visit_point(numbered.then_some(number), &point);
+                let _ = self.score_and_record_answered_point(numbered.then_some(number), &point);
                 continue;
             };
-            let amounts = self.evaluator.measures_without_replay(&point, 0);
+            let amounts = self.evaluator.compute_measures_without_replay(&point, 0);
             search.points.push(SearchPointWithTimelessMeasures {
                 number,
                 point,
@@ -173,7 +180,9 @@ impl StudyExplorer<'_> {
             });
             search.queue_point_by_bound(search.points.len() - 1, bound);
         }
-        self.answer_questions_from(|known, in_flight| search.next_open_question(known, in_flight))?;
+        self.answer_questions_until_none_remain(|known, in_flight| {
+            search.next_open_question(known, in_flight)
+        })?;
         while !search.drop_answered_points_from_queue_head(&self.known) {
             // New answers are not allowed and the first point has none, so skip it.
             if let Some((_, _, index)) = search.queue.pop_first() {
@@ -182,7 +191,8 @@ impl StudyExplorer<'_> {
         }
         for index in &search.taken {
             let queued = &search.points[*index];
-            let _ = self.visit_point(numbered.then_some(queued.number), &queued.point);
+            let _ = self
+                .score_and_record_answered_point(numbered.then_some(queued.number), &queued.point);
         }
         for (_, is_whole, index) in &search.queue {
             let queued = &search.points[*index];

@@ -60,7 +60,11 @@ impl PointKnowledge {
 }
 
 /// Returns true if a question about the point `key` is answered.
-pub(super) fn is_answered(known: &KnownPoints, key: &str, question: PointQuestion) -> bool {
+pub(super) fn is_point_question_answered(
+    known: &KnownPoints,
+    key: &str,
+    question: PointQuestion,
+) -> bool {
     known
         .get(key)
         .is_some_and(|known| known.answers_question(question))
@@ -85,14 +89,14 @@ struct SharedSearchState<N> {
 
 impl StudyExplorer<'_> {
     /// Answers the `questions` that are still open.
-    pub(super) fn answer_questions(
+    pub(super) fn evaluate_points_of_open_questions(
         &mut self,
         questions: Vec<(PointQuestion, Settings)>,
     ) -> Result<(), SweepError> {
         let mut open: BTreeMap<String, (PointQuestion, Settings)> = BTreeMap::new();
         for (question, point) in questions {
             let key = setting::format_settings(&point);
-            if !is_answered(&self.known, &key, question) {
+            if !is_point_question_answered(&self.known, &key, question) {
                 open.insert(key, (question, point));
             }
         }
@@ -102,14 +106,14 @@ impl StudyExplorer<'_> {
         // Put points with the same work next to each other, so that the work is built only once.
         open.sort_by_cached_key(|(_, _, point)| PointEvaluator::work_key(point));
         let mut open = open.into_iter();
-        self.answer_questions_from(move |_, _| open.next())
+        self.answer_questions_until_none_remain(move |_, _| open.next())
     }
 
     /// Answers the questions that `next` returns, several at a time, until `next` returns none and
     /// all questions are answered.
     ///
     /// `next` receives the known results and the keys of points in progress. It is called again after each answer.
-    pub(super) fn answer_questions_from(
+    pub(super) fn answer_questions_until_none_remain(
         &mut self,
         next: impl FnMut(&KnownPoints, &BTreeSet<String>) -> Option<UnansweredPointQuestion> + Send,
     ) -> Result<(), SweepError> {

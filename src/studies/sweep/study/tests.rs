@@ -6,7 +6,7 @@ use chakram_base::config::ConfigLiteral;
 const HEAD: &str =
     "name = \"s\"\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\nplan.batch = 8\n";
 
-fn parse_study(tail: &str) -> Result<Study, String> {
+fn try_parse_study_after_head(tail: &str) -> Result<Study, String> {
     Study::parse(&format!("{HEAD}{tail}"), "s.toml").map_err(|error| error.to_string())
 }
 
@@ -19,7 +19,7 @@ fn format_axis_values(study: &Study, axis: usize) -> Vec<String> {
 
 #[test]
 fn axes_are_lists_ranges_divisors_and_plans() {
-    let study = parse_study(
+    let study = try_parse_study_after_head(
         "[[axis]]\nkey = \"plan.micro-batch\"\nvalues = [1, 2]\n\
          [[axis]]\nkey = \"machine.dimension.nvlink.bandwidth\"\nfrom = \"100 GB/s\"\nto = \"400 GB/s\"\nfactor = 2\n\
          [[axis]]\nkey = \"efficiency\"\nfrom = 0.5\nto = 0.7\nstep = 0.1\n\
@@ -83,7 +83,7 @@ fn wrong_studies_are_refused_with_key_and_line() {
             "s.toml:8: key `axis[0].key`: found `key` beside plans, expected only plans, name",
         ),
     ] {
-        assert_eq!(parse_study(tail).unwrap_err(), expected);
+        assert_eq!(try_parse_study_after_head(tail).unwrap_err(), expected);
     }
     for (tail, expected) in [
         (
@@ -106,7 +106,7 @@ fn wrong_studies_are_refused_with_key_and_line() {
         ("[limits]\nnpus = 0\n", "expected a whole number from 1 to"),
         ("[limits]\nnpu = 2\n", "did you mean `npus`?"),
     ] {
-        let error = parse_study(&format!("{axis}{tail}")).unwrap_err();
+        let error = try_parse_study_after_head(&format!("{axis}{tail}")).unwrap_err();
         assert!(
             error.starts_with("s.toml:") && error.contains(expected),
             "{error}"
@@ -127,7 +127,8 @@ fn wrong_studies_are_refused_with_key_and_line() {
         rounds.contains("s.toml:1: key `rounds`: found several rounds of one layer"),
         "{rounds}"
     );
-    let limits = parse_study("[limits]\nnpus = 4\n[[axis]]\nplans = 8\n").unwrap_err();
+    let limits =
+        try_parse_study_after_head("[limits]\nnpus = 4\n[[axis]]\nplans = 8\n").unwrap_err();
     assert!(
         limits.contains(
             "found npus = 4, and an axis whose plans all have 8 NPUs, expected 8 or more"

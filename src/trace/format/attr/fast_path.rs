@@ -27,7 +27,7 @@ impl<'a> AttrView<'a> {
         /// Key of an attribute in a node, and key of the name in an attribute.
         const ATTRIBUTE: u8 = 10 << 3 | 2;
         const NAME: u8 = 1 << 3 | 2;
-        let [ATTRIBUTE, length @ 0..0x80, rest @ ..] = node.remaining_bytes() else {
+        let [ATTRIBUTE, length @ 0..0x80, rest @ ..] = node.get_unread_bytes_slice() else {
             return None;
         };
         let (message, behind) = rest.split_at_checked(usize::from(*length))?;
@@ -49,7 +49,7 @@ impl<'a> AttrView<'a> {
             0 if NUMBERS >> number & 1 == 1 => {
                 // The varint is read as one eight-byte word, which may include bytes after the value.
                 let from = rest.get(message.len() - value.len()..)?;
-                WireValue::Varint(decode_whole_varint(value, from)?)
+                WireValue::Varint(decode_if_exactly_one_varint(value, from)?)
             }
             2 if LENGTHS >> number & 1 == 1 => match value {
                 [length @ 0..0x80, bytes @ ..] if usize::from(*length) == bytes.len() => {
@@ -73,7 +73,7 @@ impl<'a> AttrView<'a> {
 /// word. Returns `None` if `bytes` are not a single varint, have more than eight bytes, or are near the end of the
 /// data.
 #[inline(always)]
-fn decode_whole_varint(bytes: &[u8], data: &[u8]) -> Option<u64> {
+fn decode_if_exactly_one_varint(bytes: &[u8], data: &[u8]) -> Option<u64> {
     if let [only @ 0..0x80] = bytes {
         return Some(u64::from(*only));
     }
@@ -108,12 +108,21 @@ mod tests {
             prost::encoding::encode_varint(value, &mut bytes);
             let count = bytes.len();
             bytes.extend([0xff; 8]);
-            assert_eq!(decode_whole_varint(&bytes[..count], &bytes), Some(value));
+            assert_eq!(
+                decode_if_exactly_one_varint(&bytes[..count], &bytes),
+                Some(value)
+            );
             // With one more byte, `bytes` is longer than the varint. With one byte less, the varint is incomplete.
-            assert_eq!(decode_whole_varint(&bytes[..count + 1], &bytes), None);
-            assert_eq!(decode_whole_varint(&bytes[..count - 1], &bytes), None);
+            assert_eq!(
+                decode_if_exactly_one_varint(&bytes[..count + 1], &bytes),
+                None
+            );
+            assert_eq!(
+                decode_if_exactly_one_varint(&bytes[..count - 1], &bytes),
+                None
+            );
         }
-        assert_eq!(decode_whole_varint(&[0x80, 1], &[0x80, 1]), None);
+        assert_eq!(decode_if_exactly_one_varint(&[0x80, 1], &[0x80, 1]), None);
     }
 
     #[test]
@@ -142,7 +151,7 @@ mod tests {
                 AttrView::scan_attribute_fast(&mut node).is_none(),
                 "{other:?}"
             );
-            assert_eq!(node.remaining_bytes(), other);
+            assert_eq!(node.get_unread_bytes_slice(), other);
         }
     }
 }

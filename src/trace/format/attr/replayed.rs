@@ -1,7 +1,8 @@
 //! The table of attributes that replays read: their names, contents, decoding and encoding.
 //!
 //! To add an attribute, add a field to [`NodeAttributesReadByReplays`], a row to the table and a line to
-//! [`append_replayed_attributes`]. The attribute's meaning is defined where a node's operation or view is built.
+//! [`append_attributes_that_replay_reads`]. The attribute's meaning is defined where a node's operation or view is
+//! built.
 
 use super::AttrView;
 use crate::format::encoder::ProtobufMessageBuilder;
@@ -116,8 +117,8 @@ replay_attributes! { |attr, to|
     b"num_ops_unknown" Number to.flops_unknown = attr.as_bool()?;
     b"tensor_size" Number to.tensor_size = attr.as_count()?;
     b"tensor_loc" Number to.tensor_loc = attr.as_count()?;
-    b"in_switch" Notation to.in_switch = Some(attr.as_text()?);
-    b"remote_memory" MemoryName to.remote_memory = Some(attr.as_text()?);
+    b"in_switch" Notation to.in_switch = Some(attr.require_text()?);
+    b"remote_memory" MemoryName to.remote_memory = Some(attr.require_text()?);
     b"dtype" Dtype to.dtype = attr.as_str()?.and_then(Dtype::from_name);
     b"kernel_shape" Notation to.kernel = Some(attr.as_kernel_shape()?);
     b"phase" Phase to.phase = attr.as_str()?.and_then(TrainingPhase::from_name);
@@ -140,8 +141,8 @@ replay_attributes! { |attr, to|
     b"involve_dims" Mask to.dimensions = attr.list_as_bit_mask()?;
     b"pg_name" Group to.group = read_group_name(&attr)?;
     b"comm_group" Group to.group = read_group_name(&attr)?;
-    b"send_bytes" Notation to.splits.send = attr.as_text()?;
-    b"receive_bytes" Notation to.splits.receive = attr.as_text()?;
+    b"send_bytes" Notation to.splits.send = attr.require_text()?;
+    b"receive_bytes" Notation to.splits.receive = attr.require_text()?;
 }
 
 #[inline(always)]
@@ -198,7 +199,7 @@ pub fn find_replay_attribute(name: &str) -> Option<&'static AttributeReadByRepla
 }
 
 /// Appends to `put` the attributes of `node` that a replay reads.
-pub(in crate::format) fn append_replayed_attributes(
+pub(in crate::format) fn append_attributes_that_replay_reads(
     put: &mut ProtobufMessageBuilder,
     node: &NodeView<'_>,
 ) {
@@ -358,7 +359,7 @@ pub(in crate::format) fn append_replayed_attributes(
         }
     }
     if !node.memory.is_none() {
-        for (name, bytes) in node.memory.named_changes() {
+        for (name, bytes) in node.memory.nonzero_changes_with_attribute_names() {
             append_named_attribute(put, name, AttributeValue::Uint(bytes));
         }
     }

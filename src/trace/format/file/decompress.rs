@@ -114,7 +114,7 @@ pub fn decompress_as_far_as_possible(bytes: &[u8]) -> Option<(Vec<u8>, Option<io
 
 #[cfg(test)]
 mod tests {
-    use super::super::{read_all, read_text};
+    use super::super::{read_bytes_within_memory_limit, read_text};
     use super::*;
     use std::io::Write;
 
@@ -148,7 +148,7 @@ mod tests {
         );
         // The limit also applies to a pipe; it is proportional to the number of bytes read so far.
         let stream = super::super::DecompressedStream::from_reader(&packed[..]).unwrap();
-        assert!(read_all(stream, 0).is_err());
+        assert!(read_bytes_within_memory_limit(stream, 0).is_err());
     }
 
     #[test]
@@ -156,7 +156,10 @@ mod tests {
         for length in [0, 1, 65_535, 65_536, 65_537, 300_000] {
             let bytes: Vec<u8> = (0..length).map(|i: u32| i as u8).collect();
             for expected in [0, u64::from(length), 70_000] {
-                assert_eq!(read_all(&bytes[..], expected).unwrap(), bytes);
+                assert_eq!(
+                    read_bytes_within_memory_limit(&bytes[..], expected).unwrap(),
+                    bytes
+                );
             }
         }
         assert!(read_text(&b"a\xff"[..], 0).is_err());

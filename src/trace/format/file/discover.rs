@@ -80,7 +80,7 @@ fn path_of_stream(path: &Path) -> Option<&Path> {
 }
 
 /// Returns the path of the job file with the prefix `prefix`.
-fn job_file_path(folder: &Path, prefix: &str) -> PathBuf {
+fn append_job_file_ending_to_prefix(folder: &Path, prefix: &str) -> PathBuf {
     folder.join(format!("{prefix}{}", job::ENDING))
 }
 
@@ -138,7 +138,7 @@ impl TraceFinder {
                     let job = self
                         .read_job_file(path)?
                         .ok_or_else(|| no_traces_error(path, "the job's file was removed"))?;
-                    self.add_job_ranks(path, &job)
+                    self.add_all_ranks_of_manifest(path, &job)
                 }
                 _ => self.add_file(path),
             };
@@ -148,8 +148,11 @@ impl TraceFinder {
         }
         let folder = folder_of(path);
         let prefix = name.unwrap_or_default();
-        if let Some(job) = self.read_job_file(&job_file_path(folder, prefix))? {
-            return self.add_job_ranks(&job_file_path(folder, prefix), &job);
+        if let Some(job) = self.read_job_file(&append_job_file_ending_to_prefix(folder, prefix))? {
+            return self.add_all_ranks_of_manifest(
+                &append_job_file_ending_to_prefix(folder, prefix),
+                &job,
+            );
         }
         let listing = FolderTracesAndJobFiles::list_folder(folder, Some(prefix))?;
         if !listing.has_traces() {
@@ -180,7 +183,7 @@ impl TraceFinder {
     }
 
     /// Adds every rank of a job.
-    fn add_job_ranks(
+    fn add_all_ranks_of_manifest(
         &mut self,
         path: &Path,
         job: &Arc<JobTraceManifest>,
@@ -226,7 +229,7 @@ impl TraceFinder {
             refuse_capture(path)?;
         }
         let mut file = RankFile::new(rank, path.to_owned());
-        let beside = job_file_path(folder_of(path), prefix);
+        let beside = append_job_file_ending_to_prefix(folder_of(path), prefix);
         if let Some(job) = self.read_job_file(&beside)? {
             match job.trace_of_rank(rank) {
                 // The digest belongs to the file that the job file lists, not to the same trace in another format.
@@ -234,7 +237,7 @@ impl TraceFinder {
                     file.seal = Some(row.seal);
                 }
                 None if self.verify != TraceVerificationLevel::Nothing => {
-                    return Err(rank_not_in_job_error(path, &beside, rank));
+                    return Err(file_not_part_of_job_error(path, &beside, rank));
                 }
                 _ => {}
             }
@@ -252,9 +255,9 @@ impl TraceFinder {
             return Err(several_jobs_error(folder, &prefixes));
         }
         if let Some(prefix) = listing.jobs.first() {
-            let path = job_file_path(folder, prefix);
+            let path = append_job_file_ending_to_prefix(folder, prefix);
             if let Some(job) = self.read_job_file(&path)? {
-                return self.add_job_ranks(&path, &job);
+                return self.add_all_ranks_of_manifest(&path, &job);
             }
         }
         let files = listing.traces_of_only_job(folder, folder)?;
@@ -271,7 +274,7 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-fn rank_not_in_job_error(path: &Path, job: &Path, rank: u32) -> TraceError {
+fn file_not_part_of_job_error(path: &Path, job: &Path, rank: u32) -> TraceError {
     TraceError::invalid_file(
         path,
         format!(

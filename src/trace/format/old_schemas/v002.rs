@@ -227,7 +227,7 @@ fn convert_attribute(
             }
         }
     }
-    attribute.value = kind.map(|(list, kind)| values.into_value(list, kind));
+    attribute.value = kind.map(|(list, kind)| values.into_current_schema_value(list, kind));
     Ok(attribute)
 }
 
@@ -271,7 +271,7 @@ impl OneAttributeValueCollector {
     }
 
     /// Returns the value in the current schema's form. Text that is not UTF-8 becomes bytes.
-    fn into_value(self, list: bool, kind: OldValueKind) -> Value {
+    fn into_current_schema_value(self, list: bool, kind: OldValueKind) -> Value {
         let number = self.number.unwrap_or(0);
         let numbers = self.numbers;
         match (kind, list) {

@@ -36,7 +36,7 @@ pub(super) fn salvage_frames(
 ) -> Result<(Option<Vec<u8>>, Vec<SalvagedMessageAndIndex>), TraceError> {
     let known = match generation {
         Some(generation) => Some(generation),
-        None => match old_schemas::detect_generation(contents) {
+        None => match old_schemas::detect_old_schema_generation(contents) {
             Ok(Some(generation)) => Some(generation),
             _ => None,
         },
@@ -307,7 +307,10 @@ impl<'a> RecordSearch<'a> {
         }
         // A record that extends past the end of the file is truncated.
         let cut = next == end && self.read_frame(at).is_err();
-        if let Some(message) = self.recover_bad_length_record(at, next).filter(|_| !cut) {
+        if let Some(message) = self
+            .recover_record_if_only_length_is_damaged(at, next)
+            .filter(|_| !cut)
+        {
             found.repaired.push(message.start);
             found.nodes.push(message);
             return next;
@@ -332,7 +335,11 @@ impl<'a> RecordSearch<'a> {
     }
 
     /// Returns the record between `at` and `next` if its length is the only damage.
-    fn recover_bad_length_record(&mut self, at: usize, next: usize) -> Option<MessageRange> {
+    fn recover_record_if_only_length_is_damaged(
+        &mut self,
+        at: usize,
+        next: usize,
+    ) -> Option<MessageRange> {
         // A 32-bit length takes one to five bytes.
         (1..=5).find_map(|length| {
             let message = at.checked_add(length).filter(|start| *start < next)?..next;

@@ -73,7 +73,7 @@ pub(super) fn parse_graph(
                     let place = json.line_and_column();
                     parse_node(json, &mut node)?;
                     record.clear();
-                    node.append_record(&mut record);
+                    node.append_node_record_without_length(&mut record);
                     nodes.push(&record, place);
                     Ok(())
                 })
@@ -210,7 +210,7 @@ fn parse_and_append_attribute(
             kind.parse_and_append_value(json, &mut value)?;
         }
     }
-    append_attribute_value(out, number, name, &value);
+    append_attribute_as_protobuf_message(out, number, name, &value);
     Ok(())
 }
 
@@ -277,10 +277,10 @@ fn append_number_attribute(out: &mut Vec<u8>, name: &str, kind: AttributeValueTy
     let mut value = Vec::new();
     kind.append_field_key(&mut value, kind.scalar_field_number());
     encode_varint(number, &mut value);
-    append_attribute_value(out, 10, name, &value);
+    append_attribute_as_protobuf_message(out, 10, name, &value);
 }
 
-fn append_attribute_value(out: &mut Vec<u8>, number: u32, name: &str, value: &[u8]) {
+fn append_attribute_as_protobuf_message(out: &mut Vec<u8>, number: u32, name: &str, value: &[u8]) {
     let mut message = Vec::new();
     if !name.is_empty() {
         put_length_delimited(&mut message, 1, name.as_bytes());

@@ -86,7 +86,7 @@ impl<R: BufRead> JsonLineReader<R> {
                 message::parse_and_append_metadata(&mut json, record)?;
             } else {
                 self.node.parse_object(&mut json)?;
-                self.node.append_record(record);
+                self.node.append_node_record_without_length(record);
             }
             if json.peek_byte().is_some() {
                 record.clear();

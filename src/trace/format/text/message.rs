@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 mod parts;
 
-use parts::{append_attribute, parse_inputs_or_outputs};
+use parts::{parse_and_append_json_attribute, parse_inputs_or_outputs};
 
 /// The schema's node types, by number.
 pub(super) const NODE_TYPES: [&str; 8] = [
@@ -122,7 +122,7 @@ impl JsonNodeBuilder {
             "inputs" => self.inputs = Some(parse_inputs_or_outputs(json)?),
             "outputs" => self.outputs = Some(parse_inputs_or_outputs(json)?),
             "attr" => json.parse_array(|json| {
-                append_attribute(json, 10, &mut self.attributes, &mut self.scratch)
+                parse_and_append_json_attribute(json, 10, &mut self.attributes, &mut self.scratch)
             })?,
             _ => self.unknown = parse_base64(json)?,
         }
@@ -130,7 +130,7 @@ impl JsonNodeBuilder {
     }
 
     /// Appends the record to `out`, without a length.
-    pub fn append_record(&mut self, out: &mut Vec<u8>) {
+    pub fn append_node_record_without_length(&mut self, out: &mut Vec<u8>) {
         append_varint_field_unless_zero(out, 1, self.id.unwrap_or(0));
         if !self.name.is_empty() {
             put_length_delimited(out, 2, self.name.as_bytes());
@@ -175,7 +175,7 @@ pub(super) fn parse_and_append_metadata(
         match key {
             "schema" => parse_and_check_schema_name(json)?,
             "version" => version.push_str(&parse_string(json)?),
-            "attr" => json.parse_array(|json| append_attribute(json, 2, &mut attributes, &mut Vec::new()))?,
+            "attr" => json.parse_array(|json| parse_and_append_json_attribute(json, 2, &mut attributes, &mut Vec::new()))?,
             "unknown" => unknown = parse_base64(json)?,
             _ => {
                 return Err(json.error_here(format!(

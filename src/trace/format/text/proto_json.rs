@@ -52,7 +52,8 @@ impl ProtoJsonReader<'_> {
                 .push(&old_schemas::default_metadata_record(), (1, 1));
         }
         self.node.parse_object(json)?;
-        self.node.append_record(&mut self.buffer);
+        self.node
+            .append_node_record_without_length(&mut self.buffer);
         self.records.push(&self.buffer, place);
         Ok(())
     }

@@ -228,7 +228,9 @@ fn decode_zigzag(v: u64) -> i64 {
 }
 
 /// Returns the text of a number, which may be quoted.
-fn number_text<'s>(scalar: &'s JsonScalarOrContainerStart<'_>) -> Option<&'s str> {
+fn text_of_possibly_quoted_number<'s>(
+    scalar: &'s JsonScalarOrContainerStart<'_>,
+) -> Option<&'s str> {
     match scalar {
         JsonScalarOrContainerStart::Number(text) => Some(text),
         JsonScalarOrContainerStart::Text(text) => Some(text),
@@ -248,7 +250,7 @@ pub(super) fn parse_signed_within(
     least: i64,
     most: i64,
 ) -> Option<i64> {
-    let text = number_text(scalar)?;
+    let text = text_of_possibly_quoted_number(scalar)?;
     let value = text.parse().ok().or_else(|| parse_exact_whole(text))?;
     (least..=most).contains(&value).then_some(value)
 }
@@ -257,7 +259,7 @@ pub(super) fn parse_unsigned_up_to(
     scalar: &JsonScalarOrContainerStart<'_>,
     most: u64,
 ) -> Option<u64> {
-    let text = number_text(scalar)?;
+    let text = text_of_possibly_quoted_number(scalar)?;
     let value = text.parse().ok();
     let value = value.or_else(|| u64::try_from(parse_exact_whole(text)?).ok())?;
     (value <= most).then_some(value)
@@ -300,7 +302,7 @@ fn parse_nan_bits(text: &str) -> Option<u64> {
 }
 
 fn parse_double(scalar: &JsonScalarOrContainerStart<'_>) -> Option<f64> {
-    match number_text(scalar)? {
+    match text_of_possibly_quoted_number(scalar)? {
         "NaN" => Some(f64::from_bits(NAN)),
         "Infinity" => Some(f64::INFINITY),
         "-Infinity" => Some(f64::NEG_INFINITY),
@@ -314,7 +316,7 @@ fn parse_double(scalar: &JsonScalarOrContainerStart<'_>) -> Option<f64> {
 }
 
 fn parse_float(scalar: &JsonScalarOrContainerStart<'_>) -> Option<f32> {
-    match number_text(scalar)? {
+    match text_of_possibly_quoted_number(scalar)? {
         "NaN" => Some(f32::from_bits(NAN_32)),
         "Infinity" => Some(f32::INFINITY),
         "-Infinity" => Some(f32::NEG_INFINITY),

@@ -21,11 +21,11 @@ impl<W: Write> FrameWriter<W> {
 
     /// Writes a record's message. The caller must write the metadata first.
     pub fn write_record(&mut self, message: &[u8]) -> Result<(), TraceError> {
-        self.write_frame(message)
+        self.write_length_prefixed_message(message)
             .map_err(|source| TraceError::from_io("", "write", source))
     }
 
-    pub(super) fn write_frame(&mut self, message: &[u8]) -> std::io::Result<()> {
+    pub(super) fn write_length_prefixed_message(&mut self, message: &[u8]) -> std::io::Result<()> {
         self.length.clear();
         prost::encoding::encode_varint(message.len() as u64, &mut self.length);
         self.out.write_all(&self.length)?;

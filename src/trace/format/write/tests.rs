@@ -107,7 +107,7 @@ fn written_nodes_are_read_back() {
             };
             let mut writer = TraceWriter::new(Vec::new()).unwrap();
             writer.receive_node(&node, &[5, 300, 1 << 40]).unwrap();
-            let file = writer.into_inner();
+            let file = writer.into_unflushed_sink();
             let mut deps = CollectedDependencies::default();
             assert_eq!(
                 scan::scan_node(check_records_against_prost_and_read_node(&file), &mut deps)
@@ -176,7 +176,7 @@ fn fields_that_replays_ignore_are_still_written() {
         ..NodeView::new(8, "f", KERNEL)
     };
     writer.write_node(&node, &[2], &extra).unwrap();
-    let file = writer.into_inner();
+    let file = writer.into_unflushed_sink();
     let mut deps = CollectedDependencies::default();
     assert_eq!(
         scan::scan_node(check_records_against_prost_and_read_node(&file), &mut deps).unwrap(),
@@ -250,7 +250,7 @@ fn declared_groups_are_read_back() {
     let declaring = NodeView::declare_groups(4, text);
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     writer.receive_node(&declaring, &[]).unwrap();
-    let file = writer.into_inner();
+    let file = writer.into_unflushed_sink();
     let back = scan::scan_node(
         check_records_against_prost_and_read_node(&file),
         &mut CollectedDependencies::default(),
@@ -297,7 +297,7 @@ fn node_labels_are_written_as_attributes_and_shapes() {
     };
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     writer.receive_node(&node, &[]).unwrap();
-    let file = writer.into_inner();
+    let file = writer.into_unflushed_sink();
     let written =
         proto::Node::decode(check_records_against_prost_and_read_node(&file).bytes).unwrap();
     let shapes = |io: Option<proto::IoInfo>| io.unwrap().shapes;
@@ -327,7 +327,7 @@ fn node_labels_are_written_as_attributes_and_shapes() {
 }
 
 #[test]
-fn shapes_are_said_once() {
+fn input_shapes_in_both_labels_and_inputs_are_written_once() {
     let node = NodeView {
         labels: NodePhaseStageLayerAndShapes {
             inputs: "[[4]]",

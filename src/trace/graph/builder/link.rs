@@ -155,7 +155,7 @@ impl GraphBuilder {
     pub(super) fn cycle_error(&self) -> TraceError {
         const SHOWN: usize = 6;
         let rows = &self.graph.successors;
-        let stuck = rows.flag_unordered_nodes(&rows.topological_order());
+        let stuck = rows.flag_nodes_on_or_behind_cycles(&rows.topological_order());
         let nodes = find_short_cycle(rows, |node| stuck[node as usize]);
         let (ids, names) = (&self.graph.ids, &self.graph.name_of);
         let mut text = String::from("a cycle of dependencies: ");

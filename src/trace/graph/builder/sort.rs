@@ -21,13 +21,13 @@ impl GraphBuilder {
         fn permute_values<T: Copy>(values: &mut Vec<T>, order: &[u32]) {
             *values = order.iter().map(|&i| values[i as usize]).collect();
         }
-        for column in graph.sparse.columns_mut() {
+        for column in graph.sparse.all_columns_mut() {
             column.permute_by(&order);
         }
         for column in self.origins.columns_mut() {
             column.permute_by(&order);
         }
-        self.index_of.renumber(&place);
+        self.index_of.replace_node_indices(&place);
         permute_values(&mut graph.ids, &order);
         permute_values(&mut graph.name_of, &order);
         permute_values(&mut graph.kinds, &order);
@@ -63,7 +63,8 @@ impl GraphBuilder {
     /// order of records therefore does not affect the graph.
     fn renumber_by_use(&mut self) {
         let graph = &mut self.graph;
-        self.names.renumber(graph.name_of.iter_mut());
+        self.names
+            .renumber_names_by_use_order(graph.name_of.iter_mut());
         let groups = std::mem::take(&mut self.groups);
         for call in &mut graph.calls {
             let slot = groups.keys()[call.group as usize].clone();

@@ -38,7 +38,7 @@ fn nodes_start_a_delay_after_their_causes_and_take_turns_on_lanes() {
     assert_eq!(recorded.cause, [NONE, NONE, 0, 2, 2]);
     assert_eq!(recorded.level, [0, 0, 1, 1, 2]);
     assert_eq!((recorded.ran, recorded.last_ending_node()), (5, Some(4)));
-    assert_eq!(recorded.depth_and_width(), (3, 2));
+    assert_eq!(recorded.dependency_depth_and_largest_level_size(), (3, 2));
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn what_is_on_a_cycle_or_behind_it_does_not_run() {
     let recorded = NodeStartEndTimesAndCauses::new(&next, 0, |_| build_node_timing(0, 1, NONE));
     assert_eq!(recorded.ran, 1);
     assert!(recorded.has_node_run(0) && !recorded.has_node_run(1) && !recorded.has_node_run(3));
-    assert_eq!(recorded.depth_and_width(), (1, 1));
+    assert_eq!(recorded.dependency_depth_and_largest_level_size(), (1, 1));
 }
 
 #[test]

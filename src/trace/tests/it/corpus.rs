@@ -1,10 +1,10 @@
 //! Converts every trace of the corpus to text and back.
 
-use crate::forms::lines::round_trip_lines;
+use crate::forms::lines::convert_to_lines_and_back;
 use chakram_trace::format::DecompressedTraceFile;
 use std::collections::BTreeMap;
 use testkit::corpus::{
-    assert_results_match_expected_parts, corpus_path_or_count_skip, unpack_cases,
+    assert_results_match_expected_parts, corpus_path_or_count_skip, unpack_cases_in_memory,
 };
 
 /// Files that a round trip changes or rejects, each with a part of the reason that the test expects.
@@ -23,13 +23,15 @@ fn rank_of(file: &str) -> Option<u32> {
 
 #[test]
 fn every_trace_round_trips_through_lines_byte_for_byte() {
-    let Some(cases) = unpack_cases() else { return };
+    let Some(cases) = unpack_cases_in_memory() else {
+        return;
+    };
     let mut changed = BTreeMap::new();
     let mut files = 0;
     for (name, case) in &cases {
         for (file, contents) in case.iter().filter(|(file, _)| rank_of(file).is_some()) {
             files += 1;
-            let why = match round_trip_lines(contents) {
+            let why = match convert_to_lines_and_back(contents) {
                 Ok(back) if back == contents[..] => continue,
                 Ok(_) => "other bytes".to_owned(),
                 Err(error) => error,
@@ -50,5 +52,5 @@ fn a_captured_trace_round_trips_through_lines_byte_for_byte() {
     let contents =
         DecompressedTraceFile::open_as_current_schema(&path).expect("the corpus is there");
     let contents = contents.as_slice();
-    assert_eq!(round_trip_lines(contents).unwrap(), contents);
+    assert_eq!(convert_to_lines_and_back(contents).unwrap(), contents);
 }

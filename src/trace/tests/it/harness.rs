@@ -5,23 +5,23 @@ pub mod et_reader;
 mod forms;
 pub mod oracle;
 
-use testkit::seeds::{run_on_every_seed, run_on_seed_mutations};
+use testkit::seeds::{run_body_on_every_seed_file, run_on_seed_mutations};
 
 #[test]
 fn trace_reader_passes_on_all_fuzz_seeds() {
-    run_on_every_seed("et_reader", et_reader::check_fuzzed_et_file);
+    run_body_on_every_seed_file("et_reader", et_reader::check_fuzzed_et_file);
 }
 
 #[test]
 fn other_trace_formats_pass_on_all_fuzz_seeds() {
-    run_on_every_seed("trace_json_lines", forms::check_fuzzed_json_lines);
-    run_on_every_seed("trace_older", forms::check_fuzzed_old_schema);
-    run_on_every_seed("trace_pasted", forms::check_fuzzed_text_trace);
-    run_on_every_seed("trace_salvage", forms::check_fuzzed_salvage);
+    run_body_on_every_seed_file("trace_json_lines", forms::check_fuzzed_json_lines);
+    run_body_on_every_seed_file("trace_older", forms::check_fuzzed_old_schema);
+    run_body_on_every_seed_file("trace_pasted", forms::check_fuzzed_text_trace);
+    run_body_on_every_seed_file("trace_salvage", forms::check_fuzzed_salvage);
     // Some targets also run on other targets' seeds, because these inputs are useful for them too.
-    run_on_every_seed("et_reader", forms::check_fuzzed_salvage);
-    run_on_every_seed("et_reader", forms::check_fuzzed_json_lines);
-    run_on_every_seed("trace_older", forms::check_fuzzed_salvage);
+    run_body_on_every_seed_file("et_reader", forms::check_fuzzed_salvage);
+    run_body_on_every_seed_file("et_reader", forms::check_fuzzed_json_lines);
+    run_body_on_every_seed_file("trace_older", forms::check_fuzzed_salvage);
 }
 
 #[test]

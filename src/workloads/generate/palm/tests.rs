@@ -20,7 +20,11 @@ fn stages_run_one_forward_one_backward() {
     let ranks = check_and_record_every_rank(WorkloadPattern::Palm(options));
     assert_eq!(ranks.len(), 320);
     for (rank, nodes) in (0..).zip(&ranks) {
-        assert_eq!(nodes.len() as u64, generator.node_count(rank), "{rank}");
+        assert_eq!(
+            nodes.len() as u64,
+            generator.node_count_of_rank(rank),
+            "{rank}"
+        );
     }
 }
 

@@ -33,7 +33,7 @@ impl ParallelismPlan {
     /// # Errors
     ///
     /// Fails if the plan places ranks on a dimension or core that the machine does not have.
-    pub fn bind_machine(
+    pub fn fill_open_options_from_machine(
         &mut self,
         machine: &PlanMachineProperties,
     ) -> Result<PlanMachineProperties, PatternOptionError> {
@@ -104,20 +104,25 @@ mod tests {
     fn a_plan_keeps_what_it_states() {
         let mut stating = build_plan_from_options(&[("capacity", "40B")]);
         assert_eq!(
-            stating.bind_machine(&build_machine_properties()).unwrap(),
+            stating
+                .fill_open_options_from_machine(&build_machine_properties())
+                .unwrap(),
             PlanMachineProperties::default()
         );
         assert_eq!((stating.capacity, stating.sram), (Some(40), None));
         let mut open = build_plan_from_options(&[]);
         // Traces depend on the capacity only if it decides which activations are recomputed.
         assert_eq!(
-            open.bind_machine(&build_machine_properties()).unwrap(),
+            open.fill_open_options_from_machine(&build_machine_properties())
+                .unwrap(),
             PlanMachineProperties::default()
         );
         assert_eq!(open.capacity, Some(80));
         let mut needing = build_plan_from_options(&[]);
         needing.recompute = RecomputePolicy::AsNeeded;
-        let taken = needing.bind_machine(&build_machine_properties()).unwrap();
+        let taken = needing
+            .fill_open_options_from_machine(&build_machine_properties())
+            .unwrap();
         assert_eq!(taken.capacity, Some(80));
     }
 
@@ -128,7 +133,9 @@ mod tests {
             .find(|(rule, _)| *rule != ResidencyRule::None)
             .unwrap();
         let mut open = build_plan_from_options(&[("residency", word)]);
-        let taken = open.bind_machine(&build_machine_properties()).unwrap();
+        let taken = open
+            .fill_open_options_from_machine(&build_machine_properties())
+            .unwrap();
         assert_eq!((open.sram, open.largest_access), (Some(8), Some(1000)));
         assert_eq!((taken.sram, taken.remote), (Some(8), Some(1000)));
     }
@@ -138,7 +145,7 @@ mod tests {
         let mut tiled = build_plan_from_options(&[]);
         tiled.tiles = CorePlacement::Cores(vec![[0, 0]]);
         let error = tiled
-            .bind_machine(&build_machine_properties())
+            .fill_open_options_from_machine(&build_machine_properties())
             .unwrap_err()
             .to_string();
         assert!(error.contains("a machine of tiles"), "{error}");

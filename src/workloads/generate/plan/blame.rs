@@ -28,13 +28,13 @@ impl ParallelismPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generate::refused_option_error;
+    use crate::generate::refused_option_value_error;
 
     #[test]
     fn a_value_is_found_where_the_file_has_it() {
         let text = "data = 2\nbatch = 1_537\nplace = [\"tp@0\",\n  \"dp@1\"]\n";
         let at = |option, found| {
-            let error = refused_option_error(option, found, "another");
+            let error = refused_option_value_error(option, found, "another");
             ParallelismPlan::locate_error(text, "p.toml", &error).map(|error| error.to_string())
         };
         let line = "p.toml:2: key `batch`: found 1537, expected another";

@@ -33,7 +33,7 @@ impl ParallelismPlan {
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
         let keys: Vec<_> = OPTIONS.iter().map(|option| option.key).collect();
-        let root = document.root_table(&keys)?;
+        let root = document.root_table_with_allowed_keys(&keys)?;
         let mut draft = PlanDraft::new(Self::new());
         for option in OPTIONS {
             if let Some(field) = root.get(option.key) {

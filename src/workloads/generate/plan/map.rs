@@ -8,7 +8,7 @@
 use super::{
     AxisPartMapping, MachineDimensionRef, ParallelAxis, ParallelismPlan, TensorDataStageCoordinates,
 };
-use crate::generate::{PatternOptionError, refused_option_error};
+use crate::generate::{PatternOptionError, refused_option_value_error};
 use std::collections::BTreeMap;
 
 /// A mapping whose dimension index and number of members are known.
@@ -20,7 +20,7 @@ struct ResolvedAxisPartMapping {
 
 fn invalid_mapping_error(place: &[AxisPartMapping], expected: String) -> PatternOptionError {
     let said: Vec<_> = place.iter().map(AxisPartMapping::to_string).collect();
-    refused_option_error("place", said.join(","), expected)
+    refused_option_value_error("place", said.join(","), expected)
 }
 
 impl ParallelismPlan {

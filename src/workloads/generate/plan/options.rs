@@ -10,7 +10,7 @@ use super::{
     ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::{PipelineSchedule, StagePassOrders};
-use crate::generate::{PatternOptionError, refused_option_error};
+use crate::generate::{PatternOptionError, refused_option_value_error};
 use chakram_base::config::{ConfigError, ConfigField};
 use chakram_base::shared_memory::RemoteMemoryCapacityAndSharers;
 use chakram_base::units::Bytes;
@@ -139,7 +139,7 @@ impl PlanDraft {
             (&self.plan.schedule, self.schedule, self.chunks)
         {
             let expected = "nothing beside pass_orders, which say what each stage has";
-            return Err(refused_option_error("chunks", chunks, expected));
+            return Err(refused_option_value_error("chunks", chunks, expected));
         }
         if self.schedule.is_some() || self.chunks.is_some() {
             self.plan.schedule = self.schedule_name().to_schedule(self.chunks)?;
@@ -181,7 +181,7 @@ impl ParallelismPlan {
     ) -> Result<(), PatternOptionError> {
         let mut draft = PlanDraft::new(self.clone());
         (option.set)(&mut draft, words)
-            .map_err(|why| refused_option_error(option.key, words.join(","), why))?;
+            .map_err(|why| refused_option_value_error(option.key, words.join(","), why))?;
         let plan = draft.finish_plan()?;
         let check = |plan: &Self| {
             plan.check_values()
@@ -200,7 +200,11 @@ impl ParallelismPlan {
         for option in OPTIONS {
             for (applies, found, expected) in option.refusals {
                 if applies(self) {
-                    return Err(refused_option_error(option.key, found(self), *expected));
+                    return Err(refused_option_value_error(
+                        option.key,
+                        found(self),
+                        *expected,
+                    ));
                 }
             }
         }

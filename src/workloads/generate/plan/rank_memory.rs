@@ -31,7 +31,7 @@ impl RankPeakOwnAndRemoteBytes {
     }
 
     /// Returns this peak for a rank that also keeps `remote` bytes of state in remote memory.
-    pub fn with_offloaded_state(self, remote: u64) -> Self {
+    pub fn with_added_remote_state_bytes(self, remote: u64) -> Self {
         Self { remote, ..self }
     }
 
@@ -80,7 +80,7 @@ impl RankMemoryCapacity {
 
     /// Number of bytes that a rank can store: its own memory and, if it `streams` and stores the excess in remote
     /// memory, an equal share of the remote memory.
-    pub fn capacity_with_streaming(&self, streams: bool) -> u64 {
+    pub fn capacity_with_remote_share_if_streaming(&self, streams: bool) -> u64 {
         let shared = self.shared.filter(|_| streams && self.spills);
         let share = shared.map_or(0, |shared| shared.bytes_per_rank(self.ranks));
         self.own.saturating_add(share)
@@ -142,11 +142,17 @@ mod tests {
         assert!(!memory(63, 4).can_fit_peaks(unlike));
         // A job on four of eight NPUs that share a remote memory can use all of it.
         assert!(memory(64, 8).can_fit_peaks(unlike));
-        assert_eq!(memory(64, 8).capacity_with_streaming(true), 10 + 64 / 4);
+        assert_eq!(
+            memory(64, 8).capacity_with_remote_share_if_streaming(true),
+            10 + 64 / 4
+        );
         // With one remote memory per NPU, the rank with the largest need must fit into it.
         assert!(memory(30, 1).can_fit_peaks(unlike));
         assert!(!memory(29, 1).can_fit_peaks(unlike));
-        assert_eq!(memory(30, 1).capacity_with_streaming(true), 40);
+        assert_eq!(
+            memory(30, 1).capacity_with_remote_share_if_streaming(true),
+            40
+        );
         // Ranks that never access remote memory have only their own memory. If the plan does not use remote memory,
         // this holds for all ranks.
         assert!(!memory(64, 4).can_fit_peaks([(peak(40, true), 2), (peak(12, false), 2)]));
@@ -170,14 +176,17 @@ mod tests {
             ranks: 4,
         };
         let offloads = [(
-            RankPeakOwnAndRemoteBytes::new(10, true).with_offloaded_state(16),
+            RankPeakOwnAndRemoteBytes::new(10, true).with_added_remote_state_bytes(16),
             4,
         )];
         assert!(memory(64, 10).can_fit_peaks(offloads));
         assert!(!memory(63, 10).can_fit_peaks(offloads));
         // Remote memory has room for the tenth byte, but the plan does not store it there.
         assert!(!memory(1000, 9).can_fit_peaks(offloads));
-        assert_eq!(memory(1000, 9).capacity_with_streaming(true), 9);
+        assert_eq!(
+            memory(1000, 9).capacity_with_remote_share_if_streaming(true),
+            9
+        );
         let unknown = RankMemoryCapacity {
             shared: None,
             ..memory(0, 10)

@@ -79,7 +79,7 @@ impl ExpertCapacityFactor {
     pub(super) const MOST: f64 = 1000.0;
 
     /// Rounds `factor`, which must be above 0, to thousandths.
-    pub(super) fn from_fraction(factor: f64) -> Self {
+    pub(super) fn from_fraction_rounded_to_thousandths(factor: f64) -> Self {
         Self(((factor * 1000.0 + 0.5) as u32).max(1))
     }
 }
@@ -97,7 +97,9 @@ impl FromStr for ExpertCapacityFactor {
         let factor = text.parse().ok();
         let factor = factor.filter(|factor: &f64| *factor > 0.0 && *factor <= Self::MOST);
         let wrong = || format!("expected a number above 0 and at most {}", Self::MOST);
-        factor.map(Self::from_fraction).ok_or_else(wrong)
+        factor
+            .map(Self::from_fraction_rounded_to_thousandths)
+            .ok_or_else(wrong)
     }
 }
 
@@ -385,7 +387,9 @@ mod tests {
             factor(other, &[], [64, 6, 8]),
             factor(skewed(1.2), &[], [64, 6, 8])
         );
-        let padded = Some(ExpertCapacityFactor::from_fraction(1.25));
+        let padded = Some(ExpertCapacityFactor::from_fraction_rounded_to_thousandths(
+            1.25,
+        ));
         assert_eq!(
             fullest_rank_load_ratio(skewed(2.0), &[], padded, 0, [8, 2, 4]),
             1.25

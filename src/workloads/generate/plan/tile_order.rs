@@ -8,7 +8,7 @@ use super::{
     AllRankCoordinatesAndGroups, CorePlacement, ParallelismPlan, TensorDataStageCoordinates,
     TensorNeighbours, TileOrder,
 };
-use crate::generate::{PatternOptionError, refused_option_error};
+use crate::generate::{PatternOptionError, refused_option_value_error};
 use std::collections::BTreeSet;
 
 /// Grid of a tiled machine's cores. It is plain data, so that placement does not depend on the machine's type.
@@ -31,11 +31,13 @@ impl TiledMachineCoreGrid {
             TileOrder::Line => walk_rows(whole, false).collect(),
             TileOrder::Serpentine => {
                 let dies = walk_rows(([0, 0], self.dies), true);
-                dies.flat_map(|die| self.cores_of_die(die)).collect()
+                dies.flat_map(|die| self.cores_of_die_in_serpentine_order(die))
+                    .collect()
             }
             TileOrder::Spiral => {
                 let dies = walk_spiral(self.dies).into_iter();
-                dies.flat_map(|die| self.cores_of_die(die)).collect()
+                dies.flat_map(|die| self.cores_of_die_in_serpentine_order(die))
+                    .collect()
             }
         };
         let runs = |core: &[u32; 2]| !self.faulty.contains(core);
@@ -43,7 +45,10 @@ impl TiledMachineCoreGrid {
     }
 
     /// Returns a die's cores in serpentine order.
-    fn cores_of_die(&self, die: [u32; 2]) -> impl Iterator<Item = [u32; 2]> + use<> {
+    fn cores_of_die_in_serpentine_order(
+        &self,
+        die: [u32; 2],
+    ) -> impl Iterator<Item = [u32; 2]> + use<> {
         let corner = [0, 1].map(|d| die[d] * self.cores[d]);
         walk_rows((corner, self.cores), true)
     }
@@ -103,7 +108,7 @@ impl ParallelismPlan {
         };
         let Some(grid) = grid else {
             let expected = "a machine of tiles, such as wafer-5x4";
-            return Err(refused_option_error("place", &self.tiles, expected));
+            return Err(refused_option_value_error("place", &self.tiles, expected));
         };
         match (order, &self.tiles) {
             (Some(order), _) => {
@@ -114,7 +119,7 @@ impl ParallelismPlan {
                         cores.len(),
                         cores.len() + grid.faulty.len()
                     );
-                    return Err(refused_option_error(
+                    return Err(refused_option_value_error(
                         "data x tensor x pipeline",
                         ranks,
                         expected,
@@ -146,7 +151,7 @@ impl ParallelismPlan {
                 let beyond = |core: &&[u32; 2]| (0..2).any(|d| core[d] >= size[d]);
                 if let Some([x, y]) = cores.iter().find(beyond) {
                     let expected = format!("cores from 0:0 to {}:{}", size[0] - 1, size[1] - 1);
-                    return Err(refused_option_error(
+                    return Err(refused_option_value_error(
                         "place",
                         format_args!("core {x}:{y}"),
                         expected,
@@ -163,7 +168,7 @@ impl ParallelismPlan {
         let CorePlacement::Cores(cores) = &self.tiles else {
             return match &self.tiles {
                 CorePlacement::None => Ok(()),
-                order => Err(refused_option_error(
+                order => Err(refused_option_value_error(
                     "place",
                     order,
                     "a machine, which says which cores there are",
@@ -173,7 +178,7 @@ impl ParallelismPlan {
         let ranks = self.rank_count();
         if cores.len() as u128 != ranks {
             let expected = format!("{ranks} of them, one for each rank");
-            return Err(refused_option_error(
+            return Err(refused_option_value_error(
                 "place",
                 format_args!("{} cores", cores.len()),
                 expected,
@@ -181,7 +186,7 @@ impl ParallelismPlan {
         }
         let mut seen = BTreeSet::new();
         match cores.iter().find(|core| !seen.insert(**core)) {
-            Some([x, y]) => Err(refused_option_error(
+            Some([x, y]) => Err(refused_option_value_error(
                 "place",
                 format_args!("core {x}:{y} twice"),
                 "each core once",

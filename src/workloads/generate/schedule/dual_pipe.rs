@@ -23,7 +23,7 @@
 //! The two middle stages need not wait for messages, so they run the first pair of phase 4 one pass after the other.
 
 use super::{PassKind, PassOrOverlappingPair, PipelinePass};
-use crate::generate::{PatternOptionError, refused_option_error};
+use crate::generate::{PatternOptionError, refused_option_value_error};
 use std::collections::VecDeque;
 
 /// Rejects an odd number of stages or micro-batches, which two directions cannot share evenly. Also rejects plans with
@@ -31,14 +31,14 @@ use std::collections::VecDeque;
 pub(super) fn check_dual_pipe(stages: u32, micro_batches: u32) -> Result<(), PatternOptionError> {
     if stages % 2 == 1 {
         let expected = "an even number with schedule = dualpipe, which has two directions";
-        return Err(refused_option_error("pipeline", stages, expected));
+        return Err(refused_option_value_error("pipeline", stages, expected));
     }
     let least = u64::from(stages) * 2;
     if u64::from(micro_batches) < least || micro_batches % 2 == 1 {
         let expected = format!(
             "an even number, {least} or more, twice the {stages} stages, with schedule = dualpipe"
         );
-        return Err(refused_option_error(
+        return Err(refused_option_value_error(
             "micro_batches",
             micro_batches,
             expected,
@@ -53,7 +53,7 @@ pub(super) fn check_dual_pipe_v(stages: u32, micro_batches: u32) -> Result<(), P
     if u64::from(micro_batches) < least {
         let expected =
             format!("{least} or more, twice the {stages} stages, with schedule = dualpipe-v");
-        return Err(refused_option_error(
+        return Err(refused_option_value_error(
             "micro_batches",
             micro_batches,
             expected,

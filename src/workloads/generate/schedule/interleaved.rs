@@ -10,7 +10,7 @@
 //! (`overlap-moe-expert-parallel-comm` of Megatron-LM, `core/pipeline_parallel/combined_1f1b.py`).
 
 use super::{PassKind, PassOrOverlappingPair, PipelineStepIter, ScheduleParameters};
-use crate::generate::{PatternOptionError, check_at_least, refused_option_error};
+use crate::generate::{PatternOptionError, check_at_least, refused_option_value_error};
 
 pub(super) fn check_interleaved_schedule(
     chunks: u32,
@@ -31,7 +31,11 @@ pub(super) fn check_interleaved_schedule(
     let why = format!(
         "a multiple of the {stages} stages, because interleaved chunks change after that many micro-batches: {next}"
     );
-    Err(refused_option_error("micro_batches", micro_batches, why))
+    Err(refused_option_value_error(
+        "micro_batches",
+        micro_batches,
+        why,
+    ))
 }
 
 pub(super) fn interleaved_schedule_parameters(
@@ -56,7 +60,7 @@ pub(super) fn interleaved_schedule_parameters(
 }
 
 /// Returns the steps of a stage in interleaved 1F1B with overlapping pairs of passes.
-pub(super) fn interleaved_pair_steps(
+pub(super) fn interleaved_steps_with_overlapping_pairs(
     chunks: u32,
     stage: u32,
     stages: u32,

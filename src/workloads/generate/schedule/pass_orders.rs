@@ -87,7 +87,7 @@ fn parse_pass(text: &str) -> Option<ModelPartPass> {
 }
 
 /// Parses a cell: a pass, and an optional overlapping pass.
-fn parse_order_cell(text: &str) -> Option<(ModelPartPass, Option<ModelPartPass>)> {
+fn parse_pass_or_overlapping_pair(text: &str) -> Option<(ModelPartPass, Option<ModelPartPass>)> {
     let Some(pair) = text.strip_prefix('(') else {
         return Some((parse_pass(text)?, None));
     };
@@ -134,7 +134,7 @@ impl StagePassOrders {
                 if text.is_empty() {
                     continue;
                 }
-                let cell = parse_order_cell(text).ok_or_else(|| PassOrderError {
+                let cell = parse_pass_or_overlapping_pair(text).ok_or_else(|| PassOrderError {
                     line: row,
                     cell: Some(column),
                     found: format!("{text:?}"),

@@ -30,7 +30,7 @@ impl ScheduleParameters {
     }
 
     /// Returns a stage's `i`-th forward or backward pass, counted from 0.
-    fn pass_with_index(&self, kind: PassKind, i: u64) -> PipelinePass {
+    fn nth_pass_of_kind(&self, kind: PassKind, i: u64) -> PipelinePass {
         let together = u64::from(self.micro_batches_per_turn);
         let round = together * u64::from(self.chunks);
         let (round, within) = (i / round, i % round);
@@ -83,7 +83,7 @@ impl ParameterizedScheduleSteps {
             }
             _ => (PassKind::Backward, (i - warm_up) / 2),
         };
-        let pass = self.shape.pass_with_index(kind, i);
+        let pass = self.shape.nth_pass_of_kind(kind, i);
         // Micro-batches pass through a chunk in order, so the last micro-batch's pass is the chunk's last step.
         let last = pass.micro_batch + 1 == self.micro_batches;
         Some(PassOrOverlappingPair {

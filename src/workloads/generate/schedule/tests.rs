@@ -349,7 +349,7 @@ proptest! {
                     Some((other, needed)) => {
                         prop_assert_eq!(needed.kind, pass.kind);
                         prop_assert_eq!(needed.micro_batch, pass.micro_batch);
-                        let back = schedule.successor_of(needed, other, stages);
+                        let back = schedule.stage_and_pass_using_result(needed, other, stages);
                         prop_assert_eq!(back, Some((stage, pass)));
                     }
                     None => ends += 1,

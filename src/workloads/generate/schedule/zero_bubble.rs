@@ -3,7 +3,7 @@
 
 use super::{PassKind, PipelinePass};
 
-fn pipeline_pass(kind: PassKind, micro_batch: u32, chunk: u32) -> PipelinePass {
+fn create_pipeline_pass(kind: PassKind, micro_batch: u32, chunk: u32) -> PipelinePass {
     PipelinePass {
         kind,
         micro_batch,
@@ -19,17 +19,21 @@ pub(super) fn zb_h1_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<P
     let mut order = Vec::new();
     let mut forwards = 0..micro_batches;
     let mut weights = 0..micro_batches;
-    let forward = |micro_batch| pipeline_pass(PassKind::Forward, micro_batch, 0);
+    let forward = |micro_batch| create_pipeline_pass(PassKind::Forward, micro_batch, 0);
     order.extend(forwards.by_ref().take(warm_up as usize).map(forward));
     for micro_batch in 0..micro_batches {
         order.extend(forwards.next().map(forward));
-        order.push(pipeline_pass(PassKind::InputGradient, micro_batch, 0));
+        order.push(create_pipeline_pass(
+            PassKind::InputGradient,
+            micro_batch,
+            0,
+        ));
         if micro_batch >= stage {
             let late = weights.next();
-            order.extend(late.map(|late| pipeline_pass(PassKind::WeightGradient, late, 0)));
+            order.extend(late.map(|late| create_pipeline_pass(PassKind::WeightGradient, late, 0)));
         }
     }
-    order.extend(weights.map(|late| pipeline_pass(PassKind::WeightGradient, late, 0)));
+    order.extend(weights.map(|late| create_pipeline_pass(PassKind::WeightGradient, late, 0)));
     order
 }
 
@@ -52,7 +56,7 @@ pub(super) fn zb_v_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<Pi
         };
         let count = &mut next[row][chunk as usize];
         if *count < micro_batches {
-            order.push(pipeline_pass(kind, *count, chunk));
+            order.push(create_pipeline_pass(kind, *count, chunk));
         }
         *count += 1;
     };

@@ -1,7 +1,7 @@
 //! Totals of an operator, and the sizes that its degrees must divide.
 
 use super::halo::SlidingWindowGeometry;
-use super::{OperatorShardAxis, PatternOptionError, refused_option_error};
+use super::{OperatorShardAxis, PatternOptionError, refused_option_value_error};
 use crate::model::{DividingDegreeOrReason, OperatorAxesAndTensorsSpec};
 
 /// Names that error messages use for the degrees along the axes.
@@ -122,7 +122,7 @@ impl UnshardedOperatorTotals {
         let sizes = match &self.extents[axis as usize] {
             AxisDivisorsOrUnsplittable::Whole(_) if degree == 1 => return Ok(()),
             AxisDivisorsOrUnsplittable::Whole(why) => {
-                return Err(refused_option_error(
+                return Err(refused_option_value_error(
                     letter,
                     degree,
                     format!("1, for {why}"),
@@ -155,6 +155,6 @@ impl UnshardedOperatorTotals {
             (None, None) => String::new(),
         };
         let expected = format!("a divisor of {named}, for parts are equal{near}");
-        Err(refused_option_error(letter, degree, expected))
+        Err(refused_option_value_error(letter, degree, expected))
     }
 }

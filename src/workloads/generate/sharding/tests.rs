@@ -38,7 +38,7 @@ fn generate_small_value(seed: u64) -> i64 {
 }
 
 /// Returns ranks that differ from their positions, so that a test fails if the code confuses ranks with positions.
-fn list_ranks_unlike_positions(count: u32) -> Vec<Rank> {
+fn make_ranks_unlike_positions(count: u32) -> Vec<Rank> {
     (0..count)
         .map(|position| Rank(3000 - 7 * position))
         .collect()
@@ -54,7 +54,7 @@ fn check_partial_sums(
     whole: impl Fn(&TensorElementIndex) -> i64,
 ) {
     let count = sharding.degrees.device_count() as u32;
-    let devices = list_ranks_unlike_positions(count);
+    let devices = make_ranks_unlike_positions(count);
     let mut has = vec![0_u64; count as usize];
     let groups = sharding.reduction_groups(reduction, &devices);
     assert_eq!(groups.len() as u32 * reduction.size, count, "{case}");
@@ -102,7 +102,7 @@ const LINEAR: OperatorKind = OperatorKind::Linear {
     tied: false,
 };
 
-fn build_shard_counts(b: u32, m: u32, n: u32, k: u32) -> OperatorAxisShardCounts {
+fn build_axis_shard_counts(b: u32, m: u32, n: u32, k: u32) -> OperatorAxisShardCounts {
     OperatorAxisShardCounts { b, m, n, k }
 }
 
@@ -110,7 +110,7 @@ fn build_shard_counts(b: u32, m: u32, n: u32, k: u32) -> OperatorAxisShardCounts
 fn table_iii_of_a_linear_operator() {
     // The sizes B = 4, M = 8, N = 64 and K = 12 are sharded by (2, 2, 2, 3) on 24 devices.
     let found =
-        OperatorShardWorkAndSums::new(&LINEAR, 4, build_shard_counts(2, 2, 2, 3), 24).unwrap();
+        OperatorShardWorkAndSums::new(&LINEAR, 4, build_axis_shard_counts(2, 2, 2, 3), 24).unwrap();
     assert_eq!(found.flops, 2 * 4 * 8 * 64 * 12 / 24);
     let expected = |elements, size, over| ShardReduction {
         elements,
@@ -152,8 +152,9 @@ fn unsharded_operator_work_matches_model_operator_counts() {
         for operator in model.layers.iter().flat_map(|layer| &layer.operators) {
             let work = &operator.work;
             let case = format!("{} {}", preset.name, operator.name);
-            let found = OperatorShardWorkAndSums::new(work, 3, build_shard_counts(1, 1, 1, 1), 1)
-                .expect(&case);
+            let found =
+                OperatorShardWorkAndSums::new(work, 3, build_axis_shard_counts(1, 1, 1, 1), 1)
+                    .expect(&case);
             // A spec counts two FLOPs per multiplication, but a pooling does not multiply.
             if !matches!(work, OperatorKind::Pool { .. }) {
                 assert_eq!(found.flops, 2 * 3 * work.multiplication_count(), "{case}");
@@ -212,7 +213,8 @@ fn operators_beyond_the_table_have_expected_flops_and_sums() {
         tokens: 8,
     };
     let found =
-        OperatorShardWorkAndSums::new(&embedding, 4, build_shard_counts(2, 2, 2, 2), 16).unwrap();
+        OperatorShardWorkAndSums::new(&embedding, 4, build_axis_shard_counts(2, 2, 2, 2), 16)
+            .unwrap();
     assert_eq!([found.flops, found.backward.elements], [0, 0]);
     assert_eq!(
         [found.forward.elements, found.forward.size.into()],
@@ -227,7 +229,8 @@ fn operators_beyond_the_table_have_expected_flops_and_sums() {
         width: 32,
         lookups: 5,
     };
-    let found = OperatorShardWorkAndSums::new(&bag, 4, build_shard_counts(2, 1, 2, 2), 8).unwrap();
+    let found =
+        OperatorShardWorkAndSums::new(&bag, 4, build_axis_shard_counts(2, 1, 2, 2), 8).unwrap();
     assert_eq!(
         [found.forward.elements, found.forward.size.into()],
         [4 * 32 / 4, 2]
@@ -241,7 +244,7 @@ fn operators_beyond_the_table_have_expected_flops_and_sums() {
     let found = OperatorShardWorkAndSums::new(
         &build_attention_operator(),
         4,
-        build_shard_counts(2, 1, 4, 1),
+        build_axis_shard_counts(2, 1, 4, 1),
         8,
     )
     .unwrap();
@@ -254,7 +257,8 @@ fn operators_beyond_the_table_have_expected_flops_and_sums() {
         width: 6,
         bias: true,
     };
-    let found = OperatorShardWorkAndSums::new(&norm, 4, build_shard_counts(2, 4, 1, 1), 8).unwrap();
+    let found =
+        OperatorShardWorkAndSums::new(&norm, 4, build_axis_shard_counts(2, 4, 1, 1), 8).unwrap();
     assert_eq!([found.update.elements, found.update.size.into()], [12, 8]);
     // The bias (4 elements) is split in 2 parts, and the weights (3 x 3 x 6 x 4) are split in 6
     // parts.
@@ -284,9 +288,13 @@ fn operators_beyond_the_table_have_expected_flops_and_sums() {
     let found = OperatorShardWorkAndSums::new(&convolution(inputs, 1), 1, cut, 6).unwrap();
     assert_eq!(found.update.elements, 3 * 3 * 6 * 4 / 6 + 4 / 2);
     // In a depthwise convolution, each of the 4 channels has its own filter.
-    let found =
-        OperatorShardWorkAndSums::new(&convolution(4, 4), 2, build_shard_counts(2, 1, 1, 1), 2)
-            .unwrap();
+    let found = OperatorShardWorkAndSums::new(
+        &convolution(4, 4),
+        2,
+        build_axis_shard_counts(2, 1, 1, 1),
+        2,
+    )
+    .unwrap();
     assert_eq!(found.flops, 2 * 4 * 4 * 9 * 4);
     assert_eq!(
         [found.update.elements, found.update.size.into()],
@@ -299,7 +307,8 @@ fn operators_beyond_the_table_have_expected_flops_and_sums() {
         width: 16,
     };
     let found =
-        OperatorShardWorkAndSums::new(&interaction, 4, build_shard_counts(2, 1, 1, 1), 2).unwrap();
+        OperatorShardWorkAndSums::new(&interaction, 4, build_axis_shard_counts(2, 1, 1, 1), 2)
+            .unwrap();
     assert_eq!(found.flops, 2 * 2 * 10 * 16);
 }
 
@@ -362,6 +371,6 @@ fn known_layers_sharded_by_rows_have_expected_halo_rows() {
         Some([112..224, 109..224])
     );
     let linear =
-        OperatorShardWorkAndSums::new(&LINEAR, 4, build_shard_counts(1, 1, 1, 1), 1).unwrap();
+        OperatorShardWorkAndSums::new(&LINEAR, 4, build_axis_shard_counts(1, 1, 1, 1), 1).unwrap();
     assert_eq!(linear.stored_and_covered_image_rows(0), None);
 }

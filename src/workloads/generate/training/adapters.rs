@@ -130,7 +130,7 @@ impl TrainingGenerator {
     }
 
     /// Number of members that share an adapter on `stage`.
-    pub(super) fn members_per_stage_adapter(&self, stage: u32) -> u32 {
+    pub(super) fn count_members_sharing_adapter(&self, stage: u32) -> u32 {
         self.tensor_group_shares_of_stage(stage)
             .map_or(1, |own| own.size)
     }
@@ -142,7 +142,7 @@ impl TrainingGenerator {
     ) -> bool {
         place
             .tensor
-            .is_multiple_of(self.members_per_stage_adapter(place.stage))
+            .is_multiple_of(self.count_members_sharing_adapter(place.stage))
     }
 
     /// Returns the sum in part `at` that adapters compute instead of the whole group. The result is the layer of the

@@ -2,7 +2,7 @@
 
 use super::bytes_per_value;
 use super::context_shards;
-use super::dataflow::is_tensor_split_derived;
+use super::dataflow::derives_megatron_split_if_none_stated;
 use super::emit::MOST_PIECES;
 use super::local_experts;
 use super::padded_heads::pad_heads;
@@ -15,7 +15,7 @@ use crate::generate::plan::{
 };
 use crate::generate::schedule::PipelineSchedule;
 use crate::generate::{
-    MOST_NODES, MOST_WORK, PatternOptionError, check_limit, refused_option_error,
+    MOST_NODES, MOST_WORK, PatternOptionError, check_limit, refused_option_value_error,
 };
 use crate::model::{LayerOperator, LayerRole, Model};
 use chakram_base::ids::MAX_NPUS;
@@ -42,7 +42,7 @@ pub(super) fn check_plan_and_count_micro_batches(
     reject_modules_absent_from_model(model, plan)?;
     context_shards::check_context_degree(model, plan)?;
     let model = &*pad_heads(model, plan)?;
-    let derived = is_tensor_split_derived(model, plan);
+    let derived = derives_megatron_split_if_none_stated(model, plan);
     if plan.operators.is_empty() {
         check_stage_tensor_degrees(model, plan)?;
     }
@@ -100,7 +100,11 @@ fn check_tied_gradients_last(
          {}",
         model.name
     );
-    Err(refused_option_error("pass_orders", "others", expected))
+    Err(refused_option_value_error(
+        "pass_orders",
+        "others",
+        expected,
+    ))
 }
 
 /// Rejects plans whose smallest matrix-product tile does not fit into SRAM: a row of inputs, a column of weights, and
@@ -136,7 +140,11 @@ fn check_smallest_tile_fits_sram(
         "at least {tile} B for a tile of {}: a row of {row} inputs, a column of weights of equal length, and their result",
         widest.name
     );
-    Err(refused_option_error("sram", format!("{sram} B"), expected))
+    Err(refused_option_value_error(
+        "sram",
+        format!("{sram} B"),
+        expected,
+    ))
 }
 
 /// Upper bound on the number of nodes of a rank: the sum, over all stages, of one rank's nodes.
@@ -260,7 +268,7 @@ fn check_parallel_degrees(plan: &ParallelismPlan) -> Result<(), PatternOptionErr
     let ranks = plan.rank_count();
     if ranks > MAX_NPUS.into() {
         let expected = format!("{MAX_NPUS} ranks or fewer, as machines have NPUs");
-        return Err(refused_option_error(
+        return Err(refused_option_value_error(
             "data x tensor x pipeline",
             ranks,
             expected,
@@ -270,7 +278,7 @@ fn check_parallel_degrees(plan: &ParallelismPlan) -> Result<(), PatternOptionErr
         if !plan.order.contains(axis) {
             let found = plan.order.map(|axis| axis.to_string()).join(",");
             let expected = format!("tp, dp and pp in some order; {word} is missing");
-            return Err(refused_option_error("order", found, expected));
+            return Err(refused_option_value_error("order", found, expected));
         }
     }
     if !plan.ranks.is_empty() {
@@ -280,7 +288,7 @@ fn check_parallel_degrees(plan: &ParallelismPlan) -> Result<(), PatternOptionErr
             let last = ranks.saturating_sub(1);
             let expected = format!("each rank from 0 to {last} once, at its position");
             let found = format!("a list of {}", plan.ranks.len());
-            return Err(refused_option_error("ranks", found, expected));
+            return Err(refused_option_value_error("ranks", found, expected));
         }
     }
     Ok(())
@@ -294,7 +302,7 @@ fn check_batch_and_count_micro_batches(plan: &ParallelismPlan) -> Result<u32, Pa
             "a multiple of data x micro_batch, {} x {} = {at_once}",
             plan.data, plan.micro_batch
         );
-        return Err(refused_option_error("batch", plan.batch, expected));
+        return Err(refused_option_value_error("batch", plan.batch, expected));
     }
     let count = u128::from(plan.batch) / at_once;
     let most = u64::from(u32::MAX);
@@ -308,7 +316,7 @@ fn check_layers_fit_stages(
 ) -> Result<(), PatternOptionError> {
     let count = model.layers.len();
     if count == 0 || model.layers.iter().any(|layer| layer.operators.is_empty()) {
-        return Err(refused_option_error(
+        return Err(refused_option_value_error(
             "model",
             &model.name,
             "layers with operators",
@@ -318,7 +326,11 @@ fn check_layers_fit_stages(
     let parts = u64::from(plan.schedule.part_count(plan.pipeline));
     if let (PipelineSchedule::LayerWise { .. }, true) = (&plan.schedule, plan.pipeline > 1) {
         let expected = "1 with schedule = layer-wise, which has every layer on all ranks";
-        return Err(refused_option_error("pipeline", plan.pipeline, expected));
+        return Err(refused_option_value_error(
+            "pipeline",
+            plan.pipeline,
+            expected,
+        ));
     }
     if !plan.stages.is_empty() {
         return check_stage_layer_ranges(plan, count, parts);
@@ -345,7 +357,11 @@ fn check_layers_fit_stages(
             model.name,
             describe_layers(model)
         );
-        return Err(refused_option_error("pipeline", plan.pipeline, expected));
+        return Err(refused_option_value_error(
+            "pipeline",
+            plan.pipeline,
+            expected,
+        ));
     }
     debug_assert!(first_layers_of_parts(model, plan).is_sorted());
     Ok(())
@@ -370,7 +386,11 @@ fn check_layers_divisible(
         plan.schedule.chunk_count(),
         plan.split
     );
-    Err(refused_option_error("pipeline", plan.pipeline, expected))
+    Err(refused_option_value_error(
+        "pipeline",
+        plan.pipeline,
+        expected,
+    ))
 }
 
 /// Returns a summary of a model's layers for error messages.
@@ -450,7 +470,7 @@ fn check_total_layers_of_stages(
         describe_layers(model),
         describe_layers_without_stage(plan, model.layers.len())
     );
-    Err(refused_option_error(
+    Err(refused_option_value_error(
         "stage",
         format!("{said} layers"),
         expected,
@@ -468,7 +488,7 @@ fn check_stage_layer_ranges(
     let found = plan.stages.len();
     if found as u64 != parts {
         let expected = format!("{parts} ranges, one for each stage and chunk");
-        return Err(refused_option_error("stage", found, expected));
+        return Err(refused_option_value_error("stage", found, expected));
     }
     let mut next = 0;
     for (i, [first, last]) in plan.stages.iter().enumerate() {
@@ -477,7 +497,7 @@ fn check_stage_layer_ranges(
                 "at index {i} a range that begins with layer {next} and ends before layer {count}{}",
                 describe_layers_without_stage(plan, count)
             );
-            return Err(refused_option_error(
+            return Err(refused_option_value_error(
                 "stage",
                 format!("{first}-{last}"),
                 expected,
@@ -504,7 +524,7 @@ fn check_stage_tensor_degrees(
             "one degree for the first and the last stage, which both have the embedding's table of {}",
             model.name
         );
-        return Err(refused_option_error(
+        return Err(refused_option_value_error(
             "stage_tensor",
             format!("{first} and {last}"),
             expected,
@@ -519,7 +539,11 @@ fn check_stage_tensor_degrees(
             "false: the {} tokens of a sample are no multiple of tensor = {members}",
             model.sequence
         );
-        return Err(refused_option_error("sequence_parallel", "true", expected));
+        return Err(refused_option_value_error(
+            "sequence_parallel",
+            "true",
+            expected,
+        ));
     }
     check_operators_divisible(model, [members, plan.tensor_degree_of_experts().into()])
 }
@@ -549,12 +573,16 @@ fn check_operator_degrees(model: &Model, plan: &ParallelismPlan) -> Result<(), P
     if plan.scatter_gather {
         let expected = "false where operators have degrees, or a cut that the model does not state: results \
              go to the next stage without resharding";
-        return Err(refused_option_error("scatter_gather", "true", expected));
+        return Err(refused_option_value_error(
+            "scatter_gather",
+            "true",
+            expected,
+        ));
     }
     if plan.adapter_sums == AdapterSums::Destination {
         let expected =
             "source where operators have degrees, or a cut that the model does not state";
-        return Err(refused_option_error(
+        return Err(refused_option_value_error(
             "adapter_sums",
             plan.adapter_sums,
             expected,
@@ -576,7 +604,7 @@ fn check_operator_degrees(model: &Model, plan: &ParallelismPlan) -> Result<(), P
                 "an operator of {}, such as {}; `*` stands for any letters, and `layer/operator` for one of a layer",
                 model.name, model.layers[0].operators[0].name
             );
-            return Err(refused_option_error(
+            return Err(refused_option_value_error(
                 "operator",
                 format!("{:?}", one.name),
                 expected,
@@ -588,7 +616,7 @@ fn check_operator_degrees(model: &Model, plan: &ParallelismPlan) -> Result<(), P
                 "{}, the plan's tensor degree, as the product of b, m, n and k of {:?}",
                 plan.tensor, one.name
             );
-            return Err(refused_option_error("operator", found, expected));
+            return Err(refused_option_value_error("operator", found, expected));
         }
     }
     Ok(())

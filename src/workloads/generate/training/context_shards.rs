@@ -24,7 +24,7 @@
 //! each computes a part of the gradients. Gradients are therefore summed over all `data x context` replicas.
 
 use crate::generate::plan::{ContextExchange, ParallelismPlan, RecomputePolicy};
-use crate::generate::{PatternOptionError, refused_option_error};
+use crate::generate::{PatternOptionError, refused_option_value_error};
 use crate::model::{
     AttentionSpan, LayerOperator, Model, OperatorAxesAndTensorsSpec, OperatorKind,
     OperatorShardAxis,
@@ -67,15 +67,15 @@ pub(super) fn reduce_model_to_one_context_shard<'m>(
                 work @ (OperatorKind::Attention { .. } | OperatorKind::ShapedAttention { .. }),
                 ContextExchange::AllToAll,
             ) => {
-                divide_axis(work, OperatorShardAxis::N, shards);
+                divide_operator_axis_sizes(work, OperatorShardAxis::N, shards);
             }
-            (work, _) => divide_axis(work, OperatorShardAxis::M, shards),
+            (work, _) => divide_operator_axis_sizes(work, OperatorShardAxis::M, shards),
         }
     }
     Cow::Owned(model)
 }
 
-fn divide_axis(work: &mut OperatorKind, axis: OperatorShardAxis, shards: u64) {
+fn divide_operator_axis_sizes(work: &mut OperatorKind, axis: OperatorShardAxis, shards: u64) {
     let sizes = work.divisible_sizes_mut().into_iter();
     sizes
         .filter(|(cut, _)| *cut == axis)
@@ -109,10 +109,20 @@ pub(super) fn check_context_degree(
     if shards == 1 {
         return Ok(());
     }
-    let wrong = |expected: String| Err(refused_option_error("context", plan.context, expected));
+    let wrong = |expected: String| {
+        Err(refused_option_value_error(
+            "context",
+            plan.context,
+            expected,
+        ))
+    };
     if plan.recompute == RecomputePolicy::Operators {
         let expected = "none, selective or full where tokens of a sequence are shared out";
-        return Err(refused_option_error("recompute", plan.recompute, expected));
+        return Err(refused_option_value_error(
+            "recompute",
+            plan.recompute,
+            expected,
+        ));
     }
     let operators = || model.equal_layer_runs().flat_map(|run| &run[0].operators);
     if !operators().any(|one| one.work.to_axes_and_tensors().is_attention()) {

@@ -37,7 +37,7 @@ mod router;
 mod unfused;
 
 pub(super) use kernel::{LoweredKernel, OperatorKernels};
-use kernel::{build_kernel, check_kernel_byte_limit, gemm_shape, kernel_chain};
+use kernel::{build_kernel, build_saturated_gemm_shape, check_kernel_byte_limit, kernel_chain};
 pub(super) use linear::bytes_of_two_numbers;
 
 /// Sizes and options that affect the costs of all kernels.
@@ -98,7 +98,7 @@ impl KernelCostParameters {
         kernels.scores = saved(scores)?;
         kernels.keeps = saved(kept)? - kernels.scores;
         if let (true, Some(dtype), true) = (
-            spec.is_plain_matrix_product(),
+            spec.is_matrix_product_without_windows(),
             self.linear,
             self.casts_operands(),
         ) {
@@ -194,7 +194,7 @@ impl KernelCostParameters {
         spec: &OperatorAxesAndTensorsSpec,
     ) -> Result<OperatorKernels, PatternOptionError> {
         match spec.kernels {
-            OperatorKernelSpec::Products if spec.is_plain_matrix_product() => {
+            OperatorKernelSpec::Products if spec.is_matrix_product_without_windows() => {
                 let [rows, inputs, outputs] =
                     ['m', 'k', 'n'].map(|axis| spec.extent_of_axis(axis).into());
                 let bias = spec.weights.iter().any(|one| !one.axes.contains('k'));

@@ -35,7 +35,7 @@ use crate::generate::sharding::{
     MemberNumberDigit, OperatorAxisShardCounts, OperatorShardWorkAndSums, SampleRowColumnSharding,
     reduce_scatter_groups,
 };
-use crate::generate::{PatternOptionError, refused_option_error};
+use crate::generate::{PatternOptionError, refused_option_value_error};
 use crate::model::{
     LayerOperator, Model, ModelLayer, OperatorAxesAndTensorsSpec, OperatorInputSource,
     OperatorShardAxis, OperatorTensorParallelSplit,
@@ -113,7 +113,7 @@ pub(super) struct ActivationLayoutTracer<'p> {
 impl<'p> ActivationLayoutTracer<'p> {
     pub fn new(model: &Model, plan: &'p ParallelismPlan, context: &LayerLoweringOptions) -> Self {
         Self {
-            derives: is_tensor_split_derived(model, plan),
+            derives: derives_megatron_split_if_none_stated(model, plan),
             operators: &plan.operators,
             members: plan.tensor,
             expert_members: plan
@@ -191,7 +191,9 @@ impl<'p> ActivationLayoutTracer<'p> {
                 layout: self.layer_output_layout(&held),
                 ..held
             })
-            .ok_or_else(|| refused_option_error("model", &layer.name, "a layer with operators"))?;
+            .ok_or_else(|| {
+                refused_option_value_error("model", &layer.name, "a layer with operators")
+            })?;
         Ok(ShardedLayerOperatorsAndOutput { steps, end })
     }
 
@@ -259,7 +261,7 @@ impl<'p> ActivationLayoutTracer<'p> {
         // Search from the end, because later entries override earlier ones.
         let mut own = self.operators.iter().rev();
         let Some(own) = own.find(|one| one.matches_operator(layer, &operator.name)) else {
-            return self.default_sharding(operator, spec, before);
+            return self.default_sharding_of_operator(operator, spec, before);
         };
         // The channels of images are normalized independently.
         let image = before.is_some_and(|held| held.image);
@@ -289,20 +291,20 @@ impl<'p> ActivationLayoutTracer<'p> {
             outputs: sharding.position_digit_of_axis(OperatorShardAxis::N),
             inputs: sharding.position_digit_of_axis(OperatorShardAxis::K),
         };
-        if let (Some(held), true) = (before, spec.is_plain_matrix_product()) {
+        if let (Some(held), true) = (before, spec.is_matrix_product_without_windows()) {
             let parts = u64::from(cutting.inputs.parts);
             if held.image && !held.columns.is_multiple_of(parts) {
                 let expected = format!(
                     "a divisor of the {} channels before operator {} of {layer}",
                     held.columns, operator.name
                 );
-                return Err(refused_option_error("k", parts, expected));
+                return Err(refused_option_value_error("k", parts, expected));
             }
         }
         let windows = (cutting.rows.parts > 1 && spec.extent_of_axis('h') > 0).then_some(sharding);
         if windows.is_some() && !cutting.divides_windows_exactly(&operator.work) {
             let expected = "1, because the padding is as large as the rows that a window for one output row covers";
-            return Err(whose(refused_option_error(
+            return Err(whose(refused_option_value_error(
                 "m",
                 cutting.rows.parts,
                 expected,
@@ -311,7 +313,7 @@ impl<'p> ActivationLayoutTracer<'p> {
         Ok((cutting, windows))
     }
 
-    fn default_sharding(
+    fn default_sharding_of_operator(
         &self,
         operator: &LayerOperator,
         spec: &OperatorAxesAndTensorsSpec,
@@ -346,7 +348,7 @@ impl<'p> ActivationLayoutTracer<'p> {
             OperatorTensorParallelSplit::Replicated | OperatorTensorParallelSplit::InsideRegion => {
             }
         }
-        let rows = spec.divisible_token_rows();
+        let rows = spec.divisible_token_rows_per_sample();
         let divides = |rows: u64, digit: MemberNumberDigit| rows.is_multiple_of(digit.parts.into());
         if cut == OperatorTensorParallelSplit::Replicated
             && self.sequence
@@ -410,7 +412,7 @@ impl<'p> ActivationLayoutTracer<'p> {
 
 /// Returns true if Megatron-LM's split of `model` is derived, because neither the model nor the
 /// plan specifies a split.
-pub(super) fn is_tensor_split_derived(model: &Model, plan: &ParallelismPlan) -> bool {
+pub(super) fn derives_megatron_split_if_none_stated(model: &Model, plan: &ParallelismPlan) -> bool {
     let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let states = |one: &LayerOperator| one.cut != OperatorTensorParallelSplit::Replicated;
     plan.tensor > 1 && plan.operators.is_empty() && !operators.any(states)
@@ -521,7 +523,10 @@ fn mark_partial_sum_complete(
 /// Returns true if a layer that begins with `operator` applies a norm before each branch, as GPT-2 and Llama do. In
 /// BERT and ResNet, the norm follows a residual sum, and the next skip path carries its output.
 fn has_norm_before_branch(operator: &LayerOperator) -> bool {
-    operator.work.to_axes_and_tensors().is_elementwise()
+    operator
+        .work
+        .to_axes_and_tensors()
+        .is_norm_or_activation_on_chain()
 }
 
 /// Merges results with equal layouts into one result.

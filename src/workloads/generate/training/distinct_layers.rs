@@ -9,7 +9,7 @@ use super::stage_cuts::first_layers_of_parts;
 use super::tied_embedding::TiedEmbeddingTable;
 use crate::generate::plan::{ParallelismPlan, RecomputePolicy};
 use crate::generate::sharding::EqualSizedMemberGroups;
-use crate::generate::{PatternOptionError, check_limit, refused_option_error};
+use crate::generate::{PatternOptionError, check_limit, refused_option_value_error};
 use crate::model::{LayerRole, Model};
 
 /// A lowered layer, kept as an example for later equal layers.
@@ -32,7 +32,7 @@ fn refuse_sharded_input_from_unlike_stage(
     let shards = held.as_ref().map_or(1, |held| held.layout.shard_count());
     if unlike && shards > 1 {
         let expected = format!("equal degrees at layer {i}, whose input has {shards} shards");
-        return Err(refused_option_error(
+        return Err(refused_option_value_error(
             "stage_tensor",
             "unlike degrees",
             expected,
@@ -127,7 +127,7 @@ impl DistinctLayers {
         }
         if follow.derives && !cuts {
             let expected = format!("a number that divides sizes of operators of {}", model.name);
-            return Err(refused_option_error("tensor", plan.tensor, expected));
+            return Err(refused_option_value_error("tensor", plan.tensor, expected));
         }
         if plan.has_uneven_tensor_degrees()
             && (lowering.slots > 0 || !lowering.partitions.is_empty())
@@ -136,7 +136,7 @@ impl DistinctLayers {
                 "one degree for all stages, because members of a tensor group of {} exchange messages or form groups",
                 model.name
             );
-            return Err(refused_option_error(
+            return Err(refused_option_value_error(
                 "stage_tensor",
                 "unlike degrees",
                 expected,

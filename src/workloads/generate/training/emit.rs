@@ -143,7 +143,10 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     // Without resharding, the parameters stay gathered after the chunk's first pass
                     // in a step.
                     let is_later = std::mem::replace(chunk, true);
-                    begun.push((pass, self.emit_pass_start(pass, is_later)?));
+                    begun.push((
+                        pass,
+                        self.emit_gathers_and_receive_before_pass(pass, is_later)?,
+                    ));
                 }
                 // Both passes start at the current end of the chain, because neither depends on the other.
                 let begin = step.beside.map(|_| self.chain_tail.clone());
@@ -272,7 +275,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
 
     /// Emits the start of a pass: the first parameter gathers, and the receive for the pass's
     /// input. `is_later` is true if this is not the chunk's first pass in the step.
-    fn emit_pass_start(
+    fn emit_gathers_and_receive_before_pass(
         &mut self,
         pass: PipelinePass,
         is_later: bool,
@@ -292,7 +295,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
     /// Emits the send of a pass's result if another stage needs the result.
     fn emit_result_send(&mut self, pass: PipelinePass) -> Result<(), TraceError> {
         let (plan, own) = (self.plan, self.place.stage);
-        let behind = (plan.plan.schedule).successor_of(pass, own, plan.plan.pipeline);
+        let behind =
+            (plan.plan.schedule).stage_and_pass_using_result(pass, own, plan.plan.pipeline);
         if let Some(receiver) = self.stage_if_other_than_own(behind) {
             let sent =
                 self.emit_output_send(pass, plan.part_of_chunk(own, pass.chunk), receiver)?;
@@ -344,7 +348,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             if gathers.ids.get(k).is_some_and(|ids| !ids.is_empty())
                 && plan.copies_through_collective_buffers()
             {
-                self.emit_parameter_copy_out(layer, pass)?;
+                self.emit_gathered_parameter_copy_out(layer, pass)?;
             }
             let lowered = plan.lowered_layer(layer);
             let program = lowered.program_for_member(pass.kind, self.place.tensor);
@@ -383,13 +387,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
             self.emit_parameter_gathers(&mut gathers, self.last_layer_gathered_during(k), pass)?;
         }
         if reduces && !plan.plan.overlap && !complete {
-            self.emit_all_bucket_reductions(at, pass)?;
+            self.emit_part_bucket_reductions_chained(at, pass)?;
         }
         Ok(())
     }
 
     /// Emits a copy of a layer's parameters out of the gather buffer: one read and one write.
-    fn emit_parameter_copy_out(
+    fn emit_gathered_parameter_copy_out(
         &mut self,
         layer: usize,
         pass: PipelinePass,
@@ -569,7 +573,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     ..self.place
                 };
                 let tag = self.message_tag(layer, [plan.slots, slot], pass);
-                (self.create_peer_message(receive, peer, tag, bytes), None)
+                (self.build_peer_message_op(receive, peer, tag, bytes), None)
             }
             ProgramNodeOperation::RingMessage {
                 receive,
@@ -584,7 +588,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     ..self.place
                 };
                 let tag = self.message_tag(layer, [plan.ring_slots, slot], pass);
-                (self.create_peer_message(receive, peer, tag, bytes), None)
+                (self.build_peer_message_op(receive, peer, tag, bytes), None)
             }
         };
         let labels = NodePhaseStageLayerAndShapes {
@@ -629,7 +633,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         (number * u64::from(plan.micro_batches) + u64::from(pass.micro_batch)) as i32
     }
 
-    fn create_peer_message(
+    fn build_peer_message_op(
         &self,
         receive: bool,
         peer: TensorDataStageCoordinates,

@@ -22,7 +22,7 @@
 //! of the matrix that all members have, so the group sums this gradient once per step.
 
 use crate::generate::plan::{OperatorNamePattern, ParallelismPlan};
-use crate::generate::{PatternOptionError, refused_option_error};
+use crate::generate::{PatternOptionError, refused_option_value_error};
 use crate::model::{
     LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TrainedOperatorWeights,
 };
@@ -80,7 +80,7 @@ pub(super) fn freeze_weights(
         let names: BTreeSet<&str> = named.map(|one| &one.name[..]).collect();
         let names: Vec<&str> = names.into_iter().collect();
         let expected = format!("operators of {}: {}", model.name, names.join(", "));
-        return Err(refused_option_error(key, first, expected));
+        return Err(refused_option_value_error(key, first, expected));
     }
     if count_trained_weights(model) == 0 {
         let (key, found, expected) = match (plan.lora, plan.frozen.first()) {
@@ -94,7 +94,7 @@ pub(super) fn freeze_weights(
                 )
             }
         };
-        return Err(refused_option_error(key, found, expected));
+        return Err(refused_option_value_error(key, found, expected));
     }
     check_tied_weights_frozen_alike(model)
 }
@@ -104,7 +104,7 @@ pub(super) fn count_trained_weights(model: &Model) -> u64 {
     let of_layer = |layer: &ModelLayer| {
         let operators = layer.operators.iter();
         operators.fold(0, |sum: u64, one| {
-            sum.saturating_add(trained_weights_of_operator(one))
+            sum.saturating_add(count_trained_weights_of_operator(one))
         })
     };
     let runs = model.equal_layer_runs();
@@ -113,7 +113,7 @@ pub(super) fn count_trained_weights(model: &Model) -> u64 {
     })
 }
 
-fn trained_weights_of_operator(operator: &LayerOperator) -> u64 {
+fn count_trained_weights_of_operator(operator: &LayerOperator) -> u64 {
     match adapter_products(operator.training, &operator.work) {
         Some(products) => products.iter().fold(0, |sum, product| {
             product.parameter_count().saturating_add(sum)
@@ -148,7 +148,7 @@ fn check_tied_weights_frozen_alike(model: &Model) -> Result<(), PatternOptionErr
                 "both or none of {} and {}, which share one matrix",
                 table.name, tied.name
             );
-            Err(refused_option_error("frozen", &frozen.name, expected))
+            Err(refused_option_value_error("frozen", &frozen.name, expected))
         }
         _ => Ok(()),
     }

@@ -123,7 +123,7 @@ impl LayerLoweringOptions {
         spec: &OperatorAxesAndTensorsSpec,
     ) -> bool {
         let loss = spec.reduces_rows_to_numbers();
-        let logits = layer.role == LayerRole::Output && spec.is_plain_matrix_product();
+        let logits = layer.role == LayerRole::Output && spec.is_matrix_product_without_windows();
         (loss && !self.trains)
             || (loss || logits) && self.without.has_effect(AblationEffect::Logits)
     }

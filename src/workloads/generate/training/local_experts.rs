@@ -16,7 +16,7 @@ use crate::generate::plan::{
     ExpertExchangeForm, ExpertProducts, ParallelismPlan, RecomputePolicy, fullest_rank_load_ratio,
     mean_ranks_per_token,
 };
-use crate::generate::{PatternOptionError, refused_option_error};
+use crate::generate::{PatternOptionError, refused_option_value_error};
 use crate::model::{LayerOperator, Model, OperatorKind};
 use std::borrow::Cow;
 
@@ -230,21 +230,29 @@ pub(super) fn check_expert_degrees(
         ];
         if let Some((key, found, _)) = settings.into_iter().find(|(_, _, set)| *set) {
             let expected = format!("no such option for {}, which has no experts", model.name);
-            return Err(refused_option_error(key, found, expected));
+            return Err(refused_option_value_error(key, found, expected));
         }
         if plan.expert > 1 {
             let expected = format!("1 for {}, which has no experts", model.name);
-            return Err(refused_option_error("expert", plan.expert, expected));
+            return Err(refused_option_value_error("expert", plan.expert, expected));
         }
         if let Some(degree) = plan.expert_tensor {
             let expected = format!("none for {}, which has no experts", model.name);
-            return Err(refused_option_error("expert_tensor", degree, expected));
+            return Err(refused_option_value_error(
+                "expert_tensor",
+                degree,
+                expected,
+            ));
         }
         return Ok(());
     }
     if plan.recompute == RecomputePolicy::Operators {
         let expected = "none, selective or full for a model with experts";
-        return Err(refused_option_error("recompute", plan.recompute, expected));
+        return Err(refused_option_value_error(
+            "recompute",
+            plan.recompute,
+            expected,
+        ));
     }
     let counts = plan.expert_counts.len() as u64;
     let mut layers = model
@@ -255,7 +263,7 @@ pub(super) fn check_expert_degrees(
             "one number of tokens for each of the {experts} experts of {}",
             model.name
         );
-        return Err(refused_option_error(
+        return Err(refused_option_value_error(
             "expert_counts",
             format!("{counts} counts"),
             expected,
@@ -269,7 +277,7 @@ pub(super) fn check_expert_degrees(
             "tensor: the {tokens} tokens of a rank's sequences are no multiple of tensor = {}",
             plan.tensor
         );
-        return Err(refused_option_error(
+        return Err(refused_option_value_error(
             "expert_tensor",
             plan.tensor_degree_of_experts(),
             expected,
@@ -288,7 +296,7 @@ pub(super) fn check_expert_degrees(
                 "a divisor of the {experts} experts of {}{redundant}",
                 operator.name
             );
-            Err(refused_option_error("expert", plan.expert, expected))
+            Err(refused_option_value_error("expert", plan.expert, expected))
         }
         None => Ok(()),
     }

@@ -58,12 +58,15 @@ pub(super) fn recomputed_operator_part(
     let all = || kernels.forward.clone();
     let unsaved = sizes.casts_operands();
     let is_gated = |spec: &OperatorAxesAndTensorsSpec| spec.inputs.len() > 1;
-    let (kernels, dropped) = if own.is_plain_matrix_product() {
+    let (kernels, dropped) = if own.is_matrix_product_without_windows() {
         let outputs = own.extent_of_axis('n');
         // Number of output columns that are recomputed.
         let columns = match spec(Some(i + 1)) {
             _ if behind_attention => outputs,
-            Some(behind) if unsaved && (behind.is_attention() || behind.is_elementwise()) => {
+            Some(behind)
+                if unsaved
+                    && (behind.is_attention() || behind.is_norm_or_activation_on_chain()) =>
+            {
                 outputs
             }
             Some(behind) if behind.is_attention() => {
@@ -71,7 +74,9 @@ pub(super) fn recomputed_operator_part(
                 let each = heads.saturating_add(kv_heads.saturating_mul(2));
                 (u128::from(outputs) * u128::from(kv_heads) / u128::from(each.max(1))) as u64
             }
-            Some(behind) if behind.is_elementwise() && is_gated(&behind) => outputs / 2,
+            Some(behind) if behind.is_norm_or_activation_on_chain() && is_gated(&behind) => {
+                outputs / 2
+            }
             _ => 0,
         };
         let mut part = work.clone();
@@ -97,11 +102,11 @@ pub(super) fn recomputed_operator_part(
         };
         let each = u128::from(sizes.samples) * u128::from(sizes.number);
         (again, behind_norms.saturating_mul(each) as u64)
-    } else if own.is_elementwise() && !own.weights.is_empty() {
+    } else if own.is_norm_or_activation_on_chain() && !own.weights.is_empty() {
         // The backward pass recomputes a norm from its input. Only the first norm's input is saved, because it is also
         // the block's input.
         (all(), if i == 0 { 0 } else { kept })
-    } else if own.is_elementwise() {
+    } else if own.is_norm_or_activation_on_chain() {
         let part = match (unsaved, is_gated(&own)) {
             (true, _) => kept,
             (false, true) => kept / 2,

@@ -7,7 +7,7 @@
 //! member would with unpadded heads.
 
 use crate::generate::plan::ParallelismPlan;
-use crate::generate::{PatternOptionError, refused_option_error};
+use crate::generate::{PatternOptionError, refused_option_value_error};
 use crate::model::{Model, ModelLayer, OperatorKind, OperatorShardAxis};
 use std::borrow::Cow;
 
@@ -65,7 +65,7 @@ fn pad_layer_heads(layer: &mut ModelLayer, members: u64) -> Result<(), PatternOp
                 "false, because {named} of {} has no linear operators with its heads' columns before and after it",
                 layer.name
             );
-            return Err(refused_option_error("pad_heads", "true", expected));
+            return Err(refused_option_value_error("pad_heads", "true", expected));
         }
     }
     Ok(())
@@ -76,7 +76,10 @@ fn column_count_mut_of_linear_operator(
     work: &mut OperatorKind,
     axis: OperatorShardAxis,
 ) -> Option<&mut u64> {
-    if !work.to_axes_and_tensors().is_plain_matrix_product() {
+    if !work
+        .to_axes_and_tensors()
+        .is_matrix_product_without_windows()
+    {
         return None;
     }
     let mut sizes = work.divisible_sizes_mut().into_iter();

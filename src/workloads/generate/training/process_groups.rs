@@ -40,7 +40,7 @@ impl TrainingGenerator {
     }
 
     /// Returns the kind of each numbered group.
-    pub(super) fn group_kinds_by_number(&self) -> GroupRoles {
+    pub(super) fn map_group_numbers_to_kinds(&self) -> GroupRoles {
         let mut roles = GroupRoles::default();
         for (family, name) in self.used_group_kinds() {
             let places = (0..self.placement.rank_count())
@@ -71,15 +71,15 @@ impl TrainingGenerator {
                 && (!uneven
                     || place
                         .tensor
-                        .is_multiple_of(self.members_per_stage_adapter(0)))
+                        .is_multiple_of(self.count_members_sharing_adapter(0)))
         });
         let of = |first: TensorDataStageCoordinates| {
             let stages = 0..self.plan.pipeline;
             let ranks = stages.map(|stage| {
                 let tensor = match uneven {
                     true => {
-                        first.tensor / self.members_per_stage_adapter(0)
-                            * self.members_per_stage_adapter(stage)
+                        first.tensor / self.count_members_sharing_adapter(0)
+                            * self.count_members_sharing_adapter(stage)
                     }
                     false => first.tensor,
                 };

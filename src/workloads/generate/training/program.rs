@@ -109,7 +109,7 @@ impl LayerProgram {
     /// Splits the program in two: the second has the nodes for weight gradients, and the first has all others. If a
     /// node of the first program depends on a node of the second, it depends on that node's dependencies instead. In
     /// the second program, each kernel waits for the previous one.
-    pub fn split_weight_gradients(&self) -> [Self; 2] {
+    pub fn split_off_weight_gradient_nodes(&self) -> [Self; 2] {
         let [mut inputs, mut weights] = [Self::default(), Self::default()];
         // `numbers` gives each node's index in its new program. `stands` lists, for each node, the nodes that replace
         // it as a dependency in the first program.
@@ -312,7 +312,7 @@ impl LayerProgramBuilder {
     }
 
     /// Records that `item` reads `bytes` of output gradients.
-    pub fn record_output_gradient_bytes(&mut self, item: u32, bytes: u64) {
+    pub fn record_output_gradient_bytes_item_reads(&mut self, item: u32, bytes: u64) {
         self.program.items[item as usize].holds = bytes;
     }
 
@@ -323,7 +323,7 @@ impl LayerProgramBuilder {
 
     /// Records that the current operator's gradients are complete; `weights` are the numbers of
     /// weights in its gradients.
-    pub fn complete_operator_gradients(&mut self, weights: [u64; 2], of_experts: bool) {
+    pub fn record_operator_gradients_complete(&mut self, weights: [u64; 2], of_experts: bool) {
         self.program.found.push(OperatorWeightGradients {
             nodes: std::mem::take(&mut self.finders),
             until: self.program.items.len() as u32,

@@ -14,7 +14,7 @@ use chakram_trace::format::Dtype;
 impl TrainingGenerator {
     /// Returns the number of weights of a rank on `stage`, including adapters and a copy of tied
     /// weights.
-    pub(super) fn stage_weight_counts(&self, stage: u32) -> AllAndTrainedWeightCounts {
+    pub(super) fn all_and_trained_weights_of_stage(&self, stage: u32) -> AllAndTrainedWeightCounts {
         sum_weight_counts(
             self.stage_layers(stage)
                 .map(|layer| self.parts.weight_counts_of_layer(layer)),
@@ -32,7 +32,7 @@ impl TrainingGenerator {
     /// replica has, then trained and frozen expert weights.
     fn parameter_memories_of_stage(&self, stage: u32) -> [(MemoryPerParameter, u64); 4] {
         let experts = self.stage_expert_weight_counts(stage);
-        let all = self.stage_weight_counts(stage);
+        let all = self.all_and_trained_weights_of_stage(stage);
         let common = AllAndTrainedWeightCounts {
             all: all.all - experts.all,
             trained: all.trained - experts.trained,
@@ -89,7 +89,7 @@ impl TrainingGenerator {
                 bytes += 12;
             }
         }
-        if self.plan.elementwise.is_pytorch() {
+        if self.plan.elementwise.is_eager_or_compiled_pytorch() {
             // Unfused Adam works on lists of single-precision tensors. Its kernels move these bytes per parameter:
             // decay (8), first moment (12), second moment (8 + 12), root, correction and epsilon (8 each), weights
             // (16). Together, these are 80 bytes; a fused kernel moves only 28.
@@ -139,7 +139,7 @@ impl TrainingGenerator {
 
     /// Returns the bytes of a rank's state, wherever it is stored.
     fn state_bytes(&self, stage: u32) -> NpuParameterStateBytes {
-        let trained = self.stage_weight_counts(stage).trained;
+        let trained = self.all_and_trained_weights_of_stage(stage).trained;
         let mut resident = NpuParameterStateBytes::default();
         for (state, parameters) in self.parameter_memories_of_stage(stage) {
             let more = state.resident_bytes(parameters);
@@ -176,7 +176,7 @@ impl TrainingGenerator {
     }
 
     /// Returns the bytes that an optimizer step loads from and stores to remote memory, if state is kept there.
-    pub(super) fn optimizer_load_and_store_bytes(&self, stage: u32) -> [u64; 2] {
+    pub(super) fn optimizer_remote_load_and_store_bytes(&self, stage: u32) -> [u64; 2] {
         let sum = |each: &dyn Fn(&MemoryPerParameter) -> u64| {
             self.sum_over_updated_parameters(stage, each)
         };

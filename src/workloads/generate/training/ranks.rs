@@ -107,14 +107,14 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn group_roles(&self) -> GroupRoles {
-        self.group_kinds_by_number()
+        self.map_group_numbers_to_kinds()
     }
 
     fn work_amounts(&self) -> Option<JobSamplesAndModelFlops> {
         Some(self.samples_tokens_and_model_flops())
     }
 
-    fn class_of(&self, rank: u32) -> u32 {
+    fn shape_class_of_rank(&self, rank: u32) -> u32 {
         rank
     }
 
@@ -177,8 +177,8 @@ impl TraceGenerator for TrainingGenerator {
             let tensor = if self.slots > 0 {
                 peer.tensor
             } else {
-                own.tensor / self.members_per_stage_adapter(own.stage)
-                    * self.members_per_stage_adapter(peer.stage)
+                own.tensor / self.count_members_sharing_adapter(own.stage)
+                    * self.count_members_sharing_adapter(peer.stage)
             };
             let stage = peer.stage;
             // In a ring, every rank is as far from its peer as the representative is from its own; the representative
@@ -213,7 +213,7 @@ impl TraceGenerator for TrainingGenerator {
         }
     }
 
-    fn node_count(&self, rank: u32) -> u64 {
+    fn node_count_of_rank(&self, rank: u32) -> u64 {
         let like = self.representative_rank_of(self.placement.coordinates_of_rank(rank));
         *self.counts[self.node_count_index_of_representative(like)]
             .all

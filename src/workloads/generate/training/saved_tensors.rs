@@ -14,12 +14,12 @@
 use super::cost::{KernelCostParameters, OperatorKernels};
 use super::operator_recompute::RecomputedOperatorPart;
 use crate::generate::plan::{OperatorNamePattern, ParallelismPlan};
-use crate::generate::{PatternOptionError, refused_option_error};
+use crate::generate::{PatternOptionError, refused_option_value_error};
 use crate::model::{LayerOperator, LayerRole, Model, OperatorInputSource, OutputSavedOrRecomputed};
 use std::collections::BTreeSet;
 
 /// Marks the operators of `model` whose outputs `plan` saves, if the plan names such operators.
-pub(super) fn mark_saved_outputs(
+pub(super) fn mark_operators_saved_by_plan(
     model: &mut Model,
     plan: &ParallelismPlan,
 ) -> Result<(), PatternOptionError> {
@@ -51,7 +51,7 @@ pub(super) fn mark_saved_outputs(
         model.name,
         names.join(", ")
     );
-    Err(refused_option_error("saved", first, expected))
+    Err(refused_option_value_error("saved", first, expected))
 }
 
 /// Returns the part of operator `i` in `operators` that is recomputed, if the plan names saved outputs.

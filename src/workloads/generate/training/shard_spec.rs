@@ -65,7 +65,7 @@ impl OperatorAxisShardDigits {
     /// Returns one member's part of `work`, for one sample. An image is divided by rows, so that every member computes
     /// the same number of windows. A member's part is a separate image with the same padding. Sizes that do not divide
     /// evenly are rounded up, as Megatron-LM rounds up the vocabulary.
-    pub fn local_shard(&self, work: &OperatorKind) -> OperatorKind {
+    pub fn local_part_of_operator(&self, work: &OperatorKind) -> OperatorKind {
         let mut local = work.clone();
         let spec = work.to_axes_and_tensors();
         for (axis, size) in local.divisible_sizes_mut() {
@@ -83,7 +83,7 @@ impl OperatorAxisShardDigits {
     /// extend past the padding.
     pub fn divides_windows_exactly(&self, work: &OperatorKind) -> bool {
         let parts = u64::from(self.rows.parts);
-        self.local_shard(work)
+        self.local_part_of_operator(work)
             .output_rows_of_windows()
             .saturating_mul(parts)
             == work.output_rows_of_windows()

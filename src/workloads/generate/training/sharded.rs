@@ -317,7 +317,7 @@ impl ShardedLayerLowerer {
         for (i, step) in flow.steps.iter().enumerate() {
             let cutting = &step.cutting;
             let spec = step.operator.work.to_axes_and_tensors();
-            let work = cutting.local_shard(&step.operator.work);
+            let work = cutting.local_part_of_operator(&step.operator.work);
             let mut sizes = self.context.kernel_cost_parameters_of_layer(layer);
             sizes.samples = sizes.samples.div_ceil(cutting.samples.parts.into());
             let training = step.operator.training;
@@ -503,7 +503,10 @@ impl ShardedLayerLowerer {
             )?;
             forward.push(programs.0);
             if self.context.splits {
-                for (pass, program) in apart.iter_mut().zip(programs.1.split_weight_gradients()) {
+                for (pass, program) in apart
+                    .iter_mut()
+                    .zip(programs.1.split_off_weight_gradient_nodes())
+                {
                     pass.push(program);
                 }
             }

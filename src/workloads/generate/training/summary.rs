@@ -255,7 +255,7 @@ impl TrainingGenerator {
     pub(super) fn summarize_plan(&self) -> PlanSummary {
         let plan = &self.plan;
         let stages: Vec<StageRankTotals> = (0..plan.pipeline)
-            .map(|stage| self.stage_summary(stage))
+            .map(|stage| self.sum_stage_rank_totals(stage))
             .collect();
         let ranks = |stage| {
             u128::from(plan.tensor_degree_of_stage(stage))
@@ -285,7 +285,7 @@ impl TrainingGenerator {
         }
     }
 
-    fn stage_summary(&self, stage: u32) -> StageRankTotals {
+    fn sum_stage_rank_totals(&self, stage: u32) -> StageRankTotals {
         let place = TensorDataStageCoordinates {
             tensor: 0,
             data: 0,
@@ -326,8 +326,8 @@ impl TrainingGenerator {
                 .filter(|layers| !layers.is_empty())
                 .map(|layers| [name(layers.start), name(layers.end - 1)])
                 .collect(),
-            parameters: self.stage_weight_counts(stage).all,
-            trained_parameters: self.stage_weight_counts(stage).trained,
+            parameters: self.all_and_trained_weights_of_stage(stage).all,
+            trained_parameters: self.all_and_trained_weights_of_stage(stage).trained,
             nodes: tally.nodes,
             flops: tally.flops,
             peak: tally.peak,

@@ -1,6 +1,6 @@
 //! Checks that tensor groups can split operators.
 
-use crate::generate::{PatternOptionError, refused_option_error};
+use crate::generate::{PatternOptionError, refused_option_value_error};
 use crate::model::{LayerOperator, OperatorShardAxis, OperatorTensorParallelSplit};
 
 /// Checks that `cut` can split `operator` among the `members` members of a tensor group.
@@ -18,7 +18,8 @@ pub(super) fn check_split_divides_operator(
             OperatorShardAxis::N
         }
     };
-    if spec.looks_up_table_rows() || spec.is_plain_matrix_product() && axis == OperatorShardAxis::N
+    if spec.looks_up_table_rows()
+        || spec.is_matrix_product_without_windows() && axis == OperatorShardAxis::N
     {
         return Ok(());
     }
@@ -33,7 +34,7 @@ pub(super) fn check_split_divides_operator(
                 ""
             };
             let expected = format!("a divisor of the {size} {what} of {}{or}", operator.name);
-            Err(refused_option_error("tensor", members, expected))
+            Err(refused_option_value_error("tensor", members, expected))
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::dataflow::ShardedOperator;
 use super::shard_spec::OperatorAxisShardDigits;
-use crate::generate::{PatternOptionError, refused_option_error};
+use crate::generate::{PatternOptionError, refused_option_value_error};
 use crate::model::OperatorInputSource;
 
 /// The table with the shared weights, which is the embedding's first table.
@@ -40,7 +40,7 @@ impl TiedEmbeddingTable {
                      is sharded",
                     of.outputs.parts, of.inputs.parts
                 );
-                Err(refused_option_error("operator", found, expected))
+                Err(refused_option_value_error("operator", found, expected))
             }
             _ => Ok(()),
         }

@@ -217,7 +217,7 @@ pub(super) fn parse_hidden_size_and_model(
         known: RefCell::default(),
     };
     let config = text_config(config)?;
-    let architecture = read_architecture(&config, sizes)?;
+    let architecture = read_transformer_model(&config, sizes)?;
     config.reject_unread_keys()?;
     let kind = config.read_text_value("model_type")?.unwrap_or("model");
     let base = architecture.base;
@@ -263,7 +263,7 @@ fn hub_model_name_from_folder_or_type(file: &str, kind: &str) -> String {
         .to_owned()
 }
 
-fn read_architecture(
+fn read_transformer_model(
     config: &KeyTrackingHubConfig<'_>,
     sizes: TokenAndLayerCountOverrides,
 ) -> Result<ExtendedTransformerModel, ModelError> {

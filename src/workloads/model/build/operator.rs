@@ -242,7 +242,7 @@ fn parse_operator_kind(
             let bias = read_flag_or_default(table, "bias", true)?;
             (OperatorKind::Norm { rows, width, bias }, shape)
         }
-        OperatorKeyword::Activation => parse_activation(table, shape)?,
+        OperatorKeyword::Activation => parse_activation_operator(table, shape)?,
         OperatorKeyword::Residual => {
             let dropout = read_flag_or_default(table, "dropout", false)?;
             let work = OperatorKind::Residual {
@@ -385,7 +385,7 @@ fn expert_combine(
     Ok((work, ActivationShape::Rows { rows, columns }))
 }
 
-fn parse_activation(
+fn parse_activation_operator(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {

@@ -127,7 +127,7 @@ pub(super) fn parse_tokens_hidden_and_layers(
         final_norm: read_flag_or_default(root, "final_norm", !norm_after)?,
         head: parse_output_head(root)?,
     };
-    let architecture = parse_architecture(root, transformer)?;
+    let architecture = parse_parts_beyond_plain_transformer(root, transformer)?;
     Ok((tokens, Some(hidden), architecture.expand_layers()))
 }
 
@@ -156,7 +156,7 @@ const OF_DELTAS: [&str; 5] = [
 ];
 
 /// Parses the parts that a [`TransformerModel`] cannot describe.
-fn parse_architecture(
+fn parse_parts_beyond_plain_transformer(
     root: &ConfigTable<'_>,
     base: TransformerModel,
 ) -> Result<ExtendedTransformerModel, ConfigError> {

@@ -40,7 +40,7 @@ pub struct FormatDependentElementBytes {
 
 impl FormatDependentElementBytes {
     /// Returns the bytes per element, for values of `number` bytes and weight gradients of `gradient` bytes.
-    pub fn byte_count(self, number: u64, gradient: u64) -> u128 {
+    pub fn compute_bytes_per_element(self, number: u64, gradient: u64) -> u128 {
         let [numbers, gradients, fixed] =
             [self.numbers, self.gradients, self.fixed].map(u128::from);
         numbers * u128::from(number) + gradients * u128::from(gradient) + fixed

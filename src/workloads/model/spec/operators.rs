@@ -596,7 +596,7 @@ impl OperatorKind {
                         ["ncrs", "crs"],
                     )
                 };
-                let mut spec = create_windowed_operator(
+                let mut spec = create_image_sliding_window_operator(
                     "convolution",
                     channels,
                     size,
@@ -618,7 +618,7 @@ impl OperatorKind {
                 padding,
             } => {
                 let channels = [create_divisible_axis('n', channels, N, "channels")];
-                let spec = create_windowed_operator(
+                let spec = create_image_sliding_window_operator(
                     "pool",
                     channels,
                     size,
@@ -746,7 +746,7 @@ fn create_element_axes(rows: u64, width: u64) -> Vec<TensorAxis> {
 }
 
 /// Creates an operator with sliding windows over an image. It saves its input for the backward pass.
-fn create_windowed_operator<const N: usize>(
+fn create_image_sliding_window_operator<const N: usize>(
     name: &'static str,
     channels: [TensorAxis; N],
     size: [u64; 2],

@@ -60,13 +60,16 @@ fn released_models_have_their_published_counts() {
     assert_eq!(more, 2 * 768 * 6144);
 }
 
-fn find_layer_operators<'m>(model: &'m Model, layer: &str) -> &'m [crate::model::LayerOperator] {
+fn list_operators_of_named_layer<'m>(
+    model: &'m Model,
+    layer: &str,
+) -> &'m [crate::model::LayerOperator] {
     let mut layers = model.layers.iter();
     &layers.find(|one| one.name == layer).unwrap().operators
 }
 
 fn sum_layer_parameters_with_prefix(model: &Model, layer: &str, prefix: &str) -> u64 {
-    let operators = find_layer_operators(model, layer).iter();
+    let operators = list_operators_of_named_layer(model, layer).iter();
     let own = operators.filter(|one| one.name.starts_with(prefix));
     own.map(|one| one.parameter_count()).sum()
 }
@@ -139,7 +142,11 @@ fn linear_attention_has_the_weights_of_its_formula() {
             "{name}"
         );
         let state = values * k * v * 4 + 3 * 2 * (2 * keys * k + values * v);
-        assert_eq!(model.sequence_state_bytes(2), l / 4 * 3 * state, "{name}");
+        assert_eq!(
+            model.linear_attention_bytes_per_sequence(2),
+            l / 4 * 3 * state,
+            "{name}"
+        );
     }
 }
 
@@ -148,7 +155,7 @@ fn linear_attention_has_the_weights_of_its_formula() {
 #[test]
 fn linear_attention_multiplies_in_chunks_and_by_states() {
     let model = load_preset_model("qwen3-next-80b-a3b");
-    let core = find_layer_operators(&model, "layer0").iter();
+    let core = list_operators_of_named_layer(&model, "layer0").iter();
     let core = core
         .clone()
         .find(|one| one.name == "attention.core")
@@ -291,7 +298,7 @@ fn multiplications_are_those_of_active_weights_and_scores() {
 fn decode_multiplications_of_latent_attention_use_latent_vectors() {
     let core = |name: &str| {
         let model = load_preset_model(name);
-        let operators = find_layer_operators(&model, "layer0").to_vec();
+        let operators = list_operators_of_named_layer(&model, "layer0").to_vec();
         operators
             .into_iter()
             .find(|one| one.name == "attention.core")
@@ -331,7 +338,7 @@ fn causal_pairs_of_windows_and_pieces_match_a_pair_by_pair_count() {
     // (4096 - 128) x 128 pairs.
     let model = load_preset_model("gpt-oss-20b");
     let found = |layer: &str| {
-        let all = find_layer_operators(&model, layer).iter();
+        let all = list_operators_of_named_layer(&model, layer).iter();
         let attention = all.filter(|one| one.work.to_axes_and_tensors().is_attention());
         let counts = attention.map(|one| {
             let work = &one.work;

@@ -340,7 +340,7 @@ fn blocks_with_shortcut_convolutions_may_change_image_size() {
 }
 
 #[test]
-fn windows_and_groups_must_fit() {
+fn convolution_windows_and_groups_must_fit_their_input() {
     let error = |from: &str, to: &str| {
         let text = find_preset_text("alexnet");
         assert!(text.contains(from), "{from}");

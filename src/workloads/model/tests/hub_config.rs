@@ -111,7 +111,9 @@ fn files_of_released_models_are_their_presets() {
     assert_eq!(eight.layers[..9], whole.layers[..9]);
     let state = "\"mamba_ssm_dtype\": \"float32\"";
     let half = parse_hub_config(&QWEN35.replace(state, "\"mamba_ssm_dtype\": \"bfloat16\""));
-    assert!(half.sequence_state_bytes(2) < eight.sequence_state_bytes(2));
+    assert!(
+        half.linear_attention_bytes_per_sequence(2) < eight.linear_attention_bytes_per_sequence(2)
+    );
     // In Qwen2.5-7B, only the products before attention have biases.
     assert_eq!(parse_hub_config(QWEN2).parameter_count(), 7_615_616_512);
     // The file gives the preset's operators, even for samples of another length.

@@ -21,7 +21,7 @@ fn build_convolution(
 }
 
 /// Counts the positions of a window along a side, by moving it one stride at a time through a padded image.
-fn count_window_positions(side: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
+fn count_convolution_window_positions(side: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
     let mut count = 0;
     let mut at = 0;
     while at + kernel <= side + 2 * padding {
@@ -38,7 +38,7 @@ fn convolution_counts_match_stepped_window_positions() {
             for (stride, padding) in [(1, 0), (1, 1), (2, 0), (2, 1), (3, 2), (5, 0)] {
                 let work = build_convolution([side, 7], [kernel, 3], stride, padding);
                 let [rows, columns] = [(side, kernel), (7, 3)]
-                    .map(|(side, k)| count_window_positions(side, k, stride, padding));
+                    .map(|(side, k)| count_convolution_window_positions(side, k, stride, padding));
                 assert_eq!(work.output_elements(), 4 * rows * columns);
                 // Each of the 4 outputs uses 3 of the 6 channels, because there are two groups.
                 let each = rows * columns * 4 * 3 * kernel * 3;

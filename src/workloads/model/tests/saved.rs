@@ -60,7 +60,10 @@ fn saved_bytes_outside_blocks_match_korthikanti_section_4_3() {
         4 * s * h + 4 * s * v
     );
     let blocks = sum_over_layers_of_role(&model, LayerRole::Block, kept);
-    assert_eq!(model.saved_bytes(2, false), blocks + 5 * s * h + 4 * s * v);
+    assert_eq!(
+        model.saved_bytes_per_sample(2, false),
+        blocks + 5 * s * h + 4 * s * v
+    );
 }
 
 #[test]

@@ -98,7 +98,7 @@ impl RingDirectOrHalvingAlgorithm {
             AlgorithmStyle::HalvingDoubling => {
                 let halving = HalvingPartnerCursor::new(kind, n)?;
                 this.size = halving.first_message_size(size);
-                this.sends_left = halving.message_count(rounds);
+                this.sends_left = halving.message_count_of_rounds(rounds);
                 this.reducible = halving.step_count() - 1;
                 this.dst = halving.current_partner(&this.peers);
                 this.src = this.dst;

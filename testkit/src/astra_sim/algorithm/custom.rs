@@ -3,7 +3,7 @@
 //! no effect.
 
 use super::super::config::{NodeWork, TraceNode};
-use super::super::post::encode_native_tag;
+use super::super::post::encode_trace_message_tag;
 use super::super::workload::recorded_ns;
 use super::{AlgorithmAction, AlgorithmEvent};
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,13 +58,13 @@ impl OneMemberCustomAlgorithmRun {
                 node: id,
                 dst: self.npu_at_position(dst),
                 bytes,
-                tag: encode_native_tag(tag),
+                tag: encode_trace_message_tag(tag),
             }),
             NodeWork::Receive { src, bytes, tag } => Some(AlgorithmAction::ReceiveNode {
                 node: id,
                 src: self.npu_at_position(src),
                 bytes,
-                tag: encode_native_tag(tag),
+                tag: encode_trace_message_tag(tag),
             }),
             NodeWork::Compute { .. } => Some(AlgorithmAction::ComputeNode { node: id, ns }),
             _ => None,

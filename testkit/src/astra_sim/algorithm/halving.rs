@@ -36,12 +36,12 @@ impl HalvingPartnerCursor {
 
     /// Returns the number of messages, trunc(rounds · log2 n). The result is a number of complete
     /// rounds only if n is a power of two.
-    pub fn message_count(&self, rounds: usize) -> usize {
+    pub fn message_count_of_rounds(&self, rounds: usize) -> usize {
         (rounds as f64 * (self.n as f64).log2()) as usize
     }
 
     pub fn step_count(&self) -> usize {
-        self.message_count(1)
+        self.message_count_of_rounds(1)
     }
 
     /// Returns `true` if there is a next message, that is, if the distance is not 0.

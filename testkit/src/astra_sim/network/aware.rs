@@ -75,11 +75,15 @@ impl CongestionAwareNetwork {
         if link.busy {
             link.waiting.push_back(transfer);
         } else {
-            self.start_transfer(transfer, agenda);
+            self.occupy_link_and_schedule_arrival(transfer, agenda);
         }
     }
 
-    fn start_transfer(&mut self, transfer: TransitMessage, agenda: &mut EventAgenda) {
+    fn occupy_link_and_schedule_arrival(
+        &mut self,
+        transfer: TransitMessage,
+        agenda: &mut EventAgenda,
+    ) {
         let ends = (transfer.route[0], transfer.route[1]);
         self.links.entry(ends).or_default().busy = true;
         let serial = transfer.key.bytes as f64 / self.bytes_per_ns;
@@ -99,7 +103,7 @@ impl CongestionAwareNetwork {
         let link = self.links.entry((from, to)).or_default();
         link.busy = false;
         if let Some(next) = link.waiting.pop_front() {
-            self.start_transfer(next, agenda);
+            self.occupy_link_and_schedule_arrival(next, agenda);
         }
     }
 }

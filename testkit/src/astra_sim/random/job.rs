@@ -16,7 +16,10 @@ pub(super) struct RandomJobBuilder<'c> {
 }
 
 /// Adds a job with collectives of only some NPUs to the configuration.
-pub fn add_overlapping_job(config: &mut WholeSimulationInput, dice: &mut RandomGenerator) {
+pub fn add_job_with_collectives_of_some_npus(
+    config: &mut WholeSimulationInput,
+    dice: &mut RandomGenerator,
+) {
     let npus = config.npu_count();
     config.ranks = vec![Vec::new(); npus];
     let mut job = RandomJobBuilder {
@@ -200,7 +203,7 @@ impl RandomJobBuilder<'_> {
         match dice.draw_between(0, 2) {
             0 => {}
             1 => order.sort_by_key(|npu| npu % (npus / size)),
-            _ => order.sort_by_cached_key(|_| dice.draw_bits()),
+            _ => order.sort_by_cached_key(|_| dice.draw_53_bit_number()),
         }
         let bytes = self.draw_collective_bytes(kind, dice);
         for members in order.chunks(size) {
@@ -240,7 +243,7 @@ impl RandomJobBuilder<'_> {
     fn add_full_group_collective(&mut self, dice: &mut RandomGenerator) {
         let mut members: Vec<usize> = (0..self.last.len()).collect();
         if dice.draw_one_in(2) {
-            members.sort_by_cached_key(|_| dice.draw_bits());
+            members.sort_by_cached_key(|_| dice.draw_53_bit_number());
         }
         let group = self.find_or_add_group(&members, dice);
         let kind = Self::draw_collective_kind(dice);
@@ -303,7 +306,7 @@ impl RandomJobBuilder<'_> {
                 dice,
             );
         }
-        sizes.sort_by_cached_key(|_| dice.draw_bits());
+        sizes.sort_by_cached_key(|_| dice.draw_53_bit_number());
         let before = self.last[dst].clone();
         let mut receive = |bytes| {
             self.add_node(

@@ -135,12 +135,12 @@ impl ConfigPropertiesLimitingAlgorithms {
         dice: &mut RandomGenerator,
     ) -> Vec<NativeAlgorithmWithOneRingFlag> {
         if dice.draw_one_in(8) {
-            let style = self.draw_style(kind, self.npus, false, dice);
+            let style = self.draw_collective_algorithm(kind, self.npus, false, dice);
             return vec![NativeAlgorithmWithOneRingFlag { one: true, style }];
         }
         let one = |dim: &NetworkDimension| NativeAlgorithmWithOneRingFlag {
             one: false,
-            style: self.draw_style(kind, dim.n, self.tree, dice),
+            style: self.draw_collective_algorithm(kind, dim.n, self.tree, dice),
         };
         let mut list: Vec<NativeAlgorithmWithOneRingFlag> = dims.iter().map(one).collect();
         // Shorten the list, because dimensions without an algorithm do not take part.
@@ -153,7 +153,7 @@ impl ConfigPropertiesLimitingAlgorithms {
         list
     }
 
-    fn draw_style(
+    fn draw_collective_algorithm(
         &self,
         kind: CollectiveOperation,
         n: usize,

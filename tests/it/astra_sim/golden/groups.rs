@@ -4,7 +4,7 @@
 use super::*;
 
 /// Splits the collective between two groups, the first and the second half of the NPUs.
-pub fn split_collective_in_halves(config: &mut WholeSimulationInput) {
+pub fn split_collective_between_npu_halves(config: &mut WholeSimulationInput) {
     let npus = config.npu_count();
     for (group, first) in [(1, 0), (2, npus / 2)] {
         let members: Vec<usize> = (first..first + npus / 2).collect();
@@ -23,10 +23,10 @@ pub fn split_collective_in_halves(config: &mut WholeSimulationInput) {
 fn groups_use_a_ring_whatever_the_dimension_algorithms() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
     let names = ["direct", "halvingDoubling"];
-    let mut config = build_collective_config(Unaware, &dims, AllReduce, &names, MIB);
-    split_collective_in_halves(&mut config);
+    let mut config = build_config_of_one_collective(Unaware, &dims, AllReduce, &names, MIB);
+    split_collective_between_npu_halves(&mut config);
     assert_eq!(
-        find_first_and_last_finish(&simulate_and_check_program(&config)),
+        find_first_and_last_finish(&simulate_and_check_program_agrees(&config)),
         (88_720, 88_720)
     );
 }
@@ -37,14 +37,14 @@ fn groups_use_a_ring_whatever_the_dimension_algorithms() {
 fn a_dimension_without_a_group_keeps_its_algorithm() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
     let names = ["direct", "halvingDoubling"];
-    let mut config = build_collective_config(Unaware, &dims, AllReduce, &names, MIB);
+    let mut config = build_config_of_one_collective(Unaware, &dims, AllReduce, &names, MIB);
     for rank in &mut config.ranks {
         if let NodeWork::Collective { dims, .. } = &mut rank[0].work {
             *dims = Some(vec![true, false]);
         }
     }
     assert_eq!(
-        find_first_and_last_finish(&simulate_and_check_program(&config)),
+        find_first_and_last_finish(&simulate_and_check_program_agrees(&config)),
         (31_600, 31_600)
     );
 }
@@ -54,17 +54,17 @@ fn a_dimension_without_a_group_keeps_its_algorithm() {
 #[test]
 fn a_group_direct_all_reduce_reduces_both_halves() {
     let dims = [(FullyConnected, 8, 50.0, 500.0)];
-    let mut config = build_collective_config(Unaware, &dims, AllReduce, &["direct"], MIB);
+    let mut config = build_config_of_one_collective(Unaware, &dims, AllReduce, &["direct"], MIB);
     config.system.endpoint_delay = Some(123);
-    split_collective_in_halves(&mut config);
+    split_collective_between_npu_halves(&mut config);
     assert_eq!(
-        find_first_and_last_finish(&simulate_and_check_program(&config)),
+        find_first_and_last_finish(&simulate_and_check_program_agrees(&config)),
         (45_320, 45_320)
     );
     let dims = [(FullyConnected, 4, 50.0, 500.0)];
-    let config = build_collective_config(Unaware, &dims, AllReduce, &["direct"], MIB);
+    let config = build_config_of_one_collective(Unaware, &dims, AllReduce, &["direct"], MIB);
     assert_eq!(
-        find_first_and_last_finish(&simulate_and_check_program(&config)),
+        find_first_and_last_finish(&simulate_and_check_program_agrees(&config)),
         (29_600, 29_600)
     );
 }
@@ -77,23 +77,23 @@ fn six_members_all_gather_by_halving_and_doubling() {
     let name = &["halvingDoubling"];
     for network in [Unaware, Aware] {
         let dims = [(FullyConnected, 6, 50.0, 500.0)];
-        let mut config = build_collective_config(network, &dims, AllGather, name, MIB);
+        let mut config = build_config_of_one_collective(network, &dims, AllGather, name, MIB);
         config.system.splits = 1;
         assert_eq!(
-            find_first_and_last_finish(&simulate_and_check_program(&config)),
+            find_first_and_last_finish(&simulate_and_check_program_agrees(&config)),
             (59_623, 59_623)
         );
         let dims = [(FullyConnected, 12, 50.0, 500.0)];
-        let mut config = build_collective_config(network, &dims, AllGather, name, MIB);
+        let mut config = build_config_of_one_collective(network, &dims, AllGather, name, MIB);
         config.system.splits = 1;
-        split_collective_in_halves(&mut config);
+        split_collective_between_npu_halves(&mut config);
         assert_eq!(
-            find_first_and_last_finish(&simulate_and_check_program(&config)),
+            find_first_and_last_finish(&simulate_and_check_program_agrees(&config)),
             (59_623, 59_623)
         );
     }
     let dims = [(FullyConnected, 5, 50.0, 500.0)];
-    let ran = product::run_config_with_closed_forms(&build_collective_config(
+    let ran = product::run_config_with_closed_forms(&build_config_of_one_collective(
         Unaware, &dims, AllGather, name, MIB,
     ));
     assert_eq!(ran.code, Some(2), "{ran:?}");
@@ -109,7 +109,7 @@ fn six_members_all_gather_by_halving_and_doubling() {
 #[test]
 fn one_ring_includes_all_npus_even_with_masked_dimensions() {
     let dims = [(Ring, 4, 50.0, 500.0), (Ring, 2, 50.0, 500.0)];
-    let mut config = build_collective_config(Unaware, &dims, AllReduce, &["oneRing"], MIB);
+    let mut config = build_config_of_one_collective(Unaware, &dims, AllReduce, &["oneRing"], MIB);
     let mut masked = |mask: &[bool]| {
         for rank in &mut config.ranks {
             if let NodeWork::Collective { dims, .. } = &mut rank[0].work {
@@ -134,7 +134,7 @@ fn one_ring_includes_all_npus_even_with_masked_dimensions() {
 #[test]
 fn independent_collectives_take_turns() {
     let dims = [(Ring, 4, 50.0, 500.0)];
-    let mut config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], MIB);
+    let mut config = build_config_of_one_collective(Unaware, &dims, AllReduce, &["ring"], MIB);
     for rank in &mut config.ranks {
         let second = TraceNode {
             id: 2,
@@ -143,7 +143,7 @@ fn independent_collectives_take_turns() {
         rank.push(second);
     }
     assert_eq!(
-        find_first_and_last_finish(&simulate_and_check_program(&config)),
+        find_first_and_last_finish(&simulate_and_check_program_agrees(&config)),
         (177_440, 177_440)
     );
 }
@@ -152,7 +152,7 @@ fn independent_collectives_take_turns() {
 #[test]
 fn nodes_after_an_empty_node_are_issued_only_by_chakram() {
     let dims = [(Ring, 4, 50.0, 500.0)];
-    let mut config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], MIB);
+    let mut config = build_config_of_one_collective(Unaware, &dims, AllReduce, &["ring"], MIB);
     let rank = &mut config.ranks[0];
     let work = NodeWork::Compute { ops: 1, bytes: 1 };
     rank[0].work = NodeWork::Nothing;
@@ -177,7 +177,7 @@ fn nodes_after_an_empty_node_are_issued_only_by_chakram() {
 #[test]
 fn a_collective_without_dimensions_ends_at_once_only_in_chakram() {
     let dims = [(Ring, 4, 50.0, 500.0)];
-    let mut config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], MIB);
+    let mut config = build_config_of_one_collective(Unaware, &dims, AllReduce, &["ring"], MIB);
     for rank in &mut config.ranks {
         if let NodeWork::Collective { dims, .. } = &mut rank[0].work {
             *dims = Some(vec![false]);
@@ -194,7 +194,7 @@ fn a_collective_without_dimensions_ends_at_once_only_in_chakram() {
 #[test]
 fn an_all_reduce_given_as_traces_takes_the_derived_time() {
     let dims = [(Ring, 8, 50.0, 500.0)];
-    let mut config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], MIB);
+    let mut config = build_config_of_one_collective(Unaware, &dims, AllReduce, &["ring"], MIB);
     config.system.splits = 1;
     let bytes = MIB / 8;
     let trace = |npu: usize| -> Vec<TraceNode> {
@@ -227,7 +227,7 @@ fn an_all_reduce_given_as_traces_takes_the_derived_time() {
     config.system.custom.insert(AllReduce, traces);
     let all = 14 * (500 + 2441) + 7 * 7000;
     assert_eq!(
-        find_first_and_last_finish(&simulate_and_check_program(&config)),
+        find_first_and_last_finish(&simulate_and_check_program_agrees(&config)),
         (all, all)
     );
 }

@@ -28,7 +28,7 @@ const TOGETHER: [(&str, &str); 2] = [
 ];
 
 /// Returns a collective with power-of-2 sizes and reductions at 64 bytes per ns.
-fn build_even_collective(
+fn build_collective_of_power_of_2_sizes(
     network: NetworkModel,
     dims: &[(DimensionTopology, usize)],
     kind: CollectiveOperation,
@@ -38,7 +38,7 @@ fn build_even_collective(
         .iter()
         .map(|&(shape, n)| (shape, n, GBPS, 500.0))
         .collect();
-    let mut config = build_collective_config(network, &dims, kind, names, MIB);
+    let mut config = build_config_of_one_collective(network, &dims, kind, names, MIB);
     config.system.local_mem_bw = 64.0;
     config
 }
@@ -46,20 +46,23 @@ fn build_even_collective(
 fn list_single_quirk_cases() -> Vec<(&'static str, WholeSimulationInput)> {
     let ring = [(Ring, 4)];
     let two = [(Ring, 4), (Switch, 2)];
-    let mut padding = build_even_collective(Unaware, &ring, AllReduce, &["ring"]);
+    let mut padding = build_collective_of_power_of_2_sizes(Unaware, &ring, AllReduce, &["ring"]);
     for rank in &mut padding.ranks {
         if let NodeWork::Collective { bytes, .. } = &mut rank[0].work {
             *bytes += 3;
         }
     }
-    let mut groups = build_even_collective(Unaware, &two, AllReduce, &["ring", "ring"]);
+    let mut groups =
+        build_collective_of_power_of_2_sizes(Unaware, &two, AllReduce, &["ring", "ring"]);
     groups.system.endpoint_delay = Some(123);
-    split_collective_in_halves(&mut groups);
-    let mut line = build_even_collective(Unaware, &two, ReduceScatter, &["direct", "direct"]);
-    split_collective_in_halves(&mut line);
-    let mut twice = build_even_collective(Unaware, &[(Switch, 8)], AllReduce, &["direct1"]);
-    split_collective_in_halves(&mut twice);
-    let mut overlap = build_even_collective(Unaware, &ring, AllReduce, &["ring"]);
+    split_collective_between_npu_halves(&mut groups);
+    let mut line =
+        build_collective_of_power_of_2_sizes(Unaware, &two, ReduceScatter, &["direct", "direct"]);
+    split_collective_between_npu_halves(&mut line);
+    let mut twice =
+        build_collective_of_power_of_2_sizes(Unaware, &[(Switch, 8)], AllReduce, &["direct1"]);
+    split_collective_between_npu_halves(&mut twice);
+    let mut overlap = build_collective_of_power_of_2_sizes(Unaware, &ring, AllReduce, &["ring"]);
     overlap.memory.attachment = MemoryServerAssignment::PerNpu;
     (overlap.memory.latency, overlap.memory.bw) = (100, 32);
     for rank in &mut overlap.ranks {
@@ -73,19 +76,22 @@ fn list_single_quirk_cases() -> Vec<(&'static str, WholeSimulationInput)> {
             ..rank[0].clone()
         });
     }
-    let mut rounding = build_even_collective(Unaware, &ring, AllReduce, &["ring"]);
+    let mut rounding = build_collective_of_power_of_2_sizes(Unaware, &ring, AllReduce, &["ring"]);
     rounding.system.local_mem_bw = 1e9;
     rounding.dims[0].lat = 500.5;
-    let mut late = build_even_collective(Unaware, &two, AllReduce, &["ring", "ring"]);
+    let mut late =
+        build_collective_of_power_of_2_sizes(Unaware, &two, AllReduce, &["ring", "ring"]);
     late.system.active_chunks = 1;
-    let direct = build_even_collective(Unaware, &[(Switch, 4)], ReduceScatter, &["direct"]);
-    let links = build_even_collective(Aware, &[(FullyConnected, 4)], AllReduce, &["ring"]);
+    let direct =
+        build_collective_of_power_of_2_sizes(Unaware, &[(Switch, 4)], ReduceScatter, &["direct"]);
+    let links =
+        build_collective_of_power_of_2_sizes(Aware, &[(FullyConnected, 4)], AllReduce, &["ring"]);
     let gbps = [(Ring, 2, GBPS, 500.0), (Ring, 2, GBPS, 500.0)];
     vec![
         ("padding", padding),
         (
             "short-list",
-            build_even_collective(Unaware, &two, AllReduce, &["ring"]),
+            build_collective_of_power_of_2_sizes(Unaware, &two, AllReduce, &["ring"]),
         ),
         ("free-ports", direct),
         ("fully-connected-links", links),
@@ -105,15 +111,25 @@ fn list_single_quirk_cases() -> Vec<(&'static str, WholeSimulationInput)> {
         ("whole-ns", rounding),
         (
             "halving-doubling-reductions",
-            build_even_collective(Unaware, &[(Ring, 4)], AllReduce, &["halvingDoubling"]),
+            build_collective_of_power_of_2_sizes(
+                Unaware,
+                &[(Ring, 4)],
+                AllReduce,
+                &["halvingDoubling"],
+            ),
         ),
         (
             "early-reduction",
-            build_even_collective(Aware, &[(Ring, 4)], AllReduce, &["direct"]),
+            build_collective_of_power_of_2_sizes(Aware, &[(Ring, 4)], AllReduce, &["direct"]),
         ),
         (
             "tree-reductions",
-            build_even_collective(Unaware, &[(Switch, 4)], AllReduce, &["doubleBinaryTree"]),
+            build_collective_of_power_of_2_sizes(
+                Unaware,
+                &[(Switch, 4)],
+                AllReduce,
+                &["doubleBinaryTree"],
+            ),
         ),
     ]
 }

@@ -36,7 +36,7 @@ fn min_sent_bytes_by_dimension(
 }
 
 /// Returns a few independent collectives on up to three dimensions, and their lower bound in ns.
-fn draw_collectives_and_bound(seed: u64) -> (WholeSimulationInput, f64) {
+fn draw_collectives_and_lower_bound(seed: u64) -> (WholeSimulationInput, f64) {
     let mut dice = RandomGenerator::new(seed);
     let shapes = [Ring, FullyConnected, Switch];
     let dims: Vec<_> = (0..dice.draw_between(1, 3))
@@ -60,8 +60,9 @@ fn draw_collectives_and_bound(seed: u64) -> (WholeSimulationInput, f64) {
     let names: Vec<&str> = dims.iter().map(|_| dice.pick_from(&names)).collect();
     let bytes = dice.draw_size(1, 1 << 22);
     let network = dice.pick_from(&[Aware, Unaware]);
-    let mut config =
-        with_zero_reduction_time(build_collective_config(network, &dims, kind, &names, bytes));
+    let mut config = with_zero_reduction_time(build_config_of_one_collective(
+        network, &dims, kind, &names, bytes,
+    ));
     config.system.local_bw_aware = dice.draw_one_in(2);
     config.system.active_chunks = dice.draw_between(1, 8);
     config.system.splits = dice.draw_between(1, 8);
@@ -94,7 +95,7 @@ fn draw_collectives_and_bound(seed: u64) -> (WholeSimulationInput, f64) {
 fn random_collectives_are_never_faster_than_the_ports() {
     let tight = std::sync::atomic::AtomicU32::new(0);
     product::run_on_all_cores(0..80, |seed| {
-        let (config, bound) = draw_collectives_and_bound(seed);
+        let (config, bound) = draw_collectives_and_lower_bound(seed);
         let found = simulate_makespan_ps(&config, "none") as f64 / 1000.0;
         // Each message may be rounded down by half a ps.
         assert!(found + 1.0 > bound, "{seed}: {found} ns is below {bound}");
@@ -118,7 +119,7 @@ fn a_large_machine_is_not_faster_than_its_ports() {
         (Switch, 4, 50.0, 0.0),
     ];
     let names = ["ring", "direct", "ring", "halvingDoubling"];
-    let mut config = with_zero_reduction_time(build_collective_config(
+    let mut config = with_zero_reduction_time(build_config_of_one_collective(
         Unaware,
         &dims,
         AllReduce,
@@ -147,7 +148,7 @@ fn paper_times_fit_bandwidth_per_npu_and_not_per_link() {
             (Switch, 4, 50.0, 0.0),
         ];
         let names = ["ring", "direct", "ring", "halvingDoubling"];
-        let mut config = with_zero_reduction_time(build_collective_config(
+        let mut config = with_zero_reduction_time(build_config_of_one_collective(
             Unaware,
             &dims,
             AllReduce,

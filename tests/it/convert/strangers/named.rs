@@ -19,7 +19,7 @@ fn format_kernel_events(start: u64, correlation: &str) -> String {
     )
 }
 
-fn format_trace(head: &str, events: &str) -> String {
+fn build_kineto_trace_json(head: &str, events: &str) -> String {
     format!("{{{head}\"traceEvents\": [{events}]}}")
 }
 
@@ -41,7 +41,7 @@ fn assert_files_refused(files: &[(&str, &str)], parts: &[&str]) {
     }
 }
 
-fn list_converted_ranks(files: &[(&str, &str)]) -> Vec<u32> {
+fn convert_files_and_list_ranks(files: &[(&str, &str)]) -> Vec<u32> {
     let job = try_convert_files(files).unwrap_or_else(|error| panic!("{error}"));
     job.summary.ranks.iter().map(|rank| rank.rank).collect()
 }
@@ -49,20 +49,33 @@ fn list_converted_ranks(files: &[(&str, &str)]) -> Vec<u32> {
 /// PyTorch's tutorial numbers files by step and not by rank.
 #[test]
 fn a_number_in_the_name_of_the_only_capture_is_not_its_rank() {
-    let text = &format_trace("", &format_kernel_events(1000, "3"));
-    assert_eq!(list_converted_ranks(&[("test_trace_8.json", text)]), [0]);
+    let text = &build_kineto_trace_json("", &format_kernel_events(1000, "3"));
+    assert_eq!(
+        convert_files_and_list_ranks(&[("test_trace_8.json", text)]),
+        [0]
+    );
     // The program accepts ranks in names of the form `kineto.RANK.json` or with `rank_RANK`, and
     // ranks that captures state.
-    assert_eq!(list_converted_ranks(&[("kineto.3.json", text)]), [3]);
-    assert_eq!(list_converted_ranks(&[("rank_3_step_8.json", text)]), [3]);
+    assert_eq!(
+        convert_files_and_list_ranks(&[("kineto.3.json", text)]),
+        [3]
+    );
+    assert_eq!(
+        convert_files_and_list_ranks(&[("rank_3_step_8.json", text)]),
+        [3]
+    );
     let says = "\"distributedInfo\": {\"rank\": 5, \"world_size\": 8}, ";
-    let text = &format_trace(says, &format_kernel_events(1000, "3"));
-    assert_eq!(list_converted_ranks(&[("test_trace_8.json", text)]), [5]);
+    let text = &build_kineto_trace_json(says, &format_kernel_events(1000, "3"));
+    assert_eq!(
+        convert_files_and_list_ranks(&[("test_trace_8.json", text)]),
+        [5]
+    );
 }
 
 #[test]
 fn windows_of_one_process_are_no_ranks() {
-    let windows = [1000, 90_000].map(|start| format_trace("", &format_kernel_events(start, "3")));
+    let windows =
+        [1000, 90_000].map(|start| build_kineto_trace_json("", &format_kernel_events(start, "3")));
     let files = [
         ("trace_8.json", &*windows[0]),
         ("trace_12.json", &*windows[1]),
@@ -81,13 +94,13 @@ fn windows_of_one_process_are_no_ranks() {
         ("trace_0.json", &*windows[0]),
         ("trace_1.json", &*windows[0]),
     ];
-    assert_eq!(list_converted_ranks(&together), [0, 1]);
+    assert_eq!(convert_files_and_list_ranks(&together), [0, 1]);
 }
 
 #[test]
 fn ids_written_as_floats_are_read_as_ids() {
     let device = |correlation: &str| {
-        let text = format_trace("", &format_kernel_events(1000, correlation));
+        let text = build_kineto_trace_json("", &format_kernel_events(1000, correlation));
         let job = try_convert_files(&[("kineto.0.json", &text)])
             .unwrap_or_else(|error| panic!("{error}"));
         let rank = &job.summary.ranks[0];
@@ -100,7 +113,7 @@ fn ids_written_as_floats_are_read_as_ids() {
     assert_eq!(device("3.0"), plain);
     // There is no correlation id, so only the external id can link the kernel to its operator.
     assert_eq!(device("-1").0, plain.0);
-    let text = format_trace("", &format_kernel_events(1000, "3.5"));
+    let text = build_kineto_trace_json("", &format_kernel_events(1000, "3.5"));
     assert_files_refused(
         &[("kineto.0.json", &text)],
         &["correlation", "3.5", "whole number"],
@@ -110,7 +123,7 @@ fn ids_written_as_floats_are_read_as_ids() {
 #[test]
 fn numbers_that_c_plus_plus_prints_are_mended() {
     for word in ["nan", "-nan", "inf", "-inf", "NaN", "-Infinity"] {
-        let text = format_trace(
+        let text = build_kineto_trace_json(
             "",
             &format_kernel_events(1000, "3")
                 .replace("\"occupancy\": 40", &format!("\"occupancy\": {word}")),
@@ -119,7 +132,7 @@ fn numbers_that_c_plus_plus_prints_are_mended() {
             .unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(job.summary.ranks[0].device_ns, (20_000, 20_000), "{word}");
     }
-    let text = format_trace("", &format_kernel_events(1000, "3").replace("40", "nano"));
+    let text = build_kineto_trace_json("", &format_kernel_events(1000, "3").replace("40", "nano"));
     assert_files_refused(&[("kineto.0.json", &text)], &["kineto.0.json"]);
 }
 

@@ -2,12 +2,12 @@
 
 use super::{
     MODELS, SHARED, build_remote_memory_machine, build_remote_memory_machine_at_rate,
-    format_pool_through_ports, make_remote_memory_node, replay_checking_closed_forms,
+    format_pool_through_ports, make_remote_memory_node, replay_with_and_without_closed_forms,
 };
 use crate::physics::lines::{
     TestTraceNode, build_collective, build_kernel, build_receive, build_send,
 };
-use crate::physics::rig::{build_rank_job, make_proptest_config};
+use crate::physics::rig::{build_job_from_rank_nodes, make_proptest_config};
 use chakram::engine::NetworkModel;
 use chakram::machine::ChunkCountOrderAndOverlap;
 use chakram::trace::CollectiveKind as K;
@@ -26,7 +26,7 @@ proptest! {
     /// NPUs in nodes share `groups` memories behind `switches`. Each NPU has one or two equal accesses, and random NPUs
     /// exchange messages at random times.
     #[test]
-    fn chunks_and_messages_take_turns_as_a_plain_simulator_has_it(
+    fn memory_access_chunks_and_messages_take_turns_as_in_a_plain_simulator(
         shape in (1_u64..4, 1_u64..4, 1_u64..3, 1_u64..3),
         rates in (ps_per_byte_strategy(), ps_per_byte_strategy(), ps_per_byte_strategy()),
         pattern in prop::sample::select(vec![
@@ -90,17 +90,17 @@ proptest! {
             ranks[message.to].push(build_receive(message.from as u32, bytes).tag(tag as i32));
             ids.push(ranks[message.to].len() as u32);
         }
-        let workload = build_rank_job(&ranks, &[]);
+        let workload = build_job_from_rank_nodes(&ranks, &[]);
         let quiet = {
             let lines: Vec<Vec<TestTraceNode>> = ranks.iter().map(|r| r[..pattern.len()].to_vec()).collect();
-            build_rank_job(&lines, &[])
+            build_job_from_rank_nodes(&lines, &[])
         };
         // The pipeline's formula adds the time of the stream and one chunk's time in all stages except the longest.
         let fill = times[0] + times[1] + alike * piece * port - apart;
         let formula = (pool_ns + link_ns) * 1000 + chunks * apart + fill;
-        prop_assert_eq!(replay_checking_closed_forms(&quiet, &machine, NetworkModel::ContentionFree).makespan_ps(), formula);
+        prop_assert_eq!(replay_with_and_without_closed_forms(&quiet, &machine, NetworkModel::ContentionFree).makespan_ps(), formula);
         for network in SHARED {
-            prop_assert_eq!(replay_checking_closed_forms(&quiet, &machine, network).makespan_ps(), formula, "{}", network);
+            prop_assert_eq!(replay_with_and_without_closed_forms(&quiet, &machine, network).makespan_ps(), formula, "{}", network);
             let expected = port_chunks::access_and_message_end_times(&PortTestMessagesAndAccesses {
                 npus: npus as usize,
                 latency: link_ns * 1000,
@@ -113,7 +113,7 @@ proptest! {
                 apart,
                 chunks,
             });
-            let replay = replay_checking_closed_forms(&workload, &machine, network);
+            let replay = replay_with_and_without_closed_forms(&workload, &machine, network);
             let mut seen = vec![0; npus as usize];
             let found: Vec<u64> = all
                 .iter()
@@ -148,7 +148,7 @@ proptest! {
         let shape = if fully { "fully_connected" } else { "switch" };
         let machine = build_remote_memory_machine_at_rate(2, (shape, port * 1_000_000_000, 3), &text);
         let ranks = [vec![make_remote_memory_node(store, bytes).delayed(at)], Vec::new()];
-        let [alone, ports, links] = MODELS.map(|m| replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, m).makespan_ps() - at * 1000);
+        let [alone, ports, links] = MODELS.map(|m| replay_with_and_without_closed_forms(&build_job_from_rank_nodes(&ranks, &[]), &machine, m).makespan_ps() - at * 1000);
         let piece = chunk.min(bytes) as f64;
         let times = [memory, node, port].map(|gb| piece * 1000.0 / gb as f64);
         let longest = times.iter().copied().fold(0.0, f64::max);
@@ -216,8 +216,9 @@ fn closed_forms_beside_loads_change_no_result() {
         );
         ranks[to as usize].push(build_receive(from, 20_000));
         for network in SHARED {
-            let workload = build_rank_job(&ranks, &[]);
-            let outcome = replay_checking_closed_forms(&workload, &machine, network).outcome;
+            let workload = build_job_from_rank_nodes(&ranks, &[]);
+            let outcome =
+                replay_with_and_without_closed_forms(&workload, &machine, network).outcome;
             assert!(outcome.nodes > 0, "{case}");
             closed += outcome.closed;
             unfolded += outcome.unfolded;

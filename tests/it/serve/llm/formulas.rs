@@ -5,7 +5,7 @@ use super::{StepAndRequestLog, serve_llm_and_check_repeated_steps_agree};
 /// An engine whose steps take 1 us.
 const MICROSECOND_STEPS: &str = "[step]\nbase = \"1 us\"\n";
 
-fn tokens_of_steps(log: &StepAndRequestLog) -> Vec<usize> {
+fn sum_logged_tokens_per_step(log: &StepAndRequestLog) -> Vec<usize> {
     let steps = log.steps.iter();
     steps
         .map(|step| step.parts.iter().map(|part| part.2).sum())
@@ -54,7 +54,10 @@ fn the_last_request_is_preempted_for_lack_of_a_block() {
          [requests]\narrivals = \"at-once\"\ncount = 3\n[[class]]\nname = \"a\"\ninput = 8\noutput = 8\n"
     );
     let (report, log) = serve_llm_and_check_repeated_steps_agree(&text);
-    assert_eq!(tokens_of_steps(&log), [24, 3, 3, 3, 3, 2, 2, 2, 13, 1, 1]);
+    assert_eq!(
+        sum_logged_tokens_per_step(&log),
+        [24, 3, 3, 3, 3, 2, 2, 2, 13, 1, 1]
+    );
     let free: Vec<usize> = log.steps.iter().map(|step| step.free).collect();
     assert_eq!(free, [4, 1, 1, 1, 1, 2, 2, 2, 6, 6, 6]);
     let put_back: Vec<&[usize]> = log.steps.iter().map(|step| &step.put_back[..]).collect();

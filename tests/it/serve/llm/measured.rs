@@ -1,6 +1,6 @@
 //! Compares results with runs of vLLM, based on operations measured on the same GPU.
 
-use super::{LlmReport, StepAndRequestLog, llm_scenario};
+use super::{LlmReport, StepAndRequestLog, parse_llm_scenario};
 use chakram::serve::llm::{RequestTimeMeanAndPercentiles, serve_llm};
 use testkit::corpus::corpus_path_or_count_skip;
 
@@ -16,7 +16,7 @@ fn serve_measured_requests(gpu: &str, blocks: u32, seqs: u32) -> Option<LlmRepor
         file("requests_sharegpt300.csv") + ":tokenizer=llama-3.1-8b",
     );
     let report = serve_llm(
-        &llm_scenario(&text),
+        &parse_llm_scenario(&text),
         None,
         &mut StepAndRequestLog::default(),
     );

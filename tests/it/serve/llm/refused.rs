@@ -5,7 +5,7 @@ use crate::commands::{run_chakram, run_for_output};
 const MODEL: [&str; 4] = ["serve", "llama3-8b", "--machine", "dgx-h100"];
 const LOAD: [&str; 6] = ["--rate", "4", "--input", "100", "--output", "10"];
 
-fn expect_cli_error(words: &[&str]) -> String {
+fn run_refused_for_error_text(words: &[&str]) -> String {
     let output = run_chakram(words);
     assert_eq!(output.status.code(), Some(2), "{words:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -41,20 +41,21 @@ fn wrong_options_are_refused_by_name() {
             "--output 0: expected a number of tokens",
         ),
     ] {
-        let error = expect_cli_error(&[&MODEL[..], &LOAD[..], options].concat());
+        let error = run_refused_for_error_text(&[&MODEL[..], &LOAD[..], options].concat());
         assert!(error.contains(expected), "{options:?}: {error}");
     }
     let capacity = ["--input", "100", "--output", "10", "--find-capacity"];
-    let error = expect_cli_error(&[&MODEL[..], &capacity].concat());
+    let error = run_refused_for_error_text(&[&MODEL[..], &capacity].concat());
     assert!(error.contains("the requests have no limits"), "{error}");
     let limit = ["--slo", "ttft=500ms"];
     for format in [&["--format", "json"][..], &[]] {
         let page = ["--html", "never-written.html"];
-        let error = expect_cli_error(&[&MODEL[..], &capacity, &limit, &page, format].concat());
+        let error =
+            run_refused_for_error_text(&[&MODEL[..], &capacity, &limit, &page, format].concat());
         assert!(error.contains("--html shows one run"), "{error}");
     }
     let table = ["--format", "csv", "--table", "models"];
-    let error = expect_cli_error(&[&MODEL[..], &capacity, &limit, &table].concat());
+    let error = run_refused_for_error_text(&[&MODEL[..], &capacity, &limit, &table].concat());
     assert!(error.contains("--table shows one run"), "{error}");
     let help = run_for_output(&["serve", "--help"]);
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -62,8 +63,9 @@ fn wrong_options_are_refused_by_name() {
         help.contains("several are compared, except with a language model"),
         "{help}"
     );
-    let misspelt =
-        expect_cli_error(&[&["serve", "llama3-8", "--machine", "dgx-h100"], &LOAD[..]].concat());
+    let misspelt = run_refused_for_error_text(
+        &[&["serve", "llama3-8", "--machine", "dgx-h100"], &LOAD[..]].concat(),
+    );
     assert!(misspelt.contains("did you mean `llama3-8b`"), "{misspelt}");
 }
 
@@ -111,7 +113,8 @@ fn files_without_requests_are_refused() {
     ] {
         let path = folder.path().join(name).display().to_string();
         std::fs::write(&path, text).unwrap();
-        let error = expect_cli_error(&[&MODEL[..], &["--arrivals", &(path + filter)]].concat());
+        let error =
+            run_refused_for_error_text(&[&MODEL[..], &["--arrivals", &(path + filter)]].concat());
         assert!(error.contains(expected), "{name}: {error}");
     }
 }
@@ -163,14 +166,15 @@ fn settings_without_effect_are_named() {
         run_for_output(&["serve", &file("priority", 3, "")]),
         alike
     ));
-    let warmup = expect_cli_error(&["serve", &file("fcfs", 0, "[measure]\nwarmup = 20\n")]);
+    let warmup =
+        run_refused_for_error_text(&["serve", &file("fcfs", 0, "[measure]\nwarmup = 20\n")]);
     assert!(
         warmup.contains("measure.warmup = 20 of 20 requests"),
         "{warmup}"
     );
     let counted = file("fcfs", 0, "[measure]\nwarmup = 10\n");
     run_for_output(&["serve", &counted, "--requests", "11"]);
-    let error = expect_cli_error(&["serve", &counted, "--requests", "10"]);
+    let error = run_refused_for_error_text(&["serve", &counted, "--requests", "10"]);
     assert!(error.contains("found 10, expected more than 10"), "{error}");
 }
 
@@ -393,7 +397,7 @@ fn plan_and_capacity_searches_without_an_answer_fail() {
     for search in [&["--plan", "--rate", "4"][..], &["--find-capacity"]] {
         let words = [&base[..], search].concat();
         run_for_output(&[&words[..], &["--slo", "ttft=10s", "--attain", "1"]].concat());
-        let error = expect_cli_error(&[&words[..], &["--slo", "ttft=1us"]].concat());
+        let error = run_refused_for_error_text(&[&words[..], &["--slo", "ttft=1us"]].concat());
         assert!(error.contains("keeps the limits"), "{search:?}: {error}");
         assert!(error.contains("try: longer limits"), "{search:?}: {error}");
     }
@@ -401,7 +405,7 @@ fn plan_and_capacity_searches_without_an_answer_fail() {
 
 /// A plan for more NPUs than the machine has names a machine that has enough.
 #[test]
-fn plans_beyond_the_machine_name_a_larger_one() {
+fn plan_rows_beyond_the_machine_name_a_larger_machine() {
     let load = ["--rate", "300", "--input", "4000", "--output", "1"];
     let more = ["--requests", "50", "--tensor", "1", "--slo", "ttft=2s"];
     let search = ["--attain", "0.5", "--plan", "--format"];
@@ -425,7 +429,7 @@ fn plans_beyond_the_machine_name_a_larger_one() {
 
 /// Each class has its own limit, so no single limit describes all requests.
 #[test]
-fn limits_of_classes_are_not_stated_for_all() {
+fn report_states_no_common_limit_where_classes_have_their_own() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("classes.toml").display().to_string();
     let class = |name: &str, limit: &str| {

@@ -72,7 +72,8 @@ impl<'a> ProtobufFieldValues<'a> {
 }
 
 pub fn count_device_events_and_busy_time(path: &Path) -> DeviceEventCountAndBusyTime {
-    let contents = DecompressedTraceFile::open_any_file(path).expect("the corpus is there");
+    let contents = DecompressedTraceFile::decompress_file_without_converting(path)
+        .expect("the corpus is there");
     let space = ProtobufFieldValues::parse(contents.as_slice());
     let mut host = BTreeSet::new();
     let mut device = Vec::new();

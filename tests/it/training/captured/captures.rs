@@ -77,8 +77,8 @@ fn the_converted_capture_has_the_recorded_events() {
         let (last, step) = (last.unwrap().id, step.unwrap().id);
         for reduction in trace.nodes.iter().filter(|node| node.r#type == COLLECTIVE) {
             let waits = trace.nodes.iter();
-            let waits =
-                waits.filter(|node| rig::list_dependencies(node).any(|id| id == reduction.id));
+            let waits = waits
+                .filter(|node| rig::list_node_dependency_ids(node).any(|id| id == reduction.id));
             let waits: Vec<_> = waits.map(|node| node.id).collect();
             assert!(!waits.is_empty() && waits.iter().all(|id| (last..step).contains(id)));
         }

@@ -12,7 +12,7 @@ pub enum ProductAttentionOrAllReduce {
 }
 
 impl ProductAttentionOrAllReduce {
-    pub fn product(rows: u64, inner: u64, columns: u64) -> Self {
+    pub fn from_matrix_product_sizes(rows: u64, inner: u64, columns: u64) -> Self {
         Self::Product([rows.min(columns), rows.max(columns)], inner)
     }
 
@@ -38,7 +38,7 @@ impl ProductAttentionOrAllReduce {
         match (name, &shapes[..]) {
             ("mm" | "addmm", [a, b]) => {
                 assert_eq!(a[1], b[0], "{line}");
-                Self::product(a[0], a[1], b[1])
+                Self::from_matrix_product_sizes(a[0], a[1], b[1])
             }
             ("attention" | "attention-backward", [queries]) => Self::Attention {
                 backward: name == "attention-backward",

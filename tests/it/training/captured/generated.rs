@@ -35,7 +35,9 @@ impl Sink for GeneratedNodes {
                         let [one, other] = outputs[0][..] else {
                             panic!("{}", node.name);
                         };
-                        Some(ProductAttentionOrAllReduce::product(one, inner, other))
+                        Some(ProductAttentionOrAllReduce::from_matrix_product_sizes(
+                            one, inner, other,
+                        ))
                     }
                     all => Some(ProductAttentionOrAllReduce::Attention {
                         backward: all.len() > 3,

@@ -2,7 +2,7 @@
 
 use super::super::RankNodeSums;
 use super::{
-    GPT, build_training_job, check_all_sent_is_received_and_freed,
+    GPT, build_pattern_of_model_and_plan, check_all_sent_is_received_and_freed,
     check_traces_are_sound_and_replay_ends, format_refusals, operator_flops_computed_once,
 };
 use crate::corpus::is_whole_corpus_requested;
@@ -88,7 +88,7 @@ fn build_grid_models() -> Vec<Model> {
 
 /// Returns the names of operators that get degrees. Each name occurs once, and tables are one
 /// entry.
-fn list_operator_names(model: &Model) -> Vec<String> {
+fn list_distinct_operator_names_of_model(model: &Model) -> Vec<String> {
     let operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let mut names = BTreeSet::new();
     for operator in operators {
@@ -292,13 +292,13 @@ fn check_plans_with_every_operator_split(model: &Model, degrees: &[u32], throws:
     let (mut done, mut thrown) = (0, 0);
     for &members in degrees {
         let mut ways: Vec<(String, Vec<OperatorAxisShardCounts>)> = Vec::new();
-        for name in list_operator_names(model) {
+        for name in list_distinct_operator_names_of_model(model) {
             let mut legal = Vec::new();
             for degrees in list_degree_combinations(members) {
                 let name = name.clone();
                 let plan =
                     make_operator_plan(members, vec![OperatorPatternDegrees { name, degrees }]);
-                match build_training_job(model, &plan) {
+                match build_pattern_of_model_and_plan(model, &plan) {
                     Ok(job) => {
                         // The combined plans below cover other numbers of members, too, so every third plan is enough
                         // here.
@@ -322,7 +322,7 @@ fn check_plans_with_every_operator_split(model: &Model, degrees: &[u32], throws:
             });
             let mut plan = make_operator_plan(members, operators.collect());
             draw_plan_settings(&mut dice, &mut plan, deep);
-            match build_training_job(model, &plan) {
+            match build_pattern_of_model_and_plan(model, &plan) {
                 Ok(job) => {
                     if is_whole_corpus_requested() || thrown % 4 == 0 {
                         check_operator_flops_are_conserved(model, &plan, &job);

@@ -3,7 +3,7 @@
 
 use super::super::{RankNodeSums, build_experts_model};
 use super::{
-    build_training_job, check_all_sent_is_received_and_freed,
+    build_pattern_of_model_and_plan, check_all_sent_is_received_and_freed,
     check_traces_are_sound_and_replay_ends, format_refusals, operator_flops_computed_once,
 };
 use crate::corpus::{is_whole_corpus_requested, sample_every_nth};
@@ -120,7 +120,7 @@ fn check_flops_exchanged_bytes_and_state(
     model: &Model,
     plan: &ParallelismPlan,
 ) -> Result<Vec<RankNodeSums>, String> {
-    let job = build_training_job(model, plan)?;
+    let job = build_pattern_of_model_and_plan(model, plan)?;
     let about = format!("{plan:?}");
     let ranks: Vec<RankNodeSums> = (0..job.rank_count())
         .map(|rank| RankNodeSums::sum_nodes_of_rank(&job, rank))
@@ -213,7 +213,7 @@ fn experts_do_the_same_work_under_plans_with_every_axis() {
                 done += 1;
                 if done % 10 == 0 && plan.rank_count() <= 16 {
                     check_traces_are_sound_and_replay_ends(
-                        &build_training_job(&model, &plan).unwrap(),
+                        &build_pattern_of_model_and_plan(&model, &plan).unwrap(),
                         &machine,
                         &format!("{plan:?}"),
                     );

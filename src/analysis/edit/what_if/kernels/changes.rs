@@ -42,7 +42,7 @@ pub(super) fn scale_communication_bytes_and_time(
     }
     for (name, now) in view
         .memory
-        .named_changes()
+        .nonzero_changes_with_attribute_names()
         .filter(|(name, _)| name.ends_with(".temporary"))
     {
         let all = old(name, now);

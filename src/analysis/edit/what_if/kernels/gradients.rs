@@ -12,13 +12,13 @@ pub(super) fn map_kernels_to_whole_gradient_bytes(
 ) -> BTreeMap<u32, u64> {
     let mut all = BTreeMap::new();
     let mut waiting: Vec<(u32, u64)> = Vec::new();
-    for node in program.raw.node_indices() {
+    for node in program.raw.range_of_all_node_indices() {
         let (view, facts) = (program.view_of_node(node), &program.facts[node as usize]);
         let unedited = ValuesReplacedByEdits::parse(facts.unedited);
         let bytes_of = |wanted: &str| {
             let mut named = view
                 .memory
-                .named_changes()
+                .nonzero_changes_with_attribute_names()
                 .filter(|(name, _)| *name == wanted);
             let now = named.next()?.1;
             Some(unedited.attribute_count_before_edits(wanted).unwrap_or(now))

@@ -76,7 +76,7 @@ impl LayerEditor {
             for (position, items) in (0..).zip(&layers.layers) {
                 let mut of_layer = BTreeMap::new();
                 let mut seen: BTreeMap<(u64, i64), u32> = BTreeMap::new();
-                let label = label_of_layer(program, items).unwrap_or_default();
+                let label = label_of_generated_layer(program, items).unwrap_or_default();
                 for &item in items {
                     let own = program.facts_of_item(item).layer;
                     let ahead = own.map_or(0, |own| i64::from(own) - i64::from(label));
@@ -280,7 +280,9 @@ impl LayerEditor {
         if program.has_layers || self.template_items.contains_key(&run) {
             return vec![template; copies];
         }
-        let alike = |&at: &usize| are_layers_equal(program, &layers[at], &layers[template]);
+        let alike = |&at: &usize| {
+            have_same_operators_and_transfers(program, &layers[at], &layers[template])
+        };
         let alike: Vec<usize> = (0..layers.len()).filter(alike).collect();
         let time = |at: usize| -> u64 {
             let views = layers[at].iter().map(|&item| program.view_of_item(item));
@@ -436,7 +438,10 @@ impl LayerEditor {
 }
 
 /// Returns the label of a layer in a generated job; `None` in a capture.
-pub(super) fn label_of_layer(program: &EditableRankProgram<'_>, layer: &[u32]) -> Option<u32> {
+pub(super) fn label_of_generated_layer(
+    program: &EditableRankProgram<'_>,
+    layer: &[u32],
+) -> Option<u32> {
     let computes = |item: &&u32| matches!(program.view_of_item(**item).op, Op::Compute { .. });
     program.facts_of_item(*layer.iter().find(computes)?).layer
 }
@@ -464,7 +469,7 @@ pub(super) fn hash_name_without_digits(name: &str) -> u64 {
 }
 
 /// Returns true if two layers have the same operators and transfers of the same size.
-pub(super) fn are_layers_equal(
+pub(super) fn have_same_operators_and_transfers(
     program: &EditableRankProgram<'_>,
     one: &[u32],
     other: &[u32],

@@ -1,7 +1,7 @@
 //! Renumbers the labels of layers in generated jobs. The labels count the layers of the whole model.
 
 use super::super::program::{EditableRankProgram, NewAttributeValueOrRemoval};
-use super::copies::{LayerEditor, LayerPositionBeforeAfter, label_of_layer};
+use super::copies::{LayerEditor, LayerPositionBeforeAfter, label_of_generated_layer};
 use std::collections::BTreeMap;
 
 /// The repeated layers in a job. Each part of the model on a stage has an entry: the labels of its first and last
@@ -24,8 +24,9 @@ impl AddedLayerCountByLabelRange {
         editor: &LayerEditor,
         by: i64,
     ) {
-        let base =
-            |run: usize| label_of_layer(program, editor.runs_before_edit()[run].layers.first()?);
+        let base = |run: usize| {
+            label_of_generated_layer(program, editor.runs_before_edit()[run].layers.first()?)
+        };
         let bases: Vec<Option<u32>> = (0..editor.runs_before_edit().len()).map(base).collect();
         // A gather of parameters before all layers belongs to the layer that depends on it.
         let mut fetched: BTreeMap<u32, LayerPositionBeforeAfter> = BTreeMap::new();

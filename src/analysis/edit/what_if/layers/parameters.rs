@@ -55,7 +55,7 @@ pub(super) fn scale_resident_memory(program: &mut EditableRankProgram<'_>, ratio
         if view.op != Op::NoOp {
             continue;
         }
-        for (name, bytes) in view.memory.named_changes() {
+        for (name, bytes) in view.memory.nonzero_changes_with_attribute_names() {
             let bytes = (bytes as f64 * ratio).round() as u64;
             program.items[item as usize]
                 .changes

@@ -225,7 +225,7 @@ impl StridedRankGrid {
 
     /// Returns the rank in the grid `target` that is as far from `to` as `peer` is from `from` in this grid; `None` if
     /// that rank would be outside the pipeline.
-    pub(super) fn corresponding_peer(
+    pub(super) fn peer_at_same_offset_in_grid(
         &self,
         peer: u32,
         from: u32,
@@ -334,10 +334,10 @@ mod tests {
             Some(vec![6, 30])
         );
         assert_eq!(grid.corresponding_members(&[0, 24], 0, 8, &grid), None);
-        assert_eq!(grid.corresponding_peer(8, 0, 6, &grid), Some(14));
-        assert_eq!(grid.corresponding_peer(16, 8, 24, &grid), None);
+        assert_eq!(grid.peer_at_same_offset_in_grid(8, 0, 6, &grid), Some(14));
+        assert_eq!(grid.peer_at_same_offset_in_grid(16, 8, 24, &grid), None);
         // Shard 3 sends to shard 0, because shards form a ring.
-        assert_eq!(grid.corresponding_peer(1, 0, 3, &grid), Some(0));
+        assert_eq!(grid.peer_at_same_offset_in_grid(1, 0, 3, &grid), Some(0));
     }
 
     /// With six stages instead of four, rank = 8 stage + 4 replica + shard still holds; the last stage begins at rank
@@ -353,8 +353,11 @@ mod tests {
         assert_eq!((more.rank_count(), more.stage_of(47)), (48, 5));
         // Rank 47 is shard 3 of replica 1 in the last stage, as rank 31 is with four stages.
         assert_eq!(grid.rank_at_stage_and_other_coordinates(3, &more, 47), 31);
-        assert_eq!(grid.corresponding_peer(23, 31, 47, &more), Some(39));
-        assert_eq!(grid.corresponding_peer(16, 8, 40, &more), None);
+        assert_eq!(
+            grid.peer_at_same_offset_in_grid(23, 31, 47, &more),
+            Some(39)
+        );
+        assert_eq!(grid.peer_at_same_offset_in_grid(16, 8, 40, &more), None);
         assert_eq!(
             grid.corresponding_members(&[27, 31], 31, 47, &more),
             Some(vec![43, 47])

@@ -173,10 +173,12 @@ impl AbsentRankWriter<'_, '_> {
                     if let Some(tag) = u64::try_from(tag).ok().filter(|_| stages != 0) {
                         sets.push(("comm_tag", AttributeSetOrRemoval::Count(tag)));
                     }
-                    let Some(moved) =
-                        self.grid
-                            .corresponding_peer(peer, self.from, self.to, self.target)
-                    else {
+                    let Some(moved) = self.grid.peer_at_same_offset_in_grid(
+                        peer,
+                        self.from,
+                        self.to,
+                        self.target,
+                    ) else {
                         return Err(crate::edit::what_if::refuse_edit(
                             format!(
                                 "rank {} would exchange messages beyond the ends of the pipeline if it copied those of rank {} with rank {peer}",

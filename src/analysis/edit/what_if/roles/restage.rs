@@ -14,7 +14,9 @@ use super::{
 };
 use crate::edit::what_if::grammar::{JobEdit, PipelinePassOrder};
 use crate::edit::what_if::program::EditableRankProgram;
-use crate::edit::what_if::{MatchedAndChangedItemCounts, note_edit, refuse_edit, repeat};
+use crate::edit::what_if::{
+    MatchedAndChangedItemCounts, add_edit_to_trace_edit_list, refuse_edit, repeat,
+};
 use chakram_base::ids::MAX_NPUS;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -129,8 +131,8 @@ pub(in super::super) fn change_stage_count(
                 let new =
                     before(&mut (0..stage).map(|stage| captured_stage_to_copy(stage, stages, old)));
                 shift_layer_labels_of_all_nodes(&mut program, new - before(&mut (0..of)));
-                note_edit(&mut program, &JobEdit::Pipeline(stages));
-                let trace = Arc::new(program.write_trace()?);
+                add_edit_to_trace_edit_list(&mut program, &JobEdit::Pipeline(stages));
+                let trace = Arc::new(program.encode_as_trace()?);
                 prepared.insert((model, stage), Arc::clone(&trace));
                 trace
             }

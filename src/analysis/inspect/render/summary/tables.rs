@@ -55,7 +55,7 @@ impl SummaryWriter<'_> {
         write!(self.out, "\n{}", table.to_text(self.style))
     }
 
-    fn time_heading(&self) -> &'static str {
+    fn time_or_mean_of_ranks_heading(&self) -> &'static str {
         if self.ranks < 2 {
             "time"
         } else {
@@ -73,13 +73,13 @@ impl SummaryWriter<'_> {
             left_aligned_column("TYPES", 16),
             right_aligned_column("nodes", 11),
             right_aligned_column("no time", 8),
-            right_aligned_column(self.time_heading(), 14),
+            right_aligned_column(self.time_or_mean_of_ranks_heading(), 14),
             right_aligned_column("share", 8),
-            left_aligned_column(least, 22).with_gap(2),
+            left_aligned_column(least, 22).with_gap_before(2),
             left_aligned_column(most, 0),
         ]);
         table.write_heading(&mut self.out, self.style)?;
-        let total = self.job.types.total_sums();
+        let total = self.job.types.sum_over_all_rows();
         for (class, row) in self.job.types.rows_by_key() {
             let cells: [&dyn Display; 7] = [
                 class,
@@ -111,11 +111,11 @@ impl SummaryWriter<'_> {
         let mut table = TextTable::new([
             left_aligned_column("LANES", 41),
             right_aligned_column("nodes", 11),
-            right_aligned_column(self.time_heading(), 14),
+            right_aligned_column(self.time_or_mean_of_ranks_heading(), 14),
             right_aligned_column("share", 9),
-            left_aligned_column(most, 0).with_gap(3),
+            left_aligned_column(most, 0).with_gap_before(3),
         ]);
-        let total = self.job.types.total_sums().time;
+        let total = self.job.types.sum_over_all_rows().time;
         let rows = self.job.lanes.rows_by_key();
         let count = rows.len();
         for (lane, row) in rows.take(ROWS) {
@@ -148,7 +148,7 @@ impl SummaryWriter<'_> {
             right_aligned_column("bytes", 11),
             right_aligned_column("transfer", 14),
             right_aligned_column("wait", 14),
-            left_aligned_column(most, 0).with_gap(2),
+            left_aligned_column(most, 0).with_gap_before(2),
         ]);
         let rows = self.job.collectives.rows_by_time();
         for ((group, kind), row) in rows.iter().take(ROWS) {
@@ -238,7 +238,7 @@ impl SummaryWriter<'_> {
             right_aligned_column("FLOPs", 7),
             right_aligned_column("bytes", 7),
         ]);
-        let total = self.job.operators.total_sums().time;
+        let total = self.job.operators.sum_over_all_rows().time;
         for ((name, class), row) in rows.iter().take(OPERATOR_ROWS) {
             let name = if name.is_empty() { "(no name)" } else { name };
             let cells: [&dyn Display; 8] = [

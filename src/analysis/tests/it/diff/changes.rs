@@ -4,7 +4,8 @@
 
 use super::traces::{
     FoundDifferences, KINDS, Random, build_alike_nodes, build_attribute, build_attribute_value,
-    build_distinct_nodes, build_random_node, compare_node_lists, shuffle_and_renumber_nodes,
+    build_random_mostly_unique_nodes, build_random_node, compare_node_lists,
+    shuffle_and_renumber_nodes,
 };
 use chakram_trace::format::proto::{AttributeProto, IoInfo, Node, attribute_proto::Value};
 
@@ -34,7 +35,7 @@ fn check_trace_mutation(what: &str, change: TraceMutation) {
         seed += 1;
         assert!(seed < 20 * TIMES, "{what} hardly ever applies");
         let mut random = Random(seed);
-        let before = build_distinct_nodes(&mut random, 24);
+        let before = build_random_mostly_unique_nodes(&mut random, 24);
         let mut after = before.clone();
         let Some((id, expected)) = change(&mut random, &mut after) else {
             continue;
@@ -69,7 +70,7 @@ fn check_trace_mutation(what: &str, change: TraceMutation) {
 }
 
 /// Returns a random node that satisfies `fits`.
-fn pick_random_node<'n>(
+fn pick_random_node_that_fits<'n>(
     random: &mut Random,
     nodes: &'n mut [Node],
     fits: impl Fn(&Node) -> bool,
@@ -82,13 +83,13 @@ fn pick_random_node<'n>(
 }
 
 /// Selects a random node that has the attribute `name`. Returns the attribute and the node's id.
-fn pick_random_attribute<'n>(
+fn pick_attribute_of_random_node<'n>(
     random: &mut Random,
     nodes: &'n mut [Node],
     name: &str,
 ) -> Option<(u64, &'n mut AttributeProto)> {
     let has = |node: &Node| node.attr.iter().any(|a| a.name == name);
-    let node = pick_random_node(random, nodes, has)?;
+    let node = pick_random_node_that_fits(random, nodes, has)?;
     let attr = node.attr.iter_mut().find(|a| a.name == name)?;
     Some((node.id, attr))
 }
@@ -140,45 +141,45 @@ fn added_nodes_are_reported() {
 #[test]
 fn changed_fields_are_reported() {
     check_trace_mutation("another name", |random, nodes| {
-        let node = pick_random_node(random, nodes, |_| true)?;
+        let node = pick_random_node_that_fits(random, nodes, |_| true)?;
         node.name += "_v2";
         Some((node.id, build_expected_field_difference("name")))
     });
     check_trace_mutation("another type", |random, nodes| {
         // The change turns a kernel into a load. A load has bytes too, but no FLOPs.
         let compute = |node: &Node| node.attr.iter().any(|a| a.name == "num_ops");
-        let node = pick_random_node(random, nodes, compute)?;
+        let node = pick_random_node_that_fits(random, nodes, compute)?;
         node.r#type = 2;
         Some((node.id, build_expected_field_difference("type")))
     });
     check_trace_mutation("another collective", |random, nodes| {
-        let (id, attr) = pick_random_attribute(random, nodes, "comm_type")?;
+        let (id, attr) = pick_attribute_of_random_node(random, nodes, "comm_type")?;
         attr.value = Some(Value::Uint64Val(1));
         Some((id, build_expected_field_difference("type")))
     });
     check_trace_mutation("another dtype", |random, nodes| {
-        let (id, attr) = pick_random_attribute(random, nodes, "dtype")?;
+        let (id, attr) = pick_attribute_of_random_node(random, nodes, "dtype")?;
         attr.value = Some(Value::StringVal("fp8".to_owned()));
         Some((id, build_expected_field_difference("dtype")))
     });
     check_trace_mutation("another group", |random, nodes| {
-        let (id, attr) = pick_random_attribute(random, nodes, "pg_name")?;
+        let (id, attr) = pick_attribute_of_random_node(random, nodes, "pg_name")?;
         attr.value = Some(Value::StringVal("g7".to_owned()));
         Some((id, build_expected_field_difference("group")))
     });
     check_trace_mutation("other dimensions", |random, nodes| {
-        let (id, attr) = pick_random_attribute(random, nodes, "involved_dim")?;
+        let (id, attr) = pick_attribute_of_random_node(random, nodes, "involved_dim")?;
         attr.value = Some(build_attribute_value(25, 2));
         Some((id, build_expected_field_difference("dimensions")))
     });
     check_trace_mutation("eager", |random, nodes| {
-        let node = pick_random_node(random, nodes, |_| true)?;
+        let node = pick_random_node_that_fits(random, nodes, |_| true)?;
         node.attr
             .push(build_attribute("eager", Value::BoolVal(true)));
         Some((node.id, build_expected_field_difference("eager")))
     });
     check_trace_mutation("another start", |random, nodes| {
-        let node = pick_random_node(random, nodes, |_| true)?;
+        let node = pick_random_node_that_fits(random, nodes, |_| true)?;
         node.start_time_micros = 7;
         Some((
             node.id,
@@ -186,7 +187,7 @@ fn changed_fields_are_reported() {
         ))
     });
     check_trace_mutation("another duration in microseconds", |random, nodes| {
-        let node = pick_random_node(random, nodes, |_| true)?;
+        let node = pick_random_node_that_fits(random, nodes, |_| true)?;
         node.duration_micros = 7;
         Some((node.id, build_expected_field_difference("duration_micros")))
     });
@@ -213,7 +214,7 @@ fn changed_number_attributes_are_reported_as_their_fields() {
         ($($i:literal)*) => {$(
             check_trace_mutation(NUMBERS[$i].0, |random, nodes| {
                 let (name, changed) = NUMBERS[$i];
-                let (id, attr) = pick_random_attribute(random, nodes, name)?;
+                let (id, attr) = pick_attribute_of_random_node(random, nodes, name)?;
                 increment_attribute(attr);
                 Some((id, build_expected_field_difference(changed)))
             });
@@ -225,13 +226,13 @@ fn changed_number_attributes_are_reported_as_their_fields() {
 
 /// Two captures of the same program number their operators differently, so a comparison ignores these numbers.
 #[test]
-fn numbers_of_the_captured_process_are_no_change() {
+fn operator_numbers_that_differ_between_captures_are_no_change() {
     let mut bumped = 0;
     for seed in 0..TIMES {
         let mut random = Random(seed);
-        let before = build_distinct_nodes(&mut random, 24);
+        let before = build_random_mostly_unique_nodes(&mut random, 24);
         let mut after = before.clone();
-        if let Some((_, attr)) = pick_random_attribute(&mut random, &mut after, "rf_id") {
+        if let Some((_, attr)) = pick_attribute_of_random_node(&mut random, &mut after, "rf_id") {
             increment_attribute(attr);
             bumped += 1;
             assert_eq!(
@@ -248,7 +249,7 @@ fn numbers_of_the_captured_process_are_no_change() {
 fn changed_inputs_and_outputs_are_reported() {
     check_trace_mutation("inputs or outputs", |random, nodes| {
         let which = random.below(6);
-        let node = pick_random_node(random, nodes, |_| true)?;
+        let node = pick_random_node_that_fits(random, nodes, |_| true)?;
         let mut io = IoInfo::default();
         let (text, name) = match which % 3 {
             0 => (&mut io.values, "values"),
@@ -274,7 +275,7 @@ fn check_attribute_changes(how: usize) {
     for kind in 0..KINDS {
         for seed in 0..TIMES / KINDS as u64 + 1 {
             let mut random = Random(seed * 31 + kind as u64);
-            let mut before = build_distinct_nodes(&mut random, 16);
+            let mut before = build_random_mostly_unique_nodes(&mut random, 16);
             let at = random.below(before.len());
             let first = random.below(98) as u8;
             if how > 0 {
@@ -333,11 +334,11 @@ fn changed_kinds_of_attribute_values_are_reported() {
 }
 
 #[test]
-fn attributes_that_are_documented() {
+fn diff_finds_changes_of_attributes_that_are_documented() {
     check_attribute_changes(4);
 }
 
-fn select_dependencies(node: &mut Node, control: bool) -> &mut Vec<u64> {
+fn select_control_or_data_dependencies(node: &mut Node, control: bool) -> &mut Vec<u64> {
     match control {
         true => &mut node.ctrl_deps,
         false => &mut node.data_deps,
@@ -349,11 +350,11 @@ fn remove_random_dependency(
     nodes: &mut [Node],
     control: bool,
 ) -> Option<(u64, ExpectedDifference)> {
-    let node = pick_random_node(random, nodes, |node| {
-        !select_dependencies(&mut node.clone(), control).is_empty()
+    let node = pick_random_node_that_fits(random, nodes, |node| {
+        !select_control_or_data_dependencies(&mut node.clone(), control).is_empty()
     })?;
     let id = node.id;
-    let list = select_dependencies(node, control);
+    let list = select_control_or_data_dependencies(node, control);
     let on = list.remove(random.below(list.len()));
     Some((id, ExpectedDifference::Edge(false, on, control)))
 }
@@ -366,10 +367,10 @@ fn add_random_dependency(
     let at = 1 + random.below(nodes.len() - 1);
     let on = random.below(at) as u64;
     let node = &mut nodes[at];
-    if select_dependencies(node, control).contains(&on) {
+    if select_control_or_data_dependencies(node, control).contains(&on) {
         return None;
     }
-    select_dependencies(node, control).push(on);
+    select_control_or_data_dependencies(node, control).push(on);
     Some((at as u64, ExpectedDifference::Edge(true, on, control)))
 }
 

@@ -193,7 +193,7 @@ pub fn build_random_node(random: &mut Random, id: u64, what: RandomNodeOperation
 }
 
 /// Builds a trace in which most nodes are unique: each has some property that no other node has.
-pub fn build_distinct_nodes(random: &mut Random, most: usize) -> Vec<Node> {
+pub fn build_random_mostly_unique_nodes(random: &mut Random, most: usize) -> Vec<Node> {
     let count = 3 + random.below(most - 2);
     let dense = 1 + random.below(3);
     (0..count as u64)

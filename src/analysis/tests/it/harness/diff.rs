@@ -53,7 +53,7 @@ pub fn run_diff_target(data: &[u8]) {
 /// the removed ones and plus the added ones, must equal the second trace's.
 fn check_trace_diff(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
     let mut pairs = 0;
-    for node in a.node_indices() {
+    for node in a.range_of_all_node_indices() {
         let removed = found.removed.contains(&node);
         match found.pairs.partner_of_node(0, node) {
             Some(partner) => {
@@ -72,7 +72,7 @@ fn check_trace_diff(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
             assert!(field.before != field.after || field.before.as_number().is_none());
         }
     }
-    for node in a.node_indices() {
+    for node in a.range_of_all_node_indices() {
         let Some(partner) = found.pairs.partner_of_node(0, node) else {
             continue;
         };

@@ -53,7 +53,7 @@ fn list_executed_loops(
 }
 
 /// Returns the words of `tensor` in the box that starts at `origin`.
-fn list_tile_words(
+fn list_tensor_words_in_box(
     layer: &LayerShape,
     tensor: LayerTensor,
     origin: [u64; 7],
@@ -165,8 +165,12 @@ pub fn count_steps_and_accesses(
                     if held.tile.as_ref().is_some_and(|(at, _)| *at == now) {
                         continue;
                     }
-                    let tile =
-                        list_tile_words(layer, tensor, origin(Some(inner), *unit), extent(inner));
+                    let tile = list_tensor_words_in_box(
+                        layer,
+                        tensor,
+                        origin(Some(inner), *unit),
+                        extent(inner),
+                    );
                     let old = held.tile.replace((now.clone(), tile.clone()));
                     if tensor == LayerTensor::Outputs {
                         if let Some((_, old)) = old {
@@ -208,7 +212,7 @@ pub fn count_steps_and_accesses(
             let innermost = keepers[0];
             let mut together = TileWordSet::new();
             for (u, unit) in units.iter().enumerate() {
-                let word = list_tile_words(layer, tensor, origin(None, *unit), [1; 7]);
+                let word = list_tensor_words_in_box(layer, tensor, origin(None, *unit), [1; 7]);
                 let word = *word.first().unwrap();
                 if innermost >= own {
                     together.insert(word);

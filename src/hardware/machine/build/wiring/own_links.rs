@@ -10,7 +10,7 @@ use crate::topology::link_graph::{
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_and_truncate_for_message};
 
 /// Parses the explicit links of dimension `d`: a Clos network or a graph.
-pub(super) fn parse_explicit_links(
+pub(super) fn parse_clos_or_graph_links(
     table: &ConfigTable<'_>,
     (wiring, d): (DimensionWiringKeyword, usize),
     topology: &Topology,

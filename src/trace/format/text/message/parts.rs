@@ -10,7 +10,7 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 const ATTRIBUTE_KEYS: &str = "name, doc_string, raw and the values from double_val to bytes_list";
 
 /// Parses an attribute, and appends it as field `number`.
-pub(super) fn append_attribute(
+pub(super) fn parse_and_append_json_attribute(
     json: &mut JsonCursor<'_>,
     number: u32,
     out: &mut Vec<u8>,

@@ -27,12 +27,14 @@ fn try_convert_to_json_lines(contents: &[u8]) -> Result<String, TraceError> {
 }
 
 /// Converts a file to text and back, and returns the resulting file or the error.
-pub fn round_trip_lines(contents: &[u8]) -> Result<Vec<u8>, String> {
-    from_lines(&try_convert_to_json_lines(contents).map_err(|e| e.to_string())?)
+pub fn convert_to_lines_and_back(contents: &[u8]) -> Result<Vec<u8>, String> {
+    convert_text_checking_streaming_agrees(
+        &try_convert_to_json_lines(contents).map_err(|e| e.to_string())?,
+    )
 }
 
 /// Converts a text to a trace file. Reads the text both as a whole and line by line. The two results must be equal.
-pub fn from_lines(text: &str) -> Result<Vec<u8>, String> {
+pub fn convert_text_checking_streaming_agrees(text: &str) -> Result<Vec<u8>, String> {
     let whole = text::parse_text_trace(text.as_bytes(), JsonTraceFormat::JsonLines);
     let mut reader = JsonLineReader::new(text.as_bytes());
     let mut streamed = Vec::new();
@@ -135,7 +137,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn canonical_files_come_back_byte_for_byte(
+    fn canonical_binary_traces_survive_conversion_to_json_lines_and_back(
         version in any::<String>(),
         attr in vec(attribute_strategy(), 0..3),
         nodes in vec((node_strategy(), vec(attribute_strategy(), 0..6)), 0..4),
@@ -146,7 +148,7 @@ proptest! {
         let tail = unknown.concat();
         let file = frame_records([metadata].into_iter().chain(nodes).map(|m| [m, tail.clone()].concat()));
         let text = to_lines(&file);
-        prop_assert_eq!(from_lines(&text).unwrap(), file);
+        prop_assert_eq!(convert_text_checking_streaming_agrees(&text).unwrap(), file);
         // `serde_json` must also read every line as one object.
         for line in text.lines() {
             let object: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -155,7 +157,7 @@ proptest! {
     }
 
     #[test]
-    fn other_files_come_back_with_equal_records(
+    fn non_canonical_files_come_back_with_equal_records(
         node in node_strategy(),
         unpacked: bool,
         order in Just((0..10_usize).collect::<Vec<_>>()).prop_shuffle(),
@@ -170,7 +172,7 @@ proptest! {
         prost::encoding::bytes::encode(8, &in_inputs, &mut bytes);
         let before = frame_records([GlobalMetadata::default().encode_to_vec(), bytes.clone()]);
         let text = to_lines(&before);
-        let after = from_lines(&text).unwrap();
+        let after = convert_text_checking_streaming_agrees(&text).unwrap();
         prop_assert_eq!(format!("{:?}", decode_trace(&after)), format!("{:?}", decode_trace(&before)));
         let mut frames = FrameCursor::new(&after);
         frames.next_record().unwrap();
@@ -212,10 +214,13 @@ fn json_lines_are_written_as_documented() {
 {\"id\":0,\"type\":\"INVALID_NODE\"}
 ";
     assert_eq!(to_lines(&file), text);
-    assert_eq!(from_lines(text).unwrap(), file);
+    assert_eq!(convert_text_checking_streaming_agrees(text).unwrap(), file);
     // Blank lines, other line endings and a missing final line ending do not change the result.
     let loose = text.trim_end().replace('\n', "\r\n\r\n");
-    assert_eq!(from_lines(&loose).unwrap(), file);
+    assert_eq!(
+        convert_text_checking_streaming_agrees(&loose).unwrap(),
+        file
+    );
 }
 
 #[test]
@@ -262,17 +267,20 @@ fn errors_name_line_column_and_node() {
         ("{\"unknown\":\"*\"}", "line 3, column 12: expected base64"),
         ("5", "line 3, column 1: found `5`, expected an object"),
     ] {
-        let error = from_lines(&format!("{first}{line}\n{{\"id\":2}}\n")).unwrap_err();
+        let error =
+            convert_text_checking_streaming_agrees(&format!("{first}{line}\n{{\"id\":2}}\n"))
+                .unwrap_err();
         assert!(error.contains(expected), "{line}: {error}");
     }
-    let newer = from_lines("{\"schema\":\"chakram.trace.2\"}\n").unwrap_err();
+    let newer =
+        convert_text_checking_streaming_agrees("{\"schema\":\"chakram.trace.2\"}\n").unwrap_err();
     assert!(newer.contains("expected `chakram.trace.1`"), "{newer}");
 }
 
 /// Round trips must preserve other tools' traces byte for byte.
 #[test]
 fn corpus_traces_survive_round_trip_byte_for_byte() {
-    let Some(cases) = testkit::corpus::unpack_cases() else {
+    let Some(cases) = testkit::corpus::unpack_cases_in_memory() else {
         return;
     };
     let mut files = 0;
@@ -281,7 +289,7 @@ fn corpus_traces_survive_round_trip_byte_for_byte() {
             if name == "u_x_truncated" {
                 continue;
             }
-            let back = from_lines(&to_lines(contents)).unwrap();
+            let back = convert_text_checking_streaming_agrees(&to_lines(contents)).unwrap();
             assert!(back == *contents, "{name}/{file}");
             files += 1;
         }

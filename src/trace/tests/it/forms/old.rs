@@ -12,7 +12,7 @@ mod attributes;
 
 use attributes::{ATTRIBUTES, build_generation_node};
 
-fn upgrade_and_check_trace(contents: &[u8], generation: SchemaGeneration) -> Vec<u8> {
+fn upgrade_and_check_detected_generation(contents: &[u8], generation: SchemaGeneration) -> Vec<u8> {
     let found = upgrade_contents(contents, None).expect("it is sound");
     let found = found.expect("it is old");
     assert_eq!(found.generation, generation);
@@ -63,7 +63,7 @@ fn fixed_fields_of_0_0_1_become_fields_and_attributes() {
         .with_number(18, 1 << 34)
         .with_number(19, 9)
         .with_number(20, 2);
-    let (metadata, nodes) = decode_trace(&upgrade_and_check_trace(
+    let (metadata, nodes) = decode_trace(&upgrade_and_check_detected_generation(
         &encode_file([all]),
         SchemaGeneration::V001,
     ));
@@ -108,7 +108,7 @@ fn types_and_collectives_of_0_0_1_are_renumbered() {
             .with_number(13, 1)
             .with_number(6, 1)
     });
-    let (_, nodes) = decode_trace(&upgrade_and_check_trace(
+    let (_, nodes) = decode_trace(&upgrade_and_check_detected_generation(
         &encode_file(types),
         SchemaGeneration::V001,
     ));
@@ -120,7 +120,7 @@ fn types_and_collectives_of_0_0_1_are_renumbered() {
             .with_number(13, kind)
             .with_number(18, 8)
     });
-    let (_, nodes) = decode_trace(&upgrade_and_check_trace(
+    let (_, nodes) = decode_trace(&upgrade_and_check_detected_generation(
         &encode_file(collectives),
         SchemaGeneration::V001,
     ));
@@ -154,7 +154,10 @@ fn memory_nodes_of_0_0_1_read_bytes_from_the_fields_that_state_them() {
             .with_number(6, 300)
             .with_number(9, 1),
     ]);
-    let (_, nodes) = decode_trace(&upgrade_and_check_trace(&contents, SchemaGeneration::V001));
+    let (_, nodes) = decode_trace(&upgrade_and_check_detected_generation(
+        &contents,
+        SchemaGeneration::V001,
+    ));
     let moved = [(2, 100), (1, 200), (1, 300)];
     for (node, (place, bytes)) in nodes.iter().zip(moved) {
         assert_eq!(
@@ -167,7 +170,7 @@ fn memory_nodes_of_0_0_1_read_bytes_from_the_fields_that_state_them() {
         );
     }
     let graph = Graph::read_graph(
-        &upgrade_and_check_trace(&contents, SchemaGeneration::V001),
+        &upgrade_and_check_detected_generation(&contents, SchemaGeneration::V001),
         0,
         EnforcedDependencyKinds::Auto,
     );
@@ -184,7 +187,10 @@ fn metadata_of_0_0_3_and_of_the_first_0_0_4_is_kept() {
                 .with_bytes(text, "1.0.1"),
         );
         let contents = encode_file([metadata, build_generation_node(of, 1, 4)]);
-        let (metadata, nodes) = decode_trace(&upgrade_and_check_trace(&contents, of.generation));
+        let (metadata, nodes) = decode_trace(&upgrade_and_check_detected_generation(
+            &contents,
+            of.generation,
+        ));
         let schema = build_attribute("schema", Value::StringVal("1.0.1".to_owned()));
         assert_eq!((metadata.attr, nodes.len()), (vec![schema], 1));
     }
@@ -199,8 +205,10 @@ fn metadata_of_0_0_3_and_of_the_first_0_0_4_is_kept() {
             .with_number(9, 5),
     );
     let contents = encode_file([WireMessage::default().with_message(1, schema), node.clone()]);
-    let (metadata, nodes) =
-        decode_trace(&upgrade_and_check_trace(&contents, SchemaGeneration::V004));
+    let (metadata, nodes) = decode_trace(&upgrade_and_check_detected_generation(
+        &contents,
+        SchemaGeneration::V004,
+    ));
     assert_eq!(
         metadata.attr,
         [build_attribute("schema", Value::StringVal("x".to_owned()))]
@@ -211,7 +219,10 @@ fn metadata_of_0_0_3_and_of_the_first_0_0_4_is_kept() {
     );
     // The file has no metadata at all, and the upgrade must not lose its first node.
     let contents = encode_file([node]);
-    let (_, nodes) = decode_trace(&upgrade_and_check_trace(&contents, SchemaGeneration::V004));
+    let (_, nodes) = decode_trace(&upgrade_and_check_detected_generation(
+        &contents,
+        SchemaGeneration::V004,
+    ));
     assert_eq!((nodes.len(), nodes[0].id), (1, 1));
 }
 

@@ -18,7 +18,7 @@ fn decode_text_value(value: &Value) -> Option<Option<&str>> {
 }
 
 /// Returns the text of a text value, or `None` for values of other types.
-pub fn coerce_to_text(value: &Value) -> Option<&str> {
+pub fn text_if_value_is_text(value: &Value) -> Option<&str> {
     decode_text_value(value).flatten()
 }
 
@@ -72,7 +72,7 @@ pub fn coerce_to_bool(value: &Value) -> Option<bool> {
 }
 
 /// Converts a value to a number format. The inner value is `None` if the format's name is unknown.
-pub fn coerce_to_dtype(value: &Value) -> Option<Option<Dtype>> {
+pub fn parse_dtype_from_value(value: &Value) -> Option<Option<Dtype>> {
     Some(decode_text_value(value)?.and_then(Dtype::from_name))
 }
 

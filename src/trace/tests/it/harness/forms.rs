@@ -14,14 +14,14 @@ use chakram_trace::graph::{EnforcedDependencyKinds, Graph};
 use prost::Message;
 
 /// Checks that an error's message is not empty and has at most a few lines.
-fn check_error_message(error: &TraceError) {
+fn assert_error_message_is_short_nonempty(error: &TraceError) {
     let error = error.to_string();
     assert!(!error.is_empty() && error.lines().count() < 20, "{error}");
 }
 
 /// Checks that the generated types accept all records of a converted file. Returns the number of records, including the
 /// metadata.
-fn count_decodable_records(contents: &[u8]) -> usize {
+fn check_records_decode_and_count_them(contents: &[u8]) -> usize {
     let mut frames = FrameCursor::new(contents);
     let mut records = 0;
     while let Some(record) = frames.next_record().expect("what is written can be read") {
@@ -33,7 +33,7 @@ fn count_decodable_records(contents: &[u8]) -> usize {
     }
     match Graph::read_graph(contents, 0, EnforcedDependencyKinds::Auto) {
         Ok((graph, _)) => assert_eq!(graph.len() + 1, records),
-        Err(error) => check_error_message(&error),
+        Err(error) => assert_error_message_is_short_nonempty(&error),
     }
     records
 }
@@ -58,7 +58,7 @@ pub fn check_fuzzed_old_schema(data: &[u8]) {
             // The reader uses records of schema 0.0.4 unchanged.
             Ok(Some(_)) if generation == SchemaGeneration::V004 => {}
             Ok(Some(upgraded)) => {
-                let records = count_decodable_records(&upgraded.bytes);
+                let records = check_records_decode_and_count_them(&upgraded.bytes);
                 let mut frames = FrameCursor::new(data);
                 let mut old = 0;
                 while let Ok(Some(_)) = frames.next_record() {
@@ -67,7 +67,7 @@ pub fn check_fuzzed_old_schema(data: &[u8]) {
                 assert!(records == old || records == old + 1, "none is lost");
             }
             Ok(None) => {}
-            Err(error) => check_error_message(&error),
+            Err(error) => assert_error_message_is_short_nonempty(&error),
         }
     }
     match upgrade_contents(data, None) {
@@ -80,7 +80,7 @@ pub fn check_fuzzed_old_schema(data: &[u8]) {
             }
         }
         Ok(None) => {}
-        Err(error) => check_error_message(&error),
+        Err(error) => assert_error_message_is_short_nonempty(&error),
     }
 }
 
@@ -92,12 +92,12 @@ pub fn check_fuzzed_json_lines(data: &[u8]) {
         match reader.next_record(&mut record) {
             Ok(Some(_)) => {}
             Ok(None) => break,
-            Err(error) => check_error_message(&error),
+            Err(error) => assert_error_message_is_short_nonempty(&error),
         }
     }
     match parse_text_trace(data, JsonTraceFormat::JsonLines) {
         Ok(from) => check_json_lines_round_trip(&from.bytes),
-        Err(error) => check_error_message(&error),
+        Err(error) => assert_error_message_is_short_nonempty(&error),
     }
     check_json_lines_round_trip(data);
 }
@@ -117,7 +117,7 @@ fn check_json_lines_round_trip(contents: &[u8]) {
             // JSON Lines also preserve content that the schema does not define. The generated types reject some of this
             // content.
             (Ok(()), Err(_)) => return,
-            (Err(error), _) => return check_error_message(&error),
+            (Err(error), _) => return assert_error_message_is_short_nonempty(&error),
         }
     }
     let text = writer.into_inner();
@@ -154,10 +154,10 @@ pub fn check_fuzzed_text_trace(data: &[u8]) {
                 // The text may contain raw parts with arbitrary bytes, which the generated types may reject.
                 let text = std::str::from_utf8(data).unwrap_or_default();
                 if !text.contains("raw") && !text.contains("unknown") && !text.contains('\\') {
-                    count_decodable_records(&from.bytes);
+                    check_records_decode_and_count_them(&from.bytes);
                 }
             }
-            Err(error) => check_error_message(&error),
+            Err(error) => assert_error_message_is_short_nonempty(&error),
         }
     }
     let Ok(stream) = DecompressedStream::from_bytes(data) else {
@@ -165,13 +165,13 @@ pub fn check_fuzzed_text_trace(data: &[u8]) {
     };
     let mut source = match TraceRecordReader::new(stream, None) {
         Ok(source) => source,
-        Err(error) => return check_error_message(&error),
+        Err(error) => return assert_error_message_is_short_nonempty(&error),
     };
     loop {
         match source.next_record() {
             Ok(Some(_)) => {}
             Ok(None) => break,
-            Err(error) => return check_error_message(&error),
+            Err(error) => return assert_error_message_is_short_nonempty(&error),
         }
     }
 }
@@ -185,7 +185,7 @@ pub fn check_fuzzed_salvage(data: &[u8]) {
         };
         let (bytes, report) = match salvage_trace(data, options) {
             Ok(salvaged) => salvaged,
-            Err(error) => return check_error_message(&error),
+            Err(error) => return assert_error_message_is_short_nonempty(&error),
         };
         let lost = report.lost.iter();
         assert!(
@@ -203,7 +203,7 @@ pub fn check_fuzzed_salvage(data: &[u8]) {
         }
         assert_eq!(nodes, report.nodes);
         if report.generation.is_some() {
-            assert_eq!(count_decodable_records(&bytes), nodes + 1);
+            assert_eq!(check_records_decode_and_count_them(&bytes), nodes + 1);
             // A salvaged file contains no damage that a second salvage would find.
             let again = SalvageSchemaAndDanglingOptions {
                 generation: Some(SchemaGeneration::V004),

@@ -2,8 +2,8 @@
 //! reader.
 
 use super::coerce::{
-    coerce_list_to_bit_mask, coerce_to_bool, coerce_to_count, coerce_to_dtype,
-    coerce_to_group_name, coerce_to_integer, coerce_to_text,
+    coerce_list_to_bit_mask, coerce_to_bool, coerce_to_count, coerce_to_group_name,
+    coerce_to_integer, parse_dtype_from_value, text_if_value_is_text,
 };
 use chakram_trace::format::proto::{AttributeProto, Node, attribute_proto::Value};
 use chakram_trace::format::scan::{self, DependencyVisitor};
@@ -52,7 +52,7 @@ impl DependencyVisitor for OneNodeDependencyIds {
 }
 
 /// Reads `record` with the fast reader.
-pub fn scan_raw_record(
+pub fn scan_record_with_fast_reader(
     record: RawRecord<'_>,
 ) -> Result<ReadNodeFieldsAndDependencies<'_>, TraceError> {
     let mut lists = OneNodeDependencyIds::default();
@@ -77,7 +77,7 @@ pub fn scan_raw_record(
 /// Checks that the fast reader and the generated types agree on one record. Skips invalid messages: the fast reader may
 /// accept them, because it does not read text that replays do not need.
 pub fn check_readers_agree(record: RawRecord<'_>) {
-    let found = scan_raw_record(record);
+    let found = scan_record_with_fast_reader(record);
     let Ok(node) = Node::decode(record.bytes) else {
         return;
     };
@@ -177,10 +177,10 @@ impl<'a> NodeAttributeReader<'a> {
         }
         self.last_attribute_value(&["tid"], coerce_to_integer)?;
         self.last_attribute_value(&["comm_tag"], coerce_to_integer)?;
-        self.last_attribute_value(&["dtype"], coerce_to_dtype)?;
-        self.last_attribute_value(&["in_switch"], coerce_to_text)?;
+        self.last_attribute_value(&["dtype"], parse_dtype_from_value)?;
+        self.last_attribute_value(&["in_switch"], text_if_value_is_text)?;
         self.last_attribute_value(&["kernel_shape"], |value| {
-            coerce_to_text(value)?.parse::<KernelShape>().ok()
+            text_if_value_is_text(value)?.parse::<KernelShape>().ok()
         })?;
         self.last_attribute_value(&["involved_dim", "involve_dims"], coerce_list_to_bit_mask)?;
         self.last_attribute_value(&["pg_name", "comm_group"], coerce_to_group_name)
@@ -219,7 +219,7 @@ impl<'a> NodeAttributeReader<'a> {
                 .map(|_| size)
                 .map_err(|_| "negative size")
         };
-        let in_switch = self.last_attribute_value(&["in_switch"], coerce_to_text)?;
+        let in_switch = self.last_attribute_value(&["in_switch"], text_if_value_is_text)?;
         if in_switch.is_some() && ![2, 3].contains(&self.node.r#type) {
             return Err("a switch, and no memory");
         }
@@ -253,7 +253,7 @@ impl<'a> NodeAttributeReader<'a> {
                 flops: self.read_count_attribute("num_ops")?.unwrap_or(0),
                 bytes: self.read_count_attribute("tensor_size")?.unwrap_or(0),
                 dtype: self
-                    .last_attribute_value(&["dtype"], coerce_to_dtype)?
+                    .last_attribute_value(&["dtype"], parse_dtype_from_value)?
                     .flatten(),
             },
             5..=7 if launch => Op::Host,

@@ -14,7 +14,7 @@ fn build_chain_file() -> Vec<u8> {
     ])
 }
 
-fn read_file_graph(contents: &[u8]) -> Result<Graph, String> {
+fn read_graph_or_error_text(contents: &[u8]) -> Result<Graph, String> {
     let read = Graph::read_graph(contents, 0, EnforcedDependencyKinds::Auto);
     read.map(|(graph, _)| graph).map_err(|e| e.to_string())
 }
@@ -81,7 +81,7 @@ fn a_large_file_is_mapped_and_reads_the_same() {
             .as_slice(),
         contents
     );
-    assert_eq!(read_file_graph(&contents).unwrap().len(), 80_000);
+    assert_eq!(read_graph_or_error_text(&contents).unwrap().len(), 80_000);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn truncation_inside_any_record_is_reported() {
     }
     assert_eq!(ends.len(), 5);
     for cut in 0..whole.len() {
-        let read = read_file_graph(&whole[..cut]);
+        let read = read_graph_or_error_text(&whole[..cut]);
         if let Some(nodes) = ends.iter().position(|&end| end == cut) {
             assert_eq!(read.unwrap().len(), nodes, "cut at {cut}");
             continue;
@@ -117,7 +117,7 @@ fn truncation_inside_any_record_is_reported() {
 }
 
 #[test]
-fn a_damaged_byte_is_an_error_or_another_graph() {
+fn flipping_any_bit_gives_a_valid_graph_or_an_error() {
     let whole = build_chain_file();
     for at in 0..whole.len() {
         for bit in 0..8 {
@@ -130,7 +130,7 @@ fn a_damaged_byte_is_an_error_or_another_graph() {
 
 #[test]
 fn an_empty_record_is_a_node_of_defaults() {
-    let graph = read_file_graph(&build_file_from_records([[0_u8; 0]])).unwrap();
+    let graph = read_graph_or_error_text(&build_file_from_records([[0_u8; 0]])).unwrap();
     assert_eq!(
         (graph.len(), graph.id(graph.nodes().next().unwrap())),
         (1, 0)

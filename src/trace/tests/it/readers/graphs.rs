@@ -19,13 +19,13 @@ fn read_graph_of_nodes(
     Graph::read_graph(&build_file_from_nodes(nodes), 0, policy).map_err(|e| e.to_string())
 }
 
-fn expect_graph(nodes: &[Node], policy: EnforcedDependencyKinds) -> Graph {
+fn read_graph_expecting_no_error(nodes: &[Node], policy: EnforcedDependencyKinds) -> Graph {
     read_graph_of_nodes(nodes, policy)
         .expect("nothing is wrong with it")
         .0
 }
 
-fn expect_graph_error(nodes: &[Node], policy: EnforcedDependencyKinds) -> String {
+fn expect_and_return_graph_error(nodes: &[Node], policy: EnforcedDependencyKinds) -> String {
     read_graph_of_nodes(nodes, policy).expect_err("it makes no sense")
 }
 
@@ -151,8 +151,12 @@ fn lanes_and_names_follow_ids() {
         attr: vec![build_attribute("stream", Value::Int64Val(stream))],
         ..build_kernel(id, &[], &[])
     };
-    let graph = expect_graph(&[stream(9, 7), stream(4, 8)], EnforcedDependencyKinds::Auto);
-    assert_eq!(graph.lanes(), [Lane::Stream(8), Lane::Stream(7)]);
+    let graph =
+        read_graph_expecting_no_error(&[stream(9, 7), stream(4, 8)], EnforcedDependencyKinds::Auto);
+    assert_eq!(
+        graph.lanes_in_order_of_first_use(),
+        [Lane::Stream(8), Lane::Stream(7)]
+    );
     let names: Vec<_> = graph.nodes().map(|n| graph.name_index(n)).collect();
     assert_eq!(names, [0, 1]);
 }
@@ -169,7 +173,7 @@ fn delays_and_waits_follow_ids() {
     let nodes = [
         build_kernel(1, &[], &[]),
         more(build_kernel(2, &[], &[]), vec![number("delay_ns", 5)]),
-        // With `choice` 2, `node_of` returns a send.
+        // With `choice` 2, `node_id_of_drawn_event` returns a send.
         more(
             build_node_of_chosen_type(3, 2),
             vec![number("wait_ns", 7), number("eager", 1)],
@@ -178,11 +182,11 @@ fn delays_and_waits_follow_ids() {
     ];
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
         let nodes = order.map(|i: usize| nodes[i].clone());
-        let graph = expect_graph(&nodes, EnforcedDependencyKinds::Auto);
+        let graph = read_graph_expecting_no_error(&nodes, EnforcedDependencyKinds::Auto);
         let ns = |of: fn(&Graph, NodeIndex) -> Span| -> Vec<u64> {
             graph.nodes().map(|n| of(&graph, n).0 / 1000).collect()
         };
-        assert_eq!(ns(Graph::launch_delay), [0, 5, 0, 0]);
+        assert_eq!(ns(Graph::launch_delay_after_dependencies), [0, 5, 0, 0]);
         assert_eq!(ns(Graph::recorded_wait), [0, 0, 7, 0]);
         assert!(graph.messages()[0].eager);
     }
@@ -203,7 +207,7 @@ fn delays_take_room_only_where_there_are_any() {
                 .attr
                 .push(build_attribute(name, Value::Int64Val(value)));
         }
-        expect_graph(&nodes, EnforcedDependencyKinds::Auto)
+        read_graph_expecting_no_error(&nodes, EnforcedDependencyKinds::Auto)
     };
     let bytes = |names: &[&str], last| with(names, last).heap_bytes();
     assert_eq!(bytes(&["delay_ns"], 4), bytes(&[], 4) + 80);
@@ -222,7 +226,7 @@ fn the_end_of_the_capture_tells_graphs_apart() {
             Vec::new(),
             &[("captured_ns", AttributeValue::Uint(ns))],
         );
-        let file = writer.expect("a vector takes it").into_inner();
+        let file = writer.expect("a vector takes it").into_unflushed_sink();
         let (graph, _) =
             Graph::read_graph(&file, 0, EnforcedDependencyKinds::Auto).expect("it is right");
         graph
@@ -231,7 +235,7 @@ fn the_end_of_the_capture_tells_graphs_apart() {
     assert_eq!((at(7).fingerprint(), at(7)), (at(7).fingerprint(), at(7)));
     assert_ne!((at(7).fingerprint(), at(7)), (at(8).fingerprint(), at(8)));
     assert_eq!(
-        expect_graph(&[], EnforcedDependencyKinds::Auto).captured_end(),
+        read_graph_expecting_no_error(&[], EnforcedDependencyKinds::Auto).captured_end(),
         None
     );
 }
@@ -242,7 +246,7 @@ fn dropped_dependencies_are_counted_as_repairs() {
         build_kernel(5, &[], &[0, 5]),
         build_kernel(6, &[5, 5, 5], &[5, 99, 6]),
     ];
-    let graph = expect_graph(&nodes, EnforcedDependencyKinds::Auto);
+    let graph = read_graph_expecting_no_error(&nodes, EnforcedDependencyKinds::Auto);
     assert_eq!(list_edges_by_id(&graph), [(5, 6)]);
     let expected = GraphRepairCounts {
         dangling_control: 2,
@@ -255,7 +259,7 @@ fn dropped_dependencies_are_counted_as_repairs() {
 
 #[test]
 fn data_that_nobody_produces_is_refused() {
-    let why = expect_graph_error(
+    let why = expect_and_return_graph_error(
         &[build_kernel(3, &[], &[]), build_kernel(8, &[3, 44], &[])],
         EnforcedDependencyKinds::Auto,
     );
@@ -263,7 +267,8 @@ fn data_that_nobody_produces_is_refused() {
         why.contains("node 8") && why.contains("data of node 44"),
         "{why}"
     );
-    let why = expect_graph_error(&[build_kernel(8, &[8], &[])], EnforcedDependencyKinds::Auto);
+    let why =
+        expect_and_return_graph_error(&[build_kernel(8, &[8], &[])], EnforcedDependencyKinds::Auto);
     assert!(
         why.contains("node 8") && why.contains("its own data"),
         "{why}"
@@ -272,7 +277,7 @@ fn data_that_nobody_produces_is_refused() {
 
 #[test]
 fn duplicate_ids_are_refused() {
-    let why = expect_graph_error(
+    let why = expect_and_return_graph_error(
         &[build_kernel(8, &[], &[]), build_kernel(8, &[], &[])],
         EnforcedDependencyKinds::Auto,
     );
@@ -295,20 +300,20 @@ fn cycles_are_named() {
         EnforcedDependencyKinds::Both,
         EnforcedDependencyKinds::Data,
     ] {
-        let why = expect_graph_error(&data, policy);
+        let why = expect_and_return_graph_error(&data, policy);
         assert!(why.contains("1 (k1) → 4 (k4) → 7 (k7) → 1"), "{why}");
     }
     // Data dependencies in one direction and control dependencies in the other form a cycle only if control
     // dependencies are enforced.
     let mixed = [build_kernel(1, &[], &[2]), build_kernel(2, &[1], &[])];
-    let why = expect_graph_error(&mixed, EnforcedDependencyKinds::Both);
+    let why = expect_and_return_graph_error(&mixed, EnforcedDependencyKinds::Both);
     assert!(why.contains("1 (k1) → 2 (k2) → 1"), "{why}");
-    let auto = expect_graph(&mixed, EnforcedDependencyKinds::Auto);
+    let auto = read_graph_expecting_no_error(&mixed, EnforcedDependencyKinds::Auto);
     assert_eq!(
         (list_edges_by_id(&auto), auto.repair_counts().cyclic_control),
         (vec![(1, 2)], 1)
     );
-    let data = expect_graph(&mixed, EnforcedDependencyKinds::Data);
+    let data = read_graph_expecting_no_error(&mixed, EnforcedDependencyKinds::Data);
     assert_eq!(
         (list_edges_by_id(&data), data.repair_counts().cyclic_control),
         (vec![(1, 2)], 0)
@@ -316,18 +321,24 @@ fn cycles_are_named() {
     // The graph keeps control dependencies that do not close a cycle.
     let straight = [build_kernel(1, &[], &[]), build_kernel(2, &[], &[1])];
     assert_eq!(
-        list_edges_by_id(&expect_graph(&straight, EnforcedDependencyKinds::Auto)),
+        list_edges_by_id(&read_graph_expecting_no_error(
+            &straight,
+            EnforcedDependencyKinds::Auto
+        )),
         [(1, 2)]
     );
     assert_eq!(
-        list_edges_by_id(&expect_graph(&straight, EnforcedDependencyKinds::Data)),
+        list_edges_by_id(&read_graph_expecting_no_error(
+            &straight,
+            EnforcedDependencyKinds::Data
+        )),
         []
     );
 }
 
 #[test]
 fn huge_ids_cost_no_memory_for_those_below() {
-    let graph = expect_graph(
+    let graph = read_graph_expecting_no_error(
         &[
             build_kernel(u64::MAX, &[1 << 60], &[]),
             build_kernel(1 << 60, &[], &[]),
@@ -386,7 +397,7 @@ fn profiler_cost_is_subtracted_and_restored() {
         build_kernel(4, &[], &[]),
     ];
     let read = |policy| {
-        let read = Graph::read_with_profiler_policy(
+        let read = Graph::read_with_or_without_profiler_cost(
             &build_file_from_nodes(&nodes),
             0,
             EnforcedDependencyKinds::default(),
@@ -400,7 +411,11 @@ fn profiler_cost_is_subtracted_and_restored() {
     );
     let times = |graph: &Graph| {
         let of = |node| {
-            [graph.launch_delay(node), graph.recorded_duration(node)].map(|span| span.0 / 1000)
+            [
+                graph.launch_delay_after_dependencies(node),
+                graph.recorded_duration(node),
+            ]
+            .map(|span| span.0 / 1000)
         };
         graph.nodes().map(of).collect::<Vec<_>>()
     };
@@ -414,8 +429,12 @@ fn profiler_cost_is_subtracted_and_restored() {
     // If the only delay is removed, the graph has no column of delays.
     let only = build_file_from_nodes(&[node(1, 500, 500)]);
     let policy = EnforcedDependencyKinds::default();
-    let (only, _) =
-        Graph::read_with_profiler_policy(&only, 0, policy, ProfilerOverheadRemovalPolicy::Remove)
-            .unwrap();
-    assert!(!only.has_delays() && only.profiler_facts().removed);
+    let (only, _) = Graph::read_with_or_without_profiler_cost(
+        &only,
+        0,
+        policy,
+        ProfilerOverheadRemovalPolicy::Remove,
+    )
+    .unwrap();
+    assert!(!only.has_delays() && only.facts_about_profiler().removed);
 }

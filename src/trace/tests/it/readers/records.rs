@@ -72,7 +72,7 @@ fn text_that_is_not_needed_is_not_looked_at() {
     prost::encoding::bytes::encode(9, &vec![0x0a, 1, 0xff], &mut bytes);
     assert!(Node::decode(&bytes[..]).is_err());
     assert_eq!(
-        oracle::scan_raw_record(build_raw_record(&bytes))
+        oracle::scan_record_with_fast_reader(build_raw_record(&bytes))
             .unwrap()
             .id,
         7
@@ -80,7 +80,7 @@ fn text_that_is_not_needed_is_not_looked_at() {
     // A name that is not UTF-8 is an error.
     let mut bytes = Vec::new();
     prost::encoding::bytes::encode(2, &vec![0xff], &mut bytes);
-    let error = oracle::scan_raw_record(build_raw_record(&bytes))
+    let error = oracle::scan_record_with_fast_reader(build_raw_record(&bytes))
         .unwrap_err()
         .to_string();
     assert!(error.contains("record 1, byte 10"), "{error}");
@@ -107,7 +107,7 @@ fn split_protobuf_messages_are_merged() {
     .encode_to_vec();
     prost::encoding::bytes::encode(10, &mask, &mut bytes);
     oracle::check_readers_agree(build_raw_record(&bytes));
-    let node = oracle::scan_raw_record(build_raw_record(&bytes)).unwrap();
+    let node = oracle::scan_record_with_fast_reader(build_raw_record(&bytes)).unwrap();
     let chakram_trace::format::Op::Collective { dimensions, .. } = node.op else {
         panic!("{node:?}");
     };
@@ -130,7 +130,7 @@ fn split_protobuf_messages_are_merged() {
     .encode_to_vec();
     bytes.extend(io("", "x").encode_to_vec());
     oracle::check_readers_agree(build_raw_record(&bytes));
-    let node = oracle::scan_raw_record(build_raw_record(&bytes)).unwrap();
+    let node = oracle::scan_record_with_fast_reader(build_raw_record(&bytes)).unwrap();
     assert_eq!(node.groups, Some("[]"));
 }
 
@@ -141,5 +141,5 @@ fn types_have_32_bits() {
     let mut bytes = Vec::new();
     prost::encoding::uint64::encode(3, &((1 << 32) + 4), &mut bytes);
     oracle::check_readers_agree(build_raw_record(&bytes));
-    assert!(oracle::scan_raw_record(build_raw_record(&bytes)).is_ok());
+    assert!(oracle::scan_record_with_fast_reader(build_raw_record(&bytes)).is_ok());
 }

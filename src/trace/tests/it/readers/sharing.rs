@@ -102,14 +102,14 @@ fn build_workload(ranks: &[RankFileContents]) -> Result<Workload, WorkloadError>
 }
 
 fn count_workload_graphs(ranks: &[RankFileContents]) -> usize {
-    build_workload(ranks).unwrap().graphs().len()
+    build_workload(ranks).unwrap().distinct_graphs().len()
 }
 
 #[test]
 fn ranks_that_differ_in_peers_and_groups_share_a_graph_and_keep_both() {
     let ranks = [0, 1, 2, 3].map(build_rank_file_contents);
     let workload = build_workload(&ranks).unwrap();
-    assert_eq!(workload.graphs().len(), 1);
+    assert_eq!(workload.distinct_graphs().len(), 1);
     for (rank, instance) in (0_u32..).zip(workload.instances()) {
         let pair = rank / 2 * 2;
         assert_eq!(instance.peers, [Rank((rank + 2) % 4)]);
@@ -132,7 +132,7 @@ fn groups_that_a_rank_declares_apply_only_to_it() {
         said.declared = r#"[{"pg_name": "1", "ranks": [2, 3]}]"#;
     }
     let found = build_workload(&ranks).unwrap();
-    assert_eq!(found.graphs().len(), 1);
+    assert_eq!(found.distinct_graphs().len(), 1);
     let last = &found.instances()[3];
     let group = &found.groups()[last.groups[1].index()];
     assert_eq!(group.members, [Rank(2), Rank(3)]);

@@ -34,7 +34,7 @@ fn list_ranks_by_coordinates(plan: &ParallelismPlan) -> Vec<u32> {
 /// the replicas. Tensor member t of replica d in stage p has index t + 2 p in the first dimension and d in the second,
 /// so its rank is t + 2 p + 4 d.
 #[test]
-fn ranks_follow_from_where_axes_lie() {
+fn ranks_follow_from_axis_to_dimension_mappings_and_not_from_order() {
     let plan = build_placed_plan(2, 2, 2, &["tp@0", "pp@0", "dp@1"]);
     // For (p, d) = (0, 0), (0, 1), (1, 0) and (1, 1), the ranks are 0 1, 4 5, 2 3 and 6 7.
     assert_eq!(list_ranks_by_coordinates(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);

@@ -11,7 +11,7 @@ use crate::generate::plan::{
     ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::StagePassOrders;
-use crate::generate::{PatternOptionError, refused_option_error};
+use crate::generate::{PatternOptionError, refused_option_value_error};
 use chakram_base::config::{ConfigError, ConfigField, quote_and_truncate_for_message};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Bytes;
@@ -73,7 +73,7 @@ macro_rules! numbers {
 
             fn check_for_option(&self, option: &PlanOption) -> Result<(), PatternOptionError> {
                 if u64::from(*self) < option.least {
-                    return Err(refused_option_error(option.key, self, format!("{} or more", option.least)));
+                    return Err(refused_option_value_error(option.key, self, format!("{} or more", option.least)));
                 }
                 Ok(())
             }
@@ -304,7 +304,9 @@ impl OptionValue for ExpertCapacityFactor {
         OptionValueSyntax::Text(|text| text.parse::<Self>().map(drop));
 
     fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
-        Ok(Self::from_fraction(field.read_positive(Self::MOST)?))
+        Ok(Self::from_fraction_rounded_to_thousandths(
+            field.read_positive(Self::MOST)?,
+        ))
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {

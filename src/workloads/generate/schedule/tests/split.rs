@@ -349,7 +349,7 @@ fn successors_invert_predecessors_in_split_schedules() {
             for pass in schedule.passes_of_stage(stage, stages, count) {
                 match schedule.predecessor_of(pass, stage, stages) {
                     Some((other, needed)) => {
-                        let back = schedule.successor_of(needed, other, stages);
+                        let back = schedule.stage_and_pass_using_result(needed, other, stages);
                         assert_eq!(back, Some((stage, pass)), "{schedule:?}");
                     }
                     None if pass.kind != PassKind::WeightGradient => ends += 1,

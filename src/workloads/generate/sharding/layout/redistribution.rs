@@ -79,7 +79,7 @@ pub fn plan_redistribution(
     members: u32,
 ) -> Redistribution {
     let change = LayoutChange::new(from, to, members);
-    if !change.is_block_aligned() {
+    if !change.needs_only_elements_of_own_block() {
         return change.messages_from_nearest_holders();
     }
     if change.shards_per_block_before() == 1 {
@@ -116,7 +116,7 @@ pub fn reduce_scatter_groups(
 ) -> Option<EqualSizedMemberGroups> {
     let change = LayoutChange::new(from, to, members);
     let among = EqualSizedMemberGroups::from_members_differing_in_digits(over, members);
-    let slices = change.is_block_aligned() && change.shards_per_block_before() == 1;
+    let slices = change.needs_only_elements_of_own_block() && change.shards_per_block_before() == 1;
     if !slices
         || among.group_size() == 1
         || change.shards_per_block_after() != u64::from(among.group_size())
@@ -230,7 +230,7 @@ impl<'a> LayoutChange<'a> {
     }
 
     /// Returns true if all axes are nested and every member needs only elements of its own block.
-    fn is_block_aligned(&self) -> bool {
+    fn needs_only_elements_of_own_block(&self) -> bool {
         let nested =
             |cuts: &AxisShardCountChange| cuts.blocks == cuts.from || cuts.blocks == cuts.to;
         self.axes.iter().all(nested)

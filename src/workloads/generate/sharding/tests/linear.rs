@@ -13,7 +13,7 @@ fn generate_weight_value(n: u64, k: u64) -> i64 {
 }
 
 /// Returns an element of the output's gradient.
-fn generate_output_gradient(b: u64, m: u64, n: u64) -> i64 {
+fn generate_output_gradient_element(b: u64, m: u64, n: u64) -> i64 {
     generate_small_value(2000 + (b * 3 + m) * 4 + n)
 }
 
@@ -25,8 +25,8 @@ fn every_cut_of_a_product_sums_to_the_whole() {
         for m in list_divisors(rows) {
             for n in list_divisors(outputs) {
                 for k in list_divisors(inputs) {
-                    check_sharded_linear(build_shard_counts(b, m, n, k), false);
-                    check_sharded_linear(build_shard_counts(b, m, n, k), true);
+                    check_sharded_linear(build_axis_shard_counts(b, m, n, k), false);
+                    check_sharded_linear(build_axis_shard_counts(b, m, n, k), true);
                     cuts += 1;
                 }
             }
@@ -70,10 +70,10 @@ fn check_sharded_linear(degrees: OperatorAxisShardCounts, bias: bool) {
                                     *own[0].entry([b, m, n, 0]).or_default() +=
                                         generate_input_value(b, m, k) * generate_weight_value(n, k);
                                     *own[1].entry([b, m, k, 0]).or_default() +=
-                                        generate_output_gradient(b, m, n)
+                                        generate_output_gradient_element(b, m, n)
                                             * generate_weight_value(n, k);
                                     *own[2].entry([n, k, 0, 0]).or_default() +=
-                                        generate_output_gradient(b, m, n)
+                                        generate_output_gradient_element(b, m, n)
                                             * generate_input_value(b, m, k);
                                 }
                                 if bias {
@@ -81,7 +81,7 @@ fn check_sharded_linear(degrees: OperatorAxisShardCounts, bias: bool) {
                                     // these copies apart.
                                     let copy = [n, u64::from(ik), 1, 0];
                                     *own[2].entry(copy).or_default() +=
-                                        generate_output_gradient(b, m, n);
+                                        generate_output_gradient_element(b, m, n);
                                 }
                             }
                         }
@@ -102,7 +102,9 @@ fn check_sharded_linear(degrees: OperatorAxisShardCounts, bias: bool) {
     });
     check_partial_sums(&case, &sharding, &sharding.backward, &dx, |e| {
         (0..outputs)
-            .map(|n| generate_output_gradient(e[0], e[1], n) * generate_weight_value(n, e[2]))
+            .map(|n| {
+                generate_output_gradient_element(e[0], e[1], n) * generate_weight_value(n, e[2])
+            })
             .sum()
     });
     let every = |f: &dyn Fn(u64, u64) -> i64| -> i64 {
@@ -111,8 +113,8 @@ fn check_sharded_linear(degrees: OperatorAxisShardCounts, bias: bool) {
     };
     check_partial_sums(&case, &sharding, &sharding.update, &dw, |e| match *e {
         [n, k, 0, 0] => {
-            every(&|b, m| generate_output_gradient(b, m, n) * generate_input_value(b, m, k))
+            every(&|b, m| generate_output_gradient_element(b, m, n) * generate_input_value(b, m, k))
         }
-        [n, ..] => every(&|b, m| generate_output_gradient(b, m, n)),
+        [n, ..] => every(&|b, m| generate_output_gradient_element(b, m, n)),
     });
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn expect_sharding_error(
+fn shard_refused_operator_for_error(
     work: &OperatorKind,
     degrees: OperatorAxisShardCounts,
     devices: u32,
@@ -14,33 +14,33 @@ fn expect_sharding_error(
 #[test]
 fn what_does_not_divide_is_refused_with_what_would() {
     assert_eq!(
-        expect_sharding_error(&LINEAR, build_shard_counts(1, 1, 6, 1), 6),
+        shard_refused_operator_for_error(&LINEAR, build_axis_shard_counts(1, 1, 6, 1), 6),
         "`n` is 6; expected a divisor of the 64 outputs, for parts are equal, such as 4 or 8"
     );
     assert_eq!(
-        expect_sharding_error(&LINEAR, build_shard_counts(8, 1, 1, 1), 8),
+        shard_refused_operator_for_error(&LINEAR, build_axis_shard_counts(8, 1, 1, 1), 8),
         "`b` is 8; expected a divisor of the 4 samples, for parts are equal, such as 4"
     );
     assert_eq!(
-        expect_sharding_error(&LINEAR, build_shard_counts(2, 2, 1, 1), 6),
+        shard_refused_operator_for_error(&LINEAR, build_axis_shard_counts(2, 2, 1, 1), 6),
         "`devices` is 6; expected 4, the product of the degrees b 2, m 2, n 1, k 1"
     );
     assert_eq!(
-        expect_sharding_error(&LINEAR, build_shard_counts(0, 1, 1, 1), 0),
+        shard_refused_operator_for_error(&LINEAR, build_axis_shard_counts(0, 1, 1, 1), 0),
         "`b` is 0; expected 1 or more"
     );
     assert_eq!(
-        expect_sharding_error(
+        shard_refused_operator_for_error(
             &build_attention_operator(),
-            build_shard_counts(1, 1, 1, 2),
+            build_axis_shard_counts(1, 1, 1, 2),
             2
         ),
         "`k` is 2; expected 1, for a head cannot be split; `n` shards by heads"
     );
     assert_eq!(
-        expect_sharding_error(
+        shard_refused_operator_for_error(
             &build_attention_operator(),
-            build_shard_counts(1, 1, 8, 1),
+            build_axis_shard_counts(1, 1, 8, 1),
             8
         ),
         "`n` is 8; expected a divisor of the 8 heads and the 4 heads of keys and values, for parts are equal, \
@@ -53,7 +53,7 @@ fn what_does_not_divide_is_refused_with_what_would() {
         bias: true,
         tied: false,
     };
-    let refused = expect_sharding_error(&huge, build_shard_counts(1, 1, 1, 1), 1);
+    let refused = shard_refused_operator_for_error(&huge, build_axis_shard_counts(1, 1, 1, 1), 1);
     assert!(
         refused.starts_with("FLOPs of a device would be"),
         "{refused}"
@@ -65,7 +65,7 @@ fn image_sharding_errors_use_the_axis_letters_of_plans() {
     // The output has 4 rows and the input has 8, so the number of output rows is not divisible by 8 shards.
     let work = image::build_3x3_convolution([8, 8], 2, 1);
     assert_eq!(
-        expect_sharding_error(
+        shard_refused_operator_for_error(
             &work,
             OperatorAxisShardCounts::of_convolution(1, 1, 8, 1),
             8
@@ -74,7 +74,7 @@ fn image_sharding_errors_use_the_axis_letters_of_plans() {
          equal, such as 4"
     );
     assert_eq!(
-        expect_sharding_error(
+        shard_refused_operator_for_error(
             &work,
             OperatorAxisShardCounts::of_convolution(1, 3, 1, 2),
             5
@@ -105,7 +105,7 @@ fn image_sharding_errors_use_the_axis_letters_of_plans() {
         bias,
     };
     assert_eq!(
-        expect_sharding_error(
+        shard_refused_operator_for_error(
             &grouped,
             OperatorAxisShardCounts::of_convolution(1, 2, 1, 1),
             2
@@ -121,7 +121,7 @@ fn image_sharding_errors_use_the_axis_letters_of_plans() {
         padding: 0,
     };
     assert_eq!(
-        expect_sharding_error(&small, OperatorAxisShardCounts::of_pooling(1, 1, 1), 1),
+        shard_refused_operator_for_error(&small, OperatorAxisShardCounts::of_pooling(1, 1, 1), 1),
         "`m` is 1; expected a divisor of the 0 rows of the output and the 2 rows of the input, for parts are equal"
     );
 }

@@ -81,9 +81,13 @@ fn a_transformers_sums_are_eq_6() {
                 OperatorTensorParallelSplit::RowParallel => [1, model],
                 _ => [model, 1],
             };
-            let found =
-                OperatorShardWorkAndSums::new(&work, 128, build_shard_counts(data, 1, n, k), 16)
-                    .unwrap();
+            let found = OperatorShardWorkAndSums::new(
+                &work,
+                128,
+                build_axis_shard_counts(data, 1, n, k),
+                16,
+            )
+            .unwrap();
             flops += u128::from(found.flops);
             // Each kind of product (row-parallel or column-parallel) needs a sum in only one pass. In the other pass,
             // devices have no partial sums.

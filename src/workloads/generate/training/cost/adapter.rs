@@ -60,8 +60,8 @@ impl KernelCostParameters {
                 kernel.operands = None;
             }
         }
-        let [rows, inputs, _] = self.matrix_product_sizes(&products[0]);
-        let [.., outputs] = self.matrix_product_sizes(&products[1]);
+        let [rows, inputs, _] = self.operator_rows_inputs_and_outputs(&products[0]);
+        let [.., outputs] = self.operator_rows_inputs_and_outputs(&products[1]);
         kernels.forward.extend(a.forward);
         kernels.forward.extend(b.forward);
         kernels
@@ -88,13 +88,13 @@ impl KernelCostParameters {
         &self,
         products: &[OperatorKind; 2],
     ) -> Result<[u64; 2], PatternOptionError> {
-        let [rows, inputs, rank] = self.matrix_product_sizes(&products[0]);
+        let [rows, inputs, rank] = self.operator_rows_inputs_and_outputs(&products[0]);
         let bytes = |columns| check_kernel_byte_limit(rows * columns * u128::from(self.number));
         Ok([bytes(inputs)?, bytes(rank)?])
     }
 
     /// Sizes of a matrix product: rows, input columns, output columns.
-    fn matrix_product_sizes(&self, work: &OperatorKind) -> [u128; 3] {
+    fn operator_rows_inputs_and_outputs(&self, work: &OperatorKind) -> [u128; 3] {
         let spec = work.to_axes_and_tensors();
         let [rows, inputs, outputs] = ['m', 'k', 'n'].map(|axis| spec.extent_of_axis(axis).into());
         [self.rows_per_micro_batch(rows), inputs, outputs]

@@ -119,7 +119,7 @@ impl KernelCostParameters {
             true => u128::from(spec.extent_of_axis('r')) * (a + if latent { 1 } else { v }),
             false => (a + v) * w,
         };
-        self.add_kernels_before_attention(&mut kernels, rotary, [n, turned], v < a)?;
+        self.add_elementwise_kernels_before_attention(&mut kernels, rotary, [n, turned], v < a)?;
         if qk_norm {
             self.add_head_norm_kernels(&mut kernels, [n, (a + v) * w])?;
         }
@@ -244,7 +244,7 @@ impl KernelCostParameters {
 
     /// Adds the element-wise kernels before attention: on queries and keys (a tensor of size `x`), and on key and value
     /// heads. Also adds their backward kernels.
-    fn add_kernels_before_attention(
+    fn add_elementwise_kernels_before_attention(
         &self,
         kernels: &mut OperatorKernels,
         rotary: bool,
@@ -264,7 +264,7 @@ impl KernelCostParameters {
             (true, ElementwiseKernels::Eager) => kernel_chain(x, &one_by_one)?,
             (true, _) => kernel_chain(x, &in_one)?,
         };
-        if shares && self.elementwise.is_pytorch() {
+        if shares && self.elementwise.is_eager_or_compiled_pytorch() {
             before.extend(kernel_chain(x, &[(".repeat", copy, 2 * d)])?);
         }
         kernels.backward.extend(before.iter().rev().cloned());

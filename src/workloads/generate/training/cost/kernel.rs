@@ -91,7 +91,7 @@ impl LoweredKernel {
 
 /// Returns the shape of `batch` equal matrix products in one kernel. Sizes saturate at `u64::MAX`. A product with a
 /// larger size either has no FLOPs, or was already rejected for its FLOPs.
-pub(super) fn gemm_shape(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
+pub(super) fn build_saturated_gemm_shape(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
     let [batch, m, n, k] = [batch, m, n, k].map(|size| u64::try_from(size).unwrap_or(u64::MAX));
     KernelShape::Gemm { batch, m, n, k }
 }

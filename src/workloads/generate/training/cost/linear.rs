@@ -21,7 +21,9 @@
 //! quantizes weights once per step. Transformer Engine calls these recipes delayed, current and block scaling. 4-bit
 //! formats have no cast kernels, because their products' measured times include the casts.
 
-use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel, gemm_shape};
+use super::{
+    KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel, build_saturated_gemm_shape,
+};
 use crate::generate::PatternOptionError;
 use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
 use crate::model::{OperatorAxesAndTensorsSpec, TrainedOperatorWeights};
@@ -87,11 +89,11 @@ impl KernelCostParameters {
             moved,
             [&x, w],
             &y,
-            gemm_shape(experts, rows, m, k),
+            build_saturated_gemm_shape(experts, rows, m, k),
         )?);
         let mut backward = self.cast_kernels([".grad.amax", ".grad.quantize"], y)?;
         let moved = operands(n * m + held) + d * n * k;
-        let shape = gemm_shape(experts, rows, k, m);
+        let shape = build_saturated_gemm_shape(experts, rows, k, m);
         backward.push(product(".dgrad", moved, [&y, w], &x, shape)?);
         let moved = operands(n * k + n * m) + sums * held;
         let weights = product(
@@ -99,7 +101,7 @@ impl KernelCostParameters {
             moved,
             [&x, &y],
             w,
-            gemm_shape(experts, k, m, rows),
+            build_saturated_gemm_shape(experts, k, m, rows),
         )?;
         let mut after_weights = Vec::new();
         if megatron && bias {

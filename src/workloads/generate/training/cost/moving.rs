@@ -17,7 +17,7 @@ impl KernelCostParameters {
             let sides = [one.reads, one.writes];
             let moved = sides.map(|(axes, each)| {
                 let all = self.rows_per_micro_batch(spec.tensor_element_count(axes));
-                all.saturating_mul(each.byte_count(self.number, self.gradient))
+                all.saturating_mul(each.compute_bytes_per_element(self.number, self.gradient))
             });
             let moved = moved[0].saturating_add(moved[1]);
             let [from, to] = sides.map(|(axes, _)| self.tensor_axis_sizes(spec, axes));

@@ -21,7 +21,7 @@
 //! Scores have the plan's number format even if other products have 8 bits, as in Megatron-LM and
 //! DeepSeek-V3.
 
-use super::{KernelCostParameters, OperatorKernels, build_kernel, gemm_shape};
+use super::{KernelCostParameters, OperatorKernels, build_kernel, build_saturated_gemm_shape};
 use crate::generate::PatternOptionError;
 use crate::model::OperatorAxesAndTensorsSpec;
 use chakram_trace::format::MemoryBoundKernelClass;
@@ -50,7 +50,7 @@ impl KernelCostParameters {
         let element = MemoryBoundKernelClass::ElementWise;
         let mut forward = vec![
             build_kernel(".score", flops, moved, &[&tokens, &weights], &[&scores])?
-                .with_kernel_shape(gemm_shape(1, t, x, h)),
+                .with_kernel_shape(build_saturated_gemm_shape(1, t, x, h)),
         ];
         if sigmoid {
             forward.push(over_scores(".sigmoid", d + 4, element)?);
@@ -97,7 +97,7 @@ impl KernelCostParameters {
             )?
             .with_memory_bound_class(softmax),
             build_kernel(".score.dgrad", flops, moved, &inputs, &[&tokens])?
-                .with_kernel_shape(gemm_shape(1, t, h, x)),
+                .with_kernel_shape(build_saturated_gemm_shape(1, t, h, x)),
             build_kernel(".sum", 0, 3 * d * t * h, &[&tokens, &tokens], &[&tokens])?
                 .with_memory_bound_class(MemoryBoundKernelClass::ElementWise),
         ];
@@ -113,7 +113,7 @@ impl KernelCostParameters {
         Ok(OperatorKernels {
             forward,
             backward,
-            weights: Some(of_weights.with_kernel_shape(gemm_shape(1, h, x, t))),
+            weights: Some(of_weights.with_kernel_shape(build_saturated_gemm_shape(1, h, x, t))),
             ..OperatorKernels::default()
         })
     }

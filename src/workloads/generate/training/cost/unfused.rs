@@ -1,7 +1,7 @@
 //! Kernels of unfused attention, as in PyTorch and Megatron-LM: two matrix products, and kernels on
 //! the scores between them.
 
-use super::{KernelCostParameters, OperatorKernels, build_kernel, gemm_shape};
+use super::{KernelCostParameters, OperatorKernels, build_kernel, build_saturated_gemm_shape};
 use crate::generate::PatternOptionError;
 use crate::generate::plan::{ElementwiseKernels, SoftmaxKernel};
 use chakram_trace::format::MemoryBoundKernelClass;
@@ -26,8 +26,11 @@ impl KernelCostParameters {
         let p = [b, a, m, s];
         // Each head of a sequence has two matrix products: queries times all keys (scores), and
         // scores times values.
-        let (scores, sums) = (gemm_shape(b * a, m, s, w), gemm_shape(b * a, m, w, s));
-        let key_sums = gemm_shape(b * a, s, w, m);
+        let (scores, sums) = (
+            build_saturated_gemm_shape(b * a, m, s, w),
+            build_saturated_gemm_shape(b * a, m, w, s),
+        );
+        let key_sums = build_saturated_gemm_shape(b * a, s, w, m);
         let softmax = MemoryBoundKernelClass::Softmax;
         let in_one = match self.softmax {
             SoftmaxKernel::Fused => true,

@@ -202,7 +202,7 @@ impl RankEmitter<'_, '_> {
     }
 
     /// Emits the reductions of all buckets of part `at`, one after another in the chain.
-    pub(super) fn emit_all_bucket_reductions(
+    pub(super) fn emit_part_bucket_reductions_chained(
         &mut self,
         at: u32,
         pass: PipelinePass,
@@ -230,7 +230,7 @@ impl RankEmitter<'_, '_> {
                     micro_batch: plan.micro_batches - 1,
                     chunk,
                 };
-                self.emit_all_bucket_reductions(at, pass)?;
+                self.emit_part_bucket_reductions_chained(at, pass)?;
             }
         }
         for producers in &mut self.unreduced_producers {
@@ -248,7 +248,7 @@ impl RankEmitter<'_, '_> {
         let makes = plan.plan.optimizer != Optimizer::None;
         if makes && !plan.plan.without.has_effect(AblationEffect::Optimizer) {
             let moved = plan.bytes_moved_by_optimizer_step(self.place.stage);
-            let [loaded, stored] = plan.optimizer_load_and_store_bytes(self.place.stage);
+            let [loaded, stored] = plan.optimizer_remote_load_and_store_bytes(self.place.stage);
             self.emit_optimizer_state_access(false, loaded)?;
             let op = Op::Compute {
                 flops: 0,

@@ -26,7 +26,7 @@ impl RankEmitter<'_, '_> {
             .into_iter()
             .enumerate()
         {
-            for (piece, bytes) in self.access_sizes(bytes).enumerate() {
+            for (piece, bytes) in self.split_bytes_into_access_sizes(bytes).enumerate() {
                 match piece {
                     0 => self.out.set_name(format_args!("{name}/{word}")),
                     _ => self.out.set_name(format_args!("{name}/{word}.{piece}")),
@@ -72,7 +72,7 @@ impl RankEmitter<'_, '_> {
         } else {
             "optimizer/load"
         };
-        for piece in self.access_sizes(bytes) {
+        for piece in self.split_bytes_into_access_sizes(bytes) {
             self.emit_step_end_node(
                 name,
                 create_remote_access(store, piece, false),
@@ -84,8 +84,8 @@ impl RankEmitter<'_, '_> {
     }
 
     /// Returns the sizes of the accesses that together move `bytes` bytes.
-    fn access_sizes(&self, bytes: u64) -> impl Iterator<Item = u64> + use<> {
-        split_accesses(bytes, self.plan.plan.largest_access.unwrap_or(u64::MAX))
+    fn split_bytes_into_access_sizes(&self, bytes: u64) -> impl Iterator<Item = u64> + use<> {
+        split_into_fewest_equal_accesses(bytes, self.plan.plan.largest_access.unwrap_or(u64::MAX))
     }
 }
 
@@ -96,7 +96,7 @@ pub(in crate::generate::training) const MOST_PIECES: u64 = 64;
 /// unless this would require more than `MOST_PIECES` accesses. An operand of I bytes may be loaded once for each part
 /// of the other operand, which has W bytes in parts of C bytes. These loads count as one of ⌈W/C⌉ I bytes, although
 /// the memory stores only I bytes.
-fn split_accesses(bytes: u64, most: u64) -> impl Iterator<Item = u64> {
+fn split_into_fewest_equal_accesses(bytes: u64, most: u64) -> impl Iterator<Item = u64> {
     let count = bytes.div_ceil(most.max(1)).min(MOST_PIECES);
     let (each, rest) = (bytes / count.max(1), bytes % count.max(1));
     (0..count).map(move |piece| each + u64::from(piece < rest))
@@ -127,14 +127,14 @@ mod tests {
         let all = weights + 31 * input;
         assert_eq!(all, 90_609_549_312);
         let half = all / 2;
-        assert!(split_accesses(all, 64_000_000_000).eq([half, half]));
-        assert!(split_accesses(all, all).eq([all]));
-        assert!(split_accesses(all, all - 1).eq([half, half]));
-        assert!(split_accesses(11, 4).eq([4, 4, 3]));
-        assert_eq!(split_accesses(0, 4).count(), 0);
+        assert!(split_into_fewest_equal_accesses(all, 64_000_000_000).eq([half, half]));
+        assert!(split_into_fewest_equal_accesses(all, all).eq([all]));
+        assert!(split_into_fewest_equal_accesses(all, all - 1).eq([half, half]));
+        assert!(split_into_fewest_equal_accesses(11, 4).eq([4, 4, 3]));
+        assert_eq!(split_into_fewest_equal_accesses(0, 4).count(), 0);
         // A load or store is split into at most 64 accesses. If an access is still larger than the memory, the replay
         // rejects it with an error that names it.
-        assert_eq!(split_accesses(1000, 1).count(), 64);
-        assert_eq!(split_accesses(1000, 1).sum::<u64>(), 1000);
+        assert_eq!(split_into_fewest_equal_accesses(1000, 1).count(), 64);
+        assert_eq!(split_into_fewest_equal_accesses(1000, 1).sum::<u64>(), 1000);
     }
 }

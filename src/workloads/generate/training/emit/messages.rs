@@ -9,9 +9,9 @@ impl RankEmitter<'_, '_> {
     /// Returns the rank on `stage` that exchanges messages with this rank. If stages have adapters, returns the adapter
     /// of the share with the same index.
     fn peer_rank_on_stage(&self, stage: u32) -> u32 {
-        let share = self.place.tensor / self.plan.members_per_stage_adapter(self.place.stage);
+        let share = self.place.tensor / self.plan.count_members_sharing_adapter(self.place.stage);
         self.plan.placement.rank_at(TensorDataStageCoordinates {
-            tensor: share * self.plan.members_per_stage_adapter(stage),
+            tensor: share * self.plan.count_members_sharing_adapter(stage),
             stage,
             ..self.place
         })

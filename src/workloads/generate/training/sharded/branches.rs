@@ -32,7 +32,7 @@ impl LastNodesPerOperator {
 
     /// Makes operator `i` start after the operators in `before`, or at the beginning of the program
     /// if `before` is empty.
-    pub fn start_operator_after(
+    pub fn make_operator_wait_for_operators(
         &self,
         own: &[MemberOperator<'_>],
         i: usize,

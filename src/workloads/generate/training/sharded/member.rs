@@ -61,7 +61,7 @@ impl MemberProgramWriter<'_> {
             let order = self.lowering_context().branches;
             let mut fronts = LastNodesPerOperator::new(order, own.len(), &backward);
             for i in (0..own.len()).rev() {
-                fronts.start_operator_after(
+                fronts.make_operator_wait_for_operators(
                     own,
                     i,
                     branches::consumer_operators_of(own, i),
@@ -93,7 +93,12 @@ impl MemberProgramWriter<'_> {
     ) {
         let mut fronts = LastNodesPerOperator::new(self.lowering_context().branches, own.len(), to);
         for i in 0..own.len() {
-            fronts.start_operator_after(own, i, branches::source_operators_of(own, i), to);
+            fronts.make_operator_wait_for_operators(
+                own,
+                i,
+                branches::source_operators_of(own, i),
+                to,
+            );
             self.build_forward_operator(own, i, phase, keeps, to);
             fronts.record_operator_end(i, to);
         }
@@ -150,7 +155,7 @@ impl MemberProgramWriter<'_> {
         self.emit_expert_token_exchange(one, OperatorTokenExchangeSide::Dispatch, phase, to);
         sort_token_copies_for_experts(one, OperatorTokenExchangeSide::Dispatch, phase, to);
         self.emit_class_loss_sums(one, phase, to);
-        for (whose, input) in inputs_with_pending_sum(own, i) {
+        for (whose, input) in later_inputs_with_pending_sum_of_operator(own, i) {
             self.redistribute_input(own, whose, input, phase, to);
         }
     }
@@ -183,7 +188,7 @@ impl MemberProgramWriter<'_> {
 
     /// Redistributes the gradient of an input of `one` to the layout in which the input arrived at
     /// `one`.
-    fn redistribute_gradient(
+    fn redistribute_gradient_to_input_layout(
         &mut self,
         own: &[MemberOperator<'_>],
         one: &MemberOperator<'_>,
@@ -326,10 +331,10 @@ impl MemberProgramWriter<'_> {
         let context = self.lowering_context();
         let operator = &one.step.operator.name;
         // If a reduce-scatter computes the sum, its result's gradient is sharded and must be gathered.
-        let late = inputs_with_pending_sum(own, i)
-            .filter(|(whose, input)| is_gradient_redistributed_late(whose, input));
+        let late = later_inputs_with_pending_sum_of_operator(own, i)
+            .filter(|(whose, input)| is_gradient_redistributed_before_producer(whose, input));
         for (whose, input) in late.filter(|(whose, _)| !whose.idle) {
-            self.redistribute_gradient(own, whose, input, to);
+            self.redistribute_gradient_to_input_layout(own, whose, input, to);
         }
         let is_last = find_layer_output_operator(own).is_some_and(|last| std::ptr::eq(last, one));
         if is_last && one.step.cutting.partial_sum_digit().is_some() && !one.idle {
@@ -424,7 +429,7 @@ impl MemberProgramWriter<'_> {
             after.extend(gathered.map(ProgramPredecessorsOrNodeDependency::Node));
             to.of_weights = true;
             let item = to.push_parallel_node(name, phase, task, after, shapes);
-            to.record_output_gradient_bytes(item, one.output_bytes);
+            to.record_output_gradient_bytes_item_reads(item, one.output_bytes);
             to.push_after_weight_gradient(
                 item,
                 tasks_after_weight_gradient(&one.kernels, operator),
@@ -443,9 +448,10 @@ impl MemberProgramWriter<'_> {
         }
         self.exchange_halo(one, true, phase, to);
         let inputs = one.step.inputs.iter();
-        for input in inputs.filter(|input| !one.idle && !is_gradient_redistributed_late(one, input))
+        for input in inputs
+            .filter(|input| !one.idle && !is_gradient_redistributed_before_producer(one, input))
         {
-            self.redistribute_gradient(own, one, input, to);
+            self.redistribute_gradient_to_input_layout(own, one, input, to);
         }
         if overlaps {
             let beside = to.front != before;
@@ -459,7 +465,7 @@ impl MemberProgramWriter<'_> {
             found(to, after, beside);
             to.free_bytes_at_last_node(TensorClass::Activations, kept);
         }
-        to.complete_operator_gradients(one.found, one.of_experts);
+        to.record_operator_gradients_complete(one.found, one.of_experts);
     }
 }
 
@@ -471,7 +477,7 @@ fn is_input_sum_pending(input: &OperatorInputLayoutChange) -> bool {
 /// Returns true if the gradient of `input` is redistributed late: just before the backward pass of the operator that
 /// produced the pending sum. This happens if `one` does not sum its input's gradient, because its weight gradient then
 /// has no sum to overlap.
-fn is_gradient_redistributed_late(
+fn is_gradient_redistributed_before_producer(
     one: &MemberOperator<'_>,
     input: &OperatorInputLayoutChange,
 ) -> bool {
@@ -480,7 +486,7 @@ fn is_gradient_redistributed_late(
 }
 
 /// Returns the inputs for which operator `i` produced a pending sum, each with the operator that uses the input.
-fn inputs_with_pending_sum<'o, 's>(
+fn later_inputs_with_pending_sum_of_operator<'o, 's>(
     own: &'o [MemberOperator<'s>],
     i: usize,
 ) -> impl Iterator<Item = (&'o MemberOperator<'s>, &'o OperatorInputLayoutChange)> {

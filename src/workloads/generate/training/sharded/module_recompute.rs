@@ -7,7 +7,7 @@
 
 use super::MemberOperator;
 use crate::generate::plan::{ParallelismPlan, RecomputedModule, RecomputedModules};
-use crate::generate::{PatternOptionError, refused_option_error};
+use crate::generate::{PatternOptionError, refused_option_value_error};
 use crate::model::{LayerRole, Model, ModelLayer, OperatorKind};
 use std::ops::Range;
 
@@ -125,5 +125,9 @@ pub(in crate::generate::training) fn reject_modules_absent_from_model(
         names if names.is_empty() => format!("none, because {} has no modules", model.name),
         names => format!("modules of {}: {names}", model.name),
     };
-    Err(refused_option_error("recompute_modules", absent, expected))
+    Err(refused_option_value_error(
+        "recompute_modules",
+        absent,
+        expected,
+    ))
 }

@@ -34,7 +34,7 @@ fn build_operator_degrees(name: &str, [b, m, n, k]: [u32; 4]) -> OperatorPattern
 
 /// Returns a plan for one step with `samples` samples on a tensor group of `members` members.
 /// Values have 2 bytes, and there is no optimizer.
-fn build_tensor_plan(
+fn build_one_step_tensor_plan(
     members: u32,
     samples: u64,
     operators: Vec<OperatorPatternDegrees>,
@@ -78,7 +78,7 @@ fn format_communication_nodes(nodes: &[EmittedNode]) -> Vec<String> {
 #[test]
 fn explicit_megatron_degrees_communicate_like_the_default_split() {
     let model = Model::load_named("gpt2-small").unwrap();
-    let mut spelled = build_tensor_plan(
+    let mut spelled = build_one_step_tensor_plan(
         4,
         2,
         vec![
@@ -123,7 +123,7 @@ fn sequence_parallel_tokens_are_gathered_again_in_the_backward_pass() {
     // forward pass, and all-gathers collect their gradients in the backward pass. The logits communicate like the
     // products before the heads, and the embedding table's sums communicate like the sums after the heads.
     let model = Model::load_named("gpt2-small").unwrap();
-    let mut plan = build_tensor_plan(4, 1, Vec::new());
+    let mut plan = build_one_step_tensor_plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
     let nodes = check_and_record_every_rank(build_training_pattern(&model, &plan)).swap_remove(0);
     let of = |part: &str| -> Vec<String> {
@@ -175,7 +175,7 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
     // Llama-3 8B has no position table. 256 tokens with 4,096 columns of 2 B therefore reach the first block sharded by
     // tokens. In the backward pass, the gradients of the tokens are exchanged in the same way.
     let model = Model::load_with_token_count("llama3-8b", 256).unwrap();
-    let mut plan = build_tensor_plan(4, 1, Vec::new());
+    let mut plan = build_one_step_tensor_plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
     let nodes = check_and_record_every_rank(build_training_pattern(&model, &plan)).swap_remove(0);
     let all = format_communication_nodes(&nodes).into_iter();
@@ -244,7 +244,7 @@ fn rows_of_images_come_from_neighbours() {
     // the pool's output. Each member computes weight gradients for half of the rows, with values of 2 B: `first` has 8
     // x 4 x 9 = 288 weights, the norm has 16, and `second` has 16 x 8 x 9 = 1152.
     let model = parse_layers_model(IMAGES);
-    let plan = build_tensor_plan(
+    let plan = build_one_step_tensor_plan(
         2,
         2,
         vec![
@@ -292,7 +292,7 @@ fn partial_channel_sums_are_over_members_that_share_the_channels() {
         build_operator_degrees("first", [1, 1, 4, 1]),
         build_operator_degrees("second", [1, 1, 2, 2]),
     ];
-    let plan = build_tensor_plan(4, 2, operators);
+    let plan = build_one_step_tensor_plan(4, 2, operators);
     let ranks = check_and_record_every_rank(build_training_pattern(&model, &plan));
     // Name of each rank's group. Partitions are numbered in order of first use.
     let pair = |rank: usize| ["1", "1", "2", "2"][rank];
@@ -321,7 +321,7 @@ fn dlrm_table_outputs_become_samples_by_one_all_to_all() {
         build_operator_degrees("*", [4, 1, 1, 1]),
         build_operator_degrees("table*", [1, 1, 4, 1]),
     ];
-    let plan = build_tensor_plan(4, 8, operators);
+    let plan = build_one_step_tensor_plan(4, 8, operators);
     let ranks = check_and_record_every_rank(build_training_pattern(&model, &plan));
     for nodes in &ranks {
         let all = format_communication_nodes(nodes);
@@ -359,7 +359,7 @@ fn refusals_name_the_operator() {
     let why = |members, operators| {
         rejection_message(build_training_pattern(
             &model,
-            &build_tensor_plan(members, 2, operators),
+            &build_one_step_tensor_plan(members, 2, operators),
         ))
     };
     for (members, name, four, expected) in [
@@ -393,7 +393,7 @@ fn refusals_name_the_operator() {
         assert!(found.contains(expected), "{found}\n{expected}");
     }
     let mut scattered =
-        build_tensor_plan(2, 2, vec![build_operator_degrees("first", [1, 2, 1, 1])]);
+        build_one_step_tensor_plan(2, 2, vec![build_operator_degrees("first", [1, 2, 1, 1])]);
     scattered.scatter_gather = true;
     assert!(
         rejection_message(build_training_pattern(&model, &scattered))

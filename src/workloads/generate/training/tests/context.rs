@@ -217,7 +217,7 @@ fn heads_are_exchanged_for_tokens_and_back() {
 }
 
 #[test]
-fn exchanges_can_be_left_out_and_are_recomputed_with_their_layer() {
+fn context_exchanges_can_be_ablated_and_are_recomputed_with_their_layer() {
     for exchange in BOTH {
         let mut plan = build_context_plan(exchange);
         let count =

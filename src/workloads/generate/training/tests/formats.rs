@@ -86,7 +86,7 @@ fn formats_change_no_flops() {
 }
 
 #[test]
-fn megatron_sums_gradients_apart_from_their_products() {
+fn megatron_sums_gradients_in_a_kernel_apart_from_the_product() {
     let mut plan = ParallelismPlan::new();
     plan.elementwise = ElementwiseKernels::Megatron;
     plan.batch = 2;

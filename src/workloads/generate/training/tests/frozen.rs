@@ -308,7 +308,7 @@ fn experts_have_adapters() {
 }
 
 #[test]
-fn a_step_of_adapters_is_pipelined_and_split() {
+fn adapter_step_runs_in_a_pipeline_with_split_backward_passes() {
     let mut plan = build_lora_plan(&[]);
     (plan.pipeline, plan.batch, plan.split_backward) = (2, 4, true);
     let nodes = generate_first_rank_nodes(&plan);

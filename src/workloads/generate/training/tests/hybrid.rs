@@ -13,7 +13,7 @@ fn build_hybrid_shard_training(zero: ZeroStage) -> ModelAndParallelismPlan {
     ModelAndParallelismPlan { model, plan }
 }
 
-fn expect_training_rejection(training: ModelAndParallelismPlan) -> String {
+fn training_rejection_message(training: ModelAndParallelismPlan) -> String {
     rejection_message(training)
 }
 
@@ -122,16 +122,16 @@ fn one_group_of_all_replicas_has_no_copies() {
 }
 
 #[test]
-fn groups_that_shard_nothing_are_refused() {
+fn shard_without_zero_or_not_dividing_data_x_context_is_refused() {
     let mut none = build_hybrid_shard_training(ZeroStage::None);
     assert!(
-        expect_training_rejection(none.clone())
+        training_rejection_message(none.clone())
             .contains("`shard` is 2; expected zero = 1, 2 or 3 beside it")
     );
     none.plan.zero = ZeroStage::Parameters;
     none.plan.shard = Some(3);
     assert!(
-        expect_training_rejection(none)
+        training_rejection_message(none)
             .contains("`shard` is 3; expected a divisor of data x context above 1")
     );
 }

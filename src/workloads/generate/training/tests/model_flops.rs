@@ -85,7 +85,7 @@ fn count_attention_multiplications_repeated(model: &Model) -> u128 {
     operators.map(|one| u128::from(of(&one.work))).sum()
 }
 
-fn model_strategy() -> impl Strategy<Value = Model> {
+fn preset_model_strategy() -> impl Strategy<Value = Model> {
     const SEQUENCES: [&str; 5] = [
         "gpt2-small",
         "bert-base",
@@ -171,7 +171,7 @@ proptest! {
     /// Hardware FLOPs are never below model FLOPs. The two are equal if nothing is recomputed, padded, or replicated in
     /// a tensor group.
     #[test]
-    fn hardware_flops_are_never_below_model_flops(model in model_strategy(), plan in plan_strategy()) {
+    fn hardware_flops_are_never_below_model_flops(model in preset_model_strategy(), plan in plan_strategy()) {
         let found = compute_plan_summary(&model, &plan);
         prop_assume!(found.is_ok());
         let found = found.unwrap();

@@ -10,7 +10,7 @@ use chakram_trace::format::TensorClass;
 /// Number of replicas.
 const N: u64 = 4;
 
-fn build_gpt2_pattern(plan: ParallelismPlan) -> WorkloadPattern {
+fn build_gpt2_workload_pattern(plan: ParallelismPlan) -> WorkloadPattern {
     let model = Model::load_named("gpt2-small").unwrap();
     WorkloadPattern::from(ModelAndParallelismPlan { model, plan })
 }
@@ -21,7 +21,7 @@ fn generate_zero3_rank_nodes(change: impl Fn(&mut ParallelismPlan)) -> Vec<Emitt
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.batch, plan.zero) = (N as u32, N, ZeroStage::Parameters);
     change(&mut plan);
-    check_and_record_every_rank(build_gpt2_pattern(plan)).remove(1)
+    check_and_record_every_rank(build_gpt2_workload_pattern(plan)).remove(1)
 }
 
 /// Returns the bytes of the load, store or collective called `name`.
@@ -152,7 +152,7 @@ fn unsupported_offload_options_are_refused() {
         let mut plan = ParallelismPlan::new();
         (plan.data, plan.batch) = (4, 4);
         change(&mut plan);
-        let found = rejection_message(build_gpt2_pattern(plan));
+        let found = rejection_message(build_gpt2_workload_pattern(plan));
         assert!(found.contains(why), "{found}");
     };
     refused(

@@ -25,7 +25,7 @@ fn list_attention_kernels(nodes: &[EmittedNode], pass: &str) -> Vec<(String, u64
 /// GPT-2 has 1,024 tokens with 768 columns of queries, keys, values and results, in numbers of 2 B. A gather or scatter
 /// reads and writes each number once; clearing writes it once.
 #[test]
-fn tokens_are_gathered_before_attention_and_scattered_after_it() {
+fn unpadded_attention_adds_kernels_that_gather_and_scatter_tokens() {
     let x = 1024 * 768 * 2;
     let [flash, unpadded] =
         [AttentionKernel::Flash, AttentionKernel::Unpadded].map(record_gpt2_nodes);

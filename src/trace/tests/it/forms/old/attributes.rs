@@ -2,7 +2,8 @@
 //! generations.
 
 use super::{
-    TYPES, build_attribute, build_node_head, decode_trace, encode_file, upgrade_and_check_trace,
+    TYPES, build_attribute, build_node_head, decode_trace, encode_file,
+    upgrade_and_check_detected_generation,
 };
 use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade_contents};
 use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
@@ -170,7 +171,7 @@ fn attributes_of_0_0_2_and_0_0_3_keep_their_types() {
             .with_number(2, 0);
         let attributes = pairs.iter().map(|(wire, _)| wire.clone()).chain([unset]);
         let node = attributes.fold(node, |node, wire| node.with_message(11, wire));
-        let (_, nodes) = decode_trace(&upgrade_and_check_trace(
+        let (_, nodes) = decode_trace(&upgrade_and_check_detected_generation(
             &encode_file([node]),
             of.generation,
         ));
@@ -231,7 +232,10 @@ fn types_and_collectives_of_0_0_2_and_0_0_3_are_renumbered() {
         };
         let contents =
             encode_file((0..types.len() as u64).map(|kind| build_generation_node(of, kind, kind)));
-        let (_, nodes) = decode_trace(&upgrade_and_check_trace(&contents, of.generation));
+        let (_, nodes) = decode_trace(&upgrade_and_check_detected_generation(
+            &contents,
+            of.generation,
+        ));
         let found: Vec<i32> = nodes.iter().map(|node| node.r#type).collect();
         assert_eq!(found, types, "{}", of.generation);
 
@@ -240,7 +244,7 @@ fn types_and_collectives_of_0_0_2_and_0_0_3_are_renumbered() {
             build_generation_node(of, kind, collective)
                 .with_message(11, of.build_int_attribute("comm_type", kind))
         };
-        let (_, nodes) = decode_trace(&upgrade_and_check_trace(
+        let (_, nodes) = decode_trace(&upgrade_and_check_detected_generation(
             &encode_file((0..5).map(call)),
             of.generation,
         ));
@@ -267,7 +271,7 @@ fn attribute_names_of_old_schemas_become_current_ones() {
         let node = build_generation_node(of, 1, 4)
             .with_message(11, of.build_int_attribute("runtime", 318))
             .with_message(11, of.build_int_attribute("is_host_op", 1));
-        let (_, nodes) = decode_trace(&upgrade_and_check_trace(
+        let (_, nodes) = decode_trace(&upgrade_and_check_detected_generation(
             &encode_file([node]),
             of.generation,
         ));

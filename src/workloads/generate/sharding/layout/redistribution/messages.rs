@@ -37,7 +37,7 @@ impl LayoutChange<'_> {
                             from: nearest_holder(&by_cell[first..][..copies], to),
                             to,
                             pieces: (0..3)
-                                .map(|axis| self.common_fragment_count(axis, cell, part))
+                                .map(|axis| self.count_fragments_in_both_shards(axis, cell, part))
                                 .product(),
                         });
                     }
@@ -56,7 +56,7 @@ impl LayoutChange<'_> {
     }
 
     /// Number of fragments along `axis` that belong to both shards.
-    fn common_fragment_count(&self, axis: usize, from: [u64; 3], to: [u64; 3]) -> u64 {
+    fn count_fragments_in_both_shards(&self, axis: usize, from: [u64; 3], to: [u64; 3]) -> u64 {
         let cuts = &self.axes[axis];
         let [one, other] = [(from[axis], cuts.from), (to[axis], cuts.to)].map(|(part, parts)| {
             let width = cuts.fragment_count() / parts;

@@ -23,13 +23,13 @@ impl ElementBitSet {
 }
 
 /// Returns all ordered factorizations of `members` into factors greater than 1.
-pub(super) fn list_factorizations(members: u32) -> Vec<Vec<u32>> {
+pub(super) fn list_ordered_factorizations(members: u32) -> Vec<Vec<u32>> {
     if members == 1 {
         return vec![vec![]];
     }
     let mut all = Vec::new();
     for first in (2..=members).filter(|&first| members.is_multiple_of(first)) {
-        for mut rest in list_factorizations(members / first) {
+        for mut rest in list_ordered_factorizations(members / first) {
             rest.push(first);
             all.push(rest);
         }
@@ -41,7 +41,7 @@ pub(super) fn list_factorizations(members: u32) -> Vec<Vec<u32>> {
 /// every way.
 pub(super) fn list_layouts(members: u32) -> Vec<SampleRowColumnSharding> {
     let mut all = BTreeSet::new();
-    for radices in list_factorizations(members) {
+    for radices in list_ordered_factorizations(members) {
         let mut places = vec![MemberNumberDigit::WHOLE];
         let mut stride = 1;
         for parts in radices {

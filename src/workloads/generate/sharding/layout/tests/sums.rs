@@ -2,7 +2,7 @@
 
 use super::oracle::{
     ElementBitSet, check_groups_are_equal_sized_and_ordered, list_elements_per_member,
-    list_factorizations, list_layouts,
+    list_layouts, list_ordered_factorizations,
 };
 use super::*;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ fn list_grid_digit_choices_with_other_digits(
     members: u32,
 ) -> BTreeSet<(Vec<MemberNumberDigit>, Vec<Vec<u32>>)> {
     let mut all = BTreeSet::new();
-    for radices in list_factorizations(members) {
+    for radices in list_ordered_factorizations(members) {
         for chosen in 0..1_u32 << radices.len() {
             let is_chosen = |place: usize| chosen >> place & 1 == 1;
             let digits = (0..radices.len())

@@ -1,7 +1,7 @@
 //! Checks padded heads, and Megatron-LM's split (derived for models without a split), against expected numbers.
 
 use super::{
-    IMAGES, build_operator_degrees, build_tensor_plan, build_training_pattern,
+    IMAGES, build_one_step_tensor_plan, build_operator_degrees, build_training_pattern,
     format_communication_nodes, parse_layers_model,
 };
 use crate::generate::testing::{check_and_record_every_rank, rejection_message};
@@ -18,7 +18,7 @@ fn derived_convolution_split_alternates_output_and_input_channels() {
     // the input of `second` already has the layout that `first` needs, and the image needs no gradient. No weight
     // gradients are summed.
     let model = parse_layers_model(IMAGES);
-    let plan = build_tensor_plan(2, 2, Vec::new());
+    let plan = build_one_step_tensor_plan(2, 2, Vec::new());
     let expected = [
         "a/fwd/second.all-reduce 4096 B in all",
         "b/fwd/loss.maximum 8 B in all",
@@ -71,7 +71,7 @@ fn skip_paths_are_redistributed_to_the_layout_of_the_sum() {
     // The second summand is still sharded by channels, so each member sends 256 B in a gather. In the backward pass,
     // every member already has the summand's whole gradient. The gradient of the input of `two` is summed, which moves
     // 256 B.
-    let plan = build_tensor_plan(2, 2, Vec::new());
+    let plan = build_one_step_tensor_plan(2, 2, Vec::new());
     let expected = [
         "b/fwd/one.all-reduce 256 B in all",
         "b/fwd/three.all-reduce 512 B in all",
@@ -93,7 +93,7 @@ fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
     // columns: a quarter of 8 x 64 x 2 B, and a quarter of 26 x 8 x 64 x 2 B. In the backward pass, products split by
     // outputs sum their inputs' gradients: 8 x 512 x 2, 8 x 415 x 2 and 8 x 256 x 2 B.
     let model = Model::load_named("dlrm").unwrap();
-    let plan = build_tensor_plan(4, 8, Vec::new());
+    let plan = build_one_step_tensor_plan(4, 8, Vec::new());
     let expected = [
         "features/fwd/bottom1.all-reduce 4096 B in all",
         "features/fwd/interaction.all-gather 256 B in all",
@@ -127,7 +127,7 @@ fn sizes_that_do_not_divide_are_left_whole() {
     let model = parse_layers_model(&text.replace("outputs = 16", "outputs = 8"));
     for nodes in check_and_record_every_rank(build_training_pattern(
         &model,
-        &build_tensor_plan(3, 2, Vec::new()),
+        &build_one_step_tensor_plan(3, 2, Vec::new()),
     )) {
         assert_eq!(
             format_communication_nodes(&nodes),
@@ -138,11 +138,11 @@ fn sizes_that_do_not_divide_are_left_whole() {
     assert_eq!(
         rejection_message(build_training_pattern(
             &model,
-            &build_tensor_plan(7, 2, Vec::new())
+            &build_one_step_tensor_plan(7, 2, Vec::new())
         )),
         "`tensor` is 7; expected a number that divides sizes of operators of chain"
     );
-    let mut scattered = build_tensor_plan(2, 2, Vec::new());
+    let mut scattered = build_one_step_tensor_plan(2, 2, Vec::new());
     scattered.scatter_gather = true;
     assert!(
         rejection_message(build_training_pattern(&model, &scattered))
@@ -163,7 +163,7 @@ fn heads_are_padded_on_request() {
     // attention then have 3 x 7 x 64 outputs, and the product after attention has 7 x 64 inputs.
     // There are 1024 tokens.
     let model = Model::load_named("gpt2-xl").unwrap();
-    let mut plan = build_tensor_plan(4, 1, Vec::new());
+    let mut plan = build_one_step_tensor_plan(4, 1, Vec::new());
     let expected =
         "`tensor` is 4; expected a divisor of the 25 heads of attention.core; or pad_heads = true";
     assert_eq!(
@@ -207,12 +207,12 @@ fn heads_of_keys_and_values_are_padded_too() {
         Vec::new(),
         vec![build_operator_degrees("attention.core", [1, 1, 16, 1])],
     ] {
-        let mut plan = build_tensor_plan(16, 1, operators);
+        let mut plan = build_one_step_tensor_plan(16, 1, operators);
         plan.pad_heads = true;
         let flops = flops_of_first_kernel_named(&model, &plan, "mb0/layer0/fwd/attention.qkv");
         assert_eq!(flops, 2 * 256 * 4096 * 4 * 128);
     }
-    let mut alone = build_tensor_plan(2, 1, Vec::new());
+    let mut alone = build_one_step_tensor_plan(2, 1, Vec::new());
     alone.pad_heads = true;
     let text = r#"
 input = { tokens = 8 }

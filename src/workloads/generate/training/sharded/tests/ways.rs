@@ -1,8 +1,8 @@
 //! Tests skip connections, omitted effects, and weights that two operators share.
 
 use super::{
-    build_operator_degrees, build_tensor_plan, build_training_pattern, format_communication_nodes,
-    parse_layers_model,
+    build_one_step_tensor_plan, build_operator_degrees, build_training_pattern,
+    format_communication_nodes, parse_layers_model,
 };
 use crate::generate::plan::AblationEffect;
 use crate::generate::schedule::PipelineSchedule;
@@ -34,7 +34,8 @@ fn skip_path_carries_result_of_norm_after_sum() {
     // is gathered: 4 samples of 8 values with 2 B each. Each member sends half of this gradient. The weight gradients
     // of the norm (16 B) and of `down` (64 B) are summed.
     let model = parse_layers_model(BEHIND);
-    let plan = build_tensor_plan(2, 4, vec![build_operator_degrees("norm1", [2, 1, 1, 1])]);
+    let plan =
+        build_one_step_tensor_plan(2, 4, vec![build_operator_degrees("norm1", [2, 1, 1, 1])]);
     for nodes in check_and_record_every_rank(build_training_pattern(&model, &plan)) {
         let expected = [
             "b/bwd/sum1.all-gather 32 B in all".to_owned(),
@@ -47,7 +48,8 @@ fn skip_path_carries_result_of_norm_after_sum() {
 #[test]
 fn kernels_that_are_left_out_leave_sums_and_others_do_not() {
     let model = Model::load_named("gpt2-small").unwrap();
-    let mut plan = build_tensor_plan(4, 1, vec![build_operator_degrees("mlp.down", [1, 1, 1, 4])]);
+    let mut plan =
+        build_one_step_tensor_plan(4, 1, vec![build_operator_degrees("mlp.down", [1, 1, 1, 4])]);
     let told = |plan: &_| {
         let nodes =
             check_and_record_every_rank(build_training_pattern(&model, plan)).swap_remove(0);
@@ -76,7 +78,7 @@ fn logits_are_summed_though_no_loss_takes_them() {
         build_operator_degrees("tokens", [1, 1, 4, 1]),
         build_operator_degrees("logits", [1, 1, 1, 4]),
     ];
-    let mut plan = build_tensor_plan(4, 2, operators);
+    let mut plan = build_one_step_tensor_plan(4, 2, operators);
     plan.schedule = PipelineSchedule::Inference;
     let sum = format!(
         "head/fwd/logits.all-reduce {} B in all",
@@ -95,7 +97,7 @@ fn tied_weights_of_two_operators_must_be_sharded_alike() {
     let model = Model::load_named("gpt2-small").unwrap();
     let found = rejection_message(build_training_pattern(
         &model,
-        &build_tensor_plan(2, 2, vec![build_operator_degrees("logits", [2, 1, 1, 1])]),
+        &build_one_step_tensor_plan(2, 2, vec![build_operator_degrees("logits", [2, 1, 1, 1])]),
     ));
     let expected = "`operator` is n = 1, k = 1; expected equal shards of head/logits and of \
                     embedding/tokens, whose weights it shares: the degree of n of one is the degree of k \
@@ -108,7 +110,7 @@ fn tied_weights_of_two_operators_must_be_sharded_alike() {
         build_operator_degrees("logits", [2, 1, 1, 1]),
         build_operator_degrees("loss", [2, 1, 1, 1]),
     ];
-    let mut plan = build_tensor_plan(2, 2, operators);
+    let mut plan = build_one_step_tensor_plan(2, 2, operators);
     let summed = |plan: &_, rank: usize| {
         let nodes =
             check_and_record_every_rank(build_training_pattern(&model, plan)).swap_remove(rank);
@@ -129,7 +131,7 @@ fn tied_weights_of_two_operators_must_be_sharded_alike() {
 
 #[test]
 fn tensor_group_with_a_million_members_is_refused() {
-    let mut plan = build_tensor_plan(
+    let mut plan = build_one_step_tensor_plan(
         1 << 20,
         1 << 20,
         vec![build_operator_degrees("*", [1 << 20, 1, 1, 1])],
