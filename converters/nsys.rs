@@ -18,7 +18,7 @@ use crate::folder::{expand_folders, list_folder};
 use crate::pytorch::summary::ConversionSummary;
 use crate::pytorch::{ConvertOptions, ProcessGroup, convert_kineto};
 use chakram_base::ids::MAX_NPUS;
-use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle};
+use chakram_trace::files::{CompleteUncommittedFileHandle, OutputsAndProtectedInputs};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
 use nccl::NcclCall;
@@ -71,7 +71,10 @@ pub struct NsysConversionSummary {
 }
 
 /// A conversion's summary and the traces that it wrote, by rank.
-pub type NsysSummaryAndWrittenTraces = (NsysConversionSummary, Vec<(u32, UncommittedOutputHandle)>);
+pub type NsysSummaryAndWrittenTraces = (
+    NsysConversionSummary,
+    Vec<(u32, CompleteUncommittedFileHandle)>,
+);
 
 /// Returns the exports in `paths`. Files keep the given order; a folder's files are sorted by name.
 ///

@@ -60,7 +60,7 @@ pub use job::{
 };
 pub use kineto::{
     EventCategory, KinetoEvent, KinetoTrace, KinetoTrackIdentity, PythonCallEvent,
-    SharedEventStreamAndInputDetails,
+    SharedEventProperties,
 };
 pub use sniff::{CaptureFileKind, HUB_CONFIGURATION, sniff_file};
 pub(crate) use sniff::{describe_foreign_file, describe_foreign_magic};

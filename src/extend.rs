@@ -47,8 +47,8 @@ pub use chakram_hardware::collective::{
 pub use chakram_hardware::compute::KernelTraceFacts;
 pub use chakram_hardware::memory::{LocalMemory, RemoteMemoryAccess, UserRemoteMemoryModel};
 pub use chakram_hardware::network::{
-    BusyTileLinksAndMemoryPorts, CollectiveLinkReservations, EventScheduler,
-    MemoryLoadStoreTransfer, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
-    OperationPortHandle, OperationPortRange,
+    CollectiveLinkReservations, ConsecutivePortsOpenedByOperation, EventScheduler,
+    LinkAndPortBusyTimes, MemoryLoadStoreTransfer, MessageProgressNotice, NetworkBackend,
+    NetworkEvent, NetworkMessage, OperationPortHandle,
 };
 pub use chakram_hardware::topology::{LineSendPattern, PathLatencyAndRates};

@@ -3,8 +3,8 @@
 
 /// Networks that a caller drives event by event: tests compare a replay's transfers with those of a separate network.
 pub use chakram_hardware::network::{
-    ContentionFreeNetwork, FairSharingNetwork, LinkContentionNetwork, OneTransferPerLinkNetwork,
-    PortContentionNetwork,
+    ContentionFreePortBusyTimes, FairSharingNetwork, LinkContentionNetwork,
+    OneTransferPerLinkNetwork, PortContentionNetwork,
 };
 
 /// Record types generated from `proto/`. Tests use them to write and read files, and thus share no code with the reader

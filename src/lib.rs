@@ -63,8 +63,8 @@ pub mod archive {
 }
 
 pub mod astra_sim {
-    //! The input files and flags of ASTRA-sim 2's analytical networks, with their names and units. An [`InputNote`]
-    //! marks each value that users may misunderstand.
+    //! The input files and flags of ASTRA-sim 2's analytical networks, with their names and units. An
+    //! [`MisleadingValidInputNote`] marks each value that users may misunderstand.
     //!
     //! ```
     //! use chakram::astra_sim::{AstraFlags, QuirkSet};
@@ -81,16 +81,16 @@ pub mod astra_sim {
 
     pub use chakram_astra_sim::custom_algorithm;
     pub use chakram_astra_sim::{
-        AlgorithmAndAllNpusAtOnceFlag, AlgorithmPathsByNodeFile, AlgorithmsPerCollectiveKind,
-        AllReduceDecomposition, AnalyticalCongestionModel, AstraAlgorithm, AstraCollectiveBackend,
-        AstraDimension, AstraFlags, AstraInputs, AstraNetworkFile, AstraRankGraphAndBinding,
-        AstraSystemFile, AstraTraceGraphReader, ChunkSchedulingPolicy, CollectiveChunkPhase,
-        CommGroupFile, CompletedNode, CongestionAwareModel, CongestionUnawareModel,
-        CutThroughNetwork, EndlessWait, InputError, InputNote, LinkCutThroughNetwork,
-        LinkOrPortHop, LinkOrPortRouting, LogGpBusParams, MessageNpuAndRoutingState, NodeTypesById,
-        PerCollectiveKind, PortCutThroughNetwork, Quirk, QuirkSet, RankTensors,
-        RankWorkKindsAndKernelTime, RemoteMemoryFile, RemoteMemorySharing, RooflineMeans,
-        TensorLifetimesAndAccesses, astra_kind_of_compute_node, build_machine,
+        AlgorithmAndAllNpusAtOnceFlag, AlgorithmsPerCollectiveKind, AllReduceDecomposition,
+        AnalyticalCongestionModel, AstraAlgorithm, AstraCollectiveBackend, AstraDimension,
+        AstraFlags, AstraInputs, AstraNetworkFile, AstraRankGraphAndBinding, AstraSystemFile,
+        AstraTraceGraphReader, ChunkSchedulingPolicy, CollectiveChunkPhase, CommGroupFile,
+        CompletedNode, CongestionAwareModel, CongestionUnawareModel, CutThroughNetwork,
+        EndlessWait, InputError, LinkCutThroughNetwork, LinkOrPortHop, LinkOrPortRouting,
+        LogGpBusParams, MessageNpuAndRoutingState, MisleadingValidInputNote, NodeTypesById,
+        PerCollectiveKind, PerNodeCustomAlgorithmPaths, PortCutThroughNetwork, Quirk, QuirkSet,
+        RankTensors, RankWorkKindsAndKernelTime, RemoteMemoryFile, RemoteMemorySharing,
+        RooflineMeans, TensorLifetimesAndAccesses, astra_kind_of_compute_node, build_machine,
     };
 }
 
@@ -185,19 +185,19 @@ pub mod engine {
 
     pub use chakram_base::setting::{EnumeratedSetting, SettingKey};
     pub use chakram_engine::{
-        BegunLaunchRecord, CollectiveCurvesOrAlgorithms, CollectiveRecord,
-        CommunicationDurationSource, CompiledReplay, CompletedReplayTotals,
-        CopyRepresentsJobChecker, CriticalPathSegment, DurationSourceCounts, Engine,
-        EventAndTileGroupCounts, EventOrderDiscipline, FeedLaunchAndRankStartRequests,
-        FirstTileGroupDivergence, HostDurationSource, HostLaunchMode, InstanceId,
-        KernelDurationModel, KernelDurationSource, LaunchFeed, LaunchKernelDurationSource,
-        LaunchRankReleaseMode, LaunchRequest, LaunchSerial, NetworkModel, NeverCompletedNode,
-        NodeRef, NpuTimeCategory, Observer, PlacedWorkloadGroup, ProcessorJobStartAndEnd,
-        ProcessorKernelJob, RepeatedLaunchFeed, ReplacementKernelAndMemoryModels,
-        ReplacementMemoryModel, ReplayError, ReplayGroupId, ReplayOptions, ReplayRefusal,
-        RequiredCollectiveBackendTraits, RooflinePeakFraction, SelfSchedulingProcessorModel,
-        SingleLaunchFeed, Stuck, TimedLaunchFeed, TrainingStepStartAndEnd, UnusableOptionReason,
-        place_ranks, replay_one_copy_or_all_ranks, run_launches,
+        CollectiveCurvesOrAlgorithms, CollectiveRecord, CommunicationDurationSource,
+        CompiledReplay, CompletedReplayTotals, CopyRepresentsJobChecker, CriticalPathSegment,
+        DurationSourceCounts, Engine, EventAndTileGroupCounts, EventOrderDiscipline,
+        FeedLaunchAndRankStartRequests, FirstTileGroupDivergence, HostDurationSource,
+        HostLaunchMode, InstanceId, KernelDurationModel, KernelDurationSource, LaunchFeed,
+        LaunchKernelDurationSource, LaunchRankReleaseMode, LaunchRequest, LaunchSerial,
+        NetworkModel, NeverCompletedNode, NodeRef, NpuTimeCategory, Observer, PlacedWorkloadGroup,
+        ProcessorJobStartAndEnd, ProcessorKernelJob, ProgramLaunchRecord, RepeatedLaunchFeed,
+        ReplacementKernelAndMemoryModels, ReplacementMemoryModel, ReplayError, ReplayGroupId,
+        ReplayOptions, ReplayRefusal, RequiredCollectiveBackendTraits, RooflinePeakFraction,
+        SelfSchedulingProcessorModel, SingleLaunchFeed, Stuck, TimedLaunchFeed,
+        TrainingStepStartAndEnd, UnusableOptionReason, place_ranks, replay_one_copy_or_all_ranks,
+        run_launches,
     };
     pub use chakram_engine::{
         CollectiveDurationChange, DurationAdjustment, DurationChangeEffect, EffectsOfOneFailure,
@@ -231,9 +231,10 @@ pub mod generate {
     pub use chakram_workloads::generate::sharding::OperatorAxisShardCounts;
     pub use chakram_workloads::generate::training::PlanSummary;
     pub use chakram_workloads::generate::{
-        CheckedWorkloadPattern, CollectivePattern, DataParallelPattern, LoadKernelStorePattern,
-        ModelAndParallelismPlan, P2pPattern, PalmPattern, ParallelKernelChainsPattern,
-        ParallelismPlan, PatternOptionError, TrafficPattern, WorkloadPattern,
+        CheckedWorkloadPattern, CollectivePattern, DataParallelTrainingJobParameters,
+        LoadKernelStorePattern, ModelAndParallelismPlan, P2pPattern, PalmPattern,
+        ParallelKernelChainsPattern, ParallelismPlan, PatternOptionError, TrafficPattern,
+        WorkloadPattern,
     };
 }
 
@@ -395,16 +396,16 @@ pub mod model {
     //! ```
 
     pub use chakram_workloads::model::{
-        ActivationFunction, AttentionSpan, DividingDegreeOrReason, ExpertRoutingCounts,
-        ExpertScoringAndGroupRule, ExtendedTransformerModel, FormatDependentElementBytes,
-        ImageWindowStrideAndPadding, LatentAttentionSizes, LayerOperator, LayerRole,
-        MemoryBoundKernelSpec, MemoryBoundKernelsByPass, Model, ModelDefinitionForm, ModelError,
-        ModelLayer, ModelPreset, ModelWithDefinitionProperties, OperatorAxesAndTensorsSpec,
-        OperatorInputSource, OperatorKernelSpec, OperatorKind, OperatorShardAxis,
-        OperatorTensorParallelSplit, OperatorTokenExchangeSide, OutputHead, PRESETS,
-        PositionEncoding, PresetOrModelFileText, TensorAxis, TensorContraction,
-        TensorKeptForBackward, TrainedOperatorWeights, TransformerBlock, TransformerModel,
-        VisionTransformer, WeightTensorAxes, WhichAttentionKernelsSaveTensor,
+        ActivationFunction, AttentionSpan, DividingDegreeOrReason, ExpertScoringAndGroupRule,
+        ExtendedTransformerModel, FormatDependentElementBytes, ImageWindowStrideAndPadding,
+        LatentAttentionSizes, LayerOperator, LayerRole, MemoryBoundKernelSpec,
+        MemoryBoundKernelsByPass, Model, ModelDefinitionForm, ModelError, ModelLayer, ModelPreset,
+        ModelWithDefinitionProperties, OperatorAxesAndTensorsSpec, OperatorInputSource,
+        OperatorKernelSpec, OperatorKind, OperatorShardAxis, OperatorTensorParallelSplit,
+        OperatorTokenExchangeSide, OutputHead, PRESETS, PositionEncoding, PresetOrModelFileText,
+        TensorAxis, TensorContraction, TensorKeptForBackward, TotalAndChosenExpertCounts,
+        TrainedOperatorWeights, TransformerBlock, TransformerModel, VisionTransformer,
+        WeightsOfOneGradientTensor, WhichAttentionKernelsSaveTensor,
     };
 }
 
@@ -493,17 +494,17 @@ pub mod serve {
 
     pub use chakram_serving::{
         ArrivalPattern, ArrivalRateInRequestsOrBytes, ArrivalRateResult, ArrivalRateSweepResults,
-        CompletedRequest, ConvolutionVectorProductSplit, CoreCountAndClock, CountOverTimeSummary,
-        EqualVectorProductTasks, InterpolatedDurationCurve, IntervalEstimate,
-        MeasuredModelMeanLatencies, MeasurementGroupMeanTimes, MeasurementImportDefaults,
-        ModelWorkAndDeadlineLocations, NoRequestObserver, OperatorToJobLoweringRules, PRESETS,
-        Platform, PlatformFacts, PlatformPreset, RequestGroupKind, RequestGroupResultsRow,
-        RequestJobFromTraces, RequestObserver, RequestServeTimeLimitOption, RequestTimelineWriter,
-        RequestWork, RunStopRule, Scenario, ServeCapacity, ServeError, ServeReport, ServedJob,
-        ServedModel, ServiceOrderAndSlots, ServicePolicyWithParameters, SummedServeTimeParts,
-        VectorProductJobGraph, WideTimeSum, compare, find_capacity, format_platform_file, html,
-        llm, read_measurement_group_means, read_platform_text, rows, serve_requests, sweep_rates,
-        text,
+        CompletedRequest, ConvolutionDivisionIntoVectorProducts, CoreCountAndClock,
+        CountOverTimeSummary, EqualVectorProductTasks, GraphOfVectorProductJobs,
+        InterpolatedDurationCurve, IntervalEstimate, MeasuredModelMeanLatencies,
+        MeasurementGroupMeanTimes, MeasurementImportDefaults, ModelWorkAndDeadlineLocations,
+        NoRequestObserver, OperatorToJobLoweringRules, PRESETS, Platform, PlatformFacts,
+        PlatformPreset, RequestGroupKind, RequestGroupResultsRow, RequestJobFromTraces,
+        RequestObserver, RequestServeTimeLimitOption, RequestTimelineWriter, RequestWork,
+        RequestedModel, RunStopRule, Scenario, ServeCapacity, ServeError, ServeReport, ServedJob,
+        ServiceOrderAndSlots, ServicePolicyWithParameters, SummedServeTimeParts, WideTimeSum,
+        compare, find_capacity, format_platform_file, html, llm, read_measurement_group_means,
+        read_platform_text, rows, serve_requests, sweep_rates, text,
     };
 }
 
@@ -511,7 +512,7 @@ pub mod sweep {
     //! Studies: replay each point along some axes once, and rank the points.
     //!
     //! ```
-    //! use chakram::sweep::{StudyExplorer, SweepOptions, SweepTable, load_study_with_hash};
+    //! use chakram::sweep::{StudyExplorer, SweepThreadAndShardOptions, SweepTable, load_study_with_hash};
     //! use std::num::NonZeroUsize;
     //!
     //! let folder = std::env::temp_dir().join("chakram-example-study");
@@ -532,7 +533,7 @@ pub mod sweep {
     //!     values = ["dgx-a100", "dgx-h100"]
     //! "#)?;
     //! let (study, _) = load_study_with_hash(&file)?;
-    //! let options = SweepOptions { threads: NonZeroUsize::MIN, shard: None, is_closed: false };
+    //! let options = SweepThreadAndShardOptions { threads: NonZeroUsize::MIN, shard: None, is_closed: false };
     //! let rows = StudyExplorer::new(&study, options, None, Vec::new(), &|_| {})?.run()?;
     //! let table = SweepTable::new(&study, rows, &[]);
     //! assert_eq!(table.ranked_rows().len(), 2);
@@ -543,7 +544,7 @@ pub mod sweep {
         JournaledBoundOrAnswer, ModelOrTracesArgument, NewAnswerOrBoundEvent,
         NewBoundAndReplayCounts, PointCommand, PointEvaluator, RESULTS, SearchLayerTurnRecord,
         Settings, Study, StudyError, StudyExplorer, StudyShard, SweepError, SweepJournal,
-        SweepOptions, SweepTable, compare_row_with_neighbours, load_study_with_hash,
+        SweepTable, SweepThreadAndShardOptions, compare_row_with_neighbours, load_study_with_hash,
         render_sweep_page,
     };
 }
@@ -596,7 +597,7 @@ pub mod trace {
         CollectiveKind, DecompressedTraceFile, Dtype, FoundTraces, GroupName, KernelShape,
         KernelShapeError, MemoryBoundKernelClass, MemoryLocation, NodeMemoryChanges,
         NodePhaseStageLayerAndShapes, NodeView, Op, RankFile, SchemaGeneration, Sink, TensorClass,
-        TraceError, TraceErrorLocation, TraceVerificationLevel, TraceWriter, TrainingPhase,
+        TraceError, TraceErrorLocation, TraceHashVerificationLevel, TraceWriter, TrainingPhase,
         append_name_family, discover_traces, escape_and_shorten_name, escape_control_characters,
         is_harmful_character, replace_micro_batch_number_by_star,
     };

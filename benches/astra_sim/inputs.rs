@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The work that every NPU does.
 #[derive(Clone, Copy)]
-pub enum WorkOfEachNpu {
+pub enum BenchmarkNpuWorkKind {
     /// Data-parallel training in whole iterations, with no more than this many nodes.
     Training(u64),
     /// This many all-reduces of 1 MiB, all ready at the start.
@@ -71,7 +71,7 @@ const KERNELS: [(&str, f64, u64); 6] = [
 /// The number of nodes in a layer: forward and backward kernels, the all-reduce, and the optimizer.
 const NODES_OF_LAYER: u64 = 2 * KERNELS.len() as u64 + 2;
 
-impl WorkOfEachNpu {
+impl BenchmarkNpuWorkKind {
     fn iterations_for_node_count(nodes: u64) -> u64 {
         nodes / (LAYERS * NODES_OF_LAYER)
     }
@@ -155,7 +155,7 @@ impl AstraSystemSettings {
 /// `memory.json`.
 pub fn write_astra_inputs(
     folder: &Path,
-    work: WorkOfEachNpu,
+    work: BenchmarkNpuWorkKind,
     files: LinkedOrCopiedRankFiles,
     network: &UniformNetwork,
     system: &AstraSystemSettings,

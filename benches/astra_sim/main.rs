@@ -21,7 +21,7 @@ mod inputs;
 mod original;
 mod process;
 
-use inputs::{AstraSystemSettings, LinkedOrCopiedRankFiles, UniformNetwork, WorkOfEachNpu};
+use inputs::{AstraSystemSettings, BenchmarkNpuWorkKind, LinkedOrCopiedRankFiles, UniformNetwork};
 use original::MeasuredAstraSimRun;
 use process::MeasuredProcessRun;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ struct BenchmarkCase {
     /// The name of ASTRA-sim's row for this case, if there is one.
     row: Option<&'static str>,
     model: &'static str,
-    work: WorkOfEachNpu,
+    work: BenchmarkNpuWorkKind,
     files: LinkedOrCopiedRankFiles,
     network: UniformNetwork,
     system: AstraSystemSettings,
@@ -47,7 +47,7 @@ impl BenchmarkCase {
     const fn new(
         label: &'static str,
         row: Option<&'static str>,
-        work: WorkOfEachNpu,
+        work: BenchmarkNpuWorkKind,
         network: UniformNetwork,
     ) -> Self {
         Self {
@@ -75,8 +75,13 @@ impl BenchmarkCase {
         nodes: u64,
         network: UniformNetwork,
     ) -> Self {
-        let mut case = Self::new(label, Some(row), WorkOfEachNpu::Training(nodes), network)
-            .optimize_for_local_bandwidth();
+        let mut case = Self::new(
+            label,
+            Some(row),
+            BenchmarkNpuWorkKind::Training(nodes),
+            network,
+        )
+        .optimize_for_local_bandwidth();
         case.system.memory = 2039;
         case.system.peak = Some(312);
         case
@@ -147,8 +152,8 @@ const fn build_fully_connected_network(npus: &'static [u64]) -> UniformNetwork {
     build_network("FullyConnected", npus, 25, 300)
 }
 
-const ONE: WorkOfEachNpu = WorkOfEachNpu::AllReduces(1);
-const KERNEL: WorkOfEachNpu = WorkOfEachNpu::Kernel;
+const ONE: BenchmarkNpuWorkKind = BenchmarkNpuWorkKind::AllReduces(1);
+const KERNEL: BenchmarkNpuWorkKind = BenchmarkNpuWorkKind::Kernel;
 
 #[rustfmt::skip]
 const CASES: &[BenchmarkCase] = &[
@@ -170,7 +175,7 @@ const CASES: &[BenchmarkCase] = &[
     BenchmarkCase::new("ring 256, aware", Some("a_R256_ar_1MB_s4_ring"), ONE, build_ring_network(&[256])).use_aware_network_model(),
     BenchmarkCase::new("ring 1024, aware", Some("a_R1024_ar_1MB_s4_ring"), ONE, build_ring_network(&[1024])).use_aware_network_model(),
     BenchmarkCase::new("direct 1024, 1 split", None, ONE, build_fully_connected_network(&[1024])).use_direct_algorithm().with_dataset_splits(1),
-    BenchmarkCase::new("direct 128, 200 times", None, WorkOfEachNpu::AllReduces(200), build_fully_connected_network(&[128])).use_direct_algorithm(),
+    BenchmarkCase::new("direct 128, 200 times", None, BenchmarkNpuWorkKind::AllReduces(200), build_fully_connected_network(&[128])).use_direct_algorithm(),
     BenchmarkCase::new("start, ring 4096", None, KERNEL, build_ring_network(&[4096])),
     BenchmarkCase::new("start, 16x32x32", None, KERNEL, build_torus_network(&[16, 32, 32])),
     BenchmarkCase::new("  a file per rank", None, KERNEL, build_torus_network(&[16, 32, 32])).copy_trace_file_for_each_rank(),

@@ -10,7 +10,8 @@ mod counting;
 
 use chakram::engine::{CompiledReplay, InstanceId, ReplayOptions};
 use chakram::generate::{
-    CheckedWorkloadPattern, DataParallelPattern, ParallelKernelChainsPattern, WorkloadPattern,
+    CheckedWorkloadPattern, DataParallelTrainingJobParameters, ParallelKernelChainsPattern,
+    WorkloadPattern,
 };
 use chakram::ids::NodeIndex;
 use chakram::internals::FrameCursor;
@@ -55,7 +56,7 @@ fn compute_rate_per_second(amount: f64, time: Duration, unit: f64) -> f64 {
 /// than 300 bytes per node. As in captures, names repeat from step to step, unless `distinct` is `true`.
 fn encode_captured_like_trace(nodes: u32, distinct: bool) -> Vec<u8> {
     let job = CheckedWorkloadPattern::new(WorkloadPattern::DataParallel(
-        DataParallelPattern::defaults_with_at_least_nodes(8, nodes),
+        DataParallelTrainingJobParameters::defaults_with_at_least_nodes(8, nodes),
     ));
     let mut writer = TraceWriter::new(Vec::new()).expect("a vector takes it");
     job.expect("the defaults make sense")
@@ -227,9 +228,9 @@ fn build_chain_pattern(ranks: u32, nodes: u32) -> WorkloadPattern {
 }
 
 fn build_data_parallel_pattern(ranks: u32, nodes: u32) -> WorkloadPattern {
-    WorkloadPattern::DataParallel(DataParallelPattern::defaults_with_at_least_nodes(
-        ranks, nodes,
-    ))
+    WorkloadPattern::DataParallel(
+        DataParallelTrainingJobParameters::defaults_with_at_least_nodes(ranks, nodes),
+    )
 }
 
 fn measure_all_trace_loads() {

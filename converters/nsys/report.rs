@@ -5,8 +5,7 @@ use super::nccl::{NcclCallOrCommInit, NcclCallOrKernelLaunch};
 use super::sqlite::{SqliteDatabase, SqliteTable, SqliteValue};
 use crate::comm_kernels::{CommKernelNameTable, KernelNameCommunicationHint, UserCommKernelRules};
 use crate::pytorch::kineto::{
-    EventCategory, KinetoEvent, KinetoTrace, KinetoTrackIdentity, NONE,
-    SharedEventStreamAndInputDetails,
+    EventCategory, KinetoEvent, KinetoTrace, KinetoTrackIdentity, NONE, SharedEventProperties,
 };
 use chakram_base::units::format_count_with_noun;
 use chakram_trace::format::{CollectiveKind, TraceError};
@@ -69,7 +68,7 @@ pub(super) struct ProcessCapture {
     pub members: Vec<(String, u32, u32)>,
     /// NCCL calls and kernel launches of each thread, sorted by time.
     pub moments: BTreeMap<u32, Vec<(i64, NcclCallOrKernelLaunch)>>,
-    details: DistinctKeyInterner<SharedEventStreamAndInputDetails>,
+    details: DistinctKeyInterner<SharedEventProperties>,
     threads: BTreeMap<u64, u32>,
     streams: BTreeMap<(i32, i64), u32>,
     /// Communication kernels, keyed by correlation id. Each has the index of its event, and the operation in its name.
@@ -85,7 +84,7 @@ impl ProcessCapture {
         let args = self.trace.args.len() as u32;
         self.trace.args.push(arguments);
         let event = &mut self.trace.events[event as usize];
-        let details = SharedEventStreamAndInputDetails {
+        let details = SharedEventProperties {
             args,
             ..self.details.keys()[event.details as usize]
         };
@@ -171,7 +170,7 @@ struct UnaddedKinetoEventFields<'e> {
     duration: u64,
     track: u32,
     correlation: u64,
-    details: Option<SharedEventStreamAndInputDetails>,
+    details: Option<SharedEventProperties>,
 }
 
 impl<'d> NsysExportReader<'d> {
@@ -631,7 +630,7 @@ impl<'d> NsysExportReader<'d> {
                 duration,
                 track,
                 correlation,
-                details: Some(SharedEventStreamAndInputDetails {
+                details: Some(SharedEventProperties {
                     args,
                     ..build_device_stream_and_bytes_details(-1, stream, 0)
                 }),
@@ -774,8 +773,8 @@ fn build_device_stream_and_bytes_details(
     device: i32,
     stream: i64,
     bytes: u64,
-) -> SharedEventStreamAndInputDetails {
-    SharedEventStreamAndInputDetails {
+) -> SharedEventProperties {
+    SharedEventProperties {
         stream,
         device,
         bytes,

@@ -14,7 +14,7 @@ use chakram_trace::format::Dtype;
 
 /// A kernel and its known work.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TimedKernelWithCost {
+pub(super) struct TimedKernelWithKnownWork {
     /// Index of the kernel's name.
     pub name: u32,
     /// Duration in ns.
@@ -25,7 +25,7 @@ pub(super) struct TimedKernelWithCost {
     pub dtype: Option<Dtype>,
 }
 
-impl TimedKernelWithCost {
+impl TimedKernelWithKnownWork {
     /// Returns true if FLOPs and bytes are both known.
     pub fn has_known_flops_and_bytes(&self) -> bool {
         !self.cost.flops_unknown && (self.cost.flops > 0 || self.cost.bytes > 0)
@@ -36,19 +36,19 @@ impl TimedKernelWithCost {
 #[derive(Debug, Default)]
 pub(super) struct SameNameWorkEstimator {
     /// Kernels with known work, sorted by name and then by time.
-    known: Vec<TimedKernelWithCost>,
+    known: Vec<TimedKernelWithKnownWork>,
 }
 
 impl SameNameWorkEstimator {
     /// Collects a rank's kernels with known work, if there are kernels with the same names whose work is unknown.
-    pub fn new(kernels: impl Iterator<Item = TimedKernelWithCost> + Clone) -> Self {
+    pub fn new(kernels: impl Iterator<Item = TimedKernelWithKnownWork> + Clone) -> Self {
         let unknown = kernels
             .clone()
             .filter(|kernel| !kernel.has_known_flops_and_bytes());
         let mut names: Vec<u32> = unknown.map(|kernel| kernel.name).collect();
         names.sort_unstable();
         names.dedup();
-        let asked = |kernel: &TimedKernelWithCost| {
+        let asked = |kernel: &TimedKernelWithKnownWork| {
             kernel.time > 0
                 && kernel.has_known_flops_and_bytes()
                 && names.binary_search(&kernel.name).is_ok()
@@ -60,14 +60,14 @@ impl SameNameWorkEstimator {
 
     /// Estimates the work of a kernel called `name` that took `time` ns. Returns `None` if no
     /// kernel with this name has known work.
-    pub fn estimate_work(&self, name: u32, time: u64) -> Option<TimedKernelWithCost> {
-        let before = |kernel: &TimedKernelWithCost| (kernel.name, kernel.time) < (name, time);
+    pub fn estimate_work(&self, name: u32, time: u64) -> Option<TimedKernelWithKnownWork> {
+        let before = |kernel: &TimedKernelWithKnownWork| (kernel.name, kernel.time) < (name, time);
         let above = self.known.partition_point(before);
         let near = [above.checked_sub(1), Some(above)].into_iter().flatten();
         let near = near.filter_map(|i| self.known.get(i));
         let near = near.filter(|kernel| kernel.name == name);
         let nearest = near.min_by_key(|kernel| kernel.time.abs_diff(time))?;
-        Some(TimedKernelWithCost {
+        Some(TimedKernelWithKnownWork {
             time,
             cost: nearest.cost.scale_by_time_fraction(time, nearest.time),
             ..*nearest
@@ -84,8 +84,8 @@ mod tests {
         time: u64,
         flops: u64,
         bytes: u64,
-    ) -> TimedKernelWithCost {
-        TimedKernelWithCost {
+    ) -> TimedKernelWithKnownWork {
+        TimedKernelWithKnownWork {
             name,
             time,
             cost: OpCost {

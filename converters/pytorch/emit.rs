@@ -33,7 +33,7 @@ pub struct RankNodeEmissionInputs<'a> {
     /// Waiting and transfer time of each call.
     pub times: &'a [CallWaitAndTransfer],
     /// `comm_size`, root and partners of each call.
-    pub matches: &'a [CrossRankCallMatchResult],
+    pub matches: &'a [SingleCallCrossRankMatch],
     /// Start of the job, in ns by this rank's clock.
     pub start: i64,
     /// True if no node of the job ran on a device, so that host operators count as compute.
@@ -44,7 +44,7 @@ pub struct RankNodeEmissionInputs<'a> {
 
 /// Result of matching a call across ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CrossRankCallMatchResult {
+pub struct SingleCallCrossRankMatch {
     /// A collective's `comm_size`, or the number of bytes that a message sends.
     pub bytes: u64,
     /// True if no capture states the number of bytes.

@@ -12,7 +12,7 @@ use super::rank_timeline::JoinedRankCapture;
 use super::{ProcessGroup, groups};
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
-use workers::CandidatePoolsOfRankWorkerThreads;
+use workers::CandidateWorkerThreadPartitions;
 
 mod communicators;
 mod workers;
@@ -73,7 +73,7 @@ pub fn resolve_groups_of_all_calls(
         own.push(merge_declared_groups_of_rank(rank, &all, &mut groups)?);
     }
     let known: Vec<_> = (0..ranks.len())
-        .map(|r| CandidatePoolsOfRankWorkerThreads::new(&ranks[r], &calls[r], &own[r], &groups))
+        .map(|r| CandidateWorkerThreadPartitions::new(&ranks[r], &calls[r], &own[r], &groups))
         .collect();
     // Host traces alone do not show which threads are workers, so do not infer groups from threads.
     let workers = if ranks.iter().any(|rank| rank.untimed) {

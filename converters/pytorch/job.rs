@@ -6,7 +6,7 @@ use super::host::HostTrace;
 use super::kineto::KinetoTrace;
 use super::summary::ConversionSummary;
 use chakram_base::interrupt;
-use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle};
+use chakram_trace::files::{CompleteUncommittedFileHandle, OutputsAndProtectedInputs};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::MaybeCompressedWriter;
 use std::io::BufWriter;
@@ -45,7 +45,7 @@ pub fn convert_capture_pairs(
     path: &dyn Fn(u32) -> PathBuf,
     files: &mut OutputsAndProtectedInputs,
     progress: &(dyn Fn(usize, usize) + Sync),
-) -> Result<(ConversionSummary, Vec<(u32, UncommittedOutputHandle)>), TraceError> {
+) -> Result<(ConversionSummary, Vec<(u32, CompleteUncommittedFileHandle)>), TraceError> {
     let captures = AnalysedRankCapture::read_all(pairs, options, progress)?;
     match_captures_and_write_traces(captures, options, path, files)
 }
@@ -61,7 +61,7 @@ pub(crate) fn convert_kineto(
     options: &ConvertOptions,
     path: &dyn Fn(u32) -> PathBuf,
     files: &mut OutputsAndProtectedInputs,
-) -> Result<(ConversionSummary, Vec<(u32, UncommittedOutputHandle)>), TraceError> {
+) -> Result<(ConversionSummary, Vec<(u32, CompleteUncommittedFileHandle)>), TraceError> {
     let captures = traces
         .into_iter()
         .map(|(file, trace)| AnalysedRankCapture::new(0, None, Some(trace), &file, options));
@@ -74,7 +74,7 @@ fn match_captures_and_write_traces(
     options: &ConvertOptions,
     path: &dyn Fn(u32) -> PathBuf,
     files: &mut OutputsAndProtectedInputs,
-) -> Result<(ConversionSummary, Vec<(u32, UncommittedOutputHandle)>), TraceError> {
+) -> Result<(ConversionSummary, Vec<(u32, CompleteUncommittedFileHandle)>), TraceError> {
     let mut job = MatchedJobCapture::new(captures, options.infer_ranks)?;
     let mut written = Vec::new();
     for i in 0..job.models.len() {

@@ -27,7 +27,7 @@ pub struct KinetoTrace {
     /// Calls of Python functions and modules, in file order.
     pub python: Vec<PythonCallEvent>,
     /// Distinct details of events. Events with equal details share an entry.
-    pub details: Vec<SharedEventStreamAndInputDetails>,
+    pub details: Vec<SharedEventProperties>,
     /// Number of arrows (flow events). Arrows are only counted, because the events that they connect state the same
     /// ids.
     pub arrows: u64,
@@ -116,7 +116,7 @@ pub struct PythonCallEvent {
 
 /// Properties that many events share, such as all kernels of one stream, or all operators with equal inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SharedEventStreamAndInputDetails {
+pub struct SharedEventProperties {
     /// Stream of the device; −1 if the event has none. Device work without a recorded stream runs on the stream of
     /// its track.
     pub stream: i64,
@@ -139,7 +139,7 @@ pub struct SharedEventStreamAndInputDetails {
     pub bytes_in: u64,
 }
 
-impl SharedEventStreamAndInputDetails {
+impl SharedEventProperties {
     /// Details of events that have no arguments.
     const ABSENT: Self = Self {
         stream: -1,
@@ -261,14 +261,14 @@ impl KinetoTrace {
     }
 
     /// Returns the details of an event.
-    pub fn details_of_event(&self, event: &KinetoEvent) -> &SharedEventStreamAndInputDetails {
+    pub fn details_of_event(&self, event: &KinetoEvent) -> &SharedEventProperties {
         self.details_at(event.details)
     }
 
     /// Returns the details at `index`, or empty details if `index` is [`NONE`].
-    pub(super) fn details_at(&self, index: u32) -> &SharedEventStreamAndInputDetails {
+    pub(super) fn details_at(&self, index: u32) -> &SharedEventProperties {
         let known = self.details.get(index as usize);
-        known.unwrap_or(&SharedEventStreamAndInputDetails::ABSENT)
+        known.unwrap_or(&SharedEventProperties::ABSENT)
     }
 
     /// Returns the arguments of an event, or `None` if they were not kept.

@@ -7,7 +7,7 @@ use super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
 use super::elements::{count_tensor_elements, element_bytes_of_cpp_type};
 use super::event_links::{HostKinetoMatchMethod, KinetoEventHostNodeMap};
 use super::host::{HostNode, HostTrace, NONE, RawCommOperatorArgs, SharedOperatorProperties};
-use super::kineto::{EventCategory, KinetoTrace, SharedEventStreamAndInputDetails};
+use super::kineto::{EventCategory, KinetoTrace, SharedEventProperties};
 use super::output_shapes;
 use chakram_trace::graph::{DistinctKeyInterner, StringArenaInterner};
 use serde_json::Value;
@@ -102,8 +102,7 @@ impl OutputShapeCache {
         texts: &mut StringArenaInterner,
     ) -> Option<(u32, u64)> {
         let event = &kineto.events[event as usize];
-        let SharedEventStreamAndInputDetails { shapes, types, .. } =
-            *kineto.details_of_event(event);
+        let SharedEventProperties { shapes, types, .. } = *kineto.details_of_event(event);
         let key = (event.name, shapes, types);
         let concrete = kineto.args_of_event(event);
         let operator = self.operators.intern_key(key) as usize;

@@ -5,7 +5,7 @@
 
 use super::event_links::KeptCaptureWindow;
 use super::host::HostTrace;
-use super::kineto::{EventCategory, KinetoEvent, KinetoTrace, SharedEventStreamAndInputDetails};
+use super::kineto::{EventCategory, KinetoEvent, KinetoTrace, SharedEventProperties};
 use super::timeline_events::TimelineEventWithoutTimes;
 use chakram_trace::format::scan::CaptureEnvironment;
 
@@ -200,10 +200,7 @@ impl JoinedRankCapture {
     }
 
     /// Returns the details of an event.
-    pub fn details_of_event(
-        &self,
-        event: &TimelineEventWithoutTimes,
-    ) -> &SharedEventStreamAndInputDetails {
+    pub fn details_of_event(&self, event: &TimelineEventWithoutTimes) -> &SharedEventProperties {
         self.kineto.details_at(event.details)
     }
 

@@ -190,7 +190,7 @@ impl<'d, 'a> DeviceNodesInIdOrder<'d, 'a> {
             .launch
             .map(|launch| &self.device.launches[launch as usize]);
         done.early += u64::from(launch.is_some_and(|launch| launch.start > piece.start));
-        let described = KeptEventStats::read_stats_of_slice_event(self.device, piece)?;
+        let described = KeptStatsOfOneEvent::read_stats_of_slice_event(self.device, piece)?;
         let mut view = NodeView::new(
             id,
             self.device.plane.name_of_event(&piece.event),
@@ -251,13 +251,13 @@ const KEPT: [&str; 5] = [
 
 /// Stats of an event that a node keeps, by name.
 #[derive(Debug, Default)]
-struct KeptEventStats<'a> {
+struct KeptStatsOfOneEvent<'a> {
     texts: [Option<Cow<'a, str>>; KEPT.len()],
     program: Option<u64>,
     correlation: Option<u64>,
 }
 
-impl<'a> KeptEventStats<'a> {
+impl<'a> KeptStatsOfOneEvent<'a> {
     fn read_stats_of_slice_event(
         device: &DeviceTimeline<'a>,
         piece: &InnermostEventSlice<'a>,

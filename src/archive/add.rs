@@ -39,7 +39,7 @@ pub struct WorkloadToAdd {
 
 /// A prediction that will be recorded as a baseline.
 #[derive(Clone, Debug)]
-pub struct BaselinePredictionDraft {
+pub struct UnsavedBaselineMakespanPrediction {
     /// The workload.
     pub workload: String,
     /// The record, whose hashes must be those of `report` and `machine`.
@@ -54,7 +54,7 @@ pub struct BaselinePredictionDraft {
 /// moves the tail to a file and returns this file.
 pub fn add_baseline_predictions(
     path: &Path,
-    drafts: &[BaselinePredictionDraft],
+    drafts: &[UnsavedBaselineMakespanPrediction],
 ) -> Result<Option<PathBuf>, ArchiveError> {
     let writer = ArchiveWriter::open_for_writing(path)?;
     let before = writer.committed_archive();

@@ -76,7 +76,7 @@ struct CandidateDeltaBaseChunk {
 }
 
 /// An object whose chunks can be bases.
-struct CandidateDeltaBaseObject {
+struct ObjectWithCandidateBaseChunks {
     family: String,
     records: usize,
     chunks: Vec<CandidateDeltaBaseChunk>,
@@ -85,7 +85,7 @@ struct CandidateDeltaBaseObject {
 /// Encodes the objects of a workload. Shared data is stored only once.
 pub struct WorkloadObjectDeltaEncoder {
     level: CompressionLevel,
-    bases: Vec<CandidateDeltaBaseObject>,
+    bases: Vec<ObjectWithCandidateBaseChunks>,
     /// Memory that later chunks reuse.
     buffers: RefCell<ReusableChunkBuffers>,
 }
@@ -127,7 +127,7 @@ impl WorkloadObjectDeltaEncoder {
         let base = alike.or(first).filter(|_| !plain);
         let room = same.by_ref().count() < BASES && !plain;
         let base = base.map(|at| &self.bases[at]);
-        let mut made = CandidateDeltaBaseObject {
+        let mut made = ObjectWithCandidateBaseChunks {
             family: family.to_owned(),
             records: count,
             chunks: Vec::new(),

@@ -6,7 +6,7 @@ use super::{ArchiveError, ObjectProgressCallback};
 use chakram_base::bounds;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bytes, format_thousands};
-use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle};
+use chakram_trace::files::{CompleteUncommittedFileHandle, OutputsAndProtectedInputs};
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -168,7 +168,7 @@ impl Archive {
         all.sort_by_key(|(name, _, _)| name.ends_with(chakram_trace::format::job::ENDING));
         let mut outputs = OutputsAndProtectedInputs::default();
         let mut written = Vec::new();
-        let mut before: Option<(&String, UncommittedOutputHandle)> = None;
+        let mut before: Option<(&String, CompleteUncommittedFileHandle)> = None;
         for (path_text, hash, nodes) in all {
             let path = folder.join(&path_text);
             check_overwrites_no_other_contents(&path, nodes.is_none().then_some(&**hash))?;

@@ -24,7 +24,7 @@ mod verify;
 mod wire;
 
 pub use add::{
-    AddedWorkloadSizes, BaselinePredictionDraft, WorkloadToAdd, add_baseline_predictions,
+    AddedWorkloadSizes, UnsavedBaselineMakespanPrediction, WorkloadToAdd, add_baseline_predictions,
     add_workload,
 };
 pub use document::{

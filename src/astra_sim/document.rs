@@ -1,7 +1,7 @@
 //! Reads a file of keys and values, in JSON or YAML. Parses every value as the expected type; errors name the key and
 //! the line.
 
-use super::error::{InputError, InputNote, did_you_mean, escape_key};
+use super::error::{InputError, MisleadingValidInputNote, did_you_mean, escape_key};
 use super::input_entry::{InputEntry, InputValue};
 use super::{json, yaml};
 use chakram_base::config::quote_and_truncate_for_message;
@@ -21,7 +21,7 @@ pub(super) struct ReadAndIgnoredKeys {
 pub(super) struct InputDocumentWithUniqueKnownKeys<'f> {
     file: &'f str,
     entries: Vec<InputEntry>,
-    notes: Vec<InputNote>,
+    notes: Vec<MisleadingValidInputNote>,
 }
 
 /// Maximum size of a handwritten file, in bytes.
@@ -102,7 +102,7 @@ impl<'f> InputDocumentWithUniqueKnownKeys<'f> {
     }
 
     /// Returns the notes that were added while the file was read.
-    pub(super) fn into_notes(self) -> Vec<InputNote> {
+    pub(super) fn into_notes(self) -> Vec<MisleadingValidInputNote> {
         self.notes
     }
 
@@ -118,7 +118,7 @@ impl<'f> InputDocumentWithUniqueKnownKeys<'f> {
     /// Adds the note `why` about `key`, with its line if the file contains it.
     pub(super) fn add_note(&mut self, key: &str, why: impl Into<String>) {
         let line = self.find_entry(key).map(|entry| entry.line);
-        self.notes.push(InputNote {
+        self.notes.push(MisleadingValidInputNote {
             file: self.file.to_owned(),
             line,
             key: escape_key(key),
@@ -127,7 +127,7 @@ impl<'f> InputDocumentWithUniqueKnownKeys<'f> {
     }
 
     fn add_note_at(&mut self, key: &str, line: usize, why: String) {
-        self.notes.push(InputNote {
+        self.notes.push(MisleadingValidInputNote {
             file: self.file.to_owned(),
             line: Some(line),
             key: escape_key(key),
@@ -318,7 +318,10 @@ mod tests {
 
     fn format_notes(document: InputDocumentWithUniqueKnownKeys<'_>) -> Vec<String> {
         let notes = document.into_notes();
-        notes.iter().map(InputNote::to_string).collect()
+        notes
+            .iter()
+            .map(MisleadingValidInputNote::to_string)
+            .collect()
     }
 
     #[test]

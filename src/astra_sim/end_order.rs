@@ -25,7 +25,7 @@ use super::program::{CollectiveChunkPhase, MemberQueueDirectionAndTree};
 use chakram_base::ids::Position;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    ChunkAndEnteredStage, MemberLinePosition, SameInstantMemberOrderChange,
+    ChunkAndEnteredStage, MemberLinePosition, MemberOrderChangeForMessages,
     StageBeginAndAdmittingPassage, UncontendedMessageCostFunctions,
 };
 use chakram_hardware::group::{GroupPhasesAndMemberPositions, PhaseDimensionSizeAndStride};
@@ -195,7 +195,7 @@ pub(super) fn order_change_from_start_to_ends(
     passages: &[StageBeginAndAdmittingPassage],
     delays_of: impl Fn(&CollectiveChunkPhase) -> Option<Vec<(Span, u32)>>,
     endpoint_of: impl Fn(&CollectiveChunkPhase) -> Span,
-) -> Option<Vec<SameInstantMemberOrderChange>> {
+) -> Option<Vec<MemberOrderChangeForMessages>> {
     let mut delays: Vec<_> = stages.iter().map(delays_of).collect::<Option<_>>()?;
     // If several delays of a member end at one instant, they become one event.
     delays.iter_mut().for_each(Vec::dedup);
@@ -216,7 +216,7 @@ pub(super) fn order_change_from_start_to_ends(
         PreExchangeOrderInterner::default(),
     );
     // Changes of orders, each with the index of the change before it.
-    let mut changes: Vec<(Option<usize>, SameInstantMemberOrderChange)> = Vec::new();
+    let mut changes: Vec<(Option<usize>, MemberOrderChangeForMessages)> = Vec::new();
     let mut last = None;
     for &passage in admitted.get(&None).into_iter().flatten() {
         let (at, _) = *delays[stage_of(passage).index()].first()?;
@@ -236,7 +236,7 @@ pub(super) fn order_change_from_start_to_ends(
                 let (order, change) = list.sent.remove(&(passage, delay))?;
                 let order =
                     orders.order_after_messages(order, &stages[stage.index()], messages.clone());
-                changes.push((change, SameInstantMemberOrderChange { stage, messages }));
+                changes.push((change, MemberOrderChangeForMessages { stage, messages }));
                 let change = Some(changes.len() - 1);
                 let at = passages[passage].begin + of[delay].0;
                 list.register_delay_of_all_members(at, (passage, delay), (order, change));

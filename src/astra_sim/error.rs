@@ -54,8 +54,8 @@ pub enum InputError {
 
 /// Note about a valid input that a reader may misunderstand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InputNote {
-    /// Name of the file, or [`InputNote::COMMAND_LINE`] for a flag.
+pub struct MisleadingValidInputNote {
+    /// Name of the file, or [`MisleadingValidInputNote::COMMAND_LINE`] for a flag.
     pub file: String,
     /// Line, counted from 1; `None` for a flag, and for a key that is missing from the file.
     pub line: Option<usize>,
@@ -65,7 +65,7 @@ pub struct InputNote {
     pub why: String,
 }
 
-impl InputNote {
+impl MisleadingValidInputNote {
     /// Stands in for the file name in notes about flags.
     pub const COMMAND_LINE: &'static str = "command line";
 
@@ -90,7 +90,7 @@ impl InputNote {
     }
 }
 
-impl fmt::Display for InputNote {
+impl fmt::Display for MisleadingValidInputNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
         if let Some(line) = self.line {

@@ -1,6 +1,6 @@
 //! The file of communicator groups. The file maps each group number to an ordered list of members.
 
-use super::error::{InputError, InputNote, escape_key};
+use super::error::{InputError, MisleadingValidInputNote, escape_key};
 use super::json::{RawJsonEntry, raw_entries, syntax_error};
 use chakram_base::ids::MAX_NPUS;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -28,7 +28,7 @@ impl CommGroupFile {
         text: &str,
         file: &str,
         _lenient: bool,
-    ) -> Result<(Self, Vec<InputNote>), InputError> {
+    ) -> Result<(Self, Vec<MisleadingValidInputNote>), InputError> {
         let entries = raw_entries(text, file)?;
         let mut groups = BTreeMap::new();
         let mut lines: BTreeMap<u32, usize> = BTreeMap::new();
@@ -36,7 +36,7 @@ impl CommGroupFile {
         for entry in &entries {
             let id = parse_number(entry, file)?;
             if let Some(line) = lines.insert(id, entry.line) {
-                notes.push(InputNote {
+                notes.push(MisleadingValidInputNote {
                     file: file.to_owned(),
                     line: Some(line),
                     key: escape_key(&entry.key),

@@ -2,9 +2,9 @@
 
 use super::program::MemberQueueDirectionAndTree;
 use super::{
-    AlgorithmPathsByNodeFile, AnalyticalCongestionModel, AstraNetworkFile, AstraSystemFile,
-    CommGroupFile, InputError, InputNote, PerCollectiveKind, Quirk, QuirkSet, RemoteMemoryFile,
-    RemoteMemorySharing, logging,
+    AnalyticalCongestionModel, AstraNetworkFile, AstraSystemFile, CommGroupFile, InputError,
+    MisleadingValidInputNote, PerCollectiveKind, PerNodeCustomAlgorithmPaths, Quirk, QuirkSet,
+    RemoteMemoryFile, RemoteMemorySharing, logging,
 };
 use chakram_base::setting::SettingKey;
 use std::collections::BTreeSet;
@@ -90,7 +90,7 @@ pub struct AstraInputs {
     /// Communicator groups, whose members are NPUs of the network.
     pub groups: CommGroupFile,
     /// Custom algorithms for single nodes.
-    pub per_node: AlgorithmPathsByNodeFile,
+    pub per_node: PerNodeCustomAlgorithmPaths,
     /// Number of queues in each dimension.
     pub queues: NonZeroU32,
     /// Scaled endpoint delay before each message sent and after each message received, in ns.
@@ -100,7 +100,7 @@ pub struct AstraInputs {
     /// Quirks that are on in this run.
     pub quirks: QuirkSet,
     /// Notes about all inputs, in reading order.
-    pub notes: Vec<InputNote>,
+    pub notes: Vec<MisleadingValidInputNote>,
 }
 
 /// Function that returns a file's text, given the file's role and path.
@@ -131,7 +131,10 @@ impl AstraInputs {
         notes.extend(found);
         if flags.injection_scale != 1.0 && system.endpoint_delay.is_none() {
             let why = "has no effect: the system file states no endpoint delay";
-            notes.push(InputNote::about_flag("--injection-scale", why));
+            notes.push(MisleadingValidInputNote::about_flag(
+                "--injection-scale",
+                why,
+            ));
         }
         let (network, found) = {
             let (text, file) = text("network", &flags.network)?;
@@ -154,7 +157,7 @@ impl AstraInputs {
             None => Default::default(),
             Some(path) => {
                 let (text, file) = text("per-node", path)?;
-                AlgorithmPathsByNodeFile::parse(&text, &file, lenient)?
+                PerNodeCustomAlgorithmPaths::parse(&text, &file, lenient)?
             }
         };
         notes.extend(found);
@@ -244,7 +247,7 @@ impl AstraInputs {
             }
             let short = self.quirks.has_quirk(Quirk::ShortList) && list.len() < dimensions;
             if !list.is_empty() && !one && short {
-                self.notes.push(InputNote {
+                self.notes.push(MisleadingValidInputNote {
                     file: flags.system.display().to_string(),
                     line: None,
                     key: key.to_owned(),
@@ -283,7 +286,7 @@ impl AstraInputs {
                 flags.queues,
                 MemberQueueDirectionAndTree::QUEUES
             );
-            let file = Path::new(InputNote::COMMAND_LINE);
+            let file = Path::new(MisleadingValidInputNote::COMMAND_LINE);
             return refuse(file, "--num-queues-per-dim", why);
         }
         // ASTRA-sim stores this value as an `int`.
@@ -293,11 +296,15 @@ impl AstraInputs {
                 flags.injection_scale,
                 i32::MAX
             );
-            return refuse(Path::new(InputNote::COMMAND_LINE), "--injection-scale", why);
+            return refuse(
+                Path::new(MisleadingValidInputNote::COMMAND_LINE),
+                "--injection-scale",
+                why,
+            );
         }
         let blind = self.system.peak == 0.0 || self.system.local_memory_bandwidth.is_none();
         if self.system.roofline && blind {
-            self.notes.push(InputNote {
+            self.notes.push(MisleadingValidInputNote {
                 file: flags.system.display().to_string(),
                 line: None,
                 key: "roofline-enabled".to_owned(),
@@ -310,7 +317,7 @@ impl AstraInputs {
     }
 }
 
-fn notes_on_ineffective_flags(flags: &AstraFlags) -> Vec<InputNote> {
+fn notes_on_ineffective_flags(flags: &AstraFlags) -> Vec<MisleadingValidInputNote> {
     let unused = "has no effect: the original reads the value but does not use it";
     let mut notes = Vec::new();
     for (flag, scale) in [
@@ -318,13 +325,13 @@ fn notes_on_ineffective_flags(flags: &AstraFlags) -> Vec<InputNote> {
         ("--comm-scale", flags.comm_scale),
     ] {
         if scale != 1.0 {
-            notes.push(InputNote::about_flag(flag, unused));
+            notes.push(MisleadingValidInputNote::about_flag(flag, unused));
         }
     }
     for quirk in flags.quirks.quirks_not_in_set() {
         if !quirk.applies_to_network_model(flags.model) {
             let why = format!("{quirk} does not apply to the {} network", flags.model);
-            notes.push(InputNote::about_flag(
+            notes.push(MisleadingValidInputNote::about_flag(
                 format!("{:#}", SettingKey::Quirks),
                 &why,
             ));
@@ -332,7 +339,10 @@ fn notes_on_ineffective_flags(flags: &AstraFlags) -> Vec<InputNote> {
     }
     if flags.logging_folder.is_some() {
         let why = "has no effect: no log is written";
-        notes.push(InputNote::about_flag("--logging-folder", why));
+        notes.push(MisleadingValidInputNote::about_flag(
+            "--logging-folder",
+            why,
+        ));
     }
     notes
 }

@@ -1,7 +1,7 @@
 //! Finds the records of a broken trace that ASTRA-sim silently skips: truncated records, records whose id a later
 //! record repeats, and nodes that can never run.
 
-use super::InputNote;
+use super::MisleadingValidInputNote;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::scan::{self, DependencyVisitor};
 use chakram_trace::format::wire::FrameCursor;
@@ -31,10 +31,13 @@ impl DependencyVisitor for RecordDataAndControlDependencies {
 pub(super) fn keep_runnable_records(
     contents: &[u8],
     file: &str,
-    notes: &mut Vec<InputNote>,
+    notes: &mut Vec<MisleadingValidInputNote>,
 ) -> Result<Vec<u8>, TraceError> {
-    let mut note =
-        |key: String, why: String| notes.push(InputNote::about_item_without_line(file, key, why));
+    let mut note = |key: String, why: String| {
+        notes.push(MisleadingValidInputNote::about_item_without_line(
+            file, key, why,
+        ))
+    };
     let mut frames = FrameCursor::new(contents);
     let mut first = &contents[..0];
     // Each node's record and dependencies, by id.

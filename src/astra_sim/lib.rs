@@ -1,8 +1,8 @@
 //! The input files and flags of ASTRA-sim 2's analytical networks. Values keep ASTRA-sim's names and units. An
-//! [`InputNote`] marks each value that users may misunderstand.
+//! [`MisleadingValidInputNote`] marks each value that users may misunderstand.
 //!
 //! Each input of ASTRA-sim has its own type: [`AstraSystemFile`] (JSON), [`AstraNetworkFile`] (YAML),
-//! [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), and [`AlgorithmPathsByNodeFile`] (YAML). The logging
+//! [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), and [`PerNodeCustomAlgorithmPaths`] (YAML). The logging
 //! configuration (TOML) has no type, because it is checked and then ignored. Each parser takes the text, the file's
 //! name for errors, and a flag that is true if unknown keys cause notes instead of errors. The parser returns the value
 //! with its notes, or an [`InputError`] that names file, line and key. Parsing takes time and memory proportional to
@@ -65,7 +65,7 @@ pub use cut_through::{
 pub use cut_through_links::LinkCutThroughNetwork;
 pub use cut_through_ports::PortCutThroughNetwork;
 pub use endless_waits::EndlessWait;
-pub use error::{InputError, InputNote};
+pub use error::{InputError, MisleadingValidInputNote};
 pub use groups_file::CommGroupFile;
 pub use input_kind::AstraInputKind;
 pub use inputs::{AstraFlags, AstraInputs};
@@ -75,7 +75,7 @@ pub use memory::{CompletedNode, TensorLifetimesAndAccesses};
 pub use memory_file::{RemoteMemoryFile, RemoteMemorySharing};
 pub use network_file::{AstraDimension, AstraNetworkFile};
 pub use node_types::NodeTypesById;
-pub use per_node::AlgorithmPathsByNodeFile;
+pub use per_node::PerNodeCustomAlgorithmPaths;
 pub use program::CollectiveChunkPhase;
 pub use quirks::{Quirk, QuirkSet};
 pub use statistics::{RankWorkKindsAndKernelTime, RooflineMeans};

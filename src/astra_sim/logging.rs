@@ -2,7 +2,7 @@
 //!
 //! If a run writes a log, it does so as ASTRA-sim does without a logging configuration.
 
-use super::error::{InputError, InputNote, shorten_to_one_line};
+use super::error::{InputError, MisleadingValidInputNote, shorten_to_one_line};
 
 /// Checks a logging file, which is TOML. `file` is the file's name in errors. Returns a note that the
 /// file has no effect.
@@ -13,9 +13,9 @@ use super::error::{InputError, InputNote, shorten_to_one_line};
 pub fn check_logging_file_and_note_no_effect(
     text: &str,
     file: &str,
-) -> Result<InputNote, InputError> {
+) -> Result<MisleadingValidInputNote, InputError> {
     match toml::de::DeTable::parse(text) {
-        Ok(_) => Ok(InputNote::about_flag(
+        Ok(_) => Ok(MisleadingValidInputNote::about_flag(
             "--logging-configuration",
             "has no effect: either no log is written, or the log is written without this file",
         )),

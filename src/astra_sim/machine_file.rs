@@ -16,8 +16,8 @@
 use super::document::{InputDocumentWithUniqueKnownKeys, ReadAndIgnoredKeys};
 use super::{
     AlgorithmAndAllNpusAtOnceFlag, AllReduceDecomposition, AstraAlgorithm, AstraDimension,
-    AstraNetworkFile, AstraSystemFile, InputError, InputNote, Quirk, RemoteMemoryFile,
-    RemoteMemorySharing, memory_file, network_file, system,
+    AstraNetworkFile, AstraSystemFile, InputError, MisleadingValidInputNote, Quirk,
+    RemoteMemoryFile, RemoteMemorySharing, memory_file, network_file, system,
 };
 use chakram_base::config::ConfigLiteral;
 use chakram_base::dtype::Dtype;
@@ -40,7 +40,7 @@ pub struct ImportedMachineFile {
     /// Text of the machine file, which contains the notes as comments.
     pub text: String,
     /// Notes, one for each behaviour of ASTRA-sim that affects these inputs and that the machine does not reproduce.
-    pub notes: Vec<InputNote>,
+    pub notes: Vec<MisleadingValidInputNote>,
 }
 
 /// Kinds of collectives with implementations. Each dimension takes its algorithm from the first kind that has one for
@@ -143,7 +143,7 @@ impl AstraKeysWithoutMachineEquivalent {
         input: NamedInputText<'_>,
         keys: &ReadAndIgnoredKeys,
         yaml: bool,
-    ) -> Result<Vec<InputNote>, InputError> {
+    ) -> Result<Vec<MisleadingValidInputNote>, InputError> {
         let mut document = match yaml {
             true => {
                 InputDocumentWithUniqueKnownKeys::parse_yaml(input.text, input.file, keys, true)?
@@ -365,7 +365,7 @@ fn note_on_unreproduced_quirks(
     system: &AstraSystemFile,
     dimensions: &[AstraDimension],
     algorithms: &[Option<AstraAlgorithm>],
-) -> InputNote {
+) -> MisleadingValidInputNote {
     let several = dimensions.len() > 1;
     let bursts = algorithms
         .iter()
@@ -388,7 +388,7 @@ fn note_on_unreproduced_quirks(
         .filter(|quirk| matters(*quirk))
         .map(Quirk::quirk_name)
         .collect();
-    InputNote {
+    MisleadingValidInputNote {
         file: "ASTRA-sim".to_owned(),
         line: None,
         key: "quirks".to_owned(),

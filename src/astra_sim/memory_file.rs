@@ -1,7 +1,7 @@
 //! The remote memory file.
 
 use super::document::{InputDocumentWithUniqueKnownKeys, ReadAndIgnoredKeys};
-use super::error::{InputError, InputNote};
+use super::error::{InputError, MisleadingValidInputNote};
 
 /// How NPUs share the servers of remote memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl RemoteMemoryFile {
         text: &str,
         file: &str,
         lenient: bool,
-    ) -> Result<(Option<Self>, Vec<InputNote>), InputError> {
+    ) -> Result<(Option<Self>, Vec<MisleadingValidInputNote>), InputError> {
         let mut document = InputDocumentWithUniqueKnownKeys::parse_json_keeping_last_duplicate_key(
             text, file, &KEYS, lenient,
         )?;
@@ -137,7 +137,13 @@ mod tests {
 
     fn parse_memory_file(text: &str) -> (Option<RemoteMemoryFile>, Vec<String>) {
         let (remote, notes) = RemoteMemoryFile::parse(text, "m", false).unwrap();
-        (remote, notes.iter().map(InputNote::to_string).collect())
+        (
+            remote,
+            notes
+                .iter()
+                .map(MisleadingValidInputNote::to_string)
+                .collect(),
+        )
     }
 
     #[test]

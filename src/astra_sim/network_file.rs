@@ -1,7 +1,7 @@
 //! The network file of the analytical networks. The file lists dimensions, innermost first.
 
 use super::document::{InputDocumentWithUniqueKnownKeys, ReadAndIgnoredKeys};
-use super::error::{InputError, InputNote, did_you_mean};
+use super::error::{InputError, MisleadingValidInputNote, did_you_mean};
 use super::input_entry::InputValue;
 use chakram_base::ids::MAX_NPUS;
 use chakram_hardware::topology::DimensionShape;
@@ -57,7 +57,7 @@ impl AstraNetworkFile {
         text: &str,
         file: &str,
         lenient: bool,
-    ) -> Result<(Self, Vec<InputNote>), InputError> {
+    ) -> Result<(Self, Vec<MisleadingValidInputNote>), InputError> {
         let document = InputDocumentWithUniqueKnownKeys::parse_yaml(text, file, &KEYS, lenient)?;
         let shapes = read_per_dimension(&document, "topology", None, parse_dimension_shape_name)?;
         let length = Some(shapes.len());

@@ -1,7 +1,7 @@
 //! The file that assigns custom algorithms to single collective nodes. The file identifies an algorithm by the prefix
 //! of the algorithm's trace files.
 
-use super::error::{InputError, InputNote, escape_key};
+use super::error::{InputError, MisleadingValidInputNote, escape_key};
 use super::input_entry::InputValue;
 use super::yaml;
 use std::collections::BTreeMap;
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 /// Contents of a `per-node-custom-implementation` file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AlgorithmPathsByNodeFile(BTreeMap<u64, PathBuf>);
+pub struct PerNodeCustomAlgorithmPaths(BTreeMap<u64, PathBuf>);
 
-impl AlgorithmPathsByNodeFile {
+impl PerNodeCustomAlgorithmPaths {
     /// Parses a YAML mapping from node ids to the prefixes of files `PREFIX.POSITION.et`. `file` is the file's
     /// name in errors. The keys are node ids, so no key is unknown and `lenient` has no effect.
     ///
@@ -22,7 +22,7 @@ impl AlgorithmPathsByNodeFile {
         text: &str,
         file: &str,
         _lenient: bool,
-    ) -> Result<(Self, Vec<InputNote>), InputError> {
+    ) -> Result<(Self, Vec<MisleadingValidInputNote>), InputError> {
         let mut prefixes = BTreeMap::new();
         for entry in yaml::parse_entries(text, file)? {
             let error = |why: String| InputError::Key {
@@ -75,7 +75,8 @@ mod tests {
     #[test]
     fn algorithm_path_prefixes_are_read_by_node() {
         let (nodes, notes) =
-            AlgorithmPathsByNodeFile::parse("# x\n7: a/ring\n12: \"b c\"\n", "p", false).unwrap();
+            PerNodeCustomAlgorithmPaths::parse("# x\n7: a/ring\n12: \"b c\"\n", "p", false)
+                .unwrap();
         let all: Vec<_> = nodes.iter().collect();
         assert_eq!(all, [(7, Path::new("a/ring")), (12, Path::new("b c"))]);
         assert_eq!(nodes.get(7), Some(Path::new("a/ring")));
@@ -93,7 +94,7 @@ mod tests {
             ("1: [a]", "p:1: key `1`: found a list"),
             ("1:", "p:1: key `1`: found nothing"),
         ] {
-            let error = AlgorithmPathsByNodeFile::parse(text, "p", true)
+            let error = PerNodeCustomAlgorithmPaths::parse(text, "p", true)
                 .unwrap_err()
                 .to_string();
             assert!(error.starts_with(start), "{error}");

@@ -2,7 +2,7 @@
 
 use super::algorithm::{AlgorithmAndAllNpusAtOnceFlag, AstraAlgorithm, NAMES};
 use super::document::{InputDocumentWithUniqueKnownKeys, ReadAndIgnoredKeys};
-use super::error::{InputError, InputNote, did_you_mean};
+use super::error::{InputError, MisleadingValidInputNote, did_you_mean};
 use super::input_entry::InputValue;
 use chakram_base::setting::SettingKey;
 use std::path::PathBuf;
@@ -76,7 +76,7 @@ pub struct AstraSystemFile {
     pub implementations: AlgorithmsPerCollectiveKind,
     /// Prefix of a custom algorithm's trace files, for each kind of collective.
     pub custom: PerCollectiveKind<Option<PathBuf>>,
-    /// File that assigns custom algorithms to single nodes (see [`super::AlgorithmPathsByNodeFile`]).
+    /// File that assigns custom algorithms to single nodes (see [`super::PerNodeCustomAlgorithmPaths`]).
     pub per_node_custom: Option<PathBuf>,
     /// `local-mem-bw`, in GB/s of 10^9 bytes, above 0.
     pub local_memory_bandwidth: Option<f64>,
@@ -121,7 +121,7 @@ impl AstraSystemFile {
         text: &str,
         file: &str,
         lenient: bool,
-    ) -> Result<(Self, Vec<InputNote>), InputError> {
+    ) -> Result<(Self, Vec<MisleadingValidInputNote>), InputError> {
         let mut document = InputDocumentWithUniqueKnownKeys::parse_json_keeping_last_duplicate_key(
             text, file, &KEYS, lenient,
         )?;

@@ -6,7 +6,7 @@
 //! the digits. Therefore `1048576.0`, which is STAGE's notation, is 1,048,576 bytes, and `1e6` is one byte. The parser
 //! rejects sizes below 0; ASTRA-sim takes such sizes modulo 2^64.
 
-use super::{InputNote, lenient};
+use super::{MisleadingValidInputNote, lenient};
 use chakram_base::setting::SettingKey;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::attr::AttrView;
@@ -53,7 +53,7 @@ impl RankTensors {
         contents: &[u8],
         lenient: bool,
         file: &str,
-        notes: &mut Vec<InputNote>,
+        notes: &mut Vec<MisleadingValidInputNote>,
     ) -> Result<Self, TraceError> {
         let kept;
         let contents = if lenient {
@@ -71,7 +71,7 @@ impl RankTensors {
             node.map_err(|e| e.in_record(record.number, record.offset))?;
         }
         if let Some((first, count)) = reading.without {
-            notes.push(InputNote {
+            notes.push(MisleadingValidInputNote {
                 file: file.to_owned(),
                 line: None,
                 key: format!("node {first}"),

@@ -13,7 +13,7 @@
 
 use super::collectives::AstraCollectiveBackend;
 use super::lenient;
-use super::{AstraInputs, InputNote, Quirk, QuirkSet};
+use super::{AstraInputs, MisleadingValidInputNote, Quirk, QuirkSet};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use chakram_trace::format::scan::NodeView;
@@ -51,7 +51,7 @@ pub struct AstraRankGraphAndBinding {
     /// Number of NPU lanes that the graph needs.
     pub lanes: u32,
     /// Notes about the trace.
-    pub notes: Vec<InputNote>,
+    pub notes: Vec<MisleadingValidInputNote>,
 }
 
 /// Returns ASTRA-sim's kind for a [`NodeKind::Compute`] node; an [`AstraTraceGraphReader`] must have built the graph.
@@ -122,7 +122,9 @@ impl<'a> AstraTraceGraphReader<'a> {
             state.convert_node_to_astra_form(n)
         })?;
         let mut note = |key: String, why: String| {
-            notes.push(InputNote::about_item_without_line(file, key, why))
+            notes.push(MisleadingValidInputNote::about_item_without_line(
+                file, key, why,
+            ))
         };
         let repairs = graph.repair_counts();
         for (count, of, original) in [

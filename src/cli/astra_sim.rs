@@ -4,7 +4,9 @@ use super::flags::parser_of_choices;
 use super::output::{ReportDestinationAndOutputs, ReportFormatArg, TimelineArgs};
 use crate::load::run_with_load_progress;
 use crate::terminal;
-use chakram_astra_sim::{AnalyticalCongestionModel, AstraFlags, InputNote, Quirk, QuirkSet};
+use chakram_astra_sim::{
+    AnalyticalCongestionModel, AstraFlags, MisleadingValidInputNote, Quirk, QuirkSet,
+};
 use chakram_jobs::{AstraSimJob, JobLoadOrWriteError};
 use chakram_report::summary::format_count_with_noun;
 use chakram_trace::files::OutputsAndProtectedInputs;
@@ -130,7 +132,7 @@ pub struct AstraSimArgs {
     output: PathBuf,
     /// Arguments that chakram does not use and has removed from the command line; notes report them.
     #[arg(skip)]
-    pub ignored: Vec<InputNote>,
+    pub ignored: Vec<MisleadingValidInputNote>,
     /// True if the program was called by the name of an ASTRA-sim program; it then prints ASTRA-sim's lines.
     #[arg(skip)]
     pub original: bool,

@@ -19,7 +19,7 @@ use chakram_studies::score::{
     fit_step_corrections_by_product_shapes,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
-use chakram_trace::format::file::TraceVerificationLevel;
+use chakram_trace::format::file::TraceHashVerificationLevel;
 use clap::Args;
 use std::error::Error;
 use std::fmt::Write as _;
@@ -119,7 +119,7 @@ pub fn calibrate_and_write_machine_file(
             if !args.kernels.is_empty() {
                 job::protect_found_files_as_inputs(
                     &mut outputs,
-                    &job::find_traces(&args.kernels, TraceVerificationLevel::Nothing)?,
+                    &job::find_traces(&args.kernels, TraceHashVerificationLevel::Nothing)?,
                 );
             }
             calibrate_machine_text(args, &machine::find_machine_text(machine)?)?

@@ -14,7 +14,7 @@ use chakram_report as report;
 use chakram_report::summary::{HashedInput, Provenance};
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::TraceError;
-use chakram_trace::format::file::{FoundTraces, TraceVerificationLevel};
+use chakram_trace::format::file::{FoundTraces, TraceHashVerificationLevel};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -80,7 +80,7 @@ impl RepeatAndExtraJobArgs {
     /// Finds the files of the `--with` jobs.
     pub fn find_trace_files_of_concurrent_jobs(
         &self,
-        verify: TraceVerificationLevel,
+        verify: TraceHashVerificationLevel,
     ) -> Result<Vec<FoundTraces>, TraceError> {
         let found = self.with.iter();
         found.map(|path| job::find_traces([path], verify)).collect()

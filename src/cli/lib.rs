@@ -129,7 +129,7 @@ enum CliCommand {
     Model(LazilyBuiltArgs<model::ModelArgs>),
     Topology(LazilyBuiltArgs<topology::TopologyArgs>),
     Loopnest(LazilyBuiltArgs<loopnest::LoopnestArgs>),
-    Schedule(LazilyBuiltArgs<schedule::SubLayerChipScheduleArgs>),
+    Schedule(LazilyBuiltArgs<schedule::MultiChipScheduleArgs>),
     Score(LazilyBuiltArgs<score::ScoreArgs>),
     Serve(LazilyBuiltArgs<serve::ServeArgs>),
     Platform(LazilyBuiltArgs<platform::PlatformArgs>),

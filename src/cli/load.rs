@@ -6,7 +6,7 @@ use super::terminal;
 use chakram_base::setting::SettingKey;
 use chakram_jobs::{self as job, Job, JobLoadOptions, JobLoadOrWriteError};
 use chakram_report::summary::format_count_with_noun;
-use chakram_trace::format::file::{FoundTraces, TraceVerificationLevel};
+use chakram_trace::format::file::{FoundTraces, TraceHashVerificationLevel};
 use chakram_trace::workload::MissingRankPolicy;
 use clap::Args;
 use std::time::Instant;
@@ -21,20 +21,20 @@ pub struct SkipJobFileCheckArg {
 
 impl SkipJobFileCheckArg {
     /// Returns the level of checks before a replay: file lengths, and also hashes if the job is small.
-    pub fn verify_level_for_replay(self) -> TraceVerificationLevel {
+    pub fn verify_level_for_replay(self) -> TraceHashVerificationLevel {
         if self.no_verify {
-            TraceVerificationLevel::Nothing
+            TraceHashVerificationLevel::Nothing
         } else {
-            TraceVerificationLevel::Lengths
+            TraceHashVerificationLevel::Lengths
         }
     }
 
     /// Returns the level of checks for commands that read every byte anyway: file lengths and hashes.
-    pub fn verify_level_for_full_read(self) -> TraceVerificationLevel {
+    pub fn verify_level_for_full_read(self) -> TraceHashVerificationLevel {
         if self.no_verify {
-            TraceVerificationLevel::Nothing
+            TraceHashVerificationLevel::Nothing
         } else {
-            TraceVerificationLevel::Hashes
+            TraceHashVerificationLevel::Hashes
         }
     }
 }

@@ -15,7 +15,7 @@ use chakram_report::edits::JobAndMachineEditReport;
 use chakram_report::extrapolation::FewerMicroBatchMakespans;
 use chakram_report::sensitivity::{MakespanSensitivityReport, SensitivityReplayInputs};
 use chakram_report::settings::SettingWithoutEffect;
-use chakram_report::stack::SoftwareStackReport;
+use chakram_report::stack::SoftwareStackDecisionReport;
 use chakram_report::summary::{HashedInput, Provenance, format_count_with_noun};
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_report::{self as report, PictureRecorder, Report, tile_map};
@@ -55,14 +55,14 @@ impl ReplayOptionGroup for TimeChangingReplayOptions {
 }
 
 /// The options of [`TimeChangingReplayOptions`] as command-line arguments, which every replaying command accepts.
-pub type ReplayTimingArgs = OneReplayOptionGroupArgs<TimeChangingReplayOptions>;
+pub type TimeChangingReplayArgs = OneReplayOptionGroupArgs<TimeChangingReplayOptions>;
 
 /// Arguments that control a replay and its report.
 #[derive(Clone, Debug, Args)]
 pub struct ReplayAndReportArgs {
     /// Options that change the times of the replay.
     #[command(flatten)]
-    pub timing: ReplayTimingArgs,
+    pub timing: TimeChangingReplayArgs,
     #[command(flatten)]
     timeline: TimelineArgs,
     /// Also write the report as a self-contained page with charts
@@ -123,7 +123,7 @@ pub struct JobWithReportFacts<'a> {
     /// Options for reading the traces, as in the report's JSON, if there are any.
     pub trace_options: Option<&'a Map<String, Value>>,
     /// Software stack, if the user chose one.
-    pub stack: Option<&'a SoftwareStackReport>,
+    pub stack: Option<&'a SoftwareStackDecisionReport>,
 }
 
 /// Parses a price in dollars per NPU hour.

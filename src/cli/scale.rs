@@ -13,7 +13,7 @@ use chakram_hardware::machine::scale_machine_name_to_ranks;
 use chakram_jobs::groups_from_file_or_job;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count_with_noun, format_thousands};
-use chakram_trace::files::UncommittedOutputHandle;
+use chakram_trace::files::CompleteUncommittedFileHandle;
 use chakram_trace::format::job::JobTraceManifest;
 use clap::Args;
 use serde::Serialize;
@@ -150,8 +150,8 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     // Written files, by the hash of their contents. If all copies of an original rank have identical traces, `of_old`
     // maps it to the first copy's file.
-    let mut written: BTreeMap<[u8; 32], Option<UncommittedOutputHandle>> = BTreeMap::new();
-    let mut of_old: BTreeMap<u32, Option<UncommittedOutputHandle>> = BTreeMap::new();
+    let mut written: BTreeMap<[u8; 32], Option<CompleteUncommittedFileHandle>> = BTreeMap::new();
+    let mut of_old: BTreeMap<u32, Option<CompleteUncommittedFileHandle>> = BTreeMap::new();
     let link = !args.no_links;
     for rank in 0..new_ranks {
         let (old, _) = scaling.scaled_dimension().source_rank_and_block(rank);

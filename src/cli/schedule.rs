@@ -26,7 +26,7 @@ use std::rc::Rc;
 use tables::MatrixCutsAndTotalMovedBytes;
 use work::{LayerCostCache, TopologyScheduleResult};
 
-pub use args::{SubLayerChipScheduleArgs, SubLayerScheduleFormat};
+pub use args::{MultiChipScheduleArgs, SubLayerScheduleFormat};
 
 /// Schedules the model or file on the topologies, and prints the result to `out`.
 ///
@@ -34,7 +34,7 @@ pub use args::{SubLayerChipScheduleArgs, SubLayerScheduleFormat};
 ///
 /// Fails if a model, a file or a topology is invalid, or if output cannot be written.
 pub fn schedule_on_topologies_and_print(
-    args: &SubLayerChipScheduleArgs,
+    args: &MultiChipScheduleArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let table = args.cycles.as_ref().map(|path| {
@@ -154,7 +154,7 @@ pub fn schedule_on_topologies_and_print(
 fn write_traces(
     row: &TopologyScheduleResult,
     prefix: &std::path::Path,
-    args: &SubLayerChipScheduleArgs,
+    args: &MultiChipScheduleArgs,
 ) -> Result<String, Box<dyn Error>> {
     let mut outputs = JobBeingWritten::new(prefix, "", OutputsAndProtectedInputs::default())?;
     let job = ScheduleWithCosts {

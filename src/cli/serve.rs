@@ -22,7 +22,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use llm::{LlmArgs, LlmModelOrScenario, SloLimitsArg};
+use llm::{LlmArgs, LlmModelOrScenario, RequestOrLlmSloArg};
 
 /// Share of requests that must meet their limits if the user gives none.
 const DEFAULT_ATTAIN: f64 = 0.99;
@@ -81,13 +81,13 @@ pub struct ServeArgs {
     /// Limit on serve times, for goodput and capacity; the default is the models' deadlines; for a language model, give
     /// ttft=TIME,tpot=TIME,e2e=TIME
     #[arg(long, help_heading = REPORT, value_name = "TIME")]
-    slo: Option<SloLimitsArg>,
+    slo: Option<RequestOrLlmSloArg>,
     /// Format of the report
     #[arg(long, help_heading = REPORT, value_enum, default_value_t = ServeFormat::Text)]
     format: ServeFormat,
     /// Table that --format csv prints; with a language model, requests can also be written as JSON lines
     #[arg(long, help_heading = REPORT, value_enum, value_name = "TABLE")]
-    table: Option<ServeModelsRequestsOrLevelsTable>,
+    table: Option<ServeReportTableKind>,
     /// Write a timeline of requests and jobs to this file, for Perfetto or chrome://tracing
     #[arg(long, help_heading = REPORT, value_name = "FILE.json")]
     timeline: Option<PathBuf>,
@@ -115,7 +115,7 @@ enum ServeFormat {
 
 /// A table of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ServeModelsRequestsOrLevelsTable {
+enum ServeReportTableKind {
     /// One row per model, per class, and for all requests
     Models,
     /// One row per request, in order of completion
@@ -201,7 +201,7 @@ impl ServeArgs {
     fn reject_options_without_effect(&self) -> Result<(), String> {
         let several = self.platforms.len() > 1;
         let sweeps = !self.rates.is_empty() || self.find_capacity;
-        let requests = self.table == Some(ServeModelsRequestsOrLevelsTable::Requests);
+        let requests = self.table == Some(ServeReportTableKind::Requests);
         if self.attain.is_some() && !self.find_capacity && !self.llm.plan {
             return Err(
                 "--attain has no effect: it sets the share of requests that --find-capacity or --plan must reach\n  \
@@ -209,7 +209,7 @@ impl ServeArgs {
                     .to_owned(),
             );
         }
-        if self.table == Some(ServeModelsRequestsOrLevelsTable::Levels) && sweeps {
+        if self.table == Some(ServeReportTableKind::Levels) && sweeps {
             return Err(
                 "--table levels shows a single run, but several rates are compared\n  try: --rate, for one of the rates"
                     .to_owned(),
@@ -352,12 +352,12 @@ pub fn serve_scenario_and_print_result(
     }
     let (_, file) = llm::split_output_tokens_and_report_file(&args.output, false)?;
     let slo = match args.slo {
-        Some(SloLimitsArg::Tokens(_)) => {
+        Some(RequestOrLlmSloArg::Tokens(_)) => {
             return Err(
                 "--slo: found limits of language models, expected a time such as 20ms".into(),
             );
         }
-        Some(SloLimitsArg::Serve(limit)) => Some(limit),
+        Some(RequestOrLlmSloArg::Serve(limit)) => Some(limit),
         None => None,
     };
     let own = Scenario::load_file(&args.scenario)?;
@@ -411,7 +411,7 @@ pub fn serve_scenario_and_print_result(
                 .map(|file| RequestTimelineWriter::new(file, models().collect()))
                 .transpose()?,
         };
-        if args.table == Some(ServeModelsRequestsOrLevelsTable::Requests) {
+        if args.table == Some(ServeReportTableKind::Requests) {
             let mut failed = None;
             to.run_write_and_commit_output(|out| {
                 writeln!(out, "{}", rows::REQUESTS)?;
@@ -454,7 +454,7 @@ pub fn serve_scenario_and_print_result(
         let load = reasons_load_options_have_no_effect(args, &own, report);
         report.warnings.extend(load);
     }
-    if args.table != Some(ServeModelsRequestsOrLevelsTable::Requests) {
+    if args.table != Some(ServeReportTableKind::Requests) {
         to.write_report(&render_output(args, &reports, &[], style))?;
     }
     write_page(page, &scenario.name, &reports, &[])
@@ -533,9 +533,7 @@ fn render_output(
             };
             VersionedDocument::new("chakram.serve.1", document).to_json_text()
         }
-        (ServeFormat::Csv, [], _)
-            if args.table == Some(ServeModelsRequestsOrLevelsTable::Levels) =>
-        {
+        (ServeFormat::Csv, [], _) if args.table == Some(ServeReportTableKind::Levels) => {
             rows::render_request_counts_over_time_csv(reports)
         }
         (ServeFormat::Csv, [], _) => rows::render_models_csv(reports),

@@ -5,7 +5,7 @@ use super::terminal;
 use chakram_report::report_text::render_text as render_text_report;
 use chakram_studies::sweep::{
     JournaledBoundOrAnswer, NewAnswerOrBoundEvent, NewBoundAndReplayCounts, PointEvaluator,
-    RESULTS, StudyExplorer, StudyShard, SweepJournal, SweepOptions, SweepTable,
+    RESULTS, StudyExplorer, StudyShard, SweepJournal, SweepTable, SweepThreadAndShardOptions,
     compare_row_with_neighbours, load_study_with_hash, render_sweep_page,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
@@ -126,7 +126,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let threads = args
         .threads
         .or_else(|| std::thread::available_parallelism().ok());
-    let options = SweepOptions {
+    let options = SweepThreadAndShardOptions {
         threads: threads.unwrap_or(NonZeroUsize::MIN),
         shard: args.shard,
         is_closed: false,
@@ -295,7 +295,7 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
     for folder in &args.shards {
         known.extend(SweepJournal::read_entries(folder, &hash)?);
     }
-    let options = SweepOptions {
+    let options = SweepThreadAndShardOptions {
         threads: NonZeroUsize::MIN,
         shard: None,
         is_closed: true,

@@ -5,7 +5,7 @@ use super::terminal;
 use chakram_base::config;
 use chakram_base::random::split_mix;
 use chakram_hardware::topology::chip_graph::{
-    ChipGraph, ChipGraphSummary, LinkRateByLinkCount, LinkRateInterpolation, MOST_CHIPS,
+    ChipGraph, ChipGraphSummary, LinkRateByLinkCount, MOST_CHIPS, RateInterpolationByLinkCount,
 };
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_trace::files::OutputsAndProtectedInputs;
@@ -84,8 +84,8 @@ struct LinkRateAndInterpolationArgs {
     rates: Option<LinkRateByLinkCount>,
     /// Rule for numbers of links that the table lacks (the default table lacks 2 and 4 to 11): unknown, the rate of the
     /// next larger number, or a rate between both neighbours on logarithmic scales
-    #[arg(long, value_parser = parser_of_choices::<LinkRateInterpolation>(), default_value = "log", value_name = "RULE")]
-    interpolate: LinkRateInterpolation,
+    #[arg(long, value_parser = parser_of_choices::<RateInterpolationByLinkCount>(), default_value = "log", value_name = "RULE")]
+    interpolate: RateInterpolationByLinkCount,
 }
 
 impl LinkRateAndInterpolationArgs {
@@ -215,7 +215,7 @@ fn render_mean_transfer_time_of_all_pairs(
         _ if degree == 0 => "no two chips are connected, so no data pass between chips".to_owned(),
         _ => {
             let stepped = LinkRateByLinkCount {
-                interpolation: LinkRateInterpolation::Step,
+                interpolation: RateInterpolationByLinkCount::Step,
                 ..technology.clone()
             };
             let remedy = match stepped.rate_per_link(degree) {

@@ -3,7 +3,7 @@
 use super::load::{ProfiledStepArg, SkipJobFileCheckArg};
 use super::terminal;
 use chakram_jobs::{self as job, JobBeingWritten, JobTraceFilesOrPipe, SavedJob};
-use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle};
+use chakram_trace::files::{CompleteUncommittedFileHandle, OutputsAndProtectedInputs};
 use chakram_trace::format::file::MaybeCompressedWriter;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::job::{ENDING, JobTraceManifest};
@@ -141,7 +141,7 @@ impl<'o> OutputPipeOrJobFiles<'o> {
         &mut self,
         rank: u32,
         trace: &[u8],
-    ) -> Result<Option<UncommittedOutputHandle>, Box<dyn Error>> {
+    ) -> Result<Option<CompleteUncommittedFileHandle>, Box<dyn Error>> {
         match self {
             Self::Files(outputs) => Ok(Some(outputs.write_trace(rank, trace)?)),
             Self::Pipe(args) => {
@@ -160,7 +160,7 @@ impl<'o> OutputPipeOrJobFiles<'o> {
     pub fn share_trace(
         &mut self,
         rank: u32,
-        written: Option<UncommittedOutputHandle>,
+        written: Option<CompleteUncommittedFileHandle>,
         link: bool,
     ) -> Result<bool, Box<dyn Error>> {
         match (self, written) {

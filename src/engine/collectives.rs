@@ -39,7 +39,7 @@ mod scripts;
 mod settling;
 mod stage_numbers;
 
-pub(super) use group::{GroupsOfAllLaunchesInFlight, RankGroupOfLaunch};
+pub(super) use group::{GroupsOfAllLaunchesInFlight, RankGroupOfLaunchedProgram};
 pub(super) use run::CollectiveRun;
 pub(super) use runs::CollectiveRuns;
 
@@ -60,7 +60,7 @@ pub(super) struct Collectives<'a, M: RequiredCollectiveBackendTraits> {
 
 /// A member's collective node that has taken its lane.
 #[derive(Clone, Copy)]
-pub(super) struct MemberCollectiveNodeOnTakenLane<'x, 'a> {
+pub(super) struct LaneHoldingMemberCollectiveNode<'x, 'a> {
     pub running: &'x RunningRankInstance<'a>,
     pub instance: InstanceIndex,
     pub node: NodeIndex,
@@ -123,7 +123,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        call: MemberCollectiveNodeOnTakenLane<'_, 'a>,
+        call: LaneHoldingMemberCollectiveNode<'_, 'a>,
     ) {
         let (slot, mut sequence) = (call.slot, call.sequence);
         let launch_order = &mut self.chunks.groups[slot.group].order;
@@ -171,7 +171,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
     /// Creates the state of a collective in flight (its run) when the first member arrives.
     fn create_run_for_first_arrival(
         &mut self,
-        call: MemberCollectiveNodeOnTakenLane<'_, 'a>,
+        call: LaneHoldingMemberCollectiveNode<'_, 'a>,
         slot: LaunchGroupAndMemberIndex,
         sequence: u32,
     ) -> RunIndex {
@@ -205,11 +205,11 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
     fn notify_backend_of_joined_member(
         &mut self,
         now: Time,
-        call: MemberCollectiveNodeOnTakenLane<'_, 'a>,
+        call: LaneHoldingMemberCollectiveNode<'_, 'a>,
         group: GroupIndex,
         run: RunIndex,
     ) {
-        let MemberCollectiveNodeOnTakenLane {
+        let LaneHoldingMemberCollectiveNode {
             running,
             node,
             named,
@@ -229,7 +229,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
     /// Returns the request of a collective node, and the position of its root.
     fn build_request(
         &mut self,
-        call: MemberCollectiveNodeOnTakenLane<'_, 'a>,
+        call: LaneHoldingMemberCollectiveNode<'_, 'a>,
         slot: LaunchGroupAndMemberIndex,
         sequence: u32,
     ) -> (CollectiveRequest, Position) {

@@ -8,7 +8,7 @@ use super::feed::SingleLaunchFeed;
 use super::host_launches::{self, ResolvedReplayDurationSources};
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::{CommunicationDurationSource, ReplayOptions};
-use super::plan::{InstancePlacementAndMatching, NONE, ReplayPlan, SharedGraphPlan};
+use super::plan::{NONE, PlanPartsOfOneInstance, ReplayPlan, SharedGraphPlan};
 use super::price_changes::DurationChangeEffect;
 use super::run_programs::{RunProgramsAndFeeds, create_native_backend, run_over_network};
 use super::tile_groups;
@@ -18,7 +18,7 @@ use chakram_base::ids::{GroupId, NodeIndex, Npu, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    ChunkCountChoiceCache, CollectiveAlgorithmsFormatter, MeasuredLinkBandwidthAndLatency,
+    ChunkCountChoiceCache, CollectiveAlgorithmsFormatter, MeasurementSetupLinkProperties,
     NamedScriptedAlgorithm, find_dimension_measured_on_other_links, find_measured_time_collective,
 };
 use chakram_hardware::compute::HostDurationSource;
@@ -304,7 +304,7 @@ impl<'a> CompiledReplay<'a> {
         &self,
         kind: CollectiveKind,
         group: &PlacedWorkloadGroup<'_>,
-    ) -> Option<(usize, MeasuredLinkBandwidthAndLatency)> {
+    ) -> Option<(usize, MeasurementSetupLinkProperties)> {
         let curves = self.machine.collective_curves();
         let lie = (group.extent, self.machine.topology());
         let measured = self.has_measured_collective_times(kind, group);
@@ -446,7 +446,7 @@ impl<'a> CompiledReplay<'a> {
     /// Returns the plan of an instance on `npu`; `None` selects the NPU that it was compiled for.
     pub(super) fn graph_plan_on_npu(
         &self,
-        planned: &InstancePlacementAndMatching,
+        planned: &PlanPartsOfOneInstance,
         npu: Option<Npu>,
     ) -> &SharedGraphPlan {
         let own = planned.shared;

@@ -5,9 +5,7 @@ use super::event::{EventClass, PackedEvent};
 use super::ids::{
     GroupIndex, InstanceId, InstanceIndex, InstanceNode, LaunchGroupAndMemberIndex, ReplayGroupId,
 };
-use super::plan::{
-    BoundGroupSlot, InstancePlacementAndMatching, NONE, ReplayPlan, SharedGraphPlan,
-};
+use super::plan::{BoundGroupSlot, NONE, PlanPartsOfOneInstance, ReplayPlan, SharedGraphPlan};
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::{Graph, NodeKind};
@@ -50,7 +48,7 @@ pub(super) const TURNS: u8 = 8;
 pub(super) struct RunningRankInstance<'a> {
     pub graph: &'a Graph,
     pub shared: &'a SharedGraphPlan,
-    pub planned: &'a InstancePlacementAndMatching,
+    pub planned: &'a PlanPartsOfOneInstance,
     /// Index of the instance's first node in the table of open dependencies.
     first_node: usize,
     /// Index of the instance's first lane among the lanes of all instances.

@@ -9,9 +9,9 @@ use crate::Observer;
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{Time, UnroundedBufferShare};
 use chakram_hardware::network::{
-    CollectiveLinkReservations, EventScheduler, LinkFailureEffectOnMessages, LinkTrafficBytes,
-    MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage, OperationPortRange,
-    RehearsableLinks,
+    CollectiveLinkReservations, ConsecutivePortsOpenedByOperation, EventScheduler,
+    LinkFailureEffectOnMessages, LinkTrafficBytes, MessageProgressNotice, NetworkBackend,
+    NetworkEvent, NetworkMessage, RehearsableLinks,
 };
 use chakram_hardware::topology::Topology;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ mod in_flight;
 pub(super) use accesses::{NetworkMemoryAccess, find_too_many_chunks_fault};
 pub(super) use in_flight::InFlightMessageContext;
 
-use accesses::RemoteMemoryServiceAndEndpoint;
+use accesses::RemoteMemoryState;
 use in_flight::InFlightOpSlab;
 
 /// Resources outside NPUs: the network and memories.
@@ -41,7 +41,7 @@ pub(super) struct Fabric<'a, N> {
     /// Bytes carried by each link, or `None` if they are not counted.
     traffic: Option<Box<LinkTrafficBytes<'a>>>,
     /// The unnamed memory (`None` if there is none), followed by the named memories.
-    memories: Vec<Option<RemoteMemoryServiceAndEndpoint<'a>>>,
+    memories: Vec<Option<RemoteMemoryState<'a>>>,
 }
 
 impl EventScheduler for Agenda {
@@ -74,10 +74,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         };
         Self {
             topology,
-            memories: RemoteMemoryServiceAndEndpoint::create_remote_memories(
-                prepared,
-                &mut network,
-            ),
+            memories: RemoteMemoryState::create_remote_memories(prepared, &mut network),
             network,
             ops: InFlightOpSlab::default(),
             notices: Vec::new(),
@@ -94,12 +91,15 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     }
 
     #[inline]
-    pub fn open_network_ports_for_operation(&mut self, ports: u32) -> OperationPortRange {
+    pub fn open_network_ports_for_operation(
+        &mut self,
+        ports: u32,
+    ) -> ConsecutivePortsOpenedByOperation {
         self.network.open_ports(ports)
     }
 
     #[inline]
-    pub fn close_ports(&mut self, ports: OperationPortRange) {
+    pub fn close_ports(&mut self, ports: ConsecutivePortsOpenedByOperation) {
         self.network.close_ports(ports);
     }
 

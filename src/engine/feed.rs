@@ -1,6 +1,6 @@
 //! Feeds: sources that request launches of programs.
 
-use super::launch::{BegunLaunchRecord, FeedLaunchAndRankStartRequests, LaunchRequest};
+use super::launch::{FeedLaunchAndRankStartRequests, LaunchRequest, ProgramLaunchRecord};
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ pub trait LaunchFeed {
     fn on_launch_ended(
         &mut self,
         _now: Time,
-        _ended: &BegunLaunchRecord,
+        _ended: &ProgramLaunchRecord,
         _queue: &mut FeedLaunchAndRankStartRequests,
     ) {
     }
@@ -45,7 +45,7 @@ pub trait LaunchFeed {
     fn on_rank_ended(
         &mut self,
         _now: Time,
-        _launch: &BegunLaunchRecord,
+        _launch: &ProgramLaunchRecord,
         _rank: Rank,
         _queue: &mut FeedLaunchAndRankStartRequests,
     ) {

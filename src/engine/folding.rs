@@ -22,7 +22,7 @@
 
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::CommunicationDurationSource;
-use super::plan::{NONE, PlacedRankGroup};
+use super::plan::{NONE, PlacedCommunicationGroup};
 use super::representatives::{npu_layout_along_dimension, ranks_meet_only_in_collectives};
 use super::{CompiledReplay, ReplayError, ReplayRefusal};
 use chakram_base::ids::{Npu, Rank};
@@ -255,7 +255,7 @@ impl CompiledReplay<'_> {
     /// Returns how many members each replayed member of a group represents.
     fn count_members_represented_by_each(
         &self,
-        group: &PlacedRankGroup,
+        group: &PlacedCommunicationGroup,
         of: &[InstanceId],
     ) -> Vec<u32> {
         let instance = |rank: &Rank| self.plan.instance_of[rank.index()];
@@ -434,7 +434,7 @@ fn find_root(parent: &mut [u32], mut instance: u32) -> u32 {
 
 /// Describes a group without its members' work: where the members are placed, in which order their ranks are, and
 /// whether the group has a name. The name matters because backends may treat named groups differently.
-fn group_placement_key(replay: &CompiledReplay<'_>, group: &PlacedRankGroup) -> Vec<u64> {
+fn group_placement_key(replay: &CompiledReplay<'_>, group: &PlacedCommunicationGroup) -> Vec<u64> {
     let npus = group.members.iter();
     let npus: Vec<Npu> = npus.map(|rank| replay.plan.npu_of[rank.index()]).collect();
     let mut key = describe_npu_placement(replay, &npus);

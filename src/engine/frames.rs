@@ -1,8 +1,8 @@
 //! Keeps the state of launches in flight, and begins and ends launches.
 //!
-//! The run state of a launch (`LaunchRunState`) consists of consecutive instances, nodes, groups and matches, which are
-//! kept by other components. All run states of a program have the same layout, so the program's next launch can reuse
-//! the state of an ended one. The memory is therefore bounded by the launches in flight.
+//! The run state of a launch (`JobLaunchRunState`) consists of consecutive instances, nodes, groups and matches, which
+//! are kept by other components. All run states of a program have the same layout, so the program's next launch can
+//! reuse the state of an ended one. The memory is therefore bounded by the launches in flight.
 
 use super::compiled_replay::CompiledReplay;
 use super::dataflow::{
@@ -13,7 +13,7 @@ use super::error::ReplayRefusal;
 use super::event::{EventClass, PackedEvent};
 use super::ids::{InstanceId, ReplayGroupId};
 use super::lanes::LanesOfAllNpus;
-use super::launch::{BegunLaunchRecord, LaunchKernelDurationSource, LaunchRequest, LaunchSerial};
+use super::launch::{LaunchKernelDurationSource, LaunchRequest, LaunchSerial, ProgramLaunchRecord};
 use super::plan::NONE;
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Span, Time};
@@ -22,8 +22,8 @@ use std::collections::BTreeMap;
 
 /// Run state that a launch in flight uses, or that is free for a later launch.
 #[derive(Debug)]
-struct LaunchRunState {
-    record: BegunLaunchRecord,
+struct JobLaunchRunState {
+    record: ProgramLaunchRecord,
     prices: LaunchKernelDurationSource,
     /// Number of ranks that have not ended yet.
     ranks_left: u32,
@@ -35,7 +35,7 @@ pub(super) struct AllProgramLaunches<'a> {
     programs: &'a [CompiledReplay<'a>],
     /// True if there may be more than one launch.
     many: bool,
-    frames: Vec<LaunchRunState>,
+    frames: Vec<JobLaunchRunState>,
     /// Indices of free run states, for each program.
     free: Vec<Vec<u32>>,
     /// For each program, the index of its first instance, group and table, in the numbering over all programs.
@@ -133,7 +133,7 @@ impl<'a> AllProgramLaunches<'a> {
         now: Time,
         feed: u32,
         launch: &LaunchRequest,
-    ) -> Result<(&'a CompiledReplay<'a>, BegunLaunchRecord), ReplayRefusal> {
+    ) -> Result<(&'a CompiledReplay<'a>, ProgramLaunchRecord), ReplayRefusal> {
         let serial = LaunchSerial(self.next);
         self.next += 1;
         let programs = self.programs;
@@ -148,7 +148,7 @@ impl<'a> AllProgramLaunches<'a> {
             )
         })?;
         program.check_can_launch_on_npu(launch.npu)?;
-        let record = BegunLaunchRecord {
+        let record = ProgramLaunchRecord {
             serial,
             feed,
             program: launch.program,
@@ -163,11 +163,11 @@ impl<'a> AllProgramLaunches<'a> {
     /// (false), the caller must add it to all components.
     pub fn assign_run_state_to_launch(
         &mut self,
-        record: BegunLaunchRecord,
+        record: ProgramLaunchRecord,
         prices: LaunchKernelDurationSource,
     ) -> (u32, bool) {
         let program = &self.programs[record.program as usize];
-        let frame = LaunchRunState {
+        let frame = JobLaunchRunState {
             record,
             prices,
             ranks_left: program.plan.instances.len() as u32,
@@ -193,7 +193,7 @@ impl<'a> AllProgramLaunches<'a> {
 
     /// Returns the launch that uses a run state.
     #[inline]
-    pub fn launch_record_of_run_state(&self, frame: u32) -> &BegunLaunchRecord {
+    pub fn launch_record_of_run_state(&self, frame: u32) -> &ProgramLaunchRecord {
         &self.frames[frame as usize].record
     }
 
@@ -225,7 +225,7 @@ impl<'a> AllProgramLaunches<'a> {
 
     /// Records that a rank of a launch has ended. Returns the launch, and true if this was the launch's last rank; the
     /// run state is then free.
-    pub fn end_rank(&mut self, frame: u32) -> (BegunLaunchRecord, bool) {
+    pub fn end_rank(&mut self, frame: u32) -> (ProgramLaunchRecord, bool) {
         let of = &mut self.frames[frame as usize];
         of.ranks_left -= 1;
         let record = of.record;

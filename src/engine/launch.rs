@@ -57,7 +57,7 @@ pub enum LaunchRankReleaseMode {
 
 /// Record of a launch, for feeds and observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BegunLaunchRecord {
+pub struct ProgramLaunchRecord {
     /// Index of the launch within the run.
     pub serial: LaunchSerial,
     /// Index of the feed that requested the launch.

@@ -14,8 +14,8 @@ use super::feed::LaunchFeed;
 use super::frames::AllProgramLaunches;
 use super::ids::{InstanceIndex, InstanceNode};
 use super::launch::{
-    BegunLaunchRecord, FeedLaunchAndRankStartRequests, LaunchKernelDurationSource,
-    LaunchOrRankStartRequest, LaunchRankReleaseMode, LaunchRequest,
+    FeedLaunchAndRankStartRequests, LaunchKernelDurationSource, LaunchOrRankStartRequest,
+    LaunchRankReleaseMode, LaunchRequest, ProgramLaunchRecord,
 };
 use super::messages::Messages;
 use super::processor::ProcessorKernelJob;
@@ -230,7 +230,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
         now: Time,
         feed: u32,
         launch: LaunchRequest,
-    ) -> Option<BegunLaunchRecord> {
+    ) -> Option<ProgramLaunchRecord> {
         let (program, record) = match self.launches.register_launch(now, feed, &launch) {
             Ok(numbered) => numbered,
             Err(refusal) => {

@@ -112,8 +112,8 @@ pub use feed::*;
 pub use folding::FoldedReplay;
 pub use ids::{InstanceId, ReplayGroupId};
 pub use launch::{
-    BegunLaunchRecord, FeedLaunchAndRankStartRequests, LaunchKernelDurationSource,
-    LaunchRankReleaseMode, LaunchRequest, LaunchSerial,
+    FeedLaunchAndRankStartRequests, LaunchKernelDurationSource, LaunchRankReleaseMode,
+    LaunchRequest, LaunchSerial, ProgramLaunchRecord,
 };
 pub use observer::{CollectiveRecord, CriticalPathSegment, NpuTimeCategory, Observer};
 pub use options::{

@@ -6,7 +6,7 @@
 use super::error::ReplayRefusal;
 use super::ids::ReplayGroupId;
 use super::options::{CommunicationDurationSource, ReplayOptions};
-use super::plan::{NONE, PlacedRankGroup, PlannedCollective, ReplayPlan, group_text};
+use super::plan::{NONE, PlacedCommunicationGroup, PlannedCollective, ReplayPlan, group_text};
 use super::price_changes::RequestedDurationChanges;
 use super::split_sizes;
 use chakram_base::ids::{NodeIndex, Rank};
@@ -71,7 +71,7 @@ pub(super) fn match_collectives(
 
 /// Rejects collectives whose size differs from the size for which their custom algorithm was written.
 fn check_calls_have_sizes_of_custom_algorithms(
-    group: &PlacedRankGroup,
+    group: &PlacedCommunicationGroup,
     calls: &[PlannedCollective],
     custom: &[NamedScriptedAlgorithm],
 ) -> Result<(), ReplayRefusal> {
@@ -252,7 +252,7 @@ fn describe_call(workload: &Workload, instance: u32, call: Option<RankAndCommInd
 }
 
 /// Returns the root's rank. By default, the root is the first member.
-fn root_rank_or_first_member(call: &CollectiveNode, group: &PlacedRankGroup) -> Rank {
+fn root_rank_or_first_member(call: &CollectiveNode, group: &PlacedCommunicationGroup) -> Rank {
     match call.root {
         NONE => group.members[0],
         root => Rank(root),
@@ -283,7 +283,7 @@ pub(super) fn renumber_calls_in_shared_groups(plan: &mut ReplayPlan, workload: &
 
 fn build_planned_collective(
     workload: &Workload,
-    group: &PlacedRankGroup,
+    group: &PlacedCommunicationGroup,
     at: RankAndCommIndex,
 ) -> Result<PlannedCollective, ReplayRefusal> {
     let (rank, graph, call) = rank_graph_and_call_of_collective(workload, at);

@@ -5,7 +5,7 @@ use super::Engine;
 use super::discipline::RequiredCollectiveBackendTraits;
 use super::ids::{InstanceId, InstanceIndex, InstanceNode};
 use super::tile_groups::{
-    GROUPED, StepOfWholeTileGroupPart, UnpostedReadyNodes, is_carried_out_per_member,
+    GROUPED, SharedTileGroupPartStep, UnpostedReadyNodes, is_carried_out_per_member,
 };
 use crate::Observer;
 use chakram_base::ids::NodeIndex;
@@ -186,23 +186,23 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
     }
 
     /// Carries out the steps of the parts into which a group was split.
-    fn carry_out_steps_of_split_parts(&mut self, now: Time, steps: Vec<StepOfWholeTileGroupPart>) {
+    fn carry_out_steps_of_split_parts(&mut self, now: Time, steps: Vec<SharedTileGroupPartStep>) {
         for step in steps {
             match step {
-                StepOfWholeTileGroupPart::Queue(instance, node) => {
+                SharedTileGroupPartStep::Queue(instance, node) => {
                     self.start_or_queue_on_lane(now, instance, node)
                 }
-                StepOfWholeTileGroupPart::Announce(instance, node, ends) => {
+                SharedTileGroupPartStep::Announce(instance, node, ends) => {
                     let effects = &mut self.effects;
                     self.tile_groups
                         .schedule_ends_of_split_part(effects, instance, node, &ends);
                 }
-                StepOfWholeTileGroupPart::End(instance, node)
+                SharedTileGroupPartStep::End(instance, node)
                     if self.flow.instance(instance).has_flag(GROUPED) =>
                 {
                     self.complete_node_for_leader_and_followers(now, instance, node);
                 }
-                StepOfWholeTileGroupPart::End(instance, node) => {
+                SharedTileGroupPartStep::End(instance, node) => {
                     self.complete_instance_node(now, instance, node)
                 }
             }

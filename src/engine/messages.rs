@@ -15,7 +15,8 @@ use super::run_settings::RunSettings;
 use chakram_base::ids::{NodeIndex, Npu, OpIndex};
 use chakram_base::units::{Time, UnroundedBufferShare};
 use chakram_hardware::network::{
-    MessagePlaceInReceiverProgram, NetworkBackend, NetworkMessage, OperationPortRange,
+    ConsecutivePortsOpenedByOperation, MessagePlaceInReceiverProgram, NetworkBackend,
+    NetworkMessage,
 };
 use chakram_trace::graph::Graph;
 use std::collections::VecDeque;
@@ -85,7 +86,7 @@ pub(super) struct Messages<'a> {
 fn build_message_of_op_between_ranks(
     op: OpIndex,
     ends: (Npu, Npu),
-    ports: OperationPortRange,
+    ports: ConsecutivePortsOpenedByOperation,
     bytes: u64,
     tell_injected: bool,
 ) -> NetworkMessage {

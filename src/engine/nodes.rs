@@ -1,6 +1,6 @@
 //! Moves nodes through their states in the loop: delayed, ready, posted, queued for a lane, issued, complete.
 
-use super::collectives::MemberCollectiveNodeOnTakenLane;
+use super::collectives::LaneHoldingMemberCollectiveNode;
 use super::dataflow::{RunningRankInstance, pack_instance_and_node, unpack_instance_and_node};
 use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::effects::Effects;
@@ -410,7 +410,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         let groups = &mut self.collectives.message_simulator_mut().groups;
         let group = &mut groups[slot.group];
         let waits_since = group.take_start_of_wait(now, slot.member, sequence, lane_freed);
-        let call = MemberCollectiveNodeOnTakenLane {
+        let call = LaneHoldingMemberCollectiveNode {
             running: self.flow.instance(instance),
             instance,
             node,

@@ -4,12 +4,12 @@
 //! per-node data for reports, but observers may.
 
 use super::{
-    BegunLaunchRecord, EventAndTileGroupCounts, InstanceId, ProcessorJobStartAndEnd,
-    ProcessorKernelJob, ReplayGroupId,
+    EventAndTileGroupCounts, InstanceId, ProcessorJobStartAndEnd, ProcessorKernelJob,
+    ProgramLaunchRecord, ReplayGroupId,
 };
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::network::{BusyTileLinksAndMemoryPorts, BytesOverOneLink};
+use chakram_hardware::network::{BytesOverOneLink, LinkAndPortBusyTimes};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
 
@@ -145,9 +145,9 @@ pub trait Observer {
     /// every member is ready for it.
     fn on_member_wait(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// Called when a launch begins. A job is one launch.
-    fn on_launch_began(&mut self, _now: Time, _launch: &BegunLaunchRecord) {}
+    fn on_launch_began(&mut self, _now: Time, _launch: &ProgramLaunchRecord) {}
     /// Called when all nodes of a launch are complete.
-    fn on_all_launch_nodes_complete(&mut self, _now: Time, _launch: &BegunLaunchRecord) {}
+    fn on_all_launch_nodes_complete(&mut self, _now: Time, _launch: &ProgramLaunchRecord) {}
     /// Called when a processor has decided at which times an issued kernel runs.
     fn on_kernel_scheduled(
         &mut self,
@@ -162,7 +162,7 @@ pub trait Observer {
     fn on_link_loads_measured(&mut self, _loads: &[BytesOverOneLink]) {}
 
     /// Called at the end of the replay with the busy times of links and of the tiles' memory ports.
-    fn on_link_and_memory_port_busy_times(&mut self, _occupancy: &BusyTileLinksAndMemoryPorts) {}
+    fn on_link_and_memory_port_busy_times(&mut self, _occupancy: &LinkAndPortBusyTimes) {}
 
     /// Called at the end of the replay with the statistics of its loop.
     fn on_event_loop_statistics(&mut self, _counts: &EventAndTileGroupCounts) {}
@@ -216,10 +216,10 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     fn on_member_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         (**self).on_member_wait(now, instance, node);
     }
-    fn on_launch_began(&mut self, now: Time, launch: &BegunLaunchRecord) {
+    fn on_launch_began(&mut self, now: Time, launch: &ProgramLaunchRecord) {
         (**self).on_launch_began(now, launch);
     }
-    fn on_all_launch_nodes_complete(&mut self, now: Time, launch: &BegunLaunchRecord) {
+    fn on_all_launch_nodes_complete(&mut self, now: Time, launch: &ProgramLaunchRecord) {
         (**self).on_all_launch_nodes_complete(now, launch);
     }
     fn on_kernel_scheduled(
@@ -237,7 +237,7 @@ impl<O: Observer + ?Sized> Observer for &mut O {
         (**self).on_link_loads_measured(loads);
     }
 
-    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
+    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &LinkAndPortBusyTimes) {
         (**self).on_link_and_memory_port_busy_times(occupancy);
     }
     fn on_event_loop_statistics(&mut self, counts: &EventAndTileGroupCounts) {
@@ -301,12 +301,12 @@ impl<O: Observer> Observer for Option<O> {
             observer.on_member_wait(now, instance, node);
         }
     }
-    fn on_launch_began(&mut self, now: Time, launch: &BegunLaunchRecord) {
+    fn on_launch_began(&mut self, now: Time, launch: &ProgramLaunchRecord) {
         if let Some(observer) = self {
             observer.on_launch_began(now, launch);
         }
     }
-    fn on_all_launch_nodes_complete(&mut self, now: Time, launch: &BegunLaunchRecord) {
+    fn on_all_launch_nodes_complete(&mut self, now: Time, launch: &ProgramLaunchRecord) {
         if let Some(observer) = self {
             observer.on_all_launch_nodes_complete(now, launch);
         }
@@ -332,7 +332,7 @@ impl<O: Observer> Observer for Option<O> {
         }
     }
 
-    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
+    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &LinkAndPortBusyTimes) {
         if let Some(observer) = self {
             observer.on_link_and_memory_port_busy_times(occupancy);
         }
@@ -388,11 +388,11 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.0.on_member_wait(now, instance, node);
         self.1.on_member_wait(now, instance, node);
     }
-    fn on_launch_began(&mut self, now: Time, launch: &BegunLaunchRecord) {
+    fn on_launch_began(&mut self, now: Time, launch: &ProgramLaunchRecord) {
         self.0.on_launch_began(now, launch);
         self.1.on_launch_began(now, launch);
     }
-    fn on_all_launch_nodes_complete(&mut self, now: Time, launch: &BegunLaunchRecord) {
+    fn on_all_launch_nodes_complete(&mut self, now: Time, launch: &ProgramLaunchRecord) {
         self.0.on_all_launch_nodes_complete(now, launch);
         self.1.on_all_launch_nodes_complete(now, launch);
     }
@@ -414,7 +414,7 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.1.on_link_loads_measured(loads);
     }
 
-    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
+    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &LinkAndPortBusyTimes) {
         self.0.on_link_and_memory_port_busy_times(occupancy);
         self.1.on_link_and_memory_port_busy_times(occupancy);
     }

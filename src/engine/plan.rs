@@ -47,7 +47,7 @@ pub(super) struct PlannedCollective {
 
 /// A group of ranks that is placed on the machine.
 #[derive(Debug)]
-pub(super) struct PlacedRankGroup {
+pub(super) struct PlacedCommunicationGroup {
     pub id: GroupId,
     /// Name of the group in the traces, or `None` if it has none.
     pub name: Option<String>,
@@ -78,7 +78,7 @@ pub(super) struct PlacedRankGroup {
     pub unequal: OnceLock<()>,
 }
 
-impl PlacedRankGroup {
+impl PlacedCommunicationGroup {
     /// Returns the number of ports that a collective of the group opens: one for each member, phase and side.
     pub fn count_ports_opened_by_collective(&self) -> u32 {
         self.extent.member_count() * self.extent.phases.len() as u32 * self.sides
@@ -121,7 +121,7 @@ pub(super) struct BoundGroupSlot {
 
 /// The parts of a plan that one instance has for itself.
 #[derive(Debug)]
-pub(super) struct InstancePlacementAndMatching {
+pub(super) struct PlanPartsOfOneInstance {
     pub npu: Npu,
     /// Index in [`ReplayPlan::shared`] of the instance's durations and lane maps.
     pub shared: u32,
@@ -198,13 +198,13 @@ type CoordinatesInSomeDimensions = Vec<(usize, u32)>;
 pub(super) struct ReplayPlan {
     pub npu_of: Vec<Npu>,
     pub instance_of: Vec<u32>,
-    pub instances: Vec<InstancePlacementAndMatching>,
+    pub instances: Vec<PlanPartsOfOneInstance>,
     pub shared: Vec<SharedGraphPlan>,
     /// For each NPU class, the index in `shared`, or [`NONE`] if the duration of some kernel is unknown on that class.
     /// The index depends on the class, because a feed may launch a single-rank job on any NPU. Empty for jobs with
     /// several ranks.
     pub shared_of_class: Vec<u32>,
-    pub groups: Vec<PlacedRankGroup>,
+    pub groups: Vec<PlacedCommunicationGroup>,
     /// For each all-to-all with unequal parts, the bytes between pairs of members.
     pub splits: Vec<PairBytesByPhase>,
     pub pairs: u32,
@@ -281,7 +281,7 @@ impl ReplayPlan {
                 instance.rank,
                 class,
             );
-            instances.push(InstancePlacementAndMatching {
+            instances.push(PlanPartsOfOneInstance {
                 npu,
                 shared: index,
                 slots: Vec::new(),
@@ -400,7 +400,7 @@ impl ReplayPlan {
 }
 
 /// Formats a group for error messages: `group of ranks 0, 1`, ``group `tp` of ranks 0, 1``.
-pub(super) fn group_text(group: &PlacedRankGroup) -> String {
+pub(super) fn group_text(group: &PlacedCommunicationGroup) -> String {
     let members = format_shortened_list(group.members.iter().map(|m| m.0));
     match &group.name {
         None => format!("group of ranks {members}"),

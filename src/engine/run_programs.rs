@@ -12,7 +12,7 @@ use chakram_hardware::collective::{
 };
 use chakram_hardware::machine::Machine;
 use chakram_hardware::network::{
-    ContentionFreeNetwork, FairSharingNetwork, LinkContentionNetwork, NetworkModelKind,
+    ContentionFreePortBusyTimes, FairSharingNetwork, LinkContentionNetwork, NetworkModelKind,
     OneTransferPerLinkNetwork, PortContentionNetwork,
 };
 
@@ -148,7 +148,7 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
         &mut create_native_backend(of.machine, &of.custom, splits, &of.prices, &of.chosen);
     match of.network_kind() {
         NetworkModelKind::ContentionFree => {
-            let network = ContentionFreeNetwork::new(topology);
+            let network = ContentionFreePortBusyTimes::new(topology);
             Engine::new(source, observer, network, backend).run()
         }
         NetworkModelKind::Ports => Engine::new(
@@ -169,7 +169,7 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
             let Some(mut network) = FairSharingNetwork::new(topology) else {
                 // The machine has too many NPUs for the requested network. This run does not use that network, or an
                 // earlier check would have failed.
-                let network = ContentionFreeNetwork::new(topology);
+                let network = ContentionFreePortBusyTimes::new(topology);
                 return Engine::new(source, observer, network, backend).run();
             };
             if failures::has_link_failures(&of.failures) {

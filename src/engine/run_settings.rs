@@ -1,7 +1,7 @@
 //! Settings that apply to one run.
 
 use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
-use super::plan::{NONE, PlacedRankGroup};
+use super::plan::{NONE, PlacedCommunicationGroup};
 use super::{CommunicationDurationSource, CompiledReplay, HostDurationSource};
 use chakram_hardware::memory::MemoryAttachment;
 use chakram_hardware::network::{NetworkBackend, SendCompletionRule};
@@ -74,8 +74,9 @@ fn has_only_sequential_all_rank_collectives(prepared: &CompiledReplay<'_>) -> bo
     let ranks = plan.instances.len();
     let groups = plan.groups.iter();
     let mut busy = groups.filter(|group| group.present > 0);
-    let of_all =
-        |group: &PlacedRankGroup| group.members.len() == ranks && group.present as usize == ranks;
+    let of_all = |group: &PlacedCommunicationGroup| {
+        group.members.len() == ranks && group.present as usize == ranks
+    };
     busy.all(of_all)
         && plan.instances.iter().enumerate().all(|(i, instance)| {
             let graph = prepared

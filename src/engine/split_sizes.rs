@@ -5,10 +5,10 @@
 //! itself is not transferred.
 
 use super::error::ReplayRefusal;
-use super::plan::{PlacedRankGroup, ReplayPlan, group_text};
+use super::plan::{PlacedCommunicationGroup, ReplayPlan, group_text};
 use chakram_base::setting::SettingKey;
 use chakram_hardware::collective::PairBytesByPhase;
-use chakram_trace::graph::{Graph, MemberAllToAllSplitBytes};
+use chakram_trace::graph::{Graph, OneMemberAlltoallPeerBytes};
 use chakram_trace::matching::MemberCalls;
 use chakram_trace::workload::Workload;
 
@@ -65,12 +65,12 @@ pub(super) fn gather_split_sizes(
 }
 
 /// A member's position, the sizes that its trace gives, and the id of its node.
-type OneMemberStatedSplitSizes<'a> = (usize, &'a MemberAllToAllSplitBytes, u64);
+type OneMemberStatedSplitSizes<'a> = (usize, &'a OneMemberAlltoallPeerBytes, u64);
 
 /// Returns the bytes between each pair of positions, row by row. `equal` is the size of a part for which neither member
 /// states one.
 fn build_split_byte_table(
-    group: &PlacedRankGroup,
+    group: &PlacedCommunicationGroup,
     equal: u64,
     stated: &[OneMemberStatedSplitSizes<'_>],
 ) -> Result<Vec<u64>, ReplayRefusal> {

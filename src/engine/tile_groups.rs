@@ -33,7 +33,7 @@ use chakram_base::units::Time;
 use chakram_trace::graph::NodeKind;
 
 pub(crate) use rank_differences::check_any_tile_group_forms;
-pub(super) use split::{StepOfWholeTileGroupPart, UnpostedReadyNodes};
+pub(super) use split::{SharedTileGroupPartStep, UnpostedReadyNodes};
 
 /// Flag of an instance: the instance is a member of a tile group.
 pub(super) const GROUPED: u8 = 32;

@@ -50,14 +50,14 @@ pub use backend::{
     BusEventScheduler, BusTransferTrigger, ChunkQueueIndexAndCapacity,
     CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveEndpointModel,
     CollectiveMatchingRules, CollectiveMemberNpus, CollectiveRequest, EndpointBusTransfer,
-    EndpointDelayOrBusProcessing, PostedReceiveSenderAndStep, SameInstantMemberOrderChange,
-    ScriptAction, ScriptMemberEvent, ScriptMemberKey, SortEventsByContentMarker,
+    EndpointDelayOrBusProcessing, MemberOrderChangeForMessages, PostedReceiveSenderAndStep,
+    ScriptAction, ScriptExecutingMemberId, ScriptMemberEvent, SortEventsByContentMarker,
     SortEventsByInsertionMarker, TransferCompletionToken, UncontendedMessageCostFunctions,
 };
 pub use chunk_count::ChunkCountChoiceCache;
 pub use chunk_schedule::{ChunkAdmissionOrderPerPhase, ChunkAndEnteredStage, ChunkStageSequences};
 pub use curve::{
-    CollectiveCurve, MeasuredLinkBandwidthAndLatency, find_dimension_measured_on_other_links,
+    CollectiveCurve, MeasurementSetupLinkProperties, find_dimension_measured_on_other_links,
     predict_time_from_one_dimension_curves as find_measured_time_collective,
 };
 pub use custom::{

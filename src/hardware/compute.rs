@@ -20,7 +20,7 @@ mod words;
 
 pub use attention::{
     AttentionKernelTimeCurve, AttentionSizes, AttentionWaveConstants,
-    ComputeRateFactorsByHeadWidth, DecodeAttentionTimeCurve,
+    ComputeRateFactorsByHeadWidth, DecodeAttentionCurveConstants,
 };
 pub use curves::{
     CorrelatedErrorClass, CurveKernelDuration, KernelTimeCurves, MemoryBoundKernelTimeCurve,

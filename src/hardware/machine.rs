@@ -48,7 +48,7 @@ pub use preset::{
 pub use preset_files::{MachinePreset, PRESETS};
 pub use rank_domain::NpuLimitPerSpannedDomain;
 pub use relative::{
-    DatasheetNumbers, derive_relative_machine, find_source_by_machine_or_npu_name,
+    KnownMachineDatasheetOverrides, derive_relative_machine, find_source_by_machine_or_npu_name,
     parse_number_format_and_peak_rate,
 };
 pub use stack_prices::{NameOfStackReplacedPart, SoftwareStackCurvesAndHosts};

@@ -31,11 +31,11 @@ mod test_harness;
 mod traffic;
 
 pub use contended::ContendedNetwork;
-pub use contention_free::ContentionFreeNetwork;
+pub use contention_free::ContentionFreePortBusyTimes;
 pub use exclusive::OneTransferPerLinkNetwork;
 pub use fair_sharing::FairSharingNetwork;
 pub use links::LinkContentionNetwork;
-pub use occupancy::{BusyTileLinksAndMemoryPorts, CoreToCoreLinkBusyTime};
+pub use occupancy::{CoreToCoreLinkBusyTime, LinkAndPortBusyTimes};
 pub use ports::PortContentionNetwork;
 pub use rehearsed_links::{RehearsableLinks, RehearsedCollectiveUseOfLink};
 pub use send_completion::SendCompletionRule;
@@ -108,12 +108,12 @@ pub struct OperationPortHandle(pub u32);
 
 /// Consecutive ports opened by one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OperationPortRange {
+pub struct ConsecutivePortsOpenedByOperation {
     first: u32,
     count: u32,
 }
 
-impl OperationPortRange {
+impl ConsecutivePortsOpenedByOperation {
     /// Creates a range of `count` ports from index `first`.
     pub fn new(first: u32, count: u32) -> Self {
         Self { first, count }
@@ -321,12 +321,12 @@ pub trait NetworkBackend {
     const SHARED: bool;
 
     /// Opens `count` idle ports. If a network keeps no state per port, the ports are numbered from 0 in each call.
-    fn open_ports(&mut self, count: u32) -> OperationPortRange {
-        OperationPortRange::new(0, count)
+    fn open_ports(&mut self, count: u32) -> ConsecutivePortsOpenedByOperation {
+        ConsecutivePortsOpenedByOperation::new(0, count)
     }
 
     /// Closes ports, so that they can be opened again.
-    fn close_ports(&mut self, _ports: OperationPortRange) {}
+    fn close_ports(&mut self, _ports: ConsecutivePortsOpenedByOperation) {}
 
     /// Accepts a message from its sender at `now`.
     fn submit_message(
@@ -351,7 +351,7 @@ pub trait NetworkBackend {
 
     /// Returns the busy times of links and memory ports, or `None` if the model does not record them. Models with
     /// contention do so on machines of tiles.
-    fn link_and_memory_port_busy_times(&self) -> Option<BusyTileLinksAndMemoryPorts> {
+    fn link_and_memory_port_busy_times(&self) -> Option<LinkAndPortBusyTimes> {
         None
     }
 

@@ -34,7 +34,7 @@ pub use endpoint::{MemoryAtNpuOrFabric, MemorySiteAndLink};
 pub use line_pattern::LineSendPattern;
 pub use switching::SwitchingMode;
 pub use tile_grid::DieAndCoreLayout;
-pub use tile_grid::RouteDieLinkCounts;
+pub use tile_grid::RouteIntradieInterdieLinkCounts;
 
 /// Wiring of the NPUs along one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

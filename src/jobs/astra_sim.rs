@@ -8,8 +8,8 @@ use chakram_astra_sim::custom_algorithm::AstraOrRecordedScriptDurations;
 use chakram_astra_sim::{
     self as astra_sim, AnalyticalCongestionModel, AstraCollectiveBackend, AstraFlags, AstraInputs,
     AstraRankGraphAndBinding, AstraTraceGraphReader, CongestionAwareModel, CongestionUnawareModel,
-    InputNote, LinkCutThroughNetwork, NodeTypesById, PortCutThroughNetwork, Quirk, RankTensors,
-    RankWorkKindsAndKernelTime,
+    LinkCutThroughNetwork, MisleadingValidInputNote, NodeTypesById, PortCutThroughNetwork, Quirk,
+    RankTensors, RankWorkKindsAndKernelTime,
 };
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
@@ -47,7 +47,7 @@ pub struct AstraSimJob {
     /// Node types of each instance, if the inputs request node logs.
     pub types: Option<Vec<NodeTypesById>>,
     /// Notes about the inputs for the user.
-    pub notes: Vec<InputNote>,
+    pub notes: Vec<MisleadingValidInputNote>,
     /// The input files with hashes, if hashes were requested.
     pub files: Vec<HashedInput>,
 }
@@ -290,7 +290,7 @@ fn read_node_types(ranks: &[RankFile]) -> Result<Vec<NodeTypesById>, TraceError>
 fn read_tensors(
     ranks: &[RankFile],
     lenient: bool,
-    notes: &mut Vec<InputNote>,
+    notes: &mut Vec<MisleadingValidInputNote>,
 ) -> Result<Vec<RankTensors>, TraceError> {
     let mut read = |file: &RankFile| {
         let contents = DecompressedTraceFile::open_verified(file)?;
@@ -317,7 +317,7 @@ fn extra_traces_note(
     inputs: &AstraInputs,
     first: &Path,
     count: usize,
-) -> InputNote {
+) -> MisleadingValidInputNote {
     let npus = inputs.network.npu_count();
     let first = first.display();
     let traces = if count == 1 {
@@ -325,7 +325,7 @@ fn extra_traces_note(
     } else {
         format!("{count} traces of other ranks, from {first} on, have")
     };
-    InputNote {
+    MisleadingValidInputNote {
         file: flags.network.display().to_string(),
         line: None,
         key: "npus_count".to_owned(),

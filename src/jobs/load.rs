@@ -16,7 +16,7 @@ use chakram_trace::files::{OutputsAndProtectedInputs, file_identity};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{
     DecompressedTraceFile, ExpectedFileLengthAndHash, FoundTraces, RankFile, TraceFinder,
-    TraceStoredByHash, TraceVerificationLevel,
+    TraceHashVerificationLevel, TraceStoredByHash,
 };
 use chakram_trace::format::groups::{self, DeclaredGroups};
 use chakram_trace::graph::{
@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobLoadOptions {
     /// How strictly traces are compared with the job file, `PREFIX.job.json`.
-    pub verify: TraceVerificationLevel,
+    pub verify: TraceHashVerificationLevel,
     /// A file with process groups that replace the groups in the job file.
     pub groups: Option<PathBuf>,
     /// Dependencies that the replay enforces.
@@ -62,7 +62,7 @@ pub type LoadProgressFn<'p> = dyn FnMut(usize, usize) + 'p;
 /// Finds the files of a job. If there are several paths, all must belong to one job.
 pub fn find_traces<P: AsRef<Path>>(
     paths: impl IntoIterator<Item = P>,
-    verify: TraceVerificationLevel,
+    verify: TraceHashVerificationLevel,
 ) -> Result<FoundTraces, TraceError> {
     let mut finder = TraceFinder::new(verify);
     let mut stored = FoundTraces::default();

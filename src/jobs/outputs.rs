@@ -3,7 +3,8 @@
 
 use super::{JobLoadOrWriteError, machine_reference};
 use chakram_trace::files::{
-    OutputFile, OutputsAndProtectedInputs, UncommittedOutputHandle, join_prefix_middle_and_ending,
+    CompleteUncommittedFileHandle, OutputFile, OutputsAndProtectedInputs,
+    join_prefix_middle_and_ending,
 };
 use chakram_trace::format::file::{MaybeCompressedWriter, job_prefix_of_file};
 use chakram_trace::format::groups::DeclaredGroups;
@@ -99,7 +100,7 @@ impl JobBeingWritten {
         &mut self,
         rank: u32,
         trace: UnfinishedTraceWriter,
-    ) -> Result<UncommittedOutputHandle, JobLoadOrWriteError> {
+    ) -> Result<CompleteUncommittedFileHandle, JobLoadOrWriteError> {
         let file = trace.finish()?.into_inner();
         let file = file.map_err(io::IntoInnerError::into_error)?;
         let written = self.files.close_file_and_queue_for_commit(file)?;
@@ -113,7 +114,7 @@ impl JobBeingWritten {
         &mut self,
         rank: u32,
         trace: &[u8],
-    ) -> Result<UncommittedOutputHandle, JobLoadOrWriteError> {
+    ) -> Result<CompleteUncommittedFileHandle, JobLoadOrWriteError> {
         let mut file = self.start_trace(rank)?;
         file.write_all(trace)?;
         self.finish_trace(rank, file)
@@ -124,9 +125,9 @@ impl JobBeingWritten {
     pub fn share_trace_by_link_or_copy(
         &mut self,
         rank: u32,
-        written: UncommittedOutputHandle,
+        written: CompleteUncommittedFileHandle,
         link: bool,
-    ) -> Result<Option<UncommittedOutputHandle>, JobLoadOrWriteError> {
+    ) -> Result<Option<CompleteUncommittedFileHandle>, JobLoadOrWriteError> {
         let path = self.path_of_rank(rank);
         let shared = self.files.duplicate_as(written, &path, link)?;
         if let Some(shared) = shared {
@@ -140,7 +141,7 @@ impl JobBeingWritten {
         &mut self,
         rank: u32,
         path: PathBuf,
-        written: UncommittedOutputHandle,
+        written: CompleteUncommittedFileHandle,
     ) {
         let file = path.file_name().unwrap_or_default();
         self.ranks.push(JobFileRankEntry {
@@ -220,7 +221,7 @@ pub fn write_job_file(
 pub fn update_trace_digest_in_job_file(
     files: &mut OutputsAndProtectedInputs,
     path: &Path,
-    written: UncommittedOutputHandle,
+    written: CompleteUncommittedFileHandle,
 ) -> Result<(), JobLoadOrWriteError> {
     let Some(prefix) = job_prefix_of_file(path) else {
         return Ok(());

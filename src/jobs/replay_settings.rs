@@ -18,7 +18,7 @@ use chakram_hardware::machine::{
 };
 use chakram_hardware::network::NetworkModelKind;
 use chakram_report::summary::HashedInput;
-use chakram_trace::format::file::TraceVerificationLevel;
+use chakram_trace::format::file::TraceHashVerificationLevel;
 use chakram_trace::format::{CollectiveKind, TraceError};
 use chakram_trace::graph::{EnforcedDependencyKinds, ProfilerOverheadRemovalPolicy};
 use chakram_trace::workload::MissingRankPolicy;
@@ -338,8 +338,8 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         syntax: Switch,
         set: |to, words| {
             to.job.verify = match parse_single_word(words, parse_flag)? {
-                true => TraceVerificationLevel::Nothing,
-                false => TraceVerificationLevel::default(),
+                true => TraceHashVerificationLevel::Nothing,
+                false => TraceHashVerificationLevel::default(),
             };
             Ok(())
         },

@@ -9,7 +9,7 @@ use chakram_base::config::{
     quote_and_truncate_for_message, read_file_or_standard_input,
 };
 use chakram_hardware::machine::{Machine, SoftwareStackCurvesAndHosts};
-use chakram_report::stack::{SoftwareStackDecision, SoftwareStackReport};
+use chakram_report::stack::{SoftwareStackDecision, SoftwareStackDecisionReport};
 use chakram_workloads::generate::plan::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption};
 use std::io;
 
@@ -180,7 +180,7 @@ impl FrameworkDurationsAndPlanOptions {
             },
         };
         let is_empty = stack.options.is_empty() && stack.prices.is_empty();
-        if is_empty && stack.name != SoftwareStackReport::REFERENCE {
+        if is_empty && stack.name != SoftwareStackDecisionReport::REFERENCE {
             let expected = "a table [plan] or [npu.CLASS], because a stack must set something";
             return Err(name.invalid_value_error("only a name", expected));
         }
@@ -206,7 +206,7 @@ impl FrameworkDurationsAndPlanOptions {
     pub fn apply_durations_to_machine(
         &self,
         machine: &Machine,
-    ) -> Result<(Machine, SoftwareStackReport), SoftwareStackError> {
+    ) -> Result<(Machine, SoftwareStackDecisionReport), SoftwareStackError> {
         let (priced, parts) = machine.with_stack(&self.prices);
         if parts.is_empty() && !self.prices.is_empty() && self.options.is_empty() {
             return Err(SoftwareStackError::OtherNpus {
@@ -229,8 +229,9 @@ impl FrameworkDurationsAndPlanOptions {
             let why = format!("for {classes}, which the stack does not cover");
             report.left.push(SoftwareStackDecision::new("prices", why));
         }
-        if self.name == SoftwareStackReport::REFERENCE
-            && let Some(reference) = SoftwareStackReport::from_measured_kernels_of_machine(machine)
+        if self.name == SoftwareStackDecisionReport::REFERENCE
+            && let Some(reference) =
+                SoftwareStackDecisionReport::from_measured_kernels_of_machine(machine)
         {
             report.decided = reference.decided;
         }
@@ -238,8 +239,8 @@ impl FrameworkDurationsAndPlanOptions {
     }
 
     /// Returns the stack's report for a run without a machine. It lists no plan options yet.
-    pub fn empty_stack_report(&self) -> SoftwareStackReport {
-        SoftwareStackReport {
+    pub fn empty_stack_report(&self) -> SoftwareStackDecisionReport {
+        SoftwareStackDecisionReport {
             name: self.name.clone(),
             given: true,
             decided: Vec::new(),
@@ -253,7 +254,7 @@ impl FrameworkDurationsAndPlanOptions {
         &self,
         plan: &mut ParallelismPlan,
         is_given: impl Fn(&str) -> bool,
-        report: &mut SoftwareStackReport,
+        report: &mut SoftwareStackDecisionReport,
     ) {
         for PlanOptionSetByStack { option, words } in &self.options {
             let key = option.key;
@@ -424,7 +425,8 @@ mod tests {
     #[test]
     fn the_reference_stack_changes_nothing() {
         let stack =
-            FrameworkDurationsAndPlanOptions::load_by_name(SoftwareStackReport::REFERENCE).unwrap();
+            FrameworkDurationsAndPlanOptions::load_by_name(SoftwareStackDecisionReport::REFERENCE)
+                .unwrap();
         let machine = Machine::load_preset("dgx-a100").unwrap();
         let (priced, report) = stack.apply_durations_to_machine(&machine).unwrap();
         assert_eq!(priced, machine);

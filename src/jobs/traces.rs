@@ -5,7 +5,7 @@ use super::load::{find_traces, restrict_to_step};
 use super::machine_reference;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{
-    DecompressedTraceFile, FoundTraces, RankFile, TraceVerificationLevel,
+    DecompressedTraceFile, FoundTraces, RankFile, TraceHashVerificationLevel,
 };
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::job::JobTraceManifest;
@@ -52,7 +52,7 @@ impl JobTraceFilesOrPipe {
     /// Finds the trace files at `paths`.
     pub fn find_traces(
         paths: &[PathBuf],
-        verify: TraceVerificationLevel,
+        verify: TraceHashVerificationLevel,
     ) -> Result<Self, TraceError> {
         let found = find_traces(paths, verify)?;
         let stream = found.stream.as_deref();

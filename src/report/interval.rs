@@ -21,7 +21,7 @@
 //! error; the mean is 0.55.
 //!
 //! Some collectives were measured on [links that differ from the
-//! machine's](chakram_hardware::collective::MeasuredLinkBandwidthAndLatency). Their relative error is `hypot(0.10, 0.30
+//! machine's](chakram_hardware::collective::MeasurementSetupLinkProperties). Their relative error is `hypot(0.10, 0.30
 //! (1 - q))`. The similarity q is the ratio of the smaller to the larger bandwidth, times the ratio of the smaller to
 //! the larger latency. For equal links, the result is the error of measured collectives (0.10). If the links have
 //! nothing in common, it is slightly larger than for other transfers (0.30). Collectives with measured times and

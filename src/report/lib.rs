@@ -90,7 +90,7 @@ use captured_on::CaptureDevicesHostsAndSoftware;
 use chakram_base::ids::Rank;
 use chakram_base::units::Span;
 use chakram_engine::{CompletedReplayTotals, TrainingStepStartAndEnd};
-use chakram_hardware::network::{ContentionFreeNetwork, NetworkBackend};
+use chakram_hardware::network::{ContentionFreePortBusyTimes, NetworkBackend};
 use collectives::CollectiveRow;
 use cost::{JobNpuCost, TimeAndCostForTokens};
 use edits::JobAndMachineEditReport;
@@ -111,7 +111,7 @@ use profiler::ProfilerAndItsCost;
 use sensitivity::MakespanSensitivityReport;
 use serde::{Deserialize, Serialize};
 use settings::GivenSettingTestResults;
-use stack::SoftwareStackReport;
+use stack::SoftwareStackDecisionReport;
 use steps::StepRow;
 use summary::{
     CommunicationTimingMethods, GroupExposedCommunicationRow, KernelCountsByDurationMethod,
@@ -243,7 +243,7 @@ pub struct Report {
     pub sensitivities: Option<MakespanSensitivityReport>,
     /// The job's software stack, if kernels are timed by curves or the user chose a stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stack: Option<SoftwareStackReport>,
+    pub stack: Option<SoftwareStackDecisionReport>,
     /// Edits that were applied to the job and its machine before the replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edits: Option<JobAndMachineEditReport>,
@@ -292,7 +292,7 @@ impl Report {
     /// Returns the network model that timed the communication; `None` if this model has no contention.
     pub fn contention_network_model(&self) -> Option<&str> {
         let name = self.network.as_deref();
-        name.filter(|&name| name != ContentionFreeNetwork::NAME)
+        name.filter(|&name| name != ContentionFreePortBusyTimes::NAME)
     }
 
     /// Returns the mean of a time over all NPUs, rounded to the nearest picosecond.

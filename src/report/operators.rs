@@ -265,7 +265,7 @@ impl<'a> OperatorTimeObserver<'a> {
         // row that the latest graph's name had; a look-up in a table of a million names misses the caches several
         // times.
         let mut latest: Vec<u32> = Vec::new();
-        let mut nodes = NameAndKindTotalsTable::default();
+        let mut nodes = NodeWorkTotalsByName::default();
         for (index, graph) in (0..).zip(
             self.prepared
                 .workload_with_added_launches()
@@ -318,14 +318,14 @@ impl SameNameNodeCountAndWork {
 
 /// Totals of a graph's nodes by name and kind.
 #[derive(Debug, Default)]
-struct NameAndKindTotalsTable {
+struct NodeWorkTotalsByName {
     /// For each name, the totals of the nodes of the same kind as the first node with that name.
     firsts: Vec<SameNameNodeCountAndWork>,
     /// Totals of nodes of other kinds, by name and kind.
     others: BTreeMap<(u32, u8), SameNameNodeCountAndWork>,
 }
 
-impl NameAndKindTotalsTable {
+impl NodeWorkTotalsByName {
     /// Replaces all totals with those of `graph` and reuses the memory, because totals of all ranks at once would need
     /// as much memory as their graphs.
     fn replace_by_totals_of_graph(&mut self, graph: &Graph) {

@@ -21,7 +21,7 @@ pub struct ReplayPictures {
     /// Activity of ranks, sorted by rank; ranks with identical activity share one entry. If there are too many ranks,
     /// the most informative ones are kept: those that run out of memory, those with the shortest or longest time in a
     /// category, those that finish last, and those that others waited for. Then, one rank of each NPU class is kept.
-    pub ranks: Vec<RankActivityPicture>,
+    pub ranks: Vec<SingleRankActivityPicture>,
     /// Number of ranks with recorded activity. In a job with many ranks, only some of each graph and NPU class are
     /// recorded.
     #[serde(default)]
@@ -65,7 +65,7 @@ pub struct NumberFormatPeakRate {
 /// Activity of one rank over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct RankActivityPicture {
+pub struct SingleRankActivityPicture {
     /// The rank.
     pub rank: Rank,
     /// Number of other ranks with identical activity. It includes unrecorded ranks that run the same graph on the same

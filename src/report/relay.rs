@@ -10,9 +10,9 @@ use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Time;
 use chakram_engine::InstanceId;
 use chakram_engine::{
-    BegunLaunchRecord, EventAndTileGroupCounts, ProcessorJobStartAndEnd, ProcessorKernelJob,
+    EventAndTileGroupCounts, ProcessorJobStartAndEnd, ProcessorKernelJob, ProgramLaunchRecord,
 };
-use chakram_hardware::network::{BusyTileLinksAndMemoryPorts, BytesOverOneLink};
+use chakram_hardware::network::{BytesOverOneLink, LinkAndPortBusyTimes};
 use chakram_trace::graph::NodeKind;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
@@ -117,7 +117,7 @@ pub struct ObserverRelay<'t, 'o> {
     target: EventBatchTarget<'t>,
     others: Option<&'o mut dyn Observer>,
     links: Option<Vec<BytesOverOneLink>>,
-    network: Option<BusyTileLinksAndMemoryPorts>,
+    network: Option<LinkAndPortBusyTimes>,
     counts: Option<EventAndTileGroupCounts>,
 }
 
@@ -183,7 +183,7 @@ fn run_with_relay_on_other_thread<W: Observer + Send, T>(
 /// Results that the event loop reports only once, when a run ends.
 struct RunEndStatistics {
     links: Option<Vec<BytesOverOneLink>>,
-    network: Option<BusyTileLinksAndMemoryPorts>,
+    network: Option<LinkAndPortBusyTimes>,
     counts: Option<EventAndTileGroupCounts>,
 }
 
@@ -357,13 +357,13 @@ impl Observer for ObserverRelay<'_, '_> {
 
     // Reports of a single launch do not use the three events below, so only the other observers get them.
 
-    fn on_launch_began(&mut self, now: Time, launch: &BegunLaunchRecord) {
+    fn on_launch_began(&mut self, now: Time, launch: &ProgramLaunchRecord) {
         if let Some(others) = &mut self.others {
             others.on_launch_began(now, launch);
         }
     }
 
-    fn on_all_launch_nodes_complete(&mut self, now: Time, launch: &BegunLaunchRecord) {
+    fn on_all_launch_nodes_complete(&mut self, now: Time, launch: &ProgramLaunchRecord) {
         if let Some(others) = &mut self.others {
             others.on_all_launch_nodes_complete(now, launch);
         }
@@ -387,7 +387,7 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
-    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
+    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &LinkAndPortBusyTimes) {
         self.network = Some(occupancy.clone());
         if let Some(others) = &mut self.others {
             others.on_link_and_memory_port_busy_times(occupancy);

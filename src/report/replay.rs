@@ -24,7 +24,7 @@ use super::operators::{OperatorTime, OperatorTimeObserver};
 use super::profiler::ProfilerAndItsCost;
 use super::relay::run_with_observer_relay;
 use super::settings::GivenSettingTestResults;
-use super::stack::SoftwareStackReport;
+use super::stack::SoftwareStackDecisionReport;
 use super::steps::ProfiledStepObserver;
 use super::summary::{
     CommunicationTimingMethods, GroupExposedCommunicationRow, KernelCountsByDurationMethod,
@@ -464,7 +464,7 @@ fn build_report_from_results(finished: FinishedReplay<'_>, results: ObservedResu
         aggregation: counts.summarize_rank_aggregation(prepared),
         sensitivities: None,
         stack: (basis.by_curves > 0)
-            .then(|| SoftwareStackReport::from_measured_kernels_of_machine(machine))
+            .then(|| SoftwareStackDecisionReport::from_measured_kernels_of_machine(machine))
             .flatten(),
         edits: {
             let rows: Vec<_> = prepared

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// A job's software stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct SoftwareStackReport {
+pub struct SoftwareStackDecisionReport {
     /// Name of the stack.
     pub name: String,
     /// True if the user chose the stack; otherwise the kernel times come from the machine file.
@@ -28,7 +28,7 @@ pub struct SoftwareStackDecision {
     pub value: String,
 }
 
-impl SoftwareStackReport {
+impl SoftwareStackDecisionReport {
     /// Stack name that means that the machine file's kernel times are kept.
     pub const REFERENCE: &'static str = "reference";
 

@@ -12,7 +12,7 @@ use chakram_base::units::{Span, Time, format_percent_of};
 use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
 use chakram_hardware::machine::Machine;
-use chakram_hardware::network::BusyTileLinksAndMemoryPorts;
+use chakram_hardware::network::LinkAndPortBusyTimes;
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
@@ -69,13 +69,13 @@ impl TileLinkAndPortUse {
 
 /// Stores the busy times that the network model reports when a replay ends.
 #[derive(Clone, Debug, Default)]
-pub struct TileNetworkBusyTimesObserver(Option<BusyTileLinksAndMemoryPorts>);
+pub struct TileNetworkBusyTimesObserver(Option<LinkAndPortBusyTimes>);
 
 impl Observer for TileNetworkBusyTimesObserver {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
+    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &LinkAndPortBusyTimes) {
         self.0 = Some(occupancy.clone());
     }
 }

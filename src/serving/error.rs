@@ -24,7 +24,7 @@ pub enum ServeError {
     },
     /// A language model is invalid.
     #[error(transparent)]
-    ServedModel(Box<ModelError>),
+    RequestedModel(Box<ModelError>),
     /// A trace is invalid.
     #[error("{place}")]
     Trace {

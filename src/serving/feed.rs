@@ -17,8 +17,9 @@ use super::traced;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_engine::{
-    BegunLaunchRecord, CompiledReplay, FeedLaunchAndRankStartRequests, LaunchFeed, LaunchRequest,
-    ProcessorJobStartAndEnd, ProcessorKernelJob, SelfSchedulingProcessorModel, run_launches,
+    CompiledReplay, FeedLaunchAndRankStartRequests, LaunchFeed, LaunchRequest,
+    ProcessorJobStartAndEnd, ProcessorKernelJob, ProgramLaunchRecord, SelfSchedulingProcessorModel,
+    run_launches,
 };
 use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
@@ -89,7 +90,7 @@ impl LaunchFeed for ServerBatchFeed<'_, '_> {
     fn on_launch_ended(
         &mut self,
         now: Time,
-        ended: &BegunLaunchRecord,
+        ended: &ProgramLaunchRecord,
         queue: &mut FeedLaunchAndRankStartRequests,
     ) {
         if self.order.is_program_of_trace(ended.program) {

@@ -40,7 +40,7 @@ impl EqualVectorProductTasks {
 
 /// How a convolution is divided into vector products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ConvolutionVectorProductSplit {
+pub enum ConvolutionDivisionIntoVectorProducts {
     /// One product per output. Its length is kernel height x kernel width x channels (Williams, 2023).
     #[default]
     Outputs,
@@ -48,7 +48,7 @@ pub enum ConvolutionVectorProductSplit {
     Kernels,
 }
 
-impl ConvolutionVectorProductSplit {
+impl ConvolutionDivisionIntoVectorProducts {
     /// All conventions, with their names in files.
     pub const ALL: [(Self, &'static str); 2] =
         [(Self::Outputs, "outputs"), (Self::Kernels, "kernels")];
@@ -81,7 +81,7 @@ impl ConcurrentOperatorsRule {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OperatorToJobLoweringRules {
     /// How convolutions are divided into vector products.
-    pub convolution: ConvolutionVectorProductSplit,
+    pub convolution: ConvolutionDivisionIntoVectorProducts,
     /// If true, each attention head has its own jobs (queries, keys, values and their products), and the heads run in
     /// parallel. Otherwise each operator is one job, and the jobs form a chain.
     pub heads: bool,
@@ -95,7 +95,7 @@ pub struct OperatorToJobLoweringRules {
 
 /// Jobs with their dependencies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VectorProductJobGraph {
+pub struct GraphOfVectorProductJobs {
     jobs: Vec<EqualVectorProductTasks>,
     /// For each job, the index of its first dependency in `sources`. The last entry is the length
     /// of `sources`.
@@ -105,7 +105,7 @@ pub struct VectorProductJobGraph {
     layers: u32,
 }
 
-impl Default for VectorProductJobGraph {
+impl Default for GraphOfVectorProductJobs {
     fn default() -> Self {
         Self {
             jobs: Vec::new(),
@@ -116,7 +116,7 @@ impl Default for VectorProductJobGraph {
     }
 }
 
-impl VectorProductJobGraph {
+impl GraphOfVectorProductJobs {
     /// Adds a job that depends on the earlier jobs `after`, and returns its index.
     pub fn add_job(&mut self, job: EqualVectorProductTasks, after: &[u32]) -> u32 {
         let number = self.jobs.len() as u32;
@@ -196,7 +196,7 @@ impl VectorProductJobGraph {
 
 /// Builds the jobs of a model, operator by operator.
 struct ModelJobGraphBuilder {
-    graph: VectorProductJobGraph,
+    graph: GraphOfVectorProductJobs,
     lowering: OperatorToJobLoweringRules,
     /// Jobs that the next job of the chain depends on.
     frontier: Vec<u32>,
@@ -330,7 +330,7 @@ impl ModelJobGraphBuilder {
         for product in work.products.iter().filter(|one| one.multiplies) {
             let (result, over) = (count(product.result), product.over);
             match (work.windows, self.lowering.convolution) {
-                (Some(_), ConvolutionVectorProductSplit::Kernels) => {
+                (Some(_), ConvolutionDivisionIntoVectorProducts::Kernels) => {
                     let (channels, kernel) = over.split_at(1);
                     self.push_chained_job(result.saturating_mul(count(channels)), count(kernel));
                 }

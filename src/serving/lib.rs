@@ -46,8 +46,8 @@ pub use import::{
     read_measurement_group_means,
 };
 pub use jobs::{
-    ConcurrentOperatorsRule, ConvolutionVectorProductSplit, EqualVectorProductTasks,
-    OperatorToJobLoweringRules, VectorProductJobGraph,
+    ConcurrentOperatorsRule, ConvolutionDivisionIntoVectorProducts, EqualVectorProductTasks,
+    GraphOfVectorProductJobs, OperatorToJobLoweringRules,
 };
 pub use observe::{CompletedRequest, NoRequestObserver, RequestObserver, ServedJob};
 pub use platform::{CoreCountAndClock, MeasuredModelMeanLatencies, Platform, read_platform_text};
@@ -59,7 +59,7 @@ pub use report::{
 };
 pub use scenario::{
     ArrivalPattern, ArrivalRateInRequestsOrBytes, ModelWorkAndDeadlineLocations, RequestWork,
-    RunStopRule, Scenario, ServedModel, ServiceOrderAndSlots, ServicePolicyWithParameters,
+    RequestedModel, RunStopRule, Scenario, ServiceOrderAndSlots, ServicePolicyWithParameters,
 };
 pub use statistics::{CountOverTimeSummary, IntervalEstimate};
 pub use tables::InterpolatedDurationCurve;

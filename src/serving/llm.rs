@@ -57,14 +57,14 @@ pub use rules::{
 };
 pub use scenario::{
     ClientDelays, EngineRoutingRule, FORMATS, LlmModelAndServingOptions, LlmScenario,
-    ScenarioRulesSourceText, is_llm_scenario,
+    ScenarioRuleTextForReparsing, is_llm_scenario,
 };
 pub use scheduler::{ComposedEngineStep, PreemptedRequestLoss, RequestTokensInStep};
 pub use step_cost::{StepTimeCalculator, StepTimePart};
 pub use step_load::{LinearStepTimeCoefficients, StepTimeInputs};
 pub use step_price::StepTimeSource;
 pub use step_profile::{ProfiledStepTimeModel, StepProfileReadOptions};
-pub use token_work::WeightsPerStepAndToken;
+pub use token_work::WeightBytesAndActiveWeights;
 pub use workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
 
 use super::error::ServeError;

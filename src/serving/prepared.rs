@@ -2,11 +2,11 @@
 //! can serve the models.
 
 use super::error::ServeError;
-use super::jobs::VectorProductJobGraph;
+use super::jobs::GraphOfVectorProductJobs;
 use super::platform::Platform;
 use super::random::{RandomPurpose, RandomStream};
-use super::request::RequestModelArrivalAndTokens;
-use super::scenario::{RequestWork, Scenario, ServedModel, ServicePolicyWithParameters};
+use super::request::RequestInServingSystem;
+use super::scenario::{RequestWork, RequestedModel, Scenario, ServicePolicyWithParameters};
 use super::tables::InterpolatedDurationCurve;
 use super::traced::TracedJobLatencyAndInterval;
 use super::unloaded::LoneRequestJobs;
@@ -29,7 +29,7 @@ pub struct ScenarioWithModelTimes<'s> {
 /// A model with the times of its jobs on the platform.
 #[derive(Debug)]
 pub struct ModelWithJobTimes<'s> {
-    pub served: &'s ServedModel,
+    pub served: &'s RequestedModel,
     pub datapath: Span,
     /// Duration of one task of each vector job.
     each: Vec<Span>,
@@ -112,7 +112,7 @@ impl<'s> ScenarioWithModelTimes<'s> {
 
 /// Builds the error for a model that the platform or policy does not support.
 fn unservable_model_error(
-    model: &ServedModel,
+    model: &RequestedModel,
     why: impl std::fmt::Display,
     hint: &str,
 ) -> ServeError {
@@ -120,7 +120,7 @@ fn unservable_model_error(
 }
 
 /// Like [`unservable_model_error`], but `why` includes a hint.
-fn unservable_error_with_hint(model: &ServedModel, why: impl std::fmt::Display) -> ServeError {
+fn unservable_error_with_hint(model: &RequestedModel, why: impl std::fmt::Display) -> ServeError {
     ServeError::Unfit(format!(
         "{}: model {:?}: {why}",
         model.place.work, model.name
@@ -130,7 +130,7 @@ fn unservable_error_with_hint(model: &ServedModel, why: impl std::fmt::Display) 
 /// Rejects policies that do not support traces. Also rejects other models on a processor with traces.
 fn reject_policy_unfit_for_traces(
     scenario: &Scenario,
-    model: &ServedModel,
+    model: &RequestedModel,
     is_trace: bool,
 ) -> Result<(), ServeError> {
     let policy = &scenario.policy;
@@ -161,7 +161,7 @@ fn reject_policy_unfit_for_traces(
 impl<'s> ModelWithJobTimes<'s> {
     fn new(
         scenario: &'s Scenario,
-        served: &'s ServedModel,
+        served: &'s RequestedModel,
         platform: Option<&'s Platform>,
     ) -> Result<Self, ServeError> {
         let refuse = |why: String, hint: &str| unservable_model_error(served, why, hint);
@@ -318,7 +318,7 @@ impl<'s> ModelWithJobTimes<'s> {
     }
 
     /// Returns the model's jobs of vector products; `None` for other models.
-    pub fn vector_product_job_graph(&self) -> Option<&'s VectorProductJobGraph> {
+    pub fn vector_product_job_graph(&self) -> Option<&'s GraphOfVectorProductJobs> {
         match &self.served.work {
             RequestWork::Vectors(graph) => Some(graph),
             _ => None,
@@ -339,7 +339,7 @@ impl<'s> ModelWithJobTimes<'s> {
     pub(super) fn draw_job_durations(
         &self,
         of: &ScenarioWithModelTimes<'_>,
-        requests: &[RequestModelArrivalAndTokens],
+        requests: &[RequestInServingSystem],
     ) -> [Span; 2] {
         let seed = of.scenario.seed;
         let first = requests.first().map_or(0, |request| request.number);
@@ -416,7 +416,7 @@ impl<'s> ModelWithJobTimes<'s> {
     pub(super) fn unloaded_batch_time(
         &self,
         of: &ScenarioWithModelTimes<'_>,
-        requests: &[RequestModelArrivalAndTokens],
+        requests: &[RequestInServingSystem],
         ended: &[bool],
     ) -> Span {
         let lengths = self.draw_job_durations(of, requests);
@@ -495,6 +495,6 @@ impl<'s> ModelWithJobTimes<'s> {
     /// Returns the number of multiplications per request; `None` if unknown.
     pub fn multiplication_count(&self) -> Option<u64> {
         self.vector_product_job_graph()
-            .map(VectorProductJobGraph::multiplication_count)
+            .map(GraphOfVectorProductJobs::multiplication_count)
     }
 }

@@ -322,7 +322,8 @@ fn build_serve_report_rows(
             goodput_per_s: limited.then(|| per_second(recorded.met)),
         }
     };
-    let limited = |model: &super::scenario::ServedModel| recorder.slo.or(model.deadline).is_some();
+    let limited =
+        |model: &super::scenario::RequestedModel| recorder.slo.or(model.deadline).is_some();
     let mut rows = Vec::with_capacity(recorder.rows.len());
     for (model, recorded) in prepared.models.iter().zip(&recorder.rows) {
         let served = model.served;
@@ -342,7 +343,7 @@ fn build_serve_report_rows(
     let classes = recorder.rows.iter().skip(prepared.models.len());
     for (class, recorded) in recorder.classes.iter().zip(classes) {
         let of_class =
-            |model: &&super::scenario::ServedModel| model.class.as_deref() == Some(class);
+            |model: &&super::scenario::RequestedModel| model.class.as_deref() == Some(class);
         let limited = scenario.models.iter().filter(of_class).all(limited);
         rows.push(row(class, RequestGroupKind::Class, recorded, limited));
     }

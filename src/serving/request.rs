@@ -4,7 +4,7 @@ use chakram_base::units::Time;
 
 /// A request in the system.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RequestModelArrivalAndTokens {
+pub struct RequestInServingSystem {
     pub number: u64,
     pub model: u32,
     pub arrival: Time,

@@ -37,7 +37,7 @@
 //!   job file. Each request launches the job on the platform's machine.
 
 use super::error::ServeError;
-use super::jobs::VectorProductJobGraph;
+use super::jobs::GraphOfVectorProductJobs;
 use super::tables::InterpolatedDurationCurve;
 use super::trace_job::RequestJobFromTraces;
 use chakram_base::config::{
@@ -61,7 +61,7 @@ pub struct Scenario {
     /// Number of processors, which all have the platform's properties.
     pub processors: u32,
     /// Models, at least one.
-    pub models: Vec<ServedModel>,
+    pub models: Vec<RequestedModel>,
     /// Arrivals of requests over time.
     pub stream: ArrivalPattern,
     /// Condition that ends the run.
@@ -74,7 +74,7 @@ pub struct Scenario {
 
 /// A model for which requests arrive.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ServedModel {
+pub struct RequestedModel {
     /// Name in reports and arrival files.
     pub name: String,
     /// Name of the model's class in reports, if any.
@@ -112,7 +112,7 @@ pub struct ModelWorkAndDeadlineLocations {
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestWork {
     /// The work is a graph of vector-product jobs.
-    Vectors(VectorProductJobGraph),
+    Vectors(GraphOfVectorProductJobs),
     /// The latency is constant, or exponentially distributed.
     Latency {
         /// The constant latency, or the mean latency.

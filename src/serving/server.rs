@@ -20,7 +20,7 @@ use super::policy::{self, QueuedRequest, ServiceQueue};
 use super::prepared::{ModelWithJobTimes, ScenarioWithModelTimes};
 use super::random::{RandomPurpose, RandomStream};
 use super::recorder::ServeRunRecorder;
-use super::request::RequestModelArrivalAndTokens;
+use super::request::RequestInServingSystem;
 use super::scenario::ArrivalPattern;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
@@ -78,7 +78,7 @@ pub(super) struct ServeRunState<'s> {
     /// Number of user requests that have been scheduled so far.
     asked: u64,
     timers: BinaryHeap<Reverse<(Time, DatapathOrThinkTimeEnd)>>,
-    requests: Slab<RequestModelArrivalAndTokens>,
+    requests: Slab<RequestInServingSystem>,
     flights: Slab<BatchInFlight>,
     /// Batches that have ended; their allocations are reused.
     ended_flights: Vec<BatchInFlight>,
@@ -87,7 +87,7 @@ pub(super) struct ServeRunState<'s> {
     turn: usize,
     /// The requests that the policy chose last; kept to reuse the allocation.
     batch: Vec<QueuedRequest>,
-    states: Vec<RequestModelArrivalAndTokens>,
+    states: Vec<RequestInServingSystem>,
     /// Batches that have begun but are not yet launched in the event loop.
     launches: Vec<BatchLaunchForEventLoop>,
     recorder: ServeRunRecorder<'s>,

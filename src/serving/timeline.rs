@@ -45,7 +45,7 @@ struct RequestEventTimeArgs {
 
 /// Values in the `args` of a job's event.
 #[derive(Serialize)]
-struct JobEventProcessorNumber {
+struct JobEventArgs {
     processor: u32,
 }
 
@@ -163,7 +163,7 @@ impl<W: Write> RequestObserver for RequestTimelineWriter<'_, W> {
         if self.failed.is_some() || !self.count_event_if_it_fits() {
             return;
         }
-        let args = JobEventProcessorNumber {
+        let args = JobEventArgs {
             processor: job.processor,
         };
         let name = format!("job {}", job.job);

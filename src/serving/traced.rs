@@ -9,7 +9,7 @@ use super::scenario::{Scenario, ServiceOrderAndSlots};
 use super::trace_job::RequestJobFromTraces;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{
-    BegunLaunchRecord, CompiledReplay, FeedLaunchAndRankStartRequests, LaunchFeed, LaunchRequest,
+    CompiledReplay, FeedLaunchAndRankStartRequests, LaunchFeed, LaunchRequest, ProgramLaunchRecord,
     ReplayOptions, ReplayRefusal, run_launches,
 };
 use chakram_hardware::machine::Machine;
@@ -146,7 +146,7 @@ impl LaunchFeed for FixedConcurrencyFeed {
     fn on_launch_ended(
         &mut self,
         now: Time,
-        _ended: &BegunLaunchRecord,
+        _ended: &ProgramLaunchRecord,
         queue: &mut FeedLaunchAndRankStartRequests,
     ) {
         self.ends.push(now);

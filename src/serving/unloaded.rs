@@ -2,7 +2,7 @@
 
 use super::cores::CoreFreeTimes;
 use super::error::ServeError;
-use super::jobs::VectorProductJobGraph;
+use super::jobs::GraphOfVectorProductJobs;
 use super::program;
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
@@ -28,7 +28,7 @@ impl LoneRequestJobs {
     /// # Errors
     ///
     /// Fails if there are too many jobs.
-    pub fn new(graph: &VectorProductJobGraph, model: &str) -> Result<Self, ServeError> {
+    pub fn new(graph: &GraphOfVectorProductJobs, model: &str) -> Result<Self, ServeError> {
         let count = graph.jobs().len() as u32;
         let program = match graph.is_chain() {
             true => None,

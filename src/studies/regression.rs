@@ -13,7 +13,7 @@ mod measured;
 pub mod page;
 pub mod verdict;
 
-pub use budget::{WorkloadFeaturesAndCheckTime, select_workloads_within_budget};
+pub use budget::{WorkloadWithExpectedCheckTime, select_workloads_within_budget};
 pub use cause::PredictionChangeCause;
 pub use machine_text::constant_changes;
 pub use measured::{PredictionDistanceFromMeasuredSteps, parse_step_times};

@@ -2,10 +2,10 @@
 //! and how long each step takes.
 //!
 //! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023). A
-//! model is a list of sub-layers with dependencies ([`SubLayerTaskGraph`]). A schedule assigns each chip one sub-layer
-//! per step ([`SubLayersByAcceleratorAndStep`]). [`MultiChipMachine::simulate_steps`] tracks the data on each chip to
-//! find where each step gets its data from. The simulation has a barrier after each stage. It also computes how much
-//! time and energy each step takes. For chips without barriers, [`ScheduleWithCosts`] writes traces for a replay.
+//! model is a list of sub-layers with dependencies ([`OrderedSubLayersOfModel`]). A schedule assigns each chip one
+//! sub-layer per step ([`SubLayersByAcceleratorAndStep`]). [`MultiChipMachine::simulate_steps`] tracks the data on each
+//! chip to find where each step gets its data from. The simulation has a barrier after each stage. It also computes how
+//! much time and energy each step takes. For chips without barriers, [`ScheduleWithCosts`] writes traces for a replay.
 
 mod cycles;
 mod family;
@@ -49,7 +49,7 @@ pub struct LayerPartOfOneAccelerator {
 
 /// The sub-layers of a model, in the scheduler's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SubLayerTaskGraph {
+pub struct OrderedSubLayersOfModel {
     /// The sub-layers. Each comes after its dependencies.
     pub tasks: Vec<LayerPartOfOneAccelerator>,
 }

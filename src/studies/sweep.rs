@@ -29,7 +29,7 @@ pub use journal::{JournaledBoundOrAnswer, RESULTS, SweepJournal};
 pub use page::render_sweep_page;
 pub use search::{
     NewAnswerOrBoundEvent, NewBoundAndReplayCounts, SearchLayerTurnRecord, StudyExplorer,
-    StudyShard, SweepError, SweepOptions,
+    StudyShard, SweepError, SweepThreadAndShardOptions,
 };
 pub use setting::Settings;
 pub use study::Study;

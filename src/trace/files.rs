@@ -12,7 +12,8 @@ mod temporary;
 
 pub use output::OutputFile;
 pub use outputs::{
-    OutputClaim, OutputsAndProtectedInputs, UncommittedOutputHandle, join_prefix_middle_and_ending,
+    CompleteUncommittedFileHandle, OutputClaim, OutputsAndProtectedInputs,
+    join_prefix_middle_and_ending,
 };
 pub use target::file_identity;
 pub use temporary::{defer_signal, remove_temporaries};

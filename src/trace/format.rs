@@ -50,7 +50,7 @@ pub use escape::{
 };
 pub use family::{append_name_family, replace_micro_batch_number_by_star};
 pub use file::{
-    DecompressedTraceFile, FoundTraces, RankFile, TraceVerificationLevel, discover_traces,
+    DecompressedTraceFile, FoundTraces, RankFile, TraceHashVerificationLevel, discover_traces,
 };
 pub use labels::{NodePhaseStageLayerAndShapes, TrainingPhase};
 pub use old_schemas::SchemaGeneration;

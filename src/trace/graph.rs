@@ -42,7 +42,7 @@ pub use captured_timeline::NodeStartEndTimesAndCauses;
 pub use csr::Csr;
 pub use intern::{DistinctKeyInterner, NodeIdMap, StringArenaInterner, stable_hash};
 pub use raw_trace::RawTrace;
-pub use read::{ProfilerFactsStatedByTrace, ProfilerOverheadRemovalPolicy};
+pub use read::{ProfilerCostFactsOfTrace, ProfilerOverheadRemovalPolicy};
 pub use visit::BidirectionalEdges;
 
 /// Type of a node, which determines how it runs.
@@ -135,7 +135,7 @@ pub struct CollectiveNode {
 
 /// Bytes that one member of an all-to-all exchanges with each member of its group, in the group's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberAllToAllSplitBytes {
+pub struct OneMemberAlltoallPeerBytes {
     /// Index of the call in [`Graph::collective_calls`].
     pub call: u32,
     /// Bytes sent to each member; empty if unknown.
@@ -201,7 +201,7 @@ pub struct Graph {
     groups: Vec<GroupSlotDimensions>,
     calls: Vec<CollectiveNode>,
     /// Bytes per member for each call that has unequal parts, in ascending order of calls.
-    splits: Vec<MemberAllToAllSplitBytes>,
+    splits: Vec<OneMemberAlltoallPeerBytes>,
     messages: Vec<SendOrReceiveNode>,
     /// Number of nodes whose communication the trace does not specify.
     unknown_communication: u32,
@@ -216,7 +216,7 @@ pub struct Graph {
     remote_memories: Vec<String>,
     roles: GroupRoles,
     amounts: Option<JobSamplesAndModelFlops>,
-    profiler: ProfilerFactsStatedByTrace,
+    profiler: ProfilerCostFactsOfTrace,
     /// The distinct step numbers of nodes. A sparse column stores, for each node, the index of its step number in this
     /// list.
     steps: Vec<u64>,
@@ -539,7 +539,7 @@ impl Graph {
     }
 
     /// Returns the bytes that a call exchanges with each member, if the trace states unequal parts.
-    pub fn splits_of_call(&self, call: u32) -> Option<&MemberAllToAllSplitBytes> {
+    pub fn splits_of_call(&self, call: u32) -> Option<&OneMemberAlltoallPeerBytes> {
         let found = self
             .splits
             .binary_search_by_key(&call, |splits| splits.call);
@@ -568,7 +568,7 @@ impl Graph {
 
     /// Returns the trace's facts about its profiler, and whether the profiler's cost was subtracted from the graph's
     /// times.
-    pub fn facts_about_profiler(&self) -> ProfilerFactsStatedByTrace {
+    pub fn facts_about_profiler(&self) -> ProfilerCostFactsOfTrace {
         self.profiler
     }
 

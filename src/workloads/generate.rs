@@ -40,7 +40,7 @@ pub mod training;
 
 pub use chain::ParallelKernelChainsPattern;
 pub use collective::CollectivePattern;
-pub use data_parallel::DataParallelPattern;
+pub use data_parallel::DataParallelTrainingJobParameters;
 pub use memory::LoadKernelStorePattern;
 pub use p2p::{P2pPattern, TrafficPattern};
 pub use palm::PalmPattern;
@@ -59,7 +59,7 @@ pub enum WorkloadPattern {
     /// Memory loads, and kernels that wait for them.
     Memory(LoadKernelStorePattern),
     /// Data-parallel training steps of a transformer that is replicated on every rank.
-    DataParallel(DataParallelPattern),
+    DataParallel(DataParallelTrainingJobParameters),
     /// Training of a transformer on a wafer, as PALM's public code models it.
     Palm(PalmPattern),
     /// Training or inference of a model, distributed as a parallelism plan states.

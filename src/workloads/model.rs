@@ -43,11 +43,11 @@ pub use spec::{
     DELTA_CHUNK, DividingDegreeOrReason, FormatDependentElementBytes, ImageWindowStrideAndPadding,
     MemoryBoundKernelSpec, MemoryBoundKernelsByPass, OperatorAxesAndTensorsSpec,
     OperatorInputSource, OperatorKernelSpec, OperatorShardAxis, OperatorTokenExchangeSide,
-    TensorAxis, TensorContraction, TensorKeptForBackward, WeightTensorAxes,
+    TensorAxis, TensorContraction, TensorKeptForBackward, WeightsOfOneGradientTensor,
     WhichAttentionKernelsSaveTensor,
 };
 pub use transformer::{
-    ExpertRoutingCounts, OutputHead, POSITION_TABLE, PositionEncoding, TransformerBlock,
+    OutputHead, POSITION_TABLE, PositionEncoding, TotalAndChosenExpertCounts, TransformerBlock,
     TransformerModel,
 };
 pub use vit::VisionTransformer;

@@ -19,7 +19,7 @@ pub struct PlainRequestWithTokenIds {
 
 /// The engine's rules, and the times of its steps.
 #[derive(Clone, Debug)]
-pub struct PlainEngine {
+pub struct EngineRulesAndStepTimes {
     pub blocks: usize,
     pub block_size: usize,
     pub budget: usize,
@@ -144,7 +144,7 @@ struct RequestProgress {
 
 /// Serves requests, which must be in order of arrival. Returns each step, and each request's times.
 pub fn serve_step_by_step(
-    engine: &PlainEngine,
+    engine: &EngineRulesAndStepTimes,
     requests: &[PlainRequestWithTokenIds],
 ) -> (Vec<PlainEngineStep>, Vec<PlainLlmRequestTimes>) {
     let size = engine.block_size;
@@ -441,7 +441,7 @@ struct PlainComposedStep {
 
 /// Logs the step, and returns it with its end time.
 fn log_step_and_compute_end(
-    engine: &PlainEngine,
+    engine: &EngineRulesAndStepTimes,
     now: u64,
     step: PlainComposedStep,
     steps: &mut Vec<PlainEngineStep>,
@@ -466,7 +466,7 @@ fn log_step_and_compute_end(
 fn add_generated_tokens(
     end: u64,
     step: PlainComposedStep,
-    engine: &PlainEngine,
+    engine: &EngineRulesAndStepTimes,
     requests: &[PlainRequestWithTokenIds],
     all: &mut [RequestProgress],
     memory: &mut PlainKvBlockPool,

@@ -95,7 +95,7 @@ pub enum PlainRequestOrderRule {
 
 /// A request that occupies a whole processor for its jobs, one after another.
 #[derive(Clone, Debug)]
-pub struct PlainRequest {
+pub struct WholeProcessorRequest {
     pub ready: u64,
     pub model: usize,
     pub level: u64,
@@ -143,7 +143,7 @@ pub fn serve_requests_plainly(
     policy: PlainRequestOrderRule,
     processors: usize,
     preemption: Option<u64>,
-    requests: &[PlainRequest],
+    requests: &[WholeProcessorRequest],
 ) -> Vec<PlainServedRequestTimes> {
     let mut times = vec![PlainServedRequestTimes::default(); requests.len()];
     let mut running: Vec<Option<PlainRunningBatch>> = vec![None; processors];

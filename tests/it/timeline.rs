@@ -8,7 +8,8 @@ use chakram::engine::{
     CommunicationDurationSource, CompiledReplay, KernelDurationSource, ReplayOptions,
 };
 use chakram::generate::{
-    CheckedWorkloadPattern, DataParallelPattern, P2pPattern, TrafficPattern, WorkloadPattern,
+    CheckedWorkloadPattern, DataParallelTrainingJobParameters, P2pPattern, TrafficPattern,
+    WorkloadPattern,
 };
 use chakram::ids::Rank;
 use chakram::machine::Machine;
@@ -125,10 +126,12 @@ fn check_slices_nest_without_overlap(events: &[Value], seen: impl Fn(f64) -> f64
 
 #[test]
 fn training_is_drawn_with_named_collectives() {
-    let events = draw_pattern_events(WorkloadPattern::DataParallel(DataParallelPattern {
-        layers: 3,
-        ..DataParallelPattern::new(4)
-    }));
+    let events = draw_pattern_events(WorkloadPattern::DataParallel(
+        DataParallelTrainingJobParameters {
+            layers: 3,
+            ..DataParallelTrainingJobParameters::new(4)
+        },
+    ));
     check_slices_as_viewers_round_them(&events);
     // The gradients have 2 h^2 * 12 bytes with h = 4096, which are 402,653,184 B.
     let wanted = "all-reduce of 402.7 MB, all 4 ranks, ring 4 (nvlink)";

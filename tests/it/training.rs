@@ -8,8 +8,8 @@ use chakram::engine::{
 use chakram::generate::{CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan};
 use chakram::machine::Machine;
 use chakram::model::{
-    ActivationFunction, ExpertRoutingCounts, LayerOperator, LayerRole, Model, ModelLayer,
-    OperatorKind, OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
+    ActivationFunction, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, OutputHead,
+    PositionEncoding, TotalAndChosenExpertCounts, TransformerBlock, TransformerModel,
 };
 use chakram::report::Observer;
 use chakram::trace::{NodeView, Op, Sink, TensorClass, TraceError};
@@ -111,7 +111,7 @@ fn build_experts_model(tokens: u64, experts: u64, chosen: u64) -> Model {
         biases: false,
         dropout: false,
         rotary: true,
-        experts: Some(ExpertRoutingCounts { experts, chosen }),
+        experts: Some(TotalAndChosenExpertCounts { experts, chosen }),
         ..GPT
     };
     build_transformer("experts", block, PositionEncoding::Rotary, false)

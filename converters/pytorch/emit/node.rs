@@ -4,7 +4,7 @@ use super::super::activities::{
     ActivityKindAndIndex, HostOrDeviceActivity, RankActivitiesAndDependencies,
     ThreadCommunicationOrStreamLane,
 };
-use super::super::alike_kernels::{SameNameWorkEstimator, TimedKernelWithCost};
+use super::super::alike_kernels::{SameNameWorkEstimator, TimedKernelWithKnownWork};
 use super::super::calls::{CommOp, RankCommCallsAndAnomalies, parse_first_tensor_dtype};
 use super::super::kineto::EventCategory;
 use super::super::op_cost::{IntervalFlopsAndBytesTable, duration_of_device_interval};
@@ -51,7 +51,7 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
     /// recorded for operators and copies.
     pub fn iter_device_work_except_communication(
         &self,
-    ) -> impl Iterator<Item = TimedKernelWithCost> + Clone + use<'a, '_> {
+    ) -> impl Iterator<Item = TimedKernelWithKnownWork> + Clone + use<'a, '_> {
         let work = self.activities.list.iter();
         work.filter_map(|activity| match activity.kind {
             ActivityKindAndIndex::Device(index) if !self.is_unknown_communication(index) => {
@@ -68,7 +68,7 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
 
     /// Returns the work of a kernel or copy. A kernel's work is recorded with its operator, a copy's with the copy
     /// itself.
-    fn recorded_work_of_kernel(&self, index: u32) -> TimedKernelWithCost {
+    fn recorded_work_of_kernel(&self, index: u32) -> TimedKernelWithKnownWork {
         let own = &self.rank.devices[index as usize];
         let event = &self.rank.events[own.event as usize];
         let (cost, dtype) = match event.category {
@@ -89,7 +89,7 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
                 (cost, None)
             }
         };
-        TimedKernelWithCost {
+        TimedKernelWithKnownWork {
             name: event.name,
             time: duration_of_device_interval(own),
             cost,
@@ -320,7 +320,7 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
             true => None,
             false => self.alike.estimate_work(told.name, told.time),
         };
-        let TimedKernelWithCost { cost, dtype, .. } = alike.unwrap_or(told);
+        let TimedKernelWithKnownWork { cost, dtype, .. } = alike.unwrap_or(told);
         let op = Op::Compute {
             flops: cost.flops,
             bytes: cost.bytes,

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// A rank's worker threads, divided into pools. A pool contains one group's threads.
 #[derive(Debug, Default)]
-pub(super) struct CandidatePoolsOfRankWorkerThreads {
+pub(super) struct CandidateWorkerThreadPartitions {
     /// Candidate partitions of the threads into pools. The first pairs threads that have neighbouring numbers, and the
     /// second splits the threads at the largest gaps between numbers.
     ways: Vec<Vec<Vec<u32>>>,
@@ -20,7 +20,7 @@ pub(super) struct CandidatePoolsOfRankWorkerThreads {
     named: BTreeMap<u32, u32>,
 }
 
-impl CandidatePoolsOfRankWorkerThreads {
+impl CandidateWorkerThreadPartitions {
     pub(super) fn new(
         rank: &JoinedRankCapture,
         calls: &RankCommCallsAndAnomalies,
@@ -110,7 +110,7 @@ pub(super) fn infer_group_of_each_worker_thread(
     calls: &[RankCommCallsAndAnomalies],
     groups: &[JobGroup],
     own: &[Vec<u32>],
-    pools: &[CandidatePoolsOfRankWorkerThreads],
+    pools: &[CandidateWorkerThreadPartitions],
 ) -> GroupsByRankAndWorkerThread {
     let most = own.iter().map(Vec::len).max().unwrap_or(0).min(MOST);
     let mut scored: Vec<(
@@ -150,7 +150,7 @@ pub(super) fn infer_group_of_each_worker_thread(
 /// Returns the groups of a rank's threads under `choice`, or `None` if `choice` does not fit the rank.
 fn assign_groups_to_threads_of_rank(
     own: &[u32],
-    pools: &CandidatePoolsOfRankWorkerThreads,
+    pools: &CandidateWorkerThreadPartitions,
     (way, places): PartitionIndexAndUsedGroupBits,
 ) -> Option<BTreeMap<u32, u32>> {
     let mut given = pools.named.clone();

@@ -8,7 +8,7 @@ use crate::pytorch::call_matching::{
 };
 use crate::pytorch::calls::RankCommCallsAndAnomalies;
 use crate::pytorch::clock::{self, ClockCorrection};
-use crate::pytorch::emit::{self, CrossRankCallMatchResult};
+use crate::pytorch::emit::{self, SingleCallCrossRankMatch};
 use crate::pytorch::event_links::KinetoEventHostNodeMap;
 use crate::pytorch::group_inference::{self, JobGroup};
 use crate::pytorch::inferred_ranks::{self, CapturedOrInferredRank};
@@ -37,7 +37,7 @@ pub(super) struct MatchedJobCapture {
     /// Calls of each rank, in the order of `models`; `times` and `matched` below have the same order.
     calls: Vec<RankCommCallsAndAnomalies>,
     times: Vec<Vec<CallWaitAndTransfer>>,
-    met: Vec<Vec<CrossRankCallMatchResult>>,
+    met: Vec<Vec<SingleCallCrossRankMatch>>,
     /// Captures of the captured ranks. Several ranks may use the same capture.
     captures: Vec<JoinedRankCapture>,
     activities: Vec<RankActivitiesAndDependencies>,
@@ -429,10 +429,10 @@ fn list_match_result_of_each_call(
     calls: &[RankCommCallsAndAnomalies],
     matches: &MatchedAndUnmatchedCallsOfJob,
     models: &[CapturedOrInferredRank],
-) -> Vec<Vec<CrossRankCallMatchResult>> {
-    let mut met: Vec<Vec<CrossRankCallMatchResult>> = calls
+) -> Vec<Vec<SingleCallCrossRankMatch>> {
+    let mut met: Vec<Vec<SingleCallCrossRankMatch>> = calls
         .iter()
-        .map(|calls| vec![CrossRankCallMatchResult::default(); calls.list.len()])
+        .map(|calls| vec![SingleCallCrossRankMatch::default(); calls.list.len()])
         .collect();
     for matched in &matches.collectives {
         let root = matched
@@ -442,7 +442,7 @@ fn list_match_result_of_each_call(
             |&(rank, call): &(u32, u32)| calls[rank as usize].list[call as usize].size_unknown();
         let size_unknown = matched.bytes == 0 && matched.members.iter().any(unknown);
         for &(rank, call) in &matched.members {
-            met[rank as usize][call as usize] = CrossRankCallMatchResult {
+            met[rank as usize][call as usize] = SingleCallCrossRankMatch {
                 bytes: matched.bytes,
                 size_unknown,
                 root,
@@ -460,11 +460,11 @@ fn list_match_result_of_each_call(
         let bytes = bytes.into_iter().max().unwrap_or(0);
         let size_unknown = bytes == 0 && ends.iter().any(|end| end.size_unknown());
         for (rank, call) in [message.send, message.receive] {
-            met[rank as usize][call as usize] = CrossRankCallMatchResult {
+            met[rank as usize][call as usize] = SingleCallCrossRankMatch {
                 bytes,
                 size_unknown,
                 found: true,
-                ..CrossRankCallMatchResult::default()
+                ..SingleCallCrossRankMatch::default()
             };
         }
     }

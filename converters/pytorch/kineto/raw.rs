@@ -262,15 +262,15 @@ impl<'de> Visitor<'de> for UsedEventArgsVisitor {
 
 /// All arguments of an event as texts. Strings are unchanged, and other values are JSON.
 #[derive(Default)]
-pub(super) struct AllEventArgs(pub Vec<(String, String)>);
+pub(super) struct AllEventArgTexts(pub Vec<(String, String)>);
 
-impl AllEventArgs {
+impl AllEventArgTexts {
     /// Parses the event at the start of `text` a second time, now with all its arguments.
     pub fn parse_arguments(text: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct EventWithAllArgs {
             #[serde(default)]
-            args: AllEventArgs,
+            args: AllEventArgTexts,
         }
         let mut event = serde_json::Deserializer::from_slice(text);
         // Parsing cannot fail, because the same text was parsed before.
@@ -279,7 +279,7 @@ impl AllEventArgs {
     }
 }
 
-impl<'de> Deserialize<'de> for AllEventArgs {
+impl<'de> Deserialize<'de> for AllEventArgTexts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(AllEventArgsVisitor)
     }
@@ -288,22 +288,22 @@ impl<'de> Deserialize<'de> for AllEventArgs {
 struct AllEventArgsVisitor;
 
 impl<'de> Visitor<'de> for AllEventArgsVisitor {
-    type Value = AllEventArgs;
+    type Value = AllEventArgTexts;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of arguments")
     }
 
-    fn visit_unit<E>(self) -> Result<AllEventArgs, E> {
-        Ok(AllEventArgs::default())
+    fn visit_unit<E>(self) -> Result<AllEventArgTexts, E> {
+        Ok(AllEventArgTexts::default())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<AllEventArgs, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<AllEventArgTexts, A::Error> {
         let mut args = Vec::new();
         while let Some((key, value)) = entries.next_entry::<String, &RawValue>()? {
             args.push((key, number::unquote_json_value(value.get()).into_owned()));
         }
-        Ok(AllEventArgs(args))
+        Ok(AllEventArgTexts(args))
     }
 }
 

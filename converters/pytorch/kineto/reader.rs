@@ -1,11 +1,10 @@
 //! Converts the events of a file to a device trace.
 
 use super::operands::OperatorInputCache;
-use super::raw::{AllEventArgs, RawKinetoEvent};
+use super::raw::{AllEventArgTexts, RawKinetoEvent};
 use super::tracks::TrackTable;
 use super::{
-    EventCategory, KinetoEvent, KinetoTrace, NONE, PythonCallEvent,
-    SharedEventStreamAndInputDetails,
+    EventCategory, KinetoEvent, KinetoTrace, NONE, PythonCallEvent, SharedEventProperties,
 };
 use crate::pytorch::name_repair::KeysAroundName;
 use crate::pytorch::number::{self, parse_microseconds_as_nanoseconds};
@@ -30,7 +29,7 @@ pub(super) struct KinetoReader {
     layouts: ElementLayouts,
     tracks: TrackTable,
     operands: OperatorInputCache,
-    details: DistinctKeyInterner<SharedEventStreamAndInputDetails>,
+    details: DistinctKeyInterner<SharedEventProperties>,
     /// For each name, by text index, the arguments that the conversion uses from events with this name.
     named: Vec<ArgumentUseByEventName>,
     left_out: BTreeMap<String, u64>,
@@ -202,7 +201,7 @@ impl KinetoReader {
             args = self.trace.args.len() as u32;
             self.trace
                 .args
-                .push(AllEventArgs::parse_arguments(at.text).0);
+                .push(AllEventArgTexts::parse_arguments(at.text).0);
         }
         let operands = match (raw_args.dims, raw_args.types) {
             (Some(dims), Some(types)) => {
@@ -217,7 +216,7 @@ impl KinetoReader {
         };
         let mut values = NONE;
         if category == EventCategory::CpuOp && self.argument_use_of_event_name(name).values {
-            let all = AllEventArgs::parse_arguments(at.text).0;
+            let all = AllEventArgTexts::parse_arguments(at.text).0;
             let found = all.into_iter().find(|(key, _)| key == "Concrete Inputs");
             if let Some((_, found)) = found {
                 values = self.trace.texts.intern_name(&found).ok_or_else(huge)?;
@@ -238,7 +237,7 @@ impl KinetoReader {
             None if of_track(true) => self.tracks.device_of_track(track),
             device => device.unwrap_or(-1),
         };
-        let details = SharedEventStreamAndInputDetails {
+        let details = SharedEventProperties {
             stream,
             device,
             bytes: parse_integer(raw_args.bytes, "bytes", at)?.unwrap_or(0),
@@ -249,7 +248,7 @@ impl KinetoReader {
             bytes_in: operands.map_or(0, |operands| operands.bytes),
         };
         let details = match details {
-            SharedEventStreamAndInputDetails::ABSENT => NONE,
+            SharedEventProperties::ABSENT => NONE,
             details => self.details.intern_key(details),
         };
         let id = |value, what| -> Result<u64, TraceError> {

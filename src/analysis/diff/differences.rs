@@ -126,7 +126,7 @@ fn label_both_traces<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTra
 
 /// Index of the predecessor in the first trace (`u32::MAX` if there is none), and a flag that is true for a control
 /// dependency.
-type FirstTracePredecessorAndControl = (u32, bool);
+type DependencyByFirstTracePredecessor = (u32, bool);
 
 /// Appends the differences between the dependencies of two matched nodes. Dependencies on unmatched nodes are skipped.
 fn compare_dependencies(
@@ -138,7 +138,7 @@ fn compare_dependencies(
     let [a, b] = [0, 1].map(|which| sides[which].raw.dependencies_of(node[which]));
     let known = |which: usize,
                  dep: &PredecessorIdIndexAndKind|
-     -> Option<FirstTracePredecessorAndControl> {
+     -> Option<DependencyByFirstTracePredecessor> {
         match dep.target() {
             None => Some((PredecessorIdIndexAndKind::MISSING, dep.control)),
             Some(target) => {

@@ -18,7 +18,7 @@
 //! traces of different ranks still match. Without the key, nobody can find names by hashing guesses.
 
 use super::audit;
-use chakram_trace::format::attr::{AttrView, SemanticAttributeValueKind, find_replay_attribute};
+use chakram_trace::format::attr::{AttrView, AttributeValueMeaning, find_replay_attribute};
 use chakram_trace::format::encoder::ProtobufMessageBuilder;
 use chakram_trace::format::groups::{
     DeclaredGroups, NODE_MARK, NODE_NAME, metadata_text, parse_group_metadata,
@@ -339,7 +339,7 @@ impl TraceAnonymiser {
         };
         let content = match find_replay_attribute(name) {
             Some(known) => known.content,
-            None if NUMBERS.contains(&name) => SemanticAttributeValueKind::Number,
+            None if NUMBERS.contains(&name) => AttributeValueMeaning::Number,
             None => return Ok(()),
         };
         if !attr.is_set() {
@@ -349,23 +349,19 @@ impl TraceAnonymiser {
         kept.append_bytes(1, name.as_bytes());
         let text = attr.as_str()?;
         match (content, text) {
-            (SemanticAttributeValueKind::Group, Some(text)) => {
+            (AttributeValueMeaning::Group, Some(text)) => {
                 kept.append_bytes(29, self.replace_group(text).as_bytes())
             }
-            (SemanticAttributeValueKind::Dtype, text) => match text.and_then(Dtype::from_name) {
+            (AttributeValueMeaning::Dtype, text) => match text.and_then(Dtype::from_name) {
                 Some(dtype) => kept.append_bytes(29, dtype.to_string().as_bytes()),
                 None => return Ok(()),
             },
-            (SemanticAttributeValueKind::Phase, text) => {
-                match text.and_then(TrainingPhase::from_name) {
-                    Some(phase) => kept.append_bytes(29, phase.to_string().as_bytes()),
-                    None => return Ok(()),
-                }
-            }
-            (SemanticAttributeValueKind::Notation, Some(text)) => {
-                kept.append_bytes(29, text.as_bytes())
-            }
-            (SemanticAttributeValueKind::Mask, _) => {
+            (AttributeValueMeaning::Phase, text) => match text.and_then(TrainingPhase::from_name) {
+                Some(phase) => kept.append_bytes(29, phase.to_string().as_bytes()),
+                None => return Ok(()),
+            },
+            (AttributeValueMeaning::Notation, Some(text)) => kept.append_bytes(29, text.as_bytes()),
+            (AttributeValueMeaning::Mask, _) => {
                 copy_number_list_packed(message, attr.offset, &mut kept)?
             }
             (_, Some(text)) => match text.trim().parse::<f64>() {

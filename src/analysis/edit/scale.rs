@@ -71,7 +71,7 @@ impl EnumeratedSetting for ShardedBufferKeptSize {
 }
 
 /// How many steps along the dimension lead from the sender to the receiver, and the peer's other coordinates.
-type DimensionStepsAndPeerCoordinates = (i64, (u32, u32));
+type StepsAndOtherPeerCoordinates = (i64, (u32, u32));
 
 /// A message along the dimension: true for a receive; the number of steps from the sender; the peer's other
 /// coordinates; the tag; the bytes.
@@ -243,7 +243,7 @@ impl JobScaler {
         node: u64,
         receive: bool,
         peer: u32,
-    ) -> Result<Option<DimensionStepsAndPeerCoordinates>, TraceError> {
+    ) -> Result<Option<StepsAndOtherPeerCoordinates>, TraceError> {
         if peer >= self.along.original_rank_count() {
             return Err(TraceError::invalid_node(
                 node,

@@ -47,7 +47,7 @@ pub(super) struct OneSendOrReceiveRecord {
 
 /// A load whose data switches gather, or a store whose data switches reduce.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InSwitchGatherLoadOrReduceStore {
+pub(super) struct InSwitchMemoryAccess {
     pub node: NodeIdBytesAndPlace,
     pub store: bool,
 }
@@ -69,7 +69,7 @@ pub(super) struct CommunicationDigest {
     pub calls: Vec<OneMemberCollectiveCallRecord>,
     pub messages: Vec<OneSendOrReceiveRecord>,
     /// In-switch accesses, in id order.
-    pub accesses: Vec<InSwitchGatherLoadOrReduceStore>,
+    pub accesses: Vec<InSwitchMemoryAccess>,
     pub slots: Vec<GroupReferenceWithDimensionMask>,
     /// Calls by slot, which is the index of a group in `slots`.
     pub calls_of: TraceCallsByGroupSlot,
@@ -147,7 +147,7 @@ impl CommunicationDigestCollector {
                 let node = kept(bytes);
                 self.facts
                     .accesses
-                    .push(InSwitchGatherLoadOrReduceStore { node, store });
+                    .push(InSwitchMemoryAccess { node, store });
             }
             Op::NoOp | Op::Host | Op::Compute { .. } | Op::Communication { .. } => {}
         }

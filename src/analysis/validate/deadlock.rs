@@ -18,7 +18,7 @@ use chakram_trace::matching::{MemberCalls, RankAndCommIndex};
 
 /// The graph of waits, over all ranks. The vertices of each trace come first, then one vertex for each collective of
 /// each party (group). Such a vertex represents the moment when all required members have arrived.
-struct JobWaitGraph<'a> {
+struct CrossRankNodeWaitGraph<'a> {
     members: &'a [(u32, &'a TraceDefectsAndDigest)],
     /// For each trace, the index of its first vertex.
     first: Vec<u32>,
@@ -56,7 +56,7 @@ pub(super) fn check_deadlock(
     if count == 0 || count >= NONE as usize {
         return;
     }
-    let world = JobWaitGraph {
+    let world = CrossRankNodeWaitGraph {
         members,
         first,
         parties,
@@ -75,7 +75,7 @@ pub(super) fn check_deadlock(
     world.report_cycle(&cycle, findings);
 }
 
-impl JobWaitGraph<'_> {
+impl CrossRankNodeWaitGraph<'_> {
     /// Returns the vertex of a call or message in the trace with index `index`; `own` is that vertex within its own
     /// trace.
     fn global_vertex_of_trace_vertex(&self, index: usize, own: u32) -> u32 {

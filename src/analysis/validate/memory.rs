@@ -1,7 +1,7 @@
 //! Checks that in-switch accesses are the same on all ranks. These are loads whose data switches gather, and stores
 //! whose data switches reduce.
 
-use super::communication::InSwitchGatherLoadOrReduceStore;
+use super::communication::InSwitchMemoryAccess;
 use super::defects::{Defect, DefectLocationInFile, DefectLog};
 use super::kind::DefectKind;
 use super::ranks;
@@ -19,19 +19,17 @@ pub(super) fn compare_switch_accesses_with_first_rank(
     let Some(&(first, trace)) = whole.find(|(_, trace)| !trace.facts.accesses.is_empty()) else {
         return;
     };
-    let of = |trace: &TraceDefectsAndDigest, access: Option<&InSwitchGatherLoadOrReduceStore>| {
-        match access {
-            Some(access) => (
-                trace.facts.location_of_node(&access.node),
-                format!(
-                    "{} of {} bytes at {}",
-                    if access.store { "store" } else { "load" },
-                    access.node.bytes,
-                    trace.facts.location_of_node(&access.node)
-                ),
+    let of = |trace: &TraceDefectsAndDigest, access: Option<&InSwitchMemoryAccess>| match access {
+        Some(access) => (
+            trace.facts.location_of_node(&access.node),
+            format!(
+                "{} of {} bytes at {}",
+                if access.store { "store" } else { "load" },
+                access.node.bytes,
+                trace.facts.location_of_node(&access.node)
             ),
-            None => (DefectLocationInFile::default(), "no further one".to_owned()),
-        }
+        ),
+        None => (DefectLocationInFile::default(), "no further one".to_owned()),
     };
     let own = &trace.facts.accesses;
     if !missing.is_empty() {
@@ -44,7 +42,7 @@ pub(super) fn compare_switch_accesses_with_first_rank(
             Defect::new(DefectKind::InSwitch, site, found).set_defect_rank(first),
         );
     }
-    let what = |access: &InSwitchGatherLoadOrReduceStore| (access.store, access.node.bytes);
+    let what = |access: &InSwitchMemoryAccess| (access.store, access.node.bytes);
     for &(rank, other) in members {
         // Skip the first rank itself, and ranks that share its trace.
         if std::ptr::eq(trace, other) || !other.facts.whole {

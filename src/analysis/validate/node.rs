@@ -5,7 +5,7 @@ use chakram_base::units::Span;
 use chakram_trace::format::Op;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::graph::RawTrace;
-use chakram_trace::graph::raw_trace::{NodeRetention, RawTraceNode};
+use chakram_trace::graph::raw_trace::{KeptNodeContentSelector, RawTraceNode};
 
 /// A trace reduced to the data that validation needs.
 pub(super) type TraceReducedForValidation<'a> =
@@ -116,7 +116,7 @@ impl<'a> CommunicationAndMetadataNodeContents<'a> {
     }
 }
 
-impl<'a> NodeRetention<'a> for CommunicationAndMetadataNodeContents<'a> {
+impl<'a> KeptNodeContentSelector<'a> for CommunicationAndMetadataNodeContents<'a> {
     type Kept = NodeIdAndValidationRole;
 
     #[inline(always)]

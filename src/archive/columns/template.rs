@@ -18,7 +18,7 @@ pub struct ChunkAddedTemplates {
     first: usize,
     /// Encoded size of all templates of the layer, in bytes.
     bytes: usize,
-    steps: Vec<LiteralWithFollowingPart>,
+    steps: Vec<RecordTemplateWritingStep>,
     /// Literals of all steps.
     literals: Vec<u8>,
     /// Column of every template slot; templates come one after another, and slots in record order.
@@ -37,7 +37,7 @@ struct TemplateEndsInSharedArrays {
 /// A template in the form that writes records.
 #[derive(Clone, Copy, Debug)]
 pub struct TemplateForWritingRecords<'t> {
-    steps: &'t [LiteralWithFollowingPart],
+    steps: &'t [RecordTemplateWritingStep],
     /// Literals of the steps; literals of later templates may follow.
     literals: &'t [u8],
     /// Total length of the literals of all steps.
@@ -46,7 +46,7 @@ pub struct TemplateForWritingRecords<'t> {
 
 /// A step in writing a record: a literal and the part that follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct LiteralWithFollowingPart {
+struct RecordTemplateWritingStep {
     /// Length of the literal.
     literal: u32,
     /// Column of the slot, if a slot follows.
@@ -234,7 +234,7 @@ impl ChunkAddedTemplates {
         behind: PartAfterLiteral,
         column: u32,
     ) {
-        self.steps.push(LiteralWithFollowingPart {
+        self.steps.push(RecordTemplateWritingStep {
             literal: (std::mem::take(literal) + more) as u32,
             column,
             behind,

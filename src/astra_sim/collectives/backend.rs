@@ -15,10 +15,10 @@ use chakram_hardware::collective::{
     CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveEndpointModel,
     CollectiveMatchingRules, CollectiveMemberNpus, CollectiveRequest, EndpointBusTransfer,
     EndpointDelayOrBusProcessing, FlowShopEndAndQueueOrder, FlowShopInput, MemberLinePosition,
-    PostedReceiveSenderAndStep, SameInstantMemberOrderChange, ScriptAction, ScriptMemberEvent,
-    ScriptMemberKey, SendStepWithConditions, SortEventsByInsertionMarker,
-    StageBeginAndAdmittingPassage, TransferCompletionToken, UncontendedMessageCostFunctions,
-    WaitingChunkPriority, simulate_flow_shop_observed,
+    MemberOrderChangeForMessages, PostedReceiveSenderAndStep, ScriptAction,
+    ScriptExecutingMemberId, ScriptMemberEvent, SendStepWithConditions,
+    SortEventsByInsertionMarker, StageBeginAndAdmittingPassage, TransferCompletionToken,
+    UncontendedMessageCostFunctions, WaitingChunkPriority, simulate_flow_shop_observed,
 };
 use chakram_hardware::group::{self, GroupPhasesAndMemberPositions, PathsToNextAndAnyMember};
 use chakram_hardware::topology::{LineSendPattern, PathLatencyAndRates, Topology};
@@ -288,7 +288,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
         &mut self,
         stage: &CollectiveChunkPhase,
         extent: &GroupPhasesAndMemberPositions,
-        player: ScriptMemberKey,
+        player: ScriptExecutingMemberId,
         _: Position,
         cue: ScriptMemberEvent,
         acts: &mut Vec<ScriptAction>,
@@ -404,7 +404,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         chunk_schedule: &ChunkStageSequences<CollectiveChunkPhase>,
         extent: &GroupPhasesAndMemberPositions,
         quiet: &UncontendedMessageCostFunctions<'_>,
-    ) -> Option<Vec<SameInstantMemberOrderChange>> {
+    ) -> Option<Vec<MemberOrderChangeForMessages>> {
         let stages = chunk_schedule.stages_of_all_routes();
         let is_proved = stages.iter().all(|stage| {
             self.endpoint_delay_of_stage(stage) > Span::ZERO

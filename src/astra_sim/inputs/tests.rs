@@ -27,7 +27,11 @@ fn read_astra_inputs(flags: &AstraFlags, more: &[(&str, &str)]) -> Result<AstraI
 }
 
 fn format_notes(inputs: &AstraInputs) -> Vec<String> {
-    inputs.notes.iter().map(InputNote::to_string).collect()
+    inputs
+        .notes
+        .iter()
+        .map(MisleadingValidInputNote::to_string)
+        .collect()
 }
 
 #[test]

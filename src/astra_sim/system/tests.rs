@@ -4,7 +4,13 @@ use super::*;
 
 fn parse_system_file(text: &str) -> (AstraSystemFile, Vec<String>) {
     let (system, notes) = AstraSystemFile::parse(text, "s", false).unwrap();
-    (system, notes.iter().map(InputNote::to_string).collect())
+    (
+        system,
+        notes
+            .iter()
+            .map(MisleadingValidInputNote::to_string)
+            .collect(),
+    )
 }
 
 fn unwrap_parse_error_text(text: &str) -> String {

@@ -145,7 +145,10 @@ fn nodes_without_tensor_lists_are_refused_unless_lenient() {
     )
     .unwrap();
     assert_eq!(tensors.tensor_uses_of_node(2).len(), 1);
-    let notes: Vec<_> = notes.iter().map(InputNote::to_string).collect();
+    let notes: Vec<_> = notes
+        .iter()
+        .map(MisleadingValidInputNote::to_string)
+        .collect();
     let expected =
         "f: `node 0`: has no lists of tensors, like 2 nodes in total: these nodes use no tensors";
     assert_eq!(notes, [expected]);

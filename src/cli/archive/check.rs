@@ -3,17 +3,17 @@
 use super::contents::parse_metadata_query;
 use crate::compare::parallel_map;
 use crate::load::TraceReadingArgs;
-use crate::output::ReplayTimingArgs;
+use crate::output::TimeChangingReplayArgs;
 use chakram_archive::{
-    self as archive, Archive, BaselinePredictionDraft, MetadataQuery, RecordedMakespanPrediction,
-    WorkloadEntry,
+    self as archive, Archive, MetadataQuery, RecordedMakespanPrediction,
+    UnsavedBaselineMakespanPrediction, WorkloadEntry,
 };
 use chakram_base::units::{Time, parse_unscaled_percent_number};
 use chakram_engine::UnusableOptionReason;
 use chakram_jobs::ReplaySettings;
 use chakram_studies::regression::{
     self, ArchiveCheckResults, FailedPredictionWithErrorMessage, ReplayReportWithIneffectiveOption,
-    WorkloadFeaturesAndCheckTime, page, verdict,
+    WorkloadWithExpectedCheckTime, page, verdict,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::escape_and_shorten_name;
@@ -50,14 +50,14 @@ impl CheckFormat {
 /// Options of `chakram replay` that a baseline stores.
 #[derive(Debug, Parser)]
 #[command(name = "replay options", no_binary_name = true)]
-struct BaselineReplayOptions {
+struct StoredReplayOptionsOfBaseline {
     #[command(flatten)]
     job: TraceReadingArgs,
     #[command(flatten)]
-    timing: ReplayTimingArgs,
+    timing: TimeChangingReplayArgs,
 }
 
-impl BaselineReplayOptions {
+impl StoredReplayOptionsOfBaseline {
     fn parse(arguments: &[String]) -> Result<ReplaySettings, String> {
         let this = Self::try_parse_from(arguments).map_err(|error| {
             let error = error.to_string();
@@ -110,7 +110,7 @@ pub fn replay_workloads_and_store_baselines(
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Arc::new(super::open_archive_and_warn_of_tail(&args.archive)?);
-    let options = BaselineReplayOptions::parse(&args.options)?;
+    let options = StoredReplayOptionsOfBaseline::parse(&args.options)?;
     let machines = args
         .machine
         .iter()
@@ -129,7 +129,8 @@ pub fn replay_workloads_and_store_baselines(
         draft.map_err(|error| format!("{} on {machine}: {error}", entry.name))
     });
     let drafts: Vec<_> = drafts.into_iter().collect::<Result<_, _>>()?;
-    let (drafts, ineffective): (Vec<BaselinePredictionDraft>, Vec<_>) = drafts.into_iter().unzip();
+    let (drafts, ineffective): (Vec<UnsavedBaselineMakespanPrediction>, Vec<_>) =
+        drafts.into_iter().unzip();
     if let [Some(first), ..] = &ineffective[..]
         && ineffective.iter().all(Option::is_some)
     {
@@ -165,7 +166,13 @@ fn draft_baseline(
     machine: &str,
     options: &ReplaySettings,
     args: &RecordBaselineArgs,
-) -> Result<(BaselinePredictionDraft, Option<UnusableOptionReason>), Box<dyn Error + Send + Sync>> {
+) -> Result<
+    (
+        UnsavedBaselineMakespanPrediction,
+        Option<UnusableOptionReason>,
+    ),
+    Box<dyn Error + Send + Sync>,
+> {
     let started = Instant::now();
     let text = regression::workload_or_preset_machine_text(archive, entry, machine)?;
     let predicted =
@@ -189,7 +196,7 @@ fn draft_baseline(
         replay_ms: started.elapsed().as_micros().div_ceil(1000) as u64,
         features: regression::list_features_covered_by_prediction(entry, machine, &report),
     };
-    let draft = BaselinePredictionDraft {
+    let draft = UnsavedBaselineMakespanPrediction {
         workload: entry.name.clone(),
         record,
         report: bytes,
@@ -355,7 +362,7 @@ fn check_one_baseline(
     (entry, record): WorkloadAndBaseline<'_>,
     args: &PredictionChangeCheckArgs,
 ) -> Result<regression::PredictionComparedWithBaseline, Box<dyn Error + Send + Sync>> {
-    let options = BaselineReplayOptions::parse(&record.arguments)?;
+    let options = StoredReplayOptionsOfBaseline::parse(&record.arguments)?;
     let other = args
         .machine
         .iter()
@@ -382,9 +389,9 @@ fn choose_baselines_in_budget<'a>(
 ) -> Vec<WorkloadAndBaseline<'a>> {
     let threads = threads.or_else(|| std::thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get) as u64;
-    let workloads: Vec<WorkloadFeaturesAndCheckTime> = pairs
+    let workloads: Vec<WorkloadWithExpectedCheckTime> = pairs
         .iter()
-        .map(|(entry, record)| WorkloadFeaturesAndCheckTime {
+        .map(|(entry, record)| WorkloadWithExpectedCheckTime {
             name: format!("{} on {}", entry.name, record.machine),
             features: record.features.iter().cloned().collect(),
             millis: record.replay_ms,
@@ -426,6 +433,6 @@ mod tests {
             replay.len() > 18 && replay.contains("fill_domains"),
             "{replay:?}"
         );
-        assert_eq!(about(&BaselineReplayOptions::command()), replay);
+        assert_eq!(about(&StoredReplayOptionsOfBaseline::command()), replay);
     }
 }

@@ -9,7 +9,7 @@ use chakram_base::units::Bytes;
 use chakram_jobs as job;
 use chakram_studies::regression::parse_step_times;
 use chakram_trace::format::escape_and_shorten_name;
-use chakram_trace::format::file::{TraceVerificationLevel, job_prefix_of_file};
+use chakram_trace::format::file::{TraceHashVerificationLevel, job_prefix_of_file};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -94,7 +94,7 @@ fn parse_metadata_entry(text: &str) -> Result<(String, MetadataValue), String> {
 
 /// Stores a job's traces and files, with their metadata, as a workload.
 pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let found = job::find_traces(&args.traces, TraceVerificationLevel::Hashes)?;
+    let found = job::find_traces(&args.traces, TraceHashVerificationLevel::Hashes)?;
     let name = match &args.name {
         Some(name) => name.clone(),
         None => default_workload_name(&args.traces, &found.files),

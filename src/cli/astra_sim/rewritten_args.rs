@@ -2,7 +2,7 @@
 
 use super::AstraSimArgs;
 use crate::LimitAndVerbosityArgs;
-use chakram_astra_sim::InputNote;
+use chakram_astra_sim::MisleadingValidInputNote;
 use chakram_base::config::find_most_similar_name;
 use clap::{Arg, Args, Command};
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ pub struct RewrittenArgs {
     /// Arguments for the parser; the first is the program's name.
     pub kept: Vec<OsString>,
     /// Arguments that were removed, each with the reason.
-    pub ignored: Vec<InputNote>,
+    pub ignored: Vec<MisleadingValidInputNote>,
     /// True if the program was called by the name of one of ASTRA-sim's programs.
     pub original: bool,
 }
@@ -105,12 +105,16 @@ fn keep_args_through_command(given: &mut impl Iterator<Item = OsString>, kept: &
 }
 
 /// Returns a note that says why `argument` is ignored. `flag` is the previous flag if it may have a value.
-fn ignored_argument_note(command: &Command, argument: &str, flag: Option<String>) -> InputNote {
+fn ignored_argument_note(
+    command: &Command,
+    argument: &str,
+    flag: Option<String>,
+) -> MisleadingValidInputNote {
     if let Some(flag) = flag.filter(|_| !argument.starts_with('-')) {
         let why = format!(
             "ignored, as in the original: the value of {flag} must follow `=`; without a value the flag is on"
         );
-        return InputNote::about_flag(argument, why);
+        return MisleadingValidInputNote::about_flag(argument, why);
     }
     let longs = command.get_arguments().filter_map(Arg::get_long);
     let meant = argument.strip_prefix("--").and_then(|long| {
@@ -118,7 +122,7 @@ fn ignored_argument_note(command: &Command, argument: &str, flag: Option<String>
         find_most_similar_name(name, longs)
     });
     let meant = meant.map_or_else(String::new, |name| format!("; did you mean `--{name}`?"));
-    InputNote::about_flag(argument, format!("ignored, because it is unknown{meant}"))
+    MisleadingValidInputNote::about_flag(argument, format!("ignored, because it is unknown{meant}"))
 }
 
 /// Where a known argument's value is: the argument takes no value, the value is the next word, or the value is missing
@@ -186,7 +190,7 @@ mod tests {
         let to = rewrite_arguments(line.split_whitespace().map(OsString::from));
         let kept: Vec<_> = to.kept.iter().map(|kept| kept.to_string_lossy()).collect();
         let prefix = "command line: ";
-        let notes = to.ignored.iter().map(InputNote::to_string);
+        let notes = to.ignored.iter().map(MisleadingValidInputNote::to_string);
         let notes = notes.map(|note| note.trim_start_matches(prefix).to_owned());
         (kept.join(" "), notes.collect())
     }

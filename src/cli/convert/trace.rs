@@ -9,7 +9,7 @@ use chakram_jobs::{
     update_trace_digest_in_job_file, write_job_file,
 };
 use chakram_trace::files::{
-    OutputsAndProtectedInputs, UncommittedOutputHandle, join_prefix_middle_and_ending,
+    CompleteUncommittedFileHandle, OutputsAndProtectedInputs, join_prefix_middle_and_ending,
 };
 use chakram_trace::format::file::{
     DecompressedStream, DecompressedTraceFile, FoundTraces, MaybeCompressedWriter,
@@ -21,7 +21,7 @@ use chakram_trace::format::source::TraceRecordReader;
 use chakram_trace::format::text::{JsonLineWriter, JsonTraceFormat};
 use chakram_trace::format::trace_format::TraceFormat;
 use chakram_trace::format::wire::{FrameCursor, RawRecord};
-use chakram_trace::format::write::FrameWriter;
+use chakram_trace::format::write::LengthPrefixedRecordWriter;
 use chakram_trace::format::{SchemaGeneration, TraceError};
 use clap::{Args, ValueEnum};
 use std::error::Error;
@@ -144,7 +144,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
 fn commit_job(
     prefix: &Path,
     jobs: &[ConvertTask],
-    all: &[UncommittedOutputHandle],
+    all: &[CompleteUncommittedFileHandle],
     found: &FoundTraces,
     mut outputs: OutputsAndProtectedInputs,
 ) -> Result<(), Box<dyn Error>> {
@@ -177,7 +177,7 @@ fn convert_one_trace(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
     outputs: &mut OutputsAndProtectedInputs,
-) -> Result<(TraceConversionResult, Option<UncommittedOutputHandle>), Box<dyn Error>> {
+) -> Result<(TraceConversionResult, Option<CompleteUncommittedFileHandle>), Box<dyn Error>> {
     let input = job.input.as_ref().map(|file| file.path.as_path());
     let name = input.unwrap_or(Path::new("standard input"));
     let (converted, written) = match &job.output {
@@ -324,7 +324,7 @@ struct CountingConvertSink<W: Write> {
 }
 
 enum EtOrJsonLineWriter<W: Write> {
-    Et(FrameWriter<W>),
+    Et(LengthPrefixedRecordWriter<W>),
     Lines(JsonLineWriter<W>),
 }
 
@@ -332,7 +332,7 @@ impl<W: Write> CountingConvertSink<W> {
     fn new(to: OutputTraceForm, out: W) -> Self {
         Self {
             kind: match to {
-                OutputTraceForm::Et => EtOrJsonLineWriter::Et(FrameWriter::new(out)),
+                OutputTraceForm::Et => EtOrJsonLineWriter::Et(LengthPrefixedRecordWriter::new(out)),
                 OutputTraceForm::JsonLines => EtOrJsonLineWriter::Lines(JsonLineWriter::new(out)),
             },
             records: 0,

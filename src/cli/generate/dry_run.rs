@@ -14,7 +14,7 @@ use crate::terminal;
 use chakram_base::ids::Npu;
 use chakram_engine::place_ranks;
 use chakram_hardware::machine::Machine;
-use chakram_report::stack::SoftwareStackReport;
+use chakram_report::stack::SoftwareStackDecisionReport;
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::TrainingPhase;
 use chakram_workloads::generate::ParallelismPlan;
@@ -33,7 +33,7 @@ struct DryRunReport<'r> {
     /// Name of the machine, and the locations of the plan's groups on it.
     on: Option<(&'r str, Vec<SameExtentGroups>)>,
     room: AllStagesMemoryFit,
-    stack: Option<&'r SoftwareStackReport>,
+    stack: Option<&'r SoftwareStackDecisionReport>,
 }
 
 fn phase_name(phase: Option<TrainingPhase>) -> &'static str {

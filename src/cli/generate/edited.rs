@@ -6,7 +6,7 @@ use chakram_base::bounds;
 use chakram_jobs::{
     Job, JobBeingWritten, JobLoadOptions, load_found_traces, parse_edit_or_edits_file,
 };
-use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle};
+use chakram_trace::files::{CompleteUncommittedFileHandle, OutputsAndProtectedInputs};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{
     DecompressedTraceFile, FoundTraces, HashAddressedTraceStore, RankFile, TraceStoredByHash,
@@ -158,7 +158,7 @@ impl GeneratedJobAndEdits {
             AbsentRankModelRule::Nearest,
         )?;
         let mut outputs = JobBeingWritten::new(prefix, "", outputs)?;
-        let mut written: BTreeMap<[u8; 32], UncommittedOutputHandle> = BTreeMap::new();
+        let mut written: BTreeMap<[u8; 32], CompleteUncommittedFileHandle> = BTreeMap::new();
         for file in &edited.found.files {
             let contents = DecompressedTraceFile::open_verified(file)?;
             let hash = *blake3::hash(contents.as_slice()).as_bytes();

@@ -4,7 +4,7 @@ use crate::progress::{NodeCountingSink, ProgressDisplay};
 use crate::{terminal, traces};
 use chakram_jobs::JobBeingWritten;
 use chakram_report::summary::format_count_with_noun;
-use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle};
+use chakram_trace::files::{CompleteUncommittedFileHandle, OutputsAndProtectedInputs};
 use chakram_trace::format::job::JobTraceManifest;
 use chakram_trace::format::members::{MEMBERS, SharedTraceRankSubstitutions};
 use chakram_trace::format::roles;
@@ -61,7 +61,7 @@ pub fn write_traces(
 ) -> Result<String, Box<dyn Error>> {
     let link = sharing.link;
     let mut outputs = JobBeingWritten::new(output, "", outputs)?;
-    let mut written: BTreeMap<(bool, u32), UncommittedOutputHandle> = BTreeMap::new();
+    let mut written: BTreeMap<(bool, u32), CompleteUncommittedFileHandle> = BTreeMap::new();
     // The ranks that share one trace, which can be looked up by any of these ranks.
     let mut members: BTreeMap<u32, Rc<SharedTraceRankSubstitutions>> = BTreeMap::new();
     if sharing.members {

@@ -3,8 +3,8 @@
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
 use chakram_hardware::machine::{
-    DatasheetNumbers, Machine, derive_relative_machine, find_source_by_machine_or_npu_name,
-    parse_number_format_and_peak_rate,
+    KnownMachineDatasheetOverrides, Machine, derive_relative_machine,
+    find_source_by_machine_or_npu_name, parse_number_format_and_peak_rate,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
 use clap::Args;
@@ -72,7 +72,7 @@ pub fn run(args: &NewMachineArgs, out: &mut dyn Write) -> Result<(), Box<dyn Err
     if let Some((_, (dtype, _))) = twice {
         return Err(format!("--peak {dtype}=… is given twice").into());
     }
-    let sheet = DatasheetNumbers {
+    let sheet = KnownMachineDatasheetOverrides {
         peaks: args.peak.clone(),
         memory: args.memory,
         bandwidth: args.bandwidth,

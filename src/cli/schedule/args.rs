@@ -3,7 +3,7 @@
 use crate::flags::parser_of_choices;
 use chakram_base::units::{Bandwidth, Bytes, Span};
 use chakram_hardware::compute::{LoopNestModel, parse_loop_nest};
-use chakram_hardware::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
+use chakram_hardware::topology::chip_graph::{LinkRateByLinkCount, RateInterpolationByLinkCount};
 use chakram_studies::schedule::{
     DeapLanguageModel, MatrixProductPartitionRule, SubLayerChipAssignmentRule,
 };
@@ -19,7 +19,7 @@ Examples:
   chakram schedule --decoders 2 --topology random:250 --seed 1 --interpolate log
   chakram schedule --decoders 1 --topology ring:4:… -o schedule.txt --log
   chakram schedule schedule.txt --topology chips.topology --traces steps")]
-pub struct SubLayerChipScheduleArgs {
+pub struct MultiChipScheduleArgs {
     /// A schedule file, instead of a model
     #[arg(value_name = "SCHEDULE")]
     pub file: Option<PathBuf>,
@@ -43,8 +43,8 @@ pub struct SubLayerChipScheduleArgs {
     #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkRateByLinkCount::parse)]
     pub rates: Option<LinkRateByLinkCount>,
     /// Rule for link rates that are not in the table
-    #[arg(long, value_parser = parser_of_choices::<LinkRateInterpolation>(), default_value = "none", value_name = "RULE")]
-    pub interpolate: LinkRateInterpolation,
+    #[arg(long, value_parser = parser_of_choices::<RateInterpolationByLinkCount>(), default_value = "none", value_name = "RULE")]
+    pub interpolate: RateInterpolationByLinkCount,
     /// Memory of a chip; larger sub-layers are cut into more parts, and data are evicted
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,

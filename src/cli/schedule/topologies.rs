@@ -1,7 +1,7 @@
 //! Chooses the topologies that the options request: a single topology, the best torus for each number of chips, or
 //! random graphs.
 
-use super::args::SubLayerChipScheduleArgs;
+use super::args::MultiChipScheduleArgs;
 use super::work::{
     LayerCostCache, SubLayerCostsAndGivenSchedule, TopologyScheduleResult,
     schedule_doubling_parts_until_fit,
@@ -16,7 +16,7 @@ use std::rc::Rc;
 /// Schedules `work` on all topologies that `args` names. Calls `shown` with each row as soon as it
 /// is complete.
 pub fn schedule_topologies(
-    args: &SubLayerChipScheduleArgs,
+    args: &MultiChipScheduleArgs,
     work: &Rc<SubLayerCostsAndGivenSchedule>,
     prices: &mut LayerCostCache,
     mut shown: impl FnMut(&TopologyScheduleResult) -> Result<(), Box<dyn Error>>,

@@ -1,13 +1,13 @@
 //! Loads sub-layers with their costs, and schedules them on a topology.
 
-use super::args::SubLayerChipScheduleArgs;
+use super::args::MultiChipScheduleArgs;
 use chakram_base::config;
 use chakram_base::units::{Bandwidth, Span};
 use chakram_hardware::compute::{LayerShape, LoopNestModel};
 use chakram_hardware::topology::chip_graph::{ChipGraph, LinkRateByLinkCount};
 use chakram_studies::schedule::{
-    LayerCyclesAndEnergyTable, MultiChipMachine, ScheduleRunError, StepCostsAndTransferLog,
-    SubLayerTaskGraph, SubLayerTimeAndEnergy, SubLayersByAcceleratorAndStep, parse_schedule,
+    LayerCyclesAndEnergyTable, MultiChipMachine, OrderedSubLayersOfModel, ScheduleRunError,
+    StepCostsAndTransferLog, SubLayerTimeAndEnergy, SubLayersByAcceleratorAndStep, parse_schedule,
     schedule_sub_layers_on_chips,
 };
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 /// Sub-layers with their costs, and the schedule if the user gave a schedule file.
 pub struct SubLayerCostsAndGivenSchedule {
-    pub graph: SubLayerTaskGraph,
+    pub graph: OrderedSubLayersOfModel,
     pub costs: Vec<SubLayerTimeAndEnergy>,
     pub given: Option<SubLayersByAcceleratorAndStep>,
     /// Number of parts per matrix product.
@@ -93,7 +93,7 @@ impl LayerCostCache {
 
 /// Returns the sub-layers of the file or the model. A model's matrix products are cut into `parts` parts.
 pub fn load_sub_layers_of_file_or_model(
-    args: &SubLayerChipScheduleArgs,
+    args: &MultiChipScheduleArgs,
     parts: u64,
     prices: &mut LayerCostCache,
 ) -> Result<SubLayerCostsAndGivenSchedule, Box<dyn Error>> {
@@ -125,7 +125,7 @@ pub fn load_sub_layers_of_file_or_model(
 /// Schedules the work on a topology. If a sub-layer does not fit into a chip's memory, doubles the number of parts per
 /// matrix product and schedules again.
 pub fn schedule_doubling_parts_until_fit(
-    args: &SubLayerChipScheduleArgs,
+    args: &MultiChipScheduleArgs,
     work: &Rc<SubLayerCostsAndGivenSchedule>,
     links: Option<ChipGraph>,
     chips: usize,

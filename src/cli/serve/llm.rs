@@ -1,7 +1,7 @@
 //! `chakram serve` with a language model: builds a scenario from the options, and prints the
 //! result.
 
-use super::{MOST_REPEATED, ServeArgs, ServeFormat, ServeModelsRequestsOrLevelsTable};
+use super::{MOST_REPEATED, ServeArgs, ServeFormat, ServeReportTableKind};
 use crate::output::ReportDestinationAndOutputs;
 use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
@@ -63,14 +63,14 @@ pub struct LlmArgs {
 
 /// Parsed value of `--slo`: one limit on request times, or several for a language model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SloLimitsArg {
+pub enum RequestOrLlmSloArg {
     /// Limit on the serving time of requests.
     Serve(Span),
     /// Limits for a language model.
     Tokens(LlmTimeLimits),
 }
 
-impl FromStr for SloLimitsArg {
+impl FromStr for RequestOrLlmSloArg {
     type Err = String;
 
     fn from_str(given: &str) -> Result<Self, String> {
@@ -423,8 +423,8 @@ fn load_scenario_and_apply_options(
     };
     match args.slo {
         None => {}
-        Some(SloLimitsArg::Tokens(limits)) => scenario.limits = limits,
-        Some(SloLimitsArg::Serve(_)) => {
+        Some(RequestOrLlmSloArg::Tokens(limits)) => scenario.limits = limits,
+        Some(RequestOrLlmSloArg::Serve(_)) => {
             return Err("--slo: found a time without a name, expected the limited time\n  try: --slo ttft=500ms,tpot=30ms".into());
         }
     }
@@ -435,7 +435,7 @@ fn check_options(args: &ServeArgs) -> Result<(), String> {
     if args.timeline.is_some() {
         return Err("--timeline draws no language models\n  try: --html FILE.html, or --format csv --table requests".to_owned());
     }
-    if args.table == Some(ServeModelsRequestsOrLevelsTable::Levels) {
+    if args.table == Some(ServeReportTableKind::Levels) {
         return Err("--table levels: for language models only the tables models and requests exist\n  try: --format json, which has levels".to_owned());
     }
     if !args.rates.is_empty() {
@@ -452,7 +452,7 @@ fn check_options(args: &ServeArgs) -> Result<(), String> {
     }
     match (args.table, args.format) {
         (None, _) | (Some(_), ServeFormat::Csv) => {}
-        (Some(ServeModelsRequestsOrLevelsTable::Requests), ServeFormat::Json) => {}
+        (Some(ServeReportTableKind::Requests), ServeFormat::Json) => {}
         (Some(_), _) => {
             return Err(
                 "--table needs --format csv, or json for requests\n  try: --format csv".to_owned(),
@@ -521,7 +521,7 @@ pub fn run(
         return Ok(ExitCode::SUCCESS);
     }
     let mut report = None;
-    if args.table == Some(ServeModelsRequestsOrLevelsTable::Requests) {
+    if args.table == Some(ServeReportTableKind::Requests) {
         let mut failed = None;
         to.run_write_and_commit_output(|out| {
             let is_json = args.format == ServeFormat::Json;

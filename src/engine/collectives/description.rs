@@ -1,14 +1,14 @@
 //! Describes why collectives in flight still wait when no event is pending.
 
 use super::run::{CollectiveRun, MemberChunkProgressTable, OUTSIDE};
-use crate::plan::PlacedRankGroup;
+use crate::plan::PlacedCommunicationGroup;
 use chakram_base::ids::{MemberIndex, Position};
 
 impl CollectiveRun {
     /// Describes why a member's chunks wait after all members have arrived.
     pub fn describe_waiting_chunks(
         &self,
-        group: &PlacedRankGroup,
+        group: &PlacedCommunicationGroup,
         member: MemberIndex,
         is_scripted: bool,
     ) -> String {

@@ -6,15 +6,15 @@ use crate::ids::{
     GroupIndex, InstanceId, InstanceIndex, InstanceNode, LaunchGroupAndMemberIndex, ReplayGroupId,
     RunIndex,
 };
-use crate::plan::{NONE, PlacedRankGroup, ReplayPlan};
+use crate::plan::{NONE, PlacedCommunicationGroup, ReplayPlan};
 use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use chakram_base::units::Time;
 use std::ops::{Index, IndexMut};
 
 /// One group of a launch in flight.
 #[derive(Debug)]
-pub struct RankGroupOfLaunch<'a> {
-    pub plan: &'a PlacedRankGroup,
+pub struct RankGroupOfLaunchedProgram<'a> {
+    pub plan: &'a PlacedCommunicationGroup,
     pub(super) order: GroupCollectiveLaunchOrder,
     /// Plan of the program that the launch executes.
     program: &'a ReplayPlan,
@@ -30,7 +30,7 @@ pub struct RankGroupOfLaunch<'a> {
     pub(super) number: u32,
 }
 
-impl RankGroupOfLaunch<'_> {
+impl RankGroupOfLaunchedProgram<'_> {
     /// Returns the instance of a rank, or `None` if the rank has no trace.
     #[inline]
     pub fn program_instance_index_of_rank(&self, rank: Rank) -> Option<InstanceIndex> {
@@ -79,13 +79,13 @@ impl RankGroupOfLaunch<'_> {
 /// The groups of all launches in flight.
 #[derive(Debug, Default)]
 pub struct GroupsOfAllLaunchesInFlight<'a> {
-    all: Vec<RankGroupOfLaunch<'a>>,
+    all: Vec<RankGroupOfLaunchedProgram<'a>>,
     /// Number of groups in all launches so far.
     launched: u32,
 }
 
 impl<'a> Index<GroupIndex> for GroupsOfAllLaunchesInFlight<'a> {
-    type Output = RankGroupOfLaunch<'a>;
+    type Output = RankGroupOfLaunchedProgram<'a>;
 
     #[inline]
     fn index(&self, group: GroupIndex) -> &Self::Output {
@@ -115,16 +115,17 @@ impl<'a> GroupsOfAllLaunchesInFlight<'a> {
             self.all.reserve_exact(plan.groups.len());
         }
         let groups = (numbers.first_group.0..).zip(&plan.groups);
-        self.all.extend(groups.map(|(id, group)| RankGroupOfLaunch {
-            plan: group,
-            order: GroupCollectiveLaunchOrder::new(group),
-            program: plan,
-            first_instance,
-            first_id: numbers.first_instance,
-            id: ReplayGroupId(id),
-            first_splits: numbers.first_splits,
-            number: 0,
-        }));
+        self.all
+            .extend(groups.map(|(id, group)| RankGroupOfLaunchedProgram {
+                plan: group,
+                order: GroupCollectiveLaunchOrder::new(group),
+                program: plan,
+                first_instance,
+                first_id: numbers.first_instance,
+                id: ReplayGroupId(id),
+                first_splits: numbers.first_splits,
+                number: 0,
+            }));
         first
     }
 

@@ -12,7 +12,7 @@
 //! have the same order on all lanes. A collective that occupies a lane never waits for one queued after it.
 
 use crate::ids::RunIndex;
-use crate::plan::{NONE, PlacedRankGroup};
+use crate::plan::{NONE, PlacedCommunicationGroup};
 use chakram_base::ids::MemberIndex;
 use chakram_base::units::Time;
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ struct GatheredMemberTimes {
 }
 
 impl GroupCollectiveLaunchOrder {
-    pub fn new(plan: &PlacedRankGroup) -> Self {
+    pub fn new(plan: &PlacedCommunicationGroup) -> Self {
         let (calls, members) = (plan.calls.len(), plan.members.len());
         Self::for_group(calls, members, plan.present, plan.launches_together)
     }
@@ -75,7 +75,7 @@ impl GroupCollectiveLaunchOrder {
     }
 
     /// Resets the launch order for a further launch of the group.
-    pub fn reset_for_group(&mut self, plan: &PlacedRankGroup) {
+    pub fn reset_for_group(&mut self, plan: &PlacedCommunicationGroup) {
         let calls = plan.calls.len();
         self.place_of.fill(NONE);
         self.order.clear();

@@ -1,7 +1,7 @@
 //! Provides schedules for members that execute different collectives as the n-th collective of their group. This can
 //! happen only if the replay matches collectives in issue order.
 
-use super::{CollectiveIssueMismatch, Collectives, MemberCollectiveNodeOnTakenLane};
+use super::{CollectiveIssueMismatch, Collectives, LaneHoldingMemberCollectiveNode};
 use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::ids::{InstanceNode, LaunchGroupAndMemberIndex, RunIndex};
 use crate::plan::NONE;
@@ -13,7 +13,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     /// one on a common line would exchange different messages, returns the other member as the error.
     fn schedule_of_differing_member(
         &mut self,
-        call: MemberCollectiveNodeOnTakenLane<'_, '_>,
+        call: LaneHoldingMemberCollectiveNode<'_, '_>,
         slot: LaunchGroupAndMemberIndex,
         run: RunIndex,
     ) -> Result<u32, usize> {
@@ -106,7 +106,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     /// as the mismatch.
     pub(super) fn give_own_schedule_if_call_differs(
         &mut self,
-        call: MemberCollectiveNodeOnTakenLane<'_, '_>,
+        call: LaneHoldingMemberCollectiveNode<'_, '_>,
         slot: LaunchGroupAndMemberIndex,
         run: RunIndex,
     ) {

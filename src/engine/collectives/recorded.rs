@@ -5,14 +5,14 @@
 //! waits for have started (see [`CommunicationDurationSource`]), and ends after its own duration.
 
 use super::run::CollectiveRun;
-use super::{Collectives, RankGroupOfLaunch};
+use super::{Collectives, RankGroupOfLaunchedProgram};
 use crate::CommunicationDurationSource;
 use crate::dataflow::Dataflow;
 use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::effects::Effects;
 use crate::event::{EventClass, PackedEvent};
 use crate::ids::RunIndex;
-use crate::plan::{NONE, PlacedRankGroup};
+use crate::plan::{NONE, PlacedCommunicationGroup};
 use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::Graph;
@@ -36,7 +36,7 @@ impl CommunicationDurationSource {
     /// Returns true if `member`'s part in a collective can begin only after `other` has started.
     pub(crate) fn begins_only_after_other_started(
         self,
-        group: &RankGroupOfLaunch<'_>,
+        group: &RankGroupOfLaunchedProgram<'_>,
         sequence: u32,
         member: MemberIndex,
         other: MemberIndex,
@@ -144,7 +144,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         &self,
         flow: &Dataflow<'_>,
         run: &CollectiveRun,
-        running: &RankGroupOfLaunch<'_>,
+        running: &RankGroupOfLaunchedProgram<'_>,
     ) -> TotalWaitAndCausingRank {
         let group = running.plan;
         let root = root_member_index(group, run.sequence)
@@ -182,7 +182,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
 }
 
 /// Returns the root's member index, or `None` if the collective has no root.
-fn root_member_index(group: &PlacedRankGroup, sequence: u32) -> Option<MemberIndex> {
+fn root_member_index(group: &PlacedCommunicationGroup, sequence: u32) -> Option<MemberIndex> {
     let call = &group.calls[sequence as usize];
     let has_root = call.kind.has_root();
     has_root.then(|| group.extent.member_at[call.root.index()])

@@ -26,7 +26,7 @@ use crate::effects::Effects;
 use crate::event::{EventClass, PackedEvent};
 use crate::fabric::Fabric;
 use crate::ids::RunIndex;
-use crate::plan::{NONE, PlacedRankGroup};
+use crate::plan::{NONE, PlacedCommunicationGroup};
 use chakram_base::ids::{NodeIndex, Position};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::network::{NetworkBackend, RehearsableLinks, RehearsedCollectiveUseOfLink};
@@ -72,7 +72,7 @@ impl RehearsedMemberEndsAndLinkUses {
 
 /// Progress of a schedule's trial runs (rehearsals).
 #[derive(Clone, Debug, Default)]
-pub(super) enum ScheduleRehearsalAvailability {
+pub(super) enum ScheduleRehearsalProgress {
     /// No collective of the schedule has run.
     #[default]
     Unused,
@@ -292,7 +292,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         if !needs_data_from_all_members(run) || run.progress.is_some() {
             return false;
         }
-        let ScheduleRehearsalAvailability::Known(known) =
+        let ScheduleRehearsalProgress::Known(known) =
             self.chunks.schedules.rehearsals_of_schedule(run.schedule)
         else {
             return false;
@@ -354,12 +354,12 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         let may_skew = needs_data_from_all_members(run);
         let cached = self.chunks.schedules.schedule_mut(schedule);
         match &cached.rehearsal {
-            ScheduleRehearsalAvailability::Impossible => return None,
-            ScheduleRehearsalAvailability::Unused if N::SHARED => {
-                cached.rehearsal = ScheduleRehearsalAvailability::UsedOnce;
+            ScheduleRehearsalProgress::Impossible => return None,
+            ScheduleRehearsalProgress::Unused if N::SHARED => {
+                cached.rehearsal = ScheduleRehearsalProgress::UsedOnce;
                 return None;
             }
-            ScheduleRehearsalAvailability::Known(known) => {
+            ScheduleRehearsalProgress::Known(known) => {
                 let mut known_ones = known.iter();
                 if let Some(found) = known_ones.find(|one| one.pattern == own) {
                     return Some((Arc::clone(found), 0));
@@ -368,7 +368,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
                     return None;
                 }
             }
-            ScheduleRehearsalAvailability::Unused | ScheduleRehearsalAvailability::UsedOnce => {}
+            ScheduleRehearsalProgress::Unused | ScheduleRehearsalProgress::UsedOnce => {}
         }
         if !together && !may_skew {
             return None;
@@ -386,18 +386,16 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         };
         let state = &mut self.chunks.schedules.schedule_mut(schedule).rehearsal;
         match (&found, &mut *state) {
-            (Some(found), ScheduleRehearsalAvailability::Known(known)) => {
+            (Some(found), ScheduleRehearsalProgress::Known(known)) => {
                 if !N::SHARED && known.len() == MOST_PATTERNS_APART {
                     known.remove(0);
                 }
                 known.push(Arc::clone(found));
             }
-            (Some(found), _) => {
-                *state = ScheduleRehearsalAvailability::Known(vec![Arc::clone(found)])
-            }
+            (Some(found), _) => *state = ScheduleRehearsalProgress::Known(vec![Arc::clone(found)]),
             // Without contention, the rehearsal may have failed only because of this pattern of arrivals.
             (None, _) if !N::SHARED => {}
-            (None, _) => *state = ScheduleRehearsalAvailability::Impossible,
+            (None, _) => *state = ScheduleRehearsalProgress::Impossible,
         }
         found.map(|found| (found, messages))
     }
@@ -417,7 +415,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         if N::SHARED || M::Order::SENDS_END_ON_ARRIVAL || !is_simple {
             return None;
         }
-        let PlacedRankGroup { extent, paths, .. } = self.chunks.groups[run.group].plan;
+        let PlacedCommunicationGroup { extent, paths, .. } = self.chunks.groups[run.group].plan;
         let schedule = self.chunks.schedules.schedule_by_number(run.schedule);
         let arrivals = extent
             .member_at

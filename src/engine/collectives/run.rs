@@ -14,11 +14,11 @@ use super::rehearsal::RehearsedMemberEndsAndLinkUses;
 use super::schedule_cache::{ScheduleCache, ScheduleStageRef};
 use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::ids::{CellIndex, GroupIndex, SharedStage};
-use crate::plan::{NONE, PlacedRankGroup};
+use crate::plan::{NONE, PlacedCommunicationGroup};
 use chakram_base::ids::{MemberIndex, NodeIndex, Position, Rank, StageIndex};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::collective::{ChunkStageSequences, CollectiveRequest, MemberLinePosition};
-use chakram_hardware::network::OperationPortRange;
+use chakram_hardware::network::ConsecutivePortsOpenedByOperation;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -200,7 +200,7 @@ pub(super) struct MemberPhaseAdmissionProgress {
 /// ProgressDisplay of each chunk at each position.
 #[derive(Debug)]
 pub(super) struct MemberChunkProgressTable {
-    pub ports: OperationPortRange,
+    pub ports: ConsecutivePortsOpenedByOperation,
     /// ProgressDisplay of each chunk at each member, indexed by chunk, strand (ring direction) and position. Only
     /// stages with two strands use the cells of the second strand.
     pub cells: Vec<OneChunkProgressAtMember>,
@@ -330,7 +330,7 @@ impl CollectiveRun {
 
     /// Returns the rank that started last among the members with a trace. With ties, returns the rank that had waited
     /// the shortest time before it started, and then the lowest.
-    pub(super) fn last_rank_to_start(&self, plan: &PlacedRankGroup) -> Rank {
+    pub(super) fn last_rank_to_start(&self, plan: &PlacedCommunicationGroup) -> Rank {
         let members = self.arrivals.starts.iter().zip(&self.arrivals.nodes);
         let late = members
             .zip(&plan.members)
@@ -346,7 +346,7 @@ impl CollectiveRun {
     /// this rank caused. In a folded replay, the total includes represented members.
     pub(super) fn sum_waiting_and_find_causing_rank(
         &self,
-        plan: &PlacedRankGroup,
+        plan: &PlacedCommunicationGroup,
     ) -> TotalWaitAndCausingRank {
         let count = |member: usize| plan.represents.get(member).copied().unwrap_or(1);
         let arrivals = self.arrivals.nodes.iter().zip(&self.arrivals.starts);
@@ -364,7 +364,11 @@ impl CollectiveRun {
 
     /// Begins the message-by-message simulation, which sends through `ports`. `phases` is the number of phases that
     /// admit chunks in a fixed order.
-    pub(super) fn begin_simulation(&mut self, ports: OperationPortRange, phases: usize) {
+    pub(super) fn begin_simulation(
+        &mut self,
+        ports: ConsecutivePortsOpenedByOperation,
+        phases: usize,
+    ) {
         let members = self.arrivals.nodes.len();
         // The multiplication cannot overflow, because `check_simulation_size` has already bounded the number of
         // cells (chunks at members).
@@ -469,7 +473,7 @@ impl CollectiveRun {
         &self,
         cell: CellIndex,
         schedules: &ScheduleCache<M::Stage>,
-        plan: &PlacedRankGroup,
+        plan: &PlacedCommunicationGroup,
         backend: &M,
     ) -> Option<ChunkStageQueueSlotAndLinePosition> {
         let progress = self.progress.as_ref()?;

@@ -1,11 +1,11 @@
 //! Caches the schedules of collectives. Equal collectives share one schedule.
 
-use super::rehearsal::ScheduleRehearsalAvailability;
+use super::rehearsal::ScheduleRehearsalProgress;
 use crate::ids::ReplayGroupId;
 use chakram_base::ids::Position;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    ChunkStageSequences, CollectiveRequest, SameInstantMemberOrderChange,
+    ChunkStageSequences, CollectiveRequest, MemberOrderChangeForMessages,
 };
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
@@ -30,8 +30,8 @@ pub(super) struct ScheduleWithClosedForm<S> {
     pub closed: Option<Option<Span>>,
     /// Reorderings that turn the order in which members begin into the order in which they end. Used if events are
     /// handled in insertion order. `None` if the order of ends is not proven.
-    pub end_order: Option<Vec<SameInstantMemberOrderChange>>,
-    pub rehearsal: ScheduleRehearsalAvailability,
+    pub end_order: Option<Vec<MemberOrderChangeForMessages>>,
+    pub rehearsal: ScheduleRehearsalProgress,
 }
 
 /// All schedules that the collectives of a replay have used.
@@ -66,7 +66,7 @@ impl<S: Copy> ScheduleCache<S> {
                 schedule: work_out(),
                 closed: None,
                 end_order: None,
-                rehearsal: ScheduleRehearsalAvailability::default(),
+                rehearsal: ScheduleRehearsalProgress::default(),
             });
             self.cached.len() as u32 - 1
         })
@@ -83,7 +83,7 @@ impl<S: Copy> ScheduleCache<S> {
     }
 
     #[inline]
-    pub fn rehearsals_of_schedule(&self, number: u32) -> &ScheduleRehearsalAvailability {
+    pub fn rehearsals_of_schedule(&self, number: u32) -> &ScheduleRehearsalProgress {
         &self.cached[number as usize].rehearsal
     }
 

@@ -14,7 +14,7 @@ use crate::fabric::{Fabric, InFlightMessageContext};
 use crate::ids::ChunkAtMember;
 use chakram_base::ids::{OpIndex, Position};
 use chakram_base::units::{Time, UnroundedBufferShare};
-use chakram_hardware::collective::{ScriptAction, ScriptMemberEvent, ScriptMemberKey};
+use chakram_hardware::collective::{ScriptAction, ScriptExecutingMemberId, ScriptMemberEvent};
 use chakram_hardware::network::{MessagePlaceInReceiverProgram, NetworkBackend, NetworkMessage};
 
 impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
@@ -90,7 +90,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     ) {
         let run = &self.runs[at.run];
         let extent = &self.groups[run.group].plan.extent;
-        let player = ScriptMemberKey {
+        let player = ScriptExecutingMemberId {
             run: at.run.0,
             position: run.position_of_cell(at.cell),
         };

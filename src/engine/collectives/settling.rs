@@ -9,7 +9,7 @@ use crate::effects::{Effects, LoopFollowUpWork};
 use crate::event::{EventClass, PackedEvent};
 use crate::fabric::Fabric;
 use crate::ids::RunIndex;
-use crate::plan::PlacedRankGroup;
+use crate::plan::PlacedCommunicationGroup;
 use crate::price_changes::DurationAdjustment;
 use chakram_base::ids::{MemberIndex, NodeIndex};
 use chakram_base::units::{Span, Time};
@@ -122,7 +122,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         if let Some(known) = cached.closed {
             return known;
         }
-        let PlacedRankGroup { extent, paths, .. } = self.chunks.groups[run.group].plan;
+        let PlacedCommunicationGroup { extent, paths, .. } = self.chunks.groups[run.group].plan;
         let network = fabric.network_model();
         let quiet = UncontendedMessageCostFunctions {
             shared: N::SHARED,

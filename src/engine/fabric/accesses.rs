@@ -156,7 +156,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
 
     /// Submits the chunks of loads and stores of one memory to the NPUs' ports.
     fn submit_memory_chunks_to_ports(&mut self, now: Time, memory: usize, effects: &mut Effects) {
-        let Some(RemoteMemoryServiceAndEndpoint {
+        let Some(RemoteMemoryState {
             service: NetworkPortsOrMemoryModel::Model(model),
             first: Some(endpoint),
         }) = &mut self.memories[memory]
@@ -244,7 +244,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
 
 /// State of a remote memory in a run.
 #[derive(Debug)]
-pub(super) struct RemoteMemoryServiceAndEndpoint<'a> {
+pub(super) struct RemoteMemoryState<'a> {
     service: NetworkPortsOrMemoryModel<'a>,
     /// First endpoint of the memory if accesses cross the network, otherwise `None`. Accesses on the network may
     /// contend with messages and be counted as traffic.
@@ -264,7 +264,7 @@ enum NetworkPortsOrMemoryModel<'a> {
     Model(RemoteMemorySimulation),
 }
 
-impl<'a> RemoteMemoryServiceAndEndpoint<'a> {
+impl<'a> RemoteMemoryState<'a> {
     /// Creates idle memories for the machine of `prepared`: the unnamed memory, if any, and then the named memories.
     pub(super) fn create_remote_memories<N: NetworkBackend>(
         prepared: &CompiledReplay<'a>,

@@ -2,7 +2,7 @@
 
 use crate::ids::{CellIndex, InstanceIndex, RunIndex, SharedStage};
 use chakram_base::ids::{NodeIndex, OpIndex};
-use chakram_hardware::network::OperationPortRange;
+use chakram_hardware::network::ConsecutivePortsOpenedByOperation;
 
 /// Context of a message in flight, which the loop needs when the network delivers the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,13 +40,13 @@ pub enum InFlightMessageContext {
         pair: u32,
         sender: InstanceIndex,
         node: NodeIndex,
-        ports: OperationPortRange,
+        ports: ConsecutivePortsOpenedByOperation,
     },
     /// Message from a sender without a trace to a posted receive, which the receive's instance and node identify.
     Mirrored {
         receiver: InstanceIndex,
         node: NodeIndex,
-        ports: OperationPortRange,
+        ports: ConsecutivePortsOpenedByOperation,
     },
     /// Load or store that the network serves; its instance and node identify it.
     Access {

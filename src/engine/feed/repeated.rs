@@ -2,8 +2,8 @@
 
 use super::{LaunchFeed, TrainingStepStartAndEnd};
 use crate::launch::{
-    BegunLaunchRecord, FeedLaunchAndRankStartRequests, LaunchRankReleaseMode, LaunchRequest,
-    LaunchSerial,
+    FeedLaunchAndRankStartRequests, LaunchRankReleaseMode, LaunchRequest, LaunchSerial,
+    ProgramLaunchRecord,
 };
 use chakram_base::ids::Rank;
 use chakram_base::units::Time;
@@ -102,7 +102,7 @@ impl LaunchFeed for RepeatedLaunchFeed {
     fn on_rank_ended(
         &mut self,
         now: Time,
-        launch: &BegunLaunchRecord,
+        launch: &ProgramLaunchRecord,
         rank: Rank,
         queue: &mut FeedLaunchAndRankStartRequests,
     ) {
@@ -121,7 +121,7 @@ impl LaunchFeed for RepeatedLaunchFeed {
     fn on_launch_ended(
         &mut self,
         now: Time,
-        ended: &BegunLaunchRecord,
+        ended: &ProgramLaunchRecord,
         _queue: &mut FeedLaunchAndRankStartRequests,
     ) {
         self.steps[ended.tag as usize] = None;

@@ -7,7 +7,7 @@ use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
 use chakram_hardware::collective::ChunkCountChoiceCache;
 use chakram_hardware::machine::Machine;
-use chakram_hardware::network::ContentionFreeNetwork;
+use chakram_hardware::network::ContentionFreePortBusyTimes;
 use chakram_trace::format::Op;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{Sink, TraceWriter};
@@ -91,7 +91,7 @@ fn there_are_as_many_run_states_as_launches_in_flight_at_once() {
         ),
         &mut (),
     );
-    let network = ContentionFreeNetwork::new(machine.topology());
+    let network = ContentionFreePortBusyTimes::new(machine.topology());
     let mut engine = Engine::new(source, observer, network, &mut backend);
     engine.run_events().unwrap();
     let outcome = engine.build_outcome();

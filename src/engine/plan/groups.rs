@@ -1,6 +1,8 @@
 //! Works out which members take part in each communicator (group slot), and where the machine places them.
 
-use super::{BoundGroupSlot, CoordinatesInSomeDimensions, NONE, PlacedRankGroup, ReplayPlan};
+use super::{
+    BoundGroupSlot, CoordinatesInSomeDimensions, NONE, PlacedCommunicationGroup, ReplayPlan,
+};
 use crate::RequiredCollectiveBackendTraits;
 use crate::ids::ReplayGroupId;
 use chakram_base::ids::{GroupId, MemberIndex, Npu, Rank};
@@ -100,7 +102,7 @@ impl ReplayPlan {
         members: Vec<Rank>,
         machine: &Machine,
         backend: &M,
-    ) -> PlacedRankGroup {
+    ) -> PlacedCommunicationGroup {
         let npus: Vec<Npu> = members.iter().map(|m| self.npu_of[m.index()]).collect();
         let named = name.is_some();
         let party = CollectiveMemberNpus { npus: &npus, named };
@@ -119,7 +121,7 @@ impl ReplayPlan {
             // dimension.
             2 * dimensions_of.len() as u32
         };
-        PlacedRankGroup {
+        PlacedCommunicationGroup {
             id,
             name,
             dimensions,

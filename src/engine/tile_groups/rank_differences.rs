@@ -1,7 +1,7 @@
 //! Finds differences that prevent one rank from simulating another, and builds the error for jobs without tile groups.
 
 use crate::error::ReplayRefusal;
-use crate::plan::{InstancePlacementAndMatching, ReplayPlan};
+use crate::plan::{PlanPartsOfOneInstance, ReplayPlan};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::format_count_with_noun;
 use chakram_trace::workload::{GraphBoundToRank, Workload};
@@ -15,7 +15,7 @@ pub(super) enum RankGroupingObstacle {
 }
 
 /// A rank of a launch, with its plan.
-type RankGraphAndPlan<'p> = (&'p GraphBoundToRank, &'p InstancePlacementAndMatching);
+type RankGraphAndPlan<'p> = (&'p GraphBoundToRank, &'p PlanPartsOfOneInstance);
 
 /// Returns why rank `a` cannot simulate rank `b` and the ranks between them, or `None` if it can.
 pub(super) fn find_grouping_obstacle(

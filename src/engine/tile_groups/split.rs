@@ -19,7 +19,7 @@ pub type UnpostedReadyNodes<'x> = (&'x mut Vec<u64>, usize);
 
 /// A step that all members of a part have taken. The part's leader carries it out for all of them.
 #[derive(Clone, Debug)]
-pub enum StepOfWholeTileGroupPart {
+pub enum SharedTileGroupPartStep {
     /// The node may queue for its lane.
     Queue(InstanceIndex, NodeIndex),
     /// The time at which each member finishes the node is known.
@@ -40,7 +40,7 @@ impl InstanceGroupsSimulatedAsOne {
         effects: &mut Effects,
         now: Time,
         ready: Option<UnpostedReadyNodes<'_>>,
-    ) -> Option<Vec<StepOfWholeTileGroupPart>> {
+    ) -> Option<Vec<SharedTileGroupPartStep>> {
         let number = self.uneven.pop()?;
         let group = &mut self.groups[number as usize];
         let announced =
@@ -76,7 +76,7 @@ impl InstanceGroupsSimulatedAsOne {
         now: Time,
         leader: InstanceNode,
         ready: UnpostedReadyNodes<'_>,
-    ) -> Vec<StepOfWholeTileGroupPart> {
+    ) -> Vec<SharedTileGroupPartStep> {
         let number = self.group_index_of_instance(leader.instance);
         let group = std::mem::take(&mut self.groups[number]);
         let is_leader = |member: InstanceIndex| member == leader.instance;
@@ -95,7 +95,7 @@ impl InstanceGroupsSimulatedAsOne {
         group: &InstanceGroupSimulatedAsOne,
         runs: &[Vec<InstanceIndex>],
         ready: Option<UnpostedReadyNodes<'_>>,
-    ) -> Vec<StepOfWholeTileGroupPart> {
+    ) -> Vec<SharedTileGroupPartStep> {
         let leader = group.members[0];
         let others: Vec<InstanceIndex> = runs[1..].iter().map(|run| run[0]).collect();
         self.origins[group.origin as usize].parts += others.len() as u32;
@@ -180,13 +180,13 @@ impl InstanceGroupsSimulatedAsOne {
         for (leader, node, step, present) in after {
             match step {
                 TileGroupSameRoundNodeStep::Queued => {
-                    steps.push(StepOfWholeTileGroupPart::Queue(leader, node))
+                    steps.push(SharedTileGroupPartStep::Queue(leader, node))
                 }
                 TileGroupSameRoundNodeStep::Announced => {
-                    steps.push(StepOfWholeTileGroupPart::Announce(leader, node, present))
+                    steps.push(SharedTileGroupPartStep::Announce(leader, node, present))
                 }
                 TileGroupSameRoundNodeStep::Ended => {
-                    steps.push(StepOfWholeTileGroupPart::End(leader, node))
+                    steps.push(SharedTileGroupPartStep::End(leader, node))
                 }
             }
         }

@@ -15,7 +15,7 @@
 //! file, of the rate of a member's links within the node.
 
 use super::curve::{
-    MeasuredLinkBandwidthAndLatency, MeasuredToMachineLinkChange, message_count_and_sent_fraction,
+    MeasuredToMachineLinkChange, MeasurementSetupLinkProperties, message_count_and_sent_fraction,
 };
 use crate::group::GroupPhasesAndMemberPositions;
 use crate::topology::Topology;
@@ -28,7 +28,7 @@ pub struct CrossNodeNcclRingAndTreeModel {
     /// Fraction of the rate of the links within a node that NCCL's fastest protocol reaches.
     pub share: f64,
     /// The links between nodes to which NCCL's latencies apply, or `None` if they apply to any links.
-    pub measured_at: Option<MeasuredLinkBandwidthAndLatency>,
+    pub measured_at: Option<MeasurementSetupLinkProperties>,
 }
 
 /// A protocol's constants: latencies in microseconds, and the fraction of the rate that the protocol reaches.

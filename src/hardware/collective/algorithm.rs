@@ -24,7 +24,7 @@ pub enum CollectiveAlgorithm {
     /// Data goes up and down two binary trees; successive chunks alternate between the trees.
     DoubleBinaryTree,
     /// Data goes up and down a binary tree.
-    MemberTree,
+    MemberMessageTree,
     /// Each member exchanges data with one partner per round.
     Pairwise,
     /// An algorithm that the caller implements.
@@ -88,7 +88,7 @@ impl CollectiveAlgorithm {
         (Self::HalvingDoubling, "halving_doubling"),
         (Self::RecursiveDoubling, "recursive_doubling"),
         (Self::DoubleBinaryTree, "double_binary_tree"),
-        (Self::MemberTree, "tree"),
+        (Self::MemberMessageTree, "tree"),
         (Self::Pairwise, "pairwise"),
     ];
 
@@ -112,7 +112,7 @@ impl CollectiveAlgorithm {
                 P::AllToAll => false,
                 P::Broadcast | P::Reduce | P::Gather | P::Scatter => true,
             },
-            Self::DoubleBinaryTree | Self::MemberTree => {
+            Self::DoubleBinaryTree | Self::MemberMessageTree => {
                 matches!(primitive, P::AllReduce | P::Broadcast | P::Reduce)
             }
             Self::Pairwise => {
@@ -140,7 +140,7 @@ impl CollectiveAlgorithm {
         match primitive {
             _ if self.supports_primitive(primitive, n) => self,
             CollectiveStagePrimitive::AllToAll => Self::Pairwise,
-            CollectiveStagePrimitive::AllReduce => Self::MemberTree,
+            CollectiveStagePrimitive::AllReduce => Self::MemberMessageTree,
             // With pairwise, a member of a rooted primitive would send nothing except in the round with the root.
             _ if primitive.has_root() && self == Self::Pairwise => Self::Direct,
             _ => Self::Ring,
@@ -163,7 +163,7 @@ impl CollectiveAlgorithm {
             Self::HalvingDoubling => halving_doubling::nth_send(stage, line, i),
             Self::RecursiveDoubling => recursive_doubling::nth_send(stage, line, i),
             Self::DoubleBinaryTree => double_binary_tree::nth_send(stage, line, i),
-            Self::MemberTree => tree::nth_send(stage, line, i),
+            Self::MemberMessageTree => tree::nth_send(stage, line, i),
             Self::Pairwise => pairwise::nth_send(stage, line, i),
             Self::Own(own) => own.0.nth_send(stage, line, i),
         }
@@ -178,7 +178,7 @@ impl CollectiveAlgorithm {
             Self::HalvingDoubling => halving_doubling::receive_count(stage, line),
             Self::RecursiveDoubling => recursive_doubling::receive_count(stage, line),
             Self::DoubleBinaryTree => double_binary_tree::receive_count(stage, line),
-            Self::MemberTree => tree::receive_count(stage, line),
+            Self::MemberMessageTree => tree::receive_count(stage, line),
             Self::Pairwise => pairwise::receive_count(stage, line),
             Self::Own(own) => own.0.receive_count(stage, line),
         }
@@ -205,7 +205,7 @@ impl CollectiveAlgorithm {
             Self::Direct => Some(direct::closed_form(stage, n, path)),
             Self::HalvingDoubling => Some(halving_doubling::closed_form(stage, n, path)),
             Self::RecursiveDoubling => Some(recursive_doubling::closed_form(stage, n, path)),
-            Self::DoubleBinaryTree | Self::MemberTree => None,
+            Self::DoubleBinaryTree | Self::MemberMessageTree => None,
             Self::Pairwise => Some(pairwise::closed_form(stage, n, path)),
             Self::Own(own) => own.0.closed_form(stage, n, path),
         }
@@ -230,7 +230,7 @@ impl CollectiveAlgorithm {
             Self::RecursiveDoubling => {
                 Some(recursive_doubling::estimate_cost(line, primitive, buffer))
             }
-            Self::DoubleBinaryTree | Self::MemberTree => {
+            Self::DoubleBinaryTree | Self::MemberMessageTree => {
                 Some(tree::estimate_cost(line, primitive, buffer))
             }
             Self::Pairwise => Some(pairwise::estimate_cost(line, buffer)),
@@ -250,7 +250,7 @@ impl CollectiveAlgorithm {
     ) -> (UnroundedBufferShare, u32) {
         use CollectiveStagePrimitive as P;
         let levels = n.next_power_of_two().ilog2();
-        let trees = matches!(self, Self::MemberTree | Self::DoubleBinaryTree);
+        let trees = matches!(self, Self::MemberMessageTree | Self::DoubleBinaryTree);
         let doubling = matches!(self, Self::HalvingDoubling | Self::RecursiveDoubling);
         match stage.primitive {
             P::AllReduce if trees => (stage.buffer, 2 * levels),
@@ -324,7 +324,7 @@ impl DimensionAlgorithmChoice {
 mod tests {
     use super::*;
     use CollectiveAlgorithm::{
-        Direct, HalvingDoubling, MemberTree, Pairwise, RecursiveDoubling, Ring,
+        Direct, HalvingDoubling, MemberMessageTree, Pairwise, RecursiveDoubling, Ring,
     };
     use CollectiveStagePrimitive as P;
 
@@ -371,9 +371,9 @@ mod tests {
             (HalvingDoubling, P::ReduceScatter, 6, Ring),
             (HalvingDoubling, P::Scatter, 6, HalvingDoubling),
             (RecursiveDoubling, P::AllToAll, 8, Pairwise),
-            (RecursiveDoubling, P::AllReduce, 6, MemberTree),
-            (MemberTree, P::AllGather, 8, Ring),
-            (MemberTree, P::Gather, 8, Ring),
+            (RecursiveDoubling, P::AllReduce, 6, MemberMessageTree),
+            (MemberMessageTree, P::AllGather, 8, Ring),
+            (MemberMessageTree, P::Gather, 8, Ring),
             (Pairwise, P::Broadcast, 8, Direct),
         ];
         for (asked, primitive, n, used) in table {

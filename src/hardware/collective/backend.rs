@@ -19,7 +19,7 @@ use std::ops::Range;
 
 /// A change in the order in which members act at one instant, when they receive the messages in one range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SameInstantMemberOrderChange {
+pub struct MemberOrderChangeForMessages {
     /// Index of the stage in which the messages are sent.
     pub stage: StageIndex,
     /// Indices of the messages in the stage.
@@ -106,7 +106,7 @@ pub enum ScriptMemberEvent {
 
 /// A member that executes a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ScriptMemberKey {
+pub struct ScriptExecutingMemberId {
     /// Index that distinguishes the collective from others in flight.
     pub run: u32,
     /// The member's position.
@@ -379,7 +379,7 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
         &mut self,
         stage: &Self::Stage,
         extent: &GroupPhasesAndMemberPositions,
-        player: ScriptMemberKey,
+        player: ScriptExecutingMemberId,
         root: Position,
         cue: ScriptMemberEvent,
         acts: &mut Vec<ScriptAction>,
@@ -482,7 +482,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
         _chunk_schedule: &ChunkStageSequences<Self::Stage>,
         _extent: &GroupPhasesAndMemberPositions,
         _quiet: &UncontendedMessageCostFunctions<'_>,
-    ) -> Option<Vec<SameInstantMemberOrderChange>> {
+    ) -> Option<Vec<MemberOrderChangeForMessages>> {
         None
     }
 

@@ -152,7 +152,7 @@ pub(super) fn max_chunks_in_flight_in_tree(active: u32, size: u32) -> u32 {
 pub(super) fn uses_tree_algorithm(assignment: &StageWithAlgorithm) -> bool {
     matches!(
         assignment.algorithm,
-        CollectiveAlgorithm::MemberTree | CollectiveAlgorithm::DoubleBinaryTree
+        CollectiveAlgorithm::MemberMessageTree | CollectiveAlgorithm::DoubleBinaryTree
     )
 }
 
@@ -285,7 +285,7 @@ impl ChunkCountSearchInputs<'_> {
             }
             for tree in [
                 CollectiveAlgorithm::DoubleBinaryTree,
-                CollectiveAlgorithm::MemberTree,
+                CollectiveAlgorithm::MemberMessageTree,
             ] {
                 let mut choices = algorithms.clone();
                 choices[phase.dimension] = DimensionAlgorithmChoice::Named(tree);

@@ -36,14 +36,14 @@ use chakram_base::units::{Bandwidth, Span};
 
 /// Bandwidth and latency of the links on which collectives were measured, for one dimension.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MeasuredLinkBandwidthAndLatency {
+pub struct MeasurementSetupLinkProperties {
     /// Bandwidth of an NPU into the dimension.
     pub bandwidth: Bandwidth,
     /// Latency of one link.
     pub latency: Span,
 }
 
-impl MeasuredLinkBandwidthAndLatency {
+impl MeasurementSetupLinkProperties {
     /// Returns the bandwidth and latency of `dimension`'s links.
     pub fn copy_from_topology_dimension(dimension: &TopologyDimension) -> Self {
         Self {
@@ -59,13 +59,13 @@ pub fn find_dimension_measured_on_other_links(
     curves: &[Vec<CollectiveCurve>],
     kind: CollectiveKind,
     (extent, topology): (&GroupPhasesAndMemberPositions, &Topology),
-) -> Option<(usize, MeasuredLinkBandwidthAndLatency)> {
+) -> Option<(usize, MeasurementSetupLinkProperties)> {
     predict_time_from_one_dimension_curves(curves, (kind, 1), (extent, topology))?;
     let [phase] = &extent.phases[..] else {
         return None;
     };
     let mut curves = curves[phase.dimension].iter();
-    let own = MeasuredLinkBandwidthAndLatency::copy_from_topology_dimension(
+    let own = MeasurementSetupLinkProperties::copy_from_topology_dimension(
         &topology.dimensions()[phase.dimension],
     );
     let other = |curve: &CollectiveCurve| curve.measured_at.filter(|at| *at != own);
@@ -76,8 +76,8 @@ pub fn find_dimension_measured_on_other_links(
 /// Change from the links on which a collective was measured to the machine's links.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredToMachineLinkChange {
-    from: MeasuredLinkBandwidthAndLatency,
-    to: MeasuredLinkBandwidthAndLatency,
+    from: MeasurementSetupLinkProperties,
+    to: MeasurementSetupLinkProperties,
     /// Number of links between neighbours.
     hops: u32,
 }
@@ -86,14 +86,14 @@ impl MeasuredToMachineLinkChange {
     /// Returns the change of links that applies to a collective in `phase`. Returns `None` if the phase's links equal
     /// `measured_at`, or if `measured_at` is unknown.
     pub(super) fn between_links(
-        measured_at: Option<MeasuredLinkBandwidthAndLatency>,
+        measured_at: Option<MeasurementSetupLinkProperties>,
         phase: &PhaseDimensionSizeAndStride,
         topology: &Topology,
     ) -> Option<Self> {
         let dimension = &topology.dimensions()[phase.dimension];
         let (from, to) = (
             measured_at?,
-            MeasuredLinkBandwidthAndLatency::copy_from_topology_dimension(dimension),
+            MeasurementSetupLinkProperties::copy_from_topology_dimension(dimension),
         );
         (from != to).then(|| Self {
             from,
@@ -116,7 +116,7 @@ impl MeasuredToMachineLinkChange {
     /// Converts a start-up time of `seconds` to the new links. The start-up time includes the latency of `steps`
     /// successive messages.
     pub(super) fn adjust_start_up_seconds(&self, seconds: f64, steps: f64) -> f64 {
-        let latency = |rates: &MeasuredLinkBandwidthAndLatency| {
+        let latency = |rates: &MeasurementSetupLinkProperties| {
             steps * f64::from(self.hops) * rates.latency.as_seconds()
         };
         let (from, to) = (latency(&self.from), latency(&self.to));
@@ -150,7 +150,7 @@ pub struct CollectiveCurve {
     /// numbers are above zero.
     pub points: Vec<(f64, f64)>,
     /// The links used for the measurement, or `None` if the curve applies to any links.
-    pub measured_at: Option<MeasuredLinkBandwidthAndLatency>,
+    pub measured_at: Option<MeasurementSetupLinkProperties>,
 }
 
 impl CollectiveCurve {
@@ -270,8 +270,8 @@ mod tests {
         assert!((curve.predict_seconds(1e6) / 1e-2 - 1.0).abs() < 1e-12);
     }
 
-    fn build_measurement_links(gb: f64, ns: u64) -> MeasuredLinkBandwidthAndLatency {
-        MeasuredLinkBandwidthAndLatency {
+    fn build_measurement_links(gb: f64, ns: u64) -> MeasurementSetupLinkProperties {
+        MeasurementSetupLinkProperties {
             bandwidth: Bandwidth::new(gb * 1e9).unwrap(),
             latency: Span::from_ns(ns),
         }
@@ -290,8 +290,8 @@ mod tests {
 
     fn all_gather_micros_on_changed_links(
         bytes: f64,
-        from: MeasuredLinkBandwidthAndLatency,
-        to: MeasuredLinkBandwidthAndLatency,
+        from: MeasurementSetupLinkProperties,
+        to: MeasurementSetupLinkProperties,
     ) -> f64 {
         let change = MeasuredToMachineLinkChange { from, to, hops: 2 };
         1e6 * build_all_gather_curve().seconds_on_changed_links(bytes, &change)

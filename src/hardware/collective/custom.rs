@@ -7,7 +7,7 @@
 //! collective's own size is ignored. A member completes the collective when all operations of its script have
 //! completed.
 
-use super::{ScriptAction, ScriptMemberEvent, ScriptMemberKey};
+use super::{ScriptAction, ScriptExecutingMemberId, ScriptMemberEvent};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::Span;
 use std::collections::{BTreeMap, VecDeque};
@@ -121,7 +121,7 @@ struct ScriptProgress {
 
 /// Progress of the members that execute scripts.
 #[derive(Clone, Debug, Default)]
-pub struct ScriptExecutor(BTreeMap<ScriptMemberKey, ScriptProgress>);
+pub struct ScriptExecutor(BTreeMap<ScriptExecutingMemberId, ScriptProgress>);
 
 impl NamedScriptedAlgorithm {
     /// Returns true if the algorithm implements collectives of `kind` among `members` members. Returns false for a
@@ -198,7 +198,7 @@ impl ScriptExecutor {
         &mut self,
         scripts: &ScriptedAlgorithm,
         script: impl FnOnce() -> u32,
-        player: ScriptMemberKey,
+        player: ScriptExecutingMemberId,
         cue: ScriptMemberEvent,
         acts: &mut Vec<ScriptAction>,
     ) {

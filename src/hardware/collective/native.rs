@@ -16,8 +16,8 @@ use super::backend::{
     BusEventScheduler, BusTransferTrigger, ChunkQueueIndexAndCapacity,
     CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveEndpointModel,
     CollectiveMatchingRules, CollectiveMemberNpus, CollectiveRequest, EndpointBusTransfer,
-    EndpointDelayOrBusProcessing, PostedReceiveSenderAndStep, ScriptAction, ScriptMemberEvent,
-    ScriptMemberKey, SortEventsByContentMarker, TransferCompletionToken,
+    EndpointDelayOrBusProcessing, PostedReceiveSenderAndStep, ScriptAction,
+    ScriptExecutingMemberId, ScriptMemberEvent, SortEventsByContentMarker, TransferCompletionToken,
     UncontendedMessageCostFunctions,
 };
 use super::chunk_count::{
@@ -414,7 +414,7 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
         &mut self,
         assignment: &StageWithAlgorithm,
         extent: &GroupPhasesAndMemberPositions,
-        player: ScriptMemberKey,
+        player: ScriptExecutingMemberId,
         root: Position,
         cue: ScriptMemberEvent,
         acts: &mut Vec<ScriptAction>,

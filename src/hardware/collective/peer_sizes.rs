@@ -23,7 +23,7 @@ use chakram_base::ids::Position;
 /// differ only in their index in the phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairBytesByPhase {
-    phases: Vec<PairBytesInPhase>,
+    phases: Vec<OnePhasePairBytesMatrix>,
     /// Size of an all-to-all with equal parts that keeps every member as busy as this group's busiest member
     /// ([`PairBytesByPhase::equivalent_equal_parts_bytes`]).
     equivalent: u64,
@@ -32,7 +32,7 @@ pub struct PairBytesByPhase {
 /// Bytes that members exchange in one phase. Index p · size + q contains the bytes from position p to index q of p's
 /// line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct PairBytesInPhase {
+struct OnePhasePairBytesMatrix {
     size: u32,
     stride: u32,
     bytes: Vec<u64>,
@@ -83,7 +83,7 @@ impl PairBytesByPhase {
                         && sizes[(p * phase.size + q) as usize] == 0
                 })
             });
-            PairBytesInPhase {
+            OnePhasePairBytesMatrix {
                 size: phase.size,
                 stride: phase.stride,
                 bytes: sizes,
@@ -175,7 +175,7 @@ impl PairBytesByPhase {
     }
 }
 
-impl PairBytesInPhase {
+impl OnePhasePairBytesMatrix {
     /// Returns the number of bytes that member `from` of a line sends to member `to`; both are indices in the line.
     #[inline]
     fn bytes_between(&self, line: MemberLinePosition, from: u32, to: u32) -> u64 {

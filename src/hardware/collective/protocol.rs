@@ -18,7 +18,7 @@
 //! with the latency of the links between neighbours.
 
 use super::curve::{
-    MeasuredLinkBandwidthAndLatency, MeasuredToMachineLinkChange, message_count_and_sent_fraction,
+    MeasuredToMachineLinkChange, MeasurementSetupLinkProperties, message_count_and_sent_fraction,
 };
 use crate::group::GroupPhasesAndMemberPositions;
 use crate::topology::Topology;
@@ -37,7 +37,7 @@ pub struct FittedCollectiveProtocol {
     /// Pairs (number of members, bytes per second) in ascending order of members; at least one pair.
     pub rates: Vec<(u32, f64)>,
     /// The links that the constants were fitted for, or `None` if they apply to any links.
-    pub measured_at: Option<MeasuredLinkBandwidthAndLatency>,
+    pub measured_at: Option<MeasurementSetupLinkProperties>,
 }
 
 impl FittedCollectiveProtocol {

@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn the_last_phase_carries_an_all_reduce_in_one_stage_if_it_can() {
         use CollectiveStagePrimitive as P;
-        let tree = DimensionAlgorithmChoice::Named(CollectiveAlgorithm::MemberTree);
+        let tree = DimensionAlgorithmChoice::Named(CollectiveAlgorithm::MemberMessageTree);
         let ring = DimensionAlgorithmChoice::Named(CollectiveAlgorithm::Ring);
         let fused = [
             (0, P::ReduceScatter, 1),

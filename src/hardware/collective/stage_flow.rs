@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn one_chunk_of_a_tree_stage_takes_the_time_of_the_tree_formula() {
         use CollectiveStagePrimitive::{AllReduce, Broadcast, Reduce};
-        let tree = CollectiveAlgorithm::MemberTree;
+        let tree = CollectiveAlgorithm::MemberMessageTree;
         // Three levels take 3 x 100 + 5 x 1,000 ns in one direction.
         assert_eq!(simulate_stage_end(8, tree, Reduce, (1, 1)), 5_300);
         assert_eq!(simulate_stage_end(8, tree, Broadcast, (1, 1)), 5_300);
@@ -327,18 +327,18 @@ mod tests {
         // Each chunk goes from member 1 to member 0 and back, so each member sends one message per chunk. The fifth
         // chunk has therefore arrived at the top after 5,100 ns, and returns to member 1 after another 1,100 ns.
         assert_eq!(
-            simulate_stage_end(2, CollectiveAlgorithm::MemberTree, AllReduce, (5, 5)),
+            simulate_stage_end(2, CollectiveAlgorithm::MemberMessageTree, AllReduce, (5, 5)),
             6_200
         );
         // With one chunk at a time, each chunk starts after the previous one has ended.
         assert_eq!(
-            simulate_stage_end(2, CollectiveAlgorithm::MemberTree, AllReduce, (5, 1)),
+            simulate_stage_end(2, CollectiveAlgorithm::MemberMessageTree, AllReduce, (5, 1)),
             5 * 2_200
         );
         // Among four members, the root's child has two children and sends two messages per chunk:
         // 1,100 + 2 x 4 x 1,000 + 100 ns.
         assert_eq!(
-            simulate_stage_end(4, CollectiveAlgorithm::MemberTree, Broadcast, (4, 4)),
+            simulate_stage_end(4, CollectiveAlgorithm::MemberMessageTree, Broadcast, (4, 4)),
             9_200
         );
     }

@@ -15,7 +15,7 @@ pub struct AttentionWaveConstants {
 /// sequences and `v` KV heads (heads of keys and values). Then `t = start + Y / (memory bandwidth) + head b v /
 /// multiprocessors`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DecodeAttentionTimeCurve {
+pub struct DecodeAttentionCurveConstants {
     /// Duration of the shortest kernel, in seconds.
     pub start: f64,
     /// Fraction of the memory's bandwidth that the kernel reaches.
@@ -73,7 +73,7 @@ pub struct AttentionKernelTimeCurve {
     /// Waves of tiles over multiprocessors, or `None` if the curve does not depend on waves.
     pub waves: Option<AttentionWaveConstants>,
     /// Curve for one query per sequence, or `None` if decoding was not measured.
-    pub decode: Option<DecodeAttentionTimeCurve>,
+    pub decode: Option<DecodeAttentionCurveConstants>,
     /// Compute rates for head widths that differ from the curve's, or `None` if they were not measured.
     pub widths: Option<ComputeRateFactorsByHeadWidth>,
 }

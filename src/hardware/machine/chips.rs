@@ -9,7 +9,7 @@
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;
-use crate::topology::chip_graph::{ChipGraph, LinkRateByLinkCount, LinkRateInterpolation};
+use crate::topology::chip_graph::{ChipGraph, LinkRateByLinkCount, RateInterpolationByLinkCount};
 use chakram_base::config::read_file_or_standard_input;
 use chakram_base::units::{Bandwidth, Span};
 
@@ -78,9 +78,9 @@ pub(super) fn build_graph_machine_text(name: &str) -> Result<String, MachineErro
     let bandwidth = match rate {
         "" | "step" | "log" => {
             let rule = match rate {
-                "step" => LinkRateInterpolation::Step,
-                "log" => LinkRateInterpolation::Logarithmic,
-                _ => LinkRateInterpolation::None,
+                "step" => RateInterpolationByLinkCount::Step,
+                "log" => RateInterpolationByLinkCount::Logarithmic,
+                _ => RateInterpolationByLinkCount::None,
             };
             let table = LinkRateByLinkCount::deap_table_three(rule);
             let rows = table.links.iter();

@@ -33,7 +33,7 @@ const NOT_MEASURED: f64 = 0.23;
 
 /// Numbers from a datasheet; where one is missing, the known machine's value is kept.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct DatasheetNumbers {
+pub struct KnownMachineDatasheetOverrides {
     /// Dense peak rates by number format.
     pub peaks: Vec<(Dtype, FlopRate)>,
     /// Capacity of an NPU's memory.
@@ -119,7 +119,7 @@ pub fn find_source_by_machine_or_npu_name(
 pub fn derive_relative_machine(
     name: &str,
     from: &PresetOrMachineFileText,
-    sheet: &DatasheetNumbers,
+    sheet: &KnownMachineDatasheetOverrides,
 ) -> Result<String, MachineError> {
     let document = ConfigDocument::parse(&from.text, &from.file)?;
     let old = build::build_machine(&document, None)?;
@@ -156,7 +156,7 @@ impl<'a> MachineTextEditor<'a> {
     fn write_text(
         mut self,
         document: &ConfigDocument<'_>,
-        sheet: &DatasheetNumbers,
+        sheet: &KnownMachineDatasheetOverrides,
     ) -> Result<String, ConfigError> {
         let root = document.unchecked_root();
         let label = root.require_field("name", "the machine's name")?;
@@ -279,7 +279,7 @@ impl<'a> MachineTextEditor<'a> {
         &mut self,
         class: &str,
         table: &ConfigTable<'_>,
-        sheet: &DatasheetNumbers,
+        sheet: &KnownMachineDatasheetOverrides,
     ) -> Result<(), ConfigError> {
         // Recorded kernels name their NPU class, so the derived class gets a new name.
         for head in [
@@ -381,7 +381,7 @@ impl<'a> MachineTextEditor<'a> {
     fn widen_curve_errors(
         &mut self,
         table: &ConfigTable<'_>,
-        sheet: &DatasheetNumbers,
+        sheet: &KnownMachineDatasheetOverrides,
         ratios: &[f64; Dtype::COUNT],
         bandwidth: f64,
     ) -> Result<(), ConfigError> {
@@ -447,7 +447,7 @@ impl<'a> MachineTextEditor<'a> {
     fn edit_network_by_datasheet(
         &mut self,
         root: &ConfigTable<'_>,
-        sheet: &DatasheetNumbers,
+        sheet: &KnownMachineDatasheetOverrides,
     ) -> Result<(), ConfigError> {
         let (inside, between) = (sheet.has_node_network_numbers(), sheet.nic.is_some());
         if !inside && !between {
@@ -535,7 +535,7 @@ impl<'a> MachineTextEditor<'a> {
     }
 }
 
-impl DatasheetNumbers {
+impl KnownMachineDatasheetOverrides {
     fn has_npu_numbers(&self) -> bool {
         let rates = self.bandwidth.is_some() || !self.peaks.is_empty();
         rates || self.memory.is_some() || self.multiprocessors.is_some()

@@ -54,8 +54,8 @@
 
 use super::servers::QueueingServerTable;
 use super::{
-    BusyTileLinksAndMemoryPorts, CollectiveLinkReservations, EventScheduler,
-    MemoryLoadStoreTransfer, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
+    CollectiveLinkReservations, EventScheduler, LinkAndPortBusyTimes, MemoryLoadStoreTransfer,
+    MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use crate::topology::{DimensionShape, LineSendPattern, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
@@ -71,7 +71,7 @@ mod in_flight;
 pub(super) mod route;
 
 /// Selects the servers at which messages contend.
-pub trait PortOrLinkContention {
+pub trait ContendedPortOrLinkSelector {
     /// Name in machine files and reports.
     const NAME: &'static str;
 
@@ -89,7 +89,7 @@ pub struct ContendedNetwork<'a, D> {
     detail: PhantomData<D>,
 }
 
-impl<'a, D: PortOrLinkContention> ContendedNetwork<'a, D> {
+impl<'a, D: ContendedPortOrLinkSelector> ContendedNetwork<'a, D> {
     /// Creates the network with no messages in flight.
     pub fn new(topology: &'a Topology) -> Self {
         Self {
@@ -119,7 +119,7 @@ impl<'a, D: PortOrLinkContention> ContendedNetwork<'a, D> {
     }
 }
 
-impl<D: PortOrLinkContention> NetworkBackend for ContendedNetwork<'_, D> {
+impl<D: ContendedPortOrLinkSelector> NetworkBackend for ContendedNetwork<'_, D> {
     const NAME: &'static str = D::NAME;
     const SHARED: bool = true;
 
@@ -165,8 +165,8 @@ impl<D: PortOrLinkContention> NetworkBackend for ContendedNetwork<'_, D> {
         Some(access::serve_access(self, now, transfer))
     }
 
-    fn link_and_memory_port_busy_times(&self) -> Option<BusyTileLinksAndMemoryPorts> {
-        BusyTileLinksAndMemoryPorts::collect_busy_times_on_tiles(self.topology, &self.servers)
+    fn link_and_memory_port_busy_times(&self) -> Option<LinkAndPortBusyTimes> {
+        LinkAndPortBusyTimes::collect_busy_times_on_tiles(self.topology, &self.servers)
     }
 
     fn uncontended_time(&self, (a, b): (Npu, Npu), amount: UnroundedBufferShare) -> Option<Span> {
@@ -235,7 +235,7 @@ impl<D: PortOrLinkContention> NetworkBackend for ContendedNetwork<'_, D> {
     }
 }
 
-impl<D: PortOrLinkContention> CollectiveLinkReservations for ContendedNetwork<'_, D> {
+impl<D: ContendedPortOrLinkSelector> CollectiveLinkReservations for ContendedNetwork<'_, D> {
     fn are_npu_links_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool {
         servers_of_npu(D::REACH, self.topology, npu, dimension)
             .all(|place| self.servers.is_server_idle_and_unreserved(now, place))

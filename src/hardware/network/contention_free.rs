@@ -29,8 +29,8 @@
 use super::contended::PortsOrLinksOnRoute;
 use super::contended::route::{iter_servers_between, link_rate_and_latency_after_server};
 use super::{
-    EventScheduler, MessagePlaceInReceiverProgram, MessageProgressNotice, NetworkBackend,
-    NetworkEvent, NetworkMessage, OperationPortRange,
+    ConsecutivePortsOpenedByOperation, EventScheduler, MessagePlaceInReceiverProgram,
+    MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use crate::topology::{LineSendPattern, Topology};
 use chakram_base::ids::Npu;
@@ -58,7 +58,7 @@ struct MessageBeforeFirstByteArrival {
 
 /// The model's state: the times until which the open ports are busy.
 #[derive(Debug)]
-pub struct ContentionFreeNetwork<'a> {
+pub struct ContentionFreePortBusyTimes<'a> {
     topology: &'a Topology,
     /// Messages that will enter a shared port, indexed by op. Only messages that share their receiver's port with other
     /// messages are stored.
@@ -72,7 +72,7 @@ pub struct ContentionFreeNetwork<'a> {
     closed: Vec<(u32, Vec<u32>)>,
 }
 
-impl<'a> ContentionFreeNetwork<'a> {
+impl<'a> ContentionFreePortBusyTimes<'a> {
     /// Creates the network with no ports.
     pub fn new(topology: &'a Topology) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl<'a> ContentionFreeNetwork<'a> {
     }
 }
 
-impl NetworkBackend for ContentionFreeNetwork<'_> {
+impl NetworkBackend for ContentionFreePortBusyTimes<'_> {
     const NAME: &'static str = "contention_free";
     const SHARED: bool = false;
 
@@ -93,23 +93,23 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
         true
     }
 
-    fn open_ports(&mut self, count: u32) -> OperationPortRange {
+    fn open_ports(&mut self, count: u32) -> ConsecutivePortsOpenedByOperation {
         let alike = self.closed.iter_mut().find(|(size, _)| *size == count);
         // Reuses a range of the same size, so memory is bounded by concurrent operations.
         if let Some(first) = alike.and_then(|(_, firsts)| firsts.pop()) {
             let range = first as usize..(first + count) as usize;
             self.calendars[range].fill(PortEgressIngressFreeTimes::default());
-            return OperationPortRange { first, count };
+            return ConsecutivePortsOpenedByOperation { first, count };
         }
         let first = self.calendars.len() as u32;
         self.calendars.resize(
             self.calendars.len() + count as usize,
             PortEgressIngressFreeTimes::default(),
         );
-        OperationPortRange { first, count }
+        ConsecutivePortsOpenedByOperation { first, count }
     }
 
-    fn close_ports(&mut self, ports: OperationPortRange) {
+    fn close_ports(&mut self, ports: ConsecutivePortsOpenedByOperation) {
         if !self.bottlenecks.is_empty() {
             let own = ports.first..ports.first + ports.count;
             self.bottlenecks.retain(|(port, _), _| !own.contains(port));
@@ -204,7 +204,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
     }
 }
 
-impl ContentionFreeNetwork<'_> {
+impl ContentionFreePortBusyTimes<'_> {
     /// Returns the arrival time of a message whose first byte is at its port at `first_byte`.
     #[inline]
     fn admit_message_and_return_arrival(
@@ -284,7 +284,7 @@ mod tests {
     /// Handles all scheduled events, including events that are scheduled in the meantime. Returns the handled events in
     /// order of time.
     fn handle_all_events(
-        network: &mut ContentionFreeNetwork<'_>,
+        network: &mut ContentionFreePortBusyTimes<'_>,
         mut log: TestNetworkEventRecorder,
     ) -> Vec<(u64, NetworkEvent)> {
         let mut done = Vec::new();
@@ -303,7 +303,7 @@ mod tests {
         // 1,000 B at 1 GB/s = 1 us = 1,000,000 ps; latency 300 ns.
         let path = build_fixed_test_path();
         let topology = build_switch_topology();
-        let mut network = ContentionFreeNetwork::new(&topology);
+        let mut network = ContentionFreePortBusyTimes::new(&topology);
         let ports = network.open_ports(3);
         let mut log = TestNetworkEventRecorder::default();
         let mut send = |op, from, to, sole_sender| {
@@ -358,7 +358,7 @@ mod tests {
             ([1, 0], [4_300_000, 3_300_000]),
         ] {
             let topology = build_switch_topology();
-            let mut network = ContentionFreeNetwork::new(&topology);
+            let mut network = ContentionFreePortBusyTimes::new(&topology);
             let ports = network.open_ports(3);
             let mut log = TestNetworkEventRecorder::default();
             for op in 0..2 {
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn ports_are_used_again_and_begin_empty() {
         let topology = build_switch_topology();
-        let mut network = ContentionFreeNetwork::new(&topology);
+        let mut network = ContentionFreePortBusyTimes::new(&topology);
         let a = network.open_ports(4);
         network.calendars[1].egress = Time(5);
         network.close_ports(a);

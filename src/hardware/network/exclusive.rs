@@ -24,8 +24,8 @@ use super::rehearsed_links::{
 };
 use super::servers::{QueueingServerId, QueueingServerTable};
 use super::{
-    BusyTileLinksAndMemoryPorts, CollectiveLinkReservations, EventScheduler,
-    MemoryLoadStoreTransfer, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
+    CollectiveLinkReservations, EventScheduler, LinkAndPortBusyTimes, MemoryLoadStoreTransfer,
+    MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use crate::topology::{LineSendPattern, Topology};
 use chakram_base::ids::{EndpointId, Npu};
@@ -206,8 +206,8 @@ impl NetworkBackend for OneTransferPerLinkNetwork<'_> {
         Some(self.topology.path_between_npus(a, b)?.time_message(amount))
     }
 
-    fn link_and_memory_port_busy_times(&self) -> Option<BusyTileLinksAndMemoryPorts> {
-        BusyTileLinksAndMemoryPorts::collect_busy_times_on_tiles(self.topology, &self.links)
+    fn link_and_memory_port_busy_times(&self) -> Option<LinkAndPortBusyTimes> {
+        LinkAndPortBusyTimes::collect_busy_times_on_tiles(self.topology, &self.links)
     }
 
     fn is_send_pattern_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {

@@ -3,16 +3,16 @@
 //! A link is a server of [`ContendedNetwork`]. Fully connected NPUs are an exception. Along a fully connected
 //! dimension, an NPU has one server for all messages that it sends, and one for all messages that it receives.
 
-use super::contended::{ContendedNetwork, PortOrLinkContention, PortsOrLinksOnRoute};
+use super::contended::{ContendedNetwork, ContendedPortOrLinkSelector, PortsOrLinksOnRoute};
 
 /// The network in which every link is a server.
-pub type LinkContentionNetwork<'a> = ContendedNetwork<'a, ContentionAtEveryLink>;
+pub type LinkContentionNetwork<'a> = ContendedNetwork<'a, EveryLinkContentionMarker>;
 
 /// Messages contend on every link.
 #[derive(Debug)]
-pub enum ContentionAtEveryLink {}
+pub enum EveryLinkContentionMarker {}
 
-impl PortOrLinkContention for ContentionAtEveryLink {
+impl ContendedPortOrLinkSelector for EveryLinkContentionMarker {
     const NAME: &'static str = "links";
     const REACH: PortsOrLinksOnRoute = PortsOrLinksOnRoute::Links;
 }

@@ -18,14 +18,14 @@ pub struct CoreToCoreLinkBusyTime {
 
 /// The links and memory ports of a machine of tiles that were busy at least once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BusyTileLinksAndMemoryPorts {
+pub struct LinkAndPortBusyTimes {
     /// The links, by dimension, direction and core.
     pub links: Vec<CoreToCoreLinkBusyTime>,
     /// Busy time of each memory port, in ascending order of port numbers.
     pub ports: Vec<Span>,
 }
 
-impl BusyTileLinksAndMemoryPorts {
+impl LinkAndPortBusyTimes {
     /// Returns the busy times of servers on tiles, or `None` on other machines.
     pub(super) fn collect_busy_times_on_tiles(
         topology: &Topology,

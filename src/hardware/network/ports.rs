@@ -7,16 +7,16 @@
 //! messages do not contend. Each direction of a port is as fast as a link
 //! ([`TopologyDimension::link_bandwidth`](crate::topology::TopologyDimension::link_bandwidth)).
 
-use super::contended::{ContendedNetwork, PortOrLinkContention, PortsOrLinksOnRoute};
+use super::contended::{ContendedNetwork, ContendedPortOrLinkSelector, PortsOrLinksOnRoute};
 
 /// The network in which ports are the servers.
-pub type PortContentionNetwork<'a> = ContendedNetwork<'a, ContentionAtNpuPorts>;
+pub type PortContentionNetwork<'a> = ContendedNetwork<'a, NpuPortContentionMarker>;
 
 /// Messages contend at the ports of NPUs.
 #[derive(Debug)]
-pub enum ContentionAtNpuPorts {}
+pub enum NpuPortContentionMarker {}
 
-impl PortOrLinkContention for ContentionAtNpuPorts {
+impl ContendedPortOrLinkSelector for NpuPortContentionMarker {
     const NAME: &'static str = "ports";
     const REACH: PortsOrLinksOnRoute = PortsOrLinksOnRoute::Ports;
 }

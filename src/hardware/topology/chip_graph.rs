@@ -9,7 +9,7 @@ mod file;
 mod shapes;
 mod technology;
 
-pub use technology::{LinkRateByLinkCount, LinkRateInterpolation};
+pub use technology::{LinkRateByLinkCount, RateInterpolationByLinkCount};
 
 /// Maximum number of chips in a graph. It is limited because the time to compute a summary grows with its square.
 pub const MOST_CHIPS: u32 = 4096;

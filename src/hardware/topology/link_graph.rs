@@ -24,7 +24,7 @@ mod route;
 
 pub use build::{DimensionLinks, InvalidLinkGraphReason};
 pub use bundles::BundledRouteFinder;
-pub use change::{LinkRateAndLatencyChange, UnmatchedLinkChange};
+pub use change::{LinkRateAndLatencyChange, UnmatchedLinkChangeError};
 pub use clos::{ChildrenAndUplinksByClosLevel, ClosNetworkRailWiring};
 
 /// Maximum number of NPUs of a link graph. If each NPU forwards messages, the graph stores the distances between all

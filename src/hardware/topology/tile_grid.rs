@@ -45,7 +45,7 @@ pub struct DieAndCoreLayout {
 
 /// Number of links on a route, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RouteDieLinkCounts {
+pub struct RouteIntradieInterdieLinkCounts {
     /// Number of links inside dies.
     pub inside: u32,
     /// Number of links between dies.
@@ -91,11 +91,11 @@ impl DieAndCoreLayout {
         shape: DimensionShape,
         from: u32,
         to: u32,
-    ) -> RouteDieLinkCounts {
+    ) -> RouteIntradieInterdieLinkCounts {
         let size = self.cores_along_dimension(dimension);
         let hops = shape.hop_count(size, from, to);
         if self.dies[dimension] == 1 {
-            return RouteDieLinkCounts {
+            return RouteIntradieInterdieLinkCounts {
                 inside: hops,
                 borders: 0,
             };
@@ -108,7 +108,7 @@ impl DieAndCoreLayout {
         };
         let cores = self.cores[dimension];
         let borders = (lower + hops) / cores - lower / cores;
-        RouteDieLinkCounts {
+        RouteIntradieInterdieLinkCounts {
             inside: hops - borders,
             borders,
         }
@@ -125,7 +125,7 @@ impl DieAndCoreLayout {
         ends: [[u32; 2]; 2],
     ) -> Option<PathLatencyAndRates> {
         let [from, to] = ends;
-        let mut all = RouteDieLinkCounts::default();
+        let mut all = RouteIntradieInterdieLinkCounts::default();
         for (d, dimension) in dimensions.iter().enumerate() {
             let count = self.count_crossed_links(d, dimension.shape, from[d], to[d]);
             all.inside += count.inside;
@@ -148,7 +148,7 @@ impl DieAndCoreLayout {
             let in_slowest = bandwidth == inside && all.inside > 0;
             self.sum_inverse_link_rates(
                 inside,
-                RouteDieLinkCounts {
+                RouteIntradieInterdieLinkCounts {
                     inside: all.inside - u32::from(in_slowest),
                     borders: all.borders - u32::from(!in_slowest),
                 },
@@ -167,7 +167,7 @@ impl DieAndCoreLayout {
     pub fn sum_inverse_link_rates(
         &self,
         inside: Bandwidth,
-        count: RouteDieLinkCounts,
+        count: RouteIntradieInterdieLinkCounts,
     ) -> SummedSecondsPerByte {
         SummedSecondsPerByte::ZERO
             .add_links(count.inside, inside)

@@ -37,7 +37,7 @@ pub struct ScatterPolyline {
 
 /// How an axis is scaled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogarithmicOrFittingScale {
+pub enum LogarithmicOrAutomaticScale {
     /// Logarithmic scale, base ten.
     #[default]
     Logarithmic,
@@ -53,7 +53,7 @@ pub struct ScatterChart<'a> {
     /// Names of the horizontal and the vertical axis.
     pub axes: (&'a str, &'a str),
     /// Scales of the horizontal and the vertical axis.
-    pub scales: (LogarithmicOrFittingScale, LogarithmicOrFittingScale),
+    pub scales: (LogarithmicOrAutomaticScale, LogarithmicOrAutomaticScale),
     /// Points of the chart.
     pub points: &'a [ScatterPoint],
     /// Lines, which are drawn below the points.
@@ -74,10 +74,10 @@ impl ScatterChart<'_> {
         let right = value_range(values.iter().map(|(x, _)| *x));
         let up = value_range(values.iter().map(|(_, y)| *y).chain(limit));
         let scale = |kind, values, places| match kind {
-            LogarithmicOrFittingScale::Logarithmic => {
+            LogarithmicOrAutomaticScale::Logarithmic => {
                 LinearOrLogAxisScale::logarithmic_scale(values, places)
             }
-            LogarithmicOrFittingScale::Fitting => {
+            LogarithmicOrAutomaticScale::Fitting => {
                 LinearOrLogAxisScale::fitting_scale(values, places)
             }
         };

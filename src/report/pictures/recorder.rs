@@ -2,7 +2,7 @@
 
 use super::intervals::{ContiguousIntervals, KeyedInterval};
 use super::traffic::RankPairTrafficCounter;
-use super::{MemoryCurve, PictureSpan, RankActivityPicture, ReplayPictures, rooflines};
+use super::{MemoryCurve, PictureSpan, ReplayPictures, SingleRankActivityPicture, rooflines};
 use crate::memory::{self, BytesAtInstantEnd, MemoryTracker};
 use crate::open_comms::{ChargedCommunicationProgress, NpuCommunicationsInProgress};
 use crate::section::group_adjacent_rows;
@@ -243,7 +243,11 @@ impl<'a> PictureRecorder<'a> {
     /// Returns the activity of the most informative ranks. Ranks with identical activity share one entry. An unrecorded
     /// rank is represented by the first recorded rank with the same graph, NPU class and times per category. If there
     /// is no such rank, the unrecorded rank is omitted.
-    fn build_rank_pictures(&self, report: &Report, resolution: Span) -> Vec<RankActivityPicture> {
+    fn build_rank_pictures(
+        &self,
+        report: &Report,
+        resolution: Span,
+    ) -> Vec<SingleRankActivityPicture> {
         let instances = self.prepared.workload_with_added_launches().instances();
         let sort_of = |at: usize| {
             let NpuRow { class, time, .. } = &report.rows[at];
@@ -293,7 +297,7 @@ impl<'a> PictureRecorder<'a> {
         let pictures = chosen.into_iter().map(|(rank, alike, intervals)| {
             let busy = intervals.into_iter();
             let busy = busy.filter(|one| one.key.0 != NpuTimeCategory::Idle as u8);
-            RankActivityPicture {
+            SingleRankActivityPicture {
                 rank,
                 alike,
                 spans: busy

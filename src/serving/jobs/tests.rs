@@ -6,12 +6,12 @@ fn lower_model(
     model: &str,
     tokens: Option<u64>,
     lowering: OperatorToJobLoweringRules,
-) -> VectorProductJobGraph {
+) -> GraphOfVectorProductJobs {
     let model = match tokens {
         Some(tokens) => Model::load_with_token_count(model, tokens).unwrap(),
         None => Model::load_named(model).unwrap(),
     };
-    VectorProductJobGraph::of_model(&model, lowering)
+    GraphOfVectorProductJobs::of_model(&model, lowering)
 }
 
 #[test]
@@ -43,8 +43,8 @@ fn multiplication_and_task_counts_match_the_thesis() {
     ];
     for (model, tokens, multiplications, tasks) in counts {
         let both = [
-            ConvolutionVectorProductSplit::Outputs,
-            ConvolutionVectorProductSplit::Kernels,
+            ConvolutionDivisionIntoVectorProducts::Outputs,
+            ConvolutionDivisionIntoVectorProducts::Kernels,
         ];
         for convolution in both {
             let jobs = lower_model(
@@ -56,7 +56,9 @@ fn multiplication_and_task_counts_match_the_thesis() {
                 },
             );
             assert_eq!(jobs.multiplication_count(), multiplications, "{model}");
-            if let (Some(tasks), ConvolutionVectorProductSplit::Outputs) = (tasks, convolution) {
+            if let (Some(tasks), ConvolutionDivisionIntoVectorProducts::Outputs) =
+                (tasks, convolution)
+            {
                 assert_eq!(jobs.tasks_per_request(), tasks, "{model}");
             }
         }
@@ -108,7 +110,7 @@ fn both_conventions_of_a_convolution_multiply_alike() {
         }
     );
     let kernels = OperatorToJobLoweringRules {
-        convolution: ConvolutionVectorProductSplit::Kernels,
+        convolution: ConvolutionDivisionIntoVectorProducts::Kernels,
         ..OperatorToJobLoweringRules::default()
     };
     let first = lower_model("vgg-16", None, kernels).jobs()[0];
@@ -146,7 +148,7 @@ fn heads_are_jobs_of_their_own() {
 }
 
 /// Returns how many jobs there are, and the length of the longest chain of dependent jobs.
-fn count_jobs_and_depth(graph: &VectorProductJobGraph) -> (usize, u32) {
+fn count_jobs_and_depth(graph: &GraphOfVectorProductJobs) -> (usize, u32) {
     let mut depths: Vec<u32> = Vec::new();
     for job in 0..graph.jobs().len() as u32 {
         let before = graph

@@ -10,16 +10,17 @@ use super::server::LlmRunState;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_engine::{
-    BegunLaunchRecord, CompiledReplay, FeedLaunchAndRankStartRequests, LaunchFeed, LaunchRequest,
-    ProcessorJobStartAndEnd, ProcessorKernelJob, SelfSchedulingProcessorModel, run_launches,
+    CompiledReplay, FeedLaunchAndRankStartRequests, LaunchFeed, LaunchRequest,
+    ProcessorJobStartAndEnd, ProcessorKernelJob, ProgramLaunchRecord, SelfSchedulingProcessorModel,
+    run_launches,
 };
 use chakram_hardware::machine::Machine;
 use std::cell::RefCell;
 
 /// Implements a feed that launches the server's steps.
-struct ServerStepFeed<'f, 's>(&'f RefCell<LlmRunState<'s>>);
+struct ServerStepLaunchFeed<'f, 's>(&'f RefCell<LlmRunState<'s>>);
 
-impl LaunchFeed for ServerStepFeed<'_, '_> {
+impl LaunchFeed for ServerStepLaunchFeed<'_, '_> {
     fn next_wake_time(&self) -> Option<Time> {
         self.0.borrow().next_due_time_besides_step_ends()
     }
@@ -38,7 +39,7 @@ impl LaunchFeed for ServerStepFeed<'_, '_> {
     fn on_launch_ended(
         &mut self,
         now: Time,
-        ended: &BegunLaunchRecord,
+        ended: &ProgramLaunchRecord,
         _queue: &mut FeedLaunchAndRankStartRequests,
     ) {
         self.0
@@ -48,9 +49,9 @@ impl LaunchFeed for ServerStepFeed<'_, '_> {
 }
 
 /// Implements a processor model that takes step times from the server.
-struct StepTimeProcessorModel<'f, 's>(&'f RefCell<LlmRunState<'s>>);
+struct ServerStepTimeProcessorModel<'f, 's>(&'f RefCell<LlmRunState<'s>>);
 
-impl SelfSchedulingProcessorModel for StepTimeProcessorModel<'_, '_> {
+impl SelfSchedulingProcessorModel for ServerStepTimeProcessorModel<'_, '_> {
     fn serves_program(&self, _npu: Npu, _program: u32) -> bool {
         true
     }
@@ -82,8 +83,8 @@ pub(super) fn serve_all_requests<'s>(
     let compiled = CompiledReplay::new(&step, &machine, &options)
         .map_err(|refusal| ServeError::Replay(refusal.into()))?;
     let server = RefCell::new(LlmRunState::new(scenario, deployment, observer)?);
-    let mut feed = ServerStepFeed(&server);
-    let mut times = StepTimeProcessorModel(&server);
+    let mut feed = ServerStepLaunchFeed(&server);
+    let mut times = ServerStepTimeProcessorModel(&server);
     run_launches(&[compiled], &mut [&mut feed], Some(&mut times), &mut ())?;
     server.into_inner().finish_run_into_recorder()
 }

@@ -183,7 +183,7 @@ impl TokenMixingOperator {
 
 /// Identical blocks of a model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct EqualModelBlocks {
+pub struct ModelBlockKindWithCount {
     /// Number of blocks of this kind.
     pub count: u64,
     /// Each block's operator that combines information across tokens.
@@ -196,7 +196,7 @@ pub struct EqualModelBlocks {
     pub widest: u64,
 }
 
-impl EqualModelBlocks {
+impl ModelBlockKindWithCount {
     /// Derives a kind, with a count of one, from the operators of one of its blocks.
     fn kind_from_operators_of_one_block(operators: &[LayerOperator]) -> Result<Self, String> {
         let mixing = TokenMixingOperator::from_operators(operators)?;
@@ -377,7 +377,7 @@ pub struct LlmModelSizes {
     /// Width of the activations between blocks.
     pub hidden: u64,
     /// Kinds of blocks, in the order of their first occurrence.
-    pub kinds: Vec<EqualModelBlocks>,
+    pub kinds: Vec<ModelBlockKindWithCount>,
     /// Size of the vocabulary.
     pub vocabulary: u64,
     /// Number of weights in all norms and biases.
@@ -416,7 +416,7 @@ impl LlmModelSizes {
     pub fn load_by_name(name: &str) -> Result<Self, ServeError> {
         let definition = PresetOrModelFileText::find_source(name)
             .and_then(|source| source.parse_definition(None))
-            .map_err(|source| ServeError::ServedModel(Box::new(source)))?;
+            .map_err(|source| ServeError::RequestedModel(Box::new(source)))?;
         Self::from_definition(&definition)
     }
 
@@ -438,7 +438,7 @@ impl LlmModelSizes {
             .layers
             .iter()
             .filter(|layer| layer.role == LayerRole::Block);
-        let mut known: Vec<(&[LayerOperator], EqualModelBlocks)> = Vec::new();
+        let mut known: Vec<(&[LayerOperator], ModelBlockKindWithCount)> = Vec::new();
         for block in blocks {
             let same = known
                 .iter_mut()
@@ -446,17 +446,18 @@ impl LlmModelSizes {
             match same {
                 Some((_, kind)) => kind.count += 1,
                 None => {
-                    let kind = EqualModelBlocks::kind_from_operators_of_one_block(&block.operators)
-                        .map_err(|why| unfit(&why))?;
+                    let kind =
+                        ModelBlockKindWithCount::kind_from_operators_of_one_block(&block.operators)
+                            .map_err(|why| unfit(&why))?;
                     known.push((&block.operators, kind));
                 }
             }
         }
-        let mut kinds: Vec<EqualModelBlocks> = Vec::new();
+        let mut kinds: Vec<ModelBlockKindWithCount> = Vec::new();
         for (_, kind) in known {
             // Blocks whose operators differ only in name are of the same kind.
             let same = kinds.iter_mut().find(|other| {
-                EqualModelBlocks {
+                ModelBlockKindWithCount {
                     count: other.count,
                     ..kind.clone()
                 } == **other

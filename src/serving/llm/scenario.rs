@@ -59,7 +59,7 @@ pub struct LlmScenario {
     /// Name of the scheduling rules.
     pub rules: String,
     /// Rules that the scenario states; they override the named rules.
-    pub own_rules: ScenarioRulesSourceText,
+    pub own_rules: ScenarioRuleTextForReparsing,
     /// The served model, if step times are computed from a model.
     pub model: Option<LlmModelAndServingOptions>,
     /// Number of KV blocks per engine, if the scenario states it.
@@ -89,7 +89,7 @@ pub struct LlmScenario {
 
 /// Rules that a scenario states, as text. The text is kept because rules are parsed again once the machine is known.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ScenarioRulesSourceText {
+pub struct ScenarioRuleTextForReparsing {
     /// Text of the scenario's file.
     pub text: String,
     /// Name of the file for error messages.
@@ -335,7 +335,7 @@ impl LlmScenario {
                 field.read_integer_between(0, u64::MAX >> 1)
             })?,
             rules: rules.to_owned(),
-            own_rules: ScenarioRulesSourceText {
+            own_rules: ScenarioRuleTextForReparsing {
                 text: text.to_owned(),
                 file: file.to_owned(),
             },

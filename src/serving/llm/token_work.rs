@@ -10,7 +10,7 @@ use chakram_hardware::machine::NpuClass;
 
 /// How many bytes of weights a step reads, how many weights a token uses, and how many blocks there are.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct WeightsPerStepAndToken {
+pub struct WeightBytesAndActiveWeights {
     /// Bytes of weights that each NPU reads per step. Only experts that receive tokens count.
     pub weight_bytes: f64,
     /// Number of weights in the whole model that one token uses.
@@ -20,7 +20,7 @@ pub struct WeightsPerStepAndToken {
     format: Dtype,
 }
 
-impl WeightsPerStepAndToken {
+impl WeightBytesAndActiveWeights {
     /// Returns the work of `model` on the NPUs that `place` describes, in steps of `batch` tokens.
     ///
     /// # Errors

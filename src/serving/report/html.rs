@@ -7,7 +7,7 @@ use chakram_base::units::{Span, format_percent};
 use chakram_report::draw::bars::{self, BarPart, BarRow};
 use chakram_report::draw::lines::{self, StepChartLine};
 use chakram_report::draw::scatter::{
-    LogarithmicOrFittingScale, ScatterChart, ScatterPoint, ScatterPolyline,
+    LogarithmicOrAutomaticScale, ScatterChart, ScatterPoint, ScatterPolyline,
 };
 use chakram_report::html::page::{
     escape_html, render_figure, render_number_with_json_pointer, render_page,
@@ -339,8 +339,8 @@ fn draw_times_against_rates(sweeps: &[ArrivalRateSweepResults]) -> String {
             name: &format!("{what} against arrivals per second"),
             axes: ("requests per second", &what),
             scales: (
-                LogarithmicOrFittingScale::Fitting,
-                LogarithmicOrFittingScale::Logarithmic,
+                LogarithmicOrAutomaticScale::Fitting,
+                LogarithmicOrAutomaticScale::Logarithmic,
             ),
             points: &points,
             lines: &drawn,

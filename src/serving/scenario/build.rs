@@ -77,7 +77,7 @@ pub(super) fn build_scenario(
             .missing_entry_error("model", "at least one model")
             .into());
     }
-    let mut models: Vec<ServedModel> = Vec::new();
+    let mut models: Vec<RequestedModel> = Vec::new();
     for entry in &entries {
         let model = work::parse_model(entry, folder)?;
         if models.iter().any(|other| other.name == model.name) {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::jobs::{
-    ConcurrentOperatorsRule, ConvolutionVectorProductSplit, EqualVectorProductTasks,
+    ConcurrentOperatorsRule, ConvolutionDivisionIntoVectorProducts, EqualVectorProductTasks,
     OperatorToJobLoweringRules,
 };
 use crate::tables::{CsvTableRowReader, TimeColumnUnit};
@@ -62,7 +62,7 @@ const MOST_WORK: u64 = 1 << 62;
 pub(super) fn parse_model(
     table: &ConfigTable<'_>,
     folder: &Path,
-) -> Result<ServedModel, ServeError> {
+) -> Result<RequestedModel, ServeError> {
     let name = table
         .require_field("name", "the model's name")?
         .read_one_line_text()?
@@ -107,7 +107,7 @@ pub(super) fn parse_model(
         let field = table.require_field("prompt", "a number")?;
         return Err(field.invalid_value_error(prompt, expected).into());
     }
-    Ok(ServedModel {
+    Ok(RequestedModel {
         class: table.read_optional("class", |field| {
             field.read_one_line_text().map(str::to_owned)
         })?,
@@ -231,8 +231,8 @@ fn parse_preset_work(
     let lowering = OperatorToJobLoweringRules {
         convolution: table.read_or_default(
             "convolution",
-            ConvolutionVectorProductSplit::default(),
-            |field| field.read_choice(&ConvolutionVectorProductSplit::ALL),
+            ConvolutionDivisionIntoVectorProducts::default(),
+            |field| field.read_choice(&ConvolutionDivisionIntoVectorProducts::ALL),
         )?,
         heads: table.read_or_default("attention", false, |field| field.read_choice(&attention))?,
         branches: table.read_or_default(
@@ -243,7 +243,7 @@ fn parse_preset_work(
         merge: table.read_or_default("merge", 0, |field| field.read_integer_between(1, 1 << 40))?,
         tables: table.read_or_default("tables", false, |field| field.read_flag())?,
     };
-    let graph = VectorProductJobGraph::of_model(&model, lowering);
+    let graph = GraphOfVectorProductJobs::of_model(&model, lowering);
     check_vector_job_work(source, &graph)?;
     let known_as = if is_file {
         model.name
@@ -255,7 +255,7 @@ fn parse_preset_work(
 
 fn check_vector_job_work(
     source: &ConfigField<'_>,
-    graph: &VectorProductJobGraph,
+    graph: &GraphOfVectorProductJobs,
 ) -> Result<(), ConfigError> {
     if graph.jobs().is_empty() {
         return Err(source.invalid_value_error("no vector products", "one job at least"));
@@ -269,8 +269,8 @@ fn check_vector_job_work(
     Ok(())
 }
 
-fn parse_job_graph(source: &ConfigField<'_>) -> Result<VectorProductJobGraph, ConfigError> {
-    let mut graph = VectorProductJobGraph::default();
+fn parse_job_graph(source: &ConfigField<'_>) -> Result<GraphOfVectorProductJobs, ConfigError> {
+    let mut graph = GraphOfVectorProductJobs::default();
     let entries = source.read_array_items("tables such as { tasks = 4, length = 5 }")?;
     for (number, entry) in (0_u32..).zip(&entries) {
         let table = entry.read_table(Some(&["tasks", "length", "after"]))?;

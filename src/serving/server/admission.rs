@@ -1,7 +1,7 @@
 //! Admits requests to the queue. They come from arrivals (a file or random numbers) and from users. Each enters the
 //! queue when its datapath latency ends.
 
-use super::{RequestModelArrivalAndTokens, ServeRunState};
+use super::{RequestInServingSystem, ServeRunState};
 use crate::arrivals::RequestArrival;
 use crate::error::ServeError;
 use crate::policy::QueuedRequest;
@@ -65,7 +65,7 @@ impl ServeRunState<'_> {
             _ => arrival.tokens,
         };
         let ready = arrival.at + model.datapath;
-        let slot = self.requests.add_item(RequestModelArrivalAndTokens {
+        let slot = self.requests.add_item(RequestInServingSystem {
             number: self.arrived,
             model: arrival.model,
             arrival: arrival.at,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A workload, its features, and the expected time of its check.
 #[derive(Clone, Debug, PartialEq)]
-pub struct WorkloadFeaturesAndCheckTime {
+pub struct WorkloadWithExpectedCheckTime {
     /// Name of the workload in the archive.
     pub name: String,
     /// Features that the workload covers, for example `operator aten::mm`, `group data`,
@@ -28,7 +28,7 @@ pub struct WorkloadsWithinTimeBudget {
 /// Selects workloads whose checks together take at most `millis` milliseconds. First, repeatedly adds the workload that
 /// covers the most new features per millisecond. Then, while time is left, adds workloads with the rarest features.
 pub fn select_workloads_within_budget(
-    workloads: &[WorkloadFeaturesAndCheckTime],
+    workloads: &[WorkloadWithExpectedCheckTime],
     millis: u64,
 ) -> WorkloadsWithinTimeBudget {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
@@ -36,13 +36,13 @@ pub fn select_workloads_within_budget(
         *counts.entry(feature).or_default() += 1;
     }
     let mut covered: BTreeSet<&str> = BTreeSet::new();
-    let mut left: Vec<&WorkloadFeaturesAndCheckTime> = workloads.iter().collect();
+    let mut left: Vec<&WorkloadWithExpectedCheckTime> = workloads.iter().collect();
     let mut rest = millis;
     let mut choice = WorkloadsWithinTimeBudget::default();
     loop {
         // Compare new features per millisecond first, then rarity per millisecond. A feature's rarity is 1000 divided
         // by the number of workloads that have it.
-        let gain = |workload: &WorkloadFeaturesAndCheckTime| {
+        let gain = |workload: &WorkloadWithExpectedCheckTime| {
             let new = workload
                 .features
                 .iter()
@@ -86,8 +86,8 @@ mod tests {
         name: &str,
         features: &[&str],
         millis: u64,
-    ) -> WorkloadFeaturesAndCheckTime {
-        WorkloadFeaturesAndCheckTime {
+    ) -> WorkloadWithExpectedCheckTime {
+        WorkloadWithExpectedCheckTime {
             name: name.to_owned(),
             features: features.iter().map(|f| (*f).to_owned()).collect(),
             millis,

@@ -16,7 +16,7 @@ use super::partition::{
     MatrixProductSizesForTransfers, choose_matrix_product_cuts, count_words_moved_by_forward_pass,
     find_row_piece_and_piece_count, position_of_part_in_matrix_product,
 };
-use super::{LayerPartOfOneAccelerator, SubLayerShapeAndKind, SubLayerTaskGraph};
+use super::{LayerPartOfOneAccelerator, OrderedSubLayersOfModel, SubLayerShapeAndKind};
 use chakram_base::setting::EnumeratedSetting;
 
 /// A model of DEAP's family.
@@ -311,10 +311,10 @@ impl DeapLanguageModel {
     ///
     /// Fails if a size is zero, or if the number of heads does not divide the hidden size. Also fails if there are too
     /// many sub-layers, or if a matrix product has too few rows or columns to cut.
-    pub fn build_task_graph(&self) -> Result<SubLayerTaskGraph, LanguageModelError> {
+    pub fn build_task_graph(&self) -> Result<OrderedSubLayersOfModel, LanguageModelError> {
         let products = self.list_all_products()?;
         let places = self.matrix_product_part_positions(&products)?;
-        let mut graph = SubLayerTaskGraph::default();
+        let mut graph = OrderedSubLayersOfModel::default();
         for batch in 0..self.micro_batches {
             let mut before: Vec<(u32, MatrixProductPartPosition)> = Vec::new();
             for (number, (name, product)) in (0_u64..).zip(&products) {

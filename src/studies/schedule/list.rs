@@ -7,7 +7,7 @@
 //! [`SubLayerChipAssignmentRule::Printed`] follows the printed text, and ends when no chip can be given another
 //! sub-layer.
 
-use super::{SubLayerTaskGraph, SubLayersByAcceleratorAndStep};
+use super::{OrderedSubLayersOfModel, SubLayersByAcceleratorAndStep};
 use chakram_base::setting::EnumeratedSetting;
 
 /// Rule for assigning sub-layers to chips.
@@ -59,7 +59,7 @@ pub enum SubLayerChipAssignmentError {
 ///
 /// Fails if there are no chips, or if DEAP's Algorithm 1, as printed, gets stuck.
 pub fn schedule_sub_layers_on_chips(
-    graph: &SubLayerTaskGraph,
+    graph: &OrderedSubLayersOfModel,
     chips: usize,
     rule: SubLayerChipAssignmentRule,
 ) -> Result<SubLayersByAcceleratorAndStep, SubLayerChipAssignmentError> {
@@ -74,7 +74,7 @@ pub fn schedule_sub_layers_on_chips(
 }
 
 fn assign_sub_layers_to_chips_by_step(
-    graph: &SubLayerTaskGraph,
+    graph: &OrderedSubLayersOfModel,
     chips: usize,
 ) -> SubLayersByAcceleratorAndStep {
     let mut waiting = dependency_counts(graph);
@@ -110,7 +110,7 @@ fn assign_sub_layers_to_chips_by_step(
 
 /// Returns the schedule and its total time, in operations.
 pub(super) fn schedule_by_durations(
-    graph: &SubLayerTaskGraph,
+    graph: &OrderedSubLayersOfModel,
     chips: usize,
 ) -> (SubLayersByAcceleratorAndStep, u64) {
     let mut waiting = dependency_counts(graph);
@@ -154,7 +154,7 @@ pub(super) fn schedule_by_durations(
 
 /// Assigns each sub-layer to a step after the steps of its dependencies and of all earlier sub-layers on its chip.
 fn assign_steps_after_dependencies(
-    graph: &SubLayerTaskGraph,
+    graph: &OrderedSubLayersOfModel,
     order: &[Vec<u32>],
 ) -> SubLayersByAcceleratorAndStep {
     let mut chip_of = vec![0; graph.tasks.len()];
@@ -194,7 +194,7 @@ fn assign_steps_after_dependencies(
 /// Schedules by the printed algorithm, which gives sub-layers only to chips that have none. Such a chip gets all ready
 /// sub-layers, and runs them one by one.
 fn schedule_as_printed(
-    graph: &SubLayerTaskGraph,
+    graph: &OrderedSubLayersOfModel,
     chips: usize,
 ) -> Result<SubLayersByAcceleratorAndStep, SubLayerChipAssignmentError> {
     let all = graph.tasks.len();
@@ -238,12 +238,12 @@ fn schedule_as_printed(
 }
 
 /// Returns how many dependencies each sub-layer has.
-fn dependency_counts(graph: &SubLayerTaskGraph) -> Vec<usize> {
+fn dependency_counts(graph: &OrderedSubLayersOfModel) -> Vec<usize> {
     graph.tasks.iter().map(|task| task.after.len()).collect()
 }
 
 /// Returns, for each sub-layer, the sub-layers that depend on it. A repeated dependency is listed repeatedly.
-fn build_dependents(graph: &SubLayerTaskGraph) -> Vec<Vec<u32>> {
+fn build_dependents(graph: &OrderedSubLayersOfModel) -> Vec<Vec<u32>> {
     let mut followers = vec![Vec::new(); graph.tasks.len()];
     for (task, of) in (0..).zip(&graph.tasks) {
         of.after

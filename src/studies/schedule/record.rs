@@ -11,7 +11,7 @@
 //! predecessors instead.
 
 use super::literal::{Literal, LiteralError, parse};
-use super::{LayerPartOfOneAccelerator, SubLayerTaskGraph, SubLayersByAcceleratorAndStep};
+use super::{LayerPartOfOneAccelerator, OrderedSubLayersOfModel, SubLayersByAcceleratorAndStep};
 use chakram_hardware::compute::LayerShape;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -113,7 +113,7 @@ impl SubLayerShapeAndKind {
 
 /// Formats a schedule as a file with one record per line.
 pub fn format_schedule_file(
-    graph: &SubLayerTaskGraph,
+    graph: &OrderedSubLayersOfModel,
     schedule: &SubLayersByAcceleratorAndStep,
 ) -> String {
     let mut text = String::from("[\n");
@@ -165,7 +165,7 @@ fn is_layer_type_unused_by_inference(kind: &str) -> bool {
 }
 
 /// A record of the file with its chip, its step and its dependencies.
-struct PlacedSubLayerRecord {
+struct ParsedSubLayerPlacementRecord {
     chip: usize,
     step: usize,
     record: SubLayerShapeAndKind,
@@ -207,7 +207,7 @@ struct ReferableOrOmittedLayer {
 pub fn parse_schedule(
     text: &str,
     file: &str,
-) -> Result<(SubLayerTaskGraph, SubLayersByAcceleratorAndStep), ScheduleFileError> {
+) -> Result<(OrderedSubLayersOfModel, SubLayersByAcceleratorAndStep), ScheduleFileError> {
     let literal = parse(text).map_err(|LiteralError { line, why }| ScheduleFileError::Literal {
         file: file.to_owned(),
         line,
@@ -245,7 +245,7 @@ pub fn parse_schedule(
     // Parts without an index in the file get higher indices than the others.
     let mut next_input = given.max().map_or(0, |most| most + 1);
     let mut index_of: BTreeMap<u64, ReferableOrOmittedLayer> = BTreeMap::new();
-    let mut graph = SubLayerTaskGraph::default();
+    let mut graph = OrderedSubLayersOfModel::default();
     let count = chips.iter().map(|steps| match steps {
         Literal::List(steps) => steps.len(),
         _ => 0,
@@ -348,7 +348,7 @@ pub fn parse_schedule(
 fn parse_placed_record(
     literal: &Literal,
     (chip, step): (usize, usize),
-) -> Result<Option<PlacedSubLayerRecord>, (String, String)> {
+) -> Result<Option<ParsedSubLayerPlacementRecord>, (String, String)> {
     let shown = |literal: &Literal| format!("{literal:?}").chars().take(60).collect::<String>();
     let entries = match literal {
         Literal::None => return Ok(None),
@@ -438,7 +438,7 @@ fn parse_placed_record(
     });
     let shape =
         shape.ok_or_else(|| ("sizes".to_owned(), "a layer that can be counted".to_owned()))?;
-    Ok(Some(PlacedSubLayerRecord {
+    Ok(Some(ParsedSubLayerPlacementRecord {
         chip,
         step,
         record: SubLayerShapeAndKind { shape, kind },

@@ -23,7 +23,7 @@
 //! another: one for each transfer and each sub-layer. It learns from the barrier that the previous step has ended. It
 //! issues none of a step's commands earlier, so n commands of d seconds each lengthen the step by n d.
 
-use super::{SubLayerTaskGraph, SubLayersByAcceleratorAndStep};
+use super::{OrderedSubLayersOfModel, SubLayersByAcceleratorAndStep};
 use chakram_base::setting::SettingKey;
 use chakram_hardware::compute::LayerTensor;
 use chakram_hardware::topology::chip_graph::{ChipGraph, LinkRateByLinkCount};
@@ -193,7 +193,7 @@ pub enum ScheduleRunError {
     },
 }
 
-impl SubLayerTaskGraph {
+impl OrderedSubLayersOfModel {
     /// Returns the size of a sub-layer's output in bytes, with `word` bytes per element.
     pub fn output_bytes(&self, task: u32, word: u64) -> u64 {
         let [n, k, _, p, q, ..] = self.tasks[task as usize].record.shape.sizes;
@@ -268,7 +268,7 @@ impl MultiChipMachine {
     /// or if a sub-layer's data do not fit on its chip.
     pub fn simulate_steps(
         &self,
-        graph: &SubLayerTaskGraph,
+        graph: &OrderedSubLayersOfModel,
         schedule: &SubLayersByAcceleratorAndStep,
         costs: &[SubLayerTimeAndEnergy],
     ) -> Result<StepCostsAndTransferLog, ScheduleRunError> {

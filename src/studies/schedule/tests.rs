@@ -4,7 +4,7 @@
 use super::list::{SubLayerChipAssignmentError, schedule_by_durations};
 use super::*;
 use chakram_hardware::topology::chip_graph::{
-    ChipGraph, LinkRateByLinkCount, LinkRateInterpolation,
+    ChipGraph, LinkRateByLinkCount, RateInterpolationByLinkCount,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -130,7 +130,7 @@ fn schedule_files_with_errors_are_refused_with_their_place() {
     }
 }
 
-fn task_graph_strategy() -> impl Strategy<Value = (SubLayerTaskGraph, usize)> {
+fn task_graph_strategy() -> impl Strategy<Value = (OrderedSubLayersOfModel, usize)> {
     let tasks = prop::collection::vec((1_u64..9, any::<u8>()), 1..8);
     (tasks, 2_usize..4).prop_map(|(tasks, chips)| {
         let tasks = tasks.into_iter().enumerate().map(|(i, (rows, bits))| {
@@ -140,7 +140,7 @@ fn task_graph_strategy() -> impl Strategy<Value = (SubLayerTaskGraph, usize)> {
             build_layer_part(rows, &after)
         });
         (
-            SubLayerTaskGraph {
+            OrderedSubLayersOfModel {
                 tasks: tasks.collect(),
             },
             chips,
@@ -150,9 +150,9 @@ fn task_graph_strategy() -> impl Strategy<Value = (SubLayerTaskGraph, usize)> {
 
 /// Returns the shortest time that any order of the sub-layers takes. In each order, a sub-layer starts as early as its
 /// chip and its dependencies allow.
-fn find_shortest_schedule_time(graph: &SubLayerTaskGraph, chips: usize) -> u64 {
+fn find_shortest_schedule_time(graph: &OrderedSubLayersOfModel, chips: usize) -> u64 {
     fn search_schedule_orders(
-        graph: &SubLayerTaskGraph,
+        graph: &OrderedSubLayersOfModel,
         ends: &mut Vec<Option<u64>>,
         free: &mut Vec<u64>,
         best: &mut u64,
@@ -240,7 +240,7 @@ proptest! {
 /// three to the first chip, and the fourth to the second. It never completes a chain of three sub-layers on two chips.
 #[test]
 fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
-    let graph = SubLayerTaskGraph {
+    let graph = OrderedSubLayersOfModel {
         tasks: vec![
             build_layer_part(1, &[]),
             build_layer_part(1, &[]),
@@ -260,7 +260,7 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
         corrected.chips,
         [[Some(0), Some(2), Some(3)], [Some(1), None, None]]
     );
-    let chain = SubLayerTaskGraph {
+    let chain = OrderedSubLayersOfModel {
         tasks: vec![
             build_layer_part(1, &[]),
             build_layer_part(1, &[0]),
@@ -286,7 +286,7 @@ fn build_ring_machine(capacity: Option<u64>) -> MultiChipMachine {
         technology: LinkRateByLinkCount {
             interface: 1.0,
             links: vec![(2, 4.0)],
-            interpolation: LinkRateInterpolation::None,
+            interpolation: RateInterpolationByLinkCount::None,
         },
         capacity,
         memory_bandwidth: Some(8.0),
@@ -309,7 +309,7 @@ fn chips_take_data_from_the_nearest_holder() {
         build_layer_part(1, &[1]),
         build_layer_part(1, &[0]),
     ];
-    let graph = SubLayerTaskGraph { tasks };
+    let graph = OrderedSubLayersOfModel { tasks };
     let schedule = SubLayersByAcceleratorAndStep {
         chips: vec![
             vec![Some(0), None, Some(3), Some(4)],
@@ -389,7 +389,7 @@ fn data_beyond_memory_are_evicted_and_loaded_again() {
     ];
     tasks[0].weights = weights(0);
     tasks[3].weights = weights(0);
-    let graph = SubLayerTaskGraph { tasks };
+    let graph = OrderedSubLayersOfModel { tasks };
     let schedule = SubLayersByAcceleratorAndStep {
         chips: vec![vec![Some(0), Some(1), Some(2), Some(3)]],
     };
@@ -441,7 +441,7 @@ fn data_beyond_memory_are_evicted_and_loaded_again() {
 /// second step, the host issues one command for the transfer and two for the sub-layers.
 #[test]
 fn accelerators_of_a_chip_share_one_transfer_and_a_host_issues_commands() {
-    let graph = SubLayerTaskGraph {
+    let graph = OrderedSubLayersOfModel {
         tasks: vec![
             build_layer_part(10, &[]),
             build_layer_part(20, &[]),

@@ -6,7 +6,7 @@
 //! sub-layers in the order of the schedule.
 
 use super::{
-    StepCostsAndTransferLog, SubLayerTaskGraph, SubLayerTimeAndEnergy,
+    OrderedSubLayersOfModel, StepCostsAndTransferLog, SubLayerTimeAndEnergy,
     SubLayersByAcceleratorAndStep, TransferSource,
 };
 use chakram_base::units::Span;
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug)]
 pub struct ScheduleWithCosts<'s> {
     /// The sub-layers with their dependencies.
-    pub graph: &'s SubLayerTaskGraph,
+    pub graph: &'s OrderedSubLayersOfModel,
     /// The sub-layer that each accelerator runs in each step.
     pub schedule: &'s SubLayersByAcceleratorAndStep,
     /// Cost of each sub-layer.

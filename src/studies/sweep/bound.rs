@@ -191,7 +191,7 @@ struct StageMessageHalf {
 }
 
 /// Records a rank's nodes as the generator emits them.
-struct RankNodeRecorder<'p> {
+struct EmittedRankNodeRecorder<'p> {
     prices: NpuNodeDurationCache<'p>,
     /// Duration of each node, in picoseconds.
     lasts: Vec<u64>,
@@ -203,7 +203,7 @@ struct RankNodeRecorder<'p> {
     peak: RankPeakOwnAndRemoteBytes,
 }
 
-impl Sink for RankNodeRecorder<'_> {
+impl Sink for EmittedRankNodeRecorder<'_> {
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         let last = self.prices.node_time(node);
         if let Some(lane) = node.lane {
@@ -455,7 +455,7 @@ fn simulate_relaxed_stages(
         .collect();
     let mut nodes = Vec::with_capacity(ranks.len());
     for rank in &ranks {
-        let mut sink = RankNodeRecorder {
+        let mut sink = EmittedRankNodeRecorder {
             prices: NpuNodeDurationCache {
                 point,
                 class: point
@@ -484,7 +484,7 @@ fn simulate_relaxed_stages(
 fn simulate_ranks_to_path_times(
     point: &ResolvedPoint,
     ranks: &[u32],
-    nodes: &[RankNodeRecorder<'_>],
+    nodes: &[EmittedRankNodeRecorder<'_>],
 ) -> Vec<RelaxedStepTimesOfStageRank> {
     let topology = point.machine.topology();
     let all_ranks = nodes.first().map_or(0, |rank| rank.prices.ranks);

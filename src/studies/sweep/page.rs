@@ -9,7 +9,7 @@ use chakram_base::units::format_thousands;
 use chakram_report::draw::lines::{self, StepChartLine};
 use chakram_report::draw::parallel::{self, ParallelCoordinateLine};
 use chakram_report::draw::scatter::{
-    LogarithmicOrFittingScale, ScatterChart, ScatterPoint, ScatterPolyline,
+    LogarithmicOrAutomaticScale, ScatterChart, ScatterPoint, ScatterPolyline,
 };
 use chakram_report::html::page::{
     escape_html, render_figure, render_page, render_section_unless_empty,
@@ -320,8 +320,8 @@ impl PointsChart<'_> {
             name: &format!("{} against {beside}", first.column_name()),
             axes: (beside, first.column_name()),
             scales: (
-                LogarithmicOrFittingScale::Fitting,
-                LogarithmicOrFittingScale::Fitting,
+                LogarithmicOrAutomaticScale::Fitting,
+                LogarithmicOrAutomaticScale::Fitting,
             ),
             points: &points,
             lines: if line.way.is_empty() { &[] } else { &[line] },

@@ -20,7 +20,7 @@ mod knowledge;
 mod rounds;
 
 use draw::draw_indices;
-use knowledge::{PointKnowledge, PointQuestion};
+use knowledge::{PointAnswerOrBoundKind, PointKnowledge};
 pub use rounds::SearchLayerTurnRecord;
 
 /// Reason why a sweep cannot continue.
@@ -59,7 +59,7 @@ pub struct StudyShard {
 
 /// Options for running a sweep once.
 #[derive(Clone, Copy, Debug)]
-pub struct SweepOptions {
+pub struct SweepThreadAndShardOptions {
     /// Number of threads that answer points.
     pub threads: NonZeroUsize,
     /// The shard to compute; `None` computes all points.
@@ -113,7 +113,7 @@ pub type SweepAnswerOrBoundCallback<'w> = dyn Fn(&NewAnswerOrBoundEvent<'_>) + S
 pub struct StudyExplorer<'s> {
     study: &'s Study,
     evaluator: PointEvaluator<'s>,
-    options: SweepOptions,
+    options: SweepThreadAndShardOptions,
     journal: Option<SweepJournal>,
     watcher: &'s SweepAnswerOrBoundCallback<'s>,
     known: BTreeMap<String, PointKnowledge>,
@@ -128,7 +128,7 @@ impl<'s> StudyExplorer<'s> {
     /// Creates an explorer of `study`. Entries of `journal` are known answers. New answers are appended to it.
     pub fn new(
         study: &'s Study,
-        options: SweepOptions,
+        options: SweepThreadAndShardOptions,
         journal: Option<SweepJournal>,
         entries: Vec<JournaledBoundOrAnswer>,
         watcher: &'s SweepAnswerOrBoundCallback<'s>,
@@ -255,7 +255,7 @@ impl<'s> StudyExplorer<'s> {
         if inner.is_empty() {
             self.evaluate_points_of_open_questions(
                 list.iter()
-                    .map(|(_, point)| (PointQuestion::Answer, point.clone()))
+                    .map(|(_, point)| (PointAnswerOrBoundKind::Answer, point.clone()))
                     .collect(),
             )?;
             let numbered = study.layers.len() == 1 && study.layers[0].strategy.can_list_points();
@@ -285,7 +285,7 @@ impl<'s> StudyExplorer<'s> {
             self.evaluate_points_of_open_questions(
                 leaves
                     .iter()
-                    .map(|(_, point)| (PointQuestion::Answer, point.clone()))
+                    .map(|(_, point)| (PointAnswerOrBoundKind::Answer, point.clone()))
                     .collect(),
             )?;
             let mut scores = vec![None; list.len()];

@@ -35,7 +35,7 @@ pub struct OutputClaim {
 
 /// Handle of a complete file that waits for the commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UncommittedOutputHandle {
+pub struct CompleteUncommittedFileHandle {
     index: usize,
     /// Length of the file, and its hash if requested.
     pub seal: ExpectedFileLengthAndHash,
@@ -122,7 +122,7 @@ impl OutputsAndProtectedInputs {
     pub fn close_file_and_queue_for_commit(
         &mut self,
         file: OutputFile,
-    ) -> Result<UncommittedOutputHandle, TraceError> {
+    ) -> Result<CompleteUncommittedFileHandle, TraceError> {
         Ok(self.queue_for_commit(file.close()?))
     }
 
@@ -130,18 +130,18 @@ impl OutputsAndProtectedInputs {
     /// links, otherwise as a copy. Returns `None` if `written` is a device.
     pub fn duplicate_as(
         &mut self,
-        written: UncommittedOutputHandle,
+        written: CompleteUncommittedFileHandle,
         path: &Path,
         link: bool,
-    ) -> Result<Option<UncommittedOutputHandle>, TraceError> {
+    ) -> Result<Option<CompleteUncommittedFileHandle>, TraceError> {
         let claim = self.claim_path(path)?;
         let again = self.closed[written.index].duplicate_as(path, &claim.target, link)?;
         Ok(again.map(|closed| self.queue_for_commit(closed)))
     }
 
-    fn queue_for_commit(&mut self, closed: UncommittedOutputFile) -> UncommittedOutputHandle {
+    fn queue_for_commit(&mut self, closed: UncommittedOutputFile) -> CompleteUncommittedFileHandle {
         self.closed.push(closed);
-        UncommittedOutputHandle {
+        CompleteUncommittedFileHandle {
             index: self.closed.len() - 1,
             seal: self.closed[self.closed.len() - 1].seal,
         }

@@ -13,7 +13,7 @@ mod replayed;
 mod shown;
 
 pub use replayed::{
-    AttributeReadByReplay, REPLAY_ATTRIBUTES, SemanticAttributeValueKind, find_replay_attribute,
+    AttributeReadByReplay, AttributeValueMeaning, REPLAY_ATTRIBUTES, find_replay_attribute,
 };
 pub(in crate::format) use replayed::{
     NodeAttributesReadByReplays, append_attributes_that_replay_reads,

@@ -24,7 +24,7 @@ pub use super::read_all::{read_bytes_within_memory_limit, read_text};
 pub use compress::{GzipWriter, MaybeCompressedWriter};
 pub use decompress::{decompress_as_far_as_possible, decompress_bytes};
 pub use discover::{
-    FoundTraces, TraceFinder, TraceVerificationLevel, discover_traces, job_prefix_of_file,
+    FoundTraces, TraceFinder, TraceHashVerificationLevel, discover_traces, job_prefix_of_file,
 };
 use mapped::MappedFile;
 pub use mapped::mapped_file_name_at;

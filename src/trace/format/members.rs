@@ -12,12 +12,12 @@
 //! The metadata may omit peers and groups that all members share.
 
 use super::TraceError;
-use super::attr::{AttrView, SemanticAttributeValueKind, find_replay_attribute};
+use super::attr::{AttrView, AttributeValueMeaning, find_replay_attribute};
 use super::encoder::ProtobufMessageBuilder;
 use super::rewrite::{AttributeSetOrRemoval, RecordEdit};
 use super::scan::CORE;
 use super::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
-use super::write::FrameWriter;
+use super::write::LengthPrefixedRecordWriter;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -142,7 +142,7 @@ pub fn extract_rank_trace(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>,
         core.as_deref()
             .map(|core| (CORE, AttributeSetOrRemoval::Text(core))),
     );
-    let mut out = FrameWriter::new(Vec::with_capacity(contents.len()));
+    let mut out = LengthPrefixedRecordWriter::new(Vec::with_capacity(contents.len()));
     let mut message = ProtobufMessageBuilder::default();
     let mut write = |record: RawRecord<'_>, attributes: &[(&str, AttributeSetOrRemoval<'_>)]| {
         let edit = RecordEdit {
@@ -179,13 +179,13 @@ impl SharedTraceRankSubstitutions {
     ) -> Option<(&str, AttributeSetOrRemoval<'_>)> {
         let known = find_replay_attribute(str::from_utf8(attribute.name).ok()?)?;
         match known.content {
-            SemanticAttributeValueKind::MessageEnd => {
+            AttributeValueMeaning::MessageEnd => {
                 let rank = u32::try_from(attribute.as_count().ok()?).ok()?;
                 let own = (rank == self.ranks[0]).then(|| self.ranks[place]);
                 let found = self.peers.get(&rank).map(|peers| peers[place]).or(own)?;
                 Some((known.name, AttributeSetOrRemoval::Count(found.into())))
             }
-            SemanticAttributeValueKind::Group => {
+            AttributeValueMeaning::Group => {
                 let group = match attribute.as_str().ok()? {
                     Some(name) => name.to_owned(),
                     None => attribute.as_count().ok()?.to_string(),

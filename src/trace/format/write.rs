@@ -17,7 +17,7 @@ use std::io::Write;
 
 mod frames;
 
-pub use frames::FrameWriter;
+pub use frames::LengthPrefixedRecordWriter;
 
 /// Receives a trace node by node. It builds a graph or writes a file.
 pub trait Sink {
@@ -82,7 +82,7 @@ pub struct NodeFieldsBeyondView<'a> {
 /// Writes one rank's trace to any byte sink.
 #[derive(Debug)]
 pub struct TraceWriter<W> {
-    out: FrameWriter<W>,
+    out: LengthPrefixedRecordWriter<W>,
     message: ProtobufMessageBuilder,
 }
 
@@ -97,7 +97,7 @@ impl<W: Write> TraceWriter<W> {
     /// (the roles of groups, [`GroupRoles`](super::roles::GroupRoles)).
     pub fn start_with_metadata(out: W, attributes: &[NamedAttribute<'_>]) -> std::io::Result<Self> {
         let mut this = Self {
-            out: FrameWriter::new(out),
+            out: LengthPrefixedRecordWriter::new(out),
             message: ProtobufMessageBuilder::default(),
         };
         this.message.append_bytes(1, SCHEMA_VERSION.as_bytes());

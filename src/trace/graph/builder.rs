@@ -3,7 +3,7 @@
 use super::origins::NodeOriginColumnsBuilder;
 use super::{
     ACCESS_BITS, CollectiveNode, DistinctKeyInterner, FLOPS_UNKNOWN, GATHERED, Graph,
-    GroupSlotDimensions, Lane, MemberAllToAllSplitBytes, NO_DTYPE, NodeIdMap, NodeKind, REDUCED,
+    GroupSlotDimensions, Lane, NO_DTYPE, NodeIdMap, NodeKind, OneMemberAlltoallPeerBytes, REDUCED,
     STORED, SendOrReceiveNode, StringArenaInterner,
 };
 use crate::format::groups::{DeclaredGroups, parse_group_metadata};
@@ -398,7 +398,7 @@ impl GraphBuilder {
                 let detail = self.graph.calls.len() as u32;
                 if !node.splits.is_empty() {
                     let (send, receive) = node.splits.parse(node.id)?;
-                    self.graph.splits.push(MemberAllToAllSplitBytes {
+                    self.graph.splits.push(OneMemberAlltoallPeerBytes {
                         call: detail,
                         send,
                         receive,

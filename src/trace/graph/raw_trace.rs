@@ -3,8 +3,8 @@
 //! A [`Graph`](super::Graph) can be replayed, and its reader stops at the first error. A raw trace is for inspection
 //! instead: it contains every recoverable node, the dependencies exactly as stated, and a list of the unreadable parts.
 //! It borrows names and records from the file's contents, and takes 16 bytes for each dependency. Each node takes 40
-//! bytes plus the data that the reader [keeps](NodeRetention). By default, the reader keeps nearly everything (about
-//! 200 bytes).
+//! bytes plus the data that the reader [keeps](KeptNodeContentSelector). By default, the reader keeps nearly everything
+//! (about 200 bytes).
 
 use super::{Csr, NodeIdMap, huge_pages};
 use crate::format::scan::{self, NodeView, TraceMetadata};
@@ -41,7 +41,7 @@ impl PredecessorIdIndexAndKind {
 
 /// Selects which data of each node a raw trace keeps. Keeping less data makes reading faster, because a large trace
 /// exceeds the CPU's caches.
-pub trait NodeRetention<'a>: Default {
+pub trait KeptNodeContentSelector<'a>: Default {
     /// The data kept for each node.
     type Kept: Copy;
 
@@ -57,7 +57,7 @@ pub trait NodeRetention<'a>: Default {
 #[derive(Debug, Default)]
 pub struct FullRecordRetention;
 
-impl<'a> NodeRetention<'a> for FullRecordRetention {
+impl<'a> KeptNodeContentSelector<'a> for FullRecordRetention {
     type Kept = CompactRawNodeView<'a>;
 
     #[inline]
@@ -93,7 +93,7 @@ pub struct ReadFault {
 
 /// The trace of one rank, valid or not. Nodes are sorted by id, and nodes with equal ids keep the file's order.
 #[derive(Debug)]
-pub struct RawTrace<'a, K: NodeRetention<'a> = FullRecordRetention> {
+pub struct RawTrace<'a, K: KeptNodeContentSelector<'a> = FullRecordRetention> {
     /// Metadata record.
     pub metadata: TraceMetadata,
     /// Nodes of the trace.
@@ -158,7 +158,7 @@ impl<'a> RawTrace<'a> {
     }
 }
 
-impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
+impl<'a, K: KeptNodeContentSelector<'a>> RawTrace<'a, K> {
     /// Maximum number of nodes or dependencies, because indices have 32 bits.
     const MOST: usize = (u32::MAX - 1) as usize;
 

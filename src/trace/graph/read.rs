@@ -34,7 +34,7 @@ impl EnumeratedSetting for ProfilerOverheadRemovalPolicy {
 
 /// Facts that a trace states about the profiler that captured it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProfilerFactsStatedByTrace {
+pub struct ProfilerCostFactsOfTrace {
     /// True if the profiler's estimated cost was subtracted from the times.
     pub removed: bool,
     /// True if any node states which part of its times is the profiler's cost.

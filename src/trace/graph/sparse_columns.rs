@@ -22,12 +22,12 @@ pub(super) struct OptionalNodeColumns {
     pub step_of: EmptyOrDenseColumn<u32>,
     pub stack_of: EmptyOrDenseColumn<u32>,
     /// Estimated cost of the profiler in each node's times.
-    profiler: EmptyOrDenseColumn<ProfilerOverheadInNodeTimes>,
+    profiler: EmptyOrDenseColumn<NodeProfilerOverhead>,
 }
 
 /// The profiler's estimated cost in a node's times. The graph records whether its times still include this cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct ProfilerOverheadInNodeTimes {
+struct NodeProfilerOverhead {
     delay: Span,
     recorded: Span,
 }
@@ -133,7 +133,7 @@ impl OptionalNodeColumns {
             let delay = node.profiler.min(node.delay);
             let recorded = (node.profiler - delay).min(node.recorded);
             self.profiler
-                .push_value(index, ProfilerOverheadInNodeTimes { delay, recorded });
+                .push_value(index, NodeProfilerOverhead { delay, recorded });
         }
     }
 

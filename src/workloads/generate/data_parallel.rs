@@ -53,7 +53,7 @@ const K: u64 = KERNELS.len() as u64;
 
 /// Training steps that are the same on every rank. The module's documentation derives all numbers of the pattern.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DataParallelPattern {
+pub struct DataParallelTrainingJobParameters {
     /// Number of ranks, each with a replica.
     pub ranks: u32,
     /// Number of transformer layers.
@@ -77,7 +77,7 @@ pub struct DataParallelPattern {
     pub reference_bandwidth: Bandwidth,
 }
 
-impl DataParallelPattern {
+impl DataParallelTrainingJobParameters {
     /// Returns a plan for one step of a 32-layer model with hidden size 4,096 in bf16, and one
     /// sequence of 4,096 tokens. The recorded durations are for an A100 with 80 GB (312 TFLOP/s
     /// dense, 2.039 TB/s).
@@ -214,7 +214,7 @@ struct KernelCost {
 /// Generator of training steps, with checked options.
 #[derive(Debug)]
 pub(super) struct DataParallelGenerator {
-    options: DataParallelPattern,
+    options: DataParallelTrainingJobParameters,
     nodes: u64,
     /// Costs of each kernel in the forward pass and in the backward pass.
     kernels: [[KernelCost; 2]; KERNELS.len()],
@@ -314,14 +314,14 @@ mod tests {
     use super::super::{CheckedWorkloadPattern, WorkloadPattern};
     use super::*;
 
-    fn build_tiny_pattern() -> DataParallelPattern {
-        DataParallelPattern {
+    fn build_tiny_pattern() -> DataParallelTrainingJobParameters {
+        DataParallelTrainingJobParameters {
             layers: 2,
             hidden: 10,
             tokens: 6,
             sequence: 3,
             steps: 2,
-            ..DataParallelPattern::new(2)
+            ..DataParallelTrainingJobParameters::new(2)
         }
     }
 
@@ -369,7 +369,9 @@ mod tests {
 
     #[test]
     fn recorded_durations_are_those_of_the_slower_of_compute_and_memory() {
-        let prepared = DataParallelPattern::new(1).prepare_generator().unwrap();
+        let prepared = DataParallelTrainingJobParameters::new(1)
+            .prepare_generator()
+            .unwrap();
         // Compute limits mlp1: 8 x 4096^3 FLOPs / 312e12 FLOP/s = 1,762,037.9 ns.
         assert_eq!(prepared.kernels[4][0].recorded, Span::from_ns(1_762_038));
         // Memory limits norm: 2 x 4 x 4096^2 B / 2.039e12 B/s = 65,825.3 ns.
@@ -434,7 +436,7 @@ mod tests {
         // has one layer and one step.
         for (nodes, expected) in [(10_000, 10_304), (448, 448), (100, 196), (14, 14), (0, 14)] {
             let job = CheckedWorkloadPattern::new(WorkloadPattern::DataParallel(
-                DataParallelPattern::defaults_with_at_least_nodes(8, nodes),
+                DataParallelTrainingJobParameters::defaults_with_at_least_nodes(8, nodes),
             ));
             assert_eq!(job.unwrap().node_count(7), expected);
         }
@@ -442,7 +444,7 @@ mod tests {
 
     #[test]
     fn options_that_make_no_sense_say_why() {
-        let why = |change: &dyn Fn(&mut DataParallelPattern)| {
+        let why = |change: &dyn Fn(&mut DataParallelTrainingJobParameters)| {
             let mut options = build_tiny_pattern();
             change(&mut options);
             rejection_message(WorkloadPattern::DataParallel(options))

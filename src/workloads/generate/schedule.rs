@@ -32,7 +32,7 @@ mod tests;
 mod zero_bubble;
 
 pub use ideal::PassDurations;
-pub use pass_orders::{PassOrderError, StagePassOrders};
+pub use pass_orders::{PassOrderFileError, StagePassOrders};
 pub use passes::PipelineStepIter;
 
 /// A pipeline schedule: the order of passes on each stage.

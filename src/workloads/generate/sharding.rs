@@ -37,7 +37,7 @@ mod sizes;
 mod tests;
 
 use grid::OperatorShardGrid;
-use sizes::{LETTERS, UnshardedOperatorTotals};
+use sizes::{LETTERS, TotalsOfOneUnshardedOperator};
 
 pub use crate::model::OperatorShardAxis;
 pub use layout::{
@@ -159,7 +159,7 @@ impl OperatorShardWorkAndSums {
         degrees: OperatorAxisShardCounts,
         devices: u32,
     ) -> Result<Self, PatternOptionError> {
-        let sizes = UnshardedOperatorTotals::new(spec, batch);
+        let sizes = TotalsOfOneUnshardedOperator::new(spec, batch);
         let named: Vec<String> = sizes
             .order
             .iter()

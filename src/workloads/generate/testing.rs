@@ -154,13 +154,13 @@ pub(super) fn rejection_message(pattern: impl Into<WorkloadPattern>) -> String {
 /// A test pattern that generates ranks in pairs. Each pair reduces some bytes, and sends some bytes
 /// to the next pair; the last pair reduces a different number of bytes.
 #[derive(Debug)]
-struct RankPairGeneratingTestPattern {
+struct TestPatternOfChainedRankPairs {
     pairs: u32,
     /// Deliberate error in the announced slots (peers and group names), which the checks must find.
     wrong: u32,
 }
 
-impl TraceGenerator for RankPairGeneratingTestPattern {
+impl TraceGenerator for TestPatternOfChainedRankPairs {
     fn rank_count(&self) -> u32 {
         self.pairs * 2
     }
@@ -231,7 +231,7 @@ impl TraceGenerator for RankPairGeneratingTestPattern {
 
 #[test]
 fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
-    let job = CheckedWorkloadPattern(Box::new(RankPairGeneratingTestPattern {
+    let job = CheckedWorkloadPattern(Box::new(TestPatternOfChainedRankPairs {
         pairs: 3,
         wrong: 0,
     }));
@@ -257,6 +257,6 @@ fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
 #[should_panic(expected = "slots of rank 0")]
 fn slot_bindings_that_mismatch_nodes_are_detected() {
     assert_ranks_match_shape_representatives(&CheckedWorkloadPattern(Box::new(
-        RankPairGeneratingTestPattern { pairs: 3, wrong: 1 },
+        TestPatternOfChainedRankPairs { pairs: 3, wrong: 1 },
     )));
 }

@@ -52,11 +52,13 @@ pub use emit::{
     TENSOR_LANE,
 };
 pub use parameter_state::{MemoryPerParameter, NpuParameterStateBytes};
-pub use summary::{CommunicationKindTotals, ParallelGroupsOfOneKind, PlanSummary, StageRankTotals};
+pub use summary::{
+    CommunicationKindTotals, ParallelGroupsOfOneKind, PerRankStageTotals, PlanSummary,
+};
 
 use adapters::InterStageAdapterGroups;
 use buckets::GradientBucket;
-use cost::KernelCostParameters;
+use cost::KernelCostSizesAndOptions;
 use distinct_layers::DistinctLayers;
 use layer::{LayerLoweringOptions, LoweredLayer};
 use model_chunks::AllModelPartsAndGradientBuckets;
@@ -152,7 +154,7 @@ pub(super) struct TrainingGenerator {
     plan: ParallelismPlan,
     placement: AllRankCoordinatesAndGroups,
     micro_batches: u32,
-    sizes: KernelCostParameters,
+    sizes: KernelCostSizesAndOptions,
     /// Distinct layers of the model, and, for each layer of the model, the index of its distinct layer.
     lowered: Vec<LoweredLayer>,
     lowered_of: Vec<u32>,
@@ -191,7 +193,7 @@ impl TrainingGenerator {
             recompute = RecomputePolicy::None;
             recompute_modules = RecomputedModules::default();
         }
-        let sizes = KernelCostParameters {
+        let sizes = KernelCostSizesAndOptions {
             samples: plan.micro_batch,
             number: bytes_per_value(plan.dtype),
             gradient: bytes_per_value(plan.gradients.unwrap_or(plan.dtype)),

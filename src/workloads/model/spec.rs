@@ -84,7 +84,7 @@ pub enum DividingDegreeOrReason {
 
 /// Weights of an operator that have one gradient tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WeightTensorAxes {
+pub struct WeightsOfOneGradientTensor {
     /// Letters of the tensor's axes.
     pub axes: &'static str,
     /// True if the weights belong to another operator, which counts them.
@@ -178,7 +178,7 @@ pub struct OperatorAxesAndTensorsSpec {
     /// Outputs, each as the letters of its axes.
     pub outputs: Vec<&'static str>,
     /// Weights, in the order in which the backward pass computes their gradients.
-    pub weights: Vec<WeightTensorAxes>,
+    pub weights: Vec<WeightsOfOneGradientTensor>,
     /// Matrix products of the forward pass.
     pub products: Vec<TensorContraction>,
     /// Tensors that are saved for the backward pass.

@@ -62,12 +62,12 @@ pub struct TransformerBlock {
     /// True if query heads and key heads are normalized to length 1.
     pub qk_norm: bool,
     /// Experts that replace the MLP; each has the intermediate size `ffn`.
-    pub experts: Option<ExpertRoutingCounts>,
+    pub experts: Option<TotalAndChosenExpertCounts>,
 }
 
 /// Number of experts in a block, and number of experts per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpertRoutingCounts {
+pub struct TotalAndChosenExpertCounts {
     /// Number of experts.
     pub experts: u64,
     /// Number of experts that each token chooses.
@@ -158,9 +158,9 @@ impl TransformerBlock {
     }
 
     /// Returns the operators of the experts, including dispatch and combine.
-    fn expert_operators(&self, routing: ExpertRoutingCounts) -> Vec<LayerOperator> {
+    fn expert_operators(&self, routing: TotalAndChosenExpertCounts) -> Vec<LayerOperator> {
         let (tokens, width) = (self.tokens, self.hidden);
-        let ExpertRoutingCounts { experts, chosen } = routing;
+        let TotalAndChosenExpertCounts { experts, chosen } = routing;
         let rows = tokens.saturating_mul(chosen);
         let linear = |name, [inputs, outputs]: [u64; 2], cut| {
             let bias = self.biases;

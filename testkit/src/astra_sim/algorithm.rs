@@ -112,7 +112,7 @@ impl RingMembersAndOwnIndex {
 #[derive(Debug)]
 pub enum RunningAlgorithm {
     Credits(credits::RingDirectOrHalvingAlgorithm),
-    MemberTree(tree::TreeAlgorithm),
+    MemberMessageTree(tree::TreeAlgorithm),
     Custom(custom::OneMemberCustomAlgorithmRun),
 }
 
@@ -121,7 +121,7 @@ impl RunningAlgorithm {
     pub fn chunk_size_after_phase(&self) -> u64 {
         match self {
             Self::Credits(credits) => credits.final_size,
-            Self::MemberTree(tree) => tree.bytes,
+            Self::MemberMessageTree(tree) => tree.bytes,
             Self::Custom(_) => 0,
         }
     }
@@ -129,7 +129,7 @@ impl RunningAlgorithm {
     fn actions_after_event(&mut self, input: AlgorithmEvent) -> Vec<AlgorithmAction> {
         match self {
             Self::Credits(credits) => credits.actions_after_event(input),
-            Self::MemberTree(tree) => tree.actions_after_event(input),
+            Self::MemberMessageTree(tree) => tree.actions_after_event(input),
             Self::Custom(custom) => custom.actions_after_event(input),
         }
     }

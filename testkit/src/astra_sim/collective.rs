@@ -29,7 +29,7 @@ pub struct NpuCollectiveUnfinishedChunks {
 /// The NPUs that take part in a phase.
 enum RingOrTreePhaseMembers {
     Ring(RingMembersAndOwnIndex),
-    MemberTree {
+    MemberMessageTree {
         n: usize,
         start: usize,
         stride: usize,
@@ -40,7 +40,7 @@ impl RingOrTreePhaseMembers {
     fn phase_member_count(&self) -> usize {
         match self {
             Self::Ring(peers) => peers.ids.len(),
-            Self::MemberTree { n, .. } => *n,
+            Self::MemberMessageTree { n, .. } => *n,
         }
     }
 }
@@ -190,7 +190,7 @@ impl OracleSimulator<'_> {
                     } else {
                         npu - npu % (stride * n) + npu % stride
                     };
-                    RingOrTreePhaseMembers::MemberTree { n, start, stride }
+                    RingOrTreePhaseMembers::MemberMessageTree { n, start, stride }
                 }
                 _ => RingOrTreePhaseMembers::Ring(
                     RingMembersAndOwnIndex::from_npu_along_dimension_stride(npu, n, stride),
@@ -213,12 +213,12 @@ impl OracleSimulator<'_> {
         clockwise: bool,
     ) -> Option<RunningAlgorithm> {
         match place {
-            &RingOrTreePhaseMembers::MemberTree { n, start, stride } => {
+            &RingOrTreePhaseMembers::MemberMessageTree { n, start, stride } => {
                 let uses = self.npus[npu].trees.entry(tree).or_default();
                 *uses += 1;
                 let root_is_last = *uses % 2 == 1;
                 let tree = tree::TreeAlgorithm::new(npu, n, start, stride, root_is_last, size)?;
-                Some(RunningAlgorithm::MemberTree(tree))
+                Some(RunningAlgorithm::MemberMessageTree(tree))
             }
             RingOrTreePhaseMembers::Ring(peers) => {
                 let peers = peers.clone();

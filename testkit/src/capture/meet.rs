@@ -11,7 +11,7 @@ use super::simulate::{
 
 /// One member's part in a meeting (collective or message); times are in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct MemberCommunicationTimes {
+pub(super) struct OneMemberCommunicationTimes {
     pub start: u64,
     pub end: u64,
     pub waited: Option<(CommunicationWaiterKind, u64, u64)>,
@@ -20,7 +20,7 @@ pub(super) struct MemberCommunicationTimes {
 /// A rank's parts in meetings (collectives and messages), by step in program order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RankCommunicationHistory {
-    pub parts: Vec<MemberCommunicationTimes>,
+    pub parts: Vec<OneMemberCommunicationTimes>,
     per_step: usize,
 }
 
@@ -30,7 +30,7 @@ impl RankCommunicationHistory {
     }
 
     /// Returns the rank's parts in the collectives and messages of one step.
-    pub(super) fn communications_of_step(&self, step: u32) -> &[MemberCommunicationTimes] {
+    pub(super) fn communications_of_step(&self, step: u32) -> &[OneMemberCommunicationTimes] {
         &self.parts[self.communication_position(step, 0)..self.communication_position(step + 1, 0)]
     }
 }
@@ -158,7 +158,7 @@ struct LiveRankCommunicationAccess<'a> {
 impl CommunicationAccess for LiveRankCommunicationAccess<'_> {
     fn record_own_meeting_start(&mut self, step: u32, m: u32, start: u64) {
         let at = self.history.communication_position(step, m);
-        self.history.parts[at] = MemberCommunicationTimes {
+        self.history.parts[at] = OneMemberCommunicationTimes {
             start,
             end: u64::MAX,
             waited: None,
@@ -204,7 +204,7 @@ pub(super) fn simulate_job(
         histories: (0..ranks)
             .map(|rank| {
                 let per_step = program(rank).meets.len();
-                let none = MemberCommunicationTimes {
+                let none = OneMemberCommunicationTimes {
                     start: 0,
                     end: u64::MAX,
                     waited: None,

@@ -1,6 +1,6 @@
 //! The true times of a generated job, for comparison with the times in its captures.
 
-use super::meet::MemberCommunicationTimes;
+use super::meet::OneMemberCommunicationTimes;
 use super::simulate::CommunicationWaiterKind;
 use super::{SimulatedJobCaptureWriter, cost::CommunicationOperation, pace_of_rank};
 use serde::Serialize;
@@ -169,7 +169,8 @@ impl SimulatedJobCaptureWriter {
 
     fn true_communication_times_of_step(&self, step: u32) -> Vec<CommunicationTrueTimes> {
         let meetings = &self.layout.meetings;
-        let mut parts: Vec<Vec<(u32, MemberCommunicationTimes)>> = vec![Vec::new(); meetings.len()];
+        let mut parts: Vec<Vec<(u32, OneMemberCommunicationTimes)>> =
+            vec![Vec::new(); meetings.len()];
         for rank in 0..self.options.ranks {
             let history = &self.outcome.histories[rank as usize];
             let program = self.shared_program(rank);
@@ -221,7 +222,7 @@ impl SimulatedJobCaptureWriter {
 }
 
 fn truth_of_member(
-    (rank, part): (u32, MemberCommunicationTimes),
+    (rank, part): (u32, OneMemberCommunicationTimes),
     last: u64,
 ) -> CommunicationMemberTrueTimes {
     CommunicationMemberTrueTimes {

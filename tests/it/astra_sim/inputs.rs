@@ -4,7 +4,7 @@ use crate::commands::run_chakram;
 use crate::corpus::unpack_cases_in_memory;
 use crate::harness::astra_sim::run_every_parser;
 use chakram::astra_sim::{
-    AlgorithmPathsByNodeFile, AnalyticalCongestionModel, AstraFlags, AstraInputs,
+    AnalyticalCongestionModel, AstraFlags, AstraInputs, PerNodeCustomAlgorithmPaths,
 };
 use chakram::trace::{NodeFieldsBeyondView, NodeView, Op, Sink, TraceWriter};
 use proptest::prelude::*;
@@ -509,7 +509,7 @@ fn nested_or_repetitive_texts_are_parsed_in_linear_time() {
     run_every_parser(&many(&|_| "# a comment\n".to_owned()));
     run_every_parser(&format!("\"{}\": 1", "x".repeat(300_000)));
     let seen: BTreeMap<u64, _> =
-        AlgorithmPathsByNodeFile::parse(&many(&|i| format!("{i}: x\n")), "f", false)
+        PerNodeCustomAlgorithmPaths::parse(&many(&|i| format!("{i}: x\n")), "f", false)
             .map(|(nodes, _)| {
                 nodes
                     .iter()

@@ -1,7 +1,7 @@
 //! Tests jobs as one unit on disk: the files that commands read, and the files that they ignore.
 
 use super::{Folder, replay_makespan, text_from_bytes};
-use chakram::trace::{TraceFinder, TraceVerificationLevel};
+use chakram::trace::{TraceFinder, TraceHashVerificationLevel};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -194,9 +194,9 @@ fn large_jobs_are_not_hashed_on_the_way_into_a_replay() {
         let job = format!("{{\"schema\":\"chakram.job.1\",\"ranks\":[{row}]}}");
         folder.write("a.job.json", job.as_bytes());
         for (verify, expected) in [
-            (TraceVerificationLevel::Lengths, Some(hashed)),
-            (TraceVerificationLevel::Hashes, Some(true)),
-            (TraceVerificationLevel::Nothing, None),
+            (TraceHashVerificationLevel::Lengths, Some(hashed)),
+            (TraceHashVerificationLevel::Hashes, Some(true)),
+            (TraceHashVerificationLevel::Nothing, None),
         ] {
             let mut finder = TraceFinder::new(verify);
             finder.add_path(&folder.path_of_file("a")).unwrap();

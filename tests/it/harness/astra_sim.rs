@@ -2,7 +2,7 @@
 //! lines that names the file and a line.
 
 use chakram::astra_sim::{
-    AlgorithmPathsByNodeFile, AstraNetworkFile, AstraSystemFile, CommGroupFile, InputError,
+    AstraNetworkFile, AstraSystemFile, CommGroupFile, InputError, PerNodeCustomAlgorithmPaths,
     RemoteMemoryFile,
 };
 use chakram::internals::logging;
@@ -25,7 +25,7 @@ pub fn run_every_parser(text: &str) {
         }
         let _ = RemoteMemoryFile::parse(text, "f", lenient).map_err(check);
         let _ = CommGroupFile::parse(text, "f", lenient).map_err(check);
-        let _ = AlgorithmPathsByNodeFile::parse(text, "f", lenient).map_err(check);
+        let _ = PerNodeCustomAlgorithmPaths::parse(text, "f", lenient).map_err(check);
     }
     let _ = logging::check_logging_file_and_note_no_effect(text, "f").map_err(check);
 }

@@ -65,13 +65,13 @@ fn list_cores_in_ring_order(members: u32, x: u32) -> Vec<Npu> {
 
 /// Phases of a transfer between groups.
 #[derive(Clone, Copy, PartialEq)]
-enum GroupTransferPhase {
+enum InterGroupTransferPhase {
     Sum,
     Inter,
     AdapterSum,
     Broadcast,
 }
-use GroupTransferPhase::{AdapterSum, Broadcast, Inter, Sum};
+use InterGroupTransferPhase::{AdapterSum, Broadcast, Inter, Sum};
 
 /// Returns the time of a strategy's `phases`, one after another.
 fn replay_time_of_group_transfer_phases(
@@ -79,7 +79,7 @@ fn replay_time_of_group_transfer_phases(
     strategy: u32,
     members: u32,
     adapters: u32,
-    phases: &[GroupTransferPhase],
+    phases: &[InterGroupTransferPhase],
 ) -> u64 {
     // Shares have consecutive members, and equal sizes if possible. The first member of each share is its adapter.
     let first = |share: u32| share * members / adapters;
@@ -171,7 +171,7 @@ fn replay_time_of_group_transfer_phases(
     replay_with(&workload, &build_tile_machine_with_duplex(duplex), &options).makespan_ps()
 }
 
-const ALL: [GroupTransferPhase; 4] = [Sum, Inter, AdapterSum, Broadcast];
+const ALL: [InterGroupTransferPhase; 4] = [Sum, Inter, AdapterSum, Broadcast];
 
 /// Eq. 7 and 8 assume one adapter: each phase starts when the previous phase has ended everywhere.
 /// With several adapters, one share may start its broadcast before the last share has its bytes,

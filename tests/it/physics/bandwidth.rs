@@ -10,7 +10,7 @@ use super::rig::{
     Dim, build_job_from_rank_nodes, build_machine_from_dims, make_dim_with_fixed_link_speed,
     make_proptest_config, make_stepwise_network_options, replay_with,
 };
-use super::wires::{WireBusyTimes, WireKind, compute_uncontended_times};
+use super::wires::{BusyTimeTotalsByWire, PortOrLinkWireKind, compute_uncontended_times};
 use chakram::engine::NetworkModel;
 use chakram::engine::NetworkModel::{ContentionFree, Links, Ports};
 use chakram::machine::{CollectiveAlgorithm, Machine};
@@ -62,8 +62,8 @@ proptest! {
         });
         let flows: Vec<_> = flows.collect();
         let machine = build_machine_from_dims(&dims);
-        for (model, wiring) in [(Ports, WireKind::Ports), (Links, WireKind::Links)] {
-            let mut busy = WireBusyTimes::default();
+        for (model, wiring) in [(Ports, PortOrLinkWireKind::Ports), (Links, PortOrLinkWireKind::Links)] {
+            let mut busy = BusyTimeTotalsByWire::default();
             for flow in &flows {
                 busy.add_transfer(wiring, &dims, (flow.from, flow.to), (flow.bytes, 1));
             }
@@ -113,11 +113,11 @@ proptest! {
         let machine = build_machine_from_dims(&dims);
         let mut before = 0;
         for (model, wiring) in [
-            (ContentionFree, WireKind::Ports),
-            (Ports, WireKind::Ports),
-            (Links, WireKind::Links),
+            (ContentionFree, PortOrLinkWireKind::Ports),
+            (Ports, PortOrLinkWireKind::Ports),
+            (Links, PortOrLinkWireKind::Links),
         ] {
-            let mut busy = WireBusyTimes::default();
+            let mut busy = BusyTimeTotalsByWire::default();
             for (from, to, bytes) in naive::list_collective_messages(&dims, kind, bytes, root as usize) {
                 busy.add_transfer(wiring, &dims, (from, to), bytes);
             }

@@ -103,7 +103,7 @@ proptest! {
     /// Members of trees end one after another, so trees have no closed form.
     #[test]
     fn chosen_chunk_count_of_trees_is_within_two_percent_of_best(
-        algorithm in prop::sample::select(vec![A::MemberTree, A::DoubleBinaryTree]),
+        algorithm in prop::sample::select(vec![A::MemberMessageTree, A::DoubleBinaryTree]),
         size in 2_u32..20,
         kind in prop::sample::select(vec![K::AllReduce, K::Broadcast, K::Reduce]),
         bytes in prop::sample::select(SIZES.to_vec()),
@@ -139,7 +139,7 @@ fn no_chunk_count_up_to_128_is_better_than_the_chosen() {
     let tree = |algorithm, size| vec![make_dim_with_fixed_link_speed(S::Switch, size, algorithm)];
     assert_chosen_is_near_best_of_128_chunk_counts(&[
         (tree(A::DoubleBinaryTree, 5), K::AllReduce, 1_000_000),
-        (tree(A::MemberTree, 6), K::Broadcast, 300_000),
+        (tree(A::MemberMessageTree, 6), K::Broadcast, 300_000),
         (
             vec![
                 make_dim_with_fixed_link_speed(S::Ring, 4, A::Ring),
@@ -156,7 +156,7 @@ fn no_chunk_count_up_to_128_is_better_than_the_chosen() {
 fn no_chunk_count_is_better_on_machines_of_many_shapes() {
     let mut all = Vec::new();
     for size in [2, 3, 4, 5, 7, 8, 11, 16, 24, 33] {
-        for algorithm in [A::MemberTree, A::DoubleBinaryTree] {
+        for algorithm in [A::MemberMessageTree, A::DoubleBinaryTree] {
             for kind in [K::AllReduce, K::Broadcast, K::Reduce] {
                 for bytes in [1_000, 30_000, 200_000, 1_000_000, 7_000_000, 500_000_000] {
                     all.push((
@@ -171,7 +171,7 @@ fn no_chunk_count_is_better_on_machines_of_many_shapes() {
     for (inner, outer) in [
         (A::Ring, A::Ring),
         (A::Ring, A::DoubleBinaryTree),
-        (A::Direct, A::MemberTree),
+        (A::Direct, A::MemberMessageTree),
     ] {
         for bytes in [100_000, 3_000_000, 100_000_000] {
             let dims = vec![

@@ -72,7 +72,7 @@ fn every_collective_takes_what_its_closed_form_says() {
 #[test]
 fn collective_times_of_eight_members_match_hand_computation() {
     use CollectiveAlgorithm::{
-        Direct, DoubleBinaryTree, HalvingDoubling as Halving, MemberTree, Pairwise,
+        Direct, DoubleBinaryTree, HalvingDoubling as Halving, MemberMessageTree, Pairwise,
         RecursiveDoubling as Doubling, Ring,
     };
     use CollectiveKind as K;
@@ -243,14 +243,14 @@ fn collective_times_of_eight_members_match_hand_computation() {
         // are 500 + 1,600, and then twice 500 + 2 x 1,600 ns.
         (
             DimensionShape::FullyConnected,
-            MemberTree,
+            MemberMessageTree,
             K::AllReduce,
             80_000,
             19_000_000,
         ),
         (
             DimensionShape::FullyConnected,
-            MemberTree,
+            MemberMessageTree,
             K::Reduce,
             80_000,
             9_500_000,
@@ -265,7 +265,7 @@ fn collective_times_of_eight_members_match_hand_computation() {
         // The levels are 1 and 2 links below the top, and the top is 4 links from the root: 3,500 + 5 x 3,200 ns.
         (
             DimensionShape::Ring,
-            MemberTree,
+            MemberMessageTree,
             K::Broadcast,
             80_000,
             19_500_000,
@@ -273,7 +273,7 @@ fn collective_times_of_eight_members_match_hand_computation() {
         // A gather uses the ring instead.
         (
             DimensionShape::Ring,
-            MemberTree,
+            MemberMessageTree,
             K::Gather,
             10_000,
             4_900_000,
@@ -300,9 +300,8 @@ fn closed_forms_answer_where_all_paths_are_alike_and_send_no_message() {
                 let mut stages = oracle::list_collective_phases(&[dim], kind, bytes).into_iter();
                 let alike = stages.all(|(_, how, ..)| match how {
                     CollectiveAlgorithm::Ring => true,
-                    CollectiveAlgorithm::MemberTree | CollectiveAlgorithm::DoubleBinaryTree => {
-                        false
-                    }
+                    CollectiveAlgorithm::MemberMessageTree
+                    | CollectiveAlgorithm::DoubleBinaryTree => false,
                     _ => shape != DimensionShape::Ring,
                 });
                 let closed = alike && !kind.has_root();

@@ -188,7 +188,7 @@ fn disagreements_name_the_group() {
 /// Each rank's program: calls of three groups, each after its own kernel, with or without streams. The calls of a group
 /// are of the same kinds on all ranks, but each rank interleaves the groups in its own order.
 #[derive(Clone, Debug)]
-struct InterleavedGroupCalls {
+struct PerRankInterleavedGroupCalls {
     ranks: u32,
     /// Kinds of collectives for each group.
     calls: [Vec<K>; 3],
@@ -199,7 +199,7 @@ struct InterleavedGroupCalls {
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-fn any_interleaved_group_calls() -> impl Strategy<Value = InterleavedGroupCalls> {
+fn any_interleaved_group_calls() -> impl Strategy<Value = PerRankInterleavedGroupCalls> {
     let kinds = || {
         prop::collection::vec(
             prop::sample::select(vec![
@@ -215,7 +215,7 @@ fn any_interleaved_group_calls() -> impl Strategy<Value = InterleavedGroupCalls>
     let times = prop_oneof![Just(0_u64), Just(500), 0_u64..9000];
     let late = prop::collection::vec(prop::collection::vec((times, any::<usize>()), 9), 5);
     (2_u32..=5, [kinds(), kinds(), kinds()], late, any::<bool>()).prop_map(
-        |(ranks, calls, late, streams)| InterleavedGroupCalls {
+        |(ranks, calls, late, streams)| PerRankInterleavedGroupCalls {
             ranks,
             calls,
             late,
@@ -224,7 +224,7 @@ fn any_interleaved_group_calls() -> impl Strategy<Value = InterleavedGroupCalls>
     )
 }
 
-impl InterleavedGroupCalls {
+impl PerRankInterleavedGroupCalls {
     /// Returns the makespan with these members of groups `a` and `b`, in a job of `all` ranks.
     /// Group `c` has all ranks except the last, or only the first rank.
     fn replay_makespan_with_group_members(

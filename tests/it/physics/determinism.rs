@@ -8,8 +8,8 @@ use super::rig::{
 };
 use chakram::engine::ReplayOptions;
 use chakram::generate::{
-    CheckedWorkloadPattern, DataParallelPattern, P2pPattern, ParallelKernelChainsPattern,
-    TrafficPattern, WorkloadPattern,
+    CheckedWorkloadPattern, DataParallelTrainingJobParameters, P2pPattern,
+    ParallelKernelChainsPattern, TrafficPattern, WorkloadPattern,
 };
 use chakram::machine::CollectiveAlgorithm;
 use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
@@ -26,7 +26,7 @@ fn the_same_workload_gives_the_same_events_in_the_same_order() {
     let patterns = [
         WorkloadPattern::P2p(traffic),
         WorkloadPattern::Chain(chains),
-        WorkloadPattern::DataParallel(DataParallelPattern::new(8)),
+        WorkloadPattern::DataParallel(DataParallelTrainingJobParameters::new(8)),
     ];
     let dims = [
         make_dim_with_fixed_link_speed(DimensionShape::Ring, 4, Direct),

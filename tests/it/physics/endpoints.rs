@@ -14,7 +14,8 @@ use chakram::extend::{
 };
 use chakram::ids::{EndpointId, Npu};
 use chakram::internals::{
-    ContentionFreeNetwork, LinkContentionNetwork, OneTransferPerLinkNetwork, PortContentionNetwork,
+    ContentionFreePortBusyTimes, LinkContentionNetwork, OneTransferPerLinkNetwork,
+    PortContentionNetwork,
 };
 use chakram::machine::{CollectiveAlgorithm, Machine};
 use chakram::report;
@@ -399,7 +400,7 @@ proptest! {
         let alone = path.time_message(transfer.amount);
         let now = Time(1_000_000);
         let taken = [
-            ContentionFreeNetwork::new(&topology).serve_access(now, &transfer, &mut EventRejectingScheduler),
+            ContentionFreePortBusyTimes::new(&topology).serve_access(now, &transfer, &mut EventRejectingScheduler),
             PortContentionNetwork::new(&topology).serve_access(now, &transfer, &mut EventRejectingScheduler),
             LinkContentionNetwork::new(&topology).serve_access(now, &transfer, &mut EventRejectingScheduler),
             OneTransferPerLinkNetwork::new(&topology).serve_access(now, &transfer, &mut EventRejectingScheduler),

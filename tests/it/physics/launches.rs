@@ -6,9 +6,9 @@ use super::rig::{
     Dim, build_job_from_rank_nodes, build_machine_from_dims, make_dim_with_fixed_link_speed,
 };
 use chakram::engine::{
-    BegunLaunchRecord, CompiledReplay, EnumeratedSetting, FeedLaunchAndRankStartRequests,
-    InstanceId, LaunchFeed, LaunchKernelDurationSource, LaunchRequest, NetworkModel,
-    ProcessorJobStartAndEnd, ProcessorKernelJob, RepeatedLaunchFeed, ReplayError, ReplayOptions,
+    CompiledReplay, EnumeratedSetting, FeedLaunchAndRankStartRequests, InstanceId, LaunchFeed,
+    LaunchKernelDurationSource, LaunchRequest, NetworkModel, ProcessorJobStartAndEnd,
+    ProcessorKernelJob, ProgramLaunchRecord, RepeatedLaunchFeed, ReplayError, ReplayOptions,
     SelfSchedulingProcessorModel, SingleLaunchFeed, TimedLaunchFeed, run_launches,
 };
 use chakram::ids::{NodeIndex, Npu};
@@ -25,14 +25,14 @@ const NS: u64 = 1000;
 
 /// Starts and ends of launches in picoseconds, and the notifications of processors.
 #[derive(Debug, Default, PartialEq)]
-struct LaunchLog {
+struct JobLaunchEventLog {
     began: Vec<(u64, u64)>,
     ended: Vec<(u64, u64)>,
     nodes: Vec<(u64, bool, u32, u32)>,
     occupied: Vec<(u64, u64, u64)>,
 }
 
-impl Observer for LaunchLog {
+impl Observer for JobLaunchEventLog {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.nodes.push((now.0, false, instance.0, node.0));
     }
@@ -40,11 +40,11 @@ impl Observer for LaunchLog {
         self.nodes.push((now.0, true, instance.0, node.0));
     }
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_launch_began(&mut self, now: Time, launch: &BegunLaunchRecord) {
+    fn on_launch_began(&mut self, now: Time, launch: &ProgramLaunchRecord) {
         assert_eq!(launch.began, now);
         self.began.push((launch.serial.0, now.0));
     }
-    fn on_all_launch_nodes_complete(&mut self, now: Time, launch: &BegunLaunchRecord) {
+    fn on_all_launch_nodes_complete(&mut self, now: Time, launch: &ProgramLaunchRecord) {
         self.ended.push((launch.serial.0, now.0));
     }
     fn on_kernel_scheduled(
@@ -94,7 +94,7 @@ fn repeated_launches_overlap_where_dependencies_allow() {
     for network in models.filter(|one| *one != NetworkModel::Exclusive) {
         let program = compile_replay(&workload, &machine, |o| o.network = Some(network));
         let mut feed = RepeatedLaunchFeed::new(0, 3);
-        let mut log = LaunchLog::default();
+        let mut log = JobLaunchEventLog::default();
         let outcome = run_launches(&[program], &mut [&mut feed], None, &mut log).unwrap();
         assert_eq!(outcome.makespan, Span(602 * NS));
         assert_eq!((outcome.nodes, outcome.messages), (12, 3));
@@ -156,7 +156,7 @@ fn jobs_that_share_a_port_wait_for_one_another() {
             SingleLaunchFeed::of_program(0),
             SingleLaunchFeed::of_program(1),
         );
-        let mut log = LaunchLog::default();
+        let mut log = JobLaunchEventLog::default();
         run_launches(&programs, &mut [&mut first, &mut second], None, &mut log).unwrap();
         let ended: Vec<u64> = log.ended.iter().map(|&(_, at)| at / NS).collect();
         assert_eq!(ended, ends, "{network}");
@@ -198,7 +198,7 @@ fn jobs_that_share_a_link_wait_for_one_another() {
             SingleLaunchFeed::of_program(0),
             SingleLaunchFeed::of_program(1),
         );
-        let mut log = LaunchLog::default();
+        let mut log = JobLaunchEventLog::default();
         run_launches(&programs, &mut [&mut first, &mut second], None, &mut log).unwrap();
         let ended: Vec<u64> = log.ended.iter().map(|&(_, at)| at / NS).collect();
         assert_eq!(ended, ends);
@@ -238,7 +238,7 @@ fn programs_launched_by_a_feed_cannot_deadlock_one_another() {
         compile_replay(&first, &machine, |_| {}),
         compile_replay(&second, &machine, |_| {}),
     ];
-    let mut log = LaunchLog::default();
+    let mut log = JobLaunchEventLog::default();
     run_launches(
         &programs,
         &mut [&mut TwoLaunchesAtStartFeed(false)],
@@ -287,7 +287,7 @@ impl LaunchFeed for RandomRequestFeed {
     fn on_launch_ended(
         &mut self,
         now: Time,
-        ended: &BegunLaunchRecord,
+        ended: &ProgramLaunchRecord,
         _: &mut FeedLaunchAndRankStartRequests,
     ) {
         assert_eq!(
@@ -423,7 +423,10 @@ fn processor_picks_the_shortest_waiting_job_when_a_job_ends() {
             self.0 += 1;
         }
     }
-    let (mut log, mut server) = (LaunchLog::default(), ShortestJobFirstProcessor::default());
+    let (mut log, mut server) = (
+        JobLaunchEventLog::default(),
+        ShortestJobFirstProcessor::default(),
+    );
     let feeds: &mut [&mut dyn LaunchFeed] = &mut [&mut ThreeLaunchFeed(0)];
     run_launches(&[program], feeds, Some(&mut server), &mut log).unwrap();
     let us = |(tag, start, end): (u64, u64, u64)| (tag, start / 1_000_000, end / 1_000_000);
@@ -453,8 +456,8 @@ fn stuck_launches_are_named() {
         build_job_from_rank_nodes(&[vec![build_send(1, 64)], vec![build_receive(0, 64)]], &[]);
     let machine = build_machine_from_dims(&[ring_dimension(2)]);
     let program = compile_replay(&workload, &machine, |_| {});
-    struct NeverReleasedRankFeed(bool);
-    impl LaunchFeed for NeverReleasedRankFeed {
+    struct UnreleasedRankLaunchFeed(bool);
+    impl LaunchFeed for UnreleasedRankLaunchFeed {
         fn next_wake_time(&self) -> Option<Time> {
             (!self.0).then_some(Time(7))
         }
@@ -470,7 +473,7 @@ fn stuck_launches_are_named() {
     }
     let found = run_launches(
         &[program],
-        &mut [&mut NeverReleasedRankFeed(false)],
+        &mut [&mut UnreleasedRankLaunchFeed(false)],
         None,
         &mut (),
     );
@@ -493,13 +496,13 @@ fn launches_start_at_given_times_whatever_their_order() {
     let machine = build_machine_from_dims(&[ring_dimension(4)]);
     let at = |npu: u32| compile_replay(&workload, &machine, |o| o.map = Some(vec![Npu(npu)]));
     let times = || vec![Time(30 * NS), Time(0), Time(15 * NS), Time(16 * NS)];
-    let mut log = LaunchLog::default();
+    let mut log = JobLaunchEventLog::default();
     let mut feed = TimedLaunchFeed::new(0, times());
     run_launches(&[at(0)], &mut [&mut feed], None, &mut log).unwrap();
     // The launch at 16 waits for the one at 15, which ends at 25. The launch at 30 waits until 35.
     let ends = [(0, 10), (1, 25), (2, 35), (3, 45)].map(|(serial, at)| (serial, at * NS));
     assert_eq!(log.ended, ends);
-    let mut beside = LaunchLog::default();
+    let mut beside = JobLaunchEventLog::default();
     let programs = [at(0), at(1)];
     let mut feeds = (
         TimedLaunchFeed::new(0, times()),

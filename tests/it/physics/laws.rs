@@ -29,13 +29,13 @@ use super::rig::{
 };
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::extend::{
-    EventScheduler, LineSendPattern, MessageProgressNotice, NetworkBackend, NetworkEvent,
-    NetworkMessage, OpIndex, OperationPortRange,
+    ConsecutivePortsOpenedByOperation, EventScheduler, LineSendPattern, MessageProgressNotice,
+    NetworkBackend, NetworkEvent, NetworkMessage, OpIndex,
 };
 use chakram::ids::Npu;
 use chakram::internals::{
-    ContentionFreeNetwork, FairSharingNetwork, LinkContentionNetwork, OneTransferPerLinkNetwork,
-    PortContentionNetwork,
+    ContentionFreePortBusyTimes, FairSharingNetwork, LinkContentionNetwork,
+    OneTransferPerLinkNetwork, PortContentionNetwork,
 };
 use chakram::machine::{
     ChunkCountOrderAndOverlap, CollectiveAlgorithm, DimensionAlgorithmChoice, Machine,
@@ -279,11 +279,11 @@ impl<N: NetworkBackend> NetworkBackend for &mut PortRecordingNetwork<'_, N> {
     const NAME: &'static str = N::NAME;
     const SHARED: bool = N::SHARED;
 
-    fn open_ports(&mut self, count: u32) -> OperationPortRange {
+    fn open_ports(&mut self, count: u32) -> ConsecutivePortsOpenedByOperation {
         self.operations += 1;
         let range = match N::SHARED {
             // Operations share all ports. Separate port ranges only identify the operation here.
-            true => OperationPortRange::new(self.next_port, count),
+            true => ConsecutivePortsOpenedByOperation::new(self.next_port, count),
             false => self.network.open_ports(count),
         };
         self.next_port += count + 1;
@@ -294,7 +294,7 @@ impl<N: NetworkBackend> NetworkBackend for &mut PortRecordingNetwork<'_, N> {
         range
     }
 
-    fn close_ports(&mut self, ports: OperationPortRange) {
+    fn close_ports(&mut self, ports: ConsecutivePortsOpenedByOperation) {
         if !N::SHARED {
             self.network.close_ports(ports);
         }
@@ -379,7 +379,7 @@ fn replay_message_order_and_makespan(
     let t = machine.topology();
     match model {
         NetworkModel::ContentionFree => {
-            replay_recording_message_order_at_ports(&of, t, ContentionFreeNetwork::new(t))
+            replay_recording_message_order_at_ports(&of, t, ContentionFreePortBusyTimes::new(t))
         }
         NetworkModel::Ports => {
             replay_recording_message_order_at_ports(&of, t, PortContentionNetwork::new(t))

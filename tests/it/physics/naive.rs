@@ -16,7 +16,7 @@ use chakram::trace::CollectiveKind;
 
 /// What must happen before a message is sent.
 #[derive(Clone, Debug, PartialEq)]
-pub enum AwaitedMessageCountOrSenders {
+pub enum MessageSendPrecondition {
     /// The member has received this many messages.
     Count(usize),
     /// The member has received messages from these members.
@@ -25,7 +25,7 @@ pub enum AwaitedMessageCountOrSenders {
 
 /// A message in a member's program for one line: the receiver's index, the condition, and the size
 /// as a fraction of the line's buffer.
-pub type MemberProgramMessage = (u32, AwaitedMessageCountOrSenders, (u64, u64));
+pub type MemberProgramMessage = (u32, MessageSendPrecondition, (u64, u64));
 
 /// Returns the messages that the member `index` of a line of `n` sends, in order.
 fn list_messages_of_member(
@@ -48,7 +48,7 @@ fn list_messages_of_member(
     };
     let posts = list_ring_and_direct_sends(algorithm, what, n, index, root).into_iter();
     posts
-        .map(|(to, count)| (to, AwaitedMessageCountOrSenders::Count(count), (1, split)))
+        .map(|(to, count)| (to, MessageSendPrecondition::Count(count), (1, split)))
         .collect()
 }
 
@@ -97,7 +97,7 @@ struct MessageWithGuessedTimes {
     stage: usize,
     strand: u32,
     dimension: usize,
-    needs: AwaitedMessageCountOrSenders,
+    needs: MessageSendPrecondition,
     /// The indices of the sender and the receiver in their line.
     index: u32,
     to_index: u32,
@@ -292,10 +292,10 @@ fn compute_strand_sends_and_end(
     let to_here = messages.iter().filter(|m| m.to == npu).filter(of_strand);
     let mut receptions: Vec<_> = to_here.map(|m| (m.delivered, m.index)).collect();
     receptions.sort_unstable();
-    let needed = |needs: &AwaitedMessageCountOrSenders| match needs {
-        AwaitedMessageCountOrSenders::Count(0) => 0,
-        AwaitedMessageCountOrSenders::Count(count) => receptions[count - 1].0,
-        AwaitedMessageCountOrSenders::From(senders) => {
+    let needed = |needs: &MessageSendPrecondition| match needs {
+        MessageSendPrecondition::Count(0) => 0,
+        MessageSendPrecondition::Count(count) => receptions[count - 1].0,
+        MessageSendPrecondition::From(senders) => {
             let theirs = receptions.iter().filter(|(_, from)| senders.contains(from));
             theirs.map(|(at, _)| *at).max().unwrap_or(0)
         }

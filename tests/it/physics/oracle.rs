@@ -79,7 +79,7 @@ pub fn resolve_stage_algorithm(
         (A::Pairwise, P::Broadcast | P::Reduce | P::Gather | P::Scatter) => A::Direct,
         (_, P::AllToAll) => A::Pairwise,
         (
-            A::MemberTree | A::DoubleBinaryTree,
+            A::MemberMessageTree | A::DoubleBinaryTree,
             P::Gather | P::Scatter | P::ReduceScatter | P::AllGather,
         ) => A::Ring,
         (A::HalvingDoubling | A::RecursiveDoubling, P::ReduceScatter | P::AllGather) if !even => {
@@ -92,7 +92,7 @@ pub fn resolve_stage_algorithm(
 /// Returns `true` if an all-reduce among `n` members is a single stage.
 fn all_reduces_in_one_stage(algorithm: CollectiveAlgorithm, n: u32) -> bool {
     match algorithm {
-        CollectiveAlgorithm::MemberTree | CollectiveAlgorithm::DoubleBinaryTree => true,
+        CollectiveAlgorithm::MemberMessageTree | CollectiveAlgorithm::DoubleBinaryTree => true,
         CollectiveAlgorithm::RecursiveDoubling => n.count_ones() == 1,
         _ => false,
     }
@@ -146,7 +146,7 @@ pub fn compute_phase_time(
         (
             CollectiveAlgorithm::HalvingDoubling
             | CollectiveAlgorithm::RecursiveDoubling
-            | CollectiveAlgorithm::MemberTree
+            | CollectiveAlgorithm::MemberMessageTree
             | CollectiveAlgorithm::DoubleBinaryTree
             | CollectiveAlgorithm::Pairwise,
             _,

@@ -414,11 +414,11 @@ fn tree_collectives_are_faster_with_chunks() {
         assert_eq!(replay.outcome.stepwise, 1);
         replay.makespan_ps()
     };
-    use CollectiveAlgorithm::{DoubleBinaryTree, MemberTree};
-    let (one, two) = (time(MemberTree, 64), time(DoubleBinaryTree, 64));
+    use CollectiveAlgorithm::{DoubleBinaryTree, MemberMessageTree};
+    let (one, two) = (time(MemberMessageTree, 64), time(DoubleBinaryTree, 64));
     assert!((3 * t..3 * t + t / 2).contains(&one), "{one}");
     assert!((2 * t..2 * t + t / 2).contains(&two), "{two}");
-    assert!(time(MemberTree, 1) > one && time(DoubleBinaryTree, 1) > one);
+    assert!(time(MemberMessageTree, 1) > one && time(DoubleBinaryTree, 1) > one);
 }
 
 /// If a collective must be simulated and its messages would not fit in memory, this is an error; the closed form needs
@@ -446,7 +446,7 @@ fn collectives_whose_messages_exceed_memory_are_refused() {
             .closed,
         1
     );
-    let machine = flat(CollectiveAlgorithm::MemberTree);
+    let machine = flat(CollectiveAlgorithm::MemberMessageTree);
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let error = prepared.run(()).unwrap_err().to_string();
     assert!(error.contains("131072 members in 4096 chunks"), "{error}");

@@ -1,7 +1,7 @@
 //! Derives each member's messages, and what they wait for, from the algorithms' definitions: trees are sets that are
 //! split, and exchanges are pairs. Every message waits for named senders, not for a number of receptions.
 
-use super::naive::{AwaitedMessageCountOrSenders, MemberProgramMessage};
+use super::naive::{MemberProgramMessage, MessageSendPrecondition};
 use chakram::extend::CollectiveStagePrimitive;
 use chakram::machine::CollectiveAlgorithm;
 
@@ -40,7 +40,7 @@ pub fn list_messages_member_sends_in_algorithm(
         (CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling, _) => {
             list_tree_messages(&build_binomial_member_tree(n), what, n, index, root)
         }
-        (CollectiveAlgorithm::MemberTree | CollectiveAlgorithm::DoubleBinaryTree, _) => {
+        (CollectiveAlgorithm::MemberMessageTree | CollectiveAlgorithm::DoubleBinaryTree, _) => {
             list_tree_messages(&build_in_order_tree(n), what, n, index, root)
         }
         (CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct, _) => {
@@ -65,7 +65,7 @@ fn list_exchanges_in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<MemberProgramMe
     let before = |i: usize| partners[..i].to_vec();
     let rounds = rounds.into_iter().enumerate();
     rounds
-        .map(|(i, (to, share))| (to, AwaitedMessageCountOrSenders::From(before(i)), share))
+        .map(|(i, (to, share))| (to, MessageSendPrecondition::From(before(i)), share))
         .collect()
 }
 
@@ -81,7 +81,7 @@ fn list_member_messages_of_pairwise_rounds(n: u32, index: u32) -> Vec<MemberProg
         let before = (1..k).map(behind).collect();
         (
             (index + k) % n,
-            AwaitedMessageCountOrSenders::From(before),
+            MessageSendPrecondition::From(before),
             share,
         )
     };
@@ -89,12 +89,12 @@ fn list_member_messages_of_pairwise_rounds(n: u32, index: u32) -> Vec<MemberProg
 }
 
 /// A tree: the parent of every index except 0, and each index's children in sending order.
-pub struct MemberTree {
+pub struct MemberMessageTree {
     pub parent: Vec<u32>,
     pub children: Vec<Vec<u32>>,
 }
 
-impl MemberTree {
+impl MemberMessageTree {
     fn new(n: u32) -> Self {
         Self {
             parent: vec![0; n as usize],
@@ -115,8 +115,8 @@ impl MemberTree {
 
 /// Returns a binomial tree: the owner of 0 … n−1 splits this range at the largest power of two,
 /// gives the upper part to that part's first member, and continues with the lower part.
-pub fn build_binomial_member_tree(n: u32) -> MemberTree {
-    fn join_members_as_binomial_subtree(tree: &mut MemberTree, from: u32, to: u32) {
+pub fn build_binomial_member_tree(n: u32) -> MemberMessageTree {
+    fn join_members_as_binomial_subtree(tree: &mut MemberMessageTree, from: u32, to: u32) {
         let mut to = to;
         while to - from > 1 {
             let mut cut = 1;
@@ -128,16 +128,16 @@ pub fn build_binomial_member_tree(n: u32) -> MemberTree {
             to = from + cut;
         }
     }
-    let mut tree = MemberTree::new(n);
+    let mut tree = MemberMessageTree::new(n);
     join_members_as_binomial_subtree(&mut tree, 0, n);
     tree
 }
 
 /// Returns an in-order binary tree over 1 … n−1 whose top has 0 as its parent. The top of a range
 /// is placed so that its lower subtree is full.
-pub fn build_in_order_tree(n: u32) -> MemberTree {
+pub fn build_in_order_tree(n: u32) -> MemberMessageTree {
     /// Adds the members `low..high` as a subtree of `parent`.
-    fn add_in_order_subtree(tree: &mut MemberTree, parent: u32, low: u32, high: u32) {
+    fn add_in_order_subtree(tree: &mut MemberMessageTree, parent: u32, low: u32, high: u32) {
         if low == high {
             return;
         }
@@ -150,13 +150,13 @@ pub fn build_in_order_tree(n: u32) -> MemberTree {
         add_in_order_subtree(tree, top, low, top);
         add_in_order_subtree(tree, top, top + 1, high);
     }
-    let mut tree = MemberTree::new(n);
+    let mut tree = MemberMessageTree::new(n);
     add_in_order_subtree(&mut tree, 0, 1, n);
     tree
 }
 
 fn list_tree_messages(
-    tree: &MemberTree,
+    tree: &MemberMessageTree,
     what: CollectiveStagePrimitive,
     n: u32,
     index: u32,
@@ -175,7 +175,7 @@ fn list_tree_messages(
     if x != 0 && matches!(what, P::Reduce | P::Gather | P::AllReduce) {
         posts.push((
             parent,
-            AwaitedMessageCountOrSenders::From(children.clone()),
+            MessageSendPrecondition::From(children.clone()),
             share(x as u32),
         ));
     }
@@ -190,7 +190,7 @@ fn list_tree_messages(
         for (&child, &to) in tree.children[x].iter().zip(&children) {
             posts.push((
                 to,
-                AwaitedMessageCountOrSenders::From(before.clone()),
+                MessageSendPrecondition::From(before.clone()),
                 share(child),
             ));
         }

@@ -9,7 +9,7 @@ use super::tile_groups::{Random, build_dies_machine};
 use crate::corpus::is_whole_corpus_requested;
 use chakram::engine::NetworkModel::Exclusive;
 use chakram::engine::{CompiledReplay, CompletedReplayTotals, InstanceId, ReplayOptions};
-use chakram::extend::BusyTileLinksAndMemoryPorts;
+use chakram::extend::LinkAndPortBusyTimes;
 use chakram::ids::{NodeIndex, Npu};
 use chakram::machine::Machine;
 use chakram::report::{CollectiveRecord, Observer};
@@ -25,7 +25,7 @@ impl Observer for LinkBusyTimesText {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
+    fn on_link_and_memory_port_busy_times(&mut self, occupancy: &LinkAndPortBusyTimes) {
         self.0 = format!("{occupancy:?}");
     }
 }

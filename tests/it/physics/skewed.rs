@@ -122,7 +122,7 @@ fn generated_skewed_all_reduces_end_as_in_naive_simulation() {
             // Members of a tree end one after another, so the tree has no closed form.
             let tree = matches!(
                 algorithm,
-                CollectiveAlgorithm::MemberTree | CollectiveAlgorithm::DoubleBinaryTree
+                CollectiveAlgorithm::MemberMessageTree | CollectiveAlgorithm::DoubleBinaryTree
             );
             // Algorithms that do not support five members fall back to rings, which have a formula for late members.
             let closed = replay.outcome.closed == 1;

@@ -20,9 +20,9 @@ use chakram::workload::{NodeKind, Workload};
 
 /// A log, and the loop's counters.
 #[derive(Default)]
-struct LogAndLoopCounts(ObserverLog, EventAndTileGroupCounts);
+struct ObserverLogWithLoopCounters(ObserverLog, EventAndTileGroupCounts);
 
-impl Observer for LogAndLoopCounts {
+impl Observer for ObserverLogWithLoopCounters {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.0.on_issued(now, instance, node, kind);
     }
@@ -56,8 +56,10 @@ fn replay_with_aggregation(
         (o.network, o.aggregate) = (Some(network), aggregate);
     });
     let prepared = CompiledReplay::new(workload, machine, &options).unwrap();
-    let (outcome, log) = prepared.run(LogAndLoopCounts::default()).unwrap();
-    let LogAndLoopCounts(mut log, counts) = log;
+    let (outcome, log) = prepared
+        .run(ObserverLogWithLoopCounters::default())
+        .unwrap();
+    let ObserverLogWithLoopCounters(mut log, counts) = log;
     log.events.sort_unstable();
     let mut records: Vec<String> = log.records.iter().map(|r| format!("{r:?}")).collect();
     records.sort_unstable();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// The kind of wires in a network model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WireKind {
+pub enum PortOrLinkWireKind {
     /// A port for each neighbour, or a single port if NPUs connect to a switch or are fully
     /// connected.
     Ports,
@@ -19,9 +19,9 @@ type PortOrLinkName = (usize, u32, &'static str);
 
 /// The busy time of each port and link, in picoseconds.
 #[derive(Debug, Default)]
-pub struct WireBusyTimes(BTreeMap<PortOrLinkName, u128>);
+pub struct BusyTimeTotalsByWire(BTreeMap<PortOrLinkName, u128>);
 
-impl WireBusyTimes {
+impl BusyTimeTotalsByWire {
     /// Returns the busy time of the busiest port or link, in picoseconds.
     pub fn max_busy_time_ps(&self) -> u64 {
         self.0.values().max().map_or(0, |&ps| ps as u64)
@@ -31,7 +31,7 @@ impl WireBusyTimes {
     /// picoseconds.
     pub fn add_transfer(
         &mut self,
-        wiring: WireKind,
+        wiring: PortOrLinkWireKind,
         dims: &[Dim],
         (from, to): (u32, u32),
         (bytes, parts): (u64, u64),
@@ -49,7 +49,7 @@ impl WireBusyTimes {
                 _ => y > x,
             };
             let wired = matches!(dim.shape, DimensionShape::Ring | DimensionShape::Mesh);
-            if x != y && wired && wiring == WireKind::Links {
+            if x != y && wired && wiring == PortOrLinkWireKind::Links {
                 let mut here = x;
                 while here != y {
                     add(moved(here), if up { "up" } else { "down" });

@@ -8,7 +8,7 @@ use chakram::serve::llm::{
 use std::fmt::Write;
 use std::path::Path;
 use testkit::llm_serving::{
-    PlainEngine, PlainEngineStep, PlainRequestWithTokenIds, serve_step_by_step,
+    EngineRulesAndStepTimes, PlainEngineStep, PlainRequestWithTokenIds, serve_step_by_step,
 };
 
 mod formulas;
@@ -156,11 +156,11 @@ fn random_request_file_and_plain_requests(
     (rows, all)
 }
 
-fn random_engine(numbers: &mut RandomSequence, length: u64) -> PlainEngine {
+fn random_engine(numbers: &mut RandomSequence, length: u64) -> EngineRulesAndStepTimes {
     let size = [1, 2, 4, 16][numbers.below(4) as usize];
     let whole = (length * 3 / 2 + 2).div_ceil(size);
     let blocks = whole / 2 + numbers.below(whole * 4) + 1;
-    PlainEngine {
+    EngineRulesAndStepTimes {
         blocks: blocks as usize,
         block_size: size as usize,
         budget: (1 + numbers.below(length * 2)) as usize,
@@ -193,7 +193,7 @@ fn random_engine(numbers: &mut RandomSequence, length: u64) -> PlainEngine {
     }
 }
 
-fn engine_text(engine: &PlainEngine, watermark: f64, file: &Path) -> String {
+fn engine_text(engine: &EngineRulesAndStepTimes, watermark: f64, file: &Path) -> String {
     let [base, token, request, read] = engine.times;
     let mut text = format!(
         "name = \"case\"\n[engine]\nblocks = {}\nblock_size = {}\nmax_num_batched_tokens = {}\nmax_num_seqs = {}\n\

@@ -6,7 +6,7 @@ use super::{
 use chakram::serve::CompletedRequest;
 use std::fmt::Write;
 use testkit::serving::{
-    JobOfEqualTasks, MultiJobRequest, PlainRequest, PlainRequestOrderRule,
+    JobOfEqualTasks, MultiJobRequest, PlainRequestOrderRule, WholeProcessorRequest,
     request_ends_with_tasks_dealt_in_turn, serve_requests_plainly,
 };
 
@@ -174,9 +174,9 @@ fn check_policy_on_random_scenarios(
             format!("preemption = \"{cost} ps\"\n")
         });
         write!(text, "[policy]\n{kind}\n{preemption}").unwrap();
-        let plainly: Vec<PlainRequest> = requests
+        let plainly: Vec<WholeProcessorRequest> = requests
             .iter()
-            .map(|&(ready, model)| PlainRequest {
+            .map(|&(ready, model)| WholeProcessorRequest {
                 ready,
                 model,
                 level: models[model].1,

@@ -245,10 +245,12 @@ fn arrows_lead_from_sends_to_the_ends_of_receives() {
 
 #[test]
 fn both_formats_draw_the_same_and_protobuf_is_smaller() {
-    let model = CheckedWorkloadPattern::new(WorkloadPattern::DataParallel(DataParallelPattern {
-        layers: 6,
-        ..DataParallelPattern::new(8)
-    }));
+    let model = CheckedWorkloadPattern::new(WorkloadPattern::DataParallel(
+        DataParallelTrainingJobParameters {
+            layers: 6,
+            ..DataParallelTrainingJobParameters::new(8)
+        },
+    ));
     let workload = model.unwrap().build_workload().unwrap();
     let options = ReplayOptions::default();
     let file = write_perfetto_timeline(&workload, &options);

@@ -13,7 +13,7 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
 use chakram_trace::format::write::{AttributeValue, put_attribute};
 use chakram_trace::format::{Op, TraceError, TrainingPhase, origin, work_amounts};
-use chakram_trace::graph::raw_trace::{NodeRetention, RawTrace};
+use chakram_trace::graph::raw_trace::{KeptNodeContentSelector, RawTrace};
 use std::collections::BTreeMap;
 
 /// The phase of the step to which a node belongs.
@@ -54,7 +54,7 @@ impl TrainingStepPhase {
 #[derive(Debug, Default)]
 pub(super) struct KeepWholeNodeViewsMarker;
 
-impl<'a> NodeRetention<'a> for KeepWholeNodeViewsMarker {
+impl<'a> KeptNodeContentSelector<'a> for KeepWholeNodeViewsMarker {
     type Kept = NodeView<'a>;
 
     fn select_node_data_to_keep(&mut self, view: &NodeView<'a>) -> NodeView<'a> {

@@ -166,11 +166,11 @@ struct InspectedNode<'n> {
     lane_name: Option<&'n str>,
     record: usize,
     byte: usize,
-    fields: Vec<NodeFieldDocument<'n>>,
+    fields: Vec<SingleNodeFieldEntry<'n>>,
 }
 
 #[derive(Debug, Serialize)]
-struct NodeFieldDocument<'n> {
+struct SingleNodeFieldEntry<'n> {
     name: &'n str,
     r#type: &'static str,
     value: &'n str,
@@ -220,7 +220,7 @@ pub fn build_node_neighbourhood_document<'n>(
     let fields = node
         .fields
         .iter()
-        .map(|(name, kind, value)| NodeFieldDocument {
+        .map(|(name, kind, value)| SingleNodeFieldEntry {
             name,
             r#type: kind,
             value,

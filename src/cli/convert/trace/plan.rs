@@ -3,7 +3,7 @@
 use super::OutputTraceFormArg;
 use chakram_trace::files::join_prefix_middle_and_ending;
 use chakram_trace::format::file::{
-    FoundTraces, RankFile, TraceFinder, TraceVerificationLevel, parse_file_rank,
+    FoundTraces, RankFile, TraceFinder, TraceHashVerificationLevel, parse_file_rank,
 };
 use chakram_trace::format::job;
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ pub(super) fn plan_outputs(
     inputs: &[PathBuf],
     output: &Path,
     to: Option<OutputTraceFormArg>,
-    verify: TraceVerificationLevel,
+    verify: TraceHashVerificationLevel,
 ) -> Result<ConvertPlan, Box<dyn Error>> {
     // If the name ends with a separator, the output is a folder, even if it does not exist yet.
     let folder = output.is_dir() || output.to_string_lossy().ends_with('/');
@@ -204,7 +204,7 @@ mod tests {
             std::fs::write(at(name), b"").unwrap();
         }
         let named = |inputs: &[PathBuf], output: &str, to| {
-            let plan = plan_outputs(inputs, &at(output), to, TraceVerificationLevel::Lengths);
+            let plan = plan_outputs(inputs, &at(output), to, TraceHashVerificationLevel::Lengths);
             let jobs = plan.map_err(|e| e.to_string())?.jobs;
             let name = |job: ConvertTask| {
                 let output = job.output.unwrap();
@@ -257,7 +257,7 @@ mod tests {
             &[at("a")],
             Path::new("-"),
             Some(OutputTraceFormArg::Et),
-            TraceVerificationLevel::Lengths,
+            TraceHashVerificationLevel::Lengths,
         )
         .unwrap_err();
         assert!(piped.to_string().contains("only one trace"), "{piped}");

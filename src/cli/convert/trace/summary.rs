@@ -170,7 +170,7 @@ struct ConvertedTraceRow {
 struct SalvageLossesAndRepairs {
     compression: Option<String>,
     bytes_lost: usize,
-    lost: Vec<LostRangeRow>,
+    lost: Vec<LostByteRangeRow>,
     metadata_lost: bool,
     lengths_repaired: Vec<RepairedRecordPositionRow>,
     doubled_ids: Vec<DuplicateNodeRow>,
@@ -179,7 +179,7 @@ struct SalvageLossesAndRepairs {
 }
 
 #[derive(Serialize)]
-struct LostRangeRow {
+struct LostByteRangeRow {
     from_byte: usize,
     to_byte: usize,
     record: usize,
@@ -222,7 +222,7 @@ pub(super) fn render_json(all: &[TraceConversionResult]) -> String {
 }
 
 fn salvage_row((report, wrong): &(SalvageReport, Option<String>)) -> SalvageLossesAndRepairs {
-    let lost = report.lost.iter().map(|lost| LostRangeRow {
+    let lost = report.lost.iter().map(|lost| LostByteRangeRow {
         from_byte: lost.bytes.start,
         to_byte: lost.bytes.end,
         record: lost.record,

@@ -3,10 +3,10 @@
 use super::group_locations::SameExtentGroups;
 use super::{DryRunReport, phase_name};
 use chakram_report::document::VersionedDocument;
-use chakram_report::stack::SoftwareStackReport;
+use chakram_report::stack::SoftwareStackDecisionReport;
 use chakram_trace::format::TensorClass;
 use chakram_trace::format::work_amounts::CountedAttentionPairs;
-use chakram_workloads::generate::training::{PlanSummary, StageRankTotals};
+use chakram_workloads::generate::training::{PerRankStageTotals, PlanSummary};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -27,7 +27,7 @@ struct DryRunPlanDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     attention: Option<CountedAttentionPairs>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stack: Option<&'a SoftwareStackReport>,
+    stack: Option<&'a SoftwareStackDecisionReport>,
     recompute: String,
     bubble: Option<f64>,
     fits: Option<bool>,
@@ -180,7 +180,7 @@ impl<'a> PlacedGroupFamilyDocument<'a> {
 }
 
 impl<'a> StageDocument<'a> {
-    fn from_summary(stage: &'a StageRankTotals, capacity: Option<u64>) -> Self {
+    fn from_summary(stage: &'a PerRankStageTotals, capacity: Option<u64>) -> Self {
         let memory = TensorClass::ALL.iter().zip(stage.memory);
         let communication = stage.communication.iter().map(|sum| GroupCommunicationRow {
             kind: &sum.kind,

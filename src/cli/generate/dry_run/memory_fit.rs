@@ -9,7 +9,7 @@ use chakram_workloads::generate::plan::{
     RankMemoryCapacity, RankPeakOwnAndRemoteBytes, RecomputePolicy, ZeroStage,
 };
 use chakram_workloads::generate::schedule::PipelineSchedule;
-use chakram_workloads::generate::training::{PlanSummary, StageRankTotals};
+use chakram_workloads::generate::training::{PerRankStageTotals, PlanSummary};
 
 /// Memory that stages need, compared with the capacity of the NPUs on which they run.
 pub struct AllStagesMemoryFit {
@@ -73,7 +73,8 @@ impl AllStagesMemoryFit {
         });
         // Compare the ratios peak / capacity exactly: multiply each peak by the other stage's capacity instead of
         // dividing.
-        let share = |(i, _): &(usize, &StageRankTotals)| capacities[*i].map(|bytes| bytes.max(1));
+        let share =
+            |(i, _): &(usize, &PerRankStageTotals)| capacities[*i].map(|bytes| bytes.max(1));
         let fullest = stages.clone().filter(|stage| share(stage).is_some());
         let fullest = fullest.rev().max_by(|a, b| {
             let [x, y] = [a, b].map(|stage| u128::from(share(stage).unwrap_or(1)));
@@ -107,7 +108,7 @@ impl AllStagesMemoryFit {
 
 /// Formats the memory that a stage needs, by tensor class: ``stage 0 needs 93.1 GB of 80.0 GB: activations 60.1 GB,
 /// weights 20.0 GB``.
-fn format_stage_memory(index: usize, stage: &StageRankTotals, capacity: u64) -> String {
+fn format_stage_memory(index: usize, stage: &PerRankStageTotals, capacity: u64) -> String {
     let mut parts: Vec<_> = TensorClass::ALL.iter().zip(stage.memory).collect();
     parts.retain(|(_, bytes)| *bytes > 0);
     parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));

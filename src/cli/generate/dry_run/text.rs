@@ -7,7 +7,7 @@ use chakram_base::units::{Bytes, format_percent};
 use chakram_report::summary::{format_count_with_noun, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::{TextStyleWidthAndDetail, write_paragraph};
-use chakram_workloads::generate::training::{PlanSummary, StageRankTotals};
+use chakram_workloads::generate::training::{PerRankStageTotals, PlanSummary};
 use std::fmt::{Display, Result, Write};
 
 /// Maximum number of lines about stages that do not fit. The JSON document has no such limit.
@@ -197,7 +197,7 @@ fn format_group_members_along_dimension(along: &GroupExtentInOneDimension) -> St
 
 fn write_stages(
     out: &mut String,
-    stages: &[StageRankTotals],
+    stages: &[PerRankStageTotals],
     style: TextStyleWidthAndDetail,
 ) -> Result {
     let table = TextTable::new([
@@ -281,7 +281,7 @@ fn write_memory_excess(
 
 fn write_communication(
     out: &mut String,
-    stages: &[StageRankTotals],
+    stages: &[PerRankStageTotals],
     style: TextStyleWidthAndDetail,
 ) -> Result {
     if stages.iter().all(|stage| stage.communication.is_empty()) {

@@ -4,8 +4,8 @@ use super::super::TraceOutputOrReplayArgs;
 use super::{PalmSimulatorPaperModelArg, PatternArgs, TrafficPatternArg};
 use chakram_trace::format::CollectiveKind;
 use chakram_workloads::generate::{
-    CollectivePattern, DataParallelPattern, LoadKernelStorePattern, P2pPattern, PalmPattern,
-    ParallelKernelChainsPattern, TrafficPattern, WorkloadPattern,
+    CollectivePattern, DataParallelTrainingJobParameters, LoadKernelStorePattern, P2pPattern,
+    PalmPattern, ParallelKernelChainsPattern, TrafficPattern, WorkloadPattern,
 };
 use clap::ValueEnum;
 
@@ -133,7 +133,7 @@ impl PatternArgs {
                 reference_bandwidth,
                 target,
             } => {
-                let pattern = WorkloadPattern::DataParallel(DataParallelPattern {
+                let pattern = WorkloadPattern::DataParallel(DataParallelTrainingJobParameters {
                     ranks: *ranks,
                     layers: *layers,
                     hidden: *hidden,

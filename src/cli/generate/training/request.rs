@@ -5,7 +5,7 @@ use crate::flags::flag_of_key;
 use chakram_base::config::find_most_similar_name;
 use chakram_hardware::machine::Machine;
 use chakram_jobs::machine_properties_for_plans;
-use chakram_report::stack::SoftwareStackReport;
+use chakram_report::stack::SoftwareStackDecisionReport;
 use chakram_workloads::generate::plan::{
     CorePlacement, OPTIONS, PlanOption, join_degrees_with_commas,
 };
@@ -31,7 +31,7 @@ pub struct RequestedTrainingRun {
     /// Source of the plan.
     pub origin: PlanFileText,
     /// Plan options that come from the software stack; `None` if the user chose no stack.
-    pub stack: Option<SoftwareStackReport>,
+    pub stack: Option<SoftwareStackDecisionReport>,
 }
 
 /// Text and name of the plan file; `None` if there is no file.

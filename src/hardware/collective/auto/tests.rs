@@ -128,7 +128,7 @@ fn distance_costs_latency_and_load_on_a_ring() {
         (A::RecursiveDoubling, P::Scatter, 3500 + 7 * 400),
         (A::RecursiveDoubling, P::AllReduce, 3500 + 7 * 3200),
         // At each of two levels, two messages of size S pass; at the root's level, one message passes: 5 x 3,200 ns.
-        (A::MemberTree, P::Reduce, 3500 + 5 * 3200),
+        (A::MemberMessageTree, P::Reduce, 3500 + 5 * 3200),
         (A::DoubleBinaryTree, P::AllReduce, 7000 + 10 * 3200),
     ];
     for (algorithm, primitive, ns) in table {

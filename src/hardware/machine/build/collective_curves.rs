@@ -4,7 +4,7 @@
 use super::{BANDWIDTH, CAPACITY, LATENCY};
 use crate::collective::{
     CollectiveCurve, CrossNodeNcclRingAndTreeModel, FittedCollectiveProtocol,
-    MeasuredLinkBandwidthAndLatency,
+    MeasurementSetupLinkProperties,
 };
 use crate::machine::Machine;
 use crate::topology::TopologyDimension;
@@ -41,10 +41,10 @@ const LINKS: &[&str] = &["bandwidth", "latency"];
 /// Parses the key `measured_at`, which describes the links of the measurements in `table`.
 pub(super) fn measured_at(
     table: &ConfigTable<'_>,
-) -> Result<Option<MeasuredLinkBandwidthAndLatency>, ConfigError> {
+) -> Result<Option<MeasurementSetupLinkProperties>, ConfigError> {
     table.read_optional("measured_at", |field| {
         let links = field.read_table(Some(LINKS))?;
-        Ok(MeasuredLinkBandwidthAndLatency {
+        Ok(MeasurementSetupLinkProperties {
             bandwidth: links.read_quantity("bandwidth", BANDWIDTH)?,
             latency: links.read_quantity("latency", LATENCY)?,
         })
@@ -55,16 +55,16 @@ pub(super) fn measured_at(
 pub(super) fn link_rates_before_edit(
     original: Option<&Machine>,
     name: &str,
-) -> Option<MeasuredLinkBandwidthAndLatency> {
+) -> Option<MeasurementSetupLinkProperties> {
     let mut dimensions = original?.topology().dimensions().iter();
     let dimension = dimensions.find(|dimension| dimension.name == name)?;
-    Some(MeasuredLinkBandwidthAndLatency::copy_from_topology_dimension(dimension))
+    Some(MeasurementSetupLinkProperties::copy_from_topology_dimension(dimension))
 }
 
 /// Parses the curves in a dimension's table. `measured_at` is the rates of the measured links.
 pub(super) fn parse_collective_time_curves(
     dimension: &ConfigTable<'_>,
-    measured_at: Option<MeasuredLinkBandwidthAndLatency>,
+    measured_at: Option<MeasurementSetupLinkProperties>,
 ) -> Result<Vec<CollectiveCurve>, ConfigError> {
     let Some(field) = dimension.get("curve") else {
         return Ok(Vec::new());
@@ -210,7 +210,7 @@ pub(super) fn add_measured_collectives(
 /// Parses the protocols in the table of a dimension.
 pub(super) fn parse_protocols(
     dimension: &ConfigTable<'_>,
-    measured_at: Option<MeasuredLinkBandwidthAndLatency>,
+    measured_at: Option<MeasurementSetupLinkProperties>,
 ) -> Result<Vec<FittedCollectiveProtocol>, ConfigError> {
     let Some(field) = dimension.get("protocol") else {
         return Ok(Vec::new());
@@ -255,7 +255,7 @@ pub(super) fn parse_protocols(
 /// nodes.
 pub(super) fn parse_across_nodes_rate_share(
     dimension: &ConfigTable<'_>,
-    measured_at: Option<MeasuredLinkBandwidthAndLatency>,
+    measured_at: Option<MeasurementSetupLinkProperties>,
 ) -> Result<Option<CrossNodeNcclRingAndTreeModel>, ConfigError> {
     dimension.read_optional("across_share", |field| {
         Ok(CrossNodeNcclRingAndTreeModel {

@@ -3,7 +3,7 @@
 use super::{BANDWIDTH, LATENCY};
 use crate::compute::{
     AttentionKernelTimeCurve, AttentionWaveConstants, ComputeRateFactorsByHeadWidth,
-    DecodeAttentionTimeCurve, GemmTimeCurve, KernelTimeCurves, LongGemmPowerLimitSlowdown,
+    DecodeAttentionCurveConstants, GemmTimeCurve, KernelTimeCurves, LongGemmPowerLimitSlowdown,
     MemoryBoundKernelTimeCurve, PowerLimitMatrixAndAttentionFactors,
 };
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
@@ -209,9 +209,11 @@ fn parse_attention_wave_constants(
     })
 }
 
-fn parse_decode_curve(field: &ConfigField<'_>) -> Result<DecodeAttentionTimeCurve, ConfigError> {
+fn parse_decode_curve(
+    field: &ConfigField<'_>,
+) -> Result<DecodeAttentionCurveConstants, ConfigError> {
     let table = field.read_table(Some(DECODE))?;
-    Ok(DecodeAttentionTimeCurve {
+    Ok(DecodeAttentionCurveConstants {
         start: parse_seconds(&table, "start")?,
         memory: parse_positive(&table, "memory", 2.0)?,
         head: parse_seconds(&table, "head")?,

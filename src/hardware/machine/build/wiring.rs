@@ -3,10 +3,10 @@
 
 use super::super::class_assignment;
 use super::{BANDWIDTH, LATENCY};
-use crate::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
+use crate::topology::chip_graph::{LinkRateByLinkCount, RateInterpolationByLinkCount};
 use crate::topology::link_graph::{
     DimensionLinks, InvalidLinkGraphReason, LinkGraph, LinkRateAndLatencyChange, MOST_LINKS,
-    MOST_NPUS, MOST_SWITCHES, ShortestPathChoice, UnmatchedLinkChange,
+    MOST_NPUS, MOST_SWITCHES, ShortestPathChoice, UnmatchedLinkChangeError,
 };
 use crate::topology::{DimensionShape, Topology};
 use chakram_base::config::{ConfigError, ConfigTable, quote_and_truncate_for_message};
@@ -93,10 +93,10 @@ pub(super) fn parse_dimension_shape(
 }
 
 /// Rules for interpolating between the rows of a table of link rates, by name.
-const INTERPOLATIONS: [(LinkRateInterpolation, &str); 3] = [
-    (LinkRateInterpolation::None, "none"),
-    (LinkRateInterpolation::Step, "step"),
-    (LinkRateInterpolation::Logarithmic, "log"),
+const INTERPOLATIONS: [(RateInterpolationByLinkCount, &str); 3] = [
+    (RateInterpolationByLinkCount::None, "none"),
+    (RateInterpolationByLinkCount::Step, "step"),
+    (RateInterpolationByLinkCount::Logarithmic, "log"),
 ];
 
 /// Parses the bandwidth of a dimension. A graph's links may take their bandwidth from a table that states the rate for
@@ -126,7 +126,7 @@ pub(super) fn parse_bandwidth_or_link_rates(
         links.push((count, rate.bytes_per_second()));
     }
     links.sort_by_key(|(count, _)| *count);
-    let none = LinkRateInterpolation::None;
+    let none = RateInterpolationByLinkCount::None;
     let technology = LinkRateByLinkCount {
         interface: 0.0,
         links,
@@ -204,7 +204,7 @@ pub(super) fn add_explicit_links_and_changes(
     let changes: Vec<_> = changes.collect::<Result<_, _>>()?;
     match graph.with_changes(&changes) {
         Ok(graph) => Ok(topology.with_link_graph(graph)),
-        Err(UnmatchedLinkChange { change }) => Err(tables[change].invalid_table_error(
+        Err(UnmatchedLinkChangeError { change }) => Err(tables[change].invalid_table_error(
             "no link between these NPUs",
             "NPUs that a link of this dimension joins",
         )),

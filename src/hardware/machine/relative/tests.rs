@@ -3,7 +3,10 @@
 use super::*;
 use crate::machine::PRESETS;
 
-fn derive_and_parse_machine(from: &str, sheet: &DatasheetNumbers) -> (String, Machine) {
+fn derive_and_parse_machine(
+    from: &str,
+    sheet: &KnownMachineDatasheetOverrides,
+) -> (String, Machine) {
     let text = derive_relative_machine(
         "x",
         &find_source_by_machine_or_npu_name(from).unwrap(),
@@ -22,7 +25,8 @@ fn bandwidth_from_gb(rate: f64) -> Option<Bandwidth> {
 #[test]
 fn without_numbers_a_relative_is_as_its_machine() {
     for preset in PRESETS {
-        let (text, machine) = derive_and_parse_machine(preset.name, &DatasheetNumbers::default());
+        let (text, machine) =
+            derive_and_parse_machine(preset.name, &KnownMachineDatasheetOverrides::default());
         assert_eq!(machine.name(), "x");
         let old = Machine::load_preset(preset.name).unwrap();
         let renamed = Machine::parse(
@@ -40,9 +44,9 @@ fn without_numbers_a_relative_is_as_its_machine() {
         assert_eq!(renamed.unwrap(), old, "{}", preset.name);
         // Numbers that equal the machine's own leave all errors unchanged.
         let class = &old.npu_classes()[0];
-        let same = DatasheetNumbers {
+        let same = KnownMachineDatasheetOverrides {
             bandwidth: class.memory_bandwidth(),
-            ..DatasheetNumbers::default()
+            ..KnownMachineDatasheetOverrides::default()
         };
         let (_, same) = derive_and_parse_machine(preset.name, &same);
         assert_eq!(
@@ -61,7 +65,7 @@ fn without_numbers_a_relative_is_as_its_machine() {
 
 #[test]
 fn given_numbers_replace_those_of_the_original_machine() {
-    let sheet = DatasheetNumbers {
+    let sheet = KnownMachineDatasheetOverrides {
         peaks: vec![
             parse_number_format_and_peak_rate("bf16=1484.1TFLOPs").unwrap(),
             parse_number_format_and_peak_rate("fp4 = 4 PFLOP/s").unwrap(),
@@ -150,7 +154,7 @@ fn given_numbers_replace_those_of_the_original_machine() {
 
 #[test]
 fn numbers_for_values_a_machine_lacks_are_refused() {
-    let refused = |from: &str, sheet: &DatasheetNumbers| {
+    let refused = |from: &str, sheet: &KnownMachineDatasheetOverrides| {
         let error = derive_relative_machine(
             "x",
             &find_source_by_machine_or_npu_name(from).unwrap(),
@@ -159,19 +163,19 @@ fn numbers_for_values_a_machine_lacks_are_refused() {
         .unwrap_err();
         error.to_string()
     };
-    let nic = DatasheetNumbers {
+    let nic = KnownMachineDatasheetOverrides {
         nic: bandwidth_from_gb(50.0),
-        ..DatasheetNumbers::default()
+        ..KnownMachineDatasheetOverrides::default()
     };
     assert!(refused("w-1d-350", &nic).contains("one dimension"));
-    let link = DatasheetNumbers {
+    let link = KnownMachineDatasheetOverrides {
         link: bandwidth_from_gb(50.0),
-        ..DatasheetNumbers::default()
+        ..KnownMachineDatasheetOverrides::default()
     };
     assert!(refused("wafer-5x4", &link).contains("a machine of tiles"));
-    let count = DatasheetNumbers {
+    let count = KnownMachineDatasheetOverrides {
         multiprocessors: Some(7),
-        ..DatasheetNumbers::default()
+        ..KnownMachineDatasheetOverrides::default()
     };
     assert!(refused("tpu-v4", &count).contains("no curve of matrix multiplications"));
     for (text, part) in [
@@ -189,20 +193,20 @@ fn numbers_for_values_a_machine_lacks_are_refused() {
 /// derivation increases the errors again.
 #[test]
 fn deriving_again_keeps_measured_machine_and_widens_errors() {
-    let sheet = DatasheetNumbers {
+    let sheet = KnownMachineDatasheetOverrides {
         bandwidth: bandwidth_from_gb(6700.0),
         price: Some(2.0),
-        ..DatasheetNumbers::default()
+        ..KnownMachineDatasheetOverrides::default()
     };
     let (text, once) = derive_and_parse_machine("h100", &sheet);
     let from = PresetOrMachineFileText {
         file: "x.toml".to_owned(),
         text: Cow::Owned(text),
     };
-    let slower = DatasheetNumbers {
+    let slower = KnownMachineDatasheetOverrides {
         bandwidth: bandwidth_from_gb(3350.0),
         price: Some(1.0),
-        ..DatasheetNumbers::default()
+        ..KnownMachineDatasheetOverrides::default()
     };
     let text = derive_relative_machine("y", &from, &slower).unwrap();
     let twice = Machine::parse(&text, "y").unwrap();

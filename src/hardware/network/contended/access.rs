@@ -12,10 +12,10 @@
 //! is the far end of the same link, the first byte does not wait for γ there.
 
 use super::route::{iter_servers_between, link_rate_and_latency_after_server};
-use super::{ContendedNetwork, MemoryLoadStoreTransfer, PortOrLinkContention, Time};
+use super::{ContendedNetwork, ContendedPortOrLinkSelector, MemoryLoadStoreTransfer, Time};
 use chakram_base::units::Span;
 
-pub(super) fn serve_access<D: PortOrLinkContention>(
+pub(super) fn serve_access<D: ContendedPortOrLinkSelector>(
     network: &mut ContendedNetwork<'_, D>,
     now: Time,
     transfer: &MemoryLoadStoreTransfer,

@@ -6,7 +6,7 @@ use super::{
     SwitchingMode, Time, Topology, UnroundedBufferShare,
 };
 use crate::network::servers::QueueingServerId;
-use crate::topology::{PathLatencyAndRates, RouteDieLinkCounts};
+use crate::topology::{PathLatencyAndRates, RouteIntradieInterdieLinkCounts};
 use chakram_base::units::{Bandwidth, SummedSecondsPerByte};
 
 /// A message in flight: the next server that it must pass, and when it reaches that server.
@@ -203,7 +203,7 @@ impl InFlightMessageAtNextServer {
             // Add rates by class of link, as Topology::path_between_npus does, so that both results round identically.
             let all = match topology.tile_grid() {
                 Some(tiles) => {
-                    let count = RouteDieLinkCounts {
+                    let count = RouteIntradieInterdieLinkCounts {
                         inside: self.links,
                         borders: self.borders,
                     };

@@ -11,7 +11,7 @@ use chakram_base::units::Bandwidth;
 
 /// Rule for numbers of links that fall between two entries of the table of link rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkRateInterpolation {
+pub enum RateInterpolationByLinkCount {
     /// No rule: a rate is known only for numbers of links in the table.
     None,
     /// The rate for the next larger number of links, which is a lower rate.
@@ -20,7 +20,7 @@ pub enum LinkRateInterpolation {
     Logarithmic,
 }
 
-impl EnumeratedSetting for LinkRateInterpolation {
+impl EnumeratedSetting for RateInterpolationByLinkCount {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::None, "none", "Unknown"),
         (Self::Step, "step", "Rate of the next larger number"),
@@ -36,12 +36,12 @@ pub struct LinkRateByLinkCount {
     /// Pairs (number of links, rate) in ascending order; each number of links is at least 1.
     pub links: Vec<(u32, f64)>,
     /// Rule for numbers of links between two entries of `links`.
-    pub interpolation: LinkRateInterpolation,
+    pub interpolation: RateInterpolationByLinkCount,
 }
 
 impl LinkRateByLinkCount {
     /// Returns DEAP's Table III, whose rates are similar to the link rates of TPU v4.
-    pub fn deap_table_three(interpolation: LinkRateInterpolation) -> Self {
+    pub fn deap_table_three(interpolation: RateInterpolationByLinkCount) -> Self {
         Self {
             interface: 1e9,
             links: vec![(1, 180e9), (3, 64e9), (12, 25e9)],
@@ -58,7 +58,7 @@ impl LinkRateByLinkCount {
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut this = Self {
             links: Vec::new(),
-            ..Self::deap_table_three(LinkRateInterpolation::None)
+            ..Self::deap_table_three(RateInterpolationByLinkCount::None)
         };
         for part in text.split(',') {
             let (number, rate) = part.split_once('=').unwrap_or((part, ""));
@@ -97,9 +97,9 @@ impl LinkRateByLinkCount {
             return Some(slower);
         }
         match self.interpolation {
-            LinkRateInterpolation::None => None,
-            LinkRateInterpolation::Step => Some(slower),
-            LinkRateInterpolation::Logarithmic => {
+            RateInterpolationByLinkCount::None => None,
+            RateInterpolationByLinkCount::Step => Some(slower),
+            RateInterpolationByLinkCount::Logarithmic => {
                 let (fewer, faster) = *self.links.get(above.checked_sub(1)?)?;
                 let log = |value: f64| libm::log(value);
                 let along = (log(links.into()) - log(fewer.into()))

@@ -80,7 +80,7 @@ fn graphs_of_eight_chips_have_the_published_numbers() {
 /// rate. The interface at 1 GB/s takes 64 / (12/7) = 37.3 times as long as the torus at 64 GB/s per link.
 #[test]
 fn communication_follows_hops_and_rates() {
-    let technology = LinkRateByLinkCount::deap_table_three(LinkRateInterpolation::None);
+    let technology = LinkRateByLinkCount::deap_table_three(RateInterpolationByLinkCount::None);
     let hops = |name: &str| parse_graph_shape(name).summarize().mean_hops;
     assert!((hops("mesh:2x4") / hops("torus:2x4") - 7.0 / 6.0).abs() < 1e-12);
     let torus = hops("torus:2x4") / technology.rate_per_link(3).unwrap();
@@ -220,16 +220,16 @@ fn rates_between_the_numbers_of_the_table_follow_a_stated_rule() {
     let rate = |interpolation, links| {
         LinkRateByLinkCount::deap_table_three(interpolation).rate_per_link(links)
     };
-    assert_eq!(rate(LinkRateInterpolation::None, 2), None);
-    assert_eq!(rate(LinkRateInterpolation::Step, 2), Some(64e9));
-    assert_eq!(rate(LinkRateInterpolation::Step, 13), None);
+    assert_eq!(rate(RateInterpolationByLinkCount::None, 2), None);
+    assert_eq!(rate(RateInterpolationByLinkCount::Step, 2), Some(64e9));
+    assert_eq!(rate(RateInterpolationByLinkCount::Step, 13), None);
     // 180 GB/s x (64 / 180)^(ln 2 / ln 3) = 93.8 GB/s.
-    let between = rate(LinkRateInterpolation::Logarithmic, 2).unwrap();
+    let between = rate(RateInterpolationByLinkCount::Logarithmic, 2).unwrap();
     assert!((between / 1e9 - 93.77).abs() < 0.05, "{between}");
     for interpolation in [
-        LinkRateInterpolation::None,
-        LinkRateInterpolation::Step,
-        LinkRateInterpolation::Logarithmic,
+        RateInterpolationByLinkCount::None,
+        RateInterpolationByLinkCount::Step,
+        RateInterpolationByLinkCount::Logarithmic,
     ] {
         assert_eq!(
             [0, 1, 3, 12].map(|links| rate(interpolation, links).unwrap() / 1e9),

@@ -5,7 +5,7 @@
 //! bundle's links saturate at the same time. One of them then represents all others, so a route has two entries per
 //! level instead of two per switch.
 
-use super::legs::RouteLeg;
+use super::legs::SingleDimensionRouteLeg;
 use super::{
     DirectedLink, LinkGraph, LinkMessageFraction, Npu, RouteLinksAndFractions, ShortestPathChoice,
 };
@@ -16,10 +16,10 @@ use hashbrown::HashTable;
 /// Finds routes over the bundles of a graph without failed links, and caches the parts that they share.
 #[derive(Clone, Debug)]
 pub struct BundledRouteFinder {
-    dimensions: Vec<BundleFlagAndOnlyLinkPerNpu>,
+    dimensions: Vec<LinkPropertiesOfDimension>,
     /// Number of links of each bundle.
     sizes: Vec<u32>,
-    shared: HashTable<SharedRouteLegPart>,
+    shared: HashTable<LegPartSharedByNpus>,
     /// Links of the shared parts.
     links: Vec<LinkMessageFraction>,
 }
@@ -27,7 +27,7 @@ pub struct BundledRouteFinder {
 /// Part of a leg that is the same for all NPUs at its two vertices. In a Clos network, this is the part from one switch
 /// of the lowest level to another.
 #[derive(Clone, Copy, Debug)]
-struct SharedRouteLegPart {
+struct LegPartSharedByNpus {
     dimension: usize,
     /// Vertices at which the part begins and ends.
     ends: (u32, u32),
@@ -38,7 +38,7 @@ struct SharedRouteLegPart {
 
 /// Properties of the links of a dimension.
 #[derive(Clone, Debug)]
-struct BundleFlagAndOnlyLinkPerNpu {
+struct LinkPropertiesOfDimension {
     /// True if messages are sprayed over bundles whose links have the same rate and latency.
     has_bundles: bool,
     /// For each NPU, the link that leaves it along the dimension, if there is only one.
@@ -57,7 +57,7 @@ impl BundledRouteFinder {
         let dimensions = 0..graph.labels.len();
         Self {
             dimensions: dimensions
-                .map(|d| BundleFlagAndOnlyLinkPerNpu::new(graph, d))
+                .map(|d| LinkPropertiesOfDimension::new(graph, d))
                 .collect(),
             sizes,
             shared: HashTable::new(),
@@ -95,7 +95,7 @@ impl BundledRouteFinder {
         &mut self,
         graph: &LinkGraph,
         from: u32,
-        leg: RouteLeg,
+        leg: SingleDimensionRouteLeg,
         route: &mut RouteLinksAndFractions,
     ) {
         let dimension = &self.dimensions[leg.dimension];
@@ -124,11 +124,11 @@ impl BundledRouteFinder {
         &mut self,
         graph: &LinkGraph,
         ends: (u32, u32),
-        leg: RouteLeg,
-    ) -> SharedRouteLegPart {
+        leg: SingleDimensionRouteLeg,
+    ) -> LegPartSharedByNpus {
         let dimension = leg.dimension;
         let hash = hash_part(dimension, ends);
-        let is_part = |part: &SharedRouteLegPart| (part.dimension, part.ends) == (dimension, ends);
+        let is_part = |part: &LegPartSharedByNpus| (part.dimension, part.ends) == (dimension, ends);
         if let Some(part) = self.shared.find(hash, is_part) {
             return *part;
         }
@@ -141,13 +141,13 @@ impl BundledRouteFinder {
         }
         let first = self.links.len() as u32;
         self.links.extend(route.links);
-        let part = SharedRouteLegPart {
+        let part = LegPartSharedByNpus {
             dimension,
             ends,
             links: (first, self.links.len() as u32),
             latency: route.latency,
         };
-        let rehash = |part: &SharedRouteLegPart| hash_part(part.dimension, part.ends);
+        let rehash = |part: &LegPartSharedByNpus| hash_part(part.dimension, part.ends);
         self.shared.insert_unique(hash, part, rehash);
         part
     }
@@ -158,7 +158,7 @@ fn hash_part(dimension: usize, (start, end): (u32, u32)) -> u64 {
     split_mix(&mut word) ^ dimension as u64
 }
 
-impl BundleFlagAndOnlyLinkPerNpu {
+impl LinkPropertiesOfDimension {
     fn new(graph: &LinkGraph, d: usize) -> Self {
         let links = || {
             (0..)
@@ -204,7 +204,7 @@ fn append_link_bundles_to_route(
     graph: &LinkGraph,
     sizes: &[u32],
     (start, end): (u32, u32),
-    leg: RouteLeg,
+    leg: SingleDimensionRouteLeg,
     route: &mut RouteLinksAndFractions,
 ) {
     let mut at = start;

@@ -19,7 +19,7 @@ pub struct LinkRateAndLatencyChange {
 
 /// The error for a change that applies to no link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnmatchedLinkChange {
+pub struct UnmatchedLinkChangeError {
     /// Index of the change in the list of changes.
     pub change: usize,
 }
@@ -33,7 +33,7 @@ impl LinkGraph {
     pub fn with_changes(
         mut self,
         changes: &[LinkRateAndLatencyChange],
-    ) -> Result<Self, UnmatchedLinkChange> {
+    ) -> Result<Self, UnmatchedLinkChangeError> {
         for (number, change) in changes.iter().enumerate() {
             let mut any = false;
             for link in &mut self.links {
@@ -50,7 +50,7 @@ impl LinkGraph {
                 }
             }
             if !any {
-                return Err(UnmatchedLinkChange { change: number });
+                return Err(UnmatchedLinkChangeError { change: number });
             }
         }
         Ok(self)

@@ -4,7 +4,7 @@ use super::Topology;
 
 /// A part of a route, over the links of one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RouteLeg {
+pub(super) struct SingleDimensionRouteLeg {
     /// Index of the dimension whose links the leg uses.
     pub dimension: usize,
     /// Index of the NPU at which the leg ends.
@@ -63,7 +63,7 @@ impl RouteDimensionStrides {
     }
 
     /// Returns the first leg from one NPU to another, or `None` if both are the same NPU.
-    pub fn first_leg(&self, from: u32, to: u32) -> Option<RouteLeg> {
+    pub fn first_leg(&self, from: u32, to: u32) -> Option<SingleDimensionRouteLeg> {
         let place = |npu: u32, d: usize| npu / self.dimensions[d].stride % self.dimensions[d].size;
         let differs = |d: &usize| place(from, *d) != place(to, *d);
         let mut from_outside = (0..self.dimensions.len()).rev();
@@ -73,11 +73,11 @@ impl RouteDimensionStrides {
             let DimensionSizeAndStride { stride, size, .. } = self.dimensions[dimension];
             let npus = stride * size;
             let end = from / npus * npus + to % npus;
-            return Some(RouteLeg { dimension, end });
+            return Some(SingleDimensionRouteLeg { dimension, end });
         }
         let dimension = (0..self.dimensions.len()).find(differs)?;
         let stride = self.dimensions[dimension].stride;
         let end = from - place(from, dimension) * stride + place(to, dimension) * stride;
-        Some(RouteLeg { dimension, end })
+        Some(SingleDimensionRouteLeg { dimension, end })
     }
 }

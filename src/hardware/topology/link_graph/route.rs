@@ -1,6 +1,6 @@
 //! Routes over links, and the time of a message alone on its route.
 
-use super::legs::RouteLeg;
+use super::legs::SingleDimensionRouteLeg;
 use super::{
     Bandwidth, DirectedLink, LinkGraph, LinkMessageFraction, Npu, PathLatencyAndRates,
     RouteLinksAndFractions, ShortestPathChoice, Span, SummedSecondsPerByte, SwitchingMode,
@@ -21,7 +21,11 @@ impl LinkGraph {
 
     /// Returns the number of links from `vertex` to the end of `leg` along the leg's dimension, or `None` if there is
     /// no path.
-    pub(super) fn distance_to_leg_end(&self, vertex: u32, leg: RouteLeg) -> Option<u32> {
+    pub(super) fn distance_to_leg_end(
+        &self,
+        vertex: u32,
+        leg: SingleDimensionRouteLeg,
+    ) -> Option<u32> {
         self.distances
             .links_to_npu_along_dimension(vertex, Npu(leg.end), leg.dimension)
     }
@@ -30,7 +34,7 @@ impl LinkGraph {
     pub(super) fn links_towards(
         &self,
         vertex: u32,
-        leg: RouteLeg,
+        leg: SingleDimensionRouteLeg,
     ) -> impl Iterator<Item = u32> + '_ {
         let nearer = self
             .distance_to_leg_end(vertex, leg)
@@ -77,7 +81,7 @@ impl LinkGraph {
     pub(super) fn follow_leg(
         &self,
         part: (u32, u32),
-        leg: RouteLeg,
+        leg: SingleDimensionRouteLeg,
         route: &mut RouteLinksAndFractions,
     ) -> Option<()> {
         match self.policies[leg.dimension] {
@@ -93,7 +97,7 @@ impl LinkGraph {
     pub(super) fn add_leg_along_one_shortest_path(
         &self,
         (mut at, end): (u32, u32),
-        leg: RouteLeg,
+        leg: SingleDimensionRouteLeg,
         (a, b): (Npu, Npu),
         route: &mut RouteLinksAndFractions,
     ) -> Option<()> {
@@ -123,7 +127,7 @@ impl LinkGraph {
     fn spread_over_paths(
         &self,
         (from, end): (u32, u32),
-        leg: RouteLeg,
+        leg: SingleDimensionRouteLeg,
         route: &mut RouteLinksAndFractions,
     ) -> Option<()> {
         // Vertices at the same distance from `from`, as (vertex, fraction of the message at the vertex, latency of the

@@ -188,7 +188,7 @@ fn changes_touch_the_links_that_they_name() {
     let all = ring().with_changes(&[change(&[2], false)]).unwrap();
     assert_eq!(slow(all), [(1, 2), (2, 1), (2, 3), (3, 2)]);
     let none = ring().with_changes(&[change(&[0], false), change(&[0, 3], true)]);
-    assert_eq!(none, Err(UnmatchedLinkChange { change: 1 }));
+    assert_eq!(none, Err(UnmatchedLinkChangeError { change: 1 }));
 }
 
 /// Creates a dimension with a switch.

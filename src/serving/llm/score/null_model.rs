@@ -1,7 +1,7 @@
 //! The null model of serving: a formula with five constants for the time per token. It ignores queues, steps and
 //! kernels.
 
-use super::super::{LlmReport, WeightsPerStepAndToken};
+use super::super::{LlmReport, WeightBytesAndActiveWeights};
 use chakram_hardware::machine::Machine;
 
 /// Ratio of the time that reads take to their time at full memory bandwidth: for weights, and for keys and values.
@@ -28,7 +28,7 @@ pub fn predict_tpot_from_fitted_constants(
     let all_ranks = report.running.mean / f64::from(report.replicas);
     let batch = all_ranks / ranks;
     let [prompt, output] = [all.prompt_tokens, all.output_tokens].map(|sum| sum as f64 / completed);
-    let work = WeightsPerStepAndToken::new(model, place, all_ranks).ok()?;
+    let work = WeightBytesAndActiveWeights::new(model, place, all_ranks).ok()?;
     let class = machine.npu_classes().first()?;
     let memory = class.memory_bandwidth()?.bytes_per_second();
     let peak = work.peak_flops_in_weight_format(class)?;

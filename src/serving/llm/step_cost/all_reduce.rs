@@ -8,7 +8,7 @@ use chakram_base::config::{ConfigDocument, ConfigError};
 use chakram_base::ids::Npu;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    CollectiveCurve, MeasuredLinkBandwidthAndLatency, find_measured_time_collective,
+    CollectiveCurve, MeasurementSetupLinkProperties, find_measured_time_collective,
 };
 use chakram_hardware::group::GroupPhasesAndMemberPositions;
 use chakram_hardware::machine::Machine;
@@ -27,7 +27,7 @@ pub(super) struct AllReduceTimes {
     /// Times of the engine's own all-reduce kernel, if they were measured.
     pub(super) own: Vec<(f64, f64)>,
     /// The links on which `own` was measured, if the machine has others and the times were converted to them.
-    pub(super) converted_from: Option<MeasuredLinkBandwidthAndLatency>,
+    pub(super) converted_from: Option<MeasurementSetupLinkProperties>,
     pub(super) machine: Option<Box<Machine>>,
     pub(super) npus: u32,
 }
@@ -55,10 +55,10 @@ impl AllReduceTimes {
         let (Some(from), Some(machine)) = (self.converted_from, self.machine.as_deref()) else {
             return String::new();
         };
-        let to = MeasuredLinkBandwidthAndLatency::copy_from_topology_dimension(
+        let to = MeasurementSetupLinkProperties::copy_from_topology_dimension(
             &machine.topology().dimensions()[0],
         );
-        let describe = |links: MeasuredLinkBandwidthAndLatency| {
+        let describe = |links: MeasurementSetupLinkProperties| {
             let rate = links.bandwidth.bytes_per_second() / 1e9;
             format!("{rate} GB/s and {}", links.latency)
         };
@@ -131,8 +131,8 @@ impl AllReduceTimes {
         }
         times.own = load_engine_all_reduce_times(kernels, npu, npus)?;
         let measured_at = load_links_of_measured_npu(npu)?;
-        let differs = |at: &MeasuredLinkBandwidthAndLatency| {
-            *at != MeasuredLinkBandwidthAndLatency::copy_from_topology_dimension(links)
+        let differs = |at: &MeasurementSetupLinkProperties| {
+            *at != MeasurementSetupLinkProperties::copy_from_topology_dimension(links)
         };
         times.converted_from = measured_at.filter(|at| !times.own.is_empty() && differs(at));
         if let Some(measured_at) = times.converted_from {
@@ -146,7 +146,7 @@ impl AllReduceTimes {
 /// curves. An engine whose kernel is slower than the machine's collectives on these links uses the latter.
 fn convert_times_to_machine_links(
     own: &[(f64, f64)],
-    measured_at: MeasuredLinkBandwidthAndLatency,
+    measured_at: MeasurementSetupLinkProperties,
     (machine, npus): (&Machine, u32),
 ) -> Vec<(f64, f64)> {
     let kind = CollectiveKind::AllReduce;
@@ -171,7 +171,7 @@ fn convert_times_to_machine_links(
 /// Returns the links of NPUs of the class `npu` that use the measured times; `None` if no NPU of this class does.
 fn load_links_of_measured_npu(
     npu: &str,
-) -> Result<Option<MeasuredLinkBandwidthAndLatency>, ServeError> {
+) -> Result<Option<MeasurementSetupLinkProperties>, ServeError> {
     let document = parse_measured_times()?;
     let root = document.root_table_with_allowed_keys(TABLES)?;
     let classes = root.require_field("links", "links")?.read_table(None)?;
@@ -179,7 +179,7 @@ fn load_links_of_measured_npu(
         return Ok(None);
     };
     let links = field.read_table(Some(&["bandwidth", "latency"]))?;
-    Ok(Some(MeasuredLinkBandwidthAndLatency {
+    Ok(Some(MeasurementSetupLinkProperties {
         bandwidth: links.read_quantity("bandwidth", "450 GB/s")?,
         latency: links.read_quantity("latency", "400 ns")?,
     }))

@@ -1,6 +1,6 @@
 //! Describes where a step's times come from, for reports.
 
-use super::super::model_sizes::EqualModelBlocks;
+use super::super::model_sizes::ModelBlockKindWithCount;
 use super::super::rules::InputQuantizingKernels;
 use super::attention::{DECODE_MEMORY, LATENT_MEMORY, LATENT_PEAK};
 use super::expert_kernels::ExpertKernelTimingConstants;
@@ -119,7 +119,7 @@ impl StepTimeCalculator {
             .sizes
             .kinds
             .iter()
-            .filter_map(EqualModelBlocks::attention_sizes);
+            .filter_map(ModelBlockKindWithCount::attention_sizes);
         if of.clone().any(|attention| attention.latent.is_some()) {
             all.push(format!(
                 "attention of one token over latent vectors: {} of the memory's bandwidth or {} of the peak rate, as on H100",

@@ -1,6 +1,6 @@
 //! How the host launches kernels outside captured graphs.
 
-use super::super::model_sizes::{EqualModelBlocks, TokenMixingOperator};
+use super::super::model_sizes::{ModelBlockKindWithCount, TokenMixingOperator};
 use super::super::rules::GraphCaptureRule;
 use super::super::step_load::StepTimeInputs;
 use super::StepTimeCalculator;
@@ -33,7 +33,7 @@ impl StepTimeCalculator {
             GraphCaptureRule::Pieces => is_small,
             GraphCaptureRule::Decodes | GraphCaptureRule::Never => false,
         };
-        let launches_of_block = |kind: &EqualModelBlocks| {
+        let launches_of_block = |kind: &ModelBlockKindWithCount| {
             let mixing = match kind.mixing {
                 TokenMixingOperator::Delta(_) if has_prompts => DELTA_KERNELS,
                 _ => 1,

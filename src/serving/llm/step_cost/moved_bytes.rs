@@ -1,6 +1,8 @@
 //! Kernels of a block that only move bytes, such as norms, and their times.
 
-use super::super::model_sizes::{EqualModelBlocks, ModelBlockAttentionSizes, TokenMixingOperator};
+use super::super::model_sizes::{
+    ModelBlockAttentionSizes, ModelBlockKindWithCount, TokenMixingOperator,
+};
 use super::super::rules::AllReduceKernelLibrary;
 use super::StepTimeCalculator;
 use chakram_base::dtype::Dtype;
@@ -43,7 +45,7 @@ impl StepTimeCalculator {
 
     pub(super) fn memory_bound_kernels_of_block(
         &self,
-        kind: &EqualModelBlocks,
+        kind: &ModelBlockKindWithCount,
     ) -> Vec<MemoryBoundKernelElementCount> {
         let sizes = &self.sizes;
         let parts = u64::from(self.npus);
@@ -106,7 +108,7 @@ impl StepTimeCalculator {
     /// Adds the kernels that quantize the inputs of products to FP8.
     fn add_fp8_quantization_kernels(
         &self,
-        kind: &EqualModelBlocks,
+        kind: &ModelBlockKindWithCount,
         work: &mut Vec<MemoryBoundKernelElementCount>,
     ) {
         for product in &kind.products {

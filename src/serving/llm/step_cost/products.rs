@@ -1,7 +1,9 @@
 //! Computes how many seconds matrix products with weights take, for given formats and given numbers of experts that
 //! receive tokens.
 
-use super::super::model_sizes::{EqualModelBlocks, MatrixProductSplit, ModelBlockMatrixProduct};
+use super::super::model_sizes::{
+    MatrixProductSplit, ModelBlockKindWithCount, ModelBlockMatrixProduct,
+};
 use super::super::rules::InputQuantizingKernels;
 use super::StepTimeCalculator;
 use super::expert_kernels::NpuRatesForExpertKernels;
@@ -40,7 +42,7 @@ impl StepTimeCalculator {
     /// weights have one scale per tensor.
     pub(super) fn has_separate_quantization_kernel(
         &self,
-        kind: &EqualModelBlocks,
+        kind: &ModelBlockKindWithCount,
         product: &ModelBlockMatrixProduct,
     ) -> bool {
         match self.quantization {
@@ -141,7 +143,7 @@ impl StepTimeCalculator {
     /// the summed dimension. A step has `tokens` tokens, and at most `padded` tokens per rank.
     pub(super) fn expert_product_sizes(
         &self,
-        kind: &EqualModelBlocks,
+        kind: &ModelBlockKindWithCount,
         product: &ModelBlockMatrixProduct,
         [experts, chosen]: [u64; 2],
         [tokens, padded]: [u64; 2],

@@ -7,7 +7,7 @@ use crate::schedule::{
     DeapLanguageModel, MatrixProductPartitionRule, MultiChipMachine, SubLayerChipAssignmentRule,
     SubLayerTimeAndEnergy, schedule_sub_layers_on_chips,
 };
-use chakram_hardware::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
+use chakram_hardware::topology::chip_graph::{LinkRateByLinkCount, RateInterpolationByLinkCount};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -206,7 +206,7 @@ fn schedules_move_as_many_words_as_the_partition_predicts() {
         technology: LinkRateByLinkCount {
             interface: 1.0,
             links: Vec::new(),
-            interpolation: LinkRateInterpolation::None,
+            interpolation: RateInterpolationByLinkCount::None,
         },
         capacity: None,
         memory_bandwidth: None,

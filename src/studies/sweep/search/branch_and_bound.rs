@@ -9,7 +9,7 @@
 //! every one of its points that a single run would answer.
 
 use super::knowledge::{
-    KnownPoints, PointQuestion, UnansweredPointQuestion, is_point_question_answered,
+    KnownPoints, PointAnswerOrBoundKind, UnansweredPointQuestion, is_point_question_answered,
 };
 use super::{StudyExplorer, SweepError, SweepRow, VisitedPointOutcome, score_of_answer};
 use crate::sweep::bound::PointTimeAndMemoryBounds;
@@ -133,11 +133,11 @@ impl BestFirstSearch<'_> {
 
 /// Returns the question about a point in the queue: its full bound if only the quick bound is known, otherwise its
 /// answer.
-fn next_question_of_queued_point(is_whole: bool) -> PointQuestion {
+fn next_question_of_queued_point(is_whole: bool) -> PointAnswerOrBoundKind {
     if is_whole {
-        PointQuestion::Answer
+        PointAnswerOrBoundKind::Answer
     } else {
-        PointQuestion::Whole
+        PointAnswerOrBoundKind::Whole
     }
 }
 
@@ -152,7 +152,7 @@ impl StudyExplorer<'_> {
         let numbered = self.study.layers.len() == 1;
         self.evaluate_points_of_open_questions(
             list.iter()
-                .map(|(_, point)| (PointQuestion::Quick, point.clone()))
+                .map(|(_, point)| (PointAnswerOrBoundKind::Quick, point.clone()))
                 .collect(),
         )?;
         let mut search = BestFirstSearch {

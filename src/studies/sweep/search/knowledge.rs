@@ -23,20 +23,20 @@ pub(super) struct PointKnowledge {
 
 /// A fact about a point that the search needs: the point's answer, or one of its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PointQuestion {
+pub(super) enum PointAnswerOrBoundKind {
     Quick,
     Whole,
     Answer,
 }
 
 impl PointKnowledge {
-    pub fn answers_question(&self, question: PointQuestion) -> bool {
+    pub fn answers_question(&self, question: PointAnswerOrBoundKind) -> bool {
         // An answered point needs no bound, and a rejected point has none.
         self.answer.is_some()
             || match question {
-                PointQuestion::Quick => self.quick.is_some() || self.whole.is_some(),
-                PointQuestion::Whole => self.whole.is_some(),
-                PointQuestion::Answer => false,
+                PointAnswerOrBoundKind::Quick => self.quick.is_some() || self.whole.is_some(),
+                PointAnswerOrBoundKind::Whole => self.whole.is_some(),
+                PointAnswerOrBoundKind::Answer => false,
             }
     }
 }
@@ -63,7 +63,7 @@ impl PointKnowledge {
 pub(super) fn is_point_question_answered(
     known: &KnownPoints,
     key: &str,
-    question: PointQuestion,
+    question: PointAnswerOrBoundKind,
 ) -> bool {
     known
         .get(key)
@@ -74,7 +74,7 @@ pub(super) fn is_point_question_answered(
 pub(super) type KnownPoints = BTreeMap<String, PointKnowledge>;
 
 /// An open question: the point's key, the question, and the point's settings.
-pub(super) type UnansweredPointQuestion = (String, PointQuestion, Settings);
+pub(super) type UnansweredPointQuestion = (String, PointAnswerOrBoundKind, Settings);
 
 /// State shared by all threads, protected by a lock.
 struct SharedSearchState<N> {
@@ -91,9 +91,9 @@ impl StudyExplorer<'_> {
     /// Answers the `questions` that are still open.
     pub(super) fn evaluate_points_of_open_questions(
         &mut self,
-        questions: Vec<(PointQuestion, Settings)>,
+        questions: Vec<(PointAnswerOrBoundKind, Settings)>,
     ) -> Result<(), SweepError> {
-        let mut open: BTreeMap<String, (PointQuestion, Settings)> = BTreeMap::new();
+        let mut open: BTreeMap<String, (PointAnswerOrBoundKind, Settings)> = BTreeMap::new();
         for (question, point) in questions {
             let key = setting::format_settings(&point);
             if !is_point_question_answered(&self.known, &key, question) {
@@ -190,7 +190,7 @@ impl StudyExplorer<'_> {
             state = shared.lock().unwrap_or_else(PoisonError::into_inner);
             let now = &mut *state;
             let count = match question {
-                PointQuestion::Answer => &mut now.done.replayed,
+                PointAnswerOrBoundKind::Answer => &mut now.done.replayed,
                 _ => &mut now.done.bounded,
             };
             count.0 += 1;
@@ -200,7 +200,7 @@ impl StudyExplorer<'_> {
                 now.best = Some((key.clone(), score));
             }
             (self.watcher)(&NewAnswerOrBoundEvent {
-                is_bound: question != PointQuestion::Answer,
+                is_bound: question != PointAnswerOrBoundKind::Answer,
                 best: now.best.as_ref().map(|(key, score)| (key.as_str(), *score)),
             });
             now.in_flight.remove(&key);
@@ -228,7 +228,7 @@ impl StudyExplorer<'_> {
     fn compute_answer_to_question(
         &self,
         is_bounded: bool,
-        question: PointQuestion,
+        question: PointAnswerOrBoundKind,
         point: &Settings,
     ) -> PointKnowledge {
         let refused = |refusal: PointRefusal| PointKnowledge {
@@ -236,14 +236,14 @@ impl StudyExplorer<'_> {
             ..PointKnowledge::default()
         };
         match question {
-            PointQuestion::Answer => PointKnowledge {
+            PointAnswerOrBoundKind::Answer => PointKnowledge {
                 answer: Some(self.evaluator.answer_by_replay(point, is_bounded)),
                 ..PointKnowledge::default()
             },
-            PointQuestion::Quick | PointQuestion::Whole => {
+            PointAnswerOrBoundKind::Quick | PointAnswerOrBoundKind::Whole => {
                 match self
                     .evaluator
-                    .bound_point(point, question == PointQuestion::Whole)
+                    .bound_point(point, question == PointAnswerOrBoundKind::Whole)
                 {
                     Err(refusal) => refused(refusal),
                     Ok(bound) if bound.is_whole => PointKnowledge {

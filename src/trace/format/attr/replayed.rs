@@ -21,12 +21,12 @@ pub struct AttributeReadByReplay {
     /// The attribute's name in traces.
     pub name: &'static str,
     /// Kind of value.
-    pub content: SemanticAttributeValueKind,
+    pub content: AttributeValueMeaning,
 }
 
 /// Kind of value that an attribute has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SemanticAttributeValueKind {
+pub enum AttributeValueMeaning {
     /// A count, a duration or a boolean.
     Number,
     /// The rank at one end of a message.
@@ -88,7 +88,7 @@ macro_rules! replay_attributes {
                 Ok(name) => name,
                 Err(_) => panic!("names are ASCII"),
             },
-            content: SemanticAttributeValueKind::$content,
+            content: AttributeValueMeaning::$content,
         }),*];
 
         /// Stores the attribute's value if replays read the attribute. Inlining is forced, because the compiler's
@@ -166,13 +166,13 @@ pub const REPLAY_ATTRIBUTES: [AttributeReadByReplay; COUNT] = {
     while i < changes.len() {
         all[ROWS.len() + i] = AttributeReadByReplay {
             name: changes[i],
-            content: SemanticAttributeValueKind::Number,
+            content: AttributeValueMeaning::Number,
         };
         i += 1;
     }
     all[COUNT - 1] = AttributeReadByReplay {
         name: tensors::REMOTE_ATTRIBUTE,
-        content: SemanticAttributeValueKind::Number,
+        content: AttributeValueMeaning::Number,
     };
     all
 };

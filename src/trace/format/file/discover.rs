@@ -16,7 +16,7 @@ const HASHED: u64 = 64 << 20;
 
 /// How thoroughly traces are verified against the job file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TraceVerificationLevel {
+pub enum TraceHashVerificationLevel {
     /// No verification; single traces are read even if the job file does not name their ranks.
     Nothing,
     /// Verifies the lengths of traces, and in small jobs also their hashes.
@@ -54,7 +54,7 @@ impl FoundTraces {
 /// Finds trace files, and reads each job file only once.
 #[derive(Debug, Default)]
 pub struct TraceFinder {
-    verify: TraceVerificationLevel,
+    verify: TraceHashVerificationLevel,
     jobs: BTreeMap<PathBuf, Option<Arc<JobTraceManifest>>>,
     found: FoundTraces,
 }
@@ -93,7 +93,7 @@ pub fn job_prefix_of_file(path: &Path) -> Option<PathBuf> {
 
 impl TraceFinder {
     /// Creates a finder that has found no traces yet.
-    pub fn new(verify: TraceVerificationLevel) -> Self {
+    pub fn new(verify: TraceHashVerificationLevel) -> Self {
         Self {
             verify,
             ..Self::default()
@@ -172,7 +172,7 @@ impl TraceFinder {
             match JobTraceManifest::read_file(path) {
                 Ok(job) => Some(Arc::new(job)),
                 // Without verification, an unreadable job file is not an error, because file names determine the job.
-                Err(_) if self.verify == TraceVerificationLevel::Nothing => None,
+                Err(_) if self.verify == TraceHashVerificationLevel::Nothing => None,
                 Err(error) => return Err(error),
             }
         } else {
@@ -197,10 +197,10 @@ impl TraceFinder {
         let folder = folder_of(path);
         for row in &job.ranks {
             let mut seal = row.seal;
-            if self.verify == TraceVerificationLevel::Lengths && all > HASHED {
+            if self.verify == TraceHashVerificationLevel::Lengths && all > HASHED {
                 seal.blake3 = None;
             }
-            let seal = (self.verify != TraceVerificationLevel::Nothing).then_some(seal);
+            let seal = (self.verify != TraceHashVerificationLevel::Nothing).then_some(seal);
             let file = RankFile {
                 rank: row.rank,
                 path: folder.join(&row.file),
@@ -233,10 +233,12 @@ impl TraceFinder {
         if let Some(job) = self.read_job_file(&beside)? {
             match job.trace_of_rank(rank) {
                 // The digest belongs to the file that the job file lists, not to the same trace in another format.
-                Some(row) if row.file == name && self.verify != TraceVerificationLevel::Nothing => {
+                Some(row)
+                    if row.file == name && self.verify != TraceHashVerificationLevel::Nothing =>
+                {
                     file.seal = Some(row.seal);
                 }
-                None if self.verify != TraceVerificationLevel::Nothing => {
+                None if self.verify != TraceHashVerificationLevel::Nothing => {
                     return Err(file_not_part_of_job_error(path, &beside, rank));
                 }
                 _ => {}

@@ -5,12 +5,12 @@ use std::io::Write;
 
 /// Writes encoded records, each preceded by its length.
 #[derive(Debug)]
-pub struct FrameWriter<W> {
+pub struct LengthPrefixedRecordWriter<W> {
     out: W,
     length: Vec<u8>,
 }
 
-impl<W: Write> FrameWriter<W> {
+impl<W: Write> LengthPrefixedRecordWriter<W> {
     /// Creates a writer that writes to `out`.
     pub fn new(out: W) -> Self {
         Self {

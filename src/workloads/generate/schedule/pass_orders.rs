@@ -30,7 +30,7 @@ pub struct StagePassOrders {
 
 /// An invalid cell, line or file of pass orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PassOrderError {
+pub struct PassOrderFileError {
     /// Number of the invalid line, counting from 1. If the file as a whole is invalid, this is the number of lines.
     pub line: usize,
     /// Number of the invalid cell in its line, from 1; `None` if no single cell is invalid.
@@ -41,7 +41,7 @@ pub struct PassOrderError {
     pub expected: String,
 }
 
-impl fmt::Display for PassOrderError {
+impl fmt::Display for PassOrderFileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}", self.line)?;
         if let Some(cell) = self.cell {
@@ -51,7 +51,7 @@ impl fmt::Display for PassOrderError {
     }
 }
 
-impl std::error::Error for PassOrderError {}
+impl std::error::Error for PassOrderFileError {}
 
 /// Valid cells, for error messages.
 const CELLS: &str = "a part, one of F, B, I and W, and a micro-batch, such as 2F0; or a pair such as \
@@ -104,7 +104,7 @@ impl StagePassOrders {
     ///
     /// Fails if a cell is not a valid pass; if a pass is missing, occurs twice, or precedes its
     /// inputs; if two stages have the same part; or if stages wait for one another in a cycle.
-    pub fn parse(text: &str) -> Result<Self, PassOrderError> {
+    pub fn parse(text: &str) -> Result<Self, PassOrderFileError> {
         let lines: Vec<&str> = text.lines().collect();
         // Trailing empty lines are ignored.
         let blank = |line: &&&str| line.trim().is_empty();
@@ -117,8 +117,8 @@ impl StagePassOrders {
     /// # Errors
     ///
     /// Returns the errors of [`StagePassOrders::parse`].
-    pub fn parse_stage_lines<L: AsRef<str>>(lines: &[L]) -> Result<Self, PassOrderError> {
-        let whole = |found: String, expected: String| PassOrderError {
+    pub fn parse_stage_lines<L: AsRef<str>>(lines: &[L]) -> Result<Self, PassOrderFileError> {
+        let whole = |found: String, expected: String| PassOrderFileError {
             line: lines.len(),
             cell: None,
             found,
@@ -134,12 +134,13 @@ impl StagePassOrders {
                 if text.is_empty() {
                     continue;
                 }
-                let cell = parse_pass_or_overlapping_pair(text).ok_or_else(|| PassOrderError {
-                    line: row,
-                    cell: Some(column),
-                    found: format!("{text:?}"),
-                    expected: CELLS.to_owned(),
-                })?;
+                let cell =
+                    parse_pass_or_overlapping_pair(text).ok_or_else(|| PassOrderFileError {
+                        line: row,
+                        cell: Some(column),
+                        found: format!("{text:?}"),
+                        expected: CELLS.to_owned(),
+                    })?;
                 own.push((column, cell));
             }
             let mut of_line: Vec<u32> = own
@@ -161,7 +162,7 @@ impl StagePassOrders {
         }
         for (row, own) in (1..).zip(&parts) {
             if own.len() != chunks {
-                return Err(PassOrderError {
+                return Err(PassOrderFileError {
                     line: row,
                     cell: None,
                     found: format!("{} parts of the model", own.len()),
@@ -175,14 +176,14 @@ impl StagePassOrders {
                 let all = places.len();
                 let place = places
                     .get_mut(*part as usize)
-                    .ok_or_else(|| PassOrderError {
+                    .ok_or_else(|| PassOrderFileError {
                         line: stage + 1,
                         cell: None,
                         found: format!("part {part}"),
                         expected: format!("parts 0 to {}, {chunks} in each stage", all - 1),
                     })?;
                 if let Some((other, _)) = place.replace((stage as u32, chunk as u32)) {
-                    return Err(PassOrderError {
+                    return Err(PassOrderFileError {
                         line: stage + 1,
                         cell: None,
                         found: format!("part {part}"),
@@ -240,7 +241,7 @@ impl StagePassOrders {
         &self,
         stage: usize,
         cells: &[OrderFilePassCell],
-    ) -> Result<(), PassOrderError> {
+    ) -> Result<(), PassOrderFileError> {
         // For each part and micro-batch, states which of its passes are complete: forward, input gradients, weight
         // gradients.
         let mut done: BTreeMap<(u32, u32), [bool; 3]> = BTreeMap::new();
@@ -259,7 +260,7 @@ impl StagePassOrders {
             };
             let again = makes.iter().any(|one| state[*one]);
             if again || !needs.iter().all(|one| state[*one]) {
-                return Err(PassOrderError {
+                return Err(PassOrderFileError {
                     line: stage + 1,
                     cell: Some(column),
                     found: format!("{part}{}{micro_batch}", pass_letter(kind)),
@@ -281,7 +282,7 @@ impl StagePassOrders {
                     [_, _, false] if self.trains => "W",
                     _ => continue,
                 };
-                return Err(PassOrderError {
+                return Err(PassOrderFileError {
                     line: stage + 1,
                     cell: None,
                     found: format!("no {part}{missing}{micro_batch}"),
@@ -297,7 +298,7 @@ impl StagePassOrders {
     fn check_no_waiting_cycle(
         &self,
         cells: &[Vec<OrderFilePassCell>],
-    ) -> Result<(), PassOrderError> {
+    ) -> Result<(), PassOrderFileError> {
         let mut next = vec![0; cells.len()];
         // Passes that have ended, so that their results are available.
         let mut over: BTreeMap<(bool, u32, u32), ()> = BTreeMap::new();
@@ -342,7 +343,7 @@ impl StagePassOrders {
             .position(|(own, at)| *at < own.len());
         let Some(stage) = stuck else { return Ok(()) };
         let (column, ((kind, part, micro_batch), _)) = cells[stage][next[stage]];
-        Err(PassOrderError {
+        Err(PassOrderFileError {
             line: stage + 1,
             cell: Some(column),
             found: format!("{part}{}{micro_batch}", pass_letter(kind)),

@@ -47,7 +47,7 @@ impl AxisDivisorsOrUnsplittable {
 
 /// An operator's totals over all samples and devices.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct UnshardedOperatorTotals {
+pub(super) struct TotalsOfOneUnshardedOperator {
     /// The axes in the order in which devices are numbered. The index along the first axis changes slowest.
     pub order: [OperatorShardAxis; 4],
     /// Sizes that the degrees along b, m, n and k must divide.
@@ -65,7 +65,7 @@ pub(super) struct UnshardedOperatorTotals {
     pub rows: Option<SlidingWindowGeometry>,
 }
 
-impl UnshardedOperatorTotals {
+impl TotalsOfOneUnshardedOperator {
     /// Computes the totals of `spec` for `batch` samples.
     pub(super) fn new(spec: &OperatorAxesAndTensorsSpec, batch: u64) -> Self {
         use OperatorShardAxis::{B, K, M, N};

@@ -42,7 +42,7 @@ pub(super) use linear::bytes_of_two_numbers;
 
 /// Sizes and options that affect the costs of all kernels.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KernelCostParameters {
+pub(super) struct KernelCostSizesAndOptions {
     /// Number of samples per micro-batch.
     pub samples: u64,
     /// Bytes per value in the plan's number format.
@@ -79,7 +79,7 @@ pub(super) struct KernelCostParameters {
     pub training: TrainedOperatorWeights,
 }
 
-impl KernelCostParameters {
+impl KernelCostSizesAndOptions {
     /// Returns the kernels of `work`, which is one member's part of an operator.
     pub fn kernels_of_operator(
         &self,

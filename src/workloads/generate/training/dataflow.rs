@@ -28,7 +28,7 @@
 //! without synchronized statistics.
 
 use super::layer::LayerLoweringOptions;
-use super::shard_spec::OperatorAxisShardDigits;
+use super::shard_spec::OperatorShardingByMemberDigits;
 use super::tensor_cut;
 use crate::generate::plan::{OperatorPatternDegrees, ParallelismPlan};
 use crate::generate::sharding::{
@@ -68,7 +68,7 @@ pub(super) struct OperatorInputLayoutChange {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ShardedOperator<'l> {
     pub operator: &'l LayerOperator,
-    pub cutting: OperatorAxisShardDigits,
+    pub cutting: OperatorShardingByMemberDigits,
     /// Inputs of the operator; empty for operators that read samples or token ids.
     pub inputs: Vec<OperatorInputLayoutChange>,
     /// For each input, the index of the operator that produces it; `None` for the layer's input.
@@ -256,8 +256,13 @@ impl<'p> ActivationLayoutTracer<'p> {
         operator: &LayerOperator,
         spec: &OperatorAxesAndTensorsSpec,
         before: Option<&ShardedActivation>,
-    ) -> Result<(OperatorAxisShardDigits, Option<OperatorShardWorkAndSums>), PatternOptionError>
-    {
+    ) -> Result<
+        (
+            OperatorShardingByMemberDigits,
+            Option<OperatorShardWorkAndSums>,
+        ),
+        PatternOptionError,
+    > {
         // Search from the end, because later entries override earlier ones.
         let mut own = self.operators.iter().rev();
         let Some(own) = own.find(|one| one.matches_operator(layer, &operator.name)) else {
@@ -285,7 +290,7 @@ impl<'p> ActivationLayoutTracer<'p> {
             self.members,
         )
         .map_err(whose)?;
-        let cutting = OperatorAxisShardDigits {
+        let cutting = OperatorShardingByMemberDigits {
             samples: sharding.position_digit_of_axis(OperatorShardAxis::B),
             rows: sharding.position_digit_of_axis(OperatorShardAxis::M),
             outputs: sharding.position_digit_of_axis(OperatorShardAxis::N),
@@ -318,11 +323,16 @@ impl<'p> ActivationLayoutTracer<'p> {
         operator: &LayerOperator,
         spec: &OperatorAxesAndTensorsSpec,
         before: Option<&ShardedActivation>,
-    ) -> Result<(OperatorAxisShardDigits, Option<OperatorShardWorkAndSums>), PatternOptionError>
-    {
+    ) -> Result<
+        (
+            OperatorShardingByMemberDigits,
+            Option<OperatorShardWorkAndSums>,
+        ),
+        PatternOptionError,
+    > {
         let work = &operator.work;
         let all = MemberNumberDigit::new(self.members, 1);
-        let mut cutting = OperatorAxisShardDigits::WHOLE;
+        let mut cutting = OperatorShardingByMemberDigits::WHOLE;
         let cut = match self.derives {
             true => self.derive_megatron_split_of_operator(spec, before),
             false => operator.cut,
@@ -396,7 +406,7 @@ impl<'p> ActivationLayoutTracer<'p> {
                 k: 1,
             };
             // If an image's windows cannot be sharded by rows, every member needs all rows.
-            let cut = OperatorAxisShardDigits {
+            let cut = OperatorShardingByMemberDigits {
                 rows: layout.rows,
                 ..cutting
             };

@@ -3,7 +3,7 @@
 use super::MOST_GROUPS;
 use super::dataflow::{ActivationLayoutTracer, ShardedActivation, ShardedLayerOperatorsAndOutput};
 use super::layer::{LayerLoweringOptions, LoweredLayer};
-use super::shard_spec::OperatorAxisShardDigits;
+use super::shard_spec::OperatorShardingByMemberDigits;
 use super::sharded::ShardedLayerLowerer;
 use super::stage_cuts::first_layers_of_parts;
 use super::tied_embedding::TiedEmbeddingTable;
@@ -103,7 +103,7 @@ impl DistinctLayers {
             let flow = follow.trace_layer_layouts(layer, held)?;
             for step in &flow.steps {
                 tied.record_table_or_check_tied_product(&layer.name, step)?;
-                cuts |= step.cutting != OperatorAxisShardDigits::WHOLE;
+                cuts |= step.cutting != OperatorShardingByMemberDigits::WHOLE;
             }
             let before = held.replace(flow.end);
             let same = |one: &LoweredLayerExample<'_>| {

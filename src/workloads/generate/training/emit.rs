@@ -28,7 +28,7 @@ mod messages;
 
 pub(super) use memory_traffic::MOST_PIECES;
 
-use gradients::LayerBucketReductionProgress;
+use gradients::LayerGradientEmissionProgress;
 use memory_traffic::create_remote_access;
 
 /// Lane of all kernels except kernels of parallel branches.
@@ -373,7 +373,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     whole,
                 );
             }
-            let finding = (complete || reduces).then(|| LayerBucketReductionProgress {
+            let finding = (complete || reduces).then(|| LayerGradientEmissionProgress {
                 found: &program.found,
                 operators: 0,
                 buckets: if reduces && plan.plan.overlap {
@@ -426,7 +426,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         program: &LayerProgram,
         layer: usize,
         pass: PipelinePass,
-        mut finding: Option<LayerBucketReductionProgress<'_>>,
+        mut finding: Option<LayerGradientEmissionProgress<'_>>,
         freed: u64,
     ) -> Result<(), TraceError> {
         self.ids.clear();

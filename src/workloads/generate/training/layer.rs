@@ -1,6 +1,6 @@
 //! Options that a plan's layers share, and the result of lowering a layer.
 
-use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
+use super::cost::{KernelCostSizesAndOptions, LoweredKernel, OperatorKernels};
 use super::local_experts::RelativeExpertExchangeLoads;
 use super::program::{LayerProgram, ProgramNodeOperation};
 use crate::generate::plan::{
@@ -14,7 +14,7 @@ use chakram_trace::format::{Dtype, TrainingPhase};
 /// Options that are equal for all layers of a plan.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LayerLoweringOptions {
-    pub sizes: KernelCostParameters,
+    pub sizes: KernelCostSizesAndOptions,
     /// Number of members per tensor group.
     pub tensor: u64,
     pub sequence: bool,
@@ -108,9 +108,9 @@ impl LoweredLayer {
 impl LayerLoweringOptions {
     /// Returns the parameters that determine the kernel costs in `layer`. Products outside blocks, mainly the product
     /// that computes the logits, always use the plan's number format.
-    pub fn kernel_cost_parameters_of_layer(&self, layer: &ModelLayer) -> KernelCostParameters {
+    pub fn kernel_cost_parameters_of_layer(&self, layer: &ModelLayer) -> KernelCostSizesAndOptions {
         let linear = self.sizes.linear;
-        KernelCostParameters {
+        KernelCostSizesAndOptions {
             linear: linear.filter(|_| layer.role == LayerRole::Block),
             ..self.sizes
         }

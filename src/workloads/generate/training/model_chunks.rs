@@ -1,7 +1,7 @@
 //! Distributes layers over the model chunks of a pipeline, and gradients over buckets.
 
 use super::buckets::{GradientBucket, GradientBucketAssigner};
-use super::cost::KernelCostParameters;
+use super::cost::KernelCostSizesAndOptions;
 use super::layer::{AllAndTrainedWeightCounts, LoweredLayer};
 use super::stage_cuts::first_layers_of_parts;
 use crate::generate::plan::{ParallelGroupKind, ParallelismPlan};
@@ -32,7 +32,7 @@ impl AllModelPartsAndGradientBuckets {
         model: &Model,
         plan: &ParallelismPlan,
         lowered: &[&LoweredLayer],
-        sizes: KernelCostParameters,
+        sizes: KernelCostSizesAndOptions,
     ) -> Self {
         let starts = first_layers_of_parts(model, plan);
         let mut weights: Vec<AllAndTrainedWeightCounts> =

@@ -23,7 +23,7 @@
 //! backward pass needs the outputs of all others.
 
 use super::super::PatternOptionError;
-use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
+use super::cost::{KernelCostSizesAndOptions, LoweredKernel, OperatorKernels};
 use crate::model::{
     LayerOperator, OperatorAxesAndTensorsSpec, OperatorInputSource, OperatorKind, OperatorShardAxis,
 };
@@ -46,7 +46,7 @@ pub(super) fn recomputed_operator_part(
     i: usize,
     work: &OperatorKind,
     kernels: &OperatorKernels,
-    sizes: &KernelCostParameters,
+    sizes: &KernelCostSizesAndOptions,
 ) -> Result<RecomputedOperatorPart, PatternOptionError> {
     let spec = |i: Option<usize>| {
         i.and_then(|i| operators.get(i))

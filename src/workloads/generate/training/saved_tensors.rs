@@ -11,7 +11,7 @@
 //! The last product is not recomputed, because no gradient needs its output. If a product before a residual sum has a
 //! saved output, this output is kept for the sum, which otherwise keeps none of its inputs.
 
-use super::cost::{KernelCostParameters, OperatorKernels};
+use super::cost::{KernelCostSizesAndOptions, OperatorKernels};
 use super::operator_recompute::RecomputedOperatorPart;
 use crate::generate::plan::{OperatorNamePattern, ParallelismPlan};
 use crate::generate::{PatternOptionError, refused_option_value_error};
@@ -59,7 +59,7 @@ pub(super) fn recomputed_part_if_saved_outputs_are_named(
     operators: &[LayerOperator],
     i: usize,
     kernels: &OperatorKernels,
-    sizes: &KernelCostParameters,
+    sizes: &KernelCostSizesAndOptions,
 ) -> RecomputedOperatorPart {
     let spec = operators[i].work.to_axes_and_tensors();
     let is_saved = |i: usize| operators[i].saved == OutputSavedOrRecomputed::Yes;

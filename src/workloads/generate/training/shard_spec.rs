@@ -7,7 +7,7 @@ use crate::model::{
 
 /// Sharding of an operator: for each axis, the digit of a member's number that selects the member's shard.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct OperatorAxisShardDigits {
+pub(super) struct OperatorShardingByMemberDigits {
     pub samples: MemberNumberDigit,
     pub rows: MemberNumberDigit,
     /// Digit that shards the columns of the output.
@@ -16,7 +16,7 @@ pub(super) struct OperatorAxisShardDigits {
     pub inputs: MemberNumberDigit,
 }
 
-impl OperatorAxisShardDigits {
+impl OperatorShardingByMemberDigits {
     pub const WHOLE: Self = Self {
         samples: MemberNumberDigit::WHOLE,
         rows: MemberNumberDigit::WHOLE,

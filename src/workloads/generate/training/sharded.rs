@@ -54,7 +54,7 @@
 use super::super::PatternOptionError;
 use super::buckets;
 use super::context_shards;
-use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
+use super::cost::{KernelCostSizesAndOptions, LoweredKernel, OperatorKernels};
 use super::dataflow::{ShardedLayerOperatorsAndOutput, ShardedOperator};
 use super::frozen_weights::adapter_products;
 use super::layer::{
@@ -224,7 +224,7 @@ impl ShardedLayerLowerer {
     fn expert_exchange_element_counts(
         &self,
         spec: &OperatorAxesAndTensorsSpec,
-        sizes: &KernelCostParameters,
+        sizes: &KernelCostSizesAndOptions,
     ) -> [u64; 2] {
         let copies = match spec.exchange {
             Some(OperatorTokenExchangeSide::Dispatch) => spec.sum_tensor_volumes(&spec.outputs),
@@ -257,7 +257,7 @@ impl ShardedLayerLowerer {
     fn token_copy_sorting_kernels(
         &self,
         spec: &OperatorAxesAndTensorsSpec,
-        sizes: &KernelCostParameters,
+        sizes: &KernelCostSizesAndOptions,
     ) -> Result<[Vec<LoweredKernel>; 2], PatternOptionError> {
         let context = &self.context;
         let [rows, width] = match spec.exchange {
@@ -282,7 +282,7 @@ impl ShardedLayerLowerer {
     fn query_and_key_value_exchange_bytes(
         &self,
         spec: &OperatorAxesAndTensorsSpec,
-        sizes: &KernelCostParameters,
+        sizes: &KernelCostSizesAndOptions,
     ) -> [u64; 2] {
         let silent = self
             .context

@@ -45,7 +45,7 @@ pub struct PlanSummary {
     /// For every member of a tensor group in every replica, the ranks that its activations pass through, one per stage.
     pub pipelines: Vec<Vec<u32>>,
     /// Totals of one rank on each stage.
-    pub stages: Vec<StageRankTotals>,
+    pub stages: Vec<PerRankStageTotals>,
 }
 
 /// The process groups of one kind.
@@ -59,7 +59,7 @@ pub struct ParallelGroupsOfOneKind {
 
 /// Totals of one rank on a stage.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StageRankTotals {
+pub struct PerRankStageTotals {
     /// Names of the first and the last layer of each chunk.
     pub layers: Vec<[String; 2]>,
     /// Number of parameters on a rank, including adapters and copies of tied weights.
@@ -254,7 +254,7 @@ impl TrainingGenerator {
 
     pub(super) fn summarize_plan(&self) -> PlanSummary {
         let plan = &self.plan;
-        let stages: Vec<StageRankTotals> = (0..plan.pipeline)
+        let stages: Vec<PerRankStageTotals> = (0..plan.pipeline)
             .map(|stage| self.sum_stage_rank_totals(stage))
             .collect();
         let ranks = |stage| {
@@ -285,7 +285,7 @@ impl TrainingGenerator {
         }
     }
 
-    fn sum_stage_rank_totals(&self, stage: u32) -> StageRankTotals {
+    fn sum_stage_rank_totals(&self, stage: u32) -> PerRankStageTotals {
         let place = TensorDataStageCoordinates {
             tensor: 0,
             data: 0,
@@ -320,7 +320,7 @@ impl TrainingGenerator {
             self.plan.pipeline,
             self.micro_batches,
         );
-        StageRankTotals {
+        PerRankStageTotals {
             layers: parts
                 .map(|part| self.layers_of_part(part))
                 .filter(|layers| !layers.is_empty())

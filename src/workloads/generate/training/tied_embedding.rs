@@ -1,14 +1,14 @@
 //! Weights that an embedding and a matrix product share.
 
 use super::dataflow::ShardedOperator;
-use super::shard_spec::OperatorAxisShardDigits;
+use super::shard_spec::OperatorShardingByMemberDigits;
 use crate::generate::{PatternOptionError, refused_option_value_error};
 use crate::model::OperatorInputSource;
 
 /// The table with the shared weights, which is the embedding's first table.
 #[derive(Debug, Default)]
 pub(super) struct TiedEmbeddingTable {
-    table: Option<(String, OperatorAxisShardDigits)>,
+    table: Option<(String, OperatorShardingByMemberDigits)>,
 }
 
 impl TiedEmbeddingTable {

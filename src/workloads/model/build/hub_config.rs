@@ -5,9 +5,10 @@
 
 use super::MOST_LAYERS;
 use crate::model::{
-    ActivationFunction, AttentionSpan, DeltaAttentionSizes, ExpertRoutingCounts,
-    ExpertScoringAndGroupRule, ExtendedTransformerModel, LatentAttentionSizes, Model, ModelError,
-    OutputHead, PositionEncoding, TokenAndLayerCountOverrides, TransformerBlock, TransformerModel,
+    ActivationFunction, AttentionSpan, DeltaAttentionSizes, ExpertScoringAndGroupRule,
+    ExtendedTransformerModel, LatentAttentionSizes, Model, ModelError, OutputHead,
+    PositionEncoding, TokenAndLayerCountOverrides, TotalAndChosenExpertCounts, TransformerBlock,
+    TransformerModel,
 };
 use chakram_base::config::{ConfigError, quote_and_truncate_for_message};
 use serde_json::{Map, Value};
@@ -461,14 +462,14 @@ fn read_biases(config: &KeyTrackingHubConfig<'_>, kind: &str) -> HubConfigReadRe
 
 fn read_expert_routing(
     config: &KeyTrackingHubConfig<'_>,
-) -> HubConfigReadResult<Option<ExpertRoutingCounts>> {
+) -> HubConfigReadResult<Option<TotalAndChosenExpertCounts>> {
     let experts =
         config.read_first_size(&["num_local_experts", "num_experts", "n_routed_experts"])?;
     let chosen = config.read_first_size(&["num_experts_per_tok", "experts_per_token"])?;
     match (experts, chosen) {
         (None, _) => Ok(None),
         (Some(experts), Some(chosen)) if chosen <= experts => {
-            Ok(Some(ExpertRoutingCounts { experts, chosen }))
+            Ok(Some(TotalAndChosenExpertCounts { experts, chosen }))
         }
         (Some(_), _) => config.invalid_value(
             "num_experts_per_tok",

@@ -5,9 +5,9 @@ use super::{
     read_size_or_default,
 };
 use crate::model::{
-    ActivationFunction, AttentionSpan, DeltaAttentionSizes, ExpertRoutingCounts,
-    ExpertScoringAndGroupRule, ExtendedTransformerModel, LatentAttentionSizes, ModelLayer,
-    OutputHead, PositionEncoding, TokenAndLayerCountOverrides, TransformerBlock, TransformerModel,
+    ActivationFunction, AttentionSpan, DeltaAttentionSizes, ExpertScoringAndGroupRule,
+    ExtendedTransformerModel, LatentAttentionSizes, ModelLayer, OutputHead, PositionEncoding,
+    TokenAndLayerCountOverrides, TotalAndChosenExpertCounts, TransformerBlock, TransformerModel,
 };
 use chakram_base::config::{ConfigError, ConfigTable};
 
@@ -344,7 +344,7 @@ fn parse_block(
 /// Parses the experts that replace the MLP; returns `None` if the file has no experts.
 fn parse_expert_routing(
     root: &ConfigTable<'_>,
-) -> Result<Option<ExpertRoutingCounts>, ConfigError> {
+) -> Result<Option<TotalAndChosenExpertCounts>, ConfigError> {
     let Some(field) = root.get("experts") else {
         return match root.get("experts_per_token") {
             Some(field) => {
@@ -357,7 +357,7 @@ fn parse_expert_routing(
     let chosen = root
         .require_field("experts_per_token", "experts that each token is sent to")?
         .read_integer_between(1, experts)?;
-    Ok(Some(ExpertRoutingCounts { experts, chosen }))
+    Ok(Some(TotalAndChosenExpertCounts { experts, chosen }))
 }
 
 /// Parses the number of query heads, the number of KV heads, and the number of columns per head.

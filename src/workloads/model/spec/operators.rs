@@ -3,7 +3,7 @@
 use super::{
     DividingDegreeOrReason, ImageWindowStrideAndPadding, OperatorAxesAndTensorsSpec,
     OperatorInputSource, OperatorKernelSpec, OperatorShardAxis, OperatorTokenExchangeSide,
-    TensorAxis, TensorContraction, TensorKeptForBackward, WeightTensorAxes,
+    TensorAxis, TensorContraction, TensorKeptForBackward, WeightsOfOneGradientTensor,
     WhichAttentionKernelsSaveTensor, saturate_to_u64, window_position_count,
 };
 use crate::model::{ActivationFunction, DeltaAttentionSizes, OperatorKind};
@@ -39,7 +39,7 @@ impl OperatorAxesAndTensorsSpec {
 
     fn with_weights(mut self, axes: &'static str) -> Self {
         let tied = false;
-        self.weights.push(WeightTensorAxes { axes, tied });
+        self.weights.push(WeightsOfOneGradientTensor { axes, tied });
         self
     }
 
@@ -186,7 +186,8 @@ impl OperatorKind {
                 if bias {
                     spec = spec.with_weights("n");
                 }
-                spec.weights.push(WeightTensorAxes { axes: "kn", tied });
+                spec.weights
+                    .push(WeightsOfOneGradientTensor { axes: "kn", tied });
                 spec.with_product("mn", "k").with_inputs_kept()
             }
             Self::Attention {

@@ -107,7 +107,7 @@ pub fn build_attribute_value(kind: usize, seed: u8) -> Value {
 
 /// Operations that nodes in random traces run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RandomNodeOperation {
+pub enum OperationOfRandomTraceNode {
     Compute,
     Host,
     Load,
@@ -115,12 +115,12 @@ pub enum RandomNodeOperation {
     Collective,
 }
 
-pub const WHATS: [RandomNodeOperation; 5] = [
-    RandomNodeOperation::Compute,
-    RandomNodeOperation::Host,
-    RandomNodeOperation::Load,
-    RandomNodeOperation::Send,
-    RandomNodeOperation::Collective,
+pub const WHATS: [OperationOfRandomTraceNode; 5] = [
+    OperationOfRandomTraceNode::Compute,
+    OperationOfRandomTraceNode::Host,
+    OperationOfRandomTraceNode::Load,
+    OperationOfRandomTraceNode::Send,
+    OperationOfRandomTraceNode::Collective,
 ];
 
 pub fn build_uint_attribute(name: &str, value: u64) -> AttributeProto {
@@ -128,7 +128,7 @@ pub fn build_uint_attribute(name: &str, value: u64) -> AttributeProto {
 }
 
 /// Builds a node with many random properties, and one of a few names.
-pub fn build_random_node(random: &mut Random, id: u64, what: RandomNodeOperation) -> Node {
+pub fn build_random_node(random: &mut Random, id: u64, what: OperationOfRandomTraceNode) -> Node {
     let mut number = |bound: u64| random.next() % bound;
     let mut attr = vec![build_uint_attribute("duration_ns", 1000 + number(1 << 30))];
     attr.push(build_attribute(
@@ -140,7 +140,7 @@ pub fn build_random_node(random: &mut Random, id: u64, what: RandomNodeOperation
         Value::Int64Val(number(1000) as i64),
     ));
     let kind = match what {
-        RandomNodeOperation::Compute => {
+        OperationOfRandomTraceNode::Compute => {
             attr.push(build_uint_attribute("num_ops", number(1 << 40)));
             attr.push(build_uint_attribute("tensor_size", number(1 << 30)));
             attr.push(build_attribute(
@@ -150,23 +150,23 @@ pub fn build_random_node(random: &mut Random, id: u64, what: RandomNodeOperation
             attr.push(build_attribute("stream", Value::Int64Val(number(2) as i64)));
             4
         }
-        RandomNodeOperation::Host => {
+        OperationOfRandomTraceNode::Host => {
             attr.push(build_attribute("is_cpu_op", Value::BoolVal(true)));
             attr.push(build_attribute("tid", Value::Int64Val(number(2) as i64)));
             4
         }
-        RandomNodeOperation::Load => {
+        OperationOfRandomTraceNode::Load => {
             attr.push(build_uint_attribute("tensor_size", number(1 << 30)));
             attr.push(build_uint_attribute("tensor_loc", 1));
             2
         }
-        RandomNodeOperation::Send => {
+        OperationOfRandomTraceNode::Send => {
             attr.push(build_uint_attribute("comm_size", number(1 << 30)));
             attr.push(build_uint_attribute("comm_dst", number(8)));
             attr.push(build_uint_attribute("comm_tag", number(3)));
             5
         }
-        RandomNodeOperation::Collective => {
+        OperationOfRandomTraceNode::Collective => {
             attr.push(build_uint_attribute("comm_type", 5));
             attr.push(build_uint_attribute("comm_size", number(1 << 30)));
             attr.push(build_attribute(

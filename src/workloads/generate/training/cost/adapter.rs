@@ -2,15 +2,15 @@
 //! ([`frozen_weights`](crate::generate::training::frozen_weights)).
 
 use super::{
-    KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel, check_kernel_byte_limit,
-    kernel_chain,
+    KernelCostSizesAndOptions, LoweredKernel, OperatorKernels, build_kernel,
+    check_kernel_byte_limit, kernel_chain,
 };
 use crate::generate::PatternOptionError;
 use crate::generate::plan::ElementwiseKernels;
 use crate::model::{OperatorKind, TrainedOperatorWeights};
 use chakram_trace::format::MemoryBoundKernelClass;
 
-impl KernelCostParameters {
+impl KernelCostSizesAndOptions {
     /// Adds the kernels of an adapter, which consists of the two `products`, to the kernels of a
     /// frozen matrix product.
     pub fn add_adapter_kernels(

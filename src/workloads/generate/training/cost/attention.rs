@@ -23,13 +23,13 @@
 //! sequence, so `m` replaces `s` for queries, but not for keys and values. All ranks have the same
 //! number of causal scores.
 
-use super::{KernelCostParameters, OperatorKernels, build_kernel, kernel_chain};
+use super::{KernelCostSizesAndOptions, OperatorKernels, build_kernel, kernel_chain};
 use crate::generate::PatternOptionError;
 use crate::generate::plan::ElementwiseKernels;
 use crate::model::{OperatorAxesAndTensorsSpec, OperatorKind};
 use chakram_trace::format::{KernelShape, MemoryBoundKernelClass};
 
-impl KernelCostParameters {
+impl KernelCostSizesAndOptions {
     /// Returns the kernels of attention and of the operations before it.
     pub(super) fn attention_kernels(
         &self,

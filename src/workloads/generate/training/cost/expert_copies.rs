@@ -33,11 +33,11 @@
 //! | `clamp.gate`, `clamp.up` backward | `3d nm` each |
 //! | `clamp.join` backward | `4d nm` |
 
-use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel};
+use super::{KernelCostSizesAndOptions, LoweredKernel, OperatorKernels, build_kernel};
 use crate::generate::PatternOptionError;
 use chakram_trace::format::MemoryBoundKernelClass;
 
-impl KernelCostParameters {
+impl KernelCostSizesAndOptions {
     /// Returns the kernels that sort `rows` copies of `width` columns by expert, and the kernels
     /// that sort results by receiver. `pads` adds kernels that pad the rows for 8-bit products.
     pub fn kernels_sorting_copies_by_expert_and_back(

@@ -22,7 +22,8 @@
 //! formats have no cast kernels, because their products' measured times include the casts.
 
 use super::{
-    KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel, build_saturated_gemm_shape,
+    KernelCostSizesAndOptions, LoweredKernel, OperatorKernels, build_kernel,
+    build_saturated_gemm_shape,
 };
 use crate::generate::PatternOptionError;
 use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
@@ -40,7 +41,7 @@ pub(in super::super) fn bytes_of_two_numbers(dtype: Dtype) -> u64 {
     }
 }
 
-impl KernelCostParameters {
+impl KernelCostSizesAndOptions {
     /// Returns true if separate kernels cast the operands of matrix products.
     pub fn casts_operands(&self) -> bool {
         let narrow = matches!(self.linear, Some(Dtype::Fp8 | Dtype::Int8));

@@ -1,10 +1,10 @@
 //! Kernels that only move bytes, as listed in the operator's spec.
 
-use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel};
+use super::{KernelCostSizesAndOptions, LoweredKernel, OperatorKernels, build_kernel};
 use crate::generate::PatternOptionError;
 use crate::model::{MemoryBoundKernelSpec, MemoryBoundKernelsByPass, OperatorAxesAndTensorsSpec};
 
-impl KernelCostParameters {
+impl KernelCostSizesAndOptions {
     /// Returns the kernels of an operator that has no matrix products.
     pub(super) fn kernels_without_products(
         &self,

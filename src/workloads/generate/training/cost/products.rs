@@ -1,11 +1,11 @@
 //! Kernels of products that are not matrix multiplications: products of windows over images, and
 //! dot products of vector pairs.
 
-use super::{KernelCostParameters, OperatorKernels, build_kernel};
+use super::{KernelCostSizesAndOptions, OperatorKernels, build_kernel};
 use crate::generate::PatternOptionError;
 use crate::model::OperatorAxesAndTensorsSpec;
 
-impl KernelCostParameters {
+impl KernelCostSizesAndOptions {
     /// Returns the kernels of an operator's product: one forward kernel, and one for the gradient of each factor.
     pub(super) fn matrix_product_kernels(
         &self,

@@ -21,12 +21,12 @@
 //! Scores have the plan's number format even if other products have 8 bits, as in Megatron-LM and
 //! DeepSeek-V3.
 
-use super::{KernelCostParameters, OperatorKernels, build_kernel, build_saturated_gemm_shape};
+use super::{KernelCostSizesAndOptions, OperatorKernels, build_kernel, build_saturated_gemm_shape};
 use crate::generate::PatternOptionError;
 use crate::model::OperatorAxesAndTensorsSpec;
 use chakram_trace::format::MemoryBoundKernelClass;
 
-impl KernelCostParameters {
+impl KernelCostSizesAndOptions {
     /// Returns the kernels of a router: for scores, for the choice of experts, and for copies of
     /// tokens.
     pub(super) fn router_kernels(

@@ -1,12 +1,12 @@
 //! Kernels of unfused attention, as in PyTorch and Megatron-LM: two matrix products, and kernels on
 //! the scores between them.
 
-use super::{KernelCostParameters, OperatorKernels, build_kernel, build_saturated_gemm_shape};
+use super::{KernelCostSizesAndOptions, OperatorKernels, build_kernel, build_saturated_gemm_shape};
 use crate::generate::PatternOptionError;
 use crate::generate::plan::{ElementwiseKernels, SoftmaxKernel};
 use chakram_trace::format::MemoryBoundKernelClass;
 
-impl KernelCostParameters {
+impl KernelCostSizesAndOptions {
     /// Returns the kernels of unfused attention, which writes its scores to memory. There are `a`
     /// query heads; `q` and `kv` are the shapes of the queries and of the keys.
     pub(super) fn unfused_attention_kernels(

@@ -14,7 +14,7 @@ use chakram_trace::format::{
 };
 
 /// Progress of a layer's gradients while the layer's program is emitted.
-pub(super) struct LayerBucketReductionProgress<'p> {
+pub(super) struct LayerGradientEmissionProgress<'p> {
     /// Gradients that the layer's operators compute and that are not recorded yet, from the last
     /// operator to the first.
     pub found: &'p [OperatorWeightGradients],
@@ -29,7 +29,7 @@ impl RankEmitter<'_, '_> {
     /// reductions of complete buckets.
     pub(super) fn emit_complete_bucket_reductions(
         &mut self,
-        now: &mut LayerBucketReductionProgress<'_>,
+        now: &mut LayerGradientEmissionProgress<'_>,
         pass: PipelinePass,
     ) -> Result<(), TraceError> {
         while let Some((found, rest)) = now.found.split_first()

@@ -1,7 +1,7 @@
 //! Ring attention: keys and values pass around a ring of ranks ([`context_shards`](super::super::context_shards)).
 
 use super::super::context_shards::ring_step_attention;
-use super::super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
+use super::super::cost::{KernelCostSizesAndOptions, LoweredKernel, OperatorKernels};
 use super::super::layer::{node_name_with_phase_and_suffix, program_task_and_shapes_of_kernel};
 use super::super::program::{
     LayerProgramBuilder, ProgramNodeOperation, ProgramPredecessorsOrNodeDependency,
@@ -41,7 +41,7 @@ impl ShardedLayerLowerer {
         layer: &ModelLayer,
         spec: &OperatorAxesAndTensorsSpec,
         work: &OperatorKind,
-        sizes: &KernelCostParameters,
+        sizes: &KernelCostSizesAndOptions,
     ) -> Result<Option<RingAttentionStepKernels>, PatternOptionError> {
         if self.context.context != Some(ContextExchange::Ring) || !spec.is_attention() {
             return Ok(None);

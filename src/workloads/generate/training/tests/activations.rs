@@ -52,7 +52,7 @@ fn blocks_store_what_they_save_and_load_it_one_block_ahead() {
 }
 
 /// Bytes that layers outside blocks save; they stay in the NPU's memory.
-fn bytes_saved_outside_blocks(stage: &StageRankTotals) -> u64 {
+fn bytes_saved_outside_blocks(stage: &PerRankStageTotals) -> u64 {
     let model = Model::load_named("gpt2-small").unwrap();
     let layers = model
         .layers

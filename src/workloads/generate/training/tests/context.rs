@@ -7,7 +7,7 @@ use super::{
     rejection_message,
 };
 use crate::generate::plan::ContextExchange;
-use crate::model::{ExpertRoutingCounts, TransformerBlock};
+use crate::model::{TotalAndChosenExpertCounts, TransformerBlock};
 use chakram_trace::format::TensorClass;
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ const F: u64 = 8;
 /// Size of the vocabulary.
 const WORDS: u64 = 40;
 
-fn build_model(causal: bool, experts: Option<ExpertRoutingCounts>) -> Model {
+fn build_model(causal: bool, experts: Option<TotalAndChosenExpertCounts>) -> Model {
     let block = TransformerBlock {
         tokens: T,
         hidden: H,
@@ -316,7 +316,7 @@ fn memory_is_that_of_a_ranks_tokens() {
 /// Replicas divide the experts, even if they share the tokens of a sequence.
 #[test]
 fn experts_lie_across_ranks_with_different_tokens() {
-    let routing = ExpertRoutingCounts {
+    let routing = TotalAndChosenExpertCounts {
         experts: 4,
         chosen: 2,
     };

@@ -6,7 +6,7 @@ use super::{ROTARY_BLOCK, build_two_block_model, find_kernel_flops_and_bytes, re
 use crate::generate::plan::{
     ElementwiseKernels, ExpertExchangeForm, ParallelAxis, RecomputedModule,
 };
-use crate::model::{ExpertRoutingCounts, OperatorKind, TransformerBlock};
+use crate::model::{OperatorKind, TotalAndChosenExpertCounts, TransformerBlock};
 use chakram_trace::format::{TensorClass, TrainingPhase};
 
 mod exchanges;
@@ -30,7 +30,7 @@ fn build_expert_model() -> Model {
         tokens: T,
         hidden: H,
         ffn: F,
-        experts: Some(ExpertRoutingCounts {
+        experts: Some(TotalAndChosenExpertCounts {
             experts: X,
             chosen: C,
         }),

@@ -4,7 +4,7 @@ use super::super::super::testing::{EmittedNode, check_and_record_every_rank};
 use super::super::*;
 use super::{ROTARY_BLOCK, build_two_block_model, list_dependency_names, rejection_message};
 use crate::generate::plan::{ElementwiseKernels, OperatorNamePattern};
-use crate::model::{ExpertRoutingCounts, TransformerBlock};
+use crate::model::{TotalAndChosenExpertCounts, TransformerBlock};
 use chakram_trace::format::TensorClass;
 
 /// Number of tokens; the next constants are the hidden size, the MLP's width, the vocabulary size,
@@ -16,7 +16,7 @@ const WORDS: u64 = 40;
 const R: u64 = 2;
 const LAYERS: u64 = 2;
 
-fn build_two_block_transformer(tied: bool, experts: Option<ExpertRoutingCounts>) -> Model {
+fn build_two_block_transformer(tied: bool, experts: Option<TotalAndChosenExpertCounts>) -> Model {
     let block = TransformerBlock {
         tokens: T,
         hidden: H,
@@ -275,7 +275,7 @@ fn tensor_groups_share_adapters_like_their_products() {
 /// Each expert has its own adapter.
 #[test]
 fn experts_have_adapters() {
-    let routing = ExpertRoutingCounts {
+    let routing = TotalAndChosenExpertCounts {
         experts: 4,
         chosen: 2,
     };
