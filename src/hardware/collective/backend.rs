@@ -203,7 +203,7 @@ pub enum BusTransferTrigger {
 
 /// The agenda that receives a bus's events.
 pub trait BusEventScheduler {
-    /// Schedules a call of [`CollectiveEndpointModel::handle_bus_event`] with `event` at time `at`.
+    /// Schedules a call of [`CollectiveEndpointModel::return_completed_transfer_and_pause_bus`] with `event` at time `at`.
     fn schedule_bus_event(&mut self, at: Time, event: u32);
 }
 
