@@ -22,7 +22,7 @@ pub struct RehearsedCollectiveUseOfLink {
 /// Links on which operations can be simulated alone in advance (rehearsed). Only networks that serve transfers in the
 /// order of submission implement this trait.
 pub trait RehearsableLinks {
-    /// Begins a rehearsal. Sets aside the state of all other traffic until [`Self::end_rehearsal_and_return_link_use`].
+    /// Begins a rehearsal. Sets aside the state of all other traffic until [`Self::end_rehearsal_and_take_link_uses`].
     fn set_aside_traffic_and_begin_rehearsal(&mut self);
 
     /// Ends the rehearsal and restores the other traffic. Returns how the rehearsal's transfers used links, with times

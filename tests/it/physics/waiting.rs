@@ -191,7 +191,7 @@ fn a_ready_member_waits_for_the_last_one_on_any_lane() {
             let [compute, communication, ..] = list_time_parts_ns(&found, 0);
             assert_eq!(compute, 10_000);
             assert!(communication >= 490_000 + 10_000, "{communication}");
-            row.latest.clone()
+            row.latest
         });
         assert_eq!(waits[0], waits[1], "{comm:?}");
     }
