@@ -16,6 +16,7 @@ use super::summary::percent_more;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, format_given_percent_change};
 use chakram_trace::format::profiler_cost::{ProfilerCostBasis, StepTimesWithoutProfiler};
+use chakram_trace::graph::Graph;
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
 
@@ -101,7 +102,8 @@ impl ProfilerAndItsCost {
 
     /// Sets both makespans of the job `workload`. `own` is the makespan of this replay. `other` is the makespan with
     /// the profiler's cost if this replay subtracts it, otherwise the makespan without it.
-    /// `busiest` is the longest time in which an NPU runs kernels, which no removed host time can shorten.
+    /// `busiest` is the longest time in which an NPU runs kernels. No removed host time can shorten kernels, except on a
+    /// CPU, where the profiler runs between them.
     pub fn set_both_makespans(
         &mut self,
         own: Span,
