@@ -534,7 +534,7 @@ pub mod sweep {
     //! "#)?;
     //! let (study, _) = load_study_with_hash(&file)?;
     //! let options = SweepThreadAndShardOptions { threads: NonZeroUsize::MIN, shard: None, is_closed: false };
-    //! let rows = StudyExplorer::new(&study, options, None, Vec::new(), &|_| {})?.run()?;
+    //! let rows = StudyExplorer::new(&study, options, None, Vec::new(), &|_| {})?.visit_points_and_return_rows()?;
     //! let table = SweepTable::new(&study, rows, &[]);
     //! assert_eq!(table.ranked_rows().len(), 2);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -585,7 +585,7 @@ pub mod trace {
     //! let mut writer = TraceWriter::new(Vec::new())?;
     //! writer.receive_node(&NodeView::new(1, "forward", kernel(1_000)), &[])?;
     //! writer.receive_node(&NodeView::new(2, "backward", kernel(2_000)), &[1])?;
-    //! let file = writer.into_inner();
+    //! let file = writer.into_unflushed_sink();
     //! assert_eq!(TraceDefectsAndDigest::check_trace(&file, Default::default(), 1).node_count(), 2);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```

@@ -116,6 +116,14 @@ impl ProfilerAndItsCost {
         } else {
             (own, other)
         };
+        let busiest = match workload
+            .distinct_graphs()
+            .iter()
+            .any(Graph::were_kernels_captured_on_cpu)
+        {
+            true => Span::ZERO,
+            false => busiest,
+        };
         let interval = self.interval_of_time_without_profiler(
             with,
             without,
