@@ -99,8 +99,8 @@ fn append_plan_text(
         )?;
     }
     let text = "One row per number of NPUs per engine: the fewest engines that keep the limits, or the last \
-                number tried. \"met\" means that the 95 % interval of the share is above the required share, as \
-                if requests were independent.";
+                number tried. \"met\" means that the 95 % interval of the share is above the required share; \
+                requests that wait together count as fewer.";
     write_paragraph(out, text, "  ", 2, plain)
 }
 

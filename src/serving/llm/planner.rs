@@ -83,7 +83,7 @@ const MOST_NPUS: u32 = 4096;
 const LONGER: u32 = 3;
 
 /// Arrivals must continue for at least this many times the time that the queue needs to reach its usual length.
-const LEAST_RUN: f64 = 10.0;
+const LEAST_RUN: f64 = 30.0;
 /// Maximum number of requests that [`LEAST_RUN`] demands.
 const MOST_DEMANDED: u64 = 100_000;
 
