@@ -23,23 +23,23 @@
 mod call_time;
 mod changes;
 mod gradients;
+mod learning;
+mod parameters;
+mod work;
 
 use super::grammar::ScaleFactor;
 use super::program::{EditableRankProgram, NewAttributeValueOrRemoval, TrainingStepPhase};
-use super::shapes::{
-    TensorShape, count_elements, parse_argument_shapes, parse_shapes, sort_sizes_without_ones,
-};
+use super::shapes::{TensorShape, count_elements};
 use super::unedited::{ValuesReplacedByEdits, parse_attribute_count_before_edits};
-use super::width::{
-    ModelWidths, contains_normal_form_of_shape, layers_of_gradient_or_parameter_transfer,
-};
-use call_time::{FixedKernelCallTime, fit_intercept};
+use super::width::{ModelWidths, contains_normal_form_of_shape};
+use call_time::FixedKernelCallTime;
 use chakram_base::kernel_shape::KernelShape;
-use chakram_base::statistics::median;
 use chakram_trace::format::Op;
 use changes::{change_attributes_keeping_unedited, scale_communication_bytes_and_time};
-use gradients::map_kernels_to_whole_gradient_bytes;
 use std::collections::{BTreeMap, BTreeSet};
+use work::{
+    is_attention, is_matmul_summing_over_samples, tensor_shapes_of_kernel, unedited_work_of_kernel,
+};
 
 /// Factors for the batch size, the sequence length and the hidden size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,16 +77,6 @@ pub(super) struct ScaledNodeCountsByMethod {
     pub by_weights: u64,
 }
 
-/// A kernel's work and time as they were before all edits.
-#[derive(Clone, Copy, Debug, Default)]
-struct UneditedKernelWorkAndTime {
-    flops: u64,
-    bytes: u64,
-    /// Recorded time minus the profiler's overhead, in nanoseconds.
-    ns: u64,
-    profiler: u64,
-}
-
 /// Operands of a kernel's matrix multiplication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KernelWeightOrWeightGradientMatmul {
@@ -115,143 +105,9 @@ pub(super) struct KernelWorkAndTimeScaler {
     bytes_rate: f64,
 }
 
-/// PyTorch operators that take parameters as arguments, and the indices of these arguments.
-const PARAMETERS: &[(&str, &[usize])] = &[
-    ("aten::linear", &[1, 2]),
-    ("aten::embedding", &[0]),
-    ("aten::layer_norm", &[2, 3]),
-    ("aten::rms_norm", &[2]),
-    ("aten::group_norm", &[2, 3]),
-    ("aten::convolution", &[1, 2]),
-    ("aten::conv1d", &[1, 2]),
-    ("aten::conv2d", &[1, 2]),
-    ("aten::conv3d", &[1, 2]),
-    ("aten::batch_norm", &[1, 2, 3, 4]),
-];
-
 impl KernelWorkAndTimeScaler {
-    /// Collects the shapes of parameters and the times of kernels in a program.
-    pub fn new(program: &EditableRankProgram<'_>) -> Self {
-        let mut this = Self {
-            parameters: BTreeSet::new(),
-            batch: None,
-            tokens: None,
-            widths: ModelWidths::default(),
-            calls: BTreeMap::new(),
-            gathered: BTreeMap::new(),
-            whole_gradients: map_kernels_to_whole_gradient_bytes(program),
-            shortest: 0.0,
-            flops_rate: 0.0,
-            bytes_rate: 0.0,
-        };
-        let mut leading: BTreeMap<u64, u64> = BTreeMap::new();
-        for i in program.raw.range_of_all_node_indices() {
-            let (view, facts) = (program.view_of_node(i), &program.facts[i as usize]);
-            if let (TrainingStepPhase::Parameters, Some(layer), Op::Collective { .. }) =
-                (facts.phase, facts.layer, view.op)
-            {
-                let temporary = view.memory.nonzero_changes_with_attribute_names();
-                let mut temporary = temporary.filter(|(name, _)| name.ends_with(".temporary"));
-                let bytes = temporary.next().map(|(_, bytes)| bytes);
-                if let Some(bytes) = bytes {
-                    this.gathered.entry(layer).or_insert(bytes);
-                }
-            }
-            let known = PARAMETERS.iter().find(|(name, _)| *name == view.name);
-            if let Some((_, places)) = known {
-                let shapes = parse_argument_shapes(facts.inputs);
-                let found = places.iter().filter_map(|&place| shapes.get(place));
-                this.parameters
-                    .extend(found.map(|shape| sort_sizes_without_ones(shape)));
-            }
-            if view.name == "aten::embedding"
-                && let Some([batch, tokens]) =
-                    parse_argument_shapes(facts.inputs).get(1).map(|s| &s[..])
-            {
-                this.batch = this.batch.or(Some(*batch));
-                this.tokens = this.tokens.or(Some(*tokens));
-            }
-            match facts.phase {
-                TrainingStepPhase::Parameters | TrainingStepPhase::Optimizer => {
-                    let shapes = parse_shapes(facts.inputs);
-                    let found = shapes.iter().map(|shape| sort_sizes_without_ones(shape));
-                    this.parameters.extend(found);
-                }
-                TrainingStepPhase::Forward => {
-                    for shape in parse_shapes(facts.inputs).iter().filter(|s| s.len() > 2) {
-                        *leading.entry(shape[0]).or_default() += 1;
-                    }
-                }
-                _ => {}
-            }
-            if let Some(KernelShape::Gemm { .. }) = view.kernel
-                && facts.phase == TrainingStepPhase::Forward
-                && let Some(weight) = parse_shapes(facts.inputs).get(1)
-            {
-                this.parameters.insert(sort_sizes_without_ones(weight));
-            }
-            if let Some(KernelShape::Attention { batch, queries, .. }) = view.kernel {
-                this.batch = this.batch.or(Some(batch));
-                this.tokens = this.tokens.or(Some(queries));
-            }
-        }
-        this.parameters.remove(&TensorShape::new());
-        let most = leading.into_iter().max_by_key(|&(_, count)| count);
-        this.batch = this.batch.or(most.map(|(size, _)| size));
-        this.learn_fixed_kernel_call_times(program);
-        this.widths = ModelWidths::learn_widths(program, [this.batch, this.tokens]);
-        this
-    }
-
     pub fn stored_model_widths(&self) -> &ModelWidths {
         &self.widths
-    }
-
-    fn learn_fixed_kernel_call_times(&mut self, program: &EditableRankProgram<'_>) {
-        let mut by_name: BTreeMap<&str, BTreeMap<u64, Vec<u64>>> = BTreeMap::new();
-        let mut shortest = u64::MAX;
-        for i in program.raw.range_of_all_node_indices() {
-            let view = program.view_of_node(i);
-            if !matches!(view.op, Op::Compute { .. }) {
-                continue;
-            }
-            let work = unedited_work_of_kernel(program, i);
-            if work.ns == 0 {
-                continue;
-            }
-            shortest = shortest.min(work.ns);
-            let ns = work.ns as f64;
-            self.flops_rate = self.flops_rate.max(work.flops as f64 / ns);
-            self.bytes_rate = self.bytes_rate.max(work.bytes as f64 / ns);
-            let amount = if work.flops > 0 {
-                work.flops
-            } else {
-                work.bytes
-            };
-            let works = by_name.entry(view.name).or_default();
-            works.entry(amount).or_default().push(work.ns);
-        }
-        self.shortest = if shortest == u64::MAX {
-            0.0
-        } else {
-            shortest as f64
-        };
-        for (name, works) in by_name {
-            let points: Vec<(f64, f64)> = works
-                .into_iter()
-                .filter(|(amount, _)| *amount > 0)
-                .map(|(amount, mut times)| {
-                    (amount as f64, median(&mut times).unwrap_or_default() as f64)
-                })
-                .collect();
-            if let Some(fixed) = fit_intercept(&points) {
-                let call = FixedKernelCallTime {
-                    fixed,
-                    by_line: true,
-                };
-                self.calls.insert(name.to_owned(), call);
-            }
-        }
     }
 
     fn fixed_call_time_of_kernel(&self, name: &str) -> FixedKernelCallTime {
@@ -627,154 +483,6 @@ impl KernelWorkAndTimeScaler {
         true
     }
 
-    /// Returns how many of the `bytes` that a node allocates or frees belong to gathered parameters or to unreduced
-    /// gradients. Their memory does not grow with the number of tokens.
-    fn parameter_bytes_of_allocation(
-        &self,
-        program: &EditableRankProgram<'_>,
-        node: u32,
-        name: &str,
-        bytes: u64,
-    ) -> u64 {
-        if !name.ends_with(".temporary") {
-            return 0;
-        }
-        let whole = self.whole_gradients.get(&node).copied();
-        if let Some(whole) = whole.filter(|_| name.starts_with("allocates.")) {
-            return whole.min(bytes);
-        }
-        let layer = program.facts[node as usize].layer;
-        let gathered = layer.and_then(|layer| self.gathered.get(&layer)).copied();
-        gathered.filter(|&gathered| gathered <= bytes).unwrap_or(0)
-    }
-
-    /// Scales the work on parameters, and the transfers of parameters, to the new hidden size.
-    fn widen_parameter_work(
-        &self,
-        program: &mut EditableRankProgram<'_>,
-        item: u32,
-        by: BatchSequenceHiddenFactors,
-        counts: &mut ScaledNodeCountsByMethod,
-    ) {
-        let node = program.items[item as usize].node;
-        let view = *program.view_of_node(node);
-        let of_parameters = matches!(
-            program.facts[node as usize].phase,
-            TrainingStepPhase::Parameters | TrainingStepPhase::Optimizer
-        );
-        match view.op {
-            Op::NoOp => {
-                let unedited = ValuesReplacedByEdits::parse(program.facts[node as usize].unedited);
-                let growth = self.widths.growth_of_all_parameters(by.hidden);
-                let new: Vec<_> = view
-                    .memory
-                    .nonzero_changes_with_attribute_names()
-                    .map(|(name, now)| {
-                        let bytes = unedited.attribute_count_before_edits(name).unwrap_or(now)
-                            as f64
-                            * growth;
-                        (
-                            name,
-                            NewAttributeValueOrRemoval::Count(bytes.round() as u64),
-                        )
-                    })
-                    .collect();
-                if !new.is_empty() {
-                    change_attributes_keeping_unedited(
-                        program,
-                        item,
-                        new,
-                        by == BatchSequenceHiddenFactors::NONE,
-                    );
-                }
-            }
-            Op::Collective { bytes, .. } if of_parameters && bytes > 0 => {
-                let layers = layers_of_gradient_or_parameter_transfer(program, item);
-                let reduces = super::gradients::is_gradient_reduction(program, item);
-                let whole = view
-                    .memory
-                    .nonzero_changes_with_attribute_names()
-                    .find(|(name, _)| name.ends_with(".temporary"));
-                let unedited = ValuesReplacedByEdits::parse(program.facts[node as usize].unedited);
-                let old = match whole {
-                    Some((name, now)) if !reduces => {
-                        unedited.attribute_count_before_edits(name).unwrap_or(now)
-                    }
-                    _ => unedited
-                        .attribute_count_before_edits("comm_size")
-                        .unwrap_or(bytes),
-                };
-                // After the optimizer step, parameters are gathered in the same buckets as their gradients.
-                let own = program.facts[node as usize].layer;
-                let bucket = program.order.iter().copied().find(|&other| {
-                    own.is_some()
-                        && !reduces
-                        && whole.is_none()
-                        && super::gradients::is_gradient_reduction(program, other)
-                        && program.facts_of_item(other).layer == own
-                });
-                if let (Some(bucket), Op::Collective { .. }) = (bucket, view.op) {
-                    let facts = program.facts_of_item(bucket);
-                    let now = super::gradients::collective_bytes_after_edits(program, bucket);
-                    let old = ValuesReplacedByEdits::parse(facts.unedited)
-                        .attribute_count_before_edits("comm_size");
-                    let old = old.unwrap_or(match program.view_of_item(bucket).op {
-                        Op::Collective { bytes, .. } => bytes,
-                        _ => now,
-                    });
-                    let layers = layers_of_gradient_or_parameter_transfer(program, bucket);
-                    let growth = self
-                        .widths
-                        .growth_of_weights(&layers, Some(old), true, by.hidden);
-                    scale_communication_bytes_and_time(program, item, bytes, growth, &[], by);
-                    counts.matched += 1;
-                    counts.changed += 1;
-                    return;
-                }
-                let growth = match layers.is_empty() {
-                    // A reduction of a single number, such as a norm, does not grow.
-                    _ if old <= 8 => 1.0,
-                    true if program.has_layers => by.hidden.to_f64(),
-                    true => self.widths.growth_of_all_parameters(by.hidden),
-                    false => self
-                        .widths
-                        .growth_of_weights(&layers, Some(old), reduces, by.hidden),
-                };
-                counts.by_weights += u64::from(layers.is_empty());
-                scale_communication_bytes_and_time(program, item, bytes, growth, &[], by);
-                counts.matched += 1;
-                counts.changed += 1;
-            }
-            Op::Compute { .. } if of_parameters => {
-                let (inputs, _) = tensor_shapes_of_kernel(program, node);
-                let sizes: f64 = inputs
-                    .iter()
-                    .map(|shape| count_elements(shape) as f64)
-                    .sum();
-                let grown = inputs.iter().map(|shape| {
-                    let power = self.widths.hidden_size_power_of_weight(shape);
-                    count_elements(shape) as f64 * by.hidden.to_f64().powi(power)
-                });
-                let growth = match sizes > 0.0 {
-                    true => grown.sum::<f64>() / sizes,
-                    false => {
-                        counts.by_weights += 1;
-                        self.widths.growth_of_all_parameters(by.hidden)
-                    }
-                };
-                self.multiply_work_and_note_original(
-                    program,
-                    item,
-                    growth,
-                    by == BatchSequenceHiddenFactors::NONE,
-                );
-                counts.matched += 1;
-                counts.changed += 1;
-            }
-            _ => {}
-        }
-    }
-
     /// Returns the shape of a kernel after its number of rows, sequences or keys has grown.
     fn scaled_kernel_shape(
         &self,
@@ -818,91 +526,5 @@ impl KernelWorkAndTimeScaler {
             KernelShape::Moving(_) => return None,
         }
         Some(scaled)
-    }
-}
-
-/// Returns true if a matrix multiplication sums over samples, as a weight gradient does. Its inputs have equal numbers
-/// of rows.
-fn is_matmul_summing_over_samples(
-    kernel: KernelShape,
-    phase: TrainingStepPhase,
-    inputs: &[TensorShape],
-) -> bool {
-    let KernelShape::Gemm { m, n, k, .. } = kernel else {
-        return false;
-    };
-    phase == TrainingStepPhase::Backward
-        && matches!(inputs, [one, other, ..] if one[0] == k && other[0] == k && (m, n) != (k, k))
-}
-
-/// Returns the shapes of a kernel's tensors. If the kernel has no shapes, they come from the operator that launched it.
-fn tensor_shapes_of_kernel(
-    program: &EditableRankProgram<'_>,
-    node: u32,
-) -> (Vec<TensorShape>, Vec<TensorShape>) {
-    let mut callers = program.node_and_its_callers(node);
-    let stated = callers.find(|&caller| {
-        let facts = &program.facts[caller as usize];
-        !parse_shapes(facts.inputs).is_empty() || !parse_shapes(facts.outputs).is_empty()
-    });
-    let Some(stated) = stated
-        .filter(|&stated| stated == node || matches!(program.view_of_node(stated).op, Op::Host))
-    else {
-        return (Vec::new(), Vec::new());
-    };
-    let facts = &program.facts[stated as usize];
-    (parse_shapes(facts.inputs), parse_shapes(facts.outputs))
-}
-
-/// Returns true if a kernel multiplies queries, keys and values, or works on their products.
-fn is_attention(program: &EditableRankProgram<'_>, node: u32) -> bool {
-    match program.view_of_node(node).kernel {
-        Some(KernelShape::Attention { .. }) => return true,
-        // A multiplication without a batch multiplies by a weight, also in a module called attention.
-        Some(KernelShape::Gemm { batch: 1, .. }) => return false,
-        _ => {}
-    }
-    let mut names = program
-        .node_and_its_callers(node)
-        .take(3)
-        .map(|caller| program.view_of_node(caller).name);
-    names.any(|name| name.contains("attention") || name.contains("flash_attn"))
-}
-
-/// Returns the work and time that a kernel had before all edits.
-fn unedited_work_of_kernel(
-    program: &EditableRankProgram<'_>,
-    node: u32,
-) -> UneditedKernelWorkAndTime {
-    let view = program.view_of_node(node);
-    let unedited = ValuesReplacedByEdits::parse(program.facts[node as usize].unedited);
-    let Op::Compute { flops, bytes, .. } = view.op else {
-        return UneditedKernelWorkAndTime::default();
-    };
-    let ns = match program.has_work_time_in_delay(node) {
-        true => unedited
-            .attribute_count_before_edits("delay_ns")
-            .unwrap_or(view.delay.0 / 1000),
-        false => unedited
-            .attribute_count_before_edits("duration_ns")
-            .unwrap_or(view.recorded.0 / 1000),
-    };
-    let profiler = view.profiler.0 / 1000;
-    let profiler = match program.has_work_time_in_delay(node) {
-        true => profiler,
-        // The delay includes the profiler's overhead, so subtract the overhead from the delay first, and only the
-        // remainder from the duration.
-        false => profiler.saturating_sub(view.delay.0 / 1000),
-    }
-    .min(ns);
-    UneditedKernelWorkAndTime {
-        flops: unedited
-            .attribute_count_before_edits("num_ops")
-            .unwrap_or(flops),
-        bytes: unedited
-            .attribute_count_before_edits("tensor_size")
-            .unwrap_or(bytes),
-        ns: ns - profiler,
-        profiler,
     }
 }
