@@ -252,7 +252,7 @@ fn interpolate_percentile(samples: &mut [Span], percent: f64) -> Option<Span> {
 }
 
 /// 97.5 % quantile of the normal distribution, for a two-sided interval of 95 %.
-const NORMAL_95: f64 = 1.959_964;
+pub(super) const NORMAL_95: f64 = 1.959_964;
 /// 95 % quantile of the normal distribution, for a two-sided interval of 90 %.
 pub(super) const NORMAL_90: f64 = 1.644_854;
 

@@ -1,6 +1,7 @@
 //! Judges from a run whether enough requests meet their limits. Requests that arrive near each other meet the same
 //! queue, so they are not independent: the interval of their share is estimated from the shares of batches.
 
+use super::super::statistics::{NORMAL_95, student_quantile};
 use serde::{Deserialize, Serialize};
 
 /// Verdict on whether enough requests met their limits. It is based on the 95 % interval of the fraction that did.
@@ -14,9 +15,6 @@ pub enum LimitAttainmentVerdict {
     /// The interval contains the required fraction, so more requests are needed.
     Open,
 }
-
-/// Quantile of the normal distribution for intervals that contain 95 % of it.
-const NORMAL_QUANTILE: f64 = 1.96;
 
 impl LimitAttainmentVerdict {
     /// Returns the verdict's name.
@@ -39,7 +37,7 @@ impl LimitAttainmentVerdict {
         if attain >= 1.0 {
             return if met == all { Self::Met } else { Self::Missed };
         }
-        let (n, z) = (requests.independent_request_count(), NORMAL_QUANTILE);
+        let (n, z) = (requests.independent_request_count(), NORMAL_95);
         let share = met as f64 / all as f64;
         let middle = share + z * z / (2.0 * n);
         let half = z * (share * (1.0 - share) / n + z * z / (4.0 * n * n)).sqrt();
@@ -65,10 +63,8 @@ pub struct MetCountsByArrival {
 /// Maximum number of batches. There are at least half as many, once there are enough requests.
 const MOST_BATCHES: usize = 16;
 
-/// Quantiles of Student's t-distribution for intervals that contain 95 % of it, for 7 to 15 degrees of freedom.
-const STUDENT_QUANTILES: [f64; 9] = [
-    2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-];
+/// Minimum number of batches from which the variance is estimated.
+const LEAST_BATCHES: usize = MOST_BATCHES / 2;
 
 impl Default for MetCountsByArrival {
     fn default() -> Self {
@@ -84,14 +80,7 @@ impl MetCountsByArrival {
     pub fn count_request(&mut self, number: u64, is_met: bool) {
         while number / self.width >= MOST_BATCHES as u64 {
             self.width *= 2;
-            self.batches = self
-                .batches
-                .chunks(2)
-                .map(|pair| {
-                    pair.iter()
-                        .fold([0, 0], |sum, batch| [sum[0] + batch[0], sum[1] + batch[1]])
-                })
-                .collect();
+            self.batches = self.batches.chunks(2).map(sum_batches).collect();
         }
         let batch = (number / self.width) as usize;
         if self.batches.len() <= batch {
@@ -103,9 +92,7 @@ impl MetCountsByArrival {
 
     /// Returns how many requests met their limits, and how many there are.
     pub fn sum_met_and_all_requests(&self) -> [u64; 2] {
-        self.batches
-            .iter()
-            .fold([0, 0], |sum, batch| [sum[0] + batch[0], sum[1] + batch[1]])
+        sum_batches(&self.batches)
     }
 
     /// Returns how many independent requests would determine their share as precisely as these requests do. If all
@@ -125,18 +112,22 @@ impl MetCountsByArrival {
         let shares: Vec<f64> = full.collect();
         let share = met as f64 / all.max(1) as f64;
         let independent = share * (1.0 - share) / self.width as f64;
-        let quantile = shares
-            .len()
-            .checked_sub(8)
-            .and_then(|more| STUDENT_QUANTILES.get(more));
-        let (Some(quantile), true) = (quantile, independent > 0.0) else {
+        if shares.len() < LEAST_BATCHES || independent == 0.0 {
             return all as f64;
-        };
+        }
         let mean = shares.iter().sum::<f64>() / shares.len() as f64;
         let squares: f64 = shares.iter().map(|share| (share - mean).powi(2)).sum();
-        let found = squares / (shares.len() - 1) as f64 * (quantile / NORMAL_QUANTILE).powi(2);
+        let quantile = student_quantile(NORMAL_95, shares.len() - 1);
+        let found = squares / (shares.len() - 1) as f64 * (quantile / NORMAL_95).powi(2);
         all as f64 / (found / independent).max(1.0)
     }
+}
+
+/// Returns the sums of the batches' counts.
+fn sum_batches(batches: &[[u64; 2]]) -> [u64; 2] {
+    batches
+        .iter()
+        .fold([0, 0], |sum, batch| [sum[0] + batch[0], sum[1] + batch[1]])
 }
 
 #[cfg(test)]
@@ -185,11 +176,11 @@ mod tests {
     /// 1,024 requests are in 16 batches of 64. All 64 requests of the first batch miss their limits, so the batches'
     /// shares are 0 once and 1 fifteen times. Their mean is 15/16, the sum of squares (15/16)^2 + 15 (1/16)^2 = 15/16,
     /// and the variance 1/16. Batches of independent requests would have the variance 15/16 x 1/16 / 64. The factor is
-    /// 64 x 16/15, times (2.131 / 1.96)^2.
+    /// 64 x 16/15, times the square of the ratio of both quantiles (2.131 / 1.96).
     #[test]
     fn requests_that_miss_their_limits_together_tell_less() {
         let together = count_requests(1024, |number| number >= 64);
-        let factor = 64.0 * 16.0 / 15.0 * (2.131_f64 / 1.96).powi(2);
+        let factor = 64.0 * 16.0 / 15.0 * (student_quantile(NORMAL_95, 15) / NORMAL_95).powi(2);
         let found = together.independent_request_count();
         assert!((found / (1024.0 / factor) - 1.0).abs() < 1e-12, "{found}");
         assert_eq!(
