@@ -269,8 +269,14 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                     file.commit()?;
                 }
                 to.run_write_and_commit_output(|out| {
-                    let facts = (absent, &trace_options);
-                    run.render_comparison(&mut comparison, facts, &inputs, style, out)
+                    run.render_comparison(
+                        &mut comparison,
+                        absent,
+                        &trace_options,
+                        &inputs,
+                        style,
+                        out,
+                    )
                 })?;
             }
             let code = args.run.exit_code_for_memory_fit(

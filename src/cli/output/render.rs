@@ -118,7 +118,8 @@ impl ReplayAndReportArgs {
     pub fn render_comparison(
         &self,
         comparison: &mut MachineComparison<'_>,
-        (absent, trace_options): (MissingRankPolicy, &Map<String, Value>),
+        absent: MissingRankPolicy,
+        trace_options: &Map<String, Value>,
         inputs: &[HashedInput],
         style: TextStyleWidthAndDetail,
         out: &mut dyn Write,

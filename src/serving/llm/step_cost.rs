@@ -203,7 +203,7 @@ impl StepTimeCalculator {
         } = shape;
         let class = machine.npu_classes()[machine.class_of_npu(Npu(0))].clone();
         let cost = Self {
-            all_reduce: AllReduceTimes::load(all_reduce, (machine, &class.name), (npus, ranks))?,
+            all_reduce: AllReduceTimes::load(all_reduce, machine, &class.name, npus, ranks)?,
             expert_kernels: ExpertKernelTimingConstants::load(
                 expert_kernels,
                 &class.name,

@@ -4,7 +4,7 @@
 use super::super::rules::AllReduceKernelLibrary;
 use crate::error::ServeError;
 use chakram_base::collective_kind::CollectiveKind;
-use chakram_base::config::{ConfigDocument, ConfigError};
+use chakram_base::config::{ConfigDocument, ConfigTable};
 use chakram_base::ids::Npu;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
@@ -112,8 +112,10 @@ impl AllReduceTimes {
     /// of `ranks` ranks.
     pub(super) fn load(
         kernels: AllReduceKernelLibrary,
-        (machine, npu): (&Machine, &str),
-        (npus, ranks): (u32, u32),
+        machine: &Machine,
+        npu: &str,
+        npus: u32,
+        ranks: u32,
     ) -> Result<Self, ServeError> {
         let mut times = Self {
             kernels,
@@ -129,14 +131,19 @@ impl AllReduceTimes {
         if npus == 1 || links.shape != DimensionShape::Switch {
             return Ok(times);
         }
-        times.own = load_engine_all_reduce_times(kernels, npu, npus)?;
-        let measured_at = load_links_of_measured_npu(npu)?;
+        let document = ConfigDocument::parse(
+            include_str!("../engine_all_reduce.toml"),
+            "engine_all_reduce.toml",
+        )?;
+        let measured = document.root_table_with_allowed_keys(&["links", "curve"])?;
+        times.own = read_engine_all_reduce_times(&measured, kernels, npu, npus)?;
+        let measured_at = read_links_of_measured_npu(&measured, npu)?;
         let differs = |at: &MeasurementSetupLinkProperties| {
             *at != MeasurementSetupLinkProperties::copy_from_topology_dimension(links)
         };
         times.converted_from = measured_at.filter(|at| !times.own.is_empty() && differs(at));
         if let Some(measured_at) = times.converted_from {
-            times.own = convert_times_to_machine_links(&times.own, measured_at, (machine, npus));
+            times.own = convert_times_to_machine_links(&times.own, measured_at, machine, npus);
         }
         Ok(times)
     }
@@ -147,7 +154,8 @@ impl AllReduceTimes {
 fn convert_times_to_machine_links(
     own: &[(f64, f64)],
     measured_at: MeasurementSetupLinkProperties,
-    (machine, npus): (&Machine, u32),
+    machine: &Machine,
+    npus: u32,
 ) -> Vec<(f64, f64)> {
     let kind = CollectiveKind::AllReduce;
     let curves = [vec![CollectiveCurve {
@@ -169,12 +177,11 @@ fn convert_times_to_machine_links(
 }
 
 /// Returns the links of NPUs of the class `npu` that use the measured times; `None` if no NPU of this class does.
-fn load_links_of_measured_npu(
+fn read_links_of_measured_npu(
+    measured: &ConfigTable<'_>,
     npu: &str,
 ) -> Result<Option<MeasurementSetupLinkProperties>, ServeError> {
-    let document = parse_measured_times()?;
-    let root = document.root_table_with_allowed_keys(TABLES)?;
-    let classes = root.require_field("links", "links")?.read_table(None)?;
+    let classes = measured.require_field("links", "links")?.read_table(None)?;
     let Some(field) = classes.get(npu) else {
         return Ok(None);
     };
@@ -185,20 +192,11 @@ fn load_links_of_measured_npu(
     }))
 }
 
-/// Tables of the file of measured times.
-const TABLES: &[&str] = &["links", "curve"];
-
-fn parse_measured_times() -> Result<ConfigDocument<'static>, ConfigError> {
-    ConfigDocument::parse(
-        include_str!("../engine_all_reduce.toml"),
-        "engine_all_reduce.toml",
-    )
-}
-
 /// Returns the times of the engine's own all-reduces with `kernels`, for `npus` NPUs of the class `npu`. TensorRT-LLM's
 /// kernels were measured only on H100. NPUs of the same or a later generation use these times if vLLM's kernels were
 /// measured on them.
-fn load_engine_all_reduce_times(
+fn read_engine_all_reduce_times(
+    measured: &ConfigTable<'_>,
     kernels: AllReduceKernelLibrary,
     npu: &str,
     npus: u32,
@@ -208,9 +206,7 @@ fn load_engine_all_reduce_times(
         AllReduceKernelLibrary::Vllm if AS_B200.contains(&npu) => "b200",
         _ => npu,
     };
-    let document = parse_measured_times()?;
-    let root = document.root_table_with_allowed_keys(TABLES)?;
-    for curve in root
+    for curve in measured
         .require_field("curve", "curves")?
         .read_tables(&["npu", "kernels", "members", "points"])?
     {

@@ -54,8 +54,8 @@ impl StepTimeCalculator {
             ));
         };
         for (kernels, _) in AllReduceKernelLibrary::NAMES {
-            let npus = (self.npus, self.ranks);
-            let times = AllReduceTimes::load(*kernels, (machine, &self.class.name), npus)?;
+            let npu = &self.class.name;
+            let times = AllReduceTimes::load(*kernels, machine, npu, self.npus, self.ranks)?;
             if !times.own.is_empty() {
                 return Ok(None);
             }
