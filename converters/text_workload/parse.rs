@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(other.omission_notes(), [note]);
     }
 
-    /// Each kind of parallelism runs only some collectives. The traces must equal those of Chakra's converter, so the
+    /// Each kind of parallelism runs only some collectives. The traces must equal the traces of Chakra's converter, so the
     /// others are left out, but not silently.
     #[test]
     fn collectives_that_a_kind_leaves_out_are_named() {

@@ -3,8 +3,8 @@
 //!
 //! A table of runs ([`RunTable`]) is parsed from CSV. A column file ([`RunColumnRules`]) maps the table's columns to
 //! the options for a model and its plan. Every run is generated, replayed, and compared with its measurement
-//! ([`predict_runs_in_table_order`]). [`PredictionErrorSummary`] summarizes the errors of the predictions, and those of
-//! a null model that knows only FLOPs.
+//! ([`predict_runs_in_table_order`]). [`PredictionErrorSummary`] summarizes the errors of the predictions and of a
+//! null model that knows only FLOPs.
 
 use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Span;

@@ -389,8 +389,8 @@ fn jobs_without_communication_are_scaled_only_with_an_option() {
     );
 }
 
-/// Reports of edited jobs name the plan options without effect, as those of other generated jobs do. An edit that keeps
-/// the number of nodes and one that changes it both apply to the job without the option.
+/// Reports of edited jobs name the plan options without effect, like reports of unedited jobs. An edit that keeps the
+/// number of nodes and one that changes it both apply to the job without the option.
 #[test]
 fn plan_options_without_effect_are_named_beside_edits() {
     for edit in ["hidden=2x", "layers=+1"] {

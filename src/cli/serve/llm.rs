@@ -366,7 +366,7 @@ pub fn split_output_tokens_and_report_file(
     Ok((tokens, file))
 }
 
-/// Returns why options have no effect whose values equal those of the scenario `own`.
+/// Returns why options that repeat values of the scenario `own` have no effect.
 fn reasons_options_repeat_scenario(args: &ServeArgs, own: &LlmScenario) -> Vec<String> {
     let is_same_rate = |rate| own.workload.with_rate(rate).as_ref() == Some(&own.workload);
     let options = [

@@ -56,7 +56,7 @@ fn a_full_pipeline_goes_on_as_it_does() {
         assert!(number("error_ps") <= makespan / 1000, "{more:?}: {found}");
         let rate = 64e12 / number("makespan_ps") as f64;
         assert!((found["samples_per_s"].as_f64().unwrap() / rate - 1.0).abs() < 1e-9);
-        // The makespan is that of the simulated part alone. The rates are those of the whole step.
+        // The makespan covers the simulated part alone, and the rates cover the whole step.
         let own = some["makespan_ps"].as_u64().unwrap();
         assert!(own < makespan / 2, "{own} {makespan}");
         let [all, found] = [&whole, &some].map(|report| report["throughput"].as_object().unwrap());
@@ -72,7 +72,7 @@ fn a_full_pipeline_goes_on_as_it_does() {
     }
 }
 
-/// All formats state the same rates of an extrapolated step, which are those of a replay of the whole step.
+/// All formats state the same rates of an extrapolated step, and a replay of the whole step has the same rates.
 #[test]
 fn text_json_and_csv_state_the_same_rates_of_an_extrapolated_step() {
     let folder = Folder::new();
